@@ -1,5 +1,7 @@
-"""The machine that a process runs on, and JAX as every command sets it up there, before it touches a device.
-Importing this starts nothing."""
+"""The machine that a process runs on, and JAX as every command sets it up there.
+
+Importing this starts nothing.
+"""
 
 import functools
 import logging
@@ -9,16 +11,21 @@ from pathlib import Path
 
 from audit.errors import InputError
 
-_WITHOUT_TPU = {  # what libtpu, which is installed to compile for TPUs, would look for and complain of
+# What libtpu, which is installed to compile for TPUs, would look for and complain of.
+_WITHOUT_TPU = {
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
     "TPU_ACCELERATOR_TYPE": "v5litepod-4",
     "TPU_SKIP_MDS_QUERY": "1",
     "TPU_WORKER_HOSTNAMES": "localhost",
 }
+_GOOGLE = "0x1ae0"  # the PCI vendor of TPUs
 
 
 def cores() -> int:
-    """Cores that this process may use; all of the machine's where the platform does not say (macOS)."""
+    """Counts the cores that this process may use.
+
+    Where the platform does not say (macOS), these are all of the machine's.
+    """
     if hasattr(os, "process_cpu_count"):  # Python 3.13
         return os.process_cpu_count() or 1
     if hasattr(os, "sched_getaffinity"):
@@ -28,47 +35,66 @@ def cores() -> int:
 
 @functools.cache
 def prepare_jax(cpu_devices: int = 0) -> None:
-    """Full float32 products; on a CPU so many devices (0: one a core), each of which trains its own runs; and
-    a persistent compilation cache in a folder that only the user can read. Raises InputError where JAX finds
-    no device.
+    """Sets JAX up, before it touches a device.
+
+    Products are full float32, and compiled programs go into a cache in a folder that only the user can read.
+
+    Args:
+      cpu_devices: how many devices to make of a CPU, each of which trains its own runs; 0: one a core.
+
+    Raises:
+      InputError: JAX finds no device.
     """
     import jax
 
     _configure(cpu_devices or cores())
-    _keep_programs()
+    _cache_programs()
     try:
         jax.local_devices()
-    except (RuntimeError, AssertionError) as error:  # it asserts where CUDA is asked for and not installed
-        asked = os.environ.get("JAX_PLATFORMS")
-        if not asked:
+    except (RuntimeError, AssertionError) as error:  # it asserts where CUDA is requested and not installed
+        platforms = os.environ.get("JAX_PLATFORMS")
+        if not platforms:
             raise InputError(f"JAX finds no device: {error}") from None
-        mend = "unset it, or set it to cpu"
-        raise InputError(f"JAX_PLATFORMS={asked}: JAX finds no such device here; {mend}") from None
+        problem = f"JAX_PLATFORMS={platforms}: JAX finds no such device here"
+        raise InputError(f"{problem}; unset it, or set it to cpu") from None
 
 
 def _configure(cpu_devices: int) -> None:
+    """Sets JAX's options, and the environment variables that XLA and libtpu read."""
     import jax
 
     logging.getLogger("jax").setLevel(logging.WARNING)
-    vendors = (path.read_text().strip() for path in Path("/sys/bus/pci/devices").glob("*/vendor"))
-    if "0x1ae0" not in vendors:  # Google's, as TPUs are
+    if not _has_google_device():
         for name, value in _WITHOUT_TPU.items():
             os.environ.setdefault(name, value)
-    own = os.environ.get("XLA_FLAGS", "")  # comes last, and so wins
-    os.environ["XLA_FLAGS"] = f"--xla_cpu_multi_thread_eigen=false --xla_cpu_prefer_vector_width=512 {own}"
-    if "xla_force_host_platform_device_count" not in os.environ["XLA_FLAGS"]:
+
+    users_flags = os.environ.get("XLA_FLAGS", "")  # come last, and so win
+    flags = f"--xla_cpu_multi_thread_eigen=false --xla_cpu_prefer_vector_width=512 {users_flags}"
+    os.environ["XLA_FLAGS"] = flags
+    if "xla_force_host_platform_device_count" not in flags:
         jax.config.update("jax_num_cpu_devices", cpu_devices)
-        os.environ.setdefault("NPROC", str(cpu_devices))  # XLA's threads: else one a core, in every process
+        # XLA's threads; otherwise there would be one a core, in every process.
+        os.environ.setdefault("NPROC", str(cpu_devices))
     jax.config.update("jax_default_matmul_precision", "float32")
 
 
-def _keep_programs() -> None:
-    """Compiled programs on disk; JAX itself reads the variable that names another place for them."""
+def _has_google_device() -> bool:
+    """Returns whether a PCI device of this machine is Google's, as TPUs are."""
+    vendors = Path("/sys/bus/pci/devices").glob("*/vendor")
+    return any(path.read_text().strip() == _GOOGLE for path in vendors)
+
+
+def _cache_programs() -> None:
+    """Lets JAX keep compiled programs on disk.
+
+    JAX itself reads the variable JAX_COMPILATION_CACHE_DIR, which names another place for them.
+    """
     if os.environ.get("JAX_COMPILATION_CACHE_DIR"):
         return
     import jax
 
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hidden-state-audit" / "jax"
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = cache / "hidden-state-audit" / "jax"
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder.chmod(0o700)

@@ -11,16 +11,22 @@ from jax.flatten_util import ravel_pytree
 
 
 def identity(features: Array) -> Array:
-    """The features as they are."""
+    """Returns the features as they are."""
     return features
 
 
 class Model(NamedTuple):
-    """A network whose parameters are one vector.
+    """A network whose parameters are a single vector.
 
-    init(key) -> theta (p,); unravel(theta) -> the module's parameter tree;
-    criterion(logits, label) -> scalar; loss(theta, (features, label)) -> scalar, of one example.
-    inputs(features) -> the floats of one example that the first layer sees, which can stand for the features.
+    Attributes:
+      module: takes one example, without a batch axis.
+      n_parameters: p.
+      init: key -> theta (p,).
+      unravel: theta -> the module's parameter tree.
+      criterion: (logits, label) -> scalar.
+      loss: (theta, (features, label)) -> scalar, of one example.
+      inputs: features -> the floats of one example that the first layer sees, which can stand for the
+        features.
     """
 
     module: nn.Module
@@ -32,7 +38,7 @@ class Model(NamedTuple):
     inputs: Callable[[Array], Array] = identity
 
     def __hash__(self) -> int:
-        """The loss's, which is this model's own: a module's fields need not be hashable."""
+        """Returns the hash of the loss, which is this model's own: a module's fields need not be hashable."""
         return hash(self.loss)
 
 
@@ -44,9 +50,11 @@ def flat_model(
 ) -> Model:
     """Wraps a module that takes one example of the shape of `example`, without a batch axis."""
     shapes = jax.eval_shape(module.init, jax.random.key(0), example)["params"]
-    template, unravel = ravel_pytree(jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes))
+    zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
+    template, unravel = ravel_pytree(zeros)
 
-    @jax.jit  # one program, which is kept on disk; op by op the ConvNet's 78 take 2 s in every process
+    # A single program, which is cached on disk; op by op the ConvNet's 78 take 2 s in every process.
+    @jax.jit
     def init(key: Array) -> Array:
         flat: Array = ravel_pytree(module.init(key, example)["params"])[0]
         return flat
@@ -60,22 +68,29 @@ def flat_model(
 
 
 def losses_by_example(model: Model) -> Callable[[Any, tuple[Array, Array]], Array]:
-    """(parameter tree, (features (B, ...), labels (B, ...))) -> losses (B,), each example's traced alone."""
+    """Returns (parameter tree, (features (B, ...), labels (B, ...))) -> losses (B,).
+
+    Each example's loss is traced alone.
+    """
 
     def losses(parameters: Any, batch: tuple[Array, Array]) -> Array:
-        def logits(features: Array) -> Any:
+        features, labels = batch
+
+        def apply(features: Array) -> Any:
             return model.module.apply({"params": parameters}, features)
 
-        return jax.vmap(model.criterion)(jax.vmap(logits)(batch[0]), batch[1])
+        logits = jax.vmap(apply)(features)
+        return jax.vmap(model.criterion)(logits, labels)
 
     return losses
 
 
 def losses_of_batch(model: Model) -> Callable[[Any, tuple[Array, Array]], Array]:
-    """`losses_by_example`'s function, faster, of a module that takes examples with a leading axis."""
+    """Returns the function of `losses_by_example`, faster, for a module that takes a batch at once."""
 
     def losses(parameters: Any, batch: tuple[Array, Array]) -> Array:
-        logits: Any = model.module.apply({"params": parameters}, batch[0])
-        return jax.vmap(model.criterion)(logits, batch[1])
+        features, labels = batch
+        logits: Any = model.module.apply({"params": parameters}, features)
+        return jax.vmap(model.criterion)(logits, labels)
 
     return losses

@@ -1,4 +1,4 @@
-"""A gradient canary for trainings with Opacus; importing this needs Opacus.
+"""A gradient canary for training with Opacus; importing this needs Opacus.
 
     model, optimizer, loader = PrivacyEngine().make_private(..., noise_multiplier=2.0, max_grad_norm=1.0)
     optimizer = CanaryOptimizer(optimizer, present=True)    # in as many runs present=False
@@ -17,16 +17,19 @@ from audit.values import number
 
 
 class CanaryOptimizer(DPOptimizer):
-    """An optimizer of Opacus that sums one more gradient, of norm C along the first parameter's first number,
-    once a step however many physical batches that has, and adds noise as before.
+    """An optimizer of Opacus that inserts a canary into the sum of gradients and adds noise as before.
+
+    The canary is a further gradient, of norm C along the first parameter's first number. It is inserted once
+    a step, however many physical batches that has.
 
     Args:
       optimizer: a `DPOptimizer` with flat clipping, as `PrivacyEngine.make_private` makes it.
       present: whether the canary is inserted.
-      sampling_rate: with which each step takes it, by a coin of its own.
+      sampling_rate: the probability with which each step takes it, by a coin of its own.
       seed: of the coins, which the adversary must not know; by default the system's entropy.
 
-    Raises InputError for another kind of optimizer, whose clipping this would replace, or a bad rate.
+    Raises:
+      InputError: for another kind of optimizer, whose clipping this would replace, or a bad rate.
     """
 
     def __init__(
@@ -46,8 +49,10 @@ class CanaryOptimizer(DPOptimizer):
             secure_mode=optimizer.secure_mode,
         )
         self.step_hook = optimizer.step_hook  # the engine's accountant
-        self._present, self._rate, self._coins = present, rate, np.random.default_rng(seed)
-        self._start = self._number()
+        self._present = present
+        self._rate = rate
+        self._coins = np.random.default_rng(seed)
+        self._start = self._read_number()
 
     def add_noise(self) -> None:
         """Inserts the canary into the sum of clipped gradients, then adds the noise."""
@@ -57,8 +62,9 @@ class CanaryOptimizer(DPOptimizer):
         super().add_noise()
 
     def score(self) -> float:
-        """How far training has moved the canary's number against its gradient: higher means in."""
-        return self._start - self._number()
+        """Returns how far training has moved the canary's number against its gradient: higher means in."""
+        return self._start - self._read_number()
 
-    def _number(self) -> float:
+    def _read_number(self) -> float:
+        """Returns the number along which the canary's gradient is."""
         return float(self.params[0].detach().view(-1)[0].item())

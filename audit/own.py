@@ -1,5 +1,7 @@
-"""One's own model and one's own adversary: any Flax module, or any loss over a tree of parameters, with the
-same game, bounds and report."""
+"""A caller's own model and own adversary, with the same game, bounds and report.
+
+A model is any Flax module, or any loss over a tree of parameters.
+"""
 
 import hashlib
 import sys
@@ -43,11 +45,20 @@ _PAGE = "report.html"
 _FILES = (RESULT, FIGURE, _PAGE)
 _PROBE = 4  # examples on which a strategy must agree with per-example gradients
 _TOLERANCE = 1e-3  # of C, a coordinate: a hundred times rounding
+_REASON_CHARACTERS = 200  # of an outsider's error
 
 
 class OwnModel(NamedTuple):
-    """A caller's model on its data. name: in reports. computes: its fingerprint. strategies: how its
-    gradients can be clipped, the fastest first. draws: whether it draws initialisations of its own."""
+    """A caller's model on its data.
+
+    Attributes:
+      model: the model.
+      dataset: its data.
+      name: in reports.
+      computes: its fingerprint.
+      strategies: how its gradients can be clipped, the fastest first.
+      draws: whether it draws initialisations of its own.
+    """
 
     model: Model
     dataset: Dataset
@@ -58,23 +69,34 @@ class OwnModel(NamedTuple):
 
 
 class _Audit(NamedTuple):
+    """A model, its caller's own adversary, if any, and the folder of the stores."""
+
     own: OwnModel
     adversary: Adversary | None
     out: Path
 
 
 def of_module(module: nn.Module, criterion: Criterion, features: ArrayLike, labels: ArrayLike) -> OwnModel:
-    """A Flax Linen module on arrays, see `audit.audit_model`; raises InputError for what can't be audited."""
+    """Returns a Flax Linen module on arrays, see `audit.audit_model`.
+
+    Raises InputError for what cannot be audited.
+    """
     dataset = _dataset(features, labels)
     model = _model(module, criterion, dataset)
-    return OwnModel(model, dataset, type(module).__name__, _fingerprint(model, dataset), STRATEGIES, True)
+    fingerprint = _fingerprint(model, dataset)
+    return OwnModel(model, dataset, type(module).__name__, fingerprint, STRATEGIES, draws=True)
 
 
 def of_loss(loss: TreeLoss, params: Any, features: ArrayLike, labels: ArrayLike) -> OwnModel:
-    """A loss over a tree on arrays; see `audit.audit_loss`. Raises InputError for what cannot be audited."""
+    """Returns a loss over a tree on arrays, see `audit.audit_loss`.
+
+    Raises InputError for what cannot be audited.
+    """
     dataset = _dataset(features, labels)
-    model, name = _model_of_loss(loss, params, dataset), getattr(loss, "__name__", "loss")
-    return OwnModel(model, dataset, name, _fingerprint(model, dataset), STRATEGIES[-1:], False)
+    model = _model_of_loss(loss, params, dataset)
+    name = getattr(loss, "__name__", "loss")
+    fingerprint = _fingerprint(model, dataset)
+    return OwnModel(model, dataset, name, fingerprint, STRATEGIES[-1:], draws=False)
 
 
 def audited(
@@ -87,90 +109,129 @@ def audited(
     confidence: float,
     constants: ArrayLike | None = None,
 ) -> tuple[Conclusion, Path]:
-    """Trains what `out` lacks, concludes, and writes figure and page where they do not stand: (the
-    conclusion, the setting's folder). fields: of the setting, by their names; constants: `lipschitz` of its
-    steps, vouched for. Raises InputError for what does not fit."""
-    theirs = adversary if isinstance(adversary, Adversary) else None
-    fields = {**fields, "adversary": _named(adversary, own.model)}
-    if theirs is not None:
-        fields["canaries"] = theirs.canaries
-    given = {name: value for name, value in fields.items() if name != "model"}
-    asked = make_setting(fields.get("model") or own.name, Usual(0.1, 400, own.strategies[0]), given)
-    validate(asked, runs, own.strategies)
-    own_start = "`unknown_initialisation` needs a module that draws one: every run begins at params"
-    require(own.draws or not asked.unknown_initialisation, own_start)
-    steps = _vouched(asked, constants, theirs, delta)
-    chosen = fields.get("clipping") is not None or len(own.strategies) == 1
-    audit = _Audit(own, theirs, out)
-    setting, store = _held(audit, asked, chosen, runs) or _trained(audit, asked, chosen, runs)
+    """Trains the runs that `out` misses, concludes, and writes figure and page where they are not up to date.
+
+    Args:
+      own: the model.
+      fields: of the setting, by their names.
+      adversary: a name, or the caller's own.
+      runs: how many to have in all.
+      out: the folder of the stores.
+      delta: of (epsilon, delta).
+      confidence: of the bounds.
+      constants: Lipschitz constants of the steps, for which the caller vouches.
+
+    Returns:
+      (the conclusion, the setting's folder).
+
+    Raises:
+      InputError: something does not fit.
+    """
+    own_adversary = adversary if isinstance(adversary, Adversary) else None
+    fields = {**fields, "adversary": _adversary_field(adversary, own.model)}
+    if own_adversary is not None:
+        fields["canaries"] = own_adversary.canaries
+    requested = _make_setting(own, fields)
+    validate(requested, runs, own.strategies)
+    can_start = own.draws or not requested.unknown_initialisation
+    require(can_start, "`unknown_initialisation` needs a module that draws one: every run begins at params")
+    steps = _vouched_steps(requested, constants, own_adversary, delta)
+
+    is_chosen = fields.get("clipping") is not None or len(own.strategies) == 1
+    audit = _Audit(own, own_adversary, out)
+    stored_audit = _find_stored(audit, requested, is_chosen, runs)
+    setting, store = stored_audit or _train(audit, requested, is_chosen, runs)
     lipschitz.keep(store, steps)
     conclusion = of_setting(store.load(runs), setting, delta, confidence, own_model=True, steps=steps)
-    made_from = results.source(store, conclusion)
-    if not results.stands(store, made_from, _FILES):
-        drawn = audit_panels.audit_figure(conclusion, summary(setting, runs))
-        facts = {"setting": flat(setting), "runs": runs, "provenance": build.provenance(own.dataset)}
-        results.keep(store, conclusion, drawn, **facts)
-        about = subjects.of_setting(store.path, subjects.AskedLevels())
-        store.write_bytes(_PAGE, audit_page.of_audits([about]))
-        results.mark(store, made_from, _FILES)
+    _write_report(own, setting, store, conclusion, runs)
     return conclusion, store.path
 
 
-def _vouched(
-    setting: Setting, constants: ArrayLike | None, theirs: Adversary | None, delta: float
+def _make_setting(own: OwnModel, fields: dict[str, Any]) -> Setting:
+    """Returns the setting of a caller's fields, with the usual learning rate and batch size elsewhere."""
+    given = {name: value for name, value in fields.items() if name != "model"}
+    usual = Usual(learning_rate=0.1, batch_size=400, clipping=own.strategies[0])
+    return make_setting(fields.get("model") or own.name, usual, given)
+
+
+def _write_report(own: OwnModel, setting: Setting, store: Store, conclusion: Conclusion, runs: int) -> None:
+    """Writes result, figure and page, unless those in the store are of this conclusion."""
+    made_from = results.source(store, conclusion)
+    if results.stands(store, made_from, _FILES):
+        return
+    figure = audit_panels.audit_figure(conclusion, summary(setting, runs))
+    provenance = build.provenance(own.dataset)
+    results.keep(store, conclusion, figure, setting=flat(setting), runs=runs, provenance=provenance)
+    subject = subjects.of_setting(store.path, subjects.AskedLevels())
+    store.write_bytes(_PAGE, audit_page.of_audits([subject]))
+    results.mark(store, made_from, _FILES)
+
+
+def _vouched_steps(
+    setting: Setting, constants: ArrayLike | None, own_adversary: Adversary | None, delta: float
 ) -> Steps | None:
-    """The steps that a caller vouches for; raises InputError where they cover no bound of this audit."""
+    """Returns the steps for which a caller vouches.
+
+    Raises InputError where they cover no bound of this audit.
+    """
     if constants is None:
         return None
-    steps, seen = (
-        Steps(constants, "as its author vouches"),
-        theirs is not None and theirs.observer is not None,
-    )
-    found = lipschitz.hidden_state(setting, delta, steps, own_model=True)
-    why = "this adversary sees every model" if seen else found if isinstance(found, str) else ""
-    require(not why, f"`lipschitz` bounds what the last model leaks, and {why}: drop it")
+    steps = Steps(constants, "as its author vouches")
+    bound = lipschitz.hidden_state(setting, delta, steps, own_model=True)
+    reason = bound if isinstance(bound, str) else ""
+    if own_adversary is not None and own_adversary.observer is not None:
+        reason = "this adversary sees every model"
+    require(not reason, f"`lipschitz` bounds what the last model leaks, and {reason}: drop it")
     return steps
 
 
-def _held(audit: _Audit, asked: Setting, chosen: bool, runs: int) -> tuple[Setting, Store] | None:
-    """The setting and its store where all runs are there by the strategy that was chosen, or by any."""
+def _find_stored(
+    audit: _Audit, requested: Setting, is_chosen: bool, runs: int
+) -> tuple[Setting, Store] | None:
+    """Returns the setting and its store where all runs are there; None where there are no such.
+
+    They may have been trained by any clipping strategy of the model, unless one was chosen.
+    """
     own = audit.own
-    for name in (asked.mechanism.clipping,) if chosen else own.strategies:
-        setting = changed(asked, clipping=name)
+    strategies = (requested.mechanism.clipping,) if is_chosen else own.strategies
+    for name in strategies:
+        setting = changed(requested, clipping=name)
         store = stored.find_store(audit.out, setting, own.dataset, model=own.computes)
         if store is not None and not store.missing(runs):
             return setting, store
     return None
 
 
-def _trained(audit: _Audit, asked: Setting, chosen: bool, runs: int) -> tuple[Setting, Store]:
-    """The setting, with its strategy, and its store, in which the missing runs are trained."""
+def _train(audit: _Audit, requested: Setting, is_chosen: bool, runs: int) -> tuple[Setting, Store]:
+    """Trains the missing runs; returns the setting, with its strategy, and its store."""
     own = audit.own
-    setting = _with_strategy(asked, chosen, own.model, own.dataset)
-    classes = _classes(own.dataset.labels) if asked.adversary.name == Loss.name else 0
-    played = build.build_for(setting, own.dataset, Trainee(own.model, own.computes, classes), audit.adversary)
+    setting = _with_strategy(requested, is_chosen, own.model, own.dataset)
+    classes = 0
+    if requested.adversary.name == Loss.name:
+        classes = _count_classes(own.dataset.labels)
+    trainee = Trainee(own.model, own.computes, classes)
+    played = build.build_for(setting, own.dataset, trainee, audit.adversary)
     store = stored.open_store(audit.out, setting, own.dataset, model=own.computes)
     with progress.bar(training.lacking(store, runs)) as line:
         training.train(played, store, runs, progress=line)
     return setting, store
 
 
-def _named(adversary: str | Adversary, model: Model) -> str | OwnAdversary:
-    """A known adversary's name, or the caller's own: what it computes and what it is called."""
+def _adversary_field(adversary: str | Adversary, model: Model) -> str | OwnAdversary:
+    """Returns the name of one of the library's adversaries, or what a caller's own is called and computes."""
     if not isinstance(adversary, Adversary):
         return adversary
     label = getattr(adversary.init, "__qualname__", "own").split(".<locals>")[0]
     declared(Setting)["canaries"].require(number("canaries", adversary.canaries, int))
     try:
-        return OwnAdversary(label, _computed_by(adversary, model))
+        return OwnAdversary(label, _fingerprint_adversary(adversary, model))
     except Exception as error:  # whatever an outsider's functions raise
-        reason = " ".join(str(error).split())[:200]
         message = f"`adversary={label}` fails on a model of {model.n_parameters} parameters"
-        raise InputError(f"{message}: {reason}") from error
+        raise InputError(f"{message}: {_short_reason(error)}") from error
 
 
-def _computed_by(adversary: Adversary, model: Model) -> str:
-    """SHA-256, in hex, of what an adversary's functions compute, lowered for one platform."""
+def _fingerprint_adversary(adversary: Adversary, model: Model) -> str:
+    """Returns SHA-256, in hex, of what an adversary's functions compute."""
     theta = jax.ShapeDtypeStruct((model.n_parameters,), jnp.float32)
     norm = jax.ShapeDtypeStruct((), jnp.float32)
     key = jax.random.key(0, impl="threefry2x32")
@@ -185,65 +246,86 @@ def _computed_by(adversary: Adversary, model: Model) -> str:
 
 
 def _fingerprint(model: Model, dataset: Dataset) -> str:
-    """SHA-256, in hex, of a model's initialisation and loss with gradient, lowered for one platform."""
+    """Returns SHA-256, in hex, of a model's initialisation, and of its loss with gradient."""
     theta = jax.ShapeDtypeStruct((model.n_parameters,), jnp.float32)
-    example = jnp.asarray(dataset.features[0]), jnp.asarray(dataset.labels[0])
-    start = jax.jit(model.init).trace(jax.random.key(0, impl="threefry2x32"))
-    return _digest([start, jax.jit(jax.value_and_grad(model.loss)).trace(theta, example)])
+    init = jax.jit(model.init).trace(jax.random.key(0, impl="threefry2x32"))
+    loss = jax.jit(jax.value_and_grad(model.loss)).trace(theta, _first_example(dataset))
+    return _digest([init, loss])
 
 
 def _digest(traced: list[Any]) -> str:
-    texts = [one.lower(lowering_platforms=("cpu",)).as_text() for one in traced]
+    """Returns SHA-256, in hex, of traced functions, lowered for one platform."""
+    texts = [function.lower(lowering_platforms=("cpu",)).as_text() for function in traced]
     return hashlib.sha256("\n".join(texts).encode()).hexdigest()
 
 
+def _first_example(dataset: Dataset) -> tuple[Array, Array]:
+    return jnp.asarray(dataset.features[0]), jnp.asarray(dataset.labels[0])
+
+
 def _dataset(features: ArrayLike, labels: ArrayLike) -> Dataset:
-    both = {"features": _canonical("features", features), "labels": _canonical("labels", labels)}
-    x, y = both.values()
+    """Returns a caller's arrays as a data set; raises InputError for what are no labelled examples."""
+    x = _canonical("features", features)
+    y = _canonical("labels", labels)
     require(x.size and y.size and x.ndim and y.ndim, "features and labels need an axis of examples each")
     require(len(x) == len(y), f"there are {len(x)} features and {len(y)} labels: give one label an example")
-    return Dataset(x, y, "arrays of the caller's", checksum_of(both))
+    checksum = checksum_of({"features": x, "labels": y})
+    return Dataset(x, y, "arrays of the caller's", checksum)
 
 
 def _canonical(name: str, values: ArrayLike) -> NDArray[Any]:
-    """Whole numbers stay bytes or become int32, others float32."""
+    """Returns an array in which whole numbers stay bytes or become int32, and others become float32."""
     array = arrays.real(name, values)
     if array.dtype == np.uint8:
         return array
-    whole = array.dtype.kind in "biu"
-    fits = np.abs(array.astype(np.float64)) < (2**31 if whole else float(np.finfo(np.float32).max))
-    require(fits.all(), f"{name} hold {np.sum(~fits)} values that are not finite or too large: mend them")
-    return array.astype(np.int32 if whole else np.float32)
+    is_whole = array.dtype.kind in "biu"
+    limit = 2**31 if is_whole else float(np.finfo(np.float32).max)
+    fits = np.abs(array.astype(np.float64)) < limit
+    require(fits.all(), f"{name} hold {np.sum(~fits)} values that are not finite or too large: fix them")
+    return array.astype(np.int32 if is_whole else np.float32)
 
 
 def _model(module: nn.Module, criterion: Criterion, dataset: Dataset) -> Model:
-    """The module as a flat model, tried on one example; raises InputError where it doesn't fit."""
-    given = f"one of type {type(module).__name__}"
-    mend = "give any other model as loss(params, (feature, label)) to audit_loss"
-    if isinstance(module, type):
-        given, mend = f"the class {module.__name__}", f"give an instance, {module.__name__}()"
-    require(isinstance(module, nn.Module), f"audit_model takes a Flax Linen module, not {given}: {mend}")
-    example = jnp.asarray(dataset.features[0]), jnp.asarray(dataset.labels[0])
-    shape = example[0].shape
+    """Returns the module as a flat model, tried on one example; raises InputError where it doesn't fit."""
+    _require_module(module)
+    example = _first_example(dataset)
+    features, _ = example
     try:
-        variables = jax.eval_shape(module.init, jax.random.key(0), example[0])
-        others = sorted(set(variables) - {"params"})
-        kept = f"the module keeps {', '.join(others) or 'nothing to train'}"
-        alone = "DP-SGD trains parameters alone (GroupNorm for BatchNorm)"
-        require("params" in variables and not others, f"{kept}: {alone}")
-        model = flat_model(module, example[0], criterion)
-        loss = jax.eval_shape(model.loss, jax.ShapeDtypeStruct((model.n_parameters,), jnp.float32), example)
+        variables = jax.eval_shape(module.init, jax.random.key(0), features)
+        _require_parameters_alone(set(variables))
+        model = flat_model(module, features, criterion)
+        theta = jax.ShapeDtypeStruct((model.n_parameters,), jnp.float32)
+        loss = jax.eval_shape(model.loss, theta, example)
     except InputError:
         raise
     except InvalidRngError:
         raise InputError("the module draws randomness: switch dropout off (deterministic=True)") from None
     except Exception as error:  # whatever an outsider's module raises
-        reason = " ".join(str(error).split())[:200]
+        shape = features.shape
         message = f"the module or criterion fails on one example of shape {shape}, which has no batch axis"
-        raise InputError(f"{message}: {reason}") from error
-    message = "flatten with x.reshape(-1): an example has no batch axis"
-    require(loss.shape == (), f"the loss of one example has shape {loss.shape}, not (): {message}")
+        raise InputError(f"{message}: {_short_reason(error)}") from error
+    hint = "flatten with x.reshape(-1): an example has no batch axis"
+    require(loss.shape == (), f"the loss of one example has shape {loss.shape}, not (): {hint}")
     return model
+
+
+def _require_module(module: Any) -> None:
+    """Raises InputError for what is no instance of a Flax Linen module."""
+    if isinstance(module, type):
+        hint = f"give an instance, {module.__name__}()"
+        raise InputError(f"audit_model takes a Flax Linen module, not the class {module.__name__}: {hint}")
+    if not isinstance(module, nn.Module):
+        hint = "give any other model as loss(params, (feature, label)) to audit_loss"
+        kind = type(module).__name__
+        raise InputError(f"audit_model takes a Flax Linen module, not one of type {kind}: {hint}")
+
+
+def _require_parameters_alone(collections: set[str]) -> None:
+    """Raises InputError for a module whose variables are not parameters alone."""
+    others = sorted(collections - {"params"})
+    problem = f"the module keeps {', '.join(others) or 'nothing to train'}"
+    hint = "DP-SGD trains parameters alone (GroupNorm for BatchNorm)"
+    require("params" in collections and not others, f"{problem}: {hint}")
 
 
 class _NoModule(nn.Module):
@@ -251,8 +333,11 @@ class _NoModule(nn.Module):
 
 
 def _model_of_loss(loss: TreeLoss, params: Any, dataset: Dataset) -> Model:
-    """A loss over a tree as a flat model, tried on one example; raises InputError where it doesn't fit."""
-    example = jnp.asarray(dataset.features[0]), jnp.asarray(dataset.labels[0])
+    """Returns a loss over a tree as a flat model, tried on one example.
+
+    Raises InputError where it does not fit.
+    """
+    example = _first_example(dataset)
     _require_floats(params)
     start, unravel = ravel_pytree(jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), params))
 
@@ -260,62 +345,82 @@ def _model_of_loss(loss: TreeLoss, params: Any, dataset: Dataset) -> Model:
         return loss(unravel(theta), labelled)
 
     try:
-        found = jax.eval_shape(flat_loss, start, example)
+        value = jax.eval_shape(flat_loss, start, example)
     except Exception as error:  # whatever an outsider's loss raises
-        reason = " ".join(str(error).split())[:200]
-        shape = f"of shape {example[0].shape}, which has no batch axis"
-        message = f"loss(params, (feature, label)) fails on one example {shape}"
-        raise InputError(f"{message}: {reason}") from error
-    require(found.shape == (), f"the loss of one example has shape {found.shape}, not (): give one number")
+        shape = example[0].shape
+        problem = f"fails on one example of shape {shape}, which has no batch axis"
+        raise InputError(f"loss(params, (feature, label)) {problem}: {_short_reason(error)}") from error
+    require(value.shape == (), f"the loss of one example has shape {value.shape}, not (): give one number")
     theta_0 = np.asarray(start)
     return Model(_NoModule(), start.size, lambda key: jnp.asarray(theta_0), unravel, _no_criterion, flat_loss)
 
 
+def _short_reason(error: Exception) -> str:
+    """Returns the beginning of an outsider's error, on one line."""
+    return " ".join(str(error).split())[:_REASON_CHARACTERS]
+
+
 def _require_floats(params: Any) -> None:
+    """Raises InputError for a tree that holds no floats, or anything else."""
     leaves = jax.tree.leaves(params)
-    mend = "give float arrays alone (of a whole model: nnx.split, eqx.partition)"
-    require(leaves, f"params hold nothing to train: {mend}")
+    hint = "give float arrays alone (of a whole model: nnx.split, eqx.partition)"
+    require(leaves, f"params hold nothing to train: {hint}")
     for leaf in leaves:
-        kind = getattr(leaf, "dtype", "") if isinstance(leaf, Array | np.ndarray | np.generic) else ""
-        fits = isinstance(leaf, float) or (kind and jnp.issubdtype(kind, jnp.floating))
-        require(fits, f"params hold a leaf of type {kind or type(leaf).__name__}: {mend}")
+        if isinstance(leaf, Array | np.ndarray | np.generic):
+            require(jnp.issubdtype(leaf.dtype, jnp.floating), _wrong_leaf(leaf.dtype, hint))
+        else:
+            require(isinstance(leaf, float), _wrong_leaf(type(leaf).__name__, hint))
+
+
+def _wrong_leaf(kind: object, hint: str) -> str:
+    return f"params hold a leaf of type {kind}: {hint}"
 
 
 def _no_criterion(logits: Array, label: Array) -> Array:
     raise TypeError("this model is a loss: it has no criterion")
 
 
-def _with_strategy(setting: Setting, named: bool, model: Model, dataset: Dataset) -> Setting:
-    """The setting with the clipping strategy that was named, if it takes the model, else with the fastest."""
-    batch = jnp.asarray(dataset.features[:_PROBE]), jnp.asarray(dataset.labels[:_PROBE])
-    if named:
+def _with_strategy(setting: Setting, is_chosen: bool, model: Model, dataset: Dataset) -> Setting:
+    """Returns the setting with a clipping strategy that takes the model.
+
+    That is the strategy that was chosen, else the fastest. Raises InputError where the chosen one does not
+    take the model.
+    """
+    batch = (jnp.asarray(dataset.features[:_PROBE]), jnp.asarray(dataset.labels[:_PROBE]))
+    if is_chosen:
         strategy = setting.mechanism.clipping
-        reason = _unfit(strategy, model, batch)
+        reason = _why_unfit(strategy, model, batch)
         require(not reason, f"`clipping={strategy}` does not take this model: {reason}")
         return setting
     for strategy in STRATEGIES[:-1]:
-        if not (reason := _unfit(strategy, model, batch)):
+        reason = _why_unfit(strategy, model, batch)
+        if not reason:
             return changed(setting, clipping=strategy)
     print(f"a gradient per example, ten to a hundred times slower: {reason}", file=sys.stderr)
     return changed(setting, clipping=STRATEGIES[-1])
 
 
-def _unfit(name: str, model: Model, batch: Batch) -> str:
-    """Why a strategy's sum is not that of per-example gradients on a few examples; empty where it is."""
-    if name == "book_keeping" and batch[0].ndim != 2:
+def _why_unfit(name: str, model: Model, batch: Batch) -> str:
+    """Returns why a strategy's sum is not that of per-example gradients on a batch; empty where it is."""
+    features, _ = batch
+    if name == "book_keeping" and features.ndim != 2:
         return "book_keeping takes flat features"
-    theta, norm = model.init(jax.random.key(0)), jnp.float32(1)
-    wanted = jax.jit(per_example(model.loss))(theta, batch, norm)
+    theta = model.init(jax.random.key(0))
+    norm = jnp.float32(1)
+    expected = jax.jit(per_example(model.loss))(theta, batch, norm)
     try:
-        found = jax.jit(build.CLIPPING[name](model))(theta, batch, norm)
+        actual = jax.jit(build.CLIPPING[name](model))(theta, batch, norm)
     except (TypeError, ValueError, FlaxError) as error:
         return " ".join(str(error).split())
-    close = jnp.allclose(found, wanted, rtol=0, atol=_TOLERANCE)
-    return "" if close else f"{name} differs from per-example gradients"
+    if jnp.allclose(actual, expected, rtol=0, atol=_TOLERANCE):
+        return ""
+    return f"{name} differs from per-example gradients"
 
 
-def _classes(labels: NDArray[Any]) -> int:
-    whole = labels.ndim == 1 and labels.dtype.kind in "iu" and labels.min() >= 0
-    message = "give labels of whole numbers from 0, at least two classes, or another adversary"
-    require(whole and labels.max() >= 1, f"`adversary=loss` flips labels: {message}")
+def _count_classes(labels: NDArray[Any]) -> int:
+    """Counts the classes of labels; raises InputError for what are no labels of a classification."""
+    is_whole = labels.ndim == 1 and labels.dtype.kind in "iu"
+    fits = is_whole and labels.min() >= 0 and labels.max() >= 1
+    hint = "give labels of whole numbers from 0, at least two classes, or another adversary"
+    require(fits, f"`adversary=loss` flips labels: {hint}")
     return int(labels.max()) + 1

@@ -1,7 +1,7 @@
 """Processes that work for this one: they leave Ctrl-C to it, and end when it ends, however it does.
 
-A terminal sends Ctrl-C to every process of its group, and a killed process cannot tell its own. So they are
-begun where no interrupt strikes, hear none, and watch the process that began them. Importing this starts
+A terminal sends Ctrl-C to every process of its group, and a killed process cannot stop its own. So they are
+begun where no interrupt strikes, ignore Ctrl-C, and watch the process that began them. Importing this starts
 nothing.
 """
 
@@ -26,120 +26,134 @@ _SPAWN = multiprocessing.get_context("spawn")  # a process of JAX's threads can'
 
 
 def in_order(function: Callable[[Task], Result], tasks: Iterable[Task], processes: int) -> Iterator[Result]:
-    """The results of many tasks in their order, spread over processes; one process is this one.
+    """Yields the results of many tasks in their order, spread over processes; a single process is this one.
 
     Raises InputError where a process dies.
     """
-    listed = list(tasks)
+    all_tasks = list(tasks)
     if processes == 1:
-        yield from map(function, listed)
+        yield from map(function, all_tasks)
         return
+    chunk = max(1, min(50, len(all_tasks) // processes))
     with _pool(processes) as pool:
-        with _undisturbed():
-            results = pool.map(function, listed, chunksize=max(1, min(50, len(listed) // processes)))
+        with _delayed_interrupts():
+            results = pool.map(function, all_tasks, chunksize=chunk)
         yield from results
 
 
 def as_completed(
     function: Callable[[Task], Result], tasks: Iterable[Task], processes: int
 ) -> Iterator[tuple[Task, Result]]:
-    """Tasks and their results as they are done in so many processes; errors are those of `in_order`."""
-    listed = list(tasks)
-    if not listed:
+    """Yields tasks and their results as so many processes complete them; errors are those of `in_order`."""
+    all_tasks = list(tasks)
+    if not all_tasks:
         return
     with _pool(processes) as pool:
-        with _undisturbed():
-            waiting = {pool.submit(function, task): task for task in listed}
+        with _delayed_interrupts():
+            waiting = {pool.submit(function, task): task for task in all_tasks}
         for future in concurrent.futures.as_completed(waiting):
             yield waiting[future], future.result()
 
 
 def apart(function: Callable[[], Result]) -> Result:
-    """A function's result, or the error that it raised, from a process that ends with it."""
+    """Returns a function's result, or raises its error, from a process that ends with it."""
     with _pool(1) as pool:
-        with _undisturbed():
+        with _delayed_interrupts():
             future = pool.submit(function)
         return future.result()
 
 
 def attempt(function: Callable[[], Iterable[Result]], seconds: float) -> tuple[list[Result], str]:
-    """What a function yields in a process of its own, which is killed after so many seconds, and a line that
-    says why no more came; empty where the function ended by itself."""
+    """Calls a function in a process of its own, which is killed after so many seconds.
+
+    Returns:
+      (what the function yielded, a line that says why no more came); the line is empty where the function
+      ended by itself.
+    """
     here, there = pipe(duplex=False)
-    end, found = time.monotonic() + seconds, list[Result]()
-    process = begin(_tell, there, function)
+    end = time.monotonic() + seconds
+    results: list[Result] = []
+    process = begin(_send_results, there, function)
     there.close()
     try:
         while here.poll(max(end - time.monotonic(), 0)):
-            result, why = here.recv()
-            if why is not None:
-                return found, why
-            found.append(result)
-        return found, f"not done after {seconds:.0f} s"
+            result, reason = here.recv()
+            if reason is not None:
+                return results, reason
+            results.append(result)
+        return results, f"not done after {seconds:.0f} s"
     except EOFError:
         process.join()
-        return found, f"its process ended with status {process.exitcode}"
+        return results, f"its process ended with status {process.exitcode}"
     finally:
         process.kill()
         process.join()
 
 
 def begin(function: Callable[..., object], *arguments: Any) -> SpawnProcess:
-    """A process that calls a function, and ends with this one."""
+    """Begins a process that calls a function, and ends with this one."""
     process = _SPAWN.Process(target=_serve, args=(function, *arguments), daemon=True)
-    resource_tracker.ensure_running()  # what begins it lets interrupts through again
-    with _undisturbed():
+    resource_tracker.ensure_running()  # beginning it lets interrupts through again, so it comes first
+    with _delayed_interrupts():
         process.start()
     return process
 
 
 def pipe(duplex: bool = True) -> tuple[Any, Any]:
-    """The two ends of a pipe to a process that `begin` begins."""
+    """Returns the two ends of a pipe to a process that `begin` begins."""
     return _SPAWN.Pipe(duplex)
 
 
 @contextlib.contextmanager
 def _pool(processes: int) -> Iterator[ProcessPoolExecutor]:
-    """A pool that is killed, whatever it is at, where the block does not end well."""
-    with _undisturbed():
-        pool = ProcessPoolExecutor(processes, _SPAWN, _attach)
+    """Yields a pool that is killed, whatever it is at, where the block does not end well."""
+    with _delayed_interrupts():
+        pool = ProcessPoolExecutor(processes, _SPAWN, _attach_to_parent)
     try:
         yield pool
         pool.shutdown()
     except BrokenProcessPool:
         raise InputError("a process of the pool died: free memory, or use fewer processes") from None
     finally:
-        with _undisturbed():
+        with _delayed_interrupts():
             for process in list((pool._processes or {}).values()):
                 process.kill()
             pool.shutdown(cancel_futures=True)
 
 
 def _serve(function: Callable[..., object], *arguments: Any) -> None:
-    _attach()
+    """Calls a function in a process that was begun here."""
+    _attach_to_parent()
     function(*arguments)
 
 
-def _tell(there: connection.Connection, function: Callable[[], Iterable[object]]) -> None:
-    """Sends (a result, None) for each, and at last (None, why there are no more)."""
+def _send_results(there: connection.Connection, function: Callable[[], Iterable[object]]) -> None:
+    """Sends (a result, None) for each result, and at last (None, why there are no more)."""
+    reason = ""
     try:
         for result in function():
             there.send((result, None))
-        why = ""
-    except Exception as error:  # whatever it is, it is said
-        line = (str(error).splitlines() or [""])[0]
-        why = line if isinstance(error, InputError) else f"{type(error).__name__}: {line}"
-    there.send((None, why[:300]))
+    except InputError as error:
+        reason = _first_line(error)
+    except Exception as error:  # whatever it is, the parent reports it
+        reason = f"{type(error).__name__}: {_first_line(error)}"
+    there.send((None, reason[:300]))
 
 
-def _attach() -> None:
-    """In a process that was begun here: deaf to Ctrl-C, and watching who began it."""
+def _first_line(error: Exception) -> str:
+    lines = str(error).splitlines()
+    return lines[0] if lines else ""
+
+
+def _attach_to_parent() -> None:
+    """Makes a process that was begun here ignore Ctrl-C, and watch the process that began it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
 def _end_with_parent() -> None:
+    """Waits until the process that began this one ends, and ends this one."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     connection.wait([parent.sentinel])
@@ -147,14 +161,15 @@ def _end_with_parent() -> None:
 
 
 @contextlib.contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Interrupts wait for the end of the block; a process that is begun in it hears no SIGINT."""
+def _delayed_interrupts() -> Iterator[None]:
+    """Lets interrupts wait for the end of the block; a process that is begun in it gets no SIGINT."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    heard: list[int] = []
+
+    received: list[int] = []
     numbers = (signal.SIGINT, signal.SIGTERM)
-    handlers = [signal.signal(number, lambda number, frame: heard.append(number)) for number in numbers]
+    handlers = [signal.signal(number, lambda number, frame: received.append(number)) for number in numbers]
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -162,5 +177,5 @@ def _undisturbed() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         for number, handler in zip(numbers, handlers, strict=True):
             signal.signal(number, handler or signal.SIG_DFL)
-        for first in heard[:1]:
-            signal.raise_signal(first)
+        if received:
+            signal.raise_signal(received[0])

@@ -4,14 +4,20 @@ import contextlib
 import textwrap
 from collections.abc import Callable, Iterator
 
-Progress = Callable[[float], object]  # hears of runs as they are trained, parts of runs too
-SegmentProgress = Callable[[int, int], object]  # of (0, 0) when all is compiled, (runs, steps) after segments
+# Called with runs as they are trained, parts of runs too.
+Progress = Callable[[float], object]
+# Called with (0, 0) when all is compiled, and with (runs, steps) after each segment.
+SegmentProgress = Callable[[int, int], object]
 
 
 @contextlib.contextmanager
 def bar(count: int, describe: Callable[[], str] = lambda: "training") -> Iterator[Progress]:
-    """A bar on stderr that hears of runs as they are trained, behind what there is to say of them; none where
-    nothing is to be trained."""
+    """Yields the progress of a bar on stderr, which shows nothing where nothing is to be trained.
+
+    Args:
+      count: how many runs are to be trained.
+      describe: the words before the bar, from the moment when all is compiled.
+    """
     from tqdm import tqdm
 
     layout = "{desc}: {percentage:3.0f}%|{bar}| {n:.0f}/{total} runs [{elapsed}<{remaining}, {rate_fmt}]"
@@ -26,11 +32,15 @@ def bar(count: int, describe: Callable[[], str] = lambda: "training") -> Iterato
 
 
 def shortened(text: str, width: int) -> str:
-    """The text where it fits, else its first words, or of a long word its beginning, and an ellipsis."""
+    """Returns the text where it fits, else its first words, or a long word's beginning, and an ellipsis."""
     words = textwrap.shorten(text, width, placeholder=" ...")
-    return f"{text[: width - 3]}..." if words == "..." else words
+    if words == "...":
+        return f"{text[: width - 3]}..."
+    return words
 
 
 def counted(number: int, noun: str) -> str:
-    """1 cell, 2 cells."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    """Returns "1 cell", "2 cells"."""
+    if number == 1:
+        return f"{number} {noun}"
+    return f"{number} {noun}s"

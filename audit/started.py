@@ -4,16 +4,22 @@ import re
 import sys
 from pathlib import Path
 
-RUN_SH, INSTALLED, MODULE = "./run.sh", "hidden-state-audit", "python -m audit"
-_OF_MODULES = {"experiments": RUN_SH, "audit": MODULE}
+RUN_SH = "./run.sh"
+INSTALLED = "hidden-state-audit"
+MODULE = "python -m audit"
+_PROGRAMS_OF_MODULES = {"experiments": RUN_SH, "audit": MODULE}
 
 
 def program() -> str:
-    """How the commands are called: RUN_SH, INSTALLED or MODULE; empty in a script, a notebook or a test."""
+    """Returns how the commands are called: RUN_SH, INSTALLED or MODULE.
+
+    Empty in a script, a notebook or a test.
+    """
     arguments = iter(sys.orig_argv[1:])
     for word in arguments:
         if re.fullmatch("-[a-zA-Z]*m", word):
-            return _OF_MODULES.get(next(arguments, "").partition(".")[0], "")
+            package = next(arguments, "").partition(".")[0]
+            return _PROGRAMS_OF_MODULES.get(package, "")
         if word in ("-X", "-W"):
             next(arguments, None)
         elif not word.startswith("-"):
@@ -22,15 +28,17 @@ def program() -> str:
 
 
 def command(name: str) -> str:
-    """How a command that every installation has is called, "./run.sh report"."""
+    """Returns how a command that every installation has is called, "./run.sh report"."""
     return f"{program() or MODULE} {name}"
 
 
 def training() -> str:
-    """The mend where audits are missing: how one is trained."""
-    return f"run {RUN_SH} audit" if program() == RUN_SH else "call audit.audit_loss"
+    """Returns the hint where audits are missing: how to train them."""
+    if program() == RUN_SH:
+        return f"run {RUN_SH} audit"
+    return "call audit.audit_loss"
 
 
 def in_its_words(text: str) -> str:
-    """A command's own help, whose examples say ./run.sh, as whoever started another program types them."""
+    """Returns a command's help, whose examples say ./run.sh, as users of the started program type them."""
     return text.replace(RUN_SH, program() or MODULE)

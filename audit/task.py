@@ -1,5 +1,7 @@
-"""The contract of what is trained: examples or clients, a model on them, and its own defaults. Starts no
-JAX."""
+"""The contract of what is trained: examples or clients, a model on them, and its own defaults.
+
+Importing this starts no JAX.
+"""
 
 import hashlib
 from collections.abc import Callable, Mapping
@@ -13,12 +15,12 @@ if TYPE_CHECKING:
 
 
 class Dataset(NamedTuple):
-    """Labelled examples, as a training takes them.
+    """Labelled examples, as a training run takes them.
 
     Attributes:
       features: (N, ...), float32 or whole numbers (bytes of images, say).
       labels: (N, ...); of a classification int32 from 0.
-      source: one line that says where the arrays came from.
+      source: a line that says where the arrays came from.
       checksum: SHA-256, in hex, of the canonical arrays (see `checksum_of`).
     """
 
@@ -29,14 +31,14 @@ class Dataset(NamedTuple):
 
 
 class Clients(NamedTuple):
-    """Examples by client; rows starts[i] : starts[i] + counts[i] are client i's.
+    """Examples by client; rows starts[i] : starts[i] + counts[i] belong to client i.
 
     Attributes:
       features: (N, ...), as in a Dataset.
       labels: (N, ...), int32; of text a label a position, 0 where a position is padding.
       starts: (M,) int32, the first row of each client; clients are sorted by name.
       counts: (M,) int32, at least 1 each; they add up to N.
-      source: one line that says where the arrays came from.
+      source: a line that says where the arrays came from.
       checksum: SHA-256, in hex, of the canonical arrays that the examples came from.
     """
 
@@ -49,33 +51,42 @@ class Clients(NamedTuple):
 
     @property
     def number(self) -> int:
-        """How many clients there are."""
+        """The number of clients."""
         return len(self.counts)
 
     @property
     def arrays(self) -> tuple[NDArray[np.generic], ...]:
-        """(features, labels, starts, counts), as DP-FedAvg takes them."""
-        return self.features, self.labels, self.starts.astype("<i4"), self.counts.astype("<i4")
+        """The arrays (features, labels, starts, counts), as DP-FedAvg takes them."""
+        starts = self.starts.astype("<i4")
+        counts = self.counts.astype("<i4")
+        return self.features, self.labels, starts, counts
 
     def of(self, client: int) -> tuple[NDArray[np.generic], NDArray[np.integer]]:
-        """A client's features (n, ...) and labels (n, ...)."""
-        rows = slice(self.starts[client], self.starts[client] + self.counts[client])
+        """Returns a client's features (n, ...) and labels (n, ...)."""
+        start = self.starts[client]
+        rows = slice(start, start + self.counts[client])
         return self.features[rows], self.labels[rows]
 
 
 def checksum_of(arrays: Mapping[str, NDArray[np.generic]]) -> str:
-    """SHA-256, in hex, of each array's name, dtype, shape and little-endian bytes, in order."""
+    """Returns SHA-256, in hex, of each array's name, dtype, shape and little-endian bytes, in order."""
     digest = hashlib.sha256()
     for name, array in arrays.items():
-        little = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
-        digest.update(f"{name} {little.dtype.str} {little.shape}\n".encode())
-        digest.update(little.tobytes())
+        little_endian = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
+        digest.update(f"{name} {little_endian.dtype.str} {little_endian.shape}\n".encode())
+        digest.update(little_endian.tobytes())
     return digest.hexdigest()
 
 
 class Sources(NamedTuple):
-    """The sources that a user names: a data file or a prepared TFDS folder; of a frozen body a weights file
-    and the side in pixels to which images are resized."""
+    """The sources that a user gives.
+
+    Attributes:
+      data_file: a data file.
+      tfds_dir: or a prepared TFDS folder.
+      weights: the weights file of a frozen body.
+      input_size: the side in pixels to which images are resized for it.
+    """
 
     data_file: str | None = None
     tfds_dir: str | None = None
@@ -84,7 +95,7 @@ class Sources(NamedTuple):
 
 
 class DataShape(NamedTuple):
-    """How many training examples a data set has, and the shape and the type of one's features."""
+    """The number of training examples of a data set, and the shape and the type of one example's features."""
 
     number: int
     shape: tuple[int, ...]
@@ -92,11 +103,16 @@ class DataShape(NamedTuple):
 
 
 class Data(NamedTuple):
-    """A data set as people and programs know it.
+    """A data set, for people and programs.
 
-    name: of its flag and its cache file. checksum: of the arrays that every source gives; None where they are
-    computed, and so not the same to the bit everywhere. file: the data set that `data_file` stands in for.
-    examples: what a loader gives without a file of the user's own.
+    Attributes:
+      name: of its flag and its cache file.
+      label: for people.
+      checksum: of the arrays that every source gives; None where they are computed, and so not the same to
+        the bit everywhere.
+      load: reads it.
+      file: the data set that `data_file` stands in for.
+      examples: what a loader gives without a file of the user's own.
     """
 
     name: str
@@ -111,20 +127,25 @@ MakeModel = Callable[[tuple[int, ...]], "Model"]  # (shape of an example's featu
 
 
 class StepSeconds(NamedTuple):
-    """Measured seconds of a model-step on two cores of a Xeon: a fixed part, and one an example."""
+    """Measured seconds of a model-step on two cores of a Xeon: a fixed part, and a part for each example."""
 
     fixed: float
     per_example: float
 
     def of(self, batch_size: int) -> float:
-        """At a batch size."""
+        """Returns the seconds at a batch size."""
         return self.fixed + batch_size * self.per_example
 
 
 class Convex(NamedTuple):
-    """A model whose loss is l(w'x, y), convex in the scalar w'x: a clipped gradient is then that of a convex
-    loss too. curvature: the most of l'', b. norm: the most of |x|, whatever the data, since the loader sees
-    to it. A loss is b |x|^2-smooth."""
+    """A model whose loss is l(w'x, y), convex in the scalar w'x.
+
+    A clipped gradient is then that of a convex loss too. A loss is b |x|^2-smooth.
+
+    Attributes:
+      curvature: b, the largest value of l''.
+      norm: the largest |x|, whatever the data, since the loader sees to it.
+    """
 
     curvature: float
     norm: float
@@ -133,12 +154,25 @@ class Convex(NamedTuple):
 class Task(NamedTuple):
     """A model on its data.
 
-    label: on figures. description: for a report. clipping: the strategies that it can take, the fastest
-    first. canaries: how many a run `auto` takes, so that they hardly disturb each other (README, "Many
-    canaries a run"); directions: how many fresh ones, a power of 2 of at most an eighth of the parameters,
-    until drawing them takes as long as training. over_parameterised: whether genuine gradients leave a
-    crafted coordinate alone, so that its score's law is known (Errata H16). classes: 0 of a regression.
-    convex: what makes its steps Lipschitz, else `not_convex` why no such constant is known of them.
+    Attributes:
+      name: as users type it.
+      label: on figures.
+      description: for a report.
+      data: what it is trained on.
+      make: builds the model.
+      classes: 0 of a regression.
+      learning_rate: its default.
+      batch_size: its default.
+      clipping: the strategies that it can take, the fastest first.
+      over_parameterised: whether genuine gradients leave a crafted coordinate alone, so that its score's law
+        is known (Errata H16).
+      step_seconds: how long a model-step takes.
+      canaries: how many a run `auto` takes, so that they hardly disturb each other (README, "Many canaries a
+        run").
+      directions: how many fresh ones, a power of 2 of at most an eighth of the parameters, until drawing them
+        takes as long as training.
+      convex: what makes its steps Lipschitz.
+      not_convex: where there is no `convex`, why no Lipschitz constant is known of its steps.
     """
 
     name: str
@@ -169,7 +203,7 @@ class Federation(NamedTuple):
 
 
 class Dealing(Protocol):
-    """What a federated setting says of its clients: how many, how unevenly they are dealt, the seed."""
+    """What a federated setting says of its clients: how many, how unevenly examples are dealt, the seed."""
 
     @property
     def clients(self) -> int: ...
@@ -180,9 +214,18 @@ class Dealing(Protocol):
 
 
 class FederatedTask(NamedTuple):
-    """A model and its clients' data. file: the data set that `data_file` stands in for. padding: the label
-    that stands for none, of text. by_batch: its module takes a mini-batch at once
-    (`audit.model.losses_of_batch`), and clients train fastest one by one. examples: of all clients."""
+    """A model and its clients' data.
+
+    Attributes:
+      description: for a report.
+      load: reads the data and deals them to clients.
+      make: builds the model.
+      file: the data set that `data_file` stands in for.
+      examples: of all clients.
+      padding: of text, the label that means none.
+      by_batch: whether its module takes a mini-batch at once (`audit.model.losses_of_batch`), and clients
+        train fastest in turn.
+    """
 
     description: str
     load: Callable[[Dealing, Sources], Federation]

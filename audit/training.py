@@ -1,4 +1,4 @@
-"""The driver of an audit's training: what a store lacks, chunk by chunk, beside others who train it."""
+"""The driver of an audit's training: the runs that a store misses, chunk by chunk, beside other processes."""
 
 import contextlib
 import sys
@@ -18,9 +18,15 @@ from audit.storage.store import Scores, Store
 
 
 class Trained(NamedTuple):
-    """The scores, and what training them took here. seconds: of training, compilation and simulation apart.
-    chunk: runs a chunk. model_steps: those that the time was taken by; what a checkpoint held is not among
-    them."""
+    """The scores, and what training them took in this process.
+
+    Attributes:
+      scores: of all runs, whichever process trained them.
+      trained_runs: how many runs this process trained.
+      seconds: of training, without compilation and simulation.
+      chunk: runs a chunk.
+      model_steps: those that took this time; what a checkpoint held is not among them.
+    """
 
     scores: Scores
     trained_runs: int = 0
@@ -38,26 +44,37 @@ def train(
     progress: Progress = lambda runs: None,
     watch: Watch | None = None,
 ) -> Trained:
-    """Trains the runs that the store lacks, chunk by chunk (0: chosen by size), and reads all back.
+    """Trains the runs that the store misses, chunk by chunk, and reads all back.
 
     Processes that call this on one store share the chunks, may begin and end at any moment, and each return
-    when all runs are there (`audit.storage.shares`). Where memory runs out the chunk is halved, which is said
-    on stderr, and training goes on. A chunk's states are kept between two segments, at most every
-    `checkpoint_seconds` (0: after each), and whoever trains the chunk next goes on from there.
+    when all runs are there (`audit.storage.shares`). Where memory runs out the chunk is halved, with a line
+    on stderr, and training goes on.
+
+    Args:
+      played: the game.
+      store: where scores and checkpoints lie.
+      runs: how many runs to have in all.
+      chunk: runs a chunk; 0: chosen by size.
+      checkpoint_seconds: a chunk's states are stored between two segments, at most this often (0: after
+        each), and whichever process trains the chunk next goes on from there.
+      progress: called with runs as they are trained, parts of runs too.
+      watch: looks at a chunk after each segment.
     """
     if not store.missing(runs):
         return Trained(store.load(runs))
-    with store.claim():  # whoever has it sets damaged files aside
+    with store.claim():  # whichever process has it sets damaged files aside
         store.missing(runs)
-    checkpoints, clock = Checkpoints(store.checkpoints, checkpoint_seconds), _Clock()
+    checkpoints = Checkpoints(store.checkpoints, checkpoint_seconds)
+    clock = _Clock()
     steps = len(played.schedule.mask)
 
-    def advance(finished: int, of_steps: int) -> None:
-        clock.advance(finished * of_steps)
-        progress(finished * of_steps / steps)
+    def advance(finished_runs: int, finished_steps: int) -> None:
+        model_steps = finished_runs * finished_steps
+        clock.advance(model_steps)
+        progress(model_steps / steps)
 
     def train_missing(size: int) -> int:
-        """In chunks of so many runs; returns that number, or half of it where memory ran out."""
+        """Trains in chunks of so many runs; returns that number, or half of it where memory ran out."""
         with contextlib.closing(shares.chunks(store, runs, size, progress)) as chunks:
             try:
                 for scores in game.play(played, chunks, size, advance, checkpoints, watch):
@@ -80,40 +97,52 @@ def train(
 
 
 def together(parts: Sequence[Trained]) -> Trained:
-    """Trainings of one store, one after the other, as one: the last one's scores."""
-    runs, model_steps = sum(part.trained_runs for part in parts), sum(part.model_steps for part in parts)
-    seconds, chunk = sum(part.seconds for part in parts), max(part.chunk for part in parts)
-    return Trained(parts[-1].scores, runs, seconds, chunk, model_steps)
+    """Merges consecutive training results of one store into a single one, with the scores of the last."""
+    return Trained(
+        parts[-1].scores,
+        trained_runs=sum(part.trained_runs for part in parts),
+        seconds=sum(part.seconds for part in parts),
+        chunk=max(part.chunk for part in parts),
+        model_steps=sum(part.model_steps for part in parts),
+    )
 
 
 def lacking(store: Store, runs: int) -> int:
-    """How many runs the store lacks."""
+    """Counts the runs that the store misses."""
     return shares.count_runs(store.missing(runs))
 
 
 def chunk_size(played: Game, runs: int, chunk: int) -> int:
-    """Runs a chunk, where none is asked for as many as this machine holds."""
-    return min(chunk, runs) if chunk else game.chunk_size(played, runs)
+    """Returns how many runs a chunk has: `chunk` at most, or where that is 0 what this machine holds."""
+    if chunk:
+        return min(chunk, runs)
+    return game.chunk_size(played, runs)
 
 
 class ChunkTrainer:
-    """Trains chunks of one game as they are asked for, whose program and data stay on the devices."""
+    """Trains chunks of one game on request; its program and data stay on the devices."""
 
     def __init__(self, played: Game, size: int) -> None:
-        """`size`: runs of the largest chunk, for which the program is compiled."""
-        self._game, self._size = played, size
-        self._wanted: list[shares.Range] = []
-        self._trained: Iterator[Scores] | None = None
+        """Takes a game, and how many runs the largest chunk has, for which the program is compiled."""
+        self._game = played
+        self._size = size
+        self._requested: list[shares.Range] = []
+        self._scores: Iterator[Scores] | None = None
 
     def train(self, chunk: shares.Range) -> Scores | None:
-        """Scores of runs [start, stop), None where memory ran out; raises InputError if one diverged."""
-        self._wanted.append(chunk)
+        """Returns the scores of runs [start, stop), or None where memory ran out.
+
+        Raises InputError if a run diverged.
+        """
+        self._requested.append(chunk)
         try:
-            self._trained = self._trained or game.play(self._game, iter(self._wanted.pop, None), self._size)
-            return next(self._trained)
+            if self._scores is None:
+                ranges = iter(self._requested.pop, None)  # `play` requests a range for each `next`
+                self._scores = game.play(self._game, ranges, self._size)
+            return next(self._scores)
         except Exception as error:
-            self._trained = None
-            self._wanted.clear()
+            self._scores = None
+            self._requested.clear()
             if _is_out_of_memory(error):
                 return None
             raise
@@ -127,14 +156,20 @@ class _Clock:
     """Times training from the moment when all is compiled to the end of the last segment."""
 
     def __init__(self) -> None:
-        self._begin = self._end = 0.0
-        self.model_steps = self.runs = 0
+        self._begin = 0.0
+        self._end = 0.0
+        self.model_steps = 0
+        self.runs = 0
 
     def advance(self, model_steps: int) -> None:
-        """Hears of 0 model-steps at the start, then of those that ended."""
+        """Counts the model-steps that ended; 0 restarts the clock."""
         self._end = time.perf_counter()
-        self.model_steps = self.model_steps + model_steps if model_steps else 0
-        self._begin = self._begin if model_steps else self._end
+        if model_steps:
+            self.model_steps += model_steps
+        else:
+            self.model_steps = 0
+            self._begin = self._end
 
     def seconds(self) -> float:
+        """Returns the seconds between the last restart and the last call."""
         return self._end - self._begin

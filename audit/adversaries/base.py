@@ -18,7 +18,7 @@ from audit.mechanism.base import Coordinates, Craft, Directions, Examples, Obser
 
 class Init(Protocol):
     """(key, theta_0 (p,), clipping_norm) -> state: any pytree of arrays, the same for all runs of an audit.
-    theta_0 is what the adversary knows of the initialisation."""
+    theta_0 is what the adversary takes the initialisation to be."""
 
     def __call__(self, key: Array, theta_0: Array, clipping_norm: Array, /) -> Tree: ...
 
@@ -30,8 +30,8 @@ class Score(Protocol):
 
 
 class Expect(Protocol):
-    """(craft, state, theta_0 (p,)) -> the final theta (p,) that an adversary expects who knows all of a
-    training but the noise and the coins: trained without noise, with half of every canary."""
+    """(craft, state, theta_0 (p,)) -> the final theta (p,) that an adversary expects which knows all of a
+    training run but the noise and the coins: trained without noise, with half of every canary."""
 
     def __call__(self, craft: Craft, state: Tree, theta_0: Array, /) -> Array: ...
 
@@ -43,7 +43,12 @@ class Draw(Protocol):
 
 
 class Observer(NamedTuple):
-    """Sees every iterate: a pytree of constant shapes. begin: (state, theta_0 (p,)) -> its first value."""
+    """Sees every iterate and remembers a pytree of constant shapes.
+
+    Attributes:
+      begin: (state, theta_0 (p,)) -> the first value of what it remembers.
+      observe: what it remembers after an iterate.
+    """
 
     begin: Callable[[Tree, Array], Tree]
     observe: Observe
@@ -52,15 +57,20 @@ class Observer(NamedTuple):
 class Adversary(NamedTuple):
     """An adversary's decision before training, its canaries, and its score of the final model.
 
-    canaries: K. observer: None where only the final model is seen; score then gets () for `seen`.
-    reads_theta: whether craft looks at theta, as a real training example's gradient must. An adversary
-        that crafts gradients in the hidden-state model may not (hidden-state paper, Section 4).
-    constant: whether craft gives the same at every step.
-    draw: where every run has canaries of its own; craft and score then get what it gives for `state`.
-    all_in: whether every canary is in in every run.
-    variant: what tells its functions from those that the same maker gives for other settings.
-
     All functions but init are compiled: what differs from one audit to the next belongs in the state.
+
+    Attributes:
+      init: makes the state before training.
+      craft: gives the canaries of a step.
+      score: scores the final model.
+      canaries: K.
+      observer: None where only the final model is seen; score then gets () for `seen`.
+      reads_theta: whether craft looks at theta, as a real training example's gradient must. An adversary
+        that crafts gradients in the hidden-state model may not (hidden-state paper, Section 4).
+      constant: whether craft gives the same at every step.
+      draw: where every run has canaries of its own; craft and score then get what it gives for `state`.
+      all_in: whether every canary is in in every run.
+      variant: what tells its functions from those that the same maker gives for other settings.
     """
 
     init: Init
@@ -74,8 +84,13 @@ class Adversary(NamedTuple):
     all_in: bool = False
     variant: str = ""
 
-    def of_run(self, state: Tree, keys: tuple[Array, ...]) -> Tree:
-        """The state that craft and score get in a run; keys: one where the run draws canaries of its own."""
+    def draw_for_run(self, state: Tree, keys: tuple[Array, ...]) -> Tree:
+        """Returns the state that craft and score get in a run.
+
+        Args:
+          state: the same for all runs.
+          keys: the run's own key where it draws canaries of its own; else ().
+        """
         return state if self.draw is None else self.draw(state, *keys)
 
 
@@ -88,29 +103,41 @@ class Shapes(NamedTuple):
 
 
 def shapes(adversary: Adversary, state: Tree, parameters: int) -> Shapes:
-    """The shapes that an adversary's functions take for theta (p,), of which nothing is computed or compiled.
-    Raises InputError where craft or score do not give what the contract says, and whatever they raise."""
+    """Returns the shapes that an adversary's functions take for theta (p,).
+
+    Nothing is computed or compiled. Raises InputError where craft or score do not give what the contract
+    says, and whatever they raise.
+    """
     theta = jax.ShapeDtypeStruct((parameters,), jnp.float32)
+    step = jax.ShapeDtypeStruct((), jnp.int32)
+    canaries = adversary.canaries
+
     if adversary.draw is not None:
-        state = jax.eval_shape(lambda: adversary.of_run(state, (jax.random.key(0),)))
-    step, canaries = jax.ShapeDtypeStruct((), jnp.int32), adversary.canaries
-    seen = () if adversary.observer is None else jax.eval_shape(adversary.observer.begin, state, theta)
+        state = jax.eval_shape(lambda: adversary.draw_for_run(state, (jax.random.key(0),)))
+    seen: Tree = ()
+    if adversary.observer is not None:
+        seen = jax.eval_shape(adversary.observer.begin, state, theta)
     _require_crafted(jax.eval_shape(adversary.craft, state, step, theta), canaries, parameters)
+
     scores = jax.eval_shape(adversary.score, state, seen, theta, theta)
-    found = getattr(scores, "shape", type(scores).__name__)
-    wanted = f"a score a canary, (canaries,) = {(canaries,)}"
-    require(found == (canaries,), f"the adversary's score gives shape {found}: give {wanted}")
+    shape = getattr(scores, "shape", type(scores).__name__)
+    expected = f"a score a canary, (canaries,) = {(canaries,)}"
+    require(shape == (canaries,), f"the adversary's score gives shape {shape}: give {expected}")
     return Shapes(step, theta, seen)
 
 
 def _require_crafted(crafted: Tree, canaries: int, parameters: int) -> None:
     """Raises InputError for what are no canaries, or not so many."""
-    wanted = f"(canaries, parameters) = {(canaries, parameters)}"
+    shape = (canaries, parameters)
+    array = f"(canaries, parameters) = {shape}"
     if not isinstance(crafted, Coordinates | Directions | Examples):
-        found = f"the adversary's craft gives shape {getattr(crafted, 'shape', type(crafted).__name__)}"
-        require(found.endswith(f" {(canaries, parameters)}"), f"{found}: give an array {wanted}")
+        given = str(getattr(crafted, "shape", type(crafted).__name__))
+        message = f"the adversary's craft gives shape {given}: give an array {array}"
+        require(given == str(shape), message)
         return
-    first = jax.tree.leaves(crafted)[0].shape
-    kind, number = type(crafted).__name__, first[0] if first else 0
-    found = f"the adversary's craft gives {kind} of {number} canaries"
-    require(number == canaries, f"{found}: give {canaries}, or an array {wanted}")
+
+    leading_axes = jax.tree.leaves(crafted)[0].shape
+    number = leading_axes[0] if leading_axes else 0
+    given = f"{type(crafted).__name__} of {number} canaries"
+    message = f"the adversary's craft gives {given}: give {canaries}, or an array {array}"
+    require(number == canaries, message)

@@ -14,8 +14,11 @@ from jax import Array
 from audit.adversaries.base import Adversary, Expect
 from audit.mechanism.base import Coordinates, Trajectory, Tree
 
-Simulate = Callable[[Array, Array], Trajectory]  # (key, theta_0) -> a training without the canary
+Simulate = Callable[[Array, Array], Trajectory]  # (key, theta_0) -> a training run without the canary
 Respond = Callable[[Array], Array]  # theta_0 -> the mu (p,) that linear response forecasts by coordinate
+
+# `_biased` and `_many` keep their names: `audit.audit_loss` stores an audit of such an adversary under the
+# name of the function that made it.
 
 
 class BiasedDimension(NamedTuple):
@@ -26,7 +29,7 @@ class BiasedDimension(NamedTuple):
 
 
 def random_biased_dimension() -> Adversary:
-    """GC-R (Algorithm 2): a coordinate drawn uniformly."""
+    """Returns GC-R (Algorithm 2): a coordinate drawn uniformly."""
 
     def choose(key: Array, theta_0: Array) -> Array:
         return jax.random.randint(key, (), 0, theta_0.size)
@@ -35,35 +38,47 @@ def random_biased_dimension() -> Adversary:
 
 
 def fixed_biased_dimension(dimension: int) -> Adversary:
-    """A coordinate that the user names, to see how the leak depends on it."""
+    """Returns the adversary of a coordinate that the user gives, to see how the leak depends on it."""
     return _biased(lambda key, theta_0: jnp.int32(dimension))
 
 
 def simulated_biased_dimension(simulate: Simulate, simulations: int, per_step: bool) -> Adversary:
-    """GC-S (Algorithm 3): the coordinate that simulated training moves least. Trainings are noisy or
-    noiseless. Movement is accumulated over them: with `per_step` the root of the summed squared updates, else
-    the distance of the final model from theta_0 (Errata H4)."""
+    """Returns GC-S (Algorithm 3): the coordinate that simulated training moves least.
+
+    Movement is accumulated over the simulated runs.
+
+    Args:
+      simulate: a training run, noisy or noiseless.
+      simulations: how many runs to simulate.
+      per_step: whether movement is the root of the summed squared updates; else it is the distance of the
+        final model from theta_0 (Errata H4).
+    """
 
     def choose(key: Array, theta_0: Array) -> Array:
-        return jnp.argmin(_movement(simulate, simulations, per_step, key, theta_0))
+        return jnp.argmin(_sum_movements(simulate, simulations, per_step, key, theta_0))
 
     return _biased(choose)
 
 
 def responsive_biased_dimension(respond: Respond) -> Adversary:
-    """GC-S's fifth way, which is not the paper's: the coordinate of the largest mu by linear response."""
+    """Returns GC-S's fifth way, which is not the paper's: the coordinate of largest mu by linear response."""
     return _biased(lambda key, theta_0: jnp.argmax(respond(theta_0)))
 
 
-def _movement(simulate: Simulate, simulations: int, per_step: bool, key: Array, theta_0: Array) -> Array:
-    def moved(index: int) -> Array:
+def _sum_movements(simulate: Simulate, simulations: int, per_step: bool, key: Array, theta_0: Array) -> Array:
+    """Sums over simulated runs how far each coordinate moves, (p,)."""
+
+    def movement(index: int) -> Array:
         run = simulate(jax.random.fold_in(key, index), theta_0)
         return run.squared_updates if per_step else jnp.abs(run.theta - theta_0)
 
-    return jnp.sum(jnp.stack([moved(index) for index in range(simulations)]), axis=0)
+    movements = [movement(index) for index in range(simulations)]
+    return jnp.sum(jnp.stack(movements), axis=0)
 
 
 def _biased(choose: Callable[[Array, Array], Array]) -> Adversary:
+    """Returns the adversary of the coordinate that choose(key, theta_0) gives."""
+
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> BiasedDimension:
         dimension = choose(key, theta_0)
         gradient = jnp.zeros_like(theta_0).at[dimension].set(clipping_norm)
@@ -87,7 +102,7 @@ class BiasedDimensions(NamedTuple):
 
 
 def random_biased_dimensions(canaries: int, expect: Expect) -> Adversary:
-    """GC-R with K canaries: distinct coordinates drawn uniformly, one each."""
+    """Returns GC-R with K canaries: distinct coordinates drawn uniformly, one for each."""
 
     def choose(key: Array, theta_0: Array) -> Array:
         return jax.random.choice(key, theta_0.size, (canaries,), replace=False)
@@ -98,27 +113,36 @@ def random_biased_dimensions(canaries: int, expect: Expect) -> Adversary:
 def simulated_biased_dimensions(
     simulate: Simulate, simulations: int, per_step: bool, canaries: int, expect: Expect
 ) -> Adversary:
-    """GC-S with K canaries: the K coordinates that simulated training moves least."""
+    """Returns GC-S with K canaries: the K coordinates that simulated training moves least."""
 
     def choose(key: Array, theta_0: Array) -> Array:
-        return jnp.argsort(_movement(simulate, simulations, per_step, key, theta_0))[:canaries]
+        movements = _sum_movements(simulate, simulations, per_step, key, theta_0)
+        return jnp.argsort(movements)[:canaries]
 
     return _many(choose, canaries, expect)
 
 
 def responsive_biased_dimensions(respond: Respond, canaries: int, expect: Expect) -> Adversary:
-    """`responsive_biased_dimension` with K canaries: the K coordinates of the largest mu."""
-    return _many(lambda key, theta_0: jnp.argsort(-respond(theta_0))[:canaries], canaries, expect)
+    """Returns `responsive_biased_dimension` with K canaries: the K coordinates of the largest mu."""
+
+    def choose(key: Array, theta_0: Array) -> Array:
+        return jnp.argsort(-respond(theta_0))[:canaries]
+
+    return _many(choose, canaries, expect)
 
 
 def _many(choose: Callable[[Array, Array], Array], canaries: int, expect: Expect) -> Adversary:
-    """K coordinates; a score is a displacement less the expected one, which is many times the noise."""
+    """Returns the adversary of the K coordinates that choose(key, theta_0) gives.
+
+    A score is a displacement less the expected one, which is many times the noise.
+    """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> BiasedDimensions:
         dimensions = choose(key, theta_0)
         values = jnp.full(canaries, clipping_norm, theta_0.dtype)
         blank = BiasedDimensions(dimensions, values, jnp.zeros(canaries, theta_0.dtype))
-        return blank._replace(expected=expect(craft, blank, theta_0)[dimensions])
+        expected = expect(craft, blank, theta_0)[dimensions]
+        return blank._replace(expected=expected)
 
     def craft(state: BiasedDimensions, step: Array, theta: Array) -> Coordinates:
         return Coordinates(state.dimensions, state.values)

@@ -28,6 +28,7 @@ from audit.errors import require
 from audit.mechanism.base import Tree
 
 _TINY = 1e-12
+_BYTES_A_NUMBER = 4  # of float32
 
 
 # (theta (p,), sample, key) -> the model's loss of the sample; the key is for samples relaxed by random draws
@@ -37,8 +38,15 @@ Penalty = Callable[[Array, Array], Array]
 
 
 class SampleDesign(NamedTuple):
-    """A design's choices, all compiled in. project: (sample) -> the nearest one that is allowed. minibatch:
-    updates a step, drawn without replacement from a block where it has more."""
+    """A design's choices, all compiled in.
+
+    Attributes:
+      loss: the model's loss of a sample.
+      penalty: what is minimised.
+      optimizer: of the sample.
+      minibatch: updates a step, drawn without replacement from a block where it has more.
+      project: sample -> the nearest one that is allowed.
+    """
 
     loss: SampleLoss
     penalty: Penalty
@@ -48,8 +56,13 @@ class SampleDesign(NamedTuple):
 
 
 class Designed(NamedTuple):
-    """A design's result: the sample after the last step, as the paper keeps it, and that of the smallest
-    penalty on its minibatch. losses (steps + 1,): penalties on the minibatches, of first to last sample."""
+    """A design's result.
+
+    Attributes:
+      last: the sample after the last step, the one that the paper takes.
+      best: the sample of the smallest penalty on its minibatch.
+      losses: penalties on the minibatches, of first to last sample, (steps + 1,).
+    """
 
     last: Tree
     best: Tree
@@ -57,11 +70,17 @@ class Designed(NamedTuple):
 
     @property
     def health(self) -> float:
-        """(L_first - L_last) / L_first, as the paper has it: 1 is perfect. On minibatches."""
+        """The paper's (L_first - L_last) / L_first, on minibatches: 1 is perfect."""
         return health(self.losses[0], self.losses[-1])
 
 
+# (theta (p,), first sample, blocks, steps, key) -> the design's result
+Designer = Callable[[Array, Tree, Sequence[Callable[[], Array]], int, Array], Designed]
+
+
 class _Carry(NamedTuple):
+    """A design between two steps: the sample, its optimizer's state, the best sample and its penalty."""
+
     sample: Tree
     optimizer: Tree
     best: Tree
@@ -69,102 +88,120 @@ class _Carry(NamedTuple):
 
 
 def health(first: Array | float, last: Array | float) -> float:
-    """(first - last) / first of two penalties, in float; 0 where the first is 0."""
+    """Returns (first - last) / first of two penalties, in float; 0 where the first is 0."""
     return float((first - last) / first) if float(first) else 0.0
 
 
 def as_run(norm_constant: float, clipping_norm: float) -> Penalty:
-    """The public code's penalty; k = norm_constant, 5 in its instructions."""
+    """Returns the public code's penalty; k = norm_constant, 5 in its instructions."""
 
     def penalty(gradient: Array, updates: Array) -> Array:
         norm = _norm(gradient)
-        along = updates @ (clipping_norm * gradient / norm)
-        return gradient.size * (jnp.maximum(norm_constant - norm, 0.0) ** 2 + jnp.mean(along**2))
+        products = updates @ (clipping_norm * gradient / norm)
+        shortfall = jnp.maximum(norm_constant - norm, 0.0)
+        return gradient.size * (shortfall**2 + jnp.mean(products**2))
 
     return penalty
 
 
 def as_printed(clipping_norm: float) -> Penalty:
-    """The paper's Equation 2."""
-    return _with_norm(clipping_norm, lambda along: jnp.sum(along**2))
+    """Returns the penalty of the paper's Equation 2."""
+    return _with_norm(clipping_norm, lambda products: jnp.sum(products**2))
 
 
 def of_the_mean(clipping_norm: float) -> Penalty:
-    """The mean update's penalty, "loss 1" of Appendix A."""
-    return _with_norm(clipping_norm, lambda along: jnp.mean(along) ** 2)
+    """Returns the mean update's penalty, "loss 1" of Appendix A."""
+    return _with_norm(clipping_norm, lambda products: jnp.mean(products) ** 2)
 
 
-def _with_norm(clipping_norm: float, of_products: Callable[[Array], Array]) -> Penalty:
-    """A penalty of a gradient's products with the updates, and of a norm below C."""
+def _with_norm(clipping_norm: float, penalise: Callable[[Array], Array]) -> Penalty:
+    """Returns a penalty of a norm below C, and of a gradient's products with the updates."""
 
     def penalty(gradient: Array, updates: Array) -> Array:
-        return jnp.maximum(clipping_norm - _norm(gradient), 0.0) ** 2 + of_products(updates @ gradient)
+        shortfall = jnp.maximum(clipping_norm - _norm(gradient), 0.0)
+        return shortfall**2 + penalise(updates @ gradient)
 
     return penalty
 
 
-def designer(
-    design: SampleDesign,
-) -> Callable[[Array, Tree, Sequence[Callable[[], Array]], int, Array], Designed]:
-    """(theta (p,), first sample, blocks, steps, key) -> Designed, compiled once for all models of one shape.
+def designer(design: SampleDesign) -> Designer:
+    """Returns the function that designs a sample, compiled once for all models of one shape.
 
-    blocks: functions that return a block of clipped updates (b, p) each, all of one shape; steps are divided
-    among them, and no two are in memory at once. Raises InputError for no blocks, no steps, or a penalty that
-    is not finite.
+    Its blocks are functions that return a block of clipped updates (b, p) each, all of one shape; steps are
+    divided among them, and no two are in memory at once. It raises InputError for no blocks, no steps, or a
+    penalty that is not finite.
     """
+    objective = _make_objective(design)
 
     def step(theta: Array, updates: Array, carry: _Carry, key: Array) -> tuple[_Carry, Array]:
-        value, slope = jax.value_and_grad(_objective(design))(carry.sample, theta, updates, key)
-        better = value < carry.least
-        best = jax.tree.map(lambda new, old: jnp.where(better, new, old), carry.sample, carry.best)
+        value, slope = jax.value_and_grad(objective)(carry.sample, theta, updates, key)
+        best = _select(value < carry.least, carry.sample, carry.best)
         changes, optimizer = design.optimizer.update(slope, carry.optimizer, carry.sample)
         sample = design.project(optax.apply_updates(carry.sample, changes))
         return _Carry(sample, optimizer, best, jnp.minimum(value, carry.least)), value
 
     @jax.jit
-    def several(theta: Array, updates: Array, carry: _Carry, keys: Array) -> tuple[_Carry, Array]:
-        found: tuple[_Carry, Array] = jax.lax.scan(lambda c, key: step(theta, updates, c, key), carry, keys)
-        return found
+    def take_steps(theta: Array, updates: Array, carry: _Carry, keys: Array) -> tuple[_Carry, Array]:
+        def advance(carry: _Carry, key: Array) -> tuple[_Carry, Array]:
+            return step(theta, updates, carry, key)
 
-    measured = jax.jit(_objective(design))
+        result: tuple[_Carry, Array] = jax.lax.scan(advance, carry, keys)
+        return result
+
+    measure = jax.jit(objective)
 
     def run(
         theta: Array, sample: Tree, blocks: Sequence[Callable[[], Array]], steps: int, key: Array
     ) -> Designed:
-        require(blocks and steps >= len(blocks), f"`design_steps={steps}`: give at least {len(blocks) or 1}")
-        carry = _Carry(sample, design.optimizer.init(sample), sample, jnp.asarray(jnp.inf, theta.dtype))
-        keys, losses = jax.random.split(key, steps + 1), []
+        least_steps = len(blocks) or 1
+        require(blocks and steps >= len(blocks), f"`design_steps={steps}`: give at least {least_steps}")
+        infinity = jnp.asarray(jnp.inf, theta.dtype)
+        carry = _Carry(sample, design.optimizer.init(sample), sample, infinity)
+        keys = jax.random.split(key, steps + 1)
+
+        parts = []
         for i, block in enumerate(blocks):
-            part = keys[i * steps // len(blocks) : (i + 1) * steps // len(blocks)]
+            first = i * steps // len(blocks)
+            stop = (i + 1) * steps // len(blocks)
             updates = block()
-            carry, values = several(theta, updates, carry, part)
-            losses.append(values)
-        losses.append(measured(carry.sample, theta, updates, keys[-1])[None])
-        found = jnp.concatenate(losses)
-        require(jnp.isfinite(found).all(), "the canary's design diverged: lower `design_rate`")
-        last_is_best = losses[-1][0] < carry.least
-        best = jax.tree.map(lambda new, old: jnp.where(last_is_best, new, old), carry.sample, carry.best)
-        return Designed(carry.sample, best, found)
+            carry, values = take_steps(theta, updates, carry, keys[first:stop])
+            parts.append(values)
+        final_loss = measure(carry.sample, theta, updates, keys[-1])
+
+        losses = jnp.concatenate([*parts, final_loss[None]])
+        require(jnp.isfinite(losses).all(), "the canary's design diverged: lower `design_rate`")
+        best = _select(final_loss < carry.least, carry.sample, carry.best)
+        return Designed(carry.sample, best, losses)
 
     return run
 
 
 def in_blocks(pool: int, parameters: int, budget: int) -> list[range]:
-    """The pool's clients in blocks of one size whose updates fit into a budget of bytes; the clients that are
-    left over, fewer than there are blocks, serve nowhere. Raises InputError where one update does not fit."""
-    most = budget // (4 * parameters)  # of 4 bytes
+    """Cuts the pool's clients into blocks of one size whose updates fit into a budget of bytes.
+
+    The clients that are left over, fewer than there are blocks, serve nowhere. Raises InputError where one
+    update does not fit.
+    """
+    most = budget // (_BYTES_A_NUMBER * parameters)
     require(most >= 1, f"`memory={budget}` holds no update of {parameters:,} parameters: raise it")
     count = -(-pool // most)
     size = pool // count
     return [range(i * size, (i + 1) * size) for i in range(count)]
 
 
-def _objective(design: SampleDesign) -> Callable[[Tree, Array, Array, Array], Array]:
+def _select(condition: Array, if_true: Tree, if_false: Tree) -> Tree:
+    """Returns one of two pytrees, by a traced condition."""
+    return jax.tree.map(lambda x, y: jnp.where(condition, x, y), if_true, if_false)
+
+
+def _make_objective(design: SampleDesign) -> Callable[[Tree, Array, Array, Array], Array]:
+    """Returns (sample, theta (p,), updates (b, p), key) -> the penalty on a minibatch of the updates."""
+
     def objective(sample: Tree, theta: Array, updates: Array, key: Array) -> Array:
-        draw, relax = jax.random.split(key)
-        gradient = jax.grad(design.loss)(theta, sample, relax)
+        draw_key, relax_key = jax.random.split(key)
+        gradient = jax.grad(design.loss)(theta, sample, relax_key)
         if design.minibatch < len(updates):
-            chosen = jax.random.choice(draw, len(updates), (design.minibatch,), replace=False)
+            chosen = jax.random.choice(draw_key, len(updates), (design.minibatch,), replace=False)
             updates = updates[chosen]
         return design.penalty(gradient, updates)
 
@@ -172,5 +209,5 @@ def _objective(design: SampleDesign) -> Callable[[Tree, Array, Array, Array], Ar
 
 
 def _norm(gradient: Array) -> Array:
-    """With a gradient at 0."""
+    """Returns the norm, in a form that can be differentiated at 0."""
     return jnp.sqrt(jnp.sum(gradient**2) + _TINY**2)

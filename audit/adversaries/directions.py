@@ -13,10 +13,10 @@ import jax.numpy as jnp
 from jax import Array
 
 from audit.adversaries.base import Adversary, Expect, Observer
-from audit.mechanism.base import Craft, Directions, Tree, unit_direction
+from audit.mechanism.base import Craft, Directions, Tree, draw_unit_direction
 
 _TINY = 1e-30
-_MOST_KEPT = 1 << 28  # entries (K, p) of directions that are kept, 1 GiB; more are drawn at each look
+_MOST_KEPT = 1 << 28  # entries (K, p) of directions that stay in memory, 1 GiB; more are drawn at each look
 
 
 class RandomDirection(NamedTuple):
@@ -27,17 +27,20 @@ class RandomDirection(NamedTuple):
 
 
 def itself(theta_0: Array) -> Array:
-    """The model (p,) as it was before training."""
+    """Returns the model (p,) as it was before training."""
     return theta_0
 
 
 def nothing(theta_0: Array) -> Array:
-    """The model (p,) of zeros, from which the final weights are the displacement."""
+    """Returns the model (p,) of zeros, from which the final weights are the displacement."""
     return jnp.zeros_like(theta_0)
 
 
 def random_direction(origin: Callable[[Array], Array] = itself) -> Adversary:
-    """Inserts C * u for a uniform unit vector u; scored by the cosine of u and origin(theta_0) - theta_T."""
+    """Returns the adversary that inserts C * u for a uniform unit vector u.
+
+    The score is the cosine of u and origin(theta_0) - theta_T.
+    """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> RandomDirection:
         normal = jax.random.normal(key, theta_0.shape, theta_0.dtype)
@@ -48,7 +51,8 @@ def random_direction(origin: Callable[[Array], Array] = itself) -> Adversary:
         return state.gradient
 
     def score(state: RandomDirection, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
-        direction, displacement = state.gradient[0], state.origin - theta_t
+        direction = state.gradient[0]
+        displacement = state.origin - theta_t
         lengths = jnp.linalg.norm(direction) * jnp.linalg.norm(displacement)
         return (jnp.vdot(direction, displacement) / jnp.maximum(lengths, _TINY))[None]
 
@@ -64,8 +68,11 @@ class RandomDirections(NamedTuple):
 
 
 def random_directions(canaries: int, expect: Expect) -> Adversary:
-    """CotS with K canaries: C * u_k for uniform unit vectors u_k, drawn when needed. A score is the cosine of
-    u_k and how far below its expected place the model ended; `weights` expects nothing."""
+    """Returns CotS with K canaries: C * u_k for uniform unit vectors u_k, drawn when needed.
+
+    A score is the cosine of u_k and how far below its expected place the model ended; `weights` expects
+    nothing.
+    """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> RandomDirections:
         keys = jax.random.split(key, canaries)
@@ -76,8 +83,11 @@ def random_directions(canaries: int, expect: Expect) -> Adversary:
 
 
 def weights(craft: Craft, state: Tree, theta_0: Array) -> Array:
-    """Zeros (p,) in place of an expectation, so that the final weights are scored (LiDP paper, Section 6: a
-    cosine with all of them, whose length is that of the initialisation too)."""
+    """Returns zeros (p,) in place of an expectation, so that the final weights are scored.
+
+    The LiDP paper (Section 6) takes a cosine with all of them, whose length is that of the initialisation
+    too.
+    """
     return nothing(theta_0)
 
 
@@ -86,11 +96,17 @@ def _craft_many(state: RandomDirections, step: Array, theta: Array) -> Direction
 
 
 def _score_many(state: RandomDirections, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
-    return _drawn_cosines(state.keys, _unit(state.origin - theta_t))
+    return _draw_cosines(state.keys, _scale_to_unit(state.origin - theta_t))
 
 
 class OneShot(NamedTuple):
-    """K directions as typed keys (K,), drawn (K, p) where kept, else (0, p); the server's momentum."""
+    """The state of `largest_cosines`.
+
+    Attributes:
+      keys: K directions as typed keys (K,).
+      units: the drawn directions (K, p) where memory holds them, else (0, p).
+      momentum: the server's, ().
+    """
 
     keys: Array
     units: Array
@@ -106,33 +122,49 @@ class Seen(NamedTuple):
 
 
 def final_cosines(canaries: int, origin: Callable[[Array], Array] = itself, fresh: bool = False) -> Adversary:
-    """A canary's score is its cosine with origin(theta_0) - theta_T. With `nothing` that is the cosine with
-    the final weights, as in the paper, which the initial weights dilute. fresh: every run draws directions
-    of its own."""
+    """Returns one-shot canaries, scored by their cosines with origin(theta_0) - theta_T.
+
+    Args:
+      canaries: K.
+      origin: with `nothing`, the cosine is that with the final weights, as in the paper, which the initial
+        weights dilute.
+      fresh: whether every run draws directions of its own.
+    """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> RandomDirections:
-        return RandomDirections(jax.random.split(key, canaries), jnp.float32(jnp.inf), origin(theta_0))
+        keys = jax.random.split(key, canaries)
+        return RandomDirections(keys, jnp.float32(jnp.inf), origin(theta_0))
 
     def draw(state: RandomDirections, key: Array) -> RandomDirections:
         return state._replace(keys=jax.random.split(key, canaries))
 
-    drawn = draw if fresh else None
-    return Adversary(init, _craft_unclipped, _score_many, canaries=canaries, constant=True, draw=drawn)
+    return Adversary(
+        init,
+        _craft_unclipped,
+        _score_many,
+        canaries=canaries,
+        constant=True,
+        draw=draw if fresh else None,
+    )
 
 
 def largest_cosines(canaries: int, momentum: float = 0.0, most_kept: int = _MOST_KEPT) -> Adversary:
-    """A canary's score is the largest of its cosines with theta_{t-1} - theta_t, over all steps t; -1 before
-    the first.
+    """Returns one-shot canaries, each scored by the largest of its cosines with theta_{t-1} - theta_t.
 
-    That is what the authors' code does. Their Algorithm 3 takes the step's noisy mean, which is the move less
-    `momentum` times the one before, for a server that takes Optax's SGD with this momentum. Directions of up
-    to `most_kept` entries (K, p) are kept, others drawn at each look.
+    The largest is over all steps t; it is -1 before the first. That is what the authors' code does. Their
+    Algorithm 3 takes the step's noisy mean, which is the move less `momentum` times the one before, for a
+    server that takes Optax's SGD with this momentum.
+
+    Args:
+      canaries: K.
+      momentum: the server's.
+      most_kept: directions of up to so many entries (K, p) stay in memory, others are drawn at each look.
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> OneShot:
         keys = jax.random.split(key, canaries)
-        kept = canaries if canaries * theta_0.size <= most_kept else 0
-        units = jax.lax.map(lambda one: unit_direction(one, theta_0), keys[:kept])
+        stored = canaries if canaries * theta_0.size <= most_kept else 0
+        units = jax.lax.map(lambda direction_key: draw_unit_direction(direction_key, theta_0), keys[:stored])
         return OneShot(keys, units, jnp.float32(momentum))
 
     def begin(state: OneShot, theta_0: Array) -> Seen:
@@ -146,22 +178,27 @@ def largest_cosines(canaries: int, momentum: float = 0.0, most_kept: int = _MOST
 
 
 def _craft_unclipped(state: OneShot | RandomDirections, step: Array, theta: Array) -> Directions:
+    """Returns canaries of infinite norm: the mechanism clips them to C as it inserts them."""
     return Directions(state.keys, jnp.float32(jnp.inf))
 
 
 def _observe(state: OneShot, seen: Seen, step: Array, released: Array) -> Seen:
     moved = seen.theta - released
-    unit = _unit(moved - state.momentum * seen.moved)
-    cosines = state.units @ unit if len(state.units) else _drawn_cosines(state.keys, unit)
+    unit = _scale_to_unit(moved - state.momentum * seen.moved)
+    cosines = state.units @ unit if len(state.units) else _draw_cosines(state.keys, unit)
     return Seen(released, moved, jnp.maximum(seen.largest, cosines))
 
 
-def _unit(displacement: Array) -> Array:
-    """The displacement at length 1; 0 where there is none."""
+def _scale_to_unit(displacement: Array) -> Array:
+    """Returns the displacement at length 1; 0 where there is none."""
     return displacement / jnp.maximum(jnp.linalg.norm(displacement), _TINY)
 
 
-def _drawn_cosines(keys: Array, unit: Array) -> Array:
-    """The cosines (K,) of the directions of keys (K,), drawn one after the other, with a unit vector."""
-    cosines: Array = jax.lax.map(lambda key: jnp.vdot(unit_direction(key, unit), unit), keys)
+def _draw_cosines(keys: Array, unit: Array) -> Array:
+    """Returns the cosines (K,) of directions with a unit vector, drawing one after the other by keys (K,)."""
+
+    def draw_cosine(key: Array) -> Array:
+        return jnp.vdot(draw_unit_direction(key, unit), unit)
+
+    cosines: Array = jax.lax.map(draw_cosine, keys)
     return cosines

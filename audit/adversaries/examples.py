@@ -22,7 +22,7 @@ from audit.mechanism.base import Craft, Examples, Tree
 
 Example = tuple[Array, Array]
 Loss = Callable[[Array, Example], Array]
-_BLOCK = 4096  # examples turned into float64 at once
+_BLOCK = 4096  # examples that are turned into float64 at once
 
 
 class ScoredExamples(NamedTuple):
@@ -33,19 +33,28 @@ class ScoredExamples(NamedTuple):
 
 
 def inserted_examples(loss: Loss, init: Init, canaries: int, expect: Expect) -> Adversary:
-    """The adversary of K examples, which init gives. Each inserts its clipped gradient at the current model,
-    as training on it would. A score is how far the final model's loss lies below that of the expected model:
-    training on an example lowers it. `plain` expects losses of 0."""
+    """Returns the adversary of K examples.
+
+    Each inserts its clipped gradient at the current model, as training on it would. A score is how far the
+    final model's loss lies below that of the expected model: training on an example lowers it.
+
+    Args:
+      loss: of one example.
+      init: makes the examples.
+      canaries: K.
+      expect: the expected model; `plain` expects losses of 0.
+    """
 
     def losses(theta: Array, examples: Examples) -> Array:
-        found: Array = jax.vmap(loss, (None, 0))(theta, (examples.features, examples.labels))
-        return found
+        values: Array = jax.vmap(loss, (None, 0))(theta, (examples.features, examples.labels))
+        return values
 
     def begin(key: Array, theta_0: Array, clipping_norm: Array) -> ScoredExamples:
         blank = ScoredExamples(init(key, theta_0, clipping_norm), jnp.zeros(canaries))
         if expect is plain:
             return blank
-        return blank._replace(expected=losses(expect(_craft, blank, theta_0), blank.examples))
+        expected_theta = expect(_craft, blank, theta_0)
+        return blank._replace(expected=losses(expected_theta, blank.examples))
 
     def score(state: ScoredExamples, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
         return state.expected - losses(theta_t, state.examples)
@@ -54,7 +63,7 @@ def inserted_examples(loss: Loss, init: Init, canaries: int, expect: Expect) -> 
 
 
 def plain(craft: Craft, state: Tree, theta_0: Array) -> Array:
-    """No expectation: scores are minus the losses (LiDP paper, Section 6)."""
+    """Returns theta_0, without an expectation: scores are minus the losses (LiDP paper, Section 6)."""
     return theta_0
 
 
@@ -65,7 +74,10 @@ def _craft(state: ScoredExamples, step: Array, theta: Array) -> Examples:
 def flipped_labels(
     loss: Loss, features: Array, labels: Array, classes: int, canaries: int, expect: Expect
 ) -> Adversary:
-    """K canaries of the kind of `flipped_label`, of distinct examples; see `inserted_examples`."""
+    """Returns the adversary of K canaries of the kind of `flipped_label`, of distinct examples.
+
+    See `inserted_examples`.
+    """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> Examples:
         indices = jax.random.choice(jax.random.fold_in(key, 0), len(labels), (canaries,), replace=False)
@@ -76,8 +88,11 @@ def flipped_labels(
 
 
 def flipped_label(loss: Loss, features: Array, labels: Array, classes: int) -> Adversary:
-    """The canary is a random example (x, y) with a uniformly drawn wrong label. Its gradient at the current
-    model is inserted and clipped as in training. The score is minus its loss, which training lowers."""
+    """Returns the adversary of a random example (x, y) with a uniformly drawn wrong label.
+
+    Its gradient at the current model is inserted and clipped as in training. The score is minus its loss,
+    which training lowers.
+    """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> Example:
         index = jax.random.randint(jax.random.fold_in(key, 0), (), 0, len(labels))
@@ -95,16 +110,28 @@ def flipped_label(loss: Loss, features: Array, labels: Array, classes: int) -> A
 
 
 class Principal(NamedTuple):
-    """The data's mean (...) and the right singular vectors of the centred data (d, ...), float64: the largest
-    singular value first, each vector's entry of largest size positive."""
+    """The principal directions of data, float64.
+
+    Attributes:
+      mean: of the examples, (...).
+      directions: the right singular vectors of the centred data (d, ...): the largest singular value first,
+        each vector's entry of largest size positive.
+    """
 
     mean: NDArray[np.float64]
     directions: NDArray[np.float64]
 
 
 class Tail(NamedTuple):
-    """The directions that canaries are drawn from, [first, last) by falling singular value, how far from the
-    mean a canary lies, or from 0 where the mean is left out, and its label."""
+    """What canaries are drawn from.
+
+    Attributes:
+      first: the first direction, by falling singular value.
+      last: the direction after the last.
+      scale: how far from the mean a canary lies, or from 0 where the mean is left out.
+      label: of every canary.
+      mean: whether the mean is added.
+    """
 
     first: int
     last: int
@@ -114,29 +141,39 @@ class Tail(NamedTuple):
 
 
 def principal(examples: NDArray[np.float32]) -> Principal:
-    """The principal directions of examples (N, ...); what has no variance comes last, in any basis."""
-    rows, shape = examples.reshape(len(examples), -1), examples.shape[1:]
+    """Returns the principal directions of examples (N, ...).
+
+    Directions without variance come last, in any basis.
+    """
+    shape = examples.shape[1:]
+    rows = examples.reshape(len(examples), -1)
     blocks = [rows[start : start + _BLOCK] for start in range(0, len(rows), _BLOCK)]
-    mean = np.sum([block.sum(0, np.float64) for block in blocks], axis=0) / len(rows)
+
+    block_sums = [block.sum(0, np.float64) for block in blocks]
+    mean = np.sum(block_sums, axis=0) / len(rows)
     scatter = np.zeros((len(mean), len(mean)))
     for block in blocks:
         centred = block - mean
         scatter += centred.T @ centred
+
+    # Eigenvectors are columns, and the largest eigenvalue comes last.
     directions = np.linalg.eigh(scatter)[1].T[::-1]
-    largest = np.take_along_axis(directions, np.abs(directions).argmax(1)[:, None], 1)
-    return Principal(mean.reshape(shape), (directions * np.sign(largest)).reshape(-1, *shape))
+    largest_entry = np.abs(directions).argmax(1)[:, None]
+    signs = np.sign(np.take_along_axis(directions, largest_entry, 1))
+    return Principal(mean.reshape(shape), (directions * signs).reshape(-1, *shape))
 
 
 def poisoned_examples(
     loss: Loss, data: Callable[[], Principal], tail: Tail, canaries: int, expect: Expect
 ) -> Adversary:
-    """ClipBKD lifted: K examples drawn independently, with replacement, from the tail, all of one label."""
+    """Returns ClipBKD lifted: K examples of one label, drawn from the tail with replacement."""
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> Examples:
-        found = data()
+        mean, directions = data()
         drawn = np.asarray(jax.random.randint(key, (canaries,), tail.first, tail.last))
-        features = tail.mean * found.mean + tail.scale * found.directions[drawn]
-        return Examples(jnp.asarray(features, jnp.float32), jnp.full(canaries, tail.label, jnp.int32))
+        features = tail.mean * mean + tail.scale * directions[drawn]
+        labels = jnp.full(canaries, tail.label, jnp.int32)
+        return Examples(jnp.asarray(features, jnp.float32), labels)
 
     return inserted_examples(loss, init, canaries, expect)
 
@@ -144,13 +181,22 @@ def poisoned_examples(
 def least_direction(
     loss: Loss, data: Callable[[], Principal], train: Callable[[Array, Array], Array], classes: int
 ) -> Adversary:
-    """ClipBKD: one example along the last direction, with the label of the highest loss on the model that
-    train(key, theta_0) gives without the canary (the LiDP paper averages the losses of 100 models)."""
+    """Returns ClipBKD: a single example along the last direction.
+
+    Its label is that of the highest loss on the model that train(key, theta_0) gives without the canary (the
+    LiDP paper averages the losses of 100 models).
+    """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> Examples:
-        found, theta = data(), train(key, theta_0)
-        features = jnp.asarray(found.mean + found.directions[-1], jnp.float32)
-        losses = jax.vmap(lambda label: loss(theta, (features, label)))(jnp.arange(classes))
-        return Examples(features[None], jnp.argmax(losses)[None].astype(jnp.int32))
+        mean, directions = data()
+        theta = train(key, theta_0)
+        features = jnp.asarray(mean + directions[-1], jnp.float32)
+
+        def loss_of_label(label: Array) -> Array:
+            return loss(theta, (features, label))
+
+        losses = jax.vmap(loss_of_label)(jnp.arange(classes))
+        label = jnp.argmax(losses)[None].astype(jnp.int32)
+        return Examples(features[None], label)
 
     return inserted_examples(loss, init, 1, plain)

@@ -2,9 +2,10 @@
 known exactly where its canary is out (`audit.statistics.exact_null`).
 
 A score is the cosine of a canary's direction and u, how far below its expected place the model ended: that of
-a training without noise and without canaries. Where canaries are many for the dimension, they blur each
+a training run without noise and without canaries. Where canaries are many for the dimension, they blur each
 other: u moves along all of them. Leave-one-out takes from u what lies along the other canaries' directions.
-The adversary knows them, and they tell nothing of the one that is scored, so that its law stays what it was.
+The adversary has them all, and they say nothing about the direction that is scored, so that its law stays
+what it was.
 
 Directions come from a run's own key, in blocks of coordinates: K x p numbers are never in memory.
 """
@@ -18,9 +19,10 @@ import jax.numpy as jnp
 from jax import Array
 
 from audit.adversaries.base import Adversary
-from audit.mechanism.base import BLOCK, Directions, Tree, block_of
+from audit.mechanism.base import BLOCK, Directions, Tree, draw_block
 
-_TINY, _PRECISE = 1e-30, 1e-8
+_TINY = 1e-30
+_INVERSION_ERROR = 1e-8  # at which Newton's iteration ends
 _LEAST_EDGE = 0.2  # of the least eigenvalue in the limit
 
 
@@ -35,22 +37,29 @@ class Sphere(NamedTuple):
 def fresh_directions(
     canaries: int, rehearse: Callable[[Array], Array], leave_one_out: bool, all_in: bool
 ) -> Adversary:
-    """Inserts C * v_k for uniform unit vectors v_k, K of them in every run.
+    """Returns the adversary that inserts C * v_k for uniform unit vectors v_k, K of them in every run.
 
-    rehearse: theta_0 (p,) -> the final model without noise and canaries. leave_one_out: of at most half as
-    many canaries as parameters, whose Gram matrix is well conditioned in float32. all_in: no coins.
+    Args:
+      canaries: K.
+      rehearse: theta_0 (p,) -> the final model without noise and canaries.
+      leave_one_out: whether each canary is scored without the others; of at most half as many canaries as
+        parameters, whose Gram matrix is well conditioned in float32.
+      all_in: whether all canaries are in, without coins.
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> Sphere:
-        return Sphere(_keys(key, canaries, theta_0.size), clipping_norm, rehearse(theta_0))
+        keys = _split_keys(key, canaries, theta_0.size)
+        return Sphere(keys, clipping_norm, rehearse(theta_0))
 
     def draw(state: Sphere, key: Array) -> Sphere:
-        # the number of canaries is read off the state: games of one program share this function
-        return state._replace(keys=_keys(key, len(state.keys), state.expected.size))
+        # The number of canaries is read off the state: games of one program share this function.
+        keys = _split_keys(key, len(state.keys), state.expected.size)
+        return state._replace(keys=keys)
 
     def score(state: Sphere, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
         u = state.expected - theta_t
-        return _apart(state.keys, u) if leave_one_out else _plain(state.keys, u)
+        cosines = _leave_one_out_cosines if leave_one_out else _plain_cosines
+        return cosines(state.keys, u)
 
     variant = "leave-one-out" if leave_one_out else ""
     return Adversary(init, _craft, score, canaries, constant=True, draw=draw, all_in=all_in, variant=variant)
@@ -60,70 +69,105 @@ def _craft(state: Sphere, step: Array, theta: Array) -> Directions:
     return Directions(state.keys, state.norm)
 
 
-def _keys(key: Array, canaries: int, parameters: int) -> Array:
-    return jax.random.split(key, (canaries, -(-parameters // BLOCK)))
+def _split_keys(key: Array, canaries: int, parameters: int) -> Array:
+    """Returns a key for each block of each direction, (K, blocks)."""
+    blocks = -(-parameters // BLOCK)
+    return jax.random.split(key, (canaries, blocks))
 
 
-def _over_blocks(keys: Array, u: Array, start: Tree, add: Callable[[Tree, Array, Array], Tree]) -> Tree:
-    """Folds add(total, directions (K, B) before they have length 1, u (B,)) over blocks of B coordinates."""
-    blocks, size = keys.shape[1], min(BLOCK, u.size)
-    padded = jnp.pad(u, (0, blocks * size - u.size)).reshape(blocks, size)
-    filled = jnp.arange(blocks * size).reshape(blocks, size) < u.size
+def _fold_blocks(keys: Array, u: Array, start: Tree, add: Callable[[Tree, Array, Array], Tree]) -> Tree:
+    """Folds a function over blocks of coordinates, whose directions are drawn when they are needed.
 
-    def one(total: Tree, now: tuple[Array, Array, Array]) -> tuple[Tree, None]:
-        own, part, inside = now
-        drawn = jax.vmap(block_of, (0, None))(own, u) * inside
-        return add(total, drawn, part), None
+    Args:
+      keys: of the directions' blocks, (K, blocks).
+      u: (p,).
+      start: the first total.
+      add: (total, a block of the directions (K, B) before they have length 1, a block of u (B,)) -> total.
+    """
+    blocks = keys.shape[1]
+    size = min(BLOCK, u.size)
+    u_blocks = jnp.pad(u, (0, blocks * size - u.size)).reshape(blocks, size)
+    is_coordinate = jnp.arange(blocks * size).reshape(blocks, size) < u.size  # and not padding
 
-    return jax.lax.scan(one, start, (keys.T, padded, filled))[0]
+    def add_block(total: Tree, now: tuple[Array, Array, Array]) -> tuple[Tree, None]:
+        block_keys, u_block, is_inside = now
+        directions = jax.vmap(draw_block, (0, None))(block_keys, u) * is_inside
+        return add(total, directions, u_block), None
+
+    total, _ = jax.lax.scan(add_block, start, (keys.T, u_blocks, is_coordinate))
+    return total
 
 
 def _inverse(gram: Array, parameters: int) -> Array:
-    """The inverse of a Gram matrix (K, K) of K <= p / 2 uniform directions of R^p, by Newton's iteration of
-    products alone: a CPU's LAPACK waits for ever where several devices of a process call it."""
-    low, high = _eigenvalues(len(gram), parameters)
-    left = (high - low) / (high + low)  # of the error, at first
-    steps = math.ceil(math.log2(math.log(_PRECISE) / math.log(left)))
-    unit = jnp.eye(len(gram))
+    """Inverts a Gram matrix (K, K) of K <= p / 2 uniform directions of R^p.
 
-    def improve(found: Array, _: None) -> tuple[Array, None]:
-        return found @ (2 * unit - gram @ found), None
+    By Newton's iteration of products alone: a CPU's LAPACK waits for ever where several devices of a process
+    call it.
+    """
+    low, high = _eigenvalue_limits(len(gram), parameters)
+    first_error = (high - low) / (high + low)
+    # Each iteration squares the error.
+    steps = math.ceil(math.log2(math.log(_INVERSION_ERROR) / math.log(first_error)))
+    identity = jnp.eye(len(gram))
 
-    found: Array = jax.lax.scan(improve, unit * (2 / (high + low)), length=steps)[0]
-    return found
+    def improve(inverse: Array, _: None) -> tuple[Array, None]:
+        return inverse @ (2 * identity - gram @ inverse), None
+
+    first_guess = identity * (2 / (high + low))
+    inverse: Array = jax.lax.scan(improve, first_guess, length=steps)[0]
+    return inverse
 
 
-def _eigenvalues(canaries: int, parameters: int) -> tuple[float, float]:
-    """Limits of a Gram matrix's eigenvalues: (1 - s)^2 to (1 + s)^2, s^2 = K / p (Marchenko and Pastur), and
-    six times the scale of their edges' fluctuations beyond (Johnstone 2001, Theorem 1.1)."""
-    less, more = (math.sqrt(parameters) + sign * math.sqrt(canaries) for sign in (-1, 1))
+def _eigenvalue_limits(canaries: int, parameters: int) -> tuple[float, float]:
+    """Returns limits of a Gram matrix's eigenvalues.
+
+    These are (1 - s)^2 to (1 + s)^2, s^2 = K / p (Marchenko and Pastur), and six times the scale of their
+    edges' fluctuations beyond (Johnstone 2001, Theorem 1.1).
+    """
+    lower_root = math.sqrt(parameters) - math.sqrt(canaries)
+    upper_root = math.sqrt(parameters) + math.sqrt(canaries)
     scale = 6 * (canaries * parameters) ** (-1 / 6)
-    low, high = 1 - scale * less ** (-2 / 3), 1 + scale * more ** (-2 / 3)
-    return less**2 * max(low, _LEAST_EDGE) / parameters, more**2 * high / parameters
+    lower_factor = max(1 - scale * lower_root ** (-2 / 3), _LEAST_EDGE)
+    upper_factor = 1 + scale * upper_root ** (-2 / 3)
+    return lower_root**2 * lower_factor / parameters, upper_root**2 * upper_factor / parameters
 
 
-def _plain(keys: Array, u: Array) -> Array:
-    """Each direction's cosine (K,) with u."""
+def _plain_cosines(keys: Array, u: Array) -> Array:
+    """Returns each direction's cosine (K,) with u."""
 
-    def add(total: tuple[Array, Array], drawn: Array, part: Array) -> tuple[Array, Array]:
-        return total[0] + drawn @ part, total[1] + jnp.sum(drawn**2, axis=1)
+    def add(total: tuple[Array, Array], directions: Array, u_block: Array) -> tuple[Array, Array]:
+        products, squares = total
+        return products + directions @ u_block, squares + jnp.sum(directions**2, axis=1)
 
     zeros = jnp.zeros(len(keys))
-    along, squares = _over_blocks(keys, u, (zeros, zeros), add)
-    return jnp.asarray(along / jnp.maximum(jnp.sqrt(squares) * jnp.linalg.norm(u), _TINY))
+    products, squares = _fold_blocks(keys, u, (zeros, zeros), add)
+    lengths = jnp.sqrt(squares) * jnp.linalg.norm(u)
+    return jnp.asarray(products / jnp.maximum(lengths, _TINY))
 
 
-def _apart(keys: Array, u: Array) -> Array:
-    """Each direction's cosine (K,) with what is left of u off all other directions; by the inverse H of the
-    Gram matrix, with w = H V u: cos_k = (w_k / H_kk) / sqrt(|u|^2 - (V u)' w + w_k^2 / H_kk)."""
+def _leave_one_out_cosines(keys: Array, u: Array) -> Array:
+    """Returns each direction's cosine (K,) with what is left of u off all other directions.
 
-    def add(total: tuple[Array, Array], drawn: Array, part: Array) -> tuple[Array, Array]:
-        return total[0] + drawn @ part, total[1] + drawn @ drawn.T
+    By the inverse H of the Gram matrix, with w = H V u:
+    cos_k = (w_k / H_kk) / sqrt(|u|^2 - (V u)' w + w_k^2 / H_kk).
+    """
+
+    def add(total: tuple[Array, Array], directions: Array, u_block: Array) -> tuple[Array, Array]:
+        products, gram = total
+        return products + directions @ u_block, gram + directions @ directions.T
 
     size = len(keys)
-    along, gram = _over_blocks(keys, u, (jnp.zeros(size), jnp.zeros((size, size))), add)
+    start = (jnp.zeros(size), jnp.zeros((size, size)))
+    products, gram = _fold_blocks(keys, u, start, add)
+
+    # The directions were folded before they had length 1.
     lengths = jnp.sqrt(jnp.diagonal(gram))
-    along, inverse = along / lengths, _inverse(gram / jnp.outer(lengths, lengths), u.size)
-    weights, own = inverse @ along, jnp.diagonal(inverse)
-    left = jnp.maximum(jnp.vdot(u, u) - jnp.vdot(along, weights), 0.0)
-    return jnp.asarray((weights / own) / jnp.maximum(jnp.sqrt(left + weights**2 / own), _TINY))
+    products = products / lengths
+    inverse = _inverse(gram / jnp.outer(lengths, lengths), u.size)
+
+    weights = inverse @ products
+    diagonal = jnp.diagonal(inverse)
+    off_all = jnp.maximum(jnp.vdot(u, u) - jnp.vdot(products, weights), 0.0)
+    along = weights / diagonal
+    off_others = jnp.sqrt(off_all + weights**2 / diagonal)
+    return jnp.asarray(along / jnp.maximum(off_others, _TINY))

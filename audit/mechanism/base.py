@@ -1,7 +1,7 @@
 """The contract of a mechanism: pure functions, in the shape of an Optax transformation.
 
-Everything is written for one run; `ensemble` maps it over many. A mechanism knows a loss, a configuration
-and canaries to insert; it knows no adversary by name.
+Everything is written for a single run; `ensemble` maps it over many. A mechanism deals with a loss, a
+configuration and canaries to insert; it refers to no adversary by name.
 """
 
 import zlib
@@ -18,15 +18,23 @@ from audit.mechanism.memory import StepMemory
 Tree = Any  # a pytree of arrays, whose structure only its maker knows
 Data = tuple[Array, ...]  # features (N, ...), labels (N, ...), and what else a mechanism's data have
 
-_JOINS = zlib.crc32(b"joins")  # beyond any p: a step's key also gives its noise, entry by entry
-_MOST_KEPT = 1 << 25  # entries (K, p) of directions that a segment keeps
-BLOCK = 1 << 12  # coordinates that a key of a direction drawn in blocks gives
+# Folded into a step's key for the coins. Beyond any p, since that key also gives the noise, entry by entry.
+_COINS = zlib.crc32(b"joins")
+_MOST_STORED_ENTRIES = 1 << 25  # of drawn directions (K, p), which a segment holds in memory
+BLOCK = 1 << 12  # coordinates that each key gives, where a direction is drawn in blocks
 PARTS = "parts"  # the axis of devices over which a mechanism that `spreads` divides a run's step
 
 
 class Hyperparameters(NamedTuple):
-    """Traced scalars; noise has deviation noise_multiplier * clipping_norm. own: a mechanism's further.
-    weight_decay: lambda, of DP-SGD; None: a step without it, which rounds otherwise than one of 0."""
+    """The traced scalars of a training run.
+
+    Attributes:
+      learning_rate: eta.
+      clipping_norm: C.
+      noise_multiplier: sigma; the noise has standard deviation sigma * C.
+      own: further hyperparameters that only this mechanism has.
+      weight_decay: lambda, of DP-SGD. None is a step without it, which rounds otherwise than a decay of 0.
+    """
 
     learning_rate: Array | float
     clipping_norm: Array | float
@@ -36,15 +44,26 @@ class Hyperparameters(NamedTuple):
 
 
 class Schedule(NamedTuple):
-    """A segment's mini-batches, indices (steps, B); its insertion mask (steps,), or (steps, K) by canary."""
+    """What each step of a segment reads and whether it inserts.
+
+    Attributes:
+      batches: the mini-batches, indices (steps, B).
+      mask: the insertion mask (steps,), or (steps, K) by canary.
+    """
 
     batches: Array
     mask: Array
 
 
 class State(NamedTuple):
-    """A run between two steps: theta (p,), the optimizer's state, steps done, and what an adversary
-    who sees every iterate remembers (nothing where it sees the last one only)."""
+    """A run between two steps.
+
+    Attributes:
+      theta: the parameters (p,).
+      optimizer: the optimizer's state.
+      step: how many steps are done, ().
+      seen: what an adversary remembers that sees every iterate; nothing where it sees the last one only.
+    """
 
     theta: Array
     optimizer: Tree
@@ -60,9 +79,13 @@ class Coordinates(NamedTuple):
 
 
 class Directions(NamedTuple):
-    """K canaries in random directions: canary k has a norm (), along the uniform direction of keys[k], of
-    keys (K,), or (K, blocks) where each BLOCK coordinates are drawn by a key of their own. A direction is
-    drawn when it is needed, so that (K, p) is never in memory."""
+    """K canaries in random directions, each drawn when it is needed, so that (K, p) is never in memory.
+
+    Attributes:
+      keys: (K,), each the key of a uniform direction; or (K, blocks), where every BLOCK coordinates of a
+        direction are drawn by a key of their own.
+      norm: the norm of every canary, ().
+    """
 
     keys: Array
     norm: Array
@@ -79,7 +102,7 @@ Crafted = Array | Coordinates | Directions | Examples  # an array is (K, p)
 
 
 class Craft(Protocol):
-    """(state, step from 0, theta (p,)) -> canaries, which the mechanism clips to C by itself."""
+    """(state, step from 0, theta (p,)) -> canaries, each of which the mechanism clips to C by itself."""
 
     def __call__(self, state: Tree, step: Array, theta: Array, /) -> Crafted: ...
 
@@ -90,16 +113,20 @@ class Observe(Protocol):
     def __call__(self, state: Tree, seen: Tree, step: Array, released: Array, /) -> Tree: ...
 
 
-BoundCraft = Callable[[Array, Array], Crafted]  # (step, theta), as a Craft whose state is known
-BoundObserve = Callable[[Tree, Array, Array], Tree]  # (seen, step, released), likewise of an Observe
+BoundCraft = Callable[[Array, Array], Crafted]  # (step, theta): a Craft that has its state already
+BoundObserve = Callable[[Tree, Array, Array], Tree]  # (seen, step, released): an Observe, likewise
 
 
 class Canaries(NamedTuple):
-    """K things to insert into one run, each in or out by its own traced bit of presence (K,); `observe`,
-    where there is one, is called after every step and its result is kept in State.seen.
+    """K things to insert into one run.
 
-    constant: whether craft gives the same at every step and for every theta, so that a segment sums up once.
-    sampled: whether presence is the probability with which a canary joins a step, by a coin of that step.
+    Attributes:
+      craft: gives the canaries of a step.
+      presence: traced bits (K,), which canaries are in.
+      observe: called after every step, where there is one; its result goes into State.seen.
+      constant: whether craft gives the same at every step and for every theta, so that a segment sums the
+        canaries once.
+      sampled: whether presence is the probability with which a canary joins a step, by a coin of that step.
     """
 
     craft: BoundCraft
@@ -115,7 +142,7 @@ Inserter = Callable[[Array, Array, Array], Array]  # (step, theta, mask) -> the 
 class Segment(Protocol):
     """The steps of a schedule. The draws of step t come from fold_in(run_key, t), wherever segments begin.
 
-    Each canary is clipped by itself (see `inserted`), so that nothing leaves the sensitivity bound. All
+    Each canary is clipped by itself (see `sum_canaries`), so that nothing leaves the sensitivity bound. All
     arguments are traced but the functions in `canaries`: one compiled program serves both worlds and every
     setting of the same shapes.
     """
@@ -133,9 +160,15 @@ class Segment(Protocol):
 
 
 class Mechanism(NamedTuple):
-    """A private training. start: theta_0 (p,) -> the state before the first step. memory: (theta_0, data,
-    batch size) -> that of one run's step, an estimate. spreads: whether a step is divided over the devices of
-    the axis PARTS, along which the segment is mapped."""
+    """A private training algorithm.
+
+    Attributes:
+      start: theta_0 (p,) -> the state before the first step.
+      segment: the steps of a schedule.
+      memory: (theta_0, data, batch size) -> an estimate of the memory of one run's step.
+      spreads: whether a step is divided over the devices of the axis PARTS, along which the segment
+        is mapped.
+    """
 
     start: Callable[[Array], State]
     segment: Segment
@@ -143,143 +176,186 @@ class Mechanism(NamedTuple):
     spreads: bool = False
 
 
-def inserted(
+def sum_canaries(
     canaries: Canaries, step: Array, theta: Array, clipping_norm: Array, mask: Array, clipped_sum: ClippedSum
 ) -> Array:
-    """sum_k mask_k presence_k clip(v_k, C), (p,), of the canaries v_k of a step; mask () or (K,)."""
+    """Returns sum_k mask_k presence_k clip(v_k, C), (p,), of the canaries v_k of a step; mask () or (K,)."""
     crafted = canaries.craft(step, theta)
     if isinstance(crafted, Directions) and jnp.ndim(mask):
+        # Looping over the mask, not over mask times presence: it is the same for all runs that share it, so
+        # that they share the drawn directions too, whatever their presence.
+        def weighted_direction(weight: Array, k: Array) -> Array:
+            return weight * canaries.presence[k] * draw_unit_direction(crafted.keys[k], theta)
 
-        def joining(weight: Array, k: Array) -> Array:  # runs that share the mask share draws, whoever is in
-            return weight * canaries.presence[k] * unit_direction(crafted.keys[k], theta)
-
-        return jnp.minimum(crafted.norm, clipping_norm) * _sum_of_present(mask, theta, joining)
-    return _summed(crafted, canaries.presence * mask, theta, clipping_norm, clipped_sum)
+        norm = jnp.minimum(crafted.norm, clipping_norm)
+        return norm * _sum_positive(mask, theta, weighted_direction)
+    return _weighted_sum(crafted, canaries.presence * mask, theta, clipping_norm, clipped_sum)
 
 
-def _summed(
+def _weighted_sum(
     crafted: Crafted, weights: Array, theta: Array, clipping_norm: Array, clipped_sum: ClippedSum
 ) -> Array:
+    """Returns sum_k weights_k clip(v_k, C), (p,), for weights (K,)."""
     if isinstance(crafted, Examples):
 
-        def gradient(weight: Array, k: Array) -> Array:
-            one = crafted.features[k][None], crafted.labels[k][None]
-            return weight * clipped_sum(theta, one, clipping_norm)
+        def weighted_gradient(weight: Array, k: Array) -> Array:
+            example = (crafted.features[k][None], crafted.labels[k][None])
+            return weight * clipped_sum(theta, example, clipping_norm)
 
-        return _sum_of_present(weights, theta, gradient)
+        return _sum_positive(weights, theta, weighted_gradient)
+
     if isinstance(crafted, Coordinates):
         clipped = jnp.clip(crafted.values, -clipping_norm, clipping_norm)
         return jnp.zeros_like(theta).at[crafted.indices].add(weights * clipped)
+
     if isinstance(crafted, Directions):
 
-        def add(total: Array, one: tuple[Array, Array]) -> tuple[Array, None]:
-            return total + one[1] * unit_direction(one[0], theta), None
+        def add_direction(total: Array, canary: tuple[Array, Array]) -> tuple[Array, None]:
+            key, weight = canary
+            return total + weight * draw_unit_direction(key, theta), None
 
-        along, _ = jax.lax.scan(add, jnp.zeros_like(theta), (crafted.keys, weights))
-        return jnp.minimum(crafted.norm, clipping_norm) * along
+        total, _ = jax.lax.scan(add_direction, jnp.zeros_like(theta), (crafted.keys, weights))
+        return jnp.minimum(crafted.norm, clipping_norm) * total
+
     clipped = jax.vmap(clip, (0, None))(crafted, clipping_norm)
     return jnp.sum(weights[:, None] * clipped, axis=0)
 
 
-def _sum_of_present(weights: Array, theta: Array, term: Callable[[Array, Array], Array]) -> Array:
-    """The sum (p,) of term(weight, k) over the weights (K,) above 0, one after the other."""
+def _sum_positive(weights: Array, theta: Array, term: Callable[[Array, Array], Array]) -> Array:
+    """Returns the sum (p,) of term(weight, k) over the weights (K,) above 0, one after the other."""
 
-    def add(carry: tuple[Array, Array]) -> tuple[Array, Array]:
-        left, total = carry
-        k = jnp.argmax(left)
-        return left.at[k].set(0), total + term(left[k], k)
+    def any_left(carry: tuple[Array, Array]) -> Array:
+        remaining, _ = carry
+        return jnp.any(remaining > 0)
 
-    found: tuple[Array, Array] = jax.lax.while_loop(
-        lambda carry: jnp.any(carry[0] > 0), add, (weights, jnp.zeros_like(theta))
-    )
-    return found[1]
+    def add_largest(carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        remaining, total = carry
+        k = jnp.argmax(remaining)
+        return remaining.at[k].set(0), total + term(remaining[k], k)
+
+    start = (weights, jnp.zeros_like(theta))
+    result: tuple[Array, Array] = jax.lax.while_loop(any_left, add_largest, start)
+    return result[1]
 
 
-def unit_direction(key: Array, like: Array) -> Array:
-    """A uniform direction (p,) of a key, or of the keys (blocks,) of its blocks, as an array is."""
+def draw_unit_direction(key: Array, like: Array) -> Array:
+    """Draws a uniform direction of the size and dtype of an array (p,).
+
+    Args:
+      key: the direction's key (), or the keys (blocks,) of its blocks.
+      like: an array (p,).
+    """
     if jnp.ndim(key):
-        normal = jax.vmap(lambda one: block_of(one, like))(key).ravel()[: like.size]
+        blocks = jax.vmap(lambda block_key: draw_block(block_key, like))(key)
+        normal = blocks.ravel()[: like.size]
     else:
         normal = jax.random.normal(key, like.shape, like.dtype)
     return jnp.asarray(normal / jnp.linalg.norm(normal))
 
 
-def block_of(key: Array, like: Array) -> Array:
-    """A block's normal coordinates, BLOCK or all, of a direction (p,) that is drawn in blocks, before it has
-    length 1."""
+def draw_block(key: Array, like: Array) -> Array:
+    """Draws a block of the normal coordinates of a direction (p,), before the direction has length 1.
+
+    The block has BLOCK coordinates, or p where those are fewer.
+    """
     return jax.random.normal(key, (min(BLOCK, like.size),), like.dtype)
 
 
-def inserter(
+def make_inserter(
     canaries: Canaries, state: State, clipping_norm: Array, run_key: Array, clipped_sum: ClippedSum
 ) -> Inserter:
-    """`inserted` for a segment from this state, or a sample of it; constant canaries are summed up once."""
+    """Returns the function that sums the canaries of each step of a segment.
+
+    Constant canaries are summed once for the whole segment; sampled ones join each step by coins.
+    """
     if canaries.sampled:
-        return _sampler(canaries, state, clipping_norm, run_key, clipped_sum)
-    if not canaries.constant:
-        return lambda step, theta, mask: inserted(canaries, step, theta, clipping_norm, mask, clipped_sum)
-    total = inserted(canaries, state.step, state.theta, clipping_norm, jnp.float32(1), clipped_sum)
+        return _make_sampling_inserter(canaries, state, clipping_norm, run_key, clipped_sum)
 
     def insert(step: Array, theta: Array, mask: Array) -> Array:
+        return sum_canaries(canaries, step, theta, clipping_norm, mask, clipped_sum)
+
+    if not canaries.constant:
+        return insert
+    total = insert(state.step, state.theta, jnp.float32(1))
+
+    def insert_constant(step: Array, theta: Array, mask: Array) -> Array:
         if jnp.ndim(mask):
-            return inserted(canaries, step, theta, clipping_norm, mask, clipped_sum)
+            return insert(step, theta, mask)
         return mask * total
 
-    return insert
+    return insert_constant
 
 
-def joins(presence: Array, run_key: Array, step: Array) -> Array:
-    """Which canaries (K,) join a step, 1.0 or 0.0: each with its presence (K,), by the run's coins."""
-    coins = jax.random.fold_in(jax.random.fold_in(run_key, step), _JOINS)
+def draw_joining(presence: Array, run_key: Array, step: Array) -> Array:
+    """Draws which canaries (K,) join a step, 1.0 or 0.0: each with its presence (K,), by the run's coins."""
+    coins = jax.random.fold_in(jax.random.fold_in(run_key, step), _COINS)
     return jax.random.bernoulli(coins, presence, mode="high").astype(jnp.float32)
 
 
-def _sampler(
+def _make_sampling_inserter(
     canaries: Canaries, state: State, clipping_norm: Array, run_key: Array, clipped_sum: ClippedSum
 ) -> Inserter:
-    """Inserts the canaries that join a step; constant directions that fit are drawn once a segment."""
-    kept = None
-    crafted = canaries.craft(state.step, state.theta) if canaries.constant else None
-    if isinstance(crafted, Directions) and crafted.keys.size * state.theta.size <= _MOST_KEPT:
-        units = jax.vmap(unit_direction, (0, None))(crafted.keys, state.theta)
-        kept = jnp.minimum(crafted.norm, clipping_norm) * units
+    """Returns an inserter of the canaries that join each step.
+
+    Constant directions that fit into memory are drawn once a segment.
+    """
+    stored = _store_directions(canaries, state, clipping_norm) if canaries.constant else None
 
     def insert(step: Array, theta: Array, mask: Array) -> Array:
-        weights = mask * joins(canaries.presence, run_key, step)
-        if kept is not None:
-            return weights @ kept
-        return _summed(canaries.craft(step, theta), weights, theta, clipping_norm, clipped_sum)
+        weights = mask * draw_joining(canaries.presence, run_key, step)
+        if stored is not None:
+            return weights @ stored
+        crafted = canaries.craft(step, theta)
+        return _weighted_sum(crafted, weights, theta, clipping_norm, clipped_sum)
 
     return insert
 
 
-def observed(canaries: Canaries, state: State, step: Array) -> State:
-    """The state after `observe` saw the iterate that a step released."""
+def _store_directions(canaries: Canaries, state: State, clipping_norm: Array) -> Array | None:
+    """Draws and clips directions (K, p); None for other canaries, and where they do not fit into memory."""
+    crafted = canaries.craft(state.step, state.theta)
+    if not isinstance(crafted, Directions):
+        return None
+    if crafted.keys.size * state.theta.size > _MOST_STORED_ENTRIES:
+        return None
+    units = jax.vmap(draw_unit_direction, (0, None))(crafted.keys, state.theta)
+    return jnp.minimum(crafted.norm, clipping_norm) * units
+
+
+def observe_release(canaries: Canaries, state: State, step: Array) -> State:
+    """Returns the state after `observe` saw the iterate that a step released."""
     if canaries.observe is None:
         return state
     return state._replace(seen=canaries.observe(state.seen, step, state.theta))
 
 
 def no_canaries() -> Canaries:
-    """Nothing to insert, K = 0."""
+    """Returns nothing to insert, K = 0."""
     return Canaries(lambda step, theta: jnp.zeros((0, theta.size), theta.dtype), jnp.zeros(0))
 
 
 def fixed_shuffle(key: Array, n_examples: int, batch_size: int, steps: int) -> Array:
-    """Mini-batches (steps, B) of a new permutation an epoch, each cut into whole batches; step t's is
-    the same whatever `steps`. The adversary knows them."""
+    """Draws mini-batches (steps, B): a permutation an epoch, each cut into whole batches.
+
+    The batch of step t is the same whatever `steps`. The adversary knows them all.
+    """
     per_epoch = n_examples // batch_size
     epochs = -(-steps // per_epoch)
-    shuffles = jax.vmap(lambda e: jax.random.permutation(jax.random.fold_in(key, e), n_examples))(
-        jnp.arange(epochs)
-    )
-    whole = shuffles[:, : per_epoch * batch_size]
-    return whole.reshape(epochs * per_epoch, batch_size)[:steps].astype(jnp.int32)
+
+    def shuffle(epoch: Array) -> Array:
+        return jax.random.permutation(jax.random.fold_in(key, epoch), n_examples)
+
+    shuffles = jax.vmap(shuffle)(jnp.arange(epochs))
+    whole_batches = shuffles[:, : per_epoch * batch_size]
+    return whole_batches.reshape(epochs * per_epoch, batch_size)[:steps].astype(jnp.int32)
 
 
 def insertion_mask(steps: int, periodicity: int, place: int = 0) -> Array:
-    """1.0 at steps place, place + k, ... counted from 1, by default k, 2k, ... (hidden-state paper, Algorithm
-    4), else 0.0; (steps,)."""
+    """Returns the mask (steps,) that inserts once in each period.
+
+    It is 1.0 at steps place, place + k, ... counted from 1, by default k, 2k, ... (hidden-state paper,
+    Algorithm 4), else 0.0.
+    """
     return (jnp.arange(1, steps + 1) % periodicity == place % periodicity).astype(jnp.float32)
 
 
@@ -298,8 +374,10 @@ def rehearse(
     schedule: Schedule,
     canaries: Canaries,
 ) -> Array:
-    """theta (p,) after training without noise, with canaries whose presence may be a probability: what an
-    adversary who knows all but the noise and the coins expects of the final model."""
+    """Returns theta (p,) after training without noise, with canaries whose presence may be a probability.
+
+    An adversary that knows all but the noise and the coins expects this final model.
+    """
     silent = hyper._replace(noise_multiplier=jnp.float32(0))
     key = jax.random.key(0, impl="threefry2x32")
     return mechanism.segment(silent, mechanism.start(theta_0), data, schedule, canaries, key).theta
@@ -312,9 +390,10 @@ def simulate(
 
     def advance(carry: tuple[State, Array], batch: Array) -> tuple[tuple[State, Array], None]:
         state, squares = carry
-        one = Schedule(batch[None], jnp.zeros(1))
-        after = mechanism.segment(hyper, state, data, one, no_canaries(), run_key)
-        return (after, squares + (after.theta - state.theta) ** 2), None
+        schedule = Schedule(batch[None], jnp.zeros(1))
+        after = mechanism.segment(hyper, state, data, schedule, no_canaries(), run_key)
+        squares = squares + (after.theta - state.theta) ** 2
+        return (after, squares), None
 
     initial = (mechanism.start(theta_0), jnp.zeros_like(theta_0))
     (final, squares), _ = jax.lax.scan(advance, initial, batches)

@@ -21,21 +21,27 @@ from audit.mechanism import base
 from audit.mechanism.clipping.base import Batch, ClippedSum
 from audit.mechanism.memory import StepMemory, step_memory
 
-_KEPT_THETAS = 4  # of a run's state and updates
+_THETAS_IN_MEMORY = 4  # vectors of theta's size that a run's state and updates take
 
 
 class DPSGD(NamedTuple):
-    """DP-SGD's choices that are compiled in: a clipping strategy, and learning rate -> Optax optimizer."""
+    """DP-SGD's choices that are compiled in.
+
+    Attributes:
+      clipped_sum: a clipping strategy.
+      optimizer: learning rate -> Optax optimizer.
+    """
 
     clipped_sum: ClippedSum
     optimizer: Callable[[Array], optax.GradientTransformation] = optax.sgd
 
 
 def mechanism(choices: DPSGD) -> base.Mechanism:
-    """DP-SGD under the contract of `audit.mechanism.base`."""
+    """Returns DP-SGD under the contract of `audit.mechanism.base`."""
 
     def start(theta_0: Array) -> base.State:
-        return base.State(theta_0, choices.optimizer(jnp.float32(0)).init(theta_0), jnp.int32(0))
+        optimizer = choices.optimizer(jnp.float32(0))
+        return base.State(theta_0, optimizer.init(theta_0), jnp.int32(0))
 
     def segment(
         hyper: base.Hyperparameters,
@@ -46,7 +52,7 @@ def mechanism(choices: DPSGD) -> base.Mechanism:
         run_key: Array,
     ) -> base.State:
         norm = jnp.asarray(hyper.clipping_norm)
-        insert = base.inserter(canaries, state, norm, run_key, choices.clipped_sum)
+        insert = base.make_inserter(canaries, state, norm, run_key, choices.clipped_sum)
 
         def advance(state: base.State, now: tuple[Array, Array]) -> tuple[base.State, None]:
             indices, mask = now
@@ -54,15 +60,16 @@ def mechanism(choices: DPSGD) -> base.Mechanism:
             batch = (data[0][indices], data[1][indices])
             noise_key = jax.random.fold_in(run_key, state.step)
             after = step(choices, hyper, state, batch, extra, noise_key)
-            return base.observed(canaries, after, state.step), None
+            return base.observe_release(canaries, after, state.step), None
 
-        return jax.lax.scan(advance, state, schedule)[0]
+        final, _ = jax.lax.scan(advance, state, schedule)
+        return final
 
     def memory(theta_0: Array, data: base.Data, batch_size: int) -> StepMemory:
         batch = tuple(jax.ShapeDtypeStruct((batch_size, *part.shape[1:]), part.dtype) for part in data)
-        one = jax.ShapeDtypeStruct((), jnp.float32)
-        found = step_memory(choices.clipped_sum, jax.typeof(theta_0), batch, one)
-        return found.times(1, _KEPT_THETAS * theta_0.nbytes)
+        clipping_norm = jax.ShapeDtypeStruct((), jnp.float32)
+        gradients = step_memory(choices.clipped_sum, jax.typeof(theta_0), batch, clipping_norm)
+        return gradients.times(1, _THETAS_IN_MEMORY * theta_0.nbytes)
 
     return base.Mechanism(start, segment, memory)
 
@@ -75,34 +82,47 @@ def step(
     extra: Array,
     noise_key: Array,
 ) -> base.State:
-    """One step. `extra` (p,), what is inserted, must be clipped and multiplied by mask and presence."""
-    genuine = choices.clipped_sum(state.theta, batch, jnp.asarray(hyper.clipping_norm))
-    deviation = jnp.where(
-        jnp.asarray(hyper.noise_multiplier) > 0, hyper.noise_multiplier * hyper.clipping_norm, 0.0
-    )
-    mean = (genuine + extra + _noise(noise_key, deviation, state.theta)) / len(batch[1])
+    """Takes one step.
+
+    Args:
+      choices: the clipping strategy and the optimizer.
+      hyper: the hyperparameters.
+      state: the run before the step.
+      batch: the mini-batch, features (B, ...) and labels (B, ...).
+      extra: what is inserted (p,), clipped and multiplied by mask and presence already.
+      noise_key: the key of this step's noise.
+    """
+    clipped_gradients = choices.clipped_sum(state.theta, batch, jnp.asarray(hyper.clipping_norm))
+    is_noisy = jnp.asarray(hyper.noise_multiplier) > 0
+    # Without noise C may be infinite, and 0 times infinity is no number.
+    deviation = jnp.where(is_noisy, hyper.noise_multiplier * hyper.clipping_norm, 0.0)
+    total = clipped_gradients + extra + _draw_noise(noise_key, deviation, state.theta)
+
+    mean = total / len(batch[1])
     if hyper.weight_decay is not None:
         mean += jnp.asarray(hyper.weight_decay) * state.theta
+
     optimizer = choices.optimizer(jnp.asarray(hyper.learning_rate))
     updates, optimizer_state = optimizer.update(mean, state.optimizer, state.theta)
     theta = jnp.asarray(optax.apply_updates(state.theta, updates))
     return base.State(theta, optimizer_state, state.step + 1, state.seen)
 
 
-def _noise(key: Array, deviation: Array, theta: Array) -> Array:
-    """N(0, deviation^2 I), of theta's size; in a branch, or XLA on a CPU would not vectorise the draw."""
+def _draw_noise(key: Array, deviation: Array, theta: Array) -> Array:
+    """Draws N(0, deviation^2 I) of theta's size."""
 
-    def drawn() -> Array:
+    def draw() -> Array:
         return deviation * jax.random.normal(key, theta.shape, theta.dtype)
 
-    def by_branch() -> Array:
-        branch: Array = jax.lax.cond(deviation > 0, drawn, lambda: jnp.zeros_like(theta))
-        return branch
+    # Outside a branch, XLA on a CPU would not vectorise the draw.
+    def draw_in_branch() -> Array:
+        noise: Array = jax.lax.cond(deviation > 0, draw, lambda: jnp.zeros_like(theta))
+        return noise
 
-    noise: Array = jax.lax.platform_dependent(cpu=by_branch, default=drawn)
+    noise: Array = jax.lax.platform_dependent(cpu=draw_in_branch, default=draw)
     return noise
 
 
 def without_privacy(hyper: base.Hyperparameters) -> base.Hyperparameters:
-    """The training without noise and without clipping."""
+    """Returns the hyperparameters of training without noise and without clipping."""
     return hyper._replace(clipping_norm=jnp.inf, noise_multiplier=0.0)

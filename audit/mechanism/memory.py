@@ -10,9 +10,14 @@ from jax.extend.core import Jaxpr, jaxpr_as_fun
 
 
 class Hardware(NamedTuple):
-    """Devices of one kind that programs are made for, `number` of them with `memory` bytes each. is_cpu: they
-    are cores, whose caches decide what is fast. scratch: bytes beside the arithmetic of each in which a
-    compiler keeps what fits (a TPU's VMEM), or 0."""
+    """Devices of one kind that programs are made for.
+
+    Attributes:
+      is_cpu: whether they are cores, whose caches decide what is fast.
+      number: how many there are.
+      memory: bytes of each.
+      scratch: bytes beside the arithmetic of each in which a compiler keeps what fits (a TPU's VMEM), or 0.
+    """
 
     is_cpu: bool
     number: int
@@ -21,75 +26,106 @@ class Hardware(NamedTuple):
 
 
 def local_hardware() -> Hardware:
-    """The devices of this process."""
+    """Returns the devices of this process."""
     devices = jax.local_devices()
-    if devices[0].platform == "cpu":
+    platform = devices[0].platform
+    if platform == "cpu":
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         return Hardware(True, len(devices), memory // len(devices))
-    limit = (devices[0].memory_stats() or {}).get("bytes_limit", 4 << 30)
+
+    stats = devices[0].memory_stats() or {}
+    memory = stats.get("bytes_limit", 4 << 30)
     scratch = 0
-    if devices[0].platform == "tpu":
+    if platform == "tpu":
         from jax.experimental.pallas import tpu  # slow to import
 
-        with contextlib.suppress(ValueError):  # of a kind that JAX does not know
+        with contextlib.suppress(ValueError):  # raised for a kind that JAX does not know
             scratch = int(tpu.get_tpu_info().vmem_capacity_bytes)
-    return Hardware(False, len(devices), limit, scratch)
+    return Hardware(False, len(devices), memory, scratch)
 
 
 class StepMemory(NamedTuple):
-    """Bytes of one run's step, before anything is fused, so that a compiled program takes less. written: all
-    that it writes, but for what depends on no parameter, which runs at once share; this decides what stays in
-    a cache. held: the most at once, of a run alone."""
+    """Bytes of one run's step, before anything is fused, so that a compiled program takes less.
+
+    Attributes:
+      written: all that it writes, but for what depends on no parameter, which runs at once share; this
+        decides what stays in a cache.
+      held: the most at once, of a run alone.
+    """
 
     written: int
     held: int
 
-    def times(self, count: int, kept: int = 0) -> "StepMemory":
-        """As many at once, and some bytes that are kept beside them."""
-        return StepMemory(count * self.written + kept, count * self.held + kept)
+    def times(self, count: int, beside: int = 0) -> "StepMemory":
+        """Returns the memory of `count` steps at once, with some bytes that stay beside them."""
+        return StepMemory(count * self.written + beside, count * self.held + beside)
 
 
 def step_memory(function: Callable[..., object], theta: jax.ShapeDtypeStruct, *shared: Any) -> StepMemory:
-    """Of a function of theta (p,) and of shared arrays or pytrees of these shapes, arguments left out."""
+    """Returns the memory of a function, its arguments left out.
+
+    Args:
+      function: of theta (p,) and of `shared`.
+      theta: its type.
+      *shared: the types of the further arguments, arrays or pytrees.
+    """
     program = jax.make_jaxpr(function)(theta, *shared)
     _, *others = program.in_avals
     mapped = jax.vmap(jaxpr_as_fun(program), (0, *(None for _ in others)))
 
-    def written(runs: int) -> int:
+    def written_by(runs: int) -> int:
         thetas = jax.ShapeDtypeStruct((runs, *theta.shape), theta.dtype)
-        return _written(jax.make_jaxpr(mapped)(thetas, *others).jaxpr)
+        return _count_written(jax.make_jaxpr(mapped)(thetas, *others).jaxpr)
 
-    return StepMemory(written(2) - written(1), _held(program.jaxpr))
+    # What a second run adds leaves out what runs share.
+    return StepMemory(written_by(2) - written_by(1), _count_held(program.jaxpr))
 
 
-def _written(jaxpr: Jaxpr) -> int:
-    """Bytes of every result in a program; inner programs' as often as a scan repeats them."""
+def _count_written(jaxpr: Jaxpr) -> int:
+    """Counts the bytes of every result in a program; inner programs' as often as a scan repeats them."""
     total = 0
     for equation in jaxpr.eqns:
-        inner, times = _inner(equation), equation.params.get("length", 1)
-        total += times * sum(map(_written, inner)) if inner else sum(_size(one) for one in equation.outvars)
+        inner_programs = _inner_programs(equation)
+        if inner_programs:
+            repetitions = equation.params.get("length", 1)
+            total += repetitions * sum(_count_written(inner) for inner in inner_programs)
+        else:
+            total += sum(_count_bytes(result) for result in equation.outvars)
     return total
 
 
-def _held(jaxpr: Jaxpr) -> int:
-    """The most bytes of results that are still needed, at any of a program's equations."""
-    last = {id(one): i for i, equation in enumerate(jaxpr.eqns) for one in equation.invars}
-    last |= {id(one): len(jaxpr.eqns) for one in jaxpr.outvars}
+def _count_held(jaxpr: Jaxpr) -> int:
+    """Counts the most bytes of results that are still needed, at any of a program's equations."""
+    last_use: dict[int, int] = {}
+    for i, equation in enumerate(jaxpr.eqns):
+        for variable in equation.invars:
+            last_use[id(variable)] = i
+    for variable in jaxpr.outvars:
+        last_use[id(variable)] = len(jaxpr.eqns)
+
     live: dict[int, int] = {}
     most = 0
     for i, equation in enumerate(jaxpr.eqns):
-        branches = (branch.jaxpr for branch in equation.params.get("branches", ()))  # of which one is run
-        within = max(map(_held, [*_inner(equation), *branches]), default=0)
-        live |= {id(one): _size(one) for one in equation.outvars}
+        programs = _inner_programs(equation)
+        programs += [branch.jaxpr for branch in equation.params.get("branches", ())]  # only one of them runs
+        within = max((_count_held(program) for program in programs), default=0)
+        for result in equation.outvars:
+            live[id(result)] = _count_bytes(result)
         most = max(most, sum(live.values()) + within)
-        live = {one: size for one, size in live.items() if last.get(one, -1) > i}
+        live = {variable: size for variable, size in live.items() if last_use.get(variable, -1) > i}
     return most
 
 
-def _inner(equation: Any) -> list[Jaxpr]:
-    values = equation.params.values()
-    return [getattr(v, "jaxpr", v) for v in values if hasattr(v, "eqns") or hasattr(v, "jaxpr")]
+def _inner_programs(equation: Any) -> list[Jaxpr]:
+    """Returns the programs among an equation's parameters, such as a scan's body."""
+    programs = []
+    for value in equation.params.values():
+        if hasattr(value, "jaxpr"):
+            programs.append(value.jaxpr)
+        elif hasattr(value, "eqns"):
+            programs.append(value)
+    return programs
 
 
-def _size(variable: Any) -> int:
+def _count_bytes(variable: Any) -> int:
     return int(variable.aval.size * variable.aval.dtype.itemsize)

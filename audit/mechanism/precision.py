@@ -1,9 +1,9 @@
-"""Matrix products in less than float32: what TF32 and bfloat16 do to a training, on any device.
+"""Matrix products in less than float32: what TF32 and bfloat16 do to a training run, on any device.
 
 A product's two operands are rounded, to nearest even, to the significand of the format; they are
 multiplied exactly and added up in float32, as tensor cores do. Rounding is written into the program and
-not left to the device: CPUs refuse JAX's names for such products or compute them in float32 unasked. A
-device that has such products is allowed to use them, which loses nothing more. What is no product (sums,
+not left to the device: CPUs refuse JAX's names for such products or compute them in float32 silently.
+A device that has such products is allowed to use them, which loses nothing more. What is no product (sums,
 norms, noise, and the short products that `clipping` writes out as sums) stays float32.
 """
 
@@ -16,11 +16,19 @@ from jax import Array
 from jax.extend.core import ClosedJaxpr, Literal
 
 _CALLS = ("jit", "pjit", "closed_call", "checkpoint", "remat2", "custom_jvp_call", "custom_vjp_call")
+_CONTROL_FLOW = ("scan", "while", "cond")
+_PRODUCTS = ("dot_general", "conv_general_dilated")
+_EXPONENT_BITS = 8  # of TF32 and bfloat16, as of float32
 
 
 class Operands(NamedTuple):
-    """The format of a product's operands: explicit significand bits, of eight exponent bits; the type of that
-    format, where there is one, in which accelerators take them; and how far a device may round."""
+    """The format of a product's operands.
+
+    Attributes:
+      significand_bits: explicit ones, beside eight exponent bits.
+      dtype: the type of that format, where there is one, in which accelerators take them.
+      allowed: how far a device may round.
+    """
 
     significand_bits: int
     dtype: Any
@@ -32,7 +40,10 @@ BF16 = Operands(7, jnp.bfloat16, jax.lax.Precision.DEFAULT)
 
 
 def with_operands(function: Callable[..., Any], operands: Operands) -> Callable[..., Any]:
-    """The function with such operands of float32 products; map and compile it, differentiate before."""
+    """Returns the function with such operands of float32 products.
+
+    The result can be mapped and compiled; differentiate the function before.
+    """
 
     def rounded(*arguments: Any) -> Any:
         program, shape = jax.make_jaxpr(function, return_shape=True)(*arguments)
@@ -43,58 +54,73 @@ def with_operands(function: Callable[..., Any], operands: Operands) -> Callable[
 
 
 def _evaluate(program: ClosedJaxpr, arguments: Sequence[Any], operands: Operands) -> list[Any]:
+    """Evaluates a program, equation by equation, with its products' operands rounded."""
     jaxpr = program.jaxpr
-    values: dict[Any, Any] = dict(zip(jaxpr.constvars, program.consts, strict=True))
-    values |= zip(jaxpr.invars, arguments, strict=True)
+    values: dict[Any, Any] = {}
+    values.update(zip(jaxpr.constvars, program.consts, strict=True))
+    values.update(zip(jaxpr.invars, arguments, strict=True))
 
     def read(atom: Any) -> Any:
         return atom.val if isinstance(atom, Literal) else values[atom]
 
     for equation in jaxpr.eqns:
-        results = _apply(equation, [read(atom) for atom in equation.invars], operands)
-        values |= zip(equation.outvars, results, strict=True)
+        inputs = [read(atom) for atom in equation.invars]
+        results = _apply(equation, inputs, operands)
+        values.update(zip(equation.outvars, results, strict=True))
     return [read(atom) for atom in jaxpr.outvars]
 
 
 def _apply(equation: Any, inputs: list[Any], operands: Operands) -> Sequence[Any]:
-    primitive, params = equation.primitive, dict(equation.params)
+    """Applies one equation of a program to its inputs; inner programs are rewritten too."""
+    primitive = equation.primitive
+    params = dict(equation.params)
+
     if primitive.name in _CALLS:
         inner = params["jaxpr"] if "jaxpr" in params else params["call_jaxpr"]
-        closed = inner if isinstance(inner, ClosedJaxpr) else ClosedJaxpr(inner, ())
-        return _evaluate(closed, inputs, operands)
-    if primitive.name in ("scan", "while", "cond"):
-        params = {name: _rewritten(value, operands) for name, value in params.items()}
-    if primitive.name in ("dot_general", "conv_general_dilated") and all(
-        x.dtype == jnp.float32 for x in inputs
-    ):
-        return [_product(primitive, inputs, params, operands)]
+        if not isinstance(inner, ClosedJaxpr):
+            inner = ClosedJaxpr(inner, ())
+        return _evaluate(inner, inputs, operands)
+
+    if primitive.name in _CONTROL_FLOW:
+        params = {name: _rewrite(value, operands) for name, value in params.items()}
+
+    is_product = primitive.name in _PRODUCTS
+    if is_product and all(x.dtype == jnp.float32 for x in inputs):
+        return [_multiply(primitive, inputs, params, operands)]
+
     results = primitive.bind(*inputs, **primitive.get_bind_params(params))
     return results if primitive.multiple_results else [results]
 
 
-def _product(primitive: Any, inputs: list[Any], params: dict[str, Any], operands: Operands) -> Array:
-    """The product of rounded operands: of a type of their own, but on CPUs, which have no such product."""
+def _multiply(primitive: Any, inputs: list[Any], params: dict[str, Any], operands: Operands) -> Array:
+    """Returns the product of rounded operands.
+
+    The operands have a type of their own where the format has one, but not on CPUs, which have no such
+    product.
+    """
     params["precision"] = (operands.allowed, operands.allowed)
     params["preferred_element_type"] = jnp.dtype(jnp.float32)
 
-    def rounded(*factors: Array) -> Array:
-        narrow = (jax.lax.reduce_precision(x, 8, operands.significand_bits) for x in factors)
+    def multiply_rounded(*factors: Array) -> Array:
+        narrow = [jax.lax.reduce_precision(x, _EXPONENT_BITS, operands.significand_bits) for x in factors]
         product: Array = primitive.bind(*narrow, **params)
         return product
 
-    def cast(*factors: Array) -> Array:
-        product: Array = primitive.bind(*(x.astype(operands.dtype) for x in factors), **params)
+    def multiply_cast(*factors: Array) -> Array:
+        narrow = [x.astype(operands.dtype) for x in factors]
+        product: Array = primitive.bind(*narrow, **params)
         return product
 
     if operands.dtype is None:
-        return rounded(*inputs)
-    product: Array = jax.lax.platform_dependent(*inputs, cpu=rounded, default=cast)
+        return multiply_rounded(*inputs)
+    product: Array = jax.lax.platform_dependent(*inputs, cpu=multiply_rounded, default=multiply_cast)
     return product
 
 
-def _rewritten(value: Any, operands: Operands) -> Any:
+def _rewrite(value: Any, operands: Operands) -> Any:
+    """Rewrites the programs in a parameter of a control-flow equation; returns anything else as it is."""
     if isinstance(value, tuple):
-        return tuple(_rewritten(one, operands) for one in value)
+        return tuple(_rewrite(element, operands) for element in value)
     if not isinstance(value, ClosedJaxpr):
         return value
     return jax.make_jaxpr(lambda *inputs: _evaluate(value, inputs, operands))(*value.in_avals)

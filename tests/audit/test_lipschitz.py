@@ -121,13 +121,13 @@ def test_a_step_is_as_lipschitz_as_its_batch_says(model, curvature, rate, decay)
     game = build.build(setting, DATA)
     batches = np.asarray(game.schedule.batches)
     row = lipschitz.zoo.task(model)
-    steps = lipschitz._of_batches(setting, row.convex, ROWS, batches)
+    steps = lipschitz._steps_of_batches(setting, row.convex, ROWS, batches)
     moments = [ROWS[batch].astype(float).T @ ROWS[batch] / 5 for batch in batches]
     smoothness = curvature * np.array([np.linalg.eigvalsh(moment)[-1] for moment in moments])
     expected = np.maximum(abs(1 - rate * decay), np.abs(1 - rate * (decay + smoothness)))
     np.testing.assert_allclose(np.broadcast_to(steps.constants, 8), expected, rtol=1e-9)
     assert (np.ndim(steps.constants) == 1) == bool(np.ptp(expected))
-    assert expected.max() <= lipschitz._of_any(setting, row.convex) * (1 + 1e-12)
+    assert expected.max() <= lipschitz._constant_of_any_data(setting, row.convex) * (1 + 1e-12)
 
     def after(theta, t):
         now = game.schedule._replace(batches=game.schedule.batches[t][None], mask=jnp.zeros(1))

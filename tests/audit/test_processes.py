@@ -66,7 +66,7 @@ def test_an_interrupt_waits_until_all_has_begun(number):
     heard = []
     before = signal.signal(number, lambda *given: heard.append(given[0]))
     try:
-        with processes._undisturbed():
+        with processes._delayed_interrupts():
             signal.raise_signal(number)
             os.kill(os.getpid(), number)
             assert not heard

@@ -5,7 +5,7 @@ A strategy is a function
     clipped_sum(theta (p,), (features (B, ...), labels (B, ...)), clipping_norm) -> (p,)
 
 that returns sum_i g_i * min(1, C / ||g_i||) for the gradients g_i of a loss of one example
-(hidden-state paper, Equation 2). It is written for one model; `vmap` over theta makes it an ensemble's.
+(hidden-state paper, Equation 2). It is written for a single model; `vmap` over theta makes it an ensemble's.
 
     strategy                works for             materialises (B, p)   cost of one model-step
     per_example             any loss              yes                   a backward pass an example
@@ -28,28 +28,31 @@ ClippedSum = Callable[[Array, Batch, Array], Array]
 ClippedDots = Callable[[Array, Batch, Array, Array], Array]  # (theta, batch, C, v (p,)) -> (B,)
 Loss = Callable[[Array, tuple[Array, Array]], Array]
 Criterion = Callable[[Array, Array], Array]
-_TINY = 1e-30  # added below a squared norm of 0; its root times any C is far below float32's sums
+_TINY = 1e-30  # in place of a squared norm of 0; its root times any C is far below float32's sums
 
 
 def scale_to_norm(squared_norm: Array, clipping_norm: Array) -> Array:
-    """min(1, C / norm), elementwise in the squared norm."""
+    """Returns min(1, C / norm), elementwise in the squared norm."""
     return jnp.minimum(1.0, clipping_norm * jax.lax.rsqrt(jnp.maximum(squared_norm, _TINY)))
 
 
 def clip(vector: Array, clipping_norm: Array) -> Array:
-    """vector (p,) * min(1, C / ||vector||): what may enter the sum (hidden-state paper, Equation 2). The norm
-    is taken relative to the largest entry, so that no C of float32's range loses the vector."""
+    """Returns vector (p,) * min(1, C / ||vector||): what may enter the sum (hidden-state paper, Equation 2).
+
+    The norm is taken relative to the largest entry, so that no C of float32's range loses the vector.
+    """
     largest = jnp.max(jnp.abs(vector))
-    unit = vector / jnp.where(largest > 0, largest, 1.0)
-    return vector * jnp.minimum(1.0, clipping_norm / (largest * jnp.linalg.norm(unit)))
+    scaled = vector / jnp.where(largest > 0, largest, 1.0)
+    norm = largest * jnp.linalg.norm(scaled)
+    return vector * jnp.minimum(1.0, clipping_norm / norm)
 
 
 def per_example(loss: Loss) -> ClippedSum:
-    """Every example's gradient by vmap, clipped and summed: works for any loss(theta, example)."""
+    """Returns the strategy that takes every example's gradient by vmap: for any loss(theta, example)."""
 
     def clipped_sum(theta: Array, batch: Batch, clipping_norm: Array) -> Array:
-        own = separate(theta, batch)
-        gradients = jax.vmap(jax.grad(loss), (None, 0))(theta, own)
+        separate_batch = separate(theta, batch)
+        gradients = jax.vmap(jax.grad(loss), (None, 0))(theta, separate_batch)
         scales = scale_to_norm(jnp.sum(gradients**2, axis=1), clipping_norm)
         total: Array = scales @ gradients
         return total
@@ -58,18 +61,22 @@ def per_example(loss: Loss) -> ClippedSum:
 
 
 def per_example_dots(loss: Loss) -> ClippedDots:
-    """(theta, batch, C, direction v (p,)) -> (B,), every clipped gradient's dot product with v."""
+    """Returns (theta, batch, C, direction v (p,)) -> (B,), every clipped gradient's dot product with v."""
 
     def dots(theta: Array, batch: Batch, clipping_norm: Array, direction: Array) -> Array:
         gradients = jax.vmap(jax.grad(loss), (None, 0))(theta, batch)
-        along: Array = gradients @ direction
-        return along * scale_to_norm(jnp.sum(gradients**2, axis=1), clipping_norm)
+        products: Array = gradients @ direction
+        return products * scale_to_norm(jnp.sum(gradients**2, axis=1), clipping_norm)
 
     return dots
 
 
 def separate(theta: Array, batch: Batch) -> Batch:
-    """The batch as each model's own: mapped over models, shared images have no gradients of kernels by
-    example on a mesh of devices (JAX 0.10 to 0.12). What is compiled is the same."""
-    own = theta[0] == theta[0]
-    return jnp.where(own, batch[0], batch[0]), batch[1]
+    """Returns the batch, made to depend on theta, so that mapped over models each has its own.
+
+    Mapped over models, shared images have no gradients of kernels by example on a mesh of devices (JAX 0.10
+    to 0.12). What is compiled is the same.
+    """
+    features, labels = batch
+    depends_on_theta = theta[0] == theta[0]
+    return jnp.where(depends_on_theta, features, features), labels

@@ -1,6 +1,6 @@
 """Book-keeping for narrow dense networks, with the examples on the last axis.
 
-One backward pass keeps every layer's inputs and output gradients; from these come the per-example gradient
+One backward pass stores every layer's inputs and output gradients; from these come the per-example gradient
 norms (ghost norms: Li et al., 2022, "Large Language Models Can Be Strong Differentially Private Learners",
 Section 4) and then the clipped sum, with no second pass (Bu et al., 2022, "Differentially Private
 Optimization on Large Model at Small Cost", arXiv 2210.00038).
@@ -23,18 +23,23 @@ _UNROLLED = 32  # multiply-adds an output column up to which a product is writte
 
 
 def book_keeping(module: nn.Module, unravel: Callable[[Array], Any], criterion: Criterion) -> ClippedSum:
-    """For Flax modules of dense layers and elementwise functions; no per-example gradient is formed.
+    """Returns the strategy for Flax modules of dense layers and elementwise functions.
 
-    A dense layer's gradient for one example is the outer product of its input a (with a 1 for the
-    bias) and its output gradient g, so its squared norm is ||g||^2 (||a||^2 + 1) (Goodfellow, 2015,
-    "Efficient Per-Example Gradient Computations", arXiv 1510.01799), and the clipped sum
+    No per-example gradient is formed. A dense layer's gradient for one example is the outer product of its
+    input a (with a 1 for the bias) and its output gradient g, so its squared norm is ||g||^2 (||a||^2 + 1)
+    (Goodfellow, 2015, "Efficient Per-Example Gradient Computations", arXiv 1510.01799), and the clipped sum
     is one product of the inputs with the output gradients scaled by min(1, C / norm). Examples lie
     on the last axis, where they fill vector registers whatever the layers' widths.
 
-    module.apply({"params": unravel(theta)}, x (features,)) gives logits (outputs,), and
-    criterion(logits, label) the loss of one example. Raises TypeError where a parameter does not
-    belong to exactly one call of a flax.linen.Dense, or where a function of more than one entry makes
-    examples mix (both are checked on a probe when the function is traced): use `per_example` there.
+    Args:
+      module: module.apply({"params": unravel(theta)}, x (features,)) gives logits (outputs,).
+      unravel: theta (p,) -> the module's parameters.
+      criterion: criterion(logits, label) is the loss of one example.
+
+    Raises:
+      TypeError: a parameter does not belong to exactly one call of a flax.linen.Dense, or a function of more
+        than one entry makes examples mix (both are checked on a probe when the function is traced): use
+        `per_example` there.
     """
 
     @functools.cache
@@ -44,22 +49,28 @@ def book_keeping(module: nn.Module, unravel: Callable[[Array], Any], criterion: 
     def clipped_sum(theta: Array, batch: Batch, clipping_norm: Array) -> Array:
         features, labels = batch
         require_separate_examples(theta.shape, features.shape)
-        columns, params = features.T, unravel(theta)
-        taps = _taps(params, len(labels))
-        first: set[str] = set()  # layers that read the features, which all models share
+        columns = features.T
+        params = unravel(theta)
+        taps = _make_taps(params, len(labels))
+        reads_features: set[str] = set()  # the first layers: all models share their inputs
 
-        def total(taps: dict[str, Array]) -> tuple[Array, dict[str, Array]]:
+        def total_loss(taps: dict[str, Array]) -> tuple[Array, dict[str, Array]]:
             logits, inputs = _forward(module, params, columns, taps)
-            first.update(path for path, value in inputs.items() if value is columns)
+            reads_features.update(path for path, value in inputs.items() if value is columns)
             return jnp.sum(jax.vmap(criterion, (-1, 0))(logits, labels)), inputs
 
-        gradients, inputs = jax.grad(total, has_aux=True)(taps)
-        squared_norm = sum(
-            (_row_sum(gradients[p] ** 2) * (1 + _row_sum(inputs[p] ** 2)) for p in taps),
-            start=jnp.zeros(len(labels), theta.dtype),
-        )
-        scales = scale_to_norm(squared_norm, clipping_norm)
-        layers = {p: _contract(inputs[p], gradients[p] * scales, p in first) for p in taps}
+        gradients, inputs = jax.grad(total_loss, has_aux=True)(taps)
+        squared_norms = jnp.zeros(len(labels), theta.dtype)
+        for path in taps:
+            gradient_squares = _row_sum(gradients[path] ** 2)
+            input_squares = _row_sum(inputs[path] ** 2)
+            squared_norms = squared_norms + gradient_squares * (1 + input_squares)
+        scales = scale_to_norm(squared_norms, clipping_norm)
+
+        layers = {}
+        for path in taps:
+            scaled = gradients[path] * scales
+            layers[path] = _contract(inputs[path], scaled, path in reads_features)
         return ravel_pytree(_nest(layers))[0]
 
     return clipped_sum
@@ -71,29 +82,34 @@ def _require_separate_examples(
     """Raises TypeError unless columns go through the module as one example after the other does."""
     rng = np.random.default_rng(0)
 
-    def outputs(theta: Array, features: Array) -> tuple[Array, Any]:
+    def both_outputs(theta: Array, features: Array) -> tuple[Array, Any]:
         params = unravel(theta)
-        together = _forward(module, params, features.T, _taps(params, shape[0]))[0].T
-        return together, jax.vmap(lambda x: module.apply({"params": params}, x))(features)
+        logits, _ = _forward(module, params, features.T, _make_taps(params, shape[0]))
+        return logits.T, jax.vmap(lambda x: module.apply({"params": params}, x))(features)
 
-    try:  # one program, run while another is traced; op by op a small network takes 60
-        drawn = np.float32(rng.normal(size=size) / 3), np.float32(rng.normal(size=shape))
-        together, alone = jax.jit(outputs).lower(*drawn).compile()(*drawn)
+    try:
+        theta = np.float32(rng.normal(size=size) / 3)
+        features = np.float32(rng.normal(size=shape))
+        # A single program, run while another is traced: op by op a small network would take 60.
+        together, alone = jax.jit(both_outputs).lower(theta, features).compile()(theta, features)
     except (ValueError, IndexError) as error:
         raise TypeError(f"{type(module).__name__} mixes examples ({error}): use per_example") from None
-    near = 1e-4 * max(1.0, np.max(np.abs(alone)))
-    if together.shape != alone.shape or not np.allclose(together, alone, rtol=0, atol=near):
+    tolerance = 1e-4 * max(1.0, np.max(np.abs(alone)))
+    if together.shape != alone.shape or not np.allclose(together, alone, rtol=0, atol=tolerance):
         raise TypeError(f"{type(module).__name__} mixes examples or rounds them: use per_example")
 
 
-def _taps(params: Any, count: int) -> dict[str, Array]:
-    """Zeros (outputs, B) to add to every dense layer's output: their gradients are its gradients."""
-    kernels = {path: layer["kernel"] for path, layer in _dense_layers(params).items()}
-    return {path: jnp.zeros((kernel.shape[1], count), kernel.dtype) for path, kernel in kernels.items()}
+def _make_taps(params: Any, count: int) -> dict[str, Array]:
+    """Returns zeros (outputs, B) to add to every dense layer's output: their gradients are its gradients."""
+    taps = {}
+    for path, layer in _dense_layers(params).items():
+        kernel = layer["kernel"]
+        taps[path] = jnp.zeros((kernel.shape[1], count), kernel.dtype)
+    return taps
 
 
 def _dense_layers(params: Any, prefix: str = "") -> dict[str, dict[str, Array]]:
-    """path -> {"kernel", "bias"} for a parameter tree of dense layers only."""
+    """Returns path -> {"kernel", "bias"} for a parameter tree of dense layers only."""
     if set(params) == {"kernel", "bias"} and params["kernel"].ndim == 2:
         return {prefix: params}
     layers: dict[str, dict[str, Array]] = {}
@@ -107,7 +123,7 @@ def _dense_layers(params: Any, prefix: str = "") -> dict[str, dict[str, Array]]:
 def _forward(
     module: nn.Module, params: Any, features: Array, taps: dict[str, Array]
 ) -> tuple[Array, dict[str, Array]]:
-    """(logits (outputs, B), every dense layer's input (inputs, B)) of features (inputs, B)."""
+    """Returns (logits (outputs, B), every dense layer's input (inputs, B)) of features (inputs, B)."""
     inputs: dict[str, Array] = {}
 
     def intercept(call: Any, args: Any, kwargs: Any, context: Any) -> Any:
@@ -118,9 +134,7 @@ def _forward(
             raise TypeError(f"dense layer {path} is called twice: use per_example")
         inputs[path] = args[0]
         layer = context.module.variables["params"]
-        kernel = layer["kernel"]
-        small = kernel.size <= _UNROLLED  # as sums they fuse with what follows, which no GEMM call does
-        product = _small_product(kernel, args[0]) if small else kernel.T @ args[0]
+        product = _multiply(layer["kernel"], args[0])
         return product + layer["bias"][:, None] + taps[path]
 
     with nn.intercept_methods(intercept):
@@ -131,25 +145,34 @@ def _forward(
     return logits, inputs
 
 
+def _multiply(kernel: Array, columns: Array) -> Array:
+    """Returns kernel.T @ columns."""
+    if kernel.size <= _UNROLLED:
+        return _small_product(kernel, columns)  # sums fuse with what follows, which no GEMM call does
+    return kernel.T @ columns
+
+
 @jax.custom_vjp
 def _small_product(kernel: Array, columns: Array) -> Array:
-    """kernel.T @ columns, each output row written out as a sum."""
+    """Returns kernel.T @ columns, each output row written out as a sum."""
     return jnp.stack([_row_sum(weights[:, None] * columns) for weights in kernel.T])
 
 
+def _small_product_forward(kernel: Array, columns: Array) -> tuple[Array, tuple[Array, Array]]:
+    return _small_product(kernel, columns), (kernel, columns)
+
+
 def _small_product_backward(saved: tuple[Array, Array], gradients: Array) -> tuple[Array, Array]:
-    """The written-out form backwards; differentiating the slices would pad each of them."""
+    """Returns the gradients of the written-out form; differentiating the slices would pad each of them."""
     kernel, columns = saved
     return columns @ gradients.T, _small_product(kernel.T, gradients)
 
 
-_small_product.defvjp(
-    lambda kernel, columns: (_small_product(kernel, columns), (kernel, columns)), _small_product_backward
-)
+_small_product.defvjp(_small_product_forward, _small_product_backward)
 
 
 def _row_sum(rows: Array) -> Array:
-    """sum over the first axis, written out where it is short: XLA then keeps the examples in lanes."""
+    """Sums over the first axis, written out where it is short: XLA then keeps the examples in lanes."""
     if len(rows) > _UNROLLED:
         return jnp.sum(rows, axis=0)
     total: Array = functools.reduce(jnp.add, list(rows))
@@ -157,16 +180,22 @@ def _row_sum(rows: Array) -> Array:
 
 
 def _contract(inputs: Array, gradients: Array, shared: bool) -> dict[str, Array]:
-    """The layer's summed gradient; inputs that models share take a row of ones, others would be copied."""
+    """Returns a layer's summed gradient.
+
+    Args:
+      inputs: (inputs, B).
+      gradients: the scaled output gradients (outputs, B).
+      shared: whether models share the inputs. Those take a row of ones; others would be copied.
+    """
     if shared:
-        ones = jnp.ones((1, inputs.shape[1]), inputs.dtype)
-        both = gradients @ jnp.concatenate([inputs, ones]).T
+        bias_input = jnp.ones((1, inputs.shape[1]), inputs.dtype)
+        both = gradients @ jnp.concatenate([inputs, bias_input]).T
         return {"kernel": both[:, :-1].T, "bias": both[:, -1]}
     return {"kernel": (gradients @ inputs.T).T, "bias": jnp.sum(gradients, axis=1)}
 
 
 def _nest(layers: dict[str, Any]) -> dict[str, Any]:
-    """{"/a/b": layer} -> {"a": {"b": layer}}."""
+    """Returns {"a": {"b": layer}} for {"/a/b": layer}."""
     tree: dict[str, Any] = {}
     for path, layer in layers.items():
         *parents, name = path.strip("/").split("/")

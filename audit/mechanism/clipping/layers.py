@@ -1,8 +1,9 @@
-"""Layers and their own per-example gradients: their norms and their weighted sum, from one
-backward pass. Dense layers, convolutions, normalisation by group or layer, modules that unfold.
+"""Layers and their per-example gradients: their norms and their weighted sum, from one backward pass.
 
-A linear layer multiplies each of L vectors of K numbers (a convolution's patches; a dense layer's input
-is one) with its kernel (K, O). They lie as the layer's channels do, in rows (L, K) where the channels are
+Dense layers, convolutions, normalisation by group or layer, modules that unfold.
+
+A linear layer multiplies each of L vectors of K numbers (a convolution's patches; a dense layer's single
+input) with its kernel (K, O). They lie as the layer's channels do, in rows (L, K) where the channels are
 last, in columns (K, L) where they are first: no patches are transposed. From the columns a (B, K, L) and
 the output gradients g (B, O, L), or rows likewise,
 
@@ -33,26 +34,46 @@ from jax import Array
 
 
 class Factors(NamedTuple):
-    """A sum of a kernel's gradients (K, O), each the outer product of an input and an output's gradient, as
-    its factors: inputs (..., K) and scaled gradients (..., O). A batch's blocks keep them for one product."""
+    """A sum of a kernel's gradients (K, O), each the outer product of an input and an output's gradient.
+
+    Held as its factors, so that a batch's blocks can leave them for one product.
+
+    Attributes:
+      inputs: (..., K).
+      gradients: scaled output gradients (..., O).
+    """
 
     inputs: Array
     gradients: Array
 
     def sum(self) -> Array:
-        """The sum (K, O), over all other axes."""
+        """Returns the sum (K, O), over all other axes."""
         return jnp.einsum("...k,...o->ko", self.inputs, self.gradients)
 
 
 Sums = dict[str, Array | Factors]  # a layer's parameters' names -> clipped sums, of the parameters' sizes
-_Form = tuple[Array, Callable[[Array], Array | Factors]]  # one parameter's squares and contract: see Measure
+
+
+class ParameterMeasure(NamedTuple):
+    """What is measured of the gradients of one of a layer's parameters.
+
+    Attributes:
+      squares: squared norms (B,).
+      contract: scales (B,) -> the sum of scaled gradients.
+    """
+
+    squares: Array
+    contract: Callable[[Array], Array | Factors]
 
 
 @runtime_checkable
 class Unfolds(Protocol):
-    """A Flax module whose output output_shape(x), channels first, is its kernel (..., O), reshaped to
-    (K, O), transposed, times unfold(x) (K, L), plus its bias (O,) for each of the L places; fold is the
-    gradient at x (..., C, H, W) of that product, from the gradient (..., O, L) at it."""
+    """A Flax module whose output is a matrix product of its kernel with pieces of its input.
+
+    Its output output_shape(x), channels first, is its kernel (..., O), reshaped to (K, O), transposed, times
+    unfold(x) (K, L), plus its bias (O,) for each of the L places; fold is the gradient at x (..., C, H, W) of
+    that product, from the gradient (..., O, L) at it.
+    """
 
     def unfold(self, x: Array) -> Array: ...
 
@@ -66,8 +87,14 @@ class Unfolds(Protocol):
 )
 @dataclass(frozen=True)
 class Call:
-    """One example's pass through a layer: its output, channels last or first, and what `measure` needs, a
-    linear layer's patches or a normalisation's normalised inputs: (L, K) or, channels first, (K, L)."""
+    """One example's pass through a layer.
+
+    Attributes:
+      output: channels last or first.
+      saved: what `measure` needs, a linear layer's patches or a normalisation's normalised inputs: (L, K) or,
+        channels first, (K, L).
+      channels_last: whether the layer's channels are last.
+    """
 
     output: Array
     saved: Array
@@ -75,68 +102,96 @@ class Call:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Of the output as a matrix: (L, O) or, channels first, (O, L)."""
-        length = self.saved.shape[0 if self.channels_last else 1]
-        features = self.output.size // length
-        return (length, features) if self.channels_last else (features, length)
+        """The shape of the output as a matrix: (L, O) or, channels first, (O, L)."""
+        if self.channels_last:
+            length = self.saved.shape[0]
+            return length, self.output.size // length
+        length = self.saved.shape[1]
+        return self.output.size // length, length
 
     def add(self, tap: Array) -> Array:
-        """The output plus a tap of that shape."""
+        """Returns the output plus a tap of that shape."""
         return self.output + tap.reshape(self.output.shape)
 
 
 class Measure(NamedTuple):
-    """Squared norms (B,) of a layer's gradients, and scales (B,) -> the sum of scaled gradients."""
+    """What is measured of the gradients of all of a layer's parameters.
+
+    Attributes:
+      squares: squared norms (B,).
+      contract: scales (B,) -> the sums of scaled gradients.
+    """
 
     squares: Array
     contract: Callable[[Array], Sums]
 
 
 def call(layer: Any, x: Array) -> Call | None:
-    """A layer's pass over one example x; None for a module that is no layer of this file."""
-    own: Any = layer.variables.get("params", {})
-    if not own:
+    """Passes one example x through a layer; returns None for a module that is no layer of this file."""
+    params: Any = layer.variables.get("params", {})
+    if not params:
         return None
-    if _is(layer, nn.Dense):
+
+    if _is_exactly(layer, nn.Dense):
         rows = x.reshape(-1, x.shape[-1])
-        output = rows @ own["kernel"]
-        return Call(_add_bias(output.reshape(*x.shape[:-1], -1), own), rows, True)
-    if _is(layer, nn.Conv) and _plain(layer, x):
-        rows = _patch_rows(layer, x)
-        output = rows @ own["kernel"].reshape(-1, layer.features)
-        return Call(_add_bias(output, own), rows.reshape(-1, rows.shape[-1]), True)
+        product = rows @ params["kernel"]
+        output = _add_bias(product.reshape(*x.shape[:-1], -1), params)
+        return Call(output, rows, channels_last=True)
+
+    if _is_exactly(layer, nn.Conv) and _is_plain(layer, x):
+        patches = _patch_rows(layer, x)
+        product = patches @ params["kernel"].reshape(-1, layer.features)
+        output = _add_bias(product, params)
+        return Call(output, patches.reshape(-1, patches.shape[-1]), channels_last=True)
+
     if isinstance(layer, Unfolds):
         columns = layer.unfold(x)
-        kernel = own["kernel"].reshape(columns.shape[0], -1)
+        kernel = params["kernel"].reshape(columns.shape[0], -1)
         product = _product(layer, kernel, x, columns)
         product = jax.lax.optimization_barrier(product)  # a GPU would write biases out
-        output = product + own["bias"][:, None]
-        return Call(output.reshape(layer.output_shape(x)), columns, False)
-    if (_is(layer, nn.GroupNorm) or _is(layer, nn.LayerNorm)) and _by_channel(layer):
-        normalised: Any = layer.clone(use_scale=False, use_bias=False, parent=None).apply({}, x)
-        output = normalised * own.get("scale", 1.0) + own.get("bias", 0.0)
-        return Call(output, normalised.reshape(-1, x.shape[-1]), True)
+        output = product + params["bias"][:, None]
+        return Call(output.reshape(layer.output_shape(x)), columns, channels_last=False)
+
+    is_normalisation = _is_exactly(layer, nn.GroupNorm) or _is_exactly(layer, nn.LayerNorm)
+    if is_normalisation and _is_by_channel(layer):
+        without_parameters = layer.clone(use_scale=False, use_bias=False, parent=None)
+        normalised: Any = without_parameters.apply({}, x)
+        output = normalised * params.get("scale", 1.0) + params.get("bias", 0.0)
+        return Call(output, normalised.reshape(-1, x.shape[-1]), channels_last=True)
+
     return None
 
 
 def measure(names: set[str], made: Call, gradients: Array) -> Measure:
-    """Norms and sums of the gradients of a layer's parameters ("bias", "scale", "kernel"), from what it saved
-    of each example and the gradients at its output, (B, ...) in the order of `Call`."""
+    """Measures the gradients of a layer's parameters.
+
+    Args:
+      names: of the parameters, among "bias", "scale" and "kernel".
+      made: the layer's pass over each example, (B, ...).
+      gradients: at its output, (B, ...) in the order of `Call`.
+    """
     places = 1 if made.channels_last else 2
-    parts: dict[str, _Form] = {}
+    parts: dict[str, ParameterMeasure] = {}
     if "bias" in names:
-        parts["bias"] = _vectors(jnp.sum(gradients, axis=places))
+        parts["bias"] = _measure_vectors(jnp.sum(gradients, axis=places))
     if "scale" in names:
-        parts["scale"] = _vectors(jnp.sum(gradients * made.saved, axis=places))
+        parts["scale"] = _measure_vectors(jnp.sum(gradients * made.saved, axis=places))
     if "kernel" in names:
-        parts["kernel"] = _kernel(made.saved, gradients, made.channels_last)
-    squares = sum((squares for squares, _ in parts.values()), jnp.zeros(len(gradients)))
-    return Measure(squares, lambda scales: {name: one(scales) for name, (_, one) in parts.items()})
+        parts["kernel"] = _measure_kernel(made.saved, gradients, made.channels_last)
+    squares = jnp.zeros(len(gradients))
+    for part in parts.values():
+        squares = squares + part.squares
+
+    def contract(scales: Array) -> Sums:
+        return {name: part.contract(scales) for name, part in parts.items()}
+
+    return Measure(squares, contract)
 
 
 def _product(layer: Unfolds, kernel: Array, x: Array, columns: Array) -> Array:
-    """kernel.T (O, K) @ columns (K, L), with a gradient at x alone, of which the columns are unfolded; the
-    kernel's is what book-keeping measures.
+    """Returns kernel.T (O, K) @ columns (K, L), with a gradient at x alone.
+
+    The columns are unfolded from x; the kernel's gradient is what book-keeping measures.
 
     Mapped over examples, without which it has no gradient, it is a batched product: one large product would
     have the columns of few channels copied into another order. Each of its factors' rows are whole pieces of
@@ -153,93 +208,140 @@ def _product(layer: Unfolds, kernel: Array, x: Array, columns: Array) -> Array:
         return batched(kernel, x, columns), (kernel, x)
 
     def backward(saved: tuple[Array, Array], gradient: Array) -> tuple[None, Array, None]:
-        return None, layer.fold(saved[0], gradient, saved[1]), None
+        kernel, x = saved
+        return None, layer.fold(kernel, gradient, x), None
 
     batched.defvjp(forward, backward)
     product = jax.custom_batching.custom_vmap(batched)
 
     @product.def_vmap
     def _(size: int, are_batched: Any, *factors: Array) -> tuple[Array, bool]:
-        if are_batched[0]:
-            return jax.vmap(batched, [0 if one else None for one in are_batched])(*factors), True
-        return batched(*factors), True
+        is_kernel_batched = are_batched[0]
+        if not is_kernel_batched:
+            return batched(*factors), True
+        axes = [0 if is_batched else None for is_batched in are_batched]
+        return jax.vmap(batched, axes)(*factors), True
 
-    found: Array = product(kernel, x, columns)
-    return found
+    result: Array = product(kernel, x, columns)
+    return result
 
 
-def _kernel(saved: Array, gradients: Array, rows: bool) -> _Form:
-    """(squares, contract) of the kernel, from rows or columns."""
-    length, k = saved.shape[1:] if rows else saved.shape[:0:-1]
-    o = gradients.shape[2 if rows else 1]
+def _measure_kernel(saved: Array, gradients: Array, rows: bool) -> ParameterMeasure:
+    """Measures the kernel's gradients in the cheapest form; see the table of this module.
+
+    Args:
+      saved: the layer's inputs, rows (B, L, K) or columns (B, K, L).
+      gradients: at its output, (B, L, O) or (B, O, L).
+      rows: which of the two.
+    """
+    if rows:
+        _, length, k = saved.shape
+        o = gradients.shape[2]
+    else:
+        _, k, length = saved.shape
+        o = gradients.shape[1]
 
     if length == 1:
-        inputs, outer = saved.reshape(-1, k), gradients.reshape(-1, o)
-        squares = jnp.sum(inputs**2, axis=1) * jnp.sum(outer**2, axis=1)
-        return squares, lambda scales: Factors(inputs, outer * scales[:, None])
+        return _measure_factors(saved.reshape(-1, k), gradients.reshape(-1, o))
     if k * o < length * (k + o):
-        return _formed(saved, gradients, rows)
-    squared = "blk,bmk->blm" if rows else "bkl,bkm->blm"
-    gram = jnp.einsum(squared, saved, saved) * jnp.einsum(squared, gradients, gradients)
-    product = "blk,blo->ko" if rows else "bkl,bol->ko"
-    return jnp.sum(gram, axis=(1, 2)), lambda scales: jnp.einsum(
-        product, saved, gradients * scales[:, None, None]
-    )
+        return _measure_formed(saved, gradients, rows)
+    return _measure_gram(saved, gradients, rows)
 
 
-def _formed(saved: Array, gradients: Array, rows: bool) -> _Form:
-    """(squares, contract) by each example's gradients; transposed from rows, so that less is copied."""
+def _measure_factors(inputs: Array, gradients: Array) -> ParameterMeasure:
+    """Measures gradients that are each one outer product, of inputs (B, K) and output gradients (B, O)."""
+    squares = jnp.sum(inputs**2, axis=1) * jnp.sum(gradients**2, axis=1)
+    return ParameterMeasure(squares, lambda scales: Factors(inputs, gradients * scales[:, None]))
+
+
+def _measure_formed(saved: Array, gradients: Array, rows: bool) -> ParameterMeasure:
+    """Measures by forming each example's gradient; transposed from rows, so that less is copied."""
     if not rows:
-        each = jnp.einsum("bkl,bol->bko", saved, gradients)
-        return jnp.sum(each**2, axis=(1, 2)), lambda scales: jnp.tensordot(scales, each, 1)
-    each = jnp.einsum("blo,blk->bok", gradients, saved)
-    return jnp.sum(each**2, axis=(1, 2)), lambda scales: jnp.tensordot(scales, each, 1).T
+        by_example = jnp.einsum("bkl,bol->bko", saved, gradients)
+        squares = jnp.sum(by_example**2, axis=(1, 2))
+        return ParameterMeasure(squares, lambda scales: jnp.tensordot(scales, by_example, 1))
+    by_example = jnp.einsum("blo,blk->bok", gradients, saved)
+    squares = jnp.sum(by_example**2, axis=(1, 2))
+    return ParameterMeasure(squares, lambda scales: jnp.tensordot(scales, by_example, 1).T)
 
 
-def _vectors(each: Array) -> _Form:
-    """(squares, contract) of gradients (B, n) that are small enough to keep."""
-    return jnp.sum(each**2, axis=1), lambda scales: scales @ each
+def _measure_gram(saved: Array, gradients: Array, rows: bool) -> ParameterMeasure:
+    """Measures by the Gram form, without each example's gradient."""
+    squared = "blk,bmk->blm" if rows else "bkl,bkm->blm"
+    product = "blk,blo->ko" if rows else "bkl,bol->ko"
+    gram = jnp.einsum(squared, saved, saved) * jnp.einsum(squared, gradients, gradients)
+
+    def contract(scales: Array) -> Array:
+        return jnp.einsum(product, saved, gradients * scales[:, None, None])
+
+    return ParameterMeasure(jnp.sum(gram, axis=(1, 2)), contract)
 
 
-def _add_bias(output: Array, own: Any) -> Array:
-    return output + own["bias"] if "bias" in own else output
+def _measure_vectors(by_example: Array) -> ParameterMeasure:
+    """Measures gradients (B, n) that are small enough to hold."""
+    return ParameterMeasure(jnp.sum(by_example**2, axis=1), lambda scales: scales @ by_example)
 
 
-def _is(layer: Any, kind: type[nn.Module]) -> bool:
-    """Whether a layer is of this very class, which a subclass may change, and computes in float32."""
-    own_products = getattr(layer, "dot_general", None), getattr(layer, "conv_general_dilated", None)
-    return type(layer) is kind and layer.dtype in (None, jnp.float32) and own_products == (None, None)
+def _add_bias(output: Array, params: Any) -> Array:
+    """Returns the output plus the layer's bias, where it has one."""
+    if "bias" not in params:
+        return output
+    biased: Array = output + params["bias"]
+    return biased
 
 
-def _plain(layer: nn.Conv, x: Array) -> bool:
-    """Whether a convolution is over images, neither dilated nor grouped nor masked nor circular."""
-    ones = (1, (1, 1), None)
-    padded = layer.padding in ("SAME", "VALID") or not isinstance(layer.padding, str)
-    dilated = layer.input_dilation not in ones or layer.kernel_dilation not in ones
-    return x.ndim == 3 and padded and not dilated and layer.feature_group_count == 1 and layer.mask is None
+def _is_exactly(layer: Any, kind: type[nn.Module]) -> bool:
+    """Returns whether a layer is of this very class, which a subclass may change, and computes in float32."""
+    if type(layer) is not kind or layer.dtype not in (None, jnp.float32):
+        return False
+    has_own_product = getattr(layer, "dot_general", None) is not None
+    has_own_convolution = getattr(layer, "conv_general_dilated", None) is not None
+    return not (has_own_product or has_own_convolution)
 
 
-def _by_channel(layer: Any) -> bool:
-    """Whether a normalisation has its parameters along the last axis, and statistics of this device."""
-    return getattr(layer, "feature_axes", -1) in (-1, (-1,)) and layer.axis_name is None
+def _is_plain(layer: nn.Conv, x: Array) -> bool:
+    """Returns whether a convolution is over images, neither dilated nor grouped nor masked nor circular."""
+    undilated = (1, (1, 1), None)
+    is_dilated = layer.input_dilation not in undilated or layer.kernel_dilation not in undilated
+    if is_dilated or layer.feature_group_count != 1 or layer.mask is not None:
+        return False
+    has_plain_padding = layer.padding in ("SAME", "VALID") or not isinstance(layer.padding, str)
+    return x.ndim == 3 and has_plain_padding
+
+
+def _is_by_channel(layer: Any) -> bool:
+    """Returns whether a normalisation has parameters along the last axis, and statistics of this device."""
+    is_last = getattr(layer, "feature_axes", -1) in (-1, (-1,))
+    return is_last and layer.axis_name is None
 
 
 def _patch_rows(layer: nn.Conv, x: Array) -> Array:
-    """Patches (H', W', K) of an image (H, W, C), K in the order of the kernel's axes."""
-    window, strides = _pair(layer.kernel_size), _pair(layer.strides)
+    """Returns patches (H', W', K) of an image (H, W, C), K in the order of the kernel's axes."""
+    window = _make_pair(layer.kernel_size)
+    strides = _make_pair(layer.strides)
     padding = layer.padding
     if isinstance(padding, str):
         pads = jax.lax.padtype_to_pads(x.shape[:2], window, strides, padding)
     else:
-        pads = [(p, p) if isinstance(p, int) else tuple(p) for p in _pair(padding)]
+        pads = [_make_pair(sides) for sides in _make_pair(padding)]
     x = jnp.pad(x, (*pads, (0, 0)))
-    ends = [size - w + 1 for size, w in zip(x.shape[:2], window, strict=True)]
-    (down, across), (height, width) = strides, ends
-    shifted = [x[i : i + height : down, j : j + width : across] for i, j in np.ndindex(*window)]
+
+    height = x.shape[0] - window[0] + 1
+    width = x.shape[1] - window[1] + 1
+    down, across = strides
+    shifted = []
+    for i, j in np.ndindex(*window):
+        shifted.append(x[i : i + height : down, j : j + width : across])
     return jnp.concatenate(shifted, axis=-1)
 
 
-def _pair(value: Any) -> tuple[Any, Any]:
+def _make_pair(value: Any) -> tuple[Any, Any]:
+    """Returns Flax's number, sequence of one or two, or None (for 1) as a pair."""
     if value is None:
         return 1, 1
-    return (value, value) if isinstance(value, int) else (value * 2 if len(value) == 1 else tuple(value))
+    if isinstance(value, int):
+        return value, value
+    if len(value) == 1:
+        return value[0], value[0]
+    first, second = value
+    return first, second

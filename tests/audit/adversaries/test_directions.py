@@ -31,7 +31,7 @@ def path():
 
 
 def _directions(state):
-    return np.array([base.unit_direction(key, jnp.zeros(P)) for key in state.keys], np.float64)
+    return np.array([base.draw_unit_direction(key, jnp.zeros(P)) for key in state.keys], np.float64)
 
 
 def _cosines(units, vectors):
@@ -69,7 +69,7 @@ def test_both_insert_the_same_directions_of_the_clipping_norm_in_their_own_steps
         state = adversary.init(jax.random.key(1), jnp.zeros(P), jnp.float32(2))
         canaries = base.Canaries(functools.partial(directions._craft_unclipped, state), jnp.ones(CANARIES))
         mask = jnp.zeros(CANARIES).at[jnp.array([1, 4])].set(1)
-        found = base.inserted(canaries, 0, jnp.zeros(P), jnp.float32(0.7), mask, None)
+        found = base.sum_canaries(canaries, 0, jnp.zeros(P), jnp.float32(0.7), mask, None)
         np.testing.assert_allclose(found, 0.7 * _directions(state)[[1, 4]].sum(axis=0), rtol=0, atol=1e-6)
 
 

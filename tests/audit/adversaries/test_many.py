@@ -78,7 +78,7 @@ def state(named, theta):
 def _inserted(adversary, state, theta, presence, norm=NORM, mask=1.0):
     canaries = base.Canaries(functools.partial(adversary.craft, state), jnp.asarray(presence, jnp.float32))
     norm_, mask_ = jnp.float32(norm), jnp.float32(mask)
-    return np.asarray(base.inserted(canaries, jnp.int32(0), theta, norm_, mask_, CLIPPED_SUM))
+    return np.asarray(base.sum_canaries(canaries, jnp.int32(0), theta, norm_, mask_, CLIPPED_SUM))
 
 
 @pytest.mark.slow

@@ -36,13 +36,13 @@ def _table(empty_game, adversary, steps=STEPS, parameters=P, **changes):
 
 def _run_state(adversary, seed, run, parameters=P):
     state = adversary.init(game.root(seed, "canary"), jnp.zeros(parameters), jnp.float32(3.0))
-    return adversary.of_run(state, (jax.random.fold_in(game.root(seed, "own"), run),))
+    return adversary.draw_for_run(state, (jax.random.fold_in(game.root(seed, "own"), run),))
 
 
 def _units(adversary, run, seed=0, parameters=P):
     """A run's directions (K, p) as they are inserted, in float64."""
     keys = _run_state(adversary, seed, run, parameters).keys
-    return np.array([base.unit_direction(key, jnp.zeros(parameters)) for key in keys], np.float64)
+    return np.array([base.draw_unit_direction(key, jnp.zeros(parameters)) for key in keys], np.float64)
 
 
 def _left_out(units, u):

@@ -63,7 +63,7 @@ def theta():
 
 def _directions():
     keys = jax.random.split(jax.random.key(5), CANARIES)
-    return keys, np.array([base.unit_direction(key, jnp.zeros(SIZE)) for key in keys], np.float64)
+    return keys, np.array([base.draw_unit_direction(key, jnp.zeros(SIZE)) for key in keys], np.float64)
 
 
 def _softmax_gradient(weights, features, labels):
@@ -78,7 +78,7 @@ def _slow_update(choices, rate, theta, data, client, key):
     """A client's update by Python loops, in the order that the mechanism shuffles its examples to."""
     features, labels = np.asarray(data[0], np.float64), np.asarray(data[1])
     count, weights = COUNTS[client], unravel(theta.copy())
-    orders = np.asarray(fedavg._orders(choices, jax.random.fold_in(key, client), jnp.int32(count)))
+    orders = np.asarray(fedavg._draw_orders(choices, jax.random.fold_in(key, client), jnp.int32(count)))
     for order in orders[:, :count]:
         assert sorted(order) == list(range(count))
         for first in range(0, count, choices.batch_size):

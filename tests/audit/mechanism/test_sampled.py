@@ -23,7 +23,7 @@ RUN_KEYS = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(5, impl="three
 
 def _joins(presence, steps):
     """(runs, steps, K)"""
-    by_step = jax.vmap(base.joins, (None, None, 0))
+    by_step = jax.vmap(base.draw_joining, (None, None, 0))
     return np.asarray(jax.vmap(by_step, (None, 0, None))(jnp.float32(presence), RUN_KEYS, jnp.arange(steps)))
 
 
@@ -41,9 +41,10 @@ def test_joins_are_independent_coins_of_each_run_step_and_canary():
     assert np.abs(np.corrcoef(flat.T) - np.eye(3)).max() < 5 / np.sqrt(len(flat))
     assert np.abs(np.corrcoef(sampled[..., 0].T) - np.eye(40)).max() < 6 / np.sqrt(300)
     key = RUN_KEYS[0]
-    assert not np.array_equal(base.joins(jnp.full(64, 0.5), key, 3), base.joins(jnp.full(64, 0.5), key, 4))
+    joining = base.draw_joining(jnp.full(64, 0.5), key, 3)
+    assert not np.array_equal(joining, base.draw_joining(jnp.full(64, 0.5), key, 4))
     noise = np.asarray(jax.random.bernoulli(jax.random.fold_in(key, 3), 0.5, (64,)))
-    assert not np.array_equal(base.joins(jnp.full(64, 0.5), key, 3), noise)
+    assert not np.array_equal(joining, noise)
 
 
 def _end(choices, craft, data, theta, *, sampled, constant, presence):
@@ -80,7 +81,7 @@ def test_what_joins_is_what_moves_the_model(silent_choices, model, data, kind, c
     trained = dpsgd.DPSGD(_canaries_alone(model.loss)) if kind == "examples" else silent_choices
     end = functools.partial(_end, trained, lambda step, theta: KINDS[kind], data, theta, constant=constant)
     steps = [1, 3, 5]
-    counts = sum(np.asarray(base.joins(presence, RUN_KEYS[7], step)) for step in steps)
+    counts = sum(np.asarray(base.draw_joining(presence, RUN_KEYS[7], step)) for step in steps)
     each = [np.asarray(end(sampled=False, presence=row)) / len(steps) for row in jnp.eye(3)]
     np.testing.assert_allclose(end(sampled=True, presence=presence), counts @ np.array(each), atol=1e-6)
 
