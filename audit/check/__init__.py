@@ -1,1 +1,1 @@
-"""Is this DP-SGD right? One step, its batches and its accounting, each checked by itself."""
+"""Checks of DP-SGD: one step, its batches and its accounting, each by itself."""

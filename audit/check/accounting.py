@@ -1,21 +1,22 @@
 """Is a claimed epsilon what accounting gives for these steps, and if not, what mistake would give it?"""
 
-import contextlib
 from typing import Any
 
 import numpy as np
 from scipy import special
 
 from audit.check import findings
-from audit.check.report import CheckOutcome, CheckReport, concluded
+from audit.check.report import CheckOutcome, CheckReport, make_report
 from audit.errors import InputError, require
 from audit.statistics import accounting, conversions
 from audit.statistics.accounting import Composition
 from audit.values import number, shown
 
-POISSON, SHUFFLED = "poisson", "shuffled"
-_CLOSE, _LOOSE = 2e-3, 1.02  # relative: what another accountant may differ by, and what is looser than needed
-_BUCKETS = 400  # of the largest number of an epoch
+POISSON = "poisson"
+SHUFFLED = "shuffled"
+_CLOSE = 2e-3  # relative: by how much another accountant may differ
+_LOOSE = 1.02  # times the accounted epsilon: a claim above it is looser than needed
+_BUCKETS = 400  # of the largest sum of an epoch
 
 
 def check_accounting(
@@ -28,16 +29,24 @@ def check_accounting(
     batches: str = POISSON,
     examples: int | None = None,
 ) -> CheckReport:
-    """Whether DP-SGD of these steps is (epsilon, delta)-private, by dp-accounting (add or remove one).
+    """Checks whether DP-SGD of these steps is (epsilon, delta)-private, by dp-accounting.
+
+    Neighbouring data sets differ by an example that is added or removed.
 
     Args:
       epsilon, delta: what is claimed.
-      noise_multiplier, steps, sampling_rate: sigma; all steps; with which each takes an example.
+      noise_multiplier: sigma.
+      steps: all steps of training.
+      sampling_rate: the probability with which each step takes each example.
       batches: "poisson", or "shuffled" once an epoch of 1 / sampling_rate steps, for which only a lower bound
         on epsilon is known.
       examples: how many there are, to judge delta.
 
-    Raises InputError for numbers out of range.
+    Returns:
+      The report: a table of checks, and the bugs by name.
+
+    Raises:
+      InputError: a number is out of range.
 
     >>> training = dict(noise_multiplier=1.1, steps=1000, sampling_rate=0.01)
     >>> audit.check_accounting(1.8, 1e-5, **training).passed
@@ -47,95 +56,142 @@ def check_accounting(
     >>> audit.check_accounting(1.8, 1e-5, batches="shuffled", **training).findings[0].name
     'shuffled batches leak more than is claimed'
     """
-    claimed, level = number("epsilon", epsilon, float), number("delta", delta, float)
-    require(0 <= claimed < np.inf, f"`epsilon={claimed:g}`: give a finite number, at least 0")
-    conversions.require_delta(level)
-    count, most = number("steps", steps, int), accounting.MOST_SAMPLED
-    require(1 <= count <= most, f"`steps={count}`: give 1 to {most:,}")
-    rate, sigma = number("sampling_rate", sampling_rate, float), noise_of(noise_multiplier)
-    require(0 < rate <= 1, f"`sampling_rate={rate:g}`: give more than 0, at most 1")
-    known = isinstance(batches, str) and batches in (POISSON, SHUFFLED)
-    require(known, f"`batches={shown(batches)}`: give poisson or shuffled")
-    size = None if examples is None else number("examples", examples, int)
-    judged = _of_shuffled if batches == SHUFFLED else _of_poisson
-    seen = {"epsilon": judged(claimed, level, Composition(sigma, count, rate))}
-    if size is not None:
-        idle = [findings.IDLE_DELTA.of(delta=level, size=size, least=0.1 / size)] if level * size > 1 else []
-        seen["delta"] = CheckOutcome(f"delta {level:g}", findings=idle)
-    return concluded("accounting", seen, ("epsilon",))
+    epsilon = number("epsilon", epsilon, float)
+    delta = number("delta", delta, float)
+    require(0 <= epsilon < np.inf, f"`epsilon={epsilon:g}`: give a finite number, at least 0")
+    conversions.require_delta(delta)
+    steps = number("steps", steps, int)
+    most_steps = accounting.MOST_SAMPLED
+    require(1 <= steps <= most_steps, f"`steps={steps}`: give 1 to {most_steps:,}")
+    sampling_rate = number("sampling_rate", sampling_rate, float)
+    noise_multiplier = read_noise_multiplier(noise_multiplier)
+    require(0 < sampling_rate <= 1, f"`sampling_rate={sampling_rate:g}`: give more than 0, at most 1")
+    is_kind = isinstance(batches, str) and batches in (POISSON, SHUFFLED)
+    require(is_kind, f"`batches={shown(batches)}`: give poisson or shuffled")
+    if examples is not None:
+        examples = number("examples", examples, int)
+
+    composition = Composition(noise_multiplier, steps, sampling_rate)
+    check_epsilon = _check_shuffled if batches == SHUFFLED else _check_poisson
+    outcomes = {"epsilon": check_epsilon(epsilon, delta, composition)}
+    if examples is not None:
+        outcomes["delta"] = _check_delta(delta, examples)
+    return make_report("accounting", outcomes, needed=("epsilon",))
 
 
-def noise_of(noise_multiplier: Any) -> float:
-    """sigma; raises InputError for what is none, or out of range."""
+def read_noise_multiplier(noise_multiplier: Any) -> float:
+    """Returns sigma; raises InputError for what is no number, or out of range."""
     sigma = number("noise_multiplier", noise_multiplier, float)
     require(0.05 <= sigma <= 1e4, f"`noise_multiplier={sigma:g}`: give 0.05 to 10,000")
     return sigma
 
 
-def _of_poisson(claimed: float, delta: float, composition: Composition) -> CheckOutcome:
-    epsilon, found = accounting.participant_upper_bound(composition, delta), []
+def count_batches(sampling_rate: float) -> int:
+    """Returns how many batches an epoch has."""
+    return max(round(1 / sampling_rate), 1)
+
+
+def _check_poisson(claimed: float, delta: float, composition: Composition) -> CheckOutcome:
+    """Checks a claimed epsilon of Poisson batches against the accountant's."""
+    epsilon = accounting.participant_upper_bound(composition, delta)
+    bugs = []
     if claimed < epsilon * (1 - _CLOSE):
-        why = _mistake(claimed, delta, composition)
-        found = [findings.TOO_LOW.of(claimed=claimed, epsilon=epsilon, delta=delta, why=why)]
-    loose = f", which {claimed:.4g} is well above" if claimed > _LOOSE * epsilon else ""
-    said = f"dp-accounting (PLD) gives {epsilon:.4g} at delta {delta:g}{loose}"
-    return CheckOutcome(said, findings=found, figures={"claimed": claimed, "accounted": epsilon})
+        why = _explain_claim(claimed, delta, composition)
+        bugs.append(findings.CLAIM_TOO_LOW.fill(claimed=claimed, epsilon=epsilon, delta=delta, why=why))
+    text = f"dp-accounting (PLD) gives {epsilon:.4g} at delta {delta:g}"
+    if claimed > _LOOSE * epsilon:
+        text += f", which {claimed:.4g} is well above"
+    return CheckOutcome(text, findings=bugs, figures={"claimed": claimed, "accounted": epsilon})
 
 
-def _of_shuffled(claimed: float, delta: float, composition: Composition) -> CheckOutcome:
-    sigma, steps, rate = composition
-    per = max(round(1 / rate), 1)
-    require(steps >= per, f"`steps={steps}`: shuffled batches take at least an epoch, {per} steps")
-    least = shuffled_epsilon(sigma, per, steps // per, delta)
-    found = [findings.SHUFFLED_LEAK.of(claimed=claimed, least=least)] if claimed < least else []
-    said = f"shuffled batches leak at least {least:.4g}; how much at most is not known"
-    return CheckOutcome(said, False, found, {}, {"claimed": claimed, "at least": least})
+def _check_shuffled(claimed: float, delta: float, composition: Composition) -> CheckOutcome:
+    """Checks a claimed epsilon of shuffled batches against what they leak at least."""
+    sigma, steps, sampling_rate = composition
+    batches = count_batches(sampling_rate)
+    require(steps >= batches, f"`steps={steps}`: shuffled batches take at least an epoch, {batches} steps")
+    least = compute_shuffled_epsilon(sigma, batches, steps // batches, delta)
+    bugs = []
+    if claimed < least:
+        bugs.append(findings.SHUFFLED_LEAK.fill(claimed=claimed, least=least))
+    text = f"shuffled batches leak at least {least:.4g}; how much at most is not known"
+    figures = {"claimed": claimed, "at least": least}
+    return CheckOutcome(text, tried=False, findings=bugs, figures=figures)
 
 
-def _mistake(claimed: float, delta: float, composition: Composition) -> str:
-    """The mistakes that would give the claim."""
-    sigma, steps, rate = composition
-    per = max(round(1 / rate), 1)
-    causes = {
-        "epochs are counted as steps": Composition(sigma, max(round(steps / per), 1), rate),
-        "only one step is counted": Composition(sigma, 1, rate),
-        "only one epoch is counted": Composition(sigma, min(per, steps), rate),
-        "half the steps are counted": Composition(sigma, max(steps // 2, 1), rate),
-        "sigma is counted with C = 2": Composition(2 * sigma, steps, rate),
-        "sigma is squared": Composition(sigma**2, steps, rate),
-        "the sampling rate is squared": Composition(sigma, steps, rate**2),
-        "half the sampling rate is used": Composition(sigma, steps, rate / 2),
+def _check_delta(delta: float, examples: int) -> CheckOutcome:
+    """Checks that delta is too small to release an example whole."""
+    bugs = []
+    if delta * examples > 1:
+        finding = findings.DELTA_TOO_LARGE.fill(delta=delta, examples=examples, least=0.1 / examples)
+        bugs.append(finding)
+    return CheckOutcome(f"delta {delta:g}", findings=bugs)
+
+
+def _explain_claim(claimed: float, delta: float, composition: Composition) -> str:
+    """Returns a sentence on the mistakes that would give the claim; empty where there is none."""
+    sigma, steps, sampling_rate = composition
+    batches = count_batches(sampling_rate)
+    epochs = max(round(steps / batches), 1)
+    mistakes = {
+        "epochs are counted as steps": Composition(sigma, epochs, sampling_rate),
+        "only one step is counted": Composition(sigma, 1, sampling_rate),
+        "only one epoch is counted": Composition(sigma, min(batches, steps), sampling_rate),
+        "half the steps are counted": Composition(sigma, max(steps // 2, 1), sampling_rate),
+        "sigma is counted with C = 2": Composition(2 * sigma, steps, sampling_rate),
+        "sigma is squared": Composition(sigma**2, steps, sampling_rate),
+        "the sampling rate is squared": Composition(sigma, steps, sampling_rate**2),
+        "half the sampling rate is used": Composition(sigma, steps, sampling_rate / 2),
     }
-    fits = []
-    for said, other in causes.items():
-        with contextlib.suppress(InputError):
-            epsilon = accounting.participant_upper_bound(other, delta)
-            if other != composition and abs(claimed / max(epsilon, 1e-12) - 1) < 0.02:
-                fits.append(said)
-    return f"It fits if {' or if '.join(fits[:2])}." if fits else ""
+    fitting = []
+    for mistake, mistaken in mistakes.items():
+        try:
+            epsilon = accounting.participant_upper_bound(mistaken, delta)
+        except InputError:  # out of the accountant's range
+            continue
+        if mistaken != composition and abs(claimed / max(epsilon, 1e-12) - 1) < 0.02:
+            fitting.append(mistake)
+    return f"It fits if {' or if '.join(fitting[:2])}." if fitting else ""
 
 
-def shuffled_epsilon(noise_multiplier: float, batches: int, epochs: int, delta: float) -> float:
-    """A lower bound on epsilon at delta where the examples are shuffled once an epoch and cut into `batches`.
+def compute_shuffled_epsilon(noise_multiplier: float, batches: int, epochs: int, delta: float) -> float:
+    """Returns a lower bound on epsilon where the examples are shuffled once an epoch and cut into batches.
 
     Chua et al. (2024, "How private are DP-SGD implementations?", Section 4): all others' gradients are -C and
-    the example's is C, so that the batch with it is 2 C, or 1 C where it is zeroed out, above the rest; the
-    adversary looks at the largest sum. Epochs compose, since each is shuffled afresh (Chua et al., 2024,
-    arXiv 2411.04205); the largest sum is sorted into buckets and an optimistic grid keeps it a lower bound.
+    the example's is C, so that the sum of its batch lies 2 C above the rest, or 1 C where it is zeroed out;
+    the adversary looks at the largest sum. Epochs compose, since each is shuffled afresh (Chua et al., 2024,
+    arXiv 2411.04205). The largest sum is sorted into buckets, and an optimistic grid keeps it a lower bound.
+
+    Args:
+      noise_multiplier: sigma.
+      batches: of an epoch.
+      epochs: of training.
+      delta: at which epsilon is bounded.
     """
-    from dp_accounting.pld import privacy_loss_distribution as pld
+    from dp_accounting.pld import privacy_loss_distribution
 
     sigma = noise_multiplier
-    ends = np.linspace(-2 * sigma, 2 + sigma * (6 + np.sqrt(2 * np.log(batches))), _BUCKETS)
+    highest = 2 + sigma * (6 + np.sqrt(2 * np.log(batches)))
+    edges = np.linspace(-2 * sigma, highest, _BUCKETS)
 
-    def masses(shift: float) -> dict[int, float]:
-        below = special.log_ndtr((ends - shift) / sigma) + (batches - 1) * special.log_ndtr(ends / sigma)
-        cdf = np.concatenate([[0.0], np.exp(below), [1.0]])
-        return {i: float(np.log(m)) for i, m in enumerate(np.diff(cdf)) if m > 0}
+    def compute_log_masses(shift: float) -> dict[int, float]:
+        """Returns the log probability of each bucket that is not empty, where one sum is shifted."""
+        log_cdf = special.log_ndtr((edges - shift) / sigma)
+        log_cdf += (batches - 1) * special.log_ndtr(edges / sigma)
+        cdf = np.concatenate([[0.0], np.exp(log_cdf), [1.0]])
+        log_masses = {}
+        for bucket, mass in enumerate(np.diff(cdf)):
+            if mass > 0:
+                log_masses[bucket] = float(np.log(mass))
+        return log_masses
 
-    inside, outside = masses(2.0), masses(1.0)
-    common = inside.keys() & outside.keys()
-    kept = [{i: world[i] for i in sorted(common)} for world in (outside, inside)]
-    law = pld.from_two_probability_mass_functions(*kept, pessimistic_estimate=False)
+    inside = compute_log_masses(2.0)
+    outside = compute_log_masses(1.0)
+    common = sorted(inside.keys() & outside.keys())
+    privacy_loss = privacy_loss_distribution.from_two_probability_mass_functions(
+        {bucket: outside[bucket] for bucket in common},
+        {bucket: inside[bucket] for bucket in common},
+        pessimistic_estimate=False,
+    )
     with np.errstate(over="ignore"):
-        return float(max(0.0, law.self_compose(epochs).get_epsilon_for_delta(delta)))
+        epsilon = privacy_loss.self_compose(epochs).get_epsilon_for_delta(delta)
+    return float(max(0.0, epsilon))

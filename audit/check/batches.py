@@ -1,32 +1,86 @@
 """Are batches what the accountant assumes? Their sizes, how often examples come, and who comes together."""
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
 from audit.check import findings
-from audit.check.accounting import POISSON, SHUFFLED, noise_of, shuffled_epsilon
+from audit.check.accounting import (
+    POISSON,
+    SHUFFLED,
+    compute_shuffled_epsilon,
+    count_batches,
+    read_noise_multiplier,
+)
 from audit.check.findings import CheckFinding
-from audit.check.noise import fits, two_sided
-from audit.check.report import CheckOutcome, CheckReport, concluded, one_line, refused
+from audit.check.noise import compute_fit_p_value, compute_two_sided_p_value
+from audit.check.report import CheckOutcome, CheckReport, describe_error, find_rejected_tests, make_report
 from audit.errors import InputError, require
 from audit.statistics import accounting
 from audit.values import number, shown
 
 FIXED = "fixed"
 _TITLES = {POISSON: "Poisson", FIXED: "fixed-size", SHUFFLED: "shuffled"}
-_PASSES, _LEAST_BATCHES, _MOST_BATCHES, _MOST_EXAMPLES = 8, 320, 400, 1500
-_ODD = {  # by row, what batches that fail its test have
+_LEAST_PASSES = 8
+_LEAST_BATCHES = 320
+_MOST_BATCHES = 400
+_MOST_EXAMPLES = 1500  # whose batches are looked at
+_ODDITIES = {  # by row, what batches have that fail its test
     "batch size": findings.ANOTHER_RATE.name,
     "spread of sizes": "sizes that vary otherwise",
     "empty batches": "no empty batch, or too many",
     "every example": "examples that come unequally often",
     "order": "neighbours come together",
 }
-Pass = tuple[NDArray[np.int64], NDArray[np.bool_]]  # (batches,) sizes, (batches, some examples) membership
+
+
+class BatchPass(NamedTuple):
+    """The batches of one pass over the data set.
+
+    Attributes:
+      sizes: (batches,) how many examples each holds.
+      members: (batches, some examples) whether it holds each of those that are looked at.
+    """
+
+    sizes: NDArray[np.int64]
+    members: NDArray[np.bool_]
+
+
+class BatchSample(NamedTuple):
+    """The batches that were drawn, and what they should be.
+
+    Attributes:
+      passes: the batches; batches that come one by one are a single pass.
+      repeating: how many batches hold an example twice.
+      examples: of the data set.
+      sampling_rate: with which the accountant lets each batch take each example.
+      assumed: "poisson", "fixed" or "shuffled".
+    """
+
+    passes: list[BatchPass]
+    repeating: int
+    examples: int
+    sampling_rate: float
+    assumed: str
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """The sizes of all batches, (batches,)."""
+        return np.concatenate([batch_pass.sizes for batch_pass in self.passes])
+
+    @property
+    def members(self) -> NDArray[np.bool_]:
+        """The members of all batches, (batches, some examples)."""
+        return np.concatenate([batch_pass.members for batch_pass in self.passes])
+
+    @property
+    def expected_size(self) -> float:
+        """The size of a batch on average."""
+        return self.examples * self.sampling_rate
 
 
 def check_batches(
@@ -39,18 +93,23 @@ def check_batches(
     epochs: int = 1,
     delta: float = 1e-5,
 ) -> CheckReport:
-    """Whether a loader's batches are those that the accountant assumes.
+    """Checks whether a loader's batches are those that the accountant assumes.
 
     Args:
       draw: seed -> the batches of one pass over the loader, each the indices, from 0, of its examples;
         or one batch. Passes are drawn with seeds 0, 1, ...: ignore the seed where yours follow each other.
       examples: how many the data set has.
       sampling_rate: with which the accountant lets each batch take each example.
-      assumed: "poisson", "fixed" (so many of all, without replacement) or "shuffled" (a permutation a pass).
+      assumed: "poisson", "fixed" (as many of all each time, without replacement) or "shuffled" (a permutation
+        a pass).
       noise_multiplier, epochs, delta: with these, what shuffled batches leak at least beside what Poisson
         accounting claims.
 
-    Raises InputError for what draws no batches, and for bad numbers.
+    Returns:
+      The report: a table of checks, and the bugs by name.
+
+    Raises:
+      InputError: `draw` draws no batches, or a number is out of range.
 
     >>> import numpy as np
     >>> def poisson(seed):
@@ -64,143 +123,279 @@ def check_batches(
     'FAILED: shuffled batches, not Poisson'
     """
     require(callable(draw), f"`draw={shown(draw)}` is no function: give seed -> batches of indices")
-    size, rate = number("examples", examples, int), number("sampling_rate", sampling_rate, float)
-    require(2 <= size <= 10**9, f"`examples={size}`: give 2 to 1,000,000,000")
-    require(0 < rate < 1, f"`sampling_rate={rate:g}`: give a number between 0 and 1")
-    known = isinstance(assumed, str) and assumed in _TITLES
-    require(known, f"`assumed={shown(assumed)}`: give poisson, fixed or shuffled")
-    leak = {} if noise_multiplier is None else {"leak": _leak(noise_multiplier, rate, epochs, delta)}
-    return _checked(*_passes(draw, size), size, rate, assumed, leak)
+    examples = number("examples", examples, int)
+    sampling_rate = number("sampling_rate", sampling_rate, float)
+    require(2 <= examples <= 10**9, f"`examples={examples}`: give 2 to 1,000,000,000")
+    require(0 < sampling_rate < 1, f"`sampling_rate={sampling_rate:g}`: give a number between 0 and 1")
+    is_kind = isinstance(assumed, str) and assumed in _TITLES
+    require(is_kind, f"`assumed={shown(assumed)}`: give poisson, fixed or shuffled")
+
+    leak_outcomes = {}
+    if noise_multiplier is not None:
+        leak_outcomes["leak"] = _compare_leaks(noise_multiplier, sampling_rate, epochs, delta)
+    passes, repeating = _draw_passes(draw, examples)
+    sample = BatchSample(passes, repeating, examples, sampling_rate, assumed)
+    return _check_sample(sample, leak_outcomes)
 
 
-def _checked(
-    passes: list[Pass], doubled: int, size: int, rate: float, assumed: str, leak: dict[str, CheckOutcome]
-) -> CheckReport:
-    sizes, tests = np.concatenate([one for one, _ in passes]), _tests(passes, size, rate)
-    kind = _kind(passes, rate) or (POISSON if not refused(tests) else "")
-    if assumed != POISSON:
-        usual = round(size * rate)
-        fits = np.all((sizes == usual) | (sizes == (usual if assumed == FIXED else size % max(usual, 1))))
-        near = fits or abs(sizes.mean() - usual) < 0.01 * usual
-        tests |= {"batch size": float(near), "spread of sizes": float(fits), "empty batches": 1.0}
-        tests |= {"every example": float(kind == SHUFFLED)} if assumed == SHUFFLED else {}
-    certain = [findings.DOUBLED.of(count=doubled)] if doubled else []
-    again = kind == SHUFFLED and len(passes) > 1 and _again(passes[0][1], passes[1][1])
-    certain += [findings.SAME_BATCHES] if again else []
-    said = f"{len(sizes)} batches in {len(passes)} passes; none holds an example twice"
-    seen = {"indices": CheckOutcome(said, True, certain, {}, {"kind": kind, "batches": len(sizes)})}
-    text = dict.fromkeys(_ODD, "as expected") | {"spread of sizes": f"deviation {sizes.std():.3g}"}
-    text["batch size"] = f"{sizes.mean():.4g} examples on average, {size * rate:.4g} expected"
-    seen |= {row: CheckOutcome(text[row], p_values={assumed: p}) for row, p in tests.items()}
+def _check_sample(sample: BatchSample, leak_outcomes: dict[str, CheckOutcome]) -> CheckReport:
+    """Runs every check of batches; `leak_outcomes` become the last rows."""
+    sizes = sample.sizes
+    p_values = _test_poisson(sample)
+    kind = _recognise_kind(sample)
+    if not kind and not find_rejected_tests(p_values):
+        kind = POISSON
+    if sample.assumed != POISSON:
+        p_values |= _judge_sizes(sample)
+    if sample.assumed == SHUFFLED:
+        p_values["every example"] = float(kind == SHUFFLED)
 
-    def named(certain: list[CheckFinding], rejected: dict[str, list[str]]) -> list[CheckFinding]:
-        odd, found = [row for row in _ODD if rejected[row]], list(certain)
-        if "batch size" in odd and abs(sizes.mean() / (size * rate) - 1) > 0.005:
-            found.append(findings.ANOTHER_RATE.of(mean=sizes.mean(), expected=size * rate))
-        if odd and kind and kind != assumed:
-            unseen = min(int(np.sum(~np.any(joined, axis=0))) for _, joined in passes)
-            dropped = kind == SHUFFLED and np.ptp(sizes) == 0 and len(passes) > 1 and unseen > 0
-            last = "The last, smaller batch of a pass is dropped (drop_last)." if dropped else ""
-            mend = "sample Poisson batches, a coin for every example, or " if assumed == POISSON else ""
-            what = {"kind": _TITLES[kind], "assumed": _TITLES[assumed], "dropped": last, "mend": mend}
-            found.append(findings.ANOTHER_KIND.of(**what))
-        others = [] if found and kind else odd
-        what = {"assumed": _TITLES[assumed]}
-        return found + [findings.ODD_BATCHES.of(check=row, name=_ODD[row], **what) for row in others]
+    texts = dict.fromkeys(_ODDITIES, "as expected")
+    texts["batch size"] = f"{sizes.mean():.4g} examples on average, {sample.expected_size:.4g} expected"
+    texts["spread of sizes"] = f"deviation {sizes.std():.3g}"
+    outcomes = {"indices": _check_indices(sample, kind)}
+    for row, p_value in p_values.items():
+        outcomes[row] = CheckOutcome(texts[row], p_values={sample.assumed: p_value})
 
     needed = ("indices", "batch size", "spread of sizes", "every example")
-    return concluded("batches", seen | leak, needed, named, sizes=sizes, expected=size * rate)
+    name_findings = partial(_name_findings, sample, kind)
+    pictures = {"sizes": sizes, "expected": sample.expected_size}
+    return make_report("batches", outcomes | leak_outcomes, needed, name_findings, **pictures)
 
 
-def _passes(draw: Callable[[int], Any], size: int) -> tuple[list[Pass], int]:
-    """Passes of batches, and how many batches hold an example twice; looked at are some neighbours."""
-    first = 2 * np.unique(np.linspace(0, size // 2 - 1, min(size, _MOST_EXAMPLES) // 2).astype(int))
-    looked, doubled, total = np.column_stack([first, first + 1]).ravel(), 0, 0
-    passes: list[Pass] = []
-    while (len(passes) < _PASSES or total < _LEAST_BATCHES) and (total < _MOST_BATCHES or len(passes) < 2):
-        try:
-            batches = _batches(draw(len(passes)))
-        except InputError:
-            raise
-        except Exception as error:  # of the caller's code
-            raise InputError(f"`draw` failed with seed {len(passes)}: {one_line(error)}") from error
-        require(batches, f"`draw` gave no batch with seed {len(passes)}: return batches of indices")
-        known = np.concatenate(batches)
-        inside = not known.size or (known.min() >= 0 and known.max() < size)
-        require(inside, f"`draw` gave indices outside the data set: give 0 to {size - 1}")
-        doubled += sum(len(np.unique(batch)) < len(batch) for batch in batches)
-        sizes, joined = [len(batch) for batch in batches], [np.isin(looked, batch) for batch in batches]
-        passes.append((np.array(sizes), np.array(joined)))
+def _check_indices(sample: BatchSample, kind: str) -> CheckOutcome:
+    """Checks that no batch holds an example twice, and that passes are not cut into the same batches."""
+    passes = sample.passes
+    bugs = []
+    if sample.repeating:
+        bugs.append(findings.EXAMPLE_TWICE.fill(count=sample.repeating))
+    if kind == SHUFFLED and len(passes) > 1 and _are_same_batches(passes[0].members, passes[1].members):
+        bugs.append(findings.SAME_BATCHES)
+    batches = len(sample.sizes)
+    text = f"{batches} batches in {len(passes)} passes; none holds an example twice"
+    return CheckOutcome(text, findings=bugs, figures={"kind": kind, "batches": batches})
+
+
+def _name_findings(
+    sample: BatchSample, kind: str, certain: list[CheckFinding], rejected: dict[str, list[str]]
+) -> list[CheckFinding]:
+    """Returns the findings that are certain and those that explain rejected tests.
+
+    Args:
+      sample: the batches.
+      kind: that they are recognised as, or nothing.
+      certain: findings without a test.
+      rejected: what the rejected tests of each row are of.
+    """
+    result = list(certain)
+    odd_rows = [row for row in _ODDITIES if rejected[row]]
+    mean_size = sample.sizes.mean()
+    if "batch size" in odd_rows and abs(mean_size / sample.expected_size - 1) > 0.005:
+        result.append(findings.ANOTHER_RATE.fill(mean=mean_size, expected=sample.expected_size))
+    if odd_rows and kind and kind != sample.assumed:
+        result.append(_name_other_kind(sample, kind))
+    if result and kind:
+        return result
+
+    for row in odd_rows:
+        finding = findings.ODD_BATCHES.fill(
+            check=row, name=_ODDITIES[row], assumed=_TITLES[sample.assumed]
+        )
+        result.append(finding)
+    return result
+
+
+def _name_other_kind(sample: BatchSample, kind: str) -> CheckFinding:
+    """Returns the finding of batches that are of another kind than assumed."""
+    dropped = ""
+    if kind == SHUFFLED and _drops_last_batch(sample):
+        dropped = "The last, smaller batch of a pass is dropped (drop_last)."
+    remedy = ""
+    if sample.assumed == POISSON:
+        remedy = "sample Poisson batches, a coin for every example, or "
+    return findings.ANOTHER_KIND.fill(
+        kind=_TITLES[kind], assumed=_TITLES[sample.assumed], dropped=dropped, remedy=remedy
+    )
+
+
+def _drops_last_batch(sample: BatchSample) -> bool:
+    """Returns whether passes of equal batches each leave out some example."""
+    if len(sample.passes) < 2 or np.ptp(sample.sizes) > 0:
+        return False
+    return not any(np.all(np.any(members, axis=0)) for _, members in sample.passes)
+
+
+def _draw_passes(draw: Callable[[int], Any], examples: int) -> tuple[list[BatchPass], int]:
+    """Draws passes of batches.
+
+    Args:
+      draw: the caller's function.
+      examples: of the data set, of which some pairs of neighbours are looked at.
+
+    Returns:
+      The passes, and how many batches hold an example twice.
+    """
+    pairs = min(examples, _MOST_EXAMPLES) // 2
+    first = 2 * np.unique(np.linspace(0, examples // 2 - 1, pairs).astype(int))
+    observed = np.column_stack([first, first + 1]).ravel()
+    passes: list[BatchPass] = []
+    repeating = 0
+    total = 0
+    while _needs_more(len(passes), total):
+        batches = _draw_batches(draw, len(passes), examples)
+        repeating += sum(len(np.unique(batch)) < len(batch) for batch in batches)
+        sizes = np.array([len(batch) for batch in batches])
+        members = np.array([np.isin(observed, batch) for batch in batches])
+        passes.append(BatchPass(sizes, members))
         total += len(batches)
-    if all(len(sizes) == 1 for sizes, _ in passes):  # batch by batch: whoever follows each other is a pass
-        passes = [(np.concatenate([one for one, _ in passes]), np.concatenate([one for _, one in passes]))]
-    return passes, doubled
+
+    if all(len(batch_pass.sizes) == 1 for batch_pass in passes):  # batch by batch: all are one pass
+        sizes = np.concatenate([batch_pass.sizes for batch_pass in passes])
+        members = np.concatenate([batch_pass.members for batch_pass in passes])
+        passes = [BatchPass(sizes, members)]
+    return passes, repeating
 
 
-def _batches(given: Any) -> list[NDArray[np.int64]]:
-    """The batches of a pass, or the one that it is."""
+def _needs_more(passes: int, batches: int) -> bool:
+    """Returns whether to draw another pass."""
+    if passes < 2:
+        return True
+    is_enough = passes >= _LEAST_PASSES and batches >= _LEAST_BATCHES
+    return not is_enough and batches < _MOST_BATCHES
+
+
+def _draw_batches(draw: Callable[[int], Any], seed: int, examples: int) -> list[NDArray[np.int64]]:
+    """Returns the batches of a pass.
+
+    Raises:
+      InputError: `draw` fails, or gives something else than indices of the data set.
+    """
+    try:
+        batches = _read_batches(draw(seed))
+    except InputError:
+        raise
+    except Exception as error:  # of the caller's code
+        raise InputError(f"`draw` failed with seed {seed}: {describe_error(error)}") from error
+    require(batches, f"`draw` gave no batch with seed {seed}: return batches of indices")
+    indices = np.concatenate(batches)
+    is_inside = indices.size == 0 or (indices.min() >= 0 and indices.max() < examples)
+    require(is_inside, f"`draw` gave indices outside the data set: give 0 to {examples - 1}")
+    return batches
+
+
+def _read_batches(given: Any) -> list[NDArray[np.int64]]:
+    """Returns the batches that the caller's function gave: several, or a single one.
+
+    Raises:
+      InputError: they are no whole numbers.
+    """
     require(isinstance(given, Iterable), f"`draw` gave {shown(given)}: return batches of indices")
-    parts = []
-    for part in given:
-        parts.append(np.asarray(part.detach().cpu() if hasattr(part, "detach") else part))
-        if len(parts) >= _MOST_BATCHES and parts[0].ndim:
+    batches = []
+    for batch in given:
+        if hasattr(batch, "detach"):  # a tensor of torch
+            batch = batch.detach().cpu()
+        batches.append(np.asarray(batch))
+        if len(batches) >= _MOST_BATCHES and batches[0].ndim:  # enough of them
             break
-    if parts and all(part.ndim == 0 for part in parts):
-        parts = [np.array(parts)]
-    elif not parts and hasattr(given, "dtype"):
-        parts = [np.zeros(0, int)]
-    whole = all(part.ndim == 1 and (part.dtype.kind in "iu" or not part.size) for part in parts)
-    require(whole, "`draw` gave no indices: return batches, each whole numbers from 0")
-    return [part.astype(np.int64) for part in parts]
+    if batches and all(batch.ndim == 0 for batch in batches):  # the indices of a single batch
+        batches = [np.array(batches)]
+    elif not batches and hasattr(given, "dtype"):  # an empty array is a batch without examples
+        batches = [np.zeros(0, int)]
+
+    for batch in batches:
+        is_whole = batch.dtype.kind in "iu" or not batch.size
+        is_index = batch.ndim == 1 and is_whole
+        require(is_index, "`draw` gave no indices: return batches, each whole numbers from 0")
+    return [batch.astype(np.int64) for batch in batches]
 
 
-def _tests(passes: list[Pass], size: int, rate: float) -> dict[str, float]:
-    """p-values of Poisson batches: of their sizes, how often each example comes, and neighbours together."""
-    sizes, joined = (np.concatenate(parts) for parts in zip(*passes, strict=True))
-    actual = float(np.clip(sizes.mean() / size, 1e-12, 1 - 1e-12))
+def _test_poisson(sample: BatchSample) -> dict[str, float]:
+    """Returns p-values of Poisson batches.
+
+    Tests their sizes, how often each example comes, and whether neighbours come together.
+    """
+    sizes = sample.sizes
+    members = sample.members
+    examples = sample.examples
+    batches = len(sizes)
+    actual_rate = float(np.clip(sizes.mean() / examples, 1e-12, 1 - 1e-12))
+    total = int(sizes.sum())
     empty = int(np.sum(sizes == 0))
+    empty_probability = (1 - sample.sampling_rate) ** examples
+    in_pair = members[:, ::2].astype(int) + members[:, 1::2]  # how many of two neighbours a batch holds
+
+    example_p_value = 1.0
+    if examples >= 10:
+        counts = members.sum(axis=0)
+        example_p_value = _compute_spread_p_value(counts, stats.binom(batches, actual_rate))
     return {
-        "batch size": float(stats.binomtest(int(sizes.sum()), size * len(sizes), rate).pvalue),
-        "spread of sizes": fits(sizes, stats.binom(size, actual)),
-        "empty batches": float(stats.binomtest(empty, len(sizes), (1 - rate) ** size).pvalue),
-        "every example": 1.0 if size < 10 else _spread(joined.sum(axis=0), stats.binom(len(sizes), actual)),
-        "order": _spread((joined[:, ::2].astype(int) + joined[:, 1::2]).ravel(), stats.binom(2, actual)),
+        "batch size": float(stats.binomtest(total, examples * batches, sample.sampling_rate).pvalue),
+        "spread of sizes": compute_fit_p_value(sizes, stats.binom(examples, actual_rate)),
+        "empty batches": float(stats.binomtest(empty, batches, empty_probability).pvalue),
+        "every example": example_p_value,
+        "order": _compute_spread_p_value(in_pair.ravel(), stats.binom(2, actual_rate)),
     }
 
 
-def _spread(values: NDArray[np.int64], law: Any) -> float:
-    """p-value of the spread of numbers of a law around its mean, chi-square with its kurtosis."""
-    mean, variance, excess = law.stats("mvk")
-    freedom = 2 * (len(values) - 1) / (2 + excess)
-    found = np.sum((values - mean) ** 2) / (len(values) - 1) / variance
-    return float(two_sided(stats.chi2(freedom), found * freedom))
+def _judge_sizes(sample: BatchSample) -> dict[str, float]:
+    """Returns 1 or 0 in place of p-values, by whether the sizes of fixed or shuffled batches are right."""
+    sizes = sample.sizes
+    usual = round(sample.expected_size)
+    last = usual  # the size of the last batch of a pass
+    if sample.assumed == SHUFFLED:
+        last = sample.examples % max(usual, 1)
+    are_exact = np.all((sizes == usual) | (sizes == last))
+    are_close = are_exact or abs(sizes.mean() - usual) < 0.01 * usual
+    return {"batch size": float(are_close), "spread of sizes": float(are_exact), "empty batches": 1.0}
 
 
-def _kind(passes: list[Pass], rate: float) -> str:
-    """Shuffled where no example comes twice in a pass, or in as many batches as a pass has; fixed where all
-    sizes are one."""
-    sizes, window = np.concatenate([one for one, _ in passes]), max(round(1 / rate), 1)
-    joined = [one[:window] for _, one in passes]
+def _compute_spread_p_value(values: NDArray[np.int64], distribution: Any) -> float:
+    """Returns the p-value of the spread of numbers of a distribution around its mean.
+
+    The statistic is chi-square, with degrees of freedom by the distribution's kurtosis.
+    """
+    mean, variance, excess_kurtosis = distribution.stats("mvk")
+    freedom = 2 * (len(values) - 1) / (2 + excess_kurtosis)
+    ratio = np.sum((values - mean) ** 2) / (len(values) - 1) / variance
+    return float(compute_two_sided_p_value(stats.chi2(freedom), ratio * freedom))
+
+
+def _recognise_kind(sample: BatchSample) -> str:
+    """Returns the kind of batches that these are if it is seen at once, else nothing.
+
+    They are shuffled where no example comes twice in a pass, or in as many consecutive batches as a pass has,
+    and fixed where all sizes are equal.
+    """
+    passes = sample.passes
+    sizes = sample.sizes
+    batches_per_pass = count_batches(sample.sampling_rate)
     if len(passes) == 1:
-        joined = np.split(passes[0][1], range(window, len(sizes), window))
-    even = len(passes) > 1 or np.ptp(sizes[:-1]) == 0
-    if even and len(joined) > 1 and all(one.sum(axis=0).max() <= 1 for one in joined[:-1]):
+        windows = np.split(passes[0].members, range(batches_per_pass, len(sizes), batches_per_pass))
+    else:
+        windows = [batch_pass.members[:batches_per_pass] for batch_pass in passes]
+
+    can_be_shuffled = len(windows) > 1 and (len(passes) > 1 or np.ptp(sizes[:-1]) == 0)
+    if can_be_shuffled and all(window.sum(axis=0).max() <= 1 for window in windows[:-1]):
         return SHUFFLED
     return FIXED if np.ptp(sizes) == 0 else ""
 
 
-def _again(one: NDArray[np.bool_], other: NDArray[np.bool_]) -> bool:
-    """Whether all batches of a pass come again in the next one."""
-    members = one.sum(axis=1)
-    return bool(members.max() > 1 and np.all(np.max(one.astype(int) @ other.T, axis=1) == members))
+def _are_same_batches(first: NDArray[np.bool_], second: NDArray[np.bool_]) -> bool:
+    """Returns whether all batches of a pass come again in another, by their (batches, examples) members."""
+    sizes = first.sum(axis=1)
+    overlaps = first.astype(int) @ second.T  # (batches, batches)
+    return bool(sizes.max() > 1 and np.all(np.max(overlaps, axis=1) == sizes))
 
 
-def _leak(noise_multiplier: Any, rate: float, epochs: Any, delta: Any) -> CheckOutcome:
-    """What Poisson accounting claims, and what shuffled batches leak at least."""
-    sigma, passes = noise_of(noise_multiplier), number("epochs", epochs, int)
-    level, steps = number("delta", delta, float), max(round(1 / rate), 1)
-    require(1 <= passes <= 10_000, f"`epochs={passes}`: give 1 to 10,000")
-    claimed = accounting.participant_upper_bound(accounting.Composition(sigma, steps * passes, rate), level)
-    least = shuffled_epsilon(sigma, steps, passes, level)
-    said = f"Poisson accounting: epsilon {claimed:.3f}; shuffled batches: at least {least:.3f}"
-    return CheckOutcome(said, figures={"poisson epsilon": claimed, "shuffled epsilon at least": least})
+def _compare_leaks(noise_multiplier: Any, sampling_rate: float, epochs: Any, delta: Any) -> CheckOutcome:
+    """Returns what Poisson accounting claims, and what shuffled batches leak at least."""
+    noise_multiplier = read_noise_multiplier(noise_multiplier)
+    epochs = number("epochs", epochs, int)
+    delta = number("delta", delta, float)
+    require(1 <= epochs <= 10_000, f"`epochs={epochs}`: give 1 to 10,000")
+    batches = count_batches(sampling_rate)
+    composition = accounting.Composition(noise_multiplier, batches * epochs, sampling_rate)
+    claimed = accounting.participant_upper_bound(composition, delta)
+    least = compute_shuffled_epsilon(noise_multiplier, batches, epochs, delta)
+    text = f"Poisson accounting: epsilon {claimed:.3f}; shuffled batches: at least {least:.3f}"
+    return CheckOutcome(text, figures={"poisson epsilon": claimed, "shuffled epsilon at least": least})

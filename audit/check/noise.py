@@ -1,8 +1,8 @@
-"""A step's noise, drawn with many seeds at the batch as given and at others: how large it is, independent of
-what, how shaped, whatever the batch; and the bugs that it amounts to where it is otherwise.
+"""A step's noise: how large it is, independent of what, how shaped, and whether the batch changes it.
 
-Noise is in stated deviations eta sigma C / B; its mean over n seeds is removed, which leaves n - 1 degrees of
-freedom a number.
+The noise is drawn with many seeds at the batch as given and at others. It is in stated deviations
+eta sigma C / B. Its mean over n seeds is removed, which leaves n - 1 degrees of freedom a number. Where a
+test is rejected, the bugs that explain it are named.
 """
 
 import itertools
@@ -17,299 +17,603 @@ from scipy import fft, stats
 
 from audit.check import findings, trees
 from audit.check.findings import CheckFinding
-from audit.check.probe import RefusedError, Stated, StepProbe
+from audit.check.probe import RefusedError, StepProbe, StepSettings
 from audit.check.report import CheckOutcome
 from audit.check.trees import Columns, Vector
 
-EMPTY, FOURFOLD, QUARTER = "an empty batch", "four times the batch", "a quarter of the batch"
+EMPTY = "an empty batch"
+FOURFOLD = "four times the batch"
+QUARTER = "a quarter of the batch"
 FEATURES = "features times 1000"
 ROWS = ("noise", "independence", "shape", "noise and data", "empty batch")
-_FREEDOM, _NUMBERS = 320, 20_000  # wanted in the smallest layer, and in all, where a few seconds allow
-_KEPT = 60_000  # numbers of a draw
+_CONSECUTIVE = "consecutive seeds"
+
+_FREEDOM = 320  # degrees of freedom to reach in the smallest layer, where a few seconds allow
+_NUMBERS = 20_000  # to draw over all layers and seeds, where a few seconds allow
+_MOST_NUMBERS = 60_000  # of a draw that are looked at
+_FEW_SECONDS = 3.0
+_MOST_SECONDS = 20.0  # for _FREEDOM
+_SLOW_SECONDS = 40.0  # after which other batches are drawn four times only
 
 
 class StepNoise(NamedTuple):
-    """Noise of n seeds: (n, k) numbers, 0 where rounding hides them; (k,) how far their mean is from the
-    start, their layers, where no rounding shows in their shape; (l,) the layers' deviations, what rounding
-    adds taken off, degrees of freedom, how far deviations may be wrong, how many numbers have no noise."""
+    """The noise of n seeds at one batch, of k numbers in some layers, in stated deviations.
+
+    Attributes:
+      values: (n, k) the noise, less its mean over seeds; 0 where rounding hides it.
+      mean: (k,) how far the mean over seeds is from the start.
+      layer: (k,) index of each number's layer.
+      exact: (k,) where rounding is too fine to show in the shape of the noise.
+      deviations: (layers,) each layer's deviation, without what rounding adds.
+      freedom: (layers,) degrees of freedom of the deviations.
+      tolerance: (layers,) how far deviations may be wrong, relative.
+      silent: (layers,) how many numbers are the same for every seed.
+    """
 
     values: Vector
     mean: Vector
     layer: NDArray[np.int64]
     exact: NDArray[np.bool_]
-    ratios: Vector
+    deviations: Vector
     freedom: NDArray[Any]
     tolerance: Vector
     silent: NDArray[Any]
 
 
 class DrawnNoise(NamedTuple):
-    """Noise of these layers at the batch as given, and by name of others, or why there is none."""
+    """The noise at the batch as given and at others.
 
-    names: list[str]
+    Attributes:
+      layer_names: (layers,) as in the probe.
+      given: the noise at the batch as given, with no freedom in layers that are not trained.
+      others: by the batch's name the noise there, or why there is none.
+    """
+
+    layer_names: list[str]
     given: StepNoise
     others: dict[str, StepNoise | str]
 
-    def ratio(self, batch: str = "") -> Any:
-        """The deviation over all layers, NaN where none can be told."""
+    def compute_deviation(self, batch: str = "") -> Any:
+        """Returns the deviation over all trained layers; NaN where it cannot be seen.
+
+        Args:
+          batch: a name in `others`, or nothing for the batch as given.
+        """
         noise = self.others.get(batch, "") if batch else self.given
-        freedom = (
-            np.zeros(1) if isinstance(noise, str) else np.where(self.given.freedom > 0, noise.freedom, 0)
-        )
-        return np.sqrt(np.sum(freedom * (0 if isinstance(noise, str) else noise.ratios**2)) / np.sum(freedom))
+        if isinstance(noise, str):
+            return np.nan
+        freedom = np.where(self.given.freedom > 0, noise.freedom, 0)
+        return np.sqrt(np.sum(freedom * noise.deviations**2) / np.sum(freedom))
 
-    def constant(self) -> bool:
-        """Whether all seeds give one noise: what four times the batch does not move four times as far."""
-        more = self.others[FOURFOLD]
-        if isinstance(more, str) or np.any(self.given.values):
+    def is_constant(self) -> bool:
+        """Returns whether all seeds give the same noise.
+
+        A gradient moves a step four times as far at four times the batch; the same noise does not.
+        """
+        fourfold = self.others[FOURFOLD]
+        if isinstance(fourfold, str) or np.any(self.given.values):
             return False
-        still = (4 * self.given.mean - more.mean) / 3
-        return bool(0.3 < np.sqrt(np.mean(still[still != 0] ** 2)) < 3)
+        constant = (4 * self.given.mean - fourfold.mean) / 3
+        return bool(0.3 < np.sqrt(np.mean(constant[constant != 0] ** 2)) < 3)
 
 
-def draw(probe: StepProbe, seeds: int | None, seconds: float) -> DrawnNoise:
-    """As many draws as layers need and time allows, where one takes `seconds`."""
-    rows, few, began = probe.rows, max(1, len(probe.rows[0]) // 4), time.perf_counter()
-    probe(rows, 1)  # shows what is trained
-    sizes = np.bincount(probe.layer)[np.unique(probe.layer[probe.depends])].tolist() or [_FREEDOM]
-    wanted = int(np.clip(_FREEDOM / min(sizes), 64, _FREEDOM))
-    more = int(np.clip(_NUMBERS / sum(sizes), wanted, 2000))
-    count = seeds or max(min(more, int(3 / seconds)), min(wanted, int(20 / seconds)), 12)
-    given = _at(probe, rows, 0, count)
+class NoiseTest(NamedTuple):
+    """A statistical test of the noise: its row in the report, what it is of, and its p-value."""
+
+    row: str
+    what: str
+    p_value: float
+
+
+def draw_noise(probe: StepProbe, seeds: int | None, seconds: float) -> DrawnNoise:
+    """Draws the noise at the batch as given and at others.
+
+    Args:
+      probe: the step.
+      seeds: how many to draw, by default as many as layers need and time allows.
+      seconds: that one draw takes.
+
+    Raises:
+      RefusedError: the step fails at the batch as given.
+    """
+    began = time.perf_counter()
+    probe.run(probe.rows, 1)  # shows which numbers are trained
+    count = seeds or _choose_count(probe, seconds)
+    given = _draw_at(probe, probe.rows, 0, count)
     if isinstance(given, str):
         raise RefusedError(given)
-    fewer = max(12, min(count, _FREEDOM) // 4) if time.perf_counter() - began < 40 else 4
-    batches = {QUARTER: trees.taken(rows, slice(0, few))} if few < len(rows[0]) else {}
-    batches |= {FOURFOLD: trees.joined(*[rows] * 4), FEATURES: trees.scaled(rows, 1e3, rows)}
-    batches |= {EMPTY: trees.taken(rows, slice(0, 0))}
-    others = {name: _at(probe, batch, 1, fewer) for name, batch in batches.items()}
-    trained = np.bincount(probe.layer, probe.depends) > 0
-    return DrawnNoise(probe.names, given._replace(freedom=given.freedom * trained), others)
+
+    fewer = max(12, min(count, _FREEDOM) // 4)
+    if time.perf_counter() - began >= _SLOW_SECONDS:
+        fewer = 4
+    others = {}
+    for name, batch in _make_other_batches(probe.rows).items():
+        others[name] = _draw_at(probe, batch, 1, fewer)
+
+    is_trained = np.bincount(probe.layer, probe.is_trained) > 0
+    given = given._replace(freedom=given.freedom * is_trained)
+    return DrawnNoise(probe.layer_names, given, others)
 
 
-def _at(probe: StepProbe, rows: Columns, stream: int, count: int) -> StepNoise | str:
-    """Noise of pairs of consecutive seeds, this step's own: chance correlations of a generator's first seeds
-    would be found in every step else."""
-    own = zlib.crc32(repr(probe.stated).encode() + probe.start.tobytes())
-    first = 2 * np.random.default_rng([own, stream]).integers(1, 2**30, -(-count // 2))
-    seeds = np.column_stack([first, first + 1]).ravel()[:count]
-    place = np.arange(probe.start.size) - np.searchsorted(probe.layer, probe.layer)  # in its layer
-    kept = place < max(_KEPT // len(probe.names), 256)
+def _choose_count(probe: StepProbe, seconds: float) -> int:
+    """Returns how many seeds the trained layers need, as far as time allows, at least 12."""
+    trained_layers = np.unique(probe.layer[probe.is_trained])
+    sizes = np.bincount(probe.layer)[trained_layers].tolist() or [_FREEDOM]
+    needed = int(np.clip(_FREEDOM / min(sizes), 64, _FREEDOM))
+    better = int(np.clip(_NUMBERS / sum(sizes), needed, 2000))
+    in_few_seconds = min(better, int(_FEW_SECONDS / seconds))
+    in_most_seconds = min(needed, int(_MOST_SECONDS / seconds))
+    return max(in_few_seconds, in_most_seconds, 12)
+
+
+def _make_other_batches(rows: Columns) -> dict[str, Columns]:
+    """Makes batches of other sizes and features, by name."""
+    batches = {}
+    examples = len(rows[0])
+    quarter = max(1, examples // 4)
+    if quarter < examples:
+        batches[QUARTER] = trees.take(rows, slice(0, quarter))
+    batches[FOURFOLD] = trees.join(rows, rows, rows, rows)
+    batches[FEATURES] = trees.scale_features(rows, 1e3, rows)
+    batches[EMPTY] = trees.take(rows, slice(0, 0))
+    return batches
+
+
+def _draw_at(probe: StepProbe, rows: Columns, stream: int, count: int) -> StepNoise | str:
+    """Draws `count` steps at a batch and measures their noise; returns why not, where the step fails.
+
+    Looks at the first numbers of each layer, as many as memory allows.
+    """
+    place_in_layer = np.arange(probe.start.size) - np.searchsorted(probe.layer, probe.layer)
+    is_sampled = place_in_layer < max(_MOST_NUMBERS // len(probe.layer_names), 256)
+    draws = []
     try:
-        values = np.array([probe(rows, int(seed))[kept] for seed in seeds])
+        for seed in _choose_seeds(probe, stream, count):
+            draws.append(probe.run(rows, int(seed))[is_sampled])
     except RefusedError as error:
         return str(error)
-    unit, n, layer = probe.stated.unit * probe.stated.noise_multiplier, count, probe.layer[kept]
-    steps, noise = trees.ulp(values, probe.spacings[kept]) / unit, (values - values[0]) / unit
-    noise, mean = noise - noise.mean(axis=0), (values.mean(axis=0) - probe.start[kept]) / unit
-    coarse = np.max(steps, axis=0)
-    fine = coarse <= np.maximum(1, noise.std(axis=0))
-    squares = np.sum(noise**2, axis=0) - (n - 1) / 12 * np.mean(steps**2, axis=0)  # Sheppard's correction
-    freedom = (n - 1) * np.bincount(layer, fine)
-    ratios = np.sqrt(np.maximum(np.bincount(layer, np.where(fine, squares, 0)), 0) / np.maximum(freedom, 1))
-    silent = np.bincount(layer, (coarse <= 0.25) & (np.ptp(values, axis=0) == 0))
-    tolerance = 4 * probe.spacings[np.flatnonzero(place == 0)]
+    tolerance = 4 * probe.spacings[np.flatnonzero(place_in_layer == 0)]
+    return _measure_noise(probe, np.array(draws), is_sampled, tolerance)
+
+
+def _choose_seeds(probe: StepProbe, stream: int, count: int) -> NDArray[np.int64]:
+    """Returns pairs of consecutive seeds that are this step's own.
+
+    With the same seeds for all steps, chance correlations of a generator's first seeds would be found in
+    every step.
+    """
+    values = ", ".join(f"{name}={value!r}" for name, value in probe.settings._asdict().items())
+    label = f"Stated({values})"  # decides the seeds: other words would change every draw
+    step_seed = zlib.crc32(label.encode() + probe.start.tobytes())
+    pairs = -(-count // 2)
+    first = 2 * np.random.default_rng([step_seed, stream]).integers(1, 2**30, pairs)
+    return np.column_stack([first, first + 1]).ravel()[:count]
+
+
+def _measure_noise(
+    probe: StepProbe, draws: Vector, is_sampled: NDArray[np.bool_], tolerance: Vector
+) -> StepNoise:
+    """Measures the noise of draws.
+
+    Args:
+      probe: the step.
+      draws: (n, k) numbers after the step.
+      is_sampled: (p,) which k of all numbers these are.
+      tolerance: (layers,) how far deviations may be wrong.
+    """
+    deviation = probe.settings.unit * probe.settings.noise_multiplier
+    freedom_each = len(draws) - 1
+    layer = probe.layer[is_sampled]
+    noise = (draws - draws[0]) / deviation
+    noise = noise - noise.mean(axis=0)
+    mean = (draws.mean(axis=0) - probe.start[is_sampled]) / deviation
+
+    rounding = trees.compute_ulp(draws, probe.spacings[is_sampled]) / deviation
+    coarsest = np.max(rounding, axis=0)
+    is_visible = coarsest <= np.maximum(1, noise.std(axis=0))
+    rounding_squares = freedom_each / 12 * np.mean(rounding**2, axis=0)  # Sheppard's correction
+    squares = np.sum(noise**2, axis=0) - rounding_squares
+    layer_squares = np.bincount(layer, np.where(is_visible, squares, 0))
+    freedom = freedom_each * np.bincount(layer, is_visible)
+    is_silent = (coarsest <= 0.25) & (np.ptp(draws, axis=0) == 0)
     return StepNoise(
-        np.where(fine, noise, 0), mean, layer, 32 * coarse <= 1, ratios, freedom, tolerance, silent
+        values=np.where(is_visible, noise, 0),
+        mean=mean,
+        layer=layer,
+        exact=32 * coarsest <= 1,
+        deviations=np.sqrt(np.maximum(layer_squares, 0) / np.maximum(freedom, 1)),
+        freedom=freedom,
+        tolerance=tolerance,
+        silent=np.bincount(layer, is_silent),
     )
 
 
-def law(drawn: DrawnNoise) -> dict[str, CheckOutcome]:
-    """The rows of the noise, with every statistical test of it."""
+def check_noise(drawn: DrawnNoise) -> dict[str, CheckOutcome]:
+    """Returns the outcomes of the noise's rows, with every statistical test of it."""
     p_values: dict[str, dict[str, float]] = {row: {} for row in ROWS}
-    for row, what, p in _tests(drawn):
-        p_values[row][what] = p
-    ratios = dict(zip(drawn.names, drawn.given.ratios.tolist(), strict=True))
-    figures = {"noise": {name: ratios[name] for name in p_values["noise"]}, "seeds": len(drawn.given.values)}
-    text = {row: f"as usual at {', '.join(p)}" for row, p in p_values.items()}
-    text["noise"] = f"deviation {drawn.ratio():.4g} times eta sigma C / B, "
-    text["noise"] += f"{len(p_values['noise'])} layers, {figures['seeds']} seeds"
-    text |= {"independence": "between numbers, layers and seeds: nothing against it", "shape": "normal"}
-    why = dict.fromkeys(ROWS, "there is no noise to look at")
-    why["noise"] = "the noise lies below the parameters' rounding: use float64 or a larger learning rate"
+    for test in _run_tests(drawn):
+        p_values[test.row][test.what] = test.p_value
+
+    deviations = dict(zip(drawn.layer_names, drawn.given.deviations.tolist(), strict=True))
+    seeds = len(drawn.given.values)
+    noise_figures = {"noise": {name: deviations[name] for name in p_values["noise"]}, "seeds": seeds}
+
+    texts = {row: f"as usual at {', '.join(tested)}" for row, tested in p_values.items()}
+    texts["noise"] = (
+        f"deviation {drawn.compute_deviation():.4g} times eta sigma C / B, "
+        f"{len(p_values['noise'])} layers, {seeds} seeds"
+    )
+    texts["independence"] = "between numbers, layers and seeds: nothing against it"
+    texts["shape"] = "normal"
+
+    reasons = dict.fromkeys(ROWS, "there is no noise to look at")  # why a row could not be tried
+    reasons["noise"] = "the noise lies below the parameters' rounding: use float64 or a larger learning rate"
     for batch, noise in drawn.others.items():
-        why |= {_row(batch): f"the step refused {batch}: {noise}"} if isinstance(noise, str) else {}
-    seen = {}
-    for row, tests in p_values.items():
-        own = figures if row == "noise" else {}
-        seen[row] = CheckOutcome((text if tests else why)[row], bool(tests), (), tests, own)
-    return seen
+        if isinstance(noise, str):
+            reasons[_row_of(batch)] = f"the step refused {batch}: {noise}"
+
+    outcomes = {}
+    for row, tested in p_values.items():
+        tried = bool(tested)
+        text = texts[row] if tried else reasons[row]
+        figures = noise_figures if row == "noise" else {}
+        outcomes[row] = CheckOutcome(text, tried, (), tested, figures)
+    return outcomes
 
 
-def _row(batch: str) -> str:
+def _row_of(batch: str) -> str:
+    """Returns the row in which the noise at another batch is reported."""
     return "empty batch" if batch == EMPTY else "noise and data"
 
 
-def _tests(drawn: DrawnNoise) -> Iterator[tuple[str, str, float]]:
-    """Row, object and p-value of each test of the noise."""
-    given, n, least = drawn.given, len(drawn.given.values), 0.01 * max(drawn.ratio(), 1)
-    law, squares, wide = stats.chi2(given.freedom), given.ratios**2 * given.freedom, 1 + given.tolerance
-    p = two_sided(law, squares / wide**2, squares / (2 - wide) ** 2)
-    yield from (("noise", drawn.names[i], float(p[i])) for i in np.flatnonzero(given.freedom))
-    loud = given.values.std(axis=0) > least
-    if not np.any(loud):
+def _run_tests(drawn: DrawnNoise) -> Iterator[NoiseTest]:
+    """Yields each statistical test of the noise."""
+    given = drawn.given
+    seeds = len(given.values)
+    squares = given.deviations**2 * given.freedom
+    p_values = compute_two_sided_p_value(
+        stats.chi2(given.freedom),
+        squares / (1 + given.tolerance) ** 2,
+        squares / (1 - given.tolerance) ** 2,
+    )
+    for i in np.flatnonzero(given.freedom):
+        yield NoiseTest("noise", drawn.layer_names[i], float(p_values[i]))
+
+    least = 0.01 * max(drawn.compute_deviation(), 1)  # less is no noise
+    is_noisy = given.values.std(axis=0) > least
+    if not np.any(is_noisy):
         return
-    yield from _relations(given.values[:, loud] / given.values[:, loud].std(axis=0), given.layer[loud])
-    normal = (given.values / given.ratios[given.layer])[:, loud & given.exact] * np.sqrt(n / (n - 1))
-    if normal.size >= 200:
-        yield "shape", "distribution", fits(normal.ravel(), stats.norm())
+    noisy = given.values[:, is_noisy]
+    yield from _test_independence(noisy / noisy.std(axis=0), given.layer[is_noisy])
+
+    standardised = (given.values / given.deviations[given.layer])[:, is_noisy & given.exact]
+    standardised = standardised * np.sqrt(seeds / (seeds - 1))  # which the mean's removal takes away
+    if standardised.size >= 200:
+        yield NoiseTest("shape", "distribution", compute_fit_p_value(standardised.ravel(), stats.norm()))
+
     for batch, noise in drawn.others.items():
-        if not isinstance(noise, str):
-            both = (given.freedom > 0) & (given.ratios > least) & (noise.freedom > 0)
-            quotient, wide = (given.ratios / noise.ratios) ** 2, (1 + given.tolerance + noise.tolerance) ** 2
-            p = two_sided(stats.f(given.freedom, noise.freedom), quotient / wide, quotient * wide)[both]
-            if p.size:
-                yield _row(batch), batch, float(min(1, np.min(p) * p.size))
+        if isinstance(noise, str):
+            continue
+        is_comparable = (given.freedom > 0) & (given.deviations > least) & (noise.freedom > 0)
+        quotient = (given.deviations / noise.deviations) ** 2
+        slack = (1 + given.tolerance + noise.tolerance) ** 2
+        fisher = stats.f(given.freedom, noise.freedom)
+        p_values = compute_two_sided_p_value(fisher, quotient / slack, quotient * slack)[is_comparable]
+        if p_values.size:
+            p_value = min(1, np.min(p_values) * p_values.size)  # Bonferroni's correction
+            yield NoiseTest(_row_of(batch), batch, float(p_value))
 
 
-def two_sided(law: Any, most: Any, least: Any = None) -> Any:
-    """p-values of statistics of a law; of the nearest one where they lie between `most` and `least`."""
-    return np.minimum(1, 2 * np.minimum(law.sf(most), law.cdf(most if least is None else least)))
+def compute_two_sided_p_value(distribution: Any, above: Any, below: Any = None) -> Any:
+    """Returns two-sided p-values of statistics of a distribution of SciPy.
+
+    Args:
+      distribution: of the statistics where nothing is wrong.
+      above: the statistics, as they are held against the upper tail.
+      below: the same as they are held against the lower tail, larger where they are uncertain.
+    """
+    if below is None:
+        below = above
+    return np.minimum(1, 2 * np.minimum(distribution.sf(above), distribution.cdf(below)))
 
 
-def fits(values: NDArray[Any], law: Any) -> float:
-    """p-value of numbers of a law, chi-square by half deviations; conservative where few are expected."""
-    below = stats.norm.cdf(np.arange(-3, 3.1, 0.5))
-    edges = np.unique(law.ppf(below[len(values) * np.minimum(below, 1 - below) > 10]))
-    expected = np.diff([0.0, *law.cdf(edges), 1.0]) * len(values)
-    seen = np.bincount(np.searchsorted(edges, values), minlength=len(expected))
-    return float(stats.chi2.sf(np.sum((seen - expected) ** 2 / np.maximum(expected, 5)), len(edges)))
+def compute_fit_p_value(values: NDArray[Any], distribution: Any) -> float:
+    """Returns the p-value of numbers of a distribution, by a chi-square test.
+
+    Numbers are counted in intervals as likely as half deviations of a normal law. It is conservative where
+    few numbers are expected.
+    """
+    levels = stats.norm.cdf(np.arange(-3, 3.1, 0.5))
+    levels = levels[len(values) * np.minimum(levels, 1 - levels) > 10]
+    edges = np.unique(distribution.ppf(levels))
+    expected = np.diff([0.0, *distribution.cdf(edges), 1.0]) * len(values)
+    counts = np.bincount(np.searchsorted(edges, values), minlength=len(expected))
+    statistic = np.sum((counts - expected) ** 2 / np.maximum(expected, 5))
+    return float(stats.chi2.sf(statistic, len(edges)))
 
 
-def _relations(noise: Vector, layer: NDArray[np.int64]) -> Iterator[tuple[str, str, float]]:
-    """Student's t of no correlation between consecutive seeds, numbers at every distance (rows with one draw,
-    shares of workers with one generator), and layers (with one key)."""
-    n, numbers = noise.shape
+def _test_independence(noise: Vector, layer: NDArray[np.int64]) -> Iterator[NoiseTest]:
+    """Yields tests of no correlation between seeds, between numbers and between layers.
 
-    def unrelated(r: Any, terms: int) -> float:
-        student = r * np.sqrt(terms / max(1 - r**2, 1e-12))
-        return float(2 * stats.t.sf(student, terms / 2))  # a number is in two pairs
+    Args:
+      noise: (n, k) standardised noise of n seeds.
+      layer: (k,) index of each number's layer.
+    """
+    seeds, numbers = noise.shape
+    correlation = np.mean(noise[: seeds - 1 : 2] * noise[1::2])
+    correlation += 1 / (seeds - 1)  # which the mean's removal takes away
+    terms = (seeds // 2 - 1) * numbers
+    yield NoiseTest("independence", _CONSECUTIVE, _compute_correlation_p_value(abs(correlation), terms))
 
-    pairs = np.mean(noise[: n - 1 : 2] * noise[1::2]) + 1 / (n - 1)  # which the mean's removal takes off
-    yield "independence", "consecutive seeds", unrelated(abs(pairs), (n // 2 - 1) * numbers)
-    parts = [noise[:, layer == one] for one in np.unique(layer)[:40]]
-    small = [part for part in parts if 8 * part.shape[1] <= numbers]  # what it shares drowns in all
-    for part in (noise, *small):
-        size = part.shape[1] | 1  # odd, so that no distance is its own opposite
-        power = sum(np.abs(fft.rfft(one, size)) ** 2 for one in part)
-        r = np.abs(fft.irfft(power, size)[1 : size // 2 + 1]) / part.size
-        if part.shape[1] > 1:
-            at = f"{part.shape[1]:,} numbers at a distance of {np.argmax(r) + 1}"
-            yield "independence", at, min(1.0, len(r) * unrelated(np.max(r), (n - 1) * part.shape[1]))
-    tests = []
-    for one, other in itertools.combinations(parts, 2):
-        size = min(one.shape[1], other.shape[1])
-        tests.append(unrelated(abs(np.mean(one[:, :size] * other[:, :size])), (n - 1) * size))
-    if tests:
-        yield "independence", "layers", min(1.0, len(tests) * min(tests))
+    layers = [noise[:, layer == index] for index in np.unique(layer)[:40]]
+    yield from _test_distances(noise)
+    for part in layers:
+        is_small = 8 * part.shape[1] <= numbers  # what it shares is lost among all numbers
+        if is_small:
+            yield from _test_distances(part)
+
+    p_values = []
+    for first, second in itertools.combinations(layers, 2):
+        size = min(first.shape[1], second.shape[1])
+        correlation = np.mean(first[:, :size] * second[:, :size])
+        p_values.append(_compute_correlation_p_value(abs(correlation), (seeds - 1) * size))
+    if p_values:
+        # layers are related where they draw from the same key
+        yield NoiseTest("independence", "layers", min(1.0, len(p_values) * min(p_values)))
 
 
-def named(
-    stated: Stated, drawn: DrawnNoise, level: float, certain: list[CheckFinding], odd: Mapping[str, list[str]]
+def _test_distances(noise: Vector) -> Iterator[NoiseTest]:
+    """Yields a test of no correlation between numbers at any distance, if there is more than one number.
+
+    Rows that share a draw, or workers that share a generator, repeat numbers at some distance.
+    """
+    seeds, numbers = noise.shape
+    if numbers < 2:
+        return
+    size = numbers | 1  # odd, so that no distance is its own opposite
+    power = np.zeros(size // 2 + 1)
+    for draw in noise:
+        power += np.abs(fft.rfft(draw, size)) ** 2
+    correlations = np.abs(fft.irfft(power, size)[1 : size // 2 + 1]) / noise.size
+    largest = np.max(correlations)
+    p_value = _compute_correlation_p_value(largest, (seeds - 1) * numbers)
+    what = f"{numbers:,} numbers at a distance of {np.argmax(correlations) + 1}"
+    yield NoiseTest("independence", what, min(1.0, len(correlations) * p_value))
+
+
+def _compute_correlation_p_value(correlation: Any, terms: int) -> float:
+    """Returns Student's p-value of no correlation, of an absolute correlation over so many products."""
+    student = correlation * np.sqrt(terms / max(1 - correlation**2, 1e-12))
+    return float(2 * stats.t.sf(student, terms / 2))  # a number is in two pairs
+
+
+def name_noise_bugs(
+    settings: StepSettings,
+    drawn: DrawnNoise,
+    plateau: float,
+    certain: list[CheckFinding],
+    rejected: Mapping[str, list[str]],
 ) -> list[CheckFinding]:
-    """The findings that are certain, and those that numbers without noise and rejected tests amount to;
-    movement by `level` and noise that err by one factor are one."""
-    found, given, whole, seeds = list(certain), drawn.given, drawn.ratio(), len(drawn.given.values)
-    again, fewer = seeds - len({one.tobytes() for one in given.values[:, given.exact]}), False
-    least = 16 if np.max(given.tolerance) > 1e-6 else 4  # numbers, which are coarse, that repeat by no chance
-    if again and np.sum(given.exact) >= least and (whole or drawn.constant()):
-        which, fewer = "several seeds" if whole else "every seed", True  # numbers than were counted
-        found.append(findings.REPEATED.of(which=which, again=again, seeds=seeds))
-    elif odd["independence"]:
-        shared = "; ".join(what for what in odd["independence"] if what != "consecutive seeds")
-        found.append(findings.SHARED.of(tests=shared) if shared else findings.RELATED_STEPS)
-        fewer = bool(shared)
-    for i in np.flatnonzero(given.silent * given.ratios * given.freedom):
-        said = {"where": f"in a part of {drawn.names[i]}", "what": f"numbers of {drawn.names[i]}"}
-        found.append(findings.SILENT.of(**said, count=given.silent[i], all=np.sum(given.layer == i)))
-    scaled = odd["noise"] and not odd["noise and data"] and abs(level / whole - 1) < 0.05
-    if scaled and min(abs(whole - 1), abs(level - 1)) > 0.02:
-        found = [one for one in found if one.check != "sensitivity"]
-        found.append(findings.ANOTHER_SIZE.of(ratio=whole, why=why(whole, stated, 1, 0.01)))
-    elif odd["noise"] and not (fewer and (not whole or 0.5 < whole < 2)):
-        found += _wrong(odd["noise"], drawn, stated)
+    """Returns the findings that are certain and those that explain the noise.
+
+    Args:
+      settings: what the caller states.
+      drawn: the noise.
+      plateau: the movement at which extreme examples stop. Where it and the noise are wrong by the same
+        factor, that is a single bug.
+      certain: findings without a test.
+      rejected: what the rejected tests of each row are of.
+    """
+    deviation = drawn.compute_deviation()
+    has_noise = deviation != 0
+    repeats = _count_repeats(drawn)
+    shares_numbers = False  # so that fewer numbers are independent than tests assume
+    result = list(certain)
+
+    if repeats and (has_noise or drawn.is_constant()):
+        which = "several seeds" if has_noise else "every seed"
+        seeds = len(drawn.given.values)
+        result.append(findings.REPEATED_NOISE.fill(which=which, repeats=repeats, seeds=seeds))
+        shares_numbers = True
+    elif rejected["independence"]:
+        between_numbers = [what for what in rejected["independence"] if what != _CONSECUTIVE]
+        if between_numbers:
+            result.append(findings.SHARED_NOISE.fill(tests="; ".join(between_numbers)))
+            shares_numbers = True
+        else:
+            result.append(findings.RELATED_STEPS)
+
+    result += _find_silent_numbers(drawn)
+
+    is_scaled_step = (
+        rejected["noise"]
+        and not rejected["noise and data"]
+        and abs(plateau / deviation - 1) < 0.05
+        and min(abs(deviation - 1), abs(plateau - 1)) > 0.02
+    )
+    sharing_explains = shares_numbers and (not has_noise or 0.5 < deviation < 2)
+    if is_scaled_step:
+        result = [finding for finding in result if finding.check != "sensitivity"]
+        why = explain_noise(deviation, settings, 1, 0.01)
+        result.append(findings.ANOTHER_SIZE.fill(ratio=deviation, why=why))
+    elif rejected["noise"] and not sharing_explains:
+        result += _explain_wrong_layers(rejected["noise"], drawn, settings)
+
     for batch, noise in drawn.others.items():
-        row = _row(batch)
+        row = _row_of(batch)
         if not isinstance(noise, str) and not np.all(np.isfinite(noise.mean)):
-            found.append(findings.NOT_FINITE.of(check=row, where=batch))
-        elif batch in odd[row] and not fewer:
-            found.append(_changes(row, batch, drawn.ratio(batch) / whole))
-    return found + [findings.NOT_NORMAL] * bool(odd["shape"] and not fewer)
+            result.append(findings.NOT_FINITE.fill(check=row, where=batch))
+        elif batch in rejected[row] and not shares_numbers:
+            ratio = drawn.compute_deviation(batch) / deviation
+            result.append(_explain_other_batch(row, batch, ratio))
+    if rejected["shape"] and not shares_numbers:
+        result.append(findings.NOT_NORMAL)
+    return result
 
 
-def _changes(row: str, batch: str, ratio: float) -> CheckFinding:
-    """The finding of noise that is so many times as large at another batch."""
+def _count_repeats(drawn: DrawnNoise) -> int:
+    """Returns how many seeds give exactly the noise of another; 0 where that can be chance."""
+    given = drawn.given
+    exact_values = given.values[:, given.exact]
+    is_coarse = np.max(given.tolerance) > 1e-6
+    least = 16 if is_coarse else 4  # numbers that do not repeat by chance
+    if np.sum(given.exact) < least:
+        return 0
+    distinct = {draw.tobytes() for draw in exact_values}
+    return len(given.values) - len(distinct)
+
+
+def _find_silent_numbers(drawn: DrawnNoise) -> list[CheckFinding]:
+    """Returns findings of layers with noise in which some numbers have none."""
+    given = drawn.given
+    result = []
+    for i in np.flatnonzero(given.silent * given.deviations * given.freedom):
+        name = drawn.layer_names[i]
+        finding = findings.SILENT.fill(
+            where=f"in a part of {name}",
+            what=f"numbers of {name}",
+            count=given.silent[i],
+            all=np.sum(given.layer == i),
+        )
+        result.append(finding)
+    return result
+
+
+def _explain_other_batch(row: str, batch: str, ratio: float) -> CheckFinding:
+    """Returns the finding of noise that is `ratio` times as large at another batch."""
     if batch == EMPTY and ratio < 1e-3:
         return findings.SKIPPED
-    if abs(ratio / {QUARTER: 4.0, FOURFOLD: 0.25}.get(batch, np.inf) - 1) < 0.15:
-        return findings.ACTUAL_SIZE.of(check=row, figure=f"noise {ratio:.3g} times as large at {batch}")
-    return findings.CHANGES.of(check=row, batch=batch, ratio=ratio)
+    ratio_of_actual_size = {QUARTER: 4.0, FOURFOLD: 0.25}.get(batch, np.inf)
+    if abs(ratio / ratio_of_actual_size - 1) < 0.15:
+        figure = f"noise {ratio:.3g} times as large at {batch}"
+        return findings.ACTUAL_SIZE.fill(check=row, figure=figure)
+    return findings.NOISE_DEPENDS_ON_BATCH.fill(check=row, batch=batch, ratio=ratio)
 
 
-def _wrong(bad: list[str], drawn: DrawnNoise, stated: Stated) -> list[CheckFinding]:
-    """The findings of layers whose noise has another deviation, together where it is one."""
-    layers = zip(drawn.names, drawn.given.ratios, drawn.given.freedom, strict=True)
-    of, found = {name: (ratio, count) for name, ratio, count in layers if count}, []
-    silent = [name for name in bad if of[name][0] < 1e-3]
-    loud = [name for name in bad if name not in silent]
+def _explain_wrong_layers(
+    wrong: list[str], drawn: DrawnNoise, settings: StepSettings
+) -> list[CheckFinding]:
+    """Returns the findings of layers whose noise has another deviation than stated.
+
+    Args:
+      wrong: names of those layers.
+      drawn: the noise.
+      settings: what the caller states.
+    """
+    deviations = {}
+    freedom = {}
+    for i, name in enumerate(drawn.layer_names):
+        if drawn.given.freedom[i]:
+            deviations[name] = drawn.given.deviations[i]
+            freedom[name] = drawn.given.freedom[i]
+    silent = [name for name in wrong if deviations[name] < 1e-3]
+    noisy = [name for name in wrong if name not in silent]
+
+    result = []
     if silent:
-        where = "anywhere" if len(silent) == len(of) else f"in {', '.join(silent[:4])}"
-        found.append(findings.SILENT.of(where=where, count=len(silent), all=len(of), what="trained layers"))
-    if loud:
-        ratios, freedom = np.transpose([of[name] for name in loud])
-        low, high, ratio = min(ratios), max(ratios), np.average(ratios**2, weights=freedom) ** 0.5
-        alike = high / low < max(1.1, 1 + 8 / (2 * min(freedom)) ** 0.5)
-        near = min(0.01 + 4 / (2 * sum(freedom)) ** 0.5, 0.05)
-        figure = f"{ratio:.3g}" if alike else f"{low:.3g} to {high:.3g}"
-        where = "" if len(loud) == len(of) else f" in {', '.join(loud[:4])}"
-        cause = why(ratio, stated, len(of), near) if alike else "It differs by layer."
-        found.append(findings.WRONG_NOISE.of(figure=figure, where=where, why=cause))
-    return found
+        where = "anywhere" if len(silent) == len(deviations) else f"in {', '.join(silent[:4])}"
+        finding = findings.SILENT.fill(
+            where=where, count=len(silent), all=len(deviations), what="trained layers"
+        )
+        result.append(finding)
+    if noisy:
+        noisy_deviations = np.array([deviations[name] for name in noisy])
+        noisy_freedom = np.array([freedom[name] for name in noisy])
+        where = "" if len(noisy) == len(deviations) else f" in {', '.join(noisy[:4])}"
+        result.append(_explain_deviations(noisy_deviations, noisy_freedom, where, len(deviations), settings))
+    return result
 
 
-def mistakes(stated: Stated, factor: float, near: float, own: dict[str, float]) -> list[str]:
-    """The mistakes, `own` or of both, that multiply a movement or the noise by a factor, give or take `near`;
-    the likeliest first."""
-    clip, _, rate, size = stated
-    every = {
-        "C is left out": 1 / clip,
-        "C enters twice": clip,
-        "divided by the batch size twice": 1 / size,
-        "not divided by the batch size": size,
-        "the learning rate is left out": 1 / rate,
+def _explain_deviations(
+    deviations: Vector, freedom: NDArray[Any], where: str, layers: int, settings: StepSettings
+) -> CheckFinding:
+    """Returns the finding of wrong deviations, with the mistakes that explain them where they are equal.
+
+    Args:
+      deviations: (m,) of the wrong layers.
+      freedom: (m,) their degrees of freedom.
+      where: which layers these are, in the words of the finding.
+      layers: how many layers are trained.
+      settings: what the caller states.
+    """
+    low = min(deviations)
+    high = max(deviations)
+    are_equal = high / low < max(1.1, 1 + 8 / (2 * min(freedom)) ** 0.5)
+    if not are_equal:
+        figure = f"{low:.3g} to {high:.3g}"
+        return findings.WRONG_NOISE.fill(figure=figure, where=where, why="It differs by layer.")
+    deviation = np.average(deviations**2, weights=freedom) ** 0.5
+    tolerance = min(0.01 + 4 / (2 * sum(freedom)) ** 0.5, 0.05)
+    why = explain_noise(deviation, settings, layers, tolerance)
+    return findings.WRONG_NOISE.fill(figure=f"{deviation:.3g}", where=where, why=why)
+
+
+def find_mistakes(
+    settings: StepSettings, factor: float, tolerance: float, special: Mapping[str, float]
+) -> list[str]:
+    """Returns the mistakes that multiply a movement or the noise by a factor, the likeliest first.
+
+    Args:
+      settings: what the caller states.
+      factor: the movement or the noise over what it should be.
+      tolerance: relative, of the factor.
+      special: factors of mistakes that only a movement, or only the noise, can have.
+    """
+    factors = {
+        **special,
+        "C is left out": 1 / settings.clipping_norm,
+        "C enters twice": settings.clipping_norm,
+        "divided by the batch size twice": 1 / settings.batch_size,
+        "not divided by the batch size": settings.batch_size,
+        "the learning rate is left out": 1 / settings.learning_rate,
     }
-    far = {said: round(abs(factor / of - 1), 3) for said, of in (own | every).items() if abs(of - 1) > 0.02}
-    return sorted((said for said in far if far[said] < near), key=lambda said: far[said])
+    errors = {}
+    for mistake, mistaken_factor in factors.items():
+        has_effect = abs(mistaken_factor - 1) > 0.02
+        error = round(abs(factor / mistaken_factor - 1), 3)
+        if has_effect and error < tolerance:
+            errors[mistake] = error
+    return sorted(errors, key=lambda mistake: errors[mistake])
 
 
-def why(ratio: float, stated: Stated, layers: int, near: float) -> str:
-    """The mistakes that make noise so many times too large."""
-    _, sigma, rate, size = stated
-    own = {
+def explain_noise(ratio: float, settings: StepSettings, layers: int, tolerance: float) -> str:
+    """Returns a sentence on the mistakes that multiply the noise by a ratio; empty where there is none.
+
+    Args:
+      ratio: the noise over what is stated.
+      settings: what the caller states.
+      layers: how many are trained.
+      tolerance: relative, of the ratio.
+    """
+    sigma = settings.noise_multiplier
+    size = settings.batch_size
+    factors: dict[str, float] = {
         "divided by sqrt(B) too much": size**-0.5,
         "divided by sqrt(B), or drawn for every example": size**0.5,
         "sigma is squared: a variance taken for a deviation": sigma,
         "sigma is left out": 1 / sigma,
         "the root of sigma: a deviation taken for a variance": sigma**-0.5,
-        "the learning rate enters twice": rate,
+        "the learning rate enters twice": settings.learning_rate,
         "shared out among layers": layers**-0.5,
         "sensitivity 2 C (one replaced)": 2.0,
     }
     for k in range(2, 17):
-        own |= {
-            f"noise added {k} times, by accumulated batches or workers": k**0.5,
-            f"one draw added {k} times, by workers with one generator": k,
-            f"the noise of one of {k} accumulated batches or workers": k**-0.5,
-            f"divided by {k} accumulated batches or workers": 1 / k,
-        }
-    said = mistakes(stated, ratio, near, own)[:3]
-    return f"It fits: {'; or '.join(said)}." if said else ""
+        factors[f"noise added {k} times, by accumulated batches or workers"] = k**0.5
+        factors[f"one draw added {k} times, by workers with one generator"] = k
+        factors[f"the noise of one of {k} accumulated batches or workers"] = k**-0.5
+        factors[f"divided by {k} accumulated batches or workers"] = 1 / k
+    mistakes = find_mistakes(settings, ratio, tolerance, factors)
+    return f"It fits: {'; or '.join(mistakes[:3])}." if mistakes else ""
 
 
-def pictures(drawn: DrawnNoise) -> dict[str, Any]:
-    """What the page draws of the noise: a sample, and its deviations by layer and batch."""
-    pooled, trained = drawn.given.values.ravel(), drawn.given.freedom > 0
-    sample = np.random.default_rng(0).choice(pooled, min(5000, pooled.size), replace=False)
-    batches = {"the batch as given": drawn.ratio()} | {batch: drawn.ratio(batch) for batch in drawn.others}
-    layers = {drawn.names[i]: float(drawn.given.ratios[i]) for i in np.flatnonzero(trained)}
+def make_noise_pictures(drawn: DrawnNoise) -> dict[str, Any]:
+    """Returns what the page draws of the noise: a sample, and its deviations by layer and by batch."""
+    values = drawn.given.values.ravel()
+    sample = np.random.default_rng(0).choice(values, min(5000, values.size), replace=False)
+    layers = {}
+    for i in np.flatnonzero(drawn.given.freedom > 0):
+        layers[drawn.layer_names[i]] = float(drawn.given.deviations[i])
+    batches = {"the batch as given": drawn.compute_deviation()}
+    for batch in drawn.others:
+        batches[batch] = drawn.compute_deviation(batch)
     return {"sample": sample, "layers": layers, "batches": batches}

@@ -1,4 +1,7 @@
-"""A caller's step as a function of a batch and a seed to numbers, and how exactly it can be measured."""
+"""A caller's step as a function from a batch and a seed to numbers, and how exactly it can be measured.
+
+Movements are in units of eta C / B, as far as one example may move the parameters.
+"""
 
 import warnings
 from collections.abc import Callable, Mapping
@@ -7,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from audit.check import trees
-from audit.check.report import one_line
+from audit.check.report import describe_error
 from audit.check.trees import Columns, Vector
 from audit.errors import InputError, require
 from audit.values import number, shown
@@ -16,8 +19,8 @@ Step = Callable[[Any, Any, int], Any]
 _FLOOR = 5e-4  # of a tolerance
 
 
-class Stated(NamedTuple):
-    """What the caller says of the step."""
+class StepSettings(NamedTuple):
+    """What the caller states of the step: C, sigma, eta and B."""
 
     clipping_norm: float
     noise_multiplier: float
@@ -30,13 +33,20 @@ class Stated(NamedTuple):
         return self.learning_rate * self.clipping_norm / self.batch_size
 
 
-class Moved(NamedTuple):
-    """How far an example moves the step, in units, and its tolerance; by layer (l,) and number (p,)."""
+class Movement(NamedTuple):
+    """How far an example moves the step, in units of eta C / B.
 
-    units: float
+    Attributes:
+      norm: over all numbers, without what rounding adds.
+      tolerance: how far rounding may have changed the norm.
+      layer_norms: (layers,) within each layer.
+      sizes: (p,) of each number.
+    """
+
+    norm: float
     tolerance: float
-    layers: Vector
-    numbers: Vector
+    layer_norms: Vector
+    sizes: Vector
 
 
 class RefusedError(Exception):
@@ -46,76 +56,152 @@ class RefusedError(Exception):
 class StepProbe:
     """A step as a function of a batch's rows and a seed to a float64 vector (p,), and what is known of it.
 
-    names: the layers'. layer, start, spacings: (p,) whose a number is, what it is before the step, and the
-    distance of such numbers from 1 to 2. base: (p,) the step on `rows` with seed 0. depends: (p,) what a
-    batch or a seed has moved. Raises InputError for what is no step, RefusedError for one that fails.
+    Attributes:
+      settings: what the caller states of the step.
+      rows: the columns of the batch as given.
+      layer_names: (layers,) paths of the floating-point arrays among the parameters.
+      layer: (p,) index of the layer that a number belongs to.
+      start: (p,) the numbers before the step.
+      spacings: (p,) the distance of neighbouring numbers of the layer's type, from 1 to 2.
+      base: (p,) the numbers after the step on `rows` with seed 0.
+      is_trained: (p,) what some batch or seed has moved away from `base`.
     """
 
-    def __init__(self, step: Step, params: Any, batch: Any, given: Mapping[str, Any]) -> None:
-        self.stated = Stated(**{name: number(name, value, float) for name, value in given.items()})
-        for name, value in self.stated._asdict().items():
-            least, above = (0, "0 or more") if name == "noise_multiplier" else (1e-30, "more than 0")
-            require(least <= value < 1e30, f"`{name}={value:g}`: give a finite number, {above}")
+    def __init__(self, step: Step, params: Any, batch: Any, stated: Mapping[str, Any]) -> None:
+        """Runs the step once.
+
+        Raises:
+          InputError: an argument is out of range, or `step` is no step.
+          RefusedError: the step fails on the batch as given.
+        """
+        self.settings = _read_settings(stated)
         require(callable(step), f"`step={shown(step)}` is no function: give (params, batch, seed) -> params")
-        every = trees.leaves("params", params).items()
-        found = {name: leaf for name, leaf in every if "float" in str(leaf.dtype)}
-        require(found, f"`params={shown(params)}` holds no floating-point array: give the parameters")
-        parts = [trees.numpy_of(leaf).ravel() for leaf in found.values()]
-        self.names, self.sizes = list(found), [part.size for part in parts]
-        self.layer = np.repeat(np.arange(len(parts)), self.sizes)
-        self.start = self.base = np.concatenate(parts)
-        require(self.start.size and np.all(np.isfinite(self.start)), "`params` are not finite: give numbers")
-        kinds = [str(leaf.dtype).split(".")[-1] for leaf in found.values()]
-        self.spacings = np.array([trees.SPACING.get(kind, 2.0**-52) for kind in kinds])[self.layer]
-        self.step, self.params, self.batch, self.rows = step, params, batch, trees.columns_of("batch", batch)
-        self.depends = np.zeros(self.start.size, bool)
-        self.base = self(self.rows, 0)
-        self.depends[:] = False
+        self._step = step
+        self._params = params
+        self._read_parameters(params)
+        self._batch = batch
+        self.rows = trees.read_columns("batch", batch)
 
-    def __call__(self, rows: Columns, seed: int) -> Vector:
-        """(p,) after a step from copies of the parameters, which it may change in place or donate."""
+        self.is_trained = np.zeros(self.start.size, bool)
+        self.base = self.start  # until the first call has given it
+        self.base = self.run(self.rows, 0)
+        self.is_trained[:] = False
 
-        def copied(_: str, leaf: Any) -> Any:
-            torch = hasattr(leaf, "detach")
-            return leaf.detach().clone().requires_grad_(leaf.requires_grad) if torch else leaf.copy()
+    def _read_parameters(self, params: Any) -> None:
+        """Sets what follows from the parameters: layers, start and spacings."""
+        layers = {}
+        for name, leaf in trees.collect_leaves("params", params).items():
+            if "float" in str(leaf.dtype):
+                layers[name] = leaf
+        require(layers, f"`params={shown(params)}` holds no floating-point array: give the parameters")
 
-        own = trees.mapped(self.params, copied)
+        parts = [trees.to_numpy(leaf).ravel() for leaf in layers.values()]
+        self.layer_names = list(layers)
+        self._layer_sizes = [part.size for part in parts]
+        self.layer = np.repeat(np.arange(len(parts)), self._layer_sizes)
+        self.start = np.concatenate(parts)
+        is_finite = self.start.size and np.all(np.isfinite(self.start))
+        require(is_finite, "`params` are not finite: give numbers")
+
+        layer_spacings = []
+        for leaf in layers.values():
+            kind = str(leaf.dtype).split(".")[-1]  # "float32" of torch.float32
+            layer_spacings.append(trees.SPACING.get(kind, 2.0**-52))
+        self.spacings = np.array(layer_spacings)[self.layer]
+
+    def run(self, rows: Columns, seed: int) -> Vector:
+        """Returns the numbers (p,) after a step on a batch.
+
+        The step gets copies of the parameters, which it may change in place or donate.
+
+        Raises:
+          InputError: the step returns something else than the parameters.
+          RefusedError: the step fails on this batch.
+        """
+        params = trees.map_tree(self._params, _copy_leaf)
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                given = self.step(own, trees.as_given(rows, self.batch), seed)
+                result = self._step(params, trees.restore_batch(rows, self._batch), seed)
         except InputError:
             raise
         except Exception as error:  # of the caller's code
-            raise RefusedError(one_line(error)) from error
-        require(given is not None, "`step` returned nothing: return the parameters after the step")
-        after = trees.leaves("step", list(given) if hasattr(given, "__next__") else given)
-        missing, own = [name for name in self.names if name not in after], "return the parameters' own tree"
-        require(not missing, f"`step` returned no {', '.join(missing[:5])!r}: {own}")
-        parts = [trees.numpy_of(after[name]).ravel() for name in self.names]
-        same = [part.size for part in parts] == self.sizes
-        require(same, f"`step` returned parameters of other shapes: {own}")
-        found = np.concatenate(parts)
-        self.depends |= found != self.base
-        return found
+            raise RefusedError(describe_error(error)) from error
+        after = self._read_result(result)
+        self.is_trained |= after != self.base
+        return after
 
-    def measured(self, difference: Vector, after: Vector, examples: int, steps: int = 2) -> Moved:
-        """The length of a sum or difference of as many steps like `after`, in units, without what rounding
-        adds to it; its tolerance is 6 deviations of that, around 1 for two steps and 0 for more."""
-        squares = (difference / self.stated.unit) ** 2
-        layers = np.sqrt(np.bincount(self.layer, squares))
+    def _read_result(self, result: Any) -> Vector:
+        """Returns what a step returned as a vector (p,)."""
+        require(result is not None, "`step` returned nothing: return the parameters after the step")
+        if hasattr(result, "__next__"):  # an iterator, such as Module.parameters()
+            result = list(result)
+        leaves = trees.collect_leaves("step", result)
+
+        advice = "return the parameters' own tree"
+        missing = [name for name in self.layer_names if name not in leaves]
+        require(not missing, f"`step` returned no {', '.join(missing[:5])!r}: {advice}")
+        parts = [trees.to_numpy(leaves[name]).ravel() for name in self.layer_names]
+        same_sizes = [part.size for part in parts] == self._layer_sizes
+        require(same_sizes, f"`step` returned parameters of other shapes: {advice}")
+        return np.concatenate(parts)
+
+    def measure(self, difference: Vector, after: Vector, examples: int, steps: int = 2) -> Movement:
+        """Measures a sum or difference of steps, without what rounding adds to its length.
+
+        Args:
+          difference: (p,) the sum or difference.
+          after: (p,) the numbers after a step like those in it.
+          examples: in the batch of such a step.
+          steps: how many are in the difference.
+
+        Returns:
+          The movement. Its tolerance is 6 deviations of what rounding does, around a norm of 1 for two steps
+          and of 0 for more.
+        """
+        squares = (difference / self.settings.unit) ** 2
+        layer_norms = np.sqrt(np.bincount(self.layer, squares))
+        sizes = np.sqrt(squares)
         if not np.all(np.isfinite(squares)):
-            return Moved(np.inf, 0.0, layers, squares)
-        variance = steps * self.grid(after, examples) ** 2 / 12
-        units = float(np.sqrt(max(np.sum(squares) - np.sum(variance), 0)))
-        around = max(units, 1.0) if steps == 2 else 0.0
+            return Movement(np.inf, 0.0, layer_norms, sizes)
+
+        variance = steps * self.compute_rounding(after, examples) ** 2 / 12  # of uniform errors
+        norm = float(np.sqrt(max(np.sum(squares) - np.sum(variance), 0)))
+        around = max(norm, 1.0) if steps == 2 else 0.0
         deviation = np.sqrt(4 * around**2 * np.max(variance) + 2 * np.sum(variance**2))
         tolerance = np.sqrt(around**2 + 6 * deviation) - around
         tolerance += (steps / 2) ** 2 * (_FLOOR + 4 * np.max(self.spacings))
-        return Moved(units, float(tolerance), layers, np.sqrt(squares))
+        return Movement(norm, float(tolerance), layer_norms, sizes)
 
-    def grid(self, after: Vector, examples: int) -> Vector:
-        """(p,) how far rounding may move each number of a step, in units."""
-        update = trees.ulp(after - self.start, np.maximum(self.spacings, 2.0**-23))
-        grid = np.sqrt(trees.ulp(after, self.spacings) ** 2 + (4 + examples) * update**2) / self.stated.unit
-        return np.asarray(grid if self.stated.noise_multiplier else np.where(after == self.start, 0, grid))
+    def compute_rounding(self, after: Vector, examples: int) -> Vector:
+        """Returns (p,) how far rounding may move each number of a step, in units of eta C / B.
+
+        Args:
+          after: (p,) the numbers after the step.
+          examples: in its batch, each of which adds a rounding.
+        """
+        update = trees.compute_ulp(after - self.start, np.maximum(self.spacings, 2.0**-23))
+        result = trees.compute_ulp(after, self.spacings)
+        rounding = np.sqrt(result**2 + (4 + examples) * update**2) / self.settings.unit
+        if not self.settings.noise_multiplier:
+            rounding = np.where(after == self.start, 0, rounding)
+        return np.asarray(rounding)
+
+
+def _read_settings(stated: Mapping[str, Any]) -> StepSettings:
+    """Returns what the caller states; raises InputError for a number out of range."""
+    settings = StepSettings(**{name: number(name, value, float) for name, value in stated.items()})
+    for name, value in settings._asdict().items():
+        if name == "noise_multiplier":
+            least, limit = 0.0, "0 or more"
+        else:
+            least, limit = 1e-30, "more than 0"
+        require(least <= value < 1e30, f"`{name}={value:g}`: give a finite number, {limit}")
+    return settings
+
+
+def _copy_leaf(_: str, leaf: Any) -> Any:
+    """Returns a copy of an array or tensor of the caller's."""
+    if hasattr(leaf, "detach"):  # a tensor of torch
+        return leaf.detach().clone().requires_grad_(leaf.requires_grad)
+    return leaf.copy()

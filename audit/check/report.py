@@ -1,6 +1,5 @@
-"""What a check found: a table for a terminal, findings with their mend, JSON, a page."""
+"""What a check reports: a table for a terminal, findings with their fixes, JSON, a page."""
 
-import itertools
 import json
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
@@ -10,13 +9,22 @@ from typing import Any, NamedTuple
 
 from audit.check.findings import CheckFinding
 
-PASSED, FAILED, UNTRIED = "passed", "failed", "could not be tried"
+PASSED = "passed"
+FAILED = "failed"
+UNTRIED = "could not be tried"
 LEVEL = 0.001  # of all statistical tests of a report together, by Holm's method
-_COLUMNS, _INDENT = 80, 35
+_COLUMNS = 80
+_INDENT = 35
 
 
 class Check(NamedTuple):
-    """A row of the report: passed, failed or could not be tried, and what was seen."""
+    """A row of the report.
+
+    Attributes:
+      name: the check's.
+      result: passed, failed or could not be tried.
+      seen: what was seen.
+    """
 
     name: str
     result: str
@@ -24,8 +32,15 @@ class Check(NamedTuple):
 
 
 class CheckOutcome(NamedTuple):
-    """What a check saw where nothing is wrong, whether it could be tried, what is wrong for certain, the
-    p-values of its tests by what was tested, and figures."""
+    """What a check saw, before all checks together are judged.
+
+    Attributes:
+      text: what was seen where nothing is wrong.
+      tried: whether the check could be tried.
+      findings: what is wrong for certain.
+      p_values: of its statistical tests, by what was tested.
+      figures: what was measured.
+    """
 
     text: str
     tried: bool = True
@@ -34,17 +49,27 @@ class CheckOutcome(NamedTuple):
     figures: Mapping[str, Any] = {}
 
 
+NameFindings = Callable[[list[CheckFinding], dict[str, list[str]]], Sequence[CheckFinding]]
+
+
 class FindingsError(AssertionError):
     """Raised by `raise_for_findings`."""
 
 
 @dataclass(frozen=True)
 class CheckReport:
-    """The checks of a step, of batches or of a claimed epsilon; printed it is their table and the findings.
+    """The checks of a step, of batches or of a claimed epsilon.
 
-    subject: "step", "batches" or "accounting". needed: checks without which it has not passed.
-    p_values: of every statistical test, before Holm's correction. figures: what was measured.
-    pictures: arrays of numbers that the page draws, by what they are.
+    Printed, it is a table of the checks and the findings below it.
+
+    Attributes:
+      subject: "step", "batches" or "accounting".
+      checks: the rows of the table.
+      findings: the bugs.
+      needed: names of the checks that have to be tried before the subject can pass.
+      p_values: of every statistical test, before Holm's correction.
+      figures: what was measured.
+      pictures: numbers and arrays that the page draws, by what they are.
     """
 
     subject: str
@@ -57,35 +82,47 @@ class CheckReport:
 
     @property
     def passed(self) -> bool:
-        """Whether nothing was found and every check that is needed could be tried."""
+        """Whether there is no finding and every check that is needed could be tried."""
         return self.verdict.startswith("PASSED")
 
     @property
     def verdict(self) -> str:
-        """One line."""
+        """The conclusion, in one line."""
         if self.findings:
-            return f"FAILED: {'; '.join(dict.fromkeys(finding.name for finding in self.findings))}"
-        missing = [c.name for c in self.checks if c.name in self.needed and c.result != PASSED]
-        untried = f"INCOMPLETE: {', '.join(missing)} could not be tried"
-        return untried if missing else "PASSED: no bug was found"
+            names = dict.fromkeys(finding.name for finding in self.findings)  # each once, in order
+            return f"FAILED: {'; '.join(names)}"
+        missing = []
+        for check in self.checks:
+            if check.name in self.needed and check.result != PASSED:
+                missing.append(check.name)
+        if missing:
+            return f"INCOMPLETE: {', '.join(missing)} could not be tried"
+        return "PASSED: no bug was found"
 
     def raise_for_findings(self) -> None:
-        """Raises FindingsError, with the report as its message, where something was found."""
+        """Raises FindingsError, with the report as its message, where there is a finding."""
         if self.findings:
             raise FindingsError(f"\n{self}")
 
     def to_dict(self) -> dict[str, Any]:
-        """All but the pictures, for json.dumps."""
-        found = {name: getattr(self, name) for name in ("subject", "verdict", "passed")}
-        found |= {name: [one._asdict() for one in getattr(self, name)] for name in ("checks", "findings")}
-        return found | {"level": LEVEL, "p_values": dict(self.p_values), "figures": dict(self.figures)}
+        """Returns all but the pictures, ready for json.dumps."""
+        return {
+            "subject": self.subject,
+            "verdict": self.verdict,
+            "passed": self.passed,
+            "checks": [check._asdict() for check in self.checks],
+            "findings": [finding._asdict() for finding in self.findings],
+            "level": LEVEL,
+            "p_values": dict(self.p_values),
+            "figures": dict(self.figures),
+        }
 
     def to_json(self) -> str:
-        """`to_dict` as text."""
+        """Returns `to_dict` as text."""
         return json.dumps(self.to_dict(), indent=2, default=float)
 
     def page(self, path: str | Path) -> Path:
-        """Writes the report with pictures, an HTML page; returns its path."""
+        """Writes the report with pictures as an HTML page, and returns its path."""
         from audit import values
         from audit.report import check_page
         from audit.storage import files
@@ -94,52 +131,105 @@ class CheckReport:
         return files.write_whole(values.path("path", path), content)
 
     def __str__(self) -> str:
-        lines = [f"{'check':<16}{'result':<19}what was seen", "-" * _COLUMNS]
+        """Returns the table and the findings, at most 80 columns wide."""
+        rule = "-" * _COLUMNS
+        lines = [f"{'check':<16}{'result':<19}what was seen", rule]
         for name, result, seen in self.checks:
-            first = f"{name:<16}{result.upper() if result == FAILED else result:<19}"
-            lines += textwrap.wrap(first + seen, _COLUMNS, subsequent_indent=" " * _INDENT)
-        lines += ["-" * _COLUMNS, *textwrap.wrap(self.verdict, _COLUMNS)]
-        for check, name, meaning, mend in self.findings:
-            lines += ["", *textwrap.wrap(f"{check}: {name}", _COLUMNS)]
-            for text in (meaning, f"Mend: {mend}"):
-                lines += textwrap.wrap(text, _COLUMNS, initial_indent="  ", subsequent_indent="  ")
+            shown = result.upper() if result == FAILED else result
+            row = f"{name:<16}{shown:<19}{seen}"
+            lines += textwrap.wrap(row, _COLUMNS, subsequent_indent=" " * _INDENT)
+        lines.append(rule)
+        lines += textwrap.wrap(self.verdict, _COLUMNS)
+        for finding in self.findings:
+            lines.append("")
+            lines += textwrap.wrap(f"{finding.check}: {finding.name}", _COLUMNS)
+            lines += _indent(finding.meaning)
+            lines += _indent(f"Fix: {finding.fix}")
         return "\n".join(lines)
 
 
-def concluded(
+def _indent(text: str) -> list[str]:
+    return textwrap.wrap(text, _COLUMNS, initial_indent="  ", subsequent_indent="  ")
+
+
+def keep_certain_findings(
+    certain: list[CheckFinding], rejected: dict[str, list[str]]
+) -> Sequence[CheckFinding]:
+    """Returns the findings that are certain, where rejected tests add none."""
+    return certain
+
+
+def make_report(
     subject: str,
-    seen: Mapping[str, CheckOutcome],
+    outcomes: Mapping[str, CheckOutcome],
     needed: tuple[str, ...],
-    named: Callable[[list[CheckFinding], dict[str, list[str]]], Sequence[CheckFinding]] = lambda found, _: (
-        found
-    ),
+    name_findings: NameFindings = keep_certain_findings,
     **pictures: Any,
 ) -> CheckReport:
-    """The report of what the checks saw, by their rows in order; `named` gives the findings, of those that
-    are certain and, by row, what the rejected tests are of."""
-    p_values = {f"{row}: {what}": p for row, one in seen.items() for what, p in one.p_values.items()}
-    rejected, order = refused(p_values), list(seen)
-    odd = {row: [what for what in one.p_values if f"{row}: {what}" in rejected] for row, one in seen.items()}
-    found = named([finding for one in seen.values() for finding in one.findings], odd)
-    each = {(one.check, one.name): one for one in found}.values()
-    unique, checks = sorted(each, key=lambda one: order.index(one.check)), []
-    for row, one in seen.items():
-        wrong = "; ".join(finding.name for finding in unique if finding.check == row)
-        wrong = wrong or ("otherwise than expected, by what is found below" if odd[row] else "")
-        result = FAILED if wrong else PASSED if one.tried else UNTRIED
-        checks.append(Check(row, result, wrong or one.text))
-    figures = {key: value for one in seen.values() for key, value in one.figures.items()}
-    return CheckReport(subject, tuple(checks), tuple(unique), needed, p_values, figures, pictures)
+    """Makes the report of what the checks saw.
+
+    Args:
+      subject: "step", "batches" or "accounting".
+      outcomes: what each check saw, by its row, in the order of the table.
+      needed: rows that have to be tried before the subject can pass.
+      name_findings: (findings that are certain, what the rejected tests of each row are of) -> all findings.
+      **pictures: what the page draws.
+    """
+    p_values = {}
+    for row, outcome in outcomes.items():
+        for what, p_value in outcome.p_values.items():
+            p_values[_label(row, what)] = p_value
+    all_rejected = find_rejected_tests(p_values)
+
+    certain: list[CheckFinding] = []
+    rejected: dict[str, list[str]] = {}
+    figures: dict[str, Any] = {}
+    for row, outcome in outcomes.items():
+        certain += outcome.findings
+        rejected[row] = [what for what in outcome.p_values if _label(row, what) in all_rejected]
+        figures |= outcome.figures
+
+    findings = _sort_findings(name_findings(certain, rejected), list(outcomes))
+    checks = []
+    for row, outcome in outcomes.items():
+        names = [finding.name for finding in findings if finding.check == row]
+        if names:
+            check = Check(row, FAILED, "; ".join(names))
+        elif rejected[row]:
+            check = Check(row, FAILED, "otherwise than expected, by what is found below")
+        elif outcome.tried:
+            check = Check(row, PASSED, outcome.text)
+        else:
+            check = Check(row, UNTRIED, outcome.text)
+        checks.append(check)
+    return CheckReport(subject, tuple(checks), tuple(findings), needed, p_values, figures, pictures)
 
 
-def refused(p_values: Mapping[str, float]) -> set[str]:
-    """The tests that Holm's method rejects at the level of all together."""
-    ranked = enumerate(sorted(p_values.items(), key=lambda one: one[1]))
-    kept = itertools.takewhile(lambda one: one[1][1] <= LEVEL / (len(p_values) - one[0]), ranked)
-    return {name for _, (name, _) in kept}
+def _label(row: str, what: str) -> str:
+    """Returns the name of a test in the report's p-values."""
+    return f"{row}: {what}"
 
 
-def one_line(error: Exception) -> str:
-    """An error of the caller's code, on one line."""
+def _sort_findings(findings: Sequence[CheckFinding], rows: list[str]) -> list[CheckFinding]:
+    """Returns findings in the order of the table's rows, one for each check and name."""
+    unique = {(finding.check, finding.name): finding for finding in findings}
+    return sorted(unique.values(), key=lambda finding: rows.index(finding.check))
+
+
+def find_rejected_tests(p_values: Mapping[str, float]) -> set[str]:
+    """Returns the tests that Holm's method rejects at the level of all together."""
+    rejected = set()
+    ranked = sorted(p_values.items(), key=lambda item: item[1])
+    for rank, (name, p_value) in enumerate(ranked):
+        is_rejected = p_value <= LEVEL / (len(p_values) - rank)
+        if not is_rejected:
+            break
+        rejected.add(name)
+    return rejected
+
+
+def describe_error(error: Exception) -> str:
+    """Returns an error of the caller's code, on one line."""
+    kind = type(error).__name__
     text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text[:120]}" if text else type(error).__name__
+    return f"{kind}: {text[:120]}" if text else kind

@@ -1,24 +1,35 @@
-"""One step of anyone's DP-SGD, replayed on neighbouring batches with one seed, and on one with many.
+"""One step of anyone's DP-SGD, replayed with the same seed on neighbouring batches, and with many seeds.
 
-f(batch, seed) is what the step gives; a unit is eta C / B, as far as one example may move it. Related:
-Re:cord-play (Cebere et al., 2026, arXiv 2602.17454), which records the noise primitives' inputs.
+Movements are in units of eta C / B, as far as one example may move the step. Related: Re:cord-play (Cebere
+et al., 2026, arXiv 2602.17454), which records the noise primitives' inputs.
 """
 
 import time
-from typing import Any
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import stats
 
 from audit.check import findings, noise, trees
 from audit.check.findings import CheckFinding
-from audit.check.probe import Moved, RefusedError, Step, StepProbe
-from audit.check.report import CheckOutcome, CheckReport, concluded
+from audit.check.noise import DrawnNoise
+from audit.check.probe import Movement, RefusedError, Step, StepProbe
+from audit.check.report import CheckOutcome, CheckReport, make_report
 from audit.check.trees import Columns
 from audit.errors import InputError, require
 from audit.values import number
 
-_COARSE = 0.05  # a tolerance beyond which a movement is not told
+_COARSE = 0.05  # a larger tolerance hides the movement
+_UNMOVED = 1e-3  # what is smaller counts as no movement
+
+
+class BugCause(NamedTuple):
+    """The name of a bug that movements amount to, and a sentence on what shows it."""
+
+    name: str
+    why: str
 
 
 def check_step(
@@ -33,7 +44,9 @@ def check_step(
     extreme_examples: Any = None,
     seeds: int | None = None,
 ) -> CheckReport:
-    """Whether one step of DP-SGD clips, adds noise and averages as it should; no training, no JAX of its own.
+    """Checks whether one step of DP-SGD clips, adds noise and averages as it should.
+
+    Nothing is trained, and JAX is not needed.
 
     Args:
       step: (params, batch, seed) -> params, one step of plain SGD, or the first of one with momentum; all its
@@ -46,7 +59,11 @@ def check_step(
       extreme_examples: a batch of further examples to try, beside those that are made of the batch's.
       seeds: how many draws of the noise, by default as many as layers need and 20 seconds allow.
 
-    Raises InputError for what is no step, or one that fails on the batch as given.
+    Returns:
+      The report: a table of checks, and the bugs by name.
+
+    Raises:
+      InputError: `step` is no step, or fails on the batch as given.
 
     >>> import numpy as np
     >>> def step(w, batch, seed):
@@ -64,176 +81,341 @@ def check_step(
     >>> audit.check_step(step, np.zeros(8), batch, **stated | {"noise_multiplier": 2.2}).findings[0].check
     'noise'
     """
-    count = None if seeds is None else number("seeds", seeds, int)
-    require(count is None or 4 <= count <= 10**5, f"`seeds={count}`: give 4 to 100,000")
-    stated = {"clipping_norm": clipping_norm, "noise_multiplier": noise_multiplier}
-    stated |= {"learning_rate": learning_rate, "batch_size": batch_size}
+    if seeds is not None:
+        seeds = number("seeds", seeds, int)
+        require(4 <= seeds <= 10**5, f"`seeds={seeds}`: give 4 to 100,000")
+    stated = {
+        "clipping_norm": clipping_norm,
+        "noise_multiplier": noise_multiplier,
+        "learning_rate": learning_rate,
+        "batch_size": batch_size,
+    }
     try:
         with np.errstate(all="ignore"):
             probe = StepProbe(step, params, batch, stated)
-            return _checked(probe, trees.extremes(probe.rows) | _own(probe.rows, extreme_examples), count)
+            examples = trees.make_extreme_examples(probe.rows)
+            if extreme_examples is not None:
+                examples |= _read_extreme_examples(extreme_examples, probe.rows)
+            return _check_probe(probe, examples, seeds)
     except RefusedError as error:
         raise InputError(f"`step` failed on the batch as given: {error}") from error.__cause__
 
 
-def _own(rows: Columns, examples: Any) -> dict[str, Columns]:
-    if examples is None:
-        return {}
-    more = trees.columns_of("extreme_examples", examples)
-    same = [column.shape[1:] for column in more] == [column.shape[1:] for column in rows]
-    require(same, "`extreme_examples`: give arrays like the batch's, rows of the same shapes")
-    return {f"your example {i}": trees.taken(more, [i]) for i in range(len(more[0]))}
+def _read_extreme_examples(examples: Any, rows: Columns) -> dict[str, Columns]:
+    """Returns the caller's own examples, each by its number.
+
+    Raises:
+      InputError: they are not like the rows of the batch.
+    """
+    columns = trees.read_columns("extreme_examples", examples)
+    shapes = [column.shape[1:] for column in columns]
+    batch_shapes = [column.shape[1:] for column in rows]
+    require(
+        shapes == batch_shapes, "`extreme_examples`: give arrays like the batch's, rows of the same shapes"
+    )
+    return {f"your example {i}": trees.take(columns, [i]) for i in range(len(columns[0]))}
 
 
-def _checked(probe: StepProbe, tried: dict[str, Columns], count: int | None) -> CheckReport:
-    began, stated, drawn = time.perf_counter(), probe.stated, None
-    replay = _replay(probe)
+def _check_probe(probe: StepProbe, examples: dict[str, Columns], seeds: int | None) -> CheckReport:
+    """Runs every check of a step.
+
+    Args:
+      probe: the step.
+      examples: that are tried beside the batch, by name.
+      seeds: how many draws of the noise; by default as many as it needs.
+    """
+    began = time.perf_counter()
+    replay = _check_replay(probe)
     seconds = time.perf_counter() - began
-    moved, refusal = _movements(probe, tried)
-    movements = {name: one.units for name, one in moved.items()}
-    laws = dict.fromkeys(noise.ROWS, CheckOutcome("noise_multiplier=0: no noise is expected", False))
-    if stated.noise_multiplier:
-        drawn = noise.draw(probe, count, seconds)
-        laws = noise.law(drawn)
-    rms = [one.units / one.numbers.size**0.5 for one in moved.values() if one.numbers.size >= 8]
-    moving = drawn and rms and min(rms) > 0.9 * stated.noise_multiplier  # as two draws of the noise
-    sensitive = apart = CheckOutcome("other noise at every call, or in every batch, hides it", False)
-    if moving and not replay.findings:
-        sensitive = sensitive._replace(findings=[findings.MOVING_NOISE])
-    elif not replay.findings:
-        sensitive = apart = CheckOutcome(refusal, False)
-        apart = apart if refusal else _separation(probe, tried)
-        by_size = drawn and abs(4 * drawn.ratio(noise.FOURFOLD) / drawn.ratio() - 1) < 0.15
-        sensitive = _sensitivity(probe, moved, by_size, apart.findings) if moved else sensitive
+    movements, refusal = _measure_movements(probe, examples)
 
-    def named(certain: list[CheckFinding], odd: dict[str, list[str]]) -> list[CheckFinding]:
-        return noise.named(stated, drawn, _plateau(moved), certain, odd) if drawn else certain
+    drawn = None
+    noise_outcomes = dict.fromkeys(noise.ROWS, _untried("noise_multiplier=0: no noise is expected"))
+    if probe.settings.noise_multiplier:
+        drawn = noise.draw_noise(probe, seeds, seconds)
+        noise_outcomes = noise.check_noise(drawn)
 
-    seen = {"replay": replay, "sensitivity": sensitive, "separation": apart, **laws}
-    pictures = {"movements": movements, **(noise.pictures(drawn) if drawn else {})}
-    return concluded("step", seen, ("replay", "sensitivity", "noise"), named, **pictures)
+    sensitivity = separation = _untried("other noise at every call, or in every batch, hides it")
+    if not replay.findings:
+        if drawn and _moves_like_noise(movements, probe.settings.noise_multiplier):
+            sensitivity = sensitivity._replace(findings=[findings.MOVING_NOISE])
+        else:
+            separation = _untried(refusal) if refusal else _check_separation(probe, examples)
+            sensitivity = _untried(refusal)
+            if movements:
+                examples_interact = bool(separation.findings)
+                sensitivity = _check_sensitivity(probe, movements, drawn, examples_interact)
+
+    outcomes = {
+        "replay": replay,
+        "sensitivity": sensitivity,
+        "separation": separation,
+        **noise_outcomes,
+    }
+    needed = ("replay", "sensitivity", "noise")
+    pictures: dict[str, Any] = {"movements": {name: movement.norm for name, movement in movements.items()}}
+    if drawn is None:
+        return make_report("step", outcomes, needed, **pictures)
+    pictures |= noise.make_noise_pictures(drawn)
+    name_findings = partial(noise.name_noise_bugs, probe.settings, drawn, _find_plateau(movements))
+    return make_report("step", outcomes, needed, name_findings, **pictures)
 
 
-def _replay(probe: StepProbe) -> CheckOutcome:
-    base, stated = probe.base, probe.stated
+def _untried(reason: str) -> CheckOutcome:
+    """Returns the outcome of a check that could not be tried."""
+    return CheckOutcome(reason, tried=False)
+
+
+def _check_replay(probe: StepProbe) -> CheckOutcome:
+    """Checks that the step gives the same twice with the same seed."""
+    base = probe.base
     if not np.all(np.isfinite(base)):
-        finding = findings.NOT_FINITE.of(check="replay", where="the batch as given")
+        finding = findings.NOT_FINITE.fill(check="replay", where="the batch as given")
         return CheckOutcome("", findings=[finding])
-    far = float(np.linalg.norm(probe(probe.rows, 0) - base)) / stated.unit
-    figures = {"replay": far}
-    if far <= 2 * np.linalg.norm(probe.grid(base, len(probe.rows[0]))):
-        how = "equal to the bit" if far == 0 else "equal up to rounding"
+
+    distance = float(np.linalg.norm(probe.run(probe.rows, 0) - base)) / probe.settings.unit
+    figures = {"replay": distance}
+    rounding = probe.compute_rounding(base, len(probe.rows[0]))
+    if distance <= 2 * np.linalg.norm(rounding):
+        how = "equal to the bit" if distance == 0 else "equal up to rounding"
         return CheckOutcome(f"same seed, same step: {how}", figures=figures)
-    scale = max(stated.noise_multiplier, 1e-300) * 2**0.5
-    of_noise = 1e-3 < stats.chi2.cdf((far / scale) ** 2, base.size) < 0.999
-    finding = findings.UNSEEDED if of_noise else findings.STATEFUL.of(far=far)
-    return CheckOutcome("", findings=[finding], figures=figures)
+
+    # Two draws of the noise differ by sqrt(2) deviations in every number.
+    deviation = max(probe.settings.noise_multiplier, 1e-300) * 2**0.5
+    quantile = stats.chi2.cdf((distance / deviation) ** 2, base.size)
+    if 1e-3 < quantile < 0.999:
+        return CheckOutcome("", findings=[findings.UNSEEDED], figures=figures)
+    return CheckOutcome("", findings=[findings.STATEFUL.fill(distance=distance)], figures=figures)
 
 
-def _movements(probe: StepProbe, tried: dict[str, Columns]) -> tuple[dict[str, Moved], str]:
-    """How far each example more moves the step; where one more is refused, or never moves it, half of how far
-    one does in place of the first; and why none more could be tried."""
-    refusal = "the step ignores an example more"
-    for scale, least, how in ((1.0, 0, ""), (0.5, 1, ", in place of the first")):
-        moved = {}
-        for name, one in tried.items():
-            batch = trees.joined(trees.taken(probe.rows, slice(least, None)), one)
-            try:
-                difference = scale * (probe(batch, 0) - probe.base)
-                moved[name + how] = probe.measured(difference, probe.base, len(batch[0]))
-            except RefusedError as error:
-                refusal = f"the step refused a batch with one example more: {error}"
-        if any(one.units > 1e-3 for one in moved.values()):
-            return moved, refusal if how else ""
-    return moved, refusal
+def _measure_movements(
+    probe: StepProbe, examples: dict[str, Columns]
+) -> tuple[dict[str, Movement], str]:
+    """Measures how far each example moves the step when it is added to the batch.
+
+    Where the step refuses a larger batch, or ignores an example more, examples take the place of the first
+    one, and half of what they move the step counts: an example leaves while another comes.
+
+    Returns:
+      Movements by example, and why examples could not be added, empty where they could.
+    """
+    movements, error = _try_examples(probe, examples, probe.rows, "", 1.0)
+    if _is_moved(movements):
+        return movements, ""
+    if error:
+        refusal = f"the step refused a batch with one example more: {error}"
+    else:
+        refusal = "the step ignores an example more"
+
+    without_first = trees.take(probe.rows, slice(1, None))
+    movements, error = _try_examples(probe, examples, without_first, ", in place of the first", 0.5)
+    if error:
+        refusal = f"the step refused a batch with one example more: {error}"
+    return movements, refusal
 
 
-def _separation(probe: StepProbe, tried: dict[str, Columns]) -> CheckOutcome:
-    """Whether two parts of a batch, of extreme examples, move the step by the sum of what each does."""
-    every, half = list(tried.values()), len(tried) // 2 | 1  # odd: pairs that are clipped as one show
-    one, other = trees.joined(*every[:half]), trees.joined(*every[half:])
+def _try_examples(
+    probe: StepProbe, examples: dict[str, Columns], rows: Columns, suffix: str, scale: float
+) -> tuple[dict[str, Movement], str]:
+    """Measures how far each example beside these rows moves the step from the batch as given.
+
+    Args:
+      probe: the step.
+      examples: by name.
+      rows: the others of the batch.
+      suffix: of the names that movements get.
+      scale: by which movements are multiplied.
+
+    Returns:
+      Movements by name, and the last error of examples that the step refused.
+    """
+    movements = {}
+    last_error = ""
+    for name, example in examples.items():
+        batch = trees.join(rows, example)
+        try:
+            difference = scale * (probe.run(batch, 0) - probe.base)
+            movements[name + suffix] = probe.measure(difference, probe.base, len(batch[0]))
+        except RefusedError as error:
+            last_error = str(error)
+    return movements, last_error
+
+
+def _is_moved(movements: Mapping[str, Movement]) -> bool:
+    return any(movement.norm > _UNMOVED for movement in movements.values())
+
+
+def _moves_like_noise(movements: Mapping[str, Movement], noise_multiplier: float) -> bool:
+    """Returns whether every example moves all numbers as far as another draw of the noise does."""
+    typical_sizes = []
+    for movement in movements.values():
+        count = movement.sizes.size
+        if count >= 8:  # with fewer numbers a movement of C is as large
+            typical_sizes.append(movement.norm / count**0.5)
+    return bool(typical_sizes) and min(typical_sizes) > 0.9 * noise_multiplier
+
+
+def _check_separation(probe: StepProbe, examples: dict[str, Columns]) -> CheckOutcome:
+    """Checks that two parts of a batch, of extreme examples, move the step by the sum of what each does."""
+    columns = list(examples.values())
+    half = len(columns) // 2 | 1  # odd, so that examples that are clipped in pairs show
+    first = trees.join(*columns[:half])
+    second = trees.join(*columns[half:])
     try:
-        both, first, second = (
-            probe(trees.joined(probe.rows, *parts), 0) for parts in ((one, other), (one,), (other,))
-        )
+        after_both = probe.run(trees.join(probe.rows, first, second), 0)
+        after_first = probe.run(trees.join(probe.rows, first), 0)
+        after_second = probe.run(trees.join(probe.rows, second), 0)
     except RefusedError as error:
-        return CheckOutcome(f"the step refused a larger batch: {error}", False)
-    worst = probe.measured(
-        both - first - second + probe.base, first, len(one[0]) + len(probe.rows[0]), steps=4
-    )
-    if not np.isfinite(worst.units):
-        return CheckOutcome("the step is not finite", False)
-    found = [findings.MIXED.of(far=worst.units)] if worst.units > worst.tolerance else []
-    said = "two parts of a batch move it by the sum of what each does"
-    return _unless_hidden(
-        worst, said, found, {"separation": worst.units, "separation tolerance": worst.tolerance}
-    )
+        return _untried(f"the step refused a larger batch: {error}")
+
+    difference = after_both - after_first - after_second + probe.base
+    batch_size = len(first[0]) + len(probe.rows[0])
+    movement = probe.measure(difference, after_first, batch_size, steps=4)
+    if not np.isfinite(movement.norm):
+        return _untried("the step is not finite")
+    bugs = []
+    if movement.norm > movement.tolerance:
+        bugs.append(findings.EXAMPLES_INTERACT.fill(distance=movement.norm))
+    text = "two parts of a batch move it by the sum of what each does"
+    figures = {"separation": movement.norm, "separation tolerance": movement.tolerance}
+    return _judge_movement(movement, text, bugs, figures)
 
 
-def _unless_hidden(
-    worst: Moved, said: str, found: list[CheckFinding], figures: dict[str, Any]
+def _judge_movement(
+    movement: Movement, text: str, bugs: list[CheckFinding], figures: dict[str, Any]
 ) -> CheckOutcome:
-    hidden = worst.tolerance > _COARSE and not found
-    how = f"rounding hides it (tolerance {worst.tolerance:.2g} C): use float64 or a larger learning rate"
-    return CheckOutcome(how if hidden else said, not hidden, found, {}, figures)
+    """Returns the outcome of a movement; without a bug it could not be tried where rounding hides it."""
+    if movement.tolerance > _COARSE and not bugs:
+        text = (
+            f"rounding hides it (tolerance {movement.tolerance:.2g} C): "
+            "use float64 or a larger learning rate"
+        )
+        return CheckOutcome(text, tried=False, figures=figures)
+    return CheckOutcome(text, findings=bugs, figures=figures)
 
 
-def _sensitivity(probe: StepProbe, moved: dict[str, Moved], by_size: Any, mixes: Any) -> CheckOutcome:
-    """Whether no example moves the step by more than C; `by_size`: whether noise shrinks as the batch grows,
-    `mixes`: whether examples change what others do."""
-    example, worst = max(moved.items(), key=lambda one: one[1].units)
-    figures = {"movements": {name: m.units for name, m in moved.items()}, "tolerance": worst.tolerance}
-    said = f"one example moves it by at most {worst.units:.4g} eta C / B (tolerance {worst.tolerance:.2g})"
-    found = []
-    if np.isinf(worst.units):
-        found = [findings.NOT_FINITE.of(check="sensitivity", where=example)]
-    elif cause := _cause(probe, moved, worst, by_size, mixes):
-        found = [findings.TOO_FAR.of(units=worst.units, example=example, name=cause[0], why=cause[1])]
-    return _unless_hidden(worst, said, found, figures)
+def _check_sensitivity(
+    probe: StepProbe, movements: dict[str, Movement], drawn: DrawnNoise | None, examples_interact: bool
+) -> CheckOutcome:
+    """Checks that no example moves the step by more than C.
+
+    Args:
+      probe: the step.
+      movements: by example.
+      drawn: the noise, where there is any.
+      examples_interact: whether examples change what others do.
+    """
+    example = max(movements, key=lambda name: movements[name].norm)
+    largest = movements[example]
+    bugs = []
+    if np.isinf(largest.norm):
+        bugs.append(findings.NOT_FINITE.fill(check="sensitivity", where=example))
+    else:
+        cause = _find_cause(probe, movements, drawn, examples_interact)
+        if cause:
+            finding = findings.TOO_FAR.fill(
+                norm=largest.norm, example=example, name=cause.name, why=cause.why
+            )
+            bugs.append(finding)
+    text = f"one example moves it by at most {largest.norm:.4g} eta C / B (tolerance {largest.tolerance:.2g})"
+    figures = {
+        "movements": {name: movement.norm for name, movement in movements.items()},
+        "tolerance": largest.tolerance,
+    }
+    return _judge_movement(largest, text, bugs, figures)
 
 
-def _plateau(moved: dict[str, Moved]) -> float:
-    """The movement at which the most extreme examples stop, 0 where they don't."""
-    sizes = sorted((m.units for m in moved.values() if np.isfinite(m.units)), reverse=True)[:4]
-    return sizes[0] if len(sizes) == 4 and sizes[0] <= sizes[-1] * 1.003 else 0.0
+def _find_plateau(movements: Mapping[str, Movement]) -> float:
+    """Returns the norm at which the most extreme examples stop, 0 where they don't."""
+    norms = sorted((m.norm for m in movements.values() if np.isfinite(m.norm)), reverse=True)
+    if len(norms) < 4 or norms[0] > norms[3] * 1.003:
+        return 0.0
+    return norms[0]
 
 
-def _cause(
-    probe: StepProbe, moved: dict[str, Moved], worst: Moved, by_size: Any, mixes: Any
-) -> tuple[str, str] | None:
-    """The name of the bug that movements amount to, and what shows it; None where there is none."""
-    level, examples, size = _plateau(moved), len(probe.rows[0]), probe.stated.batch_size
-    most = 1 + worst.tolerance
-    if worst.units <= most:
-        exact = size > 1 and worst.tolerance < 5e-3 / size + 1e-3
-        twice = exact and min(abs(level * size - 1), abs(level * examples - 1)) < 5e-3
-        return ("divided by the batch size twice", f"It should be 1, not {level:.4g}.") if twice else None
-    layers, numbers = (sizes[sizes > 1e-3] for sizes in (worst.layers, worst.numbers))
-    own = {"every layer clipped by itself": len(layers) ** 0.5, "an example that counts twice": 2.0}
-    own |= {"divided by another batch size": size / examples}
-    factor = "".join(noise.mistakes(probe.stated, level, 5e-3, own)[:1])
-    by_number = numbers.size > 3 and np.max(numbers) < 1.02 and np.mean(numbers > 0.98) > 0.5
-    left = ", ".join(probe.names[i] for i in _left_out(moved, most))
-    large = max((m.units for name, m in moved.items() if "1000" in name), default=0)
-    plain = max((m.units for name, m in moved.items() if "times" not in name), default=0)
-    causes = [
-        (by_size, findings.ACTUAL_SIZE.name, "Noise shrinks as the batch grows."),
-        (by_number, "clipped number by number", "No number moves by more than C."),
-        (factor, factor, f"All extreme examples move it by {level:.4g}."),
-        (left, f"{left} left out of clipping", "The other layers move by at most C."),
-        (max(layers) <= most, "layers clipped by themselves", "No layer moves by more than C."),
-        (worst.units > 3 and large > 5 * plain, "no clipping of single examples", ""),
-        (worst.units > 3 and mixes, "the batch is clipped, not its examples", "It changes what others do."),
-        (True, "an example that moves the step by more than C", ""),
-    ]
-    return next((name, why) for fits, name, why in causes if fits)
+def _find_cause(
+    probe: StepProbe, movements: dict[str, Movement], drawn: DrawnNoise | None, examples_interact: bool
+) -> BugCause | None:
+    """Returns the bug that the movements amount to; None where there is none."""
+    largest = max(movements.values(), key=lambda movement: movement.norm)
+    allowed = 1 + largest.tolerance
+    plateau = _find_plateau(movements)
+    if largest.norm <= allowed:
+        if _is_divided_twice(probe, largest, plateau):
+            return BugCause("divided by the batch size twice", f"It should be 1, not {plateau:.4g}.")
+        return None
+
+    if drawn and _shrinks_with_batch(drawn):
+        return BugCause(findings.ACTUAL_SIZE.name, "Noise shrinks as the batch grows.")
+
+    sizes = largest.sizes[largest.sizes > _UNMOVED]
+    is_clipped_by_number = sizes.size > 3 and np.max(sizes) < 1.02 and np.mean(sizes > 0.98) > 0.5
+    if is_clipped_by_number:
+        return BugCause("clipped number by number", "No number moves by more than C.")
+
+    layer_norms = largest.layer_norms[largest.layer_norms > _UNMOVED]
+    factors = {
+        "every layer clipped by itself": len(layer_norms) ** 0.5,
+        "an example that counts twice": 2.0,
+        "divided by another batch size": probe.settings.batch_size / len(probe.rows[0]),
+    }
+    mistakes = noise.find_mistakes(probe.settings, plateau, 5e-3, factors)
+    if mistakes:
+        return BugCause(mistakes[0], f"All extreme examples move it by {plateau:.4g}.")
+
+    unclipped = _find_unclipped_layers(movements, allowed)
+    if unclipped:
+        names = ", ".join(probe.layer_names[i] for i in unclipped)
+        return BugCause(f"{names} left out of clipping", "The other layers move by at most C.")
+    if max(layer_norms) <= allowed:
+        return BugCause("layers clipped by themselves", "No layer moves by more than C.")
+
+    if largest.norm > 3 and _grows_with_features(movements):
+        return BugCause("no clipping of single examples", "")
+    if largest.norm > 3 and examples_interact:
+        return BugCause("the batch is clipped, not its examples", "It changes what others do.")
+    return BugCause("an example that moves the step by more than C", "")
 
 
-def _left_out(moved: dict[str, Moved], allowed: float) -> list[int]:
-    """The fewest layers, the loudest by more than C, without which examples move the step by C at most."""
-    squares, left = np.array([one.layers for one in moved.values()]) ** 2, []
-    loud = np.max(squares) > max(allowed, 1.01) ** 2
-    while loud and np.max(np.sum(squares, axis=1)) > allowed**2:
-        left.append(int(np.argmax(np.max(squares, axis=0))))
-        squares[:, left] = 0
-    return left if abs(np.max(np.sum(squares, axis=1)) - 1) < 0.04 else []
+def _is_divided_twice(probe: StepProbe, largest: Movement, plateau: float) -> bool:
+    """Returns whether extreme examples stop at C / B, by the stated or the actual batch size."""
+    size = probe.settings.batch_size
+    is_exact = size > 1 and largest.tolerance < 5e-3 / size + 1e-3
+    error = min(abs(plateau * size - 1), abs(plateau * len(probe.rows[0]) - 1))
+    return is_exact and error < 5e-3
+
+
+def _shrinks_with_batch(drawn: DrawnNoise) -> bool:
+    """Returns whether the noise at four times the batch is a quarter."""
+    ratio = drawn.compute_deviation(noise.FOURFOLD) / drawn.compute_deviation()
+    return bool(abs(4 * ratio - 1) < 0.15)
+
+
+def _grows_with_features(movements: Mapping[str, Movement]) -> bool:
+    """Returns whether examples with large features move the step much further than those as they are."""
+    large = [movement.norm for name, movement in movements.items() if "1000" in name]
+    plain = [movement.norm for name, movement in movements.items() if "times" not in name]
+    return max(large, default=0) > 5 * max(plain, default=0)
+
+
+def _find_unclipped_layers(movements: Mapping[str, Movement], allowed: float) -> list[int]:
+    """Finds the layers that clipping leaves out.
+
+    Takes away the layer that moves most until no example moves the rest by more than `allowed`.
+
+    Returns:
+      Indices of those layers; empty where no layer alone exceeds C, or where the rest does not stop at C,
+      so that leaving layers out is not what happened.
+    """
+    layer_norms = np.array([movement.layer_norms for movement in movements.values()])
+    squares = layer_norms**2  # (examples, layers)
+    if np.max(squares) <= max(allowed, 1.01) ** 2:
+        return []
+
+    unclipped: list[int] = []
+    while np.max(np.sum(squares, axis=1)) > allowed**2:
+        largest = int(np.argmax(np.max(squares, axis=0)))
+        unclipped.append(largest)
+        squares[:, largest] = 0
+    rest_stops_at_c = abs(np.max(np.sum(squares, axis=1)) - 1) < 0.04
+    return unclipped if rest_stops_at_c else []

@@ -1,5 +1,7 @@
-"""Anyone's arrays as NumPy's and back, batches row by row. Neither JAX nor torch is ever
-imported: they are used where arrays are theirs."""
+"""Anyone's arrays as NumPy's and back, and batches row by row.
+
+Neither JAX nor torch is ever imported: they are used where arrays are theirs.
+"""
 
 import sys
 from collections.abc import Callable, Mapping
@@ -16,106 +18,164 @@ Columns = list[NDArray[Any]]  # a batch's arrays, each (examples, ...)
 SPACING = {"bfloat16": 2.0**-7, "float16": 2.0**-10, "float32": 2.0**-23}  # of numbers from 1 to 2
 
 
-def mapped(tree: Any, function: Callable[[str, Any], Any], name: str = "tree", path: str = "") -> Any:
-    """A tree of dicts, lists, tuples and, where JAX is loaded, of its other trees, with function(path, array)
-    in place of its arrays; raises InputError, which calls it `name`, for anything else in it."""
+def map_tree(tree: Any, function: Callable[[str, Any], Any], name: str = "tree", path: str = "") -> Any:
+    """Returns a tree with function(path, array) in place of each array.
 
-    def part(key: Any, one: Any) -> Any:
-        return mapped(one, function, name, f"{path}.{key}" if path else str(key))
+    Args:
+      tree: dicts, lists, tuples and, where JAX is loaded, its other trees.
+      function: what is called with each array and its path.
+      name: what an error calls the tree.
+      path: of this tree in the whole one.
 
-    if tree is None or (hasattr(tree, "dtype") and hasattr(tree, "shape")):
-        return None if tree is None else function(path or "parameters", tree)
+    Raises:
+      InputError: the tree holds anything else.
+    """
+
+    def map_child(key: Any, child: Any) -> Any:
+        child_path = f"{path}.{key}" if path else str(key)
+        return map_tree(child, function, name, child_path)
+
+    if tree is None:
+        return None
+    if hasattr(tree, "dtype") and hasattr(tree, "shape"):
+        return function(path or "parameters", tree)
+
     kind: Any = type(tree)
     if isinstance(tree, Mapping):
-        of = {key: part(key, one) for key, one in tree.items()}
-        return of if kind is dict else kind(of)
-    if hasattr(tree, "_fields"):
-        return kind(*map(part, tree._fields, tree))
+        children = {key: map_child(key, child) for key, child in tree.items()}
+        return children if kind is dict else kind(children)
+    if hasattr(tree, "_fields"):  # a NamedTuple
+        fields = zip(tree._fields, tree, strict=True)
+        return kind(*(map_child(key, child) for key, child in fields))
     if isinstance(tree, list | tuple):
-        return kind(part(i, one) for i, one in enumerate(tree))
-    util: Any = sys.modules["jax"].tree_util if "jax" in sys.modules else None
-    known = util is not None and not util.all_leaves([tree])
-    require(known, f"`{name}` holds {shown(tree)}: give arrays or tensors in dicts, lists or tuples")
-    return util.tree_map_with_path(lambda way, one: part(util.keystr(way).strip(".[]'"), one), tree)
+        return kind(map_child(i, child) for i, child in enumerate(tree))
+
+    tree_util: Any = sys.modules["jax"].tree_util if "jax" in sys.modules else None
+    is_jax_tree = tree_util is not None and not tree_util.all_leaves([tree])
+    require(is_jax_tree, f"`{name}` holds {shown(tree)}: give arrays or tensors in dicts, lists or tuples")
+
+    def map_jax_leaf(jax_path: Any, leaf: Any) -> Any:
+        key = tree_util.keystr(jax_path).strip(".[]'")
+        return map_child(key, leaf)
+
+    return tree_util.tree_map_with_path(map_jax_leaf, tree)
 
 
-def leaves(name: str, tree: Any) -> dict[str, Any]:
-    """The arrays of a tree, by path."""
-    found: dict[str, Any] = {}
-    mapped(tree, found.setdefault, name)
-    return found
+def collect_leaves(name: str, tree: Any) -> dict[str, Any]:
+    """Returns the arrays of a tree by their paths; an error calls the tree `name`."""
+    leaves: dict[str, Any] = {}
+    map_tree(tree, leaves.setdefault, name)
+    return leaves
 
 
-def numpy_of(leaf: Any) -> NDArray[Any]:
-    """An array of its own with the leaf's numbers, float64 where these are floats."""
-    real = "float" in str(leaf.dtype)
-    if hasattr(leaf, "detach"):  # torch's
-        leaf = (leaf.double() if real else leaf).detach().cpu().numpy()
-    return np.array(leaf, np.float64 if real else None)
+def to_numpy(leaf: Any) -> NDArray[Any]:
+    """Returns a copy of an array or tensor in NumPy, float64 where its numbers are floats."""
+    is_float = "float" in str(leaf.dtype)
+    if hasattr(leaf, "detach"):  # a tensor of torch
+        if is_float:
+            leaf = leaf.double()
+        leaf = leaf.detach().cpu().numpy()
+    return np.array(leaf, np.float64 if is_float else None)
 
 
-def ulp(values: Vector, spacings: Vector | float) -> Vector:
-    """The distance of each number from its next."""
-    return np.asarray(np.ldexp(spacings, np.frexp(values)[1] - 1))
+def compute_ulp(values: Vector, spacings: Vector | float) -> Vector:
+    """Returns the distance of each number from the next that its type can hold.
+
+    Args:
+      values: (p,) the numbers.
+      spacings: that distance for numbers from 1 to 2.
+    """
+    exponents = np.frexp(values)[1]
+    return np.asarray(np.ldexp(spacings, exponents - 1))
 
 
-def as_given(columns: Columns, batch: Any) -> Any:
-    """A batch of the caller's kind, of the types and on the devices of its arrays, with these columns."""
-    each = iter(columns)
+def restore_batch(columns: Columns, batch: Any) -> Any:
+    """Returns these columns as a batch of the caller's kind, its arrays of the same types and devices."""
+    remaining = iter(columns)
 
-    def like(_: str, leaf: Any) -> Any:
-        if hasattr(leaf, "new_tensor"):  # torch's
-            return leaf.new_tensor(next(each))
-        numpy: Any = np if isinstance(leaf, np.ndarray | np.generic) else sys.modules["jax"].numpy
-        return numpy.array(next(each), dtype=leaf.dtype)
+    def restore(_: str, leaf: Any) -> Any:
+        column = next(remaining)
+        if hasattr(leaf, "new_tensor"):  # a tensor of torch
+            return leaf.new_tensor(column)
+        if isinstance(leaf, np.ndarray | np.generic):
+            return np.array(column, dtype=leaf.dtype)
+        return sys.modules["jax"].numpy.array(column, dtype=leaf.dtype)
 
-    return mapped(batch, like)
-
-
-def columns_of(name: str, batch: Any) -> Columns:
-    """The arrays of a batch, whose rows are examples; raises InputError for what has none."""
-    found = [numpy_of(leaf) for leaf in leaves(name, batch).values()]
-    require(found, f"`{name}={shown(batch)}` holds no array: give features, and labels where there are any")
-    sizes = {column.shape[:1] for column in found}
-    together = f"`{name}`: give arrays of as many rows, one an example, not {sorted(map(str, sizes))}"
-    require(len(sizes) == 1 and () not in sizes, together)
-    require(len(found[0]), f"`{name}` has no example: give at least one")
-    return found
+    return map_tree(batch, restore)
 
 
-def joined(*parts: Columns) -> Columns:
-    """Batches one after the other."""
-    return [np.concatenate(columns) for columns in zip(*parts, strict=True)]
+def read_columns(name: str, batch: Any) -> Columns:
+    """Returns the arrays of a batch, whose rows are examples.
+
+    Raises:
+      InputError: the batch has no array, no example, or arrays of different lengths.
+    """
+    columns = [to_numpy(leaf) for leaf in collect_leaves(name, batch).values()]
+    require(columns, f"`{name}={shown(batch)}` holds no array: give features, and labels where there are any")
+    sizes = {column.shape[:1] for column in columns}
+    same_size = len(sizes) == 1 and () not in sizes
+    shown_sizes = sorted(str(size) for size in sizes)
+    require(same_size, f"`{name}`: give arrays of as many rows, one an example, not {shown_sizes}")
+    require(len(columns[0]), f"`{name}` has no example: give at least one")
+    return columns
 
 
-def taken(columns: Columns, rows: Any) -> Columns:
-    """Some rows of a batch, in this order."""
+def join(*batches: Columns) -> Columns:
+    """Returns batches one after the other."""
+    return [np.concatenate(columns) for columns in zip(*batches, strict=True)]
+
+
+def take(columns: Columns, rows: Any) -> Columns:
+    """Returns some rows of a batch, in this order."""
     return [column[rows] for column in columns]
 
 
-def scaled(one: Columns, scale: float, rows: Columns) -> Columns:
-    """Examples with scaled features, all but the last of several arrays; whole ones stay in their range."""
-    found = list(one)
-    for i, every in enumerate(rows[: len(rows) - 1 or 1]):
-        least, most = (-np.inf, np.inf) if every.dtype.kind == "f" else (every.min(), every.max())
-        found[i] = np.clip(one[i] * scale, least, most).astype(every.dtype)
-    return found
+def scale_features(examples: Columns, scale: float, batch: Columns) -> Columns:
+    """Returns examples with scaled features, which are all arrays but the last of several.
+
+    Whole numbers, such as pixels, stay within the range that they have in `batch`.
+    """
+    result = list(examples)
+    feature_count = max(len(batch) - 1, 1)
+    for i in range(feature_count):
+        column = batch[i]
+        if column.dtype.kind == "f":
+            least, most = -np.inf, np.inf
+        else:
+            least, most = column.min(), column.max()
+        result[i] = np.clip(examples[i] * scale, least, most).astype(column.dtype)
+    return result
 
 
-def extremes(rows: Columns) -> dict[str, Columns]:
-    """Examples that try a step's clipping, by what was done to one of the batch: repeated, features scaled,
-    its label, the last of several arrays, changed."""
-    found = {}
-    for row, of in {0: "the first example", len(rows[0]) - 1: "the last example"}.items():
-        one = taken(rows, [row])
-        kinds = {"": one}
-        if len(rows) > 1:
-            others = rows[-1][[i for i, label in enumerate(rows[-1]) if np.any(label != one[-1][0])][:1]]
-            kinds |= {", label changed": [*one[:-1], others]} if len(others) else {}
-        for kind, changed in kinds.items():
-            found[f"{of}{kind}"] = changed
-            for scale in (1e3, -1e3, 30, 3, 0.1, 1e-3, 0):
-                found[f"{of}, features times {scale:g}{kind}"] = scaled(changed, scale, rows)
-        if len(rows) > 1 and rows[-1].dtype.kind == "f":
-            found[f"{of}, label times 1000"] = [*one[:-1], 1e3 * one[-1]]
-    return found
+def make_extreme_examples(batch: Columns) -> dict[str, Columns]:
+    """Makes examples that try a step's clipping, by what was done to an example of the batch.
+
+    The first and the last example are repeated, their features scaled, and their labels (the last of
+    several arrays) changed.
+    """
+    examples: dict[str, Columns] = {}
+    places = {0: "the first example", len(batch[0]) - 1: "the last example"}
+    for row, place in places.items():
+        example = take(batch, [row])
+        examples |= _scale_example(example, place, "", batch)
+        if len(batch) == 1:
+            continue
+
+        labels = batch[-1]
+        own_label = example[-1]
+        other_rows = [i for i, label in enumerate(labels) if np.any(label != own_label[0])]
+        if other_rows:
+            relabelled = [*example[:-1], labels[other_rows[:1]]]
+            examples |= _scale_example(relabelled, place, ", label changed", batch)
+        if labels.dtype.kind == "f":
+            examples[f"{place}, label times 1000"] = [*example[:-1], 1e3 * own_label]
+    return examples
+
+
+def _scale_example(example: Columns, place: str, change: str, batch: Columns) -> dict[str, Columns]:
+    """Returns an example as it is and with scaled features, by its place in the batch and its change."""
+    examples = {f"{place}{change}": example}
+    for scale in (1e3, -1e3, 30, 3, 0.1, 1e-3, 0):
+        name = f"{place}, features times {scale:g}{change}"
+        examples[name] = scale_features(example, scale, batch)
+    return examples

@@ -33,27 +33,37 @@ flags.DEFINE_bool("json", False, "Print one JSON object on stdout instead of a t
 
 
 def main() -> None:
-    """Load, check, print; exit status 3 where something was found."""
+    """Checks the step that the flags name; exit status 3 where a bug is found."""
     require(FLAGS.step is not None, "give --step=mine.py:step, a file and its function")
-    file, _, name = FLAGS.step.rpartition(":")
-    require(file and name, f"--step={FLAGS.step}: name a file and its function, mine.py:step")
-    require(Path(file).is_file(), f"--step={FLAGS.step}: there is no file {file}")
-    check(Path(file), name)
+    file, _, function = FLAGS.step.rpartition(":")
+    require(file and function, f"--step={FLAGS.step}: name a file and its function, mine.py:step")
+    path = Path(file)
+    require(path.is_file(), f"--step={FLAGS.step}: there is no file {file}")
+    check(path, function)
 
 
-def check(path: Path, name: str) -> None:
-    """Checks that function of a file as the flags say, and prints; exit status 3 for a finding."""
+def check(path: Path, function: str) -> None:
+    """Checks a function of a file as the flags say, and prints the report.
+
+    Exits with status 3 where a bug is found.
+
+    Args:
+      path: of the file, which also defines params, batch and, unless flags replace it, stated.
+      function: its name.
+
+    Raises:
+      InputError: the file fails, or lacks a definition.
+    """
     require(FLAGS.report != "", "--report=: name an HTML file")
-    found = _loaded(path)
-    missing = [one for one in (name, "params", "batch") if one not in found]
-    require(not missing, f"{path.name} has no {', '.join(missing)}: define {name}, params, batch and stated")
-    given = found.get("stated", {})
-    require(isinstance(given, dict), f"{path.name}: stated is no dict, give {', '.join(STATED)}")
-    stated = given | {flag: FLAGS[flag].value for flag in STATED if FLAGS[flag].value is not None}
-    lacking = [flag for flag in STATED if flag not in stated]
-    require(not lacking, f"{path.name} states no {', '.join(lacking)}: give --{'=, --'.join(lacking)}=")
-    numbers = {flag: stated[flag] for flag in STATED}
-    report = check_step(found[name], found["params"], found["batch"], seeds=FLAGS.seeds, **numbers)
+    definitions = _run_file(path)
+    missing = [name for name in (function, "params", "batch") if name not in definitions]
+    advice = f"define {function}, params, batch and stated"
+    require(not missing, f"{path.name} has no {', '.join(missing)}: {advice}")
+    stated = _read_stated(path, definitions)
+
+    report = check_step(
+        definitions[function], definitions["params"], definitions["batch"], seeds=FLAGS.seeds, **stated
+    )
     print(report.to_json() if FLAGS.json else report)
     if FLAGS.report is not None:
         print(f"report: {report.page(FLAGS.report)}", file=sys.stderr)
@@ -62,8 +72,39 @@ def check(path: Path, name: str) -> None:
         sys.exit(FAILED)
 
 
-def _loaded(path: Path) -> dict[str, Any]:
-    """What a file defines; raises InputError, with its own error in a line, where it fails."""
+def _read_stated(path: Path, definitions: dict[str, Any]) -> dict[str, Any]:
+    """Returns the four numbers that the file states, or the flags in their place.
+
+    Args:
+      path: of the file, for errors.
+      definitions: what the file defines.
+
+    Raises:
+      InputError: neither states a number.
+    """
+    stated = definitions.get("stated", {})
+    require(isinstance(stated, dict), f"{path.name}: stated is no dict, give {', '.join(STATED)}")
+    numbers = {}
+    missing = []
+    for name in STATED:
+        flag = FLAGS[name].value
+        if flag is not None:
+            numbers[name] = flag
+        elif name in stated:
+            numbers[name] = stated[name]
+        else:
+            missing.append(name)
+    flags_to_give = "=, --".join(missing)
+    require(not missing, f"{path.name} states no {', '.join(missing)}: give --{flags_to_give}=")
+    return numbers
+
+
+def _run_file(path: Path) -> dict[str, Any]:
+    """Returns what a file defines.
+
+    Raises:
+      InputError: the file fails; the message has its own error in a line.
+    """
     sys.path.append(str(path.resolve().parent))
     if "jax" in path.read_text(encoding="utf-8", errors="replace"):
         cli.prepare_jax()
@@ -72,11 +113,11 @@ def _loaded(path: Path) -> dict[str, Any]:
     except InputError:
         raise
     except ModuleNotFoundError as error:
-        mend = f"{sys.prefix}/bin/pip install {error.name}"
-        raise InputError(f"{path.name} needs {error.name}, which is not installed: {mend}") from error
+        install = f"{sys.prefix}/bin/pip install {error.name}"
+        raise InputError(f"{path.name} needs {error.name}, which is not installed: {install}") from error
     except Exception as error:  # of the user's file
-        said = " ".join(str(error).split())[:200]
-        raise InputError(f"{path.name} fails with {type(error).__name__}: {said}") from error
+        message = " ".join(str(error).split())[:200]
+        raise InputError(f"{path.name} fails with {type(error).__name__}: {message}") from error
 
 
 if __name__ == "__main__":

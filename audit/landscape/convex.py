@@ -20,7 +20,13 @@ Array = NDArray[np.float64]
 
 
 class ConvexLandscape(NamedTuple):
-    """Shifts s_t, slopes c'_t and noise n_t of each step, (T,), in the units of the shifts."""
+    """A convex landscape.
+
+    Attributes:
+      shifts: (T,) s_t, what each step inserts in the world with the canary.
+      slopes: (T,) c'_t, by which each step shrinks the parameter.
+      noise: (T,) n_t, each step's standard deviation, in the units of the shifts.
+    """
 
     shifts: Array
     slopes: Array
@@ -28,26 +34,55 @@ class ConvexLandscape(NamedTuple):
 
 
 def of_schedule(shifts: Array, lipschitz: Array, noise: Array) -> ConvexLandscape:
-    """The landscape that attains the bound of a schedule, (T,) each, of constants up to 1. Raises InputError
-    for constants above 1, of which the loss need not be convex, and as `hidden_state_bound`."""
-    steep = float(np.max(lipschitz, initial=0.0))
-    require(steep <= 1, f"`lipschitz={steep:g}`: steps of a convex loss have constants of at most 1")
-    found = hidden_state.hidden_state_bound(shifts, lipschitz, noise, 0.5)  # mu is the same for every delta
-    return ConvexLandscape(shifts, found.attained_by, noise)
+    """Returns the landscape that attains the bound of a schedule.
+
+    Args:
+      shifts: (T,) s_t.
+      lipschitz: (T,) c_t, constants up to 1.
+      noise: (T,) n_t.
+
+    Raises:
+      InputError: a constant is above 1, so that the loss need not be convex, or `hidden_state_bound` refuses
+        the schedule.
+    """
+    largest = float(np.max(lipschitz, initial=0.0))
+    require(largest <= 1, f"`lipschitz={largest:g}`: steps of a convex loss have constants of at most 1")
+    delta = 0.5  # any: the slopes are the same for every delta
+    bound = hidden_state.hidden_state_bound(shifts, lipschitz, noise, delta)
+    return ConvexLandscape(shifts, bound.attained_by, noise)
 
 
 def exact_mu(landscape: ConvexLandscape) -> float:
-    """mu of the last iterate: what is left of the insertions over the deviation of what is left of the
-    noise, each times all slopes after it."""
-    kept = np.append(np.cumprod(landscape.slopes[:0:-1])[::-1], 1.0)
-    return float(abs(kept @ landscape.shifts) / np.linalg.norm(kept * landscape.noise))
+    """Returns mu of the last iterate.
+
+    It is what is left of the insertions over the deviation of what is left of the noise, where each step's
+    is multiplied by all slopes after it.
+    """
+    later_slopes = np.cumprod(landscape.slopes[:0:-1])[::-1]
+    remaining = np.append(later_slopes, 1.0)  # (T,) the share of each step in the last iterate
+    signal = remaining @ landscape.shifts
+    deviation = np.linalg.norm(remaining * landscape.noise)
+    return float(abs(signal) / deviation)
 
 
 def simulate(landscape: ConvexLandscape, presence: NDArray[np.bool_], rng: np.random.Generator) -> Array:
-    """theta_T (R,) of runs with presence (R,), step by step, in float32."""
-    theta, present = np.zeros(len(presence), np.float32), presence.astype(np.float32)
-    for shift, slope, deviation in zip(*(part.astype(np.float32) for part in landscape), strict=True):
+    """Simulates runs step by step, in float32.
+
+    Args:
+      landscape: of T steps.
+      presence: (R,) whether the canary is in each run.
+      rng: draws the noise.
+
+    Returns:
+      theta_T of each run, (R,), as float64.
+    """
+    shifts = landscape.shifts.astype(np.float32)
+    slopes = landscape.slopes.astype(np.float32)
+    noise = landscape.noise.astype(np.float32)
+    is_in = presence.astype(np.float32)
+    theta = np.zeros(len(presence), np.float32)
+    for shift, slope, deviation in zip(shifts, slopes, noise, strict=True):
         theta *= slope
-        theta += shift * present
+        theta += shift * is_in
         theta += deviation * rng.standard_normal(len(theta), np.float32)
     return theta.astype(np.float64)

@@ -31,7 +31,7 @@ from audit.statistics.densities import DensityPair
 Array = NDArray[np.float64]
 PER_DEVIATION = 8  # points a standard deviation of one step's noise
 REACH = 11.0  # standard deviations that the grid reaches beyond the drift
-_PER_SIGMA = 4  # points a sigma, at least: so many times those a deviation
+_PER_SIGMA = 4  # times PER_DEVIATION points a sigma, at least
 _BAND = 14.0  # standard deviations that the kernel reaches
 _BLOCK = 256
 _LARGEST_GRID = 4_000_000
@@ -39,52 +39,75 @@ _SEPARATED = 9.0  # B / sigma from which no step recrosses the threshold
 
 
 class Stepper:
-    """A process's grid points (n,), symmetric about 1/2, and its steps; densities are (2, n), out and in."""
+    """A process on a grid: its densities and how a step changes them.
+
+    Densities are (2, n), first out, then in.
+
+    Attributes:
+      process: the process.
+      spacing: the distance of neighbouring points.
+      points: (n,) the grid, symmetric about 1/2.
+    """
 
     def __init__(self, process: Process, per_deviation: int) -> None:
-        """Raises InputError where the grid would be too large."""
+        """Makes the grid, with so many points a deviation of a step's noise.
+
+        Raises:
+          InputError: the grid would be too large.
+        """
         self.process = process
-        deviation, drift = process.step_deviation, float(process.steps - 1)
-        self.spacing = min(deviation, process.noise_multiplier / _PER_SIGMA) / per_deviation
-        reach = drift + 1 + REACH * np.sqrt(process.noise_multiplier**2 + drift * deviation**2)
+        sigma = process.noise_multiplier
+        deviation = process.step_deviation
+        drift = float(process.steps - 1)
+        self.spacing = min(deviation, sigma / _PER_SIGMA) / per_deviation
+        reach = drift + 1 + REACH * np.sqrt(sigma**2 + drift * deviation**2)
         half_width = int(np.ceil(reach / self.spacing))
         require_grid(process, half_width)
         self.points = 0.5 + (np.arange(-half_width, half_width) + 0.5) * self.spacing
+
         reach_cells = int(np.ceil(_BAND * round(deviation / self.spacing))) + 1
         centre = round(1 / self.spacing)
         self._offsets = np.arange(centre - reach_cells, centre + reach_cells + 1)
-        self._toeplitz = _toeplitz(normal(self._offsets * self.spacing - 1, deviation) * self.spacing)
+        taps = normal_density(self._offsets * self.spacing - 1, deviation) * self.spacing
+        self._toeplitz = _make_toeplitz(taps)
 
     def start(self) -> Array:
-        """theta_1 in both worlds."""
+        """Returns the densities of theta_1."""
         sigma = self.process.noise_multiplier
-        return np.stack([normal(self.points, sigma), normal(self.points - 1, sigma)])
+        out = normal_density(self.points, sigma)
+        within = normal_density(self.points - 1, sigma)
+        return np.stack([out, within])
 
     def advance(self, pair: Array, threshold: float) -> Array:
-        """One step with a threshold."""
-        up = _share_above(self.points, self.spacing, threshold)
-        reflected = self._move_up((pair * (1 - up))[:, ::-1])[:, ::-1]
-        return np.maximum(self._move_up(pair * up) + reflected, 0.0)
+        """Returns the densities after a step with a threshold."""
+        share_up = _compute_share_above(self.points, self.spacing, threshold)
+        up = self._move_up(pair * share_up)
+        down = self._move_up((pair * (1 - share_up))[:, ::-1])[:, ::-1]  # the same in a mirror
+        return np.maximum(up + down, 0.0)
 
     def _move_up(self, pair: Array) -> Array:
         """Shifts by +1 and convolves with the step's noise: out[i] = sum_d taps[d] in[i - d]."""
         count = pair.shape[1]
         blocks = -(-count // _BLOCK)
-        first, last = int(self._offsets[0]), int(self._offsets[-1])
+        first = int(self._offsets[0])
+        last = int(self._offsets[-1])
         width = _BLOCK + last - first
-        padded = np.zeros((2, max(last, 0) + blocks * _BLOCK + max(-first, 0)))
-        padded[:, max(last, 0) : max(last, 0) + count] = pair
+        before = max(last, 0)
+        after = max(-first, 0)
+        padded = np.zeros((2, before + blocks * _BLOCK + after))
+        padded[:, before : before + count] = pair
+
         windows = np.lib.stride_tricks.sliding_window_view(padded, width, axis=1)
-        chosen = windows[:, max(last, 0) - last :: _BLOCK][:, :blocks]
-        moved = np.ascontiguousarray(chosen).reshape(-1, width) @ self._toeplitz
-        return moved.reshape(2, -1)[:, :count]
+        block_inputs = windows[:, before - last :: _BLOCK][:, :blocks]
+        outputs = np.ascontiguousarray(block_inputs).reshape(-1, width) @ self._toeplitz
+        return outputs.reshape(2, -1)[:, :count]
 
 
-stepper = functools.lru_cache(maxsize=8)(Stepper)  # searches evolve one process many times
+make_stepper = functools.lru_cache(maxsize=8)(Stepper)  # searches evolve the same process many times
 
 
 def evolve(stepper: Stepper, thresholds: Array) -> Iterator[Array]:
-    """Densities (2, n) of theta_1 .. theta_T under thresholds (T - 1,)."""
+    """Yields the densities (2, n) of theta_1 .. theta_T under thresholds (T - 1,)."""
     pair = stepper.start()
     yield pair
     for threshold in thresholds:
@@ -92,38 +115,44 @@ def evolve(stepper: Stepper, thresholds: Array) -> Iterator[Array]:
         yield pair
 
 
-def density_pair(points: NDArray[Any], values: Array) -> DensityPair:
-    """Densities (2, n) at points (n,) as a pair whose error is the mass that is missing or too much."""
+def make_density_pair(points: NDArray[Any], values: Array) -> DensityPair:
+    """Returns densities (2, n) at points (n,) as a pair.
+
+    Its error is the mass that is missing or too much.
+    """
     pair = DensityPair(points, values[0], values[1], 0.0)
     mass = values.sum(axis=1) * pair.spacing
     return pair._replace(error=float(np.max(np.abs(mass - 1))))
 
 
-def normal(x: NDArray[Any], deviation: float) -> Array:
-    """The density of N(0, deviation^2) at x."""
+def normal_density(x: NDArray[Any], deviation: float) -> Array:
+    """Returns the density of N(0, deviation^2) at x."""
     return np.asarray(np.exp(-0.5 * (x / deviation) ** 2) / (deviation * np.sqrt(2 * np.pi)))
 
 
 def require_grid(process: Process, half_width: int) -> None:
     """Raises InputError where a process's grid, twice `half_width` points, would be too large."""
-    sigma, batch, steps = process
+    sigma, batch_size, steps = process
     require(
         half_width < _LARGEST_GRID,
-        f"`steps={steps}`: at sigma {sigma:g} and B = {batch} they need a grid of {2 * half_width:,} points, "
-        "use fewer steps",
+        f"`steps={steps}`: at sigma {sigma:g} and B = {batch_size} they need a grid of {2 * half_width:,} "
+        "points, use fewer steps",
     )
 
 
-def _toeplitz(taps: Array) -> Array:
-    """The banded matrix (len(taps) + _BLOCK - 1, _BLOCK) that convolves a block with taps."""
+def _make_toeplitz(taps: Array) -> Array:
+    """Returns the banded matrix (len(taps) + _BLOCK - 1, _BLOCK) that convolves a block with taps."""
     rows = _BLOCK + len(taps) - 1
     distance = np.arange(_BLOCK)[None, :] - np.arange(rows)[:, None] + len(taps) - 1
-    inside = (distance >= 0) & (distance < len(taps))
-    return np.where(inside, taps[np.clip(distance, 0, len(taps) - 1)], 0.0)
+    is_inside = (distance >= 0) & (distance < len(taps))
+    return np.where(is_inside, taps[np.clip(distance, 0, len(taps) - 1)], 0.0)
 
 
-def _share_above(points: NDArray[Any], spacing: float, threshold: float) -> Array:
-    """Weights of the integral above the threshold, to third order: the cut cell, then Gregory's rule."""
+def _compute_share_above(points: NDArray[Any], spacing: float, threshold: float) -> Array:
+    """Returns weights of the integral above the threshold, to third order.
+
+    They are the cut cell's, then Gregory's rule.
+    """
     position = (threshold - points[0]) / spacing
     if not 0 <= position < len(points) - 3:
         return (points > threshold).astype(np.float64)
@@ -138,64 +167,97 @@ def _share_above(points: NDArray[Any], spacing: float, threshold: float) -> Arra
 
 
 def laws(process: Process, thresholds: Array, per_deviation: int = PER_DEVIATION) -> list[DensityPair]:
-    """The exact laws of theta_1 .. theta_T under thresholds h_1 .. h_(T-1), in units of C. An infinite
-    threshold moves everything one way: Example 1 of the paper. `per_deviation` is the grid's points a
-    deviation of a step's noise. Raises InputError for a process out of range, or too long for the grid."""
+    """Returns the exact laws of theta_1 .. theta_T.
+
+    Args:
+      process: of T steps.
+      thresholds: (T - 1,) h_1 .. h_(T-1), in units of C. An infinite threshold moves everything one way:
+        Example 1 of the paper.
+      per_deviation: the grid's points a deviation of a step's noise.
+
+    Raises:
+      InputError: the process is out of range, or too long for the grid.
+    """
     validate(process)
     if _has_closed_form(process, thresholds):
-        lengths = range(1, process.steps + 1)
-        return [_closed_form(process._replace(steps=t), thresholds, per_deviation) for t in lengths]
-    grid = stepper(process, per_deviation)
-    return [density_pair(grid.points, pair) for pair in evolve(grid, thresholds)]
+        result = []
+        for steps in range(1, process.steps + 1):
+            shorter = process._replace(steps=steps)
+            result.append(_compute_closed_form(shorter, thresholds, per_deviation))
+        return result
+    stepper = make_stepper(process, per_deviation)
+    return [make_density_pair(stepper.points, pair) for pair in evolve(stepper, thresholds)]
 
 
 def last_law(process: Process, thresholds: Array, per_deviation: int = PER_DEVIATION) -> DensityPair:
-    """The exact law of theta_T alone, which takes less memory; arguments and errors are those of `laws`."""
+    """Returns the exact law of theta_T alone, which takes less memory.
+
+    Arguments and errors are those of `laws`.
+    """
     validate(process)
     if _has_closed_form(process, thresholds):
-        return _closed_form(process, thresholds, per_deviation)
-    grid = stepper(process, per_deviation)
-    for pair in evolve(grid, thresholds):
+        return _compute_closed_form(process, thresholds, per_deviation)
+    stepper = make_stepper(process, per_deviation)
+    for pair in evolve(stepper, thresholds):
         last = pair
-    return density_pair(grid.points, last)
+    return make_density_pair(stepper.points, last)
 
 
 def is_separated(process: Process) -> bool:
-    """Whether no step goes back across the threshold."""
+    """Returns whether no step goes back across the threshold."""
     return process.steps > 1 and process.batch_size / process.noise_multiplier >= _SEPARATED
 
 
 def _has_closed_form(process: Process, thresholds: Array) -> bool:
-    """Whether nothing recrosses the threshold and it is the same at every step."""
+    """Returns whether nothing recrosses the threshold and it is the same at every step."""
     return is_separated(process) and np.ptp(thresholds) == 0 and bool(np.all(np.isfinite(thresholds)))
 
 
-def _closed_form(process: Process, thresholds: Array, per_deviation: int) -> DensityPair:
-    """theta_1 cut in two at cell boundaries, each part moved by T - 1 and smoothed by the later steps."""
-    sigma, drift = process.noise_multiplier, float(process.steps - 1)
-    if not drift:  # the law of theta_1
-        count = 1000 * per_deviation
-        points = 0.5 + np.arange(-count, count + 1) * ((sigma * REACH + 1) / count)
-        return density_pair(points, np.stack([normal(points - mean, sigma) for mean in (0.0, 1.0)]))
-    noise, threshold = np.sqrt(drift) * process.step_deviation, float(thresholds[0])
+def _compute_closed_form(process: Process, thresholds: Array, per_deviation: int) -> DensityPair:
+    """Returns the law of theta_T where no step recrosses a constant threshold.
+
+    theta_1 is cut in two at cell boundaries, and each part is moved by T - 1 and smoothed by the later steps.
+    """
+    sigma = process.noise_multiplier
+    if process.steps == 1:
+        return _compute_first_law(sigma, per_deviation)
+
+    drift = float(process.steps - 1)
+    noise = np.sqrt(drift) * process.step_deviation
+    threshold = float(thresholds[0])
     reach = drift + REACH * np.hypot(sigma, noise) + abs(threshold) + 1
     spacing = 2 * drift / np.ceil(2 * drift * 50 * per_deviation / sigma)
     half_width = int(np.ceil((reach + drift) / spacing))
     require_grid(process, half_width)
     points = threshold + drift + (np.arange(-2 * half_width, half_width) + 0.5) * spacing
     points = points[np.abs(points - threshold) <= reach]
-    worlds = [
-        _cut_normal(points - drift, mean, sigma, noise, threshold, 1.0)
-        + _cut_normal(points + drift, mean, sigma, noise, threshold, -1.0)
-        for mean in (0.0, 1.0)
-    ]
-    return density_pair(points, np.stack(worlds))
+
+    worlds = []
+    for mean in (0.0, 1.0):
+        above = _compute_cut_normal(points - drift, mean, sigma, noise, threshold, 1.0)
+        below = _compute_cut_normal(points + drift, mean, sigma, noise, threshold, -1.0)
+        worlds.append(above + below)
+    return make_density_pair(points, np.stack(worlds))
 
 
-def _cut_normal(x: NDArray[Any], mean: float, s: float, r: float, cut: float, side: float) -> Array:
-    """Density of X + R, X the part of N(mean, s^2) above (side 1) or below (-1) the cut, R ~ N(0, r^2):
-    that of N(mean, s^2 + r^2) times the probability that X, given the sum, lies on that side."""
+def _compute_first_law(sigma: float, per_deviation: int) -> DensityPair:
+    """Returns the law of theta_1: N(0, sigma^2) out and N(1, sigma^2) in."""
+    count = 1000 * per_deviation
+    points = 0.5 + np.arange(-count, count + 1) * ((sigma * REACH + 1) / count)
+    out = normal_density(points, sigma)
+    within = normal_density(points - 1.0, sigma)
+    return make_density_pair(points, np.stack([out, within]))
+
+
+def _compute_cut_normal(
+    x: NDArray[Any], mean: float, s: float, r: float, cut: float, side: float
+) -> Array:
+    """Returns the density at x of X + R, X the part of N(mean, s^2) on one side of a cut, R ~ N(0, r^2).
+
+    It is that of N(mean, s^2 + r^2) times the probability that X, given the sum, lies on that side: above
+    the cut (side 1) or below (-1).
+    """
     variance = s * s + r * r
     centre = (mean * r * r + x * s * s) / variance
-    kept = special.ndtr(side * (centre - cut) * np.sqrt(variance) / (s * r))
-    return np.asarray(normal(x - mean, np.sqrt(variance)) * kept)
+    probability = special.ndtr(side * (centre - cut) * np.sqrt(variance) / (s * r))
+    return np.asarray(normal_density(x - mean, np.sqrt(variance)) * probability)

@@ -30,111 +30,145 @@ from audit.landscape.process import Process, constant, upper_bound, validate
 from audit.statistics import conversions, densities
 
 Array = NDArray[np.float64]
-_COARSER = 2  # times as coarse is the grid while searching
+_COARSER = 2  # how many times as coarse the grid is while searching
 
 
 class Thresholds(NamedTuple):
-    """A threshold a step, values (T - 1,) in units of C, and the exact epsilon that they reach at T."""
+    """An adversary.
+
+    Attributes:
+      values: (T - 1,) a threshold a step, in units of C.
+      epsilon: the exact epsilon that they reach at T.
+    """
 
     values: Array
     epsilon: float
 
 
 def half(process: Process, delta: float, per_deviation: int = PER_DEVIATION) -> Thresholds:
-    """The paper's adversary: the threshold C / 2 at every step, which is not the best (Errata H13)."""
-    return _at_constant(process, 0.5, delta, per_deviation)
+    """Returns the paper's adversary: the threshold C / 2 at every step.
+
+    It is not the best constant threshold (Errata H13).
+    """
+    return _evaluate_constant(process, 0.5, delta, per_deviation)
 
 
 def best_constant(process: Process, delta: float, per_deviation: int = PER_DEVIATION) -> Thresholds:
-    """The threshold of largest epsilon, by grid and golden section over h >= 1/2: reflection swaps worlds."""
+    """Returns the constant threshold of largest epsilon, by a grid and golden section.
 
-    def searched(threshold: float) -> float:
-        return _at_constant(process, threshold, delta, per_deviation // _COARSER).epsilon
+    It searches h >= 1/2 alone, since reflection swaps the worlds.
+    """
 
-    top = _crossing_of_first_step(process, upper_bound(process, delta))
+    def evaluate(threshold: float) -> float:
+        return _evaluate_constant(process, threshold, delta, per_deviation // _COARSER).epsilon
+
+    top = _cross_at_first_step(process, upper_bound(process, delta))
     grid = np.linspace(0.5, 0.5 + 1.25 * (top - 0.5), 11)
-    best = int(np.argmax([searched(h) for h in grid]))
-    low, high = grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)]
-    found = scipy.optimize.minimize_scalar(
-        lambda h: -searched(h), bounds=(low, high), method="bounded", options={"xatol": 3e-3 * (high - low)}
+    best = int(np.argmax([evaluate(threshold) for threshold in grid]))
+    low = grid[max(best - 1, 0)]
+    high = grid[min(best + 1, len(grid) - 1)]
+    minimum = scipy.optimize.minimize_scalar(
+        lambda threshold: -evaluate(threshold),
+        bounds=(low, high),
+        method="bounded",
+        options={"xatol": 3e-3 * (high - low)},
     )
-    candidates = (float(found.x), float(grid[best]))
-    refined = [_at_constant(process, h, delta, per_deviation) for h in candidates]
-    return max(refined, key=lambda thresholds: thresholds.epsilon)
+    by_section = _evaluate_constant(process, float(minimum.x), delta, per_deviation)
+    by_grid = _evaluate_constant(process, float(grid[best]), delta, per_deviation)
+    return max(by_section, by_grid, key=lambda thresholds: thresholds.epsilon)
 
 
 def optimal(process: Process, delta: float, per_deviation: int = PER_DEVIATION) -> Thresholds:
-    """The optimal adversary (see the module's docstring): a threshold a step, at the crossing of the
-    likelihood ratio with e^epsilon, for the epsilon that these thresholds reach themselves. Where B / sigma
-    is at least 9 the first crossing is kept for all steps, as nothing recrosses it."""
+    """Returns the optimal adversary (see the module's docstring).
+
+    Its threshold at each step is where the likelihood ratio crosses e^epsilon, for the epsilon that these
+    thresholds reach themselves. Where B / sigma is at least 9 the first crossing serves all steps, as nothing
+    recrosses it.
+    """
     validate(process)
     conversions.require_delta(delta)
     limit = upper_bound(process, delta)
     if process.steps == 1 or limit == 0:
-        return _at_constant(process, 0.5, delta, per_deviation)
+        return _evaluate_constant(process, 0.5, delta, per_deviation)
     if is_separated(process):
-        return _at_constant(process, _crossing_of_first_step(process, limit), delta, per_deviation)
-    fine = law.stepper(process, per_deviation)
-    coarse = law.stepper(process, per_deviation // _COARSER)
-    if _excess(0.0, fine, delta) <= 0:
-        return Thresholds(_follow_crossings(fine, 0.0)[1], 0.0)
-    bracket = _bracket(fine, coarse, delta, limit)
-    epsilon = float(scipy.optimize.brentq(_excess, *bracket, (fine, delta), xtol=1e-6 * limit))
-    return Thresholds(_follow_crossings(fine, epsilon)[1], epsilon)
+        threshold = _cross_at_first_step(process, limit)
+        return _evaluate_constant(process, threshold, delta, per_deviation)
+
+    fine = law.make_stepper(process, per_deviation)
+    coarse = law.make_stepper(process, per_deviation // _COARSER)
+    epsilon = 0.0
+    if _compute_excess(0.0, fine, delta) > 0:
+        low, high = _bracket_root(fine, coarse, delta, limit)
+        root = scipy.optimize.brentq(_compute_excess, low, high, (fine, delta), xtol=1e-6 * limit)
+        epsilon = float(root)
+    _, thresholds = _follow_crossings(fine, epsilon)
+    return Thresholds(thresholds, epsilon)
 
 
-def _at_constant(process: Process, threshold: float, delta: float, per_deviation: int) -> Thresholds:
-    """A constant threshold and its epsilon; one step is known in closed form."""
+def _evaluate_constant(process: Process, threshold: float, delta: float, per_deviation: int) -> Thresholds:
+    """Returns a constant threshold and its epsilon; a single step is known in closed form."""
     thresholds = constant(process, threshold)
     if process.steps == 1:
-        return Thresholds(thresholds, upper_bound(process, delta))
-    return Thresholds(thresholds, densities.epsilon_at(last_law(process, thresholds, per_deviation), delta))
+        epsilon = upper_bound(process, delta)
+    else:
+        epsilon = densities.epsilon_at(last_law(process, thresholds, per_deviation), delta)
+    return Thresholds(thresholds, epsilon)
 
 
-def _crossing_of_first_step(process: Process, epsilon: float) -> float:
+def _cross_at_first_step(process: Process, epsilon: float) -> float:
+    """Returns where the likelihood ratio of theta_1 crosses e^epsilon."""
     return 0.5 + process.noise_multiplier**2 * epsilon
 
 
-def _excess(epsilon: float, stepper: Stepper, delta: float) -> float:
-    """log(D_T / delta) of the thresholds at the crossings with e^epsilon."""
+def _compute_excess(epsilon: float, stepper: Stepper, delta: float) -> float:
+    """Returns log(D_T / delta) of the thresholds at the crossings with e^epsilon."""
     pair, _ = _follow_crossings(stepper, epsilon)
     reached = densities.hockey_stick(pair[0], pair[1], stepper.spacing, epsilon)
     return float(np.log(max(reached, 1e-300)) - np.log(delta))
 
 
-def _bracket(fine: Stepper, coarse: Stepper, delta: float, limit: float) -> tuple[float, float]:
-    """An interval with the root of the fine grid's excess: close about the coarse grid's, if it is there."""
+def _bracket_root(fine: Stepper, coarse: Stepper, delta: float, limit: float) -> tuple[float, float]:
+    """Returns an interval with the root of the fine grid's excess.
+
+    It lies close about the coarse grid's root, where that is the fine one's too.
+    """
     high = 1.01 * limit + 0.01
-    if _excess(0.0, coarse, delta) > 0:
-        near = scipy.optimize.brentq(_excess, 0.0, high, (coarse, delta), xtol=1e-4 * limit)
-        low, above = 0.998 * near, 1.002 * near
-        if _excess(low, fine, delta) > 0 >= _excess(above, fine, delta):
-            return low, above
+    if _compute_excess(0.0, coarse, delta) > 0:
+        root = scipy.optimize.brentq(_compute_excess, 0.0, high, (coarse, delta), xtol=1e-4 * limit)
+        below = 0.998 * root
+        above = 1.002 * root
+        if _compute_excess(below, fine, delta) > 0 >= _compute_excess(above, fine, delta):
+            return below, above
     return 0.0, high
 
 
 def _follow_crossings(stepper: Stepper, epsilon: float) -> tuple[Array, Array]:
-    """(last densities (2, n), thresholds) of the adversary that splits at the crossing with e^epsilon."""
+    """Follows the adversary that splits at the crossing with e^epsilon.
+
+    Returns:
+      The last densities (2, n), and the thresholds (T - 1,).
+    """
     pair = stepper.start()
-    found: list[float] = []
+    thresholds: list[float] = []
     for _ in range(stepper.process.steps - 1):
-        threshold = _crossing(stepper.points, pair, epsilon)
-        found.append(threshold)
+        threshold = _find_crossing(stepper.points, pair, epsilon)
+        thresholds.append(threshold)
         pair = stepper.advance(pair, threshold)
-    return pair, np.array(found)
+    return pair, np.array(thresholds)
 
 
-def _crossing(points: NDArray[Any], pair: Array, epsilon: float) -> float:
-    """Where log(q / p), which increases, crosses epsilon; the grid's end where it doesn't."""
+def _find_crossing(points: NDArray[Any], pair: Array, epsilon: float) -> float:
+    """Returns where log(q / p), which increases, crosses epsilon; the grid's end where it doesn't."""
     tiny = 1e-290
-    seen = np.flatnonzero((pair[0] > tiny) & (pair[1] > tiny))
-    ratio = np.log(pair[1, seen]) - np.log(pair[0, seen])
+    visible = np.flatnonzero((pair[0] > tiny) & (pair[1] > tiny))
+    points = points[visible]
+    ratio = np.log(pair[1, visible]) - np.log(pair[0, visible])
     above = np.flatnonzero(ratio > epsilon)
     if not above.size:
-        return float(points[seen[-1]])
-    first = int(above[0])
-    if first == 0:
-        return float(points[seen[0]])
-    share = (epsilon - ratio[first - 1]) / (ratio[first] - ratio[first - 1])
-    left, right = points[seen[first - 1]], points[seen[first]]
-    return float(left + share * (right - left))
+        return float(points[-1])
+    right = int(above[0])
+    if right == 0:
+        return float(points[0])
+    left = right - 1
+    share = (epsilon - ratio[left]) / (ratio[right] - ratio[left])
+    return float(points[left] + share * (points[right] - points[left]))

@@ -18,7 +18,13 @@ Array = NDArray[np.float64]
 
 
 class Process(NamedTuple):
-    """noise_multiplier sigma > 0, batch_size B >= 1, steps T >= 1; lengths are in units of C."""
+    """The process of a crafted landscape; lengths are in units of C.
+
+    Attributes:
+      noise_multiplier: sigma > 0.
+      batch_size: B >= 1.
+      steps: T >= 1.
+    """
 
     noise_multiplier: float
     batch_size: int
@@ -32,22 +38,22 @@ class Process(NamedTuple):
 
 def validate(process: Process) -> None:
     """Raises InputError for a process out of range."""
-    sigma, batch, steps = process
+    sigma, batch_size, steps = process
     require(
         0 < sigma < np.inf,
         f"`noise_multiplier={sigma:g}`: without noise nothing is private, give a positive finite number",
     )
-    require(batch >= 1, f"`batch_size={batch}`: give at least 1")
+    require(batch_size >= 1, f"`batch_size={batch_size}`: give at least 1")
     require(steps >= 1, f"`steps={steps}`: give at least 1")
 
 
 def constant(process: Process, threshold: float) -> Array:
-    """One threshold, in units of C, at every step: (T - 1,). The paper's is 1/2."""
+    """Returns the same threshold, in units of C, for every step, (T - 1,); the paper's is 1/2."""
     validate(process)
     return np.full(process.steps - 1, float(threshold))
 
 
 def upper_bound(process: Process, delta: float) -> float:
-    """epsilon of the first step, which post-processing cannot raise: mu = 1 / sigma."""
+    """Returns epsilon of the first step, which post-processing cannot raise: mu = 1 / sigma."""
     validate(process)
     return conversions.epsilon_from_mu(1 / process.noise_multiplier, delta)

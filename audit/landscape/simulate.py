@@ -14,22 +14,34 @@ from jax import Array
 def simulate(
     key: Array, runs: Array, presence: Array, noise_multiplier: Array, batch_size: Array, thresholds: Array
 ) -> Array:
-    """theta_1 .. theta_T of runs (R,), shape (T, R), for thresholds (T - 1,). presence (R,): 1 for in, 0 for
-    out. Step t's noise of a run comes from fold_in(fold_in(key, run), t)."""
+    """Simulates runs of one process.
+
+    Args:
+      key: a run's noise at step t is drawn by fold_in(fold_in(key, run), t).
+      runs: (R,) numbers of the runs.
+      presence: (R,) 1 for in, 0 for out.
+      noise_multiplier: sigma.
+      batch_size: B.
+      thresholds: (T - 1,) h_t.
+
+    Returns:
+      theta_1 .. theta_T, (T, R).
+    """
     run_keys = jax.vmap(jax.random.fold_in, (None, 0))(key, runs)
 
-    def noise(step: Array) -> Array:
-        return jax.vmap(lambda k: jax.random.normal(jax.random.fold_in(k, step)))(run_keys)
+    def draw_noise(step: Array) -> Array:
+        return jax.vmap(lambda run_key: jax.random.normal(jax.random.fold_in(run_key, step)))(run_keys)
 
-    first = jnp.float32(presence) + noise_multiplier * noise(jnp.int32(0))
+    first = jnp.float32(presence) + noise_multiplier * draw_noise(jnp.int32(0))
 
     def advance(theta: Array, now: tuple[Array, Array]) -> tuple[Array, Array]:
         step, threshold = now
         move = jnp.where(theta > threshold, 1.0, -1.0)
-        after = theta + move + noise_multiplier / batch_size * noise(step)
+        after = theta + move + noise_multiplier / batch_size * draw_noise(step)
         return after, after
 
-    _, later = jax.lax.scan(advance, first, (jnp.arange(1, len(thresholds) + 1), thresholds))
+    steps = jnp.arange(1, len(thresholds) + 1)
+    _, later = jax.lax.scan(advance, first, (steps, thresholds))
     return jnp.concatenate([first[None], later])
 
 
@@ -37,7 +49,18 @@ def simulate(
 def simulate_cells(
     keys: Array, runs: Array, presence: Array, noise_multipliers: Array, batch_sizes: Array, thresholds: Array
 ) -> Array:
-    """theta (c, T, R) of c cells, each simulated with runs (R,) and presence (R,), in one compiled call.
-    keys, noise_multipliers and batch_sizes are (c,), thresholds (c, T - 1)."""
+    """Simulates the same runs of several processes, in one compiled call.
+
+    Args:
+      keys: (c,) a key for each of c processes.
+      runs: (R,) numbers of the runs.
+      presence: (R,) 1 for in, 0 for out.
+      noise_multipliers: (c,) sigma.
+      batch_sizes: (c,) B.
+      thresholds: (c, T - 1) h_t.
+
+    Returns:
+      theta_1 .. theta_T, (c, T, R).
+    """
     over_cells = jax.vmap(simulate, (0, None, None, 0, 0, 0))
     return over_cells(keys, runs, presence, noise_multipliers, batch_sizes, thresholds)

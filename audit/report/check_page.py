@@ -1,6 +1,6 @@
 """The page of a check: its table and findings, the movements of single examples and the noise, drawn."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -12,71 +12,109 @@ from audit.report import page, style
 from audit.report.page import Html
 
 _MOST_BARS = 24
+_LONGEST_NAME = 48  # characters beside a bar
+_LEAST_SIZE = 1e-3  # of a bar, which a logarithmic axis needs
 
 
 def check_page(report: Mapping[str, Any], pictures: Mapping[str, Any]) -> bytes:
-    """The page, of a report's `to_dict` and its pictures."""
-    title = f"Check of {'a step' if report['subject'] == 'step' else report['subject']} of DP-SGD"
+    """Returns the page in HTML.
+
+    Args:
+      report: a report's `to_dict`.
+      pictures: the report's `pictures`.
+    """
+    subject = "a step" if report["subject"] == "step" else report["subject"]
+    title = f"Check of {subject} of DP-SGD"
     kind = "nothing" if report["passed"] else "violated"
     verdict = page.element("p", page.element("strong", report["verdict"]), class_=f"verdict {kind}")
     rows = [tuple(check.values()) for check in report["checks"]]
-    table = page.table("Checks", ("check", "result", "what was seen"), rows)
-    found = [
-        page.join(
-            (
-                page.element("h3", f"{one['check']}: {one['name']}"),
-                page.element("p", one["meaning"]),
-                page.element("p", f"Mend: {one['mend']}"),
-            )
-        )
-        for one in report["findings"]
-    ]
-    level = f"All statistical tests together are at level {report['level']:g} (Holm)."
-    tests = sorted(report["p_values"].items(), key=lambda one: one[1])
-    p_values = page.table(level, ("test", "p-value"), [(name, f"{p:.2g}") for name, p in tests])
-    drawn = page.element("div", *_figures(pictures), class_="figures")
-    return page.document(title, page.element("h1", title), verdict, table, *found, drawn, p_values)
+    checks = page.table("Checks", ("check", "result", "what was seen"), rows)
+    findings = [_describe_finding(finding) for finding in report["findings"]]
+    figures = page.element("div", *_draw_figures(pictures), class_="figures")
+    p_values = _make_p_value_table(report["p_values"], report["level"])
+    heading = page.element("h1", title)
+    return page.document(title, heading, verdict, checks, *findings, figures, p_values)
 
 
-def _figures(pictures: Mapping[str, Any]) -> list[Html]:
-    found = []
+def _describe_finding(finding: Mapping[str, str]) -> Html:
+    """Returns a finding's heading, meaning and fix."""
+    heading = page.element("h3", f"{finding['check']}: {finding['name']}")
+    meaning = page.element("p", finding["meaning"])
+    fix = page.element("p", f"Fix: {finding['fix']}")
+    return page.join((heading, meaning, fix))
+
+
+def _make_p_value_table(p_values: Mapping[str, float], level: float) -> Html:
+    """Returns the table of all statistical tests, the smallest p-value first."""
+    caption = f"All statistical tests together are at level {level:g} (Holm)."
+    ranked = sorted(p_values.items(), key=lambda item: item[1])
+    rows = [(name, f"{p_value:.2g}") for name, p_value in ranked]
+    return page.table(caption, ("test", "p-value"), rows)
+
+
+def _draw_figures(pictures: Mapping[str, Any]) -> list[Html]:
+    """Returns a figure for each of a report's pictures."""
+    figures = []
     if pictures.get("movements"):
-        said = "How far one more example moves the step, in units of eta C / B; at most 1 is allowed."
-        found.append(_figure(lambda axes: _bars(axes, pictures["movements"], log=True), said, tall=True))
+        caption = "How far one more example moves the step, in units of eta C / B; at most 1 is allowed."
+        figure = _draw_figure(
+            lambda axes: _draw_movements(axes, pictures["movements"]), caption, height=5.2
+        )
+        figures.append(figure)
     if len(pictures.get("sample", ())) > 1:
-        said = "The noise of many seeds in stated deviations, beside the normal law."
-        found.append(_figure(lambda axes: _noise(axes, pictures["sample"]), said))
-    for name, of in (("layers", "layer"), ("batches", "batch")):
-        if pictures.get(name):
-            said = f"The noise's deviation by {of}, in stated ones; 1 is right."
-            found.append(_figure(lambda axes, name=name: _bars(axes, pictures[name]), said))
+        caption = "The noise of many seeds in stated deviations, beside the normal law."
+        figures.append(_draw_figure(lambda axes: _draw_noise(axes, pictures["sample"]), caption))
+    for name, part in (("layers", "layer"), ("batches", "batch")):
+        deviations = pictures.get(name)
+        if deviations:
+            caption = f"The noise's deviation by {part}, in stated ones; 1 is right."
+            draw = lambda axes, deviations=deviations: _draw_deviations(axes, deviations)  # noqa: E731
+            figures.append(_draw_figure(draw, caption))
     if "sizes" in pictures:
-        said = "Sizes of the batches that were drawn; the line is the expected size."
-        found.append(_figure(lambda axes: _sizes(axes, pictures), said))
-    return found
+        caption = "Sizes of the batches that were drawn; the line is the expected size."
+        figures.append(_draw_figure(lambda axes: _draw_sizes(axes, pictures), caption))
+    return figures
 
 
-def _figure(draw: Any, said: str, tall: bool = False) -> Html:
+def _draw_figure(draw: Callable[[Axes], None], caption: str, height: float = 3.2) -> Html:
+    """Returns a figure of the page, by what draws into its axes."""
     with plt.rc_context(style.STYLE):
-        figure, axes = plt.subplots(figsize=(5.2, 5.2 if tall else 3.2))
+        figure, axes = plt.subplots(figsize=(5.2, height))
         draw(axes)
-        return page.figure(style.svg(figure), said, said)
+        return page.figure(style.svg(figure), caption, caption)
 
 
-def _bars(axes: Axes, values: Mapping[str, float], log: bool = False) -> None:
-    shown = sorted(values.items(), key=lambda one: -one[1] if np.isfinite(one[1]) else 0)[:_MOST_BARS]
-    sizes = [value if np.isfinite(value) else 0.0 for _, value in shown]
-    right = [size <= 1.02 for size in sizes] if log else [abs(size - 1) < 0.1 for size in sizes]
-    colors = [style.OUT if fine else style.VERMILION for fine in right]
-    axes.barh(range(len(shown)), [max(size, 1e-3) for size in sizes], color=colors)
-    axes.set_yticks(range(len(shown)), [name[:48] for name, _ in shown], fontsize=7)
+def _draw_movements(axes: Axes, movements: Mapping[str, float]) -> None:
+    """Draws how far examples move the step, in red what is too far."""
+    _draw_bars(axes, movements, is_right=lambda size: size <= 1.02)
+    axes.set_xscale("log")
+    axes.set_xlabel("eta C / B")
+
+
+def _draw_deviations(axes: Axes, deviations: Mapping[str, float]) -> None:
+    """Draws deviations of the noise, in red those that are not near 1."""
+    _draw_bars(axes, deviations, is_right=lambda size: abs(size - 1) < 0.1)
+    axes.set_xscale("linear")
+    axes.set_xlabel("stated deviations")
+
+
+def _draw_bars(axes: Axes, values: Mapping[str, float], is_right: Callable[[float], bool]) -> None:
+    """Draws the largest values as bars beside their names, those that are not finite as 0."""
+    sizes = {}
+    for name, value in values.items():
+        sizes[name] = value if np.isfinite(value) else 0.0
+    largest = sorted(sizes.items(), key=lambda item: -item[1])[:_MOST_BARS]
+    widths = [max(size, _LEAST_SIZE) for _, size in largest]
+    colors = [style.OUT if is_right(size) else style.VERMILION for _, size in largest]
+    names = [name[:_LONGEST_NAME] for name, _ in largest]
+    axes.barh(range(len(largest)), widths, color=colors)
+    axes.set_yticks(range(len(largest)), names, fontsize=7)
     axes.invert_yaxis()
     axes.axvline(1, color=style.BLACK, lw=1)
-    axes.set_xscale("log" if log else "linear")
-    axes.set_xlabel("eta C / B" if log else "stated deviations")
 
 
-def _noise(axes: Axes, sample: Any) -> None:
+def _draw_noise(axes: Axes, sample: Any) -> None:
+    """Draws a histogram of the noise beside the normal density."""
     edges = np.linspace(-5, 5, 61)
     axes.hist(np.clip(sample, -5, 5), list(edges), density=True, color=style.OUT)
     axes.plot(edges, stats.norm.pdf(edges), color=style.BLACK)
@@ -84,7 +122,8 @@ def _noise(axes: Axes, sample: Any) -> None:
     axes.set_ylabel("density")
 
 
-def _sizes(axes: Axes, pictures: Mapping[str, Any]) -> None:
+def _draw_sizes(axes: Axes, pictures: Mapping[str, Any]) -> None:
+    """Draws a histogram of the sizes of batches beside the expected size."""
     axes.hist(pictures["sizes"], 30, color=style.OUT)
     axes.axvline(pictures["expected"], color=style.BLACK)
     axes.set_xlabel("examples in a batch")

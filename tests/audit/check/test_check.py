@@ -11,8 +11,8 @@ from scipy import stats
 
 import audit
 from audit.check import trees
-from audit.check.batches import shuffled_epsilon
-from audit.check.report import FindingsError, refused
+from audit.check.batches import compute_shuffled_epsilon
+from audit.check.report import FindingsError, find_rejected_tests
 from tests.audit.check.bugs import BUGS, EXAMPLES, planted
 from tests.audit.check.correct import ENGINES, drawn
 
@@ -118,7 +118,10 @@ def test_a_step_that_takes_no_example_more_is_tried_with_others_in_place_of_the_
 
 @pytest.mark.parametrize(
     ("seeded", "name"),
-    [(lambda seed: 3, "one noise for every seed"), (lambda seed: seed % 16, "one noise for several seeds")],
+    [
+        (lambda seed: 3, "the same noise for every seed"),
+        (lambda seed: seed % 16, "the same noise for several seeds"),
+    ],
 )
 def test_seeds_that_are_lost_are_named(seeded, name):
     given = planted("numpy")
@@ -201,7 +204,7 @@ def test_a_report_is_json_a_page_and_an_exception(tmp_path):
     values = json.loads(report.to_json())
     assert values["passed"] is False and values["findings"][0]["check"] == "noise" and values["p_values"]
     text = report.page(tmp_path / "page.html").read_text()
-    assert "<svg" in text and "Mend: " in text and "Check of a step of DP-SGD" in text
+    assert "<svg" in text and "Fix: " in text and "Check of a step of DP-SGD" in text
     with pytest.raises(FindingsError, match="C is left out"):
         report.raise_for_findings()
     audit.check_step(**planted("numpy")).raise_for_findings()
@@ -225,14 +228,14 @@ class Two(NamedTuple):
 
 def test_trees_of_any_kind_come_back_as_they_went():
     tree = Two(np.ones(2), {"a": [np.zeros((2, 3)), None], "b": (np.float32([1]),)})
-    assert list(trees.leaves("tree", tree)) == ["first", "rest.a.0", "rest.b.0"]
-    again = trees.mapped(tree, lambda name, leaf: leaf + 1)
+    assert list(trees.collect_leaves("tree", tree)) == ["first", "rest.a.0", "rest.b.0"]
+    again = trees.map_tree(tree, lambda name, leaf: leaf + 1)
     assert isinstance(again, Two) and again.rest["a"][1] is None and again.rest["b"][0] == 2
 
 
 def test_holms_method_rejects_one_after_the_other():
-    assert refused({"a": 1e-5, "b": 4e-4, "c": 0.5}) == {"a", "b"}
-    assert refused({"a": 4e-4, "b": 0.5, "c": 0.5}) == set()
+    assert find_rejected_tests({"a": 1e-5, "b": 4e-4, "c": 0.5}) == {"a", "b"}
+    assert find_rejected_tests({"a": 4e-4, "b": 0.5, "c": 0.5}) == set()
 
 
 SIZE, RATE = 600, 0.05
@@ -301,7 +304,7 @@ def test_a_dropped_last_batch_is_said_and_what_shuffling_leaks():
 
 @pytest.mark.parametrize(("sigma", "batches"), [(0.5, 1000), (1.0, 20)])
 def test_shuffled_batches_leak_what_their_worst_pair_does(sigma, batches):
-    epsilon, delta = shuffled_epsilon(sigma, batches, 1, 1e-5), 1e-5
+    epsilon, delta = compute_shuffled_epsilon(sigma, batches, 1, 1e-5), 1e-5
     cuts = np.linspace(0, 12, 20_001)
 
     def above(shift):  # of the largest of all batches' sums
@@ -313,11 +316,11 @@ def test_shuffled_batches_leak_what_their_worst_pair_does(sigma, batches):
         return float(np.max(above(2.0) - np.exp(value) * above(1.0)))
 
     assert leaks(epsilon) >= delta and leaks(epsilon + 0.05) < delta
-    assert shuffled_epsilon(sigma, batches, 2, delta) > epsilon
+    assert compute_shuffled_epsilon(sigma, batches, 2, delta) > epsilon
 
 
 def test_figure_1_of_chua_et_al():
-    assert shuffled_epsilon(0.5, 10_000, 1, 1e-6) == pytest.approx(10.994, abs=0.01)
+    assert compute_shuffled_epsilon(0.5, 10_000, 1, 1e-6) == pytest.approx(10.994, abs=0.01)
 
 
 TRAINING = {"noise_multiplier": 1.1, "steps": 1000, "sampling_rate": 0.01}

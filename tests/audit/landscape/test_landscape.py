@@ -36,10 +36,10 @@ def test_a_constant_gradient_decays_as_example_1_says(sigma, size, steps):
 @pytest.mark.parametrize("threshold", [0.5, 2.0])
 def test_the_closed_form_agrees_with_the_quadrature(sigma, size, threshold):
     process = Process(sigma, size, 6)
-    thresholds, stepper = constant(process, threshold), law.stepper(process, 8)
+    thresholds, stepper = constant(process, threshold), law.make_stepper(process, 8)
     closed = law.last_law(process, thresholds)
     *_, last = law.evolve(stepper, thresholds)
-    stepped = law.density_pair(stepper.points, last)
+    stepped = law.make_density_pair(stepper.points, last)
     assert law.is_separated(process) and len(closed.points) != len(stepped.points)
     for delta in (1e-2, 1e-5, 1e-9):
         expected = densities.epsilon_at(stepped, delta)
