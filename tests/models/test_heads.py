@@ -12,14 +12,14 @@ from audit.settings.make import setting_of
 from audit.task import Sources
 from models import catalogue as tasks
 from models.catalogue import TASKS
-from models.data.sources import Loaded
+from models.data.sources import LoadedArrays
 from models.pretrained.features import Body
 
 SETTING = setting_of("mobilenet_head", adversary="gc_r", batch_size=4, steps=2)
 
 
 def _load(file):
-    return Loaded({"scale": np.float32([2.0])}, f"weights {file}", "a")
+    return LoadedArrays({"scale": np.float32([2.0])}, f"weights {file}", "a")
 
 
 def _apply(scale, images):
