@@ -182,10 +182,11 @@ def _select_largest(clients: Clients, number: int) -> Clients:
     by_size = np.argsort(-clients.counts, kind="stable")
     chosen = np.sort(by_size[:number])
     examples = [clients.of(client) for client in chosen]
+    features, labels = zip(*examples, strict=True)
     counts = clients.counts[chosen]
     return clients._replace(
-        features=np.concatenate([features for features, _ in examples]),
-        labels=np.concatenate([labels for _, labels in examples]),
+        features=np.concatenate(features),
+        labels=np.concatenate(labels),
         starts=np.cumsum(counts) - counts,
         counts=counts,
     )
@@ -215,7 +216,10 @@ def _make_lazily(name: str, *, sized: bool = False, **fixed: Any) -> MakeModel:
 
 
 def _make_data(
-    recipe: Recipe, label: str, load: Callable[[Sources], Dataset], examples: DataShape
+    recipe: Recipe,
+    label: str,
+    load: Callable[[Sources], Dataset],
+    examples: DataShape,
 ) -> Data:
     """Returns the data set of a recipe."""
     return Data(recipe.name, label, recipe.checksum, load, recipe.name, examples)
@@ -322,7 +326,11 @@ def _make_federated_row(name: str, row: FederatedTask) -> ZooModel:
 
 
 def _make_head_row(
-    module: str, label: str, constant: str, width: int, step_seconds: StepSeconds
+    module: str,
+    label: str,
+    constant: str,
+    width: int,
+    step_seconds: StepSeconds,
 ) -> ZooModel:
     """Returns the row of the last layer on a frozen body's features of CIFAR-10.
 
@@ -335,7 +343,8 @@ def _make_head_row(
     """
 
     def import_body() -> "Body":
-        body: Body = getattr(importlib.import_module(f"models.pretrained.{module}"), constant)
+        imported = importlib.import_module(f"models.pretrained.{module}")
+        body: Body = getattr(imported, constant)
         return body
 
     features = Data(

@@ -26,12 +26,16 @@ class ConvNet(nn.Module):
 
     @nn.compact
     def __call__(self, image: Array) -> Array:
-        x = channels_first(normalised(image, CIFAR10_MEAN, CIFAR10_STD))
+        pixels = normalised(image, CIFAR10_MEAN, CIFAR10_STD)
+        x = channels_first(pixels)
         for features in (6, 16):
-            x = nn.relu(max_pool(Convolution(features, window=5)(x)))
+            x = Convolution(features, window=5)(x)
+            x = max_pool(x)
+            x = nn.relu(x)
         x = x.reshape(*x.shape[:-3], -1)
-        for features in (120, 84):
-            x = nn.relu(nn.Dense(features)(x))
+        for width in (120, 84):
+            x = nn.Dense(width)(x)
+            x = nn.relu(x)
         return nn.Dense(self.classes)(x)
 
 
@@ -41,7 +45,8 @@ def convnet() -> Model:
     It has two 5x5 convolutions with max-pooling and three dense layers (hidden-state paper, Table 2;
     Errata H9).
     """
-    return flat_model(ConvNet(), jnp.zeros((32, 32, 3), jnp.uint8), cross_entropy)
+    image = jnp.zeros((32, 32, 3), jnp.uint8)
+    return flat_model(ConvNet(), image, cross_entropy)
 
 
 class LeNet(nn.Module):
@@ -61,7 +66,8 @@ class LeNet(nn.Module):
             x = PooledConvolution(features, window=5, name=f"BatchLastConvolution_{i}")(x)
         x = x.reshape(-1, x.shape[-1]).T
         for width in (120, 84):
-            x = nn.relu(nn.Dense(width)(x))
+            x = nn.Dense(width)(x)
+            x = nn.relu(x)
         logits = nn.Dense(self.classes)(x)
         return logits.reshape(*image.shape[:-2], self.classes)
 
@@ -71,7 +77,8 @@ def lenet(classes: int = 10) -> Model:
 
     It is LeNet-5 (LeCun et al., 1998) with ReLU and max-pooling: two 5x5 convolutions and three dense layers.
     """
-    return flat_model(LeNet(classes), jnp.zeros((28, 28), jnp.uint8), cross_entropy)
+    image = jnp.zeros((28, 28), jnp.uint8)
+    return flat_model(LeNet(classes), image, cross_entropy)
 
 
 class EmnistCNN(nn.Module):
@@ -83,10 +90,12 @@ class EmnistCNN(nn.Module):
     def __call__(self, image: Array) -> Array:
         x = image[..., None, :, :]
         for features in (32, 64):
-            x = nn.relu(Convolution(features, window=3)(x))
+            x = Convolution(features, window=3)(x)
+            x = nn.relu(x)
         x = max_pool(x)
         x = x.reshape(*x.shape[:-3], -1)
-        x = nn.relu(nn.Dense(128)(x))
+        x = nn.Dense(128)(x)
+        x = nn.relu(x)
         return nn.Dense(self.classes)(x)
 
 
@@ -99,7 +108,8 @@ def emnist_cnn(classes: int = EMNIST_CLASSES) -> Model:
     The paper's dropout, before the dense layers and between them, is left out: an audited client's update is
     a function of its data and of the weights that it starts from.
     """
-    return flat_model(EmnistCNN(classes), jnp.zeros((28, 28), jnp.float32), cross_entropy)
+    image = jnp.zeros((28, 28), jnp.float32)
+    return flat_model(EmnistCNN(classes), image, cross_entropy)
 
 
 class Block(nn.Module):
@@ -115,7 +125,8 @@ class Block(nn.Module):
     def __call__(self, x: Array) -> Array:
         strides = (self.stride, self.stride)
         y = _make_convolution(self.features, 3, strides)(x)
-        y = nn.relu(_make_norm(self.features)(y))
+        y = _make_norm(self.features)(y)
+        y = nn.relu(y)
         y = _make_convolution(self.features, 3, (1, 1))(y)
         y = _make_norm(self.features)(y)
         if x.shape[-1] != self.features or self.stride != 1:
@@ -146,10 +157,11 @@ class ResNet(nn.Module):
     def __call__(self, image: Array) -> Array:
         x = normalised(image, self.mean, self.deviation)
         if self.large_stem:
-            stem = _make_convolution(self.widths[0], 7, (2, 2))
+            x = _make_convolution(self.widths[0], 7, (2, 2))(x)
         else:
-            stem = _make_convolution(self.widths[0], 3, (1, 1))
-        x = nn.relu(_make_norm(self.widths[0])(stem(x)))
+            x = _make_convolution(self.widths[0], 3, (1, 1))(x)
+        x = _make_norm(self.widths[0])(x)
+        x = nn.relu(x)
         if self.large_stem:
             x = nn.max_pool(x, (3, 3), (2, 2), ((1, 1), (1, 1)))
 
@@ -157,7 +169,8 @@ class ResNet(nn.Module):
             stride = 1 if stage == 0 else 2
             x = Block(features, stride)(x)
             x = Block(features, stride=1)(x)
-        return nn.Dense(self.classes)(jnp.mean(x, axis=(-3, -2)))
+        x = jnp.mean(x, axis=(-3, -2))
+        return nn.Dense(self.classes)(x)
 
 
 def _make_convolution(features: int, window: int, strides: tuple[int, int]) -> nn.Conv:
@@ -180,7 +193,8 @@ def resnet18() -> Model:
     GroupNorm replaces BatchNorm, which would mix examples (hidden-state paper, Appendix D; He et al., 2016,
     Section 4.2).
     """
-    return flat_model(ResNet(), jnp.zeros((32, 32, 3), jnp.uint8), cross_entropy)
+    image = jnp.zeros((32, 32, 3), jnp.uint8)
+    return flat_model(ResNet(), image, cross_entropy)
 
 
 def face_resnet18() -> Model:
@@ -189,8 +203,14 @@ def face_resnet18() -> Model:
     It has the form for large images: a 7 x 7 stem of stride 2 and max-pooling (Maddock et al., 2023, Appendix
     B, and its public code).
     """
-    module = ResNet(classes=CELEBA_CLASSES, mean=CELEBA_MEAN, deviation=CELEBA_STD, large_stem=True)
-    return flat_model(module, jnp.zeros((PIXELS, PIXELS, 3), jnp.uint8), cross_entropy)
+    module = ResNet(
+        classes=CELEBA_CLASSES,
+        mean=CELEBA_MEAN,
+        deviation=CELEBA_STD,
+        large_stem=True,
+    )
+    image = jnp.zeros((PIXELS, PIXELS, 3), jnp.uint8)
+    return flat_model(module, image, cross_entropy)
 
 
 class FaceCNN(nn.Module):
@@ -206,7 +226,8 @@ class FaceCNN(nn.Module):
         shared_norm = nn.GroupNorm(32, reduction_axes=(-3, -2, -1))
         for _ in range(4):
             x = nn.Conv(32, (3, 3), padding=2)(x)
-            x = nn.relu(shared_norm(x))
+            x = shared_norm(x)
+            x = nn.relu(x)
             x = nn.max_pool(x, (2, 2), (2, 2))
         x = x.reshape(*x.shape[:-3], -1)
         return nn.Dense(CELEBA_CLASSES)(x)
@@ -214,4 +235,5 @@ class FaceCNN(nn.Module):
 
 def face_cnn() -> Model:
     """Makes CANIFE's CNN for CelebA, of 29,282 parameters (Maddock et al., 2023, Appendix B)."""
-    return flat_model(FaceCNN(), jnp.zeros((PIXELS, PIXELS, 3), jnp.uint8), cross_entropy)
+    image = jnp.zeros((PIXELS, PIXELS, 3), jnp.uint8)
+    return flat_model(FaceCNN(), image, cross_entropy)

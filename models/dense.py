@@ -26,13 +26,17 @@ class FCNN(nn.Module):
         # Flax numbers layers as they are made, and draws their weights by number: the output comes first.
         output_layer = nn.Dense(self.outputs)
         hidden_layer = nn.Dense(self.hidden)
-        return output_layer(nn.relu(hidden_layer(x)))
+        x = hidden_layer(x)
+        x = nn.relu(x)
+        return output_layer(x)
 
 
 @jax.custom_vjp
 def two_logit_cross_entropy(logits: Array, label: Array) -> Array:
     """Computes the cross entropy of two logits (2,) and a label in {0, 1}, with one exponential."""
-    return jax.nn.softplus((1 - 2 * label) * (logits[1] - logits[0]))
+    sign = 1 - 2 * label
+    margin = logits[1] - logits[0]
+    return jax.nn.softplus(sign * margin)
 
 
 def _two_logit_forward(logits: Array, label: Array) -> tuple[Array, tuple[Array, Array]]:
@@ -53,7 +57,8 @@ two_logit_cross_entropy.defvjp(_two_logit_forward, _two_logit_backward)
 
 def fcnn(n_features: int = 8) -> Model:
     """Makes California Housing's network, 8 -> 6 -> 2 with ReLU: 68 parameters, LeCun normal kernels."""
-    return flat_model(FCNN(), jnp.zeros(n_features), two_logit_cross_entropy)
+    features = jnp.zeros(n_features)
+    return flat_model(FCNN(), features, two_logit_cross_entropy)
 
 
 def _one_logit_cross_entropy(logits: Array, label: Array) -> Array:
@@ -67,7 +72,8 @@ class WideFCNN(nn.Module):
     @nn.compact
     def __call__(self, x: Array) -> Array:
         for width in (64, 32):
-            x = nn.relu(nn.Dense(width)(x))
+            x = nn.Dense(width)(x)
+            x = nn.relu(x)
         return nn.Dense(1)(x)
 
 
@@ -76,7 +82,8 @@ def wide_fcnn(n_features: int = 8) -> Model:
 
     It is 8 -> 64 -> 32 -> 1 with ReLU: 2,689 parameters.
     """
-    return flat_model(WideFCNN(), jnp.zeros(n_features), _one_logit_cross_entropy)
+    features = jnp.zeros(n_features)
+    return flat_model(WideFCNN(), features, _one_logit_cross_entropy)
 
 
 def _half_square(output: Array, target: Array) -> Array:
@@ -90,7 +97,9 @@ def logistic(n_features: int) -> Model:
     The loss of a label y in {0, 1} is log(1 + exp(-(2y - 1) w'x)), whose second derivative in w'x is at
     most 1/4.
     """
-    return flat_model(nn.Dense(1, use_bias=False), jnp.zeros(n_features), _one_logit_cross_entropy)
+    module = nn.Dense(1, use_bias=False)
+    features = jnp.zeros(n_features)
+    return flat_model(module, features, _one_logit_cross_entropy)
 
 
 def least_squares(n_features: int) -> Model:
@@ -99,7 +108,9 @@ def least_squares(n_features: int) -> Model:
     The loss is (w'x - y)^2 / 2, whose second derivative in w'x is 1. With weight decay it is a ridge
     regression.
     """
-    return flat_model(nn.Dense(1, use_bias=False), jnp.zeros(n_features), _half_square)
+    module = nn.Dense(1, use_bias=False)
+    features = jnp.zeros(n_features)
+    return flat_model(module, features, _half_square)
 
 
 def head(n_features: int, classes: int = 10) -> Model:
@@ -107,14 +118,16 @@ def head(n_features: int, classes: int = 10) -> Model:
 
     It is a dense layer of n_features x classes + classes parameters; softmax cross entropy.
     """
-    return flat_model(nn.Dense(classes), jnp.zeros(n_features, jnp.float32), cross_entropy)
+    features = jnp.zeros(n_features, jnp.float32)
+    return flat_model(nn.Dense(classes), features, cross_entropy)
 
 
 def _flatten_pixels(x: Array) -> Array:
     """Normalises and flattens uint8 pixels; leaves floats alone, so that a canary can be fed in too."""
     if x.dtype != jnp.uint8:
         return x
-    return normalised(x, FASHION_MNIST_MEAN, FASHION_MNIST_STD).reshape(-1)
+    pixels = normalised(x, FASHION_MNIST_MEAN, FASHION_MNIST_STD)
+    return pixels.reshape(-1)
 
 
 class MLP(nn.Module):
@@ -131,7 +144,8 @@ class MLP(nn.Module):
     def __call__(self, x: Array) -> Array:
         x = _flatten_pixels(x)
         for width in self.widths:
-            x = nn.relu(nn.Dense(width)(x))
+            x = nn.Dense(width)(x)
+            x = nn.relu(x)
         return nn.Dense(self.classes)(x)
 
 

@@ -29,9 +29,8 @@ class Convolution(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        shape = (self.window, self.window, x.shape[-3], self.features)
-        kernel = self.param("kernel", nn.initializers.lecun_normal(), shape)
-        bias = self.param("bias", nn.initializers.zeros_init(), (self.features,))
+        channels = x.shape[-3]
+        kernel, bias = _declare_parameters(self, channels)
         matrix = kernel.reshape(-1, self.features)
         product = matrix.T @ self.unfold(x) + bias[:, None]
         return product.reshape(*x.shape[:-3], *self.output_shape(x))
@@ -97,7 +96,9 @@ class Convolution(nn.Module):
 
         kernel_rows = list(kernel.reshape(window, window * channels, -1))
         by_window_column = jnp.concatenate(kernel_rows, axis=-1)
-        by_window_column = jnp.broadcast_to(by_window_column, (*leading_axes, *by_window_column.shape))
+        by_window_column = jnp.broadcast_to(
+            by_window_column, (*leading_axes, *by_window_column.shape)
+        )
         lines = by_window_column @ by_window_row
         lines = lines.reshape(*leading_axes, window, channels, height, output_width)
 
@@ -137,13 +138,24 @@ class PooledConvolution(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        shape = (self.window, self.window, len(x), self.features)
-        kernel = self.param("kernel", nn.initializers.lecun_normal(), shape)
-        bias = self.param("bias", nn.initializers.zeros_init(), (self.features,))
+        channels = len(x)
+        kernel, bias = _declare_parameters(self, channels)
         windows = _cut_windows(self.window + 1, x)
         product = _shift_kernel(kernel).T @ windows.reshape(len(windows), -1)
-        largest: Array = _rectified_maxima(product.reshape(4, self.features, -1), bias)
+        products = product.reshape(4, self.features, -1)
+        largest: Array = _rectified_maxima(products, bias)
         return largest.reshape(self.features, *windows.shape[1:])
+
+
+def _declare_parameters(
+    layer: Convolution | PooledConvolution,
+    channels: int,
+) -> tuple[Array, Array]:
+    """Declares a layer's kernel (w, w, channels, features) and bias (features,), as flax.linen.Conv's."""
+    shape = (layer.window, layer.window, channels, layer.features)
+    kernel = layer.param("kernel", nn.initializers.lecun_normal(), shape)
+    bias = layer.param("bias", nn.initializers.zeros_init(), (layer.features,))
+    return kernel, bias
 
 
 def _shift_kernel(kernel: Array) -> Array:
@@ -193,7 +205,7 @@ def _overlap_add(pieces: Array, axis: int) -> Array:
     Args:
       pieces: (number, ...); the elements of a piece lie on every second place, and each piece begins one
         place after the piece before.
-      axis: of the sum, along which a piece is laid out.
+      axis: of the result, along which the pieces overlap.
     """
     number = len(pieces)
     length = pieces.shape[axis + 1]
@@ -210,9 +222,10 @@ def _overlap_add(pieces: Array, axis: int) -> Array:
 
 
 def _materialise(x: Array) -> Array:
-    """Returns x through a branch, whose result XLA on a CPU keeps instead of computing it for each use.
+    """Returns x, which XLA on a CPU then computes once instead of for each use.
 
-    The other branch gives NaN where the first element of x is NaN.
+    There x is the result of a branch, which XLA keeps. The branch not taken is for an x whose first element
+    is NaN: all of it is then NaN.
     """
 
     def by_branch() -> Array:
@@ -245,10 +258,11 @@ def _rectified_forward(products: Array, bias: Array) -> tuple[Array, tuple[Array
 def _rectified_backward(saved: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
     """Computes the gradients at the products, shared among equals, and at the bias."""
     products, value = saved
-    passed = jnp.where(value > 0, gradient, 0)
+    at_bias = jnp.where(value > 0, gradient, 0)
     is_largest = products == _compute_largest(products)
-    shared = jnp.where(is_largest, passed / jnp.sum(is_largest, axis=0), 0)
-    return shared, jnp.sum(passed, axis=1)
+    share = at_bias / jnp.sum(is_largest, axis=0)
+    at_products = jnp.where(is_largest, share, 0)
+    return at_products, jnp.sum(at_bias, axis=1)
 
 
 _rectified_maxima.defvjp(_rectified_forward, _rectified_backward)
@@ -277,8 +291,12 @@ def _pool_in_halves(x: Array) -> Array:
 
 def _pool(x: Array) -> Array:
     """Computes maxima of 2 x 2 pixels, of rows first."""
-    rows = jnp.maximum(x[..., 0::2, :], x[..., 1::2, :])
-    return jnp.maximum(rows[..., 0::2], rows[..., 1::2])
+    upper = x[..., 0::2, :]
+    lower = x[..., 1::2, :]
+    rows = jnp.maximum(upper, lower)
+    left = rows[..., 0::2]
+    right = rows[..., 1::2]
+    return jnp.maximum(left, right)
 
 
 def _max_pool_forward(x: Array) -> tuple[Array, Array]:
@@ -302,7 +320,9 @@ def _place_in_two_passes(x: Array, gradient: Array) -> Array:
     upper = x[..., 0::2, :]
     lower = x[..., 1::2, :]
     rows = jnp.maximum(upper, lower)
-    by_row = _interleave(rows[..., 0::2] >= rows[..., 1::2], gradient, -1)
+    left = rows[..., 0::2]
+    right = rows[..., 1::2]
+    by_row = _interleave(left >= right, gradient, -1)
     return _interleave(upper >= lower, by_row, -2)
 
 
@@ -314,8 +334,11 @@ def _place_at_once(x: Array, gradient: Array) -> Array:
     from_left = rows[..., :1] >= rows[..., 1:]
     from_upper = squares[..., :1, :, :] >= squares[..., 1:, :, :]
     is_first = jnp.arange(2) == 0
-    is_chosen = (is_first == from_left) & (is_first[:, None, None] == from_upper)
-    return jnp.where(is_chosen, gradient[..., :, None, :, None], 0).reshape(x.shape)
+    is_column = is_first == from_left
+    is_row = is_first[:, None, None] == from_upper
+    is_chosen = is_column & is_row
+    by_square = gradient[..., :, None, :, None]
+    return jnp.where(is_chosen, by_square, 0).reshape(x.shape)
 
 
 def _interleave(is_first: Array, value: Array, axis: int) -> Array:
@@ -334,7 +357,7 @@ max_pool.defvjp(_max_pool_forward, _max_pool_backward)
 def channels_first(x: Array) -> Array:
     """Moves channels before pixels: (..., H, W, C) -> (..., C, H, W).
 
-    On a CPU channels are joined, and so kept (see `_pool_in_halves`).
+    On a CPU channels are joined, so that XLA keeps them (see `_pool_in_halves`).
     """
 
     def join_channels(x: Array) -> Array:
@@ -349,7 +372,9 @@ def channels_first(x: Array) -> Array:
 
 
 def normalised(
-    pixels: Array, mean: float | tuple[float, ...], deviation: float | tuple[float, ...]
+    pixels: Array,
+    mean: float | tuple[float, ...],
+    deviation: float | tuple[float, ...],
 ) -> Array:
     """Turns bytes (..., C) into floats on [0, 1], minus their mean, over their standard deviation.
 
@@ -358,5 +383,6 @@ def normalised(
       mean: of all pixels, or of each channel.
       deviation: the standard deviation, likewise.
     """
-    centred = pixels.astype(jnp.float32) / 255 - jnp.array(mean, jnp.float32)
+    scaled = pixels.astype(jnp.float32) / 255
+    centred = scaled - jnp.array(mean, jnp.float32)
     return centred / jnp.array(deviation, jnp.float32)

@@ -35,22 +35,26 @@ class LSTM(nn.Module):
     @nn.compact
     def __call__(self, x: Array) -> Array:
         width = 4 * self.units
-        kernel = self.param("kernel", nn.initializers.lecun_normal(), (x.shape[-1], width))
-        recurrent = self.param("recurrent_kernel", nn.initializers.orthogonal(), (self.units, width))
+        lecun_normal = nn.initializers.lecun_normal()
+        orthogonal = nn.initializers.orthogonal()
+        zeros = nn.initializers.zeros_init()
+        kernel = self.param("kernel", lecun_normal, (x.shape[-1], width))
+        recurrent_kernel = self.param("recurrent_kernel", orthogonal, (self.units, width))
         bias = self.param("bias", _initialise_bias, (width,))
         if self.two_biases:
-            bias = bias + self.param("recurrent_bias", nn.initializers.zeros_init(), (width,))
+            bias = bias + self.param("recurrent_bias", zeros, (width,))
 
         def step(state: tuple[Array, Array], product: Array) -> tuple[tuple[Array, Array], Array]:
             hidden, cell = state
-            gates = jnp.split(product + hidden @ recurrent, 4)
-            input_gate, forget_gate, candidate, output_gate = gates
+            gates = product + hidden @ recurrent_kernel
+            input_gate, forget_gate, candidate, output_gate = jnp.split(gates, 4)
             cell = nn.sigmoid(forget_gate) * cell + nn.sigmoid(input_gate) * jnp.tanh(candidate)
             hidden = nn.sigmoid(output_gate) * jnp.tanh(cell)
             return (hidden, cell), hidden
 
         zero = jnp.zeros(self.units, x.dtype)
-        _, outputs = jax.lax.scan(step, (zero, zero), x @ kernel + bias)
+        products = x @ kernel + bias
+        _, outputs = jax.lax.scan(step, (zero, zero), products)
         return outputs
 
 
@@ -79,7 +83,8 @@ class LanguageModel(nn.Module):
 
     @nn.compact
     def __call__(self, numbers: Array) -> Array:
-        x = nn.Embed(self.vocabulary, self.embedding)(numbers.astype(jnp.int32))
+        embed = nn.Embed(self.vocabulary, self.embedding)
+        x = embed(numbers.astype(jnp.int32))
         for _ in range(self.layers):
             x = LSTM(self.units)(x)
         if self.projection is not None:
@@ -104,7 +109,8 @@ class TextClassifier(nn.Module):
 
     @nn.compact
     def __call__(self, numbers: Array) -> Array:
-        x = nn.Embed(self.vocabulary, self.embedding)(numbers.astype(jnp.int32))
+        embed = nn.Embed(self.vocabulary, self.embedding)
+        x = embed(numbers.astype(jnp.int32))
         for _ in range(2):
             x = LSTM(self.units, two_biases=True)(x)
         return nn.Dense(self.classes)(x[-1])
@@ -122,7 +128,8 @@ def next_token_loss(padding: int) -> Callable[[Array, Array], Array]:
     def criterion(logits: Array, labels: Array) -> Array:
         losses = cross_entropy(logits, labels)
         is_token = labels != padding
-        return jnp.sum(jnp.where(is_token, losses, 0)) / jnp.maximum(is_token.sum(), 1)
+        total = jnp.sum(jnp.where(is_token, losses, 0))
+        return total / jnp.maximum(is_token.sum(), 1)
 
     return criterion
 

@@ -56,7 +56,8 @@ def soft_tokens(model: Model) -> Callable[[Array, Array], Array]:
 
     def loss(theta: Array, mixtures: Array) -> Array:
         logits = _compute_logits_of_mixtures(model, theta, mixtures[:-1])
-        log_likelihoods = jnp.sum(mixtures[1:] * jax.nn.log_softmax(logits), axis=-1)
+        following = mixtures[1:]
+        log_likelihoods = jnp.sum(following * jax.nn.log_softmax(logits), axis=-1)
         return -jnp.mean(log_likelihoods)
 
     return loss
@@ -69,7 +70,9 @@ def gumbel_softmax(key: Array, log_weights: Array, temperature: float = 1.0) -> 
 
 
 def _make_mean_criterion(
-    model: Model, classes: int, compute_logits: Callable[[Array, Array], Any]
+    model: Model,
+    classes: int,
+    compute_logits: Callable[[Array, Array], Any],
 ) -> SoftLoss:
     """Returns the loss that averages the model's criterion over an uncertain label."""
 

@@ -26,12 +26,13 @@ def by_name(
     """
     require(parts, f"{source} holds no clients: name a file that has some")
     names = sorted(parts)
-    counts = np.array([len(parts[name][1]) for name in names], np.int32)
+    features_by_client, labels_by_client = zip(*[parts[name] for name in names], strict=True)
+    counts = np.array([len(labels) for labels in labels_by_client], np.int32)
     emptiest = names[counts.argmin()]
     require(counts.all(), f"client {emptiest!r} of {source} has no examples: leave it out")
 
-    features = np.concatenate([parts[name][0] for name in names])
-    labels = np.concatenate([parts[name][1] for name in names])
+    features = np.concatenate(features_by_client)
+    labels = np.concatenate(labels_by_client)
     if checksum is None:
         checksum = checksum_of({"features": features, "labels": labels, "counts": counts})
     return Clients(features, labels, _compute_starts(counts), counts, source, checksum)
@@ -91,18 +92,25 @@ def dirichlet(dataset: Dataset, clients: int, alpha: float, seed: int) -> Client
       InputError: `clients` or `alpha` is out of range, or 100 deals leave a client without examples.
     """
     size = len(dataset.labels)
-    require(1 <= clients <= size, f"`clients={clients}`: give 1 to {size:,}, the number of examples")
+    require(
+        1 <= clients <= size, f"`clients={clients}`: give 1 to {size:,}, the number of examples"
+    )
     require(0 < alpha < np.inf, f"`alpha={alpha}`: give a finite number above 0")
     generator = np.random.default_rng(seed)
     for _ in range(100):
         owners = _draw_owners(generator, dataset.labels, clients, alpha)
         if len(np.unique(owners)) == clients:
             return dealt(dataset, owners)
-    raise InputError(f"`alpha={alpha}` leaves one of {clients:,} clients without examples: raise it")
+    raise InputError(
+        f"`alpha={alpha}` leaves one of {clients:,} clients without examples: raise it"
+    )
 
 
 def _draw_owners(
-    generator: np.random.Generator, labels: NDArray[np.integer], clients: int, alpha: float
+    generator: np.random.Generator,
+    labels: NDArray[np.integer],
+    clients: int,
+    alpha: float,
 ) -> NDArray[np.int64]:
     """Draws the client (N,) that gets each example, class by class; clients may come out empty."""
     owners = np.empty(len(labels), np.int64)

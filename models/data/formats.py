@@ -9,10 +9,14 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable, Collection, Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from audit.errors import InputError, require
+
+if TYPE_CHECKING:
+    import pyarrow
 
 Arrays = dict[str, np.ndarray]
 Reader = Callable[[bytes], Arrays]
@@ -24,22 +28,31 @@ def read_csv(content: bytes) -> Arrays:
     """Reads a table with a header, a column an array."""
     from pyarrow import csv
 
-    table = csv.read_csv(io.BytesIO(content))
-    return {name: table[name].to_numpy() for name in table.column_names}
+    return _convert_table(csv.read_csv(io.BytesIO(content)))
 
 
 def read_parquet(content: bytes) -> Arrays:
     """Reads a table, a column an array; the file itself says how it is compressed."""
     from pyarrow import parquet
 
-    table = parquet.ParquetFile(io.BytesIO(content)).read()
+    return _convert_table(parquet.ParquetFile(io.BytesIO(content)).read())
+
+
+def _convert_table(table: "pyarrow.Table") -> Arrays:
+    """Converts the columns of a table to arrays."""
     return {name: table[name].to_numpy() for name in table.column_names}
 
 
 def read_npz(content: bytes) -> Arrays:
     """Reads NumPy's own archive; a pickle inside is an error."""
     with np.load(io.BytesIO(content), allow_pickle=False) as archive:
-        return {name: archive[name] for name in archive.files}
+        return dict(archive)
+
+
+def require_arrays(raw: Arrays, names: Collection[str]) -> None:
+    """Raises InputError unless arrays of all names are there."""
+    missing = [name for name in names if name not in raw]
+    require(not missing, f"array {', '.join(missing)} is missing; it has {list(raw)}"[:300])
 
 
 def read_tar_members(archive: bytes, names: Collection[str]) -> dict[str, bytes]:
@@ -90,7 +103,9 @@ def read_deb_members(archive: bytes, names: Collection[str]) -> dict[str, bytes]
     require(len(tars) == 1, "it is no Debian package: it holds no data.tar")
     ((name, content),) = tars.items()
 
-    message = f"its {name} is not read here: unpack it with dpkg-deb -x and name the folder of its files"
+    message = (
+        f"its {name} is not read here: unpack it with dpkg-deb -x and name the folder of its files"
+    )
     require(name.endswith((".tar", ".gz", ".xz", ".bz2")), message)
     members = read_tar_members(content, [f"./{path}" for path in names])
     return {path: members[f"./{path}"] for path in names}
@@ -98,7 +113,9 @@ def read_deb_members(archive: bytes, names: Collection[str]) -> dict[str, bytes]
 
 def _read_ar_members(archive: bytes) -> Iterator[tuple[str, bytes]]:
     """Yields (name, content) of an ar archive: a header has 60 bytes, contents begin at even ones."""
-    require(archive.startswith(b"!<arch>\n"), "it is no Debian package: it does not begin with !<arch>")
+    require(
+        archive.startswith(b"!<arch>\n"), "it is no Debian package: it does not begin with !<arch>"
+    )
     start = 8
     while start < len(archive):
         torn = f"the package is torn at byte {start}"
@@ -128,11 +145,13 @@ def read_idx(content: bytes) -> np.ndarray:
     require(has_shape, f"it begins with {beginning}, not as an idx file of bytes")
 
     start = 4 + 4 * content[3]
-    lengths = np.frombuffer(content[4:start], ">u4")
-    shape = tuple(int(length) for length in lengths)
+    shape = tuple(np.frombuffer(content[4:start], ">u4").tolist())
     expected_size = int(np.prod(shape, dtype=object))
     size = len(content) - start
-    require(size == expected_size, f"it holds {size} values, not the {expected_size} of its shape {shape}")
+    require(
+        size == expected_size,
+        f"it holds {size} values, not the {expected_size} of its shape {shape}",
+    )
     return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
 
 

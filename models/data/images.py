@@ -20,12 +20,19 @@ from models.data.formats import (
     read_idx,
     read_npz,
     read_tar_members,
+    require_arrays,
 )
 from models.data.sources import Package, ReadSplit, Recipe, load_arrays
 
 SHIRTS = 0, 6  # labels of T-shirts and of shirts
 IMAGE_ARRAYS = ("train_images", "train_labels", "test_images", "test_labels")
-TRAIN_BATCHES = tuple(f"data_batch_{number}" for number in range(1, 6))
+TRAIN_BATCHES = (
+    "data_batch_1",
+    "data_batch_2",
+    "data_batch_3",
+    "data_batch_4",
+    "data_batch_5",
+)
 TEST_BATCH = "test_batch"
 CIFAR10_MEAN = (0.4914, 0.4822, 0.4465)  # of a training pixel's R, G and B, on [0, 1]
 CIFAR10_STD = (0.2470, 0.2435, 0.2616)
@@ -60,7 +67,10 @@ class ImageDataset(NamedTuple):
 
 
 def load_cifar10(
-    *, file: str | None = None, tfds_dir: str | None = None, cache_dir: str | None = None
+    *,
+    file: str | None = None,
+    tfds_dir: str | None = None,
+    cache_dir: str | None = None,
 ) -> ImageDataset:
     """Loads CIFAR-10 (Krizhevsky, 2009), in the order of the published batches.
 
@@ -76,7 +86,10 @@ def load_cifar10(
 
 
 def load_fashion_mnist(
-    *, file: str | None = None, tfds_dir: str | None = None, cache_dir: str | None = None
+    *,
+    file: str | None = None,
+    tfds_dir: str | None = None,
+    cache_dir: str | None = None,
 ) -> ImageDataset:
     """Loads Fashion-MNIST (Xiao, Rasul and Vollgraf, 2017), in the order of the published files.
 
@@ -92,7 +105,10 @@ def load_fashion_mnist(
 
 
 def load_shirts(
-    *, file: str | None = None, tfds_dir: str | None = None, cache_dir: str | None = None
+    *,
+    file: str | None = None,
+    tfds_dir: str | None = None,
+    cache_dir: str | None = None,
 ) -> Dataset:
     """Loads T-shirts and shirts of Fashion-MNIST's training images, for a logistic regression.
 
@@ -112,7 +128,9 @@ def load_shirts(
     rows = pixels.reshape(len(pixels), -1).astype(np.float64)
     longest = np.sqrt((rows**2).sum(axis=1).max())
     require(longest > 0, f"{images.source}: all images are black: give others")
-    features = rows / longest * (1 - 1e-6)  # so that rounding to float32 leaves no row longer than 1
+    features = (
+        rows / longest * (1 - 1e-6)
+    )  # so that rounding to float32 leaves no row longer than 1
     is_shirt = labels == SHIRTS[1]
     return Dataset(
         features.astype(np.float32), is_shirt.astype(np.int32), images.source, images.checksum
@@ -126,8 +144,7 @@ def _make_canonical(raw: Arrays, shape: tuple[int, ...]) -> Arrays:
       raw: the arrays of IMAGE_ARRAYS, in any order.
       shape: of an image.
     """
-    missing = [name for name in IMAGE_ARRAYS if name not in raw]
-    require(not missing, f"array {', '.join(missing)} is missing; it has {list(raw)}"[:300])
+    require_arrays(raw, IMAGE_ARRAYS)
     canonical = {}
     for split in ("train", "test"):
         images_name = f"{split}_images"
@@ -140,7 +157,9 @@ def _make_canonical(raw: Arrays, shape: tuple[int, ...]) -> Arrays:
         labels_name = f"{split}_labels"
         labels = raw[labels_name]
         fits = np.issubdtype(labels.dtype, np.integer) and labels.shape == (len(images),)
-        require(fits, f"{labels_name} is {labels.dtype} {labels.shape}, not integers ({len(images)},)")
+        require(
+            fits, f"{labels_name} is {labels.dtype} {labels.shape}, not integers ({len(images)},)"
+        )
         strays = labels[(labels < 0) | (labels > 9)]
         require(not len(strays), f"{labels_name} holds {strays[:1].tolist()}, not only 0 to 9")
         canonical[labels_name] = labels.astype("<i4")
@@ -239,7 +258,8 @@ def _order_by_id(rows: Arrays) -> tuple[np.ndarray, np.ndarray]:
 def _read_debian(archive: bytes) -> Arrays:
     """Reads Fashion-MNIST's Debian package."""
     folder = "usr/share/datasets/fashion-mnist"
-    members = read_deb_members(archive, [f"{folder}/{name}" for name in FASHION_MNIST_FILES])
+    paths = [f"{folder}/{name}" for name in FASHION_MNIST_FILES]
+    members = read_deb_members(archive, paths)
     return _read_fashion_mnist_files(lambda name: members[f"{folder}/{name}"])
 
 

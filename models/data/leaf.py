@@ -19,7 +19,11 @@ from audit.task import Clients
 from models.data.clients import by_name
 
 PIXELS = 32  # a side, after cropping
-IMAGE_FOLDERS = ("raw/img_align_celeba", "img_align_celeba", ".")  # where LEAF leaves them, and beside
+IMAGE_FOLDERS = (  # where LEAF leaves images, and beside
+    "raw/img_align_celeba",
+    "img_align_celeba",
+    ".",
+)
 SENT140_CHARACTERS = string.printable  # numbered from 0
 SENT140_LENGTH = 25
 SENT140_VOCABULARY = 101  # the last number stands for others, and fills up
@@ -60,7 +64,7 @@ def load_celeba(folder: str | None, split: str, clients: int = 0) -> Clients:
       labels (N,), 0 or 1.
 
     Raises:
-      InputError: no folder is named, it is not in that form, or an image can't be read.
+      InputError: no folder is given, it is not in that form, or an image can't be read.
     """
 
     def parse(names: list[Any], labels: list[Any]) -> Examples:
@@ -106,7 +110,7 @@ def load_shakespeare_json(folder: str | None, split: str, clients: int = 0) -> C
         have_length = all(len(text) == SHAKESPEARE_LENGTH for text in texts)
         require(have_length, "a text has not 80 characters")
         features = _number_characters(texts, SHAKESPEARE_CHARACTERS, SHAKESPEARE_LENGTH, 79)
-        following = [str(character) for character in next_characters]
+        following = list(map(str, next_characters))
         labels = _number_characters(following, SHAKESPEARE_CHARACTERS, 1, 79)
         return features, labels[:, 0].astype(np.int32)
 
@@ -118,7 +122,9 @@ def _load(dataset: _LeafDataset, folder: str | None, split: str, clients: int) -
     """Loads a split of a data set; arguments and errors are those of `load_celeba`."""
     name = dataset.name
     origin = f"LEAF writes it with {dataset.made_by}"
-    message = f"`leaf`: name the folder data/{name}/data, with train/*.json and test/*.json; {origin}"
+    message = (
+        f"`leaf`: name the folder data/{name}/data, with train/*.json and test/*.json; {origin}"
+    )
     require(folder, message)
     files = sorted(Path(str(folder)).expanduser().joinpath(split).glob("*.json"))
     require(files, f"`leaf={folder}` holds no {split}/*.json of {name}; {origin}")
@@ -140,11 +146,14 @@ def _read_users(file: Path) -> list[UserData]:
         users = content["users"]
         sizes = content["num_samples"]
         data = content["user_data"]
-        rows = [(str(user), data[user]["x"], data[user]["y"]) for user in users]
+        rows = []
         misfits = []
-        for (user, x, y), size in zip(rows, sizes, strict=True):
+        for user, size in zip(users, sizes, strict=True):
+            x = data[user]["x"]
+            y = data[user]["y"]
+            rows.append((str(user), x, y))
             if not len(x) == len(y) == size:
-                misfits.append(user)
+                misfits.append(str(user))
     except InputError:
         raise
     except OSError as error:
@@ -152,11 +161,15 @@ def _read_users(file: Path) -> list[UserData]:
     except (ValueError, KeyError, TypeError, RecursionError):
         raise InputError(f"{file} is not LEAF's JSON: it is to hold {_FORM}") from None
     if misfits:
-        raise InputError(f"{file}: num_samples of user {misfits[0]!r} is not the length of its x and y")
+        raise InputError(
+            f"{file}: num_samples of user {misfits[0]!r} is not the length of its x and y"
+        )
     return sorted(rows)
 
 
-def _parse_user(dataset: _LeafDataset, file: Path, user: str, x: list[Any], y: list[Any]) -> Examples:
+def _parse_user(
+    dataset: _LeafDataset, file: Path, user: str, x: list[Any], y: list[Any]
+) -> Examples:
     """Parses a user's examples; raises InputError, with the file and the user, for what is none."""
     require(len(y), f"{file}: user {user!r} has no examples: leave it out")
     try:
@@ -170,14 +183,17 @@ def _parse_user(dataset: _LeafDataset, file: Path, user: str, x: list[Any], y: l
 
 def _parse_labels(values: list[Any], classes: int) -> NDArray[np.int32]:
     """Returns labels (n,); raises InputError for what is no class."""
-    labels = np.array([int(value) for value in values], np.int32)
+    labels = np.array(list(map(int, values)), np.int32)
     are_classes = (labels >= 0).all() and (labels < classes).all()
     require(are_classes, f"a label is not of 0 to {classes - 1}")
     return labels
 
 
 def _number_characters(
-    texts: list[str], characters: str, length: int, other: int
+    texts: list[str],
+    characters: str,
+    length: int,
+    other: int,
 ) -> NDArray[np.uint8]:
     """Turns texts into numbers (n, length).
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from audit.errors import require
 from audit.task import Clients
 from models.data.clients import by_name
-from models.data.formats import Arrays, gunzip, read_npz, read_zip_member
+from models.data.formats import Arrays, gunzip, read_npz, read_zip_member, require_arrays
 from models.data.sources import Package, Recipe, load_arrays
 
 LENGTH = 80  # positions of a sequence
@@ -62,7 +62,9 @@ def load_shakespeare(
     Raises:
       InputError: as of `load_arrays`, or no role says so much.
     """
-    require(tfds_dir is None, "`tfds_dir` has no roles of Shakespeare's: name the text with `data_file`")
+    require(
+        tfds_dir is None, "`tfds_dir` has no roles of Shakespeare's: name the text with `data_file`"
+    )
     loaded = load_arrays(SHAKESPEARE, file=file, cache_dir=cache_dir)
     names = loaded.arrays["names"].tolist()
     ends = np.cumsum(loaded.arrays["counts"])
@@ -71,7 +73,9 @@ def load_shakespeare(
     for name, text in zip(names, texts, strict=True):
         if len(text) >= least_characters:
             parts[name] = cut_into_sequences(text)
-    require(parts, f"`least_characters={least_characters}` leaves no role of {loaded.source}: lower it")
+    require(
+        parts, f"`least_characters={least_characters}` leaves no role of {loaded.source}: lower it"
+    )
     return by_name(parts, loaded.source, loaded.checksum)
 
 
@@ -100,7 +104,10 @@ def collect_roles(text: str) -> dict[str, str]:
     for title, lines in _find_plays(text):
         for speaker, speech in _find_speeches(lines):
             speeches_by_role[f"{title} / {speaker}"].append(speech)
-    return {role: "\n".join(speeches) for role, speeches in sorted(speeches_by_role.items())}
+    texts = {}
+    for role, speeches in sorted(speeches_by_role.items()):
+        texts[role] = "\n".join(speeches)
+    return texts
 
 
 def _find_plays(text: str) -> Iterator[tuple[str, list[str]]]:
@@ -110,10 +117,18 @@ def _find_plays(text: str) -> Iterator[tuple[str, list[str]]]:
     works = re.split(r"^1[56]\d\d\n", text, flags=re.MULTILINE)
     for work in works[1:]:
         lines = work.strip().split("\n")
-        acts = [i for i, line in enumerate(lines) if re.match(r" *ACT\b", line)]
+        title = lines[0].strip()
+        acts = _drop_front_matter(lines)
         if acts:
-            title = lines[0].strip()
-            yield title, lines[acts[0] :]
+            yield title, acts
+
+
+def _drop_front_matter(lines: list[str]) -> list[str]:
+    """Returns a work's lines from its first act on; none where it has no acts."""
+    for i, line in enumerate(lines):
+        if re.match(r" *ACT\b", line):
+            return lines[i:]
+    return []
 
 
 def _find_speeches(lines: list[str]) -> Iterator[tuple[str, str]]:
@@ -123,9 +138,7 @@ def _find_speeches(lines: list[str]) -> Iterator[tuple[str, str]]:
     one or two spaces, or, in one play, not at all and then in capitals. Lines that are indented further than
     verse, or begin with Enter or Exit, are stage directions, as is what follows a wide space.
     """
-    indented_names = sum(bool(_NAME.match(line)) for line in lines)
-    capital_names = sum(bool(_CAPITALS.match(line)) for line in lines)
-    if capital_names > indented_names:
+    if _count_matches(_CAPITALS, lines) > _count_matches(_NAME, lines):
         name_pattern = _CAPITALS
         name_indent = 0
     else:
@@ -150,6 +163,11 @@ def _find_speeches(lines: list[str]) -> Iterator[tuple[str, str]]:
             speech.append(_strip_directions(line))
     if speech:
         yield speaker, "\n".join(speech)
+
+
+def _count_matches(pattern: re.Pattern[str], lines: list[str]) -> int:
+    """Counts the lines that begin with a pattern."""
+    return sum(pattern.match(line) is not None for line in lines)
 
 
 def _strip_directions(line: str) -> str:
@@ -183,15 +201,15 @@ def _read_gzipped_text(content: bytes) -> Arrays:
 
 def _make_canonical(raw: Arrays) -> Arrays:
     """Returns roles in fixed types; raises InputError where they are no encoded roles."""
-    missing = [name for name in ("names", "counts", "text") if name not in raw]
-    require(not missing, f"array {', '.join(missing)} is missing; it has {list(raw)}"[:300])
+    require_arrays(raw, ("names", "counts", "text"))
     names = raw["names"]
     counts = raw["counts"]
     text = raw["text"]
     require(len(names), "it holds no play with speakers, in the form of the package's text")
     fits = text.dtype == np.uint8 and counts.shape == names.shape and counts.sum() == len(text)
     require(fits and (counts >= 0).all(), "its roles' lengths do not add up to its text")
-    require((text >= 1).all() and (text <= UNKNOWN).all(), f"a character is not of 1 to {UNKNOWN}")
+    is_character = (text >= 1) & (text <= UNKNOWN)
+    require(is_character.all(), f"a character is not of 1 to {UNKNOWN}")
     return {"names": names.astype(np.str_), "counts": counts.astype("<i8"), "text": text}
 
 

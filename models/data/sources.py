@@ -95,7 +95,11 @@ class LoadedArrays(NamedTuple):
 
 
 def load_arrays(
-    recipe: Recipe, *, file: str | None = None, tfds_dir: str | None = None, cache_dir: str | None = None
+    recipe: Recipe,
+    *,
+    file: str | None = None,
+    tfds_dir: str | None = None,
+    cache_dir: str | None = None,
 ) -> LoadedArrays:
     """Loads a data set's canonical arrays: from what the caller names, else the cache, else fetched.
 
@@ -117,7 +121,9 @@ def load_arrays(
         return _load_user_source(recipe, f"file {path}", partial(_read_file, recipe, path))
     if tfds_dir is not None:
         folder = os.path.abspath(os.path.expanduser(tfds_dir))
-        return _load_user_source(recipe, f"tfds folder {folder}", partial(_read_tfds, recipe, folder))
+        return _load_user_source(
+            recipe, f"tfds folder {folder}", partial(_read_tfds, recipe, folder)
+        )
     cache = cache_folder(cache_dir) / f"{recipe.name}.npz"
     return load_through_cache(cache, partial(_verify, recipe), partial(_fetch, recipe))
 
@@ -131,7 +137,9 @@ def cache_folder(cache_dir: str | None = None) -> Path:
 
 
 def load_through_cache(
-    path: Path, verify: Callable[[Arrays, str], LoadedArrays], make: Callable[[], LoadedArrays]
+    path: Path,
+    verify: Callable[[Arrays, str], LoadedArrays],
+    make: Callable[[], LoadedArrays],
 ) -> LoadedArrays:
     """Loads arrays from an .npz cache file; where it is missing or not whole, makes and stores them.
 
@@ -187,7 +195,9 @@ def _fetch(recipe: Recipe) -> LoadedArrays:
     if recipe.read_prepared is not None and not is_prepared:
         failures.insert(0, f"TFDS (none prepared in {tfds_folder})")
     tried = ", ".join(failures)
-    raise InputError(f"{recipe.name} could not be loaded: tried {tried}; check the network, or {recipe.hint}")
+    raise InputError(
+        f"{recipe.name} could not be loaded: tried {tried}; check the network, or {recipe.hint}"
+    )
 
 
 def _verify(recipe: Recipe, raw: Arrays, source: str) -> LoadedArrays:
@@ -367,7 +377,9 @@ def _write_cache(path: Path, loaded: LoadedArrays) -> None:
         finally:
             beside.unlink(missing_ok=True)
     except OSError as error:
-        _print_warning(f"cannot write the cache {path} ({error.strerror}): the next run starts anew")
+        _print_warning(
+            f"cannot write the cache {path} ({error.strerror}): the next run starts anew"
+        )
 
 
 def _print_warning(line: str) -> None:

@@ -21,7 +21,16 @@ from models.data.formats import (
 )
 from models.data.sources import Package, Recipe, load_arrays
 
-FEATURES = ("MedInc", "HouseAge", "AveRooms", "AveBedrms", "Population", "AveOccup", "Latitude", "Longitude")
+FEATURES = (
+    "MedInc",
+    "HouseAge",
+    "AveRooms",
+    "AveBedrms",
+    "Population",
+    "AveOccup",
+    "Latitude",
+    "Longitude",
+)
 TARGET = "MedHouseVal"
 PRICES_NORM = 4.0  # of a row of standardised features; the median is 2.0
 _BELOW_1 = 1 - 1e-6  # so that rounding to float32 leaves no row longer than 1
@@ -29,11 +38,16 @@ _BELOW_1 = 1 - 1e-6  # so that rounding to float32 leaves no row longer than 1
 PURCHASE_FEATURES = 600
 PURCHASE_CLASSES = 100
 PURCHASE_ROWS = 20_000  # LiDP paper, Appendix F.1
-PURCHASE_PUBLISHED = "dataset_purchase of the GitHub project privacytrustlab/datasets, as .tgz or unpacked"
+PURCHASE_PUBLISHED = (
+    "dataset_purchase of the GitHub project privacytrustlab/datasets, as .tgz or unpacked"
+)
 
 
 def load_housing(
-    *, file: str | None = None, tfds_dir: str | None = None, cache_dir: str | None = None
+    *,
+    file: str | None = None,
+    tfds_dir: str | None = None,
+    cache_dir: str | None = None,
 ) -> Dataset:
     """Loads California Housing (Pace and Barry, 1997): is a block's price above the median price?
 
@@ -47,12 +61,17 @@ def load_housing(
     features = _standardise_features(loaded.arrays)
     prices = loaded.arrays[TARGET]
     labels = (prices > np.median(prices)).astype(np.int32)
-    require(labels.any(), f"{loaded.source}: no {TARGET} is above the median; give more varied prices")
+    require(
+        labels.any(), f"{loaded.source}: no {TARGET} is above the median; give more varied prices"
+    )
     return Dataset(features, labels, loaded.source, loaded.checksum)
 
 
 def load_prices(
-    *, file: str | None = None, tfds_dir: str | None = None, cache_dir: str | None = None
+    *,
+    file: str | None = None,
+    tfds_dir: str | None = None,
+    cache_dir: str | None = None,
 ) -> Dataset:
     """Loads California Housing for a linear regression of the price, standardised.
 
@@ -101,7 +120,9 @@ def _make_canonical_column(name: str, raw: Arrays) -> np.ndarray:
     require(name in raw, f"column {name} is missing; it has {list(raw)}"[:300])
     column = np.asarray(raw[name])
     no_numbers = f"column {name} holds something that is not a number"
-    require(column.dtype.kind not in "cmMV", no_numbers)  # NumPy would cast complex numbers, times, records
+    require(
+        column.dtype.kind not in "cmMV", no_numbers
+    )  # NumPy would cast complex numbers, times, records
     try:
         values = column.astype("<f8")
     except (TypeError, ValueError):
@@ -164,10 +185,12 @@ def load_purchase(*, file: str | None = None, tfds_dir: str | None = None) -> Da
       Features (20000, 600) float32 of 0 and 1 and labels (20000,) int32 from 0.
 
     Raises:
-      InputError: no file is named, or it is not in that form.
+      InputError: no file is given, or it is not in that form.
     """
     has_file_alone = file is not None and tfds_dir is None
-    message = f"Purchase-100 comes from a file alone: name one with `data_file`, {PURCHASE_PUBLISHED}"
+    message = (
+        f"Purchase-100 comes from a file alone: name one with `data_file`, {PURCHASE_PUBLISHED}"
+    )
     require(has_file_alone, message)
     loaded = load_arrays(PURCHASE, file=file)
     bits = loaded.arrays["features"]

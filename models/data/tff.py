@@ -55,7 +55,11 @@ ParseExample = Callable[[dict[str, Feature]], Example]
 
 
 def load_emnist(
-    *, file: str | None = None, only_digits: bool = False, test: bool = False, clients: int | None = None
+    *,
+    file: str | None = None,
+    only_digits: bool = False,
+    test: bool = False,
+    clients: int | None = None,
 ) -> Clients:
     """Loads handwritten characters of 3,400 writers, or digits of 3,383.
 
@@ -72,7 +76,7 @@ def load_emnist(
       (N,): digits, then capitals, then small letters.
 
     Raises:
-      InputError: no file is named, or it is not in that form.
+      InputError: no file is given, or it is not in that form.
     """
     characters = "digits_only" if only_digits else "all"
     part = "test" if test else "train"
@@ -96,7 +100,11 @@ def _parse_character(features: dict[str, Feature]) -> tuple[NDArray[np.float32],
 
 
 def load_stackoverflow(
-    *, file: str | None = None, split: str = "train", clients: int | None = None, sentences: int = 128
+    *,
+    file: str | None = None,
+    split: str = "train",
+    clients: int | None = None,
+    sentences: int = 128,
 ) -> Clients:
     """Loads sentences of 342,477 users, with the next word as each word's label (Reddi et al., 2020).
 
@@ -115,7 +123,7 @@ def load_stackoverflow(
       Clients with features (N, 20) uint16 and labels (N, 20) int32. Users without sentences are left out.
 
     Raises:
-      InputError: no file is named, it is not in that form, or a number is not above 0.
+      InputError: no file is given, it is not in that form, or a number is not above 0.
     """
     require(sentences >= 1, f"`sentences={sentences}`: give at least 1")
     require(clients is None or clients >= 1, f"`clients={clients}`: give at least 1")
@@ -139,7 +147,8 @@ def _read_word_numbers(path: Path) -> dict[str, int]:
 
 
 def _parse_sentence(
-    numbers: Mapping[str, int], features: dict[str, Feature]
+    numbers: Mapping[str, int],
+    features: dict[str, Feature],
 ) -> tuple[NDArray[np.uint16], NDArray[np.int32]]:
     """Returns a sentence's words (20,) and the words that follow them (20,), as numbers."""
     (text,) = features["tokens"]
@@ -174,7 +183,7 @@ def _load_clients(
       examples: how many of a client's to read at most; None for all.
 
     Raises:
-      InputError: no file is named, or it is not in that form.
+      InputError: no file is given, or it is not in that form.
     """
     require(file is not None, f"{origin}: name it with `data_file`")
     path = Path(str(file)).expanduser().absolute()
@@ -193,9 +202,8 @@ def _load_clients(
     parts = {}
     for name, pairs in examples_by_client.items():
         if pairs:
-            features = np.stack([pair[0] for pair in pairs])
-            labels = np.stack([pair[1] for pair in pairs])
-            parts[name] = (features, labels)
+            features, labels = zip(*pairs, strict=True)
+            parts[name] = (np.stack(features), np.stack(labels))
     return by_name(parts, f"file {file}, {split}")
 
 

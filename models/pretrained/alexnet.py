@@ -22,14 +22,14 @@ class _Convolution(NamedTuple):
     """A convolution of AlexNet, followed by ReLU.
 
     Attributes:
-      index: in torchvision's `features`.
+      place: in torchvision's `features`.
       shape: of the kernel (out, in, height, width).
       stride: in pixels.
       padding: in pixels, at each side.
       is_pooled: whether max-pooling follows.
     """
 
-    index: int
+    place: int
     shape: tuple[int, int, int, int]
     stride: int
     padding: int
@@ -55,7 +55,7 @@ def make_parameters(arrays: Arrays) -> Any:
     """Returns kernels and biases of the convolutions and of the dense layers, from torchvision's tensors."""
     convolutions = []
     for convolution in CONVOLUTIONS:
-        name = f"features.{convolution.index}"
+        name = f"features.{convolution.place}"
         kernel = arrays[f"{name}.weight"].transpose(2, 3, 1, 0)
         convolutions.append((kernel, arrays[f"{name}.bias"]))
     dense = []
@@ -116,9 +116,11 @@ def list_shapes() -> dict[str, tuple[int, ...]]:
     """Returns the shapes of the tensors that are needed, by name: all but the last layer's."""
     kernels: dict[str, tuple[int, ...]] = {}
     for convolution in CONVOLUTIONS:
-        kernels[f"features.{convolution.index}"] = convolution.shape
+        kernels[f"features.{convolution.place}"] = convolution.shape
     kernels |= DENSE
-    shapes = {f"{name}.weight": shape for name, shape in kernels.items()}
+    shapes = {}
+    for name, shape in kernels.items():
+        shapes[f"{name}.weight"] = shape
     for name, shape in kernels.items():
         shapes[f"{name}.bias"] = shape[:1]
     return shapes
@@ -128,7 +130,7 @@ def load(file: str | None = None) -> LoadedArrays:
     """Loads AlexNet's weights from a file under torchvision's names, without the last layer's.
 
     Raises:
-      InputError: no file is named, or it cannot be used.
+      InputError: no file is given, or it cannot be used.
     """
     if file is None:
         raise InputError(

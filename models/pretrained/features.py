@@ -77,7 +77,10 @@ def frozen_features(
     """
     size = body.default_size if input_size is None else input_size
     fits = body.smallest_size <= size <= LARGEST_SIZE
-    require(fits, f"`input_size={size}`: give {body.smallest_size} to {LARGEST_SIZE} pixels for {body.name}")
+    require(
+        fits,
+        f"`input_size={size}`: give {body.smallest_size} to {LARGEST_SIZE} pixels for {body.name}",
+    )
     loaded = body.load(weights)
     images = load_images()
 
@@ -129,7 +132,10 @@ def _verify(shape: tuple[int, int], raw: Arrays, source: str) -> LoadedArrays:
     features = raw["features"]
     fits = features.dtype == np.float32 and features.shape == shape
     require(fits, f"its features are {features.dtype} {features.shape}, not float32 {shape}")
-    require(np.isfinite(features).all(), "the weights give features that are not finite: name another file")
+    require(
+        np.isfinite(features).all(),
+        "the weights give features that are not finite: name another file",
+    )
     arrays = {"features": features}
     return LoadedArrays(arrays, source, checksum_of(arrays))
 

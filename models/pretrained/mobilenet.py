@@ -133,9 +133,11 @@ def apply(parameters: Any, images: Array) -> Array:
 
 def _fold(arrays: Arrays, layer: _Layer) -> _FoldedLayer:
     """Folds a batch norm into its convolution."""
-    statistics = [arrays[f"{layer.norm}.{name}"].astype(float) for name in _STATISTICS]
-    scale, shift, mean, variance = statistics
-    scale = scale / np.sqrt(variance + 1e-5)  # as torch's batch norm
+    weight = arrays[f"{layer.norm}.weight"].astype(float)
+    shift = arrays[f"{layer.norm}.bias"].astype(float)
+    mean = arrays[f"{layer.norm}.running_mean"].astype(float)
+    variance = arrays[f"{layer.norm}.running_var"].astype(float)
+    scale = weight / np.sqrt(variance + 1e-5)  # as torch's batch norm
     bias = shift - mean * scale
     kernel = arrays[f"{layer.convolution}.weight"].transpose(2, 3, 1, 0) * scale
     axes_of_1 = tuple(axis for axis in range(3) if kernel.shape[axis] == 1)

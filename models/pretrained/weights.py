@@ -105,7 +105,10 @@ def select(arrays: Arrays, shapes: Mapping[str, tuple[int, ...]]) -> Arrays:
     for name, shape in shapes.items():
         require(name in arrays, f"tensor {name} is missing: it holds another network")
         array = arrays[name]
-        require(array.shape == shape, f"tensor {name} has shape {array.shape}, not {shape}: another network")
+        require(
+            array.shape == shape,
+            f"tensor {name} has shape {array.shape}, not {shape}: another network",
+        )
         require(np.isfinite(array).all(), f"tensor {name} has a NaN or an infinite value")
         chosen[name] = np.ascontiguousarray(array, "<f4")
     return chosen
@@ -118,7 +121,9 @@ def _read_as(read: Reader, content: bytes, format_name: str) -> Arrays:
     except InputError:
         raise
     except Exception as error:  # a torn pickle raises whatever its bytes happen to ask for
-        raise InputError(f"it begins as {format_name} but is torn ({type(error).__name__})") from None
+        raise InputError(
+            f"it begins as {format_name} but is torn ({type(error).__name__})"
+        ) from None
 
 
 def _read_safetensors(content: bytes) -> Arrays:
@@ -154,7 +159,10 @@ def _read_legacy(content: bytes) -> Arrays:
     for key in keys:
         storage = unpickler.storages[key]
         size = int.from_bytes(file.read(8), "little")
-        require(size == storage.size, f"storage {key} has {size} elements, not {storage.size}: it is torn")
+        require(
+            size == storage.size,
+            f"storage {key} has {size} elements, not {storage.size}: it is torn",
+        )
         buffers[key] = file.read(size * np.dtype(storage.dtype).itemsize)
     return _make_arrays(state, buffers.__getitem__)
 
@@ -189,7 +197,10 @@ def _make_arrays(state: Any, read_storage: Callable[[str], bytes]) -> Arrays:
     Raises:
       InputError: the state is no dict of tensors by name.
     """
-    require(isinstance(state, _StateDict), f"it holds a {type(state).__name__}: save a state_dict() alone")
+    require(
+        isinstance(state, _StateDict),
+        f"it holds a {type(state).__name__}: save a state_dict() alone",
+    )
     arrays = {}
     for name, tensor in state.items():
         is_tensor = isinstance(name, str) and isinstance(tensor, _Tensor)
@@ -224,12 +235,7 @@ def _make_array(name: str, tensor: _Tensor, content: bytes) -> np.ndarray:
 def _rebuild_tensor(storage: Any, offset: Any, shape: Any, strides: Any, *_: Any) -> _Tensor:
     """Makes a tensor, where a pickle names torch's own function."""
     require(isinstance(storage, _Storage), "a tensor has no storage: it is torn")
-    return _Tensor(
-        storage,
-        int(offset),
-        tuple(int(length) for length in shape),
-        tuple(int(stride) for stride in strides),
-    )
+    return _Tensor(storage, int(offset), tuple(map(int, shape)), tuple(map(int, strides)))
 
 
 def _rebuild_parameter(tensor: Any, *_: Any) -> Any:
@@ -250,7 +256,7 @@ class _Unpickler(pickle.Unpickler):
     """An unpickler of the names in _NAMES alone.
 
     Attributes:
-      storages: those that the pickle has named, by key.
+      storages: those that the pickle refers to, by key.
     """
 
     def __init__(self, file: io.BytesIO) -> None:
@@ -259,7 +265,10 @@ class _Unpickler(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         """Finds what a name stands for; raises InputError for a name that is not permitted."""
-        require((module, name) in _NAMES, f"it names {module}.{name}, which no state dict of tensors needs")
+        require(
+            (module, name) in _NAMES,
+            f"it names {module}.{name}, which no state dict of tensors needs",
+        )
         return _NAMES[module, name]
 
     def persistent_load(self, pid: Any) -> _Storage:
