@@ -1,5 +1,7 @@
-"""The models of the repository: a row each, with its data, the hidden-state paper's hyperparameters (Table 2)
-and its clients. Importing it starts no JAX."""
+"""The models of the repository, a row each: its data, its hyperparameters and its clients.
+
+The hyperparameters are the hidden-state paper's (Table 2). Importing this module starts no JAX.
+"""
 
 import importlib
 from collections.abc import Callable
@@ -25,22 +27,36 @@ from audit.task import (
 )
 from models.data import tables
 from models.data.clients import dirichlet, one_each
-from models.data.images import CIFAR10, FASHION_MNIST, load_cifar10, load_fashion_mnist, load_shirts
+from models.data.images import (
+    CIFAR10,
+    FASHION_MNIST,
+    ImageDataset,
+    load_cifar10,
+    load_fashion_mnist,
+    load_shirts,
+)
 from models.data.shakespeare import load_shakespeare
+from models.data.sources import Recipe
 from models.data.tff import load_emnist, load_stackoverflow
 
 if TYPE_CHECKING:
     from audit.model import Model
-    from models.data.images import ImageDataset
-    from models.data.sources import Recipe
     from models.pretrained.features import Body
 
 
-T = TypeVar("T")
+Row = TypeVar("Row", Task, FederatedTask)
+LoadImages = Callable[..., ImageDataset]
 
 
 class ZooModel(NamedTuple):
-    """A model: trained on examples, on clients, or on both; where it is not, why."""
+    """A model and what it can be trained on.
+
+    Attributes:
+      name: as users spell it.
+      task: its training on examples; None where it has none.
+      federated: its training on clients; None where it has none.
+      why_not: why it is not trained on examples, or not on clients; empty where it is on both.
+    """
 
     name: str
     task: Task | None
@@ -48,178 +64,322 @@ class ZooModel(NamedTuple):
     why_not: str = ""
 
 
+class Images(NamedTuple):
+    """A data set of images.
+
+    Attributes:
+      data: as a task that trains on examples takes it.
+      load: loads the training and the test images, from `file` and `tfds_dir`.
+    """
+
+    data: Data
+    load: LoadImages
+
+
 def task(model: str) -> Task:
-    """The row of a model that trains on examples; raises InputError, which says why, for any other."""
-    return _found(model, TASKS)
+    """Finds the row of a model that trains on examples; raises InputError, which says why, for any other."""
+    return _find_row(model, TASKS)
 
 
 def federated_task(model: str) -> FederatedTask:
-    """The row of a model that trains on clients; raises InputError, which says why, for any other."""
-    return _found(model, FEDERATED_TASKS)
+    """Finds the row of a model that trains on clients; raises InputError, which says why, for any other."""
+    return _find_row(model, FEDERATED_TASKS)
 
 
-def _found(model: str, rows: dict[str, T]) -> T:
+def _find_row(model: str, rows: dict[str, Row]) -> Row:
+    """Finds a model among rows; raises InputError, which says why it is not there."""
     if model in rows:
         return rows[model]
-    reason = f"cannot be trained so: {MODELS[model].why_not}" if model in MODELS else "is unknown"
+    reason = "is unknown"
+    if model in MODELS:
+        reason = f"cannot be trained so: {MODELS[model].why_not}"
     raise InputError(f"`model={model}` {reason}: choose one of {', '.join(rows)}")
 
 
-def _whole(load: Callable[..., Dataset]) -> Callable[[Sources], Dataset]:
-    def loaded(sources: Sources) -> Dataset:
+def _make_loader(load: Callable[..., Dataset]) -> Callable[[Sources], Dataset]:
+    """Makes a task's loader of a data set; it refuses what is meant for frozen bodies."""
+
+    def load_from(sources: Sources) -> Dataset:
         message = "`weights` and `input_size` are for a frozen body: drop them, or name a model with a head"
         require(sources.weights is None and sources.input_size is None, message)
         return load(file=sources.data_file, tfds_dir=sources.tfds_dir)
 
-    return loaded
+    return load_from
 
 
-def _images(load: "Callable[..., ImageDataset]") -> Callable[..., Dataset]:
-    def loaded(file: str | None, tfds_dir: str | None) -> Dataset:
-        images = load(file=file, tfds_dir=tfds_dir)
-        return Dataset(images.train_images, images.train_labels, images.source, images.checksum)
+def _make_image_loader(load: LoadImages) -> Callable[[Sources], Dataset]:
+    """Makes a task's loader of the training images of a data set."""
 
-    return loaded
+    def load_training_images(file: str | None, tfds_dir: str | None) -> Dataset:
+        return _take_training_images(load(file=file, tfds_dir=tfds_dir))
+
+    return _make_loader(load_training_images)
 
 
-def features_of(body: "Callable[[], Body]") -> Callable[[Sources], Dataset]:
-    """The loader of a frozen body's features of CIFAR-10 (hidden-state paper, Remark 2)."""
+def _take_training_images(images: ImageDataset) -> Dataset:
+    """Returns the training images as examples."""
+    return Dataset(images.train_images, images.train_labels, images.source, images.checksum)
 
-    def loaded(sources: Sources) -> Dataset:
+
+def make_feature_loader(make_body: "Callable[[], Body]") -> Callable[[Sources], Dataset]:
+    """Makes the loader of a frozen body's features of CIFAR-10 (hidden-state paper, Remark 2)."""
+
+    def load_features(sources: Sources) -> Dataset:
         from models.pretrained.features import frozen_features
 
-        def images() -> "ImageDataset":
+        def load_images() -> ImageDataset:
             return load_cifar10(file=sources.data_file, tfds_dir=sources.tfds_dir)
 
-        return frozen_features(body(), images, weights=sources.weights, input_size=sources.input_size)
+        return frozen_features(
+            make_body(),
+            load_images,
+            weights=sources.weights,
+            input_size=sources.input_size,
+        )
 
-    return loaded
+    return load_features
 
 
-def _dealt(load: "Callable[..., ImageDataset]") -> Callable[[Dealing, Sources], Federation]:
-    def loaded(setting: Dealing, sources: Sources) -> Federation:
+def _make_dealer(load: LoadImages) -> Callable[[Dealing, Sources], Federation]:
+    """Makes a federated task's loader: it deals training images to clients, and tests on the test images."""
+
+    def load_and_deal(setting: Dealing, sources: Sources) -> Federation:
         images = load(file=sources.data_file, tfds_dir=sources.tfds_dir)
-        whole = Dataset(images.train_images, images.train_labels, images.source, images.checksum)
-        some = setting.clients
-        dealt = dirichlet(whole, some, setting.alpha, setting.seed) if some else one_each(whole)
-        return Federation(dealt, (images.test_images, images.test_labels))
+        dataset = _take_training_images(images)
+        if setting.clients:
+            clients = dirichlet(dataset, setting.clients, setting.alpha, setting.seed)
+        else:
+            clients = one_each(dataset)
+        return Federation(clients, (images.test_images, images.test_labels))
 
-    return loaded
+    return load_and_deal
 
 
-def _shakespeare(setting: Dealing, sources: Sources) -> Federation:
+def _load_shakespeare_roles(setting: Dealing, sources: Sources) -> Federation:
+    """Loads Shakespeare's roles as clients, those that say most where a number is requested."""
     roles = load_shakespeare(file=sources.data_file, tfds_dir=sources.tfds_dir)
-    return Federation(_largest(roles, setting.clients), None)
+    return Federation(_select_largest(roles, setting.clients), None)
 
 
-def _emnist(setting: Dealing, sources: Sources) -> Federation:
-    some = setting.clients or None
-    whole = load_emnist(file=sources.data_file, clients=some)
-    test = load_emnist(file=sources.data_file, clients=some, test=True)
-    return Federation(whole, (test.features, test.labels))
+def _load_emnist_writers(setting: Dealing, sources: Sources) -> Federation:
+    """Loads EMNIST's writers as clients, and their test examples."""
+    number = setting.clients or None
+    clients = load_emnist(file=sources.data_file, clients=number)
+    test = load_emnist(file=sources.data_file, clients=number, test=True)
+    return Federation(clients, (test.features, test.labels))
 
 
-def _stackoverflow(setting: Dealing, sources: Sources) -> Federation:
-    return Federation(load_stackoverflow(file=sources.data_file, clients=setting.clients or None), None)
+def _load_stackoverflow_users(setting: Dealing, sources: Sources) -> Federation:
+    """Loads Stack Overflow's users as clients."""
+    number = setting.clients or None
+    return Federation(load_stackoverflow(file=sources.data_file, clients=number), None)
 
 
-def _largest(clients: Clients, number: int) -> Clients:
-    """The clients with most examples, as many as asked for; 0: all."""
+def _select_largest(clients: Clients, number: int) -> Clients:
+    """Selects the `number` clients with the most examples; 0 selects all."""
     if not 0 < number < clients.number:
         return clients
-    chosen = np.sort(np.argsort(-clients.counts, kind="stable")[:number])
+    by_size = np.argsort(-clients.counts, kind="stable")
+    chosen = np.sort(by_size[:number])
+    examples = [clients.of(client) for client in chosen]
+    features, labels = zip(*examples, strict=True)
     counts = clients.counts[chosen]
-    features, labels = (np.concatenate(parts) for parts in zip(*map(clients.of, chosen), strict=True))
     return clients._replace(
-        features=features, labels=labels, starts=np.cumsum(counts) - counts, counts=counts
+        features=np.concatenate(features),
+        labels=np.concatenate(labels),
+        starts=np.cumsum(counts) - counts,
+        counts=counts,
     )
 
 
-def _making(name: str, *, sized: bool = False, **fixed: Any) -> MakeModel:
-    """A maker of `module:function`, loaded when called. sized: it takes the number of features first."""
+def _make_lazily(name: str, *, sized: bool = False, **fixed: Any) -> MakeModel:
+    """Returns a maker of a model whose module is imported when the maker is first called.
+
+    Args:
+      name: "module:function" within `models`.
+      sized: whether the function takes the number of features.
+      fixed: its other arguments.
+    """
+    module_name, _, function_name = name.partition(":")
 
     @cache
     def make(shape: tuple[int, ...]) -> "Model":
-        module, _, function = name.partition(":")
-        size = {"n_features": shape[0]} if sized else {}
-        found: Model = getattr(importlib.import_module(f"models.{module}"), function)(**size, **fixed)
-        return found
+        module = importlib.import_module(f"models.{module_name}")
+        function = getattr(module, function_name)
+        arguments = dict(fixed)
+        if sized:
+            arguments["n_features"] = shape[0]
+        model: Model = function(**arguments)
+        return model
 
     return make
 
 
-_LAYERS = ("unfolded", "per_example")
+def _make_data(
+    recipe: Recipe,
+    label: str,
+    load: Callable[[Sources], Dataset],
+    examples: DataShape,
+) -> Data:
+    """Returns the data set of a recipe."""
+    return Data(recipe.name, label, recipe.checksum, load, recipe.name, examples)
+
+
+_LAYER_CLIPPING = ("unfolded", "per_example")
 _NO_IMAGES = "its data are no images, which alone are dealt to clients"
+_SOFTMAX = "the clipped gradient of a softmax of many classes is not that of a convex loss"
 
-
-def _data(recipe: "Recipe", label: str, load: Callable[..., Dataset], examples: DataShape) -> Data:
-    return Data(recipe.name, label, recipe.checksum, _whole(load), recipe.name, examples)
-
-
-_PIXELS, _COLOURS = DataShape(60_000, (28, 28), "u1"), DataShape(50_000, (32, 32, 3), "u1")
-_HOUSING = _data(tables.HOUSING, "California Housing", tables.load_housing, DataShape(20_640, (8,), "f4"))
-_PURCHASE = _data(tables.PURCHASE, "Purchase-100", tables.load_purchase, DataShape(20_000, (600,), "f4"))
-_CIFAR10 = _data(CIFAR10, "CIFAR-10", _images(load_cifar10), _COLOURS), load_cifar10
+_HOUSING = _make_data(
+    tables.HOUSING,
+    "California Housing",
+    _make_loader(tables.load_housing),
+    DataShape(20_640, (8,), "f4"),
+)
 _PRICES = _HOUSING._replace(
-    name="california_prices", label="California Housing's prices", load=_whole(tables.load_prices)
+    name="california_prices",
+    label="California Housing's prices",
+    load=_make_loader(tables.load_prices),
+)
+_PURCHASE = _make_data(
+    tables.PURCHASE,
+    "Purchase-100",
+    _make_loader(tables.load_purchase),
+    DataShape(20_000, (600,), "f4"),
+)
+_CIFAR10_SHAPE = DataShape(50_000, (32, 32, 3), "u1")
+_CIFAR10 = Images(
+    _make_data(CIFAR10, "CIFAR-10", _make_image_loader(load_cifar10), _CIFAR10_SHAPE),
+    load_cifar10,
+)
+_FASHION_MNIST_SHAPE = DataShape(60_000, (28, 28), "u1")
+_FASHION_MNIST = Images(
+    _make_data(
+        FASHION_MNIST,
+        "Fashion-MNIST",
+        _make_image_loader(load_fashion_mnist),
+        _FASHION_MNIST_SHAPE,
+    ),
+    load_fashion_mnist,
 )
 _SHIRTS = Data(
-    "fashion_mnist_shirts",
-    "Fashion-MNIST's T-shirts and shirts",
-    FASHION_MNIST.checksum,
-    _whole(load_shirts),
-    FASHION_MNIST.name,
-    DataShape(12_000, (784,), "f4"),
+    name="fashion_mnist_shirts",
+    label="Fashion-MNIST's T-shirts and shirts",
+    checksum=FASHION_MNIST.checksum,
+    load=_make_loader(load_shirts),
+    file=FASHION_MNIST.name,
+    examples=DataShape(12_000, (784,), "f4"),
 )
-_SOFTMAX = "the clipped gradient of a softmax of many classes is not that of a convex loss"
-_FASHION = _data(FASHION_MNIST, "Fashion-MNIST", _images(load_fashion_mnist), _PIXELS), load_fashion_mnist
 
 
-def _of_images(
+def _make_image_row(
+    *,
     name: str,
     label: str,
     description: str,
-    images: "tuple[Data, Callable[..., ImageDataset]]",
+    images: Images,
     make: MakeModel,
     step_seconds: StepSeconds,
-    federated: str,
+    federated_description: str,
     **more: Any,
 ) -> ZooModel:
-    """An over-parameterised model of images in ten classes. images: the data set, and its test's loader."""
-    data, load = images
-    about = name, label, description, data, make
-    row = Task(*about, 10, 0.01, 128, _LAYERS, True, step_seconds, **more)
-    bound = partial(make, data.examples.shape)
-    return ZooModel(name, row, FederatedTask(federated, _dealt(load), bound, data.file, data.examples))
+    """Returns the row of an over-parameterised model of images in ten classes.
+
+    Args:
+      name: and the following: as in `Task`.
+      images: the data set.
+      federated_description: of the training on clients, for a report.
+      more: further fields of the `Task`.
+    """
+    data = images.data
+    row = Task(
+        name=name,
+        label=label,
+        description=description,
+        data=data,
+        make=make,
+        classes=10,
+        learning_rate=0.01,
+        batch_size=128,
+        clipping=_LAYER_CLIPPING,
+        over_parameterised=True,
+        step_seconds=step_seconds,
+        **more,
+    )
+    federated = FederatedTask(
+        description=federated_description,
+        load=_make_dealer(images.load),
+        make=partial(make, data.examples.shape),
+        file=data.file,
+        examples=data.examples,
+    )
+    return ZooModel(name, row, federated)
 
 
-def _alone(row: Task, why: str = _NO_IMAGES) -> ZooModel:
-    return ZooModel(row.name, row, None, why)
+def _make_central_row(row: Task, why_not: str = _NO_IMAGES) -> ZooModel:
+    """Returns the row of a model that trains on examples alone."""
+    return ZooModel(row.name, row, None, why_not)
 
 
-def _head(module: str, label: str, constant: str, width: int, step_seconds: StepSeconds) -> ZooModel:
-    """The last layer on features of CIFAR-10 by the frozen `constant` of a module of `models.pretrained`."""
+def _make_federated_row(name: str, row: FederatedTask) -> ZooModel:
+    """Returns the row of a model that trains on clients alone."""
+    return ZooModel(name, None, row, "it trains on clients' examples alone, see ./run.sh federated")
 
-    def body() -> "Body":
-        found: Body = getattr(importlib.import_module(f"models.pretrained.{module}"), constant)
-        return found
 
-    shape = DataShape(_COLOURS.number, (width,), "f4")
-    features = Data(f"{module}_features", "CIFAR-10", None, features_of(body), CIFAR10.name, shape)
-    name, description = f"{module}_head", f"last layer on a frozen {label}'s features of CIFAR-10"
-    make, clipping = _making("dense:head", sized=True), ("book_keeping", "per_example")
-    defaults = (10, 0.01, 128, clipping, True, step_seconds)
-    return _alone(Task(name, f"{label}'s head", description, features, make, *defaults, not_convex=_SOFTMAX))
+def _make_head_row(
+    module: str,
+    label: str,
+    constant: str,
+    width: int,
+    step_seconds: StepSeconds,
+) -> ZooModel:
+    """Returns the row of the last layer on a frozen body's features of CIFAR-10.
+
+    Args:
+      module: of `models.pretrained`.
+      label: the body's name, on figures.
+      constant: the body's name in the module.
+      width: how many features it gives.
+      step_seconds: as in `Task`.
+    """
+
+    def import_body() -> "Body":
+        imported = importlib.import_module(f"models.pretrained.{module}")
+        body: Body = getattr(imported, constant)
+        return body
+
+    features = Data(
+        name=f"{module}_features",
+        label="CIFAR-10",
+        checksum=None,
+        load=make_feature_loader(import_body),
+        file=CIFAR10.name,
+        examples=DataShape(_CIFAR10_SHAPE.number, (width,), "f4"),
+    )
+    row = Task(
+        name=f"{module}_head",
+        label=f"{label}'s head",
+        description=f"last layer on a frozen {label}'s features of CIFAR-10",
+        data=features,
+        make=_make_lazily("dense:head", sized=True),
+        classes=10,
+        learning_rate=0.01,
+        batch_size=128,
+        clipping=("book_keeping", "per_example"),
+        over_parameterised=True,
+        step_seconds=step_seconds,
+        not_convex=_SOFTMAX,
+    )
+    return _make_central_row(row)
 
 
 _ROWS = (
-    _alone(
+    _make_central_row(
         Task(
-            "fcnn",
-            "FCNN",
-            "FCNN, 8-6-2 with ReLU, 68 parameters, on California Housing",
-            _HOUSING,
-            _making("dense:fcnn", sized=True),
+            name="fcnn",
+            label="FCNN",
+            description="FCNN, 8-6-2 with ReLU, 68 parameters, on California Housing",
+            data=_HOUSING,
+            make=_make_lazily("dense:fcnn", sized=True),
             classes=2,
             learning_rate=0.1,
             batch_size=400,
@@ -230,13 +390,13 @@ _ROWS = (
             directions=8,
         )
     ),
-    _alone(
+    _make_central_row(
         Task(
-            "wide_fcnn",
-            "wide FCNN",
-            "FCNN, 8-64-32-1 with ReLU, 2,689 parameters, on California Housing",
-            _HOUSING,
-            _making("dense:wide_fcnn", sized=True),
+            name="wide_fcnn",
+            label="wide FCNN",
+            description="FCNN, 8-64-32-1 with ReLU, 2,689 parameters, on California Housing",
+            data=_HOUSING,
+            make=_make_lazily("dense:wide_fcnn", sized=True),
             classes=2,
             learning_rate=0.1,
             batch_size=400,
@@ -246,83 +406,97 @@ _ROWS = (
             directions=128,
         )
     ),
-    _of_images(
-        "convnet",
-        "ConvNet",
-        "ConvNet, two convolutions and three dense layers, 62,006 parameters, on CIFAR-10",
-        _CIFAR10,
-        _making("convolutional:convnet"),
-        StepSeconds(6e-4, 5e-5),
-        "ConvNet on CIFAR-10",
+    _make_image_row(
+        name="convnet",
+        label="ConvNet",
+        description="ConvNet, two convolutions and three dense layers, 62,006 parameters, on CIFAR-10",
+        images=_CIFAR10,
+        make=_make_lazily("convolutional:convnet"),
+        step_seconds=StepSeconds(6e-4, 5e-5),
+        federated_description="ConvNet on CIFAR-10",
     ),
-    _of_images(
-        "resnet18",
-        "ResNet18",
-        "ResNet18 on CIFAR-10",
-        _CIFAR10,
-        _making("convolutional:resnet18"),
-        StepSeconds(0.08, 0.028),
-        "ResNet18 on CIFAR-10",
+    _make_image_row(
+        name="resnet18",
+        label="ResNet18",
+        description="ResNet18 on CIFAR-10",
+        images=_CIFAR10,
+        make=_make_lazily("convolutional:resnet18"),
+        step_seconds=StepSeconds(0.08, 0.028),
+        federated_description="ResNet18 on CIFAR-10",
         directions=64,
     ),
-    _head("mobilenet", "MobileNetV2", "MOBILENET_V2", 1280, StepSeconds(2e-5, 8e-7)),
-    _head("alexnet", "AlexNet", "ALEXNET", 4096, StepSeconds(6e-5, 2.4e-6)),
-    _of_images(
-        "linear",
-        "linear model",
-        "linear model, 784-10, 7,850 parameters, on Fashion-MNIST",
-        _FASHION,
-        _making("dense:linear"),
-        StepSeconds(2e-5, 1e-6),
-        "784-10 on Fashion-MNIST",
+    _make_head_row(
+        module="mobilenet",
+        label="MobileNetV2",
+        constant="MOBILENET_V2",
+        width=1280,
+        step_seconds=StepSeconds(2e-5, 8e-7),
+    ),
+    _make_head_row(
+        module="alexnet",
+        label="AlexNet",
+        constant="ALEXNET",
+        width=4096,
+        step_seconds=StepSeconds(6e-5, 2.4e-6),
+    ),
+    _make_image_row(
+        name="linear",
+        label="linear model",
+        description="linear model, 784-10, 7,850 parameters, on Fashion-MNIST",
+        images=_FASHION_MNIST,
+        make=_make_lazily("dense:linear"),
+        step_seconds=StepSeconds(2e-5, 1e-6),
+        federated_description="784-10 on Fashion-MNIST",
         directions=512,
         not_convex=_SOFTMAX,
     ),
-    _of_images(
-        "mlp",
-        "MLP",
-        "MLP, 784-256-256-10 with ReLU, 269,322 parameters, on Fashion-MNIST",
-        _FASHION,
-        _making("dense:mlp"),
-        StepSeconds(5e-4, 3e-5),
-        "784-256-256-10 on Fashion-MNIST",
+    _make_image_row(
+        name="mlp",
+        label="MLP",
+        description="MLP, 784-256-256-10 with ReLU, 269,322 parameters, on Fashion-MNIST",
+        images=_FASHION_MNIST,
+        make=_make_lazily("dense:mlp"),
+        step_seconds=StepSeconds(5e-4, 3e-5),
+        federated_description="784-256-256-10 on Fashion-MNIST",
     ),
-    _of_images(
-        "two_layer",
-        "two-layer network",
-        "two dense layers, 784-128-10 with ReLU, 101,770 parameters, on Fashion-MNIST",
-        _FASHION,
-        _making("dense:mlp", widths=(128,)),
-        StepSeconds(2e-4, 1e-5),
-        "784-128-10 on Fashion-MNIST",
+    _make_image_row(
+        name="two_layer",
+        label="two-layer network",
+        description="two dense layers, 784-128-10 with ReLU, 101,770 parameters, on Fashion-MNIST",
+        images=_FASHION_MNIST,
+        make=_make_lazily("dense:mlp", widths=(128,)),
+        step_seconds=StepSeconds(2e-4, 1e-5),
+        federated_description="784-128-10 on Fashion-MNIST",
     ),
-    _alone(
+    _make_central_row(
         Task(
-            "purchase_mlp",
-            "Purchase MLP",
-            "MLP, 600-256-256-100 with ReLU, 245,348 parameters, on Purchase-100",
-            _PURCHASE,
-            _making("dense:mlp", sized=True, classes=tables.PURCHASE_CLASSES),
+            name="purchase_mlp",
+            label="Purchase MLP",
+            description="MLP, 600-256-256-100 with ReLU, 245,348 parameters, on Purchase-100",
+            data=_PURCHASE,
+            make=_make_lazily("dense:mlp", sized=True, classes=tables.PURCHASE_CLASSES),
             classes=tables.PURCHASE_CLASSES,
             learning_rate=0.05,
             batch_size=100,
-            clipping=_LAYERS,
+            clipping=_LAYER_CLIPPING,
             over_parameterised=True,
             step_seconds=StepSeconds(5e-4, 3e-5),
         )
     ),
-    _alone(
+    _make_central_row(
         Task(
-            "ridge",
-            "ridge regression",
-            "linear regression of standardised prices, 8 parameters, on California Housing; ridge regression "
-            "with weight decay",
-            _PRICES,
-            _making("dense:least_squares", sized=True),
+            name="ridge",
+            label="ridge regression",
+            description=(
+                "linear regression of standardised prices, 8 parameters, on California Housing; "
+                "ridge regression with weight decay"
+            ),
+            data=_PRICES,
+            make=_make_lazily("dense:least_squares", sized=True),
             classes=0,
             learning_rate=0.1,
             batch_size=400,
-            clipping=_LAYERS,
+            clipping=_LAYER_CLIPPING,
             over_parameterised=False,
             step_seconds=StepSeconds(5e-7, 4e-9),
             canaries=1,
@@ -330,17 +504,17 @@ _ROWS = (
             convex=Convex(curvature=1.0, norm=1.0),
         )
     ),
-    _alone(
+    _make_central_row(
         Task(
-            "logistic",
-            "logistic regression",
-            "logistic regression, 784 parameters, on Fashion-MNIST's T-shirts and shirts",
-            _SHIRTS,
-            _making("dense:logistic", sized=True),
+            name="logistic",
+            label="logistic regression",
+            description="logistic regression, 784 parameters, on Fashion-MNIST's T-shirts and shirts",
+            data=_SHIRTS,
+            make=_make_lazily("dense:logistic", sized=True),
             classes=2,
             learning_rate=0.5,
             batch_size=128,
-            clipping=_LAYERS,
+            clipping=_LAYER_CLIPPING,
             over_parameterised=True,
             step_seconds=StepSeconds(1e-5, 1e-7),
             canaries=64,
@@ -349,45 +523,53 @@ _ROWS = (
         ),
         "it has two of Fashion-MNIST's classes, and clients are dealt all",
     ),
+    _make_federated_row(
+        "lenet",
+        FederatedTask(
+            description="LeNet on Fashion-MNIST",
+            load=_make_dealer(load_fashion_mnist),
+            make=partial(_make_lazily("convolutional:lenet"), _FASHION_MNIST_SHAPE.shape),
+            file=FASHION_MNIST.name,
+            examples=_FASHION_MNIST_SHAPE,
+            by_batch=True,
+        ),
+    ),
+    _make_federated_row(
+        "character_lstm",
+        FederatedTask(
+            description="two LSTMs on Shakespeare's roles",
+            load=_load_shakespeare_roles,
+            make=partial(_make_lazily("recurrent:character_lstm"), ()),
+            file="shakespeare",
+            examples=DataShape(18_000, (80,), "u1"),
+            padding=0,
+        ),
+    ),
+    _make_federated_row(
+        "emnist_cnn",
+        FederatedTask(
+            description="CNN on EMNIST's writers (--data_file)",
+            load=_load_emnist_writers,
+            make=partial(_make_lazily("convolutional:emnist_cnn"), ()),
+            file="emnist",
+            examples=DataShape(60_000, (28, 28), "f4"),
+        ),
+    ),
+    _make_federated_row(
+        "word_lstm",
+        FederatedTask(
+            description="LSTM on Stack Overflow's users (--data_file)",
+            load=_load_stackoverflow_users,
+            make=partial(_make_lazily("recurrent:word_lstm"), ()),
+            file="stackoverflow",
+            examples=DataShape(76_800, (20,), "u2"),
+            padding=0,
+        ),
+    ),
 )
-_CLIENTS_ALONE = {
-    "lenet": FederatedTask(
-        "LeNet on Fashion-MNIST",
-        _dealt(load_fashion_mnist),
-        partial(_making("convolutional:lenet"), _PIXELS.shape),
-        FASHION_MNIST.name,
-        _PIXELS,
-        by_batch=True,
-    ),
-    "character_lstm": FederatedTask(
-        "two LSTMs on Shakespeare's roles",
-        _shakespeare,
-        partial(_making("recurrent:character_lstm"), ()),
-        "shakespeare",
-        DataShape(18_000, (80,), "u1"),
-        padding=0,
-    ),
-    "emnist_cnn": FederatedTask(
-        "CNN on EMNIST's writers (--data_file)",
-        _emnist,
-        partial(_making("convolutional:emnist_cnn"), ()),
-        "emnist",
-        DataShape(60_000, (28, 28), "f4"),
-    ),
-    "word_lstm": FederatedTask(
-        "LSTM on Stack Overflow's users (--data_file)",
-        _stackoverflow,
-        partial(_making("recurrent:word_lstm"), ()),
-        "stackoverflow",
-        DataShape(76_800, (20,), "u2"),
-        padding=0,
-    ),
-}
-_WHY = "it trains on clients' examples alone, see ./run.sh federated"
-MODELS: dict[str, ZooModel] = {row.name: row for row in _ROWS} | {
-    name: ZooModel(name, None, row, _WHY) for name, row in _CLIENTS_ALONE.items()
-}
-TASKS: dict[str, Task] = {row.name: row.task for row in MODELS.values() if row.task}
+
+MODELS: dict[str, ZooModel] = {row.name: row for row in _ROWS}
+TASKS: dict[str, Task] = {row.name: row.task for row in _ROWS if row.task}
 FEDERATED_TASKS: dict[str, FederatedTask] = {
-    row.name: row.federated for row in MODELS.values() if row.federated
+    row.name: row.federated for row in _ROWS if row.federated
 }

@@ -1,5 +1,7 @@
-"""Convolutional networks for images. All have LeCun normal kernels, zero biases and softmax cross entropy;
-they normalise bytes on the device."""
+"""Convolutional networks for images.
+
+All have LeCun normal kernels, zero biases and softmax cross entropy; they normalise bytes on the device.
+"""
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -13,33 +15,42 @@ from models.data.tff import EMNIST_CLASSES
 from models.layers import Convolution, PooledConvolution, channels_first, max_pool, normalised
 
 CELEBA_CLASSES = 2
-CELEBA_MEAN = CELEBA_STD = (0.5, 0.5, 0.5)
+CELEBA_MEAN = (0.5, 0.5, 0.5)
+CELEBA_STD = (0.5, 0.5, 0.5)
 
 
 class ConvNet(nn.Module):
-    """Images (..., 32, 32, 3) of uint8 -> logits (..., 10)."""
+    """A LeNet-style network for CIFAR-10: images (..., 32, 32, 3) of uint8 -> logits (..., classes)."""
 
     classes: int = 10
 
     @nn.compact
     def __call__(self, image: Array) -> Array:
-        x = channels_first(normalised(image, CIFAR10_MEAN, CIFAR10_STD))
+        pixels = normalised(image, CIFAR10_MEAN, CIFAR10_STD)
+        x = channels_first(pixels)
         for features in (6, 16):
-            x = nn.relu(max_pool(Convolution(features, 5)(x)))
+            x = Convolution(features, window=5)(x)
+            x = max_pool(x)
+            x = nn.relu(x)
         x = x.reshape(*x.shape[:-3], -1)
-        for features in (120, 84):
-            x = nn.relu(nn.Dense(features)(x))
+        for width in (120, 84):
+            x = nn.Dense(width)(x)
+            x = nn.relu(x)
         return nn.Dense(self.classes)(x)
 
 
 def convnet() -> Model:
-    """The LeNet-style network for CIFAR-10: two 5x5 convolutions with max-pooling, three dense layers,
-    62,006 parameters (hidden-state paper, Table 2; Errata H9)."""
-    return flat_model(ConvNet(), jnp.zeros((32, 32, 3), jnp.uint8), cross_entropy)
+    """Makes the LeNet-style network for CIFAR-10, of 62,006 parameters.
+
+    It has two 5x5 convolutions with max-pooling and three dense layers (hidden-state paper, Table 2;
+    Errata H9).
+    """
+    image = jnp.zeros((32, 32, 3), jnp.uint8)
+    return flat_model(ConvNet(), image, cross_entropy)
 
 
 class LeNet(nn.Module):
-    """Images (..., 28, 28) of uint8 -> logits (..., classes).
+    """LeNet-5 with ReLU and max-pooling: images (..., 28, 28) of uint8 -> logits (..., classes).
 
     Fast where all images of a client's mini-batch are given at once (`audit.model.losses_of_batch`).
     """
@@ -49,23 +60,29 @@ class LeNet(nn.Module):
     @nn.compact
     def __call__(self, image: Array) -> Array:
         pixels = normalised(image, FASHION_MNIST_MEAN, FASHION_MNIST_STD)
-        x = jnp.moveaxis(pixels.reshape(1, -1, *image.shape[-2:]), 1, -1)
+        batch = pixels.reshape(1, -1, *image.shape[-2:])
+        x = jnp.moveaxis(batch, 1, -1)  # (channels, height, width, batch)
         for i, features in enumerate((6, 16)):
-            x = PooledConvolution(features, 5, name=f"BatchLastConvolution_{i}")(x)
+            x = PooledConvolution(features, window=5, name=f"BatchLastConvolution_{i}")(x)
         x = x.reshape(-1, x.shape[-1]).T
         for width in (120, 84):
-            x = nn.relu(nn.Dense(width)(x))
-        return nn.Dense(self.classes)(x).reshape(*image.shape[:-2], self.classes)
+            x = nn.Dense(width)(x)
+            x = nn.relu(x)
+        logits = nn.Dense(self.classes)(x)
+        return logits.reshape(*image.shape[:-2], self.classes)
 
 
 def lenet(classes: int = 10) -> Model:
-    """The network for Fashion-MNIST's clients: LeNet-5 (LeCun et al., 1998) with ReLU and max-pooling, two
-    5x5 convolutions and three dense layers, 44,426 parameters."""
-    return flat_model(LeNet(classes), jnp.zeros((28, 28), jnp.uint8), cross_entropy)
+    """Makes the network for Fashion-MNIST's clients, of 44,426 parameters.
+
+    It is LeNet-5 (LeCun et al., 1998) with ReLU and max-pooling: two 5x5 convolutions and three dense layers.
+    """
+    image = jnp.zeros((28, 28), jnp.uint8)
+    return flat_model(LeNet(classes), image, cross_entropy)
 
 
 class EmnistCNN(nn.Module):
-    """Images (..., 28, 28) of float32 -> logits (..., classes)."""
+    """A network for EMNIST's characters: images (..., 28, 28) of float32 -> logits (..., classes)."""
 
     classes: int = EMNIST_CLASSES
 
@@ -73,24 +90,33 @@ class EmnistCNN(nn.Module):
     def __call__(self, image: Array) -> Array:
         x = image[..., None, :, :]
         for features in (32, 64):
-            x = nn.relu(Convolution(features, 3)(x))
+            x = Convolution(features, window=3)(x)
+            x = nn.relu(x)
         x = max_pool(x)
-        x = nn.relu(nn.Dense(128)(x.reshape(*x.shape[:-3], -1)))
+        x = x.reshape(*x.shape[:-3], -1)
+        x = nn.Dense(128)(x)
+        x = nn.relu(x)
         return nn.Dense(self.classes)(x)
 
 
 def emnist_cnn(classes: int = EMNIST_CLASSES) -> Model:
-    """The network for EMNIST's characters: 3x3 convolutions to 32 and 64 channels, max-pooling and dense
-    layers of 128 and 62, 1,206,590 parameters, or 1,199,882 for digits (Reddi et al., 2020).
+    """Makes the network for EMNIST's characters (Reddi et al., 2020).
+
+    It has 3x3 convolutions to 32 and 64 channels, max-pooling, and dense layers of 128 and 62: 1,206,590
+    parameters, or 1,199,882 for digits.
 
     The paper's dropout, before the dense layers and between them, is left out: an audited client's update is
     a function of its data and of the weights that it starts from.
     """
-    return flat_model(EmnistCNN(classes), jnp.zeros((28, 28), jnp.float32), cross_entropy)
+    image = jnp.zeros((28, 28), jnp.float32)
+    return flat_model(EmnistCNN(classes), image, cross_entropy)
 
 
 class Block(nn.Module):
-    """Two 3x3 convolutions and a shortcut, (..., H, W, C) -> (..., H / stride, W / stride, features)."""
+    """A residual block: (..., H, W, C) -> (..., H / stride, W / stride, features).
+
+    It has two 3x3 convolutions and a shortcut, which is a 1x1 convolution where the shape changes.
+    """
 
     features: int
     stride: int
@@ -98,22 +124,27 @@ class Block(nn.Module):
     @nn.compact
     def __call__(self, x: Array) -> Array:
         strides = (self.stride, self.stride)
-        y = _convolution(self.features, 3, strides)(x)
-        y = nn.relu(_norm(self.features)(y))
-        y = _convolution(self.features, 3, (1, 1))(y)
-        y = _norm(self.features)(y)
+        y = _make_convolution(self.features, 3, strides)(x)
+        y = _make_norm(self.features)(y)
+        y = nn.relu(y)
+        y = _make_convolution(self.features, 3, (1, 1))(y)
+        y = _make_norm(self.features)(y)
         if x.shape[-1] != self.features or self.stride != 1:
-            x = _convolution(self.features, 1, strides)(x)
-            x = _norm(self.features)(x)
+            x = _make_convolution(self.features, 1, strides)(x)
+            x = _make_norm(self.features)(x)
         return nn.relu(x + y)
 
 
 class ResNet(nn.Module):
-    """Images (32, 32, 3) of uint8 -> logits (classes,).
+    """A residual network: images (32, 32, 3) of uint8 -> logits (classes,).
 
-    widths: the features of the stages of two blocks each; from the second on, a stage halves the image.
-    mean, deviation: of the pixels on [0, 1]. large_stem: begins with a 7x7 convolution of stride 2 and
-    max-pooling, the form for large images.
+    Attributes:
+      widths: the features of the stages of two blocks each; from the second on, a stage halves the image.
+      classes: how many classes.
+      mean: of the pixels on [0, 1], by channel.
+      deviation: the pixels' standard deviation, by channel.
+      large_stem: whether it begins with a 7x7 convolution of stride 2 and max-pooling, the form for large
+        images.
     """
 
     widths: tuple[int, ...] = (64, 128, 256, 512)
@@ -125,53 +156,84 @@ class ResNet(nn.Module):
     @nn.compact
     def __call__(self, image: Array) -> Array:
         x = normalised(image, self.mean, self.deviation)
-        x = _convolution(self.widths[0], 7 if self.large_stem else 3, (1 + self.large_stem,) * 2)(x)
-        x = nn.relu(_norm(self.widths[0])(x))
+        if self.large_stem:
+            x = _make_convolution(self.widths[0], 7, (2, 2))(x)
+        else:
+            x = _make_convolution(self.widths[0], 3, (1, 1))(x)
+        x = _make_norm(self.widths[0])(x)
+        x = nn.relu(x)
         if self.large_stem:
             x = nn.max_pool(x, (3, 3), (2, 2), ((1, 1), (1, 1)))
+
         for stage, features in enumerate(self.widths):
-            x = Block(features, 1 if stage == 0 else 2)(x)
-            x = Block(features, 1)(x)
-        return nn.Dense(self.classes)(jnp.mean(x, axis=(-3, -2)))
+            stride = 1 if stage == 0 else 2
+            x = Block(features, stride)(x)
+            x = Block(features, stride=1)(x)
+        x = jnp.mean(x, axis=(-3, -2))
+        return nn.Dense(self.classes)(x)
 
 
-def _convolution(features: int, window: int, strides: tuple[int, int]) -> nn.Conv:
-    """Padded so that stride 1 keeps the size, without bias: a normalisation follows."""
-    return nn.Conv(features, (window, window), strides, (window - 1) // 2, use_bias=False)
+def _make_convolution(features: int, window: int, strides: tuple[int, int]) -> nn.Conv:
+    """Makes a convolution that keeps the size at stride 1, without bias: a normalisation follows."""
+    padding = (window - 1) // 2
+    return nn.Conv(features, (window, window), strides, padding, use_bias=False)
 
 
-def _norm(features: int) -> nn.GroupNorm:
-    """Over the pixels and channels of each group: by default Flax takes a first axis for examples."""
+def _make_norm(features: int) -> nn.GroupNorm:
+    """Makes a normalisation over the pixels and channels of each group.
+
+    The axes are given because by default Flax takes a first axis for examples.
+    """
     return nn.GroupNorm(min(32, features), reduction_axes=(-3, -2, -1))
 
 
 def resnet18() -> Model:
-    """ResNet18 in its form for CIFAR-10, with GroupNorm in place of BatchNorm, which would mix examples:
-    11,173,962 parameters (hidden-state paper, Appendix D; He et al., 2016, Section 4.2)."""
-    return flat_model(ResNet(), jnp.zeros((32, 32, 3), jnp.uint8), cross_entropy)
+    """Makes ResNet18 in its form for CIFAR-10, of 11,173,962 parameters.
+
+    GroupNorm replaces BatchNorm, which would mix examples (hidden-state paper, Appendix D; He et al., 2016,
+    Section 4.2).
+    """
+    image = jnp.zeros((32, 32, 3), jnp.uint8)
+    return flat_model(ResNet(), image, cross_entropy)
 
 
 def face_resnet18() -> Model:
-    """ResNet18 for CelebA's faces in two classes, in its form for large images: a 7 x 7 stem of stride 2 and
-    max-pooling; 11,177,538 parameters (Maddock et al., 2023, Appendix B, and its public code)."""
-    module = ResNet(classes=CELEBA_CLASSES, mean=CELEBA_MEAN, deviation=CELEBA_STD, large_stem=True)
-    return flat_model(module, jnp.zeros((PIXELS, PIXELS, 3), jnp.uint8), cross_entropy)
+    """Makes ResNet18 for CelebA's faces in two classes, of 11,177,538 parameters.
+
+    It has the form for large images: a 7 x 7 stem of stride 2 and max-pooling (Maddock et al., 2023, Appendix
+    B, and its public code).
+    """
+    module = ResNet(
+        classes=CELEBA_CLASSES,
+        mean=CELEBA_MEAN,
+        deviation=CELEBA_STD,
+        large_stem=True,
+    )
+    image = jnp.zeros((PIXELS, PIXELS, 3), jnp.uint8)
+    return flat_model(module, image, cross_entropy)
 
 
 class FaceCNN(nn.Module):
-    """Images (..., 32, 32, 3) of uint8 -> logits (..., 2). Each of the convolutions is followed by one
-    GroupNorm that all share, of a group a channel, and halved by max-pooling."""
+    """A network for CelebA's faces: images (..., 32, 32, 3) of uint8 -> logits (..., 2).
+
+    Each convolution is followed by a GroupNorm of a group a channel, which all of them share, and by
+    max-pooling, which halves the image.
+    """
 
     @nn.compact
     def __call__(self, image: Array) -> Array:
         x = normalised(image, CELEBA_MEAN, CELEBA_STD)
-        shared = nn.GroupNorm(32, reduction_axes=(-3, -2, -1))
+        shared_norm = nn.GroupNorm(32, reduction_axes=(-3, -2, -1))
         for _ in range(4):
-            x = nn.relu(shared(nn.Conv(32, (3, 3), padding=2)(x)))
+            x = nn.Conv(32, (3, 3), padding=2)(x)
+            x = shared_norm(x)
+            x = nn.relu(x)
             x = nn.max_pool(x, (2, 2), (2, 2))
-        return nn.Dense(CELEBA_CLASSES)(x.reshape(*x.shape[:-3], -1))
+        x = x.reshape(*x.shape[:-3], -1)
+        return nn.Dense(CELEBA_CLASSES)(x)
 
 
 def face_cnn() -> Model:
-    """CANIFE's CNN for CelebA: four convolutions, 29,282 parameters (Maddock et al., 2023, Appendix B)."""
-    return flat_model(FaceCNN(), jnp.zeros((PIXELS, PIXELS, 3), jnp.uint8), cross_entropy)
+    """Makes CANIFE's CNN for CelebA, of 29,282 parameters (Maddock et al., 2023, Appendix B)."""
+    image = jnp.zeros((PIXELS, PIXELS, 3), jnp.uint8)
+    return flat_model(FaceCNN(), image, cross_entropy)

@@ -1,5 +1,8 @@
-"""Dense networks of the hidden-state paper (its Table 2, Remark 2 and Figure 13; Errata H9) and of the LiDP
-paper (Section 6 and Appendix F.1)."""
+"""Dense networks.
+
+They are those of the hidden-state paper (its Table 2, Remark 2 and Figure 13; Errata H9) and of the LiDP
+paper (Section 6 and Appendix F.1).
+"""
 
 import flax.linen as nn
 import jax
@@ -13,107 +16,145 @@ from models.layers import normalised
 
 
 class FCNN(nn.Module):
-    """features (8,) -> two logits (2,)."""
+    """A dense network with a hidden layer: features (8,) -> two logits (2,)."""
 
     hidden: int = 6
     outputs: int = 2
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        return nn.Dense(self.outputs)(nn.relu(nn.Dense(self.hidden)(x)))
+        # Flax numbers layers as they are made, and draws their weights by number: the output comes first.
+        output_layer = nn.Dense(self.outputs)
+        hidden_layer = nn.Dense(self.hidden)
+        x = hidden_layer(x)
+        x = nn.relu(x)
+        return output_layer(x)
 
 
 @jax.custom_vjp
 def two_logit_cross_entropy(logits: Array, label: Array) -> Array:
-    """Cross entropy of two logits (2,) and a label in {0, 1}, with one exponential."""
-    return jax.nn.softplus((1 - 2 * label) * (logits[1] - logits[0]))
+    """Computes the cross entropy of two logits (2,) and a label in {0, 1}, with one exponential."""
+    sign = 1 - 2 * label
+    margin = logits[1] - logits[0]
+    return jax.nn.softplus(sign * margin)
 
 
-def _backward(saved: tuple[Array, Array], cotangent: Array) -> tuple[Array, None]:
-    """The gradient in closed form: (-r, r) with the residual r = sigmoid(margin) - label."""
+def _two_logit_forward(logits: Array, label: Array) -> tuple[Array, tuple[Array, Array]]:
+    """Computes the loss and saves what its gradient needs."""
+    return two_logit_cross_entropy(logits, label), (logits, label)
+
+
+def _two_logit_backward(saved: tuple[Array, Array], cotangent: Array) -> tuple[Array, None]:
+    """Computes the gradient in closed form: (-r, r) with the residual r = sigmoid(margin) - label."""
     logits, label = saved
-    residual = cotangent * (jax.nn.sigmoid(logits[1] - logits[0]) - label)
+    margin = logits[1] - logits[0]
+    residual = cotangent * (jax.nn.sigmoid(margin) - label)
     return jnp.stack([-residual, residual]), None
 
 
-two_logit_cross_entropy.defvjp(
-    lambda logits, label: (two_logit_cross_entropy(logits, label), (logits, label)), _backward
-)
+two_logit_cross_entropy.defvjp(_two_logit_forward, _two_logit_backward)
 
 
 def fcnn(n_features: int = 8) -> Model:
-    """California Housing's network, 8 -> 6 -> 2 with ReLU: 68 parameters, LeCun normal kernels."""
-    return flat_model(FCNN(), jnp.zeros(n_features), two_logit_cross_entropy)
+    """Makes California Housing's network, 8 -> 6 -> 2 with ReLU: 68 parameters, LeCun normal kernels."""
+    features = jnp.zeros(n_features)
+    return flat_model(FCNN(), features, two_logit_cross_entropy)
 
 
 def _one_logit_cross_entropy(logits: Array, label: Array) -> Array:
+    """Computes the logistic loss of a logit (1,) and a label in {0, 1}."""
     return jax.nn.softplus((1 - 2 * label) * logits[0])
 
 
 class WideFCNN(nn.Module):
-    """features (8,) -> a logit (1,)."""
+    """A dense network with two hidden layers: features (8,) -> a logit (1,)."""
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
         for width in (64, 32):
-            x = nn.relu(nn.Dense(width)(x))
+            x = nn.Dense(width)(x)
+            x = nn.relu(x)
         return nn.Dense(1)(x)
 
 
 def wide_fcnn(n_features: int = 8) -> Model:
-    """A wider one for California Housing, 8 -> 64 -> 32 -> 1 with ReLU: 2,689 parameters, logistic loss."""
-    return flat_model(WideFCNN(), jnp.zeros(n_features), _one_logit_cross_entropy)
+    """Makes a wider network for California Housing, with the logistic loss.
+
+    It is 8 -> 64 -> 32 -> 1 with ReLU: 2,689 parameters.
+    """
+    features = jnp.zeros(n_features)
+    return flat_model(WideFCNN(), features, _one_logit_cross_entropy)
 
 
 def _half_square(output: Array, target: Array) -> Array:
+    """Computes half the squared error of an output (1,)."""
     return 0.5 * (output[0] - target) ** 2
 
 
 def logistic(n_features: int) -> Model:
-    """Binary logistic regression without an intercept, n_features parameters: the loss of a label y in {0, 1}
-    is log(1 + exp(-(2y - 1) w'x)), whose second derivative in w'x is at most 1/4."""
-    return flat_model(nn.Dense(1, use_bias=False), jnp.zeros(n_features), _one_logit_cross_entropy)
+    """Makes a binary logistic regression without an intercept, of n_features parameters.
+
+    The loss of a label y in {0, 1} is log(1 + exp(-(2y - 1) w'x)), whose second derivative in w'x is at
+    most 1/4.
+    """
+    module = nn.Dense(1, use_bias=False)
+    features = jnp.zeros(n_features)
+    return flat_model(module, features, _one_logit_cross_entropy)
 
 
 def least_squares(n_features: int) -> Model:
-    """Linear regression without an intercept, n_features parameters, ridge regression with weight decay: the
-    loss is (w'x - y)^2 / 2, whose second derivative in w'x is 1."""
-    return flat_model(nn.Dense(1, use_bias=False), jnp.zeros(n_features), _half_square)
+    """Makes a linear regression without an intercept, of n_features parameters.
+
+    The loss is (w'x - y)^2 / 2, whose second derivative in w'x is 1. With weight decay it is a ridge
+    regression.
+    """
+    module = nn.Dense(1, use_bias=False)
+    features = jnp.zeros(n_features)
+    return flat_model(module, features, _half_square)
 
 
 def head(n_features: int, classes: int = 10) -> Model:
-    """The last layer of a pretrained network, trained alone on the features below it: one dense layer,
-    n_features x classes + classes parameters; softmax cross entropy."""
-    return flat_model(nn.Dense(classes), jnp.zeros(n_features, jnp.float32), cross_entropy)
+    """Makes the last layer of a pretrained network, to be trained alone on the features below it.
+
+    It is a dense layer of n_features x classes + classes parameters; softmax cross entropy.
+    """
+    features = jnp.zeros(n_features, jnp.float32)
+    return flat_model(nn.Dense(classes), features, cross_entropy)
 
 
-def _fashion_features(x: Array) -> Array:
-    """Uint8 pixels normalised and flattened; floats as they are, so that a canary can be fed in too."""
+def _flatten_pixels(x: Array) -> Array:
+    """Normalises and flattens uint8 pixels; leaves floats alone, so that a canary can be fed in too."""
     if x.dtype != jnp.uint8:
         return x
-    return normalised(x, FASHION_MNIST_MEAN, FASHION_MNIST_STD).reshape(-1)
+    pixels = normalised(x, FASHION_MNIST_MEAN, FASHION_MNIST_STD)
+    return pixels.reshape(-1)
 
 
 class MLP(nn.Module):
-    """An image (28, 28) of uint8, normalised here, on the device, or float features (n,) -> logits."""
+    """A multi-layer perceptron, of an image or of features.
+
+    An image is (28, 28) of uint8, normalised here, on the device; features are floats (n,). Both give
+    logits (classes,).
+    """
 
     widths: tuple[int, ...] = (256, 256)
     classes: int = 10
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        x = _fashion_features(x)
+        x = _flatten_pixels(x)
         for width in self.widths:
-            x = nn.relu(nn.Dense(width)(x))
+            x = nn.Dense(width)(x)
+            x = nn.relu(x)
         return nn.Dense(self.classes)(x)
 
 
 def mlp(n_features: int = 784, widths: tuple[int, ...] = (256, 256), classes: int = 10) -> Model:
-    """The multi-layer perceptron, 269,322 parameters on Fashion-MNIST; softmax cross entropy."""
+    """Makes the multi-layer perceptron, 269,322 parameters on Fashion-MNIST; softmax cross entropy."""
     features = jnp.zeros(n_features, jnp.float32)
-    return flat_model(MLP(widths, classes), features, cross_entropy, _fashion_features)
+    return flat_model(MLP(widths, classes), features, cross_entropy, _flatten_pixels)
 
 
 def linear(n_features: int = 784, classes: int = 10) -> Model:
-    """The linear model, (n_features + 1) x classes parameters, otherwise as `mlp`."""
+    """Makes the linear model, of (n_features + 1) x classes parameters, otherwise as `mlp`."""
     return mlp(n_features, (), classes)

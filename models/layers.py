@@ -1,7 +1,11 @@
-"""Layers of networks for images. Convolutions and pooling are channels first: processors that add and
-multiply whole rows of pixels are then fast on narrow ones, as patches times a matrix."""
+"""Layers of networks for images.
+
+Convolutions and pooling are channels first: processors that add and multiply whole rows of pixels are then
+fast on narrow images, as patches times a matrix.
+"""
 
 from functools import partial
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -10,10 +14,14 @@ from jax import Array
 
 
 class Convolution(nn.Module):
-    """flax.linen.Conv with a square window, stride 1 and no padding, channels first:
-    (..., C, H, W) -> (..., features, H - w + 1, W - w + 1), with Conv's parameters (w, w, C, features).
+    """A convolution with a square window, stride 1 and no padding, channels first.
 
-    Book-keeping reads `unfold`, `fold` and `output_shape`.
+    It maps (..., C, H, W) to (..., features, H - w + 1, W - w + 1), with the parameters of flax.linen.Conv: a
+    kernel (w, w, C, features) and a bias (features,). Book-keeping reads `unfold`, `fold` and `output_shape`.
+
+    Attributes:
+      features: how many channels the output has.
+      window: w, the side of the window in pixels.
     """
 
     features: int
@@ -21,64 +29,108 @@ class Convolution(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        shape = (self.window, self.window, x.shape[-3], self.features)
-        kernel = self.param("kernel", nn.initializers.lecun_normal(), shape)
-        bias = self.param("bias", nn.initializers.zeros_init(), (self.features,))
-        product = kernel.reshape(-1, self.features).T @ self.unfold(x) + bias[:, None]
+        channels = x.shape[-3]
+        kernel, bias = _declare_parameters(self, channels)
+        matrix = kernel.reshape(-1, self.features)
+        product = matrix.T @ self.unfold(x) + bias[:, None]
         return product.reshape(*x.shape[:-3], *self.output_shape(x))
 
     def unfold(self, x: Array) -> Array:
-        """Patches (..., K, L) of images (..., C, H, W), first by columns, then by rows, which are whole
-        pieces of memory: half the time of one cut after the other."""
-        (_, height, width), window = self.output_shape(x), range(self.window)
-        lead = x.shape[:-3]
-        columns = jnp.concatenate([x[..., j : j + width] for j in window], axis=-3)
-        flat = jax.lax.optimization_barrier(columns.reshape(*lead, -1, x.shape[-2] * width))
-        return jnp.concatenate([flat[..., i * width : (i + height) * width] for i in window], axis=-2)
+        """Cuts images (..., C, H, W) into patches (..., K, L).
+
+        Cuts first by columns, then by rows, which are whole pieces of memory: half the time of cutting one
+        patch after the other.
+        """
+        leading_axes = x.shape[:-3]
+        input_height = x.shape[-2]
+        _, height, width = self.output_shape(x)
+
+        columns = [x[..., j : j + width] for j in range(self.window)]
+        joined = jnp.concatenate(columns, axis=-3)
+        flat = joined.reshape(*leading_axes, -1, input_height * width)
+        flat = jax.lax.optimization_barrier(flat)
+
+        rows = [flat[..., i * width : (i + height) * width] for i in range(self.window)]
+        return jnp.concatenate(rows, axis=-2)
 
     def fold(self, kernel: Array, gradient: Array, x: Array) -> Array:
-        """The gradient at x (..., C, H, W) of kernel.T @ unfold(x), from that (..., O, L) at the product."""
-        found: Array = jax.lax.platform_dependent(
+        """Computes the gradient at x (..., C, H, W) of kernel.T @ unfold(x).
+
+        Args:
+          kernel: (K, O), the kernel as a matrix.
+          gradient: (..., O, L), the gradient at the product.
+          x: the images.
+        """
+        folded: Array = jax.lax.platform_dependent(
             kernel, gradient, x, cpu=self._fold_lines, default=self._fold_patches
         )
-        return found
+        return folded
 
     def _fold_patches(self, kernel: Array, gradient: Array, x: Array) -> Array:
-        """As defined. By lines, the ConvNet's program for a TPU v5e would move eight times the bytes."""
-        patches = jnp.broadcast_to(kernel, (*x.shape[:-3], *kernel.shape)) @ gradient
-        found: Array = jax.vjp(self.unfold, x)[1](patches)[0]
-        return found
+        """Computes `fold` by its definition.
+
+        By lines, the ConvNet's program for a TPU v5e would move eight times the bytes.
+        """
+        patch_gradients = jnp.broadcast_to(kernel, (*x.shape[:-3], *kernel.shape)) @ gradient
+        _, transpose_unfold = jax.vjp(self.unfold, x)
+        folded: Array = transpose_unfold(patch_gradients)[0]
+        return folded
 
     def _fold_lines(self, kernel: Array, gradient: Array, x: Array) -> Array:
-        """Sums over features and rows at once: the patches' gradient would be 3.5 times as large."""
-        lead, window, (channels, height, width) = x.shape[:-3], self.window, x.shape[-3:]
-        across = width - window + 1
-        edge = (window - 1) * across
-        zeros = jnp.zeros((*gradient.shape[:-1], edge), gradient.dtype)
+        """Computes `fold` by sums over features and the window's rows in one product.
+
+        The gradient of the patches would be 3.5 times as large.
+        """
+        window = self.window
+        leading_axes = x.shape[:-3]
+        channels, height, width = x.shape[-3:]
+        output_width = width - window + 1
+
+        # Row i of the window sees the output's gradient shifted down by i lines, zeros around it.
+        margin = (window - 1) * output_width
+        zeros = jnp.zeros((*gradient.shape[:-1], margin), gradient.dtype)
         padded = jnp.concatenate([zeros, gradient, zeros], axis=-1)
-        starts = range(edge, -1, -across)
-        moved = jnp.concatenate([padded[..., start : start + height * across] for start in starts], axis=-2)
-        by_column = jnp.concatenate(list(kernel.reshape(window, window * channels, -1)), axis=-1)
-        lines = jnp.broadcast_to(by_column, (*lead, *by_column.shape)) @ moved
-        lines = lines.reshape(*lead, window, channels, height, across)
-        sides = ((0, 0),) * (len(lead) + 2)
-        columns = (jnp.pad(lines[..., j, :, :, :], (*sides, (j, window - 1 - j))) for j in range(window))
-        return sum(columns, jnp.zeros(()))
+        starts = range(margin, -1, -output_width)
+        shifted = [padded[..., start : start + height * output_width] for start in starts]
+        by_window_row = jnp.concatenate(shifted, axis=-2)
+
+        kernel_rows = list(kernel.reshape(window, window * channels, -1))
+        by_window_column = jnp.concatenate(kernel_rows, axis=-1)
+        by_window_column = jnp.broadcast_to(
+            by_window_column, (*leading_axes, *by_window_column.shape)
+        )
+        lines = by_window_column @ by_window_row
+        lines = lines.reshape(*leading_axes, window, channels, height, output_width)
+
+        # Column j of the window contributes j pixels to the right.
+        no_padding = ((0, 0),) * (len(leading_axes) + 2)
+        total = jnp.zeros(())
+        for j in range(window):
+            padding = (*no_padding, (j, window - 1 - j))
+            total = total + jnp.pad(lines[..., j, :, :, :], padding)
+        return total
 
     def output_shape(self, x: Array) -> tuple[int, int, int]:
-        """(features, H - w + 1, W - w + 1)."""
-        return self.features, x.shape[-2] - self.window + 1, x.shape[-1] - self.window + 1
+        """Returns (features, H - w + 1, W - w + 1)."""
+        height, width = x.shape[-2:]
+        return self.features, height - self.window + 1, width - self.window + 1
 
 
 class PooledConvolution(nn.Module):
-    """flax.linen.Conv with a square window, stride 1 and no padding, the maxima of 2 x 2 of its pixels and
-    ReLU, of a batch on the last axis: (C, H, W, B) -> (features, (H - w + 1) / 2, (W - w + 1) / 2, B), with
-    Conv's parameters (w, w, C, features). Equals share the gradient.
+    """A convolution, the maxima of 2 x 2 of its pixels, and ReLU, of a batch on the last axis.
+
+    It maps (C, H, W, B) to (features, (H - w + 1) / 2, (W - w + 1) / 2, B), with the parameters of
+    flax.linen.Conv with a square window, stride 1 and no padding: a kernel (w, w, C, features) and a bias.
+    Equal pixels share the gradient.
 
     The four outputs of which the largest stays are four kernels' on one window of w + 1 pixels: for w = 5 a
     third of the patches' memory and 1.4 times the arithmetic, in products that are wider and whose gradients'
-    sums are a quarter as long. What is one example's alone is never formed: for a batch's mean gradient, of
-    one client say.
+    sums are a quarter as long. No array belongs to a single example: it is for a batch's mean gradient, of a
+    client say.
+
+    Attributes:
+      features: how many channels the output has.
+      window: w, the side of the window in pixels.
     """
 
     features: int
@@ -86,82 +138,131 @@ class PooledConvolution(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        shape = (self.window, self.window, len(x), self.features)
-        kernel = self.param("kernel", nn.initializers.lecun_normal(), shape)
-        bias = self.param("bias", nn.initializers.zeros_init(), (self.features,))
-        windows = _windows(self.window + 1, x)
-        product = _competing(kernel).T @ windows.reshape(len(windows), -1)
-        largest: Array = _rectified_maxima(product.reshape(4, self.features, -1), bias)
+        channels = len(x)
+        kernel, bias = _declare_parameters(self, channels)
+        windows = _cut_windows(self.window + 1, x)
+        product = _shift_kernel(kernel).T @ windows.reshape(len(windows), -1)
+        products = product.reshape(4, self.features, -1)
+        largest: Array = _rectified_maxima(products, bias)
         return largest.reshape(self.features, *windows.shape[1:])
 
 
-def _competing(kernel: Array) -> Array:
-    moved = [jnp.pad(kernel, ((i, 1 - i), (j, 1 - j), (0, 0), (0, 0))) for i in (0, 1) for j in (0, 1)]
-    return jnp.concatenate([one.reshape(-1, kernel.shape[-1]) for one in moved], axis=1)
+def _declare_parameters(
+    layer: Convolution | PooledConvolution,
+    channels: int,
+) -> tuple[Array, Array]:
+    """Declares a layer's kernel (w, w, channels, features) and bias (features,), as flax.linen.Conv's."""
+    shape = (layer.window, layer.window, channels, layer.features)
+    kernel = layer.param("kernel", nn.initializers.lecun_normal(), shape)
+    bias = layer.param("bias", nn.initializers.zeros_init(), (layer.features,))
+    return kernel, bias
+
+
+def _shift_kernel(kernel: Array) -> Array:
+    """Returns a kernel (w, w, C, O) at its four places in a window of w + 1 pixels, as a matrix (K, 4 O)."""
+    shifted = []
+    for i in (0, 1):
+        for j in (0, 1):
+            padded = jnp.pad(kernel, ((i, 1 - i), (j, 1 - j), (0, 0), (0, 0)))
+            shifted.append(padded)
+    matrices = [padded.reshape(-1, kernel.shape[-1]) for padded in shifted]
+    return jnp.concatenate(matrices, axis=1)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _windows(width: int, x: Array) -> Array:
-    """Square windows, two pixels apart, (C, H, W, B) -> (width * width * C, windows, windows, B)."""
-    pixels, height = _kept(x), x.shape[1] - width + 1
-    lines = jnp.concatenate([pixels[:, :, j : x.shape[2] - width + 1 + j : 2] for j in range(width)])
-    return jnp.concatenate([lines[:, i : height + i : 2] for i in range(width)])
+def _cut_windows(side: int, x: Array) -> Array:
+    """Cuts square windows, two pixels apart: (C, H, W, B) -> (side * side * C, windows, windows, B)."""
+    pixels = _materialise(x)
+    height = x.shape[1] - side + 1
+    width = x.shape[2] - side + 1
+    columns = [pixels[:, :, j : j + width : 2] for j in range(side)]
+    joined = jnp.concatenate(columns)
+    rows = [joined[:, i : i + height : 2] for i in range(side)]
+    return jnp.concatenate(rows)
 
 
-def _windows_backward(width: int, _: None, gradient: Array) -> tuple[Array]:
-    """The gradient at the pixels, in sums of whole lines: on a CPU a third of the time of XLA's own."""
-    lines = _overlapped(gradient.reshape(width, width, -1, *gradient.shape[1:]), 2)
-    return (_kept(_overlapped(lines, 2)),)
+def _cut_windows_forward(side: int, x: Array) -> tuple[Array, None]:
+    """Cuts windows; the gradient needs nothing of the pixels."""
+    return _cut_windows(side, x), None
 
 
-def _overlapped(pieces: Array, axis: int) -> Array:
-    """Pieces (width, ...), each on every second place along an axis, summed one place after another."""
-    width, length = len(pieces), pieces.shape[axis + 1]
-    moved = jnp.moveaxis(pieces, axis + 1, 1)
-    places = [
-        sum(moved[i, (place - i) // 2] for i in range(place % 2, width, 2) if 0 <= place - i < 2 * length)
-        for place in range(2 * length + width - 2)
-    ]
-    return jnp.stack(places, axis=axis)
+def _cut_windows_backward(side: int, _: None, gradient: Array) -> tuple[Array]:
+    """Computes the gradient at the pixels, in sums of whole lines.
+
+    On a CPU it takes a third of the time of XLA's own.
+    """
+    pieces = gradient.reshape(side, side, -1, *gradient.shape[1:])
+    lines = _overlap_add(pieces, 2)
+    return (_materialise(_overlap_add(lines, 2)),)
 
 
-_windows.defvjp(lambda width, x: (_windows(width, x), None), _windows_backward)
+_cut_windows.defvjp(_cut_windows_forward, _cut_windows_backward)
 
 
-def _kept(x: Array) -> Array:
-    """x, all of it NaN where its first element is: XLA on a CPU keeps a branch's result."""
+def _overlap_add(pieces: Array, axis: int) -> Array:
+    """Sums pieces that overlap along an axis.
+
+    Args:
+      pieces: (number, ...); the elements of a piece lie on every second place, and each piece begins one
+        place after the piece before.
+      axis: of the result, along which the pieces overlap.
+    """
+    number = len(pieces)
+    length = pieces.shape[axis + 1]
+    elements = jnp.moveaxis(pieces, axis + 1, 1)
+    sums = []
+    for place in range(2 * length + number - 2):
+        total: Any = 0
+        for piece in range(place % 2, number, 2):
+            index = (place - piece) // 2
+            if 0 <= index < length:
+                total = total + elements[piece, index]
+        sums.append(total)
+    return jnp.stack(sums, axis=axis)
+
+
+def _materialise(x: Array) -> Array:
+    """Returns x, which XLA on a CPU then computes once instead of for each use.
+
+    There x is the result of a branch, which XLA keeps. The branch not taken is for an x whose first element
+    is NaN: all of it is then NaN.
+    """
 
     def by_branch() -> Array:
-        undefined = jnp.isnan(x.reshape(-1)[0])
-        branch: Array = jax.lax.cond(undefined, lambda: jnp.full_like(x, jnp.nan), lambda: x)
+        is_nan = jnp.isnan(x.reshape(-1)[0])
+        branch: Array = jax.lax.cond(is_nan, lambda: jnp.full_like(x, jnp.nan), lambda: x)
         return branch
 
-    kept: Array = jax.lax.platform_dependent(cpu=by_branch, default=lambda: x)
-    return kept
+    materialised: Array = jax.lax.platform_dependent(cpu=by_branch, default=lambda: x)
+    return materialised
 
 
 @jax.custom_vjp
 def _rectified_maxima(products: Array, bias: Array) -> Array:
-    """ReLU of the maxima of (4, features, n) over the first axis plus the bias (features,)."""
-    return jnp.maximum(_largest(products) + bias[:, None], 0)
+    """Computes ReLU of the maxima of (4, features, n) over the first axis plus the bias (features,)."""
+    return jnp.maximum(_compute_largest(products) + bias[:, None], 0)
 
 
-def _largest(products: Array) -> Array:
+def _compute_largest(products: Array) -> Array:
+    """Computes the maxima over the first axis, which has length 4."""
     first, second, third, fourth = products
     return jnp.maximum(jnp.maximum(first, second), jnp.maximum(third, fourth))
 
 
 def _rectified_forward(products: Array, bias: Array) -> tuple[Array, tuple[Array, Array]]:
+    """Computes the maxima and saves what their gradient needs."""
     value: Array = _rectified_maxima(products, bias)
     return value, (products, value)
 
 
-def _rectified_backward(kept: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
-    products, value = kept
-    passed = jnp.where(value > 0, gradient, 0)
-    chosen = products == _largest(products)
-    shared = jnp.where(chosen, passed / jnp.sum(chosen, axis=0), 0)
-    return shared, jnp.sum(passed, axis=1)
+def _rectified_backward(saved: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
+    """Computes the gradients at the products, shared among equals, and at the bias."""
+    products, value = saved
+    at_bias = jnp.where(value > 0, gradient, 0)
+    is_largest = products == _compute_largest(products)
+    share = at_bias / jnp.sum(is_largest, axis=0)
+    at_products = jnp.where(is_largest, share, 0)
+    return at_products, jnp.sum(at_bias, axis=1)
 
 
 _rectified_maxima.defvjp(_rectified_forward, _rectified_backward)
@@ -169,69 +270,119 @@ _rectified_maxima.defvjp(_rectified_forward, _rectified_backward)
 
 @jax.custom_vjp
 def max_pool(x: Array) -> Array:
-    """Maxima of 2 x 2 pixels, (..., C, H, W) -> (..., C, H / 2, W / 2). The gradient goes to the upper
-    and left one of equals, and is written where it belongs instead of scattered."""
-    maxima: Array = jax.lax.platform_dependent(x, cpu=_kept_maxima, default=_maxima)
+    """Computes maxima of 2 x 2 pixels, (..., C, H, W) -> (..., C, H / 2, W / 2).
+
+    The gradient goes to the upper and left one of equals, and is written where it belongs instead of
+    scattered.
+    """
+    maxima: Array = jax.lax.platform_dependent(x, cpu=_pool_in_halves, default=_pool)
     return maxima
 
 
-def _kept_maxima(x: Array) -> Array:
-    """In two halves. XLA keeps what is joined, and would on a CPU compute anything else anew for each use."""
+def _pool_in_halves(x: Array) -> Array:
+    """Computes maxima in two halves, which are then joined.
+
+    XLA on a CPU keeps what is joined, and would compute anything else anew for each use.
+    """
     half = x.shape[-3] // 2
-    return jnp.concatenate([_maxima(x[..., :half, :, :]), _maxima(x[..., half:, :, :])], axis=-3)
+    maxima = [_pool(x[..., :half, :, :]), _pool(x[..., half:, :, :])]
+    return jnp.concatenate(maxima, axis=-3)
 
 
-def _maxima(x: Array) -> Array:
-    rows = jnp.maximum(x[..., 0::2, :], x[..., 1::2, :])
-    return jnp.maximum(rows[..., 0::2], rows[..., 1::2])
+def _pool(x: Array) -> Array:
+    """Computes maxima of 2 x 2 pixels, of rows first."""
+    upper = x[..., 0::2, :]
+    lower = x[..., 1::2, :]
+    rows = jnp.maximum(upper, lower)
+    left = rows[..., 0::2]
+    right = rows[..., 1::2]
+    return jnp.maximum(left, right)
+
+
+def _max_pool_forward(x: Array) -> tuple[Array, Array]:
+    """Computes the maxima and saves the pixels."""
+    return max_pool(x), x
 
 
 def _max_pool_backward(x: Array, gradient: Array) -> tuple[Array]:
-    """In one kernel; on a CPU, where the ConvNet's step would take half as long again, in two passes."""
-    found: Array = jax.lax.platform_dependent(x, gradient, cpu=_in_two_passes, default=_at_once)
-    return (found,)
+    """Computes the gradient at the pixels in one kernel; on a CPU in two passes.
+
+    In one kernel, the ConvNet's step would take half as long again on a CPU.
+    """
+    at_pixels: Array = jax.lax.platform_dependent(
+        x, gradient, cpu=_place_in_two_passes, default=_place_at_once
+    )
+    return (at_pixels,)
 
 
-def _in_two_passes(x: Array, gradient: Array) -> Array:
-    upper, lower = x[..., 0::2, :], x[..., 1::2, :]
+def _place_in_two_passes(x: Array, gradient: Array) -> Array:
+    """Writes the gradients of the maxima at their pixels, first by column, then by row."""
+    upper = x[..., 0::2, :]
+    lower = x[..., 1::2, :]
     rows = jnp.maximum(upper, lower)
-    by_row = _choose(rows[..., 0::2] >= rows[..., 1::2], gradient, -1)
-    return _choose(upper >= lower, by_row, -2)
+    left = rows[..., 0::2]
+    right = rows[..., 1::2]
+    by_row = _interleave(left >= right, gradient, -1)
+    return _interleave(upper >= lower, by_row, -2)
 
 
-def _at_once(x: Array, gradient: Array) -> Array:
-    *lead, height, width = x.shape
-    squares = x.reshape(*lead, height // 2, 2, width // 2, 2)
+def _place_at_once(x: Array, gradient: Array) -> Array:
+    """Writes the gradients of the maxima at their pixels, square by square."""
+    *leading_axes, height, width = x.shape
+    squares = x.reshape(*leading_axes, height // 2, 2, width // 2, 2)
     rows = squares.max(-3, keepdims=True)
     from_left = rows[..., :1] >= rows[..., 1:]
     from_upper = squares[..., :1, :, :] >= squares[..., 1:, :, :]
     is_first = jnp.arange(2) == 0
-    chosen = (is_first == from_left) & (is_first[:, None, None] == from_upper)
-    return jnp.where(chosen, gradient[..., :, None, :, None], 0).reshape(x.shape)
+    is_column = is_first == from_left
+    is_row = is_first[:, None, None] == from_upper
+    is_chosen = is_column & is_row
+    by_square = gradient[..., :, None, :, None]
+    return jnp.where(is_chosen, by_square, 0).reshape(x.shape)
 
 
-def _choose(first: Array, value: Array, axis: int) -> Array:
-    """The value where `first`, then 0, or 0, then the value: twice as long along an axis from the end."""
-    pair = jnp.stack([jnp.where(first, value, 0), jnp.where(first, 0, value)], axis=axis % value.ndim + 1)
+def _interleave(is_first: Array, value: Array, axis: int) -> Array:
+    """Returns (value, 0) where `is_first`, else (0, value): twice as long along an axis from the end."""
+    first = jnp.where(is_first, value, 0)
+    second = jnp.where(is_first, 0, value)
+    pair = jnp.stack([first, second], axis=axis % value.ndim + 1)
     shape = list(value.shape)
     shape[axis] *= 2
     return pair.reshape(shape)
 
 
-max_pool.defvjp(lambda x: (max_pool(x), x), _max_pool_backward)
+max_pool.defvjp(_max_pool_forward, _max_pool_backward)
 
 
 def channels_first(x: Array) -> Array:
-    """(..., H, W, C) -> (..., C, H, W). On a CPU channels are joined, and so kept (see `_kept_maxima`)."""
+    """Moves channels before pixels: (..., H, W, C) -> (..., C, H, W).
 
-    def joined(x: Array) -> Array:
-        return jnp.stack([x[..., channel] for channel in range(x.shape[-1])], axis=-3)
+    On a CPU channels are joined, so that XLA keeps them (see `_pool_in_halves`).
+    """
 
-    moved: Array = jax.lax.platform_dependent(x, cpu=joined, default=lambda x: jnp.moveaxis(x, -1, -3))
+    def join_channels(x: Array) -> Array:
+        channels = [x[..., channel] for channel in range(x.shape[-1])]
+        return jnp.stack(channels, axis=-3)
+
+    def move_axis(x: Array) -> Array:
+        return jnp.moveaxis(x, -1, -3)
+
+    moved: Array = jax.lax.platform_dependent(x, cpu=join_channels, default=move_axis)
     return moved
 
 
-def normalised(pixels: Array, mean: float | tuple[float, ...], deviation: float | tuple[float, ...]) -> Array:
-    """Bytes (..., C) as floats on [0, 1], minus their mean, over their deviation, of all or each channel."""
-    centred = pixels.astype(jnp.float32) / 255 - jnp.array(mean, jnp.float32)
+def normalised(
+    pixels: Array,
+    mean: float | tuple[float, ...],
+    deviation: float | tuple[float, ...],
+) -> Array:
+    """Turns bytes (..., C) into floats on [0, 1], minus their mean, over their standard deviation.
+
+    Args:
+      pixels: uint8.
+      mean: of all pixels, or of each channel.
+      deviation: the standard deviation, likewise.
+    """
+    scaled = pixels.astype(jnp.float32) / 255
+    centred = scaled - jnp.array(mean, jnp.float32)
     return centred / jnp.array(deviation, jnp.float32)

@@ -1,5 +1,8 @@
-"""Recurrent models: of Stack Overflow's words and Shakespeare's characters (Reddi et al., 2020), and of
-LEAF's tweets and plays (Caldas et al., 2018)."""
+"""Recurrent models of text.
+
+They are of Stack Overflow's words and Shakespeare's characters (Reddi et al., 2020), and of LEAF's tweets and
+plays (Caldas et al., 2018).
+"""
 
 from collections.abc import Callable
 
@@ -14,12 +17,16 @@ from models.data import leaf, shakespeare, tff
 
 
 class LSTM(nn.Module):
-    """Inputs (T, d) -> outputs (T, units), from a zero state (Hochreiter and Schmidhuber, 1997).
+    """A layer of LSTM cells, from a zero state: inputs (T, d) -> outputs (T, units).
 
-    4 (d + units + 1) units parameters: one bias a gate, that of the forget gate 1 at first. The inputs'
-    products are formed for all positions at once, so that a step multiplies by the recurrent kernel alone.
+    It has 4 (d + units + 1) units parameters (Hochreiter and Schmidhuber, 1997): one bias a gate, that of the
+    forget gate 1 at first. The inputs' products are formed for all positions at once, so that a step
+    multiplies by the recurrent kernel alone.
 
-    two_biases: a second bias a gate, as in PyTorch: 4 units parameters more, and twice the bias's step.
+    Attributes:
+      units: how many cells.
+      two_biases: whether a gate has a second bias, as in PyTorch: 4 units parameters more, and twice the
+        bias's step.
     """
 
     units: int
@@ -27,33 +34,45 @@ class LSTM(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        gates = 4 * self.units
-        kernel = self.param("kernel", nn.initializers.lecun_normal(), (x.shape[-1], gates))
-        recurrent = self.param("recurrent_kernel", nn.initializers.orthogonal(), (self.units, gates))
-        bias = self.param("bias", _forgetting, (gates,))
+        width = 4 * self.units
+        lecun_normal = nn.initializers.lecun_normal()
+        orthogonal = nn.initializers.orthogonal()
+        zeros = nn.initializers.zeros_init()
+        kernel = self.param("kernel", lecun_normal, (x.shape[-1], width))
+        recurrent_kernel = self.param("recurrent_kernel", orthogonal, (self.units, width))
+        bias = self.param("bias", _initialise_bias, (width,))
         if self.two_biases:
-            bias = bias + self.param("recurrent_bias", nn.initializers.zeros_init(), (gates,))
+            bias = bias + self.param("recurrent_bias", zeros, (width,))
 
         def step(state: tuple[Array, Array], product: Array) -> tuple[tuple[Array, Array], Array]:
             hidden, cell = state
-            entry, forget, candidate, exit_ = jnp.split(product + hidden @ recurrent, 4)
-            cell = nn.sigmoid(forget) * cell + nn.sigmoid(entry) * jnp.tanh(candidate)
-            hidden = nn.sigmoid(exit_) * jnp.tanh(cell)
+            gates = product + hidden @ recurrent_kernel
+            input_gate, forget_gate, candidate, output_gate = jnp.split(gates, 4)
+            cell = nn.sigmoid(forget_gate) * cell + nn.sigmoid(input_gate) * jnp.tanh(candidate)
+            hidden = nn.sigmoid(output_gate) * jnp.tanh(cell)
             return (hidden, cell), hidden
 
         zero = jnp.zeros(self.units, x.dtype)
-        return jax.lax.scan(step, (zero, zero), x @ kernel + bias)[1]
+        products = x @ kernel + bias
+        _, outputs = jax.lax.scan(step, (zero, zero), products)
+        return outputs
 
 
-def _forgetting(key: Array, shape: tuple[int, ...], dtype: jnp.dtype = jnp.float32) -> Array:
-    """Ones for the forget gate, the second of four, and zeros."""
-    return jnp.zeros(shape, dtype).reshape(4, -1).at[1].set(1).reshape(shape)
+def _initialise_bias(key: Array, shape: tuple[int, ...], dtype: jnp.dtype = jnp.float32) -> Array:
+    """Returns ones for the forget gate, the second of four, and zeros for the others."""
+    by_gate = jnp.zeros(shape, dtype).reshape(4, -1)
+    return by_gate.at[1].set(1).reshape(shape)
 
 
 class LanguageModel(nn.Module):
-    """Numbers (T,) below `vocabulary` -> logits (T, vocabulary) for the number that follows each.
+    """A model of the next token: numbers (T,) -> logits (T, vocabulary) for what follows each.
 
-    projection: the width of a dense layer between the last LSTM and the logits; None for none.
+    Attributes:
+      vocabulary: how many tokens there are; all numbers are below.
+      embedding: the width of a token's embedding.
+      units: the width of an LSTM.
+      layers: how many LSTMs.
+      projection: the width of a dense layer between the last LSTM and the logits; None for none.
     """
 
     vocabulary: int
@@ -64,7 +83,8 @@ class LanguageModel(nn.Module):
 
     @nn.compact
     def __call__(self, numbers: Array) -> Array:
-        x = nn.Embed(self.vocabulary, self.embedding)(numbers.astype(jnp.int32))
+        embed = nn.Embed(self.vocabulary, self.embedding)
+        x = embed(numbers.astype(jnp.int32))
         for _ in range(self.layers):
             x = LSTM(self.units)(x)
         if self.projection is not None:
@@ -73,7 +93,14 @@ class LanguageModel(nn.Module):
 
 
 class TextClassifier(nn.Module):
-    """Numbers (T,) below `vocabulary` -> logits (classes,), from the last output of two LSTMs."""
+    """A classifier of texts: numbers (T,) -> logits (classes,), from the last output of two LSTMs.
+
+    Attributes:
+      vocabulary: how many tokens there are; all numbers are below.
+      embedding: the width of a token's embedding.
+      units: the width of an LSTM.
+      classes: how many classes.
+    """
 
     vocabulary: int
     embedding: int
@@ -82,48 +109,68 @@ class TextClassifier(nn.Module):
 
     @nn.compact
     def __call__(self, numbers: Array) -> Array:
-        x = nn.Embed(self.vocabulary, self.embedding)(numbers.astype(jnp.int32))
+        embed = nn.Embed(self.vocabulary, self.embedding)
+        x = embed(numbers.astype(jnp.int32))
         for _ in range(2):
             x = LSTM(self.units, two_biases=True)(x)
         return nn.Dense(self.classes)(x[-1])
 
 
 def next_token_loss(padding: int) -> Callable[[Array, Array], Array]:
-    """(logits (T, V), labels (T,)) -> the mean cross entropy of one sequence's positions that are no padding.
+    """Returns the mean cross entropy over a sequence's positions whose label is not `padding`.
 
-    Each sequence so has the same weight, however long it is; one of padding alone has loss 0.
+    Each sequence so has the same weight, however long it is; a sequence of padding alone has loss 0.
+
+    Returns:
+      criterion(logits (T, V), labels (T,)) -> scalar.
     """
 
     def criterion(logits: Array, labels: Array) -> Array:
         losses = cross_entropy(logits, labels)
-        counts = labels != padding
-        return jnp.sum(jnp.where(counts, losses, 0)) / jnp.maximum(counts.sum(), 1)
+        is_token = labels != padding
+        total = jnp.sum(jnp.where(is_token, losses, 0))
+        return total / jnp.maximum(is_token.sum(), 1)
 
     return criterion
 
 
 def word_lstm() -> Model:
-    """Stack Overflow's next word: embedding 96, LSTM 670, dense 96 and 10,004; 4,050,748 parameters."""
-    module = LanguageModel(tff.VOCABULARY, 96, 670, 1, 96)
-    return flat_model(module, jnp.zeros(tff.SENTENCE_LENGTH, jnp.uint16), next_token_loss(tff.PADDING))
+    """Makes the model of Stack Overflow's next word, of 4,050,748 parameters.
+
+    It has an embedding of 96, an LSTM of 670, and dense layers of 96 and 10,004.
+    """
+    module = LanguageModel(tff.VOCABULARY, embedding=96, units=670, layers=1, projection=96)
+    sentence = jnp.zeros(tff.SENTENCE_LENGTH, jnp.uint16)
+    return flat_model(module, sentence, next_token_loss(tff.PADDING))
 
 
 def character_lstm() -> Model:
-    """Shakespeare's next character: embedding 8, two LSTMs of 256, dense 90; 820,522 parameters."""
-    module = LanguageModel(shakespeare.VOCABULARY, 8, 256, 2)
+    """Makes the model of Shakespeare's next character, of 820,522 parameters.
+
+    It has an embedding of 8, two LSTMs of 256 and a dense layer of 90.
+    """
+    module = LanguageModel(shakespeare.VOCABULARY, embedding=8, units=256, layers=2)
     text = jnp.zeros(shakespeare.LENGTH, jnp.uint8)
     return flat_model(module, text, next_token_loss(shakespeare.PADDING))
 
 
 def tweet_lstm() -> Model:
-    """Sent140's sentiment from 25 characters: embedding 300, two LSTMs of 100 (Maddock et al., 2023)."""
-    module = TextClassifier(leaf.SENT140_VOCABULARY, 300, 100, 2)
-    return flat_model(module, jnp.zeros(leaf.SENT140_LENGTH, jnp.uint8), cross_entropy)
+    """Makes the model of Sent140's sentiment from 25 characters (Maddock et al., 2023).
+
+    It has an embedding of 300 and two LSTMs of 100.
+    """
+    module = TextClassifier(leaf.SENT140_VOCABULARY, embedding=300, units=100, classes=2)
+    tweet = jnp.zeros(leaf.SENT140_LENGTH, jnp.uint8)
+    return flat_model(module, tweet, cross_entropy)
 
 
 def play_lstm() -> Model:
-    """The character after 80 of Shakespeare's, as LEAF has it: embedding 8, two LSTMs of 256, dense 80;
-    819,920 parameters (Maddock et al., 2023)."""
+    """Makes the model of the character after 80 of Shakespeare's, as LEAF has it.
+
+    It has an embedding of 8, two LSTMs of 256 and a dense layer of 80; 819,920 parameters (Maddock et al.,
+    2023).
+    """
     characters = len(leaf.SHAKESPEARE_CHARACTERS)
-    module = TextClassifier(characters, 8, 256, characters)
-    return flat_model(module, jnp.zeros(leaf.SHAKESPEARE_LENGTH, jnp.uint8), cross_entropy)
+    module = TextClassifier(characters, embedding=8, units=256, classes=characters)
+    text = jnp.zeros(leaf.SHAKESPEARE_LENGTH, jnp.uint8)
+    return flat_model(module, text, cross_entropy)

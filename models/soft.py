@@ -1,4 +1,4 @@
-"""Losses of relaxed examples, in which a label or tokens are mixtures: what a gradient can descend."""
+"""Losses of relaxed examples, whose label or tokens are mixtures, so that gradients can descend on them."""
 
 from collections.abc import Callable
 from functools import partial
@@ -15,55 +15,83 @@ SoftLoss = Callable[[Array, tuple[Array, Array]], Array]
 
 
 def soft_label(model: Model, classes: int) -> SoftLoss:
-    """loss(theta (p,), (features, probabilities (classes,))): the mean of the model's criterion over a label
-    of these probabilities, and so its loss where one of them is 1."""
+    """Returns the loss of an example whose label is a mixture of classes.
 
-    def logits(theta: Array, features: Array) -> Any:
+    Returns:
+      loss(theta (p,), (features, probabilities (classes,))): the mean of the model's criterion
+      over a label of these probabilities, and so its loss where one of them is 1.
+    """
+
+    def compute_logits(theta: Array, features: Array) -> Any:
         return model.module.apply({"params": model.unravel(theta)}, features)
 
-    return _mean_criterion(model, classes, logits)
+    return _make_mean_criterion(model, classes, compute_logits)
 
 
 def soft_text(model: Model, classes: int) -> SoftLoss:
-    """loss(theta (p,), (mixtures (T, V), probabilities (classes,))) of a module that begins with one nn.Embed
-    of V rows: `soft_label`'s, where the mixtures times the embedding's matrix are what the module reads."""
+    """Returns the loss of a text whose tokens and label are mixtures.
 
-    return _mean_criterion(model, classes, partial(_read, model))
+    Args:
+      model: its module begins with a single nn.Embed of V rows.
+      classes: how many classes the label may have.
+
+    Returns:
+      loss(theta (p,), (mixtures (T, V), probabilities (classes,))): as of `soft_label`, where the
+      module reads the mixtures times the embedding's matrix.
+    """
+    return _make_mean_criterion(model, classes, partial(_compute_logits_of_mixtures, model))
 
 
 def soft_tokens(model: Model) -> Callable[[Array, Array], Array]:
-    """loss(theta (p,), mixtures (T + 1, V)) of a module that begins with one nn.Embed of V rows and gives
-    logits (T, V): the first T mixtures times the embedding's matrix are what it reads, the last T what
-    follows.
+    """Returns the next-token loss of a text whose tokens are mixtures.
 
-    Where every mixture is one token, the mean cross entropy of the tokens that follow.
+    Args:
+      model: its module begins with a single nn.Embed of V rows and gives logits (T, V).
+
+    Returns:
+      loss(theta (p,), mixtures (T + 1, V)): the module reads the first T mixtures times the
+      embedding's matrix, and predicts the last T. Where every mixture is a single token, the loss
+      is the mean cross entropy of the tokens that follow.
     """
 
     def loss(theta: Array, mixtures: Array) -> Array:
-        logits = _read(model, theta, mixtures[:-1])
-        return -jnp.mean(jnp.sum(mixtures[1:] * jax.nn.log_softmax(logits), axis=-1))
+        logits = _compute_logits_of_mixtures(model, theta, mixtures[:-1])
+        following = mixtures[1:]
+        log_likelihoods = jnp.sum(following * jax.nn.log_softmax(logits), axis=-1)
+        return -jnp.mean(log_likelihoods)
 
     return loss
 
 
 def gumbel_softmax(key: Array, log_weights: Array, temperature: float = 1.0) -> Array:
-    """Mixtures (..., V) of log weights with Gumbel noise (Jang, Gu and Poole, 2017)."""
-    noisy = log_weights + jax.random.gumbel(key, log_weights.shape, log_weights.dtype)
-    return jax.nn.softmax(noisy / temperature)
+    """Draws mixtures (..., V) from log weights with Gumbel noise (Jang, Gu and Poole, 2017)."""
+    noise = jax.random.gumbel(key, log_weights.shape, log_weights.dtype)
+    return jax.nn.softmax((log_weights + noise) / temperature)
 
 
-def _mean_criterion(model: Model, classes: int, logits_of: Callable[[Array, Array], Any]) -> SoftLoss:
+def _make_mean_criterion(
+    model: Model,
+    classes: int,
+    compute_logits: Callable[[Array, Array], Any],
+) -> SoftLoss:
+    """Returns the loss that averages the model's criterion over an uncertain label."""
+
     def loss(theta: Array, example: tuple[Array, Array]) -> Array:
-        logits = logits_of(theta, example[0])
-        return example[1] @ jax.vmap(lambda label: model.criterion(logits, label))(jnp.arange(classes))
+        features, probabilities = example
+        logits = compute_logits(theta, features)
+
+        def criterion(label: Array) -> Array:
+            return model.criterion(logits, label)
+
+        return probabilities @ jax.vmap(criterion)(jnp.arange(classes))
 
     return loss
 
 
-def _read(model: Model, theta: Array, mixtures: Array) -> Any:
-    """The logits of a module whose embedding is given mixtures (T, V) in the place of tokens."""
+def _compute_logits_of_mixtures(model: Model, theta: Array, mixtures: Array) -> Any:
+    """Computes the logits of a module whose embedding reads mixtures (T, V) in place of tokens."""
 
-    def embedded(
+    def embed_mixtures(
         call: Callable[..., Any], args: Any, kwargs: Any, context: nn.module.InterceptorContext
     ) -> Any:
         module = context.module
@@ -71,6 +99,6 @@ def _read(model: Model, theta: Array, mixtures: Array) -> Any:
             return mixtures @ module.embedding
         return call(*args, **kwargs)
 
-    with nn.intercept_methods(embedded):
-        tokens = jnp.zeros(len(mixtures), jnp.int32)
+    with nn.intercept_methods(embed_mixtures):
+        tokens = jnp.zeros(len(mixtures), jnp.int32)  # only their number matters
         return model.module.apply({"params": model.unravel(theta)}, tokens)

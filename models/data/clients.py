@@ -1,4 +1,4 @@
-"""A data set whose examples belong to clients, each client's one after the other."""
+"""Data sets whose examples belong to clients, each client's one after the other."""
 
 from collections.abc import Mapping
 
@@ -14,36 +14,62 @@ def by_name(
     source: str,
     checksum: str | None = None,
 ) -> Clients:
-    """Clients from each one's (features (n, ...), labels (n, ...)) by its name; the checksum is by default
-    that of features, labels and counts. Raises InputError for no clients, and for one without examples."""
+    """Joins clients' examples, sorted by the clients' names.
+
+    Args:
+      parts: (features (n, ...), labels (n, ...)) of each client by its name.
+      source: a line that says where they came from.
+      checksum: by default that of features, labels and counts.
+
+    Raises:
+      InputError: there are no clients, or a client has no examples.
+    """
     require(parts, f"{source} holds no clients: name a file that has some")
     names = sorted(parts)
-    counts = np.array([len(parts[name][1]) for name in names], np.int32)
-    require(counts.all(), f"client {names[counts.argmin()]!r} of {source} has no examples: leave it out")
-    features, labels = (np.concatenate([parts[name][i] for name in names]) for i in range(2))
+    features_by_client, labels_by_client = zip(*[parts[name] for name in names], strict=True)
+    counts = np.array([len(labels) for labels in labels_by_client], np.int32)
+    emptiest = names[counts.argmin()]
+    require(counts.all(), f"client {emptiest!r} of {source} has no examples: leave it out")
+
+    features = np.concatenate(features_by_client)
+    labels = np.concatenate(labels_by_client)
     if checksum is None:
         checksum = checksum_of({"features": features, "labels": labels, "counts": counts})
-    return Clients(features, labels, _starts(counts), counts, source, checksum)
+    return Clients(features, labels, _compute_starts(counts), counts, source, checksum)
 
 
 def dealt(dataset: Dataset, owners: NDArray[np.integer]) -> Clients:
-    """A data set whose row i belongs to client owners[i], 0 to M - 1; a client's rows stay in their order.
-    Raises InputError for a client without examples."""
+    """Deals a data set's rows to their owners; a client's rows stay in their order.
+
+    Args:
+      dataset: N examples.
+      owners: (N,), the client, 0 to M - 1, to whom a row belongs.
+
+    Raises:
+      InputError: a client has no examples.
+    """
     require(len(owners), "the data set has no examples: name another")
     counts = np.bincount(owners).astype(np.int32)
     message = f"client {counts.argmin()} of {len(counts)} has no examples: take fewer clients"
     require(counts.all(), message)
     order = np.argsort(owners, kind="stable")
-    features, labels = dataset.features[order], dataset.labels[order]
-    return Clients(features, labels, _starts(counts), counts, dataset.source, dataset.checksum)
+    return Clients(
+        dataset.features[order],
+        dataset.labels[order],
+        _compute_starts(counts),
+        counts,
+        dataset.source,
+        dataset.checksum,
+    )
 
 
-def _starts(counts: NDArray[np.int32]) -> NDArray[np.int32]:
+def _compute_starts(counts: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Computes each client's first row from how many rows each has."""
     return (np.cumsum(counts) - counts).astype(np.int32)
 
 
 def one_each(dataset: Dataset) -> Clients:
-    """One example a client, in the data set's order: examples' privacy as clients'."""
+    """Deals one example to each client, in the data set's order: examples' privacy as clients'."""
     return dealt(dataset, np.arange(len(dataset.labels)))
 
 
@@ -66,23 +92,31 @@ def dirichlet(dataset: Dataset, clients: int, alpha: float, seed: int) -> Client
       InputError: `clients` or `alpha` is out of range, or 100 deals leave a client without examples.
     """
     size = len(dataset.labels)
-    require(1 <= clients <= size, f"`clients={clients}`: give 1 to {size:,}, the number of examples")
+    require(
+        1 <= clients <= size, f"`clients={clients}`: give 1 to {size:,}, the number of examples"
+    )
     require(0 < alpha < np.inf, f"`alpha={alpha}`: give a finite number above 0")
     generator = np.random.default_rng(seed)
     for _ in range(100):
-        owners = _owners(generator, dataset.labels, clients, alpha)
+        owners = _draw_owners(generator, dataset.labels, clients, alpha)
         if len(np.unique(owners)) == clients:
             return dealt(dataset, owners)
-    raise InputError(f"`alpha={alpha}` leaves one of {clients:,} clients without examples: raise it")
+    raise InputError(
+        f"`alpha={alpha}` leaves one of {clients:,} clients without examples: raise it"
+    )
 
 
-def _owners(
-    generator: np.random.Generator, labels: NDArray[np.integer], clients: int, alpha: float
+def _draw_owners(
+    generator: np.random.Generator,
+    labels: NDArray[np.integer],
+    clients: int,
+    alpha: float,
 ) -> NDArray[np.int64]:
+    """Draws the client (N,) that gets each example, class by class; clients may come out empty."""
     owners = np.empty(len(labels), np.int64)
     for label in np.unique(labels):
         rows = generator.permutation(np.flatnonzero(labels == label))
-        shares = np.cumsum(generator.dirichlet(np.full(clients, alpha)))
-        cuts = np.floor(shares * len(rows) + 0.5)
+        proportions = generator.dirichlet(np.full(clients, alpha))
+        cuts = np.floor(np.cumsum(proportions) * len(rows) + 0.5)
         owners[rows] = np.searchsorted(cuts[:-1], np.arange(len(rows)), side="right")
     return owners

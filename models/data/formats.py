@@ -1,4 +1,7 @@
-"""From the bytes of a file to arrays or to the files in it. Nothing that is read is executed."""
+"""Readers of file formats: from the bytes of a file to arrays, or to the files in it.
+
+Nothing that is read is executed.
+"""
 
 import gzip
 import io
@@ -6,104 +9,154 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable, Collection, Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from audit.errors import InputError, require
 
+if TYPE_CHECKING:
+    import pyarrow
+
 Arrays = dict[str, np.ndarray]
-Read = Callable[[bytes], Arrays]
+Reader = Callable[[bytes], Arrays]
 
 LARGEST_MEMBER = 1 << 28  # bytes, unpacked; the largest that is read of any archive has 47 MB
 
 
 def read_csv(content: bytes) -> Arrays:
-    """A table with a header, a column an array."""
+    """Reads a table with a header, a column an array."""
     from pyarrow import csv
 
-    table = csv.read_csv(io.BytesIO(content))
-    return {name: table[name].to_numpy() for name in table.column_names}
+    return _convert_table(csv.read_csv(io.BytesIO(content)))
 
 
 def read_parquet(content: bytes) -> Arrays:
-    """A table, a column an array; brotli, too, is said inside the file."""
+    """Reads a table, a column an array; the file itself says how it is compressed."""
     from pyarrow import parquet
 
-    table = parquet.ParquetFile(io.BytesIO(content)).read()
+    return _convert_table(parquet.ParquetFile(io.BytesIO(content)).read())
+
+
+def _convert_table(table: "pyarrow.Table") -> Arrays:
+    """Converts the columns of a table to arrays."""
     return {name: table[name].to_numpy() for name in table.column_names}
 
 
 def read_npz(content: bytes) -> Arrays:
-    """NumPy's own archive; a pickle inside is an error."""
+    """Reads NumPy's own archive; a pickle inside is an error."""
     with np.load(io.BytesIO(content), allow_pickle=False) as archive:
-        return {name: archive[name] for name in archive.files}
+        return dict(archive)
 
 
-def tar_members(archive: bytes, names: Collection[str]) -> dict[str, bytes]:
-    """The files of a tar archive, compressed or not, in one pass: a compressed one has no way back. Raises
-    InputError where one is missing or larger than LARGEST_MEMBER."""
-    found = {}
+def require_arrays(raw: Arrays, names: Collection[str]) -> None:
+    """Raises InputError unless arrays of all names are there."""
+    missing = [name for name in names if name not in raw]
+    require(not missing, f"array {', '.join(missing)} is missing; it has {list(raw)}"[:300])
+
+
+def read_tar_members(archive: bytes, names: Collection[str]) -> dict[str, bytes]:
+    """Reads files of a tar archive, compressed or not, by their names.
+
+    Reads in one pass, because a compressed archive has no way back.
+
+    Raises:
+      InputError: a file is missing or larger than LARGEST_MEMBER.
+    """
+    contents = {}
     with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
         for member in tar:
-            handle = tar.extractfile(member) if member.name in names else None
-            if handle is not None:
-                fits = member.size <= LARGEST_MEMBER
-                require(fits, f"{member.name} has {member.size} bytes, more than {LARGEST_MEMBER}")
-                found[member.name] = handle.read()
-    missing = [name for name in names if name not in found]
+            if member.name not in names:
+                continue
+            handle = tar.extractfile(member)
+            if handle is None:  # a folder or a device
+                continue
+            fits = member.size <= LARGEST_MEMBER
+            require(fits, f"{member.name} has {member.size} bytes, more than {LARGEST_MEMBER}")
+            contents[member.name] = handle.read()
+
+    missing = [name for name in names if name not in contents]
     require(not missing, f"the archive holds no {', '.join(missing[:1])}")
-    return found
+    return contents
 
 
-def zip_member(archive: bytes, name: str) -> bytes:
-    """A file of a zip archive, such as a wheel."""
+def read_zip_member(archive: bytes, name: str) -> bytes:
+    """Reads a file of a zip archive, such as a wheel."""
     with zipfile.ZipFile(io.BytesIO(archive)) as members:
         return members.read(name)
 
 
-def deb_members(archive: bytes, names: Collection[str]) -> dict[str, bytes]:
-    """The files of a Debian package, by the paths to which it would install them, without the first /.
+def read_deb_members(archive: bytes, names: Collection[str]) -> dict[str, bytes]:
+    """Reads files of a Debian package, an ar archive (deb(5)) with all files in its member data.tar.*.
 
-    A package is an ar archive (deb(5)) of three members; the files lie in the one named data.tar.*. Raises
-    InputError where the bytes are no such package, and as `tar_members`.
+    Args:
+      archive: the package.
+      names: the paths to which it would install the files, without the first /.
+
+    Raises:
+      InputError: the bytes are no such package, or as of `read_tar_members`.
     """
-    data = {name: content for name, content in _ar_members(archive) if name.startswith("data.tar")}
-    require(len(data) == 1, "it is no Debian package: it holds no data.tar")
-    ((name, content),) = data.items()
-    message = f"its {name} is not read here: unpack it with dpkg-deb -x and name the folder of its files"
+    tars = {}
+    for name, content in _read_ar_members(archive):
+        if name.startswith("data.tar"):
+            tars[name] = content
+    require(len(tars) == 1, "it is no Debian package: it holds no data.tar")
+    ((name, content),) = tars.items()
+
+    message = (
+        f"its {name} is not read here: unpack it with dpkg-deb -x and name the folder of its files"
+    )
     require(name.endswith((".tar", ".gz", ".xz", ".bz2")), message)
-    members = tar_members(content, [f"./{path}" for path in names])
+    members = read_tar_members(content, [f"./{path}" for path in names])
     return {path: members[f"./{path}"] for path in names}
 
 
-def _ar_members(archive: bytes) -> Iterator[tuple[str, bytes]]:
-    """(name, content) of an ar archive: a header has 60 bytes, contents begin at even ones."""
-    require(archive.startswith(b"!<arch>\n"), "it is no Debian package: it does not begin with !<arch>")
+def _read_ar_members(archive: bytes) -> Iterator[tuple[str, bytes]]:
+    """Yields (name, content) of an ar archive: a header has 60 bytes, contents begin at even ones."""
+    require(
+        archive.startswith(b"!<arch>\n"), "it is no Debian package: it does not begin with !<arch>"
+    )
     start = 8
     while start < len(archive):
-        header, size = archive[start : start + 60], archive[start + 48 : start + 58].strip()
-        content = archive[start + 60 : start + 60 + int(size)] if size.isdigit() else b""
-        whole = header.endswith(b"`\n") and size.isdigit() and int(size) == len(content)
-        require(whole, f"the package is torn at byte {start}")
+        torn = f"the package is torn at byte {start}"
+        header = archive[start : start + 60]
+        size_field = header[48:58].strip()
+        require(header.endswith(b"`\n") and size_field.isdigit(), torn)
+
+        size = int(size_field)
+        content = archive[start + 60 : start + 60 + size]
+        require(len(content) == size, torn)
         yield header[:16].decode("ascii").rstrip(" /"), content
-        start += 60 + len(content) + len(content) % 2
+        start += 60 + size + size % 2
 
 
 def read_idx(content: bytes) -> np.ndarray:
-    """The array of bytes in an IDX file (LeCun, 1998): 0, 0, 8, the number of axes, their lengths as
-    32-bit big-endian numbers, and the values in C order. Raises InputError for any other file."""
-    whole = len(content) >= 4 and content[:3] == b"\0\0\x08" and len(content) >= 4 + 4 * content[3]
-    require(whole, f"it begins with {content[:4].hex(' ') or 'nothing'}, not as an idx file of bytes")
+    """Reads the array of bytes in an IDX file (LeCun, 1998).
+
+    The file holds 0, 0, 8, the number of axes, their lengths as 32-bit big-endian numbers, and the values in
+    C order.
+
+    Raises:
+      InputError: it is any other file.
+    """
+    is_idx = len(content) >= 4 and content[:3] == b"\0\0\x08"
+    has_shape = is_idx and len(content) >= 4 + 4 * content[3]
+    beginning = content[:4].hex(" ") or "nothing"
+    require(has_shape, f"it begins with {beginning}, not as an idx file of bytes")
+
     start = 4 + 4 * content[3]
-    shape = tuple(int(length) for length in np.frombuffer(content[4:start], ">u4"))
-    size = int(np.prod(shape, dtype=object))
-    held = len(content) - start
-    require(held == size, f"it holds {held} values, not the {size} of its shape {shape}")
+    shape = tuple(np.frombuffer(content[4:start], ">u4").tolist())
+    expected_size = int(np.prod(shape, dtype=object))
+    size = len(content) - start
+    require(
+        size == expected_size,
+        f"it holds {size} values, not the {expected_size} of its shape {shape}",
+    )
     return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
 
 
 def gunzip(content: bytes) -> bytes:
-    """The content of a gzip file; raises InputError if it is torn or over LARGEST_MEMBER bytes."""
+    """Unpacks a gzip file; raises InputError if it is torn or over LARGEST_MEMBER bytes."""
     try:
         with gzip.open(io.BytesIO(content)) as handle:
             unpacked = handle.read(LARGEST_MEMBER + 1)

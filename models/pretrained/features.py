@@ -1,4 +1,4 @@
-"""A frozen network's features of CIFAR-10's training images: computed once, kept beside the data.
+"""A frozen network's features of CIFAR-10's training images: computed once, stored beside the data.
 
 Only the last layer of a pretrained network is trained with DP-SGD (hidden-state paper, Remark 2 and Figure
 13); all below it is a constant function of an image, so its outputs are the data.
@@ -19,7 +19,7 @@ from audit.errors import require
 from audit.task import Dataset, checksum_of
 from models.data.formats import Arrays
 from models.data.images import ImageDataset
-from models.data.sources import Loaded, cache_folder, cached
+from models.data.sources import LoadedArrays, cache_folder, load_through_cache
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)  # of a pixel's R, G and B, on [0, 1]
 IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -36,7 +36,7 @@ class Body(NamedTuple):
       smallest_size: the smallest side that the network takes.
       batch: images at once, the fastest on two cores.
       load: from a weights file that the user names, or None, to the checked arrays.
-      parameters: from the arrays to what `apply` takes.
+      make_parameters: from the arrays to what `apply` takes.
       apply: (parameters, normalised images (B, S, S, 3)) -> features (B, K).
     """
 
@@ -45,8 +45,8 @@ class Body(NamedTuple):
     default_size: int
     smallest_size: int
     batch: int
-    load: Callable[[str | None], Loaded]
-    parameters: Callable[[Arrays], Any]
+    load: Callable[[str | None], LoadedArrays]
+    make_parameters: Callable[[Arrays], Any]
     apply: Callable[[Any, Array], Array]
 
 
@@ -58,47 +58,66 @@ def frozen_features(
     input_size: int | None = None,
     cache_dir: str | None = None,
 ) -> Dataset:
-    """The body's features of the training images; they are computed once (see `normalised`).
+    """Returns the body's features of the training images, which are computed once.
 
     Args:
       body: the frozen network.
-      load_images: gives what it sees; asked after the size and the weights have been checked.
+      load_images: gives what it sees; called after the size and the weights have been checked.
       weights: a weights file; by default the body's own source.
-      input_size: side S in pixels to which images are resized; by default the body's.
-      cache_dir: where features are kept; by default beside the data.
+      input_size: side S in pixels to which images are resized (see `normalise_images`); by default the
+        body's.
+      cache_dir: where features are stored; by default beside the data.
 
-    Returns features (N, K) float32, not standardised, and labels (N,), with a checksum over features, labels,
-    images, weights and size. Raises InputError where the size or the weights cannot be used.
+    Returns:
+      Features (N, K) float32, not standardised, and labels (N,), with a checksum over features, labels,
+      images, weights and size.
+
+    Raises:
+      InputError: the size or the weights cannot be used.
     """
     size = body.default_size if input_size is None else input_size
     fits = body.smallest_size <= size <= LARGEST_SIZE
-    require(fits, f"`input_size={size}`: give {body.smallest_size} to {LARGEST_SIZE} pixels for {body.name}")
-    loaded, images = body.load(weights), load_images()
+    require(
+        fits,
+        f"`input_size={size}`: give {body.smallest_size} to {LARGEST_SIZE} pixels for {body.name}",
+    )
+    loaded = body.load(weights)
+    images = load_images()
+
     key = _digest(body.name, loaded.checksum, images.checksum, str(size))
     path = cache_folder(cache_dir) / f"{body.name}-{size}-{key[:16]}.npz"
     source = f"{body.name} features at {size} x {size} (weights: {loaded.source}; images: {images.source})"
     shape = (len(images.train_images), body.n_features)
 
-    def computed() -> Loaded:
-        features = _extract(body, loaded.arrays, images.train_images, size)
-        return _verified(shape, {"features": features}, source)
+    def compute() -> LoadedArrays:
+        features = _compute_features(body, loaded.arrays, images.train_images, size)
+        return _verify(shape, {"features": features}, source)
 
-    kept = cached(path, partial(_verified, shape), computed)
-    return Dataset(kept.arrays["features"], images.train_labels, source, _digest(key, kept.checksum))
+    features = load_through_cache(path, partial(_verify, shape), compute)
+    checksum = _digest(key, features.checksum)
+    return Dataset(features.arrays["features"], images.train_labels, source, checksum)
 
 
-def normalised(images: Array, size: int) -> Array:
-    """Bytes (B, H, W, 3) -> floats (B, S, S, 3) as networks for ImageNet take them: on [0, 1], resized
-    bilinearly with half-pixel centres (with antialiasing where S < H; no rounding to bytes, as torchvision
-    resizes a tensor of floats), minus ImageNet's mean, over its deviation."""
+def normalise_images(images: Array, size: int) -> Array:
+    """Turns bytes (B, H, W, 3) into floats (B, S, S, 3), as networks for ImageNet take them.
+
+    They are on [0, 1], resized bilinearly with half-pixel centres (with antialiasing where S < H; no rounding
+    to bytes, as torchvision resizes a tensor of floats), minus ImageNet's mean, over its deviation.
+    """
     x = images.astype(jnp.float32) / 255
     x = jax.image.resize(x, (len(images), size, size, 3), "bilinear", antialias=True)
-    return jnp.asarray((x - jnp.array(IMAGENET_MEAN, jnp.float32)) / jnp.array(IMAGENET_STD, jnp.float32))
+    centred = x - jnp.array(IMAGENET_MEAN, jnp.float32)
+    return jnp.asarray(centred / jnp.array(IMAGENET_STD, jnp.float32))
 
 
-def _extract(body: Body, arrays: Arrays, images: np.ndarray, size: int) -> np.ndarray:
-    parameters = jax.tree.map(jnp.asarray, body.parameters(arrays))
-    apply = jax.jit(lambda parameters, batch: body.apply(parameters, normalised(batch, size)))
+def _compute_features(body: Body, arrays: Arrays, images: np.ndarray, size: int) -> np.ndarray:
+    """Computes features (N, K) of images (N, H, W, 3), in batches, under a progress bar."""
+    parameters = jax.tree.map(jnp.asarray, body.make_parameters(arrays))
+
+    @jax.jit
+    def apply(parameters: Any, batch: Array) -> Array:
+        return body.apply(parameters, normalise_images(batch, size))
+
     features = np.empty((len(images), body.n_features), np.float32)
     with tqdm(total=len(images), unit="images", desc=f"{body.name} features") as bar:
         for first in range(0, len(images), body.batch):
@@ -108,13 +127,19 @@ def _extract(body: Body, arrays: Arrays, images: np.ndarray, size: int) -> np.nd
     return features
 
 
-def _verified(shape: tuple[int, int], raw: Arrays, source: str) -> Loaded:
+def _verify(shape: tuple[int, int], raw: Arrays, source: str) -> LoadedArrays:
+    """Returns features with their checksum; raises InputError unless they are finite floats of a shape."""
     features = raw["features"]
     fits = features.dtype == np.float32 and features.shape == shape
     require(fits, f"its features are {features.dtype} {features.shape}, not float32 {shape}")
-    require(np.isfinite(features).all(), "the weights give features that are not finite: name another file")
-    return Loaded({"features": features}, source, checksum_of({"features": features}))
+    require(
+        np.isfinite(features).all(),
+        "the weights give features that are not finite: name another file",
+    )
+    arrays = {"features": features}
+    return LoadedArrays(arrays, source, checksum_of(arrays))
 
 
 def _digest(*parts: str) -> str:
+    """Returns the SHA-256, in hex, of words."""
     return hashlib.sha256(" ".join(parts).encode()).hexdigest()

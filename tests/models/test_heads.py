@@ -12,14 +12,14 @@ from audit.settings.make import setting_of
 from audit.task import Sources
 from models import catalogue as tasks
 from models.catalogue import TASKS
-from models.data.sources import Loaded
+from models.data.sources import LoadedArrays
 from models.pretrained.features import Body
 
 SETTING = setting_of("mobilenet_head", adversary="gc_r", batch_size=4, steps=2)
 
 
 def _load(file):
-    return Loaded({"scale": np.float32([2.0])}, f"weights {file}", "a")
+    return LoadedArrays({"scale": np.float32([2.0])}, f"weights {file}", "a")
 
 
 def _apply(scale, images):
@@ -39,7 +39,7 @@ def pictures(tmp_path, monkeypatch):
 
 
 def test_a_heads_game_plays_on_the_bodys_features(pictures):
-    data = TASKS["mobilenet_head"].data._replace(load=tasks.features_of(lambda: BODY))
+    data = TASKS["mobilenet_head"].data._replace(load=tasks.make_feature_loader(lambda: BODY))
     dataset = data.load(Sources(data_file=pictures, weights="w.pth", input_size=40))
     assert dataset.features.shape == (12, 3)
     assert "mean features at 40 x 40 (weights: weights w.pth; images: file " in dataset.source

@@ -55,7 +55,7 @@ def test_pooling_takes_maxima_of_four_pixels_and_sends_gradients_there():
     np.testing.assert_array_equal(gradient[0], np.kron(np.ones((2, 2)), [[1, 0], [0, 0]]))
     x = jax.random.randint(jax.random.key(0), (5, 6, 8, 12), 0, 3).astype(jnp.float32)  # with ties
     gradient = jax.random.normal(jax.random.key(1), (5, 6, 4, 6))
-    passes = (jax.jit(layers._at_once), jax.jit(layers._in_two_passes))
+    passes = (jax.jit(layers._place_at_once), jax.jit(layers._place_in_two_passes))
     np.testing.assert_array_equal(*(each(x, gradient) for each in passes))
     x = jnp.arange(2 * 3 * 4 * 5).reshape(2, 3, 4, 5)
     np.testing.assert_array_equal(channels_first(x), jnp.moveaxis(x, -1, -3))

@@ -36,7 +36,7 @@ def _package(client, archive=ARCHIVE, columns=None):
 
 
 def _recipe(*packages):
-    checksum = sources.checksum_of(tables.HOUSING.canonical(_columns()))
+    checksum = sources.checksum_of(tables.HOUSING.make_canonical(_columns()))
     return tables.HOUSING._replace(checksum=checksum, packages=packages)
 
 
@@ -82,7 +82,7 @@ def test_a_price_at_the_median_is_not_above_it_and_a_pickle_is_not_opened(tmp_pa
 
 
 def test_canonical_arrays_forget_the_last_bits_and_checksums_byte_order_but_nothing_more():
-    canonical = tables.HOUSING.canonical
+    canonical = tables.HOUSING.make_canonical
     columns = _columns()
     checksum = sources.checksum_of(canonical(columns))
     nudged = {name: np.nextafter(column, np.inf) for name, column in columns.items()}
@@ -145,7 +145,7 @@ def test_a_tfds_folder_that_cannot_be_read_is_said_quietly_and_quickly(tmp_path,
         (tmp_path / version / "dataset_info.json").write_text("{}")
     start = time.monotonic()
     for folder in (tmp_path / "empty", tmp_path / "torn", tmp_path / "unversioned"):
-        refusal(tables.load_housing, str(folder), "mend it or name another", tfds_dir=str(folder))
+        refusal(tables.load_housing, str(folder), "fix it or name another", tfds_dir=str(folder))
     assert capfd.readouterr() == ("", "") and time.monotonic() - start < 5
 
 
@@ -266,9 +266,9 @@ def _write_often(path, loaded):
 
 def test_writers_at_once_leave_a_whole_cache(tmp_path, capfd):
     recipe = _recipe()
-    arrays = recipe.canonical(_columns())
+    arrays = recipe.make_canonical(_columns())
     path = tmp_path / "california_housing.npz"
-    loaded = sources.Loaded(arrays, "somewhere", recipe.checksum)
+    loaded = sources.LoadedArrays(arrays, "somewhere", recipe.checksum)
     context = multiprocessing.get_context("spawn")
     writers = [context.Process(target=_write_often, args=(path, loaded)) for _ in range(2)]
     sources._write_cache(path, loaded)

@@ -342,7 +342,7 @@ def test_the_package_holds_the_published_files(tmp_path, capfd):
 def test_the_packages_files_are_the_published_ones_but_for_their_gzip_headers(monkeypatch):
     """Debian takes the name and the time out of the header; with them the published MD5s come back."""
     read = {}
-    monkeypatch.setattr(images, "_array", lambda name, content: read.setdefault(name, content))
+    monkeypatch.setattr(images, "_read_array", lambda name, content: read.setdefault(name, content))
     _or_skip(lambda: sources._read_package(images.DEBIAN))
     for name, (seconds, md5) in PUBLISHED.items():
         content = read[f"{name}.gz"]

@@ -74,8 +74,8 @@ SAID = {
 @pytest.fixture
 def file(tmp_path, monkeypatch):
     """The text as a file, as if its roles had been published."""
-    raw = shakespeare._read(TEXT.encode())
-    recipe = shakespeare.SHAKESPEARE._replace(checksum=sources.checksum_of(shakespeare._canonical(raw)))
+    raw = shakespeare._read_text(TEXT.encode())
+    recipe = shakespeare.SHAKESPEARE._replace(checksum=sources.checksum_of(shakespeare._make_canonical(raw)))
     monkeypatch.setattr(shakespeare, "SHAKESPEARE", recipe)
     path = tmp_path / "works.txt"
     path.write_bytes(b"\xef\xbb\xbf" + TEXT.replace("\n", "\r\n").encode())
@@ -83,20 +83,20 @@ def file(tmp_path, monkeypatch):
 
 
 def test_roles_and_vocabulary():
-    assert shakespeare.roles(TEXT) == SAID
+    assert shakespeare.collect_roles(TEXT) == SAID
     characters = shakespeare.CHARACTERS
     assert len(characters) == len(set(characters)) == 86 and list(characters) == sorted(characters)
-    assert shakespeare.encoded("\nz").tolist() == [1, 86]
+    assert shakespeare.encode("\nz").tolist() == [1, 86]
     begin, end, unknown = shakespeare.BEGIN, shakespeare.END, shakespeare.UNKNOWN
     a, b = (characters.index(letter) + 1 for letter in "ab")
-    assert shakespeare.encoded("a{é€b").tolist() == [a, unknown, unknown, unknown, b]
+    assert shakespeare.encode("a{é€b").tolist() == [a, unknown, unknown, unknown, b]
     assert (begin, end, unknown, shakespeare.VOCABULARY) == (87, 88, 89, 90)
 
 
 @pytest.mark.parametrize(("length", "count"), [(0, 1), (78, 1), (79, 1), (80, 2), (159, 2), (160, 3)])
 def test_each_character_is_a_label_once_and_follows_its_features(length, count):
-    text = shakespeare.encoded("ab" * length)[:length]
-    features, labels = shakespeare.sequences(text)
+    text = shakespeare.encode("ab" * length)[:length]
+    features, labels = shakespeare.cut_into_sequences(text)
     assert features.shape == labels.shape == (count, 80) and labels.dtype == np.int32
     assert labels[labels > 0].tolist() == [*text, shakespeare.END]
     assert features[labels > 0].tolist() == [shakespeare.BEGIN, *text]

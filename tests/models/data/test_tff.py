@@ -76,7 +76,7 @@ def _image(seed, label):
 
 def test_examples_are_read_as_protobuf_s_library_writes_them_and_unpacked_lists_too():
     floats, integers = [1.5, -0.25, 1e-30], [0, 5, -1, 2**40, -(2**63)]
-    found = tff.parsed_example(_serialised(f=floats, i=integers, b=[b"", b"a b"]))
+    found = tff.parse_example(_serialised(f=floats, i=integers, b=[b"", b"a b"]))
     assert found["i"].tolist() == integers and found["b"] == [b"", b"a b"]
     np.testing.assert_array_equal(found["f"], np.float32(floats))
     floats = b"".join(b"\x0d" + struct.pack("<f", value) for value in (1.0, 2.0))
@@ -85,7 +85,7 @@ def test_examples_are_read_as_protobuf_s_library_writes_them_and_unpacked_lists_
         return bytes([number << 3 | 2, len(content)]) + content
 
     entry = sized(1, b"f") + sized(2, sized(2, floats))
-    assert tff.parsed_example(sized(1, sized(1, entry)))["f"].tolist() == [1.0, 2.0]
+    assert tff.parse_example(sized(1, sized(1, entry)))["f"].tolist() == [1.0, 2.0]
     assert tff.UNKNOWN == tff.VOCABULARY - 1 == 10_003
 
 
@@ -93,7 +93,7 @@ def test_examples_are_read_as_protobuf_s_library_writes_them_and_unpacked_lists_
 def test_a_torn_example_is_an_error(end):
     whole = _serialised(label=[3], pixels=[0.5] * 3)
     with pytest.raises(ValueError):
-        tff.parsed_example(whole[: len(whole) - end][:-1] + b"\x80")
+        tff.parse_example(whole[: len(whole) - end][:-1] + b"\x80")
 
 
 def test_emnist_is_read_by_writer(tmp_path):

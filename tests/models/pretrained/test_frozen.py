@@ -12,7 +12,7 @@ import safetensors.numpy
 from audit.errors import InputError
 from audit.task import checksum_of
 from models.data.images import ImageDataset, load_cifar10
-from models.data.sources import Loaded
+from models.data.sources import LoadedArrays
 from models.dense import head
 from models.pretrained import alexnet, features, mobilenet
 from models.pretrained.features import Body, frozen_features
@@ -40,8 +40,11 @@ def made_up_images(count):
 
 
 def _computed(body, arrays, images, size):
-    apply = jax.jit(lambda parameters, images: body.apply(parameters, features.normalised(images, size)))
-    return np.asarray(apply(body.parameters(arrays), images))
+    @jax.jit
+    def apply(parameters, images):
+        return body.apply(parameters, features.normalise_images(images, size))
+
+    return np.asarray(apply(body.make_parameters(arrays), images))
 
 
 def _require_close(computed, expected):
@@ -54,14 +57,14 @@ def _require_close(computed, expected):
 
 @pytest.mark.parametrize("size", [75, pytest.param(32, marks=pytest.mark.slow)])
 def test_mobilenet_is_torchvisions_on_made_up_weights(size):
-    computed = _computed(mobilenet.MOBILENET_V2, made_up(mobilenet.shapes()), made_up_images(2), size)
+    computed = _computed(mobilenet.MOBILENET_V2, made_up(mobilenet.list_shapes()), made_up_images(2), size)
     _require_close(computed, TORCHVISION["mobilenet_v2 made up"][str(size)])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [63, 100, 224])
 def test_alexnet_is_torchvisions_on_made_up_weights(size):
-    computed = _computed(alexnet.ALEXNET, made_up(alexnet.shapes()), made_up_images(2), size)
+    computed = _computed(alexnet.ALEXNET, made_up(alexnet.list_shapes()), made_up_images(2), size)
     _require_close(computed, TORCHVISION["alexnet made up"][str(size)])
 
 
@@ -81,7 +84,7 @@ def test_mobilenet_is_torchvisions_on_imagenets_weights_and_real_images():
 @pytest.mark.parametrize("side", [1, 3, 6, 7, 13])
 def test_alexnets_pooling_averages_torchs_windows(side):
     x = np.random.default_rng(0).normal(size=(1, side, side + 1, 2)).astype(np.float32)
-    pooled = np.asarray(alexnet._averaged(jnp.asarray(x)))
+    pooled = np.asarray(alexnet._average_pool(jnp.asarray(x)))
     for i in range(6):
         for j in range(6):
             rows = slice(i * side // 6, -(-(i + 1) * side // 6))
@@ -93,7 +96,7 @@ def test_images_are_resized_with_half_pixel_centres_and_normalised_by_channel():
     row = np.array([10, 20, 40, 80], np.uint8)
     images = np.broadcast_to(row[None, :, None, None], (1, 4, 4, 3)).astype(np.uint8)
     doubled = np.array([10, 12.5, 17.5, 25, 35, 50, 70, 80]) / 255
-    x = np.asarray(features.normalised(jnp.asarray(images), 8))
+    x = np.asarray(features.normalise_images(jnp.asarray(images), 8))
     for channel in range(3):
         normalised = (doubled - features.IMAGENET_MEAN[channel]) / features.IMAGENET_STD[channel]
         expected = np.broadcast_to(normalised[:, None], (8, 8))
@@ -120,7 +123,7 @@ def _body(calls, scale=1.0, checksum="a"):
         return images.mean((1, 2)) * parameters
 
     def load(file):
-        return Loaded({"scale": np.float32([scale])}, f"weights {file}", checksum)
+        return LoadedArrays({"scale": np.float32([scale])}, f"weights {file}", checksum)
 
     return Body("mean", 3, 32, 32, 8, load, lambda arrays: arrays["scale"], apply)
 
@@ -190,7 +193,7 @@ def test_weights_are_checked_and_those_of_another_network_refused(tmp_path):
     for body in (mobilenet.MOBILENET_V2, alexnet.ALEXNET):
         with pytest.raises(InputError, match=r"other.safetensors.*features.0.*is missing"):
             body.load(str(path))
-    arrays = made_up(mobilenet.shapes())
+    arrays = made_up(mobilenet.list_shapes())
     path = tmp_path / "m.safetensors"
     path.write_bytes(safetensors.numpy.save(arrays))
     loaded = mobilenet.load(str(path))

@@ -233,7 +233,7 @@ def test_a_file_that_a_user_names_is_named_in_the_error(tmp_path):
         with pytest.raises(InputError) as raised:
             sources.load_arrays(recipe, file=str(path))
         message = str(raised.value)
-        assert str(path) in message and "mend it or name another" in message and "\n" not in message
+        assert str(path) in message and "fix it or name another" in message and "\n" not in message
 
 
 def _safetensors(kind, data, shape):
