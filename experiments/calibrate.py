@@ -174,7 +174,8 @@ def _make_direction_study(runs: list[int]) -> _Study:
     settings = []
     for law in DIRECTION_LAWS.values():
         for mu in _checked_mus():
-            settings.append(DirectionSetting(law, mu, numbers_of_runs, *shape, FLAGS.audits, *levels))
+            setting = DirectionSetting(law, mu, numbers_of_runs, *shape, FLAGS.audits, *levels)
+            settings.append(setting)
     exact_null_calibration.require_possible(settings[0])
 
     columns = (
