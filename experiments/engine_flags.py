@@ -48,8 +48,8 @@ def _start(name: str, address: str | None) -> "Iterator[TrainingEngine]":
 
         if address is None:
             address = cluster.LOCAL
-        with cluster.joined(address) as ray_cluster:
-            yield jobs.engine(ray_cluster)
+        with cluster.join(address) as ray_cluster:
+            yield jobs.make_engine(ray_cluster)
     else:
         prepare_jax()
         from experiments.cells import work

@@ -94,8 +94,8 @@ def _time_training(setting: "Setting", dataset: "Dataset") -> "tuple[Probe, int 
 
     if FLAGS.ray_address is None:
         return probe(setting, dataset, FLAGS.runs), None
-    with cluster.joined(FLAGS.ray_address) as ray_cluster:
-        return ray_cluster.call(probe_elsewhere, setting, dataset, FLAGS.runs), ray_cluster.workers()
+    with cluster.join(FLAGS.ray_address) as ray_cluster:
+        return ray_cluster.call(probe_elsewhere, setting, dataset, FLAGS.runs), ray_cluster.count_workers()
 
 
 def _forecast_many_canaries(mechanism: KnownMechanism, canaries: int) -> "ManyForecast | None":

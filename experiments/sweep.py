@@ -61,7 +61,7 @@ def main() -> None:
         return
 
     with engine_flags.engine() as engine:
-        data.require_named()
+        data.require_files()
         begin = time.perf_counter()
         outcome = engine.do_all(missing, place)
     failures = f"{len(outcome.failed)} of {counted(len(cells), 'cell')} failed, the others are kept"
