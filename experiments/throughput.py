@@ -73,9 +73,10 @@ def main() -> None:
 
 def _chosen_names(flag: str, choices: Sequence[str]) -> list[str]:
     """Returns what a flag names, each name once, or all choices; raises InputError for an empty flag."""
+    given: list[str] | None = FLAGS[flag].value
     names = list(choices)
-    if FLAGS[flag].value is not None:
-        names = list(dict.fromkeys(FLAGS[flag].value))
+    if given is not None:
+        names = list(dict.fromkeys(given))
     require(names, f"--{flag} is empty: choose of {', '.join(choices)}")
     return names
 

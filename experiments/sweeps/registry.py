@@ -57,7 +57,7 @@ def largest(finished: Callable[[Cell], bool], names: list[str]) -> str:
     smaller: set[tuple[str, int]] = set()
     largest_scale = "laptop"
     for scale in SCALES:
-        cells = {}
+        cells: dict[tuple[str, int], Cell] = {}
         for sweep in chosen(scale, names):
             cells |= {(cell.identity, cell.runs): cell for cell in sweep.cells}
         if any(finished(cells[key]) for key in cells.keys() - smaller):
