@@ -26,7 +26,9 @@ def _location(name: str) -> Path | None:
     folders = list(spec.submodule_search_locations or [])
     if folders:
         return Path(folders[0]).resolve()
-    return Path(spec.origin).resolve() if spec.origin else None
+    if spec.origin:
+        return Path(spec.origin).resolve()
+    return None
 
 
 _require_own_packages()

@@ -38,7 +38,9 @@ def main() -> None:
         summary, _ = OTHERS[arguments[0]]
         print(summary)
         return
-    help_lines = [f"  {name:<12} {summary}" for name, (summary, _) in OTHERS.items()]
+    help_lines = []
+    for name, (summary, _) in OTHERS.items():
+        help_lines.append(f"  {name:<12} {summary}")
     dispatch.run(started.RUN_SH, PACKAGES, "audit", help_lines)
 
 
@@ -67,10 +69,12 @@ def _script(arguments: Sequence[str]) -> int:
 def _tests(arguments: Sequence[str]) -> int:
     """Runs pytest over all cores and returns its exit status; the slow tests only in CI or with --slow."""
     slow = os.environ.get("CI") in ("true", "1") or "--slow" in arguments
-    marked = "" if slow else "not slow"
+    marks = "not slow"
+    if slow:
+        marks = ""
     rest = [argument for argument in arguments if argument != "--slow"]
     spread = ("-n", "auto", "--dist=loadfile", "--no-loadscope-reorder", "--durations=30")
-    return _run_module("pytest", *spread, "-m", marked, *rest)
+    return _run_module("pytest", *spread, "-m", marks, *rest)
 
 
 def _linters(arguments: Sequence[str]) -> int:

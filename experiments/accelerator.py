@@ -53,7 +53,7 @@ def main() -> None:
     results = device_report.work(out, parts, trial, 60 * FLAGS.minutes, _print_progress)
     for name in (device_report.JSON, device_report.PAGE):
         print(os.fspath(out / name))
-    done = {result.name for result in results if not result.failure}
+    done = [result.name for result in results if not result.failure]
     left = ", ".join(part.name for part in parts if part.name not in done)
     require(not left, f"not done, or not whole: {left}; start again to try them, or leave them out of --only")
 
@@ -61,7 +61,9 @@ def main() -> None:
 def _chosen_parts(parts: "Sequence[Part]") -> "list[Part]":
     """Returns the parts that --only names, in their own order; raises InputError for unknown names."""
     names = [part.name for part in parts]
-    chosen = names if FLAGS.only is None else FLAGS.only
+    chosen = FLAGS.only
+    if chosen is None:
+        chosen = names
     require(chosen, f"--only is empty: choose of {', '.join(names)}")
     for name in chosen:
         require(name in names, f"--only: {name!r} is unknown: choose of {', '.join(names)}")

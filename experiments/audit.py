@@ -250,7 +250,9 @@ def _train_until_proven(request: _AuditRequest, store: "Store") -> "Trained":
 
 def _first_proven(conclusion: "Conclusion") -> int | None:
     """Returns the first number of runs that proves as much as --until; None where none does."""
-    enough = math.inf if FLAGS.until is None else FLAGS.until
+    enough = FLAGS.until
+    if enough is None:
+        enough = math.inf
     for runs, epsilon in enumerate(conclusion.path, 1):
         if epsilon >= enough:
             return runs
@@ -268,7 +270,9 @@ def _look(request: _AuditRequest, store: "Store", scores: _AuditScores, number: 
     if FLAGS.json:
         return
     is_last = number == len(request.looks)
-    end = "\n\n" if is_last else "\n"
+    end = "\n"
+    if is_last:
+        end = "\n\n"
     print(bounds_table.look_rows(conclusion), end=end, flush=True)
 
 
@@ -284,7 +288,7 @@ def _draw_conclusion(request: _AuditRequest, store: "Store", scores: _AuditScore
 
 
 def _circumstances(request: _AuditRequest, store: "Store") -> dict[str, Any]:
-    """Returns what a result says beside the bounds: setting, runs, who trained them with what, and where."""
+    """Returns what a result says beside the bounds: setting, runs, what trained them, and where."""
     return {
         "setting": flat(request.setting),
         "runs": request.runs,

@@ -12,6 +12,7 @@ import itertools
 import json
 from collections.abc import Callable, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from absl import flags
@@ -86,7 +87,9 @@ class _Study(NamedTuple):
 
 def main() -> None:
     """Parses the flags, simulates audits of the mechanisms, and prints how often each estimator exceeds."""
-    processes = cores() if FLAGS.processes is None else FLAGS.processes
+    processes = FLAGS.processes
+    if processes is None:
+        processes = cores()
     require(1 <= processes <= MOST_PROCESSES, f"--processes={processes}: give 1 to {MOST_PROCESSES:,}")
     require(1 <= FLAGS.audits <= 10**7, f"--audits={FLAGS.audits}: give 1 to 10,000,000")
     runs = cli.whole_numbers("runs")
@@ -104,7 +107,8 @@ def main() -> None:
         for setting in study.settings:
             rows += study.calibrate(setting, processes, bar.update)
     if FLAGS.json:
-        print(json.dumps({"calibration": [study.fields(row) for row in rows]}))
+        fields = [study.fields(row) for row in rows]
+        print(json.dumps({"calibration": fields}))
     else:
         print(study.table(rows).text())
 
@@ -146,9 +150,9 @@ def _make_one_run_study() -> _Study:
             )
             settings.append(setting)
     columns = (
-        Column(None, lambda row: row.setting.law.name, "law", width=11, left=True),
-        Column(None, lambda row: row.setting.mu, "mu", number(".3g"), 5),
-        Column(None, lambda row: row.method, " method", " {}".format, 18, left=True),
+        Column(None, attrgetter("setting.law.name"), "law", width=11, left=True),
+        Column(None, attrgetter("setting.mu"), "mu", number(".3g"), 5),
+        Column(None, attrgetter("method"), " method", " {}".format, 18, left=True),
         _exceeding_column(),
         *_epsilon_columns(7),
     )
@@ -179,9 +183,9 @@ def _make_direction_study(runs: list[int]) -> _Study:
     exact_null_calibration.require_possible(settings[0])
 
     columns = (
-        Column(None, lambda row: row.setting.law.name, "law", width=11, left=True),
-        Column(None, lambda row: row.setting.mu, "mu", number(".3g"), 5),
-        Column(None, lambda row: row.runs, "runs", width=6),
+        Column(None, attrgetter("setting.law.name"), "law", width=11, left=True),
+        Column(None, attrgetter("setting.mu"), "mu", number(".3g"), 5),
+        Column(None, attrgetter("runs"), "runs", width=6),
         _exceeding_column(),
         *_epsilon_columns(8),
     )
@@ -212,10 +216,10 @@ def _make_many_canary_study(runs: list[int]) -> _Study:
             settings.append(ManyCanaries(mu, n_runs, FLAGS.canaries, TIES[tie], coins, *levels))
     columns = (
         Column(None, _design, "design", width=6, left=True),
-        Column(None, lambda row: row.setting.runs, "runs", width=5),
-        Column(None, lambda row: row.setting.tie.name, " tie", " {}".format, 12, left=True),
-        Column(None, lambda row: row.setting.mu, "mu", number(".3g"), 5),
-        Column(None, lambda row: row.method, " method", " {}".format, 17, left=True),
+        Column(None, attrgetter("setting.runs"), "runs", width=5),
+        Column(None, attrgetter("setting.tie.name"), " tie", " {}".format, 12, left=True),
+        Column(None, attrgetter("setting.mu"), "mu", number(".3g"), 5),
+        Column(None, attrgetter("method"), " method", " {}".format, 17, left=True),
         _exceeding_column(),
         Column(None, _mean_mu_or_epsilon, "mean", _EPSILON_FORMAT, 8),
         Column(None, _true_mu_or_epsilon, "true", _EPSILON_FORMAT, 7),
@@ -244,7 +248,9 @@ def _make_one_canary_study(runs: list[int]) -> _Study:
     settings = []
     for name in FLAGS.mechanism:
         law = LAWS[name]
-        parameters = mus if law is GAUSSIAN else law.parameters
+        parameters: Sequence[float] = law.parameters
+        if law is GAUSSIAN:
+            parameters = mus
         for parameter in parameters:
             settings.append(KnownMechanism(0.0, *levels, KnownLaw(law, parameter)))
     return _Study(settings, calibration.calibrate, _curve_table, _one_canary_fields)
@@ -255,15 +261,17 @@ def _gaussian_table(rows: list[Calibration]) -> Table[Calibration]:
     allowed = _allowed_share()
 
     def show_truth(row: Calibration) -> str:
-        too_often = "  too often" if row.exceeding > allowed else ""
-        return f"{row.true_epsilon:8.3f}{too_often}"
+        truth = f"{row.true_epsilon:8.3f}"
+        if row.exceeding > allowed:
+            return f"{truth}  too often"
+        return truth
 
     columns = (
-        Column(None, lambda row: row.setting.mu, "true mu", number(".3g"), 7),
-        Column(None, lambda row: row.method, " method", " {}".format, 17, left=True),
-        Column(None, lambda row: row.exceeding, "exceeding", number(".1%"), 9),
-        Column(None, lambda row: row.mean_mu, "mean mu", _EPSILON_FORMAT, 8),
-        Column(None, lambda row: row.mean_epsilon, "epsilon: mean", _EPSILON_FORMAT, 13),
+        Column(None, attrgetter("setting.mu"), "true mu", number(".3g"), 7),
+        Column(None, attrgetter("method"), " method", " {}".format, 17, left=True),
+        Column(None, attrgetter("exceeding"), "exceeding", number(".1%"), 9),
+        Column(None, attrgetter("mean_mu"), "mean mu", _EPSILON_FORMAT, 8),
+        Column(None, attrgetter("mean_epsilon"), "epsilon: mean", _EPSILON_FORMAT, 13),
         Column(None, show_truth, "true", width=8),
     )
     title = f"""\
@@ -275,14 +283,14 @@ probability {1 - FLAGS.confidence:.3g} does so in at most {allowed:.1%} of them 
 def _curve_table(rows: list[Calibration]) -> Table[Calibration]:
     """Returns the table of mechanisms whose curves are tested, too."""
     columns = (
-        Column(None, lambda row: row.setting.law, "mechanism", width=21, left=True),
-        Column(None, lambda row: row.method, "method", width=15, left=True),
+        Column(None, attrgetter("setting.law"), "mechanism", width=21, left=True),
+        Column(None, attrgetter("method"), "method", width=15, left=True),
         _exceeding_column(),
-        Column(None, lambda row: row.fired, "fired", number(".0%"), 5),
-        Column(None, lambda row: row.unsure, "unsure", number(".0%"), 6),
-        Column(None, lambda row: row.missed, "missed", number(".1%"), 6),
-        Column(None, lambda row: row.mean_epsilon, "mean", number(".2f"), 5),
-        Column(None, lambda row: row.true_epsilon, "true", number(".2f"), 5),
+        Column(None, attrgetter("fired"), "fired", number(".0%"), 5),
+        Column(None, attrgetter("unsure"), "unsure", number(".0%"), 6),
+        Column(None, attrgetter("missed"), "missed", number(".1%"), 6),
+        Column(None, attrgetter("mean_epsilon"), "mean", number(".2f"), 5),
+        Column(None, attrgetter("true_epsilon"), "true", number(".2f"), 5),
     )
     title = f"""\
 {FLAGS.audits} audits of {FLAGS.runs[0]} scores each; exceeding: share of audits with
@@ -322,17 +330,24 @@ def _one_canary_fields(row: Calibration) -> dict[str, Any]:
 
 
 def _design(row: ManyCalibration) -> str:
-    return "coins" if row.setting.coins else "sets"
+    """Returns the design's name, as --design gives it."""
+    if row.setting.coins:
+        return "coins"
+    return "sets"
 
 
 def _mean_mu_or_epsilon(row: ManyCalibration) -> float:
     """Returns the mean of mu where the method bounds mu, else of epsilon."""
-    return row.mean_epsilon if row.mean_mu is None else row.mean_mu
+    if row.mean_mu is None:
+        return row.mean_epsilon
+    return row.mean_mu
 
 
 def _true_mu_or_epsilon(row: ManyCalibration) -> float:
     """Returns the true mu where the method bounds mu, else the true epsilon."""
-    return row.true_epsilon if row.mean_mu is None else row.true_mu
+    if row.mean_mu is None:
+        return row.true_epsilon
+    return row.true_mu
 
 
 def _allowed_share() -> float:
@@ -345,19 +360,20 @@ def _exceeding_column() -> Column:
     allowed = _allowed_share()
 
     def show(share: float) -> str:
-        star = "*" if share > allowed else " "
-        return f"{share:.1%}{star}"
+        if share > allowed:
+            return f"{share:.1%}*"
+        return f"{share:.1%} "
 
-    return Column(None, lambda row: row.exceeding, "exceeding", show, 9)
+    return Column(None, attrgetter("exceeding"), "exceeding", show, 9)
 
 
 def _epsilon_columns(width: int) -> list[Column]:
     """Returns the columns of epsilon's mean, its 5% and 95% quantiles, and its true value."""
     return [
-        Column(None, lambda row: row.mean_epsilon, "mean", _EPSILON_FORMAT, width),
-        Column(None, lambda row: row.low_epsilon, "5%", _EPSILON_FORMAT, width),
-        Column(None, lambda row: row.high_epsilon, "95%", _EPSILON_FORMAT, width),
-        Column(None, lambda row: row.true_epsilon, "true", _EPSILON_FORMAT, width),
+        Column(None, attrgetter("mean_epsilon"), "mean", _EPSILON_FORMAT, width),
+        Column(None, attrgetter("low_epsilon"), "5%", _EPSILON_FORMAT, width),
+        Column(None, attrgetter("high_epsilon"), "95%", _EPSILON_FORMAT, width),
+        Column(None, attrgetter("true_epsilon"), "true", _EPSILON_FORMAT, width),
     ]
 
 

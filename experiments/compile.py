@@ -31,7 +31,7 @@ def main() -> None:
     """Parses the flags, compiles every program for every device, and prints what that took."""
     names = list(dict.fromkeys(FLAGS.device or ()))
     require(names, "--device is empty: give v5e:2x2, v6e:2x2 or h200")
-    devices = [ahead.target(name) for name in names]
+    devices = list(map(ahead.target, names))
     programs = _chosen_programs()
     for name in names:
         ahead.require_compiler(name)
@@ -44,7 +44,10 @@ def main() -> None:
                 trainings.append(ahead.compiled_for(device, program))
                 bar.update()
             compiled.append((device, trainings))
-    print(ahead.as_json(compiled) if FLAGS.json else ahead.as_text(compiled))
+    if FLAGS.json:
+        print(ahead.as_json(compiled))
+    else:
+        print(ahead.as_text(compiled))
 
 
 def _chosen_programs() -> list[ahead.TrainingProgram]:

@@ -148,7 +148,10 @@ def _conclude(
     sees_final_model = setting.observe in federated.FINAL
     runs = of_each_run(scores, audited.dimension, sees_final_model, FLAGS.delta, FLAGS.confidence)
     together = of_runs_together(scores, FLAGS.delta, FLAGS.confidence)
-    measured = [accuracies[str(run)] for run in range(len(runs)) if str(run) in accuracies]
+    measured = []
+    for run in range(len(runs)):
+        if str(run) in accuracies:
+            measured.append(accuracies[str(run)])
     return FederatedAudit(runs, leaks.canary, leaks.client, measured, together)
 
 

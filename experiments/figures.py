@@ -25,7 +25,7 @@ from audit.settings import stored
 from audit.settings.setting import identity
 from audit.storage import files
 from audit.storage.index import Holdings
-from experiments.cells.cell import Cell, DataSets, Levels
+from experiments.cells.cell import Audited, Cell, DataSets, Levels
 from experiments.sweeps import registry
 from experiments.sweeps.sweep import Row, Sweep
 
@@ -67,9 +67,13 @@ def main() -> None:
     conversions.require_delta(levels.delta)
     conversions.require_confidence(levels.confidence)
     held = stored.holdings(cli.folder())
-    scale = _largest_scale(held) if FLAGS.scale is None else FLAGS.scale
+    scale = FLAGS.scale
+    if scale is None:
+        scale = _largest_scale(held)
     sweeps = registry.chosen(scale, FLAGS.name)
-    audits = [audited for sweep in sweeps for audited in sweep.audits()]
+    audits: list[Audited] = []
+    for sweep in sweeps:
+        audits += sweep.audits()
     evidence = points.evidence(held, audits, levels)
     folder = held.root / "figures"
     if scale != "laptop":
@@ -88,7 +92,8 @@ def main() -> None:
     if drawing.rows:
         drawing.files.append(files.write_whole(folder / "figures.csv", table.as_csv(drawing.rows)))
         print(table.as_text(sweeps, drawing.rows, *levels, proves=scale != registry.SMOKE) + "\n")
-    print("\n".join(os.fspath(path) for path in drawing.files))
+    for path in drawing.files:
+        print(os.fspath(path))
 
 
 def _draw_sweep(sweep: Sweep, evidence: "Evidence", scale: str, folder: Path, drawing: _Drawing) -> None:

@@ -5,6 +5,7 @@
 """
 
 import os
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from absl import flags
@@ -65,14 +66,18 @@ def main() -> None:
     from experiments.hidden_state import convex_landscape
 
     levels = (FLAGS.runs, FLAGS.seed, FLAGS.delta, FLAGS.confidence)
-    schedules = [convex_landscape.audited(schedule, *levels) for schedule in convex_landscape.schedules()]
+    schedules = []
+    for schedule in convex_landscape.schedules():
+        schedules.append(convex_landscape.audited(schedule, *levels))
     convex = convex_landscape.table(schedules, FLAGS.delta)
     written.append(files.write_whole(folder / "convex.csv", header + convex.csv()))
     convex_figure = convex_landscape.figure(schedules, FLAGS.delta)
     written.append(files.write_whole(folder / "convex.png", style.png(convex_figure)))
 
     print(f"{exact.text()}\n\n{convex.text()}")
-    print("\n" + "\n".join(os.fspath(path) for path in written))
+    print()
+    for path in written:
+        print(os.fspath(path))
 
 
 def _checked_study() -> Study:
@@ -87,7 +92,9 @@ def _checked_study() -> Study:
     require(1e-6 <= norm <= 1e6, f"--clipping_norm={norm}: give 1e-6 to 1e6")
     conversions.require_confidence(FLAGS.confidence)
     require(0 <= FLAGS.seed < 2**32, f"--seed={FLAGS.seed}: give 0 to 2^32 - 1")
-    threshold = 0.5 if FLAGS.threshold is None else FLAGS.threshold / norm
+    threshold = 0.5
+    if FLAGS.threshold is not None:
+        threshold = FLAGS.threshold / norm
     most = MOST_THRESHOLD * norm
     require(abs(threshold) <= MOST_THRESHOLD, f"--threshold={FLAGS.threshold}: give {-most:g} to {most:g}")
     return Study(cells, threshold, Simulation(FLAGS.runs, FLAGS.seed, FLAGS.confidence))
@@ -138,10 +145,10 @@ def _exact_table(cells: list[CellResults]) -> Table[_ExactRow]:
     epsilon = number(".6g")
     columns = [
         *_cell_columns(),
-        Column("adversary", lambda row: row.adversary, "adversary"),
+        Column("adversary", attrgetter("adversary"), "adversary"),
         Column("epsilon_gaussian", lambda row: row.result.epsilon_gaussian[-1], "eps_gaussian", epsilon),
         Column("epsilon_exact", lambda row: row.result.epsilon_exact[-1], "eps_exact", epsilon),
-        Column("epsilon_upper", lambda row: row.result.epsilon_upper, "eps_upper", epsilon),
+        Column("epsilon_upper", attrgetter("result.epsilon_upper"), "eps_upper", epsilon),
     ]
     rows = []
     for results in cells:
@@ -171,9 +178,9 @@ def _simulated_table(cells: list[CellResults]) -> Table[_SimulatedRow]:
 def _cell_columns() -> list[Column]:
     """Returns the columns that say which cell a row is about."""
     return [
-        Column("sigma", lambda row: row.cell.noise_multiplier, "sigma", number("g")),
-        Column("batch_size", lambda row: row.cell.batch_size, "batch_size"),
-        Column("steps", lambda row: row.cell.steps, "steps"),
+        Column("sigma", attrgetter("cell.noise_multiplier"), "sigma", number("g")),
+        Column("batch_size", attrgetter("cell.batch_size"), "batch_size"),
+        Column("steps", attrgetter("cell.steps"), "steps"),
     ]
 
 

@@ -84,7 +84,10 @@ def main() -> None:
         workers=workers,
         expected=expected,
     )
-    print(forecast.as_json(plan) if FLAGS.json else forecast.as_text(plan))
+    if FLAGS.json:
+        print(forecast.as_json(plan))
+    else:
+        print(forecast.as_text(plan))
 
 
 def _time_training(setting: "Setting", dataset: "Dataset") -> "tuple[Probe, int | None]":
@@ -116,7 +119,10 @@ def _forecast_many_canaries(mechanism: KnownMechanism, canaries: int) -> "ManyFo
         seed=mechanism.seed,
     )
     methods = (lifted.LIFTED, lifted.LIFTED_GAUSSIAN, lifted.CLUSTERED)
-    bounds = [row for row in many_calibration.calibrate(setting, cores()) if row.method in methods]
+    bounds = []
+    for row in many_calibration.calibrate(setting, cores()):
+        if row.method in methods:
+            bounds.append(row)
     return ManyForecast(bounds, planning.runs_needed_of_many(setting, FLAGS.tightness))
 
 
@@ -129,7 +135,9 @@ def _checked_epsilons() -> tuple[float, float]:
     require(0 <= FLAGS.seed < 2**32, f"--seed={FLAGS.seed}: give 0 to 2^32 - 1")
     require(0 < FLAGS.tightness < 1, f"--tightness={FLAGS.tightness}: give more than 0, less than 1")
     upper_bound = accounting.epsilon_upper_bound(FLAGS.noise_multiplier, FLAGS.insertions, FLAGS.delta)
-    truth = upper_bound if FLAGS.epsilon is None else FLAGS.epsilon
+    truth = FLAGS.epsilon
+    if truth is None:
+        truth = upper_bound
     require(1e-6 <= truth <= 500, f"epsilon is {truth:g}: give --epsilon, 1e-06 to 500")
     return upper_bound, truth
 

@@ -36,8 +36,10 @@ def main() -> None:
     most = len(dataset.labels)
     require(1 <= FLAGS.examples <= most, f"`examples={FLAGS.examples}`: give 1 to {most}")
     measurements = rounding.measure(setting, dataset, FLAGS.examples)
-    show = rounding.as_json if FLAGS.json else rounding.as_text
-    print(show(measurements, setting, FLAGS.examples))
+    if FLAGS.json:
+        print(rounding.as_json(measurements, setting, FLAGS.examples))
+    else:
+        print(rounding.as_text(measurements, setting, FLAGS.examples))
 
 
 if __name__ == "__main__":

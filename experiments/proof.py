@@ -70,7 +70,9 @@ def main() -> None:
         files.write_whole(out / "proof.png", style.png(proof.proof_figure(how, proofs))),
     ]
     print(table.text())
-    print("\n" + "\n".join(os.fspath(path) for path in written))
+    print()
+    for path in written:
+        print(os.fspath(path))
 
 
 if __name__ == "__main__":

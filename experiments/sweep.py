@@ -50,13 +50,21 @@ def main() -> None:
         return
 
     title = ", ".join(sweep.name for sweep in sweeps)
-    cells = _dealt_out(work.distinct(cell for sweep in sweeps for cell in sweep.cells))
+    cells: list[Cell] = []
+    for sweep in sweeps:
+        cells += sweep.cells
+    cells = _dealt_out(work.distinct(cells))
     held = stored.holdings(place.out)
-    missing = [cell for cell in cells if not cell.is_done(held, data)]
+    missing = []
+    for cell in cells:
+        if not cell.is_done(held, data):
+            missing.append(cell)
     command = f"./run.sh figures --name={','.join(FLAGS.name)} --scale={FLAGS.scale}"
     closing = f"{command} --out={shlex.quote(FLAGS.out)} draws them"
     if not missing:
-        all_cells = "its only cell is" if len(cells) == 1 else f"all {len(cells)} cells are"
+        all_cells = f"all {len(cells)} cells are"
+        if len(cells) == 1:
+            all_cells = "its only cell is"
         print(f"{title}: {all_cells} done\n{closing}")
         return
 
@@ -93,8 +101,12 @@ def _list_sweeps(sweeps: list[Sweep], place: Workplace) -> str:
     lines = [f"{'name':<17} {'cells':>5} {'done':>5} {'minutes':>8}  title", "-" * 80]
     for sweep in sweeps:
         cells = work.distinct(sweep.cells)
-        done = sum(cell.is_done(held, place.data) for cell in cells)
-        seconds = sum(cell.seconds for cell in cells) + audits.compiling_seconds(cells)
+        done = 0
+        training_seconds = 0.0
+        for cell in cells:
+            done += cell.is_done(held, place.data)
+            training_seconds += cell.seconds
+        seconds = training_seconds + audits.compiling_seconds(cells)
         title = shortened(sweep.title, 40)
         lines.append(f"{sweep.name:<17} {len(cells):>5} {done:>5} {seconds / 60:>8.1f}  {title}")
     lines.append(f"scale {FLAGS.scale}; minutes about, on two cores, of compiling and training; cells")

@@ -97,12 +97,17 @@ def _find_engines(models: Sequence[str], engines: Sequence[str]) -> tuple[dict[s
     for model in FLAGS.models or ():
         require(able[model], f"none of --engines trains {model}: name others, or leave it out of --models")
 
-    installed = {}
-    missing = []
+    installed: dict[str, list[Kind]] = {}
+    missing: list[Kind] = []
     for model, kinds in able.items():
-        missing += [kind for kind in kinds if kind not in missing and not kind.is_installed()]
-        if kinds:
-            installed[model] = [kind for kind in kinds if kind not in missing]
+        if not kinds:
+            continue
+        installed[model] = []
+        for kind in kinds:
+            if kind.is_installed():
+                installed[model].append(kind)
+            elif kind not in missing:
+                missing.append(kind)
     none_installed = f"none of --engines is installed: name others; {missing_line(missing)}"
     require(all(installed.values()), none_installed)
     return installed, missing

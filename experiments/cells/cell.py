@@ -28,7 +28,7 @@ _CHECKSUM = "sha256"  # a field of that file
 
 
 class Levels(NamedTuple):
-    """delta and confidence of bounds; by default audit.json's, since scores are kept."""
+    """delta and confidence of bounds; by default those of audit.json: from stored scores others follow."""
 
     delta: float = 1e-5
     confidence: float = 0.95
@@ -45,16 +45,16 @@ class Audited(NamedTuple):
 
 
 class DataSets:
-    """The models' data, from named files or as `audit` finds them, each loaded when first needed."""
+    """The models' data, from the user's files or as `audit` finds them, each loaded when first needed."""
 
-    def __init__(self, named: Mapping[str, str | None], tfds_dir: str | None = None) -> None:
+    def __init__(self, data_files: Mapping[str, str | None], tfds_dir: str | None = None) -> None:
         """Loads nothing yet.
 
         Args:
-          named: Files in place of published data sets, by the sets' names.
+          data_files: Files in place of published data sets, by the sets' names.
           tfds_dir: A prepared TFDS folder.
         """
-        self._files = named
+        self._files = data_files
         self._tfds_dir = tfds_dir
         self._loaded: dict[str, Dataset | InputError] = {}
         self._clients: dict[tuple[object, ...], Federation] = {}

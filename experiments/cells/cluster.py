@@ -103,7 +103,12 @@ class Cluster:
         return self.get_result(self.start(None, function, *arguments))
 
     def _resources_by_node(self) -> dict[str, dict[str, float]]:
-        return {node["NodeID"]: node["Resources"] for node in self._ray.nodes() if node["Alive"]}
+        """Returns the resources of each node that is alive, by the node's name."""
+        resources = {}
+        for node in self._ray.nodes():
+            if node["Alive"]:
+                resources[node["NodeID"]] = node["Resources"]
+        return resources
 
 
 @contextlib.contextmanager
@@ -185,6 +190,10 @@ def _find_needs(nodes: list[dict[str, float]]) -> TaskNeeds:
     """
     if any(node.get("GPU", 0) >= 1 for node in nodes):
         return TaskNeeds({"gpu": 1, "cpu": 1}, 0)
-    counts = [int(node["CPU"]) for node in nodes if node.get("CPU", 0) >= 1]
-    require(counts, "the Ray cluster has neither GPUs nor cores: start nodes with some")
-    return TaskNeeds({"cpu": min(counts)}, min(counts))
+    cores_by_node = []
+    for node in nodes:
+        if node.get("CPU", 0) >= 1:
+            cores_by_node.append(int(node["CPU"]))
+    require(cores_by_node, "the Ray cluster has neither GPUs nor cores: start nodes with some")
+    smallest = min(cores_by_node)
+    return TaskNeeds({"cpu": smallest}, smallest)

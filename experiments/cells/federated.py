@@ -70,7 +70,10 @@ def read(held: Holdings, setting: FederatedSetting, runs: int) -> FederatedScore
     if store is None or store.missing(runs):
         return None
     by_run = read_accuracies(store)
-    measured = [by_run[str(run)] for run in range(runs) if str(run) in by_run]
+    measured = []
+    for run in range(runs):
+        if str(run) in by_run:
+            measured.append(by_run[str(run)])
     return FederatedScores(store.load(runs), measured)
 
 
@@ -82,7 +85,9 @@ def read_accuracies(store: Store) -> dict[str, float]:
 
 def keep_accuracies(store: Store, first: int, values: NDArray[np.float64]) -> None:
     """Stores the accuracies of runs first, first + 1, ... beside those that are stored already."""
-    measured = {str(first + i): float(value) for i, value in enumerate(values)}
+    measured = {}
+    for run, value in enumerate(values, first):
+        measured[str(run)] = float(value)
     with store.turn("accuracies"):
         write_answer(store, {_ACCURACIES: read_accuracies(store) | measured})
 
@@ -97,7 +102,9 @@ def keep_lost_accuracies(game: "Game", store: Store, runs: int, watch: "Watch") 
     from audit.storage.checkpoints import Checkpoints
 
     with store.claim():
-        measured = ((int(run), int(run) + 1) for run in read_accuracies(store))
+        measured = []
+        for run in read_accuracies(store):
+            measured.append((int(run), int(run) + 1))
         lost = gaps(measured, runs)
         if not lost:
             return

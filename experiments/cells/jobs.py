@@ -297,7 +297,9 @@ class _Scheduler(Generic[AnyJob]):
             if home not in nodes:
                 self.homes[job] = None
         for node in nodes:
-            workers = node.workers if node else 1
+            workers = 1
+            if node is not None:
+                workers = node.workers
             given = sum(running.node == node for running in self.running.values())
             while given < _AHEAD * workers and self._give_task(node):
                 given += 1
@@ -310,9 +312,9 @@ class _Scheduler(Generic[AnyJob]):
         node's.
         """
         for home in (node, None):
-            at_home = [job for job in self.homes if self.homes[job] == home]
-            if any(self._start_task(job, node) for job in at_home):
-                return True
+            for job in list(self.homes):
+                if self.homes[job] == home and self._start_task(job, node):
+                    return True
         for job in self._more:
             self.homes[job] = node
             if self._start_task(job, node):

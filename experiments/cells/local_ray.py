@@ -67,7 +67,10 @@ def start_arguments(arguments: Sequence[str]) -> list[str]:
       InputError: Where a port is taken, or nobody answers at the address to be joined.
     """
     flags = _parse_flags(arguments)
-    ports = {name: value for name, value in flags.items() if name == "--port" or name.endswith("-port")}
+    ports = {}
+    for name, value in flags.items():
+        if name == "--port" or name.endswith("-port"):
+            ports[name] = value
     if "--head" in flags:
         ports.setdefault("--port", HEAD_PORT)
     for name, value in ports.items():
@@ -94,8 +97,10 @@ def _parse_flags(arguments: Sequence[str]) -> dict[str, str]:
     following = [*arguments[1:], ""]
     for argument, after in zip(arguments, following, strict=True):
         name, equals, value = argument.partition("=")
+        if not equals:
+            value = after
         if name.startswith("--"):
-            flags[name] = value if equals else after
+            flags[name] = value
     return flags
 
 

@@ -1,5 +1,4 @@
-"""A sweep's cells as work: each is done where the store lacks it, by however many workers share the store,
-and by whichever engine trains.
+"""A sweep's cells as work, shared by any number of workers on one store, whichever engine trains.
 
 What is done is read off the store alone, so that neither data nor JAX are needed to see that a sweep is
 finished.
@@ -139,7 +138,9 @@ class SweepProgress:
                 return
             self._runs += runs
             rate = self._runs / (time.perf_counter() - self._begin)
-            shown_rate = f"{rate:.0f}" if rate >= 10 else f"{rate:.2g}"
+            shown_rate = f"{rate:.2g}"
+            if rate >= 10:
+                shown_rate = f"{rate:.0f}"
             self._bar.set_postfix_str(f"{shown_rate} runs/s", False)
             left_of_cell = self._seconds_done + cell.seconds - self._bar.n
             self._bar.update(min(runs * seconds_per_run, left_of_cell))
@@ -186,10 +187,15 @@ def do_all(cells: list[Cell], place: Workplace) -> Outcome:
     waiting = cells
     try:
         while waiting:
-            left = [cell for cell in waiting if not _attempt(cell, place, progress, outcome, helps=False)]
+            left = []
+            for cell in waiting:
+                if not _attempt(cell, place, progress, outcome, helps=False):
+                    left.append(cell)
             is_first_pass = len(waiting) == len(cells)
             if left and is_first_pass:
-                cells_are = "1 cell is" if len(left) == 1 else f"{len(left)} cells are"
+                cells_are = f"{len(left)} cells are"
+                if len(left) == 1:
+                    cells_are = "1 cell is"
                 progress.say(f"{cells_are} with other workers: helping, or waiting")
             if len(left) == len(waiting):  # all are with others
                 left = _help(left, place, progress, outcome)
@@ -226,7 +232,8 @@ def _attempt(cell: Cell, place: Workplace, progress: SweepProgress, outcome: Out
                     return False
                 if not is_done(cell, place):
                     cell.do(store, place.data, progress.begin(cell))
-                    names = outcome.here if mine else outcome.elsewhere
+                    if mine:
+                        names = outcome.here
     except files.CannotWriteError:
         raise
     except InputError as error:

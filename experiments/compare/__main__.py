@@ -49,7 +49,9 @@ def main() -> None:
         files.write_whole(out / "compare" / "compare.png", style.png(figure)),
     ]
     print(table.text())
-    print("\n" + "\n".join(os.fspath(path) for path in written))
+    print()
+    for path in written:
+        print(os.fspath(path))
 
 
 if __name__ == "__main__":

@@ -37,14 +37,15 @@ _REFUTED = "REFUTED: these scores refute a Gaussian curve: such rows do not hold
 def comparison_table(compared: Compared, rows: Sequence[ComparedRow], upper: float) -> Table[ComparedRow]:
     """Returns the table: a row for each value, and the accountant's epsilon, `upper`, below."""
     columns = [
-        Column(None, lambda row: row.method, "method", width=20, left=True),
-        Column(None, lambda row: row.value, "estimator", width=23, left=True),
-        Column(None, lambda row: row.runs, "runs", number(","), 5),
+        Column(None, attrgetter("method"), "method", width=20, left=True),
+        Column(None, attrgetter("value"), "estimator", width=23, left=True),
+        Column(None, attrgetter("runs"), "runs", number(","), 5),
         Column(None, _format_seconds, "s", width=4),
         Column(None, _format_epsilon, "epsilon", width=7),
-        Column(None, lambda row: row.assumes, "assumes", left=True),
+        Column(None, attrgetter("assumes"), "assumes", left=True),
     ]
-    columns += [Column(name, attrgetter(name)) for name in ComparedRow._fields]
+    for name in ComparedRow._fields:
+        columns.append(Column(name, attrgetter(name)))
     columns.append(Column("upper_bound", lambda row: upper))
 
     upper_bound = f"{'upper bound':<20} {'accounting':<23} {'':>10} {at_most(upper):>7}"
@@ -66,17 +67,23 @@ def comparison_table(compared: Compared, rows: Sequence[ComparedRow], upper: flo
 
 
 def _format_seconds(row: ComparedRow) -> str:
-    return "kept" if row.seconds is None else f"{row.seconds:.0f}"
+    if row.seconds is None:
+        return "kept"
+    return f"{row.seconds:.0f}"
 
 
 def _format_epsilon(row: ComparedRow) -> str:
     """Formats an estimate as it is, and rounds a bound down."""
-    return f"{row.epsilon:.3f}" if row.assumes == ESTIMATE else at_least(row.epsilon)
+    if row.assumes == ESTIMATE:
+        return f"{row.epsilon:.3f}"
+    return at_least(row.epsilon)
 
 
 def _section(row: ComparedRow) -> str:
     """Returns the heading above rows of methods that see the same."""
-    return f"sees the {row.sees}" if row.sees == FINAL else f"sees {row.sees}"
+    if row.sees == FINAL:
+        return f"sees the {row.sees}"
+    return f"sees {row.sees}"
 
 
 def _any_refuted(rows: Sequence[ComparedRow]) -> bool:
@@ -91,7 +98,9 @@ def comparison_figure(rows: Sequence[ComparedRow], upper: float, delta: float) -
         figure, axis = plt.subplots(figsize=(7, 0.24 * len(rows) + 1.3))
         for place, row in enumerate(rows):
             _draw_value(axis, place, row, edge)
-        key = [*_KEY, _REFUTED_KEY] if _any_refuted(rows) else _KEY
+        key = list(_KEY)
+        if _any_refuted(rows):
+            key.append(_REFUTED_KEY)
         for color, filled, label in key:
             axis.plot([], [], "o", color=color, mfc=filled, label=label)
         axis.axvline(upper, color=BLACK, ls=(0, (1, 1)), lw=1.6, label="upper bound (accounting)")
@@ -119,12 +128,14 @@ def _draw_value(axis: Axes, place: int, row: ComparedRow, edge: float) -> None:
     else:
         color = IN
     filled = color if row.is_bound else "white"
-    is_inside = row.epsilon <= edge
-    marker = "o" if is_inside else ">"
-    axis.plot(min(row.epsilon, edge), place, marker, color=color, mfc=filled, clip_on=False)
-    if not is_inside:
-        value = at_least(row.epsilon, 1) if row.is_bound else f"{row.epsilon:.1f}"
-        axis.text(0.98 * edge, place, value, ha="right", va="center", fontsize=8)
+    if row.epsilon <= edge:
+        axis.plot(row.epsilon, place, "o", color=color, mfc=filled, clip_on=False)
+        return
+    axis.plot(edge, place, ">", color=color, mfc=filled, clip_on=False)
+    value = f"{row.epsilon:.1f}"
+    if row.is_bound:
+        value = at_least(row.epsilon, 1)
+    axis.text(0.98 * edge, place, value, ha="right", va="center", fontsize=8)
 
 
 def _draw_border(axis: Axes, place: int, above: ComparedRow, below: ComparedRow) -> None:

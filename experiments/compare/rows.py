@@ -94,8 +94,9 @@ def _train(method: TrainedMethod, place: Workplace) -> tuple[Scores, float | Non
         with progress.bar(missing) as bar:
             cell.do(store, place.data, bar)
     scores = store.load(method.runs)
-    seconds = time.perf_counter() - begin if missing else None
-    return scores, seconds
+    if not missing:
+        return scores, None
+    return scores, time.perf_counter() - begin
 
 
 def _many_run_rows(compared: Compared, method: TrainedMethod, place: Workplace) -> list[ComparedRow]:
@@ -109,11 +110,16 @@ def _many_run_rows(compared: Compared, method: TrainedMethod, place: Workplace) 
         assumes = assumption.word
         if assumption.gaussian and conclusion.refutes_gaussian:
             assumes = REFUTED
-        rows.append(
-            ComparedRow(
-                method.method, bound.method, method.sees, method.runs, seconds, bound.epsilon, assumes
-            )
+        row = ComparedRow(
+            method=method.method,
+            value=bound.method,
+            sees=method.sees,
+            runs=method.runs,
+            seconds=seconds,
+            epsilon=bound.epsilon,
+            assumes=assumes,
         )
+        rows.append(row)
     return sorted(rows, key=lambda row: row.assumes == REFUTED)
 
 
@@ -131,7 +137,9 @@ def _one_run_rows(compared: Compared, method: TrainedMethod, place: Workplace) -
         if estimate.method in (one_shot.ONE_SHOT_FITTED, one_shot.ONE_SHOT_EQUAL_VARIANCE):
             yield make_row(estimate.method, estimate.epsilon, ESTIMATE)
     for bound in conclusion.bounds:
-        assumes = "Gaussian" if bound.gaussian else bound.canaries.word
+        assumes = bound.canaries.word
+        if bound.gaussian:
+            assumes = "Gaussian"
         yield make_row(bound.method, bound.epsilon, assumes)
 
 
@@ -150,9 +158,13 @@ def _canife_rows(compared: Compared, place: Workplace) -> Iterator[ComparedRow]:
     missing = len(attacked.measured()) - len(measured)
     for measured_round in canife_training.measure_missing(attacked, population, store):
         measured[measured_round.number] = measured_round
-    seconds = time.perf_counter() - begin if missing else None
+    seconds = None
+    if missing:
+        seconds = time.perf_counter() - begin
 
-    values = [canife_curves.row(attacked, measured[number]) for number in attacked.measured()]
+    values = []
+    for number in attacked.measured():
+        values.append(canife_curves.row(attacked, measured[number]))
     counts = rounds.forward(attacked.measured(), attacked.rounds)
     published = _compose_published(attacked, values, counts)
     exact = _compose_exact(attacked, values, counts)
@@ -179,6 +191,8 @@ def _compose_published(attacked: Attacked, values: Sequence[RoundValues], counts
 
 def _compose_exact(attacked: Attacked, values: Sequence[RoundValues], counts: Sequence[int]) -> float:
     """Returns epsilon of all rounds by the exact laws of their scores, composed as Gaussian curves."""
-    mus = [conversions.mu_from_epsilon(value.measured.exact, attacked.delta) for value in values]
+    mus = []
+    for value in values:
+        mus.append(conversions.mu_from_epsilon(value.measured.exact, attacked.delta))
     mu = float(np.sqrt(np.dot(counts, np.square(mus))))
     return conversions.epsilon_from_mu(mu, attacked.delta)

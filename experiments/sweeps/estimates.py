@@ -3,8 +3,10 @@
 Points without conclusions are not drawn, but counted as missing; at least one point must have some.
 """
 
+import math
 import textwrap
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import matplotlib.pyplot as plt
@@ -43,12 +45,21 @@ class MarkLook(NamedTuple):
 
 def looks() -> dict[str, MarkLook]:
     """Returns the looks of the methods that have a mark, from left to right."""
-    marks = {name: method.mark for name, method in estimate.METHODS.items() if method.mark}
+    marks = []
+    for name, method in estimate.METHODS.items():
+        if method.mark:
+            marks.append((name, method.mark))
+    marks.sort(key=lambda pair: pair[1].place)
+
     middle = (len(marks) - 1) / 2
     distance = min(_MARK_DISTANCE, _MARKS_WIDTH / len(marks))
     by_method = {}
-    for i, (name, mark) in enumerate(sorted(marks.items(), key=lambda item: item[1].place)):
-        look: dict[str, Any] = {"color": style.PALETTE[mark.color], "marker": mark.marker, "ms": mark.size}
+    for i, (name, mark) in enumerate(marks):
+        look: dict[str, Any] = {
+            "color": style.PALETTE[mark.color],
+            "marker": mark.marker,
+            "ms": mark.size,
+        }
         if not mark.filled:
             look["mfc"] = "white"
         if mark.outline:
@@ -71,15 +82,17 @@ def epsilon_figure(title: str, x: Axis | None, points: Sequence[Point], delta: f
     At each x the series are side by side: every estimator's bounds with their range over the seeds, the upper
     bound, and the prediction where there is one.
     """
-    drawn = [point for point in points if point.found]
-    panels = {}
-    for name in _distinct_values(drawn, "panel"):
-        panels[name] = _place_points([point for point in drawn if point.panel == name])
-    across = max(len(places) for places in panels.values())
+    drawn = _with_conclusions(points)
+    by_panel: dict[str, list[Point]] = {}
+    for point in drawn:
+        by_panel.setdefault(point.panel, []).append(point)
+    panels = {name: _place_points(own) for name, own in by_panel.items()}
+    across = max(map(len, panels.values()))
+    n_rows = 1
+    n_columns = len(panels)
     if len(panels) * across > _MOST_ACROSS:
-        n_rows, n_columns = len(panels), 1
-    else:
-        n_rows, n_columns = 1, len(panels)
+        n_rows = len(panels)
+        n_columns = 1
     width = max(5.8, 0.9 * across * n_columns + 1.2)
     size = (width, 2.9 * n_rows + 1.5)
 
@@ -87,8 +100,11 @@ def epsilon_figure(title: str, x: Axis | None, points: Sequence[Point], delta: f
         figure, axes = plt.subplots(n_rows, n_columns, figsize=size, sharey=True, squeeze=False)
         for axis, (name, places) in zip(axes.flat, panels.items(), strict=True):
             _draw_panel(axis, places, x, delta)
-            axis.set_title(name, fontsize=10, pad=18 if x else 6)
-            axis.set_xlabel(x.name if x else "")
+            if x:
+                axis.set_title(name, fontsize=10, pad=18)
+                axis.set_xlabel(x.name)
+            else:
+                axis.set_title(name, fontsize=10, pad=6)
         for axis in axes[:, 0]:
             axis.set_ylabel(f"epsilon at delta {delta:g}")
         highest = _highest_epsilon(drawn, delta)
@@ -101,7 +117,10 @@ def trade_off_figure(title: str, points: Sequence[Point]) -> Figure:
 
     The axes are rates at the left, and normal deviates at the right (hidden-state paper, Figure 6a).
     """
-    rows = [(point, conclusion) for point in points for conclusion in point.found]
+    rows = []
+    for point in points:
+        for conclusion in point.found:
+            rows.append((point, conclusion))
     with plt.rc_context(STYLE):
         figure, axes = plt.subplots(len(rows), 2, figsize=(8, 3.4 * len(rows) + 1.2), squeeze=False)
         for (rates, deviates), (point, conclusion) in zip(axes, rows, strict=True):
@@ -116,7 +135,7 @@ def trade_off_figure(title: str, points: Sequence[Point]) -> Figure:
 
 def profile_figure(title: str, points: Sequence[Point], delta: float) -> Figure:
     """Draws delta(epsilon) at `if_gaussian`'s mean mu, its prediction and the upper bound (Figure 11)."""
-    drawn = [point for point in points if point.found]
+    drawn = _with_conclusions(points)
     largest_mu = max(point.found[0].mu_upper_bound or 0.05 for point in drawn)
     epsilons = np.linspace(0, conversions.epsilon_from_mu(largest_mu, 1e-8), 400)
     with plt.rc_context(STYLE):
@@ -133,10 +152,17 @@ def profile_figure(title: str, points: Sequence[Point], delta: float) -> Figure:
         return _finish(figure, axis, title, points)
 
 
+def _with_conclusions(points: Sequence[Point]) -> list[Point]:
+    return [point for point in points if point.found]
+
+
 def _draw_profile(axis: Axes, point: Point, epsilons: NDArray[np.float64], color: str, dash: Any) -> None:
     """Draws a point's delta(epsilon) at its mean mu and, paler, at the predicted one."""
-    mu = float(np.mean([bound.mu or 0.0 for bound in point.bounds(IF_GAUSSIAN)]))
-    proven = f"mu = {at_least(mu, 2)}" if mu else "nothing proven"
+    mus = [bound.mu or 0.0 for bound in point.bounds(IF_GAUSSIAN)]
+    mu = float(np.mean(mus))
+    proven = "nothing proven"
+    if mu:
+        proven = f"mu = {at_least(mu, 2)}"
     label = f"{point.series}: if Gaussian, {proven}"
     axis.semilogy(epsilons, conversions.delta_from_mu(mu, epsilons), color=color, ls=dash, label=label)
     predicted = point.predicted_mu()
@@ -145,24 +171,20 @@ def _draw_profile(axis: Axes, point: Point, epsilons: NDArray[np.float64], color
         profile = conversions.delta_from_mu(predicted, epsilons)
         axis.semilogy(epsilons, profile, color=color, lw=5, alpha=0.3, label=label)
     label_epsilon = conversions.epsilon_from_mu(predicted or mu, _LABEL_DELTA)
-    axis.text(
-        label_epsilon, _LABEL_DELTA, point.series, ha="center", va="center", fontsize=8, bbox=_BOX
-    )
-
-
-def _distinct_values(points: Sequence[Point], name: str) -> list[Any]:
-    """Returns the values of a field of the points, each once, in their order."""
-    return list(dict.fromkeys(getattr(point, name) for point in points))
+    axis.text(label_epsilon, _LABEL_DELTA, point.series, ha="center", va="center", fontsize=8, bbox=_BOX)
 
 
 def _place_points(points: Sequence[Point]) -> list[Place]:
     """Places points from left to right: by x, with a gap between two x, and side by side at one x."""
     places: list[Place] = []
-    for x in sorted(_distinct_values(points, "x")):
-        start = places[-1].at + 1 + _GROUP_GAP if places else 0.0
-        group = [point for point in points if point.x == x]
-        for i, point in enumerate(group):
-            places.append(Place(start + i, point))
+    for point in sorted(points, key=attrgetter("x")):
+        at = 0.0
+        if places:
+            before = places[-1]
+            at = before.at + 1
+            if before.point.x != point.x:
+                at += _GROUP_GAP
+        places.append(Place(at, point))
     return places
 
 
@@ -171,8 +193,12 @@ def _draw_panel(axis: Axes, places: Sequence[Place], x: Axis | None, delta: floa
     for place in places:
         _draw_point(axis, place, delta)
     _draw_lines(axis, places)
-    labels = [_wrap(place.point.series, 11) for place in places]
-    axis.set_xticks([place.at for place in places], labels, fontsize=8)
+    positions = []
+    labels = []
+    for place in places:
+        positions.append(place.at)
+        labels.append(_wrap(place.point.series, 11))
+    axis.set_xticks(positions, labels, fontsize=8)
     axis.tick_params(axis="x", length=0)
     axis.set_xlim(-0.65, places[-1].at + 0.65)
     if x:
@@ -196,44 +222,53 @@ def _draw_point(axis: Axes, place: Place, delta: float) -> None:
         mean, low, high = point.spread(method)
         errors = None
         if several_seeds:
-            errors = [[max(mean - low, 0.0)], [max(high - mean, 0.0)]]
+            below = max(mean - low, 0.0)
+            above = max(high - mean, 0.0)
+            errors = [[below], [above]]
         axis.errorbar([at + offset], [mean], errors, ls="none", capsize=2.5, zorder=3, **look)
 
 
 def _draw_lines(axis: Axes, places: Sequence[Place]) -> None:
     """Draws a thin line through each series that has several points."""
     offset = looks()[IF_GAUSSIAN].offset
-    all_series = _distinct_values([place.point for place in places], "series")
-    for series, dash in zip(all_series, _DASHES * 3, strict=False):
-        own = [place for place in places if place.point.series == series]
+    by_series: dict[str, list[Place]] = {}
+    for place in places:
+        by_series.setdefault(place.point.series, []).append(place)
+    for own, dash in zip(by_series.values(), _DASHES * 3, strict=False):
         if len(own) > 1:
-            positions = [place.at + offset for place in own]
-            heights = [place.point.spread(IF_GAUSSIAN).mean for place in own]
+            positions = []
+            heights = []
+            for place in own:
+                positions.append(place.at + offset)
+                heights.append(place.point.spread(IF_GAUSSIAN).mean)
             axis.plot(positions, heights, color=OUT, lw=0.9, ls=dash, alpha=0.7)
 
 
 def _label_groups(axis: Axes, places: Sequence[Place], symbol: str) -> None:
     """Writes x above each group of points and draws a line between two, where there are several groups."""
-    for x in _distinct_values([place.point for place in places], "x"):
-        own = [place.at for place in places if place.point.x == x]
-        if len(own) == len(places):
-            continue
-        top = ((own[0] + own[-1]) / 2, 1.0)
+    by_x: dict[float, list[float]] = {}
+    for place in places:
+        by_x.setdefault(place.point.x, []).append(place.at)
+    if len(by_x) == 1:
+        return
+    for x, positions in by_x.items():
+        first = positions[0]
+        middle = (first + positions[-1]) / 2
         in_axes = ("data", "axes fraction")
-        axis.annotate(f"{symbol} = {x:g}", top, xycoords=in_axes, ha="center", va="bottom")
-        if own[0] > 0:
-            axis.axvline(own[0] - (1 + _GROUP_GAP) / 2, color="0.85", lw=0.8)
+        axis.annotate(f"{symbol} = {x:g}", (middle, 1.0), xycoords=in_axes, ha="center", va="bottom")
+        if first > 0:
+            axis.axvline(first - (1 + _GROUP_GAP) / 2, color="0.85", lw=0.8)
 
 
 def _highest_epsilon(points: Sequence[Point], delta: float) -> float:
     """Returns the highest finite epsilon that is drawn, and 0.1 at least."""
-    epsilons = []
+    epsilons = [0.1]
     for point in points:
         for method in looks():
             epsilons += point.epsilons(method)
         epsilons.append(point.upper_bound())
         epsilons.append(point.predicted(delta) or 0.0)
-    return max([epsilon for epsilon in epsilons if np.isfinite(epsilon)] + [0.1])
+    return max(filter(math.isfinite, epsilons))
 
 
 def _finish(figure: Figure, axis: Axes, title: str, points: Sequence[Point]) -> Figure:
@@ -246,7 +281,9 @@ def _finish(figure: Figure, axis: Axes, title: str, points: Sequence[Point]) -> 
         key = _mark_key(points)
         handles = list(key.values())
         labels = list(key)
-    columns = 3 if figure.get_figwidth() > 7.5 else 2
+    columns = 2
+    if figure.get_figwidth() > 7.5:
+        columns = 3
     figure.legend(handles, labels, loc="outside lower center", ncols=columns, fontsize=8)
     return figure
 
@@ -254,10 +291,11 @@ def _finish(figure: Figure, axis: Axes, title: str, points: Sequence[Point]) -> 
 def _mark_key(points: Sequence[Point]) -> dict[str, Any]:
     """Returns the legend of all that is drawn in a panel: {label: handle}."""
     key: dict[str, Any] = {}
-    drawn = [point for point in points if point.found]
+    drawn = _with_conclusions(points)
     for method, (_, look) in looks().items():
         if any(np.isfinite(point.epsilons(method)).any() for point in drawn):
-            marker = {name: value for name, value in look.items() if name != "elinewidth"}
+            marker = dict(look)
+            del marker["elinewidth"]  # of error bars alone
             key[_method_legend(method, drawn)] = plt.Line2D([], [], ls="none", **marker)
     key[_ACCOUNTING] = plt.Line2D([], [], color=UPPER, ls=_DOTS, lw=1.6)
     if any(len(point.found) == 1 for point in points):
@@ -283,19 +321,26 @@ def _method_legend(method: str, drawn: Sequence[Point]) -> str:
 
 def _describe_data(points: Sequence[Point]) -> str:
     """Returns how many seeds, runs and canaries a figure rests on, and how many cells are missing."""
-    cells = [cell for point in points for cell in point.cells]
-    seeds = max(len(point.cells) for point in points)
-    description = f"mean and range of {seeds} seeds, " if seeds > 1 else "one seed, "
+    seeds = 0
+    missing = 0
+    all_runs = set()
+    canaries = 1
+    for point in points:
+        seeds = max(seeds, len(point.cells))
+        missing += len(point.cells) - len(point.found)
+        for cell in point.cells:
+            all_runs.add(cell.runs)
+            canaries = max(canaries, cell.setting.canaries)
 
-    fewest = min(cell.runs for cell in cells)
-    most = max(cell.runs for cell in cells)
-    models = f"{fewest:,}" if fewest == most else f"{fewest:,} to {most:,}"
-    description += f"{models} runs each"
-
-    canaries = max(cell.setting.canaries for cell in cells)
+    description = "one seed, "
+    if seeds > 1:
+        description = f"mean and range of {seeds} seeds, "
+    description += f"{min(all_runs):,}"
+    if len(all_runs) > 1:
+        description += f" to {max(all_runs):,}"
+    description += " runs each"
     if canaries > 1:
         description += f", {canaries} canaries each where gradients are crafted"
-    missing = sum(len(point.cells) - len(point.found) for point in points)
     if missing:
         description += f"; {counted(missing, 'cell')} missing"
     return description

@@ -10,9 +10,7 @@ from experiments.sweeps import points, registry
 from experiments.sweeps.sweep import Sweep
 
 
-def sweep_page(
-    sweep: Sweep, scale: str, held: Holdings, requested: AskedLevels
-) -> tuple[bytes, list[str]]:
+def sweep_page(sweep: Sweep, scale: str, held: Holdings, requested: AskedLevels) -> tuple[bytes, list[str]]:
     """Returns the page of a sweep's finished cells, with its figures, and why others are left out.
 
     Args:
@@ -41,7 +39,9 @@ def sweep_page(
         about.append(subject._replace(title=_title(sweep, audited), proves=scale != "smoke"))
         finished.append(audited)
     nothing = f"--out={held.root} holds no finished cell of {sweep.name} at scale {scale}"
-    hint = messages[0] if messages else f"run ./run.sh sweep --name={sweep.name} --scale={scale}"
+    hint = f"run ./run.sh sweep --name={sweep.name} --scale={scale}"
+    if messages:
+        hint = messages[0]
     require(about, f"{nothing}: {hint}")
 
     usual = Levels()
@@ -58,6 +58,8 @@ def sweep_page(
 
 def _title(sweep: Sweep, audited: Audited) -> str:
     """Returns the title of a cell's section: its panel, series, x and seed, where they say something."""
-    x = f"{sweep.axis.name} {audited.x:g}" if sweep.axis else ""
-    parts = [audited.panel, audited.series, x, f"seed {audited.setting.seed}"]
+    parts = [audited.panel, audited.series]
+    if sweep.axis:
+        parts.append(f"{sweep.axis.name} {audited.x:g}")
+    parts.append(f"seed {audited.setting.seed}")
     return ", ".join(part for part in parts if part)

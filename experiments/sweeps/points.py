@@ -56,14 +56,20 @@ class Point(NamedTuple):
 
     def bounds(self, method: str) -> list[Bound]:
         """Returns a method's bound for each seed in the store; of many canaries, its counterpart's."""
-        return [conclusion.bound(_method_for(conclusion, method)) for conclusion in self.found]
+        bounds = []
+        for conclusion in self.found:
+            bounds.append(conclusion.bound(_method_for(conclusion, method)))
+        return bounds
 
     def epsilons(self, method: str) -> list[float]:
         """Returns a method's epsilon for each seed; of many canaries its counterpart's, NaN without one."""
         epsilons = []
         for conclusion in self.found:
             name = _method_for(conclusion, method)
-            epsilons.append(conclusion.finding(name).epsilon if name else math.nan)
+            if name:
+                epsilons.append(conclusion.finding(name).epsilon)
+            else:
+                epsilons.append(math.nan)
         return epsilons
 
     def spread(self, method: str) -> Spread:
@@ -83,7 +89,9 @@ class Point(NamedTuple):
     def upper_bound(self) -> float:
         """Returns the accountant's epsilon, which all seeds share; NaN where it is unknown."""
         upper_bound = self.found[0].upper_bound
-        return math.nan if upper_bound is None else upper_bound
+        if upper_bound is None:
+            return math.nan
+        return upper_bound
 
     def predicted_mu(self) -> float | None:
         """Returns `audit.concluded.predicted_mu` of the point's setting."""
@@ -92,7 +100,9 @@ class Point(NamedTuple):
     def predicted(self, delta: float) -> float | None:
         """Returns epsilon at delta of the predicted mu; None where there is no prediction."""
         mu = self.predicted_mu()
-        return None if mu is None else conversions.epsilon_from_mu(mu, delta)
+        if mu is None:
+            return None
+        return conversions.epsilon_from_mu(mu, delta)
 
 
 def _method_for(conclusion: Conclusion, method: str) -> str:
@@ -100,9 +110,13 @@ def _method_for(conclusion: Conclusion, method: str) -> str:
     if conclusion.design is None:
         return method
     if conclusion.fresh is not None:
-        return FRESH_DIRECTIONS.free if method == ASSUMPTION_FREE else ""
+        if method == ASSUMPTION_FREE:
+            return FRESH_DIRECTIONS.free
+        return ""
     counterpart = lifted.counterpart(method)
-    return "" if counterpart is None else counterpart.name
+    if counterpart is None:
+        return ""
+    return counterpart.name
 
 
 def evidence(held: Holdings, cells: Iterable[Audited], levels: Levels) -> Evidence:
@@ -117,7 +131,8 @@ def audits(held: Holdings, cells: Iterable[Audited], delta: float, confidence: f
     concluded from, are reported on stderr and left out.
     """
     conclusions: Audits = {}
-    for setting, runs in dict.fromkeys((cell.setting, cell.runs) for cell in cells):
+    distinct = dict.fromkeys((cell.setting, cell.runs) for cell in cells)
+    for setting, runs in distinct:
         try:
             scores = held.scores(identity(setting), runs)
             if scores is not None:
@@ -127,7 +142,7 @@ def audits(held: Holdings, cells: Iterable[Audited], delta: float, confidence: f
     return conclusions
 
 
-def points(cells: Iterable[Audited], found: Audits) -> list[Point]:
+def points(cells: Iterable[Audited], by_setting: Audits) -> list[Point]:
     """Returns the cells by place, in the order in which they come; a point may have no conclusions."""
     places: dict[tuple[str, str, float], list[Audited]] = {}
     for cell in cells:
@@ -136,9 +151,12 @@ def points(cells: Iterable[Audited], found: Audits) -> list[Point]:
 
     all_points = []
     for place, group in places.items():
-        keys = [(cell.setting, cell.runs) for cell in group]
-        conclusions = tuple(found[key] for key in keys if key in found)
-        all_points.append(Point(*place, tuple(group), conclusions))
+        conclusions = []
+        for cell in group:
+            key = (cell.setting, cell.runs)
+            if key in by_setting:
+                conclusions.append(by_setting[key])
+        all_points.append(Point(*place, tuple(group), tuple(conclusions)))
     return all_points
 
 
@@ -156,4 +174,6 @@ def _normal_interval(conclusion: Conclusion) -> tuple[float, float]:
         low, high = normal_scores.mu_interval(conclusion.scores_in, conclusion.scores_out, confidence)
     else:
         low, high = normal_scores.mu_interval_of_runs(design, confidence)
-    return conversions.epsilon_from_mu(float(low), delta), conversions.epsilon_from_mu(float(high), delta)
+    epsilon_low = conversions.epsilon_from_mu(float(low), delta)
+    epsilon_high = conversions.epsilon_from_mu(float(high), delta)
+    return epsilon_low, epsilon_high

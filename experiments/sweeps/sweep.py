@@ -107,4 +107,8 @@ class Sweep:
 
     def audits(self) -> list[Audited]:
         """Returns those of its cells that are audits of trained models."""
-        return [cell.audited for cell in self.cells if cell.audited is not None]
+        audits = []
+        for cell in self.cells:
+            if cell.audited is not None:
+                audits.append(cell.audited)
+        return audits

@@ -31,14 +31,23 @@ def rows(figure: str, points: Iterable[Point], claims: PaperClaims, delta: float
     for point in points:
         cells = point.cells
         n_seeds = len(point.found)
+        seeds = Seeds(
+            runs=cells[0].runs,
+            found=n_seeds,
+            missing=len(cells) - n_seeds,
+            canaries=cells[0].setting.canaries,
+        )
+        interval = None
+        if len(cells) == 1:
+            interval = point.interval()
         yield Row(
-            figure,
-            point.panel,
-            point.series,
-            point.x,
-            seeds=Seeds(cells[0].runs, n_seeds, len(cells) - n_seeds, cells[0].setting.canaries),
+            figure=figure,
+            panel=point.panel,
+            series=point.series,
+            x=point.x,
+            seeds=seeds,
             epsilons={method: point.spread(method) for method in estimate.METHODS},
-            interval=point.interval() if len(cells) == 1 else None,
+            interval=interval,
             predicted=point.predicted(delta),
             upper_bound=point.upper_bound(),
             claim=claim(claims, figure, point.series, point.x),
@@ -50,7 +59,7 @@ def claim(claims: PaperClaims, figure: str, series: str, x: float) -> Claim | No
     return claims.get((figure, series, x)) or claims.get((figure, series, None))
 
 
-def as_csv(found: Sequence[Row]) -> bytes:
+def as_csv(all_rows: Sequence[Row]) -> bytes:
     """Returns the rows, of which there is at least one, as CSV with six digits a number."""
     columns = [
         Column("figure", attrgetter("figure")),
@@ -64,8 +73,8 @@ def as_csv(found: Sequence[Row]) -> bytes:
         Column(IF_GAUSSIAN, lambda row: row.epsilons[IF_GAUSSIAN].mean),
         Column(f"{IF_GAUSSIAN}_min", lambda row: row.epsilons[IF_GAUSSIAN].low),
         Column(f"{IF_GAUSSIAN}_max", lambda row: row.epsilons[IF_GAUSSIAN].high),
-        Column("epsilon_low", lambda row: row.interval[0] if row.interval else None),
-        Column("epsilon_high", lambda row: row.interval[1] if row.interval else None),
+        Column("epsilon_low", _interval_low),
+        Column("epsilon_high", _interval_high),
     ]
     other_methods = [method for name, method in estimate.METHODS.items() if name != IF_GAUSSIAN]
     for method in sorted(other_methods, key=lambda method: method.assumes.word == NO_BOUND):
@@ -73,10 +82,24 @@ def as_csv(found: Sequence[Row]) -> bytes:
     columns += [
         Column("predicted", attrgetter("predicted")),
         Column("upper_bound", attrgetter("upper_bound")),
-        Column("paper_says", lambda row: row.claim.says if row.claim else None),
-        Column("paper_section", lambda row: row.claim.section if row.claim else None),
+        Column("paper_says", lambda row: getattr(row.claim, "says", None)),
+        Column("paper_section", lambda row: getattr(row.claim, "section", None)),
     ]
-    return Table(columns, found).csv()
+    return Table(columns, all_rows).csv()
+
+
+def _interval_low(row: Row) -> float | None:
+    """Returns the lower end of the row's interval; None without one."""
+    if row.interval is None:
+        return None
+    return row.interval[0]
+
+
+def _interval_high(row: Row) -> float | None:
+    """Returns the upper end of the row's interval; None without one."""
+    if row.interval is None:
+        return None
+    return row.interval[1]
 
 
 def _method_columns(method: Method) -> list[Column]:
@@ -88,10 +111,14 @@ def _method_columns(method: Method) -> list[Column]:
         return row.epsilons[name].mean
 
     def mean_of_one_canary(row: Row) -> float | None:
-        return None if row.seeds.canaries > 1 else mean(row)
+        if row.seeds.canaries > 1:
+            return None
+        return mean(row)
 
     def mean_of_many_canaries(row: Row) -> float | None:
-        return mean(row) if row.seeds.canaries > 1 else None
+        if row.seeds.canaries > 1:
+            return mean(row)
+        return None
 
     if counterpart is None or counterpart.assumes == method.assumes:
         return [Column(name, mean)]
@@ -99,7 +126,7 @@ def _method_columns(method: Method) -> list[Column]:
 
 
 def as_text(
-    sweeps: Iterable[Sweep], found: Sequence[Row], delta: float, confidence: float, proves: bool = True
+    sweeps: Iterable[Sweep], all_rows: Sequence[Row], delta: float, confidence: float, proves: bool = True
 ) -> str:
     """Returns the rows by figure and panel, 80 columns wide, below a warning unless the scale `proves`."""
     lines = []
@@ -108,12 +135,15 @@ def as_text(
     lines.append(f"lower bounds on epsilon at delta {delta:g}, confidence {confidence:g}")
     lines.append(_format_line(_HEADER))
     for sweep in sweeps:
-        own = [row for row in found if row.figure == sweep.name]
-        if own:
+        by_panel: dict[str, list[Row]] = {}
+        for row in all_rows:
+            if row.figure == sweep.name:
+                by_panel.setdefault(row.panel, []).append(row)
+        if by_panel:
             lines.append("-" * 80)
             lines.append(shortened(f"{sweep.name}: {sweep.title}", 80))
-        for panel in dict.fromkeys(row.panel for row in own):
-            lines += _panel_lines([row for row in own if row.panel == panel], sweep.axis)
+        for own in by_panel.values():
+            lines += _panel_lines(own, sweep.axis)
     lines.append("-" * 80)
     lines.append(_NOTES)
     return "\n".join(lines)
@@ -128,7 +158,9 @@ def _panel_lines(own: list[Row], axis: Axis | None) -> list[str]:
         if axis:
             series = row.series.split(",")[0]
             label = f"{series}, {axis.symbol} = {row.x:g}"
-        paper_says = row.claim.says if row.claim else ""
+        paper_says = ""
+        if row.claim:
+            paper_says = row.claim.says
         lines.append(_format_line((label, *_numbers(row), paper_says)))
     return lines
 
@@ -150,7 +182,9 @@ def _numbers(row: Row) -> tuple[str, str, str, str]:
         interval = f"{seeds}/{seeds + missing} seeds"
     else:
         interval = ""
-    predicted = "" if row.predicted is None else f"{row.predicted:.2f}"
+    predicted = ""
+    if row.predicted is not None:
+        predicted = f"{row.predicted:.2f}"
     return at_least(mean, 2), spread, interval, predicted
 
 
@@ -158,8 +192,10 @@ def _format_range(low: float, high: float) -> str:
     """Formats two ends, in four characters or less each but for epsilons of ten thousand."""
     ends = []
     for value in (low, high):
-        decimals = 1 if value < 99.95 else 0
-        ends.append(f"{value:.{decimals}f}")
+        if value < 99.95:
+            ends.append(f"{value:.1f}")
+        else:
+            ends.append(f"{value:.0f}")
     return "-".join(ends)
 
 
