@@ -4,23 +4,31 @@ import importlib.util
 import sys
 from pathlib import Path
 
+_PROJECT = Path(__file__).resolve().parents[1]
 
-def _require_ours() -> None:
-    """Exits with a line where a file of the user's would be imported in place of a package of ours."""
+
+def _require_own_packages() -> None:
+    """Exits with a message where a file of the user's would be imported in place of a package of ours."""
     for name in ("audit", "models"):
-        found = _location(name)
-        if found not in (None, Path(__file__).resolve().parents[1] / name):
-            mend = "rename it, or start your script with ./run.sh python"
-            print(f"error: {found} stands in the way of this project's {name}: {mend}", file=sys.stderr)
-            raise SystemExit(2)  # as for wrong usage
+        location = _location(name)
+        if location is None or location == _PROJECT / name:
+            continue
+        hint = "rename it, or start your script with ./run.sh python"
+        print(f"error: {location} stands in the way of this project's {name}: {hint}", file=sys.stderr)
+        raise SystemExit(2)  # as for wrong usage
 
 
 def _location(name: str) -> Path | None:
+    """Returns the package's folder or the module's file that an import would take; None without any."""
     spec = importlib.util.find_spec(name)
     if spec is None:
         return None
-    folders = [*(spec.submodule_search_locations or []), spec.origin]  # a package's folder, or else a module
-    return Path(folders[0]).resolve() if folders[0] else None
+    folders = list(spec.submodule_search_locations or [])
+    if folders:
+        return Path(folders[0]).resolve()
+    if spec.origin:
+        return Path(spec.origin).resolve()
+    return None
 
 
-_require_ours()
+_require_own_packages()

@@ -12,67 +12,83 @@ from audit.commands import dispatch
 from audit.errors import InputError
 
 PACKAGES = ("experiments", "audit.commands")
-_NEEDED = ("torch", "opacus")  # by examples, and by no extra that every user has
+_EXAMPLES_PACKAGES = ("torch", "opacus")  # examples need them, and no extra that every user has installs them
 _ROOT = Path(__file__).resolve().parents[1]
-_SPREADING = (
-    "benchmark",
-    "calibrate",
-    "landscape",
-    "plan",
-    "sweep",
-    "test",
-)  # small products over processes, one a core
+# Commands that spread over processes, one a core: each process multiplies small matrices on one thread.
+_SPREADING = ("benchmark", "calibrate", "landscape", "plan", "sweep", "test")
 
 
 def main() -> None:
-    """Runs the command that the first argument names; flags alone are of audit, and nothing means first."""
+    """Runs the command that the first argument names.
+
+    Flags without a command are those of `audit`; no arguments at all mean `first`.
+    """
     if not sys.argv[1:]:
         sys.argv.append("first")
-    command, *arguments = sys.argv[1:]
+    command = sys.argv[1]
+    arguments = sys.argv[2:]
     if command in _SPREADING:
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
     if command in OTHERS:
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-        sys.exit(OTHERS[command][1](arguments))
+        _, run = OTHERS[command]
+        sys.exit(run(arguments))
     if command == "help" and arguments and arguments[0] in OTHERS:
-        print(OTHERS[arguments[0]][0])
+        summary, _ = OTHERS[arguments[0]]
+        print(summary)
         return
-    help_lines = [f"  {name:<12} {summary}" for name, (summary, _) in OTHERS.items()]
+    help_lines = []
+    for name, (summary, _) in OTHERS.items():
+        help_lines.append(f"  {name:<12} {summary}")
     dispatch.run(started.RUN_SH, PACKAGES, "audit", help_lines)
 
 
 def _script(arguments: Sequence[str]) -> int:
-    """A script of the user's; this repository comes first, so that no models.py beside it shadows ours."""
+    """Runs a script of the user's and returns an exit status.
+
+    This repository comes first in the search path, so that no models.py beside the script shadows ours.
+    """
     if not arguments or not Path(arguments[0]).is_file():
         print("error: python runs a script: ./run.sh python mine.py", file=sys.stderr)
         return 2
+    script = arguments[0]
     sys.argv = list(arguments)
-    sys.path.append(os.path.dirname(os.path.abspath(arguments[0])))
+    sys.path.append(os.path.dirname(os.path.abspath(script)))
     try:
-        runpy.run_path(arguments[0], run_name="__main__")
+        runpy.run_path(script, run_name="__main__")
     except ModuleNotFoundError as error:
-        if error.name not in _NEEDED:
+        if error.name not in _EXAMPLES_PACKAGES:
             raise
-        mend = f"{sys.prefix}/bin/pip install {error.name}"
-        print(f"error: {arguments[0]} needs {error.name}, which is not installed: {mend}", file=sys.stderr)
+        install = f"{sys.prefix}/bin/pip install {error.name}"
+        print(f"error: {script} needs {error.name}, which is not installed: {install}", file=sys.stderr)
         return 2
     return 0
 
 
 def _tests(arguments: Sequence[str]) -> int:
+    """Runs pytest over all cores and returns its exit status; the slow tests only in CI or with --slow."""
     slow = os.environ.get("CI") in ("true", "1") or "--slow" in arguments
+    marks = "not slow"
+    if slow:
+        marks = ""
     rest = [argument for argument in arguments if argument != "--slow"]
     spread = ("-n", "auto", "--dist=loadfile", "--no-loadscope-reorder", "--durations=30")
-    return _module("pytest", *spread, "-m", "" if slow else "not slow", *rest)
+    return _run_module("pytest", *spread, "-m", marks, *rest)
 
 
 def _linters(arguments: Sequence[str]) -> int:
-    return max(
-        _module("ruff", "check", ".", *arguments), _module("ruff", "format", "--check", "."), _module("mypy")
+    """Runs ruff and mypy, each to its end, and returns the worst of their exit statuses."""
+    statuses = (
+        _run_module("ruff", "check", ".", *arguments),
+        _run_module("ruff", "format", "--check", "."),
+        _run_module("mypy"),
     )
+    return max(statuses)
 
 
 def _ray(arguments: Sequence[str]) -> int:
+    """Becomes Ray's own program, with this project's settings; returns 2 where these can't be had."""
     from experiments.cells import local_ray
 
     rest = list(arguments)
@@ -86,11 +102,13 @@ def _ray(arguments: Sequence[str]) -> int:
     os.execv(sys.executable, [sys.executable, "-P", "-m", "ray.scripts.scripts", *rest])
 
 
-def _module(name: str, *arguments: str) -> int:
+def _run_module(name: str, *arguments: str) -> int:
+    """Runs `python -m name` in the repository's root and returns its exit status."""
     return subprocess.run([sys.executable, "-P", "-m", name, *arguments], cwd=_ROOT).returncode
 
 
-OTHERS: dict[str, tuple[str, Callable[[Sequence[str]], int]]] = {  # that are no module of flags
+# Commands that are no modules with flags: {name: (line of help, function of the arguments)}.
+OTHERS: dict[str, tuple[str, Callable[[Sequence[str]], int]]] = {
     "python": ("Runs a script of yours: ./run.sh python mine.py", _script),
     "test": ("Runs the quick tests, with --slow all; the rest goes to pytest.", _tests),
     "lint": ("Runs ruff and mypy; arguments go to ruff check.", _linters),

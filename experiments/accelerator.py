@@ -6,22 +6,27 @@
 
 Works through its parts in order of worth: what products of matrices reach, whether recorded scores come out
 again in float32, tf32 and bf16, how fast FCNNs, ConvNets and ResNets train and whether their memory was
-foretold, and what the exact null proves. Each has a process of its own and at most 9 minutes. What it found
-is kept in a JSON file and a page as soon as it ends; the same command goes on where it was, and tries again
-what failed.
+predicted, and what the exact null proves. Each part has a process of its own and at most 9 minutes. Its
+results go into a JSON file and a page as soon as it ends; the same command goes on where it was, and tries
+again what failed.
 
-It needs JAX, Flax, Optax, SciPy and absl, and fetches nothing: data come from the files that are named, else
+It needs JAX, Flax, Optax, SciPy and absl, and fetches nothing: data come from the files that flags name, else
 from the cache, else random numbers of the same shapes stand in for them, as the page says.
 """
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from absl import flags
 
 from audit.commands import cli
 from audit.errors import require
+
+if TYPE_CHECKING:
+    from experiments.engine.device_parts import Part
 
 FLAGS = flags.FLAGS
 flags.DEFINE_float("scale", 1.0, "Of the parts' numbers of models; steps go with its square root.")
@@ -33,30 +38,39 @@ flags.DEFINE_string("out", "results", "Folder for the JSON file and the page; th
 
 
 def main() -> None:
-    """Parse, work, say where it lies."""
+    """Parses the flags, works through the parts, and prints where their results are."""
     require(0 < FLAGS.scale <= 1, f"--scale={FLAGS.scale}: give more than 0, up to 1")
     require(0.01 <= FLAGS.minutes <= 1440, f"--minutes={FLAGS.minutes}: give 0.01 to 1,440")
     out = cli.folder() / "accelerator"
     from experiments.engine import device_parts, device_report
 
-    names = [part.name for part in device_parts.PARTS]
-    only = names if FLAGS.only is None else FLAGS.only
-    require(only, f"--only is empty: choose of {', '.join(names)}")
-    for name in only:
-        require(name in names, f"--only: {name!r} is unknown: choose of {', '.join(names)}")
+    parts = _chosen_parts(device_parts.PARTS)
     for flag in ("california_housing", "cifar10"):
         file = FLAGS[flag].value
         require(file is None or Path(file).exists(), f"--{flag}={file}: there is no such file; name another")
+
     trial = device_parts.Trial(FLAGS.scale, FLAGS.california_housing, FLAGS.cifar10)
-    parts = [part for part in device_parts.PARTS if part.name in only]
-    found = device_report.work(out, parts, trial, 60 * FLAGS.minutes, _say)
-    print("\n".join(os.fspath(out / name) for name in (device_report.JSON, device_report.PAGE)))
-    done = {one.name for one in found if not one.failure}
+    results = device_report.work(out, parts, trial, 60 * FLAGS.minutes, _print_progress)
+    for name in (device_report.JSON, device_report.PAGE):
+        print(os.fspath(out / name))
+    done = [result.name for result in results if not result.failure]
     left = ", ".join(part.name for part in parts if part.name not in done)
     require(not left, f"not done, or not whole: {left}; start again to try them, or leave them out of --only")
 
 
-def _say(line: str) -> None:
+def _chosen_parts(parts: "Sequence[Part]") -> "list[Part]":
+    """Returns the parts that --only names, in their own order; raises InputError for unknown names."""
+    names = [part.name for part in parts]
+    chosen = FLAGS.only
+    if chosen is None:
+        chosen = names
+    require(chosen, f"--only is empty: choose of {', '.join(names)}")
+    for name in chosen:
+        require(name in names, f"--only: {name!r} is unknown: choose of {', '.join(names)}")
+    return [part for part in parts if part.name in chosen]
+
+
+def _print_progress(line: str) -> None:
     print(cli.one_line(line), file=sys.stderr, flush=True)
 
 

@@ -14,7 +14,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from absl import flags
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from experiments.cells.work import Trainer
 
 FLAGS = flags.FLAGS
-_LOOK_SECONDS = 3.0
+_LOOK_SECONDS = 3.0  # between two conclusions while training, each of which takes a while
 flags.DEFINE_integer(
     "runs",
     None,
@@ -56,8 +56,16 @@ engine_flags.define_engine()
 flags.DEFINE_bool("json", False, "Print one JSON object on stdout instead of tables.")
 
 
-class _Audited(NamedTuple):
-    """What is audited; `looks` is empty where none are declared, trainer None where nothing is missing."""
+class _AuditRequest(NamedTuple):
+    """What is audited.
+
+    Attributes:
+      setting: The training and its adversary.
+      dataset: The data that it trains on.
+      runs: Models to train, at most.
+      looks: The declared numbers of runs at which to look; empty where none are declared.
+      trainer: What trains the models; None where the store has them all.
+    """
 
     setting: Setting
     dataset: "Dataset"
@@ -67,233 +75,303 @@ class _Audited(NamedTuple):
 
     @property
     def any_time(self) -> bool:
-        """Whether what is proven holds whenever one stops."""
+        """Whether what is proven holds whenever training stops."""
         return self.setting.adversary.any_time
 
 
-class _Trained(NamedTuple):
-    """All scores, and the training of those that were missing, if any were."""
+class _AuditScores(NamedTuple):
+    """All scores, and the training of those that the store had not yet, if there was any."""
 
     scores: "Scores"
     training: "Trained | None" = None
 
 
 def main() -> None:
-    """Parse, build, train, bound, store, print."""
+    """Parses the flags, trains the models that the store does not have, and prints what follows from all."""
     from audit.settings import stored
     from audit.statistics import conversions
     from audit.storage import results
-    from experiments.cells.audits import concluded_runs, recipe
+    from experiments.cells.audits import recipe
 
     conversions.require_delta(FLAGS.delta)
     conversions.require_confidence(FLAGS.confidence)
-    setting, engines, out = cli.setting(), engine_flags.engine(), cli.folder()  # flags before data
-    audited = _asked(setting)
-    found = stored.find_store(out, audited.setting, audited.dataset)
-    if found is not None and audited.any_time:
-        held = min(found.runs_held(), audited.runs)
-        proven = _first_proven(_concluded(audited, found, _Trained(found.load(held)))) if held else None
-        audited = audited._replace(runs=proven or audited.runs)
-    if found is not None and not (audited.looks or found.missing(audited.runs)) and concluded_runs(found):
-        results.require_declared(found, [])
-        _conclude(audited, found, _Trained(found.load(audited.runs)))
-        return
+    # All flags are checked before data are loaded, which takes longer.
+    setting = cli.setting()
+    engines = engine_flags.engine()
+    out = cli.folder()
+    request = _make_request(setting)
+
+    store = stored.find_store(out, request.setting, request.dataset)
+    if store is not None:
+        request = _stop_where_proven(request, store)
+        if _is_done(request, store):
+            results.require_declared(store, [])
+            _conclude(request, store, _AuditScores(store.load(request.runs)))
+            return
+
     with engines as engine:
-        trainer = engine.trainer(recipe(audited.setting, audited.runs, audited.dataset), audited.dataset)
-        audited = audited._replace(trainer=trainer)
-        store = stored.open_store(out, audited.setting, audited.dataset)
-        results.require_declared(store, audited.looks)
-        training = _way(audited)(audited, store)
-    audited = audited._replace(runs=len(training.scores.scores))
-    _conclude(audited, store, _Trained(training.scores, training))
+        game_recipe = recipe(request.setting, request.runs, request.dataset)
+        request = request._replace(trainer=engine.trainer(game_recipe, request.dataset))
+        store = stored.open_store(out, request.setting, request.dataset)
+        results.require_declared(store, request.looks)
+        if request.looks:
+            training = _train_to_looks(request, store)
+        elif request.any_time:
+            training = _train_until_proven(request, store)
+        else:
+            training = _train(request, store)
+    request = request._replace(runs=len(training.scores.scores))
+    _conclude(request, store, _AuditScores(training.scores, training))
 
 
-def _way(audited: _Audited) -> "Callable[[_Audited, Store], Trained]":
-    if audited.looks:
-        return _train_to_looks
-    return _train_until_proven if audited.any_time else _train
+def _stop_where_proven(request: _AuditRequest, store: "Store") -> _AuditRequest:
+    """Returns the request with as many runs as it takes to prove --until, if the store has so many."""
+    if not request.any_time:
+        return request
+    held = min(store.runs_held(), request.runs)
+    if not held:
+        return request
+    conclusion = _draw_conclusion(request, store, _AuditScores(store.load(held)))
+    proven_at = _first_proven(conclusion)
+    return request._replace(runs=proven_at or request.runs)
 
 
-def _asked(setting: Setting) -> _Audited:
-    looks = _looks()
-    runs = looks[-1] if looks else FLAGS.runs or setting.adversary.usual_runs
+def _is_done(request: _AuditRequest, store: "Store") -> bool:
+    """Returns whether the store has all runs and a conclusion; a look is taken again in any case."""
+    from experiments.cells.audits import concluded_runs
+
+    if request.looks or store.missing(request.runs):
+        return False
+    return concluded_runs(store) > 0
+
+
+def _make_request(setting: Setting) -> _AuditRequest:
+    """Returns what the flags request, with its data; raises InputError for flags that do not go together."""
+    looks = _declared_looks()
+    runs_without_looks = FLAGS.runs or setting.adversary.usual_runs
+    runs = looks[-1] if looks else runs_without_looks
+    any_time = setting.adversary.any_time
+
     for name in ("until", "minutes"):
-        given = FLAGS[name].value
-        fits = given is None or (setting.adversary.any_time and 0 < given < math.inf)
-        require(fits, f"--{name}={given}: give a number above 0, with --adversary=sphere")
-    whenever = "bounds of fresh directions hold at any number of runs: drop --looks"
-    require(not (looks and setting.adversary.any_time), whenever)
-    require(
-        setting.canaries == 1 or not looks, "--looks goes with one canary a run: drop --looks or --canaries"
-    )
+        value = FLAGS[name].value
+        fits = value is None or (any_time and 0 < value < math.inf)
+        require(fits, f"--{name}={value}: give a number above 0, with --adversary=sphere")
+    require(not (looks and any_time), "bounds of fresh directions hold at any number of runs: drop --looks")
+    one_canary_message = "--looks goes with one canary a run: drop --looks or --canaries"
+    require(setting.canaries == 1 or not looks, one_canary_message)
     validate(setting, runs, task(setting.model).clipping)
-    chunk = f"--chunk_size={FLAGS.chunk_size}: give 1 to {MOST_RUNS:,}, or 0: as many as fit"
-    require(0 <= FLAGS.chunk_size <= MOST_RUNS, chunk)
-    named = cli.sources(weights=FLAGS.weights, input_size=FLAGS.input_size)
-    dataset = task(setting.model).data.load(named)
+    chunk_message = f"--chunk_size={FLAGS.chunk_size}: give 1 to {MOST_RUNS:,}, or 0: as many as fit"
+    require(0 <= FLAGS.chunk_size <= MOST_RUNS, chunk_message)
+
+    sources = cli.sources(weights=FLAGS.weights, input_size=FLAGS.input_size)
+    dataset = task(setting.model).data.load(sources)
     if setting.mechanism.clipping == "per_example":
         print("clipping by per-example gradients: any model, but slow", file=sys.stderr)
-    return _Audited(setting, dataset, runs, looks)
+    return _AuditRequest(setting, dataset, runs, looks)
 
 
-def _looks() -> list[int]:
+def _declared_looks() -> list[int]:
+    """Returns the numbers of runs that --looks declares, in order; [] without the flag."""
     if FLAGS.looks is None:
         return []
     from audit.statistics.conclusion import require_schedule
 
-    looks, runs = cli.whole_numbers("looks"), FLAGS["runs"]
+    looks = cli.whole_numbers("looks")
     require_schedule(looks)
-    last = not runs.present or runs.value == looks[-1]
-    require(last, f"--runs={runs.value} is not the last of --looks={','.join(FLAGS.looks)}: drop --runs")
+    runs = FLAGS["runs"]
+    agrees = not runs.present or runs.value == looks[-1]
+    require(agrees, f"--runs={runs.value} is not the last of --looks={','.join(FLAGS.looks)}: drop --runs")
     return looks
 
 
-def _train(audited: _Audited, store: "Store", added: int | None = None) -> "Trained":
+def _train(request: _AuditRequest, store: "Store", added: int | None = None) -> "Trained":
+    """Trains the missing runs under a bar; chunks are no wider than `added` runs, by default all."""
     from audit import progress, training
     from experiments.cells.work import Wanted
 
-    assert audited.trainer is not None
-    added = added or audited.runs
-    with progress.bar(training.lacking(store, audited.runs)) as line:
-        return audited.trainer.train(Wanted(store, audited.runs, added, FLAGS.chunk_size, line))
+    assert request.trainer is not None
+    added = added or request.runs
+    with progress.bar(training.lacking(store, request.runs)) as bar:
+        return request.trainer.train(Wanted(store, request.runs, added, FLAGS.chunk_size, bar))
 
 
-def _train_to_looks(audited: _Audited, store: "Store") -> "Trained":
+def _train_to_looks(request: _AuditRequest, store: "Store") -> "Trained":
+    """Trains from one declared look to the next, and prints the bounds at each."""
     from audit import training
 
-    parts, before = [], 0
-    for number, runs in enumerate(audited.looks, 1):
-        until = audited._replace(runs=runs)
-        parts.append(_train(until, store, runs - before))  # chunks are not wider than what is added
-        _look(until, store, _Trained(parts[-1].scores), number)
+    parts = []
+    before = 0
+    for number, runs in enumerate(request.looks, 1):
+        stage = request._replace(runs=runs)
+        part = _train(stage, store, runs - before)  # chunks are no wider than what is added
+        parts.append(part)
+        _look(stage, store, _AuditScores(part.scores), number)
         before = runs
     return training.together(parts)
 
 
-def _train_until_proven(audited: _Audited, store: "Store") -> "Trained":
-    """In stages, until enough is proven or time is up; what is proven stands before the bar, up to date to a
-    few seconds. The scores are those of the first runs that prove enough, whatever the stages were."""
+def _train_until_proven(request: _AuditRequest, store: "Store") -> "Trained":
+    """Trains in stages, until --until is proven or the --minutes are up.
+
+    The text before the bar says what is proven, up to date to a few seconds. The scores that it returns are
+    those of the first runs that prove enough, whatever the stages were.
+    """
     from audit import progress, training
     from experiments.cells.work import Wanted
 
-    assert audited.trainer is not None
-    stage = min(FLAGS.chunk_size or audited.trainer.stage(audited.runs), audited.runs)
-    end = math.inf if FLAGS.minutes is None else time.monotonic() + 60 * FLAGS.minutes
-    parts, runs, said, looked, proven = list["Trained"](), 0, "training", time.monotonic(), None
-    with progress.bar(training.lacking(store, audited.runs), lambda: said) as line:
-        while runs < audited.runs and not (proven or (parts and time.monotonic() > end)):
-            runs = min(max(runs, store.runs_held()) + stage, audited.runs)
-            parts.append(audited.trainer.train(Wanted(store, runs, stage, FLAGS.chunk_size or stage, line)))
-            if FLAGS.until is None and time.monotonic() < looked + _LOOK_SECONDS:
+    assert request.trainer is not None
+    stage = min(FLAGS.chunk_size or request.trainer.stage(request.runs), request.runs)
+    deadline = math.inf
+    if FLAGS.minutes is not None:
+        deadline = time.monotonic() + 60 * FLAGS.minutes
+
+    parts: list[Trained] = []
+    runs = 0
+    status = "training"
+    last_look = time.monotonic()
+    proven_at = None
+    with progress.bar(training.lacking(store, request.runs), lambda: status) as bar:
+        while runs < request.runs and proven_at is None:
+            if parts and time.monotonic() > deadline:
+                break
+            runs = min(max(runs, store.runs_held()) + stage, request.runs)
+            parts.append(request.trainer.train(Wanted(store, runs, stage, FLAGS.chunk_size or stage, bar)))
+            if FLAGS.until is None and time.monotonic() < last_look + _LOOK_SECONDS:
                 continue
-            conclusion, looked = _concluded(audited, store, _Trained(parts[-1].scores)), time.monotonic()
-            said = f"proven {conclusion.epsilon:.1f} of {conclusion.upper_bound or math.inf:.1f}"
-            proven = _first_proven(conclusion)
-    done = training.together(parts)
-    return done._replace(scores=done.scores.of_first(proven or runs))
+            conclusion = _draw_conclusion(request, store, _AuditScores(parts[-1].scores))
+            last_look = time.monotonic()
+            upper_bound = conclusion.upper_bound or math.inf
+            status = f"proven {conclusion.epsilon:.1f} of {upper_bound:.1f}"
+            proven_at = _first_proven(conclusion)
+
+    trained = training.together(parts)
+    return trained._replace(scores=trained.scores.of_first(proven_at or runs))
 
 
 def _first_proven(conclusion: "Conclusion") -> int | None:
-    """The first number of runs that proves as much as --until; None where none does."""
-    enough = math.inf if FLAGS.until is None else FLAGS.until
-    return next((runs for runs, proven in enumerate(conclusion.path, 1) if proven >= enough), None)
+    """Returns the first number of runs that proves as much as --until; None where none does."""
+    enough = FLAGS.until
+    if enough is None:
+        enough = math.inf
+    for runs, epsilon in enumerate(conclusion.path, 1):
+        if epsilon >= enough:
+            return runs
+    return None
 
 
-def _look(audited: _Audited, store: "Store", trained: _Trained, number: int) -> None:
+def _look(request: _AuditRequest, store: "Store", scores: _AuditScores, number: int) -> None:
+    """Takes the declared look of that number, from 1: keeps its result and prints its bounds."""
     from audit.report import bounds_table
     from audit.storage import results
 
-    conclusion = _concluded(audited, store, trained)
-    if results.take_looks(store, audited.looks, number):
-        results.keep_result(store, conclusion, **_about(audited, store))
-    if not FLAGS.json:
-        end = "\n\n" if number == len(audited.looks) else "\n"
-        print(bounds_table.look_rows(conclusion), end=end, flush=True)
+    conclusion = _draw_conclusion(request, store, scores)
+    if results.take_looks(store, request.looks, number):
+        results.keep_result(store, conclusion, **_circumstances(request, store))
+    if FLAGS.json:
+        return
+    is_last = number == len(request.looks)
+    end = "\n"
+    if is_last:
+        end = "\n\n"
+    print(bounds_table.look_rows(conclusion), end=end, flush=True)
 
 
-def _concluded(audited: _Audited, store: "Store", trained: _Trained) -> "Conclusion":
+def _draw_conclusion(request: _AuditRequest, store: "Store", scores: _AuditScores) -> "Conclusion":
+    """Returns what follows from the scores at the flags' delta and confidence."""
     from audit import lipschitz
     from audit.concluded import of_setting
 
-    steps = lipschitz.of_data(store, audited.setting, audited.dataset)
-    levels = FLAGS.delta, FLAGS.confidence
-    return of_setting(trained.scores, audited.setting, *levels, audited.looks, steps=steps)
+    steps = lipschitz.of_data(store, request.setting, request.dataset)
+    return of_setting(
+        scores.scores, request.setting, FLAGS.delta, FLAGS.confidence, request.looks, steps=steps
+    )
 
 
-def _about(audited: _Audited, store: "Store") -> dict[str, Any]:
+def _circumstances(request: _AuditRequest, store: "Store") -> dict[str, Any]:
+    """Returns what a result says beside the bounds: setting, runs, what trained them, and where."""
     return {
-        "setting": flat(audited.setting),
-        "runs": audited.runs,
-        "provenance": _provenance(audited, store),
+        "setting": flat(request.setting),
+        "runs": request.runs,
+        "provenance": _provenance(request, store),
         "out": str(store.path),
     }
 
 
-def _provenance(audited: _Audited, store: "Store") -> dict[str, Any]:
+def _provenance(request: _AuditRequest, store: "Store") -> dict[str, Any]:
+    """Returns the versions and devices of this training; where nothing was trained, those in the store."""
     from audit.storage.store import Kept
 
-    if audited.trainer is not None:
-        return audited.trainer.about()
-    return (store.result() or Kept()).provenance
+    if request.trainer is not None:
+        return request.trainer.about()
+    result = store.result() or Kept()
+    return result.provenance
 
 
-def _conclude(audited: _Audited, store: "Store", trained: _Trained) -> None:
-    """Bounds; keeps them with their figure, where that does not stand already; prints."""
+def _conclude(request: _AuditRequest, store: "Store", scores: _AuditScores) -> None:
+    """Computes the bounds, keeps them and their figure unless the store has the same already, and prints."""
     from audit.report import bounds_table
     from audit.storage import files, results
     from audit.storage.store import FIGURE, RESULT
 
-    conclusion = _concluded(audited, store, trained)
-    made_from, names = results.source(store, conclusion), (RESULT, FIGURE)
-    places, refused = f"\n\nfigure: {store.path / FIGURE}\nresult: {store.path / RESULT}", ""
+    conclusion = _draw_conclusion(request, store, scores)
+    made_from = results.source(store, conclusion)
+    names = (RESULT, FIGURE)
+    places = f"\n\nfigure: {store.path / FIGURE}\nresult: {store.path / RESULT}"
+    refusal = ""
     if results.stands(store, made_from, names):
-        result = json.dumps(json.loads(files.read(store.path / RESULT) or b"{}"))
+        content = files.read(store.path / RESULT) or b"{}"
+        result = json.dumps(json.loads(content))
     else:
         from audit.report import audit_panels
 
-        about = _about(audited, store)
+        circumstances = _circumstances(request, store)
         try:
-            drawn = audit_panels.audit_figure(conclusion, summary(audited.setting, audited.runs))
-            result, _ = results.keep(store, conclusion, drawn, **about)
+            figure = audit_panels.audit_figure(conclusion, summary(request.setting, request.runs))
+            result, _ = results.keep(store, conclusion, figure, **circumstances)
             results.mark(store, made_from, names)
-        except files.CannotWriteError as error:  # scores are there, so that all can be told
-            result, refused = results.result_json(conclusion, **about), cli.one_line(str(error))
+        except files.CannotWriteError as error:  # the scores are there, so that all bounds can be printed
+            result = results.result_json(conclusion, **circumstances)
+            refusal = cli.one_line(str(error))
             places = ""
+
     if FLAGS.json:
         print(result)
     else:
-        print(_summary(audited, trained), file=sys.stderr)
-        print(bounds_table.bounds_table(conclusion) + _one_run_each(audited, trained) + places)
-    print(refused, end="\n" if refused else "", file=sys.stderr)
+        print(_summary(request, scores.training), file=sys.stderr)
+        print(bounds_table.bounds_table(conclusion) + _each_run_alone(request, scores) + places)
+    if refusal:
+        print(refusal, file=sys.stderr)
 
 
-def _one_run_each(audited: _Audited, trained: _Trained) -> str:
+def _each_run_alone(request: _AuditRequest, scores: _AuditScores) -> str:
+    """Returns a table of what each run of many canaries shows by itself; "" for other adversaries."""
     from audit.concluded import of_each_run
     from audit.report import one_run_table
     from audit.settings import build
 
-    adversary = audited.setting.adversary
+    adversary = request.setting.adversary
     if not isinstance(adversary, OneShotCanaries):
         return ""
-    dimension = build.trainee(audited.setting.model, audited.dataset).model.n_parameters
-    known = adversary.observe != "all"
-    found = of_each_run(trained.scores, dimension, known, FLAGS.delta, FLAGS.confidence)
-    return f"\n\n{one_run_table.over_runs(found)}"
+    dimension = build.trainee(request.setting.model, request.dataset).model.n_parameters
+    sees_final_model = adversary.observe != "all"
+    conclusions = of_each_run(scores.scores, dimension, sees_final_model, FLAGS.delta, FLAGS.confidence)
+    return f"\n\n{one_run_table.over_runs(conclusions)}"
 
 
-def _summary(audited: _Audited, trained: _Trained) -> str:
-    steps, batch_size = audited.setting.schedule.steps, audited.setting.mechanism.batch_size
-    data = f"{task(audited.setting.model).data.label} ({audited.dataset.source})"
-    line = f"{audited.runs} models x {steps} steps x batch {batch_size}, data: {data}"
-    done = trained.training
-    if done is None or not done.trained_runs:
+def _summary(request: _AuditRequest, trained: "Trained | None") -> str:
+    """Returns a line on what was trained: models, steps, data, and the time and memory that it took here."""
+    steps = request.setting.schedule.steps
+    batch_size = request.setting.mechanism.batch_size
+    data = f"{task(request.setting.model).data.label} ({request.dataset.source})"
+    line = f"{request.runs} models x {steps} steps x batch {batch_size}, data: {data}"
+    if trained is None or not trained.trained_runs:
         return f"{line}; all in the store already"
     from audit.mechanism import ensemble
 
-    per_step = done.seconds / done.model_steps
+    seconds_per_step = trained.seconds / trained.model_steps
     return (
-        f"{line}; trained {done.trained_runs} in {done.seconds:.1f} s "
-        f"({per_step * 1e6:.1f} us a model-step, chunks of {done.chunk}, "
+        f"{line}; trained {trained.trained_runs} in {trained.seconds:.1f} s "
+        f"({seconds_per_step * 1e6:.1f} us a model-step, chunks of {trained.chunk}, "
         f"peak memory {ensemble.peak_memory() / 1e6:,.0f} MB)"
     )
 

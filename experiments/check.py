@@ -15,22 +15,20 @@ from absl import flags
 from audit.commands import check, cli
 from audit.errors import require
 
-_EXAMPLES = {
-    path.stem.removeprefix("check_"): path for path in (Path(__file__).parent / "examples").glob("check_*.py")
-}
+_FOLDER = Path(__file__).parent / "examples"
+_EXAMPLES = {path.stem.removeprefix("check_"): path for path in _FOLDER.glob("check_*.py")}
 FLAGS = flags.FLAGS
 flags.DEFINE_string("example", None, f"A step that is here: {', '.join(sorted(_EXAMPLES))}.")
 
 
 def main() -> None:
-    """Check an example or a step of the user's; exit status 3 where something was found."""
-    require(
-        (FLAGS.example is None) != (FLAGS.step is None), "give one of --example=NAME, --step=mine.py:step"
-    )
+    """Checks an example or a step of the user's; ends with exit status 3 where it finds a bug."""
+    exactly_one = (FLAGS.example is None) != (FLAGS.step is None)
+    require(exactly_one, "give one of --example=NAME, --step=mine.py:step")
     if FLAGS.example is None:
         return check.main()
-    known = ", ".join(sorted(_EXAMPLES))
-    require(FLAGS.example in _EXAMPLES, f"--example={FLAGS.example}: give {known}")
+    choices = ", ".join(sorted(_EXAMPLES))
+    require(FLAGS.example in _EXAMPLES, f"--example={FLAGS.example}: give {choices}")
     check.check(_EXAMPLES[FLAGS.example], "step")
 
 

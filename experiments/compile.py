@@ -28,26 +28,30 @@ flags.DEFINE_bool("json", False, "Print one JSON object on stdout instead of tab
 
 
 def main() -> None:
-    """Parse, compile, print."""
+    """Parses the flags, compiles every program for every device, and prints what that took."""
     names = list(dict.fromkeys(FLAGS.device or ()))
     require(names, "--device is empty: give v5e:2x2, v6e:2x2 or h200")
-    devices = [ahead.target(name) for name in names]
-    programs = _programs()
+    devices = list(map(ahead.target, names))
+    programs = _chosen_programs()
     for name in names:
         ahead.require_compiler(name)
     compiled = []
     with tqdm(total=len(devices) * len(programs), leave=False) as bar:
-        for one in devices:
+        for device in devices:
             trainings = []
             for program in programs:
-                bar.set_description(f"{one.name}: {program.model}")
-                trainings.append(ahead.compiled_for(one, program))
+                bar.set_description(f"{device.name}: {program.model}")
+                trainings.append(ahead.compiled_for(device, program))
                 bar.update()
-            compiled.append((one, trainings))
-    print(ahead.as_json(compiled) if FLAGS.json else ahead.as_text(compiled))
+            compiled.append((device, trainings))
+    if FLAGS.json:
+        print(ahead.as_json(compiled))
+    else:
+        print(ahead.as_text(compiled))
 
 
-def _programs() -> list[ahead.TrainingProgram]:
+def _chosen_programs() -> list[ahead.TrainingProgram]:
+    """Returns the programs of the models that --models names; raises InputError for unknown names."""
     choices = f"choose one of {', '.join(PRECISIONS)}"
     require(FLAGS.precision in PRECISIONS, f"--precision={FLAGS.precision} is unknown: {choices}")
     programs = ahead.programs(FLAGS.precision)

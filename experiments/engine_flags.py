@@ -1,4 +1,4 @@
-"""The flags of who trains, and the engine that they name, for the commands that let a cluster do it."""
+"""The flags that choose an engine: this machine trains, or a Ray cluster does."""
 
 import contextlib
 from collections.abc import Iterator
@@ -17,34 +17,41 @@ ENGINES = ("local", "ray")
 
 
 def define_engine() -> None:
-    """Defines the flags of who trains."""
+    """Defines the flags that choose an engine."""
     flags.DEFINE_string("engine", "local", "local, or ray: a Ray cluster trains.")
     define_ray_address("one of this machine alone")
 
 
 def define_ray_address(otherwise: str) -> None:
-    """Defines the flag of a Ray cluster, and says what goes without it."""
+    """Defines the flag of a Ray cluster; `otherwise` says in its help what happens without it."""
     flags.DEFINE_string("ray_address", None, f"A Ray cluster: host:port, or auto; without it {otherwise}.")
 
 
 def engine() -> "AbstractContextManager[TrainingEngine]":
-    """The engine that the flags name, for a block; raises InputError for other flags, and the block where it
-    can't be had."""
-    name, address = flags.FLAGS.engine, flags.FLAGS.ray_address
+    """Returns the engine that the flags name, for a `with` block.
+
+    Raises:
+      InputError: For flags that do not go together; when the block begins, where the engine can't start.
+    """
+    name = flags.FLAGS.engine
+    address = flags.FLAGS.ray_address
     require(name in ENGINES, f"`engine={name}` is unknown: choose one of {', '.join(ENGINES)}")
     require(name == "ray" or address is None, f"`ray_address={address}` goes with `engine=ray`: give both")
-    return _started(name, address)
+    return _start(name, address)
 
 
 @contextlib.contextmanager
-def _started(name: str, address: str | None) -> "Iterator[TrainingEngine]":
+def _start(name: str, address: str | None) -> "Iterator[TrainingEngine]":
+    """Starts an engine for a block; without an address, "ray" is a cluster of this machine alone."""
     if name == "ray":
         from experiments.cells import cluster, jobs
 
-        with cluster.joined(cluster.LOCAL if address is None else address) as joined:
-            yield jobs.engine(joined)
-        return
-    prepare_jax()
-    from experiments.cells import work
+        if address is None:
+            address = cluster.LOCAL
+        with cluster.join(address) as ray_cluster:
+            yield jobs.make_engine(ray_cluster)
+    else:
+        prepare_jax()
+        from experiments.cells import work
 
-    yield work.TrainingEngine(work.LocalTrainer, work.do_all)
+        yield work.TrainingEngine(work.LocalTrainer, work.do_all)

@@ -31,8 +31,9 @@ from models.catalogue import federated_task
 
 if TYPE_CHECKING:
     from audit.game import Game, Midway
+    from audit.report.one_run_table import FederatedAudit
     from audit.settings.build_federated import Participation
-    from audit.storage.store import Store
+    from audit.storage.store import Scores, Store
 
 FLAGS = flags.FLAGS
 cli.define_setting(FederatedSetting)
@@ -46,11 +47,18 @@ flags.DEFINE_string("report", None, "Also write a report into this HTML file.")
 flags.DEFINE_bool("json", False, "Print one JSON object on stdout instead of a table.")
 
 MOST_RUNS = 1_000_000
-_LOOK_SECONDS = 5.0
+_LOOK_SECONDS = 5.0  # between two lines about a training that is under way
 
 
-class _Audited(NamedTuple):
-    """What is audited: a setting, its clients and their rounds, and how many parameters are trained."""
+class _AuditedFederation(NamedTuple):
+    """What is audited.
+
+    Attributes:
+      setting: The training and its canaries.
+      federation: The clients, and the data that accuracies are measured on.
+      rounds: Which clients and canaries take part in each round.
+      dimension: Parameters that are trained.
+    """
 
     setting: FederatedSetting
     federation: Federation
@@ -59,7 +67,34 @@ class _Audited(NamedTuple):
 
 
 def main() -> None:
-    """Parse, build, train, estimate, print."""
+    """Parses the flags, makes the game that they describe, and audits it."""
+    setting = _checked_setting()
+    out = cli.folder()
+    cli.prepare_jax()
+    from audit.settings import build_federated
+    from audit.storage.store import Store
+
+    listed_rounds = None
+    if FLAGS.cohorts is not None:
+        listed_rounds = build_federated.read_rounds(Path(FLAGS.cohorts))
+        setting = build_federated.with_rounds(setting, listed_rounds)
+    task = federated_task(setting.model)
+    federation = task.load(setting, cli.sources())
+    clients = federation.clients
+    build_federated.require_clients(clients)
+    participation = build_federated.rounds(setting, clients, listed_rounds)
+    game = build_federated.build(setting, clients, participation)
+
+    cohorts_digest = None
+    if listed_rounds is not None:
+        cohorts_digest = hashlib.sha256(participation.clients.tobytes()).hexdigest()
+    config = federated.federated_identity(setting, build_federated.checksum(clients), cohorts_digest)
+    audited = _AuditedFederation(setting, federation, participation, task.make().n_parameters)
+    _audit(audited, game, Store(out, config, f"federated-{setting.model}"))
+
+
+def _checked_setting() -> FederatedSetting:
+    """Returns the setting that the flags describe; raises InputError for flags out of range."""
     from audit.statistics import conversions
 
     conversions.require_delta(FLAGS.delta)
@@ -68,94 +103,122 @@ def main() -> None:
     require(1 <= FLAGS.runs <= MOST_RUNS, f"`runs={FLAGS.runs}`: give 1 to {MOST_RUNS:,}")
     setting = FederatedSetting(**cli.values(FederatedSetting))
     federated.validate_federated(setting)
-    goes = (setting.participation == "listed") == (FLAGS.cohorts is not None)
-    require(goes, "--cohorts and --participation=listed go together: give both, or none")
-    out = cli.folder()
-    cli.prepare_jax()
-    from audit.settings import build_federated
-    from audit.storage.store import Store
-
-    listed = None
-    if FLAGS.cohorts is not None:
-        listed = build_federated.read_rounds(Path(FLAGS.cohorts))
-        setting = build_federated.with_rounds(setting, listed)
-    task = federated_task(setting.model)
-    federation = task.load(setting, cli.sources())
-    build_federated.require_clients(federation.clients)
-    who = build_federated.rounds(setting, federation.clients, listed)
-    played = build_federated.build(setting, federation.clients, who)
-    digest = None if listed is None else hashlib.sha256(who.clients.tobytes()).hexdigest()
-    config = federated.federated_identity(setting, build_federated.checksum(federation.clients), digest)
-    audited = _Audited(setting, federation, who, task.make().n_parameters)
-    _audit(audited, played, Store(out, config, f"federated-{setting.model}"))
+    agree = (setting.participation == "listed") == (FLAGS.cohorts is not None)
+    require(agree, "--cohorts and --participation=listed go together: give both, or none")
+    return setting
 
 
-def _audit(audited: _Audited, played: "Game", store: "Store") -> None:
+def _audit(audited: _AuditedFederation, game: "Game", store: "Store") -> None:
+    """Trains the runs that the store does not have, concludes from all, and prints and keeps that."""
     from audit import training
-    from audit.concluded import of_each_run, of_runs_together
-    from audit.report import one_run_page, one_run_table, subjects
-    from audit.storage import files
-    from experiments.cells.federated import accuracies as stored_accuracies
-    from experiments.cells.federated import keep_lost_accuracies
+    from audit.report import one_run_table
+    from experiments.cells.federated import keep_lost_accuracies, read_accuracies
 
     watch = _Watch(audited, store)
-    scores = training.train(played, store, FLAGS.runs, watch=watch).scores
-    keep_lost_accuracies(played, store, FLAGS.runs, watch)
-    accuracies, setting, data = stored_accuracies(store), audited.setting, audited.federation.clients.source
-    leaks = federated.leaks(setting, audited.federation.clients.number, audited.rounds.most)
-    known = setting.observe in federated.FINAL
-    levels = FLAGS.delta, FLAGS.confidence
-    runs, together = of_each_run(scores, audited.dimension, known, *levels), of_runs_together(scores, *levels)
-    shown = [accuracies[str(run)] for run in range(len(runs)) if str(run) in accuracies]
-    found = one_run_table.FederatedAudit(runs, leaks.canary, leaks.client, shown, together)
-    about = {"setting": dataclasses.asdict(setting), "data": data, "accuracy": accuracies}
-    text = one_run_table.federated_json(found, {**about, "out": str(store.path)})
+    scores = training.train(game, store, FLAGS.runs, watch=watch).scores
+    keep_lost_accuracies(game, store, FLAGS.runs, watch)
+    accuracies = read_accuracies(store)
+    conclusion = _conclude(audited, scores, accuracies)
+
+    circumstances = {
+        "setting": dataclasses.asdict(audited.setting),
+        "data": audited.federation.clients.source,
+        "accuracy": accuracies,
+        "out": str(store.path),
+    }
+    text = one_run_table.federated_json(conclusion, circumstances)
     result = store.write_text(one_run_table.RESULT, text + "\n")
-    print(text if FLAGS.json else f"{one_run_table.federated_table(found)}\n\nresult: {result}")
+    if FLAGS.json:
+        print(text)
+    else:
+        print(f"{one_run_table.federated_table(conclusion)}\n\nresult: {result}")
     if FLAGS.report is not None:
-        subject = subjects.of_federated(setting, found, data, store.path.name, store.text)
-        content = one_run_page.one_run_report(f"Audit: {subject.title}", [subject])
-        written = files.write_whole(Path(FLAGS.report), content, "name another file with --report")
-        print(f"report: {written}", file=sys.stderr)
+        _write_report(audited, conclusion, store)
+
+
+def _conclude(
+    audited: _AuditedFederation, scores: "Scores", accuracies: dict[str, float]
+) -> "FederatedAudit":
+    """Returns what each run shows, what all show together, and the most that training leaks."""
+    from audit.concluded import of_each_run, of_runs_together
+    from audit.report.one_run_table import FederatedAudit
+
+    setting = audited.setting
+    leaks = federated.leaks(setting, audited.federation.clients.number, audited.rounds.most)
+    sees_final_model = setting.observe in federated.FINAL
+    runs = of_each_run(scores, audited.dimension, sees_final_model, FLAGS.delta, FLAGS.confidence)
+    together = of_runs_together(scores, FLAGS.delta, FLAGS.confidence)
+    measured = []
+    for run in range(len(runs)):
+        if str(run) in accuracies:
+            measured.append(accuracies[str(run)])
+    return FederatedAudit(runs, leaks.canary, leaks.client, measured, together)
+
+
+def _write_report(audited: _AuditedFederation, conclusion: "FederatedAudit", store: "Store") -> None:
+    """Writes the page that --report names."""
+    from audit.report import one_run_page, subjects
+    from audit.storage import files
+
+    data = audited.federation.clients.source
+    subject = subjects.of_federated(audited.setting, conclusion, data, store.path.name, store.text)
+    content = one_run_page.one_run_report(f"Audit: {subject.title}", [subject])
+    written = files.write_whole(Path(FLAGS.report), content, "name another file with --report")
+    print(f"report: {written}", file=sys.stderr)
 
 
 class _Watch:
-    """Says on stderr how far training is, the accuracy and the running estimate, every few seconds; keeps the
-    accuracy at the end. Raises InputError where a model is no longer finite."""
+    """Follows a training, and keeps the final models' accuracies.
 
-    def __init__(self, audited: _Audited, store: "Store") -> None:
+    Every few seconds it prints on stderr how far training is, the accuracy and the running estimate. Raises
+    InputError where a model is no longer finite.
+    """
+
+    def __init__(self, audited: _AuditedFederation, store: "Store") -> None:
         from audit.settings import build_federated
 
         federation = audited.federation
-        self._audited, self._store = audited, store
+        self._audited = audited
+        self._store = store
         self._measure = build_federated.accuracy(audited.setting, federation.clients, federation.test)
-        self._due, self._begin = 0.0, time.monotonic()
+        self._next_line = 0.0
+        self._begin = time.monotonic()
 
     def __call__(self, midway: "Midway") -> None:
         import numpy as np
 
-        from audit import game
-        from audit.statistics import one_shot
         from experiments.cells.federated import keep_accuracies
 
         rounds = len(self._audited.rounds.clients)
         if not np.isfinite(np.asarray(midway.thetas)).all():
-            mend = "lower `client_learning_rate` or `learning_rate`"
-            raise InputError(f"the model diverged by round {midway.steps}: {mend}")
-        if time.monotonic() < self._due and midway.steps < rounds:
+            hint = "lower `client_learning_rate` or `learning_rate`"
+            raise InputError(f"the model diverged by round {midway.steps}: {hint}")
+        if time.monotonic() < self._next_line and midway.steps < rounds:
             return
-        measured = np.asarray(self._measure(midway.thetas), np.float64)
+
+        accuracies = np.asarray(self._measure(midway.thetas), np.float64)
         if midway.steps == rounds:
-            keep_accuracies(self._store, midway.first, measured)
+            keep_accuracies(self._store, midway.first, accuracies)
         elapsed = time.monotonic() - self._begin
-        line = f"round {midway.steps} of {rounds}, {elapsed:.0f} s: accuracy {measured.mean():.3f}"
-        scores = np.asarray(midway.scores(), np.float64)[0]  # of the first run
-        setting, dimension = self._audited.setting, self._audited.dimension
+        line = f"round {midway.steps} of {rounds}, {elapsed:.0f} s: accuracy {accuracies.mean():.3f}"
+        epsilon = self._estimate_epsilon(midway)
+        print(f"{line}, estimate {epsilon:.2f} (no bound)", file=sys.stderr)
+        self._next_line = time.monotonic() + _LOOK_SECONDS
+
+    def _estimate_epsilon(self, midway: "Midway") -> float:
+        """Returns the one-shot paper's estimate from the first run's canaries, as far as it is trained."""
+        import numpy as np
+
+        from audit import game
+        from audit.statistics import one_shot
+
+        setting = self._audited.setting
+        dimension = self._audited.dimension
+        scores = np.asarray(midway.scores(), np.float64)[0]
         present = game.presence(np.array([midway.first]), setting.canaries, setting.seed)[0]
-        null, seen = (one_shot.fit(scores[bits], dimension) for bits in (~present, present))
-        value = float(one_shot.equal_variance(null, seen, FLAGS.delta))
-        print(f"{line}, estimate {value:.2f} (no bound)", file=sys.stderr)
-        self._due = time.monotonic() + _LOOK_SECONDS
+        fit_out = one_shot.fit(scores[~present], dimension)
+        fit_in = one_shot.fit(scores[present], dimension)
+        return float(one_shot.equal_variance(fit_out, fit_in, FLAGS.delta))
 
 
 if __name__ == "__main__":

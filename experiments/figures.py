@@ -14,7 +14,7 @@ import sys
 import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from absl import flags
 
@@ -25,12 +25,14 @@ from audit.settings import stored
 from audit.settings.setting import identity
 from audit.storage import files
 from audit.storage.index import Holdings
-from experiments.cells.cell import Cell, DataSets, Levels
+from experiments.cells.cell import Audited, Cell, DataSets, Levels
 from experiments.sweeps import registry
-from experiments.sweeps.sweep import Row
+from experiments.sweeps.sweep import Row, Sweep
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from experiments.sweeps.points import Evidence
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("scale", None, "smoke, laptop or paper; by default the largest with finished cells.")
@@ -40,8 +42,24 @@ flags.DEFINE_float("confidence", 0.95, "Confidence of the lower bounds.")
 flags.DEFINE_string("out", "results", "Folder of the store; figures go into its folder figures.")
 
 
+class _Drawing(NamedTuple):
+    """What was drawn of all sweeps.
+
+    Attributes:
+      files: The files that were written, in order.
+      rows: The rows of the table.
+      incomplete: Sweeps that were drawn without some of their cells, and how many these are.
+      waiting: Sweeps of which nothing can be drawn yet.
+    """
+
+    files: list[Path]
+    rows: list[Row]
+    incomplete: dict[str, int]
+    waiting: list[str]
+
+
 def main() -> None:
-    """Parse, read, draw, write, print."""
+    """Parses the flags, reads the store, draws what is there, and prints the table and what is missing."""
     from audit.statistics import conversions
     from experiments.sweeps import points, table
 
@@ -49,60 +67,87 @@ def main() -> None:
     conversions.require_delta(levels.delta)
     conversions.require_confidence(levels.confidence)
     held = stored.holdings(cli.folder())
-    scale = _largest(held) if FLAGS.scale is None else FLAGS.scale
-    chosen = registry.chosen(scale, FLAGS.name)
-    evidence = points.evidence(held, [one for sweep in chosen for one in sweep.audits()], levels)
-    folder = held.root / "figures" / ("" if scale == "laptop" else scale)
-    written, found, missing = list[Path](), list[Row](), list[str]()
-    incomplete, waiting = list[str](), list[str]()
-    for sweep in chosen:
-        drawn = registry.draw(sweep, evidence)
-        for name, figure in drawn.figures:
-            written += _write(folder / name, figure)
-        found += drawn.rows
-        if drawn.table is not None:
-            written.append(files.write_whole(folder / f"{sweep.name}.csv", drawn.table.csv))
-            smoke = [table.PROVES_NOTHING] if scale == registry.SMOKE else []
-            print("\n".join([*smoke, drawn.table.text]) + "\n")
-        if drawn.missing and not drawn.figures:
-            waiting.append(sweep.name)
-        elif drawn.missing:
-            incomplete.append(sweep.name)
-            are = "is" if drawn.missing == 1 else "are"
-            missing.append(f"{sweep.name}: {counted(drawn.missing, 'cell')} {are} missing")
-    names = ",".join(FLAGS.name)
-    said = (
-        f"{held.root} holds no finished cell of {names} at scale {scale}: run {_training(FLAGS.name, scale)}"
-    )
-    require(written, said)
+    scale = FLAGS.scale
+    if scale is None:
+        scale = _largest_scale(held)
+    sweeps = registry.chosen(scale, FLAGS.name)
+    audits: list[Audited] = []
+    for sweep in sweeps:
+        audits += sweep.audits()
+    evidence = points.evidence(held, audits, levels)
+    folder = held.root / "figures"
+    if scale != "laptop":
+        folder = folder / scale
+
+    drawing = _Drawing([], [], {}, [])
+    for sweep in sweeps:
+        _draw_sweep(sweep, evidence, scale, folder, drawing)
+    nothing = f"{held.root} holds no finished cell of {','.join(FLAGS.name)} at scale {scale}"
+    require(drawing.files, f"{nothing}: run {_training_command(FLAGS.name, scale)}")
+
     if FLAGS.scale is None:
         print(f"scale: {scale}", file=sys.stderr)
-    if waiting:
-        missing += textwrap.wrap(f"not drawn, for want of cells: {', '.join(waiting)}", 80)
-    if missing:
-        missing.append(f"to train them: {_training(incomplete or waiting, scale)}")
-    print("\n".join(missing), end="\n" if missing else "", file=sys.stderr)
-    if found:
-        written.append(files.write_whole(folder / "figures.csv", table.as_csv(found)))
-        print(table.as_text(chosen, found, *levels, proves=scale != registry.SMOKE) + "\n")
-    print("\n".join(os.fspath(path) for path in written))
+    for line in _missing_lines(drawing, scale):
+        print(line, file=sys.stderr)
+    if drawing.rows:
+        drawing.files.append(files.write_whole(folder / "figures.csv", table.as_csv(drawing.rows)))
+        print(table.as_text(sweeps, drawing.rows, *levels, proves=scale != registry.SMOKE) + "\n")
+    for path in drawing.files:
+        print(os.fspath(path))
 
 
-def _training(names: Sequence[str], scale: str) -> str:
+def _draw_sweep(sweep: Sweep, evidence: "Evidence", scale: str, folder: Path, drawing: _Drawing) -> None:
+    """Draws a sweep's figures, prints a table of its own, and adds both to the drawing."""
+    from experiments.sweeps import table
+
+    drawn = registry.draw(sweep, evidence)
+    for name, figure in drawn.figures:
+        drawing.files.extend(_write_figure(folder / name, figure))
+    drawing.rows.extend(drawn.rows)
+    if drawn.table is not None:
+        drawing.files.append(files.write_whole(folder / f"{sweep.name}.csv", drawn.table.csv))
+        if scale == registry.SMOKE:
+            print(table.PROVES_NOTHING)
+        print(drawn.table.text + "\n")
+    if drawn.missing and drawn.figures:
+        drawing.incomplete[sweep.name] = drawn.missing
+    elif drawn.missing:
+        drawing.waiting.append(sweep.name)
+
+
+def _missing_lines(drawing: _Drawing, scale: str) -> list[str]:
+    """Returns lines on the cells that are missing, and the command that trains them; [] where none are."""
+    lines = []
+    for name, missing in drawing.incomplete.items():
+        verb = "is" if missing == 1 else "are"
+        lines.append(f"{name}: {counted(missing, 'cell')} {verb} missing")
+    if drawing.waiting:
+        lines += textwrap.wrap(f"not drawn, for want of cells: {', '.join(drawing.waiting)}", 80)
+    if lines:
+        names = list(drawing.incomplete) or drawing.waiting
+        lines.append(f"to train them: {_training_command(names, scale)}")
+    return lines
+
+
+def _training_command(names: Sequence[str], scale: str) -> str:
+    """Returns the command that trains the cells of these sweeps."""
     return f"./run.sh sweep --name={','.join(names)} --scale={scale} --out={shlex.quote(FLAGS.out)}"
 
 
-def _largest(held: Holdings) -> str:
-    def is_there(cell: Cell) -> bool:
+def _largest_scale(held: Holdings) -> str:
+    """Returns the largest scale of which the store has a finished cell that no smaller scale has."""
+
+    def has_all_runs(cell: Cell) -> bool:
         if cell.audited is None:
             return cell.is_done(held, DataSets({}))
         store = held.open(identity(cell.audited.setting))
         return store is not None and not store.missing(cell.runs)
 
-    return registry.largest(is_there, FLAGS.name)
+    return registry.largest(has_all_runs, FLAGS.name)
 
 
-def _write(path: Path, figure: "Figure") -> Iterator[Path]:
+def _write_figure(path: Path, figure: "Figure") -> Iterator[Path]:
+    """Writes a figure in each format, and yields the files."""
     import matplotlib.pyplot as plt
 
     from audit.report import style
@@ -110,7 +155,8 @@ def _write(path: Path, figure: "Figure") -> Iterator[Path]:
     with plt.rc_context(style.STYLE):
         for suffix, encode in style.FORMATS.items():
             yield files.write_whole(path.with_suffix(suffix), encode(figure))
-            figure.set_layout_engine("none")  # it is laid out
+            # The first format lays the figure out; the others keep that.
+            figure.set_layout_engine("none")
 
 
 if __name__ == "__main__":

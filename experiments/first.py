@@ -15,27 +15,27 @@ from experiments import audit
 
 FLAGS = flags.FLAGS
 _PROOF = {"model": "wide_fcnn", "adversary": "sphere", "canaries": "auto", "runs": 400, "until": 18.5}
-_SAID = "Fresh directions in a wider network, 2,689 parameters: nothing is assumed.\n"
-_PAPER = "\nThe hidden-state paper's adversary in its network, 68 parameters.\n"
+_PROOF_TITLE = "Fresh directions in a wider network, 2,689 parameters: nothing is assumed.\n"
+_PAPER_TITLE = "\nThe hidden-state paper's adversary in its network, 68 parameters.\n"
 
 
 def main() -> None:
-    """Both audits, one below the other."""
-    with _flags(_PROOF):
-        _say(_SAID)
+    """Does both audits and prints one below the other."""
+    with _changed_flags(_PROOF):
+        _print_title(_PROOF_TITLE)
         audit.main()
-    _say(_PAPER)
+    _print_title(_PAPER_TITLE)
     audit.main()
 
 
-def _say(text: str) -> None:
+def _print_title(text: str) -> None:
     if not FLAGS.json:
         print(text, flush=True)
 
 
 @contextlib.contextmanager
-def _flags(values: dict[str, object]) -> Iterator[None]:
-    """Flags at other values, to the end of the block."""
+def _changed_flags(values: dict[str, object]) -> Iterator[None]:
+    """Sets flags to these values until the end of the block."""
     before = {name: FLAGS[name].value for name in values}
     for name, value in values.items():
         FLAGS[name].value = value

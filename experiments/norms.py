@@ -34,7 +34,7 @@ flags.DEFINE_string("out", "results", "Folder for results; the figure goes into 
 
 
 def main() -> None:
-    """Parse, train, draw, print."""
+    """Parses the flags, trains what the store does not have, and draws and prints the norms."""
     require(FLAGS.models, "--models is empty: name models, comma-separated")
     for model in FLAGS.models:
         require(model in TASKS, f"--models: {model!r} is unknown: choose of {', '.join(TASKS)}")
@@ -45,9 +45,10 @@ def main() -> None:
 
     for setting in settings:
         build.validate(setting, FLAGS.runs)
-    norms = {setting.model: _norms(setting, out) for setting in settings}
+    norms = {setting.model: _canary_norms(setting, out) for setting in settings}
+
     folder = out / "norms"
-    table = files.write_whole(folder / "norms.csv", _table(norms).csv())
+    table = files.write_whole(folder / "norms.csv", _norms_table(norms).csv())
     from audit.report import style
     from experiments.hidden_state import figures
 
@@ -55,28 +56,32 @@ def main() -> None:
     figure = files.write_whole(folder / "norms.png", picture)
     print(f"{'model':<16}{'first step':>12}{'last step':>12}{'least':>10}{'below C':>10}")
     for model, values in norms.items():
-        low = np.mean(values < FLAGS.clipping_norm)
-        numbers = f"{values[:, 0].mean():>12.3g}{values[:, -1].mean():>12.3g}{values.min():>10.3g}"
-        print(f"{model:<16}{numbers}{low:>10.1%}")
+        first = values[:, 0].mean()
+        last = values[:, -1].mean()
+        share_below = np.mean(values < FLAGS.clipping_norm)
+        print(f"{model:<16}{first:>12.3g}{last:>12.3g}{values.min():>10.3g}{share_below:>10.1%}")
     print(f"\n{figure}\n{table}")
 
 
-def _norms(setting: Setting, out: Path) -> NDArray[np.float64]:
+def _canary_norms(setting: Setting, out: Path) -> NDArray[np.float64]:
+    """Returns the norms (runs, steps) of a model, of which the store gives those that it has."""
     dataset = task(setting.model).data.load(Sources())
     store = stored.open_store(out, setting, dataset, cells.EXPERIMENT)
     with tqdm(total=FLAGS.runs, desc=setting.model, unit="runs") as bar:
         return cells.kept_norms(store, setting, dataset, FLAGS.runs, bar.update)
 
 
-def _table(norms: dict[str, NDArray[np.float64]]) -> Table[int]:
-    found = {
-        f"{model}_{part}": values
-        for model, every in norms.items()
-        for part, values in (("mean", every.mean(0)), ("sd", every.std(0, ddof=1)))
-    }
-    columns = [Column(name, values.__getitem__) for name, values in found.items()]
-    steps = range(min(len(values) for values in found.values()))
-    return Table([Column("step", lambda step: step), *columns], steps)
+def _norms_table(norms: dict[str, NDArray[np.float64]]) -> Table[int]:
+    """Returns a row for each step, with each model's mean and standard deviation over the runs."""
+    columns = [Column("step", lambda step: step)]
+    lengths = []
+    for model, values in norms.items():
+        mean = values.mean(0)
+        deviation = values.std(0, ddof=1)
+        columns.append(Column(f"{model}_mean", mean.__getitem__))
+        columns.append(Column(f"{model}_sd", deviation.__getitem__))
+        lengths.append(len(mean))
+    return Table(columns, range(min(lengths)))
 
 
 if __name__ == "__main__":

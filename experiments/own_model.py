@@ -21,7 +21,7 @@ flags.DEFINE_string("out", "results", "Folder for scores, results and the report
 
 
 class Net(nn.Module):
-    """One image (12, 12, 1) -> four logits. No batch axis: the audit adds it."""
+    """A network from an image (12, 12, 1) to four logits. There is no batch axis: the audit adds it."""
 
     @nn.compact
     def __call__(self, image: Array) -> Array:
@@ -31,7 +31,7 @@ class Net(nn.Module):
 
 
 def data() -> tuple[NDArray[np.float32], NDArray[np.int32]]:
-    """Put your features (N, ...) and labels (N,) here."""
+    """Returns made-up images and labels: put your features (N, ...) and labels (N,) here."""
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 4, 1000, np.int32)
     patterns = rng.normal(size=(4, 12, 12, 1))
@@ -40,12 +40,14 @@ def data() -> tuple[NDArray[np.float32], NDArray[np.int32]]:
 
 
 def main() -> None:
-    """Audit, print the bounds."""
+    """Audits the network and prints the bounds."""
     cli.prepare_jax()
+    images, labels = data()
     result = audit.audit_model(
         Net(),
         optax.softmax_cross_entropy_with_integer_labels,
-        *data(),
+        images,
+        labels,
         model="small CNN on made-up images",
         runs=FLAGS.runs,
         canaries=FLAGS.canaries,

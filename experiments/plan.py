@@ -19,6 +19,7 @@ from audit.commands import cli
 from audit.errors import require
 from audit.machine import cores
 from audit.statistics import accounting, calibration, conversions, lifted, many_calibration, planning
+from audit.statistics.calibration import KnownMechanism
 from experiments import engine_flags
 from models.catalogue import task
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 FIELDS = ("model", "periodicity", "insertions", "noise_multiplier", "batch_size", "canaries")
 FLAGS = flags.FLAGS
-_COUNTED = "{desc}: {n_fmt} of {total_fmt}"  # no time left: to start the processes takes most of it
+_COUNT_FORMAT = "{desc}: {n_fmt} of {total_fmt}"  # no time left: to start the processes takes most of it
 _MOST_AUDITS = 20  # simulated with several canaries a run
 flags.DEFINE_float("epsilon", None, "The truth to be found; by default the accountant's upper bound.")
 flags.DEFINE_integer("runs", 5000, "Models to train, half with the canary.")
@@ -46,9 +47,9 @@ flags.DEFINE_bool("json", False, "Print one JSON object on stdout instead of tab
 
 
 def main() -> None:
-    """Parse, probe, simulate, print."""
+    """Parses the flags, times the training, simulates audits, and prints what to expect."""
     setting = cli.setting(FIELDS, adversary="gc_r")
-    upper, truth = _checked()
+    upper_bound, truth = _checked_epsilons()
     if FLAGS.ray_address is None:
         cli.prepare_jax()
     from audit.settings import build
@@ -56,62 +57,89 @@ def main() -> None:
 
     build.validate(setting, FLAGS.runs)
     dataset = task(setting.model).data.load(cli.sources())
-    probed, workers = _timed(setting, dataset)
+    probe, workers = _time_training(setting, dataset)
     if FLAGS.ray_address is not None:
         cli.prepare_jax()  # not before Ray has started its processes
     with tqdm(desc="forecasting by linear response", bar_format="{desc} ...", leave=False):
-        along = forecast.expected(setting, dataset, probed, FLAGS.linear_response)
+        expected = forecast.expected(setting, dataset, probe, FLAGS.linear_response)
+
     mu = conversions.mu_from_epsilon(truth, FLAGS.delta)
-    levels = (FLAGS.delta, FLAGS.confidence, FLAGS.seed)
-    known = calibration.KnownMechanism(mu, FLAGS.runs, FLAGS.audits, *levels)
-    with tqdm(total=FLAGS.audits, desc="simulating audits", bar_format=_COUNTED, leave=False) as line:
-        bounds = calibration.calibrate(known, cores(), line.update)
-    searched = f"looking for the runs that prove {FLAGS.tightness:.0%} of it"
-    with tqdm(desc=searched, bar_format="{desc} ...", leave=False):
-        needed = planning.runs_needed(known, FLAGS.tightness)
-        many = _many(known, setting.canaries)
-    trained = (setting.model, setting.schedule.steps)
-    expected = forecast.Forecast(
-        bounds, upper, FLAGS.tightness, needed, probed, *trained, many, workers, along
+    mechanism = KnownMechanism(mu, FLAGS.runs, FLAGS.audits, FLAGS.delta, FLAGS.confidence, FLAGS.seed)
+    with tqdm(total=FLAGS.audits, desc="simulating audits", bar_format=_COUNT_FORMAT, leave=False) as bar:
+        bounds = calibration.calibrate(mechanism, cores(), bar.update)
+    search = f"looking for the runs that prove {FLAGS.tightness:.0%} of it"
+    with tqdm(desc=search, bar_format="{desc} ...", leave=False):
+        runs_needed = planning.runs_needed(mechanism, FLAGS.tightness)
+        many = _forecast_many_canaries(mechanism, setting.canaries)
+
+    plan = forecast.Forecast(
+        bounds=bounds,
+        upper_bound=upper_bound,
+        tightness=FLAGS.tightness,
+        runs_needed=runs_needed,
+        probe=probe,
+        model=setting.model,
+        steps=setting.schedule.steps,
+        many=many,
+        workers=workers,
+        expected=expected,
     )
-    print(forecast.as_json(expected) if FLAGS.json else forecast.as_text(expected))
+    if FLAGS.json:
+        print(forecast.as_json(plan))
+    else:
+        print(forecast.as_text(plan))
 
 
-def _timed(setting: "Setting", dataset: "Dataset") -> "tuple[Probe, int | None]":
+def _time_training(setting: "Setting", dataset: "Dataset") -> "tuple[Probe, int | None]":
+    """Returns a probe of the training and, where a Ray cluster is to train, its number of workers."""
     from experiments.cells import cluster
     from experiments.engine.forecast import probe, probe_elsewhere
 
     if FLAGS.ray_address is None:
         return probe(setting, dataset, FLAGS.runs), None
-    with cluster.joined(FLAGS.ray_address) as joined:
-        return joined.call(probe_elsewhere, setting, dataset, FLAGS.runs), joined.workers()
+    with cluster.join(FLAGS.ray_address) as ray_cluster:
+        return ray_cluster.call(probe_elsewhere, setting, dataset, FLAGS.runs), ray_cluster.count_workers()
 
 
-def _many(known: calibration.KnownMechanism, canaries: int) -> "ManyForecast | None":
+def _forecast_many_canaries(mechanism: KnownMechanism, canaries: int) -> "ManyForecast | None":
+    """Returns what so many independent canaries a run would show; None for a single canary."""
     if canaries == 1:
         return None
     from experiments.engine.forecast import ManyForecast
 
-    audits, independent = min(known.audits, _MOST_AUDITS), many_calibration.TIES["independent"]
-    levels = (audits, known.delta, known.confidence, known.seed)
-    setting = many_calibration.ManyCanaries(known.mu, known.n_scores, canaries, independent, True, *levels)
-    shown = (lifted.LIFTED, lifted.LIFTED_GAUSSIAN, lifted.CLUSTERED)
-    bounds = [row for row in many_calibration.calibrate(setting, cores()) if row.method in shown]
+    setting = many_calibration.ManyCanaries(
+        mu=mechanism.mu,
+        runs=mechanism.n_scores,
+        canaries=canaries,
+        tie=many_calibration.TIES["independent"],
+        coins=True,
+        audits=min(mechanism.audits, _MOST_AUDITS),
+        delta=mechanism.delta,
+        confidence=mechanism.confidence,
+        seed=mechanism.seed,
+    )
+    methods = (lifted.LIFTED, lifted.LIFTED_GAUSSIAN, lifted.CLUSTERED)
+    bounds = []
+    for row in many_calibration.calibrate(setting, cores()):
+        if row.method in methods:
+            bounds.append(row)
     return ManyForecast(bounds, planning.runs_needed_of_many(setting, FLAGS.tightness))
 
 
-def _checked() -> tuple[float, float]:
-    """The accountant's epsilon and the truth; raises InputError for flags out of range."""
+def _checked_epsilons() -> tuple[float, float]:
+    """Returns the accountant's epsilon and the true one; raises InputError for flags out of range."""
     conversions.require_delta(FLAGS.delta)
     conversions.require_confidence(FLAGS.confidence)
     require(4 <= FLAGS.runs <= 10**8, f"--runs={FLAGS.runs}: give 4 to 100,000,000")
     require(2 <= FLAGS.audits <= 10**7, f"--audits={FLAGS.audits}: give 2 to 10,000,000")
     require(0 <= FLAGS.seed < 2**32, f"--seed={FLAGS.seed}: give 0 to 2^32 - 1")
     require(0 < FLAGS.tightness < 1, f"--tightness={FLAGS.tightness}: give more than 0, less than 1")
-    upper = accounting.epsilon_upper_bound(FLAGS.noise_multiplier, FLAGS.insertions, FLAGS.delta)
-    truth = upper if FLAGS.epsilon is None else FLAGS.epsilon
+    upper_bound = accounting.epsilon_upper_bound(FLAGS.noise_multiplier, FLAGS.insertions, FLAGS.delta)
+    truth = FLAGS.epsilon
+    if truth is None:
+        truth = upper_bound
     require(1e-6 <= truth <= 500, f"epsilon is {truth:g}: give --epsilon, 1e-06 to 500")
-    return upper, truth
+    return upper_bound, truth
 
 
 if __name__ == "__main__":

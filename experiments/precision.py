@@ -25,7 +25,7 @@ flags.DEFINE_bool("json", False, "Print one JSON object on stdout instead of tab
 
 
 def main() -> None:
-    """Parse, measure, print."""
+    """Parses the flags, measures how far gradients are off at each precision, and prints that."""
     setting = cli.setting(FIELDS, steps=FLAGS.steps, adversary="gc_r")
     cli.prepare_jax()
     from audit.settings import build
@@ -35,9 +35,11 @@ def main() -> None:
     dataset = task(setting.model).data.load(cli.sources())
     most = len(dataset.labels)
     require(1 <= FLAGS.examples <= most, f"`examples={FLAGS.examples}`: give 1 to {most}")
-    found = rounding.measure(setting, dataset, FLAGS.examples)
-    show = rounding.as_json if FLAGS.json else rounding.as_text
-    print(show(found, setting, FLAGS.examples))
+    measurements = rounding.measure(setting, dataset, FLAGS.examples)
+    if FLAGS.json:
+        print(rounding.as_json(measurements, setting, FLAGS.examples))
+    else:
+        print(rounding.as_text(measurements, setting, FLAGS.examples))
 
 
 if __name__ == "__main__":

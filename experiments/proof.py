@@ -34,7 +34,7 @@ flags.DEFINE_string("out", "results", "Folder for the figure and its numbers; th
 
 
 def main() -> None:
-    """Parse, train and time, print, draw."""
+    """Parses the flags, trains by each way against the clock, and prints and draws what it proves when."""
     from audit.statistics import conversions
     from audit.storage import files
 
@@ -51,20 +51,28 @@ def main() -> None:
 
     for name in FLAGS.engines:
         require(name in proof.PEERS, f"--engines: {name!r} is unknown: choose of {', '.join(proof.PEERS)}")
-    sources = Sources(data_file=FLAGS.data_file, tfds_dir=FLAGS.tfds_dir)
     how = proof.How(
-        *(FLAGS.model, 60 * FLAGS.minutes, tuple(FLAGS.engines), FLAGS.rounds, FLAGS.seconds, FLAGS.seed),
-        *(FLAGS.delta, FLAGS.confidence, sources),
+        model=FLAGS.model,
+        limit=60 * FLAGS.minutes,
+        peers=tuple(FLAGS.engines),
+        rounds=FLAGS.rounds,
+        seconds=FLAGS.seconds,
+        seed=FLAGS.seed,
+        delta=FLAGS.delta,
+        confidence=FLAGS.confidence,
+        sources=Sources(data_file=FLAGS.data_file, tfds_dir=FLAGS.tfds_dir),
     )
-    found = proof.measured(how)
-    table = proof.proof_table(how, found)
+    proofs = proof.measured(how)
+    table = proof.proof_table(how, proofs)
     written = [
         files.write_whole(out / "proof.csv", table.csv()),
-        files.write_whole(out / "proof.json", proof.as_json(how, found).encode()),
-        files.write_whole(out / "proof.png", style.png(proof.proof_figure(how, found))),
+        files.write_whole(out / "proof.json", proof.as_json(how, proofs).encode()),
+        files.write_whole(out / "proof.png", style.png(proof.proof_figure(how, proofs))),
     ]
     print(table.text())
-    print("\n" + "\n".join(map(os.fspath, written)))
+    print()
+    for path in written:
+        print(os.fspath(path))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ It reads the store alone, trains nothing and opens offline.
 from absl import flags
 
 from audit.commands import cli
-from audit.commands import report as of_settings
+from audit.commands import report as settings_report
 from audit.errors import require
 from audit.settings import stored
 from experiments.sweeps import registry
@@ -21,23 +21,25 @@ flags.DEFINE_string("scale", "laptop", f"The sweep's scale: {', '.join(registry.
 
 
 def main() -> None:
-    """Find, read, write."""
+    """Parses the flags, reads the store, and writes the page."""
     if FLAGS.sweep is None:
-        alone = FLAGS["scale"].present
-        require(not alone, f"--scale={FLAGS.scale} is a sweep's: name one with --sweep, or drop it")
-        of_settings.main()
+        scale_alone = FLAGS["scale"].present
+        require(not scale_alone, f"--scale={FLAGS.scale} is a sweep's: name one with --sweep, or drop it")
+        settings_report.main()
         return
     require(FLAGS.setting is None, "--setting and --sweep do not go together: drop one")
-    levels, root, scale = of_settings.checked_levels(), cli.folder(), FLAGS.scale
+    levels = settings_report.checked_levels()
+    root = cli.folder()
+    scale = FLAGS.scale
     require(scale in registry.SCALES, f"--scale={scale}: choose one of {', '.join(registry.SCALES)}")
     sweeps = registry.sweeps(scale)
-    known = f"choose one of {', '.join(sweeps)}"
-    require(FLAGS.sweep in sweeps, f"--sweep={FLAGS.sweep} is unknown: {known}")
+    choices = f"choose one of {', '.join(sweeps)}"
+    require(FLAGS.sweep in sweeps, f"--sweep={FLAGS.sweep} is unknown: {choices}")
     from experiments.sweeps import page
 
-    content, messages = page.of_sweep(sweeps[FLAGS.sweep], scale, stored.holdings(root), levels)
-    of_settings.say_left_out(messages)
-    of_settings.write(content, root / f"{FLAGS.sweep}_{scale}.html")
+    content, messages = page.sweep_page(sweeps[FLAGS.sweep], scale, stored.holdings(root), levels)
+    settings_report.say_left_out(messages)
+    settings_report.write(content, root / f"{FLAGS.sweep}_{scale}.html")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Train what the paper's figures need and the store lacks.
+"""Train what the paper's figures need and the store does not have.
 
     ./run.sh sweep --list                                  names, cells, what is done
     ./run.sh sweep --name=figure_1c,figure_4,figure_7      the FCNN's figures, 5 minutes on two cores
@@ -16,7 +16,7 @@ import time
 from absl import flags
 
 from audit.commands import cli
-from audit.errors import require
+from audit.errors import InputError, require
 from audit.progress import counted, shortened
 from audit.settings import stored
 from experiments import engine_flags
@@ -38,59 +38,80 @@ for name in file_names():
 
 
 def main() -> None:
-    """Parse, find what is missing, train it."""
-    chosen = registry.chosen(FLAGS.scale, FLAGS.name or (["all"] if FLAGS.list else []))
+    """Parses the flags, finds the cells that the store does not have, and trains them."""
+    names = FLAGS.name
+    if FLAGS.list and not names:
+        names = ["all"]
+    sweeps = registry.chosen(FLAGS.scale, names)
     data = DataSets({name: FLAGS[name].value for name in file_names()})
     place = Workplace(cli.folder(), data)
     if FLAGS.list:
-        print(_listed(chosen, place))
+        print(_list_sweeps(sweeps, place))
         return
-    names = ", ".join(sweep.name for sweep in chosen)
-    cells = _own(work.distinct(cell for sweep in chosen for cell in sweep.cells))
+
+    title = ", ".join(sweep.name for sweep in sweeps)
+    cells: list[Cell] = []
+    for sweep in sweeps:
+        cells += sweep.cells
+    cells = _dealt_out(work.distinct(cells))
     held = stored.holdings(place.out)
-    missing = [cell for cell in cells if not cell.is_done(held, data)]
-    asked = ",".join(FLAGS.name)
-    draws = f"./run.sh figures --name={asked} --scale={FLAGS.scale} --out={shlex.quote(FLAGS.out)} draws them"
+    missing = []
+    for cell in cells:
+        if not cell.is_done(held, data):
+            missing.append(cell)
+    command = f"./run.sh figures --name={','.join(FLAGS.name)} --scale={FLAGS.scale}"
+    closing = f"{command} --out={shlex.quote(FLAGS.out)} draws them"
     if not missing:
-        every = "its only cell is" if len(cells) == 1 else f"all {len(cells)} cells are"
-        print(f"{names}: {every} done\n{draws}")
+        all_cells = f"all {len(cells)} cells are"
+        if len(cells) == 1:
+            all_cells = "its only cell is"
+        print(f"{title}: {all_cells} done\n{closing}")
         return
+
     with engine_flags.engine() as engine:
-        data.require_named()
+        data.require_files()
         begin = time.perf_counter()
         outcome = engine.do_all(missing, place)
-    require(
-        not outcome.failed,
-        f"{len(outcome.failed)} of {counted(len(cells), 'cell')} failed, the others are kept: "
-        "mend what is said above, and start again",
-    )
-    took = time.strftime("%H:%M:%S", time.gmtime(time.perf_counter() - begin))
-    there = len(cells) - len(missing)
-    here, elsewhere = counted(len(outcome.here), "cell"), len(outcome.elsewhere)
-    print(f"{names}: {here} in {took}, {elsewhere} by other workers, {there} before\n{draws}")
+    failures = f"{len(outcome.failed)} of {counted(len(cells), 'cell')} failed, the others are kept"
+    require(not outcome.failed, f"{failures}: fix what is reported above, and start again")
+    duration = time.strftime("%H:%M:%S", time.gmtime(time.perf_counter() - begin))
+    here = f"{counted(len(outcome.here), 'cell')} in {duration}"
+    elsewhere = f"{len(outcome.elsewhere)} by other workers"
+    before = f"{len(cells) - len(missing)} before"
+    print(f"{title}: {here}, {elsewhere}, {before}\n{closing}")
 
 
-def _own(cells: list[Cell]) -> list[Cell]:
+def _dealt_out(cells: list[Cell]) -> list[Cell]:
+    """Returns the cells of the worker that --worker names; raises InputError where that is no i/n."""
     if FLAGS.worker is None:
         return cells
-    mend = f"`worker={FLAGS.worker}`: give i/n with i from 1 to n, as 3/16"
-    require(re.fullmatch(r"[0-9]{1,9}/[0-9]{1,9}", FLAGS.worker), mend)
-    number, count = map(int, FLAGS.worker.split("/"))
-    require(1 <= number <= count, mend)
+    message = f"`worker={FLAGS.worker}`: give i/n with i from 1 to n, as 3/16"
+    match = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", FLAGS.worker)
+    if match is None:
+        raise InputError(message)
+    number = int(match[1])
+    count = int(match[2])
+    require(1 <= number <= count, message)
     return cells[number - 1 :: count]
 
 
-def _listed(chosen: list[Sweep], place: Workplace) -> str:
+def _list_sweeps(sweeps: list[Sweep], place: Workplace) -> str:
+    """Returns a line for each sweep: its cells, how many are done, and about how long all take."""
     held = stored.holdings(place.out)
     lines = [f"{'name':<17} {'cells':>5} {'done':>5} {'minutes':>8}  title", "-" * 80]
-    for sweep in chosen:
+    for sweep in sweeps:
         cells = work.distinct(sweep.cells)
-        done = sum(cell.is_done(held, place.data) for cell in cells)
-        minutes = (sum(cell.seconds for cell in cells) + audits.compiling_seconds(cells)) / 60
+        done = 0
+        training_seconds = 0.0
+        for cell in cells:
+            done += cell.is_done(held, place.data)
+            training_seconds += cell.seconds
+        seconds = training_seconds + audits.compiling_seconds(cells)
         title = shortened(sweep.title, 40)
-        lines.append(f"{sweep.name:<17} {len(cells):>5} {done:>5} {minutes:>8.1f}  {title}")
-    note = f"scale {FLAGS.scale}; minutes about, on two cores, of compiling and training; cells"
-    return "\n".join([*lines, note, "that figures share are trained once"])
+        lines.append(f"{sweep.name:<17} {len(cells):>5} {done:>5} {seconds / 60:>8.1f}  {title}")
+    lines.append(f"scale {FLAGS.scale}; minutes about, on two cores, of compiling and training; cells")
+    lines.append("that figures share are trained once")
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

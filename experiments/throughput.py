@@ -32,7 +32,7 @@ from audit.commands import cli
 from audit.errors import require
 from audit.task import Sources
 from experiments.engine import measurement
-from experiments.engine.engines import ENGINES, TIMED, missing_line, require_timed
+from experiments.engine.engines import ENGINES, TIMED, Kind, missing_line, require_timed
 
 FLAGS = flags.FLAGS
 _MODELS = "fcnn (Housing), convnet, resnet18 (CIFAR-10), lenet (Fashion-MNIST's clients); by default all."
@@ -46,36 +46,71 @@ flags.DEFINE_bool("json", False, "Print one JSON object on stdout instead of a t
 
 
 def main() -> None:
-    """Parse, measure, print."""
-    models = _named("models", list(TIMED))
-    engines = _named("engines", ENGINES)
+    """Parses the flags, times the engines that can train each model, and prints their rates."""
+    models = _chosen_names("models", list(TIMED))
+    engines = _chosen_names("engines", ENGINES)
     for model in models:
         require_timed(model)
     for name in engines:
         require(name in ENGINES, f"--engines: {name!r} is unknown: choose of {', '.join(ENGINES)}")
     require(1 <= FLAGS.rounds <= 1000, f"--rounds={FLAGS.rounds}: give 1 to 1,000")
     require(0 < FLAGS.seconds < 3600, f"--seconds={FLAGS.seconds}: give more than 0, up to an hour")
-    one = FLAGS.data_file is None or len(models) == 1
-    require(one, "--data_file is one model's: name that one in --models")
-    able = {model: [kind for kind in TIMED[model].work.kinds if kind.name in engines] for model in models}
-    for model in FLAGS.models or ():
-        require(able[model], f"none of --engines trains {model}: name others, or leave it out of --models")
-    missing = [k for k in dict.fromkeys(k for of in able.values() for k in of) if not k.is_installed()]
-    kinds = {model: [kind for kind in able[model] if kind not in missing] for model in models if able[model]}
-    require(all(kinds.values()), f"none of --engines is installed: name others; {missing_line(missing)}")
+    single_model = FLAGS.data_file is None or len(models) == 1
+    require(single_model, "--data_file is one model's: name that one in --models")
+
+    installed, missing = _find_engines(models, engines)
     if missing:
         print(missing_line(missing), file=sys.stderr)
     sources = Sources(data_file=FLAGS.data_file, tfds_dir=FLAGS.tfds_dir)
-    how = (FLAGS.rounds, FLAGS.seconds, sources)
-    timed = [one for model in kinds for one in measurement.measure(model, kinds[model], *how)]
-    print(measurement.as_json(timed, missing) if FLAGS.json else measurement.as_table(timed))
+    measurements = []
+    for model, kinds in installed.items():
+        measurements += measurement.measure(model, kinds, FLAGS.rounds, FLAGS.seconds, sources)
+    if FLAGS.json:
+        print(measurement.as_json(measurements, missing))
+    else:
+        print(measurement.as_table(measurements))
 
 
-def _named(flag: str, choices: Sequence[str]) -> list[str]:
+def _chosen_names(flag: str, choices: Sequence[str]) -> list[str]:
+    """Returns what a flag names, each name once, or all choices; raises InputError for an empty flag."""
     given: list[str] | None = FLAGS[flag].value
-    names = list(dict.fromkeys(choices if given is None else given))
+    names = list(choices)
+    if given is not None:
+        names = list(dict.fromkeys(given))
     require(names, f"--{flag} is empty: choose of {', '.join(choices)}")
     return names
+
+
+def _find_engines(models: Sequence[str], engines: Sequence[str]) -> tuple[dict[str, list[Kind]], list[Kind]]:
+    """Finds the engines that can train each model.
+
+    Returns:
+      The installed engines by model, without the models that none of `engines` trains; and the engines that
+      would be needed but are not installed.
+
+    Raises:
+      InputError: Where no engine trains a model that --models names, or none of a model's is installed.
+    """
+    able = {}
+    for model in models:
+        able[model] = [kind for kind in TIMED[model].work.kinds if kind.name in engines]
+    for model in FLAGS.models or ():
+        require(able[model], f"none of --engines trains {model}: name others, or leave it out of --models")
+
+    installed: dict[str, list[Kind]] = {}
+    missing: list[Kind] = []
+    for model, kinds in able.items():
+        if not kinds:
+            continue
+        installed[model] = []
+        for kind in kinds:
+            if kind.is_installed():
+                installed[model].append(kind)
+            elif kind not in missing:
+                missing.append(kind)
+    none_installed = f"none of --engines is installed: name others; {missing_line(missing)}"
+    require(all(installed.values()), none_installed)
+    return installed, missing
 
 
 if __name__ == "__main__":

@@ -17,12 +17,15 @@ from audit.task import Dataset
 from experiments.cells.cell import Audited, Cell, DataSets, GameRecipe, Levels, Parts
 from models.catalogue import task
 
-_COMPILING = 8.0  # seconds of a program on two cores, as measured: 4 for the ConvNet, 8 for the FCNN
+# Seconds that a program takes to compile on two cores, as measured: 4 for the ConvNet, 8 for the FCNN.
+_COMPILING_SECONDS = 8.0
 
 
 def audit_cell(audited: Audited) -> Cell:
-    """The cell of an audit."""
-    setting, runs = audited.setting, audited.runs
+    """Returns the cell of an audit."""
+    setting = audited.setting
+    runs = audited.runs
+    conclude = partial(_conclude, setting, runs)
 
     def is_done(held: Holdings, data: DataSets) -> bool:
         store = held.open(identity(setting))
@@ -37,43 +40,57 @@ def audit_cell(audited: Audited) -> Cell:
         from audit import training
 
         dataset = data.load(setting.model)
-        wanted = recipe(setting, runs, dataset)
-        training.train(wanted.make(dataset), store, runs, progress=progress)
-        conclude(store, wanted.about(dataset))
+        game_recipe = recipe(setting, runs, dataset)
+        training.train(game_recipe.make(dataset), store, runs, progress=progress)
+        conclude(store, game_recipe.about(dataset))
 
-    conclude = partial(_conclude, setting, runs)
-    parts = Parts(lambda data: data.load(setting.model), partial(recipe, setting, runs), conclude)
-    seconds = runs * setting.schedule.steps * step_seconds(setting)
-    name = f"{audited.series}, seed {setting.seed}, {audited.panel}"
-    key = json.dumps(identity(setting))
-    return Cell(name, key, runs, seconds, is_done, open_store, do, audited, True, parts)
+    return Cell(
+        name=f"{audited.series}, seed {setting.seed}, {audited.panel}",
+        identity=json.dumps(identity(setting)),
+        runs=runs,
+        seconds=runs * setting.schedule.steps * step_seconds(setting),
+        is_done=is_done,
+        open=open_store,
+        do=do,
+        audited=audited,
+        shared=True,
+        parts=Parts(lambda data: data.load(setting.model), partial(recipe, setting, runs), conclude),
+    )
 
 
 def step_seconds(setting: Setting) -> float:
-    """Of a model-step on two cores, as measured."""
+    """Returns the seconds of a model-step on two cores, as measured."""
     return task(setting.model).step_seconds.of(setting.mechanism.batch_size)
 
 
 def compiling_seconds(cells: Sequence[Cell]) -> float:
-    """Of all that cells compile, about: cells whose programs are of one shape share them."""
-    return _COMPILING * len({_program(cell) for cell in cells})
+    """Estimates the seconds of compiling for all cells; cells whose programs have one shape share them."""
+    programs = {_program_shape(cell) for cell in cells}
+    return _COMPILING_SECONDS * len(programs)
 
 
-def _program(cell: Cell) -> Hashable:
+def _program_shape(cell: Cell) -> Hashable:
+    """Returns what is equal for two cells of audits that share a compiled program."""
     if cell.audited is None:
         return cell.identity
-    it = cell.audited.setting
-    shape = it.mechanism.batch_size, it.schedule.steps, cell.runs, it.unknown_initialisation
-    return it.model, adversary_row(it.adversary.name).functions, *shape
+    setting = cell.audited.setting
+    return (
+        setting.model,
+        adversary_row(setting.adversary.name).functions,
+        setting.mechanism.batch_size,
+        setting.schedule.steps,
+        cell.runs,
+        setting.unknown_initialisation,
+    )
 
 
 def is_on(store: Store, checksum: str | None) -> bool:
-    """Whether a store's cells stand on the data of that checksum, or on any where it is None."""
+    """Returns whether a store's cells are on the data of that checksum; None allows any data."""
     return checksum in (None, store.config().get("data_sha256"))
 
 
 def recipe(setting: Setting, runs: int, dataset: Dataset) -> GameRecipe:
-    """The training of a setting; raises InputError where it can't be audited with so many runs."""
+    """Returns how a setting is trained; raises InputError where it can't be audited with so many runs."""
     from audit.settings import build
 
     build.validate(setting, runs)
@@ -81,18 +98,28 @@ def recipe(setting: Setting, runs: int, dataset: Dataset) -> GameRecipe:
     return GameRecipe(key, partial(build.build, setting), build.provenance)
 
 
-def _conclude(setting: Setting, runs: int, store: Store, about: dict[str, Any]) -> None:
+def _conclude(setting: Setting, runs: int, store: Store, provenance: dict[str, Any]) -> None:
+    """Computes what the stored scores show at the usual levels, and keeps it as audit.json."""
     from audit.concluded import of_setting
     from audit.storage import results
 
-    about_it = {"setting": flat(setting), "runs": runs, "provenance": about, "out": str(store.path)}
-    results.keep_result(store, of_setting(store.load(runs), setting, *Levels()), **about_it)
+    conclusion = of_setting(store.load(runs), setting, *Levels())
+    results.keep_result(
+        store,
+        conclusion,
+        setting=flat(setting),
+        runs=runs,
+        provenance=provenance,
+        out=str(store.path),
+    )
 
 
 def concluded_runs(store: Store) -> int:
-    """The runs that audit.json concludes from; 0 where there is none or it can't be read."""
+    """Returns the runs that audit.json concludes from; 0 where there is none or it can't be read."""
     try:
-        kept = store.result()
+        result = store.result()
     except InputError:
         return 0
-    return 0 if kept is None or kept.runs is None else kept.runs
+    if result is None or result.runs is None:
+        return 0
+    return result.runs

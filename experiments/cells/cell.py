@@ -1,6 +1,7 @@
 """A cell: a piece of a sweep's work, as a record of functions; the data that cells are on, and their answers.
 
-A kind of cell is a module that makes such records; nothing else knows kinds. Importing this starts no JAX.
+A kind of cell is a module that makes such records; nothing else knows which kinds there are. Importing this
+starts no JAX.
 """
 
 import hashlib
@@ -22,11 +23,12 @@ from models.catalogue import FEDERATED_TASKS, TASKS, federated_task
 if TYPE_CHECKING:
     from audit.game import Game
 
-_ANSWER, _CHECKSUM = "answer.json", "sha256"
+_ANSWER = "answer.json"
+_CHECKSUM = "sha256"  # a field of that file
 
 
 class Levels(NamedTuple):
-    """delta and confidence of bounds; by default audit.json's, since scores are kept."""
+    """delta and confidence of bounds; by default those of audit.json: from stored scores others follow."""
 
     delta: float = 1e-5
     confidence: float = 0.95
@@ -43,61 +45,78 @@ class Audited(NamedTuple):
 
 
 class DataSets:
-    """The models' data, from named files or as `audit` finds them, each loaded when first needed."""
+    """The models' data, from the user's files or as `audit` finds them, each loaded when first needed."""
 
-    def __init__(self, named: Mapping[str, str | None], tfds_dir: str | None = None) -> None:
-        """`named`: files in place of published data sets, by name; tfds_dir: a prepared TFDS folder."""
-        self._named, self._tfds_dir = named, tfds_dir
+    def __init__(self, data_files: Mapping[str, str | None], tfds_dir: str | None = None) -> None:
+        """Loads nothing yet.
+
+        Args:
+          data_files: Files in place of published data sets, by the sets' names.
+          tfds_dir: A prepared TFDS folder.
+        """
+        self._files = data_files
+        self._tfds_dir = tfds_dir
         self._loaded: dict[str, Dataset | InputError] = {}
         self._clients: dict[tuple[object, ...], Federation] = {}
 
     def checksum(self, model: str) -> str | None:
-        """Of a model's data; None for features that are computed, of which none is published."""
+        """Returns the checksum of a model's data; None for computed features, of which none is published."""
         data = TASKS[model].data
-        return self.load(model).checksum if self._is_published_and_named(data) else data.checksum
+        if self._is_replaced_by_a_file(data):
+            return self.load(model).checksum
+        return data.checksum
 
     def load(self, model: str) -> Dataset:
-        """A model's data; raises InputError, the same each time, where they can't be loaded."""
+        """Returns a model's data; raises InputError, the same each time, where they can't be loaded."""
         data = TASKS[model].data
         if data.name not in self._loaded:
+            sources = Sources(self._files.get(data.file), self._tfds_dir)
             try:
-                self._loaded[data.name] = data.load(Sources(self._named.get(data.file), self._tfds_dir))
+                self._loaded[data.name] = data.load(sources)
             except InputError as error:
                 self._loaded[data.name] = error
-        found = self._loaded[data.name]
-        if isinstance(found, InputError):
-            raise found
-        return found
+        dataset = self._loaded[data.name]
+        if isinstance(dataset, InputError):
+            raise dataset
+        return dataset
 
     def clients(self, setting: FederatedSetting) -> Federation:
-        """A federated setting's clients; raises InputError where they can't be loaded."""
+        """Returns a federated setting's clients; raises InputError where they can't be loaded.
+
+        Only the last clients stay in memory.
+        """
         task = federated_task(setting.model)
-        key = task.file, setting.clients, setting.alpha, setting.seed
+        key = (task.file, setting.clients, setting.alpha, setting.seed)
         if key not in self._clients:
-            self._clients = {key: task.load(setting, Sources(data_file=self._named.get(task.file)))}
+            sources = Sources(data_file=self._files.get(task.file))
+            self._clients = {key: task.load(setting, sources)}
         return self._clients[key]
 
-    def require_named(self) -> None:
-        """Loads published data sets that were named; raises InputError where one can't be used."""
+    def require_files(self) -> None:
+        """Loads the files in place of published data sets; raises InputError where one can't be used."""
         for model, task in TASKS.items():
-            if self._is_published_and_named(task.data):
+            if self._is_replaced_by_a_file(task.data):
                 self.load(model)
 
-    def _is_published_and_named(self, data: Data) -> bool:
-        return data.checksum is not None and self._named.get(data.file) is not None
+    def _is_replaced_by_a_file(self, data: Data) -> bool:
+        """Returns whether the data are published, and a file takes their place."""
+        return data.checksum is not None and self._files.get(data.file) is not None
 
 
 def file_names() -> list[str]:
-    """The data sets that a file may stand in for."""
-    examples = (task.data.file for task in TASKS.values())
-    return list(dict.fromkeys([*examples, *(task.file for task in FEDERATED_TASKS.values())]))
+    """Returns the names of the data sets that a file may take the place of."""
+    names = [task.data.file for task in TASKS.values()]
+    names += [task.file for task in FEDERATED_TASKS.values()]
+    return list(dict.fromkeys(names))
 
 
 class GameRecipe(NamedTuple):
-    """A training that processes without a store can do, who get it pickled.
+    """How to train a game, pickled for processes that have no store.
 
-    key: equal for equal games on equal data. make: data -> the game; raises InputError where that can't be.
-    about: data -> what is kept of the circumstances.
+    Attributes:
+      key: A text that is equal for equal games on equal data.
+      make: (data) -> the game; raises InputError where it can't be made.
+      about: (data) -> the versions and devices of a training, which are stored beside its scores.
     """
 
     key: str
@@ -106,10 +125,13 @@ class GameRecipe(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """A cell as a training of runs, and what is concluded from these.
+    """A cell whose runs can be trained piece by piece, by processes that have no store.
 
-    data: what it is trained on. recipe: of the training; raises InputError where it can't be done. conclude:
-    once the store has all runs, with what the recipe's `about` says on a worker.
+    Attributes:
+      data: (data sets) -> the data that it is trained on.
+      recipe: (data) -> how to train it; raises InputError where it can't be trained.
+      conclude: (store, what the recipe's `about` returned on a worker) -> anything; it is called once the
+        store has all runs.
     """
 
     data: Callable[[DataSets], Dataset]
@@ -120,11 +142,20 @@ class Parts(NamedTuple):
 class Cell(NamedTuple):
     """A piece of work.
 
-    name: for people. identity: equal for cells that are one piece of work; of those the one of most runs is
-    done. seconds: on two cores, as an estimate. is_done: off the store alone, without JAX or data that nobody
-    named. open: its store. do: all that is missing. audited: where it is an audit. shared: whether several
-    workers can do it at once, each a part. parts: where its runs can be trained by who has no store. request:
-    what it computes, in its own kind's terms, for its paper's figures.
+    Attributes:
+      name: A name for people.
+      identity: A text that is equal for cells that are one piece of work; of those, the one with the most
+        runs is done.
+      runs: Its runs.
+      seconds: An estimate of how long it takes on two cores.
+      is_done: (holdings, data sets) -> whether the store has all of it; takes neither JAX nor data for which
+        no file was given.
+      open: (the store's root, data sets) -> its store.
+      do: (store, data sets, progress) -> anything; does all that is missing.
+      audited: The audit, where it is one.
+      shared: Whether several workers can do it at once, each a part.
+      parts: Where processes without a store can train its runs: how.
+      request: What it computes, in its own kind's terms, for its paper's figures.
     """
 
     name: str
@@ -141,12 +172,12 @@ class Cell(NamedTuple):
 
 
 def write_answer(store: Store, values: dict[str, Any]) -> None:
-    """Keeps an answer, a JSON object beside its SHA-256; raises InputError where it can't be written."""
+    """Writes an answer, a JSON object with its SHA-256, to a store; raises InputError where it can't."""
     store.write_text(_ANSWER, answer_text(values))
 
 
 def read_answer(store: Store) -> dict[str, Any] | None:
-    """The answer; None where there is none that is whole. See `Store.distrust` for a damaged one."""
+    """Returns a store's answer; None where there is none, or a damaged one (see `Store.distrust`)."""
     content = files.read(store.path / _ANSWER)
     if content is None:
         return None
@@ -158,18 +189,24 @@ def read_answer(store: Store) -> dict[str, Any] | None:
 
 
 def answer_text(values: dict[str, Any]) -> str:
-    """An answer as it is written."""
+    """Returns an answer as it is written."""
     return json.dumps({**values, _CHECKSUM: _checksum(values)}) + "\n"
 
 
 def parsed_answer(content: bytes, unsigned: bool = False) -> dict[str, Any]:
-    """A written answer; raises ValueError or RecursionError if torn, altered or without checksum."""
+    """Returns a written answer; `unsigned` allows one without a checksum.
+
+    Raises:
+      ValueError, RecursionError: Where it is torn or altered, or its checksum is missing.
+    """
     values = json.loads(content)
     require(isinstance(values, dict), "an object")
     checksum = values.pop(_CHECKSUM, None)
-    require(checksum == _checksum(values) or (unsigned and checksum is None), "altered")
+    is_unsigned = unsigned and checksum is None
+    require(is_unsigned or checksum == _checksum(values), "altered")
     return dict(values)
 
 
 def _checksum(values: dict[str, Any]) -> str:
+    """Returns the SHA-256 of an answer without its checksum, in hex."""
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""A Ray cluster, as what trains sees it: tasks that begin, end and are done again where a worker died."""
+"""A Ray cluster as trainers see it: tasks that start, end, and are done again where a worker died."""
 
 import contextlib
 import io
@@ -16,12 +16,12 @@ from experiments.cells import local_ray
 
 LOCAL = "local"
 _RETRIES = 20  # of a task whose worker or node died
-_LOOK_SECONDS = 5.0
+_WAIT_SECONDS = 5.0
 _COLOURS = re.compile("\x1b\\[[0-9;]*m")
 
 
-class Need(NamedTuple):
-    """What a task asks for, and the devices that a worker then trains on: 0, all that it sees."""
+class TaskNeeds(NamedTuple):
+    """What a task requests of Ray, and the devices that a worker then trains on: 0, all that it sees."""
 
     resources: dict[str, int]
     devices: int
@@ -39,47 +39,54 @@ class Cluster:
 
     def __init__(self, ray: Any) -> None:
         self._ray = ray
-        self.need = _need(list(self._alive().values()))
-        self._functions: dict[Callable[..., Any], Any] = {}
-        self._shared: dict[int, tuple[Any, Any]] = {}
+        self.needs = _find_needs(list(self._resources_by_node().values()))
+        self._remote_functions: dict[Callable[..., Any], Any] = {}
+        self._shared: dict[int, tuple[Any, Any]] = {}  # by id: a value, and Ray's reference to it
 
     def nodes(self) -> list[Node]:
-        """The nodes that are alive and can do tasks, by now."""
-        found = []
-        for name, has in self._alive().items():
-            fit = (int(has.get(kind.upper(), 0)) // count for kind, count in self.need.resources.items())
-            found.append(Node(name, min(fit)))
-        return [node for node in found if node.workers]
+        """Returns the nodes that are alive now and can do tasks."""
+        nodes = []
+        for name, available in self._resources_by_node().items():
+            fitting = []
+            for kind, count in self.needs.resources.items():
+                fitting.append(int(available.get(kind.upper(), 0)) // count)
+            workers = min(fitting)
+            if workers:
+                nodes.append(Node(name, workers))
+        return nodes
 
-    def workers(self) -> int:
-        """How many tasks run at once by now."""
+    def count_workers(self) -> int:
+        """Returns how many tasks run at once now."""
         return sum(node.workers for node in self.nodes())
 
     def share(self, value: Any) -> Any:
-        """A value that is sent to each node once, as an argument of tasks."""
+        """Returns a reference to a value for tasks' arguments; the value is sent to each node only once."""
         if id(value) not in self._shared:
-            self._shared[id(value)] = value, self._ray.put(value)  # kept: another might get its id
-        return self._shared[id(value)][1]
+            # The value stays here too, since another might get its id otherwise.
+            self._shared[id(value)] = (value, self._ray.put(value))
+        _, reference = self._shared[id(value)]
+        return reference
 
-    def begin(self, node: Node | None, function: Callable[..., Any], *arguments: Any) -> Any:
-        """A task that calls a function with a worker's devices, on that node while it is there."""
-        if function not in self._functions:
-            needed = {f"num_{name}s": count for name, count in self.need.resources.items()}
-            options = {"max_retries": _RETRIES, "max_calls": 0, **needed}
-            self._functions[function] = self._ray.remote(**options)(function)
-        task = self._functions[function]
+    def start(self, node: Node | None, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Starts a task that calls function(devices, *arguments), on that node while it is alive."""
+        if function not in self._remote_functions:
+            requested = {f"num_{name}s": count for name, count in self.needs.resources.items()}
+            remote = self._ray.remote(max_retries=_RETRIES, max_calls=0, **requested)
+            self._remote_functions[function] = remote(function)
+        task = self._remote_functions[function]
         if node is not None:
             strategies = self._ray.util.scheduling_strategies
             place = strategies.NodeAffinitySchedulingStrategy(node.name, soft=True)
             task = task.options(scheduling_strategy=place)
-        return task.remote(self.need.devices, *arguments)
+        return task.remote(self.needs.devices, *arguments)
 
-    def ended(self, tasks: list[Any]) -> list[Any]:
-        """Those of some tasks that have ended, at least one unless that takes a while."""
-        return list(self._ray.wait(tasks, num_returns=1, timeout=_LOOK_SECONDS)[0])
+    def wait(self, tasks: list[Any]) -> list[Any]:
+        """Returns those of some tasks that have ended, at least one unless that takes a while."""
+        ended, _ = self._ray.wait(tasks, num_returns=1, timeout=_WAIT_SECONDS)
+        return list(ended)
 
-    def result(self, task: Any) -> Any:
-        """An ended task's result; raises InputError where it raised that, or where it can't be done."""
+    def get_result(self, task: Any) -> Any:
+        """Returns an ended task's result; raises InputError where the task did, or where it can't be done."""
         try:
             return self._ray.get(task)
         except self._ray.exceptions.RayTaskError as error:
@@ -87,58 +94,84 @@ class Cluster:
                 raise InputError(str(error.cause)) from None
             raise
         except self._ray.exceptions.RayError as error:
-            why = " ".join(str(error).split())[:120]
+            why = _shorten(error)
             message = f"workers died {_RETRIES} times over one task ({why}): look into Ray's logs"
             raise InputError(message) from None
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """A task's result."""
-        return self.result(self.begin(None, function, *arguments))
+        """Runs a task on any node and returns its result."""
+        return self.get_result(self.start(None, function, *arguments))
 
-    def _alive(self) -> dict[str, dict[str, float]]:
-        return {node["NodeID"]: node["Resources"] for node in self._ray.nodes() if node["Alive"]}
+    def _resources_by_node(self) -> dict[str, dict[str, float]]:
+        """Returns the resources of each node that is alive, by the node's name."""
+        resources = {}
+        for node in self._ray.nodes():
+            if node["Alive"]:
+                resources[node["NodeID"]] = node["Resources"]
+        return resources
 
 
 @contextlib.contextmanager
-def joined(address: str) -> Iterator[Cluster]:
-    """The cluster at an address (host:port, or auto: the one that this machine belongs to; local: one of this
-    machine alone, which ends with the block). Raises InputError where there is none, or no Ray."""
+def join(address: str) -> Iterator[Cluster]:
+    """Joins the cluster at an address for a block.
+
+    Args:
+      address: host:port; auto, for the cluster that this machine belongs to; or local, for a cluster of this
+        machine alone, which ends with the block.
+
+    Raises:
+      InputError: Where there is no cluster, or no Ray.
+    """
     alone = address == LOCAL
     local_ray.set_up(alone)
     try:
         import ray
     except ImportError:
         raise InputError("Ray is not installed: install the extra ray, pip install -e '.[ray]'") from None
-    own = {"num_cpus": cores(), "include_dashboard": False} if alone else {}
+
+    options: dict[str, Any] = {}
+    if alone:
+        options = {"num_cpus": cores(), "include_dashboard": False}
     try:
-        local_ray.ask(address)
-        ray.init(address=address, log_to_driver=False, logging_level="ERROR", **own)
+        local_ray.check_answer(address)
+        ray.init(address=address, log_to_driver=False, logging_level="ERROR", **options)
     except (ConnectionError, RuntimeError, ValueError, OSError, AssertionError) as error:
-        raise InputError(_no_cluster(address, " ".join(str(error).split())[:120])) from None
-    with local_ray.nothing_left() if alone else contextlib.nullcontext():
+        raise InputError(_no_cluster_message(address, _shorten(error))) from None
+
+    with local_ray.reap_processes() if alone else contextlib.nullcontext():
         try:
-            with contextlib.redirect_stdout(_Aside(sys.stdout)):
+            with contextlib.redirect_stdout(_OwnThreadStdout(sys.stdout)):
                 yield Cluster(ray)
         finally:
-            with contextlib.redirect_stdout(io.StringIO()):  # what it has said already, and how often
+            # What it prints now it has printed before, and how often it did.
+            with contextlib.redirect_stdout(io.StringIO()):
                 ray.shutdown()
 
 
-def _no_cluster(address: str, why: str) -> str:
+def _shorten(error: Exception) -> str:
+    """Returns the beginning of an error's message, on one line."""
+    return " ".join(str(error).split())[:120]
+
+
+def _no_cluster_message(address: str, why: str) -> str:
     if address == LOCAL:
         return f"`engine=ray`: no cluster could be started here ({why}): name a short folder in RAY_TMPDIR"
-    mend = "see ray start; if it asks for a token, set RAY_AUTH_MODE=token"
-    return f"`ray_address={address}`: no Ray cluster there ({why}): {mend}"
+    hint = "see ray start; if it asks for a token, set RAY_AUTH_MODE=token"
+    return f"`ray_address={address}`: no Ray cluster there ({why}): {hint}"
 
 
-class _Aside(io.TextIOBase):
-    """Standard output in which Ray's threads tell of deaths, pages each: a line of it goes to stderr."""
+class _OwnThreadStdout(io.TextIOBase):
+    """Standard output for the thread that makes it.
+
+    Ray's threads print pages about each death; of what they print the first line goes to stderr.
+    """
 
     def __init__(self, out: TextIO) -> None:
-        self._out, self._own = out, threading.get_ident()
+        self._out = out
+        self._own_thread = threading.get_ident()
 
     def write(self, text: str) -> int:
-        if threading.get_ident() == self._own:
+        if threading.get_ident() == self._own_thread:
             return self._out.write(text)
         line = _COLOURS.sub("", text).strip().partition("\n")[0]
         if line:
@@ -149,9 +182,18 @@ class _Aside(io.TextIOBase):
         self._out.flush()
 
 
-def _need(nodes: list[dict[str, float]]) -> Need:
+def _find_needs(nodes: list[dict[str, float]]) -> TaskNeeds:
+    """Returns what a task requests: a GPU where a node has any, else the cores of the smallest node.
+
+    Raises:
+      InputError: Where no node has GPUs or cores.
+    """
     if any(node.get("GPU", 0) >= 1 for node in nodes):
-        return Need({"gpu": 1, "cpu": 1}, 0)
-    counts = [int(node["CPU"]) for node in nodes if node.get("CPU", 0) >= 1]
-    require(counts, "the Ray cluster has neither GPUs nor cores: start nodes with some")
-    return Need({"cpu": min(counts)}, min(counts))
+        return TaskNeeds({"gpu": 1, "cpu": 1}, 0)
+    cores_by_node = []
+    for node in nodes:
+        if node.get("CPU", 0) >= 1:
+            cores_by_node.append(int(node["CPU"]))
+    require(cores_by_node, "the Ray cluster has neither GPUs nor cores: start nodes with some")
+    smallest = min(cores_by_node)
+    return TaskNeeds({"cpu": smallest}, smallest)

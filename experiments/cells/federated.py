@@ -32,114 +32,149 @@ class FederatedScores(NamedTuple):
 
 
 def federated_cell(setting: FederatedSetting, runs: int, name: str, seconds: float) -> Cell:
-    """The cell of so many trainings. Where every iterate is observed, the cosines with the final model are
-    kept too, as those of the setting that observes it alone: one training gives both."""
+    """Returns the cell of so many runs of a federated training.
+
+    Where every iterate is observed, the cosines with the final model are stored too, as those of the setting
+    that observes it alone: one training gives both.
+    """
 
     def is_done(held: Holdings, data: DataSets) -> bool:
-        found = [read(held, one, runs) for one in _observations(setting)]
-        return all(one is not None and len(one.accuracies) == runs for one in found)
+        stored = [read(held, observed, runs) for observed in _observed_settings(setting)]
+        return all(scores is not None and len(scores.accuracies) == runs for scores in stored)
 
     def open_store(out: Path, data: DataSets) -> Store:
         from audit.settings import build_federated
 
-        return _store(out, setting, build_federated.checksum(data.clients(setting).clients))
+        return _make_store(out, setting, build_federated.checksum(data.clients(setting).clients))
 
     def do(store: Store, data: DataSets, progress: Progress) -> None:
         _train(setting, runs, store, data.clients(setting), progress)
 
-    return Cell(name, json.dumps(named(setting)), runs, seconds, is_done, open_store, do, shared=True)
+    identity = json.dumps(make_identity(setting))
+    return Cell(name, identity, runs, seconds, is_done, open_store, do, shared=True)
 
 
 def final(setting: FederatedSetting) -> FederatedSetting:
-    """The setting that observes the final model alone."""
+    """Returns the setting that observes the final model alone."""
     return dataclasses.replace(setting, observe="final")
 
 
-def named(setting: FederatedSetting) -> dict[str, Any]:
-    """A setting's name in the store, but for its clients' checksum."""
+def make_identity(setting: FederatedSetting) -> dict[str, Any]:
+    """Returns what identifies a setting in the store, but for its clients' checksum."""
     return federated_identity(setting, "", None)
 
 
 def read(held: Holdings, setting: FederatedSetting, runs: int) -> FederatedScores | None:
-    """What is stored of the first runs, on whatever clients; None where some of their cosines are missing."""
-    store = held.open(named(setting))
+    """Returns what is stored of the first runs, on any clients; None where a run's cosines are missing."""
+    store = held.open(make_identity(setting))
     if store is None or store.missing(runs):
         return None
-    known = accuracies(store)
-    return FederatedScores(store.load(runs), [known[str(i)] for i in range(runs) if str(i) in known])
+    by_run = read_accuracies(store)
+    measured = []
+    for run in range(runs):
+        if str(run) in by_run:
+            measured.append(by_run[str(run)])
+    return FederatedScores(store.load(runs), measured)
 
 
-def accuracies(store: Store) -> dict[str, float]:
-    """The kept accuracies by run."""
-    found = read_answer(store) or {}
-    return {run: float(value) for run, value in found.get(_ACCURACIES, {}).items()}
+def read_accuracies(store: Store) -> dict[str, float]:
+    """Returns the stored accuracies by run."""
+    answer = read_answer(store) or {}
+    return {run: float(value) for run, value in answer.get(_ACCURACIES, {}).items()}
 
 
 def keep_accuracies(store: Store, first: int, values: NDArray[np.float64]) -> None:
-    """Keeps the accuracies of runs first, first + 1, ... beside those that are there."""
-    measured = {str(first + i): float(value) for i, value in enumerate(values)}
+    """Stores the accuracies of runs first, first + 1, ... beside those that are stored already."""
+    measured = {}
+    for run, value in enumerate(values, first):
+        measured[str(run)] = float(value)
     with store.turn("accuracies"):
-        write_answer(store, {_ACCURACIES: accuracies(store) | measured})
+        write_answer(store, {_ACCURACIES: read_accuracies(store) | measured})
 
 
-def keep_lost_accuracies(played: "Game", store: Store, runs: int, watch: "Watch") -> None:
-    """Trains again, for `watch` to keep their accuracies, those runs whose scores alone are stored: a file of
-    accuracies that is damaged is set aside."""
-    from audit import game, training
+def keep_lost_accuracies(game: "Game", store: Store, runs: int, watch: "Watch") -> None:
+    """Trains those runs again of which only the scores are stored, for `watch` to store their accuracies.
+
+    They are lost where the file of accuracies was damaged, and set aside.
+    """
+    from audit import game as games
+    from audit import training
     from audit.storage.checkpoints import Checkpoints
 
     with store.claim():
-        lost = gaps(((int(run), int(run) + 1) for run in accuracies(store)), runs)
-        if lost:
-            chunk = training.chunk_size(played, runs, 0)
-            for _ in game.play(played, lost, chunk, checkpoints=Checkpoints(store.checkpoints), watch=watch):
-                pass
+        measured = []
+        for run in read_accuracies(store):
+            measured.append((int(run), int(run) + 1))
+        lost = gaps(measured, runs)
+        if not lost:
+            return
+        chunk = training.chunk_size(game, runs, 0)
+        checkpoints = Checkpoints(store.checkpoints)
+        for _ in games.play(game, lost, chunk, checkpoints=checkpoints, watch=watch):
+            pass
 
 
-def _observations(setting: FederatedSetting) -> list[FederatedSetting]:
-    return [setting] if setting.observe in FINAL else [setting, final(setting)]
+def _observed_settings(setting: FederatedSetting) -> list[FederatedSetting]:
+    """Returns the settings whose scores one training gives: of every iterate, also the final model's."""
+    if setting.observe in FINAL:
+        return [setting]
+    return [setting, final(setting)]
 
 
-def _store(out: Path, setting: FederatedSetting, data: str) -> Store:
-    return Store(out, federated_identity(setting, data, None), f"federated-{setting.model}")
+def _make_store(out: Path, setting: FederatedSetting, checksum: str) -> Store:
+    """Returns the store of a setting on clients with that checksum."""
+    return Store(out, federated_identity(setting, checksum, None), f"federated-{setting.model}")
 
 
 def _train(
     setting: FederatedSetting, runs: int, store: Store, federation: Federation, progress: Progress
 ) -> None:
-    """Trains what is missing: of all observations together, or of those that the first left out."""
+    """Trains what is missing, all observations together; then those runs that only the first one had."""
     from audit import training
     from audit.settings import build_federated
 
-    clients, data = federation.clients, store.config()["data_sha256"]
+    clients = federation.clients
+    checksum = store.config()["data_sha256"]
     build_federated.require_clients(clients)
-    who = build_federated.rounds(setting, clients, None)
+    participation = build_federated.rounds(setting, clients, None)
+    rounds = len(participation.clients)
     measure = build_federated.accuracy(setting, clients, federation.test)
-    every = _observations(setting)
-    games = [build_federated.build(one, clients, who) for one in every]
-    stores = [store, *(_store(store.path.parent, one, data) for one in every[1:])]
-    observed = list(zip(games, stores, strict=True))
-    for i, (played, place) in enumerate(observed):
-        watch = _keep(place, observed[i + 1 :], len(who.clients), measure)
-        training.train(played, place, runs, progress=progress, watch=watch)
-        keep_lost_accuracies(played, place, runs, _keep(place, [], len(who.clients), measure))
+
+    observations: list[tuple[Game, Store]] = []
+    for observed in _observed_settings(setting):
+        game = build_federated.build(observed, clients, participation)
+        own_store = store
+        if observations:
+            own_store = _make_store(store.path.parent, observed, checksum)
+        observations.append((game, own_store))
+    for i, (game, own_store) in enumerate(observations):
+        watch = _make_watch(own_store, observations[i + 1 :], rounds, measure)
+        training.train(game, own_store, runs, progress=progress, watch=watch)
+        keep_lost_accuracies(game, own_store, runs, _make_watch(own_store, [], rounds, measure))
 
 
-def _keep(
+def _make_watch(
     store: Store, others: list[tuple["Game", Store]], rounds: int, measure: "Callable[[Array], Array]"
 ) -> "Watch":
-    """Keeps what final models give before the scores are kept: accuracies, other observations."""
+    """Returns a watch that stores what final models give, before their scores are stored.
+
+    Args:
+      store: Where accuracies go.
+      others: Other observations of the same training, each with its store, which get scores and accuracies.
+      rounds: Rounds of the training, after which models are final.
+      measure: (models) -> accuracies.
+    """
 
     def watch(midway: "Midway") -> None:
-        from audit import game
+        from audit import game as games
 
         if midway.steps < rounds:
             return
-        measured = np.asarray(measure(midway.thetas), np.float64)
-        keep_accuracies(store, midway.first, measured)
-        for played, other in others:
-            found = game.final_scores(played, midway.thetas, midway.first)
-            keep_accuracies(other, midway.first, measured)
-            other.save(found)
+        accuracies = np.asarray(measure(midway.thetas), np.float64)
+        keep_accuracies(store, midway.first, accuracies)
+        for other_game, other_store in others:
+            scores = games.final_scores(other_game, midway.thetas, midway.first)
+            keep_accuracies(other_store, midway.first, accuracies)
+            other_store.save(scores)
 
     return watch

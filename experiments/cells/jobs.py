@@ -1,10 +1,9 @@
-"""Trainings on a Ray cluster: some chunks of runs, and cells that are not cut, as tasks of workers that have
-no store; the driver has it.
+"""Training on a Ray cluster: workers, which have no store, do tasks; the driver stores what they return.
 
-A task asks for one GPU where the cluster has any, or else for as many cores as its smallest node has, and a
-worker trains with as many devices: on nodes that are alike, scores are those of one alone, to the bit.
-Ray does a task of a worker or a node that died again. A driver that is killed has kept every chunk that came
-back, and its successor trains the rest.
+A task is some chunks of runs, or a whole cell. It requests one GPU where the cluster has any, or else as many
+cores as the smallest node has, and a worker trains with as many devices: on nodes that are alike, scores are
+those of one alone, to the bit. Where a worker or a node died, Ray does its tasks again. A driver that is
+killed has stored every chunk that came back, and its successor trains the rest.
 """
 
 import functools
@@ -25,11 +24,11 @@ from audit.errors import InputError, require
 from audit.machine import prepare_jax
 from audit.mechanism.ensemble import Programs
 from audit.storage import files, shares
-from audit.storage.store import Scores
+from audit.storage.store import Scores, Store
 from audit.task import Dataset
 from audit.training import ChunkTrainer, Trained
 from experiments.cells import work
-from experiments.cells.cell import Cell, DataSets, GameRecipe
+from experiments.cells.cell import Cell, DataSets, GameRecipe, Parts
 from experiments.cells.cluster import Cluster, Node
 from experiments.cells.work import Outcome, SweepProgress, TrainingEngine, Wanted, Workplace
 
@@ -38,11 +37,17 @@ _POLL_SECONDS = 1.0
 _STAGE = 64  # runs that a cluster trains between two looks
 _TASK_SECONDS = 2.0  # of chunks: many times what it takes to send a task and its result
 _prepare_jax = functools.cache(prepare_jax)  # once a process
-_TRAINERS: Programs[ChunkTrainer] = Programs(kept=1)  # whose data are on the devices
+_TRAINERS: Programs[ChunkTrainer] = Programs(kept=1)  # the last one, whose data are on the devices
 
 
-class Prepared(NamedTuple):
-    """What a worker finds out first: runs a chunk, steps a run, and the circumstances to be kept."""
+class Preparation(NamedTuple):
+    """What a worker finds out first.
+
+    Attributes:
+      size: Runs a chunk.
+      steps: Steps a run.
+      about: The worker's versions and devices, to be stored beside the scores.
+    """
 
     size: int
     steps: int
@@ -57,47 +62,62 @@ class Piece(NamedTuple):
     size: int
 
 
-def prepare(devices: int, recipe: GameRecipe, data: Dataset, runs: int, chunk: int) -> Prepared:
-    """The chunks of so many runs (chunk 0: as many as fit); on CPUs over so many devices."""
+# The tasks: functions that workers call, first with the number of devices to train on. Ray shows their names.
+
+
+def prepare(devices: int, recipe: GameRecipe, data: Dataset, runs: int, chunk: int) -> Preparation:
+    """Finds the size of chunks for so many runs: `chunk`, or with 0 as many as fit into memory."""
     _prepare_jax(devices)
-    played = recipe.make(data)
-    size = training.chunk_size(played, runs, chunk)
-    return Prepared(size, len(played.schedule.mask), recipe.about(data))
+    game = recipe.make(data)
+    size = training.chunk_size(game, runs, chunk)
+    return Preparation(size, len(game.schedule.mask), recipe.about(data))
 
 
-def about(devices: int, recipe: GameRecipe, data: Dataset) -> dict[str, Any]:
-    """The circumstances of a worker; raises InputError where recipe and data do not fit."""
+def describe(devices: int, recipe: GameRecipe, data: Dataset) -> dict[str, Any]:
+    """Returns a worker's versions and devices; raises InputError where recipe and data do not fit."""
     _prepare_jax(devices)
     recipe.make(data)
     return recipe.about(data)
 
 
 def train(devices: int, recipe: GameRecipe, data: Dataset, piece: Piece) -> tuple[list[Scores], float] | None:
-    """A piece's scores, its fastest chunk's seconds; None if memory ran out. InputError if one diverged."""
+    """Trains a piece, chunk by chunk.
+
+    Returns:
+      The chunks' scores and the seconds of the fastest chunk; None where memory ran out.
+
+    Raises:
+      InputError: Where a run diverged.
+    """
     _prepare_jax(devices)
     trainer = _TRAINERS.get((recipe.key, piece.size), lambda: ChunkTrainer(recipe.make(data), piece.size))
-    chunks, seconds = list[Scores](), math.inf
+    all_scores: list[Scores] = []
+    fastest = math.inf
     for chunk in shares.cut([(piece.start, piece.stop)], piece.size):
         begin = time.perf_counter()
-        if (scores := trainer.train(chunk)) is None:
+        scores = trainer.train(chunk)
+        if scores is None:
             return None
-        chunks.append(scores)
-        seconds = min(seconds, time.perf_counter() - begin)
-    return chunks, seconds
+        all_scores.append(scores)
+        fastest = min(fastest, time.perf_counter() - begin)
+    return all_scores, fastest
 
 
 def do(devices: int, cell: Cell, data: DataSets) -> dict[str, bytes]:
-    """The files of a cell that is done from its beginning, by their places in a store's folder."""
+    """Does a cell in an empty store, and returns its files by their paths below the store's root."""
     _prepare_jax(devices)
-    with tempfile.TemporaryDirectory() as name:
-        out = Path(name)
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder)
         cell.do(cell.open(out, data), data, lambda runs: None)
-        found = [path for path in sorted(out.rglob("*")) if path.is_file() and path.suffix != ".lease"]
-        return {path.relative_to(out).as_posix(): path.read_bytes() for path in found}
+        contents = {}
+        for path in sorted(out.rglob("*")):
+            if path.is_file() and path.suffix != ".lease":
+                contents[path.relative_to(out).as_posix()] = path.read_bytes()
+        return contents
 
 
-class Begun(NamedTuple):
-    """A task that has begun, and what keeps its result."""
+class StartedTask(NamedTuple):
+    """A task that has started, and a function that stores its result."""
 
     task: Any
     keep: Callable[[Any], object]
@@ -106,179 +126,241 @@ class Begun(NamedTuple):
 class Job(Protocol):
     """Tasks that belong together."""
 
-    def begin(self, node: Node | None) -> Begun | None:
-        """The next task, for a node or for any; None where none can begin now."""
+    def start(self, node: Node | None) -> StartedTask | None:
+        """Starts the next task, on a node or on any; returns None where none can start now."""
 
     def is_done(self) -> bool:
-        """Whether all is kept."""
+        """Returns whether all results are stored."""
 
 
 class RunsJob:
-    """A job: the runs that a store lacks."""
+    """A job: the runs that a store does not have."""
 
-    def __init__(self, cluster: Cluster, sent: tuple[GameRecipe, Any], wanted: Wanted) -> None:
-        self._cluster, self._sent, self._wanted = cluster, sent, wanted
+    def __init__(self, cluster: Cluster, shared: tuple[GameRecipe, Any], request: Wanted) -> None:
+        """Starts nothing yet.
+
+        Args:
+          cluster: The cluster.
+          shared: The recipe, and a reference to its data on the cluster.
+          request: The runs that the store is to have.
+        """
+        self._cluster = cluster
+        self._shared = shared
+        self._request = request
         self._waiting: deque[Piece] = deque()
-        self._begun, self._trains, self._left = False, False, 1
+        self._is_prepared = False  # or will be: the task that prepares has started
+        self._is_training = False
+        self._left = 1  # runs that are not stored; more than 0 until they are counted
         self._chunk_seconds = math.inf
-        self.trained, self.prepared = 0, Prepared(0, 0, {})
+        self.trained = 0
+        self.preparation = Preparation(0, 0, {})
 
-    def begin(self, node: Node | None) -> Begun | None:
-        """First the task that prepares, then a piece at a time, of several chunks where they are short."""
-        if not self._begun:
-            self._begun = True
-            sizes = self._wanted.added, self._wanted.chunk
-            return Begun(self._cluster.begin(node, prepare, *self._sent, *sizes), self._cut)
+    def start(self, node: Node | None) -> StartedTask | None:
+        """Starts the task that prepares, later a piece each time, of several chunks where they are short."""
+        if not self._is_prepared:
+            self._is_prepared = True
+            sizes = (self._request.added, self._request.chunk)
+            return StartedTask(self._cluster.start(node, prepare, *self._shared, *sizes), self._cut)
         if not self._waiting:
             return None
-        if not self._trains:
-            self._wanted.progress(0)
-        self._trains, piece = True, self._next()
-        return Begun(self._cluster.begin(node, train, *self._sent, piece), partial(self._keep, piece))
+        if not self._is_training:
+            self._request.progress(0)
+        self._is_training = True
+        piece = self._take_piece()
+        task = self._cluster.start(node, train, *self._shared, piece)
+        return StartedTask(task, partial(self._keep, piece))
 
     def is_done(self) -> bool:
-        """Whether the store has all runs."""
+        """Returns whether the store has all runs."""
         return not self._left
 
-    def _cut(self, prepared: Prepared) -> None:
-        missing = self._wanted.store.missing(self._wanted.runs)
-        self.prepared, self._left = prepared, shares.count_runs(missing)
-        self._waiting.extend(Piece(start, stop, prepared.size) for start, stop in missing)
+    def _cut(self, preparation: Preparation) -> None:
+        """Makes pieces of the missing runs, once the size of chunks is known."""
+        missing = self._request.store.missing(self._request.runs)
+        self.preparation = preparation
+        self._left = shares.count_runs(missing)
+        for start, stop in missing:
+            self._waiting.append(Piece(start, stop, preparation.size))
 
-    def _next(self) -> Piece:
-        rest = self._waiting.popleft()
+    def _take_piece(self) -> Piece:
+        """Takes, off the first piece that waits, as many chunks as a task should have."""
+        piece = self._waiting.popleft()
         chunks = max(1, int(_TASK_SECONDS / self._chunk_seconds))
-        stop = min(rest.start + chunks * rest.size, rest.stop)
-        if stop < rest.stop:
-            self._waiting.appendleft(rest._replace(start=stop))
-        return rest._replace(stop=stop)
+        stop = min(piece.start + chunks * piece.size, piece.stop)
+        if stop < piece.stop:
+            self._waiting.appendleft(piece._replace(start=stop))
+        return piece._replace(stop=stop)
 
     def _keep(self, piece: Piece, trained: tuple[list[Scores], float] | None) -> None:
+        """Stores a piece's scores; where memory ran out, it waits again in chunks of half the size."""
         if trained is None:
             require(piece.size > 1, "out of memory with one run at a time: lower `batch_size`")
             self._waiting.append(piece._replace(size=piece.size // 2))
             self._chunk_seconds = math.inf
             return
-        chunks, seconds = trained
+        all_scores, seconds = trained
         self._chunk_seconds = min(self._chunk_seconds, seconds)
-        for scores in chunks:
-            self._wanted.store.save(scores)
-            self._left -= len(scores.scores)
-            self.trained += len(scores.scores)
-            self._wanted.progress(len(scores.scores))
+        for scores in all_scores:
+            self._request.store.save(scores)
+            runs = len(scores.scores)
+            self._left -= runs
+            self.trained += runs
+            self._request.progress(runs)
 
 
 class CellJob:
-    """A job: a cell that is not cut."""
+    """A job: a whole cell, as one task."""
 
     def __init__(self, cluster: Cluster, cell: Cell, place: Workplace) -> None:
-        self._cluster, self._cell, self._place = cluster, cell, place
-        self._begun = self._done = False
+        self._cluster = cluster
+        self._cell = cell
+        self._place = place
+        self._has_started = False
+        self._is_done = False
 
-    def begin(self, node: Node | None) -> Begun | None:
-        """Its one task."""
-        if self._begun:
+    def start(self, node: Node | None) -> StartedTask | None:
+        """Starts its only task."""
+        if self._has_started:
             return None
-        self._begun = True
-        return Begun(self._cluster.begin(node, do, self._cell, self._place.data), self._keep)
+        self._has_started = True
+        return StartedTask(self._cluster.start(node, do, self._cell, self._place.data), self._keep)
 
     def is_done(self) -> bool:
-        """Whether its files are kept."""
-        return self._done
+        """Returns whether its files are stored."""
+        return self._is_done
 
-    def _keep(self, content: dict[str, bytes]) -> None:
-        for name, text in content.items():
-            files.write_whole(self._place.out / name, text)
-        self._done = True
-
-
-J = TypeVar("J", bound=Job)
+    def _keep(self, contents: dict[str, bytes]) -> None:
+        for name, content in contents.items():
+            files.write_whole(self._place.out / name, content)
+        self._is_done = True
 
 
-def done(cluster: Cluster, jobs: Iterable[J]) -> Iterator[tuple[J, InputError | None]]:
-    """Does jobs in order, each compiled on a node of its own; at the end idle nodes help. Yields each job
-    with the error that ended it. Raises InputError where the store refuses."""
-    desk = _Desk[J](cluster, iter(jobs))
-    while desk.fill():
-        for task in cluster.ended(list(desk.flying)):
-            job, begun, _ = desk.flying.pop(task)
-            if job not in desk.homes:
+AnyJob = TypeVar("AnyJob", bound=Job)
+
+
+def run_jobs(cluster: Cluster, jobs: Iterable[AnyJob]) -> Iterator[tuple[AnyJob, InputError | None]]:
+    """Runs jobs in order, each compiled on a node of its own; at the end idle nodes help.
+
+    Yields:
+      Each job as it ends, with the error that ended it, or None.
+
+    Raises:
+      InputError: Where the store can't be written.
+    """
+    scheduler = _Scheduler[AnyJob](cluster, iter(jobs))
+    while scheduler.fill():
+        for task in cluster.wait(list(scheduler.running)):
+            job, keep, _ = scheduler.running.pop(task)
+            if job not in scheduler.homes:
                 continue  # it failed in another task
             error = None
             try:
-                begun.keep(cluster.result(task))
+                keep(cluster.get_result(task))
             except files.CannotWriteError:
                 raise
             except InputError as failure:
                 error = failure
             if error is not None or job.is_done():
-                del desk.homes[job]
+                del scheduler.homes[job]
                 yield job, error
 
 
-class _Desk(Generic[J]):
-    """Jobs that are opened, by their homes, and the tasks that nodes were asked to do."""
+class _RunningTask(NamedTuple, Generic[AnyJob]):
+    """A running task's job, the function that stores its result, and the node that it was given to."""
 
-    def __init__(self, cluster: Cluster, more: Iterator[J]) -> None:
-        self._cluster, self._more = cluster, more
-        self.homes: dict[J, Node | None] = {}
-        self.flying: dict[Any, tuple[J, Begun, Node | None]] = {}
+    job: AnyJob
+    keep: Callable[[Any], object]
+    node: Node | None
+
+
+class _Scheduler(Generic[AnyJob]):
+    """Decides which node gets a task of which job.
+
+    Attributes:
+      homes: The jobs that are under way, each with the node that has compiled its program; None where that
+        node is gone.
+      running: The running tasks.
+    """
+
+    def __init__(self, cluster: Cluster, more: Iterator[AnyJob]) -> None:
+        self._cluster = cluster
+        self._more = more
+        self.homes: dict[AnyJob, Node | None] = {}
+        self.running: dict[Any, _RunningTask[AnyJob]] = {}
 
     def fill(self) -> bool:
-        """Gives every node as many tasks as it should have; whether any are under way."""
-        nodes: list[Node | None] = [*self._cluster.nodes()] or [None]  # Ray waits for one
+        """Gives every node as many tasks as it should have; returns whether any are running."""
+        nodes: list[Node | None] = [*self._cluster.nodes()]
+        if not nodes:
+            nodes = [None]  # Ray waits for one
         for job, home in self.homes.items():
-            self.homes[job] = home if home in nodes else None
+            if home not in nodes:
+                self.homes[job] = None
         for node in nodes:
-            workers = node.workers if node else 1
-            given = sum(asked == node for _, _, asked in self.flying.values())
-            while given < _AHEAD * workers and self._give(node):
+            workers = 1
+            if node is not None:
+                workers = node.workers
+            given = sum(running.node == node for running in self.running.values())
+            while given < _AHEAD * workers and self._give_task(node):
                 given += 1
-        return bool(self.flying)
+        return bool(self.running)
 
-    def _give(self, node: Node | None) -> bool:
-        """Whether there was a task: of a job at home there or without one, else the next, else another's."""
+    def _give_task(self, node: Node | None) -> bool:
+        """Gives a node a task, and returns whether there was one.
+
+        It is of a job at home there, else of a job without a home, else of the next job, else of another
+        node's.
+        """
         for home in (node, None):
-            if any(self._begin(job, node) for job in self.homes if self.homes[job] == home):
-                return True
+            for job in list(self.homes):
+                if self.homes[job] == home and self._start_task(job, node):
+                    return True
         for job in self._more:
             self.homes[job] = node
-            if self._begin(job, node):
+            if self._start_task(job, node):
                 return True
-        return any(self._begin(job, node) for job in reversed(self.homes))
+        return any(self._start_task(job, node) for job in reversed(self.homes))
 
-    def _begin(self, job: J, node: Node | None) -> bool:
-        begun = job.begin(node)
-        if begun is None:
+    def _start_task(self, job: AnyJob, node: Node | None) -> bool:
+        """Starts a job's next task on a node, and returns whether there was one that could start."""
+        started = job.start(node)
+        if started is None:
             return False
-        self.homes[job] = self.homes[job] or node
-        self.flying[begun.task] = job, begun, node
+        if self.homes[job] is None:
+            self.homes[job] = node
+        self.running[started.task] = _RunningTask(job, started.keep, node)
         return True
 
 
-def engine(cluster: Cluster) -> TrainingEngine:
-    """The engine of a cluster; this process leaves its own accelerators to the cluster's workers."""
+def make_engine(cluster: Cluster) -> TrainingEngine:
+    """Returns the engine of a cluster; this process leaves its own accelerators to the cluster's workers."""
     jax.config.update("jax_platforms", "cpu")
-    return TrainingEngine(partial(_Trainer, cluster), partial(do_all, cluster))
+    return TrainingEngine(partial(_ClusterTrainer, cluster), partial(do_all, cluster))
 
 
-class _Trainer:
+class _ClusterTrainer:
+    """A trainer on a cluster; see `work.Trainer`."""
+
     def __init__(self, cluster: Cluster, recipe: GameRecipe, data: Dataset) -> None:
-        self._cluster, self._sent = cluster, (recipe, cluster.share(data))
-        self._about: dict[str, Any] = cluster.call(about, *self._sent)
+        self._cluster = cluster
+        self._shared = (recipe, cluster.share(data))
+        self._about: dict[str, Any] = cluster.call(describe, *self._shared)
 
     def train(self, wanted: Wanted) -> Trained:
-        begin, job = time.perf_counter(), RunsJob(self._cluster, self._sent, wanted)
-        while wanted.store.missing(wanted.runs):
-            with wanted.store.claim(), shares.all_below(wanted.store, wanted.runs) as mine:
+        store = wanted.store
+        begin = time.perf_counter()
+        job = RunsJob(self._cluster, self._shared, wanted)
+        while store.missing(wanted.runs):
+            with store.claim(), shares.all_below(store, wanted.runs) as mine:
                 if mine:
-                    for _, error in done(self._cluster, [job]):
+                    for _, error in run_jobs(self._cluster, [job]):
                         if error is not None:
                             raise error
                     break
             time.sleep(_POLL_SECONDS)
-        seconds, scores = time.perf_counter() - begin, wanted.store.load(wanted.runs)
-        return Trained(scores, job.trained, seconds, job.prepared.size, job.trained * job.prepared.steps)
+        seconds = time.perf_counter() - begin
+        model_steps = job.trained * job.preparation.steps
+        return Trained(store.load(wanted.runs), job.trained, seconds, job.preparation.size, model_steps)
 
     def stage(self, runs: int) -> int:
         return min(runs, _STAGE)
@@ -288,14 +370,15 @@ class _Trainer:
 
 
 def do_all(cluster: Cluster, cells: list[Cell], place: Workplace) -> Outcome:
-    """Does what the store lacks, as `work.do_all`; of cells that others hold it waits for the end."""
-    progress, waiting = SweepProgress(cells), cells
+    """Does what the store does not have, as `work.do_all`; for cells that others hold it waits to the end."""
+    progress = SweepProgress(cells)
     outcome = Outcome([], [], [])
+    waiting = cells
     try:
         while waiting:
-            sweep = _Sweep(cluster, place, progress, outcome)
-            with sweep.held:
-                for job, error in done(cluster, sweep.jobs(waiting)):
+            sweep = _SweepPass(cluster, place, progress, outcome)
+            with sweep.claims:
+                for job, error in run_jobs(cluster, sweep.open_jobs(waiting)):
                     sweep.end(job, error)
             if sweep.left:
                 time.sleep(_POLL_SECONDS)
@@ -305,35 +388,53 @@ def do_all(cluster: Cluster, cells: list[Cell], place: Workplace) -> Outcome:
     return outcome
 
 
-class _Sweep:
-    """Done cells; cells under way, by job, with their outcomes and claims; and those that others hold."""
+class _CellUnderWay(NamedTuple):
+    """A cell under way, what concludes it once its job has ended, and this process's claim on it."""
+
+    cell: Cell
+    conclude: Callable[[], object]
+    claim: ExitStack
+
+
+class _SweepPass:
+    """One pass over cells, which leaves those that other workers hold.
+
+    Attributes:
+      claims: The claims on cells under way, all given back at its end.
+      left: The cells that others hold.
+    """
 
     def __init__(self, cluster: Cluster, place: Workplace, progress: SweepProgress, outcome: Outcome) -> None:
-        self._cluster, self._place, self._progress, self._outcome = cluster, place, progress, outcome
-        self._under_way: dict[Job, tuple[Cell, Callable[[], object], ExitStack]] = {}
-        self.held = ExitStack()
+        self._cluster = cluster
+        self._place = place
+        self._progress = progress
+        self._outcome = outcome
+        self._under_way: dict[Job, _CellUnderWay] = {}
+        self.claims = ExitStack()
         self.left: list[Cell] = []
 
-    def jobs(self, cells: list[Cell]) -> Iterator[Job]:
-        """The cells' jobs, each opened when it is asked for."""
+    def open_jobs(self, cells: list[Cell]) -> Iterator[Job]:
+        """Yields the cells' jobs, each opened when it is taken."""
         for cell in cells:
             try:
                 if work.is_done(cell, self._place):
                     self._outcome.elsewhere.append(cell.name)
                     self._progress.end(cell)
-                elif (job := self._opened(cell)) is not None:
-                    yield job
-                else:
+                    continue
+                job = self._open_job(cell)
+                if job is None:
                     self.left.append(cell)
+                else:
+                    yield job
             except files.CannotWriteError:
                 raise
             except InputError as error:
                 self._fail(cell, error)
 
     def end(self, job: Job, error: InputError | None) -> None:
-        """Concludes a cell whose job ended, or says why it failed, and gives it back."""
-        cell, conclude, held = self._under_way.pop(job)
-        with held:
+        """Concludes a cell whose job ended, or reports why it failed, and gives the cell back."""
+        cell, conclude, claim = self._under_way.pop(job)
+        with claim:
             if error is not None:
                 self._fail(cell, error)
                 return
@@ -341,23 +442,33 @@ class _Sweep:
             self._outcome.here.append(cell.name)
             self._progress.end(cell)
 
-    def _opened(self, cell: Cell) -> Job | None:
-        store, held = cell.open(self._place.out, self._place.data), self.held.enter_context(ExitStack())
-        mine = held.enter_context(store.claim()) and held.enter_context(shares.all_below(store, cell.runs))
-        if not mine:
-            held.close()
+    def _open_job(self, cell: Cell) -> Job | None:
+        """Claims a cell and returns its job; None where another worker holds it."""
+        store = cell.open(self._place.out, self._place.data)
+        claim = self.claims.enter_context(ExitStack())
+        is_mine = claim.enter_context(store.claim())
+        if is_mine:
+            is_mine = claim.enter_context(shares.all_below(store, cell.runs))
+        if not is_mine:
+            claim.close()
             return None
         if cell.parts is None:
-            whole = CellJob(self._cluster, cell, self._place)
-            self._under_way[whole] = cell, lambda: None, held
-            return whole
-        data = cell.parts.data(self._place.data)
-        sent = cell.parts.recipe(data), self._cluster.share(data)
-        begin = functools.cache(lambda: self._progress.begin(cell))  # when someone first hears of it
-        wanted = Wanted(store, cell.runs, cell.runs, 0, lambda runs: begin()(runs))
-        job, conclude = RunsJob(self._cluster, sent, wanted), cell.parts.conclude
-        self._under_way[job] = cell, lambda: conclude(store, job.prepared.about), held
+            cell_job = CellJob(self._cluster, cell, self._place)
+            self._under_way[cell_job] = _CellUnderWay(cell, lambda: None, claim)
+            return cell_job
+
+        parts = cell.parts
+        data = parts.data(self._place.data)
+        shared = (parts.recipe(data), self._cluster.share(data))
+        begin = functools.cache(lambda: self._progress.begin(cell))  # with the cell's first progress
+        request = Wanted(store, cell.runs, cell.runs, 0, lambda runs: begin()(runs))
+        job = RunsJob(self._cluster, shared, request)
+        conclude = partial(self._conclude, parts, store, job)
+        self._under_way[job] = _CellUnderWay(cell, conclude, claim)
         return job
+
+    def _conclude(self, parts: Parts, store: Store, job: RunsJob) -> None:
+        parts.conclude(store, job.preparation.about)
 
     def _fail(self, cell: Cell, error: InputError) -> None:
         self._progress.say(f"failed: {cell.name}: {error}")

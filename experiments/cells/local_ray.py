@@ -16,16 +16,22 @@ HEAD_PORT = "6379"
 _ANSWER_SECONDS = 5.0
 _SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_worker_niceness": "0",  # what training without Ray has; Ray's own is 15
-    # A task on a host that can't be reached is given up after their sum; Ray's own is 7 minutes
+    "RAY_worker_niceness": "0",  # that of training without Ray; Ray's default is 15
+    # A task on a host that can't be reached is given up after their sum; Ray's default is 7 minutes
     "RAY_grpc_client_keepalive_time_ms": "20000",
     "RAY_grpc_client_keepalive_timeout_ms": "20000",
 }
 
 
 def set_up(alone: bool) -> None:
-    """Ray's settings, which it reads as it is imported; the user's own stay. Alone, the cluster to be started
-    is heard on this machine only. Raises InputError where Ray's folder is another user's."""
+    """Sets Ray's settings, which it reads as it is imported; those that the user has set stay.
+
+    Args:
+      alone: Whether the cluster to be started is for this machine only, so that no other may reach it.
+
+    Raises:
+      InputError: Where Ray's folder is another user's.
+    """
     for name, value in _SETTINGS.items():
         os.environ.setdefault(name, value)
     if "RAY_TMPDIR" not in os.environ:
@@ -38,55 +44,73 @@ def set_up(alone: bool) -> None:
 
 
 def _own_folder(temporary: Path) -> Path:
-    """A folder that no other user can read, for sessions, which Ray would let everybody write."""
+    """Returns a folder for Ray's sessions that no other user can read; Ray would let everybody write them."""
     folder = temporary / f"ray-{os.getuid()}"
     try:
         with contextlib.suppress(FileExistsError):
             folder.mkdir(mode=0o700)
-        found = folder.lstat()
+        status = folder.lstat()
     except OSError as error:
         raise InputError(f"{folder}: {error.strerror}: name a folder of yours in RAY_TMPDIR") from None
-    own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
-    require(own, f"{folder} is another user's: name a folder of yours in RAY_TMPDIR")
+    is_own = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
+    require(is_own, f"{folder} is another user's: name a folder of yours in RAY_TMPDIR")
     folder.chmod(0o700)
     return folder
 
 
 def start_arguments(arguments: Sequence[str]) -> list[str]:
-    """The arguments of `ray start` with this project's defaults: a folder, and no monitor of logs,
-    which nobody reads and which takes a twentieth of a core.
+    """Returns the arguments of `ray start` with this project's defaults.
 
-    Raises InputError where a port is taken, or nobody answers at the address to be joined."""
-    given = dict(_flags(arguments))
-    ports = {name: value for name, value in given.items() if name == "--port" or name.endswith("-port")}
-    if "--head" in given:
+    These are a folder, and no monitor of logs, which nobody reads and which takes a twentieth of a core.
+
+    Raises:
+      InputError: Where a port is taken, or nobody answers at the address to be joined.
+    """
+    flags = _parse_flags(arguments)
+    ports = {}
+    for name, value in flags.items():
+        if name == "--port" or name.endswith("-port"):
+            ports[name] = value
+    if "--head" in flags:
         ports.setdefault("--port", HEAD_PORT)
     for name, value in ports.items():
-        if value.isdecimal() and "worker-port" not in name:  # whose two are the ends of a range
+        is_range_end = "worker-port" in name
+        if value.isdecimal() and not is_range_end:
             _require_free(name, int(value))
-    if "--head" not in given and "--address" in given:
+    if "--head" not in flags and "--address" in flags:
+        address = flags["--address"]
         try:
-            ask(given["--address"])
+            check_answer(address)
         except OSError as error:
-            message = f"--address={given['--address']}: no Ray cluster there ({error}): first start its head"
+            message = f"--address={address}: no Ray cluster there ({error}): first start its head"
             raise InputError(message) from None
     folder = os.path.join(os.environ["RAY_TMPDIR"], "ray")  # or other hosts would take the head's
     return ["--include-log-monitor=False", f"--temp-dir={folder}", *arguments]
 
 
-def _flags(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
-    for argument, after in zip(arguments, [*arguments[1:], ""], strict=True):
+def _parse_flags(arguments: Sequence[str]) -> dict[str, str]:
+    """Returns {--name: value} of arguments --name=value and --name value.
+
+    A flag without a value gets the argument that follows it.
+    """
+    flags = {}
+    following = [*arguments[1:], ""]
+    for argument, after in zip(arguments, following, strict=True):
         name, equals, value = argument.partition("=")
+        if not equals:
+            value = after
         if name.startswith("--"):
-            yield name, value if equals else after
+            flags[name] = value
+    return flags
 
 
 def _require_free(name: str, port: int) -> None:
+    """Raises InputError for a port that this user can't listen on."""
     require(port < 2**16, f"{name}={port} is no port: 1 to 65535")
-    with socket.socket() as one:
-        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            one.bind(("", port))
+            listener.bind(("", port))
         except PermissionError:
             raise InputError(f"{name}={port} is not for every user: name one above 1023") from None
         except OSError:
@@ -94,22 +118,27 @@ def _require_free(name: str, port: int) -> None:
             raise InputError(f"{name}={port} {message}") from None
 
 
-def ask(address: str) -> None:
-    """Raises OSError where nobody answers at host:port, which Ray itself would ask for minutes."""
+def check_answer(address: str) -> None:
+    """Raises OSError where nobody answers at host:port within seconds; Ray itself would try for minutes."""
     host, _, port = address.rpartition(":")
     if host and port.isdecimal() and int(port) < 2**16:
         socket.create_connection((host.strip("[]"), int(port)), _ANSWER_SECONDS).close()
 
 
 @contextlib.contextmanager
-def nothing_left() -> Iterator[None]:
-    """A block after which no process of the cluster that this process started is left, however it ends."""
+def reap_processes() -> Iterator[None]:
+    """Kills, after a block, what is left of the cluster that this process started, however the block ends."""
     if not sys.platform.startswith("linux"):
         yield  # there Ray has a process of its own for this
         return
-    argv = [sys.executable, "-I", str(Path(__file__).with_name("reaper.py"))]
-    pipe, nowhere = subprocess.PIPE, subprocess.DEVNULL
-    with subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=nowhere, start_new_session=True) as reaper:
+    command = [sys.executable, "-I", str(Path(__file__).with_name("reaper.py"))]
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    ) as reaper:
         assert reaper.stdout is not None
-        reaper.stdout.readline()  # it has found them
+        reaper.stdout.readline()  # the line says that it has them all
         yield

@@ -1,7 +1,7 @@
-"""A sweep's cells as work: each is done where the store lacks it, by however many workers share the store,
-and by whichever engine trains.
+"""A sweep's cells as work, shared by any number of workers on one store, whichever engine trains.
 
-What is done is read off the store alone, so that a finished sweep is known as such without data or JAX.
+What is done is read off the store alone, so that neither data nor JAX are needed to see that a sweep is
+finished.
 """
 
 import random
@@ -28,14 +28,14 @@ _POLL_SECONDS = 1.0
 
 
 class Workplace(NamedTuple):
-    """Where cells are kept, and the data that they are on."""
+    """The root of the store that cells are in, and the data that they are on."""
 
     out: Path
     data: DataSets
 
 
 class Outcome(NamedTuple):
-    """The names of cells that were done here, by other workers meanwhile, and of those that failed."""
+    """The names of the cells that were done here, by other workers meanwhile, and of those that failed."""
 
     here: list[str]
     elsewhere: list[str]
@@ -43,9 +43,14 @@ class Outcome(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """Runs that a store is to have, and who hears of them.
+    """A request for runs.
 
-    added, chunk: chunks have so many runs, or (0) as many as fit where `added` are trained.
+    Attributes:
+      store: The store that is to have them.
+      runs: How many it is to have.
+      added: How many of them are trained at most, which decides how many fit into a chunk.
+      chunk: Runs a chunk; 0: as many as fit.
+      progress: (runs) -> anything; is called as runs are trained.
     """
 
     store: Store
@@ -56,22 +61,25 @@ class Wanted(NamedTuple):
 
 
 class Trainer(Protocol):
-    """A training whose game can be made."""
+    """What trains one game."""
 
     def train(self, wanted: Wanted, /) -> "Trained":
-        """Trains what is missing and reads all."""
+        """Trains the runs that are missing, and returns all scores."""
 
     def stage(self, runs: int) -> int:
-        """Of so many runs, as many as are best trained between two looks at what they prove."""
+        """Returns how many of so many runs are best trained between two looks at what they prove."""
 
     def about(self) -> dict[str, Any]:
-        """The circumstances, to be kept beside the scores."""
+        """Returns the versions and devices of the training, to be stored beside the scores."""
 
 
 class TrainingEngine(NamedTuple):
-    """Who does cells and trains audits, on this machine or elsewhere.
+    """What does cells and trains audits, on this machine or elsewhere.
 
-    trainer: of a recipe on data; raises InputError where the two don't fit. do_all: see `do_all` below."""
+    Attributes:
+      trainer: (recipe, data) -> a trainer; raises InputError where the two don't fit.
+      do_all: See `do_all` below.
+    """
 
     trainer: Callable[[GameRecipe, Dataset], Trainer]
     do_all: Callable[[list[Cell], Workplace], Outcome]
@@ -81,42 +89,48 @@ class LocalTrainer:
     """A trainer in this process, on the devices of this machine."""
 
     def __init__(self, recipe: GameRecipe, data: Dataset) -> None:
-        self._recipe, self._data = recipe, data
-        self._played = recipe.make(data)
+        self._recipe = recipe
+        self._data = data
+        self._game = recipe.make(data)
 
     def train(self, wanted: Wanted) -> "Trained":
         from audit import training
 
-        chunk, store = wanted.chunk, wanted.store
+        store = wanted.store
+        chunk = wanted.chunk
         if training.lacking(store, wanted.runs):
-            chunk = training.chunk_size(self._played, wanted.added, chunk)
-        return training.train(self._played, store, wanted.runs, chunk, progress=wanted.progress)
+            chunk = training.chunk_size(self._game, wanted.added, chunk)
+        return training.train(self._game, store, wanted.runs, chunk, progress=wanted.progress)
 
     def stage(self, runs: int) -> int:
         from audit import training
 
-        return training.chunk_size(self._played, runs, 0)
+        return training.chunk_size(self._game, runs, 0)
 
     def about(self) -> dict[str, Any]:
         return self._recipe.about(self._data)
 
 
 class SweepProgress:
-    """One line on stderr: cells done, the current one, runs a second, time left."""
+    """A line on stderr: cells done, the current cell, runs a second, time left."""
 
     def __init__(self, cells: Sequence[Cell]) -> None:
-        self._cells, self._done, self._seconds = len(cells), 0, 0.0
+        self._n_cells = len(cells)
+        self._n_done = 0
+        self._seconds_done = 0.0  # by the cells' own estimates, as the bar's total is
         total = sum(cell.seconds for cell in cells)
         layout = "{desc} {percentage:3.0f}% {elapsed}, {remaining} left{postfix}"
         self._bar = tqdm(total=total, bar_format=layout, smoothing=0.1)
-        self._runs, self._begin = 0.0, time.perf_counter()
+        self._runs = 0.0
+        self._begin = time.perf_counter()
 
     def begin(self, cell: Cell) -> Progress:
-        """Hears of the runs of a cell that now begins."""
-        self._bar.set_description_str(f"{self._done}/{self._cells} {shortened(cell.name, 32)}:")
+        """Shows a cell as the current one, and returns what is to be called with its runs."""
+        self._bar.set_description_str(f"{self._n_done}/{self._n_cells} {shortened(cell.name, 32)}:")
         self._bar.set_postfix_str("compiling")
-        self._runs, self._begin = 0.0, time.perf_counter()
-        scale = cell.seconds / cell.runs
+        self._runs = 0.0
+        self._begin = time.perf_counter()
+        seconds_per_run = cell.seconds / cell.runs
 
         def progress(runs: float) -> None:
             if not runs:  # the first call says that all is compiled
@@ -124,64 +138,92 @@ class SweepProgress:
                 return
             self._runs += runs
             rate = self._runs / (time.perf_counter() - self._begin)
-            self._bar.set_postfix_str(f"{rate:.0f} runs/s" if rate >= 10 else f"{rate:.2g} runs/s", False)
-            self._bar.update(min(runs * scale, self._seconds + cell.seconds - self._bar.n))
+            shown_rate = f"{rate:.2g}"
+            if rate >= 10:
+                shown_rate = f"{rate:.0f}"
+            self._bar.set_postfix_str(f"{shown_rate} runs/s", False)
+            left_of_cell = self._seconds_done + cell.seconds - self._bar.n
+            self._bar.update(min(runs * seconds_per_run, left_of_cell))
 
         return progress
 
     def end(self, cell: Cell) -> None:
-        """The cell ended, here or in another process."""
-        self._done += 1
-        self._seconds += cell.seconds
-        self._bar.update(self._seconds - self._bar.n)
+        """Counts a cell as done, here or in another process."""
+        self._n_done += 1
+        self._seconds_done += cell.seconds
+        self._bar.update(self._seconds_done - self._bar.n)
 
     def say(self, line: str) -> None:
-        """A line above the progress."""
+        """Prints a line above the progress."""
         tqdm.write(line, file=sys.stderr)
 
     def close(self) -> None:
         """Leaves the line as it is."""
-        self._bar.set_description_str(f"{self._done}/{self._cells} cells:")
+        self._bar.set_description_str(f"{self._n_done}/{self._n_cells} cells:")
         self._bar.close()
 
 
 def distinct(cells: Iterable[Cell]) -> list[Cell]:
-    """One cell an identity, that of most runs, in the order in which they come."""
-    most: dict[str, Cell] = {}
+    """Returns one cell for each identity, that with the most runs, in the order in which they come."""
+    by_identity: dict[str, Cell] = {}
     for cell in cells:
-        if cell.identity not in most or cell.runs > most[cell.identity].runs:
-            most[cell.identity] = cell
-    return list(most.values())
+        other = by_identity.get(cell.identity)
+        if other is None or cell.runs > other.runs:
+            by_identity[cell.identity] = cell
+    return list(by_identity.values())
 
 
 def do_all(cells: list[Cell], place: Workplace) -> Outcome:
-    """Does what the store lacks; a cell that fails is said in a line, and the others go on.
+    """Does what the store does not have; a cell that fails is reported in a line, and the others go on.
 
     Of workers that share the store each takes cells that no other holds. At the end it helps with those of
-    others that can be shared, and waits for the rest: one that dies gives its cell back. Raises InputError
-    where the store can't be written.
+    others that can be shared, and waits for the rest: a worker that dies gives its cell back.
+
+    Raises:
+      InputError: Where the store can't be written.
     """
-    progress, outcome, waiting = SweepProgress(cells), Outcome([], [], []), cells
+    progress = SweepProgress(cells)
+    outcome = Outcome([], [], [])
+    waiting = cells
     try:
         while waiting:
-            left = [cell for cell in waiting if not _attempt(cell, place, progress, outcome, False)]
-            if left and len(waiting) == len(cells):
-                which = "1 cell is" if len(left) == 1 else f"{len(left)} cells are"
-                progress.say(f"{which} with other workers: helping, or waiting")
-            waiting = _help(left, place, progress, outcome) if len(left) == len(waiting) else left
+            left = []
+            for cell in waiting:
+                if not _attempt(cell, place, progress, outcome, helps=False):
+                    left.append(cell)
+            is_first_pass = len(waiting) == len(cells)
+            if left and is_first_pass:
+                cells_are = f"{len(left)} cells are"
+                if len(left) == 1:
+                    cells_are = "1 cell is"
+                progress.say(f"{cells_are} with other workers: helping, or waiting")
+            if len(left) == len(waiting):  # all are with others
+                left = _help(left, place, progress, outcome)
+            waiting = left
     finally:
         progress.close()
     return outcome
 
 
 def is_done(cell: Cell, place: Workplace) -> bool:
-    """Whether the store has all of a cell."""
+    """Returns whether the store has all of a cell."""
     return cell.is_done(stored.holdings(place.out), place.data)
 
 
 def _attempt(cell: Cell, place: Workplace, progress: SweepProgress, outcome: Outcome, helps: bool) -> bool:
-    """Whether a cell ended, as the outcome then says; a helper does a part beside who has its claim."""
-    where = outcome.elsewhere
+    """Does a cell unless another worker holds it.
+
+    Args:
+      cell: The cell.
+      place: Its store and data.
+      progress: Where it is shown.
+      outcome: Where it is noted once it has ended.
+      helps: Whether to do a part of it even where another worker holds it.
+
+    Returns:
+      Whether the cell has ended, by success or by failure.
+    """
+    names = outcome.elsewhere
     try:
         if not is_done(cell, place):
             store = cell.open(place.out, place.data)
@@ -190,13 +232,14 @@ def _attempt(cell: Cell, place: Workplace, progress: SweepProgress, outcome: Out
                     return False
                 if not is_done(cell, place):
                     cell.do(store, place.data, progress.begin(cell))
-                    where = outcome.here if mine else outcome.elsewhere
+                    if mine:
+                        names = outcome.here
     except files.CannotWriteError:
         raise
     except InputError as error:
         progress.say(f"failed: {cell.name}: {error}")
-        where = outcome.failed
-    where.append(cell.name)
+        names = outcome.failed
+    names.append(cell.name)
     progress.end(cell)
     return True
 
@@ -208,5 +251,5 @@ def _help(cells: list[Cell], place: Workplace, progress: SweepProgress, outcome:
         time.sleep(_POLL_SECONDS)
         return cells
     cell = random.choice(shared)
-    _attempt(cell, place, progress, outcome, True)
+    _attempt(cell, place, progress, outcome, helps=True)
     return [other for other in cells if other is not cell]

@@ -24,7 +24,7 @@ flags.DEFINE_string("out", "results", "Folder for results; the table goes into i
 
 
 def main() -> None:
-    """Parse, audit by each method, print, draw."""
+    """Parses the flags, audits by each method, and prints and draws what it shows."""
     from audit.statistics.accounting import epsilon_upper_bound
     from audit.storage import files
 
@@ -36,20 +36,22 @@ def main() -> None:
     from experiments.cells.cell import DataSets
     from experiments.cells.work import Workplace
     from experiments.compare import figures
-    from experiments.compare.rows import rows
+    from experiments.compare.rows import find_rows
 
     data = DataSets({task(compared.model).data.file: FLAGS.data_file}, FLAGS.tfds_dir)
-    data.load(compared.model)  # an error ends it here
-    found = rows(compared, Workplace(out, data))
-    upper = epsilon_upper_bound(compared.noise_multiplier, compared.steps, compared.delta)
-    drawn = figures.comparison_figure(found, upper, compared.delta)
-    table = figures.comparison_table(compared, found, upper)
+    data.load(compared.model)  # an error ends the command here
+    all_rows = find_rows(compared, Workplace(out, data))
+    upper_bound = epsilon_upper_bound(compared.noise_multiplier, compared.steps, compared.delta)
+    figure = figures.comparison_figure(all_rows, upper_bound, compared.delta)
+    table = figures.comparison_table(compared, all_rows, upper_bound)
     written = [
         files.write_whole(out / "compare" / "compare.csv", table.csv()),
-        files.write_whole(out / "compare" / "compare.png", style.png(drawn)),
+        files.write_whole(out / "compare" / "compare.png", style.png(figure)),
     ]
     print(table.text())
-    print("\n" + "\n".join(map(os.fspath, written)))
+    print()
+    for path in written:
+        print(os.fspath(path))
 
 
 if __name__ == "__main__":

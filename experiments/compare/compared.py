@@ -1,5 +1,7 @@
-"""What is compared: one mechanism, how much each method may spend on it, and the methods that train, as data:
-each one's setting of the mechanism, and its training as a cell. Importing it starts no JAX."""
+"""What is compared: one mechanism, how much each method may spend on it, and the methods that train it.
+
+A method is data: its setting of the mechanism, and its training as a cell. Importing this starts no JAX.
+"""
 
 import dataclasses
 import json
@@ -21,8 +23,11 @@ from models.catalogue import TASKS
 from models.data.images import FASHION_MNIST
 
 MODELS = tuple(name for name, row in TASKS.items() if row.data.name == FASHION_MNIST.name)
-COORDINATES, DIRECTIONS = 64, 32  # canaries a run
-FINAL, ALL = "final model", "every iterate"
+COORDINATES = 64  # canaries along coordinates a run
+DIRECTIONS = 32  # canaries along random directions a run
+FINAL = "final model"
+ALL = "every iterate"
+_SHARED_FIELDS = ("steps", "batch_size", "learning_rate", "clipping_norm", "noise_multiplier", "seed")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,17 +71,27 @@ class Compared:
 
 def validate(compared: Compared) -> None:
     """Raises InputError for a field out of range, or a model that not every method can audit."""
-    why = "is not on all of Fashion-MNIST, as the methods are" if compared.model in TASKS else "is unknown"
-    known = f"choose one of {', '.join(MODELS)}"
-    require(compared.model in MODELS, f"`model={compared.model}` {why}: {known}")
+    why = "is unknown"
+    if compared.model in TASKS:
+        why = "is not on all of Fashion-MNIST, as the methods are"
+    choices = f"choose one of {', '.join(MODELS)}"
+    require(compared.model in MODELS, f"`model={compared.model}` {why}: {choices}")
     require_fields(compared)
-    measured, steps = compared.measured_rounds, compared.steps
-    require(measured <= steps, f"`measured_rounds={measured}`: give 1 to {steps:,}, the steps")
+    rounds = compared.measured_rounds
+    steps = compared.steps
+    require(rounds <= steps, f"`measured_rounds={rounds}`: give 1 to {steps:,}, the steps")
 
 
 class TrainedMethod(NamedTuple):
-    """A method: what it sees, the setting and the runs that it trains, and the bounds of many runs that are
-    shown, in their order; () for a single run of many canaries."""
+    """A method that trains the mechanism.
+
+    Attributes:
+      method: Its name.
+      sees: What it sees of the training: FINAL or ALL.
+      setting: What it trains.
+      runs: How many runs.
+      shown: The bounds of many runs that are shown, in their order; () for a single run of many canaries.
+    """
 
     method: str
     sees: str
@@ -85,8 +100,9 @@ class TrainedMethod(NamedTuple):
     shown: tuple[str, ...] = ()
 
     def cell(self) -> Cell:
-        """The training; what the scores say is concluded by who reads them."""
-        setting, runs = self.setting, self.runs
+        """Returns the training as a cell; it concludes nothing from the scores."""
+        setting = self.setting
+        runs = self.runs
 
         def is_done(held: Holdings, data: DataSets) -> bool:
             store = held.open(identity(setting))
@@ -102,35 +118,52 @@ class TrainedMethod(NamedTuple):
             from audit.settings import build
 
             build.validate(setting, max(runs, 2))  # one run of many canaries has both worlds
-            played = build.build(setting, data.load(setting.model))
-            training.train(played, store, runs, progress=progress)
+            game = build.build(setting, data.load(setting.model))
+            training.train(game, store, runs, progress=progress)
 
         seconds = runs * setting.schedule.steps * step_seconds(setting)
         key = json.dumps(identity(setting))
         return Cell(self.method, key, runs, seconds, is_done, open_store, do, shared=True)
 
 
-def trained(compared: Compared) -> list[TrainedMethod]:
-    """The methods of one mechanism that train it."""
+def list_methods(compared: Compared) -> list[TrainedMethod]:
+    """Returns the methods that train the mechanism."""
     from audit.statistics.estimate import ASSUMPTION_FREE, IF_GAUSSIAN
     from audit.statistics.exact_null import EXACT_NULL
     from audit.statistics.lifted import CLUSTERED, LIFTED, LIFTED_GAUSSIAN
 
-    same = ("steps", "batch_size", "learning_rate", "clipping_norm", "noise_multiplier", "seed")
-    setting = partial(setting_of, compared.model, **{name: getattr(compared, name) for name in same})
-    many, once = f"hidden state, K = {COORDINATES}", compared.one_run_canaries
-    single, coordinates = setting(adversary="gc_s"), setting(adversary="gc_r", canaries=COORDINATES)
-    directions = setting(adversary="cots", canaries=DIRECTIONS)
-    fresh = setting(adversary="sphere", canaries="auto")
-    one_run = partial(setting, adversary="one_shot", canaries=once)
-    final, every = one_run(observe="final"), one_run(observe="all")
-    lifted = LIFTED_GAUSSIAN, CLUSTERED, LIFTED
-    intervals = "lidp_wilson_2", "lidp_bernstein_2"
+    shared = {name: getattr(compared, name) for name in _SHARED_FIELDS}
+    setting = partial(setting_of, compared.model, **shared)
+    one_run = partial(setting, adversary="one_shot", canaries=compared.one_run_canaries)
     return [
-        TrainedMethod("fresh directions", FINAL, fresh, compared.fresh_runs, (EXACT_NULL,)),
-        TrainedMethod("hidden state", FINAL, single, compared.single_runs, (IF_GAUSSIAN, ASSUMPTION_FREE)),
-        TrainedMethod(many, FINAL, coordinates, compared.many_runs, lifted),
-        TrainedMethod(f"LiDP, K = {DIRECTIONS}", FINAL, directions, compared.lidp_runs, intervals),
-        TrainedMethod("one-shot, final", FINAL, final, 1),
-        TrainedMethod("one-shot, all", ALL, every, 1),
+        TrainedMethod(
+            method="fresh directions",
+            sees=FINAL,
+            setting=setting(adversary="sphere", canaries="auto"),
+            runs=compared.fresh_runs,
+            shown=(EXACT_NULL,),
+        ),
+        TrainedMethod(
+            method="hidden state",
+            sees=FINAL,
+            setting=setting(adversary="gc_s"),
+            runs=compared.single_runs,
+            shown=(IF_GAUSSIAN, ASSUMPTION_FREE),
+        ),
+        TrainedMethod(
+            method=f"hidden state, K = {COORDINATES}",
+            sees=FINAL,
+            setting=setting(adversary="gc_r", canaries=COORDINATES),
+            runs=compared.many_runs,
+            shown=(LIFTED_GAUSSIAN, CLUSTERED, LIFTED),
+        ),
+        TrainedMethod(
+            method=f"LiDP, K = {DIRECTIONS}",
+            sees=FINAL,
+            setting=setting(adversary="cots", canaries=DIRECTIONS),
+            runs=compared.lidp_runs,
+            shown=("lidp_wilson_2", "lidp_bernstein_2"),
+        ),
+        TrainedMethod("one-shot, final", FINAL, one_run(observe="final"), 1),
+        TrainedMethod("one-shot, all", ALL, one_run(observe="all"), 1),
     ]

@@ -1,5 +1,7 @@
-"""The comparison as a table, and as a figure: a line a value, bounds filled, estimates hollow, beside the
-upper bound."""
+"""The comparison as a table and as a figure.
+
+Both have a line for each value, beside the upper bound; in the figure bounds are filled, estimates hollow.
+"""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -7,6 +9,7 @@ from operator import attrgetter
 from typing import Any
 
 import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from audit.progress import counted
@@ -15,7 +18,14 @@ from audit.report.table import Column, Table, at_least, at_most, number
 from experiments.compare.compared import FINAL, Compared
 from experiments.compare.rows import ESTIMATE, REFUTED, ComparedRow
 
-_LOOKS = {"nothing": FREE, "fair coins": FREE, "fresh directions": FREE}  # other bounds assume more
+# Colours of bounds that hold whatever the curve is, by what they assume; other bounds assume more.
+_COLOURS = {"nothing": FREE, "fair coins": FREE, "fresh directions": FREE}
+_KEY = (  # (colour, fill, label)
+    (FREE, FREE, "bound, whatever the curve"),
+    (OUT, OUT, "bound, if what it assumes holds"),
+    (IN, "white", "estimate, no bound"),
+)
+_REFUTED_KEY = (FADED, "white", "refuted: the curve is not Gaussian")
 _NOTES = """\
 estimator: bounds hold at confidence {confidence:g} for what they assume.
 (no bound): an estimate or a measurement. s: seconds spent now; kept: none.
@@ -25,71 +35,117 @@ _REFUTED = "REFUTED: these scores refute a Gaussian curve: such rows do not hold
 
 
 def comparison_table(compared: Compared, rows: Sequence[ComparedRow], upper: float) -> Table[ComparedRow]:
-    """A row a value; the accountant's below."""
+    """Returns the table: a row for each value, and the accountant's epsilon, `upper`, below."""
+    columns = [
+        Column(None, attrgetter("method"), "method", width=20, left=True),
+        Column(None, attrgetter("value"), "estimator", width=23, left=True),
+        Column(None, attrgetter("runs"), "runs", number(","), 5),
+        Column(None, _format_seconds, "s", width=4),
+        Column(None, _format_epsilon, "epsilon", width=7),
+        Column(None, attrgetter("assumes"), "assumes", left=True),
+    ]
+    for name in ComparedRow._fields:
+        columns.append(Column(name, attrgetter(name)))
+    columns.append(Column("upper_bound", lambda row: upper))
 
-    def epsilon(row: ComparedRow) -> str:
-        return f"{row.epsilon:.3f}" if row.assumes == ESTIMATE else at_least(row.epsilon)
-
-    shown = (
-        Column(None, lambda row: row.method, "method", width=20, left=True),
-        Column(None, lambda row: row.value, "estimator", width=23, left=True),
-        Column(None, lambda row: row.runs, "runs", number(","), 5),
-        Column(None, lambda row: "kept" if row.seconds is None else f"{row.seconds:.0f}", "s", width=4),
-        Column(None, epsilon, "epsilon", width=7),
-        Column(None, lambda row: row.assumes, "assumes", left=True),
-    )
-    plain = (Column(name, attrgetter(name)) for name in ComparedRow._fields)
+    upper_bound = f"{'upper bound':<20} {'accounting':<23} {'':>10} {at_most(upper):>7}"
     notes = _NOTES.format(
         confidence=compared.confidence, steps=compared.steps, sigma=compared.noise_multiplier
     )
-    bound = f"{'upper bound':<20} {'accounting':<23} {'':>10} {at_most(upper):>7}"
-    refuted = [_REFUTED] if any(row.assumes == REFUTED for row in rows) else []
+    after = ["-" * 80, upper_bound, notes]
+    if _any_refuted(rows):
+        after.append(_REFUTED)
     return Table(
-        (*shown, *plain, Column("upper_bound", lambda row: upper)),
+        columns,
         rows,
-        section=lambda row: f"sees the {row.sees}" if row.sees == FINAL else f"sees {row.sees}",
+        section=_section,
         before=(f"epsilon at delta {compared.delta:g}: {compared.model} on Fashion-MNIST",),
-        after=("-" * 80, bound, notes, *refuted),
+        after=after,
         gap=" ",
         rule=80,
     )
 
 
+def _format_seconds(row: ComparedRow) -> str:
+    if row.seconds is None:
+        return "kept"
+    return f"{row.seconds:.0f}"
+
+
+def _format_epsilon(row: ComparedRow) -> str:
+    """Formats an estimate as it is, and rounds a bound down."""
+    if row.assumes == ESTIMATE:
+        return f"{row.epsilon:.3f}"
+    return at_least(row.epsilon)
+
+
+def _section(row: ComparedRow) -> str:
+    """Returns the heading above rows of methods that see the same."""
+    if row.sees == FINAL:
+        return f"sees the {row.sees}"
+    return f"sees {row.sees}"
+
+
+def _any_refuted(rows: Sequence[ComparedRow]) -> bool:
+    return any(row.assumes == REFUTED for row in rows)
+
+
 def comparison_figure(rows: Sequence[ComparedRow], upper: float, delta: float) -> Figure:
-    """Values from top to bottom in the order of the table."""
+    """Draws the values from top to bottom, as in the table, and `upper`, the accountant's epsilon."""
+    highest = max([upper, *(row.epsilon for row in rows)])
+    edge = min(1.6 * upper, highest) * 1.05
     with plt.rc_context(STYLE):
         figure, axis = plt.subplots(figsize=(7, 0.24 * len(rows) + 1.3))
-        shown = min(1.6 * upper, max([upper, *(row.epsilon for row in rows)])) * 1.05
         for place, row in enumerate(rows):
-            color = _LOOKS.get(row.assumes, OUT) if row.is_bound else IN
-            color = FADED if row.assumes == REFUTED else color
-            inside = row.epsilon <= shown
-            marker = "o" if inside else ">"
-            filled = color if row.is_bound else "white"
-            axis.plot(min(row.epsilon, shown), place, marker, color=color, mfc=filled, clip_on=False)
-            if not inside:
-                beyond = at_least(row.epsilon, 1) if row.is_bound else f"{row.epsilon:.1f}"
-                axis.text(0.98 * shown, place, beyond, ha="right", va="center", fontsize=8)
-        looks = [
-            (FREE, FREE, "bound, whatever the curve"),
-            (OUT, OUT, "bound, if what it assumes holds"),
-            (IN, "white", "estimate, no bound"),
-            (FADED, "white", "refuted: the curve is not Gaussian"),
-        ]
-        for color, filled, label in looks if any(row.assumes == REFUTED for row in rows) else looks[:-1]:
+            _draw_value(axis, place, row, edge)
+        key = list(_KEY)
+        if _any_refuted(rows):
+            key.append(_REFUTED_KEY)
+        for color, filled, label in key:
             axis.plot([], [], "o", color=color, mfc=filled, label=label)
         axis.axvline(upper, color=BLACK, ls=(0, (1, 1)), lw=1.6, label="upper bound (accounting)")
-        names = [f"{row.method}: {row.value.replace('_', ' ')}, {counted(row.runs, 'model')}" for row in rows]
-        axis.set(yticks=range(len(rows)), xlim=(0, shown), xlabel=f"epsilon at delta {delta:g}")
+
+        names = []
+        for row in rows:
+            names.append(f"{row.method}: {row.value.replace('_', ' ')}, {counted(row.runs, 'model')}")
+        axis.set(yticks=range(len(rows)), xlim=(0, edge), xlabel=f"epsilon at delta {delta:g}")
         axis.set_yticklabels(names, fontsize=8)
         axis.invert_yaxis()
-        look: dict[str, Any] = dict(ha="right", fontsize=8, color="0.35")
         for place, (above, below) in enumerate(pairwise(rows), 1):
             if above.sees != below.sees:
-                at = axis.get_yaxis_transform()
-                axis.axhline(place - 0.5, color="0.7", lw=0.8)
-                axis.text(0.99, place - 0.6, f"sees the {above.sees}", va="bottom", transform=at, **look)
-                axis.text(0.99, place - 0.4, f"sees {below.sees}", va="top", transform=at, **look)
+                _draw_border(axis, place, above, below)
         figure.suptitle("One mechanism: fresh directions, and the methods of four papers", fontsize=10)
         figure.legend(loc="outside lower center", ncols=2, fontsize=8)
         return figure
+
+
+def _draw_value(axis: Axes, place: int, row: ComparedRow, edge: float) -> None:
+    """Draws a value; one beyond the figure's edge is an arrow there, with the value as a number."""
+    if row.assumes == REFUTED:
+        color = FADED
+    elif row.is_bound:
+        color = _COLOURS.get(row.assumes, OUT)
+    else:
+        color = IN
+    filled = color if row.is_bound else "white"
+    if row.epsilon <= edge:
+        axis.plot(row.epsilon, place, "o", color=color, mfc=filled, clip_on=False)
+        return
+    axis.plot(edge, place, ">", color=color, mfc=filled, clip_on=False)
+    value = f"{row.epsilon:.1f}"
+    if row.is_bound:
+        value = at_least(row.epsilon, 1)
+    axis.text(0.98 * edge, place, value, ha="right", va="center", fontsize=8)
+
+
+def _draw_border(axis: Axes, place: int, above: ComparedRow, below: ComparedRow) -> None:
+    """Draws a line between methods that see different things, with what they see at either side."""
+    look: dict[str, Any] = {
+        "ha": "right",
+        "fontsize": 8,
+        "color": "0.35",
+        "transform": axis.get_yaxis_transform(),
+    }
+    axis.axhline(place - 0.5, color="0.7", lw=0.8)
+    axis.text(0.99, place - 0.6, f"sees the {above.sees}", va="bottom", **look)
+    axis.text(0.99, place - 0.4, f"sees {below.sees}", va="top", **look)

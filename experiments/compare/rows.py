@@ -1,13 +1,14 @@
-"""Each method's scores as rows, trained or measured once and kept.
+"""Each method's scores as rows; they are trained or measured once and stored.
 
 Bounds are those that the method's own command prints. CANIFE's values are composed without amplification,
 since the mini-batches are known: as published through Renyi DP, and the exact laws of its canaries' scores as
 Gaussian curves.
 """
 
+import math
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -22,16 +23,36 @@ from audit.storage.store import Scores
 from experiments.canife import curves as canife_curves
 from experiments.canife import training as canife_training
 from experiments.canife.attacked import Attacked
+from experiments.canife.curves import RoundValues
 from experiments.cells import work
 from experiments.cells.work import Workplace
-from experiments.compare.compared import ALL, FINAL, Compared, TrainedMethod, trained
+from experiments.compare.compared import ALL, FINAL, Compared, TrainedMethod, list_methods
 
-ESTIMATE, REFUTED = "(no bound)", "REFUTED"
+ESTIMATE = "(no bound)"
+REFUTED = "REFUTED"
+_ATTACKED_FIELDS = (  # of the setting, which CANIFE's has too
+    "model",
+    "learning_rate",
+    "clipping_norm",
+    "noise_multiplier",
+    "design_steps",
+    "delta",
+    "seed",
+)
 
 
 class ComparedRow(NamedTuple):
-    """A method's value: what it sees, models trained, seconds spent on them (None: they were kept), epsilon
-    at delta, and what a bound assumes, that its scores refute that, or that it is none."""
+    """A method's value.
+
+    Attributes:
+      method: The method.
+      value: The estimator, or what else the value is.
+      sees: What the method sees of the training.
+      runs: Models trained.
+      seconds: Seconds spent on them; None where they were in the store.
+      epsilon: The value, at delta.
+      assumes: What a bound assumes; REFUTED where its scores refute that, ESTIMATE where it is no bound.
+    """
 
     method: str
     value: str
@@ -47,73 +68,131 @@ class ComparedRow(NamedTuple):
         return self.assumes not in (ESTIMATE, REFUTED)
 
 
-def rows(compared: Compared, place: Workplace) -> list[ComparedRow]:
-    """All methods' rows, those first that see the final model alone; says on stderr what it is at."""
-    found: list[ComparedRow] = []
-    for one in trained(compared):
-        print(f"{one.method} ...", file=sys.stderr)
-        found += (_many_runs if one.shown else _one_run)(compared, one, place)
+def find_rows(compared: Compared, place: Workplace) -> list[ComparedRow]:
+    """Returns all methods' rows, those first that see the final model alone; names each method on stderr."""
+    rows: list[ComparedRow] = []
+    for method in list_methods(compared):
+        print(f"{method.method} ...", file=sys.stderr)
+        if method.shown:
+            rows += _many_run_rows(compared, method, place)
+        else:
+            rows += _one_run_rows(compared, method, place)
     print("CANIFE ...", file=sys.stderr)
-    found += _canife(compared, place)
-    return sorted(found, key=lambda row: row.sees != FINAL)
+    rows += _canife_rows(compared, place)
+    return sorted(rows, key=lambda row: row.sees != FINAL)
 
 
-def _trained(one: TrainedMethod, place: Workplace) -> tuple[Scores, float | None]:
-    begin, cell = time.perf_counter(), one.cell()
-    store = cell.open(place.out, place.data)
-    missing = 0 if work.is_done(cell, place) else training.lacking(store, one.runs)
-    if missing:
-        with progress.bar(missing) as line:
-            cell.do(store, place.data, line)
-    return store.load(one.runs), time.perf_counter() - begin if missing else None
-
-
-def _many_runs(compared: Compared, one: TrainedMethod, place: Workplace) -> Iterator[ComparedRow]:
-    scores, seconds = _trained(one, place)
-    conclusion = of_setting(scores, one.setting, compared.delta, compared.confidence)
-    found = []
-    for bound in map(conclusion.bound, one.shown):
-        assumed = assumption_of(bound)
-        word = REFUTED if assumed.gaussian and conclusion.refutes_gaussian else assumed.word
-        found.append(ComparedRow(one.method, bound.method, one.sees, one.runs, seconds, bound.epsilon, word))
-    yield from sorted(found, key=lambda row: row.assumes == REFUTED)
-
-
-def _one_run(compared: Compared, one: TrainedMethod, place: Workplace) -> Iterator[ComparedRow]:
-    scores, seconds = _trained(one, place)
-    dimension = build.trainee(compared.model, place.data.load(compared.model)).model.n_parameters
-    levels = compared.delta, compared.confidence
-    (found,) = of_each_run(scores, dimension, one.sees == FINAL, *levels)
-    for row in found.estimates:
-        if row.method in (one_shot.ONE_SHOT_FITTED, one_shot.ONE_SHOT_EQUAL_VARIANCE):
-            yield ComparedRow(one.method, row.method, one.sees, 1, seconds, row.epsilon, ESTIMATE)
-    for bound in found.bounds:
-        assumes = "Gaussian" if bound.gaussian else bound.canaries.word
-        yield ComparedRow(one.method, bound.method, one.sees, 1, seconds, bound.epsilon, assumes)
-
-
-def _canife(compared: Compared, place: Workplace) -> Iterator[ComparedRow]:
+def _train(method: TrainedMethod, place: Workplace) -> tuple[Scores, float | None]:
+    """Returns a method's scores, and the seconds that training took; None where the store had them all."""
     begin = time.perf_counter()
-    same = ("model", "learning_rate", "clipping_norm", "noise_multiplier", "design_steps", "delta", "seed")
+    cell = method.cell()
+    store = cell.open(place.out, place.data)
+    missing = 0
+    if not work.is_done(cell, place):
+        missing = training.lacking(store, method.runs)
+    if missing:
+        with progress.bar(missing) as bar:
+            cell.do(store, place.data, bar)
+    scores = store.load(method.runs)
+    if not missing:
+        return scores, None
+    return scores, time.perf_counter() - begin
+
+
+def _many_run_rows(compared: Compared, method: TrainedMethod, place: Workplace) -> list[ComparedRow]:
+    """Returns the rows of the bounds that many runs prove, those last that the scores refute."""
+    scores, seconds = _train(method, place)
+    conclusion = of_setting(scores, method.setting, compared.delta, compared.confidence)
+    rows = []
+    for name in method.shown:
+        bound = conclusion.bound(name)
+        assumption = assumption_of(bound)
+        assumes = assumption.word
+        if assumption.gaussian and conclusion.refutes_gaussian:
+            assumes = REFUTED
+        row = ComparedRow(
+            method=method.method,
+            value=bound.method,
+            sees=method.sees,
+            runs=method.runs,
+            seconds=seconds,
+            epsilon=bound.epsilon,
+            assumes=assumes,
+        )
+        rows.append(row)
+    return sorted(rows, key=lambda row: row.assumes == REFUTED)
+
+
+def _one_run_rows(compared: Compared, method: TrainedMethod, place: Workplace) -> Iterator[ComparedRow]:
+    """Yields the rows of what one run of many canaries shows: two published estimates, then bounds."""
+    scores, seconds = _train(method, place)
+    dimension = build.trainee(compared.model, place.data.load(compared.model)).model.n_parameters
+    sees_final_model = method.sees == FINAL
+    (conclusion,) = of_each_run(scores, dimension, sees_final_model, compared.delta, compared.confidence)
+
+    def make_row(value: str, epsilon: float, assumes: str) -> ComparedRow:
+        return ComparedRow(method.method, value, method.sees, 1, seconds, epsilon, assumes)
+
+    for estimate in conclusion.estimates:
+        if estimate.method in (one_shot.ONE_SHOT_FITTED, one_shot.ONE_SHOT_EQUAL_VARIANCE):
+            yield make_row(estimate.method, estimate.epsilon, ESTIMATE)
+    for bound in conclusion.bounds:
+        assumes = bound.canaries.word
+        if bound.gaussian:
+            assumes = "Gaussian"
+        yield make_row(bound.method, bound.epsilon, assumes)
+
+
+def _canife_rows(compared: Compared, place: Workplace) -> Iterator[ComparedRow]:
+    """Yields CANIFE's rows: its value as published, and that of the exact laws of its canaries' scores."""
+    begin = time.perf_counter()
+    shared = {name: getattr(compared, name) for name in _ATTACKED_FIELDS}
     attacked = Attacked(
         rounds=compared.steps,
-        every=-(-compared.steps // compared.measured_rounds),
+        every=math.ceil(compared.steps / compared.measured_rounds),
         cohort=compared.batch_size,
-        **{name: getattr(compared, name) for name in same},
+        **shared,
     )
     attacked, population, store = canife_training.prepared(attacked, place.out)
-    stored = canife_training.kept(attacked, store)
-    missing = len(attacked.measured()) - len(stored)
-    stored |= {one.number: one for one in canife_training.measure_missing(attacked, population, store)}
-    seconds = time.perf_counter() - begin if missing else None
-    measured = [canife_curves.row(attacked, stored[number]) for number in attacked.measured()]
-    counts = rounds.forward(attacked.measured(), attacked.rounds)
-    sigma, then = attacked.noise_multiplier, 1 / attacked.scores
+    measured = canife_training.kept(attacked, store)
+    missing = len(attacked.measured()) - len(measured)
+    for measured_round in canife_training.measure_missing(attacked, population, store):
+        measured[measured_round.number] = measured_round
+    seconds = None
+    if missing:
+        seconds = time.perf_counter() - begin
 
-    noises = [rounds.renyi_charge(one.published.estimate.epsilon, then, sigma) for one in measured]
-    charges = [Charge(noise, 1.0, count) for noise, count in zip(noises, counts, strict=True)]
-    published = rounds.composed(charges, compared.delta)
-    mus = [conversions.mu_from_epsilon(one.measured.exact, compared.delta) for one in measured]
-    exact = conversions.epsilon_from_mu(float(np.sqrt(np.dot(counts, np.square(mus)))), compared.delta)
-    for value, epsilon in (("as published", published), ("exact laws", exact)):
-        yield ComparedRow("CANIFE", value, ALL, 1, seconds, epsilon, ESTIMATE)
+    values = []
+    for number in attacked.measured():
+        values.append(canife_curves.row(attacked, measured[number]))
+    counts = rounds.forward(attacked.measured(), attacked.rounds)
+    published = _compose_published(attacked, values, counts)
+    exact = _compose_exact(attacked, values, counts)
+    yield ComparedRow("CANIFE", "as published", ALL, 1, seconds, published, ESTIMATE)
+    yield ComparedRow("CANIFE", "exact laws", ALL, 1, seconds, exact, ESTIMATE)
+
+
+def _compose_published(attacked: Attacked, values: Sequence[RoundValues], counts: Sequence[int]) -> float:
+    """Returns epsilon of all rounds by the paper's estimates, composed through Renyi DP.
+
+    Args:
+      attacked: The setting.
+      values: What was measured, a round each.
+      counts: How many rounds each of them stands for.
+    """
+    estimate_delta = 1 / attacked.scores  # at which the paper's estimates are
+    charges = []
+    for value, count in zip(values, counts, strict=True):
+        epsilon = value.published.estimate.epsilon
+        noise = rounds.renyi_charge(epsilon, estimate_delta, attacked.noise_multiplier)
+        charges.append(Charge(noise, 1.0, count))
+    return rounds.composed(charges, attacked.delta)
+
+
+def _compose_exact(attacked: Attacked, values: Sequence[RoundValues], counts: Sequence[int]) -> float:
+    """Returns epsilon of all rounds by the exact laws of their scores, composed as Gaussian curves."""
+    mus = []
+    for value in values:
+        mus.append(conversions.mu_from_epsilon(value.measured.exact, attacked.delta))
+    mu = float(np.sqrt(np.dot(counts, np.square(mus))))
+    return conversions.epsilon_from_mu(mu, attacked.delta)

@@ -1,16 +1,19 @@
 """The hidden-state paper's figures of trained models, from the points that the store holds.
 
-Points without conclusions are not drawn, but counted as missing; at least one must have some.
+Points without conclusions are not drawn, but counted as missing; at least one point must have some.
 """
 
+import math
 import textwrap
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 
 from audit.progress import counted
 from audit.report import curves, style
@@ -21,69 +24,103 @@ from audit.statistics.estimate import IF_GAUSSIAN
 from experiments.sweeps.points import Point
 from experiments.sweeps.sweep import Axis
 
-_INTERVAL = "0.75"
+_INTERVAL = "0.75"  # a grey
 _DASHES: tuple[Any, ...] = ("--", "-.", (0, (7, 1)), (0, (3, 1, 1, 1, 1, 1)), (0, (1, 3)), "-")
+_DOTS = (0, (1, 1))
 _ACCOUNTING = "upper bound (accounting)"
-_NAMED_AT = 1e-7  # delta at which profiles carry their names
+_LABEL_DELTA = 1e-7  # delta at which a profile carries its label
 _BOX = {"facecolor": "white", "edgecolor": "none", "pad": 1.0}
-_APART, _ACROSS = 0.18, 0.9  # between two marks of a place, and of all of them at most
-_GAP = 0.5  # between the groups of two x
-_MOST_ACROSS = 8  # places side by side before panels stand below each other
+_MARK_DISTANCE = 0.18  # between two marks of a place
+_MARKS_WIDTH = 0.9  # of all marks of a place, at most
+_GROUP_GAP = 0.5  # between the groups of two x
+_MOST_ACROSS = 8  # places side by side before panels are stacked
 
 
 class MarkLook(NamedTuple):
-    """How a method's epsilons look, and where beside their place's middle they stand."""
+    """How a method's epsilons look, and how far from their place's middle they are drawn."""
 
     offset: float
     look: dict[str, Any]
 
 
 def looks() -> dict[str, MarkLook]:
-    """The methods that have a mark, from left to right."""
-    marked = [(name, record.mark) for name, record in estimate.METHODS.items() if record.mark]
-    middle, apart = (len(marked) - 1) / 2, min(_APART, _ACROSS / len(marked))
-    found = {}
-    for i, (name, mark) in enumerate(sorted(marked, key=lambda one: one[1].place)):
-        look = {"color": style.PALETTE[mark.color], "marker": mark.marker, "ms": mark.size}
-        ground = {} if mark.filled else {"mfc": "white"}
-        outline = {"mec": mark.outline} if mark.outline else {}
-        found[name] = MarkLook((i - middle) * apart, {**look, **ground, **outline, "elinewidth": mark.line})
-    return found
+    """Returns the looks of the methods that have a mark, from left to right."""
+    marks = []
+    for name, method in estimate.METHODS.items():
+        if method.mark:
+            marks.append((name, method.mark))
+    marks.sort(key=lambda pair: pair[1].place)
+
+    middle = (len(marks) - 1) / 2
+    distance = min(_MARK_DISTANCE, _MARKS_WIDTH / len(marks))
+    by_method = {}
+    for i, (name, mark) in enumerate(marks):
+        look: dict[str, Any] = {
+            "color": style.PALETTE[mark.color],
+            "marker": mark.marker,
+            "ms": mark.size,
+        }
+        if not mark.filled:
+            look["mfc"] = "white"
+        if mark.outline:
+            look["mec"] = mark.outline
+        look["elinewidth"] = mark.line
+        by_method[name] = MarkLook((i - middle) * distance, look)
+    return by_method
 
 
 class Place(NamedTuple):
-    """Where a point stands in its panel."""
+    """A point, and where it is on its panel's x axis."""
 
     at: float
     point: Point
 
 
 def epsilon_figure(title: str, x: Axis | None, points: Sequence[Point], delta: float) -> Figure:
-    """A panel for each `panel`: at each x the series side by side, every estimator's bounds with their
-    range over the seeds, the upper bound, and the prediction where there is one."""
-    drawn = [point for point in points if point.found]
-    panels = {name: _places([p for p in drawn if p.panel == name]) for name in _unique(drawn, "panel")}
-    across = max(len(places) for places in panels.values())
-    stacked = len(panels) * across > _MOST_ACROSS
-    shape = (len(panels), 1) if stacked else (1, len(panels))
-    width = max(5.8, 0.9 * across * shape[1] + 1.2)
+    """Draws a panel for each `panel` of the points.
+
+    At each x the series are side by side: every estimator's bounds with their range over the seeds, the upper
+    bound, and the prediction where there is one.
+    """
+    drawn = _with_conclusions(points)
+    by_panel: dict[str, list[Point]] = {}
+    for point in drawn:
+        by_panel.setdefault(point.panel, []).append(point)
+    panels = {name: _place_points(own) for name, own in by_panel.items()}
+    across = max(map(len, panels.values()))
+    n_rows = 1
+    n_columns = len(panels)
+    if len(panels) * across > _MOST_ACROSS:
+        n_rows = len(panels)
+        n_columns = 1
+    width = max(5.8, 0.9 * across * n_columns + 1.2)
+    size = (width, 2.9 * n_rows + 1.5)
+
     with plt.rc_context(STYLE):
-        figure, axes = plt.subplots(*shape, figsize=(width, 2.9 * shape[0] + 1.5), sharey=True, squeeze=False)
+        figure, axes = plt.subplots(n_rows, n_columns, figsize=size, sharey=True, squeeze=False)
         for axis, (name, places) in zip(axes.flat, panels.items(), strict=True):
             _draw_panel(axis, places, x, delta)
-            axis.set_title(name, fontsize=10, pad=18 if x else 6)
-            axis.set_xlabel(x.name if x else "")
+            if x:
+                axis.set_title(name, fontsize=10, pad=18)
+                axis.set_xlabel(x.name)
+            else:
+                axis.set_title(name, fontsize=10, pad=6)
         for axis in axes[:, 0]:
             axis.set_ylabel(f"epsilon at delta {delta:g}")
-        high = _highest(drawn, delta)
-        axes[0, 0].set_ylim(-0.04 * high, 1.2 * high)
+        highest = _highest_epsilon(drawn, delta)
+        axes[0, 0].set_ylim(-0.04 * highest, 1.2 * highest)
         return _finish(figure, axes[0, 0], title, points)
 
 
 def trade_off_figure(title: str, points: Sequence[Point]) -> Figure:
-    """The empirical trade-off curve in its band beside Gaussian ones, on axes of rates and of normal deviates
-    (hidden-state paper, Figure 6a); a row a conclusion."""
-    rows = [(point, conclusion) for point in points for conclusion in point.found]
+    """Draws the empirical trade-off curve in its band beside Gaussian ones, a row for each conclusion.
+
+    The axes are rates at the left, and normal deviates at the right (hidden-state paper, Figure 6a).
+    """
+    rows = []
+    for point in points:
+        for conclusion in point.found:
+            rows.append((point, conclusion))
     with plt.rc_context(STYLE):
         figure, axes = plt.subplots(len(rows), 2, figsize=(8, 3.4 * len(rows) + 1.2), squeeze=False)
         for (rates, deviates), (point, conclusion) in zip(axes, rows, strict=True):
@@ -97,141 +134,217 @@ def trade_off_figure(title: str, points: Sequence[Point]) -> Figure:
 
 
 def profile_figure(title: str, points: Sequence[Point], delta: float) -> Figure:
-    """delta(epsilon) at `if_gaussian`'s mean mu, its prediction and the upper bound (Figure 11)."""
-    drawn = [point for point in points if point.found]
-    largest = max(point.found[0].mu_upper_bound or 0.05 for point in drawn)
-    grid = np.linspace(0, conversions.epsilon_from_mu(largest, 1e-8), 400)
+    """Draws delta(epsilon) at `if_gaussian`'s mean mu, its prediction and the upper bound (Figure 11)."""
+    drawn = _with_conclusions(points)
+    largest_mu = max(point.found[0].mu_upper_bound or 0.05 for point in drawn)
+    epsilons = np.linspace(0, conversions.epsilon_from_mu(largest_mu, 1e-8), 400)
     with plt.rc_context(STYLE):
         figure, axis = plt.subplots(figsize=(6, 4.4))
-        axis.semilogy(grid, conversions.delta_from_mu(largest, grid), color=UPPER, ls=":", label=_ACCOUNTING)
-        looks = zip((OUT, IN, BOUND, PREDICTED), _DASHES, strict=False)
-        for point, (color, dash) in zip(drawn, looks, strict=False):
-            mu = float(np.mean([bound.mu or 0.0 for bound in point.bounds(IF_GAUSSIAN)]))
-            proven = f"mu = {at_least(mu, 2)}" if mu else "nothing proven"
-            label = f"{point.series}: if Gaussian, {proven}"
-            axis.semilogy(grid, conversions.delta_from_mu(mu, grid), color=color, ls=dash, label=label)
-            predicted = point.predicted_mu()
-            if predicted is not None:
-                label = f"{point.series}: predicted, mu = {predicted:.2f}"
-                profile = conversions.delta_from_mu(predicted, grid)
-                axis.semilogy(grid, profile, color=color, lw=5, alpha=0.3, label=label)
-            where = conversions.epsilon_from_mu(predicted or mu, _NAMED_AT)
-            axis.text(where, _NAMED_AT, point.series, ha="center", va="center", fontsize=8, bbox=_BOX)
+        upper_bound = conversions.delta_from_mu(largest_mu, epsilons)
+        axis.semilogy(epsilons, upper_bound, color=UPPER, ls=":", label=_ACCOUNTING)
+        colors = (OUT, IN, BOUND, PREDICTED)
+        for point, color, dash in zip(drawn, colors, _DASHES, strict=False):
+            _draw_profile(axis, point, epsilons, color, dash)
         axis.axhline(delta, color="0.7", lw=0.8)
         at_right: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "ha": "right", "va": "bottom"}
         axis.annotate(f"delta = {delta:g}", (1, delta), **at_right)
-        axis.set(xlabel="epsilon", ylabel="delta", ylim=(1e-8, 1.5), xlim=(0, grid[-1]))
+        axis.set(xlabel="epsilon", ylabel="delta", ylim=(1e-8, 1.5), xlim=(0, epsilons[-1]))
         return _finish(figure, axis, title, points)
 
 
-def _unique(points: Sequence[Point], name: str) -> list[Any]:
-    return list(dict.fromkeys(getattr(point, name) for point in points))
+def _with_conclusions(points: Sequence[Point]) -> list[Point]:
+    return [point for point in points if point.found]
 
 
-def _places(points: Sequence[Point]) -> list[Place]:
+def _draw_profile(axis: Axes, point: Point, epsilons: NDArray[np.float64], color: str, dash: Any) -> None:
+    """Draws a point's delta(epsilon) at its mean mu and, paler, at the predicted one."""
+    mus = [bound.mu or 0.0 for bound in point.bounds(IF_GAUSSIAN)]
+    mu = float(np.mean(mus))
+    proven = "nothing proven"
+    if mu:
+        proven = f"mu = {at_least(mu, 2)}"
+    label = f"{point.series}: if Gaussian, {proven}"
+    axis.semilogy(epsilons, conversions.delta_from_mu(mu, epsilons), color=color, ls=dash, label=label)
+    predicted = point.predicted_mu()
+    if predicted is not None:
+        label = f"{point.series}: predicted, mu = {predicted:.2f}"
+        profile = conversions.delta_from_mu(predicted, epsilons)
+        axis.semilogy(epsilons, profile, color=color, lw=5, alpha=0.3, label=label)
+    label_epsilon = conversions.epsilon_from_mu(predicted or mu, _LABEL_DELTA)
+    axis.text(label_epsilon, _LABEL_DELTA, point.series, ha="center", va="center", fontsize=8, bbox=_BOX)
+
+
+def _place_points(points: Sequence[Point]) -> list[Place]:
+    """Places points from left to right: by x, with a gap between two x, and side by side at one x."""
     places: list[Place] = []
-    for x in sorted(_unique(points, "x")):
-        start = places[-1].at + 1 + _GAP if places else 0.0
-        group = [point for point in points if point.x == x]
-        places += [Place(start + i, point) for i, point in enumerate(group)]
+    for point in sorted(points, key=attrgetter("x")):
+        at = 0.0
+        if places:
+            before = places[-1]
+            at = before.at + 1
+            if before.point.x != point.x:
+                at += _GROUP_GAP
+        places.append(Place(at, point))
     return places
 
 
 def _draw_panel(axis: Axes, places: Sequence[Place], x: Axis | None, delta: float) -> None:
-    for at, point in places:
-        if len(point.found) == 1:
-            low, high = point.interval()
-            axis.vlines(at, low, min(high, 1e3), color=_INTERVAL, lw=5)
-        predicted = point.predicted(delta)
-        if predicted is not None:
-            ends = (at - 0.42, at + 0.42)
-            axis.plot(ends, [predicted] * 2, color=PREDICTED, lw=6, alpha=0.55, solid_capstyle="butt")
-        axis.plot((at - 0.45, at + 0.45), [point.upper_bound()] * 2, color=UPPER, ls=(0, (1, 1)), lw=1.6)
-        for method, (offset, look) in looks().items():
-            mean, low, high = point.spread(method)
-            several = len(point.found) > 1
-            reach = [[max(mean - low, 0.0)], [max(high - mean, 0.0)]] if several else None
-            axis.errorbar([at + offset], [mean], reach, ls="none", capsize=2.5, zorder=3, **look)
+    """Draws all points of a panel, and labels them."""
+    for place in places:
+        _draw_point(axis, place, delta)
     _draw_lines(axis, places)
-    axis.set_xticks([p.at for p in places], [_wrapped(p.point.series, 11) for p in places], fontsize=8)
+    positions = []
+    labels = []
+    for place in places:
+        positions.append(place.at)
+        labels.append(_wrap(place.point.series, 11))
+    axis.set_xticks(positions, labels, fontsize=8)
     axis.tick_params(axis="x", length=0)
     axis.set_xlim(-0.65, places[-1].at + 0.65)
     if x:
         _label_groups(axis, places, x.symbol)
 
 
+def _draw_point(axis: Axes, place: Place, delta: float) -> None:
+    """Draws a point: interval, prediction, upper bound, and every method's mean and range over the seeds."""
+    at = place.at
+    point = place.point
+    several_seeds = len(point.found) > 1
+    if not several_seeds:
+        low, high = point.interval()
+        axis.vlines(at, low, min(high, 1e3), color=_INTERVAL, lw=5)
+    predicted = point.predicted(delta)
+    if predicted is not None:
+        ends = (at - 0.42, at + 0.42)
+        axis.plot(ends, [predicted] * 2, color=PREDICTED, lw=6, alpha=0.55, solid_capstyle="butt")
+    axis.plot((at - 0.45, at + 0.45), [point.upper_bound()] * 2, color=UPPER, ls=_DOTS, lw=1.6)
+    for method, (offset, look) in looks().items():
+        mean, low, high = point.spread(method)
+        errors = None
+        if several_seeds:
+            below = max(mean - low, 0.0)
+            above = max(high - mean, 0.0)
+            errors = [[below], [above]]
+        axis.errorbar([at + offset], [mean], errors, ls="none", capsize=2.5, zorder=3, **look)
+
+
 def _draw_lines(axis: Axes, places: Sequence[Place]) -> None:
+    """Draws a thin line through each series that has several points."""
     offset = looks()[IF_GAUSSIAN].offset
-    for series, dash in zip(_unique([p.point for p in places], "series"), _DASHES * 3, strict=False):
-        own = [place for place in places if place.point.series == series]
+    by_series: dict[str, list[Place]] = {}
+    for place in places:
+        by_series.setdefault(place.point.series, []).append(place)
+    for own, dash in zip(by_series.values(), _DASHES * 3, strict=False):
         if len(own) > 1:
-            heights = [place.point.spread(IF_GAUSSIAN).mean for place in own]
-            axis.plot([p.at + offset for p in own], heights, color=OUT, lw=0.9, ls=dash, alpha=0.7)
+            positions = []
+            heights = []
+            for place in own:
+                positions.append(place.at + offset)
+                heights.append(place.point.spread(IF_GAUSSIAN).mean)
+            axis.plot(positions, heights, color=OUT, lw=0.9, ls=dash, alpha=0.7)
 
 
 def _label_groups(axis: Axes, places: Sequence[Place], symbol: str) -> None:
-    for x in _unique([p.point for p in places], "x"):
-        own = [place.at for place in places if place.point.x == x]
-        if len(own) < len(places):
-            top, words = ((own[0] + own[-1]) / 2, 1.0), f"{symbol} = {x:g}"
-            axis.annotate(words, top, xycoords=("data", "axes fraction"), ha="center", va="bottom")
-            if own[0] > 0:
-                axis.axvline(own[0] - (1 + _GAP) / 2, color="0.85", lw=0.8)
+    """Writes x above each group of points and draws a line between two, where there are several groups."""
+    by_x: dict[float, list[float]] = {}
+    for place in places:
+        by_x.setdefault(place.point.x, []).append(place.at)
+    if len(by_x) == 1:
+        return
+    for x, positions in by_x.items():
+        first = positions[0]
+        middle = (first + positions[-1]) / 2
+        in_axes = ("data", "axes fraction")
+        axis.annotate(f"{symbol} = {x:g}", (middle, 1.0), xycoords=in_axes, ha="center", va="bottom")
+        if first > 0:
+            axis.axvline(first - (1 + _GROUP_GAP) / 2, color="0.85", lw=0.8)
 
 
-def _highest(points: Sequence[Point], delta: float) -> float:
-    drawn = [value for point in points for method in looks() for value in point.epsilons(method)]
-    drawn += [point.upper_bound() for point in points] + [point.predicted(delta) or 0.0 for point in points]
-    return max([value for value in drawn if np.isfinite(value)] + [0.1])
+def _highest_epsilon(points: Sequence[Point], delta: float) -> float:
+    """Returns the highest finite epsilon that is drawn, and 0.1 at least."""
+    epsilons = [0.1]
+    for point in points:
+        for method in looks():
+            epsilons += point.epsilons(method)
+        epsilons.append(point.upper_bound())
+        epsilons.append(point.predicted(delta) or 0.0)
+    return max(filter(math.isfinite, epsilons))
 
 
 def _finish(figure: Figure, axis: Axes, title: str, points: Sequence[Point]) -> Figure:
+    """Adds the title, and a legend: the axis's own, or else that of the methods' marks."""
     characters = int(figure.get_figwidth() * 12)
-    heading = f"{_wrapped(title, characters)}\n{_wrapped(_stands_on(points), characters)}"
+    heading = f"{_wrap(title, characters)}\n{_wrap(_describe_data(points), characters)}"
     figure.suptitle(heading, fontsize=11)
     handles, labels = axis.get_legend_handles_labels()
     if not labels:
-        handles, labels = _key(points)
-    columns = 3 if figure.get_figwidth() > 7.5 else 2
+        key = _mark_key(points)
+        handles = list(key.values())
+        labels = list(key)
+    columns = 2
+    if figure.get_figwidth() > 7.5:
+        columns = 3
     figure.legend(handles, labels, loc="outside lower center", ncols=columns, fontsize=8)
     return figure
 
 
-def _key(points: Sequence[Point]) -> tuple[list[Any], list[str]]:
+def _mark_key(points: Sequence[Point]) -> dict[str, Any]:
+    """Returns the legend of all that is drawn in a panel: {label: handle}."""
     key: dict[str, Any] = {}
+    drawn = _with_conclusions(points)
     for method, (_, look) in looks().items():
-        if any(np.isfinite(point.epsilons(method)).any() for point in points if point.found):
-            shown = {name: value for name, value in look.items() if name != "elinewidth"}
-            key[_legend(method, points)] = plt.Line2D([], [], ls="none", **shown)
-    key[_ACCOUNTING] = plt.Line2D([], [], color=UPPER, ls=(0, (1, 1)), lw=1.6)
+        if any(np.isfinite(point.epsilons(method)).any() for point in drawn):
+            marker = dict(look)
+            del marker["elinewidth"]  # of error bars alone
+            key[_method_legend(method, drawn)] = plt.Line2D([], [], ls="none", **marker)
+    key[_ACCOUNTING] = plt.Line2D([], [], color=UPPER, ls=_DOTS, lw=1.6)
     if any(len(point.found) == 1 for point in points):
         bar = plt.Line2D([], [], color=_INTERVAL, ls="none", marker="|", ms=12, mew=5)
         key["interval where scores are normal"] = bar
     if any(point.predicted_mu() is not None for point in points):
-        words = r"predicted: at $\mu = \sqrt{n / k} / \sigma$, n insertions"
-        key[words] = plt.Line2D([], [], color=PREDICTED, lw=6, alpha=0.55)
-    return list(key.values()), list(key)
+        label = r"predicted: at $\mu = \sqrt{n / k} / \sigma$, n insertions"
+        key[label] = plt.Line2D([], [], color=PREDICTED, lw=6, alpha=0.55)
+    return key
 
 
-def _legend(method: str, points: Sequence[Point]) -> str:
-    """The method's words, or those of the one that stands for it where runs have many canaries, or both."""
-    canaries = [point.cells[0].setting.canaries for point in points if point.found]
-    single, many = estimate.METHODS[method].legend, lifted.counterpart(method)
-    if many is None or max(canaries) == 1:
-        return single
-    return many.legend if min(canaries) > 1 else f"{single};\nmany canaries: {many.legend}"
+def _method_legend(method: str, drawn: Sequence[Point]) -> str:
+    """Returns a method's legend, that of its counterpart where runs have many canaries, or both."""
+    canaries = [point.cells[0].setting.canaries for point in drawn]
+    legend = estimate.METHODS[method].legend
+    counterpart = lifted.counterpart(method)
+    if counterpart is None or max(canaries) == 1:
+        return legend
+    if min(canaries) > 1:
+        return counterpart.legend
+    return f"{legend};\nmany canaries: {counterpart.legend}"
 
 
-def _stands_on(points: Sequence[Point]) -> str:
-    runs = sorted({cell.runs for point in points for cell in point.cells})
-    seeds = max(len(point.cells) for point in points)
-    models = f"{runs[0]:,}" if len(runs) == 1 else f"{runs[0]:,} to {runs[-1]:,}"
-    over = f"mean and range of {seeds} seeds, " if seeds > 1 else "one seed, "
-    canaries = max(cell.setting.canaries for point in points for cell in point.cells)
-    of_many = f", {canaries} canaries each where gradients are crafted" if canaries > 1 else ""
-    missing = sum(len(point.cells) - len(point.found) for point in points)
-    return f"{over}{models} runs each{of_many}" + (f"; {counted(missing, 'cell')} missing" if missing else "")
+def _describe_data(points: Sequence[Point]) -> str:
+    """Returns how many seeds, runs and canaries a figure rests on, and how many cells are missing."""
+    seeds = 0
+    missing = 0
+    all_runs = set()
+    canaries = 1
+    for point in points:
+        seeds = max(seeds, len(point.cells))
+        missing += len(point.cells) - len(point.found)
+        for cell in point.cells:
+            all_runs.add(cell.runs)
+            canaries = max(canaries, cell.setting.canaries)
+
+    description = "one seed, "
+    if seeds > 1:
+        description = f"mean and range of {seeds} seeds, "
+    description += f"{min(all_runs):,}"
+    if len(all_runs) > 1:
+        description += f" to {max(all_runs):,}"
+    description += " runs each"
+    if canaries > 1:
+        description += f", {canaries} canaries each where gradients are crafted"
+    if missing:
+        description += f"; {counted(missing, 'cell')} missing"
+    return description
 
 
-def _wrapped(text: str, width: int) -> str:
+def _wrap(text: str, width: int) -> str:
     return "\n".join(textwrap.wrap(text, width, break_long_words=False))

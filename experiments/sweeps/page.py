@@ -5,42 +5,61 @@ from audit.report import audit_page, page, style, subjects
 from audit.report.subjects import AskedLevels, Subject
 from audit.settings.setting import identity
 from audit.storage.index import Holdings
-from experiments.cells import cell
-from experiments.cells.cell import Audited
+from experiments.cells.cell import Audited, Levels
 from experiments.sweeps import points, registry
 from experiments.sweeps.sweep import Sweep
 
 
-def of_sweep(sweep: Sweep, scale: str, held: Holdings, levels: AskedLevels) -> tuple[bytes, list[str]]:
-    """The page of a sweep's finished cells, with its figures, and why others are left out.
+def sweep_page(sweep: Sweep, scale: str, held: Holdings, requested: AskedLevels) -> tuple[bytes, list[str]]:
+    """Returns the page of a sweep's finished cells, with its figures, and why others are left out.
 
-    Raises InputError where the sweep has no audits of trained models, or none is finished and whole.
+    Args:
+      sweep: A sweep of audits.
+      scale: Its scale.
+      held: What the store holds.
+      requested: The levels of the bounds; those that are None are the usual ones.
+
+    Raises:
+      InputError: Where the sweep has no audits of trained models, or none is finished and whole.
     """
     cells = sweep.audits()
     require(cells, f"--sweep={sweep.name} holds no audits of trained models: see ./run.sh figures")
-    about, there, messages = list[Subject](), list[Audited](), list[str]()
-    for one in cells:
+    about: list[Subject] = []
+    finished: list[Audited] = []
+    messages: list[str] = []
+    for audited in cells:
         try:
-            store = held.open(identity(one.setting))
-            if store is None or store.missing(one.runs):
+            store = held.open(identity(audited.setting))
+            if store is None or store.missing(audited.runs):
                 continue
-            subject = subjects.of_setting(store.path, levels, one.runs)
+            subject = subjects.of_setting(store.path, requested, audited.runs)
         except InputError as error:
             messages.append(str(error))
             continue
-        x = f"{sweep.axis.name} {one.x:g}" if sweep.axis else ""
-        title = ", ".join(filter(None, [one.panel, one.series, x, f"seed {one.setting.seed}"]))
-        about.append(subject._replace(title=title, proves=scale != "smoke"))
-        there.append(one)
-    message = f"--out={held.root} holds no finished cell of {sweep.name} at scale {scale}"
-    mend = messages[0] if messages else f"run ./run.sh sweep --name={sweep.name} --scale={scale}"
-    require(about, f"{message}: {mend}")
-    share = f"{len(about)} of the sweep's {len(cells)} cells at scale {scale} are done."
-    usual = cell.Levels()
-    at = cell.Levels(levels.delta or usual.delta, levels.confidence or usual.confidence)
-    drawn = registry.draw(sweep, points.evidence(held, there, at))
+        about.append(subject._replace(title=_title(sweep, audited), proves=scale != "smoke"))
+        finished.append(audited)
+    nothing = f"--out={held.root} holds no finished cell of {sweep.name} at scale {scale}"
+    hint = f"run ./run.sh sweep --name={sweep.name} --scale={scale}"
+    if messages:
+        hint = messages[0]
+    require(about, f"{nothing}: {hint}")
+
+    usual = Levels()
+    levels = Levels(requested.delta or usual.delta, requested.confidence or usual.confidence)
+    drawn = registry.draw(sweep, points.evidence(held, finished, levels))
     alternative = f"{sweep.title}. The numbers are in the table of audits."
-    images = [style.svg(figure) for _, figure in drawn.figures]
-    figures = [page.figure(image, alternative, sweep.title, "wide") for image in images]
-    before = page.element("p", share), *figures
-    return audit_page.report(f"{sweep.name}: {sweep.title}", about, *before), messages
+    figures = []
+    for _, figure in drawn.figures:
+        figures.append(page.figure(style.svg(figure), alternative, sweep.title, "wide"))
+    share = f"{len(about)} of the sweep's {len(cells)} cells at scale {scale} are done."
+    content = audit_page.report(f"{sweep.name}: {sweep.title}", about, page.element("p", share), *figures)
+    return content, messages
+
+
+def _title(sweep: Sweep, audited: Audited) -> str:
+    """Returns the title of a cell's section: its panel, series, x and seed, where they say something."""
+    parts = [audited.panel, audited.series]
+    if sweep.axis:
+        parts.append(f"{sweep.axis.name} {audited.x:g}")
+    parts.append(f"seed {audited.setting.seed}")
+    return ", ".join(part for part in parts if part)

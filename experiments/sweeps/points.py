@@ -1,4 +1,4 @@
-"""The points of a figure: the audits of all seeds at one place, and what is known of them beforehand."""
+"""The points of a figure: the audits of all seeds at one place, and what is predicted for them."""
 
 import math
 import sys
@@ -18,7 +18,7 @@ from audit.statistics.method import FRESH_DIRECTIONS
 from audit.storage.index import Holdings
 from experiments.cells.cell import Audited, Levels
 
-Audits = dict[tuple[Setting, int], Conclusion]
+Audits = dict[tuple[Setting, int], Conclusion]  # by setting and runs
 
 
 class Evidence(NamedTuple):
@@ -38,7 +38,15 @@ class Spread(NamedTuple):
 
 
 class Point(NamedTuple):
-    """One place of a figure: its cells, one a seed, and the conclusions of those that are in the store."""
+    """One place of a figure.
+
+    Attributes:
+      panel: The panel that it is in.
+      series: The series that it belongs to.
+      x: Its value on the x axis.
+      cells: The audits there, one a seed.
+      found: The conclusions of those audits that are in the store.
+    """
 
     panel: str
     series: str
@@ -47,87 +55,118 @@ class Point(NamedTuple):
     found: tuple[Conclusion, ...]
 
     def bounds(self, method: str) -> list[Bound]:
-        """A method's bound of every seed that is there, of many canaries that of its counterpart."""
-        return [conclusion.bound(_of_design(conclusion, method)) for conclusion in self.found]
+        """Returns a method's bound for each seed in the store; of many canaries, its counterpart's."""
+        bounds = []
+        for conclusion in self.found:
+            bounds.append(conclusion.bound(_method_for(conclusion, method)))
+        return bounds
 
     def epsilons(self, method: str) -> list[float]:
-        """A method's epsilons over the seeds; of many canaries its counterpart's, NaN where none is."""
-        known = [(conclusion, _of_design(conclusion, method)) for conclusion in self.found]
-        return [found.finding(name).epsilon if name else math.nan for found, name in known]
+        """Returns a method's epsilon for each seed; of many canaries its counterpart's, NaN without one."""
+        epsilons = []
+        for conclusion in self.found:
+            name = _method_for(conclusion, method)
+            if name:
+                epsilons.append(conclusion.finding(name).epsilon)
+            else:
+                epsilons.append(math.nan)
+        return epsilons
 
     def spread(self, method: str) -> Spread:
-        """A method's epsilons over the seeds; at least one must be there."""
+        """Returns the spread of a method's epsilons over the seeds, of which one at least is in the store."""
         values = self.epsilons(method)
         return Spread(float(np.mean(values)), min(values), max(values))
 
     def interval(self) -> tuple[float, float]:
-        """A two-sided interval for epsilon where scores are normal with one spread, at the bounds' delta
-        and confidence; its limits averaged over the seeds."""
-        low, high = np.mean([_interval(conclusion) for conclusion in self.found], axis=0)
+        """Returns a two-sided interval for epsilon where scores are normal with one spread.
+
+        It is at the bounds' delta and confidence, its limits averaged over the seeds.
+        """
+        intervals = [_normal_interval(conclusion) for conclusion in self.found]
+        low, high = np.mean(intervals, axis=0)
         return float(low), float(high)
 
     def upper_bound(self) -> float:
-        """The accountant's epsilon; all seeds share it."""
-        upper = self.found[0].upper_bound
-        return math.nan if upper is None else upper
+        """Returns the accountant's epsilon, which all seeds share; NaN where it is unknown."""
+        upper_bound = self.found[0].upper_bound
+        if upper_bound is None:
+            return math.nan
+        return upper_bound
 
     def predicted_mu(self) -> float | None:
-        """`audit.concluded.predicted_mu` of the point's setting."""
+        """Returns `audit.concluded.predicted_mu` of the point's setting."""
         return predicted_mu(self.cells[0].setting)
 
     def predicted(self, delta: float) -> float | None:
-        """epsilon at delta of the predicted mu; None where there is no prediction."""
+        """Returns epsilon at delta of the predicted mu; None where there is no prediction."""
         mu = self.predicted_mu()
-        return None if mu is None else conversions.epsilon_from_mu(mu, delta)
+        if mu is None:
+            return None
+        return conversions.epsilon_from_mu(mu, delta)
 
 
-def _of_design(conclusion: Conclusion, method: str) -> str:
+def _method_for(conclusion: Conclusion, method: str) -> str:
+    """Returns the method that takes the place of one for single canaries in an audit; "" where none does."""
     if conclusion.design is None:
         return method
     if conclusion.fresh is not None:
-        return FRESH_DIRECTIONS.free if method == ASSUMPTION_FREE else ""
-    found = lifted.counterpart(method)
-    return "" if found is None else found.name
+        if method == ASSUMPTION_FREE:
+            return FRESH_DIRECTIONS.free
+        return ""
+    counterpart = lifted.counterpart(method)
+    if counterpart is None:
+        return ""
+    return counterpart.name
 
 
 def evidence(held: Holdings, cells: Iterable[Audited], levels: Levels) -> Evidence:
-    """The evidence for figures of these cells; see `audits`."""
+    """Returns the evidence for figures of these cells; see `audits`."""
     return Evidence(held, audits(held, cells, *levels), levels)
 
 
 def audits(held: Holdings, cells: Iterable[Audited], delta: float, confidence: float) -> Audits:
-    """The conclusions from the stored scores of the cells, by (setting, runs).
+    """Returns the conclusions from the stored scores of the cells, by (setting, runs).
 
     Each is computed once however many figures show it. Scores that can't be read, or that nothing can be
-    concluded from, are said on stderr and left out.
+    concluded from, are reported on stderr and left out.
     """
-    found: Audits = {}
-    for setting, runs in dict.fromkeys((cell.setting, cell.runs) for cell in cells):
+    conclusions: Audits = {}
+    distinct = dict.fromkeys((cell.setting, cell.runs) for cell in cells)
+    for setting, runs in distinct:
         try:
             scores = held.scores(identity(setting), runs)
             if scores is not None:
-                found[setting, runs] = of_setting(scores, setting, delta, confidence)
+                conclusions[setting, runs] = of_setting(scores, setting, delta, confidence)
         except InputError as error:
             print(f"left out, {setting.model} {setting.adversary.name}: {error}", file=sys.stderr)
-    return found
+    return conclusions
 
 
-def points(cells: Iterable[Audited], found: Audits) -> list[Point]:
-    """The cells by place, in the order in which they come; a point may have no conclusions."""
+def points(cells: Iterable[Audited], by_setting: Audits) -> list[Point]:
+    """Returns the cells by place, in the order in which they come; a point may have no conclusions."""
     places: dict[tuple[str, str, float], list[Audited]] = {}
     for cell in cells:
-        places.setdefault((cell.panel, cell.series, cell.x), []).append(cell)
-    there = {
-        place: tuple(found[one.setting, one.runs] for one in group if (one.setting, one.runs) in found)
-        for place, group in places.items()
-    }
-    return [Point(*place, tuple(group), there[place]) for place, group in places.items()]
+        place = (cell.panel, cell.series, cell.x)
+        places.setdefault(place, []).append(cell)
+
+    all_points = []
+    for place, group in places.items():
+        conclusions = []
+        for cell in group:
+            key = (cell.setting, cell.runs)
+            if key in by_setting:
+                conclusions.append(by_setting[key])
+        all_points.append(Point(*place, tuple(group), tuple(conclusions)))
+    return all_points
 
 
-def _interval(conclusion: Conclusion) -> tuple[float, float]:
-    """`normal_scores.mu_interval` of one audit, or its counterpart for several canaries a run, as epsilon;
-    NaN for fresh directions."""
-    delta, confidence = conclusion.delta, conclusion.confidence
+def _normal_interval(conclusion: Conclusion) -> tuple[float, float]:
+    """Returns `normal_scores.mu_interval` of one audit as epsilon; NaN for fresh directions.
+
+    For several canaries a run it is the counterpart, `normal_scores.mu_interval_of_runs`.
+    """
+    delta = conclusion.delta
+    confidence = conclusion.confidence
     design = conclusion.design
     if isinstance(design, Fresh):
         return math.nan, math.nan
@@ -135,4 +174,6 @@ def _interval(conclusion: Conclusion) -> tuple[float, float]:
         low, high = normal_scores.mu_interval(conclusion.scores_in, conclusion.scores_out, confidence)
     else:
         low, high = normal_scores.mu_interval_of_runs(design, confidence)
-    return conversions.epsilon_from_mu(float(low), delta), conversions.epsilon_from_mu(float(high), delta)
+    epsilon_low = conversions.epsilon_from_mu(float(low), delta)
+    epsilon_high = conversions.epsilon_from_mu(float(high), delta)
+    return epsilon_low, epsilon_high

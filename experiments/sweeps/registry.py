@@ -1,4 +1,4 @@
-"""All papers' sweeps under one roof: which there are, and which the store has finished cells of."""
+"""All papers' sweeps in one place: which there are, and which the store has finished cells of."""
 
 import importlib
 from collections.abc import Callable
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 SMOKE = hidden_state.SMOKE
 SCALES = hidden_state.SCALES  # the smallest first
-FIGURES = {  # modules with a function draw(sweep, evidence) -> Drawn, which import matplotlib
+# The papers' sweeps, by the module whose draw(sweep, evidence) -> Drawn draws them, and imports matplotlib.
+FIGURES = {
     "experiments.hidden_state.figures": hidden_state,
     "experiments.lidp.figures": lidp,
     "experiments.one_shot.figures": one_shot,
@@ -24,37 +25,42 @@ FIGURES = {  # modules with a function draw(sweep, evidence) -> Drawn, which imp
 
 
 def sweeps(scale: str) -> dict[str, Sweep]:
-    """Every paper's sweeps of a scale, by name."""
-    return {name: sweep for paper in FIGURES.values() for name, sweep in paper.sweeps(scale).items()}
+    """Returns every paper's sweeps of a scale, by name."""
+    all_sweeps: dict[str, Sweep] = {}
+    for paper in FIGURES.values():
+        all_sweeps |= paper.sweeps(scale)
+    return all_sweeps
 
 
 def draw(sweep: Sweep, evidence: "Evidence") -> Drawn:
-    """A sweep's figures of the cells that are there, by its paper's `figures.draw`."""
-    (figures,) = (name for name, paper in FIGURES.items() if sweep.name in paper.sweeps(SMOKE))
-    drawn: Drawn = importlib.import_module(figures).draw(sweep, evidence)
+    """Draws a sweep's figures of the cells that are in the store, by its paper's `figures.draw`."""
+    (module,) = [name for name, paper in FIGURES.items() if sweep.name in paper.sweeps(SMOKE)]
+    drawn: Drawn = importlib.import_module(module).draw(sweep, evidence)
     return drawn
 
 
 def chosen(scale: str, names: list[str]) -> list[Sweep]:
-    """The sweeps of a scale by name, or all of them; raises InputError for others."""
+    """Returns the sweeps of a scale by name, or all of them; raises InputError for others."""
     require(scale in SCALES, f"`scale={scale}` is unknown: choose one of {', '.join(SCALES)}")
-    every = sweeps(scale)
+    all_sweeps = sweeps(scale)
     if names == ["all"]:
-        return list(every.values())
-    known = ", ".join(every)
-    require(names, f"`name` is missing: give all, or some of {known}")
+        return list(all_sweeps.values())
+    choices = ", ".join(all_sweeps)
+    require(names, f"`name` is missing: give all, or some of {choices}")
     for name in names:
-        require(name in every, f"`name={name}` is unknown: give all, or some of {known}")
-    return [every[name] for name in dict.fromkeys(names)]
+        require(name in all_sweeps, f"`name={name}` is unknown: give all, or some of {choices}")
+    return [all_sweeps[name] for name in dict.fromkeys(names)]
 
 
 def largest(finished: Callable[[Cell], bool], names: list[str]) -> str:
-    """The largest scale that has a finished cell which no smaller scale has; laptop where none has."""
-    known: set[tuple[str, int]] = set()
-    found = "laptop"
+    """Returns the largest scale with a finished cell that no smaller scale has; laptop where none has one."""
+    smaller: set[tuple[str, int]] = set()
+    largest_scale = "laptop"
     for scale in SCALES:
-        cells = {(cell.identity, cell.runs): cell for sweep in chosen(scale, names) for cell in sweep.cells}
-        if any(finished(cells[key]) for key in cells.keys() - known):
-            found = scale
-        known |= cells.keys()
-    return found
+        cells: dict[tuple[str, int], Cell] = {}
+        for sweep in chosen(scale, names):
+            cells |= {(cell.identity, cell.runs): cell for cell in sweep.cells}
+        if any(finished(cells[key]) for key in cells.keys() - smaller):
+            largest_scale = scale
+        smaller |= cells.keys()
+    return largest_scale

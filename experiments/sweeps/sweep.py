@@ -23,8 +23,11 @@ class Axis(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """A paper's word for a series, and the section that has it: "tight" is a lower bound that matches the
-    accountant's. The heights in figures are not printed as numbers, so none is given."""
+    """What a paper says of a series, and in which section.
+
+    "tight" is a lower bound that matches the accountant's. The papers print no heights of their figures as
+    numbers, so none is given.
+    """
 
     says: str
     section: str
@@ -34,7 +37,14 @@ PaperClaims = Mapping[tuple[str, str, float | None], Claim]
 
 
 class Seeds(NamedTuple):
-    """How much a row stands on: runs a seed, seeds that are there, seeds that are missing, canaries a run."""
+    """How much data a row rests on.
+
+    Attributes:
+      runs: Runs a seed.
+      found: Seeds in the store.
+      missing: Seeds that are not.
+      canaries: Canaries a run.
+    """
 
     runs: int
     found: int
@@ -43,10 +53,19 @@ class Seeds(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One point of a figure beside a paper's words; epsilons at one delta, by method, None where there is
-    nothing to say.
+    """One point of a figure beside a paper's words; all epsilons are at one delta.
 
-    interval: the ends of the two-sided interval where scores are normal; None with several seeds.
+    Attributes:
+      figure: The sweep's name.
+      panel: The panel.
+      series: The series.
+      x: The value on the x axis.
+      seeds: How much data the row rests on.
+      epsilons: Each method's epsilons over the seeds.
+      interval: The ends of the two-sided interval where scores are normal; None with several seeds.
+      predicted: The predicted epsilon; None where there is no prediction.
+      upper_bound: The accountant's epsilon.
+      claim: What the paper says; None where it says nothing.
     """
 
     figure: str
@@ -62,14 +81,14 @@ class Row(NamedTuple):
 
 
 class OwnTable(NamedTuple):
-    """A table of a sweep's own form: for people (80 columns) and for programs."""
+    """A table that a sweep lays out itself: for people (80 columns) and for programs."""
 
     text: str
     csv: bytes
 
 
 class Drawn(NamedTuple):
-    """A sweep's figures by name, how many cells it lacks, and its rows or a table of its own."""
+    """A sweep's figures by name, how many cells are missing, and its rows or a table of its own."""
 
     figures: "list[tuple[str, Figure]]"
     missing: int
@@ -79,7 +98,7 @@ class Drawn(NamedTuple):
 
 @dataclass(frozen=True)
 class Sweep:
-    """A figure: its cells; `axis` is None where x tells nothing."""
+    """A figure: its cells, and its x axis, which is None where x means nothing."""
 
     name: str
     title: str
@@ -87,5 +106,9 @@ class Sweep:
     axis: Axis | None = None
 
     def audits(self) -> list[Audited]:
-        """Those of its cells that are audits of trained models."""
-        return [cell.audited for cell in self.cells if cell.audited is not None]
+        """Returns those of its cells that are audits of trained models."""
+        audits = []
+        for cell in self.cells:
+            if cell.audited is not None:
+                audits.append(cell.audited)
+        return audits

@@ -27,15 +27,27 @@ tight:    as high as the upper bound; the paper's text prints no epsilons"""
 
 
 def rows(figure: str, points: Iterable[Point], claims: PaperClaims, delta: float) -> Iterator[Row]:
-    """A row a point that has conclusions."""
+    """Yields a row for each point that has conclusions."""
     for point in points:
-        cells, there = point.cells, len(point.found)
+        cells = point.cells
+        n_seeds = len(point.found)
+        seeds = Seeds(
+            runs=cells[0].runs,
+            found=n_seeds,
+            missing=len(cells) - n_seeds,
+            canaries=cells[0].setting.canaries,
+        )
+        interval = None
+        if len(cells) == 1:
+            interval = point.interval()
         yield Row(
-            figure,
-            *point[:3],
-            seeds=Seeds(cells[0].runs, there, len(cells) - there, cells[0].setting.canaries),
+            figure=figure,
+            panel=point.panel,
+            series=point.series,
+            x=point.x,
+            seeds=seeds,
             epsilons={method: point.spread(method) for method in estimate.METHODS},
-            interval=point.interval() if len(cells) == 1 else None,
+            interval=interval,
             predicted=point.predicted(delta),
             upper_bound=point.upper_bound(),
             claim=claim(claims, figure, point.series, point.x),
@@ -43,82 +55,149 @@ def rows(figure: str, points: Iterable[Point], claims: PaperClaims, delta: float
 
 
 def claim(claims: PaperClaims, figure: str, series: str, x: float) -> Claim | None:
-    """The claim on a series at x; None where there is none."""
+    """Returns the claim on a series at x, or else at any x; None where there is neither."""
     return claims.get((figure, series, x)) or claims.get((figure, series, None))
 
 
-def as_csv(found: Sequence[Row]) -> bytes:
-    """The rows, at least one, six digits a number."""
-    about = [
-        *(Column(key, attrgetter(key)) for key in ("figure", "panel", "series", "x")),
-        *(Column(key, attrgetter(f"seeds.{key}")) for key in ("runs", "canaries")),
-        Column("seeds", lambda row: row.seeds.found),
-        Column("seeds_missing", lambda row: row.seeds.missing),
+def as_csv(all_rows: Sequence[Row]) -> bytes:
+    """Returns the rows, of which there is at least one, as CSV with six digits a number."""
+    columns = [
+        Column("figure", attrgetter("figure")),
+        Column("panel", attrgetter("panel")),
+        Column("series", attrgetter("series")),
+        Column("x", attrgetter("x")),
+        Column("runs", attrgetter("seeds.runs")),
+        Column("canaries", attrgetter("seeds.canaries")),
+        Column("seeds", attrgetter("seeds.found")),
+        Column("seeds_missing", attrgetter("seeds.missing")),
         Column(IF_GAUSSIAN, lambda row: row.epsilons[IF_GAUSSIAN].mean),
         Column(f"{IF_GAUSSIAN}_min", lambda row: row.epsilons[IF_GAUSSIAN].low),
         Column(f"{IF_GAUSSIAN}_max", lambda row: row.epsilons[IF_GAUSSIAN].high),
-        Column("epsilon_low", lambda row: row.interval and row.interval[0]),
-        Column("epsilon_high", lambda row: row.interval and row.interval[1]),
+        Column("epsilon_low", _interval_low),
+        Column("epsilon_high", _interval_high),
     ]
-    rest = [
-        *(Column(key, attrgetter(key)) for key in ("predicted", "upper_bound")),
-        Column("paper_says", lambda row: row.claim and row.claim.says),
-        Column("paper_section", lambda row: row.claim and row.claim.section),
+    other_methods = [method for name, method in estimate.METHODS.items() if name != IF_GAUSSIAN]
+    for method in sorted(other_methods, key=lambda method: method.assumes.word == NO_BOUND):
+        columns += _method_columns(method)
+    columns += [
+        Column("predicted", attrgetter("predicted")),
+        Column("upper_bound", attrgetter("upper_bound")),
+        Column("paper_says", lambda row: getattr(row.claim, "says", None)),
+        Column("paper_section", lambda row: getattr(row.claim, "section", None)),
     ]
-    records = [record for name, record in estimate.METHODS.items() if name != IF_GAUSSIAN]
-    bounds_first = sorted(records, key=lambda record: record.assumes.word == NO_BOUND)
-    methods = [column for record in bounds_first for column in _columns(record)]
-    return Table([*about, *methods, *rest], found).csv()
+    return Table(columns, all_rows).csv()
 
 
-def _columns(record: Method) -> Iterator[Column]:
-    name, many = record.name, lifted.counterpart(record.name)
-    if many is None or many.assumes == record.assumes:
-        yield Column(name, lambda row: row.epsilons[name].mean)
-        return
-    yield Column(name, lambda row: None if row.seeds.canaries > 1 else row.epsilons[name].mean)
-    yield Column(many.name, lambda row: row.epsilons[name].mean if row.seeds.canaries > 1 else None)
+def _interval_low(row: Row) -> float | None:
+    """Returns the lower end of the row's interval; None without one."""
+    if row.interval is None:
+        return None
+    return row.interval[0]
+
+
+def _interval_high(row: Row) -> float | None:
+    """Returns the upper end of the row's interval; None without one."""
+    if row.interval is None:
+        return None
+    return row.interval[1]
+
+
+def _method_columns(method: Method) -> list[Column]:
+    """Returns a method's column, or two where its counterpart for many canaries assumes something else."""
+    name = method.name
+    counterpart = lifted.counterpart(name)
+
+    def mean(row: Row) -> float:
+        return row.epsilons[name].mean
+
+    def mean_of_one_canary(row: Row) -> float | None:
+        if row.seeds.canaries > 1:
+            return None
+        return mean(row)
+
+    def mean_of_many_canaries(row: Row) -> float | None:
+        if row.seeds.canaries > 1:
+            return mean(row)
+        return None
+
+    if counterpart is None or counterpart.assumes == method.assumes:
+        return [Column(name, mean)]
+    return [Column(name, mean_of_one_canary), Column(counterpart.name, mean_of_many_canaries)]
 
 
 def as_text(
-    sweeps: Iterable[Sweep], found: Sequence[Row], delta: float, confidence: float, proves: bool = True
+    sweeps: Iterable[Sweep], all_rows: Sequence[Row], delta: float, confidence: float, proves: bool = True
 ) -> str:
-    """The rows by figure and panel, 80 columns wide; not `proves`: a line that says so stands above them."""
-    title = f"lower bounds on epsilon at delta {delta:g}, confidence {confidence:g}"
-    lines = [*([] if proves else [PROVES_NOTHING]), title, _line(_HEADER)]
+    """Returns the rows by figure and panel, 80 columns wide, below a warning unless the scale `proves`."""
+    lines = []
+    if not proves:
+        lines.append(PROVES_NOTHING)
+    lines.append(f"lower bounds on epsilon at delta {delta:g}, confidence {confidence:g}")
+    lines.append(_format_line(_HEADER))
     for sweep in sweeps:
-        own = [row for row in found if row.figure == sweep.name]
-        if own:
-            lines += ["-" * 80, shortened(f"{sweep.name}: {sweep.title}", 80)]
-        for panel in dict.fromkeys(row.panel for row in own):
-            lines += _panel([row for row in own if row.panel == panel], sweep.axis)
-    return "\n".join([*lines, "-" * 80, _NOTES])
+        by_panel: dict[str, list[Row]] = {}
+        for row in all_rows:
+            if row.figure == sweep.name:
+                by_panel.setdefault(row.panel, []).append(row)
+        if by_panel:
+            lines.append("-" * 80)
+            lines.append(shortened(f"{sweep.name}: {sweep.title}", 80))
+        for own in by_panel.values():
+            lines += _panel_lines(own, sweep.axis)
+    lines.append("-" * 80)
+    lines.append(_NOTES)
+    return "\n".join(lines)
 
 
-def _panel(own: list[Row], axis: Axis | None) -> list[str]:
-    uppers = sorted({at_most(row.upper_bound, 2) for row in own})
-    lines = [f"  {own[0].panel}; upper bound {' and '.join(uppers)}"]
+def _panel_lines(own: list[Row], axis: Axis | None) -> list[str]:
+    """Returns a heading with the panel's upper bounds, and a line for each row."""
+    upper_bounds = sorted({at_most(row.upper_bound, 2) for row in own})
+    lines = [f"  {own[0].panel}; upper bound {' and '.join(upper_bounds)}"]
     for row in own:
-        label = f"{row.series.split(',')[0]}, {axis.symbol} = {row.x:g}" if axis else row.series
-        lines.append(_line((label, *_numbers(row), row.claim.says if row.claim else "")))
+        label = row.series
+        if axis:
+            series = row.series.split(",")[0]
+            label = f"{series}, {axis.symbol} = {row.x:g}"
+        paper_says = ""
+        if row.claim:
+            paper_says = row.claim.says
+        lines.append(_format_line((label, *_numbers(row), paper_says)))
     return lines
 
 
-def _numbers(row: Row) -> tuple[str, ...]:
+def _numbers(row: Row) -> tuple[str, str, str, str]:
+    """Returns a row's bound, range, interval and prediction as people see them; "" where there is none."""
     mean, low, high = row.epsilons[IF_GAUSSIAN]
     _, seeds, missing, canaries = row.seeds
-    alone = "one seed" if canaries == 1 else f"K = {canaries}"
-    spread = _range(low, high) if seeds > 1 else alone
-    found = f"{seeds}/{seeds + missing} seeds" if missing else ""
-    interval = found if row.interval is None else _range(*row.interval)
-    predicted = "" if row.predicted is None else f"{row.predicted:.2f}"
+    if seeds > 1:
+        spread = _format_range(low, high)
+    elif canaries > 1:
+        spread = f"K = {canaries}"
+    else:
+        spread = "one seed"
+
+    if row.interval is not None:
+        interval = _format_range(*row.interval)
+    elif missing:
+        interval = f"{seeds}/{seeds + missing} seeds"
+    else:
+        interval = ""
+    predicted = ""
+    if row.predicted is not None:
+        predicted = f"{row.predicted:.2f}"
     return at_least(mean, 2), spread, interval, predicted
 
 
-def _range(low: float, high: float) -> str:
-    """Two ends, of four characters or less but for epsilons of ten thousand."""
-    return "-".join(f"{value:.1f}" if value < 99.95 else f"{value:.0f}" for value in (low, high))
+def _format_range(low: float, high: float) -> str:
+    """Formats two ends, in four characters or less each but for epsilons of ten thousand."""
+    ends = []
+    for value in (low, high):
+        if value < 99.95:
+            ends.append(f"{value:.1f}")
+        else:
+            ends.append(f"{value:.0f}")
+    return "-".join(ends)
 
 
-def _line(cells: Sequence[str]) -> str:
+def _format_line(cells: Sequence[str]) -> str:
     return _LINE.format(*cells).rstrip()

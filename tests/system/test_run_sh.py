@@ -163,7 +163,7 @@ def test_a_command_reaches_python_unchanged(ready, tmp_path, typed):
 def handed(monkeypatch):
     """handed(*arguments) -> what experiments' main runs of other programs, [] for its own commands."""
     started = []
-    monkeypatch.setattr(main, "_module", lambda *argv: started.append(argv) or 0)
+    monkeypatch.setattr(main, "_run_module", lambda *argv: started.append(argv) or 0)
     monkeypatch.setattr(os, "execv", lambda path, argv: started.append(argv[2:]))
     monkeypatch.setattr(dispatch, "run", lambda *_: None)
     for name in ("CI", "OPENBLAS_NUM_THREADS", "RAY_worker_niceness"):

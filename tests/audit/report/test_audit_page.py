@@ -206,7 +206,7 @@ def test_a_damaged_cell_of_a_sweep_is_left_out_and_named(tmp_path, plain, monkey
     (scores,) = unreadable.glob("scores_*")
     scores.unlink()
     scores.symlink_to(scores.name)
-    content, messages = sweep_report.of_sweep(sweep, "smoke", holdings(tmp_path), AskedLevels())
+    content, messages = sweep_report.sweep_page(sweep, "smoke", holdings(tmp_path), AskedLevels())
     outline = Outline(content.decode())
     assert sum(tag == "article" for tag, _ in outline.tags) == 1 and good.name in outline.text
     assert f"1 of the sweep's {len(sweep.audits())} cells" in outline.text

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from experiments.cells.reaper import descendants
+from experiments.cells.reaper import find_descendants
 
 ROOT = Path(__file__).resolve().parents[3]
 OWN = ("--net", "--mount", "--pid")
@@ -34,7 +34,7 @@ class Host:
         argv = ["unshare", *OWN, "--fork", "--kill-child", "--mount-proc", "bash", "-c", "echo; read -r"]
         self._holder = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self._holder.stdout.readline()
-        self.init = min(descendants(self._holder.pid))
+        self.init = min(find_descendants(self._holder.pid))
         self._own = os.readlink(f"/proc/{self.init}/ns/pid")
         self.run("ip", "link", "set", "lo", "up")
 

@@ -48,7 +48,7 @@ def test_what_a_kill_left_out_is_trained_and_nothing_else(data, tmp_path, monkey
     place, final = Workplace(tmp_path, data), federated.final(SETTING)
     do_all([cell()], place)
     before = kept(tmp_path, SETTING).scores.scores
-    for path in stored.holdings(tmp_path).open(federated.named(final)).path.glob("scores_*"):
+    for path in stored.holdings(tmp_path).open(federated.make_identity(final)).path.glob("scores_*"):
         path.unlink()
     assert kept(tmp_path, final) is None and not is_done(cell(), place)
     assert do_all([cell()], place).here == ["a cell"]
@@ -64,7 +64,7 @@ def test_accuracies_are_added_to_those_that_are_there_and_measured_again_when_da
     do_all([cell(runs=3)], place)
     three = kept(tmp_path, SETTING, 3).accuracies
     assert three[:1] == first and len(three) == 3
-    store = stored.holdings(tmp_path).open(federated.named(SETTING))
+    store = stored.holdings(tmp_path).open(federated.make_identity(SETTING))
     (path,) = store.path.glob("answer.json")
     path.write_text(path.read_text().replace("0.", "1.", 1))
     assert read_answer(store) is None and kept(tmp_path, SETTING, 3).accuracies == []

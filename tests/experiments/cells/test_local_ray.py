@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from experiments.cells import local_ray
-from experiments.cells.reaper import descendants
+from experiments.cells.reaper import find_descendants
 
 ROOT = Path(__file__).resolve().parents[3]
 ARGV = [sys.executable, "-P", "-m", "experiments"]
@@ -40,7 +40,7 @@ def test_a_cluster_of_one_machine_is_heard_there_alone_and_leaves_no_token(
     argv, heard, names = [*ARGV, "audit", *small, f"--out={tmp_path / 'out'}"], set(), set()
     with subprocess.Popen(argv, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True) as driver:
         while driver.poll() is None:
-            found = descendants(driver.pid) | {driver.pid}
+            found = find_descendants(driver.pid) | {driver.pid}
             heard |= addresses(found)
             names |= {name_of(pid) for pid in found}
             time.sleep(0.2)
@@ -58,8 +58,8 @@ def test_a_cluster_of_one_machine_is_heard_there_alone_and_leaves_no_token(
 DRIVER = """
 import time
 from experiments.cells import cluster
-with cluster.joined("local") as joined:
-    joined.begin(None, lambda devices: time.sleep(99))
+with cluster.join("local") as joined:
+    joined.start(None, lambda devices: time.sleep(99))
     print("begun", flush=True)
     time.sleep(99)
 """
@@ -72,8 +72,8 @@ def test_a_killed_driver_leaves_no_process(environment):
     pipes = {"stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen([sys.executable, "-P", "-c", DRIVER], env=environment, **pipes) as driver:
         assert driver.stdout.readline() == "begun\n"
-        wait_until(lambda: any(name_of(pid) == "ray::<lambda>" for pid in descendants(driver.pid)))
-        begun = {pid: started(pid) for pid in descendants(driver.pid)}
+        wait_until(lambda: any(name_of(pid) == "ray::<lambda>" for pid in find_descendants(driver.pid)))
+        begun = {pid: started(pid) for pid in find_descendants(driver.pid)}
         driver.send_signal(signal.SIGKILL)
     wait_until(lambda: not any(started(pid) == when for pid, when in begun.items()))
 

@@ -138,8 +138,8 @@ if not address:
     recipe = audits.recipe(setting, int(runs), data)
     training.train(recipe.make(data), stored.open_store(Path(out), setting, data), int(runs), int(chunk))
     sys.exit()
-with cluster.joined(address) as joined:
-    trainer = jobs.engine(joined).trainer(audits.recipe(setting, int(runs), data), data)
+with cluster.join(address) as joined:
+    trainer = jobs.make_engine(joined).trainer(audits.recipe(setting, int(runs), data), data)
     store = stored.open_store(Path(out), setting, data)
     trainer.train(Wanted(store, int(runs), int(runs), int(chunk), lambda runs: None))
 """
@@ -236,7 +236,7 @@ def wait_for(one, ends):
 
 def test_what_rays_threads_print_goes_aside_in_a_line(capsys):
     out = io.StringIO()
-    aside = cluster._Aside(out)
+    aside = cluster._OwnThreadStdout(out)
     print("ours", file=aside)
     text = "\x1b[33m(raylet)\x1b[0m A worker died.\nPages of logs"
     thread = threading.Thread(target=lambda: print(text, file=aside))
@@ -249,7 +249,7 @@ def test_what_rays_threads_print_goes_aside_in_a_line(capsys):
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "nonsense"])
 def test_where_nobody_answers_a_line_says_so(address):
     with pytest.raises(ValueError, match=f"`ray_address={address}`: no Ray cluster there"):
-        cluster.joined(address).__enter__()
+        cluster.join(address).__enter__()
 
 
 def nodes_of(*resources):
@@ -257,10 +257,10 @@ def nodes_of(*resources):
 
 
 def test_a_task_asks_for_a_gpu_or_the_cores_of_the_smallest_node():
-    assert cluster._need(nodes_of((8, 0), (4, 0), (0,))) == cluster.Need({"cpu": 4}, 4)
-    assert cluster._need(nodes_of((8, 0), (4, 2))) == cluster.Need({"gpu": 1, "cpu": 1}, 0)
+    assert cluster._find_needs(nodes_of((8, 0), (4, 0), (0,))) == cluster.TaskNeeds({"cpu": 4}, 4)
+    assert cluster._find_needs(nodes_of((8, 0), (4, 2))) == cluster.TaskNeeds({"gpu": 1, "cpu": 1}, 0)
     with pytest.raises(ValueError, match="neither GPUs nor cores"):
-        cluster._need(nodes_of((0,)))
+        cluster._find_needs(nodes_of((0,)))
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pytest
 
-from experiments.cells.reaper import descendants
+from experiments.cells.reaper import find_descendants
 from tests.experiments.cells import hosts
 from tests.experiments.cells.hosts import wait_until
 from tests.system.killed import contents
@@ -137,7 +137,7 @@ def test_a_driver_that_is_killed_leaves_no_process_and_its_successor_goes_on(pai
     before = [set(host.processes()) for host in (pair.head, pair.node)]
     out, driver = pair.sweep("driver")
     wait_until(lambda: stored(out) and pair.trains(pair.node))
-    for pid in descendants(driver.pid):
+    for pid in find_descendants(driver.pid):
         os.kill(pid, signal.SIGKILL)
     driver.communicate()
     wait_until(lambda: [set(host.processes()) for host in (pair.head, pair.node)] == before)

@@ -11,7 +11,7 @@ from audit.task import Dataset
 from experiments.cells.cell import DataSets
 from experiments.cells.work import Workplace
 from experiments.compare import figures, rows
-from experiments.compare.compared import ALL, FINAL, Compared, trained
+from experiments.compare.compared import ALL, FINAL, Compared, list_methods
 from experiments.compare.rows import ESTIMATE, REFUTED, ComparedRow
 from models.catalogue import task
 
@@ -44,7 +44,7 @@ def made_up(root, compared, one, draw):
     store = Store(root, {**identity(one.setting), "data_sha256": data.checksum})
     present = np.arange(one.runs) % 2 == 1
     store.save(Scores(0, draw(np.random.default_rng(0), present), present))
-    return rows._many_runs(compared, one, Workplace(root, Kept()))
+    return rows._many_run_rows(compared, one, Workplace(root, Kept()))
 
 
 class Kept(DataSets):
@@ -59,7 +59,7 @@ class Kept(DataSets):
 
 def test_a_refuted_curve_is_marked_and_leads_nothing(tmp_path):
     compared = Compared("linear", single_runs=400)
-    (one,) = [one for one in trained(compared) if one.method == "hidden state"]
+    (one,) = [one for one in list_methods(compared) if one.method == "hidden state"]
 
     def shifted(rng, present):
         return rng.normal(size=len(present)) + 2 * present
@@ -88,14 +88,14 @@ def test_every_method_audits_one_mechanism(tmp_path):
         one_run_canaries=600, design_steps=100, seed=1,  # at seed 0 exact_null is among those that exceed
     )  # fmt: skip
     place, upper = Workplace(tmp_path, DataSets({})), epsilon_upper_bound(2.0, 30, 1e-5)
-    found = rows.rows(compared, place)
-    assert {row.method for row in found} == {*(one.method for one in trained(compared)), "CANIFE"}
+    found = rows.find_rows(compared, place)
+    assert {row.method for row in found} == {*(one.method for one in list_methods(compared)), "CANIFE"}
     bounds = [row for row in found if row.is_bound and row.assumes != "Gaussian, runs"]
     assert len(bounds) >= 9 and all(row.epsilon <= upper for row in bounds)
     fresh = next(row.epsilon for row in found if row.method == "fresh directions")
     known = {row.value: row.epsilon for row in found}
     assert fresh > known["lifted"]
     assert known["lifted_gaussian"] > 0.3 * upper and known["exact laws"] == pytest.approx(upper, rel=0.05)
-    again = rows.rows(compared, place)
+    again = rows.find_rows(compared, place)
     assert all(row.seconds is None for row in again)
     assert [row.epsilon for row in again] == [row.epsilon for row in found]
