@@ -64,7 +64,7 @@ class MeasuredCell(NamedTuple):
       spread: The standard deviation of one audit's epsilon over orders of its runs and canaries.
       seconds: Of a processor, the median audit.
       refused: How many audits gave no value.
-      why: What the first of these said.
+      why: The first refusal's message; empty where there is none.
       level: Whether the estimator claims that its bound holds at the confidence.
       broken: The estimator's assumptions that the mechanism breaks.
     """
@@ -177,7 +177,7 @@ def _measure_spread(cell: AuditedCell, estimator: Estimator, mechanism: KnownTru
 def _estimate_epsilon(
     estimator: Estimator, mechanism: KnownTruth, audit: AuditScores
 ) -> tuple[float, str]:
-    """Returns an audit's epsilon, from 0 to `MOST`, and why there is none; empty where there is one.
+    """Returns an audit's epsilon, from 0 to `MOST`, and why it was refused; empty where it was not.
 
     A package's code may raise anything, which must not end the benchmark.
     """

@@ -272,7 +272,7 @@ def _make_one_canary_mechanisms() -> list[KnownTruth]:
         design=ONE_CANARY,
         draw=partial(_draw_worlds, OPEN),
         truth=OPEN.truth,
-        description="nothing leaks, but a run in a hundred tells its bit; asked at delta 0.01",
+        description="nothing leaks, but a run in a hundred tells its bit; evaluated at delta 0.01",
         breaks=_CURVED,
         delta=_OPEN_DELTA,
     )
@@ -382,7 +382,7 @@ _OPENED_COINS = KnownTruth(
     draw=_draw_opened,
     truth=OPEN.truth,
     description="nothing leaks, but with probability 0.01 each coin is laid open, many at once; "
-    "asked at delta 0.01",
+    "evaluated at delta 0.01",
     breaks=_CURVED,
     delta=_OPEN_DELTA,
 )

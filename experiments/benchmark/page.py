@@ -122,7 +122,8 @@ def _draw_panel(axis: Axes, design: str, estimators: list[MeasuredEstimator]) ->
 
 def _scale_root(y: np.ndarray) -> np.ndarray:
     """Returns the square root, by which the panels' vertical axis spreads small shares."""
-    return np.sqrt(np.maximum(y, 0))
+    root: np.ndarray = np.sqrt(np.maximum(y, 0))
+    return root
 
 
 def _number_points(axis: Axes, points: Sequence[Point]) -> None:

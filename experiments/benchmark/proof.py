@@ -366,7 +366,7 @@ def _estimate_or_zero(
         return 0.0
 
 
-def proof_table(how: How, found: Proofs) -> Table[Curve]:
+def proof_table(how: How, proofs: Proofs) -> Table[Curve]:
     """Returns a table of the methods at their end, and where the time of fresh directions goes."""
     columns = (
         Column(None, attrgetter("way"), "canaries", width=17, left=True),
@@ -385,10 +385,10 @@ def proof_table(how: How, found: Proofs) -> Table[Curve]:
     )
     title = f"{how.model}: epsilon proven at delta {how.delta:g}, confidence {how.confidence:g}"
     upper_bound = f"{'upper bound':<17} {'accounting':<41} {at_most(how.upper_bound()):>7}"
-    after = ("-" * 80, upper_bound, "", *_describe_time(found), _describe_machine(found))
+    after = ("-" * 80, upper_bound, "", *_describe_time(proofs), _describe_machine(proofs))
     return Table(
         columns,
-        found.curves,
+        proofs.curves,
         section=_name_trainer,
         before=(title,),
         after=after,
@@ -421,11 +421,11 @@ def _name_trainer(curve: Curve) -> str:
     return f"at {curve.engine}'s speed, without its start-up"
 
 
-def _split_time(found: Proofs) -> dict[str, float]:
+def _split_time(proofs: Proofs) -> dict[str, float]:
     """Returns the seconds of fresh directions by what they went into."""
-    fresh = found.fresh
+    fresh = proofs.fresh
     total = fresh.clock[-1].seconds
-    own_steps = fresh.model_steps / _find_our_rate(found.engines)
+    own_steps = fresh.model_steps / _find_our_rate(proofs.engines)
     return {
         "start-up": fresh.ready,
         "compilation and rehearsal": total - fresh.ready - fresh.training,
@@ -434,31 +434,31 @@ def _split_time(found: Proofs) -> dict[str, float]:
     }
 
 
-def _describe_time(found: Proofs) -> list[str]:
+def _describe_time(proofs: Proofs) -> list[str]:
     """Returns lines on where the seconds of fresh directions went."""
-    total = found.fresh.clock[-1]
+    total = proofs.fresh.clock[-1]
     lines = [f"Where the {total.seconds:.0f} seconds of fresh directions went, {total.runs:,} trainings:"]
-    for name, seconds in _split_time(found).items():
+    for name, seconds in _split_time(proofs).items():
         lines.append(f"  {name:<26} {seconds:6.1f} s {seconds / total.seconds:5.0%}")
     return lines
 
 
-def _describe_machine(found: Proofs) -> str:
+def _describe_machine(proofs: Proofs) -> str:
     """Returns a line on the product of matrices, and the share of its speed that each engine reaches."""
-    shares = ", ".join(f"{engine.engine} {engine.gemm_share():.0%}" for engine in found.engines)
-    gemm = _find_gemm_rate(found) / 1e9
+    shares = ", ".join(f"{engine.engine} {engine.gemm_share():.0%}" for engine in proofs.engines)
+    gemm = _find_gemm_rate(proofs) / 1e9
     return f"GEMM: {gemm:,.0f} GFLOP/s on {cores()} cores, of which training takes: {shares}"
 
 
-def _find_gemm_rate(found: Proofs) -> float:
+def _find_gemm_rate(proofs: Proofs) -> float:
     """Returns the median of the products' floating-point operations a second."""
     rates: list[float] = []
-    for engine in found.engines:
+    for engine in proofs.engines:
         rates.extend(engine.gemm)
     return float(np.median(rates))
 
 
-def as_json(how: How, found: Proofs) -> str:
+def as_json(how: How, proofs: Proofs) -> str:
     """Returns one object: what was audited, the curves, the engines, the parts of fresh directions' time."""
     content: dict[str, Any] = {
         "model": how.model,
@@ -466,9 +466,9 @@ def as_json(how: How, found: Proofs) -> str:
         "delta": how.delta,
         "confidence": how.confidence,
         "upper_bound": how.upper_bound(),
-        "curves": [curve._asdict() for curve in found.curves],
-        "engines": [engine.fields() for engine in found.engines],
-        "parts": _split_time(found),
+        "curves": [curve._asdict() for curve in proofs.curves],
+        "engines": [engine.fields() for engine in proofs.engines],
+        "parts": _split_time(proofs),
     }
     return json.dumps(content, indent=1)
 
@@ -484,11 +484,11 @@ _LINES = {  # colour and line of our methods, and of the peers' engines
 _TICKS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 60)  # minutes
 
 
-def proof_figure(how: How, found: Proofs) -> Figure:
+def proof_figure(how: How, proofs: Proofs) -> Figure:
     """Draws epsilon over minutes, a line for each method; a lone run's as a mark."""
     with plt.rc_context(STYLE):
         figure, axis = plt.subplots(figsize=(7, 4.6))
-        for curve in found.curves:
+        for curve in proofs.curves:
             _draw_curve(axis, curve)
         axis.axhline(how.upper_bound(), color=UPPER, ls=":", label="upper bound (accounting)")
         axis.set(xscale="log", xlabel="minutes from the start", ylim=(0, None))
@@ -499,7 +499,7 @@ def proof_figure(how: How, found: Proofs) -> Figure:
         axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
         axis.minorticks_off()
 
-        gemm = _find_gemm_rate(found) / 1e9
+        gemm = _find_gemm_rate(proofs) / 1e9
         machine = f"{cores()} cores, a product of matrices at {gemm:,.0f} GFLOP/s"
         figure.suptitle(f"Time to proof: {how.model}, a canary in every step; {machine}", fontsize=10)
         figure.legend(loc="outside lower center", ncols=1, fontsize=8)
