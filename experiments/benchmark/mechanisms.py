@@ -291,9 +291,16 @@ def _make_coin_mechanisms(
       shape: n -> (runs, canaries of a run).
       sizes: The n of a full run, the usual one first.
     """
-    usual_size = sizes[:1]
-    mechanisms = []
+    released = _make_released_vectors(design, prefix, shape, sizes)
+    independent = _make_independent_canaries(design, prefix, shape, sizes[:1])
+    return released + independent
 
+
+def _make_released_vectors(
+    design: str, prefix: str, shape: Shape, sizes: tuple[int, ...]
+) -> list[KnownTruth]:
+    """Returns the mechanisms that release a run's vector in Gaussian noise, as `_make_coin_mechanisms`."""
+    mechanisms = []
     for mu in (0.0, 1.0, 2.0, 4.0):
         mechanism = KnownTruth(
             name=f"{prefix}: Gaussian {mu:g}",
@@ -322,11 +329,18 @@ def _make_coin_mechanisms(
         draw=partial(_draw_failing, 2.0, shape),
         truth=_failing_truth,
         description="in half of the runs, which is released, nothing is inserted; else mu 2",
-        sizes=usual_size,
+        sizes=sizes[:1],
         breaks=frozenset([INDEPENDENT, GAUSSIAN]),
     )
     mechanisms.append(failing)
+    return mechanisms
 
+
+def _make_independent_canaries(
+    design: str, prefix: str, shape: Shape, sizes: tuple[int, ...]
+) -> list[KnownTruth]:
+    """Returns the mechanisms of canaries that are drawn independently, as `_make_coin_mechanisms`."""
+    mechanisms = []
     curved_laws = (("Laplace 1", LAPLACE), ("randomised response 1", RESPONSE), ("heavy tails", HEAVY))
     for name, law in curved_laws:
         mechanism = KnownTruth(
@@ -335,7 +349,7 @@ def _make_coin_mechanisms(
             draw=partial(_draw_coins, law, shape),
             truth=law.truth,
             description=f"independent canaries, each by {name}",
-            sizes=usual_size,
+            sizes=sizes,
             breaks=_CURVED,
         )
         mechanisms.append(mechanism)
@@ -346,7 +360,7 @@ def _make_coin_mechanisms(
         draw=partial(_draw_coins, _gaussian(1.0), shape, probability=0.9),
         truth=_gaussian(1.0).truth,
         description="mu 1, coins that are in with probability 0.9",
-        sizes=usual_size,
+        sizes=sizes,
         breaks=frozenset([FAIR]),
     )
     mechanisms.append(unfair)

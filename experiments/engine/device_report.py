@@ -68,6 +68,25 @@ def work(
     """
     end = time.monotonic() + seconds
     results = _load(folder, trial)
+    for part in _choose_parts(parts, results):
+        seconds_left = end - time.monotonic()
+        if seconds_left <= 0:
+            say(f"{part.name}: not begun, the time is up; start again to go on")
+            continue
+        result = _do_part(part, partial(tell, part.name, trial), min(longest, seconds_left))
+        line = f"{part.name}: {result.seconds:.0f} s"
+        if result.failure:
+            line += f": {result.failure}"
+        say(line)
+        before = results.get(part.name)
+        if before is None or not result.failure or len(result.rows) >= len(before.rows):
+            results[part.name] = result
+        _save(folder, trial, list(results.values()))
+    return [results[part.name] for part in parts if part.name in results]
+
+
+def _choose_parts(parts: Sequence[Part], results: dict[str, PartFound]) -> list[Part]:
+    """Returns the parts that have no result, and after them those that failed."""
     missing = []
     failed = []
     for part in parts:
@@ -75,37 +94,24 @@ def work(
             missing.append(part)
         elif results[part.name].failure:
             failed.append(part)
+    return missing + failed
 
-    for part in [*missing, *failed]:
-        begin = time.monotonic()
-        if begin >= end:
-            say(f"{part.name}: not begun, the time is up; start again to go on")
-            continue
 
-        run = partial(tell, part.name, trial)
-        answers, failure = processes.attempt(run, min(longest, end - begin))
-        about: Row = {}
-        if answers:
-            about = answers[0]
-        rows = answers[1:]
-        result = PartFound(
-            name=part.name,
-            measures=part.measures,
-            seconds=time.monotonic() - begin,
-            about=about,
-            rows=rows,
-            failure=failure,
-        )
-
-        line = f"{part.name}: {result.seconds:.0f} s"
-        if failure:
-            line += f": {failure}"
-        say(line)
-        before = results.get(part.name)
-        if before is None or not failure or len(rows) >= len(before.rows):
-            results[part.name] = result
-        _save(folder, trial, list(results.values()))
-    return [results[part.name] for part in parts if part.name in results]
+def _do_part(part: Part, run: Callable[[], Iterator[Row]], seconds: float) -> PartFound:
+    """Runs a part in a process of its own, for so many seconds at most."""
+    begin = time.monotonic()
+    answers, failure = processes.attempt(run, seconds)
+    about: Row = {}
+    if answers:
+        about = answers[0]
+    return PartFound(
+        name=part.name,
+        measures=part.measures,
+        seconds=time.monotonic() - begin,
+        about=about,
+        rows=answers[1:],
+        failure=failure,
+    )
 
 
 def _load(folder: Path, trial: Trial) -> dict[str, PartFound]:

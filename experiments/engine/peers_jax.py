@@ -314,45 +314,10 @@ def _replace_our_layers(model: Model) -> Model:
 
 def jax_privacy(problem: Problem, models: int = 0) -> Engine:
     """Builds jax_privacy's clipped_grad and Gaussian noise, mapped over so many models (0: the fastest)."""
-    from jax_privacy import clipping, noise_addition
-
     placement = ensemble.Placement.local()
     devices = len(jax.local_devices())
     fields = problem.setting.mechanism
-    norm = fields.clipping_norm
-    batch_size = fields.batch_size
-    our_model = task(problem.setting.model).make(problem.features.shape[1:])
-    model = _replace_our_layers(our_model)
-    clipped_gradient = clipping.clipped_grad(
-        model.loss,
-        l2_clip_norm=norm,
-        keep_batch_dim=False,
-        normalize_by=float(batch_size),
-    )
-
-    def train(
-        theta: Array,
-        key: Array,
-        batches: Array,
-        data: Data,
-        rate: Array,
-        sigma: Array,
-    ) -> Array:
-        deviation = sigma * norm / batch_size
-        noise = noise_addition.gaussian_privatizer(stddev=deviation, prng_key=key)
-
-        def take_step(carry: Any, indices: Array) -> tuple[Any, None]:
-            theta, noise_state = carry
-            features, labels = data
-            batch = separate(theta, (features[indices], labels[indices]))
-            gradient = clipped_gradient(theta, batch)
-            update, noise_state = noise.update(gradient, noise_state)
-            return (theta - rate * update, noise_state), None
-
-        start = (theta, noise.init(theta))
-        end, _ = jax.lax.scan(take_step, start, batches)
-        trained, _ = end
-        return trained
+    train = _make_jax_privacy_training(problem)
 
     data = placement.everywhere((problem.features, problem.labels))
     theta_0, batches = placement.everywhere((problem.theta_0, problem.batches))
@@ -366,7 +331,7 @@ def jax_privacy(problem: Problem, models: int = 0) -> Engine:
 
     def build_run(models: int) -> Run:
         thetas = placement.by_run(jnp.tile(theta_0, (models, 1)))
-        gradient_floats = models // devices * batch_size * theta_0.size
+        gradient_floats = models // devices * fields.batch_size * theta_0.size
         blocks = _cycle_blocks(jnp.asarray(batches), gradient_floats)
         keys = _draw_keys(placement, models)
 
@@ -391,6 +356,52 @@ def jax_privacy(problem: Problem, models: int = 0) -> Engine:
         counts = [devices * count for count in problem.models_to_try(_find_platform())]
     models, run = engines.find_fastest(build_run, counts)
     return _make_engine(run, models, distance)
+
+
+def _make_jax_privacy_training(problem: Problem) -> Callable[..., Array]:
+    """Returns the training of one model by jax_privacy.
+
+    Returns:
+      (theta, key, batches, data, learning rate, sigma) -> theta after a step on each of the mini-batches.
+    """
+    from jax_privacy import clipping, noise_addition
+
+    norm = problem.setting.mechanism.clipping_norm
+    batch_size = problem.setting.mechanism.batch_size
+    our_model = task(problem.setting.model).make(problem.features.shape[1:])
+    model = _replace_our_layers(our_model)
+    clipped_gradient = clipping.clipped_grad(
+        model.loss,
+        l2_clip_norm=norm,
+        keep_batch_dim=False,
+        normalize_by=float(batch_size),
+    )
+
+    def train(
+        theta: Array,
+        key: Array,
+        batches: Array,
+        data: Data,
+        rate: Array,
+        sigma: Array,
+    ) -> Array:
+        features, labels = data
+        deviation = sigma * norm / batch_size
+        noise = noise_addition.gaussian_privatizer(stddev=deviation, prng_key=key)
+
+        def take_step(carry: Any, indices: Array) -> tuple[Any, None]:
+            theta, noise_state = carry
+            batch = separate(theta, (features[indices], labels[indices]))
+            gradient = clipped_gradient(theta, batch)
+            update, noise_state = noise.update(gradient, noise_state)
+            return (theta - rate * update, noise_state), None
+
+        start = (theta, noise.init(theta))
+        end, _ = jax.lax.scan(take_step, start, batches)
+        trained, _ = end
+        return trained
+
+    return train
 
 
 def _draw_keys(placement: ensemble.Placement, models: int) -> Iterator[Any]:

@@ -225,24 +225,9 @@ def opacus(problem: Problem) -> Engine:
 def torch_func(problem: Problem, models: int = 0) -> Engine:
     """Builds per-example gradients by torch.func of so many models at once (0: the fastest), on all cores."""
     network = _make_network(problem)
-    names, theta_0 = zip(*network.named_parameters(), strict=True)
+    theta_0 = list(network.parameters())
     fields = problem.setting.mechanism
-    norm = fields.clipping_norm
-
-    def loss(theta: tuple[Tensor, ...], features: Tensor, label: Tensor) -> Tensor:
-        parameters = dict(zip(names, theta, strict=True))
-        logits = torch.func.functional_call(network, parameters, (features[None],))
-        return cross_entropy(logits, label[None])
-
-    gradient = torch.func.grad(loss)
-    per_example_gradients = torch.func.vmap(gradient, (None, 0, 0))
-
-    def clipped_sum(theta: tuple[Tensor, ...], features: Tensor, labels: Tensor) -> list[Tensor]:
-        gradients = per_example_gradients(theta, features, labels)
-        squared_norms = sum(part.flatten(1).square().sum(1) for part in gradients)
-        factors = (norm / torch.sqrt(squared_norms)).clamp(max=1.0)
-        return [torch.tensordot(factors, part, 1) for part in gradients]
-
+    clipped_sum = _make_clipped_sum(network, fields.clipping_norm)
     clipped_sums = torch.func.vmap(clipped_sum, (0, None, None))
 
     def step(thetas: list[Tensor], batch: Batch, rate: float, sigma: float) -> None:
@@ -251,7 +236,7 @@ def torch_func(problem: Problem, models: int = 0) -> Engine:
         sums = clipped_sums(tuple(thetas), features, labels)
         for theta, total in zip(thetas, sums, strict=True):
             noise = torch.randn_like(total)
-            noisy = total.add_(noise, alpha=sigma * norm)
+            noisy = total.add_(noise, alpha=sigma * fields.clipping_norm)
             theta.sub_(noisy, alpha=rate / fields.batch_size)
 
     def start(models: int) -> list[Tensor]:
@@ -281,6 +266,27 @@ def torch_func(problem: Problem, models: int = 0) -> Engine:
     counts = [models] if models else problem.models_to_try(_find_platform())
     models, run = find_fastest(build_run, counts)
     return _make_engine(run, models, distance)
+
+
+def _make_clipped_sum(network: nn.Module, norm: float) -> Callable[..., list[Tensor]]:
+    """Returns (parameters, features, labels) -> the sum of the examples' clipped gradients, by parameter."""
+    names = [name for name, _ in network.named_parameters()]
+
+    def loss(theta: tuple[Tensor, ...], features: Tensor, label: Tensor) -> Tensor:
+        parameters = dict(zip(names, theta, strict=True))
+        logits = torch.func.functional_call(network, parameters, (features[None],))
+        return cross_entropy(logits, label[None])
+
+    gradient = torch.func.grad(loss)
+    per_example_gradients = torch.func.vmap(gradient, (None, 0, 0))
+
+    def clipped_sum(theta: tuple[Tensor, ...], features: Tensor, labels: Tensor) -> list[Tensor]:
+        gradients = per_example_gradients(theta, features, labels)
+        squared_norms = sum(part.flatten(1).square().sum(1) for part in gradients)
+        factors = (norm / torch.sqrt(squared_norms)).clamp(max=1.0)
+        return [torch.tensordot(factors, part, 1) for part in gradients]
+
+    return clipped_sum
 
 
 class _ClientLoop:
