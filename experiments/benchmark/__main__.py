@@ -10,6 +10,7 @@ the same command goes on where it was ended. What is not installed is left out, 
 
 import os
 import sys
+from collections.abc import Sequence
 
 from absl import flags
 from tqdm import tqdm
@@ -17,8 +18,17 @@ from tqdm import tqdm
 from audit.commands import cli
 from audit.errors import require
 from audit.machine import cores
-from experiments.benchmark import registry, shown
-from experiments.benchmark.measured import SCALES, AuditedCell, KeptCells, cells, missing
+from experiments.benchmark import registry, tables
+from experiments.benchmark.cells import (
+    SCALES,
+    AuditedCell,
+    CellStore,
+    MeasuredCell,
+    Scale,
+    find_missing,
+    list_cells,
+    measure_missing,
+)
 from experiments.benchmark.mechanisms import MECHANISMS
 
 FLAGS = flags.FLAGS
@@ -31,29 +41,61 @@ flags.DEFINE_integer("processes", None, "Processes; by default one a core.")
 flags.DEFINE_integer("seed", 0, "Seed of the scores.")
 flags.DEFINE_string("out", "results", "Folder for results; the table goes into its folder benchmark.")
 
-MOST_PROCESSES, MOST_AUDITS = 1024, 10**6
-LEAST_N, MOST_N = 50, 5_000
+MOST_PROCESSES = 1024
+MOST_AUDITS = 10**6
+LEAST_N = 50
+MOST_N = 5_000
 
 
 def main() -> None:
-    """Parse, measure what is missing, print, draw."""
-    processes, folder, wanted = _processes(), cli.folder() / "benchmark", _wanted()
-    kept = KeptCells(folder / "cells")
-    lacking = sum(kept.load(cell) is None for cell in wanted)
-    with tqdm(total=lacking, unit="cell", desc="benchmark", disable=not lacking) as bar:
-        for _ in missing(wanted, kept, processes):
+    """Parses flags, measures what is missing, prints the table and writes all files."""
+    processes = _parse_processes()
+    folder = cli.folder() / "benchmark"
+    cells = _choose_cells()
+    store = CellStore(folder / "cells")
+
+    missing = len(find_missing(cells, store))
+    with tqdm(total=missing, unit="cell", desc="benchmark", disable=not missing) as bar:
+        for _ in measure_missing(cells, store, processes):
             bar.update()
-    found = [one for one in map(kept.load, wanted) if one is not None]
+
+    measured = _load_all(cells, store)
     from experiments.benchmark import page
 
-    written = page.write(folder, found)
-    print(shown.summary(found).text())
-    print("\n" + "\n".join(map(os.fspath, written)))
+    paths = page.write_files(folder, measured)
+    print(tables.make_summary_table(measured).text())
+    print("\n" + "\n".join(map(os.fspath, paths)))
 
 
-def _wanted() -> list[AuditedCell]:
-    """The cells that the flags ask for; says on stderr which packages are missing."""
-    require(FLAGS.scale in SCALES, f"--scale={FLAGS.scale} is unknown: choose one of {', '.join(SCALES)}")
+def _load_all(cells: Sequence[AuditedCell], store: CellStore) -> list[MeasuredCell]:
+    """Returns the cells that are stored."""
+    measured = []
+    for cell in cells:
+        stored = store.load(cell)
+        if stored is not None:
+            measured.append(stored)
+    return measured
+
+
+def _choose_cells() -> list[AuditedCell]:
+    """Returns the cells that the flags ask for; says on stderr which packages are missing."""
+    scale = _parse_scale()
+    require(0 <= FLAGS.seed < 2**32, f"--seed={FLAGS.seed}: give 0 to 2^32 - 1")
+    estimators = registry.choose_names("estimators", FLAGS.estimators, registry.ESTIMATORS)
+    mechanisms = registry.choose_names("mechanisms", FLAGS.mechanisms, MECHANISMS)
+    cells = list_cells(estimators, mechanisms, scale, FLAGS.seed)
+    require(cells, "--estimators and --mechanisms: no estimator that is installed takes such scores")
+    for package in _find_missing_packages(estimators):
+        fix = f"{sys.prefix}/bin/pip install {package}"
+        print(f"{package} is not installed, its estimators are left out: {fix}", file=sys.stderr)
+    return cells
+
+
+def _parse_scale() -> Scale:
+    """Returns the flags' scale; raises InputError where it is unknown or out of range."""
+    require(
+        FLAGS.scale in SCALES, f"--scale={FLAGS.scale} is unknown: choose one of {', '.join(SCALES)}"
+    )
     scale = SCALES[FLAGS.scale]
     if FLAGS.audits is not None:
         require(1 <= FLAGS.audits <= MOST_AUDITS, f"--audits={FLAGS.audits}: give 1 to {MOST_AUDITS:,}")
@@ -61,22 +103,24 @@ def _wanted() -> list[AuditedCell]:
     if FLAGS.n is not None:
         require(LEAST_N <= FLAGS.n <= MOST_N, f"--n={FLAGS.n}: give {LEAST_N} to {MOST_N:,}")
         scale = scale._replace(n=FLAGS.n)
-    require(0 <= FLAGS.seed < 2**32, f"--seed={FLAGS.seed}: give 0 to 2^32 - 1")
-    names = registry.chosen("estimators", FLAGS.estimators, registry.ESTIMATORS)
-    mechanisms = registry.chosen("mechanisms", FLAGS.mechanisms, MECHANISMS)
-    wanted = cells(names, mechanisms, scale, FLAGS.seed)
-    require(wanted, "--estimators and --mechanisms: no estimator that is installed takes such scores")
-    left_out = [one for one in map(registry.ESTIMATORS.__getitem__, names) if not registry.installed(one)]
-    for package in dict.fromkeys(one.package for one in left_out):
-        mend = f"{sys.prefix}/bin/pip install {package}"
-        print(f"{package} is not installed, its estimators are left out: {mend}", file=sys.stderr)
-    return wanted
+    return scale
 
 
-def _processes() -> int:
-    found = cores() if FLAGS.processes is None else FLAGS.processes
-    require(1 <= found <= MOST_PROCESSES, f"--processes={found}: give 1 to {MOST_PROCESSES:,}")
-    return found
+def _find_missing_packages(estimators: Sequence[str]) -> list[str]:
+    """Returns the packages of these estimators that are not installed, each once."""
+    packages = []
+    for name in estimators:
+        estimator = registry.ESTIMATORS[name]
+        if not registry.is_installed(estimator) and estimator.package not in packages:
+            packages.append(estimator.package)
+    return packages
+
+
+def _parse_processes() -> int:
+    """Returns the flag's number of processes, by default one for each core."""
+    processes = cores() if FLAGS.processes is None else FLAGS.processes
+    require(1 <= processes <= MOST_PROCESSES, f"--processes={processes}: give 1 to {MOST_PROCESSES:,}")
+    return processes
 
 
 if __name__ == "__main__":

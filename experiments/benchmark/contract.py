@@ -1,4 +1,4 @@
-"""An estimator and a mechanism of the benchmark as records: a new one is one record more."""
+"""What an estimator and a mechanism of the benchmark are: a record each, and a record more adds another."""
 
 import zlib
 from collections.abc import Callable
@@ -11,57 +11,85 @@ from audit.statistics.canaries import Coins
 
 Array = NDArray[np.float64]
 
-DELTA, CONFIDENCE = 1e-5, 0.95
-ONE_CANARY, SEVERAL, ONE_RUN = "one canary a run", "several canaries a run", "one run"
+DELTA = 1e-5
+CONFIDENCE = 0.95
+
+# Designs: how many runs and canaries an audit has.
+ONE_CANARY = "one canary a run"
+SEVERAL = "several canaries a run"
+ONE_RUN = "one run"
 DIRECTIONS = "one run, directions"
 DESIGNS = (ONE_CANARY, SEVERAL, ONE_RUN, DIRECTIONS)
+
+# Assumptions: what an estimator may need, and a mechanism may break.
 GAUSSIAN = "a Gaussian trade-off curve"
 INDEPENDENT = "independent canaries of a run"
 FAIR = "fair coins"
 ENOUGH_RUNS = "many runs"
-LEAST_RUNS = 100  # of what a method for many runs may be blamed for
-OURS, PEER, PAPER = "ours", "package", "paper"
+LEAST_RUNS = 100  # with fewer, a method for many runs is not held to its level
+
+# Kinds of estimators.
+OURS = "ours"
+PEER = "package"
+PAPER = "paper"
 
 
 class AuditScores(NamedTuple):
-    """What one audit hands to an estimator: scores (R, K) float64, a row a run, higher meaning in; presence
-    (R, K) bool; and of directions the dimension, else 0, where the scores are cosines and all are in."""
+    """What an audit hands to an estimator.
+
+    Attributes:
+      scores: (R, K) float64, a row for each run and a column for each canary; higher means in.
+      presence: (R, K) bool, whether the canary was inserted.
+      dimension: of the space, where the canaries are directions; the scores are cosines then, and all
+        canaries are in. 0 for all other designs.
+    """
 
     scores: Array
     presence: NDArray[np.bool_]
     dimension: int = 0
 
     def worlds(self) -> tuple[Array, Array]:
-        """(scores in, scores out), flat."""
+        """Returns the scores of all canaries that were in, and of all that were out; both flat."""
         return Coins(self.scores, self.presence).pooled()
 
     def shuffled(self, rng: np.random.Generator) -> "AuditScores":
-        """The same audit in another order of its runs, and of the canaries of all runs."""
-        runs, canaries = (rng.permutation(size) for size in self.scores.shape)
-        places = np.ix_(runs, canaries)
+        """Returns the same audit with its runs, and the canaries of all runs, in another order."""
+        runs, canaries = self.scores.shape
+        run_order = rng.permutation(runs)
+        canary_order = rng.permutation(canaries)
+        places = np.ix_(run_order, canary_order)
         return self._replace(scores=self.scores[places], presence=self.presence[places])
 
 
-class Estimator(NamedTuple):
-    """An estimator as one calls it by its documentation.
+EpsilonFunction = Callable[[AuditScores, float, float], float]
 
-    name: unique. kind: OURS, PEER or PAPER. source: the package and function, or the paper.
-    design: which scores it takes, one of DESIGNS.
-    says: what it assumes, from its documentation. assumes: the same as some of GAUSSIAN, INDEPENDENT, FAIR
-        and ENOUGH_RUNS: where a mechanism breaks one of these, the cell is marked and nobody is blamed.
-    epsilon: (evidence, delta, confidence) -> its lower bound; whatever it raises counts as a refusal.
-    level: whether it says that the bound holds at the confidence.
-    package: what pip installs it by, and module: what Python imports it by; empty for ours and papers'.
-    cost: audits of a cell are divided by it.
+
+class Estimator(NamedTuple):
+    """An estimator, called as its documentation says.
+
+    Attributes:
+      name: Unique.
+      kind: OURS, PEER or PAPER.
+      source: The package and its function, or the paper.
+      design: Which scores it takes, one of DESIGNS.
+      assumption: What it assumes, in the words of its documentation.
+      assumes: The same as some of GAUSSIAN, INDEPENDENT, FAIR and ENOUGH_RUNS. Where a mechanism breaks one
+        of these, the cell is marked, and the estimator is not held to its level there.
+      epsilon: (scores, delta, confidence) -> its lower bound on epsilon. Whatever it raises counts as a
+        refusal.
+      level: Whether it claims that the bound holds at the confidence.
+      package: What pip installs it by; empty for ours and for papers' formulas.
+      module: What Python imports it by; empty likewise.
+      cost: A cell has the scale's number of audits divided by this.
     """
 
     name: str
     kind: str
     source: str
     design: str
-    says: str
+    assumption: str
     assumes: frozenset[str]
-    epsilon: Callable[[AuditScores, float, float], float]
+    epsilon: EpsilonFunction
     level: bool = True
     package: str = ""
     module: str = ""
@@ -69,30 +97,42 @@ class Estimator(NamedTuple):
 
 
 class KnownTruth(NamedTuple):
-    """A mechanism with an exactly known truth.
+    """A mechanism whose true epsilon is known exactly.
 
-    name: unique. design: one of DESIGNS. draw: (generator, n) -> one audit's evidence, n being the scores of
-    a world, the runs, or the canaries of the one run. truth: delta -> the least epsilon at which it is
-    (epsilon, delta)-DP for adding or removing one canary. sizes: the n of a full run.
-    breaks: which assumptions it breaks. delta: where its audits ask. says: what it is, in words.
+    Attributes:
+      name: Unique.
+      design: One of DESIGNS.
+      draw: (generator, n) -> the scores of an audit; n is the number of scores a world, of runs, or of
+        canaries of the one run.
+      truth: delta -> the least epsilon at which the mechanism is (epsilon, delta)-DP for adding or removing
+        one canary.
+      description: What it is, in words.
+      sizes: The n of a full run of the benchmark.
+      breaks: Which assumptions it breaks.
+      delta: The delta at which its audits ask for epsilon.
     """
 
     name: str
     design: str
     draw: Callable[[np.random.Generator, int], AuditScores]
     truth: Callable[[float], float]
-    says: str
+    description: str
     sizes: tuple[int, ...] = (1000,)
     breaks: frozenset[str] = frozenset()
     delta: float = DELTA
 
     def audit(self, seed: int, n: int, index: int) -> AuditScores:
-        """An audit's scores, the same for every estimator: they depend on the arguments alone."""
-        root = [seed, zlib.crc32(self.name.encode()), n, index]
-        return self.draw(np.random.default_rng(root), n)
+        """Draws an audit's scores.
+
+        They depend on the arguments alone, so that every estimator gets the same.
+        """
+        entropy = [seed, zlib.crc32(self.name.encode()), n, index]
+        return self.draw(np.random.default_rng(entropy), n)
 
 
-def broken(estimator: Estimator, mechanism: KnownTruth, n: int) -> frozenset[str]:
-    """The estimator's assumptions that do not hold in a cell; empty where it has to keep its level."""
-    few = mechanism.design == SEVERAL and n < LEAST_RUNS
-    return estimator.assumes & (mechanism.breaks | ({ENOUGH_RUNS} if few else frozenset()))
+def find_broken_assumptions(estimator: Estimator, mechanism: KnownTruth, n: int) -> frozenset[str]:
+    """Returns the estimator's assumptions that do not hold in a cell; if none, it is held to its level."""
+    broken = mechanism.breaks
+    if mechanism.design == SEVERAL and n < LEAST_RUNS:
+        broken = broken | {ENOUGH_RUNS}
+    return estimator.assumes & broken

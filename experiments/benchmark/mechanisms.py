@@ -32,213 +32,386 @@ from experiments.benchmark.contract import (
 
 Array = NDArray[np.float64]
 Truth = Callable[[float], float]
-_CURVED = frozenset([GAUSSIAN])
-_SIZES, _RUNS, _COINS = (1000, 50, 250, 5000), (200, 50, 1000), (1000, 100, 5000)
+Shape = Callable[[int], tuple[int, int]]  # n -> (runs, canaries of a run)
+
+# The n of a full run, the usual one first: scores a world, runs, coins, directions.
+_WORLD_SIZES = (1000, 50, 250, 5000)
+_RUN_SIZES = (200, 50, 1000)
+_COIN_SIZES = (1000, 100, 5000)
+_DIRECTION_SIZES = (1000, 100)
+
+_CANARIES = 16  # of a run
+_DIMENSION = 100_000  # of directions
+_NO_LEAK_SIGMA = 1e6  # in place of an infinite noise multiplier
 _OPEN_DELTA = 0.01  # of the mechanism that lays bits open
-_CANARIES, _DIMENSION = 16, 100_000  # of a run; of directions
-_NO_LEAK = 1e6  # sigma
-_WEAK, _STRONG = 0.5, 3.0  # halves of the runs
+_OPEN_SCORE = 10.0  # of a canary that is laid open, far from the noise
+_WEAK_MU = 0.5  # of half of the runs of the mixture
+_STRONG_MU = 3.0  # of the other half
+_CURVED = frozenset([GAUSSIAN])  # broken by mechanisms with another trade-off curve
 
 
-def _mixture(rng: np.random.Generator, strong: float, inserted: bool, n: int) -> Array:
-    centres = np.where(rng.random(n) < 0.5, _WEAK, strong)
+def _sample_mixture(rng: np.random.Generator, strong: float, inserted: bool, n: int) -> Array:
+    """Draws scores of a world of the mixture, as `Law.sample`."""
+    centres = np.where(rng.random(n) < 0.5, _WEAK_MU, strong)
     return centres * inserted + rng.standard_normal(n)
 
 
 def _mixture_density(x: Array, strong: float, inserted: bool) -> Array:
-    return np.asarray(
-        sum(np.exp(-0.5 * (x - c * inserted) ** 2) for c in (_WEAK, strong)) / np.sqrt(8 * np.pi)
-    )
+    """Returns the density of a world of the mixture, as `Law.density`."""
+    weak_part = np.exp(-0.5 * (x - _WEAK_MU * inserted) ** 2)
+    strong_part = np.exp(-0.5 * (x - strong * inserted) ** 2)
+    return np.asarray((weak_part + strong_part) / np.sqrt(8 * np.pi))
 
 
 def _mixture_distribution(x: Array, strong: float, inserted: bool) -> Array:
-    return np.asarray((special.ndtr(x - _WEAK * inserted) + special.ndtr(x - strong * inserted)) / 2)
+    """Returns the distribution function of a world of the mixture, as `Law.distribution`."""
+    weak_part = special.ndtr(x - _WEAK_MU * inserted)
+    strong_part = special.ndtr(x - strong * inserted)
+    return np.asarray((weak_part + strong_part) / 2)
 
 
-class Sampled(NamedTuple):
-    """Scores of canaries that are drawn one by one: (generator, inserted, n) -> (n,), and the truth."""
+class CanaryLaw(NamedTuple):
+    """The law of the scores of canaries that are drawn independently.
+
+    Attributes:
+      sample: (generator, inserted, n) -> scores (n,) of a world.
+      truth: delta -> the true epsilon.
+    """
 
     sample: Callable[[np.random.Generator, bool, int], Array]
     truth: Truth
 
 
-def _of_law(law: Law, parameter: float) -> Sampled:
-    known = KnownLaw(law, parameter)
-    return Sampled(lambda rng, inserted, n: law.sample(rng, parameter, inserted, n), known.epsilon)
+def _make_canary_law(law: Law, parameter: float) -> CanaryLaw:
+    """Returns a law of `known_laws` at a parameter."""
+
+    def sample(rng: np.random.Generator, inserted: bool, n: int) -> Array:
+        return law.sample(rng, parameter, inserted, n)
+
+    return CanaryLaw(sample, KnownLaw(law, parameter).epsilon)
 
 
-def _open(rng: np.random.Generator, inserted: bool, n: int) -> Array:
-    told = rng.random(n) < _OPEN_DELTA
-    return np.where(told, 10.0 if inserted else -10.0, rng.standard_normal(n))
+def _sample_open(rng: np.random.Generator, inserted: bool, n: int) -> Array:
+    """Draws scores that are noise alone, but for a few that lay their canary's bit open."""
+    is_open = rng.random(n) < _OPEN_DELTA
+    noise = rng.standard_normal(n)
+    open_score = _OPEN_SCORE if inserted else -_OPEN_SCORE
+    return np.where(is_open, open_score, noise)
 
 
-_MIXTURE = Law("mixture", (_STRONG,), _mixture, _mixture_density, _mixture_distribution)
-LAPLACE = _of_law(known_laws.LAWS["laplace"], 1.0)
-RESPONSE = _of_law(known_laws.LAWS["randomized_response"], 1.0)
-HEAVY = _of_law(known_laws.LAWS["t3"], 2.0)
-OPEN = Sampled(_open, lambda delta: 0.0)
+def _nothing_leaks(delta: float) -> float:
+    """Returns the true epsilon, 0, of mechanisms that spend no more than delta."""
+    return 0.0
 
 
-def _gaussian(mu: float) -> Sampled:
-    return _of_law(known_laws.GAUSSIAN, mu)
+def _gaussian(mu: float) -> CanaryLaw:
+    """Returns N(mu, 1) against N(0, 1)."""
+    return _make_canary_law(known_laws.GAUSSIAN, mu)
 
 
-def _worlds(draw: Sampled, share_in: float = 0.5) -> Callable[[np.random.Generator, int], AuditScores]:
-    """2 n runs of one canary, this share of them in."""
-
-    def drawn(rng: np.random.Generator, n: int) -> AuditScores:
-        size = round(2 * n * share_in)
-        scores = np.concatenate([draw.sample(rng, True, size), draw.sample(rng, False, 2 * n - size)])
-        return AuditScores(scores[:, None], (np.arange(2 * n) < size)[:, None])
-
-    return drawn
+_MIXTURE = Law("mixture", (_STRONG_MU,), _sample_mixture, _mixture_density, _mixture_distribution)
+LAPLACE = _make_canary_law(known_laws.LAWS["laplace"], 1.0)
+RESPONSE = _make_canary_law(known_laws.LAWS["randomized_response"], 1.0)
+SUBSAMPLED = _make_canary_law(known_laws.LAWS["subsampled"], 0.5)
+MIXTURE = _make_canary_law(_MIXTURE, _STRONG_MU)
+HEAVY = _make_canary_law(known_laws.LAWS["t3"], 2.0)
+OPEN = CanaryLaw(_sample_open, _nothing_leaks)
 
 
-def _coins(
-    draw: Sampled, shape: Callable[[int], tuple[int, int]], probability: float = 0.5
-) -> Callable[[np.random.Generator, int], AuditScores]:
-    """Canaries that are independent of each other, each in by a coin."""
-
-    def drawn(rng: np.random.Generator, n: int) -> AuditScores:
-        presence = rng.random(shape(n)) < probability
-        size = presence.size
-        worlds = [draw.sample(rng, inserted, size).reshape(presence.shape) for inserted in (True, False)]
-        return AuditScores(np.where(presence, *worlds), presence)
-
-    return drawn
+def _draw_worlds(
+    law: CanaryLaw, rng: np.random.Generator, n: int, share_in: float = 0.5
+) -> AuditScores:
+    """Draws 2 n runs of one canary, this share of them in."""
+    runs_in = round(2 * n * share_in)
+    scores_in = law.sample(rng, True, runs_in)
+    scores_out = law.sample(rng, False, 2 * n - runs_in)
+    scores = np.concatenate([scores_in, scores_out])
+    presence = np.arange(2 * n) < runs_in
+    return AuditScores(scores[:, None], presence[:, None])
 
 
-def _vector(
-    mu: float, tied: bool, failing: bool, shape: Callable[[int], tuple[int, int]]
-) -> Callable[[np.random.Generator, int], AuditScores]:
-    """Canaries of which any two have the inner product 1/2 (tied) or 0, in Gaussian noise; or in half of the
-    runs, in all canaries at once, nothing is inserted (failing)."""
-
-    def drawn(rng: np.random.Generator, n: int) -> AuditScores:
-        presence = rng.random(shape(n)) < 0.5
-        works = rng.random((len(presence), 1)) < 0.5 if failing else np.ones((len(presence), 1), bool)
-        own = mu * (presence & works)
-        noise, common = rng.standard_normal(presence.shape), rng.standard_normal((len(presence), 1))
-        if not tied:
-            return AuditScores(own + noise, presence)
-        shared = np.sqrt(0.5) * own.sum(1, keepdims=True) + common
-        return AuditScores(np.sqrt(0.5) * (np.sqrt(0.5) * own + noise + shared), presence)
-
-    return drawn
+def _draw_coins(
+    law: CanaryLaw, shape: Shape, rng: np.random.Generator, n: int, probability: float = 0.5
+) -> AuditScores:
+    """Draws canaries that are independent of each other, each in with this probability."""
+    presence = rng.random(shape(n)) < probability
+    scores_in = law.sample(rng, True, presence.size).reshape(presence.shape)
+    scores_out = law.sample(rng, False, presence.size).reshape(presence.shape)
+    return AuditScores(np.where(presence, scores_in, scores_out), presence)
 
 
-def _opened(rng: np.random.Generator, n: int) -> AuditScores:
-    """Noise alone; but each coin is laid open with probability delta, many of them at once."""
-    presence, at_once = rng.random((1, n)) < 0.5, min(round(3 * np.sqrt(n)), n)
-    scores = rng.standard_normal((1, n))
-    if rng.random() < _OPEN_DELTA * n / at_once:
-        places = rng.permutation(n)[:at_once]
-        scores[0, places] = np.where(presence[0, places], 10.0, -10.0)
+def _draw_orthogonal(mu: float, shape: Shape, rng: np.random.Generator, n: int) -> AuditScores:
+    """Draws scores of orthogonal canaries in Gaussian noise."""
+    presence = rng.random(shape(n)) < 0.5
+    noise = rng.standard_normal(presence.shape)
+    return AuditScores(mu * presence + noise, presence)
+
+
+def _draw_failing(mu: float, shape: Shape, rng: np.random.Generator, n: int) -> AuditScores:
+    """Draws scores of orthogonal canaries; in half of the runs, of all canaries at once, none is inserted."""
+    presence = rng.random(shape(n)) < 0.5
+    works = rng.random((len(presence), 1)) < 0.5
+    noise = rng.standard_normal(presence.shape)
+    return AuditScores(mu * (presence & works) + noise, presence)
+
+
+def _draw_tied(mu: float, shape: Shape, rng: np.random.Generator, n: int) -> AuditScores:
+    """Draws scores of canaries any two of which have the inner product 1/2, in Gaussian noise.
+
+    A canary is (own direction + a direction that all share) / sqrt(2): so are its signal and its noise.
+    """
+    presence = rng.random(shape(n)) < 0.5
+    signal = mu * presence
+    own_noise = rng.standard_normal(presence.shape)
+    shared_noise = rng.standard_normal((len(presence), 1))
+    shared = np.sqrt(0.5) * signal.sum(1, keepdims=True) + shared_noise
+    scores = np.sqrt(0.5) * (np.sqrt(0.5) * signal + own_noise + shared)
     return AuditScores(scores, presence)
 
 
-def _released(mu: float) -> KnownTruth:
-    """Uniform directions of one run, all in, and their cosines with what is released in Gaussian noise."""
+def _draw_opened(rng: np.random.Generator, n: int) -> AuditScores:
+    """Draws noise alone; but each coin is laid open with probability delta, many of them at once."""
+    presence = rng.random((1, n)) < 0.5
+    opened_at_once = min(round(3 * np.sqrt(n)), n)
+    scores = rng.standard_normal((1, n))
+    if rng.random() < _OPEN_DELTA * n / opened_at_once:
+        places = rng.permutation(n)[:opened_at_once]
+        scores[0, places] = np.where(presence[0, places], _OPEN_SCORE, -_OPEN_SCORE)
+    return AuditScores(scores, presence)
 
-    def drawn(rng: np.random.Generator, n: int) -> AuditScores:
-        cosines = cosine_law.simulate(rng, n, _DIMENSION, 1 / mu if mu else _NO_LEAK)
-        return AuditScores(cosines[None], np.ones((1, n), bool), _DIMENSION)
 
-    name, says = f"directions: Gaussian {mu:g}", f"cosines of uniform directions with a release of mu {mu:g}"
-    return KnownTruth(name, DIRECTIONS, drawn, partial(conversions.epsilon_from_mu, mu), says, (1000, 100))
+def _draw_cosines(mu: float, rng: np.random.Generator, n: int) -> AuditScores:
+    """Draws cosines of uniform directions, all in, with what one run releases in Gaussian noise."""
+    sigma = 1 / mu if mu else _NO_LEAK_SIGMA
+    cosines = cosine_law.simulate(rng, n, _DIMENSION, sigma)
+    return AuditScores(cosines[None], np.ones((1, n), bool), _DIMENSION)
 
 
-def _directions(law: str, mu: float, *breaks: str) -> KnownTruth:
-    """Cosines by a law of the exact null's calibration."""
-    found = exact_null_calibration.LAWS[law]
+def _make_gaussian_directions(mu: float) -> KnownTruth:
+    """Returns the mechanism that inserts directions and releases them in Gaussian noise."""
+    return KnownTruth(
+        name=f"directions: Gaussian {mu:g}",
+        design=DIRECTIONS,
+        draw=partial(_draw_cosines, mu),
+        truth=partial(conversions.epsilon_from_mu, mu),
+        description=f"cosines of uniform directions with a release of mu {mu:g}",
+        sizes=_DIRECTION_SIZES,
+    )
 
-    def setting(n: int, delta: float) -> DirectionSetting:
-        return DirectionSetting(found, mu, (1,), n, _DIMENSION, 1, delta, CONFIDENCE, 0)
 
-    def drawn(rng: np.random.Generator, n: int) -> AuditScores:
-        cosines = found.draw(rng, setting(n, DELTA))
+def _make_calibrated_directions(law_name: str, mu: float, *breaks: str) -> KnownTruth:
+    """Returns the mechanism of cosines by a law of the exact null's calibration."""
+    law = exact_null_calibration.LAWS[law_name]
+
+    def make_setting(n: int, delta: float) -> DirectionSetting:
+        return DirectionSetting(law, mu, (1,), n, _DIMENSION, 1, delta, CONFIDENCE, 0)
+
+    def draw(rng: np.random.Generator, n: int) -> AuditScores:
+        cosines = law.draw(rng, make_setting(n, DELTA))
         return AuditScores(cosines, np.ones(cosines.shape, bool), _DIMENSION)
 
-    name, says = f"directions: {law} {mu:g}", f"cosines of the law {law!r} of calibrate, parameter {mu:g}"
-    truth = lambda delta: found.truth(setting(1, delta))  # noqa: E731
-    return KnownTruth(name, DIRECTIONS, drawn, truth, says, (1000, 100), frozenset(breaks))
+    def truth(delta: float) -> float:
+        return law.truth(make_setting(1, delta))
+
+    return KnownTruth(
+        name=f"directions: {law_name} {mu:g}",
+        design=DIRECTIONS,
+        draw=draw,
+        truth=truth,
+        description=f"cosines of the law {law_name!r} of calibrate, parameter {mu:g}",
+        sizes=_DIRECTION_SIZES,
+        breaks=frozenset(breaks),
+    )
 
 
-def _one_canary() -> list[KnownTruth]:
-    found = []
+def _make_one_canary_mechanisms() -> list[KnownTruth]:
+    """Returns the mechanisms of one canary a run."""
+    mechanisms = []
+
     for mu in (0.0, 0.5, 1.0, 2.0, 4.0):
-        drawn, sizes = _gaussian(mu), _SIZES if mu in (0.0, 1.0) else _SIZES[:1]
-        says = f"N({mu:g}, 1) against N(0, 1)"
-        found.append(KnownTruth(f"Gaussian {mu:g}", ONE_CANARY, _worlds(drawn), drawn.truth, says, sizes))
-    unequal = _gaussian(1.0)
-    words = "N(1, 1) against N(0, 1), a tenth of the runs in"
-    found.append(KnownTruth("Gaussian 1, few in", ONE_CANARY, _worlds(unequal, 0.1), unequal.truth, words))
-    subsampled = _of_law(known_laws.LAWS["subsampled"], 0.5)
-    laws = (
+        law = _gaussian(mu)
+        mechanism = KnownTruth(
+            name=f"Gaussian {mu:g}",
+            design=ONE_CANARY,
+            draw=partial(_draw_worlds, law),
+            truth=law.truth,
+            description=f"N({mu:g}, 1) against N(0, 1)",
+            sizes=_choose_sizes(mu, _WORLD_SIZES),
+        )
+        mechanisms.append(mechanism)
+
+    few_in = KnownTruth(
+        name="Gaussian 1, few in",
+        design=ONE_CANARY,
+        draw=partial(_draw_worlds, _gaussian(1.0), share_in=0.1),
+        truth=_gaussian(1.0).truth,
+        description="N(1, 1) against N(0, 1), a tenth of the runs in",
+    )
+    mechanisms.append(few_in)
+
+    curved_laws = (
         ("Laplace 1", LAPLACE, "Laplace noise of scale 1, shifted by 1"),
         ("randomised response 1", RESPONSE, "a bit that is right with the odds e, in little noise"),
-        ("Poisson-subsampled", subsampled, "noise 0.5, inserted with probability 0.1"),
-        ("mixture of runs", _of_law(_MIXTURE, _STRONG), "half of the runs at mu 0.5, half at mu 3"),
+        ("Poisson-subsampled", SUBSAMPLED, "noise 0.5, inserted with probability 0.1"),
+        ("mixture of runs", MIXTURE, "half of the runs at mu 0.5, half at mu 3"),
         ("heavy tails", HEAVY, "Student's t of 3 degrees of freedom, shifted by 2"),
     )
-    for name, law, says in laws:
-        found.append(KnownTruth(name, ONE_CANARY, _worlds(law), law.truth, says, breaks=_CURVED))
-    says = "nothing leaks, but a run in a hundred tells its bit; asked at delta 0.01"
-    found.append(
-        KnownTruth("(0, delta)", ONE_CANARY, _worlds(OPEN), OPEN.truth, says, (1000,), _CURVED, _OPEN_DELTA)
+    for name, law, description in curved_laws:
+        mechanism = KnownTruth(
+            name=name,
+            design=ONE_CANARY,
+            draw=partial(_draw_worlds, law),
+            truth=law.truth,
+            description=description,
+            breaks=_CURVED,
+        )
+        mechanisms.append(mechanism)
+
+    open_bits = KnownTruth(
+        name="(0, delta)",
+        design=ONE_CANARY,
+        draw=partial(_draw_worlds, OPEN),
+        truth=OPEN.truth,
+        description="nothing leaks, but a run in a hundred tells its bit; evaluated at delta 0.01",
+        breaks=_CURVED,
+        delta=_OPEN_DELTA,
     )
-    return found
+    mechanisms.append(open_bits)
+    return mechanisms
 
 
-def _of_runs(
-    design: str, tag: str, shape: Callable[[int], tuple[int, int]], sizes: tuple[int, ...]
+def _make_coin_mechanisms(
+    design: str, prefix: str, shape: Shape, sizes: tuple[int, ...]
 ) -> list[KnownTruth]:
-    """Canaries with coins, several a run or all in one."""
-    found, first = [], sizes[:1]
+    """Returns the mechanisms of canaries with coins, several a run or all in one.
+
+    Args:
+      design: SEVERAL or ONE_RUN.
+      prefix: What their names begin with.
+      shape: n -> (runs, canaries of a run).
+      sizes: The n of a full run, the usual one first.
+    """
+    released = _make_released_vectors(design, prefix, shape, sizes)
+    independent = _make_independent_canaries(design, prefix, shape, sizes[:1])
+    return released + independent
+
+
+def _make_released_vectors(
+    design: str, prefix: str, shape: Shape, sizes: tuple[int, ...]
+) -> list[KnownTruth]:
+    """Returns the mechanisms that release a run's vector in Gaussian noise, as `_make_coin_mechanisms`."""
+    mechanisms = []
     for mu in (0.0, 1.0, 2.0, 4.0):
-        drawn, at = _vector(mu, False, False, shape), sizes if mu in (0.0, 1.0) else first
-        truth, says = partial(conversions.epsilon_from_mu, mu), f"orthogonal canaries, each of mu {mu:g}"
-        found.append(KnownTruth(f"{tag}: Gaussian {mu:g}", design, drawn, truth, says, at))
-    drawn, says = _vector(1.0, True, False, shape), "any two canaries have the inner product 1/2; mu 1"
-    truth = partial(conversions.epsilon_from_mu, 1.0)
-    tie = frozenset([INDEPENDENT])
-    found.append(KnownTruth(f"{tag}: tied canaries", design, drawn, truth, says, sizes, tie))
-    says = "in half of the runs, which is released, nothing is inserted; else mu 2"
-    both = frozenset([INDEPENDENT, GAUSSIAN])
-    drawn = _vector(2.0, False, True, shape)
-    found.append(KnownTruth(f"{tag}: failing runs", design, drawn, _failing_truth, says, first, both))
-    for name, law in (("Laplace 1", LAPLACE), ("randomised response 1", RESPONSE), ("heavy tails", HEAVY)):
-        drawn, says = _coins(law, shape), f"independent canaries, each by {name}"
-        found.append(KnownTruth(f"{tag}: {name}", design, drawn, law.truth, says, first, _CURVED))
-    unequal = _coins(_gaussian(1.0), shape, 0.9)
-    words = "mu 1, coins that are in with probability 0.9"
-    uneven = frozenset([FAIR])
-    found.append(KnownTruth(f"{tag}: nine tenths in", design, unequal, truth, words, first, uneven))
-    return found
+        mechanism = KnownTruth(
+            name=f"{prefix}: Gaussian {mu:g}",
+            design=design,
+            draw=partial(_draw_orthogonal, mu, shape),
+            truth=partial(conversions.epsilon_from_mu, mu),
+            description=f"orthogonal canaries, each of mu {mu:g}",
+            sizes=_choose_sizes(mu, sizes),
+        )
+        mechanisms.append(mechanism)
+
+    tied = KnownTruth(
+        name=f"{prefix}: tied canaries",
+        design=design,
+        draw=partial(_draw_tied, 1.0, shape),
+        truth=partial(conversions.epsilon_from_mu, 1.0),
+        description="any two canaries have the inner product 1/2; mu 1",
+        sizes=sizes,
+        breaks=frozenset([INDEPENDENT]),
+    )
+    mechanisms.append(tied)
+
+    failing = KnownTruth(
+        name=f"{prefix}: failing runs",
+        design=design,
+        draw=partial(_draw_failing, 2.0, shape),
+        truth=_failing_truth,
+        description="in half of the runs, which is released, nothing is inserted; else mu 2",
+        sizes=sizes[:1],
+        breaks=frozenset([INDEPENDENT, GAUSSIAN]),
+    )
+    mechanisms.append(failing)
+    return mechanisms
+
+
+def _make_independent_canaries(
+    design: str, prefix: str, shape: Shape, sizes: tuple[int, ...]
+) -> list[KnownTruth]:
+    """Returns the mechanisms of canaries that are drawn independently, as `_make_coin_mechanisms`."""
+    mechanisms = []
+    curved_laws = (("Laplace 1", LAPLACE), ("randomised response 1", RESPONSE), ("heavy tails", HEAVY))
+    for name, law in curved_laws:
+        mechanism = KnownTruth(
+            name=f"{prefix}: {name}",
+            design=design,
+            draw=partial(_draw_coins, law, shape),
+            truth=law.truth,
+            description=f"independent canaries, each by {name}",
+            sizes=sizes,
+            breaks=_CURVED,
+        )
+        mechanisms.append(mechanism)
+
+    unfair = KnownTruth(
+        name=f"{prefix}: nine tenths in",
+        design=design,
+        draw=partial(_draw_coins, _gaussian(1.0), shape, probability=0.9),
+        truth=_gaussian(1.0).truth,
+        description="mu 1, coins that are in with probability 0.9",
+        sizes=sizes,
+        breaks=frozenset([FAIR]),
+    )
+    mechanisms.append(unfair)
+    return mechanisms
+
+
+def _choose_sizes(mu: float, sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """Returns all sizes where nothing leaks or mu is 1; the usual one alone at other mu."""
+    if mu in (0.0, 1.0):
+        return sizes
+    return sizes[:1]
 
 
 def _failing_truth(delta: float) -> float:
-    """Where half of the runs tell nothing and say so, the others may spend twice the delta."""
+    """Returns the true epsilon where half of the runs fail.
+
+    Half of the runs tell nothing and say so: the others may spend twice the delta.
+    """
     return conversions.epsilon_from_mu(2.0, 2 * delta)
 
 
-def _row(n: int) -> tuple[int, int]:
+def _shape_of_one_run(n: int) -> tuple[int, int]:
     return 1, n
 
 
-def _matrix(n: int) -> tuple[int, int]:
+def _shape_of_several_runs(n: int) -> tuple[int, int]:
     return n, _CANARIES
 
 
-_OPENED = "nothing leaks, but with probability 0.01 each coin is laid open, many at once; asked at delta 0.01"
-_RECORDS = (
-    *_one_canary(),
-    *_of_runs(SEVERAL, "runs of 16", _matrix, _RUNS),
-    *_of_runs(ONE_RUN, "coins", _row, _COINS),
-    KnownTruth("coins: (0, delta)", ONE_RUN, _opened, OPEN.truth, _OPENED, (1000,), _CURVED, _OPEN_DELTA),
-    *map(_released, (0.0, 1.0, 4.0)),
-    _directions("equal", 2.0, INDEPENDENT),
-    _directions("failing", 2.0, GAUSSIAN, INDEPENDENT),
-    *(_directions(law, 2.0, GAUSSIAN) for law in ("laplace", "bound")),
+_OPENED_COINS = KnownTruth(
+    name="coins: (0, delta)",
+    design=ONE_RUN,
+    draw=_draw_opened,
+    truth=OPEN.truth,
+    description="nothing leaks, but with probability 0.01 each coin is laid open, many at once; "
+    "evaluated at delta 0.01",
+    breaks=_CURVED,
+    delta=_OPEN_DELTA,
 )
-MECHANISMS = {record.name: record for record in (*_RECORDS, *trained.MECHANISMS)}
+_RECORDS = (
+    *_make_one_canary_mechanisms(),
+    *_make_coin_mechanisms(SEVERAL, "runs of 16", _shape_of_several_runs, _RUN_SIZES),
+    *_make_coin_mechanisms(ONE_RUN, "coins", _shape_of_one_run, _COIN_SIZES),
+    _OPENED_COINS,
+    _make_gaussian_directions(0.0),
+    _make_gaussian_directions(1.0),
+    _make_gaussian_directions(4.0),
+    _make_calibrated_directions("equal", 2.0, INDEPENDENT),
+    _make_calibrated_directions("failing", 2.0, GAUSSIAN, INDEPENDENT),
+    _make_calibrated_directions("laplace", 2.0, GAUSSIAN),
+    _make_calibrated_directions("bound", 2.0, GAUSSIAN),
+    *trained.MECHANISMS,
+)
+MECHANISMS = {record.name: record for record in _RECORDS}

@@ -1,7 +1,5 @@
 """Our own estimators, from the records of `audit.statistics`: a bound added there is measured here."""
 
-from collections.abc import Callable
-
 from audit.errors import InputError
 from audit.statistics import canaries, estimate, exact_null, gaussian_curve, lifted, one_run_bounds
 from audit.statistics.estimate import ScoreMethod
@@ -19,71 +17,121 @@ from experiments.benchmark.contract import (
     OURS,
     SEVERAL,
     AuditScores,
+    EpsilonFunction,
     Estimator,
 )
 
-Function = Callable[[AuditScores, float, float], float]
+CoinMethod = one_run_bounds.OneRunMethod[one_run_bounds.CoinEvidence]
+
 _BY_MU = (estimate.IN_SAMPLE,)  # estimates whose epsilon follows from a Gaussian curve
-_SLOW = {"lifted": 5, "lifted_gaussian": 10}  # audits that take seconds
+_COSTS = {"lifted": 5, "lifted_gaussian": 10}  # an audit takes seconds
 
 
-def _of_scores(method: ScoreMethod) -> Function:
-    """A method of one canary a run; what a page marks as refuted is a refusal."""
+def _estimate_from_scores(method: ScoreMethod) -> EpsilonFunction:
+    """Returns a method of one canary a run.
 
-    def epsilon(evidence: AuditScores, delta: float, confidence: float) -> float:
-        worlds = evidence.worlds()
-        if method.assumes.gaussian and gaussian_curve.examine(*worlds).p_value < CURVE_LEVEL:
-            raise InputError("the scores refute a Gaussian curve")
-        return method.compute(*worlds, delta, confidence).epsilon
+    What a page marks as refuted, scores that have no Gaussian trade-off curve, is a refusal here.
+    """
+
+    def epsilon(audit: AuditScores, delta: float, confidence: float) -> float:
+        scores_in, scores_out = audit.worlds()
+        if method.assumes.gaussian:
+            curve = gaussian_curve.examine(scores_in, scores_out)
+            if curve.p_value < CURVE_LEVEL:
+                raise InputError("the scores refute a Gaussian curve")
+        return method.compute(scores_in, scores_out, delta, confidence).epsilon
 
     return epsilon
 
 
-def _of_canaries(method: CanaryMethod) -> Function:
-    def epsilon(evidence: AuditScores, delta: float, confidence: float) -> float:
-        design = canaries.coins(evidence.scores, evidence.presence)
+def _estimate_from_canaries(method: CanaryMethod) -> EpsilonFunction:
+    """Returns a method of several canaries a run."""
+
+    def epsilon(audit: AuditScores, delta: float, confidence: float) -> float:
+        design = canaries.coins(audit.scores, audit.presence)
         return method.bound(design, delta, confidence).epsilon
 
     return epsilon
 
 
-def _of_coins(method: one_run_bounds.OneRunMethod[one_run_bounds.CoinEvidence]) -> Function:
-    def epsilon(evidence: AuditScores, delta: float, confidence: float) -> float:
-        presence = evidence.presence.reshape(1, -1).astype(bool)
-        coins = canaries.Coins(evidence.scores.reshape(1, -1), presence, True)
-        return method.compute(one_run_bounds.of_coins(coins), delta, confidence).epsilon
+def _estimate_from_coins(method: CoinMethod) -> EpsilonFunction:
+    """Returns a method of the coins of one run."""
+
+    def epsilon(audit: AuditScores, delta: float, confidence: float) -> float:
+        presence = audit.presence.reshape(1, -1).astype(bool)
+        coins = canaries.Coins(audit.scores.reshape(1, -1), presence, True)
+        evidence = one_run_bounds.of_coins(coins)
+        return method.compute(evidence, delta, confidence).epsilon
 
     return epsilon
 
 
-def _of_directions(method: DirectionsMethod) -> Function:
-    def epsilon(evidence: AuditScores, delta: float, confidence: float) -> float:
-        design = canaries.Fresh(evidence.scores, evidence.presence, evidence.dimension, True, True)
+def _estimate_from_directions(method: DirectionsMethod) -> EpsilonFunction:
+    """Returns a method of fresh directions."""
+
+    def epsilon(audit: AuditScores, delta: float, confidence: float) -> float:
+        design = canaries.Fresh(audit.scores, audit.presence, audit.dimension, True, True)
         return method.compute(design, delta, confidence).epsilon
 
     return epsilon
 
 
-def _estimator(method: Method, design: str, epsilon: Function, *more: str) -> Estimator:
-    assumed = method.assumes
-    words = {GAUSSIAN: assumed.gaussian or method.name in _BY_MU, ENOUGH_RUNS: "many runs" in assumed.text}
-    assumes = frozenset([*more, *(word for word, holds in words.items() if holds)])
-    level, cost = assumed.word != NO_BOUND, _SLOW.get(method.name, 1)
-    name, source = f"ours: {method.name}", f"audit.statistics, {method.name}"
-    says = assumed.sentence or assumed.text
-    return Estimator(name, OURS, source, design, says, assumes, epsilon, level, cost=cost)
+def _make_estimator(method: Method, design: str, epsilon: EpsilonFunction) -> Estimator:
+    """Returns the record of a method of `audit.statistics`."""
+    documented = method.assumes
+    assumes = set()
+    if design == SEVERAL:
+        assumes.add(FAIR)
+    if documented.gaussian or method.name in _BY_MU:
+        assumes.add(GAUSSIAN)
+    if "many runs" in documented.text:
+        assumes.add(ENOUGH_RUNS)
+    return Estimator(
+        name=f"ours: {method.name}",
+        kind=OURS,
+        source=f"audit.statistics, {method.name}",
+        design=design,
+        assumption=documented.sentence or documented.text,
+        assumes=frozenset(assumes),
+        epsilon=epsilon,
+        level=documented.word != NO_BOUND,
+        cost=_COSTS.get(method.name, 1),
+    )
 
 
-def _of_one_run(method: one_run_bounds.OneRunMethod[one_run_bounds.CoinEvidence]) -> Estimator:
-    curve = frozenset([GAUSSIAN]) if method.name == one_run_bounds.ONE_RUN_GAUSSIAN else frozenset()
-    says = one_run_bounds.FAIR_COINS.sentence + ("; a Gaussian trade-off curve" if curve else "")
-    name, source = f"ours: {method.name}", f"audit.statistics, {method.name}"
-    return Estimator(name, OURS, source, ONE_RUN, says, curve | {FAIR}, _of_coins(method))
+def _make_coin_estimator(method: CoinMethod) -> Estimator:
+    """Returns the record of a method of one run's coins."""
+    assumption = one_run_bounds.FAIR_COINS.sentence
+    assumes = {FAIR}
+    if method.name == one_run_bounds.ONE_RUN_GAUSSIAN:
+        assumption += "; a Gaussian trade-off curve"
+        assumes.add(GAUSSIAN)
+    return Estimator(
+        name=f"ours: {method.name}",
+        kind=OURS,
+        source=f"audit.statistics, {method.name}",
+        design=ONE_RUN,
+        assumption=assumption,
+        assumes=frozenset(assumes),
+        epsilon=_estimate_from_coins(method),
+    )
 
 
-ESTIMATORS = (
-    *(_estimator(one, ONE_CANARY, _of_scores(one)) for one in estimate.METHODS.values()),
-    *(_estimator(one, SEVERAL, _of_canaries(one), FAIR) for one in lifted.METHODS.values()),
-    *map(_of_one_run, one_run_bounds.OF_COINS.values()),
-    *(_estimator(one, DIRECTIONS, _of_directions(one)) for one in exact_null.METHODS.values()),
-)
+def _make_estimators() -> list[Estimator]:
+    """Returns a record for each of our estimators, by design."""
+    estimators = []
+    for score_method in estimate.METHODS.values():
+        epsilon = _estimate_from_scores(score_method)
+        estimators.append(_make_estimator(score_method, ONE_CANARY, epsilon))
+    for canary_method in lifted.METHODS.values():
+        epsilon = _estimate_from_canaries(canary_method)
+        estimators.append(_make_estimator(canary_method, SEVERAL, epsilon))
+    for coin_method in one_run_bounds.OF_COINS.values():
+        estimators.append(_make_coin_estimator(coin_method))
+    for directions_method in exact_null.METHODS.values():
+        epsilon = _estimate_from_directions(directions_method)
+        estimators.append(_make_estimator(directions_method, DIRECTIONS, epsilon))
+    return estimators
+
+
+ESTIMATORS = tuple(_make_estimators())

@@ -1,4 +1,4 @@
-"""The benchmark's figure and page, and the files of a run."""
+"""The benchmark's figure and page, and all files of a run."""
 
 import json
 import platform
@@ -15,120 +15,196 @@ from audit.machine import cores
 from audit.report import page, style
 from audit.report.style import BLUE, GREEN, STYLE, VERMILION
 from audit.storage import files
+from experiments.benchmark.cells import MeasuredCell
 from experiments.benchmark.contract import DESIGNS, OURS, PAPER, PEER
-from experiments.benchmark.measured import MeasuredCell
 from experiments.benchmark.mechanisms import MECHANISMS
 from experiments.benchmark.registry import ESTIMATORS
-from experiments.benchmark.shown import LEVEL, MeasuredEstimator, details, rows, summary
+from experiments.benchmark.tables import (
+    LEVEL,
+    MeasuredEstimator,
+    make_cell_table,
+    make_summary_table,
+    summarise_estimators,
+)
+
+Point = tuple[float, float]  # in the figure's data coordinates
 
 _COLORS = {OURS: BLUE, PEER: VERMILION, PAPER: GREEN}
+_LABELS = {OURS: "ours", PEER: "a package's", PAPER: "a paper's"}
 _TITLE = "How often an estimator claims too much, and how much of the truth it proves"
-_MOST_SHARE = 1.3  # of the truth; more is drawn here
+_MOST_SHARE = 1.3  # of the truth; larger shares are drawn here, as arrows
 
 
-def write(folder: Path, found: Sequence[MeasuredCell]) -> list[Path]:
-    """Writes the table, the figure, the page and all cells as CSV and JSON; the paths."""
-    cells = details(found)
-    whole = {"machine": machine(), "cells": [one._asdict() for one in found]}
+def write_files(folder: Path, cells: Sequence[MeasuredCell]) -> list[Path]:
+    """Writes the table, the figure, the page, and all cells as CSV and JSON; returns their paths."""
+    content = {"machine": describe_machine(), "cells": [cell._asdict() for cell in cells]}
     contents = {
-        "benchmark.csv": cells.csv(),
-        "benchmark.json": (json.dumps(whole, indent=1) + "\n").encode(),
-        "benchmark.txt": (summary(found).text() + "\n").encode(),
-        "benchmark.png": style.png(figure(rows(found))),
-        "benchmark.html": html(found),
+        "benchmark.csv": make_cell_table(cells).csv(),
+        "benchmark.json": (json.dumps(content, indent=1) + "\n").encode(),
+        "benchmark.txt": (make_summary_table(cells).text() + "\n").encode(),
+        "benchmark.png": style.png(draw_figure(summarise_estimators(cells))),
+        "benchmark.html": make_page(cells),
     }
-    return [files.write_whole(folder / name, content) for name, content in contents.items()]
+    paths = []
+    for name, encoded in contents.items():
+        paths.append(files.write_whole(folder / name, encoded))
+    return paths
 
 
-def machine() -> dict[str, str]:
-    """What a run was made on and with."""
-    libraries = {name: metadata.version(name) for name in ("numpy", "scipy")}
+def describe_machine() -> dict[str, str]:
+    """Returns what a run is made on and with."""
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),
         "processor": platform.processor() or platform.machine(),
         "cores": str(cores()),
-    } | libraries
+        "numpy": metadata.version("numpy"),
+        "scipy": metadata.version("scipy"),
+    }
 
 
-def figure(found: Sequence[MeasuredEstimator]) -> Figure:
-    """A panel a design; points filled where the estimator says a level."""
-    shown = [row for row in found if row.worst is not None]
-    designs = [design for design in DESIGNS if any(row.design == design for row in shown)]
-    down, across = (len(designs) + 1) // 2, min(len(designs), 2)
+def draw_figure(estimators: Sequence[MeasuredEstimator]) -> Figure:
+    """Draws a panel for each design; a point is filled where the estimator claims a level."""
+    panels: dict[str, list[MeasuredEstimator]] = {}
+    for design in DESIGNS:
+        shown = [row for row in estimators if row.design == design and row.worst_share is not None]
+        if shown:
+            panels[design] = shown
+
+    rows = (len(panels) + 1) // 2
+    columns = min(len(panels), 2)
     with plt.rc_context(STYLE):
-        drawn, axes = plt.subplots(down, across, figsize=(9, 4.75 * down), squeeze=False)
-        for axis, design in zip(axes.flat, designs, strict=False):
-            _panel(axis, design, [row for row in shown if row.design == design])
-        for axis in axes.flat[len(designs) :]:
+        figure, grid = plt.subplots(rows, columns, figsize=(9, 4.75 * rows), squeeze=False)
+        axes = list(grid.flat)
+        for axis, (design, shown) in zip(axes, panels.items(), strict=False):
+            _draw_panel(axis, design, shown)
+        for axis in axes[len(panels) :]:
             axis.set_axis_off()
+
+        # Lines without points, for the legend alone.
+        first = axes[0]
         for kind, color in _COLORS.items():
-            axes.flat[0].plot([], [], "o", color=color, label={OURS: "ours"}.get(kind, f"a {kind}'s"))
-        axes.flat[0].plot([], [], "o", color="0.4", mfc="white", label="says no level")
-        drawn.suptitle(_TITLE, fontsize=11)
-        drawn.legend(*axes.flat[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
-        return drawn
+            first.plot([], [], "o", color=color, label=_LABELS[kind])
+        first.plot([], [], "o", color="0.4", mfc="white", label="says no level")
+        handles, labels = first.get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=4)
+        figure.suptitle(_TITLE, fontsize=11)
+        return figure
 
 
-def _panel(axis: Axes, design: str, found: list[MeasuredEstimator]) -> None:
-    axis.set_yscale("function", functions=(lambda y: np.sqrt(np.maximum(y, 0)), np.square))
+def _draw_panel(axis: Axes, design: str, estimators: list[MeasuredEstimator]) -> None:
+    """Draws a numbered point for each estimator of a design, and their names below."""
+    axis.set_yscale("function", functions=(_scale_root, np.square))
     axis.axhline(LEVEL, color="0.3", lw=1, ls=(0, (4, 2)))
-    axis.text(1.0, LEVEL, f" {LEVEL:.0%}", va="center", fontsize=8, transform=axis.get_yaxis_transform())
-    points = [(min(row.proven or 0.0, _MOST_SHARE), row.worst or 0.0) for row in found]
-    for row, (x, y) in zip(found, points, strict=True):
-        marker, color = "o" if x < _MOST_SHARE else ">", _COLORS[row.kind]
-        axis.plot(x, y, marker, color=color, mfc=color if row.level else "white", clip_on=False, zorder=3)
-    _number(axis, points)
+    right_edge = axis.get_yaxis_transform()
+    axis.text(1.0, LEVEL, f" {LEVEL:.0%}", va="center", fontsize=8, transform=right_edge)
+
+    points = []
+    names = []
+    for place, row in enumerate(estimators, start=1):
+        x = min(row.proven_share or 0.0, _MOST_SHARE)
+        y = row.worst_share or 0.0
+        marker = "o" if x < _MOST_SHARE else ">"
+        color = _COLORS[row.kind]
+        fill = color if row.level else "white"
+        axis.plot(x, y, marker, color=color, mfc=fill, clip_on=False, zorder=3)
+        points.append((x, y))
+        names.append(f"{place}  {row.estimator}")
+    _number_points(axis, points)
+
     axis.set_title(design, pad=20)
     axis.set(xlim=(0, _MOST_SHARE), ylim=(0, 1), yticks=(0, 0.01, 0.05, 0.2, 0.5, 1))
     axis.set_yticklabels(["0", "1%", "5%", "20%", "50%", "100%"])
-    axis.set(xlabel="mean share of the truth that it proves", ylabel="claims too much, in its worst cell")
-    names = "\n".join(f"{place}  {row.estimator}" for place, row in enumerate(found, 1))
-    axis.text(0.0, -0.2, names, va="top", fontsize=7, transform=axis.transAxes)
+    axis.set_xlabel("mean share of the truth that it proves")
+    axis.set_ylabel("claims too much, in its worst cell")
+    axis.text(0.0, -0.2, "\n".join(names), va="top", fontsize=7, transform=axis.transAxes)
 
 
-def _number(axis: Axes, points: Sequence[tuple[float, float]]) -> None:
-    """Numbers above points: those that nearly coincide share a label, neighbours' stand at other heights."""
-    groups: dict[tuple[float, float], list[int]] = {}
-    for place, point in sorted(enumerate(points, 1), key=lambda numbered: numbered[1]):
-        coincide = (at for at in groups if _near(at, point, 0.04))
-        groups.setdefault(next(coincide, point), []).append(place)
-    heights: dict[tuple[float, float], int] = {}
-    for at, places in groups.items():
-        taken = {height for other, height in heights.items() if _near(at, other, 0.13)}
-        heights[at] = min(set(range(len(groups))) - taken)
-        offset, text = (0, 5 + 8 * heights[at]), ", ".join(map(str, places))
+def _scale_root(y: np.ndarray) -> np.ndarray:
+    """Returns the square root, by which the panels' vertical axis spreads small shares."""
+    root: np.ndarray = np.sqrt(np.maximum(y, 0))
+    return root
+
+
+def _number_points(axis: Axes, points: Sequence[Point]) -> None:
+    """Writes their numbers above points.
+
+    Points that nearly coincide share a label; labels of neighbours are put at different heights.
+    """
+    labels: dict[Point, list[int]] = {}
+    numbered = enumerate(points, start=1)
+    for place, point in sorted(numbered, key=lambda pair: pair[1]):
+        at = point
+        for other in labels:
+            if _are_near(other, point, 0.04):
+                at = other
+                break
+        labels.setdefault(at, []).append(place)
+
+    heights: dict[Point, int] = {}
+    for at, places in labels.items():
+        taken = {heights[other] for other in heights if _are_near(at, other, 0.13)}
+        height = 0
+        while height in taken:
+            height += 1
+        heights[at] = height
+        text = ", ".join(map(str, places))
+        offset = (0, 5 + 8 * height)
         axis.annotate(text, at, offset, textcoords="offset points", ha="center", fontsize=7)
 
 
-def _near(one: tuple[float, float], other: tuple[float, float], across: float) -> bool:
-    return abs(one[0] - other[0]) < across and abs(one[1] ** 0.5 - other[1] ** 0.5) < 0.07
+def _are_near(first: Point, second: Point, width: float) -> bool:
+    """Returns whether two points are closer than a width, and than a line's height on the root scale."""
+    distance_across = abs(first[0] - second[0])
+    distance_up = abs(first[1] ** 0.5 - second[1] ** 0.5)
+    return distance_across < width and distance_up < 0.07
 
 
-def html(found: Sequence[MeasuredCell]) -> bytes:
-    """The page: figure, table, what each estimator and mechanism is, and every cell."""
-    table, cells = summary(found), details(found)
-    header = [head.replace("\n", " ").strip() for head in table.header()]
-    used = dict.fromkeys(one.estimator for one in found)
-    known = [ESTIMATORS[name] for name in used]
-    versions = {one.estimator: one.version for one in found}
-    about = [[one.name, f"{one.source} {versions[one.name]}", one.design, one.says] for one in known]
-    laws = [MECHANISMS[name] for name in dict.fromkeys(one.mechanism for one in found)]
-    mechanisms = [
-        [law.name, law.design, law.says, f"{law.truth(law.delta):.3f}", f"{law.delta:g}"] for law in laws
-    ]
+def make_page(cells: Sequence[MeasuredCell]) -> bytes:
+    """Returns the page: figure, table, what each estimator and mechanism is, and every cell."""
+    summary = make_summary_table(cells)
+    summary_head = [head.replace("\n", " ").strip() for head in summary.header()]
+    cell_table = make_cell_table(cells)
+    figure = style.svg(draw_figure(summarise_estimators(cells)))
+    caption = f"{_TITLE}. The numbers are in the tables."
     return page.document(
         _TITLE,
         page.element("h1", _TITLE),
-        page.element("p", " ".join(table.after)),
-        page.figure(
-            style.svg(figure(rows(found))), f"{_TITLE}. The numbers are in the tables.", _TITLE, "wide"
-        ),
-        page.table("Estimators over all their cells", header, table.cells()),
-        page.table("What they are", ["estimator", "source", "takes", "assumes, as documented"], about),
+        page.element("p", " ".join(summary.after)),
+        page.figure(figure, caption, _TITLE, "wide"),
+        page.table("Estimators over all their cells", summary_head, summary.cells()),
         page.table(
-            "Mechanisms", ["mechanism", "scores", "what it is", "true epsilon", "at delta"], mechanisms
+            "What they are",
+            ["estimator", "source", "takes", "assumes, as documented"],
+            _describe_estimators(cells),
         ),
-        page.table("Every cell", cells.header(), cells.cells()),
-        page.terms({**machine(), "seed": str(found[0].seed)}),
+        page.table(
+            "Mechanisms",
+            ["mechanism", "scores", "what it is", "true epsilon", "at delta"],
+            _describe_mechanisms(cells),
+        ),
+        page.table("Every cell", cell_table.header(), cell_table.cells()),
+        page.terms({**describe_machine(), "seed": str(cells[0].seed)}),
     )
+
+
+def _describe_estimators(cells: Sequence[MeasuredCell]) -> list[list[str]]:
+    """Returns a row on each estimator of the cells: name, source, design, assumption."""
+    versions = {cell.estimator: cell.version for cell in cells}
+    rows = []
+    for name, version in versions.items():
+        estimator = ESTIMATORS[name]
+        source = f"{estimator.source} {version}"
+        rows.append([name, source, estimator.design, estimator.assumption])
+    return rows
+
+
+def _describe_mechanisms(cells: Sequence[MeasuredCell]) -> list[list[str]]:
+    """Returns a row on each mechanism of the cells: name, design, description, truth, delta."""
+    rows = []
+    for name in dict.fromkeys(cell.mechanism for cell in cells):
+        mechanism = MECHANISMS[name]
+        truth = mechanism.truth(mechanism.delta)
+        row = [name, mechanism.design, mechanism.description, f"{truth:.3f}", f"{mechanism.delta:g}"]
+        rows.append(row)
+    return rows

@@ -1,7 +1,9 @@
-"""Estimators of installable packages, each called as its documentation says; none is imported before it
-is called. Strategies that split at random get a seed, so that a row of the benchmark can be repeated."""
+"""Estimators of installable packages, each called as its documentation says.
 
-from collections.abc import Callable
+No package is imported before it is called. Strategies that split at random get a seed, so that a row of the
+benchmark can be repeated.
+"""
+
 from functools import partial
 from typing import Any
 
@@ -16,125 +18,187 @@ from experiments.benchmark.contract import (
     PEER,
     SEVERAL,
     AuditScores,
+    EpsilonFunction,
     Estimator,
 )
 
-_GRID = 1_000
-_FIXED = 0.5  # a threshold that is chosen without looking
+_GRID_SIZE = 1_000
+_FIXED_THRESHOLD = 0.5  # chosen without looking at the scores
 
 
-def _auditor(evidence: AuditScores) -> Any:
+def _make_jax_auditor(audit: AuditScores) -> Any:
+    """Returns jax-privacy's auditor of the scores."""
     from jax_privacy import auditing
 
-    return auditing.CanaryScoreAuditor(*evidence.worlds())
+    scores_in, scores_out = audit.worlds()
+    return auditing.CanaryScoreAuditor(scores_in, scores_out)
 
 
-def _strategy(name: str) -> Any:
+def _make_jax_strategy(name: str) -> Any:
+    """Returns jax-privacy's threshold strategy of that name."""
     from jax_privacy import auditing
 
     if name == "Bonferroni":
         return auditing.Bonferroni()
     if name == "Explicit":
-        return auditing.Explicit(_FIXED)
+        return auditing.Explicit(_FIXED_THRESHOLD)
     return getattr(auditing, name)(seed=0)
 
 
-def jax_bound(method: str, strategy: str, evidence: AuditScores, delta: float, confidence: float) -> float:
-    """A bound of jax-privacy that takes a threshold strategy."""
-    found = getattr(_auditor(evidence), method)
-    return float(found(1 - confidence, delta, threshold_strategy=_strategy(strategy)))
+def jax_bound(method: str, strategy: str, audit: AuditScores, delta: float, confidence: float) -> float:
+    """Returns a bound of jax-privacy, by a method that takes a threshold strategy."""
+    bound = getattr(_make_jax_auditor(audit), method)
+    return float(bound(1 - confidence, delta, threshold_strategy=_make_jax_strategy(strategy)))
 
 
-def jax_gdp(evidence: AuditScores, delta: float, confidence: float) -> float:
-    """jax-privacy's bound by a Gaussian trade-off curve."""
-    return float(_auditor(evidence).epsilon_from_gdp(1 - confidence, delta))
+def jax_gdp(audit: AuditScores, delta: float, confidence: float) -> float:
+    """Returns jax-privacy's bound by a Gaussian trade-off curve."""
+    auditor = _make_jax_auditor(audit)
+    return float(auditor.epsilon_from_gdp(1 - confidence, delta))
 
 
-def jax_counts(evidence: AuditScores, delta: float, confidence: float) -> float:
-    """jax-privacy's estimate from counts, which has no level."""
-    return float(_auditor(evidence).epsilon_raw_counts(delta=delta))
+def jax_counts(audit: AuditScores, delta: float, confidence: float) -> float:
+    """Returns jax-privacy's estimate from counts, which has no level."""
+    auditor = _make_jax_auditor(audit)
+    return float(auditor.epsilon_raw_counts(delta=delta))
 
 
-def _opake(evidence: AuditScores) -> Any:
+def _make_opake_audit(audit: AuditScores) -> Any:
+    """Returns opake-auditing's audit of one run."""
     from opake import auditing
     from opake.auditing.types import CoinFlip
 
-    scores, bits = evidence.scores[0], evidence.presence[0]
-    places = np.arange(len(scores))
-    flip = CoinFlip(len(scores), places, bits, places[bits], places[~bits], len(scores))
-    return auditing.one_run(auditing.canary_scores(scores, canary_indices=places), coin_flip=flip)
+    scores = audit.scores[0]
+    presence = audit.presence[0]
+    indices = np.arange(len(scores))
+    coin_flip = CoinFlip(
+        len(scores), indices, presence, indices[presence], indices[~presence], len(scores)
+    )
+    canary_scores = auditing.canary_scores(scores, canary_indices=indices)
+    return auditing.one_run(canary_scores, coin_flip=coin_flip)
 
 
-def opake_gdp(evidence: AuditScores, delta: float, confidence: float) -> float:
-    """opake-auditing's default method, on the coarsest grid that its documentation allows: the usual one
-    takes ten times as long."""
-    found = _opake(evidence).gdp(grid_size=_GRID)
-    return float(found.epsilon_at(delta=delta, significance=1 - confidence))
+def opake_gdp(audit: AuditScores, delta: float, confidence: float) -> float:
+    """Returns the bound of opake-auditing's default method.
+
+    It runs on the coarsest grid that its documentation allows: the default grid takes ten times as long.
+    """
+    bound = _make_opake_audit(audit).gdp(grid_size=_GRID_SIZE)
+    return float(bound.epsilon_at(delta=delta, significance=1 - confidence))
 
 
-def opake_eps_delta(evidence: AuditScores, delta: float, confidence: float) -> float:
-    """opake-auditing's method for any mechanism."""
-    return float(_opake(evidence).eps_delta().epsilon_at(delta=delta, significance=1 - confidence))
+def opake_eps_delta(audit: AuditScores, delta: float, confidence: float) -> float:
+    """Returns the bound of opake-auditing's method for any mechanism."""
+    bound = _make_opake_audit(audit).eps_delta()
+    return float(bound.epsilon_at(delta=delta, significance=1 - confidence))
 
 
-def _of_jax(
+def _make_jax_estimator(
     name: str,
     design: str,
-    says: str,
-    epsilon: Callable[[AuditScores, float, float], float],
+    assumption: str,
+    epsilon: EpsilonFunction,
     *assumes: str,
     level: bool = True,
     cost: int = 1,
 ) -> Estimator:
-    source = "jax-privacy, CanaryScoreAuditor"
-    called = f"jax-privacy: {name}"
+    """Returns the record of an estimator of jax-privacy."""
     return Estimator(
-        *(called, PEER, source, design, says, frozenset(assumes), epsilon, level),
-        *("jax-privacy", "jax_privacy", cost),
+        name=f"jax-privacy: {name}",
+        kind=PEER,
+        source="jax-privacy, CanaryScoreAuditor",
+        design=design,
+        assumption=assumption,
+        assumes=frozenset(assumes),
+        epsilon=epsilon,
+        level=level,
+        package="jax-privacy",
+        module="jax_privacy",
+        cost=cost,
     )
 
 
-def _of_opake(
-    name: str, says: str, epsilon: Callable[[AuditScores, float, float], float], *assumes: str, cost: int
+def _make_opake_estimator(
+    name: str, assumption: str, epsilon: EpsilonFunction, *assumes: str, cost: int
 ) -> Estimator:
-    packages = "opake-auditing", "opake"
+    """Returns the record of an estimator of opake-auditing."""
     return Estimator(
-        *(f"opake: {name}", PEER, "opake-auditing, one_run", ONE_RUN, says, frozenset(assumes), epsilon),
-        *(True, *packages, cost),
+        name=f"opake: {name}",
+        kind=PEER,
+        source="opake-auditing, one_run",
+        design=ONE_RUN,
+        assumption=assumption,
+        assumes=frozenset(assumes),
+        epsilon=epsilon,
+        package="opake-auditing",
+        module="opake",
+        cost=cost,
     )
 
 
 _HELD = "scores of held-in and held-out canaries"
-_CP, _RUN, _F_DP = "epsilon_clopper_pearson", "epsilon_one_run", "epsilon_one_run_fdp"
+_HELD_IN_ONE_RUN = f"{_HELD} of a single run"
+
+
+def _clopper_pearson(strategy: str, cost: int = 1) -> Estimator:
+    """Returns jax-privacy's Clopper-Pearson bound of one canary a run."""
+    return _make_jax_estimator(
+        f"clopper_pearson, {strategy}",
+        ONE_CANARY,
+        _HELD,
+        partial(jax_bound, "epsilon_clopper_pearson", strategy),
+        cost=cost,
+    )
+
+
+def _one_run(strategy: str) -> Estimator:
+    """Returns jax-privacy's bound of one run for any mechanism."""
+    return _make_jax_estimator(
+        f"one_run, {strategy}",
+        ONE_RUN,
+        _HELD_IN_ONE_RUN,
+        partial(jax_bound, "epsilon_one_run", strategy),
+        FAIR,
+    )
+
+
+def _one_run_fdp(strategy: str) -> Estimator:
+    """Returns jax-privacy's bound of one run by a trade-off curve."""
+    return _make_jax_estimator(
+        f"one_run_fdp, {strategy}",
+        ONE_RUN,
+        f"{_HELD_IN_ONE_RUN}; its source: a Gaussian curve",
+        partial(jax_bound, "epsilon_one_run_fdp", strategy),
+        FAIR,
+        GAUSSIAN,
+        cost=10,
+    )
+
+
 ESTIMATORS = (
-    _of_jax("epsilon_from_gdp", ONE_CANARY, f"{_HELD}; GDP", jax_gdp, GAUSSIAN),
-    _of_jax("epsilon_raw_counts", ONE_CANARY, f"{_HELD}; an estimate", jax_counts, level=False),
-    *(
-        _of_jax(f"clopper_pearson, {way}", ONE_CANARY, _HELD, partial(jax_bound, _CP, way), cost=cost)
-        for way, cost in (("Bonferroni", 1), ("Split", 1), ("MultiSplit", 4), ("Explicit", 1))
+    _make_jax_estimator("epsilon_from_gdp", ONE_CANARY, f"{_HELD}; GDP", jax_gdp, GAUSSIAN),
+    _make_jax_estimator(
+        "epsilon_raw_counts", ONE_CANARY, f"{_HELD}; an estimate", jax_counts, level=False
     ),
-    _of_jax(
-        *(
-            "clopper_pearson, pooled",
-            SEVERAL,
-            f"{_HELD}, of all runs; their independence is not said to matter",
-        ),
-        partial(jax_bound, _CP, "Bonferroni"),
+    _clopper_pearson("Bonferroni"),
+    _clopper_pearson("Split"),
+    _clopper_pearson("MultiSplit", cost=4),
+    _clopper_pearson("Explicit"),
+    _make_jax_estimator(
+        "clopper_pearson, pooled",
+        SEVERAL,
+        f"{_HELD}, of all runs; their independence is not said to matter",
+        partial(jax_bound, "epsilon_clopper_pearson", "Bonferroni"),
         INDEPENDENT,
     ),
-    *(
-        _of_jax(f"one_run, {way}", ONE_RUN, f"{_HELD} of a single run", partial(jax_bound, _RUN, way), FAIR)
-        for way in ("Bonferroni", "Split")
+    _one_run("Bonferroni"),
+    _one_run("Split"),
+    _one_run_fdp("Bonferroni"),
+    _one_run_fdp("Split"),
+    _make_opake_estimator(
+        "gdp", "fair coins; mu-GDP, its default", opake_gdp, FAIR, GAUSSIAN, cost=20
     ),
-    *(
-        _of_jax(
-            *(f"one_run_fdp, {way}", ONE_RUN, f"{_HELD} of a single run; its source: a Gaussian curve"),
-            partial(jax_bound, _F_DP, way),
-            *(FAIR, GAUSSIAN),
-            cost=10,
-        )
-        for way in ("Bonferroni", "Split")
+    _make_opake_estimator(
+        "eps_delta", "fair coins; mechanism-agnostic", opake_eps_delta, FAIR, cost=1
     ),
-    _of_opake("gdp", "fair coins; mu-GDP, its default", opake_gdp, FAIR, GAUSSIAN, cost=20),
-    _of_opake("eps_delta", "fair coins; mechanism-agnostic", opake_eps_delta, FAIR, cost=1),
 )

@@ -26,220 +26,370 @@ from experiments.benchmark.contract import (
     PAPER,
     SEVERAL,
     AuditScores,
+    EpsilonFunction,
     Estimator,
 )
 
 Array = NDArray[np.float64]
-Function = Callable[[AuditScores, float, float], float]
 _BOOTSTRAPS = 2000
-_GUESSED = 0.2  # of the coins, where the number of guesses is fixed beforehand
-_SHARES = np.linspace(0.05, 1.0, 20)  # of the coins, where the best number is taken
+_FIXED_SHARE = 0.2  # of the coins is guessed, where the number of guesses is fixed beforehand
+_SHARES = np.linspace(0.05, 1.0, 20)  # of the coins, where the best number of guesses is taken
 _HALVINGS = 30
 
 
-def canife(estimate: Callable[..., rounds.RoundEstimate]) -> Function:
-    """CANIFE (2023), Algorithm 2: the best threshold on the scores that it counts."""
+def canife(estimate: Callable[..., rounds.RoundEstimate]) -> EpsilonFunction:
+    """Returns CANIFE's estimate (2023), Algorithm 2: by the best threshold on the scores that it counts."""
 
-    def epsilon(evidence: AuditScores, delta: float, confidence: float) -> float:
-        return estimate(*evidence.worlds(), confidence, delta).estimate.epsilon
+    def epsilon(audit: AuditScores, delta: float, confidence: float) -> float:
+        scores_in, scores_out = audit.worlds()
+        return estimate(scores_in, scores_out, confidence, delta).estimate.epsilon
 
     return epsilon
 
 
-def bootstrapped_gaussian(evidence: AuditScores, delta: float, confidence: float) -> float:
-    """dpsgd-auditbench's lower limit: epsilon between two Gaussians with the scores' means and their pooled
-    deviation, at the quantile 1 - confidence of 2,000 bootstrap samples of it.
+def bootstrapped_gaussian(audit: AuditScores, delta: float, confidence: float) -> float:
+    """Returns dpsgd-auditbench's lower limit.
+
+    That is epsilon between two Gaussians with the scores' means and their pooled deviation, at the quantile
+    1 - confidence of 2,000 bootstrap samples of it.
 
     epsilon rises with the distance of the means in deviations, in whichever direction: so its quantile is
     taken, and converted once.
     """
-    rng, moments_of = np.random.default_rng(0), []
-    for world in evidence.worlds():
-        drawn = np.stack([world[rng.integers(len(world), size=len(world))] for _ in range(_BOOTSTRAPS)])
-        moments_of.append((drawn.mean(1), drawn.var(1, ddof=1)))
-    (mean_in, var_in), (mean_out, var_out) = moments_of
-    distances = np.abs(mean_in - mean_out) / np.sqrt((var_in + var_out) / 2)
-    return conversions.epsilon_from_mu(float(np.quantile(distances, 1 - confidence)), delta)
+    rng = np.random.default_rng(0)
+    scores_in, scores_out = audit.worlds()
+    mean_in, variance_in = _bootstrap_moments(rng, scores_in)
+    mean_out, variance_out = _bootstrap_moments(rng, scores_out)
+
+    deviation = np.sqrt((variance_in + variance_out) / 2)
+    distances = np.abs(mean_in - mean_out) / deviation
+    distance = float(np.quantile(distances, 1 - confidence))
+    return conversions.epsilon_from_mu(distance, delta)
 
 
-def lidp_order_4(evidence: AuditScores, delta: float, confidence: float) -> float:
-    """LiDP's fourth-order Wilson interval with the variance of its public code: the last term of Var(m_2) is
-    h(0) (mu_4 - mu_3^2), with the limit on mu_3, in place of h(0) (mu_4 - mu_2^2) (Errata L1)."""
-    design = Coins(evidence.scores, evidence.presence)
-    counted = lifted.count(design, exact.approximate_dp(delta), 1 - confidence)
-    rest, error = counted.rest, (1 - confidence) / 2
-    rates = [2 * _fourth_order(sums, rest.canaries_in, error) for sums in (rest.alarms, rest.misses)]
-    return max(float(conversions.epsilon_from_rates(min(rates[0], 1.0), min(rates[1], 1.0), delta)), 0.0)
+def _bootstrap_moments(rng: np.random.Generator, scores: Array) -> tuple[Array, Array]:
+    """Returns the means and the variances of bootstrap samples of the scores."""
+    size = len(scores)
+    samples = np.stack([scores[rng.integers(size, size=size)] for _ in range(_BOOTSTRAPS)])
+    return samples.mean(1), samples.var(1, ddof=1)
 
 
-def _fourth_order(sums: Array, canaries: int, error: float) -> float:
-    """The upper limit of mu_1; 1 where the printed variance leaves no root."""
-    means, n, level = moments(sums, canaries, 4), len(sums), error / 4
-    third, fourth = (wilson(means[j], n, level)[1] for j in (3, 4))
-    none, one = (canaries - 2) * (canaries - 3), 4 * (canaries - 2)  # shared by two pairs, times 2 C(K, 2)
+def lidp_order_4(audit: AuditScores, delta: float, confidence: float) -> float:
+    """Returns LiDP's bound by the fourth-order Wilson interval with the variance of its public code.
+
+    There the last term of Var(m_2) is h(0) (mu_4 - mu_3^2), with the limit on mu_3, in place of
+    h(0) (mu_4 - mu_2^2) (Errata L1).
+    """
+    design = Coins(audit.scores, audit.presence)
+    counts = lifted.count(design, exact.approximate_dp(delta), 1 - confidence)
+    rest = counts.rest
+    error = (1 - confidence) / 2
+    false_alarms = 2 * fourth_order_limit(rest.alarms, rest.canaries_in, error)
+    misses = 2 * fourth_order_limit(rest.misses, rest.canaries_in, error)
+    epsilon = conversions.epsilon_from_rates(min(false_alarms, 1.0), min(misses, 1.0), delta)
+    return max(float(epsilon), 0.0)
+
+
+def fourth_order_limit(sums: Array, canaries: int, error: float) -> float:
+    """Returns LiDP's upper limit of mu_1 as its public code has it; 1 where its variance leaves no root.
+
+    Args:
+      sums: (n,) how many canaries of each run were counted.
+      canaries: K, the canaries of a run.
+      error: The probability with which the limit may fail; each of four moments gets a fourth of it.
+    """
+    means = moments(sums, canaries, 4)
+    n = len(sums)
+    level = error / 4
+    mu_3 = wilson(means[3], n, level)[1]
+    mu_4 = wilson(means[4], n, level)[1]
+
+    # h(j) is the probability that two random pairs of canaries have j canaries in common.
     pairs = canaries * (canaries - 1)
-    h_0, h_1, h_2 = none / pairs, one / pairs, 2 / pairs
-    cut = special.ndtri(1 - level) ** 2 / n  # (x - mean)^2 = cut * variance(x)
-    rest = h_1 * third + h_0 * (fourth - third**2)
-    a, b = 1 + cut * (1 - h_0), means[2] + cut * h_2 / 2
-    inside = b * b - a * (means[2] ** 2 - cut * rest)
-    second = min((b + np.sqrt(inside)) / a, 1.0) if inside >= 0 else 1.0
-    return wilson(means[1], n, level, lifted._Variance(1 / canaries, (1 - 1 / canaries) * second))[1]
+    h_0 = (canaries - 2) * (canaries - 3) / pairs
+    h_1 = 4 * (canaries - 2) / pairs
+    h_2 = 2 / pairs
+
+    # The limit of mu_2 is the larger root x of (x - mean)^2 = cut * variance(x).
+    cut = special.ndtri(1 - level) ** 2 / n
+    constant = h_1 * mu_3 + h_0 * (mu_4 - mu_3**2)
+    a = 1 + cut * (1 - h_0)
+    b = means[2] + cut * h_2 / 2
+    discriminant = b * b - a * (means[2] ** 2 - cut * constant)
+    mu_2 = 1.0
+    if discriminant >= 0:
+        mu_2 = min((b + np.sqrt(discriminant)) / a, 1.0)
+
+    variance = lifted._Variance(1 / canaries, (1 - 1 / canaries) * mu_2)
+    return wilson(means[1], n, level, variance)[1]
 
 
-def steinke(best: bool) -> Function:
-    """Steinke, Nasr and Jagielski (2023), Algorithm 1 and Theorem 5.2: the largest scores guessed in, as
-    many of the lowest guessed out. best: of 20 numbers of guesses the one that gives most."""
+def steinke(best: bool) -> EpsilonFunction:
+    """Returns the bound of Steinke, Nasr and Jagielski (2023), Algorithm 1 and Theorem 5.2.
 
-    def epsilon(evidence: AuditScores, delta: float, confidence: float) -> float:
-        right = _right(evidence)
-        return max(
-            one_run_bounds.epsilon_from_guesses(len(right), number, hits, delta, 1 - confidence)
-            for number, hits in _guesses(right, best)
-        )
+    The largest scores are guessed in, as many of the lowest guessed out.
+
+    Args:
+      best: Whether to take, of 20 numbers of guesses, the one that gives most.
+    """
+
+    def epsilon(audit: AuditScores, delta: float, confidence: float) -> float:
+        is_right = judge_guesses(audit)
+        coins = len(is_right)
+        epsilons = []
+        for guesses, right in count_right_guesses(is_right, best):
+            bound = one_run_bounds.epsilon_from_guesses(coins, guesses, right, delta, 1 - confidence)
+            epsilons.append(bound)
+        return max(epsilons)
 
     return epsilon
 
 
-def mahloujifar(best: bool) -> Function:
-    """Mahloujifar, Melis and Chaudhuri (2024), Algorithm 3 with Gaussian trade-off curves: for c right of c'
-    guesses among m coins, at the error tau,
+def mahloujifar(best: bool) -> EpsilonFunction:
+    """Returns the bound of Mahloujifar, Melis and Chaudhuri (2024), Algorithm 3.
+
+    The trade-off curves are Gaussian.
+
+    Args:
+      best: Whether to take, of 20 numbers of guesses, the one that gives most.
+    """
+
+    def epsilon(audit: AuditScores, delta: float, confidence: float) -> float:
+        is_right = judge_guesses(audit)
+        coins = len(is_right)
+        mu = 0.0
+        for guesses, right in count_right_guesses(is_right, best):
+            is_refuted = partial(_is_mu_refuted, coins, guesses, right, 1 - confidence)
+            mu = _find_largest_refuted(is_refuted, mu)
+        return conversions.epsilon_from_mu(mu, delta)
+
+    return epsilon
+
+
+def _is_mu_refuted(coins: int, guesses: int, right: int, error: float, mu: float) -> bool:
+    """Returns whether so many right guesses refute mu (Mahloujifar, Melis and Chaudhuri, Algorithm 3).
+
+    For c right of c' guesses among m coins, at the error tau:
 
         h = tau (c' - c) / m,  r = tau c / m;  for i = c - 1, ..., 0: h' = max(h, f(r)), r' = r + i / (c' - i)
         (h' - h), with f(r) = Phi(Phi^-1(r) - mu);  mu is refuted if r + h > c' / m.
     """
-
-    def refuted(coins: int, number: int, right: int, error: float, mu: float) -> bool:
-        r, h = error * right / coins, error * (number - right) / coins
-        for i in range(right - 1, -1, -1):
-            raised = max(h, float(special.ndtr(special.ndtri(min(r, 1.0)) - mu)))
-            r, h = r + i / (number - i) * (raised - h), raised
-            if r + h > number / coins:
-                return True
-        return False
-
-    def epsilon(evidence: AuditScores, delta: float, confidence: float) -> float:
-        right, error, low = _right(evidence), 1 - confidence, 0.0
-        for number, hits in _guesses(right, best):
-            low = _largest(partial(refuted, len(right), number, hits, error), low)
-        return conversions.epsilon_from_mu(low, delta)
-
-    return epsilon
+    r = error * right / coins
+    h = error * (guesses - right) / coins
+    for i in range(right - 1, -1, -1):
+        f_of_r = float(special.ndtr(special.ndtri(min(r, 1.0)) - mu))
+        raised = max(h, f_of_r)
+        r = r + i / (guesses - i) * (raised - h)
+        h = raised
+        if r + h > guesses / coins:
+            return True
+    return False
 
 
-def _largest(refuted: Callable[[float], bool], low: float) -> float:
-    """The largest parameter from low on that is refuted, or low."""
-    if not refuted(low):
+def _find_largest_refuted(is_refuted: Callable[[float], bool], low: float) -> float:
+    """Returns the largest parameter from low on that is refuted; low where none is."""
+    if not is_refuted(low):
         return low
+
     high = max(2 * low, 1.0)
-    while refuted(high):
-        low, high = high, 2 * high
+    while is_refuted(high):
+        low = high
+        high = 2 * high
+
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        low, high = (middle, high) if refuted(middle) else (low, middle)
+        if is_refuted(middle):
+            low = middle
+        else:
+            high = middle
     return low
 
 
-def _right(evidence: AuditScores) -> NDArray[np.bool_]:
-    """Which guesses are right (m,): the largest score, guessed in, the lowest, guessed out, the next."""
-    order = np.argsort(-evidence.scores[0], kind="stable")
-    bits, half = evidence.presence[0][order], (len(order) + 1) // 2
-    guesses = np.empty(len(order), bool)
-    guesses[::2], guesses[1::2] = bits[:half], ~bits[half:][::-1]
-    return guesses
+def judge_guesses(audit: AuditScores) -> NDArray[np.bool_]:
+    """Returns which guesses about the coins of one run are right, the surest first.
+
+    The largest score is guessed in, the lowest out, the second largest in, and so on.
+
+    Returns:
+      (m,) a value for each of the run's m coins.
+    """
+    descending = np.argsort(-audit.scores[0], kind="stable")
+    presence = audit.presence[0][descending]
+    guessed_in = (len(presence) + 1) // 2
+    is_right = np.empty(len(presence), bool)
+    is_right[::2] = presence[:guessed_in]
+    is_right[1::2] = ~presence[guessed_in:][::-1]
+    return is_right
 
 
-def _guesses(right: NDArray[np.bool_], best: bool) -> list[tuple[int, int]]:
-    """(guesses, right ones) for a fifth of the coins, or for 20 numbers of them."""
-    numbers = np.maximum((len(right) * (_SHARES if best else np.array([_GUESSED]))).astype(int) // 2 * 2, 2)
-    return [(int(number), int(right[:number].sum())) for number in numbers]
+def count_right_guesses(is_right: NDArray[np.bool_], best: bool) -> list[tuple[int, int]]:
+    """Returns how many guesses are made, and how many of them are right.
+
+    Args:
+      is_right: (m,) from `judge_guesses`.
+      best: False for a fifth of the coins; True for 20 numbers of guesses.
+    """
+    shares = _SHARES if best else np.array([_FIXED_SHARE])
+    even_numbers = (len(is_right) * shares).astype(int) // 2 * 2
+    counts = []
+    for number in np.maximum(even_numbers, 2):
+        right = is_right[:number].sum()
+        counts.append((int(number), int(right)))
+    return counts
 
 
-def one_shot_fit(name: str) -> Function:
-    """One-shot (2024), a fit taken for the truth (`one_shot.FITTED`)."""
+def one_shot_fit(name: str) -> EpsilonFunction:
+    """Returns an estimate of One-shot (2024): a fit taken for the truth (`one_shot.FITTED`)."""
 
-    def epsilon(evidence: AuditScores, delta: float, confidence: float) -> float:
-        seen = one_shot.fit(evidence.scores[0], evidence.dimension)
-        return float(one_shot.FITTED[name](Gaussian(0.0, 1.0), seen, delta))
+    def epsilon(audit: AuditScores, delta: float, confidence: float) -> float:
+        fitted = one_shot.fit(audit.scores[0], audit.dimension)
+        return float(one_shot.FITTED[name](Gaussian(0.0, 1.0), fitted, delta))
 
     return epsilon
 
 
-def one_shot_limit(prior: float) -> Function:
-    """One-shot's eps_lo (`one_shot.in_sample`)."""
+def one_shot_limit(prior: float) -> EpsilonFunction:
+    """Returns One-shot's eps_lo (`one_shot.in_sample`)."""
 
-    def epsilon(evidence: AuditScores, delta: float, confidence: float) -> float:
-        found = Cosines(evidence.scores[0], np.empty(0), evidence.dimension)
-        return one_shot.in_sample(found, delta, 1 - confidence, prior)
+    def epsilon(audit: AuditScores, delta: float, confidence: float) -> float:
+        cosines = Cosines(audit.scores[0], np.empty(0), audit.dimension)
+        return one_shot.in_sample(cosines, delta, 1 - confidence, prior)
 
     return epsilon
 
 
-def _printed(
-    name: str, source: str, design: str, says: str, epsilon: Function, *assumes: str, level: bool = True
+def _make_estimator(
+    name: str,
+    source: str,
+    design: str,
+    assumption: str,
+    epsilon: EpsilonFunction,
+    *assumes: str,
+    level: bool = True,
+    cost: int = 1,
 ) -> Estimator:
-    cost = 10 if epsilon is bootstrapped_gaussian or name.endswith("best number") else 1
-    return Estimator(name, PAPER, source, design, says, frozenset(assumes), epsilon, level, cost=cost)
+    """Returns the record of a paper's estimator."""
+    return Estimator(
+        name=name,
+        kind=PAPER,
+        source=source,
+        design=design,
+        assumption=assumption,
+        assumes=frozenset(assumes),
+        epsilon=epsilon,
+        level=level,
+        cost=cost,
+    )
 
 
-_CANIFE, _LIDP = "CANIFE (Maddock et al., 2023)", "LiDP (Pillutla et al., 2023)"
-_STEINKE, _F_DP = "Steinke et al. (2023)", "Mahloujifar et al. (2024)"
-_ONE_SHOT, _FITS = "One-shot (Andrew et al., 2024)", "normal cosines; an estimate"
+_CANIFE = "CANIFE (Maddock et al., 2023)"
+_LIDP = "LiDP (Pillutla et al., 2023)"
+_STEINKE = "Steinke et al. (2023)"
+_MAHLOUJIFAR = "Mahloujifar et al. (2024)"
+_ONE_SHOT = "One-shot (Andrew et al., 2024)"
 _BEST = "fair coins; the best of 20 numbers of guesses, for which no theorem gives a level"
-_LIMIT = "a 95% lower limit, by independent canaries"
+_SLOW = 10  # the cost of an estimator whose audits take a tenth of a second or more
+
+
+def _make_one_shot_estimators() -> list[Estimator]:
+    """Returns the records of One-shot's fits and limits."""
+    estimators = []
+    for name in one_shot.FITTED:
+        fit = _make_estimator(
+            name,
+            _ONE_SHOT,
+            DIRECTIONS,
+            "normal cosines; an estimate",
+            one_shot_fit(name),
+            GAUSSIAN,
+            level=False,
+        )
+        estimators.append(fit)
+    for name, prior in one_shot.LIMITS.items():
+        limit = _make_estimator(
+            name,
+            _ONE_SHOT,
+            DIRECTIONS,
+            "a 95% lower limit, by independent canaries",
+            one_shot_limit(prior),
+            INDEPENDENT,
+        )
+        estimators.append(limit)
+    return estimators
+
+
 ESTIMATORS = (
-    _printed(
-        "CANIFE", _CANIFE, ONE_CANARY, "an empirical estimate", canife(rounds.best_epsilon), level=False
+    _make_estimator(
+        "CANIFE",
+        _CANIFE,
+        ONE_CANARY,
+        "an empirical estimate",
+        canife(rounds.best_epsilon),
+        level=False,
     ),
-    _printed(
-        *("CANIFE, first version", _CANIFE, ONE_CANARY, "an empirical estimate"),
+    _make_estimator(
+        "CANIFE, first version",
+        _CANIFE,
+        ONE_CANARY,
+        "an empirical estimate",
         canife(rounds.best_accuracy),
         level=False,
     ),
-    _printed(
-        *("auditbench: Gaussian limit", "dpsgd-auditbench, ndis_eps_lower_bound_with_ci", ONE_CANARY),
+    _make_estimator(
+        "auditbench: Gaussian limit",
+        "dpsgd-auditbench, ndis_eps_lower_bound_with_ci",
+        ONE_CANARY,
         "normal scores of equal variance; a bootstrap confidence lower bound",
         bootstrapped_gaussian,
         GAUSSIAN,
+        cost=_SLOW,
     ),
-    _printed(
-        *("LiDP: order 4 as printed", _LIDP, SEVERAL, "exchangeable canaries; many runs (asymptotic)"),
+    _make_estimator(
+        "LiDP: order 4 as printed",
+        _LIDP,
+        SEVERAL,
+        "exchangeable canaries; many runs (asymptotic)",
         lidp_order_4,
-        *(ENOUGH_RUNS, FAIR),
-    ),
-    _printed(
-        *(
-            "Steinke: a fifth guessed",
-            _STEINKE,
-            ONE_RUN,
-            "fair coins; the number of guesses fixed beforehand",
-        ),
-        steinke(False),
+        ENOUGH_RUNS,
         FAIR,
     ),
-    _printed(
-        *("Steinke: best number", _STEINKE, ONE_RUN, _BEST),
-        steinke(True),
+    _make_estimator(
+        "Steinke: a fifth guessed",
+        _STEINKE,
+        ONE_RUN,
+        "fair coins; the number of guesses fixed beforehand",
+        steinke(best=False),
+        FAIR,
+    ),
+    _make_estimator(
+        "Steinke: best number",
+        _STEINKE,
+        ONE_RUN,
+        _BEST,
+        steinke(best=True),
         FAIR,
         level=False,
+        cost=_SLOW,
     ),
-    _printed(
-        *("Mahloujifar: a fifth guessed", _F_DP, ONE_RUN, "fair coins; a Gaussian trade-off curve"),
-        mahloujifar(False),
-        *(FAIR, GAUSSIAN),
+    _make_estimator(
+        "Mahloujifar: a fifth guessed",
+        _MAHLOUJIFAR,
+        ONE_RUN,
+        "fair coins; a Gaussian trade-off curve",
+        mahloujifar(best=False),
+        FAIR,
+        GAUSSIAN,
     ),
-    _printed(
-        *("Mahloujifar: best number", _F_DP, ONE_RUN, f"{_BEST}; a Gaussian trade-off curve"),
-        mahloujifar(True),
-        *(FAIR, GAUSSIAN),
+    _make_estimator(
+        "Mahloujifar: best number",
+        _MAHLOUJIFAR,
+        ONE_RUN,
+        f"{_BEST}; a Gaussian trade-off curve",
+        mahloujifar(best=True),
+        FAIR,
+        GAUSSIAN,
         level=False,
+        cost=_SLOW,
     ),
-    *(
-        _printed(name, _ONE_SHOT, DIRECTIONS, _FITS, one_shot_fit(name), GAUSSIAN, level=False)
-        for name in one_shot.FITTED
-    ),
-    *(
-        _printed(name, _ONE_SHOT, DIRECTIONS, _LIMIT, one_shot_limit(prior), INDEPENDENT)
-        for name, prior in one_shot.LIMITS.items()
-    ),
+    *_make_one_shot_estimators(),
 )

@@ -1,4 +1,4 @@
-"""All estimators and mechanisms of the benchmark, by name. A new one is a record in the file of its kind."""
+"""All estimators and mechanisms of the benchmark, by name; each is a record in the file of its kind."""
 
 import importlib.metadata
 import importlib.util
@@ -8,35 +8,54 @@ from audit.errors import require
 from audit.version import __version__
 from experiments.benchmark import ours, peers, published
 from experiments.benchmark.contract import Estimator
-from experiments.benchmark.mechanisms import MECHANISMS
 
 _RECORDS = (*ours.ESTIMATORS, *peers.ESTIMATORS, *published.ESTIMATORS)
 ESTIMATORS = {record.name: record for record in _RECORDS}
+assert len(ESTIMATORS) == len(_RECORDS), "two estimators have the same name"
 
 
-def installed(estimator: Estimator) -> bool:
-    """Whether Python finds its package, which this does not import."""
-    return not estimator.module or importlib.util.find_spec(estimator.module) is not None
+def is_installed(estimator: Estimator) -> bool:
+    """Returns whether Python finds the estimator's package, without importing it."""
+    if not estimator.module:
+        return True
+    return importlib.util.find_spec(estimator.module) is not None
 
 
-def version(estimator: Estimator) -> str:
-    """The version of its package; of papers' formulas, this project's."""
-    return importlib.metadata.version(estimator.package) if estimator.package else __version__
+def find_version(estimator: Estimator) -> str:
+    """Returns the version of the estimator's package; this project's, where it has none."""
+    if not estimator.package:
+        return __version__
+    return importlib.metadata.version(estimator.package)
 
 
-def chosen(flag: str, names: list[str] | None, known: Iterable[str]) -> list[str]:
-    """The names that are one of these, or contain it where it is none; by default all. Raises InputError for
-    what is in no name."""
-    require(names is None or names, f"--{flag} is empty: give parts of names, comma-separated")
-    for part in names or []:
-        there = part and any(part in name for name in known)
-        require(there, f"--{flag}={part!r} is in no name: {', '.join(list(known)[:4])}, ...")
-    whole = set(known)
-    return [
-        name
-        for name in known
-        if names is None or any(part == name if part in whole else part in name for part in names)
-    ]
+def choose_names(flag: str, parts: list[str] | None, choices: Iterable[str]) -> list[str]:
+    """Returns the names that a flag chooses, in the order of the choices.
+
+    Args:
+      flag: The flag's name, for messages.
+      parts: A name chooses itself; what is no name chooses all names that contain it. None chooses all.
+      choices: All names.
+
+    Raises:
+      InputError: There is no part, or a part is in no name.
+    """
+    names = list(choices)
+    if parts is None:
+        return names
+    require(parts, f"--{flag} is empty: give parts of names, comma-separated")
+
+    chosen = set()
+    for part in parts:
+        matches = _match(part, names)
+        require(matches, f"--{flag}={part!r} is in no name: {', '.join(names[:4])}, ...")
+        chosen.update(matches)
+    return [name for name in names if name in chosen]
 
 
-assert len(ESTIMATORS) == len(_RECORDS) and MECHANISMS
+def _match(part: str, names: list[str]) -> list[str]:
+    """Returns the name that the part is, or else the names that contain it."""
+    if not part:
+        return []
+    if part in names:
+        return [part]
+    return [name for name in names if part in name]

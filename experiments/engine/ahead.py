@@ -50,8 +50,9 @@ device_description_str: "NVIDIA H200"
 runtime_version { major: 12 minor: 9 }
 dnn_version_info { major: 9 minor: 10 }
 """
-_WITHOUT_ONE = "--xla_gpu_autotune_level=0 --xla_gpu_enable_triton_gemm=false"  # both would time kernels
-DP_SGD, DP_FEDAVG = "dp_sgd", "dp_fedavg"
+_NO_DEVICE_FLAGS = "--xla_gpu_autotune_level=0 --xla_gpu_enable_triton_gemm=false"  # both would time kernels
+DP_SGD = "dp_sgd"
+DP_FEDAVG = "dp_fedavg"
 _RUNS = 5000  # of an audit whose chunk is compiled
 _CLIENTS = 600  # among whom the examples of a federated program are dealt evenly
 
@@ -81,7 +82,7 @@ _GRIDS = {"1x1": 1, "2x2": 4, "2x4": 8, "4x4": 16, "4x8": 32, "8x8": 64, "8x16":
 
 
 def target(name: str) -> Target:
-    """The devices of a name; raises InputError for one that is unknown."""
+    """Returns the devices of a name; raises InputError for one that is unknown."""
     kind, _, shape = name.partition(":")
     choices = "choose of v5e:2x2, v6e:2x2 (or another grid) and h200"
     require(kind in CHIPS, f"`device={name}` is unknown: {choices}")
@@ -94,17 +95,22 @@ def target(name: str) -> Target:
 
 def require_compiler(name: str) -> None:
     """Raises InputError where the compiler of a device's kind is not installed."""
-    needs, extra = ("jax_plugins.xla_cuda12", "cuda12") if name == "h200" else ("libtpu", "tpu")
-    wanted = f"jax[{extra}]=={metadata.version('jax')}"
+    module = "libtpu"
+    extra = "tpu"
+    if name == "h200":
+        module = "jax_plugins.xla_cuda12"
+        extra = "cuda12"
+    label = module.removeprefix("jax_plugins.")
+    package = f"jax[{extra}]=={metadata.version('jax')}"
     require(
-        is_installed(needs),
-        f"`device={name}` wants {needs.partition('.')[2] or needs}, which is not installed: "
-        f"{sys.executable} -m pip install '{wanted}' brings it",
+        is_installed(module),
+        f"`device={name}` wants {label}, which is not installed: "
+        f"{sys.executable} -m pip install '{package}' brings it",
     )
 
 
 def is_installed(module: str) -> bool:
-    """Whether a module, whose package need not be there, can be imported."""
+    """Returns whether a module, whose package need not be there, can be imported."""
     try:
         return importlib.util.find_spec(module) is not None
     except ModuleNotFoundError:
@@ -116,25 +122,29 @@ def prepare_for(name: str) -> None:
     os.environ["JAX_PLATFORMS"] = "cpu"
     if name == "h200":
         os.environ["JAX_SKIP_CUDA_CONSTRAINTS_CHECK"] = "1"
-        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_WITHOUT_ONE}"
+        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_NO_DEVICE_FLAGS}"
         return
-    os.environ |= {"TPU_SKIP_MDS_QUERY": "1", "TPU_WORKER_HOSTNAMES": "localhost"}
+    os.environ["TPU_SKIP_MDS_QUERY"] = "1"
+    os.environ["TPU_WORKER_HOSTNAMES"] = "localhost"
     os.environ["ALLOW_MULTIPLE_LIBTPU_LOAD"] = "1"  # nobody holds a chip
-    os.environ["TPU_ACCELERATOR_TYPE"] = {"v5e": "v5litepod-4", "v6e": "v6e-4"}[name.partition(":")[0]]
+    kind = name.partition(":")[0]
+    os.environ["TPU_ACCELERATOR_TYPE"] = {"v5e": "v5litepod-4", "v6e": "v6e-4"}[kind]
 
 
 def devices(name: str) -> "list[jax.Device]":
-    """Devices that JAX compiles for, in a process that `prepare_for` prepared."""
+    """Returns devices that JAX compiles for, in a process that `prepare_for` prepared."""
     from jax.experimental.topologies import get_topology_desc
 
-    if name != "h200":
+    if name == "h200":
+        topology = get_topology_desc(name, "cuda", topology="1x1x1", target_config=_H200)
+    else:
         bounds = (1, 1, 1) if name.endswith(":1x1") else (2, 2, 1)
-        return list(get_topology_desc(name, "tpu", chips_per_host_bounds=bounds).devices)
-    return list(get_topology_desc(name, "cuda", topology="1x1x1", target_config=_H200).devices)
+        topology = get_topology_desc(name, "tpu", chips_per_host_bounds=bounds)
+    return list(topology.devices)
 
 
 class TrainingProgram(NamedTuple):
-    """A training: DP-SGD or DP-FedAvg, a model, and the precision of its products."""
+    """What trains: DP-SGD or DP-FedAvg, a model, and the precision of its products."""
 
     mechanism: str
     model: str
@@ -144,8 +154,13 @@ class TrainingProgram(NamedTuple):
 class CompiledTraining(NamedTuple):
     """A program as it was compiled for devices.
 
-    models_at_once: on all devices. bytes_a_device: that a device holds in all, and bytes_a_model a model's
-    share. failure: why it does not compile; the rest is 0 then.
+    Attributes:
+      program: That was compiled.
+      seconds_to_compile: By the clock.
+      models_at_once: On all devices.
+      bytes_a_device: That a device holds in all.
+      bytes_a_model: A model's share of these.
+      failure: Why it does not compile; the numbers are 0 then.
     """
 
     program: TrainingProgram
@@ -157,16 +172,17 @@ class CompiledTraining(NamedTuple):
 
 
 def programs(precision: str) -> list[TrainingProgram]:
-    """All of them, DP-SGD's first; DP-FedAvg has no other precision than float32."""
-    federated = FEDERATED_TASKS if precision == "float32" else ()
-    of_rounds = [TrainingProgram(DP_FEDAVG, model) for model in federated]
-    return [TrainingProgram(DP_SGD, model, precision) for model in TASKS] + of_rounds
+    """Returns all programs, DP-SGD's first; DP-FedAvg has no other precision than float32."""
+    rows = [TrainingProgram(DP_SGD, model, precision) for model in TASKS]
+    if precision == "float32":
+        rows += [TrainingProgram(DP_FEDAVG, model) for model in FEDERATED_TASKS]
+    return rows
 
 
 def compiled_for(devices: Target, program: TrainingProgram) -> CompiledTraining:
-    """The program with its defaults, compiled in a process that ends with it, whatever befalls it."""
+    """Compiles the program with its defaults, in a process that ends with it, whatever befalls it."""
     here, there = processes.pipe(duplex=False)
-    process = processes.begin(_answer, there, devices, program)
+    process = processes.begin(_send_compiled, there, devices, program)
     there.close()
     try:
         compiled: CompiledTraining = here.recv()
@@ -174,27 +190,31 @@ def compiled_for(devices: Target, program: TrainingProgram) -> CompiledTraining:
     except EOFError:
         return CompiledTraining(program, failure="the compiler ended its process")
     finally:
-        process.kill()  # a compiler hears no Ctrl-C
+        process.kill()  # a compiler does not react to Ctrl-C
         process.join()
 
 
-def _answer(there: Connection, devices: Target, program: TrainingProgram) -> None:
-    """A process's life: it compiles, or says why it does not."""
+def _send_compiled(there: Connection, devices: Target, program: TrainingProgram) -> None:
+    """Compiles a program, and sends what came of it or why it does not compile."""
     try:
         answer = compiled_here(devices, program)
     except Exception as error:  # whatever a compiler raises is a row of the table
-        answer = _failed(program, error)
+        answer = _describe_failure(program, error)
     there.send(answer)
 
 
-def _failed(program: TrainingProgram, error: Exception) -> CompiledTraining:
-    line = (str(error).splitlines() or [""])[0]
-    return CompiledTraining(program, failure=f"{type(error).__name__}: {line}"[:200])
+def _describe_failure(program: TrainingProgram, error: Exception) -> CompiledTraining:
+    """Returns the row of a program that does not compile, with the first line of the error."""
+    lines = str(error).splitlines() or [""]
+    failure = f"{type(error).__name__}: {lines[0]}"
+    return CompiledTraining(program, failure=failure[:200])
 
 
 def compiled_here(target: Target, program: TrainingProgram) -> CompiledTraining:
-    """`compiled_for` in this process, which has not touched JAX's devices: chunks, each half of the one
-    before, until one fits."""
+    """Compiles a program as `compiled_for` does, in this process, which has not touched JAX's devices.
+
+    Tries chunks, each half of the one before, until one fits.
+    """
     prepare_for(target.name)
     import jax
 
@@ -203,15 +223,17 @@ def compiled_here(target: Target, program: TrainingProgram) -> CompiledTraining:
     from audit.mechanism.memory import Hardware
 
     hardware = Hardware(False, target.number, target.chip.memory, target.chip.scratch)
-    federated = program.mechanism == DP_FEDAVG
-    game, chunk = _of_rounds(program, hardware) if federated else _of_steps(program, hardware)
+    if program.mechanism == DP_FEDAVG:
+        game, chunk = _build_federated(program, hardware)
+    else:
+        game, chunk = _build_dpsgd(program, hardware)
     while True:
         try:
             compiled = measured(program, game, chunk, places)
         except jax.errors.JaxRuntimeError as error:
             if "RESOURCE_EXHAUSTED" not in str(error):
                 raise
-            compiled = _failed(program, error)
+            compiled = _describe_failure(program, error)
         if not compiled.failure and compiled.bytes_a_device <= target.chip.memory:
             return compiled
         if chunk <= target.number:
@@ -222,21 +244,33 @@ def compiled_here(target: Target, program: TrainingProgram) -> CompiledTraining:
 def measured(
     program: TrainingProgram, played: "Game", chunk: int, places: "Sequence[jax.Device]"
 ) -> CompiledTraining:
-    """A game's chunk as the compiler of these devices makes it; raises what the compiler raises."""
+    """Compiles a game's chunk for these devices, and measures it; raises what the compiler raises."""
     from audit import game
     from audit.mechanism.ensemble import Placement
 
     placement = Placement.spread(chunk, places) if played.mechanism.spreads else Placement.over(places)
     begin = time.perf_counter()
-    stats = game.traced_for(played, placement, chunk).lower().compile().memory_analysis()
+    compiled = game.traced_for(played, placement, chunk).lower().compile()
+    memory = compiled.memory_analysis()
     seconds = time.perf_counter() - begin
-    temporary = stats.output_size_in_bytes - stats.alias_size_in_bytes + stats.temp_size_in_bytes
-    share = temporary // max(chunk // len(places), 1)
-    return CompiledTraining(program, seconds, chunk, stats.argument_size_in_bytes + temporary, share)
+
+    own_outputs = memory.output_size_in_bytes - memory.alias_size_in_bytes
+    temporary = own_outputs + memory.temp_size_in_bytes
+    models_a_device = max(chunk // len(places), 1)
+    return CompiledTraining(
+        program,
+        seconds_to_compile=seconds,
+        models_at_once=chunk,
+        bytes_a_device=memory.argument_size_in_bytes + temporary,
+        bytes_a_model=temporary // models_a_device,
+    )
 
 
-def _of_steps(program: TrainingProgram, hardware: "Hardware") -> "tuple[Game, int]":
-    """DP-SGD as `audit` trains it, and its chunk; with GC-R, which costs the same, nothing is simulated."""
+def _build_dpsgd(program: TrainingProgram, hardware: "Hardware") -> "tuple[Game, int]":
+    """Returns DP-SGD as `audit` trains it, and its chunk.
+
+    With GC-R, whose training costs the same, nothing is simulated.
+    """
     from audit import game
     from audit.mechanism import dpsgd
     from audit.settings import build
@@ -250,59 +284,84 @@ def _of_steps(program: TrainingProgram, hardware: "Hardware") -> "tuple[Game, in
     return played, game.chunk_size(played, _RUNS, hardware)
 
 
-def _of_rounds(program: TrainingProgram, hardware: "Hardware") -> "tuple[Game, int]":
-    """DP-FedAvg as `federated` trains it, on clients with as many examples each; one training at once."""
+def _build_federated(program: TrainingProgram, hardware: "Hardware") -> "tuple[Game, int]":
+    """Returns DP-FedAvg as `federated` trains it, and its chunk: one model at once.
+
+    All clients have as many examples.
+    """
     from audit.mechanism import fedavg
     from audit.settings import build_federated
 
-    setting, row = FederatedSetting(program.model, clients=_CLIENTS), FEDERATED_TASKS[program.model]
+    setting = FederatedSetting(program.model, clients=_CLIENTS)
+    row = FEDERATED_TASKS[program.model]
     number, shape, kind = row.examples
+    label_shape = (number,) if row.padding is None else (number, *shape)
+    features = np.zeros((number, *shape), kind)
+    labels = np.zeros(label_shape, "<i4")
     counts = np.full(_CLIENTS, number // _CLIENTS, np.int32)
-    labels = np.zeros((number,) if row.padding is None else (number, *shape), "<i4")
-    clients = Clients(np.zeros((number, *shape), kind), labels, np.cumsum(counts) - counts, counts, "", "")
-    who = build_federated.rounds(setting, clients, None)
+    starts = np.cumsum(counts) - counts
+    clients = Clients(features, labels, starts, counts, "", "")
+    rounds = build_federated.rounds(setting, clients, None)
     mechanism = fedavg.mechanism(build_federated.choices(setting, clients, hardware))
-    return build_federated.build(setting, clients, who)._replace(mechanism=mechanism), 1
+    played = build_federated.build(setting, clients, rounds)._replace(mechanism=mechanism)
+    return played, 1
 
 
 def as_json(compiled: Sequence[tuple[Target, Sequence[CompiledTraining]]]) -> str:
-    """One object: `programs`, an object a program and device; of one that does not compile, why."""
+    """Returns one object: `programs`, an object for each program and device; if it does not compile, why."""
     rows = []
     for devices, trainings in compiled:
-        for one in trainings:
-            program, *_, failure = one
-            sizes = {key: value for key, value in one._asdict().items() if key not in ("program", "failure")}
-            rest = {"failure": failure} if failure else sizes
-            rows.append({"device": devices.name, **program._asdict(), "compiles": not failure, **rest})
+        for training in trainings:
+            fields = training._asdict()
+            program = fields.pop("program")
+            failure = fields.pop("failure")
+            result = {"failure": failure} if failure else fields
+            row = {"device": devices.name, **program._asdict(), "compiles": not failure, **result}
+            rows.append(row)
     return json.dumps({"programs": rows})
 
 
 def as_text(compiled: Sequence[tuple[Target, Sequence[CompiledTraining]]]) -> str:
-    """A table a device and mechanism, in 80 columns."""
-    return "\n\n".join(_tables(devices, trainings) for devices, trainings in compiled)
+    """Returns a table for each device and mechanism, in 80 columns."""
+    return "\n\n".join(_make_tables(devices, trainings) for devices, trainings in compiled)
 
 
-def _tables(devices: Target, trainings: Sequence[CompiledTraining]) -> str:
-    count = f"{devices.number} chips, each " if devices.number > 1 else ""
+def _make_tables(devices: Target, trainings: Sequence[CompiledTraining]) -> str:
+    """Returns the tables of a device."""
+    count = ""
+    if devices.number > 1:
+        count = f"{devices.number} chips, each "
     parts = [f"{devices.name}: {devices.chip.label}, {count}{devices.chip.memory / 1e9:g} GB"]
     for mechanism, label in ((DP_SGD, "DP-SGD"), (DP_FEDAVG, "DP-FedAvg")):
-        rows = [one for one in trainings if one.program.mechanism == mechanism]
-        columns = (
-            Column(None, lambda one: one.program.model, label, width=15, left=True),
-            Column(None, lambda one: one.seconds_to_compile, "compile", "{:.0f} s".format, 8),
-            Column(None, lambda one: one.models_at_once, "at once", "{:,}".format, 8),
-            Column(None, lambda one: one.bytes_a_model, "B/model", _short, 8),
-        )
-        failed = [f"{one.program.model:<15} {one.failure}"[:80] for one in rows if one.failure]
-        table = Table(columns, [one for one in rows if not one.failure], after=failed, gap="")
-        parts += [table.text()] if rows else []
+        rows = [training for training in trainings if training.program.mechanism == mechanism]
+        if rows:
+            parts.append(_make_table(label, rows))
     return "\n\n".join(parts)
 
 
-def _short(number: float) -> str:
-    """Three digits and a prefix, as 1.23M."""
-    prefixes = iter(("", "k", "M", "G", "T"))
-    prefix = next(prefixes)
-    while number >= 999.5 and prefix != "T":
-        number, prefix = number / 1000, next(prefixes)
-    return f"{number:.3g}{prefix}"
+def _make_table(label: str, trainings: Sequence[CompiledTraining]) -> str:
+    """Returns the table of a mechanism; below are the programs that do not compile."""
+    columns = (
+        Column(None, lambda row: row.program.model, label, width=15, left=True),
+        Column(None, lambda row: row.seconds_to_compile, "compile", "{:.0f} s".format, 8),
+        Column(None, lambda row: row.models_at_once, "at once", "{:,}".format, 8),
+        Column(None, lambda row: row.bytes_a_model, "B/model", _shorten, 8),
+    )
+    rows = []
+    failures = []
+    for training in trainings:
+        if training.failure:
+            line = f"{training.program.model:<15} {training.failure}"
+            failures.append(line[:80])
+        else:
+            rows.append(training)
+    return Table(columns, rows, after=failures, gap="").text()
+
+
+def _shorten(number: float) -> str:
+    """Returns three digits and a prefix, as 1.23M."""
+    for prefix in ("", "k", "M", "G"):
+        if number < 999.5:
+            return f"{number:.3g}{prefix}"
+        number = number / 1000
+    return f"{number:.3g}T"

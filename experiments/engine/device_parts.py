@@ -1,6 +1,8 @@
-"""What an accelerator is tried on, part by part in order of worth: whether it computes what was recorded, how
-fast it trains, what it proves, and whether memory was foretold. Each part runs in a process of its own, and
-tells a row as soon as it has it. Importing this starts no JAX.
+"""What an accelerator is tried on, part by part in order of worth.
+
+The parts ask whether it computes what was recorded, how fast it trains, what it proves, and whether its
+memory was foretold. Each part runs in a process of its own, and yields a row as soon as it has it. Importing
+this starts no JAX.
 """
 
 import json
@@ -23,6 +25,9 @@ from models.catalogue import task
 from models.data.sources import cache_folder
 
 if TYPE_CHECKING:
+    import jax
+
+    from audit.game import Game
     from audit.storage.store import Scores
 
 Row = dict[str, str | int | float | None]
@@ -30,16 +35,28 @@ Rows = Iterator[Row]
 
 RECORDED = Path(__file__).resolve().parents[2] / "tests" / "system" / "golden" / "scores.json"
 TOLERANCES = {"float32": 1e-5, "tf32": 1e-2, "bf16": 3e-2}  # CPUs reach 0, 6e-3 and 1.2e-2
-_CHUNKS = (256, 512, 1024, 2048)
-_DELTA, _CONFIDENCE = 1e-5, 0.95
-_GEMM = 8192  # of square matrices
 MADE_UP = "random numbers of the same shapes"
+_CHUNKS = (256, 512, 1024, 2048)
+_DELTA = 1e-5
+_CONFIDENCE = 0.95
+_GEMM = 8192  # rows of square matrices
+_SMALL_GEMM = 4096  # rows of those beside which a training run is put
+_LEAST_GEMM = 256
+_LONGEST_TRAINING = 240.0  # seconds after which no chunk begins
+_COUNTED_RUNS = (1, 2, 5, 10, 20, 40, 60)  # after which it is looked at what fresh directions prove
 
 
 class Trial(NamedTuple):
-    """How large the parts are, and their data. scale: of the number of models; steps, mini-batches of the
-    ResNet and the sides of matrices go with its square root. A file that is not named is looked for in the
-    cache, and replaced by random numbers where it is not there either: nothing is fetched.
+    """How large the parts are, and their data.
+
+    A file that is not named is looked for in the cache, and replaced by random numbers where it is not there
+    either: nothing is fetched.
+
+    Attributes:
+      scale: Of the number of models; steps, mini-batches of the ResNet and the sides of matrices go with its
+        square root.
+      california_housing: A file.
+      cifar10: A file.
     """
 
     scale: float = 1.0
@@ -47,29 +64,55 @@ class Trial(NamedTuple):
     cifar10: str | None = None
 
     def models(self, whole: int, least: int = 4) -> int:
-        """So many at this scale."""
+        """Returns a number of models at this scale."""
         return max(round(self.scale * whole), least)
 
     def length(self, whole: int, least: int = 2) -> int:
-        """So many steps, examples or rows at this scale."""
+        """Returns a number of steps, examples or rows at this scale."""
         return max(round(math.sqrt(self.scale) * whole), least)
 
     def dataset(self, model: str) -> Dataset:
-        """A model's data, or what stands in for them, as `source` says."""
-        row = task(model)
-        file = {"california_housing": self.california_housing, "cifar10": self.cifar10}[row.data.file]
-        if file or (cache_folder() / f"{row.data.file}.npz").exists():
-            return row.data.load(Sources(data_file=file))
-        rng, (number, shape, kind) = np.random.default_rng(0), row.data.examples
-        features = (
-            rng.integers(0, 256, (number, *shape)) if kind == "u1" else rng.normal(size=(number, *shape))
-        )
-        labels = rng.integers(0, row.classes, number)
-        return Dataset(features.astype(kind), labels.astype(np.int32), MADE_UP, "0" * 64)
+        """Returns a model's data, or what stands in for them, as `source` says."""
+        data = task(model).data
+        files = {"california_housing": self.california_housing, "cifar10": self.cifar10}
+        file = files[data.file]
+        is_cached = (cache_folder() / f"{data.file}.npz").exists()
+        if file or is_cached:
+            return data.load(Sources(data_file=file))
+        return _make_up_like(model)
+
+
+def _make_up_like(model: str) -> Dataset:
+    """Returns random numbers of the shapes of a model's data."""
+    row = task(model)
+    number, shape, kind = row.data.examples
+    rng = np.random.default_rng(0)
+    features = _draw_features(rng, (number, *shape), kind)
+    labels = rng.integers(0, row.classes, number)
+    return Dataset(
+        features.astype(kind),
+        labels.astype(np.int32),
+        MADE_UP,
+        "0" * 64,
+    )
+
+
+def _draw_features(rng: np.random.Generator, shape: tuple[int, ...], kind: str) -> np.ndarray:
+    """Returns random pixels where the data are bytes, else normal numbers."""
+    if kind == "u1":
+        return rng.integers(0, 256, shape)
+    return rng.normal(size=shape)
 
 
 class Part(NamedTuple):
-    """A name, what it measures in a sentence, and what does so. on_device: JAX may start its devices."""
+    """A part of the trial.
+
+    Attributes:
+      name: In flags and on the page.
+      measures: What it measures, in a sentence.
+      rows: What does so.
+      on_device: Whether JAX may start its devices.
+    """
 
     name: str
     measures: str
@@ -78,207 +121,309 @@ class Part(NamedTuple):
 
 
 def tell(name: str, trial: Trial) -> Rows:
-    """A part's rows, after one on where it runs."""
+    """Yields a part's rows, after one on where it runs."""
     part = next(part for part in PARTS if part.name == name)
-    yield _about() if part.on_device else {}
+    if part.on_device:
+        yield _describe_device()
+    else:
+        yield {}
     yield from part.rows(trial)
 
 
-def _about() -> Row:
+def _describe_device() -> Row:
+    """Returns the device, its memory, and the versions of what runs on it."""
     prepare_jax()
     import jax
 
     devices = jax.local_devices()
-    limit = (devices[0].memory_stats() or {}).get("bytes_limit")
-    versions = {name: metadata.version(name) for name in ("jax", "jaxlib", "flax", "optax", "numpy")}
-    facts = {"device": devices[0].device_kind, "devices": len(devices), "memory_bytes": limit}
-    return {**facts, "python": platform.python_version(), **versions}
+    statistics = devices[0].memory_stats() or {}
+    row: Row = {
+        "device": devices[0].device_kind,
+        "devices": len(devices),
+        "memory_bytes": statistics.get("bytes_limit"),
+        "python": platform.python_version(),
+    }
+    for name in ("jax", "jaxlib", "flax", "optax", "numpy"):
+        row[name] = metadata.version(name)
+    return row
 
 
-def _gemm_rows(trial: Trial) -> Rows:
+def _tell_gemm(trial: Trial) -> Rows:
+    """Yields the speed of products of matrices in each precision."""
+    size = trial.length(_GEMM, _LEAST_GEMM)
     for precision in PRECISIONS:
-        size = trial.length(_GEMM, 256)
-        yield {"precision": precision, "rows": size, "flops_per_s": _gemm(precision, size)}
+        yield {"precision": precision, "rows": size, "flops_per_s": _time_gemm(precision, size)}
 
 
-def _gemm(precision: str, size: int, seconds: float = 1.0) -> float:
-    """Operations a second of products of square matrices."""
+def _time_gemm(precision: str, size: int, seconds: float = 1.0) -> float:
+    """Returns the floating-point operations a second of products of square matrices."""
     import jax
     import jax.numpy as jnp
 
     from experiments.engine.engines import rate
 
-    left, right = jax.random.normal(jax.random.key(0), (2, size, size), jnp.float32)
+    key = jax.random.key(0)
+    left, right = jax.random.normal(key, (2, size, size), jnp.float32)
     if precision == "bf16":
-        left, right = left.astype(jnp.bfloat16), right.astype(jnp.bfloat16)
+        left = left.astype(jnp.bfloat16)
+        right = right.astype(jnp.bfloat16)
     allowed = "highest" if precision == "float32" else "high"
-    product = jax.jit(lambda a, b: jnp.matmul(a, b, precision=allowed, preferred_element_type=jnp.float32))
+
+    @jax.jit
+    def multiply(a: "jax.Array", b: "jax.Array") -> "jax.Array":
+        return jnp.matmul(a, b, precision=allowed, preferred_element_type=jnp.float32)
 
     def run() -> int:
-        jax.block_until_ready([product(left, right) for _ in range(4)])
+        jax.block_until_ready([multiply(left, right) for _ in range(4)])
         return 4
 
     run()
-    return 2.0 * size**3 * rate(run, seconds)
+    products_per_second = rate(run, seconds)
+    return 2.0 * size**3 * products_per_second
 
 
-def _golden_rows(trial: Trial) -> Rows:
+def _tell_golden(trial: Trial) -> Rows:
+    """Yields how far recorded scores are from the same scores computed again, in each precision."""
     recorded = json.loads(RECORDED.read_text())["settings"]
     for precision in PRECISIONS:
         for name, golden in recorded.items():
-            own, fields = golden["fields"]["precision"], {**golden["fields"], "precision": precision}
+            recorded_in = golden["fields"]["precision"]
+            fields = {**golden["fields"], "precision": precision}
             expected = np.array([float.fromhex(score) for score in golden["scores"]])
-            distance = float(np.max(np.abs(scored_again(fields, len(expected)) - expected)))
-            tolerance = max(TOLERANCES[precision], TOLERANCES[own])
-            agrees = "yes" if distance <= tolerance else "no"
-            row: Row = {"precision": precision, "setting": name, "recorded_in": own, "distance": distance}
-            yield {**row, "tolerance": tolerance, "agrees": agrees}
+            scores = scored_again(fields, len(expected))
+            distance = float(np.max(np.abs(scores - expected)))
+            tolerance = max(TOLERANCES[precision], TOLERANCES[recorded_in])
+            yield {
+                "precision": precision,
+                "setting": name,
+                "recorded_in": recorded_in,
+                "distance": distance,
+                "tolerance": tolerance,
+                "agrees": "yes" if distance <= tolerance else "no",
+            }
 
 
 def scored_again(fields: dict[str, Any], runs: int) -> np.ndarray:
-    """The scores (runs,) of a setting on made-up data, by the fields under which scores.json has them."""
+    """Returns the scores (runs,) of a setting on made-up data.
+
+    Args:
+      fields: Under which scores.json has the setting.
+      runs: How many are scored.
+    """
     from audit import game
     from audit.settings import build
 
+    model = fields["model"]
     rest = {name: value for name, value in fields.items() if name != "model"}
-    setting = make_setting(fields["model"], Usual(*(rest[part] for part in Usual._fields)), rest)
-    (chunk,) = game.play(build.build(setting, _made_up(fields["model"])), [(0, runs)], runs)
+    usual = Usual(*(rest[name] for name in Usual._fields))
+    setting = make_setting(model, usual, rest)
+    played = build.build(setting, _make_up_recorded(model))
+    (chunk,) = game.play(played, [(0, runs)], runs)
     return chunk.scores[:, 0]
 
 
-def _made_up(model: str) -> Dataset:
+def _make_up_recorded(model: str) -> Dataset:
+    """Returns the data on which the recorded scores were computed."""
     if model == "convnet":
         rng = np.random.default_rng(1)
-        images, labels = rng.integers(0, 256, (64, 32, 32, 3)), rng.integers(0, 10, 64)
-        return Dataset(images.astype(np.uint8), labels.astype(np.int32), "made up", "1" * 64)
+        images = rng.integers(0, 256, (64, 32, 32, 3)).astype(np.uint8)
+        classes = rng.integers(0, 10, 64).astype(np.int32)
+        return Dataset(images, classes, "made up", "1" * 64)
     rng = np.random.default_rng(0)
     features = rng.normal(size=(200, 8)).astype(np.float32)
-    labels = (features @ rng.normal(size=8) + rng.normal(size=200) > 0).astype(np.int32)
-    return Dataset(features, labels, "made up", "0" * 64)
+    weights = rng.normal(size=8)
+    labels = features @ weights + rng.normal(size=200) > 0
+    return Dataset(features, labels.astype(np.int32), "made up", "0" * 64)
 
 
-def _fcnn_rows(trial: Trial) -> Rows:
-    yield _audited(setting_of("fcnn", steps=trial.length(250)), trial)
+def _tell_fcnn(trial: Trial) -> Rows:
+    """Yields an audit of the FCNN."""
+    yield _audit(setting_of("fcnn", steps=trial.length(250)), trial)
 
 
-def _chunk_rows(trial: Trial) -> Rows:
+def _tell_chunks(trial: Trial) -> Rows:
+    """Yields ConvNets' training in chunks of several sizes."""
     setting = setting_of("convnet", adversary="gc_r", steps=trial.length(50))
-    for chunk in sorted({trial.models(chunk, 16) for chunk in _CHUNKS}):  # peak memory only rises
-        yield _trained(setting, trial, chunk, chunk)[0]
+    sizes = {trial.models(chunk, 16) for chunk in _CHUNKS}
+    for size in sorted(sizes):  # peak memory only rises
+        row, _ = _train(setting, trial, size, size)
+        yield row
 
 
-def _convnet_rows(trial: Trial) -> Rows:
-    yield _audited(setting_of("convnet", adversary="gc_r", steps=trial.length(250)), trial)
+def _tell_convnet(trial: Trial) -> Rows:
+    """Yields an audit of the ConvNet."""
+    yield _audit(setting_of("convnet", adversary="gc_r", steps=trial.length(250)), trial)
 
 
-def _audited(setting: Setting, trial: Trial) -> Row:
-    """A training of 5,000 models, and what their scores prove."""
+def _audit(setting: Setting, trial: Trial) -> Row:
+    """Trains 5,000 models; returns how, and what their scores prove."""
     from audit.statistics import estimate
 
-    row, scores = _trained(setting, trial, trial.models(5000))
-    proven = estimate.if_gaussian(*scores.worlds(), _DELTA, _CONFIDENCE).epsilon
-    return {**row, "epsilon_if_gaussian": proven, "upper_bound": _upper_bound(setting)}
+    row, scores = _train(setting, trial, trial.models(5000))
+    conclusion = estimate.if_gaussian(*scores.worlds(), _DELTA, _CONFIDENCE)
+    return {
+        **row,
+        "epsilon_if_gaussian": conclusion.epsilon,
+        "upper_bound": _compute_upper_bound(setting),
+    }
 
 
-def _directions_rows(trial: Trial) -> Rows:
+def _tell_directions(trial: Trial) -> Rows:
+    """Yields what fresh directions prove after some runs of the ConvNet."""
     from audit.statistics import exact_null
 
     setting = setting_of("convnet", adversary="sphere", canaries="auto", steps=trial.length(250))
-    row, scores = _trained(setting, trial, trial.models(60))
-    path, upper = exact_null.of_fresh(scores.directions(), _DELTA, _CONFIDENCE).path, _upper_bound(setting)
-    for runs in sorted({min(runs, len(path)) for runs in (1, 2, 5, 10, 20, 40, 60)}):
+    row, scores = _train(setting, trial, trial.models(60))
+    path = exact_null.of_fresh(scores.directions(), _DELTA, _CONFIDENCE).path
+    upper_bound = _compute_upper_bound(setting)
+    counts = {min(runs, len(path)) for runs in _COUNTED_RUNS}
+    for runs in sorted(counts):
         yield {
             **row,
             "directions": setting.canaries,
             "runs": runs,
             "proven": path[runs - 1],
-            "upper_bound": upper,
+            "upper_bound": upper_bound,
         }
 
 
-def _upper_bound(setting: Setting) -> float:
-    """epsilon of as many Gaussian mechanisms as there are insertions."""
+def _compute_upper_bound(setting: Setting) -> float:
+    """Returns epsilon of as many Gaussian mechanisms as there are insertions."""
     from audit.statistics import conversions
 
     mu = math.sqrt(setting.insertions) / setting.mechanism.noise_multiplier
     return conversions.epsilon_from_mu(mu, _DELTA)
 
 
-def _resnet_rows(trial: Trial) -> Rows:
-    """Of a smaller trial in float32 alone: on a CPU this takes longer to compile than all else."""
-    for precision in ("float32", "bf16") if trial.scale == 1 else ("float32",):
-        size = {"batch_size": trial.length(128), "steps": trial.length(25), "precision": precision}
-        setting = setting_of("resnet18", adversary="gc_r", **size)
-        yield _trained(setting, trial, trial.models(4, 2))[0]
+def _tell_resnet(trial: Trial) -> Rows:
+    """Yields ResNets' training; in float32 alone for a smaller trial.
+
+    On a CPU, where trials are small, this takes longer to compile than all else.
+    """
+    precisions = ("float32", "bf16") if trial.scale == 1 else ("float32",)
+    for precision in precisions:
+        setting = setting_of(
+            "resnet18",
+            adversary="gc_r",
+            batch_size=trial.length(128),
+            steps=trial.length(25),
+            precision=precision,
+        )
+        row, _ = _train(setting, trial, trial.models(4, 2))
+        yield row
 
 
-def _trained(
-    setting: Setting, trial: Trial, runs: int, chunk: int = 0, seconds: float = 240.0
-) -> "tuple[Row, Scores]":
-    """Trains runs in chunks, none of which begins after so many seconds; 0: in those that an audit takes."""
+def _train(setting: Setting, trial: Trial, runs: int, chunk: int = 0) -> "tuple[Row, Scores]":
+    """Trains runs in chunks until the longest time is up.
+
+    Args:
+      setting: Of the runs.
+      trial: Has the data.
+      runs: To be trained.
+      chunk: Runs at once; 0 for as many as an audit takes.
+
+    Returns:
+      A row on the model, its speed and its memory, and the scores.
+    """
     import jax
 
     from audit import game
     from audit.mechanism import ensemble
     from audit.settings import build
 
-    dataset, fields, begin = trial.dataset(setting.model), setting.mechanism, time.perf_counter()
+    dataset = trial.dataset(setting.model)
+    begin = time.perf_counter()
     played = build.build(setting, dataset)
-    size, steps = chunk or game.chunk_size(played, runs), setting.schedule.steps
+    size = chunk or game.chunk_size(played, runs)
     foretold: int | None = None
-    if played.adversary.draw is None:  # else a training is simulated, which can't be traced
-        program = ahead.TrainingProgram(ahead.DP_SGD, setting.model, fields.precision)
+    if played.adversary.draw is None:  # else a training run is simulated, which can't be traced
+        program = ahead.TrainingProgram(ahead.DP_SGD, setting.model, setting.mechanism.precision)
         foretold = ahead.measured(program, played, size, jax.local_devices()).bytes_a_device
-    marks, parts = list[float](), list["Scores"]()
-    for part in game.play(played, [(0, runs)], size, lambda *done: marks.append(time.perf_counter())):
-        parts.append(part)
-        if marks[-1] - marks[0] > seconds:
-            break
-    trained, spent = sum(len(part.scores) for part in parts), marks[-1] - marks[0]
-    rate = trained * steps / spent
-    share = rate * _arithmetic(setting, dataset) / _gemm("float32", trial.length(4096, 256), 0.5)
+    chunks, marks = _play_chunks(played, runs, size)
+
+    trained = sum(len(part.scores) for part in chunks)
+    seconds = marks[-1] - marks[0]
+    steps = setting.schedule.steps
+    rate = trained * steps / seconds
+    gemm = _time_gemm("float32", trial.length(_SMALL_GEMM, _LEAST_GEMM), 0.5)
     row: Row = {
-        **{"model": setting.model, "precision": fields.precision, "batch_size": fields.batch_size},
-        **{"models": trained, "at_once": size, "steps": steps, "data": dataset.source},
-        **{"compile_s": marks[0] - begin, "train_s": spent, "model_steps_per_s": rate},
-        **{"share_of_float32_gemm": share},
-        **{"peak_bytes": ensemble.peak_memory(), "foretold_bytes": foretold},
+        "model": setting.model,
+        "precision": setting.mechanism.precision,
+        "batch_size": setting.mechanism.batch_size,
+        "models": trained,
+        "at_once": size,
+        "steps": steps,
+        "data": dataset.source,
+        "compile_s": marks[0] - begin,
+        "train_s": seconds,
+        "model_steps_per_s": rate,
+        "share_of_float32_gemm": rate * _count_operations(setting, dataset) / gemm,
+        "peak_bytes": ensemble.peak_memory(),
+        "foretold_bytes": foretold,
     }
-    scores, present = (np.concatenate([part[place] for part in parts]) for place in (1, 2))
-    return row, parts[0]._replace(scores=scores, presence=present)
+    scores = np.concatenate([part.scores for part in chunks])
+    presence = np.concatenate([part.presence for part in chunks])
+    return row, chunks[0]._replace(scores=scores, presence=presence)
 
 
-def _arithmetic(setting: Setting, dataset: Dataset) -> int:
-    """Floating-point operations of a model-step."""
+def _play_chunks(played: "Game", runs: int, size: int) -> "tuple[list[Scores], list[float]]":
+    """Plays runs in chunks, none of which begins after the longest time.
+
+    Returns:
+      The chunks' scores, and the moments at which all was compiled and at which each chunk was done.
+    """
+    from audit import game
+
+    marks: list[float] = []
+
+    def mark(*done: int) -> None:
+        marks.append(time.perf_counter())
+
+    chunks = []
+    for part in game.play(played, [(0, runs)], size, mark):
+        chunks.append(part)
+        if marks[-1] - marks[0] > _LONGEST_TRAINING:
+            break
+    return chunks, marks
+
+
+def _count_operations(setting: Setting, dataset: Dataset) -> int:
+    """Returns the floating-point operations of a model-step."""
     from audit.settings import build
     from experiments.engine import peers_jax
 
-    layers = peers_jax.layers_of(build.trainee(setting.model, dataset).model, dataset.features[0])
+    model = build.trainee(setting.model, dataset).model
+    layers = peers_jax.layers_of(model, dataset.features[0])
     return peers_jax.flops(layers.uses, setting.mechanism.batch_size)
 
 
-def _compile_rows(trial: Trial) -> Rows:
+def _tell_compilation(trial: Trial) -> Rows:
+    """Yields what compilers foretell of an H200."""
     ahead.require_compiler("h200")
+    target = ahead.target("h200")
     for model in ("fcnn", "convnet", "resnet18"):
-        program = ahead.TrainingProgram(ahead.DP_SGD, model)
-        found = ahead.compiled_here(ahead.target("h200"), program)._asdict()
-        yield {"model": model, **{name: value for name, value in found.items() if name != "program"}}
+        compiled = ahead.compiled_here(target, ahead.TrainingProgram(ahead.DP_SGD, model))
+        row: Row = {"model": model}
+        for name, value in compiled._asdict().items():
+            if name != "program":
+                row[name] = value
+        yield row
 
 
 _SPEED = (
     "how fast they train, beside a product of matrices, and their memory beside what the compiler foretold"
 )
 PARTS: Sequence[Part] = (
-    Part("gemm", "What products of square matrices reach, by the vendor's library.", _gemm_rows),
+    Part("gemm", "What products of square matrices reach, by the vendor's library.", _tell_gemm),
     Part(
         "golden",
         "Scores recorded on a CPU, computed again: the largest distance, and the most that is tolerated.",
-        _golden_rows,
+        _tell_golden,
     ),
-    Part("fcnn", f"5,000 FCNNs, 250 steps: {_SPEED}.", _fcnn_rows),
-    Part("chunks", f"Chunks of 256 to 2,048 ConvNets, 50 steps: {_SPEED}.", _chunk_rows),
-    Part("convnet", f"5,000 ConvNets, 250 steps: {_SPEED}.", _convnet_rows),
-    Part("directions", "60 ConvNets with fresh directions: what the exact null proves.", _directions_rows),
-    Part("resnet18", f"4 ResNet18s, 25 steps: {_SPEED}.", _resnet_rows),
-    Part("compile", "What `compile` foretells of an H200 without one.", _compile_rows, on_device=False),
+    Part("fcnn", f"5,000 FCNNs, 250 steps: {_SPEED}.", _tell_fcnn),
+    Part("chunks", f"Chunks of 256 to 2,048 ConvNets, 50 steps: {_SPEED}.", _tell_chunks),
+    Part("convnet", f"5,000 ConvNets, 250 steps: {_SPEED}.", _tell_convnet),
+    Part("directions", "60 ConvNets with fresh directions: what the exact null proves.", _tell_directions),
+    Part("resnet18", f"4 ResNet18s, 25 steps: {_SPEED}.", _tell_resnet),
+    Part("compile", "What `compile` foretells of an H200 without one.", _tell_compilation, on_device=False),
 )

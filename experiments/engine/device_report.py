@@ -1,5 +1,7 @@
-"""Works through the parts of `device_parts`, and keeps what each found in a JSON file, and on a page, as soon
-as it ends."""
+"""Works through the parts of `device_parts`, and writes what each measured, as soon as it ends.
+
+The results go into a JSON file and onto a page.
+"""
 
 import json
 import time
@@ -13,12 +15,22 @@ from audit.report import page
 from audit.storage import files
 from experiments.engine.device_parts import Part, Row, Trial, tell
 
-JSON, PAGE = "accelerator.json", "accelerator.html"
-LONGEST = 540.0  # seconds a part
+JSON = "accelerator.json"
+PAGE = "accelerator.html"
+LONGEST = 540.0  # seconds of a part
 
 
 class PartFound(NamedTuple):
-    """What a part found: rows, where they are from, and why there are no more; empty where that is all."""
+    """What a part measured.
+
+    Attributes:
+      name: The part's.
+      measures: What that is, in a sentence.
+      seconds: That the part took.
+      about: Where it ran.
+      rows: What it measured.
+      failure: Why there are no more rows; empty where these are all.
+    """
 
     name: str
     measures: str
@@ -37,77 +49,165 @@ def work(
     tell: Callable[[str, Trial], Iterator[Row]] = tell,
     longest: float = LONGEST,
 ) -> list[PartFound]:
-    """Does the parts that the folder lacks, and then again those that failed, until so much time is up.
+    """Does the parts that the folder has not, and then those that failed again, until the time is up.
 
-    Every part has a process of its own, which is killed after `longest` seconds; the rows that it told until
-    then are kept. say: hears a line a part. tell: (name, trial) -> where a part runs, and its rows. Returns
-    all that the folder has of these parts.
+    Every part has a process of its own, which is killed after `longest` seconds; the rows that it yielded
+    until then are stored.
+
+    Args:
+      folder: Of the JSON file and the page.
+      parts: To do.
+      trial: How large they are, and their data.
+      seconds: After which nothing is begun.
+      say: Takes a line on each part.
+      tell: (name, trial) -> where a part runs, and its rows.
+      longest: Seconds of a part.
+
+    Returns:
+      All that the folder has of these parts.
     """
-    end, kept = time.monotonic() + seconds, _kept(folder, trial)
-    failed = [part for part in parts if part.name in kept and kept[part.name].failure]
-    for part in [*(part for part in parts if part.name not in kept), *failed]:
-        begin = time.monotonic()
-        if begin >= end:
+    end = time.monotonic() + seconds
+    results = _load(folder, trial)
+    for part in _choose_parts(parts, results):
+        seconds_left = end - time.monotonic()
+        if seconds_left <= 0:
             say(f"{part.name}: not begun, the time is up; start again to go on")
             continue
-        told, failure = processes.attempt(partial(tell, part.name, trial), min(longest, end - begin))
-        about, rows = (told[0], told[1:]) if told else ({}, [])
-        found = PartFound(part.name, part.measures, time.monotonic() - begin, about, rows, failure)
-        say(f"{part.name}: {found.seconds:.0f} s{failure and ': '}{failure}")
-        if part.name not in kept or not failure or len(rows) >= len(kept[part.name].rows):
-            kept[part.name] = found
-        _keep(folder, trial, list(kept.values()))
-    return [kept[part.name] for part in parts if part.name in kept]
+        result = _do_part(part, partial(tell, part.name, trial), min(longest, seconds_left))
+        line = f"{part.name}: {result.seconds:.0f} s"
+        if result.failure:
+            line += f": {result.failure}"
+        say(line)
+        before = results.get(part.name)
+        if before is None or not result.failure or len(result.rows) >= len(before.rows):
+            results[part.name] = result
+        _save(folder, trial, list(results.values()))
+    return [results[part.name] for part in parts if part.name in results]
 
 
-def _kept(folder: Path, trial: Trial) -> dict[str, PartFound]:
-    """What an earlier start found in the same trial; what is not whole counts as missing."""
+def _choose_parts(parts: Sequence[Part], results: dict[str, PartFound]) -> list[Part]:
+    """Returns the parts that have no result, and after them those that failed."""
+    missing = []
+    failed = []
+    for part in parts:
+        if part.name not in results:
+            missing.append(part)
+        elif results[part.name].failure:
+            failed.append(part)
+    return missing + failed
+
+
+def _do_part(part: Part, run: Callable[[], Iterator[Row]], seconds: float) -> PartFound:
+    """Runs a part in a process of its own, for so many seconds at most."""
+    begin = time.monotonic()
+    answers, failure = processes.attempt(run, seconds)
+    about: Row = {}
+    if answers:
+        about = answers[0]
+    return PartFound(
+        name=part.name,
+        measures=part.measures,
+        seconds=time.monotonic() - begin,
+        about=about,
+        rows=answers[1:],
+        failure=failure,
+    )
+
+
+def _load(folder: Path, trial: Trial) -> dict[str, PartFound]:
+    """Returns what an earlier start measured in the same trial; what is not whole counts as missing."""
     try:
         content = json.loads(files.read(folder / JSON) or b"{}")
-        found = [PartFound(**one) for one in content.get("parts", [])]
-        return {one.name: one for one in found} if content.get("trial") == trial._asdict() else {}
+        results = {}
+        for fields in content.get("parts", []):
+            result = PartFound(**fields)
+            results[result.name] = result
+        if content.get("trial") != trial._asdict():
+            return {}
+        return results
     except (AttributeError, TypeError, ValueError):
         return {}
 
 
-def _keep(folder: Path, trial: Trial, found: Sequence[PartFound]) -> None:
-    content = {"trial": trial._asdict(), "parts": [one._asdict() for one in found]}
-    files.write_whole(folder / JSON, (json.dumps(content, indent=1) + "\n").encode())
-    files.write_whole(folder / PAGE, as_page(trial, found))
+def _save(folder: Path, trial: Trial, results: Sequence[PartFound]) -> None:
+    """Writes the JSON file and the page."""
+    content = {
+        "trial": trial._asdict(),
+        "parts": [result._asdict() for result in results],
+    }
+    encoded = (json.dumps(content, indent=1) + "\n").encode()
+    files.write_whole(folder / JSON, encoded)
+    files.write_whole(folder / PAGE, as_page(trial, results))
 
 
-def as_page(trial: Trial, found: Sequence[PartFound]) -> bytes:
-    """One self-contained page, a section a part."""
-    about: Row = next((one.about for one in found if one.about), {})
-    failed = [f"{one.name}: {one.failure}" for one in found if one.failure]
+def as_page(trial: Trial, results: Sequence[PartFound]) -> bytes:
+    """Returns one self-contained page, a section for each part."""
+    about: Row = next((result.about for result in results if result.about), {})
     title = f"The first hour on {about.get('device', 'an accelerator')}"
-    facts = {_words(name): _shown(value) for name, value in {**about, "scale": trial.scale}.items()}
-    why = page.join([page.element("h2", "Not done"), page.points(failed)] if failed else [])
-    return page.document(title, page.element("h1", title), page.terms(facts), why, *map(_section, found))
+    facts = {}
+    for name, value in {**about, "scale": trial.scale}.items():
+        facts[_spell_out(name)] = _show(value)
+
+    failures = [f"{result.name}: {result.failure}" for result in results if result.failure]
+    not_done = []
+    if failures:
+        not_done = [page.element("h2", "Not done"), page.points(failures)]
+    sections = [_make_section(result) for result in results]
+    return page.document(
+        title,
+        page.element("h1", title),
+        page.terms(facts),
+        *not_done,
+        *sections,
+    )
 
 
-def _section(found: PartFound) -> page.Html:
-    """What all rows have in common stands above them."""
-    heads = dict.fromkeys(name for row in found.rows for name in row)
-    values = {name: [_shown(row.get(name)) for row in found.rows] for name in heads}
-    varied = [name for name in heads if len({*values[name]}) > 1 or len(found.rows) == 1]
-    common = {_words(name): values[name][0] for name in heads if name not in varied}
+def _make_section(result: PartFound) -> page.Html:
+    """Returns a part's section; what all its rows have in common is above their table."""
+    columns = {}
+    for name in _list_names(result.rows):
+        columns[name] = [_show(row.get(name)) for row in result.rows]
+    common = {}
+    varied = {}
+    for name, cells in columns.items():
+        if len(set(cells)) > 1 or len(cells) == 1:
+            varied[name] = cells
+        else:
+            common[_spell_out(name)] = cells[0]
+
     parts = [
-        page.element("h2", found.name),
-        page.element("p", found.measures),
-        page.terms({**common, "seconds in all": f"{found.seconds:.0f}"}),
+        page.element("h2", result.name),
+        page.element("p", result.measures),
+        page.terms({**common, "seconds in all": f"{result.seconds:.0f}"}),
     ]
     if varied:
-        rows = zip(*(values[name] for name in varied), strict=True)
-        parts.append(page.table(found.name, [*map(_words, varied)], rows))
+        header = [_spell_out(name) for name in varied]
+        rows = zip(*varied.values(), strict=True)
+        parts.append(page.table(result.name, header, rows))
     return page.element("section", *parts)
 
 
-def _words(name: str) -> str:
+def _list_names(rows: Sequence[Row]) -> list[str]:
+    """Returns the names in any of the rows, in the order in which they come."""
+    names: dict[str, None] = {}
+    for row in rows:
+        names.update(dict.fromkeys(row))
+    return list(names)
+
+
+def _spell_out(name: str) -> str:
+    """Returns a field's name in words."""
     return name.replace("_per_s", " a second").removesuffix("_s").replace("_", " ")
 
 
-def _shown(value: Any) -> str:
+def _show(value: Any) -> str:
+    """Returns a value for people: numbers with three digits or thousands' commas, None as nothing."""
+    if value is None:
+        return ""
     if isinstance(value, float):
-        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
-    return "" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
+        if abs(value) >= 1000:
+            return f"{value:,.0f}"
+        return f"{value:.3g}"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return str(value)

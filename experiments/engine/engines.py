@@ -1,5 +1,7 @@
-"""The engines that `throughput` times, the models that it times them on, and the problem that every engine is
-given. An engine's library is imported when the engine is loaded, in a process of its own."""
+"""The engines that `throughput` times, the models that it times them on, and the problems that it gives them.
+
+An engine's library is imported when the engine is loaded, in a process of its own.
+"""
 
 import importlib
 import importlib.util
@@ -20,7 +22,8 @@ from models.catalogue import FEDERATED_TASKS, TASKS
 
 GEMM_SIZE = 2048  # of the square matrices that `gemm` multiplies
 CHECKED_STEPS = 3  # of a client in the round by which engines of DP-FedAvg are compared
-_FLOATS = {"cpu": 1 << 26, "gpu": 1 << 30}  # of per-example gradients, at most, in a step of many models
+_MOST_FLOATS = {"cpu": 1 << 26, "gpu": 1 << 30}  # of per-example gradients in a step of many models
+_TRIAL_SECONDS = 0.5  # for which each number of models at once is tried
 
 Layout = list[tuple[NDArray[np.int64], ...]]
 Run = Callable[[], int]  # does some model-steps or client-updates; returns their number when done
@@ -29,10 +32,15 @@ Run = Callable[[], int]  # does some model-steps or client-updates; returns thei
 class Problem(NamedTuple):
     """DP-SGD on one model and fixed mini-batches.
 
-    features (n, ...), labels (n,), batches (steps, B) of indices, theta_0 (p,). stepped (p,) is theta_0
-    after our step on the first mini-batch without noise at learning rate 1. layout has, for each
-    layer in the order of calls, where the numbers of its kernel or scale and those of its bias, if any, stand
-    in theta, in Flax's shapes.
+    Attributes:
+      setting: Of the training run.
+      features: (n, ...)
+      labels: (n,)
+      batches: (steps, B) indices of examples.
+      theta_0: (p,) initial parameters.
+      stepped: (p,) theta_0 after our step on the first mini-batch, without noise, at learning rate 1.
+      layout: For each layer, in the order of calls, the indices in theta of its kernel or scale, and those of
+        its bias, if any; in Flax's shapes.
     """
 
     setting: Setting
@@ -44,18 +52,29 @@ class Problem(NamedTuple):
     layout: Layout
 
     def models_to_try(self, platform: str) -> list[int]:
-        """1, 8, 64, ... models at once, as long as their per-example gradients fit."""
-        floats = self.setting.mechanism.batch_size * self.theta_0.size
-        return [1, *(m for m in (8, 64, 512, 4096) if m * floats <= _FLOATS[platform])]
+        """Returns 1, 8, 64, ... models at once, as long as their per-example gradients fit."""
+        floats_per_model = self.setting.mechanism.batch_size * self.theta_0.size
+        counts = [1]
+        for models in (8, 64, 512, 4096):
+            if models * floats_per_model <= _MOST_FLOATS[platform]:
+                counts.append(models)
+        return counts
 
 
 class FederatedProblem(NamedTuple):
     """DP-FedAvg on one model with fixed cohorts of clients.
 
-    features (N, ...), labels (N,), starts (M,), counts (M,): as in `audit.task.Clients`. cohorts
-    (T, W): the clients of each round. theta_0 and layout as in `Problem`. stepped (p,) is theta_0 after a
-    round of the first cohort without noise at server learning rate 1, each of whose clients takes
-    CHECKED_STEPS steps on all of its examples.
+    Attributes:
+      setting: Of the training run.
+      features: (N, ...) of all clients' examples, as in `audit.task.Clients`.
+      labels: (N,)
+      starts: (M,) each client's first example.
+      counts: (M,) each client's number of examples.
+      cohorts: (T, W) the clients of each round.
+      theta_0: (p,) initial parameters.
+      stepped: (p,) theta_0 after our round of the first cohort, without noise, at server learning rate 1.
+        Each client takes `CHECKED_STEPS` steps on all of its examples.
+      layout: As in `Problem`.
     """
 
     setting: FederatedSetting
@@ -70,7 +89,14 @@ class FederatedProblem(NamedTuple):
 
 
 class About(NamedTuple):
-    """Models at once, platform, the device's name, and the distance of its noiseless step from ours."""
+    """What an engine says of itself.
+
+    Attributes:
+      models: Which it trains at once.
+      platform: "cpu" or "gpu".
+      device: The device's name.
+      distance: Of its noiseless step from ours.
+    """
 
     models: int
     platform: str
@@ -90,8 +116,9 @@ Build = Callable[..., Engine]  # of a problem, or of (problem, models at once) w
 
 
 def rate(run: Run, seconds: float) -> float:
-    """Model-steps or client-updates a second, over at least so many seconds."""
-    begin, done = time.perf_counter(), 0
+    """Returns model-steps or client-updates a second, over at least so many seconds."""
+    begin = time.perf_counter()
+    done = 0
     while True:
         done += run()
         elapsed = time.perf_counter() - begin
@@ -99,23 +126,44 @@ def rate(run: Run, seconds: float) -> float:
             return done / elapsed
 
 
-def fastest(build: Callable[[int], Run], counts: list[int]) -> tuple[int, Run]:
-    """Of build(models) for each count of models, the one of the highest rate, and its count."""
-    best_rate, best = 0.0, (0, lambda: 0)
+def find_fastest(build: Callable[[int], Run], counts: list[int]) -> tuple[int, Run]:
+    """Finds the number of models at once by which an engine is fastest.
+
+    Args:
+      build: models at once -> what trains them.
+      counts: The numbers of models to try.
+
+    Returns:
+      That number, and what trains so many.
+    """
+    best_rate = 0.0
+    best_count = 0
+    best_run: Run = _run_nothing
     for models in counts:
         run = build(models)
         run()
-        measured = rate(run, 0.5)
-        if measured > best_rate:
-            best_rate, best = measured, (models, run)
-    return best
+        models_rate = rate(run, _TRIAL_SECONDS)
+        if models_rate > best_rate:
+            best_rate = models_rate
+            best_count = models
+            best_run = run
+    return best_count, best_run
+
+
+def _run_nothing() -> int:
+    """Does no steps, which any engine is faster than."""
+    return 0
 
 
 class Kind(NamedTuple):
     """An engine before it is built.
 
-    load() imports its libraries, of which `needs` may be missing. one_thread: it takes a process a core.
-    chooses: it tries several counts of models at once, unless it is given one.
+    Attributes:
+      name: In tables and flags.
+      load: Imports its libraries; returns what builds it.
+      needs: The library that may be missing.
+      one_thread: Whether it takes a process for each core.
+      chooses: Whether it tries several numbers of models at once, unless it is given one.
     """
 
     name: str
@@ -125,17 +173,19 @@ class Kind(NamedTuple):
     chooses: bool = False
 
     def is_installed(self) -> bool:
-        """Whether its library can be imported; imports nothing."""
+        """Returns whether its library can be imported; imports nothing."""
         return importlib.util.find_spec(self.needs) is not None
 
 
-def _in_jax(name: str) -> Build:
+def _load_jax_engine(name: str) -> Build:
+    """Returns what builds an engine of `peers_jax`."""
     if name != "gemm":  # which has JAX as it comes: XLA's threads on all cores
         prepare_jax()
-    return _named("peers_jax", name)
+    return _load_engine("peers_jax", name)
 
 
-def _named(module: str, name: str) -> Build:
+def _load_engine(module: str, name: str) -> Build:
+    """Returns what builds an engine, from its module."""
     build: Build = getattr(importlib.import_module(f"experiments.engine.{module}"), name)
     return build
 
@@ -147,25 +197,25 @@ class Work(NamedTuple):
     kinds: tuple[Kind, ...]
 
     def kind(self, name: str) -> Kind:
-        """The engine of that name."""
+        """Returns the engine of that name."""
         return next(kind for kind in self.kinds if kind.name == name)
 
 
-GEMM = Kind("gemm", partial(_in_jax, "gemm"))
+GEMM = Kind("gemm", partial(_load_jax_engine, "gemm"))
 DPSGD = Work(
     "model-steps",
     (
-        Kind("ours", partial(_in_jax, "ours")),
-        Kind("jax_privacy", partial(_in_jax, "jax_privacy"), "jax_privacy", chooses=True),
-        Kind("opacus", partial(_named, "peers_torch", "opacus"), "opacus", one_thread=True),
-        Kind("torch_func", partial(_named, "peers_torch", "torch_func"), "torch", chooses=True),
+        Kind("ours", partial(_load_jax_engine, "ours")),
+        Kind("jax_privacy", partial(_load_jax_engine, "jax_privacy"), "jax_privacy", chooses=True),
+        Kind("opacus", partial(_load_engine, "peers_torch", "opacus"), "opacus", one_thread=True),
+        Kind("torch_func", partial(_load_engine, "peers_torch", "torch_func"), "torch", chooses=True),
     ),
 )
 FEDAVG = Work(
     "client-updates",
     (
-        Kind("ours", partial(_in_jax, "ours_federated")),
-        Kind("torch_loop", partial(_named, "peers_torch", "torch_loop"), "torch", one_thread=True),
+        Kind("ours", partial(_load_jax_engine, "ours_federated")),
+        Kind("torch_loop", partial(_load_engine, "peers_torch", "torch_loop"), "torch", one_thread=True),
     ),
 )
 ENGINES = tuple(dict.fromkeys(kind.name for kind in (*DPSGD.kinds, *FEDAVG.kinds)))
@@ -174,9 +224,12 @@ ENGINES = tuple(dict.fromkeys(kind.name for kind in (*DPSGD.kinds, *FEDAVG.kinds
 class Timed(NamedTuple):
     """A model that is timed; `peers_torch.NETWORKS` has its network in PyTorch.
 
-    steps: of a measurement, or rounds; all engines cycle through their mini-batches or cohorts. batch_size:
-    where it is not the model's own. tolerance: Euclidean distance of two engines' mean clipped gradients,
-    each at most C = 1 long.
+    Attributes:
+      work: The mechanism that trains it.
+      steps: Of a measurement, or rounds; all engines cycle through their mini-batches or cohorts.
+      batch_size: Where it is not the model's own.
+      tolerance: The greatest Euclidean distance of two engines' mean clipped gradients, each at most C = 1
+        long.
     """
 
     work: Work
@@ -195,15 +248,17 @@ TIMED = {
 
 def require_timed(model: str) -> None:
     """Raises InputError for a model that is not timed."""
-    why = "can't be timed, its network has not been written in PyTorch, for the peers"
-    why = why if model in {*TASKS, *FEDERATED_TASKS} else "is unknown"
+    why = "is unknown"
+    if model in TASKS or model in FEDERATED_TASKS:
+        why = "can't be timed, its network has not been written in PyTorch, for the peers"
     require(model in TIMED, f"--models: {model!r} {why}: choose of {', '.join(TIMED)}")
 
 
 def missing_line(missing: Sequence[Kind]) -> str:
-    """A sentence on the engines that are left out and on how to install them."""
+    """Returns a sentence on the engines that are left out and on how to install them."""
+    names = ", ".join(kind.name for kind in missing)
     libraries = ", ".join(dict.fromkeys(kind.needs for kind in missing))
     return (
-        f"left out: {', '.join(kind.name for kind in missing)} ({libraries} not installed; "
+        f"left out: {names} ({libraries} not installed; "
         f"{sys.executable} -m pip install -c requirements.lock -e '.[bench]' brings it)"
     )

@@ -1,5 +1,8 @@
-"""An audit's bounds and its time, before it is run: a probe of how fast this machine trains, and what linear
-response expects along coordinates."""
+"""An audit's bounds and its time, before it is run.
+
+The time comes from a probe of how fast this machine trains; beside the bounds is what linear response
+expects along coordinates.
+"""
 
 import json
 import math
@@ -24,9 +27,10 @@ from audit.task import Dataset
 from audit.training import chunk_size
 
 _SECONDS = 2.0  # of training, after compilation
-_MOST_STEPS = 250  # a run's, of which a chunk is measured
-_PATIENCE, _FLOPS = 60.0, 1e10  # seconds, and a second's of a core, for linear response unless asked for
-_WHERE = {None: "here", 1: "on the cluster's one worker"}
+_MOST_STEPS = 250  # of a run in a chunk that is measured
+_PATIENCE = 60.0  # seconds for linear response, unless it is asked for
+_FLOPS = 1e10  # of a core, a second
+_ENDLESS = 2**31  # runs, of which a probe plays as many as it has time for
 
 
 class ManyForecast(NamedTuple):
@@ -37,37 +41,70 @@ class ManyForecast(NamedTuple):
 
 
 class Probe(NamedTuple):
-    """Seconds a model-step, runs a chunk, and seconds until all was compiled."""
+    """Seconds of a model-step, runs of a chunk, and seconds until all was compiled."""
 
     model_step: float
     chunk: int
     compilation: float
 
 
+class ExpectedLeak(NamedTuple):
+    """What linear response expects of a canary: which coordinate, its index, mu and epsilon.
+
+    Attributes:
+      name: "worst", "average" or "best".
+      coordinate: Its index; None for the average over all.
+      mu: Of the Gaussian trade-off curve.
+      epsilon: At the bounds' delta.
+    """
+
+    name: str
+    coordinate: int | None
+    mu: float
+    epsilon: float
+
+
 class Expected(NamedTuple):
-    """mu (p,) that linear response expects of GC-R and GC-S by coordinate; empty where `why` says why."""
+    """What linear response expects of GC-R and GC-S.
+
+    Attributes:
+      mu: (p,) by coordinate; empty where it is left out.
+      why: Why it is left out.
+    """
 
     mu: NDArray[np.float64]
     why: str = ""
 
-    def rows(self, delta: float) -> list[tuple[str, int | None, float, float]]:
-        """(which coordinate, its index, mu, epsilon): the worst, their average, and the best."""
+    def rows(self, delta: float) -> list[ExpectedLeak]:
+        """Returns the worst coordinate, the average over all, and the best; nothing where it is left out."""
         if self.why:
             return []
         epsilons = [conversions.epsilon_from_mu(float(mu), delta) for mu in self.mu]
-        ends = [("worst", int(np.argmin(self.mu))), ("best", int(np.argmax(self.mu)))]
-        worst, best = ((name, at, float(self.mu[at]), epsilons[at]) for name, at in ends)
-        return [worst, ("average", None, float(np.mean(self.mu)), float(np.mean(epsilons))), best]
+        worst = int(np.argmin(self.mu))
+        best = int(np.argmax(self.mu))
+        mean_mu = float(np.mean(self.mu))
+        mean_epsilon = float(np.mean(epsilons))
+        return [
+            ExpectedLeak("worst", worst, float(self.mu[worst]), epsilons[worst]),
+            ExpectedLeak("average", None, mean_mu, mean_epsilon),
+            ExpectedLeak("best", best, float(self.mu[best]), epsilons[best]),
+        ]
 
 
 class Forecast(NamedTuple):
     """An audit's expected bounds and time.
 
-    bounds, a row a method, are of simulated audits of the planned number of runs; upper_bound is the
-    accountant's epsilon; runs_needed, None where a million do not suffice, are the runs that prove the
-    share `tightness` of the truth on average; a run of `model` takes `steps` steps. many: with several
-    canaries a run, where they are requested. workers: of the cluster that is to train; None: this machine.
-    expected: of canaries along coordinates, an estimate.
+    Attributes:
+      bounds: Of simulated audits of the planned number of runs, a row for each method.
+      upper_bound: The accountant's epsilon.
+      tightness: A share of the truth.
+      runs_needed: The runs that prove that share on average; None where a million do not suffice.
+      probe: How fast the machine trains.
+      model: The model's name.
+      steps: Of a run.
+      many: Bounds of several canaries a run, where they are requested.
+      workers: Of the cluster that is to train; None for this machine.
+      expected: An estimate for canaries along coordinates.
     """
 
     bounds: list[Calibration]
@@ -82,171 +119,240 @@ class Forecast(NamedTuple):
     expected: Expected | None = None
 
     def seconds(self, runs: int) -> float:
-        """The time that so many runs take, compilation included."""
-        chunk = self.probe.chunk
-        rounds = math.ceil(math.ceil(runs / chunk) / max(self.workers or 1, 1))
-        return self.probe.compilation + min(runs, rounds * chunk) * self.probe.model_step * self.steps
+        """Returns the time that so many runs take, compilation included."""
+        chunks = math.ceil(runs / self.probe.chunk)
+        workers = max(self.workers or 1, 1)
+        rounds = math.ceil(chunks / workers)
+        runs_in_turn = min(runs, rounds * self.probe.chunk)
+        return self.probe.compilation + runs_in_turn * self.probe.model_step * self.steps
 
 
 def as_text(forecast: Forecast) -> str:
-    """In 80 columns."""
-    known, truth = forecast.bounds[0].setting, forecast.bounds[0].true_epsilon
-    before = [
-        f"if epsilon is {truth:.3f} at delta {known.delta:g} "
+    """Returns the forecast in 80 columns."""
+    audits = forecast.bounds[0].setting
+    truth = forecast.bounds[0].true_epsilon
+    lines = [
+        f"if epsilon is {truth:.3f} at delta {audits.delta:g} "
         f"(the accountant's is {forecast.upper_bound:.3f}),",
-        f"{known.n_scores} runs show, over {known.audits} simulated audits "
-        f"at confidence {known.confidence:g}:",
+        f"{audits.n_scores} runs show, over {audits.audits} simulated audits "
+        f"at confidence {audits.confidence:g}:",
         "",
+        _make_table(forecast.bounds, truth).text(),
+        "",
+        *_describe_time(forecast),
     ]
-    lines = [*before, _table(forecast.bounds, truth).text(), "", *_time_lines(forecast)]
-    many = [] if forecast.many is None else ["", *_many_lines(forecast, forecast.many)]
-    expected = [] if forecast.expected is None else ["", *_expected_lines(forecast.expected, known.delta)]
-    return "\n".join([*lines, *many, *expected])
+    if forecast.many is not None:
+        lines += ["", *_describe_many(forecast, forecast.many)]
+    if forecast.expected is not None:
+        lines += ["", *_describe_expected(forecast.expected, audits.delta)]
+    return "\n".join(lines)
 
 
-def _table(bounds: Sequence[Calibration | ManyCalibration], truth: float) -> Table[Any]:
-    shown = number(".3f")
+def _make_table(bounds: Sequence[Calibration | ManyCalibration], truth: float) -> Table[Any]:
+    """Returns the table of bounds, a row for each method."""
+    show = number(".3f")
     columns = (
         Column("method", lambda row: row.method, "method", width=16, left=True),
-        Column("mean", lambda row: row.mean_epsilon, "mean", shown, 8),
-        Column("low", lambda row: row.low_epsilon, "5%", shown, 8),
-        Column("high", lambda row: row.high_epsilon, "95%", shown, 8),
+        Column("mean", lambda row: row.mean_epsilon, "mean", show, 8),
+        Column("low", lambda row: row.low_epsilon, "5%", show, 8),
+        Column("high", lambda row: row.high_epsilon, "95%", show, 8),
         Column(None, lambda row: row.mean_epsilon / truth, "of truth", number(".0%"), 9),
     )
     return Table(columns, bounds, gap=" ")
 
 
-def _expected_lines(expected: Expected, delta: float) -> list[str]:
+def _describe_time(forecast: Forecast) -> list[str]:
+    """Returns lines on the runs that are needed, and on the time that runs take."""
+    runs = forecast.bounds[0].setting.n_scores
+    needed = forecast.runs_needed
+    probed = forecast.probe
+    need = f"over {MOST_RUNS:,}" if needed is None else f"about {needed:,}"
+    lines = [
+        f"if_gaussian, on average {forecast.tightness:.0%} of the truth: {need} runs",
+        f"{_describe_place(forecast.workers)} a model-step takes {_show_step(probed.model_step)} "
+        f"({forecast.model}, chunks of {probed.chunk})",
+        f"{runs} runs of {forecast.steps} steps: {_show_time(forecast.seconds(runs))}, "
+        f"{probed.compilation:.0f} s of them to compile",
+    ]
+    if needed is not None:
+        lines.append(f"{needed} runs: {_show_time(forecast.seconds(needed))}")
+    return lines
+
+
+def _describe_place(workers: int | None) -> str:
+    """Returns where the runs are to be trained."""
+    if workers is None:
+        return "here"
+    if workers == 1:
+        return "on the cluster's one worker"
+    return f"on each of {workers} workers"
+
+
+def _describe_many(forecast: Forecast, many: ManyForecast) -> list[str]:
+    """Returns lines on runs with several canaries."""
+    setting = many.bounds[0].setting
+    need = f"over {MOST_RUNS:,} runs"
+    if many.runs_needed is not None:
+        seconds = forecast.seconds(many.runs_needed)
+        need = f"about {many.runs_needed:,} runs, {_show_time(seconds)}"
+    table = _make_table(many.bounds, forecast.bounds[0].true_epsilon)
+    rows = table.text().splitlines()[2:]  # under the head of the table above
+    return [
+        f"{setting.runs} runs with {setting.canaries} canaries each, if these leave each other alone:",
+        *rows,
+        f"lifted_gaussian, on average {forecast.tightness:.0%} of the truth: {need}",
+    ]
+
+
+def _describe_expected(expected: Expected, delta: float) -> list[str]:
+    """Returns lines on what linear response expects, or on why it is left out."""
     if expected.why:
         return [f"linear response, an estimate, is left out: {expected.why}"]
     rows = expected.rows(delta)
     columns = (
-        Column("coordinate", _named, "coordinate", width=12, left=True),
-        Column("mu", lambda row: row[2], "mu", number(".3f"), 8),
-        Column("epsilon", lambda row: row[3], "epsilon", number(".3f"), 8),
+        Column("coordinate", _show_coordinate, "coordinate", width=12, left=True),
+        Column("mu", lambda row: row.mu, "mu", number(".3f"), 8),
+        Column("epsilon", lambda row: row.epsilon, "epsilon", number(".3f"), 8),
     )
+    best = rows[-1]
     return [
         "linear response expects of a canary along a coordinate (an estimate, no bound):",
         "",
         *Table(columns, rows, gap=" ").text().splitlines(),
         "",
-        f"the best is what --gc_s=linear_response audits; plan for it: --epsilon={rows[-1][3]:.3g}",
+        f"the best is what --gc_s=linear_response audits; plan for it: --epsilon={best.epsilon:.3g}",
     ]
 
 
-def _expected_json(expected: Expected, delta: float) -> dict[str, Any]:
-    if expected.why:
-        return {"left_out": expected.why}
-    names = ("coordinate", "mu", "epsilon")
-    return {name: dict(zip(names, row, strict=True)) for name, *row in expected.rows(delta)}
-
-
-def _named(row: tuple[str, int | None, float, float]) -> str:
-    return row[0] if row[1] is None else f"{row[0]} ({row[1]})"
-
-
-def _many_lines(forecast: Forecast, many: ManyForecast) -> list[str]:
-    setting, needed = many.bounds[0].setting, many.runs_needed
-    need = f"over {MOST_RUNS:,} runs" if needed is None else f"about {needed:,} runs"
-    took = "" if needed is None else f", {_clock(forecast.seconds(needed))}"
-    return [
-        f"{setting.runs} runs with {setting.canaries} canaries each, if these leave each other alone:",
-        *_table(many.bounds, forecast.bounds[0].true_epsilon).text().splitlines()[2:],  # under the head above
-        f"lifted_gaussian, on average {forecast.tightness:.0%} of the truth: {need}{took}",
-    ]
-
-
-def _time_lines(forecast: Forecast) -> list[str]:
-    runs, needed, probed = forecast.bounds[0].setting.n_scores, forecast.runs_needed, forecast.probe
-    need = f"over {MOST_RUNS:,}" if needed is None else f"about {needed:,}"
-    where = _WHERE.get(forecast.workers, f"on each of {forecast.workers} workers")
-    lines = [
-        f"if_gaussian, on average {forecast.tightness:.0%} of the truth: {need} runs",
-        f"{where} a model-step takes {_step(probed.model_step)} ({forecast.model}, chunks of {probed.chunk})",
-        f"{runs} runs of {forecast.steps} steps: {_clock(forecast.seconds(runs))}, "
-        f"{probed.compilation:.0f} s of them to compile",
-    ]
-    return lines if needed is None else [*lines, f"{needed} runs: {_clock(forecast.seconds(needed))}"]
+def _show_coordinate(row: ExpectedLeak) -> str:
+    """Returns which coordinate it is, with its index where it has one."""
+    if row.coordinate is None:
+        return row.name
+    return f"{row.name} ({row.coordinate})"
 
 
 def as_json(forecast: Forecast) -> str:
-    """One object; the upper bound is null where it is infinite."""
-    first, needed = forecast.bounds[0], forecast.runs_needed
-    content = {
+    """Returns one object; the upper bound is null where it is infinite."""
+    first = forecast.bounds[0]
+    needed = forecast.runs_needed
+    upper_bound = forecast.upper_bound if math.isfinite(forecast.upper_bound) else None
+    content: dict[str, Any] = {
         "epsilon": first.true_epsilon,
-        "upper_bound": forecast.upper_bound if math.isfinite(forecast.upper_bound) else None,
+        "upper_bound": upper_bound,
         "runs": first.setting.n_scores,
-        "bounds": _table(forecast.bounds, first.true_epsilon).json(),
+        "bounds": _make_table(forecast.bounds, first.true_epsilon).json(),
         "tightness": forecast.tightness,
         "runs_needed": needed,
         "probe": forecast.probe._asdict(),
         "seconds": forecast.seconds(first.setting.n_scores),
         "seconds_needed": None if needed is None else forecast.seconds(needed),
-        **({} if forecast.workers is None else {"workers": forecast.workers}),
     }
+    if forecast.workers is not None:
+        content["workers"] = forecast.workers
     if forecast.expected is not None:
         content["linear_response"] = _expected_json(forecast.expected, first.setting.delta)
     if forecast.many is not None:
-        canaries, rows = forecast.many.bounds[0].setting.canaries, _table(forecast.many.bounds, 1.0).json()
-        many = {"canaries": canaries, "bounds": rows, "runs_needed": forecast.many.runs_needed}
-        content["many_canaries"] = many
+        content["many_canaries"] = _many_json(forecast.many)
     return json.dumps(content)
 
 
-def _step(seconds: float) -> str:
+def _expected_json(expected: Expected, delta: float) -> dict[str, Any]:
+    """Returns what linear response expects, an object for each of worst, average and best."""
+    if expected.why:
+        return {"left_out": expected.why}
+    content: dict[str, Any] = {}
+    for row in expected.rows(delta):
+        content[row.name] = {"coordinate": row.coordinate, "mu": row.mu, "epsilon": row.epsilon}
+    return content
+
+
+def _many_json(many: ManyForecast) -> dict[str, Any]:
+    """Returns the bounds of runs with several canaries."""
+    return {
+        "canaries": many.bounds[0].setting.canaries,
+        "bounds": _make_table(many.bounds, 1.0).json(),
+        "runs_needed": many.runs_needed,
+    }
+
+
+def _show_step(seconds: float) -> str:
+    """Returns the time of a step in a unit that suits it."""
     if seconds < 1e-6:
         return f"{seconds * 1e9:.3g} ns"
-    return f"{seconds * 1e6:.1f} us" if seconds < 1e-3 else f"{seconds * 1e3:.3g} ms"
+    if seconds < 1e-3:
+        return f"{seconds * 1e6:.1f} us"
+    return f"{seconds * 1e3:.3g} ms"
 
 
-def _clock(seconds: float) -> str:
+def _show_time(seconds: float) -> str:
+    """Returns the time of runs in a unit that suits it."""
     if seconds < 120:
         return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} minutes" if seconds < 7200 else f"{seconds / 3600:.1f} hours"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f} minutes"
+    return f"{seconds / 3600:.1f} hours"
 
 
 def probe(setting: Setting, dataset: Dataset, runs: int) -> Probe:
     """Trains chunks of the audit's own size: one step first, then as many as take about a second.
 
-    Nothing is kept. Raises InputError where setting and data do not fit.
+    Nothing is stored. Raises InputError where setting and data do not fit.
     """
+    one_step = _build_game(setting, dataset, 1)
+    chunk = chunk_size(one_step, runs, 0)
+    first = _time_chunks(one_step, chunk, 0.0)
 
-    def stepping(steps: int) -> game.Game:
-        return build.build(
-            changed(setting, steps=steps, periodicity=1, insert=LAST), dataset
-        )  # each with the canary
-
-    first = stepping(1)
-    chunk = chunk_size(first, runs, 0)
-    begun = _timed(first, chunk, 0.0)
-    steps = int(min(max(_SECONDS / 2 / (begun.model_step * chunk), 1), setting.schedule.steps, _MOST_STEPS))
-    return _timed(stepping(steps), chunk, _SECONDS)._replace(compilation=begun.compilation)
+    affordable_steps = _SECONDS / 2 / (first.model_step * chunk)
+    steps = int(min(max(affordable_steps, 1), setting.schedule.steps, _MOST_STEPS))
+    timed = _time_chunks(_build_game(setting, dataset, steps), chunk, _SECONDS)
+    return timed._replace(compilation=first.compilation)
 
 
-def expected(setting: Setting, dataset: Dataset, probed: Probe, patient: bool) -> Expected:
-    """What linear response expects; left out where it takes over a minute, unless one is patient."""
-    parameters, steps = build.trainee(setting.model, dataset).model.n_parameters, setting.schedule.steps
-    none, why = np.zeros(0), build.unresponsive(setting, parameters)
-    seconds = steps * (2 * parameters * probed.model_step + 4 * parameters**3 / _FLOPS)
-    if not why and seconds > _PATIENCE and not patient:
-        why = f"it would take {_clock(seconds)}; ask with --linear_response"
-    if why:
-        return Expected(none, why)
-    return Expected(np.asarray(build.mu_by_coordinate(build.build(setting, dataset))[0], np.float64))
+def _build_game(setting: Setting, dataset: Dataset, steps: int) -> game.Game:
+    """Returns the audit's game with so many steps, each of which inserts the canary."""
+    shortened = changed(setting, steps=steps, periodicity=1, insert=LAST)
+    return build.build(shortened, dataset)
 
 
-def probe_elsewhere(devices: int, setting: Setting, dataset: Dataset, runs: int) -> Probe:
-    """`probe` by a process that has not touched JAX, on a CPU over so many devices."""
-    prepare_jax(devices)
-    return probe(setting, dataset, runs)
-
-
-def _timed(played: game.Game, chunk: int, seconds: float) -> Probe:
+def _time_chunks(played: game.Game, chunk: int, seconds: float) -> Probe:
+    """Trains chunks for so many seconds after compilation, at least one."""
     marks: list[float] = []
+
+    def mark(runs: int, steps: int) -> None:
+        marks.append(time.perf_counter())
+
     begin = time.perf_counter()
-    chunks = game.play(played, [(0, 2**31)], chunk, lambda runs, steps: marks.append(time.perf_counter()))
+    chunks = game.play(played, [(0, _ENDLESS)], chunk, mark)
     runs = 0
     while not runs or marks[-1] - marks[0] < seconds:
         runs += len(next(chunks).scores)
     model_steps = runs * len(played.schedule.mask)
     return Probe((marks[-1] - marks[0]) / model_steps, chunk, marks[0] - begin)
+
+
+def expected(setting: Setting, dataset: Dataset, probed: Probe, patient: bool) -> Expected:
+    """Returns what linear response expects; it is left out where it takes over a minute, unless `patient`."""
+    why = _find_obstacle(setting, dataset, probed, patient)
+    if why:
+        return Expected(np.zeros(0), why)
+    mu = build.mu_by_coordinate(build.build(setting, dataset))[0]
+    return Expected(np.asarray(mu, np.float64))
+
+
+def _find_obstacle(setting: Setting, dataset: Dataset, probed: Probe, patient: bool) -> str:
+    """Returns why linear response is left out; empty where it is not."""
+    parameters = build.trainee(setting.model, dataset).model.n_parameters
+    why = build.unresponsive(setting, parameters)
+    if why or patient:
+        return why
+    seconds_per_step = 2 * parameters * probed.model_step + 4 * parameters**3 / _FLOPS
+    seconds = setting.schedule.steps * seconds_per_step
+    if seconds <= _PATIENCE:
+        return ""
+    return f"it would take {_show_time(seconds)}; ask with --linear_response"
+
+
+def probe_elsewhere(devices: int, setting: Setting, dataset: Dataset, runs: int) -> Probe:
+    """Probes in a process that has not touched JAX, on a CPU over so many devices."""
+    prepare_jax(devices)
+    return probe(setting, dataset, runs)

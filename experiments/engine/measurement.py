@@ -1,8 +1,8 @@
 """Rounds in which every engine is timed once, and what they come to: a table, or JSON.
 
 Engines run in processes of their own, so that their memory and their threads are their own. A worker builds
-its engine, which compiles and warms up, and compares its step with ours; it then measures whenever it is told
-to. The engines' libraries are imported in the workers only.
+its engine, which compiles and warms up, and compares its step with ours; then it measures on request. The
+engines' libraries are imported in the workers only.
 """
 
 import contextlib
@@ -29,6 +29,7 @@ from experiments.engine.engines import DPSGD, GEMM, GEMM_SIZE, TIMED, About, Bui
 
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
+_GEMM_SECONDS = 1.0  # for which the product of matrices is timed, at most
 
 
 class Memory(NamedTuple):
@@ -39,8 +40,16 @@ class Memory(NamedTuple):
 
 
 class Measurement(NamedTuple):
-    """An engine on a model. rates, gemm: its units (see `Work`) and GEMM's operations a second, a value a
-    round; flops: of a unit. memory sums over the engine's processes.
+    """An engine on a model.
+
+    Attributes:
+      model, engine: Their names.
+      rates: Units (see `Work`) a second, a value for each round.
+      gemm: Floating-point operations a second of the product of matrices, a value for each round.
+      flops: Floating-point operations of a unit.
+      memory: Summed over the engine's processes.
+      about: What the engine says of itself.
+      processes: How many the engine has.
     """
 
     model: str
@@ -54,31 +63,34 @@ class Measurement(NamedTuple):
 
     @property
     def unit(self) -> str:
-        """What the rates count."""
+        """Returns what the rates count."""
         return TIMED[self.model].work.unit
 
     def rate(self) -> float:
-        """The rounds' median."""
+        """Returns the rounds' median."""
         return statistics.median(self.rates)
 
     def gemm_share(self) -> float:
-        """The model's arithmetic a second over the GEMM's: the median of the rounds' ratios."""
-        return statistics.median(r * self.flops / g for r, g in zip(self.rates, self.gemm, strict=True))
+        """Returns the model's arithmetic a second over the GEMM's: the median of the rounds' ratios."""
+        ratios = []
+        for units_per_second, gemm in zip(self.rates, self.gemm, strict=True):
+            ratios.append(units_per_second * self.flops / gemm)
+        return statistics.median(ratios)
 
     def fields(self) -> dict[str, Any]:
-        """For JSON."""
-        counted = self.unit.replace("-", "_")
+        """Returns what JSON has of it."""
+        units = self.unit.replace("-", "_")
         return {
             "model": self.model,
             "engine": self.engine,
-            f"{counted}_per_second": self.rate(),
+            f"{units}_per_second": self.rate(),
             "gemm_share": self.gemm_share(),
             "peak_memory_bytes": self.memory.peak,
             "import_memory_bytes": self.memory.imports,
-            f"rounds_{counted}_per_second": self.rates,
+            f"rounds_{units}_per_second": self.rates,
             "rounds_gemm_flops_per_second": self.gemm,
             "gemm_flops_per_second": statistics.median(self.gemm),
-            f"flops_per_{counted.removesuffix('s')}": self.flops,
+            f"flops_per_{units.removesuffix('s')}": self.flops,
             "device": self.about.device,
             "processes": self.processes,
             "models_at_once": self.about.models,
@@ -89,34 +101,48 @@ class Measurement(NamedTuple):
 def measure(
     model: str, kinds: Sequence[Kind], rounds: int, seconds: float, sources: Sources
 ) -> list[Measurement]:
-    """Every engine on a model, and the GEMM, in turn, for at least so many seconds a round; a bar on stderr
-    shows them. Raises InputError where the data can't be had, and where an engine fails or takes
-    another step than ours.
+    """Times every engine on a model, and the GEMM, in turn; a bar on stderr shows them.
+
+    Args:
+      model: One of `TIMED`.
+      kinds: The engines.
+      rounds: In each of which every engine is timed once.
+      seconds: Of an engine in a round, at least.
+      sources: Where the data come from.
+
+    Raises:
+      InputError: The data can't be had, or an engine fails or takes another step than ours.
     """
-    steps = 1 + len(kinds) * (1 + rounds)
-    bar = tqdm(total=steps, desc=f"{model}: data", leave=False)
+    bar = tqdm(total=1 + len(kinds) * (1 + rounds), desc=f"{model}: data", leave=False)
     with tempfile.TemporaryDirectory() as folder, bar:
-        path = Path(folder, "problem.pickle")
-        flops = in_a_process(_write_problem, model, sources, path)
-        product = Team(GEMM, path)
+        problem = Path(folder, "problem.pickle")
+        flops = in_a_process(_write_problem, model, sources, problem)
+        product = Team(GEMM, problem)
         teams = []
         for kind in kinds:
             bar.set_description(f"{model}: {kind.name} starts")
-            teams.append(Team(kind, path, TIMED[model].tolerance))
+            teams.append(Team(kind, problem, TIMED[model].tolerance))
             bar.update()
+
         rates: list[list[float]] = [[] for _ in teams]
         gemm: list[float] = []
         for _ in range(rounds):
-            gemm.append(2.0 * GEMM_SIZE**3 * product.rate(min(seconds, 1.0)))
-            for team, own in zip(teams, rates, strict=True):
+            products_per_second = product.rate(min(seconds, _GEMM_SECONDS))
+            gemm.append(2.0 * GEMM_SIZE**3 * products_per_second)
+            for team, team_rates in zip(teams, rates, strict=True):
                 bar.set_description(f"{model}: {team.name}")
-                own.append(team.rate(seconds))
+                team_rates.append(team.rate(seconds))
                 bar.update()
+
         product.stop()
-        return [
-            Measurement(model, t.name, own, gemm, flops, t.stop(), t.about, len(t.workers))
-            for t, own in zip(teams, rates, strict=True)
-        ]
+        measurements = []
+        for team, team_rates in zip(teams, rates, strict=True):
+            memory = team.stop()
+            measurement = Measurement(
+                model, team.name, team_rates, gemm, flops, memory, team.about, len(team.workers)
+            )
+            measurements.append(measurement)
+        return measurements
 
 
 def _write_problem(model: str, sources: Sources, path: Path) -> int:
@@ -125,17 +151,17 @@ def _write_problem(model: str, sources: Sources, path: Path) -> int:
     from experiments.engine import peers_jax
 
     row = TIMED[model]
-    problem, flops = (
-        peers_jax.given(model, row.steps, row.batch_size, sources)
-        if row.work is DPSGD
-        else peers_jax.given_federated(model, row.steps, sources)
-    )
+    problem: Any
+    if row.work is DPSGD:
+        problem, flops = peers_jax.make_problem(model, row.steps, row.batch_size, sources)
+    else:
+        problem, flops = peers_jax.make_federated_problem(model, row.steps, sources)
     path.write_bytes(pickle.dumps(problem, protocol=5))
     return flops
 
 
 class Team:
-    """An engine's processes: one, or one a core, which then measure at the same time."""
+    """An engine's processes: one, or one for each core, which then measure at the same time."""
 
     def __init__(self, kind: Kind, problem: Path, tolerance: float = 0.0) -> None:
         self.name = kind.name
@@ -146,20 +172,23 @@ class Team:
             self.workers = [Worker(kind, problem, self.about.models)]
             self.workers[0].about(tolerance)
         if kind.one_thread and self.about.platform == "cpu":
-            self.workers += [Worker(kind, problem) for _ in range(cores() - 1)]
+            for _ in range(cores() - 1):
+                self.workers.append(Worker(kind, problem))
         for worker in self.workers[1:]:
             worker.about(tolerance)
 
     def rate(self, seconds: float) -> float:
-        """Units a second of all."""
+        """Returns the units a second of all processes together."""
         for worker in self.workers:
             worker.begin(seconds)
         return sum(worker.rate() for worker in self.workers)
 
     def stop(self) -> Memory:
-        """Ends them; the sums of their memory."""
-        peaks, imports = zip(*(worker.stop() for worker in self.workers), strict=True)
-        return Memory(sum(peaks), sum(imports))
+        """Ends the processes; returns the sums of their memory."""
+        memories = [worker.stop() for worker in self.workers]
+        peak = sum(memory.peak for memory in memories)
+        imports = sum(memory.imports for memory in memories)
+        return Memory(peak, imports)
 
 
 class Worker:
@@ -172,7 +201,7 @@ class Worker:
         there.close()
 
     def about(self, tolerance: float) -> About:
-        """Waits until it is ready; its step may be so far from ours."""
+        """Waits until the engine is ready; its step may be so far from ours."""
         about: About = self._receive()
         require_agreement(self.name, about, tolerance)
         return about
@@ -182,9 +211,9 @@ class Worker:
         self._here.send(seconds)
 
     def rate(self) -> float:
-        """Waits for the measurement that was begun: units a second."""
-        rate: float = self._receive()
-        return rate
+        """Waits for the measurement that was begun; returns units a second."""
+        units_per_second: float = self._receive()
+        return units_per_second
 
     def stop(self) -> Memory:
         """Ends the process."""
@@ -194,6 +223,7 @@ class Worker:
         return memory
 
     def _receive(self) -> Any:
+        """Waits for an answer; raises InputError where the process sends one, or dies."""
         try:
             answer = self._here.recv()
         except EOFError:
@@ -217,12 +247,12 @@ def require_agreement(name: str, about: About, tolerance: float) -> None:
 def in_a_process(
     function: Callable[_Arguments, _Result], *args: _Arguments.args, **kwargs: _Arguments.kwargs
 ) -> _Result:
-    """The function's result, or the error that it raised, from a process that ends with it."""
+    """Returns the function's result, or raises its error, from a process that ends with it."""
     return processes.apart(partial(function, *args, **kwargs))
 
 
 def _serve(connection: Connection, load: Callable[[], Build], problem: Path, *models: int) -> None:
-    """A worker's life."""
+    """Runs a worker: builds the engine, and measures on request until it is stopped."""
     try:
         build = load()
         imports = _peak_memory()
@@ -236,54 +266,86 @@ def _serve(connection: Connection, load: Callable[[], Build], problem: Path, *mo
     with contextlib.suppress(EOFError):  # the parent has gone
         while seconds := connection.recv():
             connection.send(rate(engine.run, seconds))
-        connection.send(Memory((engine.device_peak or _peak_memory)(), imports))
+        find_peak = engine.device_peak or _peak_memory
+        connection.send(Memory(find_peak(), imports))
 
 
 def _peak_memory() -> int:
-    """The peak resident bytes of this process; on Linux without what ru_maxrss inherits at a fork."""
+    """Returns the peak resident bytes of this process.
+
+    On Linux without what ru_maxrss inherits at a fork.
+    """
     try:
         lines = Path("/proc/self/status").read_text().splitlines()
-        return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM:"))
+        line = next(line for line in lines if line.startswith("VmHWM:"))
+        kibibytes = int(line.split()[1])
+        return kibibytes << 10
     except (OSError, StopIteration):
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return peak if sys.platform == "darwin" else peak << 10
+        if sys.platform == "darwin":  # where it is in bytes, not in kibibytes
+            return peak
+        return peak << 10
 
 
 def as_json(measurements: list[Measurement], missing: Sequence[Kind]) -> str:
-    """One object: a list `measurements`, and the names of the engines that were left out."""
-    rows, names = [m.fields() for m in measurements], [kind.name for kind in missing]
-    return json.dumps({"measurements": rows, "missing": names})
+    """Returns one object: a list `measurements`, and the names of the engines that were left out."""
+    content = {
+        "measurements": [measurement.fields() for measurement in measurements],
+        "missing": [kind.name for kind in missing],
+    }
+    return json.dumps(content)
 
 
 def as_table(measurements: list[Measurement]) -> str:
-    """A row a model and engine, of at most 80 columns, in a block a unit; ratios are of one round."""
-    units = dict.fromkeys(m.unit for m in measurements)
-    blocks = [_block(unit, [m for m in measurements if m.unit == unit]) for unit in units]
-    gemm = statistics.median(g for m in measurements for g in m.gemm)
-    last = f"GEMM: {gemm / 1e9:,.0f} GFLOP/s; on {measurements[0].about.device}, {cores()} cores"
-    return "\n".join([*blocks, last])
+    """Returns a row for each model and engine, in at most 80 columns, in a block for each unit.
+
+    Ratios are taken within rounds.
+    """
+    units = dict.fromkeys(measurement.unit for measurement in measurements)
+    lines = []
+    for unit in units:
+        block = [measurement for measurement in measurements if measurement.unit == unit]
+        lines.append(_make_block(unit, block))
+
+    gemm: list[float] = []
+    for measurement in measurements:
+        gemm.extend(measurement.gemm)
+    gigaflops = statistics.median(gemm) / 1e9
+    device = measurements[0].about.device
+    lines.append(f"GEMM: {gigaflops:,.0f} GFLOP/s; on {device}, {cores()} cores")
+    return "\n".join(lines)
 
 
-def _block(unit: str, measurements: list[Measurement]) -> str:
-    ours = {m.model: m.rates for m in measurements if m.engine == "ours"}
+def _make_block(unit: str, measurements: list[Measurement]) -> str:
+    """Returns the table of the measurements of one unit."""
+    our_rates = {}
+    for measurement in measurements:
+        if measurement.engine == "ours":
+            our_rates[measurement.model] = measurement.rates
 
-    def ratio(m: Measurement) -> str | None:
-        """Median, least and largest of the rounds' ratios."""
-        if m.engine == "ours" or m.model not in ours:
+    def show_ratio(measurement: Measurement) -> str | None:
+        """Returns the median, least and largest of the rounds' ratios of our rate to a peer's."""
+        if measurement.engine == "ours" or measurement.model not in our_rates:
             return None
-        ratios = [own / peer for own, peer in zip(ours[m.model], m.rates, strict=True)]
-        return f" {_rounded(statistics.median(ratios))} ({_rounded(min(ratios))} to {_rounded(max(ratios))})"
+        ratios = []
+        for ours, peer in zip(our_rates[measurement.model], measurement.rates, strict=True):
+            ratios.append(ours / peer)
+        middle = _show_rate(statistics.median(ratios))
+        return f" {middle} ({_show_rate(min(ratios))} to {_show_rate(max(ratios))})"
 
     columns = (
-        Column(None, lambda m: m.model, "model", width=8, left=True),
-        Column(None, lambda m: m.engine, "engine", width=11, left=True),
-        Column(None, Measurement.rate, f"{unit}/s", _rounded, width=16),
-        Column(None, ratio, " ours is faster by", width=20, left=True),
+        Column(None, lambda row: row.model, "model", width=8, left=True),
+        Column(None, lambda row: row.engine, "engine", width=11, left=True),
+        Column(None, Measurement.rate, f"{unit}/s", _show_rate, width=16),
+        Column(None, show_ratio, " ours is faster by", width=20, left=True),
         Column(None, Measurement.gemm_share, "of GEMM", number(".2%"), width=8),
-        Column(None, lambda m: m.memory.peak / 1e6, "peak MB", number(",.0f"), width=8),
+        Column(None, lambda row: row.memory.peak / 1e6, "peak MB", number(",.0f"), width=8),
     )
     return Table(columns, measurements, gap=" ", rule=76).text()
 
 
-def _rounded(rate: float) -> str:
-    return f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"
+def _show_rate(value: float) -> str:
+    """Returns a rate or a ratio with three digits, or in whole numbers from 100 on."""
+    if value >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.3g}"

@@ -1,5 +1,7 @@
-"""The engines that `throughput` times in JAX (ours, jax_privacy, a matrix product), and the problems that all
-engines are given."""
+"""The engines that `throughput` times in JAX, and the problems that all engines are given.
+
+The engines are ours, jax_privacy, and a product of matrices.
+"""
 
 import functools
 import itertools
@@ -31,249 +33,425 @@ from models.convolutional import ConvNet
 from models.data.images import CIFAR10_MEAN, CIFAR10_STD
 from models.layers import PooledConvolution, normalised
 
+LayerPath = tuple[str, ...]  # the names by which Flax reaches a layer
+
 _RUNS = 5000  # of the audit whose chunk is taken
+_ENDLESS = 2**31  # runs, of which a measurement plays as many as it has time for
+_BLOCK_FLOATS = 1 << 24  # of per-example gradients in the steps that one call of jax_privacy takes
+_LEAST_BLOCK = 5  # steps of a call
 
 
-def given(model: str, steps: int, batch_size: int | None, sources: Sources) -> tuple[Problem, int]:
-    """The problem that `audit` trains by default on the model's data, but for so many steps and with GC-R,
-    whose steps cost the same and need no simulation; and the floating-point operations of a model-step."""
+def make_problem(
+    model: str, steps: int, batch_size: int | None, sources: Sources
+) -> tuple[Problem, int]:
+    """Returns a problem of DP-SGD, and the floating-point operations of a model-step.
+
+    It is what `audit` trains by default on the model's data, but for so many steps and with GC-R, whose
+    steps cost the same and need no simulation.
+    """
     dataset = task(model).data.load(sources)
     size = {} if batch_size is None else {"batch_size": batch_size}
     setting = setting_of(model, adversary="gc_r", steps=steps, **size)
-    layers = layers_of(build.trainee(model, dataset).model, dataset.features[0])
-    return problem_of(setting, dataset), flops(layers.uses, setting.mechanism.batch_size)
+    problem = problem_of(setting, dataset)
+    trainee = build.trainee(model, dataset).model
+    layers = layers_of(trainee, dataset.features[0])
+    operations = flops(layers.uses, setting.mechanism.batch_size)
+    return problem, operations
 
 
-def given_federated(model: str, rounds: int, sources: Sources) -> tuple[FederatedProblem, int]:
-    """Likewise of `federated`, and the operations of a client's update, on average."""
+def make_federated_problem(
+    model: str, rounds: int, sources: Sources
+) -> tuple[FederatedProblem, int]:
+    """Returns a problem of DP-FedAvg, and the operations of a client's update, on average.
+
+    It is what `federated` trains by default on the model's data, but for so many rounds.
+    """
     setting = FederatedSetting(model, rounds=rounds)
     clients = federated_task(model).load(setting, sources).clients
     problem = federated_problem_of(setting, clients)
     layers = layers_of(federated_task(model).make(), clients.features[0])
-    return problem, flops(layers.uses, float(clients.counts[problem.cohorts].mean()))
+    mean_examples = clients.counts[problem.cohorts].mean()
+    operations = flops(layers.uses, float(mean_examples))
+    return problem, operations
 
 
 def problem_of(setting: Setting, dataset: Dataset) -> Problem:
-    """The Problem of a setting, with our noiseless step."""
+    """Returns the problem of a setting, with our noiseless step."""
     played = build.build(setting, dataset)
+    mechanism = played.mechanism
     theta_0 = played.init(game.root(setting.seed, "theta"))
     hyper = Hyperparameters(1.0, setting.mechanism.clipping_norm, 0.0)
-    first = Schedule(played.schedule.batches[:1], jnp.zeros(1))
+    first_step = Schedule(played.schedule.batches[:1], jnp.zeros(1))
 
     @jax.jit
-    def stepped(theta: Array, data: Data) -> Array:
-        state = played.mechanism.start(theta)
-        return played.mechanism.segment(hyper, state, data, first, no_canaries(), jax.random.key(0)).theta
+    def take_step(theta: Array, data: Data) -> Array:
+        state = mechanism.start(theta)
+        key = jax.random.key(0)
+        stepped = mechanism.segment(hyper, state, data, first_step, no_canaries(), key)
+        return stepped.theta
 
+    trainee = build.trainee(setting.model, dataset).model
+    layers = layers_of(trainee, dataset.features[0])
     return Problem(
-        setting,
-        dataset.features,
-        dataset.labels,
-        np.asarray(played.schedule.batches),
-        np.asarray(theta_0),
-        np.asarray(stepped(theta_0, played.data)),
-        layers_of(build.trainee(setting.model, dataset).model, dataset.features[0]).layout,
+        setting=setting,
+        features=dataset.features,
+        labels=dataset.labels,
+        batches=np.asarray(played.schedule.batches),
+        theta_0=np.asarray(theta_0),
+        stepped=np.asarray(take_step(theta_0, played.data)),
+        layout=layers.layout,
     )
 
 
 def federated_problem_of(setting: FederatedSetting, clients: Clients) -> FederatedProblem:
-    """The FederatedProblem of a setting with cohorts of a fixed size, with our round."""
+    """Returns the problem of a setting with cohorts of a fixed size, with our noiseless round."""
     model = federated_task(setting.model).make()
     theta_0 = model.init(game.root(setting.seed, "theta"))
     cohorts = build_federated.rounds(setting, clients, None).clients
     most = int(clients.counts.max())
-    choices = fedavg.FedAvg(losses_by_example(model), model.unravel, most, CHECKED_STEPS, most, block=1)
-    own = fedavg.Federated(setting.client_learning_rate, setting.cohort)
+    choices = fedavg.FedAvg(
+        losses_by_example(model),
+        model.unravel,
+        most,
+        CHECKED_STEPS,
+        most,
+        block=1,
+    )
+    federated = fedavg.Federated(setting.client_learning_rate, setting.cohort)
     data = tuple(map(jnp.asarray, clients.arrays))
 
     @jax.jit
-    def stepped(theta: Array) -> Array:
-        norm, key = jnp.float32(setting.clipping_norm), jax.random.key(0)
-        sums = fedavg.cohort_sums(choices, own, theta, norm, data, jnp.asarray(cohorts[0]), key)
+    def take_round(theta: Array) -> Array:
+        norm = jnp.float32(setting.clipping_norm)
+        cohort = jnp.asarray(cohorts[0])
+        key = jax.random.key(0)
+        sums = fedavg.cohort_sums(choices, federated, theta, norm, data, cohort, key)
         return theta - sums.updates / setting.cohort
 
-    layout = layers_of(model, clients.features[0]).layout
-    arrays = (clients.features, clients.labels, clients.starts, clients.counts, cohorts)
-    return FederatedProblem(setting, *arrays, np.asarray(theta_0), np.asarray(stepped(theta_0)), layout)
+    layers = layers_of(model, clients.features[0])
+    return FederatedProblem(
+        setting=setting,
+        features=clients.features,
+        labels=clients.labels,
+        starts=clients.starts,
+        counts=clients.counts,
+        cohorts=cohorts,
+        theta_0=np.asarray(theta_0),
+        stepped=np.asarray(take_round(theta_0)),
+        layout=layers.layout,
+    )
 
 
 class Layers(NamedTuple):
-    """A network's layers in the order in which they are called: where their parameters stand in theta, and of
-    those that have a kernel, how often an example's forward pass uses a weight."""
+    """A network's layers in the order in which they are called.
+
+    Attributes:
+      layout: The indices of their parameters in theta, as in `engines.Problem`.
+      uses: Of the layers that have a kernel, how often an example's forward pass uses a weight.
+    """
 
     layout: Layout
     uses: list[int]
 
 
 def layers_of(model: Model, example: NDArray[Any]) -> Layers:
-    """The layers of a model for an example of that shape."""
-    outputs: dict[tuple[str, ...], int] = {}
+    """Returns the layers of a model for an example of that shape."""
+    # theta's indices in place of its values.
+    tree = model.unravel(jnp.arange(model.n_parameters, dtype=jnp.float32))
+    layout = []
+    uses = []
+    for path, outputs in _count_outputs(model, example).items():
+        layer = _find_layer(tree, path)
+        indices = []
+        for name in ("kernel", "scale", "bias"):
+            if name in layer:
+                indices.append(np.asarray(layer[name]).astype(np.int64))
+        if indices:
+            layout.append(tuple(indices))
+        if "kernel" in layer:
+            kernel = layer["kernel"]
+            weights_per_output = kernel.size // kernel.shape[-1]
+            uses.append(outputs * weights_per_output)
+    return Layers(layout, uses)
 
-    def note(call: Callable[..., Any], arguments: Any, keywords: Any, context: Any) -> Any:
+
+def _count_outputs(model: Model, example: NDArray[Any]) -> dict[LayerPath, int]:
+    """Returns how many numbers each layer computes for an example, by paths in the order of calls."""
+    outputs: dict[LayerPath, int] = {}
+
+    def note_call(
+        call: Callable[..., Any],
+        arguments: Any,
+        keywords: Any,
+        context: Any,
+    ) -> Any:
         path = context.module.path
-        outputs.setdefault(path, 0)
+        outputs.setdefault(path, 0)  # before the layers that it calls
         result = call(*arguments, **keywords)
         if context.method_name == "__call__":
-            pooled = 4 if isinstance(context.module, PooledConvolution) else 1
-            outputs[path] = pooled * math.prod(result.shape)
+            computed = math.prod(result.shape)
+            if isinstance(context.module, PooledConvolution):
+                computed *= 4  # of which the largest is left
+            outputs[path] = computed
         return result
 
-    tree = model.unravel(jnp.arange(model.n_parameters, dtype=jnp.float32))
-    with nn.intercept_methods(note):
+    with nn.intercept_methods(note_call):
         jax.eval_shape(model.module.init, jax.random.key(0), example)
-    own = {path: functools.reduce(lambda part, name: part.get(name, {}), path, tree) for path in outputs}
-    layers = [[one[name] for name in ("kernel", "scale", "bias") if name in one] for one in own.values()]
-    layout = [tuple(np.asarray(one).astype(np.int64) for one in layer) for layer in layers if layer]
-    kernels = [(outputs[path], one["kernel"]) for path, one in own.items() if "kernel" in one]
-    return Layers(layout, [size * kernel.size // kernel.shape[-1] for size, kernel in kernels])
+    return outputs
+
+
+def _find_layer(tree: Any, path: LayerPath) -> Any:
+    """Returns a layer's parameters by their names; empty where it has none."""
+    layer = tree
+    for name in path:
+        layer = layer.get(name, {})
+    return layer
 
 
 def flops(uses: list[int], examples: float) -> int:
-    """Floating-point operations on so many examples: a multiplication and an addition a use of a weight.
+    """Returns the floating-point operations on so many examples.
 
-    Weights are used in the forward pass, for the weights' gradients and for the inputs' gradients, which
-    the first layer does not form. Biases, activations, clipping and noise are not counted.
+    A multiplication and an addition for each use of a weight. Weights are used in the forward pass, for the
+    weights' gradients and for the inputs' gradients, which the first layer does not form. Biases,
+    activations, clipping and noise are not counted.
     """
     return round(2 * examples * (3 * sum(uses) - uses[0]))
 
 
 def ours(problem: Problem) -> Engine:
-    """Audit's training of 5,000 runs in chunks of the size that it chooses, with noise and insertion."""
-    played = build.build(problem.setting, Dataset(problem.features, problem.labels, "", ""))
-    chunk = game.chunk_size(played, _RUNS)
-    chunks = game.play(played, [(0, 2**31)], chunk)
+    """Builds the training of 5,000 runs as `audit` does it: in its chunks, with noise and insertion."""
+    dataset = Dataset(problem.features, problem.labels, "", "")
+    played = build.build(problem.setting, dataset)
+    chunk_size = game.chunk_size(played, _RUNS)
+    chunks = game.play(played, [(0, _ENDLESS)], chunk_size)
 
     def run() -> int:
-        return len(next(chunks).scores) * problem.setting.schedule.steps
+        trained = next(chunks)
+        return len(trained.scores) * problem.setting.schedule.steps
 
-    return _engine(run, chunk, 0.0)
+    return _make_engine(run, chunk_size, 0.0)
 
 
 def ours_federated(problem: FederatedProblem) -> Engine:
-    """Trainings as `federated` does them, one after the other, with noise, on all devices, but without
-    canaries, whose number is the audit's choice and which its peer has none of."""
-    clients = Clients(problem.features, problem.labels, problem.starts, problem.counts, "", "")
-    who = build_federated.rounds(problem.setting, clients, None)
-    played = build_federated.build(problem.setting, clients, who)
+    """Builds the training runs of `federated`, one after the other, with noise, on all devices.
+
+    They are without canaries, whose number is the audit's choice and which its peer has none of.
+    """
+    clients = Clients(
+        problem.features,
+        problem.labels,
+        problem.starts,
+        problem.counts,
+        "",
+        "",
+    )
+    rounds = build_federated.rounds(problem.setting, clients, None)
+    played = build_federated.build(problem.setting, clients, rounds)
+    mechanism = played.mechanism
     placement = ensemble.Placement.spread(1)
 
-    def train(state: State, key: Array, hyper: Hyperparameters, data: Data, schedule: Schedule) -> State:
-        return played.mechanism.segment(hyper, state, data, schedule, no_canaries(), key)
+    def train(
+        state: State,
+        key: Array,
+        hyper: Hyperparameters,
+        data: Data,
+        schedule: Schedule,
+    ) -> State:
+        return mechanism.segment(hyper, state, data, schedule, no_canaries(), key)
 
-    trained = placement.over_runs(train, (0, 0, None, None, None))
-    first = jax.tree.map(lambda leaf: leaf[None], played.mechanism.start(jnp.asarray(problem.theta_0)))
-    start, keys = placement.by_run((first, jax.random.split(jax.random.key(0), 1)))
+    train_runs = placement.over_runs(train, (0, 0, None, None, None))
+    start = mechanism.start(jnp.asarray(problem.theta_0))
+    starts = jax.tree.map(lambda leaf: leaf[None], start)
+    keys = jax.random.split(jax.random.key(0), 1)
+    starts, keys = placement.by_run((starts, keys))
+    hyper = jax.tree.map(jnp.float32, played.hyper)
     schedule = Schedule(played.schedule.batches, jnp.zeros(len(problem.cohorts)))
-    shared = placement.everywhere((jax.tree.map(jnp.float32, played.hyper), played.data, schedule))
+    shared = placement.everywhere((hyper, played.data, schedule))
 
     def run() -> int:
-        jax.block_until_ready(trained(start, keys, *shared))
+        jax.block_until_ready(train_runs(starts, keys, *shared))
         return int(problem.cohorts.size)
 
-    return _engine(run, 1, 0.0)
+    return _make_engine(run, 1, 0.0)
 
 
 class OrdinaryConvNet(nn.Module):
-    """The ConvNet's function and parameters in Flax's own layers, as its users write it; models.layers,
-    which are part of our engine, would make jax_privacy several times faster."""
+    """The ConvNet's function and parameters in Flax's own layers, as its users write it.
+
+    models.layers, which are part of our engine, would make jax_privacy several times faster.
+    """
 
     @nn.compact
     def __call__(self, image: Array) -> Array:
+        """Returns the logits (10,) of an image (32, 32, 3)."""
         x = normalised(image, CIFAR10_MEAN, CIFAR10_STD)
         for i, features in enumerate((6, 16)):
-            x = nn.Conv(features, (5, 5), padding="VALID", name=f"Convolution_{i}")(x)
-            x = nn.max_pool(nn.relu(x), (2, 2), (2, 2))
-        x = jnp.moveaxis(x, -1, -3).reshape(*x.shape[:-3], -1)
+            name = f"Convolution_{i}"
+            x = nn.Conv(features, (5, 5), padding="VALID", name=name)(x)
+            x = nn.relu(x)
+            x = nn.max_pool(x, (2, 2), (2, 2))
+        x = jnp.moveaxis(x, -1, -3)
+        x = x.reshape(*x.shape[:-3], -1)
         for features in (120, 84):
-            x = nn.relu(nn.Dense(features)(x))
+            x = nn.Dense(features)(x)
+            x = nn.relu(x)
         return nn.Dense(10)(x)
 
 
-def _ordinary(model: Model) -> Model:
+def _replace_our_layers(model: Model) -> Model:
+    """Returns the model in Flax's own layers."""
     if not isinstance(model.module, ConvNet):
         return model
     module = OrdinaryConvNet()
 
     def loss(theta: Array, labelled: tuple[Array, Array]) -> Array:
-        logits: Any = module.apply({"params": model.unravel(theta)}, labelled[0])
-        return model.criterion(logits, labelled[1])
+        features, label = labelled
+        logits: Any = module.apply({"params": model.unravel(theta)}, features)
+        return model.criterion(logits, label)
 
     return model._replace(module=module, loss=loss)
 
 
 def jax_privacy(problem: Problem, models: int = 0) -> Engine:
-    """jax_privacy's clipped_grad and Gaussian noise, mapped over so many models (0: the fastest)."""
-    from jax_privacy import clipping, noise_addition
-
-    placement, devices = ensemble.Placement.local(), len(jax.local_devices())
-    data = placement.everywhere((problem.features, problem.labels))
-    model = _ordinary(task(problem.setting.model).make(problem.features.shape[1:]))
+    """Builds jax_privacy's clipped_grad and Gaussian noise, mapped over so many models (0: the fastest)."""
+    placement = ensemble.Placement.local()
+    devices = len(jax.local_devices())
     fields = problem.setting.mechanism
-    norm, size = fields.clipping_norm, fields.batch_size
-    gradient = clipping.clipped_grad(
-        model.loss, l2_clip_norm=norm, keep_batch_dim=False, normalize_by=float(size)
-    )
+    train = _make_jax_privacy_training(problem)
 
-    def train(theta: Array, key: Array, batches: Array, data: Data, rate: Array, sigma: Array) -> Array:
-        noise = noise_addition.gaussian_privatizer(stddev=sigma * norm / size, prng_key=key)
-
-        def step(carry: Any, indices: Array) -> tuple[Any, None]:
-            theta, state = carry
-            batch = separate(theta, (data[0][indices], data[1][indices]))
-            update, state = noise.update(gradient(theta, batch), state)
-            return (theta - rate * update, state), None
-
-        return jax.lax.scan(step, (theta, noise.init(theta)), batches)[0][0]
-
+    data = placement.everywhere((problem.features, problem.labels))
     theta_0, batches = placement.everywhere((problem.theta_0, problem.batches))
-    stepped = jax.jit(train)(theta_0, jax.random.key(0), batches[:1], data, 1.0, 0.0)
-    many = placement.over_runs(train, (0, 0, None, None, None, None), donated=(0,))
+    key = jax.random.key(0)
+    first_batch = batches[:1]
+    stepped = jax.jit(train)(theta_0, key, first_batch, data, 1.0, 0.0)
+    distance = float(np.linalg.norm(stepped - problem.stepped))
 
-    def train_many(models: int) -> Run:
+    mapped_axes = (0, 0, None, None, None, None)  # theta and key are a model's own
+    train_models = placement.over_runs(train, mapped_axes, donated=(0,))
+
+    def build_run(models: int) -> Run:
         thetas = placement.by_run(jnp.tile(theta_0, (models, 1)))
-        blocks = _blocks(jnp.asarray(batches), models // devices * size * theta_0.size)
-        keys = (placement.by_run(jax.random.split(jax.random.key(i), models)) for i in itertools.count())
+        gradient_floats = models // devices * fields.batch_size * theta_0.size
+        blocks = _cycle_blocks(jnp.asarray(batches), gradient_floats)
+        keys = _draw_keys(placement, models)
 
         def run() -> int:
             nonlocal thetas
             block = next(blocks)
-            noisy = (fields.learning_rate, fields.noise_multiplier)
-            thetas = jax.block_until_ready(many(thetas, next(keys), block, data, *noisy))
+            thetas = train_models(
+                thetas,
+                next(keys),
+                block,
+                data,
+                fields.learning_rate,
+                fields.noise_multiplier,
+            )
+            jax.block_until_ready(thetas)
             return models * len(block)
 
         return run
 
-    counts = [models] if models else [devices * m for m in problem.models_to_try(_platform())]
-    models, run = engines.fastest(train_many, counts)
-    return _engine(run, models, float(np.linalg.norm(stepped - problem.stepped)))
+    counts = [models]
+    if not models:
+        counts = [devices * count for count in problem.models_to_try(_find_platform())]
+    models, run = engines.find_fastest(build_run, counts)
+    return _make_engine(run, models, distance)
 
 
-def _blocks(batches: Array, floats: int) -> Iterator[Array]:
-    length = min(len(batches), max(5, (1 << 24) // floats))
-    return itertools.cycle([batches[i : i + length] for i in range(0, len(batches) - length + 1, length)])
+def _make_jax_privacy_training(problem: Problem) -> Callable[..., Array]:
+    """Returns the training of one model by jax_privacy.
+
+    Returns:
+      (theta, key, batches, data, learning rate, sigma) -> theta after a step on each of the mini-batches.
+    """
+    from jax_privacy import clipping, noise_addition
+
+    norm = problem.setting.mechanism.clipping_norm
+    batch_size = problem.setting.mechanism.batch_size
+    our_model = task(problem.setting.model).make(problem.features.shape[1:])
+    model = _replace_our_layers(our_model)
+    clipped_gradient = clipping.clipped_grad(
+        model.loss,
+        l2_clip_norm=norm,
+        keep_batch_dim=False,
+        normalize_by=float(batch_size),
+    )
+
+    def train(
+        theta: Array,
+        key: Array,
+        batches: Array,
+        data: Data,
+        rate: Array,
+        sigma: Array,
+    ) -> Array:
+        features, labels = data
+        deviation = sigma * norm / batch_size
+        noise = noise_addition.gaussian_privatizer(stddev=deviation, prng_key=key)
+
+        def take_step(carry: Any, indices: Array) -> tuple[Any, None]:
+            theta, noise_state = carry
+            batch = separate(theta, (features[indices], labels[indices]))
+            gradient = clipped_gradient(theta, batch)
+            update, noise_state = noise.update(gradient, noise_state)
+            return (theta - rate * update, noise_state), None
+
+        start = (theta, noise.init(theta))
+        end, _ = jax.lax.scan(take_step, start, batches)
+        trained, _ = end
+        return trained
+
+    return train
+
+
+def _draw_keys(placement: ensemble.Placement, models: int) -> Iterator[Any]:
+    """Yields the models' keys for one call after the other."""
+    for call in itertools.count():
+        yield placement.by_run(jax.random.split(jax.random.key(call), models))
+
+
+def _cycle_blocks(batches: Array, floats: int) -> Iterator[Array]:
+    """Yields blocks of mini-batches, over and over; the last, where it would be shorter, is left out.
+
+    Args:
+      batches: (steps, B) indices of examples.
+      floats: Of a step's per-example gradients, by which a block's length is chosen.
+    """
+    length = min(len(batches), max(_LEAST_BLOCK, _BLOCK_FLOATS // floats))
+    blocks = []
+    for i in range(0, len(batches) - length + 1, length):
+        blocks.append(batches[i : i + length])
+    return itertools.cycle(blocks)
 
 
 def gemm(_: Problem | FederatedProblem) -> Engine:
-    """float32 products of two square matrices, on all cores or the GPU; a "model-step" is one product."""
-    left, right = jax.random.normal(jax.random.key(0), (2, engines.GEMM_SIZE, engines.GEMM_SIZE))
-    product = jax.jit(functools.partial(jnp.matmul, precision="float32"))
+    """Builds float32 products of square matrices, on all cores or the GPU; a "model-step" is a product."""
+    shape = (2, engines.GEMM_SIZE, engines.GEMM_SIZE)
+    left, right = jax.random.normal(jax.random.key(0), shape)
+    multiply = jax.jit(functools.partial(jnp.matmul, precision="float32"))
 
     def run() -> int:
-        jax.block_until_ready(product(left, right))
+        jax.block_until_ready(multiply(left, right))
         return 1
 
-    return _engine(run, 1, 0.0)
+    return _make_engine(run, 1, 0.0)
 
 
-def _engine(run: Run, models: int, distance: float) -> Engine:
+def _make_engine(run: Run, models: int, distance: float) -> Engine:
+    """Returns an engine on JAX's first device."""
     device = jax.local_devices()[0]
+    about = engines.About(models, _find_platform(), device.device_kind, distance)
+    if about.platform == "cpu":
+        return Engine(about, run)
 
-    def peak() -> int:
-        return int((device.memory_stats() or {}).get("peak_bytes_in_use", 0))
+    def find_peak() -> int:
+        statistics = device.memory_stats() or {}
+        return int(statistics.get("peak_bytes_in_use", 0))
 
-    about = engines.About(models, _platform(), device.device_kind, distance)
-    return Engine(about, run, None if about.platform == "cpu" else peak)
+    return Engine(about, run, find_peak)
 
 
-def _platform() -> str:
-    return "cpu" if jax.local_devices()[0].platform == "cpu" else "gpu"
+def _find_platform() -> str:
+    """Returns "cpu", or "gpu" for any accelerator."""
+    platform = jax.local_devices()[0].platform
+    return "cpu" if platform == "cpu" else "gpu"

@@ -1,5 +1,7 @@
-"""The engines that `throughput` times in PyTorch: Opacus, one vectorised step with torch.func, and a loop
-over clients."""
+"""The engines that `throughput` times in PyTorch.
+
+They are Opacus, one vectorised step with torch.func, and a loop over clients.
+"""
 
 import copy
 import itertools
@@ -12,19 +14,65 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from experiments.engine.engines import CHECKED_STEPS, About, Engine, FederatedProblem, Problem, Run, fastest
+from experiments.engine.engines import (
+    CHECKED_STEPS,
+    About,
+    Engine,
+    FederatedProblem,
+    Problem,
+    Run,
+    find_fastest,
+)
 from models.data.images import CIFAR10_MEAN, CIFAR10_STD, FASHION_MNIST_MEAN, FASHION_MNIST_STD
 
-_DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-_synchronize = torch.cuda.synchronize if torch.cuda.is_available() else lambda: None
-_PLATFORM = "gpu" if _DEVICE.type == "cuda" else "cpu"
+Batch = tuple[Tensor, Tensor]  # features (B, ...), labels (B,)
+Step = Callable[[Batch], None]  # takes a step on a mini-batch
+
+_ON_GPU = torch.cuda.is_available()
+_DEVICE = torch.device("cuda" if _ON_GPU else "cpu")
 
 
-def _convolutional(channels: int, flat: int) -> nn.Module:
-    first, second = nn.Conv2d(channels, 6, 5), nn.Conv2d(6, 16, 5)
-    pooled = (first, nn.ReLU(), nn.MaxPool2d(2), second, nn.ReLU(), nn.MaxPool2d(2), nn.Flatten())
-    dense = (nn.Linear(flat, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10))
-    return nn.Sequential(*pooled, *dense)
+def _synchronize() -> None:
+    """Waits until a GPU has done what it was given."""
+    if _ON_GPU:
+        torch.cuda.synchronize()
+
+
+def _make_convolutional(channels: int, flat: int) -> nn.Module:
+    """Returns the ConvNet (3 channels) or LeNet (1); `flat` numbers come out of its convolutions."""
+    return nn.Sequential(
+        nn.Conv2d(channels, 6, 5),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(6, 16, 5),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(flat, 120),
+        nn.ReLU(),
+        nn.Linear(120, 84),
+        nn.ReLU(),
+        nn.Linear(84, 10),
+    )
+
+
+def _make_fcnn() -> nn.Module:
+    """Returns the FCNN."""
+    return nn.Sequential(
+        nn.Linear(8, 6),
+        nn.ReLU(),
+        nn.Linear(6, 2),
+    )
+
+
+def _make_convnet() -> nn.Module:
+    """Returns the ConvNet."""
+    return _make_convolutional(3, 400)
+
+
+def _make_lenet() -> nn.Module:
+    """Returns LeNet."""
+    return _make_convolutional(1, 256)
 
 
 class _Block(nn.Module):
@@ -33,78 +81,105 @@ class _Block(nn.Module):
     def __init__(self, channels: int, features: int, stride: int) -> None:
         super().__init__()
         self.body = nn.Sequential(
-            *_normed(channels, features, 3, stride), nn.ReLU(), *_normed(features, features, 3, 1)
+            *_make_normed(channels, features, 3, stride),
+            nn.ReLU(),
+            *_make_normed(features, features, 3, 1),
         )
-        same = channels == features and stride == 1
-        self.shortcut = nn.Identity() if same else nn.Sequential(*_normed(channels, features, 1, stride))
+        self.shortcut: nn.Module = nn.Identity()
+        if channels != features or stride != 1:
+            self.shortcut = nn.Sequential(*_make_normed(channels, features, 1, stride))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, channels, H, W) -> (B, features, H / stride, W / stride)."""
+        """Maps (B, channels, H, W) to (B, features, H / stride, W / stride)."""
         return torch.relu(self.shortcut(x) + self.body(x))
 
 
-def _normed(channels: int, features: int, window: int, stride: int) -> tuple[nn.Module, nn.Module]:
-    convolution = nn.Conv2d(channels, features, window, stride, (window - 1) // 2, bias=False)
+def _make_normed(
+    channels: int, features: int, window: int, stride: int
+) -> tuple[nn.Module, nn.Module]:
+    """Returns a convolution and its group normalisation."""
+    padding = (window - 1) // 2
+    convolution = nn.Conv2d(channels, features, window, stride, padding, bias=False)
     return convolution, nn.GroupNorm(32, features, eps=1e-6)
 
 
-def _resnet18() -> nn.Module:
-    widths = (64, 64, 128, 256, 512)
-    blocks = [
-        _Block(*pair, 1 if stage == 0 else 2) if first else _Block(pair[1], pair[1], 1)
-        for stage, pair in enumerate(itertools.pairwise(widths))
-        for first in (True, False)
-    ]
-    pooled = nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10)
-    return nn.Sequential(*_normed(3, 64, 3, 1), nn.ReLU(), *blocks, *pooled)
+def _make_resnet18() -> nn.Module:
+    """Returns the ResNet18."""
+    blocks = []
+    channels = 64
+    for features in (64, 128, 256, 512):
+        stride = 1 if features == 64 else 2
+        blocks.append(_Block(channels, features, stride))
+        blocks.append(_Block(features, features, 1))
+        channels = features
+    return nn.Sequential(
+        *_make_normed(3, 64, 3, 1),
+        nn.ReLU(),
+        *blocks,
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(512, 10),
+    )
 
 
 NETWORKS: dict[str, Callable[[], nn.Module]] = {  # of pixels that are normalised already
-    "fcnn": lambda: nn.Sequential(nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 2)),
-    "convnet": lambda: _convolutional(3, 400),
-    "resnet18": _resnet18,
-    "lenet": lambda: _convolutional(1, 256),
+    "fcnn": _make_fcnn,
+    "convnet": _make_convnet,
+    "resnet18": _make_resnet18,
+    "lenet": _make_lenet,
 }
 
 
-def _positions(problem: Problem | FederatedProblem) -> list[NDArray[np.int64]]:
-    """Where each parameter's numbers stand in theta; the ConvNets flatten images channels first, as ours."""
+def _list_positions(problem: Problem | FederatedProblem) -> list[NDArray[np.int64]]:
+    """Returns the indices of each parameter's numbers in theta, in PyTorch's shapes.
+
+    The ConvNets flatten images channels first, as ours.
+    """
     positions = []
     for kernel, *bias in problem.layout:  # (height, width, in, out), (in, out) or (out,)
-        positions += [kernel.transpose(3, 2, 0, 1) if kernel.ndim == 4 else kernel.T, *bias]
+        if kernel.ndim == 4:
+            positions.append(kernel.transpose(3, 2, 0, 1))
+        else:
+            positions.append(kernel.T)
+        positions.extend(bias)
     return positions
 
 
-def _network(problem: Problem | FederatedProblem) -> nn.Module:
+def _make_network(problem: Problem | FederatedProblem) -> nn.Module:
+    """Returns the problem's network at theta_0."""
     network = NETWORKS[problem.setting.model]().to(_DEVICE)
     with torch.no_grad():
-        for parameter, where in zip(network.parameters(), _positions(problem), strict=True):
-            parameter.copy_(torch.tensor(problem.theta_0[where]))
+        for parameter, indices in zip(network.parameters(), _list_positions(problem), strict=True):
+            parameter.copy_(torch.tensor(problem.theta_0[indices]))
     return network
 
 
-def _distance(problem: Problem | FederatedProblem, parameters: list[Tensor]) -> float:
+def _measure_distance(problem: Problem | FederatedProblem, parameters: list[Tensor]) -> float:
+    """Returns the distance of the parameters from those after our step."""
     theta = np.empty_like(problem.stepped)
-    for parameter, where in zip(parameters, _positions(problem), strict=True):
-        theta[where] = parameter.detach().cpu().numpy()
+    for parameter, indices in zip(parameters, _list_positions(problem), strict=True):
+        theta[indices] = parameter.detach().cpu().numpy()
     return float(np.linalg.norm(theta - problem.stepped))
 
 
-def _batches(problem: Problem) -> Iterator[tuple[Tensor, Tensor]]:
-    """Normalised mini-batches from the first on, over and over."""
+def _cycle_batches(problem: Problem) -> Iterator[Batch]:
+    """Yields normalised mini-batches from the first on, over and over."""
     features = torch.tensor(problem.features, device=_DEVICE)
     labels = torch.tensor(problem.labels, device=_DEVICE).long()
-    shape = (1, 3, 1, 1)
-    mean, deviation = (torch.tensor(v, device=_DEVICE).reshape(shape) for v in (CIFAR10_MEAN, CIFAR10_STD))
-    if images := features.dtype == torch.uint8:
+    mean = torch.tensor(CIFAR10_MEAN, device=_DEVICE).reshape(1, 3, 1, 1)
+    deviation = torch.tensor(CIFAR10_STD, device=_DEVICE).reshape(1, 3, 1, 1)
+    are_images = features.dtype == torch.uint8
+    if are_images:
         features = features.permute(0, 3, 1, 2).contiguous()
     for indices in itertools.cycle(torch.tensor(problem.batches, device=_DEVICE)):
-        chosen = features[indices]
-        yield (chosen.float() / 255 - mean) / deviation if images else chosen, labels[indices]
+        batch = features[indices]
+        if are_images:
+            batch = (batch.float() / 255 - mean) / deviation
+        yield batch, labels[indices]
 
 
 def opacus(problem: Problem) -> Engine:
-    """Opacus's GradSampleModule and DPOptimizer, one model and one thread."""
+    """Builds Opacus's GradSampleModule and DPOptimizer, with one model and one thread."""
     from opacus import GradSampleModule
     from opacus.optimizers import DPOptimizer
 
@@ -112,8 +187,9 @@ def opacus(problem: Problem) -> Engine:
     torch.set_num_threads(1)
     fields = problem.setting.mechanism
 
-    def prepare(rate: float, sigma: float) -> tuple[nn.Module, Callable[[tuple[Tensor, Tensor]], None]]:
-        module = GradSampleModule(_network(problem))
+    def prepare(rate: float, sigma: float) -> tuple[nn.Module, Step]:
+        """Returns a model, and what takes a step of it on a mini-batch."""
+        module = GradSampleModule(_make_network(problem))
         optimizer = DPOptimizer(
             torch.optim.SGD(module.parameters(), rate),
             noise_multiplier=sigma,
@@ -121,59 +197,59 @@ def opacus(problem: Problem) -> Engine:
             expected_batch_size=fields.batch_size,
         )
 
-        def step(batch: tuple[Tensor, Tensor]) -> None:
+        def step(batch: Batch) -> None:
+            features, labels = batch
             optimizer.zero_grad()
-            cross_entropy(module(batch[0]), batch[1]).backward()
+            loss = cross_entropy(module(features), labels)
+            loss.backward()
             optimizer.step()
 
         return module, step
 
-    module, step = prepare(1.0, 0.0)
-    step(next(_batches(problem)))
-    distance = _distance(problem, list(module.parameters()))
-    _, noisy = prepare(fields.learning_rate, fields.noise_multiplier)
-    batches = _batches(problem)
+    module, noiseless_step = prepare(1.0, 0.0)
+    first_batch = next(_cycle_batches(problem))
+    noiseless_step(first_batch)
+    distance = _measure_distance(problem, list(module.parameters()))
+
+    _, step = prepare(fields.learning_rate, fields.noise_multiplier)
+    batches = _cycle_batches(problem)
 
     def run() -> int:
-        noisy(next(batches))
+        step(next(batches))
         _synchronize()
         return 1
 
-    return _engine(run, 1, distance)
+    return _make_engine(run, 1, distance)
 
 
 def torch_func(problem: Problem, models: int = 0) -> Engine:
-    """Per-example gradients by torch.func, of so many models at once (0: the fastest), on all cores."""
-    network = _network(problem)
-    names, theta_0 = zip(*network.named_parameters(), strict=True)
+    """Builds per-example gradients by torch.func of so many models at once (0: the fastest), on all cores."""
+    network = _make_network(problem)
+    theta_0 = list(network.parameters())
     fields = problem.setting.mechanism
-    norm, size = fields.clipping_norm, fields.batch_size
+    clipped_sum = _make_clipped_sum(network, fields.clipping_norm)
+    clipped_sums = torch.func.vmap(clipped_sum, (0, None, None))
 
-    def loss(theta: tuple[Tensor, ...], features: Tensor, label: Tensor) -> Tensor:
-        named = dict(zip(names, theta, strict=True))
-        return cross_entropy(torch.func.functional_call(network, named, (features[None],)), label[None])
-
-    per_example = torch.func.vmap(torch.func.grad(loss), (None, 0, 0))
-
-    def clipped_sum(theta: tuple[Tensor, ...], features: Tensor, labels: Tensor) -> list[Tensor]:
-        gradients = per_example(theta, features, labels)
-        squares = sum(g.flatten(1).square().sum(1) for g in gradients)
-        factors = (norm / torch.sqrt(squares)).clamp(max=1.0)
-        return [torch.tensordot(factors, g, 1) for g in gradients]
-
-    of_many = torch.func.vmap(clipped_sum, (0, None, None))
-
-    def step(thetas: list[Tensor], batch: tuple[Tensor, Tensor], rate: float, sigma: float) -> None:
+    def step(thetas: list[Tensor], batch: Batch, rate: float, sigma: float) -> None:
         """Updates the models' parameters, each with a leading axis of models, in place."""
-        for theta, gradient in zip(thetas, of_many(tuple(thetas), *batch), strict=True):
-            noise = torch.randn_like(gradient)
-            theta.sub_(gradient.add_(noise, alpha=sigma * norm), alpha=rate / size)
+        features, labels = batch
+        sums = clipped_sums(tuple(thetas), features, labels)
+        for theta, total in zip(thetas, sums, strict=True):
+            noise = torch.randn_like(total)
+            noisy = total.add_(noise, alpha=sigma * fields.clipping_norm)
+            theta.sub_(noisy, alpha=rate / fields.batch_size)
 
     def start(models: int) -> list[Tensor]:
-        return [theta.detach().expand(models, *theta.shape).clone() for theta in theta_0]
+        """Returns theta_0's parts, each with a leading axis of models."""
+        copies = []
+        for theta in theta_0:
+            repeated = theta.detach().expand(models, *theta.shape)
+            copies.append(repeated.clone())
+        return copies
 
-    def build(models: int) -> Run:
-        thetas, batches = start(models), _batches(problem)
+    def build_run(models: int) -> Run:
+        thetas = start(models)
+        batches = _cycle_batches(problem)
 
         def run() -> int:
             step(thetas, next(batches), fields.learning_rate, fields.noise_multiplier)
@@ -183,9 +259,34 @@ def torch_func(problem: Problem, models: int = 0) -> Engine:
         return run
 
     stepped = start(1)
-    step(stepped, next(_batches(problem)), 1.0, 0.0)
-    models, run = fastest(build, [models] if models else problem.models_to_try(_PLATFORM))
-    return _engine(run, models, _distance(problem, [theta[0] for theta in stepped]))
+    first_batch = next(_cycle_batches(problem))
+    step(stepped, first_batch, 1.0, 0.0)
+    distance = _measure_distance(problem, [theta[0] for theta in stepped])
+
+    counts = [models] if models else problem.models_to_try(_find_platform())
+    models, run = find_fastest(build_run, counts)
+    return _make_engine(run, models, distance)
+
+
+def _make_clipped_sum(network: nn.Module, norm: float) -> Callable[..., list[Tensor]]:
+    """Returns (parameters, features, labels) -> the sum of the examples' clipped gradients, by parameter."""
+    names = [name for name, _ in network.named_parameters()]
+
+    def loss(theta: tuple[Tensor, ...], features: Tensor, label: Tensor) -> Tensor:
+        parameters = dict(zip(names, theta, strict=True))
+        logits = torch.func.functional_call(network, parameters, (features[None],))
+        return cross_entropy(logits, label[None])
+
+    gradient = torch.func.grad(loss)
+    per_example_gradients = torch.func.vmap(gradient, (None, 0, 0))
+
+    def clipped_sum(theta: tuple[Tensor, ...], features: Tensor, labels: Tensor) -> list[Tensor]:
+        gradients = per_example_gradients(theta, features, labels)
+        squared_norms = sum(part.flatten(1).square().sum(1) for part in gradients)
+        factors = (norm / torch.sqrt(squared_norms)).clamp(max=1.0)
+        return [torch.tensordot(factors, part, 1) for part in gradients]
+
+    return clipped_sum
 
 
 class _ClientLoop:
@@ -193,61 +294,95 @@ class _ClientLoop:
 
     def __init__(self, problem: FederatedProblem) -> None:
         self._problem = problem
-        self.network = _network(problem)
+        self.network = _make_network(problem)
         pixels = torch.tensor(problem.features, device=_DEVICE).float() / 255
         self._images = ((pixels - FASHION_MNIST_MEAN) / FASHION_MNIST_STD)[:, None]
         self._labels = torch.tensor(problem.labels, device=_DEVICE).long()
 
-    def mean(self, cohort: NDArray[np.int32], batch_size: int, epochs: int, noise: float) -> list[Tensor]:
-        """The mean of the clients' clipped updates and of noise of such a deviation on their sum."""
-        sums = [noise * torch.randn_like(parameter) for parameter in self.network.parameters()]
+    def mean_update(
+        self, cohort: NDArray[np.int32], batch_size: int, epochs: int, deviation: float
+    ) -> list[Tensor]:
+        """Returns the mean of the clients' clipped updates, with noise of this deviation on their sum."""
+        sums = []
+        for parameter in self.network.parameters():
+            sums.append(deviation * torch.randn_like(parameter))
         for client in cohort:
             self._add_update(sums, int(client), batch_size, epochs)
         return [total / len(cohort) for total in sums]
 
     def _add_update(self, sums: list[Tensor], client: int, batch_size: int, epochs: int) -> None:
-        local = copy.deepcopy(self.network)
-        optimizer = torch.optim.SGD(local.parameters(), self._problem.setting.client_learning_rate)
-        start, count = int(self._problem.starts[client]), int(self._problem.counts[client])
-        for _ in range(epochs):
-            shuffle = torch.randperm if batch_size < count else torch.arange
-            for rows in (start + shuffle(count, device=_DEVICE)).split(batch_size):
-                optimizer.zero_grad()
-                cross_entropy(local(self._images[rows]), self._labels[rows]).backward()
-                optimizer.step()
+        """Trains a client, and adds its clipped update to the sums in place."""
+        local = self._train_client(client, batch_size, epochs)
         with torch.no_grad():
+            update = []
             pairs = zip(self.network.parameters(), local.parameters(), strict=True)
-            update = [before - after for before, after in pairs]
+            for before, after in pairs:
+                update.append(before - after)
             norm = torch.sqrt(sum(part.square().sum() for part in update))
             factor = (self._problem.setting.clipping_norm / norm).clamp(max=1.0)
             for total, part in zip(sums, update, strict=True):
                 total.addcmul_(part, factor)
 
+    def _train_client(self, client: int, batch_size: int, epochs: int) -> nn.Module:
+        """Returns a copy of the server's model, trained on the client's examples."""
+        local = copy.deepcopy(self.network)
+        learning_rate = self._problem.setting.client_learning_rate
+        optimizer = torch.optim.SGD(local.parameters(), learning_rate)
+        start = int(self._problem.starts[client])
+        count = int(self._problem.counts[client])
+        for _ in range(epochs):
+            if batch_size < count:
+                order = torch.randperm(count, device=_DEVICE)
+            else:
+                order = torch.arange(count, device=_DEVICE)
+            for rows in (start + order).split(batch_size):
+                optimizer.zero_grad()
+                logits = local(self._images[rows])
+                loss = cross_entropy(logits, self._labels[rows])
+                loss.backward()
+                optimizer.step()
+        return local
+
 
 def torch_loop(problem: FederatedProblem) -> Engine:
-    """A loop over clients, one model and one thread."""
+    """Builds a loop over clients, with one model and one thread."""
     torch.set_num_threads(1)
-    setting, loop = problem.setting, _ClientLoop(problem)
+    setting = problem.setting
+    loop = _ClientLoop(problem)
     parameters = list(loop.network.parameters())
-    whole = loop.mean(problem.cohorts[0], int(problem.counts.max()), CHECKED_STEPS, 0.0)
-    stepped = [parameter.detach() - part for parameter, part in zip(parameters, whole, strict=True)]
+
+    # The round by which engines are compared: a client's batch is all of its examples.
+    whole = int(problem.counts.max())
+    noiseless = loop.mean_update(problem.cohorts[0], whole, CHECKED_STEPS, 0.0)
+    stepped = []
+    for parameter, part in zip(parameters, noiseless, strict=True):
+        stepped.append(parameter.detach() - part)
+    distance = _measure_distance(problem, stepped)
+
     server = torch.optim.SGD(parameters, setting.learning_rate, momentum=setting.momentum)
     cohorts = itertools.cycle(problem.cohorts)
-    noise = setting.noise_multiplier * setting.clipping_norm
+    deviation = setting.noise_multiplier * setting.clipping_norm
 
     def run() -> int:
         cohort = next(cohorts)
-        for parameter, part in zip(parameters, loop.mean(cohort, setting.batch_size, 1, noise), strict=True):
+        update = loop.mean_update(cohort, setting.batch_size, 1, deviation)
+        for parameter, part in zip(parameters, update, strict=True):
             parameter.grad = part
         server.step()
         _synchronize()
         return len(cohort)
 
-    return _engine(run, 1, _distance(problem, stepped))
+    return _make_engine(run, 1, distance)
 
 
-def _engine(run: Run, models: int, distance: float) -> Engine:
-    if _PLATFORM == "cpu":
+def _make_engine(run: Run, models: int, distance: float) -> Engine:
+    """Returns an engine on the GPU, or on the CPU where there is none."""
+    if not _ON_GPU:
         return Engine(About(models, "cpu", "cpu", distance), run)
     about = About(models, "gpu", torch.cuda.get_device_name(), distance)
     return Engine(about, run, torch.cuda.max_memory_allocated)
+
+
+def _find_platform() -> str:
+    """Returns "gpu" or "cpu"."""
+    return "gpu" if _ON_GPU else "cpu"

@@ -4,7 +4,7 @@ import dataclasses
 import json
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,17 +21,23 @@ from audit.settings import build
 from audit.settings.setting import PRECISIONS, Setting, flat
 from audit.task import Dataset
 
-_Batch = tuple[NDArray[Any], NDArray[Any]]  # features (n, ...), labels (n,)
-_Exact = tuple[NDArray[np.float64], NDArray[np.float64]]  # gradient norms (n,), the clipped sum (p,)
-_Compiled = tuple[Callable[..., Array], Callable[..., Array]]  # of each example alone (n, p), of all (p,)
+_BLOCK = 50  # examples whose gradients are held at once
+
+Batch = tuple[NDArray[Any], NDArray[Any]]  # features (n, ...), labels (n,)
 
 
 @dataclasses.dataclass(frozen=True)
 class Effect:
     """A precision's effect on the gradients of some examples, against float64.
 
-    Relative errors of the norms before clipping and of the clipped sum; excess is the largest
-    ||clipped|| / C - 1; effective_sigma the noise multiplier that the guarantee then has.
+    Attributes:
+      precision: Its name.
+      norm_error_median: Of the relative errors of the norms before clipping.
+      norm_error_max: The largest of these errors.
+      sum_error: The relative error of the clipped sum.
+      clipped_share: The share of gradients that are clipped.
+      excess: The largest ||clipped|| / C - 1.
+      effective_sigma: The noise multiplier that the guarantee then has.
     """
 
     precision: str
@@ -43,112 +49,184 @@ class Effect:
     effective_sigma: float
 
 
-def measure(setting: Setting, dataset: Dataset, examples: int) -> dict[str, list[Effect]]:
-    """Every precision's effect on the first examples, at theta_0 and after the setting's training.
+class _Reference(NamedTuple):
+    """What float64 gives: the gradients' norms (n,), and the clipped sum (p,)."""
 
-    The keys are "at_initialisation" and "after_<steps>_steps"; the setting's own precision is the
-    training's. Raises InputError where setting and data do not fit.
+    norms: NDArray[np.float64]
+    clipped_sum: NDArray[np.float64]
+
+
+class _Strategy(NamedTuple):
+    """A clipping strategy in one precision, compiled: (theta, batch, C) -> sums.
+
+    Attributes:
+      clip_each: The clipped gradient of each example alone, (n, p).
+      clip_sum: The clipped sum of all, (p,).
     """
-    model, norm = build.trainee(setting.model, dataset).model, setting.mechanism.clipping_norm
-    strategy = build.CLIPPING[setting.mechanism.clipping](model)
-    compiled = {name: _compiled(build.in_precision(strategy, name)) for name in PRECISIONS}
+
+    clip_each: Callable[..., Array]
+    clip_sum: Callable[..., Array]
+
+
+def measure(setting: Setting, dataset: Dataset, examples: int) -> dict[str, list[Effect]]:
+    """Measures every precision's effect on the first examples, at theta_0 and after the setting's training.
+
+    Returns:
+      Lists of effects under "at_initialisation" and "after_<steps>_steps"; the setting's own precision is
+      the training's.
+
+    Raises:
+      InputError: Setting and data do not fit.
+    """
+    model = build.trainee(setting.model, dataset).model
+    clipped_sum = build.CLIPPING[setting.mechanism.clipping](model)
+    strategies = {}
+    for precision in PRECISIONS:
+        strategies[precision] = _compile_strategy(build.in_precision(clipped_sum, precision))
     batch = (dataset.features[:examples], dataset.labels[:examples])
 
-    def effects(theta: Array) -> list[Effect]:
-        exact = _exact(model, theta, batch, norm)
-        return [_effect(name, each, setting, theta, batch, exact) for name, each in compiled.items()]
+    def measure_effects(theta: Array) -> list[Effect]:
+        reference = _compute_reference(model, theta, batch, setting.mechanism.clipping_norm)
+        effects = []
+        for precision, strategy in strategies.items():
+            effects.append(_measure_effect(precision, strategy, setting, theta, batch, reference))
+        return effects
 
     played = build.build(setting, dataset)
-    theta_0, noise = played.init(game.root(setting.seed, "theta")), game.root(setting.seed, "noise")
-    run = jax.jit(partial(simulate, played.mechanism))
-    theta_t = run(played.hyper, theta_0, played.data, played.schedule.batches, noise).theta
-    return {"at_initialisation": effects(theta_0), f"after_{setting.schedule.steps}_steps": effects(theta_t)}
+    theta_0 = played.init(game.root(setting.seed, "theta"))
+    noise = game.root(setting.seed, "noise")
+    train = jax.jit(partial(simulate, played.mechanism))
+    trained = train(played.hyper, theta_0, played.data, played.schedule.batches, noise)
+    return {
+        "at_initialisation": measure_effects(theta_0),
+        f"after_{setting.schedule.steps}_steps": measure_effects(trained.theta),
+    }
 
 
-def _compiled(clipped_sum: ClippedSum) -> _Compiled:
-    def alone(theta: Array, features: Array, label: Array, clipping_norm: Array) -> Array:
+def _compile_strategy(clipped_sum: ClippedSum) -> _Strategy:
+    """Returns a strategy compiled for each example alone, and for all together."""
+
+    def clip_alone(theta: Array, features: Array, label: Array, clipping_norm: Array) -> Array:
         return clipped_sum(theta, (features[None], label[None]), clipping_norm)
 
-    return jax.jit(jax.vmap(alone, (None, 0, 0, None))), jax.jit(clipped_sum)
+    clip_each = jax.vmap(clip_alone, (None, 0, 0, None))
+    return _Strategy(jax.jit(clip_each), jax.jit(clipped_sum))
 
 
-def _effect(
-    name: str, compiled: _Compiled, setting: Setting, theta: Array, batch: _Batch, exact: _Exact
+def _measure_effect(
+    precision: str,
+    strategy: _Strategy,
+    setting: Setting,
+    theta: Array,
+    batch: Batch,
+    reference: _Reference,
 ) -> Effect:
-    norm, (norms, exact_total), (each, together) = setting.mechanism.clipping_norm, exact, compiled
-    error = np.abs(_norms(each, theta, batch, np.inf) - norms) / np.where(norms > 0, norms, 1.0)
-    excess = float(_norms(each, theta, batch, norm).max() / norm - 1)
-    total = np.asarray(together(theta, batch, np.float32(norm)), np.float64)
+    """Returns a precision's effect at theta."""
+    clipping_norm = setting.mechanism.clipping_norm
+    unclipped_norms = _compute_norms(strategy, theta, batch, np.inf)
+    divisors = np.where(reference.norms > 0, reference.norms, 1.0)
+    errors = np.abs(unclipped_norms - reference.norms) / divisors
+
+    clipped_norms = _compute_norms(strategy, theta, batch, clipping_norm)
+    excess = float(clipped_norms.max() / clipping_norm - 1)
+
+    clipped_sum = strategy.clip_sum(theta, batch, np.float32(clipping_norm))
+    total = np.asarray(clipped_sum, np.float64)
+    difference = np.linalg.norm(total - reference.clipped_sum)
+    relative_difference = difference / np.linalg.norm(reference.clipped_sum)
+    is_clipped = reference.norms > clipping_norm
     return Effect(
-        precision=name,
-        norm_error_median=float(np.median(error)),
-        norm_error_max=float(error.max()),
-        sum_error=float(np.linalg.norm(total - exact_total) / np.linalg.norm(exact_total)),
-        clipped_share=float(np.mean(norms > norm)),
+        precision=precision,
+        norm_error_median=float(np.median(errors)),
+        norm_error_max=float(errors.max()),
+        sum_error=float(relative_difference),
+        clipped_share=float(np.mean(is_clipped)),
         excess=excess,
         effective_sigma=setting.mechanism.noise_multiplier / (1 + max(excess, 0.0)),
     )
 
 
-def _exact(model: Model, theta: Array, batch: _Batch, clipping_norm: float) -> _Exact:
-    """By JAX in float64, 50 examples at once."""
+def _compute_reference(model: Model, theta: Array, batch: Batch, clipping_norm: float) -> _Reference:
+    """Returns norms and clipped sum by JAX in float64, 50 examples at once."""
 
     def loss(params: Any, features: Array, label: Array) -> Array:
         logits: Any = model.module.apply({"params": params}, features)
         return model.criterion(logits, label)
 
-    norms, total = [], np.zeros(model.n_parameters)
+    norms = []
+    total = np.zeros(model.n_parameters)
     with jax.enable_x64(True):
-        params = jax.tree.map(lambda leaf: jnp.asarray(np.float64(leaf)), model.unravel(theta))
-        gradients = jax.jit(jax.vmap(jax.grad(loss), (None, 0, 0)))
-        for features, labels in _blocks(batch):
-            leaves = jax.tree.leaves(gradients(params, features, labels))
-            rows = np.concatenate([np.asarray(leaf).reshape(len(labels), -1) for leaf in leaves], axis=1)
-            norms.append(np.linalg.norm(rows, axis=1))
-            total += np.minimum(1, clipping_norm / np.maximum(norms[-1], 1e-300)) @ rows
-    return np.concatenate(norms), total
+        params = jax.tree.map(_to_float64, model.unravel(theta))
+        by_example = jax.vmap(jax.grad(loss), (None, 0, 0))
+        compute_gradients = jax.jit(by_example)
+        for features, labels in _split_batch(batch):
+            tree = compute_gradients(params, features, labels)
+            leaves = []
+            for leaf in jax.tree.leaves(tree):
+                leaves.append(np.asarray(leaf).reshape(len(labels), -1))
+            gradients = np.concatenate(leaves, axis=1)  # (examples, p)
+            block_norms = np.linalg.norm(gradients, axis=1)
+            factors = np.minimum(1, clipping_norm / np.maximum(block_norms, 1e-300))
+            norms.append(block_norms)
+            total += factors @ gradients
+    return _Reference(np.concatenate(norms), total)
 
 
-def _norms(
-    each: Callable[..., Array], theta: Array, batch: _Batch, clipping_norm: float
+def _to_float64(leaf: Array) -> Array:
+    """Returns an array in float64, where JAX has it enabled."""
+    return jnp.asarray(np.float64(leaf))
+
+
+def _compute_norms(
+    strategy: _Strategy, theta: Array, batch: Batch, clipping_norm: float
 ) -> NDArray[np.float64]:
-    """Norms (n,), taken in float64, of what the strategy makes of each example alone."""
-    rows = (np.asarray(each(theta, *block, np.float32(clipping_norm))) for block in _blocks(batch))
-    return np.concatenate([np.linalg.norm(block.astype(np.float64), axis=1) for block in rows])
+    """Returns the norms (n,), taken in float64, of what the strategy makes of each example alone."""
+    norms = []
+    for features, labels in _split_batch(batch):
+        clipped = strategy.clip_each(theta, features, labels, np.float32(clipping_norm))
+        gradients = np.asarray(clipped).astype(np.float64)
+        norms.append(np.linalg.norm(gradients, axis=1))
+    return np.concatenate(norms)
 
 
-def _blocks(batch: _Batch) -> Iterator[_Batch]:
+def _split_batch(batch: Batch) -> Iterator[Batch]:
+    """Yields the batch in blocks."""
     features, labels = batch
-    for i in range(0, len(labels), 50):
-        yield features[i : i + 50], labels[i : i + 50]
+    for i in range(0, len(labels), _BLOCK):
+        yield features[i : i + _BLOCK], labels[i : i + _BLOCK]
 
 
-def as_json(found: dict[str, list[Effect]], setting: Setting, examples: int) -> str:
-    """One object: the setting, the number of examples, and a list of effects a moment."""
-    content = {moment: [dataclasses.asdict(e) for e in effects] for moment, effects in found.items()}
-    return json.dumps({"setting": flat(setting), "examples": examples, **content})
+def as_json(effects_by_moment: dict[str, list[Effect]], setting: Setting, examples: int) -> str:
+    """Returns one object: the setting, the number of examples, and a list of effects for each moment."""
+    content: dict[str, Any] = {"setting": flat(setting), "examples": examples}
+    for moment, effects in effects_by_moment.items():
+        content[moment] = [dataclasses.asdict(effect) for effect in effects]
+    return json.dumps(content)
 
 
-def as_text(found: dict[str, list[Effect]], setting: Setting, examples: int) -> str:
-    """A table a moment, in 80 columns, and how to read the last two columns."""
+def as_text(effects_by_moment: dict[str, list[Effect]], setting: Setting, examples: int) -> str:
+    """Returns a table for each moment, in 80 columns, and how to read the last two columns."""
     sigma = setting.mechanism.noise_multiplier
-    tables = [_table(moment.replace("_", " "), effects, sigma) + "\n" for moment, effects in found.items()]
+    parts = []
+    for moment, effects in effects_by_moment.items():
+        parts.append(_make_table(moment.replace("_", " "), effects, sigma) + "\n")
     note = (
         f"excess: the largest ||clipped|| / C - 1 of {examples} examples; others may exceed it.\n"
         f"sigma {sigma:g} is: the noise multiplier sigma / (1 + excess) to account with."
     )
-    return "\n".join([*tables, note])
+    return "\n".join([*parts, note])
 
 
-def _table(moment: str, effects: list[Effect], sigma: float) -> str:
+def _make_table(moment: str, effects: list[Effect], sigma: float) -> str:
+    """Returns the table of a moment's effects."""
     share = effects[0].clipped_share
     title = f"{moment}: {share:.0%} of the gradients are clipped; errors relative to float64"
     columns = (
-        Column(None, lambda e: e.precision, "precision", width=10, left=True),
-        Column(None, lambda e: e.norm_error_median, "norm, median", number(".1e"), 13),
-        Column(None, lambda e: e.norm_error_max, "norm, worst", number(".1e"), 13),
-        Column(None, lambda e: e.sum_error, "clipped sum", number(".1e"), 13),
-        Column(None, lambda e: e.excess, "excess", number(".1e"), 11),
-        Column(None, lambda e: e.effective_sigma, f"sigma {sigma:g} is", number(".6f"), 13),
+        Column(None, lambda effect: effect.precision, "precision", width=10, left=True),
+        Column(None, lambda effect: effect.norm_error_median, "norm, median", number(".1e"), 13),
+        Column(None, lambda effect: effect.norm_error_max, "norm, worst", number(".1e"), 13),
+        Column(None, lambda effect: effect.sum_error, "clipped sum", number(".1e"), 13),
+        Column(None, lambda effect: effect.excess, "excess", number(".1e"), 11),
+        Column(None, lambda effect: effect.effective_sigma, f"sigma {sigma:g} is", number(".6f"), 13),
     )
     return Table(columns, effects, before=[title], gap="").text()

@@ -36,21 +36,21 @@ def test_the_text_says_bounds_runs_and_time():
 
 def test_linear_response_says_which_coordinates_leak_or_why_it_says_nothing():
     mu = np.array([1.5, 0.5, 1.0])
-    told = EXPECTED._replace(expected=forecast.Expected(mu))
-    lines = forecast.as_text(told).splitlines()
-    assert max(map(len, lines)) <= 80 and "an estimate, no bound" in "\n".join(lines)
-    worst, average, best = (epsilon_from_mu(one, 1e-5) for one in (0.5, 1.0, 1.5))
-    average, rows = (worst + average + best) / 3, [line.split() for line in lines]
-    assert ["worst", "(1)", "0.500", f"{worst:.3f}"] in rows and [
-        "best",
-        "(0)",
-        "1.500",
-        f"{best:.3f}",
-    ] in rows
+    with_response = EXPECTED._replace(expected=forecast.Expected(mu))
+    lines = forecast.as_text(with_response).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "an estimate, no bound" in "\n".join(lines)
+    worst = epsilon_from_mu(0.5, 1e-5)
+    middle = epsilon_from_mu(1.0, 1e-5)
+    best = epsilon_from_mu(1.5, 1e-5)
+    average = (worst + middle + best) / 3
+    rows = [line.split() for line in lines]
+    assert ["worst", "(1)", "0.500", f"{worst:.3f}"] in rows
+    assert ["best", "(0)", "1.500", f"{best:.3f}"] in rows
     assert ["average", "1.000", f"{average:.3f}"] in rows
     assert lines[-1].endswith(f"--epsilon={best:.3g}")
     row = {"coordinate": 0, "mu": 1.5, "epsilon": pytest.approx(best)}
-    assert json.loads(forecast.as_json(told))["linear_response"]["best"] == row
+    assert json.loads(forecast.as_json(with_response))["linear_response"]["best"] == row
     silent = EXPECTED._replace(expected=forecast.Expected(np.zeros(0), "there is no noise"))
     assert forecast.as_text(silent).endswith("is left out: there is no noise")
     assert json.loads(forecast.as_json(silent))["linear_response"] == {"left_out": "there is no noise"}
@@ -59,12 +59,15 @@ def test_linear_response_says_which_coordinates_leak_or_why_it_says_nothing():
 @pytest.mark.slow
 def test_linear_response_is_asked_for_where_it_takes_long(dataset):
     few = changed(SETTING, batch_size=50)
-    found = forecast.expected(few, dataset, Probe(1e-6, 640, 1.0), patient=False)
-    assert found.mu.shape == (68,) and not found.why
+    expected = forecast.expected(few, dataset, Probe(1e-6, 640, 1.0), patient=False)
+    assert expected.mu.shape == (68,)
+    assert not expected.why
     bound = np.sqrt(2) / 4  # of two insertions, at sigma = 4
-    assert 0.5 * bound < found.mu.min() and found.mu.max() <= bound * (1 + 1e-5)
+    assert 0.5 * bound < expected.mu.min()
+    assert expected.mu.max() <= bound * (1 + 1e-5)
     slow = forecast.expected(few, dataset, Probe(1.0, 640, 1.0), patient=False)
-    assert slow.why == "it would take 14 minutes; ask with --linear_response" and not slow.mu.size
+    assert slow.why == "it would take 14 minutes; ask with --linear_response"
+    assert not slow.mu.size
     adam = forecast.expected(changed(few, optimizer="adam"), dataset, Probe(1e-6, 640, 1.0), patient=True)
     assert "Adam" in adam.why
 
@@ -78,11 +81,12 @@ def test_workers_of_a_cluster_train_chunks_at_once():
 
 
 @pytest.mark.parametrize(
-    ("step", "said", "time"), [(3e-3, "3 ms", "63 minutes"), (0.0456, "45.6 ms", "15.8 hours")]
+    ("step", "shown", "time"), [(3e-3, "3 ms", "63 minutes"), (0.0456, "45.6 ms", "15.8 hours")]
 )
-def test_times_are_said_in_units_for_people(step, said, time):
+def test_times_are_shown_in_units_for_people(step, shown, time):
     text = forecast.as_text(EXPECTED._replace(probe=Probe(step, 2, 1.0)))
-    assert f"takes {said} (" in text and f"steps: {time}, " in text
+    assert f"takes {shown} (" in text
+    assert f"steps: {time}, " in text
 
 
 def test_runs_out_of_reach_have_no_time_and_the_text_keeps_80_columns():
@@ -91,7 +95,8 @@ def test_runs_out_of_reach_have_no_time_and_the_text_keeps_80_columns():
     large = EXPECTED._replace(runs_needed=None, upper_bound=math.inf, **slow)
     lines = forecast.as_text(large).splitlines()
     assert max(map(len, lines)) <= 80
-    assert "over 1,000,000 runs" in "\n".join(lines) and "of 250 steps" in lines[-1]
+    assert "over 1,000,000 runs" in "\n".join(lines)
+    assert "of 250 steps" in lines[-1]
     result = json.loads(forecast.as_json(large))
     assert result["upper_bound"] is result["runs_needed"] is result["seconds_needed"] is None
 
@@ -107,23 +112,28 @@ def test_json_has_every_number():
 
 @pytest.mark.slow
 def test_a_probe_trains_the_audits_chunk_for_no_more_steps_than_the_audit(monkeypatch):
-    steps, built = [], build.build
+    steps = []
+    build_game = build.build
 
-    def counted(setting, data):
+    def build_and_note(setting, data):
         steps.append(setting.schedule.steps)
-        return built(setting, data)
+        return build_game(setting, data)
 
-    monkeypatch.setattr(build, "build", counted)
+    monkeypatch.setattr(build, "build", build_and_note)
     monkeypatch.setattr(forecast, "_SECONDS", 0.01)
     features = np.random.default_rng(0).normal(size=(40, 8)).astype(np.float32)
     data = Dataset(features, (features[:, 0] > 0).astype(np.int32), "made up", "0" * 64)
-    found = forecast.probe(SETTING, data, 12)
-    assert found.chunk == 12 and found.model_step > 0 and found.compilation > 0
-    assert steps[0] == 1 and 1 <= steps[1] <= 6 and len(steps) == 2
+    probe = forecast.probe(SETTING, data, 12)
+    assert probe.chunk == 12
+    assert probe.model_step > 0
+    assert probe.compilation > 0
+    assert len(steps) == 2
+    assert steps[0] == 1
+    assert 1 <= steps[1] <= 6
 
 
-NAMED = {"adversary": "gc_r", "batch_size": 20, "steps": 5, "clipping_norm": 0.1, "noise_multiplier": 2.0}
-LINEAR = setting_of("fcnn", **NAMED)
+FIELDS = {"adversary": "gc_r", "batch_size": 20, "steps": 5, "clipping_norm": 0.1, "noise_multiplier": 2.0}
+LINEAR = setting_of("fcnn", **FIELDS)
 UNITS = {"float32": 2.0**-24, "tf32": 2.0**-11, "bf16": 2.0**-8}
 
 
@@ -139,7 +149,8 @@ def test_a_clipped_gradient_exceeds_c_by_rounding_and_no_more(dataset):
     assert list(effects) == ["at_initialisation", "after_5_steps"]
     for effect in itertools.chain(*effects.values()):
         unit = UNITS[effect.precision]
-        assert unit / 16 < effect.norm_error_median < 8 * unit and unit / 16 < effect.sum_error < 64 * unit
+        assert unit / 16 < effect.norm_error_median < 8 * unit
+        assert unit / 16 < effect.sum_error < 64 * unit
         assert abs(effect.excess) < (8 if effect.precision == "float32" else 3) * unit
         assert effect.excess > unit / 8 or effect.precision == "float32"
         assert effect.clipped_share > 0.5

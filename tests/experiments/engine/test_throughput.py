@@ -1,4 +1,4 @@
-"""Every engine computes the same step, and the table and the JSON follow from the timings."""
+"""Every engine computes the same step; the table and the JSON follow from the timings."""
 
 import json
 import os
@@ -24,6 +24,7 @@ PEERS = [kind.name for kind in DPSGD.kinds if kind.name != "ours"]
 
 
 def small_problem(model="fcnn"):
+    """Returns a problem of 40 examples in mini-batches of 10."""
     from experiments.engine import peers_jax
 
     rng = np.random.default_rng(0)
@@ -41,29 +42,43 @@ def given():
 
 
 def test_a_problem_says_where_layers_stand_and_has_our_step(given):
-    assert [[one.shape for one in layer] for layer in given.layout] == [[(8, 6), (6,)], [(6, 2), (2,)]]
+    shapes = []
+    for layer in given.layout:
+        shapes.append([indices.shape for indices in layer])
+    assert shapes == [[(8, 6), (6,)], [(6, 2), (2,)]]
     assert not np.array_equal(given.stepped, given.theta_0)
 
 
 @pytest.fixture
 def quickly(monkeypatch):
+    """Times nothing."""
     monkeypatch.setattr(engines, "rate", lambda run, seconds: 1.0)
 
 
 @pytest.fixture
 def load(monkeypatch):
-    """load(name) -> the function that a worker calls, in this process, whose JAX is set up."""
+    """Returns load(name) -> what a worker calls, for this process, whose JAX is set up."""
     monkeypatch.setattr(engines, "prepare_jax", lambda: None)
-    return lambda name, work=DPSGD: work.kind(name).load()
+
+    def load_engine(name, work=DPSGD):
+        return work.kind(name).load()
+
+    return load_engine
 
 
 def assert_takes_our_step(load, name, given):
-    """A step that is 10 tolerances off is seen as that, so that the rest is none; returns the engine."""
-    pytest.importorskip(DPSGD.kind(name).needs)
+    """Asserts that an engine's step is ours; returns the engine.
+
+    Where our step is moved by 10 tolerances, the distance is that, so that without it there is none.
+    """
+    kind = DPSGD.kind(name)
+    pytest.importorskip(kind.needs)
     tolerance = TIMED[given.setting.model].tolerance
     off = np.zeros_like(given.stepped)
     off[7] = 10 * tolerance
-    models = [2 * len(jax.local_devices())] if DPSGD.kind(name).chooses else []
+    models = []
+    if kind.chooses:
+        models = [2 * len(jax.local_devices())]
     engine = load(name)(given._replace(stepped=given.stepped + off), *models)
     assert abs(engine.about.distance - 10 * tolerance) < tolerance
     return engine
@@ -73,9 +88,11 @@ def assert_takes_our_step(load, name, given):
 @pytest.mark.parametrize("name", PEERS)
 def test_a_peer_takes_our_step_and_counts_its_model_steps(load, name, given, quickly):
     engine = assert_takes_our_step(load, name, given)
+    models = 1 if name == "opacus" else 2 * len(jax.local_devices())
     steps = len(given.batches) if name == "jax_privacy" else 1
-    assert engine.run() == engine.run() == engine.about.models * steps
-    assert engine.about.models == (1 if name == "opacus" else 2 * len(jax.local_devices()))
+    assert engine.about.models == models
+    assert engine.run() == models * steps
+    assert engine.run() == models * steps
 
 
 @pytest.mark.slow
@@ -88,7 +105,9 @@ def test_a_peer_takes_our_step_of_a_network_of_its_own(load, name, model, quickl
 def test_ours_trains_the_chunk_that_an_audit_does(load, given):
     engine = load("ours")(given)
     assert 2 <= engine.about.models <= 5000
-    assert engine.run() == engine.run() == engine.about.models * len(given.batches)
+    model_steps = engine.about.models * len(given.batches)
+    assert engine.run() == model_steps
+    assert engine.run() == model_steps
     assert engines.rate(engine.run, 0.01) > 0
 
 
@@ -98,8 +117,10 @@ def federated():
     from experiments.engine import peers_jax
 
     rng = np.random.default_rng(0)
-    images = Dataset(rng.integers(0, 256, (42, 28, 28), np.uint8), rng.integers(0, 10, 42), "", "")
-    clients = dealt(images, np.repeat(np.arange(6), [2, 4, 6, 8, 10, 12]))
+    images = rng.integers(0, 256, (42, 28, 28), np.uint8)
+    labels = rng.integers(0, 10, 42)
+    owners = np.repeat(np.arange(6), [2, 4, 6, 8, 10, 12])
+    clients = dealt(Dataset(images, labels, "", ""), owners)
     setting = FederatedSetting("lenet", cohort=3, rounds=4, batch_size=4, canaries=100, clipping_norm=0.05)
     return peers_jax.federated_problem_of(setting, clients)
 
@@ -110,19 +131,28 @@ def test_the_loop_over_clients_takes_our_round(load, federated):
     off = np.zeros_like(federated.stepped)
     off[7] = 1e-4
     engine = load("torch_loop", FEDAVG)(federated._replace(stepped=federated.stepped + off))
-    assert abs(engine.about.distance - 1e-4) < TIMED["lenet"].tolerance and engine.run() == engine.run() == 3
+    assert abs(engine.about.distance - 1e-4) < TIMED["lenet"].tolerance
+    assert engine.run() == 3
+    assert engine.run() == 3
 
 
 @pytest.mark.slow
 def test_ours_trains_the_rounds_that_federated_does(load, federated):
     engine = load("ours", FEDAVG)(federated)
-    assert engine.run() == engine.run() == 4 * 3
+    assert engine.run() == 4 * 3
+    assert engine.run() == 4 * 3
 
 
 def test_the_fastest_count_is_chosen(monkeypatch):
-    monkeypatch.setattr(engines, "rate", lambda run, seconds: {1: 5, 8: 7, 64: 6}[run()])
-    models, run = engines.fastest(lambda models: lambda: models, [1, 8, 64])
-    assert models == run() == 8
+    rates = {1: 5, 8: 7, 64: 6}
+    monkeypatch.setattr(engines, "rate", lambda run, seconds: rates[run()])
+
+    def build(models):
+        return lambda: models
+
+    models, run = engines.find_fastest(build, [1, 8, 64])
+    assert models == 8
+    assert run() == 8
 
 
 def test_an_engine_of_another_step_is_refused():
@@ -132,7 +162,7 @@ def test_an_engine_of_another_step_is_refused():
             measurement.require_agreement("peer", About(1, "cpu", "cpu", distance), 1e-5)
 
 
-def test_an_engine_that_dies_is_one_line(tmp_path):
+def test_an_engine_that_dies_is_a_line(tmp_path):
     with pytest.raises(InputError, match="peer ended with status -6"):
         Worker(Kind("peer", os.abort), tmp_path).about(1e-5)
 
@@ -152,29 +182,37 @@ def test_operations_are_counted_in_the_model_as_by_hand(name):
     layers = peers_jax.layers_of(model, example)
     assert peers_jax.flops(layers.uses, 1) == OPERATIONS[name]
     assert peers_jax.flops(layers.uses, 7.5) == 7.5 * OPERATIONS[name]
-    positions = np.concatenate([one.ravel() for layer in layers.layout for one in layer])
+    positions = []
+    for layer in layers.layout:
+        positions.extend(indices.ravel() for indices in layer)
+    positions = np.concatenate(positions)
     np.testing.assert_array_equal(np.sort(positions), np.arange(model.n_parameters))
 
 
 def test_operations_by_hand_are_those_of_the_gradients_products():
     gradient = jax.make_jaxpr(jax.grad(fcnn().loss))(np.zeros(68, np.float32), (np.zeros(8), 1)).jaxpr
-    assert OPERATIONS["fcnn"] == products(gradient) == 2 * (3 * (8 * 6 + 6 * 2) - 8 * 6)
+    assert OPERATIONS["fcnn"] == count_products(gradient) == 2 * (3 * (8 * 6 + 6 * 2) - 8 * 6)
     assert OPERATIONS["convnet"] * 128 == 410_204_160
 
 
-def products(jaxpr):
+def count_products(jaxpr):
+    """Returns the operations of all products of matrices in a program."""
     total = 0
     for equation in jaxpr.eqns:
-        inner = [getattr(p, "jaxpr", p) for p in equation.params.values()]
-        total += sum(products(program) for program in inner if hasattr(program, "eqns"))
+        for parameter in equation.params.values():
+            program = getattr(parameter, "jaxpr", parameter)
+            if hasattr(program, "eqns"):
+                total += count_products(program)
         if equation.primitive.name == "dot_general":
             (contracted, _), _ = equation.params["dimension_numbers"]
             shape = equation.invars[0].aval.shape
-            total += 2 * equation.outvars[0].aval.size * int(np.prod([shape[i] for i in contracted]))
+            contracted_size = int(np.prod([shape[axis] for axis in contracted]))
+            total += 2 * equation.outvars[0].aval.size * contracted_size
     return total
 
 
 def measured(engine, rates, model="convnet"):
+    """Returns an engine's measurement of these rates."""
     about = About(8, "cpu", "cpu", 1e-7)
     memory = Memory(2_500_000_000, 300_000_000)
     return Measurement(model, engine, rates, [1e11, 2e11, 4e11], 10**9, memory, about, 2)
@@ -184,36 +222,53 @@ def test_json_has_medians_shares_and_every_round():
     text = measurement.as_json([measured("opacus", [10.0, 40.0, 20.0])], [DPSGD.kind("torch_func")])
     result = json.loads(text)
     (row,) = result["measurements"]
-    assert "\n" not in text and result["missing"] == ["torch_func"]
+    assert "\n" not in text
+    assert result["missing"] == ["torch_func"]
     assert (row["model"], row["engine"], row["model_steps_per_second"]) == ("convnet", "opacus", 20.0)
     assert row["gemm_share"] == 0.1  # of 0.1, 0.2, 0.05
-    assert row["peak_memory_bytes"] == 2_500_000_000 and row["gemm_flops_per_second"] == 2e11
+    assert row["peak_memory_bytes"] == 2_500_000_000
+    assert row["gemm_flops_per_second"] == 2e11
     assert row["rounds_model_steps_per_second"] == [10.0, 40.0, 20.0]
 
 
 def test_ratios_are_taken_within_rounds_in_80_columns():
-    rows = [measured("ours", [1e6, 4e6, 2e6]), measured("jax_privacy", [1e3, 1e3, 4e4])]
-    lines = measurement.as_table([*rows, measured("opacus", [5.0, 4.0, 3.0], "fcnn")]).splitlines()
-    assert max(map(len, lines)) <= 80 and "1,000 (50 to 4,000)" in lines[3]
-    assert "2,000,000" in lines[2] and "2,500" in lines[2] and " to " not in lines[2]
+    rows = [
+        measured("ours", [1e6, 4e6, 2e6]),
+        measured("jax_privacy", [1e3, 1e3, 4e4]),
+        measured("opacus", [5.0, 4.0, 3.0], "fcnn"),
+    ]
+    lines = measurement.as_table(rows).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "1,000 (50 to 4,000)" in lines[3]
+    assert "2,000,000" in lines[2]
+    assert "2,500" in lines[2]
+    assert " to " not in lines[2]
     assert " to " not in lines[4]  # nothing of ours on that model
     assert "200 GFLOP/s" in lines[-1]
 
 
 def test_units_have_blocks_of_their_own():
-    rows = [measured("ours", [4.0, 4.0, 4.0]), measured("ours", [8.0, 8.0, 8.0], "lenet")]
-    text = measurement.as_table([*rows, measured("torch_loop", [2.0, 1.0, 2.0], "lenet")])
-    assert max(map(len, text.splitlines())) <= 80
-    assert [line for line in text.splitlines() if "/s " in line][0].split()[2] == "model-steps/s"
-    assert "client-updates/s" in text and "4 (4 to 8)" in text
-    (row,) = json.loads(measurement.as_json(rows[1:], []))["measurements"]
-    assert row["client_updates_per_second"] == 8.0 and row["flops_per_client_update"] == 10**9
+    convnet = measured("ours", [4.0, 4.0, 4.0])
+    lenet = measured("ours", [8.0, 8.0, 8.0], "lenet")
+    peer = measured("torch_loop", [2.0, 1.0, 2.0], "lenet")
+    text = measurement.as_table([convnet, lenet, peer])
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= 80
+    heads = [line for line in lines if "/s " in line]
+    assert heads[0].split()[2] == "model-steps/s"
+    assert "client-updates/s" in text
+    assert "4 (4 to 8)" in text
+    (row,) = json.loads(measurement.as_json([lenet], []))["measurements"]
+    assert row["client_updates_per_second"] == 8.0
+    assert row["flops_per_client_update"] == 10**9
 
 
-def test_a_missing_library_is_said_with_its_mend():
+def test_the_line_on_a_missing_library_says_what_installs_it():
     assert not Kind("peer", os.getcwd, "no_such_library").is_installed()
     line = engines.missing_line([DPSGD.kind("opacus"), DPSGD.kind("torch_func")])
-    assert "opacus, torch not installed" in line and "[bench]" in line and "\n" not in line
+    assert "opacus, torch not installed" in line
+    assert "[bench]" in line
+    assert "\n" not in line
 
 
 def test_an_error_comes_out_of_a_process_of_its_own():
@@ -224,17 +279,26 @@ def test_an_error_comes_out_of_a_process_of_its_own():
 
 def test_the_parent_imports_no_engine():
     loaded = python("-c", "import sys, experiments.throughput; print(*sys.modules)").stdout.split()
-    assert "experiments.throughput" in loaded and {"jax", "torch", "jax_privacy", "opacus"}.isdisjoint(loaded)
+    assert "experiments.throughput" in loaded
+    assert {"jax", "torch", "jax_privacy", "opacus"}.isdisjoint(loaded)
 
 
-def command(*flags, **changes):
+def run_throughput(*flags, **changes):
+    """Runs the command in a process of its own."""
     return python("-m", "experiments.throughput", *flags, **changes)
 
 
 @pytest.mark.slow
 def test_ours_and_a_peer_are_timed_and_a_missing_one_is_left_out(housing_file, tmp_path):
-    flags = ["--models=fcnn", f"--data_file={housing_file}", "--rounds=2", "--seconds=0.1"]
-    process = command(*flags, "--engines=ours,jax_privacy,opacus", "--json", XDG_CACHE_HOME=str(tmp_path))
+    flags = [
+        "--models=fcnn",
+        f"--data_file={housing_file}",
+        "--rounds=2",
+        "--seconds=0.1",
+        "--engines=ours,jax_privacy,opacus",
+        "--json",
+    ]
+    process = run_throughput(*flags, XDG_CACHE_HOME=str(tmp_path))
     assert process.returncode == 0, process.stderr
     result = json.loads(process.stdout)
     assert ("left out: opacus (opacus not installed" in process.stderr) == (result["missing"] == ["opacus"])
@@ -246,9 +310,11 @@ def test_ours_and_a_peer_are_timed_and_a_missing_one_is_left_out(housing_file, t
         assert row["peak_memory_bytes"] > row["import_memory_bytes"] > 1e7
 
 
-def test_models_that_are_timed_are_models_and_others_are_told_apart():
-    assert {name for name in TIMED if TIMED[name].work is DPSGD} <= set(TASKS)
-    assert {name for name in TIMED if TIMED[name].work is FEDAVG} <= set(FEDERATED_TASKS)
+def test_models_that_are_timed_are_models_and_others_are_refused():
+    for name, timed in TIMED.items():
+        tasks = TASKS if timed.work is DPSGD else FEDERATED_TASKS
+        assert timed.work in (DPSGD, FEDAVG)
+        assert name in tasks
     for model in {*TASKS, *FEDERATED_TASKS} - set(TIMED):
         with pytest.raises(InputError, match=f"{model!r} can't be timed, .*: choose of fcnn, convnet"):
             engines.require_timed(model)
