@@ -112,13 +112,13 @@ def test_the_fit_finds_mu_of_either_sign(mu):
 @pytest.mark.parametrize("sample", [gaussian(0.0), gaussian(4.0), laplace(3.0), wide(1.5)])
 def test_the_fit_is_the_most_likely(sample):
     rng = np.random.default_rng(3)
-    table = gaussian_curve.table_of(*sample(rng, 400, 900))
-    fit = gaussian_curve.fitted(table, gaussian_curve.start(table))
-    least = gaussian_curve.likelihood_ratio(table, fit)
+    table = gaussian_curve.count_in_cells(*sample(rng, 400, 900))
+    fit = gaussian_curve.fit_tables(table, gaussian_curve.approximate_fit(table))
+    least = gaussian_curve.compute_likelihood_ratio(table, fit)
     for _ in range(50):
         mu, *cuts = 0.01 * rng.normal(size=len(fit.cuts) + 1)
         other = gaussian_curve.Fit(fit.mu + mu, fit.cuts + cuts)
-        assert gaussian_curve.likelihood_ratio(table, other) > least
+        assert gaussian_curve.compute_likelihood_ratio(table, other) > least
 
 
 def test_a_few_known_tables():
@@ -164,10 +164,10 @@ def test_power_grows_with_the_scores_and_is_none_where_nothing_can_be_tested():
 
 def test_a_reference_has_the_mu_that_was_asked_for():
     for law in gaussian_curve._REFERENCES:
-        shares = gaussian_curve._reference_shares(gaussian_curve._matched(law, 1.7, 16), 16)
+        shares = gaussian_curve._compute_reference_shares(gaussian_curve._match_mu(law, 1.7, 16), 16)
         table = 1e6 * shares
         assert shares.sum(1) == pytest.approx([1, 1])
-        assert gaussian_curve.fitted(table, gaussian_curve.start(table)).mu == pytest.approx(1.7, abs=0.05)
+        assert gaussian_curve.fit_tables(table, gaussian_curve.approximate_fit(table)).mu == pytest.approx(1.7, abs=0.05)
 
 
 @pytest.mark.slow
