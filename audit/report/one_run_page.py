@@ -119,7 +119,6 @@ def _estimates(first: OneRunConclusion) -> Html:
     rows = []
     for row in first.estimates:
         floor = row.noise_floor
-        assert floor is not None
         numbers = (row.epsilon, row.standard_error, floor.mean, floor.quantile_95)
         within = "; within its floor" if row.epsilon <= floor.quantile_95 else ""
         rows.append((row.method, *(f"{value:.3f}" for value in numbers), row.caveat + within))
@@ -209,7 +208,6 @@ def _draw_epsilons(axis: Axes, conclusion: OneRunConclusion, upper_bound: float 
     names = [*(row.method for row in conclusion.estimates), *(row.method for row in conclusion.bounds)]
     for place, row in enumerate(conclusion.estimates):
         floor = "no leak: up to 95%" if place == 0 else None
-        assert row.noise_floor is not None and row.standard_error is not None
         axis.barh(place, row.noise_floor.quantile_95, color=FADED, alpha=0.4, label=floor)
         error = 2 * row.standard_error
         label = "estimate, 2 errors" if place == 0 else None

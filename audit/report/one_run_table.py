@@ -57,9 +57,9 @@ def one_run_table(conclusion: OneRunConclusion, upper_bound: float | None) -> st
     return "\n".join([estimates.text(), "", bounds.text(), "", *_ESTIMATES.splitlines(), *notes])
 
 
-def floor_words(floor: NoiseFloor | None) -> str:
+def floor_words(floor: NoiseFloor) -> str:
     """What an estimate shows where nothing leaks."""
-    return "" if floor is None else f"{floor.mean:.3f} ({floor.quantile_95:.3f})"
+    return f"{floor.mean:.3f} ({floor.quantile_95:.3f})"
 
 
 def one_run_json(conclusion: OneRunConclusion, upper_bound: float | None) -> str:
@@ -85,7 +85,6 @@ def one_run_json(conclusion: OneRunConclusion, upper_bound: float | None) -> str
 
 def _estimate_fields(estimate: Estimate) -> dict[str, Any]:
     floor = estimate.noise_floor
-    assert floor is not None
     return {
         "method": estimate.method,
         "epsilon": estimate.epsilon,

@@ -23,6 +23,7 @@ and Buehlmann, "p-Values for high-dimensional regression", 2009).
 import dataclasses
 import functools
 import hashlib
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -36,6 +37,7 @@ from audit.statistics.arrays import floats, rank_all, require_apart, require_few
 from audit.statistics.method import (
     GAUSSIAN_CURVE,
     NO_BOUND,
+    NOT_SIMULATED,
     NOTHING,
     ONE_CANARY,
     Assumption,
@@ -122,13 +124,14 @@ class Estimate(_Counted):
     Attributes:
       confidence: the level that its formula uses, which it does not keep.
       caveat: why it is no bound.
-      standard_error: of epsilon, if canaries are independent; None where it is not known.
-      noise_floor: its values where nothing leaks, where they come with it; else its method knows them.
+      standard_error: of epsilon, if canaries are independent; NaN where it is not known.
+      noise_floor: its values where nothing leaks, of as many audits as were simulated for it; of none, its
+        method knows them.
     """
 
     caveat: str
-    standard_error: float | None = None
-    noise_floor: NoiseFloor | None = None
+    standard_error: float = math.nan
+    noise_floor: NoiseFloor = NOT_SIMULATED
 
     def __str__(self) -> str:
         return self._line("=", "level", self.caveat)

@@ -186,7 +186,7 @@ def _fit_null(scores_in: Array, scores_out: Array) -> _Null:
 
 
 def _refit(tables: Array, near: Fit) -> Array:
-    """Returns the statistics (tables, 3) of tables, each under a fit of its own, which is near a given fit."""
+    """Returns the statistics (tables, 3) of tables, each under its own fit, which is near a given one."""
     count = len(tables)
     start = Fit(np.full(count, near.mu), np.tile(near.cuts, (count, 1)))
     return _compute_statistics(tables, fit_tables(tables, start))

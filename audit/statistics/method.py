@@ -7,6 +7,7 @@ Importing this loads no SciPy.
 """
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -24,6 +25,9 @@ class NoiseFloor(NamedTuple):
     quantile_95: float
     exceeding: float | None
     audits: int
+
+
+NOT_SIMULATED = NoiseFloor(math.nan, math.nan, None, 0)
 
 
 class Assumption(NamedTuple):

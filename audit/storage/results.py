@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from audit.errors import InputError, require
 from audit.statistics import curves
 from audit.statistics.conclusion import Conclusion, method_of, require_schedule
-from audit.statistics.estimate import Bound, Finding
+from audit.statistics.estimate import Bound, Estimate, Finding
 from audit.storage import files
 from audit.storage.store import FIGURE, RESULT, Store, finite
 from audit.version import __version__
@@ -92,15 +92,14 @@ def _looks(conclusion: Conclusion) -> dict[str, Any]:
     return {"looks": {"schedule": looks.schedule, "confidence_of_each": looks.confidence, "taken": taken}}
 
 
-_ONLY_OF_SOME = ("counted", "standard_error", "noise_floor")  # fields that only some methods' findings have
-
-
 def finding_fields(finding: Finding) -> dict[str, Any]:
     """A finding's fields: an estimate's caveat stands where a bound says what it assumes."""
     fields = dataclasses.asdict(finding)
-    for name in _ONLY_OF_SOME:
-        if not fields.get(name):
-            fields.pop(name, None)
+    if not fields.get("counted"):
+        fields.pop("counted", None)
+    if isinstance(finding, Estimate) and not finding.noise_floor.audits:
+        del fields["noise_floor"]
+        del fields["standard_error"]
     del fields["assumes" if isinstance(finding, Bound) else "caveat"]
     assumes = str(finding.assumes if isinstance(finding, Bound) else finding.caveat)
     return {"method": fields.pop("method"), "assumes": assumes, **fields}

@@ -279,9 +279,8 @@ def make_one_run_curves(how: How, clocked: ClockedScores) -> Iterator[Curve]:
     """Yields a curve of one point for each of our bounds of a single run."""
     (conclusion,) = of_each_run(clocked.scores, clocked.parameters, False, how.delta, how.confidence)
     for bound in conclusion.bounds:
-        word = "Gaussian" if bound.gaussian else bound.canaries.word
         seconds = clocked.clock[0].seconds
-        yield Curve(ONCE.name, "ours", bound.method, word, (seconds,), (1,), (bound.epsilon,))
+        yield Curve(ONCE.name, "ours", bound.method, bound.assumes.word, (seconds,), (1,), (bound.epsilon,))
 
 
 def make_peer_curves(

@@ -37,7 +37,7 @@ _POLL_SECONDS = 1.0
 _STAGE = 64  # runs that a cluster trains between two looks
 _TASK_SECONDS = 2.0  # of chunks: many times what it takes to send a task and its result
 _prepare_jax = functools.cache(prepare_jax)  # once a process
-_TRAINERS: Programs[ChunkTrainer] = Programs(kept=1)  # the last one, whose data are on the devices
+_TRAINERS: Programs[ChunkTrainer] = Programs(most=1)  # the last one, whose data are on the devices
 
 
 class Preparation(NamedTuple):

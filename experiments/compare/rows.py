@@ -137,10 +137,7 @@ def _one_run_rows(compared: Compared, method: TrainedMethod, place: Workplace) -
         if estimate.method in (one_shot.ONE_SHOT_FITTED, one_shot.ONE_SHOT_EQUAL_VARIANCE):
             yield make_row(estimate.method, estimate.epsilon, ESTIMATE)
     for bound in conclusion.bounds:
-        assumes = bound.canaries.word
-        if bound.gaussian:
-            assumes = "Gaussian"
-        yield make_row(bound.method, bound.epsilon, assumes)
+        yield make_row(bound.method, bound.epsilon, bound.assumes.word)
 
 
 def _canife_rows(compared: Compared, place: Workplace) -> Iterator[ComparedRow]:

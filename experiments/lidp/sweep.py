@@ -26,7 +26,7 @@ from audit.settings.setting import AdversaryFields
 from experiments.cells.audits import audit_cell
 from experiments.cells.cell import Audited, Levels
 from experiments.lidp.cells import MechanismAudit, PlacedAudit, mechanism_cell
-from experiments.sweeps.sweep import Axis, Claim, PaperClaims, Sweep
+from experiments.sweeps.sweep import Axis, PaperClaims, Statement, Sweep
 from models.catalogue import task
 
 DIMENSIONS = (100, 1000, 10_000, 100_000, 1_000_000)  # of the panel over d
@@ -228,18 +228,18 @@ ATTACKS: dict[str, tuple[AdversaryFields, AdversaryFields]] = {
 }
 
 CLAIMS: PaperClaims = {  # the paper's words for its figures' panels
-    ("lidp_figure_3", "over n", None): Claim(
+    ("lidp_figure_3", "over n", None): Statement(
         "orders 2 and 4 need 4 to 16 times fewer runs than K = 1", "4"
     ),
-    ("lidp_figure_3", "over K", None): Claim(
+    ("lidp_figure_3", "over K", None): Statement(
         "rises up to a point, then falls; 32 to 256 are good", "4"
     ),
-    ("lidp_figure_3", "over d", None): Claim("tighter monotonically as d grows", "4"),
-    ("lidp_figure_4", "gains", None): Claim(
+    ("lidp_figure_3", "over d", None): Statement("tighter monotonically as d grows", "4"),
+    ("lidp_figure_4", "gains", None): Statement(
         "bias falls with K; variance gain rises, then saturates", "4"
     ),
-    ("lidp_figure_4", "over K", None): Claim("both decay roughly as 1/K", "4"),
-    ("lidp_figure_4", "over d", None): Claim("both decay roughly as 1/d", "4"),
+    ("lidp_figure_4", "over K", None): Statement("both decay roughly as 1/K", "4"),
+    ("lidp_figure_4", "over d", None): Statement("both decay roughly as 1/d", "4"),
 }
 
 

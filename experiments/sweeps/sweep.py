@@ -22,7 +22,7 @@ class Axis(NamedTuple):
     symbol: str
 
 
-class Claim(NamedTuple):
+class Statement(NamedTuple):
     """What a paper says of a series, and in which section.
 
     "tight" is a lower bound that matches the accountant's. The papers print no heights of their figures as
@@ -33,7 +33,7 @@ class Claim(NamedTuple):
     section: str
 
 
-PaperClaims = Mapping[tuple[str, str, float | None], Claim]
+PaperClaims = Mapping[tuple[str, str, float | None], Statement]
 
 
 class Seeds(NamedTuple):
@@ -77,7 +77,7 @@ class Row(NamedTuple):
     interval: tuple[float, float] | None
     predicted: float | None
     upper_bound: float
-    claim: Claim | None
+    claim: Statement | None
 
 
 class OwnTable(NamedTuple):

@@ -9,7 +9,7 @@ from audit.statistics import estimate, lifted
 from audit.statistics.estimate import IF_GAUSSIAN
 from audit.statistics.method import NO_BOUND, Method
 from experiments.sweeps.points import Point
-from experiments.sweeps.sweep import Axis, Claim, PaperClaims, Row, Seeds, Sweep
+from experiments.sweeps.sweep import Axis, PaperClaims, Row, Seeds, Statement, Sweep
 
 _LINE = "{:<27}  {:>5}  {:>9}  {:>9}  {:>5}  {:<15}"
 _HEADER = ("", "bound", "range", "interval", "pred.", "the paper says")
@@ -54,7 +54,7 @@ def rows(figure: str, points: Iterable[Point], claims: PaperClaims, delta: float
         )
 
 
-def claim(claims: PaperClaims, figure: str, series: str, x: float) -> Claim | None:
+def claim(claims: PaperClaims, figure: str, series: str, x: float) -> Statement | None:
     """Returns the claim on a series at x, or else at any x; None where there is neither."""
     return claims.get((figure, series, x)) or claims.get((figure, series, None))
 

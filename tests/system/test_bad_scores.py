@@ -150,7 +150,7 @@ BAD_RUNS = {
     "infinite": ({"observed": np.where(COSINES > 0, np.inf, COSINES)}, "observed cosines are not finite"),
     "equal": ({"observed": np.zeros(50)}, "all 50 observed cosines equal 0"),
     "words": ({"observed": np.array(["a"] * 50)}, "plain numbers"),
-    "other shapes": ({"scores": COSINES, "presence": COINS[:9]}, "presence has shape (1, 9), cosines (1, 50)"),
+    "other shapes": ({"scores": COSINES, "presence": COINS[:9]}, "presence has shape (1, 9)"),
     "no bits": ({"scores": COSINES, "presence": COINS * 2}, "presence must be 1 (in) or 0 (out)"),
     "one world": ({"scores": COSINES, "presence": np.ones(50)}, "50 of 50 canaries are in: fair coins"),
     "few coins": ({"scores": COSINES[:39], "presence": COINS[:39]}, "there are 39 canaries with coins"),
