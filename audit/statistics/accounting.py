@@ -16,6 +16,8 @@ if TYPE_CHECKING:  # half a second, which most upper bounds do without
 
 SAMPLED_NOISE, MOST_SAMPLED, LEAST_SAMPLED_DELTA = (0.3, 1e4), 10**6, 1e-12
 LEAST_NOISE, MOST_NOISE, MOST_INSERTIONS = 1e-6, 1e12, 10**12
+LEAST_PARTICIPANT_NOISE = 0.05
+_RELATIVE_GRID, _LEAST_COARSE_GRID = 1e-4, 1e-3  # of privacy losses where noise is small
 _GRID = 1e-4  # of privacy losses; coarser where epsilon is large
 
 
@@ -70,12 +72,25 @@ def sampled_upper_bound(
 
 
 def participant_upper_bound(composition: Composition, delta: float) -> float:
-    """epsilon at delta of one who takes part in `insertions` steps, or in each of them with probability
-    sampling_rate; without amplification where the noise is too small for a privacy loss on a grid."""
+    """Returns epsilon at delta for a participant in `insertions` steps, or in each with probability
+    sampling_rate, by dp-accounting.
+
+    Below a noise multiplier of SAMPLED_NOISE the grid of privacy losses grows with them, so that seconds do for
+    losses of thousands; below LEAST_PARTICIPANT_NOISE sampling is not counted.
+    """
     sigma, insertions, rate = composition
-    if sigma < SAMPLED_NOISE[0]:
-        return epsilon_upper_bound(sigma, insertions, delta)
-    return sampled_upper_bound(sigma, insertions, delta, rate)
+    whole = epsilon_upper_bound(sigma, insertions, delta)
+    if sigma >= SAMPLED_NOISE[0]:
+        return sampled_upper_bound(sigma, insertions, delta, rate)
+    if rate == 1 or sigma < LEAST_PARTICIPANT_NOISE or insertions == 0:
+        return whole
+    import dp_accounting
+
+    step = dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(sigma))
+    event = dp_accounting.SelfComposedDpEvent(step, insertions)
+    coarse = _pld_epsilon(event, delta, _RELATIVE_GRID * whole)
+    fine_grid = max(_LEAST_COARSE_GRID, _RELATIVE_GRID * coarse)
+    return min(whole, coarse, _pld_epsilon(event, delta, fine_grid))
 
 
 def noise_beside_count(noise_multiplier: float, count_noise: float) -> float:
