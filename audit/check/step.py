@@ -317,7 +317,8 @@ def _check_sensitivity(
                 norm=largest.norm, example=example, name=cause.name, why=cause.why
             )
             bugs.append(finding)
-    text = f"the examples tried move it by at most {largest.norm:.4g} eta C / B (tolerance {largest.tolerance:.2g})"
+    most = f"the examples tried move it by at most {largest.norm:.4g} eta C / B"
+    text = f"{most} (tolerance {largest.tolerance:.2g})"
     figures = {
         "movements": {name: movement.norm for name, movement in movements.items()},
         "tolerance": largest.tolerance,

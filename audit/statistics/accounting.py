@@ -75,8 +75,8 @@ def participant_upper_bound(composition: Composition, delta: float) -> float:
     """Returns epsilon at delta for a participant in `insertions` steps, or in each with probability
     sampling_rate, by dp-accounting.
 
-    Below a noise multiplier of SAMPLED_NOISE the grid of privacy losses grows with them, so that seconds do for
-    losses of thousands; below LEAST_PARTICIPANT_NOISE sampling is not counted.
+    Below a noise multiplier of SAMPLED_NOISE the grid of privacy losses grows with them, so that seconds do
+    for losses of thousands; below LEAST_PARTICIPANT_NOISE sampling is not counted.
     """
     sigma, insertions, rate = composition
     whole = epsilon_upper_bound(sigma, insertions, delta)
