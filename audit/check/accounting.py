@@ -72,8 +72,11 @@ def check_accounting(
         examples = number("examples", examples, int)
 
     composition = Composition(noise_multiplier, steps, sampling_rate)
-    check_epsilon = _check_shuffled if batches == SHUFFLED else _check_poisson
-    outcomes = {"epsilon": check_epsilon(epsilon, delta, composition)}
+    outcomes = {}
+    if batches == SHUFFLED:
+        outcomes["epsilon"] = _check_shuffled(epsilon, delta, composition)
+    else:
+        outcomes["epsilon"] = _check_poisson(epsilon, delta, composition)
     if examples is not None:
         outcomes["delta"] = _check_delta(delta, examples)
     return make_report("accounting", outcomes, needed=("epsilon",))
@@ -91,20 +94,33 @@ def count_batches(sampling_rate: float) -> int:
     return max(round(1 / sampling_rate), 1)
 
 
-def _check_poisson(claimed: float, delta: float, composition: Composition) -> CheckOutcome:
+def _check_poisson(
+    claimed: float,
+    delta: float,
+    composition: Composition,
+) -> CheckOutcome:
     """Checks a claimed epsilon of Poisson batches against the accountant's."""
     epsilon = accounting.participant_upper_bound(composition, delta)
     bugs = []
     if claimed < epsilon * (1 - _CLOSE):
-        why = _explain_claim(claimed, delta, composition)
-        bugs.append(findings.CLAIM_TOO_LOW.fill(claimed=claimed, epsilon=epsilon, delta=delta, why=why))
+        finding = findings.CLAIM_TOO_LOW.fill(
+            claimed=claimed,
+            epsilon=epsilon,
+            delta=delta,
+            why=_explain_claim(claimed, delta, composition),
+        )
+        bugs.append(finding)
     text = f"dp-accounting (PLD) gives {epsilon:.4g} at delta {delta:g}"
     if claimed > _LOOSE * epsilon:
         text += f", which {claimed:.4g} is well above"
     return CheckOutcome(text, findings=bugs, figures={"claimed": claimed, "accounted": epsilon})
 
 
-def _check_shuffled(claimed: float, delta: float, composition: Composition) -> CheckOutcome:
+def _check_shuffled(
+    claimed: float,
+    delta: float,
+    composition: Composition,
+) -> CheckOutcome:
     """Checks a claimed epsilon of shuffled batches against what they leak at least."""
     sigma, steps, sampling_rate = composition
     batches = count_batches(sampling_rate)
@@ -113,7 +129,7 @@ def _check_shuffled(claimed: float, delta: float, composition: Composition) -> C
     bugs = []
     if claimed < least:
         bugs.append(findings.SHUFFLED_LEAK.fill(claimed=claimed, least=least))
-    text = f"shuffled batches leak at least {least:.4g}; how much at most is not known"
+    text = f"shuffled batches leak at least {least:.4g}; no upper bound is known"
     figures = {"claimed": claimed, "at least": least}
     return CheckOutcome(text, tried=False, findings=bugs, figures=figures)
 
@@ -122,7 +138,11 @@ def _check_delta(delta: float, examples: int) -> CheckOutcome:
     """Checks that delta is too small to release an example whole."""
     bugs = []
     if delta * examples > 1:
-        finding = findings.DELTA_TOO_LARGE.fill(delta=delta, examples=examples, least=0.1 / examples)
+        finding = findings.DELTA_TOO_LARGE.fill(
+            delta=delta,
+            examples=examples,
+            least=0.1 / examples,
+        )
         bugs.append(finding)
     return CheckOutcome(f"delta {delta:g}", findings=bugs)
 
@@ -148,12 +168,20 @@ def _explain_claim(claimed: float, delta: float, composition: Composition) -> st
             epsilon = accounting.participant_upper_bound(mistaken, delta)
         except InputError:  # out of the accountant's range
             continue
-        if mistaken != composition and abs(claimed / max(epsilon, 1e-12) - 1) < 0.02:
+        error = abs(claimed / max(epsilon, 1e-12) - 1)
+        if mistaken != composition and error < 0.02:
             fitting.append(mistake)
-    return f"It fits if {' or if '.join(fitting[:2])}." if fitting else ""
+    if not fitting:
+        return ""
+    return f"It fits if {' or if '.join(fitting[:2])}."
 
 
-def compute_shuffled_epsilon(noise_multiplier: float, batches: int, epochs: int, delta: float) -> float:
+def compute_shuffled_epsilon(
+    noise_multiplier: float,
+    batches: int,
+    epochs: int,
+    delta: float,
+) -> float:
     """Returns a lower bound on epsilon where the examples are shuffled once an epoch and cut into batches.
 
     Chua et al. (2024, "How private are DP-SGD implementations?", Section 4): all others' gradients are -C and
@@ -187,9 +215,14 @@ def compute_shuffled_epsilon(noise_multiplier: float, batches: int, epochs: int,
     inside = compute_log_masses(2.0)
     outside = compute_log_masses(1.0)
     common = sorted(inside.keys() & outside.keys())
+    common_outside = {}
+    common_inside = {}
+    for bucket in common:
+        common_outside[bucket] = outside[bucket]
+        common_inside[bucket] = inside[bucket]
     privacy_loss = privacy_loss_distribution.from_two_probability_mass_functions(
-        {bucket: outside[bucket] for bucket in common},
-        {bucket: inside[bucket] for bucket in common},
+        common_outside,
+        common_inside,
         pessimistic_estimate=False,
     )
     with np.errstate(over="ignore"):

@@ -70,12 +70,12 @@ class BatchSample(NamedTuple):
     @property
     def sizes(self) -> NDArray[np.int64]:
         """The sizes of all batches, (batches,)."""
-        return np.concatenate([batch_pass.sizes for batch_pass in self.passes])
+        return _merge_passes(self.passes).sizes
 
     @property
     def members(self) -> NDArray[np.bool_]:
         """The members of all batches, (batches, some examples)."""
-        return np.concatenate([batch_pass.members for batch_pass in self.passes])
+        return _merge_passes(self.passes).members
 
     @property
     def expected_size(self) -> float:
@@ -169,15 +169,20 @@ def _check_indices(sample: BatchSample, kind: str) -> CheckOutcome:
     bugs = []
     if sample.repeating:
         bugs.append(findings.EXAMPLE_TWICE.fill(count=sample.repeating))
-    if kind == SHUFFLED and len(passes) > 1 and _are_same_batches(passes[0].members, passes[1].members):
-        bugs.append(findings.SAME_BATCHES)
+    if kind == SHUFFLED and len(passes) > 1:
+        first, second = passes[:2]
+        if _are_same_batches(first.members, second.members):
+            bugs.append(findings.SAME_BATCHES)
     batches = len(sample.sizes)
     text = f"{batches} batches in {len(passes)} passes; none holds an example twice"
     return CheckOutcome(text, findings=bugs, figures={"kind": kind, "batches": batches})
 
 
 def _name_findings(
-    sample: BatchSample, kind: str, certain: list[CheckFinding], rejected: dict[str, list[str]]
+    sample: BatchSample,
+    kind: str,
+    certain: list[CheckFinding],
+    rejected: dict[str, list[str]],
 ) -> list[CheckFinding]:
     """Returns the findings that are certain and those that explain rejected tests.
 
@@ -190,8 +195,10 @@ def _name_findings(
     result = list(certain)
     odd_rows = [row for row in _ODDITIES if rejected[row]]
     mean_size = sample.sizes.mean()
-    if "batch size" in odd_rows and abs(mean_size / sample.expected_size - 1) > 0.005:
-        result.append(findings.ANOTHER_RATE.fill(mean=mean_size, expected=sample.expected_size))
+    size_error = abs(mean_size / sample.expected_size - 1)
+    if "batch size" in odd_rows and size_error > 0.005:
+        finding = findings.ANOTHER_RATE.fill(mean=mean_size, expected=sample.expected_size)
+        result.append(finding)
     if odd_rows and kind and kind != sample.assumed:
         result.append(_name_other_kind(sample, kind))
     if result and kind:
@@ -199,7 +206,9 @@ def _name_findings(
 
     for row in odd_rows:
         finding = findings.ODD_BATCHES.fill(
-            check=row, name=_ODDITIES[row], assumed=_TITLES[sample.assumed]
+            check=row,
+            name=_ODDITIES[row],
+            assumed=_TITLES[sample.assumed],
         )
         result.append(finding)
     return result
@@ -214,7 +223,10 @@ def _name_other_kind(sample: BatchSample, kind: str) -> CheckFinding:
     if sample.assumed == POISSON:
         remedy = "sample Poisson batches, a coin for every example, or "
     return findings.ANOTHER_KIND.fill(
-        kind=_TITLES[kind], assumed=_TITLES[sample.assumed], dropped=dropped, remedy=remedy
+        kind=_TITLES[kind],
+        assumed=_TITLES[sample.assumed],
+        dropped=dropped,
+        remedy=remedy,
     )
 
 
@@ -222,7 +234,11 @@ def _drops_last_batch(sample: BatchSample) -> bool:
     """Returns whether passes of equal batches each leave out some example."""
     if len(sample.passes) < 2 or np.ptp(sample.sizes) > 0:
         return False
-    return not any(np.all(np.any(members, axis=0)) for _, members in sample.passes)
+    for batch_pass in sample.passes:
+        is_seen = np.any(batch_pass.members, axis=0)
+        if np.all(is_seen):
+            return False
+    return True
 
 
 def _draw_passes(draw: Callable[[int], Any], examples: int) -> tuple[list[BatchPass], int]:
@@ -235,25 +251,44 @@ def _draw_passes(draw: Callable[[int], Any], examples: int) -> tuple[list[BatchP
     Returns:
       The passes, and how many batches hold an example twice.
     """
-    pairs = min(examples, _MOST_EXAMPLES) // 2
-    first = 2 * np.unique(np.linspace(0, examples // 2 - 1, pairs).astype(int))
-    observed = np.column_stack([first, first + 1]).ravel()
+    observed = _choose_observed(examples)
     passes: list[BatchPass] = []
     repeating = 0
     total = 0
     while _needs_more(len(passes), total):
         batches = _draw_batches(draw, len(passes), examples)
-        repeating += sum(len(np.unique(batch)) < len(batch) for batch in batches)
-        sizes = np.array([len(batch) for batch in batches])
-        members = np.array([np.isin(observed, batch) for batch in batches])
-        passes.append(BatchPass(sizes, members))
+        sizes = []
+        members = []
+        for batch in batches:
+            sizes.append(len(batch))
+            members.append(np.isin(observed, batch))
+            if len(np.unique(batch)) < len(batch):
+                repeating += 1
+        passes.append(BatchPass(np.array(sizes), np.array(members)))
         total += len(batches)
 
-    if all(len(batch_pass.sizes) == 1 for batch_pass in passes):  # batch by batch: all are one pass
-        sizes = np.concatenate([batch_pass.sizes for batch_pass in passes])
-        members = np.concatenate([batch_pass.members for batch_pass in passes])
-        passes = [BatchPass(sizes, members)]
+    come_batch_by_batch = len(passes) == total
+    if come_batch_by_batch:
+        passes = [_merge_passes(passes)]
     return passes, repeating
+
+
+def _choose_observed(examples: int) -> NDArray[np.int64]:
+    """Returns the examples that are looked at: pairs of neighbours, spread over the data set."""
+    pairs = min(examples, _MOST_EXAMPLES) // 2
+    halves = np.linspace(0, examples // 2 - 1, pairs).astype(int)
+    first = 2 * np.unique(halves)
+    return np.column_stack([first, first + 1]).ravel()
+
+
+def _merge_passes(passes: list[BatchPass]) -> BatchPass:
+    """Returns the batches of all passes as a single pass."""
+    sizes = []
+    members = []
+    for batch_pass in passes:
+        sizes.append(batch_pass.sizes)
+        members.append(batch_pass.members)
+    return BatchPass(np.concatenate(sizes), np.concatenate(members))
 
 
 def _needs_more(passes: int, batches: int) -> bool:
@@ -264,7 +299,11 @@ def _needs_more(passes: int, batches: int) -> bool:
     return not is_enough and batches < _MOST_BATCHES
 
 
-def _draw_batches(draw: Callable[[int], Any], seed: int, examples: int) -> list[NDArray[np.int64]]:
+def _draw_batches(
+    draw: Callable[[int], Any],
+    seed: int,
+    examples: int,
+) -> list[NDArray[np.int64]]:
     """Returns the batches of a pass.
 
     Raises:
@@ -278,8 +317,8 @@ def _draw_batches(draw: Callable[[int], Any], seed: int, examples: int) -> list[
         raise InputError(f"`draw` failed with seed {seed}: {describe_error(error)}") from error
     require(batches, f"`draw` gave no batch with seed {seed}: return batches of indices")
     indices = np.concatenate(batches)
-    is_inside = indices.size == 0 or (indices.min() >= 0 and indices.max() < examples)
-    require(is_inside, f"`draw` gave indices outside the data set: give 0 to {examples - 1}")
+    is_inside = (indices >= 0) & (indices < examples)
+    require(np.all(is_inside), f"`draw` gave indices outside the data set: give 0 to {examples - 1}")
     return batches
 
 
@@ -302,11 +341,13 @@ def _read_batches(given: Any) -> list[NDArray[np.int64]]:
     elif not batches and hasattr(given, "dtype"):  # an empty array is a batch without examples
         batches = [np.zeros(0, int)]
 
+    indices = []
     for batch in batches:
         is_whole = batch.dtype.kind in "iu" or not batch.size
         is_index = batch.ndim == 1 and is_whole
         require(is_index, "`draw` gave no indices: return batches, each whole numbers from 0")
-    return [batch.astype(np.int64) for batch in batches]
+        indices.append(batch.astype(np.int64))
+    return indices
 
 
 def _test_poisson(sample: BatchSample) -> dict[str, float]:
@@ -324,17 +365,19 @@ def _test_poisson(sample: BatchSample) -> dict[str, float]:
     empty_probability = (1 - sample.sampling_rate) ** examples
     in_pair = members[:, ::2].astype(int) + members[:, 1::2]  # how many of two neighbours a batch holds
 
-    example_p_value = 1.0
+    p_values = {}
+    total_test = stats.binomtest(total, examples * batches, sample.sampling_rate)
+    p_values["batch size"] = float(total_test.pvalue)
+    p_values["spread of sizes"] = compute_fit_p_value(sizes, stats.binom(examples, actual_rate))
+    empty_test = stats.binomtest(empty, batches, empty_probability)
+    p_values["empty batches"] = float(empty_test.pvalue)
+    p_values["every example"] = 1.0
     if examples >= 10:
         counts = members.sum(axis=0)
-        example_p_value = _compute_spread_p_value(counts, stats.binom(batches, actual_rate))
-    return {
-        "batch size": float(stats.binomtest(total, examples * batches, sample.sampling_rate).pvalue),
-        "spread of sizes": compute_fit_p_value(sizes, stats.binom(examples, actual_rate)),
-        "empty batches": float(stats.binomtest(empty, batches, empty_probability).pvalue),
-        "every example": example_p_value,
-        "order": _compute_spread_p_value(in_pair.ravel(), stats.binom(2, actual_rate)),
-    }
+        distribution = stats.binom(batches, actual_rate)
+        p_values["every example"] = _compute_spread_p_value(counts, distribution)
+    p_values["order"] = _compute_spread_p_value(in_pair.ravel(), stats.binom(2, actual_rate))
+    return p_values
 
 
 def _judge_sizes(sample: BatchSample) -> dict[str, float]:
@@ -346,7 +389,11 @@ def _judge_sizes(sample: BatchSample) -> dict[str, float]:
         last = sample.examples % max(usual, 1)
     are_exact = np.all((sizes == usual) | (sizes == last))
     are_close = are_exact or abs(sizes.mean() - usual) < 0.01 * usual
-    return {"batch size": float(are_close), "spread of sizes": float(are_exact), "empty batches": 1.0}
+    return {
+        "batch size": float(are_close),
+        "spread of sizes": float(are_exact),
+        "empty batches": 1.0,
+    }
 
 
 def _compute_spread_p_value(values: NDArray[np.int64], distribution: Any) -> float:
@@ -356,7 +403,8 @@ def _compute_spread_p_value(values: NDArray[np.int64], distribution: Any) -> flo
     """
     mean, variance, excess_kurtosis = distribution.stats("mvk")
     freedom = 2 * (len(values) - 1) / (2 + excess_kurtosis)
-    ratio = np.sum((values - mean) ** 2) / (len(values) - 1) / variance
+    squares = np.sum((values - mean) ** 2)
+    ratio = squares / (len(values) - 1) / variance
     return float(compute_two_sided_p_value(stats.chi2(freedom), ratio * freedom))
 
 
@@ -370,24 +418,39 @@ def _recognise_kind(sample: BatchSample) -> str:
     sizes = sample.sizes
     batches_per_pass = count_batches(sample.sampling_rate)
     if len(passes) == 1:
-        windows = np.split(passes[0].members, range(batches_per_pass, len(sizes), batches_per_pass))
+        ends = range(batches_per_pass, len(sizes), batches_per_pass)
+        windows = np.split(passes[0].members, ends)
+        sizes_can_be_shuffled = np.ptp(sizes[:-1]) == 0
     else:
         windows = [batch_pass.members[:batches_per_pass] for batch_pass in passes]
+        sizes_can_be_shuffled = True
 
-    can_be_shuffled = len(windows) > 1 and (len(passes) > 1 or np.ptp(sizes[:-1]) == 0)
-    if can_be_shuffled and all(window.sum(axis=0).max() <= 1 for window in windows[:-1]):
-        return SHUFFLED
-    return FIXED if np.ptp(sizes) == 0 else ""
+    if sizes_can_be_shuffled and len(windows) > 1:
+        most_often = 0
+        for window in windows[:-1]:  # the last may be cut short
+            counts = window.sum(axis=0)
+            most_often = max(most_often, counts.max())
+        if most_often <= 1:
+            return SHUFFLED
+    if np.ptp(sizes) == 0:
+        return FIXED
+    return ""
 
 
 def _are_same_batches(first: NDArray[np.bool_], second: NDArray[np.bool_]) -> bool:
     """Returns whether all batches of a pass come again in another, by their (batches, examples) members."""
     sizes = first.sum(axis=1)
     overlaps = first.astype(int) @ second.T  # (batches, batches)
-    return bool(sizes.max() > 1 and np.all(np.max(overlaps, axis=1) == sizes))
+    comes_again = np.max(overlaps, axis=1) == sizes
+    return bool(sizes.max() > 1 and np.all(comes_again))
 
 
-def _compare_leaks(noise_multiplier: Any, sampling_rate: float, epochs: Any, delta: Any) -> CheckOutcome:
+def _compare_leaks(
+    noise_multiplier: Any,
+    sampling_rate: float,
+    epochs: Any,
+    delta: Any,
+) -> CheckOutcome:
     """Returns what Poisson accounting claims, and what shuffled batches leak at least."""
     noise_multiplier = read_noise_multiplier(noise_multiplier)
     epochs = number("epochs", epochs, int)
@@ -398,4 +461,8 @@ def _compare_leaks(noise_multiplier: Any, sampling_rate: float, epochs: Any, del
     claimed = accounting.participant_upper_bound(composition, delta)
     least = compute_shuffled_epsilon(noise_multiplier, batches, epochs, delta)
     text = f"Poisson accounting: epsilon {claimed:.3f}; shuffled batches: at least {least:.3f}"
-    return CheckOutcome(text, figures={"poisson epsilon": claimed, "shuffled epsilon at least": least})
+    figures = {
+        "poisson epsilon": claimed,
+        "shuffled epsilon at least": least,
+    }
+    return CheckOutcome(text, figures=figures)

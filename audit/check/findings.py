@@ -157,7 +157,7 @@ ANOTHER_KIND = CheckFinding(
     check="every example",
     name="{kind} batches, not {assumed}",
     meaning="The accountant assumes {assumed} batches, these are {kind}. {dropped}",
-    fix="{remedy}account for {kind} ones",
+    fix="{remedy}account for {kind} batches",
 )
 SAME_BATCHES = CheckFinding(
     check="indices",

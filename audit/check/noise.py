@@ -79,7 +79,9 @@ class DrawnNoise(NamedTuple):
         Args:
           batch: a name in `others`, or nothing for the batch as given.
         """
-        noise = self.others.get(batch, "") if batch else self.given
+        noise: StepNoise | str = self.given
+        if batch:
+            noise = self.others.get(batch, "")
         if isinstance(noise, str):
             return np.nan
         freedom = np.where(self.given.freedom > 0, noise.freedom, 0)
@@ -94,7 +96,8 @@ class DrawnNoise(NamedTuple):
         if isinstance(fourfold, str) or np.any(self.given.values):
             return False
         constant = (4 * self.given.mean - fourfold.mean) / 3
-        return bool(0.3 < np.sqrt(np.mean(constant[constant != 0] ** 2)) < 3)
+        deviation = np.sqrt(np.mean(constant[constant != 0] ** 2))
+        return bool(0.3 < deviation < 3)
 
 
 class NoiseTest(NamedTuple):
@@ -159,7 +162,12 @@ def _make_other_batches(rows: Columns) -> dict[str, Columns]:
     return batches
 
 
-def _draw_at(probe: StepProbe, rows: Columns, stream: int, count: int) -> StepNoise | str:
+def _draw_at(
+    probe: StepProbe,
+    rows: Columns,
+    stream: int,
+    count: int,
+) -> StepNoise | str:
     """Draws `count` steps at a batch and measures their noise; returns why not, where the step fails.
 
     Looks at the first numbers of each layer, as many as memory allows.
@@ -182,16 +190,19 @@ def _choose_seeds(probe: StepProbe, stream: int, count: int) -> NDArray[np.int64
     With the same seeds for all steps, chance correlations of a generator's first seeds would be found in
     every step.
     """
-    values = ", ".join(f"{name}={value!r}" for name, value in probe.settings._asdict().items())
-    label = f"Stated({values})"  # decides the seeds: other words would change every draw
-    step_seed = zlib.crc32(label.encode() + probe.start.tobytes())
+    text = repr(probe.settings).replace("StepSettings", "Stated")  # another word would change all seeds
+    step_seed = zlib.crc32(text.encode() + probe.start.tobytes())
     pairs = -(-count // 2)
-    first = 2 * np.random.default_rng([step_seed, stream]).integers(1, 2**30, pairs)
+    rng = np.random.default_rng([step_seed, stream])
+    first = 2 * rng.integers(1, 2**30, pairs)
     return np.column_stack([first, first + 1]).ravel()[:count]
 
 
 def _measure_noise(
-    probe: StepProbe, draws: Vector, is_sampled: NDArray[np.bool_], tolerance: Vector
+    probe: StepProbe,
+    draws: Vector,
+    is_sampled: NDArray[np.bool_],
+    tolerance: Vector,
 ) -> StepNoise:
     """Measures the noise of draws.
 
@@ -234,11 +245,10 @@ def check_noise(drawn: DrawnNoise) -> dict[str, CheckOutcome]:
     for test in _run_tests(drawn):
         p_values[test.row][test.what] = test.p_value
 
-    deviations = dict(zip(drawn.layer_names, drawn.given.deviations.tolist(), strict=True))
     seeds = len(drawn.given.values)
-    noise_figures = {"noise": {name: deviations[name] for name in p_values["noise"]}, "seeds": seeds}
-
-    texts = {row: f"as usual at {', '.join(tested)}" for row, tested in p_values.items()}
+    texts = {}
+    for row, tested in p_values.items():
+        texts[row] = f"as usual at {', '.join(tested)}"
     texts["noise"] = (
         f"deviation {drawn.compute_deviation():.4g} times eta sigma C / B, "
         f"{len(p_values['noise'])} layers, {seeds} seeds"
@@ -254,10 +264,17 @@ def check_noise(drawn: DrawnNoise) -> dict[str, CheckOutcome]:
 
     outcomes = {}
     for row, tested in p_values.items():
-        tried = bool(tested)
-        text = texts[row] if tried else reasons[row]
-        figures = noise_figures if row == "noise" else {}
-        outcomes[row] = CheckOutcome(text, tried, (), tested, figures)
+        if tested:
+            outcomes[row] = CheckOutcome(texts[row], p_values=tested)
+        else:
+            outcomes[row] = CheckOutcome(reasons[row], tried=False)
+
+    deviations = {}
+    for name, deviation in zip(drawn.layer_names, drawn.given.deviations, strict=True):
+        if name in p_values["noise"]:
+            deviations[name] = float(deviation)
+    figures = {"noise": deviations, "seeds": seeds}
+    outcomes["noise"] = outcomes["noise"]._replace(figures=figures)
     return outcomes
 
 
@@ -304,7 +321,11 @@ def _run_tests(drawn: DrawnNoise) -> Iterator[NoiseTest]:
             yield NoiseTest(_row_of(batch), batch, float(p_value))
 
 
-def compute_two_sided_p_value(distribution: Any, above: Any, below: Any = None) -> Any:
+def compute_two_sided_p_value(
+    distribution: Any,
+    above: Any,
+    below: Any = None,
+) -> Any:
     """Returns two-sided p-values of statistics of a distribution of SciPy.
 
     Args:
@@ -314,7 +335,8 @@ def compute_two_sided_p_value(distribution: Any, above: Any, below: Any = None) 
     """
     if below is None:
         below = above
-    return np.minimum(1, 2 * np.minimum(distribution.sf(above), distribution.cdf(below)))
+    one_sided = np.minimum(distribution.sf(above), distribution.cdf(below))
+    return np.minimum(1, 2 * one_sided)
 
 
 def compute_fit_p_value(values: NDArray[Any], distribution: Any) -> float:
@@ -374,7 +396,8 @@ def _test_distances(noise: Vector) -> Iterator[NoiseTest]:
     power = np.zeros(size // 2 + 1)
     for draw in noise:
         power += np.abs(fft.rfft(draw, size)) ** 2
-    correlations = np.abs(fft.irfft(power, size)[1 : size // 2 + 1]) / noise.size
+    products = fft.irfft(power, size)[1 : size // 2 + 1]  # summed over pairs at each distance
+    correlations = np.abs(products) / noise.size
     largest = np.max(correlations)
     p_value = _compute_correlation_p_value(largest, (seeds - 1) * numbers)
     what = f"{numbers:,} numbers at a distance of {np.argmax(correlations) + 1}"
@@ -411,9 +434,12 @@ def name_noise_bugs(
     result = list(certain)
 
     if repeats and (has_noise or drawn.is_constant()):
-        which = "several seeds" if has_noise else "every seed"
-        seeds = len(drawn.given.values)
-        result.append(findings.REPEATED_NOISE.fill(which=which, repeats=repeats, seeds=seeds))
+        finding = findings.REPEATED_NOISE.fill(
+            which="several seeds" if has_noise else "every seed",
+            repeats=repeats,
+            seeds=len(drawn.given.values),
+        )
+        result.append(finding)
         shares_numbers = True
     elif rejected["independence"]:
         between_numbers = [what for what in rejected["independence"] if what != _CONSECUTIVE]
@@ -491,7 +517,9 @@ def _explain_other_batch(row: str, batch: str, ratio: float) -> CheckFinding:
 
 
 def _explain_wrong_layers(
-    wrong: list[str], drawn: DrawnNoise, settings: StepSettings
+    wrong: list[str],
+    drawn: DrawnNoise,
+    settings: StepSettings,
 ) -> list[CheckFinding]:
     """Returns the findings of layers whose noise has another deviation than stated.
 
@@ -500,32 +528,51 @@ def _explain_wrong_layers(
       drawn: the noise.
       settings: what the caller states.
     """
-    deviations = {}
-    freedom = {}
-    for i, name in enumerate(drawn.layer_names):
-        if drawn.given.freedom[i]:
-            deviations[name] = drawn.given.deviations[i]
-            freedom[name] = drawn.given.freedom[i]
-    silent = [name for name in wrong if deviations[name] < 1e-3]
-    noisy = [name for name in wrong if name not in silent]
+    given = drawn.given
+    layers = np.count_nonzero(given.freedom)
+    index = {name: i for i, name in enumerate(drawn.layer_names)}
+    silent = []
+    noisy = []
+    for name in wrong:
+        if given.deviations[index[name]] < 1e-3:
+            silent.append(name)
+        else:
+            noisy.append(name)
 
     result = []
     if silent:
-        where = "anywhere" if len(silent) == len(deviations) else f"in {', '.join(silent[:4])}"
+        where = "anywhere"
+        if len(silent) < layers:
+            where = f"in {', '.join(silent[:4])}"
         finding = findings.SILENT.fill(
-            where=where, count=len(silent), all=len(deviations), what="trained layers"
+            where=where,
+            count=len(silent),
+            all=layers,
+            what="trained layers",
         )
         result.append(finding)
     if noisy:
-        noisy_deviations = np.array([deviations[name] for name in noisy])
-        noisy_freedom = np.array([freedom[name] for name in noisy])
-        where = "" if len(noisy) == len(deviations) else f" in {', '.join(noisy[:4])}"
-        result.append(_explain_deviations(noisy_deviations, noisy_freedom, where, len(deviations), settings))
+        where = ""
+        if len(noisy) < layers:
+            where = f" in {', '.join(noisy[:4])}"
+        indices = [index[name] for name in noisy]
+        finding = _explain_deviations(
+            given.deviations[indices],
+            given.freedom[indices],
+            where,
+            layers,
+            settings,
+        )
+        result.append(finding)
     return result
 
 
 def _explain_deviations(
-    deviations: Vector, freedom: NDArray[Any], where: str, layers: int, settings: StepSettings
+    deviations: Vector,
+    freedom: NDArray[Any],
+    where: str,
+    layers: int,
+    settings: StepSettings,
 ) -> CheckFinding:
     """Returns the finding of wrong deviations, with the mistakes that explain them where they are equal.
 
@@ -549,7 +596,10 @@ def _explain_deviations(
 
 
 def find_mistakes(
-    settings: StepSettings, factor: float, tolerance: float, special: Mapping[str, float]
+    settings: StepSettings,
+    factor: float,
+    tolerance: float,
+    special: Mapping[str, float],
 ) -> list[str]:
     """Returns the mistakes that multiply a movement or the noise by a factor, the likeliest first.
 
@@ -576,7 +626,12 @@ def find_mistakes(
     return sorted(errors, key=lambda mistake: errors[mistake])
 
 
-def explain_noise(ratio: float, settings: StepSettings, layers: int, tolerance: float) -> str:
+def explain_noise(
+    ratio: float,
+    settings: StepSettings,
+    layers: int,
+    tolerance: float,
+) -> str:
     """Returns a sentence on the mistakes that multiply the noise by a ratio; empty where there is none.
 
     Args:
@@ -603,13 +658,16 @@ def explain_noise(ratio: float, settings: StepSettings, layers: int, tolerance: 
         factors[f"the noise of one of {k} accumulated batches or workers"] = k**-0.5
         factors[f"divided by {k} accumulated batches or workers"] = 1 / k
     mistakes = find_mistakes(settings, ratio, tolerance, factors)
-    return f"It fits: {'; or '.join(mistakes[:3])}." if mistakes else ""
+    if not mistakes:
+        return ""
+    return f"It fits: {'; or '.join(mistakes[:3])}."
 
 
 def make_noise_pictures(drawn: DrawnNoise) -> dict[str, Any]:
     """Returns what the page draws of the noise: a sample, and its deviations by layer and by batch."""
     values = drawn.given.values.ravel()
-    sample = np.random.default_rng(0).choice(values, min(5000, values.size), replace=False)
+    rng = np.random.default_rng(0)
+    sample = rng.choice(values, min(5000, values.size), replace=False)
     layers = {}
     for i in np.flatnonzero(drawn.given.freedom > 0):
         layers[drawn.layer_names[i]] = float(drawn.given.deviations[i])

@@ -67,7 +67,13 @@ class StepProbe:
       is_trained: (p,) what some batch or seed has moved away from `base`.
     """
 
-    def __init__(self, step: Step, params: Any, batch: Any, stated: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        step: Step,
+        params: Any,
+        batch: Any,
+        stated: Mapping[str, Any],
+    ) -> None:
         """Runs the step once.
 
         Raises:
@@ -95,19 +101,21 @@ class StepProbe:
                 layers[name] = leaf
         require(layers, f"`params={shown(params)}` holds no floating-point array: give the parameters")
 
-        parts = [trees.to_numpy(leaf).ravel() for leaf in layers.values()]
+        parts = []
+        spacings = []
+        self._layer_sizes = []
+        for leaf in layers.values():
+            part = trees.to_numpy(leaf).ravel()
+            kind = str(leaf.dtype).split(".")[-1]  # "float32" of torch.float32
+            parts.append(part)
+            spacings.append(trees.SPACING.get(kind, 2.0**-52))
+            self._layer_sizes.append(part.size)
         self.layer_names = list(layers)
-        self._layer_sizes = [part.size for part in parts]
         self.layer = np.repeat(np.arange(len(parts)), self._layer_sizes)
+        self.spacings = np.array(spacings)[self.layer]
         self.start = np.concatenate(parts)
         is_finite = self.start.size and np.all(np.isfinite(self.start))
         require(is_finite, "`params` are not finite: give numbers")
-
-        layer_spacings = []
-        for leaf in layers.values():
-            kind = str(leaf.dtype).split(".")[-1]  # "float32" of torch.float32
-            layer_spacings.append(trees.SPACING.get(kind, 2.0**-52))
-        self.spacings = np.array(layer_spacings)[self.layer]
 
     def run(self, rows: Columns, seed: int) -> Vector:
         """Returns the numbers (p,) after a step on a batch.
@@ -141,12 +149,20 @@ class StepProbe:
         advice = "return the parameters' own tree"
         missing = [name for name in self.layer_names if name not in leaves]
         require(not missing, f"`step` returned no {', '.join(missing[:5])!r}: {advice}")
-        parts = [trees.to_numpy(leaves[name]).ravel() for name in self.layer_names]
-        same_sizes = [part.size for part in parts] == self._layer_sizes
-        require(same_sizes, f"`step` returned parameters of other shapes: {advice}")
+        parts = []
+        for name, size in zip(self.layer_names, self._layer_sizes, strict=True):
+            part = trees.to_numpy(leaves[name]).ravel()
+            require(part.size == size, f"`step` returned parameters of other shapes: {advice}")
+            parts.append(part)
         return np.concatenate(parts)
 
-    def measure(self, difference: Vector, after: Vector, examples: int, steps: int = 2) -> Movement:
+    def measure(
+        self,
+        difference: Vector,
+        after: Vector,
+        examples: int,
+        steps: int = 2,
+    ) -> Movement:
         """Measures a sum or difference of steps, without what rounding adds to its length.
 
         Args:
@@ -166,9 +182,11 @@ class StepProbe:
             return Movement(np.inf, 0.0, layer_norms, sizes)
 
         variance = steps * self.compute_rounding(after, examples) ** 2 / 12  # of uniform errors
-        norm = float(np.sqrt(max(np.sum(squares) - np.sum(variance), 0)))
+        square = np.sum(squares) - np.sum(variance)
+        norm = float(np.sqrt(max(square, 0)))
         around = max(norm, 1.0) if steps == 2 else 0.0
-        deviation = np.sqrt(4 * around**2 * np.max(variance) + 2 * np.sum(variance**2))
+        variance_of_square = 4 * around**2 * np.max(variance) + 2 * np.sum(variance**2)
+        deviation = np.sqrt(variance_of_square)
         tolerance = np.sqrt(around**2 + 6 * deviation) - around
         tolerance += (steps / 2) ** 2 * (_FLOOR + 4 * np.max(self.spacings))
         return Movement(norm, float(tolerance), layer_norms, sizes)
@@ -180,9 +198,11 @@ class StepProbe:
           after: (p,) the numbers after the step.
           examples: in its batch, each of which adds a rounding.
         """
-        update = trees.compute_ulp(after - self.start, np.maximum(self.spacings, 2.0**-23))
+        update_spacings = np.maximum(self.spacings, 2.0**-23)  # updates are rounded to float32 at best
+        update = trees.compute_ulp(after - self.start, update_spacings)
         result = trees.compute_ulp(after, self.spacings)
-        rounding = np.sqrt(result**2 + (4 + examples) * update**2) / self.settings.unit
+        rounding = np.sqrt(result**2 + (4 + examples) * update**2)
+        rounding = rounding / self.settings.unit
         if not self.settings.noise_multiplier:
             rounding = np.where(after == self.start, 0, rounding)
         return np.asarray(rounding)
@@ -190,12 +210,16 @@ class StepProbe:
 
 def _read_settings(stated: Mapping[str, Any]) -> StepSettings:
     """Returns what the caller states; raises InputError for a number out of range."""
-    settings = StepSettings(**{name: number(name, value, float) for name, value in stated.items()})
+    numbers = {}
+    for name, value in stated.items():
+        numbers[name] = number(name, value, float)
+    settings = StepSettings(**numbers)
     for name, value in settings._asdict().items():
+        least = 1e-30
+        limit = "more than 0"
         if name == "noise_multiplier":
-            least, limit = 0.0, "0 or more"
-        else:
-            least, limit = 1e-30, "more than 0"
+            least = 0.0
+            limit = "0 or more"
         require(least <= value < 1e30, f"`{name}={value:g}`: give a finite number, {limit}")
     return settings
 

@@ -110,8 +110,8 @@ class CheckReport:
             "subject": self.subject,
             "verdict": self.verdict,
             "passed": self.passed,
-            "checks": [check._asdict() for check in self.checks],
-            "findings": [finding._asdict() for finding in self.findings],
+            "checks": _to_dicts(self.checks),
+            "findings": _to_dicts(self.findings),
             "level": LEVEL,
             "p_values": dict(self.p_values),
             "figures": dict(self.figures),
@@ -135,8 +135,9 @@ class CheckReport:
         rule = "-" * _COLUMNS
         lines = [f"{'check':<16}{'result':<19}what was seen", rule]
         for name, result, seen in self.checks:
-            shown = result.upper() if result == FAILED else result
-            row = f"{name:<16}{shown:<19}{seen}"
+            if result == FAILED:
+                result = result.upper()
+            row = f"{name:<16}{result:<19}{seen}"
             lines += textwrap.wrap(row, _COLUMNS, subsequent_indent=" " * _INDENT)
         lines.append(rule)
         lines += textwrap.wrap(self.verdict, _COLUMNS)
@@ -146,6 +147,10 @@ class CheckReport:
             lines += _indent(finding.meaning)
             lines += _indent(f"Fix: {finding.fix}")
         return "\n".join(lines)
+
+
+def _to_dicts(records: Sequence[Check] | Sequence[CheckFinding]) -> list[dict[str, Any]]:
+    return [record._asdict() for record in records]
 
 
 def _indent(text: str) -> list[str]:
@@ -186,7 +191,10 @@ def make_report(
     figures: dict[str, Any] = {}
     for row, outcome in outcomes.items():
         certain += outcome.findings
-        rejected[row] = [what for what in outcome.p_values if _label(row, what) in all_rejected]
+        rejected[row] = []
+        for what in outcome.p_values:
+            if _label(row, what) in all_rejected:
+                rejected[row].append(what)
         figures |= outcome.figures
 
     findings = _sort_findings(name_findings(certain, rejected), list(outcomes))
@@ -196,7 +204,7 @@ def make_report(
         if names:
             check = Check(row, FAILED, "; ".join(names))
         elif rejected[row]:
-            check = Check(row, FAILED, "otherwise than expected, by what is found below")
+            check = Check(row, FAILED, "not as expected: see what is found below")
         elif outcome.tried:
             check = Check(row, PASSED, outcome.text)
         else:
@@ -212,7 +220,9 @@ def _label(row: str, what: str) -> str:
 
 def _sort_findings(findings: Sequence[CheckFinding], rows: list[str]) -> list[CheckFinding]:
     """Returns findings in the order of the table's rows, one for each check and name."""
-    unique = {(finding.check, finding.name): finding for finding in findings}
+    unique = {}
+    for finding in findings:
+        unique[finding.check, finding.name] = finding
     return sorted(unique.values(), key=lambda finding: rows.index(finding.check))
 
 
@@ -232,4 +242,6 @@ def describe_error(error: Exception) -> str:
     """Returns an error of the caller's code, on one line."""
     kind = type(error).__name__
     text = " ".join(str(error).split())
-    return f"{kind}: {text[:120]}" if text else kind
+    if not text:
+        return kind
+    return f"{kind}: {text[:120]}"

@@ -108,15 +108,23 @@ def _read_extreme_examples(examples: Any, rows: Columns) -> dict[str, Columns]:
       InputError: they are not like the rows of the batch.
     """
     columns = trees.read_columns("extreme_examples", examples)
-    shapes = [column.shape[1:] for column in columns]
-    batch_shapes = [column.shape[1:] for column in rows]
-    require(
-        shapes == batch_shapes, "`extreme_examples`: give arrays like the batch's, rows of the same shapes"
-    )
-    return {f"your example {i}": trees.take(columns, [i]) for i in range(len(columns[0]))}
+    is_alike = len(columns) == len(rows)
+    for column, batch_column in zip(columns, rows, strict=False):
+        if column.shape[1:] != batch_column.shape[1:]:
+            is_alike = False
+    require(is_alike, "`extreme_examples`: give arrays like the batch's, rows of the same shapes")
+
+    result = {}
+    for i in range(len(columns[0])):
+        result[f"your example {i}"] = trees.take(columns, [i])
+    return result
 
 
-def _check_probe(probe: StepProbe, examples: dict[str, Columns], seeds: int | None) -> CheckReport:
+def _check_probe(
+    probe: StepProbe,
+    examples: dict[str, Columns],
+    seeds: int | None,
+) -> CheckReport:
     """Runs every check of a step.
 
     Args:
@@ -135,16 +143,19 @@ def _check_probe(probe: StepProbe, examples: dict[str, Columns], seeds: int | No
         drawn = noise.draw_noise(probe, seeds, seconds)
         noise_outcomes = noise.check_noise(drawn)
 
-    sensitivity = separation = _untried("other noise at every call, or in every batch, hides it")
-    if not replay.findings:
-        if drawn and _moves_like_noise(movements, probe.settings.noise_multiplier):
-            sensitivity = sensitivity._replace(findings=[findings.MOVING_NOISE])
-        else:
-            separation = _untried(refusal) if refusal else _check_separation(probe, examples)
-            sensitivity = _untried(refusal)
-            if movements:
-                examples_interact = bool(separation.findings)
-                sensitivity = _check_sensitivity(probe, movements, drawn, examples_interact)
+    hidden = _untried("other noise at every call, or in every batch, hides it")
+    if replay.findings:
+        sensitivity = separation = hidden
+    elif drawn and _moves_like_noise(movements, probe.settings.noise_multiplier):
+        sensitivity = hidden._replace(findings=[findings.MOVING_NOISE])
+        separation = hidden
+    else:
+        sensitivity = separation = _untried(refusal)
+        if not refusal:
+            separation = _check_separation(probe, examples)
+        if movements:
+            examples_interact = bool(separation.findings)
+            sensitivity = _check_sensitivity(probe, movements, drawn, examples_interact)
 
     outcomes = {
         "replay": replay,
@@ -153,12 +164,17 @@ def _check_probe(probe: StepProbe, examples: dict[str, Columns], seeds: int | No
         **noise_outcomes,
     }
     needed = ("replay", "sensitivity", "noise")
-    pictures: dict[str, Any] = {"movements": {name: movement.norm for name, movement in movements.items()}}
+    pictures: dict[str, Any] = {"movements": _collect_norms(movements)}
     if drawn is None:
         return make_report("step", outcomes, needed, **pictures)
     pictures |= noise.make_noise_pictures(drawn)
     name_findings = partial(noise.name_noise_bugs, probe.settings, drawn, _find_plateau(movements))
     return make_report("step", outcomes, needed, name_findings, **pictures)
+
+
+def _collect_norms(movements: Mapping[str, Movement]) -> dict[str, float]:
+    """Returns the norms of movements by example."""
+    return {name: movement.norm for name, movement in movements.items()}
 
 
 def _untried(reason: str) -> CheckOutcome:
@@ -170,10 +186,11 @@ def _check_replay(probe: StepProbe) -> CheckOutcome:
     """Checks that the step gives the same twice with the same seed."""
     base = probe.base
     if not np.all(np.isfinite(base)):
-        finding = findings.NOT_FINITE.fill(check="replay", where="the batch as given")
-        return CheckOutcome("", findings=[finding])
+        bug = findings.NOT_FINITE.fill(check="replay", where="the batch as given")
+        return CheckOutcome("", findings=[bug])
 
-    distance = float(np.linalg.norm(probe.run(probe.rows, 0) - base)) / probe.settings.unit
+    again = probe.run(probe.rows, 0)
+    distance = float(np.linalg.norm(again - base)) / probe.settings.unit
     figures = {"replay": distance}
     rounding = probe.compute_rounding(base, len(probe.rows[0]))
     if distance <= 2 * np.linalg.norm(rounding):
@@ -183,9 +200,10 @@ def _check_replay(probe: StepProbe) -> CheckOutcome:
     # Two draws of the noise differ by sqrt(2) deviations in every number.
     deviation = max(probe.settings.noise_multiplier, 1e-300) * 2**0.5
     quantile = stats.chi2.cdf((distance / deviation) ** 2, base.size)
+    bug = findings.STATEFUL.fill(distance=distance)
     if 1e-3 < quantile < 0.999:
-        return CheckOutcome("", findings=[findings.UNSEEDED], figures=figures)
-    return CheckOutcome("", findings=[findings.STATEFUL.fill(distance=distance)], figures=figures)
+        bug = findings.UNSEEDED
+    return CheckOutcome("", findings=[bug], figures=figures)
 
 
 def _measure_movements(
@@ -193,7 +211,7 @@ def _measure_movements(
 ) -> tuple[dict[str, Movement], str]:
     """Measures how far each example moves the step when it is added to the batch.
 
-    Where the step refuses a larger batch, or ignores an example more, examples take the place of the first
+    Where the step refuses a larger batch, or ignores one more example, examples take the place of the first
     one, and half of what they move the step counts: an example leaves while another comes.
 
     Returns:
@@ -203,19 +221,23 @@ def _measure_movements(
     if _is_moved(movements):
         return movements, ""
     if error:
-        refusal = f"the step refused a batch with one example more: {error}"
+        refusal = f"the step refused a batch with one more example: {error}"
     else:
-        refusal = "the step ignores an example more"
+        refusal = "the step ignores one more example"
 
     without_first = trees.take(probe.rows, slice(1, None))
     movements, error = _try_examples(probe, examples, without_first, ", in place of the first", 0.5)
     if error:
-        refusal = f"the step refused a batch with one example more: {error}"
+        refusal = f"the step refused a batch with one more example: {error}"
     return movements, refusal
 
 
 def _try_examples(
-    probe: StepProbe, examples: dict[str, Columns], rows: Columns, suffix: str, scale: float
+    probe: StepProbe,
+    examples: dict[str, Columns],
+    rows: Columns,
+    suffix: str,
+    scale: float,
 ) -> tuple[dict[str, Movement], str]:
     """Measures how far each example beside these rows moves the step from the batch as given.
 
@@ -282,7 +304,10 @@ def _check_separation(probe: StepProbe, examples: dict[str, Columns]) -> CheckOu
 
 
 def _judge_movement(
-    movement: Movement, text: str, bugs: list[CheckFinding], figures: dict[str, Any]
+    movement: Movement,
+    text: str,
+    bugs: list[CheckFinding],
+    figures: dict[str, Any],
 ) -> CheckOutcome:
     """Returns the outcome of a movement; without a bug it could not be tried where rounding hides it."""
     if movement.tolerance > _COARSE and not bugs:
@@ -295,7 +320,10 @@ def _judge_movement(
 
 
 def _check_sensitivity(
-    probe: StepProbe, movements: dict[str, Movement], drawn: DrawnNoise | None, examples_interact: bool
+    probe: StepProbe,
+    movements: dict[str, Movement],
+    drawn: DrawnNoise | None,
+    examples_interact: bool,
 ) -> CheckOutcome:
     """Checks that no example moves the step by more than C.
 
@@ -320,7 +348,7 @@ def _check_sensitivity(
     most = f"the examples tried move it by at most {largest.norm:.4g} eta C / B"
     text = f"{most} (tolerance {largest.tolerance:.2g})"
     figures = {
-        "movements": {name: movement.norm for name, movement in movements.items()},
+        "movements": _collect_norms(movements),
         "tolerance": largest.tolerance,
     }
     return _judge_movement(largest, text, bugs, figures)
@@ -328,14 +356,18 @@ def _check_sensitivity(
 
 def _find_plateau(movements: Mapping[str, Movement]) -> float:
     """Returns the norm at which the most extreme examples stop, 0 where they don't."""
-    norms = sorted((m.norm for m in movements.values() if np.isfinite(m.norm)), reverse=True)
+    finite = filter(np.isfinite, _collect_norms(movements).values())
+    norms = sorted(finite, reverse=True)
     if len(norms) < 4 or norms[0] > norms[3] * 1.003:
         return 0.0
     return norms[0]
 
 
 def _find_cause(
-    probe: StepProbe, movements: dict[str, Movement], drawn: DrawnNoise | None, examples_interact: bool
+    probe: StepProbe,
+    movements: dict[str, Movement],
+    drawn: DrawnNoise | None,
+    examples_interact: bool,
 ) -> BugCause | None:
     """Returns the bug that the movements amount to; None where there is none."""
     largest = max(movements.values(), key=lambda movement: movement.norm)
@@ -350,8 +382,7 @@ def _find_cause(
         return BugCause(findings.ACTUAL_SIZE.name, "Noise shrinks as the batch grows.")
 
     sizes = largest.sizes[largest.sizes > _UNMOVED]
-    is_clipped_by_number = sizes.size > 3 and np.max(sizes) < 1.02 and np.mean(sizes > 0.98) > 0.5
-    if is_clipped_by_number:
+    if sizes.size > 3 and np.max(sizes) < 1.02 and np.mean(sizes > 0.98) > 0.5:
         return BugCause("clipped number by number", "No number moves by more than C.")
 
     layer_norms = largest.layer_norms[largest.layer_norms > _UNMOVED]
@@ -381,9 +412,11 @@ def _find_cause(
 def _is_divided_twice(probe: StepProbe, largest: Movement, plateau: float) -> bool:
     """Returns whether extreme examples stop at C / B, by the stated or the actual batch size."""
     size = probe.settings.batch_size
+    actual_size = len(probe.rows[0])
     is_exact = size > 1 and largest.tolerance < 5e-3 / size + 1e-3
-    error = min(abs(plateau * size - 1), abs(plateau * len(probe.rows[0]) - 1))
-    return is_exact and error < 5e-3
+    stated_error = abs(plateau * size - 1)
+    actual_error = abs(plateau * actual_size - 1)
+    return is_exact and min(stated_error, actual_error) < 5e-3
 
 
 def _shrinks_with_batch(drawn: DrawnNoise) -> bool:
@@ -394,9 +427,14 @@ def _shrinks_with_batch(drawn: DrawnNoise) -> bool:
 
 def _grows_with_features(movements: Mapping[str, Movement]) -> bool:
     """Returns whether examples with large features move the step much further than those as they are."""
-    large = [movement.norm for name, movement in movements.items() if "1000" in name]
-    plain = [movement.norm for name, movement in movements.items() if "times" not in name]
-    return max(large, default=0) > 5 * max(plain, default=0)
+    large = 0.0
+    plain = 0.0
+    for name, movement in movements.items():
+        if "1000" in name:
+            large = max(large, movement.norm)
+        if "times" not in name:
+            plain = max(plain, movement.norm)
+    return large > 5 * plain
 
 
 def _find_unclipped_layers(movements: Mapping[str, Movement], allowed: float) -> list[int]:
@@ -418,5 +456,8 @@ def _find_unclipped_layers(movements: Mapping[str, Movement], allowed: float) ->
         largest = int(np.argmax(np.max(squares, axis=0)))
         unclipped.append(largest)
         squares[:, largest] = 0
-    rest_stops_at_c = abs(np.max(np.sum(squares, axis=1)) - 1) < 0.04
-    return unclipped if rest_stops_at_c else []
+    rest = np.max(np.sum(squares, axis=1))
+    rest_stops_at_c = abs(rest - 1) < 0.04
+    if not rest_stops_at_c:
+        return []
+    return unclipped

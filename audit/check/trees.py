@@ -18,14 +18,19 @@ Columns = list[NDArray[Any]]  # a batch's arrays, each (examples, ...)
 SPACING = {"bfloat16": 2.0**-7, "float16": 2.0**-10, "float32": 2.0**-23}  # of numbers from 1 to 2
 
 
-def map_tree(tree: Any, function: Callable[[str, Any], Any], name: str = "tree", path: str = "") -> Any:
+def map_tree(
+    tree: Any,
+    function: Callable[[str, Any], Any],
+    name: str = "tree",
+    path: str = "",
+) -> Any:
     """Returns a tree with function(path, array) in place of each array.
 
     Args:
       tree: dicts, lists, tuples and, where JAX is loaded, its other trees.
       function: what is called with each array and its path.
       name: what an error calls the tree.
-      path: of this tree in the whole one.
+      path: of this tree within the whole.
 
     Raises:
       InputError: the tree holds anything else.
@@ -50,7 +55,9 @@ def map_tree(tree: Any, function: Callable[[str, Any], Any], name: str = "tree",
     if isinstance(tree, list | tuple):
         return kind(map_child(i, child) for i, child in enumerate(tree))
 
-    tree_util: Any = sys.modules["jax"].tree_util if "jax" in sys.modules else None
+    tree_util: Any = None
+    if "jax" in sys.modules:
+        tree_util = sys.modules["jax"].tree_util
     is_jax_tree = tree_util is not None and not tree_util.all_leaves([tree])
     require(is_jax_tree, f"`{name}` holds {shown(tree)}: give arrays or tensors in dicts, lists or tuples")
 
@@ -75,7 +82,9 @@ def to_numpy(leaf: Any) -> NDArray[Any]:
         if is_float:
             leaf = leaf.double()
         leaf = leaf.detach().cpu().numpy()
-    return np.array(leaf, np.float64 if is_float else None)
+    if is_float:
+        return np.array(leaf, np.float64)
+    return np.array(leaf)
 
 
 def compute_ulp(values: Vector, spacings: Vector | float) -> Vector:
@@ -143,7 +152,8 @@ def scale_features(examples: Columns, scale: float, batch: Columns) -> Columns:
             least, most = -np.inf, np.inf
         else:
             least, most = column.min(), column.max()
-        result[i] = np.clip(examples[i] * scale, least, most).astype(column.dtype)
+        scaled = np.clip(examples[i] * scale, least, most)
+        result[i] = scaled.astype(column.dtype)
     return result
 
 
@@ -163,16 +173,29 @@ def make_extreme_examples(batch: Columns) -> dict[str, Columns]:
 
         labels = batch[-1]
         own_label = example[-1]
-        other_rows = [i for i, label in enumerate(labels) if np.any(label != own_label[0])]
-        if other_rows:
-            relabelled = [*example[:-1], labels[other_rows[:1]]]
+        other_label = _find_other_label(labels, own_label)
+        if len(other_label):
+            relabelled = [*example[:-1], other_label]
             examples |= _scale_example(relabelled, place, ", label changed", batch)
         if labels.dtype.kind == "f":
             examples[f"{place}, label times 1000"] = [*example[:-1], 1e3 * own_label]
     return examples
 
 
-def _scale_example(example: Columns, place: str, change: str, batch: Columns) -> dict[str, Columns]:
+def _find_other_label(labels: NDArray[Any], label: NDArray[Any]) -> NDArray[Any]:
+    """Returns the first of some labels that differs from `label`, (1, ...), or none of them, (0, ...)."""
+    for i, other in enumerate(labels):
+        if np.any(other != label[0]):
+            return labels[[i]]
+    return labels[:0]
+
+
+def _scale_example(
+    example: Columns,
+    place: str,
+    change: str,
+    batch: Columns,
+) -> dict[str, Columns]:
     """Returns an example as it is and with scaled features, by its place in the batch and its change."""
     examples = {f"{place}{change}": example}
     for scale in (1e3, -1e3, 30, 3, 0.1, 1e-3, 0):

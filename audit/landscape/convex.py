@@ -65,7 +65,11 @@ def exact_mu(landscape: ConvexLandscape) -> float:
     return float(abs(signal) / deviation)
 
 
-def simulate(landscape: ConvexLandscape, presence: NDArray[np.bool_], rng: np.random.Generator) -> Array:
+def simulate(
+    landscape: ConvexLandscape,
+    presence: NDArray[np.bool_],
+    rng: np.random.Generator,
+) -> Array:
     """Simulates runs step by step, in float32.
 
     Args:

@@ -82,7 +82,8 @@ class Stepper:
         """Returns the densities after a step with a threshold."""
         share_up = _compute_share_above(self.points, self.spacing, threshold)
         up = self._move_up(pair * share_up)
-        down = self._move_up((pair * (1 - share_up))[:, ::-1])[:, ::-1]  # the same in a mirror
+        mirrored = (pair * (1 - share_up))[:, ::-1]
+        down = self._move_up(mirrored)[:, ::-1]
         return np.maximum(up + down, 0.0)
 
     def _move_up(self, pair: Array) -> Array:
@@ -127,7 +128,8 @@ def make_density_pair(points: NDArray[Any], values: Array) -> DensityPair:
 
 def normal_density(x: NDArray[Any], deviation: float) -> Array:
     """Returns the density of N(0, deviation^2) at x."""
-    return np.asarray(np.exp(-0.5 * (x / deviation) ** 2) / (deviation * np.sqrt(2 * np.pi)))
+    exponential = np.exp(-0.5 * (x / deviation) ** 2)
+    return np.asarray(exponential / (deviation * np.sqrt(2 * np.pi)))
 
 
 def require_grid(process: Process, half_width: int) -> None:
@@ -143,12 +145,20 @@ def require_grid(process: Process, half_width: int) -> None:
 def _make_toeplitz(taps: Array) -> Array:
     """Returns the banded matrix (len(taps) + _BLOCK - 1, _BLOCK) that convolves a block with taps."""
     rows = _BLOCK + len(taps) - 1
-    distance = np.arange(_BLOCK)[None, :] - np.arange(rows)[:, None] + len(taps) - 1
-    is_inside = (distance >= 0) & (distance < len(taps))
-    return np.where(is_inside, taps[np.clip(distance, 0, len(taps) - 1)], 0.0)
+    last = len(taps) - 1
+    column = np.arange(_BLOCK)[None, :]
+    row = np.arange(rows)[:, None]
+    distance = column - row + last
+    is_inside = (distance >= 0) & (distance <= last)
+    nearest = np.clip(distance, 0, last)
+    return np.where(is_inside, taps[nearest], 0.0)
 
 
-def _compute_share_above(points: NDArray[Any], spacing: float, threshold: float) -> Array:
+def _compute_share_above(
+    points: NDArray[Any],
+    spacing: float,
+    threshold: float,
+) -> Array:
     """Returns weights of the integral above the threshold, to third order.
 
     They are the cut cell's, then Gregory's rule.
@@ -166,7 +176,11 @@ def _compute_share_above(points: NDArray[Any], spacing: float, threshold: float)
     return weights
 
 
-def laws(process: Process, thresholds: Array, per_deviation: int = PER_DEVIATION) -> list[DensityPair]:
+def laws(
+    process: Process,
+    thresholds: Array,
+    per_deviation: int = PER_DEVIATION,
+) -> list[DensityPair]:
     """Returns the exact laws of theta_1 .. theta_T.
 
     Args:
@@ -189,7 +203,11 @@ def laws(process: Process, thresholds: Array, per_deviation: int = PER_DEVIATION
     return [make_density_pair(stepper.points, pair) for pair in evolve(stepper, thresholds)]
 
 
-def last_law(process: Process, thresholds: Array, per_deviation: int = PER_DEVIATION) -> DensityPair:
+def last_law(
+    process: Process,
+    thresholds: Array,
+    per_deviation: int = PER_DEVIATION,
+) -> DensityPair:
     """Returns the exact law of theta_T alone, which takes less memory.
 
     Arguments and errors are those of `laws`.
@@ -210,10 +228,18 @@ def is_separated(process: Process) -> bool:
 
 def _has_closed_form(process: Process, thresholds: Array) -> bool:
     """Returns whether nothing recrosses the threshold and it is the same at every step."""
-    return is_separated(process) and np.ptp(thresholds) == 0 and bool(np.all(np.isfinite(thresholds)))
+    if not is_separated(process):
+        return False
+    is_constant = np.ptp(thresholds) == 0
+    is_finite = np.all(np.isfinite(thresholds))
+    return bool(is_constant and is_finite)
 
 
-def _compute_closed_form(process: Process, thresholds: Array, per_deviation: int) -> DensityPair:
+def _compute_closed_form(
+    process: Process,
+    thresholds: Array,
+    per_deviation: int,
+) -> DensityPair:
     """Returns the law of theta_T where no step recrosses a constant threshold.
 
     theta_1 is cut in two at cell boundaries, and each part is moved by T - 1 and smoothed by the later steps.
@@ -250,7 +276,12 @@ def _compute_first_law(sigma: float, per_deviation: int) -> DensityPair:
 
 
 def _compute_cut_normal(
-    x: NDArray[Any], mean: float, s: float, r: float, cut: float, side: float
+    x: NDArray[Any],
+    mean: float,
+    s: float,
+    r: float,
+    cut: float,
+    side: float,
 ) -> Array:
     """Returns the density at x of X + R, X the part of N(mean, s^2) on one side of a cut, R ~ N(0, r^2).
 

@@ -45,7 +45,11 @@ class Thresholds(NamedTuple):
     epsilon: float
 
 
-def half(process: Process, delta: float, per_deviation: int = PER_DEVIATION) -> Thresholds:
+def half(
+    process: Process,
+    delta: float,
+    per_deviation: int = PER_DEVIATION,
+) -> Thresholds:
     """Returns the paper's adversary: the threshold C / 2 at every step.
 
     It is not the best constant threshold (Errata H13).
@@ -53,7 +57,11 @@ def half(process: Process, delta: float, per_deviation: int = PER_DEVIATION) -> 
     return _evaluate_constant(process, 0.5, delta, per_deviation)
 
 
-def best_constant(process: Process, delta: float, per_deviation: int = PER_DEVIATION) -> Thresholds:
+def best_constant(
+    process: Process,
+    delta: float,
+    per_deviation: int = PER_DEVIATION,
+) -> Thresholds:
     """Returns the constant threshold of largest epsilon, by a grid and golden section.
 
     It searches h >= 1/2 alone, since reflection swaps the worlds.
@@ -78,7 +86,11 @@ def best_constant(process: Process, delta: float, per_deviation: int = PER_DEVIA
     return max(by_section, by_grid, key=lambda thresholds: thresholds.epsilon)
 
 
-def optimal(process: Process, delta: float, per_deviation: int = PER_DEVIATION) -> Thresholds:
+def optimal(
+    process: Process,
+    delta: float,
+    per_deviation: int = PER_DEVIATION,
+) -> Thresholds:
     """Returns the optimal adversary (see the module's docstring).
 
     Its threshold at each step is where the likelihood ratio crosses e^epsilon, for the epsilon that these
@@ -105,7 +117,12 @@ def optimal(process: Process, delta: float, per_deviation: int = PER_DEVIATION) 
     return Thresholds(thresholds, epsilon)
 
 
-def _evaluate_constant(process: Process, threshold: float, delta: float, per_deviation: int) -> Thresholds:
+def _evaluate_constant(
+    process: Process,
+    threshold: float,
+    delta: float,
+    per_deviation: int,
+) -> Thresholds:
     """Returns a constant threshold and its epsilon; a single step is known in closed form."""
     thresholds = constant(process, threshold)
     if process.steps == 1:
@@ -127,7 +144,12 @@ def _compute_excess(epsilon: float, stepper: Stepper, delta: float) -> float:
     return float(np.log(max(reached, 1e-300)) - np.log(delta))
 
 
-def _bracket_root(fine: Stepper, coarse: Stepper, delta: float, limit: float) -> tuple[float, float]:
+def _bracket_root(
+    fine: Stepper,
+    coarse: Stepper,
+    delta: float,
+    limit: float,
+) -> tuple[float, float]:
     """Returns an interval with the root of the fine grid's excess.
 
     It lies close about the coarse grid's root, where that is the fine one's too.

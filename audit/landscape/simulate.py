@@ -12,7 +12,12 @@ from jax import Array
 
 
 def simulate(
-    key: Array, runs: Array, presence: Array, noise_multiplier: Array, batch_size: Array, thresholds: Array
+    key: Array,
+    runs: Array,
+    presence: Array,
+    noise_multiplier: Array,
+    batch_size: Array,
+    thresholds: Array,
 ) -> Array:
     """Simulates runs of one process.
 
@@ -30,7 +35,8 @@ def simulate(
     run_keys = jax.vmap(jax.random.fold_in, (None, 0))(key, runs)
 
     def draw_noise(step: Array) -> Array:
-        return jax.vmap(lambda run_key: jax.random.normal(jax.random.fold_in(run_key, step)))(run_keys)
+        step_keys = jax.vmap(jax.random.fold_in, (0, None))(run_keys, step)
+        return jax.vmap(jax.random.normal)(step_keys)
 
     first = jnp.float32(presence) + noise_multiplier * draw_noise(jnp.int32(0))
 
@@ -47,7 +53,12 @@ def simulate(
 
 @jax.jit
 def simulate_cells(
-    keys: Array, runs: Array, presence: Array, noise_multipliers: Array, batch_sizes: Array, thresholds: Array
+    keys: Array,
+    runs: Array,
+    presence: Array,
+    noise_multipliers: Array,
+    batch_sizes: Array,
+    thresholds: Array,
 ) -> Array:
     """Simulates the same runs of several processes, in one compiled call.
 

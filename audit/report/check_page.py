@@ -1,6 +1,7 @@
 """The page of a check: its table and findings, the movements of single examples and the noise, drawn."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -23,7 +24,9 @@ def check_page(report: Mapping[str, Any], pictures: Mapping[str, Any]) -> bytes:
       report: a report's `to_dict`.
       pictures: the report's `pictures`.
     """
-    subject = "a step" if report["subject"] == "step" else report["subject"]
+    subject = report["subject"]
+    if subject == "step":
+        subject = "a step"
     title = f"Check of {subject} of DP-SGD"
     kind = "nothing" if report["passed"] else "violated"
     verdict = page.element("p", page.element("strong", report["verdict"]), class_=f"verdict {kind}")
@@ -58,7 +61,9 @@ def _draw_figures(pictures: Mapping[str, Any]) -> list[Html]:
     if pictures.get("movements"):
         caption = "How far one more example moves the step, in units of eta C / B; at most 1 is allowed."
         figure = _draw_figure(
-            lambda axes: _draw_movements(axes, pictures["movements"]), caption, height=5.2
+            lambda axes: _draw_movements(axes, pictures["movements"]),
+            caption,
+            height=5.2,
         )
         figures.append(figure)
     if len(pictures.get("sample", ())) > 1:
@@ -68,7 +73,7 @@ def _draw_figures(pictures: Mapping[str, Any]) -> list[Html]:
         deviations = pictures.get(name)
         if deviations:
             caption = f"The noise's deviation by {part}, in stated ones; 1 is right."
-            draw = lambda axes, deviations=deviations: _draw_deviations(axes, deviations)  # noqa: E731
+            draw = partial(_draw_deviations, deviations=deviations)
             figures.append(_draw_figure(draw, caption))
     if "sizes" in pictures:
         caption = "Sizes of the batches that were drawn; the line is the expected size."
@@ -76,7 +81,11 @@ def _draw_figures(pictures: Mapping[str, Any]) -> list[Html]:
     return figures
 
 
-def _draw_figure(draw: Callable[[Axes], None], caption: str, height: float = 3.2) -> Html:
+def _draw_figure(
+    draw: Callable[[Axes], None],
+    caption: str,
+    height: float = 3.2,
+) -> Html:
     """Returns a figure of the page, by what draws into its axes."""
     with plt.rc_context(style.STYLE):
         figure, axes = plt.subplots(figsize=(5.2, height))
@@ -98,17 +107,28 @@ def _draw_deviations(axes: Axes, deviations: Mapping[str, float]) -> None:
     axes.set_xlabel("stated deviations")
 
 
-def _draw_bars(axes: Axes, values: Mapping[str, float], is_right: Callable[[float], bool]) -> None:
+def _draw_bars(
+    axes: Axes,
+    values: Mapping[str, float],
+    is_right: Callable[[float], bool],
+) -> None:
     """Draws the largest values as bars beside their names, those that are not finite as 0."""
     sizes = {}
     for name, value in values.items():
         sizes[name] = value if np.isfinite(value) else 0.0
-    largest = sorted(sizes.items(), key=lambda item: -item[1])[:_MOST_BARS]
-    widths = [max(size, _LEAST_SIZE) for _, size in largest]
-    colors = [style.OUT if is_right(size) else style.VERMILION for _, size in largest]
-    names = [name[:_LONGEST_NAME] for name, _ in largest]
-    axes.barh(range(len(largest)), widths, color=colors)
-    axes.set_yticks(range(len(largest)), names, fontsize=7)
+    largest = sorted(sizes, key=lambda name: -sizes[name])[:_MOST_BARS]
+
+    labels = []
+    widths = []
+    colors = []
+    for name in largest:
+        size = sizes[name]
+        labels.append(name[:_LONGEST_NAME])
+        widths.append(max(size, _LEAST_SIZE))
+        colors.append(style.OUT if is_right(size) else style.VERMILION)
+    places = range(len(largest))
+    axes.barh(places, widths, color=colors)
+    axes.set_yticks(places, labels, fontsize=7)
     axes.invert_yaxis()
     axes.axvline(1, color=style.BLACK, lw=1)
 
@@ -116,7 +136,8 @@ def _draw_bars(axes: Axes, values: Mapping[str, float], is_right: Callable[[floa
 def _draw_noise(axes: Axes, sample: Any) -> None:
     """Draws a histogram of the noise beside the normal density."""
     edges = np.linspace(-5, 5, 61)
-    axes.hist(np.clip(sample, -5, 5), list(edges), density=True, color=style.OUT)
+    clipped = np.clip(sample, -5, 5)
+    axes.hist(clipped, list(edges), density=True, color=style.OUT)
     axes.plot(edges, stats.norm.pdf(edges), color=style.BLACK)
     axes.set_xlabel("stated deviations")
     axes.set_ylabel("density")

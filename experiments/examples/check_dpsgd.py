@@ -11,15 +11,26 @@ from audit.mechanism import base, dpsgd
 from audit.mechanism.clipping.base import per_example
 
 rng = np.random.default_rng(0)
-data = jnp.asarray(rng.normal(size=(32, 8)), jnp.float32), jnp.asarray(rng.integers(0, 2, 32))
+features = rng.normal(size=(32, 8))
+labels = rng.integers(0, 2, 32)
+data = jnp.asarray(features, jnp.float32), jnp.asarray(labels)
 params = jnp.zeros(9)
-batch = rng.normal(size=(6, 8)).astype(np.float32), rng.integers(0, 2, 6)
-stated: dict[str, Any] = dict(clipping_norm=1.5, noise_multiplier=1.1, learning_rate=0.5, batch_size=32)
+canary_features = rng.normal(size=(6, 8)).astype(np.float32)
+canary_labels = rng.integers(0, 2, 6)
+batch = canary_features, canary_labels
+stated: dict[str, Any] = {
+    "clipping_norm": 1.5,
+    "noise_multiplier": 1.1,
+    "learning_rate": 0.5,
+    "batch_size": 32,
+}
 
 
 def loss(theta: Any, example: Any) -> Any:
-    """Logistic loss of one example."""
-    return jnp.logaddexp(0, (1 - 2 * example[1]) * (example[0] @ theta[:8] + theta[8]))
+    """Returns the logistic loss of an example."""
+    features, label = example
+    logit = features @ theta[:8] + theta[8]
+    return jnp.logaddexp(0, (1 - 2 * label) * logit)
 
 
 mechanism = dpsgd.mechanism(dpsgd.DPSGD(per_example(loss)))
@@ -28,12 +39,16 @@ hyper = base.Hyperparameters(0.5, 1.5, 1.1)
 
 @jax.jit
 def step(params: Any, batch: Any, seed: int) -> Any:
-    """One step of the fixed mini-batch, in which the examples of `batch` are the canaries."""
-    canaries = base.Canaries(lambda *_: base.Examples(*batch), jnp.ones(len(batch[1])))
-    canaries = canaries if len(batch[1]) else base.no_canaries()
+    """Returns the parameters after a step of the fixed mini-batch; the examples of `batch` are canaries."""
+    count = len(batch[1])
+    canaries = base.no_canaries()
+    if count:
+        examples = base.Examples(*batch)
+        canaries = base.Canaries(lambda *_: examples, jnp.ones(count))
     schedule = base.Schedule(jnp.arange(32)[None], jnp.ones(1))
     state = mechanism.start(params)
-    return mechanism.segment(hyper, state, data, schedule, canaries, jax.random.key(seed)).theta
+    key = jax.random.key(seed)
+    return mechanism.segment(hyper, state, data, schedule, canaries, key).theta
 
 
 if __name__ == "__main__":

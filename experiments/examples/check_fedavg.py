@@ -11,32 +11,53 @@ from audit.mechanism import base, fedavg
 
 rng = np.random.default_rng(0)
 params = jnp.zeros(9)
-batch = rng.normal(size=(16, 5, 8)).astype(np.float32), rng.integers(0, 2, (16, 5))  # of 16 clients
-stated: dict[str, Any] = dict(clipping_norm=0.5, noise_multiplier=1.1, learning_rate=1.0, batch_size=16)
+features = rng.normal(size=(16, 5, 8)).astype(np.float32)  # of 16 clients with 5 examples each
+labels = rng.integers(0, 2, (16, 5))
+batch = features, labels
+stated: dict[str, Any] = {
+    "clipping_norm": 0.5,
+    "noise_multiplier": 1.1,
+    "learning_rate": 1.0,
+    "batch_size": 16,
+}
 
 
 def losses(theta: Any, examples: Any) -> Any:
-    """Logistic losses of a client's examples."""
-    return jnp.logaddexp(0, (1 - 2 * examples[1]) * (examples[0] @ theta[:8] + theta[8]))
+    """Returns the logistic losses of a client's examples."""
+    features, labels = examples
+    logits = features @ theta[:8] + theta[8]
+    return jnp.logaddexp(0, (1 - 2 * labels) * logits)
 
 
 choices = fedavg.FedAvg(losses, lambda theta: theta, batch_size=5, epochs=2, most_examples=5)
-hyper = base.Hyperparameters(1.0, 0.5, 1.1, own=fedavg.Federated(0.5, denominator=16.0))
+federated = fedavg.Federated(0.5, denominator=16.0)
+hyper = base.Hyperparameters(1.0, 0.5, 1.1, own=federated)
 mechanism = fedavg.mechanism(choices)
 
 
 @jax.jit
 def step(params: Any, batch: Any, seed: int) -> Any:
-    """One round of all clients in the batch; a place for none keeps an empty one a round."""
+    """Returns the parameters after a round of all clients in the batch.
+
+    A client without a place in the round is appended, so that a batch without clients is a round too.
+    """
     clients = len(batch[1])
-    features, labels = (
-        jnp.concatenate([part, jnp.zeros_like(part, shape=(1, *part.shape[1:]))]) for part in batch
-    )
+    features = append_zeros(batch[0])
+    labels = append_zeros(batch[1])
     starts = 5 * jnp.arange(clients + 1)
-    data = features.reshape(-1, 8), labels.ravel(), starts, jnp.full(clients + 1, 5)
+    sizes = jnp.full(clients + 1, 5)
+    data = features.reshape(-1, 8), labels.ravel(), starts, sizes
     cohort = jnp.append(jnp.arange(clients), -1)
-    schedule, key = base.Schedule(cohort[None], jnp.ones(1)), jax.random.key(seed)
-    return mechanism.segment(hyper, mechanism.start(params), data, schedule, base.no_canaries(), key).theta
+    schedule = base.Schedule(cohort[None], jnp.ones(1))
+    state = mechanism.start(params)
+    key = jax.random.key(seed)
+    return mechanism.segment(hyper, state, data, schedule, base.no_canaries(), key).theta
+
+
+def append_zeros(rows: Any) -> Any:
+    """Returns an array with a row of zeros more."""
+    zeros = jnp.zeros_like(rows, shape=(1, *rows.shape[1:]))
+    return jnp.concatenate([rows, zeros])
 
 
 if __name__ == "__main__":

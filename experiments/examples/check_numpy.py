@@ -8,12 +8,19 @@ import audit
 
 rng = np.random.default_rng(0)
 params = {"w": np.zeros(8), "b": np.zeros(1)}
-batch = rng.normal(size=(32, 8)), rng.integers(0, 2, 32)
-stated: dict[str, Any] = dict(clipping_norm=1.5, noise_multiplier=1.1, learning_rate=0.5, batch_size=32)
+features = rng.normal(size=(32, 8))
+labels = rng.integers(0, 2, 32)
+batch = features, labels
+stated: dict[str, Any] = {
+    "clipping_norm": 1.5,
+    "noise_multiplier": 1.1,
+    "learning_rate": 0.5,
+    "batch_size": 32,
+}
 
 
 def step(params: Any, batch: Any, seed: int) -> Any:
-    """One step: clipped gradients, one sum, noise, the expected size of a batch."""
+    """Returns the parameters after a step: clipped gradients, their sum, noise, the expected batch size."""
     x, y = batch
     residual = 1 / (1 + np.exp(-x @ params["w"] - params["b"])) - y
     gradients = np.column_stack([residual[:, None] * x, residual])

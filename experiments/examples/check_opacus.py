@@ -12,25 +12,48 @@ import audit
 
 torch.manual_seed(0)
 torch.set_num_threads(1)  # its products are small
-network = torch.nn.Sequential(torch.nn.Linear(8, 6), torch.nn.Tanh(), torch.nn.Linear(6, 3))
-loader = DataLoader(TensorDataset(torch.randn(320, 8), torch.randint(3, (320,))), batch_size=32)
-sgd = torch.optim.SGD(network.parameters(), lr=0.5)
+network = torch.nn.Sequential(
+    torch.nn.Linear(8, 6),
+    torch.nn.Tanh(),
+    torch.nn.Linear(6, 3),
+)
+dataset = TensorDataset(torch.randn(320, 8), torch.randint(3, (320,)))
 model, optimizer, poisson = PrivacyEngine().make_private(
-    module=network, optimizer=sgd, data_loader=loader, noise_multiplier=1.1, max_grad_norm=1.5
+    module=network,
+    optimizer=torch.optim.SGD(network.parameters(), lr=0.5),
+    data_loader=DataLoader(dataset, batch_size=32),
+    noise_multiplier=1.1,
+    max_grad_norm=1.5,
 )
 params = {name: value.detach().clone() for name, value in model.named_parameters()}
-batch = torch.randn(32, 8), torch.randint(3, (32,))
-stated: dict[str, Any] = dict(clipping_norm=1.5, noise_multiplier=1.1, learning_rate=0.5, batch_size=32)
+features = torch.randn(32, 8)
+labels = torch.randint(3, (32,))
+batch = features, labels
+stated: dict[str, Any] = {
+    "clipping_norm": 1.5,
+    "noise_multiplier": 1.1,
+    "learning_rate": 0.5,
+    "batch_size": 32,
+}
 
 
 def step(params: Any, batch: Any, seed: int) -> Any:
-    """The engine's own step from these parameters, on this batch in place of its Poisson sampler's."""
+    """Takes the engine's own step from these parameters, on this batch in place of its Poisson sampler's."""
     model.load_state_dict(params)
     torch.manual_seed(seed)
-    rows = list(range(len(batch[0])))
-    whole = DataLoader(TensorDataset(*batch), batch_sampler=[rows], collate_fn=poisson.collate_fn)
-    with BatchMemoryManager(data_loader=whole, max_physical_batch_size=10, optimizer=optimizer) as parts:
-        for x, y in parts:
+    all_rows = list(range(len(batch[0])))
+    loader = DataLoader(
+        TensorDataset(*batch),
+        batch_sampler=[all_rows],
+        collate_fn=poisson.collate_fn,
+    )
+    manager = BatchMemoryManager(
+        data_loader=loader,
+        max_physical_batch_size=10,
+        optimizer=optimizer,
+    )
+    with manager as physical_batches:
+        for x, y in physical_batches:
             optimizer.zero_grad()
             torch.nn.functional.cross_entropy(model(x), y).backward()
             optimizer.step()

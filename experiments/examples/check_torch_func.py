@@ -10,14 +10,25 @@ import audit
 
 torch.manual_seed(0)
 torch.set_num_threads(1)  # its products are small
-network = torch.nn.Sequential(torch.nn.Linear(8, 6), torch.nn.Tanh(), torch.nn.Linear(6, 3))
+network = torch.nn.Sequential(
+    torch.nn.Linear(8, 6),
+    torch.nn.Tanh(),
+    torch.nn.Linear(6, 3),
+)
 params = {name: value.detach() for name, value in network.named_parameters()}
-batch = torch.randn(32, 8), torch.randint(3, (32,))
-stated: dict[str, Any] = dict(clipping_norm=1.5, noise_multiplier=1.1, learning_rate=0.5, batch_size=32)
+features = torch.randn(32, 8)
+labels = torch.randint(3, (32,))
+batch = features, labels
+stated: dict[str, Any] = {
+    "clipping_norm": 1.5,
+    "noise_multiplier": 1.1,
+    "learning_rate": 0.5,
+    "batch_size": 32,
+}
 
 
 def step(params: Any, batch: Any, seed: int) -> Any:
-    """One step: per-example gradients, one norm over all layers."""
+    """Returns the parameters after a step: per-example gradients, one norm over all layers."""
 
     def loss(params: Any, x: Any, y: Any) -> Any:
         return cross_entropy(functional_call(network, params, x[None]), y[None])
@@ -25,10 +36,14 @@ def step(params: Any, batch: Any, seed: int) -> Any:
     gradients = vmap(grad(loss), (None, 0, 0))(params, *batch)
     norms = sum(g.flatten(1).square().sum(1) for g in gradients.values()).sqrt()
     factors = (1.5 / norms).clamp(max=1)
+
     generator = torch.Generator().manual_seed(seed)
-    noise = {name: torch.randn(value.shape, generator=generator) for name, value in params.items()}
-    sums = {name: torch.tensordot(factors, g, 1) + 1.1 * 1.5 * noise[name] for name, g in gradients.items()}
-    return {name: value - 0.5 * sums[name] / 32 for name, value in params.items()}
+    after = {}
+    for name, value in params.items():
+        noise = torch.randn(value.shape, generator=generator)
+        total = torch.tensordot(factors, gradients[name], 1) + 1.1 * 1.5 * noise
+        after[name] = value - 0.5 * total / 32
+    return after
 
 
 if __name__ == "__main__":

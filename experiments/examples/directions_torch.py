@@ -1,4 +1,4 @@
-"""An audit of DP-SGD in PyTorch by fresh directions: ten trainings, all with 200 canaries of their own.
+"""An audit of DP-SGD in PyTorch by fresh directions: ten training runs, each with 200 canaries of its own.
 
 ./run.sh python experiments/examples/directions_torch.py page.html
 
@@ -19,51 +19,80 @@ from torch.nn.utils import vector_to_parameters
 import audit
 from audit import directions
 
-RUNS, CANARIES, STEPS, BATCH_SIZE, SEED = 10, 200, 50, 20, 2024
-CLIPPING_NORM, NOISE_MULTIPLIER, LEARNING_RATE = 1.0, 2.0, 0.05
+RUNS = 10
+CANARIES = 200
+STEPS = 50
+BATCH_SIZE = 20
+SEED = 2024
+CLIPPING_NORM = 1.0
+NOISE_MULTIPLIER = 2.0
+LEARNING_RATE = 0.05
 
 
-def clipped_sum(model: nn.Module, features: Tensor, labels: Tensor) -> Tensor:
-    """The sum of clipped gradients of a mini-batch, (dimension,)."""
+def sum_clipped_gradients(
+    model: nn.Module,
+    features: Tensor,
+    labels: Tensor,
+) -> Tensor:
+    """Returns the sum of clipped gradients of a mini-batch, (dimension,)."""
 
-    def loss(weights: dict[str, Tensor], one: Tensor, label: Tensor) -> Tensor:
-        return cross_entropy(functional_call(model, weights, (one[None],)), label[None])
+    def loss(weights: dict[str, Tensor], example: Tensor, label: Tensor) -> Tensor:
+        logits = functional_call(model, weights, (example[None],))
+        return cross_entropy(logits, label[None])
 
     weights = {name: value.detach() for name, value in model.named_parameters()}
     gradients = vmap(grad(loss), (None, 0, 0))(weights, features, labels)
-    flat = torch.cat([gradient.flatten(1) for gradient in gradients.values()], dim=1)
-    return (CLIPPING_NORM / flat.norm(dim=1)).clamp(max=1.0) @ flat
+    layers = [gradient.flatten(1) for gradient in gradients.values()]
+    flat = torch.cat(layers, dim=1)
+    factors = (CLIPPING_NORM / flat.norm(dim=1)).clamp(max=1.0)
+    return factors @ flat
 
 
-def train(features: Tensor, labels: Tensor, inserted: Tensor | float, sigma: float) -> Tensor:
-    """How far a training moves its model, (dimension,)."""
+def train(
+    features: Tensor,
+    labels: Tensor,
+    inserted: Tensor | float,
+    sigma: float,
+) -> Tensor:
+    """Trains a model, and returns how far its parameters moved, (dimension,)."""
     generator = torch.Generator().manual_seed(0)  # the same initial model in all runs
-    model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
-    start = 0.05 * torch.randn(sum(one.numel() for one in model.parameters()), generator=generator)
+    model = nn.Sequential(
+        nn.Linear(64, 128),
+        nn.ReLU(),
+        nn.Linear(128, 10),
+    )
+    dimension = sum(value.numel() for value in model.parameters())
+    start = 0.05 * torch.randn(dimension, generator=generator)
     weights = start.clone()
     for step in range(STEPS):
         rows = slice(step * BATCH_SIZE, (step + 1) * BATCH_SIZE)
         vector_to_parameters(weights.clone(), model.parameters())
-        total = clipped_sum(model, features[rows], labels[rows]) + inserted  # DIRECTIONS: at every step
-        total = total + sigma * CLIPPING_NORM * torch.randn(len(start))  # noise of its own
+        total = sum_clipped_gradients(model, features[rows], labels[rows])
+        total = total + inserted  # DIRECTIONS: at every step
+        total = total + sigma * CLIPPING_NORM * torch.randn(dimension)  # noise of its own
         weights = weights - LEARNING_RATE / BATCH_SIZE * total
     return weights - start
 
 
 def main(*page: str) -> None:
-    """Trains, scores, bounds, and writes a page where one is named."""
+    """Trains, scores, bounds, and writes a page where the command line names it."""
     torch.set_num_threads(1)  # its products are small
-    features, labels = torch.randn(STEPS * BATCH_SIZE, 64), torch.randint(10, (STEPS * BATCH_SIZE,))
+    examples = STEPS * BATCH_SIZE
+    features = torch.randn(examples, 64)
+    labels = torch.randint(10, (examples,))
     drift = train(features, labels, inserted=0.0, sigma=0.0)  # DIRECTIONS: a rehearsal, once
-    dimension, rows = len(drift), []
+    dimension = len(drift)
+
+    cosines = []
     for run in range(RUNS):
         total = directions.inserted(SEED, run, CANARIES, dimension, CLIPPING_NORM)  # DIRECTIONS: once a run
-        moved = train(features, labels, torch.from_numpy(total).float(), NOISE_MULTIPLIER)
-        u = (drift - moved).numpy()  # DIRECTIONS: steps subtract gradients
-        rows.append(directions.cosines(u, SEED, run, CANARIES, leave_one_out=True))
+        movement = train(features, labels, torch.from_numpy(total).float(), NOISE_MULTIPLIER)
+        observation = (drift - movement).numpy()  # DIRECTIONS: steps subtract gradients
+        cosines.append(directions.cosines(observation, SEED, run, CANARIES, leave_one_out=True))
+
     result = audit.bounds(
-        audit.cosines(rows, dimension, leave_one_out=True, in_order=True),
-        claim=audit.DpSgd(NOISE_MULTIPLIER, STEPS),
+        audit.cosines(cosines, dimension, leave_one_out=True, in_order=True),
+        claim=audit.DpSgd(NOISE_MULTIPLIER, insertions=STEPS),
         name="a network in PyTorch",
     )
     print(result)

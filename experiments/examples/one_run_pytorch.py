@@ -1,4 +1,4 @@
-"""A federated training in PyTorch with canary clients, scored for ./run.sh bound --dimension.
+"""A federated training run in PyTorch with canary clients, scored for ./run.sh bound --dimension.
 
 ./run.sh python experiments/examples/one_run_pytorch.py run.npz
 ./run.sh bound --scores=run.npz --dimension=1010
@@ -15,14 +15,23 @@ from torch import nn
 
 from audit import one_run
 
-CLIENTS, CANARIES, ROUNDS, COHORT = 200, 400, 30, 20
-CLIPPING_NORM, NOISE_MULTIPLIER, LEARNING_RATE, SEED = 1.0, 0.05, 0.5, 2024
+CLIENTS = 200
+CANARIES = 400
+ROUNDS = 30
+COHORT = 20
+CLIPPING_NORM = 1.0
+NOISE_MULTIPLIER = 0.05
+LEARNING_RATE = 0.5
+SEED = 2024
 
 
-def local_update(
-    model: nn.Module, start: torch.Tensor, features: torch.Tensor, labels: torch.Tensor
+def compute_update(
+    model: nn.Module,
+    start: torch.Tensor,
+    features: torch.Tensor,
+    labels: torch.Tensor,
 ) -> torch.Tensor:
-    """A client's clipped update, (dimension,): where two steps on its own examples lead from the start."""
+    """Returns a client's clipped update, (dimension,): where two steps on its own examples lead."""
     nn.utils.vector_to_parameters(start.clone(), model.parameters())
     optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
     for _ in range(2):
@@ -30,7 +39,8 @@ def local_update(
         nn.functional.cross_entropy(model(features), labels).backward()
         optimizer.step()
     update = nn.utils.parameters_to_vector(model.parameters()).detach() - start
-    return update * min(1.0, CLIPPING_NORM / (update.norm().item() + 1e-12))
+    norm = update.norm().item()
+    return update * min(1.0, CLIPPING_NORM / (norm + 1e-12))
 
 
 def main(path: str) -> None:
@@ -39,23 +49,26 @@ def main(path: str) -> None:
     torch.set_num_threads(1)  # its products are small
     model = nn.Linear(100, 10)
     weights = nn.utils.parameters_to_vector(model.parameters()).detach()
-    start, dimension = weights.clone(), len(weights)
-    features, labels = torch.randn(CLIENTS, 8, 100), torch.randint(10, (CLIENTS, 8))
+    start = weights.clone()
+    dimension = len(weights)
+    features = torch.randn(CLIENTS, 8, 100)
+    labels = torch.randint(10, (CLIENTS, 8))
 
     takes_part = one_run.coins(SEED, CANARIES)  # ONE RUN: a fair coin for each canary
     order = np.random.default_rng(1).permutation(CLIENTS + CANARIES)  # whatever the coins are
     for cohort in np.array_split(order, ROUNDS):
         total = CLIPPING_NORM * NOISE_MULTIPLIER * torch.randn(dimension)
-        for i in map(int, cohort):
-            if i < CLIENTS:
-                total += local_update(model, weights, features[i], labels[i])
-            elif takes_part[i - CLIENTS]:  # ONE RUN: its update is a direction as long as the clipping norm
-                total += (
-                    CLIPPING_NORM * torch.from_numpy(one_run.canary(SEED, i - CLIENTS, dimension)).float()
-                )
+        for client in cohort.tolist():
+            canary = client - CLIENTS  # below 0 for a client with data
+            if canary < 0:
+                total += compute_update(model, weights, features[client], labels[client])
+            elif takes_part[canary]:  # ONE RUN: its update is a direction as long as the clipping norm
+                direction = torch.from_numpy(one_run.canary(SEED, canary, dimension)).float()
+                total += CLIPPING_NORM * direction
         weights = weights + total / COHORT
 
-    scores = one_run.cosines((weights - start).numpy(), SEED, CANARIES)  # ONE RUN: final minus start
+    movement = (weights - start).numpy()  # ONE RUN: final minus start
+    scores = one_run.cosines(movement, SEED, CANARIES)
     np.savez(path, scores=scores[None], presence=takes_part[None])
     print(f"{path}: ./run.sh bound --scores={path} --dimension={dimension}")
 

@@ -1,4 +1,4 @@
-"""An audit of a training with Opacus: a gradient canary, 200 small models, bounds and a page.
+"""An audit of training with Opacus: a gradient canary, 200 small models, bounds and a page.
 
 ./run.sh python experiments/examples/opacus_audit.py page.html
 
@@ -19,20 +19,30 @@ from torch import nn
 import audit
 from audit.opacus_canary import CanaryOptimizer
 
-RUNS, STEPS, BATCH_SIZE = 200, 10, 20
-CLIPPING_NORM, NOISE_MULTIPLIER, LEARNING_RATE = 1.0, 2.0, 0.1
+RUNS = 200
+STEPS = 10
+BATCH_SIZE = 20
+CLIPPING_NORM = 1.0
+NOISE_MULTIPLIER = 2.0
+LEARNING_RATE = 0.1
 
 
 def train(present: bool, features: torch.Tensor, labels: torch.Tensor) -> float:
-    """The score of one training, higher meaning in."""
+    """Trains a model, and returns its score; a higher one means that the canary is in."""
     torch.manual_seed(0)  # the same initial model in all runs, as the adversary knows it
-    model = GradSampleModule(nn.Sequential(nn.Linear(20, 16), nn.ReLU(), nn.Linear(16, 2)))
+    network = nn.Sequential(
+        nn.Linear(20, 16),
+        nn.ReLU(),
+        nn.Linear(16, 2),
+    )
+    model = GradSampleModule(network)
+    noise_seed = torch.seed() % 2**63  # another in every run
     optimizer = DPOptimizer(
         torch.optim.SGD(model.parameters(), lr=LEARNING_RATE),
         noise_multiplier=NOISE_MULTIPLIER,
         max_grad_norm=CLIPPING_NORM,
         expected_batch_size=BATCH_SIZE,
-        generator=torch.Generator().manual_seed(torch.seed() % 2**63),  # noise of its own
+        generator=torch.Generator().manual_seed(noise_seed),
     )
     optimizer = CanaryOptimizer(optimizer, present)  # CANARY: also after PrivacyEngine.make_private
     for step in range(STEPS):
@@ -44,14 +54,19 @@ def train(present: bool, features: torch.Tensor, labels: torch.Tensor) -> float:
 
 
 def main(*page: str) -> None:
-    """Trains with and without the canary, bounds, and writes a page where one is named."""
+    """Trains with and without the canary, bounds, and writes a page where the command line names it."""
     torch.set_num_threads(1)  # its products are small
     warnings.filterwarnings("ignore", "Full backward hook")  # which Opacus sets itself
-    features, labels = torch.randn(STEPS * BATCH_SIZE, 20), torch.randint(2, (STEPS * BATCH_SIZE,))
+    examples = STEPS * BATCH_SIZE
+    features = torch.randn(examples, 20)
+    labels = torch.randint(2, (examples,))
     scores_in = [train(True, features, labels) for _ in range(RUNS // 2)]
     scores_out = [train(False, features, labels) for _ in range(RUNS // 2)]
     result = audit.bounds(
-        scores_in, scores_out, audit.DpSgd(NOISE_MULTIPLIER, STEPS), name="a network by Opacus"
+        scores_in,
+        scores_out,
+        claim=audit.DpSgd(NOISE_MULTIPLIER, insertions=STEPS),
+        name="a network by Opacus",
     )
     print(result)
     for path in page:

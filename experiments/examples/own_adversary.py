@@ -13,7 +13,7 @@ from audit.adversaries.base import Adversary
 
 
 def constant_direction() -> Adversary:
-    """Inserts C * (1, 1, ..., 1) / sqrt(p) at every step that inserts."""
+    """Returns the adversary that inserts C * (1, 1, ..., 1) / sqrt(p) at every step that inserts."""
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> Array:
         return jnp.full_like(theta_0, clipping_norm / np.sqrt(theta_0.size))  # the state: any tree of arrays
@@ -22,13 +22,14 @@ def constant_direction() -> Adversary:
         return state[None]  # (canaries, p), of norm C
 
     def score(state: Array, seen: object, theta_t: Array, theta_0: Array) -> Array:
-        return jnp.vdot(state, theta_0 - theta_t)[None]  # (canaries,); higher means in
+        movement = theta_0 - theta_t
+        return jnp.vdot(state, movement)[None]  # (canaries,); higher means in
 
     return Adversary(init, craft, score)
 
 
 def loss(params: Array, labelled: tuple[Array, Array]) -> Array:
-    """Linear regression."""
+    """Returns the squared loss of linear regression."""
     feature, label = labelled
     return (params @ feature - label) ** 2
 
@@ -38,8 +39,16 @@ def main() -> None:
     rng = np.random.default_rng(0)
     features = rng.normal(size=(500, 8)).astype(np.float32)
     labels = features.sum(1)
-    adversary = constant_direction()
-    print(audit.audit_loss(loss, jnp.zeros(8), features, labels, runs=400, adversary=adversary, steps=50))
+    result = audit.audit_loss(
+        loss,
+        jnp.zeros(8),
+        features,
+        labels,
+        runs=400,
+        adversary=constant_direction(),
+        steps=50,
+    )
+    print(result)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The picture of the first page: a step checked, what is proven of a training, and the bracket.
+"""The picture of the first page: a step checked, what is proven of training runs, and the bracket.
 
     ./run.sh python experiments/examples/three_questions.py
 
@@ -19,57 +19,90 @@ import audit
 from audit.report import style
 from audit.storage import files
 
-C, SIGMA, ETA, B, D = 1.5, 1.1, 0.5, 32, 8
+CLIPPING_NORM = 1.5
+NOISE_MULTIPLIER = 1.1
+LEARNING_RATE = 0.5
+BATCH_SIZE = 32
+FEATURES = 8
 STATED: dict[str, Any] = {
-    "clipping_norm": C,
-    "noise_multiplier": SIGMA,
-    "learning_rate": ETA,
-    "batch_size": B,
+    "clipping_norm": CLIPPING_NORM,
+    "noise_multiplier": NOISE_MULTIPLIER,
+    "learning_rate": LEARNING_RATE,
+    "batch_size": BATCH_SIZE,
 }
 PERIODS = (1, 2, 5, 10, 25)
 
 
-def clipped(rows: Any) -> Any:
-    """The sum of rows of norm at most C."""
-    return (rows / np.maximum(1, np.linalg.norm(rows, axis=1, keepdims=True) / C)).sum(axis=0)
+def sum_clipped(gradients: Any) -> Any:
+    """Returns the sum of gradients (examples, p), each clipped to norm C."""
+    norms = np.linalg.norm(gradients, axis=1, keepdims=True)
+    return (gradients / np.maximum(1, norms / CLIPPING_NORM)).sum(axis=0)
 
 
-def layers_clipped(rows: Any) -> Any:
-    """Weights and bias clipped to C each."""
-    return np.concatenate([clipped(rows[:, :D]), clipped(rows[:, D:])])
+def sum_clipped_by_layer(gradients: Any) -> Any:
+    """Returns the sum of gradients whose weights and bias are clipped to norm C each."""
+    weights = sum_clipped(gradients[:, :FEATURES])
+    bias = sum_clipped(gradients[:, FEATURES:])
+    return np.concatenate([weights, bias])
 
 
-def step(params: Any, batch: Any, seed: int, *, total: Callable[..., Any] = clipped, noise: float = C) -> Any:
-    """A step of DP-SGD for logistic regression; right as it is, and wrong with another sum or noise."""
+def sum_clipped_twice(gradients: Any) -> Any:
+    """Returns the sum in which each example counts twice."""
+    return 2 * sum_clipped(gradients)
+
+
+def sum_unclipped(gradients: Any) -> Any:
+    """Returns the sum of gradients as they are."""
+    return gradients.sum(axis=0)
+
+
+def step(
+    params: Any,
+    batch: Any,
+    seed: int,
+    *,
+    sum_gradients: Callable[[Any], Any] = sum_clipped,
+    noise_norm: float = CLIPPING_NORM,
+) -> Any:
+    """Returns the parameters after a step of DP-SGD for logistic regression.
+
+    It is right as it is, and wrong with another sum, or with noise for another norm.
+    """
     x, y = batch
-    residual = 1 / (1 + np.exp(-x @ params[:D] - params[D])) - y
-    rows = np.column_stack([residual[:, None] * x, residual])
-    draws = np.random.default_rng(seed).normal(size=D + 1)
-    return params - ETA / B * (total(rows) + SIGMA * noise * draws)
+    weights = params[:FEATURES]
+    bias = params[FEATURES]
+    residual = 1 / (1 + np.exp(-x @ weights - bias)) - y
+    gradients = np.column_stack([residual[:, None] * x, residual])
+    draws = np.random.default_rng(seed).normal(size=FEATURES + 1)
+    total = sum_gradients(gradients) + NOISE_MULTIPLIER * noise_norm * draws
+    return params - LEARNING_RATE / BATCH_SIZE * total
 
 
 STEPS: dict[str, Callable[..., Any]] = {
     "right": step,
-    "clipped layer by layer": partial(step, total=layers_clipped),
-    "each example twice": partial(step, total=lambda rows: 2 * clipped(rows)),
-    "noise without C": partial(step, noise=1.0),
-    "noise divided by B twice": partial(step, noise=C / B),
-    "not clipped": partial(step, total=lambda rows: rows.sum(axis=0)),
+    "clipped layer by layer": partial(step, sum_gradients=sum_clipped_by_layer),
+    "each example twice": partial(step, sum_gradients=sum_clipped_twice),
+    "noise without C": partial(step, noise_norm=1.0),
+    "noise divided by B twice": partial(step, noise_norm=CLIPPING_NORM / BATCH_SIZE),
+    "not clipped": partial(step, sum_gradients=sum_unclipped),
 }
 
 
 def draw_steps(axes: Axes) -> None:
-    """How far one example moves a step, and its noise, in the units that accounting assumes."""
+    """Draws how far one example moves a step over its noise, in the units that accounting assumes."""
     rng = np.random.default_rng(0)
-    batch = rng.normal(size=(B, D)), rng.integers(0, 2, B)
-    for place, one in enumerate(STEPS.values()):
-        report = audit.check_step(one, np.zeros(D + 1), batch, **STATED)
-        moved = max(report.pictures["movements"].values())
+    features = rng.normal(size=(BATCH_SIZE, FEATURES))
+    labels = rng.integers(0, 2, BATCH_SIZE)
+    batch = features, labels
+    for place, checked_step in enumerate(STEPS.values()):
+        report = audit.check_step(checked_step, np.zeros(FEATURES + 1), batch, **STATED)
+        movement = max(report.pictures["movements"].values())
         noise = np.mean(list(report.pictures["layers"].values()))
-        ratio = moved / noise
-        shown = f"{ratio:.2f}" if ratio < 3 else f"{ratio:.0f}"
-        axes.barh(place, ratio, color=style.GREEN if report.passed else style.VERMILION)
-        axes.text(ratio, place, f" {shown}", va="center", fontsize=8)
+        ratio = movement / noise
+        digits = 2 if ratio < 3 else 0
+        color = style.GREEN if report.passed else style.VERMILION
+        axes.barh(place, ratio, color=color)
+        axes.text(ratio, place, f" {ratio:.{digits}f}", va="center", fontsize=8)
     axes.axvline(1, color=style.UPPER, ls=":")
     axes.set_yticks(range(len(STEPS)), STEPS)
     axes.invert_yaxis()
@@ -79,11 +112,12 @@ def draw_steps(axes: Axes) -> None:
 
 
 def draw_proof(axes: Axes, runs: int) -> None:
-    """What fresh directions prove after so many trainings."""
-    found = audit.audit("wide_fcnn", adversary="sphere", canaries="auto", runs=runs)
-    path = found.conclusion.path
+    """Draws what fresh directions prove after each of so many training runs."""
+    result = audit.audit("wide_fcnn", adversary="sphere", canaries="auto", runs=runs)
+    path = result.conclusion.path
+    upper_bound = result.upper_bound or 0
     axes.step(range(1, len(path) + 1), path, where="post", color=style.FREE, label="proven, nothing assumed")
-    axes.axhline(found.upper_bound or 0, color=style.UPPER, ls=":", label="upper bound (accounting)")
+    axes.axhline(upper_bound, color=style.UPPER, ls=":", label="upper bound (accounting)")
     axes.set(xscale="log", xlabel="trainings of 2,689 parameters", ylim=(0, 26), title="What does it leak?")
     axes.set_xticks([1, 10, 100], ["1", "10", "100"])
     axes.set_ylabel("epsilon at delta 1e-05")
@@ -91,12 +125,16 @@ def draw_proof(axes: Axes, runs: int) -> None:
 
 
 def draw_bracket(axes: Axes, runs: int) -> None:
-    """The last model of logistic regression, between what is proven and what is possible."""
-    how: dict[str, Any] = {"adversary": "sphere", "canaries": "auto", "runs": runs}
-    found = [audit.audit("logistic", k=k, **how) for k in PERIODS]
-    proven = [one.epsilon for one in found]
-    possible = [one.hidden_state_bound or 0 for one in found]
-    composed = [one.upper_bound or 0 for one in found]
+    """Draws what the last model of logistic regression leaks: between what is proven and what is possible."""
+    proven = []
+    possible = []
+    composed = []
+    for k in PERIODS:
+        result = audit.audit("logistic", k=k, adversary="sphere", canaries="auto", runs=runs)
+        proven.append(result.epsilon)
+        possible.append(result.hidden_state_bound or 0)
+        composed.append(result.upper_bound or 0)
+
     axes.plot(PERIODS, composed, ":", color=style.UPPER, label="upper bound, every model seen")
     axes.plot(PERIODS, possible, "--", color=style.UPPER, label="upper bound, last model alone")
     axes.plot(PERIODS, proven, "o-", color=style.FREE, label="proven, nothing assumed")
@@ -109,7 +147,7 @@ def draw_bracket(axes: Axes, runs: int) -> None:
 
 
 def picture(runs: int = 200) -> Figure:
-    """All three beside each other, from so many trainings of each audit."""
+    """Returns all three beside each other, from so many training runs of each audit."""
     with plt.rc_context(style.STYLE):
         figure, axes = plt.subplots(1, 3, figsize=(11, 3.6))
         draw_steps(axes[0])
@@ -119,4 +157,5 @@ def picture(runs: int = 200) -> Figure:
 
 
 if __name__ == "__main__":
-    print(files.write_whole(Path("results") / "three_questions.png", style.png(picture())))
+    path = Path("results") / "three_questions.png"
+    print(files.write_whole(path, style.png(picture())))

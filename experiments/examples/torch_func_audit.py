@@ -15,23 +15,34 @@ from torch.nn.functional import cross_entropy
 
 import audit
 
-RUNS, STEPS, BATCH_SIZE, INPUTS, HIDDEN = 1000, 20, 20, 10, 8
-CLIPPING_NORM, NOISE_MULTIPLIER, LEARNING_RATE = 1.0, 2.0, 0.1
+RUNS = 1000
+STEPS = 20
+BATCH_SIZE = 20
+INPUTS = 10
+HIDDEN = 8
+CLIPPING_NORM = 1.0
+NOISE_MULTIPLIER = 2.0
+LEARNING_RATE = 0.1
 SIZES = (INPUTS * HIDDEN, HIDDEN, HIDDEN * 2, 2)
+COORDINATE = 3  # of the canary
 
 
 def logits(theta: Tensor, features: Tensor) -> Tensor:
-    """A network with one hidden layer, whose parameters are one vector."""
+    """Returns the outputs of a network with one hidden layer, whose parameters are a vector."""
     first, bias, second, last_bias = theta.split(SIZES)
     hidden = torch.relu(features @ first.view(INPUTS, HIDDEN) + bias)
     return hidden @ second.view(HIDDEN, 2) + last_bias
 
 
-def clipped_sum(theta: Tensor, features: Tensor, labels: Tensor) -> Tensor:
-    """The sum of one model's clipped gradients, (dimension,)."""
+def sum_clipped_gradients(
+    theta: Tensor,
+    features: Tensor,
+    labels: Tensor,
+) -> Tensor:
+    """Returns the sum of one model's clipped gradients, (dimension,)."""
 
-    def loss(theta: Tensor, one: Tensor, label: Tensor) -> Tensor:
-        return cross_entropy(logits(theta, one)[None], label[None])
+    def loss(theta: Tensor, example: Tensor, label: Tensor) -> Tensor:
+        return cross_entropy(logits(theta, example)[None], label[None])
 
     gradients = vmap(grad(loss), (None, 0, 0))(theta, features, labels)
     factors = (CLIPPING_NORM / gradients.norm(dim=1)).clamp(max=1.0)
@@ -39,25 +50,30 @@ def clipped_sum(theta: Tensor, features: Tensor, labels: Tensor) -> Tensor:
 
 
 def main(*page: str) -> None:
-    """Trains all models at once, bounds, and writes a page where one is named."""
+    """Trains all models at once, bounds, and writes a page where the command line names it."""
     torch.manual_seed(0)
-    features, labels = torch.randn(STEPS * BATCH_SIZE, INPUTS), torch.randint(2, (STEPS * BATCH_SIZE,))
+    examples = STEPS * BATCH_SIZE
+    features = torch.randn(examples, INPUTS)
+    labels = torch.randint(2, (examples,))
     start = 0.3 * torch.randn(sum(SIZES))
     thetas = start.repeat(RUNS, 1)
     present = torch.arange(RUNS) % 2 == 1  # CANARY: half of the runs have it
     canary = torch.zeros(sum(SIZES))
-    canary[3] = CLIPPING_NORM  # CANARY: a gradient as long as the clipping norm, along one number
+    canary[COORDINATE] = CLIPPING_NORM  # CANARY: a gradient as long as the clipping norm, along one number
     for step in range(STEPS):
         rows = slice(step * BATCH_SIZE, (step + 1) * BATCH_SIZE)
-        total = vmap(clipped_sum, (0, None, None))(thetas, features[rows], labels[rows])
+        total = vmap(sum_clipped_gradients, (0, None, None))(thetas, features[rows], labels[rows])
         total += present[:, None] * canary  # CANARY: beside the mini-batch's gradients, at every step
         total += NOISE_MULTIPLIER * CLIPPING_NORM * torch.randn_like(total)
         thetas = thetas - LEARNING_RATE / BATCH_SIZE * total
 
-    scores = (start - thetas)[:, 3].numpy()  # CANARY: how far its number moved against its gradient
-    where = present.numpy()
+    scores = (start - thetas)[:, COORDINATE].numpy()  # CANARY: how far it moved against its gradient
+    is_in = present.numpy()
     result = audit.bounds(
-        scores[where], scores[~where], audit.DpSgd(NOISE_MULTIPLIER, STEPS), name="torch.func"
+        scores[is_in],
+        scores[~is_in],
+        claim=audit.DpSgd(NOISE_MULTIPLIER, insertions=STEPS),
+        name="torch.func",
     )
     print(result)
     for path in page:

@@ -1,5 +1,5 @@
 # ruff: noqa: E501
-"""Bugs planted into the examples of `check`: (example, what stands there, what the bug makes of it, its check)."""
+"""Bugs planted into the examples of `check`: (the bug, the code that it replaces, its code, its check)."""
 
 from pathlib import Path
 
@@ -67,8 +67,8 @@ TORCH_FUNC = [
      "torch.randn(value.shape[-1:], generator=generator).expand(value.shape)", "independence"),
     ("one number for each bias", "torch.randn(value.shape, generator=generator)",
      "torch.randn(value.shape if value.ndim > 1 else 1, generator=generator).expand(value.shape)", "independence"),
-    ("no noise in biases", "* noise[name]", '* noise[name] * ("bias" not in name)', "noise"),
-    ("by accumulated batches", "* noise[name]", "* noise[name] / 4", "noise"),
+    ("no noise in biases", "1.5 * noise", '1.5 * noise * ("bias" not in name)', "noise"),
+    ("by accumulated batches", "1.5 * noise", "1.5 * noise / 4", "noise"),
     ("uniform", "torch.randn(", "2 * 3**0.5 * torch.rand(", "shape"),
     ("median for C", "(1.5 / norms)", "((norms.median() / 2).clamp(max=1.5) / norms)", "separation"),
     ("loss divided", "y[None])\n", "y[None]) / len(batch[0])\n", "separation"),
@@ -101,14 +101,14 @@ JAX_PRIVACY = [
     ("half the noise", "1.1 * clipped.sensitivity()", "0.55 * clipped.sensitivity()", "noise"),
     ("noise without C / B", "1.1 * clipped.sensitivity()", "1.1", "noise"),
     ("sensitivity of no division", "normalize_by=32.0", "normalize_by=1.0", "sensitivity"),
-    ("one key for all layers", "jax.random.normal(keys[name]", "jax.random.normal(jax.random.key(seed)", "independence"),
+    ("one key for all layers", "jax.random.normal(key,", "jax.random.normal(jax.random.key(seed),", "independence"),
     ("key fixed", "jax.random.key(seed)", "jax.random.key(0)", "independence"),
-    ("one number a layer", "value.shape) for", "()) for", "independence"),
-    ("truncated", "jax.random.normal(keys[name], value.shape)",
-     "jax.random.truncated_normal(keys[name], -2, 2, value.shape)", "shape"),
-    ("noise on the kernel", "+ noise[name]", '+ noise[name] * (name == "kernel")', "noise"),
-    ("actual size", "(gradients[name] + noise[name])",
-     "(gradients[name] + noise[name]) * 32 / max(len(batch[0]), 1)", "noise and data"),
+    ("one number a layer", "jax.random.normal(key, value.shape)", "jax.random.normal(key, ())", "independence"),
+    ("truncated", "jax.random.normal(key, value.shape)",
+     "jax.random.truncated_normal(key, -2, 2, value.shape)", "shape"),
+    ("noise on the kernel", "+ noise)", '+ noise * (name == "kernel"))', "noise"),
+    ("actual size", "(gradients[name] + noise)",
+     "(gradients[name] + noise) * 32 / max(len(batch[0]), 1)", "noise and data"),
 ]  # fmt: skip
 BUGS = [
     (example, *bug)
@@ -119,11 +119,12 @@ BUGS = [
 ]  # fmt: skip
 
 
-def planted(example, old="", new=""):
-    """What check_step takes, of an example with a bug."""
+def plant_bug(example, old="", new=""):
+    """Returns the arguments of check_step, of an example in which `new` replaces `old`."""
     path = EXAMPLES / f"check_{example}.py"
     source = path.read_text()
     assert old in source, (example, old)
     names = {"__name__": "check"}
     exec(compile(source.replace(old, new), str(path), "exec"), names)
-    return {name: names[name] for name in ("step", "params", "batch")} | names["stated"]
+    arguments = {name: names[name] for name in ("step", "params", "batch")}
+    return arguments | names["stated"]

@@ -1,6 +1,6 @@
 """Correct steps of many kinds, in NumPy, torch.func, Opacus, plain JAX and jax_privacy, drawn from a seed.
 
-python -m tests.audit.check.correct numpy 0 100    checks so many of an engine, a line each
+python -m tests.audit.check.correct numpy 0 100    checks those of an engine with seeds 0 to 99, a line each
 """
 
 import functools
@@ -12,8 +12,14 @@ import numpy as np
 import audit
 
 
-def drawn(seed, engine):
-    """What check_step takes, of a correct step whose sizes, noise, precision and optimizer the seed draws."""
+def draw_step(seed, engine):
+    """Draws a correct step.
+
+    The seed draws its sizes, noise, precision and optimizer.
+
+    Returns:
+      The arguments of check_step.
+    """
     rng = np.random.default_rng(seed)
     size = int(2 ** rng.uniform(0, 9))
     stated = {
@@ -23,19 +29,30 @@ def drawn(seed, engine):
         "batch_size": size,
     }
     inputs, hidden, classes = (int(n) for n in rng.integers((2, 1, 2), (20, 16, 6)))
-    if engine == "jax_privacy":  # one program for many steps
+    if engine == "jax_privacy":  # the same program for many steps
         inputs, hidden, classes = 12, 6, 4
         stated["clipping_norm"] = float(rng.choice([0.1, 1.0, 10.0]))
     features = rng.normal(size=(size, inputs)) * 10 ** rng.uniform(-1, 1)
     labels = rng.integers(0, classes, size)
-    shapes = {"v": (inputs, hidden), "c": (hidden,), "w": (hidden, classes), "b": (classes,)}
-    params = {name: 0.5 * rng.normal(size=shape) / shape[0] ** 0.5 for name, shape in shapes.items()}
-    how = {"frozen": rng.uniform() < 0.3, "decay": 0.01 * (rng.uniform() < 0.5), "low": rng.uniform() < 0.3}
-    return ENGINES[engine](params, (features, labels), stated, how) | stated
+    shapes = {
+        "v": (inputs, hidden),
+        "c": (hidden,),
+        "w": (hidden, classes),
+        "b": (classes,),
+    }
+    params = {}
+    for name, shape in shapes.items():
+        params[name] = 0.5 * rng.normal(size=shape) / shape[0] ** 0.5
+    choices = {
+        "frozen": rng.uniform() < 0.3,
+        "decay": 0.01 * (rng.uniform() < 0.5),
+        "low": rng.uniform() < 0.3,
+    }
+    return ENGINES[engine](params, (features, labels), stated, choices) | stated
 
 
-def _numpy(params, batch, stated, how):
-    kind = np.float32 if how["low"] else np.float64
+def _make_numpy_step(params, batch, stated, choices):
+    kind = np.float32 if choices["low"] else np.float64
     params = {name: value.astype(kind) for name, value in params.items()}
     clip, sigma, rate, size = stated.values()
 
@@ -47,26 +64,33 @@ def _numpy(params, batch, stated, how):
         error = p / p.sum(axis=1, keepdims=True) - np.eye(p.shape[1])[y]
         back = (error @ params["w"].T) * (1 - hidden**2)
         gradients = {"w": hidden[:, :, None] * error[:, None], "b": error}
-        if not how["frozen"]:
-            gradients |= {"v": x[:, :, None] * back[:, None], "c": back}
-        norms = np.sqrt(
-            sum((g.reshape(len(x), int(np.prod(g.shape[1:]))) ** 2).sum(1) for g in gradients.values())
-        )
-        factors, rng = np.minimum(1, clip / np.maximum(norms, 1e-30)), np.random.default_rng(seed)
+        if not choices["frozen"]:
+            gradients["v"] = x[:, :, None] * back[:, None]
+            gradients["c"] = back
+
+        squares = np.zeros(len(x))
+        for gradient in gradients.values():
+            flat = gradient.reshape(len(x), int(np.prod(gradient.shape[1:])))
+            squares = squares + (flat**2).sum(1)
+        factors = np.minimum(1, clip / np.maximum(np.sqrt(squares), 1e-30))
+
+        rng = np.random.default_rng(seed)
         after = dict(params)
-        for name, g in gradients.items():
-            total = np.tensordot(factors, g, 1) + sigma * clip * rng.normal(size=g.shape[1:])
-            after[name] = (params[name] - rate * (total / size + how["decay"] * params[name])).astype(kind)
+        for name, gradient in gradients.items():
+            noise = sigma * clip * rng.normal(size=gradient.shape[1:])
+            total = np.tensordot(factors, gradient, 1) + noise
+            decay = choices["decay"] * params[name]
+            after[name] = (params[name] - rate * (total / size + decay)).astype(kind)
         return after
 
     return {"step": step, "params": params, "batch": batch}
 
 
-def _torch_func(params, batch, stated, how):
+def _make_torch_func_step(params, batch, stated, choices):
     import torch
     from torch.func import grad, vmap
 
-    kind = torch.bfloat16 if how["low"] else torch.float32
+    kind = torch.bfloat16 if choices["low"] else torch.float32
     clip, sigma, rate, size = stated.values()
     params = {name: torch.tensor(value, dtype=kind) for name, value in params.items()}
     batch = torch.tensor(batch[0], dtype=kind), torch.tensor(batch[1])
@@ -77,8 +101,10 @@ def _torch_func(params, batch, stated, how):
 
     def step(params, batch, seed):
         generator = torch.Generator().manual_seed(seed)
-        gradients = vmap(grad(loss), (None, 0, 0))(params, *batch) if len(batch[1]) else {}
-        gradients = gradients or {name: value[None][:0] for name, value in params.items()}
+        if len(batch[1]):
+            gradients = vmap(grad(loss), (None, 0, 0))(params, *batch)
+        else:
+            gradients = {name: value[None][:0] for name, value in params.items()}
         norms = sum(g.flatten(1).float().square().sum(1) for g in gradients.values()).sqrt()
         factors = (clip / norms.clamp(min=1e-30)).clamp(max=1)
         after = {}
@@ -86,7 +112,7 @@ def _torch_func(params, batch, stated, how):
             total = torch.tensordot(factors, gradients[name].float(), 1)
             total += sigma * clip * torch.randn(value.shape, generator=generator)
             mean = (total / size).to(kind)
-            after[name] = value - rate * (mean + how["decay"] * value)
+            after[name] = value - rate * (mean + choices["decay"] * value)
         return after
 
     return {"step": step, "params": params, "batch": batch}
@@ -100,18 +126,16 @@ def _loss(params, x, y):
     return optax.softmax_cross_entropy_with_integer_labels(logits.astype(jnp.float32), y).mean()
 
 
-def _jax(params, batch, stated, how):
+def _make_jax_step(params, batch, stated, choices):
     import jax
     import jax.numpy as jnp
     import optax
 
     clip, sigma, rate, size = stated.values()
-    params = {
-        name: jnp.asarray(value, jnp.bfloat16 if how["low"] else jnp.float32)
-        for name, value in params.items()
-    }
+    kind = jnp.bfloat16 if choices["low"] else jnp.float32
+    params = {name: jnp.asarray(value, kind) for name, value in params.items()}
     batch = np.asarray(batch[0], np.float32), batch[1]
-    optimizer = optax.chain(optax.add_decayed_weights(how["decay"]), optax.sgd(rate, momentum=0.9))
+    optimizer = optax.chain(optax.add_decayed_weights(choices["decay"]), optax.sgd(rate, momentum=0.9))
 
     @jax.jit
     def step(params, batch, seed):
@@ -119,27 +143,28 @@ def _jax(params, batch, stated, how):
         gradients = jax.tree.map(lambda g: g.astype(jnp.float32), gradients)
         clipped = jax.vmap(lambda g: optax.projections.projection_l2_ball(g, clip))(gradients)
         sums = jax.tree.map(lambda g: g.sum(0), clipped)
-        return optax.apply_updates(params, _noisy(optimizer, params, sums, seed, sigma * clip, size))
+        updates = _compute_updates(optimizer, params, sums, seed, sigma * clip, size)
+        return optax.apply_updates(params, updates)
 
     return {"step": step, "params": params, "batch": batch}
 
 
-def _noisy(optimizer, params, sums, seed, deviation, size):
-    """The first updates of an optimizer by sums of clipped gradients."""
+def _compute_updates(optimizer, params, sums, seed, deviation, size):
+    """Returns the first updates of an optimizer by sums of clipped gradients and noise."""
     import jax
 
     leaves, tree = jax.tree.flatten(sums)
     keys = jax.random.split(jax.random.key(seed), len(leaves))
-    noisy = [
-        (leaf + deviation * jax.random.normal(key, leaf.shape)) / size
-        for key, leaf in zip(keys, leaves, strict=True)
-    ]
+    noisy = []
+    for key, leaf in zip(keys, leaves, strict=True):
+        noise = deviation * jax.random.normal(key, leaf.shape)
+        noisy.append((leaf + noise) / size)
     return optimizer.update(jax.tree.unflatten(tree, noisy), optimizer.init(params), params)[0]
 
 
 @functools.cache
-def _jax_privacy_step(clip):
-    """A step whose batch has a mask of padding, so that batches of many sizes share a program."""
+def _compile_jax_privacy_step(clip):
+    """Returns a step whose batch has a mask of padding, so that batches of many sizes share a program."""
     import jax
     import jax.numpy as jnp
     import jax_privacy
@@ -154,44 +179,52 @@ def _jax_privacy_step(clip):
     def step(trained, frozen, batch, padding, seed, sigma, rate, size, decay):
         optimizer = optax.chain(optax.add_decayed_weights(decay), optax.sgd(rate, momentum=0.9))
         sums = clipped(trained, frozen, *batch, is_padding_example=padding)
-        updates = _noisy(optimizer, trained, sums, seed, sigma * clip, size)
+        updates = _compute_updates(optimizer, trained, sums, seed, sigma * clip, size)
         return frozen | optax.apply_updates(trained, updates)
 
     return step
 
 
-def _jax_privacy(params, batch, stated, how):
+def _make_jax_privacy_step(params, batch, stated, choices):
     import jax.numpy as jnp
 
-    kind = jnp.bfloat16 if how["low"] else jnp.float32
+    kind = jnp.bfloat16 if choices["low"] else jnp.float32
     clip, sigma, rate, size = stated.values()
     params = {name: jnp.asarray(value, kind) for name, value in params.items()}
-    still = ("v", "c") if how["frozen"] else ()
+    still = ("v", "c") if choices["frozen"] else ()
 
     def step(params, batch, seed):
         count = len(batch[1])
         padded = next(n for n in (64, 576, 2176) if n >= count)
-        rows = [
-            np.concatenate([part, np.zeros((padded - count, *part.shape[1:]), part.dtype)]) for part in batch
-        ]
+        rows = []
+        for part in batch:
+            padding = np.zeros((padded - count, *part.shape[1:]), part.dtype)
+            rows.append(np.concatenate([part, padding]))
         frozen = {name: params[name] for name in still}
         trained = {name: value for name, value in params.items() if name not in still}
-        numbers = sigma, rate, float(size), how["decay"]
-        return _jax_privacy_step(clip)(trained, frozen, rows, np.arange(padded) >= count, seed, *numbers)
+        is_padding = np.arange(padded) >= count
+        compiled = _compile_jax_privacy_step(clip)
+        return compiled(
+            trained, frozen, rows, is_padding, seed, sigma, rate, float(size), choices["decay"]
+        )
 
     return {"step": step, "params": params, "batch": (np.asarray(batch[0], np.float32), batch[1])}
 
 
-def _opacus(params, batch, stated, how):
+def _make_opacus_step(params, batch, stated, choices):
     import torch
     from opacus import GradSampleModule
     from opacus.optimizers import DPOptimizer
 
     clip, sigma, rate, size = stated.values()
     sizes = *params["v"].shape, params["w"].shape[1]
-    network = torch.nn.Sequential(torch.nn.Linear(*sizes[:2]), torch.nn.Tanh(), torch.nn.Linear(*sizes[1:]))
-    network[0].weight.requires_grad_(not how["frozen"])
-    kind = torch.bfloat16 if how["low"] else torch.float32
+    network = torch.nn.Sequential(
+        torch.nn.Linear(*sizes[:2]),
+        torch.nn.Tanh(),
+        torch.nn.Linear(*sizes[1:]),
+    )
+    network[0].weight.requires_grad_(not choices["frozen"])
+    kind = torch.bfloat16 if choices["low"] else torch.float32
     model = GradSampleModule(network.to(kind))
     start = {name: value.detach().clone() for name, value in model.named_parameters()}
     batch = torch.tensor(batch[0], dtype=kind), torch.tensor(batch[1])
@@ -200,7 +233,7 @@ def _opacus(params, batch, stated, how):
         model.load_state_dict(params)
         trained = [value for value in model.parameters() if value.requires_grad]
         optimizer = DPOptimizer(
-            torch.optim.SGD(trained, lr=rate, momentum=0.9, weight_decay=how["decay"]),
+            torch.optim.SGD(trained, lr=rate, momentum=0.9, weight_decay=choices["decay"]),
             noise_multiplier=sigma,
             max_grad_norm=clip,
             expected_batch_size=size,
@@ -215,16 +248,18 @@ def _opacus(params, batch, stated, how):
 
 
 ENGINES = {
-    "numpy": _numpy,
-    "torch_func": _torch_func,
-    "opacus": _opacus,
-    "jax": _jax,
-    "jax_privacy": _jax_privacy,
+    "numpy": _make_numpy_step,
+    "torch_func": _make_torch_func_step,
+    "opacus": _make_opacus_step,
+    "jax": _make_jax_step,
+    "jax_privacy": _make_jax_privacy_step,
 }
 
 if __name__ == "__main__":
-    for seed in range(int(sys.argv[2]), int(sys.argv[3])):
+    _, engine, first, last = sys.argv
+    for seed in range(int(first), int(last)):
         began = time.perf_counter()
-        report = audit.check_step(**drawn(seed, sys.argv[1]))
-        found = [f"{one.check}: {one.name}" for one in report.findings]
-        print(sys.argv[1], seed, f"{time.perf_counter() - began:.2f}", report.passed, found, flush=True)
+        report = audit.check_step(**draw_step(seed, engine))
+        seconds = time.perf_counter() - began
+        findings = [f"{finding.check}: {finding.name}" for finding in report.findings]
+        print(engine, seed, f"{seconds:.2f}", report.passed, findings, flush=True)

@@ -13,15 +13,16 @@ import audit
 from audit.check import trees
 from audit.check.batches import compute_shuffled_epsilon
 from audit.check.report import FindingsError, find_rejected_tests
-from tests.audit.check.bugs import BUGS, EXAMPLES, planted
-from tests.audit.check.correct import ENGINES, drawn
+from tests.audit.check.bugs import BUGS, EXAMPLES, plant_bug
+from tests.audit.check.correct import ENGINES, draw_step
 
 NEEDS = {"torch_func": "torch", "opacus": "opacus", "jax_privacy": "jax_privacy"}
 SLOW = ("opacus", "jax_privacy", "torch_func", "jax", "dpsgd", "fedavg")
 NAMES = sorted(path.stem.removeprefix("check_") for path in EXAMPLES.glob("check_*.py"))
 
 
-def flat(report):
+def flatten(report):
+    """Returns a report on a single line."""
     return " ".join(str(report).split())
 
 
@@ -32,7 +33,7 @@ def marked(engine, *values, id):
 @pytest.mark.parametrize("example", [marked(name, id=name) for name in NAMES])
 def test_an_example_passes(example):
     pytest.importorskip(NEEDS.get(example, "numpy"))
-    report = audit.check_step(**planted(example))
+    report = audit.check_step(**plant_bug(example))
     assert report.passed, report
     assert {check.result for check in report.checks[:-1]} == {"passed"}
 
@@ -42,7 +43,7 @@ def test_an_example_passes(example):
 )
 def test_a_planted_bug_is_found_by_the_check_that_names_it(example, old, new, check):
     pytest.importorskip(NEEDS.get(example, "numpy"))
-    report = audit.check_step(**planted(example, old, new))
+    report = audit.check_step(**plant_bug(example, old, new))
     assert check in {finding.check for finding in report.findings}, report
     assert not report.passed and max(map(len, str(report).splitlines())) <= 80
 
@@ -55,7 +56,8 @@ def test_there_are_bugs_on_four_engines():
 def test_correct_steps_have_no_finding(engine):
     pytest.importorskip(NEEDS.get(engine, "numpy"))
     for seed in range(6 if engine == "numpy" else 3):
-        assert not (report := audit.check_step(**drawn(10_000 + seed, engine))).findings, (seed, report)
+        report = audit.check_step(**draw_step(10_000 + seed, engine))
+        assert not report.findings, (seed, report)
 
 
 @pytest.mark.parametrize(
@@ -78,12 +80,13 @@ def test_correct_steps_have_no_finding(engine):
     ],
 )
 def test_a_finding_names_its_cause(old, new, name):
-    assert name in flat(audit.check_step(**planted("numpy", old, new)))
+    assert name in flatten(audit.check_step(**plant_bug("numpy", old, new)))
 
 
 def test_momentum_in_a_closure_is_state_that_is_named():
-    given, memory = planted("numpy"), []
+    given = plant_bug("numpy")
     plain = given["step"]
+    memory = []
 
     def step(params, batch, seed):
         memory.append(seed)
@@ -109,7 +112,7 @@ def of_the_first(params, batch, seed, step):
 @pytest.mark.parametrize("only", [of_32, of_the_first])
 def test_a_step_that_takes_no_example_more_is_tried_with_others_in_place_of_the_first(only):
     for bug, passes in ((("", ""), True), (NO_CLIPPING, False)):
-        given = planted("numpy", *bug)
+        given = plant_bug("numpy", *bug)
         plain = given["step"]
         report = audit.check_step(**given | {"step": lambda *now, plain=plain: only(*now, step=plain)})
         assert ("sensitivity" not in {finding.check for finding in report.findings}) == passes, report
@@ -124,35 +127,37 @@ def test_a_step_that_takes_no_example_more_is_tried_with_others_in_place_of_the_
     ],
 )
 def test_seeds_that_are_lost_are_named(seeded, name):
-    given = planted("numpy")
+    given = plant_bug("numpy")
     plain = given["step"]
     report = audit.check_step(**given | {"step": lambda p, b, seed: plain(p, b, seeded(seed))})
     assert [finding.name for finding in report.findings] == [name], report
 
 
 def test_a_row_of_an_embedding_without_noise_and_a_statistic_without_clipping_are_found():
-    given = planted("numpy")
-    plain, start = given["step"], given["params"] | {"mean": np.zeros(8)}
+    given = plant_bug("numpy")
+    plain = given["step"]
+    start = given["params"] | {"mean": np.zeros(8)}
 
     def keeps_a_mean(params, batch, seed):
         return plain(params, batch, seed) | {"mean": params["mean"] + batch[0].sum(axis=0)}
 
-    found = audit.check_step(**given | {"step": keeps_a_mean, "params": start}).findings
-    assert {finding.name for finding in found} >= {"mean left out of clipping", "no noise in mean"}
+    report = audit.check_step(**given | {"step": keeps_a_mean, "params": start})
+    assert {finding.name for finding in report.findings} >= {"mean left out of clipping", "no noise in mean"}
 
     def silent(params, batch, seed):
         after = plain(params, batch, seed)
         return after | {"w": np.where(np.arange(8) == 3, params["w"], after["w"])}
 
-    found = audit.check_step(**given | {"step": silent}).findings
-    assert "no noise in a part of w" in {finding.name for finding in found}
+    report = audit.check_step(**given | {"step": silent})
+    assert "no noise in a part of w" in {finding.name for finding in report.findings}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("own", [64, 1])
 def test_what_a_small_layer_shares_is_seen_beside_a_large_one(own):
-    given = planted("numpy")
-    plain, deviation = given["step"], given["learning_rate"] * given["noise_multiplier"]
+    given = plant_bug("numpy")
+    plain = given["step"]
+    deviation = given["learning_rate"] * given["noise_multiplier"]
     deviation *= given["clipping_norm"] / given["batch_size"]
 
     def step(params, batch, seed):
@@ -162,12 +167,13 @@ def test_what_a_small_layer_shares_is_seen_beside_a_large_one(own):
         return plain(params, batch, seed) | more
 
     start = given["params"] | {"large": np.zeros(30_000), "small": np.zeros(64)}
-    found = audit.check_step(**given | {"step": step, "params": start}).findings
-    assert [finding.check for finding in found] == ["independence"] * (own == 1), found
+    report = audit.check_step(**given | {"step": step, "params": start})
+    expected = ["independence"] if own == 1 else []
+    assert [finding.check for finding in report.findings] == expected, report
 
 
-def test_what_rounding_hides_is_said_and_not_passed():
-    given = planted("numpy")
+def test_what_rounding_hides_could_not_be_tried_and_does_not_pass():
+    given = plant_bug("numpy")
     low = {name: value.astype(np.float16) + np.float16(100) for name, value in given["params"].items()}
 
     def step(params, batch, seed):
@@ -178,36 +184,38 @@ def test_what_rounding_hides_is_said_and_not_passed():
 
     report = audit.check_step(**given | {"params": low, "step": step})
     assert not report.findings and not report.passed and "INCOMPLETE" in report.verdict
-    assert "use float64 or a larger learning rate" in flat(report)
+    assert "use float64 or a larger learning rate" in flatten(report)
 
 
 def test_extreme_examples_of_the_callers_are_tried():
-    given = planted("numpy", "clipped = gradients", "gradients = gradients * (1 + 9 * (x[:, :1] > 50))\n"
-                    "    clipped = gradients", )  # fmt: skip
-    given["step"] = _unclipped_where(given["step"], 77.0)
+    given = plant_bug(
+        "numpy",
+        "clipped = gradients",
+        "gradients = gradients * (1 + 9 * (x[:, :1] > 50))\n    clipped = gradients",
+    )
+    plain = given["step"]
+
+    def step(params, batch, seed):
+        unclipped = np.sum(batch[0] == 77.0)
+        after = plain(params, batch, seed)
+        return {name: value + unclipped for name, value in after.items()}
+
+    given["step"] = step
     assert audit.check_step(**given).passed
     rows = np.full((2, 8), 77.0), np.array([0, 1])
-    found = audit.check_step(**given, extreme_examples=rows).findings
-    assert "your example" in found[0].meaning
-
-
-def _unclipped_where(plain, value):
-    def step(params, batch, seed):
-        after = plain(params, batch, seed)
-        return {name: new + np.sum(batch[0] == value) for name, new in after.items()}
-
-    return step
+    report = audit.check_step(**given, extreme_examples=rows)
+    assert "your example" in report.findings[0].meaning
 
 
 def test_a_report_is_json_a_page_and_an_exception(tmp_path):
-    report = audit.check_step(**planted("numpy", "1.1 * 1.5 * np", "1.1 * np"))
+    report = audit.check_step(**plant_bug("numpy", "1.1 * 1.5 * np", "1.1 * np"))
     values = json.loads(report.to_json())
     assert values["passed"] is False and values["findings"][0]["check"] == "noise" and values["p_values"]
     text = report.page(tmp_path / "page.html").read_text()
     assert "<svg" in text and "Fix: " in text and "Check of a step of DP-SGD" in text
     with pytest.raises(FindingsError, match="C is left out"):
         report.raise_for_findings()
-    audit.check_step(**planted("numpy")).raise_for_findings()
+    audit.check_step(**plant_bug("numpy")).raise_for_findings()
 
 
 def test_a_check_loads_neither_jax_nor_torch():
@@ -221,19 +229,19 @@ def test_a_check_loads_neither_jax_nor_torch():
     assert subprocess.run([sys.executable, "-c", program]).returncode == 0
 
 
-class Two(NamedTuple):
+class Pair(NamedTuple):
     first: np.ndarray
     rest: dict
 
 
 def test_trees_of_any_kind_come_back_as_they_went():
-    tree = Two(np.ones(2), {"a": [np.zeros((2, 3)), None], "b": (np.float32([1]),)})
+    tree = Pair(np.ones(2), {"a": [np.zeros((2, 3)), None], "b": (np.float32([1]),)})
     assert list(trees.collect_leaves("tree", tree)) == ["first", "rest.a.0", "rest.b.0"]
     again = trees.map_tree(tree, lambda name, leaf: leaf + 1)
-    assert isinstance(again, Two) and again.rest["a"][1] is None and again.rest["b"][0] == 2
+    assert isinstance(again, Pair) and again.rest["a"][1] is None and again.rest["b"][0] == 2
 
 
-def test_holms_method_rejects_one_after_the_other():
+def test_holms_method_rejects_in_order():
     assert find_rejected_tests({"a": 1e-5, "b": 4e-4, "c": 0.5}) == {"a", "b"}
     assert find_rejected_tests({"a": 4e-4, "b": 0.5, "c": 0.5}) == set()
 
@@ -279,9 +287,9 @@ WRONG = {
 
 @pytest.mark.parametrize("name", WRONG)
 def test_batches_that_the_accountant_does_not_assume_are_named(name):
-    draw, says = WRONG[name]
+    draw, expected = WRONG[name]
     report = audit.check_batches(draw, SIZE, 0.005 if name == "no empty ones" else RATE)
-    assert any(word in report.verdict for word in says.split("|")), report
+    assert any(text in report.verdict for text in expected.split("|")), report
     assert max(map(len, str(report).splitlines())) <= 80
 
 
@@ -293,29 +301,32 @@ def test_right_batches_pass_under_each_assumption():
     assert not audit.check_batches(poisson, SIZE, RATE, assumed="shuffled").passed
 
 
-def test_a_dropped_last_batch_is_said_and_what_shuffling_leaks():
+def test_a_report_tells_of_a_dropped_last_batch_and_of_what_shuffling_leaks():
     def draw(seed):
         return np.random.default_rng(seed).permutation(SIZE + 13)[:SIZE].reshape(20, 30)
 
     report = audit.check_batches(draw, SIZE + 13, 30 / (SIZE + 13), noise_multiplier=1.0, epochs=2)
-    assert "drop_last" in flat(report)
+    assert "drop_last" in flatten(report)
     assert report.figures["shuffled epsilon at least"] > report.figures["poisson epsilon"] > 0
 
 
 @pytest.mark.parametrize(("sigma", "batches"), [(0.5, 1000), (1.0, 20)])
 def test_shuffled_batches_leak_what_their_worst_pair_does(sigma, batches):
-    epsilon, delta = compute_shuffled_epsilon(sigma, batches, 1, 1e-5), 1e-5
+    delta = 1e-5
+    epsilon = compute_shuffled_epsilon(sigma, batches, 1, delta)
     cuts = np.linspace(0, 12, 20_001)
 
-    def above(shift):  # of the largest of all batches' sums
-        return -np.expm1(
-            stats.norm.logcdf((cuts - shift) / sigma) + (batches - 1) * stats.norm.logcdf(cuts / sigma)
-        )
+    def compute_tail(shift):
+        """Returns the probability that the largest of all batches' sums lies above each cut."""
+        own = stats.norm.logcdf((cuts - shift) / sigma)
+        others = (batches - 1) * stats.norm.logcdf(cuts / sigma)
+        return -np.expm1(own + others)
 
-    def leaks(value):
-        return float(np.max(above(2.0) - np.exp(value) * above(1.0)))
+    def compute_delta(value):
+        return float(np.max(compute_tail(2.0) - np.exp(value) * compute_tail(1.0)))
 
-    assert leaks(epsilon) >= delta and leaks(epsilon + 0.05) < delta
+    assert compute_delta(epsilon) >= delta
+    assert compute_delta(epsilon + 0.05) < delta
     assert compute_shuffled_epsilon(sigma, batches, 2, delta) > epsilon
 
 
@@ -330,16 +341,16 @@ TRAINING = {"noise_multiplier": 1.1, "steps": 1000, "sampling_rate": 0.01}
 def test_a_claim_is_held_against_accounting():
     accounted = audit.check_accounting(5, 1e-5, **TRAINING).figures["accounted"]
     assert audit.check_accounting(accounted, 1e-5, **TRAINING).passed
-    found = audit.check_accounting(0.9 * accounted, 1e-5, **TRAINING).findings
-    assert found[0].name == "a claim that is too low"
+    report = audit.check_accounting(0.9 * accounted, 1e-5, **TRAINING)
+    assert report.findings[0].name == "a claim that is too low"
     one_epoch = audit.check_accounting(5, 1e-5, **TRAINING | {"steps": 100}).figures["accounted"]
-    assert "one epoch is counted" in flat(audit.check_accounting(one_epoch, 1e-5, **TRAINING))
+    assert "one epoch is counted" in flatten(audit.check_accounting(one_epoch, 1e-5, **TRAINING))
     assert audit.check_accounting(5, 1e-2, **TRAINING, examples=1000).findings[0].check == "delta"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("examples", "found"), [(95, False), (100, True)])
-def test_opacus_as_released_changes_its_divisor_between_neighbours(examples, found):
+@pytest.mark.parametrize(("examples", "is_bug"), [(95, False), (100, True)])
+def test_opacus_as_released_changes_its_divisor_between_neighbours(examples, is_bug):
     """Opacus's issue 819: the expected batch size is int(examples / batches), and batches jump at 100."""
     torch, opacus = pytest.importorskip("torch"), pytest.importorskip("opacus")
     network = torch.nn.Linear(8, 3)
@@ -364,7 +375,7 @@ def test_opacus_as_released_changes_its_divisor_between_neighbours(examples, fou
     size = int(examples / -(-examples // 10))
     stated = {"clipping_norm": 1.5, "noise_multiplier": 1.1, "learning_rate": 0.5, "batch_size": size}
     report = audit.check_step(step, network.state_dict(), batch, **stated, seeds=20)
-    assert ("sensitivity" in {finding.check for finding in report.findings}) == found, report
+    assert ("sensitivity" in {finding.check for finding in report.findings}) == is_bug, report
 
 
 MINE = """

@@ -25,14 +25,12 @@ def test_it_attains_the_bound(schedule):
 def test_any_schedule_is_attained_and_none_of_a_loss_that_is_not_convex():
     rng = np.random.default_rng(0)
     for _ in range(20):
-        shifts, constants, noise = (
-            rng.integers(0, 2, 30) * 1.0,
-            rng.uniform(0.5, 1, 30),
-            rng.uniform(1, 2, 30),
-        )
-        found = convex.of_schedule(shifts, constants, noise)
+        shifts = rng.integers(0, 2, 30) * 1.0
+        constants = rng.uniform(0.5, 1, 30)
+        noise = rng.uniform(1, 2, 30)
+        landscape = convex.of_schedule(shifts, constants, noise)
         bound = hidden_state_bound(shifts, constants, noise, 1e-5)
-        assert convex.exact_mu(found) == pytest.approx(bound.mu, rel=1e-9)
+        assert convex.exact_mu(landscape) == pytest.approx(bound.mu, rel=1e-9)
     with pytest.raises(InputError, match="at most 1"):
         convex.of_schedule(shifts, constants + 0.6, noise)
 
@@ -43,11 +41,13 @@ def test_simulated_scores_have_the_exact_mu():
     landscape = ConvexLandscape(*(part[-200:] for part in landscape))
     scores = convex.simulate(landscape, present, np.random.default_rng(1))
     low, high = normal_scores.mu_interval(scores[present], scores[~present], 0.999)
-    assert low < convex.exact_mu(landscape) < high and high - low < 0.15
+    assert low < convex.exact_mu(landscape) < high
+    assert high - low < 0.15
 
 
 def test_the_audit_of_a_schedule_lies_below_its_bound_and_near_it():
-    row = convex_landscape.audited(convex_landscape.ConvexSchedule(2, "last", 0.99), 2000, 0, 1e-5, 0.95)
+    schedule = convex_landscape.ConvexSchedule(2, "last", 0.99)
+    row = convex_landscape.audited(schedule, 2000, 0, 1e-5, 0.95)
     assert 0.85 * row.epsilon_bound < row.if_gaussian < row.epsilon_bound
     assert 0 < row.assumption_free < row.epsilon_bound
     text = convex_landscape.table([row], 1e-5).text()

@@ -36,7 +36,8 @@ def test_a_constant_gradient_decays_as_example_1_says(sigma, size, steps):
 @pytest.mark.parametrize("threshold", [0.5, 2.0])
 def test_the_closed_form_agrees_with_the_quadrature(sigma, size, threshold):
     process = Process(sigma, size, 6)
-    thresholds, stepper = constant(process, threshold), law.make_stepper(process, 8)
+    thresholds = constant(process, threshold)
+    stepper = law.make_stepper(process, 8)
     closed = law.last_law(process, thresholds)
     *_, last = law.evolve(stepper, thresholds)
     stepped = law.make_density_pair(stepper.points, last)
@@ -49,10 +50,11 @@ def test_the_closed_form_agrees_with_the_quadrature(sigma, size, threshold):
 def test_the_last_law_is_the_last_of_all_and_a_grid_can_be_too_large():
     for process in (Process(2.0, 1, 4), Process(1.0, 16, 4)):  # by quadrature, and in closed form
         thresholds = constant(process, 1.0)
-        every, last = law.laws(process, thresholds), law.last_law(process, thresholds)
-        assert len(every) == 4
-        for one, other in zip(every[-1], last, strict=True):
-            np.testing.assert_array_equal(one, other)
+        all_laws = law.laws(process, thresholds)
+        last = law.last_law(process, thresholds)
+        assert len(all_laws) == 4
+        for expected, actual in zip(all_laws[-1], last, strict=True):
+            np.testing.assert_array_equal(actual, expected)
     process = Process(4.0, 1, 25)
     pair = law.last_law(process, constant(process, 0.5))
     claimed = conversions.epsilon_from_mu(float(densities.mu_at(pair, 0.5)), DELTA)
@@ -65,8 +67,10 @@ def test_the_last_law_is_the_last_of_all_and_a_grid_can_be_too_large():
 @pytest.mark.parametrize(
     ("process", "field"),
     [
-        *((Process(0.0, 1, 2), "`noise_multiplier=0`"), (Process(np.nan, 1, 2), "`noise_multiplier=nan`")),
-        *((Process(np.inf, 1, 2), "`noise_multiplier=inf`"), (Process(1.0, 0, 2), "`batch_size=0`")),
+        (Process(0.0, 1, 2), "`noise_multiplier=0`"),
+        (Process(np.nan, 1, 2), "`noise_multiplier=nan`"),
+        (Process(np.inf, 1, 2), "`noise_multiplier=inf`"),
+        (Process(1.0, 0, 2), "`batch_size=0`"),
         (Process(1.0, 1, 0), "`steps=0`"),
     ],
 )
@@ -93,16 +97,19 @@ RUNS = 5000
 
 
 def simulate(presence, cells=CELLS, steps=25):
-    """theta (cells, T, runs) at h = C / 2."""
+    """Returns theta (cells, T, runs) at h = C / 2."""
     import jax
     import jax.numpy as jnp
 
     from audit.landscape import simulate
 
     keys = jax.random.split(jax.random.key(0), len(cells))
-    sigmas, sizes = (jnp.array(column, jnp.float32) for column in zip(*cells, strict=True))
-    runs, thresholds = jnp.arange(len(presence)), jnp.full((len(cells), steps - 1), 0.5)
-    return np.asarray(simulate.simulate_cells(keys, runs, jnp.asarray(presence), sigmas, sizes, thresholds))
+    sigmas = jnp.array([sigma for sigma, _ in cells], jnp.float32)
+    sizes = jnp.array([size for _, size in cells], jnp.float32)
+    runs = jnp.arange(len(presence))
+    thresholds = jnp.full((len(cells), steps - 1), 0.5)
+    thetas = simulate.simulate_cells(keys, runs, jnp.asarray(presence), sigmas, sizes, thresholds)
+    return np.asarray(thetas)
 
 
 @pytest.fixture(scope="module")
@@ -118,10 +125,12 @@ def test_the_simulation_agrees_within_its_sampling_error(simulated, index):
         theta = simulated[index, step - 1]
         thresholds = np.quantile(theta, [0.1, 0.5, 0.9])
         exact = densities.error_rates(laws[step - 1], thresholds)
-        worlds = ((theta[::2], exact.false_positive, 1), (theta[1::2], exact.false_negative, -1))
-        for scores, rates, sign in worlds:
-            seen = (sign * (scores[:, None] - thresholds) > 0).mean(0)
-            deviation = np.sqrt(rates * (1 - rates) / len(scores))
+        scores_out = theta[::2]
+        scores_in = theta[1::2]
+        positive_out = (scores_out[:, None] > thresholds).mean(0)
+        negative_in = (scores_in[:, None] < thresholds).mean(0)
+        for seen, rates in ((positive_out, exact.false_positive), (negative_in, exact.false_negative)):
+            deviation = np.sqrt(rates * (1 - rates) / len(scores_out))
             assert np.all(np.abs(seen - rates) < 5 * deviation + 1e-3), (step, seen, rates)
 
 
@@ -138,7 +147,8 @@ def test_a_wrong_sigma_is_seen_in_the_simulation(simulated):
 @pytest.mark.slow
 def test_presence_moves_the_first_iterate_by_one_and_no_noise_of_any_run():
     runs = 64
-    out, into = simulate(np.zeros(runs, bool), CELLS[:2], 2), simulate(np.ones(runs, bool), CELLS[:2], 2)
+    out = simulate(np.zeros(runs, bool), CELLS[:2], 2)
+    into = simulate(np.ones(runs, bool), CELLS[:2], 2)
     np.testing.assert_allclose(into[:, 0], out[:, 0] + 1, atol=1e-6)
     same_side = (into[:, 0] > 0.5) == (out[:, 0] > 0.5)
     assert 0 < same_side.mean() < 1

@@ -40,17 +40,19 @@ def test_a_grid_twice_as_fine_finds_the_same_epsilon(find, sigma, size, delta):
 
 
 def slow_delta(process, epsilon, moves, points):
-    """The hockey-stick divergence of any landscape moves[t](x) in [-1, 1], by dense midpoint sums."""
+    """Returns the hockey-stick divergence of any landscape moves[t](x) in [-1, 1], by dense midpoint sums."""
     spacing = points[1] - points[0]
-    p, q = normal(points, process.noise_multiplier), normal(points - 1, process.noise_multiplier)
+    p = normal(points, process.noise_multiplier)
+    q = normal(points - 1, process.noise_multiplier)
     for move in moves:
         shift = points[:, None] - points[None, :] - move[None, :]
         kernel = normal(shift, process.step_deviation) * spacing
-        p, q = kernel @ p, kernel @ q
+        p = kernel @ p
+        q = kernel @ q
     return float(np.sum(np.maximum(q - np.exp(epsilon) * p, 0)) * spacing)
 
 
-def grid_of(process, count=800):
+def make_grid(process, count=800):
     reach = process.steps + 8 * process.noise_multiplier * np.sqrt(1 + process.steps / process.batch_size**2)
     return np.linspace(-reach, reach + 1, count)
 
@@ -58,10 +60,10 @@ def grid_of(process, count=800):
 @pytest.mark.slow
 @pytest.mark.parametrize("process", [Process(1.0, 1, 4), Process(3.0, 2, 6), Process(0.6, 1, 3)])
 def test_an_independent_computation_agrees(process):
-    points = grid_of(process, 3000)
-    found = optimal.optimal(process, 1e-4)
-    moves = [np.where(points > h, 1.0, -1.0) for h in found.values]
-    assert slow_delta(process, found.epsilon, moves, points) == pytest.approx(1e-4, rel=0.03)
+    points = make_grid(process, 3000)
+    best = optimal.optimal(process, 1e-4)
+    moves = [np.where(points > h, 1.0, -1.0) for h in best.values]
+    assert slow_delta(process, best.epsilon, moves, points) == pytest.approx(1e-4, rel=0.03)
     half = optimal.half(process, 1e-4)
     moves = [np.where(points > 0.5, 1.0, -1.0)] * (process.steps - 1)
     assert slow_delta(process, half.epsilon, moves, points) == pytest.approx(1e-4, rel=0.03)
@@ -70,18 +72,19 @@ def test_an_independent_computation_agrees(process):
 @pytest.mark.slow
 @pytest.mark.parametrize("process", [Process(1.0, 1, 4), Process(3.0, 2, 5)])
 def test_no_random_landscape_beats_the_optimal_one(process):
-    found, points = optimal.optimal(process, 1e-3), grid_of(process)
-    best = [np.where(points > h, 1.0, -1.0) for h in found.values]
-    limit = slow_delta(process, found.epsilon, best, points)
+    adversary = optimal.optimal(process, 1e-3)
+    points = make_grid(process)
+    best = [np.where(points > h, 1.0, -1.0) for h in adversary.values]
+    limit = slow_delta(process, adversary.epsilon, best, points)
     rng = np.random.default_rng(0)
     for trial in range(60):
         if trial % 3 == 0:  # anything at all
             moves = [rng.uniform(-1, 1, len(points)) for _ in best]
         elif trial % 3 == 1:  # other thresholds
-            moves = [np.where(points > h + rng.normal(), 1.0, -1.0) for h in found.values]
+            moves = [np.where(points > h + rng.normal(), 1.0, -1.0) for h in adversary.values]
         else:  # the optimal one, changed on an interval
             moves = [np.where(np.abs(points - rng.normal(0, 3)) < 0.5, rng.uniform(-1, 1), m) for m in best]
-        assert slow_delta(process, found.epsilon, moves, points) <= limit * (1 + 1e-3)
+        assert slow_delta(process, adversary.epsilon, moves, points) <= limit * (1 + 1e-3)
 
 
 @pytest.mark.slow
@@ -91,7 +94,8 @@ def test_gradient_ascent_over_landscapes_ends_at_the_optimal_one(process):
     import jax
     import jax.numpy as jnp
 
-    found, points = optimal.optimal(process, 1e-3), grid_of(process, 300)
+    adversary = optimal.optimal(process, 1e-3)
+    points = make_grid(process, 300)
     spacing = points[1] - points[0]
     starts = jnp.stack([normal(points - m, process.noise_multiplier) for m in (0, 1)], 1)
 
@@ -101,11 +105,12 @@ def test_gradient_ascent_over_landscapes_ends_at_the_optimal_one(process):
             shift = points[:, None] - points[None, :] - weight[None, :]
             pair = jnp.exp(-0.5 * (shift / process.step_deviation) ** 2) @ pair
             pair = pair * spacing / (process.step_deviation * np.sqrt(2 * np.pi))
-        return jnp.sum(jnp.maximum(pair[:, 1] - jnp.exp(found.epsilon) * pair[:, 0], 0)) * spacing
+        return jnp.sum(jnp.maximum(pair[:, 1] - jnp.exp(adversary.epsilon) * pair[:, 0], 0)) * spacing
 
     ascend = jax.jit(lambda w: w + 3 * jnp.sign(jax.grad(delta)(w)) * 0.05)
-    best = jnp.stack([jnp.where(points > h, 20.0, -20.0) for h in found.values])
-    limit, reached = float(delta(best)), []
+    best = jnp.stack([jnp.where(points > h, 20.0, -20.0) for h in adversary.values])
+    limit = float(delta(best))
+    reached = []
     for seed in range(3):
         weights = 0.1 * jax.random.normal(jax.random.key(seed), best.shape)
         for _ in range(150):
@@ -124,12 +129,12 @@ def test_adversaries_are_ordered_and_below_the_upper_bound(process):
 
 def test_optimal_thresholds_are_where_the_likelihood_ratio_crosses():
     process = Process(2.0, 2, 8)
-    found = optimal.optimal(process, DELTA)
-    for pair, threshold in zip(law.laws(process, found.values), found.values, strict=False):
+    best = optimal.optimal(process, DELTA)
+    for pair, threshold in zip(law.laws(process, best.values), best.values, strict=False):
         ratio = np.log(pair.q[pair.p > 1e-290]) - np.log(pair.p[pair.p > 1e-290])
         assert np.all(np.diff(ratio) > -1e-6)
         at = np.interp(threshold, pair.points[pair.p > 1e-290], ratio)
-        assert at == pytest.approx(found.epsilon, rel=1e-3)
+        assert at == pytest.approx(best.epsilon, rel=1e-3)
 
 
 @pytest.mark.parametrize("find", [optimal.half, optimal.best_constant, optimal.optimal])
@@ -149,7 +154,9 @@ def test_extremes_work(process, delta):
     process = Process(*process)
     upper = upper_bound(process, delta)
     most = optimal.optimal(process, delta).epsilon
-    assert 0 < optimal.half(process, delta).epsilon <= upper * (1 + 1e-6) and 0 < most <= upper * (1 + 1e-6)
+    half = optimal.half(process, delta).epsilon
+    assert 0 < half <= upper * (1 + 1e-6)
+    assert 0 < most <= upper * (1 + 1e-6)
 
 
 @pytest.mark.slow

@@ -14,8 +14,8 @@ from audit.errors import InputError
 EXAMPLES = Path(__file__).resolve().parents[3] / "experiments" / "examples"
 
 
-def shown(capsys, name, page):
-    """{method: epsilon} of what an example prints."""
+def run_example(capsys, name, page):
+    """Returns {method: epsilon}, which an example prints."""
     runpy.run_path(str(EXAMPLES / name))["main"](str(page))
     rows = re.findall(r"^(\w[\w ]*?) +([\d.]+) ", capsys.readouterr().out, re.M)
     return {name: float(epsilon) for name, epsilon in rows}
@@ -32,8 +32,8 @@ def test_an_audit_in_pytorch_shows_most_of_what_accounting_allows(
     pytest.importorskip(needs)
     torch.manual_seed(0)
     monkeypatch.setattr(torch, "seed", itertools.count(1).__next__)  # the examples' noise is their own else
-    found = shown(capsys, name, tmp_path / "page.html")
-    assert least < found["if_gaussian"] < found["upper bound"]
+    epsilons = run_example(capsys, name, tmp_path / "page.html")
+    assert least < epsilons["if_gaussian"] < epsilons["upper bound"]
     assert "Mechanism, as given" in (tmp_path / "page.html").read_text()
 
 
@@ -60,8 +60,8 @@ def test_the_notebook_runs_from_top_to_bottom_and_holds_no_output(tmp_path, monk
     names = {"__name__": "__main__"}
     for code in notebook():
         exec(compile(code, "from_python.ipynb", "exec"), names)
-    said = capsys.readouterr().out
-    assert "if_gaussian" in said and "accounting guarantees epsilon <= 4.3" in said
+    printed = capsys.readouterr().out
+    assert "if_gaussian" in printed and "accounting guarantees epsilon <= 4.3" in printed
     assert "Proven: epsilon is at least" in names["result"]._repr_html_()
     assert len(names["figure"].axes) == 4 and (tmp_path / "results" / "own.html").exists()
     cells = json.loads((EXAMPLES / "from_python.ipynb").read_text())["cells"]
