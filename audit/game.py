@@ -53,7 +53,7 @@ class Game(NamedTuple):
       hyper: its hyperparameters.
       schedule: its mini-batches and insertion mask.
       seed: of all randomness.
-      unknown_initialisation: whether every run draws its own theta_0, and the adversary works with one more
+      unknown_initialisation: whether every run draws its own theta_0, and the adversary works with another
         draw of the same distribution.
       program: games of an equal `program` must have the same functions (mechanism's, init, adversary's craft,
         score and observer) and then share compiled programs; None: shared with no other.
@@ -144,7 +144,7 @@ def root(seed: int, name: str) -> Array:
 def presence(runs: NDArray[np.int64], canaries: int = 1, seed: int = 0) -> NDArray[np.bool_]:
     """Returns which canary is in in which run, (R, K).
 
-    A lone canary is in in odd runs and out in even ones, as many of each in every even chunk. Several are
+    A lone canary is in in odd runs and out in even runs, as many of each in every even chunk. Several are
     each in with probability 1/2, independently.
     """
     if canaries == 1:

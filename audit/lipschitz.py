@@ -83,7 +83,7 @@ def constant_direction(setting: Setting) -> float:
     mechanism = setting.mechanism
     decay = mechanism.learning_rate * mechanism.weight_decay
     steps_after = np.arange(schedule.steps - 1, -1, -1.0)
-    # Weights count up to a common factor: take the one that leaves no weight above 1 in size.
+    # Weights count up to a common factor: take a factor that leaves no weight above 1 in size.
     exponents = steps_after if decay <= 2 else steps_after - schedule.steps
     weights = (1 - decay) ** exponents
     inserted = weights[schedule.place - 1 :: schedule.periodicity]

@@ -190,7 +190,7 @@ def _find_stored(
 ) -> tuple[Setting, Store] | None:
     """Returns the setting and its store where all runs are there; None where there are no such.
 
-    They may have been trained by any clipping strategy of the model, unless one was chosen.
+    They may have been trained by any clipping strategy of the model, unless the caller chose a strategy.
     """
     own = audit.own
     strategies = (requested.mechanism.clipping,) if is_chosen else own.strategies

@@ -169,8 +169,8 @@ class Task(NamedTuple):
       step_seconds: how long a model-step takes.
       canaries: how many a run `auto` takes, so that they hardly disturb each other (README, "Many canaries a
         run").
-      directions: how many fresh ones, a power of 2 of at most an eighth of the parameters, until drawing them
-        takes as long as training.
+      directions: how many fresh directions a run, a power of 2 of at most an eighth of the parameters, until
+        drawing them takes as long as training.
       convex: what makes its steps Lipschitz.
       not_convex: where there is no `convex`, why no Lipschitz constant is known of its steps.
     """

@@ -59,7 +59,7 @@ class Designed(NamedTuple):
     """A design's result.
 
     Attributes:
-      last: the sample after the last step, the one that the paper takes.
+      last: the sample after the last step, which the paper takes.
       best: the sample of the smallest penalty on its minibatch.
       losses: penalties on the minibatches, of first to last sample, (steps + 1,).
     """

@@ -20,7 +20,7 @@ _MOST_KEPT = 1 << 28  # entries (K, p) of directions that stay in memory, 1 GiB;
 
 
 class RandomDirection(NamedTuple):
-    """The canary C * u (1, p), and the model (p,) that the final one is compared with."""
+    """The canary C * u (1, p), and the model (p,) with which the final model is compared."""
 
     gradient: Array
     origin: Array
@@ -60,7 +60,7 @@ def random_direction(origin: Callable[[Array], Array] = itself) -> Adversary:
 
 
 class RandomDirections(NamedTuple):
-    """K directions as typed keys (K,), C (), and the model (p,) that the final one is compared with."""
+    """K directions as typed keys (K,), C (), and the model (p,) with which the final model is compared."""
 
     keys: Array
     norm: Array

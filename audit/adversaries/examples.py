@@ -4,8 +4,8 @@ The loss baseline (L, hidden-state paper, Section 5.1, "Baseline adversary") fli
 Data poisoning (LiDP paper, Section 6 and Appendix F) takes examples along directions in which the data hardly
 vary, so that nothing else in training moves the model there. The directions are right singular vectors of the
 centred data with the smallest singular values; an example is scale * direction + mean, or scale * direction
-alone, as the LiDP paper's text has it (Errata L10). ClipBKD (Jagielski et al., 2020) has one; lifted to many
-canaries they are drawn.
+alone, as the LiDP paper's text has it (Errata L10). ClipBKD (Jagielski et al., 2020) has a single
+canary, along the last direction; lifted to many canaries, it draws directions.
 """
 
 from collections.abc import Callable

@@ -62,7 +62,8 @@ class State(NamedTuple):
       theta: the parameters (p,).
       optimizer: the optimizer's state.
       step: how many steps are done, ().
-      seen: what an adversary remembers that sees every iterate; nothing where it sees the last one only.
+      seen: what an adversary remembers that sees every iterate; nothing where it sees the last
+        iterate only.
     """
 
     theta: Array
@@ -123,7 +124,7 @@ class Canaries(NamedTuple):
     Attributes:
       craft: gives the canaries of a step.
       presence: traced bits (K,), which canaries are in.
-      observe: called after every step, where there is one; its result goes into State.seen.
+      observe: called after every step, if there is any; its result goes into State.seen.
       constant: whether craft gives the same at every step and for every theta, so that a segment sums the
         canaries once.
       sampled: whether presence is the probability with which a canary joins a step, by a coin of that step.

@@ -69,8 +69,8 @@ def repeated(key: Array, canaries: int, rounds: int, repetitions: int) -> Mask:
     mask = np.zeros((rounds, canaries), np.float32)
     for i in range(repetitions):
         order = np.asarray(jax.random.permutation(jax.random.fold_in(key, i), canaries))
-        # The permutation before this one may have ended within this one's first round. The canaries that it
-        # dealt to that round go last now, or it would be dealt them twice.
+        # The previous permutation may have ended within the first round of this part. The canaries that it
+        # dealt to that round go last now, or the round could get them twice.
         first_round = i * rounds // repetitions
         is_there = mask[first_round] > 0
         order = order[np.argsort(is_there[order], kind="stable")]

@@ -142,7 +142,8 @@ class Insertion(NamedTuple):
 
     Attributes:
       craft: gives the canaries of a step.
-      observe: what the adversary remembers of every iterate; None where it sees the last one only.
+      observe: what the adversary remembers of every iterate; None where it sees the last iterate
+        only.
       constant: see `Canaries`.
       sampled: see `Canaries`.
       draw: (state, the run's own key) -> its state in that run, where each run draws its own canaries.

@@ -158,7 +158,7 @@ def step(
 
     count_key = jax.random.fold_in(key, _COUNT)
     noisy_count = sums.unclipped + own.count_noise * jax.random.normal(count_key)
-    # The count is of halves, 1/2 or -1/2 an update: adding 1/2 to its mean gives the share of unclipped ones.
+    # The count is of halves, 1/2 or -1/2 an update: adding 1/2 to its mean gives the unclipped share.
     excess = 0.5 + noisy_count / own.denominator - own.target_quantile
     scale = state.optimizer.scale * jnp.exp(-own.quantile_rate * excess)
     return base.State(theta, Server(optimizer_state, scale), state.step + 1, state.seen)

@@ -25,8 +25,8 @@ class Operands(NamedTuple):
     """The format of a product's operands.
 
     Attributes:
-      significand_bits: explicit ones, beside eight exponent bits.
-      dtype: the type of that format, where there is one, in which accelerators take them.
+      significand_bits: those that are explicit, beside eight exponent bits.
+      dtype: the type of that format in which accelerators take them; None where there is none.
       allowed: how far a device may round.
     """
 

@@ -283,7 +283,7 @@ def _measure_vectors(by_example: Array) -> ParameterMeasure:
 
 
 def _add_bias(output: Array, params: Any) -> Array:
-    """Returns the output plus the layer's bias, where it has one."""
+    """Returns the output plus the layer's bias, where it has any."""
     if "bias" not in params:
         return output
     biased: Array = output + params["bias"]
