@@ -88,7 +88,7 @@ def load_sent140(folder: str | None, split: str, clients: int = 0) -> Clients:
     def parse(tweets: list[Any], labels: list[Any]) -> Examples:
         texts = []
         for tweet in tweets:
-            text = str(tweet[4])  # behind its id, date, query and user
+            text = str(tweet[4])  # after its id, date, query and user
             texts.append("".join(text.split()))
         features = _number_characters(texts, SENT140_CHARACTERS, SENT140_LENGTH, 100)
         return features, _parse_labels(labels, 2)

@@ -17,7 +17,7 @@ from models.convolutional import ConvNet, ResNet, convnet, emnist_cnn, lenet, re
 from models.data.images import FASHION_MNIST_MEAN, FASHION_MNIST_STD
 
 
-def images(count, seed=0):
+def draw_images(count, seed=0):
     return np.random.default_rng(seed).integers(0, 256, (count, 32, 32, 3), np.uint8)
 
 
@@ -25,21 +25,26 @@ def images(count, seed=0):
 def test_it_has_62006_parameters_and_normalises_pixels():
     model = convnet()
     assert model.n_parameters == 62_006 == jax.eval_shape(model.init, jax.random.key(0)).size
-    variables, apply = jax.jit(ConvNet().init)(jax.random.key(0), images(1)[0]), jax.jit(ConvNet().apply)
-    dark, light = (jnp.full((32, 32, 3), value, jnp.uint8) for value in (0, 255))
+    module = ConvNet()
+    variables = jax.jit(module.init)(jax.random.key(0), draw_images(1)[0])
+    apply = jax.jit(module.apply)
+    dark = jnp.full((32, 32, 3), 0, jnp.uint8)
+    light = jnp.full((32, 32, 3), 255, jnp.uint8)
     assert not np.allclose(apply(variables, dark), apply(variables, light))
 
 
-def game_of(sigma, steps, seed):
+def make_game(sigma, steps, seed):
     model = convnet()
-    data = jnp.asarray(images(64)), jnp.asarray(np.random.default_rng(1).integers(0, 10, 64), jnp.int32)
+    labels = np.random.default_rng(1).integers(0, 10, 64)
+    data = (jnp.asarray(draw_images(64)), jnp.asarray(labels, jnp.int32))
+    batches = base.fixed_shuffle(jax.random.key(3), 64, 4, steps)
     return game.Game(
         dpsgd.mechanism(dpsgd.DPSGD(per_example(model.loss))),
         random_biased_dimension(),
         model.init,
         data,
         base.Hyperparameters(0.01, 1.0, sigma),
-        base.Schedule(base.fixed_shuffle(jax.random.key(3), 64, 4, steps), base.insertion_mask(steps, 1)),
+        base.Schedule(batches, base.insertion_mask(steps, 1)),
         seed,
     )
 
@@ -47,8 +52,10 @@ def game_of(sigma, steps, seed):
 @pytest.mark.slow
 def test_genuine_gradients_do_not_interfere_and_mu_is_the_analytic_one():
     """In one of 62,006 coordinates the score is Gaussian with mu = sqrt(steps) / sigma."""
-    steps, sigma, runs = 10, 2.0, 400
-    (scores,) = game.play(game_of(sigma, steps, 0), [(0, runs)], runs)
+    steps = 10
+    sigma = 2.0
+    runs = 400
+    (scores,) = game.play(make_game(sigma, steps, 0), [(0, runs)], runs)
     scores_in, scores_out = scores.worlds()
     unit = 0.01 / 4 * sigma * np.sqrt(steps)  # the noise's standard deviation in the final model
     mu = (scores_in.mean() - scores_out.mean()) / unit
@@ -81,22 +88,24 @@ class Ordinary(nn.Module):
 def test_logits_and_losses_are_those_of_flax_s_layers():
     model = emnist_cnn()
     images = np.random.default_rng(0).random((3, 28, 28), np.float32)
-    parameters = {"params": model.unravel(theta := jax.jit(model.init)(jax.random.key(1)))}
-    expected = jax.jit(Ordinary().apply)(parameters, images)
-    got = jax.jit(jax.vmap(model.module.apply, (None, 0)))(parameters, images)
-    np.testing.assert_allclose(got, expected, atol=1e-4)
+    theta = jax.jit(model.init)(jax.random.key(1))
+    variables = {"params": model.unravel(theta)}
+    expected = jax.jit(Ordinary().apply)(variables, images)
+    logits = jax.jit(jax.vmap(model.module.apply, (None, 0)))(variables, images)
+    np.testing.assert_allclose(logits, expected, atol=1e-4)
     losses = jax.jit(jax.vmap(model.loss, (None, 0)))(theta, (images, np.arange(3)))
-    by_numpy = [np.logaddexp.reduce(x) - x[i] for i, x in enumerate(expected)]
-    np.testing.assert_allclose(losses, by_numpy, rtol=1e-4)
+    expected_losses = [np.logaddexp.reduce(x) - x[i] for i, x in enumerate(expected)]
+    np.testing.assert_allclose(losses, expected_losses, rtol=1e-4)
 
 
 def test_sizes_and_shapes():
     image = jnp.zeros((32, 32, 3), jnp.uint8)
     shapes = jax.eval_shape(ResNet().init, jax.random.key(0), image)["params"]
     assert sum(shape.size for shape in jax.tree.leaves(shapes)) == 11_173_962
-    widths = [shapes[f"Block_{i}"]["Conv_1"]["kernel"].shape for i in range(8)]
-    assert widths == [(3, 3, w, w) for w in (64, 64, 128, 128, 256, 256, 512, 512)]
-    assert [i for i in range(8) if "Conv_2" in shapes[f"Block_{i}"]] == [2, 4, 6]
+    kernels = [shapes[f"Block_{i}"]["Conv_1"]["kernel"].shape for i in range(8)]
+    assert kernels == [(3, 3, w, w) for w in (64, 64, 128, 128, 256, 256, 512, 512)]
+    with_shortcut = [i for i in range(8) if "Conv_2" in shapes[f"Block_{i}"]]
+    assert with_shortcut == [2, 4, 6]
     assert "bias" not in shapes["Conv_0"]
 
 
@@ -108,7 +117,9 @@ def test_the_model_normalises_pixels_and_keeps_examples_apart():
     variables = module.init(jax.random.key(0), images[0])
     together = module.apply(variables, images)
     assert together.shape == (3, 10)
-    np.testing.assert_allclose(together[1], module.apply(variables, images[1]), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        together[1], module.apply(variables, images[1]), rtol=1e-4, atol=1e-5
+    )
 
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (5, 28, 28), np.uint8)
@@ -120,7 +131,8 @@ class OrdinaryLeNet(nn.Module):
 
     @nn.compact
     def __call__(self, images):
-        x = (images[..., None] / jnp.float32(255) - FASHION_MNIST_MEAN) / FASHION_MNIST_STD
+        pixels = images[..., None] / jnp.float32(255)
+        x = (pixels - FASHION_MNIST_MEAN) / FASHION_MNIST_STD
         for i, features in enumerate((6, 16)):
             x = nn.Conv(features, (5, 5), padding="VALID", name=f"BatchLastConvolution_{i}")(x)
             x = nn.relu(nn.max_pool(x, (2, 2), (2, 2)))
@@ -141,7 +153,7 @@ def parameters(net):
 
 
 @jax.jit
-def _expected(parameters):
+def _compute_expected(parameters):
     logits = OrdinaryLeNet().apply({"params": parameters}, IMAGES)
     return optax.softmax_cross_entropy_with_integer_labels(logits, LABELS)
 
@@ -149,32 +161,44 @@ def _expected(parameters):
 @pytest.mark.slow
 @pytest.mark.parametrize("losses", [losses_by_example, losses_of_batch])
 def test_losses_are_those_of_flax_s_layers(net, parameters, losses):
-    found = jax.jit(losses(net))(parameters, (IMAGES, LABELS))
-    np.testing.assert_allclose(found, _expected(parameters), rtol=1e-4, atol=1e-4)
+    computed = jax.jit(losses(net))(parameters, (IMAGES, LABELS))
+    np.testing.assert_allclose(computed, _compute_expected(parameters), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.slow
 def test_gradients_are_those_of_flax_s_layers_and_losses_the_batch_s(net, parameters):
-    whole, loss = jax.jit(losses_of_batch(net)), jax.jit(net.loss)
-    expected = jax.jit(jax.grad(lambda p: _expected(p).mean()))(parameters)
-    got = jax.jit(jax.grad(lambda p: whole(p, (IMAGES, LABELS)).mean()))(parameters)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), got, expected)
+    batch_losses = jax.jit(losses_of_batch(net))
+    loss = jax.jit(net.loss)
+
+    def expected_mean(parameters):
+        return _compute_expected(parameters).mean()
+
+    def mean(parameters):
+        return batch_losses(parameters, (IMAGES, LABELS)).mean()
+
+    expected = jax.jit(jax.grad(expected_mean))(parameters)
+    gradients = jax.jit(jax.grad(mean))(parameters)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), gradients, expected)
+
     theta = jax.jit(net.init)(jax.random.key(2))
-    alone = [loss(theta, example) for example in zip(IMAGES, LABELS, strict=True)]
-    np.testing.assert_allclose(alone, whole(net.unravel(theta), (IMAGES, LABELS)), rtol=1e-4)
+    losses = [loss(theta, example) for example in zip(IMAGES, LABELS, strict=True)]
+    together = batch_losses(net.unravel(theta), (IMAGES, LABELS))
+    np.testing.assert_allclose(losses, together, rtol=1e-4)
     assert theta.shape == (net.n_parameters,) == (156 + 2416 + 30_840 + 10_164 + 850,)
 
 
 IMAGE = jnp.zeros((32, 32, 3), jnp.uint8)
 
 
-def size(module):
+def count_parameters(module):
     shapes = jax.eval_shape(module.init, jax.random.key(0), IMAGE)["params"]
     return sum(shape.size for shape in jax.tree.leaves(shapes))
 
 
 def test_sizes_are_the_papers():
-    assert convolutional.face_cnn().n_parameters == size(convolutional.FaceCNN()) == 29_282
+    assert (
+        convolutional.face_cnn().n_parameters == count_parameters(convolutional.FaceCNN()) == 29_282
+    )
     assert convolutional.face_resnet18().n_parameters == 11_177_538
     shapes = jax.eval_shape(convolutional.FaceCNN().init, jax.random.key(0), IMAGE)["params"]
     assert sorted(shapes) == ["Conv_0", "Conv_1", "Conv_2", "Conv_3", "Dense_0", "GroupNorm_0"]
@@ -197,10 +221,10 @@ class Sizes:
         self.sides = []
 
     def __call__(self, call, args, kwargs, context):
-        found = call(*args, **kwargs)
+        output = call(*args, **kwargs)
         if isinstance(context.module, nn.Conv) and context.method_name == "__call__":
-            self.sides.append(found.shape[-2])
-        return found
+            self.sides.append(output.shape[-2])
+        return output
 
 
 @pytest.mark.slow

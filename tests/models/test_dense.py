@@ -25,11 +25,15 @@ def net(request):
 
 @pytest.fixture(scope="module")
 def gradients(net):
-    gradient, theta = jax.jit(jax.grad(net.loss)), theta_of(net)
-    return [np.float64(gradient(theta, example)) for example in zip(PIXELS, LABELS, strict=True)]
+    compute_gradient = jax.jit(jax.grad(net.loss))
+    theta = draw_theta(net)
+    gradients = []
+    for example in zip(PIXELS, LABELS, strict=True):
+        gradients.append(np.float64(compute_gradient(theta, example)))
+    return gradients
 
 
-def theta_of(model):
+def draw_theta(model):
     return jax.random.normal(jax.random.key(2), (model.n_parameters,)) / 10
 
 
@@ -37,7 +41,9 @@ def theta_of(model):
 @pytest.mark.parametrize(
     ("model", "size"),
     [
-        *((linear(), 7_850), (linear(600, 100), 600 * 100 + 100), (mlp(), 269_322)),
+        (linear(), 7_850),
+        (linear(600, 100), 600 * 100 + 100),
+        (mlp(), 269_322),
         (mlp(600, classes=100), 600 * 256 + 256 + 256 * 256 + 256 + 256 * 100 + 100),
         (mlp(3, (5,), 2), 3 * 5 + 5 + 5 * 2 + 2),
     ],
@@ -47,21 +53,23 @@ def test_parameters(model, size):
 
 
 def test_the_loss_is_the_model_in_numpy(net):
-    theta = theta_of(net)
-    *hidden, last = (jax.tree.map(np.float64, layer) for _, layer in sorted(net.unravel(theta).items()))
+    theta = draw_theta(net)
+    tree = jax.tree.map(np.float64, net.unravel(theta))
+    *hidden, last = [tree[name] for name in sorted(tree)]
     features = FLAT.astype(np.float64)
     for layer in hidden:
         features = np.maximum(features @ layer["kernel"] + layer["bias"], 0)
     logits = features @ last["kernel"] + last["bias"]
     expected = np.logaddexp.reduce(logits, axis=1) - logits[np.arange(EXAMPLES), LABELS]
-    for features in (PIXELS, FLAT):
-        losses = jax.vmap(net.loss, (None, 0))(theta, (features, LABELS))
+
+    for inputs in (PIXELS, FLAT):
+        losses = jax.vmap(net.loss, (None, 0))(theta, (inputs, LABELS))
         np.testing.assert_allclose(losses, expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("strategy", ["book_keeping", "unfolded", "unfolded, flat", "per_example"])
 def test_clipped_sums_are_those_of_a_loop_over_gradients(net, gradients, strategy):
-    norms, parts = [*map(np.linalg.norm, gradients)], (net.module, net.unravel, net.criterion)
+    parts = (net.module, net.unravel, net.criterion)
     block_bytes = 4 * 784 * 4  # of a few examples
     clipped_sum, features = {
         "book_keeping": (dense.book_keeping(*parts), FLAT),
@@ -69,30 +77,41 @@ def test_clipped_sums_are_those_of_a_loop_over_gradients(net, gradients, strateg
         "unfolded, flat": (layerwise.unfolded_book_keeping(*parts, block_bytes), FLAT),
         "per_example": (base.per_example(net.loss), PIXELS),
     }[strategy]
-    clipped_sum, batch = jax.jit(clipped_sum), (jnp.asarray(features), jnp.asarray(LABELS))
+    clipped_sum = jax.jit(clipped_sum)
+    batch = (jnp.asarray(features), jnp.asarray(LABELS))
+
+    norms = [np.linalg.norm(gradient) for gradient in gradients]
     for clipping_norm in (min(norms) / 10, np.median(norms), np.inf):
-        clipped = [g * min(1, clipping_norm / norm) for g, norm in zip(gradients, norms, strict=True)]
-        got = clipped_sum(theta_of(net), batch, clipping_norm)
+        expected = 0
+        for gradient, norm in zip(gradients, norms, strict=True):
+            expected = expected + gradient * min(1, clipping_norm / norm)
         largest = min(clipping_norm, max(norms))
-        np.testing.assert_allclose(got, sum(clipped), rtol=1e-4, atol=2e-5 * largest)
+        got = clipped_sum(draw_theta(net), batch, clipping_norm)
+        np.testing.assert_allclose(got, expected, rtol=1e-4, atol=2e-5 * largest)
 
 
-def _logistic_slope(z, y):
+def _compute_logistic_slope(z, y):
     return 1 / (1 + np.exp(-z)) - y
 
 
 @pytest.mark.parametrize(
-    ("model", "targets", "slope"),
-    [(logistic(8), [0, 1, 1, 0, 1], _logistic_slope), (least_squares(8), [0.2, 3, -2, 0, 9], np.subtract)],
+    ("model", "targets", "compute_slope"),
+    [
+        (logistic(8), [0, 1, 1, 0, 1], _compute_logistic_slope),
+        (least_squares(8), [0.2, 3, -2, 0, 9], np.subtract),
+    ],
 )
-def test_a_linear_models_clipped_sum_clips_the_slope_of_its_scalar(model, targets, slope):
+def test_a_linear_models_clipped_sum_clips_the_slope_of_its_scalar(model, targets, compute_slope):
     x = np.random.default_rng(0).normal(size=(5, 8)).astype(np.float32)
     x[3] = 0
-    theta, y = theta_of(model) * 9, np.asarray(targets, np.float32)
+    theta = draw_theta(model) * 9
+    y = np.asarray(targets, np.float32)
     assert model.n_parameters == 8
+
     with np.errstate(divide="ignore"):
         limits = 0.5 / np.linalg.norm(x, axis=1)
-    slopes = np.clip(slope(x @ np.asarray(theta), y), -limits, limits)
+    slopes = compute_slope(x @ np.asarray(theta), y)
+    slopes = np.clip(slopes, -limits, limits)
     strategies = (
         base.per_example(model.loss),
         layerwise.unfolded_book_keeping(model.module, model.unravel, model.criterion, 1 << 20),
@@ -100,10 +119,11 @@ def test_a_linear_models_clipped_sum_clips_the_slope_of_its_scalar(model, target
     for clipped_sum in strategies:
         got = jax.jit(clipped_sum)(theta, (jnp.asarray(x), jnp.asarray(y)), 0.5)
         np.testing.assert_allclose(got, slopes @ x, atol=1e-5)
-    assert (np.abs(slopes) < limits).any() and (np.abs(slopes) == limits).any()
+    assert (np.abs(slopes) < limits).any()
+    assert (np.abs(slopes) == limits).any()
 
 
-theirs = optax.softmax_cross_entropy_with_integer_labels
+cross_entropy = optax.softmax_cross_entropy_with_integer_labels
 LOGITS = np.random.default_rng(0).normal(scale=4, size=(50, 2)).astype(np.float32)
 BITS = np.arange(50) % 2
 
@@ -112,7 +132,7 @@ BITS = np.arange(50) % 2
 def test_initialisation_is_lecun_normal_with_zero_biases(model):
     thetas = jax.jit(jax.vmap(model.init))(jax.random.split(jax.random.key(0), 400))
     tree = jax.vmap(model.unravel)(thetas)
-    layers = {kernel["kernel"].shape[1:]: kernel for kernel in tree.values()}
+    layers = {layer["kernel"].shape[1:]: layer for layer in tree.values()}
     assert set(layers) == {(8, 6), (6, 2)}
     for (inputs, _), layer in layers.items():
         assert not np.any(layer["bias"])
@@ -124,10 +144,12 @@ def test_initialisation_is_lecun_normal_with_zero_biases(model):
 
 def test_loss_is_the_network_in_numpy(model, data):
     theta = np.random.default_rng(1).normal(size=68).astype(np.float32)
-    tree = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), model.unravel(jnp.asarray(theta)))
+    tree = jax.tree.map(np.float64, model.unravel(jnp.asarray(theta)))
     hidden, last = sorted(tree.values(), key=lambda layer: -layer["kernel"].shape[1])
-    x, y = np.asarray(data[0], np.float64), np.asarray(data[1])
-    logits = np.maximum(x @ hidden["kernel"] + hidden["bias"], 0) @ last["kernel"] + last["bias"]
+    x = np.asarray(data[0], np.float64)
+    y = np.asarray(data[1])
+    activations = np.maximum(x @ hidden["kernel"] + hidden["bias"], 0)
+    logits = activations @ last["kernel"] + last["bias"]
     expected = np.logaddexp(*logits.T) - logits[np.arange(len(y)), y]
     losses = jax.jit(jax.vmap(model.loss, (None, 0)))(theta, data)
     np.testing.assert_allclose(losses, expected, rtol=1e-4, atol=1e-5)
@@ -135,27 +157,36 @@ def test_loss_is_the_network_in_numpy(model, data):
 
 @pytest.mark.parametrize("dtype", [np.int32, np.float32])
 def test_criterion_is_softmax_cross_entropy(dtype):
-    ours = jax.jit(jax.vmap(jax.value_and_grad(two_logit_cross_entropy)))(LOGITS, BITS.astype(dtype))
-    value, gradient = jax.jit(jax.vmap(jax.value_and_grad(theirs)))(LOGITS, BITS)
-    np.testing.assert_allclose(ours[0], value, rtol=1e-5, atol=2e-6)
-    np.testing.assert_allclose(ours[1], gradient, rtol=1e-5, atol=1e-6)
+    ours = jax.jit(jax.vmap(jax.value_and_grad(two_logit_cross_entropy)))
+    optaxs = jax.jit(jax.vmap(jax.value_and_grad(cross_entropy)))
+    value, gradient = ours(LOGITS, BITS.astype(dtype))
+    expected_value, expected_gradient = optaxs(LOGITS, BITS)
+    np.testing.assert_allclose(value, expected_value, rtol=1e-5, atol=2e-6)
+    np.testing.assert_allclose(gradient, expected_gradient, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.slow
 def test_the_criterion_scales_with_what_comes_in(model):
-    def scaled(logits):
+    def scale_ours(logits):
         return 3 * two_logit_cross_entropy(2 * logits, 1)
 
-    expected = jax.grad(lambda logits: 3 * theirs(2 * logits, 1))(LOGITS[0])
-    np.testing.assert_allclose(jax.grad(scaled)(LOGITS[0]), expected, rtol=1e-5)
-    example, key = jnp.zeros(8), jax.random.key(5)
-    model, module = flat_model(FCNN(), example, two_logit_cross_entropy), FCNN()
+    def scale_optaxs(logits):
+        return 3 * cross_entropy(2 * logits, 1)
+
+    expected = jax.grad(scale_optaxs)(LOGITS[0])
+    np.testing.assert_allclose(jax.grad(scale_ours)(LOGITS[0]), expected, rtol=1e-5)
+
+    example = jnp.zeros(8)
+    key = jax.random.key(5)
+    module = FCNN()
+    model = flat_model(module, example, two_logit_cross_entropy)
     tree = module.init(key, example)["params"]
     jax.tree.map(np.testing.assert_array_equal, model.unravel(model.init(key)), tree)
     x = jnp.arange(8.0)
     loss = two_logit_cross_entropy(module.apply({"params": tree}, x), 1)
     np.testing.assert_allclose(model.loss(model.init(key), (x, 1)), loss, rtol=1e-6)
-    assert model.n_parameters == 68 and fcnn(3).n_parameters == 3 * 6 + 6 + 6 * 2 + 2
+    assert model.n_parameters == 68
+    assert fcnn(3).n_parameters == 3 * 6 + 6 + 6 * 2 + 2
     assert model.init(jax.random.key(0)).shape == (68,)
 
 
@@ -165,6 +196,7 @@ def test_extreme_logits(margin, sign):
     logits = jnp.array([0.0, sign * margin], jnp.float32)
     for label in (0, 1):
         value, gradient = jax.value_and_grad(two_logit_cross_entropy)(logits, label)
-        np.testing.assert_allclose(value, np.logaddexp(0, (1 - 2 * label) * sign * margin), atol=1e-6)
+        expected = np.logaddexp(0, (1 - 2 * label) * sign * margin)
+        np.testing.assert_allclose(value, expected, atol=1e-6)
         assert np.isfinite(gradient).all()
         np.testing.assert_allclose(gradient.sum(), 0, atol=1e-7)

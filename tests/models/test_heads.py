@@ -10,7 +10,7 @@ from audit.errors import InputError
 from audit.settings import build
 from audit.settings.make import setting_of
 from audit.task import Sources
-from models import catalogue as tasks
+from models import catalogue
 from models.catalogue import TASKS
 from models.data.sources import LoadedArrays
 from models.pretrained.features import Body
@@ -32,15 +32,16 @@ BODY = Body("mean", 3, 32, 32, 8, _load, lambda arrays: arrays["scale"], _apply)
 @pytest.fixture
 def pictures(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    images, labels = np.random.default_rng(0).integers(0, 256, (12, 32, 32, 3), np.uint8), np.arange(12) % 10
-    train, test = ({f"{split}_images": images, f"{split}_labels": labels} for split in ("train", "test"))
-    np.savez(tmp_path / "pictures.npz", **train, **test)
-    return str(tmp_path / "pictures.npz")
+    images = np.random.default_rng(0).integers(0, 256, (12, 32, 32, 3), np.uint8)
+    labels = np.arange(12) % 10
+    path = tmp_path / "pictures.npz"
+    np.savez(path, train_images=images, train_labels=labels, test_images=images, test_labels=labels)
+    return str(path)
 
 
 def test_a_heads_game_plays_on_the_bodys_features(pictures):
-    data = TASKS["mobilenet_head"].data._replace(load=tasks.make_feature_loader(lambda: BODY))
-    dataset = data.load(Sources(data_file=pictures, weights="w.pth", input_size=40))
+    load = catalogue.make_feature_loader(lambda: BODY)
+    dataset = load(Sources(data_file=pictures, weights="w.pth", input_size=40))
     assert dataset.features.shape == (12, 3)
     assert "mean features at 40 x 40 (weights: weights w.pth; images: file " in dataset.source
     table = build.build(SETTING, dataset)
@@ -49,9 +50,10 @@ def test_a_heads_game_plays_on_the_bodys_features(pictures):
 
 
 def test_weights_and_sizes_that_do_not_fit_are_refused(pictures):
-    for model, named in product(("fcnn", "convnet"), ({"weights": "w.pth"}, {"input_size": 64})):
+    misplaced_sources = (Sources(weights="w.pth"), Sources(input_size=64))
+    for model, sources in product(("fcnn", "convnet"), misplaced_sources):
         with pytest.raises(InputError, match="`weights` and `input_size` are for a frozen body"):
-            TASKS[model].data.load(Sources(**named))
+            TASKS[model].data.load(sources)
     for model, body in (("mobilenet_head", "mobilenet_v2"), ("alexnet_head", "alexnet")):
         with pytest.raises(InputError, match=f"`input_size=9`: give .* pixels for {body}"):
             TASKS[model].data.load(Sources(data_file=pictures, input_size=9))

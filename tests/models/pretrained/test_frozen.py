@@ -39,7 +39,7 @@ def made_up_images(count):
     return np.random.default_rng(1).integers(0, 256, (count, 32, 32, 3), np.uint8)
 
 
-def _computed(body, arrays, images, size):
+def _compute(body, arrays, images, size):
     @jax.jit
     def apply(parameters, images):
         return body.apply(parameters, features.normalise_images(images, size))
@@ -48,7 +48,7 @@ def _computed(body, arrays, images, size):
 
 
 def _require_close(computed, expected):
-    """The first features of each image, and two sums over all of them."""
+    """Compares the first features of each image, and two sums over all of them."""
     signs = np.where(np.arange(computed.shape[1]) % 3, 1, -1)
     sums = np.stack([computed.sum(1, dtype=float), computed @ signs.astype(float)], axis=1)
     np.testing.assert_allclose(computed[:, :8], expected["first"], rtol=1e-4, atol=2e-4)
@@ -57,25 +57,28 @@ def _require_close(computed, expected):
 
 @pytest.mark.parametrize("size", [75, pytest.param(32, marks=pytest.mark.slow)])
 def test_mobilenet_is_torchvisions_on_made_up_weights(size):
-    computed = _computed(mobilenet.MOBILENET_V2, made_up(mobilenet.list_shapes()), made_up_images(2), size)
+    computed = _compute(
+        mobilenet.MOBILENET_V2, made_up(mobilenet.list_shapes()), made_up_images(2), size
+    )
     _require_close(computed, TORCHVISION["mobilenet_v2 made up"][str(size)])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [63, 100, 224])
 def test_alexnet_is_torchvisions_on_made_up_weights(size):
-    computed = _computed(alexnet.ALEXNET, made_up(alexnet.list_shapes()), made_up_images(2), size)
+    computed = _compute(alexnet.ALEXNET, made_up(alexnet.list_shapes()), made_up_images(2), size)
     _require_close(computed, TORCHVISION["alexnet made up"][str(size)])
 
 
 @pytest.mark.slow
 def test_mobilenet_is_torchvisions_on_imagenets_weights_and_real_images():
     try:
-        arrays, images = mobilenet.load().arrays, load_cifar10().train_images[:4]
+        arrays = mobilenet.load().arrays
+        images = load_cifar10().train_images[:4]
     except InputError as error:
         pytest.skip(str(error))
     for size, expected in TORCHVISION["mobilenet_v2 imagenet"].items():
-        computed = _computed(mobilenet.MOBILENET_V2, arrays, images, int(size))
+        computed = _compute(mobilenet.MOBILENET_V2, arrays, images, int(size))
         _require_close(computed, expected)
         logits = computed @ arrays["classifier.1.weight"].T + arrays["classifier.1.bias"]
         np.testing.assert_allclose(logits[:, :8], expected["logits"], rtol=1e-4, atol=1e-3)
@@ -109,8 +112,8 @@ def _images(count=20, seed=1, checksum="1" * 64):
     return ImageDataset(pictures, labels, pictures[:2], labels[:2], "made up", checksum)
 
 
-def _unasked():
-    raise AssertionError("a mistake is found before the images are fetched")
+def _refuse_to_load():
+    raise AssertionError("a mistake is seen before the images are fetched")
 
 
 class _Calls:
@@ -129,7 +132,8 @@ def _body(calls, scale=1.0, checksum="a"):
 
 
 def test_features_are_computed_once_and_then_read(tmp_path, capfd):
-    calls, images = _Calls(), _images()
+    calls = _Calls()
+    images = _images()
     first = frozen_features(_body(calls), lambda: images, cache_dir=str(tmp_path))
     assert "mean features: 100%" in capfd.readouterr().err
     traced = calls.count
@@ -150,13 +154,21 @@ def test_the_checksum_tells_features_weights_images_and_size_apart(tmp_path):
     def checksum(scale=1.0, weights="a", size=32, **changes):
         body = _body(_Calls(), scale, weights)
         folder = str(tmp_path / f"{scale}")
-        return frozen_features(body, lambda: _images(**changes), input_size=size, cache_dir=folder).checksum
+        dataset = frozen_features(
+            body, lambda: _images(**changes), input_size=size, cache_dir=folder
+        )
+        return dataset.checksum
 
     checksums = [
-        *(checksum(), checksum(scale=2.0), checksum(weights="b"), checksum(size=40)),
-        *(checksum(checksum="2" * 64), checksum(seed=2, checksum="3" * 64)),
+        checksum(),
+        checksum(scale=2.0),
+        checksum(weights="b"),
+        checksum(size=40),
+        checksum(checksum="2" * 64),
+        checksum(seed=2, checksum="3" * 64),
     ]
-    assert len(set(checksums)) == len(checksums) and checksum() == checksums[0]
+    assert len(set(checksums)) == len(checksums)
+    assert checksum() == checksums[0]
 
 
 @pytest.mark.parametrize("harm", ["torn", "altered"])
@@ -179,11 +191,11 @@ def test_what_cannot_be_used_is_one_line(tmp_path):
     folder = str(tmp_path)
     for size in (0, 31, 513):
         with pytest.raises(InputError, match=f"`input_size={size}`: give 32 to 512"):
-            frozen_features(_body(_Calls()), _unasked, input_size=size, cache_dir=folder)
+            frozen_features(_body(_Calls()), _refuse_to_load, input_size=size, cache_dir=folder)
     with pytest.raises(InputError, match="not finite"):
         frozen_features(_body(_Calls(), np.nan), _images, cache_dir=folder)
     with pytest.raises(InputError, match=r"alexnet-owt-7be5be79\.pth.*as `weights`"):
-        frozen_features(alexnet.ALEXNET, _unasked, cache_dir=folder)
+        frozen_features(alexnet.ALEXNET, _refuse_to_load, cache_dir=folder)
     assert not list(tmp_path.iterdir())
 
 

@@ -20,7 +20,12 @@ from audit.errors import InputError
 from models.data import sources
 from models.pretrained import weights
 
-STORAGES = {"<f4": "FloatStorage", "<f8": "DoubleStorage", "<i8": "LongStorage", "|b1": "BoolStorage"}
+STORAGES = {
+    "<f4": "FloatStorage",
+    "<f8": "DoubleStorage",
+    "<i8": "LongStorage",
+    "|b1": "BoolStorage",
+}
 
 
 class Storage(NamedTuple):
@@ -33,7 +38,10 @@ class Tensor:
     """Pickles as torch's tensors do; `parameter` as its parameters do."""
 
     def __init__(self, torch, storage, offset, shape, strides, parameter=False):
-        self.reduced = (torch.rebuild, (storage, offset, shape, strides, False, collections.OrderedDict()))
+        self.reduced = (
+            torch.rebuild,
+            (storage, offset, shape, strides, False, collections.OrderedDict()),
+        )
         if parameter:
             inner = Tensor(torch, storage, offset, shape, strides)
             self.reduced = (torch.parameter, (inner, True, collections.OrderedDict()))
@@ -56,7 +64,7 @@ class _Pickler(pickle.Pickler):
 
 @pytest.fixture
 def torch(monkeypatch):
-    """As much of torch as a pickle of a state dict names."""
+    """Makes as much of torch as a pickle of a state dict names."""
     fake = types.ModuleType("torch")
     utils = types.ModuleType("torch._utils")
     for name in (*STORAGES.values(), "BFloat16Storage"):
@@ -66,7 +74,9 @@ def torch(monkeypatch):
         def rebuild(*arguments):
             raise AssertionError("torch's own code may not run")
 
-        rebuild.__module__, rebuild.__name__, rebuild.__qualname__ = "torch._utils", name, name
+        rebuild.__module__ = "torch._utils"
+        rebuild.__name__ = name
+        rebuild.__qualname__ = name
         setattr(utils, name, rebuild)
         setattr(fake, attribute, rebuild)
     monkeypatch.setitem(sys.modules, "torch", fake)
@@ -85,20 +95,22 @@ def _arrays():
 
 
 def _state(torch, arrays):
-    storages = [
-        Storage(str(1000 + index), getattr(torch, STORAGES[array.dtype.str]), array.ravel())
-        for index, array in enumerate(arrays.values())
-    ]
+    storages = []
+    for index, array in enumerate(arrays.values()):
+        kind = getattr(torch, STORAGES[array.dtype.str])
+        storages.append(Storage(str(1000 + index), kind, array.ravel()))
     state = collections.OrderedDict()
     for (name, array), storage in zip(arrays.items(), storages, strict=True):
         strides = tuple(stride // array.itemsize for stride in array.strides)
-        state[name] = Tensor(torch, storage, 0, array.shape, strides, parameter=name.endswith("bias"))
+        state[name] = Tensor(
+            torch, storage, 0, array.shape, strides, parameter=name.endswith("bias")
+        )
     state._metadata = collections.OrderedDict({"": {"version": 1}})
     return state, storages
 
 
 def _legacy(state, storages, little_endian=True, tail=b""):
-    """What torch.save wrote before 1.6."""
+    """Writes what torch.save wrote before 1.6."""
     file = io.BytesIO()
     system = {"protocol_version": 1001, "little_endian": little_endian, "type_sizes": {"int": 4}}
     for header in (weights.LEGACY_MAGIC, weights.LEGACY_PROTOCOL, system):
@@ -111,8 +123,9 @@ def _legacy(state, storages, little_endian=True, tail=b""):
 
 
 def _zip(state, storages, compression=zipfile.ZIP_STORED, byteorder=b"little"):
-    """What torch.save writes since."""
-    file, pickled = io.BytesIO(), io.BytesIO()
+    """Writes what torch.save writes since."""
+    file = io.BytesIO()
+    pickled = io.BytesIO()
     _Pickler(pickled, False).dump(state)
     with zipfile.ZipFile(file, "w", compression) as archive:
         archive.writestr("model/data.pkl", pickled.getvalue())
@@ -145,8 +158,10 @@ def test_every_format_gives_the_same_arrays(files, kind):
 def test_a_view_of_a_storage_is_read_by_its_offset_and_strides(torch, write):
     values = np.arange(20, dtype=np.float32)
     storage = Storage("7", torch.FloatStorage, values)
-    transposed, row = ((2, (2, 3), (1, 2)), (17, (3,), (1,)))
-    views = {"transposed": Tensor(torch, storage, *transposed), "row": Tensor(torch, storage, *row)}
+    views = {
+        "transposed": Tensor(torch, storage, 2, (2, 3), (1, 2)),
+        "row": Tensor(torch, storage, 17, (3,), (1,)),
+    }
     read = weights.read_weights(write(collections.OrderedDict(views), [storage]))
     np.testing.assert_array_equal(read["transposed"], values[2:8].reshape(3, 2).T)
     np.testing.assert_array_equal(read["row"], values[17:])
@@ -182,7 +197,13 @@ def test_nothing_is_executed(tmp_path, write):
 @pytest.mark.parametrize("write", [_legacy, _zip])
 @pytest.mark.parametrize(
     ("offset", "shape", "strides"),
-    [(0, (21,), (1,)), (-1, (2,), (1,)), (19, (2,), (1,)), (0, (2, 2), (1, -1)), (0, (10**9,), (0,))],
+    [
+        (0, (21,), (1,)),
+        (-1, (2,), (1,)),
+        (19, (2,), (1,)),
+        (0, (2, 2), (1, -1)),
+        (0, (10**9,), (0,)),
+    ],
 )
 def test_a_tensor_outside_its_storage_is_refused(torch, write, offset, shape, strides):
     storage = Storage("7", torch.FloatStorage, np.arange(20, dtype=np.float32))
@@ -192,7 +213,7 @@ def test_a_tensor_outside_its_storage_is_refused(torch, write, offset, shape, st
 
 
 def test_what_is_no_state_dict_of_tensors_is_named(torch, files):
-    exotic = Storage("7", torch.FloatStorage, np.zeros(2, np.float32))._replace(kind=torch.BFloat16Storage)
+    exotic = Storage("7", torch.BFloat16Storage, np.zeros(2, np.float32))
     tensor = Tensor(torch, exotic, 0, (2,), (1,))
     checkpoint = collections.OrderedDict(epoch=3)
     for content, words in (
@@ -223,8 +244,16 @@ def test_the_wanted_tensors_are_selected_as_float32_and_in_order():
 
 
 def test_a_file_that_a_user_names_is_named_in_the_error(tmp_path):
-    recipe = sources.Recipe("net", None, partial(weights.select, shapes={"w": (2,)}), weights.FILES, None, ())
-    good, torn = tmp_path / "w.safetensors", tmp_path / "w.pth"
+    recipe = sources.Recipe(
+        name="net",
+        checksum=None,
+        make_canonical=partial(weights.select, shapes={"w": (2,)}),
+        file_readers=weights.FILES,
+        read_prepared=None,
+        packages=(),
+    )
+    good = tmp_path / "w.safetensors"
+    torn = tmp_path / "w.pth"
     good.write_bytes(safetensors.numpy.save({"w": np.ones(2, np.float32)}))
     torn.write_bytes(good.read_bytes()[:-3])
     loaded = sources.load_arrays(recipe, file=str(good))
@@ -237,15 +266,17 @@ def test_a_file_that_a_user_names_is_named_in_the_error(tmp_path):
 
 
 def _safetensors(kind, data, shape):
-    header = json.dumps({"w": {"dtype": kind, "shape": shape, "data_offsets": [0, len(data)]}}).encode()
+    header = json.dumps(
+        {"w": {"dtype": kind, "shape": shape, "data_offsets": [0, len(data)]}}
+    ).encode()
     return struct.pack("<Q", len(header)) + header + data
 
 
 def test_bfloat16_is_read_as_float32_and_other_types_named():
     values = np.array([[1.0, -2.5], [0.0, 3e38]], np.float32)
     high = (values.view(np.uint32) >> 16).astype("<u2")  # bfloat16 is a float32's upper half
-    found = weights.read_weights(_safetensors("BF16", high.tobytes(), [2, 2]))["w"]
-    assert found.dtype == np.float32
-    np.testing.assert_array_equal(found.view(np.uint32), high.astype(np.uint32) << 16)
+    array = weights.read_weights(_safetensors("BF16", high.tobytes(), [2, 2]))["w"]
+    assert array.dtype == np.float32
+    np.testing.assert_array_equal(array.view(np.uint32), high.astype(np.uint32) << 16)
     with pytest.raises(InputError, match="tensor w is F8_E4M3: save it as float32"):
         weights.read_weights(_safetensors("F8_E4M3", b"\0", [1]))
