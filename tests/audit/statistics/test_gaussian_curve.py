@@ -167,7 +167,8 @@ def test_a_reference_has_the_mu_that_was_asked_for():
         shares = gaussian_curve._compute_reference_shares(gaussian_curve._match_mu(law, 1.7, 16), 16)
         table = 1e6 * shares
         assert shares.sum(1) == pytest.approx([1, 1])
-        assert gaussian_curve.fit_tables(table, gaussian_curve.approximate_fit(table)).mu == pytest.approx(1.7, abs=0.05)
+        fit = gaussian_curve.fit_tables(table, gaussian_curve.approximate_fit(table))
+        assert fit.mu == pytest.approx(1.7, abs=0.05)
 
 
 @pytest.mark.slow
