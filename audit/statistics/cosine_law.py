@@ -1,17 +1,17 @@
 """The law of the cosine between a fixed direction and a uniformly random one in R^d.
 
 Its density is proportional to (1 - t^2)^((d - 3) / 2) on [-1, 1]: its square is Beta(1/2, (d - 1) / 2), its
-variance 1 / d, and sqrt(d) t tends to N(0, 1). A canary that a model was trained without is independent of
-it, so that its cosine with whatever the model is has this law exactly, whatever the model.
+variance 1 / d, and sqrt(d) t tends to N(0, 1). A canary that took no part in a training run is independent of
+the model, so that its cosine with the model has exactly this law, whatever the model.
 
-`anderson_darling` tests that cosines are normal, with fitted mean and variance. Critical values are Stephens'
-(1974) with his factor for the number of values. Libraries have changed theirs: at 1,000 values his for 15% is
-0.574, a later table's 0.561, and the paper's texts quote the former (Errata O10).
+`anderson_darling` tests whether cosines are normal, with fitted mean and variance. Its critical values are
+those of Stephens (1974) with his factor for the number of values. Libraries use others: at 1,000 values his
+value for 15% is 0.574, that of a later table 0.561, and the paper's texts quote the former (Errata O10).
 
 `simulate` is Algorithm 1 of the one-shot paper, exact: the cosines of k uniform canaries with their noisy sum
 rho = sum of k unit vectors + sigma N(0, I_d). Only the span of the canaries matters: a rotation makes them a
 lower-triangular k x k matrix with chi-distributed diagonal, rows normalised (Bartlett's decomposition), and
-what lies outside of the span has a chi-squared length. That is O(k^2) for any d.
+the part of the noise outside of the span has a chi-squared length. That is O(k^2) for any d.
 """
 
 from typing import NamedTuple
@@ -30,30 +30,34 @@ _NODES, _WEIGHTS = np.polynomial.laguerre.laggauss(48)
 
 
 def log_sf(cosine: ArrayLike, dimension: int) -> Array:
-    """log P(T > t), for d >= 2 and t in [-1, 1]; right to 1e-9 relative, also far below 1e-300."""
+    """Returns log P(T > t), for d >= 2 and t in [-1, 1].
+
+    Right to 1e-9 relative, also far below 1e-300.
+    """
     t = np.asarray(cosine, np.float64)
     require_dimension(dimension)
-    upper = special.betaincc(0.5, (dimension - 1) / 2, t * t) / 2  # of |t|
+    tail = special.betaincc(0.5, (dimension - 1) / 2, t * t) / 2  # P(T > |t|)
     with np.errstate(divide="ignore"):
-        log_upper = np.where(upper > _LEAST, np.log(upper), _log_far(np.abs(t), dimension))
-        return np.where(t >= 0, log_upper, np.log1p(-upper))
+        log_tail = np.where(tail > _LEAST, np.log(tail), _integrate_far_tail(np.abs(t), dimension))
+        return np.where(t >= 0, log_tail, np.log1p(-tail))
 
 
 def log_cdf(cosine: ArrayLike, dimension: int) -> Array:
-    """log P(T <= t), by symmetry."""
+    """Returns log P(T <= t), by symmetry."""
     return log_sf(-np.asarray(cosine, np.float64), dimension)
 
 
 def log_density(cosine: ArrayLike, dimension: int) -> Array:
-    """log of the density at t in (-1, 1)."""
+    """Returns the log density at t in (-1, 1)."""
     t = np.asarray(cosine, np.float64)
     require_dimension(dimension)
-    found: Array = special.xlog1py((dimension - 3) / 2, -t * t) - special.betaln(0.5, (dimension - 1) / 2)
-    return found
+    log_kernel = special.xlog1py((dimension - 3) / 2, -t * t)
+    density: Array = log_kernel - special.betaln(0.5, (dimension - 1) / 2)
+    return density
 
 
 def quantile(probability: ArrayLike, dimension: int) -> Array:
-    """t with P(T <= t) = probability."""
+    """Returns t with P(T <= t) = probability."""
     p = np.asarray(probability, np.float64)
     require_dimension(dimension)
     squares = special.betainccinv(0.5, (dimension - 1) / 2, 2 * np.minimum(p, 1 - p))
@@ -62,19 +66,28 @@ def quantile(probability: ArrayLike, dimension: int) -> Array:
 
 
 def draw(rng: np.random.Generator, shape: tuple[int, ...], dimension: int) -> Array:
-    """Independent cosines."""
+    """Draws independent cosines: the first coordinate of normal vectors, over their lengths."""
     require_dimension(dimension)
-    along, across = rng.standard_normal(shape), rng.chisquare(dimension - 1, shape)
-    return np.asarray(along / np.sqrt(along**2 + across))
+    along = rng.standard_normal(shape)
+    squares_across = rng.chisquare(dimension - 1, shape)
+    return np.asarray(along / np.sqrt(along**2 + squares_across))
 
 
 def require_dimension(dimension: int) -> None:
     """Raises InputError unless d >= 2."""
-    require(dimension >= 2, f"`dimension={dimension}`: give the number of trained parameters, at least 2")
+    require(
+        dimension >= 2, f"`dimension={dimension}`: give the number of trained parameters, at least 2"
+    )
 
 
 class AndersonDarling(NamedTuple):
-    """The statistic A^2, its critical values at LEVELS, and the least level that rejects, or None."""
+    """The result of the test of normality.
+
+    Attributes:
+      statistic: A^2.
+      critical: Its critical values at LEVELS.
+      rejected_at: The least of LEVELS that rejects, or None.
+    """
 
     statistic: float
     critical: tuple[float, ...]
@@ -82,33 +95,49 @@ class AndersonDarling(NamedTuple):
 
 
 def critical_values(n: int) -> Array:
-    """Stephens' values at LEVELS for n values."""
+    """Returns Stephens' critical values at LEVELS for n values."""
     return np.asarray(_STEPHENS / (1 + 4 / n - 25 / n**2))
 
 
 def anderson_darling(values: ArrayLike) -> AndersonDarling:
-    """A^2 of (n,) values against a normal law; raises InputError for fewer than 8, or equal ones."""
+    """Tests whether values (n,) are normal, by the statistic A^2 of Anderson and Darling.
+
+    Raises:
+      InputError: Fewer than 8 values, or equal ones.
+    """
     x = np.sort(np.asarray(values, np.float64))
     n = len(x)
     require(n >= 8, f"there are {n} values: the test of normality needs at least 8")
     deviation = x.std(ddof=1)
     require(deviation > 0, f"all {n} values equal {x[0]:g}: they have no spread")
-    z, weights = (x - x.mean()) / deviation, (2 * np.arange(1, n + 1) - 1) / n
-    statistic = float(-n - (weights * (special.log_ndtr(z) + special.log_ndtr(-z[::-1]))).sum())
-    critical = critical_values(n)
-    rejecting = [level for level, value in zip(LEVELS, critical, strict=True) if statistic > value]
-    return AndersonDarling(statistic, tuple(map(float, critical)), min(rejecting, default=None))
+    z = (x - x.mean()) / deviation
+    weights = (2 * np.arange(1, n + 1) - 1) / n
+    terms = weights * (special.log_ndtr(z) + special.log_ndtr(-z[::-1]))
+    statistic = float(-n - terms.sum())
+
+    critical = tuple(float(value) for value in critical_values(n))
+    rejected_at = None
+    for level, value in zip(LEVELS, critical, strict=True):  # levels fall
+        if statistic > value:
+            rejected_at = level
+    return AndersonDarling(statistic, critical, rejected_at)
 
 
 def simulate(rng: np.random.Generator, canaries: int, dimension: int, sigma: float) -> Array:
-    """The cosines (k,) of one audit without data; raises InputError unless 1 <= k < d and sigma >= 0."""
+    """Draws the cosines (k,) of an audit without data; raises InputError unless 1 <= k < d and sigma >= 0."""
     return released(rng, rotated(rng, canaries, dimension), dimension, sigma)
 
 
 def rotated(rng: np.random.Generator, canaries: int, dimension: int) -> Array:
-    """k uniform canaries (k, k) in coordinates of their span; raises InputError unless 1 <= k < d."""
-    fits = 1 <= canaries < dimension
-    require(fits, f"`canaries={canaries}`: give at least 1, and fewer than the dimension, {dimension}")
+    """Draws k uniform canaries, as rows (k, k) in coordinates of their span.
+
+    Raises:
+      InputError: Unless 1 <= k < d.
+    """
+    require(
+        1 <= canaries < dimension,
+        f"`canaries={canaries}`: give at least 1, and fewer than the dimension, {dimension}",
+    )
     rows = np.zeros((canaries, canaries))
     for i in range(canaries):
         rows[i, :i] = rng.standard_normal(i)
@@ -118,19 +147,30 @@ def rotated(rng: np.random.Generator, canaries: int, dimension: int) -> Array:
 
 
 def released(rng: np.random.Generator, canaries: Array, dimension: int, sigma: float) -> Array:
-    """The cosines (k,) of `rotated` canaries with one release; raises InputError for a negative sigma."""
+    """Draws the cosines (k,) of `rotated` canaries with a release, their sum plus noise.
+
+    Raises:
+      InputError: A sigma that is negative or not finite.
+    """
     require(0 <= sigma < np.inf, f"sigma is {sigma}: give a finite number, at least 0")
-    inside = canaries.sum(0) + sigma * rng.standard_normal(len(canaries))
-    outside = sigma**2 * rng.chisquare(dimension - len(canaries))
-    return np.asarray(canaries @ inside / np.sqrt(inside @ inside + outside))
+    release = canaries.sum(0) + sigma * rng.standard_normal(len(canaries))  # in the canaries' span
+    square_outside = sigma**2 * rng.chisquare(dimension - len(canaries))
+    return np.asarray(canaries @ release / np.sqrt(release @ release + square_outside))
 
 
-def _log_far(t: Array, dimension: int) -> Array:
-    """log P(T > t) by Gauss-Laguerre quadrature in w = -k log((1 - u^2) / (1 - t^2)), k = (d - 3) / 2: where
-    the tail is tiny, the integrand is nearly exp(-w)."""
-    k, rest = max((dimension - 3) / 2, 0.5), ((1 - t) * (1 + t))[..., None]
+def _integrate_far_tail(t: Array, dimension: int) -> Array:
+    """Returns log P(T > t) for t >= 0 by Gauss-Laguerre quadrature, where the probability is tiny.
+
+    With k = (d - 3) / 2 (at least 1/2) and w = -k log((1 - u^2) / (1 - t^2)), the tail over u > t is
+
+        (1 - t^2)^(k + 1) / (2 k B(1/2, (d - 1) / 2)) integral_0^inf exp(-w) exp(-w / k) / u dw,
+
+    whose integrand is nearly exp(-w).
+    """
+    k = max((dimension - 3) / 2, 0.5)
+    one_minus_square = ((1 - t) * (1 + t))[..., None]
     with np.errstate(divide="ignore"):
-        lengths = np.sqrt(np.maximum(-np.expm1(np.log(rest) - _NODES / k), 1e-300))
-        integral = (_WEIGHTS * np.exp(-_NODES / k) / lengths).sum(-1) / (2 * k)
-        log_scale = special.betaln(0.5, (dimension - 1) / 2)
-        return np.asarray((k + 1) * np.log(rest[..., 0]) + np.log(integral) - log_scale)
+        u = np.sqrt(np.maximum(-np.expm1(np.log(one_minus_square) - _NODES / k), 1e-300))
+        integral = (_WEIGHTS * np.exp(-_NODES / k) / u).sum(-1) / (2 * k)
+        log_constant = special.betaln(0.5, (dimension - 1) / 2)
+        return np.asarray((k + 1) * np.log(one_minus_square[..., 0]) + np.log(integral) - log_constant)

@@ -140,13 +140,13 @@ def deciding_runs(scores_in: ArrayLike, scores_out: ArrayLike) -> int | None:
 
     Tries 1.5 to 20 times as many as there are; None where not even these suffice, or nothing can be tested.
     """
-    table, fit, drawn = null = _fit_null(*estimate.check_scores(scores_in, scores_out))
+    null = _fit_null(*estimate.check_scores(scores_in, scores_out))
     if not null.is_testable:
         return None
     for factor in _FACTORS:
-        sizes = table.sum(1) * factor
-        tables = draw_tables(sizes, compute_shares(fit), _TABLES)
-        larger = _Null(table * factor, fit, _refit(tables, fit))
+        sizes = null.table.sum(1) * factor
+        tables = draw_tables(sizes, compute_shares(null.fit), _TABLES)
+        larger = _Null(null.table * factor, null.fit, _refit(tables, null.fit))
         if _has_power(larger):
             return int(sizes.sum())
     return None
@@ -167,12 +167,12 @@ def _compute_power(null: _Null) -> float:
     """Returns the least probability over the references that the test fires; 0 where there is no test."""
     if not null.is_testable:
         return 0.0
-    return min(_count_firing(law, null) for law in _REFERENCES)
+    return min(_simulate_firing_rate(law, null) for law in _REFERENCES)
 
 
 def _has_power(null: _Null) -> bool:
     """Returns whether the test has CURVE_POWER against all references; stops at the first where not."""
-    return all(_count_firing(law, null) >= CURVE_POWER for law in _REFERENCES)
+    return all(_simulate_firing_rate(law, null) >= CURVE_POWER for law in _REFERENCES)
 
 
 def _fit_null(scores_in: Array, scores_out: Array) -> _Null:
@@ -186,7 +186,7 @@ def _fit_null(scores_in: Array, scores_out: Array) -> _Null:
 
 
 def _refit(tables: Array, near: Fit) -> Array:
-    """Returns the statistics (tables, 3) of tables, each under its own fit, which is near a given one."""
+    """Returns the statistics (tables, 3) of tables, each with a fit of its own that is near a given fit."""
     count = len(tables)
     start = Fit(np.full(count, near.mu), np.tile(near.cuts, (count, 1)))
     return _compute_statistics(tables, fit_tables(tables, start))
@@ -223,8 +223,8 @@ def _combine(p_values: Array) -> Array:
     return np.asarray(np.minimum((p_values / _LEVEL_SHARES).min(-1), 1.0))
 
 
-def _count_firing(law: Law, null: _Null) -> float:
-    """Returns the share of tables drawn from a reference of the fitted mu in which the test fires."""
+def _simulate_firing_rate(law: Law, null: _Null) -> float:
+    """Returns how often the test fires on tables drawn from the reference of the fitted mu."""
     cells = null.table.shape[1]
     sizes = null.table.sum(1)
     reference = _match_mu(law, abs(float(null.fit.mu)), cells)

@@ -1,8 +1,8 @@
 """How a threshold is chosen, and what that leaves valid.
 
 A bound is a confidence bound only for a threshold that does not depend on the scores it counts. The
-functions here choose on one set of scores; that the counting is then done on another is up to
-`estimate`. Everywhere: a score above the threshold is a guess of "in".
+functions here choose on a set of scores; it is up to `estimate` that others are then counted. Everywhere, a
+score above the threshold is a guess of "in".
 """
 
 from typing import NamedTuple, Protocol
@@ -17,11 +17,11 @@ Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
 Worlds = tuple[Array, Array]
 _PRIOR = 5.0  # scores of normal distributions that join the pilot's
-_DOUBT = 1.7  # times the root of the pilot's size: the share by which its counts' promises err
+_DOUBT = 1.7  # over the root of the pilot's size: the share by which the promises of its counts err
 _STEADY = 8  # scores of the pilot beyond a rank that it can judge by itself
-_MISFIT = 1.8  # deviations
-_CLEAR = 1.5  # deviations
-_LATENT = np.linspace(-12.0, 12.0, 4801)
+_MISFIT = 1.8  # deviations between the counts and normal distributions that refute the latter
+_CLEAR = 1.5  # deviations by which counted rates are raised
+_LATENT = np.linspace(-12.0, 12.0, 4801)  # scores of normal distributions
 
 
 class Parameter(Protocol):
@@ -31,36 +31,45 @@ class Parameter(Protocol):
 
 
 class ErrorCounts(NamedTuple):
-    """Error counts, one entry a threshold."""
+    """Error counts at thresholds, an entry for each.
 
-    false_positives: Counts  # out, guessed in
-    false_negatives: Counts  # in, guessed out
+    Attributes:
+      false_positives: Scores out that are guessed in.
+      false_negatives: Scores in that are guessed out.
+    """
+
+    false_positives: Counts
+    false_negatives: Counts
 
 
 def midpoints(scores_in: Array, scores_out: Array) -> Array:
-    """Every midpoint between neighbouring distinct scores (hidden-state paper, Algorithm 4)."""
+    """Returns every midpoint between neighbouring distinct scores (hidden-state paper, Algorithm 4)."""
     distinct = np.unique(np.concatenate([scores_in, scores_out]))
     return distinct[:-1] / 2 + distinct[1:] / 2
 
 
 def count_errors(scores_in: Array, scores_out: Array, thresholds: Array) -> ErrorCounts:
     """Counts the errors at every threshold of an array, in O((n + m) log n)."""
-    alarms = len(scores_out) - np.searchsorted(np.sort(scores_out), thresholds, side="right")
-    return ErrorCounts(alarms, np.searchsorted(np.sort(scores_in), thresholds, side="right"))
+    not_above_out = np.searchsorted(np.sort(scores_out), thresholds, side="right")
+    not_above_in = np.searchsorted(np.sort(scores_in), thresholds, side="right")
+    return ErrorCounts(len(scores_out) - not_above_out, not_above_in)
 
 
 def best_empirical(
     scores_in: Array, scores_out: Array, parameter: Parameter, error: float
 ) -> tuple[float, float]:
-    """The midpoint with the largest in-sample lower limit of a parameter, and that limit: each rate
-    at its Clopper-Pearson upper limit (Errata H12), one-sided `error` each. Needs two distinct scores."""
-    candidates = midpoints(scores_in, scores_out)
-    counts = count_errors(scores_in, scores_out, candidates)
+    """Returns (the midpoint with the largest in-sample lower limit of a parameter, that limit).
+
+    Each rate is at its Clopper-Pearson upper limit (Errata H12), with one-sided `error` each. Needs two
+    distinct scores.
+    """
+    points = midpoints(scores_in, scores_out)
+    counts = count_errors(scores_in, scores_out, points)
     fpr = intervals.upper_limits(len(scores_out), error)[counts.false_positives]
     fnr = intervals.upper_limits(len(scores_in), error)[counts.false_negatives]
     limits = parameter(fpr, fnr)
     best = int(np.argmax(limits))
-    return float(candidates[best]), float(limits[best])
+    return float(points[best]), float(limits[best])
 
 
 class Rank(NamedTuple):
@@ -73,70 +82,151 @@ class Rank(NamedTuple):
 def choose_on_pilot(
     pilot: Worlds, n_in: int, n_out: int, parameter: Parameter, error: float, any_shape: bool
 ) -> Rank:
-    """The rank among 1, 2, 4, ... of either world that promises the largest lower limit on n_in and n_out
-    further scores; looks at ranks alone. pilot: (scores in, scores out).
+    """Returns the rank that promises the largest lower limit of the parameter on further scores.
 
-    It is the best one of normal distributions with the pilot's area under the ROC curve, which varies little
-    between pilots. Scores of any shape may be nothing like normal: where the pilot's counts promise more
-    elsewhere by the share that they may err by, or contradict such distributions, they decide.
+    Ranks 1, 2, 4, ... of either world are tried. The choice is the best of them for normal distributions with
+    the pilot's area under the ROC curve, which varies little between pilots. With `any_shape` the pilot's
+    counts may overrule it: where they contradict such distributions, or promise more elsewhere by the share
+    that they may err by. Depends on ranks alone.
+
+    Args:
+      pilot: (scores in, scores out) of the pilot.
+      n_in: The number of further scores in.
+      n_out: The number of further scores out.
+      parameter: Of the trade-off curve through a pair of rates.
+      error: The error of each rate's upper limit.
+      any_shape: Whether scores may be nothing like normal.
     """
     pilot_in, pilot_out = pilot
     if not len(pilot_in) or not len(pilot_out):
         return Rank(True, 1)
-    mu, places, promised, steady, misfit = _separation(pilot_in, pilot_out), [], [], [], 0.0
-    worlds = (True, n_in, n_out, pilot_in, pilot_out), (False, n_out, n_in, -pilot_out, -pilot_in)
-    for is_in, size, others, own, other in worlds:
-        ranks = 2 ** np.arange(max(size // 2, 1).bit_length())
-        levels = ranks / (size + 1)
-        below = _below(levels, mu, own, other)
-        near = intervals.clopper_pearson_upper(ranks - 1, size, error)
-        shares = np.stack([special.ndtr(mu + special.ndtri(levels)), below.shares])
-        promised.append(
-            parameter(intervals.clopper_pearson_upper(others * (1 - shares), others, error), near)
-        )
-        steady.append(below.places >= _STEADY)
-        misfit = max(misfit, float(np.abs(below.misfits[steady[-1]]).max(initial=0.0)))
-        places += [Rank(is_in, int(rank)) for rank in ranks]
-    normal, counted = np.round(np.concatenate(promised, axis=1), 9)
-    usual, best = int(np.argmax(normal)), int(np.argmax(counted))
+    mu = _estimate_separation(pilot_in, pilot_out)
+    # Negated, the highest scores out are the lowest.
+    by_in = _judge_ranks(pilot_in, pilot_out, n_in, n_out, mu, parameter, error)
+    by_out = _judge_ranks(-pilot_out, -pilot_in, n_out, n_in, mu, parameter, error)
+
+    ranks = [Rank(True, int(rank)) for rank in by_in.ranks]
+    ranks += [Rank(False, int(rank)) for rank in by_out.ranks]
+    normal = np.round(np.concatenate([by_in.normal, by_out.normal]), 9)
+    counted = np.round(np.concatenate([by_in.counted, by_out.counted]), 9)
+    best_if_normal = int(np.argmax(normal))
     if not any_shape:
-        return places[usual]
-    if misfit > _MISFIT:
-        return places[int(np.argmax(np.where(np.concatenate(steady), counted, -np.inf)))]
-    clearly = 1 + _DOUBT / np.sqrt(min(len(pilot_in), len(pilot_out)))
-    return places[best if counted[best] > clearly * max(counted[usual], 0.0) else usual]
+        return ranks[best_if_normal]
+    if max(by_in.misfit, by_out.misfit) > _MISFIT:
+        steady = np.concatenate([by_in.steady, by_out.steady])
+        return ranks[int(np.argmax(np.where(steady, counted, -np.inf)))]
+    best_counted = int(np.argmax(counted))
+    margin = 1 + _DOUBT / np.sqrt(min(len(pilot_in), len(pilot_out)))
+    if counted[best_counted] > margin * max(counted[best_if_normal], 0.0):
+        return ranks[best_counted]
+    return ranks[best_if_normal]
 
 
-def _separation(pilot_in: Array, pilot_out: Array) -> float:
-    """How many deviations apart normal distributions of the pilot's area under the ROC curve are."""
+class _Judgement(NamedTuple):
+    """What a pilot says about ranks of a world.
+
+    Attributes:
+      ranks: (R,) 1, 2, 4, ...
+      normal: (R,) the lower limit of the parameter that normal distributions promise.
+      counted: (R,) the lower limit that the pilot's counts promise.
+      steady: (R,) whether the pilot has enough scores beyond the rank to judge it.
+      misfit: The largest deviation of the counts from normal distributions, where steady.
+    """
+
+    ranks: Counts
+    normal: Array
+    counted: Array
+    steady: NDArray[np.bool_]
+    misfit: float
+
+
+def _judge_ranks(
+    own: Array, other: Array, n_own: int, n_other: int, mu: float, parameter: Parameter, error: float
+) -> _Judgement:
+    """Judges thresholds at the lowest scores of a world.
+
+    Args:
+      own: The pilot's scores of this world.
+      other: The pilot's scores of the other world, most of which lie below.
+      n_own: The number of further scores of this world.
+      n_other: The number of further scores of the other world.
+      mu: The distance of both worlds, in deviations, if they are normal.
+      parameter: Of the trade-off curve through a pair of rates, which is symmetric.
+      error: The error of each rate's upper limit.
+    """
+    ranks = 2 ** np.arange(max(n_own // 2, 1).bit_length())
+    levels = ranks / (n_own + 1)
+    below = _estimate_share_below(levels, mu, own, other)
+    normal_share = special.ndtr(mu + special.ndtri(levels))
+    shares_below = np.stack([normal_share, below.shares])
+    own_limit = intervals.clopper_pearson_upper(ranks - 1, n_own, error)
+    other_limits = intervals.clopper_pearson_upper(n_other * (1 - shares_below), n_other, error)
+    normal, counted = parameter(other_limits, own_limit)
+    steady = below.places >= _STEADY
+    misfit = float(np.abs(below.misfits[steady]).max(initial=0.0))
+    return _Judgement(ranks, normal, counted, steady, misfit)
+
+
+def _estimate_separation(pilot_in: Array, pilot_out: Array) -> float:
+    """Returns the distance, in deviations, of normal laws of the pilot's area under the ROC curve."""
     ordered = np.sort(pilot_out)
-    below = sum(np.searchsorted(ordered, pilot_in, side=side).sum() for side in ("left", "right")) / 2
-    return float(np.sqrt(2) * special.ndtri((below + 0.5) / (len(pilot_in) * len(pilot_out) + 1)))
+    below = np.searchsorted(ordered, pilot_in, side="left").sum()
+    not_above = np.searchsorted(ordered, pilot_in, side="right").sum()
+    pairs = len(pilot_in) * len(pilot_out)
+    area = ((below + not_above) / 2 + 0.5) / (pairs + 1)
+    return float(np.sqrt(2) * special.ndtri(area))
 
 
 class _Below(NamedTuple):
-    """The other world below quantiles of an own one: its estimated shares, at which of the pilot's own scores
-    they were counted, and how far normal distributions are from the counts, in deviations."""
+    """The other world's share below quantiles of a world, as a pilot estimates it.
+
+    Attributes:
+      shares: (R,) the estimates.
+      places: (R,) the ranks among the pilot's own scores at which the others were counted.
+      misfits: (R,) how far normal distributions are from the counts, in deviations.
+    """
 
     shares: Array
     places: Array
     misfits: Array
 
 
-def _below(levels: Array, mu: float, own: Array, other: Array) -> _Below:
-    """Counted, with _PRIOR scores of normal distributions; beyond the outmost own score as theirs."""
-    places, size = np.maximum(np.rint(levels * (len(own) + 1)), 1.0), len(other)
-    nearest = special.ndtr(mu + special.ndtri(places / (len(own) + 1)))
-    counted = np.searchsorted(np.sort(other), np.sort(own)[places.astype(int) - 1])
-    shares = (counted + _PRIOR * nearest) / (size + _PRIOR)
-    spread = np.sqrt(size * nearest * (1 - nearest) + (size * nearest) ** 2 / places)
-    shares = np.minimum(shares * special.ndtr(mu + special.ndtri(levels)) / nearest, 1.0)
-    return _Below(shares, places, (counted - size * nearest) / spread)
+def _estimate_share_below(levels: Array, mu: float, own: Array, other: Array) -> _Below:
+    """Estimates the other world's share below quantiles of a world.
+
+    Others are counted below the pilot's score nearest to the quantile, together with _PRIOR scores of normal
+    distributions; from there to the quantile the share changes as theirs does.
+
+    Args:
+      levels: (R,) of the quantiles.
+      mu: The distance of both worlds, in deviations, if they are normal.
+      own: The pilot's scores of the world.
+      other: The pilot's scores of the other world.
+    """
+    size = len(other)
+    places = np.maximum(np.rint(levels * (len(own) + 1)), 1.0)
+    normal_at_place = special.ndtr(mu + special.ndtri(places / (len(own) + 1)))
+    normal_at_level = special.ndtr(mu + special.ndtri(levels))
+    score_at_place = np.sort(own)[places.astype(int) - 1]
+    counted = np.searchsorted(np.sort(other), score_at_place)
+
+    shares = (counted + _PRIOR * normal_at_place) / (size + _PRIOR)
+    shares = np.minimum(shares * normal_at_level / normal_at_place, 1.0)
+    # The count varies as a binomial one, and with the pilot's score, by about 1 / sqrt(place) of itself.
+    expected = size * normal_at_place
+    deviation = np.sqrt(expected * (1 - normal_at_place) + expected**2 / places)
+    return _Below(shares, places, (counted - expected) / deviation)
 
 
 class Candidates(NamedTuple):
-    """A pilot's distinct scores as thresholds (T,), and their rates (false-positive, false-negative), each
-    (T,): of normal distributions, as counted, and these raised by what they may err by."""
+    """A pilot's distinct scores as thresholds, and their rates (false-positive, false-negative).
+
+    Attributes:
+      thresholds: (T,)
+      normal: Rates of normal distributions, each (T,).
+      counted: Rates as counted, with a few scores of normal distributions, each (T,).
+      raised: `counted`, raised by what they may err by.
+    """
 
     thresholds: Array
     normal: Worlds
@@ -145,21 +235,36 @@ class Candidates(NamedTuple):
 
 
 def candidates(pilot_in: Array, pilot_out: Array) -> Candidates:
-    """Each score of a pilot with rates that look at ranks alone: those of normal distributions with the
-    pilot's area under the ROC curve, where as many of their scores lie below; and counts of the pilot's
-    scores and a few of theirs."""
-    sizes = len(pilot_in), len(pilot_out)
+    """Returns each score of a pilot with estimates of its rates, which depend on ranks alone.
+
+    The normal distributions are those with the pilot's area under the ROC curve, and a score's rates are
+    those where as large a share of their mixture lies below.
+    """
+    n_in = len(pilot_in)
+    n_out = len(pilot_out)
+    size = n_in + n_out
     values, counts = np.unique(np.concatenate([pilot_in, pilot_out]), return_counts=True)
-    mu = _separation(pilot_in, pilot_out) if all(sizes) else 0.0
-    below = (sizes[0] * special.ndtr(_LATENT - mu) + sizes[1] * special.ndtr(_LATENT)) / sum(sizes)
-    z = np.interp(np.cumsum(counts) / (sum(sizes) + 1), below, _LATENT)
-    normal, errors = (special.ndtr(-z), special.ndtr(z - mu)), count_errors(pilot_in, pilot_out, values)
-    out, into = map(_counted, errors, normal, sizes[::-1])
-    return Candidates(values, normal, (out[0], into[0]), (out[1], into[1]))
+    mu = 0.0
+    if n_in and n_out:
+        mu = _estimate_separation(pilot_in, pilot_out)
+    mixture = (n_in * special.ndtr(_LATENT - mu) + n_out * special.ndtr(_LATENT)) / size
+    z = np.interp(np.cumsum(counts) / (size + 1), mixture, _LATENT)
+    normal_out = special.ndtr(-z)
+    normal_in = special.ndtr(z - mu)
+
+    errors = count_errors(pilot_in, pilot_out, values)
+    counted_out, raised_out = _estimate_rates(errors.false_positives, normal_out, n_out)
+    counted_in, raised_in = _estimate_rates(errors.false_negatives, normal_in, n_in)
+    return Candidates(
+        thresholds=values,
+        normal=(normal_out, normal_in),
+        counted=(counted_out, counted_in),
+        raised=(raised_out, raised_in),
+    )
 
 
-def _counted(errors: Counts, normal: Array, size: int) -> Worlds:
-    """(rates, those raised) of errors among the pilot's scores and _PRIOR normal ones."""
+def _estimate_rates(errors: Counts, normal: Array, size: int) -> Worlds:
+    """Returns (rates, those raised) of errors among the pilot's scores and _PRIOR normal ones."""
     rates = (errors + _PRIOR * normal) / (size + _PRIOR)
     deviations = np.sqrt(rates * (1 - rates) / (size + _PRIOR))
     return rates, np.asarray(np.minimum(rates + _CLEAR * deviations, 1.0))

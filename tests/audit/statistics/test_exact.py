@@ -26,9 +26,9 @@ def every_bound(family, rank, of, trials, error=ERROR):
 @pytest.fixture(autouse=True)
 def fresh_rates():
     """Tests change the cells, by which rates are kept."""
-    exact._rates.cache_clear()
+    exact._compute_rates.cache_clear()
     yield
-    getattr(exact._rates, "cache_clear", lambda: None)()
+    getattr(exact._compute_rates, "cache_clear", lambda: None)()
 
 
 @functools.cache
@@ -86,22 +86,26 @@ def lower_ends(monkeypatch):
     levels = np.append(special.ndtr(np.linspace(-6.0, 6.0, 25)), 1.0)
     monkeypatch.setattr(exact, "_LEVELS", np.append(0.0, levels[:-1]))
     monkeypatch.setattr(exact, "_MASSES", np.diff(levels, prepend=0.0))
-    exact._rates.cache_clear()
+    exact._compute_rates.cache_clear()
 
 
 def no_spread(monkeypatch):
     """The rate at the threshold as if it were known."""
-    monkeypatch.setattr(exact, "_rates", lambda rank, of: np.full(len(exact._LEVELS), rank / (of + 1)))
+
+    def mean_rates(rank, scores):
+        return np.full(len(exact._LEVELS), rank / (scores + 1))
+
+    monkeypatch.setattr(exact, "_compute_rates", mean_rates)
 
 
 def strictly_fewer(monkeypatch):
     """What was seen does not count as so few."""
-    honest = exact._p_value
+    honest = exact._compute_p_value
 
     def fewer(family, parameter, counts, rates):
         return honest(family, parameter, counts._replace(errors=max(counts.errors - 1, 0)), rates)
 
-    monkeypatch.setattr(exact, "_p_value", fewer)
+    monkeypatch.setattr(exact, "_compute_p_value", fewer)
 
 
 @FAMILY
@@ -117,7 +121,7 @@ def test_coarse_cells_cost_tightness_not_validity(monkeypatch, name):
     sizes, fine = (3, 12, 30), kept_bounds(name, 3, 12, 30)
     monkeypatch.setattr(exact, "_LEVELS", np.append(special.ndtr(np.linspace(-6.0, 6.0, 13)), 1.0))
     monkeypatch.setattr(exact, "_MASSES", np.diff(exact._LEVELS, prepend=0.0))
-    exact._rates.cache_clear()
+    exact._compute_rates.cache_clear()
     coarse = every_bound(FAMILIES[name], *sizes)
     assert worst_excess(FAMILIES[name], coarse, *sizes) <= ERROR and np.mean(coarse) < np.mean(fine)
 
