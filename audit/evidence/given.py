@@ -17,6 +17,7 @@ from audit.evidence.one_run import OneRun
 from audit.statistics import canaries, fair_coins, given_directions, one_shot
 from audit.statistics.arrays import floats
 from audit.statistics.canaries import Coins, Fresh, Sets
+from audit.statistics.repeats import require_no_copies
 from audit.values import require_type
 
 Evidence = Sets | Coins | Fresh | OneRun
@@ -51,7 +52,10 @@ def coins(scores: ArrayLike, presence: ArrayLike) -> Coins | OneRun:
     values = floats("the scores", scores)
     shape = f"the scores have shape {values.shape}: give (runs, canaries), or (1, canaries) of one run"
     require(values.ndim == 2 and values.size > 0, shape)
-    checked = canaries.coins(values, presence)
+    drawn = canaries.of_own_coins(values, presence)
+    require_no_copies(drawn)  # says more of pasted rows than the coins' own tests do
+    fair_coins.require_fair(drawn.presence)
+    checked = drawn._replace(given=True)
     return OneRun(checked, None) if len(values) == 1 else checked
 
 
