@@ -9,6 +9,8 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from audit import lipschitz, zoo
 from audit.claims.claim import Claim, DpSgd
 from audit.errors import require
@@ -193,6 +195,9 @@ def of_setting(
     """The conclusion from the scores of a setting's first runs, or from those of the declared looks that they
     reach; of a caller's own model nothing but its name is known. steps: how Lipschitz they are, where that is
     known of the data or vouched for. Raises InputError as `conclude`."""
+    bad = int(np.count_nonzero(~np.isfinite(scores.scores)))
+    damaged = f"{bad} of {scores.scores.size} stored scores are not finite: move them away, and train again"
+    require(not bad, damaged)
     claim = DpSgd(*setting.composition)
     last = lipschitz.hidden_state(setting, delta, steps, own_model)
     known = {"hidden_state": last} if isinstance(last, HiddenState) else {"uncovered": last}

@@ -261,8 +261,9 @@ RUNS = [
     *rows(BOUND, "dimension", "--dimension={}: give 2 to 10,000,000,000,000", 1, 0, -5, HUGE, lay=cosines),
     *(
         one(f"{flag.partition('=')[0]} does not go with one run alone", *ONE_RUN, flag, lay=cosines)
-        for flag in ("--looks=10", *STEPS, "--sampling_rate=0.1", "--figure=f.png")
+        for flag in (*STEPS, "--sampling_rate=0.1", "--figure=f.png")
     ),
+    one("--looks does not go with --dimension", *ONE_RUN, "--looks=10", lay=cosines),
     one("name another file with --report", *ONE_RUN, "--report=scores.npz/p.html", lay=cosines),
     *rows(("bound", *ONE_RUN), "upper_bound", "{}: give a finite one", "nan", "-1.0", "inf", lay=cosines),
     one("delta is 0", *ONE_RUN, "--delta=0", lay=cosines),

@@ -226,11 +226,6 @@ def functions(source):
             yield node.name, node.end_lineno - node.lineno + 1
 
 
-def test_functions_fit_a_screen():
-    for module, path in modules().items():
-        assert not [name for name, lines in functions(path.read_text()) if lines >= 60], module
-
-
 def test_no_two_public_types_share_a_name():
     homes = {}
     for module, path in modules().items():

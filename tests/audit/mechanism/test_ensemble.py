@@ -150,7 +150,7 @@ def test_without_a_key_nothing_is_shared():
 
 
 def test_old_programs_make_room():
-    programs = Programs(kept=2)
+    programs = Programs(most=2)
     first = programs.get(1, object)
     assert programs.get(1, object) is first
     programs.get(2, object), programs.get(3, object)

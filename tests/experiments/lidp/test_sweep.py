@@ -192,7 +192,7 @@ MECHANISMS = [GaussianMechanism(4000, 1, 2, 0.7), GaussianMechanism(4000, 3, 3, 
 def test_scores_have_the_laws_of_the_definition(setting):
     worlds = simulate(setting, 0)
     expected_worlds = draw_directly(setting, 1)
-    for scores, expected in zip(worlds, expected_worlds, strict=True):
+    for scores, expected in zip(worlds[:2], expected_worlds[:2], strict=True):
         assert stats.ks_2samp(scores[:, 0], expected[:, 0]).pvalue > 1e-3
         assert stats.ks_2samp(scores[:, -1], expected[:, -1]).pvalue > 1e-3
         assert stats.ks_2samp(scores.sum(1), expected.sum(1)).pvalue > 1e-3
@@ -203,7 +203,7 @@ def test_scores_have_the_laws_of_the_definition(setting):
 @pytest.mark.parametrize(("canaries", "dimension"), [(8, 100), (16, 1000), (4, 10**6)])
 def test_means_variances_and_correlations_follow_the_closed_forms(canaries, dimension):
     sigma, runs = 1.2, 40_000
-    inserted, fresh = simulate(GaussianMechanism(runs, canaries, dimension, sigma), 0)
+    inserted, fresh, _ = simulate(GaussianMechanism(runs, canaries, dimension, sigma), 0)
     variance = sigma**2 + (canaries - 1) / dimension
     assert inserted.mean() == pytest.approx(1, abs=0.02)
     assert fresh.mean() == pytest.approx(0, abs=0.02)
