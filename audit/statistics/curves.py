@@ -136,9 +136,9 @@ def auc(scores_in: ArrayLike, scores_out: ArrayLike) -> Auc:
 def true_positive_rate(scores_in: ArrayLike, scores_out: ArrayLike, false_positive_rate: float) -> float:
     """Returns the true-positive rate at a false-positive rate (Carlini et al., 2022).
 
-    A point of the ROC curve: the share of scores in (n_in,) above the least threshold that at most such a share of scores out
-    (n_out,) exceeds. No bound: the threshold is chosen on these scores. A rate below 1 / n_out allows no
-    false positive.
+    A point of the ROC curve: the share of scores in (n_in,) above the least threshold that at most such a
+    share of scores out (n_out,) exceeds. No bound: the threshold is chosen on these scores. A rate below
+    1 / n_out allows no false positive.
 
     Raises:
       InputError: A rate out of range, or scores that no estimator can use.
