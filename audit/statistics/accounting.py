@@ -15,7 +15,8 @@ if TYPE_CHECKING:  # half a second, which most upper bounds do without
     import dp_accounting
 
 LEAST_NOISE, MOST_NOISE, MOST_INSERTIONS = 1e-6, 1e12, 10**12
-SAMPLED_NOISE, MOST_SAMPLED, LEAST_SAMPLED_DELTA = (0.3, 1e4), 10**6, 1e-12  # with a sampling rate
+# Limits with a sampling rate.
+SAMPLED_NOISE, MOST_SAMPLED, LEAST_SAMPLED_DELTA = (0.3, 1e4), 10**6, 1e-12
 _GRID = 1e-4  # of privacy losses; coarser where epsilon is large
 
 
@@ -67,7 +68,10 @@ def sampled_upper_bound(
       InputError: Values out of range, or so extreme that the privacy loss has no grid.
     """
     unsampled = epsilon_upper_bound(noise_multiplier, insertions, delta)
-    require(0 < sampling_rate <= 1, f"`sampling_rate={sampling_rate}`: give a number above 0, at most 1")
+    require(
+        0 < sampling_rate <= 1,
+        f"`sampling_rate={sampling_rate}`: give a number above 0, at most 1",
+    )
     if sampling_rate == 1 or not np.isfinite(unsampled) or insertions == 0:
         return unsampled
     _require_grid(noise_multiplier, insertions, delta)
@@ -116,7 +120,9 @@ def noise_beside_count(noise_multiplier: float, count_noise: float) -> float:
     return float((noise_multiplier**-2 - (2 * count_noise) ** -2) ** -0.5)
 
 
-def _compute_pld_epsilon(event: "dp_accounting.DpEvent", delta: float, grid: float) -> float:
+def _compute_pld_epsilon(
+    event: "dp_accounting.DpEvent", delta: float, grid: float
+) -> float:
     """Returns epsilon at delta of an event, from privacy losses rounded up to a grid."""
     import dp_accounting
     from dp_accounting.pld import PLDAccountant

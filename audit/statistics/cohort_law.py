@@ -75,7 +75,9 @@ class _Sum(NamedTuple):
     sigma: float
 
 
-def score_law(dots: ArrayLike, cohort: Cohort, sigma: float, reach: tuple[float, float]) -> ScoreLaw:
+def score_law(
+    dots: ArrayLike, cohort: Cohort, sigma: float, reach: tuple[float, float]
+) -> ScoreLaw:
     """Returns the law of a round's score without the canary.
 
     Its grid holds 9 deviations around each of its mean plus the two ends of `reach`.
@@ -94,14 +96,16 @@ def score_law(dots: ArrayLike, cohort: Cohort, sigma: float, reach: tuple[float,
     low = mean - _DEVIATIONS * deviation + reach[0]
     high = mean + _DEVIATIONS * deviation + reach[1]
     points = np.linspace(low, high, int(np.ceil((high - low) / sigma * _POINTS_PER_DEVIATION)) + 1)
-    if cohort.size == len(summed.dots):  # all clients take part: the noise alone is random
+    # Where all clients take part, only the noise is random.
+    if cohort.size == len(summed.dots):
         log_density = -(((points - mean) / sigma) ** 2) / 2 - np.log(sigma * np.sqrt(2 * np.pi))
         return ScoreLaw(points, log_density, 0.0)
 
     tilts = _choose_tilts(summed, points, deviation)
     centres = np.array([_compute_tilted_mean(summed, tilt) for tilt in tilts])
     tilts_by_distance = np.argsort(np.abs(points[None] - centres[:, None]), axis=0)
-    log_densities = np.full((2, len(points)), -np.inf)  # by the nearest tilt, and by the second
+    # By the nearest tilt, and by the second nearest.
+    log_densities = np.full((2, len(points)), -np.inf)
     for i, tilt in enumerate(tilts):
         for rank in (0, 1):
             is_own = tilts_by_distance[rank] == i
@@ -123,7 +127,9 @@ def added(dots: ArrayLike, cohort: Cohort, sigma: float, canary: float) -> Densi
     return _make_pair(law, law, canary)
 
 
-def replacing(dots: ArrayLike, cohort: Cohort, sigma: float, canary: float) -> DensityPair:
+def replacing(
+    dots: ArrayLike, cohort: Cohort, sigma: float, canary: float
+) -> DensityPair:
     """Returns the score's densities where the canary takes the place of a client of the cohort (Errata C1).
 
     Arguments are those of `added`.
@@ -161,7 +167,10 @@ def _make_pair(out: ScoreLaw, others: ScoreLaw, canary: float) -> DensityPair:
 def _check_dots(dots: ArrayLike, cohort: Cohort, sigma: float) -> Array:
     """Returns dot products (M,) as float64; raises InputError for values that give no law."""
     array = np.asarray(dots, np.float64)
-    require(array.ndim == 1 and np.isfinite(array).all(), "dot products must be finite, in a flat array")
+    require(
+        array.ndim == 1 and np.isfinite(array).all(),
+        "dot products must be finite, in a flat array",
+    )
     require(
         1 <= cohort.size <= len(array),
         f"`cohort={cohort.size}`: give 1 to {len(array):,}, the number of clients",
@@ -297,7 +306,10 @@ def _multiply_clients(dots: Array, joins: Array, times: Array, angles: Array) ->
       angles: (A,)
     """
     fits = len(dots) * len(times) * len(angles) <= _MOST_WORK
-    require(fits, f"{len(dots):,} clients are too many for so little noise: take a sample of them")
+    require(
+        fits,
+        f"{len(dots):,} clients are too many for so little noise: take a sample of them",
+    )
     products = np.ones((len(times), len(angles)), np.complex128)
     turns = np.exp(1j * angles)
     block = max(_BLOCK // len(angles), 1)

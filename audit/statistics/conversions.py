@@ -36,7 +36,8 @@ def log_delta_from_mu(mu: float, epsilon: ArrayLike) -> Array:
     log_first = special.log_ndtr(-eps / mu + mu / 2)
     with np.errstate(divide="ignore", invalid="ignore"):
         log_second = eps + special.log_ndtr(-eps / mu - mu / 2)
-        log_share = np.log(-np.expm1(np.minimum(log_second - log_first, 0.0)))  # of the first that is left
+        # The share of the first term that the second leaves.
+        log_share = np.log(-np.expm1(np.minimum(log_second - log_first, 0.0)))
         return np.where(np.isneginf(log_first), -np.inf, log_first + log_share)
 
 
@@ -63,7 +64,8 @@ def epsilon_from_mu(mu: float, delta: float) -> float:
 
     if mu == 0 or compute_excess(0.0) <= 0:
         return 0.0
-    high = mu * mu / 2 + mu * np.sqrt(-2 * np.log(delta)) + 1  # the first Phi alone is below delta there
+    # At this epsilon the first Phi alone is below delta.
+    high = mu * mu / 2 + mu * np.sqrt(-2 * np.log(delta)) + 1
     return float(scipy.optimize.brentq(compute_excess, 0.0, high, xtol=1e-13 * high, rtol=1e-14))
 
 
@@ -79,7 +81,8 @@ def mu_from_epsilon(epsilon: float, delta: float) -> float:
         return np.inf
 
     def compute_excess(mu: float) -> float:
-        return max(float(log_delta_from_mu(mu, epsilon) - np.log(delta)), -1e6)  # finite, for the root
+        # Finite, for the search of the root.
+        return max(float(log_delta_from_mu(mu, epsilon) - np.log(delta)), -1e6)
 
     high = np.sqrt(2 * epsilon) + 1
     while compute_excess(high) < 0:
@@ -87,7 +90,9 @@ def mu_from_epsilon(epsilon: float, delta: float) -> float:
     return float(scipy.optimize.brentq(compute_excess, delta * 1e-3, high, xtol=1e-300, rtol=1e-14))
 
 
-def mu_from_rates(false_positive_rate: ArrayLike, false_negative_rate: ArrayLike) -> Array:
+def mu_from_rates(
+    false_positive_rate: ArrayLike, false_negative_rate: ArrayLike
+) -> Array:
     """Returns mu of the Gaussian trade-off curve through a pair of error rates.
 
     Negative where they sum to more than 1 (hidden-state paper, Equation 8). Rates of 0 give +inf, rates of 1
@@ -99,7 +104,9 @@ def mu_from_rates(false_positive_rate: ArrayLike, false_negative_rate: ArrayLike
     return mu
 
 
-def epsilon_from_rates(false_positive_rate: ArrayLike, false_negative_rate: ArrayLike, delta: float) -> Array:
+def epsilon_from_rates(
+    false_positive_rate: ArrayLike, false_negative_rate: ArrayLike, delta: float
+) -> Array:
     """Returns epsilon of the (epsilon, delta)-DP trade-off curve through a pair of error rates.
 
     It is the larger of log((1 - delta - fnr) / fpr) and its mirror image (Errata H6), negative where the pair
@@ -110,7 +117,8 @@ def epsilon_from_rates(false_positive_rate: ArrayLike, false_negative_rate: Arra
     with np.errstate(divide="ignore", invalid="ignore"):
         steep = np.log(np.maximum(1 - delta - fnr, 0)) - np.log(fpr)
         flat = np.log(np.maximum(1 - delta - fpr, 0)) - np.log(fnr)
-    larger: Array = np.fmax(np.fmax(steep, flat), -np.inf)  # where both are undefined, -inf
+    # -inf where both are undefined.
+    larger: Array = np.fmax(np.fmax(steep, flat), -np.inf)
     return larger
 
 
@@ -124,7 +132,9 @@ def gaussian_trade_off(mu: float, false_positive_rate: ArrayLike) -> Array:
     return fnr
 
 
-def approximate_dp_trade_off(epsilon: float, delta: float, false_positive_rate: ArrayLike) -> Array:
+def approximate_dp_trade_off(
+    epsilon: float, delta: float, false_positive_rate: ArrayLike
+) -> Array:
     """Returns the trade-off function of (epsilon, delta)-DP.
 
     At a false-positive rate a it is max{0, 1 - delta - e^eps a, e^-eps (1 - delta - a)} (hidden-state paper,

@@ -100,7 +100,8 @@ class ErrorRates(NamedTuple):
 def error_rates(pair: DensityPair, thresholds: ArrayLike) -> ErrorRates:
     """Returns exact rates at thresholds: linear interpolation of the tails' logarithms between grid cells."""
     at = np.asarray(thresholds, np.float64)
-    edges = pair.points + pair.spacing / 2  # the upper ends of the cells around the points
+    # The upper ends of the cells around the points.
+    edges = pair.points + pair.spacing / 2
     above = np.cumsum(pair.p[::-1])[::-1] * pair.spacing - pair.p * pair.spacing
     below = np.cumsum(pair.q) * pair.spacing
     log_above = np.log(np.maximum(above, 1e-300))

@@ -129,7 +129,9 @@ def power(scores_in: ArrayLike, scores_out: ArrayLike) -> float:
     return _compute_power(_fit_null(*estimate.check_scores(scores_in, scores_out)))
 
 
-def examine_with_power(scores_in: ArrayLike, scores_out: ArrayLike) -> tuple[CurveTest, float]:
+def examine_with_power(
+    scores_in: ArrayLike, scores_out: ArrayLike
+) -> tuple[CurveTest, float]:
     """Returns (`examine`, `power`) of the scores, from a single fit."""
     null = _fit_null(*estimate.check_scores(scores_in, scores_out))
     return _test(null), _compute_power(null)
@@ -465,7 +467,8 @@ def _compute_cell_centres(edges: Array) -> Array:
     """
     shares = _compute_normal_mass(edges)
     density = _compute_density(edges)
-    moments = density[..., :-1] - density[..., 1:]  # of z over a cell, in standard units of each world
+    # First moments of z over a cell, in standard units of each world.
+    moments = density[..., :-1] - density[..., 1:]
     mu = (edges[..., 0, 1] - edges[..., 1, 1])[..., None]
     moments[..., 1, :] += mu * shares[..., 1, :]
     return np.asarray(moments.sum(-2) / shares.sum(-2))

@@ -43,7 +43,9 @@ def log_delta(first: Gaussian, second: Gaussian, epsilon: ArrayLike) -> Array:
     m1, s1 = _check_gaussian(first)
     m2, s2 = _check_gaussian(second)
     eps = np.asarray(epsilon, np.float64)
-    require(np.all(eps >= 0), f"epsilon is {eps.min(initial=0.0):g}: it must be at least 0")
+    require(
+        np.all(eps >= 0), f"epsilon is {eps.min(initial=0.0):g}: it must be at least 0"
+    )
     forward = _compute_directed_log_delta((m2 - m1) / s1, s2 / s1, eps)
     backward = _compute_directed_log_delta((m1 - m2) / s2, s1 / s2, eps)
     return np.maximum(forward, backward)
@@ -98,7 +100,8 @@ def _compute_directed_log_delta(m: Array, s: Array, eps: Array) -> Array:
         c_minus_eps = m * m / (2 * s * s) + np.log(s) - eps
         discriminant = b * b - 4 * a * c_minus_eps
         sign = np.where(b < 0, -1.0, 1.0)
-        q = -(b + sign * np.sqrt(np.maximum(discriminant, 0.0))) / 2  # the sum that does not cancel
+        # The sign for which the sum does not cancel.
+        q = -(b + sign * np.sqrt(np.maximum(discriminant, 0.0))) / 2
         far_root = np.where(a == 0, -sign * np.inf, q / a)
         near_root = c_minus_eps / q
         low = np.minimum(far_root, near_root)

@@ -29,7 +29,8 @@ class Interval(NamedTuple):
 def clopper_pearson_upper(count: ArrayLike, trials: int, error: float) -> Array:
     """Returns the exact upper limit that a rate exceeds with probability at most `error` (one-sided)."""
     k = np.asarray(count, np.float64)
-    failures = np.maximum(trials - k, 0.5)  # 0.5 avoids the undefined limit at trials, which is 1
+    # 0.5 avoids the undefined limit at trials, which is 1.
+    failures = np.maximum(trials - k, 0.5)
     return np.where(k >= trials, 1.0, special.betaincinv(k + 1, failures, 1 - error))
 
 

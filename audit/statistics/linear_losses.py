@@ -26,7 +26,8 @@ EXPECTED = Assumption(
     "no bound: what the last model would leak if losses were linear (Steinke et al., 2024)",
     "what linear losses would leak (Steinke et al., 2024), no bound",
 )
-_DROPPED = 1e-6  # of delta: the probability of numbers of insertions that are left out at each end
+# The probability of the numbers of insertions that are left out at each end, as a share of delta.
+_DROPPED = 1e-6
 _FAR = 40.0  # deviations
 
 
@@ -62,7 +63,9 @@ def expected_epsilon(composition: Composition, k: int, delta: float) -> float:
     )
 
 
-def _compute_epsilon(counts: Array, log_law: Array, deviation: float, delta: float, sign: int) -> float:
+def _compute_epsilon(
+    counts: Array, log_law: Array, deviation: float, delta: float, sign: int
+) -> float:
     """Returns epsilon of a direction.
 
     Both densities' ratio rises in x, so that the best event is x on a side of a threshold, and e^epsilon is
@@ -84,7 +87,8 @@ def _compute_epsilon(counts: Array, log_law: Array, deviation: float, delta: flo
         """Returns log(P(event) - e^epsilon Q(event)): e^epsilon is the ratio at x, or its inverse."""
         log_ratio = compute_log_ratio(x)
         log_inserted = float(special.logsumexp(log_law + special.log_ndtr(sign * (counts - x) / deviation)))
-        log_plain = float(special.log_ndtr(-sign * x / deviation)) + log_ratio  # times the ratio
+        # Scaled by the ratio.
+        log_plain = float(special.log_ndtr(-sign * x / deviation)) + log_ratio
         more = log_inserted
         less = log_plain
         if sign == -1:

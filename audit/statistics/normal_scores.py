@@ -18,7 +18,9 @@ from audit.statistics.intervals import Interval
 Array = NDArray[np.float64]
 
 
-def mu_interval(scores_in: ArrayLike, scores_out: ArrayLike, confidence: float) -> Interval:
+def mu_interval(
+    scores_in: ArrayLike, scores_out: ArrayLike, confidence: float
+) -> Interval:
     """Returns the exact interval of the standardised distance of means, cut at 0.
 
     The pooled t statistic is noncentral t with n - 2 degrees of freedom and noncentrality

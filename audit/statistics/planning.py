@@ -50,7 +50,10 @@ def runs_needed(setting: KnownMechanism, tightness: float) -> int | None:
     """
     require(0 < tightness < 1, f"`tightness={tightness}`: give more than 0, less than 1")
     truth = conversions.epsilon_from_mu(setting.mu, setting.delta)
-    require(truth > 0, f"`mu={setting.mu:g}` is epsilon = 0 at delta {setting.delta:g}: give more")
+    require(
+        truth > 0,
+        f"`mu={setting.mu:g}` is epsilon = 0 at delta {setting.delta:g}: give more",
+    )
 
     def compute_share(runs: int) -> float:
         audits = int(np.clip(_SCORES // runs, *_AUDITS))

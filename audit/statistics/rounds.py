@@ -203,8 +203,14 @@ def divergences(noise_multiplier: float, sampling_rate: float) -> Array:
     Raises:
       InputError: Unless noise_multiplier >= 0 and 0 < sampling_rate <= 1.
     """
-    require(noise_multiplier >= 0, f"`noise_multiplier={noise_multiplier:g}`: give 0 or a number above it")
-    require(0 < sampling_rate <= 1, f"`sampling_rate={sampling_rate:g}`: give a number above 0, at most 1")
+    require(
+        noise_multiplier >= 0,
+        f"`noise_multiplier={noise_multiplier:g}`: give 0 or a number above it",
+    )
+    require(
+        0 < sampling_rate <= 1,
+        f"`sampling_rate={sampling_rate:g}`: give a number above 0, at most 1",
+    )
     orders = np.array(ORDERS)
     if noise_multiplier == 0:
         return np.full(len(orders), np.inf)
@@ -368,7 +374,10 @@ def _estimate_at_best(
 def _require_measured(measured: Sequence[int], total: int) -> None:
     """Raises InputError unless there are measured rounds, which rise within 1 to total."""
     rising = bool(np.all(np.diff([0, *measured, total + 1]) > 0))
-    require(measured and rising, f"measured rounds {list(measured)[:5]} do not rise within 1 to {total}")
+    require(
+        measured and rising,
+        f"measured rounds {list(measured)[:5]} do not rise within 1 to {total}",
+    )
 
 
 def _convert_divergences(total: Array, delta: float) -> float:
