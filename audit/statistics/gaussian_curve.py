@@ -8,7 +8,7 @@ statistics measure the misfit:
 
     cells     the likelihood ratio against any two multinomials: all that cells can show
     spread    Rao's score for a log-likelihood ratio with a quadratic term in the fitted score
-    tails     Rao's score, one-sided, for one with a cubic term that bends it towards 0: far scores say less
+    tails     Rao's score, one-sided, for a cubic term that bends the ratio towards 0: far scores say less
               than under a Gaussian curve, so that an epsilon converted from mu exceeds the truth
 
 Each has its p-value from tables drawn from the fit, since chi-squared laws fail where the worlds hardly
@@ -17,7 +17,7 @@ curve `p_value` lies below 0.05 in at most 5% of audits, up to the error of a pa
 
 A test that never fires proves nothing by not firing, so its power is reported with it: how often it would
 fire at these numbers of scores if the curve were that of Laplace, logistic or Student t noise or of a noisy
-bit, of the mu that was fitted. A bound that assumes a Gaussian curve stands only where the test does not fire
+bit, of the mu that was fitted. A bound that assumes a Gaussian curve counts only where the test does not fire
 *and* has power against all four; then it exceeds the truth in few audits of such mechanisms, whatever the
 number of scores. Where no test can tell, the report says so.
 

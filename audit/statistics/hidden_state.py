@@ -1,8 +1,8 @@
 """Upper bounds on what the last iterate of DP-SGD leaks where every step of training is Lipschitz.
 
-Composition counts each insertion in full, as if every iterate were seen. An adversary who sees only the last
-one sees an early insertion through the noise of all later steps, and where these steps move two trajectories
-no further from each other, that hides a part of it: privacy amplification by iteration.
+Composition counts each insertion in full, as if every iterate were seen. To an adversary that sees only the
+last iterate, an early insertion comes through the noise of all later steps, and where these steps move two
+trajectories no further from each other, that hides a part of it: privacy amplification by iteration.
 
 Source: Bok, Su and Altschuler, "Shifted Interpolation for Differential Privacy" (2024, arXiv 2403.00278).
 Their closed forms are for a single constant and regular schedules; here schedule, step sizes and constants

@@ -104,7 +104,7 @@ class OneShotEstimate:
 
 
 def cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension: int) -> Cosines:
-    """Checks a caller's cosines.
+    """Returns a caller's cosines, checked.
 
     Where there are no unobserved cosines, the law of a uniform direction takes their place, and the observed
     ones must not spread more than it: each has that law, shifted by what its canary leaves behind, which is
@@ -128,7 +128,7 @@ def cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension: int) -
 def of_own_game(
     observed: ArrayLike, unobserved: ArrayLike | None, dimension: int
 ) -> Cosines:
-    """Checks cosines as `cosines` does, but for their spread.
+    """Returns cosines that are checked as `cosines` checks them, except for their spread.
 
     For audits whose dimension is certain, and whose canaries may take part unequally often.
     """
