@@ -1,7 +1,7 @@
 """Upper bounds on epsilon, through Google's dp-accounting.
 
-Only the steps at which the canary is inserted count: the others are post-processing once the batches
-are known to the adversary (hidden-state paper, Sections 5.1 and 5.3).
+Only the steps at which the canary is inserted count: the others are post-processing to an adversary who knows
+the batches (hidden-state paper, Sections 5.1 and 5.3).
 """
 
 from typing import TYPE_CHECKING, NamedTuple
@@ -14,16 +14,22 @@ from audit.statistics import conversions
 if TYPE_CHECKING:  # half a second, which most upper bounds do without
     import dp_accounting
 
-SAMPLED_NOISE, MOST_SAMPLED, LEAST_SAMPLED_DELTA = (0.3, 1e4), 10**6, 1e-12
 LEAST_NOISE, MOST_NOISE, MOST_INSERTIONS = 1e-6, 1e12, 10**12
 LEAST_PARTICIPANT_NOISE = 0.05
 _RELATIVE_GRID, _LEAST_COARSE_GRID = 1e-4, 1e-3  # of privacy losses where noise is small
+# Limits with a sampling rate.
+SAMPLED_NOISE, MOST_SAMPLED, LEAST_SAMPLED_DELTA = (0.3, 1e4), 10**6, 1e-12
 _GRID = 1e-4  # of privacy losses; coarser where epsilon is large
 
 
 class Composition(NamedTuple):
-    """Gaussian steps of sensitivity C and noise of deviation noise_multiplier * C: as many as the canary is
-    inserted in, each with probability sampling_rate (1: whenever it is told)."""
+    """Gaussian steps of sensitivity C.
+
+    Attributes:
+      noise_multiplier: The noise has standard deviation noise_multiplier * C.
+      insertions: The number of steps in which the canary is inserted.
+      sampling_rate: The probability with which each of them takes it; 1 where each does.
+    """
 
     noise_multiplier: float
     insertions: int
@@ -31,16 +37,20 @@ class Composition(NamedTuple):
 
 
 def epsilon_upper_bound(noise_multiplier: float, insertions: int, delta: float) -> float:
-    """epsilon at delta of `insertions` Gaussian steps of sensitivity C and noise noise_multiplier * C;
-    infinite without noise, 0 without insertions.
+    """Returns epsilon at delta of `insertions` Gaussian steps; infinite without noise, 0 without insertions.
 
-    Their composition is one Gaussian mechanism with a noise multiplier smaller by sqrt(insertions), for
-    which dp-accounting has the exact value (Balle and Wang, 2018). Neighbouring relation: add or remove
-    one. Raises InputError for values out of range.
+    The steps have sensitivity C and noise of deviation noise_multiplier * C. Their composition is a Gaussian
+    mechanism with a noise multiplier smaller by sqrt(insertions), for which dp-accounting has the exact value
+    (Balle and Wang, 2018). Neighbouring relation: add or remove one.
+
+    Raises:
+      InputError: Values out of range.
     """
     _require_steps(noise_multiplier, insertions, delta)
-    if insertions == 0 or noise_multiplier == 0:
-        return np.inf if insertions else 0.0
+    if insertions == 0:
+        return 0.0
+    if noise_multiplier == 0:
+        return np.inf
     import dp_accounting
 
     with np.errstate(divide="ignore"):
@@ -51,24 +61,33 @@ def epsilon_upper_bound(noise_multiplier: float, insertions: int, delta: float) 
 def sampled_upper_bound(
     noise_multiplier: float, insertions: int, delta: float, sampling_rate: float
 ) -> float:
-    """epsilon at delta of such a composition where each step takes an example with probability
-    sampling_rate (Poisson): the smaller of dp-accounting's PLD bound and the one without sampling.
+    """Returns epsilon at delta of such steps that take an example with probability sampling_rate (Poisson).
 
-    It holds for an adversary who doesn't know the batches. Raises InputError for values out of range, or so
-    extreme that the privacy loss has no grid.
+    It is the smaller of dp-accounting's PLD bound and `epsilon_upper_bound`, and holds for an adversary who
+    doesn't know the batches.
+
+    Raises:
+      InputError: Values out of range, or so extreme that the privacy loss has no grid.
     """
-    whole = epsilon_upper_bound(noise_multiplier, insertions, delta)
-    require(0 < sampling_rate <= 1, f"`sampling_rate={sampling_rate}`: give a number above 0, at most 1")
-    if sampling_rate == 1 or not np.isfinite(whole) or insertions == 0:
-        return whole
+    unsampled = epsilon_upper_bound(noise_multiplier, insertions, delta)
+    require(
+        0 < sampling_rate <= 1,
+        f"`sampling_rate={sampling_rate}`: give a number above 0, at most 1",
+    )
+    if sampling_rate == 1 or not np.isfinite(unsampled) or insertions == 0:
+        return unsampled
     _require_grid(noise_multiplier, insertions, delta)
     import dp_accounting
 
-    step = dp_accounting.PoissonSampledDpEvent(sampling_rate, dp_accounting.GaussianDpEvent(noise_multiplier))
-    event, coarse = dp_accounting.SelfComposedDpEvent(step, insertions), max(_GRID, 1e-7 * whole)
-    epsilon = _pld_epsilon(event, delta, coarse)
-    fine = max(_GRID, 1e-5 * epsilon)
-    return min(whole, epsilon, _pld_epsilon(event, delta, fine) if fine < coarse else epsilon)
+    gaussian = dp_accounting.GaussianDpEvent(noise_multiplier)
+    step = dp_accounting.PoissonSampledDpEvent(sampling_rate, gaussian)
+    event = dp_accounting.SelfComposedDpEvent(step, insertions)
+    coarse_grid = max(_GRID, 1e-7 * unsampled)
+    epsilon = _compute_pld_epsilon(event, delta, coarse_grid)
+    fine_grid = max(_GRID, 1e-5 * epsilon)
+    if fine_grid < coarse_grid:
+        epsilon = min(epsilon, _compute_pld_epsilon(event, delta, fine_grid))
+    return min(unsampled, epsilon)
 
 
 def participant_upper_bound(composition: Composition, delta: float) -> float:
@@ -88,28 +107,36 @@ def participant_upper_bound(composition: Composition, delta: float) -> float:
 
     step = dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(sigma))
     event = dp_accounting.SelfComposedDpEvent(step, insertions)
-    coarse = _pld_epsilon(event, delta, _RELATIVE_GRID * whole)
+    coarse = _compute_pld_epsilon(event, delta, _RELATIVE_GRID * whole)
     fine_grid = max(_LEAST_COARSE_GRID, _RELATIVE_GRID * coarse)
-    return min(whole, coarse, _pld_epsilon(event, delta, fine_grid))
+    return min(whole, coarse, _compute_pld_epsilon(event, delta, fine_grid))
 
 
 def noise_beside_count(noise_multiplier: float, count_noise: float) -> float:
-    """The noise multiplier z' of a round's sum where the round also releases a count of clipped updates, so
-    that both cost as much as a sum with `noise_multiplier` z alone (Andrew et al., 2021, Theorem 1).
+    """Returns the noise multiplier z' of a round's sum where the round also releases a noisy count.
 
-    A client moves the count, of bits -1/2 and 1/2, by 1/2: z'^-2 = z^-2 - (2 count_noise)^-2. Raises
-    InputError where the count alone costs more.
+    The count is of clipped updates. With z', sum and count together cost as much as a sum with
+    `noise_multiplier` z alone (Andrew et al., 2021, Theorem 1). A client moves the count, of bits -1/2 and
+    1/2, by 1/2: z'^-2 = z^-2 - (2 count_noise)^-2.
+
+    Raises:
+      InputError: The count alone costs more.
     """
     if noise_multiplier == 0:
         return 0.0
     least = noise_multiplier / 2
-    few = f"`noise_multiplier={noise_multiplier}`: noise of {count_noise:g} clients on the count costs more"
-    require(count_noise > least, f"{few}: lower it, or raise `cohort`")
+    require(
+        count_noise > least,
+        f"`noise_multiplier={noise_multiplier}`: noise of {count_noise:g} clients on the count costs "
+        f"more: lower it, or raise `cohort`",
+    )
     return float((noise_multiplier**-2 - (2 * count_noise) ** -2) ** -0.5)
 
 
-def _pld_epsilon(event: "dp_accounting.DpEvent", delta: float, grid: float) -> float:
-    """epsilon at delta of an event, from privacy losses rounded up to a grid."""
+def _compute_pld_epsilon(
+    event: "dp_accounting.DpEvent", delta: float, grid: float
+) -> float:
+    """Returns epsilon at delta of an event, from privacy losses rounded up to a grid."""
     import dp_accounting
     from dp_accounting.pld import PLDAccountant
 
@@ -118,25 +145,42 @@ def _pld_epsilon(event: "dp_accounting.DpEvent", delta: float, grid: float) -> f
 
 
 def mu_upper_bound(noise_multiplier: float, insertions: int) -> float:
-    """mu of the composition: sqrt(insertions) / noise_multiplier (Dong et al. 2022, Corollary 3.3)."""
+    """Returns mu of the composition, sqrt(insertions) / noise_multiplier (Dong et al., 2022, Cor. 3.3)."""
     _require_steps(noise_multiplier, insertions, 0.5)
-    if insertions == 0 or noise_multiplier == 0:
-        return np.inf if insertions else 0.0
+    if insertions == 0:
+        return 0.0
+    if noise_multiplier == 0:
+        return np.inf
     return float(np.sqrt(insertions) / noise_multiplier)
 
 
 def _require_grid(noise_multiplier: float, insertions: int, delta: float) -> None:
-    (least, most), with_ = SAMPLED_NOISE, "with `sampling_rate`"
-    noise = f"`noise_multiplier={noise_multiplier}`: {with_}, give a number from {least:g} to {most:g}"
-    require(least <= noise_multiplier <= most, noise)
-    require(insertions <= MOST_SAMPLED, f"`insertions={insertions}`: {with_}, give at most {MOST_SAMPLED:,}")
-    require(delta >= LEAST_SAMPLED_DELTA, f"`delta={delta}`: {with_}, give at least {LEAST_SAMPLED_DELTA:g}")
+    """Raises InputError for values whose privacy loss has no grid."""
+    least, most = SAMPLED_NOISE
+    require(
+        least <= noise_multiplier <= most,
+        f"`noise_multiplier={noise_multiplier}`: with `sampling_rate`, give a number from {least:g} to "
+        f"{most:g}",
+    )
+    require(
+        insertions <= MOST_SAMPLED,
+        f"`insertions={insertions}`: with `sampling_rate`, give at most {MOST_SAMPLED:,}",
+    )
+    require(
+        delta >= LEAST_SAMPLED_DELTA,
+        f"`delta={delta}`: with `sampling_rate`, give at least {LEAST_SAMPLED_DELTA:g}",
+    )
 
 
 def _require_steps(noise_multiplier: float, insertions: int, delta: float) -> None:
-    in_range = noise_multiplier == 0 or LEAST_NOISE <= noise_multiplier <= MOST_NOISE
-    range_ = f"give 0, or a number from {LEAST_NOISE:g} to {MOST_NOISE:g}"
-    require(in_range, f"`noise_multiplier={noise_multiplier}`: {range_}")
-    whole = 0 <= insertions <= MOST_INSERTIONS and insertions == int(insertions)
-    require(whole, f"`insertions={insertions}`: give a whole number from 0 to {MOST_INSERTIONS:,}")
+    """Raises InputError for values out of range."""
+    require(
+        noise_multiplier == 0 or LEAST_NOISE <= noise_multiplier <= MOST_NOISE,
+        f"`noise_multiplier={noise_multiplier}`: give 0, or a number from {LEAST_NOISE:g} to "
+        f"{MOST_NOISE:g}",
+    )
+    require(
+        0 <= insertions <= MOST_INSERTIONS and insertions == int(insertions),
+        f"`insertions={insertions}`: give a whole number from 0 to {MOST_INSERTIONS:,}",
+    )
     conversions.require_delta(delta)

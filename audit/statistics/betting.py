@@ -43,9 +43,12 @@ _LEVELS = np.concatenate([[0.0], special.ndtr(np.linspace(-8.0, 8.0, 3201)), [1.
 _COARSE_LEVELS = np.concatenate([[0.0], special.ndtr(np.linspace(-6.0, 6.0, 241)), [1.0]])
 _MEANS = np.concatenate([[0.0], special.ndtr(np.linspace(-6.0, 6.0, 1601)), [1.0]])
 _COARSE_MEANS = _MEANS[::2]
-_PARTS = 1 / (1 + np.geomspace(1 / 64, 64.0, 25))  # weights of the false negatives that are tried
-STAKES = np.concatenate([[0.0], np.geomspace(0.02, 64.0, 36)])  # among which the best is sought
-_NEIGHBOURS = np.array([-12, -8, -5, -3, -2, -1, 1, 2, 3, 5])  # of the best stake, as offsets in STAKES
+# The weights of the false negatives that are tried.
+_PARTS = 1 / (1 + np.geomspace(1 / 64, 64.0, 25))
+# The stakes among which the best is sought.
+STAKES = np.concatenate([[0.0], np.geomspace(0.02, 64.0, 36)])
+# Neighbours of the best stake, as offsets in STAKES.
+_NEIGHBOURS = np.array([-12, -8, -5, -3, -2, -1, 1, 2, 3, 5])
 
 _BEST_SHARE = 0.7  # of the capital, on the bet that the pilot recommends
 _ALONE_SHARE = 0.1  # of the capital, on bets on one error rate alone
@@ -54,7 +57,9 @@ _HALVINGS = 24
 _COARSE_HALVINGS = 12
 
 
-def compute_log_growth(values: Array, means: Array, stakes: Array, most: float = 1.0) -> Array:
+def compute_log_growth(
+    values: Array, means: Array, stakes: Array, most: float = 1.0
+) -> Array:
     """Returns log C(m), the growth of a gambler's capital, for each stake and hypothetical mean.
 
     Args:
@@ -112,7 +117,9 @@ def lower_bound(family: Family, counted: Counted, error: float) -> float:
     return _bisect(is_rejected, low, high, _HALVINGS)
 
 
-def _bisect(holds: Callable[[float], bool], low: float, high: float, halvings: int) -> float:
+def _bisect(
+    holds: Callable[[float], bool], low: float, high: float, halvings: int
+) -> float:
     """Returns the lower end of the interval in which a condition stops to hold, after so many halvings."""
     for _ in range(halvings):
         middle = (low + high) / 2
@@ -149,7 +156,9 @@ def _split_capital(alone: int) -> Array:
     return np.repeat([_BEST_SHARE, neighbour_share, alone_share], [1, neighbours, 2 * alone])
 
 
-def _bet_on_sets(family: Family, counted: Counted, target: float) -> Callable[[float], float]:
+def _bet_on_sets(
+    family: Family, counted: Counted, target: float
+) -> Callable[[float], float]:
     """Returns the least log capital on the curve of a parameter, as a function, where runs are of two sets.
 
     A bet is a pair of stakes, one on each set. The capital is cut at the target.
@@ -184,7 +193,9 @@ class _Pairs(NamedTuple):
     shares: Array
 
 
-def _choose_pairs(family: Family, growth_out: Array, growth_in: Array, target: float) -> _Pairs:
+def _choose_pairs(
+    family: Family, growth_out: Array, growth_in: Array, target: float
+) -> _Pairs:
     """Returns the pair of stakes that promises the largest parameter, and pairs that insure against error.
 
     These are pairs that are larger and smaller by a common factor, and bets on one set alone.
@@ -244,7 +255,9 @@ class _CoinBets(NamedTuple):
     shares: Array
 
 
-def _bet_on_coins(family: Family, counted: Counted, target: float) -> Callable[[float], float]:
+def _bet_on_coins(
+    family: Family, counted: Counted, target: float
+) -> Callable[[float], float]:
     """Returns the least log capital on the curve of a parameter, as a function, where runs give both rates.
 
     The capital is cut at the target.
@@ -308,7 +321,9 @@ def _choose_coin_bets(family: Family, counted: Counted, target: float) -> _CoinB
     return _CoinBets(parts, all_stakes, _split_capital(alone))
 
 
-def _compute_coin_growth(errors: RunErrors, part: float, means: Array, stakes: Array) -> Array:
+def _compute_coin_growth(
+    errors: RunErrors, part: float, means: Array, stakes: Array
+) -> Array:
     """Returns the log growth (stakes, means) of bets on z = part * FN + (1 - part) * FP.
 
     A coin gives one error at most, so that z is at most the larger of part * scale_in and

@@ -1,4 +1,4 @@
-"""Gaussian differential privacy, (epsilon, delta) and trade-off functions, converted into each other.
+"""Conversions between Gaussian differential privacy, (epsilon, delta) and trade-off functions.
 
 All of it is float64, and in log space where tails matter: log delta is right to 1e-8 for mu from 1e-3
 to 100 and delta down to 1e-200 (tested against 60-digit arithmetic). Arrays broadcast.
@@ -21,9 +21,10 @@ Array = NDArray[np.float64]
 
 
 def log_delta_from_mu(mu: float, epsilon: ArrayLike) -> Array:
-    """log delta(epsilon) of a mu-GDP mechanism: its privacy profile, for epsilon of either sign.
+    """Returns log delta(epsilon) of a mu-GDP mechanism: its privacy profile, for epsilon of either sign.
 
-    Source: hidden-state paper, Equation 9; -inf where delta is 0.
+    delta = Phi(-epsilon / mu + mu / 2) - e^epsilon Phi(-epsilon / mu - mu / 2) (hidden-state paper, Equation
+    9); -inf where delta is 0.
     """
     eps = np.asarray(epsilon, np.float64)
     require(mu >= 0, f"mu is {mu}: it must be at least 0")
@@ -32,90 +33,118 @@ def log_delta_from_mu(mu: float, epsilon: ArrayLike) -> Array:
             return np.log(-np.expm1(np.minimum(eps, 0.0)))
     if np.isinf(mu):
         return np.zeros_like(eps)
-    a, b = -eps / mu + mu / 2, -eps / mu - mu / 2
+    log_first = special.log_ndtr(-eps / mu + mu / 2)
     with np.errstate(divide="ignore", invalid="ignore"):
-        log_first, log_second = special.log_ndtr(a), eps + special.log_ndtr(b)
+        log_second = eps + special.log_ndtr(-eps / mu - mu / 2)
+        # The share of the first term that the second leaves.
         log_share = np.log(-np.expm1(np.minimum(log_second - log_first, 0.0)))
         return np.where(np.isneginf(log_first), -np.inf, log_first + log_share)
 
 
 def delta_from_mu(mu: float, epsilon: ArrayLike) -> Array:
-    """delta(epsilon) of a mu-GDP mechanism (hidden-state paper, Equation 9)."""
+    """Returns delta(epsilon) of a mu-GDP mechanism (hidden-state paper, Equation 9)."""
     return np.exp(log_delta_from_mu(mu, epsilon))
 
 
 def epsilon_from_mu(mu: float, delta: float) -> float:
-    """The smallest epsilon >= 0 at which a mu-GDP mechanism is (epsilon, delta)-DP: the root of
-    delta(epsilon), which decreases (Errata H15).
+    """Returns the smallest epsilon >= 0 at which a mu-GDP mechanism is (epsilon, delta)-DP.
 
-    Raises InputError unless mu >= 0 and 0 < delta < 1.
+    It is the root of delta(epsilon), which decreases (Errata H15).
+
+    Raises:
+      InputError: Unless mu >= 0 and 0 < delta < 1.
     """
     require(mu >= 0, f"mu is {mu}: it must be at least 0")
     require_delta(delta)
     if mu == np.inf:
         return np.inf
 
-    def excess(epsilon: float) -> float:
+    def compute_excess(epsilon: float) -> float:
         return float(log_delta_from_mu(mu, epsilon) - np.log(delta))
 
-    if mu == 0 or excess(0.0) <= 0:
+    if mu == 0 or compute_excess(0.0) <= 0:
         return 0.0
-    high = mu * mu / 2 + mu * np.sqrt(-2 * np.log(delta)) + 1  # Phi(a) alone is below delta there
-    return float(scipy.optimize.brentq(excess, 0.0, high, xtol=1e-13 * high, rtol=1e-14))
+    # At this epsilon the first Phi alone is below delta.
+    high = mu * mu / 2 + mu * np.sqrt(-2 * np.log(delta)) + 1
+    return float(scipy.optimize.brentq(compute_excess, 0.0, high, xtol=1e-13 * high, rtol=1e-14))
 
 
 def mu_from_epsilon(epsilon: float, delta: float) -> float:
-    """The largest mu whose Gaussian mechanism is (epsilon, delta)-DP: the inverse of epsilon_from_mu.
+    """Returns the largest mu whose Gaussian mechanism is (epsilon, delta)-DP: inverts `epsilon_from_mu`.
 
-    Raises InputError unless epsilon >= 0 and 0 < delta < 1.
+    Raises:
+      InputError: Unless epsilon >= 0 and 0 < delta < 1.
     """
     require(epsilon >= 0, f"epsilon is {epsilon}: it must be at least 0")
     require_delta(delta)
     if epsilon == np.inf:
         return np.inf
 
-    def excess(mu: float) -> float:
+    def compute_excess(mu: float) -> float:
+        # Finite, for the search of the root.
         return max(float(log_delta_from_mu(mu, epsilon) - np.log(delta)), -1e6)
 
     high = np.sqrt(2 * epsilon) + 1
-    while excess(high) < 0:
+    while compute_excess(high) < 0:
         high *= 2
-    return float(scipy.optimize.brentq(excess, delta * 1e-3, high, xtol=1e-300, rtol=1e-14))
+    return float(scipy.optimize.brentq(compute_excess, delta * 1e-3, high, xtol=1e-300, rtol=1e-14))
 
 
-def mu_from_rates(false_positive_rate: ArrayLike, false_negative_rate: ArrayLike) -> Array:
-    """mu of the Gaussian trade-off curve through a pair of error rates, negative where they sum to
-    more than 1 (hidden-state paper, Equation 8). Rates of 0 give +inf, rates of 1 give -inf."""
-    fpr, fnr = np.asarray(false_positive_rate, np.float64), np.asarray(false_negative_rate, np.float64)
+def mu_from_rates(
+    false_positive_rate: ArrayLike, false_negative_rate: ArrayLike
+) -> Array:
+    """Returns mu of the Gaussian trade-off curve through a pair of error rates.
+
+    Negative where they sum to more than 1 (hidden-state paper, Equation 8). Rates of 0 give +inf, rates of 1
+    give -inf.
+    """
+    fpr = np.asarray(false_positive_rate, np.float64)
+    fnr = np.asarray(false_negative_rate, np.float64)
     mu: Array = -special.ndtri(fpr) - special.ndtri(fnr)
     return mu
 
 
-def epsilon_from_rates(false_positive_rate: ArrayLike, false_negative_rate: ArrayLike, delta: float) -> Array:
-    """epsilon of the (epsilon, delta)-DP trade-off curve through a pair of error rates, negative
-    where the pair needs none: the larger of log((1 - delta - fnr) / fpr) and its mirror image
-    (Errata H6)."""
-    fpr, fnr = np.asarray(false_positive_rate, np.float64), np.asarray(false_negative_rate, np.float64)
+def epsilon_from_rates(
+    false_positive_rate: ArrayLike, false_negative_rate: ArrayLike, delta: float
+) -> Array:
+    """Returns epsilon of the (epsilon, delta)-DP trade-off curve through a pair of error rates.
+
+    It is the larger of log((1 - delta - fnr) / fpr) and its mirror image (Errata H6), negative where the pair
+    needs none.
+    """
+    fpr = np.asarray(false_positive_rate, np.float64)
+    fnr = np.asarray(false_negative_rate, np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
-        one = np.log(np.maximum(1 - delta - fnr, 0)) - np.log(fpr)
-        other = np.log(np.maximum(1 - delta - fpr, 0)) - np.log(fnr)
-    larger: Array = np.fmax(np.fmax(one, other), -np.inf)
+        steep = np.log(np.maximum(1 - delta - fnr, 0)) - np.log(fpr)
+        flat = np.log(np.maximum(1 - delta - fpr, 0)) - np.log(fnr)
+    # -inf where both are undefined.
+    larger: Array = np.fmax(np.fmax(steep, flat), -np.inf)
     return larger
 
 
 def gaussian_trade_off(mu: float, false_positive_rate: ArrayLike) -> Array:
-    """G_mu: the least false-negative rate at a false-positive rate (hidden-state paper, Equation 7)."""
-    rates: Array = special.ndtr(-special.ndtri(np.asarray(false_positive_rate, np.float64)) - mu)
-    return rates
+    """Returns G_mu: the least false-negative rate at a false-positive rate.
 
-
-def approximate_dp_trade_off(epsilon: float, delta: float, false_positive_rate: ArrayLike) -> Array:
-    """The trade-off function of (epsilon, delta)-DP: max{0, 1 - delta - e^eps a, e^-eps (1 - delta - a)}
-    (hidden-state paper, Equation 6 with Errata H6)."""
+    G_mu(a) = Phi(Phi^-1(1 - a) - mu) (hidden-state paper, Equation 7).
+    """
     fpr = np.asarray(false_positive_rate, np.float64)
-    steep, flat = 1 - delta - np.exp(min(epsilon, 700.0)) * fpr, np.exp(-epsilon) * (1 - delta - fpr)
-    rates: Array = np.maximum(0.0, np.maximum(steep, flat))
-    return rates
+    fnr: Array = special.ndtr(-special.ndtri(fpr) - mu)
+    return fnr
+
+
+def approximate_dp_trade_off(
+    epsilon: float, delta: float, false_positive_rate: ArrayLike
+) -> Array:
+    """Returns the trade-off function of (epsilon, delta)-DP.
+
+    At a false-positive rate a it is max{0, 1 - delta - e^eps a, e^-eps (1 - delta - a)} (hidden-state paper,
+    Equation 6 with Errata H6).
+    """
+    fpr = np.asarray(false_positive_rate, np.float64)
+    steep = 1 - delta - np.exp(min(epsilon, 700.0)) * fpr  # exp overflows beyond 700
+    flat = np.exp(-epsilon) * (1 - delta - fpr)
+    fnr: Array = np.maximum(0.0, np.maximum(steep, flat))
+    return fnr
 
 
 def require_delta(delta: float) -> None:
@@ -130,6 +159,11 @@ def require_levels(delta: float, confidence: float) -> None:
 
 
 def require_confidence(confidence: float) -> None:
-    """Raises InputError unless 0 < confidence < 1."""
-    percent = f"; did you mean {confidence / 100:g}?" if 1 < confidence < 100 else ""
-    require(0 < confidence < 1, f"confidence is {confidence}: it must lie strictly between 0 and 1{percent}")
+    """Raises InputError unless 0 < confidence < 1; suggests the share where a percentage was given."""
+    suggestion = ""
+    if 1 < confidence < 100:
+        suggestion = f"; did you mean {confidence / 100:g}?"
+    require(
+        0 < confidence < 1,
+        f"confidence is {confidence}: it must lie strictly between 0 and 1{suggestion}",
+    )

@@ -123,7 +123,9 @@ def anderson_darling(values: ArrayLike) -> AndersonDarling:
     return AndersonDarling(statistic, critical, rejected_at)
 
 
-def simulate(rng: np.random.Generator, canaries: int, dimension: int, sigma: float) -> Array:
+def simulate(
+    rng: np.random.Generator, canaries: int, dimension: int, sigma: float
+) -> Array:
     """Draws the cosines (k,) of an audit without data; raises InputError unless 1 <= k < d and sigma >= 0."""
     return released(rng, rotated(rng, canaries, dimension), dimension, sigma)
 
@@ -146,14 +148,17 @@ def rotated(rng: np.random.Generator, canaries: int, dimension: int) -> Array:
     return rows
 
 
-def released(rng: np.random.Generator, canaries: Array, dimension: int, sigma: float) -> Array:
+def released(
+    rng: np.random.Generator, canaries: Array, dimension: int, sigma: float
+) -> Array:
     """Draws the cosines (k,) of `rotated` canaries with a release, their sum plus noise.
 
     Raises:
       InputError: A sigma that is negative or not finite.
     """
     require(0 <= sigma < np.inf, f"sigma is {sigma}: give a finite number, at least 0")
-    release = canaries.sum(0) + sigma * rng.standard_normal(len(canaries))  # in the canaries' span
+    # The part of the release in the canaries' span.
+    release = canaries.sum(0) + sigma * rng.standard_normal(len(canaries))
     square_outside = sigma**2 * rng.chisquare(dimension - len(canaries))
     return np.asarray(canaries @ release / np.sqrt(release @ release + square_outside))
 

@@ -70,7 +70,9 @@ class TradeOffCurve(NamedTuple):
         return Interval(lower[maybe_no_higher], upper[surely_no_higher])
 
 
-def trade_off_curve(scores_in: ArrayLike, scores_out: ArrayLike, confidence: float) -> TradeOffCurve:
+def trade_off_curve(
+    scores_in: ArrayLike, scores_out: ArrayLike, confidence: float
+) -> TradeOffCurve:
     """Returns the trade-off curve of threshold tests: at each score or, of many, at a few hundred per world.
 
     Both worlds are independent and share the error of `compute_limits`, so that with continuous scores all
@@ -81,7 +83,8 @@ def trade_off_curve(scores_in: ArrayLike, scores_out: ArrayLike, confidence: flo
     """
     conversions.require_confidence(confidence)
     s_in, s_out = estimate.check_scores(scores_in, scores_out)
-    error = -float(np.expm1(np.log(confidence) / 2))  # 1 - sqrt(confidence), for each world
+    # 1 - sqrt(confidence), the error of each world.
+    error = -float(np.expm1(np.log(confidence) / 2))
     limits_in = compute_limits(len(s_in), error)
     limits_out = compute_limits(len(s_out), error)
 
@@ -133,7 +136,9 @@ def auc(scores_in: ArrayLike, scores_out: ArrayLike) -> Auc:
     return Auc(float(value), float(standard_error))
 
 
-def true_positive_rate(scores_in: ArrayLike, scores_out: ArrayLike, false_positive_rate: float) -> float:
+def true_positive_rate(
+    scores_in: ArrayLike, scores_out: ArrayLike, false_positive_rate: float
+) -> float:
     """Returns the true-positive rate at a false-positive rate (Carlini et al., 2022).
 
     A point of the ROC curve: the share of scores in (n_in,) above the least threshold that at most such a
@@ -146,7 +151,8 @@ def true_positive_rate(scores_in: ArrayLike, scores_out: ArrayLike, false_positi
     rate = false_positive_rate
     require(0 <= rate < 1, f"`false_positive_rate={rate}`: give 0 to below 1")
     s_in, s_out = estimate.check_scores(scores_in, scores_out)
-    allowed = int(rate * len(s_out) * (1 + 1e-12))  # against rounding of a product that is a whole number
+    # The factor protects a product that is a whole number from rounding.
+    allowed = int(rate * len(s_out) * (1 + 1e-12))
     threshold = np.sort(s_out)[len(s_out) - 1 - allowed]
     return float((s_in > threshold).mean())
 
@@ -304,8 +310,9 @@ def compute_coverage(trials: int, ranks: Ranks, local: float) -> float:
     upper = 1 - lower[::-1]
     limits = np.concatenate([lower, upper])
     order = np.argsort(limits, kind="stable")
-    means = trials * np.diff(limits[order], prepend=0.0, append=1.0)  # of points between limits
-    least = np.concatenate([np.zeros_like(ranks), ranks])[order]  # points below each limit
+    # The mean numbers of points between limits, and the numbers that may lie below each limit.
+    means = trials * np.diff(limits[order], prepend=0.0, append=1.0)
+    least = np.concatenate([np.zeros_like(ranks), ranks])[order]
     most = np.concatenate([ranks - 1, np.full_like(ranks, trials)])[order]
     largest_count = means.max() + _compute_reach(means.max())
     log_factorials = special.gammaln(np.arange(1.0, largest_count + 3))

@@ -31,7 +31,8 @@ from scipy import special
 from audit.statistics import conversions
 
 Array = NDArray[np.float64]
-_LEVELS = np.append(special.ndtr(np.linspace(-6.0, 6.0, 481)), 1.0)  # upper ends of U's cells, as quantiles
+# The upper ends of U's cells, as quantiles.
+_LEVELS = np.append(special.ndtr(np.linspace(-6.0, 6.0, 481)), 1.0)
 _MASSES = np.diff(_LEVELS, prepend=0.0)
 _STEP = 1e-5  # of the root, which then moves down until the p-value confirms it
 _LEAST = 1e-300
@@ -86,7 +87,9 @@ def p_value(family: Family, parameter: float, counts: Counts) -> float:
     return _compute_p_value(family, parameter, counts, rates)
 
 
-def lower_bound(family: Family, audits: Sequence[Counts], rejecting: int, error: float) -> tuple[float, int]:
+def lower_bound(
+    family: Family, audits: Sequence[Counts], rejecting: int, error: float
+) -> tuple[float, int]:
     """Returns the largest t up to which enough audits reject H(t); they may depend on each other in any way.
 
     Each rejects at rejecting / len(audits) * error. By Markov's inequality so many do at once with
@@ -137,7 +140,9 @@ def _compute_rates(rank: int, scores: int) -> Array:
     return np.asarray(special.betaincinv(rank, scores - rank + 1, _LEVELS))
 
 
-def _compute_p_value(family: Family, parameter: float, counts: Counts, rates: Array) -> float:
+def _compute_p_value(
+    family: Family, parameter: float, counts: Counts, rates: Array
+) -> float:
     """Returns p_t(x) as the sum over cells of U: each cell's mass times P(Binomial(m, f_t(u)) <= x)."""
     others = np.clip(family.trade_off(parameter, rates), 0.0, 1.0)
     return float(_MASSES @ special.bdtr(float(counts.errors), counts.trials, others))

@@ -8,7 +8,7 @@ statistics measure the misfit:
 
     cells     the likelihood ratio against any two multinomials: all that cells can show
     spread    Rao's score for a log-likelihood ratio with a quadratic term in the fitted score
-    tails     Rao's score, one-sided, for one with a cubic term that bends it towards 0: far scores say less
+    tails     Rao's score, one-sided, for a cubic term that bends the ratio towards 0: far scores say less
               than under a Gaussian curve, so that an epsilon converted from mu exceeds the truth
 
 Each has its p-value from tables drawn from the fit, since chi-squared laws fail where the worlds hardly
@@ -17,7 +17,7 @@ curve `p_value` lies below 0.05 in at most 5% of audits, up to the error of a pa
 
 A test that never fires proves nothing by not firing, so its power is reported with it: how often it would
 fire at these numbers of scores if the curve were that of Laplace, logistic or Student t noise or of a noisy
-bit, of the mu that was fitted. A bound that assumes a Gaussian curve stands only where the test does not fire
+bit, of the mu that was fitted. A bound that assumes a Gaussian curve counts only where the test does not fire
 *and* has power against all four; then it exceeds the truth in few audits of such mechanisms, whatever the
 number of scores. Where no test can tell, the report says so.
 
@@ -129,7 +129,9 @@ def power(scores_in: ArrayLike, scores_out: ArrayLike) -> float:
     return _compute_power(_fit_null(*estimate.check_scores(scores_in, scores_out)))
 
 
-def examine_with_power(scores_in: ArrayLike, scores_out: ArrayLike) -> tuple[CurveTest, float]:
+def examine_with_power(
+    scores_in: ArrayLike, scores_out: ArrayLike
+) -> tuple[CurveTest, float]:
     """Returns (`examine`, `power`) of the scores, from a single fit."""
     null = _fit_null(*estimate.check_scores(scores_in, scores_out))
     return _test(null), _compute_power(null)
@@ -465,7 +467,8 @@ def _compute_cell_centres(edges: Array) -> Array:
     """
     shares = _compute_normal_mass(edges)
     density = _compute_density(edges)
-    moments = density[..., :-1] - density[..., 1:]  # of z over a cell, in standard units of each world
+    # First moments of z over a cell, in standard units of each world.
+    moments = density[..., :-1] - density[..., 1:]
     mu = (edges[..., 0, 1] - edges[..., 1, 1])[..., None]
     moments[..., 1, :] += mu * shares[..., 1, :]
     return np.asarray(moments.sum(-2) / shares.sum(-2))

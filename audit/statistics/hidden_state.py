@@ -1,8 +1,8 @@
 """Upper bounds on what the last iterate of DP-SGD leaks where every step of training is Lipschitz.
 
-Composition counts each insertion in full, as if every iterate were seen. An adversary who sees only the last
-one sees an early insertion through the noise of all later steps, and where these steps move two trajectories
-no further from each other, that hides a part of it: privacy amplification by iteration.
+Composition counts each insertion in full, as if every iterate were seen. To an adversary that sees only the
+last iterate, an early insertion comes through the noise of all later steps, and where these steps move two
+trajectories no further from each other, that hides a part of it: privacy amplification by iteration.
 
 Source: Bok, Su and Altschuler, "Shifted Interpolation for Differential Privacy" (2024, arXiv 2403.00278).
 Their closed forms are for a single constant and regular schedules; here schedule, step sizes and constants
@@ -154,7 +154,10 @@ def hidden_state_bound(
         in_noise[first:], shares = _compute_payments(s[first:], c[first:], n[first:])
         slopes[first:] *= shares
     mu = float(np.linalg.norm(in_noise))
-    require(mu <= MOST_MU, f"mu is {mu:g}, beyond {MOST_MU:g}: raise `noise` beside the shifts")
+    require(
+        mu <= MOST_MU,
+        f"mu is {mu:g}, beyond {MOST_MU:g}: raise `noise` beside the shifts",
+    )
     return HiddenStateBound(mu, conversions.epsilon_from_mu(mu, delta), in_noise * n, slopes)
 
 
@@ -276,7 +279,8 @@ def _compute_payments(s: Array, c: Array, n: Array) -> tuple[Array, Array]:
     log_scales = np.maximum.reduceat(log_wn, starts)
     wn = np.exp(log_wn - np.repeat(log_scales, sizes))
     s_over_n = np.divide(s, n, out=np.zeros(len(s)), where=n > 0)
-    slopes = np.add.reduceat(wn * s_over_n, starts) / np.add.reduceat(wn**2, starts)  # x times the scale
+    # The slopes x, times the scale of W_t n_t.
+    slopes = np.add.reduceat(wn * s_over_n, starts) / np.add.reduceat(wn**2, starts)
     in_noise = wn * np.repeat(slopes, sizes)
 
     shares = np.ones(len(s))
@@ -306,7 +310,9 @@ def _find_blocks(log_sums: Array, log_weights: Array) -> NDArray[np.intp]:
     return starts[_pool_adjacent_violators(log_sums.tolist(), log_weights.tolist())]
 
 
-def _pool_adjacent_violators(log_sums: list[float], log_weights: list[float]) -> list[int]:
+def _pool_adjacent_violators(
+    log_sums: list[float], log_weights: list[float]
+) -> list[int]:
     """Returns where blocks start, by the pool-adjacent-violators algorithm on logarithms.
 
     Each point begins a block, which absorbs the blocks before it as long as their ratio sum / weight is not

@@ -1,7 +1,7 @@
 """Confidence limits for a binomial rate.
 
-Clopper-Pearson is exact: it covers at least as often as it says, whatever the rate. Jeffreys' and Wilson's,
-which cover on average over rates, are in no bound.
+Clopper-Pearson is exact: it covers at least as often as it claims, whatever the rate. No bound uses Jeffreys'
+or Wilson's, which cover on average over rates.
 """
 
 import functools
@@ -15,28 +15,40 @@ Array = NDArray[np.float64]
 
 
 class Interval(NamedTuple):
-    """Two-sided limits of a rate, each an array of the counts' shape."""
+    """Two-sided limits of a rate.
+
+    Attributes:
+      lower: An array of the counts' shape.
+      upper: An array of the counts' shape.
+    """
 
     lower: Array
     upper: Array
 
 
 def clopper_pearson_upper(count: ArrayLike, trials: int, error: float) -> Array:
-    """The exact upper limit that a rate exceeds with probability at most `error` (one-sided)."""
+    """Returns the exact upper limit that a rate exceeds with probability at most `error` (one-sided)."""
     k = np.asarray(count, np.float64)
-    return np.where(k >= trials, 1.0, special.betaincinv(k + 1, np.maximum(trials - k, 0.5), 1 - error))
+    # 0.5 avoids the undefined limit at trials, which is 1.
+    failures = np.maximum(trials - k, 0.5)
+    return np.where(k >= trials, 1.0, special.betaincinv(k + 1, failures, 1 - error))
 
 
 def clopper_pearson(count: ArrayLike, trials: int, confidence: float) -> Interval:
-    """Clopper and Pearson (1934): each side misses with probability at most (1 - confidence) / 2."""
-    k, error = np.asarray(count, np.float64), (1 - confidence) / 2
+    """Returns limits of which each misses with probability at most (1 - confidence) / 2.
+
+    Source: Clopper and Pearson (1934).
+    """
+    k = np.asarray(count, np.float64)
+    error = (1 - confidence) / 2
     lower = 1 - clopper_pearson_upper(trials - k, trials, error)
-    return Interval(lower, clopper_pearson_upper(k, trials, error))
+    upper = clopper_pearson_upper(k, trials, error)
+    return Interval(lower, upper)
 
 
 @functools.lru_cache(maxsize=64)
 def upper_limits(trials: int, error: float) -> Array:
-    """clopper_pearson_upper of every count 0..trials, kept: thousands of thresholds share the table."""
+    """Returns clopper_pearson_upper of every count 0..trials, cached: thousands of thresholds share it."""
     limits = clopper_pearson_upper(np.arange(trials + 1), trials, error)
     limits.setflags(write=False)
     return limits

@@ -13,10 +13,13 @@ from audit.errors import InputError, require
 from audit.statistics.arrays import floats
 
 Array = NDArray[np.float64]
-_LEAST_OUTSIDE = 1e-9  # of a direction's squared length, outside of the span of the others
+# The least share of a direction's squared length that lies outside of the span of the others.
+_LEAST_OUTSIDE = 1e-9
 
 
-def cosines(gram: ArrayLike, products: ArrayLike, squared_length: float, dimension: int) -> Array:
+def cosines(
+    gram: ArrayLike, products: ArrayLike, squared_length: float, dimension: int
+) -> Array:
     """Returns cos(v_j, u_j) for all K directions v_j at once.
 
     With w = G^-1 V u and rr = |u|^2 - (V u)' w, the squared length of u outside of all directions,
@@ -35,10 +38,15 @@ def cosines(gram: ArrayLike, products: ArrayLike, squared_length: float, dimensi
     vu = floats("the products", products)
     canaries = vu.size
     fits = vu.ndim == 1 and canaries > 0 and g.shape == (canaries, canaries)
-    require(fits, f"the Gram matrix {g.shape} and the products {vu.shape} must be (K, K) and (K,)")
+    require(
+        fits,
+        f"the Gram matrix {g.shape} and the products {vu.shape} must be (K, K) and (K,)",
+    )
     finite = bool(np.isfinite(g).all() and np.isfinite(vu).all() and np.isfinite(squared_length))
     require(finite, "the Gram matrix, the products or the squared length are not finite")
-    require(squared_length > 0, f"the squared length is {squared_length:g}: nothing moved")
+    require(
+        squared_length > 0, f"the squared length is {squared_length:g}: nothing moved"
+    )
     require(
         canaries < dimension,
         f"{canaries} canaries in {dimension} dimensions: give fewer canaries than dimensions",

@@ -156,7 +156,9 @@ def lidp(order: int, interval: Interval, assumes: Assumption) -> CanaryMethod:
     )
 
 
-def wilson(mean: float, n: int, error: float, variance: _Variance = _VARIANCE_OF_BIT) -> Limits:
+def wilson(
+    mean: float, n: int, error: float, variance: _Variance = _VARIANCE_OF_BIT
+) -> Limits:
     """Returns Wilson's limits of the mean of n values in [0, 1].
 
     They are the x that a one-sided normal test at level `error` does not reject,
@@ -179,13 +181,16 @@ def wilson(mean: float, n: int, error: float, variance: _Variance = _VARIANCE_OF
     low = (b - root) / (2 * a)
     high = (b + root) / (2 * a)
 
-    largest_width = z / (2 * np.sqrt(n))  # the variance of a value in [0, 1] is at most 1/4
+    # The variance of a value in [0, 1] is at most 1/4.
+    largest_width = z / (2 * np.sqrt(n))
     lower = np.clip(max(low, mean - largest_width), 0, 1)
     upper = np.clip(min(high, mean + largest_width), 0, 1)
     return float(lower), float(upper)
 
 
-def bernstein(mean: float, n: int, error: float, variance: _Variance = _VARIANCE_OF_BIT) -> Limits:
+def bernstein(
+    mean: float, n: int, error: float, variance: _Variance = _VARIANCE_OF_BIT
+) -> Limits:
     """Returns limits by Bernstein's inequality, each missed with probability at most `error` for every n.
 
     They are the x with |x - mean| = sqrt(2 L / n * variance(x)) + 2 L / (3 n), L = log(1 / error). Arguments
@@ -210,7 +215,9 @@ def _compute_bernstein_upper(mean: float, depth: float, variance: _Variance) -> 
     return float(np.clip(max(min(root, largest), least), 0, 1))
 
 
-def exchangeable_limits(sums: Array, canaries: int, order: int, error: float, interval: Interval) -> Limits:
+def exchangeable_limits(
+    sums: Array, canaries: int, order: int, error: float, interval: Interval
+) -> Limits:
     """Returns limits of mu_1, the mean of exchangeable bits, from the sums of K bits per run.
 
     Source: LiDP paper, Algorithm 2 and Appendix; orders from 8 on follow the recursion.
@@ -225,8 +232,13 @@ def exchangeable_limits(sums: Array, canaries: int, order: int, error: float, in
     Returns:
       (lower, upper)
     """
-    require(order >= 1 and order & (order - 1) == 0, f"`order={order}`: give a power of two")
-    require(order <= canaries, f"order {order} needs {order} canaries a run, here are {canaries}")
+    require(
+        order >= 1 and order & (order - 1) == 0, f"`order={order}`: give a power of two"
+    )
+    require(
+        order <= canaries,
+        f"order {order} needs {order} canaries a run, here are {canaries}",
+    )
     require(np.all((sums >= 0) & (sums <= canaries)), "sums of bits lie between 0 and K")
     means = moments(sums, canaries, order)
     n = len(sums)
@@ -418,7 +430,9 @@ def _compute_normal_limit(errors: RunErrors, error: float) -> float:
     return float(-quantiles.sum() - special.stdtrit(runs - 1, 1 - error) * np.sqrt(variance))
 
 
-def _choose_threshold(pilot: Design, rest: RunErrors, family: Family, error: float) -> float:
+def _choose_threshold(
+    pilot: Design, rest: RunErrors, family: Family, error: float
+) -> float:
     """Returns the score of the pilot that promises the largest parameter as a threshold.
 
     The pilot's rates at each score are estimated in three ways (`thresholds.Candidates`). The best score by

@@ -1,6 +1,6 @@
-"""What the last model leaks where losses are linear: what to expect of sampled canaries, and no bound.
+"""What the last model leaks where losses are linear: an expectation for sampled canaries, and no bound.
 
-With linear losses gradients do not depend on the model, so that the last one shows the sum of all steps'
+With linear losses gradients do not depend on the model, so that the last model shows the sum of all steps'
 gradients and noise. A canary of norm C along a direction of its own adds Binomial(n, q), of n steps that take
 it with probability q each, to noise of variance T sigma^2, in units of C. Other losses may leak more or less.
 
@@ -26,13 +26,24 @@ EXPECTED = Assumption(
     "no bound: what the last model would leak if losses were linear (Steinke et al., 2024)",
     "what linear losses would leak (Steinke et al., 2024), no bound",
 )
-_DROPPED = 1e-6  # of delta, the probability of numbers of insertions that are left out
+# The probability of the numbers of insertions that are left out at each end, as a share of delta.
+_DROPPED = 1e-6
 _FAR = 40.0  # deviations
 
 
 def expected_epsilon(composition: Composition, k: int, delta: float) -> float:
-    """epsilon at delta of telling N(0, k n sigma^2) from the same plus Binomial(n, q), in both directions;
-    infinite without noise. Raises InputError for values out of range."""
+    """Returns epsilon at delta of telling N(0, k n sigma^2) from the same plus Binomial(n, q).
+
+    It is the larger of both directions; infinite without noise.
+
+    Args:
+      composition: sigma, n and q.
+      k: Steps for each insertion.
+      delta: The delta of epsilon.
+
+    Raises:
+      InputError: Values out of range.
+    """
     sigma, n, rate = composition
     mu = accounting.mu_upper_bound(sigma, n)
     require(0 < rate <= 1, f"`sampling_rate={rate}`: give a number above 0, at most 1")
@@ -41,30 +52,62 @@ def expected_epsilon(composition: Composition, k: int, delta: float) -> float:
     if mu == 0 or math.isinf(mu):
         return mu
     law = stats.binom(n, rate)
-    counts = np.arange(law.ppf(_DROPPED * delta), max(law.isf(_DROPPED * delta), 1.0) + 1)
+    fewest = law.ppf(_DROPPED * delta)
+    most = max(law.isf(_DROPPED * delta), 1.0)
+    counts = np.arange(fewest, most + 1)
+    log_law = law.logpmf(counts)
+    deviation = sigma * math.sqrt(k * n)
     return max(
-        _epsilon(counts, law.logpmf(counts), sigma * math.sqrt(k * n), delta, sign) for sign in (1, -1)
+        _compute_epsilon(counts, log_law, deviation, delta, sign=1),
+        _compute_epsilon(counts, log_law, deviation, delta, sign=-1),
     )
 
 
-def _epsilon(counts: Array, log_law: Array, deviation: float, delta: float, sign: int) -> float:
-    """epsilon of a direction: sign is 1 for inserted against not, -1 for the reverse. Their densities' ratio
-    rises in x, so that the best event is x on one side of a threshold, where the ratio is e^epsilon."""
+def _compute_epsilon(
+    counts: Array, log_law: Array, deviation: float, delta: float, sign: int
+) -> float:
+    """Returns epsilon of a direction.
 
-    def log_ratio(x: float) -> float:
+    Both densities' ratio rises in x, so that the best event is x on a side of a threshold, and e^epsilon is
+    the ratio at the threshold where the event's excess P(event) - e^epsilon Q(event) is delta.
+
+    Args:
+      counts: (n,) numbers of insertions.
+      log_law: (n,) their log probabilities.
+      deviation: Of the noise.
+      delta: The delta of epsilon.
+      sign: 1 for inserted against not, with the event x above; -1 for the reverse, with x below.
+    """
+
+    def compute_log_ratio(x: float) -> float:
+        """Returns the log ratio of the density with insertions to that without."""
         return float(special.logsumexp(log_law + counts * (x - counts / 2) / deviation**2))
 
-    def log_excess(x: float) -> float:
-        inserted = float(special.logsumexp(log_law + special.log_ndtr(sign * (counts - x) / deviation)))
-        plain = float(special.log_ndtr(-sign * x / deviation)) + log_ratio(x)
-        more, less = (inserted, plain) if sign == 1 else (plain - log_ratio(x), inserted - log_ratio(x))
-        return more + math.log(-math.expm1(less - more)) if less < more else -math.inf
+    def compute_log_excess(x: float) -> float:
+        """Returns log(P(event) - e^epsilon Q(event)): e^epsilon is the ratio at x, or its inverse."""
+        log_ratio = compute_log_ratio(x)
+        log_inserted = float(special.logsumexp(log_law + special.log_ndtr(sign * (counts - x) / deviation)))
+        # Scaled by the ratio.
+        log_plain = float(special.log_ndtr(-sign * x / deviation)) + log_ratio
+        more = log_inserted
+        less = log_plain
+        if sign == -1:
+            more = log_plain - log_ratio
+            less = log_inserted - log_ratio
+        if less >= more:
+            return -math.inf
+        return more + math.log(-math.expm1(less - more))
 
-    def short(x: float) -> float:
-        return max(log_excess(x), -1e6) - math.log(delta)
+    def compute_difference(x: float) -> float:
+        return max(compute_log_excess(x), -1e6) - math.log(delta)
 
-    even = scipy.optimize.brentq(log_ratio, counts[0] / 2 - deviation, counts[-1] / 2 + deviation)
-    if short(even) <= 0:
+    equal = scipy.optimize.brentq(
+        compute_log_ratio, counts[0] / 2 - deviation, counts[-1] / 2 + deviation
+    )
+    if compute_difference(equal) <= 0:
         return 0.0
-    end = counts[-1] + _FAR * deviation if sign == 1 else counts[0] - _FAR * deviation
-    return sign * log_ratio(scipy.optimize.brentq(short, even, end, rtol=1e-13))
+    end = counts[0] - _FAR * deviation
+    if sign == 1:
+        end = counts[-1] + _FAR * deviation
+    threshold = scipy.optimize.brentq(compute_difference, equal, end, rtol=1e-13)
+    return sign * compute_log_ratio(threshold)

@@ -68,7 +68,7 @@ class Cosines(NamedTuple):
 
 
 def cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension: int) -> Cosines:
-    """Checks a caller's cosines.
+    """Returns a caller's cosines, checked.
 
     Where there are no unobserved cosines, the law of a uniform direction takes their place, and the observed
     ones must not spread more than it: each has that law, shifted by what its canary leaves behind, which is
@@ -89,8 +89,10 @@ def cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension: int) -
     return checked
 
 
-def of_own_game(observed: ArrayLike, unobserved: ArrayLike | None, dimension: int) -> Cosines:
-    """Checks cosines as `cosines` does, but for their spread.
+def of_own_game(
+    observed: ArrayLike, unobserved: ArrayLike | None, dimension: int
+) -> Cosines:
+    """Returns cosines that are checked as `cosines` checks them, except for their spread.
 
     For audits whose dimension is certain, and whose canaries may take part unequally often.
     """
@@ -175,7 +177,8 @@ FITTED: dict[str, Callable[[Gaussian, Gaussian, float], Array]] = {
     ONE_SHOT_EQUAL_VARIANCE: equal_variance,
     ONE_SHOT_THRESHOLD: threshold,
 }
-LIMITS = {ONE_SHOT_JEFFREYS: 0.5, ONE_SHOT_CLOPPER_PEARSON: 1.0}  # the prior of each: see `in_sample`
+# The prior of each: see `in_sample`.
+LIMITS = {ONE_SHOT_JEFFREYS: 0.5, ONE_SHOT_CLOPPER_PEARSON: 1.0}
 
 
 def fits(
@@ -272,19 +275,32 @@ def in_sample(run: Cosines, delta: float, error: float, prior: float) -> float:
 def _check_cosines(name: str, values: ArrayLike) -> Array:
     """Returns cosines (K,) as float64; raises InputError for what fits no audit."""
     array = floats(f"the {name} cosines", values)
-    require(array.ndim == 1, f"the {name} cosines have shape {array.shape}: give one for each canary, (K,)")
+    require(
+        array.ndim == 1,
+        f"the {name} cosines have shape {array.shape}: give one for each canary, (K,)",
+    )
     least = LEAST_CANARIES
-    require(len(array) >= least, f"there are {len(array)} {name} cosines: give at least {least}")
+    require(
+        len(array) >= least,
+        f"there are {len(array)} {name} cosines: give at least {least}",
+    )
     bad = int(np.count_nonzero(~np.isfinite(array)))
     failed = f"{bad} of {len(array)} {name} cosines are not finite: the run failed and proves nothing"
     require(not bad, f"{failed}; a run in its place would count only beside it, so audit several together")
     largest = float(np.abs(array).max())
-    require(largest <= 1 + _SLACK, f"{name}: {largest:g} is no cosine: divide by both lengths")
-    require(np.ptp(array) > 0, f"all {len(array)} {name} cosines equal {array[0]:g}: they have no spread")
+    require(
+        largest <= 1 + _SLACK, f"{name}: {largest:g} is no cosine: divide by both lengths"
+    )
+    require(
+        np.ptp(array) > 0,
+        f"all {len(array)} {name} cosines equal {array[0]:g}: they have no spread",
+    )
     return np.clip(array, -1.0, 1.0)
 
 
-def _draw_fits(rng: np.random.Generator, law: Gaussian, canaries: int, audits: int) -> Gaussian:
+def _draw_fits(
+    rng: np.random.Generator, law: Gaussian, canaries: int, audits: int
+) -> Gaussian:
     """Returns fits (audits,) to independent draws of a normal law, without drawing the canaries.
 
     A sample's mean is normal, and its variance, divided by the number, chi-squared with a degree less.
@@ -448,7 +464,8 @@ def _find_best_of_both(
     n_out = unobserved.shape[-1]
     order = np.argsort(np.concatenate([observed, unobserved], -1), axis=-1, kind="stable")
     is_observed = order < n_in
-    misses = np.pad(np.cumsum(is_observed, -1), [(0, 0), (1, 0)])  # observed scores below each threshold
+    # The number of observed scores below each threshold.
+    misses = np.pad(np.cumsum(is_observed, -1), [(0, 0), (1, 0)])
     below = np.arange(n_in + n_out + 1)
     false_alarms = n_out - (below - misses)
     limits_in = _compute_upper_limits(np.arange(n_in + 1), n_in, error, prior)
@@ -456,7 +473,9 @@ def _find_best_of_both(
     return _find_largest_epsilon(np.log(limits_out[false_alarms]), np.log(limits_in[misses]), delta)
 
 
-def _compute_upper_limits(count: NDArray[np.int64], trials: int, error: float, prior: float) -> Array:
+def _compute_upper_limits(
+    count: NDArray[np.int64], trials: int, error: float, prior: float
+) -> Array:
     """Returns upper limits of rates: quantiles of Beta(count + prior, trials - count + 1 - prior)."""
     second = trials - count + 1 - prior
     limits = special.betaincinv(count + prior, np.maximum(second, 0.5), 1 - error)

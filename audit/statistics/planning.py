@@ -11,64 +11,100 @@ from audit.statistics.calibration import KnownMechanism
 from audit.statistics.many_calibration import ManyCanaries
 
 LEAST_RUNS, MOST_RUNS = 40, 1_000_000
-_SCORES, _AUDITS = 200_000, (8, 40)  # of a number of runs that is tried: fewer audits of many runs
-_RUNS, _MANY_AUDITS = 4_000, (2, 12)
+_FIRST_TRIED = 1000  # runs
+# For each number of runs that is tried: the scores of all simulated audits together, and the (fewest, most)
+# audits that share them.
+_SCORES = 200_000
+_AUDITS = (8, 40)
+_RUNS = 4_000  # of several canaries each
+_MANY_AUDITS = (2, 12)
 
 
 def mean_if_gaussian(setting: KnownMechanism) -> float:
-    """The bound `if_gaussian` on epsilon, on average over the setting's simulated audits."""
-    rng, half = np.random.default_rng(setting.seed), setting.n_scores // 2
-    worlds = ((rng.normal(setting.mu, 1, half), rng.normal(0, 1, half)) for _ in range(setting.audits))
-    levels = (setting.delta, setting.confidence)
-    return float(np.mean([estimate.if_gaussian(*both, *levels).epsilon for both in worlds]))
+    """Returns the bound `if_gaussian` on epsilon, on average over the setting's simulated audits."""
+    rng = np.random.default_rng(setting.seed)
+    half = setting.n_scores // 2
+    epsilons = []
+    for _ in range(setting.audits):
+        scores_in = rng.normal(setting.mu, 1, half)
+        scores_out = rng.normal(0, 1, half)
+        bound = estimate.if_gaussian(scores_in, scores_out, setting.delta, setting.confidence)
+        epsilons.append(bound.epsilon)
+    return float(np.mean(epsilons))
 
 
 def runs_needed(setting: KnownMechanism, tightness: float) -> int | None:
-    """Runs at which the bound `if_gaussian` is on average this share of the truth, 0 < tightness < 1.
+    """Returns the number of runs at which the bound `if_gaussian` is on average this share of the truth.
 
-    Two digits, from simulated audits of so many runs that take seconds together; None where a million
-    runs do not suffice. The setting's own n_scores and audits do not matter. Raises InputError for a
-    tightness out of range, and where the truth is epsilon = 0.
+    It is right to two digits, from simulated audits of so many runs that take seconds together.
+
+    Args:
+      setting: Its n_scores and audits do not matter.
+      tightness: The share, between 0 and 1.
+
+    Returns:
+      The runs; None where a million do not suffice.
+
+    Raises:
+      InputError: A tightness out of range, or a truth of epsilon = 0.
     """
     require(0 < tightness < 1, f"`tightness={tightness}`: give more than 0, less than 1")
     truth = conversions.epsilon_from_mu(setting.mu, setting.delta)
-    require(truth > 0, f"`mu={setting.mu:g}` is epsilon = 0 at delta {setting.delta:g}: give more")
+    require(
+        truth > 0,
+        f"`mu={setting.mu:g}` is epsilon = 0 at delta {setting.delta:g}: give more",
+    )
 
-    def reached(runs: int) -> float:
+    def compute_share(runs: int) -> float:
         audits = int(np.clip(_SCORES // runs, *_AUDITS))
         return mean_if_gaussian(setting._replace(n_scores=runs, audits=audits)) / truth
 
-    return first_to_reach(tightness, reached)
+    return first_to_reach(tightness, compute_share)
 
 
 def runs_needed_of_many(setting: ManyCanaries, tightness: float) -> int | None:
-    """Runs with several canaries at which `lifted_gaussian` is on average this share of the truth."""
+    """Returns `runs_needed` of runs with several canaries, for the bound `lifted_gaussian`."""
     require(0 < tightness < 1, f"`tightness={tightness}`: give more than 0, less than 1")
     truth = conversions.epsilon_from_mu(setting.mu, setting.delta)
+    method = lifted.METHODS[lifted.LIFTED_GAUSSIAN]
 
-    def reached(runs: int) -> float:
-        tried = setting._replace(runs=runs, audits=int(np.clip(_RUNS // runs, *_MANY_AUDITS)))
-        audits = (many_calibration.draw(tried, index) for index in range(tried.audits))
-        levels, method = (setting.delta, setting.confidence), lifted.METHODS[lifted.LIFTED_GAUSSIAN]
-        return float(np.mean([method.bound(one, *levels).epsilon for one in audits])) / truth
+    def compute_share(runs: int) -> float:
+        audits = int(np.clip(_RUNS // runs, *_MANY_AUDITS))
+        tried = setting._replace(runs=runs, audits=audits)
+        epsilons = []
+        for index in range(audits):
+            design = many_calibration.draw(tried, index)
+            epsilons.append(method.bound(design, setting.delta, setting.confidence).epsilon)
+        return float(np.mean(epsilons)) / truth
 
-    return first_to_reach(tightness, reached)
+    return first_to_reach(tightness, compute_share)
 
 
-def first_to_reach(wanted: float, reached: Callable[[int], float]) -> int | None:
-    """The least runs, to two digits, at which `reached`, which grows with them, is what is wanted.
+def first_to_reach(target: float, compute_share: Callable[[int], float]) -> int | None:
+    """Returns the least runs, to two digits, at which a share that grows with them reaches a target.
 
-    None where a million do not suffice. What is missing to 1 falls about as 1 / sqrt(runs), which says
-    where to look next between too few and enough.
+    The distance of the share from 1 falls about as 1 / sqrt(runs), which predicts where to look next between
+    too few and enough.
+
+    Returns:
+      The runs; None where a million do not suffice.
     """
-    low, high, runs = LEAST_RUNS, math.inf, 1000
-    while high > 1.05 * low and low < MOST_RUNS:
-        share = reached(runs)
-        low, high = (low, runs) if share >= wanted else (runs, high)
-        ahead = runs * ((1 - min(share, 0.99)) / (1 - wanted)) ** 2
-        between = min(max(ahead, 1.02 * low), high / 1.02) if high < math.inf else max(ahead, 2 * low)
-        runs = round(min(between, MOST_RUNS))
-    if high == math.inf:
+    too_few = LEAST_RUNS
+    enough = math.inf
+    runs = _FIRST_TRIED
+    while enough > 1.05 * too_few and too_few < MOST_RUNS:
+        share = compute_share(runs)
+        if share >= target:
+            enough = runs
+        else:
+            too_few = runs
+        predicted = runs * ((1 - min(share, 0.99)) / (1 - target)) ** 2
+        if enough < math.inf:
+            following = min(max(predicted, 1.02 * too_few), enough / 1.02)
+        else:
+            following = max(predicted, 2 * too_few)
+        runs = round(min(following, MOST_RUNS))
+    if enough == math.inf:
         return None
-    unit: int = 10 ** max(len(str(high)) - 2, 0)
-    return -(-int(high) // unit) * unit
+    unit: int = 10 ** max(len(str(enough)) - 2, 0)
+    return math.ceil(int(enough) / unit) * unit

@@ -17,9 +17,11 @@ Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
 Worlds = tuple[Array, Array]
 _PRIOR = 5.0  # scores of normal distributions that join the pilot's
-_DOUBT = 1.7  # over the root of the pilot's size: the share by which the promises of its counts err
+# Over the root of the pilot's size, it is the share by which the promises of its counts err.
+_DOUBT = 1.7
 _STEADY = 8  # scores of the pilot beyond a rank that it can judge by itself
-_MISFIT = 1.8  # deviations between the counts and normal distributions that refute the latter
+# Deviations between the counts and normal distributions that refute the latter.
+_MISFIT = 1.8
 _CLEAR = 1.5  # deviations by which counted rates are raised
 _LATENT = np.linspace(-12.0, 12.0, 4801)  # scores of normal distributions
 
