@@ -1,7 +1,7 @@
 """The commands that need no repository: python -m audit bound, or hidden-state-audit bound."""
 
-from audit import started
 from audit.commands import dispatch
+from audit.runtime import started
 
 
 def main() -> None:

@@ -24,7 +24,7 @@ def hidden_state_epsilon(
       noise_multiplier, insertions: of DP-SGD's steps with the canary.
       lipschitz: constant of a step without the canary and noise, a number or one for each of insertions * k
         steps: 1 for a convex loss and a step of at most 2 / smoothness, 1 - learning rate * weight decay with
-        an L2 penalty (`audit/statistics/README.md` says of which models). Not for momentum or Adam.
+        an L2 penalty (`audit/methods/README.md` says of which models). Not for momentum or Adam.
       k: steps from one insertion to the next.
       insert: which of every k steps inserts the canary, "last", "first" or 1 to k.
       step_sizes: learning rates, a number or one for each step; their ratios count.
@@ -38,8 +38,8 @@ def hidden_state_epsilon(
     >>> round(audit.hidden_state_epsilon(noise_multiplier=4.0, insertions=250, k=5, lipschitz=0.99), 2)
     3.08
     """
-    from audit.statistics.accounting import Composition
-    from audit.statistics.hidden_state import Periods, insert_step, of_periods
+    from audit.claims.accounting import Composition
+    from audit.claims.hidden_state import Periods, insert_step, of_periods
     from audit.values import number, plain
 
     require(lipschitz is not None, "`lipschitz=None`: give a number, or one for each step")

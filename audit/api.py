@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
     from audit.adversaries.base import Adversary
     from audit.claims.claim import Claim
+    from audit.conclusions.conclusion import Conclusion
     from audit.evidence.given import Evidence
     from audit.own import OwnModel
-    from audit.statistics.conclusion import Conclusion
 
 
 class Columns(Protocol):
@@ -70,9 +70,9 @@ def bounds(
     >>> audit.bounds(audit.cosines(cosines, dimension=62_006)).epsilon > 14
     True
     """
-    from audit.concluded import conclude_evidence
+    from audit.conclusions.concluded import conclude_evidence
+    from audit.conclusions.one_run_conclusion import OneRunConclusion
     from audit.report import subjects
-    from audit.statistics.one_run_conclusion import OneRunConclusion
     from audit.values import number, require_type
 
     require_type("name", name, str)
@@ -113,12 +113,14 @@ def audit(
     """
     import jax
 
-    from audit import concluded, lipschitz, progress, training, zoo
+    from audit.conclusions import concluded, lipschitz, results
     from audit.report.subjects import AskedLevels
+    from audit.runtime import progress
     from audit.settings import build, make, stored
     from audit.settings.setting import flat
-    from audit.storage import results
-    from audit.task import Sources
+    from audit.tasks import zoo
+    from audit.tasks.task import Sources
+    from audit.training import training
 
     runs, folder, delta, confidence = _require_request(runs, out, delta, confidence)
     sources = Sources(_named_file("data_file", data_file), _named_file("tfds_dir", tfds_dir))
@@ -263,7 +265,7 @@ def _evidence(scores_in: Any, scores_out: Any) -> "Evidence":
 def _require_request(
     runs: int, out: str | Path, delta: float, confidence: float
 ) -> "tuple[int, Path, float, float]":
-    from audit.statistics import conversions
+    from audit.laws import conversions
     from audit.values import number, path
 
     levels = number("delta", delta, float), number("confidence", confidence, float)

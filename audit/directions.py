@@ -2,7 +2,7 @@
 
 Each canary is a gradient along a uniform direction that every run draws afresh. The law of its cosine in a
 model that was trained without it is known exactly, so that all canaries take part in every run, and a few
-runs prove much (`exact_null` of audit/statistics):
+runs prove much (`exact_null` of audit/methods):
 
     total = directions.inserted(seed, run, count, dimension, norm)     # once a run, before training
     clipped_sum += total                                               # at every step with the canaries
@@ -29,8 +29,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from audit.errors import InputError, require
+from audit.evidence import arrays
 from audit.one_run import MOST_DIMENSION, MOST_SEED, seed_of, whole, with_length
-from audit.statistics import arrays
 from audit.values import number, require_type
 
 Array = NDArray[np.float64]
@@ -70,7 +70,7 @@ def cosines(displacement: ArrayLike, seed: int, run: int, count: int, leave_one_
       run: which run's.
       count: how many canaries the run has.
       leave_one_out: each direction's cosine with what is left of the displacement off all others, of fewer
-        canaries than coordinates (`audit.statistics.leave_one_out`).
+        canaries than coordinates (`audit.evidence.leave_one_out`).
 
     Raises:
       InputError: the displacement is no finite vector, or is 0.
@@ -96,7 +96,7 @@ def cosines(displacement: ArrayLike, seed: int, run: int, count: int, leave_one_
     # The blocks are those of directions before they have length 1.
     if not leave_one_out:
         return products / np.sqrt(squares)
-    from audit.statistics import leave_one_out as statistics  # loads SciPy
+    from audit.evidence import leave_one_out as statistics  # loads SciPy
 
     lengths = np.sqrt(np.diagonal(gram))
     return statistics.cosines(gram / np.outer(lengths, lengths), products / lengths, 1.0, size)

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from audit.errors import InputError, require
-from audit.statistics import arrays
+from audit.evidence import arrays
 from audit.values import number, shown
 
 Array = NDArray[np.float64]

@@ -18,25 +18,26 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 from numpy.typing import ArrayLike, NDArray
 
-from audit import lipschitz, progress, training
 from audit.adversaries.base import Adversary, shapes
-from audit.concluded import of_setting
+from audit.conclusions import lipschitz, results
+from audit.conclusions.concluded import of_setting
+from audit.conclusions.conclusion import Conclusion
+from audit.conclusions.lipschitz import Steps
 from audit.errors import InputError, require
-from audit.lipschitz import Steps
+from audit.evidence import arrays
 from audit.mechanism.clipping.base import Batch, per_example
-from audit.model import Model, flat_model
 from audit.report import audit_page, audit_panels, subjects
+from audit.runtime import progress
 from audit.settings import build, stored
 from audit.settings.adversaries import Loss, OwnAdversary
 from audit.settings.build import Trainee
 from audit.settings.fields import declared
 from audit.settings.make import Usual, changed, make_setting
 from audit.settings.setting import STRATEGIES, Setting, flat, summary, validate
-from audit.statistics import arrays
-from audit.statistics.conclusion import Conclusion
-from audit.storage import results
 from audit.storage.store import FIGURE, RESULT, Store
-from audit.task import Dataset, checksum_of
+from audit.tasks.model import Model, flat_model
+from audit.tasks.task import Dataset, checksum_of
+from audit.training import training
 from audit.values import number
 
 Criterion = Callable[[Array, Array], Array]

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from audit.conclusions.conclusion import Conclusion
+    from audit.conclusions.one_run_conclusion import OneRunConclusion
+    from audit.methods.curves import Auc
+    from audit.methods.estimate import Bound, Estimate
     from audit.report.subjects import OneRunSubject, Subject
-    from audit.statistics.conclusion import Conclusion
-    from audit.statistics.curves import Auc
-    from audit.statistics.estimate import Bound, Estimate
-    from audit.statistics.one_run_conclusion import OneRunConclusion
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,13 +69,13 @@ class Result:
     @property
     def auc(self) -> "Auc":
         """The area under the ROC curve; its standard error counts all scores as independent."""
-        from audit.statistics import curves
+        from audit.methods import curves
 
         return curves.auc(self.conclusion.scores_in, self.conclusion.scores_out)
 
     def true_positive_rate(self, false_positive_rate: float) -> float:
         """The share of scores in above a threshold that at most such a share of scores out exceeds."""
-        from audit.statistics import curves
+        from audit.methods import curves
         from audit.values import number
 
         scores = self.conclusion.scores_in, self.conclusion.scores_out
@@ -83,7 +83,7 @@ class Result:
 
     def to_dict(self) -> dict[str, Any]:
         """What the command `bound --json` prints."""
-        from audit.storage import results
+        from audit.conclusions import results
 
         values: dict[str, Any] = json.loads(
             results.bounds_json(

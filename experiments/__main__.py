@@ -7,9 +7,9 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from audit import started
 from audit.commands import dispatch
 from audit.errors import InputError
+from audit.runtime import started
 
 PACKAGES = ("experiments", "audit.commands")
 _EXAMPLES_PACKAGES = ("torch", "opacus")  # examples need them, and no extra that every user has installs them

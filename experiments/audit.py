@@ -27,10 +27,10 @@ from experiments import engine_flags
 from models.catalogue import task
 
 if TYPE_CHECKING:
-    from audit.statistics.conclusion import Conclusion
+    from audit.conclusions.conclusion import Conclusion
     from audit.storage.store import Scores, Store
-    from audit.task import Dataset
-    from audit.training import Trained
+    from audit.tasks.task import Dataset
+    from audit.training.training import Trained
     from experiments.cells.work import Trainer
 
 FLAGS = flags.FLAGS
@@ -88,9 +88,9 @@ class _AuditScores(NamedTuple):
 
 def main() -> None:
     """Parses the flags, trains the models that the store does not have, and prints what follows from all."""
+    from audit.conclusions import results
+    from audit.laws import conversions
     from audit.settings import stored
-    from audit.statistics import conversions
-    from audit.storage import results
     from experiments.cells.audits import recipe
 
     conversions.require_delta(FLAGS.delta)
@@ -174,7 +174,7 @@ def _declared_looks() -> list[int]:
     """Returns the numbers of runs that --looks declares, in order; [] without the flag."""
     if FLAGS.looks is None:
         return []
-    from audit.statistics.conclusion import require_schedule
+    from audit.conclusions.conclusion import require_schedule
 
     looks = cli.whole_numbers("looks")
     require_schedule(looks)
@@ -186,7 +186,8 @@ def _declared_looks() -> list[int]:
 
 def _train(request: _AuditRequest, store: "Store", added: int | None = None) -> "Trained":
     """Trains the missing runs under a bar; chunks are no wider than `added` runs, by default all."""
-    from audit import progress, training
+    from audit.runtime import progress
+    from audit.training import training
     from experiments.cells.work import Wanted
 
     assert request.trainer is not None
@@ -197,7 +198,7 @@ def _train(request: _AuditRequest, store: "Store", added: int | None = None) -> 
 
 def _train_to_looks(request: _AuditRequest, store: "Store") -> "Trained":
     """Trains from one declared look to the next, and prints the bounds at each."""
-    from audit import training
+    from audit.training import training
 
     parts = []
     before = 0
@@ -216,7 +217,8 @@ def _train_until_proven(request: _AuditRequest, store: "Store") -> "Trained":
     The text before the bar says what is proven, up to date to a few seconds. The scores that it returns are
     those of the first runs that prove enough, whatever the stages were.
     """
-    from audit import progress, training
+    from audit.runtime import progress
+    from audit.training import training
     from experiments.cells.work import Wanted
 
     assert request.trainer is not None
@@ -261,8 +263,8 @@ def _first_proven(conclusion: "Conclusion") -> int | None:
 
 def _look(request: _AuditRequest, store: "Store", scores: _AuditScores, number: int) -> None:
     """Takes the declared look of that number, from 1: keeps its result and prints its bounds."""
+    from audit.conclusions import results
     from audit.report import bounds_table
-    from audit.storage import results
 
     conclusion = _draw_conclusion(request, store, scores)
     if results.take_looks(store, request.looks, number):
@@ -278,8 +280,8 @@ def _look(request: _AuditRequest, store: "Store", scores: _AuditScores, number: 
 
 def _draw_conclusion(request: _AuditRequest, store: "Store", scores: _AuditScores) -> "Conclusion":
     """Returns what follows from the scores at the flags' delta and confidence."""
-    from audit import lipschitz
-    from audit.concluded import of_setting
+    from audit.conclusions import lipschitz
+    from audit.conclusions.concluded import of_setting
 
     steps = lipschitz.of_data(store, request.setting, request.dataset)
     return of_setting(
@@ -309,8 +311,9 @@ def _provenance(request: _AuditRequest, store: "Store") -> dict[str, Any]:
 
 def _conclude(request: _AuditRequest, store: "Store", scores: _AuditScores) -> None:
     """Computes the bounds, keeps them and their figure unless the store has the same already, and prints."""
+    from audit.conclusions import results
     from audit.report import bounds_table
-    from audit.storage import files, results
+    from audit.storage import files
     from audit.storage.store import FIGURE, RESULT
 
     conclusion = _draw_conclusion(request, store, scores)
@@ -345,7 +348,7 @@ def _conclude(request: _AuditRequest, store: "Store", scores: _AuditScores) -> N
 
 def _each_run_alone(request: _AuditRequest, scores: _AuditScores) -> str:
     """Returns a table of what each run of many canaries shows by itself; "" for other adversaries."""
-    from audit.concluded import of_each_run
+    from audit.conclusions.concluded import of_each_run
     from audit.report import one_run_table
     from audit.settings import build
 

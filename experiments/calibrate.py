@@ -18,27 +18,22 @@ from typing import Any, NamedTuple
 from absl import flags
 from tqdm import tqdm
 
+from audit.calibration import calibration, exact_null_calibration, many_calibration, one_run_calibration
+from audit.calibration.calibration import Calibration, KnownMechanism
+from audit.calibration.exact_null_calibration import LAWS as DIRECTION_LAWS
+from audit.calibration.exact_null_calibration import DirectionCalibration, DirectionSetting
+from audit.calibration.many_calibration import TIES, ManyCalibration, ManyCanaries
+from audit.calibration.one_run_calibration import LAWS as ONE_RUN_LAWS
+from audit.calibration.one_run_calibration import OneRunCalibration, OneRunSetting
 from audit.commands import cli
 from audit.errors import require
-from audit.machine import cores
+from audit.laws import conversions
+from audit.laws.known_laws import GAUSSIAN, LAWS, KnownLaw
+from audit.methods import one_run_bounds
+from audit.methods.gaussian_curve import CURVE_LEVEL, CURVE_POWER
 from audit.report.table import Column, Table, number
+from audit.runtime.machine import cores
 from audit.settings.setting import require_runs
-from audit.statistics import (
-    calibration,
-    conversions,
-    exact_null_calibration,
-    many_calibration,
-    one_run_bounds,
-    one_run_calibration,
-)
-from audit.statistics.calibration import Calibration, KnownMechanism
-from audit.statistics.exact_null_calibration import LAWS as DIRECTION_LAWS
-from audit.statistics.exact_null_calibration import DirectionCalibration, DirectionSetting
-from audit.statistics.gaussian_curve import CURVE_LEVEL, CURVE_POWER
-from audit.statistics.known_laws import GAUSSIAN, LAWS, KnownLaw
-from audit.statistics.many_calibration import TIES, ManyCalibration, ManyCanaries
-from audit.statistics.one_run_calibration import LAWS as ONE_RUN_LAWS
-from audit.statistics.one_run_calibration import OneRunCalibration, OneRunSetting
 
 FLAGS = flags.FLAGS
 flags.DEFINE_list("mu", ["0", "0.25", "1", "1.77", "3.95"], "True mu of the Gaussian mechanisms.")

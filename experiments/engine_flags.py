@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from absl import flags
 
 from audit.errors import require
-from audit.machine import prepare_jax
+from audit.runtime.machine import prepare_jax
 
 if TYPE_CHECKING:
     from experiments.cells.work import TrainingEngine

@@ -26,14 +26,14 @@ from audit.commands import cli
 from audit.errors import InputError, require
 from audit.settings import federated
 from audit.settings.federated import FederatedSetting
-from audit.task import Federation
+from audit.tasks.task import Federation
 from models.catalogue import federated_task
 
 if TYPE_CHECKING:
-    from audit.game import Game, Midway
     from audit.report.one_run_table import FederatedAudit
     from audit.settings.build_federated import Participation
     from audit.storage.store import Scores, Store
+    from audit.training.game import Game, Midway
 
 FLAGS = flags.FLAGS
 cli.define_setting(FederatedSetting)
@@ -95,7 +95,7 @@ def main() -> None:
 
 def _checked_setting() -> FederatedSetting:
     """Returns the setting that the flags describe; raises InputError for flags out of range."""
-    from audit.statistics import conversions
+    from audit.laws import conversions
 
     conversions.require_delta(FLAGS.delta)
     conversions.require_confidence(FLAGS.confidence)
@@ -110,8 +110,8 @@ def _checked_setting() -> FederatedSetting:
 
 def _audit(audited: _AuditedFederation, game: "Game", store: "Store") -> None:
     """Trains the runs that the store does not have, concludes from all, and prints and keeps that."""
-    from audit import training
     from audit.report import one_run_table
+    from audit.training import training
     from experiments.cells.federated import keep_lost_accuracies, read_accuracies
 
     watch = _Watch(audited, store)
@@ -140,7 +140,7 @@ def _conclude(
     audited: _AuditedFederation, scores: "Scores", accuracies: dict[str, float]
 ) -> "FederatedAudit":
     """Returns what each run shows, what all show together, and the most that training leaks."""
-    from audit.concluded import of_each_run, of_runs_together
+    from audit.conclusions.concluded import of_each_run, of_runs_together
     from audit.report.one_run_table import FederatedAudit
 
     setting = audited.setting
@@ -209,8 +209,8 @@ class _Watch:
         """Returns the one-shot paper's estimate from the first run's canaries, as far as it is trained."""
         import numpy as np
 
-        from audit import game
-        from audit.statistics import one_shot
+        from audit.methods import one_shot
+        from audit.training import game
 
         setting = self._audited.setting
         dimension = self._audited.dimension

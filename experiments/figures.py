@@ -20,7 +20,7 @@ from absl import flags
 
 from audit.commands import cli
 from audit.errors import require
-from audit.progress import counted
+from audit.runtime.progress import counted
 from audit.settings import stored
 from audit.settings.setting import identity
 from audit.storage import files
@@ -60,7 +60,7 @@ class _Drawing(NamedTuple):
 
 def main() -> None:
     """Parses the flags, reads the store, draws what is there, and prints the table and what is missing."""
-    from audit.statistics import conversions
+    from audit.laws import conversions
     from experiments.sweeps import points, table
 
     levels = Levels(FLAGS.delta, FLAGS.confidence)

@@ -13,12 +13,12 @@ from tqdm import tqdm
 
 from audit.commands import cli
 from audit.errors import require
-from audit.landscape import process
+from audit.laws import conversions
 from audit.report.table import Column, Table, number
 from audit.settings.setting import LEAST_NOISE, MOST_NOISE, require_runs
-from audit.statistics import conversions
 from audit.storage import files
 from experiments.hidden_state import landscape, landscape_solve
+from experiments.hidden_state import landscape_process as process
 from experiments.hidden_state.landscape import CellResults, Exact, LandscapeCell, Simulation, Study
 
 FLAGS = flags.FLAGS

@@ -21,7 +21,7 @@ from audit.report.table import Column, Table
 from audit.settings import stored
 from audit.settings.setting import Setting
 from audit.storage import files
-from audit.task import Sources
+from audit.tasks.task import Sources
 from experiments.hidden_state import cells
 from models.catalogue import TASKS, task
 

@@ -15,17 +15,20 @@ from typing import TYPE_CHECKING
 from absl import flags
 from tqdm import tqdm
 
+from audit.calibration import calibration, many_calibration, planning
+from audit.calibration.calibration import KnownMechanism
+from audit.claims import accounting
 from audit.commands import cli
 from audit.errors import require
-from audit.machine import cores
-from audit.statistics import accounting, calibration, conversions, lifted, many_calibration, planning
-from audit.statistics.calibration import KnownMechanism
+from audit.laws import conversions
+from audit.methods import lifted
+from audit.runtime.machine import cores
 from experiments import engine_flags
 from models.catalogue import task
 
 if TYPE_CHECKING:
     from audit.settings.setting import Setting
-    from audit.task import Dataset
+    from audit.tasks.task import Dataset
     from experiments.engine.forecast import ManyForecast, Probe
 
 FIELDS = ("model", "periodicity", "insertions", "noise_multiplier", "batch_size", "canaries")

@@ -16,7 +16,7 @@ from absl import flags
 
 from audit.commands import cli
 from audit.errors import require
-from audit.task import Sources
+from audit.tasks.task import Sources
 
 FLAGS = flags.FLAGS
 _MODELS = ("convnet", "fcnn")
@@ -35,7 +35,7 @@ flags.DEFINE_string("out", "results", "Folder for the figure and its numbers; th
 
 def main() -> None:
     """Parses the flags, trains by each way against the clock, and prints and draws what it proves when."""
-    from audit.statistics import conversions
+    from audit.laws import conversions
     from audit.storage import files
 
     require(FLAGS.model in _MODELS, f"--model={FLAGS.model}: choose of {', '.join(_MODELS)}")

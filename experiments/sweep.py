@@ -17,7 +17,7 @@ from absl import flags
 
 from audit.commands import cli
 from audit.errors import InputError, require
-from audit.progress import counted, shortened
+from audit.runtime.progress import counted, shortened
 from audit.settings import stored
 from experiments import engine_flags
 from experiments.cells import audits, work

@@ -30,7 +30,7 @@ from absl import flags
 
 from audit.commands import cli
 from audit.errors import require
-from audit.task import Sources
+from audit.tasks.task import Sources
 from experiments.engine import measurement
 from experiments.engine.engines import ENGINES, TIMED, Kind, missing_line, require_timed
 

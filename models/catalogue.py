@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import numpy as np
 
 from audit.errors import InputError, require
-from audit.task import (
+from audit.tasks.task import (
     Clients,
     Convex,
     Data,
@@ -40,7 +40,7 @@ from models.data.sources import Recipe
 from models.data.tff import load_emnist, load_stackoverflow
 
 if TYPE_CHECKING:
-    from audit.model import Model
+    from audit.tasks.model import Model
     from models.pretrained.features import Body
 
 

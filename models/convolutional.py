@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import Array
 from optax import softmax_cross_entropy_with_integer_labels as cross_entropy
 
-from audit.model import Model, flat_model
+from audit.tasks.model import Model, flat_model
 from models.data.images import CIFAR10_MEAN, CIFAR10_STD, FASHION_MNIST_MEAN, FASHION_MNIST_STD
 from models.data.leaf import PIXELS
 from models.data.tff import EMNIST_CLASSES

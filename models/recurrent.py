@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import Array
 from optax import softmax_cross_entropy_with_integer_labels as cross_entropy
 
-from audit.model import Model, flat_model
+from audit.tasks.model import Model, flat_model
 from models.data import leaf, shakespeare, tff
 
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from audit.model import Model
+from audit.tasks.model import Model
 
 SoftLoss = Callable[[Array, tuple[Array, Array]], Array]
 

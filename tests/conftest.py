@@ -143,7 +143,7 @@ def housing_file(tmp_path_factory):
 @pytest.fixture(scope="session")
 def dataset():
     """200 examples of 8 features whose labels follow a noisy linear rule."""
-    from audit.task import Dataset
+    from audit.tasks.task import Dataset
 
     rng = np.random.default_rng(0)
     features = rng.normal(size=(200, 8)).astype(np.float32)
@@ -215,7 +215,7 @@ def slow_clipped_sum():
 @pytest.fixture(scope="session")
 def play():
     """play(game, ranges, chunk) -> all Scores as one."""
-    from audit import game
+    from audit.training import game
 
     def run(table, ranges, chunk, progress=lambda runs, steps: None):
         first, scores, presence, dimension = zip(*game.play(table, ranges, chunk, progress), strict=True)
@@ -229,9 +229,9 @@ def empty_game(silent):
     """A game of 4 parameters and no genuine gradients, whose scores are Gaussian by construction."""
     import jax.numpy as jnp
 
-    from audit import game
     from audit.adversaries import biased
     from audit.mechanism import base
+    from audit.training import game
 
     def build(steps=16, periodicity=1, sigma=2.0, clipping_norm=3.0, batch_size=4, **changes):
         batches, mask = jnp.tile(jnp.arange(batch_size), (steps, 1)), base.insertion_mask(steps, periodicity)

@@ -1,5 +1,5 @@
 """Gradients of norm C along uniform directions that every run draws afresh, so that the law of a score is
-known exactly where its canary is out (`audit.statistics.exact_null`).
+known exactly where its canary is out (`audit.methods.exact_null`).
 
 A score is the cosine of a canary's direction and u, how far below its expected place the model ended: that of
 a training run without noise and without canaries. Where canaries are many for the dimension, they blur each

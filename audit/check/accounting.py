@@ -7,9 +7,10 @@ from scipy import special
 
 from audit.check import findings
 from audit.check.report import CheckOutcome, CheckReport, make_report
+from audit.claims import accounting
+from audit.claims.accounting import Composition
 from audit.errors import InputError, require
-from audit.statistics import accounting, conversions
-from audit.statistics.accounting import Composition
+from audit.laws import conversions
 from audit.values import number, shown
 
 POISSON = "poisson"

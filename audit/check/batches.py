@@ -19,8 +19,8 @@ from audit.check.accounting import (
 from audit.check.findings import CheckFinding
 from audit.check.noise import compute_fit_p_value, compute_two_sided_p_value
 from audit.check.report import CheckOutcome, CheckReport, describe_error, find_rejected_tests, make_report
+from audit.claims import accounting
 from audit.errors import InputError, require
-from audit.statistics import accounting
 from audit.values import number, shown
 
 FIXED = "fixed"

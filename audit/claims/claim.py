@@ -18,11 +18,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
+from audit.claims import accounting
+from audit.claims.accounting import Composition
+from audit.claims.hidden_state import LAST, HiddenState, Periods, insert_step, of_periods
 from audit.errors import require
-from audit.statistics import accounting, arrays, conversions
-from audit.statistics.accounting import Composition
-from audit.statistics.hidden_state import LAST, HiddenState, Periods, insert_step, of_periods
-from audit.statistics.method import ACCOUNTED, GIVEN, Assumption
+from audit.evidence import arrays
+from audit.laws import conversions
+from audit.methods.method import ACCOUNTED, GIVEN, Assumption
 from audit.values import number, plain
 
 Array = NDArray[np.float64]

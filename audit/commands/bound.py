@@ -24,18 +24,19 @@ from pathlib import Path
 from absl import flags
 
 from audit.claims.claim import Claim, DpSgd, EpsilonDelta
+from audit.claims.hidden_state import LAST
 from audit.commands import cli
-from audit.concluded import conclude_evidence
+from audit.conclusions import results
+from audit.conclusions.concluded import conclude_evidence
+from audit.conclusions.conclusion import Conclusion
+from audit.conclusions.one_run_conclusion import OneRunConclusion
 from audit.errors import require
+from audit.evidence import given_directions
 from audit.evidence.given import Evidence
 from audit.evidence.one_run import OneRun
 from audit.report import bounds_table, one_run_table, verdicts
 from audit.settings.setting import require_noise
-from audit.statistics import given_directions
-from audit.statistics.conclusion import Conclusion
-from audit.statistics.hidden_state import LAST
-from audit.statistics.one_run_conclusion import OneRunConclusion
-from audit.storage import files, results, score_files
+from audit.storage import files, score_files
 
 _UPPER_HELP = "Epsilon at delta from your own accountant, instead of --noise_multiplier and --insertions."
 

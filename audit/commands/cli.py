@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 from absl import app, flags
 
-from audit import started
 from audit.commands import interrupts, streams
 from audit.errors import InputError, require
-from audit.machine import prepare_jax as prepare_jax
+from audit.runtime import started
+from audit.runtime.machine import prepare_jax as prepare_jax
 from audit.settings.fields import ADVERSARY, AUDITED, AUTO, DP_SGD
 
 if TYPE_CHECKING:
     from audit.settings.fields import Field
     from audit.settings.setting import Setting
-    from audit.task import Sources
+    from audit.tasks.task import Sources
 
 USAGE_ERROR = 2
 _AS_TEXT: flags.ArgumentSerializer[int | str] = flags.ArgumentSerializer()
@@ -325,7 +325,7 @@ def define_sources() -> None:
 
 def sources(**more: Any) -> "Sources":
     """Returns the sources that the flags name."""
-    from audit.task import Sources
+    from audit.tasks.task import Sources
 
     return Sources(flags.FLAGS.data_file, flags.FLAGS.tfds_dir, **more)
 

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from audit import started
 from audit.commands import interrupts, streams
-from audit.progress import shortened
+from audit.runtime import started
+from audit.runtime.progress import shortened
 
 _MARK = '\nif __name__ == "__main__":'
 _HELP_COMMANDS = ("help", "-h", "--help")

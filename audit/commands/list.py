@@ -14,10 +14,10 @@ import time
 
 from absl import flags
 
-from audit import started
 from audit.commands import cli
 from audit.errors import InputError
 from audit.report import listing
+from audit.runtime import started
 from audit.settings import stored
 
 FLAGS = flags.FLAGS

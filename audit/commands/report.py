@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 from absl import flags
 
-from audit import started
 from audit.commands import cli
 from audit.errors import InputError, require
+from audit.runtime import started
 from audit.settings import stored
 from audit.settings.stored import Audits
 from audit.storage import files
@@ -50,8 +50,8 @@ def main() -> None:
 
 def checked_levels() -> "AskedLevels":
     """The levels that the flags name; raises InputError for those out of range."""
+    from audit.laws import conversions
     from audit.report.subjects import AskedLevels
-    from audit.statistics import conversions
 
     if FLAGS.delta is not None:
         conversions.require_delta(FLAGS.delta)

@@ -13,11 +13,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from audit.errors import require
+from audit.evidence import canaries, fair_coins, given_directions
+from audit.evidence import one_run as one_run_evidence
+from audit.evidence.arrays import floats
+from audit.evidence.canaries import Coins, Fresh, Sets
 from audit.evidence.one_run import OneRun
-from audit.statistics import canaries, fair_coins, given_directions, one_shot
-from audit.statistics.arrays import floats
-from audit.statistics.canaries import Coins, Fresh, Sets
-from audit.statistics.repeats import require_no_copies
+from audit.evidence.repeats import require_no_copies
 from audit.values import require_type
 
 Evidence = Sets | Coins | Fresh | OneRun
@@ -96,7 +97,7 @@ def cosines(
 def paired_cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension: int) -> OneRun:
     """Returns the evidence of one run's cosines, (K,) of inserted canaries and (M,) of others drawn alike."""
     size = given_directions.require_dimension(dimension)
-    return OneRun(None, one_shot.cosines(observed, unobserved, size))
+    return OneRun(None, one_run_evidence.cosines(observed, unobserved, size))
 
 
 def _cosines_of_one_run(
@@ -112,4 +113,4 @@ def _cosines_of_one_run(
     present = bits.reshape(1, -1).astype(bool)
     fair_coins.require_fair(present)
     checked = Coins(values[None], present, given=True)
-    return OneRun(checked, one_shot.of_own_game(*checked.pooled(), size))
+    return OneRun(checked, one_run_evidence.of_own_game(*checked.pooled(), size))

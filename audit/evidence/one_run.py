@@ -2,8 +2,34 @@
 
 from typing import NamedTuple
 
-from audit.statistics.canaries import Coins
-from audit.statistics.one_shot import Cosines
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import special
+
+from audit.errors import InputError, require
+from audit.evidence.arrays import floats
+from audit.evidence.canaries import Coins
+from audit.laws import cosine_law
+
+Array = NDArray[np.float64]
+LEAST_CANARIES = 10
+_SLACK = 1e-9  # by which a cosine may exceed 1, from rounding
+_SPREAD_ERROR = 1e-6  # the probability of refusing cosines whose dimension is right
+_SPREAD_FIX = "count trained parameters alone, or save unobserved= too if canaries take part unequally often"
+
+
+class Cosines(NamedTuple):
+    """The checked cosines of one run.
+
+    Attributes:
+      observed: (K,) cosines of canaries that took part.
+      unobserved: (M,) cosines of canaries that did not; may be empty.
+      dimension: d, of the space that the canaries are drawn from.
+    """
+
+    observed: Array
+    unobserved: Array
+    dimension: int
 
 
 class OneRun(NamedTuple):
@@ -17,3 +43,86 @@ class OneRun(NamedTuple):
 
     coins: Coins | None
     cosines: Cosines | None
+
+
+def cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension: int) -> Cosines:
+    """Returns a caller's cosines, checked.
+
+    Where there are no unobserved cosines, the law of a uniform direction takes their place, and the observed
+    ones must not spread more than it: each has that law, shifted by what its canary leaves behind, which is
+    the same for canaries that take part equally often.
+
+    Args:
+      observed: (K,) cosines of canaries that took part.
+      unobserved: (M,) cosines of canaries that did not, or None.
+      dimension: The number of trained parameters.
+
+    Raises:
+      InputError: Shapes, values or numbers that fit no audit.
+    """
+    checked = of_own_game(observed, unobserved, dimension)
+    if not len(checked.unobserved):
+        squares = float(np.square(checked.observed - checked.observed.mean()).sum())
+        require_spread(squares, len(checked.observed) - 1, dimension, _SPREAD_FIX)
+    return checked
+
+
+def of_own_game(
+    observed: ArrayLike, unobserved: ArrayLike | None, dimension: int
+) -> Cosines:
+    """Returns cosines that are checked as `cosines` checks them, except for their spread.
+
+    For audits whose dimension is certain, and whose canaries may take part unequally often.
+    """
+    cosine_law.require_dimension(dimension)
+    checked = _check_cosines("observed", observed)
+    if unobserved is None:
+        return Cosines(checked, np.empty(0), dimension)
+    return Cosines(checked, _check_cosines("unobserved", unobserved), dimension)
+
+
+def require_spread(squares: float, freedom: int, dimension: int, fix: str) -> None:
+    """Raises InputError where cosines spread more than uniform directions do in this dimension.
+
+    The limit is a quantile of chi-square. A smaller spread is no sign of a wrong dimension, as canaries may
+    be tied, and with too small a dimension the bound holds.
+
+    Args:
+      squares: The sum of squared deviations of the cosines from their mean.
+      freedom: Its degrees of freedom.
+      dimension: d; the deviation of a cosine is 1/sqrt(d).
+      fix: What the message tells the caller to do.
+    """
+    if special.chdtrc(freedom, squares * dimension) < _SPREAD_ERROR:
+        spread = np.sqrt(squares * dimension / freedom)
+        suggested = max(round(freedom / squares), 1)
+        raise InputError(
+            f"`dimension={dimension}`: cosines spread by {spread:.3g} / sqrt(d), those of uniform "
+            f"directions by 1, as these would in about {suggested:,} dimensions: {fix}"
+        )
+
+
+def _check_cosines(name: str, values: ArrayLike) -> Array:
+    """Returns cosines (K,) as float64; raises InputError for what fits no audit."""
+    array = floats(f"the {name} cosines", values)
+    require(
+        array.ndim == 1,
+        f"the {name} cosines have shape {array.shape}: give one for each canary, (K,)",
+    )
+    least = LEAST_CANARIES
+    require(
+        len(array) >= least,
+        f"there are {len(array)} {name} cosines: give at least {least}",
+    )
+    bad = int(np.count_nonzero(~np.isfinite(array)))
+    failed = f"{bad} of {len(array)} {name} cosines are not finite: the run failed and proves nothing"
+    require(not bad, f"{failed}; a run in its place would count only beside it, so audit several together")
+    largest = float(np.abs(array).max())
+    require(
+        largest <= 1 + _SLACK, f"{name}: {largest:g} is no cosine: divide by both lengths"
+    )
+    require(
+        np.ptp(array) > 0,
+        f"all {len(array)} {name} cosines equal {array[0]:g}: they have no spread",
+    )
+    return np.clip(array, -1.0, 1.0)

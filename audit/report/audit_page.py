@@ -3,17 +3,17 @@
 import math
 from collections.abc import Sequence
 
-from audit import started
+from audit.claims.linear_losses import EXPECTED
+from audit.conclusions.conclusion import Conclusion, assumption_of, method_of
+from audit.methods.estimate import Bound, Finding
+from audit.methods.exact_null import ExactBound
 from audit.report import audit_panels, page, verdicts
 from audit.report.bounds_table import curve_means, curve_tested, remarks
 from audit.report.curves import mark, standing
 from audit.report.page import Html
 from audit.report.subjects import OneRunSubject, Subject
 from audit.report.verdicts import Verdict
-from audit.statistics.conclusion import Conclusion, assumption_of, method_of
-from audit.statistics.estimate import Bound, Finding
-from audit.statistics.exact_null import ExactBound
-from audit.statistics.linear_losses import EXPECTED
+from audit.runtime import started
 
 _UNTESTED = " (not tested: scores of one run may depend on each other)"
 _NO_LINE = " Where no such line fits into the band, the bounds that assume a Gaussian curve do not apply."

@@ -11,15 +11,15 @@ from matplotlib.axes import Axes
 from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
 
+from audit.conclusions.conclusion import Conclusion, method_of
+from audit.laws import conversions
+from audit.methods.curves import auc
+from audit.methods.estimate import Estimate, Finding
+from audit.methods.method import COINS, NO_BOUND, NOTHING
 from audit.report import curves, style
 from audit.report.curves import mark, standing
 from audit.report.style import BOUND, FADED, IN, OUT, STYLE, UPPER
 from audit.report.table import at_least, at_most
-from audit.statistics import conversions
-from audit.statistics.conclusion import Conclusion, method_of
-from audit.statistics.curves import auc
-from audit.statistics.estimate import Estimate, Finding
-from audit.statistics.method import COINS, NO_BOUND, NOTHING
 
 _BOX = {"facecolor": "white", "edgecolor": "none", "pad": 1.5}
 _HEADROOM = 1.35  # of the scores' panel, for its legend

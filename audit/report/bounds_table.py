@@ -8,13 +8,13 @@ from operator import itemgetter
 
 import numpy as np
 
+from audit.claims.linear_losses import EXPECTED
+from audit.conclusions.conclusion import Conclusion, assumption_of
+from audit.methods import curves, estimate, lifted
+from audit.methods.estimate import Bound, Finding
+from audit.methods.exact_null import ExactBound
 from audit.report.table import Column, Table, at_least, at_most
 from audit.report.verdicts import doubt_of, is_reversed, to_decide
-from audit.statistics import curves, estimate, lifted
-from audit.statistics.conclusion import Conclusion, assumption_of
-from audit.statistics.estimate import Bound, Finding
-from audit.statistics.exact_null import ExactBound
-from audit.statistics.linear_losses import EXPECTED
 
 _COUNTS, _RATES = ("FP/out", "FN/in"), ("FPR", "FNR")
 _UNTESTED = "            (not tested here: scores of one run may depend on each other)"

@@ -7,11 +7,12 @@ from matplotlib.axes import Axes
 from numpy.typing import NDArray
 from scipy import special
 
+from audit.conclusions.conclusion import Conclusion, assumption_of
+from audit.laws import conversions
+from audit.methods import curves
+from audit.methods.estimate import Finding
 from audit.report.style import BLACK, BOUND, FADED, OUT, PREDICTED, UPPER, VERMILION
 from audit.report.table import at_least, at_most
-from audit.statistics import conversions, curves
-from audit.statistics.conclusion import Conclusion, assumption_of
-from audit.statistics.estimate import Finding
 
 Array = NDArray[np.float64]
 

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from audit import zoo
 from audit.errors import InputError
-from audit.progress import shortened
 from audit.report import table
 from audit.report.table import Column, Table
+from audit.runtime.progress import shortened
 from audit.settings import stored
 from audit.settings.make import fields, setting_of
 from audit.settings.setting import Setting, flat
 from audit.storage.store import Kept, Store, finite, hash_of, newest_scores
+from audit.tasks import zoo
 
 _COLUMNS, _INDENT, _NAME = 80, 10, 34
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"))

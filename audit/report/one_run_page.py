@@ -8,14 +8,14 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 
+from audit.conclusions.one_run_conclusion import OneRunConclusion
+from audit.laws import cosine_law
+from audit.methods.estimate import Bound
 from audit.report import audit_page, one_run_table, page, style, verdicts
 from audit.report.page import Html
 from audit.report.style import BOUND, FADED, IN, OUT, STYLE, UPPER
 from audit.report.subjects import OneRunSubject
 from audit.report.verdicts import Verdict
-from audit.statistics import cosine_law
-from audit.statistics.estimate import Bound
-from audit.statistics.one_run_conclusion import OneRunConclusion
 
 _BINS, _POINTS, _FAR = 40, 401, 4.0  # of a histogram; of a curve; in units of 1/sqrt(d)
 _MEANINGS = (

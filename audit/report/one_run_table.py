@@ -6,14 +6,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from audit.progress import counted
+from audit.claims.accounting import Composition, epsilon_upper_bound, participant_upper_bound
+from audit.conclusions.one_run_conclusion import OneRunConclusion
+from audit.conclusions.results import finding_fields
+from audit.methods.estimate import Bound, Estimate
+from audit.methods.method import NoiseFloor
+from audit.methods.one_run_bounds import OF_COINS
 from audit.report.table import Column, Table, at_least, at_most, number
-from audit.statistics.accounting import Composition, epsilon_upper_bound, participant_upper_bound
-from audit.statistics.estimate import Bound, Estimate
-from audit.statistics.method import NoiseFloor
-from audit.statistics.one_run_bounds import OF_COINS
-from audit.statistics.one_run_conclusion import OneRunConclusion
-from audit.storage.results import finding_fields
+from audit.runtime.progress import counted
 
 RESULT = "federated.json"  # in a setting's folder
 _CLEARLY = 4  # standard errors below the null

@@ -12,26 +12,28 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy
 
-from audit import lipschitz, started, zoo
+from audit.claims.accounting import Composition
 from audit.claims.claim import Claim
-from audit.concluded import of_each_run, of_runs_together
-from audit.concluded import of_setting as concluded
+from audit.conclusions import lipschitz, results
+from audit.conclusions.concluded import of_each_run, of_runs_together
+from audit.conclusions.concluded import of_setting as concluded
+from audit.conclusions.conclusion import Conclusion
+from audit.conclusions.one_run_conclusion import OneRunConclusion
 from audit.errors import InputError, require
-from audit.progress import counted
 from audit.report.listing import differs
 from audit.report.one_run_table import RESULT, FederatedAudit, Upper, upper_bounds
 from audit.report.table import at_least
+from audit.runtime import started
+from audit.runtime.progress import counted
 from audit.settings import stored
 from audit.settings.adversaries import adversary_row
 from audit.settings.federated import FINAL, FederatedSetting
 from audit.settings.setting import Setting, summary
 from audit.settings.stored import Known
-from audit.statistics.accounting import Composition
-from audit.statistics.conclusion import Conclusion
-from audit.statistics.one_run_conclusion import OneRunConclusion
-from audit.storage import files, results, score_files
+from audit.storage import files, score_files
 from audit.storage.score_files import STDIN
 from audit.storage.store import Kept, Store
+from audit.tasks import zoo
 from audit.version import __version__
 
 

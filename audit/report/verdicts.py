@@ -5,10 +5,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from audit.conclusions.conclusion import Conclusion, UpperBound
+from audit.methods import curves
+from audit.methods.estimate import Bound
 from audit.report import table
-from audit.statistics import curves
-from audit.statistics.conclusion import Conclusion, UpperBound
-from audit.statistics.estimate import Bound
 
 LEAKS, NOTHING, VIOLATED = "leaks", "nothing", "violated"
 _WHATEVER = "whatever the trade-off curve"

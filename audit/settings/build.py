@@ -15,7 +15,6 @@ import optax
 from jax import Array
 from jax.stages import Wrapped
 
-from audit import game
 from audit.adversaries.base import Adversary
 from audit.errors import require
 from audit.mechanism import base, cohorts, dpsgd, precision, response
@@ -24,14 +23,15 @@ from audit.mechanism.clipping import dense, layerwise
 from audit.mechanism.clipping.base import ClippedDots, ClippedSum, per_example, per_example_dots
 from audit.mechanism.ensemble import Programs
 from audit.mechanism.memory import Hardware
-from audit.model import Model
 from audit.settings import setting as settings
 from audit.settings.adversaries import OwnAdversary, adversary_row
 from audit.settings.knowledge import Knowledge
 from audit.settings.setting import Setting
-from audit.task import Dataset
+from audit.tasks.model import Model
+from audit.tasks.task import Dataset
+from audit.tasks.zoo import task
+from audit.training import game
 from audit.version import __version__
-from audit.zoo import task
 
 F = TypeVar("F", bound=Callable[..., Any])
 

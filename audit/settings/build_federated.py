@@ -16,19 +16,19 @@ import optax
 from jax import Array
 from numpy.typing import NDArray
 
-from audit import game
 from audit.adversaries import directions
 from audit.adversaries.base import Adversary
 from audit.errors import InputError, require
-from audit.game import Game
 from audit.mechanism import base, cohorts, ensemble, fedavg
 from audit.mechanism.base import Hyperparameters, Schedule
 from audit.mechanism.memory import Hardware, local_hardware
-from audit.model import losses_by_example, losses_of_batch
 from audit.settings.federated import FederatedSetting, noise, validate_federated
 from audit.storage import files
-from audit.task import Clients, Test
-from audit.zoo import federated_task
+from audit.tasks.model import losses_by_example, losses_of_batch
+from audit.tasks.task import Clients, Test
+from audit.tasks.zoo import federated_task
+from audit.training import game
+from audit.training.game import Game
 
 _SEGMENT_CLIENTS = 250  # updates between two checkpoints, or a little more
 _MOST_COHORTS_BYTES = 1 << 30

@@ -11,7 +11,7 @@ from audit.settings.fields import MOST_SEED, deciding, described, require_fields
 from audit.settings.setting import MOST_CANARIES, NOISE_LIMITS
 
 if TYPE_CHECKING:
-    from audit.statistics.accounting import Composition
+    from audit.claims.accounting import Composition
 
 FINAL = ("final", "weights", "fresh")  # observations of the final model alone
 OBSERVED = (*FINAL, "all", "means")
@@ -124,7 +124,7 @@ def noise(setting: FederatedSetting) -> RoundNoise:
     """Returns a round's noise, which is split between sum and count where C adapts."""
     if not setting.quantile:
         return RoundNoise(setting.noise_multiplier, 0.0, 0.0)
-    from audit.statistics.accounting import noise_beside_count  # loads SciPy, which sweeps do without
+    from audit.claims.accounting import noise_beside_count  # loads SciPy, which sweeps do without
 
     on_count = 0.0
     if setting.noise_multiplier:
@@ -146,7 +146,7 @@ def leaks(setting: FederatedSetting, clients: int, most_rounds: int) -> Leaks:
     A client takes part in at most `most_rounds` rounds, a canary in its repetitions; with Poisson sampling,
     both join a round by a coin. Sum and count together cost as much as the whole noise multiplier.
     """
-    from audit.statistics.accounting import Composition
+    from audit.claims.accounting import Composition
 
     sigma = setting.noise_multiplier
     if setting.participation == "poisson":

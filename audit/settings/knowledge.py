@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from audit.adversaries.base import Expect
     from audit.adversaries.examples import Principal
     from audit.mechanism.base import Data, Hyperparameters, Trajectory
-    from audit.model import Model
+    from audit.tasks.model import Model
 
 
 class Knowledge(NamedTuple):

@@ -17,8 +17,8 @@ from audit.settings.setting import (
     Setting,
     flat,
 )
+from audit.tasks.zoo import task, tasks
 from audit.values import plain, require_type
-from audit.zoo import task, tasks
 
 P = TypeVar("P", AdversaryFields, DpSgdFields, ScheduleFields)
 

@@ -162,7 +162,7 @@ class Setting:
 
     @property
     def composition(self) -> tuple[float, int, float]:
-        """The steps that count, as fields of `audit.statistics.accounting.Composition`."""
+        """The steps that count, as fields of `audit.claims.accounting.Composition`."""
         return self.mechanism.noise_multiplier, self.insertions, self.sampling_rate
 
 

@@ -12,7 +12,7 @@ from audit.settings.setting import Setting, identity, validate
 from audit.storage import index
 from audit.storage.index import holdings as holdings
 from audit.storage.store import Store
-from audit.task import Dataset
+from audit.tasks.task import Dataset
 
 # What a config says beside the setting.
 _DATA = "data_sha256"

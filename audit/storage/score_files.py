@@ -19,11 +19,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from audit.errors import InputError, require
-from audit.evidence import given
+from audit.evidence import given, given_directions
+from audit.evidence.arrays import floats
+from audit.evidence.canaries import Coins, Fresh, Sets
 from audit.evidence.one_run import OneRun
-from audit.statistics import given_directions
-from audit.statistics.arrays import floats
-from audit.statistics.canaries import Coins, Fresh, Sets
 from audit.storage.files import NOT_AN_ARCHIVE, regular
 
 Array = NDArray[np.float64]

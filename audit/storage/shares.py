@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Generator, Iterator
 
-from audit.progress import Progress
+from audit.runtime.progress import Progress
 from audit.storage import files
 from audit.storage.store import Store, gaps
 

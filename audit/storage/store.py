@@ -27,8 +27,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audit.errors import InputError, require
-from audit.statistics.canaries import Coins, Fresh, of_own_coins
-from audit.statistics.method import FRESH_DIRECTIONS, MANY_CANARIES, ONE_CANARY
+from audit.evidence.canaries import Coins, Fresh, of_own_coins
+from audit.methods.method import FRESH_DIRECTIONS, MANY_CANARIES, ONE_CANARY
 from audit.storage import files
 
 CONFIG = "config.json"

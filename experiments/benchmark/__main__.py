@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from audit.commands import cli
 from audit.errors import require
-from audit.machine import cores
+from audit.runtime.machine import cores
 from experiments.benchmark import registry, tables
 from experiments.benchmark.cells import (
     SCALES,

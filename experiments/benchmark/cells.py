@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from audit.processes import as_completed
-from audit.statistics import intervals
+from audit.laws import intervals
+from audit.runtime.processes import as_completed
 from audit.storage import files
 from experiments.benchmark import contract, registry
 from experiments.benchmark.contract import CONFIDENCE, AuditScores, Estimator, KnownTruth

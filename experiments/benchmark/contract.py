@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.statistics.canaries import Coins
+from audit.evidence.canaries import Coins
 
 Array = NDArray[np.float64]
 

@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from audit.statistics import conversions, cosine_law, exact_null_calibration, known_laws
-from audit.statistics.exact_null_calibration import DirectionSetting
-from audit.statistics.known_laws import KnownLaw, Law
+from audit.calibration import exact_null_calibration
+from audit.calibration.exact_null_calibration import DirectionSetting
+from audit.laws import conversions, cosine_law, known_laws
+from audit.laws.known_laws import KnownLaw, Law
 from experiments.benchmark import trained
 from experiments.benchmark.contract import (
     CONFIDENCE,

@@ -1,12 +1,13 @@
-"""Our own estimators, from the records of `audit.statistics`: a bound added there is measured here."""
+"""Our own estimators, from the records of `audit.methods`: a bound added there is measured here."""
 
 from audit.errors import InputError
-from audit.statistics import canaries, estimate, exact_null, gaussian_curve, lifted, one_run_bounds
-from audit.statistics.estimate import ScoreMethod
-from audit.statistics.exact_null import DirectionsMethod
-from audit.statistics.gaussian_curve import CURVE_LEVEL
-from audit.statistics.lifted import CanaryMethod
-from audit.statistics.method import NO_BOUND, Method
+from audit.evidence import canaries
+from audit.methods import estimate, exact_null, gaussian_curve, lifted, one_run_bounds
+from audit.methods.estimate import ScoreMethod
+from audit.methods.exact_null import DirectionsMethod
+from audit.methods.gaussian_curve import CURVE_LEVEL
+from audit.methods.lifted import CanaryMethod
+from audit.methods.method import NO_BOUND, Method
 from experiments.benchmark.contract import (
     DIRECTIONS,
     ENOUGH_RUNS,
@@ -77,7 +78,7 @@ def _estimate_from_directions(method: DirectionsMethod) -> EpsilonFunction:
 
 
 def _make_estimator(method: Method, design: str, epsilon: EpsilonFunction) -> Estimator:
-    """Returns the record of a method of `audit.statistics`."""
+    """Returns the record of a method of `audit.methods`."""
     documented = method.assumes
     assumes = set()
     if design == SEVERAL:
@@ -89,7 +90,7 @@ def _make_estimator(method: Method, design: str, epsilon: EpsilonFunction) -> Es
     return Estimator(
         name=f"ours: {method.name}",
         kind=OURS,
-        source=f"audit.statistics, {method.name}",
+        source=f"audit.methods, {method.name}",
         design=design,
         assumption=documented.sentence or documented.text,
         assumes=frozenset(assumes),
@@ -109,7 +110,7 @@ def _make_coin_estimator(method: CoinMethod) -> Estimator:
     return Estimator(
         name=f"ours: {method.name}",
         kind=OURS,
-        source=f"audit.statistics, {method.name}",
+        source=f"audit.methods, {method.name}",
         design=ONE_RUN,
         assumption=assumption,
         assumes=frozenset(assumes),

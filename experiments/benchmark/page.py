@@ -11,9 +11,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from audit.machine import cores
 from audit.report import page, style
 from audit.report.style import BLUE, GREEN, STYLE, VERMILION
+from audit.runtime.machine import cores
 from audit.storage import files
 from experiments.benchmark.cells import MeasuredCell
 from experiments.benchmark.contract import DESIGNS, OURS, PAPER, PEER

@@ -17,22 +17,22 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from tqdm import tqdm
 
-from audit import processes
-from audit.concluded import of_each_run, of_setting
+from audit.claims import accounting
+from audit.conclusions.concluded import of_each_run, of_setting
+from audit.conclusions.conclusion import assumption_of
 from audit.errors import InputError
-from audit.machine import cores, prepare_jax
+from audit.methods.estimate import ASSUMPTION_FREE, IF_GAUSSIAN
+from audit.methods.exact_null import EXACT_NULL
+from audit.methods.lifted import LIFTED
 from audit.report.style import BLUE, FADED, FREE, GREEN, ORANGE, PURPLE, STYLE, UPPER, VERMILION
 from audit.report.table import Column, Table, at_least, at_most, number
+from audit.runtime import processes
+from audit.runtime.machine import cores, prepare_jax
 from audit.settings import stored
 from audit.settings.make import setting_of
 from audit.settings.setting import MOST_RUNS, Setting
-from audit.statistics import accounting
-from audit.statistics.conclusion import assumption_of
-from audit.statistics.estimate import ASSUMPTION_FREE, IF_GAUSSIAN
-from audit.statistics.exact_null import EXACT_NULL
-from audit.statistics.lifted import LIFTED
 from audit.storage.store import Scores
-from audit.task import Sources
+from audit.tasks.task import Sources
 from experiments.benchmark import peers
 from experiments.benchmark.contract import ONE_RUN, AuditScores, EpsilonFunction, Estimator
 from experiments.engine.engines import TIMED

@@ -10,11 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from audit.statistics import conversions, exact, lifted, one_run_bounds, one_shot, rounds
-from audit.statistics.canaries import Coins
-from audit.statistics.gaussians import Gaussian
-from audit.statistics.lifted import moments, wilson
-from audit.statistics.one_shot import Cosines
+from audit.evidence.canaries import Coins
+from audit.evidence.one_run import Cosines
+from audit.laws import conversions
+from audit.laws.gaussians import Gaussian
+from audit.methods import exact, lifted, one_run_bounds, one_shot
+from audit.methods.lifted import moments, wilson
 from experiments.benchmark.contract import (
     DIRECTIONS,
     ENOUGH_RUNS,
@@ -29,6 +30,7 @@ from experiments.benchmark.contract import (
     EpsilonFunction,
     Estimator,
 )
+from experiments.canife import rounds
 
 Array = NDArray[np.float64]
 _BOOTSTRAPS = 2000

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from audit import processes
-from audit.statistics import conversions
+from audit.laws import conversions
+from audit.runtime import processes
 from experiments.benchmark.contract import ONE_CANARY, SEVERAL, AuditScores, KnownTruth
 
 _MU = 1.0
@@ -29,11 +29,11 @@ def _train_pool(canaries: int, runs: int) -> AuditScores:
 
 def _train(canaries: int, runs: int) -> AuditScores:
     """Trains runs with so many canaries each, and returns their scores."""
-    from audit import training
-    from audit.machine import prepare_jax
+    from audit.runtime.machine import prepare_jax
     from audit.settings import build, stored
     from audit.settings.make import setting_of
-    from audit.task import Sources
+    from audit.tasks.task import Sources
+    from audit.training import training
     from models.catalogue import task
 
     prepare_jax()

@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from audit.commands import cli
 from audit.errors import require
-from audit.progress import counted
+from audit.runtime.progress import counted
 from audit.storage import files
 from experiments.canife import attacked as settings
 from experiments.canife.attacked import Attacked, Combination, VariedGrid

@@ -13,11 +13,11 @@ from typing import NamedTuple
 import numpy as np
 import scipy
 
+from audit.laws import conversions
 from audit.report.table import Column, Table, number
-from audit.statistics import conversions, rounds
-from audit.statistics.rounds import Charge, RoundEstimate
-from experiments.canife import training
+from experiments.canife import rounds, training
 from experiments.canife.attacked import ROUND, Attacked, Value, VariedGrid
+from experiments.canife.rounds import Charge, RoundEstimate
 from experiments.canife.training import CONFIDENCE, Floats, Measured, Request
 
 _WIDTH = 80

@@ -16,12 +16,12 @@ from jax import Array
 from numpy.typing import NDArray
 
 from audit.errors import require
-from audit.game import root
 from audit.mechanism import base, dpsgd, fedavg
 from audit.mechanism.clipping.base import scale_to_norm
-from audit.model import Model, losses_by_example
 from audit.settings.build import CLIPPING, DOTS
-from audit.task import Clients, Dataset
+from audit.tasks.model import Model, losses_by_example
+from audit.tasks.task import Clients, Dataset
+from audit.training.game import root
 from experiments.canife import attacked as settings
 from experiments.canife import samples
 from experiments.canife.attacked import Attacked

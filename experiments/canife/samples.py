@@ -9,8 +9,8 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
-from audit.adversaries.designed import SampleLoss
-from audit.model import Model, identity
+from audit.tasks.model import Model, identity
+from experiments.canife.designed import SampleLoss
 from models import soft
 
 Canary = NDArray[np.float32] | str  # as it is stored: normalised pixels, or a text

@@ -22,21 +22,20 @@ import optax
 from jax import Array
 from numpy.typing import NDArray
 
-from audit import round_game
-from audit.adversaries import designed
-from audit.adversaries.designed import Designed, SampleDesign
 from audit.errors import require
-from audit.game import root
+from audit.laws import densities
 from audit.mechanism.base import State
-from audit.progress import Progress
-from audit.statistics import cohort_law, densities, estimate
-from audit.statistics.cohort_law import Cohort
+from audit.methods import estimate
+from audit.runtime.progress import Progress
 from audit.storage import files
 from audit.storage.index import Holdings
 from audit.storage.store import Store
+from audit.training.game import root
 from experiments.canife import attacked as settings
-from experiments.canife import populations
+from experiments.canife import cohort_law, designed, populations, round_game
 from experiments.canife.attacked import SEED, Attacked, Combination, Value, VariedGrid
+from experiments.canife.cohort_law import Cohort
+from experiments.canife.designed import Designed, SampleDesign
 from experiments.canife.populations import DataPaths, Population, Split
 from experiments.canife.samples import Canary, Sample
 from experiments.cells.cell import Cell, DataSets

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from audit.errors import InputError
-from audit.progress import Progress
+from audit.runtime.progress import Progress
 from audit.settings import stored
 from audit.settings.adversaries import adversary_row
 from audit.settings.setting import Setting, flat, identity
 from audit.storage.index import Holdings
 from audit.storage.store import Store
-from audit.task import Dataset
+from audit.tasks.task import Dataset
 from experiments.cells.cell import Audited, Cell, DataSets, GameRecipe, Levels, Parts
 from models.catalogue import task
 
@@ -37,7 +37,7 @@ def audit_cell(audited: Audited) -> Cell:
         return stored.open_store(out, setting, data.load(setting.model))
 
     def do(store: Store, data: DataSets, progress: Progress) -> None:
-        from audit import training
+        from audit.training import training
 
         dataset = data.load(setting.model)
         game_recipe = recipe(setting, runs, dataset)
@@ -100,8 +100,8 @@ def recipe(setting: Setting, runs: int, dataset: Dataset) -> GameRecipe:
 
 def _conclude(setting: Setting, runs: int, store: Store, provenance: dict[str, Any]) -> None:
     """Computes what the stored scores show at the usual levels, and keeps it as audit.json."""
-    from audit.concluded import of_setting
-    from audit.storage import results
+    from audit.conclusions import results
+    from audit.conclusions.concluded import of_setting
 
     conclusion = of_setting(store.load(runs), setting, *Levels())
     results.keep_result(

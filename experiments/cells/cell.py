@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from audit.errors import InputError, require
-from audit.progress import Progress
+from audit.runtime.progress import Progress
 from audit.settings.federated import FederatedSetting
 from audit.settings.setting import Setting
 from audit.storage import files
 from audit.storage.index import Holdings
 from audit.storage.store import Store
-from audit.task import Data, Dataset, Federation, Sources
+from audit.tasks.task import Data, Dataset, Federation, Sources
 from models.catalogue import FEDERATED_TASKS, TASKS, federated_task
 
 if TYPE_CHECKING:
-    from audit.game import Game
+    from audit.training.game import Game
 
 _ANSWER = "answer.json"
 _CHECKSUM = "sha256"  # a field of that file

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TextIO
 from tqdm import tqdm
 
 from audit.errors import InputError, require
-from audit.machine import cores
+from audit.runtime.machine import cores
 from experiments.cells import local_ray
 
 LOCAL = "local"

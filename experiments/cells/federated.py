@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.progress import Progress
+from audit.runtime.progress import Progress
 from audit.settings.federated import FINAL, FederatedSetting, federated_identity
 from audit.storage.index import Holdings
 from audit.storage.store import Scores, Store, gaps
-from audit.task import Federation
+from audit.tasks.task import Federation
 from experiments.cells.cell import Cell, DataSets, read_answer, write_answer
 
 if TYPE_CHECKING:
     from jax import Array
 
-    from audit.game import Game, Midway, Watch
+    from audit.training.game import Game, Midway, Watch
 
 _ACCURACIES = "accuracies"
 
@@ -97,9 +97,9 @@ def keep_lost_accuracies(game: "Game", store: Store, runs: int, watch: "Watch") 
 
     They are lost where the file of accuracies was damaged, and set aside.
     """
-    from audit import game as games
-    from audit import training
     from audit.storage.checkpoints import Checkpoints
+    from audit.training import game as games
+    from audit.training import training
 
     with store.claim():
         measured = []
@@ -130,8 +130,8 @@ def _train(
     setting: FederatedSetting, runs: int, store: Store, federation: Federation, progress: Progress
 ) -> None:
     """Trains what is missing, all observations together; then those runs that only the first one had."""
-    from audit import training
     from audit.settings import build_federated
+    from audit.training import training
 
     clients = federation.clients
     checksum = store.config()["data_sha256"]
@@ -166,7 +166,7 @@ def _make_watch(
     """
 
     def watch(midway: "Midway") -> None:
-        from audit import game as games
+        from audit.training import game as games
 
         if midway.steps < rounds:
             return

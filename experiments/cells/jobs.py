@@ -19,14 +19,14 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import jax
 
-from audit import training
 from audit.errors import InputError, require
-from audit.machine import prepare_jax
 from audit.mechanism.ensemble import Programs
+from audit.runtime.machine import prepare_jax
 from audit.storage import files, shares
 from audit.storage.store import Scores, Store
-from audit.task import Dataset
-from audit.training import ChunkTrainer, Trained
+from audit.tasks.task import Dataset
+from audit.training import training
+from audit.training.training import ChunkTrainer, Trained
 from experiments.cells import work
 from experiments.cells.cell import Cell, DataSets, GameRecipe, Parts
 from experiments.cells.cluster import Cluster, Node

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from tqdm import tqdm
 
 from audit.errors import InputError
-from audit.progress import Progress, shortened
+from audit.runtime.progress import Progress, shortened
 from audit.settings import stored
 from audit.storage import files
 from audit.storage.store import Store
-from audit.task import Dataset
+from audit.tasks.task import Dataset
 from experiments.cells.cell import Cell, DataSets, GameRecipe
 
 if TYPE_CHECKING:
-    from audit.training import Trained
+    from audit.training.training import Trained
 
 _POLL_SECONDS = 1.0
 
@@ -94,7 +94,7 @@ class LocalTrainer:
         self._game = recipe.make(data)
 
     def train(self, wanted: Wanted) -> "Trained":
-        from audit import training
+        from audit.training import training
 
         store = wanted.store
         chunk = wanted.chunk
@@ -103,7 +103,7 @@ class LocalTrainer:
         return training.train(self._game, store, wanted.runs, chunk, progress=wanted.progress)
 
     def stage(self, runs: int) -> int:
-        from audit import training
+        from audit.training import training
 
         return training.chunk_size(self._game, runs, 0)
 

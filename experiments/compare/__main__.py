@@ -25,7 +25,7 @@ flags.DEFINE_string("out", "results", "Folder for results; the table goes into i
 
 def main() -> None:
     """Parses the flags, audits by each method, and prints and draws what it shows."""
-    from audit.statistics.accounting import epsilon_upper_bound
+    from audit.claims.accounting import epsilon_upper_bound
     from audit.storage import files
 
     compared = Compared(**cli.values(Compared))

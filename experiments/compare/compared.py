@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from audit.errors import require
-from audit.progress import Progress
+from audit.runtime.progress import Progress
 from audit.settings import stored
 from audit.settings.fields import MOST_SEED, described, require_fields
 from audit.settings.make import setting_of
@@ -114,8 +114,8 @@ class TrainedMethod(NamedTuple):
             return stored.open_store(out, setting, data.load(setting.model))
 
         def do(store: Store, data: DataSets, progress: Progress) -> None:
-            from audit import training
             from audit.settings import build
+            from audit.training import training
 
             build.validate(setting, max(runs, 2))  # one run of many canaries has both worlds
             game = build.build(setting, data.load(setting.model))
@@ -128,9 +128,9 @@ class TrainedMethod(NamedTuple):
 
 def list_methods(compared: Compared) -> list[TrainedMethod]:
     """Returns the methods that train the mechanism."""
-    from audit.statistics.estimate import ASSUMPTION_FREE, IF_GAUSSIAN
-    from audit.statistics.exact_null import EXACT_NULL
-    from audit.statistics.lifted import CLUSTERED, LIFTED, LIFTED_GAUSSIAN
+    from audit.methods.estimate import ASSUMPTION_FREE, IF_GAUSSIAN
+    from audit.methods.exact_null import EXACT_NULL
+    from audit.methods.lifted import CLUSTERED, LIFTED, LIFTED_GAUSSIAN
 
     shared = {name: getattr(compared, name) for name in _SHARED_FIELDS}
     setting = partial(setting_of, compared.model, **shared)

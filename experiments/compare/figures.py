@@ -12,9 +12,9 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from audit.progress import counted
 from audit.report.style import BLACK, FADED, FREE, IN, OUT, STYLE
 from audit.report.table import Column, Table, at_least, at_most, number
+from audit.runtime.progress import counted
 from experiments.compare.compared import FINAL, Compared
 from experiments.compare.rows import ESTIMATE, REFUTED, ComparedRow
 

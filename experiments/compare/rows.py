@@ -13,17 +13,20 @@ from typing import NamedTuple
 
 import numpy as np
 
-from audit import progress, training
-from audit.concluded import of_each_run, of_setting
+from audit.conclusions.concluded import of_each_run, of_setting
+from audit.conclusions.conclusion import assumption_of
+from audit.laws import conversions
+from audit.methods import one_shot
+from audit.runtime import progress
 from audit.settings import build
-from audit.statistics import conversions, one_shot, rounds
-from audit.statistics.conclusion import assumption_of
-from audit.statistics.rounds import Charge
 from audit.storage.store import Scores
+from audit.training import training
 from experiments.canife import curves as canife_curves
+from experiments.canife import rounds
 from experiments.canife import training as canife_training
 from experiments.canife.attacked import Attacked
 from experiments.canife.curves import RoundValues
+from experiments.canife.rounds import Charge
 from experiments.cells import work
 from experiments.cells.work import Workplace
 from experiments.compare.compared import ALL, FINAL, Compared, TrainedMethod, list_methods

@@ -20,20 +20,20 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from audit import processes
 from audit.errors import require
 from audit.report.table import Column, Table
+from audit.runtime import processes
 from audit.settings.federated import FederatedSetting
 from audit.settings.make import setting_of
 from audit.settings.setting import Setting
-from audit.task import Clients, Dataset
+from audit.tasks.task import Clients, Dataset
 from models.catalogue import FEDERATED_TASKS, TASKS, task
 
 if TYPE_CHECKING:
     import jax
 
-    from audit.game import Game
     from audit.mechanism.memory import Hardware
+    from audit.training.game import Game
 
 _H200 = """
 gpu_device_info {
@@ -245,8 +245,8 @@ def measured(
     program: TrainingProgram, played: "Game", chunk: int, places: "Sequence[jax.Device]"
 ) -> CompiledTraining:
     """Compiles a game's chunk for these devices, and measures it; raises what the compiler raises."""
-    from audit import game
     from audit.mechanism.ensemble import Placement
+    from audit.training import game
 
     placement = Placement.spread(chunk, places) if played.mechanism.spreads else Placement.over(places)
     begin = time.perf_counter()
@@ -271,9 +271,9 @@ def _build_dpsgd(program: TrainingProgram, hardware: "Hardware") -> "tuple[Game,
 
     With GC-R, whose training costs the same, nothing is simulated.
     """
-    from audit import game
     from audit.mechanism import dpsgd
     from audit.settings import build
+    from audit.training import game
 
     setting: Setting = setting_of(program.model, adversary="gc_r", precision=program.precision)
     number, shape, kind = task(program.model).data.examples

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from audit.machine import prepare_jax
+from audit.runtime.machine import prepare_jax
 from audit.settings.make import Usual, make_setting, setting_of
 from audit.settings.setting import PRECISIONS, Setting
-from audit.task import Dataset, Sources
+from audit.tasks.task import Dataset, Sources
 from experiments.engine import ahead
 from models.catalogue import task
 from models.data.sources import cache_folder
@@ -27,8 +27,8 @@ from models.data.sources import cache_folder
 if TYPE_CHECKING:
     import jax
 
-    from audit.game import Game
     from audit.storage.store import Scores
+    from audit.training.game import Game
 
 Row = dict[str, str | int | float | None]
 Rows = Iterator[Row]
@@ -210,8 +210,8 @@ def scored_again(fields: dict[str, Any], runs: int) -> np.ndarray:
       fields: Under which scores.json has the setting.
       runs: How many are scored.
     """
-    from audit import game
     from audit.settings import build
+    from audit.training import game
 
     model = fields["model"]
     rest = {name: value for name, value in fields.items() if name != "model"}
@@ -257,7 +257,7 @@ def _tell_convnet(trial: Trial) -> Rows:
 
 def _audit(setting: Setting, trial: Trial) -> Row:
     """Trains 5,000 models; returns how, and what their scores prove."""
-    from audit.statistics import estimate
+    from audit.methods import estimate
 
     row, scores = _train(setting, trial, trial.models(5000))
     conclusion = estimate.if_gaussian(*scores.worlds(), _DELTA, _CONFIDENCE)
@@ -270,7 +270,7 @@ def _audit(setting: Setting, trial: Trial) -> Row:
 
 def _tell_directions(trial: Trial) -> Rows:
     """Yields what fresh directions prove after some runs of the ConvNet."""
-    from audit.statistics import exact_null
+    from audit.methods import exact_null
 
     setting = setting_of("convnet", adversary="sphere", canaries="auto", steps=trial.length(250))
     row, scores = _train(setting, trial, trial.models(60))
@@ -289,7 +289,7 @@ def _tell_directions(trial: Trial) -> Rows:
 
 def _compute_upper_bound(setting: Setting) -> float:
     """Returns epsilon of as many Gaussian mechanisms as there are insertions."""
-    from audit.statistics import conversions
+    from audit.laws import conversions
 
     mu = math.sqrt(setting.insertions) / setting.mechanism.noise_multiplier
     return conversions.epsilon_from_mu(mu, _DELTA)
@@ -327,9 +327,9 @@ def _train(setting: Setting, trial: Trial, runs: int, chunk: int = 0) -> "tuple[
     """
     import jax
 
-    from audit import game
     from audit.mechanism import ensemble
     from audit.settings import build
+    from audit.training import game
 
     dataset = trial.dataset(setting.model)
     begin = time.perf_counter()
@@ -372,7 +372,7 @@ def _play_chunks(played: "Game", runs: int, size: int) -> "tuple[list[Scores], l
     Returns:
       The chunks' scores, and the moments at which all was compiled and at which each chunk was done.
     """
-    from audit import game
+    from audit.training import game
 
     marks: list[float] = []
 

@@ -10,8 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from audit import processes
 from audit.report import page
+from audit.runtime import processes
 from audit.storage import files
 from experiments.engine.device_parts import Part, Row, Trial, tell
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audit.errors import require
-from audit.machine import prepare_jax
+from audit.runtime.machine import prepare_jax
 from audit.settings.federated import FederatedSetting
 from audit.settings.setting import Setting
 from models.catalogue import FEDERATED_TASKS, TASKS

@@ -13,18 +13,18 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from audit import game
-from audit.machine import prepare_jax
+from audit.calibration.calibration import Calibration
+from audit.calibration.many_calibration import ManyCalibration
+from audit.calibration.planning import MOST_RUNS
+from audit.laws import conversions
 from audit.report.table import Column, Table, number
+from audit.runtime.machine import prepare_jax
 from audit.settings import build
 from audit.settings.make import changed
 from audit.settings.setting import LAST, Setting
-from audit.statistics import conversions
-from audit.statistics.calibration import Calibration
-from audit.statistics.many_calibration import ManyCalibration
-from audit.statistics.planning import MOST_RUNS
-from audit.task import Dataset
-from audit.training import chunk_size
+from audit.tasks.task import Dataset
+from audit.training import game
+from audit.training.training import chunk_size
 
 _SECONDS = 2.0  # of training, after compilation
 _MOST_STEPS = 250  # of a run in a chunk that is measured

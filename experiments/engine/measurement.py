@@ -20,11 +20,11 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from tqdm import tqdm
 
-from audit import processes
 from audit.errors import InputError, require
-from audit.machine import cores, prepare_jax
 from audit.report.table import Column, Table, number
-from audit.task import Sources
+from audit.runtime import processes
+from audit.runtime.machine import cores, prepare_jax
+from audit.tasks.task import Sources
 from experiments.engine.engines import DPSGD, GEMM, GEMM_SIZE, TIMED, About, Build, Kind, rate
 
 _Arguments = ParamSpec("_Arguments")

@@ -16,16 +16,16 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
-from audit import game
 from audit.mechanism import ensemble, fedavg
 from audit.mechanism.base import Data, Hyperparameters, Schedule, State, no_canaries
 from audit.mechanism.clipping.base import separate
-from audit.model import Model, losses_by_example
 from audit.settings import build, build_federated
 from audit.settings.federated import FederatedSetting
 from audit.settings.make import setting_of
 from audit.settings.setting import Setting
-from audit.task import Clients, Dataset, Sources
+from audit.tasks.model import Model, losses_by_example
+from audit.tasks.task import Clients, Dataset, Sources
+from audit.training import game
 from experiments.engine import engines
 from experiments.engine.engines import CHECKED_STEPS, Engine, FederatedProblem, Layout, Problem, Run
 from models.catalogue import federated_task, task

@@ -12,14 +12,14 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
-from audit import game
 from audit.mechanism.base import simulate
 from audit.mechanism.clipping.base import ClippedSum
-from audit.model import Model
 from audit.report.table import Column, Table, number
 from audit.settings import build
 from audit.settings.setting import PRECISIONS, Setting, flat
-from audit.task import Dataset
+from audit.tasks.model import Model
+from audit.tasks.task import Dataset
+from audit.training import game
 
 _BLOCK = 50  # examples whose gradients are held at once
 

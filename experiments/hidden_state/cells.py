@@ -15,20 +15,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.progress import Progress
+from audit.runtime.progress import Progress
 from audit.settings import stored
 from audit.settings.setting import Setting, identity
 from audit.storage import files
 from audit.storage.index import Holdings
 from audit.storage.store import Store
-from audit.task import Dataset
+from audit.tasks.task import Dataset
 from experiments.cells.audits import is_on, step_seconds
 from experiments.cells.cell import Audited, Cell, DataSets, Levels
 from experiments.hidden_state import landscape
 from experiments.hidden_state.landscape import Grid
 
 if TYPE_CHECKING:
-    from audit.game import Game
+    from audit.training.game import Game
 
 Norms = NDArray[np.float64]
 EXPERIMENT = "canary_norms"
@@ -120,8 +120,8 @@ def kept_norms(
 
 def _train(setting: Setting, dataset: Dataset, runs: int, progress: Progress) -> Norms:
     """Trains the runs in chunks of equal size, so that they share one compiled program."""
-    from audit import game
     from audit.settings import build
+    from audit.training import game
 
     played = build.build(setting, dataset)
     chunk = game.chunk_size(played, runs)
@@ -148,9 +148,9 @@ def canary_norms(played: "Game", runs: NDArray[np.int64]) -> Norms:
     import jax.numpy as jnp
     from jax import Array
 
-    from audit import game
     from audit.mechanism.base import Data, Hyperparameters, Schedule, State
     from audit.mechanism.ensemble import Placement
+    from audit.training import game
 
     def norms_of_run(
         hyper: Hyperparameters, data: Data, schedule: Schedule, run: Array

@@ -10,13 +10,15 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from audit.concluded import conclude
-from audit.landscape import convex
-from audit.landscape.convex import ConvexLandscape
+from audit.claims import accounting
+from audit.claims.hidden_state import FIRST, LAST, hidden_state_bound, insert_step
+from audit.conclusions.concluded import conclude
+from audit.evidence import canaries
+from audit.laws import conversions
 from audit.report.style import BOUND, FREE, OUT, STYLE, UPPER
 from audit.report.table import Column, Table, at_least, number
-from audit.statistics import accounting, canaries, conversions
-from audit.statistics.hidden_state import FIRST, LAST, hidden_state_bound, insert_step
+from experiments.hidden_state import landscape_convex as convex
+from experiments.hidden_state.landscape_convex import ConvexLandscape
 
 INSERTIONS = 250  # as in the paper's training runs
 NOISE_MULTIPLIER = 4.0  # as in the paper's training runs

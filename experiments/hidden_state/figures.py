@@ -14,8 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator
 
-from audit.landscape import law
-from audit.landscape.process import Process, constant
+from audit.laws import conversions, densities
 from audit.report.style import (
     BLUE,
     BOUND,
@@ -28,16 +27,17 @@ from audit.report.style import (
     UPPER,
     VERMILION,
 )
-from audit.statistics import conversions, densities
 from experiments.cells.cell import Audited
 from experiments.hidden_state import bracket, landscape, proven
 from experiments.hidden_state import cells as own_cells
+from experiments.hidden_state import landscape_law as law
 from experiments.hidden_state.landscape import (
     CellResults,
     LandscapeCell,
     SearchResults,
     StudyResults,
 )
+from experiments.hidden_state.landscape_process import Process, constant
 from experiments.hidden_state.sweep import CLAIMS
 from experiments.sweeps import estimates, points, table
 from experiments.sweeps.points import Evidence, Spread

@@ -21,7 +21,7 @@ ADVERSARIES = (
     "half",
     "best_constant",
     "optimal",
-)  # by their names in audit.landscape.optimal
+)  # by their names in experiments.hidden_state.landscape_optimal
 SEED = 0  # of the sweep
 CLIPPING_NORM = 1.0  # of the sweep
 THRESHOLD = 0.5  # of the sweep: C / 2 in units of C
@@ -118,7 +118,7 @@ class ThresholdSearch(NamedTuple):
 
         They are symmetric about C / 2, and reach beyond any threshold that helps.
         """
-        from audit.statistics import conversions
+        from audit.laws import conversions
 
         sigma = self.cell.noise_multiplier
         top = 1.15 * (

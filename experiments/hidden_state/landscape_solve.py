@@ -11,16 +11,16 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.landscape import law, optimal
-from audit.landscape.optimal import Thresholds
-from audit.landscape.process import Process, constant, upper_bound
-from audit.machine import cores
-from audit.processes import as_completed
-from audit.statistics import conversions, densities, estimate
+from audit.conclusions.results import finding_fields
+from audit.laws import conversions, densities
+from audit.methods import estimate
+from audit.runtime.machine import cores
+from audit.runtime.processes import as_completed
 from audit.storage.index import Holdings
-from audit.storage.results import finding_fields
 from audit.storage.store import Scores, Store
 from experiments.hidden_state import landscape
+from experiments.hidden_state import landscape_law as law
+from experiments.hidden_state import landscape_optimal as optimal
 from experiments.hidden_state.landscape import (
     Exact,
     ExactLaw,
@@ -29,6 +29,8 @@ from experiments.hidden_state.landscape import (
     Simulation,
     Study,
 )
+from experiments.hidden_state.landscape_optimal import Thresholds
+from experiments.hidden_state.landscape_process import Process, constant, upper_bound
 
 Array = NDArray[np.float64]
 ADVERSARIES: dict[str, Callable[[Process, float], Thresholds]] = {
@@ -200,7 +202,7 @@ def _split_into_batches(
 
 def _compute_presence(simulation: Simulation) -> NDArray[np.bool_]:
     """Returns whether each run (runs,) inserts the canary."""
-    from audit import game
+    from audit.training import game
 
     return game.presence(np.arange(simulation.runs))[:, 0]
 
@@ -209,8 +211,8 @@ def _simulate_thetas(requests: Sequence[SimulatedAudit]) -> Array:
     """Simulates audits of one length and simulation; returns theta (requests, T, runs)."""
     import jax.numpy as jnp
 
-    from audit import game
-    from audit.landscape import simulate
+    from audit.training import game
+    from experiments.hidden_state import landscape_simulate as simulate
 
     cells = [request.cell for request in requests]
     simulation = requests[0].simulation

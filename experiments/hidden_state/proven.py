@@ -9,8 +9,13 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from audit.concluded import of_setting
+from audit.conclusions.concluded import of_setting
+from audit.conclusions.conclusion import Conclusion, method_of
 from audit.errors import InputError
+from audit.methods.estimate import ASSUMPTION_FREE, IF_GAUSSIAN
+from audit.methods.exact_null import EXACT_NULL
+from audit.methods.lifted import CLUSTERED, LIFTED, LIFTED_GAUSSIAN
+from audit.methods.method import Method
 from audit.report.style import (
     BLUE,
     FADED,
@@ -23,11 +28,6 @@ from audit.report.style import (
 )
 from audit.report.table import Column, Table, at_least, at_most, number
 from audit.settings.setting import identity
-from audit.statistics.conclusion import Conclusion, method_of
-from audit.statistics.estimate import ASSUMPTION_FREE, IF_GAUSSIAN
-from audit.statistics.exact_null import EXACT_NULL
-from audit.statistics.lifted import CLUSTERED, LIFTED, LIFTED_GAUSSIAN
-from audit.statistics.method import Method
 from experiments.cells.cell import Levels
 from experiments.sweeps import points
 from experiments.sweeps.points import Evidence, Point

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from audit.machine import cores
-from audit.processes import in_order
-from audit.progress import Progress
+from audit.runtime.machine import cores
+from audit.runtime.processes import in_order
+from audit.runtime.progress import Progress
 from audit.storage.index import Holdings
 from audit.storage.store import Store
 from experiments.cells.cell import Cell, DataSets, Levels, read_answer, write_answer
@@ -179,7 +179,7 @@ def findings(
 
 def _audit_seed(task: _SeedTask) -> _SeedFindings:
     """Audits with one seed."""
-    from audit.statistics import lifted
+    from audit.methods import lifted
     from experiments.lidp.gaussian_mechanism import examine_order, simulate
 
     levels = Levels(task.audit.delta, task.audit.confidence)

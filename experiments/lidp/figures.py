@@ -12,6 +12,7 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from audit.claims.accounting import Composition, sampled_upper_bound
 from audit.report.style import (
     BLACK,
     BLUE,
@@ -24,7 +25,6 @@ from audit.report.style import (
     VERMILION,
 )
 from audit.settings.setting import identity
-from audit.statistics.accounting import Composition, sampled_upper_bound
 from audit.storage.store import Scores
 from experiments.cells.cell import Audited
 from experiments.lidp import cells, gains, tables

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from audit.statistics import lifted
-from audit.statistics.canaries import Design, sets
+from audit.evidence.canaries import Design, sets
+from audit.methods import lifted
 from audit.storage.store import Scores
 from experiments.cells.cell import Levels
 

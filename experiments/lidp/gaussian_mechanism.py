@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from scipy import special
 
 from audit.errors import require
-from audit.statistics import lifted
-from audit.statistics.canaries import Sets
+from audit.evidence.canaries import Sets
+from audit.methods import lifted
 
 Array = NDArray[np.float64]
 ORDERS = (1, 2, 4)

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from audit.laws import conversions
 from audit.report.table import Column, Table, number
-from audit.statistics import conversions
 from experiments.lidp import gains, gaussian_mechanism
 from experiments.lidp.cells import LIFTED, MechanismAudit, MechanismFindings
 from experiments.lidp.gains import METHODS, ORDER_2, ORDER_4, Gain, Lifted

@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from audit.commands import cli
 from audit.errors import require
-from audit.statistics import conversions, cosine_law
+from audit.laws import conversions, cosine_law
 from audit.storage import files
 from experiments.one_shot import estimates, tables
 from experiments.one_shot.estimates import Floors, TableCell

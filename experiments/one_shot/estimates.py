@@ -12,14 +12,19 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from audit.claims.accounting import epsilon_upper_bound
 from audit.errors import require
-from audit.statistics import conversions, cosine_law, one_shot
-from audit.statistics.accounting import epsilon_upper_bound
-from audit.statistics.cosine_law import AndersonDarling
-from audit.statistics.estimate import Estimate
-from audit.statistics.gaussians import Gaussian
-from audit.statistics.method import NoiseFloor
-from audit.statistics.one_shot import FITTED, Cosines
+from audit.evidence import one_run as one_run_evidence
+from audit.evidence.one_run import Cosines
+from audit.laws import conversions, cosine_law
+from audit.laws.cosine_law import AndersonDarling
+from audit.laws.gaussians import Gaussian
+from audit.methods import one_shot
+from audit.methods.estimate import Estimate
+from audit.methods.method import NoiseFloor
+from audit.methods.one_shot import (
+    FITTED,
+)
 from audit.storage.index import Holdings
 from audit.storage.store import Scores
 from experiments.cells import federated
@@ -245,7 +250,7 @@ def _observe(
     values = scores.scores[0]
     presence = scores.presence[0]
     unobserved = None if null_is_known else values[~presence]
-    cosines = one_shot.of_own_game(values[presence], unobserved, dimension)
+    cosines = one_run_evidence.of_own_game(values[presence], unobserved, dimension)
     methods = (one_shot.ONE_SHOT_FITTED, one_shot.ONE_SHOT_EQUAL_VARIANCE)
     fitted, equal_variance = one_shot.fits(cosines, levels.delta, methods)
     error = 1 - levels.confidence

@@ -15,11 +15,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from audit.progress import counted
+from audit.claims.accounting import epsilon_upper_bound
+from audit.laws import cosine_law
 from audit.report import style
 from audit.report.style import BLACK, BLUE, FADED, GREEN, ORANGE, PURPLE, VERMILION
-from audit.statistics import cosine_law
-from audit.statistics.accounting import epsilon_upper_bound
+from audit.runtime.progress import counted
 from experiments.cells.cell import DataSets
 from experiments.one_shot import estimates, tables
 from experiments.one_shot.estimates import (

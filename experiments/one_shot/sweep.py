@@ -15,7 +15,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from audit.progress import counted
+from audit.runtime.progress import counted
 from audit.settings.federated import FederatedSetting
 from experiments.cells.cell import Cell
 from experiments.cells.federated import federated_cell

@@ -8,15 +8,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from audit.claims.accounting import epsilon_upper_bound
+from audit.methods import one_shot
+from audit.methods.estimate import Estimate
+from audit.methods.one_shot import ONE_SHOT_EQUAL_VARIANCE, ONE_SHOT_FITTED
 from audit.report.one_run_table import floor_words
 from audit.report.table import Column, Show, Table, number
-from audit.statistics import one_shot
-from audit.statistics.accounting import epsilon_upper_bound
-from audit.statistics.estimate import Estimate
-from audit.statistics.one_shot import (
-    ONE_SHOT_EQUAL_VARIANCE,
-    ONE_SHOT_FITTED,
-)
 from experiments.one_shot import estimates
 from experiments.one_shot.estimates import (
     FederatedRun,

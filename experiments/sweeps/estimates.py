@@ -15,12 +15,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from audit.progress import counted
+from audit.laws import conversions
+from audit.methods import estimate, lifted
+from audit.methods.estimate import IF_GAUSSIAN
 from audit.report import curves, style
 from audit.report.style import BOUND, IN, OUT, PREDICTED, STYLE, UPPER
 from audit.report.table import at_least
-from audit.statistics import conversions, estimate, lifted
-from audit.statistics.estimate import IF_GAUSSIAN
+from audit.runtime.progress import counted
 from experiments.sweeps.points import Point
 from experiments.sweeps.sweep import Axis
 

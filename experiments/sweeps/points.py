@@ -7,16 +7,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from audit.concluded import of_setting, predicted_mu
+from audit.conclusions.concluded import of_setting, predicted_mu
+from audit.conclusions.conclusion import Conclusion
 from audit.errors import InputError
+from audit.evidence.canaries import Fresh
+from audit.laws import conversions
+from audit.methods import lifted
+from audit.methods.estimate import ASSUMPTION_FREE, Bound
+from audit.methods.method import FRESH_DIRECTIONS
 from audit.settings.setting import Setting, identity
-from audit.statistics import conversions, lifted, normal_scores
-from audit.statistics.canaries import Fresh
-from audit.statistics.conclusion import Conclusion
-from audit.statistics.estimate import ASSUMPTION_FREE, Bound
-from audit.statistics.method import FRESH_DIRECTIONS
 from audit.storage.index import Holdings
 from experiments.cells.cell import Audited, Levels
+from experiments.sweeps import normal_scores
 
 Audits = dict[tuple[Setting, int], Conclusion]  # by setting and runs
 
@@ -94,7 +96,7 @@ class Point(NamedTuple):
         return upper_bound
 
     def predicted_mu(self) -> float | None:
-        """Returns `audit.concluded.predicted_mu` of the point's setting."""
+        """Returns `audit.conclusions.concluded.predicted_mu` of the point's setting."""
         return predicted_mu(self.cells[0].setting)
 
     def predicted(self, delta: float) -> float | None:

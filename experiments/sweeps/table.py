@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 
-from audit.progress import shortened
+from audit.methods import estimate, lifted
+from audit.methods.estimate import IF_GAUSSIAN
+from audit.methods.method import NO_BOUND, Method
 from audit.report.table import Column, Table, at_least, at_most
-from audit.statistics import estimate, lifted
-from audit.statistics.estimate import IF_GAUSSIAN
-from audit.statistics.method import NO_BOUND, Method
+from audit.runtime.progress import shortened
 from experiments.sweeps.points import Point
 from experiments.sweeps.sweep import Axis, PaperClaims, Row, Seeds, Statement, Sweep
 

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audit.errors import InputError, require
-from audit.task import Clients, Dataset, checksum_of
+from audit.tasks.task import Clients, Dataset, checksum_of
 
 
 def by_name(

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from audit.errors import InputError, require
-from audit.task import Dataset
+from audit.tasks.task import Dataset
 from models.data.formats import (
     Arrays,
     gunzip,

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from audit.errors import InputError, require
 from audit.storage.files import regular
-from audit.task import Clients
+from audit.tasks.task import Clients
 from models.data.clients import by_name
 
 PIXELS = 32  # a side, after cropping

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audit.errors import require
-from audit.task import Clients
+from audit.tasks.task import Clients
 from models.data.clients import by_name
 from models.data.formats import Arrays, gunzip, read_npz, read_zip_member, require_arrays
 from models.data.sources import Package, Recipe, load_arrays

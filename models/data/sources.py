@@ -23,7 +23,7 @@ import numpy as np
 
 from audit.errors import InputError, require
 from audit.storage.files import regular
-from audit.task import checksum_of
+from audit.tasks.task import checksum_of
 from models.data.formats import Arrays, Reader, read_npz
 
 TIMEOUT_S = 900  # for a whole archive; the clients themselves give up sooner on a silent line

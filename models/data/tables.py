@@ -10,7 +10,7 @@ import math
 import numpy as np
 
 from audit.errors import InputError, require
-from audit.task import Dataset
+from audit.tasks.task import Dataset
 from models.data.formats import (
     Arrays,
     read_csv,

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audit.errors import InputError, require
-from audit.task import Clients
+from audit.tasks.task import Clients
 from models.data.clients import by_name
 
 EMNIST_CLASSES = 62

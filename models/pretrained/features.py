@@ -16,7 +16,7 @@ from jax import Array
 from tqdm import tqdm
 
 from audit.errors import require
-from audit.task import Dataset, checksum_of
+from audit.tasks.task import Dataset, checksum_of
 from models.data.formats import Arrays
 from models.data.images import ImageDataset
 from models.data.sources import LoadedArrays, cache_folder, load_through_cache

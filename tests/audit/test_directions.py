@@ -10,7 +10,7 @@ from scipy import stats
 import audit
 from audit import directions
 from audit.errors import InputError
-from audit.statistics import cosine_law
+from audit.laws import cosine_law
 
 FIRST = [0.7536167638505714, -0.6444814682027231, -0.12924941155244865]
 

@@ -9,7 +9,7 @@ from scipy import stats
 
 from audit import one_run
 from audit.errors import InputError
-from audit.statistics import cosine_law
+from audit.laws import cosine_law
 
 CANARY = [-0.434509513025839, 0.684083223363011, -0.294662939327961, -0.506364867254756]
 COINS = [1, 0, 0, 1, 0, 1, 1, 0]

@@ -16,13 +16,14 @@ import pytest
 from flax import nnx
 
 import audit
-from audit import audit_model, own, training
+from audit import audit_model, own
+from audit.claims.accounting import epsilon_upper_bound
 from audit.errors import InputError
 from audit.mechanism import ensemble
 from audit.report import audit_panels
 from audit.settings import build
 from audit.settings.make import changed, setting_of
-from audit.statistics.accounting import epsilon_upper_bound
+from audit.training import training
 from experiments.examples import own_adversary
 from models.dense import FCNN, two_logit_cross_entropy
 

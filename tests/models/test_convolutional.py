@@ -7,11 +7,11 @@ import numpy as np
 import optax
 import pytest
 
-from audit import game
 from audit.adversaries.biased import random_biased_dimension
 from audit.mechanism import base, dpsgd
 from audit.mechanism.clipping.base import per_example
-from audit.model import losses_by_example, losses_of_batch
+from audit.tasks.model import losses_by_example, losses_of_batch
+from audit.training import game
 from models import convolutional
 from models.convolutional import ConvNet, ResNet, convnet, emnist_cnn, lenet, resnet18
 from models.data.images import FASHION_MNIST_MEAN, FASHION_MNIST_STD

@@ -7,7 +7,7 @@ import optax
 import pytest
 
 from audit.mechanism.clipping import base, dense, layerwise
-from audit.model import flat_model
+from audit.tasks.model import flat_model
 from models.data.images import FASHION_MNIST_MEAN, FASHION_MNIST_STD
 from models.dense import FCNN, fcnn, least_squares, linear, logistic, mlp, two_logit_cross_entropy
 

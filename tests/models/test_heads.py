@@ -9,7 +9,7 @@ import pytest
 from audit.errors import InputError
 from audit.settings import build
 from audit.settings.make import setting_of
-from audit.task import Sources
+from audit.tasks.task import Sources
 from models import catalogue
 from models.catalogue import TASKS
 from models.data.sources import LoadedArrays

@@ -7,7 +7,7 @@ import numpy as np
 import optax
 import pytest
 
-from audit.model import flat_model
+from audit.tasks.model import flat_model
 from models import layers, soft
 from models.dense import mlp
 from models.layers import Convolution, channels_first, max_pool

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from audit.model import flat_model
+from audit.tasks.model import flat_model
 from models.recurrent import (
     LSTM,
     LanguageModel,

@@ -190,7 +190,7 @@ SHOWN = {  # (page, how its block begins): the command that prints it
 }
 NOT_RUN = {  # why nothing compares a page's other blocks
     "audit/mechanism/README.md": "timings of one machine, and compilations of minutes",
-    "audit/statistics/README.md": "three minutes",
+    "audit/methods/README.md": "three minutes",
     "experiments/README.md": "a line for a cluster",
     "experiments/benchmark/README.md": "a run of an hour",
     "experiments/canife/README.md": "trainings of minutes",

@@ -9,7 +9,6 @@ import jax
 import numpy as np
 import pytest
 
-from audit import game, training
 from audit.errors import InputError
 from audit.mechanism import ensemble
 from audit.mechanism.ensemble import Programs
@@ -17,7 +16,8 @@ from audit.settings import build, stored
 from audit.settings.make import changed, setting_of
 from audit.storage import files, shares
 from audit.storage.store import Store
-from audit.task import Dataset
+from audit.tasks.task import Dataset
+from audit.training import game, training
 from tests.forks import python
 
 SETTING = setting_of("fcnn", adversary="gc_r", batch_size=10, steps=3, noise_multiplier=1.0)

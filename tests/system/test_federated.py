@@ -12,13 +12,13 @@ import numpy as np
 import optax
 import pytest
 
-from audit import game
 from audit.adversaries import directions
+from audit.claims.accounting import epsilon_upper_bound
 from audit.evidence import given
 from audit.mechanism import base, cohorts, fedavg
-from audit.statistics import one_run_bounds
-from audit.statistics.accounting import epsilon_upper_bound
+from audit.methods import one_run_bounds
 from audit.storage.store import Store
+from audit.training import game
 
 ROOT = Path(__file__).resolve().parents[2]
 FLAGS = ("--model=linear", "--clients=10", "--cohort=4", "--rounds=60", "--canaries=100", "--observe=all")

@@ -5,20 +5,22 @@ import json
 import numpy as np
 import pytest
 
-from audit.concluded import conclude
+from audit.calibration import calibration, many_calibration
+from audit.calibration.calibration import KnownMechanism
+from audit.calibration.many_calibration import TIES, ManyCanaries
+from audit.conclusions import results
+from audit.conclusions.concluded import conclude
+from audit.conclusions.conclusion import method_of
+from audit.evidence import canaries
+from audit.evidence.canaries import single
+from audit.methods import estimate, lifted
+from audit.methods.estimate import Bound, Estimate, ScoreMethod
+from audit.methods.lifted import CanaryMethod
+from audit.methods.method import NO_BOUND, Assumption, Mark, NoiseFloor
 from audit.report import audit_page, audit_panels, bounds_table, subjects, verdicts
 from audit.settings import stored
 from audit.settings.make import setting_of
 from audit.settings.setting import identity
-from audit.statistics import calibration, canaries, estimate, lifted, many_calibration
-from audit.statistics.calibration import KnownMechanism
-from audit.statistics.canaries import single
-from audit.statistics.conclusion import method_of
-from audit.statistics.estimate import Bound, Estimate, ScoreMethod
-from audit.statistics.lifted import CanaryMethod
-from audit.statistics.many_calibration import TIES, ManyCanaries
-from audit.statistics.method import NO_BOUND, Assumption, Mark, NoiseFloor
-from audit.storage import results
 from audit.storage.store import Scores, Store
 from experiments import calibrate
 from experiments.cells.audits import audit_cell

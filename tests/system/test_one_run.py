@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from audit import one_run
-from audit.statistics import conversions, cosine_law
+from audit.laws import conversions, cosine_law
 
 ROOT = Path(__file__).resolve().parents[2]
 D = 10_000

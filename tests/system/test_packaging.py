@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import audit
-from audit import started
+from audit.runtime import started
 from tests.cases import mostly_slow
 from tests.forks import python
 

@@ -10,14 +10,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from audit import game
-from audit.concluded import of_setting
+from audit.claims import accounting
+from audit.conclusions.concluded import of_setting
 from audit.mechanism import base, dpsgd
+from audit.methods import estimate
 from audit.report import verdicts
 from audit.settings import build
 from audit.settings.make import setting_of
-from audit.statistics import accounting, estimate
-from audit.task import Dataset
+from audit.tasks.task import Dataset
+from audit.training import game
 
 RUNS, STEPS, SIGMA, NORM, BATCH = 4000, 20, 2.0, 4.0, 4
 HONEST = (0.85, 1.0)

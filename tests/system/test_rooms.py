@@ -11,33 +11,28 @@ from tests.forks import python
 
 ROOT = Path(__file__).resolve().parents[2]
 DEVICE_LIBRARIES = ("jax", "jaxlib", "flax", "optax", "orbax", "tensorflow")
-LATER = ("audit.game", "audit.storage.store")
+LATER = ("audit.training.game", "audit.storage.store")
+STATISTICS = ("audit.laws", "audit.evidence", "audit.methods", "audit.claims", "audit.calibration")
+TRAINS = ("audit.mechanism", "audit.adversaries", "audit.training", "audit.tasks", "audit.settings")
 ROOMS = [  # (files, what none of them imports)
-    ("audit/statistics", (*DEVICE_LIBRARIES, "audit.mechanism", "audit.adversaries", "audit.game")),
-    ("audit/evidence", (*DEVICE_LIBRARIES, "audit.mechanism", "audit.adversaries", "audit.game")),
-    ("audit/claims", (*DEVICE_LIBRARIES, "audit.mechanism", "audit.adversaries", "audit.game")),
-    ("audit/mechanism", ("audit.adversaries", "audit.statistics", *LATER, "absl")),
-    ("audit/adversaries", ("audit.statistics", *LATER)),
+    *((room.replace(".", "/"), (*DEVICE_LIBRARIES, *TRAINS)) for room in STATISTICS),
+    ("audit/mechanism", ("audit.adversaries", *STATISTICS, *LATER, "absl")),
+    ("audit/adversaries", (*STATISTICS, *LATER)),
     ("audit", ("experiments", "models")),
-    ("models", ("absl", "matplotlib", "experiments", "audit.statistics", "audit.adversaries", "audit.game")),
+    ("models", ("absl", "matplotlib", "experiments", *STATISTICS, "audit.adversaries", "audit.training")),
 ]
 ALONE = {"matplotlib": ("audit/report",), "absl": ("audit/commands",)}  # of audit, who may import it
 FLOORS = [  # from the ground up: nobody imports from a higher floor
-    [
-        "audit.errors",
-        "audit.version",
-        "audit.machine",
-        "audit.processes",
-        "audit.progress",
-        "audit.started",
-        "audit.values",
-    ],
-    ["audit.mechanism", "audit.statistics", "audit.task", "audit.model"],
-    ["audit.claims", "audit.evidence"],
-    ["audit.adversaries", "audit.landscape", "audit.storage", "audit.zoo"],
-    ["audit.game", "audit.round_game", "audit.one_run", "audit.opacus_canary"],
+    ["audit.errors", "audit.version", "audit.values", "audit.runtime"],
+    ["audit.laws"],
+    ["audit.evidence"],
+    ["audit.methods"],
+    ["audit.claims"],
+    ["audit.mechanism", "audit.tasks.task", "audit.tasks.model", "audit.calibration"],
+    ["audit.adversaries", "audit.storage", "audit.tasks"],
+    ["audit.training.game", "audit.one_run", "audit.directions", "audit.opacus_canary"],
     ["audit.training", "audit.settings"],
-    ["audit.lipschitz", "audit.concluded"],
+    ["audit.conclusions"],
     ["audit.report"],
     ["audit.own", "audit.check"],
     ["audit.api", "audit.result", "audit.accountant", "audit.commands"],
@@ -58,16 +53,17 @@ FLOORS = [  # from the ground up: nobody imports from a higher floor
 RAISED = ("InputError", "CannotWriteError", "require", "UnknownLayer")
 PAPERS = ("hidden_state", "one_shot", "lidp", "canife")
 TRAINING = [  # work on cells, the landscape's among them
-    *("audit.training", "audit.settings.build", "experiments.cells.work", "experiments.cells.audits"),
+    *("audit.training.training", "audit.settings.build", "experiments.cells.work"),
+    "experiments.cells.audits",
     *("experiments.hidden_state.sweep", "experiments.hidden_state.landscape_solve"),
     *("experiments.lidp.sweep", "experiments.one_shot.sweep"),
 ]
 LOAD = "import importlib, sys; [*map(importlib.import_module, sys.argv[1:])]; print(*sys.modules)"
 LOADED = [  # (a room whose files are imported, what is loaded then, what is not)
-    ("audit.statistics", {"audit.statistics.estimate", "scipy"}, DEVICE_LIBRARIES),
-    ("audit.mechanism", {"audit.mechanism.dpsgd"}, ("audit.adversaries", "audit.statistics")),
-    ("audit.adversaries", set(), ("audit.statistics",)),
-    ("training", {"audit.training"}, ("matplotlib",)),
+    ("audit.methods", {"audit.methods.estimate", "scipy"}, DEVICE_LIBRARIES),
+    ("audit.mechanism", {"audit.mechanism.dpsgd"}, ("audit.adversaries", "audit.methods")),
+    ("audit.adversaries", set(), ("audit.methods",)),
+    ("training", {"audit.training.training"}, ("matplotlib",)),
 ]
 LIBRARIES = [path for path in ROOT.glob("experiments/*/**/*.py") if path.name != "__main__.py"]
 
@@ -157,7 +153,7 @@ def test_importing_a_room_loads_nothing_that_it_must_not(room, known, forbidden)
     assert not [name for name in loaded for one in forbidden if name == one or name.startswith(f"{one}.")]
 
 
-INSIDE = "def f():\n    from audit import statistics"
+INSIDE = "def f():\n    from audit import methods"
 TRESPASSES = ["import absl", "import absl.flags", "from absl import flags", INSIDE]
 
 
@@ -165,7 +161,7 @@ TRESPASSES = ["import absl", "import absl.flags", "from absl import flags", INSI
 def test_a_trespass_is_seen(tmp_path, line):
     (tmp_path / "innocent.py").write_text("import absolutely\nfrom audit import errors\n")
     (tmp_path / "guilty.py").write_text(line + "\n")
-    assert {file for file, _ in trespasses(tmp_path, ("absl", "audit.statistics"))} == {"guilty.py"}
+    assert {file for file, _ in trespasses(tmp_path, ("absl", "audit.methods"))} == {"guilty.py"}
 
 
 def test_there_is_no_import_circle_and_one_is_seen():

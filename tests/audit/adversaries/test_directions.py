@@ -13,7 +13,7 @@ from audit.errors import InputError
 from audit.mechanism import base
 from audit.settings import build
 from audit.settings.make import setting_of
-from audit.task import Dataset
+from audit.tasks.task import Dataset
 from models.dense import fcnn, linear
 
 CANARIES, P, STEPS, MOMENTUM = 7, 50, 9, 0.9

@@ -7,11 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from audit import game
 from audit.adversaries import biased, directions, examples, sphere
 from audit.adversaries.examples import plain
 from audit.mechanism import base, dpsgd
 from audit.mechanism.clipping.base import per_example
+from audit.training import game
 from models.dense import fcnn
 
 CANARIES, NORM = 6, 2.0

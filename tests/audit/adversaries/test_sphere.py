@@ -8,18 +8,19 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from audit import game
 from audit.adversaries import directions, sphere
-from audit.concluded import conclude_fresh, of_setting
+from audit.conclusions.concluded import conclude_fresh, of_setting
 from audit.errors import InputError
+from audit.evidence.canaries import Fresh
+from audit.laws import cosine_law
 from audit.mechanism import base
+from audit.methods import exact_null
+from audit.methods.exact_null import LAW_LEVEL
 from audit.report import bounds_table
 from audit.settings import build
 from audit.settings.make import setting_of
-from audit.statistics import cosine_law, exact_null
-from audit.statistics.canaries import Fresh
-from audit.statistics.exact_null import LAW_LEVEL
 from audit.storage.checkpoints import Checkpoints
+from audit.training import game
 from tests.forks import python
 
 P = base.BLOCK + 904  # more than a block, and no multiple

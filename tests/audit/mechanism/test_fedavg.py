@@ -8,11 +8,11 @@ import numpy as np
 import optax
 import pytest
 
-from audit import game
 from audit.adversaries import directions
 from audit.errors import InputError
 from audit.mechanism import base, cohorts, dpsgd, ensemble, fedavg
-from audit.model import losses_by_example
+from audit.tasks.model import losses_by_example
+from audit.training import game
 
 KEY = jax.random.key(7, impl="threefry2x32")
 COUNTS = np.array([5, 1, 12, 3, 8, 2, 7], np.int32)

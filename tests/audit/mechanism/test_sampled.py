@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from audit import game
 from audit.adversaries import biased, directions
+from audit.claims import accounting
+from audit.evidence.canaries import coins
 from audit.mechanism import base, dpsgd
 from audit.mechanism.base import Coordinates, Directions, Examples
 from audit.mechanism.clipping.base import per_example
-from audit.statistics import accounting, betting, exact, lifted
-from audit.statistics.canaries import coins
+from audit.methods import betting, exact, lifted
+from audit.training import game
 
 NORM, RATE = 2.0, 0.2
 HYPER = base.Hyperparameters(0.3, NORM, 0.0)

@@ -14,8 +14,12 @@ import numpy as np
 import pytest
 
 from audit.claims.claim import DpSgd
-from audit.concluded import conclude
+from audit.conclusions import one_run_conclusion, results
+from audit.conclusions.concluded import conclude
 from audit.errors import InputError
+from audit.evidence import one_run as one_run_evidence
+from audit.evidence.canaries import single
+from audit.laws import cosine_law
 from audit.report import audit_page as report
 from audit.report import audit_panels, page, subjects
 from audit.report import one_run_page as one_run_report
@@ -23,9 +27,7 @@ from audit.report.subjects import AskedLevels
 from audit.settings.make import setting_of
 from audit.settings.setting import identity
 from audit.settings.stored import holdings
-from audit.statistics import cosine_law, one_run_conclusion, one_shot
-from audit.statistics.canaries import single
-from audit.storage import index, results
+from audit.storage import index
 from audit.storage.store import Scores, Store
 from experiments.hidden_state import sweep as sweeps
 from experiments.sweeps import page as sweep_report
@@ -272,7 +274,7 @@ def test_a_browser_shows_it_whole_at_any_width(tmp_path, scheme, ground):
 def test_a_browser_shows_the_page_of_one_run_whole(tmp_path):
     drawn = cosine_law.simulate(np.random.default_rng(0), 90, 10_000, 0.2)
     np.savez(tmp_path / "run.npz", observed=drawn)
-    found = one_run_conclusion.conclude_cosines(one_shot.cosines(drawn, None, 10_000), 1e-5, 0.95)
+    found = one_run_conclusion.conclude_cosines(one_run_evidence.cosines(drawn, None, 10_000), 1e-5, 0.95)
     about = subjects.of_cosines("a" * 200, tmp_path / "run.npz", found, 30.0)
     content = one_run_report.one_run_report("One run", [about, about._replace(anchor="other")]).decode()
     for frame in measured(tmp_path, content):

@@ -5,12 +5,12 @@ import numpy as np
 import pytest
 
 from audit.claims.claim import DpSgd, EpsilonDelta
-from audit.concluded import conclude
+from audit.conclusions.concluded import conclude
+from audit.evidence import canaries
+from audit.evidence.canaries import single
+from audit.methods.method import NOTHING
 from audit.report import audit_page, audit_panels, style
 from audit.settings.make import setting_of
-from audit.statistics import canaries
-from audit.statistics.canaries import single
-from audit.statistics.method import NOTHING
 from experiments.cells.cell import Audited
 from experiments.sweeps import estimates
 from experiments.sweeps.points import Point

@@ -7,15 +7,16 @@ import numpy as np
 import pytest
 from absl import flags
 
-from audit import concluded
+from audit.claims.accounting import Composition
+from audit.conclusions import concluded, one_run_conclusion
 from audit.errors import InputError
+from audit.evidence import one_run as one_run_evidence
+from audit.laws import cosine_law
 from audit.report import one_run_page, one_run_table, subjects
 from audit.report.one_run_table import FederatedAudit, Upper
 from audit.report.subjects import AskedLevels
 from audit.settings import stored
 from audit.settings.federated import FederatedSetting, federated_identity
-from audit.statistics import cosine_law, one_run_conclusion, one_shot
-from audit.statistics.accounting import Composition
 from audit.storage.store import Scores, Store
 from tests.audit.report.outline import Outline
 
@@ -24,7 +25,7 @@ D = 10_000
 
 def observed(sigma, canaries=90):
     drawn = cosine_law.simulate(np.random.default_rng(0), canaries, D, sigma)
-    return one_run_conclusion.conclude_cosines(one_shot.cosines(drawn, None, D), 1e-5, 0.95)
+    return one_run_conclusion.conclude_cosines(one_run_evidence.cosines(drawn, None, D), 1e-5, 0.95)
 
 
 def coins(sigma, canaries=300, seed=0):

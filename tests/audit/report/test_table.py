@@ -7,12 +7,12 @@ import pytest
 from scipy import stats
 
 from audit.claims.claim import EpsilonDelta
-from audit.concluded import conclude
+from audit.conclusions.concluded import conclude
+from audit.evidence.canaries import single
+from audit.methods import estimate
 from audit.report import audit_page, bounds_table, subjects, verdicts
 from audit.report.bounds_table import remarks
 from audit.report.table import Column, Table, at_least, at_most, number
-from audit.statistics import estimate
-from audit.statistics.canaries import single
 from tests.cases import mostly_slow
 
 

@@ -9,17 +9,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from audit.claims.accounting import Composition
 from audit.claims.claim import DpSgd
-from audit.concluded import conclude
+from audit.claims.hidden_state import HiddenState, Periods, of_periods
+from audit.conclusions import results
+from audit.conclusions.concluded import conclude
+from audit.conclusions.conclusion import Conclusion
+from audit.evidence.canaries import single
+from audit.methods.estimate import Bound, Estimate
+from audit.methods.method import GAUSSIAN_CURVE, NOTHING
 from audit.report import audit_page, verdicts
 from audit.report.bounds_table import bounds_table
-from audit.statistics.accounting import Composition
-from audit.statistics.canaries import single
-from audit.statistics.conclusion import Conclusion
-from audit.statistics.estimate import Bound, Estimate
-from audit.statistics.hidden_state import HiddenState, Periods, of_periods
-from audit.statistics.method import GAUSSIAN_CURVE, NOTHING
-from audit.storage import results
 from tests.cases import mostly_slow
 
 GOLDEN = json.loads((Path(__file__).parents[2] / "system" / "golden" / "verdicts.json").read_text())

@@ -4,13 +4,13 @@ import jax
 import numpy as np
 import pytest
 
-from audit import game, training
 from audit.adversaries import biased
 from audit.errors import InputError
 from audit.settings import build, stored
 from audit.settings.adversaries import ADVERSARIES
 from audit.settings.make import changed, setting_of
-from audit.task import Dataset
+from audit.tasks.task import Dataset
+from audit.training import game, training
 
 SETTING = setting_of("fcnn", adversary="gc_r", batch_size=10, steps=3, noise_multiplier=1.0)
 

@@ -7,14 +7,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from audit import concluded, training, zoo
+from audit.claims.accounting import epsilon_upper_bound, participant_upper_bound
+from audit.conclusions import concluded
 from audit.errors import InputError
 from audit.mechanism import cohorts
 from audit.settings import build_federated, federated
 from audit.settings.federated import FederatedSetting
-from audit.statistics.accounting import epsilon_upper_bound, participant_upper_bound
 from audit.storage.store import Store
-from audit.task import Dataset, Sources
+from audit.tasks import zoo
+from audit.tasks.task import Dataset, Sources
+from audit.training import training
 from models.data.clients import dirichlet
 
 SIZES = {"clients": 12, "cohort": 4, "rounds": 6, "canaries": 100, "batch_size": 8}

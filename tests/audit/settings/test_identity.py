@@ -14,7 +14,7 @@ from audit.settings.adversaries import ADVERSARIES
 from audit.settings.make import changed, from_identity, setting_of
 from audit.settings.setting import flat, identity, validate
 from audit.storage.store import Scores, Store
-from audit.task import Dataset
+from audit.tasks.task import Dataset
 from models.catalogue import TASKS
 
 RECORDED = json.loads((Path(__file__).parents[2] / "system" / "golden" / "scores.json").read_text())

@@ -10,10 +10,10 @@ import numpy as np
 import optax
 import pytest
 
-from audit import game
 from audit.mechanism import base, dpsgd
 from audit.storage import checkpoints, files
 from audit.storage.checkpoints import Checkpoints
+from audit.training import game
 from tests.cases import mostly_slow
 
 STATES = base.State(jnp.arange(6.0).reshape(3, 2), (jnp.ones(3), {"a": jnp.arange(3)}), jnp.arange(3))

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from audit.claims.claim import DpSgd
-from audit.concluded import conclude
+from audit.conclusions import results
+from audit.conclusions.concluded import conclude
 from audit.errors import InputError
-from audit.statistics.canaries import single
-from audit.storage import index, results
+from audit.evidence.canaries import single
+from audit.storage import index
 from audit.storage import store as stores
 from audit.storage.store import Kept, Scores, Store
 

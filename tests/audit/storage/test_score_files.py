@@ -9,7 +9,7 @@ import pytest
 
 import audit
 from audit.errors import InputError
-from audit.statistics import canaries
+from audit.evidence import canaries
 from audit.storage import score_files
 
 IN, OUT = [1.5, -2.25, 3e-7], [0.125, 7.0]

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from audit.errors import InputError
-from audit.game import Scores
 from audit.storage import files
 from audit.storage.store import Store, hash_of
+from audit.training.game import Scores
 
 DATA = Path(__file__).parent / "data"
 SETTING = {"adversary": "gc_r", "steps": 250, "learning_rate": 0.1}

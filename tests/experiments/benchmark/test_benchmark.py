@@ -7,8 +7,10 @@ import json
 import numpy as np
 import pytest
 
+from audit.claims import accounting
+from audit.laws import conversions
+from audit.methods import lifted, one_run_bounds
 from audit.report import style
-from audit.statistics import accounting, conversions, lifted, one_run_bounds
 from experiments.benchmark import cells as benchmark_cells
 from experiments.benchmark import page, peers, published, registry, tables
 from experiments.benchmark.cells import (
@@ -32,7 +34,7 @@ from experiments.benchmark.contract import (
 )
 from experiments.benchmark.mechanisms import MECHANISMS
 from experiments.benchmark.registry import ESTIMATORS
-from tests.audit.statistics.test_exchangeable import CANARIES
+from tests.audit.methods.test_exchangeable import CANARIES
 
 DELTA = 1e-5
 CONFIDENCE = 0.95

@@ -8,7 +8,7 @@ import pytest
 
 from audit.report import style
 from audit.storage.store import Scores
-from audit.task import Sources
+from audit.tasks.task import Sources
 from experiments.benchmark import proof
 from experiments.engine.engines import About
 from experiments.engine.measurement import Measurement, Memory

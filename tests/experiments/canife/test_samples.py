@@ -9,8 +9,8 @@ import optax
 import pytest
 
 from audit.errors import InputError
-from audit.model import flat_model
 from audit.storage import files
+from audit.tasks.model import flat_model
 from experiments.canife import attacked as settings
 from experiments.canife import populations, samples, training
 from experiments.canife.attacked import Attacked

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from audit.errors import InputError
+from audit.laws import conversions, densities
 from audit.report import style
-from audit.statistics import cohort_law, conversions, densities
-from experiments.canife import attacked, curves, figures, populations, training
+from experiments.canife import attacked, cohort_law, curves, figures, populations, training
 from experiments.canife.attacked import Attacked
 from models.data.images import FASHION_MNIST_MEAN, FASHION_MNIST_STD, ImageDataset
 

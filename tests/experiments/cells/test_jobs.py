@@ -6,9 +6,9 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from audit import progress
 from audit.errors import InputError
-from audit.progress import counted, shortened
+from audit.runtime import progress
+from audit.runtime.progress import counted, shortened
 from audit.settings.make import setting_of
 from experiments.cells import jobs
 from experiments.cells.audits import audit_cell, compiling_seconds
@@ -149,7 +149,7 @@ def test_a_sweep_says_compiling_of_each_cell(capsys):
 
 
 def test_a_game_is_told_that_all_is_compiled_before_any_run(empty_game):
-    from audit import game
+    from audit.training import game
 
     heard = []
     next(game.play(empty_game(), [(0, 4)], 4, lambda runs, steps: heard.append((runs, steps))))

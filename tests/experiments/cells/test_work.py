@@ -20,7 +20,7 @@ from audit.settings.make import setting_of
 from audit.settings.setting import identity
 from audit.storage import files
 from audit.storage.store import Scores, Store
-from audit.task import Dataset
+from audit.tasks.task import Dataset
 from experiments.cells import work
 from experiments.cells.audits import audit_cell
 from experiments.cells.cell import Cell, DataSets

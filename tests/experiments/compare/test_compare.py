@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
+from audit.claims.accounting import epsilon_upper_bound
 from audit.report import style
 from audit.settings.setting import identity
-from audit.statistics.accounting import epsilon_upper_bound
 from audit.storage.store import Scores, Store
-from audit.task import Dataset
+from audit.tasks.task import Dataset
 from experiments.cells.cell import DataSets
 from experiments.cells.work import Workplace
 from experiments.compare import figures, rows

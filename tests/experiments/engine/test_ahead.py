@@ -14,7 +14,7 @@ import pytest
 
 from audit.errors import InputError
 from audit.mechanism import precision
-from audit.model import flat_model
+from audit.tasks.model import flat_model
 from experiments.engine import ahead
 from experiments.engine.ahead import DP_FEDAVG, DP_SGD, Chip, CompiledTraining, Target, TrainingProgram
 from experiments.engine.measurement import in_a_process

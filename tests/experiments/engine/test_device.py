@@ -8,8 +8,8 @@ import time
 import numpy as np
 import pytest
 
-from audit import processes
 from audit.errors import InputError
+from audit.runtime import processes
 from experiments.engine import ahead, device_parts, device_report
 from experiments.engine.device_parts import PARTS, Part, Trial
 from tests.cases import mostly_slow

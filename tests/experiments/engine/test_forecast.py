@@ -9,12 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from audit.calibration.calibration import Calibration, KnownMechanism
+from audit.laws.conversions import epsilon_from_mu
 from audit.mechanism.base import no_canaries
 from audit.settings import build
 from audit.settings.make import changed, setting_of
-from audit.statistics.calibration import Calibration, KnownMechanism
-from audit.statistics.conversions import epsilon_from_mu
-from audit.task import Dataset
+from audit.tasks.task import Dataset
 from experiments.engine import forecast, rounding
 from experiments.engine.forecast import Forecast, Probe
 

@@ -10,7 +10,7 @@ import pytest
 from audit.errors import InputError, require
 from audit.settings.federated import FederatedSetting
 from audit.settings.make import setting_of
-from audit.task import Dataset
+from audit.tasks.task import Dataset
 from experiments.engine import engines, measurement
 from experiments.engine.engines import DPSGD, FEDAVG, TIMED, About, Kind
 from experiments.engine.measurement import Measurement, Memory, Worker

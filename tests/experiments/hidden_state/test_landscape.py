@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 
 from audit.errors import InputError
-from audit.landscape import optimal
-from audit.landscape.process import Process
 from audit.storage import index
 from audit.storage.store import Store
 from experiments.hidden_state import landscape, landscape_solve
+from experiments.hidden_state import landscape_optimal as optimal
 from experiments.hidden_state.cells import landscape_cell
 from experiments.hidden_state.landscape import (
     Exact,
@@ -23,6 +22,7 @@ from experiments.hidden_state.landscape import (
     SimulatedAudit,
     Simulation,
 )
+from experiments.hidden_state.landscape_process import Process
 
 ROOT = Path(__file__).resolve().parents[3]
 CELL = LandscapeCell(4.0, 2, 3, 1e-5)

@@ -7,10 +7,10 @@ from dp_accounting.rdp import RdpAccountant
 from matplotlib import pyplot as plt
 from scipy import special, stats
 
+from audit.claims import accounting
 from audit.errors import InputError
 from audit.report import style
 from audit.settings import build
-from audit.statistics import accounting
 from audit.storage import index
 from audit.storage.store import Scores
 from experiments.cells.cell import DataSets, Levels

@@ -8,17 +8,16 @@ from matplotlib import pyplot as plt
 from scipy import signal, stats
 
 from audit.adversaries import directions as adversary
+from audit.claims.accounting import epsilon_upper_bound
 from audit.errors import InputError
+from audit.evidence import one_run as one_run_evidence
+from audit.laws import conversions, cosine_law
+from audit.methods import one_shot
+from audit.methods.one_shot import ONE_SHOT_EQUAL_VARIANCE, ONE_SHOT_FITTED, ONE_SHOT_THRESHOLD
 from audit.settings import stored
 from audit.settings.federated import federated_identity, validate_federated
-from audit.statistics import conversions, cosine_law, one_shot, rounds
-from audit.statistics.accounting import epsilon_upper_bound
-from audit.statistics.one_shot import (
-    ONE_SHOT_EQUAL_VARIANCE,
-    ONE_SHOT_FITTED,
-    ONE_SHOT_THRESHOLD,
-)
 from audit.storage.store import Scores, Store
+from experiments.canife import rounds
 from experiments.cells import federated as cells
 from experiments.cells.cell import DataSets, Levels
 from experiments.cells.work import Workplace, do_all
@@ -179,7 +178,7 @@ def test_momentum_alone_takes_the_estimate_down_to_that_of_table_6():
         noise[1, np.arange(canaries), inserted_at] += 1 / TABLE_6_NOISE
         moves = signal.lfilter([1.0], [1.0, -0.9], noise, axis=-1) * np.sqrt(1 - 0.81)
         unobserved, observed = moves.max(axis=-1) / np.sqrt(1e5)
-        cosines = one_shot.cosines(observed, unobserved, 100_000)
+        cosines = one_run_evidence.cosines(observed, unobserved, 100_000)
         null = one_shot.fit(unobserved, 100_000)
         fit = one_shot.fit(observed, 100_000)
         estimate = float(one_shot.fitted(null, fit, TABLE_6_DELTA))

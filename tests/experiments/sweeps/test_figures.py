@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from audit import concluded
 from audit.claims.claim import DpSgd
+from audit.conclusions import concluded
+from audit.evidence.canaries import single
+from audit.methods import estimate
 from audit.settings import stored
 from audit.settings.make import setting_of
 from audit.settings.setting import identity
-from audit.statistics import estimate
-from audit.statistics.canaries import single
 from audit.storage import index
 from audit.storage.store import Scores, Store
 from experiments.cells.audits import audit_cell

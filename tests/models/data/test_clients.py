@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from audit.errors import InputError
-from audit.task import Dataset
+from audit.tasks.task import Dataset
 from models.data import clients, leaf
 from tests.models.data.made_up import refusal
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from audit.errors import InputError
-from audit.task import Sources
+from audit.tasks.task import Sources
 from models.catalogue import task
 from models.data import tables
 from tests.models.data.made_up import refusal, tarred

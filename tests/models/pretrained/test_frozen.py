@@ -10,7 +10,7 @@ import pytest
 import safetensors.numpy
 
 from audit.errors import InputError
-from audit.task import checksum_of
+from audit.tasks.task import checksum_of
 from models.data.images import ImageDataset, load_cifar10
 from models.data.sources import LoadedArrays
 from models.dense import head

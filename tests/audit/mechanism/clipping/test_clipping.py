@@ -8,7 +8,7 @@ import optax
 import pytest
 
 from audit.mechanism.clipping import base, dense
-from audit.model import flat_model
+from audit.tasks.model import flat_model
 
 CLIP = jax.jit(base.clip)
 NORMS = (1e-6, 0.05, 1.0, np.inf)

@@ -9,7 +9,7 @@ import pytest
 from audit.mechanism.clipping import layers
 from audit.mechanism.clipping.base import per_example, per_example_dots
 from audit.mechanism.clipping.layerwise import UnknownLayer, unfolded_book_keeping, unfolded_dots
-from audit.model import flat_model
+from audit.tasks.model import flat_model
 from models.convolutional import Block, ResNet, convnet
 from models.dense import fcnn
 from models.layers import Convolution, max_pool

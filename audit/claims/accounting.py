@@ -1,0 +1,186 @@
+"""Upper bounds on epsilon, through Google's dp-accounting.
+
+Only the steps at which the canary is inserted count: the others are post-processing to an adversary who knows
+the batches (hidden-state paper, Sections 5.1 and 5.3).
+"""
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from audit.errors import require
+from audit.laws import conversions
+
+if TYPE_CHECKING:  # half a second, which most upper bounds do without
+    import dp_accounting
+
+LEAST_NOISE, MOST_NOISE, MOST_INSERTIONS = 1e-6, 1e12, 10**12
+LEAST_PARTICIPANT_NOISE = 0.05
+_RELATIVE_GRID, _LEAST_COARSE_GRID = 1e-4, 1e-3  # of privacy losses where noise is small
+# Limits with a sampling rate.
+SAMPLED_NOISE, MOST_SAMPLED, LEAST_SAMPLED_DELTA = (0.3, 1e4), 10**6, 1e-12
+_GRID = 1e-4  # of privacy losses; coarser where epsilon is large
+
+
+class Composition(NamedTuple):
+    """Gaussian steps of sensitivity C.
+
+    Attributes:
+      noise_multiplier: The noise has standard deviation noise_multiplier * C.
+      insertions: The number of steps in which the canary is inserted.
+      sampling_rate: The probability with which each of them takes it; 1 where each does.
+    """
+
+    noise_multiplier: float
+    insertions: int
+    sampling_rate: float = 1.0
+
+
+def epsilon_upper_bound(noise_multiplier: float, insertions: int, delta: float) -> float:
+    """Returns epsilon at delta of `insertions` Gaussian steps; infinite without noise, 0 without insertions.
+
+    The steps have sensitivity C and noise of deviation noise_multiplier * C. Their composition is a Gaussian
+    mechanism with a noise multiplier smaller by sqrt(insertions), for which dp-accounting has the exact value
+    (Balle and Wang, 2018). Neighbouring relation: add or remove one.
+
+    Raises:
+      InputError: Values out of range.
+    """
+    _require_steps(noise_multiplier, insertions, delta)
+    if insertions == 0:
+        return 0.0
+    if noise_multiplier == 0:
+        return np.inf
+    import dp_accounting
+
+    with np.errstate(divide="ignore"):
+        sigma = noise_multiplier / np.sqrt(insertions)
+        return float(dp_accounting.get_epsilon_gaussian(sigma, delta, tol=1e-10))
+
+
+def sampled_upper_bound(
+    noise_multiplier: float, insertions: int, delta: float, sampling_rate: float
+) -> float:
+    """Returns epsilon at delta of such steps that take an example with probability sampling_rate (Poisson).
+
+    It is the smaller of dp-accounting's PLD bound and `epsilon_upper_bound`, and holds for an adversary who
+    doesn't know the batches.
+
+    Raises:
+      InputError: Values out of range, or so extreme that the privacy loss has no grid.
+    """
+    unsampled = epsilon_upper_bound(noise_multiplier, insertions, delta)
+    require(
+        0 < sampling_rate <= 1,
+        f"`sampling_rate={sampling_rate}`: give a number above 0, at most 1",
+    )
+    if sampling_rate == 1 or not np.isfinite(unsampled) or insertions == 0:
+        return unsampled
+    _require_grid(noise_multiplier, insertions, delta)
+    import dp_accounting
+
+    gaussian = dp_accounting.GaussianDpEvent(noise_multiplier)
+    step = dp_accounting.PoissonSampledDpEvent(sampling_rate, gaussian)
+    event = dp_accounting.SelfComposedDpEvent(step, insertions)
+    coarse_grid = max(_GRID, 1e-7 * unsampled)
+    epsilon = _compute_pld_epsilon(event, delta, coarse_grid)
+    fine_grid = max(_GRID, 1e-5 * epsilon)
+    if fine_grid < coarse_grid:
+        epsilon = min(epsilon, _compute_pld_epsilon(event, delta, fine_grid))
+    return min(unsampled, epsilon)
+
+
+def participant_upper_bound(composition: Composition, delta: float) -> float:
+    """Returns epsilon at delta for a participant in `insertions` steps, or in each with probability
+    sampling_rate, by dp-accounting.
+
+    Below a noise multiplier of SAMPLED_NOISE the grid of privacy losses grows with them, so that seconds do
+    for losses of thousands; below LEAST_PARTICIPANT_NOISE sampling is not counted.
+    """
+    sigma, insertions, rate = composition
+    whole = epsilon_upper_bound(sigma, insertions, delta)
+    if sigma >= SAMPLED_NOISE[0]:
+        return sampled_upper_bound(sigma, insertions, delta, rate)
+    if rate == 1 or sigma < LEAST_PARTICIPANT_NOISE or insertions == 0:
+        return whole
+    import dp_accounting
+
+    step = dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(sigma))
+    event = dp_accounting.SelfComposedDpEvent(step, insertions)
+    coarse = _compute_pld_epsilon(event, delta, _RELATIVE_GRID * whole)
+    fine_grid = max(_LEAST_COARSE_GRID, _RELATIVE_GRID * coarse)
+    return min(whole, coarse, _compute_pld_epsilon(event, delta, fine_grid))
+
+
+def noise_beside_count(noise_multiplier: float, count_noise: float) -> float:
+    """Returns the noise multiplier z' of a round's sum where the round also releases a noisy count.
+
+    The count is of clipped updates. With z', sum and count together cost as much as a sum with
+    `noise_multiplier` z alone (Andrew et al., 2021, Theorem 1). A client moves the count, of bits -1/2 and
+    1/2, by 1/2: z'^-2 = z^-2 - (2 count_noise)^-2.
+
+    Raises:
+      InputError: The count alone costs more.
+    """
+    if noise_multiplier == 0:
+        return 0.0
+    least = noise_multiplier / 2
+    require(
+        count_noise > least,
+        f"`noise_multiplier={noise_multiplier}`: noise of {count_noise:g} clients on the count costs "
+        f"more: lower it, or raise `cohort`",
+    )
+    return float((noise_multiplier**-2 - (2 * count_noise) ** -2) ** -0.5)
+
+
+def _compute_pld_epsilon(
+    event: "dp_accounting.DpEvent", delta: float, grid: float
+) -> float:
+    """Returns epsilon at delta of an event, from privacy losses rounded up to a grid."""
+    import dp_accounting
+    from dp_accounting.pld import PLDAccountant
+
+    relation = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
+    return float(PLDAccountant(relation, grid).compose(event).get_epsilon(delta))
+
+
+def mu_upper_bound(noise_multiplier: float, insertions: int) -> float:
+    """Returns mu of the composition, sqrt(insertions) / noise_multiplier (Dong et al., 2022, Cor. 3.3)."""
+    _require_steps(noise_multiplier, insertions, 0.5)
+    if insertions == 0:
+        return 0.0
+    if noise_multiplier == 0:
+        return np.inf
+    return float(np.sqrt(insertions) / noise_multiplier)
+
+
+def _require_grid(noise_multiplier: float, insertions: int, delta: float) -> None:
+    """Raises InputError for values whose privacy loss has no grid."""
+    least, most = SAMPLED_NOISE
+    require(
+        least <= noise_multiplier <= most,
+        f"`noise_multiplier={noise_multiplier}`: with `sampling_rate`, give a number from {least:g} to "
+        f"{most:g}",
+    )
+    require(
+        insertions <= MOST_SAMPLED,
+        f"`insertions={insertions}`: with `sampling_rate`, give at most {MOST_SAMPLED:,}",
+    )
+    require(
+        delta >= LEAST_SAMPLED_DELTA,
+        f"`delta={delta}`: with `sampling_rate`, give at least {LEAST_SAMPLED_DELTA:g}",
+    )
+
+
+def _require_steps(noise_multiplier: float, insertions: int, delta: float) -> None:
+    """Raises InputError for values out of range."""
+    require(
+        noise_multiplier == 0 or LEAST_NOISE <= noise_multiplier <= MOST_NOISE,
+        f"`noise_multiplier={noise_multiplier}`: give 0, or a number from {LEAST_NOISE:g} to "
+        f"{MOST_NOISE:g}",
+    )
+    require(
+        0 <= insertions <= MOST_INSERTIONS and insertions == int(insertions),
+        f"`insertions={insertions}`: give a whole number from 0 to {MOST_INSERTIONS:,}",
+    )
+    conversions.require_delta(delta)

@@ -1,0 +1,344 @@
+"""Upper bounds on what the last iterate of DP-SGD leaks where every step of training is Lipschitz.
+
+Composition counts each insertion in full, as if every iterate were seen. To an adversary that sees only the
+last iterate, an early insertion comes through the noise of all later steps, and where these steps move two
+trajectories no further from each other, that hides a part of it: privacy amplification by iteration.
+
+Source: Bok, Su and Altschuler, "Shifted Interpolation for Differential Privacy" (2024, arXiv 2403.00278).
+Their closed forms are for a single constant and regular schedules; here schedule, step sizes and constants
+are arbitrary, and the best shifts are computed exactly. README.md of this folder derives it.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from audit import values
+from audit.claims import accounting
+from audit.claims.accounting import Composition
+from audit.errors import InputError, require
+from audit.evidence import arrays
+from audit.evidence.arrays import Array
+from audit.laws import conversions
+from audit.methods.method import Assumption
+
+FIRST, LAST = "first", "last"
+MOST_STEPS = 10**7
+LEAST, MOST = 1e-50, 1e50  # of shifts, constants and noise that are not 0
+MOST_MU = 1e12  # beyond it mu does not convert to epsilon
+_ATTAINED = 0.999  # the share of the bound's mu from which on it counts as attained
+
+
+class HiddenStateBound(NamedTuple):
+    """The bound on the last of T iterates, and a certificate by which mu can be checked from both sides.
+
+    The certificate follows z_t, a bound on the distance of both worlds' trajectories after step t, in the
+    units of the shifts: z_0 = 0 and z_t = c_t z_(t-1) + s_t - a_t, for Lipschitz constants c_t, shifts s_t
+    and payments a_t. No z_t is negative, z_T is 0, and mu^2 is the sum of (a_t / n_t)^2, n_t the noise.
+
+    Attributes:
+      mu: Of Gaussian differential privacy.
+      epsilon: At the delta that the caller gave.
+      paid: (T,) a_t, the part of the distance that step t's noise pays for.
+      attained_by: (T,) slopes from 0 to c_t, of linear maps in one dimension that leak exactly mu.
+    """
+
+    mu: float
+    epsilon: float
+    paid: Array
+    attained_by: Array
+
+
+class Periods(NamedTuple):
+    """When the canary is inserted, and how steps contract.
+
+    Attributes:
+      lipschitz: The Lipschitz constant of a step (the update without canary and noise): a number, or one for
+        each step.
+      k: The number of steps in a period, in which the canary is inserted once.
+      insert: The step of the period, 1 to k, in which it is inserted.
+    """
+
+    lipschitz: ArrayLike
+    k: int
+    insert: int
+
+
+class HiddenState(NamedTuple):
+    """The bound on the last model of a schedule, and what it rests on.
+
+    Attributes:
+      bound: The bound.
+      periods: The schedule, and how Lipschitz its steps are.
+      reason: Why the steps are that Lipschitz.
+      constant: mu of an adversary who inserts along a direction in which nothing else happens; None where it
+        was not computed.
+    """
+
+    bound: HiddenStateBound
+    periods: Periods
+    reason: str = "as given"
+    constant: float | None = None
+
+    @property
+    def assumes(self) -> Assumption:
+        """The bound's assumption, in the words of tables and pages."""
+        least, most = (f"{end:.6g}" for end in self.range)
+        constants = f"{least} to {most}"
+        if least == most:
+            constants = most
+        steps = f"of Lipschitz constant {constants} ({self.reason})"
+
+        schedule = "the canary in each"
+        if self.periods.k > 1:
+            schedule = f"the canary in step {self.periods.insert} of every {self.periods.k}"
+
+        attained = ""
+        if self.constant is not None and self.constant < _ATTAINED * self.bound.mu:
+            attained = (
+                f"; mu {self.bound.mu:.4g} is attained by a crafted landscape alone, where a "
+                f"constant direction reaches {self.constant:.4g}"
+            )
+        sentence = (
+            f"only the last model is seen; steps {steps}, {schedule}; "
+            f"sensitivity C, Gaussian noise{attained}"
+        )
+        note = f"steps {steps}, {schedule}{attained}"
+        return Assumption(f"steps {steps}", "Lipschitz", sentence, note)
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """The least and the largest Lipschitz constant."""
+        constants = np.asarray(self.periods.lipschitz)
+        return float(constants.min()), float(constants.max())
+
+
+def hidden_state_bound(
+    shifts: ArrayLike, lipschitz: ArrayLike, noise: ArrayLike, delta: float
+) -> HiddenStateBound:
+    """Returns the bound on the last iterate of theta_t = phi_t(theta_(t-1)) + s_t g_t + n_t N(0, I).
+
+    Here |g_t| <= 1 in the world with the canary and g_t = 0 in the other; the maps phi_t, of Lipschitz
+    constants c_t, are the same in both.
+
+    mu^2 is the least sum of (a_t / n_t)^2 over all payments that meet the conditions of `HiddenStateBound`.
+    With W_t the product of all c_j after t, the best a_t / (W_t n_t^2) are the slopes of the greatest convex
+    minorant of the sums of W_t s_t over those of (W_t n_t)^2. The bound is attained by a linear process, and
+    is never above composition, which is a_t = s_t.
+
+    Args:
+      shifts: (T,) s_t, at least 0, in units of C / batch: eta_t at the steps of the canary, 0 at others.
+      lipschitz: c_t of the maps, a number or (T,), at least 0.
+      noise: n_t, a number or (T,), in the units of shifts, as eta_t sigma; above 0 where the shift is.
+      delta: The delta of epsilon.
+
+    Raises:
+      InputError: Values out of range, or shapes that don't fit.
+    """
+    s = arrays.floats("values of `shifts`", shifts)
+    require(s.ndim == 1, f"`shifts` has shape {s.shape}: give a number for each step")
+    steps = len(s)
+    s = _spread_over_steps("shifts", s, steps)
+    c = _spread_over_steps("lipschitz", lipschitz, steps)
+    n = _spread_over_steps("noise", noise, steps)
+    conversions.require_delta(delta)
+    noiseless = np.flatnonzero((s > 0) & (n == 0))
+    if noiseless.size:
+        step = noiseless[0] + 1
+        raise InputError(f"`noise` is 0 at step {step}, which has a shift: give a number above 0")
+
+    in_noise = np.zeros(steps)  # a_t / n_t
+    slopes = c.copy()
+    first = _find_first_relevant_step(s, c)
+    if first < steps:
+        in_noise[first:], shares = _compute_payments(s[first:], c[first:], n[first:])
+        slopes[first:] *= shares
+    mu = float(np.linalg.norm(in_noise))
+    require(
+        mu <= MOST_MU,
+        f"mu is {mu:g}, beyond {MOST_MU:g}: raise `noise` beside the shifts",
+    )
+    return HiddenStateBound(mu, conversions.epsilon_from_mu(mu, delta), in_noise * n, slopes)
+
+
+def of_periods(
+    composition: Composition, periods: Periods, delta: float, step_sizes: ArrayLike = 1.0
+) -> HiddenStateBound:
+    """Returns `hidden_state_bound` of insertions * k steps of DP-SGD; infinite without noise.
+
+    It also holds where insertions are sampled, but takes no advantage of that.
+
+    Args:
+      composition: The noise multiplier, and how often the canary is inserted.
+      periods: The schedule, and the Lipschitz constants.
+      delta: The delta of epsilon.
+      step_sizes: eta_t, a number or one for each step; only their ratios count.
+
+    Raises:
+      InputError: Values out of range.
+    """
+    sigma = composition.noise_multiplier
+    insertions = composition.insertions
+    k = periods.k
+    composed_mu = accounting.mu_upper_bound(sigma, insertions)
+    insert = insert_step(periods.insert, k)
+    steps = insertions * k
+    require(
+        steps <= MOST_STEPS,
+        f"`insertions={insertions}` and `k={k}` are {steps:,} steps: give at most {MOST_STEPS:,}",
+    )
+    eta = _spread_over_steps("step_sizes", step_sizes, steps)
+    shifts = np.where(np.arange(steps) % k == insert - 1, eta, 0.0)
+    if math.isinf(composed_mu):
+        constants = _spread_over_steps("lipschitz", periods.lipschitz, steps)
+        return HiddenStateBound(composed_mu, composed_mu, shifts, constants)
+    return hidden_state_bound(shifts, periods.lipschitz, eta * sigma, delta)
+
+
+def insert_step(insert: str | int, k: int) -> int:
+    """Returns the step of a period, 1 to k, that is meant by "first", "last" or a number.
+
+    Raises:
+      InputError: Anything else.
+    """
+    require(k >= 1, f"`k={k}`: give at least 1")
+    step = insert
+    if isinstance(insert, str):
+        step = {FIRST: 1, LAST: k}.get(insert, insert)
+    valid = _is_whole_number(step) and 1 <= int(step) <= k
+    shown = values.shown(insert)
+    require(
+        valid,
+        f"`insert={shown}`: give {LAST}, {FIRST} or a number from 1 to {k}, the steps of a period",
+    )
+    return int(step)
+
+
+def _is_whole_number(value: str | int) -> bool:
+    """Returns whether a value is an int (True and False are not) or the digits of a number of steps."""
+    if isinstance(value, str):
+        return value.isdecimal() and len(value) < 20
+    return type(value) is int
+
+
+def _spread_over_steps(name: str, given: ArrayLike, steps: int) -> Array:
+    """Returns a caller's number or array as (steps,); raises InputError for other shapes and values."""
+    array = arrays.floats(f"values of `{name}`", given)
+    require(
+        array.shape in ((), (steps,)),
+        f"`{name}` has shape {array.shape}: give a number, or one for each of {steps:,} steps",
+    )
+    outside = array[~((array == 0) | ((array >= LEAST) & (array <= MOST)))]
+    if outside.size:
+        raise InputError(
+            f"`{name}` holds {outside[0]:g}: give 0, or numbers from {LEAST:g} to {MOST:g}"
+        )
+    return np.array(np.broadcast_to(array, steps))
+
+
+def _find_first_relevant_step(s: Array, c: Array) -> int:
+    """Returns the first step with a shift that no later step forgets; T where there is none.
+
+    A step of Lipschitz constant 0 forgets all that was before it, but not its own shift.
+    """
+    last_forgetting = int(np.flatnonzero(c == 0).max(initial=0))
+    remaining = s[last_forgetting:]
+    if not remaining.any():
+        return len(s)
+    return last_forgetting + int(np.argmax(remaining > 0))
+
+
+def _compute_payments(s: Array, c: Array, n: Array) -> tuple[Array, Array]:
+    """Returns the payments a_t / n_t in units of the noise, and the shares of c_t that attain the bound.
+
+    With W_t the product of all c_j after t, slopes x_t = a_t / (W_t n_t^2) are the isotonic regression of
+    W_t s_t / (W_t n_t)^2 with weights (W_t n_t)^2. It is constant on blocks of steps, in which
+
+        x = sum W_t s_t / sum (W_t n_t)^2,    a_t / n_t = W_t n_t x,
+
+    and the linear maps of slope c_t x_(t-1) / x_t attain it (README.md of this folder). Since W_t goes over
+    thousands of orders of magnitude, blocks are found in logarithms, and within a block W_t n_t is divided by
+    its largest value.
+
+    Args:
+      s: (T,) shifts, the first above 0.
+      c: (T,) Lipschitz constants, above 0 but for the first, which does not matter.
+      n: (T,) noise, above 0 where the shift is.
+    """
+    log_w = np.cumsum(np.r_[0.0, np.log(c[:0:-1])])[::-1]
+    with np.errstate(divide="ignore"):
+        log_wn = log_w + np.log(n)
+
+    # A step without a shift has the slope of the step before it, so that a block starts at a shift.
+    shifted = np.flatnonzero(s > 0)
+    log_sums = log_w[shifted] + np.log(s[shifted])
+    log_weights = np.logaddexp.reduceat(2 * log_wn, shifted)
+    starts = shifted[_find_blocks(log_sums, log_weights)]
+    sizes = np.diff([*starts, len(s)])
+
+    log_scales = np.maximum.reduceat(log_wn, starts)
+    wn = np.exp(log_wn - np.repeat(log_scales, sizes))
+    s_over_n = np.divide(s, n, out=np.zeros(len(s)), where=n > 0)
+    # The slopes x, times the scale of W_t n_t.
+    slopes = np.add.reduceat(wn * s_over_n, starts) / np.add.reduceat(wn**2, starts)
+    in_noise = wn * np.repeat(slopes, sizes)
+
+    shares = np.ones(len(s))
+    shares[0] = 0.0  # both worlds are the same before the first shift
+    with np.errstate(divide="ignore"):  # of slopes below the least float
+        log_slopes = np.log(slopes) - log_scales
+    shares[starts[1:]] = np.exp(-np.diff(log_slopes))
+    return in_noise, shares
+
+
+def _find_blocks(log_sums: Array, log_weights: Array) -> NDArray[np.intp]:
+    """Returns where the blocks of an isotonic regression start, as indices of its points.
+
+    The regression is of sums / weights with these weights, in logarithms: sums and weights themselves would
+    overflow, for which reason `scipy.optimize.isotonic_regression` cannot take them. Adjacent points that do
+    not rise are pooled, many at a time while that at least halves their number, then in sequence.
+    """
+    starts = np.arange(len(log_sums))
+    before = math.inf
+    while 2 * len(starts) <= before:
+        before = len(starts)
+        rises = np.diff(log_sums - log_weights) > 0
+        firsts = np.flatnonzero(np.r_[True, rises])
+        log_sums = np.logaddexp.reduceat(log_sums, firsts)
+        log_weights = np.logaddexp.reduceat(log_weights, firsts)
+        starts = starts[firsts]
+    return starts[_pool_adjacent_violators(log_sums.tolist(), log_weights.tolist())]
+
+
+def _pool_adjacent_violators(
+    log_sums: list[float], log_weights: list[float]
+) -> list[int]:
+    """Returns where blocks start, by the pool-adjacent-violators algorithm on logarithms.
+
+    Each point begins a block, which absorbs the blocks before it as long as their ratio sum / weight is not
+    below its own.
+    """
+    starts: list[int] = []
+    block_sums: list[float] = []
+    block_weights: list[float] = []
+    for start in range(len(log_sums)):
+        log_sum = log_sums[start]
+        log_weight = log_weights[start]
+        block_start = start
+        while starts and block_sums[-1] - block_weights[-1] >= log_sum - log_weight:
+            block_start = starts.pop()
+            log_sum = _add_logs(block_sums.pop(), log_sum)
+            log_weight = _add_logs(block_weights.pop(), log_weight)
+        starts.append(block_start)
+        block_sums.append(log_sum)
+        block_weights.append(log_weight)
+    return starts
+
+
+def _add_logs(first: float, second: float) -> float:
+    """Returns log(exp(first) + exp(second)) of two floats, for which `np.logaddexp` is slower."""
+    high = max(first, second)
+    low = min(first, second)
+    return high + math.log1p(math.exp(low - high))

@@ -1,0 +1,114 @@
+"""What the last model leaks where losses are linear: an expectation for sampled canaries, and no bound.
+
+With linear losses gradients do not depend on the model, so that the last model shows the sum of all steps'
+gradients and noise. A canary of norm C along a direction of its own adds Binomial(n, q), of n steps that take
+it with probability q each, to noise of variance T sigma^2, in units of C. Other losses may leak more or less.
+
+Source: Steinke et al., "The Last Iterate Advantage" (2024, arXiv 2410.06186), where T = n; here a step in
+every k takes the canary, T = k n.
+"""
+
+import math
+
+import numpy as np
+import scipy
+from scipy import special, stats
+
+from audit.claims import accounting
+from audit.claims.accounting import Composition
+from audit.errors import require
+from audit.evidence.arrays import Array
+from audit.laws import conversions
+from audit.methods.method import Assumption
+
+EXPECTED = Assumption(
+    "linear losses: expected, no bound",
+    "(expected)",
+    "no bound: what the last model would leak if losses were linear (Steinke et al., 2024)",
+    "what linear losses would leak (Steinke et al., 2024), no bound",
+)
+# The probability of the numbers of insertions that are left out at each end, as a share of delta.
+_DROPPED = 1e-6
+_FAR = 40.0  # deviations
+
+
+def expected_epsilon(composition: Composition, k: int, delta: float) -> float:
+    """Returns epsilon at delta of telling N(0, k n sigma^2) from the same plus Binomial(n, q).
+
+    It is the larger of both directions; infinite without noise.
+
+    Args:
+      composition: sigma, n and q.
+      k: Steps for each insertion.
+      delta: The delta of epsilon.
+
+    Raises:
+      InputError: Values out of range.
+    """
+    sigma, n, rate = composition
+    mu = accounting.mu_upper_bound(sigma, n)
+    require(0 < rate <= 1, f"`sampling_rate={rate}`: give a number above 0, at most 1")
+    require(k >= 1, f"`k={k}`: give at least 1")
+    conversions.require_delta(delta)
+    if mu == 0 or math.isinf(mu):
+        return mu
+    law = stats.binom(n, rate)
+    fewest = law.ppf(_DROPPED * delta)
+    most = max(law.isf(_DROPPED * delta), 1.0)
+    counts = np.arange(fewest, most + 1)
+    log_law = law.logpmf(counts)
+    deviation = sigma * math.sqrt(k * n)
+    return max(
+        _compute_epsilon(counts, log_law, deviation, delta, sign=1),
+        _compute_epsilon(counts, log_law, deviation, delta, sign=-1),
+    )
+
+
+def _compute_epsilon(
+    counts: Array, log_law: Array, deviation: float, delta: float, sign: int
+) -> float:
+    """Returns epsilon of a direction.
+
+    Both densities' ratio rises in x, so that the best event is x on a side of a threshold, and e^epsilon is
+    the ratio at the threshold where the event's excess P(event) - e^epsilon Q(event) is delta.
+
+    Args:
+      counts: (n,) numbers of insertions.
+      log_law: (n,) their log probabilities.
+      deviation: Of the noise.
+      delta: The delta of epsilon.
+      sign: 1 for inserted against not, with the event x above; -1 for the reverse, with x below.
+    """
+
+    def compute_log_ratio(x: float) -> float:
+        """Returns the log ratio of the density with insertions to that without."""
+        return float(special.logsumexp(log_law + counts * (x - counts / 2) / deviation**2))
+
+    def compute_log_excess(x: float) -> float:
+        """Returns log(P(event) - e^epsilon Q(event)): e^epsilon is the ratio at x, or its inverse."""
+        log_ratio = compute_log_ratio(x)
+        log_inserted = float(special.logsumexp(log_law + special.log_ndtr(sign * (counts - x) / deviation)))
+        # Scaled by the ratio.
+        log_plain = float(special.log_ndtr(-sign * x / deviation)) + log_ratio
+        more = log_inserted
+        less = log_plain
+        if sign == -1:
+            more = log_plain - log_ratio
+            less = log_inserted - log_ratio
+        if less >= more:
+            return -math.inf
+        return more + math.log(-math.expm1(less - more))
+
+    def compute_difference(x: float) -> float:
+        return max(compute_log_excess(x), -1e6) - math.log(delta)
+
+    equal = scipy.optimize.brentq(
+        compute_log_ratio, counts[0] / 2 - deviation, counts[-1] / 2 + deviation
+    )
+    if compute_difference(equal) <= 0:
+        return 0.0
+    end = counts[0] - _FAR * deviation
+    if sign == 1:
+        end = counts[-1] + _FAR * deviation
+    threshold = scipy.optimize.brentq(compute_difference, equal, end, rtol=1e-13)
+    return sign * compute_log_ratio(threshold)

@@ -1,0 +1,206 @@
+"""How Lipschitz an audit's steps are: what the accountant of hidden states needs of a training run.
+
+A step without the canary and noise is theta -> theta - eta (mean of clipped gradients + lambda theta). Of a
+loss l(w'x, y), convex in w'x with l'' at most b, clipping a gradient clips l' alone, and leaves the gradient
+of another convex loss, a Huberised one, that is b |x|^2-smooth. So the mean of a batch is beta-smooth, with
+beta the largest eigenvalue of b / B times the sum of x x', and the step is max(|1 - eta lambda|, |1 - eta
+(lambda + beta)|)-Lipschitz (Bok, Su and Altschuler 2024, arXiv 2403.00278). Where the rows of any data set
+are at most X long, beta is at most b X^2.
+"""
+
+import json
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from audit.claims.hidden_state import HiddenState, HiddenStateBound, Periods, hidden_state_bound
+from audit.errors import InputError
+from audit.settings.adversaries import OneShotCanaries
+from audit.settings.setting import Setting
+from audit.storage import files
+from audit.storage.store import Store
+from audit.tasks import zoo
+from audit.tasks.task import Convex, Dataset
+
+_FILE = "lipschitz.json"
+_READS_THETA = ("loss", "poisoned", "clip_bkd")
+
+
+class Steps(NamedTuple):
+    """The Lipschitz constants of an audit's steps, a number or (T,), and why they hold."""
+
+    constants: ArrayLike
+    reason: str
+
+
+def hidden_state(
+    setting: Setting, delta: float, given: Steps | None = None, own_model: bool = False
+) -> HiddenState | str:
+    """Returns the upper bound on the last model of a setting, infinite without noise.
+
+    Where there is no bound but that of composition, returns the reason instead.
+
+    Args:
+      setting: of the audit.
+      delta: of (epsilon, delta).
+      given: the steps of a caller's own model, or those of a model of the zoo on its data, where there are
+        any.
+      own_model: whether the model is a caller's own.
+
+    Raises:
+      InputError: constants are out of range.
+    """
+    if reason := _why_uncovered(setting, own_model):
+        return reason
+    row = None if own_model else zoo.tasks().get(setting.model)
+    if row is None:
+        if given is None:
+            return "nobody vouches for how Lipschitz its steps are"
+        return _bound(setting, given, delta)
+    if row.convex is None:
+        return row.not_convex
+
+    any_data = f"any data with |x| <= {row.convex.norm:g}"
+    steps_of_any = Steps(_constant_of_any_data(setting, row.convex), f"convex loss, {any_data}")
+    state = _bound(setting, steps_of_any, delta)
+    if given is not None:
+        reason = f"{given.reason}; {any_data}: epsilon {state.bound.epsilon:.4g}"
+        state = _bound(setting, given._replace(reason=reason), delta)
+    if not np.isfinite(state.bound.mu):
+        return state
+    return state._replace(constant=constant_direction(setting))
+
+
+def constant_direction(setting: Setting) -> float:
+    """Returns mu of an adversary that inserts along one direction in which the data never vary.
+
+    What is inserted at step t, and its noise, shrink by w_t = (1 - eta lambda)^(T - t), so mu = sum of w_t
+    over insertions / (sigma |w|). Where the canary comes first in its period this is the hidden-state bound
+    itself.
+    """
+    schedule = setting.schedule
+    mechanism = setting.mechanism
+    decay = mechanism.learning_rate * mechanism.weight_decay
+    steps_after = np.arange(schedule.steps - 1, -1, -1.0)
+    # Weights count up to a common factor: take a factor that leaves no weight above 1 in size.
+    exponents = steps_after if decay <= 2 else steps_after - schedule.steps
+    weights = (1 - decay) ** exponents
+    inserted = weights[schedule.place - 1 :: schedule.periodicity]
+    return float(abs(inserted.sum()) / np.linalg.norm(weights)) / mechanism.noise_multiplier
+
+
+def of_data(store: Store, setting: Setting, dataset: Dataset) -> Steps | None:
+    """Returns the steps of a model of the zoo on its data, and keeps them in the store.
+
+    None where they cannot be less Lipschitz than on any data.
+    """
+    row = zoo.tasks().get(setting.model)
+    if row is None or row.convex is None:
+        return None
+    if _constant_of_any_data(setting, row.convex) <= _constant(setting, 0.0):
+        return None
+    steps = kept(store)
+    if steps is None:
+        from audit.settings.build import batches_of  # loads JAX
+
+        batches = np.asarray(batches_of(setting, len(dataset.labels)))
+        steps = _steps_of_batches(setting, row.convex, dataset.features, batches)
+        keep(store, steps)
+    return steps
+
+
+def keep(store: Store, steps: Steps | None) -> None:
+    """Stores the constants of a setting's steps, or that there are none, beside its scores."""
+    if steps is None:
+        (store.path / _FILE).unlink(missing_ok=True)
+        return
+    content = {"constants": np.asarray(steps.constants).tolist(), "reason": steps.reason}
+    store.write_text(_FILE, json.dumps(content) + "\n")
+
+
+def kept(store: Store) -> Steps | None:
+    """Returns the constants in a store; None where there are none.
+
+    Raises InputError where they are damaged.
+    """
+    content = files.read(store.path / _FILE)
+    if content is None:
+        return None
+    try:
+        return Steps(**json.loads(content))
+    except (ValueError, TypeError, RecursionError):
+        raise InputError(f"{store.path / _FILE} is damaged: move it away") from None
+
+
+def _bound(setting: Setting, steps: Steps, delta: float) -> HiddenState:
+    """Returns the hidden-state bound for steps with these constants."""
+    schedule = setting.schedule
+    sigma = setting.mechanism.noise_multiplier
+    shifts = np.zeros(schedule.steps)
+    shifts[schedule.place - 1 :: schedule.periodicity] = 1
+    if sigma > 0:
+        bound = hidden_state_bound(shifts, steps.constants, sigma, delta)
+    else:
+        slopes = np.broadcast_to(np.asarray(steps.constants, np.float64), shifts.shape)
+        bound = HiddenStateBound(np.inf, np.inf, shifts, slopes)
+    periods = Periods(steps.constants, schedule.periodicity, schedule.place)
+    return HiddenState(bound, periods, steps.reason)
+
+
+def _why_uncovered(setting: Setting, own_model: bool) -> str:
+    """Returns why the last model has no bound but composition, whatever is trained; else an empty string."""
+    mechanism = setting.mechanism
+    adversary = setting.adversary
+    if mechanism.optimizer != "sgd":
+        return f"a step of {mechanism.optimizer} depends on more than the last model"
+    if isinstance(adversary, OneShotCanaries) and adversary.observe == "all":
+        return "this adversary sees every model"
+    if setting.repetitions:
+        return "each canary comes at random steps"
+    if setting.canaries > 1 and adversary.name in _READS_THETA:
+        return "the gradients of the other canaries depend on the model"
+    if mechanism.precision != "float32" and not own_model:
+        return f"products are rounded to {mechanism.precision}"
+    return ""
+
+
+def _steps_of_batches(
+    setting: Setting, convex: Convex, features: NDArray[np.float32], batches: NDArray[np.int32]
+) -> Steps:
+    """Returns the steps on some features.
+
+    A batch's largest eigenvalue is computed only where its trace does not decide already.
+
+    Args:
+      setting: of the audit.
+      convex: the model's loss.
+      features: (N, p).
+      batches: indices (T, B).
+    """
+    least = _constant(setting, 0.0)
+    constants = np.full(len(batches), least)
+    squared_lengths = (features.astype(np.float64) ** 2).sum(axis=1)
+    traces = squared_lengths[batches].mean(axis=1)
+    undecided = _constant(setting, convex.curvature * traces) > least
+    for t in np.flatnonzero(undecided):
+        rows = features[batches[t]].astype(np.float64)
+        gram = rows @ rows.T if len(rows) < rows.shape[1] else rows.T @ rows
+        largest = np.linalg.eigvalsh(gram)[-1]
+        constants[t] = _constant(setting, convex.curvature * largest / len(rows))
+    differ = np.ptp(constants) != 0
+    return Steps(constants if differ else float(least), "convex loss, this data set's batches")
+
+
+def _constant_of_any_data(setting: Setting, convex: Convex) -> float:
+    """Returns the Lipschitz constant of steps on any data whose rows the loader bounds."""
+    return float(_constant(setting, convex.curvature * convex.norm**2))
+
+
+def _constant(setting: Setting, smoothness: ArrayLike) -> NDArray[np.float64]:
+    """Returns max(|1 - eta lambda|, |1 - eta (lambda + beta)|)."""
+    rate = setting.mechanism.learning_rate
+    decay = setting.mechanism.weight_decay
+    steepest = 1 - rate * (decay + np.asarray(smoothness, np.float64))
+    constant: NDArray[np.float64] = np.maximum(abs(1 - rate * decay), np.abs(steepest))
+    return constant

@@ -1,0 +1,220 @@
+"""What a caller's cosines of fresh directions must be, as far as the cosines alone show it.
+
+`exact_null` stands on directions that are uniform in R^d and drawn afresh for every run. Refused are:
+
+- a spread beyond 1/sqrt(d), as where d counts parameters that are not trained: of canaries that are in, about
+  their run's mean (of one canary a run, about the mean of all), since a canary shifts its cosine and does not
+  widen it, if all take part alike. Where LEAST of them are out, `exact_null.law_test` looks at those instead;
+- columns whose means differ (analysis of variance over at least 3 runs of LEAST canaries), as where one seed
+  drew the directions of all runs: whatever training moves alike in every run, the other canaries among it,
+  lies along some of them more than along others.
+
+Each refuses cosines that are what they should be with a probability of about LEVEL at most. Leave-one-out
+cosines of one run depend on each other: each of them divides by the length of what is left of the movement
+off the other K - 1 directions, in d - K + 1 dimensions, and the inverse Gram matrix ties the numerators.
+Their squares then spread as if 1 - K/d of them were independent, over a denominator of d - K degrees of
+freedom a run, so that the spread is held against Fisher's F with these degrees of freedom rather than against
+chi-squared (measured: it refuses at most as often as it says, for K/d up to 1). No cosine says whether
+leave-one-out was used, so that all are tested so; where K is small beside d it is the same test.
+
+Nothing here sees coordinates, or another law's directions, passed off as uniform ones while all canaries are
+in; one seed for all runs where leave-one-out took the other canaries away and a rehearsal the drift, or where
+canaries are few for the dimension (K mu^2 / d of a percent); directions that training knew; a sign or a run
+that was chosen by its score; a dimension that is too large by less than `describe_dimension` says.
+
+A run that failed gives NaN for its cosines. In the world without the canary a run fails, or not, without
+knowing the direction, so that P(cosine > t) is at most a(t) whatever fixed value stands for a failure: here
+-1, below all others. The tests above leave failures out, which only decides what is refused.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import special
+
+from audit.errors import InputError, require
+from audit.evidence.arrays import floats, require_few_failed
+from audit.evidence.canaries import FAILED, Fresh
+from audit.values import number, require_type
+
+Array = NDArray[np.float64]
+Bits = NDArray[np.bool_]
+LEVEL, LEAST, MOST_DIMENSION = 1e-6, 10, 10**13
+_SLACK = 1e-6  # of cosines in float32
+_ALIKE = 1e-12  # cosines of a run that differ by less are equal
+_POWER = 0.9  # at which the least detectable dimension is stated
+_FIX = "count trained parameters alone, or leave out some canaries by coins if they take part unequally"
+_SHUFFLE = "shuffle each run's cosines if they are sorted, or canaries take part unequally"
+_SAME = f"directions look the same in every run: draw them afresh, or {_SHUFFLE}"
+
+
+class CosineSpread(NamedTuple):
+    """The spread of cosines of canaries that are in.
+
+    Attributes:
+      squares: the sum of squared deviations from means, which is freedom / d on average.
+      freedom: how many independent deviations there are.
+      numerator, denominator: degrees of freedom of the F law that squares d / freedom is held against.
+    """
+
+    squares: float
+    freedom: int
+    numerator: float
+    denominator: float
+
+
+def given(
+    cosines: ArrayLike,
+    dimension: Any,
+    leave_one_out: bool = False,
+    presence: ArrayLike | None = None,
+    in_order: bool = False,
+) -> Fresh:
+    """Returns the checked design of a caller's cosines.
+
+    Args:
+      cosines: (runs, canaries), or (runs,) of one canary a run; NaN for a run that failed.
+      dimension: d, the number of trained parameters.
+      leave_one_out: whether a cosine used the other canaries' directions.
+      presence: of the cosines' shape, 1 where the canary was in; by default all were.
+      in_order: whether rows stand in the order in which runs were begun.
+
+    Raises:
+      InputError: in one line, for what fits no audit.
+    """
+    require_type("leave_one_out", leave_one_out, bool)
+    require_type("in_order", in_order, bool)
+    size = require_dimension(dimension)
+    values = _matrix(cosines)
+    present = np.ones(values.shape, bool) if presence is None else _bits(presence, values.shape)
+    failed = values == FAILED
+    design = Fresh(values, present, size, plain=not leave_one_out, given=True, in_order=in_order)
+    require(columns_p_value(values, present & ~failed) >= LEVEL, _SAME)
+    _require_spread(design)
+    return design
+
+
+def require_dimension(dimension: Any) -> int:
+    """Returns a caller's dimension as Python's int; raises InputError for another type, or out of range."""
+    size = number("dimension", dimension, int)
+    fits = 2 <= size <= MOST_DIMENSION
+    require(fits, f"`dimension={size}`: give 2 to {MOST_DIMENSION:,}, the number of trained parameters")
+    return size
+
+
+def columns_p_value(cosines: Array, presence: Bits) -> float:
+    """Returns the p-value of the F-test that no canary's mean (over runs, less each run's) differs from
+    another's; 1 where runs or canaries are too few."""
+    if len(cosines) < 3 or cosines.shape[1] < LEAST:
+        return 1.0
+    deviations = _about_means(cosines, presence)
+    counts = presence.sum(0)
+    groups = np.count_nonzero(counts)
+    total = float(np.square(deviations).sum())
+    freedom = presence.sum() - np.count_nonzero(presence.any(1)) - (groups - 1)
+    between = float((deviations.sum(0) ** 2 / np.maximum(counts, 1)).sum())
+    if groups < 2 or freedom < 1 or total <= _ALIKE**2 * presence.sum():
+        return 1.0
+    within = max(total - between, 1e-12 * total) / freedom
+    return float(special.fdtrc(groups - 1, freedom, between / (groups - 1) / within))
+
+
+def describe_dimension(design: Fresh) -> str:
+    """Returns what cosines tested of a caller's dimension, and how surely, as a line below a table."""
+    declared = f"dimension {design.dimension:,}"
+    untested = f"{declared} was not tested, by so few cosines; one that is too large makes bounds wrong"
+    out = design.out()
+    if len(out) >= LEAST:
+        factor = _least_of_law_test(len(out))
+        tested = f"{len(out):,} cosines of canaries that are out"
+    else:
+        spread = measure_spread(design)
+        if spread.freedom < LEAST - 1:
+            return untested
+        limit = special.fdtri(spread.numerator, spread.denominator, 1 - LEVEL)
+        factor = limit / special.fdtri(spread.numerator, spread.denominator, 1 - _POWER)
+        tested = f"the spread of {int((design.presence & (design.cosines != FAILED)).sum()):,} cosines"
+    if factor >= design.dimension / 2:
+        return untested
+    shown = f"{np.ceil(100 * factor) / 100:.3g}"
+    return (
+        f"{declared} was tested by {tested}: one {shown} times too large would have been refused with "
+        f"probability {_POWER}, a smaller excess less surely, and it makes bounds wrong"
+    )
+
+
+def measure_spread(design: Fresh) -> CosineSpread:
+    """Returns the spread of a design's cosines of canaries that are in, failed runs left out."""
+    cosines = design.cosines
+    presence = design.presence & (cosines != FAILED)
+    runs = int(np.count_nonzero(presence.any(1)))
+    canaries = cosines.shape[1]
+    if canaries == 1:
+        values = cosines[presence]
+        deviations = values - values.mean() if len(values) else values
+        freedom = len(values) - 1
+    else:
+        deviations = _about_means(cosines, presence)
+        freedom = int(presence.sum()) - runs
+    independent = max(1 - canaries / design.dimension, 1 / design.dimension)
+    numerator = max(freedom * independent, 1.0)
+    denominator = float(max(runs * (design.dimension - canaries), 1))
+    return CosineSpread(float(np.square(deviations).sum()), freedom, numerator, denominator)
+
+
+def _least_of_law_test(cosines: int) -> float:
+    """Returns the least factor by which a dimension may be too large for `exact_null.law_test` to refuse it
+    with probability _POWER, by the sum of squares alone, which is chi-squared."""
+    tail = LEVEL / 4  # of four tails: two statistics, two sides
+    return float(special.chdtri(cosines, tail) / special.chdtri(cosines, _POWER))
+
+
+def _matrix(cosines: ArrayLike) -> Array:
+    """Returns cosines (runs, canaries) with FAILED for those that are not finite."""
+    require(not hasattr(cosines, "columns"), "`dimension` goes with an array of cosines: give no table")
+    values = floats("the cosines", cosines)
+    fits = values.ndim in (1, 2) and values.size > 0
+    require(fits, f"the cosines have shape {values.shape}: give (runs,) or (runs, canaries)")
+    if values.ndim == 1:
+        values = values[:, None]
+    failed = ~np.isfinite(values)
+    require_few_failed("cosines", int(failed.sum()), values.size)
+    largest = float(np.abs(values[~failed]).max())
+    require(largest <= 1 + _SLACK, f"{largest:g} is no cosine: divide by both lengths")
+    return np.where(failed, FAILED, np.clip(values, -1.0, 1.0))
+
+
+def _bits(presence: ArrayLike, shape: tuple[int, ...]) -> Bits:
+    bits = floats("the bits of presence", presence)
+    bits = bits[:, None] if bits.ndim == 1 else bits
+    require(bits.shape == shape, f"presence has shape {bits.shape}, cosines {shape}: give one bit each")
+    require(np.isin(bits, (0, 1)).all(), "presence must be 1 (in) or 0 (out) everywhere")
+    require(bits.any(), "presence puts all canaries out: those that are in are needed")
+    return bits.astype(bool)
+
+
+def _about_means(cosines: Array, presence: Bits) -> Array:
+    """Returns cosines of canaries that are in, less the mean of their run's; 0 elsewhere."""
+    means = (cosines * presence).sum(1, keepdims=True) / np.maximum(presence.sum(1, keepdims=True), 1)
+    return np.where(presence, cosines - means, 0.0)
+
+
+def _require_spread(design: Fresh) -> None:
+    """Raises InputError where canaries that are in spread beyond the law's 1/sqrt(d), by LEVEL.
+
+    Less is no sign of a wrong dimension, as canaries may be tied, and in too few dimensions the bound holds.
+    """
+    if len(design.out()) >= LEAST:
+        return
+    spread = measure_spread(design)
+    if spread.freedom < LEAST - 1:
+        return
+    ratio = spread.squares * design.dimension / spread.freedom
+    if special.fdtrc(spread.numerator, spread.denominator, ratio) >= LEVEL:
+        return
+    suggested = max(round(spread.freedom / spread.squares), 1)
+    raise InputError(
+        f"`dimension={design.dimension}`: cosines spread by {np.sqrt(ratio):.3g} / sqrt(d), those of uniform "
+        f"directions by 1, as these would in about {suggested:,} dimensions: {_FIX}"
+    )

@@ -1,0 +1,74 @@
+"""Each canary's cosine with what a model moved by, after the other canaries are projected out.
+
+The adversary knows the other K - 1 directions, and in the world without canary j they are independent of it.
+The cosine of v_j and u_j = u projected off the others has therefore the exact law of `cosine_law` in all d
+dimensions, as that with u has; the others' signals, which would be noise of variance K mu^2 / d, are gone.
+"""
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import linalg
+
+from audit.errors import InputError, require
+from audit.evidence.arrays import floats
+
+Array = NDArray[np.float64]
+# The least share of a direction's squared length that lies outside of the span of the others.
+_LEAST_OUTSIDE = 1e-9
+
+
+def cosines(
+    gram: ArrayLike, products: ArrayLike, squared_length: float, dimension: int
+) -> Array:
+    """Returns cos(v_j, u_j) for all K directions v_j at once.
+
+    With w = G^-1 V u and rr = |u|^2 - (V u)' w, the squared length of u outside of all directions,
+    cos_j = (w_j / g_j) / sqrt(rr + w_j^2 / g_j) for the diagonal g of G^-1.
+
+    Args:
+      gram: G = V V' (K, K), for the directions as rows of V, of unit length.
+      products: V u (K,).
+      squared_length: |u|^2.
+      dimension: d.
+
+    Raises:
+      InputError: Shapes that do not fit, u = 0, K >= d, or a direction in the span of the others.
+    """
+    g = floats("the Gram matrix", gram)
+    vu = floats("the products", products)
+    canaries = vu.size
+    fits = vu.ndim == 1 and canaries > 0 and g.shape == (canaries, canaries)
+    require(
+        fits,
+        f"the Gram matrix {g.shape} and the products {vu.shape} must be (K, K) and (K,)",
+    )
+    finite = bool(np.isfinite(g).all() and np.isfinite(vu).all() and np.isfinite(squared_length))
+    require(finite, "the Gram matrix, the products or the squared length are not finite")
+    require(
+        squared_length > 0, f"the squared length is {squared_length:g}: nothing moved"
+    )
+    require(
+        canaries < dimension,
+        f"{canaries} canaries in {dimension} dimensions: give fewer canaries than dimensions",
+    )
+    inverse = _invert(g)
+    w = inverse @ vu
+    diagonal = np.diag(inverse)
+    outside = max(float(squared_length - vu @ w), 0.0)
+    with np.errstate(invalid="ignore"):
+        ratios = (w / diagonal) / np.sqrt(outside + w**2 / diagonal)
+    return np.where(w == 0, 0.0, np.clip(ratios, -1.0, 1.0))
+
+
+def _invert(gram: Array) -> Array:
+    """Returns G^-1; raises InputError where directions depend on each other linearly."""
+    dependent = "canaries' directions depend on each other linearly: draw each by a key of its own"
+    try:
+        factor = linalg.cho_factor(gram, lower=True)
+    except linalg.LinAlgError:
+        raise InputError(dependent) from None
+    inverse = np.asarray(linalg.cho_solve(factor, np.eye(len(gram))))
+    # 1 / g_j is the squared length of v_j outside of the span of the others.
+    independent = bool((1 / np.diag(inverse) > _LEAST_OUTSIDE * np.diag(gram)).all())
+    require(independent, dependent)
+    return inverse

@@ -1,0 +1,335 @@
+"""Tests of the mean of independent values in [0, 1] by betting, valid for every n and any distribution.
+
+A gambler who doubts that the mean is at least m stakes lambda on each value: from 1 the capital grows to
+
+    C(m) = prod_i (1 + lambda (m - x_i)),    0 <= lambda <= 1 / (1 - m).
+
+If the mean is at least m, the expected capital is at most 1, so that it reaches 1 / error with probability at
+most `error` (Markov). This also holds for a mixture of stakes, among which the capital is split, and for the
+product of the capitals of independent values. Source: Waudby-Smith and Ramdas, "Estimating means of bounded
+random variables by betting" (JRSS B, 2023).
+
+The best stake is chosen on a pilot, other runs of the same kind, and gets most of the capital; the rest is
+spread over other stakes, in case the pilot misled. Where values hardly vary, no test can rule out that all is
+different in a share of about log(1 / error) / n of the runs, and the bound is as tight as that allows.
+
+From means to a privacy parameter: `canaries` explains why average error rates obey the trade-off inequality.
+The null hypothesis H(t) says that the average rates (a, b) of false positives and negatives have
+b >= f_t(a), for a family f_t that decreases in t. It is rejected if the capital is large enough everywhere on
+the curve b = f_t(a). The bound is the least t that is not rejected, which exceeds the truth with probability
+at most the error. The bets depend on the design:
+
+    sets     misses and false alarms come from different runs: the capital is C_in(b) C_out(a)
+    coins    both come from one run: bets on z = part FN + (1 - part) FP, whose mean is part b + (1 - part) a
+
+The curve is cut into cells of a, and the capital is taken at their corners (a_j, f_t(a_(j + 1))), where it is
+least, so that the grid makes no bound too large.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+from audit.evidence.canaries import Counted, RunErrors
+from audit.methods.exact import Family
+
+Array = NDArray[np.float64]
+
+# Grids of rates and of means: evenly spaced normal quantiles, which are fine where rates are small.
+_LEVELS = np.concatenate([[0.0], special.ndtr(np.linspace(-8.0, 8.0, 3201)), [1.0]])
+_COARSE_LEVELS = np.concatenate([[0.0], special.ndtr(np.linspace(-6.0, 6.0, 241)), [1.0]])
+_MEANS = np.concatenate([[0.0], special.ndtr(np.linspace(-6.0, 6.0, 1601)), [1.0]])
+_COARSE_MEANS = _MEANS[::2]
+# The weights of the false negatives that are tried.
+_PARTS = 1 / (1 + np.geomspace(1 / 64, 64.0, 25))
+# The stakes among which the best is sought.
+STAKES = np.concatenate([[0.0], np.geomspace(0.02, 64.0, 36)])
+# Neighbours of the best stake, as offsets in STAKES.
+_NEIGHBOURS = np.array([-12, -8, -5, -3, -2, -1, 1, 2, 3, 5])
+
+_BEST_SHARE = 0.7  # of the capital, on the bet that the pilot recommends
+_ALONE_SHARE = 0.1  # of the capital, on bets on one error rate alone
+_MOST_PARAMETER = 16.0  # that a pilot may promise
+_HALVINGS = 24
+_COARSE_HALVINGS = 12
+
+
+def compute_log_growth(
+    values: Array, means: Array, stakes: Array, most: float = 1.0
+) -> Array:
+    """Returns log C(m), the growth of a gambler's capital, for each stake and hypothetical mean.
+
+    Args:
+      values: (n,) independent values in [0, most].
+      means: (G,) hypothetical means m.
+      stakes: (L,) lambda.
+      most: The largest possible value.
+
+    Returns:
+      (L, G) log capital, which grows with the mean; -inf for a mean so low that the stake would risk more
+      than the capital.
+    """
+    distinct, counts = np.unique(values, return_counts=True)
+    gains = means[:, None] - distinct
+    growth = np.full((len(stakes), len(means)), -np.inf)
+    for row, stake in zip(growth, stakes, strict=True):
+        allowed = stake * (most - means) <= 1
+        with np.errstate(divide="ignore"):
+            row[allowed] = np.log1p(np.maximum(stake * gains[allowed], -1.0)) @ counts
+    return growth
+
+
+def mix_bets(growth: Array, shares: Array) -> Array:
+    """Returns the log capital (G,) of a capital split by shares (L,) over bets with log growth (L, G)."""
+    with np.errstate(divide="ignore"):
+        return np.asarray(special.logsumexp(growth, axis=0, b=shares[:, None]))
+
+
+def lower_bound(family: Family, counted: Counted, error: float) -> float:
+    """Returns the lower limit of the privacy parameter by the betting test, at least 0.
+
+    Args:
+      family: The trade-off functions f_t.
+      counted: The errors of a threshold, of the pilot's runs and of the runs that are counted.
+      error: The probability with which the limit may exceed the truth.
+    """
+    target = float(-np.log(error))
+    if counted.rest.paired:
+        find_least_capital = _bet_on_coins(family, counted, target)
+    else:
+        find_least_capital = _bet_on_sets(family, counted, target)
+
+    def is_rejected(parameter: float) -> bool:
+        return bool(find_least_capital(parameter) >= -np.log(error))
+
+    fpr, fnr = counted.rest.smoothed()
+    observed = float(family.parameter(min(fpr, 1.0), min(fnr, 1.0)))
+    if not observed > 0 or not is_rejected(0.0):
+        return 0.0
+    low = 0.0
+    high = observed
+    while is_rejected(high):
+        low = high
+        high = 2 * high
+    return _bisect(is_rejected, low, high, _HALVINGS)
+
+
+def _bisect(
+    holds: Callable[[float], bool], low: float, high: float, halvings: int
+) -> float:
+    """Returns the lower end of the interval in which a condition stops to hold, after so many halvings."""
+    for _ in range(halvings):
+        middle = (low + high) / 2
+        if holds(middle):
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def _find_least_mixture(growth: Array, shares: Array, target: float) -> float:
+    """Returns the least log capital of a mixture over the points of a curve, or the target if that is less.
+
+    Args:
+      growth: (L, G) log growth of each bet at each point.
+      shares: (L,) of the capital.
+      target: The log capital that is needed.
+    """
+    best_alone = (growth + np.log(shares)[:, None]).max(0)  # at most the mixture's
+    short = best_alone < target  # only here the mixture matters
+    least = float(mix_bets(growth[:, short], shares).min(initial=target))
+    return min(least, target)
+
+
+def _split_capital(alone: int) -> Array:
+    """Returns the shares of the capital: of the best bet, its neighbours, and bets on one rate alone.
+
+    Args:
+      alone: How many bets there are on each of both error rates alone.
+    """
+    neighbours = len(_NEIGHBOURS)
+    neighbour_share = (1 - _BEST_SHARE - _ALONE_SHARE) / neighbours
+    alone_share = _ALONE_SHARE / (2 * alone)
+    return np.repeat([_BEST_SHARE, neighbour_share, alone_share], [1, neighbours, 2 * alone])
+
+
+def _bet_on_sets(
+    family: Family, counted: Counted, target: float
+) -> Callable[[float], float]:
+    """Returns the least log capital on the curve of a parameter, as a function, where runs are of two sets.
+
+    A bet is a pair of stakes, one on each set. The capital is cut at the target.
+    """
+    rates_out, rates_in = counted.rest.rates()
+    pilot_out, pilot_in = counted.pilot.rates()
+    promised_out = compute_log_growth(pilot_out, _COARSE_LEVELS, STAKES) * (len(rates_out) / len(pilot_out))
+    promised_in = compute_log_growth(pilot_in, _COARSE_LEVELS, STAKES) * (len(rates_in) / len(pilot_in))
+    pairs = _choose_pairs(family, promised_out, promised_in, target)
+    growth_out = compute_log_growth(rates_out, _LEVELS, STAKES)
+    growth_in = compute_log_growth(rates_in, _LEVELS, STAKES)
+
+    def find_least_capital(parameter: float) -> float:
+        corners = _find_corners(family, parameter, _LEVELS)
+        growth = growth_out[pairs.stakes_out, :-1] + growth_in[pairs.stakes_in[:, None], corners]
+        return _find_least_mixture(growth, pairs.shares, target)
+
+    return find_least_capital
+
+
+class _Pairs(NamedTuple):
+    """A mixture of pairs of stakes.
+
+    Attributes:
+      stakes_out: (L,) stakes on false-positive rates, as indices into STAKES.
+      stakes_in: (L,) stakes on false-negative rates, as indices into STAKES.
+      shares: (L,) of the capital.
+    """
+
+    stakes_out: NDArray[np.int64]
+    stakes_in: NDArray[np.int64]
+    shares: Array
+
+
+def _choose_pairs(
+    family: Family, growth_out: Array, growth_in: Array, target: float
+) -> _Pairs:
+    """Returns the pair of stakes that promises the largest parameter, and pairs that insure against error.
+
+    These are pairs that are larger and smaller by a common factor, and bets on one set alone.
+
+    Args:
+      family: The trade-off functions.
+      growth_out: (S, levels) promised log growth of each of STAKES at _COARSE_LEVELS, on false positives.
+      growth_in: (S, levels) the same on false negatives.
+      target: The log capital that is needed.
+    """
+    size = len(STAKES)
+    alone = np.arange(1, size, 3)
+    log_alone_share = np.log(_ALONE_SHARE / (2 * len(alone)))
+
+    def find_sufficient(parameter: float) -> NDArray[np.bool_]:
+        """Returns which pairs (S, S) reach the target in all cells that bets on one set alone leave."""
+        at_corners_out = growth_out[:, :-1]
+        at_corners_in = growth_in[:, _find_corners(family, parameter, _COARSE_LEVELS)]
+        best_alone = np.maximum(at_corners_out[alone].max(0), at_corners_in[alone].max(0))
+        covered = best_alone + log_alone_share >= target
+        sums = at_corners_out[:, None, ~covered] + at_corners_in[None][:, :, ~covered]
+        return np.asarray((sums + np.log(_BEST_SHARE) >= target).all(-1))
+
+    def is_promised(parameter: float) -> bool:
+        return bool(find_sufficient(parameter).any())
+
+    promised = _bisect(is_promised, 0.0, _MOST_PARAMETER, _COARSE_HALVINGS)
+    best_out, best_in = np.unravel_index(int(find_sufficient(promised).argmax()), (size, size))
+    neighbours_out = np.clip(best_out + _NEIGHBOURS, 1, size - 1)
+    neighbours_in = np.clip(best_in + _NEIGHBOURS, 1, size - 1)
+    no_stake = np.zeros_like(alone)
+    stakes_out = np.concatenate([[best_out], neighbours_out, alone, no_stake])
+    stakes_in = np.concatenate([[best_in], neighbours_in, no_stake, alone])
+    return _Pairs(stakes_out, stakes_in, _split_capital(len(alone)))
+
+
+def _find_corners(family: Family, parameter: float, levels: Array) -> NDArray[np.int64]:
+    """Returns, for each cell of false-positive rates, the index of the false-negative rate at its corner.
+
+    That is the highest level at or below the curve at the cell's upper end.
+    """
+    rates_in = family.trade_off(parameter, levels[1:])
+    return np.clip(np.searchsorted(levels, rates_in, side="right") - 1, 0, None)
+
+
+class _CoinBets(NamedTuple):
+    """A mixture of bets on z = part * FN + (1 - part) * FP.
+
+    Attributes:
+      parts: (L,) weights of the false negatives.
+      stakes: (L,) lambda.
+      shares: (L,) of the capital.
+    """
+
+    parts: Array
+    stakes: Array
+    shares: Array
+
+
+def _bet_on_coins(
+    family: Family, counted: Counted, target: float
+) -> Callable[[float], float]:
+    """Returns the least log capital on the curve of a parameter, as a function, where runs give both rates.
+
+    The capital is cut at the target.
+    """
+    bets = _choose_coin_bets(family, counted, target)
+    rows = []
+    for part, stake in zip(bets.parts, bets.stakes, strict=True):
+        rows.append(_compute_coin_growth(counted.rest, part, _MEANS, np.array([stake])))
+    growth = np.concatenate(rows)  # (bets, means)
+    bet_indices = np.arange(len(bets.parts))[:, None]
+    parts = bets.parts[:, None]
+
+    def find_least_capital(parameter: float) -> float:
+        false_negative = family.trade_off(parameter, _LEVELS[1:])
+        means = parts * false_negative + (1 - parts) * _LEVELS[:-1]
+        below = np.searchsorted(_MEANS, means, side="right") - 1
+        growth_on_curve = np.where(below >= 0, growth[bet_indices, below], -np.inf)
+        return _find_least_mixture(growth_on_curve, bets.shares, target)
+
+    return find_least_capital
+
+
+def _choose_coin_bets(family: Family, counted: Counted, target: float) -> _CoinBets:
+    """Returns the bet that promises most by the pilot, and bets that insure against its error.
+
+    These are larger and smaller stakes on the same z, and bets on one error rate alone.
+    """
+    stakes = STAKES[1:]
+    stakes_alone = STAKES[1::3]
+    alone_share = _ALONE_SHARE / (2 * len(stakes_alone))
+    runs_per_pilot_run = len(counted.rest.misses) / len(counted.pilot.misses)
+
+    def find_critical_means(part: float, tried: Array, share: float) -> Array:
+        """Returns the least mean at which each stake promises to reach the target; 2 where none does."""
+        promised = runs_per_pilot_run * _compute_coin_growth(counted.pilot, part, _COARSE_MEANS, tried)
+        sufficient = promised >= target - np.log(share)
+        return np.where(sufficient.any(1), _COARSE_MEANS[sufficient.argmax(1)], 2.0)
+
+    # Points of the curve beyond these rates are left to the bets on one rate alone.
+    critical_rate_out = find_critical_means(0.0, stakes_alone, alone_share).min()
+    critical_rate_in = find_critical_means(1.0, stakes_alone, alone_share).min()
+    critical_means = np.array([find_critical_means(part, stakes, _BEST_SHARE) for part in _PARTS])
+
+    def find_margins(parameter: float) -> Array:
+        """Returns how far the least mean on the curve is above the critical one (parts, stakes)."""
+        fpr = _COARSE_LEVELS[:-1]
+        fnr = family.trade_off(parameter, _COARSE_LEVELS[1:])
+        remaining = (fpr < critical_rate_out) & (fnr < critical_rate_in)
+        means = _PARTS[:, None] * fnr[remaining] + (1 - _PARTS[:, None]) * fpr[remaining]
+        return np.asarray(means.min(1, initial=1.0)[:, None] - critical_means)
+
+    def is_promised(parameter: float) -> bool:
+        return bool(find_margins(parameter).max() >= 0)
+
+    promised = _bisect(is_promised, 0.0, _MOST_PARAMETER, _COARSE_HALVINGS)
+    best_part, best_stake = np.unravel_index(int(find_margins(promised).argmax()), critical_means.shape)
+    neighbours = np.clip(best_stake + np.concatenate([[0], _NEIGHBOURS]), 0, len(stakes) - 1)
+    alone = len(stakes_alone)
+    parts = np.repeat([_PARTS[best_part], 0.0, 1.0], [len(neighbours), alone, alone])
+    all_stakes = np.concatenate([stakes[neighbours], stakes_alone, stakes_alone])
+    return _CoinBets(parts, all_stakes, _split_capital(alone))
+
+
+def _compute_coin_growth(
+    errors: RunErrors, part: float, means: Array, stakes: Array
+) -> Array:
+    """Returns the log growth (stakes, means) of bets on z = part * FN + (1 - part) * FP.
+
+    A coin gives one error at most, so that z is at most the larger of part * scale_in and
+    (1 - part) * scale_out.
+    """
+    false_positive, false_negative = errors.rates()
+    most = max(part * errors.scale_in, (1 - part) * errors.scale_out)
+    z = part * false_negative + (1 - part) * false_positive
+    return compute_log_growth(z, means, stakes, most)

@@ -1,0 +1,370 @@
+"""The empirical trade-off curve of a set of scores, with a band that holds everywhere at once; the area under
+the ROC curve, and single points of it.
+
+The band is made of limits of both worlds' distribution functions, as precise in the tails as in the centre.
+Of n draws from F, F at the i-th smallest has a beta law, Beta(i, n + 1 - i). Each gets two-sided limits of a
+common local level, such that all of them hold together with the confidence that is requested (Berk and Jones,
+1979; Aldor-Noiman et al., "The power to see", 2013). A band of constant width says nothing of the tails,
+where rates are far smaller.
+
+The joint coverage is computed, not approximated: uniform draws are a Poisson process given its number of
+points, and the law of its count is carried from each limit to the next (after Moscovich and Nadler, 2017). Of
+many draws only a few hundred get limits, which is as fine as a picture; their coverage is exact, and between
+them F is monotone.
+"""
+
+import functools
+from typing import NamedTuple
+
+import numpy as np
+import scipy
+from numpy.typing import ArrayLike, NDArray
+from scipy import special
+
+from audit.errors import require
+from audit.laws import conversions, intervals
+from audit.laws.intervals import Interval
+from audit.methods import estimate, thresholds
+
+Array = NDArray[np.float64]
+Ranks = NDArray[np.int64]
+
+_MOST_RANKS = 300
+_DEVIATIONS = 8.0  # of a Poisson count that are followed on each side of its mean,
+_FEW = 12  # and so many counts more, for a small mean
+_DIRECT = 150  # entries of the shorter law from which on a convolution goes by FFT
+_TOLERANCE = 1e-5  # relative, of the local level
+
+
+class TradeOffCurve(NamedTuple):
+    """Error rates at thresholds, from the lowest to the highest, and their limits.
+
+    With probability at least `confidence` all true error rates lie within their limits together.
+
+    Attributes:
+      false_positive_rate: (k,) at each threshold.
+      false_negative_rate: (k,) at each threshold.
+      false_positive_limits: Of the true false-positive rates, (k,) each.
+      false_negative_limits: Of the true false-negative rates, (k,) each.
+      confidence: Of all limits together.
+    """
+
+    false_positive_rate: Array
+    false_negative_rate: Array
+    false_positive_limits: Interval
+    false_negative_limits: Interval
+    confidence: float
+
+    def band(self, false_positive_rates: ArrayLike) -> Interval:
+        """Returns limits of the least false-negative rate of threshold tests at false-positive rates (n,).
+
+        They cover the whole curve at least as often as `confidence`, and mostly more often. The upper limit
+        is that of the best threshold whose false-positive rate is surely no higher. The lower limit is that
+        of the highest threshold whose false-positive rate is surely higher, since a test that keeps to the
+        rate needs a higher threshold.
+        """
+        rates = np.asarray(false_positive_rates, np.float64)
+        surely_no_higher = np.searchsorted(-self.false_positive_limits.upper, -rates, side="left")
+        maybe_no_higher = np.searchsorted(-self.false_positive_limits.lower, -rates, side="left")
+        lower = np.append(0.0, self.false_negative_limits.lower)
+        upper = np.append(self.false_negative_limits.upper, 1.0)
+        return Interval(lower[maybe_no_higher], upper[surely_no_higher])
+
+
+def trade_off_curve(
+    scores_in: ArrayLike, scores_out: ArrayLike, confidence: float
+) -> TradeOffCurve:
+    """Returns the trade-off curve of threshold tests: at each score or, of many, at a few hundred per world.
+
+    Both worlds are independent and share the error of `compute_limits`, so that with continuous scores all
+    rates lie within their limits with probability `confidence`, and with ties at least as often.
+
+    Raises:
+      InputError: A bad confidence, or scores that `estimate.check_scores` refuses.
+    """
+    conversions.require_confidence(confidence)
+    s_in, s_out = estimate.check_scores(scores_in, scores_out)
+    # 1 - sqrt(confidence), the error of each world.
+    error = -float(np.expm1(np.log(confidence) / 2))
+    limits_in = compute_limits(len(s_in), error)
+    limits_out = compute_limits(len(s_out), error)
+
+    scores_at_ranks_in = np.sort(s_in)[limits_in.ranks - 1]
+    scores_at_ranks_out = np.sort(s_out)[limits_out.ranks - 1]
+    scores = np.unique(np.concatenate([[-np.inf], scores_at_ranks_in, scores_at_ranks_out]))
+    errors = thresholds.count_errors(s_in, s_out, scores)
+    return TradeOffCurve(
+        errors.false_positives / len(s_out),
+        errors.false_negatives / len(s_in),
+        limits_out.enclose(errors.false_positives),
+        limits_in.enclose(errors.false_negatives),
+        confidence,
+    )
+
+
+class Auc(NamedTuple):
+    """The area under the ROC curve.
+
+    Attributes:
+      value: P(score in > score out) + P(equal) / 2 over all pairs.
+      standard_error: Of the value where nothing leaks.
+    """
+
+    value: float
+    standard_error: float
+
+    @property
+    def deviations(self) -> float:
+        """Standard errors above 1/2, negative below."""
+        return (self.value - 0.5) / self.standard_error
+
+
+def auc(scores_in: ArrayLike, scores_out: ArrayLike) -> Auc:
+    """Returns the AUC of scores (n_in,) and (n_out,); raises InputError for scores that no estimator can use.
+
+    The standard error is that of n_in + n_out independent scores of a common distribution, whatever it is,
+    and no more with ties: sqrt((n_in + n_out + 1) / (12 n_in n_out)) (Mann and Whitney, 1947, Section 4).
+    Unlike those of Hanley and McNeil or DeLong it does not vanish where chance separates a few scores.
+    """
+    s_in, s_out = estimate.check_scores(scores_in, scores_out)
+    n_in = len(s_in)
+    n_out = len(s_out)
+    ordered = np.sort(s_out)
+    below = np.searchsorted(ordered, s_in, "left")
+    below_or_equal = np.searchsorted(ordered, s_in, "right")
+    value = (below + below_or_equal).mean() / (2 * n_out)
+    standard_error = np.sqrt((n_in + n_out + 1) / (12 * n_in * n_out))
+    return Auc(float(value), float(standard_error))
+
+
+def true_positive_rate(
+    scores_in: ArrayLike, scores_out: ArrayLike, false_positive_rate: float
+) -> float:
+    """Returns the true-positive rate at a false-positive rate (Carlini et al., 2022).
+
+    A point of the ROC curve: the share of scores in (n_in,) above the least threshold that at most such a
+    share of scores out (n_out,) exceeds. No bound: the threshold is chosen on these scores. A rate below
+    1 / n_out allows no false positive.
+
+    Raises:
+      InputError: A rate out of range, or scores that no estimator can use.
+    """
+    rate = false_positive_rate
+    require(0 <= rate < 1, f"`false_positive_rate={rate}`: give 0 to below 1")
+    s_in, s_out = estimate.check_scores(scores_in, scores_out)
+    # The factor protects a product that is a whole number from rounding.
+    allowed = int(rate * len(s_out) * (1 + 1e-12))
+    threshold = np.sort(s_out)[len(s_out) - 1 - allowed]
+    return float((s_in > threshold).mean())
+
+
+class Rate(NamedTuple):
+    """A share of guesses, and its 95% limits by Clopper and Pearson, as if the threshold were given."""
+
+    value: float
+    lower: float
+    upper: float
+
+
+class Attack(NamedTuple):
+    """The attack in plain figures.
+
+    Attributes:
+      accuracy: How often a guess is right where both worlds are equally likely.
+      found_at_1_percent: The true-positive rate at a false-positive rate of 1%; None with so few scores out
+        that this allows no false positive.
+      found_at_01_percent: The same at 0.1%.
+    """
+
+    accuracy: Rate
+    found_at_1_percent: Rate | None
+    found_at_01_percent: Rate | None
+
+
+def attack(scores_in: ArrayLike, scores_out: ArrayLike) -> Attack:
+    """Returns the attack's accuracy and its true-positive rates; none is a bound.
+
+    The accuracy is that of guessing "in" above the median of the worlds' even mixture, and at random at it.
+
+    Raises:
+      InputError: Scores that no estimator can use.
+    """
+    s_in, s_out = estimate.check_scores(scores_in, scores_out)
+    middle = _find_median_of_mixture(s_in, s_out)
+    right_in = (s_in > middle).mean() + (s_in == middle).mean() / 2
+    right_out = (s_out < middle).mean() + (s_out == middle).mean() / 2
+    # Each limit misses with half the probability, so that their averages hold together.
+    rate_in = _find_limits_of_rate(float(right_in), len(s_in), 0.975)
+    rate_out = _find_limits_of_rate(float(right_out), len(s_out), 0.975)
+    accuracy = Rate(
+        float(np.mean([rate_in.value, rate_out.value])),
+        float(np.mean([rate_in.lower, rate_out.lower])),
+        float(np.mean([rate_in.upper, rate_out.upper])),
+    )
+    return Attack(
+        accuracy,
+        _find_true_positive_rate(s_in, s_out, 0.01),
+        _find_true_positive_rate(s_in, s_out, 0.001),
+    )
+
+
+def _find_median_of_mixture(s_in: Array, s_out: Array) -> float:
+    """Returns the median of the worlds' even mixture: the middle of the scores between which it lies."""
+    values, indices = np.unique(np.concatenate([s_in, s_out]), return_inverse=True)
+    weights = np.repeat([0.5 / len(s_in), 0.5 / len(s_out)], [len(s_in), len(s_out)])
+    share = np.bincount(indices, weights).cumsum()
+    low = values[np.searchsorted(share, 0.5 - 1e-12)]
+    high = values[np.searchsorted(share, 0.5 + 1e-12)]
+    return float(low / 2 + high / 2)
+
+
+def _find_true_positive_rate(s_in: Array, s_out: Array, rate: float) -> Rate | None:
+    """Returns the true-positive rate and its limits; None where the rate allows no false positive."""
+    if rate * len(s_out) < 1:
+        return None
+    return _find_limits_of_rate(true_positive_rate(s_in, s_out, rate), len(s_in))
+
+
+def _find_limits_of_rate(value: float, guesses: int, confidence: float = 0.95) -> Rate:
+    """Returns a share of guesses with its limits."""
+    limits = intervals.clopper_pearson(round(value * guesses), guesses, confidence)
+    return Rate(value, float(limits.lower), float(limits.upper))
+
+
+class Limits(NamedTuple):
+    """Limits of a distribution function at order statistics.
+
+    Attributes:
+      ranks: (m,) of the order statistics, from 1, ascending.
+      lower: (m,)
+      upper: (m,)
+    """
+
+    ranks: Ranks
+    lower: Array
+    upper: Array
+
+    def enclose(self, counts: ArrayLike) -> Interval:
+        """Returns limits of the rates of counts (k,): those of the nearest ranks that surely enclose them."""
+        place = np.searchsorted(self.ranks, np.asarray(counts), side="right")
+        lower = np.append(0.0, self.lower)
+        upper = np.append(self.upper, 1.0)
+        return Interval(lower[place], upper[place])
+
+
+@functools.lru_cache(maxsize=64)
+def compute_limits(trials: int, error: float) -> Limits:
+    """Returns limits that all hold with probability 1 - error for `trials` draws of any continuous law.
+
+    With ties they hold at least as often. The time grows slowly: 0.06 s for 10,000 draws, 0.8 s for ten
+    million.
+    """
+    ranks = _choose_ranks(trials)
+    local = find_local_level(trials, ranks, error)
+    lower = _compute_lower_limits(trials, ranks, local)
+    limits = Limits(ranks, lower, 1 - lower[::-1])
+    for array in limits:
+        array.setflags(write=False)
+    return limits
+
+
+def find_local_level(trials: int, ranks: Ranks, error: float) -> float:
+    """Returns the level of each rank's own limits at which some of them miss with probability `error`.
+
+    Right to 1e-5 of itself. For errors below 1e-8 it is error / m (Bonferroni), which is less; an error above
+    0.99 is taken for 0.99.
+
+    Args:
+      trials: The number of draws.
+      ranks: (m,) as for `compute_coverage`.
+      error: The probability that not all limits hold.
+    """
+    if error < 1e-8:  # lost in the rounding of a coverage
+        return error / len(ranks)
+    error = min(error, 0.99)
+    target = np.log(-np.log1p(-error))
+
+    def compute_excess(log_local: float) -> float:
+        coverage = max(compute_coverage(trials, ranks, float(np.exp(log_local))), 1e-300)
+        return float(np.log(-np.log(coverage)) - target)
+
+    least = np.log(error / (len(ranks) + 1))
+    most = 0.99 * np.log(error)
+    return float(np.exp(scipy.optimize.brentq(compute_excess, least, most, xtol=_TOLERANCE)))
+
+
+def compute_coverage(trials: int, ranks: Ranks, local: float) -> float:
+    """Returns the probability that uniform order statistics all lie within their limits.
+
+    The i-th smallest is above its lower limit where fewer than i points are below that, and below its upper
+    limit where at least i are below this. So the number of points below each limit must lie in a range. Draws
+    are a Poisson process of mean `trials`, given that it has `trials` points: the law of its count is carried
+    from limit to limit, cut to each range, and divided by the probability of `trials` points in all. Absolute
+    error about 1e-12.
+
+    Args:
+      trials: The number of draws.
+      ranks: (m,) of the order statistics: ascending from 1 to `trials`, symmetric as `trials + 1 - ranks`.
+      local: The level of each rank's two-sided limits.
+    """
+    lower = _compute_lower_limits(trials, ranks, local)
+    upper = 1 - lower[::-1]
+    limits = np.concatenate([lower, upper])
+    order = np.argsort(limits, kind="stable")
+    # The mean numbers of points between limits, and the numbers that may lie below each limit.
+    means = trials * np.diff(limits[order], prepend=0.0, append=1.0)
+    least = np.concatenate([np.zeros_like(ranks), ranks])[order]
+    most = np.concatenate([ranks - 1, np.full_like(ranks, trials)])[order]
+    largest_count = means.max() + _compute_reach(means.max())
+    log_factorials = special.gammaln(np.arange(1.0, largest_count + 3))
+
+    law = np.ones(1)  # of the number of points so far,
+    first = 0  # from this number on
+    for mean, fewest, largest in zip(means[:-1].tolist(), least.tolist(), most.tolist(), strict=True):
+        first_step, step_law = _compute_poisson_law(mean, log_factorials)
+        law = _convolve(law, step_law)
+        first += first_step
+        law = law[max(fewest - first, 0) : max(largest + 1 - first, 0)]
+        first = max(first, fewest)
+    log_all = special.xlogy(trials, trials) - trials - special.gammaln(trials + 1.0)
+    return float(law.sum() * np.exp(-means[-1] - log_all))
+
+
+def _choose_ranks(trials: int) -> Ranks:
+    """Returns all ranks, or a few hundred that are evenly spread in normal deviates, both ends among them."""
+    if trials <= _MOST_RANKS:
+        return np.arange(1, trials + 1)
+    end = special.ndtri(0.5 / trials)
+    shares = special.ndtr(np.linspace(end, 0, _MOST_RANKS // 2))
+    below_median = np.unique(np.ceil(trials * shares).astype(np.int64))
+    return np.unique(np.concatenate([below_median, trials + 1 - below_median]))
+
+
+def _compute_lower_limits(trials: int, ranks: Ranks, local: float) -> Array:
+    """Returns the lower limits (m,) of F at order statistics; the upper ones mirror them."""
+    return np.asarray(special.betaincinv(ranks, trials + 1 - ranks, local / 2))
+
+
+def _compute_reach(mean: float) -> float:
+    """Returns how far from its mean a Poisson count is followed."""
+    return float(_DEVIATIONS * np.sqrt(mean) + _FEW)
+
+
+def _compute_poisson_law(mean: float, log_factorials: Array) -> tuple[int, Array]:
+    """Returns (the least count that is followed, the probabilities from there on)."""
+    reach = _compute_reach(mean)
+    first = max(int(mean - reach), 0)
+    end = int(mean + reach) + 1
+    counts = np.arange(first, end)
+    law: Array = np.exp(special.xlogy(counts, mean) - log_factorials[first:end] - mean)
+    return first, law
+
+
+def _convolve(first: Array, second: Array) -> Array:
+    """Returns the convolution of two laws, by the faster way for their sizes."""
+    if min(len(first), len(second)) < _DIRECT:
+        return np.convolve(first, second)
+    size = len(first) + len(second) - 1
+    padded = scipy.fft.next_fast_len(size, real=True)
+    product = scipy.fft.rfft(first, padded) * scipy.fft.rfft(second, padded)
+    return np.asarray(scipy.fft.irfft(product, padded)[:size])

@@ -1,0 +1,148 @@
+"""An exact test at an order statistic, inverted into a lower bound on a privacy parameter.
+
+The null hypothesis H(t) says that the mechanism is f_t-DP, for a family of symmetric trade-off functions f_t
+that decrease in t (Gaussian: t = mu; approximate DP: t = epsilon at a fixed delta).
+
+Evidence. The threshold is the r-th lowest of n scores in, for an r that these scores did not choose, and the
+x of m scores out that lie above it are counted. Whatever the scores' distribution, the false-negative rate
+there is distributed as U ~ Beta(r, n - r + 1), or lies below. Given the threshold, x is Binomial(m, a) with
+a >= f_t(U). So under H(t) so few false positives have at most the probability
+
+    p_t(x) = E[ P(Binomial(m, f_t(U)) <= x) ],
+
+an integral over a law without unknowns: no rate has to be estimated, and nothing is maximised over. It rises
+with t, and the bound is the t at which it passes the error. The same holds with the worlds exchanged: for the
+r-th highest score out, and the scores in below it.
+
+The integral is a sum over cells of U, on each with the largest probability, which is at the upper end: the
+bound is conservative by construction, not by the error of a quadrature. Equal scores are put in random order:
+a threshold among them is a randomised test, whose rates obey the trade-off function as well.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import scipy
+from numpy.typing import ArrayLike, NDArray
+from scipy import special
+
+from audit.laws import conversions
+
+Array = NDArray[np.float64]
+# The upper ends of U's cells, as quantiles.
+_LEVELS = np.append(special.ndtr(np.linspace(-6.0, 6.0, 481)), 1.0)
+_MASSES = np.diff(_LEVELS, prepend=0.0)
+_STEP = 1e-5  # of the root, which then moves down until the p-value confirms it
+_LEAST = 1e-300
+
+
+class Family(NamedTuple):
+    """Symmetric trade-off functions that decrease in their parameter.
+
+    Attributes:
+      trade_off: Maps (parameter, false-positive rates) to the least false-negative rates.
+      parameter: Maps (false-positive rates, false-negative rates) to the parameter of the curve through them.
+    """
+
+    trade_off: Callable[[float, Array], Array]
+    parameter: Callable[[ArrayLike, ArrayLike], Array]
+
+
+GAUSSIAN = Family(conversions.gaussian_trade_off, conversions.mu_from_rates)
+
+
+def approximate_dp(delta: float) -> Family:
+    """Returns the trade-off functions of (epsilon, delta)-DP, with epsilon as the parameter."""
+
+    def compute_trade_off(epsilon: float, fpr: Array) -> Array:
+        return conversions.approximate_dp_trade_off(epsilon, delta, fpr)
+
+    def find_epsilon(fpr: ArrayLike, fnr: ArrayLike) -> Array:
+        return conversions.epsilon_from_rates(fpr, fnr, delta)
+
+    return Family(compute_trade_off, find_epsilon)
+
+
+class Counts(NamedTuple):
+    """The errors at a threshold that is a score of the near world, the rank-th from its far end.
+
+    Attributes:
+      rank: r; rank - 1 scores of the near world are errors.
+      scores: n, of the near world.
+      errors: x, the errors of the other world.
+      trials: m, the scores of the other world.
+    """
+
+    rank: int
+    scores: int
+    errors: int
+    trials: int
+
+
+def p_value(family: Family, parameter: float, counts: Counts) -> float:
+    """Returns p_t(x), the largest probability of so few errors under H(parameter)."""
+    rates = _compute_rates(counts.rank, counts.scores)
+    return _compute_p_value(family, parameter, counts, rates)
+
+
+def lower_bound(
+    family: Family, audits: Sequence[Counts], rejecting: int, error: float
+) -> tuple[float, int]:
+    """Returns the largest t up to which enough audits reject H(t); they may depend on each other in any way.
+
+    Each rejects at rejecting / len(audits) * error. By Markov's inequality so many do at once with
+    probability at most `error` where H(t) is true.
+
+    Args:
+      family: The trade-off functions f_t.
+      audits: The counts of each audit.
+      rejecting: How many audits must reject.
+      error: The probability with which the limit may exceed the truth.
+
+    Returns:
+      (the lower limit of the parameter, at least 0; the index of the audit that decides it)
+    """
+    level = error * rejecting / len(audits)
+    rates = [_compute_rates(counts.rank, counts.scores) for counts in audits]
+
+    def compute_p_values(parameter: float) -> Array:
+        p_values = []
+        for counts, own_rates in zip(audits, rates, strict=True):
+            p_values.append(_compute_p_value(family, parameter, counts, own_rates))
+        return np.array(p_values)
+
+    def find_deciding_audit(parameter: float) -> int:
+        return int(np.argsort(compute_p_values(parameter), kind="stable")[rejecting - 1])
+
+    def compute_excess(parameter: float) -> float:
+        """Returns how far the p-value that decides is above the level, in logarithms."""
+        deciding = np.sort(compute_p_values(parameter))[rejecting - 1]
+        return float(np.log(max(deciding, _LEAST)) - np.log(level))
+
+    if compute_excess(0.0) > 0:
+        return 0.0, find_deciding_audit(0.0)
+    low = 0.0
+    high = 1.0
+    while compute_excess(high) <= 0:
+        low = high
+        high = 2 * high
+    root = float(scipy.optimize.brentq(compute_excess, low, high, xtol=_STEP))
+    while root > 0 and compute_excess(root) > 0:
+        root = max(root - _STEP, 0.0)
+    return root, find_deciding_audit(root)
+
+
+@functools.lru_cache(maxsize=128)
+def _compute_rates(rank: int, scores: int) -> Array:
+    """Returns the upper ends of U's cells, which is the near world's rate at the threshold."""
+    return np.asarray(special.betaincinv(rank, scores - rank + 1, _LEVELS))
+
+
+def _compute_p_value(
+    family: Family, parameter: float, counts: Counts, rates: Array
+) -> float:
+    """Returns p_t(x) as the sum over cells of U: each cell's mass times P(Binomial(m, f_t(u)) <= x)."""
+    others = np.clip(family.trade_off(parameter, rates), 0.0, 1.0)
+    return float(_MASSES @ special.bdtr(float(counts.errors), counts.trials, others))

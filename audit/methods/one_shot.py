@@ -1,0 +1,392 @@
+"""Estimates of epsilon from the cosines of one run's canaries (Andrew et al., ICLR 2024, and before).
+
+Each canary is a uniform direction of R^d; what it adds to training shifts its cosine with the released
+vector. Where nothing leaks, the cosine has the law of `cosine_law`, which is nearly N(0, 1/d).
+
+    one_shot_fitted            exact epsilon of N(0, 1/d) against the cosines' N(mean, deviation^2)
+    one_shot_equal_variance    against N(mean, 1/d): this is what Table 1 shows, not the former (Errata O1)
+    one_shot_threshold         the first version's best threshold between the two laws, both directions
+    one_shot_jeffreys          eps_lo: the best of all thresholds, each with its Jeffreys limit
+    one_shot_clopper_pearson   the same with Clopper-Pearson limits
+
+None is a confidence bound. The first three measure what N(mean, ...) would leak if it were the truth, and so
+contain the error of the fit; the last two choose the threshold on the canaries that they count (Errata O7,
+O8). Where cosines of unobserved canaries are given, as for maxima over rounds, the null's law is fitted to
+them.
+
+Cosines are handled in units of 1/sqrt(d).
+"""
+
+import functools
+from collections.abc import Callable, Collection
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import special
+
+from audit.evidence.one_run import Cosines
+from audit.laws import conversions, cosine_law, gaussians
+from audit.laws.gaussians import Gaussian
+from audit.methods.estimate import Estimate
+from audit.methods.method import NoiseFloor
+
+ONE_SHOT_FITTED, ONE_SHOT_EQUAL_VARIANCE = "one_shot_fitted", "one_shot_equal_variance"
+ONE_SHOT_THRESHOLD = "one_shot_threshold"
+ONE_SHOT_JEFFREYS, ONE_SHOT_CLOPPER_PEARSON = "one_shot_jeffreys", "one_shot_clopper_pearson"
+
+Array = NDArray[np.float64]
+
+_STANDARD = Gaussian(0.0, 1.0)
+_GRID = 301  # thresholds that are tried
+_FINE_GRID = 61  # thresholds around the best of them
+_FITS = 2000  # simulated fits of means and deviations
+_AUDITS = 400  # simulated audits, at most,
+_SIMULATED_CANARIES = 400_000  # and the canaries of all of them together
+_EXACT_BELOW = 1000  # dimensions, as in the paper's code
+_FIT_CAVEAT = "a Gaussian fit taken for the truth"
+_LIMIT_CAVEAT = "in-sample: the best of all thresholds"
+
+
+def estimates(run: Cosines, delta: float, confidence: float) -> list[Estimate]:
+    """Returns all estimates of epsilon at delta.
+
+    `confidence` is the level of the limits in the last two, which as a whole do not hold at it.
+    """
+    conversions.require_levels(delta, confidence)
+    return fits(run, delta) + _estimate_in_sample(run, delta, confidence)
+
+
+def fit(values: Array, dimension: int) -> Gaussian:
+    """Returns means and deviations (divided by the number) over the last axis, in units of 1/sqrt(d)."""
+    root = np.sqrt(dimension)
+    return Gaussian(values.mean(-1) * root, values.std(-1) * root)
+
+
+def fitted(null: Gaussian, seen: Gaussian, delta: float) -> Array:
+    """Returns the exact epsilon between the laws of unobserved (null) and observed (seen) cosines."""
+    return gaussians.epsilon(null, seen, delta)
+
+
+def equal_variance(null: Gaussian, seen: Gaussian, delta: float) -> Array:
+    """Returns the exact epsilon between both means, each with the null's deviation."""
+    return gaussians.epsilon(null, Gaussian(seen.mean, null.deviation), delta)
+
+
+def threshold(null: Gaussian, seen: Gaussian, delta: float) -> Array:
+    """Returns the first version's epsilon: the largest over thresholds, which a grid finds, refined once."""
+
+    def compute_log_rates(points: Array) -> tuple[Array, Array]:
+        z = (points - np.asarray(null.mean)[..., None]) / np.asarray(null.deviation)[..., None]
+        return special.log_ndtr(z), special.log_ndtr(-z)
+
+    null_quantile = np.asarray(null.mean) + np.asarray(null.deviation) * special.ndtri(delta)
+    return _maximise_over_thresholds(compute_log_rates, null_quantile, seen, delta)
+
+
+def threshold_exact(dimension: int, seen: Gaussian, delta: float) -> Array:
+    """Returns `threshold` against the exact law of the cosine, as the paper's code does for d below 1,000."""
+    root = np.sqrt(dimension)
+
+    def compute_log_rates(points: Array) -> tuple[Array, Array]:
+        inside = np.clip(points / root, -1.0, 1.0)
+        return cosine_law.log_cdf(inside, dimension), cosine_law.log_sf(inside, dimension)
+
+    null_quantile = root * cosine_law.quantile(delta, dimension)
+    return _maximise_over_thresholds(compute_log_rates, null_quantile, seen, delta)
+
+
+FITTED: dict[str, Callable[[Gaussian, Gaussian, float], Array]] = {
+    ONE_SHOT_FITTED: fitted,
+    ONE_SHOT_EQUAL_VARIANCE: equal_variance,
+    ONE_SHOT_THRESHOLD: threshold,
+}
+# The prior of each: see `in_sample`.
+LIMITS = {ONE_SHOT_JEFFREYS: 0.5, ONE_SHOT_CLOPPER_PEARSON: 1.0}
+
+
+def fits(
+    run: Cosines, delta: float, methods: Collection[str] = tuple(FITTED), confidence: float = 0.95
+) -> list[Estimate]:
+    """Returns the estimates that depend on means and deviations alone.
+
+    Args:
+      run: The cosines.
+      delta: The delta of epsilon.
+      methods: Which of FITTED.
+    """
+    observed = len(run.observed)
+    unobserved = len(run.unobserved)
+    rng = np.random.default_rng(1)
+    seen = fit(run.observed, run.dimension)
+    redrawn_seen = _draw_fits(rng, seen, observed, _FITS)
+    null = _STANDARD
+    redrawn_null = _STANDARD
+    if unobserved:
+        null = fit(run.unobserved, run.dimension)
+        redrawn_null = _draw_fits(rng, null, unobserved, _FITS)
+
+    rows = []
+    for name, estimate in FITTED.items():
+        if name not in methods:
+            continue
+        if name == ONE_SHOT_THRESHOLD and not unobserved and run.dimension < _EXACT_BELOW:
+            value = threshold_exact(run.dimension, seen, delta)
+        else:
+            value = estimate(null, seen, delta)
+        error = float(estimate(redrawn_null, redrawn_seen, delta).std())
+        floor = noise_floor(name, observed, unobserved, delta)
+        rows.append(
+            Estimate(
+                method=name,
+                epsilon=float(value),
+                mu=None,
+                delta=delta,
+                confidence=confidence,
+                threshold=None,
+                false_positives=0,
+                false_negatives=0,
+                n_in=observed,
+                n_out=unobserved,
+                caveat=_FIT_CAVEAT,
+                standard_error=error,
+                noise_floor=floor,
+            )
+        )
+    return rows
+
+
+@functools.lru_cache(maxsize=256)
+def noise_floor(method: str, observed: int, unobserved: int, delta: float) -> NoiseFloor:
+    """Returns what a method of FITTED shows where nothing leaks, by 2,000 fits to simulated canaries.
+
+    The draws are the same each time. Without unobserved canaries the null is exact (Errata O2). Cosines are
+    taken to be normal, as they are except in few dimensions.
+
+    Args:
+      method: One of FITTED.
+      observed: The number of observed canaries.
+      unobserved: The number of unobserved canaries.
+      delta: The delta of epsilon.
+    """
+    rng = np.random.default_rng(0)
+    null = _STANDARD
+    if unobserved:
+        null = _draw_fits(rng, _STANDARD, unobserved, _FITS)
+    seen = _draw_fits(rng, _STANDARD, observed, _FITS)
+    return _summarise(FITTED[method](null, seen, delta))
+
+
+def in_sample(run: Cosines, delta: float, error: float, prior: float) -> float:
+    """Returns the papers' eps_lo: the largest epsilon of all thresholds, by limits of both error rates.
+
+    Without unobserved canaries the false-positive rate is exact. Else it has a limit of its own, so that even
+    at one threshold chosen beforehand both limits hold at 1 - 2 error only (Errata O8).
+
+    Args:
+      run: The cosines.
+      delta: The delta of epsilon.
+      error: The one-sided error of each rate's limit.
+      prior: Of the beta law: 1/2 gives Jeffreys' limits, 1 those of Clopper and Pearson.
+    """
+    if len(run.unobserved):
+        values = _find_best_of_both(run.observed[None], run.unobserved[None], delta, error, prior)
+    else:
+        values = _find_best_against_law(run.observed[None], run.dimension, delta, error, prior)
+    return float(values[0])
+
+
+def _draw_fits(
+    rng: np.random.Generator, law: Gaussian, canaries: int, audits: int
+) -> Gaussian:
+    """Returns fits (audits,) to independent draws of a normal law, without drawing the canaries.
+
+    A sample's mean is normal, and its variance, divided by the number, chi-squared with a degree less.
+    """
+    means = law.mean + law.deviation * rng.standard_normal(audits) / np.sqrt(canaries)
+    deviations = law.deviation * np.sqrt(rng.chisquare(canaries - 1, audits) / canaries)
+    return Gaussian(means, deviations)
+
+
+def _maximise_over_thresholds(
+    compute_log_rates: Callable[[Array], tuple[Array, Array]],
+    null_quantile: ArrayLike,
+    seen: Gaussian,
+    delta: float,
+) -> Array:
+    """Returns the largest epsilon over thresholds x, at least 0.
+
+    With the distribution functions F0 of the null and F1 of the observed, epsilon at x is the larger of
+    log((F0 - delta) / F1) and log((1 - delta - F1) / (1 - F0)).
+
+    Args:
+      compute_log_rates: Maps thresholds to (log F0, log(1 - F0)).
+      null_quantile: The null's delta quantile, from which thresholds go to the 1 - delta quantile of `seen`.
+      seen: The fit or fits (...) to observed cosines.
+      delta: The delta of epsilon.
+    """
+    mean = np.asarray(seen.mean, np.float64)
+    deviation = np.asarray(seen.deviation, np.float64)
+    seen_quantile = mean - deviation * special.ndtri(delta)
+    start, stop = np.broadcast_arrays(np.asarray(null_quantile), seen_quantile)
+    low = np.minimum(start, stop)
+    high = np.maximum(start, stop)
+
+    def compute_epsilons(points: Array) -> Array:
+        log_below, log_above = compute_log_rates(points)
+        z = (points - mean[..., None]) / deviation[..., None]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            below = np.log(np.maximum(np.exp(log_below) - delta, 0)) - special.log_ndtr(z)
+            above = np.log(np.maximum(special.ndtr(-z) - delta, 0)) - log_above
+        return np.asarray(np.fmax(np.fmax(below, above), 0.0))
+
+    points = np.linspace(low, high, _GRID, axis=-1)
+    best = np.take_along_axis(points, compute_epsilons(points).argmax(-1)[..., None], -1)[..., 0]
+    step = (high - low) / (_GRID - 1)
+    fine_low = np.maximum(best - step, low)
+    fine_high = np.minimum(best + step, high)
+    fine_points = np.linspace(fine_low, fine_high, _FINE_GRID, axis=-1)
+    largest: Array = compute_epsilons(fine_points).max(-1)
+    return largest
+
+
+class _Canaries(NamedTuple):
+    """How many canaries an audit has, and in which dimension."""
+
+    observed: int
+    unobserved: int
+    dimension: int
+
+
+def _estimate_in_sample(run: Cosines, delta: float, confidence: float) -> list[Estimate]:
+    """Returns the in-sample estimates, with standard errors and floors by simulation."""
+    error = 1 - confidence
+    canaries = _Canaries(len(run.observed), len(run.unobserved), run.dimension)
+    seen = fit(run.observed, 1)
+    null = Gaussian(0.0, 1 / np.sqrt(run.dimension))
+    if canaries.unobserved:
+        null = fit(run.unobserved, 1)
+
+    rows = []
+    for name, prior in LIMITS.items():
+        value = in_sample(run, delta, error, prior)
+        deviation = float(_simulate_in_sample(null, seen, canaries, delta, error, prior).std())
+        floor = _compute_limit_floor(canaries.observed, canaries.unobserved, delta, error, prior)
+        rows.append(
+            Estimate(
+                method=name,
+                epsilon=value,
+                mu=None,
+                delta=delta,
+                confidence=confidence,
+                threshold=None,
+                false_positives=0,
+                false_negatives=0,
+                n_in=canaries.observed,
+                n_out=canaries.unobserved,
+                caveat=_LIMIT_CAVEAT,
+                standard_error=deviation,
+                noise_floor=floor,
+            )
+        )
+    return rows
+
+
+@functools.lru_cache(maxsize=256)
+def _compute_limit_floor(
+    observed: int, unobserved: int, delta: float, error: float, prior: float
+) -> NoiseFloor:
+    """Returns an in-sample estimate's floor.
+
+    Ranks alone decide it, so that any large dimension and small deviation give the same.
+    """
+    null = Gaussian(0.0, 1e-4)
+    canaries = _Canaries(observed, unobserved, 10**8)
+    return _summarise(_simulate_in_sample(null, null, canaries, delta, error, prior))
+
+
+def _simulate_in_sample(
+    null: Gaussian, seen: Gaussian, canaries: _Canaries, delta: float, error: float, prior: float
+) -> Array:
+    """Returns the in-sample estimates (S,) of simulated audits, by the same draws each time."""
+    observed, unobserved, dimension = canaries
+    rng = np.random.default_rng(2)
+    audits = int(np.clip(_SIMULATED_CANARIES // (observed + unobserved), 20, _AUDITS))
+    cosines_in = np.clip(rng.normal(seen.mean, seen.deviation, (audits, observed)), -1, 1)
+    if not unobserved:
+        return _find_best_against_law(cosines_in, dimension, delta, error, prior)
+    cosines_out = rng.normal(null.mean, null.deviation, (audits, unobserved))
+    return _find_best_of_both(cosines_in, cosines_out, delta, error, prior)
+
+
+def _summarise(values: Array) -> NoiseFloor:
+    """Returns the floor that simulated estimates give."""
+    return NoiseFloor(float(values.mean()), float(np.quantile(values, 0.95)), None, values.size)
+
+
+def _find_best_against_law(
+    observed: Array, dimension: int, delta: float, error: float, prior: float
+) -> Array:
+    """Returns the largest epsilon (S,) over thresholds with the exact false-positive rate.
+
+    Args:
+      observed: (S, K) cosines of S audits, which are the thresholds.
+      dimension: d, of the law of the cosine.
+      delta: The delta of epsilon.
+      error: The one-sided error of the false-negative rate's limit.
+      prior: As for `in_sample`.
+    """
+    points = np.sort(observed, -1)
+    canaries = points.shape[-1]
+    fnr = _compute_upper_limits(np.arange(canaries), canaries, error, prior)
+    if dimension < _EXACT_BELOW:
+        log_fpr = cosine_law.log_sf(points, dimension)
+    else:
+        log_fpr = special.log_ndtr(-points * np.sqrt(dimension))
+    return _find_largest_epsilon(log_fpr, np.broadcast_to(np.log(fnr), log_fpr.shape), delta)
+
+
+def _find_best_of_both(
+    observed: Array, unobserved: Array, delta: float, error: float, prior: float
+) -> Array:
+    """Returns the largest epsilon (S,) over all K + M + 1 thresholds between scores of both worlds.
+
+    Args:
+      observed: (S, K) cosines of S audits.
+      unobserved: (S, M) cosines of the same audits.
+      delta: The delta of epsilon.
+      error: The one-sided error of each rate's limit.
+      prior: As for `in_sample`.
+    """
+    n_in = observed.shape[-1]
+    n_out = unobserved.shape[-1]
+    order = np.argsort(np.concatenate([observed, unobserved], -1), axis=-1, kind="stable")
+    is_observed = order < n_in
+    # The number of observed scores below each threshold.
+    misses = np.pad(np.cumsum(is_observed, -1), [(0, 0), (1, 0)])
+    below = np.arange(n_in + n_out + 1)
+    false_alarms = n_out - (below - misses)
+    limits_in = _compute_upper_limits(np.arange(n_in + 1), n_in, error, prior)
+    limits_out = _compute_upper_limits(np.arange(n_out + 1), n_out, error, prior)
+    return _find_largest_epsilon(np.log(limits_out[false_alarms]), np.log(limits_in[misses]), delta)
+
+
+def _compute_upper_limits(
+    count: NDArray[np.int64], trials: int, error: float, prior: float
+) -> Array:
+    """Returns upper limits of rates: quantiles of Beta(count + prior, trials - count + 1 - prior)."""
+    second = trials - count + 1 - prior
+    limits = special.betaincinv(count + prior, np.maximum(second, 0.5), 1 - error)
+    return np.where(second > 0, limits, 1.0)
+
+
+def _find_largest_epsilon(log_fpr: Array, log_fnr: Array, delta: float) -> Array:
+    """Returns the largest epsilon (S,) over the last axis, at least 0.
+
+    Each is the larger of log((1 - delta - fnr) / fpr) and log((1 - delta - fpr) / fnr); terms that are
+    undefined do not count.
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        from_fpr = np.log(np.maximum(1 - delta - np.exp(log_fnr), 0)) - log_fpr
+        from_fnr = np.log(np.maximum(1 - delta - np.exp(log_fpr), 0)) - log_fnr
+    return np.asarray(np.fmax(np.fmax(from_fpr, from_fnr), 0.0).max(-1))

@@ -1,0 +1,272 @@
+"""How a threshold is chosen, and what that leaves valid.
+
+A bound is a confidence bound only for a threshold that does not depend on the scores it counts. The
+functions here choose on a set of scores; it is up to `estimate` that others are then counted. Everywhere, a
+score above the threshold is a guess of "in".
+"""
+
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+from audit.laws import intervals
+
+Array = NDArray[np.float64]
+Counts = NDArray[np.int64]
+Worlds = tuple[Array, Array]
+_PRIOR = 5.0  # scores of normal distributions that join the pilot's
+# Over the root of the pilot's size, it is the share by which the promises of its counts err.
+_DOUBT = 1.7
+_STEADY = 8  # scores of the pilot beyond a rank that it can judge by itself
+# Deviations between the counts and normal distributions that refute the latter.
+_MISFIT = 1.8
+_CLEAR = 1.5  # deviations by which counted rates are raised
+_LATENT = np.linspace(-12.0, 12.0, 4801)  # scores of normal distributions
+
+
+class Parameter(Protocol):
+    """The privacy parameter of the trade-off curve through a pair of error rates."""
+
+    def __call__(self, false_positive_rate: Array, false_negative_rate: Array, /) -> Array: ...
+
+
+class ErrorCounts(NamedTuple):
+    """Error counts at thresholds, an entry for each.
+
+    Attributes:
+      false_positives: Scores out that are guessed in.
+      false_negatives: Scores in that are guessed out.
+    """
+
+    false_positives: Counts
+    false_negatives: Counts
+
+
+def midpoints(scores_in: Array, scores_out: Array) -> Array:
+    """Returns every midpoint between neighbouring distinct scores (hidden-state paper, Algorithm 4)."""
+    distinct = np.unique(np.concatenate([scores_in, scores_out]))
+    return distinct[:-1] / 2 + distinct[1:] / 2
+
+
+def count_errors(scores_in: Array, scores_out: Array, thresholds: Array) -> ErrorCounts:
+    """Counts the errors at every threshold of an array, in O((n + m) log n)."""
+    not_above_out = np.searchsorted(np.sort(scores_out), thresholds, side="right")
+    not_above_in = np.searchsorted(np.sort(scores_in), thresholds, side="right")
+    return ErrorCounts(len(scores_out) - not_above_out, not_above_in)
+
+
+def best_empirical(
+    scores_in: Array, scores_out: Array, parameter: Parameter, error: float
+) -> tuple[float, float]:
+    """Returns (the midpoint with the largest in-sample lower limit of a parameter, that limit).
+
+    Each rate is at its Clopper-Pearson upper limit (Errata H12), with one-sided `error` each. Needs two
+    distinct scores.
+    """
+    points = midpoints(scores_in, scores_out)
+    counts = count_errors(scores_in, scores_out, points)
+    fpr = intervals.upper_limits(len(scores_out), error)[counts.false_positives]
+    fnr = intervals.upper_limits(len(scores_in), error)[counts.false_negatives]
+    limits = parameter(fpr, fnr)
+    best = int(np.argmax(limits))
+    return float(points[best]), float(limits[best])
+
+
+class Rank(NamedTuple):
+    """A threshold for scores to come: the rank-th lowest of those in, or the rank-th highest of those out."""
+
+    is_in: bool
+    rank: int
+
+
+def choose_on_pilot(
+    pilot: Worlds, n_in: int, n_out: int, parameter: Parameter, error: float, any_shape: bool
+) -> Rank:
+    """Returns the rank that promises the largest lower limit of the parameter on further scores.
+
+    Ranks 1, 2, 4, ... of either world are tried. The choice is the best of them for normal distributions with
+    the pilot's area under the ROC curve, which varies little between pilots. With `any_shape` the pilot's
+    counts may overrule it: where they contradict such distributions, or promise more elsewhere by the share
+    that they may err by. Depends on ranks alone.
+
+    Args:
+      pilot: (scores in, scores out) of the pilot.
+      n_in: The number of further scores in.
+      n_out: The number of further scores out.
+      parameter: Of the trade-off curve through a pair of rates.
+      error: The error of each rate's upper limit.
+      any_shape: Whether scores may be nothing like normal.
+    """
+    pilot_in, pilot_out = pilot
+    if not len(pilot_in) or not len(pilot_out):
+        return Rank(True, 1)
+    mu = _estimate_separation(pilot_in, pilot_out)
+    # Negated, the highest scores out are the lowest.
+    by_in = _judge_ranks(pilot_in, pilot_out, n_in, n_out, mu, parameter, error)
+    by_out = _judge_ranks(-pilot_out, -pilot_in, n_out, n_in, mu, parameter, error)
+
+    ranks = [Rank(True, int(rank)) for rank in by_in.ranks]
+    ranks += [Rank(False, int(rank)) for rank in by_out.ranks]
+    normal = np.round(np.concatenate([by_in.normal, by_out.normal]), 9)
+    counted = np.round(np.concatenate([by_in.counted, by_out.counted]), 9)
+    best_if_normal = int(np.argmax(normal))
+    if not any_shape:
+        return ranks[best_if_normal]
+    if max(by_in.misfit, by_out.misfit) > _MISFIT:
+        steady = np.concatenate([by_in.steady, by_out.steady])
+        return ranks[int(np.argmax(np.where(steady, counted, -np.inf)))]
+    best_counted = int(np.argmax(counted))
+    margin = 1 + _DOUBT / np.sqrt(min(len(pilot_in), len(pilot_out)))
+    if counted[best_counted] > margin * max(counted[best_if_normal], 0.0):
+        return ranks[best_counted]
+    return ranks[best_if_normal]
+
+
+class _Judgement(NamedTuple):
+    """What a pilot says about ranks of a world.
+
+    Attributes:
+      ranks: (R,) 1, 2, 4, ...
+      normal: (R,) the lower limit of the parameter that normal distributions promise.
+      counted: (R,) the lower limit that the pilot's counts promise.
+      steady: (R,) whether the pilot has enough scores beyond the rank to judge it.
+      misfit: The largest deviation of the counts from normal distributions, where steady.
+    """
+
+    ranks: Counts
+    normal: Array
+    counted: Array
+    steady: NDArray[np.bool_]
+    misfit: float
+
+
+def _judge_ranks(
+    own: Array, other: Array, n_own: int, n_other: int, mu: float, parameter: Parameter, error: float
+) -> _Judgement:
+    """Judges thresholds at the lowest scores of a world.
+
+    Args:
+      own: The pilot's scores of this world.
+      other: The pilot's scores of the other world, most of which lie below.
+      n_own: The number of further scores of this world.
+      n_other: The number of further scores of the other world.
+      mu: The distance of both worlds, in deviations, if they are normal.
+      parameter: Of the trade-off curve through a pair of rates, which is symmetric.
+      error: The error of each rate's upper limit.
+    """
+    ranks = 2 ** np.arange(max(n_own // 2, 1).bit_length())
+    levels = ranks / (n_own + 1)
+    below = _estimate_share_below(levels, mu, own, other)
+    normal_share = special.ndtr(mu + special.ndtri(levels))
+    shares_below = np.stack([normal_share, below.shares])
+    own_limit = intervals.clopper_pearson_upper(ranks - 1, n_own, error)
+    other_limits = intervals.clopper_pearson_upper(n_other * (1 - shares_below), n_other, error)
+    normal, counted = parameter(other_limits, own_limit)
+    steady = below.places >= _STEADY
+    misfit = float(np.abs(below.misfits[steady]).max(initial=0.0))
+    return _Judgement(ranks, normal, counted, steady, misfit)
+
+
+def _estimate_separation(pilot_in: Array, pilot_out: Array) -> float:
+    """Returns the distance, in deviations, of normal laws of the pilot's area under the ROC curve."""
+    ordered = np.sort(pilot_out)
+    below = np.searchsorted(ordered, pilot_in, side="left").sum()
+    not_above = np.searchsorted(ordered, pilot_in, side="right").sum()
+    pairs = len(pilot_in) * len(pilot_out)
+    area = ((below + not_above) / 2 + 0.5) / (pairs + 1)
+    return float(np.sqrt(2) * special.ndtri(area))
+
+
+class _Below(NamedTuple):
+    """The other world's share below quantiles of a world, as a pilot estimates it.
+
+    Attributes:
+      shares: (R,) the estimates.
+      places: (R,) the ranks among the pilot's own scores at which the others were counted.
+      misfits: (R,) how far normal distributions are from the counts, in deviations.
+    """
+
+    shares: Array
+    places: Array
+    misfits: Array
+
+
+def _estimate_share_below(levels: Array, mu: float, own: Array, other: Array) -> _Below:
+    """Estimates the other world's share below quantiles of a world.
+
+    Others are counted below the pilot's score nearest to the quantile, together with _PRIOR scores of normal
+    distributions; from there to the quantile the share changes as theirs does.
+
+    Args:
+      levels: (R,) of the quantiles.
+      mu: The distance of both worlds, in deviations, if they are normal.
+      own: The pilot's scores of the world.
+      other: The pilot's scores of the other world.
+    """
+    size = len(other)
+    places = np.maximum(np.rint(levels * (len(own) + 1)), 1.0)
+    normal_at_place = special.ndtr(mu + special.ndtri(places / (len(own) + 1)))
+    normal_at_level = special.ndtr(mu + special.ndtri(levels))
+    score_at_place = np.sort(own)[places.astype(int) - 1]
+    counted = np.searchsorted(np.sort(other), score_at_place)
+
+    shares = (counted + _PRIOR * normal_at_place) / (size + _PRIOR)
+    shares = np.minimum(shares * normal_at_level / normal_at_place, 1.0)
+    # The count varies as a binomial one, and with the pilot's score, by about 1 / sqrt(place) of itself.
+    expected = size * normal_at_place
+    deviation = np.sqrt(expected * (1 - normal_at_place) + expected**2 / places)
+    return _Below(shares, places, (counted - expected) / deviation)
+
+
+class Candidates(NamedTuple):
+    """A pilot's distinct scores as thresholds, and their rates (false-positive, false-negative).
+
+    Attributes:
+      thresholds: (T,)
+      normal: Rates of normal distributions, each (T,).
+      counted: Rates as counted, with a few scores of normal distributions, each (T,).
+      raised: `counted`, raised by what they may err by.
+    """
+
+    thresholds: Array
+    normal: Worlds
+    counted: Worlds
+    raised: Worlds
+
+
+def candidates(pilot_in: Array, pilot_out: Array) -> Candidates:
+    """Returns each score of a pilot with estimates of its rates, which depend on ranks alone.
+
+    The normal distributions are those with the pilot's area under the ROC curve, and a score's rates are
+    those where as large a share of their mixture lies below.
+    """
+    n_in = len(pilot_in)
+    n_out = len(pilot_out)
+    size = n_in + n_out
+    values, counts = np.unique(np.concatenate([pilot_in, pilot_out]), return_counts=True)
+    mu = 0.0
+    if n_in and n_out:
+        mu = _estimate_separation(pilot_in, pilot_out)
+    mixture = (n_in * special.ndtr(_LATENT - mu) + n_out * special.ndtr(_LATENT)) / size
+    z = np.interp(np.cumsum(counts) / (size + 1), mixture, _LATENT)
+    normal_out = special.ndtr(-z)
+    normal_in = special.ndtr(z - mu)
+
+    errors = count_errors(pilot_in, pilot_out, values)
+    counted_out, raised_out = _estimate_rates(errors.false_positives, normal_out, n_out)
+    counted_in, raised_in = _estimate_rates(errors.false_negatives, normal_in, n_in)
+    return Candidates(
+        thresholds=values,
+        normal=(normal_out, normal_in),
+        counted=(counted_out, counted_in),
+        raised=(raised_out, raised_in),
+    )
+
+
+def _estimate_rates(errors: Counts, normal: Array, size: int) -> Worlds:
+    """Returns (rates, those raised) of errors among the pilot's scores and _PRIOR normal ones."""
+    rates = (errors + _PRIOR * normal) / (size + _PRIOR)
+    deviations = np.sqrt(rates * (1 - rates) / (size + _PRIOR))
+    return rates, np.asarray(np.minimum(rates + _CLEAR * deviations, 1.0))

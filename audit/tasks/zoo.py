@@ -1,0 +1,84 @@
+"""The models that the repository brings, where it is there: `audit` installed alone has none."""
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+
+from audit.errors import InputError
+from audit.tasks.task import FederatedTask, Task
+
+_ZOO = "models"
+_ROOT = Path(__file__).resolve().parents[2]
+_ALONE = "give a model of your own to audit.audit_loss, or run your script in a clone of the repository"
+
+
+def tasks() -> Mapping[str, Task]:
+    """Returns the zoo's models that train on examples, by name; empty without the repository."""
+    if _missing():
+        return {}
+    rows: Mapping[str, Task] = _catalogue().TASKS
+    return rows
+
+
+def federated_tasks() -> Mapping[str, FederatedTask]:
+    """Returns the zoo's models that train on clients, by name; empty without the repository."""
+    if _missing():
+        return {}
+    rows: Mapping[str, FederatedTask] = _catalogue().FEDERATED_TASKS
+    return rows
+
+
+def task(model: str) -> Task:
+    """Returns a model's row; raises InputError for a model without, or that trains on clients alone."""
+    _require_zoo(model)
+    row: Task = _catalogue().task(model)
+    return row
+
+
+def federated_task(model: str) -> FederatedTask:
+    """Returns a federated model's row; raises InputError for a model without."""
+    _require_zoo(model)
+    row: FederatedTask = _catalogue().federated_task(model)
+    return row
+
+
+def _catalogue() -> ModuleType:
+    """Imports the zoo's catalogue, all that the library refers to of it."""
+    return importlib.import_module(f"{_ZOO}.catalogue")
+
+
+def _require_zoo(model: str) -> None:
+    """Raises InputError where there is no zoo."""
+    if missing := _missing():
+        raise InputError(f"`model={model}` is a model of the repository: {missing}")
+
+
+@cache
+def _missing() -> str:
+    """Returns why there is no zoo; empty where there is one, which can be imported from now on."""
+    has_catalogue = (_ROOT / _ZOO / "catalogue.py").is_file()
+    if not has_catalogue or not (_ROOT / "run.sh").is_file():
+        return _ALONE  # a folder of that name beside an installed `audit` is somebody else's
+    spec = importlib.util.find_spec(_ZOO)
+    if spec is None:
+        _import_from_folder()
+        return ""
+    locations = [*(spec.submodule_search_locations or []), spec.origin or ""]
+    place = Path(locations[0])
+    if place.resolve() == _ROOT / _ZOO:
+        return ""
+    return f"{place} stands in its way; rename that, or start your script with ./run.sh python"
+
+
+def _import_from_folder() -> None:
+    """Imports the zoo from its folder, wherever sys.path leads."""
+    spec = importlib.util.spec_from_file_location(_ZOO, _ROOT / _ZOO / "__init__.py")
+    assert spec is not None and spec.loader is not None
+    spec.submodule_search_locations = [str(_ROOT / _ZOO)]
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[_ZOO] = module
+    spec.loader.exec_module(module)

@@ -1,0 +1,401 @@
+"""The distinguishing game: R runs of K canaries, each in or out, become scores.
+
+Randomness. Everything hangs on named roots under one seed:
+
+    theta    the shared initialisation, or run i's own from fold_in(., i)
+    batches  the fixed shuffle
+    guess    what an adversary that does not know theta_0 takes it to be
+    canary   what the adversary draws before training
+    noise    run i's noise at step t from fold_in(fold_in(., i), t), which also gives the coins by which its
+             canaries join step t, where they are sampled
+    presence run i's coins from fold_in(., i), where it has several canaries
+    own      run i's own canaries from fold_in(., i), where an adversary draws them afresh for every run
+
+so a run's draws depend on the seed and its index alone: not on its chunk, the number of devices or
+where a resumed run began.
+"""
+
+import zlib
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.stages import Compiled, Traced, Wrapped
+from numpy.typing import NDArray
+
+from audit.adversaries.base import Adversary, Shapes, shapes
+from audit.errors import InputError
+from audit.mechanism import ensemble
+from audit.mechanism.base import Data, Hyperparameters, Mechanism, Schedule, State, Tree
+from audit.mechanism.ensemble import Insertion, Placement, Programs
+from audit.mechanism.memory import Hardware, StepMemory
+from audit.runtime.progress import SegmentProgress
+from audit.storage.checkpoints import Checkpoints
+from audit.storage.store import Scores
+
+_MAPPED: Programs[Wrapped] = Programs()
+_MEMORY: Programs[StepMemory] = Programs()
+_SHAPES: Programs[Shapes] = Programs()
+
+
+class Game(NamedTuple):
+    """A training configuration and its adversary; arrays on the device, everything else static.
+
+    Attributes:
+      mechanism: what trains.
+      adversary: what attacks it.
+      init: key -> theta_0.
+      data: what the mechanism trains on.
+      hyper: its hyperparameters.
+      schedule: its mini-batches and insertion mask.
+      seed: of all randomness.
+      unknown_initialisation: whether every run draws its own theta_0, and the adversary works with another
+        draw of the same distribution.
+      program: games of an equal `program` must have the same functions (mechanism's, init, adversary's craft,
+        score and observer) and then share compiled programs; None: shared with no other.
+      sampling_rate: the probability with which each step with an insertion takes a present canary, which
+        nobody sees.
+      segment_steps: progress and checkpoints come this often, or a little more often.
+    """
+
+    mechanism: Mechanism
+    adversary: Adversary
+    init: Callable[[Array], Array]
+    data: Data
+    hyper: Hyperparameters
+    schedule: Schedule
+    seed: int
+    unknown_initialisation: bool = False
+    program: Hashable = None
+    sampling_rate: float = 1.0
+    segment_steps: int = ensemble.SEGMENT_STEPS
+
+    def insertion(self) -> Insertion:
+        """Returns the adversary's part in training."""
+        adversary = self.adversary
+        observe = None if adversary.observer is None else adversary.observer.observe
+        is_sampled = self.sampling_rate < 1
+        return Insertion(adversary.craft, observe, adversary.constant, is_sampled, adversary.draw)
+
+    def presence(self, runs: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Returns which canary is in in which run, (R, K)."""
+        if self.adversary.all_in:
+            return np.ones((len(runs), self.adversary.canaries), bool)
+        return presence(runs, self.adversary.canaries, self.seed)
+
+    def describe_scores(self, first: int, scores: NDArray[np.float64]) -> Scores:
+        """Returns the scores (n, K) of runs from `first` on with their presence and dimension."""
+        dimension = 0
+        if self.adversary.draw is not None:
+            dimension = jax.eval_shape(self.init, jax.random.key(0)).size
+        runs = np.arange(first, first + len(scores))
+        return Scores(first, scores, self.presence(runs), dimension)
+
+    def own_keys(self, runs: NDArray[np.int64]) -> tuple[Array, ...]:
+        """Returns the runs' own keys, ((R,),), where each draws canaries of its own; else ()."""
+        if self.adversary.draw is None:
+            return ()
+        return (_run_keys(root(self.seed, "own"), runs),)
+
+    def score(
+        self, state: Tree, seen: Tree, theta_t: Array, assumed_theta_0: Array, own_keys: tuple[Array, ...]
+    ) -> Array:
+        """Returns the scores (K,) of a single run."""
+        state_of_run = self.adversary.draw_for_run(state, own_keys)
+        return self.adversary.score(state_of_run, seen, theta_t, assumed_theta_0)
+
+
+class Midway(NamedTuple):
+    """A chunk between two segments.
+
+    Attributes:
+      first: its first run.
+      steps: how many steps are done.
+      thetas: its models (R, p).
+      scores: () -> their scores now, (R, K).
+    """
+
+    first: int
+    steps: int
+    thetas: Array
+    scores: Callable[[], Array]
+
+
+Watch = Callable[[Midway], object]  # looks at a chunk after each segment
+
+
+class _Attack(NamedTuple):
+    """An adversary's decision, the theta_0 that it assumes, and the runs' common theta_0."""
+
+    state: Tree
+    assumed_theta_0: Array
+    theta_0: Array
+
+
+def root(seed: int, name: str) -> Array:
+    """Returns the named root of a seed's randomness, a typed threefry key."""
+    return jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), zlib.crc32(name.encode()))
+
+
+def presence(runs: NDArray[np.int64], canaries: int = 1, seed: int = 0) -> NDArray[np.bool_]:
+    """Returns which canary is in in which run, (R, K).
+
+    A lone canary is in in odd runs and out in even runs, as many of each in every even chunk. Several are
+    each in with probability 1/2, independently.
+    """
+    if canaries == 1:
+        return np.asarray(runs[:, None] % 2 == 1)
+    keys = _run_keys(root(seed, "presence"), runs)
+    return np.asarray(jax.vmap(lambda key: jax.random.bernoulli(key, shape=(canaries,)))(keys))
+
+
+def chunk_size(game: Game, runs: int, hardware: Hardware | None = None) -> int:
+    """Returns how many runs a chunk has, all chunks equal: as many as the devices' cache or memory holds.
+
+    Args:
+      game: what is played.
+      runs: how many runs there are in all.
+      hardware: the devices; by default this process's.
+    """
+    batch_size = game.schedule.batches.shape[1]
+
+    def memory() -> StepMemory:
+        return game.mechanism.memory(game.init(jax.random.key(0)), game.data, batch_size)
+
+    key = None if game.program is None else (game.program, batch_size)
+    return ensemble.chunk_size(runs, _MEMORY.get(key, memory), hardware)
+
+
+def traced_for(game: Game, placement: Placement, chunk: int) -> Traced:
+    """Traces a chunk's first segment as `play` compiles it, for devices that need not be there."""
+    runs = np.arange(placement.round_up(chunk))
+    attack = jax.eval_shape(lambda: _prepare_attack(game))
+    keys = jax.eval_shape(lambda: _run_keys(root(game.seed, "noise"), runs))
+    begin = jax.vmap(_first_state(game), (0, None, None, None))
+    states = jax.eval_shape(begin, keys, attack.theta_0, attack.state, attack.assumed_theta_0)
+    present = jax.ShapeDtypeStruct((len(runs), game.adversary.canaries), jnp.float32)
+    own_keys = jax.eval_shape(lambda: game.own_keys(runs))
+    segment = ensemble.segments(game.schedule, game.segment_steps)[0]
+    hyper = jax.tree.map(jnp.float32, game.hyper)
+
+    shared = (hyper, game.data, segment, attack.state)
+    by_run = (states, present, keys, own_keys)
+    hyper, data, segment, state = placement.describe(shared, by_run=False)
+    states, present, keys, own_keys = placement.describe(by_run, by_run=True)
+    program = ensemble.compile_segment(game.mechanism, game.insertion(), placement)
+    return program.trace(hyper, states, data, segment, state, present, keys, own_keys)
+
+
+def play(
+    game: Game,
+    ranges: Iterable[tuple[int, int]],
+    chunk: int,
+    progress: SegmentProgress = lambda runs, steps: None,
+    checkpoints: Checkpoints | None = None,
+    watch: Watch | None = None,
+) -> Iterator[Scores]:
+    """Trains the runs of every range chunk by chunk and yields each chunk's scores.
+
+    Args:
+      game: what is played.
+      ranges: of runs, [start, stop). A range is requested when the scores before it were taken.
+      chunk: runs a chunk.
+      progress: called when all is compiled, and after each segment.
+      checkpoints: with them a chunk goes on from its last checkpoint, to the bit; they are removed when its
+        scores were taken.
+      watch: looks at a chunk after each segment.
+
+    Raises:
+      InputError: a model diverged.
+    """
+    player = _ChunkPlayer(game, chunk)
+    progress(0, 0)
+    for start, stop in ranges:
+        for first in range(start, stop, chunk):
+            size = min(chunk, stop - first)
+            scores = player.play(first, size, progress, checkpoints, watch)
+            _require_finite(scores, first)
+            yield game.describe_scores(first, scores)
+            if checkpoints is not None:
+                checkpoints.drop(player.checkpoint_name(first))
+
+
+def final_scores(game: Game, thetas: Array, first: int) -> Scores:
+    """Returns the scores that a game's adversary gives final models, of which it sees nothing else.
+
+    Args:
+      game: whose adversary scores.
+      thetas: the models (R, p) of runs first, first + 1, ...
+      first: the first of these runs.
+
+    Raises:
+      InputError: a model diverged.
+    """
+    attack = _prepare_attack(game)
+    runs = np.arange(first, first + len(thetas))
+    score = jax.jit(jax.vmap(game.score, (None, None, 0, None, 0)))
+    scores = score(attack.state, (), thetas, attack.assumed_theta_0, game.own_keys(runs))
+    scores = np.asarray(scores, np.float64)
+    _require_finite(scores, first)
+    return game.describe_scores(first, scores)
+
+
+class _ChunkPlayer:
+    """Plays a game's chunks, with its compiled programs and the arrays that runs share on the devices.
+
+    Chunks are padded to one width: one program serves all, on all devices.
+    """
+
+    def __init__(self, game: Game, chunk: int) -> None:
+        """Compiles all programs for chunks of `chunk` runs."""
+        self._game = game
+        self._placement = Placement.spread(chunk) if game.mechanism.spreads else Placement.local()
+        self._width = self._placement.round_up(chunk)
+        segments = ensemble.segments(game.schedule, game.segment_steps)
+        hyper = jax.tree.map(jnp.float32, game.hyper)
+        shared = (hyper, _prepare_attack(game), game.data, segments)
+        self._hyper, self._attack, self._data, self._segments = self._placement.everywhere(shared)
+        self._begin = self._map_over_runs("begin", _first_state(game), (0, None, None, None))
+        self._score = self._map_over_runs("score", game.score, (None, 0, 0, None, 0))
+        self._compiled = self._compile_segments()
+
+    def play(
+        self,
+        first: int,
+        size: int,
+        progress: SegmentProgress,
+        checkpoints: Checkpoints | None,
+        watch: Watch | None,
+    ) -> NDArray[np.float64]:
+        """Trains runs first, ..., first + size - 1 and returns their scores (size, K); see `play`."""
+        runs = np.arange(first, first + self._width)
+        name = self.checkpoint_name(first)
+        own_keys = self._placement.by_run(self._game.own_keys(runs))
+
+        def score(states: State) -> Array:
+            attack = self._attack
+            scores: Array = self._score(
+                attack.state, states.seen, states.theta, attack.assumed_theta_0, own_keys
+            )
+            return scores
+
+        done, states = self._resume(checkpoints, name, self._first_states(runs))
+        for number, segment in enumerate(self._segments[done:], done + 1):
+            steps = len(segment.mask)
+            states = self._compiled[steps](*self._arguments(runs, states, segment))
+            jax.block_until_ready(states)
+            progress(size, steps)
+            if watch is not None:
+                watch(_midway(first, size, states, score))
+            if checkpoints is not None and number < len(self._segments):
+                checkpoints.offer(name, number, states)
+        return np.asarray(score(states), np.float64)[:size]
+
+    def checkpoint_name(self, first: int) -> str:
+        """Returns the name of the checkpoint of the chunk that begins with a run."""
+        return f"{first:07d}_{self._width}_{len(self._segments)}"
+
+    def _map_over_runs(
+        self, name: str, function: Callable[..., Tree], axes: tuple[int | None, ...]
+    ) -> Wrapped:
+        """Maps a function of one run over a chunk's, compiled once for games of one program."""
+        game = self._game
+        placement = self._placement  # alone in the lambda, so that programs do not hold the shared arrays
+        key = None
+        if game.program is not None:
+            key = (name, game.program, game.unknown_initialisation, placement)
+        return _MAPPED.get(key, lambda: placement.over_runs(function, axes))
+
+    def _compile_segments(self) -> dict[int, Compiled]:
+        """Compiles a program for each length of a segment."""
+        game = self._game
+        runs = np.arange(self._width)
+        states = self._first_states(runs)
+        arguments = {}
+        for segment in self._segments:
+            arguments[len(segment.mask)] = self._arguments(runs, states, segment)
+
+        program = partial(ensemble.compile_segment, game.mechanism, game.insertion(), self._placement)
+        key = None if game.program is None else (game.program, self._placement)
+        compiled = {}
+        for steps, segment_arguments in arguments.items():
+            compiled[steps] = ensemble.compiled_for(segment_arguments, program, key)
+        return compiled
+
+    def _first_states(self, runs: NDArray[np.int64]) -> State:
+        """Returns the runs' states before the first step."""
+        keys = self._placement.by_run(_run_keys(root(self._game.seed, "theta"), runs))
+        attack = self._attack
+        states: State = self._begin(keys, attack.theta_0, attack.state, attack.assumed_theta_0)
+        return states
+
+    def _arguments(self, runs: NDArray[np.int64], states: State, segment: Schedule) -> tuple[Tree, ...]:
+        """Returns the arguments of the program of a segment; see `ensemble.compile_segment`."""
+        game = self._game
+        present = jnp.float32(game.presence(runs) * game.sampling_rate)
+        noise_keys = _run_keys(root(game.seed, "noise"), runs)
+        by_run = self._placement.by_run((present, noise_keys, game.own_keys(runs)))
+        return self._hyper, states, self._data, segment, self._attack.state, *by_run
+
+    def _resume(self, checkpoints: Checkpoints | None, name: str, states: State) -> tuple[int, State]:
+        """Returns (segments done, states) of a chunk's checkpoint, or of its start."""
+        if checkpoints is None:
+            return 0, states
+
+        def fits(done: int, checkpoint: State) -> bool:
+            steps = sum(len(segment.mask) for segment in self._segments[:done])
+            return done < len(self._segments) and bool(np.all(checkpoint.step == steps))
+
+        done, resumed = checkpoints.resume(name, states, fits)
+        return done, self._placement.by_run(resumed)
+
+
+def _prepare_attack(game: Game) -> _Attack:
+    """Lets the adversary decide before training; raises InputError where its functions break the contract."""
+    theta_0 = game.init(root(game.seed, "theta"))
+    assumed = theta_0
+    if game.unknown_initialisation:
+        assumed = game.init(root(game.seed, "guess"))
+    norm = jnp.float32(game.hyper.clipping_norm)
+    state = game.adversary.init(root(game.seed, "canary"), assumed, norm)
+    key = None
+    if game.program is not None:
+        key = (game.program, theta_0.size, game.adversary.canaries)
+    _SHAPES.get(key, lambda: shapes(game.adversary, state, theta_0.size))
+    return _Attack(state, assumed, theta_0)
+
+
+def _first_state(game: Game) -> Callable[[Array, Array, Tree, Array], State]:
+    """Returns (run key, theta_0 (p,), adversary's state, theta_0 that it assumes) -> a run's first state."""
+    draws_own = game.unknown_initialisation
+    observer = game.adversary.observer
+
+    def begin(key: Array, theta_0: Array, state: Tree, assumed_theta_0: Array) -> State:
+        first = game.mechanism.start(game.init(key) if draws_own else theta_0)
+        if observer is None:
+            return first
+        return first._replace(seen=observer.begin(state, assumed_theta_0))
+
+    return begin
+
+
+def _midway(first: int, size: int, states: State, score: Callable[[State], Array]) -> Midway:
+    """Returns a chunk as it is, without the runs that pad it."""
+    return Midway(first, int(states.step[0]), states.theta[:size], lambda: score(states)[:size])
+
+
+def _run_keys(key: Array, runs: NDArray[np.int64]) -> Array:
+    """Returns a key for each run, (R,), by its index."""
+    return jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.asarray(runs, jnp.uint32))
+
+
+def _require_finite(scores: NDArray[np.float64], first: int) -> None:
+    """Raises InputError for scores of runs from `first` on that are not finite: a model diverged."""
+    diverged = np.flatnonzero(~np.isfinite(scores).all(axis=1))
+    if diverged.size:
+        where = f"run {first + diverged[0]} diverged ({diverged.size} of {len(scores)} in its chunk)"
+        raise InputError(f"{where}: lower `learning_rate` or `noise_multiplier`")

@@ -1,0 +1,175 @@
+"""The driver of an audit's training: the runs that a store misses, chunk by chunk, beside other processes."""
+
+import contextlib
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import jax
+
+from audit.errors import require
+from audit.runtime.progress import Progress
+from audit.storage import shares
+from audit.storage.checkpoints import Checkpoints
+from audit.storage.store import Scores, Store
+from audit.training import game
+from audit.training.game import Game, Watch
+
+
+class Trained(NamedTuple):
+    """The scores, and what training them took in this process.
+
+    Attributes:
+      scores: of all runs, whichever process trained them.
+      trained_runs: how many runs this process trained.
+      seconds: of training, without compilation and simulation.
+      chunk: runs a chunk.
+      model_steps: those that took this time; what a checkpoint held is not among them.
+    """
+
+    scores: Scores
+    trained_runs: int = 0
+    seconds: float = 0.0
+    chunk: int = 0
+    model_steps: int = 0
+
+
+def train(
+    played: Game,
+    store: Store,
+    runs: int,
+    chunk: int = 0,
+    checkpoint_seconds: float = 30.0,
+    progress: Progress = lambda runs: None,
+    watch: Watch | None = None,
+) -> Trained:
+    """Trains the runs that the store misses, chunk by chunk, and reads all back.
+
+    Processes that call this on one store share the chunks, may begin and end at any moment, and each return
+    when all runs are there (`audit.storage.shares`). Where memory runs out the chunk is halved, with a line
+    on stderr, and training goes on.
+
+    Args:
+      played: the game.
+      store: where scores and checkpoints lie.
+      runs: how many runs to have in all.
+      chunk: runs a chunk; 0: chosen by size.
+      checkpoint_seconds: a chunk's states are stored between two segments, at most this often (0: after
+        each), and whichever process trains the chunk next goes on from there.
+      progress: called with runs as they are trained, parts of runs too.
+      watch: looks at a chunk after each segment.
+    """
+    if not store.missing(runs):
+        return Trained(store.load(runs))
+    with store.claim():  # whichever process has it sets damaged files aside
+        store.missing(runs)
+    checkpoints = Checkpoints(store.checkpoints, checkpoint_seconds)
+    clock = _Clock()
+    steps = len(played.schedule.mask)
+
+    def advance(finished_runs: int, finished_steps: int) -> None:
+        model_steps = finished_runs * finished_steps
+        clock.advance(model_steps)
+        progress(model_steps / steps)
+
+    def train_missing(size: int) -> int:
+        """Trains in chunks of so many runs; returns that number, or half of it where memory ran out."""
+        with contextlib.closing(shares.chunks(store, runs, size, progress)) as chunks:
+            try:
+                for scores in game.play(played, chunks, size, advance, checkpoints, watch):
+                    store.save(scores)
+                    clock.runs += len(scores.scores)
+            except jax.errors.JaxRuntimeError as error:
+                if not _is_out_of_memory(error):
+                    raise
+                return size // 2
+        return size
+
+    size = chunk_size(played, runs, chunk)
+    while (smaller := train_missing(size)) < size:
+        require(smaller, "out of memory with one run at a time: lower `batch_size`")
+        print(f"out of memory: going on with chunks of {smaller} runs", file=sys.stderr)
+        size = smaller
+    if shares.is_idle(store):
+        checkpoints.clear()
+    return Trained(store.load(runs), clock.runs, clock.seconds(), size, clock.model_steps)
+
+
+def together(parts: Sequence[Trained]) -> Trained:
+    """Merges consecutive training results of one store into a single one, with the scores of the last."""
+    return Trained(
+        parts[-1].scores,
+        trained_runs=sum(part.trained_runs for part in parts),
+        seconds=sum(part.seconds for part in parts),
+        chunk=max(part.chunk for part in parts),
+        model_steps=sum(part.model_steps for part in parts),
+    )
+
+
+def lacking(store: Store, runs: int) -> int:
+    """Counts the runs that the store misses."""
+    return shares.count_runs(store.missing(runs))
+
+
+def chunk_size(played: Game, runs: int, chunk: int) -> int:
+    """Returns how many runs a chunk has: `chunk` at most, or where that is 0 what this machine holds."""
+    if chunk:
+        return min(chunk, runs)
+    return game.chunk_size(played, runs)
+
+
+class ChunkTrainer:
+    """Trains chunks of one game on request; its program and data stay on the devices."""
+
+    def __init__(self, played: Game, size: int) -> None:
+        """Takes a game, and how many runs the largest chunk has, for which the program is compiled."""
+        self._game = played
+        self._size = size
+        self._requested: list[shares.Range] = []
+        self._scores: Iterator[Scores] | None = None
+
+    def train(self, chunk: shares.Range) -> Scores | None:
+        """Returns the scores of runs [start, stop), or None where memory ran out.
+
+        Raises InputError if a run diverged.
+        """
+        self._requested.append(chunk)
+        try:
+            if self._scores is None:
+                ranges = iter(self._requested.pop, None)  # `play` requests a range for each `next`
+                self._scores = game.play(self._game, ranges, self._size)
+            return next(self._scores)
+        except Exception as error:
+            self._scores = None
+            self._requested.clear()
+            if _is_out_of_memory(error):
+                return None
+            raise
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    return isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" in str(error)
+
+
+class _Clock:
+    """Times training from the moment when all is compiled to the end of the last segment."""
+
+    def __init__(self) -> None:
+        self._begin = 0.0
+        self._end = 0.0
+        self.model_steps = 0
+        self.runs = 0
+
+    def advance(self, model_steps: int) -> None:
+        """Counts the model-steps that ended; 0 restarts the clock."""
+        self._end = time.perf_counter()
+        if model_steps:
+            self.model_steps += model_steps
+        else:
+            self.model_steps = 0
+            self._begin = self._end
+
+    def seconds(self) -> float:
+        """Returns the seconds between the last restart and the last call."""
+        return self._end - self._begin

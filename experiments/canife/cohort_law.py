@@ -1,0 +1,322 @@
+r"""The exact law of a round's score: the cohort's dot products with a direction, plus Gaussian noise.
+
+A client's update has a given dot product a_i with the canary's direction, so that the score without the
+canary is sum_{i in cohort} a_i + sigma Z, in units of the clipping norm: a mixture of Gaussians over all
+cohorts. Its moment generating function M is a product over clients, exact for Poisson sampling; a cohort of
+fixed size is Poisson sampling given its size, which another Fourier integral selects.
+
+The density at x is the inverse transform along the line through a real tilt s,
+
+    p(x) = e^{-s x} M(s) / (2 pi) \int M(s + i t) / M(s) e^{-i t x} dt,
+
+whatever s. With s near the saddle point of x nothing cancels, so that tails are right relative to
+themselves; each x takes the nearest of a row of tilts. Trapezoids converge faster than any power there: the
+remaining error shows where neighbouring tilts disagree, and that is reported. Between distant modes, where a
+density is less than 1e-15 of that around it, only rounding remains: the density is raised to 1e-15 there,
+which makes an epsilon too small, not too large.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import scipy
+from numpy.typing import ArrayLike, NDArray
+from scipy import special
+
+from audit.errors import require
+from audit.laws.densities import DensityPair
+
+Array = NDArray[np.float64]
+Complex = NDArray[np.complex128]
+
+_DEVIATIONS = 9.0  # reach of the grid
+_TILT_DISTANCE = 2.0  # deviations between the means of tilted laws
+_PERIOD = 24.0  # deviations after which a tilted law may repeat
+_CUT = 36.0  # |M(s + it) / M(s)| is cut at exp(-_CUT)
+_VALLEY = 1e-15  # the least density, as a share of what its integral could be at most
+_POINTS_PER_DEVIATION = 200  # of the noise, on the grid
+_BLOCK = 1 << 18  # complex entries at once
+_MOST_WORK = 1 << 32
+
+
+class Cohort(NamedTuple):
+    """How a round draws clients: `size` without replacement, or each with chance size / clients."""
+
+    size: int
+    poisson: bool = False
+
+
+class ScoreLaw(NamedTuple):
+    """The law of a score.
+
+    Attributes:
+      points: (n,) evenly spaced.
+      log_density: (n,) at the points.
+      error: The largest relative disagreement of neighbouring tilts, down to e^-72 of the largest density, or
+        of the whole mass with 1.
+    """
+
+    points: Array
+    log_density: Array
+    error: float
+
+
+class _Sum(NamedTuple):
+    """The sum of a round before noise.
+
+    Attributes:
+      dots: (M,) the clients' dot products.
+      cohort: How clients are drawn.
+      sigma: The deviation of the noise.
+    """
+
+    dots: Array
+    cohort: Cohort
+    sigma: float
+
+
+def score_law(
+    dots: ArrayLike, cohort: Cohort, sigma: float, reach: tuple[float, float]
+) -> ScoreLaw:
+    """Returns the law of a round's score without the canary.
+
+    Its grid holds 9 deviations around each of its mean plus the two ends of `reach`.
+
+    Args:
+      dots: (M,) the clients' dot products with the direction, over the clipping norm.
+      cohort: How a round draws clients.
+      sigma: The noise multiplier, above 0.
+      reach: Shifts (least, greatest) of the score for which the grid must suffice.
+
+    Raises:
+      InputError: Values out of range, or a law whose computation would take hours.
+    """
+    summed = _Sum(_check_dots(dots, cohort, sigma), cohort, sigma)
+    mean, deviation = _compute_moments(summed)
+    low = mean - _DEVIATIONS * deviation + reach[0]
+    high = mean + _DEVIATIONS * deviation + reach[1]
+    points = np.linspace(low, high, int(np.ceil((high - low) / sigma * _POINTS_PER_DEVIATION)) + 1)
+    # Where all clients take part, only the noise is random.
+    if cohort.size == len(summed.dots):
+        log_density = -(((points - mean) / sigma) ** 2) / 2 - np.log(sigma * np.sqrt(2 * np.pi))
+        return ScoreLaw(points, log_density, 0.0)
+
+    tilts = _choose_tilts(summed, points, deviation)
+    centres = np.array([_compute_tilted_mean(summed, tilt) for tilt in tilts])
+    tilts_by_distance = np.argsort(np.abs(points[None] - centres[:, None]), axis=0)
+    # By the nearest tilt, and by the second nearest.
+    log_densities = np.full((2, len(points)), -np.inf)
+    for i, tilt in enumerate(tilts):
+        for rank in (0, 1):
+            is_own = tilts_by_distance[rank] == i
+            log_densities[rank, is_own] = _invert_along(summed, tilt, points[is_own])
+    log_density, by_second_tilt = log_densities
+    mass = float(np.exp(log_density).sum() * (points[1] - points[0]))
+    visible = log_density > np.max(log_density) - 2 * _CUT
+    disagreement = np.max(np.abs(log_density - by_second_tilt), where=visible, initial=0.0)
+    return ScoreLaw(points, log_density, max(float(disagreement), abs(mass - 1)))
+
+
+def added(dots: ArrayLike, cohort: Cohort, sigma: float, canary: float) -> DensityPair:
+    """Returns the score's densities without the canary and with it, added to the cohort.
+
+    These are neighbours as the accountant has them. `canary` is its dot product with the direction; the other
+    arguments are those of `score_law`.
+    """
+    law = score_law(dots, cohort, sigma, (min(-canary, 0.0), max(canary, 0.0)))
+    return _make_pair(law, law, canary)
+
+
+def replacing(
+    dots: ArrayLike, cohort: Cohort, sigma: float, canary: float
+) -> DensityPair:
+    """Returns the score's densities where the canary takes the place of a client of the cohort (Errata C1).
+
+    Arguments are those of `added`.
+    """
+    several = cohort.size > 1 and not cohort.poisson
+    require(several, "a canary replaces one of several in a cohort of fixed size")
+    dots = np.asarray(dots, np.float64)
+    others = cohort._replace(size=cohort.size - 1)
+    shift = canary - float(dots.mean())
+    reach = (min(-shift, 0.0) - abs(canary), max(shift, 0.0) + abs(canary))
+    law = score_law(dots, cohort, sigma, reach)
+    law_of_others = score_law(dots, others, sigma, reach)
+    return _make_pair(law, law_of_others, canary)
+
+
+def _make_pair(out: ScoreLaw, others: ScoreLaw, canary: float) -> DensityPair:
+    """Returns the densities out and in, on the grid of the former.
+
+    The law in is that of the other clients, shifted by the canary's dot product. Log densities are smooth,
+    and a cubic through them is right to the fourth power of the spacing.
+    """
+    spline = scipy.interpolate.CubicSpline(others.points, others.log_density)
+    first = others.points[0]
+    last = others.points[-1]
+    at = out.points - canary
+    inside = (at >= first) & (at <= last)
+    shifted = np.where(inside, spline(np.clip(at, first, last)), -np.inf)
+    p = np.exp(out.log_density)
+    q = np.exp(shifted)
+    spacing = out.points[1] - out.points[0]
+    error = max(abs(float(p.sum()) * spacing - 1), abs(float(q.sum()) * spacing - 1))
+    return DensityPair(out.points, p, q, error)
+
+
+def _check_dots(dots: ArrayLike, cohort: Cohort, sigma: float) -> Array:
+    """Returns dot products (M,) as float64; raises InputError for values that give no law."""
+    array = np.asarray(dots, np.float64)
+    require(
+        array.ndim == 1 and np.isfinite(array).all(),
+        "dot products must be finite, in a flat array",
+    )
+    require(
+        1 <= cohort.size <= len(array),
+        f"`cohort={cohort.size}`: give 1 to {len(array):,}, the number of clients",
+    )
+    require(
+        0 < sigma < np.inf,
+        f"`noise_multiplier={sigma}`: give a number above 0; without noise there is no law",
+    )
+    return array
+
+
+def _compute_moments(summed: _Sum) -> tuple[float, float]:
+    """Returns the score's (mean, deviation)."""
+    dots = summed.dots
+    size = summed.cohort.size
+    clients = len(dots)
+    share = size / clients
+    if summed.cohort.poisson:
+        variance = share * (1 - share) * float(np.sum(dots**2))
+    else:
+        variance = size * (1 - share) * float(np.var(dots)) * clients / max(clients - 1, 1)
+    return size * float(dots.mean()), float(np.sqrt(variance + summed.sigma**2))
+
+
+def _choose_tilts(summed: _Sum, points: Array, deviation: float) -> list[float]:
+    """Returns tilts whose laws have their means some deviations from each other, over the whole grid."""
+    width = points[-1] - points[0]
+    count = int(np.ceil(width / (_TILT_DISTANCE * deviation)))
+    most = width / summed.sigma**2
+    tilts = []
+    for mean in np.linspace(points[0], points[-1], count + 1):
+        tilts.append(_find_tilt(summed, mean, most))
+    return tilts
+
+
+def _find_tilt(summed: _Sum, mean: float, most: float) -> float:
+    """Returns the tilt, at most `most` in size, whose law has this mean: the saddle point of x = mean."""
+
+    def compute_excess(tilt: float) -> float:
+        return _compute_tilted_mean(summed, tilt) - mean
+
+    return float(scipy.optimize.brentq(compute_excess, -most, most, xtol=1e-6))
+
+
+def _find_log_odds(summed: _Sum, tilt: float) -> float:
+    """Returns the log odds of joining that all clients share.
+
+    They are those of Poisson sampling, or for a fixed size those with which the tilted cohort has that size
+    on average.
+    """
+    size = summed.cohort.size
+    untilted = float(special.logit(size / len(summed.dots)))
+    if summed.cohort.poisson:
+        return untilted
+    reach = abs(tilt) * float(np.max(np.abs(summed.dots))) + 1
+
+    def compute_excess(log_odds: float) -> float:
+        return float(np.sum(special.expit(log_odds + tilt * summed.dots)) - size)
+
+    return float(scipy.optimize.brentq(compute_excess, untilted - reach, untilted + reach))
+
+
+def _compute_tilted_mean(summed: _Sum, tilt: float) -> float:
+    """Returns the mean of the tilted score."""
+    joins = special.expit(_find_log_odds(summed, tilt) + tilt * summed.dots)
+    return float(joins @ summed.dots) + summed.sigma**2 * tilt
+
+
+def _invert_along(summed: _Sum, tilt: float, points: Array) -> Array:
+    """Returns the log density at points, by the inverse transform along the line through a tilt s."""
+    log_odds = _find_log_odds(summed, tilt)
+    joins: Array = special.expit(log_odds + tilt * summed.dots)  # r_j, tilted
+    variance = float(np.sum(joins * (1 - joins) * summed.dots**2)) + summed.sigma**2
+    step = 2 * np.pi / (_PERIOD * float(np.sqrt(variance)))
+    count = int(np.ceil(np.sqrt(2 * _CUT) / summed.sigma / step)) + 1
+    times: Array = np.linspace(0.0, step * (count - 1), count)
+
+    # M(s + i t) / M(s): the clients' part, times that of the noise.
+    ratio = _compute_ratios(summed, times, joins) * np.exp(-((summed.sigma * times) ** 2) / 2)
+    ratio *= np.exp(1j * times * summed.sigma**2 * tilt)
+
+    # Trapezoids over t >= 0, which is half the line: the other half is its conjugate.
+    weights = np.where(times == 0, 0.5, 1.0) * ratio
+    integral = 2 * np.real(np.exp(-1j * np.outer(points, times)) @ weights) * step / (2 * np.pi)
+    least = _VALLEY * step / np.pi * float(np.sum(np.abs(weights)))
+    log_integral = np.log(np.maximum(integral, least))
+    log_mass = _compute_log_mass(summed, log_odds, tilt)
+    return np.asarray(log_integral - tilt * points) + log_mass + (summed.sigma * tilt) ** 2 / 2
+
+
+def _compute_log_mass(summed: _Sum, log_odds: float, tilt: float) -> float:
+    """Returns log M(s) of the sum at a real tilt, without the factor that `_compute_ratios` has at t = 0."""
+    clients = len(summed.dots)
+    size = summed.cohort.size
+    log_product = float(np.sum(np.logaddexp(0.0, log_odds + tilt * summed.dots)))
+    if summed.cohort.poisson:
+        return log_product - clients * float(np.logaddexp(0.0, log_odds))
+    log_cohorts = (
+        special.gammaln(clients + 1) - special.gammaln(size + 1) - special.gammaln(clients - size + 1)
+    )
+    return log_product - size * log_odds - float(log_cohorts)
+
+
+def _compute_ratios(summed: _Sum, times: Array, joins: Array) -> Complex:
+    """Returns M(s + i t) / M(s) of the sum at times (T,); for a fixed size its part with that many clients.
+
+    The part with `size` clients is a Fourier coefficient, over angles, of the product over clients. Dot
+    products are centred, so that the product varies slowly along t; angles at which it is negligible are left
+    out.
+    """
+    if summed.cohort.poisson:
+        return _multiply_clients(summed.dots, joins, times, np.zeros(1))[:, 0]
+    size = summed.cohort.size
+    variances = joins * (1 - joins)
+    spread = float(np.sqrt(variances.sum()))  # of the number of clients
+    centre = float(variances @ summed.dots) / max(spread**2, 1e-300)
+    period = int(np.ceil(2 * _DEVIATIONS * spread + 8))
+    turns = np.arange(-(period // 2), period - period // 2)
+    is_near = np.abs(turns) * 2 * np.pi / period <= 1.3 * np.sqrt(2 * _CUT) / max(spread, 1e-9)
+    angles = 2 * np.pi / period * turns[is_near]
+    products = _multiply_clients(summed.dots - centre, joins, times, angles)
+    of_size: Complex = products @ np.exp(-1j * size * angles) / period
+    return np.asarray(of_size * np.exp(1j * times * size * centre))
+
+
+def _multiply_clients(dots: Array, joins: Array, times: Array, angles: Array) -> Complex:
+    """Returns prod_j (1 - r_j + r_j exp(i (angle + t a_j))), (T, A).
+
+    Args:
+      dots: (M,) a_j.
+      joins: (M,) r_j, the clients' probabilities of joining.
+      times: (T,) t.
+      angles: (A,)
+    """
+    fits = len(dots) * len(times) * len(angles) <= _MOST_WORK
+    require(
+        fits,
+        f"{len(dots):,} clients are too many for so little noise: take a sample of them",
+    )
+    products = np.ones((len(times), len(angles)), np.complex128)
+    turns = np.exp(1j * angles)
+    block = max(_BLOCK // len(angles), 1)
+    for start in range(0, len(dots), block):
+        part = slice(start, start + block)
+        for row, time in enumerate(times):
+            waves = joins[part] * np.exp(1j * time * dots[part])
+            factors = (1 - joins[part])[:, None] + waves[:, None] * turns
+            products[row] *= np.prod(factors, axis=0)
+    return products

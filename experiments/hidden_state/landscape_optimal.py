@@ -1,0 +1,196 @@
+"""Adversaries of the crafted landscape: the paper's, the best constant threshold, and the optimal one.
+
+The optimal adversary. For a fixed epsilon the adversary wants the largest D_T = integral of
+(q_T - e^epsilon p_T)+, where p_t and q_t are the densities out and in. Write g_t = q_t - e^epsilon p_t.
+
+    Proven, among landscapes for which x -> x + s_t(x) increases at every step. D_T is the integral of
+    g_1(x) V_1(x), where V_t(x) is the probability that the final test says "in" after theta_t = x. An
+    increasing map and Gaussian noise (a totally positive kernel) keep an increasing likelihood ratio,
+    and theta_1 has one, so the best final test is a threshold: V_T increases, and with it every V_t
+    before it. Hence, whatever increasing maps come later, mass is worth more the higher it is: the
+    best first step moves up where g_1 > 0 and down where g_1 < 0, a threshold at the crossing of
+    q_1 / p_1 with e^epsilon, which is itself increasing. That fixes g_2, and the same holds of the
+    second step, and so on. delta_T(epsilon) is a maximum of functions that decrease in epsilon, so it
+    decreases, and its root at delta is the adversary's epsilon.
+
+    Only checked. That maps which are not increasing do no better: random and gradient-searched
+    landscapes s in [-1, 1], free at every point and step, never beat it
+    (tests/audit/landscape/test_optimal.py).
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy
+from numpy.typing import NDArray
+
+from audit.laws import conversions, densities
+from experiments.hidden_state import landscape_law as law
+from experiments.hidden_state.landscape_law import PER_DEVIATION, Stepper, is_separated, last_law
+from experiments.hidden_state.landscape_process import Process, constant, upper_bound, validate
+
+Array = NDArray[np.float64]
+_COARSER = 2  # how many times as coarse the grid is while searching
+
+
+class Thresholds(NamedTuple):
+    """An adversary.
+
+    Attributes:
+      values: (T - 1,) a threshold a step, in units of C.
+      epsilon: the exact epsilon that they reach at T.
+    """
+
+    values: Array
+    epsilon: float
+
+
+def half(
+    process: Process,
+    delta: float,
+    per_deviation: int = PER_DEVIATION,
+) -> Thresholds:
+    """Returns the paper's adversary: the threshold C / 2 at every step.
+
+    It is not the best constant threshold (Errata H13).
+    """
+    return _evaluate_constant(process, 0.5, delta, per_deviation)
+
+
+def best_constant(
+    process: Process,
+    delta: float,
+    per_deviation: int = PER_DEVIATION,
+) -> Thresholds:
+    """Returns the constant threshold of largest epsilon, by a grid and golden section.
+
+    It searches h >= 1/2 alone, since reflection swaps the worlds.
+    """
+
+    def evaluate(threshold: float) -> float:
+        return _evaluate_constant(process, threshold, delta, per_deviation // _COARSER).epsilon
+
+    top = _cross_at_first_step(process, upper_bound(process, delta))
+    grid = np.linspace(0.5, 0.5 + 1.25 * (top - 0.5), 11)
+    best = int(np.argmax([evaluate(threshold) for threshold in grid]))
+    low = grid[max(best - 1, 0)]
+    high = grid[min(best + 1, len(grid) - 1)]
+    minimum = scipy.optimize.minimize_scalar(
+        lambda threshold: -evaluate(threshold),
+        bounds=(low, high),
+        method="bounded",
+        options={"xatol": 3e-3 * (high - low)},
+    )
+    by_section = _evaluate_constant(process, float(minimum.x), delta, per_deviation)
+    by_grid = _evaluate_constant(process, float(grid[best]), delta, per_deviation)
+    return max(by_section, by_grid, key=lambda thresholds: thresholds.epsilon)
+
+
+def optimal(
+    process: Process,
+    delta: float,
+    per_deviation: int = PER_DEVIATION,
+) -> Thresholds:
+    """Returns the optimal adversary (see the module's docstring).
+
+    Its threshold at each step is where the likelihood ratio crosses e^epsilon, for the epsilon that these
+    thresholds reach themselves. Where B / sigma is at least 9 the first crossing serves all steps, as nothing
+    recrosses it.
+    """
+    validate(process)
+    conversions.require_delta(delta)
+    limit = upper_bound(process, delta)
+    if process.steps == 1 or limit == 0:
+        return _evaluate_constant(process, 0.5, delta, per_deviation)
+    if is_separated(process):
+        threshold = _cross_at_first_step(process, limit)
+        return _evaluate_constant(process, threshold, delta, per_deviation)
+
+    fine = law.make_stepper(process, per_deviation)
+    coarse = law.make_stepper(process, per_deviation // _COARSER)
+    epsilon = 0.0
+    if _compute_excess(0.0, fine, delta) > 0:
+        low, high = _bracket_root(fine, coarse, delta, limit)
+        root = scipy.optimize.brentq(_compute_excess, low, high, (fine, delta), xtol=1e-6 * limit)
+        epsilon = float(root)
+    _, thresholds = _follow_crossings(fine, epsilon)
+    return Thresholds(thresholds, epsilon)
+
+
+def _evaluate_constant(
+    process: Process,
+    threshold: float,
+    delta: float,
+    per_deviation: int,
+) -> Thresholds:
+    """Returns a constant threshold and its epsilon; a single step is known in closed form."""
+    thresholds = constant(process, threshold)
+    if process.steps == 1:
+        epsilon = upper_bound(process, delta)
+    else:
+        epsilon = densities.epsilon_at(last_law(process, thresholds, per_deviation), delta)
+    return Thresholds(thresholds, epsilon)
+
+
+def _cross_at_first_step(process: Process, epsilon: float) -> float:
+    """Returns where the likelihood ratio of theta_1 crosses e^epsilon."""
+    return 0.5 + process.noise_multiplier**2 * epsilon
+
+
+def _compute_excess(epsilon: float, stepper: Stepper, delta: float) -> float:
+    """Returns log(D_T / delta) of the thresholds at the crossings with e^epsilon."""
+    pair, _ = _follow_crossings(stepper, epsilon)
+    reached = densities.hockey_stick(pair[0], pair[1], stepper.spacing, epsilon)
+    return float(np.log(max(reached, 1e-300)) - np.log(delta))
+
+
+def _bracket_root(
+    fine: Stepper,
+    coarse: Stepper,
+    delta: float,
+    limit: float,
+) -> tuple[float, float]:
+    """Returns an interval with the root of the fine grid's excess.
+
+    It lies close about the coarse grid's root, where that is the fine one's too.
+    """
+    high = 1.01 * limit + 0.01
+    if _compute_excess(0.0, coarse, delta) > 0:
+        root = scipy.optimize.brentq(_compute_excess, 0.0, high, (coarse, delta), xtol=1e-4 * limit)
+        below = 0.998 * root
+        above = 1.002 * root
+        if _compute_excess(below, fine, delta) > 0 >= _compute_excess(above, fine, delta):
+            return below, above
+    return 0.0, high
+
+
+def _follow_crossings(stepper: Stepper, epsilon: float) -> tuple[Array, Array]:
+    """Follows the adversary that splits at the crossing with e^epsilon.
+
+    Returns:
+      The last densities (2, n), and the thresholds (T - 1,).
+    """
+    pair = stepper.start()
+    thresholds: list[float] = []
+    for _ in range(stepper.process.steps - 1):
+        threshold = _find_crossing(stepper.points, pair, epsilon)
+        thresholds.append(threshold)
+        pair = stepper.advance(pair, threshold)
+    return pair, np.array(thresholds)
+
+
+def _find_crossing(points: NDArray[Any], pair: Array, epsilon: float) -> float:
+    """Returns where log(q / p), which increases, crosses epsilon; the grid's end where it doesn't."""
+    tiny = 1e-290
+    visible = np.flatnonzero((pair[0] > tiny) & (pair[1] > tiny))
+    points = points[visible]
+    ratio = np.log(pair[1, visible]) - np.log(pair[0, visible])
+    above = np.flatnonzero(ratio > epsilon)
+    if not above.size:
+        return float(points[-1])
+    right = int(above[0])
+    if right == 0:
+        return float(points[0])
+    left = right - 1
+    share = (epsilon - ratio[left]) / (ratio[right] - ratio[left])
+    return float(points[left] + share * (points[right] - points[left]))

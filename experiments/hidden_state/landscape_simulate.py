@@ -1,0 +1,77 @@
+"""The crafted loss landscape, simulated: the adversary crafts the first gradient and all later ones.
+
+Hidden-state paper, Section 6 and Appendix F, with the sign that pushes the two worlds apart (Errata
+H5). It controls the whole process, so it is no `Adversary` that is inserted into training:
+it is a process of its own, one parameter wide, whose exact law is in `landscape_law`.
+Lengths are in units of C; the score is theta_t.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+
+def simulate(
+    key: Array,
+    runs: Array,
+    presence: Array,
+    noise_multiplier: Array,
+    batch_size: Array,
+    thresholds: Array,
+) -> Array:
+    """Simulates runs of one process.
+
+    Args:
+      key: a run's noise at step t is drawn by fold_in(fold_in(key, run), t).
+      runs: (R,) numbers of the runs.
+      presence: (R,) 1 for in, 0 for out.
+      noise_multiplier: sigma.
+      batch_size: B.
+      thresholds: (T - 1,) h_t.
+
+    Returns:
+      theta_1 .. theta_T, (T, R).
+    """
+    run_keys = jax.vmap(jax.random.fold_in, (None, 0))(key, runs)
+
+    def draw_noise(step: Array) -> Array:
+        step_keys = jax.vmap(jax.random.fold_in, (0, None))(run_keys, step)
+        return jax.vmap(jax.random.normal)(step_keys)
+
+    first = jnp.float32(presence) + noise_multiplier * draw_noise(jnp.int32(0))
+
+    def advance(theta: Array, now: tuple[Array, Array]) -> tuple[Array, Array]:
+        step, threshold = now
+        move = jnp.where(theta > threshold, 1.0, -1.0)
+        after = theta + move + noise_multiplier / batch_size * draw_noise(step)
+        return after, after
+
+    steps = jnp.arange(1, len(thresholds) + 1)
+    _, later = jax.lax.scan(advance, first, (steps, thresholds))
+    return jnp.concatenate([first[None], later])
+
+
+@jax.jit
+def simulate_cells(
+    keys: Array,
+    runs: Array,
+    presence: Array,
+    noise_multipliers: Array,
+    batch_sizes: Array,
+    thresholds: Array,
+) -> Array:
+    """Simulates the same runs of several processes, in one compiled call.
+
+    Args:
+      keys: (c,) a key for each of c processes.
+      runs: (R,) numbers of the runs.
+      presence: (R,) 1 for in, 0 for out.
+      noise_multipliers: (c,) sigma.
+      batch_sizes: (c,) B.
+      thresholds: (c, T - 1) h_t.
+
+    Returns:
+      theta_1 .. theta_T, (c, T, R).
+    """
+    over_cells = jax.vmap(simulate, (0, None, None, 0, 0, 0))
+    return over_cells(keys, runs, presence, noise_multipliers, batch_sizes, thresholds)

@@ -1,0 +1,278 @@
+"""The methods' coverage and tightness, that calibration tells right from wrong, and its known laws."""
+
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+from scipy import integrate, stats
+
+from audit.calibration import calibration
+from audit.calibration.calibration import KnownMechanism, allowed_share, calibrate
+from audit.errors import InputError
+from audit.laws import conversions, known_laws
+from audit.laws.known_laws import GAUSSIAN, LAWS, KnownLaw
+from audit.methods import estimate
+from audit.methods.estimate import METHODS, Estimate, in_sample, noise_floor
+
+SETTING = KnownMechanism(mu=1.0, n_scores=5000, audits=40, delta=1e-5, confidence=0.95, seed=11)
+CONFIDENCE_BOUNDS = ["if_gaussian", "assumption_free"]
+LEAST_MEAN_MU = {0.25: 0.17, 1.0: 0.91, 1.77: 1.68, 3.95: 3.78}  # of if_gaussian, 5,000 scores
+
+
+def by_method(setting, **arguments):
+    return {result.method: result for result in calibrate(setting, **arguments)}
+
+
+def check_coverage(results, audits):
+    for method in CONFIDENCE_BOUNDS:
+        assert results[method].exceeding <= allowed_share(0.05, audits), results[method]
+
+
+@pytest.mark.slow
+def test_confidence_bounds_cover_and_come_near_in_40_audits():
+    results = by_method(SETTING)
+    check_coverage(results, SETTING.audits)
+    assert results["if_gaussian"].mean_mu > 0.9
+    assert results["if_gaussian"].mean_epsilon < results["if_gaussian"].true_epsilon
+    assert results["assumption_free"].mean_mu is None and results["assumption_free"].mean_epsilon > 1.2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mu", [0.0, 0.25, 1.0, 1.77, 3.95])
+def test_confidence_bounds_cover_and_are_tight(mu, assert_covers):
+    means = []
+
+    def draw(first, audits):
+        results = by_method(SETTING._replace(mu=mu, audits=audits, seed=100 + first))
+        means.append(audits * results["if_gaussian"].mean_mu)
+        return {name: round(audits * results[name].exceeding) for name in CONFIDENCE_BOUNDS}
+
+    assert assert_covers(draw, 400) * LEAST_MEAN_MU.get(mu, 0.0) <= np.sum(means)
+
+
+def test_in_sample_does_not_cover(monkeypatch):
+    monkeypatch.setattr(estimate, "METHODS", {"in_sample": estimate.METHODS["in_sample"]})
+    [excess] = calibrate(SETTING._replace(audits=800))
+    assert allowed_share(0.05, 800) < excess.exceeding < 0.2  # Errata H10
+
+
+@pytest.mark.slow
+def test_processes_change_nothing_and_the_seed_does():
+    setting = SETTING._replace(n_scores=120, audits=5)
+    assert calibrate(setting, processes=2) == calibrate(setting, processes=1)
+    setting = SETTING._replace(n_scores=200, audits=3)
+    first, other = (by_method(setting._replace(seed=seed))["in_sample"] for seed in (11, 12))
+    assert first.mean_epsilon != other.mean_epsilon
+    longer = setting._replace(audits=4)
+    three, four = ([calibration._audit((s, i)).values for i in range(3)] for s in (setting, longer))
+    np.testing.assert_equal(three, four)
+
+
+def test_the_summary_is_that_of_the_audits():
+    setting = SETTING._replace(n_scores=200, audits=6)
+    audits = np.array([calibration._audit((setting, i)).values for i in range(6)])
+    truth = conversions.epsilon_from_mu(1.0, 1e-5)
+    heard = []
+    for i, result in enumerate(calibrate(setting, done=heard.append)):
+        assert result.method == list(estimate.METHODS)[i] and result.setting == setting
+        assert result.exceeding == np.mean(audits[:, i, 0] > truth)
+        assert result.mean_epsilon == pytest.approx(audits[:, i, 0].mean())
+        assert result.std_epsilon == pytest.approx(audits[:, i, 0].std()) and result.true_epsilon == truth
+    assert heard == [1] * 6
+
+
+def test_a_method_that_claims_too_much_is_caught(monkeypatch):
+    """It says 95% and means 20%."""
+
+    def boastful(scores_in, scores_out, delta, confidence):
+        return estimate.if_gaussian(scores_in, scores_out, delta, 0.2)
+
+    record = dataclasses.replace(estimate.METHODS["if_gaussian"], compute=boastful)
+    monkeypatch.setattr(estimate, "METHODS", {"boastful": record})
+    [result] = calibrate(SETTING)
+    assert result.exceeding > allowed_share(0.05, SETTING.audits)
+
+
+@pytest.mark.slow
+def test_a_law_that_is_gaussian_is_audited_as_mu_is():
+    setting = SETTING._replace(audits=6, n_scores=400)
+    plain = calibrate(setting)
+    tested = calibrate(setting._replace(mu=0.0, law=KnownLaw(GAUSSIAN, 1.0)), processes=2)
+    for one, other in zip(plain, tested, strict=True):
+        assert one.fired is one.unsure is one.missed is None
+        for name in ("method", "exceeding", "mean_epsilon", "true_epsilon"):
+            assert getattr(one, name) == getattr(other, name)
+        assert other.fired <= allowed_share(0.05, 6)
+
+
+def test_where_the_curve_is_not_gaussian_mu_exceeds_and_the_curve_test_fires():
+    results = by_method(SETTING._replace(audits=10, n_scores=1600, law=KnownLaw(LAWS["laplace"], 1.0)))
+    assert all(results[method].exceeding == 1 for method in ("in_sample", "if_gaussian"))
+    assert results["assumption_free"].exceeding <= allowed_share(0.05, 10)
+    assert all(result.fired >= 0.9 for result in results.values())
+
+
+@pytest.mark.slow
+def test_missed_audits_exceed_where_the_test_neither_fires_nor_lacks_power(monkeypatch):
+    """The test is one that passes the audits whose first score is high, with power where the second is."""
+    setting = SETTING._replace(audits=32, n_scores=400, law=KnownLaw(LAWS["logistic"], 2.0))
+    epsilons, passed, strong = [], [], []
+
+    def examine(scores_in, scores_out):
+        passed.append(scores_in[0] > 2)
+        strong.append(scores_in[1] > 1)
+        epsilons.append(estimate.if_gaussian(scores_in, scores_out, 1e-5, 0.95).epsilon)
+        return calibration.gaussian_curve.CurveTest(float(passed[-1]), 1.0, 1.0, 1.0, 0.0, 16)
+
+    monkeypatch.setattr(calibration.gaussian_curve, "examine", examine)
+    monkeypatch.setattr(calibration.gaussian_curve, "power", lambda s_in, s_out: 0.9 + 0.1 * (s_in[1] > 1))
+    result = by_method(setting)["if_gaussian"]
+    exceeding = np.array(epsilons) > result.true_epsilon
+    assert result.fired == 1 - np.mean(passed) and 0 < result.fired < 1
+    assert result.unsure == np.mean(np.array(passed) & ~np.array(strong)) > 0
+    assert result.missed == np.mean(exceeding & passed & strong) > 0
+
+
+@pytest.mark.parametrize("claimed", [0.01, 0.05, 0.3])
+@pytest.mark.parametrize("audits", [40, 400, 3000])
+def test_allowed_share_is_the_binomial_quantile(claimed, audits):
+    share = allowed_share(claimed, audits)
+    assert np.ceil(share * audits - 1e-9) == stats.binom.ppf(1 - 1e-3, audits, claimed)
+    assert claimed < share < 1 and allowed_share(claimed, audits, 0.1) < share
+
+
+def test_no_leak_leaves_nothing_to_exceed_but_zero_and_values_out_of_range_are_refused():
+    results = by_method(SETTING._replace(mu=0.0, audits=20, n_scores=400))
+    assert results["if_gaussian"].true_epsilon == 0.0
+    check_coverage(results, 20)
+    bad = {"mu": (-1.0, np.nan), "n_scores": (1,), "audits": (0,), "delta": (0.0,), "confidence": (1.0,)}
+    for field, value in ((field, value) for field, values in bad.items() for value in values):
+        with pytest.raises(InputError, match=f"{field} is {value}"):
+            calibrate(SETTING._replace(**{field: value}))
+
+
+KNOWN = [KnownLaw(law, parameter) for law in LAWS.values() for parameter in law.parameters]
+
+
+@pytest.mark.parametrize("delta", [1e-9, 1e-5, 0.01, 0.3])
+@pytest.mark.parametrize("epsilon", [0.5, 1.0, 3.0, 6.0])
+def test_epsilon_of_laplace_is_the_closed_form(epsilon, delta):
+    """delta(epsilon) = 1 - exp((epsilon - shift) / 2) (Balle et al. 2020, Theorem 3)."""
+    truth = max(epsilon + 2 * np.log1p(-delta), 0.0)
+    assert KnownLaw(LAWS["laplace"], epsilon).epsilon(delta) == pytest.approx(truth, abs=1e-6)
+
+
+@pytest.mark.parametrize("delta", [1e-9, 1e-5, 0.01])
+@pytest.mark.parametrize("epsilon", [1.0, 3.0, 6.0])
+def test_epsilon_of_a_noisy_bit_is_that_of_the_bit(epsilon, delta):
+    rate = 1 / (1 + np.exp(-epsilon))
+    truth = np.log((rate - delta) / (1 - rate))
+    assert KnownLaw(LAWS["randomized_response"], epsilon).epsilon(delta) == pytest.approx(truth, abs=1e-5)
+
+
+@pytest.mark.parametrize("delta", [1e-5, 0.01, 0.3])
+@pytest.mark.parametrize("mu", [0.0, 0.25, 1.0, 3.95])
+def test_quadrature_finds_the_gaussian_epsilon(mu, delta):
+    known = KnownLaw(known_laws.GAUSSIAN, mu)
+    truth = conversions.epsilon_from_mu(mu, delta)
+    assert known_laws.quadrature(known, delta) == pytest.approx(truth, abs=1e-6)
+    assert known.epsilon(delta) == truth
+
+
+def test_epsilon_of_logistic_is_the_best_threshold_and_all_grow_with_the_parameter():
+    """The likelihood ratio increases, so that sets above a threshold are the best ones."""
+    x = np.linspace(-40, 40, 800_001)
+    above_in, above_out = stats.logistic.sf(x, 2.0), stats.logistic.sf(x)
+    truth = np.log(np.maximum(above_in - 1e-5, 1e-300) / above_out).max()
+    assert KnownLaw(LAWS["logistic"], 2.0).epsilon(1e-5) == pytest.approx(truth, abs=1e-6)
+    for name in ("laplace", "randomized_response", "t3", "logistic"):
+        low, high = KnownLaw(LAWS[name], 1.0), KnownLaw(LAWS[name], 1.5)
+        assert 0 < low.epsilon(1e-3) < low.epsilon(1e-5) < high.epsilon(1e-5)
+    known = KnownLaw(LAWS["subsampled"], 0.5)
+    assert known.epsilon(1e-5) > KnownLaw(LAWS["subsampled"], 1.0).epsilon(1e-5) > known.epsilon(0.5) == 0
+    with pytest.raises(InputError, match="delta is 0"):
+        KNOWN[0].epsilon(0.0)
+
+
+@pytest.mark.parametrize("known", KNOWN, ids=str)
+def test_scores_have_the_density(known):
+    worlds = known.scores(np.random.default_rng(4), 3000)
+    x = np.linspace(-60, 60, 120_001)
+    for inserted, scores in zip((True, False), worlds, strict=True):
+        below = integrate.cumulative_trapezoid(known.law.density(x, known.parameter, inserted), x, initial=0)
+        assert below[-1] == pytest.approx(1, abs=1e-4)
+        assert stats.kstest(scores, lambda s, below=below: np.interp(s, x, below)).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("known", KNOWN, ids=str)
+@pytest.mark.parametrize("inserted", [False, True])
+def test_the_distribution_function_is_the_integral_of_the_density(known, inserted):
+    x = np.linspace(-60, 60, 400_001)
+    below = integrate.cumulative_trapezoid(known.law.density(x, known.parameter, inserted), x, initial=0.0)
+    assert np.abs(below - known.law.distribution(x, known.parameter, inserted)).max() < 1e-5
+
+
+@pytest.mark.parametrize("known", KNOWN, ids=str)
+def test_quantiles_are_those_of_the_even_mixture(known):
+    levels = np.array([0.01, 0.3, 0.5, 0.9])
+    found = known.quantiles(levels)
+    below = [known.law.distribution(found, known.parameter, inserted) for inserted in (False, True)]
+    assert np.mean(below, 0) == pytest.approx(levels, abs=2e-3)
+
+
+def within(share, truth, audits):
+    """Whether a simulated share is the true one but for sampling error, with probability 0.999."""
+    return abs(share - truth) <= 3.3 * np.sqrt(truth * (1 - truth) / audits)
+
+
+@pytest.mark.parametrize("n_in, n_out", [(4, 4), (3, 5), (1, 6)])
+def test_it_is_the_law_over_all_orders(n_in, n_out):
+    n, epsilons = n_in + n_out, []
+    for places in itertools.combinations(range(n), n_in):
+        epsilons.append(in_sample(places, sorted(set(range(n)) - set(places)), 1e-3, 0.2).epsilon)
+    floor = noise_floor(n_in, n_out, 1e-3, 0.2)
+    exceeding = np.mean(np.array(epsilons) > 0)
+    assert 0.1 < exceeding < 1 and within(floor.exceeding, exceeding, floor.audits)
+    assert floor.mean == pytest.approx(np.mean(epsilons), abs=3.3 * np.std(epsilons) / np.sqrt(floor.audits))
+    assert min(epsilons) <= floor.quantile_95 <= max(epsilons)
+
+
+@pytest.mark.parametrize("draw", [np.random.Generator.normal, np.random.Generator.standard_cauchy])
+def test_it_is_what_audits_show_whatever_the_scores_law(draw, audits=300, n=800):
+    """More scores than are all tried as thresholds, of two shapes."""
+    rng = np.random.default_rng(7)
+    worlds = ((draw(rng, size=n), draw(rng, size=n)) for _ in range(audits))
+    epsilons = np.array([in_sample(*world, 1e-5, 0.95).epsilon for world in worlds])
+    floor = noise_floor(n, n, 1e-5, 0.95)
+    both = 1 / (1 / audits + 1 / floor.audits)
+    assert within(floor.exceeding, np.mean(epsilons > 0), both)
+    assert floor.mean == pytest.approx(epsilons.mean(), abs=3.3 * epsilons.std() / np.sqrt(both))
+
+
+def test_it_tells_a_leak_from_none_and_shows_more_with_less_confidence():
+    rng = np.random.default_rng(3)
+    floor = noise_floor(500, 500, 1e-5, 0.95)
+    assert 0 < floor.exceeding < 0.2 and floor.mean < 0.05 and floor.quantile_95 < 0.4
+    assert in_sample(rng.normal(1, 1, 500), rng.normal(0, 1, 500), 1e-5, 0.95).epsilon > 5 * floor.quantile_95
+    shares = [noise_floor(200, 300, 1e-5, confidence).exceeding for confidence in (0.999, 0.95, 0.5, 0.1)]
+    assert shares == sorted(shares) and shares[-1] > 0.8 > 0.1 > shares[0]
+    first = noise_floor(30, 40, 1e-5, 0.5)
+    noise_floor.cache_clear()
+    assert noise_floor(30, 40, 1e-5, 0.5) == first
+    found = {name: one.compute([1.0, 3.0], [0.0, 2.0], 1e-5, 0.95) for name, one in METHODS.items()}
+    for name, finding in found.items():
+        assert isinstance(finding, Estimate) == bool(METHODS[name].noise_floor)
+
+
+@pytest.mark.parametrize("n", [2, 3, 7, 600, 601, 5000, 123_457])
+def test_every_score_is_in_one_group_and_the_work_is_bounded(n):
+    groups = estimate._groups(n)
+    assert groups.sum() == n and groups.min() == 1 and len(groups) < 6000
+    assert n > 600 or (groups == 1).all()
+
+
+@pytest.mark.parametrize("values", [(0, 5, 1e-5, 0.95), (5, 5, 0.0, 0.95), (5, 5, 1e-5, 1.0)])
+def test_values_out_of_range(values):
+    with pytest.raises(InputError):
+        noise_floor(*values)

@@ -1,0 +1,55 @@
+"""A conclusion is drawn by one function: curve test, reason and upper bound alike wherever it is shown."""
+
+import ast
+from pathlib import Path
+
+import numpy as np
+
+from audit.claims.accounting import Composition
+from audit.conclusions.concluded import conclude, of_setting
+from audit.evidence.canaries import single
+from audit.methods import gaussian_curve
+from audit.settings.make import setting_of
+from audit.storage.store import Scores
+
+ROOT = Path(__file__).resolve().parents[3]
+RUNS = np.arange(2000)[:, None] % 2 == 1
+
+
+def scores(draw):
+    return Scores(0, draw(size=(2000, 1)) + 2.0 * RUNS, RUNS)
+
+
+NORMAL, LAPLACE = scores(np.random.default_rng(0).normal), scores(np.random.default_rng(0).laplace)
+
+
+def test_a_setting_brings_its_mechanism_and_its_reason():
+    crafted, plain = setting_of("convnet", adversary="gc_r"), setting_of("fcnn", adversary="loss")
+    with_reason, without = (of_setting(NORMAL, one, 1e-5, 0.95) for one in (crafted, plain))
+    assert with_reason.reason and not without.reason
+    assert with_reason.composition == Composition(*crafted.composition)
+    assert with_reason.bounds == without.bounds == conclude(NORMAL.design()).bounds
+
+
+def test_the_curve_is_tested_whoever_concludes_and_once(monkeypatch):
+    setting = setting_of("convnet", adversary="gc_r")
+    for refuted, one in ((False, NORMAL), (True, LAPLACE)):
+        of_store, of_caller = of_setting(one, setting, 1e-5, 0.95), conclude(single(*one.worlds()))
+        assert of_store.refutes_gaussian == of_caller.refutes_gaussian == refuted
+        assert of_store.curve == of_caller.curve and of_store.curve_power == of_caller.curve_power
+    called = []
+    monkeypatch.setattr(gaussian_curve, "examine_with_power", lambda *worlds: called.append(1) or (None, 0.5))
+    found = conclude(NORMAL.design())
+    assert found.assumption_free.epsilon > 0 and not called
+    assert (found.curve_power, found.curve_power, called) == (0.5, 0.5, [1])
+
+
+def test_nobody_else_concludes():
+    """`Conclusion(...)` is written in one file, and the statistics behind it are called there alone."""
+    makers = set()
+    for path in (one for room in ("audit", "experiments") for one in (ROOT / room).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            name = getattr(node.func, "id", "") if isinstance(node, ast.Call) else ""
+            if name == "Conclusion":
+                makers.add(path.relative_to(ROOT).as_posix())
+    assert makers == {"audit/conclusions/concluded.py"}

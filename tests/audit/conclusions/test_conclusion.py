@@ -1,0 +1,225 @@
+"""Findings as estimates and bounds beside the upper bounds; the best of declared looks is a bound."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+
+from audit.calibration import planning
+from audit.calibration.calibration import KnownMechanism
+from audit.claims import accounting
+from audit.claims.claim import DpSgd, EpsilonDelta
+from audit.conclusions import conclusion
+from audit.conclusions.concluded import conclude, of_setting
+from audit.conclusions.conclusion import Look
+from audit.errors import InputError
+from audit.evidence import canaries
+from audit.evidence.canaries import single
+from audit.laws import conversions
+from audit.methods import estimate, lifted
+from audit.methods.estimate import METHODS, Bound, Estimate, if_gaussian
+from audit.methods.gaussian_curve import CurveTest
+from audit.settings.make import setting_of
+from audit.storage.store import Scores
+
+RNG = np.random.default_rng(0)
+WORLDS = RNG.normal(1, 1, 200), RNG.normal(0, 1, 150)
+
+
+def test_every_finding_is_an_estimate_or_a_bound_and_stands_in_the_tables_order():
+    found = conclude(single(*WORLDS), None, 1e-4, 0.9)
+    assert list(found.rows()) == estimate.findings(*WORLDS, 1e-4, 0.9)
+    assert [row.method for row in found.rows()] == list(METHODS)
+    assert all(isinstance(one, Estimate) for one in found.estimates)
+    assert all(isinstance(one, Bound) for one in found.bounds)
+    assert (found.delta, found.confidence) == (1e-4, 0.9)
+
+
+CURVE = CurveTest(0.3, 0.3, 0.3, 0.3, 1.0, 9)
+
+
+@pytest.mark.parametrize("reason", ["", "a law"])
+@pytest.mark.parametrize(
+    ("tested", "status"),
+    [
+        (None, "not tested"),
+        ((CURVE, 0.5), "not confirmed"),
+        ((CURVE, 1.0), "confirmed"),
+        ((CURVE._replace(p_value=1e-9), 0.5), "refuted"),
+        ((CURVE._replace(p_value=1e-9), 1.0), "refuted"),
+    ],
+)
+def test_what_needs_no_assumption_comes_first_whatever_was_found(tested, status, reason):
+    found = conclude(single(*WORLDS), None, 1e-4, 0.9)._replace(test=lambda: tested, reason=reason)
+    assert [row.method for row in found.ranked()] == ["assumption_free", "if_gaussian"]
+    assert found.curve_status == status
+    assert found.epsilon == found.bound("assumption_free").epsilon
+    holds = {row.method: row.holds for row in found.ranked()}
+    assert holds == {"assumption_free": True, "if_gaussian": status != "refuted"}
+    assert [row.holds for row in found.rows() if isinstance(row, Bound)] == [*holds.values()][::-1]
+    computed = {row.method: row for row in found.bounds}
+    for row in found.ranked():
+        assert (", which the scores refute" in str(row)) == (not row.holds)
+        assert row == found.bound(row.method) == found.finding(row.method)
+        assert dataclasses.replace(row, holds=True) == computed[row.method]  # no number is changed
+    assert found.gaussian.holds == holds["if_gaussian"] and found.assumption_free.holds
+
+
+def test_what_needs_no_assumption_comes_first_with_several_canaries_too():
+    many = conclude(canaries.sets(*MATRICES), None, 1e-4, 0.9)
+    assert [row.method for row in many.ranked()][:2] == ["lifted", "lifted_gaussian"]
+    assert sorted(row.method for row in many.ranked()) == sorted(row.method for row in many.bounds)
+
+
+def test_an_estimate_is_no_bound_and_what_nothing_can_be_concluded_from_is_refused():
+    found = conclude(single(*WORLDS), None, 1e-5, 0.95)
+    assert found.finding("in_sample") == found.estimates[0]
+    assert found.bound("if_gaussian") == found.finding("if_gaussian")
+    with pytest.raises(KeyError):
+        found.bound("in_sample")
+    with pytest.raises(KeyError):
+        found.finding("unheard_of")
+    with pytest.raises(InputError, match="no in scores"):
+        conclude(single(np.array([]), WORLDS[1]), None, 1e-5, 0.95)
+    with pytest.raises(InputError, match="`noise_multiplier=-1"):
+        conclude(single(*WORLDS), DpSgd(-1.0, 1), 1e-5, 0.95)
+    found = conclude(single(*WORLDS), DpSgd(4.0, 250), 1e-5, 0.95)
+    assert found.upper_bound == accounting.epsilon_upper_bound(4.0, 250, 1e-5)
+    assert found.mu_upper_bound == accounting.mu_upper_bound(4.0, 250)
+    unknown = conclude(single(*WORLDS), None, 1e-5, 0.95)
+    assert unknown.upper_bound is None and unknown.mu_upper_bound is None
+    assert conclude(single(*WORLDS), DpSgd(0.0, 1), 1e-5, 0.95).upper_bound == np.inf
+
+
+MATRICES = RNG.normal(1, 1, (30, 6)), RNG.normal(0, 1, (20, 6))
+
+
+def test_runs_with_several_canaries_have_the_bounds_of_lifted_and_no_estimate():
+    design = canaries.sets(*MATRICES)
+    found = conclude(design, DpSgd(4.0, 250), 1e-4, 0.9)
+    assert found.rows() == tuple(lifted.bounds(design, 1e-4, 0.9)) and not found.estimates
+    assert found.gaussian.method == "lifted_gaussian" and found.assumption_free.method == "lifted"
+    assert np.array_equal(found.scores_in, MATRICES[0].ravel()) and found.design is design
+    assert found.upper_bound == accounting.epsilon_upper_bound(4.0, 250, 1e-4)
+    assert found.curve is None and not found.refutes_gaussian
+
+
+def test_runs_with_one_canary_each_are_concluded_from_as_ever():
+    design = canaries.Sets(WORLDS[0][:, None], WORLDS[1][:, None])
+    one, other = conclude(design, None, 1e-5, 0.95), conclude(single(*WORLDS), None, 1e-5, 0.95)
+    assert one.rows() == other.rows() and one.design is None
+    assert (one.gaussian.method, one.assumption_free.method) == ("if_gaussian", "assumption_free")
+    with pytest.raises(InputError, match="epsilon=-1"):
+        conclude(design, EpsilonDelta(-1.0, 1e-5), 1e-5, 0.95)
+
+
+SCHEDULE = (200, 400, 1000)
+
+
+def worlds(seed, runs, mu=2.0):
+    draws = np.random.default_rng(seed).normal(size=(2, 5000)) + [[mu], [0]]
+    return draws[0, : runs // 2], draws[1, : runs // 2]
+
+
+def scores(seed, runs):
+    """`worlds` as a store has them: out, in, out, in, ..."""
+    into, out = worlds(seed, runs)
+    return Scores(0, np.stack([out, into], 1).reshape(-1, 1), np.arange(runs)[:, None] % 2 == 1)
+
+
+def look(runs, confidence, seed=0):
+    return Look(runs, tuple(conclude(single(*worlds(seed, runs)), None, 1e-5, confidence).bounds))
+
+
+def test_the_error_is_shared_out_equally_and_the_best_of_each_method_taken():
+    assert conclusion.confidence_of_each(0.95, 1) == 0.95
+    assert conclusion.confidence_of_each(0.95, 5) == pytest.approx(0.99)
+    taken = [look(runs, 0.99) for runs in SCHEDULE]
+    for i, bound in enumerate(conclusion.best_of_looks(taken, 0.97)):
+        assert bound.epsilon == max(one.bounds[i].epsilon for one in taken)
+        assert bound.confidence == 0.97 and bound.method == taken[0].bounds[i].method
+
+
+def test_bounds_of_looks_are_those_of_each_look_at_its_share_of_the_error():
+    seen = {runs: worlds(1, runs) for runs in SCHEDULE[:2]}
+    found = of_setting(scores(1, 400), setting_of("fcnn"), 1e-5, 0.94, SCHEDULE)
+    assert found.looks.confidence == pytest.approx(0.98) and found.confidence == 0.94
+    assert [one.runs for one in found.looks.taken] == [200, 400]
+    for one in found.looks.taken:
+        alone = if_gaussian(*seen[one.runs], 1e-5, conclusion.confidence_of_each(0.94, 3))
+        assert one.bounds[0].epsilon == alone.epsilon
+    assert found.bound("if_gaussian").epsilon == max(one.bounds[0].epsilon for one in found.looks.taken)
+    assert len(found.scores_in) == 200 and found.estimates[0].n_in == 200  # the last look's
+
+
+def test_a_single_declared_look_is_an_audit_and_another_refused():
+    found = conclude(single(*worlds(2, 400)), None, 1e-5, 0.95, looks=(400,))
+    plain = conclude(single(*worlds(2, 400)), None, 1e-5, 0.95)
+    assert found.bounds == plain.bounds and found.estimates == plain.estimates
+    with pytest.raises(InputError, match="none is at 500 runs"):
+        conclude(single(*worlds(0, 500)), None, 1e-5, 0.95, looks=SCHEDULE)
+
+
+@pytest.mark.parametrize("schedule", [(), (400, 200), (200, 200), (1, 200), (-4, 2)])
+def test_a_schedule_that_is_none_is_refused(schedule):
+    with pytest.raises(InputError, match="`looks="):
+        conclusion.require_schedule(schedule)
+
+
+@pytest.mark.slow
+def test_the_best_of_five_declared_looks_holds_and_costs_little(assert_covers):
+    """Audits of a Gaussian mechanism whose mu is 1."""
+
+    def best(seed, confidence):
+        seen = (worlds([7, seed], runs, 1.0) for runs in (200, 400, 600, 800, 1000))
+        return max(if_gaussian(*one, 1e-5, confidence).mu for one in seen)
+
+    declared = []
+
+    def draw(first, audits):
+        declared.extend(best(first + i, conclusion.confidence_of_each(0.95, 5)) for i in range(audits))
+        return {"declared": np.sum(np.array(declared[first:]) > 1)}
+
+    drawn = assert_covers(draw, 300)
+    assert np.mean([best(seed, 0.95) for seed in range(drawn)]) < 1.15 * np.mean(declared)
+
+
+KNOWN = KnownMechanism(conversions.mu_from_epsilon(4.0, 1e-5), 1000, 16, 1e-5, 0.95, 3)
+
+
+@pytest.mark.parametrize("missing", [0.5, 2.0, 9.0, 60.0])
+@pytest.mark.parametrize("wanted", [0.5, 0.9])
+def test_the_runs_needed_are_found_where_the_law_is_known(missing, wanted):
+    asked = []
+
+    def reached(runs):
+        asked.append(runs)
+        return max(1 - missing / np.sqrt(runs), 0.0)
+
+    found = planning.first_to_reach(wanted, reached)
+    assert 0.999 <= found / max((missing / (1 - wanted)) ** 2, planning.LEAST_RUNS) < 1.2 and len(asked) <= 12
+
+
+@pytest.mark.parametrize("law", [lambda runs: 1 - runs**-0.25, lambda runs: min(runs / 7000, 1.0)])
+def test_another_law_takes_longer_but_is_found(law):
+    found = planning.first_to_reach(0.8, law)
+    assert law(found) >= 0.8 and law(found / 1.2) < 0.8
+
+
+@pytest.mark.slow
+def test_the_runs_needed_prove_the_share_of_the_truth():
+    found = planning.runs_needed(KNOWN, 0.6)
+    enough, few = (planning.mean_if_gaussian(KNOWN._replace(n_scores=n)) / 4 for n in (2 * found, found // 2))
+    assert few < 0.6 < enough and found == planning.runs_needed(KNOWN._replace(n_scores=9, audits=2), 0.6)
+    with pytest.raises(InputError, match="`mu=0`"):
+        planning.runs_needed(KNOWN._replace(mu=0.0), 0.5)
+    assert planning.first_to_reach(0.9, lambda runs: 0.5) is None
+    few, many = (planning.mean_if_gaussian(KNOWN._replace(n_scores=n)) for n in (200, 5000))
+    assert 0.5 < few < many < 4 and many > 3.2
+
+
+@pytest.mark.parametrize("tightness", [0, 1, -0.5, math.nan])
+def test_a_tightness_out_of_range_is_refused(tightness):
+    with pytest.raises(InputError, match="`tightness="):
+        planning.runs_needed(KNOWN, tightness)

@@ -1,0 +1,192 @@
+"""Steps are as Lipschitz as is said, on the data or on any; a covered audit has its bound, and any other says
+why it has none."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import audit
+from audit.conclusions import lipschitz
+from audit.conclusions.concluded import of_setting
+from audit.errors import InputError
+from audit.mechanism.base import no_canaries
+from audit.settings import build
+from audit.settings.make import setting_of
+from audit.storage.store import Scores, Store
+from audit.tasks.task import Dataset
+from tests.audit.test_own import SMALL
+
+ROWS = np.random.default_rng(0).normal(size=(60, 12)).astype(np.float32)
+ROWS /= np.linalg.norm(ROWS, axis=1).max() * 1.0001
+LABELS = (ROWS[:, 0] > 0).astype(np.int32)
+DATA = Dataset(ROWS, LABELS, "made up", "0" * 64)
+SCORES = Scores(0, np.random.default_rng(1).normal(size=(40, 1)), np.arange(40)[:, None] % 2 == 1)
+
+
+def of(model="logistic", **more):
+    length = {} if "steps" in more else {"insertions": 250}
+    return setting_of(model, **{**length, "k": 5, **more})
+
+
+def last(setting, **more):
+    return lipschitz.hidden_state(setting, 1e-5, **more)
+
+
+@pytest.mark.parametrize(
+    ("fields", "mu", "epsilon"),
+    [
+        ({"k": 1}, 3.952847, 23.9954),
+        ({}, 1.781853, 8.6792),
+        ({"insert": "first"}, 1.767767, 8.5959),
+        ({"insert": 3}, 1.770122, 8.6098),
+        ({"weight_decay": 0.02}, 0.735049, 3.0756),
+        ({"weight_decay": 0.1, "model": "ridge"}, 0.735049, 3.0756),
+        ({"sampling_rate": 0.5}, 1.781853, 8.6792),
+        ({"unknown_initialisation": True, "canaries": 9}, 1.781853, 8.6792),
+        ({"adversary": "loss"}, 1.781853, 8.6792),
+        ({"noise_multiplier": 0.0}, np.inf, np.inf),
+    ],
+)
+def test_a_convex_models_bound_is_the_accountants(fields, mu, epsilon):
+    found = last(of(**fields))
+    assert found.bound.mu == pytest.approx(mu, abs=1e-6)
+    assert found.bound.epsilon == pytest.approx(epsilon, abs=1e-4)
+    concluded = of_setting(SCORES, of(**fields), 1e-5, 0.95)
+    assert concluded.hidden_state.bound.mu == found.bound.mu and not concluded.uncovered
+    assert "any data with |x| <= 1" in str(concluded.hidden_state.reason)
+
+
+@pytest.mark.parametrize(
+    ("fields", "reached", "attained"),
+    [
+        ({"insert": "first"}, 1.767767, True),
+        ({"insert": "first", "weight_decay": 0.02}, 0.6912, True),
+        ({"k": 1, "weight_decay": 0.02}, 3.2515, True),
+        ({"weight_decay": 0.02}, 0.7196, False),
+        ({"k": 25, "weight_decay": 0.02}, 0.1587, False),
+        ({"k": 25}, 0.7906, False),
+    ],
+)
+def test_where_a_constant_direction_falls_short_a_crafted_landscape_is_named(fields, reached, attained):
+    found = last(of(**fields))
+    assert found.constant == pytest.approx(reached, abs=1e-4)
+    assert (found.constant == pytest.approx(found.bound.mu, rel=1e-9)) == attained
+    assert ("a crafted landscape alone" in found.assumes.note) != attained
+    assert f"reaches {found.constant:.4g}" in found.assumes.sentence or attained
+
+
+def test_steps_that_are_no_whole_period_are_counted_as_they_are():
+    whole, torn = (last(setting_of("logistic", k=5, insert="first", steps=steps)) for steps in (15, 11))
+    shifts = np.arange(11) % 5 == 0
+    alone = lipschitz.hidden_state_bound(shifts, 1.0, 4.0, 1e-5)
+    assert torn.bound.mu == pytest.approx(alone.mu) and torn.bound.mu > whole.bound.mu
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"model": "fcnn"}, "a network with ReLU is not smooth"),
+        (
+            {"model": "linear"},
+            "the clipped gradient of a softmax of many classes is not that of a convex loss",
+        ),
+        ({"optimizer": "momentum"}, "a step of momentum depends on more than the last model"),
+        ({"optimizer": "adam"}, "a step of adam depends on more than the last model"),
+        ({"precision": "bf16"}, "products are rounded to bf16"),
+        ({"adversary": "one_shot", "canaries": 9, "observe": "all"}, "this adversary sees every model"),
+        ({"k": 1, "canaries": 9, "repetitions": 3}, "each canary comes at random steps"),
+        ({"adversary": "loss", "canaries": 9}, "the gradients of the other canaries depend on the model"),
+    ],
+)
+def test_what_is_not_covered_says_why(fields, said):
+    setting = of(**fields)
+    assert last(setting) == said
+    if setting.canaries == 1:
+        concluded = of_setting(SCORES, setting, 1e-5, 0.95)
+        assert concluded.hidden_state is None and concluded.uncovered == said
+        assert concluded.tightest.epsilon == concluded.upper_bound
+
+
+@pytest.mark.parametrize(("model", "curvature"), [("logistic", 0.25), ("ridge", 1.0)])
+@pytest.mark.parametrize(("rate", "decay"), [(0.5, 0.0), (0.5, 0.2), (60.0, 0.0), (300.0, 0.004)])
+def test_a_step_is_as_lipschitz_as_its_batch_says(model, curvature, rate, decay):
+    """Of the mechanism itself, clipping included; at large rates batches differ."""
+    setting = of(model, k=1, steps=8, batch_size=5, learning_rate=rate, weight_decay=decay)
+    setting = dataclasses.replace(
+        setting, mechanism=dataclasses.replace(setting.mechanism, clipping_norm=0.4, noise_multiplier=0.0)
+    )
+    game = build.build(setting, DATA)
+    batches = np.asarray(game.schedule.batches)
+    row = lipschitz.zoo.task(model)
+    steps = lipschitz._steps_of_batches(setting, row.convex, ROWS, batches)
+    moments = [ROWS[batch].astype(float).T @ ROWS[batch] / 5 for batch in batches]
+    smoothness = curvature * np.array([np.linalg.eigvalsh(moment)[-1] for moment in moments])
+    expected = np.maximum(abs(1 - rate * decay), np.abs(1 - rate * (decay + smoothness)))
+    np.testing.assert_allclose(np.broadcast_to(steps.constants, 8), expected, rtol=1e-9)
+    assert (np.ndim(steps.constants) == 1) == bool(np.ptp(expected))
+    assert expected.max() <= lipschitz._constant_of_any_data(setting, row.convex) * (1 + 1e-12)
+
+    def after(theta, t):
+        now = game.schedule._replace(batches=game.schedule.batches[t][None], mask=jnp.zeros(1))
+        state, canaries = game.mechanism.start(theta), no_canaries()
+        hyper = jax.tree.map(jnp.float32, game.hyper)
+        return game.mechanism.segment(hyper, state, game.data, now, canaries, jax.random.key(0)).theta
+
+    run, keys = jax.jit(after), jax.random.split(jax.random.key(1), 24)
+    for number, key in enumerate(keys):
+        one, other = jax.random.normal(key, (2, 12)) * (0.3, 30.0)[number % 2]
+        if number % 3 == 0:
+            other = one + 1e-2 * moments[number % 8] @ np.asarray(other)  # along what the data vary in
+        moved = np.linalg.norm(np.subtract(run(one, number % 8), run(other, number % 8), dtype=float))
+        assert moved <= expected[number % 8] * np.linalg.norm(np.subtract(one, other, dtype=float)) * 1.0001
+
+
+def test_both_readings_are_named_and_the_data_s_is_kept(tmp_path):
+    calm, steep = (of(k=2, steps=8, batch_size=30, learning_rate=rate) for rate in (0.5, 12.0))
+    store = Store(tmp_path, {"a": 1})
+    assert lipschitz.of_data(store, calm, DATA) is None and lipschitz.kept(store) is None
+    steps = lipschitz.of_data(store, steep, DATA)
+    assert steps.constants == 1.0 and lipschitz.kept(store) == steps == lipschitz.of_data(store, steep, DATA)
+    promised, found = last(steep), last(steep, given=steps)
+    assert promised.range == (2.0, 2.0) and found.range == (1.0, 1.0)
+    assert found.bound.epsilon < promised.bound.epsilon
+    assert "this data set's batches" in found.reason and "any data with |x| <= 1: epsilon" in found.reason
+    (store.path / "lipschitz.json").write_text("{")
+    with pytest.raises(InputError, match="lipschitz.json is damaged: move it away"):
+        lipschitz.kept(store)
+
+
+def loss(params, labelled):
+    return jnp.logaddexp(0, -(2 * labelled[1] - 1) * (params @ labelled[0]))
+
+
+@pytest.mark.slow
+def test_an_author_vouches_for_the_steps_of_a_model(tmp_path):
+    request = {**SMALL, "out": tmp_path, "learning_rate": 0.5, "k": 2}
+
+    def audited(**more):
+        return audit.audit_loss(loss, jnp.zeros(12), ROWS, LABELS, **request, **more)
+
+    first = audited(lipschitz=1.0)
+    expected = lipschitz.hidden_state_bound([0, 1, 0, 1], 1.0, 1.0, 1e-5)
+    assert first.conclusion.hidden_state.bound.epsilon == pytest.approx(expected.epsilon)
+    assert "as its author vouches" in first.conclusion.hidden_state.reason
+    assert first.subject().conclusion.hidden_state.bound.mu == first.conclusion.hidden_state.bound.mu
+    each = audited(lipschitz=[1.0, 0.5, 0.5, 0.5])
+    assert each.folder == first.folder
+    assert each.conclusion.hidden_state.bound.mu < first.conclusion.hidden_state.bound.mu
+    none = audited()
+    assert none.conclusion.hidden_state is None and none.subject().conclusion.hidden_state is None
+    assert none.conclusion.uncovered == "nobody vouches for how Lipschitz its steps are"
+    for wrong, said in (
+        ([1.0, 1.0], "`lipschitz` has shape"),
+        (-1.0, "`lipschitz` holds -1"),
+        ("x", "lipschitz"),
+    ):
+        with pytest.raises(InputError, match=said):
+            audited(lipschitz=wrong)
+    with pytest.raises(InputError, match="^`lipschitz` bounds what the last model leaks, and a step of adam"):
+        audited(lipschitz=1.0, optimizer="adam")

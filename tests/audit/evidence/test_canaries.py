@@ -1,0 +1,103 @@
+"""Designs of many canaries a run: counts of errors whose means are the average rates, and what is refused."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from audit.errors import InputError
+from audit.evidence import canaries
+from audit.evidence.canaries import Coins, Sets
+
+RNG = np.random.default_rng(0)
+SCORES = RNG.normal(size=(40, 5))
+BITS = RNG.random((40, 5)) < 0.5
+
+
+def small_law():
+    """(probability, scores, presence) of one run of two canaries that are tied together by a common shift."""
+    noises = [((-1.0, 2.0), 0.5), ((1.0, -1.0), 0.3), ((0.5, 0.5), 0.2)]
+    for (noise, probability), bits in itertools.product(noises, itertools.product((0, 1), repeat=2)):
+        present = np.array(bits, bool)
+        yield probability / 4, np.array(noise) + 1.5 * present + 0.2 * present.sum(), present
+
+
+def conditional_rates(threshold):
+    law = list(small_law())
+    misses = [sum(p for p, s, b in law if b[k] and s[k] <= threshold) / 0.5 for k in range(2)]
+    alarms = [sum(p for p, s, b in law if not b[k] and s[k] > threshold) / 0.5 for k in range(2)]
+    return np.mean(alarms), np.mean(misses)
+
+
+@pytest.mark.parametrize("threshold", [-0.5, 0.4, 0.8, 1.1, 1.8])
+def test_the_coins_errors_have_the_average_rates_as_their_means(threshold):
+    law = list(small_law())
+    design = Coins(np.array([s for _, s, _ in law]), np.array([b for *_, b in law]))
+    probabilities = np.array([p for p, *_ in law])
+    means = [probabilities @ rate for rate in design.errors(threshold).rates()]
+    assert means == pytest.approx(conditional_rates(threshold), abs=1e-14)
+
+
+def test_the_share_of_misses_among_those_that_happened_to_be_in_is_biased():
+    law = [one for one in small_law() if one[2].any()]
+    total = sum(p for p, *_ in law)
+    assert abs((sum(p * np.mean(s[b] <= 0.8) for p, s, b in law) / total) - conditional_rates(0.8)[1]) > 0.02
+
+
+def test_errors_are_counted_as_the_design_says():
+    errors = Coins(SCORES, BITS).errors(0.1)
+    assert np.all(errors.misses + errors.alarms <= 5) and errors.paired
+    assert np.all(sum(errors.rates()) <= errors.scale_in)
+    design = Sets(SCORES[:10], SCORES[10:, :3])
+    errors = design.errors(0.2)
+    alarms, misses = errors.rates()
+    assert misses.tolist() == (SCORES[:10] <= 0.2).mean(1).tolist()
+    assert alarms == pytest.approx((SCORES[10:, :3] > 0.2).mean(1))
+    assert not errors.paired and design.canaries == (5, 3)
+    assert str(Coins(SCORES, BITS)) == "40 runs with 5 canaries each, in by a coin of its own"
+    said = str(Sets(SCORES[:, :1], SCORES[:30]))
+    assert said == "40 runs with 1 canary inserted, 30 runs with 5 canaries left out"
+
+
+@pytest.mark.parametrize(
+    "design", [Coins(SCORES, BITS), Sets(SCORES, SCORES[:30] + 1)], ids=["coins", "sets"]
+)
+def test_the_pilot_and_the_rest_share_no_run(design):
+    pilot, rest = design.split()
+    for part, other, whole in zip(pilot.pooled(), rest.pooled(), design.pooled(), strict=True):
+        assert sorted([*part, *other]) == sorted(whole)
+    assert all(len(part.errors(0.0).misses) >= 4 for part in (pilot, rest))
+
+
+def test_the_pilot_follows_the_ranks_of_a_set_of_runs_alone():
+    one, two = (Coins(scores, BITS).split()[0] for scores in (SCORES, np.exp(SCORES)))
+    assert np.array_equal(np.exp(one.scores), two.scores)
+    turned = Coins(SCORES[::-1, ::-1], BITS[::-1, ::-1]).split()
+    for part, same in zip(turned, Coins(SCORES, BITS).split(), strict=True):
+        assert np.array_equal(part.scores, same.scores) and np.array_equal(part.presence, same.presence)
+    other = Coins(SCORES, ~BITS).split()[0]
+    assert not np.array_equal(np.sort(other.scores, None), np.sort(one.scores, None))
+
+
+NAN = np.where(np.arange(40)[:, None] % 3 > 0, np.nan, SCORES)
+REFUSED = {
+    "flat": (lambda: canaries.coins(SCORES[0], BITS[0]), r"shape \(5,\)"),
+    "another shape": (lambda: canaries.coins(SCORES, BITS[:3]), r"presence has shape \(3, 5\)"),
+    "no bits": (lambda: canaries.coins(SCORES, SCORES), "no bits"),
+    "words": (lambda: canaries.coins(SCORES, BITS.astype(str)), "bits of presence are no numbers but words"),
+    "one world": (lambda: canaries.coins(SCORES, BITS | True), "both are needed"),
+    "NaN": (lambda: canaries.coins(NAN, BITS), "130 of 200 scores are NaN"),
+    "NaN in": (lambda: canaries.sets(NAN, NAN), "260 of 400 scores are NaN"),
+    "nothing out": (lambda: canaries.sets(SCORES, SCORES[:0]), "the out scores have shape"),
+    "equal": (lambda: canaries.sets(BITS * 0, BITS * 0), "all 400 scores equal 0"),
+    "equal coins": (lambda: canaries.coins(BITS * 0, BITS), "all 200 scores equal 0"),
+    "few runs": (lambda: Coins(SCORES[:7], BITS[:7]).split(), "7 runs of a kind: give at least 8"),
+    "few out": (lambda: Sets(SCORES, SCORES[:7]).split(), "7 runs of a kind: give at least 8"),
+}
+
+
+@pytest.mark.parametrize(("call", "word"), REFUSED.values(), ids=REFUSED)
+def test_what_is_no_audit_is_one_line(call, word):
+    with pytest.raises(InputError, match=word) as caught:
+        call()
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,113 @@
+"""A caller's coins: fair ones pass, and what is no fair coin is refused with its reason."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from audit.conclusions.concluded import conclude, of_each_run
+from audit.errors import InputError
+from audit.evidence import canaries, fair_coins, given
+from audit.methods import lifted
+from audit.methods.method import COINS, GAUSSIAN_CURVE, NOTHING
+from audit.report import audit_page, bounds_table, subjects
+from audit.storage.store import Scores
+
+RNG = np.random.default_rng(0)
+FAIR = RNG.random((200, 8)) < 0.5
+UNFAIR = {
+    "too many in": (
+        RNG.random((200, 8)) < 0.7,
+        r"1,1\d\d of 1,600 canaries are in: fair coins would give 800 ",
+    ),
+    "too few in": (RNG.random((200, 8)) < 0.3, "fair coins would give 800 [+]- 20; presence has to be drawn"),
+    "one canary": (FAIR | (np.arange(8) == 3), r"canary 3 has 200 of 200 coins in: .* 100 [+]- 7.1"),
+    "one run": ((RNG.random((80, 64)) < 0.5) | (np.arange(80) == 3)[:, None], "run 3 has 64 of 64 coins in"),
+    "one draw for all runs": (np.tile(FAIR[:1], (100, 1)), "100 of 100 runs have the same 8 coins"),
+    "one draw, turned": (FAIR[:1] ^ (RNG.random((100, 1)) < 0.5), "100 of 100 runs have the same 8 coins"),
+    "one draw for all canaries": (
+        np.tile(FAIR[:, :1], (1, 100)),
+        "200 runs have only 1 different rows of 100 coins",
+    ),
+    "runs pasted four times": (
+        np.repeat(FAIR[:25], 4, 0),
+        r"100 runs have only \d\d different rows of 8 coins",
+    ),
+    "two equal runs of many coins": (
+        np.tile(RNG.random((50, 64)) < 0.5, (2, 1)),
+        "100 runs have only 50 different rows of 64 coins",
+    ),
+    "half of each run": (
+        RNG.random((200, 64)).argsort(1) < 32,
+        "of a run are in varies by 0, fair coins' by 4",
+    ),
+    "half of each canary's": (RNG.random((200, 64)).argsort(0) < 100, "of a canary are in varies by 0, fair"),
+    "runs of their own rate": (
+        RNG.random((200, 64)) < 0.3 + 0.4 * RNG.random((200, 1)),
+        "of a run are in varies by",
+    ),
+    "first half in": (np.arange(200)[None] < 100, "1 canary apart differ 1 times of 199"),
+    "in turns": (np.arange(200)[None] % 2, "1 canary apart differ 199 times of 199"),
+    "a pattern again and again": (
+        np.tile([1, 1, 0, 1, 0, 0, 1, 0], 100)[None],
+        "4 canaries apart differ 796 times of 796",
+    ),
+    "first half of runs in": (np.sort(RNG.random((400, 1)) < 0.5, axis=0), "1 run apart differ"),
+}
+
+
+@pytest.mark.parametrize(("bits", "says"), UNFAIR.values(), ids=UNFAIR)
+def test_what_is_no_fair_coin_is_refused_in_one_line(bits, says):
+    with pytest.raises(InputError, match=says) as refused:
+        fair_coins.require_fair(np.asarray(bits, bool))
+    assert "\n" not in str(refused.value) and "drawn by fair independent coins" in str(refused.value)
+
+
+@pytest.mark.parametrize("shape", [(1, 40), (1, 5000), (8, 1), (8, 2), (100, 8), (30, 300), (5000, 3)])
+def test_fair_coins_pass(shape):
+    for _ in range(20):
+        fair_coins.require_fair(RNG.random(shape) < 0.5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", [(1, 12), (4, 3), (3, 4), (6, 2)])
+def test_each_test_holds_its_level_over_all_coins(shape):
+    """All 2^12 tables: no test's p-value is at most x in more than a share x of them."""
+    tables = [np.array(bits, bool).reshape(shape) for bits in itertools.product((0, 1), repeat=12)]
+    found = np.exp([[test.log_p for test in fair_coins._tests(table)] for table in tables])
+    for values in found.T:
+        for level in np.unique(values):
+            assert np.mean(values <= level * (1 + 1e-12)) <= level * (1 + 1e-9)
+
+
+def test_the_law_of_kinds_is_that_of_balls_in_bins():
+    counts = np.bincount([len(set(balls)) for balls in itertools.product(range(4), repeat=5)], minlength=6)
+    assert fair_coins._law_of_kinds(5, 4.0) == pytest.approx(counts / 4**5)
+
+
+@pytest.mark.slow
+def test_bounds_of_given_coins_say_that_they_assume_one_probability():
+    scores = RNG.normal(size=FAIR.shape) + 2 * FAIR
+    given, drawn = canaries.coins(scores, FAIR), Scores(0, scores, FAIR).design()
+    for design, assumed in ((given, COINS), (drawn, NOTHING)):
+        found = {bound.method: bound for bound in lifted.bounds(design, 1e-5, 0.95)}
+        assert found["lifted"].assumes == found["lidp_bernstein_2"].assumes == assumed
+        assert found["lifted_gaussian"].assumes == GAUSSIAN_CURVE
+        conclusion = conclude(design)
+        table, page = (
+            bounds_table.bounds_table(conclusion),
+            audit_page.of_audits([subjects.of_arrays("x", conclusion)]),
+        )
+        assert ("nothing" in table) == (assumed is NOTHING) == (COINS.note not in table)
+        assert (COINS.sentence in page.decode()) == (assumed is COINS)
+
+
+@pytest.mark.slow
+def test_coins_that_our_own_game_drew_are_not_tested():
+    """One in a million of them would be refused, and coins of one run are what is being audited there."""
+    bits = np.arange(80) < 40
+    scores = RNG.normal(size=80) / 100
+    assert Scores(0, np.tile(scores, (10, 1)), np.tile(bits, (10, 1))).design().given is False
+    assert len(of_each_run(Scores(0, scores[None], bits[None]), 10_000, True, 1e-5, 0.95)) == 1
+    with pytest.raises(InputError, match="fair independent coins"):
+        given.coins(scores[None], bits[None])

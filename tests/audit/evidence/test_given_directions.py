@@ -1,0 +1,133 @@
+"""A caller's cosines of fresh directions: what is refused, how surely, and how rarely wrongly."""
+
+import numpy as np
+import pytest
+
+from audit.errors import InputError
+from audit.evidence import given_directions
+from audit.evidence.given_directions import LEVEL, columns_p_value, given
+from audit.laws import cosine_law
+from audit.methods import exact_null
+
+SAME = "directions look the same in every run: draw them afresh"
+
+
+def trained(rng, runs, canaries, dimension, mu, *, fresh=True, apart=False, drift=0.0):
+    """Cosines (runs, K) of the Gaussian mechanism, whose noise has deviation 1 and each canary length mu."""
+    found, push = [], drift * np.ones(dimension)
+    directions = rng.normal(size=(canaries, dimension))
+    for _ in range(runs):
+        directions = rng.normal(size=directions.shape) if fresh else directions
+        units = directions / np.linalg.norm(directions, axis=1, keepdims=True)
+        u = mu * units.sum(0) + rng.normal(size=dimension) + push
+        if apart:
+            inverse = np.linalg.inv(units @ units.T)
+            weights, own = inverse @ (units @ u), np.diagonal(inverse)
+            found.append(weights / own / np.sqrt(u @ u - (units @ u) @ weights + weights**2 / own))
+        else:
+            found.append(units @ u / np.linalg.norm(u))
+    return np.array(found)
+
+
+@pytest.mark.parametrize(("shape", "mu"), [((6, 20), 3.0), ((4, 12), 0.0), ((30, 1), 2.0), ((3, 200), 3.0)])
+@pytest.mark.parametrize("apart", [False, True])
+def test_what_fits_is_taken_however_often(shape, mu, apart):
+    rng = np.random.default_rng(0)
+    p_values = []
+    for _ in range(60):
+        cosines = trained(rng, *shape, 400, mu, apart=apart)
+        assert given(cosines, 400, apart).plain is not apart
+        p_values.append(columns_p_value(cosines, np.ones(shape, bool)))
+    if shape[1] > 1:
+        assert 0.25 < np.mean(p_values) < 0.75 and np.mean(np.array(p_values) < 0.05) < 0.17
+
+
+@pytest.mark.parametrize("runs, canaries", [(5, 40), (20, 12), (3, 300)])
+def test_the_level_of_both_tests_is_kept_at_the_law(runs, canaries):
+    """A test's p-values at the law are uniform; the F-test's also where runs leak unequally."""
+    rng = np.random.default_rng(1)
+    all_in, levels = np.ones((runs, canaries), bool), []
+    for _ in range(800):
+        cosines = cosine_law.draw(rng, (runs, canaries), 50) + rng.choice([0.0, 0.4], (runs, 1))
+        levels.append(columns_p_value(cosines, all_in))
+        given(cosine_law.draw(rng, (runs, canaries), 50), 50)
+    assert np.quantile(levels, [0.01, 0.1, 0.5]) == pytest.approx([0.01, 0.1, 0.5], abs=0.05)
+    assert min(levels) > LEVEL
+
+
+def test_one_seed_for_all_runs_is_refused_where_canaries_are_many_or_the_drift_stayed():
+    rng = np.random.default_rng(2)
+    for _ in range(10):
+        for kind in ({"canaries": 100, "mu": 4.0}, {"canaries": 20, "mu": 0.5, "drift": 2.0}):
+            with pytest.raises(InputError, match=SAME):
+                given(trained(rng, 8, dimension=400, fresh=False, **kind), 400)
+            given(trained(rng, 8, dimension=400, **kind), 400)
+
+
+def test_a_run_given_several_times_and_sorted_cosines_are_refused():
+    cosines = trained(np.random.default_rng(3), 4, 30, 400, 2.0)
+    for wrong in (np.tile(cosines[:1], (4, 1)), np.sort(cosines, axis=1)):
+        with pytest.raises(InputError, match=SAME):
+            given(wrong, 400)
+
+
+def test_leave_one_out_hides_one_seed_as_is_said():
+    """What the module says that it cannot see."""
+    rng = np.random.default_rng(4)
+    hidden = [trained(rng, 8, 100, 400, 4.0, fresh=False, apart=True) for _ in range(5)]
+    assert all(given(cosines, 400, leave_one_out=True) for cosines in hidden)
+
+
+@pytest.mark.parametrize("shape", [(3, 100), (300, 1)])
+def test_a_dimension_that_counts_what_is_not_trained_is_refused(shape):
+    """Twice the trained parameters are seen in 300 cosines."""
+    rng = np.random.default_rng(5)
+    for _ in range(20):
+        cosines = trained(rng, *shape, 300, 2.0)
+        assert given(cosines, 300).dimension == 300
+        with pytest.raises(InputError, match="`dimension=600`: cosines spread by 1.[2-5]"):
+            given(cosines, 600)
+
+
+def test_canaries_that_are_out_say_the_law_where_those_in_take_part_unequally():
+    rng = np.random.default_rng(6)
+    cosines = cosine_law.draw(rng, (10, 100), 10_000)
+    present = rng.random(cosines.shape) < 0.8
+    unequal = cosines + present * rng.choice([0.0, 0.08], cosines.shape)
+    with pytest.raises(InputError, match="leave out some canaries by coins"):
+        given(unequal, 10_000)
+    found = given(unequal, 10_000, presence=present)
+    assert exact_null.of_fresh(found, 1e-5, 0.95).epsilon > 5
+    assert not exact_null.of_fresh(given(unequal, 20_000, presence=present), 1e-5, 0.95).holds
+
+
+def test_a_run_without_a_canary_that_is_in_is_none():
+    rng = np.random.default_rng(7)
+    present = np.array([True, False] * 100)
+    cosines = 0.04 * present + cosine_law.draw(rng, (200,), 10_000)
+    found = given(cosines, 10_000, presence=present)
+    bound = exact_null.of_fresh(found, 1e-5, 0.95)
+    alone = exact_null.of_fresh(given(cosines[present], 10_000), 1e-5, 0.95)
+    assert bound.epsilon == alone.epsilon > 5 and bound.path == ()
+    in_order = exact_null.of_fresh(given(cosines, 10_000, presence=present, in_order=True), 1e-5, 0.95)
+    assert in_order.epsilon >= bound.epsilon and len(in_order.path) == 100
+
+
+def test_a_run_that_failed_counts_below_all_others_and_costs_little():
+    cosines = trained(np.random.default_rng(8), 8, 60, 2000, 4.0)
+    lost = cosines.copy()
+    lost[3] = np.nan
+    assert given(lost, 2000).failed == 60 and given(cosines, 2000).failed == 0
+    alike = (lost, np.nan_to_num(lost), cosines)
+    failed, zeros, whole = (exact_null.of_fresh(given(c, 2000), 1e-5, 0.95).epsilon for c in alike)
+    assert whole - 1.5 < failed == zeros <= whole + 0.3
+    lost[3:] = np.nan
+    with pytest.raises(InputError, match="300 of 480 cosines are NaN, of runs that failed, more than 50%"):
+        given(lost, 2000)
+
+
+def test_a_constant_is_no_evidence_of_one_seed():
+    assert columns_p_value(np.full((5, 20), 0.1), np.ones((5, 20), bool)) == 1
+    equal = np.tile(np.random.default_rng(9).normal(size=(5, 1)), 20) / 100  # all canaries of a run
+    assert columns_p_value(equal, np.ones((5, 20), bool)) == 1
+    assert given_directions.given(equal, 10_000).given

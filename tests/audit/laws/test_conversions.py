@@ -1,0 +1,190 @@
+"""Conversions against 60-digit arithmetic, against each other and against another accountant."""
+
+import functools
+
+import mpmath
+import numpy as np
+import pytest
+from dp_accounting import gaussian_mechanism
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from audit.errors import InputError
+from audit.laws import conversions
+
+MUS = [1e-3, 0.03, 0.5, 1.0, 3.9528, 20.0, 100.0]
+DELTAS = [1e-300, 1e-200, 1e-50, 1e-10, 1e-5, 0.1, 0.5]
+EPSILONS = [0.0, 0.5, 1.0, 8.0, 24.0]
+
+quick = settings(deadline=None, derandomize=True, database=None, max_examples=60)
+
+
+@functools.cache
+def exact_log_delta(mu, epsilon):
+    """log(Phi(-eps / mu + mu / 2) - e^eps Phi(-eps / mu - mu / 2)) in 60 digits."""
+    with mpmath.workdps(60):
+        m, e = mpmath.mpf(mu), mpmath.mpf(epsilon)
+        return float(mpmath.log(mpmath.ncdf(-e / m + m / 2) - mpmath.exp(e) * mpmath.ncdf(-e / m - m / 2)))
+
+
+@pytest.mark.parametrize("mu", MUS)
+@pytest.mark.parametrize("delta", DELTAS)
+def test_log_delta_and_epsilon_agree_with_60_digits(mu, delta):
+    epsilon = conversions.epsilon_from_mu(mu, delta)
+    exact = exact_log_delta(mu, epsilon)
+    tolerance = 1e-8 if delta >= 1e-200 else 2e-8
+    assert float(conversions.log_delta_from_mu(mu, epsilon)) == pytest.approx(exact, abs=tolerance)
+    if epsilon == 0:
+        assert exact <= np.log(delta) + 1e-12
+    else:
+        assert exact == pytest.approx(np.log(delta), abs=2 * tolerance)
+
+
+@pytest.mark.parametrize("mu", [0.03, 1.0, 5.0])
+def test_profile_of_negative_epsilon_agrees_with_60_digits(mu):
+    epsilons = np.array([-20.0, -3.0, -0.5, -1e-6])
+    ours = conversions.log_delta_from_mu(mu, epsilons)
+    assert ours == pytest.approx([exact_log_delta(mu, float(e)) for e in epsilons], rel=1e-9, abs=1e-12)
+
+
+@pytest.mark.parametrize("mu", [0.3, 1.0, 3.9528])
+def test_delta_is_the_integral_over_the_privacy_loss(mu):
+    """E max(0, 1 - e^(eps - L)) with L ~ N(mu^2 / 2, mu^2): the definition, with no Phi of ours."""
+    loss = stats.norm(mu**2 / 2, mu)
+    for epsilon in (0.0, 1.0, 4.0):
+        above = loss.expect(lambda x, e=epsilon: -np.expm1(e - x), lb=epsilon, ub=mu**2 / 2 + 12 * mu + 4)
+        assert float(conversions.delta_from_mu(mu, epsilon)) == pytest.approx(above, rel=1e-6)
+
+
+@pytest.mark.parametrize("mu", [0.1, 0.791, 1.768, 3.953, 10.0])
+@pytest.mark.parametrize("delta", [1e-10, 1e-5, 0.01])
+def test_dp_accounting_agrees(mu, delta):
+    theirs = gaussian_mechanism.get_epsilon_gaussian(1 / mu, delta)
+    assert conversions.epsilon_from_mu(mu, delta) == pytest.approx(theirs, rel=1e-7, abs=1e-9)
+
+
+def test_the_papers_numbers_no_privacy_loss_and_no_privacy():
+    for mu, epsilon in {np.sqrt(250) / 4: 24.00, np.sqrt(50) / 4: 8.60, np.sqrt(10) / 4: 3.34}.items():
+        assert conversions.epsilon_from_mu(mu, 1e-5) == pytest.approx(epsilon, abs=0.01)
+    assert conversions.epsilon_from_mu(0.0, 1e-5) == 0.0
+    assert conversions.epsilon_from_mu(np.inf, 1e-5) == np.inf
+    assert conversions.mu_from_epsilon(np.inf, 1e-5) == np.inf
+    assert conversions.delta_from_mu(0.0, 0.0) == 0.0 and conversions.delta_from_mu(0.0, 2.0) == 0.0
+    assert conversions.delta_from_mu(0.0, -1.0) == pytest.approx(1 - np.exp(-1))
+    assert conversions.delta_from_mu(np.inf, 5.0) == 1.0 and conversions.delta_from_mu(1.0, np.inf) == 0.0
+    assert conversions.approximate_dp_trade_off(np.inf, 0.1, 0.0) == pytest.approx(0.9)
+
+
+@quick
+@given(st.floats(-3, 2), st.floats(-250, -0.4))
+def test_mu_to_epsilon_and_back(log_mu, log_delta):
+    mu, delta = 10**log_mu, 10**log_delta
+    epsilon = conversions.epsilon_from_mu(mu, delta)
+    back = conversions.mu_from_epsilon(epsilon, delta)
+    if epsilon == 0:
+        assert back >= mu * (1 - 1e-9)
+    else:
+        assert back == pytest.approx(mu, rel=1e-6)
+
+
+@quick
+@given(st.floats(0, 500), st.floats(-12, -0.4))
+def test_epsilon_to_mu_and_back(epsilon, log_delta):
+    mu = conversions.mu_from_epsilon(epsilon, 10**log_delta)
+    assert conversions.epsilon_from_mu(mu, 10**log_delta) == pytest.approx(epsilon, rel=1e-8, abs=1e-9)
+
+
+@quick
+@given(st.floats(-2, 1.5), st.floats(0.01, 1), st.floats(-20, -1))
+def test_epsilon_grows_with_mu_and_shrinks_with_delta(log_mu, growth, log_delta):
+    mu, delta = 10**log_mu, 10**log_delta
+    epsilon = conversions.epsilon_from_mu(mu, delta)
+    assert conversions.epsilon_from_mu(mu * (1 + growth), delta) >= epsilon
+    assert conversions.epsilon_from_mu(mu, min(delta * (1 + growth), 0.9)) <= epsilon
+
+
+def check_trade_off(curve, strict=False):
+    """Convex, decreasing, below 1 - a, and its own mirror image."""
+    rates = np.linspace(0, 1, 2001)
+    misses = curve(rates)
+    slopes = np.diff(misses)
+    assert np.all(slopes <= 1e-12) and np.all(np.diff(slopes) >= -1e-12)
+    assert np.all(misses >= 0) and np.all(misses <= 1 - rates + 1e-12)
+    inside = (misses > 1e-6) & (misses < curve(np.zeros(1))[0] - 1e-6)
+    assert inside.any()
+    np.testing.assert_allclose(curve(misses[inside]), rates[inside], atol=1e-7)
+
+
+@pytest.mark.parametrize("epsilon", EPSILONS)
+@pytest.mark.parametrize("delta", [1e-10, 1e-5, 0.2])
+def test_equation_6_corrected_is_a_symmetric_trade_off_function(epsilon, delta):
+    if epsilon <= 8:  # beyond it, no rate of the grid lies where the curve bends
+        check_trade_off(lambda a: conversions.approximate_dp_trade_off(epsilon, delta, a))
+    assert conversions.approximate_dp_trade_off(epsilon, delta, 0.0) == pytest.approx(1 - delta)
+    assert conversions.approximate_dp_trade_off(epsilon, delta, 1.0) == 0.0
+
+
+def test_equation_6_as_printed_would_fail_the_same_check():
+    def printed(a, epsilon=1.0, delta=0.05):
+        return np.maximum(0, np.maximum(1 - delta - np.exp(epsilon) * a, np.exp(-epsilon) * (1 - delta + a)))
+
+    with pytest.raises(AssertionError):
+        check_trade_off(printed)
+
+
+@pytest.mark.parametrize("mu", [0.0, 0.3, 1.0, 3.0])
+def test_gaussian_trade_off_is_a_symmetric_trade_off_function(mu):
+    check_trade_off(lambda a: conversions.gaussian_trade_off(mu, a))
+
+
+@pytest.mark.parametrize("mu", [0.3, 1.0, 3.0])
+@pytest.mark.parametrize("delta", [1e-5, 0.05])
+def test_the_gaussian_curve_lies_above_its_tangents_and_touches_them(mu, delta):
+    """Duality: G_mu is the envelope of the (epsilon, delta) curves that mu-GDP implies."""
+    rates = np.linspace(1e-6, 1, 200_001)
+    tangent = conversions.approximate_dp_trade_off(conversions.epsilon_from_mu(mu, delta), delta, rates)
+    assert -1e-12 <= (conversions.gaussian_trade_off(mu, rates) - tangent).min() < 1e-4
+
+
+@quick
+@given(st.floats(0.01, 12), st.floats(-9, -0.7), st.floats(-6, -0.01))
+def test_epsilon_from_rates_inverts_the_trade_off(epsilon, log_delta, log_rate):
+    delta, rate = 10**log_delta, 10**log_rate
+    miss = float(conversions.approximate_dp_trade_off(epsilon, delta, rate))
+    if miss > 1e-9 and rate < 1 - delta:
+        found = float(conversions.epsilon_from_rates(rate, miss, delta))
+        assert found == pytest.approx(epsilon, rel=1e-6, abs=1e-6)
+
+
+@quick
+@given(st.floats(0, 6), st.floats(1e-6, 1 - 1e-6))
+def test_mu_from_rates_inverts_the_gaussian_trade_off(mu, rate):
+    miss = conversions.gaussian_trade_off(mu, rate)
+    assert float(conversions.mu_from_rates(rate, miss)) == pytest.approx(mu, abs=1e-6)
+
+
+def test_rates_are_symmetric_signed_and_right_at_the_edges():
+    fpr, fnr = np.array([0.1, 0.7, 0.2]), np.array([0.2, 0.6, 0.8])
+    for parameter in (conversions.mu_from_rates, lambda a, b: conversions.epsilon_from_rates(a, b, 1e-5)):
+        values = parameter(fpr, fnr)
+        np.testing.assert_allclose(values, parameter(fnr, fpr))
+        assert values[0] > 0 > values[1] and values[2] == pytest.approx(0, abs=1e-4)
+    assert conversions.mu_from_rates(0.0, 0.3) == np.inf and conversions.mu_from_rates(1.0, 0.3) == -np.inf
+    assert conversions.epsilon_from_rates(0.0, 0.3, 1e-5) == np.inf
+    assert conversions.epsilon_from_rates(0.0, 0.0, 1e-5) == np.inf
+    assert conversions.epsilon_from_rates(0.3, 0.0, 0.1) == np.inf
+    assert conversions.epsilon_from_rates(1.0, 1.0, 1e-5) == -np.inf
+    assert conversions.epsilon_from_rates(0.0, 1.0, 1e-5) == pytest.approx(0, abs=1e-4)
+
+
+def test_values_out_of_range():
+    for delta in (0.0, 1.0, -0.1, 2.0, np.nan):
+        for convert in (conversions.epsilon_from_mu, conversions.mu_from_epsilon):
+            with pytest.raises(InputError, match=r"delta is .*strictly between 0 and 1"):
+                convert(1.0, delta)
+    converts = (conversions.epsilon_from_mu, conversions.log_delta_from_mu, conversions.mu_from_epsilon)
+    for value in (-1e-9, -np.inf, np.nan):
+        for convert, name in zip(converts, ("mu", "mu", "epsilon"), strict=True):
+            with pytest.raises(InputError, match=f"{name} is"):
+                convert(value, 1e-5)

@@ -1,0 +1,122 @@
+"""The cosine's law against 40-digit arithmetic and draws in all of R^d; Anderson and Darling's test."""
+
+import mpmath
+import numpy as np
+import pytest
+from scipy import special, stats
+
+from audit.errors import InputError
+from audit.laws import cosine_law
+from audit.laws.cosine_law import anderson_darling, critical_values, released, rotated, simulate
+
+
+@pytest.mark.parametrize(
+    ("dimension", "cosine"),
+    [(2, 0.3), (3, -0.5), (10, 0.5), (1000, 0.6), (10**4, 0.9), (2000, 0.9999), (2000, 0.02), (50, 0.0)],
+)
+def test_it_agrees_with_forty_digits(dimension, cosine):
+    with mpmath.workdps(40):
+        half = mpmath.mpf(dimension - 1) / 2
+        half = mpmath.betainc(half, 0.5, 0, 1 - mpmath.mpf(cosine) ** 2, regularized=True)
+        expected = float(mpmath.log(half / 2 if cosine >= 0 else 1 - half / 2))
+    assert float(cosine_law.log_sf(cosine, dimension)) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("dimension", [2, 3, 5, 200, 10**7])
+def test_the_quantile_inverts_and_both_tails_mirror(dimension):
+    p = np.array([1e-9 if dimension > 2 else 1e-5, 1e-3, 0.3, 0.5, 0.7, 0.999])
+    t = cosine_law.quantile(p, dimension)
+    assert np.exp(cosine_law.log_cdf(t, dimension)) == pytest.approx(p, rel=1e-7)
+    assert cosine_law.log_sf(-t, dimension) == pytest.approx(cosine_law.log_cdf(t, dimension))
+    assert cosine_law.quantile(1 - p, dimension) == pytest.approx(-t, rel=1e-6, abs=1e-12)
+
+
+@pytest.mark.parametrize("dimension", [2, 3, 30])
+def test_draws_have_it_and_those_of_vectors_too(dimension):
+    rng = np.random.default_rng(0)
+    drawn = cosine_law.draw(rng, (20_000,), dimension)
+    vectors = rng.standard_normal((20_000, dimension))
+    for cosines in (drawn, vectors[:, 0] / np.linalg.norm(vectors, axis=1)):
+        assert stats.kstest(cosines, lambda t: np.exp(cosine_law.log_cdf(t, dimension))).pvalue > 1e-3
+    assert stats.kstest(drawn, lambda t: np.exp(cosine_law.log_cdf(t, dimension + 3))).pvalue < 1e-3
+
+
+def test_the_density_is_the_slope_and_the_ends_and_far_tails_fit():
+    t = np.linspace(-0.9, 0.9, 2001)
+    slope = np.gradient(np.exp(cosine_law.log_cdf(t, 7)), t)
+    assert slope[1:-1] == pytest.approx(np.exp(cosine_law.log_density(t, 7))[1:-1], abs=1e-4)
+    assert cosine_law.draw(np.random.default_rng(1), (10**6,), 7).var() == pytest.approx(1 / 7, rel=0.01)
+    for dimension in (10**4, 10**6, 10**9):
+        at = np.sqrt(np.linspace(1200, 1350, 60) / dimension)  # around -644, where the formula changes
+        steps = np.diff(cosine_law.log_sf(at, dimension))
+        assert (steps < 0).all() and np.abs(np.diff(steps)).max() < 1e-3
+    assert cosine_law.log_sf(1.0, 10) == -np.inf and cosine_law.log_sf(-1.0, 10) == 0
+    with pytest.raises(InputError, match="`dimension=1`"):
+        cosine_law.log_sf(0.5, 1)
+
+
+def test_values_are_the_papers_and_the_textbooks():
+    assert np.round(critical_values(1000), 3) == pytest.approx([0.574, 0.653, 0.784, 0.914, 1.088])
+    x = np.sort(np.random.default_rng(0).normal(3, 2, 50))
+    z = stats.norm((x - x.mean()) / x.std(ddof=1)).logcdf(0)  # log Phi(-z)
+    below = special.log_ndtr((x - x.mean()) / x.std(ddof=1))
+    expected = -50 - sum((2 * i + 1) / 50 * (below[i] + z[49 - i]) for i in range(50))
+    assert anderson_darling(x).statistic == pytest.approx(expected)
+
+
+def test_it_keeps_its_level_and_sees_what_is_not_normal():
+    rng = np.random.default_rng(0)
+    found = [anderson_darling(rng.normal(5, 1e-3, 300)) for _ in range(1000)]
+    for level, place in ((0.15, 0), (0.05, 2)):
+        share = np.mean([one.statistic > one.critical[place] for one in found])
+        assert share == pytest.approx(level, abs=4 * np.sqrt(level / 1000))
+    assert anderson_darling(rng.exponential(size=300)).rejected_at == 0.01
+    assert {one.rejected_at for one in found} > {None, 0.15}
+    for bad in (np.ones(20), np.arange(7.0)):
+        with pytest.raises(InputError):
+            anderson_darling(bad)
+
+
+def directly(rng, canaries, dimension, sigma):
+    """Algorithm 1 as it is written: every canary and the noise in R^d."""
+    rows = rng.standard_normal((canaries, dimension))
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    total = rows.sum(0) + sigma * rng.standard_normal(dimension)
+    return rows @ total / np.linalg.norm(total)
+
+
+@pytest.mark.parametrize(
+    ("canaries", "dimension", "sigma"), [(2, 3, 0.5), (5, 12, 0.3), (20, 200, 1.5), (30, 31, 0.0)]
+)
+def test_both_ways_have_one_law(canaries, dimension, sigma):
+    rng, audits = np.random.default_rng(0), 1500
+    given = rng, canaries, dimension, sigma
+    both = [np.array([way(*given) for _ in range(audits)]) for way in (simulate, directly)]
+    for one, other in zip(*([x[:, 0], x[:, -1], x.mean(1), x.std(1), x.max(1)] for x in both), strict=True):
+        assert stats.ks_2samp(one, other).pvalue > 1e-4
+    products = [(x[:, 0] - x.mean()) * (x[:, 1] - x.mean()) for x in both]
+    tolerance = 5 * products[0].std() / np.sqrt(audits)
+    assert products[0].mean() == pytest.approx(products[1].mean(), abs=tolerance)
+    wrong = np.array([simulate(rng, canaries, dimension, sigma + 0.5) for _ in range(audits)])
+    assert stats.ks_2samp(wrong.mean(1), both[1].mean(1)).pvalue < 1e-4
+
+
+def test_large_dimensions_and_rotated_canaries():
+    rng = np.random.default_rng(0)
+    found = [way(rng, 100, 100_000, 1.0) * np.sqrt(100_000) for way in (simulate, directly) for _ in range(4)]
+    assert [one.mean() for one in found] == pytest.approx([1.0] * 8, abs=0.5)
+    assert [one.std() for one in found] == pytest.approx([1.0] * 8, abs=0.3)
+    rows = np.array([rotated(rng, 4, 9) for _ in range(4000)])
+    assert np.linalg.norm(rows, axis=2) == pytest.approx(np.ones((4000, 4)))
+    products = np.einsum("sd,sd->s", rows[:, 1], rows[:, 3])
+    assert stats.kstest(products, lambda t: np.exp(cosine_law.log_cdf(t, 9))).pvalue > 1e-4
+    found = np.concatenate([simulate(rng, 1, 20, 1e9) for _ in range(4000)])
+    assert stats.kstest(found, lambda t: np.exp(cosine_law.log_cdf(t, 20))).pvalue > 1e-4
+    with pytest.raises(InputError, match="sigma is -1"):
+        released(np.random.default_rng(0), np.eye(2), 3, -1.0)
+
+
+@pytest.mark.parametrize(("canaries", "dimension"), [(0, 5), (5, 5), (6, 5)])
+def test_too_many_canaries_are_refused(canaries, dimension):
+    with pytest.raises(InputError, match="`canaries="):
+        rotated(np.random.default_rng(0), canaries, dimension)

@@ -1,0 +1,127 @@
+"""Limits of a binomial rate by exact coverage; betting's capital is fair and ruins no true hypothesis."""
+
+import itertools
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from audit.laws import intervals
+from audit.methods import betting
+from audit.methods.betting import STAKES, compute_log_growth, mix_bets
+
+RATES = np.concatenate([[1e-6, 1e-3], np.linspace(0.005, 0.995, 199), [1 - 1e-3, 1 - 1e-6]])
+
+
+def coverage(interval, trials):
+    """Exactly, at every rate: the probability of the counts whose interval holds the rate."""
+    counts = np.arange(trials + 1)
+    holds = (interval.lower <= RATES[:, None]) & (RATES[:, None] <= interval.upper)
+    return (stats.binom.pmf(counts, trials, RATES[:, None]) * holds).sum(axis=1)
+
+
+@pytest.mark.parametrize("trials", [1, 4, 11, 30])
+@pytest.mark.parametrize("confidence", [0.5, 0.9, 0.99])
+def test_clopper_pearson_covers_at_every_rate(trials, confidence):
+    covered = coverage(intervals.clopper_pearson(np.arange(trials + 1), trials, confidence), trials)
+    assert covered.min() >= confidence - 1e-12
+
+
+def test_clopper_pearson_is_not_vacuous_and_its_table_kept():
+    covered = coverage(intervals.clopper_pearson(np.arange(401), 400, 0.95), 400)
+    assert covered.min() < 0.955 and covered[50:150].mean() < 0.97
+    assert intervals.clopper_pearson_upper(0, 2500, 0.05) == pytest.approx(1 - 0.05 ** (1 / 2500))
+    assert intervals.clopper_pearson_upper(2500, 2500, 0.05) == 1.0
+    table = intervals.upper_limits(40, 0.025)
+    np.testing.assert_array_equal(table, intervals.clopper_pearson_upper(np.arange(41), 40, 0.025))
+    assert intervals.upper_limits(40, 0.025) is table
+    with pytest.raises(ValueError, match="read-only"):
+        table[0] = 0.0
+
+
+@pytest.mark.parametrize("trials", [4, 30])
+def test_one_sided_upper_limits_miss_at_most_error(trials):
+    upper = intervals.clopper_pearson_upper(np.arange(trials + 1), trials, 0.05)
+    missed = 1 - coverage(intervals.Interval(np.zeros(trials + 1), upper), trials)
+    assert 0.03 < missed.max() <= 0.05 + 1e-12
+
+
+@pytest.mark.parametrize("trials", [1, 7, 50, 2500])
+def test_scipy_agrees(trials):
+    for count in {0, 1, trials // 3, trials - 1, trials}:
+        theirs = stats.binomtest(count, trials).proportion_ci(0.9, "exact")
+        ours = intervals.clopper_pearson(count, trials, 0.9)
+        np.testing.assert_allclose(ours, [theirs.low, theirs.high], rtol=1e-9, atol=1e-13)
+
+
+@pytest.mark.parametrize("trials", [1, 12, 1000])
+def test_edge_counts_order_and_mirror_image(trials):
+    lower, upper = intervals.clopper_pearson(np.arange(trials + 1), trials, 0.95)
+    assert lower[0] == pytest.approx(0, abs=1e-12) and upper[-1] == pytest.approx(1, abs=1e-12)
+    assert 0 < upper[0] < 1 and 0 < lower[-1] < 1
+    assert np.all(np.diff(lower) > 0) and np.all(np.diff(upper) > 0) and np.all(lower < upper)
+    np.testing.assert_allclose(lower, 1 - upper[::-1], atol=1e-9)
+
+
+RNG = np.random.default_rng(0)
+
+
+@pytest.mark.parametrize(("values", "share"), [((0.0, 1.0), 0.3), ((0.2, 0.9), 0.5), ((0.0, 0.05), 0.9)])
+@pytest.mark.parametrize("runs", [1, 4])
+def test_the_expected_capital_is_one_at_the_true_mean_and_less_below_it(values, share, runs):
+    mean = (1 - share) * values[0] + share * values[1]
+    means = np.array([mean, mean - 0.05, mean - 0.2])
+    expected = np.zeros((len(STAKES), 3))
+    for outcome in itertools.product((0, 1), repeat=runs):
+        probability = np.prod([share if hit else 1 - share for hit in outcome])
+        expected += probability * np.exp(compute_log_growth(np.array(values)[list(outcome)], means, STAKES))
+    allowed = STAKES * (1 - mean) <= 1
+    assert expected[allowed, 0] == pytest.approx(1.0, abs=1e-12)
+    assert np.all(expected[~allowed] == 0) and np.all(expected[:, 1:] <= 1 + 1e-12)
+
+
+def test_growth_is_the_product_of_the_bets_and_mixtures_means_of_capitals():
+    values, means, stakes = RNG.random(30), np.array([0.5, 0.8, 0.95]), np.array([0.0, 0.4, 1.9])
+    direct = [[np.log(1 + stake * (mean - values)).sum() for mean in means] for stake in stakes]
+    assert compute_log_growth(values, means, stakes) == pytest.approx(np.array(direct), abs=1e-12)
+    growth = compute_log_growth(np.array([0.0, 1.0]), np.array([0.4, 0.5, 0.6]), np.array([2.0]))
+    assert np.isneginf(growth[0, 0]) and np.isneginf(growth[0, 1])  # ruined by the 1
+    assert growth[0, 2] == pytest.approx(np.log(2.2) + np.log(0.2))
+    growth = np.log(np.array([[2.0, 0.5], [4.0, 1.0]]))
+    assert np.exp(mix_bets(growth, np.array([0.25, 0.75]))) == pytest.approx([3.5, 0.875])
+    assert np.isneginf(mix_bets(np.full((2, 1), -np.inf), np.array([0.5, 0.5])))[0]
+
+
+def test_growth_rises_with_the_doubted_mean():
+    means = np.linspace(0, 1, 101)
+    growth = compute_log_growth(RNG.random(50), means, STAKES)
+    assert np.all(np.diff(np.maximum(growth, -1e9), axis=1) >= -1e-9)
+    assert np.all(growth[0] == 0)  # nothing is staked
+    values = RNG.random(400) * 0.2  # of mean 0.1 and small variance
+    assert rejected(values, 0.15, 0.05) and not rejected(values, 0.1, 0.05)
+    assert betting.STAKES[0] == 0 and np.all(np.diff(betting.STAKES) > 0)
+
+
+def rejected(values, mean, error, bets=slice(None)):
+    stakes = STAKES[bets]
+    growth = compute_log_growth(values, np.array([mean]), stakes)
+    return bool(mix_bets(growth, np.full(len(stakes), 1 / len(stakes)))[0] >= -np.log(error))
+
+
+@pytest.mark.parametrize("share", [0.02, 0.3, 0.97])
+def test_a_true_mean_is_rejected_no_more_often_than_said(share):
+    hits = np.arange(26)
+    refused = [rejected(np.repeat([1.0, 0.0], [count, 25 - count]), share, 0.1) for count in hits]
+    often = stats.binom.pmf(hits, 25, share) @ refused
+    assert often <= 0.1 and (often > 0 or share < 0.1)
+
+
+def test_an_outside_implementation_finds_the_same_capital():
+    confseq = pytest.importorskip("confseq.betting")
+    values, mean, stake = RNG.random(200), 0.6, 0.8
+    theirs = confseq.betting_mart(
+        values, mean, lambdas_fn_positive=lambda x, m: stake, lambdas_fn_negative=lambda x, m: stake,
+        theta=0, trunc_scale=1.0,
+    )  # fmt: skip
+    ours = compute_log_growth(values, np.array([mean]), np.array([stake]))
+    assert np.log(theirs[-1]) == pytest.approx(ours[0, 0])

@@ -1,0 +1,278 @@
+"""The exact null: law to 1e-40, the capital by another route, levels, ideal scores; leave-one-out cosines."""
+
+import jax
+import numpy as np
+import pytest
+from scipy import stats
+
+from audit.calibration.exact_null_calibration import LAWS, DirectionSetting, calibrate, epsilons
+from audit.errors import InputError
+from audit.evidence import leave_one_out
+from audit.laws import cosine_law
+from audit.methods import exact_null
+from audit.methods.exact_null import BETS, LAW_LEVEL, STUDENT, law_test, prove
+
+DELTA, WIDE = 1e-5, 62_006
+LOGS = [  # (d, cosine, log of its tail), from mpmath at 40 to 60 digits
+    (2, 0.999, -4.251950586445172),
+    (2, 0.9999999, -8.857204112978431),
+    (3, 0.998, -6.9077552789821362),
+    (3, 0.999999999998, -27.631043237893359),
+    (68, 0.36572, -6.907680977719298),
+    (68, 0.72434, -27.630638607034004),
+    (68, 0.89683, -57.564592434793883),
+    (68, 0.9644, -92.107317113815454),
+    (2689, 0.059557, -6.9077941417200917),
+    (2689, 0.13507, -27.630672386397106),
+    (2689, 0.19899, -57.562336270346186),
+    (2689, 0.25259, -92.103900578674075),
+    (62006, 0.01241, -6.9079704369101927),
+    (62006, 0.028245, -27.631903397651003),
+    (62006, 0.04183, -57.565389026480624),
+    (62006, 0.053418, -92.103934154101523),
+    (11_000_000, 0.00093173, -6.90764406356727),
+    (11_000_000, 0.002121, -27.6316291606117),
+    (11_000_000, 0.0031613, -58.24403474539627),
+    (11_000_000, 0.0040134, -92.1043842727861),
+]
+
+
+def setting(law="gaussian", mu=3.953, runs=(10,), canaries=16, dimension=10_000, delta=DELTA, seed=0):
+    return DirectionSetting(LAWS[law], mu, runs, canaries, dimension, 1, delta, 0.95, seed)
+
+
+def drawn(**of):
+    one = setting(**of)
+    return one.law.draw(np.random.default_rng(one.seed), one)
+
+
+def proven(cosines, dimension=10_000, **of):
+    return prove(cosines, dimension, DELTA, 0.95, **of)
+
+
+def test_the_law_is_right_relative_to_itself_down_to_1e_40():
+    for dimension, cosine, expected in LOGS:
+        assert float(cosine_law.log_sf(cosine, dimension)) == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.slow
+def test_directions_drawn_and_normalised_in_float32_have_the_laws_tail():
+    """10^7 of them; sums of their coordinates' products are float32's too."""
+    dimension, block, blocks = 68, 100_000, 100
+    rates = np.array([1e-2, 1e-4, 1e-5, 1e-6])
+    levels = -cosine_law.quantile(rates, dimension).astype(np.float32)
+    u = np.random.default_rng(0).standard_normal(dimension).astype(np.float32)
+
+    @jax.jit
+    def beyond(key):
+        v = jax.random.normal(key, (block, dimension))
+        v /= jax.numpy.linalg.norm(v, axis=1, keepdims=True)
+        cosines = v @ (u / np.linalg.norm(u))
+        return (cosines[:, None] > levels).sum(0)
+
+    keys = jax.random.split(jax.random.key(0), blocks)
+    hits = np.sum([np.asarray(beyond(key)) for key in keys], 0)
+    for found, rate in zip(hits, rates, strict=True):
+        assert stats.binomtest(int(found), block * blocks, rate).pvalue > 1e-4, (hits, rates)
+
+
+@pytest.mark.parametrize(("canaries", "runs"), [(1, 40), pytest.param(1024, 12, marks=pytest.mark.slow)])
+def test_the_capital_is_the_product_over_runs(canaries, runs):
+    """Cosine by cosine and run by run, with neither histograms nor logarithms of shares."""
+    cosines, epsilon = drawn(runs=(runs,), canaries=canaries, dimension=WIDE), 4.0
+    levels = exact_null.cosine_of(STUDENT, WIDE)
+    most = np.exp(epsilon + cosine_law.log_sf(levels, WIDE)) + DELTA
+    capital = np.ones((len(STUDENT), len(BETS)))
+    ramps = np.ones(len(exact_null._SHIFTS))
+    heights = [
+        np.clip(np.exp(nu * (STUDENT - nu / 2) - epsilon), 1.0, exact_null._RAMPS_TOP)
+        for nu in exact_null._SHIFTS
+    ]
+    first = exact_null._first_bet(cosines[0], WIDE, DELTA, canaries >= 40, False)
+    for place, run in enumerate(cosines):
+        hit = (run[:, None] > levels).mean(0)
+        capital *= 1 + BETS * (hit / most - 1)[:, None]
+        for i, height in enumerate(heights):
+            below = np.searchsorted(levels, run, side="left")  # thresholds that a cosine exceeds
+            seen = np.append(1.0, height)[below].mean()
+            expected = 1 + np.diff(height, prepend=1.0) @ np.minimum(most, 1.0)
+            ramps[i] *= seen / expected
+        if place == 0:
+            won = first.whole * first.won(epsilon)
+            capital, ramps = (1 - first.whole) * capital + won, (1 - first.whole) * ramps + won
+    of_thresholds, of_ramps = map(np.exp, exact_null._log_shares(first.ramps))
+    assert of_thresholds.sum() + of_ramps.sum() == pytest.approx(1)
+    growth = exact_null._Growth(
+        cosine_law.log_sf(levels, WIDE),
+        DELTA,
+        np.stack([exact_null._shares(run, levels) for run in cosines]),
+        first,
+    )
+    for run in range(1, runs):
+        growth.see(run)
+    found = np.exp(growth.of_all(epsilon))
+    expected = np.append(capital * of_thresholds, ramps * of_ramps)
+    assert found == pytest.approx(expected, rel=1e-8, abs=1e-300)
+
+
+def test_neither_the_order_in_a_run_nor_later_runs_change_a_digit_and_the_bound_never_falls():
+    cosines = drawn(runs=(12,))
+    found = proven(cosines)
+    assert 10 < found.epsilon < 24 and (np.diff(found.path) >= 0).all()
+    rng = np.random.default_rng(0)
+    for plain in (False, True):
+        mixed = proven(rng.permuted(cosines, axis=1), plain=plain)
+        assert np.array_equal(mixed.path, proven(cosines, plain=plain).path)
+    assert np.array_equal(proven(cosines[:5]).path, found.path[:5])
+    assert found.cosines == cosines.size and found.hits == np.count_nonzero(cosines > found.threshold)
+    assert found.log_rate == float(cosine_law.log_sf(found.threshold, 10_000))
+
+
+def test_only_canaries_that_were_in_count():
+    cosines, present = drawn(runs=(12,)), np.random.default_rng(0).random((12, 16)) < 0.5
+    there = proven(np.where(present, cosines, -1.0), present=present)
+    assert np.array_equal(there.path, proven(np.where(present, cosines, 1.0), present=present).path)
+    assert there.cosines == present.sum() and 5 < there.epsilon < proven(cosines).epsilon
+    assert np.array_equal(proven(cosines, present=np.ones((12, 16), bool)).path, proven(cosines).path)
+
+
+def test_more_runs_prove_more_and_no_leak_nothing():
+    found = proven(drawn(runs=(60,), canaries=256, dimension=WIDE), WIDE)
+    assert found.path[0] > 7 and found.path[9] > 16 and 18.5 < found.epsilon < 24
+    assert proven(drawn(mu=0.0, runs=(60,), canaries=256)).epsilon == 0
+
+
+def test_an_epsilon_of_hundreds_is_found_at_once():
+    cosines = np.full((1, 64), 0.9)
+    log_rate = float(cosine_law.log_sf(0.9, 1000))
+    assert -log_rate - 60 < proven(cosines, 1000, plain=True).epsilon < -log_rate
+
+
+COVERED = [
+    *(("bound", mu, 1e-3, 8, 10) for mu in (0.0, 2.0, 5.0, 12.0)),
+    *(("bound equal", mu, 1e-2, 8, 20) for mu in (0.0, 2.0, 5.0, 12.0)),
+    *(("gaussian", mu, DELTA, 16, 12) for mu in (0.0, 1.0, 4.0)),
+    *(("equal", mu, DELTA, 16, 12) for mu in (0.0, 1.0, 4.0)),
+    *(("failing", mu, DELTA, 16, 12) for mu in (1.0, 4.0)),
+    *(("laplace", mu, DELTA, 16, 12) for mu in (1.0, 4.0)),
+    ("bound", 2.0, 1e-3, 1, 200),
+    ("bound", 0.0, 1e-2, 64, 10),
+]
+FAST = {("bound", 0.0), ("bound equal", 0.0), ("gaussian", 0.0)}
+
+
+@pytest.mark.parametrize(
+    ("law", "mu", "delta", "canaries", "runs"),
+    [pytest.param(*one, marks=() if one[:2] in FAST else pytest.mark.slow) for one in COVERED],
+)
+def test_it_exceeds_no_more_often_than_it_says_whenever_one_stops(
+    assert_covers, law, mu, delta, canaries, runs
+):
+    """After the best of all numbers of runs: the bound never falls."""
+    one = setting(law, mu, (runs,), canaries, delta=delta)
+    truth = one.law.truth(one)
+
+    def draw(first, number):
+        found = [epsilons((one, index))[-1] for index in range(first, first + number)]
+        return {law: int(np.count_nonzero(np.array(found) > truth + 1e-9))}
+
+    assert_covers(draw, 500)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("mu", "canaries", "dimension", "runs", "least"),
+    [
+        (3.953, 1024, WIDE, (1, 10, 60, 200), (9.5, 18.3, 20.1, 21.1)),
+        (1.768, 1024, WIDE, (10, 60), (5.6, 6.7)),
+        (3.953, 1, WIDE, (400, 5000), (14.5, 18.5)),
+        (3.953, 1, 68, (5000,), (13.5,)),
+    ],
+)
+def test_ideal_scores_reach_far(mu, canaries, dimension, runs, least):
+    one = setting("gaussian", mu, runs, canaries, dimension)
+    rows = calibrate(one._replace(audits=10 if canaries > 1 else 4))
+    assert all(row.mean_epsilon >= bar for row, bar in zip(rows, least, strict=True))
+    assert all(row.high_epsilon < row.true_epsilon for row in rows)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LAWS)
+def test_calibrated_rows_have_numbers_of_runs_and_do_not_depend_on_processes(name):
+    one = setting(name, 2.0, (1, 6))._replace(audits=3)
+    rows = calibrate(one)
+    assert [row.runs for row in rows] == [1, 6] and rows[0].mean_epsilon <= rows[1].mean_epsilon
+    assert rows == calibrate(one, processes=2) != calibrate(one._replace(seed=1))
+    assert rows[0].true_epsilon == pytest.approx(
+        2.0 if name in ("laplace", "bound", "bound equal") else 9.99726
+    )
+
+
+@pytest.mark.parametrize("dimension", [2, 40, 11_000_000])
+def test_the_laws_test_keeps_its_level(dimension):
+    rng = np.random.default_rng(0)
+    found = np.array([law_test(cosine_law.draw(rng, (4, 50), dimension), dimension) for _ in range(400)])
+    assert np.mean(found <= 0.1) <= 0.15 and (found > LAW_LEVEL).all()
+
+
+@pytest.mark.parametrize(("factor", "cosines"), [(1.2, 3000), (1.5, 600), (2.0, 250)])
+def test_the_laws_test_sees_a_wrong_dimension(factor, cosines):
+    drawn = cosine_law.draw(np.random.default_rng(0), (cosines,), 10_000)
+    assert law_test(drawn, round(10_000 * factor)) < LAW_LEVEL
+    assert law_test(drawn, round(10_000 / factor)) < LAW_LEVEL < law_test(drawn, 10_000)
+    assert law_test(np.append(drawn, 1.0), 10_000) < LAW_LEVEL
+
+
+@pytest.mark.parametrize(
+    ("cosines", "says"),
+    [
+        (np.zeros(3), "give \\(runs, canaries\\)"),
+        (np.zeros((0, 3)), "give \\(runs, canaries\\)"),
+        (np.array([[0.5, 1.5, np.nan]]), "2 of 3 values are no cosines"),
+    ],
+)
+def test_what_are_no_cosines_is_said(cosines, says):
+    with pytest.raises(InputError, match=says):
+        exact_null.checked(cosines, 10)
+
+
+def spanned(canaries, dimension, seed=0):
+    rng = np.random.default_rng(seed)
+    v = rng.standard_normal((canaries, dimension))
+    v /= np.linalg.norm(v, axis=1, keepdims=True)
+    return v, v.sum(0) + 0.3 * rng.standard_normal(dimension)
+
+
+@pytest.mark.parametrize(("canaries", "dimension"), [(1, 5), (7, 8), (30, 200)])
+def test_leave_one_out_is_that_of_separate_least_squares(canaries, dimension):
+    v, u = spanned(canaries, dimension)
+    found = leave_one_out.cosines(v @ v.T, v @ u, u @ u, dimension)
+    for j in range(canaries):
+        others = np.delete(v, j, 0).T
+        rest = u - others @ np.linalg.lstsq(others, u, rcond=None)[0] if canaries > 1 else u
+        assert found[j] == pytest.approx(v[j] @ rest / np.linalg.norm(rest), abs=1e-12)
+
+
+def test_leave_one_out_keeps_the_law_and_loses_the_others_signals():
+    """Canary 0 is out: its cosine has the law in all d dimensions, and the others' signals don't widen it."""
+    out, dimension = [], 60
+    for seed in range(600):
+        v, u = spanned(20, dimension, seed)
+        out.append(leave_one_out.cosines(v @ v.T, v @ (u - v[0]), (u - v[0]) @ (u - v[0]), dimension)[0])
+    assert law_test(np.array(out), dimension) > 1e-3
+    assert law_test(np.array(out), dimension - 19) < 1e-3
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda v, u: (v[[0, 1, 1]] @ v[[0, 1, 1]].T, v[[0, 1, 1]] @ u, u @ u, 9), "linearly"),
+        (lambda v, u: (v @ v.T, v @ u, u @ u, 3), "fewer canaries than dimensions"),
+        (lambda v, u: (v @ v.T, v @ u, 0.0, 9), "nothing moved"),
+        (lambda v, u: (v @ v.T, v[:2] @ u, u @ u, 9), "must be"),
+        (lambda v, u: (v @ v.T, v @ u * np.nan, u @ u, 9), "not finite"),
+    ],
+)
+def test_leave_one_out_says_what_does_not_fit(change, says):
+    with pytest.raises(InputError, match=says):
+        leave_one_out.cosines(*change(*spanned(3, 9)))

@@ -1,0 +1,201 @@
+"""The curve test's level under Gaussian curves and its power against others, on pooled ranks alone."""
+
+import numpy as np
+import pytest
+from scipy import special
+
+from audit.calibration.calibration import allowed_share
+from audit.errors import InputError
+from audit.methods import gaussian_curve
+from tests.cases import mostly_slow
+
+LEVEL = 0.05
+RNG = np.random.default_rng
+
+
+def gaussian(mu):
+    return lambda rng, n_in, n_out: (rng.normal(mu, 1, n_in), rng.normal(0, 1, n_out))
+
+
+def laplace(epsilon):
+    return lambda rng, n_in, n_out: (rng.laplace(epsilon, 1, n_in), rng.laplace(0, 1, n_out))
+
+
+def student(shift):
+    return lambda rng, n_in, n_out: (rng.standard_t(3, n_in) + shift, rng.standard_t(3, n_out))
+
+
+def logistic(shift):
+    return lambda rng, n_in, n_out: (rng.logistic(shift, 1, n_in), rng.logistic(0, 1, n_out))
+
+
+def bit(epsilon):
+    """A noisy bit, as two bumps far apart."""
+    rate = special.expit(epsilon)
+
+    def sample(rng, n_in, n_out):
+        bits = rng.random(n_in) < rate, rng.random(n_out) < 1 - rate
+        return tuple(np.where(b, 5, -5) + rng.normal(0, 1, len(b)) for b in bits)
+
+    return sample
+
+
+def wide(spread):
+    return lambda rng, n_in, n_out: (rng.normal(1, spread, n_in), rng.normal(0, 1, n_out))
+
+
+def fired(sample, n_in, n_out, audits, change=lambda scores: scores, seed=(5,)):
+    p_values = []
+    for i in range(audits):
+        scores = sample(np.random.default_rng([*seed, i]), n_in, n_out)
+        p_values.append(gaussian_curve.examine(*map(change, scores)).p_value)
+    assert np.all((np.array(p_values) >= 0) & (np.array(p_values) <= 1))
+    return np.mean(np.array(p_values) < LEVEL)
+
+
+@pytest.mark.parametrize(
+    "mu, n_in, n_out",
+    [(0, 100, 100), (1, 100, 400), (-1, 800, 200), (4, 400, 400), (6, 200, 200), (5, 1600, 400)],
+)
+def test_a_gaussian_curve_passes(mu, n_in, n_out):
+    assert fired(gaussian(mu), n_in, n_out, 20) <= allowed_share(LEVEL, 20)
+
+
+@pytest.mark.parametrize("unit", [0.5, 2.0, 3.0])
+def test_ties_pass_where_the_curve_is_gaussian(unit):
+    rounded = fired(gaussian(1.0), 400, 400, 20, lambda scores: np.round(scores / unit))
+    assert rounded <= allowed_share(LEVEL, 20)
+
+
+@pytest.mark.parametrize("sample", [laplace(1.0), laplace(3.0), bit(1.0), bit(3.0), student(2.0), wide(1.5)])
+def test_another_curve_is_refuted(sample):
+    assert fired(sample, 600, 600, 10) >= 0.9 and fired(sample, 500, 2000, 10) >= 0.9
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mu", [0.0, 1.0, 4.0, 6.0])
+@pytest.mark.parametrize("n", [100, 2500])
+def test_the_level_is_kept(mu, n, assert_covers):
+    def draw(first, audits):
+        return {"examine": round(audits * fired(gaussian(mu), n, n, audits, seed=[5, first]))}
+
+    assert_covers(draw, 300, LEVEL)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "sample, at_500, at_2500",
+    [
+        *((laplace(0.5), 0.7, 0.97), (laplace(6.0), 0.45, 0.97), (bit(6.0), 0.75, 0.97)),
+        *((student(2.0), 0.97, 0.97), (logistic(2.0), 0.6, 0.97)),
+    ],
+)
+def test_the_power(sample, at_500, at_2500):
+    assert fired(sample, 500, 500, 100) >= at_500 and fired(sample, 2500, 2500, 60) >= at_2500
+
+
+@pytest.mark.parametrize("sample", [gaussian(1.0), laplace(2.0)])
+def test_any_increasing_map_leaves_the_test_as_it_is(sample):
+    s_in, s_out = sample(np.random.default_rng(1), 300, 500)
+    found = gaussian_curve.examine(s_in, s_out)
+    assert found.p_value < 1 and gaussian_curve.examine(np.exp(s_in), np.exp(s_out)) == found
+    assert gaussian_curve.examine(s_in**3, s_out**3) == found
+    assert gaussian_curve.examine(s_in[::-1], np.sort(s_out)) == found
+
+
+@pytest.mark.parametrize("mu", [-2.0, 0.0, 0.5, 2.0])
+def test_the_fit_finds_mu_of_either_sign(mu):
+    found = gaussian_curve.examine(*gaussian(mu)(np.random.default_rng(2), 4000, 2000))
+    assert found.mu == pytest.approx(mu, abs=0.12) and found.cells == 16
+
+
+@pytest.mark.parametrize("sample", [gaussian(0.0), gaussian(4.0), laplace(3.0), wide(1.5)])
+def test_the_fit_is_the_most_likely(sample):
+    rng = np.random.default_rng(3)
+    table = gaussian_curve.count_in_cells(*sample(rng, 400, 900))
+    fit = gaussian_curve.fit_tables(table, gaussian_curve.approximate_fit(table))
+    least = gaussian_curve.compute_likelihood_ratio(table, fit)
+    for _ in range(50):
+        mu, *cuts = 0.01 * rng.normal(size=len(fit.cuts) + 1)
+        other = gaussian_curve.Fit(fit.mu + mu, fit.cuts + cuts)
+        assert gaussian_curve.compute_likelihood_ratio(table, other) > least
+
+
+def test_a_few_known_tables():
+    assert fired(laplace(-2.0), 600, 600, 5) == 1
+    # As many scores in the middle of both worlds as a Gaussian curve never has.
+    assert gaussian_curve.examine([0, 1, 2] * 100, [0, 0, 0, 0, 0, 2] * 50).p_value < 1e-3
+    assert gaussian_curve.examine(np.arange(0, 80, 2), np.arange(1, 81, 2)).p_value > 0.5
+    with pytest.raises(InputError, match="2 of 3 scores are NaN"):
+        gaussian_curve.examine([np.nan, 1.0], [np.nan])
+
+
+@pytest.mark.parametrize(
+    "scores_in, scores_out",
+    [
+        ([0, 1, 1, 1] * 50, [0, 0, 0, 1] * 50),  # two values
+        (np.arange(100) + 1000, np.arange(100)),  # worlds apart
+        (np.arange(100), np.arange(100) + 1000),
+        ([1.0, 2.0, 3.0], [0.0, 1.5]),  # too few
+        ([1.0], [0.0]),
+        ([0] * 99 + [1], [0] * 100),
+    ],
+)
+def test_nothing_to_test_is_a_pass(scores_in, scores_out):
+    found = gaussian_curve.examine(scores_in, scores_out)
+    assert found.p_value == found.p_cells == found.p_spread == found.p_tails == 1 and np.isfinite(found.mu)
+
+
+@pytest.mark.parametrize("sample", mostly_slow([laplace(6.0), logistic(6.0), student(2.0)]))
+def test_the_power_is_how_often_the_test_fires(sample):
+    """The least of four, so at most that of the law itself; here logistic noise is the hardest."""
+    said = np.mean([gaussian_curve.power(*sample(RNG([6, i]), 800, 1200)) for i in range(4)])
+    share = fired(sample, 800, 1200, 40)
+    assert said <= share + 0.2
+    assert said >= share - 0.2 or not sample.__qualname__.startswith("logistic")
+
+
+def test_power_grows_with_the_scores_and_is_none_where_nothing_can_be_tested():
+    few, some, many = (gaussian_curve.power(*gaussian(1.0)(RNG(7), n, n)) for n in (50, 500, 2500))
+    assert few < some < many and many == 1
+    assert gaussian_curve.power(np.arange(100), np.arange(100) + 1000) == 0
+    assert gaussian_curve.power([0, 1, 1, 1] * 50, [0, 0, 0, 1] * 50) == 0
+
+
+def test_a_reference_has_the_mu_that_was_asked_for():
+    for law in gaussian_curve._REFERENCES:
+        shares = gaussian_curve._compute_reference_shares(gaussian_curve._match_mu(law, 1.7, 16), 16)
+        table = 1e6 * shares
+        assert shares.sum(1) == pytest.approx([1, 1])
+        fit = gaussian_curve.fit_tables(table, gaussian_curve.approximate_fit(table))
+        assert fit.mu == pytest.approx(1.7, abs=0.05)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sample", [laplace(1.0), laplace(6.0), logistic(2.0), bit(3.0), student(2.0)])
+@pytest.mark.parametrize("n", [100, 500, 2500])
+def test_a_curve_that_is_not_gaussian_is_refuted_or_in_doubt(sample, n, assert_covers):
+    def passes(i):
+        scores = sample(np.random.default_rng([8, i]), n, n)
+        refuted = gaussian_curve.examine(*scores).p_value < LEVEL
+        return not refuted and gaussian_curve.power(*scores) >= gaussian_curve.CURVE_POWER
+
+    assert_covers(lambda first, number: {"passes": sum(map(passes, range(first, first + number)))}, 100, 0.06)
+
+
+@pytest.mark.parametrize(("mu", "n"), mostly_slow([(2.0, 100), (1.0, 150), (0.5, 200)]))
+def test_so_many_scores_as_would_decide_have_the_power(mu, n):
+    """The power of as many fresh scores is CURVE_POWER, but for its standard error, and these have less."""
+    rng = np.random.default_rng(3)
+    scores = rng.normal(mu, 1, n), rng.normal(0, 1, n)
+    runs = gaussian_curve.deciding_runs(*scores)
+    assert 3 * n <= runs <= 40 * n and gaussian_curve.power(*scores) < gaussian_curve.CURVE_POWER
+    powers = [
+        gaussian_curve.power(rng.normal(mu, 1, runs // 2), rng.normal(0, 1, runs // 2)) for _ in range(5)
+    ]
+    assert np.mean(powers) >= gaussian_curve.CURVE_POWER - 0.015
+
+
+def test_no_number_decides_where_nothing_can_be_tested():
+    assert gaussian_curve.deciding_runs([2.0, 3.0] * 20, [0.0, 1.0] * 20) is None
+    assert gaussian_curve.deciding_runs([1.0], [0.0]) is None

@@ -1,0 +1,304 @@
+"""Bounds from many canaries a run, at their level and near the truth."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from scipy import special
+
+from audit.errors import InputError
+from audit.evidence.canaries import Coins, Counted, RunErrors, Sets
+from audit.laws import conversions
+from audit.methods import betting, exact, lifted
+from audit.methods.lifted import CLUSTERED, LIFTED, LIFTED_GAUSSIAN, METHODS
+from tests.cases import mostly_slow
+
+DELTA, CONFIDENCE = 1e-5, 0.95
+FINITE = [name for name, method in METHODS.items() if "wilson" not in name and name != CLUSTERED]
+
+
+def normal_coins(mu, runs, canaries, seed=0, common=0.0):
+    """Coins of a Gaussian mechanism; a share of the noise's variance is common to a run."""
+    rng = np.random.default_rng(seed)
+    present, noise = rng.random((runs, canaries)) < 0.5, rng.normal(size=(runs, canaries))
+    shift = np.sqrt(common) * rng.normal(size=(runs, 1))
+    return Coins(mu * present + np.sqrt(1 - common) * noise + shift, present)
+
+
+def normal_sets(mu, runs, canaries, seed=0):
+    rng = np.random.default_rng(seed)
+    return Sets(rng.normal(mu, 1, (runs, canaries)), rng.normal(0, 1, (runs, canaries)))
+
+
+DESIGNS = {"coins": normal_coins, "sets": normal_sets}
+design_of = pytest.mark.parametrize("draw", DESIGNS.values(), ids=DESIGNS)
+
+
+def found(name, design):
+    return METHODS[name].bound(design, DELTA, CONFIDENCE)
+
+
+@design_of
+@pytest.mark.parametrize(("mu", "least"), [(1.0, 0.8), (1.768, 1.5), (3.953, 3.2)])
+def test_the_bound_on_mu_is_below_the_truth_and_near_it(draw, mu, least):
+    bounds = [found(LIFTED_GAUSSIAN, draw(mu, 250, 32, seed)) for seed in range(4)]
+    assert all(least <= bound.mu <= mu for bound in bounds)
+    assert all(bound.epsilon == conversions.epsilon_from_mu(bound.mu, DELTA) for bound in bounds)
+
+
+@design_of
+def test_nothing_is_proven_where_nothing_leaks_and_more_where_there_is_more(draw):
+    design = draw(0.0, 100, 16)
+    assert max(found(name, design).epsilon for name in METHODS) < 0.2
+    assert found(LIFTED, draw(-2.0, 100, 16)).epsilon == 0
+    few, canaries, runs = ((50, 4), (50, 64), (400, 64))
+    proven = [np.mean([found(LIFTED_GAUSSIAN, draw(1.768, *size, seed)).mu for seed in range(3)])
+              for size in (few, canaries, runs)]  # fmt: skip
+    assert proven[0] < proven[1] < proven[2]
+    bounds = [found(CLUSTERED, draw(1.768, 250, 32, seed)).mu for seed in range(4)]
+    assert np.mean(bounds) == pytest.approx(1.73, abs=0.05)
+
+
+def test_bets_beat_the_papers_interval_on_sets_and_need_no_limit_theorem():
+    epsilons = {name: [] for name in ("lidp_wilson_2", "lidp_bernstein_2", LIFTED)}
+    for seed in range(5):
+        design = normal_sets(0.83, 250, 32, seed)
+        for name, values in epsilons.items():
+            values.append(found(name, design).epsilon)
+    wilson, bernstein, bets = (np.mean(values) for values in epsilons.values())
+    assert bets > wilson > bernstein
+
+
+@pytest.mark.parametrize(("mu", "canaries"), [(1.768, 2), (1.768, 8), (3.953, 32)])
+def test_bets_on_coins_do_not_hang_on_the_pilots_weight(mu, canaries):
+    bets, bernstein = ([found(name, normal_coins(mu, 250, canaries, seed)).epsilon for seed in range(5)]
+                       for name in (LIFTED, "lidp_bernstein_2"))  # fmt: skip
+    assert min(bets) > 0.7 and np.mean(bets) > np.mean(bernstein)
+
+
+def randomised_response(epsilon, delta, shape, rng):
+    """Scores whose rates at any threshold lie on the curve of (epsilon, delta)-DP, inserted and not."""
+    truthful = np.exp(epsilon) / (1 + np.exp(epsilon))
+    flags, told = rng.random(shape) < delta, rng.random(shape) < truthful
+    return np.where(flags, 2.0, told), np.where(flags, -1.0, ~told)
+
+
+def tied(matrix, equal):
+    return np.repeat(matrix[:, :1], matrix.shape[1], 1) if equal else matrix
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("coins", [True, False], ids=["coins", "sets"])
+@pytest.mark.parametrize("equal", [True, False], ids=["equal", "independent"])
+def test_a_mechanism_at_the_claimed_level_is_not_rejected_too_often(coins, equal, assert_covers):
+    delta, epsilon, methods = 0.02, 1.0, [name for name in FINITE if name != LIFTED_GAUSSIAN]
+
+    def exceeding(seed):
+        rng = np.random.default_rng(seed)
+        into, out = (tied(one, equal) for one in randomised_response(epsilon, delta, (60, 8), rng))
+        present = rng.random((60, 8)) < 0.5
+        other = tied(randomised_response(epsilon, delta, (60, 8), rng)[1], equal)
+        design = Coins(np.where(present, into, out), present) if coins else Sets(into, other)
+        return [METHODS[name].bound(design, delta, 0.9).epsilon > epsilon for name in methods]
+
+    def draw(first, audits):
+        return dict(zip(methods, np.sum([exceeding(first + i) for i in range(audits)], 0), strict=True))
+
+    assert_covers(draw, 150, 0.1, 1e-4)
+
+
+def lower(counted, family=exact.GAUSSIAN):
+    return betting.lower_bound(family, counted, 0.05)
+
+
+@design_of
+def test_order_does_not_matter_and_pilot_runs_are_never_counted(draw):
+    counted = lifted.count(draw(1.768, 80, 8), exact.GAUSSIAN, 0.05)
+    order = np.random.default_rng(1).permutation(len(counted.rest.misses))
+    turned = counted.rest._replace(misses=counted.rest.misses[order], alarms=counted.rest.alarms[order])
+    assert lower(counted._replace(rest=turned)) == pytest.approx(lower(counted), rel=1e-9)
+    design = draw(1.768, 80, 8)
+    pilot, rest = design.split()
+    counted = lifted.count(design, exact.GAUSSIAN, 0.05)
+    assert np.array_equal(counted.rest.misses, rest.errors(counted.threshold).misses)
+    assert np.array_equal(counted.pilot.misses, pilot.errors(counted.threshold).misses)
+    bound = found(LIFTED_GAUSSIAN, design)
+    assert bound.n_in == rest.scores.size / 2 if isinstance(rest, Coins) else bound.n_in == rest.inserted.size
+
+
+def turned(matrices, rng):
+    """Matrices (R, K) with rows in another order, and each row's columns in one of its own, alike in all."""
+    rows = rng.permutation(len(matrices[0]))
+    columns = np.argsort(rng.random(matrices[0].shape), axis=1)
+    return [np.take_along_axis(matrix[rows], columns, axis=1) for matrix in matrices]
+
+
+@pytest.mark.parametrize("digits", [1, 12], ids=["ties", "no ties"])
+@pytest.mark.parametrize("increasing", mostly_slow([np.exp, lambda x: x, np.arctan, lambda x: 3e5 * x - 7]))
+@design_of
+def test_only_the_set_of_runs_and_the_ranks_of_scores_decide(draw, increasing, digits):
+    rng, matrices = np.random.default_rng(3), draw(1.768, 80, 8)
+    matrices = [np.round(matrices[0], digits), *matrices[1:2]]
+    if draw is normal_coins:
+        other = Coins(*turned(matrices, rng))
+        other = other._replace(scores=increasing(other.scores))
+        design = Coins(*matrices)
+    else:
+        design = Sets(matrices[0], np.round(matrices[1][:50, :6], digits))
+        other = Sets(*(increasing(turned([world], rng)[0]) for world in design[:2]))
+    found, others = (lifted.bounds(one, DELTA, CONFIDENCE) for one in (design, other))
+    assert any(bound.epsilon > 0 for bound in found)
+    for one, same in zip(found, others, strict=True):
+        assert dataclasses.replace(same, threshold=one.threshold) == one
+        assert same.threshold == increasing(np.float64(one.threshold))
+
+
+def test_the_threshold_follows_counts_that_no_normal_distribution_gives():
+    rng = np.random.default_rng(0)
+    shape = 100, 32
+    design = Sets(rng.normal(size=shape) + 6 * (rng.random(shape) < 0.3), rng.normal(size=shape))
+    assert found(LIFTED, design).threshold > 1.5 and found(LIFTED, design).epsilon > 1
+
+
+@design_of
+@pytest.mark.parametrize("worst", mostly_slow([1.0, 0.0]))
+def test_an_adverse_pilot_makes_no_bound_exceed_the_truth(draw, worst):
+    """Bets are chosen on the pilot, whatever it says; only what they win is at stake."""
+    for seed in range(10):
+        counted = lifted.count(draw(1.0, 60, 8, seed), exact.GAUSSIAN, 0.05)
+        wrong = {"misses": np.full_like(counted.pilot.misses, 4 * worst, float)}
+        wrong["alarms"] = np.full_like(counted.pilot.alarms, 4 * (1 - worst), float)
+        assert lower(counted._replace(pilot=counted.pilot._replace(**wrong))) <= 1.0
+
+
+FAMILIES = {"Gaussian": exact.GAUSSIAN, "any": exact.approximate_dp(DELTA)}
+
+
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
+@design_of
+def test_the_least_capital_at_corners_is_not_above_that_on_the_curve(draw, family):
+    counted = lifted.count(draw(1.0, 60, 8), family, 0.05)
+    least = betting._bet_on_coins if counted.rest.paired else betting._bet_on_sets
+    on_corners = least(family, counted, float(np.log(20)))
+    rates = special.ndtr(np.linspace(-6, 6, 4001))
+    for parameter in (0.0, 0.3, 0.8, 1.5):
+        assert on_corners(parameter) <= on_curve(family, counted, parameter, rates) + 1e-9
+
+
+def on_curve(family, counted, parameter, rates):
+    """The least log capital over points of the curve, bet by bet."""
+    false_negative = family.trade_off(parameter, rates)
+    if not counted.rest.paired:
+        rates_out, rates_in = counted.rest.rates()
+        promised = []
+        for counted_rates, pilot_rates in zip((rates_out, rates_in), counted.pilot.rates(), strict=True):
+            growth = betting.compute_log_growth(pilot_rates, betting._COARSE_LEVELS, betting.STAKES)
+            promised.append(growth * len(counted_rates) / len(pilot_rates))
+        pairs = betting._choose_pairs(family, *promised, float(np.log(20)))
+        growth_out = betting.compute_log_growth(rates_out, rates, betting.STAKES)
+        growth_in = betting.compute_log_growth(rates_in, false_negative, betting.STAKES)
+        growth = growth_out[pairs.stakes_out] + growth_in[pairs.stakes_in]
+        return betting.mix_bets(growth, pairs.shares).min()
+    bets = betting._choose_coin_bets(family, counted, float(np.log(20)))
+
+    def growth(part, stake):
+        means = part * false_negative + (1 - part) * rates
+        return betting._compute_coin_growth(counted.rest, part, means, np.array([stake]))
+
+    return betting.mix_bets(np.concatenate([*map(growth, bets.parts, bets.stakes)]), bets.shares).min()
+
+
+def test_the_capital_is_split_and_no_more():
+    counted = lifted.count(normal_coins(1.0, 60, 8), exact.GAUSSIAN, 0.05)
+    assert betting._choose_coin_bets(exact.GAUSSIAN, counted, 3.0).shares.sum() == pytest.approx(1)
+    growth = []
+    for rates in counted.pilot.rates():
+        growth.append(betting.compute_log_growth(rates, betting._COARSE_LEVELS, betting.STAKES))
+    assert betting._choose_pairs(exact.GAUSSIAN, *growth, 3.0).shares.sum() == pytest.approx(1)
+
+
+@pytest.mark.parametrize("mu", [0.0, 1.768])
+@design_of
+def test_one_canary_a_run_is_enough(draw, mu):
+    design = draw(mu, 300, 1)
+    names = [bound.method for bound in lifted.bounds(design, DELTA, CONFIDENCE)]
+    assert names == ["lidp_wilson_1", "lidp_bernstein_1", LIFTED, LIFTED_GAUSSIAN, CLUSTERED]
+    assert found(LIFTED_GAUSSIAN, design).mu <= mu
+
+
+SEPARATED = Coins(np.tile([[0.0, 1.0]], (20, 1)), np.tile([[False, True]], (20, 1)))
+
+
+@pytest.mark.parametrize(
+    "design", [SEPARATED, Coins(SEPARATED.scores * 0 + 1, SEPARATED.presence), normal_coins(1.0, 8, 1)]
+)
+def test_pilots_without_a_spread_or_a_world_are_no_trouble(design):
+    for name in lifted.usable(min(design.canaries)):
+        assert found(name, design).epsilon >= 0
+
+
+def test_separation_is_seen_and_what_cannot_be_used_said():
+    assert found(LIFTED, SEPARATED).epsilon > 0.3 and found(LIFTED, SEPARATED).false_negatives == 0
+    # 20 runs without an error: no test rules out that a share of log(20) / 20 of runs is all errors.
+    errors = RunErrors(np.zeros(20), np.zeros(20), 1000, 1000, 1.0, 1.0, False)
+    bound = lower(Counted(0.0, errors, errors), exact.approximate_dp(0.0))
+    best = float(conversions.epsilon_from_rates(np.log(20) / 40, np.log(20) / 40, 0.0))
+    assert 0.5 * best < bound < np.log(20 / np.log(20)) + 0.5
+    with pytest.raises(InputError, match="order 4 needs 4 canaries a run, here are 2"):
+        found("lidp_wilson_4", normal_coins(1.0, 40, 2))
+
+
+def biased(share, seed, runs=200, mu=0.0):
+    rng = np.random.default_rng([seed, 1])
+    present = rng.random((runs, 8)) < share
+    return Coins(mu * present + rng.normal(size=present.shape), present, given=True)
+
+
+@pytest.mark.slow
+def test_coins_of_a_caller_may_be_of_any_common_probability():
+    """All canaries are guessed in: 2 P(out) is below 1 where most coins are in, and nothing leaks."""
+    proven = {True: 0, False: 0}
+    for seed in range(10):
+        design = biased(0.56, seed)
+        pilot, rest = (part.errors(-10.0) for part in design.split())
+        for given in proven:
+            limits = design._replace(given=given).limits(0.05)
+            errors = limits.widened(rest) if limits else rest
+            for family in FAMILIES.values():
+                proven[given] += betting.lower_bound(family, Counted(-10.0, pilot, errors), 0.05) > 0
+    assert proven[True] == 0 and proven[False] >= 5
+    assert all(bound.confidence == CONFIDENCE for bound in lifted.bounds(design, DELTA, CONFIDENCE))
+
+
+def test_limits_of_a_callers_coins_are_exact_and_take_a_tenth_of_the_error():
+    design = biased(0.5, 0)
+    low, high, error = design.limits(0.05)
+    total, coins = int(design.presence.sum()), design.presence.size
+    assert special.bdtrc(total - 1, coins, low) == pytest.approx(0.0025)
+    assert special.bdtr(total, coins, high) == pytest.approx(0.0025) and error == pytest.approx(0.045)
+    errors = design.errors(0.0)
+    widened = design.limits(0.05).widened(errors)
+    assert widened == errors._replace(scale_in=1 / low, scale_out=1 / (1 - high))
+    assert design._replace(given=False).limits(0.05) is None and normal_sets(1.0, 9, 2).limits(0.05) is None
+
+
+def test_limits_of_a_callers_coins_cost_what_they_leave_open():
+    for seed in range(3):
+        given = biased(0.5, seed, 200, 1.768)
+        own = found(LIFTED_GAUSSIAN, given._replace(given=False))
+        assert own.mu - 0.4 < found(LIFTED_GAUSSIAN, given).mu < own.mu
+        assert found(LIFTED_GAUSSIAN, given).n_in == own.n_in
+
+
+@pytest.mark.parametrize(("delta", "confidence"), [(0.0, 0.95), (1e-5, 1.0)])
+def test_levels_out_of_range_are_refused(delta, confidence):
+    with pytest.raises(InputError):
+        lifted.bounds(normal_coins(1.0, 40, 2), delta, confidence)
+
+
+def test_a_pilot_without_a_world_has_a_threshold_and_says_nothing(recwarn):
+    scores = np.arange(24.0).reshape(12, 2)
+    presence = np.zeros((12, 2), bool)
+    presence[5, 1] = True
+    assert all(found(name, Coins(scores, presence)).epsilon >= 0 for name in (LIFTED, LIFTED_GAUSSIAN))
+    assert not recwarn.list

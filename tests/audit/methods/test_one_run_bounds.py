@@ -1,0 +1,206 @@
+"""Bounds of one run: below the truth and near it, whatever ties canaries together; right guesses of coins."""
+
+import numpy as np
+import pytest
+from scipy import special, stats
+
+from audit.errors import InputError
+from audit.evidence import one_run as one_run_evidence
+from audit.evidence.canaries import Coins
+from audit.laws import conversions, cosine_law
+from audit.methods import one_run_bounds
+from audit.methods.one_run_bounds import (
+    ONE_RUN_GAUSSIAN,
+    ONE_RUN_GUESSES,
+    epsilon_from_guesses,
+    gaussian_refutes,
+    guessed,
+    log_p_approximate,
+    mu_from_guesses,
+    of_coins,
+)
+from tests.cases import mostly_slow
+
+DELTA = 1e-5
+
+
+def coined(mu, canaries, seed=0):
+    rng = np.random.default_rng(seed)
+    bits = rng.random((1, canaries)) < 0.5
+    return Coins(mu * bits + rng.standard_normal((1, canaries)), bits)
+
+
+def uniform(sigma, canaries=1000, dimension=10**6, seed=0):
+    found = cosine_law.simulate(np.random.default_rng(seed), canaries, dimension, sigma)
+    return one_run_evidence.cosines(found, None, dimension)
+
+
+@pytest.mark.parametrize(("sigma", "least"), [(0.1, 55.0), (0.25, 11.0), (0.5, 1.5)])
+def test_the_exact_null_of_one_run_is_below_the_truth_and_near_it_where_much_leaks(sigma, least):
+    truth = conversions.epsilon_from_mu(1 / sigma, DELTA)
+    found = [one_run_bounds.of_uniform_canaries(uniform(sigma, seed=s), DELTA, 0.95) for s in range(10)]
+    assert all(one.epsilon <= truth for one in found) and np.median([one.epsilon for one in found]) > least
+    assert {one.method for one in found} == {"exact_null"}
+
+
+@pytest.mark.slow
+def test_the_exact_null_of_one_run_holds_where_all_canaries_stand_or_fall_together():
+    """In one of 25 runs every canary has the same huge cosine: counting canaries as independent would prove a
+    large epsilon in these, while (0.04 in 1) the level allows for them; in the others nothing is proved."""
+    rng, dimension = np.random.default_rng(0), 10**4
+    proved = []
+    for run in range(400):
+        cosines = cosine_law.draw(rng, (200,), dimension)
+        if run % 25 == 0:
+            cosines = 0.5 + 1e-6 * rng.standard_normal(200)
+        run = one_run_evidence.cosines(cosines, None, dimension)
+        found = one_run_bounds.of_uniform_canaries(run, DELTA, 0.95)
+        proved.append(found.epsilon)
+    assert np.mean(np.array(proved) > 0) <= 0.05
+
+
+def test_delta_costs_one_run_all_where_hits_are_rarer_than_it():
+    of_run = one_run_bounds.of_uniform_canaries
+    found = [of_run(uniform(0.2), delta, 0.95).epsilon for delta in (1e-9, 1e-5, 0.2)]
+    assert found[0] >= found[1] > 10 and found[2] == 0
+
+
+@pytest.mark.parametrize(("mu", "least"), [(1.0, (0.9, 1.6)), (2.0, (2.3, 4.0)), (6.0, (4.5, 9.5))])
+def test_guesses_are_below_the_truth_and_near_what_is_possible(mu, least):
+    truth = conversions.epsilon_from_mu(mu, DELTA)
+    audits = (guessed(of_coins(coined(mu, 1000, s)), DELTA, 0.95) for s in range(6))
+    found = np.array([[bound.epsilon for bound in bounds] for bounds in audits])
+    assert (found <= truth).all() and (np.median(found, 0) > least).all()
+
+
+def test_what_guesses_say_in_any_unit_and_turned():
+    first, second = guessed(of_coins(coined(3.0, 400)), DELTA, 0.95)
+    assert (first.method, second.method) == (ONE_RUN_GUESSES, ONE_RUN_GAUSSIAN)
+    assert first.mu is None and second.epsilon == conversions.epsilon_from_mu(second.mu, DELTA)
+    assert first.assumes == one_run_bounds.FAIR_COINS and "Gaussian" in second.assumes.text
+    assert first.counted.endswith("right of 320")
+    design = coined(2.0, 300)
+    moved = Coins(1000.0 * design.scores - 7.0, design.presence)
+    found = [guessed(of_coins(one), DELTA, 0.95) for one in (design, moved)]
+    assert [b.epsilon for b in found[0]] == pytest.approx([b.epsilon for b in found[1]])
+    design = coined(3.0, 400)
+    found = guessed(of_coins(Coins(-design.scores, design.presence)), DELTA, 0.95)
+    assert [one.epsilon for one in found] == [0, 0]
+    with pytest.raises(InputError, match="delta is 1"):
+        guessed(of_coins(coined(1.0, 100)), 1.0, 0.95)
+    with pytest.raises(InputError, match="confidence is 0"):
+        one_run_bounds.of_uniform_canaries(uniform(1.0, 50), DELTA, 0.0)
+
+
+def test_a_limit_of_guesses_is_where_its_test_stops():
+    from audit.methods.one_run_bounds import gaussian_refutes, log_p_approximate
+
+    eps = epsilon_from_guesses(500, 200, 180, DELTA, 0.05)
+    assert log_p_approximate(500, 200, 180, eps, DELTA) == pytest.approx(np.log(0.05), abs=1e-6)
+    mu = mu_from_guesses(500, 200, 180, 0.05)
+    assert gaussian_refutes(500, 200, 180, mu, 0.05) and not gaussian_refutes(500, 200, 180, mu + 1e-4, 0.05)
+    assert epsilon_from_guesses(500, 200, 90, DELTA, 0.05) == mu_from_guesses(500, 200, 90, 0.05) == 0
+
+
+def test_pairs_pay_twice():
+    one = epsilon_from_guesses(500, 200, 190, 1e-12, 0.05)
+    assert epsilon_from_guesses(500, 200, 190, 1e-12, 0.05, steps=2) == pytest.approx(one / 2, rel=1e-3)
+    rng = np.random.default_rng(0)
+    seen, unseen = 0.05 + 0.01 * rng.standard_normal(300), 0.01 * rng.standard_normal(300)
+    found = one_run_bounds.bounds(one_run_evidence.cosines(seen, unseen, 10**4), DELTA, 0.95)
+    alike = one_run_bounds.DRAWN_ALIKE
+    assert [bound.assumes for bound in found] == [alike, one_run_bounds.with_gaussian_curve(alike)]
+    assert 1.5 < found[0].epsilon < found[1].epsilon < conversions.epsilon_from_mu(5.0, DELTA)
+    assert one_run_bounds.bounds(one_run_evidence.cosines(seen, unseen[:200], 10**4), DELTA, 0.95) == []
+
+
+def test_a_sorted_file_proves_no_more():
+    """Coins in order and all scores but one tied: a pilot or order that followed the file would see."""
+    proved = 0
+    for seed in range(30):
+        rng = np.random.default_rng(seed)
+        bits = np.arange(400) < 200
+        scores = rng.integers(2, size=400).astype(float)
+        proved += guessed(of_coins(Coins(scores[None], bits[None])), DELTA, 0.95)[0].epsilon > 0
+    assert proved <= 5
+
+
+@pytest.mark.parametrize("shape", [(2, 50), (1, 39)])
+def test_several_runs_or_few_coins_are_refused(shape):
+    scores = np.arange(np.prod(shape), dtype=float).reshape(shape)
+    with pytest.raises(InputError, match="give"):
+        of_coins(Coins(scores, scores % 2 == 0))
+
+
+CASES = [(1000, 400, 300), (1000, 1000, 700), (100, 50, 50), (2000, 100, 95), (1000, 10, 10), (50, 30, 15)]
+
+
+def largest(refuted, high=40.0):
+    """The largest parameter that a monotone test refutes."""
+    low = 0.0
+    for _ in range(50):
+        middle = (low + high) / 2
+        low, high = (middle, high) if refuted(middle) else (low, middle)
+    return low
+
+
+@pytest.mark.parametrize(("coins", "number", "right"), CASES)
+def test_without_delta_it_is_the_binomial_tail(coins, number, right):
+    eps = np.array([0.0, 0.5, 2.0])
+    expected = stats.binom.logsf(right - 1, number, special.expit(eps))
+    assert log_p_approximate(coins, number, right, eps, 0.0) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("coins", "number", "right"), CASES)
+@pytest.mark.parametrize("delta", [0.0, 1e-5, 1e-2])
+def test_it_is_jax_privacys(coins, number, right, delta):
+    auditing = pytest.importorskip("jax_privacy.auditing")
+    for eps in (0.1, 1.0, 4.0):
+        expected = auditing._one_run_p_value(coins, number, right, eps, delta)
+        found = np.exp(log_p_approximate(coins, number, right, eps, delta))
+        assert found == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize(("coins", "number", "right"), mostly_slow(CASES[:5], quick=3))
+def test_the_recursion_is_jax_privacys(coins, number, right):
+    auditing = pytest.importorskip("jax_privacy.auditing")
+    mu = largest(lambda mu: gaussian_refutes(coins, number, right, mu, 0.05))
+    expected = auditing._epsilon_one_run_fdp(0, coins, number, right, 0.05, 1e-5)
+    assert conversions.epsilon_from_mu(mu, 1e-5) == pytest.approx(expected, abs=1e-4)
+
+
+def test_the_recursion_broadcasts_and_more_right_guesses_refute_more():
+    mus = np.array([0.0, 0.3, 0.6, 5.0])
+    together = gaussian_refutes(200, np.array([[50], [200]]), np.array([[45], [130]]), mus, 0.05)
+    alone = [[gaussian_refutes(200, r, v, mu, 0.05) for mu in mus] for r, v in ((50, 45), (200, 130))]
+    assert together.tolist() == np.array(alone).tolist() and together.any() and not together.all()
+    found = [largest(lambda mu, v=v: gaussian_refutes(300, 100, v, mu, 0.05)) for v in (50, 70, 90, 100)]
+    assert found[0] == 0 or found[0] < 1e-6
+    assert (np.diff(found) > 0).all() and not gaussian_refutes(300, 100, 0, 0.0, 0.05)
+
+
+@pytest.mark.parametrize("mu", [0.0, 0.7, 1.5])
+def test_independent_guesses_of_a_gaussian_mechanism_are_within_what_it_allows(mu):
+    """v right of r guesses that all coins get has a binomial law, whose tails must not be refuted."""
+    coins, error = 60, 0.05
+    share = special.ndtr(mu / 2)
+    tails = stats.binom.sf(np.arange(coins + 1) - 1, coins, share)
+    right = int(np.argmax(tails <= error))  # too many for the truth at this level
+    assert not gaussian_refutes(coins, coins, right - 1, mu, error)
+    reached = largest(lambda m: gaussian_refutes(coins, coins, coins, m, error))
+    assert 1.4 < reached < 1.7  # all right: below the binomial limit, 2 Phi^-1(0.05^(1 / 60)) = 3.3
+
+
+@pytest.mark.parametrize("delta", [0.0, 1e-2])
+def test_a_mechanism_that_lays_coins_open_stays_within_delta(delta):
+    """Randomised response, and with probability delta m / i the truth of i coins: the worst that delta allows
+    up to a factor of two."""
+    coins, opened, eps = 100, 30, 0.5
+    leaks, share = delta * coins / opened, special.expit(eps)
+    for right in (65, 75, 85):
+        honest = stats.binom.sf(right - 1, coins, share)
+        truth = (1 - leaks) * honest + leaks * stats.binom.sf(right - opened - 1, coins - opened, share)
+        assert truth <= float(np.exp(log_p_approximate(coins, coins, right, eps, delta))) * (1 + 1e-9)
+        if delta:
+            naive = float(np.exp(log_p_approximate(coins, coins, right, eps, 0.0)))
+            assert truth > naive  # the term with delta is needed

@@ -1,0 +1,173 @@
+"""Estimates of one run: the public code's numbers, floors against simulation, invariances; calibration."""
+
+import numpy as np
+import pytest
+
+from audit.calibration.one_run_calibration import LAWS, OneRunSetting, calibrate
+from audit.errors import InputError
+from audit.evidence import one_run as one_run_evidence
+from audit.evidence.one_run import Cosines
+from audit.laws import conversions, cosine_law, gaussians
+from audit.laws.gaussians import Gaussian
+from audit.methods import one_shot
+from audit.methods.estimate import Bound
+from audit.methods.exact_null import EXACT_NULL
+from audit.methods.one_run_bounds import ONE_RUN_GAUSSIAN, ONE_RUN_GUESSES
+from audit.methods.one_shot import (
+    FITTED,
+    ONE_SHOT_EQUAL_VARIANCE,
+    ONE_SHOT_FITTED,
+    ONE_SHOT_JEFFREYS,
+    in_sample,
+    threshold,
+    threshold_exact,
+)
+
+STANDARD = Gaussian(0.0, 1.0)
+
+
+def drawn(dimension, seed=0xBAD5EED, canaries=100):
+    """Cosines one deviation above the null's mean."""
+    return np.random.default_rng(seed).normal(dimension**-0.5, dimension**-0.5, canaries)
+
+
+def audited(sigma, canaries=400, dimension=10**6, seed=0):
+    found = cosine_law.simulate(np.random.default_rng(seed), canaries, dimension, sigma)
+    return one_run_evidence.cosines(found, None, dimension)
+
+
+def test_the_public_codes_numbers():
+    rng = np.random.default_rng(0xBAD5EED)
+    seen, unseen = rng.normal(1, 1, 100), rng.normal(0, 1, 100)
+    both = in_sample(Cosines(seen / 100, unseen / 100, 10_000), 0.01, 0.01, 0.5)
+    assert both == pytest.approx(0.6839449, abs=1e-7)
+    for dimension, expected in ((200, 1.394838), (2000, 1.3880321)):
+        found = in_sample(Cosines(drawn(dimension), np.empty(0), dimension), 0.01, 0.01, 0.5)
+        assert found == pytest.approx(expected, abs=1e-6)
+    seen = Gaussian(1.0, np.array([1.0, 1.05, 0.95]))
+    assert threshold(STANDARD, seen, 1e-6) == pytest.approx([4.887, 6.149, 6.527], abs=6e-4)
+    assert float(threshold_exact(200, Gaussian(1.0, 1.0), 0.01)) == pytest.approx(2.375326, abs=1e-5)
+    # Errata O6.
+    apart = Cosines(np.linspace(0.5, 0.6, 1000), np.linspace(-0.6, -0.5, 1000), 10**6)
+    assert in_sample(apart, 8.2e-7, 0.05, 0.5) == pytest.approx(6.254, abs=5e-4)
+    assert in_sample(apart, 8.2e-7, 0.05, 1.0) == pytest.approx(5.809, abs=5e-4)
+
+
+@pytest.mark.parametrize("unobserved", [0, 60])
+def test_floors_are_those_of_cosines_without_a_leak(unobserved):
+    rng, root, audits = np.random.default_rng(7), np.sqrt(10**6), 600
+    seen = one_shot.fit(cosine_law.draw(rng, (audits, 40), 10**6), 10**6)
+    null = STANDARD
+    if unobserved:
+        null = one_shot.fit(cosine_law.draw(rng, (audits, unobserved), 10**6), 10**6)
+    assert np.mean(seen.deviation) == pytest.approx(1, abs=0.05) and root == 1000
+    for name, method in FITTED.items():
+        values = method(null, seen, 1e-5)
+        floor = one_shot.noise_floor(name, 40, unobserved, 1e-5)
+        assert floor.mean == pytest.approx(values.mean(), abs=5 * values.std() / np.sqrt(audits))
+        assert np.mean(values > floor.quantile_95) == pytest.approx(0.05, abs=0.04)
+        assert floor == one_shot.noise_floor(name, 40, unobserved, 1e-5)
+
+
+def test_floors_fall_with_canaries_and_equal_variance_has_the_least():
+    floors = {k: one_shot.noise_floor(ONE_SHOT_FITTED, k, 0, 8.2e-7).mean for k in (100, 1000, 10_000)}
+    assert floors[100] == pytest.approx(1.6, abs=0.1) and floors[1000] == pytest.approx(0.4, abs=0.05)
+    assert floors[10_000] == pytest.approx(0.11, abs=0.02)
+    assert one_shot.noise_floor(ONE_SHOT_EQUAL_VARIANCE, 1000, 0, 8.2e-7).mean < floors[1000] / 3
+
+
+@pytest.mark.slow
+def test_standard_errors_are_the_spread_over_audits():
+    rows = [one_shot.estimates(audited(0.5, seed=seed), 1e-5, 0.95) for seed in range(40)]
+    for place, name in enumerate(FITTED):
+        values = np.array([row[place].epsilon for row in rows])
+        said = np.mean([row[place].standard_error for row in rows])
+        assert rows[0][place].method == name and said == pytest.approx(values.std(), rel=0.4)
+
+
+@pytest.mark.slow
+def test_equal_variance_is_near_the_truth_and_fitted_above_it():
+    truth = conversions.epsilon_from_mu(2.0, 1e-5)
+    rows = [one_shot.estimates(audited(0.5, seed=seed), 1e-5, 0.95) for seed in range(30)]
+    fitted, equal = np.mean([[row[place].epsilon for place in (0, 1)] for row in rows], 0)
+    assert equal == pytest.approx(truth, abs=0.3) and fitted > truth + 0.4
+
+
+def test_no_estimate_is_a_bound_and_each_says_so():
+    rows = one_shot.estimates(audited(1.0, canaries=50), 1e-5, 0.95)
+    assert len(rows) == 5 and not any(isinstance(row, Bound) for row in rows)
+    assert all(row.caveat and row.standard_error > 0 and row.noise_floor.mean >= 0 for row in rows)
+    assert all(np.isfinite([row.epsilon, row.noise_floor.quantile_95]).all() for row in rows)
+
+
+def test_with_unobserved_canaries_units_do_not_matter():
+    rng = np.random.default_rng(0)
+    seen, unseen = rng.normal(0.3, 0.1, 200), rng.normal(0.1, 0.05, 100)
+    scaled = (one_run_evidence.cosines(seen / s, unseen / s, d) for s, d in ((1, 9), (5, 400)))
+    found = [one_shot.estimates(cosines, 1e-5, 0.95) for cosines in scaled]
+    for one, other in zip(*found, strict=True):
+        assert one.epsilon == pytest.approx(other.epsilon, rel=1e-6)
+    exact = gaussians.epsilon(Gaussian(unseen.mean(), unseen.std()), Gaussian(seen.mean(), seen.std()), 1e-5)
+    assert found[0][0].epsilon == pytest.approx(float(exact))
+
+
+SETTING = OneRunSetting(LAWS["independent"], 1.0, 100, 4, 1e-3, 0.95, 0)
+
+
+@pytest.mark.parametrize("name", LAWS)
+def test_each_law_has_its_methods_and_truth(name):
+    heard = []
+    rows = calibrate(SETTING._replace(law=LAWS[name], audits=2), done=heard.append)
+    methods = {"leaking": [ONE_RUN_GUESSES], "cosines": [EXACT_NULL, ONE_SHOT_JEFFREYS]}
+    assert [row.method for row in rows] == methods.get(name, [ONE_RUN_GUESSES, ONE_RUN_GAUSSIAN])
+    assert rows[0].true_epsilon == pytest.approx(1.0 if name == "leaking" else 3.139, abs=1e-3)
+    assert heard == [1, 1]
+
+
+@pytest.mark.slow
+def test_processes_change_nothing_and_jeffreys_value_exceeds_where_nothing_leaks():
+    assert calibrate(SETTING, processes=2) == calibrate(SETTING)
+    assert calibrate(SETTING._replace(seed=1)) != calibrate(SETTING)
+    rows = calibrate(SETTING._replace(law=LAWS["cosines"], mu=0.0, audits=60))
+    assert rows[0].exceeding <= 0.05 and rows[1].exceeding > 0.3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LAWS)
+@pytest.mark.parametrize("mu", [0.0, 0.3, 2.0])
+def test_bounds_cover_however_canaries_are_tied(name, mu, assert_covers):
+    def draw(first, audits):
+        rows = calibrate(SETTING._replace(law=LAWS[name], mu=mu, audits=audits, seed=first))
+        return {row.method: audits * row.exceeding for row in rows if row.method != ONE_SHOT_JEFFREYS}
+
+    assert_covers(draw, 300, error=1e-4)
+
+
+@pytest.mark.parametrize("change", [{"mu": -1.0}, {"canaries": 39}, {"audits": 0}, {"delta": 0.0}])
+def test_bad_settings_are_refused(change):
+    with pytest.raises(InputError):
+        calibrate(SETTING._replace(**change))
+
+
+@pytest.mark.parametrize(("canaries", "factor"), [(100, 4), (1000, 1.6), (50, 11)])
+def test_a_dimension_that_counts_too_much_is_refused(canaries, factor):
+    """Null cosines of d parameters, declared as more: their bound would be far above 0."""
+    rng, d = np.random.default_rng(0), 900
+    for _ in range(20):
+        found = cosine_law.draw(rng, (canaries,), d)
+        assert len(one_run_evidence.cosines(found, None, d).observed) == canaries
+        with pytest.raises(
+            InputError, match=r"spread by .* in about \d{3}|1,\d{3} dimensions: count trained"
+        ):
+            one_run_evidence.cosines(found, None, int(factor * d))
+    out = cosine_law.draw(rng, (canaries,), d)
+    for own in (None, out):  # the null is fitted, or the dimension is our own
+        one_run_evidence.of_own_game(found, own, 10_000)
+    one_run_evidence.cosines(found, out, 10_000)
+
+
+@pytest.mark.parametrize("sigma", [0.0, 0.1, 10.0])
+def test_canaries_that_take_part_alike_spread_as_their_dimension_says(sigma):
+    for seed, (canaries, d) in enumerate([(10, 20), (90, 100), (500, 10_000)] * 20):
+        drawn = cosine_law.simulate(np.random.default_rng(seed), canaries, d, sigma)
+        assert one_run_evidence.cosines(drawn, None, d).dimension == d

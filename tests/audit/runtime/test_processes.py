@@ -1,0 +1,110 @@
+"""Pools and processes: what they give, and how they end when they, or who began them, are struck or die."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from audit.errors import InputError
+from audit.runtime import processes
+
+ROOT = Path(__file__).resolve().parents[3]
+SECONDS = 60.0  # for what takes moments, on a busy machine
+POOL = """
+import os, sys, time
+from pathlib import Path
+from audit import processes
+
+def work(place):
+    Path(place, str(os.getpid())).touch()
+    time.sleep(120)
+
+if __name__ == "__main__":
+    {begin}
+"""
+BEGIN = {
+    "in_order": "list(processes.in_order(work, [sys.argv[1]] * 4, 2))",
+    "as_completed": "list(processes.as_completed(work, [sys.argv[1]] * 4, 2))",
+    "begin": "[processes.begin(work, sys.argv[1]) for _ in range(2)][0].join()",
+}
+
+
+def square(number):
+    return number**2
+
+
+def refused(number):
+    raise InputError(f"{number} is refused")
+
+
+def ended(number):
+    os._exit(3)
+
+
+def test_results_are_in_order_whoever_has_them():
+    numbers = list(range(20))
+    for count in (1, 2):
+        assert list(processes.in_order(square, numbers, count)) == [number**2 for number in numbers]
+    assert dict(processes.as_completed(square, numbers, 2)) == {number: number**2 for number in numbers}
+    assert list(processes.as_completed(square, [], 0)) == []
+
+
+def test_what_a_process_raises_and_its_death_are_input_errors():
+    with pytest.raises(InputError, match="1 is refused"):
+        list(processes.in_order(refused, [1, 2], 2))
+    for spread in (processes.in_order, processes.as_completed):
+        with pytest.raises(InputError, match="a process of the pool died: free memory"):
+            list(spread(ended, [1, 2, 3], 2))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_waits_until_all_has_begun(number):
+    heard = []
+    before = signal.signal(number, lambda *given: heard.append(given[0]))
+    try:
+        with processes._delayed_interrupts():
+            signal.raise_signal(number)
+            os.kill(os.getpid(), number)
+            assert not heard
+        assert set(heard) == {number}
+    finally:
+        signal.signal(number, before)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("begin", BEGIN)
+def test_workers_end_in_silence_with_who_began_them(begin, how, tmp_path):
+    """Ctrl-C goes to all of them, SIGKILL to the parent alone."""
+    (tmp_path / "main.py").write_text(POOL.format(begin=BEGIN[begin]))
+    (tmp_path / "pids").mkdir()
+    argv = [sys.executable, str(tmp_path / "main.py"), str(tmp_path / "pids")]
+    named = {"stderr": subprocess.PIPE, "text": True, "start_new_session": True}
+    hears = lambda: signal.signal(signal.SIGINT, signal.default_int_handler)  # noqa: E731
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(argv, env=environment, preexec_fn=hears, **named) as parent:
+        waited_for(lambda: len(list((tmp_path / "pids").iterdir())) == 2)
+        (os.killpg if how == signal.SIGINT else os.kill)(parent.pid, how)
+        errors = parent.communicate(timeout=SECONDS)[1]
+    assert parent.returncode == -how and errors.count("Traceback") == (how == signal.SIGINT), errors
+    assert "Process" not in errors
+    waited_for(lambda: not any(runs(path.name) for path in (tmp_path / "pids").iterdir()))
+
+
+def waited_for(holds):
+    end = time.monotonic() + SECONDS
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def runs(pid):
+    """Whether a process is there, and no zombie that nobody waits for."""
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False

@@ -1,0 +1,308 @@
+"""Scores whose law is known: the game's shift, spread and shape, and what a run's draws depend on."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+from audit.adversaries import biased
+from audit.adversaries.base import Adversary, Observer
+from audit.errors import InputError
+from audit.laws import densities
+from audit.mechanism import base, ensemble
+from audit.training import game
+from experiments.canife import cohort_law, round_game
+from experiments.canife.cohort_law import Cohort
+
+RUNS = 20_000
+P_VALUE = 1e-4
+
+
+@pytest.fixture(scope="module")
+def housing(data, model, mechanism):
+    return game.Game(
+        mechanism,
+        biased.random_biased_dimension(),
+        model.init,
+        data,
+        base.Hyperparameters(0.3, 0.5, 2.0),
+        base.Schedule(base.fixed_shuffle(jax.random.key(0), 200, 20, 7), base.insertion_mask(7, 3)),
+        seed=3,
+    )
+
+
+def _spread_is(samples, deviation):
+    statistic = samples.var() * samples.size / deviation**2
+    low, high = stats.chi2.ppf([P_VALUE / 2, 1 - P_VALUE / 2], samples.size - 1)
+    return low < statistic < high
+
+
+@pytest.mark.parametrize(("steps", "k", "unknown"), [(16, 1, False), (16, 1, True), (22, 5, False)])
+def test_scores_are_the_two_gaussians_of_theory(empty_game, play, steps, k, unknown):
+    """mu = insertions / (sigma sqrt(T)): noise enters at all T steps, the canary at every k-th."""
+    s_in, s_out = play(empty_game(steps, k, unknown_initialisation=unknown), [(0, RUNS)], 6000).worlds()
+    assert len(s_in) == len(s_out) == RUNS // 2
+    rate, norm, sigma, batch, insertions = 0.5, 3.0, 2.0, 4, steps // k
+    deviation = rate * sigma * norm * np.sqrt(steps) / batch
+    for scores, mean in ((s_in, rate * norm * insertions / batch), (s_out, 0.0)):
+        assert abs(scores.mean() - mean) < 5 * deviation / np.sqrt(len(scores))
+        assert _spread_is(scores, deviation) and not _spread_is(scores, 1.1 * deviation)
+        assert not _spread_is(scores, deviation / 1.1)
+        assert stats.kstest((scores - mean) / deviation, "norm").pvalue > P_VALUE
+    mu = (s_in.mean() - s_out.mean()) / np.sqrt((s_in.var() + s_out.var()) / 2)
+    assert abs(mu - insertions / (sigma * np.sqrt(steps))) < 0.06
+    assert abs(np.corrcoef(s_in, s_out)[0, 1]) < 5 / np.sqrt(RUNS / 2)
+
+
+def test_a_wrong_sigma_is_noticed(empty_game, play):
+    table = empty_game(16, hyper=base.Hyperparameters(0.5, 3.0, 2.0 * 1.05))
+    scores = np.concatenate(play(table, [(0, RUNS)], 10_000).worlds())
+    shifted = scores - np.repeat([0.5 * 3.0 * 16 / 4, 0], RUNS // 2)
+    assert _spread_is(shifted, 1.05 * 0.5 * 2.0 * 3.0 * 4 / 4)
+    assert not _spread_is(shifted, 0.5 * 2.0 * 3.0 * 4 / 4)
+
+
+@pytest.mark.slow
+def test_presence_alternates_or_is_a_coin_of_seed_and_run_alone(empty_game, play):
+    np.testing.assert_array_equal(game.presence(np.arange(5))[:, 0], [False, True, False, True, False])
+    scores = play(empty_game(3), [(4, 9)], 3)
+    assert scores.first == 4
+    np.testing.assert_array_equal(scores.presence[:, 0], [False, True, False, True, False])
+    for runs in (2, 2500, 5000):
+        assert game.presence(np.arange(runs)).sum() == runs // 2
+    whole = game.presence(np.arange(2000), 64, seed=3)
+    np.testing.assert_array_equal(game.presence(np.arange(700, 705), 64, seed=3), whole[700:705])
+    assert (game.presence(np.arange(2000), 64, seed=4) != whole).mean() > 0.4
+    assert abs(whole.mean() - 0.5) < 5 * 0.5 / np.sqrt(whole.size)
+    assert np.abs(np.corrcoef(whole, rowvar=False)[np.triu_indices(64, 1)]).max() < 6 / np.sqrt(2000)
+
+
+@pytest.mark.slow
+def test_scores_depend_on_neither_chunk_nor_start(housing, play):
+    whole = play(housing, [(0, 11)], 11)
+    pieces = play(housing, [(0, 2), (2, 9), (9, 11)], 4)
+    np.testing.assert_allclose(pieces.scores, whole.scores, rtol=0, atol=1e-6)
+    np.testing.assert_array_equal(pieces.presence, whole.presence)
+    assert np.diff(np.sort(whole.scores[:, 0])).min() > 1e-5  # runs do differ
+
+
+@pytest.mark.slow
+def test_draws_depend_on_seed_and_run_alone(empty_game, play):
+    table = empty_game(1, 2)  # one step, no insertion: a score is one draw
+    whole = play(table, [(0, 16)], 16).scores
+    np.testing.assert_array_equal(play(table, [(3, 14)], 5).scores, whole[3:14])
+    root = game.root(0, "noise")
+    runs = np.arange(40, 44)
+    for key, run in zip(jax.random.key_data(game._run_keys(root, runs)), runs, strict=True):
+        np.testing.assert_array_equal(key, jax.random.key_data(jax.random.fold_in(root, run)))
+    first, again, other = (play(empty_game(5, seed=seed), [(0, 4)], 4).scores for seed in (3, 3, 4))
+    np.testing.assert_array_equal(again, first)
+    assert np.abs(other - first).min() > 1e-6
+
+
+def test_named_roots_differ():
+    streams = ("theta", "noise", "canary", "batches", "guess", "presence", "own")
+    names = [(seed, name) for seed in (0, 1, 2**32 - 1) for name in streams]
+    assert len({tuple(np.asarray(jax.random.key_data(game.root(*name)))) for name in names}) == len(names)
+    assert "fry" in str(jax.random.key_impl(game.root(0, "noise")))  # never rbg: vmap would share draws
+
+
+def _recording(seen):
+    """GC-fixed that notes which theta_0 it was shown."""
+    inner = biased.fixed_biased_dimension(2)
+
+    def init(key, theta_0, clipping_norm):
+        seen.append(np.asarray(theta_0))
+        return inner.init(key, theta_0, clipping_norm)
+
+    return inner._replace(init=init, score=lambda state, seen, theta_t, theta_0: theta_t[2][None])
+
+
+@pytest.mark.parametrize("unknown", [False, True])
+def test_initialisation(empty_game, play, unknown):
+    """Without noise, steps that count or gradients, the score above is theta_0[2] itself."""
+    seen = []
+    init = functools.partial(jax.random.normal, shape=(4,))
+    changes = {"adversary": _recording(seen), "init": init, "unknown_initialisation": unknown}
+    scores = play(table := empty_game(3, 4, sigma=0.0, **changes), [(0, 10)], 4).scores
+    root = game.root(table.seed, "theta")
+    expected = [init(jax.random.fold_in(root, run) if unknown else root)[2] for run in range(10)]
+    np.testing.assert_allclose(scores[:, 0], expected, rtol=1e-6)
+    assert len(np.unique(scores)) == (10 if unknown else 1)
+    assert (seen[0][2] in np.float32(scores)) != unknown  # the adversary guesses, or knows
+
+
+def _ill(seed, run):
+    bad = jax.random.key_data(jax.random.fold_in(game.root(seed, "theta"), run))
+    return lambda key: jnp.where(jnp.all(jax.random.key_data(key) == bad), jnp.nan, jnp.zeros(4))
+
+
+def test_a_diverged_run_is_named_and_one_that_only_pads_a_chunk_not_looked_at(empty_game, play):
+    table = empty_game(3, init=_ill(0, 6), unknown_initialisation=True)
+    with pytest.raises(InputError, match=r"^run 6 diverged \(1 of 4 .*`learning_rate`") as caught:
+        play(table, [(0, 8)], 4)
+    assert "\n" not in str(caught.value)
+    heard = []
+    assert len(play(table, [(0, 6)], 4, lambda runs, steps: heard.append((runs, steps))).scores) == 6
+    assert heard == [(0, 0), (4, 3), (2, 3)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("steps", [1, 255])
+def test_every_step_is_trained_and_heard_of(empty_game, play, steps):
+    heard = []
+    table = empty_game(steps, sigma=0.0)
+    scores = play(table, [(0, 2)], 2, lambda runs, steps: heard.append(runs * steps)).scores
+    assert sum(heard) == 2 * steps
+    np.testing.assert_allclose(scores[:, 0], [0, 0.5 * 3.0 * steps / 4], rtol=1e-5)
+
+
+def _several(norm=9.0, observer=None):
+    """Canaries of that norm along coordinates 0, 1 and 3, each scored by its own displacement."""
+    dimensions = jnp.array([0, 1, 3])
+    return Adversary(
+        lambda key, theta_0, clipping_norm: norm * jnp.eye(4)[dimensions],
+        lambda state, step, theta: state,
+        lambda state, seen, theta_t, theta_0: (theta_0 - theta_t)[dimensions],
+        canaries=3,
+        observer=observer,
+    )
+
+
+@pytest.mark.slow
+def test_each_canary_is_clipped_by_itself_and_in_by_its_own_bit(empty_game, play):
+    steps, rate, norm, batch = 5, 0.5, 3.0, 4
+    scores = play(empty_game(steps, sigma=0.0, adversary=_several()), [(0, 40)], 16)
+    assert scores.scores.shape == scores.presence.shape == (40, 3)
+    np.testing.assert_allclose(scores.scores, (rate * norm * steps / batch) * scores.presence, rtol=1e-5)
+    assert len({tuple(row) for row in scores.presence}) == 8
+
+
+@pytest.mark.slow
+def test_noise_of_several_canaries_is_that_of_one(empty_game, play):
+    """Each coordinate's two worlds are N(mean, s^2) and N(0, s^2), whoever else is in."""
+    scores = play(empty_game(16, adversary=_several()), [(0, 4000)], 4000)
+    deviation = 0.5 * 2.0 * 3.0 * 4 / 4
+    for k in range(3):
+        own, present = scores.scores[:, k], scores.presence[:, k]
+        residual = own - present * 0.5 * 3.0 * 16 / 4
+        assert _spread_is(residual, deviation) and not _spread_is(residual, 1.1 * deviation)
+        assert abs(np.corrcoef(residual, scores.presence[:, (k + 1) % 3])[0, 1]) < 5 / np.sqrt(4000)
+
+
+@pytest.mark.slow
+def test_an_observer_sees_every_released_iterate(empty_game, play):
+    """One that adds up what it sees: of a model that moves by m a step, m (1 + 2 + ... + T)."""
+    observer = Observer(
+        lambda state, theta_0: theta_0,
+        lambda state, seen, step, released: seen + released * (step + 1) / (step + 1),
+    )
+    score = lambda state, seen, theta_t, theta_0: -seen[jnp.array([0, 1, 3])]  # noqa: E731
+    watching = _several(observer=observer)._replace(score=score)
+    for steps in (5, 260):  # one segment, and two
+        scores = play(empty_game(steps, sigma=0.0, adversary=watching), [(0, 8)], 8)
+        expected = 0.5 * 3.0 / 4 * steps * (steps + 1) / 2 * scores.presence
+        np.testing.assert_allclose(scores.scores, expected, rtol=1e-4)
+
+
+def test_games_of_one_program_share_what_is_compiled(empty_game, play):
+    traced = []
+
+    def counting(state, step, theta):
+        traced.append(step)
+        return jnp.ones((1, 4))
+
+    def scores(program, seed):
+        adversary = empty_game().adversary._replace(craft=counting)
+        return play(empty_game(3, seed=seed, adversary=adversary, program=program), [(0, 4)], 4).scores
+
+    first = scores("a test's", 0)
+    once = len(traced) - 1  # the check of its shapes, which is kept for a function
+    assert once and np.abs(scores("a test's", 1) - first).max() > 1e-6 and len(traced) == 1 + once
+    np.testing.assert_array_equal(scores("another", 0), first)
+    assert len(traced) == 1 + 2 * once
+    scores(None, 0), scores(None, 0)
+    assert len(traced) == 1 + 4 * once
+
+
+@pytest.mark.slow
+def test_what_is_traced_from_shapes_is_what_is_played(housing, monkeypatch):
+    compiled_for, texts = ensemble.compiled_for, []
+
+    def note(arguments, program, key):
+        texts.append(str(program().trace(*arguments).jaxpr))
+        return compiled_for(arguments, program, key)
+
+    monkeypatch.setattr(ensemble, "compiled_for", note)
+    list(game.play(housing, [(0, 4)], 4))
+    assert [str(game.traced_for(housing, ensemble.Placement.local(), 4).jaxpr)] == texts
+
+
+NORM = 0.7
+
+
+@pytest.fixture(scope="module")
+def matrix():
+    drawn = jax.random.normal(jax.random.key(0), (40, 60))
+    return NORM * drawn / jnp.linalg.norm(drawn, axis=1, keepdims=True)
+
+
+@pytest.fixture(scope="module")
+def canary():
+    return round_game.inserted(5 * jax.random.normal(jax.random.key(1), (60,)), None, NORM)
+
+
+def played(matrix, cohort, canary, direction, noise):
+    """A mock round as the paper's code plays it: the score of the sum of a cohort's updates, a canary's and
+    noise."""
+    total = jnp.sum(matrix[cohort], axis=0) + noise + (0 if canary is None else canary.update)
+    return float(total @ direction) / NORM
+
+
+@pytest.mark.slow
+def test_rounds_played_by_the_paper_are_sums_of_dot_products(matrix, canary):
+    rng, sigma = np.random.default_rng(0), 0.4
+    known = round_game.dots(lambda members, v: matrix[members] @ v, 40, canary, NORM, block=7)
+    for i, members in enumerate(round_game.cohorts(rng, 40, 8, 100)):
+        noise = sigma * NORM * jax.random.normal(jax.random.key(i), canary.direction.shape)
+        score = played(matrix, members, canary if i % 2 == 0 else None, canary.direction, noise)
+        own = round_game.own_dot(canary, NORM) if i % 2 == 0 else 0.0
+        fast = known[members].sum() + own + float(noise @ canary.direction) / NORM
+        assert score == pytest.approx(fast, abs=2e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cohort", [Cohort(8), Cohort(30), Cohort(8, poisson=True)])
+@pytest.mark.parametrize("sigma", [0.2, 0.423, 1.0])
+def test_the_quadrature_agrees_with_a_million_mock_rounds(matrix, canary, cohort, sigma):
+    rng, rounds = np.random.default_rng(3), 500_000
+    known = round_game.dots(lambda members, v: matrix[members] @ v, 40, canary, NORM)
+    own = round_game.own_dot(canary, NORM)
+    s_in, s_out = round_game.mock_scores(rng, known, cohort, own, sigma, rounds)
+    thresholds = np.quantile(s_out, [0.001, 0.03, 0.2, 0.5, 0.8, 0.97, 0.999])
+    exact = densities.error_rates(cohort_law.added(known, cohort, sigma, own), thresholds)
+    for rates, counted in (
+        (exact.false_positive, np.mean(s_out[:, None] > thresholds, axis=0)),
+        (exact.false_negative, np.mean(s_in[:, None] <= thresholds, axis=0)),
+    ):
+        error = np.sqrt(rates * (1 - rates) / rounds) + 2e-6
+        assert np.all(np.abs(counted - rates) < 4.5 * error)
+
+
+def test_cohorts_are_uniform_and_of_one_size(matrix, canary):
+    found = round_game.cohorts(np.random.default_rng(0), 12, 9, 20_000)
+    assert np.all(np.diff(np.sort(found, axis=1), axis=1) > 0)
+    share = np.bincount(found[:, 8], minlength=12) / 20_000
+    assert np.all(np.abs(share - 1 / 12) < 5 * np.sqrt(1 / 12 / 20_000))
+    known = np.ones(40)
+    s_in, s_out = round_game.published_scores(np.random.default_rng(0), known, Cohort(8), 0.5, 0.0, 101)
+    assert len(s_in) == 51 and len(s_out) == 50 and np.all(s_in == 7.5) and np.all(s_out == 8)
+    gradient = jnp.array([3.0, 4.0])
+    raw, slow = round_game.inserted(gradient, None, 1.0), round_game.inserted(gradient, 0.01, 1.0)
+    assert round_game.own_dot(raw, 1.0) == pytest.approx(1)
+    assert round_game.own_dot(slow, 1.0) == pytest.approx(0.05)
+    with pytest.raises(InputError, match="norm 0"):
+        round_game.inserted(jnp.zeros(2), None, 1.0)
