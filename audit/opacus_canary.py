@@ -33,10 +33,17 @@ class CanaryOptimizer(DPOptimizer):
     """
 
     def __init__(
-        self, optimizer: DPOptimizer, present: bool, sampling_rate: float = 1.0, seed: int | None = None
+        self,
+        optimizer: DPOptimizer,
+        present: bool,
+        sampling_rate: float = 1.0,
+        seed: int | None = None,
     ) -> None:
         kind = type(optimizer).__name__
-        require(type(optimizer) is DPOptimizer, f"`optimizer={kind}`: give a DPOptimizer, with flat clipping")
+        require(
+            type(optimizer) is DPOptimizer,
+            f"`optimizer={kind}`: give a DPOptimizer, with flat clipping",
+        )
         rate = number("sampling_rate", sampling_rate, float)
         require(0 < rate <= 1, f"`sampling_rate={rate:g}`: give more than 0, at most 1")
         super().__init__(

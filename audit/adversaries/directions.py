@@ -16,7 +16,8 @@ from audit.adversaries.base import Adversary, Expect, Observer
 from audit.mechanism.base import Craft, Directions, Tree, draw_unit_direction
 
 _TINY = 1e-30
-_MOST_KEPT = 1 << 28  # entries (K, p) of directions that stay in memory, 1 GiB; more are drawn at each look
+# The entries (K, p) of directions that stay in memory, 1 GiB; more are drawn at each look.
+_MOST_KEPT = 1 << 28
 
 
 class RandomDirection(NamedTuple):
@@ -50,7 +51,9 @@ def random_direction(origin: Callable[[Array], Array] = itself) -> Adversary:
     def craft(state: RandomDirection, step: Array, theta: Array) -> Array:
         return state.gradient
 
-    def score(state: RandomDirection, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
+    def score(
+        state: RandomDirection, seen: Tree, theta_t: Array, theta_0: Array
+    ) -> Array:
         direction = state.gradient[0]
         displacement = state.origin - theta_t
         lengths = jnp.linalg.norm(direction) * jnp.linalg.norm(displacement)
@@ -95,7 +98,9 @@ def _craft_many(state: RandomDirections, step: Array, theta: Array) -> Direction
     return Directions(state.keys, state.norm)
 
 
-def _score_many(state: RandomDirections, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
+def _score_many(
+    state: RandomDirections, seen: Tree, theta_t: Array, theta_0: Array
+) -> Array:
     return _draw_cosines(state.keys, _scale_to_unit(state.origin - theta_t))
 
 
@@ -121,7 +126,9 @@ class Seen(NamedTuple):
     largest: Array
 
 
-def final_cosines(canaries: int, origin: Callable[[Array], Array] = itself, fresh: bool = False) -> Adversary:
+def final_cosines(
+    canaries: int, origin: Callable[[Array], Array] = itself, fresh: bool = False
+) -> Adversary:
     """Returns one-shot canaries, scored by their cosines with origin(theta_0) - theta_T.
 
     Args:
@@ -148,7 +155,9 @@ def final_cosines(canaries: int, origin: Callable[[Array], Array] = itself, fres
     )
 
 
-def largest_cosines(canaries: int, momentum: float = 0.0, most_kept: int = _MOST_KEPT) -> Adversary:
+def largest_cosines(
+    canaries: int, momentum: float = 0.0, most_kept: int = _MOST_KEPT
+) -> Adversary:
     """Returns one-shot canaries, each scored by the largest of its cosines with theta_{t-1} - theta_t.
 
     The largest is over all steps t; it is -1 before the first. That is what the authors' code does. Their
@@ -164,7 +173,10 @@ def largest_cosines(canaries: int, momentum: float = 0.0, most_kept: int = _MOST
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> OneShot:
         keys = jax.random.split(key, canaries)
         stored = canaries if canaries * theta_0.size <= most_kept else 0
-        units = jax.lax.map(lambda direction_key: draw_unit_direction(direction_key, theta_0), keys[:stored])
+        units = jax.lax.map(
+            lambda direction_key: draw_unit_direction(direction_key, theta_0),
+            keys[:stored],
+        )
         return OneShot(keys, units, jnp.float32(momentum))
 
     def begin(state: OneShot, theta_0: Array) -> Seen:
@@ -174,10 +186,14 @@ def largest_cosines(canaries: int, momentum: float = 0.0, most_kept: int = _MOST
         return seen.largest
 
     observer = Observer(begin, _observe)
-    return Adversary(init, _craft_unclipped, score, canaries=canaries, observer=observer, constant=True)
+    return Adversary(
+        init, _craft_unclipped, score, canaries=canaries, observer=observer, constant=True
+    )
 
 
-def _craft_unclipped(state: OneShot | RandomDirections, step: Array, theta: Array) -> Directions:
+def _craft_unclipped(
+    state: OneShot | RandomDirections, step: Array, theta: Array
+) -> Directions:
     """Returns canaries of infinite norm: the mechanism clips them to C as it inserts them."""
     return Directions(state.keys, jnp.float32(jnp.inf))
 

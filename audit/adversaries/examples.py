@@ -46,7 +46,9 @@ def inserted_examples(loss: Loss, init: Init, canaries: int, expect: Expect) -> 
     """
 
     def losses(theta: Array, examples: Examples) -> Array:
-        values: Array = jax.vmap(loss, (None, 0))(theta, (examples.features, examples.labels))
+        values: Array = jax.vmap(loss, (None, 0))(
+            theta, (examples.features, examples.labels)
+        )
         return values
 
     def begin(key: Array, theta_0: Array, clipping_norm: Array) -> ScoredExamples:
@@ -72,7 +74,12 @@ def _craft(state: ScoredExamples, step: Array, theta: Array) -> Examples:
 
 
 def flipped_labels(
-    loss: Loss, features: Array, labels: Array, classes: int, canaries: int, expect: Expect
+    loss: Loss,
+    features: Array,
+    labels: Array,
+    classes: int,
+    canaries: int,
+    expect: Expect,
 ) -> Adversary:
     """Returns the adversary of K canaries of the kind of `flipped_label`, of distinct examples.
 
@@ -80,7 +87,9 @@ def flipped_labels(
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> Examples:
-        indices = jax.random.choice(jax.random.fold_in(key, 0), len(labels), (canaries,), replace=False)
+        indices = jax.random.choice(
+            jax.random.fold_in(key, 0), len(labels), (canaries,), replace=False
+        )
         shifts = jax.random.randint(jax.random.fold_in(key, 1), (canaries,), 1, classes)
         return Examples(features[indices], (labels[indices] + shifts) % classes)
 
@@ -179,7 +188,10 @@ def poisoned_examples(
 
 
 def least_direction(
-    loss: Loss, data: Callable[[], Principal], train: Callable[[Array, Array], Array], classes: int
+    loss: Loss,
+    data: Callable[[], Principal],
+    train: Callable[[Array, Array], Array],
+    classes: int,
 ) -> Adversary:
     """Returns ClipBKD: a single example along the last direction.
 

@@ -62,7 +62,16 @@ def fresh_directions(
         return cosines(state.keys, u)
 
     variant = "leave-one-out" if leave_one_out else ""
-    return Adversary(init, _craft, score, canaries, constant=True, draw=draw, all_in=all_in, variant=variant)
+    return Adversary(
+        init,
+        _craft,
+        score,
+        canaries,
+        constant=True,
+        draw=draw,
+        all_in=all_in,
+        variant=variant,
+    )
 
 
 def _craft(state: Sphere, step: Array, theta: Array) -> Directions:
@@ -75,7 +84,9 @@ def _split_keys(key: Array, canaries: int, parameters: int) -> Array:
     return jax.random.split(key, (canaries, blocks))
 
 
-def _fold_blocks(keys: Array, u: Array, start: Tree, add: Callable[[Tree, Array, Array], Tree]) -> Tree:
+def _fold_blocks(
+    keys: Array, u: Array, start: Tree, add: Callable[[Tree, Array, Array], Tree]
+) -> Tree:
     """Folds a function over blocks of coordinates, whose directions are drawn when they are needed.
 
     Args:
@@ -87,7 +98,8 @@ def _fold_blocks(keys: Array, u: Array, start: Tree, add: Callable[[Tree, Array,
     blocks = keys.shape[1]
     size = min(BLOCK, u.size)
     u_blocks = jnp.pad(u, (0, blocks * size - u.size)).reshape(blocks, size)
-    is_coordinate = jnp.arange(blocks * size).reshape(blocks, size) < u.size  # and not padding
+    # False for padding.
+    is_coordinate = jnp.arange(blocks * size).reshape(blocks, size) < u.size
 
     def add_block(total: Tree, now: tuple[Array, Array, Array]) -> tuple[Tree, None]:
         block_keys, u_block, is_inside = now
@@ -129,13 +141,17 @@ def _eigenvalue_limits(canaries: int, parameters: int) -> tuple[float, float]:
     scale = 6 * (canaries * parameters) ** (-1 / 6)
     lower_factor = max(1 - scale * lower_root ** (-2 / 3), _LEAST_EDGE)
     upper_factor = 1 + scale * upper_root ** (-2 / 3)
-    return lower_root**2 * lower_factor / parameters, upper_root**2 * upper_factor / parameters
+    low = lower_root**2 * lower_factor / parameters
+    high = upper_root**2 * upper_factor / parameters
+    return low, high
 
 
 def _plain_cosines(keys: Array, u: Array) -> Array:
     """Returns each direction's cosine (K,) with u."""
 
-    def add(total: tuple[Array, Array], directions: Array, u_block: Array) -> tuple[Array, Array]:
+    def add(
+        total: tuple[Array, Array], directions: Array, u_block: Array
+    ) -> tuple[Array, Array]:
         products, squares = total
         return products + directions @ u_block, squares + jnp.sum(directions**2, axis=1)
 
@@ -152,7 +168,9 @@ def _leave_one_out_cosines(keys: Array, u: Array) -> Array:
     cos_k = (w_k / H_kk) / sqrt(|u|^2 - (V u)' w + w_k^2 / H_kk).
     """
 
-    def add(total: tuple[Array, Array], directions: Array, u_block: Array) -> tuple[Array, Array]:
+    def add(
+        total: tuple[Array, Array], directions: Array, u_block: Array
+    ) -> tuple[Array, Array]:
         products, gram = total
         return products + directions @ u_block, gram + directions @ directions.T
 

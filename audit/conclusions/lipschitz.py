@@ -62,7 +62,9 @@ def hidden_state(
         return row.not_convex
 
     any_data = f"any data with |x| <= {row.convex.norm:g}"
-    steps_of_any = Steps(_constant_of_any_data(setting, row.convex), f"convex loss, {any_data}")
+    steps_of_any = Steps(
+        _constant_of_any_data(setting, row.convex), f"convex loss, {any_data}"
+    )
     state = _bound(setting, steps_of_any, delta)
     if given is not None:
         reason = f"{given.reason}; {any_data}: epsilon {state.bound.epsilon:.4g}"
@@ -87,7 +89,8 @@ def constant_direction(setting: Setting) -> float:
     exponents = steps_after if decay <= 2 else steps_after - schedule.steps
     weights = (1 - decay) ** exponents
     inserted = weights[schedule.place - 1 :: schedule.periodicity]
-    return float(abs(inserted.sum()) / np.linalg.norm(weights)) / mechanism.noise_multiplier
+    mu_at_sigma_1 = float(abs(inserted.sum()) / np.linalg.norm(weights))
+    return mu_at_sigma_1 / mechanism.noise_multiplier
 
 
 def of_data(store: Store, setting: Setting, dataset: Dataset) -> Steps | None:
@@ -166,7 +169,10 @@ def _why_uncovered(setting: Setting, own_model: bool) -> str:
 
 
 def _steps_of_batches(
-    setting: Setting, convex: Convex, features: NDArray[np.float32], batches: NDArray[np.int32]
+    setting: Setting,
+    convex: Convex,
+    features: NDArray[np.float32],
+    batches: NDArray[np.int32],
 ) -> Steps:
     """Returns the steps on some features.
 
@@ -189,7 +195,8 @@ def _steps_of_batches(
         largest = np.linalg.eigvalsh(gram)[-1]
         constants[t] = _constant(setting, convex.curvature * largest / len(rows))
     differ = np.ptp(constants) != 0
-    return Steps(constants if differ else float(least), "convex loss, this data set's batches")
+    reason = "convex loss, this data set's batches"
+    return Steps(constants if differ else float(least), reason)
 
 
 def _constant_of_any_data(setting: Setting, convex: Convex) -> float:

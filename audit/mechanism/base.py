@@ -16,13 +16,16 @@ from audit.mechanism.clipping.base import ClippedSum, clip
 from audit.mechanism.memory import StepMemory
 
 Tree = Any  # a pytree of arrays, whose structure only its maker knows
-Data = tuple[Array, ...]  # features (N, ...), labels (N, ...), and what else a mechanism's data have
+# Features (N, ...), labels (N, ...), and what else a mechanism's data have.
+Data = tuple[Array, ...]
 
 # Folded into a step's key for the coins. Beyond any p, since that key also gives the noise, entry by entry.
 _COINS = zlib.crc32(b"joins")
-_MOST_STORED_ENTRIES = 1 << 25  # of drawn directions (K, p), which a segment holds in memory
+# The most entries (K, p) of drawn directions that a segment holds in memory.
+_MOST_STORED_ENTRIES = 1 << 25
 BLOCK = 1 << 12  # coordinates that each key gives, where a direction is drawn in blocks
-PARTS = "parts"  # the axis of devices over which a mechanism that `spreads` divides a run's step
+# The axis of devices over which a mechanism that `spreads` divides a run's step.
+PARTS = "parts"
 
 
 class Hyperparameters(NamedTuple):
@@ -111,11 +114,15 @@ class Craft(Protocol):
 class Observe(Protocol):
     """(state, what was seen so far, step, the iterate (p,) that it released) -> what is remembered."""
 
-    def __call__(self, state: Tree, seen: Tree, step: Array, released: Array, /) -> Tree: ...
+    def __call__(
+        self, state: Tree, seen: Tree, step: Array, released: Array, /
+    ) -> Tree: ...
 
 
-BoundCraft = Callable[[Array, Array], Crafted]  # (step, theta): a Craft that has its state already
-BoundObserve = Callable[[Tree, Array, Array], Tree]  # (seen, step, released): an Observe, likewise
+# (step, theta): a Craft that has its state already.
+BoundCraft = Callable[[Array, Array], Crafted]
+# (seen, step, released): an Observe, likewise.
+BoundObserve = Callable[[Tree, Array, Array], Tree]
 
 
 class Canaries(NamedTuple):
@@ -137,7 +144,8 @@ class Canaries(NamedTuple):
     sampled: bool = False
 
 
-Inserter = Callable[[Array, Array, Array], Array]  # (step, theta, mask) -> the clipped sum (p,) of canaries
+# (step, theta, mask) -> the clipped sum (p,) of canaries.
+Inserter = Callable[[Array, Array, Array], Array]
 
 
 class Segment(Protocol):
@@ -178,7 +186,12 @@ class Mechanism(NamedTuple):
 
 
 def sum_canaries(
-    canaries: Canaries, step: Array, theta: Array, clipping_norm: Array, mask: Array, clipped_sum: ClippedSum
+    canaries: Canaries,
+    step: Array,
+    theta: Array,
+    clipping_norm: Array,
+    mask: Array,
+    clipped_sum: ClippedSum,
 ) -> Array:
     """Returns sum_k mask_k presence_k clip(v_k, C), (p,), of the canaries v_k of a step; mask () or (K,)."""
     crafted = canaries.craft(step, theta)
@@ -186,15 +199,22 @@ def sum_canaries(
         # Looping over the mask, not over mask times presence: it is the same for all runs that share it, so
         # that they share the drawn directions too, whatever their presence.
         def weighted_direction(weight: Array, k: Array) -> Array:
-            return weight * canaries.presence[k] * draw_unit_direction(crafted.keys[k], theta)
+            weight_in = weight * canaries.presence[k]
+            return weight_in * draw_unit_direction(crafted.keys[k], theta)
 
         norm = jnp.minimum(crafted.norm, clipping_norm)
         return norm * _sum_positive(mask, theta, weighted_direction)
-    return _weighted_sum(crafted, canaries.presence * mask, theta, clipping_norm, clipped_sum)
+    return _weighted_sum(
+        crafted, canaries.presence * mask, theta, clipping_norm, clipped_sum
+    )
 
 
 def _weighted_sum(
-    crafted: Crafted, weights: Array, theta: Array, clipping_norm: Array, clipped_sum: ClippedSum
+    crafted: Crafted,
+    weights: Array,
+    theta: Array,
+    clipping_norm: Array,
+    clipped_sum: ClippedSum,
 ) -> Array:
     """Returns sum_k weights_k clip(v_k, C), (p,), for weights (K,)."""
     if isinstance(crafted, Examples):
@@ -211,18 +231,24 @@ def _weighted_sum(
 
     if isinstance(crafted, Directions):
 
-        def add_direction(total: Array, canary: tuple[Array, Array]) -> tuple[Array, None]:
+        def add_direction(
+            total: Array, canary: tuple[Array, Array]
+        ) -> tuple[Array, None]:
             key, weight = canary
             return total + weight * draw_unit_direction(key, theta), None
 
-        total, _ = jax.lax.scan(add_direction, jnp.zeros_like(theta), (crafted.keys, weights))
+        total, _ = jax.lax.scan(
+            add_direction, jnp.zeros_like(theta), (crafted.keys, weights)
+        )
         return jnp.minimum(crafted.norm, clipping_norm) * total
 
     clipped = jax.vmap(clip, (0, None))(crafted, clipping_norm)
     return jnp.sum(weights[:, None] * clipped, axis=0)
 
 
-def _sum_positive(weights: Array, theta: Array, term: Callable[[Array, Array], Array]) -> Array:
+def _sum_positive(
+    weights: Array, theta: Array, term: Callable[[Array, Array], Array]
+) -> Array:
     """Returns the sum (p,) of term(weight, k) over the weights (K,) above 0, one after the other."""
 
     def any_left(carry: tuple[Array, Array]) -> Array:
@@ -263,14 +289,20 @@ def draw_block(key: Array, like: Array) -> Array:
 
 
 def make_inserter(
-    canaries: Canaries, state: State, clipping_norm: Array, run_key: Array, clipped_sum: ClippedSum
+    canaries: Canaries,
+    state: State,
+    clipping_norm: Array,
+    run_key: Array,
+    clipped_sum: ClippedSum,
 ) -> Inserter:
     """Returns the function that sums the canaries of each step of a segment.
 
     Constant canaries are summed once for the whole segment; sampled ones join each step by coins.
     """
     if canaries.sampled:
-        return _make_sampling_inserter(canaries, state, clipping_norm, run_key, clipped_sum)
+        return _make_sampling_inserter(
+            canaries, state, clipping_norm, run_key, clipped_sum
+        )
 
     def insert(step: Array, theta: Array, mask: Array) -> Array:
         return sum_canaries(canaries, step, theta, clipping_norm, mask, clipped_sum)
@@ -294,13 +326,19 @@ def draw_joining(presence: Array, run_key: Array, step: Array) -> Array:
 
 
 def _make_sampling_inserter(
-    canaries: Canaries, state: State, clipping_norm: Array, run_key: Array, clipped_sum: ClippedSum
+    canaries: Canaries,
+    state: State,
+    clipping_norm: Array,
+    run_key: Array,
+    clipped_sum: ClippedSum,
 ) -> Inserter:
     """Returns an inserter of the canaries that join each step.
 
     Constant directions that fit into memory are drawn once a segment.
     """
-    stored = _store_directions(canaries, state, clipping_norm) if canaries.constant else None
+    stored = None
+    if canaries.constant:
+        stored = _store_directions(canaries, state, clipping_norm)
 
     def insert(step: Array, theta: Array, mask: Array) -> Array:
         weights = mask * draw_joining(canaries.presence, run_key, step)
@@ -312,7 +350,9 @@ def _make_sampling_inserter(
     return insert
 
 
-def _store_directions(canaries: Canaries, state: State, clipping_norm: Array) -> Array | None:
+def _store_directions(
+    canaries: Canaries, state: State, clipping_norm: Array
+) -> Array | None:
     """Draws and clips directions (K, p); None for other canaries, and where they do not fit into memory."""
     crafted = canaries.craft(state.step, state.theta)
     if not isinstance(crafted, Directions):
@@ -332,7 +372,11 @@ def observe_release(canaries: Canaries, state: State, step: Array) -> State:
 
 def no_canaries() -> Canaries:
     """Returns nothing to insert, K = 0."""
-    return Canaries(lambda step, theta: jnp.zeros((0, theta.size), theta.dtype), jnp.zeros(0))
+
+    def craft(step: Array, theta: Array) -> Array:
+        return jnp.zeros((0, theta.size), theta.dtype)
+
+    return Canaries(craft, jnp.zeros(0))
 
 
 def fixed_shuffle(key: Array, n_examples: int, batch_size: int, steps: int) -> Array:
@@ -357,7 +401,9 @@ def insertion_mask(steps: int, periodicity: int, place: int = 0) -> Array:
     It is 1.0 at steps place, place + k, ... counted from 1, by default k, 2k, ... (hidden-state paper,
     Algorithm 4), else 0.0.
     """
-    return (jnp.arange(1, steps + 1) % periodicity == place % periodicity).astype(jnp.float32)
+    numbers = jnp.arange(1, steps + 1)
+    inserts = numbers % periodicity == place % periodicity
+    return inserts.astype(jnp.float32)
 
 
 class Trajectory(NamedTuple):
@@ -381,15 +427,24 @@ def rehearse(
     """
     silent = hyper._replace(noise_multiplier=jnp.float32(0))
     key = jax.random.key(0, impl="threefry2x32")
-    return mechanism.segment(silent, mechanism.start(theta_0), data, schedule, canaries, key).theta
+    start = mechanism.start(theta_0)
+    final = mechanism.segment(silent, start, data, schedule, canaries, key)
+    return final.theta
 
 
 def simulate(
-    mechanism: Mechanism, hyper: Hyperparameters, theta_0: Array, data: Data, batches: Array, run_key: Array
+    mechanism: Mechanism,
+    hyper: Hyperparameters,
+    theta_0: Array,
+    data: Data,
+    batches: Array,
+    run_key: Array,
 ) -> Trajectory:
     """Trains without canaries, a step a segment, and sums squared updates (hidden-state, Algorithm 3)."""
 
-    def advance(carry: tuple[State, Array], batch: Array) -> tuple[tuple[State, Array], None]:
+    def advance(
+        carry: tuple[State, Array], batch: Array
+    ) -> tuple[tuple[State, Array], None]:
         state, squares = carry
         schedule = Schedule(batch[None], jnp.zeros(1))
         after = mechanism.segment(hyper, state, data, schedule, no_canaries(), run_key)

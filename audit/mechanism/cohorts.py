@@ -51,7 +51,10 @@ def listed(rounds: Sequence[NDArray[np.integer]], clients: int) -> Indices:
     for t, members in enumerate(rounds):
         exists = (members >= 0) & (members < clients)
         unknown = members[~exists][:1]
-        require(exists.all(), f"round {t + 1} names client {unknown}: there are {clients}, from 0")
+        require(
+            exists.all(),
+            f"round {t + 1} names client {unknown}: there are {clients}, from 0",
+        )
         is_unique = len(np.unique(members)) == len(members)
         require(is_unique, f"round {t + 1} names a client twice")
         indices[t, : len(members)] = members
@@ -65,7 +68,9 @@ def repeated(key: Array, canaries: int, rounds: int, repetitions: int) -> Mask:
     rounds.
     """
     fits = 1 <= repetitions <= rounds
-    require(fits, f"`repetitions={repetitions}`: give 1 to {rounds}, the number of rounds")
+    require(
+        fits, f"`repetitions={repetitions}`: give 1 to {rounds}, the number of rounds"
+    )
     mask = np.zeros((rounds, canaries), np.float32)
     for i in range(repetitions):
         order = np.asarray(jax.random.permutation(jax.random.fold_in(key, i), canaries))
@@ -106,10 +111,15 @@ def most_rounds(cohorts: Indices, clients: int) -> int:
 def require_cohort(clients: int, cohort: int) -> None:
     """Raises InputError for a cohort that is empty or larger than the population."""
     require(cohort >= 1, f"`cohort={cohort}`: give at least 1 client a round")
-    require(cohort <= clients, f"`cohort={cohort}` is more than the {clients} clients: lower it")
+    require(
+        cohort <= clients,
+        f"`cohort={cohort}` is more than the {clients} clients: lower it",
+    )
 
 
-def _make_coins(key: Array, count: int, rate: float) -> Callable[[int], NDArray[np.bool_]]:
+def _make_coins(
+    key: Array, count: int, rate: float
+) -> Callable[[int], NDArray[np.bool_]]:
     """Returns the function that tosses the coins (count,) of a round."""
     draw = jax.jit(partial(jax.random.bernoulli, p=rate, shape=(count,), mode="high"))
 

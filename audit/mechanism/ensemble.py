@@ -25,10 +25,13 @@ T = TypeVar("T")
 
 SEGMENT_STEPS = 250
 
-_CPU_BYTES = 32 << 20  # what a chunk's step may write on a core; larger chunks fall out of cache
+# What a chunk's step may write on a core; larger chunks fall out of cache.
+_CPU_BYTES = 32 << 20
 _MEMORY_SHARE = 0.25  # of the memory, at most, for a chunk's step
-_VMEM_SHARE = 2  # of VMEM, for a chunk before it is fused: larger ones move up to ten times the bytes
-_LEAST_CHUNK = 4  # where memory allows: models of a chunk share what depends on the data alone
+# The share of VMEM for a chunk before it is fused: larger ones move up to ten times the bytes.
+_VMEM_SHARE = 2
+# The least chunk, where memory allows: models of a chunk share what depends on the data alone.
+_LEAST_CHUNK = 4
 _LARGEST_CHUNK = 8192
 
 _BY_RUN = PartitionSpec("runs")
@@ -119,7 +122,10 @@ class Placement(NamedTuple):
         return jax.tree.map(describe_leaf, tree)
 
     def over_runs(
-        self, function: Callable[..., base.Tree], axes: tuple[int | None, ...], donated: tuple[int, ...] = ()
+        self,
+        function: Callable[..., base.Tree],
+        axes: tuple[int | None, ...],
+        donated: tuple[int, ...] = (),
     ) -> jax.stages.Wrapped:
         """Maps a function of one run over runs and compiles it.
 
@@ -132,7 +138,11 @@ class Placement(NamedTuple):
         """
         specs = tuple(_EVERYWHERE if axis is None else _BY_RUN for axis in axes)
         mapped = jax.shard_map(
-            jax.vmap(function, axes), mesh=self.mesh, in_specs=specs, out_specs=_BY_RUN, check_vma=False
+            jax.vmap(function, axes),
+            mesh=self.mesh,
+            in_specs=specs,
+            out_specs=_BY_RUN,
+            check_vma=False,
         )
         return jax.jit(mapped, donate_argnums=donated)
 
@@ -155,7 +165,9 @@ class Insertion(NamedTuple):
     sampled: bool = False
     draw: Callable[[base.Tree, Array], base.Tree] | None = None
 
-    def bind(self, state: base.Tree, presence: Array, keys: tuple[Array, ...] = ()) -> base.Canaries:
+    def bind(
+        self, state: base.Tree, presence: Array, keys: tuple[Array, ...] = ()
+    ) -> base.Canaries:
         """Returns the canaries of one run.
 
         Args:
@@ -196,7 +208,9 @@ def compile_segment(
         canaries = insertion.bind(adversary_state, presence, own_keys)
         return mechanism.segment(hyper, state, data, schedule, canaries, run_key)
 
-    return placement.over_runs(segment_of_run, (None, 0, None, None, None, 0, 0, 0), donated=(1,))
+    return placement.over_runs(
+        segment_of_run, (None, 0, None, None, None, 0, 0, 0), donated=(1,)
+    )
 
 
 def compiled_for(
@@ -206,7 +220,9 @@ def compiled_for(
 
     def describe(leaf: Array) -> jax.ShapeDtypeStruct:
         weak = jax.typeof(leaf).weak_type
-        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding, weak_type=weak)
+        return jax.ShapeDtypeStruct(
+            leaf.shape, leaf.dtype, sharding=leaf.sharding, weak_type=weak
+        )
 
     leaves, structure = jax.tree.flatten(arguments)
     shapes = tuple(describe(leaf) for leaf in leaves)
@@ -220,7 +236,9 @@ def compiled_for(
     return _COMPILED.get((key, structure, shapes), compile_program)
 
 
-def segments(schedule: base.Schedule, longest: int = SEGMENT_STEPS) -> list[base.Schedule]:
+def segments(
+    schedule: base.Schedule, longest: int = SEGMENT_STEPS
+) -> list[base.Schedule]:
     """Cuts the schedule into segments of one length, the last of which may be shorter."""
     steps = len(schedule.mask)
     length = math.ceil(steps / math.ceil(steps / longest))

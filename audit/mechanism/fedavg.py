@@ -29,7 +29,8 @@ from audit.mechanism.memory import StepMemory, step_memory
 
 _SHUFFLE = zlib.crc32(b"shuffle")
 _COUNT = zlib.crc32(b"count")
-_THETAS_IN_MEMORY = 6  # vectors of theta's size that a run's state and a round's sums take
+# Vectors of theta's size that a run's state and a round's sums take.
+_THETAS_IN_MEMORY = 6
 
 
 class Federated(NamedTuple):
@@ -112,7 +113,9 @@ def mechanism(choices: FedAvg) -> base.Mechanism:
         canaries: base.Canaries,
         run_key: Array,
     ) -> base.State:
-        def advance(state: base.State, now: tuple[Array, Array]) -> tuple[base.State, None]:
+        def advance(
+            state: base.State, now: tuple[Array, Array]
+        ) -> tuple[base.State, None]:
             cohort, mask = now
             key = jax.random.fold_in(run_key, state.step)
             norm = hyper.clipping_norm * state.optimizer.scale
@@ -137,11 +140,17 @@ def client_memory(choices: FedAvg, theta: Any, data: tuple[Any, ...]) -> StepMem
     rate = jax.ShapeDtypeStruct((), jnp.float32)
     steps = client = jax.ShapeDtypeStruct((), jnp.int32)
     key = jax.eval_shape(lambda: jax.random.key(0))
-    return step_memory(partial(_local_update, choices), theta, data, client, steps, rate, key)
+    return step_memory(
+        partial(_local_update, choices), theta, data, client, steps, rate, key
+    )
 
 
 def step(
-    choices: FedAvg, hyper: base.Hyperparameters, state: base.State, sums: Sums, key: Array
+    choices: FedAvg,
+    hyper: base.Hyperparameters,
+    state: base.State,
+    sums: Sums,
+    key: Array,
 ) -> base.State:
     """Takes the server's part of a round, from sums that hold clients and canaries."""
     own: Federated = hyper.own
@@ -153,7 +162,9 @@ def step(
     mean = (sums.updates + noise) / own.denominator
 
     optimizer = choices.optimizer(jnp.asarray(hyper.learning_rate))
-    updates, optimizer_state = optimizer.update(mean, state.optimizer.optimizer, state.theta)
+    updates, optimizer_state = optimizer.update(
+        mean, state.optimizer.optimizer, state.theta
+    )
     theta = jnp.asarray(optax.apply_updates(state.theta, updates))
 
     count_key = jax.random.fold_in(key, _COUNT)
@@ -165,7 +176,13 @@ def step(
 
 
 def cohort_sums(
-    choices: FedAvg, own: Federated, theta: Array, norm: Array, data: base.Data, cohort: Array, key: Array
+    choices: FedAvg,
+    own: Federated,
+    theta: Array,
+    norm: Array,
+    data: base.Data,
+    cohort: Array,
+    key: Array,
 ) -> Sums:
     """Sums a cohort's clipped updates; where the step is spread, each device trains its share of clients.
 
@@ -215,7 +232,12 @@ def _cut_into_blocks(choices: FedAvg, cohort: Array) -> Array:
 
 
 def _block_updates(
-    choices: FedAvg, own: Federated, theta: Array, data: base.Data, members: Array, shuffles: Array
+    choices: FedAvg,
+    own: Federated,
+    theta: Array,
+    data: base.Data,
+    members: Array,
+    shuffles: Array,
 ) -> Array:
     """Returns the updates (b, p) of a block of clients, 0 for those that are absent."""
     counts = jnp.where(members >= 0, data[3][members], 0)
@@ -225,11 +247,19 @@ def _block_updates(
         # Client by client, over runs too: mapped, a client's products would be batched ones.
         train = jax.custom_batching.sequential_vmap(train)
     mapped = jax.vmap(train, (None, None, 0, None, None, None))
-    return mapped(theta, data, members, steps, jnp.asarray(own.client_learning_rate), shuffles)
+    return mapped(
+        theta, data, members, steps, jnp.asarray(own.client_learning_rate), shuffles
+    )
 
 
 def _local_update(
-    choices: FedAvg, theta: Array, data: base.Data, client: Array, steps: Array, rate: Array, shuffles: Array
+    choices: FedAvg,
+    theta: Array,
+    data: base.Data,
+    client: Array,
+    steps: Array,
+    rate: Array,
+    shuffles: Array,
 ) -> Array:
     """Returns theta minus what a client's epochs of SGD make of it, (p,); 0 for an absent client.
 
@@ -259,10 +289,14 @@ def _local_update(
 
         def mean_loss(parameters: base.Tree) -> Array:
             losses = choices.losses(parameters, examples)
-            return jnp.sum(jnp.where(is_live, losses, 0.0)) / jnp.maximum(jnp.sum(is_live), 1)
+            total = jnp.sum(jnp.where(is_live, losses, 0.0))
+            count = jnp.maximum(jnp.sum(is_live), 1)
+            return total / count
 
         gradient = jax.grad(mean_loss)(parameters)
-        return jax.tree.map(lambda value, slope: value - rate * slope, parameters, gradient)
+        return jax.tree.map(
+            lambda value, slope: value - rate * slope, parameters, gradient
+        )
 
     trained = jax.lax.fori_loop(0, steps, advance, choices.unravel(theta))
     return theta - ravel_pytree(trained)[0]
@@ -297,7 +331,9 @@ def _add_canaries(
         feature, label = example
         return choices.losses(choices.unravel(theta), (feature[None], label[None]))[0]
 
-    inserted = base.sum_canaries(joining, state.step, state.theta, norm, mask, per_example(loss))
+    inserted = base.sum_canaries(
+        joining, state.step, state.theta, norm, mask, per_example(loss)
+    )
     updates = sums.updates + inserted
     unclipped = sums.unclipped - 0.5 * jnp.sum(joining.presence * mask)
     return Sums(updates, unclipped)

@@ -61,7 +61,9 @@ class StepMemory(NamedTuple):
         return StepMemory(count * self.written + beside, count * self.held + beside)
 
 
-def step_memory(function: Callable[..., object], theta: jax.ShapeDtypeStruct, *shared: Any) -> StepMemory:
+def step_memory(
+    function: Callable[..., object], theta: jax.ShapeDtypeStruct, *shared: Any
+) -> StepMemory:
     """Returns the memory of a function, its arguments left out.
 
     Args:
@@ -107,12 +109,17 @@ def _count_held(jaxpr: Jaxpr) -> int:
     most = 0
     for i, equation in enumerate(jaxpr.eqns):
         programs = _inner_programs(equation)
-        programs += [branch.jaxpr for branch in equation.params.get("branches", ())]  # only one of them runs
+        # Branches, only one of which runs.
+        programs += [branch.jaxpr for branch in equation.params.get("branches", ())]
         within = max((_count_held(program) for program in programs), default=0)
         for result in equation.outvars:
             live[id(result)] = _count_bytes(result)
         most = max(most, sum(live.values()) + within)
-        live = {variable: size for variable, size in live.items() if last_use.get(variable, -1) > i}
+        live = {
+            variable: size
+            for variable, size in live.items()
+            if last_use.get(variable, -1) > i
+        }
     return most
 
 

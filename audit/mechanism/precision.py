@@ -15,7 +15,15 @@ import jax.numpy as jnp
 from jax import Array
 from jax.extend.core import ClosedJaxpr, Literal
 
-_CALLS = ("jit", "pjit", "closed_call", "checkpoint", "remat2", "custom_jvp_call", "custom_vjp_call")
+_CALLS = (
+    "jit",
+    "pjit",
+    "closed_call",
+    "checkpoint",
+    "remat2",
+    "custom_jvp_call",
+    "custom_vjp_call",
+)
 _CONTROL_FLOW = ("scan", "while", "cond")
 _PRODUCTS = ("dot_general", "conv_general_dilated")
 _EXPONENT_BITS = 8  # of TF32 and bfloat16, as of float32
@@ -53,7 +61,9 @@ def with_operands(function: Callable[..., Any], operands: Operands) -> Callable[
     return rounded
 
 
-def _evaluate(program: ClosedJaxpr, arguments: Sequence[Any], operands: Operands) -> list[Any]:
+def _evaluate(
+    program: ClosedJaxpr, arguments: Sequence[Any], operands: Operands
+) -> list[Any]:
     """Evaluates a program, equation by equation, with its products' operands rounded."""
     jaxpr = program.jaxpr
     values: dict[Any, Any] = {}
@@ -92,7 +102,9 @@ def _apply(equation: Any, inputs: list[Any], operands: Operands) -> Sequence[Any
     return results if primitive.multiple_results else [results]
 
 
-def _multiply(primitive: Any, inputs: list[Any], params: dict[str, Any], operands: Operands) -> Array:
+def _multiply(
+    primitive: Any, inputs: list[Any], params: dict[str, Any], operands: Operands
+) -> Array:
     """Returns the product of rounded operands.
 
     The operands have a type of their own where the format has one, but not on CPUs, which have no such
@@ -102,7 +114,10 @@ def _multiply(primitive: Any, inputs: list[Any], params: dict[str, Any], operand
     params["preferred_element_type"] = jnp.dtype(jnp.float32)
 
     def multiply_rounded(*factors: Array) -> Array:
-        narrow = [jax.lax.reduce_precision(x, _EXPONENT_BITS, operands.significand_bits) for x in factors]
+        narrow = [
+            jax.lax.reduce_precision(x, _EXPONENT_BITS, operands.significand_bits)
+            for x in factors
+        ]
         product: Array = primitive.bind(*narrow, **params)
         return product
 
@@ -113,7 +128,9 @@ def _multiply(primitive: Any, inputs: list[Any], params: dict[str, Any], operand
 
     if operands.dtype is None:
         return multiply_rounded(*inputs)
-    product: Array = jax.lax.platform_dependent(*inputs, cpu=multiply_rounded, default=multiply_cast)
+    product: Array = jax.lax.platform_dependent(
+        *inputs, cpu=multiply_rounded, default=multiply_cast
+    )
     return product
 
 
@@ -123,4 +140,8 @@ def _rewrite(value: Any, operands: Operands) -> Any:
         return tuple(_rewrite(element, operands) for element in value)
     if not isinstance(value, ClosedJaxpr):
         return value
-    return jax.make_jaxpr(lambda *inputs: _evaluate(value, inputs, operands))(*value.in_avals)
+
+    def evaluate(*inputs: Any) -> list[Any]:
+        return _evaluate(value, inputs, operands)
+
+    return jax.make_jaxpr(evaluate)(*value.in_avals)

@@ -20,9 +20,11 @@ from jax.flatten_util import ravel_pytree
 
 from audit.mechanism import base
 
-MOST_PARAMETERS = 1024  # a step takes 2 p steps of the training run, and a QR decomposition of (2 p, p)
+# A step takes 2 p steps of the training run, and a QR decomposition of (2 p, p).
+MOST_PARAMETERS = 1024
 _DISTANCE = math.sqrt(3)  # in standard deviations: a Gaussian's fourth moments (DD1)
-_RESOLUTION = 3e-5  # of the largest parameter: steps that float32 resolves within a percent
+# Steps of this share of the largest parameter are resolved by float32 within a percent.
+_RESOLUTION = 3e-5
 _MODELS_AT_ONCE = 256
 
 

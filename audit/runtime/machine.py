@@ -51,7 +51,8 @@ def prepare_jax(cpu_devices: int = 0) -> None:
     _cache_programs()
     try:
         jax.local_devices()
-    except (RuntimeError, AssertionError) as error:  # it asserts where CUDA is requested and not installed
+    # JAX asserts where CUDA is requested and not installed.
+    except (RuntimeError, AssertionError) as error:
         platforms = os.environ.get("JAX_PLATFORMS")
         if not platforms:
             raise InputError(f"JAX finds no device: {error}") from None

@@ -22,10 +22,13 @@ from audit.errors import InputError
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
-_SPAWN = multiprocessing.get_context("spawn")  # a process of JAX's threads can't be forked
+# A process of JAX's threads can't be forked.
+_SPAWN = multiprocessing.get_context("spawn")
 
 
-def in_order(function: Callable[[Task], Result], tasks: Iterable[Task], processes: int) -> Iterator[Result]:
+def in_order(
+    function: Callable[[Task], Result], tasks: Iterable[Task], processes: int
+) -> Iterator[Result]:
     """Yields the results of many tasks in their order, spread over processes; a single process is this one.
 
     Raises InputError where a process dies.
@@ -63,7 +66,9 @@ def apart(function: Callable[[], Result]) -> Result:
         return future.result()
 
 
-def attempt(function: Callable[[], Iterable[Result]], seconds: float) -> tuple[list[Result], str]:
+def attempt(
+    function: Callable[[], Iterable[Result]], seconds: float
+) -> tuple[list[Result], str]:
     """Calls a function in a process of its own, which is killed after so many seconds.
 
     Returns:
@@ -93,7 +98,8 @@ def attempt(function: Callable[[], Iterable[Result]], seconds: float) -> tuple[l
 def begin(function: Callable[..., object], *arguments: Any) -> SpawnProcess:
     """Begins a process that calls a function, and ends with this one."""
     process = _SPAWN.Process(target=_serve, args=(function, *arguments), daemon=True)
-    resource_tracker.ensure_running()  # beginning it lets interrupts through again, so it comes first
+    # Beginning it lets interrupts through again, so it comes first.
+    resource_tracker.ensure_running()
     with _delayed_interrupts():
         process.start()
     return process
@@ -113,7 +119,9 @@ def _pool(processes: int) -> Iterator[ProcessPoolExecutor]:
         yield pool
         pool.shutdown()
     except BrokenProcessPool:
-        raise InputError("a process of the pool died: free memory, or use fewer processes") from None
+        raise InputError(
+            "a process of the pool died: free memory, or use fewer processes"
+        ) from None
     finally:
         with _delayed_interrupts():
             for process in list((pool._processes or {}).values()):
@@ -127,7 +135,9 @@ def _serve(function: Callable[..., object], *arguments: Any) -> None:
     function(*arguments)
 
 
-def _send_results(there: connection.Connection, function: Callable[[], Iterable[object]]) -> None:
+def _send_results(
+    there: connection.Connection, function: Callable[[], Iterable[object]]
+) -> None:
     """Sends (a result, None) for each result, and at last (None, why there are no more)."""
     reason = ""
     try:
@@ -169,7 +179,10 @@ def _delayed_interrupts() -> Iterator[None]:
 
     received: list[int] = []
     numbers = (signal.SIGINT, signal.SIGTERM)
-    handlers = [signal.signal(number, lambda number, frame: received.append(number)) for number in numbers]
+    handlers = [
+        signal.signal(number, lambda number, frame: received.append(number))
+        for number in numbers
+    ]
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

@@ -73,7 +73,9 @@ def checksum_of(arrays: Mapping[str, NDArray[np.generic]]) -> str:
     digest = hashlib.sha256()
     for name, array in arrays.items():
         little_endian = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
-        digest.update(f"{name} {little_endian.dtype.str} {little_endian.shape}\n".encode())
+        digest.update(
+            f"{name} {little_endian.dtype.str} {little_endian.shape}\n".encode()
+        )
         digest.update(little_endian.tobytes())
     return digest.hexdigest()
 
@@ -123,7 +125,8 @@ class Data(NamedTuple):
     examples: DataShape
 
 
-MakeModel = Callable[[tuple[int, ...]], "Model"]  # (shape of an example's features) -> the model
+# (shape of an example's features) -> the model.
+MakeModel = Callable[[tuple[int, ...]], "Model"]
 
 
 class StepSeconds(NamedTuple):
@@ -192,7 +195,8 @@ class Task(NamedTuple):
     not_convex: str = "a network with ReLU is not smooth"
 
 
-Test = tuple[NDArray[np.generic], NDArray[np.integer]]  # features (n, ...), labels (n, ...)
+# Features (n, ...), labels (n, ...).
+Test = tuple[NDArray[np.generic], NDArray[np.integer]]
 
 
 class Federation(NamedTuple):

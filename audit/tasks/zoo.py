@@ -62,7 +62,8 @@ def _missing() -> str:
     """Returns why there is no zoo; empty where there is one, which can be imported from now on."""
     has_catalogue = (_ROOT / _ZOO / "catalogue.py").is_file()
     if not has_catalogue or not (_ROOT / "run.sh").is_file():
-        return _ALONE  # a folder of that name beside an installed `audit` is somebody else's
+        # A folder of that name beside an installed `audit` is somebody else's.
+        return _ALONE
     spec = importlib.util.find_spec(_ZOO)
     if spec is None:
         _import_from_folder()

@@ -79,7 +79,9 @@ class Game(NamedTuple):
         adversary = self.adversary
         observe = None if adversary.observer is None else adversary.observer.observe
         is_sampled = self.sampling_rate < 1
-        return Insertion(adversary.craft, observe, adversary.constant, is_sampled, adversary.draw)
+        return Insertion(
+            adversary.craft, observe, adversary.constant, is_sampled, adversary.draw
+        )
 
     def presence(self, runs: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Returns which canary is in in which run, (R, K)."""
@@ -102,7 +104,12 @@ class Game(NamedTuple):
         return (_run_keys(root(self.seed, "own"), runs),)
 
     def score(
-        self, state: Tree, seen: Tree, theta_t: Array, assumed_theta_0: Array, own_keys: tuple[Array, ...]
+        self,
+        state: Tree,
+        seen: Tree,
+        theta_t: Array,
+        assumed_theta_0: Array,
+        own_keys: tuple[Array, ...],
     ) -> Array:
         """Returns the scores (K,) of a single run."""
         state_of_run = self.adversary.draw_for_run(state, own_keys)
@@ -138,10 +145,13 @@ class _Attack(NamedTuple):
 
 def root(seed: int, name: str) -> Array:
     """Returns the named root of a seed's randomness, a typed threefry key."""
-    return jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), zlib.crc32(name.encode()))
+    key = jax.random.key(seed, impl="threefry2x32")
+    return jax.random.fold_in(key, zlib.crc32(name.encode()))
 
 
-def presence(runs: NDArray[np.int64], canaries: int = 1, seed: int = 0) -> NDArray[np.bool_]:
+def presence(
+    runs: NDArray[np.int64], canaries: int = 1, seed: int = 0
+) -> NDArray[np.bool_]:
     """Returns which canary is in in which run, (R, K).
 
     A lone canary is in in odd runs and out in even runs, as many of each in every even chunk. Several are
@@ -150,7 +160,11 @@ def presence(runs: NDArray[np.int64], canaries: int = 1, seed: int = 0) -> NDArr
     if canaries == 1:
         return np.asarray(runs[:, None] % 2 == 1)
     keys = _run_keys(root(seed, "presence"), runs)
-    return np.asarray(jax.vmap(lambda key: jax.random.bernoulli(key, shape=(canaries,)))(keys))
+
+    def toss(key: Array) -> Array:
+        return jax.random.bernoulli(key, shape=(canaries,))
+
+    return np.asarray(jax.vmap(toss)(keys))
 
 
 def chunk_size(game: Game, runs: int, hardware: Hardware | None = None) -> int:
@@ -176,7 +190,9 @@ def traced_for(game: Game, placement: Placement, chunk: int) -> Traced:
     attack = jax.eval_shape(lambda: _prepare_attack(game))
     keys = jax.eval_shape(lambda: _run_keys(root(game.seed, "noise"), runs))
     begin = jax.vmap(_first_state(game), (0, None, None, None))
-    states = jax.eval_shape(begin, keys, attack.theta_0, attack.state, attack.assumed_theta_0)
+    states = jax.eval_shape(
+        begin, keys, attack.theta_0, attack.state, attack.assumed_theta_0
+    )
     present = jax.ShapeDtypeStruct((len(runs), game.adversary.canaries), jnp.float32)
     own_keys = jax.eval_shape(lambda: game.own_keys(runs))
     segment = ensemble.segments(game.schedule, game.segment_steps)[0]
@@ -253,13 +269,17 @@ class _ChunkPlayer:
     def __init__(self, game: Game, chunk: int) -> None:
         """Compiles all programs for chunks of `chunk` runs."""
         self._game = game
-        self._placement = Placement.spread(chunk) if game.mechanism.spreads else Placement.local()
+        self._placement = _make_placement(game, chunk)
         self._width = self._placement.round_up(chunk)
         segments = ensemble.segments(game.schedule, game.segment_steps)
         hyper = jax.tree.map(jnp.float32, game.hyper)
         shared = (hyper, _prepare_attack(game), game.data, segments)
-        self._hyper, self._attack, self._data, self._segments = self._placement.everywhere(shared)
-        self._begin = self._map_over_runs("begin", _first_state(game), (0, None, None, None))
+        self._hyper, self._attack, self._data, self._segments = (
+            self._placement.everywhere(shared)
+        )
+        self._begin = self._map_over_runs(
+            "begin", _first_state(game), (0, None, None, None)
+        )
         self._score = self._map_over_runs("score", game.score, (None, 0, 0, None, 0))
         self._compiled = self._compile_segments()
 
@@ -304,7 +324,8 @@ class _ChunkPlayer:
     ) -> Wrapped:
         """Maps a function of one run over a chunk's, compiled once for games of one program."""
         game = self._game
-        placement = self._placement  # alone in the lambda, so that programs do not hold the shared arrays
+        # Alone in the lambda, so that programs do not hold the shared arrays.
+        placement = self._placement
         key = None
         if game.program is not None:
             key = (name, game.program, game.unknown_initialisation, placement)
@@ -319,7 +340,9 @@ class _ChunkPlayer:
         for segment in self._segments:
             arguments[len(segment.mask)] = self._arguments(runs, states, segment)
 
-        program = partial(ensemble.compile_segment, game.mechanism, game.insertion(), self._placement)
+        program = partial(
+            ensemble.compile_segment, game.mechanism, game.insertion(), self._placement
+        )
         key = None if game.program is None else (game.program, self._placement)
         compiled = {}
         for steps, segment_arguments in arguments.items():
@@ -330,10 +353,14 @@ class _ChunkPlayer:
         """Returns the runs' states before the first step."""
         keys = self._placement.by_run(_run_keys(root(self._game.seed, "theta"), runs))
         attack = self._attack
-        states: State = self._begin(keys, attack.theta_0, attack.state, attack.assumed_theta_0)
+        states: State = self._begin(
+            keys, attack.theta_0, attack.state, attack.assumed_theta_0
+        )
         return states
 
-    def _arguments(self, runs: NDArray[np.int64], states: State, segment: Schedule) -> tuple[Tree, ...]:
+    def _arguments(
+        self, runs: NDArray[np.int64], states: State, segment: Schedule
+    ) -> tuple[Tree, ...]:
         """Returns the arguments of the program of a segment; see `ensemble.compile_segment`."""
         game = self._game
         present = jnp.float32(game.presence(runs) * game.sampling_rate)
@@ -341,7 +368,9 @@ class _ChunkPlayer:
         by_run = self._placement.by_run((present, noise_keys, game.own_keys(runs)))
         return self._hyper, states, self._data, segment, self._attack.state, *by_run
 
-    def _resume(self, checkpoints: Checkpoints | None, name: str, states: State) -> tuple[int, State]:
+    def _resume(
+        self, checkpoints: Checkpoints | None, name: str, states: State
+    ) -> tuple[int, State]:
         """Returns (segments done, states) of a chunk's checkpoint, or of its start."""
         if checkpoints is None:
             return 0, states
@@ -352,6 +381,13 @@ class _ChunkPlayer:
 
         done, resumed = checkpoints.resume(name, states, fits)
         return done, self._placement.by_run(resumed)
+
+
+def _make_placement(game: Game, chunk: int) -> Placement:
+    """Returns where a game's chunks live on this process's devices."""
+    if game.mechanism.spreads:
+        return Placement.spread(chunk)
+    return Placement.local()
 
 
 def _prepare_attack(game: Game) -> _Attack:
@@ -383,9 +419,13 @@ def _first_state(game: Game) -> Callable[[Array, Array, Tree, Array], State]:
     return begin
 
 
-def _midway(first: int, size: int, states: State, score: Callable[[State], Array]) -> Midway:
+def _midway(
+    first: int, size: int, states: State, score: Callable[[State], Array]
+) -> Midway:
     """Returns a chunk as it is, without the runs that pad it."""
-    return Midway(first, int(states.step[0]), states.theta[:size], lambda: score(states)[:size])
+    steps = int(states.step[0])
+    thetas = states.theta[:size]
+    return Midway(first, steps, thetas, lambda: score(states)[:size])
 
 
 def _run_keys(key: Array, runs: NDArray[np.int64]) -> Array:

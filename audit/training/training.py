@@ -77,7 +77,9 @@ def train(
         """Trains in chunks of so many runs; returns that number, or half of it where memory ran out."""
         with contextlib.closing(shares.chunks(store, runs, size, progress)) as chunks:
             try:
-                for scores in game.play(played, chunks, size, advance, checkpoints, watch):
+                for scores in game.play(
+                    played, chunks, size, advance, checkpoints, watch
+                ):
                     store.save(scores)
                     clock.runs += len(scores.scores)
             except jax.errors.JaxRuntimeError as error:
@@ -137,7 +139,8 @@ class ChunkTrainer:
         self._requested.append(chunk)
         try:
             if self._scores is None:
-                ranges = iter(self._requested.pop, None)  # `play` requests a range for each `next`
+                # `play` requests a range for each `next`.
+                ranges = iter(self._requested.pop, None)
                 self._scores = game.play(self._game, ranges, self._size)
             return next(self._scores)
         except Exception as error:
@@ -149,7 +152,8 @@ class ChunkTrainer:
 
 
 def _is_out_of_memory(error: Exception) -> bool:
-    return isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" in str(error)
+    is_from_jax = isinstance(error, jax.errors.JaxRuntimeError)
+    return is_from_jax and "RESOURCE_EXHAUSTED" in str(error)
 
 
 class _Clock:

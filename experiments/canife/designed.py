@@ -133,7 +133,9 @@ def designer(design: SampleDesign) -> Designer:
     """
     objective = _make_objective(design)
 
-    def step(theta: Array, updates: Array, carry: _Carry, key: Array) -> tuple[_Carry, Array]:
+    def step(
+        theta: Array, updates: Array, carry: _Carry, key: Array
+    ) -> tuple[_Carry, Array]:
         value, slope = jax.value_and_grad(objective)(carry.sample, theta, updates, key)
         best = _select(value < carry.least, carry.sample, carry.best)
         changes, optimizer = design.optimizer.update(slope, carry.optimizer, carry.sample)
@@ -141,7 +143,9 @@ def designer(design: SampleDesign) -> Designer:
         return _Carry(sample, optimizer, best, jnp.minimum(value, carry.least)), value
 
     @jax.jit
-    def take_steps(theta: Array, updates: Array, carry: _Carry, keys: Array) -> tuple[_Carry, Array]:
+    def take_steps(
+        theta: Array, updates: Array, carry: _Carry, keys: Array
+    ) -> tuple[_Carry, Array]:
         def advance(carry: _Carry, key: Array) -> tuple[_Carry, Array]:
             return step(theta, updates, carry, key)
 
@@ -151,10 +155,17 @@ def designer(design: SampleDesign) -> Designer:
     measure = jax.jit(objective)
 
     def run(
-        theta: Array, sample: Tree, blocks: Sequence[Callable[[], Array]], steps: int, key: Array
+        theta: Array,
+        sample: Tree,
+        blocks: Sequence[Callable[[], Array]],
+        steps: int,
+        key: Array,
     ) -> Designed:
         least_steps = len(blocks) or 1
-        require(blocks and steps >= len(blocks), f"`design_steps={steps}`: give at least {least_steps}")
+        require(
+            blocks and steps >= len(blocks),
+            f"`design_steps={steps}`: give at least {least_steps}",
+        )
         infinity = jnp.asarray(jnp.inf, theta.dtype)
         carry = _Carry(sample, design.optimizer.init(sample), sample, infinity)
         keys = jax.random.split(key, steps + 1)
@@ -169,7 +180,10 @@ def designer(design: SampleDesign) -> Designer:
         final_loss = measure(carry.sample, theta, updates, keys[-1])
 
         losses = jnp.concatenate([*parts, final_loss[None]])
-        require(jnp.isfinite(losses).all(), "the canary's design diverged: lower `design_rate`")
+        require(
+            jnp.isfinite(losses).all(),
+            "the canary's design diverged: lower `design_rate`",
+        )
         best = _select(final_loss < carry.least, carry.sample, carry.best)
         return Designed(carry.sample, best, losses)
 
@@ -183,7 +197,10 @@ def in_blocks(pool: int, parameters: int, budget: int) -> list[range]:
     update does not fit.
     """
     most = budget // (_BYTES_A_NUMBER * parameters)
-    require(most >= 1, f"`memory={budget}` holds no update of {parameters:,} parameters: raise it")
+    require(
+        most >= 1,
+        f"`memory={budget}` holds no update of {parameters:,} parameters: raise it",
+    )
     count = -(-pool // most)
     size = pool // count
     return [range(i * size, (i + 1) * size) for i in range(count)]
@@ -201,7 +218,9 @@ def _make_objective(design: SampleDesign) -> Callable[[Tree, Array, Array, Array
         draw_key, relax_key = jax.random.split(key)
         gradient = jax.grad(design.loss)(theta, sample, relax_key)
         if design.minibatch < len(updates):
-            chosen = jax.random.choice(draw_key, len(updates), (design.minibatch,), replace=False)
+            chosen = jax.random.choice(
+                draw_key, len(updates), (design.minibatch,), replace=False
+            )
             updates = updates[chosen]
         return design.penalty(gradient, updates)
 

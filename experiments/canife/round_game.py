@@ -18,7 +18,8 @@ from audit.mechanism.clipping.base import clip
 from experiments.canife.cohort_law import Cohort
 
 Floats = NDArray[np.float64]
-Dots = Callable[[NDArray[np.int64], Array], Array]  # (clients (n,), v (p,)) -> clipped updates' (n,) with v
+# (clients (n,), v (p,)) -> clipped updates' (n,) with v.
+Dots = Callable[[NDArray[np.int64], Array], Array]
 _ROUNDS = 8192  # whose cohorts are in memory at once
 
 
@@ -29,7 +30,9 @@ class Inserted(NamedTuple):
     update: Array
 
 
-def inserted(gradient: Array, learning_rate: float | None, clipping_norm: float) -> Inserted:
+def inserted(
+    gradient: Array, learning_rate: float | None, clipping_norm: float
+) -> Inserted:
     """Returns the canary of a gradient.
 
     Args:
@@ -42,12 +45,21 @@ def inserted(gradient: Array, learning_rate: float | None, clipping_norm: float)
       InputError: the gradient is 0 or not finite, and has no direction.
     """
     norm = float(jnp.linalg.norm(gradient))
-    require(0 < norm < np.inf, f"the canary's gradient has norm {norm:g}: design it with another `seed`")
+    require(
+        0 < norm < np.inf,
+        f"the canary's gradient has norm {norm:g}: design it with another `seed`",
+    )
     sent = gradient if learning_rate is None else learning_rate * gradient
     return Inserted(gradient / norm, clip(sent, jnp.asarray(clipping_norm)))
 
 
-def dots(projected: Dots, clients: int, canary: Inserted, clipping_norm: float, block: int = 256) -> Floats:
+def dots(
+    projected: Dots,
+    clients: int,
+    canary: Inserted,
+    clipping_norm: float,
+    block: int = 256,
+) -> Floats:
     """Returns every client's dot product with the canary's direction, over the clipping norm, (clients,).
 
     Args:
@@ -69,7 +81,9 @@ def own_dot(canary: Inserted, clipping_norm: float) -> float:
     return float(canary.update @ canary.direction) / clipping_norm
 
 
-def mock_sums(rng: np.random.Generator, client_dots: Floats, cohort: Cohort, rounds: int) -> Floats:
+def mock_sums(
+    rng: np.random.Generator, client_dots: Floats, cohort: Cohort, rounds: int
+) -> Floats:
     """Draws cohorts and sums their clients' dot products, (rounds,)."""
     parts = [np.zeros(0)]
     for start in range(0, rounds, _ROUNDS):
@@ -78,7 +92,12 @@ def mock_sums(rng: np.random.Generator, client_dots: Floats, cohort: Cohort, rou
 
 
 def mock_scores(
-    rng: np.random.Generator, client_dots: Floats, cohort: Cohort, canary: float, sigma: float, rounds: int
+    rng: np.random.Generator,
+    client_dots: Floats,
+    cohort: Cohort,
+    canary: float,
+    sigma: float,
+    rounds: int,
 ) -> tuple[Floats, Floats]:
     """Plays mock rounds, the canary added to the cohort.
 
@@ -99,24 +118,37 @@ def mock_scores(
 
 
 def published_scores(
-    rng: np.random.Generator, client_dots: Floats, cohort: Cohort, canary: float, sigma: float, rounds: int
+    rng: np.random.Generator,
+    client_dots: Floats,
+    cohort: Cohort,
+    canary: float,
+    sigma: float,
+    rounds: int,
 ) -> tuple[Floats, Floats]:
     """Plays mock rounds as the public code has them (Errata C1).
 
     Half of them have the canary in the place of one of the cohort's clients. Arguments and result are those
     of `mock_scores`, but for `rounds`, which counts all.
     """
-    require(cohort.size > 1, f"`cohort={cohort.size}`: a canary that replaces a client needs at least 2")
+    require(
+        cohort.size > 1,
+        f"`cohort={cohort.size}`: a canary that replaces a client needs at least 2",
+    )
     without = rounds // 2
     within = rounds - without
-    sums_in = mock_sums(rng, client_dots, cohort._replace(size=cohort.size - 1), within) + canary
+    sums_in = (
+        mock_sums(rng, client_dots, cohort._replace(size=cohort.size - 1), within)
+        + canary
+    )
     sums_out = mock_sums(rng, client_dots, cohort, without)
     scores_in = sums_in + sigma * rng.standard_normal(within)
     scores_out = sums_out + sigma * rng.standard_normal(without)
     return scores_in, scores_out
 
 
-def cohorts(rng: np.random.Generator, clients: int, size: int, rounds: int) -> NDArray[np.int64]:
+def cohorts(
+    rng: np.random.Generator, clients: int, size: int, rounds: int
+) -> NDArray[np.int64]:
     """Draws clients (rounds, size) without replacement, column by column: what collides is drawn again."""
     drawn = rng.integers(clients, size=(rounds, size))
     for column in range(1, size):
@@ -124,12 +156,15 @@ def cohorts(rng: np.random.Generator, clients: int, size: int, rounds: int) -> N
         colliding = np.flatnonzero(collides)
         while len(colliding):
             drawn[colliding, column] = rng.integers(clients, size=len(colliding))
-            collides = (drawn[colliding, :column] == drawn[colliding, column, None]).any(axis=1)
+            rows = drawn[colliding]
+            collides = (rows[:, :column] == rows[:, column, None]).any(axis=1)
             colliding = colliding[collides]
     return drawn
 
 
-def _draw_sums(rng: np.random.Generator, client_dots: Floats, cohort: Cohort, rounds: int) -> Floats:
+def _draw_sums(
+    rng: np.random.Generator, client_dots: Floats, cohort: Cohort, rounds: int
+) -> Floats:
     """Draws cohorts and sums their dot products; large cohorts of fixed size by those that are left out."""
     count = len(client_dots)
     if cohort.poisson:

@@ -28,7 +28,7 @@ from audit.commands import cli
 from audit.settings import build, stored
 from audit.settings.make import setting_of
 from audit.storage.store import Store
-from audit.task import Dataset
+from audit.tasks.task import Dataset
 
 out.parent.mkdir(parents=True, exist_ok=True)
 log = open(out.with_name(out.name + ".log"), "a", buffering=1)

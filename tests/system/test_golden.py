@@ -26,7 +26,7 @@ TOLERANCE = 1e-5
 PROGRAM = """
 import json, sys
 from experiments.engine.device_parts import scored_again
-from audit.machine import prepare_jax
+from audit.runtime.machine import prepare_jax
 prepare_jax()
 settings = json.load(open(sys.argv[1]))["settings"].items()
 found = {name: scored_again(golden["fields"], len(golden["scores"])) for name, golden in settings}

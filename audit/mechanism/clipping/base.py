@@ -25,15 +25,18 @@ from jax import Array
 
 Batch = tuple[Array, Array]
 ClippedSum = Callable[[Array, Batch, Array], Array]
-ClippedDots = Callable[[Array, Batch, Array, Array], Array]  # (theta, batch, C, v (p,)) -> (B,)
+# (theta, batch, C, v (p,)) -> (B,).
+ClippedDots = Callable[[Array, Batch, Array, Array], Array]
 Loss = Callable[[Array, tuple[Array, Array]], Array]
 Criterion = Callable[[Array, Array], Array]
-_TINY = 1e-30  # in place of a squared norm of 0; its root times any C is far below float32's sums
+# In place of a squared norm of 0; its root times any C is far below float32's sums.
+_TINY = 1e-30
 
 
 def scale_to_norm(squared_norm: Array, clipping_norm: Array) -> Array:
     """Returns min(1, C / norm), elementwise in the squared norm."""
-    return jnp.minimum(1.0, clipping_norm * jax.lax.rsqrt(jnp.maximum(squared_norm, _TINY)))
+    inverse_norm = jax.lax.rsqrt(jnp.maximum(squared_norm, _TINY))
+    return jnp.minimum(1.0, clipping_norm * inverse_norm)
 
 
 def clip(vector: Array, clipping_norm: Array) -> Array:

@@ -19,10 +19,13 @@ from jax.flatten_util import ravel_pytree
 
 from audit.mechanism.clipping.base import Batch, ClippedSum, Criterion, scale_to_norm
 
-_UNROLLED = 32  # multiply-adds an output column up to which a product is written out as a sum
+# Multiply-adds an output column up to which a product is written out as a sum.
+_UNROLLED = 32
 
 
-def book_keeping(module: nn.Module, unravel: Callable[[Array], Any], criterion: Criterion) -> ClippedSum:
+def book_keeping(
+    module: nn.Module, unravel: Callable[[Array], Any], criterion: Criterion
+) -> ClippedSum:
     """Returns the strategy for Flax modules of dense layers and elementwise functions.
 
     No per-example gradient is formed. A dense layer's gradient for one example is the outer product of its
@@ -52,11 +55,14 @@ def book_keeping(module: nn.Module, unravel: Callable[[Array], Any], criterion: 
         columns = features.T
         params = unravel(theta)
         taps = _make_taps(params, len(labels))
-        reads_features: set[str] = set()  # the first layers: all models share their inputs
+        # The first layers: all models share their inputs.
+        reads_features: set[str] = set()
 
         def total_loss(taps: dict[str, Array]) -> tuple[Array, dict[str, Array]]:
             logits, inputs = _forward(module, params, columns, taps)
-            reads_features.update(path for path, value in inputs.items() if value is columns)
+            reads_features.update(
+                path for path, value in inputs.items() if value is columns
+            )
             return jnp.sum(jax.vmap(criterion, (-1, 0))(logits, labels)), inputs
 
         gradients, inputs = jax.grad(total_loss, has_aux=True)(taps)
@@ -77,7 +83,10 @@ def book_keeping(module: nn.Module, unravel: Callable[[Array], Any], criterion: 
 
 
 def _require_separate_examples(
-    module: nn.Module, unravel: Callable[[Array], Any], size: tuple[int, ...], shape: tuple[int, ...]
+    module: nn.Module,
+    unravel: Callable[[Array], Any],
+    size: tuple[int, ...],
+    shape: tuple[int, ...],
 ) -> None:
     """Raises TypeError unless columns go through the module as one example after the other does."""
     rng = np.random.default_rng(0)
@@ -91,12 +100,17 @@ def _require_separate_examples(
         theta = np.float32(rng.normal(size=size) / 3)
         features = np.float32(rng.normal(size=shape))
         # A single program, run while another is traced: op by op a small network would take 60.
-        together, alone = jax.jit(both_outputs).lower(theta, features).compile()(theta, features)
+        program = jax.jit(both_outputs).lower(theta, features).compile()
+        together, alone = program(theta, features)
     except (ValueError, IndexError) as error:
-        raise TypeError(f"{type(module).__name__} mixes examples ({error}): use per_example") from None
+        raise TypeError(
+            f"{type(module).__name__} mixes examples ({error}): use per_example"
+        ) from None
     tolerance = 1e-4 * max(1.0, np.max(np.abs(alone)))
-    if together.shape != alone.shape or not np.allclose(together, alone, rtol=0, atol=tolerance):
-        raise TypeError(f"{type(module).__name__} mixes examples or rounds them: use per_example")
+    same_shape = together.shape == alone.shape
+    if not same_shape or not np.allclose(together, alone, rtol=0, atol=tolerance):
+        name = type(module).__name__
+        raise TypeError(f"{name} mixes examples or rounds them: use per_example")
 
 
 def _make_taps(params: Any, count: int) -> dict[str, Array]:
@@ -115,7 +129,9 @@ def _dense_layers(params: Any, prefix: str = "") -> dict[str, dict[str, Array]]:
     layers: dict[str, dict[str, Array]] = {}
     for name, child in params.items():
         if not isinstance(child, dict):
-            raise TypeError(f"parameter {prefix}/{name} is no dense layer's: use per_example")
+            raise TypeError(
+                f"parameter {prefix}/{name} is no dense layer's: use per_example"
+            )
         layers |= _dense_layers(child, f"{prefix}/{name}")
     return layers
 
@@ -148,7 +164,8 @@ def _forward(
 def _multiply(kernel: Array, columns: Array) -> Array:
     """Returns kernel.T @ columns."""
     if kernel.size <= _UNROLLED:
-        return _small_product(kernel, columns)  # sums fuse with what follows, which no GEMM call does
+        # Sums fuse with what follows, which no GEMM call does.
+        return _small_product(kernel, columns)
     return kernel.T @ columns
 
 
@@ -158,11 +175,15 @@ def _small_product(kernel: Array, columns: Array) -> Array:
     return jnp.stack([_row_sum(weights[:, None] * columns) for weights in kernel.T])
 
 
-def _small_product_forward(kernel: Array, columns: Array) -> tuple[Array, tuple[Array, Array]]:
+def _small_product_forward(
+    kernel: Array, columns: Array
+) -> tuple[Array, tuple[Array, Array]]:
     return _small_product(kernel, columns), (kernel, columns)
 
 
-def _small_product_backward(saved: tuple[Array, Array], gradients: Array) -> tuple[Array, Array]:
+def _small_product_backward(
+    saved: tuple[Array, Array], gradients: Array
+) -> tuple[Array, Array]:
     """Returns the gradients of the written-out form; differentiating the slices would pad each of them."""
     kernel, columns = saved
     return columns @ gradients.T, _small_product(kernel.T, gradients)

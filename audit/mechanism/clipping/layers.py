@@ -51,7 +51,8 @@ class Factors(NamedTuple):
         return jnp.einsum("...k,...o->ko", self.inputs, self.gradients)
 
 
-Sums = dict[str, Array | Factors]  # a layer's parameters' names -> clipped sums, of the parameters' sizes
+# A layer's parameters' names -> clipped sums, of the parameters' sizes.
+Sums = dict[str, Array | Factors]
 
 
 class ParameterMeasure(NamedTuple):
@@ -83,7 +84,9 @@ class Unfolds(Protocol):
 
 
 @functools.partial(
-    jax.tree_util.register_dataclass, data_fields=["output", "saved"], meta_fields=["channels_last"]
+    jax.tree_util.register_dataclass,
+    data_fields=["output", "saved"],
+    meta_fields=["channels_last"],
 )
 @dataclass(frozen=True)
 class Call:
@@ -152,8 +155,9 @@ def call(layer: Any, x: Array) -> Call | None:
         output = product + params["bias"][:, None]
         return Call(output.reshape(layer.output_shape(x)), columns, channels_last=False)
 
-    is_normalisation = _is_exactly(layer, nn.GroupNorm) or _is_exactly(layer, nn.LayerNorm)
-    if is_normalisation and _is_by_channel(layer):
+    is_group_norm = _is_exactly(layer, nn.GroupNorm)
+    is_layer_norm = _is_exactly(layer, nn.LayerNorm)
+    if (is_group_norm or is_layer_norm) and _is_by_channel(layer):
         without_parameters = layer.clone(use_scale=False, use_bias=False, parent=None)
         normalised: Any = without_parameters.apply({}, x)
         output = normalised * params.get("scale", 1.0) + params.get("bias", 0.0)
@@ -204,7 +208,9 @@ def _product(layer: Unfolds, kernel: Array, x: Array, columns: Array) -> Array:
         product: Array = rows @ columns
         return product
 
-    def forward(kernel: Array, x: Array, columns: Array) -> tuple[Array, tuple[Array, Array]]:
+    def forward(
+        kernel: Array, x: Array, columns: Array
+    ) -> tuple[Array, tuple[Array, Array]]:
         return batched(kernel, x, columns), (kernel, x)
 
     def backward(saved: tuple[Array, Array], gradient: Array) -> tuple[None, Array, None]:
@@ -251,7 +257,9 @@ def _measure_kernel(saved: Array, gradients: Array, rows: bool) -> ParameterMeas
 def _measure_factors(inputs: Array, gradients: Array) -> ParameterMeasure:
     """Measures gradients that are each one outer product, of inputs (B, K) and output gradients (B, O)."""
     squares = jnp.sum(inputs**2, axis=1) * jnp.sum(gradients**2, axis=1)
-    return ParameterMeasure(squares, lambda scales: Factors(inputs, gradients * scales[:, None]))
+    return ParameterMeasure(
+        squares, lambda scales: Factors(inputs, gradients * scales[:, None])
+    )
 
 
 def _measure_formed(saved: Array, gradients: Array, rows: bool) -> ParameterMeasure:
@@ -259,10 +267,14 @@ def _measure_formed(saved: Array, gradients: Array, rows: bool) -> ParameterMeas
     if not rows:
         by_example = jnp.einsum("bkl,bol->bko", saved, gradients)
         squares = jnp.sum(by_example**2, axis=(1, 2))
-        return ParameterMeasure(squares, lambda scales: jnp.tensordot(scales, by_example, 1))
+        return ParameterMeasure(
+            squares, lambda scales: jnp.tensordot(scales, by_example, 1)
+        )
     by_example = jnp.einsum("blo,blk->bok", gradients, saved)
     squares = jnp.sum(by_example**2, axis=(1, 2))
-    return ParameterMeasure(squares, lambda scales: jnp.tensordot(scales, by_example, 1).T)
+    return ParameterMeasure(
+        squares, lambda scales: jnp.tensordot(scales, by_example, 1).T
+    )
 
 
 def _measure_gram(saved: Array, gradients: Array, rows: bool) -> ParameterMeasure:
@@ -279,7 +291,9 @@ def _measure_gram(saved: Array, gradients: Array, rows: bool) -> ParameterMeasur
 
 def _measure_vectors(by_example: Array) -> ParameterMeasure:
     """Measures gradients (B, n) that are small enough to hold."""
-    return ParameterMeasure(jnp.sum(by_example**2, axis=1), lambda scales: scales @ by_example)
+    return ParameterMeasure(
+        jnp.sum(by_example**2, axis=1), lambda scales: scales @ by_example
+    )
 
 
 def _add_bias(output: Array, params: Any) -> Array:
@@ -302,11 +316,13 @@ def _is_exactly(layer: Any, kind: type[nn.Module]) -> bool:
 def _is_plain(layer: nn.Conv, x: Array) -> bool:
     """Returns whether a convolution is over images, neither dilated nor grouped nor masked nor circular."""
     undilated = (1, (1, 1), None)
-    is_dilated = layer.input_dilation not in undilated or layer.kernel_dilation not in undilated
-    if is_dilated or layer.feature_group_count != 1 or layer.mask is not None:
+    if layer.input_dilation not in undilated or layer.kernel_dilation not in undilated:
         return False
-    has_plain_padding = layer.padding in ("SAME", "VALID") or not isinstance(layer.padding, str)
-    return x.ndim == 3 and has_plain_padding
+    if layer.feature_group_count != 1 or layer.mask is not None:
+        return False
+    if isinstance(layer.padding, str) and layer.padding not in ("SAME", "VALID"):
+        return False
+    return x.ndim == 3
 
 
 def _is_by_channel(layer: Any) -> bool:

@@ -20,10 +20,17 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from audit.mechanism.clipping import layers
-from audit.mechanism.clipping.base import Batch, ClippedDots, ClippedSum, Criterion, scale_to_norm
+from audit.mechanism.clipping.base import (
+    Batch,
+    ClippedDots,
+    ClippedSum,
+    Criterion,
+    scale_to_norm,
+)
 from audit.mechanism.memory import Hardware, local_hardware
 
-_CPU_BLOCK = 5 << 18  # the best of 0.6 to 2.5 MiB for the ConvNet, with four models at once
+# The best of 0.6 to 2.5 MiB for the ConvNet, with four models at once.
+_CPU_BLOCK = 5 << 18
 _ACCELERATOR_BLOCK = 1 << 30
 _BLOCK_BY_PARAMETERS = 4  # a block's least size, by that of the parameters
 
@@ -45,7 +52,10 @@ class _Block(NamedTuple):
 
 
 def unfolded_book_keeping(
-    module: nn.Module, unravel: Callable[[Array], Any], criterion: Criterion, block_bytes: int
+    module: nn.Module,
+    unravel: Callable[[Array], Any],
+    criterion: Criterion,
+    block_bytes: int,
 ) -> ClippedSum:
     """Returns the strategy for modules of the layers of `layers` and any functions between them.
 
@@ -92,7 +102,10 @@ def unfolded_book_keeping(
 
 
 def unfolded_dots(
-    module: nn.Module, unravel: Callable[[Array], Any], criterion: Criterion, block_bytes: int
+    module: nn.Module,
+    unravel: Callable[[Array], Any],
+    criterion: Criterion,
+    block_bytes: int,
 ) -> ClippedDots:
     """Returns every clipped gradient's dot product with a direction, for modules of `unfolded_book_keeping`.
 
@@ -112,7 +125,9 @@ def unfolded_dots(
 
             def dot_of_sum(weights: Array) -> Array:
                 weighted = block._replace(weights=weights)
-                sums = _block_sum(module, params, criterion, shapes, weighted, clipping_norm)
+                sums = _block_sum(
+                    module, params, criterion, shapes, weighted, clipping_norm
+                )
                 products = jax.tree.map(dot_of_leaf, along, sums)
                 return sum(jax.tree.leaves(products), jnp.zeros(()))
 
@@ -135,7 +150,9 @@ def block_bytes(hardware: Hardware | None = None) -> int:
     return _CPU_BLOCK if devices.is_cpu else _ACCELERATOR_BLOCK
 
 
-def _plan_blocks(module: nn.Module, params: Any, batch: Batch, block_bytes: int) -> tuple[_Shapes, int]:
+def _plan_blocks(
+    module: nn.Module, params: Any, batch: Batch, block_bytes: int
+) -> tuple[_Shapes, int]:
     """Returns (the shapes of every layer's output as a matrix, how many examples a block has at most)."""
     features, _ = batch
     _, calls = jax.eval_shape(lambda x: _apply(module, params, x, {}), features[0])
@@ -195,7 +212,9 @@ def _block_sum(
     scales = block.weights * scale_to_norm(squared_norms, clipping_norm)
 
     sums = {path: measure.contract(scales) for path, measure in measures.items()}
-    return jax.tree_util.tree_map_with_path(lambda path, _: sums[_module_of(path)][path[-1].key], params)
+    return jax.tree_util.tree_map_with_path(
+        lambda path, _: sums[_module_of(path)][path[-1].key], params
+    )
 
 
 def _is_late(summed: Any) -> bool:
@@ -228,7 +247,9 @@ def _apply(module: nn.Module, params: Any, x: Array, taps: dict[str, Array]) -> 
     unknown = set(_parameters_by_module(params)) - set(calls)
     if unknown:
         names = ", ".join(name or "the module itself" for name in sorted(unknown))
-        raise UnknownLayer(f"{names}: no Dense, Conv, GroupNorm or LayerNorm, whose sums are known")
+        raise UnknownLayer(
+            f"{names}: no Dense, Conv, GroupNorm or LayerNorm, whose sums are known"
+        )
     return logits, calls
 
 

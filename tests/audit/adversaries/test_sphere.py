@@ -197,7 +197,7 @@ import numpy as np
 from audit import game
 from audit.settings import build
 from audit.settings.make import setting_of
-from audit.task import Dataset
+from audit.tasks.task import Dataset
 
 features = np.random.default_rng(0).normal(size=(40, 8)).astype(np.float32)
 data = Dataset(features, (features[:, 0] > 0).astype(np.int32), "made up", "0" * 64)

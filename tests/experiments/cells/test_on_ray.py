@@ -112,10 +112,10 @@ import numpy as np
 from experiments.cells import audits, cluster, jobs
 from experiments.cells.work import Wanted
 from audit import training
-from audit.machine import prepare_jax
+from audit.runtime.machine import prepare_jax
 from audit.settings import stored
 from audit.settings.make import setting_of
-from audit.task import Dataset
+from audit.tasks.task import Dataset
 
 address, out, log, runs, chunk = sys.argv[1:]
 
