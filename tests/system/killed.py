@@ -23,7 +23,7 @@ import itertools, os, signal, sys, threading
 import jax
 import numpy as np
 from tqdm import tqdm
-from audit import game, training
+from audit.training import game, training
 from audit.commands import cli
 from audit.settings import build, stored
 from audit.settings.make import setting_of

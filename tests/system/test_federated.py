@@ -25,7 +25,7 @@ FLAGS = ("--model=linear", "--clients=10", "--cohort=4", "--rounds=60", "--canar
 TRAIN = """
 import sys
 from pathlib import Path
-from audit import training
+from audit.training import training
 from audit.storage.store import Store
 from audit.commands import cli
 from audit.settings import build_federated

@@ -194,7 +194,7 @@ import json, sys
 import jax
 jax.config.update("jax_num_cpu_devices", int(sys.argv[1]))
 import numpy as np
-from audit import game
+from audit.training import game
 from audit.settings import build
 from audit.settings.make import setting_of
 from audit.tasks.task import Dataset

@@ -17,7 +17,7 @@ SECONDS = 60.0  # for what takes moments, on a busy machine
 POOL = """
 import os, sys, time
 from pathlib import Path
-from audit import processes
+from audit.runtime import processes
 
 def work(place):
     Path(place, str(os.getpid())).touch()

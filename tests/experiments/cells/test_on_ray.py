@@ -111,7 +111,7 @@ from pathlib import Path
 import numpy as np
 from experiments.cells import audits, cluster, jobs
 from experiments.cells.work import Wanted
-from audit import training
+from audit.training import training
 from audit.runtime.machine import prepare_jax
 from audit.settings import stored
 from audit.settings.make import setting_of
