@@ -2,7 +2,7 @@
 
 `conclude_evidence` takes a caller's evidence and what is claimed of the mechanism, `of_setting` the scores of
 a setting, of which it knows the mechanism and whether that is a reason for a Gaussian trade-off curve. The
-curve is tested when a conclusion is first asked for it, which takes about 0.2 s, and the test is then kept.
+curve is tested when a conclusion first needs the test, which takes about 0.2 s; the result is then reused.
 """
 
 import functools
@@ -86,11 +86,12 @@ def conclude(
     """
     require_no_copies(design)
     worlds = design.pooled()
-    runs = sum(map(len, worlds))
+    runs = sum(len(world) for world in worlds)
     notes = (*_describe_failed(design), *describe_repeats(design))
-    require(looks is None or design.canaries == (1, 1), "`looks` goes with one canary a run: drop it")
+    has_one_canary = design.canaries == (1, 1)
+    require(looks is None or has_one_canary, "`looks` goes with one canary a run: drop it")
     claimed = _claimed(claim, delta)
-    if design.canaries != (1, 1):
+    if not has_one_canary:
         bounds = tuple(lifted.bounds(design, delta, confidence))
         return Conclusion(*worlds, (), bounds, **claimed, reason=reason, design=design, notes=notes)
     rows = estimate.findings(*worlds, delta, confidence)
@@ -106,7 +107,9 @@ def conclude(
         reason=reason,
         notes=notes,
     )
-    return conclusion if looks is None else _of_looks(conclusion, {runs: worlds}, looks)
+    if looks is None:
+        return conclusion
+    return _add_looks(conclusion, {runs: worlds}, looks)
 
 
 def _claimed(claim: Claim | None, delta: float) -> dict[str, Any]:
@@ -125,7 +128,7 @@ def _claimed(claim: Claim | None, delta: float) -> dict[str, Any]:
 
 
 def _expected(composition: Composition | None, k: int, delta: float) -> float | None:
-    """What sampled canaries leak under linear losses; None of others."""
+    """Returns what sampled canaries leak under linear losses; None of others."""
     if composition is None or composition.sampling_rate == 1:
         return None
     return expected_epsilon(composition, k, delta)
@@ -158,8 +161,12 @@ def _describe_failed(design: Design | Fresh) -> list[str]:
     """Returns a line on a caller's runs that failed, if there are any."""
     if not design.failed:
         return []
-    total = design.cosines.size if isinstance(design, Fresh) else sum(map(len, design.pooled()))
-    scores = "cosines" if isinstance(design, Fresh) else "scores"
+    if isinstance(design, Fresh):
+        total = design.cosines.size
+        scores = "cosines"
+    else:
+        total = sum(len(world) for world in design.pooled())
+        scores = "scores"
     share = f"{design.failed:,} of {total:,} {scores}"
     return [f"{share} are NaN, of runs that failed: each counts, below all others"]
 
@@ -182,26 +189,46 @@ def of_setting(
     own_model: bool = False,
     steps: Steps | None = None,
 ) -> Conclusion:
-    """The conclusion from the scores of a setting's first runs, or from those of the declared looks that they
-    reach; of a caller's own model nothing but its name is known. steps: how Lipschitz they are, where that is
-    known of the data or vouched for. Raises InputError as `conclude`."""
+    """Returns the conclusion from the scores of a setting's first runs.
+
+    Args:
+      scores: of the runs.
+      setting: what they are runs of.
+      delta, confidence: of the bounds.
+      looks: the declared looks, if any; the bounds are then from those that the runs reach.
+      own_model: whether the model is a caller's own, of which only the name is given.
+      steps: how Lipschitz the steps are, where that follows from the data or is vouched for.
+
+    Raises:
+      InputError: as `conclude`, and for stored scores that are not finite.
+    """
     bad = int(np.count_nonzero(~np.isfinite(scores.scores)))
     damaged = f"{bad} of {scores.scores.size} stored scores are not finite: move them away, and train again"
     require(not bad, damaged)
+
     claim = DpSgd(*setting.composition)
     last = lipschitz.hidden_state(setting, delta, steps, own_model)
-    known = {"hidden_state": last} if isinstance(last, HiddenState) else {"uncovered": last}
+    field = "hidden_state" if isinstance(last, HiddenState) else "uncovered"
+    last_model: dict[str, Any] = {field: last}
+
     if isinstance(setting.adversary, SphereFields):
         require(not looks, "`looks` are for other adversaries: fresh directions may be looked at at any time")
-        return conclude_fresh(scores.directions(), claim, delta, confidence)._replace(**known, expected=None)
+        of_directions = conclude_fresh(scores.directions(), claim, delta, confidence)
+        return of_directions._replace(**last_model, expected=None)
+
     reason = "" if own_model else gaussian_reason(setting)
-    one = conclude(scores.design(), claim, delta, confidence, reason=reason)._replace(**known)
-    taken = [runs for runs in looks if runs <= len(scores.scores)]
-    seen = {runs: scores.of_first(runs).worlds() for runs in taken}
-    found = _of_looks(one, seen, looks) if looks else one
-    k, mechanism = setting.schedule.periodicity, setting.mechanism
-    plain = mechanism.optimizer == "sgd" and mechanism.weight_decay == 0
-    return found._replace(expected=_expected(claim.composition, k, delta) if plain else None)
+    result = conclude(scores.design(), claim, delta, confidence, reason=reason)._replace(**last_model)
+    if looks:
+        reached = [runs for runs in looks if runs <= len(scores.scores)]
+        worlds_at = {runs: scores.of_first(runs).worlds() for runs in reached}
+        result = _add_looks(result, worlds_at, looks)
+
+    mechanism = setting.mechanism
+    is_plain_sgd = mechanism.optimizer == "sgd" and mechanism.weight_decay == 0
+    if not is_plain_sgd:
+        return result._replace(expected=None)
+    expected = _expected(claim.composition, setting.schedule.periodicity, delta)
+    return result._replace(expected=expected)
 
 
 def of_each_run(
@@ -225,47 +252,70 @@ def of_each_run(
 
 
 def of_runs_together(scores: Scores, delta: float, confidence: float) -> Bound | None:
-    """The bound that several runs of fresh directions prove together, of which no score uses anything of the
-    other canaries; None of one run, and of other canaries."""
+    """Returns the bound that several runs of fresh directions prove together.
+
+    No score may use anything of the other canaries. None of a single run, and of other canaries.
+    """
     if not scores.dimension or len(scores.scores) == 1:
         return None
     return exact_null.of_fresh(scores.directions()._replace(plain=True), delta, confidence)
 
 
 def predicted_mu(setting: Setting) -> float | None:
-    """mu of the biased dimension's score where genuine gradients do not interfere: insertions add up and
-    all steps' noise does, each shrunk by weight decay in the steps after it, w_t = (1 - eta lambda)^(T - t),
-    so mu = sum of w_t over insertions / (sigma |w|), without decay sqrt(insertions / k) / sigma (derived in
-    experiments/hidden_state/README.md). None where that is not known: small models, other adversaries or
-    optimizers, sampled insertions, an unknown initialisation (Errata H14)."""
-    mechanism, known = setting.mechanism, zoo.tasks().get(setting.model)
-    plain = mechanism.optimizer == "sgd" and not setting.unknown_initialisation and setting.sampling_rate == 1
-    crafted = adversary_row(setting.adversary.name).biased and known is not None and known.over_parameterised
-    if not (plain and crafted and mechanism.noise_multiplier > 0):
+    """Returns mu of the biased dimension's score where genuine gradients do not interfere.
+
+    Insertions add up and all steps' noise does, each shrunk by weight decay in the steps after it,
+    w_t = (1 - eta lambda)^(T - t), so mu = sum of w_t over insertions / (sigma |w|), without decay
+    sqrt(insertions / k) / sigma (derived in experiments/hidden_state/README.md).
+
+    Returns:
+      mu; None where it is not that: small models, other adversaries or optimizers, sampled insertions, an
+      unknown initialisation (Errata H14).
+    """
+    mechanism = setting.mechanism
+    if mechanism.optimizer != "sgd" or mechanism.noise_multiplier <= 0:
+        return None
+    if setting.unknown_initialisation or setting.sampling_rate != 1:
+        return None
+    task = zoo.tasks().get(setting.model)
+    if task is None or not task.over_parameterised:
+        return None
+    if not adversary_row(setting.adversary.name).biased:
         return None
     return lipschitz.constant_direction(setting)
 
 
 def gaussian_reason(setting: Setting) -> str:
-    """Why the setting's trade-off curve should be Gaussian, in 68 columns; empty if nothing says so."""
-    known = predicted_mu(setting) is not None
-    return "it has a reason: Gaussian noise on one crafted coordinate" if known else ""
+    """Returns why the setting's trade-off curve should be Gaussian, in 68 columns; empty without a reason."""
+    if predicted_mu(setting) is None:
+        return ""
+    return "it has a reason: Gaussian noise on one crafted coordinate"
 
 
-def _of_looks(last: Conclusion, seen: Mapping[int, Worlds], schedule: Sequence[int]) -> Conclusion:
-    """The conclusion from the looks that were taken of a declared schedule: (scores in, scores out) by the
-    number of runs, of which the last are those that estimates and the curve's test stand on. The best bound
-    of all looks, whenever one stops, holds at the confidence."""
+def _add_looks(last: Conclusion, worlds_at: Mapping[int, Worlds], schedule: Sequence[int]) -> Conclusion:
+    """Returns a conclusion with the looks that were taken, and the best of their bounds.
+
+    The best bound of all looks, whenever one stops, holds at the conclusion's confidence.
+
+    Args:
+      last: from the scores of the last look, which estimates and the curve's test use.
+      worlds_at: (scores in, scores out) by the number of runs.
+      schedule: the declared numbers of runs.
+    """
     conclusion.require_schedule(schedule)
-    for runs in seen:
-        said = f"`looks={','.join(map(str, schedule))}`: none is at {runs} runs"
-        require(runs in schedule, f"{said}, as these scores are: give those of a look")
-    each = conclusion.confidence_of_each(last.confidence, len(schedule))
-    taken = tuple(Look(runs, _bounds(worlds, last.delta, each)) for runs, worlds in sorted(seen.items()))
+    for runs in worlds_at:
+        undeclared = f"`looks={','.join(map(str, schedule))}`: none is at {runs} runs"
+        require(runs in schedule, f"{undeclared}, as these scores are: give those of a look")
+
+    confidence = conclusion.confidence_of_each(last.confidence, len(schedule))
+    taken = []
+    for runs, worlds in sorted(worlds_at.items()):
+        taken.append(Look(runs, _bounds(worlds, last.delta, confidence)))
     bounds = conclusion.best_of_looks(taken, last.confidence)
-    return last._replace(bounds=bounds, looks=Looks(tuple(schedule), each, taken))
+    return last._replace(bounds=bounds, looks=Looks(tuple(schedule), confidence, tuple(taken)))
 
 
 def _bounds(worlds: Worlds, delta: float, confidence: float) -> tuple[Bound, ...]:
-    found = estimate.findings(*worlds, delta, confidence)
-    return tuple(one for one in found if isinstance(one, Bound))
+    """Returns the bounds from scores of one canary a run, without the estimates."""
+    findings = estimate.findings(*worlds, delta, confidence)
+    return tuple(finding for finding in findings if isinstance(finding, Bound))
