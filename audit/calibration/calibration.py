@@ -20,15 +20,21 @@ from audit.methods.gaussian_curve import CURVE_LEVEL, CURVE_POWER
 from audit.runtime.processes import in_order
 
 Array = NDArray[np.float64]
-Known = TypeVar("Known")
-Found = TypeVar("Found")
+Setting = TypeVar("Setting")
+Result = TypeVar("Result")
 _SLACK = 1e-9  # epsilon above the truth by rounding alone is no excess
 
 
 class KnownMechanism(NamedTuple):
-    """A known mechanism and how it is audited: n_scores / 2 scores a world, `audits` times.
+    """A mechanism whose truth is known, and how it is audited.
 
-    With a `law`, scores are drawn from it, `mu` is not looked at, and the curve is tested in every audit.
+    Attributes:
+      mu: of the Gaussian mechanism; it does not matter where there is a law.
+      n_scores: of an audit, one half from each world.
+      audits: how often it is audited.
+      delta, confidence: of the bounds.
+      seed: of the scores.
+      law: the law of the scores, if they are not Gaussian; the curve is then tested in every audit.
     """
 
     mu: float
@@ -41,15 +47,24 @@ class KnownMechanism(NamedTuple):
 
 
 class Calibration(NamedTuple):
-    """One method over all audits of a known mechanism; low and high are the 5% and 95% quantiles.
+    """A method over all audits of a known mechanism.
 
-    With a law also the shares of audits in which the curve test fired, in which it did not but lacked power
-    (CURVE_POWER), and in which neither was so and epsilon exceeded the truth: `missed`.
+    Attributes:
+      method: its name.
+      setting: the mechanism and its audits.
+      exceeding: the share of audits with epsilon above the truth.
+      mean_mu: None where the method gives no mu.
+      mean_epsilon, std_epsilon: over the audits.
+      low_epsilon, high_epsilon: its 5% and 95% quantiles.
+      true_epsilon: the truth.
+      fired: with a law, the share of audits in which the curve test fired.
+      unsure: with a law, the share in which it did not fire, but had too little power (CURVE_POWER).
+      missed: with a law, the share in which neither was so and epsilon exceeded the truth.
     """
 
     method: str
     setting: KnownMechanism
-    exceeding: float  # share of audits with epsilon above the truth
+    exceeding: float
     mean_mu: float | None
     mean_epsilon: float
     std_epsilon: float
@@ -64,10 +79,20 @@ class Calibration(NamedTuple):
 def calibrate(
     setting: KnownMechanism, processes: int = 1, done: Callable[[int], object] = lambda audits: None
 ) -> list[Calibration]:
-    """Audits a known mechanism with every estimator; `done` hears of each audit that ends.
+    """Audits a known mechanism with every estimator.
 
-    An audit's scores depend on the seed and its index alone, not on `processes`. Raises InputError
-    for values out of range.
+    An audit's scores depend on the seed and its index alone, not on `processes`.
+
+    Args:
+      setting: the mechanism and its audits.
+      processes: how many work on the audits.
+      done: is called with 1 after each audit.
+
+    Returns:
+      A row for each estimator.
+
+    Raises:
+      InputError: for values out of range.
     """
     require(setting.mu >= 0, f"mu is {setting.mu}: it must be at least 0")
     require(setting.n_scores >= 2, f"n_scores is {setting.n_scores}: give at least 2")
@@ -79,67 +104,107 @@ def calibrate(
         truth = conversions.epsilon_from_mu(setting.mu, setting.delta)
     else:
         truth = setting.law.epsilon(setting.delta)
-    rows = [_summary(method, setting, values[:, i], truth) for i, method in enumerate(estimate.METHODS)]
+
+    rows = []
+    for i, method in enumerate(estimate.METHODS):
+        rows.append(_summarise(method, setting, values[:, i], truth))
     if setting.law is None:
         return rows
-    curves = np.array([audit.curve for audit in audits], np.float64)
-    return [_with_curve(row, values[:, i, 0], curves) for i, row in enumerate(rows)]
+    curves = np.array([audit.curve for audit in audits], np.float64)  # (audits, 2)
+    return [_add_curve_test(row, values[:, i, 0], curves) for i, row in enumerate(rows)]
 
 
 def allowed_share(claimed: float, audits: int, error: float = 1e-3) -> float:
-    """The largest share of excesses that a method at level `claimed` shows but with probability at most
-    `error`: what "beyond sampling error" means."""
-    return float(np.ceil(special.bdtrik(1 - error, audits, claimed))) / audits
+    """Returns the largest share of excesses that is within sampling error of a claimed level.
+
+    A method at that level shows more with probability at most `error`.
+    """
+    most_excesses = float(np.ceil(special.bdtrik(1 - error, audits, claimed)))
+    return most_excesses / audits
 
 
 class _Audit(NamedTuple):
-    """One audit's (epsilon, mu or NaN) by method, and the curve test's (p-value, power)."""
+    """The results of an audit.
+
+    Attributes:
+      values: (epsilon, mu or NaN) of each method.
+      curve: the curve test's (p-value, power); None without a law.
+    """
 
     values: list[tuple[float, float]]
     curve: tuple[float, float] | None
 
 
 def every_audit(
-    audit: Callable[[tuple[Known, int]], Found],
-    setting: Known,
+    audit: Callable[[tuple[Setting, int]], Result],
+    setting: Setting,
     audits: int,
     processes: int,
     done: Callable[[int], object],
-) -> list[Found]:
-    """The results of a setting's audits, in order; `done` hears of each that ends."""
-    found = []
-    for one in in_order(audit, [(setting, index) for index in range(audits)], processes):
-        found.append(one)
+) -> list[Result]:
+    """Returns the results of a setting's audits, in order.
+
+    Args:
+      audit: (setting, index) -> the result of an audit.
+      setting: what is audited.
+      audits: how often.
+      processes: how many work on the audits.
+      done: is called with 1 after each audit.
+    """
+    tasks = [(setting, index) for index in range(audits)]
+    results = []
+    for result in in_order(audit, tasks, processes):
+        results.append(result)
         done(1)
-    return found
+    return results
 
 
 def _audit(task: tuple[KnownMechanism, int]) -> _Audit:
+    """Audits a setting once: (setting, index of the audit)."""
     setting, index = task
-    rng, half = np.random.default_rng([setting.seed, index]), setting.n_scores // 2
+    rng = np.random.default_rng([setting.seed, index])
+    half = setting.n_scores // 2
     if setting.law is not None:
         scores_in, scores_out = setting.law.scores(rng, half)
     else:
-        scores_in, scores_out = rng.normal(setting.mu, 1, half), rng.normal(0, 1, half)
-    found = estimate.findings(scores_in, scores_out, setting.delta, setting.confidence)
-    values = [(one.epsilon, np.nan if one.mu is None else one.mu) for one in found]
+        scores_in = rng.normal(setting.mu, 1, half)
+        scores_out = rng.normal(0, 1, half)
+
+    values = []
+    for finding in estimate.findings(scores_in, scores_out, setting.delta, setting.confidence):
+        mu = np.nan if finding.mu is None else finding.mu
+        values.append((finding.epsilon, mu))
     if setting.law is None:
         return _Audit(values, None)
+
     p_value = gaussian_curve.examine(scores_in, scores_out).p_value
     fires = p_value < CURVE_LEVEL
-    return _Audit(values, (p_value, 0.0 if fires else gaussian_curve.power(scores_in, scores_out)))
+    power = 0.0 if fires else gaussian_curve.power(scores_in, scores_out)
+    return _Audit(values, (p_value, power))
 
 
-def _summary(method: str, setting: KnownMechanism, values: Array, truth: float) -> Calibration:
-    epsilon, mu = values[:, 0], values[:, 1]
-    exceeding = float(np.mean(epsilon > truth + _SLACK))
-    spread = float(epsilon.std()), float(np.quantile(epsilon, 0.05)), float(np.quantile(epsilon, 0.95))
-    mean_mu = None if np.isnan(mu[0]) else float(mu.mean())
-    return Calibration(method, setting, exceeding, mean_mu, float(epsilon.mean()), *spread, truth)
+def _summarise(method: str, setting: KnownMechanism, values: Array, truth: float) -> Calibration:
+    """Returns a method's row from its (epsilon, mu or NaN) in all audits, (audits, 2)."""
+    epsilon = values[:, 0]
+    mu = values[:, 1]
+    return Calibration(
+        method,
+        setting,
+        exceeding=float(np.mean(epsilon > truth + _SLACK)),
+        mean_mu=None if np.isnan(mu[0]) else float(mu.mean()),
+        mean_epsilon=float(epsilon.mean()),
+        std_epsilon=float(epsilon.std()),
+        low_epsilon=float(np.quantile(epsilon, 0.05)),
+        high_epsilon=float(np.quantile(epsilon, 0.95)),
+        true_epsilon=truth,
+    )
 
 
-def _with_curve(row: Calibration, epsilon: Array, curves: Array) -> Calibration:
-    fired, strong = curves[:, 0] < CURVE_LEVEL, curves[:, 1] >= CURVE_POWER
-    missed = (epsilon > row.true_epsilon + _SLACK) & ~fired & strong
-    unsure = float((~fired & ~strong).mean())
-    return row._replace(fired=float(fired.mean()), unsure=unsure, missed=float(missed.mean()))
+def _add_curve_test(row: Calibration, epsilon: Array, curves: Array) -> Calibration:
+    """Returns a row with the curve test's shares, from epsilon (audits,) and (p-value, power) (audits, 2)."""
+    fired = curves[:, 0] < CURVE_LEVEL
+    powerful = curves[:, 1] >= CURVE_POWER
+    exceeds = epsilon > row.true_epsilon + _SLACK
+    missed = exceeds & ~fired & powerful
+    unsure = ~fired & ~powerful
+    return row._replace(fired=float(fired.mean()), unsure=float(unsure.mean()), missed=float(missed.mean()))

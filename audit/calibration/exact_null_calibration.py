@@ -29,7 +29,18 @@ _SLACK = 1e-9
 
 
 class DirectionSetting(NamedTuple):
-    """K uniform directions in R^d a run, audited many times, and read after some numbers of runs."""
+    """Runs with K uniform directions in R^d each, audited many times.
+
+    Attributes:
+      law: of the cosines.
+      mu: of the mechanism; epsilon where the law says so.
+      runs: the numbers of runs after which the bound is read.
+      canaries: K, of a run.
+      dimension: d.
+      audits: how often the mechanism is audited.
+      delta, confidence: of the bound.
+      seed: of the cosines.
+    """
 
     law: "DirectionLaw"
     mu: float
@@ -43,12 +54,18 @@ class DirectionSetting(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(R, K)."""
+        """Returns (R, K), the shape of an audit's cosines."""
         return max(self.runs), self.canaries
 
 
 class DirectionLaw(NamedTuple):
-    """A law's name, cosines (R, K) by a generator, and the true epsilon."""
+    """A law of cosines.
+
+    Attributes:
+      name: its name.
+      draw: (generator, setting) -> an audit's cosines (R, K).
+      truth: setting -> the true epsilon.
+    """
 
     name: str
     draw: Callable[[np.random.Generator, DirectionSetting], Array]
@@ -56,8 +73,16 @@ class DirectionLaw(NamedTuple):
 
 
 class DirectionCalibration(NamedTuple):
-    """All audits of a setting after so many runs: the share that exceeded the truth until then, and epsilon's
-    mean, 5% and 95% quantiles."""
+    """All audits of a setting after a number of runs.
+
+    Attributes:
+      setting: what was audited.
+      runs: the number of runs.
+      exceeding: the share of audits in which the bound exceeded the truth until then.
+      mean_epsilon: over the audits.
+      low_epsilon, high_epsilon: its 5% and 95% quantiles.
+      true_epsilon: the truth.
+    """
 
     setting: DirectionSetting
     runs: int
@@ -72,7 +97,8 @@ def require_possible(setting: DirectionSetting) -> None:
     """Raises InputError for values out of range."""
     require(setting.mu >= 0, f"mu is {setting.mu}: it must be at least 0")
     require(min(setting.runs) >= 1, f"`runs={min(setting.runs)}`: give at least 1")
-    size, most = int(np.prod(setting.shape, dtype=float)), f"at most {MOST_COSINES:,} together"
+    size = int(np.prod(setting.shape, dtype=float))
+    most = f"at most {MOST_COSINES:,} together"
     require(setting.canaries >= 1, f"`canaries={setting.canaries}`: give at least 1")
     require(size <= MOST_COSINES, f"{setting.shape[0]:,} runs of {setting.canaries:,} canaries: give {most}")
     cosine_law.require_dimension(setting.dimension)
@@ -85,28 +111,39 @@ def require_possible(setting: DirectionSetting) -> None:
 def calibrate(
     setting: DirectionSetting, processes: int = 1, done: Callable[[int], object] = lambda audits: None
 ) -> list[DirectionCalibration]:
-    """One row for each number of runs; `done` hears of each audit that ends.
+    """Returns a row for each number of runs.
 
-    An audit depends on the seed and its index alone. Raises InputError for values out of range.
+    An audit depends on the seed and its index alone. `done` is called with 1 after each.
+
+    Raises:
+      InputError: for values out of range.
     """
     require_possible(setting)
-    found = calibration.every_audit(epsilons, setting, setting.audits, processes, done)
-    table, truth = np.array(found), setting.law.truth(setting)  # (audits, numbers of runs)
-    return [_summary(setting, runs, table[:, i], truth) for i, runs in enumerate(setting.runs)]
+    results = calibration.every_audit(epsilons, setting, setting.audits, processes, done)
+    table = np.array(results)  # (audits, numbers of runs)
+    truth = setting.law.truth(setting)
+    return [_summarise(setting, runs, table[:, i], truth) for i, runs in enumerate(setting.runs)]
 
 
 def epsilons(task: tuple[DirectionSetting, int]) -> Array:
-    """What one audit proves after each number of runs."""
+    """Returns what an audit, (setting, index), proves after each number of runs."""
     setting, index = task
     cosines = setting.law.draw(np.random.default_rng([setting.seed, index]), setting)
     proof = exact_null.prove(cosines, setting.dimension, setting.delta, setting.confidence)
     return np.asarray(proof.path[np.array(setting.runs) - 1])
 
 
-def _summary(setting: DirectionSetting, runs: int, epsilon: Array, truth: float) -> DirectionCalibration:
-    exceeding, mean = float((epsilon > truth + _SLACK).mean()), float(epsilon.mean())
-    low, high = float(np.quantile(epsilon, 0.05)), float(np.quantile(epsilon, 0.95))
-    return DirectionCalibration(setting, runs, exceeding, mean, low, high, truth)
+def _summarise(setting: DirectionSetting, runs: int, epsilon: Array, truth: float) -> DirectionCalibration:
+    """Returns the row of a number of runs from epsilon after it in all audits, (audits,)."""
+    return DirectionCalibration(
+        setting,
+        runs,
+        exceeding=float((epsilon > truth + _SLACK).mean()),
+        mean_epsilon=float(epsilon.mean()),
+        low_epsilon=float(np.quantile(epsilon, 0.05)),
+        high_epsilon=float(np.quantile(epsilon, 0.95)),
+        true_epsilon=truth,
+    )
 
 
 def _gaussian_truth(setting: DirectionSetting) -> float:
@@ -118,12 +155,19 @@ def _mu(setting: DirectionSetting) -> float:
 
 
 def _shifted(rng: np.random.Generator, mu: Array, shape: tuple[int, int], setting: DirectionSetting) -> Array:
-    """Leave-one-out cosines. Of v_j, a share that is Beta lies outside of the others' span; there u_j is mu
-    times that part and standard normal noise."""
+    """Draws leave-one-out cosines.
+
+    Of v_j, a share that is Beta lies outside of the others' span; there u_j is mu times that part and
+    standard normal noise.
+    """
     free = setting.dimension - setting.canaries  # dimensions left, less the one along v_j's part
-    outside = rng.beta((free + 1) / 2, (setting.canaries - 1) / 2, shape) if setting.canaries > 1 else 1.0
+    if setting.canaries > 1:
+        outside = rng.beta((free + 1) / 2, (setting.canaries - 1) / 2, shape)
+    else:
+        outside = np.ones(shape)
     along = mu * np.sqrt(outside) + rng.standard_normal(shape)
-    return np.asarray(np.sqrt(outside) * along / np.sqrt(along**2 + rng.chisquare(free, shape)))
+    length = np.sqrt(along**2 + rng.chisquare(free, shape))
+    return np.asarray(np.sqrt(outside) * along / length)
 
 
 def _gaussian(rng: np.random.Generator, setting: DirectionSetting) -> Array:
@@ -141,11 +185,12 @@ def _failing(rng: np.random.Generator, setting: DirectionSetting) -> Array:
 
 
 def _laplace(rng: np.random.Generator, setting: DirectionSetting) -> Array:
-    seen = setting.mu + rng.laplace(size=setting.shape)
-    return -cosine_law.quantile(stats.laplace.sf(seen), setting.dimension)
+    along = setting.mu + rng.laplace(size=setting.shape)
+    return -cosine_law.quantile(stats.laplace.sf(along), setting.dimension)
 
 
 def _on_bound(rng: np.random.Generator, setting: DirectionSetting, shape: tuple[int, int]) -> Array:
+    """Draws cosines whose P_in is all that (epsilon, delta)-DP allows."""
     tail = np.maximum(rng.random(shape) - setting.delta, 0) * np.exp(-setting.mu)  # a(cosine)
     return -cosine_law.quantile(tail, setting.dimension)
 

@@ -31,7 +31,12 @@ _REACH = 5.0  # deviations beyond both worlds' centres, for the supremum over th
 
 
 class Noise(NamedTuple):
-    """A tie's part in scores: signal (n, 1), 0 where a run fails, and noise (n, K) of deviation 1."""
+    """A tie's part in scores.
+
+    Attributes:
+      signal: (n, 1), 0 where a run fails, else 1.
+      noise: (n, K), of deviation 1.
+    """
 
     signal: Array
     noise: Array
@@ -42,7 +47,13 @@ def _never(runs: int) -> float:
 
 
 class Tie(NamedTuple):
-    """How canaries of a run hang together: a sampler (rng, runs, canaries), and how many runs fail."""
+    """A way in which the canaries of a run depend on each other.
+
+    Attributes:
+      name: its name.
+      sample: (generator, runs, canaries) -> its part in the scores.
+      failing: runs -> the share of them that fails.
+    """
 
     name: str
     sample: Callable[[np.random.Generator, int, int], Noise]
@@ -50,9 +61,17 @@ class Tie(NamedTuple):
 
 
 class ManyCanaries(NamedTuple):
-    """n runs with K canaries of one mu and tie, audited many times: n of coins, or n a set.
+    """Runs with K canaries of the same mu each, audited many times; `calibrate` checks the values.
 
-    Parameters are checked by `calibrate`.
+    Attributes:
+      mu: of every canary.
+      runs: n, of coins, or of each of two sets.
+      canaries: K, of a run.
+      tie: how they depend on each other.
+      coins: whether the design is that of coins; else it is that of two sets.
+      audits: how often the mechanism is audited.
+      delta, confidence: of the bounds.
+      seed: of the scores.
     """
 
     mu: float
@@ -67,8 +86,18 @@ class ManyCanaries(NamedTuple):
 
 
 class ManyCalibration(NamedTuple):
-    """One method over all audits of a setting: the share of them with its parameter above the truth, and
-    the mean epsilon; low and high are the 5% and 95% quantiles."""
+    """A method over all audits of a setting.
+
+    Attributes:
+      method: its name.
+      setting: what was audited.
+      exceeding: the share of audits with the method's parameter, mu or epsilon, above the truth.
+      mean_epsilon: over the audits.
+      low_epsilon, high_epsilon: its 5% and 95% quantiles.
+      true_epsilon: the truth; where the method gives mu, the epsilon of the true mu.
+      mean_mu: None where the method gives no mu.
+      true_mu: the truth.
+    """
 
     method: str
     setting: ManyCanaries
@@ -86,7 +115,8 @@ def _independent(rng: np.random.Generator, runs: int, canaries: int) -> Noise:
 
 
 def _shifted(rng: np.random.Generator, runs: int, canaries: int) -> Noise:
-    own, common = rng.standard_normal((runs, canaries)), rng.standard_normal((runs, 1))
+    own = rng.standard_normal((runs, canaries))
+    common = rng.standard_normal((runs, 1))
     return Noise(np.ones((runs, 1)), (own + common) / np.sqrt(2))
 
 
@@ -114,55 +144,84 @@ TIES = {
 def calibrate(
     setting: ManyCanaries, processes: int = 1, done: Callable[[int], object] = lambda audits: None
 ) -> list[ManyCalibration]:
-    """Audits a known mechanism with every usable method of `lifted`; `done` hears of each audit that ends.
+    """Audits a known mechanism with every usable method of `lifted`.
 
-    An audit's scores depend on the seed and its index alone. Raises InputError for values out of range.
+    An audit's scores depend on the seed and its index alone. `done` is called with 1 after each.
+
+    Raises:
+      InputError: for values out of range.
     """
     require(setting.mu >= 0, f"mu is {setting.mu}: it must be at least 0")
     require(setting.canaries >= 1, f"`canaries={setting.canaries}`: give at least 1")
     require(setting.audits >= 1, f"audits is {setting.audits}: give at least 1")
     conversions.require_levels(setting.delta, setting.confidence)
     values = calibration.every_audit(_audit, setting, setting.audits, processes, done)
-    table, truths = np.array(values), _truths(setting)  # (audits, methods, 2)
+    table = np.array(values)  # (audits, methods, 2)
+    truths = _truths(setting)
     methods = lifted.usable(setting.canaries)
-    return [_summary(method, setting, table[:, i], truths) for i, method in enumerate(methods)]
+    return [_summarise(method, setting, table[:, i], truths) for i, method in enumerate(methods)]
 
 
 def draw(setting: ManyCanaries, index: int) -> Design:
-    """The scores of one audit."""
+    """Draws the scores of an audit, by its index."""
     rng = np.random.default_rng([setting.seed, index])
-    shape = setting.runs, setting.canaries
-    if not setting.coins:
-        (signal, noise), (_, fresh) = setting.tie.sample(rng, *shape), setting.tie.sample(rng, *shape)
-        return Sets(signal * setting.mu + noise, fresh)
-    present, (signal, noise) = rng.random(shape) < 0.5, setting.tie.sample(rng, *shape)
-    return Coins(signal * setting.mu * present + noise, present)
+    if setting.coins:
+        present = rng.random((setting.runs, setting.canaries)) < 0.5
+        drawn = setting.tie.sample(rng, setting.runs, setting.canaries)
+        return Coins(drawn.signal * setting.mu * present + drawn.noise, present)
+    drawn_in = setting.tie.sample(rng, setting.runs, setting.canaries)
+    drawn_out = setting.tie.sample(rng, setting.runs, setting.canaries)
+    return Sets(drawn_in.signal * setting.mu + drawn_in.noise, drawn_out.noise)
 
 
 def _audit(task: tuple[ManyCanaries, int]) -> list[tuple[float, float]]:
+    """Returns each method's (epsilon, mu or NaN) in an audit, (setting, index)."""
     setting, index = task
-    found = lifted.bounds(draw(setting, index), setting.delta, setting.confidence)
-    return [(bound.epsilon, np.nan if bound.mu is None else bound.mu) for bound in found]
+    values = []
+    for bound in lifted.bounds(draw(setting, index), setting.delta, setting.confidence):
+        mu = np.nan if bound.mu is None else bound.mu
+        values.append((bound.epsilon, mu))
+    return values
 
 
 def _truths(setting: ManyCanaries) -> tuple[float, float]:
-    """(epsilon at delta, mu): suprema over thresholds of what the average error rates need."""
-    fails = setting.tie.failing(setting.runs)
+    """Returns (epsilon at delta, mu): suprema over thresholds of what the average error rates need."""
+    failing = setting.tie.failing(setting.runs)
     thresholds = np.linspace(-_REACH, setting.mu + _REACH, 20_001)
-    out = special.ndtr(-thresholds)
-    into = (1 - fails) * special.ndtr(thresholds - setting.mu) + fails * special.ndtr(thresholds)
-    epsilon = conversions.epsilon_from_rates(out, into, setting.delta)
-    return max(float(epsilon.max()), 0.0), max(float(conversions.mu_from_rates(out, into).max()), 0.0)
+    false_positive_rates = special.ndtr(-thresholds)
+    misses_of_working = special.ndtr(thresholds - setting.mu)
+    misses_of_failing = special.ndtr(thresholds)
+    false_negative_rates = (1 - failing) * misses_of_working + failing * misses_of_failing
+    epsilons = conversions.epsilon_from_rates(false_positive_rates, false_negative_rates, setting.delta)
+    mus = conversions.mu_from_rates(false_positive_rates, false_negative_rates)
+    return max(float(epsilons.max()), 0.0), max(float(mus.max()), 0.0)
 
 
-def _summary(
+def _summarise(
     method: str, setting: ManyCanaries, values: Array, truths: tuple[float, float]
 ) -> ManyCalibration:
-    """The summary of (audits, 2) values: mu is held against mu where the method gives one."""
-    epsilon, mu = values[:, 0], values[:, 1]
-    of_mu = not np.isnan(mu[0])
-    exceeding = mu > truths[1] + _SLACK if of_mu else epsilon > truths[0] + _SLACK
-    low, high = float(np.quantile(epsilon, 0.05)), float(np.quantile(epsilon, 0.95))
-    found = float(exceeding.mean()), float(epsilon.mean()), low, high
-    truth = conversions.epsilon_from_mu(truths[1], setting.delta) if of_mu else truths[0]
-    return ManyCalibration(method, setting, *found, truth, float(mu.mean()) if of_mu else None, truths[1])
+    """Returns a method's row from its (epsilon, mu or NaN) in all audits, (audits, 2).
+
+    Compares mu with the true mu where the method gives one, else epsilon with the true epsilon.
+    """
+    epsilon = values[:, 0]
+    mu = values[:, 1]
+    true_epsilon, true_mu = truths
+    if np.isnan(mu[0]):
+        mean_mu = None
+        exceeds = epsilon > true_epsilon + _SLACK
+    else:
+        mean_mu = float(mu.mean())
+        exceeds = mu > true_mu + _SLACK
+        true_epsilon = conversions.epsilon_from_mu(true_mu, setting.delta)
+    return ManyCalibration(
+        method,
+        setting,
+        exceeding=float(exceeds.mean()),
+        mean_epsilon=float(epsilon.mean()),
+        low_epsilon=float(np.quantile(epsilon, 0.05)),
+        high_epsilon=float(np.quantile(epsilon, 0.95)),
+        true_epsilon=true_epsilon,
+        mean_mu=mean_mu,
+        true_mu=true_mu,
+    )
