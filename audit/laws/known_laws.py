@@ -1,7 +1,8 @@
 """Pairs of score distributions whose true epsilon is known, most of them with no Gaussian trade-off curve.
 
-Whoever converts mu to epsilon by a Gaussian curve claims too much where far scores say less than under it
-(Laplace, randomised response, logistic, Student t) and too little where they say more (subsampled Gaussian).
+Converting mu to epsilon by a Gaussian curve claims too much where far scores reveal less than under it
+(Laplace, randomised response, logistic, Student t), and too little where they reveal more (subsampled
+Gaussian).
 """
 
 import functools
@@ -19,6 +20,7 @@ Array = NDArray[np.float64]
 _GRID = 400_001  # points of the quadrature
 _COARSE = 4_001  # points between which quantiles are interpolated
 _REACH = 60.0  # of the grid, in units of the scores
+_LARGEST_EPSILON = 512.0  # where the search stops: a larger epsilon counts as infinite
 _SUBSAMPLED_RATE = 0.1
 _BIT = 5.0  # a noisy bit's two values are -5 and 5, with normal noise
 
@@ -36,9 +38,15 @@ class Density(Protocol):
 
 
 class Law(NamedTuple):
-    """A family of pairs of distributions: the parameters that are looked at, how to sample, the density and
-    the distribution function of a world's scores, and the function (parameter, delta) -> epsilon where there
-    is one that needs no quadrature."""
+    """A family of pairs of distributions.
+
+    Attributes:
+      name: its name.
+      parameters: those at which methods are calibrated.
+      sample: draws the scores of a world.
+      density, distribution: of the scores of a world.
+      epsilon: (parameter, delta) -> epsilon, where a function gives it without quadrature.
+    """
 
     name: str
     parameters: tuple[float, ...]
@@ -58,14 +66,18 @@ class KnownLaw(NamedTuple):
         return f"{self.law.name} {self.parameter:.3g}"
 
     def scores(self, rng: np.random.Generator, n: int) -> tuple[Array, Array]:
-        """(in, out), n each."""
-        return self.law.sample(rng, self.parameter, True, n), self.law.sample(rng, self.parameter, False, n)
+        """Draws scores (in, out), n each."""
+        scores_in = self.law.sample(rng, self.parameter, True, n)
+        scores_out = self.law.sample(rng, self.parameter, False, n)
+        return scores_in, scores_out
 
     def epsilon(self, delta: float) -> float:
-        """The least epsilon >= 0 at which both worlds are (epsilon, delta)-close, in either direction.
+        """Returns the least epsilon >= 0 at which both worlds are (epsilon, delta)-close, either way round.
 
-        The quadrature is right to 1e-6 for the parameters listed and delta from 1e-9 to 0.5. Raises
-        InputError unless 0 < delta < 1.
+        The quadrature is right to 1e-6 for the parameters listed and delta from 1e-9 to 0.5.
+
+        Raises:
+          InputError: unless 0 < delta < 1.
         """
         conversions.require_delta(delta)
         if self.law.epsilon is not None:
@@ -73,29 +85,38 @@ class KnownLaw(NamedTuple):
         return quadrature(self, delta)
 
     def quantiles(self, levels: Array) -> Array:
-        """Scores below which both worlds' even mixture has these probabilities (n,), in steps of 0.03."""
+        """Returns scores below which both worlds' even mixture has these probabilities (n,).
+
+        They are interpolated between scores in steps of 0.03.
+        """
         x = np.linspace(-_REACH, _REACH, _COARSE)
-        below = [self.law.distribution(x, self.parameter, inserted) for inserted in (True, False)]
-        return np.interp(levels, (below[0] + below[1]) / 2, x)
+        below_in = self.law.distribution(x, self.parameter, True)
+        below_out = self.law.distribution(x, self.parameter, False)
+        return np.interp(levels, (below_in + below_out) / 2, x)
 
 
 @functools.lru_cache(maxsize=64)
 def quadrature(known: KnownLaw, delta: float) -> float:
-    """epsilon at delta as the root of the privacy profile, integrated over a fine grid of scores."""
+    """Returns epsilon at delta as the root of the privacy profile, integrated over a fine grid of scores."""
     x = np.linspace(-_REACH, _REACH, _GRID)
-    into, out = (known.law.density(x, known.parameter, inserted) for inserted in (True, False))
+    density_in = known.law.density(x, known.parameter, True)
+    density_out = known.law.density(x, known.parameter, False)
 
     def excess(epsilon: float) -> float:
+        """Returns by how much the least delta at an epsilon exceeds the given one."""
         odds = np.exp(epsilon)
-        worlds = (np.maximum(one - odds * other, 0.0) for one, other in ((into, out), (out, into)))
-        return max(float(scipy.integrate.trapezoid(world, x)) for world in worlds) - delta
+        delta_add = float(scipy.integrate.trapezoid(np.maximum(density_in - odds * density_out, 0.0), x))
+        delta_remove = float(scipy.integrate.trapezoid(np.maximum(density_out - odds * density_in, 0.0), x))
+        return max(delta_add, delta_remove) - delta
 
     if excess(0.0) <= 0:
         return 0.0
     high = 1.0
-    while excess(high) > 0 and high < 512:
+    while excess(high) > 0 and high < _LARGEST_EPSILON:
         high *= 2
-    return np.inf if high >= 512 else float(scipy.optimize.brentq(excess, 0.0, high, xtol=1e-9))
+    if high >= _LARGEST_EPSILON:
+        return np.inf
+    return float(scipy.optimize.brentq(excess, 0.0, high, xtol=1e-9))
 
 
 def _normal_density(x: Array, centre: float, spread: float) -> Array:
@@ -103,7 +124,8 @@ def _normal_density(x: Array, centre: float, spread: float) -> Array:
 
 
 def _gaussian(rng: np.random.Generator, mu: float, inserted: bool, n: int) -> Array:
-    return rng.normal(mu if inserted else 0, 1, n)
+    centre = mu if inserted else 0
+    return rng.normal(centre, 1, n)
 
 
 def _gaussian_density(x: Array, mu: float, inserted: bool) -> Array:
@@ -128,18 +150,25 @@ def _laplace_distribution(x: Array, epsilon: float, inserted: bool) -> Array:
     return np.where(z < 0, far, 1 - far)
 
 
+def _response_rate(epsilon: float, inserted: bool) -> float:
+    """Returns the probability of the upper value of randomised response's bit."""
+    log_odds = epsilon if inserted else -epsilon
+    return float(special.expit(log_odds))
+
+
 def _response(rng: np.random.Generator, epsilon: float, inserted: bool, n: int) -> Array:
-    rate = special.expit(epsilon if inserted else -epsilon)
-    return np.where(rng.random(n) < rate, _BIT, -_BIT) + rng.normal(0, 1, n)
+    rate = _response_rate(epsilon, inserted)
+    bits = np.where(rng.random(n) < rate, _BIT, -_BIT)
+    return bits + rng.normal(0, 1, n)
 
 
 def _response_density(x: Array, epsilon: float, inserted: bool) -> Array:
-    rate = float(special.expit(epsilon if inserted else -epsilon))
+    rate = _response_rate(epsilon, inserted)
     return rate * _normal_density(x, _BIT, 1.0) + (1 - rate) * _normal_density(x, -_BIT, 1.0)
 
 
 def _response_distribution(x: Array, epsilon: float, inserted: bool) -> Array:
-    rate = float(special.expit(epsilon if inserted else -epsilon))
+    rate = _response_rate(epsilon, inserted)
     return np.asarray(rate * special.ndtr(x - _BIT) + (1 - rate) * special.ndtr(x + _BIT))
 
 
@@ -184,15 +213,21 @@ def _subsampled_distribution(x: Array, spread: float, inserted: bool) -> Array:
 
 
 def _unequal(rng: np.random.Generator, spread: float, inserted: bool, n: int) -> Array:
-    return rng.normal(1.0, spread, n) if inserted else rng.normal(0.0, 1.0, n)
+    if inserted:
+        return rng.normal(1.0, spread, n)
+    return rng.normal(0.0, 1.0, n)
 
 
 def _unequal_density(x: Array, spread: float, inserted: bool) -> Array:
-    return _normal_density(x, 1.0, spread) if inserted else _normal_density(x, 0.0, 1.0)
+    if inserted:
+        return _normal_density(x, 1.0, spread)
+    return _normal_density(x, 0.0, 1.0)
 
 
 def _unequal_distribution(x: Array, spread: float, inserted: bool) -> Array:
-    return np.asarray(special.ndtr((x - 1) / spread) if inserted else special.ndtr(x))
+    if inserted:
+        return np.asarray(special.ndtr((x - 1) / spread))
+    return np.asarray(special.ndtr(x))
 
 
 GAUSSIAN = Law(
