@@ -1,11 +1,11 @@
 """The conclusion from an audit's scores: every lower bound beside the accountant's upper bound.
 
-Runs may be added and looked at several times, at numbers of runs that were declared beforehand. Who looks
-five times and keeps the best bound has five chances to exceed the truth. Here each of L looks gets an equal
+Runs may be added and looked at several times, at numbers of runs that were declared beforehand. The best
+bound of five looks has five chances to exceed the truth. Here each of L looks gets an equal
 share of the error, (1 - confidence) / L, so that by the union bound all of a method's looks hold at once at
 the confidence, and so does the best of them, whenever one stops. It holds for numbers of runs that no score
 has decided. Shares by the number of runs, or half of the error for the last look, raise the mean of the best
-of five bounds on mu by less than 1%, and equal ones say the same at every look.
+of five bounds on mu by less than 1%, and equal shares are the same at every look.
 """
 
 import dataclasses

@@ -41,7 +41,7 @@ _LIMITS_SHARE = 0.1  # of the error, for the limits of a caller's coins
 _LEAST_QUANTILES = 1_000
 _MOST_QUANTILES = 20_000
 _TINY = 1e-12
-FAILED = -1.0  # the cosine that stands for one of a run that failed
+FAILED = -1.0  # the cosine of a run that failed
 
 
 class RunErrors(NamedTuple):
@@ -271,7 +271,7 @@ class Fresh(NamedTuple):
       dimension: d, of the directions.
       plain: whether no cosine uses anything of the other canaries' directions.
       given: whether a caller says all that.
-      in_order: whether rows stand in the order in which runs were begun.
+      in_order: whether rows are in the order in which runs were begun.
     """
 
     cosines: Array

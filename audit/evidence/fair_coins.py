@@ -1,4 +1,4 @@
-"""Coins that fair and independent ones do not give: a caller's are looked at before a bound rests on them.
+"""Tests that refuse coins which are not fair and independent, before a bound rests on a caller's coins.
 
 Bounds of one run hold where each canary is in by a fair coin of its own; those of several runs where all
 coins have one probability, of which limits are read off the coins (`canaries.Coins.limits`). Coins of several

@@ -96,11 +96,11 @@ class KnownLaw(NamedTuple):
 
 
 @functools.lru_cache(maxsize=64)
-def quadrature(known: KnownLaw, delta: float) -> float:
+def quadrature(known_law: KnownLaw, delta: float) -> float:
     """Returns epsilon at delta as the root of the privacy profile, integrated over a fine grid of scores."""
     x = np.linspace(-_REACH, _REACH, _GRID)
-    density_in = known.law.density(x, known.parameter, True)
-    density_out = known.law.density(x, known.parameter, False)
+    density_in = known_law.law.density(x, known_law.parameter, True)
+    density_out = known_law.law.density(x, known_law.parameter, False)
 
     def excess(epsilon: float) -> float:
         """Returns by how much the least delta at an epsilon exceeds the given one."""

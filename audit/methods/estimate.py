@@ -1,11 +1,11 @@
-"""Scores in, scores out -> a Bound that says what it stands on, or an Estimate that says it is none.
+"""Scores in, scores out -> a Bound with what it assumes, or an Estimate with why it is no bound.
 
 Three estimators, from what the paper prints to what needs no assumption. Each takes the scores of
 independent runs with the canary (in) and without (out), higher meaning "in":
 
     in_sample        hidden-state paper, Algorithm 4: the best of all thresholds on the scores that it
                      then counts. An Estimate, not a confidence bound: with 5,000 scores it exceeds the
-                     truth in up to 15% of audits where 5% is said, and more with more (Errata H10);
+                     truth in up to 15% of audits where 5% is claimed, and more with more (Errata H10);
                      `noise_floor` says what it shows where nothing leaks.
     if_gaussian      the threshold's rank from a twentieth, one exact test on the rest (`exact`).
     assumption_free  likewise from an eighth, against the trade-off function of (epsilon, delta)-DP itself.
@@ -14,10 +14,10 @@ The first two give mu; their epsilon follows if the mechanism's trade-off curve 
 
 A bound is a function of the two sets of scores, and of their ranks alone: neither the order of rows nor an
 increasing map of all scores changes it. One split into pilot and rest would leave the threshold to chance.
-So 21 splits are drawn, by a hash of the ranks, and the bound is the median of theirs, each at 11/21 of the
-error. Where the median is above the truth, 11 of 21 tests reject a true hypothesis at once, which by Markov's
-inequality has at most the probability `error`, however the splits depend on each other (Meinshausen, Meier
-and Buehlmann, "p-Values for high-dimensional regression", 2009).
+So 21 splits are drawn, by a hash of the ranks, and the bound is the median of their bounds, each at 11/21 of
+the error. Where the median is above the truth, 11 of 21 tests reject a true hypothesis at once, which by
+Markov's inequality has at most the probability `error`, however the splits depend on each other (Meinshausen,
+Meier and Buehlmann, "p-Values for high-dimensional regression", 2009).
 """
 
 import dataclasses
@@ -129,7 +129,7 @@ class Estimate(_Counted):
     Attributes:
       confidence: the level that its formula uses, which it does not keep.
       caveat: why it is no bound.
-      standard_error: of epsilon, if canaries are independent; NaN where it is not known.
+      standard_error: of epsilon, if canaries are independent; NaN where there is none.
       noise_floor: its values where nothing leaks, of as many audits as were simulated for it; of none, its
         method knows them.
     """

@@ -127,7 +127,7 @@ def prove(
       delta, confidence: of the bound.
       present: (R, K), where not all canaries are in. Only those in are bet on; runs without any are skipped.
       plain: whether no cosine uses anything of the other canaries' directions.
-      in_order: whether rows stand in the order in which runs were begun; else no order of them changes
+      in_order: whether rows are in the order in which runs were begun; else no order of them changes
         anything, and the path is empty.
     """
     conversions.require_levels(delta, confidence)

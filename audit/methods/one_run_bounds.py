@@ -1,4 +1,4 @@
-"""Lower bounds on epsilon from one run with many canaries, which may hang together in any way.
+"""Lower bounds on epsilon from one run with many canaries, which may depend on each other in any way.
 
     exact_null         from cosines of uniformly random canaries that are all in: `exact_null` of one run
     one_run_guesses    from fair coins: right guesses against (epsilon, delta)-DP
@@ -8,11 +8,11 @@ Given the released model the scores of one run's canaries are not independent, s
 them as if they were.
 
 Guesses. m canaries of one run are each in or out by a fair coin of its own, independent of all else. From all
-that is released somebody guesses exactly r of the coins, and v guesses are right. The canaries may be
+that is released an adversary guesses exactly r of the coins, and v guesses are right. The canaries may be
 anything, and their scores depend on each other in any way: only the coins are independent. That r is fixed
 before the scores are seen matters where delta > 0: given a number of guesses that the scores decide, neither
-bound holds (Errata O11). Here scores less their median say by their sign what is guessed, and by their size
-how surely; the r surest are guessed. The pilot's coins choose r: given them, the other coins are as fair as
+bound holds (Errata O11). Here the sign of a score less the median is the guess, and its size how sure the
+guess is; the r surest are guessed. The pilot's coins choose r: given them, the other coins are as fair as
 before.
 
     log_p_approximate   Steinke, Nasr and Jagielski, "Privacy auditing with one (1) training run" (2023),
@@ -132,23 +132,24 @@ class CoinEvidence(NamedTuple):
     assumes: Assumption
 
 
-def bounds(found: Cosines, delta: float, confidence: float) -> list[Bound]:
+def bounds(cosines: Cosines, delta: float, confidence: float) -> list[Bound]:
     """Returns the bounds from cosines.
 
     They are `exact_null` if all canaries are observed, and those from pairs if as many are observed as not;
     there are none otherwise.
     """
-    if not len(found.unobserved):
-        return [method.compute(found, delta, confidence) for method in OF_COSINES.values()]
-    if len(found.observed) != len(found.unobserved) or len(found.observed) < LEAST_COINS:
+    if not len(cosines.unobserved):
+        return [method.compute(cosines, delta, confidence) for method in OF_COSINES.values()]
+    are_pairs = len(cosines.observed) == len(cosines.unobserved)
+    if not are_pairs or len(cosines.observed) < LEAST_COINS:
         return []
-    return guessed(of_pairs(found), delta, confidence)
+    return guessed(of_pairs(cosines), delta, confidence)
 
 
-def of_uniform_canaries(found: Cosines, delta: float, confidence: float) -> Bound:
+def of_uniform_canaries(cosines: Cosines, delta: float, confidence: float) -> Bound:
     """Returns the bound `exact_null`, which uses observed cosines alone."""
-    cosines = exact_null.checked(found.observed[None], found.dimension)
-    proof = exact_null.prove(cosines, found.dimension, delta, confidence, plain=True)
+    observed = exact_null.checked(cosines.observed[None], cosines.dimension)
+    proof = exact_null.prove(observed, cosines.dimension, delta, confidence, plain=True)
     return Bound(
         method=EXACT_NULL,
         epsilon=proof.epsilon,
@@ -177,9 +178,9 @@ def of_coins(design: Coins) -> CoinEvidence:
     return CoinEvidence(evidence_for_in * sign_of_coin, 1, FAIR_COINS)
 
 
-def of_pairs(found: Cosines) -> CoinEvidence:
+def of_pairs(cosines: Cosines) -> CoinEvidence:
     """Returns what equally many observed and unobserved cosines say of which of each two was inserted."""
-    return CoinEvidence(found.observed - found.unobserved, 2, DRAWN_ALIKE)
+    return CoinEvidence(cosines.observed - cosines.unobserved, 2, DRAWN_ALIKE)
 
 
 def guessed(evidence: CoinEvidence, delta: float, confidence: float) -> list[Bound]:
