@@ -529,7 +529,7 @@ def _explain_wrong_layers(
       settings: what the caller states.
     """
     given = drawn.given
-    layers = np.count_nonzero(given.freedom)
+    layers = int(np.count_nonzero(given.freedom))
     index = {name: i for i, name in enumerate(drawn.layer_names)}
     silent = []
     noisy = []
