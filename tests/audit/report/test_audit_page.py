@@ -294,6 +294,7 @@ def test_the_browser_sees_what_is_wrong_and_refuses_a_request(tmp_path):
 
 def test_sampled_insertions_are_said_and_counted():
     whole, sampled = (setting_of("fcnn", canaries=8, sampling_rate=rate) for rate in (1.0, 0.25))
-    assert "each with probability 0.25 (Poisson sampling)" in subjects._insertions(sampled)
-    assert "Poisson" not in subjects._insertions(whole) and "no amplification" in subjects._threats(whole)[-1]
-    assert "a coin that the adversary does not see" in subjects._threats(sampled)[-1]
+    assert "each with probability 0.25 (Poisson sampling)" in subjects._describe_insertions(sampled)
+    assert "Poisson" not in subjects._describe_insertions(whole)
+    assert "no amplification" in subjects._describe_threats(whole)[-1]
+    assert "a coin that the adversary does not see" in subjects._describe_threats(sampled)[-1]

@@ -101,12 +101,12 @@ def kept(root, /, **changes):
 def test_a_kept_run_is_read_again_at_its_levels_or_others(tmp_path, plain):
     folder = kept(tmp_path)
     assert stored.federated(tmp_path) == [folder]
-    about = subjects.of_federated_folder(folder, AskedLevels())
+    about = subjects.describe_federated_folder(folder, AskedLevels())
     assert (about.runs[0].delta, about.runs[0].confidence, len(about.runs)) == (1e-6, 0.9, 2)
     text = Outline(one_run_page.one_run_report("A", [about]).decode()).text
     for words in ("784-10 on Fashion-MNIST", "Over all runs", "accounted, client", "0.8000", "made up"):
         assert words in text, words
-    other = subjects.of_federated_folder(folder, AskedLevels(delta=1e-3))
+    other = subjects.describe_federated_folder(folder, AskedLevels(delta=1e-3))
     assert other.runs[0].delta == 1e-3 and other.upper[0].epsilon < about.upper[0].epsilon
 
 
@@ -114,7 +114,7 @@ def test_a_kept_run_is_read_again_at_its_levels_or_others(tmp_path, plain):
 @pytest.mark.parametrize("changes", [{"compositions": None}, {"runs": []}, {"setting": 3}, {"delta": "x"}])
 def test_an_older_or_damaged_result_is_one_line(tmp_path, changes):
     with pytest.raises(InputError, match="start the same federated audit again") as caught:
-        subjects.of_federated_folder(kept(tmp_path, **changes), AskedLevels())
+        subjects.describe_federated_folder(kept(tmp_path, **changes), AskedLevels())
     assert "\n" not in str(caught.value)
 
 

@@ -208,7 +208,7 @@ def test_table_and_json_say_what_the_test_found():
         gaussian = "REFUTED" if status == "refuted" else "Gaussian"
         assert list(last.items())[0][0] == "assumption_free" and "REFUTED" not in last["assumption_free"]
         assert last["if_gaussian"].endswith(gaussian)
-        page = audit_page._bounds(one)
+        page = audit_page._make_bounds_table(one)
         refuted = "refute (p &lt; 1e-06): it does not hold" in html.escape(html.unescape(page))
         assert refuted == (status == "refuted")
 
