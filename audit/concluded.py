@@ -6,7 +6,7 @@ curve. A conclusion tests the curve when the test is first used, which takes abo
 """
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from audit import lipschitz, zoo
@@ -21,7 +21,7 @@ from audit.statistics import conclusion, estimate, exact_null, gaussian_curve, l
 from audit.statistics.accounting import Composition
 from audit.statistics.canaries import Coins, Design, Fresh
 from audit.statistics.conclusion import Conclusion, Look, Looks, Worlds
-from audit.statistics.estimate import Bound, Estimate
+from audit.statistics.estimate import Bound, Estimate, Finding
 from audit.statistics.given_directions import describe_dimension
 from audit.statistics.hidden_state import HiddenState
 from audit.statistics.linear_losses import expected_epsilon
@@ -95,11 +95,10 @@ def conclude(
 
     findings = estimate.findings(*worlds, delta, confidence)
     estimates = tuple(finding for finding in findings if isinstance(finding, Estimate))
-    bounds = tuple(finding for finding in findings if isinstance(finding, Bound))
     concluded = Conclusion(
         *worlds,
         estimates,
-        bounds,
+        _select_bounds(findings),
         **claimed,
         test=functools.cache(functools.partial(gaussian_curve.examine_with_power, *worlds)),
         deciding=functools.cache(functools.partial(gaussian_curve.deciding_runs, *worlds)),
@@ -217,8 +216,10 @@ def of_setting(
     reason = "" if own_model else gaussian_reason(setting)
     concluded = conclude(scores.design(), claim, delta, confidence, reason=reason)
     if looks:
-        reached = [runs for runs in looks if runs <= len(scores.scores)]
-        worlds = {runs: scores.of_first(runs).worlds() for runs in reached}
+        worlds = {}
+        for runs in looks:
+            if runs <= len(scores.scores):
+                worlds[runs] = scores.of_first(runs).worlds()
         concluded = _combine_looks(concluded, worlds, looks)
     mechanism = setting.mechanism
     expected = None
@@ -311,12 +312,12 @@ def _combine_looks(last: Conclusion, worlds: Mapping[int, Worlds], schedule: Seq
     confidence_of_each = conclusion.confidence_of_each(last.confidence, len(schedule))
     taken = []
     for runs in sorted(worlds):
-        bounds = _find_bounds(worlds[runs], last.delta, confidence_of_each)
-        taken.append(Look(runs, bounds))
+        findings = estimate.findings(*worlds[runs], last.delta, confidence_of_each)
+        taken.append(Look(runs, _select_bounds(findings)))
     best = conclusion.best_of_looks(tuple(taken), last.confidence)
     return last._replace(bounds=best, looks=Looks(tuple(schedule), confidence_of_each, tuple(taken)))
 
 
-def _find_bounds(worlds: Worlds, delta: float, confidence: float) -> tuple[Bound, ...]:
-    findings = estimate.findings(*worlds, delta, confidence)
+def _select_bounds(findings: Iterable[Finding]) -> tuple[Bound, ...]:
+    """Returns those of the findings that are bounds."""
     return tuple(finding for finding in findings if isinstance(finding, Bound))

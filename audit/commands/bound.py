@@ -124,13 +124,13 @@ def _show_runs(paths: Sequence[Path], conclusion: Conclusion) -> None:
     doubt = verdicts.find_doubt(conclusion)
     undecided = f"these scores are not those of independent runs: {doubt}"
     require(not (FLAGS.fail_if_violated and doubt), undecided)
-    tightest = conclusion.tightest
-    _exit_if_violated(conclusion.epsilon, None if tightest is None else tightest.epsilon)
+    if conclusion.tightest is not None:
+        _exit_if_violated(conclusion.epsilon, conclusion.tightest.epsilon)
 
 
-def _exit_if_violated(proven: float, upper: float | None) -> None:
+def _exit_if_violated(proven: float, upper: float) -> None:
     """Exits with VIOLATED if more is proven than the upper bound allows, under --fail_if_violated."""
-    if FLAGS.fail_if_violated and upper is not None and proven > upper:
+    if FLAGS.fail_if_violated and proven > upper:
         sys.stdout.flush()
         sys.exit(VIOLATED)
 
@@ -197,7 +197,8 @@ def _show_one_run(path: Path, conclusion: OneRunConclusion, claim: Claim | None)
     show = one_run_table.one_run_json if FLAGS.json else one_run_table.one_run_table
     print(show(conclusion, FLAGS.upper_bound))
     proven = max((bound.epsilon for bound in conclusion.bounds), default=0.0)
-    _exit_if_violated(proven, FLAGS.upper_bound)
+    if FLAGS.upper_bound is not None:
+        _exit_if_violated(proven, FLAGS.upper_bound)
 
 
 def _make_files(paths: Sequence[Path], conclusion: Conclusion) -> dict[str, tuple[Path, bytes]]:

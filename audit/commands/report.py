@@ -41,7 +41,9 @@ def main() -> None:
     federated = _find_federated(root)
     if federated:
         runs = [subjects.describe_federated_folder(folder, levels) for folder in federated]
-        title = f"Audit: {runs[0].title}" if len(runs) == 1 else f"{len(runs)} federated audits"
+        title = f"{len(runs)} federated audits"
+        if len(runs) == 1:
+            title = f"Audit: {runs[0].title}"
         content = one_run_page.one_run_report(title, runs)
         place = _choose_place(federated, root)
     else:
@@ -74,8 +76,9 @@ def write(content: bytes, place: Path) -> None:
 
 def _choose_place(folders: Sequence[Path], root: Path) -> Path:
     """Returns the default file of a page: in the only folder that it is about, or else in the root."""
-    folder = folders[0] if len(folders) == 1 else root
-    return folder / "report.html"
+    if len(folders) == 1:
+        return folders[0] / "report.html"
+    return root / "report.html"
 
 
 def _find_federated(root: Path) -> list[Path]:

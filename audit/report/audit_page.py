@@ -59,8 +59,9 @@ def report(title: str, about: Sequence[Subject], *before: Html) -> bytes:
 
 def of_audits(about: Sequence[Subject]) -> bytes:
     """Returns the page of audits, under a title that names the audit or their number."""
-    title = f"Audit: {about[0].title}" if len(about) == 1 else f"{len(about)} audits"
-    return report(title, about)
+    if len(about) == 1:
+        return report(f"Audit: {about[0].title}", about)
+    return report(f"{len(about)} audits", about)
 
 
 def summary(subject: Subject) -> Html:
@@ -181,10 +182,13 @@ def _make_cells(finding: Finding) -> tuple[str, ...]:
         false_positives = f"{finding.false_positive_rate:.1e}, known"
     else:
         false_positives = f"{finding.false_positives:,} of {finding.n_out:,}"
+    mu = ""
+    if finding.mu is not None:
+        mu = show(finding.mu)
     return (
         method_of(finding).label,
         show(finding.epsilon),
-        "" if finding.mu is None else show(finding.mu),
+        mu,
         f"{finding.threshold:.4g}",
         false_positives,
         f"{finding.false_negatives:,} of {finding.n_in:,}",
@@ -203,8 +207,10 @@ def _describe_assumption(finding: Finding, conclusion: Conclusion) -> str:
         )
     if not assumption.gaussian:
         return assumption.sentence
+    if conclusion.curve is None and conclusion.design is None:
+        return assumption.sentence
     if conclusion.curve is None:
-        return assumption.sentence if conclusion.design is None else assumption.sentence + _UNTESTED
+        return assumption.sentence + _UNTESTED
     if conclusion.refutes_gaussian:
         return f"{assumption.sentence}, which these scores refute ({conclusion.p_value()}): it does not hold"
     test = f"{describe_curve_test(conclusion)}, {explain_curve_test(conclusion)}"
@@ -213,7 +219,9 @@ def _describe_assumption(finding: Finding, conclusion: Conclusion) -> str:
 
 def _show_tightest(conclusion: Conclusion) -> str:
     upper = conclusion.tightest
-    return "not given" if upper is None else verdicts.at_most(upper.epsilon)
+    if upper is None:
+        return "not given"
+    return verdicts.at_most(upper.epsilon)
 
 
 def _draw_figures(conclusion: Conclusion) -> list[Html]:
@@ -266,7 +274,9 @@ def _describe_trade_off(conclusion: Conclusion) -> tuple[str, str]:
     if gaussian.mu is not None:
         gaussian_curve = f", and the Gaussian curve of mu = {verdicts.at_least(gaussian.mu)}"
     message = describe_curve(conclusion).message
-    test = f" {message[0].upper()}{message[1:]}." if message else ""
+    test = ""
+    if message:
+        test = f" {message[0].upper()}{message[1:]}."
     alternative = f"Empirical trade-off curve{band}{gaussian_curve}, on axes of normal deviates.{test}"
     caption = (
         "False-negative rate against false-positive rate, on axes where a Gaussian curve is a straight "
@@ -305,4 +315,6 @@ def _list_upper_bounds(conclusion: Conclusion) -> str:
 def _explain_mark(conclusion: Conclusion) -> str:
     """Returns the sentence on the mark of what assumes a Gaussian curve, if there is a mark."""
     mark = describe_curve(conclusion).mark
-    return f" Marked {mark}: what assumes a Gaussian curve." if mark else ""
+    if not mark:
+        return ""
+    return f" Marked {mark}: what assumes a Gaussian curve."

@@ -3,7 +3,7 @@
 import math
 import textwrap
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -109,7 +109,7 @@ def _draw_trade_off(axis: Axes, conclusion: Conclusion) -> None:
     curves.draw_on_deviates(axis, conclusion)
     axis.set_title("Trade-off curve", pad=16)
     is_reversed = auc(conclusion.scores_in, conclusion.scores_out).value < 0.5
-    corner = "lower left" if is_reversed else "upper right"
+    corner: Literal["lower left", "upper right"] = "lower left" if is_reversed else "upper right"
     axis.legend(loc=corner, fontsize=8, frameon=True, edgecolor="none")
 
 
@@ -137,8 +137,9 @@ def _draw_bounds(axis: Axes, conclusion: Conclusion) -> None:
 
     axis.set_title("Lower bounds on epsilon", pad=16)
     if not conclusion.refutes_gaussian:
-        many = "" if conclusion.design is None else " or many runs"
-        message = f"light: assumes a Gaussian curve{many}"
+        message = "light: assumes a Gaussian curve"
+        if conclusion.design is not None:
+            message += " or many runs"
         axis.text(0.5, 1.02, message, transform=axis.transAxes, ha="center", va="bottom", fontsize=8)
 
 
@@ -167,7 +168,7 @@ def _find_limits(conclusion: Conclusion) -> list[_Limit]:
         name = f"{upper.name} {at_most(upper.epsilon, 2)}"
         dashes = "-." if upper.hidden else ":"
         is_name_before = are_close and place == 0
-        limits[upper.epsilon] = _Limit(upper.epsilon, name, dashes, is_name_before)  # of equal ones the last
+        limits[upper.epsilon] = _Limit(upper.epsilon, name, dashes, is_name_before)  # the last of equals
     return list(limits.values())
 
 
@@ -187,9 +188,12 @@ def _draw_horizontal_bars(
     number_look: dict[str, Any] = {"va": "center", "fontsize": 8, "bbox": _BOX}
     for place, value in enumerate(epsilons):
         # A number that would lie on an upper bound's line goes inside the bar.
-        is_inside = any(value <= limit.epsilon < value + _NUMBER_WIDTH * right for limit in limits)
-        offset = (-4, 0) if is_inside else (4, 0)
-        alignment = "right" if is_inside else "left"
+        offset = (4, 0)
+        alignment = "left"
+        number_end = value + _NUMBER_WIDTH * right
+        if any(value <= limit.epsilon < number_end for limit in limits):
+            offset = (-4, 0)
+            alignment = "right"
         axis.annotate(
             at_least(value, 2),
             (value, place),
@@ -206,8 +210,11 @@ def _draw_horizontal_bars(
     name_look: dict[str, Any] = {"va": "center", "rotation": 90, "fontsize": 8, "bbox": _BOX}
     for limit in limits:
         axis.axvline(limit.epsilon, color=UPPER, ls=limit.dashes)
-        offset = (-5, 0) if limit.is_name_before else (5, 0)
-        alignment = "right" if limit.is_name_before else "left"
+        offset = (5, 0)
+        alignment = "left"
+        if limit.is_name_before:
+            offset = (-5, 0)
+            alignment = "right"
         axis.annotate(
             limit.name,
             (limit.epsilon, 0.5),
@@ -226,9 +233,9 @@ def _draw_upright_bars(
     """Draws bars from below, their numbers inside, and lines at the upper bounds."""
     limits = _find_limits(conclusion)
     places = []
-    for place in range(len(labels)):
-        is_estimate = place >= len(conclusion.bounds)
-        places.append(place + _ESTIMATES_GAP * is_estimate)
+    for index in range(len(labels)):
+        is_estimate = index >= len(conclusion.bounds)
+        places.append(index + _ESTIMATES_GAP * is_estimate)
     bars = axis.bar(places, epsilons, color=BOUND, alpha=0.8, width=0.6)
     axis.set_xticks(places, [textwrap.fill(label, 11) for label in labels])
     top = _find_end(epsilons, limits)
@@ -238,8 +245,11 @@ def _draw_upright_bars(
 
     for limit in limits:
         axis.axhline(limit.epsilon, color=UPPER, ls=limit.dashes)
-        offset = (0, -4) if limit.is_name_before else (0, 4)
-        alignment = "top" if limit.is_name_before else "bottom"
+        offset = (0, 4)
+        alignment = "bottom"
+        if limit.is_name_before:
+            offset = (0, -4)
+            alignment = "top"
         axis.annotate(
             limit.name,
             (1, limit.epsilon),
@@ -304,7 +314,9 @@ def _draw_profile(axis: Axes, conclusion: Conclusion) -> None:
 def _draw_path(axis: Axes, conclusion: Conclusion) -> None:
     """Draws what was proven after each run, or by all runs if their order is not known, and upper bounds."""
     path = conclusion.path or (conclusion.epsilon,)
-    last = len(path) if conclusion.fresh is None else len(conclusion.fresh.cosines)
+    last = len(path)
+    if conclusion.fresh is not None:
+        last = len(conclusion.fresh.cosines)
     runs = range(last + 1 - len(path), last + 1)
     marker = "o" if len(path) < 4 else ""
     axis.step(runs, path, where="post", color=BOUND, marker=marker, label="proven")

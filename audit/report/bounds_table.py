@@ -78,7 +78,7 @@ def _show_interval(rate: curves.Rate) -> str:
 
 
 def _explain_words(conclusion: Conclusion) -> list[str]:
-    """Returns what the last column's words mean, the Gaussian curve last, since its test is told below."""
+    """Returns what the last column's words mean, the Gaussian curve last, since its test is below."""
     assumptions: list[Assumption] = [assumption_of(row) for row in conclusion.rows()]
     assumptions += [bound.assumes for bound in conclusion.upper_bounds]
     if conclusion.expected is not None:
@@ -128,8 +128,9 @@ def _describe_curve(conclusion: Conclusion) -> list[str]:
 
 def describe_curve_test(conclusion: Conclusion) -> str:
     """Returns the result of the test of the Gaussian curve, such as "refuted (p < 1e-06)"."""
-    power = "" if conclusion.refutes_gaussian else f", power {conclusion.curve_power:.0%}"
-    return f"{conclusion.curve_status} ({conclusion.p_value()}{power})"
+    if conclusion.refutes_gaussian:
+        return f"{conclusion.curve_status} ({conclusion.p_value()})"
+    return f"{conclusion.curve_status} ({conclusion.p_value()}, power {conclusion.curve_power:.0%})"
 
 
 def explain_curve_test(conclusion: Conclusion) -> str:
@@ -187,15 +188,20 @@ def _make_row(finding: Finding, show_share: Callable[[int, int], str]) -> tuple[
         false_positives = f"{finding.false_positive_rate:.1e}"
     else:
         false_positives = show_share(finding.false_positives, finding.n_out)
-    is_refuted = isinstance(finding, Bound) and not finding.holds
+    mu = ""
+    if finding.mu is not None:
+        mu = at_least(finding.mu)
+    assumption = assumption_of(finding).word
+    if isinstance(finding, Bound) and not finding.holds:
+        assumption = "REFUTED"
     return (
         finding.method,
         at_least(finding.epsilon),
-        "" if finding.mu is None else at_least(finding.mu),
+        mu,
         f"{finding.threshold:.4g}",
         false_positives,
         show_share(finding.false_negatives, finding.n_in),
-        "REFUTED" if is_refuted else assumption_of(finding).word,
+        assumption,
     )
 
 
@@ -244,7 +250,8 @@ def _explain_zeros(conclusion: Conclusion) -> list[str]:
         area = curves.auc(conclusion.scores_in, conclusion.scores_out)
         return [f"scores are lower with the canary (AUC {area.value:.2f}): did you mean minus the score?"]
     if conclusion.fresh is not None:
-        return [] if conclusion.assumption_free.holds else [_WITHDRAWN]
+        is_withdrawn = not conclusion.assumption_free.holds
+        return [_WITHDRAWN] if is_withdrawn else []
     if conclusion.design is not None:
         return _name_methods_of_more_canaries(min(conclusion.design.canaries))
 

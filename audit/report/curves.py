@@ -118,11 +118,11 @@ def _make_ticks(least: float) -> tuple[list[float], list[str]]:
     labels = ["0.5"]
     for decade in range(1, count + 1, step):
         rate = 10.0**-decade
-        is_written_out = decade <= _LONGEST_LABEL
         rates = [rate, *rates, 1 - rate]
-        low = f"{rate:g}" if is_written_out else f"1e-{decade}"
-        high = f"{1 - rate:g}" if is_written_out else ""
-        labels = [low, *labels, high]
+        if decade <= _LONGEST_LABEL:
+            labels = [f"{rate:g}", *labels, f"{1 - rate:g}"]
+        else:
+            labels = [f"1e-{decade}", *labels, ""]
     return rates, labels
 
 

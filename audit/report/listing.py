@@ -30,7 +30,7 @@ class Listed(NamedTuple):
       setting: that it audits.
       differs: the fields that differ from the defaults, by their flags.
       runs: how many runs the store has.
-      kept: the last conclusion, empty where there is none.
+      last_result: what was concluded last, empty where nothing was.
       time: when its newest scores were written, in seconds since 1970.
     """
 
@@ -38,20 +38,26 @@ class Listed(NamedTuple):
     setting: Setting
     differs: dict[str, Any]
     runs: int
-    kept: Kept
+    last_result: Kept
     time: float
 
 
 def listed(folder: Path) -> Listed:
     """Returns the row of an audit's folder; raises InputError where it can't be read."""
     store = Store.at(folder)
-    known = stored.known(store.config())
-    if known is None:
+    audited = stored.known(store.config())
+    if audited is None:
         raise InputError(f"{folder} is no audit of trained models")
     nanoseconds = newest_scores(folder) or 0
-    kept = store.result() or Kept()
-    differences = find_differences(known.setting)
-    return Listed(folder, known.setting, differences, store.runs_held(), kept, nanoseconds / 1e9)
+    last_result = store.result() or Kept()
+    return Listed(
+        folder=folder,
+        setting=audited.setting,
+        differs=find_differences(audited.setting),
+        runs=store.runs_held(),
+        last_result=last_result,
+        time=nanoseconds / 1e9,
+    )
 
 
 def find_differences(setting: Setting) -> dict[str, Any]:
@@ -122,13 +128,13 @@ def _make_table(rows: Sequence[Listed], now: float) -> Table[Listed]:
         Column("adversary", lambda row: row.setting.adversary.name),
         Column("differs", lambda row: row.differs),
         Column("runs", lambda row: row.runs, "runs", width=9),
-        Column("audited_runs", lambda row: row.kept.runs),
-        Column("delta", lambda row: row.kept.delta),
-        Column("confidence", lambda row: row.kept.confidence),
-        Column("epsilon", lambda row: finite(row.kept.epsilon)),
-        Column(None, lambda row: finite(row.kept.epsilon), "proven", _show_lower_bound, 10, none="-"),
-        Column("upper_bound", lambda row: finite(row.kept.upper_bound)),
-        Column(None, lambda row: row.kept.upper_bound, "upper", _show_upper_bound, 10, none="-"),
+        Column("audited_runs", lambda row: row.last_result.runs),
+        Column("delta", lambda row: row.last_result.delta),
+        Column("confidence", lambda row: row.last_result.confidence),
+        Column("epsilon", lambda row: finite(row.last_result.epsilon)),
+        Column(None, lambda row: finite(row.last_result.epsilon), "proven", _show_lower_bound, 10, none="-"),
+        Column("upper_bound", lambda row: finite(row.last_result.upper_bound)),
+        Column(None, lambda row: row.last_result.upper_bound, "upper", _show_upper_bound, 10, none="-"),
         Column("time", lambda row: row.time),
         Column(None, lambda row: _show_age(now - row.time), "age", width=7),
     )
@@ -153,7 +159,7 @@ def _show_upper_bound(epsilon: float) -> str:
 
 
 def _show_age(seconds: float) -> str:
-    """Returns an age in whole units of the largest that it has one of."""
+    """Returns an age in the largest unit that it reaches, rounded down."""
     for size, unit in _UNITS:
         if seconds >= size:
             return f"{seconds // size:.0f} {unit}"

@@ -148,19 +148,21 @@ def _make_estimates_table(first: OneRunConclusion) -> Html:
         floor = row.noise_floor
         numbers = (row.epsilon, row.standard_error, floor.mean, floor.quantile_95)
         cells = [f"{value:.3f}" for value in numbers]
-        within = "; within its floor" if row.epsilon <= floor.quantile_95 else ""
-        rows.append((row.method, *cells, row.caveat + within))
+        caveat = row.caveat
+        if row.epsilon <= floor.quantile_95:
+            caveat += "; within its floor"
+        rows.append((row.method, *cells, caveat))
     return page.table(caption, header, rows)
 
 
 def _make_runs_table(runs: Sequence[OneRunConclusion]) -> Html:
     """Returns the table of the mean and deviation over runs of each estimate and bound."""
-    estimates = [[estimate.epsilon for estimate in run.estimates] for run in runs]
-    bounds = [[bound.epsilon for bound in run.bounds] for run in runs]
     rows = []
-    for estimate, epsilons in zip(runs[0].estimates, zip(*estimates, strict=True), strict=True):
+    for place, estimate in enumerate(runs[0].estimates):
+        epsilons = [run.estimates[place].epsilon for run in runs]
         rows.append((estimate.method, f"{np.mean(epsilons):.3f}", f"{np.std(epsilons):.3f}", "estimate"))
-    for bound, epsilons in zip(runs[0].bounds, zip(*bounds, strict=True), strict=True):
+    for place, bound in enumerate(runs[0].bounds):
+        epsilons = [run.bounds[place].epsilon for run in runs]
         rows.append((bound.method, f"{np.mean(epsilons):.3f}", f"{np.std(epsilons):.3f}", "bound"))
     caption = f"{len(runs):,} runs, each with bounds of its own"
     return page.table(caption, ("method", "mean epsilon", "deviation", "each is a"), rows)
@@ -247,19 +249,28 @@ def _draw_cosines(axis: Axes, conclusion: OneRunConclusion) -> None:
 def _draw_epsilons(axis: Axes, conclusion: OneRunConclusion, upper_bound: float | None) -> None:
     """Draws bars for bounds, points with two errors over their floors for estimates, and the upper bound."""
     names = []
+    floor_label: str | None = "no leak: up to 95%"  # of the first alone, so that the legend has it once
+    estimate_label: str | None = "estimate, 2 errors"
     for place, estimate in enumerate(conclusion.estimates):
-        is_first = place == 0
-        floor_label = "no leak: up to 95%" if is_first else None
         axis.barh(place, estimate.noise_floor.quantile_95, color=FADED, alpha=0.4, label=floor_label)
-        error = 2 * estimate.standard_error
-        label = "estimate, 2 errors" if is_first else None
-        axis.errorbar(estimate.epsilon, place, xerr=error, fmt="o", ms=4, color=IN, mfc="white", label=label)
+        axis.errorbar(
+            estimate.epsilon,
+            place,
+            xerr=2 * estimate.standard_error,
+            fmt="o",
+            ms=4,
+            color=IN,
+            mfc="white",
+            label=estimate_label,
+        )
         names.append(estimate.method)
+        floor_label = None
+        estimate_label = None
+    bound_label: str | None = "lower bound"
     for place, bound in enumerate(conclusion.bounds, start=len(conclusion.estimates)):
-        is_first = place == len(conclusion.estimates)
-        label = "lower bound" if is_first else None
-        axis.barh(place, bound.epsilon, color=BOUND, height=0.6, label=label)
+        axis.barh(place, bound.epsilon, color=BOUND, height=0.6, label=bound_label)
         names.append(bound.method)
+        bound_label = None
     if upper_bound is not None and np.isfinite(upper_bound):
         axis.axvline(upper_bound, color=UPPER, ls=":", label="upper bound")
     axis.set_yticks(range(len(names)), [name.removeprefix("one_shot_") for name in names])

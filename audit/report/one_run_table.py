@@ -120,7 +120,9 @@ def remarks(conclusion: OneRunConclusion) -> list[str]:
         lines.append("no bound: save coins (scores, presence), or 40 and more pairs of both kinds")
     test = conclusion.normality
     if test is not None:
-        level = "not rejected" if test.rejected_at is None else f"rejected at {test.rejected_at:.3g}"
+        level = "not rejected"
+        if test.rejected_at is not None:
+            level = f"rejected at {test.rejected_at:.3g}"
         values = f"Anderson-Darling {test.statistic:.3f}, 5%: {test.critical[2]:.3f}"
         lines.append(f"normal cosines: {level} ({values})")
     return lines
@@ -197,9 +199,10 @@ def upper_bounds(audit: FederatedAudit) -> list[Upper]:
     for name, participant in (("canary", audit.canary), ("client", audit.client)):
         rounds = counted(participant.insertions, "round")
         rate = participant.sampling_rate
-        reason = rounds if rate == 1 else f"{rounds}, each with probability {rate:g}"
+        if rate != 1:
+            rounds += f", each with probability {rate:g}"
         epsilon = participant_upper_bound(participant, delta)
-        rows.append(Upper(f"accounted, {name}", epsilon, reason))
+        rows.append(Upper(f"accounted, {name}", epsilon, rounds))
     epsilon = epsilon_upper_bound(audit.canary.noise_multiplier, 1, delta)
     rows.append(Upper("analytical", epsilon, "the paper's: of one round", is_bound=False))
     return rows
@@ -222,8 +225,10 @@ def federated_table(audit: FederatedAudit) -> str:
     lines.append(Table(columns, upper_bounds(audit), gap=" ", rule=80).text())
     if audit.accuracies:
         accuracies = np.array(audit.accuracies)
-        spread = f" +- {accuracies.std():.4f}" if len(accuracies) > 1 else ""
-        lines += ["", f"accuracy: {accuracies.mean():.4f}{spread}"]
+        accuracy = f"accuracy: {accuracies.mean():.4f}"
+        if len(accuracies) > 1:
+            accuracy += f" +- {accuracies.std():.4f}"
+        lines += ["", accuracy]
     return "\n".join(lines)
 
 

@@ -95,9 +95,11 @@ def element(tag: str, *content: str, **attributes: str) -> Html:
 
 def join(content: Iterable[str]) -> Html:
     """Returns pieces of markup and text one after the other, the text escaped."""
-    pieces = []
+    pieces: list[str] = []
     for piece in content:
-        pieces.append(piece if isinstance(piece, Html) else html.escape(piece, quote=False))
+        if not isinstance(piece, Html):
+            piece = html.escape(piece, quote=False)
+        pieces.append(piece)
     return Html("".join(pieces))
 
 

@@ -164,7 +164,10 @@ def _make_bound_command(names: str, conclusion: Conclusion) -> str:
 
 def _join_flags(command: str, flags: dict[str, Any]) -> str:
     """Returns a command with its flags."""
-    return " ".join([command, *(f"--{name}={value}" for name, value in flags.items())])
+    words = [command]
+    for name, value in flags.items():
+        words.append(f"--{name}={value}")
+    return " ".join(words)
 
 
 def _list_versions() -> str:
@@ -211,8 +214,8 @@ def of_setting(folder: Path, levels: AskedLevels, runs: int | None = None) -> Su
       InputError: where the folder has no such audit.
     """
     store = Store.at(folder)
-    known = stored.known(store.config())
-    if known is None:
+    audited = stored.known(store.config())
+    if audited is None:
         raise InputError(f"{folder} is no audit of trained models: name another `setting`")
     last_result = store.result() or Kept()
     runs_held = store.runs_held()
@@ -230,13 +233,13 @@ def of_setting(folder: Path, levels: AskedLevels, runs: int | None = None) -> Su
     if confidence is None:
         confidence = last_result.confidence or 0.95
     looks = declared.schedule if declared else ()
-    setting = known.setting
-    is_own_model = known.model is not None
+    setting = audited.setting
+    is_own_model = audited.model is not None
     steps = lipschitz.kept(store)
     scores = store.load(runs)
     conclusion = conclude_setting(scores, setting, delta, confidence, looks, is_own_model, steps)
 
-    provenance = _describe_provenance(folder.name, known, last_result.provenance)
+    provenance = _describe_provenance(folder.name, audited, last_result.provenance)
     if not is_own_model:
         where = "Command" if zoo.tasks() else "Command, in a clone of the repository"
         provenance = {where: _make_audit_command(setting, runs, delta, confidence, looks), **provenance}
@@ -283,7 +286,9 @@ def _describe_setting(setting: Setting, conclusion: Conclusion, is_own_model: bo
 
 def _describe_insertions(setting: Setting) -> str:
     k = setting.schedule.periodicity
-    text = f"{setting.insertions:,}, every {k} steps" if k > 1 else f"{setting.insertions:,}, at every step"
+    text = f"{setting.insertions:,}, at every step"
+    if k > 1:
+        text = f"{setting.insertions:,}, every {k} steps"
     if setting.schedule.place != k:
         text += f", at step {setting.schedule.place} of each {k}"
     if setting.sampling_rate != 1:
@@ -295,7 +300,9 @@ def _describe_looks(looks: Looks, confidence: float) -> str:
     """Returns the declared looks, and why the best of them is a bound at the confidence."""
     schedule = ", ".join(f"{runs:,}" for runs in looks.schedule)
     taken = ", ".join(f"{look.runs:,}" for look in looks.taken)
-    shown = f"the best of those at {taken}" if len(looks.taken) > 1 else f"that at {taken}"
+    shown = f"that at {taken}"
+    if len(looks.taken) > 1:
+        shown = f"the best of those at {taken}"
     each = f"{100 * looks.confidence:.6g}%"
     together = f"{100 * confidence:.6g}%"
     return (
@@ -360,28 +367,28 @@ def _make_audit_command(
     return _join_flags(f"{started.RUN_SH} audit", flags)
 
 
-def _describe_provenance(name: str, known: Known, kept: dict[str, str]) -> dict[str, str]:
+def _describe_provenance(name: str, audited: Known, notes: dict[str, str]) -> dict[str, str]:
     """Returns where an audit comes from.
 
     Args:
       name: of the setting's folder.
-      known: the setting, and what the store says of data and model.
-      kept: what the last audit wrote down of its machine and libraries.
+      audited: the setting, and what the store says of data and model.
+      notes: what the last audit wrote down of its machine and libraries.
     """
     missing = "not kept"
     libraries = ("audit", "python", "jax", "flax", "optax", "numpy")
-    versions = [f"{library} {kept[library]}" for library in libraries if library in kept]
+    versions = [f"{library} {notes[library]}" for library in libraries if library in notes]
     provenance = {
         "Setting": name,
-        "Seed": str(known.setting.seed),
-        "Data": kept.get("data", missing),
-        "SHA-256 of the data": known.data or missing,
+        "Seed": str(audited.setting.seed),
+        "Data": notes.get("data", missing),
+        "SHA-256 of the data": audited.data or missing,
     }
-    if known.model:
-        provenance["SHA-256 of the model"] = known.model
+    if audited.model:
+        provenance["SHA-256 of the model"] = audited.model
     provenance["Versions"] = ", ".join(versions) or missing
-    provenance["Device"] = kept.get("device", missing)
-    provenance["Time of the audit"] = kept.get("time", missing)
+    provenance["Device"] = notes.get("device", missing)
+    provenance["Time of the audit"] = notes.get("time", missing)
     return provenance
 
 
@@ -413,14 +420,16 @@ def of_federated(
       folder: the name of the folder that keeps them.
       config: the setting's file.
     """
-    task = zoo.federated_tasks().get(setting.model)
+    model = setting.model
+    if model in zoo.federated_tasks():
+        model = zoo.federated_tasks()[model].description
     clients = f"{setting.clients:,}" if setting.clients else "all"
     rounds = counted(setting.rounds, "round")
     norm = f"clipping norm C = {setting.clipping_norm:g}"
     if setting.quantile:
         norm += f", at first: it follows the {setting.quantile:g} quantile"
     facts = {
-        "Model": task.description if task else setting.model,
+        "Model": model,
         "Clients": f"{clients}, {setting.cohort:,} a round ({setting.participation}), {rounds}",
         "A client's training": f"{counted(setting.client_epochs, 'epoch')} of mini-batches of "
         f"{setting.batch_size}, learning rate {setting.client_learning_rate:g}",
@@ -461,16 +470,20 @@ def describe_federated_folder(folder: Path, levels: AskedLevels) -> OneRunSubjec
     fix = "start the same federated audit again"
     require(content is not None, f"{folder} has no {RESULT}: {fix}")
     try:
-        kept: dict[str, Any] = json.loads(content or b"")
-        setting = _read_federated_setting(kept["setting"])
-        canary = Composition(*kept["compositions"][0])
-        client = Composition(*kept["compositions"][1])
-        dimension = int(kept["runs"][0]["dimension"])
-        count = len(kept["runs"])
-        delta = float(kept["delta"] if levels.delta is None else levels.delta)
-        confidence = float(kept["confidence"] if levels.confidence is None else levels.confidence)
-        data = str(kept["data"])
-        accuracies = [float(accuracy) for accuracy in kept["accuracies"]]
+        values: dict[str, Any] = json.loads(content or b"")
+        setting = _read_federated_setting(values["setting"])
+        canary = Composition(*values["compositions"][0])
+        client = Composition(*values["compositions"][1])
+        dimension = int(values["runs"][0]["dimension"])
+        count = len(values["runs"])
+        delta = levels.delta
+        if delta is None:
+            delta = float(values["delta"])
+        confidence = levels.confidence
+        if confidence is None:
+            confidence = float(values["confidence"])
+        data = str(values["data"])
+        accuracies = [float(accuracy) for accuracy in values["accuracies"]]
     except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError):
         raise InputError(f"{folder / RESULT} cannot be read, or is an older one: {fix}") from None
     scores = store.load(count)

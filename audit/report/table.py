@@ -110,7 +110,10 @@ class Table(Generic[R]):
             texts = []
             for column in self._visible_columns():
                 value = column.value(row)
-                texts.append(column.none if value is None else column.show(value))
+                text = column.none
+                if value is not None:
+                    text = column.show(value)
+                texts.append(text)
             rows.append(texts)
         return rows
 
@@ -126,7 +129,9 @@ class Table(Generic[R]):
         for row in self.json():
             cells = []
             for value in row.values():
-                cells.append(f"{value:.{self.digits}g}" if isinstance(value, float) else value)
+                if isinstance(value, float):
+                    value = f"{value:.{self.digits}g}"
+                cells.append(value)
             writer.writerow(cells)
         return text.getvalue().encode()
 
@@ -138,18 +143,22 @@ class Table(Generic[R]):
     def _visible_columns(self) -> list[Column]:
         return [column for column in self.columns if column.head is not None]
 
-    def _split_header(self) -> list[list[str]]:
-        """Returns the rows of the header, of which a column's last line is always in the last."""
+    def _split_header(self) -> list[tuple[str, ...]]:
+        """Returns the rows of the header, of which the last has each column's last line."""
         names = [name.split("\n") for name in self.header()]
         height = max(len(lines) for lines in names)
-        padded = [[""] * (height - len(lines)) + lines for lines in names]
-        return [[lines[level] for lines in padded] for level in range(height)]
+        padded_names = []
+        for lines in names:
+            missing = height - len(lines)
+            padded_names.append([""] * missing + lines)
+        return list(zip(*padded_names, strict=True))
 
     def _find_widths(self, cells: Sequence[Sequence[str]]) -> list[int]:
         """Returns each visible column's width, its own or else that of its widest cell."""
         widths = []
-        for place, column in enumerate(self._visible_columns()):
-            widest = max(len(row[place]) for row in cells)
+        columns_of_cells = zip(*cells, strict=True)
+        for column, column_cells in zip(self._visible_columns(), columns_of_cells, strict=True):
+            widest = max(len(cell) for cell in column_cells)
             widths.append(column.width or widest)
         return widths
 
@@ -157,7 +166,10 @@ class Table(Generic[R]):
         """Returns a row's line, each cell at its column's left or right end."""
         aligned = []
         for column, cell, width in zip(self._visible_columns(), cells, widths, strict=True):
-            aligned.append(cell.ljust(width) if column.left else cell.rjust(width))
+            if column.left:
+                aligned.append(cell.ljust(width))
+            else:
+                aligned.append(cell.rjust(width))
         return self.gap.join(aligned).rstrip()
 
     def _insert_headings(self, lines: Sequence[str], rule: str) -> Iterator[str]:

@@ -210,13 +210,15 @@ def _explain_reversal(conclusion: Conclusion) -> str:
 def _describe_curve_test(conclusion: Conclusion) -> str:
     """Returns the sentence on the test of a Gaussian curve, where it does not refute the curve."""
     if conclusion.curve is None:
-        is_testable = conclusion.design is None or conclusion.fresh is not None
-        return "" if is_testable else _UNTESTED
+        has_many_canaries = conclusion.design is not None and conclusion.fresh is None
+        return _UNTESTED if has_many_canaries else ""
     result = f"({conclusion.p_value()}, power {conclusion.curve_power:.0%})"
     if not conclusion.doubts_gaussian:
         return f" The scores are no evidence against a Gaussian curve {result}, which is no proof of one."
     runs = conclusion.deciding()
-    more = "" if runs is None else f"; {runs:,} would decide"
+    more = ""
+    if runs is not None:
+        more = f"; {runs:,} would decide"
     return f" That the curve is Gaussian is not confirmed by so few runs {result}{more}."
 
 
@@ -280,7 +282,9 @@ def _name_upper_bound(upper: UpperBound) -> str:
 
 def _blame_steps(broken: UpperBound) -> str:
     """Returns a reason why the hidden-state bound may be exceeded; nothing of other upper bounds."""
-    return "steps are less Lipschitz than was said, " if broken.hidden else ""
+    if not broken.hidden:
+        return ""
+    return "steps are less Lipschitz than was said, "
 
 
 def _describe_composition(broken: UpperBound, conclusion: Conclusion) -> str:
@@ -292,7 +296,9 @@ def _describe_composition(broken: UpperBound, conclusion: Conclusion) -> str:
 
 
 def _explain_violation_if_gaussian(gaussian: Bound, free: Bound, upper: UpperBound) -> str:
-    proven = "nothing" if _is_zero(free) else f"at least {at_least(free.epsilon)}"
+    proven = f"at least {at_least(free.epsilon)}"
+    if _is_zero(free):
+        proven = "nothing"
     return (
         f"{_claim(gaussian, _IF_GAUSSIAN)}, more than {_name_upper_bound(upper)}. Either the curve is not "
         f"Gaussian, or there is a bug, {_blame_steps(upper)}or the upper bound is for another training; "

@@ -3,6 +3,7 @@
 import contextlib
 import csv
 import io
+import itertools
 import json
 import lzma
 import math
@@ -52,7 +53,10 @@ def paths(scores: str) -> tuple[Path, ...]:
 
 def describe_files(files: Sequence[Path]) -> str:
     """Returns the files' names, for people."""
-    names = [str(_STANDARD_INPUT) if path == STDIN else path.name for path in files]
+    names = []
+    for path in files:
+        source = _STANDARD_INPUT if path == STDIN else path
+        names.append(source.name)
     return ", ".join(names)
 
 
@@ -403,11 +407,13 @@ def _find_form(path: object, names: Sequence[str]) -> tuple[str, str] | None:
     Raises:
       InputError: where more than two names of those that could count are there, or one of them twice.
     """
-    form = next((form for form in _FORMS if set(form) <= set(names)), None)
-    if form is None:
+    for form in _FORMS:
+        if set(form) <= set(names):
+            break
+    else:
         return None
-    candidates = {name for known_form in _FORMS for name in known_form}
-    counting = [name for name in names if name in candidates]
+    could_count = set(itertools.chain(*_FORMS))
+    counting = [name for name in names if name in could_count]
     several = f"{path}: its columns {','.join(counting)} can be read in several ways"
     require(len(counting) == 2, f"{several}: keep score,in (1 or 0), or in,out (a column a world)")
     return form

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from audit.claims.claim import DpSgd
+from audit.claims.claim import DpSgd, EpsilonDelta
 from audit.concluded import conclude
 from audit.errors import InputError
 from audit.report import audit_page as report
@@ -273,7 +273,7 @@ def test_a_browser_shows_the_page_of_one_run_whole(tmp_path):
     drawn = cosine_law.simulate(np.random.default_rng(0), 90, 10_000, 0.2)
     np.savez(tmp_path / "run.npz", observed=drawn)
     found = one_run_conclusion.conclude_cosines(one_shot.cosines(drawn, None, 10_000), 1e-5, 0.95)
-    about = subjects.of_cosines("a" * 200, tmp_path / "run.npz", found, 30.0)
+    about = subjects.describe_one_run("a" * 200, found, EpsilonDelta(30.0, 1e-5), tmp_path / "run.npz")
     content = one_run_report.one_run_report("One run", [about, about._replace(anchor="other")]).decode()
     for frame in measured(tmp_path, content):
         assert frame["content"] <= frame["width"] and frame["beyond"] == [], frame

@@ -121,15 +121,15 @@ def test_the_command_lists_the_newest_first_and_starts_no_jax(tmp_path):
     assert lines[2].split()[:4] == [new.name[:8], "convnet,", "gc_r", "6"] and "-" in lines[2]
     assert lines[3].split() == [old.name[:8], "fcnn,", "gc_s", "40", "1.234", "23.996", "2", "h"]
     assert lines[4].split() == ["seed=1"]
-    *said, modules = process.stderr.splitlines()
-    assert said[0] == "skipped: 1 folder holds other results than audits"
-    assert len(said) == 2 and str(damaged) in said[1]
+    *messages, modules = process.stderr.splitlines()
+    assert messages[0] == "skipped: 1 folder holds other results than audits"
+    assert len(messages) == 2 and str(damaged) in messages[1]
     assert {"jax", "flax", "matplotlib"}.isdisjoint(modules.split())
     rows = json.loads(command(f"--out={tmp_path}", "--json").stdout)
     assert [row["setting"] for row in rows] == [new.name, old.name]
     assert (rows[0]["epsilon"], rows[0]["audited_runs"], rows[0]["runs"]) == (None, None, 6)
-    found = [rows[1][name] for name in ("epsilon", "upper_bound", "differs")]
-    assert found == [1.23456, 23.99536, {"seed": 1}] and abs(time.time() - rows[1]["time"] - 7300) < 600
+    values = [rows[1][name] for name in ("epsilon", "upper_bound", "differs")]
+    assert values == [1.23456, 23.99536, {"seed": 1}] and abs(time.time() - rows[1]["time"] - 7300) < 600
     assert sorted(tmp_path.rglob("*")) == before
 
 
