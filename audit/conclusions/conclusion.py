@@ -9,6 +9,7 @@ of five bounds on mu by less than 1%, and equal ones say the same at every look.
 """
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -34,50 +35,73 @@ from audit.methods.method import (
 )
 
 Worlds = tuple[NDArray[np.float64], NDArray[np.float64]]
-CONFIRMED, NOT_CONFIRMED, REFUTED, UNTESTED = "confirmed", "not confirmed", "refuted", "not tested"
+CONFIRMED = "confirmed"
+NOT_CONFIRMED = "not confirmed"
+REFUTED = "refuted"
+UNTESTED = "not tested"
 _LEAST_P_VALUE = 1e-6  # smaller ones rest on the tail of an approximation
 
 
 def method_of(finding: Finding) -> Method:
-    """The record of the method that a finding is by."""
+    """Returns the record of the method that a finding is by."""
     methods: dict[str, Method] = {**estimate.METHODS, **lifted.METHODS, **exact_null.METHODS}
     return methods[finding.method]
 
 
 def assumption_of(finding: Finding) -> Assumption:
-    """What a bound says that it assumes, or why an estimate is none."""
-    return finding.assumes if isinstance(finding, Bound) else method_of(finding).assumes
+    """Returns what a bound says that it assumes, or why an estimate is no bound."""
+    if isinstance(finding, Bound):
+        return finding.assumes
+    return method_of(finding).assumes
 
 
 def accounted(composition: Composition) -> Assumption:
-    """What composition's upper bound assumes."""
+    """Returns what composition's upper bound assumes."""
     if composition.sampling_rate == 1:
         return ACCOUNTED
     return ACCOUNTED._replace(sentence=f"{ACCOUNTED.sentence} and batches that the adversary does not know")
 
 
 class Look(NamedTuple):
-    """A look: the runs that it is at, and its bounds, at its own confidence."""
+    """A look at the scores.
+
+    Attributes:
+      runs: the number of runs that it is at.
+      bounds: the bounds from them, at the look's own confidence.
+    """
 
     runs: int
     bounds: tuple[Bound, ...]
 
 
 class Looks(NamedTuple):
-    """The declared numbers of runs, the confidence of each look, and the looks that were taken, in order."""
+    """The looks of an audit that declared them.
+
+    Attributes:
+      schedule: the declared numbers of runs.
+      confidence: of each look.
+      taken: the looks that were taken, in order.
+    """
 
     schedule: tuple[int, ...]
     confidence: float
     taken: tuple[Look, ...]
 
     def number(self, look: Look) -> int:
-        """A look's number in the schedule, from 1."""
+        """Returns a look's number in the schedule, from 1."""
         return self.schedule.index(look.runs) + 1
 
 
 class UpperBound(NamedTuple):
-    """An upper bound: mu is None where the curve is not Gaussian or not known. hidden: whether it is one on
-    the last model alone, of steps that are Lipschitz; else it is one on all models."""
+    """An upper bound on what a mechanism leaks.
+
+    Attributes:
+      epsilon: at the conclusion's delta.
+      mu: None where the curve is not Gaussian, or nothing is known of it.
+      assumes: what the bound assumes.
+      hidden: whether it is one on the last model alone, of steps that are Lipschitz; else it is one on all
+        models.
+    """
 
     epsilon: float
     mu: float | None
@@ -86,29 +110,34 @@ class UpperBound(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Its name in tables and figures."""
+        """Returns its name in tables and figures."""
         return "hidden-state bound" if self.hidden else "upper bound"
 
 
 class Conclusion(NamedTuple):
-    """Scores (n_in,) and (n_out,), the estimates and the lower bounds on them, at one delta and confidence.
+    """What an audit's scores show, at one delta and confidence.
 
-    The upper bounds on epsilon and mu are composition's: infinite without noise, None where the mechanism is
-    not known; mu's is None too where steps are sampled, or the bound on epsilon was given.
-    hidden_state: the upper bound on the last model alone, at the delta, where steps are known Lipschitz;
-    uncovered: of a known training, why they are not.
-    expected: what the last model would leak under linear losses, of sampled canaries; no bound.
-    test: () -> the test of the Gaussian curve that bounds on mu assume, and its least power against the
-    curves of other mechanisms; None where runs have several canaries, since it counts independent scores.
-    deciding: () -> how many runs would give it the power that it lacks; None where no number tried would.
-    composition: the mechanism's.
-    bounds: as they were computed; `ranked`, `rows`, `bound` and `finding` mark what the scores refute.
-    reason: why the curve should be Gaussian, where the mechanism's own law is a reason; else empty.
-    looks: the declared looks where there were some: the bounds are then the best of those taken, and hold at
-    the confidence together with all others.
-    notes: what is said beneath the table of the scores themselves: of runs that failed, of scores that equal
-    others, of what was tested of a caller's directions.
-    design: the scores by run and canary, where runs have several; the flat ones are then of all canaries.
+    Attributes:
+      scores_in, scores_out: (n_in,) and (n_out,); of all canaries, where runs have several.
+      estimates: values that are no bounds.
+      bounds: the lower bounds as they were computed; `ranked`, `rows`, `bound` and `finding` mark what the
+        scores refute.
+      upper_bound: composition's on epsilon: infinite without noise, None of a mechanism that is not claimed.
+      mu_upper_bound: composition's on mu; None also where steps are sampled, or the bound on epsilon was
+        given.
+      test: () -> the test of the Gaussian curve that bounds on mu assume, and its least power against the
+        curves of other mechanisms; None where runs have several canaries, since it counts independent scores.
+      deciding: () -> how many runs would give the test enough power; None where no number tried would.
+      composition: the mechanism's.
+      reason: why the curve should be Gaussian, where the mechanism's own law is a reason; else empty.
+      looks: the declared looks where there were some: the bounds are then the best of those taken, and hold
+        at the confidence together with all others.
+      design: the scores by run and canary, where runs have several.
+      notes: lines beneath the table of the scores themselves: on runs that failed, on scores that equal
+        others, on what was tested of a caller's directions.
+      hidden_state: the upper bound on the last model alone, at the delta, where steps are proven Lipschitz.
+      uncovered: why they are not, of a training run whose setting is given.
+      expected: what the last model would leak under linear losses, of sampled canaries; no bound.
     """
 
     scores_in: NDArray[np.float64]
@@ -130,88 +159,117 @@ class Conclusion(NamedTuple):
 
     @property
     def upper_bounds(self) -> tuple[UpperBound, ...]:
-        """The upper bounds that are known, the smallest first: a verdict holds what is proven against it."""
-        found = []
+        """Returns all upper bounds, the smallest first: a verdict compares what is proven with that one."""
+        upper_bounds = []
         if self.hidden_state is not None:
             bound = self.hidden_state.bound
-            found.append(UpperBound(bound.epsilon, bound.mu, self.hidden_state.assumes, hidden=True))
+            assumed = self.hidden_state.assumes
+            upper_bounds.append(UpperBound(bound.epsilon, bound.mu, assumed, hidden=True))
         if self.upper_bound is not None:
             assumed = GIVEN if self.composition is None else accounted(self.composition)
-            found.append(UpperBound(self.upper_bound, self.mu_upper_bound, assumed))
-        return tuple(sorted(found, key=lambda bound: bound.epsilon))
+            upper_bounds.append(UpperBound(self.upper_bound, self.mu_upper_bound, assumed))
+        return tuple(sorted(upper_bounds, key=lambda bound: bound.epsilon))
 
     @property
     def tightest(self) -> UpperBound | None:
-        """The smallest upper bound; None where none is known."""
-        return next(iter(self.upper_bounds), None)
+        """Returns the smallest upper bound; None where there is none."""
+        upper_bounds = self.upper_bounds
+        if not upper_bounds:
+            return None
+        return upper_bounds[0]
 
     @property
     def tightest_mu(self) -> float | None:
-        """The smallest upper bound on mu; None where none is known."""
-        return min((bound.mu for bound in self.upper_bounds if bound.mu is not None), default=None)
+        """Returns the smallest upper bound on mu; None where there is none."""
+        mus = [bound.mu for bound in self.upper_bounds if bound.mu is not None]
+        return min(mus, default=None)
 
     def exceeded(self, epsilon: float) -> UpperBound | None:
-        """The largest upper bound that so much exceeds; None where there is none."""
-        return next((bound for bound in reversed(self.upper_bounds) if epsilon > bound.epsilon), None)
+        """Returns the largest upper bound that an epsilon exceeds; None where it exceeds none."""
+        for bound in reversed(self.upper_bounds):
+            if epsilon > bound.epsilon:
+                return bound
+        return None
 
     @property
     def curve(self) -> CurveTest | None:
-        """The test of the Gaussian curve, made when it is first asked for; None where there is none."""
-        tested = self.test()
-        return None if tested is None else tested[0]
+        """Returns the test of the Gaussian curve, made at the first use; None where there is none."""
+        test_and_power = self.test()
+        if test_and_power is None:
+            return None
+        return test_and_power[0]
 
     @property
     def curve_power(self) -> float:
-        """The test's power, 0 where there is no test."""
-        tested = self.test()
-        return 0.0 if tested is None else tested[1]
+        """Returns the test's power, 0 where there is no test."""
+        test_and_power = self.test()
+        if test_and_power is None:
+            return 0.0
+        return test_and_power[1]
 
     @property
     def gaussian(self) -> Bound:
-        """The bound that stands for those that assume a Gaussian curve; of fresh directions none needs it."""
+        """Returns the bound that represents those that assume a Gaussian curve.
+
+        Of fresh directions none assumes it.
+        """
         return self.bound(self._pair.gaussian)
 
     @property
     def assumption_free(self) -> Bound:
-        """The bound that stands for those that assume nothing."""
+        """Returns the bound that represents those that assume nothing."""
         return self.bound(self._pair.free)
 
     @property
     def _pair(self) -> Pair:
+        """Returns the names of the two methods that represent the others."""
         if self.fresh is not None:
             return FRESH_DIRECTIONS
-        return ONE_CANARY if self.design is None else MANY_CANARIES
+        if self.design is not None:
+            return MANY_CANARIES
+        return ONE_CANARY
 
     @property
     def fresh(self) -> Fresh | None:
-        """The design, where its canaries are fresh directions."""
-        return self.design if isinstance(self.design, Fresh) else None
+        """Returns the design if its canaries are fresh directions; else None."""
+        if isinstance(self.design, Fresh):
+            return self.design
+        return None
 
     @property
     def path(self) -> tuple[float, ...]:
-        """What was proven after each run, of fresh directions; else empty."""
-        free = self.assumption_free
-        return free.path if isinstance(free, exact_null.ExactBound) else ()
+        """Returns what was proven after each run, of fresh directions; else nothing."""
+        bound = self.assumption_free
+        if isinstance(bound, exact_null.ExactBound):
+            return bound.path
+        return ()
 
     def ranked(self) -> tuple[Bound, ...]:
-        """The bounds in the order of tables, whatever was found: first the one that assumes nothing."""
-        first = dict.fromkeys((self._pair.free, self._pair.gaussian))
-        others = (one.method for one in self.bounds if one.method not in first)
-        return tuple(map(self.bound, (*first, *others)))
+        """Returns the bounds in the order of tables, whatever their values: first the assumption-free one."""
+        methods = list(dict.fromkeys((self._pair.free, self._pair.gaussian)))  # they may be the same
+        for bound in self.bounds:
+            if bound.method not in methods:
+                methods.append(bound.method)
+        return tuple(self.bound(method) for method in methods)
 
     def _marked(self, bound: Bound) -> Bound:
+        """Returns a bound, marked as one that does not hold if the scores refute what it assumes."""
         refuted = assumption_of(bound).gaussian and self.refutes_gaussian
-        return dataclasses.replace(bound, holds=False) if refuted else bound
+        if refuted:
+            return dataclasses.replace(bound, holds=False)
+        return bound
 
     @property
     def epsilon(self) -> float:
-        """What is proven: the epsilon of `assumption_free`, on which every verdict relies."""
+        """Returns what is proven: the epsilon of `assumption_free`, on which every verdict relies."""
         return self.assumption_free.epsilon
 
     @property
     def most_provable(self) -> float | None:
-        """The most that so many runs can prove without an assumption on the curve; None of several canaries
-        a run."""
+        """Returns the largest epsilon that so many runs can prove without an assumption on the curve.
+
+        None of several canaries a run.
+        """
         if self.design is not None:
             return None
         sizes = len(self.scores_in), len(self.scores_out)
@@ -219,13 +277,17 @@ class Conclusion(NamedTuple):
 
     @property
     def curve_status(self) -> str:
-        """What the scores say of a Gaussian curve: CONFIRMED as far as they can, NOT_CONFIRMED, or REFUTED;
-        UNTESTED of several canaries a run."""
+        """Returns what the scores say of a Gaussian curve.
+
+        CONFIRMED as far as they can, NOT_CONFIRMED, or REFUTED; UNTESTED of several canaries a run.
+        """
         if self.curve is None:
             return UNTESTED
         if self.refutes_gaussian:
             return REFUTED
-        return NOT_CONFIRMED if self.doubts_gaussian else CONFIRMED
+        if self.doubts_gaussian:
+            return NOT_CONFIRMED
+        return CONFIRMED
 
     @property
     def delta(self) -> float:
@@ -233,55 +295,64 @@ class Conclusion(NamedTuple):
 
     @property
     def confidence(self) -> float:
-        """Confidence of every bound, and the level that estimates use."""
+        """Returns the confidence of every bound, which is the level that estimates use."""
         return self.bounds[0].confidence
 
     @property
     def refutes_gaussian(self) -> bool:
-        """Whether the scores refute a Gaussian trade-off curve, at the test's level."""
+        """Returns whether the scores refute a Gaussian trade-off curve, at the test's level."""
         return self.curve is not None and self.curve.p_value < CURVE_LEVEL
 
     @property
     def doubts_gaussian(self) -> bool:
-        """Whether the curve was tested and not refuted, by too few scores to tell it from others."""
-        return self.curve is not None and not self.refutes_gaussian and self.curve_power < CURVE_POWER
+        """Returns whether a test did not refute the curve, by too few scores to tell it from others."""
+        if self.curve is None or self.refutes_gaussian:
+            return False
+        return self.curve_power < CURVE_POWER
 
     def p_value(self) -> str:
-        """The Gaussian curve's p-value in words, "p = 0.41" or "p < 1e-06"; empty where untested."""
+        """Returns the Gaussian curve's p-value in words, "p = 0.41" or "p < 1e-06"; empty where untested."""
         if self.curve is None:
             return ""
         p_value = self.curve.p_value
-        return f"p = {p_value:.2g}" if p_value >= _LEAST_P_VALUE else f"p < {_LEAST_P_VALUE:g}"
+        if p_value < _LEAST_P_VALUE:
+            return f"p < {_LEAST_P_VALUE:g}"
+        return f"p = {p_value:.2g}"
 
     def rows(self) -> tuple[Finding, ...]:
-        """Estimates and bounds in the order of tables."""
-        return (*self.estimates, *map(self._marked, self.bounds))
+        """Returns estimates and bounds in the order of tables."""
+        bounds = [self._marked(bound) for bound in self.bounds]
+        return (*self.estimates, *bounds)
 
     def bound(self, method: str) -> Bound:
-        """One method's bound; raises KeyError for an estimate's or an unknown name."""
-        return self._marked({bound.method: bound for bound in self.bounds}[method])
+        """Returns a method's bound; raises KeyError for an estimate's or an unknown name."""
+        by_method = {bound.method: bound for bound in self.bounds}
+        return self._marked(by_method[method])
 
     def finding(self, method: str) -> Finding:
-        """One method's bound or estimate; raises KeyError for an unknown name."""
-        return {row.method: row for row in self.rows()}[method]
+        """Returns a method's bound or estimate; raises KeyError for an unknown name."""
+        by_method = {row.method: row for row in self.rows()}
+        return by_method[method]
 
 
 def require_schedule(schedule: Sequence[int]) -> None:
     """Raises InputError unless the numbers of runs ascend, and the first has a run for each world."""
-    said = f"`looks={','.join(map(str, schedule))}`"
-    require(schedule, f"{said}: give the numbers of runs at which to look, comma-separated")
-    require(schedule[0] >= 2, f"{said}: give at least 2 runs, half of them in each world")
-    ascending = all(one < next_ for one, next_ in zip(schedule, schedule[1:], strict=False))
-    require(ascending, f"{said}: give numbers of runs that ascend")
+    given = f"`looks={','.join(map(str, schedule))}`"
+    require(schedule, f"{given}: give the numbers of runs at which to look, comma-separated")
+    require(schedule[0] >= 2, f"{given}: give at least 2 runs, half of them in each world")
+    ascending = all(earlier < later for earlier, later in itertools.pairwise(schedule))
+    require(ascending, f"{given}: give numbers of runs that ascend")
 
 
 def confidence_of_each(confidence: float, looks: int) -> float:
-    """The confidence of each of so many looks, that all hold at once at the confidence."""
+    """Returns the confidence of each of so many looks, that all hold at once at the confidence."""
     return 1 - (1 - confidence) / looks
 
 
 def best_of_looks(taken: Sequence[Look], confidence: float) -> tuple[Bound, ...]:
-    """Each method's best bound of the looks, at the confidence at which all looks hold at once."""
-    by_method = zip(*(look.bounds for look in taken), strict=True)
-    highest = (max(bounds, key=lambda bound: bound.epsilon) for bounds in by_method)
-    return tuple(dataclasses.replace(bound, confidence=confidence) for bound in highest)
+    """Returns each method's best bound of the looks, at the confidence at which all looks hold at once."""
+    best = []
+    for bounds_of_method in zip(*(look.bounds for look in taken), strict=True):
+        highest = max(bounds_of_method, key=lambda bound: bound.epsilon)
+        best.append(dataclasses.replace(highest, confidence=confidence))
+    return tuple(best)

@@ -1,7 +1,7 @@
 """Scores of many canaries a run, and the errors of a threshold, run by run.
 
-Two designs. In both each run is an independent training with K canaries drawn from one distribution, and a
-threshold's guess on a canary looks at that canary alone.
+Two designs. In both the training runs are independent, each with K canaries drawn from one distribution,
+and a threshold's guess on a canary looks at that canary alone.
 
 Sets (LiDP paper, Section 3): K canaries are inserted in the runs of one set; runs of another, with K - 1 of
     them, score canaries that were never inserted. A run of the first gives misses, one of the second false
@@ -35,19 +35,25 @@ from audit.evidence.arrays import floats, rank_all, require_apart, require_few_f
 
 Array = NDArray[np.float64]
 Places = NDArray[np.int64]
-_PILOT_SHARE, _LEAST_PILOT = 0.05, 4  # of the runs of a set
+_PILOT_SHARE = 0.05  # of the runs of a set
+_LEAST_PILOT = 4  # runs
 _LIMITS_SHARE = 0.1  # of the error, for the limits of a caller's coins
-_LEAST_QUANTILES, _MOST_QUANTILES = 1_000, 20_000
+_LEAST_QUANTILES = 1_000
+_MOST_QUANTILES = 20_000
 _TINY = 1e-12
 FAILED = -1.0  # the cosine that stands for one of a run that failed
 
 
 class RunErrors(NamedTuple):
-    """The errors of a threshold: misses (n,) and false alarms (m,), a run each, of so many canaries.
+    """The errors of a threshold, run by run.
 
-    scale_in, scale_out: the mean of scale_in * misses / canaries_in is the average false-negative rate, or
-        above it, that of scale_out * alarms / canaries_out the average false-positive rate.
-    paired: whether misses and alarms are of the same runs, which are independent of each other.
+    Attributes:
+      misses: (n,) how many canaries of each run were in and below the threshold.
+      alarms: (m,) how many canaries of each run were out and above it.
+      canaries_in, canaries_out: how many canaries a run has that can be missed, or give a false alarm.
+      scale_in: the mean of scale_in * misses / canaries_in is the average false-negative rate, or above it.
+      scale_out: that of scale_out * alarms / canaries_out is the average false-positive rate, or above it.
+      paired: whether misses and alarms are of the same runs; else they are independent of each other.
     """
 
     misses: Array
@@ -59,19 +65,27 @@ class RunErrors(NamedTuple):
     paired: bool
 
     def rates(self) -> tuple[Array, Array]:
-        """Each run's unbiased (false-positive rate (m,), false-negative rate (n,)), at most the scale."""
-        alarms, misses = self.scale_out * self.alarms, self.scale_in * self.misses
-        return alarms / self.canaries_out, misses / self.canaries_in
+        """Returns each run's unbiased (false-positive rate (m,), false-negative rate (n,)).
+
+        Each is at most the scale.
+        """
+        false_positive_rates = self.scale_out * self.alarms / self.canaries_out
+        false_negative_rates = self.scale_in * self.misses / self.canaries_in
+        return false_positive_rates, false_negative_rates
 
     def guesses(self) -> tuple[int, int]:
-        """How many guesses stand behind (misses, false alarms), times the scale."""
+        """Returns how many guesses on canaries there are of which (misses, false alarms) are counted."""
         return len(self.misses) * self.canaries_in, len(self.alarms) * self.canaries_out
 
     def smoothed(self) -> list[float]:
-        """The average [false-positive rate, false-negative rate], half an error more and one guess more."""
-        of_in, of_out = self.guesses()
-        both = (self.scale_out, self.alarms, of_out), (self.scale_in, self.misses, of_in)
-        return [(scale * errors.sum() + 0.5) / (guesses + 1) for scale, errors, guesses in both]
+        """Returns the average [false-positive rate, false-negative rate], smoothed.
+
+        Each counts half an error more, and one guess more, than there are.
+        """
+        guesses_in, guesses_out = self.guesses()
+        false_positive_rate = (self.scale_out * self.alarms.sum() + 0.5) / (guesses_out + 1)
+        false_negative_rate = (self.scale_in * self.misses.sum() + 0.5) / (guesses_in + 1)
+        return [false_positive_rate, false_negative_rate]
 
 
 class Counted(NamedTuple):
@@ -85,8 +99,9 @@ class Counted(NamedTuple):
 class Design(Protocol):
     """The scores of an audit with many canaries a run, in either design.
 
-    canaries: how many a run scores that are in, at most, and that are out. failed: how many scores are those
-    of runs that failed.
+    Attributes:
+      canaries: how many canaries a run scores that are in, at most, and how many that are out.
+      failed: how many scores are those of runs that failed.
     """
 
     @property
@@ -96,42 +111,55 @@ class Design(Protocol):
     def failed(self) -> int: ...
 
     def __str__(self) -> str:
-        """Its runs and canaries in words, "400 runs with 64 canaries each"."""
+        """Returns its runs and canaries in words, "400 runs with 64 canaries each"."""
 
     def split(self) -> tuple["Design", "Design"]:
-        """(pilot, rest): disjoint runs, drawn by a hash of the ranks, so that the order of runs, that of the
-        canaries of a run and an increasing map of scores change nothing; raises InputError for few runs."""
+        """Returns (pilot, rest), disjoint runs; raises InputError for too few runs.
+
+        They are drawn by a hash of the ranks, so that the order of runs, that of the canaries of a run and an
+        increasing map of scores change nothing.
+        """
 
     def pooled(self) -> tuple[Array, Array]:
-        """(scores in, scores out), flat."""
+        """Returns (scores in, scores out), flat."""
 
     def by_run(self) -> "list[Coins]":
-        """Scores and presence (runs, canaries) of each set of runs."""
+        """Returns scores and presence (runs, canaries) of each set of runs."""
 
     def errors(self, threshold: float) -> RunErrors:
-        """The errors of guessing "in" above a threshold."""
+        """Returns the errors of guessing "in" above a threshold."""
 
     def limits(self, error: float) -> "CoinLimits | None":
-        """What a caller's coins leave open; None where all is known of them."""
+        """Returns the limits of a caller's coins' probability; None where it is certain."""
 
 
 class CoinLimits(NamedTuple):
-    """Limits (low, high) of the probability that a coin is in, and the error that they leave to a bound."""
+    """Limits of the probability that a coin is in.
+
+    Attributes:
+      low, high: the limits.
+      error: what they leave to a bound of the error that is allowed.
+    """
 
     low: float
     high: float
     error: float
 
     def widened(self, errors: RunErrors) -> RunErrors:
-        """The errors with rates that are at least the true ones on average, if the limits hold."""
-        return errors._replace(scale_in=1 / max(self.low, _TINY), scale_out=1 / max(1 - self.high, _TINY))
+        """Returns the errors with rates that are at least the true ones on average, if the limits hold."""
+        scale_in = 1 / max(self.low, _TINY)
+        scale_out = 1 / max(1 - self.high, _TINY)
+        return errors._replace(scale_in=scale_in, scale_out=scale_out)
 
 
 class Coins(NamedTuple):
-    """Scores (R, K) float64 and presence (R, K) bool, each canary in with probability 1/2.
+    """The scores of runs in which each canary is in with probability 1/2.
 
-    given: whether a caller says so, of whose coins nothing else is known. failed: how many scores are those
-    of runs that failed.
+    Attributes:
+      scores: (R, K) float64.
+      presence: (R, K) bool.
+      given: whether only a caller says that the coins are fair.
+      failed: how many scores are those of runs that failed.
     """
 
     scores: Array
@@ -144,13 +172,13 @@ class Coins(NamedTuple):
         return self.scores.shape[1], self.scores.shape[1]
 
     def __str__(self) -> str:
-        return f"{_counted(self.scores)} each, in by a coin of its own"
+        return f"{_describe_shape(self.scores)} each, in by a coin of its own"
 
     def split(self) -> tuple["Coins", "Coins"]:
         keys = 2 * _ranks(self.scores) + self.presence
-        places = _canonical(keys)
-        pilot, rest = _drawn(places, _generator(keys.flat[places]))
-        return self._of(pilot), self._of(rest)
+        places = _canonical_places(keys)
+        pilot, rest = _draw_pilot(places, _seeded_generator(keys.flat[places]))
+        return self._select(pilot), self._select(rest)
 
     def pooled(self) -> tuple[Array, Array]:
         return self.scores[self.presence], self.scores[~self.presence]
@@ -165,22 +193,32 @@ class Coins(NamedTuple):
         return RunErrors(misses, alarms, *self.canaries, 2.0, 2.0, True)
 
     def limits(self, error: float) -> CoinLimits | None:
-        """Clopper-Pearson's of one probability of all coins, if a caller gave them: a tenth of the error."""
+        """Returns Clopper-Pearson limits of one probability of all coins, if a caller gave them.
+
+        They take a tenth of the error.
+        """
         from audit.laws import intervals  # loads SciPy
 
         if not self.given:
             return None
-        spent, total = _LIMITS_SHARE * error, int(self.presence.sum())
+        spent = _LIMITS_SHARE * error
+        total = int(self.presence.sum())
         low, high = intervals.clopper_pearson(total, self.presence.size, 1 - spent)
         return CoinLimits(float(low), float(high), error - spent)
 
-    def _of(self, places: Places) -> "Coins":
+    def _select(self, places: Places) -> "Coins":
+        """Returns the coins at flat places (runs, K)."""
         return Coins(self.scores.flat[places], self.presence.flat[places], self.given)
 
 
 class Sets(NamedTuple):
-    """Scores of inserted canaries (n, K) and, of other runs, of fresh ones (m, M); failed: how many of them
-    are those of runs that failed."""
+    """The scores of two sets of runs.
+
+    Attributes:
+      inserted: (n, K), of canaries that are in.
+      fresh: (m, M), of canaries that were never inserted, in other runs.
+      failed: how many scores are those of runs that failed.
+    """
 
     inserted: Array
     fresh: Array
@@ -191,23 +229,29 @@ class Sets(NamedTuple):
         return self.inserted.shape[1], self.fresh.shape[1]
 
     def __str__(self) -> str:
-        return f"{_counted(self.inserted)} inserted, {_counted(self.fresh)} left out"
+        return f"{_describe_shape(self.inserted)} inserted, {_describe_shape(self.fresh)} left out"
 
     def split(self) -> tuple["Sets", "Sets"]:
-        ranks = np.split(_ranks(np.concatenate(self.pooled())), [self.inserted.size])
-        keys = ranks[0].reshape(self.inserted.shape), ranks[1].reshape(self.fresh.shape)
-        places = [_canonical(world) for world in keys]
-        rng = _generator(*(world.flat[ordered] for world, ordered in zip(keys, places, strict=True)))
-        (pilot_in, rest_in), (pilot_out, rest_out) = (_drawn(ordered, rng) for ordered in places)
+        ranks = _ranks(np.concatenate(self.pooled()))
+        keys_in = ranks[: self.inserted.size].reshape(self.inserted.shape)
+        keys_out = ranks[self.inserted.size :].reshape(self.fresh.shape)
+        places_in = _canonical_places(keys_in)
+        places_out = _canonical_places(keys_out)
+
+        rng = _seeded_generator(keys_in.flat[places_in], keys_out.flat[places_out])
+        pilot_in, rest_in = _draw_pilot(places_in, rng)
+        pilot_out, rest_out = _draw_pilot(places_out, rng)
         pilot = Sets(self.inserted.flat[pilot_in], self.fresh.flat[pilot_out])
-        return pilot, Sets(self.inserted.flat[rest_in], self.fresh.flat[rest_out])
+        rest = Sets(self.inserted.flat[rest_in], self.fresh.flat[rest_out])
+        return pilot, rest
 
     def pooled(self) -> tuple[Array, Array]:
         return self.inserted.ravel(), self.fresh.ravel()
 
     def by_run(self) -> list[Coins]:
         inserted = Coins(self.inserted, np.ones(self.inserted.shape, bool))
-        return [inserted, Coins(self.fresh, np.zeros(self.fresh.shape, bool))]
+        fresh = Coins(self.fresh, np.zeros(self.fresh.shape, bool))
+        return [inserted, fresh]
 
     def errors(self, threshold: float) -> RunErrors:
         misses = (self.inserted <= threshold).sum(1).astype(np.float64)
@@ -242,10 +286,11 @@ class Fresh(NamedTuple):
         return self.cosines.shape[1], self.cosines.shape[1]
 
     def __str__(self) -> str:
-        runs, each = self.cosines.shape
-        drawn = "direction" if each == 1 else "directions"
+        runs, canaries = self.cosines.shape
+        run_word = "run" if runs == 1 else "runs"
+        direction_word = "direction" if canaries == 1 else "directions"
         world = "all in" if self.presence.all() else "in by coins"
-        return f"{runs:,} {'run' if runs == 1 else 'runs'} with {each:,} fresh {drawn} each, {world}"
+        return f"{runs:,} {run_word} with {canaries:,} fresh {direction_word} each, {world}"
 
     def out(self) -> Array:
         """Returns the cosines (n,) of canaries that were out, in runs that did not fail."""
@@ -254,16 +299,22 @@ class Fresh(NamedTuple):
 
     @property
     def failed(self) -> int:
-        """How many of a caller's cosines are those of runs that failed."""
-        return int(np.count_nonzero(self.cosines == FAILED)) if self.given else 0
+        """Returns how many of a caller's cosines are those of runs that failed."""
+        if not self.given:
+            return 0
+        return int(np.count_nonzero(self.cosines == FAILED))
 
     def pooled(self) -> tuple[Array, Array]:
-        """(cosines in, flat; as many quantiles of the law where the canary is out, up to _MOST_QUANTILES)."""
+        """Returns the cosines in, flat, and quantiles of the law of a canary that is out.
+
+        There are as many quantiles as cosines, from _LEAST_QUANTILES to _MOST_QUANTILES.
+        """
         from audit.laws import cosine_law  # loads SciPy
 
-        found = self.cosines[self.presence]
-        number = min(max(found.size, _LEAST_QUANTILES), _MOST_QUANTILES)
-        return found, cosine_law.quantile((np.arange(number) + 0.5) / number, self.dimension)
+        cosines_in = self.cosines[self.presence]
+        number = min(max(cosines_in.size, _LEAST_QUANTILES), _MOST_QUANTILES)
+        levels = (np.arange(number) + 0.5) / number
+        return cosines_in, cosine_law.quantile(levels, self.dimension)
 
 
 def coins(scores: ArrayLike, presence: ArrayLike) -> Coins:
@@ -295,9 +346,10 @@ def of_own_coins(scores: ArrayLike, presence: ArrayLike) -> Coins:
 
 def sets(inserted: ArrayLike, fresh: ArrayLike) -> Sets:
     """Returns the checked design of two sets of runs; raises InputError for what fits no audit."""
-    worlds = _matrix("in ", inserted), _matrix("out ", fresh)
-    ranked_in, ranked_out = rank_all(*worlds)
-    design = Sets(ranked_in, ranked_out, _count_failed(*worlds))
+    scores_in = _matrix("in ", inserted)
+    scores_out = _matrix("out ", fresh)
+    ranked_in, ranked_out = rank_all(scores_in, scores_out)
+    design = Sets(ranked_in, ranked_out, _count_failed(scores_in, scores_out))
     require_apart(np.concatenate(design.pooled()))
     return design
 
@@ -308,17 +360,29 @@ def of_arrays(scores_in: ArrayLike, scores_out: ArrayLike) -> Sets:
     Raises InputError for what is no array of scores, for a presence in the place of the scores out, and of
     several canaries a run for all that `sets` refuses.
     """
-    worlds = _array("in", scores_in), _array("out", scores_out)
+    array_in = _array("in", scores_in)
+    array_out = _array("out", scores_out)
     is_bits = np.asarray(scores_out).dtype.kind == "b" and np.asarray(scores_in).dtype.kind != "b"
-    _require_scores(*worlds, is_bits)
-    columns = [world if world.ndim == 2 else world[:, None] for world in worlds]
-    if any(column.shape[1] != 1 for column in columns):
-        return sets(*columns)
-    ranked_in, ranked_out = rank_all(*columns)
-    return Sets(ranked_in, ranked_out, _count_failed(*columns))
+    _require_scores(array_in, array_out, is_bits)
+
+    matrix_in = _as_matrix(array_in)
+    matrix_out = _as_matrix(array_out)
+    several_canaries = matrix_in.shape[1] != 1 or matrix_out.shape[1] != 1
+    if several_canaries:
+        return sets(matrix_in, matrix_out)
+    ranked_in, ranked_out = rank_all(matrix_in, matrix_out)
+    return Sets(ranked_in, ranked_out, _count_failed(matrix_in, matrix_out))
+
+
+def _as_matrix(scores: Array) -> Array:
+    """Returns scores (runs,) or (runs, canaries) as (runs, canaries)."""
+    if scores.ndim == 2:
+        return scores
+    return scores[:, None]
 
 
 def _array(world: str, values: ArrayLike) -> Array:
+    """Returns a world's scores, (runs,) or (runs, canaries); raises InputError for another shape."""
     array = floats(f"the scores {world}", values)
     fits = array.ndim in (1, 2)
     require(fits, f"the scores {world} have shape {array.shape}: give (runs,) or (runs, canaries)")
@@ -337,21 +401,25 @@ def _require_scores(scores_in: Array, scores_out: Array, is_bits: bool) -> None:
 def _count_failed(*worlds: Array) -> int:
     """Returns how many scores are NaN; raises InputError where they are too many."""
     failed = sum(int(np.isnan(world).sum()) for world in worlds)
-    require_few_failed("scores", failed, sum(world.size for world in worlds))
+    total = sum(world.size for world in worlds)
+    require_few_failed("scores", failed, total)
     return failed
 
 
 def single(scores_in: ArrayLike, scores_out: ArrayLike) -> Sets:
-    """The design of one canary a run, from flat scores (n,) and (m,), which are not checked."""
+    """Returns the design of one canary a run, from flat scores (n,) and (m,), which are not checked."""
     return Sets(np.asarray(scores_in, np.float64)[:, None], np.asarray(scores_out, np.float64)[:, None])
 
 
-def _counted(scores: Array) -> str:
+def _describe_shape(scores: Array) -> str:
+    """Returns how many runs and canaries scores (runs, canaries) are of, in words."""
     runs, canaries = scores.shape
-    return f"{runs:,} runs with {canaries:,} {'canary' if canaries == 1 else 'canaries'}"
+    canary_word = "canary" if canaries == 1 else "canaries"
+    return f"{runs:,} runs with {canaries:,} {canary_word}"
 
 
 def _matrix(name: str, values: ArrayLike) -> Array:
+    """Returns scores (runs, canaries); raises InputError for another shape."""
     array = floats(f"the {name}scores", values)
     fits = array.ndim == 2 and array.size > 0
     require(fits, f"the {name}scores have shape {array.shape}: give (runs, canaries)")
@@ -359,26 +427,34 @@ def _matrix(name: str, values: ArrayLike) -> Array:
 
 
 def _ranks(scores: Array) -> Places:
-    """Places among the distinct scores, in the scores' shape."""
-    return np.unique(scores, return_inverse=True)[1].astype(np.int64).reshape(scores.shape)
+    """Returns places among the distinct scores, in the scores' shape."""
+    places = np.unique(scores, return_inverse=True)[1]
+    return places.astype(np.int64).reshape(scores.shape)
 
 
-def _canonical(keys: Places) -> Places:
-    """Flat places (R, K) of keys (R, K): each row's keys ascending, and rows in lexicographic order."""
+def _canonical_places(keys: Places) -> Places:
+    """Returns flat places (R, K) that put keys (R, K) into an order of their own.
+
+    It does not depend on the order of runs, or of the canaries of a run: each row's keys ascend, and rows are
+    in lexicographic order.
+    """
     columns = np.argsort(keys, axis=1, kind="stable")
-    rows = np.lexsort(np.take_along_axis(keys, columns, axis=1).T[::-1])
+    sorted_rows = np.take_along_axis(keys, columns, axis=1)
+    rows = np.lexsort(sorted_rows.T[::-1])
     return np.asarray(rows[:, None] * keys.shape[1] + columns[rows])
 
 
-def _generator(*worlds: Places) -> np.random.Generator:
-    """A generator seeded by a hash of ordered keys: as good as random between audits."""
-    digest = hashlib.sha256(b"/".join(world.astype("<i8").tobytes() for world in worlds)).digest()
+def _seeded_generator(*worlds: Places) -> np.random.Generator:
+    """Returns a generator seeded by a hash of ordered keys: as good as random between audits."""
+    content = b"/".join(world.astype("<i8").tobytes() for world in worlds)
+    digest = hashlib.sha256(content).digest()
     return np.random.default_rng(int.from_bytes(digest, "big"))
 
 
-def _drawn(places: Places, rng: np.random.Generator) -> tuple[Places, Places]:
-    """(places of the pilot's runs, those of the other runs)."""
+def _draw_pilot(places: Places, rng: np.random.Generator) -> tuple[Places, Places]:
+    """Returns (places of the pilot's runs, those of the other runs); raises InputError for too few runs."""
     runs = len(places)
     require(runs >= 2 * _LEAST_PILOT, f"there are {runs} runs of a kind: give at least {2 * _LEAST_PILOT}")
-    order, size = rng.permutation(runs), max(round(_PILOT_SHARE * runs), _LEAST_PILOT)
+    order = rng.permutation(runs)
+    size = max(round(_PILOT_SHARE * runs), _LEAST_PILOT)
     return places[order[:size]], places[order[size:]]

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
 from audit.errors import InputError
@@ -30,130 +30,199 @@ Bits = NDArray[np.bool_]
 Array = NDArray[np.float64]
 
 ERROR = 1e-6  # with at most this probability fair coins are refused
-_LAGS = 64
+_MOST_LAGS = 64
 _MOST_KINDS = 4000  # rows, beyond which the exact law takes too long
 _TILTS = np.concatenate([-np.geomspace(100.0, 1e-4, 100), np.geomspace(1e-4, 0.45, 100)])
 _FAR = 40  # standard deviations of a total, beyond which is nothing at these tilts
-_MEND = "presence has to be drawn by fair independent coins"
+_REMEDY = "presence has to be drawn by fair independent coins"
 
 
-class _Tested(NamedTuple):
-    """log of a p-value, what is wrong if it is small, and whether that is the order of the coins alone."""
+class _Test(NamedTuple):
+    """The result of one test.
+
+    Attributes:
+      log_p: log of the p-value.
+      message: what is wrong if the p-value is small.
+      of_order: whether that is the order of the coins alone.
+    """
 
     log_p: float
-    found: str
+    message: str
     of_order: bool = False
 
 
+class _RowWords(NamedTuple):
+    """What the rows of a table of coins are called in messages."""
+
+    singular: str
+    plural: str
+
+
+_RUN = _RowWords("run", "runs")
+_CANARY = _RowWords("canary", "canaries")
+
+
 def require_fair(presence: Bits) -> None:
-    """Raises InputError for bits (R, K) that fair independent coins give with a probability so small that all
-    which are refused have ERROR together."""
+    """Raises InputError for bits (R, K) that fair independent coins hardly give.
+
+    All bits that are refused have the probability ERROR together. The message is that of the test that is
+    plainest to a reader: one of numbers of coins before one of their order, then the smallest p-value.
+    """
     tests = list(_tests(presence))
-    failed = [one for one in tests if one.log_p < np.log(ERROR / len(tests))]
-    if failed:  # say what is wrong by the plainest of them
-        raise InputError(f"{min(failed, key=lambda one: (one.of_order, one.log_p)).found}; {_MEND}")
+    threshold = np.log(ERROR / len(tests))
+    failed = [test for test in tests if test.log_p < threshold]
+    if failed:
+        plainest = min(failed, key=lambda test: (test.of_order, test.log_p))
+        raise InputError(f"{plainest.message}; {_REMEDY}")
 
 
-def _tests(presence: Bits) -> Iterator[_Tested]:
-    runs, canaries = presence.shape
+def _tests(presence: Bits) -> Iterator[_Test]:
+    """Yields the result of every test that coins of this shape (R, K) allow."""
     total = int(presence.sum())
-    said = f"{total:,} of {presence.size:,} canaries are in: {_expected(presence.size)}"
-    yield _Tested(float(_log_binomial(np.array(total), presence.size)), said)
-    for bits, one, other in ((presence, "run", "canary"), (presence.T, "canary", "run")):
-        counts, width = bits.sum(1), bits.shape[1]
-        yield _worst(counts, width, f"{one} {{}} has {{}} of {width:,} coins in: {_expected(width)}")
-        if len(bits) > 1 and width > 1:
-            yield _copies(bits, one)
-            yield _kinds(bits, one)
-            yield _dispersion(counts, width, one)
-        if width > 1:
-            yield _lags(bits, other)
+    message = f"{total:,} of {presence.size:,} canaries are in: {_describe_expected(presence.size)}"
+    yield _Test(float(_log_binomial(np.array(total), presence.size)), message)
+    yield from _test_rows(presence, _RUN, _CANARY)
+    yield from _test_rows(presence.T, _CANARY, _RUN)
 
 
-def _expected(coins: int) -> str:
+def _test_rows(bits: Bits, row: _RowWords, column: _RowWords) -> Iterator[_Test]:
+    """Yields the results of the tests of rows: of their totals, of equal rows, and of coins side by side."""
+    totals = bits.sum(1)
+    rows, width = bits.shape
+    yield _test_totals(totals, width, row)
+    if rows > 1 and width > 1:
+        yield _test_copies(bits, row)
+        yield _test_kinds(bits, row)
+        yield _test_dispersion(totals, width, row)
+    if width > 1:
+        yield _test_lags(bits, column)
+
+
+def _describe_expected(coins: int) -> str:
+    """Returns how many of so many fair coins are in, in words: the mean and the standard deviation."""
     deviation = np.sqrt(coins) / 2
-    return f"fair coins would give {coins / 2:,.10g} +- {deviation:{',.0f' if deviation >= 10 else '.2g'}}"
+    rounded = f"{deviation:,.0f}" if deviation >= 10 else f"{deviation:.2g}"
+    return f"fair coins would give {coins / 2:,.10g} +- {rounded}"
 
 
 def _log_binomial(counts: NDArray[np.int64], coins: int) -> Array:
-    """log of the two-sided p-values of numbers of fair coins that are in."""
+    """Returns log of the two-sided p-values of numbers of fair coins that are in."""
     tail = special.bdtr(np.minimum(counts, coins - counts), coins, 0.5)
     with np.errstate(divide="ignore"):
         return np.asarray(np.minimum(np.log(2 * tail), 0.0))
 
 
-def _worst(counts: NDArray[np.int64], coins: int, said: str) -> _Tested:
-    """The most extreme of many counts, by Bonferroni."""
-    each = _log_binomial(counts, coins)
-    worst = int(np.argmin(each))
-    return _Tested(float(each[worst] + np.log(len(counts))), said.format(worst, f"{counts[worst]:,}"))
+def _log_binomial_coefficients(number: int, chosen: ArrayLike) -> Array:
+    """Returns log of the binomial coefficients C(number, chosen)."""
+    chosen = np.asarray(chosen)
+    log_orders = special.gammaln(chosen + 1)
+    log_orders_of_rest = special.gammaln(number - chosen + 1)
+    return np.asarray(special.gammaln(number + 1) - log_orders - log_orders_of_rest)
 
 
-def _lags(bits: Bits, what: str) -> _Tested:
-    """Bits that are equal, or different, too often a few places apart."""
-    lags = range(1, min(_LAGS, bits.shape[1] // 2) + 1)
-    changes = [int(np.count_nonzero(bits[:, lag:] != bits[:, :-lag])) for lag in lags]
-    pairs = [bits[:, lag:].size for lag in lags]
-    each = [float(_log_binomial(np.array(n), of)) for n, of in zip(changes, pairs, strict=True)]
-    worst = int(np.argmin(each))
-    apart = f"{lags[worst]} {what}{'s' * (lags[worst] > 1)}".replace("canarys", "canaries")
-    said = f"coins that lie {apart} apart differ {changes[worst]:,} times of {pairs[worst]:,}"
-    return _Tested(each[worst] + np.log(len(lags)), f"{said}: {_expected(pairs[worst])}", of_order=True)
+def _test_totals(totals: NDArray[np.int64], coins: int, row: _RowWords) -> _Test:
+    """Tests the most extreme of the rows' totals, by Bonferroni over rows of so many coins each."""
+    log_ps = _log_binomial(totals, coins)
+    worst = int(np.argmin(log_ps))
+    expected = _describe_expected(coins)
+    message = f"{row.singular} {worst} has {totals[worst]:,} of {coins:,} coins in: {expected}"
+    return _Test(float(log_ps[worst] + np.log(len(totals))), message)
 
 
-def _sizes(bits: Bits) -> NDArray[np.int64]:
-    """How many rows are equal up to complement, for each different one."""
-    packed = np.ascontiguousarray(np.packbits(bits ^ bits[:, :1], axis=1))
+def _test_lags(bits: Bits, column: _RowWords) -> _Test:
+    """Tests whether bits a few places from each other are equal, or different, too often."""
+    most_lags = min(_MOST_LAGS, bits.shape[1] // 2)
+    changes = []
+    pairs = []
+    log_ps = []
+    for lag in range(1, most_lags + 1):
+        differs = bits[:, lag:] != bits[:, :-lag]
+        changes.append(int(np.count_nonzero(differs)))
+        pairs.append(differs.size)
+        log_ps.append(float(_log_binomial(np.array(changes[-1]), pairs[-1])))
+
+    worst = int(np.argmin(log_ps))
+    lag = worst + 1
+    unit = column.singular if lag == 1 else column.plural
+    message = (
+        f"coins that lie {lag} {unit} apart differ {changes[worst]:,} times of {pairs[worst]:,}: "
+        f"{_describe_expected(pairs[worst])}"
+    )
+    return _Test(log_ps[worst] + np.log(most_lags), message, of_order=True)
+
+
+def _count_equal_rows(bits: Bits) -> NDArray[np.int64]:
+    """Returns how many rows are equal up to complement, for each different row."""
+    without_complements = bits ^ bits[:, :1]
+    packed = np.ascontiguousarray(np.packbits(without_complements, axis=1))
     rows = packed.view(np.dtype((np.void, packed.shape[1]))).ravel()
     return np.unique(rows, return_counts=True)[1]
 
 
-def _copies(bits: Bits, one: str) -> _Tested:
+def _test_copies(bits: Bits, row: _RowWords) -> _Test:
+    """Tests how often the most frequent row occurs, by the union over all choices of so many rows."""
     rows, width = bits.shape
-    most = int(_sizes(bits).max())
-    log_choices = special.gammaln(rows + 1) - special.gammaln(most + 1) - special.gammaln(rows - most + 1)
-    log_p = log_choices - (most - 1) * (width - 1) * np.log(2)
-    said = f"{most:,} of {rows:,} {_many(one)} have the same {width:,} coins, or their complement"
-    return _Tested(float(log_p), said)
+    copies = int(_count_equal_rows(bits).max())
+    log_choices = _log_binomial_coefficients(rows, copies)
+    log_p = log_choices - (copies - 1) * (width - 1) * np.log(2)
+    message = f"{copies:,} of {rows:,} {row.plural} have the same {width:,} coins, or their complement"
+    return _Test(float(log_p), message)
 
 
-def _kinds(bits: Bits, one: str) -> _Tested:
-    """Few different rows: by the exact law of their number, or for many by Chernoff's bound on repeats."""
+def _test_kinds(bits: Bits, row: _RowWords) -> _Test:
+    """Tests whether too few rows differ.
+
+    Uses the exact law of their number, or Chernoff's bound on repeated rows where there are many rows.
+    """
     rows, width = bits.shape
-    kinds, bins = len(_sizes(bits)), 2.0 ** min(width - 1, 1000)
-    said = f"{rows:,} {_many(one)} have only {kinds:,} different rows of {width:,} coins"
+    kinds = len(_count_equal_rows(bits))
+    bins = 2.0 ** min(width - 1, 1000)
+    message = f"{rows:,} {row.plural} have only {kinds:,} different rows of {width:,} coins"
     if rows <= _MOST_KINDS:
+        probability = _law_of_kinds(rows, bins)[: kinds + 1].sum()
         with np.errstate(divide="ignore"):
-            return _Tested(float(np.log(_law_of_kinds(rows, bins)[: kinds + 1].sum())), said)
-    mean, repeats = rows * (rows - 1) / 2 / bins, rows - kinds  # repeats are rarer than independent bits
+            return _Test(float(np.log(probability)), message)
+
+    # Repeats are rarer than as many independent bits of this mean.
+    mean = rows * (rows - 1) / 2 / bins
+    repeats = rows - kinds
     if repeats <= mean:
-        return _Tested(0.0, said)
-    return _Tested(float(repeats - mean + repeats * (np.log(mean) - np.log(repeats))), said)
+        return _Test(0.0, message)
+    return _Test(float(repeats - mean + repeats * (np.log(mean) - np.log(repeats))), message)
 
 
 def _law_of_kinds(balls: int, bins: float) -> Array:
-    """The probabilities (balls + 1,) that so many bins have one of the balls or more."""
-    law, taken = np.zeros(balls + 1), np.arange(balls + 1) / bins
+    """Returns the probabilities (balls + 1,) that 0, 1, ... of the bins have a ball."""
+    law = np.zeros(balls + 1)
     law[0] = 1.0
+    taken_shares = np.arange(balls + 1) / bins
     for _ in range(balls):
-        new = np.maximum(1 - taken[:-1], 0.0) * law[:-1]
-        law *= np.minimum(taken, 1.0)
-        law[1:] += new
+        into_empty_bin = np.maximum(1 - taken_shares[:-1], 0.0) * law[:-1]
+        law *= np.minimum(taken_shares, 1.0)
+        law[1:] += into_empty_bin
     return law
 
 
-def _dispersion(counts: NDArray[np.int64], width: int, one: str) -> _Tested:
-    """Totals that differ too much, or too little: min over t of exp(-t x) E[exp(t X)] on either side."""
-    middle, reach = width // 2, int(_FAR * np.sqrt(width) / 2) + 1
-    places = np.arange(max(middle - reach, 0), min(middle + reach, width) + 1)
-    law = special.gammaln(width + 1) - special.gammaln(places + 1) - special.gammaln(width - places + 1)
-    spread, found = (2 * places - width) ** 2 / width, ((2 * counts - width) ** 2 / width).sum()
-    moments = special.logsumexp(law - width * np.log(2) + _TILTS[:, None] * spread, axis=1)
-    log_p = float((len(counts) * moments - _TILTS * found).min()) + np.log(2)
-    deviation, fair = np.sqrt(found / len(counts) * width) / 2, np.sqrt(width) / 2
-    said = f"how many coins of a {one} are in varies by {deviation:.3g}, fair coins' by {fair:.3g}"
-    return _Tested(min(log_p, 0.0), said)
+def _test_dispersion(totals: NDArray[np.int64], width: int, row: _RowWords) -> _Test:
+    """Tests whether the rows' totals differ too much, or too little.
 
+    Chernoff's bound on either side, min over t of exp(-t x) E[exp(t X)], of the sum X of (2 S_r - K)^2 / K
+    over the rows' totals S_r, by the exact law of a total.
+    """
+    middle = width // 2
+    reach = int(_FAR * np.sqrt(width) / 2) + 1
+    values = np.arange(max(middle - reach, 0), min(middle + reach, width) + 1)
+    log_choices = _log_binomial_coefficients(width, values)
+    log_law = log_choices - width * np.log(2)
+    squares = (2 * values - width) ** 2 / width
+    log_moments = special.logsumexp(log_law + _TILTS[:, None] * squares, axis=1)
 
-def _many(one: str) -> str:
-    return {"run": "runs", "canary": "canaries"}[one]
+    observed = ((2 * totals - width) ** 2 / width).sum()
+    log_p = float((len(totals) * log_moments - _TILTS * observed).min()) + np.log(2)  # two sides
+    deviation = np.sqrt(observed / len(totals) * width) / 2
+    fair_deviation = np.sqrt(width) / 2
+    message = (
+        f"how many coins of a {row.singular} are in varies by {deviation:.3g}, "
+        f"fair coins' by {fair_deviation:.3g}"
+    )
+    return _Test(min(log_p, 0.0), message)

@@ -52,11 +52,14 @@ Worlds = tuple[Array, Array]
 
 IN_SAMPLE = "in_sample"
 IF_GAUSSIAN, ASSUMPTION_FREE = ONE_CANARY
-_LEAST_PILOT, _SPLITS, _REJECTING = 20, 21, 11
-_PILOT_IF_GAUSSIAN, _PILOT = 0.05, 0.125  # shares of the scores
+_LEAST_PILOT = 20
+_SPLITS = 21
+_REJECTING = 11  # of the splits: the median
+_PILOT_IF_GAUSSIAN = 0.05  # of the scores
+_PILOT = 0.125  # of the scores, for `assumption_free`
 _FINENESS = 300  # neighbouring thresholds differ in a 300th of the scores outside of them, or in one
 _COUNTS = 1_000_000  # of all audits together that simulate a noise floor
-_MOST = 1000  # audits
+_MOST_AUDITS = 1000
 
 
 class _Counts(NamedTuple):
@@ -94,6 +97,7 @@ class _Counted:
     n_out: int
 
     def _line(self, sign: str, level: str, end: str) -> str:
+        """Returns the finding in one line: the sign before its values, the word for its level, and an end."""
         mu = "" if self.mu is None else f", mu {sign} {self.mu:.3f}"
         where = f"at delta {self.delta:g}, {level} {self.confidence:g}; {end}"
         return f"{self.method}: epsilon {sign} {self.epsilon:.3f}{mu} {where}"
@@ -149,45 +153,55 @@ class ScoreMethod(Method):
 
 
 def findings(scores_in: ArrayLike, scores_out: ArrayLike, delta: float, confidence: float) -> list[Finding]:
-    """Every method's finding; raises InputError for scores or parameters that none can use."""
+    """Returns every method's finding; raises InputError for scores or parameters that none can use."""
     return [method.compute(scores_in, scores_out, delta, confidence) for method in METHODS.values()]
 
 
 def in_sample(scores_in: ArrayLike, scores_out: ArrayLike, delta: float, confidence: float) -> Estimate:
-    """The paper's estimator (Algorithm 4): every midpoint as threshold, two-sided Clopper-Pearson."""
+    """Returns the paper's estimate (Algorithm 4): every midpoint as threshold, two-sided Clopper-Pearson."""
     conversions.require_levels(delta, confidence)
     s_in, s_out = check_scores(scores_in, scores_out)
     threshold, mu = thresholds.best_empirical(s_in, s_out, conversions.mu_from_rates, (1 - confidence) / 2)
+    mu = max(mu, 0.0)
     errors = thresholds.count_errors(s_in, s_out, np.array([threshold]))
-    counts = _Counts(int(errors.false_positives[0]), int(errors.false_negatives[0]), len(s_in), len(s_out))
-    found = (IN_SAMPLE, conversions.epsilon_from_mu(max(mu, 0.0), delta), max(mu, 0.0), delta, confidence)
-    return Estimate(*found, threshold, *counts, caveat=_IN_SAMPLE.text)
+    return Estimate(
+        method=IN_SAMPLE,
+        epsilon=conversions.epsilon_from_mu(mu, delta),
+        mu=mu,
+        delta=delta,
+        confidence=confidence,
+        threshold=threshold,
+        false_positives=int(errors.false_positives[0]),
+        false_negatives=int(errors.false_negatives[0]),
+        n_in=len(s_in),
+        n_out=len(s_out),
+        caveat=_IN_SAMPLE.text,
+    )
 
 
 def if_gaussian(scores_in: ArrayLike, scores_out: ArrayLike, delta: float, confidence: float) -> Bound:
-    """A threshold's rank from a pilot, mu from one exact test (see `exact`)."""
+    """Returns the bound from a threshold's rank in a pilot and one exact test of mu (see `exact`)."""
     conversions.require_levels(delta, confidence)
     s_in, s_out = check_scores(scores_in, scores_out)
-    mu, counts, threshold = _tested(s_in, s_out, exact.GAUSSIAN, _PILOT_IF_GAUSSIAN, confidence)
-    found = (IF_GAUSSIAN, conversions.epsilon_from_mu(mu, delta), mu, delta, confidence, threshold)
-    return Bound(*found, *counts, assumes=GAUSSIAN_CURVE)
+    mu, counts, threshold = _test_splits(s_in, s_out, exact.GAUSSIAN, _PILOT_IF_GAUSSIAN, confidence)
+    epsilon = conversions.epsilon_from_mu(mu, delta)
+    return Bound(IF_GAUSSIAN, epsilon, mu, delta, confidence, threshold, *counts, assumes=GAUSSIAN_CURVE)
 
 
 def assumption_free(scores_in: ArrayLike, scores_out: ArrayLike, delta: float, confidence: float) -> Bound:
-    """A threshold's rank from a pilot, epsilon from one exact test against (epsilon, delta)-DP itself.
+    """Returns the bound from a threshold's rank in a pilot and one exact test of (epsilon, delta)-DP itself.
 
-    It holds whatever the trade-off curve; n scores a world prove at most about
-    log(2 n / 3).
+    It holds whatever the trade-off curve; n scores a world prove at most about log(2 n / 3).
     """
     conversions.require_levels(delta, confidence)
     s_in, s_out = check_scores(scores_in, scores_out)
-    epsilon, counts, threshold = _tested(s_in, s_out, exact.approximate_dp(delta), _PILOT, confidence)
+    epsilon, counts, threshold = _test_splits(s_in, s_out, exact.approximate_dp(delta), _PILOT, confidence)
     return Bound(ASSUMPTION_FREE, epsilon, None, delta, confidence, threshold, *counts, assumes=NOTHING)
 
 
 @functools.lru_cache(maxsize=64)
 def noise_floor(n_in: int, n_out: int, delta: float, confidence: float) -> NoiseFloor:
-    """`in_sample`'s values on n_in and n_out scores where nothing leaks, by the same draws each time.
+    """Returns `in_sample`'s values on n_in and n_out scores where nothing leaks, by the same draws each time.
 
     Scores of a mechanism that leaks nothing are exchangeable: every order of the two worlds is as likely. An
     estimate that looks at ranks alone then has one law, whatever the scores' distribution, and random orders
@@ -199,34 +213,42 @@ def noise_floor(n_in: int, n_out: int, delta: float, confidence: float) -> Noise
     require(n_in >= 1 and n_out >= 1, f"there are {n_in} and {n_out} scores: both worlds need some")
     conversions.require_levels(delta, confidence)
     groups = _groups(n_in + n_out)
-    audits = min(_COUNTS // len(groups), _MOST)
+    audits = min(_COUNTS // len(groups), _MOST_AUDITS)
     mus = _largest_mus(n_in, n_out, groups, audits, (1 - confidence) / 2)
     epsilons = np.array([conversions.epsilon_from_mu(max(mu, 0.0), delta) for mu in mus])
     quantile = float(np.quantile(epsilons, 0.95))
-    return NoiseFloor(float(epsilons.mean()), quantile, float(np.mean(epsilons > 0)), audits)
+    positive_share = float(np.mean(epsilons > 0))
+    return NoiseFloor(float(epsilons.mean()), quantile, positive_share, audits)
 
 
 def _groups(n: int) -> NDArray[np.int64]:
-    """How many ordered scores lie between the thresholds that are tried: one in the tails."""
-    sizes, outside = [], 0
-    while outside < n // 2:
-        sizes.append(min(max(outside // _FINENESS, 1), n // 2 - outside))
-        outside += sizes[-1]
-    return np.array([*sizes, *[1] * (n % 2), *sizes[::-1]])
+    """Returns how many ordered scores lie between the thresholds that are tried: one in the tails."""
+    half = n // 2
+    lower_groups = []
+    outside = 0
+    while outside < half:
+        size = min(max(outside // _FINENESS, 1), half - outside)
+        lower_groups.append(size)
+        outside += size
+    middle_group = [1] * (n % 2)
+    return np.array(lower_groups + middle_group + lower_groups[::-1])
 
 
 def _largest_mus(n_in: int, n_out: int, groups: NDArray[np.int64], audits: int, error: float) -> Array:
-    """Algorithm 4's mu, (audits,), where scores in and out are ordered at random."""
+    """Returns Algorithm 4's mu, (audits,), where scores in and out are ordered at random."""
     z_in = -special.ndtri(intervals.upper_limits(n_in, error))
-    z_out, rng = -special.ndtri(intervals.upper_limits(n_out, error)), np.random.default_rng(0)
+    z_out = -special.ndtri(intervals.upper_limits(n_out, error))
+    rng = np.random.default_rng(0)
     present = rng.multivariate_hypergeometric(groups, n_in, size=audits, method="marginals")
     false_negatives = np.cumsum(present[:, :-1], axis=1)
-    false_positives = n_out - (np.cumsum(groups[:-1]) - false_negatives)
-    return np.asarray((z_out[false_positives] + z_in[false_negatives]).max(axis=1, initial=-np.inf))
+    true_negatives = np.cumsum(groups[:-1]) - false_negatives
+    false_positives = n_out - true_negatives
+    mus = z_out[false_positives] + z_in[false_negatives]
+    return np.asarray(mus.max(axis=1, initial=-np.inf))
 
 
 def most_provable(n_in: int, n_out: int, delta: float, confidence: float) -> float:
-    """epsilon that `assumption_free` proves with so many scores where no guess is wrong: the most it can."""
+    """Returns the largest epsilon that `assumption_free` can prove with so many scores: no guess is wrong."""
     return assumption_free(np.ones(n_in), np.zeros(n_out), delta, confidence).epsilon
 
 
@@ -267,11 +289,13 @@ METHODS = {record.name: record for record in _RECORDS}
 
 
 def check_scores(scores_in: ArrayLike, scores_out: ArrayLike) -> tuple[Array, Array]:
-    """Returns the scores as flat float64 arrays, in which infinite ones and those of runs that failed (NaN)
-    keep their rank (`arrays.rank_all`).
+    """Returns the scores as flat float64 arrays.
 
-    Raises InputError for what no estimator can use: an empty world, scores that are all equal, and too many
-    runs that failed.
+    Infinite ones and those of runs that failed (NaN) keep their rank in them (`arrays.rank_all`).
+
+    Raises:
+      InputError: for what no estimator can use: an empty world, scores that are all equal, and too many runs
+        that failed.
     """
     arrays = []
     for name, scores in (("in", scores_in), ("out", scores_out)):
@@ -287,8 +311,10 @@ def check_scores(scores_in: ArrayLike, scores_out: ArrayLike) -> tuple[Array, Ar
 
 
 def check_finite_scores(scores_in: ArrayLike, scores_out: ArrayLike) -> tuple[Array, Array]:
-    """Returns the scores as `check_scores`; raises InputError for infinite ones and NaN too, of which methods
-    that look at more than ranks can make nothing."""
+    """Returns the scores as `check_scores`; raises InputError for infinite ones and NaN too.
+
+    It is for methods that look at more than ranks, which can make nothing of those.
+    """
     ranked_in, ranked_out = check_scores(scores_in, scores_out)
     for name, scores in (("in", scores_in), ("out", scores_out)):
         values = floats(f"the {name} scores", scores)
@@ -298,65 +324,90 @@ def check_finite_scores(scores_in: ArrayLike, scores_out: ArrayLike) -> tuple[Ar
     return ranked_in, ranked_out
 
 
-class _Ordered(NamedTuple):
-    """Two worlds by their distinct scores, ascending, and how many scores in and out equal each."""
+class _OrderedScores(NamedTuple):
+    """Two worlds by their distinct scores.
+
+    Attributes:
+      values: the distinct scores, ascending.
+      counts_in, counts_out: how many scores in and out equal each of them.
+    """
 
     values: Array
     counts_in: NDArray[np.int64]
     counts_out: NDArray[np.int64]
 
     def seed(self) -> int:
-        """A hash of the ranks: the same in any order and any unit, as good as random between audits."""
-        counts = self.counts_in.astype("<i8").tobytes() + b"/" + self.counts_out.astype("<i8").tobytes()
-        return int.from_bytes(hashlib.sha256(counts).digest(), "big")
+        """Returns a hash of the ranks, which any order and unit leave alone: as good as random."""
+        content = self.counts_in.astype("<i8").tobytes() + b"/" + self.counts_out.astype("<i8").tobytes()
+        return int.from_bytes(hashlib.sha256(content).digest(), "big")
 
     def places(self, rng: np.random.Generator) -> Worlds:
-        """Ascending places (in, out) among the distinct scores, those of equal scores in random order."""
-        where = np.arange(len(self.values), dtype=np.float64)
-        worlds = [np.repeat(where, counts) for counts in (self.counts_in, self.counts_out)]
-        if (self.counts_in + self.counts_out).max() > 1:
-            worlds = [np.sort(world + rng.random(len(world))) for world in worlds]
-        return worlds[0], worlds[1]
+        """Returns ascending places (in, out) among the distinct scores, those of ties in random order."""
+        places = np.arange(len(self.values), dtype=np.float64)
+        places_in = np.repeat(places, self.counts_in)
+        places_out = np.repeat(places, self.counts_out)
+        has_ties = (self.counts_in + self.counts_out).max() > 1
+        if has_ties:
+            places_in = np.sort(places_in + rng.random(len(places_in)))
+            places_out = np.sort(places_out + rng.random(len(places_out)))
+        return places_in, places_out
 
 
-def _ordered(scores_in: Array, scores_out: Array) -> _Ordered:
+def _ordered(scores_in: Array, scores_out: Array) -> _OrderedScores:
+    """Returns the scores by their distinct values."""
     values, places = np.unique(np.concatenate([scores_in, scores_out]), return_inverse=True)
-    split = places[: len(scores_in)], places[len(scores_in) :]
-    return _Ordered(values, *(np.bincount(world, minlength=len(values)) for world in split))
+    counts_in = np.bincount(places[: len(scores_in)], minlength=len(values))
+    counts_out = np.bincount(places[len(scores_in) :], minlength=len(values))
+    return _OrderedScores(values, counts_in, counts_out)
 
 
 def _drawn(world: Array, share: float, rng: np.random.Generator) -> Worlds:
-    """(pilot, rest) of a world: a random part of it, and the others, in their order."""
+    """Returns (pilot, rest) of a world: a random part of it, and the others, in their order."""
     size = min(max(round(share * len(world)), _LEAST_PILOT), len(world) // 2)
     chosen = np.zeros(len(world), bool)
     chosen[rng.choice(len(world), size, replace=False, shuffle=False)] = True
     return world[chosen], world[~chosen]
 
 
-def _tested(
+def _test_splits(
     scores_in: Array, scores_out: Array, family: exact.Family, share: float, confidence: float
 ) -> tuple[float, _Counts, float]:
-    """(parameter, counts, threshold): of all splits' tests, those of the one that decides."""
-    ordered, error = _ordered(scores_in, scores_out), (1 - confidence) * _REJECTING / _SPLITS
-    roots, tests, found = np.random.SeedSequence(ordered.seed()).spawn(_SPLITS), [], []
-    for root in roots:
+    """Returns (parameter, counts, threshold) of the split whose test decides.
+
+    Args:
+      scores_in, scores_out: checked scores.
+      family: the trade-off functions that are tested.
+      share: of the scores, in the pilot of each split.
+      confidence: of the bound on the family's parameter.
+    """
+    ordered = _ordered(scores_in, scores_out)
+    error = (1 - confidence) * _REJECTING / _SPLITS
+    tests = []
+    results = []
+    for root in np.random.SeedSequence(ordered.seed()).spawn(_SPLITS):
         rng = np.random.default_rng(root)
-        drawn = [_drawn(world, share, rng) for world in ordered.places(rng)]
-        pilot, (rest_in, rest_out) = (drawn[0][0], drawn[1][0]), (drawn[0][1], drawn[1][1])
-        sizes = len(rest_in), len(rest_out)
+        places_in, places_out = ordered.places(rng)
+        pilot_in, rest_in = _drawn(places_in, share, rng)
+        pilot_out, rest_out = _drawn(places_out, share, rng)
+        n_in = len(rest_in)
+        n_out = len(rest_out)
+
         chosen = thresholds.choose_on_pilot(
-            pilot, *sizes, family.parameter, error, family is not exact.GAUSSIAN
+            (pilot_in, pilot_out), n_in, n_out, family.parameter, error, family is not exact.GAUSSIAN
         )
         if chosen.is_in:
             place = rest_in[chosen.rank - 1]
-            errors = sizes[1] - int(np.searchsorted(rest_out, place))
-            counts = _Counts(errors, chosen.rank - 1, *sizes)
-            tests.append(exact.Counts(chosen.rank, sizes[0], errors, sizes[1]))
+            false_positives = n_out - int(np.searchsorted(rest_out, place))
+            counts = _Counts(false_positives, chosen.rank - 1, n_in, n_out)
+            tests.append(exact.Counts(chosen.rank, n_in, false_positives, n_out))
         else:
             place = rest_out[-chosen.rank]
-            errors = int(np.searchsorted(rest_in, place, side="right"))
-            counts = _Counts(chosen.rank - 1, errors, *sizes)
-            tests.append(exact.Counts(chosen.rank, sizes[1], errors, sizes[0]))
-        found.append((counts, float(ordered.values[int(place)])))
-    parameter, decides = exact.lower_bound(family, tests, _REJECTING, 1 - confidence)
-    return parameter, *found[decides]
+            false_negatives = int(np.searchsorted(rest_in, place, side="right"))
+            counts = _Counts(chosen.rank - 1, false_negatives, n_in, n_out)
+            tests.append(exact.Counts(chosen.rank, n_out, false_negatives, n_in))
+        threshold = float(ordered.values[int(place)])
+        results.append((counts, threshold))
+
+    parameter, deciding = exact.lower_bound(family, tests, _REJECTING, 1 - confidence)
+    counts, threshold = results[deciding]
+    return parameter, counts, threshold

@@ -8,9 +8,9 @@ v, at every threshold t,
     P_in(cosine > t) <= e^epsilon a(t) + delta,
 
 so that only runs with the canary are needed, and only true positives are counted. With K canaries in, the
-neighbour of canary j is the training with the other K - 1, and the inequality holds for the mean over j too:
-h_i(t), the share of run i's cosines above t, has a mean of at most m(t) = e^epsilon a(t) + delta given the
-runs before it, however the canaries of a run depend on each other.
+neighbour of canary j is the training run with the other K - 1, and the inequality holds for the mean over j
+too: h_i(t), the share of run i's cosines above t, has a mean of at most m(t) = e^epsilon a(t) + delta given
+the runs before it, however the canaries of a run depend on each other.
 
 A gambler who doubts epsilon may bet the share c of his capital on h(t) in every run, or bet on a ramp: for
 f(x) = 1 + sum_t b_t 1{x > t} with any b >= 0, the mean of f over a run's cosines is on average at most
@@ -61,16 +61,21 @@ EXACT_NULL = FRESH_DIRECTIONS.free
 LAW_LEVEL = 1e-6  # below it canaries that are out refute the law
 STUDENT = np.concatenate([np.arange(0.5, 9.51, 0.25), np.arange(10.0, 41.0)])  # thresholds
 BETS = np.concatenate([np.geomspace(3e-4, 0.9, 12), [0.97, 0.995]])
-_FAR, _FAR_SHARE = 10.0, 0.05  # of the capital, on thresholds from there on
+_FAR = 10.0  # thresholds from there on
+_FAR_SHARE = 0.05  # of the capital, on those
 _BET_SHARES = np.concatenate([np.full(11, 0.5 / 11), [0.1, 0.1, 0.3]])
 _LIKELY = np.arange(1.5, 7.1, 0.5)  # thresholds whose mean the first run's capital is bet on
 _CHOSEN_SHARE = 0.8  # of that, on a chosen threshold where it is allowed
 # shares of the capital, on ramps and bet whole on the first run: of few canaries, of many, of many and plain
-_OF_FEW, _OF_MANY, _OF_PLAIN = (0.5, 0.1), (0.1, 0.3), (0.1, 0.9)
-_LEAST_PILOT, _ETA = 20, 0.1
+_OF_FEW = (0.5, 0.1)
+_OF_MANY = (0.1, 0.3)
+_OF_PLAIN = (0.1, 0.9)
+_LEAST_PILOT = 20  # canaries
+_ETA = 0.1
 _SHIFTS = np.geomspace(0.5, 12.0, 24)  # nu of the ramps
 _RAMPS_TOP = 20.0
 _STEP = 2.0**-6  # of epsilon
+_LARGEST_LOG = 700.0  # exp of more overflows
 
 
 class Proof(NamedTuple):
@@ -94,14 +99,15 @@ class Proof(NamedTuple):
 
 
 def checked(cosines: ArrayLike, dimension: int) -> Array:
-    """Cosines (R, K) of R runs with K canaries in; raises InputError for what are none."""
+    """Returns cosines (R, K) of R runs with K canaries in; raises InputError for what are none."""
     cosine_law.require_dimension(dimension)
-    found = floats("the cosines", cosines)
-    fits = found.ndim == 2 and found.size > 0
-    require(fits, f"the cosines have shape {found.shape}: give (runs, canaries)")
-    bad = int(np.count_nonzero(~(np.abs(found) <= 1 + 1e-6)))
-    require(not bad, f"{bad} of {found.size} values are no cosines, from -1 to 1: divide by both lengths")
-    return np.clip(found, -1.0, 1.0)
+    values = floats("the cosines", cosines)
+    fits = values.ndim == 2 and values.size > 0
+    require(fits, f"the cosines have shape {values.shape}: give (runs, canaries)")
+    is_cosine = np.abs(values) <= 1 + 1e-6  # false of NaN
+    bad = int(np.count_nonzero(~is_cosine))
+    require(not bad, f"{bad} of {values.size} values are no cosines, from -1 to 1: divide by both lengths")
+    return np.clip(values, -1.0, 1.0)
 
 
 def prove(
@@ -134,6 +140,7 @@ def prove(
         first = _first_bet(runs[0], dimension, delta, many, plain)
     else:
         first = _no_first_bet(many)
+
     growth = _Growth(log_rates, delta, shares, first)
     target = -float(np.log(1 - confidence))
     if in_order:
@@ -142,10 +149,12 @@ def prove(
     else:
         path = np.zeros(0)
         epsilon = _after_all(growth, len(runs), target)
+
     level = first.level
     if len(runs) > 1 or level is None:
-        on_thresholds = growth.of_all(epsilon)[: len(levels) * len(BETS)].reshape(len(levels), -1)
-        level = float(levels[special.logsumexp(on_thresholds, axis=1).argmax()])
+        components = growth.log_capital(epsilon)[: len(levels) * len(BETS)]
+        by_level = components.reshape(len(levels), len(BETS))
+        level = float(levels[special.logsumexp(by_level, axis=1).argmax()])
     hits = sum(int(np.count_nonzero(run > level)) for run in runs)
     total = sum(len(run) for run in runs)
     return Proof(epsilon, path, level, hits, total, float(cosine_law.log_sf(level, dimension)))
@@ -160,15 +169,19 @@ def _canaries_in(cosines: Array, present: NDArray[np.bool_] | None) -> list[Arra
 
 
 def cosine_of(student: ArrayLike, dimension: int) -> Array:
-    """The cosine at which Student's T with d - 1 degrees of freedom has a value."""
+    """Returns the cosine at which Student's T with d - 1 degrees of freedom has a value."""
     t = np.asarray(student, np.float64)
     return np.asarray(t / np.sqrt(dimension - 1 + t * t))
 
 
 @dataclasses.dataclass(frozen=True)
 class ExactBound(Bound):
-    """The bound `exact_null`: its threshold is the one that most capital is on, with the false-positive rate
-    that is known there; path: (R,) the bound after each run, empty where their order is not vouched for."""
+    """The bound `exact_null`, whose threshold is the one that most capital is on.
+
+    Attributes:
+      false_positive_rate: the exact rate at the threshold.
+      path: (R,) the bound after each run; empty where their order is not vouched for.
+    """
 
     false_positive_rate: float = 0.0
     path: tuple[float, ...] = ()
@@ -182,7 +195,10 @@ class DirectionsMethod(Method):
 
 
 def of_fresh(design: Fresh, delta: float, confidence: float) -> ExactBound:
-    """Returns `exact_null` of a design; 0, and refuted, where canaries that are out do not have the law."""
+    """Returns the bound `exact_null` from a design.
+
+    It is 0, and marked as refuted, where canaries that are out do not have the law.
+    """
     proof = prove(
         design.cosines,
         design.dimension,
@@ -193,9 +209,11 @@ def of_fresh(design: Fresh, delta: float, confidence: float) -> ExactBound:
         design.in_order,
     )
     holds = law_p_value(design) >= LAW_LEVEL
+    epsilon = proof.epsilon if holds else 0.0
+    path = proof.path if holds else np.zeros_like(proof.path)
     return ExactBound(
         method=EXACT_NULL,
-        epsilon=proof.epsilon if holds else 0.0,
+        epsilon=epsilon,
         mu=None,
         delta=delta,
         confidence=confidence,
@@ -207,7 +225,7 @@ def of_fresh(design: Fresh, delta: float, confidence: float) -> ExactBound:
         assumes=_assumption(design),
         holds=holds,
         false_positive_rate=float(np.exp(proof.log_rate)),
-        path=tuple((proof.path if holds else np.zeros_like(proof.path)).tolist()),
+        path=tuple(path.tolist()),
     )
 
 
@@ -215,17 +233,21 @@ def _assumption(design: Fresh) -> Assumption:
     """Returns what the bound assumes: nothing where this tool drew the directions and trained all runs."""
     if not design.given:
         return _OWN
-    return _GIVEN_IN_ORDER if design.in_order and len(design.cosines) > 1 else _GIVEN
+    if design.in_order and len(design.cosines) > 1:
+        return _GIVEN_IN_ORDER
+    return _GIVEN
 
 
 def law_p_value(design: Fresh) -> float:
-    """The p-value of `law_test` for canaries that are out; 1 if all are in."""
-    out = design.out()
-    return law_test(out, design.dimension) if len(out) else 1.0
+    """Returns the p-value of `law_test` for canaries that are out; 1 if all are in."""
+    cosines_out = design.out()
+    if not len(cosines_out):
+        return 1.0
+    return law_test(cosines_out, design.dimension)
 
 
 def law_test(cosines: ArrayLike, dimension: int) -> float:
-    """The p-value of cosines (any shape) of canaries that were out having the law in R^d.
+    """Returns the p-value of cosines (any shape) of canaries that were out having the law in R^d.
 
     They must be independent: those of different directions with one vector a run that depends on none of
     them, as the movement does, or what is left of it off the canaries that were in. Normal deviates of the
@@ -235,12 +257,14 @@ def law_test(cosines: ArrayLike, dimension: int) -> float:
     """
     from scipy import stats  # most of SciPy's time to load
 
-    found = checked(np.atleast_2d(floats("the cosines", cosines)), dimension).ravel()
-    upper = cosine_law.log_sf(np.abs(found), dimension)
-    deviates = np.copysign(special.ndtri_exp(upper), found)
+    values = checked(np.atleast_2d(floats("the cosines", cosines)), dimension).ravel()
+    log_tails = cosine_law.log_sf(np.abs(values), dimension)
+    deviates = np.copysign(special.ndtri_exp(log_tails), values)
     squares = float(deviates @ deviates)
-    spread = 2 * min(stats.chi2.cdf(squares, found.size), stats.chi2.sf(squares, found.size))
-    return float(min(2 * min(stats.kstest(deviates, "norm").pvalue, spread), 1.0))
+    tail = min(stats.chi2.cdf(squares, values.size), stats.chi2.sf(squares, values.size))
+    chi_squared_p = 2 * tail
+    kolmogorov_p = stats.kstest(deviates, "norm").pvalue
+    return float(min(2 * min(kolmogorov_p, chi_squared_p), 1.0))
 
 
 _DRAWN = "uniform directions, drawn afresh for every run, unknown to a model trained without them"
@@ -268,8 +292,14 @@ METHODS = {
 
 
 class _First(NamedTuple):
-    """The shares of the capital that are on ramps, and bet whole on the first run; what 1 wins there; the
-    cosine that was chosen for it, if one was."""
+    """How the capital begins, and what is bet on the first run.
+
+    Attributes:
+      ramps: the share of the capital that is on ramps.
+      whole: the share of each component's capital that is bet whole on the first run.
+      won: epsilon -> what a capital of 1 that is bet whole becomes.
+      level: the cosine that was chosen for that bet, if there is one.
+    """
 
     ramps: float
     whole: float
@@ -277,134 +307,187 @@ class _First(NamedTuple):
     level: float | None = None
 
     def log_won(self, epsilon: float) -> float:
-        """log of what the share that is bet whole becomes."""
+        """Returns log of what the share that is bet whole becomes."""
         return float(np.log(max(self.whole * self.won(epsilon), 1e-300)))
 
 
 class _Growth:
-    """The mixture's capital: a component for each threshold and bet, then one for each ramp."""
+    """The mixture's capital: a component for each threshold and bet, then one for each ramp.
+
+    It counts the runs after the first by their distinct shares, so that what all of them make of the capital
+    is computed at once for any epsilon.
+    """
 
     def __init__(self, log_rates: Array, delta: float, shares: Array, first: _First) -> None:
-        self._log_rates, self._delta, self._shares, self._first = log_rates, delta, shares, first
-        self._levels, places = np.unique(shares, return_inverse=True)
-        self._places = places.reshape(shares.shape)
-        self._counts = np.zeros((shares.shape[1], len(self._levels)))  # of the runs after the first
-        self._distinct, self._kinds = np.unique(shares, axis=0, return_inverse=True)
-        self._seen = np.zeros(len(self._distinct))  # how often each of the distinct runs was, after the first
+        """Begins with the first run alone.
 
-    def see(self, run: int) -> None:
-        """One run more, after the first."""
-        self._seen[self._kinds[run]] += 1
-        self._counts[np.arange(len(self._counts)), self._places[run]] += 1
+        Args:
+          log_rates: (T,) log of a(t) of each threshold.
+          delta: of the bound.
+          shares: (R, T) the share of each run's cosines above each threshold.
+          first: how the capital begins.
+        """
+        self._log_rates = log_rates
+        self._delta = delta
+        self._shares = shares
+        self._first = first
 
-    def of_run(self, run: int, epsilon: float) -> Array:
-        """log of what a run makes of each component's capital of 1."""
-        most, steps = self._most(epsilon), self._steps(epsilon)
+        self._distinct_shares, places = np.unique(shares, return_inverse=True)
+        self._share_places = places.reshape(shares.shape)
+        # How often each threshold had each of the distinct shares, in the runs after the first.
+        self._share_counts = np.zeros((shares.shape[1], len(self._distinct_shares)))
+
+        self._distinct_runs, self._run_places = np.unique(shares, axis=0, return_inverse=True)
+        self._run_counts = np.zeros(len(self._distinct_runs))  # of the runs after the first
+
+    def add_run(self, run: int) -> None:
+        """Counts one run more, after the first."""
+        self._run_counts[self._run_places[run]] += 1
+        thresholds = np.arange(len(self._share_counts))
+        self._share_counts[thresholds, self._share_places[run]] += 1
+
+    def log_factors(self, run: int, epsilon: float) -> Array:
+        """Returns log of what a run makes of each component's capital of 1."""
+        most = self._most(epsilon)
+        steps = self._steps(epsilon)
         gains = self._shares[run] / most - 1
+        bets = np.log1p(BETS * gains[:, None])
         ramps = np.log1p(steps @ self._shares[run]) - self._expected(steps, most)
-        return np.append(np.log1p(BETS * gains[:, None]), ramps)
+        return np.append(bets, ramps)
 
-    def of_all(self, epsilon: float) -> Array:
-        """log of the components' capital against epsilon, after the first run and those that were seen."""
-        first, shared = self._first, np.append(*_log_shares(self._first.ramps))
-        found = (
-            np.logaddexp(np.log1p(-first.whole) + self.of_run(0, epsilon), first.log_won(epsilon)) + shared
-        )
-        rows, columns = np.nonzero(self._counts)
-        if not len(rows):
-            return np.asarray(found)
-        most, steps, seen = self._most(epsilon), self._steps(epsilon), self._seen > 0
-        gains = (self._levels[columns] / most[rows] - 1)[:, None]
-        logs = np.log1p(BETS * gains) * self._counts[rows, columns][:, None]
-        bets = np.add.reduceat(logs, np.searchsorted(rows, np.arange(len(most))))
-        won = np.log1p(self._distinct[seen] @ steps.T) - self._expected(steps, most)
-        return np.asarray(found + np.append(bets, self._seen[seen] @ won))
+    def log_capital(self, epsilon: float) -> Array:
+        """Returns log of the components' capital against epsilon, after all runs that were added."""
+        first = self._first
+        start = np.append(*_log_shares(first.ramps))
+        by_components = np.log1p(-first.whole) + self.log_factors(0, epsilon)
+        after_first = np.logaddexp(by_components, first.log_won(epsilon)) + start
+        thresholds, places = np.nonzero(self._share_counts)
+        if not len(thresholds):
+            return np.asarray(after_first)
+
+        most = self._most(epsilon)
+        gains = (self._distinct_shares[places] / most[thresholds] - 1)[:, None]
+        log_bets = np.log1p(BETS * gains) * self._share_counts[thresholds, places][:, None]
+        starts = np.searchsorted(thresholds, np.arange(len(most)))
+        bets = np.add.reduceat(log_bets, starts)
+
+        steps = self._steps(epsilon)
+        added = self._run_counts > 0
+        log_ramps = np.log1p(self._distinct_runs[added] @ steps.T) - self._expected(steps, most)
+        ramps = self._run_counts[added] @ log_ramps
+        return np.asarray(after_first + np.append(bets, ramps))
 
     def _most(self, epsilon: float) -> Array:
-        """m of each threshold."""
-        return np.asarray(np.exp(np.minimum(epsilon + self._log_rates, 700.0)) + self._delta)
+        """Returns m of each threshold, the most that the mean of its shares is."""
+        return np.asarray(np.exp(np.minimum(epsilon + self._log_rates, _LARGEST_LOG)) + self._delta)
 
     def _steps(self, epsilon: float) -> Array:
-        """b of each ramp and threshold (ramps, T)."""
+        """Returns b of each ramp and threshold (ramps, T)."""
         exponents = _SHIFTS[:, None] * (STUDENT - _SHIFTS[:, None] / 2) - epsilon
         heights = np.exp(np.clip(exponents, 0.0, np.log(_RAMPS_TOP)))
         return np.diff(heights, axis=1, prepend=1.0)
 
     def _expected(self, steps: Array, most: Array) -> Array:
-        """log of the most that each ramp's mean is."""
+        """Returns log of the most that each ramp's mean is."""
         return np.asarray(np.log1p(steps @ np.minimum(most, 1.0)))
 
 
 def _path(growth: _Growth, runs: int, target: float) -> Array:
-    """After each run the last of _STEP's multiples before the first that was not refuted yet, or 0."""
-    found, steps, capital = np.zeros(runs), 0, growth.of_all(0.0)
+    """Returns the bound after each run, (runs,): a multiple of _STEP.
+
+    It is the last multiple before the first that was not refuted yet, or 0.
+    """
+    bounds = np.zeros(runs)
+    steps = 0
+    capital = growth.log_capital(0.0)
     for run in range(runs):
         if run:
-            growth.see(run)
-            capital += growth.of_run(run, steps * _STEP)
+            growth.add_run(run)
+            capital += growth.log_factors(run, steps * _STEP)
         if special.logsumexp(capital) >= target:
             steps = _leap(growth, steps, target)
-            capital = growth.of_all(steps * _STEP)
+            capital = growth.log_capital(steps * _STEP)
         while special.logsumexp(capital) >= target:
             steps += 1
-            capital = growth.of_all(steps * _STEP)
-        found[run] = max(steps - 1, 0) * _STEP
-    return found
+            capital = growth.log_capital(steps * _STEP)
+        bounds[run] = max(steps - 1, 0) * _STEP
+    return bounds
 
 
 def _after_all(growth: _Growth, runs: int, target: float) -> float:
-    """Returns the last of _STEP's multiples before the first that the capital after all runs does not refute,
-    or 0."""
+    """Returns the bound from the capital after all runs alone: a multiple of _STEP.
+
+    It is the last multiple before the first that this capital does not refute, or 0.
+    """
     for run in range(1, runs):
-        growth.see(run)
+        growth.add_run(run)
     steps = 0
-    if special.logsumexp(growth.of_all(0.0)) >= target:
+    if special.logsumexp(growth.log_capital(0.0)) >= target:
         steps = _leap(growth, 0, target)
-    while special.logsumexp(growth.of_all(steps * _STEP)) >= target:
+    while special.logsumexp(growth.log_capital(steps * _STEP)) >= target:
         steps += 1
     return max(steps - 1, 0) * _STEP
 
 
 def _leap(growth: _Growth, steps: int, target: float) -> int:
-    """The last step that thresholds alone refute, and so all before it: their capital falls with epsilon."""
-    on_thresholds, leap = len(STUDENT) * len(BETS), 1
+    """Returns the last step that thresholds alone refute, and so all before it.
 
-    def refuted(step: int) -> bool:
-        return bool(special.logsumexp(growth.of_all(step * _STEP)[:on_thresholds]) >= target)
+    Their capital falls with epsilon, so that bisection finds it.
+    """
+    on_thresholds = len(STUDENT) * len(BETS)
 
-    while refuted(steps + leap):
-        steps, leap = steps + leap, 2 * leap
+    def is_refuted(step: int) -> bool:
+        capital = growth.log_capital(step * _STEP)[:on_thresholds]
+        return bool(special.logsumexp(capital) >= target)
+
+    leap = 1
+    while is_refuted(steps + leap):
+        steps += leap
+        leap *= 2
     while leap > 1:
         leap //= 2
-        steps += leap if refuted(steps + leap) else 0
+        if is_refuted(steps + leap):
+            steps += leap
     return steps
 
 
 def _shares(run: Array, levels: Array) -> Array:
-    """The shares (T,) of a run's cosines above each level."""
-    return np.asarray((len(run) - np.searchsorted(np.sort(run), levels, side="right")) / max(len(run), 1))
+    """Returns the shares (T,) of a run's cosines above each level."""
+    not_above = np.searchsorted(np.sort(run), levels, side="right")
+    return np.asarray((len(run) - not_above) / max(len(run), 1))
 
 
 def _first_bet(run: Array, dimension: int, delta: float, many: bool, plain: bool) -> _First:
-    """What is bet whole on the first run: its mean over likely thresholds, and a chosen one where allowed."""
+    """Returns what is bet whole on the first run.
+
+    That is its mean over likely thresholds; where it is allowed and there are many canaries, most of it goes
+    on a threshold that one half of them chooses for the other.
+    """
     levels = cosine_of(_LIKELY, dimension)
-    log_rates, shares = cosine_law.log_sf(levels, dimension), _shares(run, levels)
-    part = _OF_MANY if many else _OF_FEW
+    log_rates = cosine_law.log_sf(levels, dimension)
+    shares = _shares(run, levels)
 
-    def likely(epsilon: float) -> float:
-        return float(np.mean(shares / (np.exp(np.minimum(epsilon + log_rates, 700.0)) + delta)))
+    def win_on_likely(epsilon: float) -> float:
+        most = np.exp(np.minimum(epsilon + log_rates, _LARGEST_LOG)) + delta
+        return float(np.mean(shares / most))
 
-    if not (plain and many) or len(run) < 2 * _LEAST_PILOT:
-        return _First(*part, likely)
-    pilot, rest = (run[places] for places in parted(run, len(run) // 2))
-    level = _promising(pilot, len(rest), dimension)
-    log_rate, share = float(cosine_law.log_sf(level, dimension)), float(np.mean(rest > level))
+    may_choose = plain and many and len(run) >= 2 * _LEAST_PILOT
+    if not may_choose:
+        ramps, whole = _OF_MANY if many else _OF_FEW
+        return _First(ramps, whole, win_on_likely)
 
-    def mixed(epsilon: float) -> float:
-        chosen = share / max(np.exp(min(epsilon + log_rate, 700.0)) / (1 - _ETA), delta / _ETA)
-        return float(_CHOSEN_SHARE * chosen + (1 - _CHOSEN_SHARE) * likely(epsilon))
+    pilot_places, rest_places = parted(run, len(run) // 2)
+    rest = run[rest_places]
+    level = _choose_level(run[pilot_places], len(rest), dimension)
+    log_rate = float(cosine_law.log_sf(level, dimension))
+    share = float(np.mean(rest > level))
 
-    return _First(*_OF_PLAIN, mixed, level)
+    def win_on_both(epsilon: float) -> float:
+        most = max(np.exp(min(epsilon + log_rate, _LARGEST_LOG)) / (1 - _ETA), delta / _ETA)
+        chosen = share / most
+        return float(_CHOSEN_SHARE * chosen + (1 - _CHOSEN_SHARE) * win_on_likely(epsilon))
+
+    return _First(*_OF_PLAIN, win_on_both, level)
 
 
 def _no_first_bet(many: bool) -> _First:
@@ -414,29 +497,43 @@ def _no_first_bet(many: bool) -> _First:
 
 
 def parted(values: Array, size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(places of a pilot, of the rest) by a shuffle seeded by the values' ranks: files may come sorted."""
+    """Returns (places of a pilot of a size, places of the rest).
+
+    A shuffle seeded by the values' ranks draws them: files may come sorted.
+    """
     ranks = np.unique(values, return_inverse=True)[1].astype("<i8")
-    rng = np.random.default_rng(int.from_bytes(hashlib.sha256(ranks.tobytes()).digest(), "big"))
+    digest = hashlib.sha256(ranks.tobytes()).digest()
+    rng = np.random.default_rng(int.from_bytes(digest, "big"))
     order = rng.permutation(len(values))
     return order[:size], order[size:]
 
 
-def _promising(pilot: Array, canaries: int, dimension: int) -> float:
-    """The cosine that promises most on so many canaries, if cosines are normal as in the pilot: of every
-    tenth of 1/sqrt(d) at first, then 1% apart."""
+def _choose_level(pilot: Array, canaries: int, dimension: int) -> float:
+    """Returns the cosine that promises most on so many canaries, if cosines are normal as in the pilot.
+
+    Tries every tenth of 1/sqrt(d) at first, then cosines 1% from each other.
+    """
     root = np.sqrt(dimension)
     units = np.concatenate([np.arange(0, 100) / 10, np.geomspace(10, max(root, 11), 400)])
     grid = units[units < root] / root
-    share = special.ndtr((pilot.mean() - grid) / max(float(pilot.std()), 1e-12))
-    sure = np.maximum(share - 2 * np.sqrt(share / canaries), 0.0)
+    spread = max(float(pilot.std()), 1e-12)
+    share = special.ndtr((pilot.mean() - grid) / spread)
+    sure_share = np.maximum(share - 2 * np.sqrt(share / canaries), 0.0)
     with np.errstate(divide="ignore"):
-        promised = np.where(sure > 0, np.log(sure) - cosine_law.log_sf(grid, dimension), -np.inf)
+        log_odds = np.log(sure_share) - cosine_law.log_sf(grid, dimension)
+    promised = np.where(sure_share > 0, log_odds, -np.inf)
     return float(grid[np.argmax(promised)])
 
 
 def _log_shares(ramps: float) -> tuple[Array, Array]:
-    """log of the capital's shares at the start: (of thresholds and bets, of ramps)."""
+    """Returns log of the capital's shares at the start: (of thresholds and bets, of ramps).
+
+    ramps: the share of the capital that is on ramps.
+    """
     near = STUDENT < _FAR
-    of_thresholds = np.where(near, (1 - _FAR_SHARE) / near.sum(), _FAR_SHARE / (~near).sum())
+    near_share = (1 - _FAR_SHARE) / near.sum()
+    far_share = _FAR_SHARE / (~near).sum()
+    of_thresholds = np.where(near, near_share, far_share)
     on_thresholds = np.log((1 - ramps) * of_thresholds[:, None] * _BET_SHARES)
-    return on_thresholds, np.full(len(_SHIFTS), np.log(ramps / len(_SHIFTS)))
+    on_ramps = np.full(len(_SHIFTS), np.log(ramps / len(_SHIFTS)))
+    return on_thresholds, on_ramps

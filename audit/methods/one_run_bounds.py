@@ -58,10 +58,15 @@ Array = NDArray[np.float64]
 Seen = TypeVar("Seen")
 ONE_RUN_GUESSES, ONE_RUN_GAUSSIAN = "one_run_guesses", "one_run_gaussian"
 LEAST_COINS, MOST_COINS = 40, 20_000
-_PILOT_SHARE, _LEAST_PILOT = 0.2, 20
-_SHARES = np.concatenate([np.geomspace(0.02, 0.5, 8), np.linspace(0.6, 1.0, 5)])  # of coins that are guessed
-_SECTIONS, _PASSES, _FIRST_MU = 32, 5, 8.0
-_HALVINGS = 40
+_PILOT_SHARE = 0.2
+_LEAST_PILOT = 20
+_GUESSED_SHARES = np.concatenate([np.geomspace(0.02, 0.5, 8), np.linspace(0.6, 1.0, 5)])
+_LARGEST_LOG = 700.0  # exp of more overflows
+_HALVINGS = 40  # of an interval of epsilon
+# The largest mu is searched for in a grid of sections, in the section that it lies in, and so on.
+_SECTIONS = 32
+_PASSES = 5
+_FIRST_MU = 8.0  # where the search ends unless it is refuted too
 
 
 UNIFORM = Assumption(
@@ -102,16 +107,24 @@ def with_gaussian_curve(assumed: Assumption) -> Assumption:
 
 
 class OneRunMethod(NamedTuple, Generic[Seen]):
-    """A method's name, and its bound from what is seen of a run, at (delta, confidence)."""
+    """A method for one run.
+
+    Attributes:
+      name: its name.
+      compute: (evidence of the run, delta, confidence) -> its bound.
+    """
 
     name: str
     compute: Callable[[Seen, float, float], Bound]
 
 
 class CoinEvidence(NamedTuple):
-    """What scores say of coins, (m,): positive where the guess is right, larger where it is surer.
+    """What the scores of a run say of its coins.
 
-    steps: how many canaries the flip of a coin adds or removes, 1, or 2 for pairs.
+    Attributes:
+      signed: (m,), a number for each coin: positive where the guess is right, larger where it is surer.
+      steps: how many canaries the flip of a coin adds or removes, 1, or 2 for pairs.
+      assumes: what a bound from this evidence assumes.
     """
 
     signed: Array
@@ -120,7 +133,11 @@ class CoinEvidence(NamedTuple):
 
 
 def bounds(found: Cosines, delta: float, confidence: float) -> list[Bound]:
-    """The bounds from cosines: `exact_null` if all canaries are observed, from pairs if as many are not."""
+    """Returns the bounds from cosines.
+
+    They are `exact_null` if all canaries are observed, and those from pairs if as many are observed as not;
+    there are none otherwise.
+    """
     if not len(found.unobserved):
         return [method.compute(found, delta, confidence) for method in OF_COSINES.values()]
     if len(found.observed) != len(found.unobserved) or len(found.observed) < LEAST_COINS:
@@ -129,7 +146,7 @@ def bounds(found: Cosines, delta: float, confidence: float) -> list[Bound]:
 
 
 def of_uniform_canaries(found: Cosines, delta: float, confidence: float) -> Bound:
-    """`exact_null`, from observed cosines alone."""
+    """Returns the bound `exact_null`, which uses observed cosines alone."""
     cosines = exact_null.checked(found.observed[None], found.dimension)
     proof = exact_null.prove(cosines, found.dimension, delta, confidence, plain=True)
     return Bound(
@@ -149,46 +166,47 @@ def of_uniform_canaries(found: Cosines, delta: float, confidence: float) -> Boun
 
 
 def of_coins(design: Coins) -> CoinEvidence:
-    """What one run's scores (1, K) say of its coins; raises InputError for another number of runs."""
+    """Returns what one run's scores (1, K) say of its coins; raises InputError for another number of runs."""
     runs, canaries = design.scores.shape
     require(runs == 1, f"scores have {runs} runs: give one, (1, canaries)")
     require(canaries >= LEAST_COINS, f"there are {canaries} canaries with coins: give at least {LEAST_COINS}")
-    scores, presence = design.scores[0], design.presence[0]
-    return CoinEvidence((scores - np.median(scores)) * np.where(presence, 1.0, -1.0), 1, FAIR_COINS)
+    scores = design.scores[0]
+    presence = design.presence[0]
+    evidence_for_in = scores - np.median(scores)
+    sign_of_coin = np.where(presence, 1.0, -1.0)
+    return CoinEvidence(evidence_for_in * sign_of_coin, 1, FAIR_COINS)
 
 
 def of_pairs(found: Cosines) -> CoinEvidence:
-    """What equally many observed and unobserved cosines say of which of each two was inserted."""
+    """Returns what equally many observed and unobserved cosines say of which of each two was inserted."""
     return CoinEvidence(found.observed - found.unobserved, 2, DRAWN_ALIKE)
 
 
 def guessed(evidence: CoinEvidence, delta: float, confidence: float) -> list[Bound]:
-    """The bounds from guesses, of at most 20,000 coins drawn at random."""
+    """Returns the bounds from guesses, of at most 20,000 coins drawn at random."""
     return [method.compute(evidence, delta, confidence) for method in OF_COINS.values()]
 
 
 def from_guesses(evidence: CoinEvidence, delta: float, confidence: float) -> Bound:
-    """Returns `one_run_guesses`."""
+    """Returns the bound `one_run_guesses`."""
     conversions.require_levels(delta, confidence)
     error = 1 - confidence
-    counted = _ordered(evidence)
-    number = int(counted.numbers[_best_for_epsilon(counted.numbers, counted.promised, error)])
-    hits = int(counted.right[number - 1])
-    epsilon = epsilon_from_guesses(counted.coins, number, hits, delta, error, evidence.steps)
-    guesses = Guesses(counted.coins, number, hits)
+    coins = _split_and_order(evidence)
+    best = _best_for_epsilon(coins.numbers, coins.expected_shares, error)
+    guesses = coins.count_guesses(best)
+    epsilon = epsilon_from_guesses(*guesses, delta, error, evidence.steps)
     return _bound(ONE_RUN_GUESSES, guesses, (epsilon, None), (delta, confidence), evidence.assumes)
 
 
 def gaussian_from_guesses(evidence: CoinEvidence, delta: float, confidence: float) -> Bound:
-    """Returns `one_run_gaussian`."""
+    """Returns the bound `one_run_gaussian`."""
     conversions.require_levels(delta, confidence)
     error = 1 - confidence
-    counted = _ordered(evidence)
-    number = int(counted.numbers[_best_for_mu(counted.coins, counted.numbers, counted.promised, error)])
-    hits = int(counted.right[number - 1])
-    mu = mu_from_guesses(counted.coins, number, hits, error) / evidence.steps
+    coins = _split_and_order(evidence)
+    best = _best_for_mu(coins.count, coins.numbers, coins.expected_shares, error)
+    guesses = coins.count_guesses(best)
+    mu = mu_from_guesses(*guesses, error) / evidence.steps
     epsilon = conversions.epsilon_from_mu(mu, delta)
-    guesses = Guesses(counted.coins, number, hits)
     assumed = with_gaussian_curve(evidence.assumes)
     return _bound(ONE_RUN_GAUSSIAN, guesses, (epsilon, mu), (delta, confidence), assumed)
 
@@ -209,12 +227,14 @@ def _bound(
     assumed: Assumption,
 ) -> Bound:
     """Returns the bound on (epsilon, mu) at (delta, confidence) that so many guesses prove."""
+    epsilon, mu = proven
+    delta, confidence = levels
     return Bound(
         method=method,
-        epsilon=proven[0],
-        mu=proven[1],
-        delta=levels[0],
-        confidence=levels[1],
+        epsilon=epsilon,
+        mu=mu,
+        delta=delta,
+        confidence=confidence,
         threshold=None,
         false_positives=0,
         false_negatives=guesses.number - guesses.right,
@@ -232,124 +252,204 @@ OF_COINS = {
 }
 
 
-class _Ordered(NamedTuple):
-    """So many coins that are not the pilot's; how many of the surest 1, 2, ... guesses are right; numbers of
-    guesses, and the share of each that the pilot promises to be right."""
+class _OrderedCoins(NamedTuple):
+    """The coins that are not the pilot's, the surest guess first, and how many of them may be guessed.
 
-    coins: int
+    Attributes:
+      count: how many coins there are.
+      right: (count,) how many of the surest 1, 2, ... guesses are right.
+      numbers: (choices,) the numbers of guesses to choose from.
+      expected_shares: (choices,) the share of right guesses that the pilot leads to expect of each number.
+    """
+
+    count: int
     right: NDArray[np.int64]
     numbers: NDArray[np.int64]
-    promised: Array
+    expected_shares: Array
+
+    def count_guesses(self, choice: int) -> Guesses:
+        """Returns the guesses made, and the right ones, if this choice of their number is taken."""
+        number = int(self.numbers[choice])
+        return Guesses(self.count, number, int(self.right[number - 1]))
 
 
-def _ordered(evidence: CoinEvidence) -> _Ordered:
-    """The coins that are counted, the surest guess first, and what the pilot promises."""
+def _split_and_order(evidence: CoinEvidence) -> _OrderedCoins:
+    """Takes a random pilot from the coins, and orders those of the others that are counted."""
     certainty = np.abs(evidence.signed)  # what is seen without the coins
-    pilot, rest = exact_null.parted(certainty, max(round(_PILOT_SHARE * len(certainty)), _LEAST_PILOT))
+    pilot_size = max(round(_PILOT_SHARE * len(certainty)), _LEAST_PILOT)
+    pilot, rest = exact_null.parted(certainty, pilot_size)
     rest = rest[:MOST_COINS]
-    right = np.cumsum(evidence.signed[rest[np.argsort(-certainty[rest], kind="stable")]] > 0, dtype=np.int64)
-    return _Ordered(len(rest), right, *_promises(evidence.signed[pilot], len(rest)))
+    surest_first = rest[np.argsort(-certainty[rest], kind="stable")]
+    right = np.cumsum(evidence.signed[surest_first] > 0, dtype=np.int64)
+    numbers, expected_shares = _predict_right_shares(evidence.signed[pilot], len(rest))
+    return _OrderedCoins(len(rest), right, numbers, expected_shares)
 
 
 def epsilon_from_guesses(
     coins: int, number: int, right: int, delta: float, error: float, steps: int = 1
 ) -> float:
-    """The largest epsilon that so many right guesses, of a fixed number, refute; 0 where none is."""
+    """Returns the largest epsilon that so many right guesses refute; 0 where they refute none.
 
-    def refuted(epsilon: float) -> bool:
-        grown = delta if steps == 1 else delta * (1 + np.exp(min(epsilon, 700.0)))
-        return bool(log_p_approximate(coins, number, right, steps * epsilon, grown) <= np.log(error))
+    Args:
+      coins: how many coins there are.
+      number: how many of them are guessed, fixed before the scores are seen.
+      right: how many of the guesses are right.
+      delta: of the bound.
+      error: the probability with which a true epsilon may be refuted.
+      steps: how many canaries the flip of a coin adds or removes, 1 or 2.
+    """
 
-    if right == 0 or not refuted(0.0):
+    def is_refuted(epsilon: float) -> bool:
+        flip_delta = delta
+        if steps != 1:
+            flip_delta = delta * (1 + np.exp(min(epsilon, _LARGEST_LOG)))
+        log_p = log_p_approximate(coins, number, right, steps * epsilon, flip_delta)
+        return bool(log_p <= np.log(error))
+
+    if right == 0 or not is_refuted(0.0):
         return 0.0
-    low, high = 0.0, 1.0
-    while refuted(high):
-        low, high = high, 2 * high
+
+    low = 0.0
+    high = 1.0
+    while is_refuted(high):
+        low = high
+        high = 2 * high
+
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        low, high = (middle, high) if refuted(middle) else (low, middle)
+        if is_refuted(middle):
+            low = middle
+        else:
+            high = middle
     return low
 
 
 def mu_from_guesses(coins: int, number: int, right: int, error: float) -> float:
-    """The largest mu that so many right guesses refute, likewise."""
+    """Returns the largest mu that so many right guesses refute; 0 where they refute none.
 
-    def refuted(mus: Array) -> NDArray[np.bool_]:
+    The arguments are those of `epsilon_from_guesses`.
+    """
+
+    def are_refuted(mus: Array) -> NDArray[np.bool_]:
         return gaussian_refutes(coins, number, right, mus, error)
 
-    low, high = 0.0, _FIRST_MU
-    if not refuted(np.zeros(1))[0]:
+    if not are_refuted(np.zeros(1))[0]:
         return 0.0
-    while refuted(np.array([high]))[0]:
-        low, high = high, 2 * high
+
+    low = 0.0
+    high = _FIRST_MU
+    while are_refuted(np.array([high]))[0]:
+        low = high
+        high = 2 * high
+
     for _ in range(_PASSES):
         points = np.linspace(low, high, _SECTIONS + 1)
-        last = int(np.flatnonzero(refuted(points))[-1])
-        low, high = points[last], points[min(last + 1, _SECTIONS)]
+        last_refuted = int(np.flatnonzero(are_refuted(points))[-1])
+        low = points[last_refuted]
+        high = points[min(last_refuted + 1, _SECTIONS)]
     return float(low)
 
 
 def log_p_approximate(canaries: int, guesses: int, right: int, epsilon: ArrayLike, delta: ArrayLike) -> Array:
-    """log of the largest probability of so many right guesses under (epsilon, delta)-DP, at most 0.
+    """Returns log of the largest probability of so many right guesses under (epsilon, delta)-DP, at most 0.
 
-    epsilon and delta are of one shape (E,), which the result has.
+    Steinke, Nasr and Jagielski (2023), Theorem 5.2, as in the module's docstring. epsilon and delta are of
+    one shape (E,), which the result has.
     """
-    eps, deltas = np.broadcast_arrays(np.asarray(epsilon, np.float64), np.asarray(delta, np.float64))
-    share = special.expit(eps)[..., None]
+    epsilons, deltas = np.broadcast_arrays(np.asarray(epsilon, np.float64), np.asarray(delta, np.float64))
+    right_rate = special.expit(epsilons)  # of W ~ Binomial(guesses, right_rate)
+    log_tail = scipy.stats.binom.logsf(right - 1, guesses, right_rate)  # log P(W >= v)
     below = np.arange(right - 1, -1, -1)  # v - 1, v - 2, ...
-    log_tail = scipy.stats.binom.logsf(right - 1, guesses, share[..., 0])
-    masses = np.cumsum(scipy.stats.binom.pmf(below, guesses, share), -1)
-    slope = (masses / np.arange(1, right + 1)).max(-1, initial=0.0)
+    masses = np.cumsum(scipy.stats.binom.pmf(below, guesses, right_rate[..., None]), -1)  # P(v > W >= v - i)
+    largest_slope = (masses / np.arange(1, right + 1)).max(-1, initial=0.0)
     with np.errstate(divide="ignore"):
-        found: Array = np.minimum(np.logaddexp(log_tail, np.log(2 * canaries * deltas * slope)), 0.0)
-    return found
+        log_delta_term = np.log(2 * canaries * deltas * largest_slope)
+    log_p: Array = np.minimum(np.logaddexp(log_tail, log_delta_term), 0.0)
+    return log_p
 
 
 def gaussian_refutes(
     canaries: int, guesses: ArrayLike, right: ArrayLike, mu: ArrayLike, error: float
 ) -> NDArray[np.bool_]:
-    """Whether so many right guesses refute mu-GDP at a level: arguments broadcast, and right <= guesses."""
-    r, v, mus = np.broadcast_arrays(*(np.asarray(part, np.float64) for part in (guesses, right, mu)))
-    tail, total = np.full(r.shape, error), np.full(r.shape, error)
+    """Returns whether so many right guesses refute mu-GDP at a level.
+
+    Goes down from j = v to j = 0 by the recursion of Mahloujifar, Melis and Chaudhuri (2024) in the module's
+    docstring, with q_v = S_v = error at the start.
+
+    Args:
+      canaries: m, how many coins there are.
+      guesses: r, how many of them are guessed.
+      right: v, how many guesses are right, at most r.
+      mu: of the hypothesis; guesses, right and mu broadcast.
+      error: the level.
+    """
+    r, v, mus = np.broadcast_arrays(
+        np.asarray(guesses, np.float64), np.asarray(right, np.float64), np.asarray(mu, np.float64)
+    )
+    q = np.full(r.shape, error)  # q_(j+1), then q_j
+    q_sum = np.full(r.shape, error)  # S_(j+1), then S_j
     for j in range(int(v.max(initial=0)) - 1, -1, -1):
-        wrong = special.ndtr(special.ndtri(np.minimum((j * tail + total) / canaries, 1.0)) - mus)
+        right_probability = (j * q + q_sum) / canaries
+        wrong_probability = special.ndtr(special.ndtri(np.minimum(right_probability, 1.0)) - mus)
         with np.errstate(divide="ignore", invalid="ignore"):
-            least = np.maximum(tail, (canaries * wrong + total) / (r - j))
-        tail = np.where(j < v, np.minimum(least, 2.0), tail)  # beyond 1 is refuted whatever follows
-        total = np.where(j < v, total + tail, total)
-    refuted: NDArray[np.bool_] = (v > 0) & (tail > 1)
+            least_q = np.maximum(q, (canaries * wrong_probability + q_sum) / (r - j))
+        started = j < v  # elsewhere in the arrays the recursion begins at a smaller j
+        q = np.where(started, np.minimum(least_q, 2.0), q)  # beyond 1 is refuted whatever follows
+        q_sum = np.where(started, q_sum + q, q_sum)
+    refuted: NDArray[np.bool_] = (v > 0) & (q > 1)
     return refuted
 
 
-def _promises(pilot: Array, coins: int) -> tuple[NDArray[np.int64], Array]:
-    """(numbers of guesses, the share of them that is right) by a normal fit to the pilot's evidence."""
-    numbers = np.maximum(np.round(_SHARES * coins).astype(np.int64), 1)
-    centre, spread = float(pilot.mean()), float(pilot.std())
+def _predict_right_shares(pilot: Array, coins: int) -> tuple[NDArray[np.int64], Array]:
+    """Returns numbers of guesses, and the share of each that is expected to be right.
+
+    The shares are those of a normal law that is fitted to the pilot's evidence.
+
+    Args:
+      pilot: the signed evidence on the pilot's coins.
+      coins: how many coins can be guessed.
+    """
+    numbers = np.maximum(np.round(_GUESSED_SHARES * coins).astype(np.int64), 1)
+    centre = float(pilot.mean())
+    spread = float(pilot.std())
     if not spread > 0:
-        return numbers, np.full(len(numbers), float(centre > 0))
+        always_right = float(centre > 0)
+        return numbers, np.full(len(numbers), always_right)
+
+    # A coin is guessed where the evidence lies beyond a level: rightly on one side, wrongly on the other.
     levels = np.linspace(0.0, abs(centre) + 6 * spread, 2001)
-    right, wrong = special.ndtr((centre - levels) / spread), special.ndtr((-centre - levels) / spread)
-    at = np.argmin(np.abs((right + wrong)[:, None] - _SHARES), 0)
-    return numbers, (right / (right + wrong))[at]
+    right = special.ndtr((centre - levels) / spread)
+    wrong = special.ndtr((-centre - levels) / spread)
+    guessed_shares = right + wrong
+    nearest = np.argmin(np.abs(guessed_shares[:, None] - _GUESSED_SHARES), 0)
+    return numbers, (right / guessed_shares)[nearest]
 
 
-def _best_for_epsilon(numbers: NDArray[np.int64], promised: Array, error: float) -> int:
-    """The place of the number whose promised share has the largest lower limit."""
-    pairs = zip(np.ceil(numbers * (1 - promised)), numbers, strict=True)
-    return int(np.argmin([float(intervals.clopper_pearson_upper(w, int(n), error)) for w, n in pairs]))
+def _best_for_epsilon(numbers: NDArray[np.int64], expected_shares: Array, error: float) -> int:
+    """Returns the place of the number of guesses whose expected right share has the largest lower limit."""
+    expected_wrong = np.ceil(numbers * (1 - expected_shares))
+    wrong_limits = []
+    for wrong, number in zip(expected_wrong, numbers, strict=True):
+        wrong_limits.append(float(intervals.clopper_pearson_upper(wrong, int(number), error)))
+    return int(np.argmin(wrong_limits))
 
 
-def _best_for_mu(coins: int, numbers: NDArray[np.int64], promised: Array, error: float) -> int:
-    """The place of the number that refutes the largest mu with what it promises."""
-    right = np.floor(numbers * promised)
-    mus = np.linspace(0.0, _FIRST_MU, _SECTIONS + 1)
+def _best_for_mu(coins: int, numbers: NDArray[np.int64], expected_shares: Array, error: float) -> int:
+    """Returns the place of the number of guesses that can be expected to refute the largest mu.
 
-    def reached(of: Callable[[int], Array]) -> Array:
-        tried = np.stack([of(i) for i in range(len(numbers))])
-        refuted = gaussian_refutes(coins, numbers[:, None], right[:, None], tried, error)
+    Looks for each number's largest mu in a coarse grid, then in a fine one from there.
+    """
+    expected_right = np.floor(numbers * expected_shares)
+
+    def find_last_refuted(grids: Array) -> NDArray[np.int64]:
+        """Returns each number's last place in its row of mus (numbers, mus) that is refuted, or 0."""
+        refuted = gaussian_refutes(coins, numbers[:, None], expected_right[:, None], grids, error)
         last = refuted.shape[1] - 1 - refuted[:, ::-1].argmax(1)
         return np.where(refuted.any(1), last, 0)
 
-    coarse = mus[reached(lambda i: mus)]
-    fine = coarse[:, None] + np.linspace(0.0, mus[1], _SECTIONS + 1)
-    return int(np.argmax(fine[np.arange(len(numbers)), reached(lambda i: fine[i])]))
+    mus = np.linspace(0.0, _FIRST_MU, _SECTIONS + 1)
+    coarse_grids = np.tile(mus, (len(numbers), 1))
+    coarse = mus[find_last_refuted(coarse_grids)]
+    fine_grids = coarse[:, None] + np.linspace(0.0, mus[1], _SECTIONS + 1)
+    largest_mus = fine_grids[np.arange(len(numbers)), find_last_refuted(fine_grids)]
+    return int(np.argmax(largest_mus))

@@ -109,8 +109,8 @@ def test_the_capital_is_the_product_over_runs(canaries, runs):
         first,
     )
     for run in range(1, runs):
-        growth.see(run)
-    found = np.exp(growth.of_all(epsilon))
+        growth.add_run(run)
+    found = np.exp(growth.log_capital(epsilon))
     expected = np.append(capital * of_thresholds, ramps * of_ramps)
     assert found == pytest.approx(expected, rel=1e-8, abs=1e-300)
 
