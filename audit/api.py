@@ -1,11 +1,13 @@
-"""Audits from Python, as `import audit` offers them: no flags, nothing printed but progress, and of JAX's
-configuration nothing changed. Importing this loads nothing; what a function needs it loads when it is
-called."""
+"""Audits from Python, as `import audit` offers them.
+
+They have no flags, print nothing but progress, and change nothing of JAX's configuration. Importing this
+module loads nothing: a function loads what it needs when it is called.
+"""
 
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from audit.errors import require
 from audit.result import OneRunResult, Result
@@ -49,9 +51,10 @@ def bounds(
         Alone: a table, as a DataFrame of pandas, with columns score,in (1 or 0) or in,out; or the evidence
         of `audit.coins` or `audit.cosines`. Every run that was begun counts: one that failed scores NaN.
       scores_out: (m,) of runs without the canary, or (m, M).
-      claim: what is said of the mechanism, as `audit.DpSgd(noise_multiplier=4, insertions=250)`; the upper
+      claim: what is claimed of the mechanism, as `audit.DpSgd(noise_multiplier=4, insertions=250)`; the upper
         bound follows from it.
-      delta, confidence: of each bound.
+      delta: of each bound.
+      confidence: of each bound.
       looks: the declared numbers of scores, where these are the scores of one of them.
       name: of what was audited, for the page.
 
@@ -76,12 +79,13 @@ def bounds(
     from audit.values import number, require_type
 
     require_type("name", name, str)
-    levels = number("delta", delta, float), number("confidence", confidence, float)
+    delta = number("delta", delta, float)
+    confidence = number("confidence", confidence, float)
     require_claim(claim)
-    evidence = _evidence(scores_in, scores_out)
-    conclusion = conclude_evidence(evidence, claim, *levels, looks)
+    evidence = _read_evidence(scores_in, scores_out)
+    conclusion = conclude_evidence(evidence, claim, delta, confidence, looks)
     if isinstance(conclusion, OneRunConclusion):
-        return OneRunResult(conclusion, partial(subjects.of_one_run, name, conclusion, claim))
+        return OneRunResult(conclusion, partial(subjects.describe_one_run, name, conclusion, claim))
     return Result(conclusion, partial(subjects.of_arrays, name, conclusion))
 
 
@@ -102,11 +106,13 @@ def audit(
       model: "fcnn", "convnet" or another of `models.catalogue.TASKS`.
       runs: models to train, half with the canary; those that `out` has are not trained again.
       out: folder of the store.
-      delta, confidence: of the bounds.
+      delta: of the bounds.
+      confidence: of the bounds.
       data_file, tfds_dir: the data, instead of fetching them.
       settings: that command's other flags that describe the setting, as adversary="gc_r", k=5, seed=1.
 
-    Raises InputError, in one line, for what cannot be audited.
+    Raises:
+      InputError: in one line, for what cannot be audited.
 
     >>> audit.audit("fcnn", runs=40, insertions=2, out=folder).upper_bound  # doctest: +ELLIPSIS
     1.356...
@@ -114,7 +120,6 @@ def audit(
     import jax
 
     from audit.conclusions import concluded, lipschitz, results
-    from audit.report.subjects import AskedLevels
     from audit.runtime import progress
     from audit.settings import build, make, stored
     from audit.settings.setting import flat
@@ -122,24 +127,32 @@ def audit(
     from audit.tasks.task import Sources
     from audit.training import training
 
-    runs, folder, delta, confidence = _require_request(runs, out, delta, confidence)
-    sources = Sources(_named_file("data_file", data_file), _named_file("tfds_dir", tfds_dir))
-    length = (
-        {} if {"steps", "insertions"} & {*settings} else {"insertions": make.fields()["insertions"].default}
-    )
-    setting = make.setting_of(model, **length, **settings)
-    build.validate(setting, runs)
+    request = _require_request(runs, out, delta, confidence)
+    sources = Sources(_find_file("data_file", data_file), _find_file("tfds_dir", tfds_dir))
+    if "steps" not in settings and "insertions" not in settings:
+        settings["insertions"] = make.fields()["insertions"].default
+    setting = make.setting_of(model, **settings)
+    build.validate(setting, request.runs)
     dataset = zoo.task(model).data.load(sources)
     with jax.default_matmul_precision("float32"):
-        played, store = build.build(setting, dataset), stored.open_store(folder, setting, dataset)
+        game = build.build(setting, dataset)
+        store = stored.open_store(request.out, setting, dataset)
         results.require_declared(store, [])
-        with progress.bar(training.lacking(store, runs)) as line:
-            trained = training.train(played, store, runs, progress=line)
+        with progress.bar(training.lacking(store, request.runs)) as line:
+            trained = training.train(game, store, request.runs, progress=line)
     steps = lipschitz.of_data(store, setting, dataset)
-    conclusion = concluded.of_setting(trained.scores, setting, delta, confidence, steps=steps)
-    about = {"setting": flat(setting), "runs": runs, "provenance": build.provenance(dataset)}
-    results.keep_result(store, conclusion, **about, out=str(store.path))
-    return _kept(conclusion, store.path, AskedLevels(delta, confidence), runs)
+    conclusion = concluded.of_setting(
+        trained.scores, setting, request.delta, request.confidence, steps=steps
+    )
+    results.keep_result(
+        store,
+        conclusion,
+        setting=flat(setting),
+        runs=request.runs,
+        provenance=build.provenance(dataset),
+        out=str(store.path),
+    )
+    return _make_result(conclusion, store.path, request)
 
 
 def audit_model(
@@ -163,11 +176,12 @@ def audit_model(
       criterion: (the module's output, labels[i]) -> scalar loss of one example.
       features: (N, ...), kept as float32 or as whole numbers.
       labels: (N, ...); the adversary "loss" needs classes, whole numbers from 0.
-      runs: how many models; those that `out` has already are not trained again.
+      runs: models to train; those that `out` has already are not trained again.
       adversary: a name of `audit.settings.adversaries.ADVERSARIES`, as "gc_r", or an
         `audit.adversaries.base.Adversary` of your own.
       out: folder of the store; figure and page are written there too.
-      delta, confidence: of the bounds.
+      delta: of the bounds.
+      confidence: of the bounds.
       lipschitz: the constant, or one a step, of the map from a model to the next without canary and noise,
         learning rate, clipping and weight decay included, where you can vouch for it: what the last model
         leaks then has a smaller upper bound (`audit.hidden_state_epsilon`).
@@ -178,7 +192,8 @@ def audit_model(
     Where `out` has all runs nothing is trained, and where scores, levels and version are those of the last
     call nothing is drawn.
 
-    Raises InputError for what cannot be audited, in one line.
+    Raises:
+      InputError: in one line, for what cannot be audited.
 
     >>> import flax.linen as nn, numpy as np, optax
     >>> features, labels = np.eye(8, dtype=np.float32), np.arange(8) % 2
@@ -209,16 +224,17 @@ def audit_loss(
     lipschitz: "ArrayLike | None" = None,
     **settings: Any,
 ) -> Result:
-    """`audit_model` for any JAX model: Flax NNX, Equinox and Haiku all have such a loss.
+    """Trains and audits any JAX model as `audit_model` does: Flax NNX, Equinox and Haiku have such losses.
 
     Args:
       loss: (params, (features[i], labels[i])) -> scalar loss of one example, without a batch axis; no
         randomness.
       params: a tree of float arrays, at which every run begins.
-      runs, adversary, out, lipschitz, settings: see `audit_model`. Gradients are taken example by example,
-        which is slower than what a Linen module allows.
+      runs, adversary, out, delta, confidence, lipschitz, settings: see `audit_model`. Gradients are taken
+        example by example, which is slower than what a Linen module allows.
 
-    Raises InputError for what cannot be audited, in one line.
+    Raises:
+      InputError: in one line, for what cannot be audited.
 
     >>> import jax.numpy as jnp, numpy as np
     >>> def loss(params, labelled):
@@ -242,14 +258,14 @@ def require_claim(claim: Any) -> None:
     require(is_claim, f"`claim={claim!r}`: give audit.DpSgd(...), audit.Gdp(mu) or audit.EpsilonDelta(...)")
 
 
-def _evidence(scores_in: Any, scores_out: Any) -> "Evidence":
+def _read_evidence(scores_in: Any, scores_out: Any) -> "Evidence":
     """Returns the evidence of a caller's scores, of a table or of two worlds, or the evidence given alone."""
     from audit.evidence import given
     from audit.storage import score_files
 
     if scores_out is not None:
-        alone = "`scores_out` goes with scores of runs with the canary: drop it"
-        require(not isinstance(scores_in, given.Evidence), alone)
+        message = "`scores_out` goes with scores of runs with the canary: drop it"
+        require(not isinstance(scores_in, given.Evidence), message)
         return given.two_worlds(scores_in, scores_out)
     if isinstance(scores_in, given.Evidence):
         return scores_in
@@ -259,21 +275,31 @@ def _evidence(scores_in: Any, scores_out: Any) -> "Evidence":
         "presence), or audit.cosines(values, dimension)"
     )
     require(is_table, missing)
-    return score_files.of_columns("the table", list(scores_in.columns), scores_in.__getitem__)
+    return score_files.read_columns("the table", list(scores_in.columns), scores_in.__getitem__)
 
 
-def _require_request(
-    runs: int, out: str | Path, delta: float, confidence: float
-) -> "tuple[int, Path, float, float]":
+class _Request(NamedTuple):
+    """A checked request for an audit that trains: see `audit` for its attributes."""
+
+    runs: int
+    out: Path
+    delta: float
+    confidence: float
+
+
+def _require_request(runs: int, out: str | Path, delta: float, confidence: float) -> _Request:
+    """Returns the request; raises InputError for values out of range or of another type."""
     from audit.laws import conversions
     from audit.values import number, path
 
-    levels = number("delta", delta, float), number("confidence", confidence, float)
-    conversions.require_levels(*levels)
-    return number("runs", runs, int), path("out", out), *levels
+    delta = number("delta", delta, float)
+    confidence = number("confidence", confidence, float)
+    conversions.require_levels(delta, confidence)
+    return _Request(number("runs", runs, int), path("out", out), delta, confidence)
 
 
-def _named_file(name: str, value: str | Path | None) -> str | None:
+def _find_file(name: str, value: str | Path | None) -> str | None:
+    """Returns the file that a parameter names; raises InputError for what is no path."""
     from audit.values import path
 
     return None if value is None else str(path(name, value))
@@ -281,25 +307,33 @@ def _named_file(name: str, value: str | Path | None) -> str | None:
 
 def _audit_own(
     model: "OwnModel",
-    request: tuple[int, Path, float, float],
+    request: _Request,
     adversary: "str | Adversary",
     settings: dict[str, Any],
     lipschitz: "ArrayLike | None",
 ) -> Result:
-    """The result of an audit of `audit.own`, products in float32 whatever JAX is set to."""
+    """Returns the result of an audit of `audit.own`, with products in float32 whatever JAX is set to."""
     import jax
 
     from audit import own
-    from audit.report.subjects import AskedLevels
 
-    runs, out, delta, confidence = request
     with jax.default_matmul_precision("float32"):
-        conclusion, folder = own.audited(model, settings, adversary, runs, out, delta, confidence, lipschitz)
-    return _kept(conclusion, folder, AskedLevels(delta, confidence), runs)
+        conclusion, folder = own.audited(
+            model,
+            settings,
+            adversary,
+            request.runs,
+            request.out,
+            request.delta,
+            request.confidence,
+            lipschitz,
+        )
+    return _make_result(conclusion, folder, request)
 
 
-def _kept(conclusion: "Conclusion", folder: Path, levels: Any, runs: int) -> Result:
-    """The result of an audit that a store keeps, whose facts are gathered when they are asked for."""
+def _make_result(conclusion: "Conclusion", folder: Path, request: _Request) -> Result:
+    """Returns the result of an audit that a store keeps, whose facts are gathered when they are used."""
     from audit.report import subjects
 
-    return Result(conclusion, partial(subjects.of_setting, folder, levels, runs), folder)
+    levels = subjects.AskedLevels(request.delta, request.confidence)
+    return Result(conclusion, partial(subjects.of_setting, folder, levels, request.runs), folder)

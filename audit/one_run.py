@@ -27,81 +27,105 @@ from audit.evidence import arrays
 from audit.values import number, shown
 
 Array = NDArray[np.float64]
-MOST_COUNT, MOST_DIMENSION = 5_000_000, 10**10  # of scores that `bound` takes; 80 GB
-_CANARIES, _COINS = 0, 1  # roots of the two streams under a seed
+MOST_COUNT = 5_000_000  # scores that `bound` takes
+MOST_DIMENSION = 10**10  # 80 GB
+_CANARIES = 0  # root of the stream of canaries under a seed
+_COINS = 1  # root of the stream of coins under a seed
 MOST_SEED = 2**63 - 1
 _BLOCK = 1 << 18  # coordinates in memory at once
 
 
 def canary(seed: int, index: int, dimension: int) -> Array:
-    """Canary `index`, a uniform unit vector (dimension,); raises InputError for numbers out of range."""
-    seed, index = seed_of(seed), whole("index", index, 0, MOST_SEED)
+    """Returns a canary, a uniform unit vector (dimension,); raises InputError for numbers out of range."""
+    seed = seed_of(seed)
+    index = whole("index", index, 0, MOST_SEED)
     size = whole("dimension", dimension, 2, MOST_DIMENSION)
     try:
-        drawn = np.empty(size)
+        direction = np.empty(size)
     except MemoryError:
         raise InputError(f"`dimension={size}` takes {8 * size / 1e9:,.0f} GB, which are not free") from None
-    for place, block in enumerate(_blocks(seed, index, size)):
-        drawn[place * _BLOCK : (place + 1) * _BLOCK] = block
-    drawn /= np.linalg.norm(drawn)
-    return drawn
+    for place, block in enumerate(_draw_blocks(seed, index, size)):
+        direction[place * _BLOCK : (place + 1) * _BLOCK] = block
+    direction /= np.linalg.norm(direction)
+    return direction
 
 
 def coins(seed: int, count: int) -> NDArray[np.bool_]:
-    """Fair, independent coins (count,), which have nothing to do with the canaries' directions."""
+    """Returns fair, independent coins (count,), which do not depend on the canaries' directions."""
     size = whole("count", count, 1, MOST_COUNT)
-    return np.random.default_rng([_COINS, seed_of(seed)]).random(size) < 0.5
+    rng = np.random.default_rng([_COINS, seed_of(seed)])
+    return rng.random(size) < 0.5
 
 
 def cosines(displacement: ArrayLike, seed: int, count: int, first: int = 0) -> Array:
-    """Cosines (count,) of canaries first, first + 1, ... with a displacement (d,): larger, if they took part.
+    """Returns cosines of canaries with a displacement, which are larger if the canaries took part.
+
     Memory is two megabytes beside the displacement, time about a second for 10^8 coordinates of all canaries.
-    Raises InputError for a displacement that is no finite vector, or is 0."""
-    moved, length = with_length(arrays.real("the displacement's entries", displacement))
-    seed, size = seed_of(seed), whole("count", count, 1, MOST_COUNT)
+
+    Args:
+      displacement: (d,), from the initial to the final trained parameters.
+      seed: of the canaries.
+      count: of the cosines.
+      first: the index of the first canary.
+
+    Returns:
+      Cosines (count,) of canaries first, first + 1, ...
+
+    Raises:
+      InputError: for a displacement that is no finite vector, or is 0, and for numbers out of range.
+    """
+    vector, length = with_length(arrays.real("the displacement's entries", displacement))
+    seed = seed_of(seed)
+    size = whole("count", count, 1, MOST_COUNT)
     start = whole("first", first, 0, MOST_SEED)
-    return np.array([_product(moved, seed, start + i) for i in range(size)]) / length
+    products = [_project(vector, seed, start + place) for place in range(size)]
+    return np.array(products) / length
 
 
-def with_length(moved: NDArray[np.generic]) -> tuple[NDArray[np.generic], float]:
-    """A displacement and its length; raises InputError for one that is no finite vector, or is 0."""
-    require(moved.ndim == 1, f"the displacement has shape {moved.shape}: flatten it into one vector")
-    require(len(moved) >= 2, f"the displacement has {len(moved)} entries: give at least 2")
+def with_length(displacement: NDArray[np.generic]) -> tuple[NDArray[np.generic], float]:
+    """Returns a displacement and its length; raises InputError unless it is a finite vector other than 0."""
+    shape = displacement.shape
+    require(displacement.ndim == 1, f"the displacement has shape {shape}: flatten it into one vector")
+    size = len(displacement)
+    require(size >= 2, f"the displacement has {size} entries: give at least 2")
+    blocks = -(-size // _BLOCK)
     with np.errstate(over="ignore"):  # what is too large is infinite, and refused
-        parts = [np.linalg.norm(_part(moved, place)) for place in range(-(-len(moved) // _BLOCK))]
-        length = float(np.linalg.norm(parts))
+        lengths = [np.linalg.norm(_get_block(displacement, place)) for place in range(blocks)]
+        length = float(np.linalg.norm(lengths))
     require(np.isfinite(length), "the displacement is not finite: the run failed; it counts, as NaN")
     require(length > 0, "the displacement is 0: the model was not trained, or is its own start")
-    return moved, length
+    return displacement, length
 
 
 def seed_of(seed: int) -> int:
-    """A caller's seed; raises InputError unless it is a whole number from 0 to 2^63 - 1."""
+    """Returns a caller's seed; raises InputError unless it is a whole number from 0 to 2^63 - 1."""
     return whole("seed", seed, 0, MOST_SEED)
 
 
 def whole(name: str, value: int, least: int, most: int) -> int:
-    """A caller's whole number in a range; raises InputError for anything else."""
-    found = number(name, value, int)
+    """Returns a caller's whole number in a range; raises InputError for anything else."""
+    checked = number(name, value, int)
     end = f"{most:,}" if most < MOST_SEED else "2^63 - 1"
-    require(least <= found <= most, f"`{name}={shown(found)}`: give {least} to {end}")
-    return found
+    require(least <= checked <= most, f"`{name}={shown(checked)}`: give {least} to {end}")
+    return checked
 
 
-def _blocks(seed: int, index: int, dimension: int) -> Iterator[Array]:
-    """A canary's normal coordinates, not yet of length 1, one block after the other."""
+def _draw_blocks(seed: int, index: int, dimension: int) -> Iterator[Array]:
+    """Yields a canary's normal coordinates, not yet of length 1, one block after the other."""
     rng = np.random.default_rng([_CANARIES, seed, index])
     for start in range(0, dimension, _BLOCK):
         yield rng.standard_normal(min(_BLOCK, dimension - start))
 
 
-def _product(moved: NDArray[np.generic], seed: int, index: int) -> float:
-    product = square = 0.0
-    for place, block in enumerate(_blocks(seed, index, len(moved))):
-        product += float(block @ _part(moved, place))
-        square += float(block @ block)
-    return product / float(np.sqrt(square))
+def _project(displacement: NDArray[np.generic], seed: int, index: int) -> float:
+    """Returns the product of a displacement and a canary."""
+    product = 0.0
+    squared_norm = 0.0
+    for place, block in enumerate(_draw_blocks(seed, index, len(displacement))):
+        product += float(block @ _get_block(displacement, place))
+        squared_norm += float(block @ block)
+    return product / float(np.sqrt(squared_norm))
 
 
-def _part(moved: NDArray[np.generic], place: int) -> Array:
-    return np.asarray(moved[place * _BLOCK : (place + 1) * _BLOCK], np.float64)
+def _get_block(displacement: NDArray[np.generic], place: int) -> Array:
+    return np.asarray(displacement[place * _BLOCK : (place + 1) * _BLOCK], np.float64)

@@ -1,4 +1,4 @@
-"""What the functions of `import audit` return: an audit's conclusion, and all that is made of it."""
+"""The results of the functions of `import audit`: an audit's conclusion, and all that is made of it."""
 
 import dataclasses
 import json
@@ -18,9 +18,12 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """An audit: its conclusion, what gathers the facts of its page, and the folder that keeps it, if any.
+    """An audit, which prints as the table of its bounds; a notebook shows its verdict and bounds.
 
-    Printed it is the table of bounds; a notebook shows verdict and bounds.
+    Attributes:
+      conclusion: of the audit.
+      subject: gathers the facts of its page.
+      folder: that keeps it, or None.
     """
 
     conclusion: "Conclusion"
@@ -29,18 +32,22 @@ class Result:
 
     @property
     def bounds(self) -> "dict[str, Bound]":
-        """Lower bounds by method, in the table's order, each at its confidence under what it assumes; where
-        its `holds` is false the scores refute that.
+        """Lower bounds by method, in the table's order, each at its confidence under what it assumes.
 
-        "assumption_free" and "if_gaussian" are there at any number of canaries a run.
+        Where a bound's `holds` is false, the scores refute what it assumes. "assumption_free" and
+        "if_gaussian" are there at any number of canaries a run: they are the first two of the table.
         """
         ranked = self.conclusion.ranked()
-        always = zip(("assumption_free", "if_gaussian"), ranked, strict=False)
-        return {**dict(always), **{bound.method: bound for bound in ranked}}
+        bounds = {"assumption_free": ranked[0]}
+        if len(ranked) > 1:
+            bounds["if_gaussian"] = ranked[1]
+        for bound in ranked:
+            bounds[bound.method] = bound
+        return bounds
 
     @property
     def epsilon(self) -> float:
-        """What is proven, whatever the trade-off curve: the epsilon on which the verdict relies."""
+        """The epsilon that is proven whatever the trade-off curve, on which the verdict relies."""
         return self.conclusion.epsilon
 
     @property
@@ -52,7 +59,7 @@ class Result:
 
     @property
     def estimates(self) -> "dict[str, Estimate]":
-        """What is no bound, by method."""
+        """Estimates, which are no bounds, by method."""
         return {estimate.method: estimate for estimate in self.conclusion.estimates}
 
     @property
@@ -63,8 +70,8 @@ class Result:
     @property
     def hidden_state_bound(self) -> float | None:
         """The epsilon at delta of the last model alone; None where no Lipschitz constants are known."""
-        found = self.conclusion.hidden_state
-        return None if found is None else found.bound.epsilon
+        hidden_state = self.conclusion.hidden_state
+        return None if hidden_state is None else hidden_state.bound.epsilon
 
     @property
     def auc(self) -> "Auc":
@@ -74,28 +81,27 @@ class Result:
         return curves.auc(self.conclusion.scores_in, self.conclusion.scores_out)
 
     def true_positive_rate(self, false_positive_rate: float) -> float:
-        """The share of scores in above a threshold that at most such a share of scores out exceeds."""
+        """Returns the share of scores in above a threshold that at most this share of scores out exceeds."""
         from audit.methods import curves
         from audit.values import number
 
-        scores = self.conclusion.scores_in, self.conclusion.scores_out
-        return curves.true_positive_rate(*scores, number("false_positive_rate", false_positive_rate, float))
+        rate = number("false_positive_rate", false_positive_rate, float)
+        return curves.true_positive_rate(self.conclusion.scores_in, self.conclusion.scores_out, rate)
 
     def to_dict(self) -> dict[str, Any]:
-        """What the command `bound --json` prints."""
+        """Returns what the command `bound --json` prints."""
         from audit.conclusions import results
 
-        values: dict[str, Any] = json.loads(
-            results.bounds_json(
-                self.conclusion, verdict=self.verdict, **results.attack_fields(self.conclusion)
-            )
-        )
+        attack = results.attack_fields(self.conclusion)
+        text = results.bounds_json(self.conclusion, verdict=self.verdict, **attack)
+        values: dict[str, Any] = json.loads(text)
         return values
 
     def figure(self, path: str | Path | None = None) -> "Figure":
         """Returns scores, trade-off curve, bounds and privacy profile as a figure.
 
-        path: a .png, .pdf or .svg file to write it to as well.
+        Args:
+          path: a .png, .pdf or .svg file to write it to as well.
         """
         from audit import values
         from audit.errors import require
@@ -117,7 +123,8 @@ class Result:
         from audit.report import audit_page
         from audit.storage import files
 
-        return files.write_whole(values.path("path", path), audit_page.of_audits([self.subject()]))
+        content = audit_page.of_audits([self.subject()])
+        return files.write_whole(values.path("path", path), content)
 
     def __repr__(self) -> str:
         return str(self)
@@ -135,9 +142,11 @@ class Result:
 
 @dataclasses.dataclass(frozen=True)
 class OneRunResult:
-    """An audit of a single run: its conclusion, and what gathers the facts of its page.
+    """An audit of a single run, which prints as the table of its estimates and bounds.
 
-    Printed it is the table of estimates and bounds.
+    Attributes:
+      conclusion: of the audit.
+      subject: gathers the facts of its page.
     """
 
     conclusion: "OneRunConclusion"
@@ -150,13 +159,13 @@ class OneRunResult:
 
     @property
     def estimates(self) -> "dict[str, Estimate]":
-        """What is no bound, by method."""
+        """Estimates, which are no bounds, by method."""
         return {estimate.method: estimate for estimate in self.conclusion.estimates}
 
     @property
     def epsilon(self) -> float:
         """The largest bound that assumes no Gaussian curve; 0 where there is none."""
-        free = (bound.epsilon for bound in self.conclusion.bounds if not bound.assumes.gaussian)
+        free = [bound.epsilon for bound in self.conclusion.bounds if not bound.assumes.gaussian]
         return max(free, default=0.0)
 
     @property
@@ -169,7 +178,8 @@ class OneRunResult:
     @property
     def upper_bound(self) -> float | None:
         """The epsilon at delta that is claimed; None where nothing is."""
-        return next((upper.epsilon for upper in self.subject().upper), None)
+        upper = self.subject().upper
+        return upper[0].epsilon if upper else None
 
     def to_dict(self) -> dict[str, Any]:
         """Returns what the command `bound --json` prints."""

@@ -63,8 +63,6 @@ flags.DEFINE_integer("dimension", None, "Trained parameters, where scores are co
 flags.DEFINE_bool("leave_one_out", False, "With --dimension: a cosine used the other canaries' directions.")
 flags.DEFINE_bool("in_order", False, "With --dimension: rows stand in the order in which runs were begun.")
 flags.DEFINE_bool("json", False, "Print one JSON object on stdout instead of a table.")
-
-
 flags.DEFINE_bool("fail_if_violated", False, "Exit status 3 where more is proven than an upper bound.")
 
 VIOLATED = 3  # exit status
@@ -72,55 +70,73 @@ _NO_UPPER = "--fail_if_violated goes with an upper bound: give --upper_bound, or
 
 
 def main() -> None:
-    """Read, bound, draw, print."""
-    require(FLAGS.scores, "--scores is missing: name a .npz, .csv or .json file, two .npy files, or -")
-    require(FLAGS.report != "", "--report=: name an HTML file")
-    known = FLAGS.upper_bound is not None or FLAGS.noise_multiplier is not None
-    require(known or not FLAGS.fail_if_violated, _NO_UPPER)
-    for name in ("leave_one_out", "in_order"):
-        require(FLAGS.dimension is not None or not FLAGS[name].value, f"--{name} goes with --dimension")
+    """Reads scores, concludes from them, and writes and prints the conclusion."""
+    _require_flags()
     paths = score_files.paths(FLAGS.scores)
-    evidence = _evidence(paths)
+    evidence = _read_evidence(paths)
     if isinstance(evidence, OneRun):
         _require_fits_one_run()
-    claim = _claim()
+    claim = _make_claim()
     looks = None if FLAGS.looks is None else cli.whole_numbers("looks")
-    if FLAGS.figure is not None:
-        from audit.report.style import FORMATS
-
-        known = Path(FLAGS.figure).suffix.lower() in FORMATS
-        require(known, f"--figure={FLAGS.figure}: end it in {', '.join(FORMATS)}")
+    _require_figure_format()
     conclusion = conclude_evidence(evidence, claim, FLAGS.delta, FLAGS.confidence, looks)
     if isinstance(conclusion, OneRunConclusion):
         _show_one_run(paths[0], conclusion, claim)
+    else:
+        _show_runs(paths, conclusion)
+
+
+def _require_flags() -> None:
+    """Raises InputError for flags that are missing, empty, or do not go together."""
+    require(FLAGS.scores, "--scores is missing: name a .npz, .csv or .json file, two .npy files, or -")
+    require(FLAGS.report != "", "--report=: name an HTML file")
+    has_upper_bound = FLAGS.upper_bound is not None or FLAGS.noise_multiplier is not None
+    require(has_upper_bound or not FLAGS.fail_if_violated, _NO_UPPER)
+    for name in ("leave_one_out", "in_order"):
+        require(FLAGS.dimension is not None or not FLAGS[name].value, f"--{name} goes with --dimension")
+
+
+def _require_figure_format() -> None:
+    """Raises InputError for a figure of a format that there is not."""
+    if FLAGS.figure is None:
         return
-    wanted = _wanted(paths, conclusion)
-    for flag, (path, content) in wanted.items():
+    from audit.report.style import FORMATS
+
+    is_format = Path(FLAGS.figure).suffix.lower() in FORMATS
+    require(is_format, f"--figure={FLAGS.figure}: end it in {', '.join(FORMATS)}")
+
+
+def _show_runs(paths: Sequence[Path], conclusion: Conclusion) -> None:
+    """Writes and prints what the scores of several runs say."""
+    contents = _make_files(paths, conclusion)
+    for flag, (path, content) in contents.items():
         files.write_whole(path, content, f"name another file with --{flag}")
     if FLAGS.json:
-        more = {"verdict": verdicts.verdict(conclusion).word, **results.attack_fields(conclusion)}
-        print(results.bounds_json(conclusion, **more))
+        word = verdicts.verdict(conclusion).word
+        attack = results.attack_fields(conclusion)
+        print(results.bounds_json(conclusion, verdict=word, **attack))
+        for remark in bounds_table.remarks(conclusion):  # which the table has
+            print(remark, file=sys.stderr)
     else:
         print(bounds_table.bounds_table(conclusion))
-    for remark in bounds_table.remarks(conclusion) if FLAGS.json else []:  # the table has them
-        print(remark, file=sys.stderr)
-    for flag, (path, _) in wanted.items():
+    for flag, (path, _) in contents.items():
         print(f"{flag}: {path}", file=sys.stderr)
-    tightest = conclusion.tightest
-    doubt = verdicts.doubt_of(conclusion)
+
+    doubt = verdicts.find_doubt(conclusion)
     undecided = f"these scores are not those of independent runs: {doubt}"
     require(not (FLAGS.fail_if_violated and doubt), undecided)
-    _judge(conclusion.epsilon, None if tightest is None else tightest.epsilon)
+    if conclusion.tightest is not None:
+        _exit_if_violated(conclusion.epsilon, conclusion.tightest.epsilon)
 
 
-def _judge(proven: float, upper: float | None) -> None:
-    """Ends with VIOLATED, where that is asked for, if more is proven than the upper bound allows."""
-    if FLAGS.fail_if_violated and upper is not None and proven > upper:
+def _exit_if_violated(proven: float, upper: float) -> None:
+    """Exits with VIOLATED if more is proven than the upper bound allows, under --fail_if_violated."""
+    if FLAGS.fail_if_violated and proven > upper:
         sys.stdout.flush()
         sys.exit(VIOLATED)
 
 
-def _evidence(paths: Sequence[Path]) -> Evidence:
+def _read_evidence(paths: Sequence[Path]) -> Evidence:
     """Returns the evidence that --scores names: scores, or cosines where --dimension is given."""
     if FLAGS.dimension is None:
         return score_files.read_scores(*paths)
@@ -130,22 +146,24 @@ def _evidence(paths: Sequence[Path]) -> Evidence:
     return score_files.read_cosines(paths[0], FLAGS.dimension, FLAGS.leave_one_out, FLAGS.in_order)
 
 
-def _claim() -> Claim | None:
+def _make_claim() -> Claim | None:
     """Returns what the flags claim of the mechanism; raises InputError for flags that do not go together."""
-    sigma, insertions = FLAGS.noise_multiplier, FLAGS.insertions
-    together = (sigma is None) == (insertions is None)
-    require(together, "--noise_multiplier and --insertions go together: give both or none")
-    alone = FLAGS.upper_bound is None or (sigma is None and FLAGS.sampling_rate is None)
+    sigma = FLAGS.noise_multiplier
+    insertions = FLAGS.insertions
+    are_together = (sigma is None) == (insertions is None)
+    require(are_together, "--noise_multiplier and --insertions go together: give both or none")
+    is_alone = FLAGS.upper_bound is None or (sigma is None and FLAGS.sampling_rate is None)
     others = "--noise_multiplier, --insertions, --sampling_rate"
-    require(alone, f"--upper_bound goes with none of {others}: drop one")
+    require(is_alone, f"--upper_bound goes with none of {others}: drop one")
     rate_alone = FLAGS.sampling_rate is not None and sigma is None
     require(not rate_alone, "--sampling_rate goes with --noise_multiplier and --insertions: give all three")
     if FLAGS.lipschitz is None:
-        placed = FLAGS.k is not None or FLAGS.insert is not None
-        require(not placed, "`k` and `insert` go with `lipschitz`: give it, or drop them")
+        is_placed = FLAGS.k is not None or FLAGS.insert is not None
+        require(not is_placed, "`k` and `insert` go with `lipschitz`: give it, or drop them")
     else:
         missing = "`lipschitz` goes with `noise_multiplier` and `insertions`: give all three"
         require(sigma is not None, missing)
+
     if FLAGS.upper_bound is not None:
         epsilon = FLAGS.upper_bound
         require(epsilon >= 0, f"--upper_bound={epsilon}: give epsilon, at least 0")
@@ -153,14 +171,10 @@ def _claim() -> Claim | None:
     if sigma is None:
         return None
     require_noise(sigma)
-    return DpSgd(
-        sigma,
-        insertions,
-        1.0 if FLAGS.sampling_rate is None else FLAGS.sampling_rate,
-        1 if FLAGS.k is None else FLAGS.k,
-        LAST if FLAGS.insert is None else FLAGS.insert,
-        FLAGS.lipschitz,
-    )
+    sampling_rate = 1.0 if FLAGS.sampling_rate is None else FLAGS.sampling_rate
+    k = 1 if FLAGS.k is None else FLAGS.k
+    insert = LAST if FLAGS.insert is None else FLAGS.insert
+    return DpSgd(sigma, insertions, sampling_rate, k, insert, FLAGS.lipschitz)
 
 
 def _require_fits_one_run() -> None:
@@ -174,35 +188,37 @@ def _require_fits_one_run() -> None:
 
 def _show_one_run(path: Path, conclusion: OneRunConclusion, claim: Claim | None) -> None:
     """Writes and prints what one run's canaries say."""
-    upper = FLAGS.upper_bound
     if FLAGS.report is not None:
         from audit.report import one_run_page, subjects
 
-        about = subjects.of_one_run(FLAGS.name or path.name, conclusion, claim, path)
+        about = subjects.describe_one_run(FLAGS.name or path.name, conclusion, claim, path)
         content = one_run_page.one_run_report(f"Audit: {about.title}", [about])
         written = files.write_whole(Path(FLAGS.report), content, "name another file with --report")
         print(f"report: {written}", file=sys.stderr)
-    shown = one_run_table.one_run_json if FLAGS.json else one_run_table.one_run_table
-    print(shown(conclusion, upper))
-    _judge(max((bound.epsilon for bound in conclusion.bounds), default=0.0), upper)
+    show = one_run_table.one_run_json if FLAGS.json else one_run_table.one_run_table
+    print(show(conclusion, FLAGS.upper_bound))
+    proven = max((bound.epsilon for bound in conclusion.bounds), default=0.0)
+    if FLAGS.upper_bound is not None:
+        _exit_if_violated(proven, FLAGS.upper_bound)
 
 
-def _wanted(paths: Sequence[Path], conclusion: Conclusion) -> dict[str, tuple[Path, bytes]]:
-    """The figure and the report by their flags, if they are asked for: where, and the bytes."""
-    found = {}
+def _make_files(paths: Sequence[Path], conclusion: Conclusion) -> dict[str, tuple[Path, bytes]]:
+    """Returns the requested figure and report by their flags: where each goes, and its bytes."""
+    contents = {}
     if FLAGS.figure is not None:
         from audit.report import audit_panels, style
 
         path = Path(FLAGS.figure)
         encode = style.FORMATS[path.suffix.lower()]
-        found["figure"] = path, audit_panels.audit_figure(conclusion, FLAGS.name or "", encode)
+        figure = audit_panels.audit_figure(conclusion, FLAGS.name or "", encode)
+        contents["figure"] = (path, figure)
     if FLAGS.report is not None:
         from audit.report import audit_page, subjects
 
-        name = FLAGS.name or score_files.said(paths)
-        about = subjects.of_scores(name, paths, conclusion)
-        found["report"] = Path(FLAGS.report), audit_page.of_audits([about])
-    return found
+        name = FLAGS.name or score_files.describe_files(paths)
+        subject = subjects.describe_score_files(name, paths, conclusion)
+        contents["report"] = (Path(FLAGS.report), audit_page.of_audits([subject]))
+    return contents
 
 
 if __name__ == "__main__":

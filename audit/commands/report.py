@@ -33,23 +33,27 @@ flags.DEFINE_string("report", None, "The page's file; by default beside what it 
 
 
 def main() -> None:
-    """Find, read, write."""
+    """Finds audits, reads them and writes their page."""
     from audit.report import audit_page, one_run_page, subjects
 
-    levels, root = checked_levels(), cli.folder()
-    if federated := _federated(root):
-        one_run = [subjects.of_federated_folder(folder, levels) for folder in federated]
-        title = f"Audit: {one_run[0].title}" if len(one_run) == 1 else f"{len(one_run)} federated audits"
-        content = one_run_page.one_run_report(title, one_run)
-        place = (federated[0] if len(federated) == 1 else root) / "report.html"
+    levels = checked_levels()
+    root = cli.folder()
+    federated = _find_federated(root)
+    if federated:
+        runs = [subjects.describe_federated_folder(folder, levels) for folder in federated]
+        title = f"{len(runs)} federated audits"
+        if len(runs) == 1:
+            title = f"Audit: {runs[0].title}"
+        content = one_run_page.one_run_report(title, runs)
+        place = _choose_place(federated, root)
     else:
-        about, place = _settings(root, levels)
-        content = audit_page.of_audits(about)
+        audits, place = _read_audits(root, levels)
+        content = audit_page.of_audits(audits)
     write(content, place)
 
 
 def checked_levels() -> "AskedLevels":
-    """The levels that the flags name; raises InputError for those out of range."""
+    """Returns the levels that the flags name; raises InputError for those out of range."""
     from audit.laws import conversions
     from audit.report.subjects import AskedLevels
 
@@ -62,7 +66,7 @@ def checked_levels() -> "AskedLevels":
 
 
 def write(content: bytes, place: Path) -> None:
-    """Writes a page where --report says, else to its place, and prints where."""
+    """Writes a page to the file that --report names, or else to its place, and prints where."""
     if FLAGS.report is None:
         written = files.write_whole(place, content)
     else:
@@ -70,81 +74,128 @@ def write(content: bytes, place: Path) -> None:
     print(f"report: {written}")
 
 
-def _federated(root: Path) -> list[Path]:
-    """The federated runs that --setting names, or the newest where no audit is newer; [] for audits."""
+def _choose_place(folders: Sequence[Path], root: Path) -> Path:
+    """Returns the default file of a page: in the only folder that it is about, or else in the root."""
+    if len(folders) == 1:
+        return folders[0] / "report.html"
+    return root / "report.html"
+
+
+def _find_federated(root: Path) -> list[Path]:
+    """Returns the federated runs that --setting names, or the newest where no audit is newer.
+
+    The list is empty where the page is about other audits.
+    """
     if FLAGS.setting == "all":
         return []
-    known = stored.federated(root)
+    federated = stored.federated(root)
     if FLAGS.setting is None:
-        times = [newest_scores(folder) or 0 for folder in stored.audits(root).folders[:1]] if known else []
-        return [folder for folder in known[:1] if (newest_scores(folder) or 0) > max(times, default=0)]
+        return _find_newest_federated(root, federated)
     names = FLAGS.setting.split(",")
-    chosen = [[folder for folder in known if _is_named(folder, name)] for name in names]
-    if not any(chosen):
+    matches = []
+    for name in names:
+        matches.append([folder for folder in federated if _is_named(folder, name)])
+    if not any(matches):
         return []
-    require(all(chosen), f"--setting={FLAGS.setting} names audits of both kinds: give federated runs a page")
-    for name, there in zip(names, chosen, strict=True):
-        require(len(there) == 1, f"--setting={name} begins {len(there)} hashes: write more of it")
-    return list(dict.fromkeys(there[0] for there in chosen))
+    require(all(matches), f"--setting={FLAGS.setting} names audits of both kinds: give federated runs a page")
+    for name, folders in zip(names, matches, strict=True):
+        _require_unique(name, folders)
+    return list(dict.fromkeys(folders[0] for folders in matches))
 
 
-def _settings(root: Path, levels: "AskedLevels") -> "tuple[list[Subject], Path]":
-    """The audits that --setting names, and the page's place; says on stderr what it leaves out."""
+def _find_newest_federated(root: Path, federated: Sequence[Path]) -> list[Path]:
+    """Returns the newest federated run, if there is any and no audit is newer."""
+    if not federated:
+        return []
+    newest = federated[0]
+    newest_audit_time = 0
+    for folder in stored.audits(root).folders[:1]:
+        newest_audit_time = newest_scores(folder) or 0
+    is_newer = (newest_scores(newest) or 0) > newest_audit_time
+    return [newest] if is_newer else []
+
+
+def _read_audits(root: Path, levels: "AskedLevels") -> "tuple[list[Subject], Path]":
+    """Returns the audits that --setting names, and the page's place; prints on stderr what is left out."""
     from audit.report import subjects
 
-    found = stored.audits(root)
-    named = FLAGS.setting not in (None, "all")
-    others = f" ({found.others} with other results)" if found.others else ""
-    mend = next(iter(found.refused.values()), f"{started.training()}, or name another folder")
-    require(found.folders or (named and found.refused), f"--out={root} holds no audits{others}: {mend}")
-    if named:
-        chosen = _chosen(found)
+    audits = stored.audits(root)
+    are_named = FLAGS.setting not in (None, "all")
+    others = f" ({audits.others} with other results)" if audits.others else ""
+    default_fix = f"{started.training()}, or name another folder"
+    fix = next(iter(audits.refused.values()), default_fix)
+    require(
+        audits.folders or (are_named and audits.refused),
+        f"--out={root} holds no audits{others}: {fix}",
+    )
+    if are_named:
+        folders = _find_named(audits)
     else:
-        print("".join(f"{cli.one_line(line)}\n" for line in found.left_out()), end="", file=sys.stderr)
-        chosen = found.folders if FLAGS.setting else found.folders[:1]
-    place = (chosen[0] if len(chosen) == 1 else root) / "report.html"
+        for line in audits.left_out():
+            print(cli.one_line(line), file=sys.stderr)
+        folders = audits.folders if FLAGS.setting == "all" else audits.folders[:1]
+    place = _choose_place(folders, root)
     if FLAGS.setting == "all":
-        return _readable(chosen, levels), place
-    return [subjects.of_setting(folder, levels) for folder in chosen], place
+        return _read_all(folders, levels), place
+    return [subjects.of_setting(folder, levels) for folder in folders], place
 
 
-def _readable(folders: list[Path], levels: "AskedLevels") -> "list[Subject]":
-    """The audits that can be read; says on stderr which can't. Raises InputError where none can."""
+def _read_all(folders: list[Path], levels: "AskedLevels") -> "list[Subject]":
+    """Returns the audits that can be read; prints on stderr which can't.
+
+    Raises:
+      InputError: where none can be read.
+    """
     from audit.report import subjects
 
-    about, messages = [], []
+    about = []
+    messages = []
     for folder in folders:
         try:
             about.append(subjects.of_setting(folder, levels))
         except InputError as error:
             messages.append(str(error))
-    more = f" (and {len(messages) - 1} others)" if len(messages) > 1 else ""
-    require(about, f"--out={FLAGS.out} holds no audit that can be read{more}: {' '.join(messages[:1])}")
+    others = f" (and {len(messages) - 1} others)" if len(messages) > 1 else ""
+    first = messages[0] if messages else ""
+    require(about, f"--out={FLAGS.out} holds no audit that can be read{others}: {first}")
     say_left_out(messages)
     return about
 
 
 def say_left_out(messages: Sequence[str]) -> None:
-    """A line on stderr for each audit that can't be read."""
+    """Prints a line on stderr for each audit that can't be read."""
     for message in messages:
         print(f"left out: {cli.one_line(message)}", file=sys.stderr)
 
 
-def _chosen(found: Audits) -> list[Path]:
-    """The folders that --setting names; raises InputError for one that is none, or can't be read."""
+def _find_named(audits: Audits) -> list[Path]:
+    """Returns the folders that --setting names.
+
+    Raises:
+      InputError: for a name of none or of several, or of a folder that can't be read.
+    """
     chosen = []
     for name in FLAGS.setting.split(","):
-        there = [folder for folder in [*found.folders, *found.refused] if _is_named(folder, name)]
-        known = ", ".join(map(hash_of, found.folders[:8])) or "none"
-        require(there, f"--setting={name} is no audit in {FLAGS.out}: there are {known}")
-        require(len(there) == 1, f"--setting={name} begins {len(there)} hashes: write more of it")
-        require(there[0] not in found.refused, found.refused.get(there[0], ""))
-        chosen += there
+        folders = [folder for folder in [*audits.folders, *audits.refused] if _is_named(folder, name)]
+        hashes = ", ".join(hash_of(folder) for folder in audits.folders[:8]) or "none"
+        require(folders, f"--setting={name} is no audit in {FLAGS.out}: there are {hashes}")
+        _require_unique(name, folders)
+        folder = folders[0]
+        require(folder not in audits.refused, audits.refused.get(folder, ""))
+        chosen.append(folder)
     return list(dict.fromkeys(chosen))
 
 
+def _require_unique(name: str, folders: Sequence[Path]) -> None:
+    """Raises InputError unless a name is the beginning of a single folder's hash."""
+    require(len(folders) == 1, f"--setting={name} begins {len(folders)} hashes: write more of it")
+
+
 def _is_named(folder: Path, name: str) -> bool:
-    return bool(name) and (hash_of(folder).startswith(name) or folder.name == name)
+    """Returns whether a name is a folder's, or the beginning of its hash."""
+    if not name:
+        return False
+    return hash_of(folder).startswith(name) or folder.name == name
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
-"""The conclusion from an audit's scores: one function draws it, wherever it is shown.
+"""Conclusions from an audit's scores, wherever they are shown.
 
-`conclude_evidence` takes a caller's evidence and what is claimed of the mechanism, `of_setting` the scores of
-a setting, of which it knows the mechanism and whether that is a reason for a Gaussian trade-off curve. The
-curve is tested when a conclusion first needs the test, which takes about 0.2 s; the result is then reused.
+`conclude_evidence` takes a caller's evidence and what is claimed of the mechanism. `of_setting` takes the
+scores of a setting, of which it knows the mechanism and whether that is a reason for a Gaussian trade-off
+curve. A conclusion tests the curve when the test is first used, which takes about 0.2 s, and remembers it.
 """
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ from audit.evidence.given_directions import describe_dimension
 from audit.evidence.one_run import OneRun, of_own_game
 from audit.evidence.repeats import describe_repeats, require_no_copies
 from audit.methods import estimate, exact_null, gaussian_curve, lifted
-from audit.methods.estimate import Bound, Estimate
+from audit.methods.estimate import Bound, Estimate, Finding
 from audit.settings.adversaries import SphereFields, adversary_row
 from audit.settings.setting import Setting
 from audit.storage.store import Scores
@@ -45,7 +45,8 @@ def conclude_evidence(
     Args:
       evidence: of `audit.evidence.given`.
       claim: what is claimed of the mechanism, where it is known.
-      delta, confidence: of the bounds.
+      delta: of the bounds.
+      confidence: of the bounds.
       looks: the declared numbers of scores, where these are the scores of one of them.
 
     Raises:
@@ -77,7 +78,8 @@ def conclude(
     Args:
       design: the scores.
       claim: what is claimed of the mechanism, where it is known.
-      delta, confidence: of the bounds.
+      delta: of the bounds.
+      confidence: of the bounds.
       looks: the declared numbers of scores, where these are the scores of one of them; of one canary a run.
       reason: why the trade-off curve should be Gaussian, if the mechanism is a reason.
 
@@ -86,21 +88,19 @@ def conclude(
     """
     require_no_copies(design)
     worlds = design.pooled()
-    runs = sum(len(world) for world in worlds)
     notes = (*_describe_failed(design), *describe_repeats(design))
-    has_one_canary = design.canaries == (1, 1)
-    require(looks is None or has_one_canary, "`looks` goes with one canary a run: drop it")
-    claimed = _claimed(claim, delta)
-    if not has_one_canary:
+    require(looks is None or design.canaries == (1, 1), "`looks` goes with one canary a run: drop it")
+    claimed = _make_claimed_fields(claim, delta)
+    if design.canaries != (1, 1):
         bounds = tuple(lifted.bounds(design, delta, confidence))
         return Conclusion(*worlds, (), bounds, **claimed, reason=reason, design=design, notes=notes)
-    rows = estimate.findings(*worlds, delta, confidence)
-    estimates = tuple(row for row in rows if isinstance(row, Estimate))
-    bounds = tuple(row for row in rows if isinstance(row, Bound))
-    conclusion = Conclusion(
+
+    findings = estimate.findings(*worlds, delta, confidence)
+    estimates = tuple(finding for finding in findings if isinstance(finding, Estimate))
+    concluded = Conclusion(
         *worlds,
         estimates,
-        bounds,
+        _select_bounds(findings),
         **claimed,
         test=functools.cache(functools.partial(gaussian_curve.examine_with_power, *worlds)),
         deciding=functools.cache(functools.partial(gaussian_curve.deciding_runs, *worlds)),
@@ -108,27 +108,28 @@ def conclude(
         notes=notes,
     )
     if looks is None:
-        return conclusion
-    return _add_looks(conclusion, {runs: worlds}, looks)
+        return concluded
+    runs = sum(len(world) for world in worlds)
+    return _combine_looks(concluded, {runs: worlds}, looks)
 
 
-def _claimed(claim: Claim | None, delta: float) -> dict[str, Any]:
+def _make_claimed_fields(claim: Claim | None, delta: float) -> dict[str, Any]:
     """Returns the fields of a conclusion that follow from what is claimed of the mechanism."""
     if claim is None:
         return {}
-    last = claim.last_model(delta)
-    k = 1 if last is None else last.periods.k
+    last_model = claim.last_model(delta)
+    k = 1 if last_model is None else last_model.periods.k
     return {
         "upper_bound": claim.epsilon(delta),
         "mu_upper_bound": claim.gaussian_mu,
         "composition": claim.composition,
-        "hidden_state": last,
-        "expected": _expected(claim.composition, k, delta),
+        "hidden_state": last_model,
+        "expected": _find_expected_epsilon(claim.composition, k, delta),
     }
 
 
-def _expected(composition: Composition | None, k: int, delta: float) -> float | None:
-    """Returns what sampled canaries leak under linear losses; None of others."""
+def _find_expected_epsilon(composition: Composition | None, k: int, delta: float) -> float | None:
+    """Returns what canaries that are sampled leak under linear losses, or None of others."""
     if composition is None or composition.sampling_rate == 1:
         return None
     return expected_epsilon(composition, k, delta)
@@ -140,18 +141,19 @@ def conclude_fresh(
     delta: float = 1e-5,
     confidence: float = 0.95,
 ) -> Conclusion:
-    """Returns the conclusion from cosines of fresh directions; raises InputError as `conclude`."""
-    notes: tuple[str, ...] = ()
+    """Returns the conclusion from cosines of fresh directions; raises InputError as `conclude` does."""
+    notes: list[str] = []
     if design.given:
         require_no_copies(design)
-        described = describe_dimension(design)
-        notes = (*_describe_failed(design), *describe_repeats(design), described, _describe_order(design))
+        notes += _describe_failed(design)
+        notes += describe_repeats(design)
+        notes += [describe_dimension(design), _describe_order(design)]
     bounds = tuple(method.compute(design, delta, confidence) for method in exact_null.METHODS.values())
     return Conclusion(
         *design.pooled(),
         (),
         bounds,
-        **_claimed(claim, delta),
+        **_make_claimed_fields(claim, delta),
         design=design,
         notes=tuple(note for note in notes if note),
     )
@@ -162,11 +164,11 @@ def _describe_failed(design: Design | Fresh) -> list[str]:
     if not design.failed:
         return []
     if isinstance(design, Fresh):
-        total = design.cosines.size
         scores = "cosines"
+        total = design.cosines.size
     else:
-        total = sum(len(world) for world in design.pooled())
         scores = "scores"
+        total = sum(len(world) for world in design.pooled())
     share = f"{design.failed:,} of {total:,} {scores}"
     return [f"{share} are NaN, of runs that failed: each counts, below all others"]
 
@@ -193,129 +195,134 @@ def of_setting(
 
     Args:
       scores: of the runs.
-      setting: what they are runs of.
-      delta, confidence: of the bounds.
-      looks: the declared looks, if any; the bounds are then from those that the runs reach.
-      own_model: whether the model is a caller's own, of which only the name is given.
-      steps: how Lipschitz the steps are, where that follows from the data or is vouched for.
+      setting: of the runs.
+      delta: of the bounds.
+      confidence: of the bounds.
+      looks: the declared numbers of runs; the conclusion is then from those that the scores reach.
+      own_model: whether the model is a caller's, of which nothing but its name is known.
+      steps: how Lipschitz steps are, where the data show it or a caller vouches for it.
 
     Raises:
-      InputError: as `conclude`, and for stored scores that are not finite.
+      InputError: as `conclude` does, and for stored scores that are not finite.
     """
     bad = int(np.count_nonzero(~np.isfinite(scores.scores)))
     damaged = f"{bad} of {scores.scores.size} stored scores are not finite: move them away, and train again"
     require(not bad, damaged)
-
     claim = DpSgd(*setting.composition)
-    last = lipschitz.hidden_state(setting, delta, steps, own_model)
-    field = "hidden_state" if isinstance(last, HiddenState) else "uncovered"
-    last_model: dict[str, Any] = {field: last}
-
+    last_model = lipschitz.hidden_state(setting, delta, steps, own_model)
+    fields: dict[str, Any] = {"uncovered": last_model}
+    if isinstance(last_model, HiddenState):
+        fields = {"hidden_state": last_model}
     if isinstance(setting.adversary, SphereFields):
         require(not looks, "`looks` are for other adversaries: fresh directions may be looked at at any time")
-        of_directions = conclude_fresh(scores.directions(), claim, delta, confidence)
-        return of_directions._replace(**last_model, expected=None)
+        concluded = conclude_fresh(scores.directions(), claim, delta, confidence)
+        return concluded._replace(**fields, expected=None)
 
     reason = "" if own_model else gaussian_reason(setting)
-    result = conclude(scores.design(), claim, delta, confidence, reason=reason)._replace(**last_model)
+    concluded = conclude(scores.design(), claim, delta, confidence, reason=reason)
     if looks:
-        reached = [runs for runs in looks if runs <= len(scores.scores)]
-        worlds_at = {runs: scores.of_first(runs).worlds() for runs in reached}
-        result = _add_looks(result, worlds_at, looks)
-
+        worlds = {}
+        for runs in looks:
+            if runs <= len(scores.scores):
+                worlds[runs] = scores.of_first(runs).worlds()
+        concluded = _combine_looks(concluded, worlds, looks)
     mechanism = setting.mechanism
-    is_plain_sgd = mechanism.optimizer == "sgd" and mechanism.weight_decay == 0
-    if not is_plain_sgd:
-        return result._replace(expected=None)
-    expected = _expected(claim.composition, setting.schedule.periodicity, delta)
-    return result._replace(expected=expected)
+    expected = None
+    if mechanism.optimizer == "sgd" and mechanism.weight_decay == 0:
+        expected = _find_expected_epsilon(claim.composition, setting.schedule.periodicity, delta)
+    return concluded._replace(**fields, expected=expected)
 
 
 def of_each_run(
     scores: Scores, dimension: int, law_holds: bool, delta: float, confidence: float
 ) -> list[OneRunConclusion]:
-    """Returns each run's conclusion from cosines in R^dimension.
+    """Returns each run's conclusion from cosines.
 
-    law_holds: whether a cosine of a canary that is out has its exact law, as in final models; else the null
-    is fitted to the canaries that are out.
+    Args:
+      scores: cosines (runs, canaries).
+      dimension: d, of the directions.
+      law_holds: whether a cosine of a canary that is out has its exact law, as in final models; else the null
+        is fitted to the canaries that are out.
+      delta: of the bounds.
+      confidence: of the bounds.
     """
     conclusions = []
-    for values, bits in zip(scores.scores, scores.presence, strict=True):
-        design = Coins(values[None], bits[None])
-        cosines = of_own_game(values[bits], None if law_holds else values[~bits], dimension)
-        by_coins = conclude_coins(design, cosines, delta, confidence)
+    for values, presence in zip(scores.scores, scores.presence, strict=True):
+        unobserved = None if law_holds else values[~presence]
+        cosines = of_own_game(values[presence], unobserved, dimension)
+        design = Coins(values[None], presence[None])
+        concluded = conclude_coins(design, cosines, delta, confidence)
         if law_holds:
             by_law = conclude_cosines(cosines, delta, confidence)
-            by_coins = by_coins._replace(bounds=[*by_coins.bounds, *by_law.bounds])
-        conclusions.append(by_coins)
+            concluded = concluded._replace(bounds=[*concluded.bounds, *by_law.bounds])
+        conclusions.append(concluded)
     return conclusions
 
 
 def of_runs_together(scores: Scores, delta: float, confidence: float) -> Bound | None:
     """Returns the bound that several runs of fresh directions prove together.
 
-    No score may use anything of the other canaries. None of a single run, and of other canaries.
+    No score uses anything of the other canaries. The bound is None of a single run, and of other canaries.
     """
     if not scores.dimension or len(scores.scores) == 1:
         return None
-    return exact_null.of_fresh(scores.directions()._replace(plain=True), delta, confidence)
+    design = scores.directions()._replace(plain=True)
+    return exact_null.of_fresh(design, delta, confidence)
 
 
 def predicted_mu(setting: Setting) -> float | None:
     """Returns mu of the biased dimension's score where genuine gradients do not interfere.
 
     Insertions add up and all steps' noise does, each shrunk by weight decay in the steps after it,
-    w_t = (1 - eta lambda)^(T - t), so mu = sum of w_t over insertions / (sigma |w|), without decay
+    w_t = (1 - eta lambda)^(T - t), so that mu = sum of w_t over insertions / (sigma |w|), without decay
     sqrt(insertions / k) / sigma (derived in experiments/hidden_state/README.md).
 
-    Returns:
-      mu; None where it is not that: small models, other adversaries or optimizers, sampled insertions, an
-      unknown initialisation (Errata H14).
+    It is None where that is not known: of small models, other adversaries or optimizers, sampled insertions,
+    and an unknown initialisation (Errata H14).
     """
     mechanism = setting.mechanism
     if mechanism.optimizer != "sgd" or mechanism.noise_multiplier <= 0:
         return None
     if setting.unknown_initialisation or setting.sampling_rate != 1:
         return None
+    if not adversary_row(setting.adversary.name).biased:
+        return None
     task = zoo.tasks().get(setting.model)
     if task is None or not task.over_parameterised:
-        return None
-    if not adversary_row(setting.adversary.name).biased:
         return None
     return lipschitz.constant_direction(setting)
 
 
 def gaussian_reason(setting: Setting) -> str:
-    """Returns why the setting's trade-off curve should be Gaussian, in 68 columns; empty without a reason."""
+    """Returns why the setting's trade-off curve should be Gaussian, in 68 columns, or an empty string."""
     if predicted_mu(setting) is None:
         return ""
     return "it has a reason: Gaussian noise on one crafted coordinate"
 
 
-def _add_looks(last: Conclusion, worlds_at: Mapping[int, Worlds], schedule: Sequence[int]) -> Conclusion:
-    """Returns a conclusion with the looks that were taken, and the best of their bounds.
+def _combine_looks(last: Conclusion, worlds: Mapping[int, Worlds], schedule: Sequence[int]) -> Conclusion:
+    """Returns the conclusion from the looks that were taken of a declared schedule.
 
-    The best bound of all looks, whenever one stops, holds at the conclusion's confidence.
+    The best bound of all looks, whenever one stops, holds at the confidence.
 
     Args:
-      last: from the scores of the last look, which estimates and the curve's test use.
-      worlds_at: (scores in, scores out) by the number of runs.
+      last: the conclusion from the last look's scores, with its estimates and its test of the curve.
+      worlds: (scores in, scores out) of each look by its number of runs.
       schedule: the declared numbers of runs.
     """
     conclusion.require_schedule(schedule)
-    for runs in worlds_at:
-        undeclared = f"`looks={','.join(map(str, schedule))}`: none is at {runs} runs"
-        require(runs in schedule, f"{undeclared}, as these scores are: give those of a look")
-
-    confidence = conclusion.confidence_of_each(last.confidence, len(schedule))
+    for runs in worlds:
+        message = f"`looks={','.join(str(look) for look in schedule)}`: none is at {runs} runs"
+        require(runs in schedule, f"{message}, as these scores are: give those of a look")
+    confidence_of_each = conclusion.confidence_of_each(last.confidence, len(schedule))
     taken = []
-    for runs, worlds in sorted(worlds_at.items()):
-        taken.append(Look(runs, _bounds(worlds, last.delta, confidence)))
-    bounds = conclusion.best_of_looks(taken, last.confidence)
-    return last._replace(bounds=bounds, looks=Looks(tuple(schedule), confidence, tuple(taken)))
+    for runs in sorted(worlds):
+        findings = estimate.findings(*worlds[runs], last.delta, confidence_of_each)
+        taken.append(Look(runs, _select_bounds(findings)))
+    best = conclusion.best_of_looks(tuple(taken), last.confidence)
+    return last._replace(bounds=best, looks=Looks(tuple(schedule), confidence_of_each, tuple(taken)))
 
 
-def _bounds(worlds: Worlds, delta: float, confidence: float) -> tuple[Bound, ...]:
-    """Returns the bounds from scores of one canary a run, without the estimates."""
-    findings = estimate.findings(*worlds, delta, confidence)
+def _select_bounds(findings: Iterable[Finding]) -> tuple[Bound, ...]:
+    """Returns those of the findings that are bounds."""
     return tuple(finding for finding in findings if isinstance(finding, Bound))

@@ -1,11 +1,11 @@
-"""What is kept beside a setting's scores.
+"""The files beside a setting's scores.
 
 audit.json, audit.png   an audit's conclusion, for programs and for people
-made.json               what figures and pages were made from, and the SHA-256 of each: whether they would be
-                        made alike now. It is written after them: what a kill cut off is made again, and so
-                        is what anyone changed
+made.json               what figures and pages were made from, and the SHA-256 of each, which say whether they
+                        would be made alike now. It is written after them, so that what a kill cut off, or
+                        what anyone changed, is made again
 looks.json              the looks that were declared, from the first look on. A schedule that is chosen after
-                        a look proves nothing, so that the one under which the first was taken stays
+                        a look proves nothing, so that the schedule of the first look remains
 """
 
 import dataclasses
@@ -18,18 +18,33 @@ from typing import Any, NamedTuple
 from audit.conclusions.conclusion import Conclusion, method_of, require_schedule
 from audit.errors import InputError, require
 from audit.methods import curves
-from audit.methods.estimate import Bound, Estimate, Finding
+from audit.methods.estimate import Bound, Finding
 from audit.storage import files
 from audit.storage.store import FIGURE, RESULT, Store, finite
 from audit.version import __version__
 
-_MADE, _LOOKS = "made.json", "looks.json"
+_MADE = "made.json"
+_LOOKS = "looks.json"
 
 
 def keep(store: Store, conclusion: Conclusion, figure: bytes, **more: object) -> tuple[str, Path]:
-    """Writes audit.json, with what else is given, and audit.png, the figure's bytes. Returns the JSON on one
-    line and the figure's path; raises InputError where they can't be written."""
-    return keep_result(store, conclusion, **more), store.write_bytes(FIGURE, figure)
+    """Writes audit.json and audit.png.
+
+    Args:
+      store: whose folder they are written to.
+      conclusion: of the audit.
+      figure: the bytes of audit.png.
+      more: further fields of audit.json.
+
+    Returns:
+      The JSON on one line and the figure's path.
+
+    Raises:
+      InputError: where they can't be written.
+    """
+    result = keep_result(store, conclusion, **more)
+    path = store.write_bytes(FIGURE, figure)
+    return result, path
 
 
 def keep_result(store: Store, conclusion: Conclusion, **more: object) -> str:
@@ -40,161 +55,238 @@ def keep_result(store: Store, conclusion: Conclusion, **more: object) -> str:
 
 
 def result_json(conclusion: Conclusion, **more: object) -> str:
-    """The content of audit.json on one line."""
+    """Returns the content of audit.json on one line."""
     return bounds_json(conclusion, mu_upper_bound=finite(conclusion.mu_upper_bound), **more)
 
 
 def bounds_json(conclusion: Conclusion, **more: object) -> str:
-    """One JSON object on one line: `bounds`, with estimates and noise floors, `upper_bound`, null if infinite
-    or unknown, `hidden_state` and `expected` where there are such, `epsilon`, that is proven without an
-    assumption on the curve, the most that so many runs can prove so, the Gaussian curve's test and the looks
-    where there are any, and what else is given."""
-    rows = [finding_fields(row) | _noise_floor(row) for row in conclusion.rows()]
-    upper = finite(conclusion.upper_bound)
-    proven = {"epsilon": conclusion.epsilon, "most_provable": conclusion.most_provable}
-    uppers = {"upper_bound": upper, **_hidden_state(conclusion)}
-    uppers |= {} if conclusion.expected is None else {"expected": conclusion.expected}
-    notes = {"notes": conclusion.notes} if conclusion.notes else {}
-    found = {"bounds": rows, **notes, **uppers, **proven, **_curve(conclusion), **_looks(conclusion)}
-    return json.dumps({**found, **more})
+    """Returns a JSON object on one line.
+
+    Its fields are `bounds`, with estimates and noise floors; `notes`, where there are any; `upper_bound`,
+    null if infinite or unknown; `hidden_state` and `expected`, where there are such; `epsilon`, which is
+    proven without an assumption on the curve; `most_provable`, the most that so many runs can prove so; the
+    test of the Gaussian curve and the looks, where there are any; and `more`.
+    """
+    fields: dict[str, Any] = {
+        "bounds": [finding_fields(row) | _make_noise_floor_fields(row) for row in conclusion.rows()]
+    }
+    if conclusion.notes:
+        fields["notes"] = conclusion.notes
+    fields["upper_bound"] = finite(conclusion.upper_bound)
+    fields |= _make_hidden_state_fields(conclusion)
+    if conclusion.expected is not None:
+        fields["expected"] = conclusion.expected
+    fields["epsilon"] = conclusion.epsilon
+    fields["most_provable"] = conclusion.most_provable
+    fields |= _make_curve_fields(conclusion)
+    fields |= _make_looks_fields(conclusion)
+    return json.dumps({**fields, **more})
 
 
 def attack_fields(conclusion: Conclusion) -> dict[str, Any]:
-    """The attack's `auc`, `accuracy` and true-positive rates by false-positive rate, none of them a bound."""
-    scores = conclusion.scores_in, conclusion.scores_out
-    rates = {f"{rate:g}": curves.true_positive_rate(*scores, rate) for rate in (0.1, 0.01, 0.001)}
-    attack = {name: rate and rate._asdict() for name, rate in curves.attack(*scores)._asdict().items()}
-    return {"auc": curves.auc(*scores).value, "true_positive_rates": rates, "attack": attack}
+    """Returns the attack's AUC, accuracy and true-positive rates, none of which is a bound."""
+    scores_in = conclusion.scores_in
+    scores_out = conclusion.scores_out
+    rates = {}
+    for rate in (0.1, 0.01, 0.001):
+        rates[f"{rate:g}"] = curves.true_positive_rate(scores_in, scores_out, rate)
+    attack = {}
+    for name, interval in curves.attack(scores_in, scores_out)._asdict().items():
+        attack[name] = None if interval is None else interval._asdict()
+    return {"auc": curves.auc(scores_in, scores_out).value, "true_positive_rates": rates, "attack": attack}
 
 
-def _hidden_state(conclusion: Conclusion) -> dict[str, Any]:
-    found = conclusion.hidden_state
-    if found is None:
+def _make_hidden_state_fields(conclusion: Conclusion) -> dict[str, Any]:
+    """Returns the upper bound on the last model alone, where there is one."""
+    hidden_state = conclusion.hidden_state
+    if hidden_state is None:
         return {}
-    bound, periods = found.bound, found.periods
-    levels = {"epsilon": finite(bound.epsilon), "mu": finite(bound.mu), "assumes": str(found.assumes)}
-    return {"hidden_state": {**levels, "lipschitz": found.range, "k": periods.k, "insert": periods.insert}}
+    fields = {
+        "epsilon": finite(hidden_state.bound.epsilon),
+        "mu": finite(hidden_state.bound.mu),
+        "assumes": str(hidden_state.assumes),
+        "lipschitz": hidden_state.range,
+        "k": hidden_state.periods.k,
+        "insert": hidden_state.periods.insert,
+    }
+    return {"hidden_state": fields}
 
 
-def _curve(conclusion: Conclusion) -> dict[str, Any]:
+def _make_curve_fields(conclusion: Conclusion) -> dict[str, Any]:
+    """Returns the test of the Gaussian curve, where there is one."""
     if conclusion.curve is None:
         return {}
-    tested = {"p_value": conclusion.curve.p_value, "power": conclusion.curve_power}
-    decides = conclusion.deciding() if conclusion.doubts_gaussian else None
-    return {"gaussian_curve": {**tested, "status": conclusion.curve_status, "deciding_runs": decides}}
+    deciding_runs = conclusion.deciding() if conclusion.doubts_gaussian else None
+    fields = {
+        "p_value": conclusion.curve.p_value,
+        "power": conclusion.curve_power,
+        "status": conclusion.curve_status,
+        "deciding_runs": deciding_runs,
+    }
+    return {"gaussian_curve": fields}
 
 
-def _looks(conclusion: Conclusion) -> dict[str, Any]:
+def _make_looks_fields(conclusion: Conclusion) -> dict[str, Any]:
+    """Returns the declared looks and the bounds of those that were taken, where there are any."""
     looks = conclusion.looks
     if looks is None:
         return {}
-    taken = [{"runs": look.runs, "bounds": list(map(finding_fields, look.bounds))} for look in looks.taken]
+    taken = []
+    for look in looks.taken:
+        bounds = [finding_fields(bound) for bound in look.bounds]
+        taken.append({"runs": look.runs, "bounds": bounds})
     return {"looks": {"schedule": looks.schedule, "confidence_of_each": looks.confidence, "taken": taken}}
 
 
 def finding_fields(finding: Finding) -> dict[str, Any]:
-    """A finding's fields: an estimate's caveat stands where a bound says what it assumes."""
+    """Returns a finding's fields: an estimate has its caveat where a bound says what it assumes."""
     fields = dataclasses.asdict(finding)
     if not fields.get("counted"):
         fields.pop("counted", None)
-    if isinstance(finding, Estimate) and not finding.noise_floor.audits:
-        del fields["noise_floor"]
-        del fields["standard_error"]
-    del fields["assumes" if isinstance(finding, Bound) else "caveat"]
-    assumes = str(finding.assumes if isinstance(finding, Bound) else finding.caveat)
-    return {"method": fields.pop("method"), "assumes": assumes, **fields}
+    method = fields.pop("method")
+    if isinstance(finding, Bound):
+        del fields["assumes"]
+        assumes = str(finding.assumes)
+    else:
+        del fields["caveat"]
+        assumes = str(finding.caveat)
+        if not finding.noise_floor.audits:
+            del fields["noise_floor"]
+            del fields["standard_error"]
+    return {"method": method, "assumes": assumes, **fields}
 
 
-def _noise_floor(finding: Finding) -> dict[str, Any]:
-    floor = method_of(finding).noise_floor
-    if floor is None:
+def _make_noise_floor_fields(finding: Finding) -> dict[str, Any]:
+    """Returns what an estimate shows where nothing leaks, if its method has such a floor."""
+    noise_floor = method_of(finding).noise_floor
+    if noise_floor is None:
         return {}
-    return {"noise_floor": floor(finding.n_in, finding.n_out, finding.delta, finding.confidence)._asdict()}
+    floor = noise_floor(finding.n_in, finding.n_out, finding.delta, finding.confidence)
+    return {"noise_floor": floor._asdict()}
 
 
 def source(store: Store, conclusion: Conclusion) -> str:
-    """SHA-256 of what decides a conclusion's files: this version, the setting, levels and scores."""
-    said: list[object] = [__version__, store.text, conclusion.delta, conclusion.confidence]
+    """Returns the SHA-256 of what a conclusion's files depend on: version, setting, levels and scores."""
+    facts: list[object] = [__version__, store.text, conclusion.delta, conclusion.confidence]
     if conclusion.hidden_state is not None:
-        said += [conclusion.hidden_state.bound.mu, conclusion.hidden_state.reason]
+        facts += [conclusion.hidden_state.bound.mu, conclusion.hidden_state.reason]
     if conclusion.looks is not None:
-        said += [conclusion.looks.schedule, [look.runs for look in conclusion.looks.taken]]
-    digest = hashlib.sha256(json.dumps(said).encode())
+        facts += [conclusion.looks.schedule, [look.runs for look in conclusion.looks.taken]]
+    digest = hashlib.sha256(json.dumps(facts).encode())
     for scores in (conclusion.scores_in, conclusion.scores_out):
         digest.update(f"{scores.shape}".encode() + scores.astype("<f8").tobytes())
     return digest.hexdigest()
 
 
 def stands(store: Store, made_from: str, names: Iterable[str]) -> bool:
-    """Whether files of these names were made from that source, and nobody touched them since."""
+    """Returns whether files of these names were made from that source, and are unchanged since."""
     try:
-        return bool(json.loads(files.read(store.path / _MADE) or b"{}") == _record(store, made_from, names))
+        kept = json.loads(files.read(store.path / _MADE) or b"{}")
+        return bool(kept == _make_record(store, made_from, names))
     except (ValueError, RecursionError):  # InputError too, of what can't be read
         return False
 
 
 def mark(store: Store, made_from: str, names: Iterable[str]) -> None:
-    """Keeps that files were made from a source; raises InputError where that can't be written."""
-    store.write_text(_MADE, json.dumps(_record(store, made_from, names), indent=2) + "\n")
+    """Writes down that files were made from a source; raises InputError where that can't be written."""
+    record = _make_record(store, made_from, names)
+    store.write_text(_MADE, json.dumps(record, indent=2) + "\n")
 
 
-def _record(store: Store, made_from: str, names: Iterable[str]) -> dict[str, object]:
-    """The content of made.json for the files as they are, null for one that is missing."""
-    contents = {name: files.read(store.path / name) for name in names}
-    sums = {name: c if c is None else hashlib.sha256(c).hexdigest() for name, c in contents.items()}
-    return {"from": made_from, "files": sums}
+def _make_record(store: Store, made_from: str, names: Iterable[str]) -> dict[str, object]:
+    """Returns the content of made.json for the files as they are, null for one that is missing."""
+    checksums = {}
+    for name in names:
+        content = files.read(store.path / name)
+        checksums[name] = None if content is None else hashlib.sha256(content).hexdigest()
+    return {"from": made_from, "files": checksums}
 
 
 class Declared(NamedTuple):
-    """The declared numbers of runs, and how many of these looks were taken, at least one."""
+    """Declared looks.
+
+    Attributes:
+      schedule: the numbers of runs at which to look.
+      taken: how many of these looks were taken, at least one.
+    """
 
     schedule: tuple[int, ...]
     taken: int
 
     def looks(self) -> tuple[int, ...]:
-        """The numbers of runs at which a look was taken."""
+        """Returns the numbers of runs at which a look was taken."""
         return self.schedule[: self.taken]
 
 
 def declared_looks(store: Store) -> Declared | None:
-    """The looks of a store; None where none was declared. Raises InputError where they can't be read."""
+    """Returns the looks of a store, or None; raises InputError where they can't be read."""
     path = store.path / _LOOKS
     content = files.read(path)
+    if content is None:
+        return None
     try:
-        return None if content is None else _parsed_looks(content)
+        return _parse_looks(content)
     except (ValueError, TypeError, KeyError, RecursionError):
         raise InputError(f"{path} is damaged: move {store.path} away, or take another `seed`") from None
 
 
 def require_declared(store: Store, schedule: Sequence[int]) -> None:
-    """Raises InputError where a look was taken under another schedule, or under none; () is none."""
-    found, said = declared_looks(store), ",".join(map(str, schedule))
-    if found is None:
-        seen = schedule and (store.path / RESULT).exists()
+    """Raises InputError where a look was taken under another schedule, or under none.
+
+    Args:
+      store: whose looks are compared.
+      schedule: the requested looks, empty for none.
+    """
+    declared = declared_looks(store)
+    requested = ",".join(str(runs) for runs in schedule)
+    if declared is None:
+        was_seen = schedule and (store.path / RESULT).exists()
         why = "looks that are declared after one was taken prove nothing: take another `seed`"
-        require(not seen, f"`looks={said}`: {store.path} has been looked at already, and {why}")
+        require(not was_seen, f"`looks={requested}`: {store.path} has been looked at already, and {why}")
         return
-    kept, given = ",".join(map(str, found.schedule)), f"`looks={said}`" if schedule else "no `looks`"
-    why = f"{store.path} has {found.taken} of the looks {kept} behind it, and another schedule proves nothing"
-    same = tuple(schedule) == found.schedule
-    require(same, f"{given}: {why}: give `looks={kept}`, or take another `seed`")
+    first_schedule = ",".join(str(runs) for runs in declared.schedule)
+    given = f"`looks={requested}`" if schedule else "no `looks`"
+    why = (
+        f"{store.path} has {declared.taken} of the looks {first_schedule} behind it, and another schedule "
+        "proves nothing"
+    )
+    is_same = tuple(schedule) == declared.schedule
+    require(is_same, f"{given}: {why}: give `looks={first_schedule}`, or take another `seed`")
 
 
 def take_looks(store: Store, schedule: Sequence[int], taken: int) -> bool:
-    """Keeps, before anyone sees them, that looks were taken; whether they were new. Raises InputError."""
+    """Writes down, before anyone sees them, that looks were taken.
+
+    Args:
+      store: whose scores are looked at.
+      schedule: the declared looks.
+      taken: how many of them are taken by now.
+
+    Returns:
+      Whether this takes looks that were not taken before.
+
+    Raises:
+      InputError: where the looks can't be read or written.
+    """
     with store.turn("looks"):
-        found = declared_looks(store)
-        if found is not None and found.taken >= taken:
+        declared = declared_looks(store)
+        if declared is not None and declared.taken >= taken:
             return False
         store.write_text(_LOOKS, json.dumps({"schedule": list(schedule), "taken": taken}) + "\n")
     return True
 
 
-def _parsed_looks(content: bytes) -> Declared:
-    """The looks that a file holds; raises ValueError, TypeError, KeyError or RecursionError for none."""
+def _parse_looks(content: bytes) -> Declared:
+    """Returns the looks that a file holds.
+
+    Raises:
+      ValueError, TypeError, KeyError, RecursionError: for a file that holds none.
+    """
     values = json.loads(content)
-    schedule, taken = tuple(values["schedule"]), values["taken"]
-    require(all(type(value) is int for value in (*schedule, taken)), "whole numbers")
+    schedule = tuple(values["schedule"])
+    taken = values["taken"]
+    are_whole = all(type(value) is int for value in (*schedule, taken))
+    require(are_whole, "whole numbers")
     require_schedule(schedule)
     require(1 <= taken <= len(schedule), "a number of looks")
     return Declared(schedule, taken)

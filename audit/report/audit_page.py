@@ -1,4 +1,4 @@
-"""A page on audits: of each the verdict, the training, the threat model, bounds, figures and provenance."""
+"""Pages on audits: of each its verdict, training, threat model, bounds, figures and provenance."""
 
 import math
 from collections.abc import Sequence
@@ -8,8 +8,8 @@ from audit.conclusions.conclusion import Conclusion, assumption_of, method_of
 from audit.methods.estimate import Bound, Finding
 from audit.methods.exact_null import ExactBound
 from audit.report import audit_panels, page, verdicts
-from audit.report.bounds_table import curve_means, curve_tested, remarks
-from audit.report.curves import mark, standing
+from audit.report.bounds_table import describe_curve_test, explain_curve_test, remarks
+from audit.report.curves import describe_curve, find_mark
 from audit.report.page import Html
 from audit.report.subjects import OneRunSubject, Subject
 from audit.report.verdicts import Verdict
@@ -41,57 +41,90 @@ _MEANINGS = (
 
 
 def report(title: str, about: Sequence[Subject], *before: Html) -> bytes:
-    """The page: what else comes before, an index where there are several subjects, a section each."""
-    index = [_index(about)] if len(about) > 1 else []
-    articles = [_article(subject, len(about)) for subject in about]
+    """Returns a page on audits.
+
+    Args:
+      title: of the page.
+      about: the audits, a section each; several have an index.
+      before: what comes before the index.
+    """
+    content = [page.element("h1", title), *before]
+    if len(about) > 1:
+        content.append(_make_index(about))
+    content += [_make_section(subject, len(about)) for subject in about]
     heading = page.element("h2", "How to read this")
     footer = page.element("footer", heading, page.points(_MEANINGS), class_="note")
-    return page.document(title, page.element("h1", title), *before, *index, *articles, footer)
+    return page.document(title, *content, footer)
 
 
 def of_audits(about: Sequence[Subject]) -> bytes:
-    """The page of audits, under a title of theirs."""
-    return report(f"Audit: {about[0].title}" if len(about) == 1 else f"{len(about)} audits", about)
+    """Returns the page of audits, under a title that names the audit or their number."""
+    if len(about) == 1:
+        return report(f"Audit: {about[0].title}", about)
+    return report(f"{len(about)} audits", about)
 
 
 def summary(subject: Subject) -> Html:
-    """An audit's verdict and bounds, for a notebook."""
-    return page.element("div", _verdict(_found(subject)), _bounds(subject.conclusion))
+    """Returns an audit's verdict and bounds, for a notebook."""
+    verdict = _show_verdict(_judge(subject))
+    return page.element("div", verdict, _make_bounds_table(subject.conclusion))
 
 
-def _index(about: Sequence[Subject]) -> Html:
+def _make_index(about: Sequence[Subject]) -> Html:
+    """Returns the table of all audits in a page, with links to their sections."""
     rows = []
     for subject in about:
-        found = _found(subject)
+        conclusion = subject.conclusion
         link = page.element("a", subject.title, href=f"#{subject.anchor}")
-        gaussian, free = subject.conclusion.gaussian, subject.conclusion.assumption_free
-        word = page.join([page.element("strong", found.word, class_=found.kind)])
-        epsilons = verdicts.at_least(gaussian.epsilon), verdicts.at_least(free.epsilon)
-        rows.append((link, word, *epsilons, _upper(subject.conclusion)))
+        verdict = _judge(subject)
+        word = page.element("strong", verdict.word, class_=verdict.kind)
+        gaussian = verdicts.at_least(conclusion.gaussian.epsilon)
+        free = verdicts.at_least(conclusion.assumption_free.epsilon)
+        rows.append((link, word, gaussian, free, _show_tightest(conclusion)))
     header = ("audit", "verdict", "epsilon, Gaussian curve", "epsilon, any curve", "upper bound")
     table = page.table("Audits in this report", header, rows)
-    error = 1 - min(subject.conclusion.confidence for subject in about)
-    caution = page.element("p", _CAUTION.format(len(about), f"{error * len(about):.2g}"), class_="note")
+    most_error = 1 - min(subject.conclusion.confidence for subject in about)
+    warning = _CAUTION.format(len(about), f"{most_error * len(about):.2g}")
+    caution = page.element("p", warning, class_="note")
     return page.element("nav", table, caution, aria_label="Audits")
 
 
-def _article(subject: Subject, count: int) -> Html:
-    panels = page.element("p", _NOT_DRAWN.format(started.command("report")), class_="note")
+def _make_section(subject: Subject, count: int) -> Html:
+    """Returns an audit's section in a page of so many audits."""
     if count <= _MOST_DRAWN:
-        panels = page.element("div", *_figures(subject.conclusion), class_="figures")
-    said = [f"{text[0].upper()}{text[1:]}" for text in remarks(subject.conclusion)]
-    notes = [page.element("p", text, class_="note") for text in said]
-    return article(subject, _found(subject), count > 1, _bounds(subject.conclusion), *notes, panels=panels)
+        panels = page.element("div", *_draw_figures(subject.conclusion), class_="figures")
+    else:
+        panels = page.element("p", _NOT_DRAWN.format(started.command("report")), class_="note")
+    notes = []
+    for remark in remarks(subject.conclusion):
+        notes.append(page.element("p", f"{remark[0].upper()}{remark[1:]}", class_="note"))
+    bounds = _make_bounds_table(subject.conclusion)
+    return make_article(subject, _judge(subject), count > 1, bounds, *notes, panels=panels)
 
 
-def article(
-    about: Subject | OneRunSubject, found: Verdict, titled: bool, bounds: Html, *more: Html, panels: Html
+def make_article(
+    about: Subject | OneRunSubject, verdict: Verdict, titled: bool, bounds: Html, *more: Html, panels: Html
 ) -> Html:
-    """An audit's section: verdict, what was audited, bounds, panels and where it comes from."""
+    """Returns an audit's section: its verdict, what was audited, bounds, panels and where it comes from.
+
+    Args:
+      about: the audit.
+      verdict: on it.
+      titled: whether the section has a heading.
+      bounds: the table of its bounds.
+      more: what comes below that table.
+      panels: its figures.
+    """
+    title = []
+    if titled:
+        title.append(page.element("h2", about.title))
+    config = []
+    if about.config:
+        config.append(page.element("pre", about.config))
     return page.element(
         "article",
-        *([page.element("h2", about.title)] if titled else []),
-        _verdict(found),
+        *title,
+        _show_verdict(verdict),
         page.element("h3", "What was audited"),
         page.terms(about.facts),
         page.element("h3", "Threat model"),
@@ -103,124 +136,185 @@ def article(
         panels,
         page.element("h3", "Provenance"),
         page.terms(about.provenance),
-        *([page.element("pre", about.config)] if about.config else []),
+        *config,
         id=about.anchor,
     )
 
 
-def _found(subject: Subject) -> Verdict:
-    return verdicts.verdict(subject.conclusion) if subject.proves else verdicts.SMOKE
+def _judge(subject: Subject) -> Verdict:
+    """Returns the verdict on an audit that is large enough for one."""
+    if not subject.proves:
+        return verdicts.SMOKE
+    return verdicts.verdict(subject.conclusion)
 
 
-def _verdict(found: Verdict) -> Html:
-    text = page.join([page.element("strong", found.headline), " ", found.sentence])
-    return page.element("p", text, class_=f"verdict {found.kind}")
+def _show_verdict(verdict: Verdict) -> Html:
+    text = page.join([page.element("strong", verdict.headline), " ", verdict.sentence])
+    return page.element("p", text, class_=f"verdict {verdict.kind}")
 
 
-def _bounds(conclusion: Conclusion) -> Html:
-    """A row a bound, then the upper bound, then what is no bound, as in the printed table."""
-    rows = [(*_cells(row), _assumes(row, conclusion)) for row in conclusion.ranked()]
+def _make_bounds_table(conclusion: Conclusion) -> Html:
+    """Returns the lower bounds, the upper bounds, and then what is no bound, as in the printed table."""
+    rows = []
+    for bound in conclusion.ranked():
+        rows.append((*_make_cells(bound), _describe_assumption(bound, conclusion)))
     for upper in conclusion.upper_bounds:
-        mu = verdicts.limit(upper.mu) if upper.mu is not None and math.isfinite(upper.mu) else ""
-        rows.append((upper.name, verdicts.limit(upper.epsilon), mu, "", "", "", upper.assumes.sentence))
-    rows += [(*_cells(row), _assumes(row, conclusion)) for row in conclusion.estimates]
+        mu = ""
+        if upper.mu is not None and math.isfinite(upper.mu):
+            mu = verdicts.show_upper_bound(upper.mu)
+        epsilon = verdicts.show_upper_bound(upper.epsilon)
+        rows.append((upper.name, epsilon, mu, "", "", "", upper.assumes.sentence))
+    for estimate in conclusion.estimates:
+        rows.append((*_make_cells(estimate), _describe_assumption(estimate, conclusion)))
     if conclusion.expected is not None:
-        said = verdicts.at_most(conclusion.expected)
-        rows.append(("linear losses", said, "", "", "", "", EXPECTED.sentence))
-    level = verdicts.percent(conclusion.confidence)
+        epsilon = verdicts.at_most(conclusion.expected)
+        rows.append(("linear losses", epsilon, "", "", "", "", EXPECTED.sentence))
+    level = verdicts.show_percent(conclusion.confidence)
     caption = f"Epsilon at delta = {conclusion.delta:g}; lower bounds at {level} confidence"
     header = ("method", "epsilon", "mu", "threshold", "false positives", "false negatives", "assumes")
     return page.table(caption, header, rows)
 
 
-def _cells(finding: Finding) -> tuple[str, ...]:
-    """A finding's cells but for what it assumes; an estimate gets no inequality sign."""
-    show = verdicts.proven if isinstance(finding, Bound) else verdicts.at_least
+def _make_cells(finding: Finding) -> tuple[str, ...]:
+    """Returns a row's cells but for what is assumed; an estimate gets no inequality sign."""
+    show = verdicts.show_lower_bound if isinstance(finding, Bound) else verdicts.at_least
+    if isinstance(finding, ExactBound):
+        false_positives = f"{finding.false_positive_rate:.1e}, known"
+    else:
+        false_positives = f"{finding.false_positives:,} of {finding.n_out:,}"
+    mu = ""
+    if finding.mu is not None:
+        mu = show(finding.mu)
     return (
         method_of(finding).label,
         show(finding.epsilon),
-        "" if finding.mu is None else show(finding.mu),
+        mu,
         f"{finding.threshold:.4g}",
-        _false_positives(finding),
+        false_positives,
         f"{finding.false_negatives:,} of {finding.n_in:,}",
     )
 
 
-def _false_positives(finding: Finding) -> str:
-    if isinstance(finding, ExactBound):
-        return f"{finding.false_positive_rate:.1e}, known"
-    return f"{finding.false_positives:,} of {finding.n_out:,}"
-
-
-def _assumes(finding: Finding, conclusion: Conclusion) -> str:
-    """A bound's assumption, and whether the scores refute it; an estimate's caveat and noise floor."""
-    method, p_value = method_of(finding), conclusion.p_value()
-    assumed = assumption_of(finding)
-    words = assumed.sentence
-    if method.noise_floor is not None:
-        floor = method.noise_floor(finding.n_in, finding.n_out, finding.delta, finding.confidence)
+def _describe_assumption(finding: Finding, conclusion: Conclusion) -> str:
+    """Returns what a bound assumes and whether scores refute it, or an estimate's caveat and noise floor."""
+    assumption = assumption_of(finding)
+    noise_floor = method_of(finding).noise_floor
+    if noise_floor is not None:
+        floor = noise_floor(finding.n_in, finding.n_out, finding.delta, finding.confidence)
         return (
-            f"{words}. Where nothing leaks it exceeds 0 in {floor.exceeding:.1%} of audits; epsilon's mean "
-            f"is then {floor.mean:.2g}, its 95% quantile {floor.quantile_95:.2g}"
+            f"{assumption.sentence}. Where nothing leaks it exceeds 0 in {floor.exceeding:.1%} of audits; "
+            f"epsilon's mean is then {floor.mean:.2g}, its 95% quantile {floor.quantile_95:.2g}"
         )
-    if not assumed.gaussian:
-        return words
+    if not assumption.gaussian:
+        return assumption.sentence
+    if conclusion.curve is None and conclusion.design is None:
+        return assumption.sentence
     if conclusion.curve is None:
-        return words if conclusion.design is None else words + _UNTESTED
+        return assumption.sentence + _UNTESTED
     if conclusion.refutes_gaussian:
-        return f"{words}, which these scores refute ({p_value}): it does not hold"
-    return f"{words}: {curve_tested(conclusion)}, {curve_means(conclusion)}"
+        return f"{assumption.sentence}, which these scores refute ({conclusion.p_value()}): it does not hold"
+    test = f"{describe_curve_test(conclusion)}, {explain_curve_test(conclusion)}"
+    return f"{assumption.sentence}: {test}"
 
 
-def _upper(conclusion: Conclusion) -> str:
+def _show_tightest(conclusion: Conclusion) -> str:
     upper = conclusion.tightest
-    return "not given" if upper is None else verdicts.at_most(upper.epsilon)
+    if upper is None:
+        return "not given"
+    return verdicts.at_most(upper.epsilon)
 
 
-def _figures(conclusion: Conclusion) -> list[Html]:
-    panels, gaussian = audit_panels.audit_panels(conclusion), conclusion.gaussian
-    mu = verdicts.at_least(gaussian.mu or 0.0)
-    scores = zip(("in", "out"), (conclusion.scores_in, conclusion.scores_out), strict=True)
-    means = "; ".join(f"{name}: mean {x.mean():.4g}, deviation {x.std():.3g}" for name, x in scores)
-    cells = [(*_cells(row)[:2], mark(row, conclusion)) for row in conclusion.rows()]
-    bars = ", ".join(" ".join(part for part in row if part) for row in cells)
-    state = standing(conclusion)
-    marked = f" Marked {state.mark}: what assumes a Gaussian curve." if state.mark else ""
-    tested = f" {state.found[0].upper()}{state.found[1:]}." if state.found else ""
-    above = "".join(f"; {one.name} {verdicts.at_most(one.epsilon)}" for one in conclusion.upper_bounds)
-    band, without = "", ""
-    if conclusion.design is None:
-        band, without = f" in its {verdicts.percent(gaussian.confidence)} band", _NO_LINE
-    when = f"after each of {len(conclusion.path):,} training runs"
-    stops = " It holds whenever one stops."
-    if not conclusion.path:
-        when = "by all training runs, in whatever order they stand"
-        stops = ""
-    gaussians = "" if gaussian.mu is None else f", and the Gaussian curve of mu = {mu}"
-    texts = {
-        "path": (
-            f"Epsilon proven {when}{above}.",
-            f"What was proven {when}.{stops}",
-        ),
-        "scores": (
-            f"Histograms of the scores in both worlds. {means}.",
-            "Scores of the final models with (in) and without (out) the canary."
-            if conclusion.fresh is None
-            else "Cosines of the canaries' directions, and their known law where the canary is out.",
-        ),
-        "trade_off": (
-            f"Empirical trade-off curve{band}{gaussians}, on axes of normal deviates.{tested}",
-            "False-negative rate against false-positive rate, on axes where a Gaussian curve is a straight "
-            f"line of slope -1.{without}{tested}",
-        ),
-        "bounds": (
-            f"Bars of epsilon: {bars}{above}.",
-            f"Lower bounds by method, and the upper bound.{marked}",
-        ),
-        "profile": (
-            f"delta against epsilon of Gaussian mechanisms at mu = {mu}, and at the upper bound.{marked}",
-            "Privacy profiles of Gaussian mechanisms at the lower bound on mu and at the upper bound."
-            f"{marked}",
-        ),
+def _draw_figures(conclusion: Conclusion) -> list[Html]:
+    """Returns the panels of an audit with their captions."""
+    describe = {
+        "path": _describe_path,
+        "scores": _describe_scores,
+        "trade_off": _describe_trade_off,
+        "bounds": _describe_bounds,
+        "profile": _describe_profile,
     }
-    return [page.figure(image, *texts[name]) for name, image in panels.items()]
+    figures = []
+    for name, image in audit_panels.audit_panels(conclusion).items():
+        alternative, caption = describe[name](conclusion)
+        figures.append(page.figure(image, alternative, caption))
+    return figures
+
+
+def _describe_path(conclusion: Conclusion) -> tuple[str, str]:
+    """Returns the alternative text and the caption of the panel of what runs proved one after the other."""
+    when = "by all training runs, in whatever order they stand"
+    stops = ""
+    if conclusion.path:
+        when = f"after each of {len(conclusion.path):,} training runs"
+        stops = " It holds whenever one stops."
+    alternative = f"Epsilon proven {when}{_list_upper_bounds(conclusion)}."
+    return alternative, f"What was proven {when}.{stops}"
+
+
+def _describe_scores(conclusion: Conclusion) -> tuple[str, str]:
+    """Returns the alternative text and the caption of the scores' panel."""
+    worlds = []
+    for name, scores in (("in", conclusion.scores_in), ("out", conclusion.scores_out)):
+        worlds.append(f"{name}: mean {scores.mean():.4g}, deviation {scores.std():.3g}")
+    caption = "Scores of the final models with (in) and without (out) the canary."
+    if conclusion.fresh is not None:
+        caption = "Cosines of the canaries' directions, and their known law where the canary is out."
+    return f"Histograms of the scores in both worlds. {'; '.join(worlds)}.", caption
+
+
+def _describe_trade_off(conclusion: Conclusion) -> tuple[str, str]:
+    """Returns the alternative text and the caption of the trade-off curve's panel."""
+    gaussian = conclusion.gaussian
+    band = ""
+    no_line = ""
+    if conclusion.design is None:
+        band = f" in its {verdicts.show_percent(gaussian.confidence)} band"
+        no_line = _NO_LINE
+    gaussian_curve = ""
+    if gaussian.mu is not None:
+        gaussian_curve = f", and the Gaussian curve of mu = {verdicts.at_least(gaussian.mu)}"
+    message = describe_curve(conclusion).message
+    test = ""
+    if message:
+        test = f" {message[0].upper()}{message[1:]}."
+    alternative = f"Empirical trade-off curve{band}{gaussian_curve}, on axes of normal deviates.{test}"
+    caption = (
+        "False-negative rate against false-positive rate, on axes where a Gaussian curve is a straight "
+        f"line of slope -1.{no_line}{test}"
+    )
+    return alternative, caption
+
+
+def _describe_bounds(conclusion: Conclusion) -> tuple[str, str]:
+    """Returns the alternative text and the caption of the panel of bounds."""
+    bars = []
+    for finding in conclusion.rows():
+        method, epsilon, *_ = _make_cells(finding)
+        words = (method, epsilon, find_mark(finding, conclusion))
+        bars.append(" ".join(word for word in words if word))
+    alternative = f"Bars of epsilon: {', '.join(bars)}{_list_upper_bounds(conclusion)}."
+    return alternative, f"Lower bounds by method, and the upper bound.{_explain_mark(conclusion)}"
+
+
+def _describe_profile(conclusion: Conclusion) -> tuple[str, str]:
+    """Returns the alternative text and the caption of the privacy profile's panel."""
+    mu = verdicts.at_least(conclusion.gaussian.mu or 0.0)
+    mark = _explain_mark(conclusion)
+    alternative = f"delta against epsilon of Gaussian mechanisms at mu = {mu}, and at the upper bound.{mark}"
+    caption = (
+        f"Privacy profiles of Gaussian mechanisms at the lower bound on mu and at the upper bound.{mark}"
+    )
+    return alternative, caption
+
+
+def _list_upper_bounds(conclusion: Conclusion) -> str:
+    """Returns all upper bounds on epsilon, each after a semicolon."""
+    return "".join(f"; {upper.name} {verdicts.at_most(upper.epsilon)}" for upper in conclusion.upper_bounds)
+
+
+def _explain_mark(conclusion: Conclusion) -> str:
+    """Returns the sentence on the mark of what assumes a Gaussian curve, if there is a mark."""
+    mark = describe_curve(conclusion).mark
+    if not mark:
+        return ""
+    return f" Marked {mark}: what assumes a Gaussian curve."

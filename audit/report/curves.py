@@ -1,4 +1,4 @@
-"""Trade-off curves, drawn, and what the scores say of a Gaussian one, in the words and colours of figures."""
+"""Drawings of trade-off curves, and what the test of a Gaussian curve says, in figures' words and colours."""
 
 from typing import Any, NamedTuple
 
@@ -17,104 +17,138 @@ from audit.report.table import at_least, at_most
 Array = NDArray[np.float64]
 
 _POINTS = 801  # of a grid
-_LABELLED = 3  # decades below 1 whose label is short
+_LONGEST_LABEL = 3  # decades below 1 that a label writes out, as 0.001
+_MOST_DECADES = 4  # that all have a tick; of more, every second one has
 
 
-class Standing(NamedTuple):
-    """What the test found and the colour of that; a mark for what assumes a Gaussian curve, empty where
-    nothing speaks against the assumption, and whether such is faded."""
+class CurveStatus(NamedTuple):
+    """What the test says of a Gaussian curve.
 
-    found: str
+    Attributes:
+      message: for people; empty where no test was made.
+      color: of the message.
+      mark: for what assumes a Gaussian curve; empty where nothing speaks against the assumption.
+      faded: whether what assumes a Gaussian curve is drawn faded.
+    """
+
+    message: str
     color: str
     mark: str
     faded: bool = False
 
 
-def standing(conclusion: Conclusion) -> Standing:
-    """How a Gaussian curve stands after its test; nothing is said where it was not made."""
+def describe_curve(conclusion: Conclusion) -> CurveStatus:
+    """Returns what the test says of a Gaussian curve."""
     if conclusion.curve is None:
-        return Standing("", BLACK, "")
+        return CurveStatus("", BLACK, "")
+    p_value = conclusion.p_value()
     if conclusion.refutes_gaussian:
-        return Standing(f"Gaussian curve refuted, {conclusion.p_value()}", VERMILION, "(refuted)", True)
-    tested = f"{conclusion.p_value()}, power {conclusion.curve_power:.0%}"
+        return CurveStatus(f"Gaussian curve refuted, {p_value}", VERMILION, "(refuted)", faded=True)
+    result = f"{p_value}, power {conclusion.curve_power:.0%}"
     if conclusion.doubts_gaussian:
-        return Standing(
-            f"Gaussian curve not confirmed, {tested}", BLACK, "" if conclusion.reason else "(not confirmed)"
-        )
-    return Standing(f"no evidence against Gaussian, {tested}", BLACK, "")
+        mark = "" if conclusion.reason else "(not confirmed)"
+        return CurveStatus(f"Gaussian curve not confirmed, {result}", BLACK, mark)
+    return CurveStatus(f"no evidence against Gaussian, {result}", BLACK, "")
 
 
-def mark(finding: Finding, conclusion: Conclusion) -> str:
-    """The mark of a bound that assumes a Gaussian curve; empty for other findings."""
-    return standing(conclusion).mark if assumption_of(finding).gaussian else ""
+def find_mark(finding: Finding, conclusion: Conclusion) -> str:
+    """Returns the mark of a bound that assumes a Gaussian curve, or an empty string of other findings."""
+    if not assumption_of(finding).gaussian:
+        return ""
+    return describe_curve(conclusion).mark
 
 
 def draw_trade_off(
     axis: Axes, conclusion: Conclusion, grid: Array, predicted_mu: float | None = None
 ) -> None:
-    """The empirical curve in its band, and Gaussian curves at the mu of `if_gaussian`, the predicted one and
-    the tightest upper bound's, where they are known, over false-positive rates (n,)."""
+    """Draws the empirical curve in its band, and Gaussian curves where their mu is known.
+
+    These are at the mu of `if_gaussian`, at the predicted mu, and at that of the tightest upper bound.
+
+    Args:
+      axis: to draw into.
+      conclusion: whose scores, bounds and curve are drawn.
+      grid: false-positive rates (n,) at which curves are drawn.
+      predicted_mu: mu as theory predicts it, if it does.
+    """
     _draw_empirical(axis, conclusion, grid)
-    mu, upper = conclusion.gaussian.mu or 0.0, conclusion.tightest_mu
-    state = standing(conclusion)
-    color = FADED if state.faded else BOUND
-    if conclusion.gaussian.mu is not None:
-        proven = f"mu ≥ {at_least(mu, 2)} {state.mark}".strip()
-        _draw_gaussian(axis, proven, mu, grid, color=color, ls="--")
+    status = describe_curve(conclusion)
+    color = FADED if status.faded else BOUND
+    mu = conclusion.gaussian.mu
+    if mu is not None:
+        label = f"mu ≥ {at_least(mu, 2)} {status.mark}".strip()
+        _draw_gaussian(axis, label, mu, grid, color=color, ls="--")
     if predicted_mu is not None:
         label = f"predicted mu = {predicted_mu:.2f}"
         _draw_gaussian(axis, label, predicted_mu, grid, color=PREDICTED, ls="-", lw=4, alpha=0.55)
+    upper = conclusion.tightest_mu
     if upper is not None and np.isfinite(upper):
         _draw_gaussian(axis, f"mu ≤ {at_most(upper, 2)}", upper, grid, color=UPPER, ls=":")
     axis.set(xlabel="false-positive rate", ylabel="false-negative rate")
 
 
 def draw_on_deviates(axis: Axes, conclusion: Conclusion, predicted_mu: float | None = None) -> None:
-    """`draw_trade_off` on axes of normal deviates, where a Gaussian curve is a straight line of slope -1.
+    """Draws trade-off curves on axes of normal deviates, where Gaussian curves are lines of slope -1.
 
-    They reach from half a run's rate to its mirror image; above the panel stands what the test found.
+    The axes reach from half a run's rate to its mirror image. What the test of the Gaussian curve says is
+    written above the panel. See `draw_trade_off` for the arguments.
     """
-    least = min(0.5 / max(len(conclusion.scores_in), len(conclusion.scores_out)), 0.1)
+    most_runs = max(len(conclusion.scores_in), len(conclusion.scores_out))
+    least = min(0.5 / most_runs, 0.1)
     end = special.ndtri(least)
-    draw_trade_off(axis, conclusion, special.ndtr(np.linspace(end, -end, _POINTS)), predicted_mu)
+    grid = special.ndtr(np.linspace(end, -end, _POINTS))
+    draw_trade_off(axis, conclusion, grid, predicted_mu)
+
     axis.set_xscale("function", functions=(special.ndtri, special.ndtr))
     axis.set_yscale("function", functions=(special.ndtri, special.ndtr))
     axis.set(xlim=(least, 1 - least), ylim=(least, 1 - least))
-    ticks, labels = _ticks(least)
+    ticks, labels = _make_ticks(least)
     axis.set_xticks(ticks, labels, fontsize=8)
     axis.set_yticks(ticks, labels, fontsize=8)
-    state = standing(conclusion)
-    look = {"fontsize": 8, "color": state.color, "ha": "center", "va": "bottom"}
-    axis.text(0.5, 1.01, state.found, look, transform=axis.transAxes)
+
+    status = describe_curve(conclusion)
+    look = {"fontsize": 8, "color": status.color, "ha": "center", "va": "bottom"}
+    axis.text(0.5, 1.01, status.message, look, transform=axis.transAxes)
 
 
-def _ticks(least: float) -> tuple[list[float], list[str]]:
-    decades = range(1, int(np.floor(-np.log10(least))) + 1)
-    shown = decades[:: 1 if len(decades) <= 4 else 2]
-    low = [(10.0**-d, f"{10.0**-d:g}" if d <= _LABELLED else f"1e-{d}") for d in reversed(shown)]
-    high = [(1 - 10.0**-d, f"{1 - 10.0**-d:g}" if d <= _LABELLED else "") for d in shown]
-    rates, labels = zip(*low, (0.5, "0.5"), *high, strict=True)
-    return list(rates), list(labels)
+def _make_ticks(least: float) -> tuple[list[float], list[str]]:
+    """Returns rates from `least` to 1 - `least` for an axis of normal deviates, and their labels."""
+    count = int(np.floor(-np.log10(least)))
+    step = 1 if count <= _MOST_DECADES else 2
+    rates = [0.5]
+    labels = ["0.5"]
+    for decade in range(1, count + 1, step):
+        rate = 10.0**-decade
+        rates = [rate, *rates, 1 - rate]
+        if decade <= _LONGEST_LABEL:
+            labels = [f"{rate:g}", *labels, f"{1 - rate:g}"]
+        else:
+            labels = [f"1e-{decade}", *labels, ""]
+    return rates, labels
 
 
 def _draw_empirical(axis: Axes, conclusion: Conclusion, grid: Array) -> None:
-    """The scores' curve, never nearer to 0 or 1 than half a run, in a band at the conclusion's confidence;
-    without a band where runs have several canaries."""
-    n_in, n_out = len(conclusion.scores_in), len(conclusion.scores_out)
+    """Draws the scores' curve, never nearer to 0 or 1 than half a run, in a band at the confidence.
+
+    There is no band where runs have several canaries.
+    """
     curve = curves.trade_off_curve(conclusion.scores_in, conclusion.scores_out, conclusion.confidence)
     if conclusion.design is None:  # the band counts on independent scores
         band = curve.band(grid)
-        low, high = np.clip(band.lower, grid[0] / 2, None), np.clip(band.upper, None, 1 - grid[0] / 2)
+        low = np.clip(band.lower, grid[0] / 2, None)
+        high = np.clip(band.upper, None, 1 - grid[0] / 2)
         label = f"{100 * curve.confidence:.10g}% band"
         axis.fill_between(grid, low, high, color=OUT, alpha=0.25, lw=0, label=label)
-    rates = _inside(curve.false_positive_rate, n_out), _inside(curve.false_negative_rate, n_in)
-    axis.step(*(one[::-1] for one in rates), where="post", color=OUT, label="empirical")
+    false_positives = _clip_rates(curve.false_positive_rate, len(conclusion.scores_out))
+    false_negatives = _clip_rates(curve.false_negative_rate, len(conclusion.scores_in))
+    axis.step(false_positives[::-1], false_negatives[::-1], where="post", color=OUT, label="empirical")
 
 
-def _inside(rates: Array, runs: int) -> Array:
-    """Rates at least half a run away from 0 and 1."""
+def _clip_rates(rates: Array, runs: int) -> Array:
+    """Returns rates clipped to at least half a run from 0 and 1."""
     return np.clip(rates, 0.5 / runs, 1 - 0.5 / runs)
 
 
 def _draw_gaussian(axis: Axes, name: str, mu: float, grid: Array, **look: Any) -> None:
+    """Draws a Gaussian curve over false-positive rates."""
     axis.plot(grid, conversions.gaussian_trade_off(mu, grid), label=f"Gaussian, {name}", **look)

@@ -16,106 +16,150 @@ from audit.settings.setting import Setting, flat
 from audit.storage.store import Kept, Store, finite, hash_of, newest_scores
 from audit.tasks import zoo
 
-_COLUMNS, _INDENT, _NAME = 80, 10, 34
+_COLUMNS = 80
+_INDENT = 10
+_NAME_WIDTH = 34
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"))
 
 
 class Listed(NamedTuple):
-    """An audit in a store: `differs` has the fields that differ from the defaults, by their flags; runs those
-    that are held; kept the last conclusion, empty where there is none; time that of the newest scores, in
-    seconds since 1970."""
+    """An audit in a store.
+
+    Attributes:
+      folder: that keeps it.
+      setting: that it audits.
+      differs: the fields that differ from the defaults, by their flags.
+      runs: how many runs the store has.
+      last_result: what was concluded last, empty where nothing was.
+      time: when its newest scores were written, in seconds since 1970.
+    """
 
     folder: Path
     setting: Setting
     differs: dict[str, Any]
     runs: int
-    kept: Kept
+    last_result: Kept
     time: float
 
 
 def listed(folder: Path) -> Listed:
-    """The row of an audit's folder; raises InputError where it can't be read."""
+    """Returns the row of an audit's folder; raises InputError where it can't be read."""
     store = Store.at(folder)
-    known = stored.known(store.config())
-    if known is None:
+    audited = stored.known(store.config())
+    if audited is None:
         raise InputError(f"{folder} is no audit of trained models")
-    newest = newest_scores(folder) or 0
-    kept = store.result() or Kept()
-    return Listed(folder, known.setting, differs(known.setting), store.runs_held(), kept, newest / 1e9)
+    nanoseconds = newest_scores(folder) or 0
+    last_result = store.result() or Kept()
+    return Listed(
+        folder=folder,
+        setting=audited.setting,
+        differs=find_differences(audited.setting),
+        runs=store.runs_held(),
+        last_result=last_result,
+        time=nanoseconds / 1e9,
+    )
 
 
-def differs(setting: Setting) -> dict[str, Any]:
-    """The fields of a setting, by their flags, that differ from those of an audit with its model and
-    adversary; `insertions` stands for the steps where these hold a whole number of them."""
-    if setting.model in zoo.tasks():
-        usual = flat(setting_of(setting.model, adversary=setting.adversary.name))
-    else:  # fields that no model of a caller's own has are not among the defaults
-        known = {name: field.default for name, field in fields().items() if field.default is not None}
-        usual = {**known, "model": setting.model, "adversary": setting.adversary.name}
-    usual["insertions"] = fields()["insertions"].default
+def find_differences(setting: Setting) -> dict[str, Any]:
+    """Returns the fields of a setting that differ from an audit of its model and adversary, by their flags.
+
+    `insertions` takes the place of the steps where these hold a whole number of insertions.
+    """
+    defaults = _find_defaults(setting)
     values = flat(setting)
-    steps, k = values.pop("steps"), setting.schedule.periodicity
-    length = {"insertions": steps // k} if steps % k == 0 else {"steps": steps}
-    found = {**values, **length}
+    steps = values.pop("steps")
+    period = setting.schedule.periodicity
+    if steps % period == 0:
+        values["insertions"] = steps // period
+    else:
+        values["steps"] = steps
+
     flags = {name: field.flag for name, field in fields().items()}
-    unusual = {name: value for name, value in found.items() if value != usual.get(name)}
-    return {flags.get(name, name): value for name, value in sorted(unusual.items())}
+    differences = {}
+    for name, value in sorted(values.items()):
+        if value != defaults.get(name):
+            differences[flags.get(name, name)] = value
+    return differences
+
+
+def _find_defaults(setting: Setting) -> dict[str, Any]:
+    """Returns the fields of an audit of the setting's model and adversary that sets nothing else."""
+    if setting.model in zoo.tasks():
+        defaults = flat(setting_of(setting.model, adversary=setting.adversary.name))
+    else:  # a caller's own model, whose other fields have no defaults
+        defaults = {name: field.default for name, field in fields().items() if field.default is not None}
+        defaults["model"] = setting.model
+        defaults["adversary"] = setting.adversary.name
+    defaults["insertions"] = fields()["insertions"].default
+    return defaults
 
 
 def as_table(rows: Sequence[Listed], now: float) -> str:
-    """The rows in 80 columns, each with its differences on lines below it."""
-    header, rule, *found = _table(rows, now).text().split("\n")
+    """Returns the rows in 80 columns, each with its differences on lines below it; now is in seconds."""
+    header, rule, *row_lines = _make_table(rows, now).text().split("\n")
+    indent = " " * _INDENT
     lines = [header, rule]
-    for one, line in zip(rows, found, strict=True):
-        shown = {n: f"{value:g}" if isinstance(value, float) else value for n, value in one.differs.items()}
-        texts = ", ".join(f"{name}={value}" for name, value in shown.items())
-        indent = " " * _INDENT
-        lines += [line, *textwrap.wrap(texts, _COLUMNS, initial_indent=indent, subsequent_indent=indent)]
+    for row, line in zip(rows, row_lines, strict=True):
+        lines.append(line)
+        differences = _show_differences(row.differs)
+        lines += textwrap.wrap(differences, _COLUMNS, initial_indent=indent, subsequent_indent=indent)
     return "\n".join(lines)
 
 
+def _show_differences(differences: dict[str, Any]) -> str:
+    texts = []
+    for flag, value in differences.items():
+        text = f"{value:g}" if isinstance(value, float) else str(value)
+        texts.append(f"{flag}={text}")
+    return ", ".join(texts)
+
+
 def as_json(rows: Sequence[Listed]) -> list[dict[str, Any]]:
-    """The rows for json.dumps; what is infinite or unknown is None."""
-    return _table(rows, 0.0).json()
+    """Returns the rows for json.dumps; what is infinite or unknown is None."""
+    return _make_table(rows, 0.0).json()
 
 
-def _table(rows: Sequence[Listed], now: float) -> Table[Listed]:
+def _make_table(rows: Sequence[Listed], now: float) -> Table[Listed]:
     columns = (
-        Column("setting", lambda one: hash_of(one.folder), "setting", lambda name: name[:8], 10, left=True),
-        Column(None, lambda one: _name(one.setting), "model, adversary", width=_NAME, left=True),
-        Column("folder", lambda one: str(one.folder)),
-        Column("model", lambda one: one.setting.model),
-        Column("adversary", lambda one: one.setting.adversary.name),
-        Column("differs", lambda one: one.differs),
-        Column("runs", lambda one: one.runs, "runs", width=9),
-        Column("audited_runs", lambda one: one.kept.runs),
-        Column("delta", lambda one: one.kept.delta),
-        Column("confidence", lambda one: one.kept.confidence),
-        Column("epsilon", lambda one: finite(one.kept.epsilon)),
-        Column(None, lambda one: finite(one.kept.epsilon), "proven", _lower, 10, none="-"),
-        Column("upper_bound", lambda one: finite(one.kept.upper_bound)),
-        Column(None, lambda one: one.kept.upper_bound, "upper", _upper, 10, none="-"),
-        Column("time", lambda one: one.time),
-        Column(None, lambda one: _age(now - one.time), "age", width=7),
+        Column("setting", lambda row: hash_of(row.folder), "setting", lambda name: name[:8], 10, left=True),
+        Column(None, lambda row: _show_name(row.setting), "model, adversary", width=_NAME_WIDTH, left=True),
+        Column("folder", lambda row: str(row.folder)),
+        Column("model", lambda row: row.setting.model),
+        Column("adversary", lambda row: row.setting.adversary.name),
+        Column("differs", lambda row: row.differs),
+        Column("runs", lambda row: row.runs, "runs", width=9),
+        Column("audited_runs", lambda row: row.last_result.runs),
+        Column("delta", lambda row: row.last_result.delta),
+        Column("confidence", lambda row: row.last_result.confidence),
+        Column("epsilon", lambda row: finite(row.last_result.epsilon)),
+        Column(None, lambda row: finite(row.last_result.epsilon), "proven", _show_lower_bound, 10, none="-"),
+        Column("upper_bound", lambda row: finite(row.last_result.upper_bound)),
+        Column(None, lambda row: row.last_result.upper_bound, "upper", _show_upper_bound, 10, none="-"),
+        Column("time", lambda row: row.time),
+        Column(None, lambda row: _show_age(now - row.time), "age", width=7),
     )
     return Table(columns, rows, gap="", rule=_COLUMNS)
 
 
-def _name(setting: Setting) -> str:
-    """Model and adversary; of a long model's name the beginning."""
+def _show_name(setting: Setting) -> str:
+    """Returns model and adversary; of a long model's name the beginning."""
     adversary = f", {setting.adversary.name}"
-    return shortened(setting.model, _NAME - 1 - len(adversary)) + adversary
+    model = shortened(setting.model, _NAME_WIDTH - 1 - len(adversary))
+    return model + adversary
 
 
-def _lower(epsilon: float) -> str:
+def _show_lower_bound(epsilon: float) -> str:
     return table.short(table.at_least(epsilon))
 
 
-def _upper(epsilon: float) -> str:
-    return table.short(table.at_most(epsilon)) if math.isfinite(epsilon) else "infinite"
+def _show_upper_bound(epsilon: float) -> str:
+    if not math.isfinite(epsilon):
+        return "infinite"
+    return table.short(table.at_most(epsilon))
 
 
-def _age(seconds: float) -> str:
+def _show_age(seconds: float) -> str:
+    """Returns an age in the largest unit that it reaches, rounded down."""
     for size, unit in _UNITS:
         if seconds >= size:
             return f"{seconds // size:.0f} {unit}"

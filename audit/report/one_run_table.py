@@ -1,5 +1,7 @@
-"""Audits of one run, of several that are each concluded alone, and of federated runs: for people, in 80
-columns, and for programs."""
+"""Tables of audits of one run, for people in 80 columns, and their JSON for programs.
+
+There are tables of one run, of several runs that are each concluded alone, and of federated runs.
+"""
 
 import json
 from typing import Any, NamedTuple
@@ -20,17 +22,17 @@ _CLEARLY = 4  # standard errors below the null
 _ESTIMATES = """\
 estimates are no bounds; error: standard error if canaries are independent;
 floor: mean (95% quantile) where nothing leaks"""
-_BOUND = ("method", "epsilon", "mu", "delta", "confidence", "assumes", "counted")  # in JSON
+_BOUND_FIELDS = ("method", "epsilon", "mu", "delta", "confidence", "assumes", "counted")  # in JSON
 _GAUSSIAN = "Gaussian: and a Gaussian trade-off curve"
 
 
-_OF_ESTIMATE = (
+_ESTIMATE_COLUMNS = (
     Column(None, lambda row: row.method, "estimate", width=24, left=True),
     Column(None, lambda row: row.epsilon, "epsilon", number(".3f"), 9),
     Column(None, lambda row: row.standard_error, "error", number(".3f"), 9),
     Column(None, lambda row: floor_words(row.noise_floor), "  floor", "  {}".format, left=True),
 )
-_OF_BOUND = (
+_BOUND_COLUMNS = (
     Column(None, lambda row: row.method, "bound", width=16, left=True),
     Column(None, lambda row: row.epsilon, "epsilon", at_least, 8),
     Column(None, lambda row: row.mu, "mu", at_least, 6),
@@ -40,50 +42,57 @@ _OF_BOUND = (
 
 
 def one_run_table(conclusion: OneRunConclusion, upper_bound: float | None) -> str:
-    """Estimates, bounds, and what both mean."""
+    """Returns the table of a run's estimates and bounds, and what both mean."""
     title = f"one run: epsilon at delta {conclusion.delta:g}, confidence {conclusion.confidence:g}"
-    given = () if upper_bound is None else (f"{'upper bound':<16} {upper_bound:>8.3f} {'':<37} given",)
-    bounds = Table(_OF_BOUND, conclusion.bounds, after=given, gap=" ", rule=80)
-    notes = [*_notes(conclusion), *remarks(conclusion)]
+    given = []
+    if upper_bound is not None:
+        given.append(f"{'upper bound':<16} {upper_bound:>8.3f} {'':<37} given")
+    bounds = Table(_BOUND_COLUMNS, conclusion.bounds, after=given, gap=" ", rule=80).text()
+    notes = [*_explain_words(conclusion), *remarks(conclusion)]
     if conclusion.cosines is None:
-        about = f"{conclusion.canaries:,} canaries, each in or out by a coin of its own"
-        return "\n".join([title, about, "", bounds.text(), "", *notes])
+        canaries = f"{conclusion.canaries:,} canaries, each in or out by a coin of its own"
+        return "\n".join([title, canaries, "", bounds, "", *notes])
+
     observed, unobserved, dimension = conclusion.cosines
-    about = f"{len(observed):,} observed canaries; null: the cosine's exact law in R^{dimension:,}"
+    canaries = f"{len(observed):,} observed canaries; null: the cosine's exact law in R^{dimension:,}"
     if len(unobserved):
-        numbers = f"{len(observed):,} observed canaries, {len(unobserved):,} unobserved"
-        about = f"{numbers}; null: fitted to the unobserved"
-    estimates = Table(_OF_ESTIMATE, conclusion.estimates, before=(title, about), gap=" ", rule=80)
-    return "\n".join([estimates.text(), "", bounds.text(), "", *_ESTIMATES.splitlines(), *notes])
+        counts = f"{len(observed):,} observed canaries, {len(unobserved):,} unobserved"
+        canaries = f"{counts}; null: fitted to the unobserved"
+    before = (title, canaries)
+    estimates = Table(_ESTIMATE_COLUMNS, conclusion.estimates, before=before, gap=" ", rule=80).text()
+    return "\n".join([estimates, "", bounds, "", *_ESTIMATES.splitlines(), *notes])
 
 
 def floor_words(floor: NoiseFloor) -> str:
-    """What an estimate shows where nothing leaks."""
+    """Returns what an estimate shows where nothing leaks."""
     return f"{floor.mean:.3f} ({floor.quantile_95:.3f})"
 
 
 def one_run_json(conclusion: OneRunConclusion, upper_bound: float | None) -> str:
-    """One JSON object on one line: `estimates`, `bounds`, `normality`, `upper_bound` and what was given."""
-    about: dict[str, Any] = {"canaries": conclusion.canaries}
+    """Returns a JSON object on one line: `estimates`, `bounds`, `upper_bound`, and what was given.
+
+    Of cosines this is their numbers, their dimension and their `normality`.
+    """
+    given: dict[str, Any] = {"canaries": conclusion.canaries}
     if conclusion.cosines is not None and conclusion.normality is not None:
         observed, unobserved, dimension = conclusion.cosines
-        about = {
+        given = {
             "normality": conclusion.normality._asdict(),
             "observed": len(observed),
             "unobserved": len(unobserved),
             "dimension": dimension,
         }
-    found: dict[str, Any] = {
-        "estimates": [_estimate_fields(row) for row in conclusion.estimates],
-        "bounds": [_fields(row) for row in conclusion.bounds],
+    fields: dict[str, Any] = {
+        "estimates": [_make_estimate_fields(row) for row in conclusion.estimates],
+        "bounds": [_make_bound_fields(row) for row in conclusion.bounds],
         "upper_bound": upper_bound,
-        **about,
+        **given,
         "coins": conclusion.coins,
     }
-    return json.dumps(found)
+    return json.dumps(fields)
 
 
-def _estimate_fields(estimate: Estimate) -> dict[str, Any]:
+def _make_estimate_fields(estimate: Estimate) -> dict[str, Any]:
     floor = estimate.noise_floor
     return {
         "method": estimate.method,
@@ -96,40 +105,48 @@ def _estimate_fields(estimate: Estimate) -> dict[str, Any]:
     }
 
 
-def _fields(bound: Bound) -> dict[str, Any]:
-    values = {name: getattr(bound, name) for name in _BOUND}
-    return {**values, "assumes": bound.assumes.text}
+def _make_bound_fields(bound: Bound) -> dict[str, Any]:
+    values = {name: getattr(bound, name) for name in _BOUND_FIELDS}
+    values["assumes"] = bound.assumes.text
+    return values
 
 
 def remarks(conclusion: OneRunConclusion) -> list[str]:
-    """A line each for cosines of the wrong sign, for no bound, and on normality."""
-    found = []
+    """Returns a line each for cosines of the wrong sign, for no bound, and on normality."""
+    lines = []
     if conclusion.deviations < -_CLEARLY:
-        found.append("cosines are lower than the null's: did you mean minus the displacement?")
+        lines.append("cosines are lower than the null's: did you mean minus the displacement?")
     if not conclusion.bounds:
-        found.append("no bound: save coins (scores, presence), or 40 and more pairs of both kinds")
-    tested = conclusion.normality
-    if tested is None:
-        return found
-    level = "not rejected" if tested.rejected_at is None else f"rejected at {tested.rejected_at:.3g}"
-    values = f"Anderson-Darling {tested.statistic:.3f}, 5%: {tested.critical[2]:.3f}"
-    return [*found, f"normal cosines: {level} ({values})"]
+        lines.append("no bound: save coins (scores, presence), or 40 and more pairs of both kinds")
+    test = conclusion.normality
+    if test is not None:
+        level = "not rejected"
+        if test.rejected_at is not None:
+            level = f"rejected at {test.rejected_at:.3g}"
+        values = f"Anderson-Darling {test.statistic:.3f}, 5%: {test.critical[2]:.3f}"
+        lines.append(f"normal cosines: {level} ({values})")
+    return lines
 
 
-def _notes(conclusion: OneRunConclusion) -> list[str]:
-    ranked = sorted(conclusion.bounds, key=lambda row: row.method in OF_COINS)
-    assumed = dict.fromkeys(row.assumes for row in ranked)
-    notes = [f"{assumption.word}: {assumption.note}" for assumption in assumed if not assumption.gaussian]
-    return [*notes, _GAUSSIAN] if any(assumption.gaussian for assumption in assumed) else notes
+def _explain_words(conclusion: OneRunConclusion) -> list[str]:
+    """Returns what the words on assumptions mean, those of bounds by coins and the Gaussian curve last."""
+    ranked = sorted(conclusion.bounds, key=lambda bound: bound.method in OF_COINS)
+    assumptions = dict.fromkeys(bound.assumes for bound in ranked)
+    notes = [f"{assumption.word}: {assumption.note}" for assumption in assumptions if not assumption.gaussian]
+    if any(assumption.gaussian for assumption in assumptions):
+        notes.append(_GAUSSIAN)
+    return notes
 
 
 def over_runs(runs: list[OneRunConclusion]) -> str:
-    """The mean and deviation over runs of each estimate and bound."""
-    estimates = list(zip(*(run.estimates for run in runs), strict=True))
-    bounds = list(zip(*(run.bounds for run in runs), strict=True))
-    floors = [floor_words(row[0].noise_floor) for row in estimates] + ["a bound a run"] * len(bounds)
-    pairs = zip([*estimates, *bounds], floors, strict=True)
-    rows = [(row[0].method, [one.epsilon for one in row], floor) for row, floor in pairs]
+    """Returns the table of the mean and deviation over runs of each estimate and bound."""
+    rows = []
+    for place, estimate in enumerate(runs[0].estimates):
+        epsilons = [run.estimates[place].epsilon for run in runs]
+        rows.append((estimate.method, epsilons, floor_words(estimate.noise_floor)))
+    for place, bound in enumerate(runs[0].bounds):
+        epsilons = [run.bounds[place].epsilon for run in runs]
+        rows.append((bound.method, epsilons, "a bound a run"))
     columns = (
         Column(None, lambda row: row[0], "estimate or bound", width=24, left=True),
         Column(None, lambda row: np.mean(row[1]), "mean", number(".3f"), 9),
@@ -142,8 +159,15 @@ def over_runs(runs: list[OneRunConclusion]) -> str:
 
 
 class FederatedAudit(NamedTuple):
-    """What each run's canaries say, the steps of a canary and of a client, measured accuracies, and what all
-    runs prove together, where their directions are fresh."""
+    """An audit of federated runs.
+
+    Attributes:
+      runs: what each run's canaries say.
+      canary: the steps that a canary takes part in.
+      client: the steps that any client takes part in.
+      accuracies: of the final models, where they were measured.
+      together: what all runs prove together, where their directions are fresh.
+    """
 
     runs: list[OneRunConclusion]
     canary: Composition
@@ -153,7 +177,14 @@ class FederatedAudit(NamedTuple):
 
 
 class Upper(NamedTuple):
-    """A name, an epsilon, what it stands on, and whether it is an upper bound."""
+    """An epsilon of the mechanism.
+
+    Attributes:
+      name: of the epsilon.
+      epsilon: at the audit's delta.
+      reason: what it rests on.
+      is_bound: whether it is an upper bound.
+    """
 
     name: str
     epsilon: float
@@ -161,43 +192,58 @@ class Upper(NamedTuple):
     is_bound: bool = True
 
 
-def upper_bounds(found: FederatedAudit) -> list[Upper]:
-    """epsilon as it is accounted, of a canary and of a client, and the paper's analytical value."""
-    delta, rows = found.runs[0].delta, []
-    for name, who in (("canary", found.canary), ("client", found.client)):
-        times, rate = counted(who.insertions, "round"), who.sampling_rate
-        taken = times if rate == 1 else f"{times}, each with probability {rate:g}"
-        rows.append(Upper(f"accounted, {name}", participant_upper_bound(who, delta), taken))
-    once = epsilon_upper_bound(found.canary.noise_multiplier, 1, delta)
-    return [*rows, Upper("analytical", once, "the paper's: of one round", is_bound=False)]
+def upper_bounds(audit: FederatedAudit) -> list[Upper]:
+    """Returns epsilon as it is accounted, of a canary and of a client, and the paper's analytical value."""
+    delta = audit.runs[0].delta
+    rows = []
+    for name, participant in (("canary", audit.canary), ("client", audit.client)):
+        rounds = counted(participant.insertions, "round")
+        rate = participant.sampling_rate
+        if rate != 1:
+            rounds += f", each with probability {rate:g}"
+        epsilon = participant_upper_bound(participant, delta)
+        rows.append(Upper(f"accounted, {name}", epsilon, rounds))
+    epsilon = epsilon_upper_bound(audit.canary.noise_multiplier, 1, delta)
+    rows.append(Upper("analytical", epsilon, "the paper's: of one round", is_bound=False))
+    return rows
 
 
-def federated_table(found: FederatedAudit) -> str:
-    """Estimates and bounds of a run, or their means over runs, and the mechanism's epsilon."""
-    first = found.runs[0]
+def federated_table(audit: FederatedAudit) -> str:
+    """Returns the tables of a run, or of means over runs, and of the mechanism's epsilon."""
+    first = audit.runs[0]
     columns = (
         Column(None, lambda row: row.name, "mechanism", width=24, left=True),
         Column(None, lambda row: row.epsilon, "epsilon", at_most, 9),
         Column(None, lambda row: row.reason, f"  at delta {first.delta:g}", "  {}".format, left=True),
     )
-    lines = [one_run_table(first, None) if len(found.runs) == 1 else over_runs(found.runs), ""]
-    if found.together is not None:
-        epsilon, count = at_least(found.together.epsilon), f"{len(found.runs):,} runs together"
-        lines += [f"{found.together.method}: {count} prove {epsilon}, whatever the curve", ""]
-    lines.append(Table(columns, upper_bounds(found), gap=" ", rule=80).text())
-    if found.accuracies:
-        measured = np.array(found.accuracies)
-        spread = f" +- {measured.std():.4f}" if len(measured) > 1 else ""
-        lines += ["", f"accuracy: {measured.mean():.4f}{spread}"]
+    table = one_run_table(first, None) if len(audit.runs) == 1 else over_runs(audit.runs)
+    lines = [table, ""]
+    if audit.together is not None:
+        epsilon = at_least(audit.together.epsilon)
+        runs = f"{len(audit.runs):,} runs together"
+        lines += [f"{audit.together.method}: {runs} prove {epsilon}, whatever the curve", ""]
+    lines.append(Table(columns, upper_bounds(audit), gap=" ", rule=80).text())
+    if audit.accuracies:
+        accuracies = np.array(audit.accuracies)
+        accuracy = f"accuracy: {accuracies.mean():.4f}"
+        if len(accuracies) > 1:
+            accuracy += f" +- {accuracies.std():.4f}"
+        lines += ["", accuracy]
     return "\n".join(lines)
 
 
-def federated_json(found: FederatedAudit, about: dict[str, Any]) -> str:
-    """One JSON object on one line."""
-    accounted = {row.name: row.epsilon for row in upper_bounds(found)}
-    runs = [json.loads(one_run_json(run, None)) for run in found.runs]
-    levels = {"delta": found.runs[0].delta, "confidence": found.runs[0].confidence}
-    values = {**about, **levels, "epsilon": accounted, "compositions": [found.canary, found.client]}
-    values |= {"accuracies": found.accuracies}
-    values |= {} if found.together is None else {"together": finding_fields(found.together)}
-    return json.dumps({**values, "runs": runs})
+def federated_json(audit: FederatedAudit, about: dict[str, Any]) -> str:
+    """Returns a JSON object on one line, with what `about` says of the audit."""
+    first = audit.runs[0]
+    fields = {
+        **about,
+        "delta": first.delta,
+        "confidence": first.confidence,
+        "epsilon": {upper.name: upper.epsilon for upper in upper_bounds(audit)},
+        "compositions": [audit.canary, audit.client],
+        "accuracies": audit.accuracies,
+    }
+    if audit.together is not None:
+        fields["together"] = finding_fields(audit.together)
+    fields["runs"] = [json.loads(one_run_json(run, None)) for run in audit.runs]
+    return json.dumps(fields)

@@ -1,5 +1,8 @@
-"""One self-contained HTML page: elements that escape what they hold, a style for screens of any width and for
-paper, and a policy that forbids every request."""
+"""A self-contained HTML page.
+
+Its elements escape what they hold, its style is for screens of any width and for paper, and its policy
+forbids every request.
+"""
 
 import base64
 import hashlib
@@ -62,10 +65,11 @@ pre { background: var(--raised); border: 1px solid var(--line); border-radius: .
 }
 """
 
-
-_NOT_INLINE = re.compile(  # of an SVG file: its size, what another page's style would say, and who made it
+# What an SVG file has and an SVG element must not: its size, styles for a whole page, and who made it.
+_NOT_INLINE = re.compile(
     r'\s(?:width|height)="[\d.]+pt"|<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->', re.DOTALL
 )
+_VOID_TAGS = ("img", "meta", "link", "br")  # which have no end tag
 
 
 class Html(str):
@@ -73,22 +77,34 @@ class Html(str):
 
 
 def element(tag: str, *content: str, **attributes: str) -> Html:
-    """An element; an attribute's trailing underscore is dropped and others become hyphens."""
-    named = "".join(
-        f' {name.rstrip("_").replace("_", "-")}="{html.escape(value)}"' for name, value in attributes.items()
-    )
-    if tag in ("img", "meta", "link", "br"):  # which never close
-        return Html(f"<{tag}{named}>")
-    return Html(f"<{tag}{named}>{join(content)}</{tag}>")
+    """Returns an element.
+
+    Args:
+      tag: its name.
+      content: markup, or text that is escaped.
+      attributes: by their names, with underscores for hyphens; a trailing underscore is dropped.
+    """
+    start = f"<{tag}"
+    for name, value in attributes.items():
+        attribute = name.rstrip("_").replace("_", "-")
+        start += f' {attribute}="{html.escape(value)}"'
+    if tag in _VOID_TAGS:
+        return Html(f"{start}>")
+    return Html(f"{start}>{join(content)}</{tag}>")
 
 
 def join(content: Iterable[str]) -> Html:
-    """Pieces one after the other."""
-    return Html("".join(c if isinstance(c, Html) else html.escape(c, quote=False) for c in content))
+    """Returns pieces of markup and text one after the other, the text escaped."""
+    pieces: list[str] = []
+    for piece in content:
+        if not isinstance(piece, Html):
+            piece = html.escape(piece, quote=False)
+        pieces.append(piece)
+    return Html("".join(pieces))
 
 
 def document(title: str, *content: str) -> bytes:
-    """The whole page in UTF-8; what UTF-8 has no code for becomes a question mark."""
+    """Returns the whole page in UTF-8; what UTF-8 has no code for becomes a question mark."""
     head = element(
         "head",
         element("meta", charset="utf-8"),
@@ -97,49 +113,73 @@ def document(title: str, *content: str) -> bytes:
         element("title", title),
         element("style", Html(_STYLE)),
     )
-    whole = element("html", head, element("body", element("main", *content)), lang="en")
-    return f"<!DOCTYPE html>\n{whole}\n".encode(errors="replace")
+    body = element("body", element("main", *content))
+    page = element("html", head, body, lang="en")
+    return f"<!DOCTYPE html>\n{page}\n".encode(errors="replace")
 
 
 def table(caption: str, header: Sequence[str], rows: Iterable[Sequence[str]]) -> Html:
-    """A table whose rows become cards on narrow screens; a row's first cell is its header."""
-    head = element("tr", *(element("th", cell, scope="col") for cell in header))
+    """Returns a table whose rows become cards on narrow screens; a row's first cell is its header."""
+    head = [element("th", name, scope="col") for name in header]
     body = []
     for first, *others in rows:
-        named = zip(header[1:], others, strict=True)  # on a card a cell carries its column's name
-        cells = (element("td", cell, data_name=name) for name, cell in named)
-        body.append(element("tr", element("th", first, scope="row"), *cells))
-    whole = element("table", element("caption", caption), element("thead", head), element("tbody", *body))
-    return element("div", whole, class_="table", role="region", aria_label=caption, tabindex="0")
+        cells = [element("th", first, scope="row")]
+        for name, cell in zip(header[1:], others, strict=True):
+            cells.append(element("td", cell, data_name=name))  # which a card shows beside the cell
+        body.append(element("tr", *cells))
+    content = element(
+        "table",
+        element("caption", caption),
+        element("thead", element("tr", *head)),
+        element("tbody", *body),
+    )
+    return element("div", content, class_="table", role="region", aria_label=caption, tabindex="0")
 
 
 def terms(facts: dict[str, str]) -> Html:
-    """A list of terms and what they are."""
-    return element("dl", *(join((element("dt", name), element("dd", text))) for name, text in facts.items()))
+    """Returns a list of terms and their descriptions."""
+    entries = []
+    for name, text in facts.items():
+        entries += [element("dt", name), element("dd", text)]
+    return element("dl", *entries)
 
 
 def points(sentences: Iterable[str]) -> Html:
-    """A list of sentences."""
-    return element("ul", *(element("li", sentence) for sentence in sentences))
+    """Returns a list of sentences."""
+    items = [element("li", sentence) for sentence in sentences]
+    return element("ul", *items)
 
 
 def figure(image: bytes, alternative: str, caption: str, kind: str = "") -> Html:
-    """An image inside the page: SVG, in the page's own colours, else PNG."""
+    """Returns a figure with its image inside the page.
+
+    Args:
+      image: an SVG file, which takes the page's colours, or a PNG file.
+      alternative: the text for readers who cannot see the image.
+      caption: the text below the image.
+      kind: the figure's class in the page's style, if it has any.
+    """
     if image.startswith(b"\x89PNG"):
         source = f"data:image/png;base64,{base64.b64encode(image).decode()}"
-        drawn = element("img", src=source, alt=alternative)
+        drawing = element("img", src=source, alt=alternative)
     else:
-        drawn = _drawing(image, alternative)
-    return element("figure", drawn, element("figcaption", caption), **({"class_": kind} if kind else {}))
+        drawing = _embed_svg(image, alternative)
+    description = element("figcaption", caption)
+    if kind:
+        return element("figure", drawing, description, class_=kind)
+    return element("figure", drawing, description)
 
 
-def _drawing(image: bytes, alternative: str) -> Html:
-    """matplotlib's SVG as an element: no colour of its own for ground and ink, and ids that no other has."""
-    own = f"f{hashlib.sha256(image + alternative.encode()).hexdigest()[:8]}-"
+def _embed_svg(image: bytes, alternative: str) -> Html:
+    """Returns matplotlib's SVG as an element, its ground and ink in the page's colours, its ids unique."""
     text = image.decode(errors="replace")
-    text = _NOT_INLINE.sub("", text[max(text.find("<svg"), 0) :])
-    text = re.sub(r"""(\bid="|href="#|url\(#)""", lambda found: found[1] + own, text)
-    for plain, themed in (("#000000", "currentColor"), ("#ffffff", "var(--ground)")):
-        text = text.replace(plain, themed)
+    text = text[max(text.find("<svg"), 0) :]
+    text = _NOT_INLINE.sub("", text)
+
+    digest = hashlib.sha256(image + alternative.encode()).hexdigest()
+    text = re.sub(r"""(\bid="|href="#|url\(#)""", rf"\1f{digest[:8]}-", text)
+
+    text = text.replace("#000000", "currentColor")
+    text = text.replace("#ffffff", "var(--ground)")
     label = html.escape(alternative)
     return Html(text.replace("<svg", f'<svg role="img" aria-label="{label}"', 1))

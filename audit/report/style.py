@@ -1,4 +1,4 @@
-"""Colours, type and file formats of every figure; matplotlib without a screen."""
+"""Colours, fonts and file formats of every figure, and matplotlib without a screen."""
 
 import io
 import logging
@@ -11,16 +11,20 @@ import matplotlib
 
 for chatty in ("matplotlib", "fontTools"):
     logging.getLogger(chatty).setLevel(logging.WARNING)
-if not {"IPython", "matplotlib.pyplot"} & set(sys.modules):  # a notebook's or a script's own backend stays
+if not {"IPython", "matplotlib.pyplot"} & set(sys.modules):  # a notebook or script keeps its backend
     matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402
 from matplotlib.text import Text  # noqa: E402
 from matplotlib.ticker import FixedFormatter  # noqa: E402
 
-# Okabe and Ito's colours: told apart by colour-blind readers; hatches and dashes tell them in grey.
-BLUE, VERMILION, GREEN, BLACK = "#0072B2", "#D55E00", "#009E73", "#000000"
-PURPLE, ORANGE = "#CC79A7", "#E69F00"
+# Okabe and Ito's colours, which colour-blind readers can distinguish; in grey, hatches and dashes differ.
+BLUE = "#0072B2"
+VERMILION = "#D55E00"
+GREEN = "#009E73"
+BLACK = "#000000"
+PURPLE = "#CC79A7"
+ORANGE = "#E69F00"
 PALETTE = {  # by the names that a method's mark gives
     "blue": BLUE,
     "vermilion": VERMILION,
@@ -29,8 +33,13 @@ PALETTE = {  # by the names that a method's mark gives
     "purple": PURPLE,
     "orange": ORANGE,
 }
-OUT, IN, BOUND, UPPER, PREDICTED, FREE = BLUE, VERMILION, GREEN, BLACK, PURPLE, ORANGE
-FADED = "0.55"  # what does not hold
+OUT = BLUE
+IN = VERMILION
+BOUND = GREEN
+UPPER = BLACK
+PREDICTED = PURPLE
+FREE = ORANGE
+FADED = "0.55"  # of what does not hold
 STYLE: dict[Any, Any] = {
     "font.size": 9,
     "axes.spines.top": False,
@@ -39,52 +48,60 @@ STYLE: dict[Any, Any] = {
     "figure.constrained_layout.use": True,
 }
 
-
 _GREEK = re.compile(r"(?<![\w\\$])(epsilon|delta|mu|sigma)(?!\w)")
 
 
-def in_symbols(text: str) -> str:
-    """A figure's text with the papers' symbols: "epsilon at delta 1e-05" has Greek letters."""
+def insert_symbols(text: str) -> str:
+    """Returns a figure's text with the papers' symbols: "epsilon at delta 1e-05" gets Greek letters."""
     text = re.sub(r"\bdelta (?=\d)", "delta = ", text)
-    text = _GREEK.sub(lambda found: rf"$\{'var' if found[1] == 'epsilon' else ''}{found[1]}$", text)
+    text = _GREEK.sub(_make_letter, text)
     return re.sub(r"(?<![\w.])1e-0?(\d+)\b", r"$10^{-\1}$", text)
 
 
+def _make_letter(match: re.Match[str]) -> str:
+    """Returns the TeX of a letter's name."""
+    name = match[1]
+    if name == "epsilon":
+        return r"$\varepsilon$"
+    return rf"$\{name}$"
+
+
 def set_symbols(figure: Figure) -> None:
-    """Names of quantities, spelt out in tables, are symbols in figures."""
+    """Replaces names of quantities, which tables spell out, by symbols."""
     for text in figure.findobj(Text):
         assert isinstance(text, Text)
-        shown = in_symbols(text.get_text())
-        if shown != text.get_text():
-            text.set_text(shown)
+        content = insert_symbols(text.get_text())
+        if content != text.get_text():
+            text.set_text(content)
     for axes in figure.axes:
         for axis in (axes.xaxis, axes.yaxis):
-            named = axis.get_major_formatter()
-            if isinstance(named, FixedFormatter):
-                named.seq = [in_symbols(label) for label in named.seq]
+            formatter = axis.get_major_formatter()
+            if isinstance(formatter, FixedFormatter):
+                formatter.seq = [insert_symbols(label) for label in formatter.seq]
 
 
 def png(figure: Figure) -> bytes:
-    """The figure's PNG; closes it."""
-    return _encoded(figure, format="png", dpi=150, metadata={"Software": None})
+    """Returns the figure's PNG and closes the figure."""
+    return _encode(figure, format="png", dpi=150, metadata={"Software": None})
 
 
 def svg(figure: Figure) -> bytes:
-    """The figure's SVG, the same bits for the same figure; closes it."""
+    """Returns the figure's SVG, the same bits for the same figure, and closes the figure."""
     with plt.rc_context({"svg.hashsalt": "audit"}):
-        return _encoded(figure, format="svg", metadata={"Date": None, "Creator": None})
+        return _encode(figure, format="svg", metadata={"Date": None, "Creator": None})
 
 
 def pdf(figure: Figure) -> bytes:
-    """The figure's PDF with its fonts inside, the same bits for the same figure; closes it."""
+    """Returns the figure's PDF, the same bits for the same figure, with its fonts, and closes the figure."""
     with plt.rc_context({"pdf.fonttype": 42}):
-        return _encoded(figure, format="pdf", metadata={"CreationDate": None, "Creator": None})
+        return _encode(figure, format="pdf", metadata={"CreationDate": None, "Creator": None})
 
 
-def _encoded(figure: Figure, **how: Any) -> bytes:
+def _encode(figure: Figure, **options: Any) -> bytes:
+    """Returns a figure as `Figure.savefig` writes it, with symbols, and closes it."""
     set_symbols(figure)
     buffer = io.BytesIO()
-    figure.savefig(buffer, **how)
+    figure.savefig(buffer, **options)
     plt.close(figure)
     return buffer.getvalue()
 

@@ -1,5 +1,7 @@
-"""An audit's facts for a report, from its folder in a store or a file of scores, without a library that
-trains."""
+"""An audit's facts for a report, from its folder in a store or from a file of scores.
+
+Nothing here imports a library that trains.
+"""
 
 import dataclasses
 import hashlib
@@ -16,11 +18,11 @@ from audit.claims.accounting import Composition
 from audit.claims.claim import Claim
 from audit.conclusions import lipschitz, results
 from audit.conclusions.concluded import of_each_run, of_runs_together
-from audit.conclusions.concluded import of_setting as concluded
-from audit.conclusions.conclusion import Conclusion
+from audit.conclusions.concluded import of_setting as conclude_setting
+from audit.conclusions.conclusion import Conclusion, Looks
 from audit.conclusions.one_run_conclusion import OneRunConclusion
 from audit.errors import InputError, require
-from audit.report.listing import differs
+from audit.report.listing import find_differences
 from audit.report.one_run_table import RESULT, FederatedAudit, Upper, upper_bounds
 from audit.report.table import at_least
 from audit.runtime import started
@@ -38,8 +40,18 @@ from audit.version import __version__
 
 
 class Subject(NamedTuple):
-    """One audit: `anchor` names its section in a report, `config` is None where none is known; one that
-    does not `prove` anything, being too small, gets no verdict."""
+    """An audit and the facts of its section in a report.
+
+    Attributes:
+      anchor: the section's name in the page.
+      title: the section's heading.
+      facts: what was audited, by what it is of.
+      threats: sentences on the threat model.
+      conclusion: of the audit.
+      provenance: where the conclusion comes from, by what it is of.
+      config: the setting's file, or None where there is none.
+      proves: whether the audit is large enough for a verdict.
+    """
 
     anchor: str
     title: str
@@ -52,8 +64,13 @@ class Subject(NamedTuple):
 
 
 class OneRunSubject(NamedTuple):
-    """An audit of one run, or of several that are each concluded alone. upper: the mechanism's epsilons, of
-    which the first is what a canary's bounds are held against; none where it is not known."""
+    """An audit of one run, or of several that are each concluded alone; see `Subject`.
+
+    Attributes:
+      runs: each run's conclusion.
+      upper: the mechanism's epsilons, of which the first is what a canary's bounds are compared with; empty
+        where they are not known.
+    """
 
     anchor: str
     title: str
@@ -66,7 +83,12 @@ class OneRunSubject(NamedTuple):
 
 
 class AskedLevels(NamedTuple):
-    """delta and confidence of the bounds; None: those of the kept audit, else 1e-5 and 0.95."""
+    """The requested levels of the bounds.
+
+    Attributes:
+      delta: None for that of the last audit in the store, or else 1e-5.
+      confidence: None for that of the last audit in the store, or else 0.95.
+    """
 
     delta: float | None = None
     confidence: float | None = None
@@ -101,272 +123,387 @@ _SEEN = {
 }
 
 
-def of_scores(name: str, sources: Sequence[Path], conclusion: Conclusion) -> Subject:
+def describe_score_files(name: str, sources: Sequence[Path], conclusion: Conclusion) -> Subject:
     """Returns the audit of scores from one file or several."""
-    about = of_arrays(name, conclusion)
+    subject = of_arrays(name, conclusion)
     names = ",".join(source.name for source in sources)
-    kept = {"Command": _bound_command(names, conclusion), "Scores": score_files.said(sources)}
+    provenance = {
+        "Command": _make_bound_command(names, conclusion),
+        "Scores": score_files.describe_files(sources),
+    }
     if STDIN in sources:
-        return about._replace(provenance=kept | about.provenance)
-    checksums = [hashlib.sha256(source.read_bytes()).hexdigest() for source in sources]
-    kept |= {"SHA-256 of the scores' file": ", ".join(checksums), "Versions": _versions()}
-    return about._replace(provenance=kept)
+        provenance |= subject.provenance
+    else:
+        checksums = [hashlib.sha256(source.read_bytes()).hexdigest() for source in sources]
+        provenance["SHA-256 of the scores' file"] = ", ".join(checksums)
+        provenance["Versions"] = _list_versions()
+    return subject._replace(provenance=provenance)
 
 
-def _bound_command(names: str, conclusion: Conclusion) -> str:
-    composition = conclusion.composition
+def _make_bound_command(names: str, conclusion: Conclusion) -> str:
+    """Returns the command `bound` that draws the conclusion from files of these names."""
     flags = {"scores": names, "delta": f"{conclusion.delta:g}", "confidence": f"{conclusion.confidence:g}"}
     if conclusion.fresh is not None:
         flags["dimension"] = str(conclusion.fresh.dimension)
-        flags |= {} if conclusion.fresh.plain else {"leave_one_out": "true"}
-        flags |= {"in_order": "true"} if conclusion.fresh.in_order else {}
+        if not conclusion.fresh.plain:
+            flags["leave_one_out"] = "true"
+        if conclusion.fresh.in_order:
+            flags["in_order"] = "true"
     if conclusion.looks is not None:
-        flags["looks"] = ",".join(map(str, conclusion.looks.schedule))
-    if composition is not None:
-        flags |= {name: f"{value:.12g}" for name, value in composition._asdict().items()}
-        found = conclusion.hidden_state
-        if found is not None:
-            flags["lipschitz"] = f"{found.range[1]:.12g}"
-            flags |= {"k": str(found.periods.k), "insert": str(found.periods.insert)}
+        flags["looks"] = ",".join(str(runs) for runs in conclusion.looks.schedule)
+    if conclusion.composition is not None:
+        for name, value in conclusion.composition._asdict().items():
+            flags[name] = f"{value:.12g}"
+        hidden_state = conclusion.hidden_state
+        if hidden_state is not None:
+            flags["lipschitz"] = f"{hidden_state.range[1]:.12g}"
+            flags["k"] = str(hidden_state.periods.k)
+            flags["insert"] = str(hidden_state.periods.insert)
     elif conclusion.upper_bound is not None:
         flags["upper_bound"] = f"{conclusion.upper_bound:.12g}"
-    return " ".join([started.command("bound"), *(f"--{name}={value}" for name, value in flags.items())])
+    return _join_flags(started.command("bound"), flags)
 
 
-def _versions() -> str:
+def _join_flags(command: str, flags: dict[str, Any]) -> str:
+    """Returns a command with its flags."""
+    words = [command]
+    for name, value in flags.items():
+        words.append(f"--{name}={value}")
+    return " ".join(words)
+
+
+def _list_versions() -> str:
     libraries = f"numpy {np.__version__}, scipy {scipy.__version__}"
     return f"audit {__version__}, python {platform.python_version()}, {libraries}"
 
 
 def of_arrays(name: str, conclusion: Conclusion) -> Subject:
     """Returns the audit of a caller's scores."""
-    composition = conclusion.composition
-    facts = {"Audited": name, "Runs": _runs(conclusion), **_looks(conclusion)}
-    if composition is not None:
-        sigma, insertions, rate = composition
-        sampled = f", each with probability {rate:g} (Poisson sampling)" if rate < 1 else ""
-        given = f"{insertions:,} insertions{sampled}, noise multiplier sigma = {sigma:g}"
-        found = conclusion.hidden_state
-        contracts = "" if found is None else f"; {found.assumes.note}"
-        facts["Mechanism, as given"] = f"{given}{contracts}"
+    facts = {"Audited": name, "Runs": _describe_runs(conclusion)}
+    if conclusion.looks is not None:
+        facts["Looks"] = _describe_looks(conclusion.looks, conclusion.confidence)
+    if conclusion.composition is not None:
+        sigma, insertions, rate = conclusion.composition
+        mechanism = f"{insertions:,} insertions"
+        if rate < 1:
+            mechanism += f", each with probability {rate:g} (Poisson sampling)"
+        mechanism += f", noise multiplier sigma = {sigma:g}"
+        if conclusion.hidden_state is not None:
+            mechanism += f"; {conclusion.hidden_state.assumes.note}"
+        facts["Mechanism, as given"] = mechanism
     elif conclusion.upper_bound is not None:
-        given = f"epsilon = {conclusion.upper_bound:g} at delta = {conclusion.delta:g}"
-        facts["Upper bound, as given"] = given
+        upper_bound = f"epsilon = {conclusion.upper_bound:g} at delta = {conclusion.delta:g}"
+        facts["Upper bound, as given"] = upper_bound
     scores = conclusion.scores_in.tobytes() + conclusion.scores_out.tobytes()
-    checksum = hashlib.sha256(scores).hexdigest()
-    kept = {"SHA-256 of the scores, in before out": checksum, "Versions": _versions()}
+    provenance = {
+        "SHA-256 of the scores, in before out": hashlib.sha256(scores).hexdigest(),
+        "Versions": _list_versions(),
+    }
     threat = _UNKNOWN_THREAT if conclusion.fresh is None else _UNKNOWN_DIRECTIONS
-    return Subject("scores", name, facts, [threat], conclusion, kept, None)
+    return Subject("scores", name, facts, [threat], conclusion, provenance, None)
 
 
 def of_setting(folder: Path, levels: AskedLevels, runs: int | None = None) -> Subject:
-    """The audit of so many runs, by default of the declared looks that were taken, or as many as were audited
-    last, or else as are held, in a setting's folder in a store; raises InputError where it has no audit."""
+    """Returns the audit in a setting's folder of a store.
+
+    Args:
+      folder: of the setting.
+      levels: of the bounds.
+      runs: how many to audit; by default those of the declared looks that were taken, or as many as were
+        audited last, or else all in the store.
+
+    Raises:
+      InputError: where the folder has no such audit.
+    """
     store = Store.at(folder)
-    known = stored.known(store.config())
-    if known is None:
+    audited = stored.known(store.config())
+    if audited is None:
         raise InputError(f"{folder} is no audit of trained models: name another `setting`")
-    kept, held = store.result() or Kept(), store.runs_held()
-    schedule = None if runs else results.declared_looks(store)
-    runs = runs or (schedule.looks()[-1] if schedule else kept.runs) or held
+    last_result = store.result() or Kept()
+    runs_held = store.runs_held()
+    declared = None if runs else results.declared_looks(store)
+    if not runs and declared is not None:
+        runs = declared.looks()[-1]
+    runs = runs or last_result.runs or runs_held
     require(runs >= 1, f"{folder} has no finished runs: {started.training()}")
-    require(runs <= held, f"{folder} lacks runs {held} to {runs - 1}: train them")
-    setting, own = known.setting, known.model is not None
-    delta = kept.delta or 1e-5 if levels.delta is None else levels.delta
-    confidence = kept.confidence or 0.95 if levels.confidence is None else levels.confidence
-    looks = schedule.schedule if schedule else ()
+    require(runs <= runs_held, f"{folder} lacks runs {runs_held} to {runs - 1}: train them")
+
+    delta = levels.delta
+    if delta is None:
+        delta = last_result.delta or 1e-5
+    confidence = levels.confidence
+    if confidence is None:
+        confidence = last_result.confidence or 0.95
+    looks = declared.schedule if declared else ()
+    setting = audited.setting
+    is_own_model = audited.model is not None
     steps = lipschitz.kept(store)
-    conclusion = concluded(store.load(runs), setting, delta, confidence, looks, own, steps)
-    provenance = _provenance(folder.name, known, kept.provenance)
-    if not own:
+    scores = store.load(runs)
+    conclusion = conclude_setting(scores, setting, delta, confidence, looks, is_own_model, steps)
+
+    provenance = _describe_provenance(folder.name, audited, last_result.provenance)
+    if not is_own_model:
         where = "Command" if zoo.tasks() else "Command, in a clone of the repository"
-        provenance = {where: _audit_command(setting, runs, delta, confidence, looks), **provenance}
-    facts, threats = _facts(setting, conclusion, own), _threats(setting)
-    anchor, title = f"s{folder.name}", summary(setting, runs)
-    return Subject(anchor, title, facts, threats, conclusion, provenance, store.text)
+        provenance = {where: _make_audit_command(setting, runs, delta, confidence, looks), **provenance}
+    return Subject(
+        anchor=f"s{folder.name}",
+        title=summary(setting, runs),
+        facts=_describe_setting(setting, conclusion, is_own_model),
+        threats=_describe_threats(setting),
+        conclusion=conclusion,
+        provenance=provenance,
+        config=store.text,
+    )
 
 
-def _facts(setting: Setting, conclusion: Conclusion, own: bool) -> dict[str, str]:
-    mechanism, steps = setting.mechanism, setting.schedule.steps
-    sigma, norm, rate = mechanism.noise_multiplier, mechanism.clipping_norm, mechanism.learning_rate
-    decay = f", weight decay {mechanism.weight_decay:g}" if mechanism.weight_decay else ""
-    known = None if own else zoo.tasks().get(setting.model)
-    return {
-        "Model": known.description if known else setting.model,
-        "Optimiser": f"{mechanism.optimizer} on the private mean, learning rate {rate:g}{decay}",
+def _describe_setting(setting: Setting, conclusion: Conclusion, is_own_model: bool) -> dict[str, str]:
+    """Returns facts on the model, the mechanism and the runs."""
+    mechanism = setting.mechanism
+    model = setting.model
+    if not is_own_model and model in zoo.tasks():
+        model = zoo.tasks()[model].description
+    optimizer = f"{mechanism.optimizer} on the private mean, learning rate {mechanism.learning_rate:g}"
+    if mechanism.weight_decay:
+        optimizer += f", weight decay {mechanism.weight_decay:g}"
+    norm = mechanism.clipping_norm
+    sigma = mechanism.noise_multiplier
+    steps = setting.schedule.steps
+    facts = {
+        "Model": model,
+        "Optimiser": optimizer,
         "DP-SGD": f"clipping norm C = {norm:g}, noise multiplier sigma = {sigma:g} (deviation sigma C)",
         "Training": f"{steps:,} steps of {mechanism.batch_size:,} examples, in a fixed order",
-        "Insertions": _insertions(setting),
-        "Runs": _runs(conclusion),
-        **_looks(conclusion),
-        "Arithmetic": f"{mechanism.precision}, clipped sums by {mechanism.clipping}",
-        **({"Gaussian curve": _REASON} if conclusion.reason else {}),
-        **(
-            {"Last model": f"no bound but composition: {conclusion.uncovered}"}
-            if conclusion.uncovered
-            else {}
-        ),
+        "Insertions": _describe_insertions(setting),
+        "Runs": _describe_runs(conclusion),
     }
+    if conclusion.looks is not None:
+        facts["Looks"] = _describe_looks(conclusion.looks, conclusion.confidence)
+    facts["Arithmetic"] = f"{mechanism.precision}, clipped sums by {mechanism.clipping}"
+    if conclusion.reason:
+        facts["Gaussian curve"] = _REASON
+    if conclusion.uncovered:
+        facts["Last model"] = f"no bound but composition: {conclusion.uncovered}"
+    return facts
 
 
-def _insertions(setting: Setting) -> str:
-    k, rate = setting.schedule.periodicity, setting.sampling_rate
-    place = "" if setting.schedule.place == k else f", at step {setting.schedule.place} of each {k}"
-    often = f"{setting.insertions:,}, {f'every {k} steps' if k > 1 else 'at every step'}{place}"
-    return often if rate == 1 else f"{often}, each with probability {rate:g} (Poisson sampling)"
+def _describe_insertions(setting: Setting) -> str:
+    k = setting.schedule.periodicity
+    text = f"{setting.insertions:,}, at every step"
+    if k > 1:
+        text = f"{setting.insertions:,}, every {k} steps"
+    if setting.schedule.place != k:
+        text += f", at step {setting.schedule.place} of each {k}"
+    if setting.sampling_rate != 1:
+        text += f", each with probability {setting.sampling_rate:g} (Poisson sampling)"
+    return text
 
 
-def _looks(conclusion: Conclusion) -> dict[str, str]:
-    """The declared looks, and why the best of them is a bound; nothing where none was declared."""
-    looks = conclusion.looks
-    if looks is None:
-        return {}
+def _describe_looks(looks: Looks, confidence: float) -> str:
+    """Returns the declared looks, and why the best of them is a bound at the confidence."""
     schedule = ", ".join(f"{runs:,}" for runs in looks.schedule)
     taken = ", ".join(f"{look.runs:,}" for look in looks.taken)
-    shown = f"the best of those at {taken}" if len(looks.taken) > 1 else f"that at {taken}"
-    each, together = (f"{100 * level:.6g}%" for level in (looks.confidence, conclusion.confidence))
-    words = (
+    shown = f"that at {taken}"
+    if len(looks.taken) > 1:
+        shown = f"the best of those at {taken}"
+    each = f"{100 * looks.confidence:.6g}%"
+    together = f"{100 * confidence:.6g}%"
+    return (
         f"declared beforehand at {schedule} runs; shown is {shown}. Each look's bounds "
         f"hold at {each} confidence, so that all of them, and the best, hold at {together}"
     )
-    return {"Looks": words}
 
 
-def _runs(conclusion: Conclusion) -> str:
+def _describe_runs(conclusion: Conclusion) -> str:
     if conclusion.design is not None:
         return str(conclusion.design)
     return f"{len(conclusion.scores_in):,} with the canary, {len(conclusion.scores_out):,} without"
 
 
-def _threats(setting: Setting) -> list[str]:
-    start = "It knows the initial model."
+def _describe_threats(setting: Setting) -> list[str]:
+    """Returns sentences on the threat model: what the adversary sees, knows and inserts."""
+    initial_model = "It knows the initial model."
     if setting.unknown_initialisation:
-        start = "It does not know the initial model: every run draws its own, and it takes one more draw."
-    many = (
-        f"Every run has {setting.canaries} such canaries, each in or out by a coin of its own that the "
-        "adversary does not know. For each canary the others are random data: neighbours differ by one of "
-        "them."
-    )
-    counting = (
-        "Each of these steps takes a canary that is in with a probability, by a coin that the adversary does "
-        "not see; the upper bound counts them as Poisson sampling."
+        initial_model = (
+            "It does not know the initial model: every run draws its own, and it takes one more draw."
+        )
+    sentences = [
+        "Hidden state: the adversary sees the final model only, no model in between.",
+        f"{initial_model} It knows the data, the mini-batches and their order, and all hyperparameters; it "
+        "does not know the noise.",
+        adversary_row(setting.adversary.name).description,
+    ]
+    if setting.canaries > 1:
+        sentences.append(
+            f"Every run has {setting.canaries} such canaries, each in or out by a coin of its own that the "
+            "adversary does not know. For each canary the others are random data: neighbours differ by one "
+            "of them."
+        )
+    sentences.append(
+        "What it inserts is clipped to norm C as an example's gradient is; the worlds differ by it alone "
+        "(add or remove one)."
     )
     if setting.sampling_rate == 1:
-        counting = (
+        sentences.append(
             "The upper bound counts the steps with an insertion, and no amplification by sampling, as the "
             "adversary knows the mini-batches."
         )
-    return [
-        "Hidden state: the adversary sees the final model only, no model in between.",
-        f"{start} It knows the data, the mini-batches and their order, and all hyperparameters; it does not "
-        "know the noise.",
-        adversary_row(setting.adversary.name).description,
-        *([many] if setting.canaries > 1 else []),
-        "What it inserts is clipped to norm C as an example's gradient is; the worlds differ by it alone "
-        "(add or remove one).",
-        counting,
-    ]
+    else:
+        sentences.append(
+            "Each of these steps takes a canary that is in with a probability, by a coin that the adversary "
+            "does not see; the upper bound counts them as Poisson sampling."
+        )
+    return sentences
 
 
-def _audit_command(setting: Setting, runs: int, delta: float, confidence: float, looks: Sequence[int]) -> str:
-    flags = {"model": setting.model, "adversary": setting.adversary.name, **differs(setting)}
-    flags |= {"looks": ",".join(map(str, looks))} if looks else {"runs": runs}
-    flags |= {"delta": f"{delta:g}", "confidence": f"{confidence:g}"}
-    return " ".join([f"{started.RUN_SH} audit", *(f"--{name}={value}" for name, value in flags.items())])
+def _make_audit_command(
+    setting: Setting, runs: int, delta: float, confidence: float, looks: Sequence[int]
+) -> str:
+    """Returns the command `audit` that repeats an audit."""
+    flags = {"model": setting.model, "adversary": setting.adversary.name, **find_differences(setting)}
+    if looks:
+        flags["looks"] = ",".join(str(look) for look in looks)
+    else:
+        flags["runs"] = runs
+    flags["delta"] = f"{delta:g}"
+    flags["confidence"] = f"{confidence:g}"
+    return _join_flags(f"{started.RUN_SH} audit", flags)
 
 
-def _provenance(name: str, known: Known, kept: dict[str, str]) -> dict[str, str]:
-    missing, named = "not kept", ("audit", "python", "jax", "flax", "optax", "numpy")
-    versions = [f"{key} {kept[key]}" for key in named if key in kept]
-    return {
+def _describe_provenance(name: str, audited: Known, notes: dict[str, str]) -> dict[str, str]:
+    """Returns where an audit comes from.
+
+    Args:
+      name: of the setting's folder.
+      audited: the setting, and what the store says of data and model.
+      notes: what the last audit wrote down of its machine and libraries.
+    """
+    missing = "not kept"
+    libraries = ("audit", "python", "jax", "flax", "optax", "numpy")
+    versions = [f"{library} {notes[library]}" for library in libraries if library in notes]
+    provenance = {
         "Setting": name,
-        "Seed": str(known.setting.seed),
-        "Data": kept.get("data", missing),
-        "SHA-256 of the data": known.data or missing,
-        **({"SHA-256 of the model": known.model} if known.model else {}),
-        "Versions": ", ".join(versions) or missing,
-        "Device": kept.get("device", missing),
-        "Time of the audit": kept.get("time", missing),
+        "Seed": str(audited.setting.seed),
+        "Data": notes.get("data", missing),
+        "SHA-256 of the data": audited.data or missing,
     }
+    if audited.model:
+        provenance["SHA-256 of the model"] = audited.model
+    provenance["Versions"] = ", ".join(versions) or missing
+    provenance["Device"] = notes.get("device", missing)
+    provenance["Time of the audit"] = notes.get("time", missing)
+    return provenance
 
 
-def of_one_run(
+def describe_one_run(
     name: str, conclusion: OneRunConclusion, claim: Claim | None = None, source: Path | None = None
 ) -> OneRunSubject:
     """Returns the audit of one run's canaries, from a caller's arrays or from a file."""
-    facts = {"Audited": name, "Canaries": _null(conclusion)}
+    facts = {"Audited": name, "Canaries": _describe_canaries(conclusion)}
     upper = []
     if claim is not None:
-        upper = [Upper("upper bound", claim.epsilon(conclusion.delta), "as given")]
-    kept = {"Versions": _versions()}
+        upper.append(Upper("upper bound", claim.epsilon(conclusion.delta), "as given"))
+    provenance = {}
     if source is not None:
-        checksum = hashlib.sha256(source.read_bytes()).hexdigest()
-        kept = {"Scores": source.name, "SHA-256 of the scores' file": checksum, **kept}
-    return OneRunSubject("run", name, facts, [_UNKNOWN_RUN], [conclusion], upper, kept)
+        provenance["Scores"] = source.name
+        provenance["SHA-256 of the scores' file"] = hashlib.sha256(source.read_bytes()).hexdigest()
+    provenance["Versions"] = _list_versions()
+    return OneRunSubject("run", name, facts, [_UNKNOWN_RUN], [conclusion], upper, provenance)
 
 
 def of_federated(
-    setting: FederatedSetting, found: FederatedAudit, data: str, folder: str, config: str
+    setting: FederatedSetting, audit: FederatedAudit, data: str, folder: str, config: str
 ) -> OneRunSubject:
-    """The audit of federated runs: from where their clients are, and the folder that keeps them."""
-    row, accuracies = zoo.federated_tasks().get(setting.model), found.accuracies
-    dealt = f"{setting.clients:,}" if setting.clients else "all"
-    adapts = f", at first: it follows the {setting.quantile:g} quantile" if setting.quantile else ""
+    """Returns the audit of federated runs.
+
+    Args:
+      setting: of the runs.
+      audit: what was concluded from them.
+      data: where their clients' examples come from.
+      folder: the name of the folder that keeps them.
+      config: the setting's file.
+    """
+    model = setting.model
+    if model in zoo.federated_tasks():
+        model = zoo.federated_tasks()[model].description
+    clients = f"{setting.clients:,}" if setting.clients else "all"
+    rounds = counted(setting.rounds, "round")
+    norm = f"clipping norm C = {setting.clipping_norm:g}"
+    if setting.quantile:
+        norm += f", at first: it follows the {setting.quantile:g} quantile"
     facts = {
-        "Model": row.description if row else setting.model,
-        "Clients": f"{dealt}, {setting.cohort:,} a round ({setting.participation}), "
-        f"{counted(setting.rounds, 'round')}",
+        "Model": model,
+        "Clients": f"{clients}, {setting.cohort:,} a round ({setting.participation}), {rounds}",
         "A client's training": f"{counted(setting.client_epochs, 'epoch')} of mini-batches of "
         f"{setting.batch_size}, learning rate {setting.client_learning_rate:g}",
         "Server": f"learning rate {setting.learning_rate:g}, momentum {setting.momentum:g}",
-        "DP-FedAvg": f"clipping norm C = {setting.clipping_norm:g}{adapts}; noise multiplier sigma = "
-        f"{setting.noise_multiplier:g}",
+        "DP-FedAvg": f"{norm}; noise multiplier sigma = {setting.noise_multiplier:g}",
         "Canaries": f"{setting.canaries:,}, each in or out by a coin, in "
-        f"{counted(setting.repetitions, 'round')} each; {_null(found.runs[0])}",
-        "Runs": f"{len(found.runs):,}",
+        f"{counted(setting.repetitions, 'round')} each; {_describe_canaries(audit.runs[0])}",
+        "Runs": f"{len(audit.runs):,}",
     }
-    if found.together is not None:
-        proven = f"at least epsilon = {at_least(found.together.epsilon)}, whatever the curve"
-        facts["All runs together"] = f"{proven} ({found.together.method}); fresh directions"
-    if accuracies:
-        mean = sum(accuracies) / len(accuracies)
-        facts["Accuracy"] = f"{mean:.4f}, mean of {counted(len(accuracies), 'run')}"
-    title = f"federated {setting.model}, {setting.observe}, seed {setting.seed}"
+    if audit.together is not None:
+        proven = f"at least epsilon = {at_least(audit.together.epsilon)}, whatever the curve"
+        facts["All runs together"] = f"{proven} ({audit.together.method}); fresh directions"
+    if audit.accuracies:
+        mean = sum(audit.accuracies) / len(audit.accuracies)
+        facts["Accuracy"] = f"{mean:.4f}, mean of {counted(len(audit.accuracies), 'run')}"
     threats = [
         "Canary clients send random directions as long as the clipping norm, and take part like others.",
         _SEEN[setting.observe],
         "It knows neither the noise nor who else took part in a round.",
         "The upper bound counts the rounds that a canary takes part in; neighbours differ by one client.",
     ]
-    kept = {"Setting": folder, "Seed": str(setting.seed), "Data": data}
-    return OneRunSubject(f"s{folder}", title, facts, threats, found.runs, upper_bounds(found), kept, config)
+    return OneRunSubject(
+        anchor=f"s{folder}",
+        title=f"federated {setting.model}, {setting.observe}, seed {setting.seed}",
+        facts=facts,
+        threats=threats,
+        runs=audit.runs,
+        upper=upper_bounds(audit),
+        provenance={"Setting": folder, "Seed": str(setting.seed), "Data": data},
+        config=config,
+    )
 
 
-def of_federated_folder(folder: Path, levels: AskedLevels) -> OneRunSubject:
-    """The audit that a federated run's folder keeps; raises InputError where none can be read."""
+def describe_federated_folder(folder: Path, levels: AskedLevels) -> OneRunSubject:
+    """Returns the audit that a federated run's folder keeps; raises InputError where none can be read."""
     store = Store.at(folder)
     content = files.read(folder / RESULT)
-    mend = "start the same federated audit again"
-    require(content is not None, f"{folder} has no {RESULT}: {mend}")
+    fix = "start the same federated audit again"
+    require(content is not None, f"{folder} has no {RESULT}: {fix}")
     try:
-        kept: dict[str, Any] = json.loads(content or b"")
-        known = {field.name for field in dataclasses.fields(FederatedSetting)}
-        setting = FederatedSetting(**{name: kept["setting"][name] for name in known & set(kept["setting"])})
-        canary, client = Composition(*kept["compositions"][0]), Composition(*kept["compositions"][1])
-        dimension, runs = int(kept["runs"][0]["dimension"]), len(kept["runs"])
-        delta = float(kept["delta"] if levels.delta is None else levels.delta)
-        confidence = float(kept["confidence"] if levels.confidence is None else levels.confidence)
-        data, accuracies = str(kept["data"]), list(map(float, kept["accuracies"]))
+        values: dict[str, Any] = json.loads(content or b"")
+        setting = _read_federated_setting(values["setting"])
+        canary = Composition(*values["compositions"][0])
+        client = Composition(*values["compositions"][1])
+        dimension = int(values["runs"][0]["dimension"])
+        count = len(values["runs"])
+        delta = levels.delta
+        if delta is None:
+            delta = float(values["delta"])
+        confidence = levels.confidence
+        if confidence is None:
+            confidence = float(values["confidence"])
+        data = str(values["data"])
+        accuracies = [float(accuracy) for accuracy in values["accuracies"]]
     except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError):
-        raise InputError(f"{folder / RESULT} cannot be read, or is an older one: {mend}") from None
-    scores = store.load(runs)
-    found = of_each_run(scores, dimension, setting.observe in FINAL, delta, confidence)
+        raise InputError(f"{folder / RESULT} cannot be read, or is an older one: {fix}") from None
+    scores = store.load(count)
+    law_holds = setting.observe in FINAL
+    runs = of_each_run(scores, dimension, law_holds, delta, confidence)
     together = of_runs_together(scores, delta, confidence)
-    audit = FederatedAudit(found, canary, client, accuracies, together)
+    audit = FederatedAudit(runs, canary, client, accuracies, together)
     return of_federated(setting, audit, data, folder.name, store.text)
 
 
-def _null(conclusion: OneRunConclusion) -> str:
+def _read_federated_setting(values: dict[str, Any]) -> FederatedSetting:
+    """Returns the setting of which a file holds the values; what is no field of it is left out."""
+    fields = {field.name for field in dataclasses.fields(FederatedSetting)}
+    return FederatedSetting(**{name: values[name] for name in fields & set(values)})
+
+
+def _describe_canaries(conclusion: OneRunConclusion) -> str:
+    """Returns how many canaries there are, and what their scores are compared with."""
     if conclusion.cosines is None:
         return f"{conclusion.canaries:,}, each in or out by a fair coin of its own"
     observed, unobserved, dimension = conclusion.cosines

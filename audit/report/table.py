@@ -1,7 +1,7 @@
-"""A table is its columns: from one object the lines for a terminal, CSV, rows for HTML, and JSON.
+"""Tables that are described by their columns: one object gives text for a terminal, CSV, HTML rows and JSON.
 
-A column says what a row has in it and how people see that. `at_least` and `at_most` round so that no
-number claims more than is proven: lower bounds down, upper bounds up.
+A column says which value a row has in it, and how people see that value. `at_least` and `at_most` round so
+that no number claims more than is proven: lower bounds down, upper bounds up.
 """
 
 import csv
@@ -17,36 +17,40 @@ Show = Callable[[Any], str]
 
 
 def at_least(value: float, decimals: int = 3) -> str:
-    """A lower bound, rounded down."""
-    return f"{math.floor(value * 10**decimals) / 10**decimals:.{decimals}f}"
+    """Returns a lower bound, rounded down."""
+    rounded = math.floor(value * 10**decimals) / 10**decimals
+    return f"{rounded:.{decimals}f}"
 
 
 def short(number: str) -> str:
-    """A number without the zeros at its end."""
+    """Returns a number without the zeros at its end."""
     return number.rstrip("0").rstrip(".")
 
 
 def at_most(value: float, decimals: int = 3) -> str:
-    """An upper bound, rounded up; inf where it is infinite."""
+    """Returns an upper bound, rounded up, or "inf" where it is infinite."""
     if math.isinf(value):
         return "inf"
-    return f"{math.ceil(value * 10**decimals) / 10**decimals:.{decimals}f}"
+    rounded = math.ceil(value * 10**decimals) / 10**decimals
+    return f"{rounded:.{decimals}f}"
 
 
 def number(spec: str) -> Show:
-    """How a number that claims nothing is shown, by a format specification: number(".2f")."""
+    """Returns how to show a number that claims nothing, by its format specification: number(".2f")."""
     return lambda value: format(value, spec)
 
 
 class Column(NamedTuple):
     """A column of a table.
 
-    key: its name in CSV and JSON; None: it is in neither.
-    value: what a row has there; None for nothing, which is an empty cell in CSV.
-    head: its name for people, in one line or several; None: they do not see it.
-    show: a value, unless it is None, as people see it.
-    width: in characters, 0 as wide as its widest cell. left: whether its cells stand at its left.
-    none: how people see None.
+    Attributes:
+      key: its name in CSV and JSON, or None if it is in neither.
+      value: returns what a row has in the column; None is an empty cell in CSV.
+      head: its name for people, in one line or several, or None if they do not see it.
+      show: returns the text that people see of a value other than None.
+      width: in characters; 0 for the width of its widest cell.
+      left: whether its cells are aligned to the left.
+      none: the text that people see in the place of None.
     """
 
     key: str | None
@@ -62,11 +66,17 @@ class Column(NamedTuple):
 class Table(Generic[R]):
     """Rows under columns.
 
-    section: the heading above a row where it differs from that of the row before, a rule alone where it is
-      empty; None: no headings.
-    before, after: lines above the header and below the rows.
-    gap: what stands between two columns. rule: the width of a line of dashes, 0 as wide as the rows.
-    digits: significant ones of a float in CSV. closing: the lines below a section, from its last row.
+    Attributes:
+      columns: from left to right.
+      rows: objects that the columns take their values from.
+      section: returns a row's heading, which is printed where it differs from that of the row before; an
+        empty heading is a rule alone. None for a table without headings.
+      before: lines above the header.
+      after: lines below the rows.
+      gap: text between two columns.
+      rule: the length of a line of dashes; 0 for the length of the longest row.
+      digits: significant digits of a float in CSV.
+      closing: returns the lines below a section, from the section's last row.
     """
 
     columns: Sequence[Column]
@@ -80,52 +90,99 @@ class Table(Generic[R]):
     closing: Callable[[R], Sequence[str]] = lambda row: ()
 
     def text(self) -> str:
-        """The table for a terminal."""
-        shown = [column for column in self.columns if column.head is not None]
-        heads = [(column.head or "").split("\n") for column in shown]
-        tall = max(map(len, heads))
-        cells = [*zip(*([""] * (tall - len(head)) + head for head in heads), strict=True), *self.cells()]
-        widths = [column.width or max(len(row[place]) for row in cells) for place, column in enumerate(shown)]
-        lines = [self._line(row, widths) for row in cells]
-        rule = "-" * (self.rule or max(map(len, lines)))
-        body = list(self._sections(lines[tall:], rule)) if self.section else [rule, *lines[tall:]]
-        return "\n".join([*self.before, *lines[:tall], *body, *self.after])
+        """Returns the table for a terminal."""
+        header_rows = self._split_header()
+        cells = [*header_rows, *self.cells()]
+        widths = self._find_widths(cells)
+        lines = [self._align(row, widths) for row in cells]
+        header = lines[: len(header_rows)]
+        body = lines[len(header_rows) :]
+
+        longest = max(len(line) for line in lines)
+        rule = "-" * (self.rule or longest)
+        body = [rule, *body] if self.section is None else list(self._insert_headings(body, rule))
+        return "\n".join([*self.before, *header, *body, *self.after])
 
     def cells(self) -> list[list[str]]:
-        """The rows as people see them, for HTML too; `header` names their columns."""
-        shown = [column for column in self.columns if column.head is not None]
-        values = [[(column, column.value(row)) for column in shown] for row in self.rows]
-        return [[one.none if value is None else one.show(value) for one, value in row] for row in values]
+        """Returns the rows as people see them, for HTML too; `header` names their columns."""
+        rows = []
+        for row in self.rows:
+            texts = []
+            for column in self._visible_columns():
+                value = column.value(row)
+                text = column.none
+                if value is not None:
+                    text = column.show(value)
+                texts.append(text)
+            rows.append(texts)
+        return rows
 
     def header(self) -> list[str]:
-        """The columns that people see."""
+        """Returns the names of the columns that people see."""
         return [column.head for column in self.columns if column.head is not None]
 
     def csv(self) -> bytes:
-        """All rows under the columns' keys, in UTF-8."""
-        rows, text = self.json(), io.StringIO()
+        """Returns all rows under the columns' keys, in UTF-8."""
+        text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow([column.key for column in self.columns if column.key is not None])
-        for row in rows:
-            writer.writerow(f"{v:.{self.digits}g}" if isinstance(v, float) else v for v in row.values())
+        for row in self.json():
+            cells = []
+            for value in row.values():
+                if isinstance(value, float):
+                    value = f"{value:.{self.digits}g}"
+                cells.append(value)
+            writer.writerow(cells)
         return text.getvalue().encode()
 
     def json(self) -> list[dict[str, Any]]:
-        """A dictionary a row, for json.dumps."""
-        kept = [column for column in self.columns if column.key is not None]
-        return [{str(column.key): column.value(row) for column in kept} for row in self.rows]
+        """Returns a dictionary for each row, for json.dumps."""
+        columns = [column for column in self.columns if column.key is not None]
+        return [{str(column.key): column.value(row) for column in columns} for row in self.rows]
 
-    def _line(self, cells: Sequence[str], widths: Sequence[int]) -> str:
-        shown = [column for column in self.columns if column.head is not None]
-        parts = zip(shown, cells, widths, strict=True)
-        placed = [cell.ljust(width) if one.left else cell.rjust(width) for one, cell, width in parts]
-        return self.gap.join(placed).rstrip()
+    def _visible_columns(self) -> list[Column]:
+        return [column for column in self.columns if column.head is not None]
 
-    def _sections(self, lines: Sequence[str], rule: str) -> Iterator[str]:
+    def _split_header(self) -> list[tuple[str, ...]]:
+        """Returns the rows of the header, of which the last has each column's last line."""
+        names = [name.split("\n") for name in self.header()]
+        height = max(len(lines) for lines in names)
+        padded_names = []
+        for lines in names:
+            missing = height - len(lines)
+            padded_names.append([""] * missing + lines)
+        return list(zip(*padded_names, strict=True))
+
+    def _find_widths(self, cells: Sequence[Sequence[str]]) -> list[int]:
+        """Returns each visible column's width, its own or else that of its widest cell."""
+        widths = []
+        columns_of_cells = zip(*cells, strict=True)
+        for column, column_cells in zip(self._visible_columns(), columns_of_cells, strict=True):
+            widest = max(len(cell) for cell in column_cells)
+            widths.append(column.width or widest)
+        return widths
+
+    def _align(self, cells: Sequence[str], widths: Sequence[int]) -> str:
+        """Returns a row's line, each cell at its column's left or right end."""
+        aligned = []
+        for column, cell, width in zip(self._visible_columns(), cells, widths, strict=True):
+            if column.left:
+                aligned.append(cell.ljust(width))
+            else:
+                aligned.append(cell.rjust(width))
+        return self.gap.join(aligned).rstrip()
+
+    def _insert_headings(self, lines: Sequence[str], rule: str) -> Iterator[str]:
+        """Yields the rows' lines, above each section a rule and a heading, and its closing lines below."""
         section = self.section
         assert section is not None
         pairs = zip(self.rows, lines, strict=True)
         for heading, group in itertools.groupby(pairs, lambda pair: section(pair[0])):
-            own = list(group)
-            above = [rule, heading] if heading else [rule]
-            yield from [*above, *(line for _, line in own), *self.closing(own[-1][0])]
+            yield rule
+            if heading:
+                yield heading
+            section_rows = list(group)
+            for _, line in section_rows:
+                yield line
+            last_row, _ = section_rows[-1]
+            yield from self.closing(last_row)

@@ -1,8 +1,9 @@
-"""Scores from any framework: a .npz, .csv or .json file, two .npy, standard input, or a table of columns."""
+"""Reads scores of any framework: a .npz, .csv or .json file, two .npy files, standard input, or a table."""
 
 import contextlib
 import csv
 import io
+import itertools
 import json
 import lzma
 import math
@@ -33,65 +34,93 @@ MOST_SCORES = 5_000_000
 MOST_BYTES = 1 << 30
 _HEADER_BYTES = 1 << 16
 _STANDARD_INPUT = Path("standard input")
-_PARSERS = (ArithmeticError, csv.Error, struct.error, lzma.LZMAError)
-_UNREADABLE: tuple[type[Exception], ...] = (*NOT_AN_ARCHIVE, *_PARSERS)
-_MEND = "check `scores`, or keep a random part of them"
+_PARSER_ERRORS = (ArithmeticError, csv.Error, struct.error, lzma.LZMAError)
+_UNREADABLE: tuple[type[Exception], ...] = (*NOT_AN_ARCHIVE, *_PARSER_ERRORS)
+_FIX = "check `scores`, or keep a random part of them"
 _LABELS = {"true": True, "in": True, "false": False, "out": False}
-_COSINES = ("observed", "unobserved", "in", "out", "scores", "presence")
+_NUMERIC_LABELS = {1.0: True, 0.0: False}
+_COSINE_NAMES = ("observed", "unobserved", "in", "out", "scores", "presence")
 _FORMS = (("score", "in"), ("score", "presence"), ("scores", "presence"), ("in", "out"))
 
 
 def paths(scores: str) -> tuple[Path, ...]:
-    """The files that `scores` names: one, several with commas between them, or STDIN."""
-    return tuple(map(Path, [scores] if os.path.exists(scores) else scores.split(",")))
+    """Returns the files that `scores` names: a single file, several with commas between them, or STDIN."""
+    if os.path.exists(scores):  # whose name may have a comma
+        return (Path(scores),)
+    return tuple(Path(name) for name in scores.split(","))
 
 
-def said(files: Sequence[Path]) -> str:
-    """The files' names, for people."""
-    return ", ".join(str(_STANDARD_INPUT) if path == STDIN else path.name for path in files)
+def describe_files(files: Sequence[Path]) -> str:
+    """Returns the files' names, for people."""
+    names = []
+    for path in files:
+        source = _STANDARD_INPUT if path == STDIN else path
+        names.append(source.name)
+    return ", ".join(names)
 
 
 def read_scores(*files: Path) -> Scores:
-    """The scores of a .npz, .csv or .json file, of two .npy files, or of STDIN, which is CSV or JSON.
+    """Returns the scores of a .npz, .csv or .json file, of two .npy files, or of STDIN.
 
-    A .npz holds arrays in, out or scores, presence; a .csv has columns score,in or score,presence or in,out;
-    a .json is an object of lists of these names; of two .npy files the first is in. Arrays are (runs,) or,
-    with several canaries a run, (runs, canaries).
-    Raises InputError, in one line, for what it cannot read, makes no sense, or is more than MOST_SCORES.
+    Args:
+      files: a .npz holds arrays in, out or scores, presence; a .csv has columns score,in or score,presence
+        or in,out; a .json is an object of lists of these names; of two .npy files the first is in; STDIN is
+        CSV or JSON. Arrays are (runs,) or, with several canaries a run, (runs, canaries).
+
+    Raises:
+      InputError: in one line, for what it cannot read, makes no sense, or is more than MOST_SCORES.
     """
+    scores = _choose_reader(files)(*files)
+    coins = scores.coins if isinstance(scores, OneRun) else scores
+    size = 0
+    if coins is not None:
+        size = sum(world.size for world in coins.pooled())
+    require(size <= MOST_SCORES, _say_too_many(files[0], size))
+    return scores
+
+
+def _choose_reader(files: tuple[Path, ...]) -> Callable[..., Scores]:
+    """Returns the function that reads files of these suffixes; raises InputError where there is none."""
+    if files == (STDIN,):
+        return _read_stdin
     readers: dict[tuple[str, ...], Callable[..., Scores]] = {
         (".npz",): _read_npz,
         (".csv",): _read_csv,
         (".json",): _read_json,
-        (".npy", ".npy"): lambda *pair: _sets(pair[0], *map(_read_npy, pair)),
+        (".npy", ".npy"): _read_npy_pair,
     }
-    reader = readers.get(tuple(path.suffix.lower() for path in files))
-    if files == (STDIN,):
-        reader = _read_stdin
-    if reader is None:
-        named = ",".join(map(str, files))
+    suffixes = tuple(path.suffix.lower() for path in files)
+    if suffixes not in readers:
+        names = ",".join(str(path) for path in files)
         give = "give a .npz, .csv or .json file, two .npy files, in.npy,out.npy, or - for standard input"
-        raise InputError(f"`scores={named}`: {give}")
-    design = reader(*files)
-    coins = design.coins if isinstance(design, OneRun) else design
-    size = 0 if coins is None else sum(world.size for world in coins.pooled())
-    require(size <= MOST_SCORES, _too_many(files[0], size))
-    return design
+        raise InputError(f"`scores={names}`: {give}")
+    return readers[suffixes]
 
 
-def of_columns(place: object, names: Sequence[object], column: Callable[[Any], Any]) -> Scores:
-    """The scores of a table with columns score,in or score,presence (1 or 0), or in,out; `column` gives the
-    column of a name, (runs,) or (runs, canaries). Raises InputError, in which `place` names the table."""
-    known = [str(name).strip().lower() for name in names]
-    form = _form(place, known)
-    require(form, f"{place} has columns {_shown(','.join(known))}: give score,in (1 or 0), or in,out")
+def read_columns(place: object, names: Sequence[object], column: Callable[[Any], Any]) -> Scores:
+    """Returns the scores of a table with columns score,in or score,presence (1 or 0), or in,out.
+
+    Args:
+      place: the table's name, for messages.
+      names: of its columns.
+      column: returns the column of a name, (runs,) or (runs, canaries).
+
+    Raises:
+      InputError: for other columns, or for values that are no scores.
+    """
+    lower_names = [str(name).strip().lower() for name in names]
+    form = _find_form(place, lower_names)
+    shown = _quote(",".join(lower_names))
+    require(form, f"{place} has columns {shown}: give score,in (1 or 0), or in,out")
     assert form is not None
-    first, second = (column(names[known.index(name)]) for name in form)
+    first = column(names[lower_names.index(form[0])])
+    second = column(names[lower_names.index(form[1])])
     with _naming(place):
-        scores, others = floats(form[0], first), _numbers_of(form[1], second)
+        first_numbers = floats(form[0], first)
+        second_numbers = _read_second_column(form[1], second)
     if form == ("in", "out"):
-        return _sets(place, scores, others)
-    return _by_presence(place, scores, others)
+        return _make_sets(place, first_numbers, second_numbers)
+    return _split_by_presence(place, first_numbers, second_numbers)
 
 
 def read_cosines(
@@ -99,59 +128,82 @@ def read_cosines(
 ) -> OneRun | Fresh:
     """Returns a file's cosines: of one run, or the checked design of several.
 
-    A .npz or a .json holds `observed`, (K,) of one run or (runs, K), and of one run maybe `unobserved`; or
-    `in`, (runs,) or (runs, K); or `scores` and `presence` of these shapes, (K,) of one run. A .npy is one
-    matrix. One run whose cosines used other canaries' directions (leave_one_out) is a design too.
-    Raises InputError, in one line, for what is something else.
+    Args:
+      path: a .npz or a .json that holds `observed`, (K,) of one run or (runs, K), and of one run maybe
+        `unobserved`; or `in`, (runs,) or (runs, K); or `scores` and `presence` of these shapes, (K,) of one
+        run. A .npy is one matrix.
+      dimension: of the directions.
+      leave_one_out: whether cosines used other canaries' directions; one run is then a design too.
+      in_order: whether rows are in the order in which runs were begun.
+
+    Raises:
+      InputError: in one line, for what is something else.
     """
-    kind, give = path.suffix.lower(), "give a .npz, .npy or .json file of cosines"
-    require(kind in (".npz", ".npy", ".json"), f"`scores={path}`: {give}")
-    other = _json_cosines if kind == ".json" else _npy_cosines
-    arrays = _npz_arrays(path, _COSINES, flat=False) if kind == ".npz" else other(path)
+    arrays = _read_cosine_arrays(path)
     with _naming(path):
-        cosines, presence, several = _of_runs(arrays)
-        if several or leave_one_out:
+        cosines, presence, are_several_runs = _arrange_by_run(arrays)
+        if are_several_runs or leave_one_out:
             extra = ", ".join(sorted({"unobserved", "out"} & set(arrays)))
             require(not extra, f"drop {extra}, or save scores= and presence= where some canaries are out")
         elif presence is None:
             return given.paired_cosines(cosines[0], arrays.get("unobserved"), dimension)
-        if several:
+        if are_several_runs:
             return given_directions.given(cosines, dimension, leave_one_out, presence, in_order)
         return given.cosines(cosines, dimension, presence, leave_one_out, in_order)
 
 
-def _of_runs(arrays: dict[str, Array]) -> tuple[Array, Array | None, bool]:
-    """(cosines (runs, K), presence alike or None, whether they are of several runs)."""
-    both = {"scores", "presence"} <= set(arrays)
-    name = "scores" if both else next((one for one in ("observed", "in") if one in arrays), "")
-    require(name, "it has no array observed: save observed=, or scores= and presence=")
-    found, present = arrays[name], arrays["presence"] if both else None
-    if found.ndim == 1:
-        found = found[:, None] if name == "in" else found[None]
-        present = None if present is None else np.atleast_2d(present)
-    several = found.ndim != 2 or len(found) > 1 or name == "in"
-    return found, present, several
+def _read_cosine_arrays(path: Path) -> dict[str, Array]:
+    """Returns a file's arrays of cosines by their names."""
+    suffix = path.suffix.lower()
+    if suffix == ".npz":
+        return _read_npz_arrays(path, _COSINE_NAMES, flat=False)
+    if suffix == ".json":
+        return _read_json_cosines(path)
+    require(suffix == ".npy", f"`scores={path}`: give a .npz, .npy or .json file of cosines")
+    return _read_npy_cosines(path)
 
 
-def _json_cosines(path: Path) -> dict[str, Array]:
+def _arrange_by_run(arrays: dict[str, Array]) -> tuple[Array, Array | None, bool]:
+    """Returns cosines (runs, K), their presence alike or None, and whether they are of several runs."""
+    presence = None
+    if "scores" in arrays and "presence" in arrays:
+        name = "scores"
+        presence = arrays["presence"]
+    elif "observed" in arrays:
+        name = "observed"
+    else:
+        message = "it has no array observed: save observed=, or scores= and presence="
+        require("in" in arrays, message)
+        name = "in"
+
+    cosines = arrays[name]
+    if cosines.ndim == 1:
+        if presence is not None:
+            presence = np.atleast_2d(presence)
+        cosines = cosines[:, None] if name == "in" else cosines[None]
+    are_several_runs = cosines.ndim != 2 or len(cosines) > 1 or name == "in"
+    return cosines, presence, are_several_runs
+
+
+def _read_json_cosines(path: Path) -> dict[str, Array]:
     with _reading(path), open(path, encoding="utf-8-sig") as file:
-        lists = dict(_json_lists(path, file))
+        lists = dict(_load_pairs(path, file))
     with _naming(path):
-        arrays = {name: floats(name, lists[name]) for name in _COSINES if name in lists}
+        arrays = {name: floats(name, lists[name]) for name in _COSINE_NAMES if name in lists}
     size = sum(array.size for array in arrays.values())
-    require(size <= MOST_SCORES, _too_many(path, size))
+    require(size <= MOST_SCORES, _say_too_many(path, size))
     return arrays
 
 
-def _npy_cosines(path: Path) -> dict[str, Array]:
+def _read_npy_cosines(path: Path) -> dict[str, Array]:
     with _reading(path), open(path, "rb") as file:
-        found = _numbers(path, path.stem, file, flat=False)
-    shape = f"{path} has shape {found.shape}: save (runs, canaries), or a .npz with observed= of one run"
-    require(found.ndim == 2, shape)
-    return {"observed": found}
+        cosines = _read_array(path, path.stem, file, flat=False)
+    message = f"{path} has shape {cosines.shape}: save (runs, canaries), or a .npz with observed= of one run"
+    require(cosines.ndim == 2, message)
+    return {"observed": cosines}
 
 
-def _sets(path: object, scores_in: Array, scores_out: Array) -> Scores:
+def _make_sets(path: object, scores_in: Array, scores_out: Array) -> Scores:
     """Returns the design of two sets of runs; flat scores are of one canary a run."""
     with _naming(path):
         return given.two_worlds(scores_in, scores_out)
@@ -159,6 +211,7 @@ def _sets(path: object, scores_in: Array, scores_out: Array) -> Scores:
 
 @contextlib.contextmanager
 def _naming(path: object) -> Iterator[None]:
+    """Puts a file's name before the message of an InputError."""
     try:
         yield
     except InputError as error:
@@ -167,10 +220,10 @@ def _naming(path: object) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """Turns all that a reader raises into one line; refuses what is no file, or too large a one."""
+    """Turns all that a reader raises into one line; refuses what is no file, or too large."""
     try:
         if path != _STANDARD_INPUT:
-            regular(path, _MEND, MOST_BYTES)
+            regular(path, _FIX, MOST_BYTES)
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
             yield
@@ -183,66 +236,88 @@ def _reading(path: Path) -> Iterator[None]:
         raise InputError(f"cannot read {path}: {reason}; check `scores`") from None
 
 
-def _too_many(path: Path, size: int) -> str:
+def _say_too_many(path: Path, size: int) -> str:
     return f"{path} has {size:,} scores, more than {MOST_SCORES:,}: keep a random part of them"
 
 
 def _read_npz(path: Path) -> Scores:
-    """Arrays `in` and `out`, or `scores` and `presence`, which is true or 1 for in."""
-    arrays = _npz_arrays(path, ("in", "out", "scores", "presence"))
+    """Returns the scores of arrays `in` and `out`, or `scores` and `presence`, which is true or 1 for in."""
+    arrays = _read_npz_arrays(path, ("in", "out", "scores", "presence"))
     if {"scores", "presence"} <= set(arrays):
-        return _by_presence(path, arrays["scores"], arrays["presence"])
+        return _split_by_presence(path, arrays["scores"], arrays["presence"])
     missing = {"in", "out"} - set(arrays)
     require(not missing, f"{path} has no array {', '.join(sorted(missing))}: save in= and out=")
-    return _sets(path, arrays["in"], arrays["out"])
+    return _make_sets(path, arrays["in"], arrays["out"])
 
 
-def _npz_arrays(path: Path, names: Sequence[str], flat: bool = True) -> dict[str, Array]:
-    """Those of the arrays that are there; see `_numbers`."""
+def _read_npz_arrays(path: Path, names: Sequence[str], flat: bool = True) -> dict[str, Array]:
+    """Returns those of the arrays of these names that a .npz has; see `_read_array` for `flat`."""
+    arrays = {}
     with _reading(path), zipfile.ZipFile(path) as archive:
         members = {name.removesuffix(".npy"): name for name in archive.namelist()}
-        arrays = {}
         for name in sorted(set(names) & set(members)):
             with archive.open(members[name]) as file:
-                arrays[name] = _numbers(path, name, file, flat)
+                arrays[name] = _read_array(path, name, file, flat)
     return arrays
+
+
+def _read_npy_pair(path_in: Path, path_out: Path) -> Scores:
+    return _make_sets(path_in, _read_npy(path_in), _read_npy(path_out))
 
 
 def _read_npy(path: Path) -> Array:
     with _reading(path), open(path, "rb") as file:
-        return _numbers(path, path.stem, file)
+        return _read_array(path, path.stem, file)
 
 
-def _numbers(path: Path, name: str, file: IO[bytes], flat: bool = True) -> Array:
-    """A .npy's array as float64, by default flat if it is one column; what its header claims is looked at
-    first."""
-    head = io.BytesIO(file.read(_HEADER_BYTES))
+def _read_array(path: Path, name: str, file: IO[bytes], flat: bool = True) -> Array:
+    """Returns a .npy's array as float64, after a look at what its header claims.
+
+    Args:
+      path: of the file, for messages.
+      name: of the array, for messages.
+      file: at the start of the array.
+      flat: whether a single column becomes a flat array.
+    """
+    header = io.BytesIO(file.read(_HEADER_BYTES))
     readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-    version = np.lib.format.read_magic(head)
-    shape, _, dtype = readers[version](head)
-    plain = dtype.kind in "biuf"  # booleans, integers and floats
-    require(plain, f"{path}: array {name} holds no plain numbers ({dtype}): save float arrays in= and out=")
+    version = np.lib.format.read_magic(header)
+    shape, _, dtype = readers[version](header)
+    is_numeric = dtype.kind in "biuf"  # booleans, integers and floats
+    message = f"{path}: array {name} holds no plain numbers ({dtype}): save float arrays in= and out="
+    require(is_numeric, message)
     size = math.prod(shape)
-    require(size <= MOST_SCORES, _too_many(path, size))
+    require(size <= MOST_SCORES, _say_too_many(path, size))
+
     file.seek(0)
     array = np.asarray(np.lib.format.read_array(file, allow_pickle=False), np.float64)
-    return array[:, 0] if flat and array.ndim == 2 and array.shape[1] == 1 else array
+    if flat and array.ndim == 2 and array.shape[1] == 1:
+        return array[:, 0]
+    return array
 
 
-def _by_presence(path: object, scores: Array, presence: Array) -> Scores:
+def _split_by_presence(path: object, scores: Array, presence: Array) -> Scores:
+    """Returns the design of scores and bits alike, 1 where the canary was in."""
     fits = scores.ndim in (1, 2) and scores.shape == presence.shape
     shapes = f"scores {scores.shape} and presence {presence.shape}"
     require(fits, f"{path}: {shapes} must both be (runs,) or (runs, canaries)")
     require(np.isin(presence, (0, 1)).all(), f"{path}: presence must be 1 (in) or 0 (out) everywhere")
     present = presence.astype(bool)
     if scores.ndim == 1:
-        return _sets(path, scores[present], scores[~present])
+        return _make_sets(path, scores[present], scores[~present])
     with _naming(path):
         return given.coins(scores, present)
 
 
 class _Cells(NamedTuple):
-    """A data row of a CSV: its place and line, and its texts in the two columns that count."""
+    """A data row of a CSV.
+
+    Attributes:
+      place: its number among data rows, from 0.
+      line: its line in the file, from 1.
+      first: its text in the first column that counts.
+      second: its text in the other.
+    """
 
     place: int
     line: int
@@ -251,130 +326,168 @@ class _Cells(NamedTuple):
 
 
 def _read_stdin(path: Path) -> Scores:
-    """JSON where the first character is that of an object, else CSV."""
+    """Returns the scores of standard input: JSON where the first character is that of an object, else CSV."""
     with _reading(_STANDARD_INPUT):
         content = sys.stdin.buffer.read(MOST_BYTES + 1)
         require(content.strip(), f"{_STANDARD_INPUT} is empty: give score,in lines, or JSON")
         too_large = f"{_STANDARD_INPUT} is larger than {MOST_BYTES / 2**30:g} GiB: keep a random part of it"
         require(len(content) <= MOST_BYTES, too_large)
         text = content.decode("utf-8-sig")
-        of_text = _of_json if text.lstrip()[:1] in ("{", "[") else _of_csv
-        return of_text(_STANDARD_INPUT, io.StringIO(text, newline=""))
+        file = io.StringIO(text, newline="")
+        if text.lstrip()[:1] in ("{", "["):
+            return _parse_json(_STANDARD_INPUT, file)
+        return _parse_csv(_STANDARD_INPUT, file)
 
 
 def _read_json(path: Path) -> Scores:
     with _reading(path), open(path, encoding="utf-8-sig") as file:
-        return _of_json(path, file)
+        return _parse_json(path, file)
 
 
-def _of_json(path: Path, file: IO[str]) -> Scores:
-    """An object of lists, whose names are those of a CSV's columns."""
-    found = _json_lists(path, file)
-    lists = dict(found)
-    return of_columns(path, [name for name, _ in found], lists.__getitem__)
+def _parse_json(path: Path, file: IO[str]) -> Scores:
+    """Returns the scores of an object of lists, whose names are those of a CSV's columns."""
+    pairs = _load_pairs(path, file)
+    names = [name for name, _ in pairs]
+    lists = dict(pairs)
+    return read_columns(path, names, lists.__getitem__)
 
 
-def _json_lists(path: Path, file: IO[str]) -> tuple[tuple[str, Any], ...]:
-    """An object's (name, value) pairs, in their order."""
-    mend = 'give {"in": [...], "out": [...]}, or "scores" and "presence"'
+def _load_pairs(path: Path, file: IO[str]) -> tuple[tuple[str, Any], ...]:
+    """Returns a JSON object's (name, value) pairs, in their order, with names that come again."""
+    fix = 'give {"in": [...], "out": [...]}, or "scores" and "presence"'
     try:
-        found = json.load(file, object_pairs_hook=tuple)
+        pairs = json.load(file, object_pairs_hook=tuple)
     except UnicodeDecodeError:
         raise
     except (ValueError, RecursionError):
-        raise InputError(f"cannot read {path}: it is no JSON; {mend}") from None
-    require(isinstance(found, tuple), f"{path} is no JSON object: {mend}")
-    return tuple(found)
+        raise InputError(f"cannot read {path}: it is no JSON; {fix}") from None
+    require(isinstance(pairs, tuple), f"{path} is no JSON object: {fix}")
+    return tuple(pairs)
 
 
 def _read_csv(path: Path) -> Scores:
     with _reading(path), open(path, newline="", encoding="utf-8-sig") as file:
-        return _of_csv(path, file)
+        return _parse_csv(path, file)
 
 
-def _of_csv(path: Path, file: IO[str]) -> Scores:
-    """Columns score,in or score,presence, or a column a world; commas, semicolons, tabs or spaces between."""
-    first = file.readline(_HEADER_BYTES).lstrip("# ")
-    form, at, separator = _header(path, first)
+def _parse_csv(path: Path, file: IO[str]) -> Scores:
+    """Returns the scores of columns score,in or score,presence, or of a column a world.
+
+    Commas, semicolons, tabs or spaces separate the columns.
+    """
+    header = file.readline(_HEADER_BYTES).lstrip("# ")
+    form, indices, separator = _parse_header(path, header)
     worlds: dict[bool, list[float]] = {True: [], False: []}
     add = _add_pair if form == ("in", "out") else _add_labelled
-    for cells in _rows(file, at, separator):
+    for cells in _read_rows(file, indices, separator):
         add(path, cells, worlds)
         size = len(worlds[True]) + len(worlds[False])
-        require(size <= MOST_SCORES, _too_many(path, size))
-    return _sets(path, np.array(worlds[True], np.float64), np.array(worlds[False], np.float64))
+        require(size <= MOST_SCORES, _say_too_many(path, size))
+    scores_in = np.array(worlds[True], np.float64)
+    scores_out = np.array(worlds[False], np.float64)
+    return _make_sets(path, scores_in, scores_out)
 
 
-def _header(path: Path, line: str) -> tuple[tuple[str, str], tuple[int, int], str]:
+def _parse_header(path: Path, line: str) -> tuple[tuple[str, str], tuple[int, int], str]:
+    """Returns the two column names that count, their places, and the separator of columns."""
     for separator in "\t;, ":
-        names = [name.strip().lower() for name in next(csv.reader([line], delimiter=separator), [])]
-        form = _form(path, names)
+        fields = next(csv.reader([line], delimiter=separator), [])
+        names = [name.strip().lower() for name in fields]
+        form = _find_form(path, names)
         if form is not None:
-            return form, (names.index(form[0]), names.index(form[1])), separator
+            indices = (names.index(form[0]), names.index(form[1]))
+            return form, indices, separator
     raise InputError(f"{path}: its first line must be score,in (1 or 0), or in,out (a column a world)")
 
 
-def _form(path: object, names: Sequence[str]) -> tuple[str, str] | None:
-    """The two names that count, if they are there. Raises InputError where more than two of those that could
-    are there, or one of them twice."""
-    form = next((form for form in _FORMS if set(form) <= set(names)), None)
-    counted = [name for name in names if any(name in form for form in _FORMS)]
-    said = f"{path}: its columns {','.join(counted)} can be read in several ways"
-    once = f"{said}: keep score,in (1 or 0), or in,out (a column a world)"
-    require(form is None or len(counted) == 2, once)
+def _find_form(path: object, names: Sequence[str]) -> tuple[str, str] | None:
+    """Returns the two names that count, if they are there.
+
+    Raises:
+      InputError: where more than two names of those that could count are there, or one of them twice.
+    """
+    for form in _FORMS:
+        if set(form) <= set(names):
+            break
+    else:
+        return None
+    could_count = set(itertools.chain(*_FORMS))
+    counting = [name for name in names if name in could_count]
+    several = f"{path}: its columns {','.join(counting)} can be read in several ways"
+    require(len(counting) == 2, f"{several}: keep score,in (1 or 0), or in,out (a column a world)")
     return form
 
 
-def _rows(file: IO[str], at: tuple[int, int], separator: str) -> Iterator[_Cells]:
-    rows = csv.reader(file, delimiter=separator)
-    for place, row in enumerate(row for row in rows if row):
-        first, second = (row[i].strip() if i < len(row) else "" for i in at)
-        yield _Cells(place, rows.line_num + 1, first, second)
+def _read_rows(file: IO[str], indices: tuple[int, int], separator: str) -> Iterator[_Cells]:
+    """Yields the cells that count of each row that is not empty."""
+    reader = csv.reader(file, delimiter=separator)
+    first_index, second_index = indices
+    place = 0
+    for row in reader:
+        if not row:
+            continue
+        line = reader.line_num + 1  # after the header
+        first = row[first_index].strip() if first_index < len(row) else ""
+        second = row[second_index].strip() if second_index < len(row) else ""
+        yield _Cells(place, line, first, second)
+        place += 1
 
 
 def _add_labelled(path: Path, cells: _Cells, worlds: dict[bool, list[float]]) -> None:
-    """A score to the world that its label names: a number equal to 1 or 0, true or false, in or out."""
+    """Adds a score to the world that its label names: a number equal to 1 or 0, true or false, in or out."""
     with _naming(f"{path} line {cells.line}"):
-        label = _label(cells.second)
-    worlds[label].append(_score(path, cells.line, cells.first))
+        label = _parse_label(cells.second)
+    worlds[label].append(_parse_score(path, cells.line, cells.first))
 
 
-def _label(text: str) -> bool:
-    known = _LABELS.get(text.lower())
-    if known is None:
+def _parse_label(text: str) -> bool:
+    """Returns whether a label means in; raises InputError where it means neither in nor out."""
+    label = _LABELS.get(text.lower())
+    if label is None:
         with contextlib.suppress(ValueError):
-            known = {1.0: True, 0.0: False}.get(float(text))
-    if known is None:
-        raise InputError(f"{_shown(text)} says neither in nor out: give 1 or 0")
-    return known
+            label = _NUMERIC_LABELS.get(float(text))
+    if label is None:
+        raise InputError(f"{_quote(text)} says neither in nor out: give 1 or 0")
+    return label
 
 
-def _numbers_of(name: str, values: ArrayLike) -> Array:
-    """The last of the two columns: scores out, or labels, of which words are read as in a CSV."""
-    words = isinstance(values, list) and any(isinstance(one, str) for one in values)
-    if name == "out" or not (words or getattr(getattr(values, "dtype", None), "kind", "") in ("O", "U", "T")):
+def _read_second_column(name: str, values: ArrayLike) -> Array:
+    """Returns the numbers of scores out, or of labels, of which words are read as in a CSV."""
+    if name == "out" or not _has_words(values):
         return floats(name, values)
-    return np.array([_label(str(one)) for one in np.asarray(values).ravel()], np.float64)
+    labels = [_parse_label(str(value)) for value in np.asarray(values).ravel()]
+    return np.array(labels, np.float64)
+
+
+def _has_words(values: ArrayLike) -> bool:
+    """Returns whether a list has a string, or an array is of strings or objects."""
+    if isinstance(values, list):
+        return any(isinstance(value, str) for value in values)
+    dtype = getattr(values, "dtype", None)
+    return getattr(dtype, "kind", "") in ("O", "U", "T")
 
 
 def _add_pair(path: Path, cells: _Cells, worlds: dict[bool, list[float]]) -> None:
-    """A score to each world; the shorter column ends in empty cells."""
+    """Adds a score to each world; the shorter column ends in empty cells."""
     for present, text in ((True, cells.first), (False, cells.second)):
+        if not text:
+            continue
         world = worlds[present]
-        if text:
-            gap = f"{path} line {cells.line}: a score below an empty cell: fill that in (nan if a run failed)"
-            require(len(world) == cells.place, gap)
-            world.append(_score(path, cells.line, text))
+        gap = f"{path} line {cells.line}: a score below an empty cell: fill that in (nan if a run failed)"
+        require(len(world) == cells.place, gap)
+        world.append(_parse_score(path, cells.line, text))
 
 
-def _score(path: Path, line: int, text: str) -> float:
-    """The number; NaN only where it says so."""
+def _parse_score(path: Path, line: int, text: str) -> float:
+    """Returns the number; NaN only where the text is nan."""
     try:
         return float(text)
     except ValueError:
-        what = f"score {_shown(text)} is no number: fix it, or write nan if the run failed"
-        raise InputError(f"{path} line {line}: {what}") from None
+        message = f"score {_quote(text)} is no number: fix it, or write nan if the run failed"
+        raise InputError(f"{path} line {line}: {message}") from None
 
 
-def _shown(text: str) -> str:
-    return repr(text if len(text) <= 40 else f"{text[:40]}...")
+def _quote(text: str) -> str:
+    """Returns a text, or the beginning of a long one, in quotes."""
+    shortened = text if len(text) <= 40 else f"{text[:40]}..."
+    return repr(shortened)

@@ -132,7 +132,7 @@ def test_coarse_cells_cost_tightness_not_validity(monkeypatch, name):
 def test_the_p_value_is_the_simulated_share(name, counts, parameter, audits=40_000):
     """Scores out are uniform, scores in by the curve: the share of audits with so few errors."""
     rng, found = np.random.default_rng(1), Counts(*counts)
-    threshold = rng.beta(found.rank, found.of - found.rank + 1, audits)
+    threshold = rng.beta(found.rank, found.scores - found.rank + 1, audits)
     errors = rng.binomial(found.trials, FAMILIES[name].trade_off(parameter, threshold))
     share, said = np.mean(errors <= found.errors), p_value(FAMILIES[name], parameter, found)
     assert said == pytest.approx(share, abs=4 * np.sqrt(said * (1 - said) / audits) + 0.02 * said + 1e-9)

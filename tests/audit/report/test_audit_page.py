@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from audit.claims.claim import DpSgd
+from audit.claims.claim import DpSgd, EpsilonDelta
 from audit.conclusions import one_run_conclusion, results
 from audit.conclusions.concluded import conclude
 from audit.errors import InputError
@@ -274,8 +274,9 @@ def test_a_browser_shows_it_whole_at_any_width(tmp_path, scheme, ground):
 def test_a_browser_shows_the_page_of_one_run_whole(tmp_path):
     drawn = cosine_law.simulate(np.random.default_rng(0), 90, 10_000, 0.2)
     np.savez(tmp_path / "run.npz", observed=drawn)
-    found = one_run_conclusion.conclude_cosines(one_run_evidence.cosines(drawn, None, 10_000), 1e-5, 0.95)
-    about = subjects.of_cosines("a" * 200, tmp_path / "run.npz", found, 30.0)
+    run = one_run_evidence.cosines(drawn, None, 10_000)
+    found = one_run_conclusion.conclude_cosines(run, 1e-5, 0.95)
+    about = subjects.describe_one_run("a" * 200, found, EpsilonDelta(30.0, 1e-5), tmp_path / "run.npz")
     content = one_run_report.one_run_report("One run", [about, about._replace(anchor="other")]).decode()
     for frame in measured(tmp_path, content):
         assert frame["content"] <= frame["width"] and frame["beyond"] == [], frame
@@ -296,6 +297,7 @@ def test_the_browser_sees_what_is_wrong_and_refuses_a_request(tmp_path):
 
 def test_sampled_insertions_are_said_and_counted():
     whole, sampled = (setting_of("fcnn", canaries=8, sampling_rate=rate) for rate in (1.0, 0.25))
-    assert "each with probability 0.25 (Poisson sampling)" in subjects._insertions(sampled)
-    assert "Poisson" not in subjects._insertions(whole) and "no amplification" in subjects._threats(whole)[-1]
-    assert "a coin that the adversary does not see" in subjects._threats(sampled)[-1]
+    assert "each with probability 0.25 (Poisson sampling)" in subjects._describe_insertions(sampled)
+    assert "Poisson" not in subjects._describe_insertions(whole)
+    assert "no amplification" in subjects._describe_threats(whole)[-1]
+    assert "a coin that the adversary does not see" in subjects._describe_threats(sampled)[-1]

@@ -202,11 +202,11 @@ def test_a_sweeps_curve_is_drawn_likewise(refuted):
 def test_the_page_says_it_to_who_cannot_see_the_panels(refuted, passed, monkeypatch):
     names = audit_panels._PANELS
     monkeypatch.setattr(audit_panels, "audit_panels", lambda conclusion: dict.fromkeys(names, b"<svg/>"))
-    scores, trade_off, bounds, profile = map(str, audit_page._figures(refuted))
+    scores, trade_off, bounds, profile = map(str, audit_page._draw_figures(refuted))
     assert trade_off.count("Gaussian curve refuted, p") == 2  # alternative text and caption
     assert bounds.count("(refuted)") == 2 and "assumption-free" in bounds
     assert profile.count("Marked (refuted)") == 2 and "refuted" not in scores
-    figures = list(map(str, audit_page._figures(passed)))
+    figures = list(map(str, audit_page._draw_figures(passed)))
     assert not any("refuted" in figure for figure in figures)
     assert figures[1].count("No evidence against Gaussian, p = ") == 2
 
@@ -222,4 +222,4 @@ def test_the_page_says_it_to_who_cannot_see_the_panels(refuted, passed, monkeypa
     ],
 )
 def test_a_figure_has_symbols_where_a_table_has_words(text, shown):
-    assert style.in_symbols(text) == shown == style.in_symbols(shown)
+    assert style.insert_symbols(text) == shown == style.insert_symbols(shown)

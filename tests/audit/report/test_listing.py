@@ -57,18 +57,18 @@ def command(*flags):
     ],
 )
 def test_what_differs_from_the_defaults_is_named_by_its_flag(fields, expected):
-    assert listing.differs(setting_of("fcnn", **fields)) == expected
+    assert listing.find_differences(setting_of("fcnn", **fields)) == expected
 
 
 @pytest.mark.parametrize("model", TASKS)
 def test_a_models_own_defaults_are_no_difference(model):
-    assert listing.differs(setting_of(model)) == {}
+    assert listing.find_differences(setting_of(model)) == {}
 
 
 def test_a_model_of_ones_own_shows_what_has_no_default():
     own = dataclasses.replace(setting_of("fcnn", seed=2), model="Tiny")
     shown = {"batch_size": 400, "clipping": "book_keeping", "learning_rate": 0.1, "seed": 2}
-    assert listing.differs(own) == shown
+    assert listing.find_differences(own) == shown
 
 
 def test_rows_are_of_80_columns_whatever_they_hold():
@@ -77,7 +77,7 @@ def test_rows_are_of_80_columns_whatever_they_hold():
     crowded |= {"seed": 4_000_000}
     setting = dataclasses.replace(setting_of("fcnn", **crowded), model="m" * 60)
     rows = [
-        Listed(Path("0123456789abcdef"), setting, listing.differs(setting), 10**8, Kept(), 0.0),
+        Listed(Path("0123456789abcdef"), setting, listing.find_differences(setting), 10**8, Kept(), 0.0),
         Listed(Path("f" * 16), setting_of("fcnn"), {}, 40, Kept(40, 1e-5, 0.95, 999.9991, 9999.9991), 0.0),
         Listed(Path("e" * 16), setting_of("fcnn"), {}, 40, Kept(40, 1e-5, 0.95, 0.0, float("inf")), 0.0),
     ]
@@ -93,7 +93,7 @@ def test_rows_are_of_80_columns_whatever_they_hold():
     [(-5, "0 s"), (59.9, "59 s"), (61, "1 min"), (3599, "59 min"), (7300, "2 h"), (86_400, "1 d")],
 )
 def test_an_age_is_in_its_largest_unit(seconds, text):
-    assert listing._age(seconds) == text
+    assert listing._show_age(seconds) == text
 
 
 def test_bounds_are_rounded_against_themselves_and_an_empty_store_is_a_line(tmp_path):
@@ -121,15 +121,15 @@ def test_the_command_lists_the_newest_first_and_starts_no_jax(tmp_path):
     assert lines[2].split()[:4] == [new.name[:8], "convnet,", "gc_r", "6"] and "-" in lines[2]
     assert lines[3].split() == [old.name[:8], "fcnn,", "gc_s", "40", "1.234", "23.996", "2", "h"]
     assert lines[4].split() == ["seed=1"]
-    *said, modules = process.stderr.splitlines()
-    assert said[0] == "skipped: 1 folder holds other results than audits"
-    assert len(said) == 2 and str(damaged) in said[1]
+    *messages, modules = process.stderr.splitlines()
+    assert messages[0] == "skipped: 1 folder holds other results than audits"
+    assert len(messages) == 2 and str(damaged) in messages[1]
     assert {"jax", "flax", "matplotlib"}.isdisjoint(modules.split())
     rows = json.loads(command(f"--out={tmp_path}", "--json").stdout)
     assert [row["setting"] for row in rows] == [new.name, old.name]
     assert (rows[0]["epsilon"], rows[0]["audited_runs"], rows[0]["runs"]) == (None, None, 6)
-    found = [rows[1][name] for name in ("epsilon", "upper_bound", "differs")]
-    assert found == [1.23456, 23.99536, {"seed": 1}] and abs(time.time() - rows[1]["time"] - 7300) < 600
+    values = [rows[1][name] for name in ("epsilon", "upper_bound", "differs")]
+    assert values == [1.23456, 23.99536, {"seed": 1}] and abs(time.time() - rows[1]["time"] - 7300) < 600
     assert sorted(tmp_path.rglob("*")) == before
 
 

@@ -65,49 +65,52 @@ def test_a_page_tells_bounds_from_estimates_and_asks_for_nothing():
     ],
 )
 def test_the_verdict_claims_what_is_proven(sigma, upper, kind, says):
-    found = one_run_page.one_run_verdict(subject(observed(sigma), Upper("canary", upper, "1 round")))
-    assert found.kind == kind and says in found.sentence
+    verdict = one_run_page.one_run_verdict(subject(observed(sigma), Upper("canary", upper, "1 round")))
+    assert verdict.kind == kind
+    assert says in verdict.sentence
 
 
 def test_a_bound_on_a_gaussian_curve_alone_is_told_as_that():
-    found = concluded.of_each_run(Scores(0, *coins(0.25)), D, False, 1e-5, 0.95)[0]
-    epsilon = {row.method: row.epsilon for row in found.bounds}
-    between = (epsilon["one_run_guesses"] + epsilon["one_run_gaussian"]) / 2
-    verdict = one_run_page.one_run_verdict(subject(found, Upper("canary", between, "")))
+    scores = Scores(0, *coins(0.25))
+    (conclusion,) = concluded.of_each_run(scores, D, False, 1e-5, 0.95)
+    epsilons = {bound.method: bound.epsilon for bound in conclusion.bounds}
+    between = (epsilons["one_run_guesses"] + epsilons["one_run_gaussian"]) / 2
+    verdict = one_run_page.one_run_verdict(subject(conclusion, Upper("canary", between, "")))
     assert verdict.headline == "The guarantee is violated, or the trade-off curve is not Gaussian."
 
 
 def test_no_bound_is_no_verdict(plain):
-    found = observed(0.1)._replace(bounds=[])
-    assert "estimates alone" in one_run_page.one_run_verdict(subject(found)).sentence
-    assert "No bound: save coins" in one_run_page.one_run_report("A", [subject(found)]).decode()
+    about = subject(observed(0.1)._replace(bounds=[]))
+    assert "estimates alone" in one_run_page.one_run_verdict(about).sentence
+    assert "No bound: save coins" in one_run_page.one_run_report("A", [about]).decode()
 
 
-def kept(root, /, **changes):
-    """A folder of federated runs, as ./run.sh federated leaves it."""
+def save_federated(root, /, **changes):
+    """Returns a folder of federated runs, as ./run.sh federated leaves it, with changes to its result."""
     setting = FederatedSetting("linear", canaries=300)
     store = Store(root, federated_identity(setting, "0" * 64, None), "federated-linear")
     drawn = [coins(0.25, seed=i) for i in range(2)]
-    scores, presence = (np.concatenate([one[i] for one in drawn]) for i in range(2))
-    store.save(Scores(0, scores, presence))
-    found = concluded.of_each_run(Scores(0, scores, presence), D, True, 1e-6, 0.9)
-    audit = FederatedAudit(found, Composition(4.0, 1), Composition(4.0, 5), [0.8, 0.8])
+    matrix = np.concatenate([scores for scores, _ in drawn])
+    presence = np.concatenate([bits for _, bits in drawn])
+    store.save(Scores(0, matrix, presence))
+    runs = concluded.of_each_run(Scores(0, matrix, presence), D, True, 1e-6, 0.9)
+    audit = FederatedAudit(runs, Composition(4.0, 1), Composition(4.0, 5), [0.8, 0.8])
     about = {"setting": {"model": "linear", "canaries": 300}, "data": "made up", "out": str(store.path)}
-    text = json.loads(one_run_table.federated_json(audit, about))
-    store.write_text("federated.json", json.dumps({**text, **changes}))
+    fields = json.loads(one_run_table.federated_json(audit, about))
+    store.write_text("federated.json", json.dumps({**fields, **changes}))
     return store.path
 
 
 @pytest.mark.slow
-def test_a_kept_run_is_read_again_at_its_levels_or_others(tmp_path, plain):
-    folder = kept(tmp_path)
+def test_a_saved_run_is_read_again_at_its_levels_or_others(tmp_path, plain):
+    folder = save_federated(tmp_path)
     assert stored.federated(tmp_path) == [folder]
-    about = subjects.of_federated_folder(folder, AskedLevels())
+    about = subjects.describe_federated_folder(folder, AskedLevels())
     assert (about.runs[0].delta, about.runs[0].confidence, len(about.runs)) == (1e-6, 0.9, 2)
     text = Outline(one_run_page.one_run_report("A", [about]).decode()).text
     for words in ("784-10 on Fashion-MNIST", "Over all runs", "accounted, client", "0.8000", "made up"):
         assert words in text, words
-    other = subjects.of_federated_folder(folder, AskedLevels(delta=1e-3))
+    other = subjects.describe_federated_folder(folder, AskedLevels(delta=1e-3))
     assert other.runs[0].delta == 1e-3 and other.upper[0].epsilon < about.upper[0].epsilon
 
 
@@ -115,21 +118,22 @@ def test_a_kept_run_is_read_again_at_its_levels_or_others(tmp_path, plain):
 @pytest.mark.parametrize("changes", [{"compositions": None}, {"runs": []}, {"setting": 3}, {"delta": "x"}])
 def test_an_older_or_damaged_result_is_one_line(tmp_path, changes):
     with pytest.raises(InputError, match="start the same federated audit again") as caught:
-        subjects.of_federated_folder(kept(tmp_path, **changes), AskedLevels())
+        subjects.describe_federated_folder(save_federated(tmp_path, **changes), AskedLevels())
     assert "\n" not in str(caught.value)
 
 
 def test_panels_are_the_same_bits_each_time_and_say_what_is_drawn():
-    one, two = (one_run_page.one_run_panels(observed(0.3), 5.0) for _ in range(2))
-    assert one == two and set(one) == {"cosines", "epsilons"}
-    assert all(re.match(rb"<\?xml", image) for image in one.values())
+    panels = one_run_page.one_run_panels(observed(0.3), 5.0)
+    assert one_run_page.one_run_panels(observed(0.3), 5.0) == panels
+    assert set(panels) == {"cosines", "epsilons"}
+    assert all(re.match(rb"<\?xml", image) for image in panels.values())
 
 
 @pytest.mark.slow
-def test_report_makes_the_page_of_a_kept_run_by_its_hash_and_the_newest(tmp_path, capsys, monkeypatch):
+def test_report_makes_the_page_of_a_saved_run_by_its_hash_and_the_newest(tmp_path, capsys, monkeypatch):
     from audit.commands import report
 
-    folder = kept(tmp_path / "results")
+    folder = save_federated(tmp_path / "results")
     monkeypatch.chdir(tmp_path)
     for argv in ((), (f"--setting={folder.name[-16:-10]}",)):
         flags.FLAGS.unparse_flags()

@@ -83,12 +83,12 @@ def concluded(mu, runs, out=None):
 
 @pytest.mark.parametrize(("mu", "runs"), mostly_slow([(-3.3, 200), (-2.5, 20), (-0.3, 2500)]))
 def test_scores_of_the_wrong_sign_are_remarked(mu, runs, tmp_path):
-    found = concluded(mu, runs)
-    (line,) = remarks(found)
+    conclusion = concluded(mu, runs)
+    (line,) = remarks(conclusion)
     assert "lower with the canary (AUC 0." in line and "minus the score" in line and len(line) <= 80
-    assert bounds_table.bounds_table(found).splitlines()[-1] == line
+    assert bounds_table.bounds_table(conclusion).splitlines()[-1] == line
     (tmp_path / "s.npz").touch()
-    about = subjects.of_scores("s", [tmp_path / "s.npz"], found)
+    about = subjects.describe_score_files("s", [tmp_path / "s.npz"], conclusion)
     assert line[1:].encode() in audit_page.report("Audit", [about])
 
 
@@ -121,16 +121,17 @@ def test_otherwise_nothing_is(mu, runs):
     ],
 )
 def test_the_table_says_where_a_bound_exceeds_the_upper_one(worlds, upper, line):
-    found = conclude(single(*worlds), EpsilonDelta(upper, 1e-5), 1e-5, 0.95)
-    said = [row for row in bounds_table.bounds_table(found).splitlines() if "exceeds the upper" in row]
-    assert len(said) == (line != "") and all(row.startswith(line) and len(row) <= 80 for row in said)
+    conclusion = conclude(single(*worlds), EpsilonDelta(upper, 1e-5), 1e-5, 0.95)
+    lines = [row for row in bounds_table.bounds_table(conclusion).splitlines() if "exceeds the upper" in row]
+    assert len(lines) == (line != "")
+    assert all(row.startswith(line) and len(row) <= 80 for row in lines)
 
 
 @pytest.mark.parametrize(
     ("upper", "decides"), [(9.0, ", or fewer insertions until the upper bound is below 5.469"), (5.4, "")]
 )
 def test_the_table_and_the_verdict_say_what_decides(upper, decides):
-    found = conclude(single(NORMAL[::-2] + 3, NORMAL[::2]), EpsilonDelta(upper, 1e-5), 1e-5, 0.95)
-    *_, last = bounds_table.bounds_table(found).splitlines()
+    conclusion = conclude(single(NORMAL[::-2] + 3, NORMAL[::2]), EpsilonDelta(upper, 1e-5), 1e-5, 0.95)
+    *_, last = bounds_table.bounds_table(conclusion).splitlines()
     assert last.startswith(f"to decide: more runs{decides}") and len(last) <= 80
-    assert f" To decide: more runs{decides}" in verdicts.verdict(found).sentence
+    assert f" To decide: more runs{decides}" in verdicts.verdict(conclusion).sentence

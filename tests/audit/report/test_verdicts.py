@@ -37,7 +37,7 @@ def conclusion(gaussian, free, upper):
 
 
 @pytest.mark.parametrize(
-    ("gaussian", "free", "upper", "kind", "said"),
+    ("gaussian", "free", "upper", "kind", "phrases"),
     [
         (2.7348, 1.2599, 3.0001, verdicts.LEAKS, ["= 1.259 at", "if the trade", "at least 2.734.", "3.001."]),
         (2.0, 0.0, 3.0, verdicts.LEAKS, ["without any assumption on the curve, these runs prove no leakage"]),
@@ -49,16 +49,16 @@ def conclusion(gaussian, free, upper):
         (4.0, 2.0, 3.0, verdicts.VIOLATED, ["Either the curve is not Gaussian", "at least 2,"]),
     ],
 )
-def test_every_case_is_said(gaussian, free, upper, kind, said):
-    found = verdicts.verdict(conclusion(gaussian, free, upper))
-    assert found.kind == kind
-    for words in said:
-        assert words in found.sentence
-    assert "99" not in found.sentence
+def test_every_case_has_its_words(gaussian, free, upper, kind, phrases):
+    verdict = verdicts.verdict(conclusion(gaussian, free, upper))
+    assert verdict.kind == kind
+    for phrase in phrases:
+        assert phrase in verdict.sentence
+    assert "99" not in verdict.sentence
 
 
 @pytest.mark.parametrize(
-    ("gaussian", "free", "headline", "said"),
+    ("gaussian", "free", "headline", "phrase"),
     [
         (
             8.4,
@@ -83,21 +83,23 @@ def test_every_case_is_said(gaussian, free, upper, kind, said):
         (30.0, 25.0, "The guarantee is violated.", "more than the 24 that accounting guarantees"),
     ],
 )
-def test_two_upper_bounds_are_a_bracket(gaussian, free, headline, said):
+def test_two_upper_bounds_are_a_bracket(gaussian, free, headline, phrase):
     periods = Periods(1.0, 5, 5)
     state = HiddenState(of_periods(Composition(4.0, 250), periods, 1e-5)._replace(epsilon=8.68), periods)
-    one = conclusion(gaussian, free, 24.0)._replace(hidden_state=state, composition=Composition(4.0, 250))
-    found = verdicts.verdict(one)
-    assert headline in found.headline and said in found.sentence
-    assert ("less Lipschitz" in found.sentence) == (one.exceeded(max(gaussian, free)) == one.tightest)
-    rows = [line.split() for line in bounds_table(one).splitlines()]
+    bracket = conclusion(gaussian, free, 24.0)
+    bracket = bracket._replace(hidden_state=state, composition=Composition(4.0, 250))
+    verdict = verdicts.verdict(bracket)
+    assert headline in verdict.headline and phrase in verdict.sentence
+    exceeds_tightest = bracket.exceeded(max(gaussian, free)) == bracket.tightest
+    assert ("less Lipschitz" in verdict.sentence) == exceeds_tightest
+    rows = [line.split() for line in bounds_table(bracket).splitlines()]
     assert ["hidden-state", "bound", "8.680", "1.782", "Lipschitz"] in rows
-    assert one.tightest.hidden and one.tightest_mu == state.bound.mu
+    assert bracket.tightest.hidden and bracket.tightest_mu == state.bound.mu
 
 
 def test_a_bound_that_assumes_a_curve_never_stands_without_it():
-    found = verdicts.verdict(conclusion(2.0, 0.0, 3.0))
-    assert "if Gaussian" in found.word and "if its trade-off curve is Gaussian" in found.headline
+    verdict = verdicts.verdict(conclusion(2.0, 0.0, 3.0))
+    assert "if Gaussian" in verdict.word and "if its trade-off curve is Gaussian" in verdict.headline
     unsure, sure = (verdicts.verdict(conclusion(4.0, free, 3.0)) for free in (2.0, 3.5))
     assert "or" in unsure.headline and "or" not in sure.headline.split()
 
@@ -117,16 +119,17 @@ def test_a_mechanism_that_breaks_its_guarantee_is_caught_and_a_sound_one_is_not(
 
 @pytest.mark.parametrize("name", GOLDEN)
 def test_the_verdicts_are_worded_as_before(name):
-    kept = GOLDEN[name]
-    rng = np.random.default_rng(kept["seed"])
-    worlds = rng.normal(kept["mu"], 1, 2500), rng.normal(0, 1, 2500)
-    composition = kept["composition"] and DpSgd(*kept["composition"])
-    found = verdicts.verdict(conclude(single(*worlds), composition, 1e-5, 0.95)._replace(test=lambda: None))
-    words = {field: kept[field] for field in ("word", "headline", "sentence")}
-    assert words == {field: getattr(found, field) for field in words}
+    golden = GOLDEN[name]
+    rng = np.random.default_rng(golden["seed"])
+    worlds = rng.normal(golden["mu"], 1, 2500), rng.normal(0, 1, 2500)
+    composition = golden["composition"] and DpSgd(*golden["composition"])
+    concluded = conclude(single(*worlds), composition, 1e-5, 0.95)._replace(test=lambda: None)
+    verdict = verdicts.verdict(concluded)
+    words = {field: golden[field] for field in ("word", "headline", "sentence")}
+    assert words == {field: getattr(verdict, field) for field in words}
 
 
-def _tested(scores_in, scores_out, upper=(4.0, 250)):
+def _conclude(scores_in, scores_out, upper=(4.0, 250)):
     composition = None if upper is None else DpSgd(*upper)
     return conclude(single(scores_in, scores_out), composition, 1e-5, 0.95)
 
@@ -134,81 +137,83 @@ def _tested(scores_in, scores_out, upper=(4.0, 250)):
 def test_a_refuted_curve_leads_to_what_needs_no_assumption_and_proves_nothing_where_that_is_zero():
     """Laplace noise of epsilon 1: if_gaussian says over 4."""
     rng = np.random.default_rng(0)
-    found = _tested(rng.laplace(1, 1, 2500), rng.laplace(0, 1, 2500), None)
-    assert found.refutes_gaussian and found.bound("if_gaussian").epsilon > 3
-    said = verdicts.verdict(found)
-    free = verdicts.at_least(found.bound("assumption_free").epsilon)
-    assert said.kind == "leaks" and free in said.sentence and "refute a Gaussian" in said.sentence
-    assert verdicts.at_least(found.bound("if_gaussian").epsilon) not in said.sentence
-    weak = dataclasses.replace(found.bound("assumption_free"), epsilon=0.0)
-    bounds = tuple(weak if bound.method == weak.method else bound for bound in found.bounds)
-    said = verdicts.verdict(found._replace(bounds=bounds))
-    assert said.kind == "nothing" and "no proof of privacy" in said.sentence
+    concluded = _conclude(rng.laplace(1, 1, 2500), rng.laplace(0, 1, 2500), None)
+    assert concluded.refutes_gaussian and concluded.bound("if_gaussian").epsilon > 3
+    verdict = verdicts.verdict(concluded)
+    free = verdicts.at_least(concluded.bound("assumption_free").epsilon)
+    assert verdict.kind == "leaks" and free in verdict.sentence and "refute a Gaussian" in verdict.sentence
+    assert verdicts.at_least(concluded.bound("if_gaussian").epsilon) not in verdict.sentence
+    weak = dataclasses.replace(concluded.bound("assumption_free"), epsilon=0.0)
+    bounds = tuple(weak if bound.method == weak.method else bound for bound in concluded.bounds)
+    verdict = verdicts.verdict(concluded._replace(bounds=bounds))
+    assert verdict.kind == "nothing" and "no proof of privacy" in verdict.sentence
 
 
 def test_a_sound_mechanism_is_not_called_violated_where_its_curve_is_refuted():
     rng = np.random.default_rng(1)
-    loose = _tested(rng.laplace(3, 1, 2500), rng.laplace(0, 1, 2500))._replace(upper_bound=3.1)
+    loose = _conclude(rng.laplace(3, 1, 2500), rng.laplace(0, 1, 2500))._replace(upper_bound=3.1)
     assert loose.bound("if_gaussian").epsilon > 3.1 > loose.bound("assumption_free").epsilon
     assert verdicts.verdict(loose).kind == "leaks"
 
 
 def test_a_curve_that_is_not_refuted_is_not_called_gaussian():
     rng = np.random.default_rng(2)
-    found = _tested(rng.normal(1, 1, 2500), rng.normal(0, 1, 2500))
-    assert not found.refutes_gaussian and not found.doubts_gaussian
-    sentence = verdicts.verdict(found).sentence
+    concluded = _conclude(rng.normal(1, 1, 2500), rng.normal(0, 1, 2500))
+    assert not concluded.refutes_gaussian and not concluded.doubts_gaussian
+    sentence = verdicts.verdict(concluded).sentence
     assert "no evidence against a Gaussian curve (p = " in sentence and "no proof" in sentence
     assert "curve is Gaussian (" not in sentence
 
 
 def test_too_few_runs_to_test_the_curve_lead_with_what_needs_no_assumption():
     rng = np.random.default_rng(4)
-    found = _tested(rng.normal(2, 1, 100), rng.normal(0, 1, 100))
-    epsilons = [found.bound(method).epsilon for method in ("assumption_free", "if_gaussian")]
-    assert found.doubts_gaussian and epsilons == sorted(epsilons)
+    concluded = _conclude(rng.normal(2, 1, 100), rng.normal(0, 1, 100))
+    epsilons = [concluded.bound(method).epsilon for method in ("assumption_free", "if_gaussian")]
+    assert concluded.doubts_gaussian and epsilons == sorted(epsilons)
     free, gaussian = map(verdicts.at_least, epsilons)
     for reason in ("", "it has one"):
-        said = verdicts.verdict(found._replace(reason=reason))
-        sentence = said.sentence
+        verdict = verdicts.verdict(concluded._replace(reason=reason))
+        sentence = verdict.sentence
         assert sentence.index(f"epsilon = {free} ") < sentence.index(f"at least {gaussian}.")
         assert "not confirmed by so few runs (p = " in sentence
-        assert said.headline == f"Proven: epsilon is at least {free}; accounting allows 23.996."
-        assert f"; {found.deciding():,} would decide." in sentence
-    never = verdicts.verdict(found._replace(deciding=lambda: None)).sentence
+        assert verdict.headline == f"Proven: epsilon is at least {free}; accounting allows 23.996."
+        assert f"; {concluded.deciding():,} would decide." in sentence
+    never = verdicts.verdict(concluded._replace(deciding=lambda: None)).sentence
     assert "not confirmed by so few runs (p = " in never and "decide" not in never
 
 
 def test_table_and_json_say_what_the_test_found():
     rng = np.random.default_rng(0)
-    refuted = _tested(rng.laplace(1, 1, 2500), rng.laplace(0, 1, 2500))
-    passed = _tested(rng.normal(1, 1, 2500), rng.normal(0, 1, 2500))
+    refuted = _conclude(rng.laplace(1, 1, 2500), rng.laplace(0, 1, 2500))
+    passed = _conclude(rng.normal(1, 1, 2500), rng.normal(0, 1, 2500))
     ignored = "refuted (p < 1e-06): ignore these rows, only assumption_free holds"
     assert ignored in bounds_table(refuted)
     assert re.search(r" confirmed \(p = \S+, power 100%\): no evidence against it\n", bounds_table(passed))
-    few = _tested(rng.normal(2, 1, 100), rng.normal(0, 1, 100))
+    few = _conclude(rng.normal(2, 1, 100), rng.normal(0, 1, 100))
     decides = few.deciding()
     assert decides > 200 and "not confirmed (p = " in bounds_table(few)
     assert f"): {decides:,} runs would decide\n" in bounds_table(few)
     never = bounds_table(few._replace(deciding=lambda: None))
     assert "): 20 times as many runs would not tell\n" in never
-    assert max(len(line) for one in (refuted, passed, few) for line in bounds_table(one).splitlines()) <= 80
-    for one, status, runs in (
+    for concluded in (refuted, passed, few):
+        assert max(len(line) for line in bounds_table(concluded).splitlines()) <= 80
+    for concluded, status, runs in (
         (few, "not confirmed", decides),
         (refuted, "refuted", None),
         (passed, "confirmed", None),
     ):
-        told = json.loads(results.bounds_json(one))
-        assert set(told["gaussian_curve"]) == {"p_value", "power", "status", "deciding_runs"}
-        assert (told["gaussian_curve"]["status"], told["gaussian_curve"]["deciding_runs"]) == (status, runs)
-        holds = {row["method"]: row["holds"] for row in told["bounds"] if "holds" in row}
+        fields = json.loads(results.bounds_json(concluded))
+        assert set(fields["gaussian_curve"]) == {"p_value", "power", "status", "deciding_runs"}
+        assert fields["gaussian_curve"]["status"] == status
+        assert fields["gaussian_curve"]["deciding_runs"] == runs
+        holds = {row["method"]: row["holds"] for row in fields["bounds"] if "holds" in row}
         assert holds == {"if_gaussian": status != "refuted", "assumption_free": True}
-        assert told["epsilon"] == one.epsilon and told["most_provable"] == one.most_provable
-        last = {line.split()[0]: line.split()[-1] for line in bounds_table(one).splitlines()[3:5]}
+        assert fields["epsilon"] == concluded.epsilon and fields["most_provable"] == concluded.most_provable
+        last = {line.split()[0]: line.split()[-1] for line in bounds_table(concluded).splitlines()[3:5]}
         gaussian = "REFUTED" if status == "refuted" else "Gaussian"
         assert list(last.items())[0][0] == "assumption_free" and "REFUTED" not in last["assumption_free"]
         assert last["if_gaussian"].endswith(gaussian)
-        page = audit_page._bounds(one)
+        page = audit_page._make_bounds_table(concluded)
         refuted = "refute (p &lt; 1e-06): it does not hold" in html.escape(html.unescape(page))
         assert refuted == (status == "refuted")
 
@@ -216,28 +221,30 @@ def test_table_and_json_say_what_the_test_found():
 @pytest.mark.parametrize("upper", mostly_slow([3.0, None, np.inf]))
 def test_scores_of_the_wrong_sign_have_a_verdict_of_their_own(upper):
     rng = np.random.default_rng(5)
-    found = _tested(rng.normal(-2, 1, 300), rng.normal(0, 1, 300))._replace(upper_bound=upper)
-    said = verdicts.verdict(found)
-    assert (said.kind, said.word) == (verdicts.NOTHING, "reversed scores")
-    assert said.headline == "Scores are lower with the canary."
-    assert "give minus the score" in said.sentence and "leaks" not in said.sentence
-    assert "did you mean minus the score?" in bounds_table(found)
-    turned = verdicts.verdict(_tested(-found.scores_in, -found.scores_out, None))
+    concluded = _conclude(rng.normal(-2, 1, 300), rng.normal(0, 1, 300))._replace(upper_bound=upper)
+    verdict = verdicts.verdict(concluded)
+    assert (verdict.kind, verdict.word) == (verdicts.NOTHING, "reversed scores")
+    assert verdict.headline == "Scores are lower with the canary."
+    assert "give minus the score" in verdict.sentence and "leaks" not in verdict.sentence
+    assert "did you mean minus the score?" in bounds_table(concluded)
+    turned = verdicts.verdict(_conclude(-concluded.scores_in, -concluded.scores_out, None))
     assert turned.kind == verdicts.LEAKS
-    same = verdicts.verdict(_tested(rng.normal(0, 1, 300), rng.normal(0, 1, 300)))
+    same = verdicts.verdict(_conclude(rng.normal(0, 1, 300), rng.normal(0, 1, 300)))
     assert same.word == "nothing proven"  # chance alone is no wrong sign
 
 
 def test_what_so_many_runs_can_prove_at_most_is_said_where_it_is_below_the_upper_bound():
     rng = np.random.default_rng(6)
-    found = _tested(rng.normal(1, 1, 60), rng.normal(0, 1, 60))
-    most = verdicts.at_most(found.most_provable)
-    perfect = _tested(np.ones(60), np.zeros(60))
-    assert perfect.epsilon == pytest.approx(found.most_provable, abs=1e-6)
-    for upper, said in ((4.0, True), (found.most_provable / 2, False), (None, False), (np.inf, False)):
-        text = bounds_table(found._replace(upper_bound=upper))
-        assert ("none could contradict" in text) == said and (f"prove at most {most} " in text) == said
-    many = found._replace(scores_in=np.tile(found.scores_in, 5000), upper_bound=12345.6789)
+    concluded = _conclude(rng.normal(1, 1, 60), rng.normal(0, 1, 60))
+    most = verdicts.at_most(concluded.most_provable)
+    perfect = _conclude(np.ones(60), np.zeros(60))
+    assert perfect.epsilon == pytest.approx(concluded.most_provable, abs=1e-6)
+    below = concluded.most_provable / 2
+    for upper, is_shown in ((4.0, True), (below, False), (None, False), (np.inf, False)):
+        text = bounds_table(concluded._replace(upper_bound=upper))
+        assert ("none could contradict" in text) == is_shown
+        assert (f"prove at most {most} " in text) == is_shown
+    many = concluded._replace(scores_in=np.tile(concluded.scores_in, 5000), upper_bound=12345.6789)
     lines = bounds_table(many).splitlines()
     assert any(line.startswith("300,060 runs prove at most") for line in lines)
     assert max(map(len, lines)) <= 80

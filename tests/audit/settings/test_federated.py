@@ -70,8 +70,13 @@ def test_what_is_accounted_is_who_took_part_how_often(clients):
     assert sampled.client == sampled.canary == (1.0, 6, 1 / 3)
     loose = epsilon_upper_bound(1.0, 6, 1e-5)
     assert 0 < participant_upper_bound(sampled.client, 1e-5) < 0.8 * loose
-    quiet = sampled.client._replace(noise_multiplier=0.1)
-    assert participant_upper_bound(quiet, 1e-5) == epsilon_upper_bound(0.1, 6, 1e-5)
+    whole = {noise: epsilon_upper_bound(noise, 6, 1e-5) for noise in (0.1, 0.04)}
+    quiet = {
+        noise: participant_upper_bound(sampled.client._replace(noise_multiplier=noise), 1e-5)
+        for noise in whole
+    }
+    assert quiet[0.1] == pytest.approx(352.29, abs=0.05) and quiet[0.1] < whole[0.1]
+    assert quiet[0.04] == whole[0.04]  # below LEAST_PARTICIPANT_NOISE
     assert cohorts.most_rounds(np.array([[0, -1], [0, 2]], np.int32), 4) == 2
 
 

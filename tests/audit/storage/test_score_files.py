@@ -103,7 +103,7 @@ def test_matrices_come_by_json():
     matrix = np.arange(32.0).reshape(8, 4).tolist()
     coins = (np.random.default_rng(0).random((8, 4)) < 0.5).tolist()
     named = {"scores": matrix, "presence": coins}
-    design = score_files.of_columns("x", list(named), named.get)
+    design = score_files.read_columns("x", list(named), named.get)
     assert isinstance(design, canaries.Coins) and design.given and design.canaries == (4, 4)
 
 

@@ -431,7 +431,8 @@ def test_what_is_done_is_known_without_heavy_libraries(modules, unknown):
 
 
 def test_the_laws_are_known_without_jax():
-    code = "import sys; from audit.landscape import law, optimal, process; print(*sys.modules)"
+    rooms = "landscape_law, landscape_optimal, landscape_process"
+    code = f"import sys; from experiments.hidden_state import {rooms}; print(*sys.modules)"
     modules = list_modules(code)
     assert "jax" not in modules
     assert optimal.__name__ in modules

@@ -209,7 +209,7 @@ def test_a_wrong_archive_is_said_and_the_next_source_taken(monkeypatch, capfd):
     )
 
 
-def test_a_right_archive_with_other_arrays_isrefused(tmp_path, monkeypatch):
+def test_a_right_archive_with_other_arrays_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(subprocess, "run", client())
     recipe = _recipe(_package("pip", columns=_columns(seed=1)))
     refusal(sources.load_arrays, "wrong SHA-256 of the arrays", "`data_file`", recipe=recipe)
