@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from audit.errors import require
 from audit.result import OneRunResult, Result
+from audit.runtime import installed
 
 if TYPE_CHECKING:
     import flax.linen as nn
@@ -111,6 +112,7 @@ def audit(
     >>> audit.audit("fcnn", runs=40, insertions=2, out=folder).upper_bound  # doctest: +ELLIPSIS
     1.356...
     """
+    installed.require_training_libraries("audit", installed.ZOO)
     import jax
 
     from audit.conclusions import concluded, lipschitz, results
@@ -188,6 +190,7 @@ def audit_model(
     >>> sorted(result.bounds)
     ['assumption_free', 'if_gaussian']
     """
+    installed.require_training_libraries("audit_model")
     from audit import own
 
     request = _require_request(runs, out, delta, confidence)
@@ -229,6 +232,7 @@ def audit_loss(
     >>> (result.folder / "report.html").exists()
     True
     """
+    installed.require_training_libraries("audit_loss")
     from audit import own
 
     request = _require_request(runs, out, delta, confidence)
