@@ -9,6 +9,7 @@ if [[ $self != */* ]]; then self=./$self; fi
 here=$(CDPATH='' cd -- "${self%/*}" && pwd -P)
 venv=${AUDIT_VENV:-$here/.venv}
 if [[ $venv != /* ]]; then venv=$PWD/$venv; fi
+always=train,zoo # extras that every command gets; the lock's section core has their packages
 stamp=$venv/.run-sh # what the environment was made from; empty while it is being made
 python='' version='' extras=''
 unset PYTHONHOME
@@ -71,7 +72,7 @@ install() { # with a python, a new environment first; removes nothing that run.s
     "$python" -m venv "$venv" || return
   fi
   install_locked build && install_locked "core${extras:+,$extras}" && cd -- "$here" &&
-    run_pip --no-index --no-build-isolation -e ".${extras:+[$extras]}" # fails where the lock lacks a package
+    run_pip --no-index --no-build-isolation -e ".[$always${extras:+,$extras}]" # fails where the lock lacks a package
 }
 
 set_up() ( # one start at a time: the lock on the folder goes with this subshell

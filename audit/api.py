@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from audit.errors import require
 from audit.result import OneRunResult, Result
+from audit.runtime import installed
 
 if TYPE_CHECKING:
     import flax.linen as nn
@@ -117,6 +118,7 @@ def audit(
     >>> audit.audit("fcnn", runs=40, insertions=2, out=folder).upper_bound  # doctest: +ELLIPSIS
     1.356...
     """
+    installed.require_training_libraries("audit", installed.ZOO)
     import jax
 
     from audit.conclusions import concluded, lipschitz, results
@@ -203,6 +205,7 @@ def audit_model(
     >>> sorted(result.bounds)
     ['assumption_free', 'if_gaussian']
     """
+    installed.require_training_libraries("audit_model")
     from audit import own
 
     request = _require_request(runs, out, delta, confidence)
@@ -245,6 +248,7 @@ def audit_loss(
     >>> (result.folder / "report.html").exists()
     True
     """
+    installed.require_training_libraries("audit_loss")
     from audit import own
 
     request = _require_request(runs, out, delta, confidence)

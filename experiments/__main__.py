@@ -9,7 +9,7 @@ from pathlib import Path
 
 from audit.commands import dispatch
 from audit.errors import InputError
-from audit.runtime import started
+from audit.runtime import installed, started
 
 PACKAGES = ("experiments", "audit.commands")
 _EXAMPLES_PACKAGES = ("torch", "opacus")  # examples need them, and no extra that every user has installs them
@@ -41,7 +41,15 @@ def main() -> None:
     help_lines = []
     for name, (summary, _) in OTHERS.items():
         help_lines.append(f"  {name:<12} {summary}")
-    dispatch.run(started.RUN_SH, PACKAGES, "audit", help_lines)
+    try:
+        dispatch.run(started.RUN_SH, PACKAGES, "audit", help_lines)
+    except ModuleNotFoundError:
+        name = "audit" if command.startswith("-") else command
+        message = installed.describe_missing_library(f"`{name}` needs", installed.ZOO)
+        if not message:
+            raise
+        print(f"error: {message}", file=sys.stderr)
+        sys.exit(2)
 
 
 def _script(arguments: Sequence[str]) -> int:

@@ -7,6 +7,7 @@ mine.py holds a function step(params, batch, seed) -> params, and beside it para
 with clipping_norm, noise_multiplier, learning_rate and batch_size, which the flags replace.
 """
 
+import importlib.util
 import runpy
 import sys
 from pathlib import Path
@@ -106,7 +107,8 @@ def _run_file(path: Path) -> dict[str, Any]:
       InputError: the file fails; the message has its own error in a line.
     """
     sys.path.append(str(path.resolve().parent))
-    if "jax" in path.read_text(encoding="utf-8", errors="replace"):
+    mentions_jax = "jax" in path.read_text(encoding="utf-8", errors="replace")
+    if mentions_jax and importlib.util.find_spec("jax") is not None:
         cli.prepare_jax()
     try:
         return runpy.run_path(str(path), run_name="check")

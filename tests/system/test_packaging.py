@@ -96,6 +96,80 @@ def test_help_whose_reader_leaves_ends_without_a_word():
     assert process.returncode == 0 and process.stderr == b""
 
 
+# What the extras bring but Pillow, which matplotlib needs.
+EXTRAS = (
+    *("jax", "jaxlib", "flax", "optax", "orbax", "filelock", "tqdm"),
+    *("importlib_resources", "ml_dtypes", "pyarrow", "safetensors", "tensorflow_datasets"),
+)
+BLOCK = f"import runpy, sys\nsys.modules.update(dict.fromkeys({EXTRAS}))\n"
+START = "del sys.argv[0]\nrunpy.run_module(sys.argv[0], run_name='__main__', alter_sys=True)\n"
+TRAIN = """
+import audit
+calls = {
+    audit.audit: (),
+    audit.audit_loss: (None, None, [[1.0]], [0]),
+    audit.audit_model: (None, None, [[1.0]], [0]),
+}
+for function, arguments in calls.items():
+    try:
+        function(*arguments, runs=4)
+    except audit.InputError as error:
+        print(error)
+"""
+
+
+def start_without_extras(*argv, cwd):
+    """A module that has run with these arguments, where nothing of the extras can be imported."""
+    return python("-c", BLOCK + START, *argv, cwd=cwd)
+
+
+def test_what_trains_says_in_a_line_which_extra_to_install(tmp_path):
+    done = python("-c", BLOCK + TRAIN, cwd=tmp_path)
+    problem = "trains with JAX, which is not installed: pip install 'hidden-state-audit"
+    assert done.returncode == 0 and done.stdout.splitlines() == [
+        f"`audit` {problem}[train,zoo]'",
+        f"`audit_loss` {problem}[train]'",
+        f"`audit_model` {problem}[train]'",
+    ], done.stderr
+
+
+@pytest.mark.parametrize("command", ["audit", "plan"])
+def test_a_command_of_a_clone_says_so_too(tmp_path, command):
+    done = start_without_extras("experiments", command, cwd=tmp_path)
+    needs = f"`{command}` needs JAX, which is not installed: pip install 'hidden-state-audit[train,zoo]'"
+    assert done.returncode == 2 and done.stderr == f"error: {needs}\n"
+
+
+def test_a_step_in_jax_is_not_checked_without_it(tmp_path):
+    (tmp_path / "step.py").write_text("import jax\n")
+    done = start_without_extras("audit", "check", "--step=step.py:step", cwd=tmp_path)
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert done.stderr.startswith("error: step.py needs jax, which is not installed: ")
+
+
+@pytest.mark.slow
+def test_bounds_checks_and_pages_need_no_extra(tmp_path):
+    (tmp_path / "scores.csv").write_text("score,in\n" + "".join(f"{i},{i % 2}\n" for i in range(60)))
+    drawn = ("--figure=figure.png", "--report=page.html")
+    claim = ("--noise_multiplier=2", "--insertions=100")
+    done = start_without_extras("audit", "bound", "--scores=scores.csv", *claim, *drawn, cwd=tmp_path)
+    assert done.returncode == 0 and "upper bound" in done.stdout, done.stderr
+    assert (tmp_path / "figure.png").exists() and (tmp_path / "page.html").exists()
+
+    step = (ROOT / "experiments" / "examples" / "check_numpy.py").read_text()
+    (tmp_path / "step.py").write_text("# not in jax\n" + step)
+    flags = ("--step=step.py:step", "--report=check.html")
+    done = start_without_extras("audit", "check", *flags, cwd=tmp_path)
+    assert done.returncode == 0 and "PASSED" in done.stdout, done.stderr
+
+    trained = python("-c", OUTSIDE, cwd=tmp_path)
+    assert trained.returncode == 0, trained.stderr
+    done = start_without_extras("audit", "list", cwd=tmp_path)
+    assert done.returncode == 0 and "gc_s" in done.stdout, done.stderr
+    done = start_without_extras("audit", "report", "--report=audit.html", "--delta=1e-6", cwd=tmp_path)
+    assert done.returncode == 0 and (tmp_path / "audit.html").exists(), done.stderr
+
+
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory):
     """A folder into which pip installed a copy of the tree, without network, by the setuptools that is
@@ -119,6 +193,13 @@ def test_one_package_is_installed_whole(installed):
     for path in (ROOT / "audit").rglob("*.py"):
         assert (installed / path.relative_to(ROOT)).exists()
     assert (installed / "audit" / "py.typed").exists()
+
+
+@pytest.mark.slow
+def test_without_an_extra_five_packages_are_asked_for(installed):
+    (metadata,) = installed.glob("hidden_state_audit-*.dist-info/METADATA")
+    required = re.findall(r"^Requires-Dist: ([\w-]+)(?!.*; extra)", metadata.read_text(), re.MULTILINE)
+    assert sorted(required) == ["absl-py", "dp-accounting", "matplotlib", "numpy", "scipy"]
 
 
 OUTSIDE = """

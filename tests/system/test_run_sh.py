@@ -17,6 +17,7 @@ from audit.commands import dispatch
 from experiments import __main__ as main
 
 REPOSITORY = pathlib.Path(__file__).parents[2]
+USUAL = ".[train,zoo]"  # of this project, what every command asks pip for
 FILES = ("run.sh", "setup.cfg", "pyproject.toml", "requirements.lock")
 
 # Stands in for Python and for the environment's Python: answers run.sh's question about the
@@ -229,15 +230,18 @@ def test_a_script_finds_our_modules_before_its_neighbours(tmp_path):
 def test_the_first_start_installs_and_the_second_does_not(house):
     first, second = house.run(), house.run()
     assert first.stderr == "setting up .venv (first run only; a few minutes)\n" and second.stderr == ""
-    assert installs(house.calls()) == ["."]
+    assert installs(house.calls()) == [USUAL]
 
 
 RAY = (["audit", "--engine=ray"], ["audit"], ["ray", "start", "--head"], ["audit", "--engine", "ray"])
 EXTRAS = [  # (commands, what is installed, in turn)
-    ((["audit"], ["test"], ["audit"], ["lint"]), [".", ".[test]"]),
-    ((["audit"], ["throughput"], ["audit"], ["test"], ["throughput"]), [".", ".[bench]", ".[bench,test]"]),
-    ((["compile"], ["audit"], ["test"], ["compile"]), [".[tpu]", ".[tpu,test]"]),
-    ((["audit"], *RAY, ["audit", "--ray_address=auto"]), [".", ".[ray]"]),
+    ((["audit"], ["test"], ["audit"], ["lint"]), [USUAL, ".[train,zoo,test]"]),
+    (
+        (["audit"], ["throughput"], ["audit"], ["test"], ["throughput"]),
+        [USUAL, ".[train,zoo,bench]", ".[train,zoo,bench,test]"],
+    ),
+    ((["compile"], ["audit"], ["test"], ["compile"]), [".[train,zoo,tpu]", ".[train,zoo,tpu,test]"]),
+    ((["audit"], *RAY, ["audit", "--ray_address=auto"]), [USUAL, ".[train,zoo,ray]"]),
     ((["throughput", "--help"],), []),
 ]
 
@@ -270,21 +274,23 @@ def test_a_gpu_brings_the_cuda_packages(house, tmp_path):
     path = f"{tool.parent}:{os.environ['PATH']}"
     for _ in range(2):
         assert house.run(PATH=path, JAX_PLATFORMS="").returncode == 0
-    assert installs(house.calls()) == [".[cuda]"]
+    assert installs(house.calls()) == [".[train,zoo,cuda]"]
 
 
 def test_what_is_installed_has_the_locks_hashes(house):
     assert house.run("test").returncode == 0
     build, locked, own = (call["arguments"] for call in house.calls() if "pip" in call["arguments"])
     assert "--require-hashes" in build and "--require-hashes" in locked and "--no-build-isolation" in locked
-    assert "--no-index" in own and own[-1] == ".[test]"
+    assert "--no-index" in own and own[-1] == ".[train,zoo,test]"
     assert pins((house.venv / "locked.txt").read_text()) == sections()["core"] | sections()["test"]
 
 
 def test_the_lock_has_all_that_is_asked_for_and_a_hash_of_each():
     configuration = configparser.ConfigParser()
     configuration.read(REPOSITORY / "setup.cfg")
-    asked = {"core": configuration["options"]["install_requires"], **configuration["options.extras_require"]}
+    asked = dict(configuration["options.extras_require"])
+    usual = (asked.pop("train"), asked.pop("zoo"))  # with every command, and so of the section core
+    asked["core"] = "\n".join((configuration["options"]["install_requires"], *usual))
     locked = sections()
     assert set(locked) == {"build", *asked} and locked["build"] == {"setuptools"}
     for name, lines in asked.items():
@@ -302,7 +308,7 @@ def test_a_changed_file_installs_again(ready, name):
     with open(ready.root / name, "a") as file:
         file.write("# changed\n")
     assert ready.run().returncode == 0 and ready.run().returncode == 0
-    assert installs(ready.calls()) == [".[test]"]
+    assert installs(ready.calls()) == [".[train,zoo,test]"]
 
 
 def test_a_failed_installation_is_one_line_more_and_is_done_again(house):
@@ -312,14 +318,15 @@ def test_a_failed_installation_is_one_line_more_and_is_done_again(house):
     announced, line = failed.stderr.splitlines()
     assert "pip: No matching distribution;" in line and "set-up.log" in line
     house.trouble.unlink()
-    assert installs(house.calls()) == [] and house.run().returncode == 0 and installs(house.calls()) == ["."]
+    assert installs(house.calls()) == []
+    assert house.run().returncode == 0 and installs(house.calls()) == [USUAL]
 
 
 def test_an_interrupted_installation_starts_afresh(ready):
     (ready.venv / ".run-sh").write_text("")
     left_behind = ready.venv / "lib" / "half"
     left_behind.mkdir(parents=True)
-    assert ready.run().returncode == 0 and installs(ready.calls()) == ["."] and not left_behind.exists()
+    assert ready.run().returncode == 0 and installs(ready.calls()) == [USUAL] and not left_behind.exists()
 
 
 def test_a_folder_of_the_users_is_left_alone(house, tmp_path):
@@ -338,7 +345,7 @@ def test_the_environment_may_lie_elsewhere(house, tmp_path):
 def test_two_first_starts_install_once(house):
     argv = ["/bin/bash", str(house.root / "run.sh")]
     starts = [subprocess.Popen(argv, env=house.environment()) for _ in range(3)]
-    assert [start.wait(60) for start in starts] == [0, 0, 0] and installs(house.calls()) == ["."]
+    assert [start.wait(60) for start in starts] == [0, 0, 0] and installs(house.calls()) == [USUAL]
 
 
 def test_a_signal_reaches_the_program(ready):

@@ -1,0 +1,45 @@
+"""The libraries that training imports, which pip installs with the extra `train` alone."""
+
+import importlib.util
+
+from audit.errors import InputError
+
+TRAIN = "train"  # the extra for training
+ZOO = "train,zoo"  # the extras for training a model of the repository
+_PACKAGE = "hidden-state-audit"
+# {module: library}, in the order in which they are looked for.
+_LIBRARIES = {
+    "jax": "JAX",
+    "jaxlib": "jaxlib",
+    "flax": "Flax",
+    "optax": "Optax",
+    "orbax": "Orbax",
+    "filelock": "filelock",
+    "tqdm": "tqdm",
+}
+
+
+def require_training_libraries(function: str, extras: str = TRAIN) -> None:
+    """Raises InputError where a library that training imports is missing.
+
+    Args:
+      function: the name of the function that trains.
+      extras: the package's extras that bring all that it needs, comma-separated.
+    """
+    message = describe_missing_library(f"`{function}` trains with", extras)
+    if message:
+        raise InputError(message)
+
+
+def describe_missing_library(need: str, extras: str) -> str:
+    """Returns which library of training is missing, and what to install; "" where none is missing.
+
+    Args:
+      need: the words before the library's name, "`audit_loss` trains with".
+      extras: the package's extras to install, comma-separated.
+    """
+    for module, library in _LIBRARIES.items():
+        if importlib.util.find_spec(module) is None:
+            install = f"pip install '{_PACKAGE}[{extras}]'"
+            return f"{need} {library}, which is not installed: {install}"
+    return ""
