@@ -74,8 +74,8 @@ def bounds(
     >>> audit.bounds(audit.cosines(cosines, dimension=62_006)).epsilon > 14
     True
     """
-    from audit.conclusions.concluded import conclude_evidence
-    from audit.conclusions.one_run_conclusion import OneRunConclusion
+    from audit.conclusions.concluded import conclude_evidence, conclude_one_run
+    from audit.evidence.one_run import OneRun
     from audit.report import subjects
     from audit.values import number, require_type
 
@@ -84,9 +84,11 @@ def bounds(
     confidence = number("confidence", confidence, float)
     require_claim(claim)
     evidence = _read_evidence(scores_in, scores_out)
+    if isinstance(evidence, OneRun):
+        require(looks is None, "`looks` goes with one canary a run: drop it")
+        of_one_run = conclude_one_run(evidence, delta, confidence)
+        return OneRunResult(of_one_run, partial(subjects.describe_one_run, name, of_one_run, claim))
     conclusion = conclude_evidence(evidence, claim, delta, confidence, looks)
-    if isinstance(conclusion, OneRunConclusion):
-        return OneRunResult(conclusion, partial(subjects.describe_one_run, name, conclusion, claim))
     return Result(conclusion, partial(subjects.of_arrays, name, conclusion))
 
 

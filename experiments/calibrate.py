@@ -229,7 +229,8 @@ mean and true: of mu where the method bounds mu, else of epsilon"""
 
 def _make_one_canary_study(runs: list[int]) -> _Study:
     """Returns the study of one canary a run, of Gaussian mechanisms or of those that --mechanism names."""
-    require(FLAGS.tie is None and FLAGS.design is None, "--tie and --design go with --canaries: give it too")
+    unused = FLAGS["tie"].value is None and FLAGS["design"].value is None
+    require(unused, "--tie and --design go with --canaries: give it too")
     require(len(runs) == 1, f"--runs={','.join(FLAGS.runs)}: give one number, or --canaries too")
     levels = (runs[0], FLAGS.audits, FLAGS.delta, FLAGS.confidence, FLAGS.seed)
     mus = _checked_mus()

@@ -27,7 +27,7 @@ from audit.claims.claim import Claim, DpSgd, EpsilonDelta
 from audit.claims.hidden_state import LAST
 from audit.commands import cli
 from audit.conclusions import results
-from audit.conclusions.concluded import conclude_evidence
+from audit.conclusions.concluded import conclude_evidence, conclude_one_run
 from audit.conclusions.conclusion import Conclusion
 from audit.conclusions.one_run_conclusion import OneRunConclusion
 from audit.errors import require
@@ -76,14 +76,13 @@ def main() -> None:
     evidence = _read_evidence(paths)
     if isinstance(evidence, OneRun):
         _require_fits_one_run()
+        claim = _make_claim()
+        _show_one_run(paths[0], conclude_one_run(evidence, FLAGS.delta, FLAGS.confidence), claim)
+        return
     claim = _make_claim()
     looks = None if FLAGS.looks is None else cli.whole_numbers("looks")
     _require_figure_format()
-    conclusion = conclude_evidence(evidence, claim, FLAGS.delta, FLAGS.confidence, looks)
-    if isinstance(conclusion, OneRunConclusion):
-        _show_one_run(paths[0], conclusion, claim)
-    else:
-        _show_runs(paths, conclusion)
+    _show_runs(paths, conclude_evidence(evidence, claim, FLAGS.delta, FLAGS.confidence, looks))
 
 
 def _require_flags() -> None:

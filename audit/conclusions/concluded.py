@@ -20,13 +20,12 @@ from audit.conclusions.conclusion import Conclusion, Look, Looks, Worlds
 from audit.conclusions.lipschitz import Steps
 from audit.conclusions.one_run_conclusion import OneRunConclusion, conclude_coins, conclude_cosines
 from audit.errors import require
-from audit.evidence.canaries import Coins, Design, Fresh
-from audit.evidence.given import Evidence
+from audit.evidence.canaries import Coins, Design, Fresh, Sets
 from audit.evidence.given_directions import describe_dimension
 from audit.evidence.one_run import OneRun, of_own_game
 from audit.evidence.repeats import describe_repeats, require_no_copies
 from audit.methods import estimate, exact_null, gaussian_curve, lifted
-from audit.methods.estimate import Bound, Estimate, Finding
+from audit.methods.estimate import Bound, Finding
 from audit.settings.adversaries import SphereFields, adversary_row
 from audit.settings.setting import Setting
 from audit.storage.store import Scores
@@ -34,13 +33,13 @@ from audit.tasks import zoo
 
 
 def conclude_evidence(
-    evidence: Evidence,
+    evidence: Sets | Coins | Fresh,
     claim: Claim | None = None,
     delta: float = 1e-5,
     confidence: float = 0.95,
     looks: Sequence[int] | None = None,
-) -> Conclusion | OneRunConclusion:
-    """Returns the conclusion from a caller's evidence, by the methods that its shape allows.
+) -> Conclusion:
+    """Returns the conclusion from a caller's evidence of several runs, by the methods that its shape allows.
 
     Args:
       evidence: of `audit.evidence.given`.
@@ -52,12 +51,19 @@ def conclude_evidence(
     Raises:
       InputError: for scores or values that nothing can be concluded from.
     """
-    if not isinstance(evidence, OneRun | Fresh):
+    if not isinstance(evidence, Fresh):
         return conclude(evidence, claim, delta, confidence, looks=looks)
     require(looks is None, "`looks` goes with one canary a run: drop it")
-    if isinstance(evidence, Fresh):
-        return conclude_fresh(evidence, claim, delta, confidence)
-    if evidence.coins is not None:
+    return conclude_fresh(evidence, claim, delta, confidence)
+
+
+def conclude_one_run(evidence: OneRun, delta: float = 1e-5, confidence: float = 0.95) -> OneRunConclusion:
+    """Returns the conclusion from a caller's evidence of a single run.
+
+    Raises:
+      InputError: for scores or values that nothing can be concluded from.
+    """
+    if evidence.coins:
         require_no_copies(evidence.coins)
         return conclude_coins(evidence.coins, evidence.cosines, delta, confidence)
     assert evidence.cosines is not None
@@ -96,7 +102,7 @@ def conclude(
         return Conclusion(*worlds, (), bounds, **claimed, reason=reason, design=design, notes=notes)
 
     findings = estimate.findings(*worlds, delta, confidence)
-    estimates = tuple(finding for finding in findings if isinstance(finding, Estimate))
+    estimates = tuple(finding for finding in findings if not isinstance(finding, Bound))
     concluded = Conclusion(
         *worlds,
         estimates,
@@ -163,13 +169,7 @@ def _describe_failed(design: Design | Fresh) -> list[str]:
     """Returns a line on a caller's runs that failed, if there are any."""
     if not design.failed:
         return []
-    if isinstance(design, Fresh):
-        scores = "cosines"
-        total = design.cosines.size
-    else:
-        scores = "scores"
-        total = sum(len(world) for world in design.pooled())
-    share = f"{design.failed:,} of {total:,} {scores}"
+    share = f"{design.failed:,} of {design.count_scores()}"
     return [f"{share} are NaN, of runs that failed: each counts, below all others"]
 
 

@@ -223,26 +223,41 @@ class Conclusion(NamedTuple):
     @property
     def _pair(self) -> Pair:
         """Returns the names of the two methods that represent the others."""
-        if self.fresh is not None:
+        if self.law_is_known:
             return FRESH_DIRECTIONS
-        if self.design is not None:
-            return MANY_CANARIES
-        return ONE_CANARY
+        if self.has_one_canary:
+            return ONE_CANARY
+        return MANY_CANARIES
+
+    @property
+    def has_one_canary(self) -> bool:
+        """Returns whether each run has a single canary, so that scores are independent."""
+        return not self.design
+
+    @property
+    def canaries(self) -> tuple[int, int]:
+        """Returns how many canaries a run scores that are in, at most, and that are out."""
+        return self.design.canaries if self.design else (1, 1)
+
+    @property
+    def law_is_known(self) -> bool:
+        """Returns whether canaries are fresh directions, which have an exact law where they are out."""
+        return bool(self.fresh)
+
+    @property
+    def has_tied_scores(self) -> bool:
+        """Returns whether scores of one run may depend on each other, and no law of theirs is known."""
+        return not self.has_one_canary and not self.law_is_known
 
     @property
     def fresh(self) -> Fresh | None:
         """Returns the design if its canaries are fresh directions; else None."""
-        if isinstance(self.design, Fresh):
-            return self.design
-        return None
+        return self.design if isinstance(self.design, Fresh) else None
 
     @property
     def path(self) -> tuple[float, ...]:
         """Returns what was proven after each run, of fresh directions; else nothing."""
-        bound = self.assumption_free
-        if isinstance(bound, exact_null.ExactBound):
-            return bound.path
-        return ()
+        return self.assumption_free.path
 
     def ranked(self) -> tuple[Bound, ...]:
         """Returns the bounds in the order of tables, whatever their values: first the assumption-free one."""
@@ -270,7 +285,7 @@ class Conclusion(NamedTuple):
 
         None of several canaries a run.
         """
-        if self.design is not None:
+        if not self.has_one_canary:
             return None
         sizes = len(self.scores_in), len(self.scores_out)
         return estimate.most_provable(*sizes, self.delta, self.assumption_free.confidence)

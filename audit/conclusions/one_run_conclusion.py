@@ -67,11 +67,11 @@ def _conclude(
 ) -> OneRunConclusion:
     estimates: list[Estimate] = []
     normality = None
-    canaries = 0 if design is None else design.scores.size
+    canaries = design.scores.size if design else 0
     if cosines is not None:
         estimates = one_shot.estimates(cosines, delta, confidence)
         normality = cosine_law.anderson_darling(cosines.observed)
         canaries = len(cosines.observed) + len(cosines.unobserved)
     return OneRunConclusion(
-        canaries, cosines, design is not None, delta, confidence, estimates, bounds, normality
+        canaries, cosines, bool(design), delta, confidence, estimates, bounds, normality
     )

@@ -143,6 +143,9 @@ def finding_fields(finding: Finding) -> dict[str, Any]:
     fields = dataclasses.asdict(finding)
     if not fields.get("counted"):
         fields.pop("counted", None)
+    if finding.false_positive_rate is None:
+        fields.pop("false_positive_rate", None)
+        fields.pop("path", None)
     method = fields.pop("method")
     if isinstance(finding, Bound):
         del fields["assumes"]

@@ -96,6 +96,22 @@ class Counted(NamedTuple):
     rest: RunErrors
 
 
+class Rows(NamedTuple):
+    """Rows of scores as a file has them.
+
+    Attributes:
+      name: what the rows are of, as messages say it.
+      row: what a row is, in a word.
+      scores: (n, K).
+      presence: (n, K) or None, the bits that belong to a row.
+    """
+
+    name: str
+    row: str
+    scores: Array
+    presence: NDArray[np.bool_] | None = None
+
+
 class Design(Protocol):
     """The scores of an audit with many canaries a run, in either design.
 
@@ -109,6 +125,12 @@ class Design(Protocol):
 
     @property
     def failed(self) -> int: ...
+
+    def count_scores(self) -> str:
+        """Returns how many scores there are, in words."""
+
+    def rows(self) -> list[Rows]:
+        """Returns the rows of each world where these are different runs, else of all runs."""
 
     def __str__(self) -> str:
         """Returns its runs and canaries in words, "400 runs with 64 canaries each"."""
@@ -171,6 +193,14 @@ class Coins(NamedTuple):
     def canaries(self) -> tuple[int, int]:
         return self.scores.shape[1], self.scores.shape[1]
 
+    def count_scores(self) -> str:
+        return f"{self.scores.size:,} scores"
+
+    def rows(self) -> list[Rows]:
+        if len(self.scores) == 1:
+            return [Rows("the run", "canary", self.scores.T, self.presence.T)]
+        return [Rows("the scores", "row", self.scores, self.presence)]
+
     def __str__(self) -> str:
         return f"{_describe_shape(self.scores)} each, in by a coin of its own"
 
@@ -228,6 +258,12 @@ class Sets(NamedTuple):
     def canaries(self) -> tuple[int, int]:
         return self.inserted.shape[1], self.fresh.shape[1]
 
+    def count_scores(self) -> str:
+        return f"{self.inserted.size + self.fresh.size:,} scores"
+
+    def rows(self) -> list[Rows]:
+        return [Rows("the scores in", "row", self.inserted), Rows("the scores out", "row", self.fresh)]
+
     def __str__(self) -> str:
         return f"{_describe_shape(self.inserted)} inserted, {_describe_shape(self.fresh)} left out"
 
@@ -284,6 +320,14 @@ class Fresh(NamedTuple):
     @property
     def canaries(self) -> tuple[int, int]:
         return self.cosines.shape[1], self.cosines.shape[1]
+
+    def count_scores(self) -> str:
+        """Returns how many cosines there are, in words."""
+        return f"{self.cosines.size:,} cosines"
+
+    def rows(self) -> list[Rows]:
+        """Returns the cosines, a row a run."""
+        return [Rows("the cosines", "row", self.cosines)]
 
     def __str__(self) -> str:
         runs, canaries = self.cosines.shape

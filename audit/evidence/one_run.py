@@ -44,6 +44,14 @@ class OneRun(NamedTuple):
     coins: Coins | None
     cosines: Cosines | None
 
+    def pooled(self) -> tuple[Array, Array]:
+        """Returns the scores of canaries that were in, and of those that were out."""
+        if self.coins is not None:
+            return self.coins.pooled()
+        if self.cosines is not None:
+            return self.cosines.observed, self.cosines.unobserved
+        return np.empty(0), np.empty(0)
+
 
 def cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension: int) -> Cosines:
     """Returns a caller's cosines, checked.

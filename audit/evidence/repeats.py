@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audit.errors import InputError
-from audit.evidence.canaries import Coins, Design, Fresh, Sets
+from audit.evidence.canaries import Design, Fresh
 
 Array = NDArray[np.float64]
 Places = NDArray[np.int64]
@@ -97,17 +97,15 @@ def describe_repeats(design: Design | Fresh) -> list[str]:
 
 def tables_of(design: Design | Fresh) -> list[RowTable]:
     """Returns a design's rows: of each world where these are different runs, else of all runs."""
-    if isinstance(design, Sets):
-        worlds = (("the scores in", design.inserted), ("the scores out", design.fresh))
-        return [RowTable(name, "row", scores, _row_numbers(scores)) for name, scores in worlds]
-    if isinstance(design, Fresh):
-        return [RowTable("the cosines", "row", design.cosines, _row_numbers(design.cosines))]
-    assert isinstance(design, Coins)
-    if len(design.scores) == 1:
-        canaries = np.stack([design.scores[0], design.presence[0]], axis=1)
-        return [RowTable("the run", "canary", design.scores.T, _row_numbers(canaries))]
-    rows = _row_numbers(np.concatenate([design.scores, design.presence], axis=1))
-    return [RowTable("the scores", "row", design.scores, rows)]
+    tables = []
+    for rows in design.rows():
+        scores = rows.scores
+        if rows.presence is None:
+            numbers = _row_numbers(scores)
+        else:
+            numbers = _row_numbers(np.concatenate([scores, rows.presence], axis=1))
+        tables.append(RowTable(rows.name, rows.row, scores, numbers))
+    return tables
 
 
 def find_block(rows: Places) -> RepeatedBlock | None:

@@ -25,7 +25,7 @@ import functools
 import hashlib
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -111,11 +111,15 @@ class Bound(_Counted):
       assumes: what it assumes.
       holds: whether the scores did not refute that; a bound that does not hold proves nothing.
       counted: in words, what it counted, where that is no threshold's errors.
+      false_positive_rate: the exact rate at the threshold, where it is known and not counted.
+      path: (R,) the bound after each run, where it holds at any number of runs; else empty.
     """
 
     assumes: Assumption
     holds: bool = True
     counted: str = ""
+    false_positive_rate: float | None = None
+    path: tuple[float, ...] = ()
 
     def __str__(self) -> str:
         refuted = "" if self.holds else ", which the scores refute"
@@ -136,6 +140,7 @@ class Estimate(_Counted):
 
     caveat: str
     standard_error: float = math.nan
+    false_positive_rate: ClassVar[None] = None
     noise_floor: NoiseFloor = NOT_SIMULATED
 
     def __str__(self) -> str:

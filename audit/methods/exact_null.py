@@ -174,27 +174,14 @@ def cosine_of(student: ArrayLike, dimension: int) -> Array:
     return np.asarray(t / np.sqrt(dimension - 1 + t * t))
 
 
-@dataclasses.dataclass(frozen=True)
-class ExactBound(Bound):
-    """The bound `exact_null`, whose threshold is the one that most capital is on.
-
-    Attributes:
-      false_positive_rate: the exact rate at the threshold.
-      path: (R,) the bound after each run; empty where their order is not vouched for.
-    """
-
-    false_positive_rate: float = 0.0
-    path: tuple[float, ...] = ()
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DirectionsMethod(Method):
     """A method for fresh directions: (design, delta, confidence) -> its bound."""
 
-    compute: Callable[[Fresh, float, float], ExactBound]
+    compute: Callable[[Fresh, float, float], Bound]
 
 
-def of_fresh(design: Fresh, delta: float, confidence: float) -> ExactBound:
+def of_fresh(design: Fresh, delta: float, confidence: float) -> Bound:
     """Returns the bound `exact_null` from a design.
 
     It is 0, and marked as refuted, where canaries that are out do not have the law.
@@ -211,7 +198,7 @@ def of_fresh(design: Fresh, delta: float, confidence: float) -> ExactBound:
     holds = law_p_value(design) >= LAW_LEVEL
     epsilon = proof.epsilon if holds else 0.0
     path = proof.path if holds else np.zeros_like(proof.path)
-    return ExactBound(
+    return Bound(
         method=EXACT_NULL,
         epsilon=epsilon,
         mu=None,

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from audit.claims.linear_losses import EXPECTED
 from audit.conclusions.conclusion import Conclusion, assumption_of, method_of
 from audit.methods.estimate import Bound, Finding
-from audit.methods.exact_null import ExactBound
 from audit.report import audit_panels, page, verdicts
 from audit.report.bounds_table import describe_curve_test, explain_curve_test, remarks
 from audit.report.curves import describe_curve, find_mark
@@ -178,7 +177,7 @@ def _make_bounds_table(conclusion: Conclusion) -> Html:
 def _make_cells(finding: Finding) -> tuple[str, ...]:
     """Returns a row's cells but for what is assumed; an estimate gets no inequality sign."""
     show = verdicts.show_lower_bound if isinstance(finding, Bound) else verdicts.at_least
-    if isinstance(finding, ExactBound):
+    if finding.false_positive_rate is not None:
         false_positives = f"{finding.false_positive_rate:.1e}, known"
     else:
         false_positives = f"{finding.false_positives:,} of {finding.n_out:,}"
@@ -207,7 +206,7 @@ def _describe_assumption(finding: Finding, conclusion: Conclusion) -> str:
         )
     if not assumption.gaussian:
         return assumption.sentence
-    if conclusion.curve is None and conclusion.design is None:
+    if conclusion.curve is None and conclusion.has_one_canary:
         return assumption.sentence
     if conclusion.curve is None:
         return assumption.sentence + _UNTESTED
@@ -257,7 +256,7 @@ def _describe_scores(conclusion: Conclusion) -> tuple[str, str]:
     for name, scores in (("in", conclusion.scores_in), ("out", conclusion.scores_out)):
         worlds.append(f"{name}: mean {scores.mean():.4g}, deviation {scores.std():.3g}")
     caption = "Scores of the final models with (in) and without (out) the canary."
-    if conclusion.fresh is not None:
+    if conclusion.law_is_known:
         caption = "Cosines of the canaries' directions, and their known law where the canary is out."
     return f"Histograms of the scores in both worlds. {'; '.join(worlds)}.", caption
 
@@ -267,7 +266,7 @@ def _describe_trade_off(conclusion: Conclusion) -> tuple[str, str]:
     gaussian = conclusion.gaussian
     band = ""
     no_line = ""
-    if conclusion.design is None:
+    if conclusion.has_one_canary:
         band = f" in its {verdicts.show_percent(gaussian.confidence)} band"
         no_line = _NO_LINE
     gaussian_curve = ""

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from audit.conclusions.conclusion import Conclusion, method_of
 from audit.laws import conversions
 from audit.methods.curves import auc
-from audit.methods.estimate import Estimate, Finding
+from audit.methods.estimate import Bound, Finding
 from audit.methods.method import COINS, NO_BOUND, NOTHING
 from audit.report import curves, style
 from audit.report.curves import describe_curve, find_mark
@@ -78,12 +78,12 @@ def _draw_scores(axis: Axes, conclusion: Conclusion) -> None:
     """Draws histograms of the scores in both worlds, and the threshold of the Gaussian bound."""
     scores_in = conclusion.scores_in
     scores_out = conclusion.scores_out
-    unit = "runs" if conclusion.design is None else "scores"
+    unit = "runs" if conclusion.has_one_canary else "scores"
     all_scores = np.concatenate([scores_in, scores_out])
     most_bins = min(math.isqrt(len(all_scores)) + 1, 60)
     bins = np.histogram_bin_edges(all_scores, most_bins).tolist()
     out_label = "out (the known law)"
-    if conclusion.fresh is None:
+    if not conclusion.law_is_known:
         out_label = f"out ({len(scores_out)} {unit})"
     in_label = f"in ({len(scores_in)} {unit})"
     axis.hist(scores_out, bins, color=OUT, alpha=0.6, label=out_label)
@@ -121,14 +121,14 @@ def _draw_bounds(axis: Axes, conclusion: Conclusion) -> None:
     rows: tuple[Finding, ...] = (*conclusion.ranked(), *conclusion.estimates)  # as in the printed table
     labels = []
     for row in rows:
-        mark = NO_BOUND if isinstance(row, Estimate) else find_mark(row, conclusion)
+        mark = NO_BOUND if not isinstance(row, Bound) else find_mark(row, conclusion)
         labels.append(f"{method_of(row).label} {mark}".strip())
     epsilons = [row.epsilon for row in rows]
     draw = _draw_horizontal_bars if len(rows) > _MOST_UPRIGHT else _draw_upright_bars
     bars = draw(axis, conclusion, labels, epsilons)
 
     for bar, row in zip(bars, rows, strict=True):
-        if isinstance(row, Estimate):
+        if not isinstance(row, Bound):
             bar.set(facecolor="white", edgecolor=BOUND, hatch="///")
         elif not row.holds:
             bar.set(facecolor="white", edgecolor=FADED, hatch="xxx")
@@ -138,7 +138,7 @@ def _draw_bounds(axis: Axes, conclusion: Conclusion) -> None:
     axis.set_title("Lower bounds on epsilon", pad=16)
     if not conclusion.refutes_gaussian:
         message = "light: assumes a Gaussian curve"
-        if conclusion.design is not None:
+        if not conclusion.has_one_canary:
             message += " or many runs"
         axis.text(0.5, 1.02, message, transform=axis.transAxes, ha="center", va="bottom", fontsize=8)
 
@@ -315,7 +315,7 @@ def _draw_path(axis: Axes, conclusion: Conclusion) -> None:
     """Draws what was proven after each run, or by all runs if their order is not known, and upper bounds."""
     path = conclusion.path or (conclusion.epsilon,)
     last = len(path)
-    if conclusion.fresh is not None:
+    if conclusion.fresh:
         last = len(conclusion.fresh.cosines)
     runs = range(last + 1 - len(path), last + 1)
     marker = "o" if len(path) < 4 else ""
@@ -331,7 +331,7 @@ def _draw_path(axis: Axes, conclusion: Conclusion) -> None:
 
 def _choose_panels(conclusion: Conclusion) -> dict[str, _Draw]:
     """Returns the panels by name; fresh directions assume no curve, so that they have no Gaussian profile."""
-    if conclusion.fresh is None:
+    if not conclusion.law_is_known:
         return _PANELS
     panels = {name: draw for name, draw in _PANELS.items() if name != "profile"}
     return {**panels, "path": _draw_path}

@@ -15,7 +15,6 @@ from audit.claims.linear_losses import EXPECTED
 from audit.conclusions.conclusion import Conclusion, Looks, assumption_of
 from audit.methods import curves, estimate, lifted
 from audit.methods.estimate import Bound, Finding
-from audit.methods.exact_null import ExactBound
 from audit.methods.method import Assumption
 from audit.report.table import Column, Table, at_least, at_most
 from audit.report.verdicts import describe_what_decides, find_doubt, is_reversed
@@ -37,7 +36,7 @@ def bounds_table(conclusion: Conclusion) -> str:
     A row is a lower bound, first the one that a verdict rests on, then an upper bound, then what is no bound.
     Lower bounds are rounded down, upper bounds up.
     """
-    has_many_canaries = conclusion.design is not None
+    has_many_canaries = not conclusion.has_one_canary
     title = f"lower bounds on epsilon at delta {conclusion.delta:g}, confidence {conclusion.confidence:g}"
     before = [title]
     errors = _COUNTS
@@ -89,7 +88,7 @@ def _explain_words(conclusion: Conclusion) -> list[str]:
     for assumption in sorted(dict.fromkeys(assumptions), key=lambda assumption: assumption.gaussian):
         if assumption.note:
             notes.append(_make_note(assumption.word, assumption.note))
-    if conclusion.design is not None and conclusion.fresh is None:
+    if conclusion.has_tied_scores:
         notes.append(_UNTESTED)
     return notes
 
@@ -184,7 +183,7 @@ def _make_row(finding: Finding, show_share: Callable[[int, int], str]) -> tuple[
       finding: the bound or estimate.
       show_share: shows so many errors of so many scores.
     """
-    if isinstance(finding, ExactBound):
+    if finding.false_positive_rate is not None:
         false_positives = f"{finding.false_positive_rate:.1e}"
     else:
         false_positives = show_share(finding.false_positives, finding.n_out)
@@ -249,11 +248,11 @@ def _explain_zeros(conclusion: Conclusion) -> list[str]:
     if is_reversed(conclusion):
         area = curves.auc(conclusion.scores_in, conclusion.scores_out)
         return [f"scores are lower with the canary (AUC {area.value:.2f}): did you mean minus the score?"]
-    if conclusion.fresh is not None:
+    if conclusion.law_is_known:
         is_withdrawn = not conclusion.assumption_free.holds
         return [_WITHDRAWN] if is_withdrawn else []
-    if conclusion.design is not None:
-        return _name_methods_of_more_canaries(min(conclusion.design.canaries))
+    if not conclusion.has_one_canary:
+        return _name_methods_of_more_canaries(min(conclusion.canaries))
 
     n_in = len(conclusion.scores_in)
     n_out = len(conclusion.scores_out)

@@ -133,7 +133,7 @@ def _draw_empirical(axis: Axes, conclusion: Conclusion, grid: Array) -> None:
     There is no band where runs have several canaries.
     """
     curve = curves.trade_off_curve(conclusion.scores_in, conclusion.scores_out, conclusion.confidence)
-    if conclusion.design is None:  # the band counts on independent scores
+    if conclusion.has_one_canary:  # the band counts on independent scores
         band = curve.band(grid)
         low = np.clip(band.lower, grid[0] / 2, None)
         high = np.clip(band.upper, None, 1 - grid[0] / 2)

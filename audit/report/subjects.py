@@ -143,7 +143,7 @@ def describe_score_files(name: str, sources: Sequence[Path], conclusion: Conclus
 def _make_bound_command(names: str, conclusion: Conclusion) -> str:
     """Returns the command `bound` that draws the conclusion from files of these names."""
     flags = {"scores": names, "delta": f"{conclusion.delta:g}", "confidence": f"{conclusion.confidence:g}"}
-    if conclusion.fresh is not None:
+    if conclusion.fresh:
         flags["dimension"] = str(conclusion.fresh.dimension)
         if not conclusion.fresh.plain:
             flags["leave_one_out"] = "true"
@@ -199,7 +199,7 @@ def of_arrays(name: str, conclusion: Conclusion) -> Subject:
         "SHA-256 of the scores, in before out": hashlib.sha256(scores).hexdigest(),
         "Versions": _list_versions(),
     }
-    threat = _UNKNOWN_THREAT if conclusion.fresh is None else _UNKNOWN_DIRECTIONS
+    threat = _UNKNOWN_THREAT if not conclusion.law_is_known else _UNKNOWN_DIRECTIONS
     return Subject("scores", name, facts, [threat], conclusion, provenance, None)
 
 
@@ -314,7 +314,7 @@ def _describe_looks(looks: Looks, confidence: float) -> str:
 
 
 def _describe_runs(conclusion: Conclusion) -> str:
-    if conclusion.design is not None:
+    if not conclusion.has_one_canary:
         return str(conclusion.design)
     return f"{len(conclusion.scores_in):,} with the canary, {len(conclusion.scores_out):,} without"
 

@@ -126,7 +126,7 @@ def find_doubt(conclusion: Conclusion) -> str:
     Returns:
       Words that follow "scores", or an empty string.
     """
-    if conclusion.fresh is not None:
+    if conclusion.law_is_known:
         return ""
     scores_in = conclusion.scores_in
     scores_out = conclusion.scores_out
@@ -191,9 +191,7 @@ def _make_headline(conclusion: Conclusion) -> str:
 
 def is_reversed(conclusion: Conclusion) -> bool:
     """Returns whether scores are clearly lower with the canary than without, as of the wrong sign."""
-    most_canaries = 1
-    if conclusion.design is not None:
-        most_canaries = max(conclusion.design.canaries)  # whose scores may all be equal
+    most_canaries = max(conclusion.canaries)  # whose scores may all be equal
     area = curves.auc(conclusion.scores_in, conclusion.scores_out)
     return area.deviations < -_CLEARLY * math.sqrt(most_canaries)
 
@@ -210,7 +208,7 @@ def _explain_reversal(conclusion: Conclusion) -> str:
 def _describe_curve_test(conclusion: Conclusion) -> str:
     """Returns the sentence on the test of a Gaussian curve, where it does not refute the curve."""
     if conclusion.curve is None:
-        has_many_canaries = conclusion.design is not None and conclusion.fresh is None
+        has_many_canaries = conclusion.has_tied_scores
         return _UNTESTED if has_many_canaries else ""
     result = f"({conclusion.p_value()}, power {conclusion.curve_power:.0%})"
     if not conclusion.doubts_gaussian:
@@ -245,7 +243,7 @@ def _describe_leak(gaussian: Bound, free: Bound) -> str:
 
 
 def _explain_nothing_proven(conclusion: Conclusion) -> str:
-    if conclusion.design is None:
+    if conclusion.has_one_canary:
         runs = f"{len(conclusion.scores_in) + len(conclusion.scores_out):,} runs"
     else:
         runs = str(conclusion.design)

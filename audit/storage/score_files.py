@@ -71,10 +71,7 @@ def read_scores(*files: Path) -> Scores:
       InputError: in one line, for what it cannot read, makes no sense, or is more than MOST_SCORES.
     """
     scores = _choose_reader(files)(*files)
-    coins = scores.coins if isinstance(scores, OneRun) else scores
-    size = 0
-    if coins is not None:
-        size = sum(world.size for world in coins.pooled())
+    size = sum(world.size for world in scores.pooled())
     require(size <= MOST_SCORES, _say_too_many(files[0], size))
     return scores
 

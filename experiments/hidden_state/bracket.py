@@ -107,7 +107,7 @@ def _draw_panel(axis: Axes, panel_points: Sequence[Point], delta: float) -> None
     _draw_constant_direction(axis, panel_points, delta)
     for point in panel_points:
         conclusion = point.found[0]
-        if conclusion.fresh is not None:
+        if conclusion.law_is_known:
             axis.plot(
                 point.x,
                 conclusion.epsilon,
@@ -195,7 +195,7 @@ def _make_table(
     proven_epsilons = {}
     for point in every:
         conclusion = point.found[0]
-        if conclusion.fresh is None:
+        if not conclusion.law_is_known:
             coordinates.append(point)
         else:
             proven_epsilons[point.panel, point.x] = conclusion.epsilon

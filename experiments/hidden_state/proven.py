@@ -100,7 +100,7 @@ def _compute_lines(point: Point, evidence: Evidence) -> Iterator[ProvenLine]:
     (cell,) = point.cells
     (conclusion,) = point.found
     canaries = cell.setting.canaries
-    if conclusion.fresh is not None:
+    if conclusion.law_is_known:
         (bound,) = conclusion.bounds
         path = conclusion.path
         runs = tuple(range(1, len(path) + 1))

@@ -3,14 +3,14 @@
 import math
 import sys
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 
 from audit.conclusions.concluded import of_setting, predicted_mu
 from audit.conclusions.conclusion import Conclusion
 from audit.errors import InputError
-from audit.evidence.canaries import Fresh
+from audit.evidence.canaries import Design
 from audit.laws import conversions
 from audit.methods import lifted
 from audit.methods.estimate import ASSUMPTION_FREE, Bound
@@ -109,9 +109,9 @@ class Point(NamedTuple):
 
 def _method_for(conclusion: Conclusion, method: str) -> str:
     """Returns the method that takes the place of one for single canaries in an audit; "" where none does."""
-    if conclusion.design is None:
+    if conclusion.has_one_canary:
         return method
-    if conclusion.fresh is not None:
+    if conclusion.law_is_known:
         if method == ASSUMPTION_FREE:
             return FRESH_DIRECTIONS.free
         return ""
@@ -169,12 +169,12 @@ def _normal_interval(conclusion: Conclusion) -> tuple[float, float]:
     """
     delta = conclusion.delta
     confidence = conclusion.confidence
-    design = conclusion.design
-    if isinstance(design, Fresh):
+    if conclusion.law_is_known:
         return math.nan, math.nan
-    if design is None:
+    if conclusion.has_one_canary:
         low, high = normal_scores.mu_interval(conclusion.scores_in, conclusion.scores_out, confidence)
     else:
+        design = cast(Design, conclusion.design)
         low, high = normal_scores.mu_interval_of_runs(design, confidence)
     epsilon_low = conversions.epsilon_from_mu(float(low), delta)
     epsilon_high = conversions.epsilon_from_mu(float(high), delta)
