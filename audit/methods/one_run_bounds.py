@@ -204,7 +204,7 @@ def gaussian_from_guesses(evidence: CoinEvidence, delta: float, confidence: floa
     conversions.require_levels(delta, confidence)
     error = 1 - confidence
     coins = _split_and_order(evidence)
-    best = _best_for_mu(coins.count, coins.numbers, coins.expected_shares, error)
+    best = _best_for_mu(coins.available, coins.numbers, coins.expected_shares, error)
     guesses = coins.count_guesses(best)
     mu = mu_from_guesses(*guesses, error) / evidence.steps
     epsilon = conversions.epsilon_from_mu(mu, delta)
@@ -257,13 +257,13 @@ class _OrderedCoins(NamedTuple):
     """The coins that are not the pilot's, the surest guess first, and how many of them may be guessed.
 
     Attributes:
-      count: how many coins there are.
-      right: (count,) how many of the surest 1, 2, ... guesses are right.
+      available: how many coins there are.
+      right: (available,) how many of the surest 1, 2, ... guesses are right.
       numbers: (choices,) the numbers of guesses to choose from.
       expected_shares: (choices,) the share of right guesses that the pilot leads to expect of each number.
     """
 
-    count: int
+    available: int
     right: NDArray[np.int64]
     numbers: NDArray[np.int64]
     expected_shares: Array
@@ -271,7 +271,7 @@ class _OrderedCoins(NamedTuple):
     def count_guesses(self, choice: int) -> Guesses:
         """Returns the guesses made, and the right ones, if this choice of their number is taken."""
         number = int(self.numbers[choice])
-        return Guesses(self.count, number, int(self.right[number - 1]))
+        return Guesses(self.available, number, int(self.right[number - 1]))
 
 
 def _split_and_order(evidence: CoinEvidence) -> _OrderedCoins:
