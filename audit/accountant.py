@@ -39,7 +39,7 @@ def hidden_state_epsilon(
     3.08
     """
     from audit.claims.accounting import Composition
-    from audit.claims.hidden_state import Periods, insert_step, of_periods
+    from audit.claims.hidden_state import Periods, bound_periods, insert_step
     from audit.values import number, plain
 
     require(lipschitz is not None, "`lipschitz=None`: give a number, or one for each step")
@@ -47,4 +47,4 @@ def hidden_state_epsilon(
     periods = Periods(lipschitz, every, insert_step(plain(insert), every))
     sigma = number("noise_multiplier", noise_multiplier, float)
     composition = Composition(sigma, number("insertions", insertions, int))
-    return of_periods(composition, periods, number("delta", delta, float), step_sizes).epsilon
+    return bound_periods(composition, periods, number("delta", delta, float), step_sizes).epsilon

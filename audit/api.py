@@ -89,7 +89,7 @@ def bounds(
         of_one_run = conclude_one_run(evidence, delta, confidence)
         return OneRunResult(of_one_run, partial(subjects.describe_one_run, name, of_one_run, claim))
     conclusion = conclude_evidence(evidence, claim, delta, confidence, looks)
-    return Result(conclusion, partial(subjects.of_arrays, name, conclusion))
+    return Result(conclusion, partial(subjects.describe_arrays, name, conclusion))
 
 
 def audit(
@@ -142,10 +142,10 @@ def audit(
         game = build.build(setting, dataset)
         store = stored.open_store(request.out, setting, dataset)
         results.require_declared(store, [])
-        with progress.bar(training.lacking(store, request.runs)) as line:
+        with progress.bar(training.count_missing(store, request.runs)) as line:
             trained = training.train(game, store, request.runs, progress=line)
     steps = lipschitz.of_data(store, setting, dataset)
-    conclusion = concluded.of_setting(
+    conclusion = concluded.conclude_setting(
         trained.scores, setting, request.delta, request.confidence, steps=steps
     )
     results.keep_result(
@@ -341,5 +341,5 @@ def _make_result(conclusion: "Conclusion", folder: Path, request: _Request) -> R
     """Returns the result of an audit that a store keeps, whose facts are gathered when they are used."""
     from audit.report import subjects
 
-    levels = subjects.AskedLevels(request.delta, request.confidence)
-    return Result(conclusion, partial(subjects.of_setting, folder, levels, request.runs), folder)
+    levels = subjects.RequestedLevels(request.delta, request.confidence)
+    return Result(conclusion, partial(subjects.describe_setting, folder, levels, request.runs), folder)

@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from audit.adversaries.base import Adversary, shapes
 from audit.conclusions import lipschitz, results
-from audit.conclusions.concluded import of_setting
+from audit.conclusions.concluded import conclude_setting
 from audit.conclusions.conclusion import Conclusion
 from audit.conclusions.lipschitz import Steps
 from audit.errors import InputError, require
@@ -152,7 +152,7 @@ def audited(
     stored_audit = _find_stored(audit, requested, is_chosen, runs)
     setting, store = stored_audit or _train(audit, requested, is_chosen, runs)
     lipschitz.keep(store, steps)
-    conclusion = of_setting(
+    conclusion = conclude_setting(
         store.load(runs), setting, delta, confidence, own_model=True, steps=steps
     )
     _write_report(own, setting, store, conclusion, runs)
@@ -171,15 +171,15 @@ def _write_report(
 ) -> None:
     """Writes result, figure and page, unless those in the store are of this conclusion."""
     made_from = results.source(store, conclusion)
-    if results.stands(store, made_from, _FILES):
+    if results.is_up_to_date(store, made_from, _FILES):
         return
     figure = audit_panels.audit_figure(conclusion, summary(setting, runs))
     provenance = build.provenance(own.dataset)
     results.keep(
         store, conclusion, figure, setting=flat(setting), runs=runs, provenance=provenance
     )
-    subject = subjects.of_setting(store.path, subjects.AskedLevels())
-    store.write_bytes(_PAGE, audit_page.of_audits([subject]))
+    subject = subjects.describe_setting(store.path, subjects.RequestedLevels())
+    store.write_bytes(_PAGE, audit_page.make_audits_page([subject]))
     results.mark(store, made_from, _FILES)
 
 
@@ -235,7 +235,7 @@ def _train(
     trainee = Trainee(own.model, own.computes, classes)
     played = build.build_for(setting, own.dataset, trainee, audit.adversary)
     store = stored.open_store(audit.out, setting, own.dataset, model=own.computes)
-    with progress.bar(training.lacking(store, runs)) as line:
+    with progress.bar(training.count_missing(store, runs)) as line:
         training.train(played, store, runs, progress=line)
     return setting, store
 

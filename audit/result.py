@@ -123,7 +123,7 @@ class Result:
         from audit.report import audit_page
         from audit.storage import files
 
-        content = audit_page.of_audits([self.subject()])
+        content = audit_page.make_audits_page([self.subject()])
         return files.write_whole(values.path("path", path), content)
 
     def __repr__(self) -> str:

@@ -192,7 +192,7 @@ def _train(request: _AuditRequest, store: "Store", added: int | None = None) -> 
 
     assert request.trainer is not None
     added = added or request.runs
-    with progress.bar(training.lacking(store, request.runs)) as bar:
+    with progress.bar(training.count_missing(store, request.runs)) as bar:
         return request.trainer.train(Wanted(store, request.runs, added, FLAGS.chunk_size, bar))
 
 
@@ -208,7 +208,7 @@ def _train_to_looks(request: _AuditRequest, store: "Store") -> "Trained":
         parts.append(part)
         _look(stage, store, _AuditScores(part.scores), number)
         before = runs
-    return training.together(parts)
+    return training.merge(parts)
 
 
 def _train_until_proven(request: _AuditRequest, store: "Store") -> "Trained":
@@ -232,7 +232,7 @@ def _train_until_proven(request: _AuditRequest, store: "Store") -> "Trained":
     status = "training"
     last_look = time.monotonic()
     proven_at = None
-    with progress.bar(training.lacking(store, request.runs), lambda: status) as bar:
+    with progress.bar(training.count_missing(store, request.runs), lambda: status) as bar:
         while runs < request.runs and proven_at is None:
             if parts and time.monotonic() > deadline:
                 break
@@ -246,7 +246,7 @@ def _train_until_proven(request: _AuditRequest, store: "Store") -> "Trained":
             status = f"proven {conclusion.epsilon:.1f} of {upper_bound:.1f}"
             proven_at = _first_proven(conclusion)
 
-    trained = training.together(parts)
+    trained = training.merge(parts)
     return trained._replace(scores=trained.scores.of_first(proven_at or runs))
 
 
@@ -281,10 +281,10 @@ def _look(request: _AuditRequest, store: "Store", scores: _AuditScores, number: 
 def _draw_conclusion(request: _AuditRequest, store: "Store", scores: _AuditScores) -> "Conclusion":
     """Returns what follows from the scores at the flags' delta and confidence."""
     from audit.conclusions import lipschitz
-    from audit.conclusions.concluded import of_setting
+    from audit.conclusions.concluded import conclude_setting
 
     steps = lipschitz.of_data(store, request.setting, request.dataset)
-    return of_setting(
+    return conclude_setting(
         scores.scores, request.setting, FLAGS.delta, FLAGS.confidence, request.looks, steps=steps
     )
 
@@ -321,7 +321,7 @@ def _conclude(request: _AuditRequest, store: "Store", scores: _AuditScores) -> N
     names = (RESULT, FIGURE)
     places = f"\n\nfigure: {store.path / FIGURE}\nresult: {store.path / RESULT}"
     refusal = ""
-    if results.stands(store, made_from, names):
+    if results.is_up_to_date(store, made_from, names):
         content = files.read(store.path / RESULT) or b"{}"
         result = json.dumps(json.loads(content))
     else:
@@ -348,7 +348,7 @@ def _conclude(request: _AuditRequest, store: "Store", scores: _AuditScores) -> N
 
 def _each_run_alone(request: _AuditRequest, scores: _AuditScores) -> str:
     """Returns a table of what each run of many canaries shows by itself; "" for other adversaries."""
-    from audit.conclusions.concluded import of_each_run
+    from audit.conclusions.concluded import conclude_each_run
     from audit.report import one_run_table
     from audit.settings import build
 
@@ -357,7 +357,7 @@ def _each_run_alone(request: _AuditRequest, scores: _AuditScores) -> str:
         return ""
     dimension = build.trainee(request.setting.model, request.dataset).model.n_parameters
     sees_final_model = adversary.observe != "all"
-    conclusions = of_each_run(scores.scores, dimension, sees_final_model, FLAGS.delta, FLAGS.confidence)
+    conclusions = conclude_each_run(scores.scores, dimension, sees_final_model, FLAGS.delta, FLAGS.confidence)
     return f"\n\n{one_run_table.over_runs(conclusions)}"
 
 

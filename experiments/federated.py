@@ -140,14 +140,14 @@ def _conclude(
     audited: _AuditedFederation, scores: "Scores", accuracies: dict[str, float]
 ) -> "FederatedAudit":
     """Returns what each run shows, what all show together, and the most that training leaks."""
-    from audit.conclusions.concluded import of_each_run, of_runs_together
+    from audit.conclusions.concluded import bound_runs_together, conclude_each_run
     from audit.report.one_run_table import FederatedAudit
 
     setting = audited.setting
     leaks = federated.leaks(setting, audited.federation.clients.number, audited.rounds.most)
     sees_final_model = setting.observe in federated.FINAL
-    runs = of_each_run(scores, audited.dimension, sees_final_model, FLAGS.delta, FLAGS.confidence)
-    together = of_runs_together(scores, FLAGS.delta, FLAGS.confidence)
+    runs = conclude_each_run(scores, audited.dimension, sees_final_model, FLAGS.delta, FLAGS.confidence)
+    together = bound_runs_together(scores, FLAGS.delta, FLAGS.confidence)
     measured = []
     for run in range(len(runs)):
         if str(run) in accuracies:
@@ -161,7 +161,7 @@ def _write_report(audited: _AuditedFederation, conclusion: "FederatedAudit", sto
     from audit.storage import files
 
     data = audited.federation.clients.source
-    subject = subjects.of_federated(audited.setting, conclusion, data, store.path.name, store.text)
+    subject = subjects.describe_federated(audited.setting, conclusion, data, store.path.name, store.text)
     content = one_run_page.one_run_report(f"Audit: {subject.title}", [subject])
     written = files.write_whole(Path(FLAGS.report), content, "name another file with --report")
     print(f"report: {written}", file=sys.stderr)

@@ -147,7 +147,7 @@ def _leaking_truth(setting: OneRunSetting) -> float:
 def _audit_coins(scores: Array, presence: Bits, setting: OneRunSetting, gaussian: bool = True) -> Values:
     """Audits a run by its scores (K,) and coins (K,); `gaussian` as of `_audit_evidence`."""
     design = Coins(scores[None], presence[None])
-    return _audit_evidence(one_run_bounds.of_coins(design), setting, gaussian)
+    return _audit_evidence(one_run_bounds.weigh_coins(design), setting, gaussian)
 
 
 def _audit_evidence(evidence: CoinEvidence, setting: OneRunSetting, gaussian: bool = True) -> Values:
@@ -195,7 +195,7 @@ def _leaking(rng: np.random.Generator, setting: OneRunSetting) -> Values:
 def _pairs(rng: np.random.Generator, setting: OneRunSetting) -> Values:
     observed = setting.mu + rng.standard_normal(setting.canaries)
     unobserved = rng.standard_normal(setting.canaries)
-    evidence = one_run_bounds.of_pairs(Cosines(observed, unobserved, 2))
+    evidence = one_run_bounds.weigh_pairs(Cosines(observed, unobserved, 2))
     return _audit_evidence(evidence, setting)
 
 

@@ -20,7 +20,7 @@ from scipy import special
 
 from audit.claims import accounting
 from audit.claims.accounting import Composition
-from audit.claims.hidden_state import LAST, HiddenState, Periods, insert_step, of_periods
+from audit.claims.hidden_state import LAST, HiddenState, Periods, bound_periods, insert_step
 from audit.errors import require
 from audit.evidence import arrays
 from audit.laws import conversions
@@ -230,7 +230,7 @@ class DpSgd:
         if self.lipschitz is None:
             return None
         periods = Periods(self.lipschitz, self.k, insert_step(self.insert, self.k))
-        return HiddenState(of_periods(self.composition, periods, delta), periods)
+        return HiddenState(bound_periods(self.composition, periods, delta), periods)
 
 
 def _sampled_deltas(steps: Composition) -> Array:

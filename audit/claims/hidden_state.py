@@ -163,7 +163,7 @@ def hidden_state_bound(
     return HiddenStateBound(mu, conversions.epsilon_from_mu(mu, delta), in_noise * n, slopes)
 
 
-def of_periods(
+def bound_periods(
     composition: Composition, periods: Periods, delta: float, step_sizes: ArrayLike = 1.0
 ) -> HiddenStateBound:
     """Returns `hidden_state_bound` of insertions * k steps of DP-SGD; infinite without noise.

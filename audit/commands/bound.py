@@ -216,7 +216,7 @@ def _make_files(paths: Sequence[Path], conclusion: Conclusion) -> dict[str, tupl
 
         name = FLAGS.name or score_files.describe_files(paths)
         subject = subjects.describe_score_files(name, paths, conclusion)
-        contents["report"] = (Path(FLAGS.report), audit_page.of_audits([subject]))
+        contents["report"] = (Path(FLAGS.report), audit_page.make_audits_page([subject]))
     return contents
 
 

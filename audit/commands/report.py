@@ -22,7 +22,7 @@ from audit.storage import files
 from audit.storage.store import hash_of, newest_scores
 
 if TYPE_CHECKING:
-    from audit.report.subjects import AskedLevels, Subject
+    from audit.report.subjects import RequestedLevels, Subject
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("out", "results", "Folder that holds the audits.")
@@ -48,21 +48,21 @@ def main() -> None:
         place = _choose_place(federated, root)
     else:
         audits, place = _read_audits(root, levels)
-        content = audit_page.of_audits(audits)
+        content = audit_page.make_audits_page(audits)
     write(content, place)
 
 
-def checked_levels() -> "AskedLevels":
+def checked_levels() -> "RequestedLevels":
     """Returns the levels that the flags name; raises InputError for those out of range."""
     from audit.laws import conversions
-    from audit.report.subjects import AskedLevels
+    from audit.report.subjects import RequestedLevels
 
     if FLAGS.delta is not None:
         conversions.require_delta(FLAGS.delta)
     if FLAGS.confidence is not None:
         conversions.require_confidence(FLAGS.confidence)
     require(FLAGS.report != "", "--report=: name an HTML file")
-    return AskedLevels(FLAGS.delta, FLAGS.confidence)
+    return RequestedLevels(FLAGS.delta, FLAGS.confidence)
 
 
 def write(content: bytes, place: Path) -> None:
@@ -115,7 +115,7 @@ def _find_newest_federated(root: Path, federated: Sequence[Path]) -> list[Path]:
     return [newest] if is_newer else []
 
 
-def _read_audits(root: Path, levels: "AskedLevels") -> "tuple[list[Subject], Path]":
+def _read_audits(root: Path, levels: "RequestedLevels") -> "tuple[list[Subject], Path]":
     """Returns the audits that --setting names, and the page's place; prints on stderr what is left out."""
     from audit.report import subjects
 
@@ -137,10 +137,10 @@ def _read_audits(root: Path, levels: "AskedLevels") -> "tuple[list[Subject], Pat
     place = _choose_place(folders, root)
     if FLAGS.setting == "all":
         return _read_all(folders, levels), place
-    return [subjects.of_setting(folder, levels) for folder in folders], place
+    return [subjects.describe_setting(folder, levels) for folder in folders], place
 
 
-def _read_all(folders: list[Path], levels: "AskedLevels") -> "list[Subject]":
+def _read_all(folders: list[Path], levels: "RequestedLevels") -> "list[Subject]":
     """Returns the audits that can be read; prints on stderr which can't.
 
     Raises:
@@ -152,7 +152,7 @@ def _read_all(folders: list[Path], levels: "AskedLevels") -> "list[Subject]":
     messages = []
     for folder in folders:
         try:
-            about.append(subjects.of_setting(folder, levels))
+            about.append(subjects.describe_setting(folder, levels))
         except InputError as error:
             messages.append(str(error))
     others = f" (and {len(messages) - 1} others)" if len(messages) > 1 else ""

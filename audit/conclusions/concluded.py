@@ -22,7 +22,7 @@ from audit.conclusions.one_run_conclusion import OneRunConclusion, conclude_coin
 from audit.errors import require
 from audit.evidence.canaries import Coins, Design, Fresh, Sets
 from audit.evidence.given_directions import describe_dimension
-from audit.evidence.one_run import OneRun, of_own_game
+from audit.evidence.one_run import OneRun, check_own_cosines
 from audit.evidence.repeats import describe_repeats, require_no_copies
 from audit.methods import estimate, exact_null, gaussian_curve, lifted
 from audit.methods.estimate import Bound, Finding
@@ -182,7 +182,7 @@ def _describe_order(design: Fresh) -> str:
     return "the order of rows changes nothing; `in_order` says that it is that in which runs were begun"
 
 
-def of_setting(
+def conclude_setting(
     scores: Scores,
     setting: Setting,
     delta: float,
@@ -233,7 +233,7 @@ def of_setting(
     return concluded._replace(**fields, expected=expected)
 
 
-def of_each_run(
+def conclude_each_run(
     scores: Scores, dimension: int, law_holds: bool, delta: float, confidence: float
 ) -> list[OneRunConclusion]:
     """Returns each run's conclusion from cosines.
@@ -249,7 +249,7 @@ def of_each_run(
     conclusions = []
     for values, presence in zip(scores.scores, scores.presence, strict=True):
         unobserved = None if law_holds else values[~presence]
-        cosines = of_own_game(values[presence], unobserved, dimension)
+        cosines = check_own_cosines(values[presence], unobserved, dimension)
         design = Coins(values[None], presence[None])
         concluded = conclude_coins(design, cosines, delta, confidence)
         if law_holds:
@@ -259,7 +259,7 @@ def of_each_run(
     return conclusions
 
 
-def of_runs_together(scores: Scores, delta: float, confidence: float) -> Bound | None:
+def bound_runs_together(scores: Scores, delta: float, confidence: float) -> Bound | None:
     """Returns the bound that several runs of fresh directions prove together.
 
     No score uses anything of the other canaries. The bound is None of a single run, and of other canaries.
@@ -267,7 +267,7 @@ def of_runs_together(scores: Scores, delta: float, confidence: float) -> Bound |
     if not scores.dimension or len(scores.scores) == 1:
         return None
     design = scores.directions()._replace(plain=True)
-    return exact_null.of_fresh(design, delta, confidence)
+    return exact_null.bound_directions(design, delta, confidence)
 
 
 def predicted_mu(setting: Setting) -> float | None:

@@ -57,7 +57,7 @@ def conclude_coins(
     design: Coins, cosines: Cosines | None, delta: float, confidence: float
 ) -> OneRunConclusion:
     """Returns the conclusion from one run's coins, and from its cosines where its scores are such."""
-    evidence = one_run_bounds.of_coins(design)
+    evidence = one_run_bounds.weigh_coins(design)
     bounds = one_run_bounds.guessed(evidence, delta, confidence)
     return _conclude(cosines, design, bounds, delta, confidence)
 

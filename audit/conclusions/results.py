@@ -181,7 +181,7 @@ def source(store: Store, conclusion: Conclusion) -> str:
     return digest.hexdigest()
 
 
-def stands(store: Store, made_from: str, names: Iterable[str]) -> bool:
+def is_up_to_date(store: Store, made_from: str, names: Iterable[str]) -> bool:
     """Returns whether files of these names were made from that source, and are unchanged since."""
     try:
         kept = json.loads(files.read(store.path / _MADE) or b"{}")

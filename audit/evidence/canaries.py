@@ -369,12 +369,12 @@ def coins(scores: ArrayLike, presence: ArrayLike) -> Coins:
     """
     from audit.evidence import fair_coins  # loads SciPy
 
-    design = of_own_coins(scores, presence)
+    design = make_coins(scores, presence)
     fair_coins.require_fair(design.presence)
     return design._replace(given=True)
 
 
-def of_own_coins(scores: ArrayLike, presence: ArrayLike) -> Coins:
+def make_coins(scores: ArrayLike, presence: ArrayLike) -> Coins:
     """Returns the checked design of coins that an audit's game drew; raises InputError for what fits none."""
     values = _matrix("", scores)
     bits = floats("the bits of presence", presence)
@@ -398,7 +398,7 @@ def sets(inserted: ArrayLike, fresh: ArrayLike) -> Sets:
     return design
 
 
-def of_arrays(scores_in: ArrayLike, scores_out: ArrayLike) -> Sets:
+def make_sets(scores_in: ArrayLike, scores_out: ArrayLike) -> Sets:
     """Returns the design of a caller's scores by world, (runs,) or (runs, canaries).
 
     Raises InputError for what is no array of scores, for a presence in the place of the scores out, and of

@@ -29,7 +29,7 @@ def two_worlds(scores_in: ArrayLike, scores_out: ArrayLike) -> Sets:
 
     Raises InputError for what is no array of scores, or a presence in the place of scores.
     """
-    return canaries.of_arrays(scores_in, scores_out)
+    return canaries.make_sets(scores_in, scores_out)
 
 
 def coins(scores: ArrayLike, presence: ArrayLike) -> Coins | OneRun:
@@ -53,7 +53,7 @@ def coins(scores: ArrayLike, presence: ArrayLike) -> Coins | OneRun:
     values = floats("the scores", scores)
     shape = f"the scores have shape {values.shape}: give (runs, canaries), or (1, canaries) of one run"
     require(values.ndim == 2 and values.size > 0, shape)
-    drawn = canaries.of_own_coins(values, presence)
+    drawn = canaries.make_coins(values, presence)
     require_no_copies(drawn)  # says more of pasted rows than the coins' own tests do
     fair_coins.require_fair(drawn.presence)
     checked = drawn._replace(given=True)
@@ -113,4 +113,4 @@ def _cosines_of_one_run(
     present = bits.reshape(1, -1).astype(bool)
     fair_coins.require_fair(present)
     checked = Coins(values[None], present, given=True)
-    return OneRun(checked, one_run_evidence.of_own_game(*checked.pooled(), size))
+    return OneRun(checked, one_run_evidence.check_own_cosines(*checked.pooled(), size))

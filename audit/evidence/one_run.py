@@ -68,14 +68,14 @@ def cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension: int) -
     Raises:
       InputError: Shapes, values or numbers that fit no audit.
     """
-    checked = of_own_game(observed, unobserved, dimension)
+    checked = check_own_cosines(observed, unobserved, dimension)
     if not len(checked.unobserved):
         squares = float(np.square(checked.observed - checked.observed.mean()).sum())
         require_spread(squares, len(checked.observed) - 1, dimension, _SPREAD_FIX)
     return checked
 
 
-def of_own_game(
+def check_own_cosines(
     observed: ArrayLike, unobserved: ArrayLike | None, dimension: int
 ) -> Cosines:
     """Returns cosines that are checked as `cosines` checks them, except for their spread.

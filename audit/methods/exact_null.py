@@ -181,7 +181,7 @@ class DirectionsMethod(Method):
     compute: Callable[[Fresh, float, float], Bound]
 
 
-def of_fresh(design: Fresh, delta: float, confidence: float) -> Bound:
+def bound_directions(design: Fresh, delta: float, confidence: float) -> Bound:
     """Returns the bound `exact_null` from a design.
 
     It is 0, and marked as refuted, where canaries that are out do not have the law.
@@ -273,7 +273,7 @@ METHODS = {
         assumes=_OWN,
         label="exact null",
         legend="exact null (assumes nothing)",
-        compute=of_fresh,
+        compute=bound_directions,
     )
 }
 

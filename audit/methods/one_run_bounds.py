@@ -143,10 +143,10 @@ def bounds(cosines: Cosines, delta: float, confidence: float) -> list[Bound]:
     are_pairs = len(cosines.observed) == len(cosines.unobserved)
     if not are_pairs or len(cosines.observed) < LEAST_COINS:
         return []
-    return guessed(of_pairs(cosines), delta, confidence)
+    return guessed(weigh_pairs(cosines), delta, confidence)
 
 
-def of_uniform_canaries(cosines: Cosines, delta: float, confidence: float) -> Bound:
+def bound_uniform_canaries(cosines: Cosines, delta: float, confidence: float) -> Bound:
     """Returns the bound `exact_null`, which uses observed cosines alone."""
     observed = exact_null.checked(cosines.observed[None], cosines.dimension)
     proof = exact_null.prove(observed, cosines.dimension, delta, confidence, plain=True)
@@ -166,7 +166,7 @@ def of_uniform_canaries(cosines: Cosines, delta: float, confidence: float) -> Bo
     )
 
 
-def of_coins(design: Coins) -> CoinEvidence:
+def weigh_coins(design: Coins) -> CoinEvidence:
     """Returns what one run's scores (1, K) say of its coins; raises InputError for another number of runs."""
     runs, canaries = design.scores.shape
     require(runs == 1, f"scores have {runs} runs: give one, (1, canaries)")
@@ -178,7 +178,7 @@ def of_coins(design: Coins) -> CoinEvidence:
     return CoinEvidence(evidence_for_in * sign_of_coin, 1, FAIR_COINS)
 
 
-def of_pairs(cosines: Cosines) -> CoinEvidence:
+def weigh_pairs(cosines: Cosines) -> CoinEvidence:
     """Returns what equally many observed and unobserved cosines say of which of each two was inserted."""
     return CoinEvidence(cosines.observed - cosines.unobserved, 2, DRAWN_ALIKE)
 
@@ -246,7 +246,7 @@ def _bound(
     )
 
 
-OF_COSINES = {EXACT_NULL: OneRunMethod(EXACT_NULL, of_uniform_canaries)}
+OF_COSINES = {EXACT_NULL: OneRunMethod(EXACT_NULL, bound_uniform_canaries)}
 OF_COINS = {
     ONE_RUN_GUESSES: OneRunMethod(ONE_RUN_GUESSES, from_guesses),
     ONE_RUN_GAUSSIAN: OneRunMethod(ONE_RUN_GAUSSIAN, gaussian_from_guesses),

@@ -56,7 +56,7 @@ def report(title: str, about: Sequence[Subject], *before: Html) -> bytes:
     return page.document(title, *content, footer)
 
 
-def of_audits(about: Sequence[Subject]) -> bytes:
+def make_audits_page(about: Sequence[Subject]) -> bytes:
     """Returns the page of audits, under a title that names the audit or their number."""
     if len(about) == 1:
         return report(f"Audit: {about[0].title}", about)

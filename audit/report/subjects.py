@@ -17,8 +17,7 @@ import scipy
 from audit.claims.accounting import Composition
 from audit.claims.claim import Claim
 from audit.conclusions import lipschitz, results
-from audit.conclusions.concluded import of_each_run, of_runs_together
-from audit.conclusions.concluded import of_setting as conclude_setting
+from audit.conclusions.concluded import bound_runs_together, conclude_each_run, conclude_setting
 from audit.conclusions.conclusion import Conclusion, Looks
 from audit.conclusions.one_run_conclusion import OneRunConclusion
 from audit.errors import InputError, require
@@ -82,7 +81,7 @@ class OneRunSubject(NamedTuple):
     config: str | None = None
 
 
-class AskedLevels(NamedTuple):
+class RequestedLevels(NamedTuple):
     """The requested levels of the bounds.
 
     Attributes:
@@ -125,7 +124,7 @@ _SEEN = {
 
 def describe_score_files(name: str, sources: Sequence[Path], conclusion: Conclusion) -> Subject:
     """Returns the audit of scores from one file or several."""
-    subject = of_arrays(name, conclusion)
+    subject = describe_arrays(name, conclusion)
     names = ",".join(source.name for source in sources)
     provenance = {
         "Command": _make_bound_command(names, conclusion),
@@ -177,7 +176,7 @@ def _list_versions() -> str:
     return f"audit {__version__}, python {platform.python_version()}, {libraries}"
 
 
-def of_arrays(name: str, conclusion: Conclusion) -> Subject:
+def describe_arrays(name: str, conclusion: Conclusion) -> Subject:
     """Returns the audit of a caller's scores."""
     facts = {"Audited": name, "Runs": _describe_runs(conclusion)}
     if conclusion.looks is not None:
@@ -203,7 +202,7 @@ def of_arrays(name: str, conclusion: Conclusion) -> Subject:
     return Subject("scores", name, facts, [threat], conclusion, provenance, None)
 
 
-def of_setting(folder: Path, levels: AskedLevels, runs: int | None = None) -> Subject:
+def describe_setting(folder: Path, levels: RequestedLevels, runs: int | None = None) -> Subject:
     """Returns the audit in a setting's folder of a store.
 
     Args:
@@ -410,7 +409,7 @@ def describe_one_run(
     return OneRunSubject("run", name, facts, [_UNKNOWN_RUN], [conclusion], upper, provenance)
 
 
-def of_federated(
+def describe_federated(
     setting: FederatedSetting, audit: FederatedAudit, data: str, folder: str, config: str
 ) -> OneRunSubject:
     """Returns the audit of federated runs.
@@ -465,7 +464,7 @@ def of_federated(
     )
 
 
-def describe_federated_folder(folder: Path, levels: AskedLevels) -> OneRunSubject:
+def describe_federated_folder(folder: Path, levels: RequestedLevels) -> OneRunSubject:
     """Returns the audit that a federated run's folder keeps; raises InputError where none can be read."""
     store = Store.at(folder)
     content = files.read(folder / RESULT)
@@ -490,10 +489,10 @@ def describe_federated_folder(folder: Path, levels: AskedLevels) -> OneRunSubjec
         raise InputError(f"{folder / RESULT} cannot be read, or is an older one: {fix}") from None
     scores = store.load(count)
     law_holds = setting.observe in FINAL
-    runs = of_each_run(scores, dimension, law_holds, delta, confidence)
-    together = of_runs_together(scores, delta, confidence)
+    runs = conclude_each_run(scores, dimension, law_holds, delta, confidence)
+    together = bound_runs_together(scores, delta, confidence)
     audit = FederatedAudit(runs, canary, client, accuracies, together)
-    return of_federated(setting, audit, data, folder.name, store.text)
+    return describe_federated(setting, audit, data, folder.name, store.text)
 
 
 def _read_federated_setting(values: dict[str, Any]) -> FederatedSetting:

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audit.errors import InputError, require
-from audit.evidence.canaries import Coins, Fresh, of_own_coins
+from audit.evidence.canaries import Coins, Fresh, make_coins
 from audit.methods.method import FRESH_DIRECTIONS, MANY_CANARIES, ONE_CANARY
 from audit.storage import files
 
@@ -59,7 +59,7 @@ class Scores(NamedTuple):
 
     def design(self) -> Coins:
         """Returns the scores as statistics take them, however many canaries a run has."""
-        return of_own_coins(self.scores, self.presence)
+        return make_coins(self.scores, self.presence)
 
     def directions(self) -> Fresh:
         """Returns the scores as cosines of fresh directions."""

@@ -98,7 +98,7 @@ def train(
     return Trained(store.load(runs), clock.runs, clock.seconds(), size, clock.model_steps)
 
 
-def together(parts: Sequence[Trained]) -> Trained:
+def merge(parts: Sequence[Trained]) -> Trained:
     """Merges consecutive training results of one store into a single one, with the scores of the last."""
     return Trained(
         parts[-1].scores,
@@ -109,7 +109,7 @@ def together(parts: Sequence[Trained]) -> Trained:
     )
 
 
-def lacking(store: Store, runs: int) -> int:
+def count_missing(store: Store, runs: int) -> int:
     """Counts the runs that the store misses."""
     return shares.count_runs(store.missing(runs))
 

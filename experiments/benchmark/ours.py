@@ -61,7 +61,7 @@ def _estimate_from_coins(method: CoinMethod) -> EpsilonFunction:
     def epsilon(audit: AuditScores, delta: float, confidence: float) -> float:
         presence = audit.presence.reshape(1, -1).astype(bool)
         coins = canaries.Coins(audit.scores.reshape(1, -1), presence, True)
-        evidence = one_run_bounds.of_coins(coins)
+        evidence = one_run_bounds.weigh_coins(coins)
         return method.compute(evidence, delta, confidence).epsilon
 
     return epsilon

@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from tqdm import tqdm
 
 from audit.claims import accounting
-from audit.conclusions.concluded import of_each_run, of_setting
+from audit.conclusions.concluded import conclude_each_run, conclude_setting
 from audit.conclusions.conclusion import assumption_of
 from audit.errors import InputError
 from audit.methods.estimate import ASSUMPTION_FREE, IF_GAUSSIAN
@@ -255,7 +255,7 @@ def make_our_curves(how: How, way: Way, clocked: ClockedScores) -> Iterator[Curv
     for reading in _choose_readings(clocked.clock):
         first = clocked.scores.of_first(reading.runs)
         try:
-            conclusions[reading] = of_setting(first, setting, how.delta, how.confidence)
+            conclusions[reading] = conclude_setting(first, setting, how.delta, how.confidence)
         except InputError:  # too few runs for the methods
             continue
     if not conclusions:
@@ -277,7 +277,7 @@ def make_our_curves(how: How, way: Way, clocked: ClockedScores) -> Iterator[Curv
 
 def make_one_run_curves(how: How, clocked: ClockedScores) -> Iterator[Curve]:
     """Yields a curve of one point for each of our bounds of a single run."""
-    (conclusion,) = of_each_run(clocked.scores, clocked.parameters, False, how.delta, how.confidence)
+    (conclusion,) = conclude_each_run(clocked.scores, clocked.parameters, False, how.delta, how.confidence)
     for bound in conclusion.bounds:
         seconds = clocked.clock[0].seconds
         yield Curve(ONCE.name, "ours", bound.method, bound.assumes.word, (seconds,), (1,), (bound.epsilon,))

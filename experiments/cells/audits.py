@@ -101,9 +101,9 @@ def recipe(setting: Setting, runs: int, dataset: Dataset) -> GameRecipe:
 def _conclude(setting: Setting, runs: int, store: Store, provenance: dict[str, Any]) -> None:
     """Computes what the stored scores show at the usual levels, and keeps it as audit.json."""
     from audit.conclusions import results
-    from audit.conclusions.concluded import of_setting
+    from audit.conclusions.concluded import conclude_setting
 
-    conclusion = of_setting(store.load(runs), setting, *Levels())
+    conclusion = conclude_setting(store.load(runs), setting, *Levels())
     results.keep_result(
         store,
         conclusion,

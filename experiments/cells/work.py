@@ -98,7 +98,7 @@ class LocalTrainer:
 
         store = wanted.store
         chunk = wanted.chunk
-        if training.lacking(store, wanted.runs):
+        if training.count_missing(store, wanted.runs):
             chunk = training.chunk_size(self._game, wanted.added, chunk)
         return training.train(self._game, store, wanted.runs, chunk, progress=wanted.progress)
 

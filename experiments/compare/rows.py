@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from audit.conclusions.concluded import of_each_run, of_setting
+from audit.conclusions.concluded import conclude_each_run, conclude_setting
 from audit.conclusions.conclusion import assumption_of
 from audit.laws import conversions
 from audit.methods import one_shot
@@ -92,7 +92,7 @@ def _train(method: TrainedMethod, place: Workplace) -> tuple[Scores, float | Non
     store = cell.open(place.out, place.data)
     missing = 0
     if not work.is_done(cell, place):
-        missing = training.lacking(store, method.runs)
+        missing = training.count_missing(store, method.runs)
     if missing:
         with progress.bar(missing) as bar:
             cell.do(store, place.data, bar)
@@ -105,7 +105,7 @@ def _train(method: TrainedMethod, place: Workplace) -> tuple[Scores, float | Non
 def _many_run_rows(compared: Compared, method: TrainedMethod, place: Workplace) -> list[ComparedRow]:
     """Returns the rows of the bounds that many runs prove, those last that the scores refute."""
     scores, seconds = _train(method, place)
-    conclusion = of_setting(scores, method.setting, compared.delta, compared.confidence)
+    conclusion = conclude_setting(scores, method.setting, compared.delta, compared.confidence)
     rows = []
     for name in method.shown:
         bound = conclusion.bound(name)
@@ -131,7 +131,8 @@ def _one_run_rows(compared: Compared, method: TrainedMethod, place: Workplace) -
     scores, seconds = _train(method, place)
     dimension = build.trainee(compared.model, place.data.load(compared.model)).model.n_parameters
     sees_final_model = method.sees == FINAL
-    (conclusion,) = of_each_run(scores, dimension, sees_final_model, compared.delta, compared.confidence)
+    levels = compared.delta, compared.confidence
+    (conclusion,) = conclude_each_run(scores, dimension, sees_final_model, *levels)
 
     def make_row(value: str, epsilon: float, assumes: str) -> ComparedRow:
         return ComparedRow(method.method, value, method.sees, 1, seconds, epsilon, assumes)

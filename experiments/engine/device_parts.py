@@ -274,7 +274,7 @@ def _tell_directions(trial: Trial) -> Rows:
 
     setting = setting_of("convnet", adversary="sphere", canaries="auto", steps=trial.length(250))
     row, scores = _train(setting, trial, trial.models(60))
-    path = exact_null.of_fresh(scores.directions(), _DELTA, _CONFIDENCE).path
+    path = exact_null.bound_directions(scores.directions(), _DELTA, _CONFIDENCE).path
     upper_bound = _compute_upper_bound(setting)
     counts = {min(runs, len(path)) for runs in _COUNTED_RUNS}
     for runs in sorted(counts):

@@ -41,7 +41,7 @@ class ConvexSchedule(NamedTuple):
         shifts = (steps % self.k == place_in_period).astype(np.float64)
         lipschitz = np.full(len(steps), self.lipschitz)
         noise = np.full(len(steps), NOISE_MULTIPLIER)
-        return convex.of_schedule(shifts, lipschitz, noise)
+        return convex.make_landscape(shifts, lipschitz, noise)
 
     def constant_direction(self) -> float:
         """Returns what a constant direction reaches: mu if every step shrinks insertions by `lipschitz`."""
@@ -93,7 +93,7 @@ def audited(
     rng = np.random.default_rng([seed, schedules().index(schedule)])
     present = np.arange(runs) % 2 == 1
     scores = convex.simulate(landscape, present, rng)
-    design = canaries.of_arrays(scores[present], scores[~present])
+    design = canaries.make_sets(scores[present], scores[~present])
     conclusion = conclude(design, delta=delta, confidence=confidence)
     return AuditedSchedule(
         schedule,

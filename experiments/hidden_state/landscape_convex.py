@@ -33,7 +33,7 @@ class ConvexLandscape(NamedTuple):
     noise: Array
 
 
-def of_schedule(shifts: Array, lipschitz: Array, noise: Array) -> ConvexLandscape:
+def make_landscape(shifts: Array, lipschitz: Array, noise: Array) -> ConvexLandscape:
     """Returns the landscape that attains the bound of a schedule.
 
     Args:

@@ -9,7 +9,7 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from audit.conclusions.concluded import of_setting
+from audit.conclusions.concluded import conclude_setting
 from audit.conclusions.conclusion import Conclusion, method_of
 from audit.errors import InputError
 from audit.methods.estimate import ASSUMPTION_FREE, IF_GAUSSIAN
@@ -116,7 +116,7 @@ def _compute_lines(point: Point, evidence: Evidence) -> Iterator[ProvenLine]:
         scores = evidence.held.scores(identity(cell.setting), number_of_runs)
         if scores is not None:
             with contextlib.suppress(InputError):  # too few runs for its methods
-                conclusions[number_of_runs] = of_setting(
+                conclusions[number_of_runs] = conclude_setting(
                     scores, cell.setting, *evidence.levels
                 )
 

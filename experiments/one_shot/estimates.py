@@ -250,7 +250,7 @@ def _observe(
     values = scores.scores[0]
     presence = scores.presence[0]
     unobserved = None if null_is_known else values[~presence]
-    cosines = one_run_evidence.of_own_game(values[presence], unobserved, dimension)
+    cosines = one_run_evidence.check_own_cosines(values[presence], unobserved, dimension)
     methods = (one_shot.ONE_SHOT_FITTED, one_shot.ONE_SHOT_EQUAL_VARIANCE)
     fitted, equal_variance = one_shot.fits(cosines, levels.delta, methods)
     error = 1 - levels.confidence

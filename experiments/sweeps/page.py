@@ -2,7 +2,7 @@
 
 from audit.errors import InputError, require
 from audit.report import audit_page, page, style, subjects
-from audit.report.subjects import AskedLevels, Subject
+from audit.report.subjects import RequestedLevels, Subject
 from audit.settings.setting import identity
 from audit.storage.index import Holdings
 from experiments.cells.cell import Audited, Levels
@@ -10,7 +10,9 @@ from experiments.sweeps import points, registry
 from experiments.sweeps.sweep import Sweep
 
 
-def sweep_page(sweep: Sweep, scale: str, held: Holdings, requested: AskedLevels) -> tuple[bytes, list[str]]:
+def sweep_page(
+    sweep: Sweep, scale: str, held: Holdings, requested: RequestedLevels
+) -> tuple[bytes, list[str]]:
     """Returns the page of a sweep's finished cells, with its figures, and why others are left out.
 
     Args:
@@ -32,7 +34,7 @@ def sweep_page(sweep: Sweep, scale: str, held: Holdings, requested: AskedLevels)
             store = held.open(identity(audited.setting))
             if store is None or store.missing(audited.runs):
                 continue
-            subject = subjects.of_setting(store.path, requested, audited.runs)
+            subject = subjects.describe_setting(store.path, requested, audited.runs)
         except InputError as error:
             messages.append(str(error))
             continue

@@ -7,7 +7,7 @@ from typing import NamedTuple, cast
 
 import numpy as np
 
-from audit.conclusions.concluded import of_setting, predicted_mu
+from audit.conclusions.concluded import conclude_setting, predicted_mu
 from audit.conclusions.conclusion import Conclusion
 from audit.errors import InputError
 from audit.evidence.canaries import Design
@@ -138,7 +138,7 @@ def audits(held: Holdings, cells: Iterable[Audited], delta: float, confidence: f
         try:
             scores = held.scores(identity(setting), runs)
             if scores is not None:
-                conclusions[setting, runs] = of_setting(scores, setting, delta, confidence)
+                conclusions[setting, runs] = conclude_setting(scores, setting, delta, confidence)
         except InputError as error:
             print(f"left out, {setting.model} {setting.adversary.name}: {error}", file=sys.stderr)
     return conclusions

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from audit.claims import accounting
-from audit.conclusions.concluded import of_setting
+from audit.conclusions.concluded import conclude_setting
 from audit.mechanism import base, dpsgd
 from audit.methods import estimate
 from audit.report import verdicts
@@ -182,7 +182,7 @@ def test_too_little_noise_exceeds_the_hidden_state_bound_alone(factor, least, mo
     for first in range(0, 2000, 200):
         runs = slice(first, first + 200)
         scores = game.Scores(0, found.scores[runs], found.presence[runs])
-        concluded = of_setting(scores, setting, 1e-5, 0.95)
+        concluded = conclude_setting(scores, setting, 1e-5, 0.95)
         violated += verdicts.verdict(concluded).kind == verdicts.VIOLATED
         assert max(concluded.gaussian.epsilon, concluded.epsilon) < 0.5 * concluded.upper_bound
     assert least <= violated <= most

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from audit.adversaries import directions, sphere
-from audit.conclusions.concluded import conclude_fresh, of_setting
+from audit.conclusions.concluded import conclude_fresh, conclude_setting
 from audit.errors import InputError
 from audit.evidence.canaries import Fresh
 from audit.laws import cosine_law
@@ -288,7 +288,7 @@ def test_every_setting_is_audited(dataset, play, fields):
     scores = next(game.play(table, [(0, 4)], 4))
     assert scores.dimension == 2689 and scores.scores.shape == (4, setting.canaries)
     assert np.abs(scores.scores).max() <= 1 + 1e-6
-    found = of_setting(scores, setting, 1e-5, 0.95)
+    found = conclude_setting(scores, setting, 1e-5, 0.95)
     assert len(found.path) == 4 and found.epsilon <= found.upper_bound
 
 

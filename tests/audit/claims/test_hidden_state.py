@@ -6,7 +6,7 @@ from scipy import optimize
 
 from audit.claims import accounting
 from audit.claims.accounting import Composition
-from audit.claims.hidden_state import Periods, hidden_state_bound, insert_step, of_periods
+from audit.claims.hidden_state import Periods, bound_periods, hidden_state_bound, insert_step
 from audit.errors import InputError
 
 PAPER = Composition(4.0, 250)
@@ -24,7 +24,7 @@ def mu_of(shifts, lipschitz, noise):
 
 
 def in_periods(lipschitz, k, insert, composition=PAPER, **more):
-    return of_periods(composition, Periods(lipschitz, k, insert), 1e-5, **more)
+    return bound_periods(composition, Periods(lipschitz, k, insert), 1e-5, **more)
 
 
 def by_program(shifts, lipschitz, noise):

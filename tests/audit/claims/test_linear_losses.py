@@ -6,7 +6,7 @@ from scipy import stats
 
 from audit.claims import accounting
 from audit.claims.accounting import Composition
-from audit.claims.hidden_state import Periods, of_periods
+from audit.claims.hidden_state import Periods, bound_periods
 from audit.claims.linear_losses import expected_epsilon
 from audit.errors import InputError
 from audit.laws import conversions
@@ -50,7 +50,7 @@ def test_it_stays_below_what_any_losses_may_leak(rate):
     expected = expected_epsilon(composition, 1, 1e-5)
     assert 0 < expected < accounting.sampled_upper_bound(1.0, 200, 1e-5, rate)
     assert expected_epsilon(composition, 5, 1e-5) < min(
-        expected, of_periods(composition, Periods(1.0, 5, 1), 1e-5).epsilon
+        expected, bound_periods(composition, Periods(1.0, 5, 1), 1e-5).epsilon
     )
 
 

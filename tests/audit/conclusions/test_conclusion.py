@@ -11,7 +11,7 @@ from audit.calibration.calibration import KnownMechanism
 from audit.claims import accounting
 from audit.claims.claim import DpSgd, EpsilonDelta
 from audit.conclusions import conclusion
-from audit.conclusions.concluded import conclude, of_setting
+from audit.conclusions.concluded import conclude, conclude_setting
 from audit.conclusions.conclusion import Look
 from audit.errors import InputError
 from audit.evidence import canaries
@@ -143,7 +143,7 @@ def test_the_error_is_shared_out_equally_and_the_best_of_each_method_taken():
 
 def test_bounds_of_looks_are_those_of_each_look_at_its_share_of_the_error():
     seen = {runs: worlds(1, runs) for runs in SCHEDULE[:2]}
-    found = of_setting(scores(1, 400), setting_of("fcnn"), 1e-5, 0.94, SCHEDULE)
+    found = conclude_setting(scores(1, 400), setting_of("fcnn"), 1e-5, 0.94, SCHEDULE)
     assert found.looks.confidence == pytest.approx(0.98) and found.confidence == 0.94
     assert [one.runs for one in found.looks.taken] == [200, 400]
     for one in found.looks.taken:

@@ -109,7 +109,7 @@ def made(tmp_path):
 
 
 def test_files_stand_until_anything_changes(made, tmp_path, monkeypatch):
-    assert results.stands(made, results.source(made, seeded()), NAMES)
+    assert results.is_up_to_date(made, results.source(made, seeded()), NAMES)
     one = seeded()
     fewer, more = one.scores_in[:-1], np.append(one.scores_in[-1], one.scores_out)
     assert results.source(made, one._replace(scores_in=fewer, scores_out=more)) != results.source(made, one)
@@ -121,11 +121,11 @@ def test_files_stand_until_anything_changes(made, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("other", [{"delta": 1e-6}, {"confidence": 0.9}, {"seed": 2}])
 def test_other_levels_or_scores_are_another_source(made, other):
-    assert not results.stands(made, results.source(made, seeded(**other)), NAMES)
+    assert not results.is_up_to_date(made, results.source(made, seeded(**other)), NAMES)
 
 
 @pytest.mark.parametrize("name", [*NAMES, "made.json"])
 @pytest.mark.parametrize("content", [None, b"", b"{}", b"[" * 100_000])
 def test_a_file_that_was_changed_or_removed_does_not_stand(made, name, content):
     (made.path / name).unlink() if content is None else (made.path / name).write_bytes(content)
-    assert not results.stands(made, results.source(made, seeded()), NAMES)
+    assert not results.is_up_to_date(made, results.source(made, seeded()), NAMES)

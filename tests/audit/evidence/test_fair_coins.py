@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from audit.conclusions.concluded import conclude, of_each_run
+from audit.conclusions.concluded import conclude, conclude_each_run
 from audit.errors import InputError
 from audit.evidence import canaries, fair_coins, given
 from audit.methods import lifted
@@ -96,7 +96,7 @@ def test_bounds_of_given_coins_say_that_they_assume_one_probability():
         conclusion = conclude(design)
         table, page = (
             bounds_table.bounds_table(conclusion),
-            audit_page.of_audits([subjects.of_arrays("x", conclusion)]),
+            audit_page.make_audits_page([subjects.describe_arrays("x", conclusion)]),
         )
         assert ("nothing" in table) == (assumed is NOTHING) == (COINS.note not in table)
         assert (COINS.sentence in page.decode()) == (assumed is COINS)
@@ -108,6 +108,6 @@ def test_coins_that_our_own_game_drew_are_not_tested():
     bits = np.arange(80) < 40
     scores = RNG.normal(size=80) / 100
     assert Scores(0, np.tile(scores, (10, 1)), np.tile(bits, (10, 1))).design().given is False
-    assert len(of_each_run(Scores(0, scores[None], bits[None]), 10_000, True, 1e-5, 0.95)) == 1
+    assert len(conclude_each_run(Scores(0, scores[None], bits[None]), 10_000, True, 1e-5, 0.95)) == 1
     with pytest.raises(InputError, match="fair independent coins"):
         given.coins(scores[None], bits[None])

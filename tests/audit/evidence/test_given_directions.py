@@ -97,8 +97,8 @@ def test_canaries_that_are_out_say_the_law_where_those_in_take_part_unequally():
     with pytest.raises(InputError, match="leave out some canaries by coins"):
         given(unequal, 10_000)
     found = given(unequal, 10_000, presence=present)
-    assert exact_null.of_fresh(found, 1e-5, 0.95).epsilon > 5
-    assert not exact_null.of_fresh(given(unequal, 20_000, presence=present), 1e-5, 0.95).holds
+    assert exact_null.bound_directions(found, 1e-5, 0.95).epsilon > 5
+    assert not exact_null.bound_directions(given(unequal, 20_000, presence=present), 1e-5, 0.95).holds
 
 
 def test_a_run_without_a_canary_that_is_in_is_none():
@@ -106,10 +106,11 @@ def test_a_run_without_a_canary_that_is_in_is_none():
     present = np.array([True, False] * 100)
     cosines = 0.04 * present + cosine_law.draw(rng, (200,), 10_000)
     found = given(cosines, 10_000, presence=present)
-    bound = exact_null.of_fresh(found, 1e-5, 0.95)
-    alone = exact_null.of_fresh(given(cosines[present], 10_000), 1e-5, 0.95)
+    bound = exact_null.bound_directions(found, 1e-5, 0.95)
+    alone = exact_null.bound_directions(given(cosines[present], 10_000), 1e-5, 0.95)
     assert bound.epsilon == alone.epsilon > 5 and bound.path == ()
-    in_order = exact_null.of_fresh(given(cosines, 10_000, presence=present, in_order=True), 1e-5, 0.95)
+    design = given(cosines, 10_000, presence=present, in_order=True)
+    in_order = exact_null.bound_directions(design, 1e-5, 0.95)
     assert in_order.epsilon >= bound.epsilon and len(in_order.path) == 100
 
 
@@ -119,7 +120,7 @@ def test_a_run_that_failed_counts_below_all_others_and_costs_little():
     lost[3] = np.nan
     assert given(lost, 2000).failed == 60 and given(cosines, 2000).failed == 0
     alike = (lost, np.nan_to_num(lost), cosines)
-    failed, zeros, whole = (exact_null.of_fresh(given(c, 2000), 1e-5, 0.95).epsilon for c in alike)
+    failed, zeros, whole = (exact_null.bound_directions(given(c, 2000), 1e-5, 0.95).epsilon for c in alike)
     assert whole - 1.5 < failed == zeros <= whole + 0.3
     lost[3:] = np.nan
     with pytest.raises(InputError, match="300 of 480 cosines are NaN, of runs that failed, more than 50%"):

@@ -117,7 +117,7 @@ def test_a_million_scores_take_seconds(rows=1_000_000):
 
 
 def test_designs_of_arrays_count_runs_that_failed():
-    design = canaries.of_arrays([0.0, np.nan, np.inf, 1.0], [-np.inf, 2.0, np.nan])
+    design = canaries.make_sets([0.0, np.nan, np.inf, 1.0], [-np.inf, 2.0, np.nan])
     assert design.failed == 2
     ranked = np.concatenate(design.pooled())
     assert np.isfinite(ranked).all()

@@ -41,7 +41,7 @@ def bounds_of(design):
 
 def worlds(scores):
     half = len(scores) // 2
-    return canaries.of_arrays(scores[:half], scores[half:])
+    return canaries.make_sets(scores[:half], scores[half:])
 
 
 def coins(scores):
@@ -92,7 +92,7 @@ def test_the_order_of_runs_changes_no_exact_null_of_a_caller(runs, each):
     by_mean, by_first = np.argsort(-cosines.mean(1)), np.argsort(cosines[:, 0])
     for order in (np.arange(runs), rng.permutation(runs), by_mean, by_first):
         design = Fresh(cosines[order], np.ones(cosines.shape, bool), 40_000, given=True, in_order=False)
-        bound = exact_null.of_fresh(design, *LEVEL)
+        bound = exact_null.bound_directions(design, *LEVEL)
         first = bound.epsilon if first is None else first
         assert bound.epsilon == first > 0 and bound.path == ()
 
@@ -100,9 +100,10 @@ def test_the_order_of_runs_changes_no_exact_null_of_a_caller(runs, each):
 def test_the_largest_capital_along_the_file_counts_where_the_order_is_vouched_for():
     cosines = np.sort(np.random.default_rng(46).normal(size=(1000, 1)), axis=0)[::-1] / 100  # without a leak
     present = np.ones(cosines.shape, bool)
+    unordered = Fresh(cosines, present, 10_000, given=True, in_order=False)
     by_order = {
-        in_order: exact_null.of_fresh(Fresh(cosines, present, 10_000, given=True, in_order=in_order), *LEVEL)
-        for in_order in (True, False)
+        design.in_order: exact_null.bound_directions(design, *LEVEL)
+        for design in (unordered, unordered._replace(in_order=True))
     }
     assert by_order[True].epsilon > 2 and by_order[False].epsilon == 0
     assert by_order[True].epsilon == max(by_order[True].path)

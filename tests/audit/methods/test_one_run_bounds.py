@@ -38,7 +38,7 @@ def uniform(sigma, canaries=1000, dimension=10**6, seed=0):
 @pytest.mark.parametrize(("sigma", "least"), [(0.1, 55.0), (0.25, 11.0), (0.5, 1.5)])
 def test_the_exact_null_of_one_run_is_below_the_truth_and_near_it_where_much_leaks(sigma, least):
     truth = conversions.epsilon_from_mu(1 / sigma, DELTA)
-    found = [one_run_bounds.of_uniform_canaries(uniform(sigma, seed=s), DELTA, 0.95) for s in range(10)]
+    found = [one_run_bounds.bound_uniform_canaries(uniform(sigma, seed=s), DELTA, 0.95) for s in range(10)]
     assert all(one.epsilon <= truth for one in found) and np.median([one.epsilon for one in found]) > least
     assert {one.method for one in found} == {"exact_null"}
 
@@ -54,13 +54,13 @@ def test_the_exact_null_of_one_run_holds_where_all_canaries_stand_or_fall_togeth
         if run % 25 == 0:
             cosines = 0.5 + 1e-6 * rng.standard_normal(200)
         run = one_run_evidence.cosines(cosines, None, dimension)
-        found = one_run_bounds.of_uniform_canaries(run, DELTA, 0.95)
+        found = one_run_bounds.bound_uniform_canaries(run, DELTA, 0.95)
         proved.append(found.epsilon)
     assert np.mean(np.array(proved) > 0) <= 0.05
 
 
 def test_delta_costs_one_run_all_where_hits_are_rarer_than_it():
-    of_run = one_run_bounds.of_uniform_canaries
+    of_run = one_run_bounds.bound_uniform_canaries
     found = [of_run(uniform(0.2), delta, 0.95).epsilon for delta in (1e-9, 1e-5, 0.2)]
     assert found[0] >= found[1] > 10 and found[2] == 0
 
@@ -89,7 +89,7 @@ def test_what_guesses_say_in_any_unit_and_turned():
     with pytest.raises(InputError, match="delta is 1"):
         guessed(of_coins(coined(1.0, 100)), 1.0, 0.95)
     with pytest.raises(InputError, match="confidence is 0"):
-        one_run_bounds.of_uniform_canaries(uniform(1.0, 50), DELTA, 0.0)
+        one_run_bounds.bound_uniform_canaries(uniform(1.0, 50), DELTA, 0.0)
 
 
 def test_a_limit_of_guesses_is_where_its_test_stops():

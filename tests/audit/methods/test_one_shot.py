@@ -162,7 +162,7 @@ def test_a_dimension_that_counts_too_much_is_refused(canaries, factor):
             one_run_evidence.cosines(found, None, int(factor * d))
     out = cosine_law.draw(rng, (canaries,), d)
     for own in (None, out):  # the null is fitted, or the dimension is our own
-        one_run_evidence.of_own_game(found, own, 10_000)
+        one_run_evidence.check_own_cosines(found, own, 10_000)
     one_run_evidence.cosines(found, out, 10_000)
 
 

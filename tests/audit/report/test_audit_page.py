@@ -23,7 +23,7 @@ from audit.laws import cosine_law
 from audit.report import audit_page as report
 from audit.report import audit_panels, page, subjects
 from audit.report import one_run_page as one_run_report
-from audit.report.subjects import AskedLevels
+from audit.report.subjects import RequestedLevels
 from audit.settings.make import setting_of
 from audit.settings.setting import identity
 from audit.settings.stored import holdings
@@ -67,7 +67,7 @@ def plain(monkeypatch):
 @pytest.mark.slow
 def test_a_page_asks_for_nothing(tmp_path):
     folder = stored(tmp_path)
-    outline = Outline(report.report("Audit", [subjects.of_setting(folder, AskedLevels())]).decode())
+    outline = Outline(report.report("Audit", [subjects.describe_setting(folder, RequestedLevels())]).decode())
     for words in ("delta = 1e-06", "90%", "abacus", folder.name, "0" * 64):  # the rest is a golden output
         assert words in outline.text, words
     images = [attributes for tag, attributes in outline.tags if tag == "svg"]
@@ -81,7 +81,7 @@ def test_a_page_asks_for_nothing(tmp_path):
 
 
 def test_names_are_escaped_everywhere(tmp_path, plain):
-    about = subjects.of_setting(stored(tmp_path, seeded(0, HOSTILE), audited=False), AskedLevels())
+    about = subjects.describe_setting(stored(tmp_path, seeded(0, HOSTILE), audited=False), RequestedLevels())
     content = report.report(HOSTILE, [about, about._replace(anchor="other")]).decode()
     assert "script" not in {tag for tag, _ in Outline(content).tags} and HOSTILE in Outline(content).text
 
@@ -110,7 +110,8 @@ def test_the_images_are_the_same_bits_each_time_take_the_pages_colours_and_share
 def test_several_audits_have_an_index_whose_links_lead_somewhere(tmp_path, plain):
     for seed in range(3):
         stored(tmp_path, seeded(seed), audited=False)
-    about = [subjects.of_setting(folder, AskedLevels(delta=1e-3)) for folder in index.settings(tmp_path)]
+    levels = RequestedLevels(delta=1e-3)
+    about = [subjects.describe_setting(folder, levels) for folder in index.settings(tmp_path)]
     outline = Outline(report.report("All", about).decode())
     links = [attributes["href"] for tag, attributes in outline.tags if tag == "a"]
     assert len(links) == 3 and set(links) == {f"#{name}" for name in outline.ids}
@@ -120,7 +121,8 @@ def test_several_audits_have_an_index_whose_links_lead_somewhere(tmp_path, plain
 
 @pytest.mark.slow
 def test_an_audit_that_proves_nothing_gets_no_verdict(tmp_path, plain):
-    about = [subjects.of_setting(stored(tmp_path, seeded(seed)), AskedLevels()) for seed in range(2)]
+    folders = [stored(tmp_path, seeded(seed)) for seed in range(2)]
+    about = [subjects.describe_setting(folder, RequestedLevels()) for folder in folders]
     texts = [
         Outline(report.report("A", [one._replace(proves=proves) for one in about]).decode()).text
         for proves in (True, False)
@@ -132,14 +134,14 @@ def test_an_audit_that_proves_nothing_gets_no_verdict(tmp_path, plain):
 
 def test_a_folder_without_an_audit_is_read_from_its_scores(tmp_path, plain):
     folder = stored(tmp_path, runs=120, audited=False)
-    outline = Outline(report.report("A", [subjects.of_setting(folder, AskedLevels())]).decode())
+    outline = Outline(report.report("A", [subjects.describe_setting(folder, RequestedLevels())]).decode())
     assert "60 with the canary" in outline.text and "not kept" in outline.text
 
 
 def test_a_folder_that_is_no_audit_is_one_line(tmp_path):
     store = Store(tmp_path, {"kind": "something else"})
     with pytest.raises(InputError, match="is no audit of trained models"):
-        subjects.of_setting(store.path, AskedLevels())
+        subjects.describe_setting(store.path, RequestedLevels())
 
 
 def test_the_command_writes_the_newest_and_names_what_it_lacks(tmp_path, run_command):
@@ -208,7 +210,7 @@ def test_a_damaged_cell_of_a_sweep_is_left_out_and_named(tmp_path, plain, monkey
     (scores,) = unreadable.glob("scores_*")
     scores.unlink()
     scores.symlink_to(scores.name)
-    content, messages = sweep_report.sweep_page(sweep, "smoke", holdings(tmp_path), AskedLevels())
+    content, messages = sweep_report.sweep_page(sweep, "smoke", holdings(tmp_path), RequestedLevels())
     outline = Outline(content.decode())
     assert sum(tag == "article" for tag, _ in outline.tags) == 1 and good.name in outline.text
     assert f"1 of the sweep's {len(sweep.audits())} cells" in outline.text
@@ -261,7 +263,8 @@ needs_chromium = pytest.mark.skipif(not shutil.which("chromium"), reason="needs 
 def test_a_browser_shows_it_whole_at_any_width(tmp_path, scheme, ground):
     for seed, name in enumerate(("fcnn", "a" * 200)):
         stored(tmp_path / "out", seeded(seed, name))
-    about = [subjects.of_setting(folder, AskedLevels()) for folder in index.settings(tmp_path / "out")]
+    folders = index.settings(tmp_path / "out")
+    about = [subjects.describe_setting(folder, RequestedLevels()) for folder in folders]
     content = report.report("Audits", about).decode()
     for found in measured(tmp_path, content, f"--blink-settings=preferredColorScheme={scheme}"):
         assert found["content"] <= found["width"] and found["beyond"] == [], found

@@ -118,7 +118,7 @@ MATRIX = np.random.default_rng(1).normal(size=COINS.shape) + 4 * COINS
 @pytest.mark.parametrize("upper", mostly_slow([3.5, 12.0, 2.0, 4.7, 7.0, 16.0, 23.0], quick=2))
 @pytest.mark.parametrize("many", [False, True])
 def test_what_assumes_something_is_light_and_no_number_lies_on_the_upper_bounds_line(panel, upper, many):
-    design = canaries.of_own_coins(MATRIX, COINS) if many else single(NORMAL[0] + 3, NORMAL[1])
+    design = canaries.make_coins(MATRIX, COINS) if many else single(NORMAL[0] + 3, NORMAL[1])
     found = conclude(design, EpsilonDelta(upper, 1e-5))
     axis = panel("bounds", found)
     light = [bar.get_facecolor()[3] == audit_panels._LIGHT for bar in axis.patches]

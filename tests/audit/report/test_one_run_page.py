@@ -14,7 +14,7 @@ from audit.evidence import one_run as one_run_evidence
 from audit.laws import cosine_law
 from audit.report import one_run_page, one_run_table, subjects
 from audit.report.one_run_table import FederatedAudit, Upper
-from audit.report.subjects import AskedLevels
+from audit.report.subjects import RequestedLevels
 from audit.settings import stored
 from audit.settings.federated import FederatedSetting, federated_identity
 from audit.storage.store import Scores, Store
@@ -72,7 +72,7 @@ def test_the_verdict_claims_what_is_proven(sigma, upper, kind, says):
 
 def test_a_bound_on_a_gaussian_curve_alone_is_told_as_that():
     scores = Scores(0, *coins(0.25))
-    (conclusion,) = concluded.of_each_run(scores, D, False, 1e-5, 0.95)
+    (conclusion,) = concluded.conclude_each_run(scores, D, False, 1e-5, 0.95)
     epsilons = {bound.method: bound.epsilon for bound in conclusion.bounds}
     between = (epsilons["one_run_guesses"] + epsilons["one_run_gaussian"]) / 2
     verdict = one_run_page.one_run_verdict(subject(conclusion, Upper("canary", between, "")))
@@ -93,7 +93,7 @@ def save_federated(root, /, **changes):
     matrix = np.concatenate([scores for scores, _ in drawn])
     presence = np.concatenate([bits for _, bits in drawn])
     store.save(Scores(0, matrix, presence))
-    runs = concluded.of_each_run(Scores(0, matrix, presence), D, True, 1e-6, 0.9)
+    runs = concluded.conclude_each_run(Scores(0, matrix, presence), D, True, 1e-6, 0.9)
     audit = FederatedAudit(runs, Composition(4.0, 1), Composition(4.0, 5), [0.8, 0.8])
     about = {"setting": {"model": "linear", "canaries": 300}, "data": "made up", "out": str(store.path)}
     fields = json.loads(one_run_table.federated_json(audit, about))
@@ -105,12 +105,12 @@ def save_federated(root, /, **changes):
 def test_a_saved_run_is_read_again_at_its_levels_or_others(tmp_path, plain):
     folder = save_federated(tmp_path)
     assert stored.federated(tmp_path) == [folder]
-    about = subjects.describe_federated_folder(folder, AskedLevels())
+    about = subjects.describe_federated_folder(folder, RequestedLevels())
     assert (about.runs[0].delta, about.runs[0].confidence, len(about.runs)) == (1e-6, 0.9, 2)
     text = Outline(one_run_page.one_run_report("A", [about]).decode()).text
     for words in ("784-10 on Fashion-MNIST", "Over all runs", "accounted, client", "0.8000", "made up"):
         assert words in text, words
-    other = subjects.describe_federated_folder(folder, AskedLevels(delta=1e-3))
+    other = subjects.describe_federated_folder(folder, RequestedLevels(delta=1e-3))
     assert other.runs[0].delta == 1e-3 and other.upper[0].epsilon < about.upper[0].epsilon
 
 
@@ -118,7 +118,7 @@ def test_a_saved_run_is_read_again_at_its_levels_or_others(tmp_path, plain):
 @pytest.mark.parametrize("changes", [{"compositions": None}, {"runs": []}, {"setting": 3}, {"delta": "x"}])
 def test_an_older_or_damaged_result_is_one_line(tmp_path, changes):
     with pytest.raises(InputError, match="start the same federated audit again") as caught:
-        subjects.describe_federated_folder(save_federated(tmp_path, **changes), AskedLevels())
+        subjects.describe_federated_folder(save_federated(tmp_path, **changes), RequestedLevels())
     assert "\n" not in str(caught.value)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from audit.claims.accounting import Composition
 from audit.claims.claim import DpSgd
-from audit.claims.hidden_state import HiddenState, Periods, of_periods
+from audit.claims.hidden_state import HiddenState, Periods, bound_periods
 from audit.conclusions import results
 from audit.conclusions.concluded import conclude
 from audit.conclusions.conclusion import Conclusion
@@ -85,7 +85,7 @@ def test_every_case_has_its_words(gaussian, free, upper, kind, phrases):
 )
 def test_two_upper_bounds_are_a_bracket(gaussian, free, headline, phrase):
     periods = Periods(1.0, 5, 5)
-    state = HiddenState(of_periods(Composition(4.0, 250), periods, 1e-5)._replace(epsilon=8.68), periods)
+    state = HiddenState(bound_periods(Composition(4.0, 250), periods, 1e-5)._replace(epsilon=8.68), periods)
     bracket = conclusion(gaussian, free, 24.0)
     bracket = bracket._replace(hidden_state=state, composition=Composition(4.0, 250))
     verdict = verdicts.verdict(bracket)

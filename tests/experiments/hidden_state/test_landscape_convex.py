@@ -28,11 +28,11 @@ def test_any_schedule_is_attained_and_none_of_a_loss_that_is_not_convex():
         shifts = rng.integers(0, 2, 30) * 1.0
         constants = rng.uniform(0.5, 1, 30)
         noise = rng.uniform(1, 2, 30)
-        landscape = convex.of_schedule(shifts, constants, noise)
+        landscape = convex.make_landscape(shifts, constants, noise)
         bound = hidden_state_bound(shifts, constants, noise, 1e-5)
         assert convex.exact_mu(landscape) == pytest.approx(bound.mu, rel=1e-9)
     with pytest.raises(InputError, match="at most 1"):
-        convex.of_schedule(shifts, constants + 0.6, noise)
+        convex.make_landscape(shifts, constants + 0.6, noise)
 
 
 def test_simulated_scores_have_the_exact_mu():
