@@ -54,16 +54,12 @@ def inserted(seed: int, run: int, count: int, dimension: int, norm: float) -> Ar
     That is the sum of their directions, each as long as the clipping norm.
     """
     length = number("norm", norm, float)
-    require(
-        0 < length < np.inf, f"`norm={length:g}`: give the clipping norm, more than 0"
-    )
+    require(0 < length < np.inf, f"`norm={length:g}`: give the clipping norm, more than 0")
     total: Array = length * sum(canaries(seed, run, count, dimension), start=np.zeros(1))
     return total
 
 
-def cosines(
-    displacement: ArrayLike, seed: int, run: int, count: int, leave_one_out: bool = False
-) -> Array:
+def cosines(displacement: ArrayLike, seed: int, run: int, count: int, leave_one_out: bool = False) -> Array:
     """Returns the cosines (count,) of a run's directions with a displacement: larger, if they took part.
 
     Memory is count times 64 kB, and with leave-one-out then a few matrices (count, count).
@@ -80,9 +76,7 @@ def cosines(
       InputError: the displacement is no finite vector, or is 0.
     """
     require_type("leave_one_out", leave_one_out, bool)
-    displacement, length = with_length(
-        arrays.real("the displacement's entries", displacement)
-    )
+    displacement, length = with_length(arrays.real("the displacement's entries", displacement))
     seed, run, count, size = _check_numbers(seed, run, count, len(displacement))
     is_few = not leave_one_out or count < size
     require(
@@ -94,9 +88,7 @@ def cosines(
     squares = np.zeros(count)
     gram = np.zeros((count, count) if leave_one_out else (0, 0))
     for place in range(_count_blocks(size)):
-        directions = np.stack(
-            [_draw_block(seed, run, index, place, size) for index in range(count)]
-        )
+        directions = np.stack([_draw_block(seed, run, index, place, size) for index in range(count)])
         block = np.asarray(displacement[place * _BLOCK :][:_BLOCK], np.float64)
         products += directions @ (block / length)
         if leave_one_out:
@@ -110,9 +102,7 @@ def cosines(
     from audit.evidence import leave_one_out as statistics  # loads SciPy
 
     lengths = np.sqrt(np.diagonal(gram))
-    return statistics.cosines(
-        gram / np.outer(lengths, lengths), products / lengths, 1.0, size
-    )
+    return statistics.cosines(gram / np.outer(lengths, lengths), products / lengths, 1.0, size)
 
 
 def _draw_unit(seed: int, run: int, index: int, size: int) -> Array:
@@ -120,9 +110,7 @@ def _draw_unit(seed: int, run: int, index: int, size: int) -> Array:
     try:
         direction = np.empty(size)
     except MemoryError:
-        raise InputError(
-            f"`dimension={size}` takes {8 * size / 1e9:,.0f} GB, which are not free"
-        ) from None
+        raise InputError(f"`dimension={size}` takes {8 * size / 1e9:,.0f} GB, which are not free") from None
     for place in range(_count_blocks(size)):
         direction[place * _BLOCK :][:_BLOCK] = _draw_block(seed, run, index, place, size)
     direction /= np.linalg.norm(direction)
@@ -140,9 +128,7 @@ def _draw_block(seed: int, run: int, index: int, place: int, size: int) -> Array
     return rng.standard_normal(min(_BLOCK, size - place * _BLOCK))
 
 
-def _check_numbers(
-    seed: int, run: int, count: int, dimension: int
-) -> tuple[int, int, int, int]:
+def _check_numbers(seed: int, run: int, count: int, dimension: int) -> tuple[int, int, int, int]:
     """Returns the caller's numbers as Python's; raises InputError for those out of range."""
     seed = seed_of(seed)
     run = whole("run", run, 0, MOST_SEED)

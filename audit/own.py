@@ -77,9 +77,7 @@ class _Audit(NamedTuple):
     out: Path
 
 
-def of_module(
-    module: nn.Module, criterion: Criterion, features: ArrayLike, labels: ArrayLike
-) -> OwnModel:
+def of_module(module: nn.Module, criterion: Criterion, features: ArrayLike, labels: ArrayLike) -> OwnModel:
     """Returns a Flax Linen module on arrays, see `audit.audit_model`.
 
     Raises InputError for what cannot be audited.
@@ -87,14 +85,10 @@ def of_module(
     dataset = _dataset(features, labels)
     model = _model(module, criterion, dataset)
     fingerprint = _fingerprint(model, dataset)
-    return OwnModel(
-        model, dataset, type(module).__name__, fingerprint, STRATEGIES, draws=True
-    )
+    return OwnModel(model, dataset, type(module).__name__, fingerprint, STRATEGIES, draws=True)
 
 
-def of_loss(
-    loss: TreeLoss, params: Any, features: ArrayLike, labels: ArrayLike
-) -> OwnModel:
+def of_loss(loss: TreeLoss, params: Any, features: ArrayLike, labels: ArrayLike) -> OwnModel:
     """Returns a loss over a tree on arrays, see `audit.audit_loss`.
 
     Raises InputError for what cannot be audited.
@@ -152,9 +146,7 @@ def audited(
     stored_audit = _find_stored(audit, requested, is_chosen, runs)
     setting, store = stored_audit or _train(audit, requested, is_chosen, runs)
     lipschitz.keep(store, steps)
-    conclusion = conclude_setting(
-        store.load(runs), setting, delta, confidence, own_model=True, steps=steps
-    )
+    conclusion = conclude_setting(store.load(runs), setting, delta, confidence, own_model=True, steps=steps)
     _write_report(own, setting, store, conclusion, runs)
     return conclusion, store.path
 
@@ -166,18 +158,14 @@ def _make_setting(own: OwnModel, fields: dict[str, Any]) -> Setting:
     return make_setting(fields.get("model") or own.name, usual, given)
 
 
-def _write_report(
-    own: OwnModel, setting: Setting, store: Store, conclusion: Conclusion, runs: int
-) -> None:
+def _write_report(own: OwnModel, setting: Setting, store: Store, conclusion: Conclusion, runs: int) -> None:
     """Writes result, figure and page, unless those in the store are of this conclusion."""
     made_from = results.source(store, conclusion)
     if results.is_up_to_date(store, made_from, _FILES):
         return
     figure = audit_panels.audit_figure(conclusion, summary(setting, runs))
     provenance = build.provenance(own.dataset)
-    results.keep(
-        store, conclusion, figure, setting=flat(setting), runs=runs, provenance=provenance
-    )
+    results.keep(store, conclusion, figure, setting=flat(setting), runs=runs, provenance=provenance)
     subject = subjects.describe_setting(store.path, subjects.RequestedLevels())
     store.write_bytes(_PAGE, audit_page.make_audits_page([subject]))
     results.mark(store, made_from, _FILES)
@@ -200,9 +188,7 @@ def _vouched_steps(
     reason = bound if isinstance(bound, str) else ""
     if own_adversary is not None and own_adversary.observer is not None:
         reason = "this adversary sees every model"
-    require(
-        not reason, f"`lipschitz` bounds what the last model leaks, and {reason}: drop it"
-    )
+    require(not reason, f"`lipschitz` bounds what the last model leaks, and {reason}: drop it")
     return steps
 
 
@@ -223,9 +209,7 @@ def _find_stored(
     return None
 
 
-def _train(
-    audit: _Audit, requested: Setting, is_chosen: bool, runs: int
-) -> tuple[Setting, Store]:
+def _train(audit: _Audit, requested: Setting, is_chosen: bool, runs: int) -> tuple[Setting, Store]:
     """Trains the missing runs; returns the setting, with its strategy, and its store."""
     own = audit.own
     setting = _with_strategy(requested, is_chosen, own.model, own.dataset)
@@ -249,9 +233,7 @@ def _adversary_field(adversary: str | Adversary, model: Model) -> str | OwnAdver
     try:
         return OwnAdversary(label, _fingerprint_adversary(adversary, model))
     except Exception as error:  # whatever an outsider's functions raise
-        message = (
-            f"`adversary={label}` fails on a model of {model.n_parameters} parameters"
-        )
+        message = f"`adversary={label}` fails on a model of {model.n_parameters} parameters"
         raise InputError(f"{message}: {_short_reason(error)}") from error
 
 
@@ -333,9 +315,7 @@ def _model(module: nn.Module, criterion: Criterion, dataset: Dataset) -> Model:
     except InputError:
         raise
     except InvalidRngError:
-        raise InputError(
-            "the module draws randomness: switch dropout off (deterministic=True)"
-        ) from None
+        raise InputError("the module draws randomness: switch dropout off (deterministic=True)") from None
     except Exception as error:  # whatever an outsider's module raises
         shape = features.shape
         message = f"the module or criterion fails on one example of shape {shape}, which has no batch axis"
@@ -352,15 +332,11 @@ def _require_module(module: Any) -> None:
     """Raises InputError for what is no instance of a Flax Linen module."""
     if isinstance(module, type):
         hint = f"give an instance, {module.__name__}()"
-        raise InputError(
-            f"audit_model takes a Flax Linen module, not the class {module.__name__}: {hint}"
-        )
+        raise InputError(f"audit_model takes a Flax Linen module, not the class {module.__name__}: {hint}")
     if not isinstance(module, nn.Module):
         hint = "give any other model as loss(params, (feature, label)) to audit_loss"
         kind = type(module).__name__
-        raise InputError(
-            f"audit_model takes a Flax Linen module, not one of type {kind}: {hint}"
-        )
+        raise InputError(f"audit_model takes a Flax Linen module, not one of type {kind}: {hint}")
 
 
 def _require_parameters_alone(collections: set[str]) -> None:
@@ -382,9 +358,7 @@ def _model_of_loss(loss: TreeLoss, params: Any, dataset: Dataset) -> Model:
     """
     example = _first_example(dataset)
     _require_floats(params)
-    start, unravel = ravel_pytree(
-        jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), params)
-    )
+    start, unravel = ravel_pytree(jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), params))
 
     def flat_loss(theta: Array, labelled: tuple[Array, Array]) -> Array:
         return loss(unravel(theta), labelled)
@@ -394,9 +368,7 @@ def _model_of_loss(loss: TreeLoss, params: Any, dataset: Dataset) -> Model:
     except Exception as error:  # whatever an outsider's loss raises
         shape = example[0].shape
         problem = f"fails on one example of shape {shape}, which has no batch axis"
-        raise InputError(
-            f"loss(params, (feature, label)) {problem}: {_short_reason(error)}"
-        ) from error
+        raise InputError(f"loss(params, (feature, label)) {problem}: {_short_reason(error)}") from error
     require(
         value.shape == (),
         f"the loss of one example has shape {value.shape}, not (): give one number",
@@ -438,9 +410,7 @@ def _no_criterion(logits: Array, label: Array) -> Array:
     raise TypeError("this model is a loss: it has no criterion")
 
 
-def _with_strategy(
-    setting: Setting, is_chosen: bool, model: Model, dataset: Dataset
-) -> Setting:
+def _with_strategy(setting: Setting, is_chosen: bool, model: Model, dataset: Dataset) -> Setting:
     """Returns the setting with a clipping strategy that takes the model.
 
     That is the strategy that was chosen, else the fastest. Raises InputError where the chosen one does not
@@ -484,8 +454,6 @@ def _count_classes(labels: NDArray[Any]) -> int:
     """Counts the classes of labels; raises InputError for what are no labels of a classification."""
     is_whole = labels.ndim == 1 and labels.dtype.kind in "iu"
     fits = is_whole and labels.min() >= 0 and labels.max() >= 1
-    hint = (
-        "give labels of whole numbers from 0, at least two classes, or another adversary"
-    )
+    hint = "give labels of whole numbers from 0, at least two classes, or another adversary"
     require(fits, f"`adversary=loss` flips labels: {hint}")
     return int(labels.max()) + 1

@@ -26,9 +26,7 @@ class Init(Protocol):
 class Score(Protocol):
     """(state, seen, theta_T (p,), theta_0 (p,)) -> scores (K,): higher means in."""
 
-    def __call__(
-        self, state: Tree, seen: Tree, theta_t: Array, theta_0: Array, /
-    ) -> Array: ...
+    def __call__(self, state: Tree, seen: Tree, theta_t: Array, theta_0: Array, /) -> Array: ...
 
 
 class Expect(Protocol):
@@ -115,15 +113,11 @@ def shapes(adversary: Adversary, state: Tree, parameters: int) -> Shapes:
     canaries = adversary.canaries
 
     if adversary.draw is not None:
-        state = jax.eval_shape(
-            lambda: adversary.draw_for_run(state, (jax.random.key(0),))
-        )
+        state = jax.eval_shape(lambda: adversary.draw_for_run(state, (jax.random.key(0),)))
     seen: Tree = ()
     if adversary.observer is not None:
         seen = jax.eval_shape(adversary.observer.begin, state, theta)
-    _require_crafted(
-        jax.eval_shape(adversary.craft, state, step, theta), canaries, parameters
-    )
+    _require_crafted(jax.eval_shape(adversary.craft, state, step, theta), canaries, parameters)
 
     scores = jax.eval_shape(adversary.score, state, seen, theta, theta)
     shape = getattr(scores, "shape", type(scores).__name__)

@@ -44,9 +44,7 @@ def fixed_biased_dimension(dimension: int) -> Adversary:
     return _biased(lambda key, theta_0: jnp.int32(dimension))
 
 
-def simulated_biased_dimension(
-    simulate: Simulate, simulations: int, per_step: bool
-) -> Adversary:
+def simulated_biased_dimension(simulate: Simulate, simulations: int, per_step: bool) -> Adversary:
     """Returns GC-S (Algorithm 3): the coordinate that simulated training moves least.
 
     Movement is accumulated over the simulated runs.
@@ -69,9 +67,7 @@ def responsive_biased_dimension(respond: Respond) -> Adversary:
     return _biased(lambda key, theta_0: jnp.argmax(respond(theta_0)))
 
 
-def _sum_movements(
-    simulate: Simulate, simulations: int, per_step: bool, key: Array, theta_0: Array
-) -> Array:
+def _sum_movements(simulate: Simulate, simulations: int, per_step: bool, key: Array, theta_0: Array) -> Array:
     """Sums over simulated runs how far each coordinate moves, (p,)."""
 
     def movement(index: int) -> Array:
@@ -93,9 +89,7 @@ def _biased(choose: Callable[[Array, Array], Array]) -> Adversary:
     def craft(state: BiasedDimension, step: Array, theta: Array) -> Array:
         return state.gradient
 
-    def score(
-        state: BiasedDimension, seen: Tree, theta_t: Array, theta_0: Array
-    ) -> Array:
+    def score(state: BiasedDimension, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
         return (theta_0[state.dimension] - theta_t[state.dimension])[None]
 
     return Adversary(init, craft, score)
@@ -130,9 +124,7 @@ def simulated_biased_dimensions(
     return _many(choose, canaries, expect)
 
 
-def responsive_biased_dimensions(
-    respond: Respond, canaries: int, expect: Expect
-) -> Adversary:
+def responsive_biased_dimensions(respond: Respond, canaries: int, expect: Expect) -> Adversary:
     """Returns `responsive_biased_dimension` with K canaries: the K coordinates of the largest mu."""
 
     def choose(key: Array, theta_0: Array) -> Array:
@@ -141,9 +133,7 @@ def responsive_biased_dimensions(
     return _many(choose, canaries, expect)
 
 
-def _many(
-    choose: Callable[[Array, Array], Array], canaries: int, expect: Expect
-) -> Adversary:
+def _many(choose: Callable[[Array, Array], Array], canaries: int, expect: Expect) -> Adversary:
     """Returns the adversary of the K coordinates that choose(key, theta_0) gives.
 
     A score is a displacement less the expected one, which is many times the noise.
@@ -159,9 +149,7 @@ def _many(
     def craft(state: BiasedDimensions, step: Array, theta: Array) -> Coordinates:
         return Coordinates(state.dimensions, state.values)
 
-    def score(
-        state: BiasedDimensions, seen: Tree, theta_t: Array, theta_0: Array
-    ) -> Array:
+    def score(state: BiasedDimensions, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
         return state.expected - theta_t[state.dimensions]
 
     return Adversary(init, craft, score, canaries=canaries)

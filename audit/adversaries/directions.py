@@ -51,9 +51,7 @@ def random_direction(origin: Callable[[Array], Array] = itself) -> Adversary:
     def craft(state: RandomDirection, step: Array, theta: Array) -> Array:
         return state.gradient
 
-    def score(
-        state: RandomDirection, seen: Tree, theta_t: Array, theta_0: Array
-    ) -> Array:
+    def score(state: RandomDirection, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
         direction = state.gradient[0]
         displacement = state.origin - theta_t
         lengths = jnp.linalg.norm(direction) * jnp.linalg.norm(displacement)
@@ -98,9 +96,7 @@ def _craft_many(state: RandomDirections, step: Array, theta: Array) -> Direction
     return Directions(state.keys, state.norm)
 
 
-def _score_many(
-    state: RandomDirections, seen: Tree, theta_t: Array, theta_0: Array
-) -> Array:
+def _score_many(state: RandomDirections, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
     return _draw_cosines(state.keys, _scale_to_unit(state.origin - theta_t))
 
 
@@ -126,9 +122,7 @@ class Seen(NamedTuple):
     largest: Array
 
 
-def final_cosines(
-    canaries: int, origin: Callable[[Array], Array] = itself, fresh: bool = False
-) -> Adversary:
+def final_cosines(canaries: int, origin: Callable[[Array], Array] = itself, fresh: bool = False) -> Adversary:
     """Returns one-shot canaries, scored by their cosines with origin(theta_0) - theta_T.
 
     Args:
@@ -155,9 +149,7 @@ def final_cosines(
     )
 
 
-def largest_cosines(
-    canaries: int, momentum: float = 0.0, most_kept: int = _MOST_KEPT
-) -> Adversary:
+def largest_cosines(canaries: int, momentum: float = 0.0, most_kept: int = _MOST_KEPT) -> Adversary:
     """Returns one-shot canaries, each scored by the largest of its cosines with theta_{t-1} - theta_t.
 
     The largest is over all steps t; it is -1 before the first. That is what the authors' code does. Their
@@ -186,14 +178,10 @@ def largest_cosines(
         return seen.largest
 
     observer = Observer(begin, _observe)
-    return Adversary(
-        init, _craft_unclipped, score, canaries=canaries, observer=observer, constant=True
-    )
+    return Adversary(init, _craft_unclipped, score, canaries=canaries, observer=observer, constant=True)
 
 
-def _craft_unclipped(
-    state: OneShot | RandomDirections, step: Array, theta: Array
-) -> Directions:
+def _craft_unclipped(state: OneShot | RandomDirections, step: Array, theta: Array) -> Directions:
     """Returns canaries of infinite norm: the mechanism clips them to C as it inserts them."""
     return Directions(state.keys, jnp.float32(jnp.inf))
 

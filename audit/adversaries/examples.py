@@ -46,9 +46,7 @@ def inserted_examples(loss: Loss, init: Init, canaries: int, expect: Expect) -> 
     """
 
     def losses(theta: Array, examples: Examples) -> Array:
-        values: Array = jax.vmap(loss, (None, 0))(
-            theta, (examples.features, examples.labels)
-        )
+        values: Array = jax.vmap(loss, (None, 0))(theta, (examples.features, examples.labels))
         return values
 
     def begin(key: Array, theta_0: Array, clipping_norm: Array) -> ScoredExamples:
@@ -87,9 +85,7 @@ def flipped_labels(
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> Examples:
-        indices = jax.random.choice(
-            jax.random.fold_in(key, 0), len(labels), (canaries,), replace=False
-        )
+        indices = jax.random.choice(jax.random.fold_in(key, 0), len(labels), (canaries,), replace=False)
         shifts = jax.random.randint(jax.random.fold_in(key, 1), (canaries,), 1, classes)
         return Examples(features[indices], (labels[indices] + shifts) % classes)
 

@@ -84,9 +84,7 @@ def _split_keys(key: Array, canaries: int, parameters: int) -> Array:
     return jax.random.split(key, (canaries, blocks))
 
 
-def _fold_blocks(
-    keys: Array, u: Array, start: Tree, add: Callable[[Tree, Array, Array], Tree]
-) -> Tree:
+def _fold_blocks(keys: Array, u: Array, start: Tree, add: Callable[[Tree, Array, Array], Tree]) -> Tree:
     """Folds a function over blocks of coordinates, whose directions are drawn when they are needed.
 
     Args:
@@ -149,9 +147,7 @@ def _eigenvalue_limits(canaries: int, parameters: int) -> tuple[float, float]:
 def _plain_cosines(keys: Array, u: Array) -> Array:
     """Returns each direction's cosine (K,) with u."""
 
-    def add(
-        total: tuple[Array, Array], directions: Array, u_block: Array
-    ) -> tuple[Array, Array]:
+    def add(total: tuple[Array, Array], directions: Array, u_block: Array) -> tuple[Array, Array]:
         products, squares = total
         return products + directions @ u_block, squares + jnp.sum(directions**2, axis=1)
 
@@ -168,9 +164,7 @@ def _leave_one_out_cosines(keys: Array, u: Array) -> Array:
     cos_k = (w_k / H_kk) / sqrt(|u|^2 - (V u)' w + w_k^2 / H_kk).
     """
 
-    def add(
-        total: tuple[Array, Array], directions: Array, u_block: Array
-    ) -> tuple[Array, Array]:
+    def add(total: tuple[Array, Array], directions: Array, u_block: Array) -> tuple[Array, Array]:
         products, gram = total
         return products + directions @ u_block, gram + directions @ directions.T
 

@@ -206,9 +206,7 @@ def _check_replay(probe: StepProbe) -> CheckOutcome:
     return CheckOutcome("", findings=[bug], figures=figures)
 
 
-def _measure_movements(
-    probe: StepProbe, examples: dict[str, Columns]
-) -> tuple[dict[str, Movement], str]:
+def _measure_movements(probe: StepProbe, examples: dict[str, Columns]) -> tuple[dict[str, Movement], str]:
     """Measures how far each example moves the step when it is added to the batch.
 
     Where the step refuses a larger batch, or ignores one more example, examples take the place of the first
@@ -312,8 +310,7 @@ def _judge_movement(
     """Returns the outcome of a movement; without a bug it could not be tried where rounding hides it."""
     if movement.tolerance > _COARSE and not bugs:
         text = (
-            f"rounding hides it (tolerance {movement.tolerance:.2g} C): "
-            "use float64 or a larger learning rate"
+            f"rounding hides it (tolerance {movement.tolerance:.2g} C): use float64 or a larger learning rate"
         )
         return CheckOutcome(text, tried=False, figures=figures)
     return CheckOutcome(text, findings=bugs, figures=figures)

@@ -133,9 +133,7 @@ def noise_beside_count(noise_multiplier: float, count_noise: float) -> float:
     return float((noise_multiplier**-2 - (2 * count_noise) ** -2) ** -0.5)
 
 
-def _compute_pld_epsilon(
-    event: "dp_accounting.DpEvent", delta: float, grid: float
-) -> float:
+def _compute_pld_epsilon(event: "dp_accounting.DpEvent", delta: float, grid: float) -> float:
     """Returns epsilon at delta of an event, from privacy losses rounded up to a grid."""
     import dp_accounting
     from dp_accounting.pld import PLDAccountant
@@ -176,8 +174,7 @@ def _require_steps(noise_multiplier: float, insertions: int, delta: float) -> No
     """Raises InputError for values out of range."""
     require(
         noise_multiplier == 0 or LEAST_NOISE <= noise_multiplier <= MOST_NOISE,
-        f"`noise_multiplier={noise_multiplier}`: give 0, or a number from {LEAST_NOISE:g} to "
-        f"{MOST_NOISE:g}",
+        f"`noise_multiplier={noise_multiplier}`: give 0, or a number from {LEAST_NOISE:g} to {MOST_NOISE:g}",
     )
     require(
         0 <= insertions <= MOST_INSERTIONS and insertions == int(insertions),

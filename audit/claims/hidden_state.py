@@ -102,8 +102,7 @@ class HiddenState(NamedTuple):
                 f"constant direction reaches {self.constant:.4g}"
             )
         sentence = (
-            f"only the last model is seen; steps {steps}, {schedule}; "
-            f"sensitivity C, Gaussian noise{attained}"
+            f"only the last model is seen; steps {steps}, {schedule}; sensitivity C, Gaussian noise{attained}"
         )
         note = f"steps {steps}, {schedule}{attained}"
         return Assumption(f"steps {steps}", "Lipschitz", sentence, note)
@@ -232,9 +231,7 @@ def _spread_over_steps(name: str, given: ArrayLike, steps: int) -> Array:
     )
     outside = array[~((array == 0) | ((array >= LEAST) & (array <= MOST)))]
     if outside.size:
-        raise InputError(
-            f"`{name}` holds {outside[0]:g}: give 0, or numbers from {LEAST:g} to {MOST:g}"
-        )
+        raise InputError(f"`{name}` holds {outside[0]:g}: give 0, or numbers from {LEAST:g} to {MOST:g}")
     return np.array(np.broadcast_to(array, steps))
 
 
@@ -312,9 +309,7 @@ def _find_blocks(log_sums: Array, log_weights: Array) -> NDArray[np.intp]:
     return starts[_pool_adjacent_violators(log_sums.tolist(), log_weights.tolist())]
 
 
-def _pool_adjacent_violators(
-    log_sums: list[float], log_weights: list[float]
-) -> list[int]:
+def _pool_adjacent_violators(log_sums: list[float], log_weights: list[float]) -> list[int]:
     """Returns where blocks start, by the pool-adjacent-violators algorithm on logarithms.
 
     Each point begins a block, which absorbs the blocks before it as long as their ratio sum / weight is not

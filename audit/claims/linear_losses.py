@@ -64,9 +64,7 @@ def expected_epsilon(composition: Composition, k: int, delta: float) -> float:
     )
 
 
-def _compute_epsilon(
-    counts: Array, log_law: Array, deviation: float, delta: float, sign: int
-) -> float:
+def _compute_epsilon(counts: Array, log_law: Array, deviation: float, delta: float, sign: int) -> float:
     """Returns epsilon of a direction.
 
     Both densities' ratio rises in x, so that the best event is x on a side of a threshold, and e^epsilon is
@@ -102,9 +100,7 @@ def _compute_epsilon(
     def compute_difference(x: float) -> float:
         return max(compute_log_excess(x), -1e6) - math.log(delta)
 
-    equal = scipy.optimize.brentq(
-        compute_log_ratio, counts[0] / 2 - deviation, counts[-1] / 2 + deviation
-    )
+    equal = scipy.optimize.brentq(compute_log_ratio, counts[0] / 2 - deviation, counts[-1] / 2 + deviation)
     if compute_difference(equal) <= 0:
         return 0.0
     end = counts[0] - _FAR * deviation

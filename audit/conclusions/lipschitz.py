@@ -62,9 +62,7 @@ def hidden_state(
         return row.not_convex
 
     any_data = f"any data with |x| <= {row.convex.norm:g}"
-    steps_of_any = Steps(
-        _constant_of_any_data(setting, row.convex), f"convex loss, {any_data}"
-    )
+    steps_of_any = Steps(_constant_of_any_data(setting, row.convex), f"convex loss, {any_data}")
     state = _bound(setting, steps_of_any, delta)
     if given is not None:
         reason = f"{given.reason}; {any_data}: epsilon {state.bound.epsilon:.4g}"

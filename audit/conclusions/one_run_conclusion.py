@@ -72,6 +72,4 @@ def _conclude(
         estimates = one_shot.estimates(cosines, delta, confidence)
         normality = cosine_law.anderson_darling(cosines.observed)
         canaries = len(cosines.observed) + len(cosines.unobserved)
-    return OneRunConclusion(
-        canaries, cosines, bool(design), delta, confidence, estimates, bounds, normality
-    )
+    return OneRunConclusion(canaries, cosines, bool(design), delta, confidence, estimates, bounds, normality)

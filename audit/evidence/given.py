@@ -100,9 +100,7 @@ def paired_cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension:
     return OneRun(None, one_run_evidence.cosines(observed, unobserved, size))
 
 
-def _cosines_of_one_run(
-    values: NDArray[np.float64], dimension: int, presence: ArrayLike | None
-) -> OneRun:
+def _cosines_of_one_run(values: NDArray[np.float64], dimension: int, presence: ArrayLike | None) -> OneRun:
     if presence is None:
         return paired_cosines(values, None, dimension)
     size = given_directions.require_dimension(dimension)

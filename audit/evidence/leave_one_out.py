@@ -17,9 +17,7 @@ Array = NDArray[np.float64]
 _LEAST_OUTSIDE = 1e-9
 
 
-def cosines(
-    gram: ArrayLike, products: ArrayLike, squared_length: float, dimension: int
-) -> Array:
+def cosines(gram: ArrayLike, products: ArrayLike, squared_length: float, dimension: int) -> Array:
     """Returns cos(v_j, u_j) for all K directions v_j at once.
 
     With w = G^-1 V u and rr = |u|^2 - (V u)' w, the squared length of u outside of all directions,
@@ -44,9 +42,7 @@ def cosines(
     )
     finite = bool(np.isfinite(g).all() and np.isfinite(vu).all() and np.isfinite(squared_length))
     require(finite, "the Gram matrix, the products or the squared length are not finite")
-    require(
-        squared_length > 0, f"the squared length is {squared_length:g}: nothing moved"
-    )
+    require(squared_length > 0, f"the squared length is {squared_length:g}: nothing moved")
     require(
         canaries < dimension,
         f"{canaries} canaries in {dimension} dimensions: give fewer canaries than dimensions",

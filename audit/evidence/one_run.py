@@ -75,9 +75,7 @@ def cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension: int) -
     return checked
 
 
-def check_own_cosines(
-    observed: ArrayLike, unobserved: ArrayLike | None, dimension: int
-) -> Cosines:
+def check_own_cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension: int) -> Cosines:
     """Returns cosines that are checked as `cosines` checks them, except for their spread.
 
     For audits whose dimension is certain, and whose canaries may take part unequally often.
@@ -126,9 +124,7 @@ def _check_cosines(name: str, values: ArrayLike) -> Array:
     failed = f"{bad} of {len(array)} {name} cosines are not finite: the run failed and proves nothing"
     require(not bad, f"{failed}; a run in its place would count only beside it, so audit several together")
     largest = float(np.abs(array).max())
-    require(
-        largest <= 1 + _SLACK, f"{name}: {largest:g} is no cosine: divide by both lengths"
-    )
+    require(largest <= 1 + _SLACK, f"{name}: {largest:g} is no cosine: divide by both lengths")
     require(
         np.ptp(array) > 0,
         f"all {len(array)} {name} cosines equal {array[0]:g}: they have no spread",

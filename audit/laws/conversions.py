@@ -90,9 +90,7 @@ def mu_from_epsilon(epsilon: float, delta: float) -> float:
     return float(scipy.optimize.brentq(compute_excess, delta * 1e-3, high, xtol=1e-300, rtol=1e-14))
 
 
-def mu_from_rates(
-    false_positive_rate: ArrayLike, false_negative_rate: ArrayLike
-) -> Array:
+def mu_from_rates(false_positive_rate: ArrayLike, false_negative_rate: ArrayLike) -> Array:
     """Returns mu of the Gaussian trade-off curve through a pair of error rates.
 
     Negative where they sum to more than 1 (hidden-state paper, Equation 8). Rates of 0 give +inf, rates of 1
@@ -104,9 +102,7 @@ def mu_from_rates(
     return mu
 
 
-def epsilon_from_rates(
-    false_positive_rate: ArrayLike, false_negative_rate: ArrayLike, delta: float
-) -> Array:
+def epsilon_from_rates(false_positive_rate: ArrayLike, false_negative_rate: ArrayLike, delta: float) -> Array:
     """Returns epsilon of the (epsilon, delta)-DP trade-off curve through a pair of error rates.
 
     It is the larger of log((1 - delta - fnr) / fpr) and its mirror image (Errata H6), negative where the pair
@@ -132,9 +128,7 @@ def gaussian_trade_off(mu: float, false_positive_rate: ArrayLike) -> Array:
     return fnr
 
 
-def approximate_dp_trade_off(
-    epsilon: float, delta: float, false_positive_rate: ArrayLike
-) -> Array:
+def approximate_dp_trade_off(epsilon: float, delta: float, false_positive_rate: ArrayLike) -> Array:
     """Returns the trade-off function of (epsilon, delta)-DP.
 
     At a false-positive rate a it is max{0, 1 - delta - e^eps a, e^-eps (1 - delta - a)} (hidden-state paper,

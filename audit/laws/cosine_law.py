@@ -75,9 +75,7 @@ def draw(rng: np.random.Generator, shape: tuple[int, ...], dimension: int) -> Ar
 
 def require_dimension(dimension: int) -> None:
     """Raises InputError unless d >= 2."""
-    require(
-        dimension >= 2, f"`dimension={dimension}`: give the number of trained parameters, at least 2"
-    )
+    require(dimension >= 2, f"`dimension={dimension}`: give the number of trained parameters, at least 2")
 
 
 class AndersonDarling(NamedTuple):
@@ -123,9 +121,7 @@ def anderson_darling(values: ArrayLike) -> AndersonDarling:
     return AndersonDarling(statistic, critical, rejected_at)
 
 
-def simulate(
-    rng: np.random.Generator, canaries: int, dimension: int, sigma: float
-) -> Array:
+def simulate(rng: np.random.Generator, canaries: int, dimension: int, sigma: float) -> Array:
     """Draws the cosines (k,) of an audit without data; raises InputError unless 1 <= k < d and sigma >= 0."""
     return released(rng, rotated(rng, canaries, dimension), dimension, sigma)
 
@@ -148,9 +144,7 @@ def rotated(rng: np.random.Generator, canaries: int, dimension: int) -> Array:
     return rows
 
 
-def released(
-    rng: np.random.Generator, canaries: Array, dimension: int, sigma: float
-) -> Array:
+def released(rng: np.random.Generator, canaries: Array, dimension: int, sigma: float) -> Array:
     """Draws the cosines (k,) of `rotated` canaries with a release, their sum plus noise.
 
     Raises:

@@ -114,9 +114,7 @@ class Craft(Protocol):
 class Observe(Protocol):
     """(state, what was seen so far, step, the iterate (p,) that it released) -> what is remembered."""
 
-    def __call__(
-        self, state: Tree, seen: Tree, step: Array, released: Array, /
-    ) -> Tree: ...
+    def __call__(self, state: Tree, seen: Tree, step: Array, released: Array, /) -> Tree: ...
 
 
 # (step, theta): a Craft that has its state already.
@@ -204,9 +202,7 @@ def sum_canaries(
 
         norm = jnp.minimum(crafted.norm, clipping_norm)
         return norm * _sum_positive(mask, theta, weighted_direction)
-    return _weighted_sum(
-        crafted, canaries.presence * mask, theta, clipping_norm, clipped_sum
-    )
+    return _weighted_sum(crafted, canaries.presence * mask, theta, clipping_norm, clipped_sum)
 
 
 def _weighted_sum(
@@ -231,24 +227,18 @@ def _weighted_sum(
 
     if isinstance(crafted, Directions):
 
-        def add_direction(
-            total: Array, canary: tuple[Array, Array]
-        ) -> tuple[Array, None]:
+        def add_direction(total: Array, canary: tuple[Array, Array]) -> tuple[Array, None]:
             key, weight = canary
             return total + weight * draw_unit_direction(key, theta), None
 
-        total, _ = jax.lax.scan(
-            add_direction, jnp.zeros_like(theta), (crafted.keys, weights)
-        )
+        total, _ = jax.lax.scan(add_direction, jnp.zeros_like(theta), (crafted.keys, weights))
         return jnp.minimum(crafted.norm, clipping_norm) * total
 
     clipped = jax.vmap(clip, (0, None))(crafted, clipping_norm)
     return jnp.sum(weights[:, None] * clipped, axis=0)
 
 
-def _sum_positive(
-    weights: Array, theta: Array, term: Callable[[Array, Array], Array]
-) -> Array:
+def _sum_positive(weights: Array, theta: Array, term: Callable[[Array, Array], Array]) -> Array:
     """Returns the sum (p,) of term(weight, k) over the weights (K,) above 0, one after the other."""
 
     def any_left(carry: tuple[Array, Array]) -> Array:
@@ -300,9 +290,7 @@ def make_inserter(
     Constant canaries are summed once for the whole segment; sampled ones join each step by coins.
     """
     if canaries.sampled:
-        return _make_sampling_inserter(
-            canaries, state, clipping_norm, run_key, clipped_sum
-        )
+        return _make_sampling_inserter(canaries, state, clipping_norm, run_key, clipped_sum)
 
     def insert(step: Array, theta: Array, mask: Array) -> Array:
         return sum_canaries(canaries, step, theta, clipping_norm, mask, clipped_sum)
@@ -350,9 +338,7 @@ def _make_sampling_inserter(
     return insert
 
 
-def _store_directions(
-    canaries: Canaries, state: State, clipping_norm: Array
-) -> Array | None:
+def _store_directions(canaries: Canaries, state: State, clipping_norm: Array) -> Array | None:
     """Draws and clips directions (K, p); None for other canaries, and where they do not fit into memory."""
     crafted = canaries.craft(state.step, state.theta)
     if not isinstance(crafted, Directions):
@@ -442,9 +428,7 @@ def simulate(
 ) -> Trajectory:
     """Trains without canaries, a step a segment, and sums squared updates (hidden-state, Algorithm 3)."""
 
-    def advance(
-        carry: tuple[State, Array], batch: Array
-    ) -> tuple[tuple[State, Array], None]:
+    def advance(carry: tuple[State, Array], batch: Array) -> tuple[tuple[State, Array], None]:
         state, squares = carry
         schedule = Schedule(batch[None], jnp.zeros(1))
         after = mechanism.segment(hyper, state, data, schedule, no_canaries(), run_key)

@@ -68,9 +68,7 @@ def repeated(key: Array, canaries: int, rounds: int, repetitions: int) -> Mask:
     rounds.
     """
     fits = 1 <= repetitions <= rounds
-    require(
-        fits, f"`repetitions={repetitions}`: give 1 to {rounds}, the number of rounds"
-    )
+    require(fits, f"`repetitions={repetitions}`: give 1 to {rounds}, the number of rounds")
     mask = np.zeros((rounds, canaries), np.float32)
     for i in range(repetitions):
         order = np.asarray(jax.random.permutation(jax.random.fold_in(key, i), canaries))
@@ -117,9 +115,7 @@ def require_cohort(clients: int, cohort: int) -> None:
     )
 
 
-def _make_coins(
-    key: Array, count: int, rate: float
-) -> Callable[[int], NDArray[np.bool_]]:
+def _make_coins(key: Array, count: int, rate: float) -> Callable[[int], NDArray[np.bool_]]:
     """Returns the function that tosses the coins (count,) of a round."""
     draw = jax.jit(partial(jax.random.bernoulli, p=rate, shape=(count,), mode="high"))
 

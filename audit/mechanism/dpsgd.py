@@ -54,9 +54,7 @@ def mechanism(choices: DPSGD) -> base.Mechanism:
         norm = jnp.asarray(hyper.clipping_norm)
         insert = base.make_inserter(canaries, state, norm, run_key, choices.clipped_sum)
 
-        def advance(
-            state: base.State, now: tuple[Array, Array]
-        ) -> tuple[base.State, None]:
+        def advance(state: base.State, now: tuple[Array, Array]) -> tuple[base.State, None]:
             indices, mask = now
             extra = insert(state.step, state.theta, mask)
             batch = (data[0][indices], data[1][indices])
@@ -68,14 +66,9 @@ def mechanism(choices: DPSGD) -> base.Mechanism:
         return final
 
     def memory(theta_0: Array, data: base.Data, batch_size: int) -> StepMemory:
-        batch = tuple(
-            jax.ShapeDtypeStruct((batch_size, *part.shape[1:]), part.dtype)
-            for part in data
-        )
+        batch = tuple(jax.ShapeDtypeStruct((batch_size, *part.shape[1:]), part.dtype) for part in data)
         clipping_norm = jax.ShapeDtypeStruct((), jnp.float32)
-        gradients = step_memory(
-            choices.clipped_sum, jax.typeof(theta_0), batch, clipping_norm
-        )
+        gradients = step_memory(choices.clipped_sum, jax.typeof(theta_0), batch, clipping_norm)
         return gradients.times(1, _THETAS_IN_MEMORY * theta_0.nbytes)
 
     return base.Mechanism(start, segment, memory)
@@ -99,9 +92,7 @@ def step(
       extra: what is inserted (p,), clipped and multiplied by mask and presence already.
       noise_key: the key of this step's noise.
     """
-    clipped_gradients = choices.clipped_sum(
-        state.theta, batch, jnp.asarray(hyper.clipping_norm)
-    )
+    clipped_gradients = choices.clipped_sum(state.theta, batch, jnp.asarray(hyper.clipping_norm))
     is_noisy = jnp.asarray(hyper.noise_multiplier) > 0
     # Without noise C may be infinite, and 0 times infinity is no number.
     deviation = jnp.where(is_noisy, hyper.noise_multiplier * hyper.clipping_norm, 0.0)

@@ -165,9 +165,7 @@ class Insertion(NamedTuple):
     sampled: bool = False
     draw: Callable[[base.Tree, Array], base.Tree] | None = None
 
-    def bind(
-        self, state: base.Tree, presence: Array, keys: tuple[Array, ...] = ()
-    ) -> base.Canaries:
+    def bind(self, state: base.Tree, presence: Array, keys: tuple[Array, ...] = ()) -> base.Canaries:
         """Returns the canaries of one run.
 
         Args:
@@ -208,9 +206,7 @@ def compile_segment(
         canaries = insertion.bind(adversary_state, presence, own_keys)
         return mechanism.segment(hyper, state, data, schedule, canaries, run_key)
 
-    return placement.over_runs(
-        segment_of_run, (None, 0, None, None, None, 0, 0, 0), donated=(1,)
-    )
+    return placement.over_runs(segment_of_run, (None, 0, None, None, None, 0, 0, 0), donated=(1,))
 
 
 def compiled_for(
@@ -220,9 +216,7 @@ def compiled_for(
 
     def describe(leaf: Array) -> jax.ShapeDtypeStruct:
         weak = jax.typeof(leaf).weak_type
-        return jax.ShapeDtypeStruct(
-            leaf.shape, leaf.dtype, sharding=leaf.sharding, weak_type=weak
-        )
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding, weak_type=weak)
 
     leaves, structure = jax.tree.flatten(arguments)
     shapes = tuple(describe(leaf) for leaf in leaves)
@@ -236,9 +230,7 @@ def compiled_for(
     return _COMPILED.get((key, structure, shapes), compile_program)
 
 
-def segments(
-    schedule: base.Schedule, longest: int = SEGMENT_STEPS
-) -> list[base.Schedule]:
+def segments(schedule: base.Schedule, longest: int = SEGMENT_STEPS) -> list[base.Schedule]:
     """Cuts the schedule into segments of one length, the last of which may be shorter."""
     steps = len(schedule.mask)
     length = math.ceil(steps / math.ceil(steps / longest))

@@ -113,9 +113,7 @@ def mechanism(choices: FedAvg) -> base.Mechanism:
         canaries: base.Canaries,
         run_key: Array,
     ) -> base.State:
-        def advance(
-            state: base.State, now: tuple[Array, Array]
-        ) -> tuple[base.State, None]:
+        def advance(state: base.State, now: tuple[Array, Array]) -> tuple[base.State, None]:
             cohort, mask = now
             key = jax.random.fold_in(run_key, state.step)
             norm = hyper.clipping_norm * state.optimizer.scale
@@ -140,9 +138,7 @@ def client_memory(choices: FedAvg, theta: Any, data: tuple[Any, ...]) -> StepMem
     rate = jax.ShapeDtypeStruct((), jnp.float32)
     steps = client = jax.ShapeDtypeStruct((), jnp.int32)
     key = jax.eval_shape(lambda: jax.random.key(0))
-    return step_memory(
-        partial(_local_update, choices), theta, data, client, steps, rate, key
-    )
+    return step_memory(partial(_local_update, choices), theta, data, client, steps, rate, key)
 
 
 def step(
@@ -162,9 +158,7 @@ def step(
     mean = (sums.updates + noise) / own.denominator
 
     optimizer = choices.optimizer(jnp.asarray(hyper.learning_rate))
-    updates, optimizer_state = optimizer.update(
-        mean, state.optimizer.optimizer, state.theta
-    )
+    updates, optimizer_state = optimizer.update(mean, state.optimizer.optimizer, state.theta)
     theta = jnp.asarray(optax.apply_updates(state.theta, updates))
 
     count_key = jax.random.fold_in(key, _COUNT)
@@ -247,9 +241,7 @@ def _block_updates(
         # Client by client, over runs too: mapped, a client's products would be batched ones.
         train = jax.custom_batching.sequential_vmap(train)
     mapped = jax.vmap(train, (None, None, 0, None, None, None))
-    return mapped(
-        theta, data, members, steps, jnp.asarray(own.client_learning_rate), shuffles
-    )
+    return mapped(theta, data, members, steps, jnp.asarray(own.client_learning_rate), shuffles)
 
 
 def _local_update(
@@ -294,9 +286,7 @@ def _local_update(
             return total / count
 
         gradient = jax.grad(mean_loss)(parameters)
-        return jax.tree.map(
-            lambda value, slope: value - rate * slope, parameters, gradient
-        )
+        return jax.tree.map(lambda value, slope: value - rate * slope, parameters, gradient)
 
     trained = jax.lax.fori_loop(0, steps, advance, choices.unravel(theta))
     return theta - ravel_pytree(trained)[0]
@@ -331,9 +321,7 @@ def _add_canaries(
         feature, label = example
         return choices.losses(choices.unravel(theta), (feature[None], label[None]))[0]
 
-    inserted = base.sum_canaries(
-        joining, state.step, state.theta, norm, mask, per_example(loss)
-    )
+    inserted = base.sum_canaries(joining, state.step, state.theta, norm, mask, per_example(loss))
     updates = sums.updates + inserted
     unclipped = sums.unclipped - 0.5 * jnp.sum(joining.presence * mask)
     return Sums(updates, unclipped)

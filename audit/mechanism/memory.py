@@ -61,9 +61,7 @@ class StepMemory(NamedTuple):
         return StepMemory(count * self.written + beside, count * self.held + beside)
 
 
-def step_memory(
-    function: Callable[..., object], theta: jax.ShapeDtypeStruct, *shared: Any
-) -> StepMemory:
+def step_memory(function: Callable[..., object], theta: jax.ShapeDtypeStruct, *shared: Any) -> StepMemory:
     """Returns the memory of a function, its arguments left out.
 
     Args:
@@ -115,11 +113,7 @@ def _count_held(jaxpr: Jaxpr) -> int:
         for result in equation.outvars:
             live[id(result)] = _count_bytes(result)
         most = max(most, sum(live.values()) + within)
-        live = {
-            variable: size
-            for variable, size in live.items()
-            if last_use.get(variable, -1) > i
-        }
+        live = {variable: size for variable, size in live.items() if last_use.get(variable, -1) > i}
     return most
 
 

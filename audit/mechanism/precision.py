@@ -61,9 +61,7 @@ def with_operands(function: Callable[..., Any], operands: Operands) -> Callable[
     return rounded
 
 
-def _evaluate(
-    program: ClosedJaxpr, arguments: Sequence[Any], operands: Operands
-) -> list[Any]:
+def _evaluate(program: ClosedJaxpr, arguments: Sequence[Any], operands: Operands) -> list[Any]:
     """Evaluates a program, equation by equation, with its products' operands rounded."""
     jaxpr = program.jaxpr
     values: dict[Any, Any] = {}
@@ -102,9 +100,7 @@ def _apply(equation: Any, inputs: list[Any], operands: Operands) -> Sequence[Any
     return results if primitive.multiple_results else [results]
 
 
-def _multiply(
-    primitive: Any, inputs: list[Any], params: dict[str, Any], operands: Operands
-) -> Array:
+def _multiply(primitive: Any, inputs: list[Any], params: dict[str, Any], operands: Operands) -> Array:
     """Returns the product of rounded operands.
 
     The operands have a type of their own where the format has one, but not on CPUs, which have no such
@@ -114,10 +110,7 @@ def _multiply(
     params["preferred_element_type"] = jnp.dtype(jnp.float32)
 
     def multiply_rounded(*factors: Array) -> Array:
-        narrow = [
-            jax.lax.reduce_precision(x, _EXPONENT_BITS, operands.significand_bits)
-            for x in factors
-        ]
+        narrow = [jax.lax.reduce_precision(x, _EXPONENT_BITS, operands.significand_bits) for x in factors]
         product: Array = primitive.bind(*narrow, **params)
         return product
 
@@ -128,9 +121,7 @@ def _multiply(
 
     if operands.dtype is None:
         return multiply_rounded(*inputs)
-    product: Array = jax.lax.platform_dependent(
-        *inputs, cpu=multiply_rounded, default=multiply_cast
-    )
+    product: Array = jax.lax.platform_dependent(*inputs, cpu=multiply_rounded, default=multiply_cast)
     return product
 
 

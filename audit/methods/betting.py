@@ -57,9 +57,7 @@ _HALVINGS = 24
 _COARSE_HALVINGS = 12
 
 
-def compute_log_growth(
-    values: Array, means: Array, stakes: Array, most: float = 1.0
-) -> Array:
+def compute_log_growth(values: Array, means: Array, stakes: Array, most: float = 1.0) -> Array:
     """Returns log C(m), the growth of a gambler's capital, for each stake and hypothetical mean.
 
     Args:
@@ -117,9 +115,7 @@ def lower_bound(family: Family, counted: Counted, error: float) -> float:
     return _bisect(is_rejected, low, high, _HALVINGS)
 
 
-def _bisect(
-    holds: Callable[[float], bool], low: float, high: float, halvings: int
-) -> float:
+def _bisect(holds: Callable[[float], bool], low: float, high: float, halvings: int) -> float:
     """Returns the lower end of the interval in which a condition stops to hold, after so many halvings."""
     for _ in range(halvings):
         middle = (low + high) / 2
@@ -156,9 +152,7 @@ def _split_capital(alone: int) -> Array:
     return np.repeat([_BEST_SHARE, neighbour_share, alone_share], [1, neighbours, 2 * alone])
 
 
-def _bet_on_sets(
-    family: Family, counted: Counted, target: float
-) -> Callable[[float], float]:
+def _bet_on_sets(family: Family, counted: Counted, target: float) -> Callable[[float], float]:
     """Returns the least log capital on the curve of a parameter, as a function, where runs are of two sets.
 
     A bet is a pair of stakes, one on each set. The capital is cut at the target.
@@ -193,9 +187,7 @@ class _Pairs(NamedTuple):
     shares: Array
 
 
-def _choose_pairs(
-    family: Family, growth_out: Array, growth_in: Array, target: float
-) -> _Pairs:
+def _choose_pairs(family: Family, growth_out: Array, growth_in: Array, target: float) -> _Pairs:
     """Returns the pair of stakes that promises the largest parameter, and pairs that insure against error.
 
     These are pairs that are larger and smaller by a common factor, and bets on one set alone.
@@ -255,9 +247,7 @@ class _CoinBets(NamedTuple):
     shares: Array
 
 
-def _bet_on_coins(
-    family: Family, counted: Counted, target: float
-) -> Callable[[float], float]:
+def _bet_on_coins(family: Family, counted: Counted, target: float) -> Callable[[float], float]:
     """Returns the least log capital on the curve of a parameter, as a function, where runs give both rates.
 
     The capital is cut at the target.
@@ -321,9 +311,7 @@ def _choose_coin_bets(family: Family, counted: Counted, target: float) -> _CoinB
     return _CoinBets(parts, all_stakes, _split_capital(alone))
 
 
-def _compute_coin_growth(
-    errors: RunErrors, part: float, means: Array, stakes: Array
-) -> Array:
+def _compute_coin_growth(errors: RunErrors, part: float, means: Array, stakes: Array) -> Array:
     """Returns the log growth (stakes, means) of bets on z = part * FN + (1 - part) * FP.
 
     A coin gives one error at most, so that z is at most the larger of part * scale_in and

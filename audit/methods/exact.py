@@ -87,9 +87,7 @@ def p_value(family: Family, parameter: float, counts: Counts) -> float:
     return _compute_p_value(family, parameter, counts, rates)
 
 
-def lower_bound(
-    family: Family, audits: Sequence[Counts], rejecting: int, error: float
-) -> tuple[float, int]:
+def lower_bound(family: Family, audits: Sequence[Counts], rejecting: int, error: float) -> tuple[float, int]:
     """Returns the largest t up to which enough audits reject H(t); they may depend on each other in any way.
 
     Each rejects at rejecting / len(audits) * error. By Markov's inequality so many do at once with
@@ -140,9 +138,7 @@ def _compute_rates(rank: int, scores: int) -> Array:
     return np.asarray(special.betaincinv(rank, scores - rank + 1, _LEVELS))
 
 
-def _compute_p_value(
-    family: Family, parameter: float, counts: Counts, rates: Array
-) -> float:
+def _compute_p_value(family: Family, parameter: float, counts: Counts, rates: Array) -> float:
     """Returns p_t(x) as the sum over cells of U: each cell's mass times P(Binomial(m, f_t(u)) <= x)."""
     others = np.clip(family.trade_off(parameter, rates), 0.0, 1.0)
     return float(_MASSES @ special.bdtr(float(counts.errors), counts.trials, others))

@@ -157,9 +157,7 @@ def lidp(order: int, interval: Interval, assumes: Assumption) -> CanaryMethod:
     )
 
 
-def wilson(
-    mean: float, n: int, error: float, variance: _Variance = _VARIANCE_OF_BIT
-) -> Limits:
+def wilson(mean: float, n: int, error: float, variance: _Variance = _VARIANCE_OF_BIT) -> Limits:
     """Returns Wilson's limits of the mean of n values in [0, 1].
 
     They are the x that a one-sided normal test at level `error` does not reject,
@@ -189,9 +187,7 @@ def wilson(
     return float(lower), float(upper)
 
 
-def bernstein(
-    mean: float, n: int, error: float, variance: _Variance = _VARIANCE_OF_BIT
-) -> Limits:
+def bernstein(mean: float, n: int, error: float, variance: _Variance = _VARIANCE_OF_BIT) -> Limits:
     """Returns limits by Bernstein's inequality, each missed with probability at most `error` for every n.
 
     They are the x with |x - mean| = sqrt(2 L / n * variance(x)) + 2 L / (3 n), L = log(1 / error). Arguments
@@ -216,9 +212,7 @@ def _compute_bernstein_upper(mean: float, depth: float, variance: _Variance) -> 
     return float(np.clip(max(min(root, largest), least), 0, 1))
 
 
-def exchangeable_limits(
-    sums: Array, canaries: int, order: int, error: float, interval: Interval
-) -> Limits:
+def exchangeable_limits(sums: Array, canaries: int, order: int, error: float, interval: Interval) -> Limits:
     """Returns limits of mu_1, the mean of exchangeable bits, from the sums of K bits per run.
 
     Source: LiDP paper, Algorithm 2 and Appendix; orders from 8 on follow the recursion.
@@ -233,9 +227,7 @@ def exchangeable_limits(
     Returns:
       (lower, upper)
     """
-    require(
-        order >= 1 and order & (order - 1) == 0, f"`order={order}`: give a power of two"
-    )
+    require(order >= 1 and order & (order - 1) == 0, f"`order={order}`: give a power of two")
     require(
         order <= canaries,
         f"order {order} needs {order} canaries a run, here are {canaries}",
@@ -431,9 +423,7 @@ def _compute_normal_limit(errors: RunErrors, error: float) -> float:
     return float(-quantiles.sum() - special.stdtrit(runs - 1, 1 - error) * np.sqrt(variance))
 
 
-def _choose_threshold(
-    pilot: Design, rest: RunErrors, family: Family, error: float
-) -> float:
+def _choose_threshold(pilot: Design, rest: RunErrors, family: Family, error: float) -> float:
     """Returns the score of the pilot that promises the largest parameter as a threshold.
 
     The pilot's rates at each score are estimated in three ways (`thresholds.Candidates`). The best score by

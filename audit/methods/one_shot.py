@@ -196,9 +196,7 @@ def in_sample(run: Cosines, delta: float, error: float, prior: float) -> float:
     return float(values[0])
 
 
-def _draw_fits(
-    rng: np.random.Generator, law: Gaussian, canaries: int, audits: int
-) -> Gaussian:
+def _draw_fits(rng: np.random.Generator, law: Gaussian, canaries: int, audits: int) -> Gaussian:
     """Returns fits (audits,) to independent draws of a normal law, without drawing the canaries.
 
     A sample's mean is normal, and its variance, divided by the number, chi-squared with a degree less.
@@ -346,9 +344,7 @@ def _find_best_against_law(
     return _find_largest_epsilon(log_fpr, np.broadcast_to(np.log(fnr), log_fpr.shape), delta)
 
 
-def _find_best_of_both(
-    observed: Array, unobserved: Array, delta: float, error: float, prior: float
-) -> Array:
+def _find_best_of_both(observed: Array, unobserved: Array, delta: float, error: float, prior: float) -> Array:
     """Returns the largest epsilon (S,) over all K + M + 1 thresholds between scores of both worlds.
 
     Args:
@@ -371,9 +367,7 @@ def _find_best_of_both(
     return _find_largest_epsilon(np.log(limits_out[false_alarms]), np.log(limits_in[misses]), delta)
 
 
-def _compute_upper_limits(
-    count: NDArray[np.int64], trials: int, error: float, prior: float
-) -> Array:
+def _compute_upper_limits(count: NDArray[np.int64], trials: int, error: float, prior: float) -> Array:
     """Returns upper limits of rates: quantiles of Beta(count + prior, trials - count + 1 - prior)."""
     second = trials - count + 1 - prior
     limits = special.betaincinv(count + prior, np.maximum(second, 0.5), 1 - error)

@@ -179,9 +179,7 @@ def _make_headline(conclusion: Conclusion) -> str:
         if gaussian.holds and gaussian.epsilon > conclusion.epsilon:
             proven += f" ({at_least(gaussian.epsilon)} if its curve is Gaussian)"
         composition = at_most(upper or 0.0)
-        return (
-            f"Epsilon is between {proven} and {at_most(tightest.epsilon)}; composition says {composition}."
-        )
+        return f"Epsilon is between {proven} and {at_most(tightest.epsilon)}; composition says {composition}."
     allowed = ""
     if upper is not None and not math.isinf(upper):
         source = "the given bound" if conclusion.composition is None else "accounting"

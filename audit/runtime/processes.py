@@ -26,9 +26,7 @@ Result = TypeVar("Result")
 _SPAWN = multiprocessing.get_context("spawn")
 
 
-def in_order(
-    function: Callable[[Task], Result], tasks: Iterable[Task], processes: int
-) -> Iterator[Result]:
+def in_order(function: Callable[[Task], Result], tasks: Iterable[Task], processes: int) -> Iterator[Result]:
     """Yields the results of many tasks in their order, spread over processes; a single process is this one.
 
     Raises InputError where a process dies.
@@ -66,9 +64,7 @@ def apart(function: Callable[[], Result]) -> Result:
         return future.result()
 
 
-def attempt(
-    function: Callable[[], Iterable[Result]], seconds: float
-) -> tuple[list[Result], str]:
+def attempt(function: Callable[[], Iterable[Result]], seconds: float) -> tuple[list[Result], str]:
     """Calls a function in a process of its own, which is killed after so many seconds.
 
     Returns:
@@ -119,9 +115,7 @@ def _pool(processes: int) -> Iterator[ProcessPoolExecutor]:
         yield pool
         pool.shutdown()
     except BrokenProcessPool:
-        raise InputError(
-            "a process of the pool died: free memory, or use fewer processes"
-        ) from None
+        raise InputError("a process of the pool died: free memory, or use fewer processes") from None
     finally:
         with _delayed_interrupts():
             for process in list((pool._processes or {}).values()):
@@ -135,9 +129,7 @@ def _serve(function: Callable[..., object], *arguments: Any) -> None:
     function(*arguments)
 
 
-def _send_results(
-    there: connection.Connection, function: Callable[[], Iterable[object]]
-) -> None:
+def _send_results(there: connection.Connection, function: Callable[[], Iterable[object]]) -> None:
     """Sends (a result, None) for each result, and at last (None, why there are no more)."""
     reason = ""
     try:
@@ -179,10 +171,7 @@ def _delayed_interrupts() -> Iterator[None]:
 
     received: list[int] = []
     numbers = (signal.SIGINT, signal.SIGTERM)
-    handlers = [
-        signal.signal(number, lambda number, frame: received.append(number))
-        for number in numbers
-    ]
+    handlers = [signal.signal(number, lambda number, frame: received.append(number)) for number in numbers]
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

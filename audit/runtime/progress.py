@@ -11,9 +11,7 @@ SegmentProgress = Callable[[int, int], object]
 
 
 @contextlib.contextmanager
-def bar(
-    count: int, describe: Callable[[], str] = lambda: "training"
-) -> Iterator[Progress]:
+def bar(count: int, describe: Callable[[], str] = lambda: "training") -> Iterator[Progress]:
     """Yields the progress of a bar on stderr, which shows nothing where nothing is to be trained.
 
     Args:
@@ -23,9 +21,7 @@ def bar(
     from tqdm import tqdm
 
     layout = "{desc}: {percentage:3.0f}%|{bar}| {n:.0f}/{total} runs [{elapsed}<{remaining}, {rate_fmt}]"
-    with tqdm(
-        total=count, unit="runs", desc="compiling", bar_format=layout, disable=not count
-    ) as line:
+    with tqdm(total=count, unit="runs", desc="compiling", bar_format=layout, disable=not count) as line:
 
         def progress(runs: float) -> None:
             # The first call says that all is compiled.

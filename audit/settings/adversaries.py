@@ -222,9 +222,7 @@ def _make_gc_s(fields: GcS, knowledge: Knowledge) -> "Adversary":
         require(not reason, f"`gc_s={_LINEAR_RESPONSE}`: {reason}; choose another")
         if is_alone:
             return biased.responsive_biased_dimension(knowledge.respond)
-        return biased.responsive_biased_dimensions(
-            knowledge.respond, knowledge.canaries, knowledge.expect
-        )
+        return biased.responsive_biased_dimensions(knowledge.respond, knowledge.canaries, knowledge.expect)
 
     variant = GC_S_VARIANTS[fields.gc_s]
     if variant.noisy:
@@ -345,18 +343,14 @@ def _make_clip_bkd(fields: ClipBkd, knowledge: Knowledge) -> "Adversary":
     from audit.adversaries import examples
 
     canaries = knowledge.canaries
-    require(
-        canaries == 1, f"`canaries={canaries}`: ClipBKD has one canary; choose `adversary=poisoned`"
-    )
+    require(canaries == 1, f"`canaries={canaries}`: ClipBKD has one canary; choose `adversary=poisoned`")
     knowledge.inputs()  # raises InputError where they are no floats
     noiseless = knowledge.hyper._replace(noise_multiplier=0.0)
 
     def train(key: "Array", theta_0: "Array") -> "Array":
         return knowledge.simulate(noiseless, key, theta_0).theta
 
-    return examples.least_direction(
-        knowledge.model.loss, knowledge.principal, train, knowledge.labels()
-    )
+    return examples.least_direction(knowledge.model.loss, knowledge.principal, train, knowledge.labels())
 
 
 _ROWS = (

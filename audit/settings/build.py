@@ -243,22 +243,16 @@ def _make_knowledge(setting: Setting, trained: Trainee, training: _Training) -> 
     mechanism = training.mechanism
 
     def simulate(hyper: Hyperparameters, key: Array, theta_0: Array) -> Trajectory:
-        compiled = _SIMULATE.get(
-            training.program, lambda: jax.jit(partial(base.simulate, mechanism))
-        )
+        compiled = _SIMULATE.get(training.program, lambda: jax.jit(partial(base.simulate, mechanism)))
         batches = training.schedule.batches
         trajectory: Trajectory = compiled(_trace(hyper), theta_0, training.data, batches, key)
         return trajectory
 
     def expect(craft: base.Craft, state: base.Tree, theta_0: Array) -> Array:
-        compiled = _EXPECT.get(
-            training.program, lambda: jax.jit(_make_rehearsal(mechanism, craft))
-        )
+        compiled = _EXPECT.get(training.program, lambda: jax.jit(_make_rehearsal(mechanism, craft)))
         hyper = _trace(training.hyper)
         presence = jnp.full(setting.canaries, 0.5 * setting.sampling_rate)
-        theta: Array = compiled(
-            hyper, state, theta_0, training.data, training.schedule, presence
-        )
+        theta: Array = compiled(hyper, state, theta_0, training.data, training.schedule, presence)
         return theta
 
     def respond(theta_0: Array) -> Array:
@@ -326,9 +320,7 @@ def mu_by_coordinate(played: game.Game) -> tuple[Array, Array]:
       score.
     """
     theta_0 = played.init(game.root(played.seed, "theta"))
-    training = _Training(
-        played.program, played.mechanism, played.hyper, played.data, played.schedule
-    )
+    training = _Training(played.program, played.mechanism, played.hyper, played.data, played.schedule)
     return _forecast_by_coordinate(training, theta_0)
 
 

@@ -152,6 +152,4 @@ def leaks(setting: FederatedSetting, clients: int, most_rounds: int) -> Leaks:
     if setting.participation == "poisson":
         composition = Composition(sigma, setting.rounds, setting.cohort / clients)
         return Leaks(client=composition, canary=composition)
-    return Leaks(
-        client=Composition(sigma, most_rounds), canary=Composition(sigma, setting.repetitions)
-    )
+    return Leaks(client=Composition(sigma, most_rounds), canary=Composition(sigma, setting.repetitions))

@@ -226,9 +226,7 @@ def validate(setting: Setting, runs: int, strategies: tuple[str, ...]) -> None:
 
     batch_size = setting.mechanism.batch_size
     draws = f"`steps={steps}` of `batch_size={batch_size}`"
-    require(
-        steps * batch_size <= MOST_DRAWS, f"{draws}: their product is to be at most {MOST_DRAWS:,}"
-    )
+    require(steps * batch_size <= MOST_DRAWS, f"{draws}: their product is to be at most {MOST_DRAWS:,}")
     if setting.repetitions:
         _validate_repetitions(setting)
     require_runs(runs, setting.adversary.least_runs)
@@ -248,8 +246,7 @@ def _validate_repetitions(setting: Setting) -> None:
     require(canaries > 1, f"{repetitions} is for many canaries: raise `canaries`")
     require(
         canaries * steps <= MOST_REPEATED_STEPS,
-        f"`canaries={canaries}` times `steps={steps}`: with `repetitions`, "
-        f"at most {MOST_REPEATED_STEPS:,}",
+        f"`canaries={canaries}` times `steps={steps}`: with `repetitions`, at most {MOST_REPEATED_STEPS:,}",
     )
 
 

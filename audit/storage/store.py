@@ -274,9 +274,7 @@ class Store:
         """
         return gaps(self._find_runs(), runs)
 
-    def find_runs_by_file(
-        self, earlier: dict[str, tuple[int, int]]
-    ) -> dict[str, tuple[int, int]]:
+    def find_runs_by_file(self, earlier: dict[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
         """Returns the runs [first, stop) of every intact file, by its name.
 
         Args:

@@ -73,9 +73,7 @@ def checksum_of(arrays: Mapping[str, NDArray[np.generic]]) -> str:
     digest = hashlib.sha256()
     for name, array in arrays.items():
         little_endian = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
-        digest.update(
-            f"{name} {little_endian.dtype.str} {little_endian.shape}\n".encode()
-        )
+        digest.update(f"{name} {little_endian.dtype.str} {little_endian.shape}\n".encode())
         digest.update(little_endian.tobytes())
     return digest.hexdigest()
 

@@ -79,9 +79,7 @@ class Game(NamedTuple):
         adversary = self.adversary
         observe = None if adversary.observer is None else adversary.observer.observe
         is_sampled = self.sampling_rate < 1
-        return Insertion(
-            adversary.craft, observe, adversary.constant, is_sampled, adversary.draw
-        )
+        return Insertion(adversary.craft, observe, adversary.constant, is_sampled, adversary.draw)
 
     def presence(self, runs: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Returns which canary is in in which run, (R, K)."""
@@ -149,9 +147,7 @@ def root(seed: int, name: str) -> Array:
     return jax.random.fold_in(key, zlib.crc32(name.encode()))
 
 
-def presence(
-    runs: NDArray[np.int64], canaries: int = 1, seed: int = 0
-) -> NDArray[np.bool_]:
+def presence(runs: NDArray[np.int64], canaries: int = 1, seed: int = 0) -> NDArray[np.bool_]:
     """Returns which canary is in in which run, (R, K).
 
     A lone canary is in in odd runs and out in even runs, as many of each in every even chunk. Several are
@@ -190,9 +186,7 @@ def traced_for(game: Game, placement: Placement, chunk: int) -> Traced:
     attack = jax.eval_shape(lambda: _prepare_attack(game))
     keys = jax.eval_shape(lambda: _run_keys(root(game.seed, "noise"), runs))
     begin = jax.vmap(_first_state(game), (0, None, None, None))
-    states = jax.eval_shape(
-        begin, keys, attack.theta_0, attack.state, attack.assumed_theta_0
-    )
+    states = jax.eval_shape(begin, keys, attack.theta_0, attack.state, attack.assumed_theta_0)
     present = jax.ShapeDtypeStruct((len(runs), game.adversary.canaries), jnp.float32)
     own_keys = jax.eval_shape(lambda: game.own_keys(runs))
     segment = ensemble.segments(game.schedule, game.segment_steps)[0]
@@ -274,12 +268,8 @@ class _ChunkPlayer:
         segments = ensemble.segments(game.schedule, game.segment_steps)
         hyper = jax.tree.map(jnp.float32, game.hyper)
         shared = (hyper, _prepare_attack(game), game.data, segments)
-        self._hyper, self._attack, self._data, self._segments = (
-            self._placement.everywhere(shared)
-        )
-        self._begin = self._map_over_runs(
-            "begin", _first_state(game), (0, None, None, None)
-        )
+        self._hyper, self._attack, self._data, self._segments = self._placement.everywhere(shared)
+        self._begin = self._map_over_runs("begin", _first_state(game), (0, None, None, None))
         self._score = self._map_over_runs("score", game.score, (None, 0, 0, None, 0))
         self._compiled = self._compile_segments()
 
@@ -340,9 +330,7 @@ class _ChunkPlayer:
         for segment in self._segments:
             arguments[len(segment.mask)] = self._arguments(runs, states, segment)
 
-        program = partial(
-            ensemble.compile_segment, game.mechanism, game.insertion(), self._placement
-        )
+        program = partial(ensemble.compile_segment, game.mechanism, game.insertion(), self._placement)
         key = None if game.program is None else (game.program, self._placement)
         compiled = {}
         for steps, segment_arguments in arguments.items():
@@ -353,14 +341,10 @@ class _ChunkPlayer:
         """Returns the runs' states before the first step."""
         keys = self._placement.by_run(_run_keys(root(self._game.seed, "theta"), runs))
         attack = self._attack
-        states: State = self._begin(
-            keys, attack.theta_0, attack.state, attack.assumed_theta_0
-        )
+        states: State = self._begin(keys, attack.theta_0, attack.state, attack.assumed_theta_0)
         return states
 
-    def _arguments(
-        self, runs: NDArray[np.int64], states: State, segment: Schedule
-    ) -> tuple[Tree, ...]:
+    def _arguments(self, runs: NDArray[np.int64], states: State, segment: Schedule) -> tuple[Tree, ...]:
         """Returns the arguments of the program of a segment; see `ensemble.compile_segment`."""
         game = self._game
         present = jnp.float32(game.presence(runs) * game.sampling_rate)
@@ -368,9 +352,7 @@ class _ChunkPlayer:
         by_run = self._placement.by_run((present, noise_keys, game.own_keys(runs)))
         return self._hyper, states, self._data, segment, self._attack.state, *by_run
 
-    def _resume(
-        self, checkpoints: Checkpoints | None, name: str, states: State
-    ) -> tuple[int, State]:
+    def _resume(self, checkpoints: Checkpoints | None, name: str, states: State) -> tuple[int, State]:
         """Returns (segments done, states) of a chunk's checkpoint, or of its start."""
         if checkpoints is None:
             return 0, states
@@ -419,9 +401,7 @@ def _first_state(game: Game) -> Callable[[Array, Array, Tree, Array], State]:
     return begin
 
 
-def _midway(
-    first: int, size: int, states: State, score: Callable[[State], Array]
-) -> Midway:
+def _midway(first: int, size: int, states: State, score: Callable[[State], Array]) -> Midway:
     """Returns a chunk as it is, without the runs that pad it."""
     steps = int(states.step[0])
     thetas = states.theta[:size]

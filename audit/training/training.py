@@ -77,9 +77,7 @@ def train(
         """Trains in chunks of so many runs; returns that number, or half of it where memory ran out."""
         with contextlib.closing(shares.chunks(store, runs, size, progress)) as chunks:
             try:
-                for scores in game.play(
-                    played, chunks, size, advance, checkpoints, watch
-                ):
+                for scores in game.play(played, chunks, size, advance, checkpoints, watch):
                     store.save(scores)
                     clock.runs += len(scores.scores)
             except jax.errors.JaxRuntimeError as error:

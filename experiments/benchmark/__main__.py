@@ -93,9 +93,7 @@ def _choose_cells() -> list[AuditedCell]:
 
 def _parse_scale() -> Scale:
     """Returns the flags' scale; raises InputError where it is unknown or out of range."""
-    require(
-        FLAGS.scale in SCALES, f"--scale={FLAGS.scale} is unknown: choose one of {', '.join(SCALES)}"
-    )
+    require(FLAGS.scale in SCALES, f"--scale={FLAGS.scale} is unknown: choose one of {', '.join(SCALES)}")
     scale = SCALES[FLAGS.scale]
     if FLAGS.audits is not None:
         require(1 <= FLAGS.audits <= MOST_AUDITS, f"--audits={FLAGS.audits}: give 1 to {MOST_AUDITS:,}")

@@ -71,9 +71,7 @@ def _make_opake_audit(audit: AuditScores) -> Any:
     scores = audit.scores[0]
     presence = audit.presence[0]
     indices = np.arange(len(scores))
-    coin_flip = CoinFlip(
-        len(scores), indices, presence, indices[presence], indices[~presence], len(scores)
-    )
+    coin_flip = CoinFlip(len(scores), indices, presence, indices[presence], indices[~presence], len(scores))
     canary_scores = auditing.canary_scores(scores, canary_indices=indices)
     return auditing.one_run(canary_scores, coin_flip=coin_flip)
 
@@ -177,9 +175,7 @@ def _one_run_fdp(strategy: str) -> Estimator:
 
 ESTIMATORS = (
     _make_jax_estimator("epsilon_from_gdp", ONE_CANARY, f"{_HELD}; GDP", jax_gdp, GAUSSIAN),
-    _make_jax_estimator(
-        "epsilon_raw_counts", ONE_CANARY, f"{_HELD}; an estimate", jax_counts, level=False
-    ),
+    _make_jax_estimator("epsilon_raw_counts", ONE_CANARY, f"{_HELD}; an estimate", jax_counts, level=False),
     _clopper_pearson("Bonferroni"),
     _clopper_pearson("Split"),
     _clopper_pearson("MultiSplit", cost=4),
@@ -195,10 +191,6 @@ ESTIMATORS = (
     _one_run("Split"),
     _one_run_fdp("Bonferroni"),
     _one_run_fdp("Split"),
-    _make_opake_estimator(
-        "gdp", "fair coins; mu-GDP, its default", opake_gdp, FAIR, GAUSSIAN, cost=20
-    ),
-    _make_opake_estimator(
-        "eps_delta", "fair coins; mechanism-agnostic", opake_eps_delta, FAIR, cost=1
-    ),
+    _make_opake_estimator("gdp", "fair coins; mu-GDP, its default", opake_gdp, FAIR, GAUSSIAN, cost=20),
+    _make_opake_estimator("eps_delta", "fair coins; mechanism-agnostic", opake_eps_delta, FAIR, cost=1),
 )

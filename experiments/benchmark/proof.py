@@ -308,9 +308,7 @@ def make_peer_curves(
         if estimator.design == ONE_RUN:
             yield _make_peer_curve(how, engine, estimator, ONCE, once.scores, [1], batch_seconds)
         elif run_counts:
-            yield _make_peer_curve(
-                how, engine, estimator, SINGLE, single.scores, run_counts, batch_seconds
-            )
+            yield _make_peer_curve(how, engine, estimator, SINGLE, single.scores, run_counts, batch_seconds)
 
 
 def _list_published() -> list[Estimator]:

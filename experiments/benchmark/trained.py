@@ -76,8 +76,7 @@ def _upper_bound(delta: float) -> float:
 
 
 _DESCRIPTION = (
-    f"our FCNN on Housing, audits being samples of {_POOL_FACTOR} times as many trainings; "
-    "composition's mu 1"
+    f"our FCNN on Housing, audits being samples of {_POOL_FACTOR} times as many trainings; composition's mu 1"
 )
 MECHANISMS = (
     KnownTruth("trained FCNN", ONE_CANARY, _draw_worlds, _upper_bound, _DESCRIPTION, (1000,)),

@@ -29,9 +29,7 @@ from experiments.cells.work import Workplace
 FLAGS = flags.FLAGS
 cli.define_setting(Attacked)
 cli.define_sources()
-flags.DEFINE_string(
-    "charge", "forward", "Rounds that a measured one stands for: forward, or backward."
-)
+flags.DEFINE_string("charge", "forward", "Rounds that a measured one stands for: forward, or backward.")
 flags.DEFINE_string(
     "leaf",
     None,
@@ -44,9 +42,7 @@ flags.DEFINE_string(
     " figure has the first field's values as curves, over the second or, without it, over rounds; seeds are"
     " averaged.",
 )
-flags.DEFINE_string(
-    "out", "results", "Folder for results; these go into its folder canife."
-)
+flags.DEFINE_string("out", "results", "Folder for results; these go into its folder canife.")
 
 
 def main() -> None:
@@ -55,9 +51,7 @@ def main() -> None:
     names = [field.name for field in dataclasses.fields(Attacked)]
     given = [name for name in names if FLAGS[name].present]
     charge_is_known = FLAGS.charge in ("forward", "backward")
-    require(
-        charge_is_known, f"--charge={FLAGS.charge}: choose one of forward, backward"
-    )
+    require(charge_is_known, f"--charge={FLAGS.charge}: choose one of forward, backward")
     if FLAGS.vary is None:
         setting = settings.resolve_setting(values, given)
         _measure(setting, Workplace(cli.folder(), DataSets({})))
@@ -108,9 +102,7 @@ def _measure(setting: Attacked, place: Workplace) -> None:
     canaries = curves.format_canaries(rows)
     if canaries:
         print("\n" + canaries)
-    perfect = curves.compose_perfect_canary(
-        setting, composed.rounds[-1], request.clients
-    )
+    perfect = curves.compose_perfect_canary(setting, composed.rounds[-1], request.clients)
     print("\n" + curves.format_totals(setting, composed, perfect, released, backward))
     print("\n" + "\n".join(os.fspath(path) for path in written))
 
@@ -124,28 +116,20 @@ def _vary(grid: VariedGrid, place: Workplace) -> None:
     load_split = training.make_split_loader(FLAGS.leaf, FLAGS.data_file, FLAGS.tfds_dir)
     only_last = not grid.over_rounds
     requests = training.make_requests(grid.combinations, load_split, only_last)
-    cells = work.distinct(
-        training.training_cell(request, load_split) for request in requests
-    )
+    cells = work.distinct(training.training_cell(request, load_split) for request in requests)
     missing = [cell for cell in cells if not work.is_done(cell, place)]
     if missing:
         failed = len(work.do_all(missing, place).failed)
-        which = (
-            f"{failed} of {counted(len(cells), 'setting')} failed, the others are kept"
-        )
+        which = f"{failed} of {counted(len(cells), 'setting')} failed, the others are kept"
         require(not failed, f"{which}: fix what is reported above, and start again")
 
-    measured = [
-        (request, curves.read_rounds(request, place.out)) for request in requests
-    ]
+    measured = [(request, curves.read_rounds(request, place.out)) for request in requests]
     points = curves.average_over_seeds(grid, measured, FLAGS.charge == "backward")
     folder = training.figure_folder(grid, requests, place.out)
     table = curves.make_curves_table(points)
     written = [
         files.write_whole(folder / "varied.csv", table.csv()),
-        files.write_whole(
-            folder / "varied.png", style.png(figures.varied_figure(points))
-        ),
+        files.write_whole(folder / "varied.png", style.png(figures.varied_figure(points))),
     ]
     print(table.text())
     print("\n" + "\n".join(os.fspath(path) for path in written))

@@ -25,9 +25,7 @@ from models.data.images import CIFAR10, FASHION_MNIST
 
 Value = str | int | float | bool
 IMAGE_MODELS = tuple(
-    row.name
-    for row in TASKS.values()
-    if row.data.name in (FASHION_MNIST.name, CIFAR10.name)
+    row.name for row in TASKS.values() if row.data.name in (FASHION_MNIST.name, CIFAR10.name)
 )
 LEAF_MODELS = ("celeba_cnn", "celeba_resnet18", "sent140_lstm", "shakespeare_lstm")
 MODELS = (*IMAGE_MODELS, "character_lstm", *LEAF_MODELS)
@@ -101,9 +99,7 @@ class Attacked:
         always=True,
     )
     rounds: int = described("Rounds of the training.", default=469, **_COUNT_LIMITS)
-    every: int = described(
-        "Rounds 1, 1 + every, ... are measured.", default=100, **_COUNT_LIMITS
-    )
+    every: int = described("Rounds 1, 1 + every, ... are measured.", default=100, **_COUNT_LIMITS)
     cohort: int = described("Clients a round.", default=128, least=2, most=10**6)
     learning_rate: float = described(
         "Server's learning rate on the mean clipped update.",
@@ -126,12 +122,8 @@ class Attacked:
     client_epochs: int = described(
         "Epochs that a client of many examples trains.", default=1, least=1, most=1000
     )
-    batch_size: int = described(
-        "Examples in such a client's mini-batch.", default=16, **_COUNT_LIMITS
-    )
-    clipping_norm: float = described(
-        "Clipping norm C.", default=1.0, **_POSITIVE_LIMITS
-    )
+    batch_size: int = described("Examples in such a client's mini-batch.", default=16, **_COUNT_LIMITS)
+    clipping_norm: float = described("Clipping norm C.", default=1.0, **_POSITIVE_LIMITS)
     noise_multiplier: float = described(
         "Noise multiplier sigma: noise has deviation sigma * C.",
         default=0.2,
@@ -139,24 +131,18 @@ class Attacked:
         most=1e4,
         zero_too=True,
     )
-    pool: int = described(
-        "Mock clients that canaries are designed on; 0: up to 512.", **_ZERO_OR_COUNT
-    )
+    pool: int = described("Mock clients that canaries are designed on; 0: up to 512.", **_ZERO_OR_COUNT)
     population: int = described(
         "Training clients that mock rounds draw on; 0: up to 2,048.", **_ZERO_OR_CLIENTS
     )
-    scores: int = described(
-        "Mock rounds of a published estimate, n.", default=100, least=4, most=10**6
-    )
+    scores: int = described("Mock rounds of a published estimate, n.", default=100, least=4, most=10**6)
     mock_rounds: int = described(
         "Mock rounds a world of the certified bound.",
         default=100_000,
         least=100,
         most=10**7,
     )
-    design_steps: int = described(
-        "Steps of a canary's design.", default=2500, **_COUNT_LIMITS
-    )
+    design_steps: int = described("Steps of a canary's design.", default=2500, **_COUNT_LIMITS)
     design_rate: float = described(
         "Adam's learning rate on the sample; text wants 0.1.",
         default=1.0,
@@ -182,9 +168,7 @@ class Attacked:
     )
     clamp: bool = described("Keep pixels within [0, 1].", default=False)
     soft_label: bool = described("Design the label too, as a mixture.", default=False)
-    keep_best: bool = described(
-        "Take the best sample of a design, not the last.", default=False
-    )
+    keep_best: bool = described("Take the best sample of a design, not the last.", default=False)
     as_published: bool = described(
         "The canary replaces a client and sends its raw gradient, as in the paper's code.",
         default=False,
@@ -223,14 +207,10 @@ def require_model(model: str) -> None:
     why = "is unknown"
     if model in TASKS:
         why = "reads neither images nor texts, which canaries are"
-    require(
-        model in MODELS, f"`model={model}` {why}: choose one of {', '.join(MODELS)}"
-    )
+    require(model in MODELS, f"`model={model}` {why}: choose one of {', '.join(MODELS)}")
 
 
-def fit_to_clients(
-    setting: Attacked, train_clients: int, mock_clients: int
-) -> Attacked:
+def fit_to_clients(setting: Attacked, train_clients: int, mock_clients: int) -> Attacked:
     """Returns the setting with its numbers of clients or, where it leaves them open, as many as there are.
 
     Raises:
@@ -323,9 +303,7 @@ def parse_grid(text: str, values: dict[str, Any], given: Collection[str]) -> Var
             combinations.append(Combination(field_values, setting))
 
     axes = list(varied)
-    has_several_rounds = any(
-        len(point.setting.measured()) > 1 for point in combinations
-    )
+    has_several_rounds = any(len(point.setting.measured()) > 1 for point in combinations)
     if not axes or (len(axes) == 1 and has_several_rounds):
         axes.append(ROUND)
     curve = axes[0] if len(axes) == 2 else ""
@@ -358,26 +336,18 @@ def _parse_field(part: str) -> tuple[str, tuple[Value, ...]]:
     """Returns the field and the values of "field=value,value"."""
     name, _, listed = (piece.strip() for piece in part.partition("="))
     kinds = {field.name: field.type for field in dataclasses.fields(Attacked)}
-    require(
-        name in kinds, f"`vary`: {name!r} is no field: choose among {', '.join(kinds)}"
-    )
+    require(name in kinds, f"`vary`: {name!r} is no field: choose among {', '.join(kinds)}")
     require(listed, f"`vary`: {name} has no values: write them as in {_EXAMPLE}")
-    values = tuple(
-        _parse_value(name, kinds[name], text.strip()) for text in listed.split(",")
-    )
+    values = tuple(_parse_value(name, kinds[name], text.strip()) for text in listed.split(","))
     for value in values:
-        require(
-            values.count(value) == 1, f"`vary`: {name}={value} is there twice: drop one"
-        )
+        require(values.count(value) == 1, f"`vary`: {name}={value} is there twice: drop one")
     return name, values
 
 
 def _parse_value(name: str, kind: Any, text: str) -> Value:
     """Returns a field's value, of its kind."""
     if kind is str:
-        require(
-            text, f"`vary`: {name} has an empty value: write values as in {_EXAMPLE}"
-        )
+        require(text, f"`vary`: {name} has an empty value: write values as in {_EXAMPLE}")
         return text
     try:
         if kind is bool:
@@ -385,7 +355,5 @@ def _parse_value(name: str, kind: Any, text: str) -> Value:
         number: int | float = kind(text)
         return number
     except (ValueError, KeyError):
-        expected = {int: "a whole number", float: "a number", bool: "true or false"}[
-            kind
-        ]
+        expected = {int: "a whole number", float: "a number", bool: "true or false"}[kind]
         raise InputError(f"`vary`: {name}={text!r}: give {expected}") from None

@@ -75,9 +75,7 @@ class _Sum(NamedTuple):
     sigma: float
 
 
-def score_law(
-    dots: ArrayLike, cohort: Cohort, sigma: float, reach: tuple[float, float]
-) -> ScoreLaw:
+def score_law(dots: ArrayLike, cohort: Cohort, sigma: float, reach: tuple[float, float]) -> ScoreLaw:
     """Returns the law of a round's score without the canary.
 
     Its grid holds 9 deviations around each of its mean plus the two ends of `reach`.
@@ -127,9 +125,7 @@ def added(dots: ArrayLike, cohort: Cohort, sigma: float, canary: float) -> Densi
     return _make_pair(law, law, canary)
 
 
-def replacing(
-    dots: ArrayLike, cohort: Cohort, sigma: float, canary: float
-) -> DensityPair:
+def replacing(dots: ArrayLike, cohort: Cohort, sigma: float, canary: float) -> DensityPair:
     """Returns the score's densities where the canary takes the place of a client of the cohort (Errata C1).
 
     Arguments are those of `added`.

@@ -104,9 +104,7 @@ def row(setting: Attacked, measured: Measured) -> RoundValues:
     )
 
 
-def compose(
-    setting: Attacked, rows: Sequence[RoundValues], clients: int, backward: bool
-) -> Global:
+def compose(setting: Attacked, rows: Sequence[RoundValues], clients: int, backward: bool) -> Global:
     """Composes the measured rounds over a training run.
 
     Args:
@@ -138,14 +136,10 @@ def compose(
         estimate = row.published
         epsilon = estimate.estimate.epsilon
         published.append(rounds.renyi_charge(epsilon, delta_then, sigma))
-        lower.append(
-            rounds.renyi_charge(rounds.lower_charged(estimate), delta_then, sigma)
-        )
+        lower.append(rounds.renyi_charge(rounds.lower_charged(estimate), delta_then, sigma))
         upper.append(rounds.renyi_charge(estimate.upper, delta_then, sigma))
         gaussian.append(rounds.gaussian_charge(epsilon, delta_then, sigma))
-        canaries.append(
-            rounds.gaussian_charge(row.measured.exact, setting.delta, sigma)
-        )
+        canaries.append(rounds.gaussian_charge(row.measured.exact, setting.delta, sigma))
     return Global(
         [int(last) for last in np.cumsum(counts)],
         accumulate(published),
@@ -196,9 +190,7 @@ def compute_cohort_deviation(dots: Floats, size: Floats | int) -> Floats:
     return np.sqrt(size * np.var(dots, ddof=1) * (1 - size / len(dots)))
 
 
-def compose_with_mock_rounds(
-    setting: Attacked, rows: Sequence[RoundValues], clients: int
-) -> float:
+def compose_with_mock_rounds(setting: Attacked, rows: Sequence[RoundValues], clients: int) -> float:
     """Returns epsilon of the training run, had its mock rounds been released too (Errata C4)."""
     played = setting.rounds + len(rows) * setting.scores
     charge = Charge(setting.noise_multiplier, setting.cohort / clients, played)
@@ -209,9 +201,7 @@ def read_rounds(request: Request, out: Path) -> list[RoundValues]:
     """Reads those of a setting's rounds that are stored under `out`."""
     store = training.get_store(request.setting, request.checksum, out)
     measured = training.kept(request.setting, store, request.rounds)
-    return [
-        row(request.setting, measured_round) for measured_round in measured.values()
-    ]
+    return [row(request.setting, measured_round) for measured_round in measured.values()]
 
 
 class Average(NamedTuple):
@@ -301,11 +291,7 @@ def average_over_seeds(
             totals = list(zip(composed.published, composed.accountant, strict=True))
         for row, total in zip(rows, totals, strict=True):
             round_number = row.measured.number
-            axes = (
-                [*request.values, round_number]
-                if grid.over_rounds
-                else list(request.values)
-            )
+            axes = [*request.values, round_number] if grid.over_rounds else list(request.values)
             x = axes[-1]
             curve = axes[0] if len(axes) == 2 else ""
             values = [compute(request.setting, row) for compute in QUANTITIES.values()]
@@ -343,17 +329,13 @@ class _TableRow(NamedTuple):
     total: tuple[float, ...]
 
 
-def make_rounds_table(
-    setting: Attacked, rows: Sequence[RoundValues], composed: Global
-) -> Table[_TableRow]:
+def make_rounds_table(setting: Attacked, rows: Sequence[RoundValues], composed: Global) -> Table[_TableRow]:
     """Makes a table with a row for each measured round."""
     at_delta = f"at delta {setting.delta:g}"
     headings = f"{'':>26} {'at delta 1/n':^32}{at_delta:^18}"
     half = setting.scores // 2
     cap = rounds.largest_estimate(half, half, 1 / setting.scores)
-    notes = _NOTES.format(
-        n=setting.scores, cap=cap, mock=setting.mock_rounds, delta=setting.delta
-    )
+    notes = _NOTES.format(n=setting.scores, cap=cap, mock=setting.mock_rounds, delta=setting.delta)
     lines = []
     for row, total in zip(rows, zip(*composed, strict=True), strict=True):
         lines.append(_TableRow(row.measured, row, total))
@@ -369,9 +351,7 @@ def make_rounds_table(
 
 
 def _format_interval(estimate: RoundEstimate) -> str:
-    return (
-        f"{estimate.estimate.epsilon:.2f} [{estimate.lower:.1f}, {estimate.upper:.1f}]"
-    )
+    return f"{estimate.estimate.epsilon:.2f} [{estimate.lower:.1f}, {estimate.upper:.1f}]"
 
 
 def _format_norm(norm: float) -> str:
@@ -386,9 +366,7 @@ def _total_column(key: str, reading: str) -> Column:
 
 _ROUND_COLUMNS = (
     Column("round", lambda row: row.measured.number, "round", width=5),
-    Column(
-        "test_accuracy", lambda row: row.measured.accuracy, "test", number(".0%"), 5
-    ),
+    Column("test_accuracy", lambda row: row.measured.accuracy, "test", number(".0%"), 5),
     Column("health", lambda row: row.measured.health, "health", number(".3f"), 6),
     Column("gradient_norm", lambda row: row.measured.norm, "|g|", _format_norm, 6),
     Column("own_dot", lambda row: row.measured.own),
@@ -434,9 +412,7 @@ def format_canaries(rows: Sequence[RoundValues]) -> str:
             lines += [f"{'':>5} {part}" for part in rest]
     if not lines:
         return ""
-    return "\n".join(
-        ["round canary, a designed text; a line break is shown as \\n", *lines]
-    )
+    return "\n".join(["round canary, a designed text; a line break is shown as \\n", *lines])
 
 
 def wrap_escaped(text: str, width: int) -> list[str]:
@@ -483,9 +459,7 @@ def make_curves_table(curves: Curves) -> Table[AveragedPoint]:
     columns = []
     if curves.curve:
         head = curves.curve.replace("_", "\n")
-        columns.append(
-            Column(curves.curve, lambda point: format_flag_value(point.curve), head)
-        )
+        columns.append(Column(curves.curve, lambda point: format_flag_value(point.curve), head))
     x_key = None if over_rounds else curves.x
     x_head = curves.x.replace("_", "\n")
     columns.append(Column(x_key, lambda point: format_flag_value(point.x), x_head))
@@ -498,11 +472,7 @@ def make_curves_table(curves: Curves) -> Table[AveragedPoint]:
         head = "law" if name == "law_then" else name
         columns.append(Column(None, partial(_format_average, name), head))
 
-    notes = (
-        [_CURVES_NOTES, _TRAINING_NOTE]
-        if over_rounds
-        else [_DEVIATION_NOTE, _CURVES_NOTES]
-    )
+    notes = [_CURVES_NOTES, _TRAINING_NOTE] if over_rounds else [_DEVIATION_NOTE, _CURVES_NOTES]
     table = Table(
         columns,
         curves.points,

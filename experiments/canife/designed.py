@@ -133,9 +133,7 @@ def designer(design: SampleDesign) -> Designer:
     """
     objective = _make_objective(design)
 
-    def step(
-        theta: Array, updates: Array, carry: _Carry, key: Array
-    ) -> tuple[_Carry, Array]:
+    def step(theta: Array, updates: Array, carry: _Carry, key: Array) -> tuple[_Carry, Array]:
         value, slope = jax.value_and_grad(objective)(carry.sample, theta, updates, key)
         best = _select(value < carry.least, carry.sample, carry.best)
         changes, optimizer = design.optimizer.update(slope, carry.optimizer, carry.sample)
@@ -143,9 +141,7 @@ def designer(design: SampleDesign) -> Designer:
         return _Carry(sample, optimizer, best, jnp.minimum(value, carry.least)), value
 
     @jax.jit
-    def take_steps(
-        theta: Array, updates: Array, carry: _Carry, keys: Array
-    ) -> tuple[_Carry, Array]:
+    def take_steps(theta: Array, updates: Array, carry: _Carry, keys: Array) -> tuple[_Carry, Array]:
         def advance(carry: _Carry, key: Array) -> tuple[_Carry, Array]:
             return step(theta, updates, carry, key)
 
@@ -218,9 +214,7 @@ def _make_objective(design: SampleDesign) -> Callable[[Tree, Array, Array, Array
         draw_key, relax_key = jax.random.split(key)
         gradient = jax.grad(design.loss)(theta, sample, relax_key)
         if design.minibatch < len(updates):
-            chosen = jax.random.choice(
-                draw_key, len(updates), (design.minibatch,), replace=False
-            )
+            chosen = jax.random.choice(draw_key, len(updates), (design.minibatch,), replace=False)
             updates = updates[chosen]
         return design.penalty(gradient, updates)
 

@@ -58,9 +58,7 @@ class _CurvePoints(NamedTuple):
     points: list[AveragedPoint]
 
 
-def training_figure(
-    setting: Attacked, rows: Sequence[RoundValues], composed: Global
-) -> Figure:
+def training_figure(setting: Attacked, rows: Sequence[RoundValues], composed: Global) -> Figure:
     """Draws a training run under measurement.
 
     Shows epsilon of the rounds and of the training run, health and accuracies and, of the last round, scores,
@@ -164,9 +162,7 @@ def _draw_totals(axes: Axes, setting: Attacked, composed: Global) -> None:
     most = 1.5 * max(composed.published[-1], composed.accountant[-1])
     upper = np.minimum(composed.upper, most)
     if np.isfinite(upper).all():
-        axes.fill_between(
-            last_rounds, composed.lower, upper, color=style.IN, alpha=0.15, lw=0
-        )
+        axes.fill_between(last_rounds, composed.lower, upper, color=style.IN, alpha=0.15, lw=0)
     title = rf"the training, $\delta$ = {setting.delta:g}"
     axes.set(title=title, xlabel="round", ylabel="epsilon", ylim=(0, None))
     _draw_legend_above(axes)
@@ -254,9 +250,7 @@ def _draw_cohorts(axes: Axes, setting: Attacked, row: RoundValues) -> None:
     sizes, deviations, accuracies = predict_other_cohorts(setting, row.measured)
     sigma = setting.noise_multiplier
     axes.plot(sizes, deviations, "-", color=style.BLUE, label="scores' deviation")
-    axes.plot(
-        sizes, accuracies, "--", color=style.IN, label="attack accuracy, if normal"
-    )
+    axes.plot(sizes, accuracies, "--", color=style.IN, label="attack accuracy, if normal")
     axes.axhline(sigma, color=style.UPPER, lw=1, ls=":", label=r"noise alone, $\sigma$")
     axes.axvline(
         setting.cohort,
@@ -279,9 +273,7 @@ def _draw_canary(axes: Axes, row: RoundValues) -> None:
     canary = row.measured.canary
     if isinstance(canary, str):
         text = "\n".join(wrap_escaped(canary, 27)).replace("$", r"\$")
-        axes.text(
-            0.5, 0.5, text, family="monospace", fontsize=9, ha="center", va="center"
-        )
+        axes.text(0.5, 0.5, text, family="monospace", fontsize=9, ha="center", va="center")
     else:
         low = canary.min()
         high = canary.max()
@@ -304,9 +296,7 @@ def varied_figure(curves: Curves) -> Figure:
         panels = ["deviation", "attack", "published", "health", "test", "training"]
     columns = len(panels) // 2
     with plt.rc_context(style.STYLE):
-        figure, axes = plt.subplots(
-            2, columns, figsize=(3.8 * columns, 5.6), sharex=True
-        )
+        figure, axes = plt.subplots(2, columns, figsize=(3.8 * columns, 5.6), sharex=True)
         for name, panel_axes in zip(panels, axes.flat, strict=True):
             _draw_panel(panel_axes, curves, name)
             _set_x_axis(panel_axes, curves)
@@ -315,9 +305,7 @@ def varied_figure(curves: Curves) -> Figure:
         if curves.curve:
             handles, labels = axes[0, 0].get_legend_handles_labels()
             title = curves.curve.replace("_", " ")
-            figure.legend(
-                handles, labels, title=title, loc="outside upper center", ncols=6
-            )
+            figure.legend(handles, labels, title=title, loc="outside upper center", ncols=6)
     return figure
 
 
@@ -354,11 +342,7 @@ def _draw_exact(axes: Axes, curves: Curves, estimate: str, exact: str) -> None:
     axes.set_ylim(0, None)
     places = _find_places(curves)
     for curve in _split_by_curve(curves):
-        x = [
-            places[point.x]
-            for point in curve.points
-            if np.isinf(point.averages[estimate].mean)
-        ]
+        x = [places[point.x] for point in curve.points if np.isinf(point.averages[estimate].mean)]
         if x:  # an empty line there upsets the layout
             at_upper_edge = axes.get_xaxis_transform()
             look: dict[str, Any] = {
@@ -401,9 +385,7 @@ def _draw_curves(axes: Axes, curves: Curves, name: str, dashed: bool = False) ->
         if dashed:
             axes.plot(x, means, "--", color=curve.color, lw=1)
         else:
-            deviations = np.array(
-                [point.averages[name].deviation for point in curve.points]
-            )
+            deviations = np.array([point.averages[name].deviation for point in curve.points])
             look: dict[str, Any] = {
                 "color": curve.color,
                 "ms": 4,
@@ -412,9 +394,7 @@ def _draw_curves(axes: Axes, curves: Curves, name: str, dashed: bool = False) ->
             }
             label = format_flag_value(curve.value)
             line = f"{curve.marker}-"
-            axes.errorbar(
-                x, means, np.nan_to_num(deviations), fmt=line, label=label, **look
-            )
+            axes.errorbar(x, means, np.nan_to_num(deviations), fmt=line, label=label, **look)
 
 
 def _set_x_axis(axes: Axes, curves: Curves) -> None:

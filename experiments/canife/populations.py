@@ -147,9 +147,7 @@ def deal_images(setting: Attacked, data: images.ImageDataset) -> Split:
         f"`clients={setting.clients}`: give 0 to {limit:,}",
     )
     test = (data.test_images, data.test_labels)
-    train_set = Dataset(
-        data.train_images, data.train_labels, data.source, data.checksum
-    )
+    train_set = Dataset(data.train_images, data.train_labels, data.source, data.checksum)
     test_set = Dataset(data.test_images, data.test_labels, data.source, data.checksum)
     if not setting.clients:
         return Split(one_each(train_set), one_each(test_set), test, data.checksum)
@@ -170,9 +168,7 @@ def split_roles(setting: Attacked, everyone: Clients) -> Split:
     )
     train_clients = setting.clients or limit
     mock = _select_clients(everyone, order[:mock_clients])
-    train = _select_clients(
-        everyone, order[mock_clients : mock_clients + train_clients]
-    )
+    train = _select_clients(everyone, order[mock_clients : mock_clients + train_clients])
     return Split(train, mock, (mock.features, mock.labels), everyone.checksum)
 
 
@@ -194,14 +190,10 @@ def _select_clients(everyone: Clients, members: NDArray[np.integer]) -> Clients:
     )
 
 
-def load_users(
-    load: Callable[..., Clients], setting: Attacked, paths: DataPaths
-) -> Split:
+def load_users(load: Callable[..., Clients], setting: Attacked, paths: DataPaths) -> Split:
     """Loads the users of LEAF's training split and, as mock clients, those of its test split."""
     other = paths.data_file or paths.tfds_dir
-    message = (
-        f"`model={setting.model}` reads LEAF's folder: name it with `leaf`, not {other}"
-    )
+    message = f"`model={setting.model}` reads LEAF's folder: name it with `leaf`, not {other}"
     require(other is None, message)
     require(
         0 <= setting.clients <= 10**7,
@@ -213,9 +205,7 @@ def load_users(
     return Split(train, mock, (mock.features, mock.labels), checksum)
 
 
-def _load_and_split(
-    load: Callable[..., Any], split: Callable[[Attacked, Any], Split]
-) -> LoadClients:
+def _load_and_split(load: Callable[..., Any], split: Callable[[Attacked, Any], Split]) -> LoadClients:
     """Returns a loader of data that are fetched where no file is named, and then split into clients."""
 
     def load_clients(setting: Attacked, paths: DataPaths) -> Split:
@@ -257,9 +247,7 @@ _load_plays = partial(load_users, leaf.load_shakespeare_json)
 _load_roles = _load_and_split(shakespeare.load_shakespeare, split_roles)
 # beside these, every model of an audit whose data are images
 ROWS: dict[str, ModelRow] = {
-    "character_lstm": ModelRow(
-        _load_roles, recurrent.character_lstm, _ROLES, shakespeare.PADDING
-    ),
+    "character_lstm": ModelRow(_load_roles, recurrent.character_lstm, _ROLES, shakespeare.PADDING),
     "celeba_cnn": ModelRow(_load_celeba, convolutional.face_cnn, _FACES),
     "celeba_resnet18": ModelRow(_load_celeba, convolutional.face_resnet18, _FACES),
     "sent140_lstm": ModelRow(_load_sent140, recurrent.tweet_lstm, _TWEETS),
@@ -322,9 +310,7 @@ def _cut_examples(clients: Clients, most: int) -> Clients:
 
 def select_split_fields(setting: Attacked) -> Attacked:
     """Returns a setting with the fields that decide its clients, and the others at their defaults."""
-    selected = Attacked(
-        setting.model, clients=setting.clients, examples=setting.examples
-    )
+    selected = Attacked(setting.model, clients=setting.clients, examples=setting.examples)
     if _has_single_examples(setting):
         return selected
     return dataclasses.replace(selected, alpha=setting.alpha, seed=setting.seed)
@@ -346,9 +332,7 @@ def make_population(setting: Attacked, split: Split) -> Population:
         training = _train_by_fedavg(setting, model, split)
         rate = setting.client_learning_rate
     if isinstance(row.form, ImageForm):
-        canaries = samples.image_samples(
-            model, row.form, setting.soft_label, setting.clamp
-        )
+        canaries = samples.image_samples(model, row.form, setting.soft_label, setting.clamp)
     else:
         canaries = samples.text_samples(model, row.form, setting.soft_label)
 
@@ -422,9 +406,7 @@ def _train_by_dpsgd(setting: Attacked, model: Model, split: Split) -> ClientTrai
 
     @jax.jit
     def clipped_gradients(theta: Array, features: Array, labels: Array) -> Array:
-        raw: Array = jax.vmap(jax.grad(model.loss), (None, 0))(
-            theta, (features, labels)
-        )
+        raw: Array = jax.vmap(jax.grad(model.loss), (None, 0))(theta, (features, labels))
         return raw * scale_to_norm(jnp.sum(raw**2, axis=1), norm)[:, None]
 
     def mock_updates(theta: Array, members: Indices) -> Array:
@@ -483,19 +465,13 @@ def _make_trainer(
     )
 
     @jax.jit
-    def segment(
-        state: base.State, data: base.Data, schedule: base.Schedule
-    ) -> base.State:
-        return training.mechanism.segment(
-            hyper, state, data, schedule, base.no_canaries(), key
-        )
+    def segment(state: base.State, data: base.Data, schedule: base.Schedule) -> base.State:
+        return training.mechanism.segment(hyper, state, data, schedule, base.no_canaries(), key)
 
     def train(state: base.State, first: int, rounds: int) -> base.State:
         cohorts = []
         for number in range(first, first + rounds):
-            cohort = draw_clients(
-                setting, f"cohort {number}", train_clients, setting.cohort
-            )
+            cohort = draw_clients(setting, f"cohort {number}", train_clients, setting.cohort)
             cohorts.append(cohort)
         batches = jnp.asarray(np.stack(cohorts), jnp.int32)
         schedule = base.Schedule(batches, jnp.zeros(rounds))
@@ -515,14 +491,10 @@ def _make_updates(
     @jax.jit
     def compute_updates(theta: Array, members: Array, data: base.Data) -> Array:
         def compute_update(member: Array) -> Array:
-            sums = fedavg.cohort_sums(
-                choices, own, theta, norm, data, member[None], key
-            )
+            sums = fedavg.cohort_sums(choices, own, theta, norm, data, member[None], key)
             return sums.updates
 
         updates: Array = jax.lax.map(compute_update, members, batch_size=choices.block)
         return updates
 
-    return lambda theta, members: compute_updates(
-        theta, jnp.asarray(members, jnp.int32), data
-    )
+    return lambda theta, members: compute_updates(theta, jnp.asarray(members, jnp.int32), data)

@@ -30,9 +30,7 @@ class Inserted(NamedTuple):
     update: Array
 
 
-def inserted(
-    gradient: Array, learning_rate: float | None, clipping_norm: float
-) -> Inserted:
+def inserted(gradient: Array, learning_rate: float | None, clipping_norm: float) -> Inserted:
     """Returns the canary of a gradient.
 
     Args:
@@ -81,9 +79,7 @@ def own_dot(canary: Inserted, clipping_norm: float) -> float:
     return float(canary.update @ canary.direction) / clipping_norm
 
 
-def mock_sums(
-    rng: np.random.Generator, client_dots: Floats, cohort: Cohort, rounds: int
-) -> Floats:
+def mock_sums(rng: np.random.Generator, client_dots: Floats, cohort: Cohort, rounds: int) -> Floats:
     """Draws cohorts and sums their clients' dot products, (rounds,)."""
     parts = [np.zeros(0)]
     for start in range(0, rounds, _ROUNDS):
@@ -136,19 +132,14 @@ def published_scores(
     )
     without = rounds // 2
     within = rounds - without
-    sums_in = (
-        mock_sums(rng, client_dots, cohort._replace(size=cohort.size - 1), within)
-        + canary
-    )
+    sums_in = mock_sums(rng, client_dots, cohort._replace(size=cohort.size - 1), within) + canary
     sums_out = mock_sums(rng, client_dots, cohort, without)
     scores_in = sums_in + sigma * rng.standard_normal(within)
     scores_out = sums_out + sigma * rng.standard_normal(without)
     return scores_in, scores_out
 
 
-def cohorts(
-    rng: np.random.Generator, clients: int, size: int, rounds: int
-) -> NDArray[np.int64]:
+def cohorts(rng: np.random.Generator, clients: int, size: int, rounds: int) -> NDArray[np.int64]:
     """Draws clients (rounds, size) without replacement, column by column: what collides is drawn again."""
     drawn = rng.integers(clients, size=(rounds, size))
     for column in range(1, size):
@@ -162,9 +153,7 @@ def cohorts(
     return drawn
 
 
-def _draw_sums(
-    rng: np.random.Generator, client_dots: Floats, cohort: Cohort, rounds: int
-) -> Floats:
+def _draw_sums(rng: np.random.Generator, client_dots: Floats, cohort: Cohort, rounds: int) -> Floats:
     """Draws cohorts and sums their dot products; large cohorts of fixed size by those that are left out."""
     count = len(client_dots)
     if cohort.poisson:

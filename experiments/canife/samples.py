@@ -85,9 +85,7 @@ class TextForm(NamedTuple):
     classes: int
 
 
-def image_samples(
-    model: Model, form: ImageForm, soft_label: bool, clamp: bool
-) -> Samples:
+def image_samples(model: Model, form: ImageForm, soft_label: bool, clamp: bool) -> Samples:
     """Returns the samples of a model on images.
 
     A model that takes its first layer's floats in place of bytes gets pixels normalised and flat, others get
@@ -179,9 +177,7 @@ def text_samples(model: Model, form: TextForm, soft_label: bool) -> Samples:
         if soft_label:
             label = jax.nn.softmax(sample.label)
         else:
-            label = jax.nn.one_hot(
-                jnp.argmax(jax.lax.stop_gradient(sample.label)), form.classes
-            )
+            label = jax.nn.one_hot(jnp.argmax(jax.lax.stop_gradient(sample.label)), form.classes)
         return soft.soft_text(model, form.classes)(theta, (mixtures, label))
 
     def project(sample: Sample) -> Sample:

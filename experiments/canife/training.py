@@ -90,9 +90,7 @@ class Measured(NamedTuple):
     descent: NDArray[np.float32]
 
 
-def prepared(
-    setting: Attacked, out: Path, paths: DataPaths = _FETCHED
-) -> tuple[Attacked, Population, Store]:
+def prepared(setting: Attacked, out: Path, paths: DataPaths = _FETCHED) -> tuple[Attacked, Population, Store]:
     """Loads a setting's clients and opens its store under `out`.
 
     Returns:
@@ -122,9 +120,7 @@ def open_store(setting: Attacked, checksum: str, out: Path) -> Store:
     return store
 
 
-def kept(
-    setting: Attacked, store: Store, numbers: Collection[int] | None = None
-) -> dict[int, Measured]:
+def kept(setting: Attacked, store: Store, numbers: Collection[int] | None = None) -> dict[int, Measured]:
     """Returns the measured rounds that a store holds, by number.
 
     A damaged file, or one of another setting, counts as missing.
@@ -198,9 +194,7 @@ def measure_missing(
             yield measured_round
 
 
-def _load_state_before(
-    population: Population, store: Store, target: int
-) -> tuple[int, State]:
+def _load_state_before(population: Population, store: Store, target: int) -> tuple[int, State]:
     """Returns the next round and the state before it: those stored, unless they are beyond the target.
 
     Without a stored state they are the first round and the first state.
@@ -288,9 +282,7 @@ def measure(measurement: RoundMeasurement, theta: Array, number: int) -> Measure
     rate = None if setting.as_published else population.rate
     inserted = round_game.inserted(gradient, rate, norm)
 
-    members = populations.draw_clients(
-        setting, "population", population.train_clients, setting.population
-    )
+    members = populations.draw_clients(setting, "population", population.train_clients, setting.population)
 
     def project(places: NDArray[np.int64], direction: Array) -> Array:
         return population.train_dots(theta, members[places], direction)
@@ -342,9 +334,7 @@ def _design_canary(
     setting = measurement.setting
     population = measurement.population
     samples = population.samples
-    pool = populations.draw_clients(
-        setting, "pool", population.mock.number, setting.pool
-    )
+    pool = populations.draw_clients(setting, "pool", population.mock.number, setting.pool)
     rng = populations.make_generator(setting, f"sample {number}")
     chosen = int(rng.integers(len(pool)))
     if setting.start == "random":
@@ -358,9 +348,7 @@ def _design_canary(
         members = pool[places.start : places.stop]
         updates = []
         for start in range(0, len(members), _BLOCK):
-            updates.append(
-                population.mock_updates(theta, members[start : start + _BLOCK])
-            )
+            updates.append(population.mock_updates(theta, members[start : start + _BLOCK]))
         return jnp.concatenate(updates)
 
     parts = designed.in_blocks(len(pool), theta.size, setting.memory)
@@ -393,25 +381,17 @@ class _MockScores(NamedTuple):
     proven_if_gaussian: float
 
 
-def _score_mock_rounds(
-    setting: Attacked, dots: Floats, own: float, number: int
-) -> _MockScores:
+def _score_mock_rounds(setting: Attacked, dots: Floats, own: float, number: int) -> _MockScores:
     """Plays mock rounds and concludes from their scores."""
     cohort = Cohort(setting.cohort)
     sigma = setting.noise_multiplier
     rng = populations.make_generator(setting, f"mock {number}")
     if setting.as_published:
-        scores_in, scores_out = round_game.published_scores(
-            rng, dots, cohort, own, sigma, setting.scores
-        )
+        scores_in, scores_out = round_game.published_scores(rng, dots, cohort, own, sigma, setting.scores)
     else:
         half = setting.scores // 2
-        scores_in, scores_out = round_game.mock_scores(
-            rng, dots, cohort, own, sigma, half
-        )
-    many_in, many_out = round_game.mock_scores(
-        rng, dots, cohort, own, sigma, setting.mock_rounds
-    )
+        scores_in, scores_out = round_game.mock_scores(rng, dots, cohort, own, sigma, half)
+    many_in, many_out = round_game.mock_scores(rng, dots, cohort, own, sigma, setting.mock_rounds)
     free = estimate.assumption_free(many_in, many_out, setting.delta, CONFIDENCE)
     gaussian = estimate.if_gaussian(many_in, many_out, setting.delta, CONFIDENCE)
 
@@ -422,9 +402,7 @@ def _score_mock_rounds(
         pair = compute_law(dots, cohort, sigma, own)
         exact = densities.epsilon_at(pair, setting.delta)
         exact_then = densities.epsilon_at(pair, 1 / setting.scores)
-    return _MockScores(
-        scores_in, scores_out, exact, exact_then, free.epsilon, gaussian.epsilon
-    )
+    return _MockScores(scores_in, scores_out, exact, exact_then, free.epsilon, gaussian.epsilon)
 
 
 class Request(NamedTuple):
@@ -445,9 +423,7 @@ class Request(NamedTuple):
     rounds: list[int]
 
 
-def make_split_loader(
-    leaf: str | None, data_file: str | None, tfds_dir: str | None
-) -> LoadSplit:
+def make_split_loader(leaf: str | None, data_file: str | None, tfds_dir: str | None) -> LoadSplit:
     """Returns a function from a setting to its clients, of the data that a user names.
 
     They are read again only where they differ from the last.
@@ -514,9 +490,7 @@ def training_cell(request: Request, load_split: LoadSplit) -> Cell:
 
 def figure_folder(grid: VariedGrid, requests: Sequence[Request], out: Path) -> Path:
     """Returns the folder of a grid's figure, named by the grid's fields and by the stored settings."""
-    names = [
-        settings.folder_name(request.setting, request.checksum) for request in requests
-    ]
+    names = [settings.folder_name(request.setting, request.checksum) for request in requests]
     checksum = hashlib.sha256(" ".join(names).encode()).hexdigest()[:12]
     fields = "-".join(grid.fields) or SEED
     return out / "canife" / f"varied-{fields}-{checksum}"

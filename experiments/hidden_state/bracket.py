@@ -51,9 +51,7 @@ def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
     return Drawn([(sweep.name, figure)], missing, [], table)
 
 
-def bracket_figure(
-    title: str, x_axis: Axis, every: Sequence[Point], delta: float
-) -> Figure:
+def bracket_figure(title: str, x_axis: Axis, every: Sequence[Point], delta: float) -> Figure:
     """Draws a panel for each weight decay: both upper bounds as lines over x, audits as marks with intervals.
 
     Args:
@@ -69,9 +67,7 @@ def bracket_figure(
     size = (max(3.1 * len(panels), 5.8), 4.4)
 
     with plt.rc_context(STYLE):
-        figure, axes = plt.subplots(
-            1, len(panels), figsize=size, squeeze=False, sharey=True
-        )
+        figure, axes = plt.subplots(1, len(panels), figsize=size, squeeze=False, sharey=True)
         for axis, panel in zip(axes[0], panels, strict=True):
             _draw_panel(axis, [point for point in every if point.panel == panel], delta)
             axis.set(
@@ -138,9 +134,7 @@ def _draw_upper_bounds(axis: Axes, panel_points: Sequence[Point]) -> None:
     axis.plot(xs, hidden, color=BOUND, label=_LABELS["hidden"])
 
 
-def _draw_constant_direction(
-    axis: Axes, panel_points: Sequence[Point], delta: float
-) -> None:
+def _draw_constant_direction(axis: Axes, panel_points: Sequence[Point], delta: float) -> None:
     """Draws the epsilon that a constant direction reaches, where it is predicted."""
     predicted = []
     for point in panel_points:
@@ -187,9 +181,7 @@ def _format_interval(point: Point) -> str:
     return f"{low:.2f} to {high:.2f}"
 
 
-def _make_table(
-    sweep: Sweep, x_axis: Axis, every: Sequence[Point], levels: Levels
-) -> OwnTable:
+def _make_table(sweep: Sweep, x_axis: Axis, every: Sequence[Point], levels: Levels) -> OwnTable:
     """Makes a table with a row for each place: what is proven there, and the upper bounds."""
     coordinates = []
     proven_epsilons = {}
@@ -226,7 +218,5 @@ def _make_table(
     )
     subtitle = f"epsilon at delta {levels.delta:g}, confidence {levels.confidence:g}"
     before = (sweep.title, subtitle)
-    table = Table(
-        columns, coordinates, section=lambda point: point.panel, before=before, rule=80
-    )
+    table = Table(columns, coordinates, section=lambda point: point.panel, before=before, rule=80)
     return OwnTable(f"{table.text()}\n{_NOTES}", table.csv())

@@ -112,9 +112,7 @@ def kept_norms(
         with store.claim():
             _read(store, runs)  # sets a damaged file aside
             norms = _train(setting, dataset, runs, progress)
-            store.write_arrays(
-                _FILE, {"norms": norms, "sha256": np.array(_checksum(norms))}
-            )
+            store.write_arrays(_FILE, {"norms": norms, "sha256": np.array(_checksum(norms))})
     return norms
 
 
@@ -152,24 +150,18 @@ def canary_norms(played: "Game", runs: NDArray[np.int64]) -> Norms:
     from audit.mechanism.ensemble import Placement
     from audit.training import game
 
-    def norms_of_run(
-        hyper: Hyperparameters, data: Data, schedule: Schedule, run: Array
-    ) -> Array:
+    def norms_of_run(hyper: Hyperparameters, data: Data, schedule: Schedule, run: Array) -> Array:
         theta_key = jax.random.fold_in(game.root(played.seed, "theta"), run)
         canary_key = jax.random.fold_in(game.root(played.seed, "canary"), run)
         noise_key = jax.random.fold_in(game.root(played.seed, "noise"), run)
         theta_0 = played.init(theta_key)
-        knowledge = played.adversary.init(
-            canary_key, theta_0, jnp.asarray(hyper.clipping_norm)
-        )
+        knowledge = played.adversary.init(canary_key, theta_0, jnp.asarray(hyper.clipping_norm))
         canaries = played.insertion().bind(knowledge, jnp.ones(1))
 
         def advance(state: State, now: Schedule) -> tuple[State, Array]:
             norm = jnp.linalg.norm(canaries.craft(state.step, state.theta)[0])
             this_step = Schedule(now.batches[None], now.mask[None])
-            return played.mechanism.segment(
-                hyper, state, data, this_step, canaries, noise_key
-            ), norm
+            return played.mechanism.segment(hyper, state, data, this_step, canaries, noise_key), norm
 
         _, norms = jax.lax.scan(advance, played.mechanism.start(theta_0), schedule)
         return norms

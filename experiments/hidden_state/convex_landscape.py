@@ -76,10 +76,7 @@ class AuditedSchedule(NamedTuple):
 
 def schedules() -> list[ConvexSchedule]:
     """Returns all schedules of the study."""
-    return [
-        ConvexSchedule(*values)
-        for values in itertools.product(PERIODS, (FIRST, LAST), CONSTANTS)
-    ]
+    return [ConvexSchedule(*values) for values in itertools.product(PERIODS, (FIRST, LAST), CONSTANTS)]
 
 
 def audited(
@@ -87,9 +84,7 @@ def audited(
 ) -> AuditedSchedule:
     """Audits a schedule's landscape with simulated runs, half of which insert the canary."""
     landscape = schedule.landscape()
-    bound = hidden_state_bound(
-        landscape.shifts, schedule.lipschitz, NOISE_MULTIPLIER, delta
-    )
+    bound = hidden_state_bound(landscape.shifts, schedule.lipschitz, NOISE_MULTIPLIER, delta)
     rng = np.random.default_rng([seed, schedules().index(schedule)])
     present = np.arange(runs) % 2 == 1
     scores = convex.simulate(landscape, present, rng)
@@ -122,20 +117,14 @@ def table(rows: Sequence[AuditedSchedule], delta: float) -> Table[AuditedSchedul
         ),
         Column("mu_exact", lambda row: row.mu_exact, "landscape", four_decimals),
         Column("mu_bound", lambda row: row.mu_bound, "bound", four_decimals),
-        Column(
-            "epsilon_bound", lambda row: row.epsilon_bound, "epsilon", four_decimals
-        ),
+        Column("epsilon_bound", lambda row: row.epsilon_bound, "epsilon", four_decimals),
         Column("if_gaussian", lambda row: row.if_gaussian, "if_gaussian", at_least),
         Column("assumption_free", lambda row: row.assumption_free, "free", at_least),
     ]
     about = f"sigma = {NOISE_MULTIPLIER:g}, {INSERTIONS} insertions, steps c-Lipschitz"
     title = f"the convex landscape: {about}"
-    about_mu = (
-        "mu: of a constant direction, of the landscape and of the hidden-state bound"
-    )
-    about_epsilon = (
-        f"epsilon at delta {delta:g}: of the bound, and audits of simulated runs"
-    )
+    about_mu = "mu: of a constant direction, of the landscape and of the hidden-state bound"
+    about_epsilon = f"epsilon at delta {delta:g}: of the bound, and audits of simulated runs"
     return Table(columns, rows, before=(title, about_mu, about_epsilon))
 
 
@@ -144,9 +133,7 @@ def figure(rows: Sequence[AuditedSchedule], delta: float) -> Figure:
     with plt.rc_context(STYLE):
         drawing, axes = plt.subplots(1, 3, figsize=(9.6, 3.6))
         for axis, constant in zip(axes, CONSTANTS, strict=False):
-            _draw_epsilons(
-                axis, [row for row in rows if row.schedule.lipschitz == constant], delta
-            )
+            _draw_epsilons(axis, [row for row in rows if row.schedule.lipschitz == constant], delta)
             axis.set_title(f"c = {constant:g}")
         axes[0].set_ylabel(f"epsilon at delta {delta:g}")
         _draw_slopes(axes[2])
@@ -156,9 +143,7 @@ def figure(rows: Sequence[AuditedSchedule], delta: float) -> Figure:
             handles, labels = axis.get_legend_handles_labels()
             legend |= dict(zip(labels, handles, strict=True))
         handles = list(legend.values())
-        drawing.legend(
-            handles, list(legend), loc="outside lower center", ncols=5, fontsize=7
-        )
+        drawing.legend(handles, list(legend), loc="outside lower center", ncols=5, fontsize=7)
         return drawing
 
 
@@ -170,9 +155,7 @@ def _draw_epsilons(axis: Axes, rows: Sequence[AuditedSchedule], delta: float) ->
         bounds = [row.epsilon_bound for row in own_rows]
         axis.plot(k, bounds, color=UPPER, ls=dashes, label=f"bound, {insert}")
         if_gaussian = [row.if_gaussian for row in own_rows]
-        axis.plot(
-            k, if_gaussian, marker, color=BOUND, ms=4, label=f"if_gaussian, {insert}"
-        )
+        axis.plot(k, if_gaussian, marker, color=BOUND, ms=4, label=f"if_gaussian, {insert}")
         assumption_free = [row.assumption_free for row in own_rows]
         axis.plot(
             k,
@@ -194,9 +177,7 @@ def _draw_slopes(axis: Axes) -> None:
     for color, insert in ((OUT, LAST), (BOUND, FIRST)):
         slopes = ConvexSchedule(5, insert, 0.99).landscape().slopes[-_DRAWN_STEPS:]
         steps = np.arange(-len(slopes) + 1, 1)
-        axis.plot(
-            steps, slopes, color=color, drawstyle="steps-mid", label=f"slope, {insert}"
-        )
+        axis.plot(steps, slopes, color=color, drawstyle="steps-mid", label=f"slope, {insert}")
     axis.set(
         title="k = 5, c = 0.99",
         xlabel="steps before the end",

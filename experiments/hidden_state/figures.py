@@ -90,9 +90,7 @@ def _draw_audits(sweep: Sweep, evidence: Evidence) -> Drawn:
 
 def _draw_norms(sweep: Sweep, evidence: Evidence) -> Drawn:
     """Draws Figure 8 of the models whose norms are stored."""
-    requests = [
-        cell.request for cell in sweep.cells if isinstance(cell.request, Audited)
-    ]
+    requests = [cell.request for cell in sweep.cells if isinstance(cell.request, Audited)]
     norms = {}
     for request in requests:
         values = own_cells.read_norms(evidence.held, request.setting, request.runs)
@@ -110,17 +108,13 @@ def norms_figure(norms: Mapping[str, own_cells.Norms], clipping_norm: float) -> 
     """Draws the mean and 2 standard deviations of norms (runs, steps) by model, of five models at most."""
     with plt.rc_context(STYLE):
         figure, axis = plt.subplots(figsize=(6, 3.6))
-        for (model, values), (color, dash) in zip(
-            norms.items(), _LINE_LOOKS, strict=False
-        ):
+        for (model, values), (color, dash) in zip(norms.items(), _LINE_LOOKS, strict=False):
             steps = np.arange(values.shape[1])
             mean = values.mean(0)
             spread = 2 * values.std(0, ddof=1)
             low = np.maximum(mean - spread, 0)
             high = mean + spread
-            axis.plot(
-                steps, mean, color=color, ls=dash, label=f"{model} ({len(values)} runs)"
-            )
+            axis.plot(steps, mean, color=color, ls=dash, label=f"{model} ({len(values)} runs)")
             axis.fill_between(steps, low, high, color=color, alpha=0.2, lw=0)
 
         axis.axhline(clipping_norm, color=UPPER, ls=":", lw=1)
@@ -128,9 +122,7 @@ def norms_figure(norms: Mapping[str, own_cells.Norms], clipping_norm: float) -> 
             "xycoords": ("axes fraction", "data"),
             "textcoords": "offset points",
         }
-        axis.annotate(
-            "$C$", (1, clipping_norm), (3, 0), ha="left", va="center", **beside_axis
-        )
+        axis.annotate("$C$", (1, clipping_norm), (3, 0), ha="left", va="center", **beside_axis)
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
         axis.set(xlabel="step", ylabel="norm of the canary's gradient", ylim=(0, None))
         axis.set_title("L's canary before clipping: mean and 2 standard deviations")
@@ -140,20 +132,14 @@ def norms_figure(norms: Mapping[str, own_cells.Norms], clipping_norm: float) -> 
 
 def _draw_landscape(sweep: Sweep, evidence: Evidence) -> Drawn:
     """Draws the crafted landscape's figures, and makes the rows of its simulated audits."""
-    (grid,) = (
-        cell.request for cell in sweep.cells if isinstance(cell.request, landscape.Grid)
-    )
+    (grid,) = (cell.request for cell in sweep.cells if isinstance(cell.request, landscape.Grid))
     held = landscape.with_cells(evidence.held)
     results = landscape.results(held, landscape.study(grid, *evidence.levels))
     figures = list(landscape_figures(results, grid.runs, landscape.CLIPPING_NORM))
-    return Drawn(
-        figures, results.missing, landscape_rows(sweep.name, results.cells, grid.runs)
-    )
+    return Drawn(figures, results.missing, landscape_rows(sweep.name, results.cells, grid.runs))
 
 
-def landscape_figures(
-    results: StudyResults, runs: int, norm: float
-) -> Iterator[tuple[str, Figure]]:
+def landscape_figures(results: StudyResults, runs: int, norm: float) -> Iterator[tuple[str, Figure]]:
     """Yields every figure's name and the figure: of the cells, and of Algorithm 6, where they are stored.
 
     Args:
@@ -202,17 +188,13 @@ def landscape_rows(name: str, cells: Sequence[CellResults], runs: int) -> list[R
     return rows
 
 
-def _draw_over_time(
-    cells: Sequence[CellResults], sigmas: list[float], runs: int
-) -> Figure:
+def _draw_over_time(cells: Sequence[CellResults], sigmas: list[float], runs: int) -> Figure:
     """Draws epsilon over the steps, with a row for each of the noise multipliers and a column for each B."""
     sigmas = list(dict.fromkeys(sigmas))
     sizes = sorted({result.cell.batch_size for result in cells})
     shape = (len(sigmas), len(sizes))
     figsize = (1.35 * len(sizes) + 0.4, 1.05 * len(sigmas) + 1.1)
-    figure, axes = plt.subplots(
-        *shape, figsize=figsize, sharex=True, sharey="row", squeeze=False
-    )
+    figure, axes = plt.subplots(*shape, figsize=figsize, sharex=True, sharey="row", squeeze=False)
 
     for result in cells:
         if result.cell.noise_multiplier in sigmas:
@@ -246,9 +228,7 @@ def _draw_cell_over_time(axis: Axes, results: CellResults, runs: int) -> None:
     in_sample = results.simulated.in_sample
     steps = range(1, last + 1)
     variances = [sigma**2 * (1 + (step - 1) / batch_size**2) for step in steps]
-    constant_gradient = [
-        conversions.epsilon_from_mu(variance**-0.5, delta) for variance in variances
-    ]
+    constant_gradient = [conversions.epsilon_from_mu(variance**-0.5, delta) for variance in variances]
 
     axis.axhline(exact.epsilon_upper, color=UPPER, ls=":", label="upper bound")
     axis.plot(steps, in_sample, ".", color=IN, ms=2, label=_simulated_label(runs))
@@ -300,9 +280,7 @@ def _draw_heat_maps(cells: Sequence[CellResults], runs: int) -> Figure:
         "1: hiding the earlier steps\nhides nothing\n\nThe upper row is what converting\n"
         "mu claims, the lower one what\nthe process really loses."
     )
-    note_axis.text(
-        0.3, 0.5, note, va="center", fontsize=9, transform=note_axis.transAxes
-    )
+    note_axis.text(0.3, 0.5, note, va="center", fontsize=9, transform=note_axis.transAxes)
     figure.colorbar(image, cax=note_axis.inset_axes((0.05, 0.05, 0.07, 0.9)))
     return figure
 
@@ -316,9 +294,7 @@ def _list_exact_ends(cells: Sequence[CellResults], adversary: str) -> _Ends:
     return ends
 
 
-def _draw_heat_map(
-    axis: Axes, cells: Sequence[LandscapeCell], ends: _Ends
-) -> AxesImage:
+def _draw_heat_map(axis: Axes, cells: Sequence[LandscapeCell], ends: _Ends) -> AxesImage:
     """Draws last / first epsilon, sigma down and B across.
 
     The ratio is written into each cell: "-" where nothing is lost at step 1.
@@ -328,9 +304,7 @@ def _draw_heat_map(
     rates = np.full((len(sigmas), len(sizes)), np.nan)
     for cell, (last, first) in zip(cells, ends, strict=True):
         if first > 0:
-            rates[sigmas.index(cell.noise_multiplier), sizes.index(cell.batch_size)] = (
-                last / first
-            )
+            rates[sigmas.index(cell.noise_multiplier), sizes.index(cell.batch_size)] = last / first
 
     image = axis.imshow(rates, vmin=0, vmax=1, cmap="cividis", aspect="auto")
     for (row, column), rate in np.ndenumerate(rates):
@@ -348,15 +322,11 @@ def _draw_trade_offs(cells: Sequence[CellResults], sigma: float) -> Figure:
     """Draws Figure 6b: how far the exact and the Gaussian trade-off curves lie above the upper bound's."""
     chosen = [result.cell for result in cells if result.cell.noise_multiplier == sigma]
     figsize = (1.5 * len(chosen) + 0.8, 2.9)
-    figure, axes = plt.subplots(
-        1, len(chosen), figsize=figsize, sharey=True, squeeze=False
-    )
+    figure, axes = plt.subplots(1, len(chosen), figsize=figsize, sharey=True, squeeze=False)
     for axis, cell in zip(axes[0], chosen, strict=True):
         _draw_trade_off(axis, cell)
     axes[0, 0].set_ylabel("false-negative rate\nabove the upper bound's")
-    figure.suptitle(
-        f"Trade-off curves, sigma = {sigma:g}, T = {chosen[0].steps}", fontsize=10
-    )
+    figure.suptitle(f"Trade-off curves, sigma = {sigma:g}, T = {chosen[0].steps}", fontsize=10)
     handles, labels = axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=8)
     return figure
@@ -370,14 +340,10 @@ def _draw_trade_off(axis: Axes, cell: LandscapeCell) -> None:
     mu_upper = 1 / cell.noise_multiplier
 
     rates = densities.trade_off_curve(pair)
-    exact = rates.false_negative - conversions.gaussian_trade_off(
-        mu_upper, rates.false_positive
-    )
+    exact = rates.false_negative - conversions.gaussian_trade_off(mu_upper, rates.false_positive)
     axis.plot(rates.false_positive, exact, color=OUT, label="exact")
     grid = np.linspace(0, 1, 401)
-    gaussian = conversions.gaussian_trade_off(
-        mu, grid
-    ) - conversions.gaussian_trade_off(mu_upper, grid)
+    gaussian = conversions.gaussian_trade_off(mu, grid) - conversions.gaussian_trade_off(mu_upper, grid)
     axis.plot(grid, gaussian, color=IN, ls="--", label="Gaussian, same mu")
     axis.axhline(0, color=UPPER, ls=":", label="upper bound")
 
@@ -399,12 +365,8 @@ def _draw_loss(norm: float) -> Figure:
         textcoords="offset points",
     )
     height = -(norm**2) / 2
-    axis.plot(
-        0, height, "o", color=OUT, label=r"$\theta_1$ without the canary, on average"
-    )
-    axis.plot(
-        norm, height, "s", color=IN, label=r"$\theta_1$ with the canary, on average"
-    )
+    axis.plot(0, height, "o", color=OUT, label=r"$\theta_1$ without the canary, on average")
+    axis.plot(norm, height, "s", color=IN, label=r"$\theta_1$ with the canary, on average")
 
     arrow = {"arrowstyle": "->", "color": "0.4"}
     for start, end in ((-0.4, -1.4), (1.4, 2.4)):
@@ -427,9 +389,7 @@ def _place_above_loss(at: float, norm: float) -> tuple[float, float]:
     return at * norm, -(norm**2) * abs(at - 0.5) + 0.25 * norm**2
 
 
-def _draw_threshold_search(
-    searches: Sequence[SearchResults], norm: float, runs: int
-) -> Figure:
+def _draw_threshold_search(searches: Sequence[SearchResults], norm: float, runs: int) -> Figure:
     """Draws Algorithm 6: claimed and exact epsilon after two steps, over the threshold h."""
     figsize = (3.5 * len(searches), 3.6)
     figure, axes = plt.subplots(1, len(searches), figsize=figsize, squeeze=False)

@@ -121,13 +121,8 @@ class ThresholdSearch(NamedTuple):
         from audit.laws import conversions
 
         sigma = self.cell.noise_multiplier
-        top = 1.15 * (
-            0.5 + sigma**2 * conversions.epsilon_from_mu(1 / sigma, self.cell.delta)
-        )
-        return [
-            float(threshold)
-            for threshold in np.linspace(1 - top, top, _SEARCH_THRESHOLDS)
-        ]
+        top = 1.15 * (0.5 + sigma**2 * conversions.epsilon_from_mu(1 / sigma, self.cell.delta))
+        return [float(threshold) for threshold in np.linspace(1 - top, top, _SEARCH_THRESHOLDS)]
 
     def laws(self) -> list[ExactLaw]:
         """Returns a request for the exact law of each threshold, to compare the search's claims with."""
@@ -275,9 +270,7 @@ class StudyResults(NamedTuple):
 def study(grid: Grid, delta: float, confidence: float) -> Study:
     """Returns the sweep's study of a grid."""
     cells = []
-    for sigma, batch_size in itertools.product(
-        grid.noise_multipliers, grid.batch_sizes
-    ):
+    for sigma, batch_size in itertools.product(grid.noise_multipliers, grid.batch_sizes):
         cells.append(LandscapeCell(sigma, batch_size, grid.steps, delta))
     return Study(tuple(cells), THRESHOLD, Simulation(grid.runs, SEED, confidence))
 
@@ -353,16 +346,12 @@ def text(result: Result) -> str:
 def _read_cell(held: Holdings, study: Study, cell: LandscapeCell) -> CellResults | None:
     """Reads a cell's results; returns None where any is missing."""
     results = {law.thresholds: read(held, law, Exact) for law in study.laws(cell)}
-    stored = {
-        thresholds: exact for thresholds, exact in results.items() if exact is not None
-    }
+    stored = {thresholds: exact for thresholds, exact in results.items() if exact is not None}
     simulated = read(held, study.audit(cell), Simulated)
     if simulated is None or len(stored) < len(results):
         return None
     by_adversary = {adversary: stored[adversary] for adversary in ADVERSARIES}
-    return CellResults(
-        cell, by_adversary, stored[study.simulated_thresholds()], simulated
-    )
+    return CellResults(cell, by_adversary, stored[study.simulated_thresholds()], simulated)
 
 
 def _read_search(held: Holdings, request: ThresholdSearch) -> SearchResults | None:

@@ -41,14 +41,10 @@ _LARGEST_BATCH = 40_000_000  # thetas that a compiled call returns at most
 
 def simulates(held: Holdings, study: Study) -> bool:
     """Returns whether `keep_simulations` has anything to do, for which the command prepares JAX."""
-    return any(
-        not landscape.is_stored(held, request) for request in study.simulations()
-    )
+    return any(not landscape.is_stored(held, request) for request in study.simulations())
 
 
-def keep(
-    out: Path, study: Study, progress: Callable[[], object] = lambda: None
-) -> None:
+def keep(out: Path, study: Study, progress: Callable[[], object] = lambda: None) -> None:
     """Simulates and solves all of a study that the store does not hold."""
     keep_simulations(out, study)
     keep_laws(out, study, progress)
@@ -76,9 +72,7 @@ def keep_simulations(out: Path, study: Study) -> None:
             store.write_text(landscape.RESULT, landscape.text(search(request)))
 
 
-def keep_laws(
-    out: Path, study: Study, progress: Callable[[], object] = lambda: None
-) -> None:
+def keep_laws(out: Path, study: Study, progress: Callable[[], object] = lambda: None) -> None:
     """Solves the laws that the store does not hold, on all cores; stores each as soon as it is there.
 
     Args:
@@ -143,14 +137,10 @@ def simulate(
         for request, thetas in zip(batch, _simulate_thetas(batch), strict=True):
             delta = request.cell.delta
             confidence = request.simulation.confidence
-            in_sample = [
-                _in_sample_epsilon(step, present, delta, confidence) for step in thetas
-            ]
+            in_sample = [_in_sample_epsilon(step, present, delta, confidence) for step in thetas]
             bounds = []
             for step in thetas[[0, -1]]:
-                findings = estimate.findings(
-                    step[present], step[~present], delta, confidence
-                )
+                findings = estimate.findings(step[present], step[~present], delta, confidence)
                 bounds.append([finding_fields(finding) for finding in findings])
             first, last = bounds
             scores = Scores(0, thetas[-1][:, None], present[:, None])
@@ -162,16 +152,11 @@ def search(request: landscape.ThresholdSearch) -> landscape.Search:
     cell = request.cell
     simulation = request.simulation
     present = _compute_presence(simulation)
-    audits = [
-        SimulatedAudit(cell, threshold, simulation)
-        for threshold in request.thresholds()
-    ]
+    audits = [SimulatedAudit(cell, threshold, simulation) for threshold in request.thresholds()]
     claimed = []
     for batch in _split_into_batches(audits):
         for scores in _simulate_thetas(batch)[:, -1]:
-            claimed.append(
-                _in_sample_epsilon(scores, present, cell.delta, simulation.confidence)
-            )
+            claimed.append(_in_sample_epsilon(scores, present, cell.delta, simulation.confidence))
     return landscape.Search(claimed)
 
 
@@ -226,16 +211,10 @@ def _simulate_thetas(requests: Sequence[SimulatedAudit]) -> Array:
     sizes = jnp.array([cell.batch_size for cell in cells], jnp.float32)
     runs = jnp.arange(simulation.runs, dtype=jnp.uint32)
     presence = jnp.asarray(_compute_presence(simulation))
-    thetas = simulate.simulate_cells(
-        jnp.stack(keys), runs, presence, sigmas, sizes, at_every_step
-    )
+    thetas = simulate.simulate_cells(jnp.stack(keys), runs, presence, sigmas, sizes, at_every_step)
     return np.asarray(thetas, np.float64)
 
 
-def _in_sample_epsilon(
-    scores: Array, present: NDArray[np.bool_], delta: float, confidence: float
-) -> float:
+def _in_sample_epsilon(scores: Array, present: NDArray[np.bool_], delta: float, confidence: float) -> float:
     """Returns the in-sample epsilon of scores (runs,), which is no bound."""
-    return estimate.in_sample(
-        scores[present], scores[~present], delta, confidence
-    ).epsilon
+    return estimate.in_sample(scores[present], scores[~present], delta, confidence).epsilon

@@ -104,9 +104,7 @@ def _compute_lines(point: Point, evidence: Evidence) -> Iterator[ProvenLine]:
         (bound,) = conclusion.bounds
         path = conclusion.path
         runs = tuple(range(1, len(path) + 1))
-        yield ProvenLine(
-            point.panel, method_of(bound), canaries, runs, path, bound.holds
-        )
+        yield ProvenLine(point.panel, method_of(bound), canaries, runs, path, bound.holds)
         return
 
     conclusions: dict[int, Conclusion] = {cell.runs: conclusion}
@@ -116,25 +114,17 @@ def _compute_lines(point: Point, evidence: Evidence) -> Iterator[ProvenLine]:
         scores = evidence.held.scores(identity(cell.setting), number_of_runs)
         if scores is not None:
             with contextlib.suppress(InputError):  # too few runs for its methods
-                conclusions[number_of_runs] = conclude_setting(
-                    scores, cell.setting, *evidence.levels
-                )
+                conclusions[number_of_runs] = conclude_setting(scores, cell.setting, *evidence.levels)
 
     runs = tuple(sorted(conclusions))
     for bound in conclusion.bounds:
         if bound.method in _LOOKS:
-            epsilons = tuple(
-                conclusions[count].bound(bound.method).epsilon for count in runs
-            )
+            epsilons = tuple(conclusions[count].bound(bound.method).epsilon for count in runs)
             holds = conclusion.bound(bound.method).holds
-            yield ProvenLine(
-                point.panel, method_of(bound), canaries, runs, epsilons, holds
-            )
+            yield ProvenLine(point.panel, method_of(bound), canaries, runs, epsilons, holds)
 
 
-def proven_figure(
-    title: str, every: Sequence[Point], lines: Sequence[ProvenLine], delta: float
-) -> Figure:
+def proven_figure(title: str, every: Sequence[Point], lines: Sequence[ProvenLine], delta: float) -> Figure:
     """Draws a panel for each model and k: what each method proves over the number of training runs.
 
     Args:
@@ -150,9 +140,7 @@ def proven_figure(
     with plt.rc_context(STYLE):
         figure, axes = plt.subplots(rows, columns, figsize=size, squeeze=False)
         for axis, panel in zip(axes.flat, panels, strict=False):
-            _draw_limits(
-                axis, [point for point in every if point.panel == panel], delta
-            )
+            _draw_limits(axis, [point for point in every if point.panel == panel], delta)
             for line in lines:
                 if line.panel == panel:
                     _draw_line(axis, line)
@@ -221,9 +209,7 @@ def _make_table(
         Column(None, lambda row: row.line.canaries, "canaries", number(","), 8),
         Column(None, lambda row: row.runs, "trainings", number(","), 9),
         Column(None, lambda row: row.epsilon, "epsilon", at_least, 8),
-        Column(
-            None, lambda row: upper_bounds[row.line.panel], "upper bound", at_most, 11
-        ),
+        Column(None, lambda row: upper_bounds[row.line.panel], "upper bound", at_most, 11),
         Column(None, lambda row: row.line.assumes, "assumes", left=True),
         Column("panel", lambda row: row.line.panel),
         Column("method", lambda row: row.line.method.name),
@@ -233,7 +219,5 @@ def _make_table(
         Column("upper_bound", lambda row: upper_bounds[row.line.panel]),
     )
     title = f"{sweep.title}: epsilon at delta {levels.delta:g}, confidence {levels.confidence:g}"
-    table = Table(
-        columns, rows, section=lambda row: row.line.panel, before=(title,), rule=80
-    )
+    table = Table(columns, rows, section=lambda row: row.line.panel, before=(title,), rule=80)
     return OwnTable(table.text(), table.csv())

@@ -97,16 +97,12 @@ class Size(NamedTuple):
     several_canaries: SeveralCanaries | None = None
     fresh_runs: dict[int, int] = {}  # noqa: RUF012, never written to
 
-    def choose_runs(
-        self, adversary: AdversaryFields, periodicity: int
-    ) -> tuple[int, int | str]:
+    def choose_runs(self, adversary: AdversaryFields, periodicity: int) -> tuple[int, int | str]:
         """Returns the number of runs of a cell and of canaries in each run."""
         if isinstance(adversary, SphereFields):
             return self.fresh_runs[periodicity], AUTO
         if self.several_canaries is not None and ADVERSARIES[adversary.name].biased:
-            return self.several_canaries.runs[
-                periodicity
-            ], self.several_canaries.canaries
+            return self.several_canaries.runs[periodicity], self.several_canaries.canaries
         return self.runs[periodicity], 1
 
 
@@ -149,9 +145,7 @@ SIZES: dict[str, dict[str, Size]] = {
         ),
     },
     "laptop": {
-        "fcnn": Size(
-            _ALL_RUNS, seeds=5, insertions=250, batch_size=400, fresh_runs={1: 5000}
-        ),
+        "fcnn": Size(_ALL_RUNS, seeds=5, insertions=250, batch_size=400, fresh_runs={1: 5000}),
         "wide_fcnn": Size(
             {},
             seeds=1,
@@ -193,9 +187,7 @@ SIZES: dict[str, dict[str, Size]] = {
         ),
     },
     "paper": {
-        "fcnn": Size(
-            _ALL_RUNS, seeds=5, insertions=250, batch_size=400, fresh_runs=_ALL_RUNS
-        ),
+        "fcnn": Size(_ALL_RUNS, seeds=5, insertions=250, batch_size=400, fresh_runs=_ALL_RUNS),
         "wide_fcnn": Size(
             {},
             seeds=1,
@@ -250,10 +242,7 @@ GRIDS = {
 L = Series("L", Loss())
 GC_R = Series("GC-R", GcR())
 COTS = Series("CotS", CotS())
-GC_S = tuple(
-    Series(f"GC-S, {variant.replace('_', ' ')}", GcS(variant))
-    for variant in GC_S_VARIANTS
-)
+GC_S = tuple(Series(f"GC-S, {variant.replace('_', ' ')}", GcS(variant)) for variant in GC_S_VARIANTS)
 NOISELESS_PER_STEP = GC_S[0]
 FRESH = Series("fresh directions", SphereFields())
 _IMAGE_MODELS = ("convnet", "resnet18")
@@ -286,9 +275,7 @@ def sweeps(scale: str) -> dict[str, Sweep]:
     return every
 
 
-def audits(
-    scale: str, panel: str, series: Series, x: float, model: str, **fields: Any
-) -> Iterator[Audited]:
+def audits(scale: str, panel: str, series: Series, x: float, model: str, **fields: Any) -> Iterator[Audited]:
     """Yields a point's audits, one for each seed; `fields` are those of the setting that are not a size's."""
     size = SIZES[scale][model]
     runs, canaries = size.choose_runs(series.adversary, fields.get("periodicity", 1))
@@ -302,19 +289,12 @@ def audits(
         **fields,
     }
     for seed in range(size.seeds):
-        yield Audited(
-            panel, series.label, x, setting_of(model, seed=seed, **values), runs
-        )
+        yield Audited(panel, series.label, x, setting_of(model, seed=seed, **values), runs)
 
 
-def _audit_cells(
-    scale: str, panel: str, series: Series, x: float, model: str, **fields: Any
-) -> list[Cell]:
+def _audit_cells(scale: str, panel: str, series: Series, x: float, model: str, **fields: Any) -> list[Cell]:
     """Returns the cells of a point's audits."""
-    return [
-        audit_cell(audited)
-        for audited in audits(scale, panel, series, x, model, **fields)
-    ]
+    return [audit_cell(audited) for audited in audits(scale, panel, series, x, model, **fields)]
 
 
 def _vary_clipping_norm(scale: str, model: str) -> list[Cell]:
@@ -322,9 +302,7 @@ def _vary_clipping_norm(scale: str, model: str) -> list[Cell]:
     cells = []
     for series in (GC_R, L):
         for norm in (1.0, 2.0, 4.0):
-            cells += _audit_cells(
-                scale, task(model).label, series, norm, model, clipping_norm=norm
-            )
+            cells += _audit_cells(scale, task(model).label, series, norm, model, clipping_norm=norm)
     return cells
 
 
@@ -333,15 +311,11 @@ def _audit_fcnn(scale: str, *every: Series) -> list[Cell]:
     cells = []
     for rate in (0.1, 0.01):
         for series in every:
-            cells += _audit_cells(
-                scale, f"learning rate {rate:g}", series, 1, "fcnn", learning_rate=rate
-            )
+            cells += _audit_cells(scale, f"learning rate {rate:g}", series, 1, "fcnn", learning_rate=rate)
     return cells
 
 
-def _audit_image_models(
-    scale: str, every: tuple[Series, ...], *periodicities: int
-) -> list[Cell]:
+def _audit_image_models(scale: str, every: tuple[Series, ...], *periodicities: int) -> list[Cell]:
     """Returns the cells of some series on the image models, with a panel for each model."""
     cells = []
     for model, series, k in itertools.product(_IMAGE_MODELS, every, periodicities):
@@ -419,16 +393,11 @@ def _bracket_k_cells(scale: str) -> list[Cell]:
 def _bracket_steps_cells(scale: str) -> list[Cell]:
     """Returns the cells over the number of steps, at k = 5."""
     k = 5
-    fields_at = {
-        k * count: {"periodicity": k, "insertions": count}
-        for count in INSERTIONS[scale]
-    }
+    fields_at = {k * count: {"periodicity": k, "insertions": count} for count in INSERTIONS[scale]}
     return _bracket_cells(scale, fields_at)
 
 
-def _bracket_cells(
-    scale: str, fields_at: Mapping[int, Mapping[str, Any]]
-) -> list[Cell]:
+def _bracket_cells(scale: str, fields_at: Mapping[int, Mapping[str, Any]]) -> list[Cell]:
     """Returns the cells of coordinates and fresh directions on logistic regression.
 
     There is a panel for each weight decay.
@@ -442,9 +411,7 @@ def _bracket_cells(
         for x, fields in fields_at.items():
             for series in (NOISELESS_PER_STEP, FRESH):
                 panel = f"weight decay {decay:g}"
-                cells += _audit_cells(
-                    scale, panel, series, x, "logistic", weight_decay=decay, **fields
-                )
+                cells += _audit_cells(scale, panel, series, x, "logistic", weight_decay=decay, **fields)
     return cells
 
 
@@ -460,9 +427,7 @@ CLAIMS: PaperClaims = {  # the paper's words for its figures' series
     ("figure_2a", "L", None): Statement("far below GC-R", "5.3"),
     ("figure_2b", "GC-R", None): Statement("below k = 5", "5.3"),
     ("figure_2b", "L", None): Statement("far below GC-R", "5.3"),
-    ("figure_4", "GC-S, noiseless per step", None): Statement(
-        "best of the 4", "Appendix C"
-    ),
+    ("figure_4", "GC-S, noiseless per step", None): Statement("best of the 4", "Appendix C"),
     ("figure_5", "GC-R", 1): Statement("tight", "5.2"),
     ("figure_5", "GC-R", 5): Statement("not tight", "5.3"),
     ("figure_5", "GC-S, noiseless per step", None): Statement("as GC-R", "Appendix C"),

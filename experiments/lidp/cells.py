@@ -136,9 +136,7 @@ def read(held: Holdings, audit: MechanismAudit) -> MechanismFindings | None:
     return MechanismFindings(**values)
 
 
-def findings(
-    audit: MechanismAudit, processes: int, progress: Progress
-) -> MechanismFindings:
+def findings(audit: MechanismAudit, processes: int, progress: Progress) -> MechanismFindings:
     """Audits all seeds, spread over processes.
 
     Args:
@@ -152,9 +150,7 @@ def findings(
     from experiments.lidp import gaussian_mechanism
 
     tuning = gaussian_mechanism.simulate(audit.mechanism(), TUNING_SEED)
-    thresholds = gaussian_mechanism.choose_thresholds(
-        tuning, audit.delta, audit.confidence
-    )
+    thresholds = gaussian_mechanism.choose_thresholds(tuning, audit.delta, audit.confidence)
     tasks = [_SeedTask(audit, thresholds, seed) for seed in range(audit.seeds)]
     results = []
     for result in in_order(_audit_seed, tasks, processes):
@@ -163,17 +159,11 @@ def findings(
 
     epsilons = {}
     for order in thresholds:
-        epsilons[f"wilson_{order}"] = [
-            result.by_order[order].epsilon for result in results
-        ]
+        epsilons[f"wilson_{order}"] = [result.by_order[order].epsilon for result in results]
     epsilons[LIFTED] = [result.lifted for result in results]
     moments_order = 2 if 2 in thresholds else 1
-    second = _mean_of_present(
-        [result.by_order[moments_order].second for result in results]
-    )
-    fourth = _mean_of_present(
-        [result.by_order[moments_order].fourth for result in results]
-    )
+    second = _mean_of_present([result.by_order[moments_order].second for result in results])
+    fourth = _mean_of_present([result.by_order[moments_order].fourth for result in results])
     return MechanismFindings(epsilons, second, fourth)
 
 

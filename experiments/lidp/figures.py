@@ -99,9 +99,7 @@ def epsilons_figure(points: Points) -> Figure:
     with plt.rc_context(STYLE):
         figure, axes = plt.subplots(1, 3, figsize=(11, 4.2))
         for axis, panel in zip(axes, _X_LABELS, strict=True):
-            _draw_epsilons(
-                axis, panel, [point for point in points if point.panel == panel]
-            )
+            _draw_epsilons(axis, panel, [point for point in points if point.panel == panel])
         figure.suptitle("Audits of the Gaussian mechanism (LiDP paper, Figure 3)")
         _draw_legend(figure, axes, 4)
         return figure
@@ -195,9 +193,7 @@ def _draw_gains_in_variance(axis: Axes, points: Points) -> None:
             look = _LOOKS[method]
             label = f"variance gain, {look.label.removeprefix('LiDP + ')}"
             pairs = [(point.x(), point.gain(method)) for point in many]
-            _plot_present(
-                axis, pairs, look.marker + look.dash, color=look.color, label=label
-            )
+            _plot_present(axis, pairs, look.marker + look.dash, color=look.color, label=label)
     axis.axhline(0, color=FADED, lw=0.8)
     _set_log_axis(axis, points)
     axis.set(xlabel="canaries K", ylabel="change of epsilon")
@@ -209,9 +205,7 @@ def _draw_moments(axis: Axes, panel: str, points: Points) -> None:
     """Draws the dependence of bits over K or d, beside a slope of -1."""
     second = [(point.x(), point.found.second) for point in points]
     fourth = [(point.x(), point.found.fourth) for point in points]
-    drawn = _plot_present(
-        axis, second, "s-", color=VERMILION, label="|mu_2 - mu_1²|", ms=4
-    )
+    drawn = _plot_present(axis, second, "s-", color=VERMILION, label="|mu_2 - mu_1²|", ms=4)
     _plot_present(axis, fourth, "^--", color=PURPLE, label="|mu_4 - mu_2²|", ms=4)
     if drawn:
         first_x, first_y = drawn[0]
@@ -237,9 +231,7 @@ def _plot_present(
     return present
 
 
-def _read_scores(
-    sweep: Sweep, evidence: Evidence
-) -> list[tuple[Audited, Scores | None]]:
+def _read_scores(sweep: Sweep, evidence: Evidence) -> list[tuple[Audited, Scores | None]]:
     """Returns a sweep's audits with their scores, None where these are not stored."""
     pairs = []
     for audit in sweep.audits():
@@ -284,9 +276,7 @@ def gains_figure(title: str, entries: Sequence[Gain]) -> Figure:
 
         for place, entry in enumerate(entries):
             if not any(entry.by_order.values()):
-                axis.annotate(
-                    "proves nothing", (1.1, place), color=FADED, va="center", fontsize=8
-                )
+                axis.annotate("proves nothing", (1.1, place), color=FADED, va="center", fontsize=8)
         axis.axvline(1, color=BLACK, lw=0.8, ls=":")
         labels = [entry.label for entry in entries]
         axis.set(yticks=range(len(entries)), yticklabels=labels, title=title)
@@ -328,17 +318,13 @@ def lifted_figure(title: str, attacks: Sequence[Lifted]) -> Figure:
     """Draws Figure 5: a row for each attack, epsilon over the runs beside epsilon over K."""
     with plt.rc_context(STYLE):
         size = (8, 2.4 * len(attacks) + 0.8)
-        figure, rows = plt.subplots(
-            len(attacks), 2, figsize=size, sharey="row", squeeze=False
-        )
+        figure, rows = plt.subplots(len(attacks), 2, figsize=size, sharey="row", squeeze=False)
         for attack, (over_runs, over_canaries) in zip(attacks, rows, strict=True):
             _draw_over_runs(over_runs, attack)
             _draw_over_canaries(over_canaries, attack)
             _set_ticks(over_runs, attack.runs[::2])
             _set_ticks(over_canaries, list(attack.over_canaries))
-            over_runs.set(
-                ylabel=f"{attack.attack}\nlower bound on epsilon", ylim=(0, None)
-            )
+            over_runs.set(ylabel=f"{attack.attack}\nlower bound on epsilon", ylim=(0, None))
         rows[-1, 0].set_xlabel("runs")
         rows[-1, 1].set_xlabel("canaries K")
         figure.suptitle(title)
@@ -349,15 +335,11 @@ def lifted_figure(title: str, attacks: Sequence[Lifted]) -> Figure:
 def _draw_over_runs(axis: Axes, attack: Lifted) -> None:
     """Draws an attack's bounds over the runs."""
     if attack.single is not None:
-        axis.plot(
-            attack.runs, attack.single, "x-", color=BLACK, label="one canary, order 1"
-        )
+        axis.plot(attack.runs, attack.single, "x-", color=BLACK, label="one canary, order 1")
     for method, epsilons in attack.several.items():
         look = _get_look(method)
         line = look.marker + look.dash
-        axis.plot(
-            attack.runs, epsilons, line, color=look.color, ms=4, label=METHODS[method]
-        )
+        axis.plot(attack.runs, epsilons, line, color=look.color, ms=4, label=METHODS[method])
     if attack.canaries is not None:
         axis.set_title(f"K = {attack.canaries}", loc="right", fontsize=8)
 
@@ -394,6 +376,4 @@ def _draw_legend(figure: Figure, axes: Sequence[Axes], columns: int) -> None:
             legend.setdefault(label, handle)
     handles = list(legend.values())
     labels = list(legend)
-    figure.legend(
-        handles, labels, loc="outside lower center", ncols=columns, fontsize=8
-    )
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns, fontsize=8)

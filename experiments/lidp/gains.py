@@ -58,9 +58,7 @@ class Lifted(NamedTuple):
     several: Mapping[str, Sequence[float]]
 
 
-def compare_with_single(
-    label: str, single: Scores, several: Scores, levels: Levels
-) -> Gain:
+def compare_with_single(label: str, single: Scores, several: Scores, levels: Levels) -> Gain:
     """Computes an entry of Table 1.
 
     Args:
@@ -81,9 +79,7 @@ def compare_with_single(
     return Gain(label, max(single_curve), highest, gains)
 
 
-def compare_canaries(
-    attack: str, by_canaries: Mapping[int, Scores], levels: Levels
-) -> Lifted:
+def compare_canaries(attack: str, by_canaries: Mapping[int, Scores], levels: Levels) -> Lifted:
     """Computes an attack's bounds over the number of canaries and over the runs.
 
     Over the runs there are two curves: with one canary, and with the number of canaries nearest to the root
@@ -128,9 +124,7 @@ def choose_numbers_of_runs(runs: int) -> list[int]:
     return sorted({2 * round(half) for half in halves})
 
 
-def compute_curve(
-    method: str, scores: Scores, runs: Sequence[int], levels: Levels
-) -> list[float]:
+def compute_curve(method: str, scores: Scores, runs: Sequence[int], levels: Levels) -> list[float]:
     """Returns the mean of a method's epsilon over random parts of the scores, at each number of runs."""
     rng = np.random.default_rng(0)
     bound = lifted.METHODS[method].bound
@@ -145,9 +139,7 @@ def compute_curve(
     return curve
 
 
-def compute_gain(
-    runs: Sequence[int], single: Sequence[float], several: Sequence[float]
-) -> float | None:
+def compute_gain(runs: Sequence[int], single: Sequence[float], several: Sequence[float]) -> float | None:
     """Returns how many times fewer runs reach the larger bound that both curves reach.
 
     Args:
@@ -161,9 +153,7 @@ def compute_gain(
     level = min(max(single), max(several))
     if level <= 0:
         return None
-    return _interpolate_runs(runs, single, level) / _interpolate_runs(
-        runs, several, level
-    )
+    return _interpolate_runs(runs, single, level) / _interpolate_runs(runs, several, level)
 
 
 def compute_mean(entries: Sequence[Gain], order: str) -> float | None:
@@ -190,9 +180,7 @@ def _draw_part(scores: Scores, count: int, rng: np.random.Generator) -> Design:
     """
     if scores.scores.shape[1] > 1:
         drawn = np.sort(rng.choice(len(scores.scores), count, replace=False))
-        part = scores._replace(
-            scores=scores.scores[drawn], presence=scores.presence[drawn]
-        )
+        part = scores._replace(scores=scores.scores[drawn], presence=scores.presence[drawn])
         return part.design()
     scores_in, scores_out = scores.worlds()
     inserted = rng.choice(scores_in, count // 2, replace=False)
@@ -200,9 +188,7 @@ def _draw_part(scores: Scores, count: int, rng: np.random.Generator) -> Design:
     return sets(inserted[:, None], fresh[:, None])
 
 
-def _interpolate_runs(
-    runs: Sequence[int], epsilons: Sequence[float], level: float
-) -> float:
+def _interpolate_runs(runs: Sequence[int], epsilons: Sequence[float], level: float) -> float:
     """Returns the fewest runs at which a curve reaches a level.
 
     The curve is made monotone, and interpolated between its points in the logarithm of the runs.
@@ -213,6 +199,4 @@ def _interpolate_runs(
         return runs[0]
     before = reached - 1
     share = (level - highest[before]) / (highest[reached] - highest[before])
-    return math.exp(
-        (1 - share) * math.log(runs[before]) + share * math.log(runs[reached])
-    )
+    return math.exp((1 - share) * math.log(runs[before]) + share * math.log(runs[reached]))

@@ -78,9 +78,7 @@ def simulate(setting: GaussianMechanism, seed: int) -> Sets:
     return Sets(np.concatenate(inserted), _draw_fresh_scores(rng, setting))
 
 
-def choose_thresholds(
-    design: Sets, delta: float, confidence: float
-) -> dict[int, float]:
+def choose_thresholds(design: Sets, delta: float, confidence: float) -> dict[int, float]:
     """Returns the best threshold on some runs, of every order that their number of canaries allows."""
     canaries = design.inserted.shape[1]
     worlds = design.pooled()
@@ -90,10 +88,7 @@ def choose_thresholds(
     best = {}
     for order in ORDERS:
         if order <= canaries:
-            epsilons = [
-                _epsilon(design, threshold, order, delta, confidence)
-                for threshold in grid
-            ]
+            epsilons = [_epsilon(design, threshold, order, delta, confidence) for threshold in grid]
             best[order] = float(grid[int(np.argmax(epsilons))])
     return best
 
@@ -111,9 +106,7 @@ def examine_order(
     fourth = None
     if canaries >= 4:
         fourth = abs(means[4] - means[2] ** 2)
-    return OrderFindings(
-        _epsilon(design, threshold, order, delta, confidence), second, fourth
-    )
+    return OrderFindings(_epsilon(design, threshold, order, delta, confidence), second, fourth)
 
 
 def window_limit(sigma: float, delta: float) -> float:
@@ -126,16 +119,12 @@ def window_limit(sigma: float, delta: float) -> float:
     return float(np.log((_QUANTILE - delta) / special.ndtr(-end / sigma)))
 
 
-def _draw_inserted_scores(
-    rng: np.random.Generator, setting: GaussianMechanism
-) -> Array:
+def _draw_inserted_scores(rng: np.random.Generator, setting: GaussianMechanism) -> Array:
     """Draws scores (n, K) of canaries on releases that hold them."""
     runs, canaries, dimension, sigma = setting
     rows = np.tril(rng.standard_normal((runs, canaries, canaries)), -1)
     diagonal = np.arange(canaries)
-    rows[:, diagonal, diagonal] = np.sqrt(
-        rng.chisquare(dimension - diagonal, (runs, canaries))
-    )
+    rows[:, diagonal, diagonal] = np.sqrt(rng.chisquare(dimension - diagonal, (runs, canaries)))
     rows /= np.linalg.norm(rows, axis=2, keepdims=True)
     released = rows.sum(1) + sigma * rng.standard_normal((runs, canaries))
     scores = np.matmul(rows, released[:, :, None])[:, :, 0]
@@ -154,9 +143,7 @@ def _draw_fresh_scores(rng: np.random.Generator, setting: GaussianMechanism) -> 
     return released[:, None] * _draw_cosines(rng, (runs, canaries), dimension)
 
 
-def _draw_cosines(
-    rng: np.random.Generator, shape: tuple[int, ...], dimension: int
-) -> Array:
+def _draw_cosines(rng: np.random.Generator, shape: tuple[int, ...], dimension: int) -> Array:
     """Draws cosines of the angles between uniform directions in R^dimension."""
     along = rng.standard_normal(shape)
     across_squared = rng.chisquare(dimension - 1, shape)
@@ -168,9 +155,7 @@ def _count_detected(scores: Array, threshold: float) -> Array:
     return np.asarray((scores >= threshold).sum(1), np.float64)
 
 
-def _epsilon(
-    design: Sets, threshold: float, order: int, delta: float, confidence: float
-) -> float:
+def _epsilon(design: Sets, threshold: float, order: int, delta: float, confidence: float) -> float:
     """Returns log((p_1 - delta) / p_0) from Wilson's limits, each at half the error.
 
     It is 0 where p_1 is at most delta.

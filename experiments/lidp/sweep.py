@@ -152,13 +152,9 @@ NOISE: dict[tuple[float, int], dict[float, float]] = {
 _LINEAR = {1.0: 4.0, 2.0: 4.0, 4.0: 4.0, 8.0: 8.0, 16.0: 8.0, 32.0: 8.0}
 _MLP = {1.0: 2.0, 2.0: 4.0, 4.0: 4.0, 8.0: 8.0, 16.0: 8.0, 32.0: 8.0}
 _PURCHASE = {1.0: 0.25, 2.0: 0.5, 4.0: 1.0, 8.0: 1.0, 16.0: 1.0, 32.0: 2.0}
-_POISONED = Poisoned(
-    poison_mean=False, poison_scale=10.0, loss_score="excess"
-)  # Errata L10
+_POISONED = Poisoned(poison_mean=False, poison_scale=10.0, loss_score="excess")  # Errata L10
 _TAILS = {  # where a model's data have another number of directions
-    "purchase_mlp": dataclasses.replace(
-        _POISONED, first_direction=400, end_direction=600
-    )
+    "purchase_mlp": dataclasses.replace(_POISONED, first_direction=400, end_direction=600)
 }
 _SHORT_TRAINING = Training(
     "linear",
@@ -231,9 +227,7 @@ CLAIMS: PaperClaims = {  # the paper's words for its figures' panels
     ("lidp_figure_3", "over n", None): Statement(
         "orders 2 and 4 need 4 to 16 times fewer runs than K = 1", "4"
     ),
-    ("lidp_figure_3", "over K", None): Statement(
-        "rises up to a point, then falls; 32 to 256 are good", "4"
-    ),
+    ("lidp_figure_3", "over K", None): Statement("rises up to a point, then falls; 32 to 256 are good", "4"),
     ("lidp_figure_3", "over d", None): Statement("tighter monotonically as d grows", "4"),
     ("lidp_figure_4", "gains", None): Statement(
         "bias falls with K; variance gain rises, then saturates", "4"
@@ -250,21 +244,15 @@ def sweeps(scale: str) -> dict[str, Sweep]:
     over_canaries_and_dimension = [place for place in places if place.panel != "over n"]
     one_or_several = (1, size.canaries)  # by turns, as the table's entries take them
     in_table = itertools.product(size.trainings, ATTACKS, size.epsilons, one_or_several)
-    in_figure = itertools.product(
-        size.trainings[:1], ATTACKS, [size.epsilon], size.series
-    )
+    in_figure = itertools.product(size.trainings[:1], ATTACKS, [size.epsilon], size.series)
     every = [
-        _make_mechanism_sweep(
-            "lidp_figure_3", "epsilon over runs, canaries and dimension", places
-        ),
+        _make_mechanism_sweep("lidp_figure_3", "epsilon over runs, canaries and dimension", places),
         _make_mechanism_sweep(
             "lidp_figure_4",
             "bias, variance and correlation",
             over_canaries_and_dimension,
         ),
-        _make_models_sweep(
-            "lidp_table_1", "How many times fewer runs", in_table, size.runs
-        ),
+        _make_models_sweep("lidp_table_1", "How many times fewer runs", in_table, size.runs),
         _make_models_sweep(
             "lidp_figure_5",
             "Trained models: epsilon over n and K",
@@ -279,12 +267,8 @@ def mechanism_places(grid: MechanismGrid) -> list[PlacedAudit]:
     """Returns a grid's audits: over n with one canary and with sqrt(n), over K, over d."""
     places = []
 
-    def add(
-        panel: str, runs: int, canaries: int, dimension: int, epsilon: float
-    ) -> None:
-        audit = MechanismAudit(
-            runs, canaries, dimension, epsilon, grid.seeds, *Levels()
-        )
+    def add(panel: str, runs: int, canaries: int, dimension: int, epsilon: float) -> None:
+        audit = MechanismAudit(runs, canaries, dimension, epsilon, grid.seeds, *Levels())
         places.append(PlacedAudit(panel, audit))
 
     for runs in grid.single_runs:
@@ -298,9 +282,7 @@ def mechanism_places(grid: MechanismGrid) -> list[PlacedAudit]:
     return places
 
 
-def _make_mechanism_sweep(
-    name: str, title: str, places: Iterable[PlacedAudit]
-) -> Sweep:
+def _make_mechanism_sweep(name: str, title: str, places: Iterable[PlacedAudit]) -> Sweep:
     """Returns a sweep of audits of the Gaussian mechanism."""
     cells = tuple(mechanism_cell(place) for place in places)
     return Sweep(name, f"Gaussian mechanism: {title}", cells)
@@ -323,9 +305,7 @@ def _make_models_sweep(
     return Sweep(name, title, tuple(cells), axis=Axis("canaries K", "K"))
 
 
-def _make_audit(
-    training: Training, attack: str, epsilon: float, canaries: int, runs: int
-) -> Audited:
+def _make_audit(training: Training, attack: str, epsilon: float, canaries: int, runs: int) -> Audited:
     """Returns the audit of a training with an attack, at one of the paper's epsilons."""
     with_one, with_several = ATTACKS[attack]
     fields = with_several if canaries > 1 else with_one

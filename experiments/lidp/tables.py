@@ -86,9 +86,7 @@ def make_epsilons_table(figure: str, points: Sequence[MechanismPoint]) -> OwnTab
         method_column(LIFTED, "lifted"),
     ]
     after = [_RULE, _NOTES]
-    return _make_points_table(
-        figure, "audits of the Gaussian mechanism", columns, points, after
-    )
+    return _make_points_table(figure, "audits of the Gaussian mechanism", columns, points, after)
 
 
 def make_correlations_table(figure: str, points: Sequence[MechanismPoint]) -> OwnTable:
@@ -108,17 +106,11 @@ def make_correlations_table(figure: str, points: Sequence[MechanismPoint]) -> Ow
             number(".3f"),
             14,
         ),
-        Column(
-            None, lambda point: point.found.second, "|mu_2-mu_1^2|", number(".2e"), 14
-        ),
-        Column(
-            None, lambda point: point.found.fourth, "|mu_4-mu_2^2|", number(".2e"), 14
-        ),
+        Column(None, lambda point: point.found.second, "|mu_2-mu_1^2|", number(".2e"), 14),
+        Column(None, lambda point: point.found.fourth, "|mu_4-mu_2^2|", number(".2e"), 14),
     ]
     after = [_RULE, *_quote_claim(figure, "gains")]
-    return _make_points_table(
-        figure, "bias, variance and correlation", columns, points, after
-    )
+    return _make_points_table(figure, "bias, variance and correlation", columns, points, after)
 
 
 def make_gains_table(name: str, title: str, entries: Sequence[Gain]) -> OwnTable:
@@ -220,9 +212,7 @@ def _make_points_csv(points: Sequence[MechanismPoint]) -> bytes:
 def _make_table(
     name: str, title: str, columns: list[Column], rows: Sequence[Any], after: list[str]
 ) -> Table[Any]:
-    return Table(
-        columns, rows, before=[f"{name}: {title}"], after=after, gap="", rule=80
-    )
+    return Table(columns, rows, before=[f"{name}: {title}"], after=after, gap="", rule=80)
 
 
 def _quote_claim(figure: str, panel: str) -> list[str]:

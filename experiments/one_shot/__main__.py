@@ -44,9 +44,7 @@ flags.DEFINE_integer("simulations", tables.SIMULATIONS, "Simulations a cell.")
 flags.DEFINE_float("delta", tables.DELTA, "delta of every epsilon.")
 flags.DEFINE_integer("seed", 0, "Seed of the simulations.")
 flags.DEFINE_string("report", None, "Also write a page into this HTML file.")
-flags.DEFINE_string(
-    "out", "results", "Folder for results; these go into its folder one_shot."
-)
+flags.DEFINE_string("out", "results", "Folder for results; these go into its folder one_shot.")
 
 _FIGURE_DIMENSION = 10**6
 _MOST_PANELS = 4
@@ -88,9 +86,7 @@ def main() -> None:
     ]
     if FLAGS.report is not None:
         content = _make_page(cells, floors, image)
-        page = files.write_whole(
-            Path(FLAGS.report), content, "name another file with --report"
-        )
+        page = files.write_whole(Path(FLAGS.report), content, "name another file with --report")
         written.append(page)
 
     print(tables.make_cells_table(cells, FLAGS.delta, FLAGS.simulations).text())
@@ -112,18 +108,14 @@ def _parse_whole_numbers(flag: str, least: int, most: int) -> list[int]:
     numbers = cli.whole_numbers(flag)
     require(numbers, f"--{flag} is empty: give whole numbers, comma-separated")
     for number in numbers:
-        require(
-            least <= number <= most, f"--{flag}: {number}: give {least:,} to {most:,}"
-        )
+        require(least <= number <= most, f"--{flag}: {number}: give {least:,} to {most:,}")
     return numbers
 
 
 def _simulate_cells(sigmas: list[float], dimensions: list[int]) -> list[TableCell]:
     """Simulates Table 1's cells, under a bar; returns them by sigma, then by dimension."""
     cells = []
-    with tqdm(
-        total=len(dimensions) * FLAGS.simulations, desc="simulating", unit="audits"
-    ) as bar:
+    with tqdm(total=len(dimensions) * FLAGS.simulations, desc="simulating", unit="audits") as bar:
         for dimension in dimensions:
             cells += estimates.simulate_cells(
                 sigmas,
@@ -163,8 +155,7 @@ def _make_page(cells: list[TableCell], floors: list[Floors], figure: bytes) -> b
     floors_table = tables.make_floors_table(floors, delta)
     floors_caption = f"Floors of epsilon at delta = {delta:g}: mean (95% quantile) where nothing leaks"
     description = (
-        "Histograms of cosines beside the law where nothing leaks and a normal fit, "
-        "a panel a noise."
+        "Histograms of cosines beside the law where nothing leaks and a normal fit, a panel a noise."
     )
     figure_caption = "Density of the canaries' cosines, in units of 1/sqrt(d)."
     return page.document(

@@ -89,9 +89,7 @@ def simulate_cells(
     for number in range(simulations):
         rng = np.random.default_rng([seed, dimension, number])
         rows = cosine_law.rotated(rng, canaries, dimension)
-        drawn.append(
-            [cosine_law.released(rng, rows, dimension, sigma) for sigma in sigmas]
-        )
+        drawn.append([cosine_law.released(rng, rows, dimension, sigma) for sigma in sigmas])
         progress(1)
     cosines = np.array(drawn)  # (simulations, sigmas, canaries)
 
@@ -110,9 +108,7 @@ def floors(numbers: Sequence[int], delta: float) -> list[Floors]:
     """Computes the floors for each number of canaries, where the null is known."""
     every = []
     for canaries in numbers:
-        by_method = {
-            name: one_shot.noise_floor(name, canaries, 0, delta) for name in FITTED
-        }
+        by_method = {name: one_shot.noise_floor(name, canaries, 0, delta) for name in FITTED}
         every.append(Floors(canaries, by_method))
     return every
 
@@ -207,18 +203,14 @@ def read_runs(
                 setting.repetitions,
                 analytical=epsilon_upper_bound(noise, 1, levels.delta),
                 accounted=epsilon_upper_bound(noise, setting.repetitions, levels.delta),
-                all_iterates=_observe(
-                    all_iterates.scores, plan.dimension, False, levels
-                ),
+                all_iterates=_observe(all_iterates.scores, plan.dimension, False, levels),
                 final_model=_observe(final_model.scores, plan.dimension, True, levels),
                 accuracy=next(iter(all_iterates.accuracies), None),
                 plain_accuracy=plain_accuracy,
             )
 
 
-def read_splits(
-    held: Holdings, plan: SplitPlan, delta: float
-) -> Iterator[SplitQuantiles]:
+def read_splits(held: Holdings, plan: SplitPlan, delta: float) -> Iterator[SplitQuantiles]:
     """Yields Figure 4's quantiles, of those noise multipliers both of whose settings are stored."""
     for noise in plan.training.noises:
         for is_final in (False, True):
@@ -228,24 +220,18 @@ def read_splits(
                 one_run = federated.final(one_run)
                 several_runs = federated.final(several_runs)
             in_one = federated.read(held, one_run, plan.experiments)
-            in_several = federated.read(
-                held, several_runs, plan.experiments * plan.runs
-            )
+            in_several = federated.read(held, several_runs, plan.experiments * plan.runs)
             if in_one is not None and in_several is not None:
                 dimension = plan.training.dimension
                 yield SplitQuantiles(
                     noise,
                     one_run.observe,
                     _compute_quantiles(in_one.scores, 1, dimension, is_final, delta),
-                    _compute_quantiles(
-                        in_several.scores, plan.runs, dimension, is_final, delta
-                    ),
+                    _compute_quantiles(in_several.scores, plan.runs, dimension, is_final, delta),
                 )
 
 
-def _observe(
-    scores: Scores, dimension: int, null_is_known: bool, levels: Levels
-) -> Observation:
+def _observe(scores: Scores, dimension: int, null_is_known: bool, levels: Levels) -> Observation:
     """Computes what the cosines of the first run show."""
     values = scores.scores[0]
     presence = scores.presence[0]
@@ -259,9 +245,7 @@ def _observe(
     return Observation(cosines, fitted, equal_variance, in_sample, normality)
 
 
-def _compute_quantiles(
-    scores: Scores, runs: int, dimension: int, null_is_known: bool, delta: float
-) -> Array:
+def _compute_quantiles(scores: Scores, runs: int, dimension: int, null_is_known: bool, delta: float) -> Array:
     """Returns quantiles (len(QUANTILES),) of the estimates of experiments of so many runs each."""
     epsilons = []
     for first in range(0, len(scores.scores), runs):

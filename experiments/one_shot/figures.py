@@ -66,9 +66,7 @@ def _draw_repeated(sweep: Sweep, evidence: Evidence) -> tuple[Figure, OwnTable] 
     assert isinstance(sweep, RepeatedSweep)
     every = []
     for plan in sweep.plans:
-        runs = list(
-            estimates.read_runs(evidence.held, plan, evidence.levels, sweep.with_plain)
-        )
+        runs = list(estimates.read_runs(evidence.held, plan, evidence.levels, sweep.with_plain))
         if runs:
             every.append(PlannedRuns(plan, runs))
     if not every:
@@ -79,17 +77,11 @@ def _draw_repeated(sweep: Sweep, evidence: Evidence) -> tuple[Figure, OwnTable] 
     (planned,) = every
     delta = evidence.levels.delta
     if sweep.with_plain:
-        return histograms_figure(planned), tables.make_observations_table(
-            sweep.name, planned, delta
-        )
-    return repetitions_figure(planned), tables.make_repetitions_table(
-        sweep.name, planned, delta
-    )
+        return histograms_figure(planned), tables.make_observations_table(sweep.name, planned, delta)
+    return repetitions_figure(planned), tables.make_repetitions_table(sweep.name, planned, delta)
 
 
-def _draw_splits(
-    sweep: SplitSweep, evidence: Evidence
-) -> tuple[Figure, OwnTable] | None:
+def _draw_splits(sweep: SplitSweep, evidence: Evidence) -> tuple[Figure, OwnTable] | None:
     """Draws a sweep of one run against several; returns None where none is stored."""
     plan = sweep.plan
     delta = evidence.levels.delta
@@ -121,18 +113,12 @@ def _draw_simulated(axis: Axes, panel: Panel) -> None:
     x = np.linspace(min(-4.0, cosines.min()), max(4.0, cosines.max()), 801)
     mean = cosines.mean()
     deviation = cosines.std()
-    fit = np.exp(-(((x - mean) / deviation) ** 2) / 2) / (
-        deviation * np.sqrt(2 * np.pi)
-    )
+    fit = np.exp(-(((x - mean) / deviation) ** 2) / 2) / (deviation * np.sqrt(2 * np.pi))
     axis.hist(cosines, 36, density=True, color=style.IN, alpha=0.35, label="canaries")
-    axis.plot(
-        x, _null_density(x, panel.dimension), color=style.OUT, label="nothing leaks"
-    )
+    axis.plot(x, _null_density(x, panel.dimension), color=style.OUT, label="nothing leaks")
     axis.plot(x, fit, "--", color=style.IN, label="normal fit")
     test = cosine_law.anderson_darling(cosines)
-    axis.set_title(
-        f"{panel.title}\n$A^2$ = {test.statistic:.2f} (5%: {test.critical[2]:.2f})"
-    )
+    axis.set_title(f"{panel.title}\n$A^2$ = {test.statistic:.2f} (5%: {test.critical[2]:.2f})")
     axis.set_xlabel(_X_LABEL)
 
 
@@ -209,9 +195,7 @@ def repetitions_figure(planned: PlannedRuns) -> Figure:
     return figure
 
 
-def quantiles_figure(
-    title: str, splits: Sequence[SplitQuantiles], delta: float
-) -> Figure:
+def quantiles_figure(title: str, splits: Sequence[SplitQuantiles], delta: float) -> Figure:
     """Draws a panel for each noise multiplier and observation.
 
     It shows quantiles over experiments, of one run beside several.
@@ -253,9 +237,7 @@ def _draw_histogram(axis: Axes, observation: Observation) -> None:
     if null_is_known:
         _draw_null(axis, bins[0], bins[-1], observation.cosines.dimension)
     else:
-        axis.hist(
-            unobserved, bins, density=True, color=style.OUT, alpha=0.45, label="out"
-        )
+        axis.hist(unobserved, bins, density=True, color=style.OUT, alpha=0.45, label="out")
     axis.hist(observed, bins, density=True, color=style.IN, alpha=0.45, label="in")
 
 
@@ -286,17 +268,13 @@ def _null_density(x: Array, dimension: int) -> Array:
     return np.asarray(np.exp(cosine_law.log_density(inside, dimension)) / root)
 
 
-def _draw_bars(
-    axis: Axes, runs: Sequence[FederatedRun], observations: Sequence[Observation]
-) -> None:
+def _draw_bars(axis: Axes, runs: Sequence[FederatedRun], observations: Sequence[Observation]) -> None:
     """Draws estimates as bars with their standard errors, beside in-sample values and the floor."""
     places = range(len(runs))
     epsilons = [observation.fitted.epsilon for observation in observations]
     errors = [observation.fitted.standard_error for observation in observations]
     look: dict[str, Any] = {"color": BLUE, "alpha": 0.5, "ecolor": BLACK, "capsize": 3}
-    axis.bar(
-        places, epsilons, 0.6, yerr=errors, label="estimate, standard error", **look
-    )
+    axis.bar(places, epsilons, 0.6, yerr=errors, label="estimate, standard error", **look)
     in_sample = [observation.in_sample for observation in observations]
     axis.plot(
         places,
@@ -335,6 +313,4 @@ def _draw_legend(figure: Figure, axes: Sequence[Axes] | NDArray[np.object_]) -> 
     columns = max(2, int(figure.get_size_inches()[0] // 2))
     handles = list(legend.values())
     labels = list(legend)
-    figure.legend(
-        handles, labels, loc="outside lower center", ncols=columns, fontsize=8
-    )
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns, fontsize=8)

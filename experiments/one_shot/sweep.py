@@ -45,9 +45,7 @@ class TrainingPlan(NamedTuple):
 
     def with_noise(self, noise: float, repetitions: int = 1) -> FederatedSetting:
         """Returns the setting with a noise multiplier and a number of rounds for each canary."""
-        return dataclasses.replace(
-            self.setting, noise_multiplier=noise, repetitions=repetitions
-        )
+        return dataclasses.replace(self.setting, noise_multiplier=noise, repetitions=repetitions)
 
     def audit_settings(self) -> list[FederatedSetting]:
         """Returns the settings with each noise multiplier and number of repetitions."""
@@ -66,12 +64,8 @@ class TrainingPlan(NamedTuple):
         setting = self.with_noise(noise)
         clients_with_canaries = setting.cohort + 0.5 * setting.canaries / setting.rounds
         clients_without = setting.cohort + 0.5 * 1 / setting.rounds
-        learning_rate = round(
-            setting.learning_rate * clients_without / clients_with_canaries, 6
-        )
-        return dataclasses.replace(
-            setting, canaries=1, observe="final", learning_rate=learning_rate
-        )
+        learning_rate = round(setting.learning_rate * clients_without / clients_with_canaries, 6)
+        return dataclasses.replace(setting, canaries=1, observe="final", learning_rate=learning_rate)
 
 
 class SplitPlan(NamedTuple):
@@ -117,9 +111,7 @@ _TEXT = FederatedSetting(  # learning_rate: at 0.1 the noise of epsilon = 30 let
     "character_lstm", clients=0, cohort=2, rounds=50, client_learning_rate=0.8, learning_rate=0.03,
     canaries=320, observe="all",  # as many canaries as directions that the observer keeps
 )  # fmt: skip
-_TINY = FederatedSetting(
-    "linear", clients=20, cohort=4, rounds=12, canaries=200, observe="all"
-)
+_TINY = FederatedSetting("linear", clients=20, cohort=4, rounds=12, canaries=200, observe="all")
 _TINY_TEXT = dataclasses.replace(_TEXT, clients=4, rounds=2, canaries=100)
 _EMNIST = FederatedSetting(
     "emnist_cnn", clients=0, cohort=34, rounds=498, client_learning_rate=0.031, learning_rate=1.0,
@@ -263,9 +255,7 @@ def sweeps(scale: str) -> dict[str, Sweep]:
         _make_table_sweep("one_shot_table_2", text),
         _make_table_sweep("one_shot_table_5", images),
         _make_repeated_sweep("one_shot_figure_1", "Densities of cosines", text, images),
-        _make_repeated_sweep(
-            "one_shot_figure_2", f"{text.label}: canaries that take part often", text
-        ),
+        _make_repeated_sweep("one_shot_figure_2", f"{text.label}: canaries that take part often", text),
         _make_repeated_sweep(
             "one_shot_figure_3",
             f"{images.label}: canaries that take part often",
@@ -303,12 +293,8 @@ def _make_split_sweep(name: str, plan: SplitPlan) -> Sweep:
         one_run = plan.one_run(noise)
         several_runs = plan.several_runs(noise)
         cells.append(_make_cell(training, one_run, "one run", plan.experiments))
-        cells.append(
-            _make_cell(training, several_runs, several, plan.experiments * plan.runs)
-        )
-    return SplitSweep(
-        name, "One run or ten with as many canaries", tuple(cells), plan=plan
-    )
+        cells.append(_make_cell(training, several_runs, several, plan.experiments * plan.runs))
+    return SplitSweep(name, "One run or ten with as many canaries", tuple(cells), plan=plan)
 
 
 def _audit_cells(plan: TrainingPlan) -> Iterator[Cell]:
@@ -317,9 +303,7 @@ def _audit_cells(plan: TrainingPlan) -> Iterator[Cell]:
         yield _make_cell(plan, setting, counted(setting.repetitions, "repetition"))
 
 
-def _make_cell(
-    plan: TrainingPlan, setting: FederatedSetting, words: str, runs: int = 1
-) -> Cell:
+def _make_cell(plan: TrainingPlan, setting: FederatedSetting, words: str, runs: int = 1) -> Cell:
     """Returns the cell of some runs of a setting; `words` tell it from the plan's others."""
     name = f"{plan.label}, sigma {setting.noise_multiplier:.3g}, {words}"
     return federated_cell(setting, runs, name, plan.seconds)

@@ -181,9 +181,7 @@ def agrees(cell: TableCell, printed: PrintedCell, simulations: int) -> bool:
     return bool(mean_agrees and deviation_agrees)
 
 
-def make_cells_table(
-    cells: Sequence[TableCell], delta: float, simulations: int
-) -> Table[TableCell]:
+def make_cells_table(cells: Sequence[TableCell], delta: float, simulations: int) -> Table[TableCell]:
     """Makes Table 1 with a row for each cell."""
 
     def format_equal_variance(cell: TableCell) -> str:
@@ -206,9 +204,7 @@ def make_cells_table(
         Column(None, format_fitted, "fitted", width=15),
     )
     title = f"Table 1: estimates of epsilon at delta {delta:g}, {simulations} simulations a cell"
-    return Table(
-        columns, cells, before=(title,), after=(_SIMULATED_NOTE,), gap="", rule=72
-    )
+    return Table(columns, cells, before=(title,), after=(_SIMULATED_NOTE,), gap="", rule=72)
 
 
 def make_cells_csv(cells: Sequence[TableCell]) -> bytes:
@@ -240,9 +236,7 @@ def make_page_table(cells: Sequence[TableCell], delta: float) -> Table[TableCell
         Column(None, lambda cell: _format_printed(cell, delta), "paper"),
     ]
     for method in _METHODS:
-        columns.append(
-            _method_column(method, lambda cell: cell.epsilons, _format_spread)
-        )
+        columns.append(_method_column(method, lambda cell: cell.epsilons, _format_spread))
     return Table(columns, cells)
 
 
@@ -250,9 +244,7 @@ def make_floors_table(floors: Sequence[Floors], delta: float) -> Table[Floors]:
     """Makes a table of noise floors with a row for each number of canaries."""
     columns = [Column(None, lambda row: row.canaries, "canaries", number(","), 8)]
     for method in _METHODS:
-        columns.append(
-            _method_column(method, lambda row: row.by_method, floor_words, 18)
-        )
+        columns.append(_method_column(method, lambda row: row.by_method, floor_words, 18))
     before = (f"Noise floors of epsilon at delta {delta:g}",)
     return Table(columns, floors, before=before, after=(_FLOORS_NOTE,), gap="")
 
@@ -263,9 +255,7 @@ def make_observations_table(name: str, planned: PlannedRuns, delta: float) -> Ow
     for run in planned.runs:
         accuracy = _format_accuracy(run.accuracy)
         plain_accuracy = _format_accuracy(run.plain_accuracy)
-        lines.append(
-            _make_run_line(run, f"{run.analytical:.4g}", accuracy, plain_accuracy)
-        )
+        lines.append(_make_run_line(run, f"{run.analytical:.4g}", accuracy, plain_accuracy))
     lines.append(_make_floor_line(planned.runs[0]))
 
     counterpart = planned.plan.counterpart
@@ -305,9 +295,7 @@ def make_densities_table(name: str, every: Sequence[PlannedRuns]) -> OwnTable:
         Column("noise", lambda row: row.run.noise, "noise", number(".3g"), 9),
         Column("repetitions", lambda row: row.run.repetitions, "times", width=7),
         Column("mean", lambda row: row.cosines.mean(), "mean", number(".2f"), 9),
-        Column(
-            "deviation", lambda row: row.cosines.std(), "deviation", number(".3f"), 11
-        ),
+        Column("deviation", lambda row: row.cosines.std(), "deviation", number(".3f"), 11),
         Column(
             "a_squared",
             lambda row: row.run.final_model.normality.statistic,
@@ -328,21 +316,15 @@ def make_densities_table(name: str, every: Sequence[PlannedRuns]) -> OwnTable:
     return OwnTable(table.text(), table.csv())
 
 
-def make_splits_table(
-    name: str, splits: Sequence[SplitQuantiles], words: str, delta: float
-) -> OwnTable:
+def make_splits_table(name: str, splits: Sequence[SplitQuantiles], words: str, delta: float) -> OwnTable:
     """Makes a table of the estimates' quantiles, with all canaries in one run or over several."""
 
     def analytical(row: _SplitRow) -> float:
         return epsilon_upper_bound(row.split.noise, 1, delta)
 
     columns = [
-        Column(
-            "noise", lambda row: row.split.noise, "noise", number(".3g"), 7, left=True
-        ),
-        Column(
-            "observed", lambda row: row.split.observe, "observed", width=9, left=True
-        ),
+        Column("noise", lambda row: row.split.noise, "noise", number(".3g"), 7, left=True),
+        Column("observed", lambda row: row.split.observe, "observed", width=9, left=True),
         Column("canaries", lambda row: row.place, "canaries in", width=13, left=True),
     ]
     for place, quantile in enumerate(estimates.QUANTILES):

@@ -19,9 +19,7 @@ from audit.methods import estimate
 Array = NDArray[np.float64]
 
 
-def mu_interval(
-    scores_in: ArrayLike, scores_out: ArrayLike, confidence: float
-) -> Interval:
+def mu_interval(scores_in: ArrayLike, scores_out: ArrayLike, confidence: float) -> Interval:
     """Returns the exact interval of the standardised distance of means, cut at 0.
 
     The pooled t statistic is noncentral t with n - 2 degrees of freedom and noncentrality

@@ -87,9 +87,7 @@ def test_a_training_of_ones_own_is_audited_by_fresh_directions(apart):
         inserted = directions.inserted(2024, run, canaries, dimension, 1.0)
         moved = regression(rng, inserted, 2.0, features, labels)
         rows.append(directions.cosines(drift - moved, 2024, run, canaries, apart))
-    result = audit.bounds(
-        audit.cosines(rows, dimension, leave_one_out=apart), claim=audit.DpSgd(2, 40)
-    )
+    result = audit.bounds(audit.cosines(rows, dimension, leave_one_out=apart), claim=audit.DpSgd(2, 40))
     assert (10 if apart else 7) < result.epsilon < result.upper_bound < 18
     assert result.epsilon == result.bounds["exact_null"].epsilon and result.verdict == "leaks"
     assert result.bounds["exact_null"].assumes.text == "uniform directions, drawn afresh for every run"

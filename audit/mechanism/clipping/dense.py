@@ -23,9 +23,7 @@ from audit.mechanism.clipping.base import Batch, ClippedSum, Criterion, scale_to
 _UNROLLED = 32
 
 
-def book_keeping(
-    module: nn.Module, unravel: Callable[[Array], Any], criterion: Criterion
-) -> ClippedSum:
+def book_keeping(module: nn.Module, unravel: Callable[[Array], Any], criterion: Criterion) -> ClippedSum:
     """Returns the strategy for Flax modules of dense layers and elementwise functions.
 
     No per-example gradient is formed. A dense layer's gradient for one example is the outer product of its
@@ -60,9 +58,7 @@ def book_keeping(
 
         def total_loss(taps: dict[str, Array]) -> tuple[Array, dict[str, Array]]:
             logits, inputs = _forward(module, params, columns, taps)
-            reads_features.update(
-                path for path, value in inputs.items() if value is columns
-            )
+            reads_features.update(path for path, value in inputs.items() if value is columns)
             return jnp.sum(jax.vmap(criterion, (-1, 0))(logits, labels)), inputs
 
         gradients, inputs = jax.grad(total_loss, has_aux=True)(taps)
@@ -103,9 +99,7 @@ def _require_separate_examples(
         program = jax.jit(both_outputs).lower(theta, features).compile()
         together, alone = program(theta, features)
     except (ValueError, IndexError) as error:
-        raise TypeError(
-            f"{type(module).__name__} mixes examples ({error}): use per_example"
-        ) from None
+        raise TypeError(f"{type(module).__name__} mixes examples ({error}): use per_example") from None
     tolerance = 1e-4 * max(1.0, np.max(np.abs(alone)))
     same_shape = together.shape == alone.shape
     if not same_shape or not np.allclose(together, alone, rtol=0, atol=tolerance):
@@ -129,9 +123,7 @@ def _dense_layers(params: Any, prefix: str = "") -> dict[str, dict[str, Array]]:
     layers: dict[str, dict[str, Array]] = {}
     for name, child in params.items():
         if not isinstance(child, dict):
-            raise TypeError(
-                f"parameter {prefix}/{name} is no dense layer's: use per_example"
-            )
+            raise TypeError(f"parameter {prefix}/{name} is no dense layer's: use per_example")
         layers |= _dense_layers(child, f"{prefix}/{name}")
     return layers
 
@@ -175,15 +167,11 @@ def _small_product(kernel: Array, columns: Array) -> Array:
     return jnp.stack([_row_sum(weights[:, None] * columns) for weights in kernel.T])
 
 
-def _small_product_forward(
-    kernel: Array, columns: Array
-) -> tuple[Array, tuple[Array, Array]]:
+def _small_product_forward(kernel: Array, columns: Array) -> tuple[Array, tuple[Array, Array]]:
     return _small_product(kernel, columns), (kernel, columns)
 
 
-def _small_product_backward(
-    saved: tuple[Array, Array], gradients: Array
-) -> tuple[Array, Array]:
+def _small_product_backward(saved: tuple[Array, Array], gradients: Array) -> tuple[Array, Array]:
     """Returns the gradients of the written-out form; differentiating the slices would pad each of them."""
     kernel, columns = saved
     return columns @ gradients.T, _small_product(kernel.T, gradients)

@@ -208,9 +208,7 @@ def _product(layer: Unfolds, kernel: Array, x: Array, columns: Array) -> Array:
         product: Array = rows @ columns
         return product
 
-    def forward(
-        kernel: Array, x: Array, columns: Array
-    ) -> tuple[Array, tuple[Array, Array]]:
+    def forward(kernel: Array, x: Array, columns: Array) -> tuple[Array, tuple[Array, Array]]:
         return batched(kernel, x, columns), (kernel, x)
 
     def backward(saved: tuple[Array, Array], gradient: Array) -> tuple[None, Array, None]:
@@ -257,9 +255,7 @@ def _measure_kernel(saved: Array, gradients: Array, rows: bool) -> ParameterMeas
 def _measure_factors(inputs: Array, gradients: Array) -> ParameterMeasure:
     """Measures gradients that are each one outer product, of inputs (B, K) and output gradients (B, O)."""
     squares = jnp.sum(inputs**2, axis=1) * jnp.sum(gradients**2, axis=1)
-    return ParameterMeasure(
-        squares, lambda scales: Factors(inputs, gradients * scales[:, None])
-    )
+    return ParameterMeasure(squares, lambda scales: Factors(inputs, gradients * scales[:, None]))
 
 
 def _measure_formed(saved: Array, gradients: Array, rows: bool) -> ParameterMeasure:
@@ -267,14 +263,10 @@ def _measure_formed(saved: Array, gradients: Array, rows: bool) -> ParameterMeas
     if not rows:
         by_example = jnp.einsum("bkl,bol->bko", saved, gradients)
         squares = jnp.sum(by_example**2, axis=(1, 2))
-        return ParameterMeasure(
-            squares, lambda scales: jnp.tensordot(scales, by_example, 1)
-        )
+        return ParameterMeasure(squares, lambda scales: jnp.tensordot(scales, by_example, 1))
     by_example = jnp.einsum("blo,blk->bok", gradients, saved)
     squares = jnp.sum(by_example**2, axis=(1, 2))
-    return ParameterMeasure(
-        squares, lambda scales: jnp.tensordot(scales, by_example, 1).T
-    )
+    return ParameterMeasure(squares, lambda scales: jnp.tensordot(scales, by_example, 1).T)
 
 
 def _measure_gram(saved: Array, gradients: Array, rows: bool) -> ParameterMeasure:
@@ -291,9 +283,7 @@ def _measure_gram(saved: Array, gradients: Array, rows: bool) -> ParameterMeasur
 
 def _measure_vectors(by_example: Array) -> ParameterMeasure:
     """Measures gradients (B, n) that are small enough to hold."""
-    return ParameterMeasure(
-        jnp.sum(by_example**2, axis=1), lambda scales: scales @ by_example
-    )
+    return ParameterMeasure(jnp.sum(by_example**2, axis=1), lambda scales: scales @ by_example)
 
 
 def _add_bias(output: Array, params: Any) -> Array:

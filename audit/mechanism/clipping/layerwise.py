@@ -125,9 +125,7 @@ def unfolded_dots(
 
             def dot_of_sum(weights: Array) -> Array:
                 weighted = block._replace(weights=weights)
-                sums = _block_sum(
-                    module, params, criterion, shapes, weighted, clipping_norm
-                )
+                sums = _block_sum(module, params, criterion, shapes, weighted, clipping_norm)
                 products = jax.tree.map(dot_of_leaf, along, sums)
                 return sum(jax.tree.leaves(products), jnp.zeros(()))
 
@@ -150,9 +148,7 @@ def block_bytes(hardware: Hardware | None = None) -> int:
     return _CPU_BLOCK if devices.is_cpu else _ACCELERATOR_BLOCK
 
 
-def _plan_blocks(
-    module: nn.Module, params: Any, batch: Batch, block_bytes: int
-) -> tuple[_Shapes, int]:
+def _plan_blocks(module: nn.Module, params: Any, batch: Batch, block_bytes: int) -> tuple[_Shapes, int]:
     """Returns (the shapes of every layer's output as a matrix, how many examples a block has at most)."""
     features, _ = batch
     _, calls = jax.eval_shape(lambda x: _apply(module, params, x, {}), features[0])
@@ -212,9 +208,7 @@ def _block_sum(
     scales = block.weights * scale_to_norm(squared_norms, clipping_norm)
 
     sums = {path: measure.contract(scales) for path, measure in measures.items()}
-    return jax.tree_util.tree_map_with_path(
-        lambda path, _: sums[_module_of(path)][path[-1].key], params
-    )
+    return jax.tree_util.tree_map_with_path(lambda path, _: sums[_module_of(path)][path[-1].key], params)
 
 
 def _is_late(summed: Any) -> bool:
@@ -247,9 +241,7 @@ def _apply(module: nn.Module, params: Any, x: Array, taps: dict[str, Array]) -> 
     unknown = set(_parameters_by_module(params)) - set(calls)
     if unknown:
         names = ", ".join(name or "the module itself" for name in sorted(unknown))
-        raise UnknownLayer(
-            f"{names}: no Dense, Conv, GroupNorm or LayerNorm, whose sums are known"
-        )
+        raise UnknownLayer(f"{names}: no Dense, Conv, GroupNorm or LayerNorm, whose sums are known")
     return logits, calls
 
 

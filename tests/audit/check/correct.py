@@ -204,9 +204,7 @@ def _make_jax_privacy_step(params, batch, stated, choices):
         trained = {name: value for name, value in params.items() if name not in still}
         is_padding = np.arange(padded) >= count
         compiled = _compile_jax_privacy_step(clip)
-        return compiled(
-            trained, frozen, rows, is_padding, seed, sigma, rate, float(size), choices["decay"]
-        )
+        return compiled(trained, frozen, rows, is_padding, seed, sigma, rate, float(size), choices["decay"])
 
     return {"step": step, "params": params, "batch": (np.asarray(batch[0], np.float32), batch[1])}
 

@@ -101,9 +101,7 @@ def test_what_an_audit_writes_is_read(tmp_path, sigma):
     conclusion = conclude(scores, DpSgd(sigma, 250), 1e-6, 0.9)
     assert store.result() is None
     results.keep_result(store, conclusion, runs=120, provenance={"device": "abacus"})
-    expected = Kept(
-        120, 1e-6, 0.9, conclusion.epsilon, conclusion.upper_bound, {"device": "abacus"}
-    )
+    expected = Kept(120, 1e-6, 0.9, conclusion.epsilon, conclusion.upper_bound, {"device": "abacus"})
     assert store.result() == expected and math.isinf(expected.upper_bound) == (sigma == 0)
 
 

@@ -35,17 +35,13 @@ def images():
 
 
 def population_of(setting, images):
-    return populations.make_population(
-        setting, populations.deal_images(setting, images)
-    )
+    return populations.make_population(setting, populations.deal_images(setting, images))
 
 
 def measure_only_round(setting, images, folder):
     """Measures a setting of a single measured round."""
     store = store_in(folder, setting)
-    (measured,) = training.measure_missing(
-        setting, population_of(setting, images), store
-    )
+    (measured,) = training.measure_missing(setting, population_of(setting, images), store)
     return measured
 
 
@@ -93,16 +89,12 @@ def test_a_killed_training_goes_on_with_the_same_bits(whole, population, tmp_pat
         "state.npz",
         "setting.json",
     ):
-        assert (again.path / name).read_bytes() == (store.path / name).read_bytes(), (
-            name
-        )
+        assert (again.path / name).read_bytes() == (store.path / name).read_bytes(), name
     assert not list(training.measure_missing(SMALL, population, again))
 
 
 @pytest.mark.slow
-def test_a_damaged_round_is_measured_again_with_the_same_bits(
-    whole, population, tmp_path, capsys
-):
+def test_a_damaged_round_is_measured_again_with_the_same_bits(whole, population, tmp_path, capsys):
     store, rounds = whole
     again = store_in(tmp_path)
     name = "round_0000003.npz"
@@ -119,19 +111,13 @@ def test_a_damaged_round_is_measured_again_with_the_same_bits(
 
 
 @pytest.mark.slow
-def test_a_round_and_a_state_of_another_setting_are_made_again(
-    whole, population, tmp_path, capsys
-):
+def test_a_round_and_a_state_of_another_setting_are_made_again(whole, population, tmp_path, capsys):
     store, _ = whole
     again = store_in(tmp_path)
-    other = store_in(
-        tmp_path / "other", dataclasses.replace(SMALL, noise_multiplier=9.0)
-    )
+    other = store_in(tmp_path / "other", dataclasses.replace(SMALL, noise_multiplier=9.0))
     for name in ("round_0000001.npz", "state.npz"):
         with np.load(store.path / name) as archive:
-            other.write_arrays(
-                name, {key: archive[key] for key in archive.files if key != "setting"}
-            )
+            other.write_arrays(name, {key: archive[key] for key in archive.files if key != "setting"})
         again.write_bytes(name, (other.path / name).read_bytes())
     with again.claim():
         assert len(list(training.measure_missing(SMALL, population, again))) == 3
@@ -174,9 +160,7 @@ def test_the_tables_fit_and_the_figure_is_drawn(whole):
         lines = table.csv().decode().splitlines()
         assert len(lines) == 4
         assert len({line.count(",") for line in lines}) == 1
-    assert style.png(figures.training_figure(SMALL, rows, composed)).startswith(
-        b"\x89PNG"
-    )
+    assert style.png(figures.training_figure(SMALL, rows, composed)).startswith(b"\x89PNG")
     assert 0 < curves.compose_perfect_canary(SMALL, 5, 60) < composed.accountant[-1]
     sizes, deviations, accuracies = curves.predict_other_cohorts(SMALL, rounds[0])
     assert sizes[0] == 2
@@ -218,27 +202,19 @@ def test_without_noise_all_is_infinite(images, tmp_path):
 
 
 @pytest.mark.slow
-def test_dealt_clients_train_by_federated_averaging_and_the_canary_sends_what_they_would(
-    images, tmp_path
-):
+def test_dealt_clients_train_by_federated_averaging_and_the_canary_sends_what_they_would(images, tmp_path):
     twelve = {"clients": 12, "population": 12, "pool": 12}
-    setting = dataclasses.replace(
-        SMALL, alpha=10.0, cohort=4, rounds=3, client_learning_rate=0.001, **twelve
-    )
+    setting = dataclasses.replace(SMALL, alpha=10.0, cohort=4, rounds=3, client_learning_rate=0.001, **twelve)
     population = population_of(setting, images)
     assert population.train_clients == population.mock.number == 12
-    first, last = training.measure_missing(
-        setting, population, store_in(tmp_path, setting)
-    )
+    first, last = training.measure_missing(setting, population, store_in(tmp_path, setting))
     assert first.number == 1
     assert last.number == 3
     assert np.abs(first.known).max() <= 1 + 1e-5
     assert first.own == pytest.approx(min(0.001 * first.norm, 1), rel=1e-4)
     assert first.own < 0.9
     published = dataclasses.replace(setting, as_published=True, rounds=1)
-    assert measure_only_round(published, images, tmp_path).own == pytest.approx(
-        1, abs=1e-5
-    )
+    assert measure_only_round(published, images, tmp_path).own == pytest.approx(1, abs=1e-5)
 
 
 def test_the_store_is_named_by_what_differs_from_the_defaults_and_by_the_data():
@@ -287,9 +263,7 @@ def test_fields_out_of_range_are_named(field, value):
     fitting = Attacked(population=1000, pool=50)
     attacked.fit_to_clients(fitting, 1000, 90)
     with pytest.raises(InputError, match=field):
-        attacked.fit_to_clients(
-            dataclasses.replace(fitting, **{field: value}), 1000, 90
-        )
+        attacked.fit_to_clients(dataclasses.replace(fitting, **{field: value}), 1000, 90)
 
 
 def test_numbers_of_clients_that_are_left_open_are_what_there_is():

@@ -46,9 +46,7 @@ def do_requests(requests, load_split, folder):
     """Does the requests' cells; returns how they ended, and the measured settings."""
     cells = [training.training_cell(request, load_split) for request in requests]
     outcome = work.do_all(cells, Workplace(folder, DataSets({})))
-    return outcome, [
-        (request, curves.read_rounds(request, folder)) for request in requests
-    ]
+    return outcome, [(request, curves.read_rounds(request, folder)) for request in requests]
 
 
 @pytest.fixture(scope="module")
@@ -63,9 +61,7 @@ def trained(image_file, tmp_path_factory):
 
 def test_every_combination_is_a_setting_and_seeds_follow_each_other():
     given = dataclasses.asdict(Attacked(pool=7))
-    grid = settings.parse_grid(
-        " start=random,sample; seed=3,4 ;clamp=true,false", given, ["pool"]
-    )
+    grid = settings.parse_grid(" start=random,sample; seed=3,4 ;clamp=true,false", given, ["pool"])
     assert (grid.fields, grid.curve, grid.x) == (("start", "clamp"), "start", "clamp")
     values = [point.values for point in grid.combinations]
     assert values[:4] == [("random", True)] * 2 + [("random", False)] * 2
@@ -81,9 +77,7 @@ def test_a_varied_model_brings_its_own_values_along():
     assert [point.setting.cohort for point in grid.combinations] == [128, 10]
 
 
-@pytest.mark.parametrize(
-    "text", ["", "x=1", "pool=", "pool=1.5", "pool=1;pool=2", "a=1;b=2", "clamp=1"]
-)
+@pytest.mark.parametrize("text", ["", "x=1", "pool=", "pool=1.5", "pool=1;pool=2", "a=1;b=2", "clamp=1"])
 def test_what_is_no_grid_is_refused(text):
     with pytest.raises(InputError, match="`vary"):
         grid_of(text, Attacked())
@@ -106,9 +100,7 @@ def test_of_two_fields_the_last_measured_round_is_drawn_averaged_over_seeds(trai
     assert len(list(folder.glob("canife/*/round_*.npz"))) == 2
     rounds = [rows[0].measured for _, rows in measured]
     healths = [measured_round.health for measured_round in rounds]
-    assert point.averages["health"] == pytest.approx(
-        (np.mean(healths), np.std(healths, ddof=1))
-    )
+    assert point.averages["health"] == pytest.approx((np.mean(healths), np.std(healths, ddof=1)))
     deviations = []
     clients = []
     for measured_round in rounds:
@@ -143,21 +135,13 @@ def test_workers_share_a_grid_and_a_setting_that_fails_leaves_the_others(
 ):
     whole, grid, requests, _ = trained
     _, load_split = requests_of(grid, image_file)
-    wrong = requests[0]._replace(
-        setting=dataclasses.replace(requests[0].setting, learning_rate=np.inf)
-    )
-    cells = [
-        training.training_cell(request, load_split) for request in (wrong, *requests)
-    ]
+    wrong = requests[0]._replace(setting=dataclasses.replace(requests[0].setting, learning_rate=np.inf))
+    cells = [training.training_cell(request, load_split) for request in (wrong, *requests)]
     place = Workplace(tmp_path, DataSets({}))
     outcomes = []
-    with (
-        cells[1].open(*place).claim() as is_mine
-    ):  # another worker's, who does it meanwhile
+    with cells[1].open(*place).claim() as is_mine:  # another worker's, who does it meanwhile
         assert is_mine
-        other = threading.Thread(
-            target=lambda: outcomes.append(work.do_all(cells, place))
-        )
+        other = threading.Thread(target=lambda: outcomes.append(work.do_all(cells, place)))
         other.start()
         while not list(tmp_path.glob("canife/*/round_*.npz")):
             time.sleep(0.01)
@@ -226,11 +210,7 @@ def test_a_mean_is_infinite_where_one_of_its_values_is(trained):
     estimate = dataclasses.replace(row.published.estimate, epsilon=np.inf)
     published = row.published._replace(estimate=estimate)
     separated = (request, [row._replace(published=published)])
-    averages = (
-        curves.average_over_seeds(grid, [separated, measured[1]], backward=False)
-        .points[0]
-        .averages
-    )
+    averages = curves.average_over_seeds(grid, [separated, measured[1]], backward=False).points[0].averages
     assert averages["published"].mean == np.inf
     assert np.isnan(averages["published"].deviation)
     assert np.isfinite(averages["health"]).all()
@@ -269,8 +249,6 @@ def test_tables_fit_and_figures_are_drawn(drawn):
     assert len({len(line) for line in lines}) == 1
     figure = figures.varied_figure(drawn)
     first = figure.axes[0]
-    plotted = [
-        line for line in first.lines if len(line.get_xdata()) == len(drawn.points) // 2
-    ]
+    plotted = [line for line in first.lines if len(line.get_xdata()) == len(drawn.points) // 2]
     assert all(np.all(np.diff(line.get_xdata().astype(float)) > 0) for line in plotted)
     assert style.png(figure).startswith(b"\x89PNG")

@@ -40,9 +40,7 @@ def make_result(request, epsilon=0.5):
         return Exact([0.5] * (steps - 1), exact, [1.0] * steps, 1.0)
     if isinstance(request, landscape.ThresholdSearch):
         return landscape.Search([epsilon] * len(request.thresholds()))
-    bounds = [
-        {"method": method, "assumes": "", "epsilon": epsilon} for method in METHODS
-    ]
+    bounds = [{"method": method, "assumes": "", "epsilon": epsilon} for method in METHODS]
     return landscape.Simulated([epsilon] * steps, bounds, bounds)
 
 
@@ -51,9 +49,7 @@ def fill(root, study, epsilon=0.5):
     stores = {}
     for request in [*study.all_laws(), *study.simulations()]:
         stores[request] = Store(root, request.setting())
-        stores[request].write_text(
-            landscape.RESULT, landscape.text(make_result(request, epsilon))
-        )
+        stores[request].write_text(landscape.RESULT, landscape.text(make_result(request, epsilon)))
     return stores
 
 
@@ -76,9 +72,7 @@ def test_a_search_is_known_by_its_thresholds_too():
 
 
 def test_a_grids_study_asks_for_every_cell_and_algorithm_6():
-    cells = [
-        (cell.noise_multiplier, cell.batch_size, cell.steps) for cell in STUDY.cells
-    ]
+    cells = [(cell.noise_multiplier, cell.batch_size, cell.steps) for cell in STUDY.cells]
     assert cells == [(sigma, size, 3) for sigma in (2.0, 4.0) for size in (1, 2)]
     assert len(STUDY.all_laws()) == 4 * 3 + 2 * 49 and len(STUDY.simulations()) == 4 + 2
 
@@ -110,9 +104,7 @@ def test_a_solved_law_is_its_adversarys(name):
 
 
 def test_a_constant_threshold_of_one_half_is_the_papers_adversary():
-    assert landscape_solve.solve(ExactLaw(CELL, 0.5)) == landscape_solve.solve(
-        ExactLaw(CELL, "half")
-    )
+    assert landscape_solve.solve(ExactLaw(CELL, 0.5)) == landscape_solve.solve(ExactLaw(CELL, "half"))
 
 
 def test_what_is_missing_is_counted_a_cell_at_a_time(tmp_path):
@@ -143,15 +135,8 @@ def test_reading_gives_the_complete_cells_and_makes_nothing(tmp_path):
     assert [results.cell for results in cells] == list(STUDY.cells)
     assert cells[0].at_threshold is cells[0].exact["half"]
     assert cells[0].simulated.in_sample == [0.25] * 3
-    assert [results.cell for results in searches] == [
-        search.cell for search in STUDY.searches()
-    ]
-    assert (
-        len(searches[0].thresholds)
-        == len(searches[0].exact)
-        == len(searches[0].claimed)
-        == 49
-    )
+    assert [results.cell for results in searches] == [search.cell for search in STUDY.searches()]
+    assert len(searches[0].thresholds) == len(searches[0].exact) == len(searches[0].claimed) == 49
     before = sorted(tmp_path.rglob("*"))
     (stores[STUDY.audit(STUDY.cells[0])].path / landscape.RESULT).unlink()
     (stores[STUDY.searches()[0]].path / landscape.RESULT).unlink()
@@ -173,9 +158,7 @@ def altered(text):
 
 
 TORN = ["", "[1]", '{"claimed": []}', "null", "[" * 100_000]
-WRONG = [
-    {"thresholds": 3, "epsilon_exact": [], "epsilon_gaussian": [], "epsilon_upper": 1.0}
-]
+WRONG = [{"thresholds": 3, "epsilon_exact": [], "epsilon_gaussian": [], "epsilon_upper": 1.0}]
 DAMAGES = [*(lambda text, torn=torn: torn for torn in [*TORN, *map(json.dumps, WRONG)])]
 DAMAGES += [
     altered,
@@ -185,9 +168,7 @@ DAMAGES += [
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_result_is_missing_for_readers_and_computed_again(
-    tmp_path, capsys, monkeypatch, damage
-):
+def test_a_damaged_result_is_missing_for_readers_and_computed_again(tmp_path, capsys, monkeypatch, damage):
     study = small()
     stores = fill(tmp_path, study)
     request = ExactLaw(CELL, "optimal")
@@ -200,16 +181,11 @@ def test_a_damaged_result_is_missing_for_readers_and_computed_again(
     assert not landscape_solve.simulates(held, study)
     assert landscape.results(held, study).cells == []
     assert landscape.read(held, request, Exact) is None
-    assert set(capsys.readouterr().err.splitlines()) == {
-        f"{path} is damaged: it counts as missing"
-    }
+    assert set(capsys.readouterr().err.splitlines()) == {f"{path} is damaged: it counts as missing"}
     assert sorted(tmp_path.rglob("*")) == files
     monkeypatch.setattr(landscape_solve, "_solve_all", solve_made_up)
     landscape_solve.keep(tmp_path, study)
-    assert (
-        capsys.readouterr().err
-        == f"{path} is damaged: set aside, it is computed again\n"
-    )
+    assert capsys.readouterr().err == f"{path} is damaged: set aside, it is computed again\n"
     assert path.read_text() == whole
     assert len(list(path.parent.glob("*.damaged-*"))) == 1
     assert landscape.results(held, study).missing == 0
@@ -229,9 +205,7 @@ REQUESTS = [STUDY.all_laws()[0], *STUDY.simulations()[-2:], STUDY.audit(CELL)]
 
 
 @pytest.mark.parametrize("request_", REQUESTS)
-def test_a_stored_result_comes_back_and_a_value_more_or_less_is_seen(
-    tmp_path, request_
-):
+def test_a_stored_result_comes_back_and_a_value_more_or_less_is_seen(tmp_path, request_):
     store = Store(tmp_path, request_.setting())
     result = make_result(request_)
     store.write_text(landscape.RESULT, landscape.text(result))
@@ -240,11 +214,7 @@ def test_a_stored_result_comes_back_and_a_value_more_or_less_is_seen(
     assert landscape.is_stored(held, request_)
     values = json.loads(landscape.text(result))
     for name in set(values) - {"sha256"}:
-        other = (
-            values[name] + 1e-15
-            if isinstance(values[name], float)
-            else values[name][:-1]
-        )
+        other = values[name] + 1e-15 if isinstance(values[name], float) else values[name][:-1]
         store.write_text(landscape.RESULT, json.dumps(values | {name: other}))
         assert not landscape.is_stored(held, request_), name
 
@@ -271,9 +241,7 @@ def test_what_is_missing_is_computed_and_kept_once(tmp_path, monkeypatch):
     computed = []
     calls = []
     study = small(threshold=0.7)
-    fill(
-        tmp_path, STUDY
-    )  # others' results are left alone, and what Algorithm 6 shares is not computed again
+    fill(tmp_path, STUDY)  # others' results are left alone, and what Algorithm 6 shares is not computed again
 
     def solve_all(laws):
         for law in laws:
@@ -300,9 +268,7 @@ def test_what_is_missing_is_computed_and_kept_once(tmp_path, monkeypatch):
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == times
 
 
-def test_cells_have_a_folder_of_their_own_and_older_ones_are_used_where_they_are(
-    tmp_path, monkeypatch
-):
+def test_cells_have_a_folder_of_their_own_and_older_ones_are_used_where_they_are(tmp_path, monkeypatch):
     monkeypatch.setattr(landscape_solve, "_solve_all", solve_made_up)
     older = ExactLaw(CELL, "optimal")
     newer = ExactLaw(CELL, "half")
@@ -320,21 +286,14 @@ def test_cells_have_a_folder_of_their_own_and_older_ones_are_used_where_they_are
     marker = landscape_cell(GRID).open(tmp_path, None)
     assert marker.path.parent == tmp_path / "landscape" / "cells"
     roots = []
-    monkeypatch.setattr(
-        landscape_solve, "keep", lambda out, *_, **__: roots.append(out)
-    )
+    monkeypatch.setattr(landscape_solve, "keep", lambda out, *_, **__: roots.append(out))
     landscape_cell(GRID).do(marker, None, print)
     assert roots == [tmp_path]
 
 
 def test_laws_are_solved_by_processes_as_they_are_here(tmp_path):
-    laws = [
-        ExactLaw(LandscapeCell(1.0, 16, 3, 1e-5), name)
-        for name in ("half", "best_constant")
-    ]
-    assert dict(landscape_solve._solve_all(laws)) == {
-        law: landscape_solve.solve(law) for law in laws
-    }
+    laws = [ExactLaw(LandscapeCell(1.0, 16, 3, 1e-5), name) for name in ("half", "best_constant")]
+    assert dict(landscape_solve._solve_all(laws)) == {law: landscape_solve.solve(law) for law in laws}
 
 
 @pytest.mark.slow
@@ -346,9 +305,7 @@ def test_simulated_audits_do_not_depend_on_their_batches(monkeypatch):
     assert [audit for audit, _, _ in whole] == audits
     monkeypatch.setattr(landscape_solve, "_LARGEST_BATCH", 2 * 3 * 40)
     batched = list(landscape_solve.simulate(audits))
-    for (_, scores, result), (_, expected_scores, expected) in zip(
-        batched, whole, strict=True
-    ):
+    for (_, scores, result), (_, expected_scores, expected) in zip(batched, whole, strict=True):
         np.testing.assert_allclose(scores.scores, expected_scores.scores, rtol=1e-5)
         np.testing.assert_array_equal(scores.presence[:, 0], np.arange(40) % 2 == 1)
         assert result.in_sample == pytest.approx(expected.in_sample, rel=1e-3)
@@ -369,9 +326,7 @@ def test_figures_and_rows_take_results_alone(tmp_path):
         "figure_10",
         "algorithm_6",
     ]
-    texts = [
-        [text.get_text() for text in axis.texts] for axis in drawn["figure_3b"].axes
-    ]
+    texts = [[text.get_text() for text in axis.texts] for axis in drawn["figure_3b"].axes]
     assert (texts[0], texts[3]) == (
         ["1.00"] * 4,
         ["0.25"] * 4,
@@ -380,10 +335,7 @@ def test_figures_and_rows_take_results_alone(tmp_path):
         some = landscape.StudyResults(*part, 0)
         assert [name for name, _ in landscape_figures(some, 40, 1.0)] == names
     rows = landscape_rows("landscape", cells, 40)
-    shown = [
-        (row.panel, row.series, row.epsilons["if_gaussian"].mean, row.predicted)
-        for row in rows
-    ]
+    shown = [(row.panel, row.series, row.epsilons["if_gaussian"].mean, row.predicted) for row in rows]
     assert shown[:2] == [
         ("sigma = 2", "B = 1", 0.25, 0.25),
         ("sigma = 2", "B = 2", 0.25, 0.25),
@@ -397,22 +349,16 @@ def test_a_step_that_loses_nothing_has_no_rate(tmp_path):
     fill(tmp_path, STUDY)
     cells = landscape.results(index.holdings(tmp_path), STUDY).cells
     nothing = Exact([0.5] * 2, [0.0] * 3, [0.0] * 3, 0.0)
-    cells[0] = cells[0]._replace(
-        exact={name: nothing for name in cells[0].exact}, at_threshold=nothing
-    )
+    cells[0] = cells[0]._replace(exact={name: nothing for name in cells[0].exact}, at_threshold=nothing)
     drawn = dict(landscape_figures(landscape.StudyResults(cells, [], 0), 40, 1.0))
-    texts = [
-        [text.get_text() for text in axis.texts] for axis in drawn["figure_3b"].axes
-    ]
+    texts = [[text.get_text() for text in axis.texts] for axis in drawn["figure_3b"].axes]
     assert [panel[0] for panel in (texts[1], texts[3], texts[4], texts[5])] == ["-"] * 4
 
 
 def list_modules(code):
     """Runs code that prints the loaded modules, in a process of its own."""
     command = [sys.executable, "-c", code]
-    process = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, check=True
-    )
+    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     return process.stdout.split()
 
 

@@ -131,13 +131,8 @@ def test_one_canary_has_order_1_alone():
 
 def test_all_papers_sweeps_have_names_of_their_own():
     for scale in registry.SCALES:
-        assert {"figure_1a", "lidp_figure_3", "lidp_figure_4"} <= set(
-            registry.sweeps(scale)
-        )
-        seconds = [
-            sum(cell.seconds for cell in sweep.sweeps(scale)[name].cells)
-            for name in FIGURES
-        ]
+        assert {"figure_1a", "lidp_figure_3", "lidp_figure_4"} <= set(registry.sweeps(scale))
+        seconds = [sum(cell.seconds for cell in sweep.sweeps(scale)[name].cells) for name in FIGURES]
         assert scale == "paper" or sum(seconds) < 300
 
 
@@ -156,9 +151,7 @@ def test_epsilons_are_those_of_an_independent_computation():
         audit = MechanismAudit(runs, canaries, 10_000, 1.0, 8, *LEVELS)
         result = findings(audit, 1, lambda done: None)
         for method, (mean, deviation) in expected.items():
-            assert np.mean(result.epsilons[method]) == pytest.approx(
-                mean, abs=2 * deviation
-            )
+            assert np.mean(result.epsilons[method]) == pytest.approx(mean, abs=2 * deviation)
 
 
 def test_a_table_of_no_points_has_a_header_alone():
@@ -211,9 +204,7 @@ def test_means_variances_and_correlations_follow_the_closed_forms(canaries, dime
     assert fresh.var(0) == pytest.approx(np.full(canaries, variance), rel=0.05)
     pairs = np.triu_indices(canaries, 1)
     noise = variance / np.sqrt(runs * len(pairs[0]))
-    assert np.cov(inserted.T)[pairs].mean() == pytest.approx(
-        1 / dimension, abs=5 * noise
-    )
+    assert np.cov(inserted.T)[pairs].mean() == pytest.approx(1 / dimension, abs=5 * noise)
     assert np.cov(fresh.T)[pairs].mean() == pytest.approx(0, abs=5 * noise)
 
 
@@ -265,12 +256,8 @@ def test_noise_is_the_accountant_s(rate, steps):
     )  # LiDP's code
     relation = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
     for epsilon in (1, 8, 32):
-        step = dp_accounting.PoissonSampledDpEvent(
-            rate, dp_accounting.GaussianDpEvent(table[epsilon])
-        )
-        accountant = RdpAccountant(orders, neighboring_relation=relation).compose(
-            step, steps
-        )
+        step = dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(table[epsilon]))
+        accountant = RdpAccountant(orders, neighboring_relation=relation).compose(step, steps)
         assert accountant.get_epsilon(LEVELS.delta) == pytest.approx(epsilon, rel=3e-5)
     assert accounting.sampled_upper_bound(table[8], steps, LEVELS.delta, rate) < 8
 
@@ -283,9 +270,7 @@ def test_cells_differ_are_valid_and_shared(scale):
     places = {(audit.series, audit.panel, audit.x) for audit in table.audits()}
     assert len(places) == len(table.cells)
     assert {audit.x for audit in figure.audits()} == set(sweep.SIZES[scale].series)
-    assert {cell.identity for cell in table.cells} & {
-        cell.identity for cell in figure.cells
-    }
+    assert {cell.identity for cell in table.cells} & {cell.identity for cell in figure.cells}
     for audit in (*table.audits(), *figure.audits()):
         build.validate(audit.setting, audit.runs)
         assert audit.setting.sampling_rate < 1
@@ -309,14 +294,10 @@ def test_clipping_norms_and_steps_are_the_paper_s():
 def test_the_gain_is_the_ratio_of_runs_at_the_bound_that_both_reach():
     runs = [100, 200, 400, 800]
     assert gains.compute_gain(runs, [0, 0, 0.5, 1], [0, 1, 2, 3]) == pytest.approx(4)
-    assert gains.compute_gain(runs, [0, 1, 2, 3], [0, 0, 0.5, 1]) == pytest.approx(
-        1 / 4
-    )
+    assert gains.compute_gain(runs, [0, 1, 2, 3], [0, 0, 0.5, 1]) == pytest.approx(1 / 4)
     assert gains.compute_gain(runs, [0, 0, 0.5, 1], [0, 0, 0.5, 1]) == pytest.approx(1)
     assert gains.compute_gain(runs, [0, 0, 0, 0], [0, 1, 1, 1]) is None
-    assert gains.compute_gain(runs, [0, 0, 0, 0.5], [0, 0, 0, 1]) == pytest.approx(
-        2**0.5
-    )
+    assert gains.compute_gain(runs, [0, 0, 0, 0.5], [0, 0, 0, 1]) == pytest.approx(2**0.5)
     entries = [Gain("", 1.0, {}, {ORDER_2: gain}) for gain in (1, 3)]
     assert gains.compute_mean(entries, ORDER_2) == pytest.approx(1.5)
 
@@ -359,9 +340,7 @@ def test_entries_that_prove_nothing_have_no_gain():
     assert _row(lines, "mean") == ["3.00", "4.00"]
     assert table.csv.decode().splitlines()[3] == "c,0.5,0.9,,6,"
     figure = figures.gains_figure("title", entries)
-    labels = [
-        text.get_text() for legend in figure.legends for text in legend.get_texts()
-    ]
+    labels = [text.get_text() for legend in figure.legends for text in legend.get_texts()]
     assert labels == ["order 2, mean 3.00", "order 4, mean 4.00"]
     assert [text.get_text() for text in figure.axes[0].texts] == ["proves nothing"]
     plt.close(figure)

@@ -70,9 +70,7 @@ def test_algorithm_1_as_printed_is_not(small):
         fitted = cell.epsilons[ONE_SHOT_FITTED]
         assert fitted.mean() > paper.mean + 6 * paper.deviation / np.sqrt(50)
         assert cell.epsilons[ONE_SHOT_THRESHOLD] == pytest.approx(fitted, abs=0.35)
-        assert not tables.agrees(
-            cell._replace(epsilons={ONE_SHOT_EQUAL_VARIANCE: fitted}), paper, 50
-        )
+        assert not tables.agrees(cell._replace(epsilons={ONE_SHOT_EQUAL_VARIANCE: fitted}), paper, 50)
 
 
 @pytest.mark.slow
@@ -124,9 +122,7 @@ def analytical(sigma, delta):
 
 def test_stackoverflows_analytical_column():
     for sigma, epsilon in STACKOVERFLOW + STACKOVERFLOW_FIRST:
-        assert analytical(sigma, STACKOVERFLOW_DELTA) == pytest.approx(
-            epsilon, rel=0.03
-        )
+        assert analytical(sigma, STACKOVERFLOW_DELTA) == pytest.approx(epsilon, rel=0.03)
 
 
 def test_emnists_analytical_column_has_another_delta():
@@ -141,9 +137,7 @@ def test_the_chance_of_three_rejections():
     """Errata O5."""
     assert (np.ravel(ANDERSON_DARLING) > cosine_law.critical_values(1000)[0]).sum() == 3
     level = ANDERSON_DARLING_LEVEL
-    assert stats.binom.sf(1, 15, level) == pytest.approx(
-        ANDERSON_DARLING_CHANCE, abs=0.005
-    )
+    assert stats.binom.sf(1, 15, level) == pytest.approx(ANDERSON_DARLING_CHANCE, abs=0.005)
     assert stats.binom.sf(2, 15, level) == pytest.approx(0.396, abs=5e-4)
 
 
@@ -217,9 +211,7 @@ def made_up(tmp_path_factory):
         _store_run(root, setting, 1, IMAGES.dimension, shift + 3)
         _store_run(root, cells.final(setting), 1, IMAGES.dimension, shift)
     for noise in IMAGES.noises:
-        store = Store(
-            root, federated_identity(IMAGES.without_canaries(noise), "0" * 64, None)
-        )
+        store = Store(root, federated_identity(IMAGES.without_canaries(noise), "0" * 64, None))
         store.save(Scores(0, np.zeros((1, 1)), np.zeros((1, 1), bool)))
         cells.keep_accuracies(store, 0, np.array([0.8]))
     for noise in SPLITS.training.noises:
@@ -243,19 +235,12 @@ def test_settings_can_be_trained_and_dimensions_are_the_models(scale):
         assert model.n_parameters == plan.dimension
     for noise in splits.training.noises:
         validate_federated(splits.several_runs(noise))
-        assert (
-            splits.several_runs(noise).canaries * splits.runs
-            == splits.one_run(noise).canaries
-        )
+        assert splits.several_runs(noise).canaries * splits.runs == splits.one_run(noise).canaries
 
 
 def test_noise_multipliers_have_the_papers_analytical_epsilons():
-    for noise, epsilon in zip(
-        sweep.SIZES["laptop"].images.noises[1:], (300, 100, 30), strict=True
-    ):
-        assert epsilon_upper_bound(noise, 1, LEVELS.delta) == pytest.approx(
-            epsilon, abs=0.01
-        )
+    for noise, epsilon in zip(sweep.SIZES["laptop"].images.noises[1:], (300, 100, 30), strict=True):
+        assert epsilon_upper_bound(noise, 1, LEVELS.delta) == pytest.approx(epsilon, abs=0.01)
 
 
 def test_clients_move_the_model_as_far_without_canaries():
@@ -263,16 +248,12 @@ def test_clients_move_the_model_as_far_without_canaries():
     images = sweep.SIZES["laptop"].images
     plain = images.without_canaries(0.0)
     assert plain.canaries == 1
-    assert plain.learning_rate == pytest.approx(
-        images.with_noise(0.0).learning_rate / 2, rel=1e-3
-    )
+    assert plain.learning_rate == pytest.approx(images.with_noise(0.0).learning_rate / 2, rel=1e-3)
 
 
 def test_no_sweep_takes_longer_than_its_scale_says():
     for laptop_sweep in sweep.sweeps("laptop").values():
-        assert sum(cell.seconds for cell in laptop_sweep.cells) < 3600, (
-            laptop_sweep.name
-        )
+        assert sum(cell.seconds for cell in laptop_sweep.cells) < 3600, laptop_sweep.name
     names = {"one_shot_table_2", "one_shot_table_5"}
     names |= {f"one_shot_figure_{number}" for number in range(1, 5)}
     for scale in sweep.SIZES:
@@ -290,17 +271,11 @@ def test_an_estimate_above_the_accounted_epsilon_is_marked(made_up):
     assert not first.exceeds
     assert first.accounted == np.inf
     estimate = first.all_iterates.fitted
-    assert first._replace(
-        accounted=estimate.epsilon - 2 * estimate.standard_error
-    ).exceeds
-    assert not first._replace(
-        accounted=estimate.epsilon - estimate.standard_error / 2
-    ).exceeds
+    assert first._replace(accounted=estimate.epsilon - 2 * estimate.standard_error).exceeds
+    assert not first._replace(accounted=estimate.epsilon - estimate.standard_error / 2).exceeds
 
 
-@pytest.mark.parametrize(
-    ("momentum", "low", "high"), [(0.0, 1100, 1600), (0.9, 200, 360)]
-)
+@pytest.mark.parametrize(("momentum", "low", "high"), [(0.0, 1100, 1600), (0.9, 200, 360)])
 def test_fits_to_maxima_are_right_by_an_accident_of_momentum(momentum, low, high):
     """One release has epsilon 300, whatever is made of it afterwards (Errata O13)."""
     rng = np.random.default_rng(0)
@@ -317,17 +292,13 @@ def test_fits_to_maxima_are_right_by_an_accident_of_momentum(momentum, low, high
 
 def test_figure_4_compares_one_run_with_several(tmp_path):
     setting = dataclasses.replace(SPLITS.training.setting, canaries=400)
-    plan = SPLITS._replace(
-        training=SPLITS.training._replace(setting=setting, noises=(0.1,))
-    )
+    plan = SPLITS._replace(training=SPLITS.training._replace(setting=setting, noises=(0.1,)))
     _store_run(tmp_path, plan.one_run(0.1), 4, 7850, 5.0)
     _store_run(tmp_path, plan.several_runs(0.1), 8, 7850, 5.0)
     (split,) = estimates.read_splits(stored.holdings(tmp_path), plan, 1e-5)
     assert split.observe == "all"
     assert (np.diff(split.one_run) >= 0).all()
-    assert np.median(split.several_runs) == pytest.approx(
-        np.median(split.one_run), rel=0.4
-    )
+    assert np.median(split.several_runs) == pytest.approx(np.median(split.one_run), rel=0.4)
 
 
 @pytest.fixture
