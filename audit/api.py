@@ -260,8 +260,13 @@ def audit_loss(
 
 def require_claim(claim: Any) -> None:
     """Raises InputError for what is no claim."""
-    is_claim = claim is None or all(hasattr(claim, name) for name in ("epsilon", "power", "last_model"))
-    require(is_claim, f"`claim={claim!r}`: give audit.DpSgd(...), audit.Gdp(mu) or audit.EpsilonDelta(...)")
+    is_claim = claim is None or all(
+        hasattr(claim, name) for name in ("epsilon", "power", "last_model")
+    )
+    require(
+        is_claim,
+        f"`claim={claim!r}`: give audit.DpSgd(...), audit.Gdp(mu) or audit.EpsilonDelta(...)",
+    )
 
 
 def _read_evidence(scores_in: Any, scores_out: Any) -> "Evidence":
@@ -342,4 +347,6 @@ def _make_result(conclusion: "Conclusion", folder: Path, request: _Request) -> R
     from audit.report import subjects
 
     levels = subjects.RequestedLevels(request.delta, request.confidence)
-    return Result(conclusion, partial(subjects.describe_setting, folder, levels, request.runs), folder)
+    return Result(
+        conclusion, partial(subjects.describe_setting, folder, levels, request.runs), folder
+    )

@@ -59,7 +59,9 @@ def inserted(seed: int, run: int, count: int, dimension: int, norm: float) -> Ar
     return total
 
 
-def cosines(displacement: ArrayLike, seed: int, run: int, count: int, leave_one_out: bool = False) -> Array:
+def cosines(
+    displacement: ArrayLike, seed: int, run: int, count: int, leave_one_out: bool = False
+) -> Array:
     """Returns the cosines (count,) of a run's directions with a displacement: larger, if they took part.
 
     Memory is count times 64 kB, and with leave-one-out then a few matrices (count, count).
@@ -88,7 +90,9 @@ def cosines(displacement: ArrayLike, seed: int, run: int, count: int, leave_one_
     squares = np.zeros(count)
     gram = np.zeros((count, count) if leave_one_out else (0, 0))
     for place in range(_count_blocks(size)):
-        directions = np.stack([_draw_block(seed, run, index, place, size) for index in range(count)])
+        directions = np.stack(
+            [_draw_block(seed, run, index, place, size) for index in range(count)]
+        )
         block = np.asarray(displacement[place * _BLOCK :][:_BLOCK], np.float64)
         products += directions @ (block / length)
         if leave_one_out:
@@ -110,7 +114,9 @@ def _draw_unit(seed: int, run: int, index: int, size: int) -> Array:
     try:
         direction = np.empty(size)
     except MemoryError:
-        raise InputError(f"`dimension={size}` takes {8 * size / 1e9:,.0f} GB, which are not free") from None
+        raise InputError(
+            f"`dimension={size}` takes {8 * size / 1e9:,.0f} GB, which are not free"
+        ) from None
     for place in range(_count_blocks(size)):
         direction[place * _BLOCK :][:_BLOCK] = _draw_block(seed, run, index, place, size)
     direction /= np.linalg.norm(direction)

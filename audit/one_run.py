@@ -43,7 +43,9 @@ def canary(seed: int, index: int, dimension: int) -> Array:
     try:
         direction = np.empty(size)
     except MemoryError:
-        raise InputError(f"`dimension={size}` takes {8 * size / 1e9:,.0f} GB, which are not free") from None
+        raise InputError(
+            f"`dimension={size}` takes {8 * size / 1e9:,.0f} GB, which are not free"
+        ) from None
     for place, block in enumerate(_draw_blocks(seed, index, size)):
         direction[place * _BLOCK : (place + 1) * _BLOCK] = block
     direction /= np.linalg.norm(direction)
@@ -85,14 +87,18 @@ def cosines(displacement: ArrayLike, seed: int, count: int, first: int = 0) -> A
 def with_length(displacement: NDArray[np.generic]) -> tuple[NDArray[np.generic], float]:
     """Returns a displacement and its length; raises InputError unless it is a finite vector other than 0."""
     shape = displacement.shape
-    require(displacement.ndim == 1, f"the displacement has shape {shape}: flatten it into one vector")
+    require(
+        displacement.ndim == 1, f"the displacement has shape {shape}: flatten it into one vector"
+    )
     size = len(displacement)
     require(size >= 2, f"the displacement has {size} entries: give at least 2")
     blocks = -(-size // _BLOCK)
     with np.errstate(over="ignore"):  # what is too large is infinite, and refused
         lengths = [np.linalg.norm(_get_block(displacement, place)) for place in range(blocks)]
         length = float(np.linalg.norm(lengths))
-    require(np.isfinite(length), "the displacement is not finite: the run failed; it counts, as NaN")
+    require(
+        np.isfinite(length), "the displacement is not finite: the run failed; it counts, as NaN"
+    )
     require(length > 0, "the displacement is 0: the model was not trained, or is its own start")
     return displacement, length
 

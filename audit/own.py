@@ -77,7 +77,9 @@ class _Audit(NamedTuple):
     out: Path
 
 
-def of_module(module: nn.Module, criterion: Criterion, features: ArrayLike, labels: ArrayLike) -> OwnModel:
+def of_module(
+    module: nn.Module, criterion: Criterion, features: ArrayLike, labels: ArrayLike
+) -> OwnModel:
     """Returns a Flax Linen module on arrays, see `audit.audit_model`.
 
     Raises InputError for what cannot be audited.
@@ -146,7 +148,9 @@ def audited(
     stored_audit = _find_stored(audit, requested, is_chosen, runs)
     setting, store = stored_audit or _train(audit, requested, is_chosen, runs)
     lipschitz.keep(store, steps)
-    conclusion = conclude_setting(store.load(runs), setting, delta, confidence, own_model=True, steps=steps)
+    conclusion = conclude_setting(
+        store.load(runs), setting, delta, confidence, own_model=True, steps=steps
+    )
     _write_report(own, setting, store, conclusion, runs)
     return conclusion, store.path
 
@@ -158,7 +162,9 @@ def _make_setting(own: OwnModel, fields: dict[str, Any]) -> Setting:
     return make_setting(fields.get("model") or own.name, usual, given)
 
 
-def _write_report(own: OwnModel, setting: Setting, store: Store, conclusion: Conclusion, runs: int) -> None:
+def _write_report(
+    own: OwnModel, setting: Setting, store: Store, conclusion: Conclusion, runs: int
+) -> None:
     """Writes result, figure and page, unless those in the store are of this conclusion."""
     made_from = results.source(store, conclusion)
     if results.is_up_to_date(store, made_from, _FILES):
@@ -315,7 +321,9 @@ def _model(module: nn.Module, criterion: Criterion, dataset: Dataset) -> Model:
     except InputError:
         raise
     except InvalidRngError:
-        raise InputError("the module draws randomness: switch dropout off (deterministic=True)") from None
+        raise InputError(
+            "the module draws randomness: switch dropout off (deterministic=True)"
+        ) from None
     except Exception as error:  # whatever an outsider's module raises
         shape = features.shape
         message = f"the module or criterion fails on one example of shape {shape}, which has no batch axis"
@@ -332,7 +340,9 @@ def _require_module(module: Any) -> None:
     """Raises InputError for what is no instance of a Flax Linen module."""
     if isinstance(module, type):
         hint = f"give an instance, {module.__name__}()"
-        raise InputError(f"audit_model takes a Flax Linen module, not the class {module.__name__}: {hint}")
+        raise InputError(
+            f"audit_model takes a Flax Linen module, not the class {module.__name__}: {hint}"
+        )
     if not isinstance(module, nn.Module):
         hint = "give any other model as loss(params, (feature, label)) to audit_loss"
         kind = type(module).__name__
@@ -368,7 +378,9 @@ def _model_of_loss(loss: TreeLoss, params: Any, dataset: Dataset) -> Model:
     except Exception as error:  # whatever an outsider's loss raises
         shape = example[0].shape
         problem = f"fails on one example of shape {shape}, which has no batch axis"
-        raise InputError(f"loss(params, (feature, label)) {problem}: {_short_reason(error)}") from error
+        raise InputError(
+            f"loss(params, (feature, label)) {problem}: {_short_reason(error)}"
+        ) from error
     require(
         value.shape == (),
         f"the loss of one example has shape {value.shape}, not (): give one number",

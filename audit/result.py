@@ -86,7 +86,9 @@ class Result:
         from audit.values import number
 
         rate = number("false_positive_rate", false_positive_rate, float)
-        return curves.true_positive_rate(self.conclusion.scores_in, self.conclusion.scores_out, rate)
+        return curves.true_positive_rate(
+            self.conclusion.scores_in, self.conclusion.scores_out, rate
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Returns what the command `bound --json` prints."""
@@ -185,7 +187,9 @@ class OneRunResult:
         """Returns what the command `bound --json` prints."""
         from audit.report import one_run_table
 
-        values: dict[str, Any] = json.loads(one_run_table.one_run_json(self.conclusion, self.upper_bound))
+        values: dict[str, Any] = json.loads(
+            one_run_table.one_run_json(self.conclusion, self.upper_bound)
+        )
         return values
 
     def report(self, path: str | Path) -> Path:

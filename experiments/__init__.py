@@ -14,7 +14,9 @@ def _require_own_packages() -> None:
         if location is None or location == _PROJECT / name:
             continue
         hint = "rename it, or start your script with ./run.sh python"
-        print(f"error: {location} stands in the way of this project's {name}: {hint}", file=sys.stderr)
+        print(
+            f"error: {location} stands in the way of this project's {name}: {hint}", file=sys.stderr
+        )
         raise SystemExit(2)  # as for wrong usage
 
 

@@ -12,7 +12,10 @@ from audit.errors import InputError
 from audit.runtime import installed, started
 
 PACKAGES = ("experiments", "audit.commands")
-_EXAMPLES_PACKAGES = ("torch", "opacus")  # examples need them, and no extra that every user has installs them
+_EXAMPLES_PACKAGES = (
+    "torch",
+    "opacus",
+)  # examples need them, and no extra that every user has installs them
 _ROOT = Path(__file__).resolve().parents[1]
 # Commands that spread over processes, one a core: each process multiplies small matrices on one thread.
 _SPREADING = ("benchmark", "calibrate", "landscape", "plan", "sweep", "test")
@@ -69,7 +72,10 @@ def _script(arguments: Sequence[str]) -> int:
         if error.name not in _EXAMPLES_PACKAGES:
             raise
         install = f"{sys.prefix}/bin/pip install {error.name}"
-        print(f"error: {script} needs {error.name}, which is not installed: {install}", file=sys.stderr)
+        print(
+            f"error: {script} needs {error.name}, which is not installed: {install}",
+            file=sys.stderr,
+        )
         return 2
     return 0
 

@@ -32,9 +32,13 @@ FLAGS = flags.FLAGS
 flags.DEFINE_float("scale", 1.0, "Of the parts' numbers of models; steps go with its square root.")
 flags.DEFINE_float("minutes", 30.0, "Minutes in all; nothing is begun after that.")
 flags.DEFINE_list("only", None, "Parts to do, by default all; the page lists them.")
-flags.DEFINE_string("california_housing", None, "California Housing as a file: .csv, .npz, .parquet.")
+flags.DEFINE_string(
+    "california_housing", None, "California Housing as a file: .csv, .npz, .parquet."
+)
 flags.DEFINE_string("cifar10", None, "CIFAR-10 as a file: .npz, or the published archive.")
-flags.DEFINE_string("out", "results", "Folder for the JSON file and the page; they go into its accelerator.")
+flags.DEFINE_string(
+    "out", "results", "Folder for the JSON file and the page; they go into its accelerator."
+)
 
 
 def main() -> None:
@@ -47,7 +51,10 @@ def main() -> None:
     parts = _chosen_parts(device_parts.PARTS)
     for flag in ("california_housing", "cifar10"):
         file = FLAGS[flag].value
-        require(file is None or Path(file).exists(), f"--{flag}={file}: there is no such file; name another")
+        require(
+            file is None or Path(file).exists(),
+            f"--{flag}={file}: there is no such file; name another",
+        )
 
     trial = device_parts.Trial(FLAGS.scale, FLAGS.california_housing, FLAGS.cifar10)
     results = device_report.work(out, parts, trial, 60 * FLAGS.minutes, _print_progress)
@@ -55,7 +62,10 @@ def main() -> None:
         print(os.fspath(out / name))
     done = [result.name for result in results if not result.failure]
     left = ", ".join(part.name for part in parts if part.name not in done)
-    require(not left, f"not done, or not whole: {left}; start again to try them, or leave them out of --only")
+    require(
+        not left,
+        f"not done, or not whole: {left}; start again to try them, or leave them out of --only",
+    )
 
 
 def _chosen_parts(parts: "Sequence[Part]") -> "list[Part]":

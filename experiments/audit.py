@@ -156,11 +156,16 @@ def _make_request(setting: Setting) -> _AuditRequest:
         value = FLAGS[name].value
         fits = value is None or (any_time and 0 < value < math.inf)
         require(fits, f"--{name}={value}: give a number above 0, with --adversary=sphere")
-    require(not (looks and any_time), "bounds of fresh directions hold at any number of runs: drop --looks")
+    require(
+        not (looks and any_time),
+        "bounds of fresh directions hold at any number of runs: drop --looks",
+    )
     one_canary_message = "--looks goes with one canary a run: drop --looks or --canaries"
     require(setting.canaries == 1 or not looks, one_canary_message)
     validate(setting, runs, task(setting.model).clipping)
-    chunk_message = f"--chunk_size={FLAGS.chunk_size}: give 1 to {MOST_RUNS:,}, or 0: as many as fit"
+    chunk_message = (
+        f"--chunk_size={FLAGS.chunk_size}: give 1 to {MOST_RUNS:,}, or 0: as many as fit"
+    )
     require(0 <= FLAGS.chunk_size <= MOST_RUNS, chunk_message)
 
     sources = cli.sources(weights=FLAGS.weights, input_size=FLAGS.input_size)
@@ -180,7 +185,10 @@ def _declared_looks() -> list[int]:
     require_schedule(looks)
     runs = FLAGS["runs"]
     agrees = not runs.present or runs.value == looks[-1]
-    require(agrees, f"--runs={runs.value} is not the last of --looks={','.join(FLAGS.looks)}: drop --runs")
+    require(
+        agrees,
+        f"--runs={runs.value} is not the last of --looks={','.join(FLAGS.looks)}: drop --runs",
+    )
     return looks
 
 
@@ -237,7 +245,9 @@ def _train_until_proven(request: _AuditRequest, store: "Store") -> "Trained":
             if parts and time.monotonic() > deadline:
                 break
             runs = min(max(runs, store.runs_held()) + stage, request.runs)
-            parts.append(request.trainer.train(Wanted(store, runs, stage, FLAGS.chunk_size or stage, bar)))
+            parts.append(
+                request.trainer.train(Wanted(store, runs, stage, FLAGS.chunk_size or stage, bar))
+            )
             if FLAGS.until is None and time.monotonic() < last_look + _LOOK_SECONDS:
                 continue
             conclusion = _draw_conclusion(request, store, _AuditScores(parts[-1].scores))
@@ -332,7 +342,9 @@ def _conclude(request: _AuditRequest, store: "Store", scores: _AuditScores) -> N
             figure = audit_panels.audit_figure(conclusion, summary(request.setting, request.runs))
             result, _ = results.keep(store, conclusion, figure, **circumstances)
             results.mark(store, made_from, names)
-        except files.CannotWriteError as error:  # the scores are there, so that all bounds can be printed
+        except (
+            files.CannotWriteError
+        ) as error:  # the scores are there, so that all bounds can be printed
             result = results.result_json(conclusion, **circumstances)
             refusal = cli.one_line(str(error))
             places = ""
@@ -357,7 +369,9 @@ def _each_run_alone(request: _AuditRequest, scores: _AuditScores) -> str:
         return ""
     dimension = build.trainee(request.setting.model, request.dataset).model.n_parameters
     sees_final_model = adversary.observe != "all"
-    conclusions = conclude_each_run(scores.scores, dimension, sees_final_model, FLAGS.delta, FLAGS.confidence)
+    conclusions = conclude_each_run(
+        scores.scores, dimension, sees_final_model, FLAGS.delta, FLAGS.confidence
+    )
     return f"\n\n{one_run_table.over_runs(conclusions)}"
 
 

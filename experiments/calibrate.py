@@ -18,7 +18,12 @@ from typing import Any, NamedTuple
 from absl import flags
 from tqdm import tqdm
 
-from audit.calibration import calibration, exact_null_calibration, many_calibration, one_run_calibration
+from audit.calibration import (
+    calibration,
+    exact_null_calibration,
+    many_calibration,
+    one_run_calibration,
+)
 from audit.calibration.calibration import Calibration, KnownMechanism
 from audit.calibration.exact_null_calibration import LAWS as DIRECTION_LAWS
 from audit.calibration.exact_null_calibration import DirectionCalibration, DirectionSetting
@@ -42,12 +47,18 @@ flags.DEFINE_list(
     None,
     f"Test the curve, too, of known mechanisms: {', '.join(LAWS)}; by default gaussian, untested.",
 )
-flags.DEFINE_list("runs", ["5000"], "Scores an audit, half of them in; otherwise runs, some numbers.")
+flags.DEFINE_list(
+    "runs", ["5000"], "Scores an audit, half of them in; otherwise runs, some numbers."
+)
 flags.DEFINE_integer("canaries", None, "Canaries a run; by default one, and other estimators.")
-flags.DEFINE_list("tie", None, f"Of the canaries of a run: some of {', '.join(TIES)}; by default all.")
+flags.DEFINE_list(
+    "tie", None, f"Of the canaries of a run: some of {', '.join(TIES)}; by default all."
+)
 flags.DEFINE_list("design", None, "coins (by default), sets, or both.")
 flags.DEFINE_integer("one_run", None, "Canaries of one run, for the bounds that need no other.")
-flags.DEFINE_integer("directions", None, "Canaries a run that are uniform directions, all in: exact_null.")
+flags.DEFINE_integer(
+    "directions", None, "Canaries a run that are uniform directions, all in: exact_null."
+)
 flags.DEFINE_integer("dimension", 62_006, "Dimension of the directions.")
 flags.DEFINE_integer("audits", 2000, "Audits a mechanism.")
 flags.DEFINE_float("delta", 1e-5, "delta of the bounds.")
@@ -85,7 +96,9 @@ def main() -> None:
     processes = FLAGS.processes
     if processes is None:
         processes = cores()
-    require(1 <= processes <= MOST_PROCESSES, f"--processes={processes}: give 1 to {MOST_PROCESSES:,}")
+    require(
+        1 <= processes <= MOST_PROCESSES, f"--processes={processes}: give 1 to {MOST_PROCESSES:,}"
+    )
     require(1 <= FLAGS.audits <= 10**7, f"--audits={FLAGS.audits}: give 1 to 10,000,000")
     runs = cli.whole_numbers("runs")
     require(runs, "--runs is empty: give whole numbers, comma-separated")
@@ -162,7 +175,9 @@ epsilon above the truth at delta {FLAGS.delta:g} (* above {_allowed_share():.1%}
 def _make_direction_study(runs: list[int]) -> _Study:
     """Returns the study of the exact null of uniform directions, after each of these numbers of runs."""
     for name in (*_FOR_SEVERAL_RUNS, "one_run"):
-        require(FLAGS[name].value is None, f"--directions and --{name} do not go together: drop one")
+        require(
+            FLAGS[name].value is None, f"--directions and --{name} do not go together: drop one"
+        )
     require(FLAGS.directions >= 1, f"--directions={FLAGS.directions}: give at least 1")
     numbers_of_runs: tuple[int, ...] = (1, 10, 60)
     if FLAGS["runs"].present:

@@ -21,7 +21,9 @@ from audit.settings.setting import PRECISIONS
 from experiments.engine import ahead
 
 FLAGS = flags.FLAGS
-flags.DEFINE_list("device", ["v5e:2x2"], "Devices, comma-separated: v5e:2x2, v6e:2x2 (any grid), h200.")
+flags.DEFINE_list(
+    "device", ["v5e:2x2"], "Devices, comma-separated: v5e:2x2, v6e:2x2 (any grid), h200."
+)
 flags.DEFINE_list("models", None, "Models, of audit and of federated; by default all.")
 flags.DEFINE_string("precision", "float32", "Operands of DP-SGD's products: float32, tf32 or bf16.")
 flags.DEFINE_bool("json", False, "Print one JSON object on stdout instead of tables.")

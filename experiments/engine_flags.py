@@ -24,7 +24,9 @@ def define_engine() -> None:
 
 def define_ray_address(otherwise: str) -> None:
     """Defines the flag of a Ray cluster; `otherwise` says in its help what happens without it."""
-    flags.DEFINE_string("ray_address", None, f"A Ray cluster: host:port, or auto; without it {otherwise}.")
+    flags.DEFINE_string(
+        "ray_address", None, f"A Ray cluster: host:port, or auto; without it {otherwise}."
+    )
 
 
 def engine() -> "AbstractContextManager[TrainingEngine]":
@@ -36,7 +38,10 @@ def engine() -> "AbstractContextManager[TrainingEngine]":
     name = flags.FLAGS.engine
     address = flags.FLAGS.ray_address
     require(name in ENGINES, f"`engine={name}` is unknown: choose one of {', '.join(ENGINES)}")
-    require(name == "ray" or address is None, f"`ray_address={address}` goes with `engine=ray`: give both")
+    require(
+        name == "ray" or address is None,
+        f"`ray_address={address}` goes with `engine=ray`: give both",
+    )
     return _start(name, address)
 
 

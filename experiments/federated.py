@@ -37,7 +37,9 @@ if TYPE_CHECKING:
 
 FLAGS = flags.FLAGS
 cli.define_setting(FederatedSetting)
-flags.DEFINE_string("cohorts", None, "Whose rounds: a CSV file of lines round,client, in place of --cohort.")
+flags.DEFINE_string(
+    "cohorts", None, "Whose rounds: a CSV file of lines round,client, in place of --cohort."
+)
 flags.DEFINE_integer("runs", 1, "Trainings, each with coins and noise of its own.")
 flags.DEFINE_float("delta", 1e-5, "delta of estimates and bounds.")
 flags.DEFINE_float("confidence", 0.95, "Confidence of the lower bounds.")
@@ -88,7 +90,9 @@ def main() -> None:
     cohorts_digest = None
     if listed_rounds is not None:
         cohorts_digest = hashlib.sha256(participation.clients.tobytes()).hexdigest()
-    config = federated.federated_identity(setting, build_federated.checksum(clients), cohorts_digest)
+    config = federated.federated_identity(
+        setting, build_federated.checksum(clients), cohorts_digest
+    )
     audited = _AuditedFederation(setting, federation, participation, task.make().n_parameters)
     _audit(audited, game, Store(out, config, f"federated-{setting.model}"))
 
@@ -146,7 +150,9 @@ def _conclude(
     setting = audited.setting
     leaks = federated.leaks(setting, audited.federation.clients.number, audited.rounds.most)
     sees_final_model = setting.observe in federated.FINAL
-    runs = conclude_each_run(scores, audited.dimension, sees_final_model, FLAGS.delta, FLAGS.confidence)
+    runs = conclude_each_run(
+        scores, audited.dimension, sees_final_model, FLAGS.delta, FLAGS.confidence
+    )
     together = bound_runs_together(scores, FLAGS.delta, FLAGS.confidence)
     measured = []
     for run in range(len(runs)):
@@ -155,13 +161,17 @@ def _conclude(
     return FederatedAudit(runs, leaks.canary, leaks.client, measured, together)
 
 
-def _write_report(audited: _AuditedFederation, conclusion: "FederatedAudit", store: "Store") -> None:
+def _write_report(
+    audited: _AuditedFederation, conclusion: "FederatedAudit", store: "Store"
+) -> None:
     """Writes the page that --report names."""
     from audit.report import one_run_page, subjects
     from audit.storage import files
 
     data = audited.federation.clients.source
-    subject = subjects.describe_federated(audited.setting, conclusion, data, store.path.name, store.text)
+    subject = subjects.describe_federated(
+        audited.setting, conclusion, data, store.path.name, store.text
+    )
     content = one_run_page.one_run_report(f"Audit: {subject.title}", [subject])
     written = files.write_whole(Path(FLAGS.report), content, "name another file with --report")
     print(f"report: {written}", file=sys.stderr)
@@ -180,7 +190,9 @@ class _Watch:
         federation = audited.federation
         self._audited = audited
         self._store = store
-        self._measure = build_federated.accuracy(audited.setting, federation.clients, federation.test)
+        self._measure = build_federated.accuracy(
+            audited.setting, federation.clients, federation.test
+        )
         self._next_line = 0.0
         self._begin = time.monotonic()
 
@@ -200,7 +212,9 @@ class _Watch:
         if midway.steps == rounds:
             keep_accuracies(self._store, midway.first, accuracies)
         elapsed = time.monotonic() - self._begin
-        line = f"round {midway.steps} of {rounds}, {elapsed:.0f} s: accuracy {accuracies.mean():.3f}"
+        line = (
+            f"round {midway.steps} of {rounds}, {elapsed:.0f} s: accuracy {accuracies.mean():.3f}"
+        )
         epsilon = self._estimate_epsilon(midway)
         print(f"{line}, estimate {epsilon:.2f} (no bound)", file=sys.stderr)
         self._next_line = time.monotonic() + _LOOK_SECONDS

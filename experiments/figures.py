@@ -35,7 +35,9 @@ if TYPE_CHECKING:
     from experiments.sweeps.points import Evidence
 
 FLAGS = flags.FLAGS
-flags.DEFINE_string("scale", None, "smoke, laptop or paper; by default the largest with finished cells.")
+flags.DEFINE_string(
+    "scale", None, "smoke, laptop or paper; by default the largest with finished cells."
+)
 flags.DEFINE_list("name", ["all"], "Sweeps, comma-separated, or all.")
 flags.DEFINE_float("delta", 1e-5, "delta of the bounds.")
 flags.DEFINE_float("confidence", 0.95, "Confidence of the lower bounds.")
@@ -96,7 +98,9 @@ def main() -> None:
         print(os.fspath(path))
 
 
-def _draw_sweep(sweep: Sweep, evidence: "Evidence", scale: str, folder: Path, drawing: _Drawing) -> None:
+def _draw_sweep(
+    sweep: Sweep, evidence: "Evidence", scale: str, folder: Path, drawing: _Drawing
+) -> None:
     """Draws a sweep's figures, prints a table of its own, and adds both to the drawing."""
     from experiments.sweeps import table
 

@@ -14,7 +14,13 @@ from audit.commands import cli
 from experiments import audit
 
 FLAGS = flags.FLAGS
-_PROOF = {"model": "wide_fcnn", "adversary": "sphere", "canaries": "auto", "runs": 400, "until": 18.5}
+_PROOF = {
+    "model": "wide_fcnn",
+    "adversary": "sphere",
+    "canaries": "auto",
+    "runs": 400,
+    "until": 18.5,
+}
 _PROOF_TITLE = "Fresh directions in a wider network, 2,689 parameters: nothing is assumed.\n"
 _PAPER_TITLE = "\nThe hidden-state paper's adversary in its network, 68 parameters.\n"
 

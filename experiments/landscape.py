@@ -25,7 +25,9 @@ FLAGS = flags.FLAGS
 flags.DEFINE_list("sigmas", [str(sigma) for sigma in range(1, 9)], "Noise multipliers.")
 flags.DEFINE_list("batch_sizes", ["1", "2", "4", "8", "16"], "Batch sizes B.")
 flags.DEFINE_integer("steps", 25, "Steps T.")
-flags.DEFINE_float("clipping_norm", 1.0, "Clipping norm C: the unit of --threshold and of the figures.")
+flags.DEFINE_float(
+    "clipping_norm", 1.0, "Clipping norm C: the unit of --threshold and of the figures."
+)
 flags.DEFINE_float("threshold", None, "The simulated landscape's threshold h; by default C / 2.")
 flags.DEFINE_float("delta", 1e-5, "delta of every epsilon.")
 flags.DEFINE_float("confidence", 0.95, "Confidence of the simulated audits' bounds.")
@@ -96,7 +98,10 @@ def _checked_study() -> Study:
     if FLAGS.threshold is not None:
         threshold = FLAGS.threshold / norm
     most = MOST_THRESHOLD * norm
-    require(abs(threshold) <= MOST_THRESHOLD, f"--threshold={FLAGS.threshold}: give {-most:g} to {most:g}")
+    require(
+        abs(threshold) <= MOST_THRESHOLD,
+        f"--threshold={FLAGS.threshold}: give {-most:g} to {most:g}",
+    )
     return Study(cells, threshold, Simulation(FLAGS.runs, FLAGS.seed, FLAGS.confidence))
 
 
@@ -118,7 +123,9 @@ def _checked_cells() -> tuple[LandscapeCell, ...]:
         for size in batch_sizes:
             cells.append(LandscapeCell(sigma, size, FLAGS.steps, FLAGS.delta))
     require(cells, "--sigmas or --batch_sizes is empty: give numbers, comma-separated")
-    process.validate(process.Process(cells[0].noise_multiplier, cells[0].batch_size, cells[0].steps))
+    process.validate(
+        process.Process(cells[0].noise_multiplier, cells[0].batch_size, cells[0].steps)
+    )
     conversions.require_delta(FLAGS.delta)
     require(FLAGS.delta >= LEAST_DELTA, f"--delta={FLAGS.delta}: give at least {LEAST_DELTA:g}")
     return tuple(cells)
@@ -146,7 +153,9 @@ def _exact_table(cells: list[CellResults]) -> Table[_ExactRow]:
     columns = [
         *_cell_columns(),
         Column("adversary", attrgetter("adversary"), "adversary"),
-        Column("epsilon_gaussian", lambda row: row.result.epsilon_gaussian[-1], "eps_gaussian", epsilon),
+        Column(
+            "epsilon_gaussian", lambda row: row.result.epsilon_gaussian[-1], "eps_gaussian", epsilon
+        ),
         Column("epsilon_exact", lambda row: row.result.epsilon_exact[-1], "eps_exact", epsilon),
         Column("epsilon_upper", attrgetter("result.epsilon_upper"), "eps_upper", epsilon),
     ]

@@ -27,7 +27,9 @@ from models.catalogue import TASKS, task
 
 FIELDS = ("steps", "clipping_norm", "noise_multiplier", "seed")
 FLAGS = flags.FLAGS
-flags.DEFINE_list("models", ["fcnn", "convnet"], "Models, comma-separated: those of ./run.sh audit.")
+flags.DEFINE_list(
+    "models", ["fcnn", "convnet"], "Models, comma-separated: those of ./run.sh audit."
+)
 flags.DEFINE_integer("runs", 30, "Runs a model.")
 cli.define_setting(names=FIELDS)
 flags.DEFINE_string("out", "results", "Folder for results; the figure goes into its folder norms.")

@@ -33,11 +33,17 @@ if TYPE_CHECKING:
 
 FIELDS = ("model", "periodicity", "insertions", "noise_multiplier", "batch_size", "canaries")
 FLAGS = flags.FLAGS
-_COUNT_FORMAT = "{desc}: {n_fmt} of {total_fmt}"  # no time left: to start the processes takes most of it
+_COUNT_FORMAT = (
+    "{desc}: {n_fmt} of {total_fmt}"  # no time left: to start the processes takes most of it
+)
 _MOST_AUDITS = 20  # simulated with several canaries a run
-flags.DEFINE_float("epsilon", None, "The truth to be found; by default the accountant's upper bound.")
+flags.DEFINE_float(
+    "epsilon", None, "The truth to be found; by default the accountant's upper bound."
+)
 flags.DEFINE_integer("runs", 5000, "Models to train, half with the canary.")
-flags.DEFINE_float("tightness", 0.9, "Also say how many runs prove this share of the truth on average.")
+flags.DEFINE_float(
+    "tightness", 0.9, "Also say how many runs prove this share of the truth on average."
+)
 cli.define_setting(names=FIELDS)
 flags.DEFINE_integer("audits", 100, "Simulated audits.")
 flags.DEFINE_float("delta", 1e-5, "delta of the bounds.")
@@ -67,8 +73,12 @@ def main() -> None:
         expected = forecast.expected(setting, dataset, probe, FLAGS.linear_response)
 
     mu = conversions.mu_from_epsilon(truth, FLAGS.delta)
-    mechanism = KnownMechanism(mu, FLAGS.runs, FLAGS.audits, FLAGS.delta, FLAGS.confidence, FLAGS.seed)
-    with tqdm(total=FLAGS.audits, desc="simulating audits", bar_format=_COUNT_FORMAT, leave=False) as bar:
+    mechanism = KnownMechanism(
+        mu, FLAGS.runs, FLAGS.audits, FLAGS.delta, FLAGS.confidence, FLAGS.seed
+    )
+    with tqdm(
+        total=FLAGS.audits, desc="simulating audits", bar_format=_COUNT_FORMAT, leave=False
+    ) as bar:
         bounds = calibration.calibrate(mechanism, cores(), bar.update)
     search = f"looking for the runs that prove {FLAGS.tightness:.0%} of it"
     with tqdm(desc=search, bar_format="{desc} ...", leave=False):
@@ -101,7 +111,9 @@ def _time_training(setting: "Setting", dataset: "Dataset") -> "tuple[Probe, int 
     if FLAGS.ray_address is None:
         return probe(setting, dataset, FLAGS.runs), None
     with cluster.join(FLAGS.ray_address) as ray_cluster:
-        return ray_cluster.call(probe_elsewhere, setting, dataset, FLAGS.runs), ray_cluster.count_workers()
+        return ray_cluster.call(
+            probe_elsewhere, setting, dataset, FLAGS.runs
+        ), ray_cluster.count_workers()
 
 
 def _forecast_many_canaries(mechanism: KnownMechanism, canaries: int) -> "ManyForecast | None":
@@ -136,8 +148,12 @@ def _checked_epsilons() -> tuple[float, float]:
     require(4 <= FLAGS.runs <= 10**8, f"--runs={FLAGS.runs}: give 4 to 100,000,000")
     require(2 <= FLAGS.audits <= 10**7, f"--audits={FLAGS.audits}: give 2 to 10,000,000")
     require(0 <= FLAGS.seed < 2**32, f"--seed={FLAGS.seed}: give 0 to 2^32 - 1")
-    require(0 < FLAGS.tightness < 1, f"--tightness={FLAGS.tightness}: give more than 0, less than 1")
-    upper_bound = accounting.epsilon_upper_bound(FLAGS.noise_multiplier, FLAGS.insertions, FLAGS.delta)
+    require(
+        0 < FLAGS.tightness < 1, f"--tightness={FLAGS.tightness}: give more than 0, less than 1"
+    )
+    upper_bound = accounting.epsilon_upper_bound(
+        FLAGS.noise_multiplier, FLAGS.insertions, FLAGS.delta
+    )
     truth = FLAGS.epsilon
     if truth is None:
         truth = upper_bound

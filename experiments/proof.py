@@ -21,8 +21,12 @@ from audit.tasks.task import Sources
 FLAGS = flags.FLAGS
 _MODELS = ("convnet", "fcnn")
 flags.DEFINE_string("model", "convnet", f"{' or '.join(_MODELS)}.")
-flags.DEFINE_float("minutes", 5.0, "Minutes for each of our ways; none begins a training after that.")
-flags.DEFINE_list("engines", ["jax_privacy", "opacus"], "Of jax_privacy, opacus: beside ours; empty: none.")
+flags.DEFINE_float(
+    "minutes", 5.0, "Minutes for each of our ways; none begins a training after that."
+)
+flags.DEFINE_list(
+    "engines", ["jax_privacy", "opacus"], "Of jax_privacy, opacus: beside ours; empty: none."
+)
 flags.DEFINE_integer("rounds", 3, "Rounds; each times every engine once.")
 flags.DEFINE_float("seconds", 3.0, "Seconds a measurement of an engine, at least.")
 flags.DEFINE_integer("seed", 0, "Seed of all trainings.")
@@ -30,7 +34,9 @@ flags.DEFINE_float("delta", 1e-5, "delta of the bounds.")
 flags.DEFINE_float("confidence", 0.95, "Confidence of the lower bounds.")
 flags.DEFINE_string("data_file", None, "The model's data as a file, instead of fetching them.")
 flags.DEFINE_string("tfds_dir", None, "A prepared TFDS folder that holds the data.")
-flags.DEFINE_string("out", "results", "Folder for the figure and its numbers; they go into its folder proof.")
+flags.DEFINE_string(
+    "out", "results", "Folder for the figure and its numbers; they go into its folder proof."
+)
 
 
 def main() -> None:
@@ -50,7 +56,10 @@ def main() -> None:
     from experiments.benchmark import proof
 
     for name in FLAGS.engines:
-        require(name in proof.PEERS, f"--engines: {name!r} is unknown: choose of {', '.join(proof.PEERS)}")
+        require(
+            name in proof.PEERS,
+            f"--engines: {name!r} is unknown: choose of {', '.join(proof.PEERS)}",
+        )
     how = proof.How(
         model=FLAGS.model,
         limit=60 * FLAGS.minutes,

@@ -24,14 +24,19 @@ def main() -> None:
     """Parses the flags, reads the store, and writes the page."""
     if FLAGS.sweep is None:
         scale_alone = FLAGS["scale"].present
-        require(not scale_alone, f"--scale={FLAGS.scale} is a sweep's: name one with --sweep, or drop it")
+        require(
+            not scale_alone,
+            f"--scale={FLAGS.scale} is a sweep's: name one with --sweep, or drop it",
+        )
         settings_report.main()
         return
     require(FLAGS.setting is None, "--setting and --sweep do not go together: drop one")
     levels = settings_report.checked_levels()
     root = cli.folder()
     scale = FLAGS.scale
-    require(scale in registry.SCALES, f"--scale={scale}: choose one of {', '.join(registry.SCALES)}")
+    require(
+        scale in registry.SCALES, f"--scale={scale}: choose one of {', '.join(registry.SCALES)}"
+    )
     sweeps = registry.sweeps(scale)
     choices = f"choose one of {', '.join(sweeps)}"
     require(FLAGS.sweep in sweeps, f"--sweep={FLAGS.sweep} is unknown: {choices}")

@@ -109,7 +109,9 @@ def _list_sweeps(sweeps: list[Sweep], place: Workplace) -> str:
         seconds = training_seconds + audits.compiling_seconds(cells)
         title = shortened(sweep.title, 40)
         lines.append(f"{sweep.name:<17} {len(cells):>5} {done:>5} {seconds / 60:>8.1f}  {title}")
-    lines.append(f"scale {FLAGS.scale}; minutes about, on two cores, of compiling and training; cells")
+    lines.append(
+        f"scale {FLAGS.scale}; minutes about, on two cores, of compiling and training; cells"
+    )
     lines.append("that figures share are trained once")
     return "\n".join(lines)
 

@@ -35,7 +35,9 @@ from experiments.engine import measurement
 from experiments.engine.engines import ENGINES, TIMED, Kind, missing_line, require_timed
 
 FLAGS = flags.FLAGS
-_MODELS = "fcnn (Housing), convnet, resnet18 (CIFAR-10), lenet (Fashion-MNIST's clients); by default all."
+_MODELS = (
+    "fcnn (Housing), convnet, resnet18 (CIFAR-10), lenet (Fashion-MNIST's clients); by default all."
+)
 flags.DEFINE_list("models", None, _MODELS)
 flags.DEFINE_list("engines", list(ENGINES), f"Of {', '.join(ENGINES)}.")
 flags.DEFINE_integer("rounds", 5, "Rounds; each times every engine once.")
@@ -81,7 +83,9 @@ def _chosen_names(flag: str, choices: Sequence[str]) -> list[str]:
     return names
 
 
-def _find_engines(models: Sequence[str], engines: Sequence[str]) -> tuple[dict[str, list[Kind]], list[Kind]]:
+def _find_engines(
+    models: Sequence[str], engines: Sequence[str]
+) -> tuple[dict[str, list[Kind]], list[Kind]]:
     """Finds the engines that can train each model.
 
     Returns:
@@ -95,7 +99,10 @@ def _find_engines(models: Sequence[str], engines: Sequence[str]) -> tuple[dict[s
     for model in models:
         able[model] = [kind for kind in TIMED[model].work.kinds if kind.name in engines]
     for model in FLAGS.models or ():
-        require(able[model], f"none of --engines trains {model}: name others, or leave it out of --models")
+        require(
+            able[model],
+            f"none of --engines trains {model}: name others, or leave it out of --models",
+        )
 
     installed: dict[str, list[Kind]] = {}
     missing: list[Kind] = []

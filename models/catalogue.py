@@ -570,4 +570,6 @@ _ROWS = (
 
 MODELS: dict[str, ZooModel] = {row.name: row for row in _ROWS}
 TASKS: dict[str, Task] = {row.name: row.task for row in _ROWS if row.task}
-FEDERATED_TASKS: dict[str, FederatedTask] = {row.name: row.federated for row in _ROWS if row.federated}
+FEDERATED_TASKS: dict[str, FederatedTask] = {
+    row.name: row.federated for row in _ROWS if row.federated
+}

@@ -96,7 +96,9 @@ class Convolution(nn.Module):
 
         kernel_rows = list(kernel.reshape(window, window * channels, -1))
         by_window_column = jnp.concatenate(kernel_rows, axis=-1)
-        by_window_column = jnp.broadcast_to(by_window_column, (*leading_axes, *by_window_column.shape))
+        by_window_column = jnp.broadcast_to(
+            by_window_column, (*leading_axes, *by_window_column.shape)
+        )
         lines = by_window_column @ by_window_row
         lines = lines.reshape(*leading_axes, window, channels, height, output_width)
 

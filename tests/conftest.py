@@ -26,7 +26,9 @@ def _machine():
     """The processor's model and instructions: programs compiled for one do not run on every other."""
     with contextlib.suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return "".join(sorted({one for one in lines if one.startswith(("model name", "flags", "Features"))}))
+        return "".join(
+            sorted({one for one in lines if one.startswith(("model name", "flags", "Features"))})
+        )
     return platform.platform() + platform.processor()
 
 
@@ -36,7 +38,11 @@ def _keep_programs():
     Two thirds of the JAX tests' processor time is compiling. A folder is for one lock and one processor's
     instructions. JAX writes its files in place: one that a kill left empty is removed.
     """
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hidden-state-audit" / "tests"
+    base = (
+        Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        / "hidden-state-audit"
+        / "tests"
+    )
     lock = (ROOT / "requirements.lock").read_text()
     folder = base / hashlib.sha256((lock + _machine()).encode()).hexdigest()[:16]
     if "PYTEST_XDIST_WORKER" not in os.environ and "JAX_COMPILATION_CACHE_DIR" not in os.environ:
@@ -56,9 +62,15 @@ _keep_programs()  # before JAX is imported
 
 def pytest_addoption(parser):
     parser.addoption("--kills", type=int, default=5, help="of audits and of those who share one")
-    parser.addoption("--ray_kills", type=int, default=1, help="of each kind of process in test_on_ray")
-    parser.addoption("--kills_out", help="an empty folder for its audits; by default a temporary one")
-    parser.addoption("--share", type=_share, default=(0, 1), help="I/N: that part of the slow tests")
+    parser.addoption(
+        "--ray_kills", type=int, default=1, help="of each kind of process in test_on_ray"
+    )
+    parser.addoption(
+        "--kills_out", help="an empty folder for its audits; by default a temporary one"
+    )
+    parser.addoption(
+        "--share", type=_share, default=(0, 1), help="I/N: that part of the slow tests"
+    )
 
 
 def _share(text):
@@ -218,7 +230,9 @@ def play():
     from audit.training import game
 
     def run(table, ranges, chunk, progress=lambda runs, steps: None):
-        first, scores, presence, dimension = zip(*game.play(table, ranges, chunk, progress), strict=True)
+        first, scores, presence, dimension = zip(
+            *game.play(table, ranges, chunk, progress), strict=True
+        )
         return game.Scores(first[0], np.concatenate(scores), np.concatenate(presence), dimension[0])
 
     return run
@@ -234,10 +248,18 @@ def empty_game(silent):
     from audit.training import game
 
     def build(steps=16, periodicity=1, sigma=2.0, clipping_norm=3.0, batch_size=4, **changes):
-        batches, mask = jnp.tile(jnp.arange(batch_size), (steps, 1)), base.insertion_mask(steps, periodicity)
+        batches, mask = (
+            jnp.tile(jnp.arange(batch_size), (steps, 1)),
+            base.insertion_mask(steps, periodicity),
+        )
         data = jnp.zeros((batch_size, 1)), jnp.zeros(batch_size, int)
-        hyper, schedule = base.Hyperparameters(0.5, clipping_norm, sigma), base.Schedule(batches, mask)
+        hyper, schedule = (
+            base.Hyperparameters(0.5, clipping_norm, sigma),
+            base.Schedule(batches, mask),
+        )
         adversary, start = biased.fixed_biased_dimension(2), lambda key: jnp.zeros(4)
-        return game.Game(silent, adversary, start, data, hyper, schedule, seed=0)._replace(**changes)
+        return game.Game(silent, adversary, start, data, hyper, schedule, seed=0)._replace(
+            **changes
+        )
 
     return build

@@ -117,7 +117,11 @@ def forked(forks, tmp_path_factory):
 
     def call(*argv, folder, seconds=15):
         streams = [tmp_path_factory.mktemp("streams") / name for name in ("stdout", "stderr")]
-        print(json.dumps([argv, str(folder), [*map(str, streams)], seconds]), file=forks.stdin, flush=True)
+        print(
+            json.dumps([argv, str(folder), [*map(str, streams)], seconds]),
+            file=forks.stdin,
+            flush=True,
+        )
         status = int(forks.stdout.readline())
         return Ended(status, *(path.read_text(errors="surrogateescape") for path in streams))
 

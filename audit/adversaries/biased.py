@@ -67,7 +67,9 @@ def responsive_biased_dimension(respond: Respond) -> Adversary:
     return _biased(lambda key, theta_0: jnp.argmax(respond(theta_0)))
 
 
-def _sum_movements(simulate: Simulate, simulations: int, per_step: bool, key: Array, theta_0: Array) -> Array:
+def _sum_movements(
+    simulate: Simulate, simulations: int, per_step: bool, key: Array, theta_0: Array
+) -> Array:
     """Sums over simulated runs how far each coordinate moves, (p,)."""
 
     def movement(index: int) -> Array:

@@ -122,7 +122,9 @@ class Seen(NamedTuple):
     largest: Array
 
 
-def final_cosines(canaries: int, origin: Callable[[Array], Array] = itself, fresh: bool = False) -> Adversary:
+def final_cosines(
+    canaries: int, origin: Callable[[Array], Array] = itself, fresh: bool = False
+) -> Adversary:
     """Returns one-shot canaries, scored by their cosines with origin(theta_0) - theta_T.
 
     Args:
@@ -178,7 +180,9 @@ def largest_cosines(canaries: int, momentum: float = 0.0, most_kept: int = _MOST
         return seen.largest
 
     observer = Observer(begin, _observe)
-    return Adversary(init, _craft_unclipped, score, canaries=canaries, observer=observer, constant=True)
+    return Adversary(
+        init, _craft_unclipped, score, canaries=canaries, observer=observer, constant=True
+    )
 
 
 def _craft_unclipped(state: OneShot | RandomDirections, step: Array, theta: Array) -> Directions:

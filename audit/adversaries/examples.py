@@ -85,7 +85,9 @@ def flipped_labels(
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> Examples:
-        indices = jax.random.choice(jax.random.fold_in(key, 0), len(labels), (canaries,), replace=False)
+        indices = jax.random.choice(
+            jax.random.fold_in(key, 0), len(labels), (canaries,), replace=False
+        )
         shifts = jax.random.randint(jax.random.fold_in(key, 1), (canaries,), 1, classes)
         return Examples(features[indices], (labels[indices] + shifts) % classes)
 

@@ -84,7 +84,9 @@ def _split_keys(key: Array, canaries: int, parameters: int) -> Array:
     return jax.random.split(key, (canaries, blocks))
 
 
-def _fold_blocks(keys: Array, u: Array, start: Tree, add: Callable[[Tree, Array, Array], Tree]) -> Tree:
+def _fold_blocks(
+    keys: Array, u: Array, start: Tree, add: Callable[[Tree, Array, Array], Tree]
+) -> Tree:
     """Folds a function over blocks of coordinates, whose directions are drawn when they are needed.
 
     Args:

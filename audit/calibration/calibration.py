@@ -207,4 +207,6 @@ def _add_curve_test(row: Calibration, epsilon: Array, curves: Array) -> Calibrat
     exceeds = epsilon > row.true_epsilon + _SLACK
     missed = exceeds & ~fired & powerful
     unsure = ~fired & ~powerful
-    return row._replace(fired=float(fired.mean()), unsure=float(unsure.mean()), missed=float(missed.mean()))
+    return row._replace(
+        fired=float(fired.mean()), unsure=float(unsure.mean()), missed=float(missed.mean())
+    )

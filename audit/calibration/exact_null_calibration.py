@@ -100,16 +100,24 @@ def require_possible(setting: DirectionSetting) -> None:
     size = int(np.prod(setting.shape, dtype=float))
     most = f"at most {MOST_COSINES:,} together"
     require(setting.canaries >= 1, f"`canaries={setting.canaries}`: give at least 1")
-    require(size <= MOST_COSINES, f"{setting.shape[0]:,} runs of {setting.canaries:,} canaries: give {most}")
+    require(
+        size <= MOST_COSINES,
+        f"{setting.shape[0]:,} runs of {setting.canaries:,} canaries: give {most}",
+    )
     cosine_law.require_dimension(setting.dimension)
     fits = setting.canaries < setting.dimension
-    require(fits, f"`dimension={setting.dimension}`: give more than there are canaries, {setting.canaries}")
+    require(
+        fits,
+        f"`dimension={setting.dimension}`: give more than there are canaries, {setting.canaries}",
+    )
     require(setting.audits >= 1, f"audits is {setting.audits}: give at least 1")
     conversions.require_levels(setting.delta, setting.confidence)
 
 
 def calibrate(
-    setting: DirectionSetting, processes: int = 1, done: Callable[[int], object] = lambda audits: None
+    setting: DirectionSetting,
+    processes: int = 1,
+    done: Callable[[int], object] = lambda audits: None,
 ) -> list[DirectionCalibration]:
     """Returns a row for each number of runs.
 
@@ -133,7 +141,9 @@ def epsilons(task: tuple[DirectionSetting, int]) -> Array:
     return np.asarray(proof.path[np.array(setting.runs) - 1])
 
 
-def _summarise(setting: DirectionSetting, runs: int, epsilon: Array, truth: float) -> DirectionCalibration:
+def _summarise(
+    setting: DirectionSetting, runs: int, epsilon: Array, truth: float
+) -> DirectionCalibration:
     """Returns the row of a number of runs from epsilon after it in all audits, (audits,)."""
     return DirectionCalibration(
         setting,
@@ -154,7 +164,9 @@ def _mu(setting: DirectionSetting) -> float:
     return setting.mu
 
 
-def _shifted(rng: np.random.Generator, mu: Array, shape: tuple[int, int], setting: DirectionSetting) -> Array:
+def _shifted(
+    rng: np.random.Generator, mu: Array, shape: tuple[int, int], setting: DirectionSetting
+) -> Array:
     """Draws leave-one-out cosines.
 
     Of v_j, a share that is Beta lies outside of the others' span; there u_j is mu times that part and

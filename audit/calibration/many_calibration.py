@@ -192,7 +192,9 @@ def _truths(setting: ManyCanaries) -> tuple[float, float]:
     misses_of_working = special.ndtr(thresholds - setting.mu)
     misses_of_failing = special.ndtr(thresholds)
     false_negative_rates = (1 - failing) * misses_of_working + failing * misses_of_failing
-    epsilons = conversions.epsilon_from_rates(false_positive_rates, false_negative_rates, setting.delta)
+    epsilons = conversions.epsilon_from_rates(
+        false_positive_rates, false_negative_rates, setting.delta
+    )
     mus = conversions.mu_from_rates(false_positive_rates, false_negative_rates)
     return max(float(epsilons.max()), 0.0), max(float(mus.max()), 0.0)
 

@@ -107,7 +107,10 @@ def calibrate(
     require(setting.mu >= 0, f"mu is {setting.mu}: it must be at least 0")
     least = one_run_bounds.LEAST_COINS
     most = one_run_bounds.MOST_COINS
-    require(least <= setting.canaries <= most, f"`canaries={setting.canaries}`: give {least} to {most:,}")
+    require(
+        least <= setting.canaries <= most,
+        f"`canaries={setting.canaries}`: give {least} to {most:,}",
+    )
     require(setting.audits >= 1, f"audits is {setting.audits}: give at least 1")
     conversions.require_levels(setting.delta, setting.confidence)
     audits = calibration.every_audit(_audit, setting, setting.audits, processes, done)
@@ -123,7 +126,9 @@ def _audit(task: tuple[OneRunSetting, int]) -> Values:
     return setting.law.audit(np.random.default_rng([setting.seed, index]), setting)
 
 
-def _summarise(method: str, setting: OneRunSetting, epsilon: Array, truth: float) -> OneRunCalibration:
+def _summarise(
+    method: str, setting: OneRunSetting, epsilon: Array, truth: float
+) -> OneRunCalibration:
     """Returns a method's row from its epsilon in all audits, (audits,)."""
     return OneRunCalibration(
         method,
@@ -144,13 +149,17 @@ def _leaking_truth(setting: OneRunSetting) -> float:
     return setting.mu
 
 
-def _audit_coins(scores: Array, presence: Bits, setting: OneRunSetting, gaussian: bool = True) -> Values:
+def _audit_coins(
+    scores: Array, presence: Bits, setting: OneRunSetting, gaussian: bool = True
+) -> Values:
     """Audits a run by its scores (K,) and coins (K,); `gaussian` as of `_audit_evidence`."""
     design = Coins(scores[None], presence[None])
     return _audit_evidence(one_run_bounds.weigh_coins(design), setting, gaussian)
 
 
-def _audit_evidence(evidence: CoinEvidence, setting: OneRunSetting, gaussian: bool = True) -> Values:
+def _audit_evidence(
+    evidence: CoinEvidence, setting: OneRunSetting, gaussian: bool = True
+) -> Values:
     """Returns the bounds from guesses; if not `gaussian`, without those that assume a Gaussian curve."""
     values = []
     for bound in one_run_bounds.guessed(evidence, setting.delta, setting.confidence):

@@ -66,7 +66,9 @@ def check_accounting(
     require(1 <= steps <= most_steps, f"`steps={steps}`: give 1 to {most_steps:,}")
     sampling_rate = number("sampling_rate", sampling_rate, float)
     noise_multiplier = read_noise_multiplier(noise_multiplier)
-    require(0 < sampling_rate <= 1, f"`sampling_rate={sampling_rate:g}`: give more than 0, at most 1")
+    require(
+        0 < sampling_rate <= 1, f"`sampling_rate={sampling_rate:g}`: give more than 0, at most 1"
+    )
     is_kind = isinstance(batches, str) and batches in (POISSON, SHUFFLED)
     require(is_kind, f"`batches={shown(batches)}`: give poisson or shuffled")
     if examples is not None:
@@ -125,7 +127,10 @@ def _check_shuffled(
     """Checks a claimed epsilon of shuffled batches against what they leak at least."""
     sigma, steps, sampling_rate = composition
     batches = count_batches(sampling_rate)
-    require(steps >= batches, f"`steps={steps}`: shuffled batches take at least an epoch, {batches} steps")
+    require(
+        steps >= batches,
+        f"`steps={steps}`: shuffled batches take at least an epoch, {batches} steps",
+    )
     least = compute_shuffled_epsilon(sigma, batches, steps // batches, delta)
     bugs = []
     if claimed < least:

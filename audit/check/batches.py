@@ -18,7 +18,13 @@ from audit.check.accounting import (
 )
 from audit.check.findings import CheckFinding
 from audit.check.noise import compute_fit_p_value, compute_two_sided_p_value
-from audit.check.report import CheckOutcome, CheckReport, describe_error, find_rejected_tests, make_report
+from audit.check.report import (
+    CheckOutcome,
+    CheckReport,
+    describe_error,
+    find_rejected_tests,
+    make_report,
+)
 from audit.claims import accounting
 from audit.errors import InputError, require
 from audit.values import number, shown
@@ -126,7 +132,9 @@ def check_batches(
     examples = number("examples", examples, int)
     sampling_rate = number("sampling_rate", sampling_rate, float)
     require(2 <= examples <= 10**9, f"`examples={examples}`: give 2 to 1,000,000,000")
-    require(0 < sampling_rate < 1, f"`sampling_rate={sampling_rate:g}`: give a number between 0 and 1")
+    require(
+        0 < sampling_rate < 1, f"`sampling_rate={sampling_rate:g}`: give a number between 0 and 1"
+    )
     is_kind = isinstance(assumed, str) and assumed in _TITLES
     require(is_kind, f"`assumed={shown(assumed)}`: give poisson, fixed or shuffled")
 
@@ -151,7 +159,9 @@ def _check_sample(sample: BatchSample, leak_outcomes: dict[str, CheckOutcome]) -
         p_values["every example"] = float(kind == SHUFFLED)
 
     texts = dict.fromkeys(_ODDITIES, "as expected")
-    texts["batch size"] = f"{sizes.mean():.4g} examples on average, {sample.expected_size:.4g} expected"
+    texts["batch size"] = (
+        f"{sizes.mean():.4g} examples on average, {sample.expected_size:.4g} expected"
+    )
     texts["spread of sizes"] = f"deviation {sizes.std():.3g}"
     outcomes = {"indices": _check_indices(sample, kind)}
     for row, p_value in p_values.items():
@@ -318,7 +328,9 @@ def _draw_batches(
     require(batches, f"`draw` gave no batch with seed {seed}: return batches of indices")
     indices = np.concatenate(batches)
     is_inside = (indices >= 0) & (indices < examples)
-    require(np.all(is_inside), f"`draw` gave indices outside the data set: give 0 to {examples - 1}")
+    require(
+        np.all(is_inside), f"`draw` gave indices outside the data set: give 0 to {examples - 1}"
+    )
     return batches
 
 
@@ -363,7 +375,9 @@ def _test_poisson(sample: BatchSample) -> dict[str, float]:
     total = int(sizes.sum())
     empty = int(np.sum(sizes == 0))
     empty_probability = (1 - sample.sampling_rate) ** examples
-    in_pair = members[:, ::2].astype(int) + members[:, 1::2]  # how many of two neighbours a batch holds
+    in_pair = (
+        members[:, ::2].astype(int) + members[:, 1::2]
+    )  # how many of two neighbours a batch holds
 
     p_values = {}
     total_test = stats.binomtest(total, examples * batches, sample.sampling_rate)

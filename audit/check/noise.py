@@ -190,7 +190,9 @@ def _choose_seeds(probe: StepProbe, stream: int, count: int) -> NDArray[np.int64
     With the same seeds for all steps, chance correlations of a generator's first seeds would be found in
     every step.
     """
-    text = repr(probe.settings).replace("StepSettings", "Stated")  # another word would change all seeds
+    text = repr(probe.settings).replace(
+        "StepSettings", "Stated"
+    )  # another word would change all seeds
     step_seed = zlib.crc32(text.encode() + probe.start.tobytes())
     pairs = -(-count // 2)
     rng = np.random.default_rng([step_seed, stream])
@@ -257,7 +259,9 @@ def check_noise(drawn: DrawnNoise) -> dict[str, CheckOutcome]:
     texts["shape"] = "normal"
 
     reasons = dict.fromkeys(ROWS, "there is no noise to look at")  # why a row could not be tried
-    reasons["noise"] = "the noise lies below the parameters' rounding: use float64 or a larger learning rate"
+    reasons["noise"] = (
+        "the noise lies below the parameters' rounding: use float64 or a larger learning rate"
+    )
     for batch, noise in drawn.others.items():
         if isinstance(noise, str):
             reasons[_row_of(batch)] = f"the step refused {batch}: {noise}"
@@ -304,9 +308,13 @@ def _run_tests(drawn: DrawnNoise) -> Iterator[NoiseTest]:
     yield from _test_independence(noisy / noisy.std(axis=0), given.layer[is_noisy])
 
     standardised = (given.values / given.deviations[given.layer])[:, is_noisy & given.exact]
-    standardised = standardised * np.sqrt(seeds / (seeds - 1))  # which the mean's removal takes away
+    standardised = standardised * np.sqrt(
+        seeds / (seeds - 1)
+    )  # which the mean's removal takes away
     if standardised.size >= 200:
-        yield NoiseTest("shape", "distribution", compute_fit_p_value(standardised.ravel(), stats.norm()))
+        yield NoiseTest(
+            "shape", "distribution", compute_fit_p_value(standardised.ravel(), stats.norm())
+        )
 
     for batch, noise in drawn.others.items():
         if isinstance(noise, str):
@@ -315,7 +323,9 @@ def _run_tests(drawn: DrawnNoise) -> Iterator[NoiseTest]:
         quotient = (given.deviations / noise.deviations) ** 2
         slack = (1 + given.tolerance + noise.tolerance) ** 2
         fisher = stats.f(given.freedom, noise.freedom)
-        p_values = compute_two_sided_p_value(fisher, quotient / slack, quotient * slack)[is_comparable]
+        p_values = compute_two_sided_p_value(fisher, quotient / slack, quotient * slack)[
+            is_comparable
+        ]
         if p_values.size:
             p_value = min(1, np.min(p_values) * p_values.size)  # Bonferroni's correction
             yield NoiseTest(_row_of(batch), batch, float(p_value))
@@ -365,7 +375,9 @@ def _test_independence(noise: Vector, layer: NDArray[np.int64]) -> Iterator[Nois
     correlation = np.mean(noise[: seeds - 1 : 2] * noise[1::2])
     correlation += 1 / (seeds - 1)  # which the mean's removal takes away
     terms = (seeds // 2 - 1) * numbers
-    yield NoiseTest("independence", _CONSECUTIVE, _compute_correlation_p_value(abs(correlation), terms))
+    yield NoiseTest(
+        "independence", _CONSECUTIVE, _compute_correlation_p_value(abs(correlation), terms)
+    )
 
     layers = [noise[:, layer == index] for index in np.unique(layer)[:40]]
     yield from _test_distances(noise)

@@ -81,7 +81,10 @@ class StepProbe:
           RefusedError: the step fails on the batch as given.
         """
         self.settings = _read_settings(stated)
-        require(callable(step), f"`step={shown(step)}` is no function: give (params, batch, seed) -> params")
+        require(
+            callable(step),
+            f"`step={shown(step)}` is no function: give (params, batch, seed) -> params",
+        )
         self._step = step
         self._params = params
         self._read_parameters(params)
@@ -99,7 +102,9 @@ class StepProbe:
         for name, leaf in trees.collect_leaves("params", params).items():
             if "float" in str(leaf.dtype):
                 layers[name] = leaf
-        require(layers, f"`params={shown(params)}` holds no floating-point array: give the parameters")
+        require(
+            layers, f"`params={shown(params)}` holds no floating-point array: give the parameters"
+        )
 
         parts = []
         spacings = []
@@ -198,7 +203,9 @@ class StepProbe:
           after: (p,) the numbers after the step.
           examples: in its batch, each of which adds a rounding.
         """
-        update_spacings = np.maximum(self.spacings, 2.0**-23)  # updates are rounded to float32 at best
+        update_spacings = np.maximum(
+            self.spacings, 2.0**-23
+        )  # updates are rounded to float32 at best
         update = trees.compute_ulp(after - self.start, update_spacings)
         result = trees.compute_ulp(after, self.spacings)
         rounding = np.sqrt(result**2 + (4 + examples) * update**2)

@@ -206,7 +206,9 @@ def _check_replay(probe: StepProbe) -> CheckOutcome:
     return CheckOutcome("", findings=[bug], figures=figures)
 
 
-def _measure_movements(probe: StepProbe, examples: dict[str, Columns]) -> tuple[dict[str, Movement], str]:
+def _measure_movements(
+    probe: StepProbe, examples: dict[str, Columns]
+) -> tuple[dict[str, Movement], str]:
     """Measures how far each example moves the step when it is added to the batch.
 
     Where the step refuses a larger batch, or ignores one more example, examples take the place of the first
@@ -309,9 +311,8 @@ def _judge_movement(
 ) -> CheckOutcome:
     """Returns the outcome of a movement; without a bug it could not be tried where rounding hides it."""
     if movement.tolerance > _COARSE and not bugs:
-        text = (
-            f"rounding hides it (tolerance {movement.tolerance:.2g} C): use float64 or a larger learning rate"
-        )
+        hidden = f"rounding hides it (tolerance {movement.tolerance:.2g} C)"
+        text = f"{hidden}: use float64 or a larger learning rate"
         return CheckOutcome(text, tried=False, figures=figures)
     return CheckOutcome(text, findings=bugs, figures=figures)
 
@@ -372,7 +373,9 @@ def _find_cause(
     plateau = _find_plateau(movements)
     if largest.norm <= allowed:
         if _is_divided_twice(probe, largest, plateau):
-            return BugCause("divided by the batch size twice", f"It should be 1, not {plateau:.4g}.")
+            return BugCause(
+                "divided by the batch size twice", f"It should be 1, not {plateau:.4g}."
+            )
         return None
 
     if drawn and _shrinks_with_batch(drawn):

@@ -59,7 +59,10 @@ def map_tree(
     if "jax" in sys.modules:
         tree_util = sys.modules["jax"].tree_util
     is_jax_tree = tree_util is not None and not tree_util.all_leaves([tree])
-    require(is_jax_tree, f"`{name}` holds {shown(tree)}: give arrays or tensors in dicts, lists or tuples")
+    require(
+        is_jax_tree,
+        f"`{name}` holds {shown(tree)}: give arrays or tensors in dicts, lists or tuples",
+    )
 
     def map_jax_leaf(jax_path: Any, leaf: Any) -> Any:
         key = tree_util.keystr(jax_path).strip(".[]'")
@@ -120,7 +123,10 @@ def read_columns(name: str, batch: Any) -> Columns:
       InputError: the batch has no array, no example, or arrays of different lengths.
     """
     columns = [to_numpy(leaf) for leaf in collect_leaves(name, batch).values()]
-    require(columns, f"`{name}={shown(batch)}` holds no array: give features, and labels where there are any")
+    require(
+        columns,
+        f"`{name}={shown(batch)}` holds no array: give features, and labels where there are any",
+    )
     sizes = {column.shape[:1] for column in columns}
     same_size = len(sizes) == 1 and () not in sizes
     shown_sizes = sorted(str(size) for size in sizes)

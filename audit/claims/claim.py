@@ -117,7 +117,9 @@ class EpsilonDelta:
         """Raises InputError for an epsilon below 0, or a delta that is no probability below 1."""
         stated = number("delta", delta, float)
         require(0 <= stated < 1, f"`delta={stated:g}`: give a number from 0 to below 1")
-        object.__setattr__(self, "stated_epsilon", _at_least_zero("epsilon", epsilon, or_infinite=True))
+        object.__setattr__(
+            self, "stated_epsilon", _at_least_zero("epsilon", epsilon, or_infinite=True)
+        )
         object.__setattr__(self, "stated_delta", stated)
 
     def __repr__(self) -> str:
@@ -135,7 +137,9 @@ class EpsilonDelta:
     def power(self, alpha: ArrayLike) -> Array:
         """Returns min(e^epsilon alpha + delta, 1 - e^-epsilon (1 - alpha - delta), 1)."""
         rates = _rates(alpha)
-        return _power_of_pairs(rates, np.array([self.stated_epsilon]), np.array([self.stated_delta]))
+        return _power_of_pairs(
+            rates, np.array([self.stated_epsilon]), np.array([self.stated_delta])
+        )
 
     def last_model(self, delta: float) -> None:
         """Returns None: nothing is known of the steps."""
@@ -251,13 +255,18 @@ def _power_of_pairs(rates: Array, epsilons: Array, deltas: Array) -> Array:
     with np.errstate(over="ignore", invalid="ignore"):
         below = np.exp(epsilons) * alpha + deltas
         above = 1 - np.exp(-epsilons) * (1 - alpha - deltas)
-    below = np.where(np.isnan(below), 1.0, below)  # e^infinity times a rate of 0 allows nothing to be said
+    below = np.where(
+        np.isnan(below), 1.0, below
+    )  # e^infinity times a rate of 0 allows nothing to be said
     return np.asarray(np.clip(np.minimum(below, above), 0.0, 1.0).min(axis=-1))
 
 
 def _rates(alpha: ArrayLike) -> Array:
     rates = arrays.floats("values of `alpha`", alpha)
-    require(bool(((rates >= 0) & (rates <= 1)).all()), "`alpha` holds no rates: give numbers from 0 to 1")
+    require(
+        bool(((rates >= 0) & (rates <= 1)).all()),
+        "`alpha` holds no rates: give numbers from 0 to 1",
+    )
     return rates
 
 

@@ -101,9 +101,8 @@ class HiddenState(NamedTuple):
                 f"; mu {self.bound.mu:.4g} is attained by a crafted landscape alone, where a "
                 f"constant direction reaches {self.constant:.4g}"
             )
-        sentence = (
-            f"only the last model is seen; steps {steps}, {schedule}; sensitivity C, Gaussian noise{attained}"
-        )
+        training = f"steps {steps}, {schedule}; sensitivity C, Gaussian noise{attained}"
+        sentence = f"only the last model is seen; {training}"
         note = f"steps {steps}, {schedule}{attained}"
         return Assumption(f"steps {steps}", "Lipschitz", sentence, note)
 
@@ -231,7 +230,9 @@ def _spread_over_steps(name: str, given: ArrayLike, steps: int) -> Array:
     )
     outside = array[~((array == 0) | ((array >= LEAST) & (array <= MOST)))]
     if outside.size:
-        raise InputError(f"`{name}` holds {outside[0]:g}: give 0, or numbers from {LEAST:g} to {MOST:g}")
+        raise InputError(
+            f"`{name}` holds {outside[0]:g}: give 0, or numbers from {LEAST:g} to {MOST:g}"
+        )
     return np.array(np.broadcast_to(array, steps))
 
 

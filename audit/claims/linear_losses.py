@@ -64,7 +64,9 @@ def expected_epsilon(composition: Composition, k: int, delta: float) -> float:
     )
 
 
-def _compute_epsilon(counts: Array, log_law: Array, deviation: float, delta: float, sign: int) -> float:
+def _compute_epsilon(
+    counts: Array, log_law: Array, deviation: float, delta: float, sign: int
+) -> float:
     """Returns epsilon of a direction.
 
     Both densities' ratio rises in x, so that the best event is x on a side of a threshold, and e^epsilon is
@@ -85,7 +87,9 @@ def _compute_epsilon(counts: Array, log_law: Array, deviation: float, delta: flo
     def compute_log_excess(x: float) -> float:
         """Returns log(P(event) - e^epsilon Q(event)): e^epsilon is the ratio at x, or its inverse."""
         log_ratio = compute_log_ratio(x)
-        log_inserted = float(special.logsumexp(log_law + special.log_ndtr(sign * (counts - x) / deviation)))
+        log_inserted = float(
+            special.logsumexp(log_law + special.log_ndtr(sign * (counts - x) / deviation))
+        )
         # Scaled by the ratio.
         log_plain = float(special.log_ndtr(-sign * x / deviation)) + log_ratio
         more = log_inserted
@@ -100,7 +104,9 @@ def _compute_epsilon(counts: Array, log_law: Array, deviation: float, delta: flo
     def compute_difference(x: float) -> float:
         return max(compute_log_excess(x), -1e6) - math.log(delta)
 
-    equal = scipy.optimize.brentq(compute_log_ratio, counts[0] / 2 - deviation, counts[-1] / 2 + deviation)
+    equal = scipy.optimize.brentq(
+        compute_log_ratio, counts[0] / 2 - deviation, counts[-1] / 2 + deviation
+    )
     if compute_difference(equal) <= 0:
         return 0.0
     end = counts[0] - _FAR * deviation

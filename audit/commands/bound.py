@@ -38,7 +38,9 @@ from audit.report import bounds_table, one_run_table, verdicts
 from audit.settings.setting import require_noise
 from audit.storage import files, score_files
 
-_UPPER_HELP = "Epsilon at delta from your own accountant, instead of --noise_multiplier and --insertions."
+_UPPER_HELP = (
+    "Epsilon at delta from your own accountant, instead of --noise_multiplier and --insertions."
+)
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string(
@@ -48,22 +50,40 @@ flags.DEFINE_string(
 )
 flags.DEFINE_float("delta", 1e-5, "delta of the bounds.")
 flags.DEFINE_float("confidence", 0.95, "Confidence of the lower bounds.")
-flags.DEFINE_list("looks", None, "Numbers of scores at which to look, declared before the first look.")
+flags.DEFINE_list(
+    "looks", None, "Numbers of scores at which to look, declared before the first look."
+)
 flags.DEFINE_float("noise_multiplier", None, "Noise multiplier, where the upper bound is wanted.")
 flags.DEFINE_integer("insertions", None, "Steps with the canary, where the upper bound is wanted.")
-flags.DEFINE_float("sampling_rate", None, "Each step's probability to take the canary; by default 1.")
+flags.DEFINE_float(
+    "sampling_rate", None, "Each step's probability to take the canary; by default 1."
+)
 flags.DEFINE_float("upper_bound", None, _UPPER_HELP)
-flags.DEFINE_float("lipschitz", None, "Lipschitz constant of every step, for the hidden-state bound.")
-flags.DEFINE_integer("k", None, "With --lipschitz: steps from one insertion to the next; by default 1.")
-flags.DEFINE_string("insert", None, "With --lipschitz: the canary's step of each k: last, first or a number.")
+flags.DEFINE_float(
+    "lipschitz", None, "Lipschitz constant of every step, for the hidden-state bound."
+)
+flags.DEFINE_integer(
+    "k", None, "With --lipschitz: steps from one insertion to the next; by default 1."
+)
+flags.DEFINE_string(
+    "insert", None, "With --lipschitz: the canary's step of each k: last, first or a number."
+)
 flags.DEFINE_string("figure", None, "Also draw the audit into this .png, .pdf or .svg file.")
 flags.DEFINE_string("report", None, "Also write a report into this HTML file.")
 flags.DEFINE_string("name", None, "What was audited, for the report; by default the scores' file.")
-flags.DEFINE_integer("dimension", None, "Trained parameters, where scores are cosines of one run or several.")
-flags.DEFINE_bool("leave_one_out", False, "With --dimension: a cosine used the other canaries' directions.")
-flags.DEFINE_bool("in_order", False, "With --dimension: rows stand in the order in which runs were begun.")
+flags.DEFINE_integer(
+    "dimension", None, "Trained parameters, where scores are cosines of one run or several."
+)
+flags.DEFINE_bool(
+    "leave_one_out", False, "With --dimension: a cosine used the other canaries' directions."
+)
+flags.DEFINE_bool(
+    "in_order", False, "With --dimension: rows stand in the order in which runs were begun."
+)
 flags.DEFINE_bool("json", False, "Print one JSON object on stdout instead of a table.")
-flags.DEFINE_bool("fail_if_violated", False, "Exit status 3 where more is proven than an upper bound.")
+flags.DEFINE_bool(
+    "fail_if_violated", False, "Exit status 3 where more is proven than an upper bound."
+)
 
 VIOLATED = 3  # exit status
 _NO_UPPER = "--fail_if_violated goes with an upper bound: give --upper_bound, or the noise and the insertions"
@@ -87,12 +107,16 @@ def main() -> None:
 
 def _require_flags() -> None:
     """Raises InputError for flags that are missing, empty, or do not go together."""
-    require(FLAGS.scores, "--scores is missing: name a .npz, .csv or .json file, two .npy files, or -")
+    require(
+        FLAGS.scores, "--scores is missing: name a .npz, .csv or .json file, two .npy files, or -"
+    )
     require(FLAGS.report != "", "--report=: name an HTML file")
     has_upper_bound = FLAGS.upper_bound is not None or FLAGS.noise_multiplier is not None
     require(has_upper_bound or not FLAGS.fail_if_violated, _NO_UPPER)
     for name in ("leave_one_out", "in_order"):
-        require(FLAGS.dimension is not None or not FLAGS[name].value, f"--{name} goes with --dimension")
+        require(
+            FLAGS.dimension is not None or not FLAGS[name].value, f"--{name} goes with --dimension"
+        )
 
 
 def _require_figure_format() -> None:
@@ -155,7 +179,10 @@ def _make_claim() -> Claim | None:
     others = "--noise_multiplier, --insertions, --sampling_rate"
     require(is_alone, f"--upper_bound goes with none of {others}: drop one")
     rate_alone = FLAGS.sampling_rate is not None and sigma is None
-    require(not rate_alone, "--sampling_rate goes with --noise_multiplier and --insertions: give all three")
+    require(
+        not rate_alone,
+        "--sampling_rate goes with --noise_multiplier and --insertions: give all three",
+    )
     if FLAGS.lipschitz is None:
         is_placed = FLAGS.k is not None or FLAGS.insert is not None
         require(not is_placed, "`k` and `insert` go with `lipschitz`: give it, or drop them")
@@ -178,11 +205,22 @@ def _make_claim() -> Claim | None:
 
 def _require_fits_one_run() -> None:
     """Raises InputError for flags that the canaries of one run do not go with."""
-    for name in ("noise_multiplier", "insertions", "sampling_rate", "lipschitz", "k", "insert", "figure"):
+    for name in (
+        "noise_multiplier",
+        "insertions",
+        "sampling_rate",
+        "lipschitz",
+        "k",
+        "insert",
+        "figure",
+    ):
         message = f"--{name} does not go with one run alone: drop it"
         require(FLAGS[name].value is None, message)
     upper = FLAGS.upper_bound
-    require(upper is None or 0 <= upper < math.inf, f"--upper_bound={upper}: give a finite one, at least 0")
+    require(
+        upper is None or 0 <= upper < math.inf,
+        f"--upper_bound={upper}: give a finite one, at least 0",
+    )
 
 
 def _show_one_run(path: Path, conclusion: OneRunConclusion, claim: Claim | None) -> None:

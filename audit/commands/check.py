@@ -63,7 +63,11 @@ def check(path: Path, function: str) -> None:
     stated = _read_stated(path, definitions)
 
     report = check_step(
-        definitions[function], definitions["params"], definitions["batch"], seeds=FLAGS.seeds, **stated
+        definitions[function],
+        definitions["params"],
+        definitions["batch"],
+        seeds=FLAGS.seeds,
+        **stated,
     )
     print(report.to_json() if FLAGS.json else report)
     if FLAGS.report is not None:
@@ -116,7 +120,9 @@ def _run_file(path: Path) -> dict[str, Any]:
         raise
     except ModuleNotFoundError as error:
         install = f"{sys.prefix}/bin/pip install {error.name}"
-        raise InputError(f"{path.name} needs {error.name}, which is not installed: {install}") from error
+        raise InputError(
+            f"{path.name} needs {error.name}, which is not installed: {install}"
+        ) from error
     except Exception as error:  # of the user's file
         message = " ".join(str(error).split())[:200]
         raise InputError(f"{path.name} fails with {type(error).__name__}: {message}") from error

@@ -81,7 +81,9 @@ def run(main: Callable[[], None]) -> None:
         try:
             with interrupts.end_in_one_line():
                 if len(argv) > 1:
-                    raise InputError(f"argument {argv[1]!r} is no flag: write --name=value, see --help")
+                    raise InputError(
+                        f"argument {argv[1]!r} is no flag: write --name=value, see --help"
+                    )
                 main()
                 sys.stdout.flush()
         except InputError as error:
@@ -353,7 +355,9 @@ def _parse_whole_number(flag: str, text: str) -> int:
     except ValueError:
         value = _parse_number(flag, text)
     if not value.is_integer():
-        raise InputError(f"--{flag}={value:g} is no whole number: give whole numbers, comma-separated")
+        raise InputError(
+            f"--{flag}={value:g} is no whole number: give whole numbers, comma-separated"
+        )
     return int(value)
 
 

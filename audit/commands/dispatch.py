@@ -35,7 +35,9 @@ class Command(NamedTuple):
     summary: str
 
 
-def run(program: str, packages: Sequence[str], usual: str | None = None, others: Sequence[str] = ()) -> None:
+def run(
+    program: str, packages: Sequence[str], usual: str | None = None, others: Sequence[str] = ()
+) -> None:
     """Runs the command that the first argument names, with the flags after it; without one `usual`, or help.
 
     Args:
@@ -86,7 +88,9 @@ def _split_arguments(arguments: list[str], usual: str | None) -> tuple[str, list
     return first, arguments[1:]
 
 
-def _format_usage(program: str, packages: Sequence[str], usual: str | None, others: Sequence[str]) -> str:
+def _format_usage(
+    program: str, packages: Sequence[str], usual: str | None, others: Sequence[str]
+) -> str:
     """Returns the commands, each with the first line of its docstring."""
     lines = [f"Usage: {program} [command] [flags]", ""]
     for command in commands(packages):

@@ -97,7 +97,10 @@ def _find_federated(root: Path) -> list[Path]:
         matches.append([folder for folder in federated if _is_named(folder, name)])
     if not any(matches):
         return []
-    require(all(matches), f"--setting={FLAGS.setting} names audits of both kinds: give federated runs a page")
+    require(
+        all(matches),
+        f"--setting={FLAGS.setting} names audits of both kinds: give federated runs a page",
+    )
     for name, folders in zip(names, matches, strict=True):
         _require_unique(name, folders)
     return list(dict.fromkeys(folders[0] for folders in matches))
@@ -176,7 +179,9 @@ def _find_named(audits: Audits) -> list[Path]:
     """
     chosen = []
     for name in FLAGS.setting.split(","):
-        folders = [folder for folder in [*audits.folders, *audits.refused] if _is_named(folder, name)]
+        folders = [
+            folder for folder in [*audits.folders, *audits.refused] if _is_named(folder, name)
+        ]
         hashes = ", ".join(hash_of(folder) for folder in audits.folders[:8]) or "none"
         require(folders, f"--setting={name} is no audit in {FLAGS.out}: there are {hashes}")
         _require_unique(name, folders)

@@ -57,7 +57,9 @@ def conclude_evidence(
     return conclude_fresh(evidence, claim, delta, confidence)
 
 
-def conclude_one_run(evidence: OneRun, delta: float = 1e-5, confidence: float = 0.95) -> OneRunConclusion:
+def conclude_one_run(
+    evidence: OneRun, delta: float = 1e-5, confidence: float = 0.95
+) -> OneRunConclusion:
     """Returns the conclusion from a caller's evidence of a single run.
 
     Raises:
@@ -95,7 +97,9 @@ def conclude(
     require_no_copies(design)
     worlds = design.pooled()
     notes = (*_describe_failed(design), *describe_repeats(design))
-    require(looks is None or design.canaries == (1, 1), "`looks` goes with one canary a run: drop it")
+    require(
+        looks is None or design.canaries == (1, 1), "`looks` goes with one canary a run: drop it"
+    )
     claimed = _make_claimed_fields(claim, delta)
     if design.canaries != (1, 1):
         bounds = tuple(lifted.bounds(design, delta, confidence))
@@ -154,7 +158,9 @@ def conclude_fresh(
         notes += _describe_failed(design)
         notes += describe_repeats(design)
         notes += [describe_dimension(design), _describe_order(design)]
-    bounds = tuple(method.compute(design, delta, confidence) for method in exact_null.METHODS.values())
+    bounds = tuple(
+        method.compute(design, delta, confidence) for method in exact_null.METHODS.values()
+    )
     return Conclusion(
         *design.pooled(),
         (),
@@ -214,7 +220,10 @@ def conclude_setting(
     if isinstance(last_model, HiddenState):
         fields = {"hidden_state": last_model}
     if isinstance(setting.adversary, SphereFields):
-        require(not looks, "`looks` are for other adversaries: fresh directions may be looked at at any time")
+        require(
+            not looks,
+            "`looks` are for other adversaries: fresh directions may be looked at at any time",
+        )
         concluded = conclude_fresh(scores.directions(), claim, delta, confidence)
         return concluded._replace(**fields, expected=None)
 
@@ -300,7 +309,9 @@ def gaussian_reason(setting: Setting) -> str:
     return "it has a reason: Gaussian noise on one crafted coordinate"
 
 
-def _combine_looks(last: Conclusion, worlds: Mapping[int, Worlds], schedule: Sequence[int]) -> Conclusion:
+def _combine_looks(
+    last: Conclusion, worlds: Mapping[int, Worlds], schedule: Sequence[int]
+) -> Conclusion:
     """Returns the conclusion from the looks that were taken of a declared schedule.
 
     The best bound of all looks, whenever one stops, holds at the confidence.
@@ -320,7 +331,9 @@ def _combine_looks(last: Conclusion, worlds: Mapping[int, Worlds], schedule: Seq
         findings = estimate.findings(*worlds[runs], last.delta, confidence_of_each)
         taken.append(Look(runs, _select_bounds(findings)))
     best = conclusion.best_of_looks(tuple(taken), last.confidence)
-    return last._replace(bounds=best, looks=Looks(tuple(schedule), confidence_of_each, tuple(taken)))
+    return last._replace(
+        bounds=best, looks=Looks(tuple(schedule), confidence_of_each, tuple(taken))
+    )
 
 
 def _select_bounds(findings: Iterable[Finding]) -> tuple[Bound, ...]:

@@ -59,7 +59,9 @@ def accounted(composition: Composition) -> Assumption:
     """Returns what composition's upper bound assumes."""
     if composition.sampling_rate == 1:
         return ACCOUNTED
-    return ACCOUNTED._replace(sentence=f"{ACCOUNTED.sentence} and batches that the adversary does not know")
+    return ACCOUNTED._replace(
+        sentence=f"{ACCOUNTED.sentence} and batches that the adversary does not know"
+    )
 
 
 class Look(NamedTuple):
@@ -261,7 +263,9 @@ class Conclusion(NamedTuple):
 
     def ranked(self) -> tuple[Bound, ...]:
         """Returns the bounds in the order of tables, whatever their values: first the assumption-free one."""
-        methods = list(dict.fromkeys((self._pair.free, self._pair.gaussian)))  # they may be the same
+        methods = list(
+            dict.fromkeys((self._pair.free, self._pair.gaussian))
+        )  # they may be the same
         for bound in self.bounds:
             if bound.method not in methods:
                 methods.append(bound.method)

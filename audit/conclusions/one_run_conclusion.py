@@ -63,7 +63,11 @@ def conclude_coins(
 
 
 def _conclude(
-    cosines: Cosines | None, design: Coins | None, bounds: list[Bound], delta: float, confidence: float
+    cosines: Cosines | None,
+    design: Coins | None,
+    bounds: list[Bound],
+    delta: float,
+    confidence: float,
 ) -> OneRunConclusion:
     estimates: list[Estimate] = []
     normality = None
@@ -72,4 +76,6 @@ def _conclude(
         estimates = one_shot.estimates(cosines, delta, confidence)
         normality = cosine_law.anderson_darling(cosines.observed)
         canaries = len(cosines.observed) + len(cosines.unobserved)
-    return OneRunConclusion(canaries, cosines, bool(design), delta, confidence, estimates, bounds, normality)
+    return OneRunConclusion(
+        canaries, cosines, bool(design), delta, confidence, estimates, bounds, normality
+    )

@@ -93,7 +93,11 @@ def attack_fields(conclusion: Conclusion) -> dict[str, Any]:
     attack = {}
     for name, interval in curves.attack(scores_in, scores_out)._asdict().items():
         attack[name] = None if interval is None else interval._asdict()
-    return {"auc": curves.auc(scores_in, scores_out).value, "true_positive_rates": rates, "attack": attack}
+    return {
+        "auc": curves.auc(scores_in, scores_out).value,
+        "true_positive_rates": rates,
+        "attack": attack,
+    }
 
 
 def _make_hidden_state_fields(conclusion: Conclusion) -> dict[str, Any]:
@@ -135,7 +139,13 @@ def _make_looks_fields(conclusion: Conclusion) -> dict[str, Any]:
     for look in looks.taken:
         bounds = [finding_fields(bound) for bound in look.bounds]
         taken.append({"runs": look.runs, "bounds": bounds})
-    return {"looks": {"schedule": looks.schedule, "confidence_of_each": looks.confidence, "taken": taken}}
+    return {
+        "looks": {
+            "schedule": looks.schedule,
+            "confidence_of_each": looks.confidence,
+            "taken": taken,
+        }
+    }
 
 
 def finding_fields(finding: Finding) -> dict[str, Any]:
@@ -230,7 +240,9 @@ def declared_looks(store: Store) -> Declared | None:
     try:
         return _parse_looks(content)
     except (ValueError, TypeError, KeyError, RecursionError):
-        raise InputError(f"{path} is damaged: move {store.path} away, or take another `seed`") from None
+        raise InputError(
+            f"{path} is damaged: move {store.path} away, or take another `seed`"
+        ) from None
 
 
 def require_declared(store: Store, schedule: Sequence[int]) -> None:
@@ -245,7 +257,9 @@ def require_declared(store: Store, schedule: Sequence[int]) -> None:
     if declared is None:
         was_seen = schedule and (store.path / RESULT).exists()
         why = "looks that are declared after one was taken prove nothing: take another `seed`"
-        require(not was_seen, f"`looks={requested}`: {store.path} has been looked at already, and {why}")
+        require(
+            not was_seen, f"`looks={requested}`: {store.path} has been looked at already, and {why}"
+        )
         return
     first_schedule = ",".join(str(runs) for runs in declared.schedule)
     given = f"`looks={requested}`" if schedule else "no `looks`"

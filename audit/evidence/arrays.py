@@ -32,7 +32,9 @@ def real(name: str, values: ArrayLike) -> NDArray[np.generic]:
         raise InputError(f"{name} are no numbers in rows of one length: give an array") from None
     kind, is_record = array.dtype.kind, array.dtype.type is np.void
     fits = kind in "biuf" or (kind == "V" and not is_record)  # ml_dtypes' floats are of kind V too
-    require(fits, f"{name} are no numbers but {_KINDS.get(kind, array.dtype)}: give an array of floats")
+    require(
+        fits, f"{name} are no numbers but {_KINDS.get(kind, array.dtype)}: give an array of floats"
+    )
     return array
 
 
@@ -68,20 +70,28 @@ def rank_all(*worlds: Array) -> tuple[Array, ...]:
 def require_few_failed(name: str, failed: int, total: int) -> None:
     """Raises InputError where more than MOST_FAILED of all scores are those of runs that failed."""
     few = failed <= MOST_FAILED * total
-    share = f"{failed:,} of {total:,} {name} are NaN, of runs that failed, more than {MOST_FAILED:.0%}"
-    require(few, f"{share}: make the training stable, as by a smaller learning rate, and begin again")
+    share = (
+        f"{failed:,} of {total:,} {name} are NaN, of runs that failed, more than {MOST_FAILED:.0%}"
+    )
+    require(
+        few, f"{share}: make the training stable, as by a smaller learning rate, and begin again"
+    )
 
 
 def require_apart(scores: Array, name: str = "scores") -> None:
     """Raises InputError for finite scores that are all equal, or so large that their squares overflow."""
     require_squares(float(np.abs(scores).max()), name)
     first = scores.flat[0]
-    require(np.ptp(scores) > 0, f"all {scores.size} {name} equal {first:g}: they tell nothing apart")
+    require(
+        np.ptp(scores) > 0, f"all {scores.size} {name} equal {first:g}: they tell nothing apart"
+    )
 
 
 def require_squares(largest: float, name: str) -> None:
     """Raises InputError for scores so large that their squares overflow."""
-    too_large = f"{name} reach {largest:.3g}: divide all by one number, so that none is beyond {MOST:g}"
+    too_large = (
+        f"{name} reach {largest:.3g}: divide all by one number, so that none is beyond {MOST:g}"
+    )
     require(largest <= MOST, too_large)
 
 

@@ -262,7 +262,10 @@ class Sets(NamedTuple):
         return f"{self.inserted.size + self.fresh.size:,} scores"
 
     def rows(self) -> list[Rows]:
-        return [Rows("the scores in", "row", self.inserted), Rows("the scores out", "row", self.fresh)]
+        return [
+            Rows("the scores in", "row", self.inserted),
+            Rows("the scores out", "row", self.fresh),
+        ]
 
     def __str__(self) -> str:
         return f"{_describe_shape(self.inserted)} inserted, {_describe_shape(self.fresh)} left out"
@@ -382,7 +385,10 @@ def make_coins(scores: ArrayLike, presence: ArrayLike) -> Coins:
     require(fits, f"presence has shape {bits.shape}, scores {values.shape}: give one bit each")
     require(np.isin(bits, (0, 1)).all(), "presence holds values that are no bits: give 0 or 1")
     present = bits.astype(bool)
-    require(present.any() and not present.all(), "presence puts all canaries into one world: both are needed")
+    require(
+        present.any() and not present.all(),
+        "presence puts all canaries into one world: both are needed",
+    )
     (ranked,) = rank_all(values)
     require_apart(ranked)
     return Coins(ranked, present, failed=_count_failed(values))
@@ -435,11 +441,15 @@ def _array(world: str, values: ArrayLike) -> Array:
 
 def _require_scores(scores_in: Array, scores_out: Array, is_bits: bool) -> None:
     """Raises InputError where the scores out are bits that say which of the scores in are in."""
-    bits_alone = np.array_equal(np.unique(scores_out), (0, 1)) and scores_in.shape == scores_out.shape
+    bits_alone = (
+        np.array_equal(np.unique(scores_out), (0, 1)) and scores_in.shape == scores_out.shape
+    )
     scores_differ = not np.isin(scores_in, (0, 1)).all()
     looks_like_presence = is_bits or (bits_alone and scores_differ)
     fix = "give the scores of each world, scores[presence] and scores[~presence]"
-    require(not looks_like_presence, f"the scores out are only 0 and 1, a presence and no scores: {fix}")
+    require(
+        not looks_like_presence, f"the scores out are only 0 and 1, a presence and no scores: {fix}"
+    )
 
 
 def _count_failed(*worlds: Array) -> int:
@@ -452,7 +462,9 @@ def _count_failed(*worlds: Array) -> int:
 
 def single(scores_in: ArrayLike, scores_out: ArrayLike) -> Sets:
     """Returns the design of one canary a run, from flat scores (n,) and (m,), which are not checked."""
-    return Sets(np.asarray(scores_in, np.float64)[:, None], np.asarray(scores_out, np.float64)[:, None])
+    return Sets(
+        np.asarray(scores_in, np.float64)[:, None], np.asarray(scores_out, np.float64)[:, None]
+    )
 
 
 def _describe_shape(scores: Array) -> str:
@@ -498,7 +510,10 @@ def _seeded_generator(*worlds: Places) -> np.random.Generator:
 def _draw_pilot(places: Places, rng: np.random.Generator) -> tuple[Places, Places]:
     """Returns (places of the pilot's runs, those of the other runs); raises InputError for too few runs."""
     runs = len(places)
-    require(runs >= 2 * _LEAST_PILOT, f"there are {runs} runs of a kind: give at least {2 * _LEAST_PILOT}")
+    require(
+        runs >= 2 * _LEAST_PILOT,
+        f"there are {runs} runs of a kind: give at least {2 * _LEAST_PILOT}",
+    )
     order = rng.permutation(runs)
     size = max(round(_PILOT_SHARE * runs), _LEAST_PILOT)
     return places[order[:size]], places[order[size:]]

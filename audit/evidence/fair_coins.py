@@ -165,7 +165,9 @@ def _test_copies(bits: Bits, row: _RowWords) -> _Test:
     copies = int(_count_equal_rows(bits).max())
     log_choices = _log_binomial_coefficients(rows, copies)
     log_p = log_choices - (copies - 1) * (width - 1) * np.log(2)
-    message = f"{copies:,} of {rows:,} {row.plural} have the same {width:,} coins, or their complement"
+    message = (
+        f"{copies:,} of {rows:,} {row.plural} have the same {width:,} coins, or their complement"
+    )
     return _Test(float(log_p), message)
 
 

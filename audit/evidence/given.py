@@ -51,7 +51,9 @@ def coins(scores: ArrayLike, presence: ArrayLike) -> Coins | OneRun:
     True
     """
     values = floats("the scores", scores)
-    shape = f"the scores have shape {values.shape}: give (runs, canaries), or (1, canaries) of one run"
+    shape = (
+        f"the scores have shape {values.shape}: give (runs, canaries), or (1, canaries) of one run"
+    )
     require(values.ndim == 2 and values.size > 0, shape)
     drawn = canaries.make_coins(values, presence)
     require_no_copies(drawn)  # says more of pasted rows than the coins' own tests do
@@ -100,7 +102,9 @@ def paired_cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension:
     return OneRun(None, one_run_evidence.cosines(observed, unobserved, size))
 
 
-def _cosines_of_one_run(values: NDArray[np.float64], dimension: int, presence: ArrayLike | None) -> OneRun:
+def _cosines_of_one_run(
+    values: NDArray[np.float64], dimension: int, presence: ArrayLike | None
+) -> OneRun:
     if presence is None:
         return paired_cosines(values, None, dimension)
     size = given_directions.require_dimension(dimension)

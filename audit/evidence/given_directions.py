@@ -99,7 +99,9 @@ def require_dimension(dimension: Any) -> int:
     """Returns a caller's dimension as Python's int; raises InputError for another type, or out of range."""
     size = number("dimension", dimension, int)
     fits = 2 <= size <= MOST_DIMENSION
-    require(fits, f"`dimension={size}`: give 2 to {MOST_DIMENSION:,}, the number of trained parameters")
+    require(
+        fits, f"`dimension={size}`: give 2 to {MOST_DIMENSION:,}, the number of trained parameters"
+    )
     return size
 
 
@@ -123,7 +125,9 @@ def columns_p_value(cosines: Array, presence: Bits) -> float:
 def describe_dimension(design: Fresh) -> str:
     """Returns what cosines tested of a caller's dimension, and how surely, as a line below a table."""
     declared = f"dimension {design.dimension:,}"
-    untested = f"{declared} was not tested, by so few cosines; one that is too large makes bounds wrong"
+    untested = (
+        f"{declared} was not tested, by so few cosines; one that is too large makes bounds wrong"
+    )
     out = design.out()
     if len(out) >= LEAST:
         factor = _least_of_law_test(len(out))
@@ -134,7 +138,9 @@ def describe_dimension(design: Fresh) -> str:
             return untested
         limit = special.fdtri(spread.numerator, spread.denominator, 1 - LEVEL)
         factor = limit / special.fdtri(spread.numerator, spread.denominator, 1 - _POWER)
-        tested = f"the spread of {int((design.presence & (design.cosines != FAILED)).sum()):,} cosines"
+        tested = (
+            f"the spread of {int((design.presence & (design.cosines != FAILED)).sum()):,} cosines"
+        )
     if factor >= design.dimension / 2:
         return untested
     shown = f"{np.ceil(100 * factor) / 100:.3g}"
@@ -172,7 +178,9 @@ def _least_of_law_test(cosines: int) -> float:
 
 def _matrix(cosines: ArrayLike) -> Array:
     """Returns cosines (runs, canaries) with FAILED for those that are not finite."""
-    require(not hasattr(cosines, "columns"), "`dimension` goes with an array of cosines: give no table")
+    require(
+        not hasattr(cosines, "columns"), "`dimension` goes with an array of cosines: give no table"
+    )
     values = floats("the cosines", cosines)
     fits = values.ndim in (1, 2) and values.size > 0
     require(fits, f"the cosines have shape {values.shape}: give (runs,) or (runs, canaries)")
@@ -188,7 +196,9 @@ def _matrix(cosines: ArrayLike) -> Array:
 def _bits(presence: ArrayLike, shape: tuple[int, ...]) -> Bits:
     bits = floats("the bits of presence", presence)
     bits = bits[:, None] if bits.ndim == 1 else bits
-    require(bits.shape == shape, f"presence has shape {bits.shape}, cosines {shape}: give one bit each")
+    require(
+        bits.shape == shape, f"presence has shape {bits.shape}, cosines {shape}: give one bit each"
+    )
     require(np.isin(bits, (0, 1)).all(), "presence must be 1 (in) or 0 (out) everywhere")
     require(bits.any(), "presence puts all canaries out: those that are in are needed")
     return bits.astype(bool)
@@ -196,7 +206,9 @@ def _bits(presence: ArrayLike, shape: tuple[int, ...]) -> Bits:
 
 def _about_means(cosines: Array, presence: Bits) -> Array:
     """Returns cosines of canaries that are in, less the mean of their run's; 0 elsewhere."""
-    means = (cosines * presence).sum(1, keepdims=True) / np.maximum(presence.sum(1, keepdims=True), 1)
+    means = (cosines * presence).sum(1, keepdims=True) / np.maximum(
+        presence.sum(1, keepdims=True), 1
+    )
     return np.where(presence, cosines - means, 0.0)
 
 

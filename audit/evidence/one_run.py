@@ -15,7 +15,9 @@ Array = NDArray[np.float64]
 LEAST_CANARIES = 10
 _SLACK = 1e-9  # by which a cosine may exceed 1, from rounding
 _SPREAD_ERROR = 1e-6  # the probability of refusing cosines whose dimension is right
-_SPREAD_FIX = "count trained parameters alone, or save unobserved= too if canaries take part unequally often"
+_SPREAD_FIX = (
+    "count trained parameters alone, or save unobserved= too if canaries take part unequally often"
+)
 
 
 class Cosines(NamedTuple):
@@ -121,8 +123,13 @@ def _check_cosines(name: str, values: ArrayLike) -> Array:
         f"there are {len(array)} {name} cosines: give at least {least}",
     )
     bad = int(np.count_nonzero(~np.isfinite(array)))
-    failed = f"{bad} of {len(array)} {name} cosines are not finite: the run failed and proves nothing"
-    require(not bad, f"{failed}; a run in its place would count only beside it, so audit several together")
+    failed = (
+        f"{bad} of {len(array)} {name} cosines are not finite: the run failed and proves nothing"
+    )
+    require(
+        not bad,
+        f"{failed}; a run in its place would count only beside it, so audit several together",
+    )
     largest = float(np.abs(array).max())
     require(largest <= 1 + _SLACK, f"{name}: {largest:g} is no cosine: divide by both lengths")
     require(

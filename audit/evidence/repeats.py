@@ -86,7 +86,10 @@ def describe_repeats(design: Design | Fresh) -> list[str]:
         total = len(table.rows)
         different = len(np.unique(table.rows))
         repeated = total - different
-        if repeated < max(_LEAST_SHOWN, _SHARE_SHOWN * total) or different < _LEAST_DIFFERENT * total:
+        if (
+            repeated < max(_LEAST_SHOWN, _SHARE_SHOWN * total)
+            or different < _LEAST_DIFFERENT * total
+        ):
             continue
         lines.append(
             f"{repeated:,} of {total:,} {_plural(table.row)} of {table.name} equal an earlier {table.row}, "
@@ -151,7 +154,9 @@ def _stretches(rows: Places) -> _Stretches:
     return _Stretches(starts, lengths, symbols)
 
 
-def _find_repeated_window(stretches: _Stretches, evidence: Array, least: float) -> RepeatedBlock | None:
+def _find_repeated_window(
+    stretches: _Stretches, evidence: Array, least: float
+) -> RepeatedBlock | None:
     """Returns a repeated run of stretches with evidence of at least `least`.
 
     Windows of 1, 2, 4, ... stretches are numbered by their content (Karp, Miller and Rosenberg, 1972); those
@@ -185,7 +190,9 @@ def _find_repeated_window(stretches: _Stretches, evidence: Array, least: float) 
         if reached < most:
             continue
         most = reached
-        end = min(high, low + shift)  # a file that was pasted three times matches beyond its first copy
+        end = min(
+            high, low + shift
+        )  # a file that was pasted three times matches beyond its first copy
         rows = int(stretches.lengths[low:end].sum())
         best = RepeatedBlock(int(stretches.starts[low]), int(stretches.starts[low + shift]), rows)
     return best

@@ -102,7 +102,9 @@ def mu_from_rates(false_positive_rate: ArrayLike, false_negative_rate: ArrayLike
     return mu
 
 
-def epsilon_from_rates(false_positive_rate: ArrayLike, false_negative_rate: ArrayLike, delta: float) -> Array:
+def epsilon_from_rates(
+    false_positive_rate: ArrayLike, false_negative_rate: ArrayLike, delta: float
+) -> Array:
     """Returns epsilon of the (epsilon, delta)-DP trade-off curve through a pair of error rates.
 
     It is the larger of log((1 - delta - fnr) / fpr) and its mirror image (Errata H6), negative where the pair

@@ -75,7 +75,10 @@ def draw(rng: np.random.Generator, shape: tuple[int, ...], dimension: int) -> Ar
 
 def require_dimension(dimension: int) -> None:
     """Raises InputError unless d >= 2."""
-    require(dimension >= 2, f"`dimension={dimension}`: give the number of trained parameters, at least 2")
+    require(
+        dimension >= 2,
+        f"`dimension={dimension}`: give the number of trained parameters, at least 2",
+    )
 
 
 class AndersonDarling(NamedTuple):
@@ -172,4 +175,6 @@ def _integrate_far_tail(t: Array, dimension: int) -> Array:
         u = np.sqrt(np.maximum(-np.expm1(np.log(one_minus_square) - _NODES / k), 1e-300))
         integral = (_WEIGHTS * np.exp(-_NODES / k) / u).sum(-1) / (2 * k)
         log_constant = special.betaln(0.5, (dimension - 1) / 2)
-        return np.asarray((k + 1) * np.log(one_minus_square[..., 0]) + np.log(integral) - log_constant)
+        return np.asarray(
+            (k + 1) * np.log(one_minus_square[..., 0]) + np.log(integral) - log_constant
+        )

@@ -28,7 +28,9 @@ _BIT = 5.0  # a noisy bit's two values are -5 and 5, with normal noise
 class Sampler(Protocol):
     """n scores of a world under a law's parameter."""
 
-    def __call__(self, rng: np.random.Generator, parameter: float, inserted: bool, n: int, /) -> Array: ...
+    def __call__(
+        self, rng: np.random.Generator, parameter: float, inserted: bool, n: int, /
+    ) -> Array: ...
 
 
 class Density(Protocol):
@@ -105,8 +107,12 @@ def quadrature(known_law: KnownLaw, delta: float) -> float:
     def excess(epsilon: float) -> float:
         """Returns by how much the least delta at an epsilon exceeds the given one."""
         odds = np.exp(epsilon)
-        delta_add = float(scipy.integrate.trapezoid(np.maximum(density_in - odds * density_out, 0.0), x))
-        delta_remove = float(scipy.integrate.trapezoid(np.maximum(density_out - odds * density_in, 0.0), x))
+        delta_add = float(
+            scipy.integrate.trapezoid(np.maximum(density_in - odds * density_out, 0.0), x)
+        )
+        delta_remove = float(
+            scipy.integrate.trapezoid(np.maximum(density_out - odds * density_in, 0.0), x)
+        )
         return max(delta_add, delta_remove) - delta
 
     if excess(0.0) <= 0:
@@ -244,12 +250,18 @@ _LAPLACE = Law(  # epsilon: the shift over the scale
 _RESPONSE = Law(  # epsilon of the noisy bit
     "randomized_response", (1.0, 3.0, 6.0), _response, _response_density, _response_distribution
 )
-_T3 = Law("t3", (2.0,), _t3, _t3_density, _t3_distribution)  # Student's t with 3 degrees of freedom, shifted
-_LOGISTIC = Law("logistic", (2.0,), _logistic, _logistic_density, _logistic_distribution)  # the shift
+_T3 = Law(
+    "t3", (2.0,), _t3, _t3_density, _t3_distribution
+)  # Student's t with 3 degrees of freedom, shifted
+_LOGISTIC = Law(
+    "logistic", (2.0,), _logistic, _logistic_density, _logistic_distribution
+)  # the shift
 _SUBSAMPLED = Law(  # spread; rate 0.1, sensitivity 1
     "subsampled", (0.3, 0.5, 1.0), _subsampled, _subsampled_density, _subsampled_distribution
 )
 _UNEQUAL = Law(  # in N(1, spread^2), out N(0, 1)
     "unequal_spread", (0.7, 1.5), _unequal, _unequal_density, _unequal_distribution
 )
-LAWS = {law.name: law for law in (GAUSSIAN, _LAPLACE, _RESPONSE, _T3, _LOGISTIC, _SUBSAMPLED, _UNEQUAL)}
+LAWS = {
+    law.name: law for law in (GAUSSIAN, _LAPLACE, _RESPONSE, _T3, _LOGISTIC, _SUBSAMPLED, _UNEQUAL)
+}

@@ -66,7 +66,9 @@ def mechanism(choices: DPSGD) -> base.Mechanism:
         return final
 
     def memory(theta_0: Array, data: base.Data, batch_size: int) -> StepMemory:
-        batch = tuple(jax.ShapeDtypeStruct((batch_size, *part.shape[1:]), part.dtype) for part in data)
+        batch = tuple(
+            jax.ShapeDtypeStruct((batch_size, *part.shape[1:]), part.dtype) for part in data
+        )
         clipping_norm = jax.ShapeDtypeStruct((), jnp.float32)
         gradients = step_memory(choices.clipped_sum, jax.typeof(theta_0), batch, clipping_norm)
         return gradients.times(1, _THETAS_IN_MEMORY * theta_0.nbytes)

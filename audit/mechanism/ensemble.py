@@ -165,7 +165,9 @@ class Insertion(NamedTuple):
     sampled: bool = False
     draw: Callable[[base.Tree, Array], base.Tree] | None = None
 
-    def bind(self, state: base.Tree, presence: Array, keys: tuple[Array, ...] = ()) -> base.Canaries:
+    def bind(
+        self, state: base.Tree, presence: Array, keys: tuple[Array, ...] = ()
+    ) -> base.Canaries:
         """Returns the canaries of one run.
 
         Args:

@@ -61,7 +61,9 @@ class StepMemory(NamedTuple):
         return StepMemory(count * self.written + beside, count * self.held + beside)
 
 
-def step_memory(function: Callable[..., object], theta: jax.ShapeDtypeStruct, *shared: Any) -> StepMemory:
+def step_memory(
+    function: Callable[..., object], theta: jax.ShapeDtypeStruct, *shared: Any
+) -> StepMemory:
     """Returns the memory of a function, its arguments left out.
 
     Args:

@@ -100,7 +100,9 @@ def _apply(equation: Any, inputs: list[Any], operands: Operands) -> Sequence[Any
     return results if primitive.multiple_results else [results]
 
 
-def _multiply(primitive: Any, inputs: list[Any], params: dict[str, Any], operands: Operands) -> Array:
+def _multiply(
+    primitive: Any, inputs: list[Any], params: dict[str, Any], operands: Operands
+) -> Array:
     """Returns the product of rounded operands.
 
     The operands have a type of their own where the format has one, but not on CPUs, which have no such
@@ -110,7 +112,9 @@ def _multiply(primitive: Any, inputs: list[Any], params: dict[str, Any], operand
     params["preferred_element_type"] = jnp.dtype(jnp.float32)
 
     def multiply_rounded(*factors: Array) -> Array:
-        narrow = [jax.lax.reduce_precision(x, _EXPONENT_BITS, operands.significand_bits) for x in factors]
+        narrow = [
+            jax.lax.reduce_precision(x, _EXPONENT_BITS, operands.significand_bits) for x in factors
+        ]
         product: Array = primitive.bind(*narrow, **params)
         return product
 
@@ -121,7 +125,9 @@ def _multiply(primitive: Any, inputs: list[Any], params: dict[str, Any], operand
 
     if operands.dtype is None:
         return multiply_rounded(*inputs)
-    product: Array = jax.lax.platform_dependent(*inputs, cpu=multiply_rounded, default=multiply_cast)
+    product: Array = jax.lax.platform_dependent(
+        *inputs, cpu=multiply_rounded, default=multiply_cast
+    )
     return product
 
 

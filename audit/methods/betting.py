@@ -159,8 +159,12 @@ def _bet_on_sets(family: Family, counted: Counted, target: float) -> Callable[[f
     """
     rates_out, rates_in = counted.rest.rates()
     pilot_out, pilot_in = counted.pilot.rates()
-    promised_out = compute_log_growth(pilot_out, _COARSE_LEVELS, STAKES) * (len(rates_out) / len(pilot_out))
-    promised_in = compute_log_growth(pilot_in, _COARSE_LEVELS, STAKES) * (len(rates_in) / len(pilot_in))
+    promised_out = compute_log_growth(pilot_out, _COARSE_LEVELS, STAKES) * (
+        len(rates_out) / len(pilot_out)
+    )
+    promised_in = compute_log_growth(pilot_in, _COARSE_LEVELS, STAKES) * (
+        len(rates_in) / len(pilot_in)
+    )
     pairs = _choose_pairs(family, promised_out, promised_in, target)
     growth_out = compute_log_growth(rates_out, _LEVELS, STAKES)
     growth_in = compute_log_growth(rates_in, _LEVELS, STAKES)
@@ -282,7 +286,9 @@ def _choose_coin_bets(family: Family, counted: Counted, target: float) -> _CoinB
 
     def find_critical_means(part: float, tried: Array, share: float) -> Array:
         """Returns the least mean at which each stake promises to reach the target; 2 where none does."""
-        promised = runs_per_pilot_run * _compute_coin_growth(counted.pilot, part, _COARSE_MEANS, tried)
+        promised = runs_per_pilot_run * _compute_coin_growth(
+            counted.pilot, part, _COARSE_MEANS, tried
+        )
         sufficient = promised >= target - np.log(share)
         return np.where(sufficient.any(1), _COARSE_MEANS[sufficient.argmax(1)], 2.0)
 
@@ -303,7 +309,9 @@ def _choose_coin_bets(family: Family, counted: Counted, target: float) -> _CoinB
         return bool(find_margins(parameter).max() >= 0)
 
     promised = _bisect(is_promised, 0.0, _MOST_PARAMETER, _COARSE_HALVINGS)
-    best_part, best_stake = np.unravel_index(int(find_margins(promised).argmax()), critical_means.shape)
+    best_part, best_stake = np.unravel_index(
+        int(find_margins(promised).argmax()), critical_means.shape
+    )
     neighbours = np.clip(best_stake + np.concatenate([[0], _NEIGHBOURS]), 0, len(stakes) - 1)
     alone = len(stakes_alone)
     parts = np.repeat([_PARTS[best_part], 0.0, 1.0], [len(neighbours), alone, alone])

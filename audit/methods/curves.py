@@ -71,7 +71,9 @@ class TradeOffCurve(NamedTuple):
         return Interval(lower[maybe_no_higher], upper[surely_no_higher])
 
 
-def trade_off_curve(scores_in: ArrayLike, scores_out: ArrayLike, confidence: float) -> TradeOffCurve:
+def trade_off_curve(
+    scores_in: ArrayLike, scores_out: ArrayLike, confidence: float
+) -> TradeOffCurve:
     """Returns the trade-off curve of threshold tests: at each score or, of many, at a few hundred per world.
 
     Both worlds are independent and share the error of `compute_limits`, so that with continuous scores all
@@ -135,7 +137,9 @@ def auc(scores_in: ArrayLike, scores_out: ArrayLike) -> Auc:
     return Auc(float(value), float(standard_error))
 
 
-def true_positive_rate(scores_in: ArrayLike, scores_out: ArrayLike, false_positive_rate: float) -> float:
+def true_positive_rate(
+    scores_in: ArrayLike, scores_out: ArrayLike, false_positive_rate: float
+) -> float:
     """Returns the true-positive rate at a false-positive rate (Carlini et al., 2022).
 
     A point of the ROC curve: the share of scores in (n_in,) above the least threshold that at most such a
@@ -316,7 +320,9 @@ def compute_coverage(trials: int, ranks: Ranks, local: float) -> float:
 
     law = np.ones(1)  # of the number of points so far,
     first = 0  # from this number on
-    for mean, fewest, largest in zip(means[:-1].tolist(), least.tolist(), most.tolist(), strict=True):
+    for mean, fewest, largest in zip(
+        means[:-1].tolist(), least.tolist(), most.tolist(), strict=True
+    ):
         first_step, step_law = _compute_poisson_law(mean, log_factorials)
         law = _convolve(law, step_law)
         first += first_step

@@ -57,7 +57,9 @@ _SPLITS = 21
 _REJECTING = 11  # of the splits: the median
 _PILOT_IF_GAUSSIAN = 0.05  # of the scores
 _PILOT = 0.125  # of the scores, for `assumption_free`
-_FINENESS = 300  # neighbouring thresholds differ in a 300th of the scores outside of them, or in one
+_FINENESS = (
+    300  # neighbouring thresholds differ in a 300th of the scores outside of them, or in one
+)
 _COUNTS = 1_000_000  # of all audits together that simulate a noise floor
 _MOST_AUDITS = 1000
 
@@ -157,16 +159,22 @@ class ScoreMethod(Method):
     compute: Callable[[ArrayLike, ArrayLike, float, float], Finding]
 
 
-def findings(scores_in: ArrayLike, scores_out: ArrayLike, delta: float, confidence: float) -> list[Finding]:
+def findings(
+    scores_in: ArrayLike, scores_out: ArrayLike, delta: float, confidence: float
+) -> list[Finding]:
     """Returns every method's finding; raises InputError for scores or parameters that none can use."""
     return [method.compute(scores_in, scores_out, delta, confidence) for method in METHODS.values()]
 
 
-def in_sample(scores_in: ArrayLike, scores_out: ArrayLike, delta: float, confidence: float) -> Estimate:
+def in_sample(
+    scores_in: ArrayLike, scores_out: ArrayLike, delta: float, confidence: float
+) -> Estimate:
     """Returns the paper's estimate (Algorithm 4): every midpoint as threshold, two-sided Clopper-Pearson."""
     conversions.require_levels(delta, confidence)
     s_in, s_out = check_scores(scores_in, scores_out)
-    threshold, mu = thresholds.best_empirical(s_in, s_out, conversions.mu_from_rates, (1 - confidence) / 2)
+    threshold, mu = thresholds.best_empirical(
+        s_in, s_out, conversions.mu_from_rates, (1 - confidence) / 2
+    )
     mu = max(mu, 0.0)
     errors = thresholds.count_errors(s_in, s_out, np.array([threshold]))
     return Estimate(
@@ -184,24 +192,36 @@ def in_sample(scores_in: ArrayLike, scores_out: ArrayLike, delta: float, confide
     )
 
 
-def if_gaussian(scores_in: ArrayLike, scores_out: ArrayLike, delta: float, confidence: float) -> Bound:
+def if_gaussian(
+    scores_in: ArrayLike, scores_out: ArrayLike, delta: float, confidence: float
+) -> Bound:
     """Returns the bound from a threshold's rank in a pilot and one exact test of mu (see `exact`)."""
     conversions.require_levels(delta, confidence)
     s_in, s_out = check_scores(scores_in, scores_out)
-    mu, counts, threshold = _test_splits(s_in, s_out, exact.GAUSSIAN, _PILOT_IF_GAUSSIAN, confidence)
+    mu, counts, threshold = _test_splits(
+        s_in, s_out, exact.GAUSSIAN, _PILOT_IF_GAUSSIAN, confidence
+    )
     epsilon = conversions.epsilon_from_mu(mu, delta)
-    return Bound(IF_GAUSSIAN, epsilon, mu, delta, confidence, threshold, *counts, assumes=GAUSSIAN_CURVE)
+    return Bound(
+        IF_GAUSSIAN, epsilon, mu, delta, confidence, threshold, *counts, assumes=GAUSSIAN_CURVE
+    )
 
 
-def assumption_free(scores_in: ArrayLike, scores_out: ArrayLike, delta: float, confidence: float) -> Bound:
+def assumption_free(
+    scores_in: ArrayLike, scores_out: ArrayLike, delta: float, confidence: float
+) -> Bound:
     """Returns the bound from a threshold's rank in a pilot and one exact test of (epsilon, delta)-DP itself.
 
     It holds whatever the trade-off curve; n scores a world prove at most about log(2 n / 3).
     """
     conversions.require_levels(delta, confidence)
     s_in, s_out = check_scores(scores_in, scores_out)
-    epsilon, counts, threshold = _test_splits(s_in, s_out, exact.approximate_dp(delta), _PILOT, confidence)
-    return Bound(ASSUMPTION_FREE, epsilon, None, delta, confidence, threshold, *counts, assumes=NOTHING)
+    epsilon, counts, threshold = _test_splits(
+        s_in, s_out, exact.approximate_dp(delta), _PILOT, confidence
+    )
+    return Bound(
+        ASSUMPTION_FREE, epsilon, None, delta, confidence, threshold, *counts, assumes=NOTHING
+    )
 
 
 @functools.lru_cache(maxsize=64)
@@ -239,7 +259,9 @@ def _groups(n: int) -> NDArray[np.int64]:
     return np.array(lower_groups + middle_group + lower_groups[::-1])
 
 
-def _largest_mus(n_in: int, n_out: int, groups: NDArray[np.int64], audits: int, error: float) -> Array:
+def _largest_mus(
+    n_in: int, n_out: int, groups: NDArray[np.int64], audits: int, error: float
+) -> Array:
     """Returns Algorithm 4's mu, (audits,), where scores in and out are ordered at random."""
     z_in = -special.ndtri(intervals.upper_limits(n_in, error))
     z_out = -special.ndtri(intervals.upper_limits(n_out, error))
@@ -343,7 +365,9 @@ class _OrderedScores(NamedTuple):
 
     def seed(self) -> int:
         """Returns a hash of the ranks, which any order and unit leave alone: as good as random."""
-        content = self.counts_in.astype("<i8").tobytes() + b"/" + self.counts_out.astype("<i8").tobytes()
+        content = (
+            self.counts_in.astype("<i8").tobytes() + b"/" + self.counts_out.astype("<i8").tobytes()
+        )
         return int.from_bytes(hashlib.sha256(content).digest(), "big")
 
     def places(self, rng: np.random.Generator) -> Worlds:
@@ -398,7 +422,12 @@ def _test_splits(
         n_out = len(rest_out)
 
         chosen = thresholds.choose_on_pilot(
-            (pilot_in, pilot_out), n_in, n_out, family.parameter, error, family is not exact.GAUSSIAN
+            (pilot_in, pilot_out),
+            n_in,
+            n_out,
+            family.parameter,
+            error,
+            family is not exact.GAUSSIAN,
         )
         if chosen.is_in:
             place = rest_in[chosen.rank - 1]

@@ -87,7 +87,9 @@ def p_value(family: Family, parameter: float, counts: Counts) -> float:
     return _compute_p_value(family, parameter, counts, rates)
 
 
-def lower_bound(family: Family, audits: Sequence[Counts], rejecting: int, error: float) -> tuple[float, int]:
+def lower_bound(
+    family: Family, audits: Sequence[Counts], rejecting: int, error: float
+) -> tuple[float, int]:
     """Returns the largest t up to which enough audits reject H(t); they may depend on each other in any way.
 
     Each rejects at rejecting / len(audits) * error. By Markov's inequality so many do at once with

@@ -106,7 +106,10 @@ def checked(cosines: ArrayLike, dimension: int) -> Array:
     require(fits, f"the cosines have shape {values.shape}: give (runs, canaries)")
     is_cosine = np.abs(values) <= 1 + 1e-6  # false of NaN
     bad = int(np.count_nonzero(~is_cosine))
-    require(not bad, f"{bad} of {values.size} values are no cosines, from -1 to 1: divide by both lengths")
+    require(
+        not bad,
+        f"{bad} of {values.size} values are no cosines, from -1 to 1: divide by both lengths",
+    )
     return np.clip(values, -1.0, 1.0)
 
 

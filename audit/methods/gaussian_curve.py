@@ -48,7 +48,9 @@ _TINY = 1e-300
 _TABLES = 199  # drawn from the fit, and from each reference
 _LEVEL_SHARES = np.array([0.2, 0.2, 0.6])  # of the level, for cells, spread and tails
 # The reference that is hardest to tell from a Gaussian curve comes first: often it alone decides.
-_REFERENCES = tuple(known_laws.LAWS[name] for name in ("logistic", "laplace", "t3", "randomized_response"))
+_REFERENCES = tuple(
+    known_laws.LAWS[name] for name in ("logistic", "laplace", "t3", "randomized_response")
+)
 _FACTORS = (1.5, 2, 3, 5, 10, 20)  # times the scores, among which `deciding_runs` looks
 _MOST_PARAMETER = 30.0  # of a reference
 

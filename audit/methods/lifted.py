@@ -212,7 +212,9 @@ def _compute_bernstein_upper(mean: float, depth: float, variance: _Variance) -> 
     return float(np.clip(max(min(root, largest), least), 0, 1))
 
 
-def exchangeable_limits(sums: Array, canaries: int, order: int, error: float, interval: Interval) -> Limits:
+def exchangeable_limits(
+    sums: Array, canaries: int, order: int, error: float, interval: Interval
+) -> Limits:
     """Returns limits of mu_1, the mean of exchangeable bits, from the sums of K bits per run.
 
     Source: LiDP paper, Algorithm 2 and Appendix; orders from 8 on follow the recursion.
@@ -415,7 +417,9 @@ def _compute_normal_limit(errors: RunErrors, error: float) -> float:
     quantiles = special.ndtri(np.clip(errors.smoothed(), 1e-12, 1 - 1e-12))
     slope_out, slope_in = np.sqrt(2 * np.pi) * np.exp(0.5 * quantiles**2)
     if errors.paired:
-        variance = float(np.var(slope_out * rates_out + slope_in * rates_in, ddof=1)) / len(rates_out)
+        variance = float(np.var(slope_out * rates_out + slope_in * rates_in, ddof=1)) / len(
+            rates_out
+        )
     else:
         variance_out = float(slope_out * slope_out * np.var(rates_out, ddof=1)) / len(rates_out)
         variance_in = float(slope_in * slope_in * np.var(rates_in, ddof=1)) / len(rates_in)

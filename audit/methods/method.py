@@ -104,7 +104,9 @@ COINS = Assumption(
     "independent runs, every canary of each in by a coin of its own, and all coins of one probability",
     "each canary in by a coin of its own, all coins of one probability",
 )
-ACCOUNTED = Assumption("composition", "accounting", "sensitivity C, Gaussian noise of deviation sigma C")
+ACCOUNTED = Assumption(
+    "composition", "accounting", "sensitivity C, Gaussian noise of deviation sigma C"
+)
 GIVEN = Assumption("another accountant", "given", "as given, from another accountant")
 GAUSSIAN_CURVE = Assumption(
     "a Gaussian trade-off curve",

@@ -170,7 +170,10 @@ def weigh_coins(design: Coins) -> CoinEvidence:
     """Returns what one run's scores (1, K) say of its coins; raises InputError for another number of runs."""
     runs, canaries = design.scores.shape
     require(runs == 1, f"scores have {runs} runs: give one, (1, canaries)")
-    require(canaries >= LEAST_COINS, f"there are {canaries} canaries with coins: give at least {LEAST_COINS}")
+    require(
+        canaries >= LEAST_COINS,
+        f"there are {canaries} canaries with coins: give at least {LEAST_COINS}",
+    )
     scores = design.scores[0]
     presence = design.presence[0]
     evidence_for_in = scores - np.median(scores)
@@ -351,17 +354,23 @@ def mu_from_guesses(coins: int, number: int, right: int, error: float) -> float:
     return float(low)
 
 
-def log_p_approximate(canaries: int, guesses: int, right: int, epsilon: ArrayLike, delta: ArrayLike) -> Array:
+def log_p_approximate(
+    canaries: int, guesses: int, right: int, epsilon: ArrayLike, delta: ArrayLike
+) -> Array:
     """Returns log of the largest probability of so many right guesses under (epsilon, delta)-DP, at most 0.
 
     Steinke, Nasr and Jagielski (2023), Theorem 5.2, as in the module's docstring. epsilon and delta are of
     one shape (E,), which the result has.
     """
-    epsilons, deltas = np.broadcast_arrays(np.asarray(epsilon, np.float64), np.asarray(delta, np.float64))
+    epsilons, deltas = np.broadcast_arrays(
+        np.asarray(epsilon, np.float64), np.asarray(delta, np.float64)
+    )
     right_rate = special.expit(epsilons)  # of W ~ Binomial(guesses, right_rate)
     log_tail = scipy.stats.binom.logsf(right - 1, guesses, right_rate)  # log P(W >= v)
     below = np.arange(right - 1, -1, -1)  # v - 1, v - 2, ...
-    masses = np.cumsum(scipy.stats.binom.pmf(below, guesses, right_rate[..., None]), -1)  # P(v > W >= v - i)
+    masses = np.cumsum(
+        scipy.stats.binom.pmf(below, guesses, right_rate[..., None]), -1
+    )  # P(v > W >= v - i)
     largest_slope = (masses / np.arange(1, right + 1)).max(-1, initial=0.0)
     with np.errstate(divide="ignore"):
         log_delta_term = np.log(2 * canaries * deltas * largest_slope)
@@ -435,7 +444,9 @@ def _best_for_epsilon(numbers: NDArray[np.int64], expected_shares: Array, error:
     return int(np.argmin(wrong_limits))
 
 
-def _best_for_mu(coins: int, numbers: NDArray[np.int64], expected_shares: Array, error: float) -> int:
+def _best_for_mu(
+    coins: int, numbers: NDArray[np.int64], expected_shares: Array, error: float
+) -> int:
     """Returns the place of the number of guesses that can be expected to refute the largest mu.
 
     Looks for each number's largest mu in a coarse grid, then in a fine one from there.

@@ -344,7 +344,9 @@ def _find_best_against_law(
     return _find_largest_epsilon(log_fpr, np.broadcast_to(np.log(fnr), log_fpr.shape), delta)
 
 
-def _find_best_of_both(observed: Array, unobserved: Array, delta: float, error: float, prior: float) -> Array:
+def _find_best_of_both(
+    observed: Array, unobserved: Array, delta: float, error: float, prior: float
+) -> Array:
     """Returns the largest epsilon (S,) over all K + M + 1 thresholds between scores of both worlds.
 
     Args:
@@ -367,7 +369,9 @@ def _find_best_of_both(observed: Array, unobserved: Array, delta: float, error: 
     return _find_largest_epsilon(np.log(limits_out[false_alarms]), np.log(limits_in[misses]), delta)
 
 
-def _compute_upper_limits(count: NDArray[np.int64], trials: int, error: float, prior: float) -> Array:
+def _compute_upper_limits(
+    count: NDArray[np.int64], trials: int, error: float, prior: float
+) -> Array:
     """Returns upper limits of rates: quantiles of Beta(count + prior, trials - count + 1 - prior)."""
     second = trials - count + 1 - prior
     limits = special.betaincinv(count + prior, np.maximum(second, 0.5), 1 - error)

@@ -143,7 +143,13 @@ class _Judgement(NamedTuple):
 
 
 def _judge_ranks(
-    own: Array, other: Array, n_own: int, n_other: int, mu: float, parameter: Parameter, error: float
+    own: Array,
+    other: Array,
+    n_own: int,
+    n_other: int,
+    mu: float,
+    parameter: Parameter,
+    error: float,
 ) -> _Judgement:
     """Judges thresholds at the lowest scores of a world.
 

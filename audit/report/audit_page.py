@@ -15,9 +15,13 @@ from audit.report.verdicts import Verdict
 from audit.runtime import started
 
 _UNTESTED = " (not tested: scores of one run may depend on each other)"
-_NO_LINE = " Where no such line fits into the band, the bounds that assume a Gaussian curve do not apply."
+_NO_LINE = (
+    " Where no such line fits into the band, the bounds that assume a Gaussian curve do not apply."
+)
 _MOST_DRAWN = 12  # audits in a page that each have a quarter of a megabyte of panels
-_NOT_DRAWN = f"A page of more than {_MOST_DRAWN} audits leaves panels out; {{}} --setting=HASH has them."
+_NOT_DRAWN = (
+    f"A page of more than {_MOST_DRAWN} audits leaves panels out; {{}} --setting=HASH has them."
+)
 _CAUTION = (
     "Each verdict has its own confidence. Of {} audits up to {} by a method may exceed the truth by chance: "
     "look at what stands alone among many again, with another seed. Audits of one seed share their noise and "
@@ -102,7 +106,12 @@ def _make_section(subject: Subject, count: int) -> Html:
 
 
 def make_article(
-    about: Subject | OneRunSubject, verdict: Verdict, titled: bool, bounds: Html, *more: Html, panels: Html
+    about: Subject | OneRunSubject,
+    verdict: Verdict,
+    titled: bool,
+    bounds: Html,
+    *more: Html,
+    panels: Html,
 ) -> Html:
     """Returns an audit's section: its verdict, what was audited, bounds, panels and where it comes from.
 
@@ -170,7 +179,15 @@ def _make_bounds_table(conclusion: Conclusion) -> Html:
         rows.append(("linear losses", epsilon, "", "", "", "", EXPECTED.sentence))
     level = verdicts.show_percent(conclusion.confidence)
     caption = f"Epsilon at delta = {conclusion.delta:g}; lower bounds at {level} confidence"
-    header = ("method", "epsilon", "mu", "threshold", "false positives", "false negatives", "assumes")
+    header = (
+        "method",
+        "epsilon",
+        "mu",
+        "threshold",
+        "false positives",
+        "false negatives",
+        "assumes",
+    )
     return page.table(caption, header, rows)
 
 
@@ -257,7 +274,9 @@ def _describe_scores(conclusion: Conclusion) -> tuple[str, str]:
         worlds.append(f"{name}: mean {scores.mean():.4g}, deviation {scores.std():.3g}")
     caption = "Scores of the final models with (in) and without (out) the canary."
     if conclusion.law_is_known:
-        caption = "Cosines of the canaries' directions, and their known law where the canary is out."
+        caption = (
+            "Cosines of the canaries' directions, and their known law where the canary is out."
+        )
     return f"Histograms of the scores in both worlds. {'; '.join(worlds)}.", caption
 
 
@@ -276,7 +295,9 @@ def _describe_trade_off(conclusion: Conclusion) -> tuple[str, str]:
     test = ""
     if message:
         test = f" {message[0].upper()}{message[1:]}."
-    alternative = f"Empirical trade-off curve{band}{gaussian_curve}, on axes of normal deviates.{test}"
+    alternative = (
+        f"Empirical trade-off curve{band}{gaussian_curve}, on axes of normal deviates.{test}"
+    )
     caption = (
         "False-negative rate against false-positive rate, on axes where a Gaussian curve is a straight "
         f"line of slope -1.{no_line}{test}"
@@ -299,16 +320,19 @@ def _describe_profile(conclusion: Conclusion) -> tuple[str, str]:
     """Returns the alternative text and the caption of the privacy profile's panel."""
     mu = verdicts.at_least(conclusion.gaussian.mu or 0.0)
     mark = _explain_mark(conclusion)
-    alternative = f"delta against epsilon of Gaussian mechanisms at mu = {mu}, and at the upper bound.{mark}"
-    caption = (
-        f"Privacy profiles of Gaussian mechanisms at the lower bound on mu and at the upper bound.{mark}"
+    alternative = (
+        f"delta against epsilon of Gaussian mechanisms at mu = {mu}, and at the upper bound.{mark}"
     )
+    bounds = "at the lower bound on mu and at the upper bound"
+    caption = f"Privacy profiles of Gaussian mechanisms {bounds}.{mark}"
     return alternative, caption
 
 
 def _list_upper_bounds(conclusion: Conclusion) -> str:
     """Returns all upper bounds on epsilon, each after a semicolon."""
-    return "".join(f"; {upper.name} {verdicts.at_most(upper.epsilon)}" for upper in conclusion.upper_bounds)
+    return "".join(
+        f"; {upper.name} {verdicts.at_most(upper.epsilon)}" for upper in conclusion.upper_bounds
+    )
 
 
 def _explain_mark(conclusion: Conclusion) -> str:

@@ -118,7 +118,10 @@ def _draw_bounds(axis: Axes, conclusion: Conclusion) -> None:
 
     A bar is light where its bound assumes something, faded where that is refuted, hatched for an estimate.
     """
-    rows: tuple[Finding, ...] = (*conclusion.ranked(), *conclusion.estimates)  # as in the printed table
+    rows: tuple[Finding, ...] = (
+        *conclusion.ranked(),
+        *conclusion.estimates,
+    )  # as in the printed table
     labels = []
     for row in rows:
         mark = NO_BOUND if not isinstance(row, Bound) else find_mark(row, conclusion)
@@ -140,7 +143,9 @@ def _draw_bounds(axis: Axes, conclusion: Conclusion) -> None:
         message = "light: assumes a Gaussian curve"
         if not conclusion.has_one_canary:
             message += " or many runs"
-        axis.text(0.5, 1.02, message, transform=axis.transAxes, ha="center", va="bottom", fontsize=8)
+        axis.text(
+            0.5, 1.02, message, transform=axis.transAxes, ha="center", va="bottom", fontsize=8
+        )
 
 
 class _Limit(NamedTuple):
@@ -168,7 +173,9 @@ def _find_limits(conclusion: Conclusion) -> list[_Limit]:
         name = f"{upper.name} {at_most(upper.epsilon, 2)}"
         dashes = "-." if upper.hidden else ":"
         is_name_before = are_close and place == 0
-        limits[upper.epsilon] = _Limit(upper.epsilon, name, dashes, is_name_before)  # the last of equals
+        limits[upper.epsilon] = _Limit(
+            upper.epsilon, name, dashes, is_name_before
+        )  # the last of equals
     return list(limits.values())
 
 
@@ -305,7 +312,9 @@ def _draw_profile(axis: Axes, conclusion: Conclusion) -> None:
         fontsize=8,
         color="0.4",
     )
-    axis.set(xlabel="epsilon", ylabel="delta", title="Privacy profile", yscale="log", ylim=(1e-10, 1e3))
+    axis.set(
+        xlabel="epsilon", ylabel="delta", title="Privacy profile", yscale="log", ylim=(1e-10, 1e3)
+    )
     axis.set_yticks([1e-10, 1e-8, 1e-6, 1e-4, 1e-2, 1])
     if mu or uppers:
         axis.legend(loc="upper right", fontsize=8)

@@ -54,11 +54,17 @@ def bounds_table(conclusion: Conclusion) -> str:
     if conclusion.expected is not None:
         rows.append(("linear_losses", at_most(conclusion.expected), "", "", "", "", EXPECTED.word))
 
-    notes = [*_explain_words(conclusion), *_describe_curve(conclusion), *_describe_attack(conclusion)]
+    notes = [
+        *_explain_words(conclusion),
+        *_describe_curve(conclusion),
+        *_describe_attack(conclusion),
+    ]
     notes += _compare_with_upper_bounds(conclusion)
     notes += [textwrap.fill(remark, _WIDTH) for remark in remarks(conclusion)]
     header = ("method", "epsilon", "mu", "threshold", *errors, "assumes")
-    columns = [Column(None, itemgetter(place), name, left=True) for place, name in enumerate(header)]
+    columns = [
+        Column(None, itemgetter(place), name, left=True) for place, name in enumerate(header)
+    ]
     return Table(columns, rows, before=before, after=notes).text()
 
 
@@ -68,7 +74,9 @@ def _describe_attack(conclusion: Conclusion) -> list[str]:
     lines = [f"{'attack:':<12}guesses right in {_show_interval(accuracy)}"]
     for rate, allowed in zip(true_positive_rates, ("1%", "0.1%"), strict=True):
         if rate is not None:
-            lines.append(f"            finds {_show_interval(rate)} of those in at {allowed} false positives")
+            lines.append(
+                f"            finds {_show_interval(rate)} of those in at {allowed} false positives"
+            )
     return lines
 
 
@@ -85,7 +93,9 @@ def _explain_words(conclusion: Conclusion) -> list[str]:
     notes = []
     if conclusion.uncovered:
         notes.append(_make_note("last model", f"{_NO_HIDDEN_STATE}: {conclusion.uncovered}"))
-    for assumption in sorted(dict.fromkeys(assumptions), key=lambda assumption: assumption.gaussian):
+    for assumption in sorted(
+        dict.fromkeys(assumptions), key=lambda assumption: assumption.gaussian
+    ):
         if assumption.note:
             notes.append(_make_note(assumption.word, assumption.note))
     if conclusion.has_tied_scores:
@@ -231,7 +241,9 @@ def remarks(conclusion: Conclusion) -> list[str]:
     if doubt:
         lines.append(f"these scores are not those of independent runs: {doubt}")
     elif equal:
-        lines.append(f"all scores {' and '.join(equal)} are equal: does each run have noise of its own?")
+        lines.append(
+            f"all scores {' and '.join(equal)} are equal: does each run have noise of its own?"
+        )
     return [*lines, *conclusion.notes, *_explain_zeros(conclusion)]
 
 
@@ -247,7 +259,9 @@ def _explain_zeros(conclusion: Conclusion) -> list[str]:
     """Returns why bounds are 0, where it is for no reason of privacy."""
     if is_reversed(conclusion):
         area = curves.auc(conclusion.scores_in, conclusion.scores_out)
-        return [f"scores are lower with the canary (AUC {area.value:.2f}): did you mean minus the score?"]
+        return [
+            f"scores are lower with the canary (AUC {area.value:.2f}): did you mean minus the score?"
+        ]
     if conclusion.law_is_known:
         is_withdrawn = not conclusion.assumption_free.holds
         return [_WITHDRAWN] if is_withdrawn else []
@@ -257,16 +271,22 @@ def _explain_zeros(conclusion: Conclusion) -> list[str]:
     n_in = len(conclusion.scores_in)
     n_out = len(conclusion.scores_out)
     is_leak_shown = max(conclusion.gaussian.epsilon, conclusion.assumption_free.epsilon) >= _SHOWN
-    has_upper_bound = conclusion.tightest is not None  # with which the table says what runs prove at most
+    has_upper_bound = (
+        conclusion.tightest is not None
+    )  # with which the table says what runs prove at most
     if has_upper_bound or is_leak_shown or min(n_in, n_out) >= _FEW:
         return []
     provable = at_most(estimate.most_provable(n_in, n_out, conclusion.delta, conclusion.confidence))
-    return [f"{n_in} and {n_out} runs prove at most epsilon = {provable} whatever the curve: run more"]
+    return [
+        f"{n_in} and {n_out} runs prove at most epsilon = {provable} whatever the curve: run more"
+    ]
 
 
 def _name_methods_of_more_canaries(fewest: int) -> list[str]:
     """Returns a line on the methods that need more canaries a run than there are, if there are any."""
-    orders = sorted({method.canaries for method in lifted.METHODS.values() if method.canaries > fewest})
+    orders = sorted(
+        {method.canaries for method in lifted.METHODS.values() if method.canaries > fewest}
+    )
     if not orders:
         return []
     needed = " and ".join(str(order) for order in orders)

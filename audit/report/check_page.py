@@ -59,7 +59,9 @@ def _draw_figures(pictures: Mapping[str, Any]) -> list[Html]:
     """Returns a figure for each of a report's pictures."""
     figures = []
     if pictures.get("movements"):
-        caption = "How far one more example moves the step, in units of eta C / B; at most 1 is allowed."
+        caption = (
+            "How far one more example moves the step, in units of eta C / B; at most 1 is allowed."
+        )
         figure = _draw_figure(
             lambda axes: _draw_movements(axes, pictures["movements"]),
             caption,

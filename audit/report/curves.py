@@ -132,7 +132,9 @@ def _draw_empirical(axis: Axes, conclusion: Conclusion, grid: Array) -> None:
 
     There is no band where runs have several canaries.
     """
-    curve = curves.trade_off_curve(conclusion.scores_in, conclusion.scores_out, conclusion.confidence)
+    curve = curves.trade_off_curve(
+        conclusion.scores_in, conclusion.scores_out, conclusion.confidence
+    )
     if conclusion.has_one_canary:  # the band counts on independent scores
         band = curve.band(grid)
         low = np.clip(band.lower, grid[0] / 2, None)
@@ -141,7 +143,9 @@ def _draw_empirical(axis: Axes, conclusion: Conclusion, grid: Array) -> None:
         axis.fill_between(grid, low, high, color=OUT, alpha=0.25, lw=0, label=label)
     false_positives = _clip_rates(curve.false_positive_rate, len(conclusion.scores_out))
     false_negatives = _clip_rates(curve.false_negative_rate, len(conclusion.scores_in))
-    axis.step(false_positives[::-1], false_negatives[::-1], where="post", color=OUT, label="empirical")
+    axis.step(
+        false_positives[::-1], false_negatives[::-1], where="post", color=OUT, label="empirical"
+    )
 
 
 def _clip_rates(rates: Array, runs: int) -> Array:

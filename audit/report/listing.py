@@ -87,7 +87,9 @@ def _find_defaults(setting: Setting) -> dict[str, Any]:
     if setting.model in zoo.tasks():
         defaults = flat(setting_of(setting.model, adversary=setting.adversary.name))
     else:  # a caller's own model, whose other fields have no defaults
-        defaults = {name: field.default for name, field in fields().items() if field.default is not None}
+        defaults = {
+            name: field.default for name, field in fields().items() if field.default is not None
+        }
         defaults["model"] = setting.model
         defaults["adversary"] = setting.adversary.name
     defaults["insertions"] = fields()["insertions"].default
@@ -102,7 +104,9 @@ def as_table(rows: Sequence[Listed], now: float) -> str:
     for row, line in zip(rows, row_lines, strict=True):
         lines.append(line)
         differences = _show_differences(row.differs)
-        lines += textwrap.wrap(differences, _COLUMNS, initial_indent=indent, subsequent_indent=indent)
+        lines += textwrap.wrap(
+            differences, _COLUMNS, initial_indent=indent, subsequent_indent=indent
+        )
     return "\n".join(lines)
 
 
@@ -121,8 +125,21 @@ def as_json(rows: Sequence[Listed]) -> list[dict[str, Any]]:
 
 def _make_table(rows: Sequence[Listed], now: float) -> Table[Listed]:
     columns = (
-        Column("setting", lambda row: hash_of(row.folder), "setting", lambda name: name[:8], 10, left=True),
-        Column(None, lambda row: _show_name(row.setting), "model, adversary", width=_NAME_WIDTH, left=True),
+        Column(
+            "setting",
+            lambda row: hash_of(row.folder),
+            "setting",
+            lambda name: name[:8],
+            10,
+            left=True,
+        ),
+        Column(
+            None,
+            lambda row: _show_name(row.setting),
+            "model, adversary",
+            width=_NAME_WIDTH,
+            left=True,
+        ),
         Column("folder", lambda row: str(row.folder)),
         Column("model", lambda row: row.setting.model),
         Column("adversary", lambda row: row.setting.adversary.name),
@@ -132,9 +149,18 @@ def _make_table(rows: Sequence[Listed], now: float) -> Table[Listed]:
         Column("delta", lambda row: row.last_result.delta),
         Column("confidence", lambda row: row.last_result.confidence),
         Column("epsilon", lambda row: finite(row.last_result.epsilon)),
-        Column(None, lambda row: finite(row.last_result.epsilon), "proven", _show_lower_bound, 10, none="-"),
+        Column(
+            None,
+            lambda row: finite(row.last_result.epsilon),
+            "proven",
+            _show_lower_bound,
+            10,
+            none="-",
+        ),
         Column("upper_bound", lambda row: finite(row.last_result.upper_bound)),
-        Column(None, lambda row: row.last_result.upper_bound, "upper", _show_upper_bound, 10, none="-"),
+        Column(
+            None, lambda row: row.last_result.upper_bound, "upper", _show_upper_bound, 10, none="-"
+        ),
         Column("time", lambda row: row.time),
         Column(None, lambda row: _show_age(now - row.time), "age", width=7),
     )

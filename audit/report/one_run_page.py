@@ -87,7 +87,9 @@ def _judge_nothing_proven(run: OneRunConclusion, guarantee: str) -> Verdict:
             f"At {level} confidence this run proves no leakage at delta = {run.delta:g}: the lower bounds "
             "are 0. That is no proof of privacy."
         )
-    return Verdict(verdicts.NOTHING, "nothing proven", "No leakage is proven.", sentence + guarantee)
+    return Verdict(
+        verdicts.NOTHING, "nothing proven", "No leakage is proven.", sentence + guarantee
+    )
 
 
 def _claim_all(subject: OneRunSubject, bounds: Sequence[Bound]) -> str:
@@ -141,8 +143,17 @@ def _make_bounds_table(subject: OneRunSubject) -> Html:
 
 def _make_estimates_table(first: OneRunConclusion) -> Html:
     """Returns the table of a run's estimates beside what they show where nothing leaks."""
-    header = ("estimate", "epsilon", "standard error", "mean without a leak", "95% without a leak", "caveat")
-    caption = f"Estimates of epsilon at delta = {first.delta:g}; a leak shows where they exceed the 95%"
+    header = (
+        "estimate",
+        "epsilon",
+        "standard error",
+        "mean without a leak",
+        "95% without a leak",
+        "caveat",
+    )
+    caption = (
+        f"Estimates of epsilon at delta = {first.delta:g}; a leak shows where they exceed the 95%"
+    )
     rows = []
     for row in first.estimates:
         floor = row.noise_floor
@@ -160,7 +171,9 @@ def _make_runs_table(runs: Sequence[OneRunConclusion]) -> Html:
     rows = []
     for place, estimate in enumerate(runs[0].estimates):
         epsilons = [run.estimates[place].epsilon for run in runs]
-        rows.append((estimate.method, f"{np.mean(epsilons):.3f}", f"{np.std(epsilons):.3f}", "estimate"))
+        rows.append(
+            (estimate.method, f"{np.mean(epsilons):.3f}", f"{np.std(epsilons):.3f}", "estimate")
+        )
     for place, bound in enumerate(runs[0].bounds):
         epsilons = [run.bounds[place].epsilon for run in runs]
         rows.append((bound.method, f"{np.mean(epsilons):.3f}", f"{np.std(epsilons):.3f}", "bound"))
@@ -234,10 +247,19 @@ def _draw_cosines(axis: Axes, conclusion: OneRunConclusion) -> None:
     low = min(-_FAR, units.min())
     high = max(_FAR, units.max())
     bins = np.linspace(low, high, _BINS + 1).tolist()
-    axis.hist(observed * root, bins, density=True, color=IN, alpha=0.5, label=f"observed ({len(observed):,})")
+    axis.hist(
+        observed * root,
+        bins,
+        density=True,
+        color=IN,
+        alpha=0.5,
+        label=f"observed ({len(observed):,})",
+    )
     if len(unobserved):
         label = f"unobserved ({len(unobserved):,})"
-        axis.hist(unobserved * root, bins, density=True, color=OUT, alpha=0.5, hatch="///", label=label)
+        axis.hist(
+            unobserved * root, bins, density=True, color=OUT, alpha=0.5, hatch="///", label=label
+        )
     else:
         grid = np.linspace(low, high, _POINTS)
         cosines = np.clip(grid / root, -1 + 1e-12, 1 - 1e-12)
@@ -249,10 +271,14 @@ def _draw_cosines(axis: Axes, conclusion: OneRunConclusion) -> None:
 def _draw_epsilons(axis: Axes, conclusion: OneRunConclusion, upper_bound: float | None) -> None:
     """Draws bars for bounds, points with two errors over their floors for estimates, and the upper bound."""
     names = []
-    floor_label: str | None = "no leak: up to 95%"  # of the first alone, so that the legend has it once
+    floor_label: str | None = (
+        "no leak: up to 95%"  # of the first alone, so that the legend has it once
+    )
     estimate_label: str | None = "estimate, 2 errors"
     for place, estimate in enumerate(conclusion.estimates):
-        axis.barh(place, estimate.noise_floor.quantile_95, color=FADED, alpha=0.4, label=floor_label)
+        axis.barh(
+            place, estimate.noise_floor.quantile_95, color=FADED, alpha=0.4, label=floor_label
+        )
         axis.errorbar(
             estimate.epsilon,
             place,

@@ -54,12 +54,16 @@ def one_run_table(conclusion: OneRunConclusion, upper_bound: float | None) -> st
         return "\n".join([title, canaries, "", bounds, "", *notes])
 
     observed, unobserved, dimension = conclusion.cosines
-    canaries = f"{len(observed):,} observed canaries; null: the cosine's exact law in R^{dimension:,}"
+    canaries = (
+        f"{len(observed):,} observed canaries; null: the cosine's exact law in R^{dimension:,}"
+    )
     if len(unobserved):
         counts = f"{len(observed):,} observed canaries, {len(unobserved):,} unobserved"
         canaries = f"{counts}; null: fitted to the unobserved"
     before = (title, canaries)
-    estimates = Table(_ESTIMATE_COLUMNS, conclusion.estimates, before=before, gap=" ", rule=80).text()
+    estimates = Table(
+        _ESTIMATE_COLUMNS, conclusion.estimates, before=before, gap=" ", rule=80
+    ).text()
     return "\n".join([estimates, "", bounds, "", *_ESTIMATES.splitlines(), *notes])
 
 
@@ -99,7 +103,11 @@ def _make_estimate_fields(estimate: Estimate) -> dict[str, Any]:
         "epsilon": estimate.epsilon,
         "delta": estimate.delta,
         "standard_error": estimate.standard_error,
-        "noise_floor": {"mean": floor.mean, "quantile_95": floor.quantile_95, "audits": floor.audits},
+        "noise_floor": {
+            "mean": floor.mean,
+            "quantile_95": floor.quantile_95,
+            "audits": floor.audits,
+        },
         "canaries": estimate.n_in,
         "caveat": estimate.caveat,
     }
@@ -132,7 +140,11 @@ def _explain_words(conclusion: OneRunConclusion) -> list[str]:
     """Returns what the words on assumptions mean, those of bounds by coins and the Gaussian curve last."""
     ranked = sorted(conclusion.bounds, key=lambda bound: bound.method in OF_COINS)
     assumptions = dict.fromkeys(bound.assumes for bound in ranked)
-    notes = [f"{assumption.word}: {assumption.note}" for assumption in assumptions if not assumption.gaussian]
+    notes = [
+        f"{assumption.word}: {assumption.note}"
+        for assumption in assumptions
+        if not assumption.gaussian
+    ]
     if any(assumption.gaussian for assumption in assumptions):
         notes.append(_GAUSSIAN)
     return notes
@@ -214,7 +226,9 @@ def federated_table(audit: FederatedAudit) -> str:
     columns = (
         Column(None, lambda row: row.name, "mechanism", width=24, left=True),
         Column(None, lambda row: row.epsilon, "epsilon", at_most, 9),
-        Column(None, lambda row: row.reason, f"  at delta {first.delta:g}", "  {}".format, left=True),
+        Column(
+            None, lambda row: row.reason, f"  at delta {first.delta:g}", "  {}".format, left=True
+        ),
     )
     table = one_run_table(first, None) if len(audit.runs) == 1 else over_runs(audit.runs)
     lines = [table, ""]

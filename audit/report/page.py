@@ -67,7 +67,8 @@ pre { background: var(--raised); border: 1px solid var(--line); border-radius: .
 
 # What an SVG file has and an SVG element must not: its size, styles for a whole page, and who made it.
 _NOT_INLINE = re.compile(
-    r'\s(?:width|height)="[\d.]+pt"|<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->', re.DOTALL
+    r'\s(?:width|height)="[\d.]+pt"|<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->',
+    re.DOTALL,
 )
 _VOID_TAGS = ("img", "meta", "link", "br")  # which have no end tag
 

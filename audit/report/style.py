@@ -11,7 +11,9 @@ import matplotlib
 
 for chatty in ("matplotlib", "fontTools"):
     logging.getLogger(chatty).setLevel(logging.WARNING)
-if not {"IPython", "matplotlib.pyplot"} & set(sys.modules):  # a notebook or script keeps its backend
+if not {"IPython", "matplotlib.pyplot"} & set(
+    sys.modules
+):  # a notebook or script keeps its backend
     matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402

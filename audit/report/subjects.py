@@ -141,7 +141,11 @@ def describe_score_files(name: str, sources: Sequence[Path], conclusion: Conclus
 
 def _make_bound_command(names: str, conclusion: Conclusion) -> str:
     """Returns the command `bound` that draws the conclusion from files of these names."""
-    flags = {"scores": names, "delta": f"{conclusion.delta:g}", "confidence": f"{conclusion.confidence:g}"}
+    flags = {
+        "scores": names,
+        "delta": f"{conclusion.delta:g}",
+        "confidence": f"{conclusion.confidence:g}",
+    }
     if conclusion.fresh:
         flags["dimension"] = str(conclusion.fresh.dimension)
         if not conclusion.fresh.plain:
@@ -243,7 +247,10 @@ def describe_setting(folder: Path, levels: RequestedLevels, runs: int | None = N
     provenance = _describe_provenance(folder.name, audited, last_result.provenance)
     if not is_own_model:
         where = "Command" if zoo.tasks() else "Command, in a clone of the repository"
-        provenance = {where: _make_audit_command(setting, runs, delta, confidence, looks), **provenance}
+        provenance = {
+            where: _make_audit_command(setting, runs, delta, confidence, looks),
+            **provenance,
+        }
     return Subject(
         anchor=f"s{folder.name}",
         title=summary(setting, runs),
@@ -255,13 +262,17 @@ def describe_setting(folder: Path, levels: RequestedLevels, runs: int | None = N
     )
 
 
-def _describe_setting(setting: Setting, conclusion: Conclusion, is_own_model: bool) -> dict[str, str]:
+def _describe_setting(
+    setting: Setting, conclusion: Conclusion, is_own_model: bool
+) -> dict[str, str]:
     """Returns facts on the model, the mechanism and the runs."""
     mechanism = setting.mechanism
     model = setting.model
     if not is_own_model and model in zoo.tasks():
         model = zoo.tasks()[model].description
-    optimizer = f"{mechanism.optimizer} on the private mean, learning rate {mechanism.learning_rate:g}"
+    optimizer = (
+        f"{mechanism.optimizer} on the private mean, learning rate {mechanism.learning_rate:g}"
+    )
     if mechanism.weight_decay:
         optimizer += f", weight decay {mechanism.weight_decay:g}"
     norm = mechanism.clipping_norm
@@ -323,7 +334,8 @@ def _describe_threats(setting: Setting) -> list[str]:
     initial_model = "It knows the initial model."
     if setting.unknown_initialisation:
         initial_model = (
-            "It does not know the initial model: every run draws its own, and it takes one more draw."
+            "It does not know the initial model: every run draws its own, and it takes "
+            "one more draw."
         )
     sentences = [
         "Hidden state: the adversary sees the final model only, no model in between.",
@@ -358,7 +370,11 @@ def _make_audit_command(
     setting: Setting, runs: int, delta: float, confidence: float, looks: Sequence[int]
 ) -> str:
     """Returns the command `audit` that repeats an audit."""
-    flags = {"model": setting.model, "adversary": setting.adversary.name, **find_differences(setting)}
+    flags = {
+        "model": setting.model,
+        "adversary": setting.adversary.name,
+        **find_differences(setting),
+    }
     if looks:
         flags["looks"] = ",".join(str(look) for look in looks)
     else:

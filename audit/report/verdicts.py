@@ -17,7 +17,9 @@ VIOLATED = "violated"
 _WHATEVER = "whatever the trade-off curve"
 _IF_GAUSSIAN = "if the trade-off curve is Gaussian"
 _FEWEST_EQUAL = 5  # scores of a world that are one value, or shifted alike, and no chance
-_CLEARLY = 4  # standard errors of the AUC below 1/2: three such audits in 100,000 where nothing leaks
+_CLEARLY = (
+    4  # standard errors of the AUC below 1/2: three such audits in 100,000 where nothing leaks
+)
 _UNTESTED = " Whether it is was not tested: scores of one run may depend on each other."
 
 
@@ -156,7 +158,9 @@ def _explain_doubt(doubt: str) -> str:
 def _judge_without_gaussian(conclusion: Conclusion, free: Bound) -> Verdict:
     """Returns the verdict where the scores refute a Gaussian curve."""
     p_value = conclusion.p_value()
-    refuted = f" These scores refute a Gaussian curve ({p_value}): bounds that assume one do not hold."
+    refuted = (
+        f" These scores refute a Gaussian curve ({p_value}): bounds that assume one do not hold."
+    )
     guarantee = _describe_upper_bounds(conclusion)
     if _is_zero(free):
         full = (

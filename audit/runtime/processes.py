@@ -26,7 +26,9 @@ Result = TypeVar("Result")
 _SPAWN = multiprocessing.get_context("spawn")
 
 
-def in_order(function: Callable[[Task], Result], tasks: Iterable[Task], processes: int) -> Iterator[Result]:
+def in_order(
+    function: Callable[[Task], Result], tasks: Iterable[Task], processes: int
+) -> Iterator[Result]:
     """Yields the results of many tasks in their order, spread over processes; a single process is this one.
 
     Raises InputError where a process dies.
@@ -115,7 +117,9 @@ def _pool(processes: int) -> Iterator[ProcessPoolExecutor]:
         yield pool
         pool.shutdown()
     except BrokenProcessPool:
-        raise InputError("a process of the pool died: free memory, or use fewer processes") from None
+        raise InputError(
+            "a process of the pool died: free memory, or use fewer processes"
+        ) from None
     finally:
         with _delayed_interrupts():
             for process in list((pool._processes or {}).values()):
@@ -171,7 +175,9 @@ def _delayed_interrupts() -> Iterator[None]:
 
     received: list[int] = []
     numbers = (signal.SIGINT, signal.SIGTERM)
-    handlers = [signal.signal(number, lambda number, frame: received.append(number)) for number in numbers]
+    handlers = [
+        signal.signal(number, lambda number, frame: received.append(number)) for number in numbers
+    ]
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

@@ -20,8 +20,12 @@ def bar(count: int, describe: Callable[[], str] = lambda: "training") -> Iterato
     """
     from tqdm import tqdm
 
-    layout = "{desc}: {percentage:3.0f}%|{bar}| {n:.0f}/{total} runs [{elapsed}<{remaining}, {rate_fmt}]"
-    with tqdm(total=count, unit="runs", desc="compiling", bar_format=layout, disable=not count) as line:
+    layout = (
+        "{desc}: {percentage:3.0f}%|{bar}| {n:.0f}/{total} runs [{elapsed}<{remaining}, {rate_fmt}]"
+    )
+    with tqdm(
+        total=count, unit="runs", desc="compiling", bar_format=layout, disable=not count
+    ) as line:
 
         def progress(runs: float) -> None:
             # The first call says that all is compiled.

@@ -52,7 +52,9 @@ class GcS(AdversaryFields):
         default="noiseless_per_step",
         choices=(*GC_S_VARIANTS, _LINEAR_RESPONSE),
     )
-    simulations: int = described("GC-S: how many noisy simulations.", default=4, least=1, most=10_000)
+    simulations: int = described(
+        "GC-S: how many noisy simulations.", default=4, least=1, most=10_000
+    )
 
     def deciding(self) -> dict[str, Any]:
         """Returns the fields that decide scores, without the number of simulations where one is enough.
@@ -149,8 +151,12 @@ class Poisoned(_LossFields):
     """Data poisoning's fields."""
 
     name: ClassVar[str] = "poisoned"
-    first_direction: int = described("poisoned: principal directions from this one on.", default=600, least=0)
-    end_direction: int = described("poisoned: principal directions before this one.", default=784, least=1)
+    first_direction: int = described(
+        "poisoned: principal directions from this one on.", default=600, least=0
+    )
+    end_direction: int = described(
+        "poisoned: principal directions before this one.", default=784, least=1
+    )
     poison_scale: float = described(
         "poisoned: distance of a canary from the data's mean.", default=1.0, above=0
     )
@@ -222,7 +228,9 @@ def _make_gc_s(fields: GcS, knowledge: Knowledge) -> "Adversary":
         require(not reason, f"`gc_s={_LINEAR_RESPONSE}`: {reason}; choose another")
         if is_alone:
             return biased.responsive_biased_dimension(knowledge.respond)
-        return biased.responsive_biased_dimensions(knowledge.respond, knowledge.canaries, knowledge.expect)
+        return biased.responsive_biased_dimensions(
+            knowledge.respond, knowledge.canaries, knowledge.expect
+        )
 
     variant = GC_S_VARIANTS[fields.gc_s]
     if variant.noisy:
@@ -279,7 +287,10 @@ def _make_sphere(fields: SphereFields, knowledge: Knowledge) -> "Adversary":
     canaries = knowledge.canaries
     parameters = knowledge.model.n_parameters
     most = parameters // 2
-    require(2 * canaries <= parameters, f"`canaries={canaries}`: give at most {most}, half the parameters")
+    require(
+        2 * canaries <= parameters,
+        f"`canaries={canaries}`: give at most {most}, half the parameters",
+    )
     is_several = canaries > 1
     require(is_several or not fields.coins, "`coins` are for several canaries: raise `canaries`")
 
@@ -298,7 +309,9 @@ def _make_one_shot(fields: OneShotCanaries, knowledge: Knowledge) -> "Adversary"
     from audit.adversaries import directions
 
     canaries = knowledge.canaries
-    require(canaries > 1, f"`canaries={canaries}`: one_shot compares canaries of a run; give several")
+    require(
+        canaries > 1, f"`canaries={canaries}`: one_shot compares canaries of a run; give several"
+    )
     if fields.observe == "all":
         return directions.largest_cosines(canaries)
     origin = directions.itself if fields.observe == "final" else directions.nothing
@@ -334,7 +347,11 @@ def _make_poisoned(fields: Poisoned, knowledge: Knowledge) -> "Adversary":
         fields.first_direction, fields.end_direction, fields.poison_scale, label, fields.poison_mean
     )
     return examples.poisoned_examples(
-        knowledge.model.loss, knowledge.principal, tail, knowledge.canaries, fields.expect(knowledge)
+        knowledge.model.loss,
+        knowledge.principal,
+        tail,
+        knowledge.canaries,
+        fields.expect(knowledge),
     )
 
 
@@ -343,14 +360,18 @@ def _make_clip_bkd(fields: ClipBkd, knowledge: Knowledge) -> "Adversary":
     from audit.adversaries import examples
 
     canaries = knowledge.canaries
-    require(canaries == 1, f"`canaries={canaries}`: ClipBKD has one canary; choose `adversary=poisoned`")
+    require(
+        canaries == 1, f"`canaries={canaries}`: ClipBKD has one canary; choose `adversary=poisoned`"
+    )
     knowledge.inputs()  # raises InputError where they are no floats
     noiseless = knowledge.hyper._replace(noise_multiplier=0.0)
 
     def train(key: "Array", theta_0: "Array") -> "Array":
         return knowledge.simulate(noiseless, key, theta_0).theta
 
-    return examples.least_direction(knowledge.model.loss, knowledge.principal, train, knowledge.labels())
+    return examples.least_direction(
+        knowledge.model.loss, knowledge.principal, train, knowledge.labels()
+    )
 
 
 _ROWS = (
@@ -447,7 +468,9 @@ ADVERSARIES: dict[str, AdversaryRow] = {row.fields.name: row for row in _ROWS}
 
 def _refuse_own(fields: OwnAdversary, knowledge: Knowledge) -> "Adversary":
     """Raises InputError: a caller's own functions are in no store."""
-    raise InputError(f"`adversary={fields.label}` is a caller's own: give it to audit.audit_loss again")
+    raise InputError(
+        f"`adversary={fields.label}` is a caller's own: give it to audit.audit_loss again"
+    )
 
 
 _OWN = AdversaryRow(

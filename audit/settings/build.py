@@ -64,7 +64,9 @@ def _clip_by_book_keeping(model: Model, hardware: Hardware | None = None) -> Cli
 
 def _clip_unfolded(model: Model, hardware: Hardware | None = None) -> ClippedSum:
     block_bytes = layerwise.block_bytes(hardware)
-    return layerwise.unfolded_book_keeping(model.module, model.unravel, model.criterion, block_bytes)
+    return layerwise.unfolded_book_keeping(
+        model.module, model.unravel, model.criterion, block_bytes
+    )
 
 
 def _clip_per_example(model: Model, hardware: Hardware | None = None) -> ClippedSum:
@@ -243,7 +245,9 @@ def _make_knowledge(setting: Setting, trained: Trainee, training: _Training) -> 
     mechanism = training.mechanism
 
     def simulate(hyper: Hyperparameters, key: Array, theta_0: Array) -> Trajectory:
-        compiled = _SIMULATE.get(training.program, lambda: jax.jit(partial(base.simulate, mechanism)))
+        compiled = _SIMULATE.get(
+            training.program, lambda: jax.jit(partial(base.simulate, mechanism))
+        )
         batches = training.schedule.batches
         trajectory: Trajectory = compiled(_trace(hyper), theta_0, training.data, batches, key)
         return trajectory
@@ -275,9 +279,8 @@ def _make_knowledge(setting: Setting, trained: Trainee, training: _Training) -> 
 
 def _require_canaries(setting: Setting, adversary: Adversary) -> None:
     """Raises InputError for an adversary of another number of canaries than the setting's."""
-    mismatch = (
-        f"`canaries={setting.canaries}`: the adversary {setting.adversary.name} has {adversary.canaries}"
-    )
+    name = setting.adversary.name
+    mismatch = f"`canaries={setting.canaries}`: the adversary {name} has {adversary.canaries}"
     fix = "pass Knowledge.canaries on to Adversary, or drop `canaries`"
     require(adversary.canaries == setting.canaries, f"{mismatch}: {fix}")
 
@@ -320,13 +323,17 @@ def mu_by_coordinate(played: game.Game) -> tuple[Array, Array]:
       score.
     """
     theta_0 = played.init(game.root(played.seed, "theta"))
-    training = _Training(played.program, played.mechanism, played.hyper, played.data, played.schedule)
+    training = _Training(
+        played.program, played.mechanism, played.hyper, played.data, played.schedule
+    )
     return _forecast_by_coordinate(training, theta_0)
 
 
 def _forecast_by_coordinate(training: _Training, theta_0: Array) -> tuple[Array, Array]:
     """Returns what `mu_by_coordinate` does, for a training run from theta_0 (p,)."""
-    mechanism = training.mechanism  # by itself, since a compiled program is kept with all that it refers to
+    mechanism = (
+        training.mechanism
+    )  # by itself, since a compiled program is kept with all that it refers to
 
     def forecast(
         hyper: Hyperparameters, theta_0: Array, data: base.Data, schedule: Schedule

@@ -203,7 +203,9 @@ def _make_adversary(setting: FederatedSetting, rehearse: Rehearse) -> Adversary:
     return directions.largest_cosines(canaries, setting.momentum)  # noisy means
 
 
-def choices(setting: FederatedSetting, clients: Clients, hardware: Hardware | None = None) -> fedavg.FedAvg:
+def choices(
+    setting: FederatedSetting, clients: Clients, hardware: Hardware | None = None
+) -> fedavg.FedAvg:
     """Returns DP-FedAvg's choices for a setting, on such devices, or on this process's."""
     row = federated_task(setting.model)
     model = row.make()
@@ -234,7 +236,9 @@ def choices(setting: FederatedSetting, clients: Clients, hardware: Hardware | No
     return chosen._replace(block=block)
 
 
-def accuracy(setting: FederatedSetting, clients: Clients, test: Test | None) -> Callable[[Array], Array]:
+def accuracy(
+    setting: FederatedSetting, clients: Clients, test: Test | None
+) -> Callable[[Array], Array]:
     """Returns a compiled function (R, p) -> (R,): the share of labels that are the models' first choice.
 
     It looks at no more than 10,000 test examples and 100,000 labels, or at the clients' own examples where

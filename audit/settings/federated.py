@@ -48,17 +48,24 @@ class FederatedSetting:
     )
     rounds: int = described("Rounds.", default=100, least=1, most=MOST_ROUNDS)
     client_epochs: int = described("Epochs that a client trains.", default=1, least=1, most=10_000)
-    batch_size: int = described("Examples in a client's mini-batch.", default=16, least=1, most=10**6)
+    batch_size: int = described(
+        "Examples in a client's mini-batch.", default=16, least=1, most=10**6
+    )
     client_learning_rate: float = described(
         "Learning rate of the clients' SGD.", default=0.1, least=1e-6, most=1e6
     )
-    learning_rate: float = described("The server's learning rate.", default=0.5, least=1e-6, most=1e6)
+    learning_rate: float = described(
+        "The server's learning rate.", default=0.5, least=1e-6, most=1e6
+    )
     momentum: float = described("The server's momentum.", default=0.9, least=0, below=1)
     clipping_norm: float = described(
         "Clipping norm C of an update, at first where it adapts.", default=1.0, least=1e-6, most=1e6
     )
     quantile: float = described(
-        "Share of updates that an adaptive C leaves alone; 0: C is fixed.", default=0.0, least=0, below=1
+        "Share of updates that an adaptive C leaves alone; 0: C is fixed.",
+        default=0.0,
+        least=0,
+        below=1,
     )
     noise_multiplier: float = described(
         "Noise multiplier: noise has deviation sigma * C.", default=0.2, **NOISE_LIMITS
@@ -152,4 +159,6 @@ def leaks(setting: FederatedSetting, clients: int, most_rounds: int) -> Leaks:
     if setting.participation == "poisson":
         composition = Composition(sigma, setting.rounds, setting.cohort / clients)
         return Leaks(client=composition, canary=composition)
-    return Leaks(client=Composition(sigma, most_rounds), canary=Composition(sigma, setting.repetitions))
+    return Leaks(
+        client=Composition(sigma, most_rounds), canary=Composition(sigma, setting.repetitions)
+    )

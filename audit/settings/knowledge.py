@@ -80,7 +80,9 @@ class Knowledge(NamedTuple):
         """
         noiseless = self.hyper._replace(noise_multiplier=0.0)
 
-        @functools.lru_cache(maxsize=1)  # a training run that is continued begins anew from one theta_0
+        @functools.lru_cache(
+            maxsize=1
+        )  # a training run that is continued begins anew from one theta_0
         def train(theta_0: bytes) -> "Array":
             import jax
             import jax.numpy as jnp

@@ -38,12 +38,16 @@ class DpSgdFields:
 
     name: ClassVar[str] = "dp_sgd"
     group: ClassVar[str] = fields.DP_SGD
-    learning_rate: float = described("Learning rate; by default the model's.", least=1e-37, most=1e38)
+    learning_rate: float = described(
+        "Learning rate; by default the model's.", least=1e-37, most=1e38
+    )
     clipping_norm: float = described("Clipping norm C.", usual=1.0, least=1e-6, most=1e6)
     noise_multiplier: float = described(
         "Noise multiplier sigma: noise has deviation sigma * C.", usual=4.0, **NOISE_LIMITS
     )
-    batch_size: int = described("Examples a mini-batch; by default the model's.", least=1, most=MOST_DRAWS)
+    batch_size: int = described(
+        "Examples a mini-batch; by default the model's.", least=1, most=MOST_DRAWS
+    )
     clipping: str = described(
         "book_keeping, unfolded or per_example; by default the fastest.", choices=STRATEGIES
     )
@@ -51,7 +55,9 @@ class DpSgdFields:
         "sgd, momentum or adam, on the privatised mean gradient.", default="sgd", choices=OPTIMIZERS
     )
     precision: str = described(
-        "Operands of the training's products: float32, tf32 or bf16.", default="float32", choices=PRECISIONS
+        "Operands of the training's products: float32, tf32 or bf16.",
+        default="float32",
+        choices=PRECISIONS,
     )
     weight_decay: float = described(
         "Weight decay lambda, outside the clipping: lambda theta joins the private mean gradient.",
@@ -68,7 +74,11 @@ class ScheduleFields:
     group: ClassVar[str] = fields.AUDITED
     steps: int = described("Training steps, instead of --insertions.", least=1, most=MOST_STEPS)
     periodicity: int = described(
-        "Periodicity: the canary is inserted every k steps.", usual=1, flag="k", least=1, most=MOST_STEPS
+        "Periodicity: the canary is inserted every k steps.",
+        usual=1,
+        flag="k",
+        least=1,
+        most=MOST_STEPS,
     )
     insert: str = described(
         "At which of each k steps: last, first, or a number from 1 to k.",
@@ -125,7 +135,9 @@ class Setting:
     adversary: AdversaryFields
     mechanism: DpSgdFields
     schedule: ScheduleFields
-    seed: int = described("Seed of all randomness.", usual=0, group=fields.AUDITED, least=0, most=MOST_SEED)
+    seed: int = described(
+        "Seed of all randomness.", usual=0, group=fields.AUDITED, least=0, most=MOST_SEED
+    )
     unknown_initialisation: bool = described(
         "Draw theta_0 afresh for each run.", default=False, group=fields.AUDITED
     )
@@ -220,13 +232,17 @@ def validate(setting: Setting, runs: int, strategies: tuple[str, ...]) -> None:
 
     steps = setting.schedule.steps
     k = setting.schedule.periodicity
-    require(k <= steps, f"`periodicity={k}` inserts nothing in {steps} steps: lower it or add steps")
+    require(
+        k <= steps, f"`periodicity={k}` inserts nothing in {steps} steps: lower it or add steps"
+    )
     choices = f"choose last, first, or one of 1 to {k}, the steps of a period"
     require(setting.schedule.place <= k, f"`insert={setting.schedule.insert}`: {choices}")
 
     batch_size = setting.mechanism.batch_size
     draws = f"`steps={steps}` of `batch_size={batch_size}`"
-    require(steps * batch_size <= MOST_DRAWS, f"{draws}: their product is to be at most {MOST_DRAWS:,}")
+    require(
+        steps * batch_size <= MOST_DRAWS, f"{draws}: their product is to be at most {MOST_DRAWS:,}"
+    )
     if setting.repetitions:
         _validate_repetitions(setting)
     require_runs(runs, setting.adversary.least_runs)

@@ -168,7 +168,9 @@ def find_store(
     return Store(out, config)
 
 
-def _make_config(setting: Setting, dataset: Dataset, experiment: str, model: str | None) -> dict[str, Any]:
+def _make_config(
+    setting: Setting, dataset: Dataset, experiment: str, model: str | None
+) -> dict[str, Any]:
     """Returns what names a setting in a store: its identity and the checksums of data and model."""
     config = {**identity(setting, experiment), _DATA: dataset.checksum}
     if model is not None:

@@ -28,7 +28,9 @@ from audit.storage import files
 _NAME = re.compile(r"(.+)_(\d+)")  # chunk and segments done
 _LEAST_TRAINING_SHARE = 49  # training takes at least so many times as long as its checkpoints: 2%
 
-Fits = Callable[[int, Any], bool]  # (segments done, states) -> whether states after so many can be these
+Fits = Callable[
+    [int, Any], bool
+]  # (segments done, states) -> whether states after so many can be these
 
 
 def _fits_always(done: int, states: Any) -> bool:
@@ -157,7 +159,9 @@ def _read(path: Path, expected: list[Any]) -> list[Any] | None:
             return None
         with _without_logs():
             stored = _checkpointer().restore(path / "state")
-    except Exception:  # orbax documents no errors; a checkpoint is never worth more than its training
+    except (
+        Exception
+    ):  # orbax documents no errors; a checkpoint is never worth more than its training
         return None
 
     if len(stored) != len(expected):

@@ -141,7 +141,10 @@ def read_cosines(
         cosines, presence, are_several_runs = _arrange_by_run(arrays)
         if are_several_runs or leave_one_out:
             extra = ", ".join(sorted({"unobserved", "out"} & set(arrays)))
-            require(not extra, f"drop {extra}, or save scores= and presence= where some canaries are out")
+            require(
+                not extra,
+                f"drop {extra}, or save scores= and presence= where some canaries are out",
+            )
         elif presence is None:
             return given.paired_cosines(cosines[0], arrays.get("unobserved"), dimension)
         if are_several_runs:
@@ -227,9 +230,13 @@ def _reading(path: Path) -> Iterator[None]:
     except InputError:
         raise
     except UnicodeDecodeError:
-        raise InputError(f"cannot read {path}: it is no text in UTF-8; save it as CSV UTF-8") from None
+        raise InputError(
+            f"cannot read {path}: it is no text in UTF-8; save it as CSV UTF-8"
+        ) from None
     except _UNREADABLE as error:
-        reason = getattr(error, "strerror", None) or f"it is damaged, encrypted or no {path.suffix} file"
+        reason = (
+            getattr(error, "strerror", None) or f"it is damaged, encrypted or no {path.suffix} file"
+        )
         raise InputError(f"cannot read {path}: {reason}; check `scores`") from None
 
 
@@ -277,11 +284,16 @@ def _read_array(path: Path, name: str, file: IO[bytes], flat: bool = True) -> Ar
       flat: whether a single column becomes a flat array.
     """
     header = io.BytesIO(file.read(_HEADER_BYTES))
-    readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    readers = {
+        (1, 0): np.lib.format.read_array_header_1_0,
+        (2, 0): np.lib.format.read_array_header_2_0,
+    }
     version = np.lib.format.read_magic(header)
     shape, _, dtype = readers[version](header)
     is_numeric = dtype.kind in "biuf"  # booleans, integers and floats
-    message = f"{path}: array {name} holds no plain numbers ({dtype}): save float arrays in= and out="
+    message = (
+        f"{path}: array {name} holds no plain numbers ({dtype}): save float arrays in= and out="
+    )
     require(is_numeric, message)
     size = math.prod(shape)
     require(size <= MOST_SCORES, _say_too_many(path, size))
@@ -298,7 +310,9 @@ def _split_by_presence(path: object, scores: Array, presence: Array) -> Scores:
     fits = scores.ndim in (1, 2) and scores.shape == presence.shape
     shapes = f"scores {scores.shape} and presence {presence.shape}"
     require(fits, f"{path}: {shapes} must both be (runs,) or (runs, canaries)")
-    require(np.isin(presence, (0, 1)).all(), f"{path}: presence must be 1 (in) or 0 (out) everywhere")
+    require(
+        np.isin(presence, (0, 1)).all(), f"{path}: presence must be 1 (in) or 0 (out) everywhere"
+    )
     present = presence.astype(bool)
     if scores.ndim == 1:
         return _make_sets(path, scores[present], scores[~present])
@@ -327,7 +341,9 @@ def _read_stdin(path: Path) -> Scores:
     with _reading(_STANDARD_INPUT):
         content = sys.stdin.buffer.read(MOST_BYTES + 1)
         require(content.strip(), f"{_STANDARD_INPUT} is empty: give score,in lines, or JSON")
-        too_large = f"{_STANDARD_INPUT} is larger than {MOST_BYTES / 2**30:g} GiB: keep a random part of it"
+        too_large = (
+            f"{_STANDARD_INPUT} is larger than {MOST_BYTES / 2**30:g} GiB: keep a random part of it"
+        )
         require(len(content) <= MOST_BYTES, too_large)
         text = content.decode("utf-8-sig")
         file = io.StringIO(text, newline="")
@@ -394,7 +410,9 @@ def _parse_header(path: Path, line: str) -> tuple[tuple[str, str], tuple[int, in
         if form is not None:
             indices = (names.index(form[0]), names.index(form[1]))
             return form, indices, separator
-    raise InputError(f"{path}: its first line must be score,in (1 or 0), or in,out (a column a world)")
+    raise InputError(
+        f"{path}: its first line must be score,in (1 or 0), or in,out (a column a world)"
+    )
 
 
 def _find_form(path: object, names: Sequence[str]) -> tuple[str, str] | None:

@@ -153,7 +153,9 @@ class Store:
         try:
             content = config.read_bytes()
         except OSError as error:
-            raise InputError(f"cannot read {config} ({error.strerror}): name another `setting`") from None
+            raise InputError(
+                f"cannot read {config} ({error.strerror}): name another `setting`"
+            ) from None
         require(_hash(content) == hash_of(folder.resolve()), _describe_misnamed(config))
         return cls.of(folder, content.decode(errors="replace"))
 
@@ -194,7 +196,9 @@ class Store:
         try:
             return _parse_conclusion(content)
         except (ValueError, OverflowError, RecursionError):
-            raise InputError(f"{path} cannot be read: move it away, or run the audit again") from None
+            raise InputError(
+                f"{path} cannot be read: move it away, or run the audit again"
+            ) from None
 
     @contextlib.contextmanager
     def claim(self) -> Iterator[bool]:
@@ -229,7 +233,9 @@ class Store:
 
     def save(self, chunk: Scores) -> None:
         """Stores a finished chunk, whose scores and presence are of one shape."""
-        require(chunk.scores.shape == chunk.presence.shape, "`presence`: give a bit for every score")
+        require(
+            chunk.scores.shape == chunk.presence.shape, "`presence`: give a bit for every score"
+        )
         arrays: dict[str, Any] = {
             "scores": chunk.scores,
             "presence": chunk.presence,

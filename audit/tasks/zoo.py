@@ -13,7 +13,9 @@ from audit.tasks.task import FederatedTask, Task
 
 _ZOO = "models"
 _ROOT = Path(__file__).resolve().parents[2]
-_ALONE = "give a model of your own to audit.audit_loss, or run your script in a clone of the repository"
+_ALONE = (
+    "give a model of your own to audit.audit_loss, or run your script in a clone of the repository"
+)
 
 
 def tasks() -> Mapping[str, Task]:

@@ -330,7 +330,9 @@ class _ChunkPlayer:
         for segment in self._segments:
             arguments[len(segment.mask)] = self._arguments(runs, states, segment)
 
-        program = partial(ensemble.compile_segment, game.mechanism, game.insertion(), self._placement)
+        program = partial(
+            ensemble.compile_segment, game.mechanism, game.insertion(), self._placement
+        )
         key = None if game.program is None else (game.program, self._placement)
         compiled = {}
         for steps, segment_arguments in arguments.items():
@@ -344,7 +346,9 @@ class _ChunkPlayer:
         states: State = self._begin(keys, attack.theta_0, attack.state, attack.assumed_theta_0)
         return states
 
-    def _arguments(self, runs: NDArray[np.int64], states: State, segment: Schedule) -> tuple[Tree, ...]:
+    def _arguments(
+        self, runs: NDArray[np.int64], states: State, segment: Schedule
+    ) -> tuple[Tree, ...]:
         """Returns the arguments of the program of a segment; see `ensemble.compile_segment`."""
         game = self._game
         present = jnp.float32(game.presence(runs) * game.sampling_rate)
@@ -352,7 +356,9 @@ class _ChunkPlayer:
         by_run = self._placement.by_run((present, noise_keys, game.own_keys(runs)))
         return self._hyper, states, self._data, segment, self._attack.state, *by_run
 
-    def _resume(self, checkpoints: Checkpoints | None, name: str, states: State) -> tuple[int, State]:
+    def _resume(
+        self, checkpoints: Checkpoints | None, name: str, states: State
+    ) -> tuple[int, State]:
         """Returns (segments done, states) of a chunk's checkpoint, or of its start."""
         if checkpoints is None:
             return 0, states
@@ -417,5 +423,7 @@ def _require_finite(scores: NDArray[np.float64], first: int) -> None:
     """Raises InputError for scores of runs from `first` on that are not finite: a model diverged."""
     diverged = np.flatnonzero(~np.isfinite(scores).all(axis=1))
     if diverged.size:
-        where = f"run {first + diverged[0]} diverged ({diverged.size} of {len(scores)} in its chunk)"
+        where = (
+            f"run {first + diverged[0]} diverged ({diverged.size} of {len(scores)} in its chunk)"
+        )
         raise InputError(f"{where}: lower `learning_rate` or `noise_multiplier`")

@@ -33,13 +33,19 @@ from experiments.benchmark.mechanisms import MECHANISMS
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("scale", "smoke", f"How many audits: {', '.join(SCALES)}.")
-flags.DEFINE_integer("audits", None, "Audits a cell, in place of the scale's; slow estimators have fewer.")
-flags.DEFINE_integer("n", None, "Scores a world, runs, or coins of the one run, in place of the scale's.")
+flags.DEFINE_integer(
+    "audits", None, "Audits a cell, in place of the scale's; slow estimators have fewer."
+)
+flags.DEFINE_integer(
+    "n", None, "Scores a world, runs, or coins of the one run, in place of the scale's."
+)
 flags.DEFINE_list("estimators", None, "Parts of estimators' names; by default all.")
 flags.DEFINE_list("mechanisms", None, "Parts of mechanisms' names; by default all.")
 flags.DEFINE_integer("processes", None, "Processes; by default one a core.")
 flags.DEFINE_integer("seed", 0, "Seed of the scores.")
-flags.DEFINE_string("out", "results", "Folder for results; the table goes into its folder benchmark.")
+flags.DEFINE_string(
+    "out", "results", "Folder for results; the table goes into its folder benchmark."
+)
 
 MOST_PROCESSES = 1024
 MOST_AUDITS = 10**6
@@ -84,7 +90,9 @@ def _choose_cells() -> list[AuditedCell]:
     estimators = registry.choose_names("estimators", FLAGS.estimators, registry.ESTIMATORS)
     mechanisms = registry.choose_names("mechanisms", FLAGS.mechanisms, MECHANISMS)
     cells = list_cells(estimators, mechanisms, scale, FLAGS.seed)
-    require(cells, "--estimators and --mechanisms: no estimator that is installed takes such scores")
+    require(
+        cells, "--estimators and --mechanisms: no estimator that is installed takes such scores"
+    )
     for package in _find_missing_packages(estimators):
         fix = f"{sys.prefix}/bin/pip install {package}"
         print(f"{package} is not installed, its estimators are left out: {fix}", file=sys.stderr)
@@ -93,10 +101,15 @@ def _choose_cells() -> list[AuditedCell]:
 
 def _parse_scale() -> Scale:
     """Returns the flags' scale; raises InputError where it is unknown or out of range."""
-    require(FLAGS.scale in SCALES, f"--scale={FLAGS.scale} is unknown: choose one of {', '.join(SCALES)}")
+    require(
+        FLAGS.scale in SCALES,
+        f"--scale={FLAGS.scale} is unknown: choose one of {', '.join(SCALES)}",
+    )
     scale = SCALES[FLAGS.scale]
     if FLAGS.audits is not None:
-        require(1 <= FLAGS.audits <= MOST_AUDITS, f"--audits={FLAGS.audits}: give 1 to {MOST_AUDITS:,}")
+        require(
+            1 <= FLAGS.audits <= MOST_AUDITS, f"--audits={FLAGS.audits}: give 1 to {MOST_AUDITS:,}"
+        )
         scale = scale._replace(audits=FLAGS.audits)
     if FLAGS.n is not None:
         require(LEAST_N <= FLAGS.n <= MOST_N, f"--n={FLAGS.n}: give {LEAST_N} to {MOST_N:,}")
@@ -117,7 +130,9 @@ def _find_missing_packages(estimators: Sequence[str]) -> list[str]:
 def _parse_processes() -> int:
     """Returns the flag's number of processes, by default one for each core."""
     processes = cores() if FLAGS.processes is None else FLAGS.processes
-    require(1 <= processes <= MOST_PROCESSES, f"--processes={processes}: give 1 to {MOST_PROCESSES:,}")
+    require(
+        1 <= processes <= MOST_PROCESSES, f"--processes={processes}: give 1 to {MOST_PROCESSES:,}"
+    )
     return processes
 
 

@@ -174,7 +174,9 @@ def _measure_spread(cell: AuditedCell, estimator: Estimator, mechanism: KnownTru
     return float(np.std(epsilons))
 
 
-def _estimate_epsilon(estimator: Estimator, mechanism: KnownTruth, audit: AuditScores) -> tuple[float, str]:
+def _estimate_epsilon(
+    estimator: Estimator, mechanism: KnownTruth, audit: AuditScores
+) -> tuple[float, str]:
     """Returns an audit's epsilon, from 0 to `MOST`, and why it was refused; empty where it was not.
 
     A package's code may raise anything, which must not end the benchmark.
@@ -281,7 +283,9 @@ def find_missing(cells: Iterable[AuditedCell], store: CellStore) -> list[Audited
     return [cell for cell in cells if store.load(cell) is None]
 
 
-def measure_missing(cells: list[AuditedCell], store: CellStore, processes: int) -> Iterator[AuditedCell]:
+def measure_missing(
+    cells: list[AuditedCell], store: CellStore, processes: int
+) -> Iterator[AuditedCell]:
     """Measures and stores the missing cells, those that take longest first; yields each when it is stored."""
     missing = find_missing(cells, store)
     slowest_first = sorted(missing, key=lambda cell: -registry.ESTIMATORS[cell.estimator].cost)
@@ -290,7 +294,9 @@ def measure_missing(cells: list[AuditedCell], store: CellStore, processes: int) 
         yield cell
 
 
-def _measure_all(cells: list[AuditedCell], processes: int) -> Iterator[tuple[AuditedCell, MeasuredCell]]:
+def _measure_all(
+    cells: list[AuditedCell], processes: int
+) -> Iterator[tuple[AuditedCell, MeasuredCell]]:
     """Yields each cell with its measurement, as soon as it is done."""
     if processes > 1:
         yield from as_completed(measure_cell, cells, processes)

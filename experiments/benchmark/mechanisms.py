@@ -119,7 +119,9 @@ HEAVY = _make_canary_law(known_laws.LAWS["t3"], 2.0)
 OPEN = CanaryLaw(_sample_open, _nothing_leaks)
 
 
-def _draw_worlds(law: CanaryLaw, rng: np.random.Generator, n: int, share_in: float = 0.5) -> AuditScores:
+def _draw_worlds(
+    law: CanaryLaw, rng: np.random.Generator, n: int, share_in: float = 0.5
+) -> AuditScores:
     """Draws 2 n runs of one canary, this share of them in."""
     runs_in = round(2 * n * share_in)
     scores_in = law.sample(rng, True, runs_in)
@@ -279,7 +281,9 @@ def _make_one_canary_mechanisms() -> list[KnownTruth]:
     return mechanisms
 
 
-def _make_coin_mechanisms(design: str, prefix: str, shape: Shape, sizes: tuple[int, ...]) -> list[KnownTruth]:
+def _make_coin_mechanisms(
+    design: str, prefix: str, shape: Shape, sizes: tuple[int, ...]
+) -> list[KnownTruth]:
     """Returns the mechanisms of canaries with coins, several a run or all in one.
 
     Args:
@@ -338,7 +342,11 @@ def _make_independent_canaries(
 ) -> list[KnownTruth]:
     """Returns the mechanisms of canaries that are drawn independently, as `_make_coin_mechanisms`."""
     mechanisms = []
-    curved_laws = (("Laplace 1", LAPLACE), ("randomised response 1", RESPONSE), ("heavy tails", HEAVY))
+    curved_laws = (
+        ("Laplace 1", LAPLACE),
+        ("randomised response 1", RESPONSE),
+        ("heavy tails", HEAVY),
+    )
     for name, law in curved_laws:
         mechanism = KnownTruth(
             name=f"{prefix}: {name}",

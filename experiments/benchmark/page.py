@@ -205,6 +205,12 @@ def _describe_mechanisms(cells: Sequence[MeasuredCell]) -> list[list[str]]:
     for name in dict.fromkeys(cell.mechanism for cell in cells):
         mechanism = MECHANISMS[name]
         truth = mechanism.truth(mechanism.delta)
-        row = [name, mechanism.design, mechanism.description, f"{truth:.3f}", f"{mechanism.delta:g}"]
+        row = [
+            name,
+            mechanism.design,
+            mechanism.description,
+            f"{truth:.3f}",
+            f"{mechanism.delta:g}",
+        ]
         rows.append(row)
     return rows

@@ -45,7 +45,9 @@ def _make_jax_strategy(name: str) -> Any:
     return getattr(auditing, name)(seed=0)
 
 
-def jax_bound(method: str, strategy: str, audit: AuditScores, delta: float, confidence: float) -> float:
+def jax_bound(
+    method: str, strategy: str, audit: AuditScores, delta: float, confidence: float
+) -> float:
     """Returns a bound of jax-privacy, by a method that takes a threshold strategy."""
     bound = getattr(_make_jax_auditor(audit), method)
     return float(bound(1 - confidence, delta, threshold_strategy=_make_jax_strategy(strategy)))
@@ -71,7 +73,9 @@ def _make_opake_audit(audit: AuditScores) -> Any:
     scores = audit.scores[0]
     presence = audit.presence[0]
     indices = np.arange(len(scores))
-    coin_flip = CoinFlip(len(scores), indices, presence, indices[presence], indices[~presence], len(scores))
+    coin_flip = CoinFlip(
+        len(scores), indices, presence, indices[presence], indices[~presence], len(scores)
+    )
     canary_scores = auditing.canary_scores(scores, canary_indices=indices)
     return auditing.one_run(canary_scores, coin_flip=coin_flip)
 
@@ -175,7 +179,9 @@ def _one_run_fdp(strategy: str) -> Estimator:
 
 ESTIMATORS = (
     _make_jax_estimator("epsilon_from_gdp", ONE_CANARY, f"{_HELD}; GDP", jax_gdp, GAUSSIAN),
-    _make_jax_estimator("epsilon_raw_counts", ONE_CANARY, f"{_HELD}; an estimate", jax_counts, level=False),
+    _make_jax_estimator(
+        "epsilon_raw_counts", ONE_CANARY, f"{_HELD}; an estimate", jax_counts, level=False
+    ),
     _clopper_pearson("Bonferroni"),
     _clopper_pearson("Split"),
     _clopper_pearson("MultiSplit", cost=4),
@@ -191,6 +197,10 @@ ESTIMATORS = (
     _one_run("Split"),
     _one_run_fdp("Bonferroni"),
     _one_run_fdp("Split"),
-    _make_opake_estimator("gdp", "fair coins; mu-GDP, its default", opake_gdp, FAIR, GAUSSIAN, cost=20),
-    _make_opake_estimator("eps_delta", "fair coins; mechanism-agnostic", opake_eps_delta, FAIR, cost=1),
+    _make_opake_estimator(
+        "gdp", "fair coins; mu-GDP, its default", opake_gdp, FAIR, GAUSSIAN, cost=20
+    ),
+    _make_opake_estimator(
+        "eps_delta", "fair coins; mechanism-agnostic", opake_eps_delta, FAIR, cost=1
+    ),
 )

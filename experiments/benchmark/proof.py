@@ -44,7 +44,11 @@ _POINTS = 12  # of a curve, at times of a constant ratio
 _COORDINATES = 64  # canaries of a run along coordinates
 _ONE_RUN_CANARIES = 2000
 _STAGE_SECONDS = 5.0  # of training between two looks at the clock
-_PUBLISHED = ("jax-privacy: clopper_pearson, MultiSplit", "jax-privacy: one_run, Split", "opake: eps_delta")
+_PUBLISHED = (
+    "jax-privacy: clopper_pearson, MultiSplit",
+    "jax-privacy: one_run, Split",
+    "opake: eps_delta",
+)
 _REFUTED = "REFUTED"  # in place of an assumption that the scores refute
 
 
@@ -75,13 +79,17 @@ class How(NamedTuple):
 
     def setting(self, way: "Way") -> Setting:
         """Returns DP-SGD with the way's canaries in every step."""
-        return setting_of(self.model, adversary=way.adversary, canaries=way.canaries, k=1, seed=self.seed)
+        return setting_of(
+            self.model, adversary=way.adversary, canaries=way.canaries, k=1, seed=self.seed
+        )
 
     def upper_bound(self) -> float:
         """Returns the accountant's epsilon."""
         setting = self.setting(SINGLE)
         insertions = setting.schedule.steps
-        return accounting.epsilon_upper_bound(setting.mechanism.noise_multiplier, insertions, self.delta)
+        return accounting.epsilon_upper_bound(
+            setting.mechanism.noise_multiplier, insertions, self.delta
+        )
 
 
 class Way(NamedTuple):
@@ -277,10 +285,14 @@ def make_our_curves(how: How, way: Way, clocked: ClockedScores) -> Iterator[Curv
 
 def make_one_run_curves(how: How, clocked: ClockedScores) -> Iterator[Curve]:
     """Yields a curve of one point for each of our bounds of a single run."""
-    (conclusion,) = conclude_each_run(clocked.scores, clocked.parameters, False, how.delta, how.confidence)
+    (conclusion,) = conclude_each_run(
+        clocked.scores, clocked.parameters, False, how.delta, how.confidence
+    )
     for bound in conclusion.bounds:
         seconds = clocked.clock[0].seconds
-        yield Curve(ONCE.name, "ours", bound.method, bound.assumes.word, (seconds,), (1,), (bound.epsilon,))
+        yield Curve(
+            ONCE.name, "ours", bound.method, bound.assumes.word, (seconds,), (1,), (bound.epsilon,)
+        )
 
 
 def make_peer_curves(
@@ -308,7 +320,9 @@ def make_peer_curves(
         if estimator.design == ONE_RUN:
             yield _make_peer_curve(how, engine, estimator, ONCE, once.scores, [1], batch_seconds)
         elif run_counts:
-            yield _make_peer_curve(how, engine, estimator, SINGLE, single.scores, run_counts, batch_seconds)
+            yield _make_peer_curve(
+                how, engine, estimator, SINGLE, single.scores, run_counts, batch_seconds
+            )
 
 
 def _list_published() -> list[Estimator]:
@@ -434,7 +448,9 @@ def _split_time(proofs: Proofs) -> dict[str, float]:
 def _describe_time(proofs: Proofs) -> list[str]:
     """Returns lines on where the seconds of fresh directions went."""
     total = proofs.fresh.clock[-1]
-    lines = [f"Where the {total.seconds:.0f} seconds of fresh directions went, {total.runs:,} trainings:"]
+    lines = [
+        f"Where the {total.seconds:.0f} seconds of fresh directions went, {total.runs:,} trainings:"
+    ]
     for name, seconds in _split_time(proofs).items():
         lines.append(f"  {name:<26} {seconds:6.1f} s {seconds / total.seconds:5.0%}")
     return lines
@@ -498,7 +514,9 @@ def proof_figure(how: How, proofs: Proofs) -> Figure:
 
         gemm = _find_gemm_rate(proofs) / 1e9
         machine = f"{cores()} cores, a product of matrices at {gemm:,.0f} GFLOP/s"
-        figure.suptitle(f"Time to proof: {how.model}, a canary in every step; {machine}", fontsize=10)
+        figure.suptitle(
+            f"Time to proof: {how.model}, a canary in every step; {machine}", fontsize=10
+        )
         figure.legend(loc="outside lower center", ncols=1, fontsize=8)
         return figure
 

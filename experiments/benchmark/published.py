@@ -140,7 +140,9 @@ def steinke(best: bool) -> EpsilonFunction:
         coins = len(is_right)
         epsilons = []
         for guesses, right in count_right_guesses(is_right, best):
-            bound = one_run_bounds.epsilon_from_guesses(coins, guesses, right, delta, 1 - confidence)
+            bound = one_run_bounds.epsilon_from_guesses(
+                coins, guesses, right, delta, 1 - confidence
+            )
             epsilons.append(bound)
         return max(epsilons)
 

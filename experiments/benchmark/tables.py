@@ -179,7 +179,10 @@ def make_cell_table(cells: Sequence[MeasuredCell]) -> Table[MeasuredCell]:
 
 
 def _make_shown_column(
-    head: str, value: Callable[[MeasuredCell], Any], show: Callable[[Any], str] = str, left: bool = False
+    head: str,
+    value: Callable[[MeasuredCell], Any],
+    show: Callable[[Any], str] = str,
+    left: bool = False,
 ) -> Column:
     """Returns a column that people see and that is in no file."""
     return Column(None, value, head, show, left=left)

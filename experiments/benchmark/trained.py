@@ -18,7 +18,9 @@ from experiments.benchmark.contract import ONE_CANARY, SEVERAL, AuditScores, Kno
 _MU = 1.0
 _STEPS = 250
 _CANARIES = 16
-_POOL_FACTOR = 10  # so many times an audit's runs are trained; an audit samples them without replacement
+_POOL_FACTOR = (
+    10  # so many times an audit's runs are trained; an audit samples them without replacement
+)
 
 
 @functools.cache
@@ -76,7 +78,8 @@ def _upper_bound(delta: float) -> float:
 
 
 _DESCRIPTION = (
-    f"our FCNN on Housing, audits being samples of {_POOL_FACTOR} times as many trainings; composition's mu 1"
+    f"our FCNN on Housing, audits being samples of {_POOL_FACTOR} times as many trainings; "
+    "composition's mu 1"
 )
 MECHANISMS = (
     KnownTruth("trained FCNN", ONE_CANARY, _draw_worlds, _upper_bound, _DESCRIPTION, (1000,)),

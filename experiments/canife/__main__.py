@@ -29,7 +29,9 @@ from experiments.cells.work import Workplace
 FLAGS = flags.FLAGS
 cli.define_setting(Attacked)
 cli.define_sources()
-flags.DEFINE_string("charge", "forward", "Rounds that a measured one stands for: forward, or backward.")
+flags.DEFINE_string(
+    "charge", "forward", "Rounds that a measured one stands for: forward, or backward."
+)
 flags.DEFINE_string(
     "leaf",
     None,

@@ -122,7 +122,9 @@ class Attacked:
     client_epochs: int = described(
         "Epochs that a client of many examples trains.", default=1, least=1, most=1000
     )
-    batch_size: int = described("Examples in such a client's mini-batch.", default=16, **_COUNT_LIMITS)
+    batch_size: int = described(
+        "Examples in such a client's mini-batch.", default=16, **_COUNT_LIMITS
+    )
     clipping_norm: float = described("Clipping norm C.", default=1.0, **_POSITIVE_LIMITS)
     noise_multiplier: float = described(
         "Noise multiplier sigma: noise has deviation sigma * C.",
@@ -131,11 +133,15 @@ class Attacked:
         most=1e4,
         zero_too=True,
     )
-    pool: int = described("Mock clients that canaries are designed on; 0: up to 512.", **_ZERO_OR_COUNT)
+    pool: int = described(
+        "Mock clients that canaries are designed on; 0: up to 512.", **_ZERO_OR_COUNT
+    )
     population: int = described(
         "Training clients that mock rounds draw on; 0: up to 2,048.", **_ZERO_OR_CLIENTS
     )
-    scores: int = described("Mock rounds of a published estimate, n.", default=100, least=4, most=10**6)
+    scores: int = described(
+        "Mock rounds of a published estimate, n.", default=100, least=4, most=10**6
+    )
     mock_rounds: int = described(
         "Mock rounds a world of the certified bound.",
         default=100_000,

@@ -75,7 +75,9 @@ class _Sum(NamedTuple):
     sigma: float
 
 
-def score_law(dots: ArrayLike, cohort: Cohort, sigma: float, reach: tuple[float, float]) -> ScoreLaw:
+def score_law(
+    dots: ArrayLike, cohort: Cohort, sigma: float, reach: tuple[float, float]
+) -> ScoreLaw:
     """Returns the law of a round's score without the canary.
 
     Its grid holds 9 deviations around each of its mean plus the two ends of `reach`.
@@ -265,7 +267,9 @@ def _compute_log_mass(summed: _Sum, log_odds: float, tilt: float) -> float:
     if summed.cohort.poisson:
         return log_product - clients * float(np.logaddexp(0.0, log_odds))
     log_cohorts = (
-        special.gammaln(clients + 1) - special.gammaln(size + 1) - special.gammaln(clients - size + 1)
+        special.gammaln(clients + 1)
+        - special.gammaln(size + 1)
+        - special.gammaln(clients - size + 1)
     )
     return log_product - size * log_odds - float(log_cohorts)
 

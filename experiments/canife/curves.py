@@ -329,7 +329,9 @@ class _TableRow(NamedTuple):
     total: tuple[float, ...]
 
 
-def make_rounds_table(setting: Attacked, rows: Sequence[RoundValues], composed: Global) -> Table[_TableRow]:
+def make_rounds_table(
+    setting: Attacked, rows: Sequence[RoundValues], composed: Global
+) -> Table[_TableRow]:
     """Makes a table with a row for each measured round."""
     at_delta = f"at delta {setting.delta:g}"
     headings = f"{'':>26} {'at delta 1/n':^32}{at_delta:^18}"

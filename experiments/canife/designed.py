@@ -141,7 +141,9 @@ def designer(design: SampleDesign) -> Designer:
         return _Carry(sample, optimizer, best, jnp.minimum(value, carry.least)), value
 
     @jax.jit
-    def take_steps(theta: Array, updates: Array, carry: _Carry, keys: Array) -> tuple[_Carry, Array]:
+    def take_steps(
+        theta: Array, updates: Array, carry: _Carry, keys: Array
+    ) -> tuple[_Carry, Array]:
         def advance(carry: _Carry, key: Array) -> tuple[_Carry, Array]:
             return step(theta, updates, carry, key)
 

@@ -205,7 +205,9 @@ def load_users(load: Callable[..., Clients], setting: Attacked, paths: DataPaths
     return Split(train, mock, (mock.features, mock.labels), checksum)
 
 
-def _load_and_split(load: Callable[..., Any], split: Callable[[Attacked, Any], Split]) -> LoadClients:
+def _load_and_split(
+    load: Callable[..., Any], split: Callable[[Attacked, Any], Split]
+) -> LoadClients:
     """Returns a loader of data that are fetched where no file is named, and then split into clients."""
 
     def load_clients(setting: Attacked, paths: DataPaths) -> Split:

@@ -153,7 +153,9 @@ def cohorts(rng: np.random.Generator, clients: int, size: int, rounds: int) -> N
     return drawn
 
 
-def _draw_sums(rng: np.random.Generator, client_dots: Floats, cohort: Cohort, rounds: int) -> Floats:
+def _draw_sums(
+    rng: np.random.Generator, client_dots: Floats, cohort: Cohort, rounds: int
+) -> Floats:
     """Draws cohorts and sums their dot products; large cohorts of fixed size by those that are left out."""
     count = len(client_dots)
     if cohort.poisson:

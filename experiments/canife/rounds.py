@@ -95,7 +95,10 @@ class _Errors(NamedTuple):
 
 
 def best_epsilon(
-    scores_in: ArrayLike, scores_out: ArrayLike, confidence: float = 0.95, delta: float | None = None
+    scores_in: ArrayLike,
+    scores_out: ArrayLike,
+    confidence: float = 0.95,
+    delta: float | None = None,
 ) -> RoundEstimate:
     """Returns the published estimate: the largest epsilon over thresholds at which both errors occur.
 
@@ -252,7 +255,9 @@ def cumulative(charges: Sequence[Charge], delta: float) -> list[float]:
     epsilons = []
     for charge in charges:
         if charge.rounds:
-            total = total + charge.rounds * divergences(charge.noise_multiplier, charge.sampling_rate)
+            total = total + charge.rounds * divergences(
+                charge.noise_multiplier, charge.sampling_rate
+            )
         epsilon = 0.0
         if total.any():
             epsilon = _convert_divergences(total, delta)
@@ -286,7 +291,11 @@ class Ideal(NamedTuple):
 
 
 def ideal(
-    rng: np.random.Generator, charge: Charge, delta: float, scores: int = 100, repetitions: int = 150
+    rng: np.random.Generator,
+    charge: Charge,
+    delta: float,
+    scores: int = 100,
+    repetitions: int = 150,
 ) -> Ideal:
     """Returns what the published procedure shows of a perfect canary.
 

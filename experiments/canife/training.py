@@ -90,7 +90,9 @@ class Measured(NamedTuple):
     descent: NDArray[np.float32]
 
 
-def prepared(setting: Attacked, out: Path, paths: DataPaths = _FETCHED) -> tuple[Attacked, Population, Store]:
+def prepared(
+    setting: Attacked, out: Path, paths: DataPaths = _FETCHED
+) -> tuple[Attacked, Population, Store]:
     """Loads a setting's clients and opens its store under `out`.
 
     Returns:
@@ -120,7 +122,9 @@ def open_store(setting: Attacked, checksum: str, out: Path) -> Store:
     return store
 
 
-def kept(setting: Attacked, store: Store, numbers: Collection[int] | None = None) -> dict[int, Measured]:
+def kept(
+    setting: Attacked, store: Store, numbers: Collection[int] | None = None
+) -> dict[int, Measured]:
     """Returns the measured rounds that a store holds, by number.
 
     A damaged file, or one of another setting, counts as missing.
@@ -184,7 +188,9 @@ def measure_missing(
             if number <= first < target:  # one compiled length
                 state = population.train(state, first, setting.every)
         number = target
-        message = f"the model diverged before round {number}: lower `learning_rate` or `noise_multiplier`"
+        message = (
+            f"the model diverged before round {number}: lower `learning_rate` or `noise_multiplier`"
+        )
         require(bool(jnp.isfinite(state.theta).all()), message)
         leaves = {f"leaf_{i}": leaf for i, leaf in enumerate(jax.tree.leaves(state))}
         store.write_arrays(_STATE_FILE, {"number": number, **leaves})
@@ -282,7 +288,9 @@ def measure(measurement: RoundMeasurement, theta: Array, number: int) -> Measure
     rate = None if setting.as_published else population.rate
     inserted = round_game.inserted(gradient, rate, norm)
 
-    members = populations.draw_clients(setting, "population", population.train_clients, setting.population)
+    members = populations.draw_clients(
+        setting, "population", population.train_clients, setting.population
+    )
 
     def project(places: NDArray[np.int64], direction: Array) -> Array:
         return population.train_dots(theta, members[places], direction)
@@ -387,7 +395,9 @@ def _score_mock_rounds(setting: Attacked, dots: Floats, own: float, number: int)
     sigma = setting.noise_multiplier
     rng = populations.make_generator(setting, f"mock {number}")
     if setting.as_published:
-        scores_in, scores_out = round_game.published_scores(rng, dots, cohort, own, sigma, setting.scores)
+        scores_in, scores_out = round_game.published_scores(
+            rng, dots, cohort, own, sigma, setting.scores
+        )
     else:
         half = setting.scores // 2
         scores_in, scores_out = round_game.mock_scores(rng, dots, cohort, own, sigma, half)

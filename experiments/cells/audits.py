@@ -54,7 +54,9 @@ def audit_cell(audited: Audited) -> Cell:
         do=do,
         audited=audited,
         shared=True,
-        parts=Parts(lambda data: data.load(setting.model), partial(recipe, setting, runs), conclude),
+        parts=Parts(
+            lambda data: data.load(setting.model), partial(recipe, setting, runs), conclude
+        ),
     )
 
 

@@ -127,7 +127,9 @@ def join(address: str) -> Iterator[Cluster]:
     try:
         import ray
     except ImportError:
-        raise InputError("Ray is not installed: install the extra ray, pip install -e '.[ray]'") from None
+        raise InputError(
+            "Ray is not installed: install the extra ray, pip install -e '.[ray]'"
+        ) from None
 
     options: dict[str, Any] = {}
     if alone:

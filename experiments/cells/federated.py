@@ -154,7 +154,10 @@ def _train(
 
 
 def _make_watch(
-    store: Store, others: list[tuple["Game", Store]], rounds: int, measure: "Callable[[Array], Array]"
+    store: Store,
+    others: list[tuple["Game", Store]],
+    rounds: int,
+    measure: "Callable[[Array], Array]",
 ) -> "Watch":
     """Returns a watch that stores what final models give, before their scores are stored.
 

@@ -80,7 +80,9 @@ def describe(devices: int, recipe: GameRecipe, data: Dataset) -> dict[str, Any]:
     return recipe.about(data)
 
 
-def train(devices: int, recipe: GameRecipe, data: Dataset, piece: Piece) -> tuple[list[Scores], float] | None:
+def train(
+    devices: int, recipe: GameRecipe, data: Dataset, piece: Piece
+) -> tuple[list[Scores], float] | None:
     """Trains a piece, chunk by chunk.
 
     Returns:
@@ -90,7 +92,9 @@ def train(devices: int, recipe: GameRecipe, data: Dataset, piece: Piece) -> tupl
       InputError: Where a run diverged.
     """
     _prepare_jax(devices)
-    trainer = _TRAINERS.get((recipe.key, piece.size), lambda: ChunkTrainer(recipe.make(data), piece.size))
+    trainer = _TRAINERS.get(
+        (recipe.key, piece.size), lambda: ChunkTrainer(recipe.make(data), piece.size)
+    )
     all_scores: list[Scores] = []
     fastest = math.inf
     for chunk in shares.cut([(piece.start, piece.stop)], piece.size):
@@ -238,7 +242,9 @@ class CellJob:
 AnyJob = TypeVar("AnyJob", bound=Job)
 
 
-def run_jobs(cluster: Cluster, jobs: Iterable[AnyJob]) -> Iterator[tuple[AnyJob, InputError | None]]:
+def run_jobs(
+    cluster: Cluster, jobs: Iterable[AnyJob]
+) -> Iterator[tuple[AnyJob, InputError | None]]:
     """Runs jobs in order, each compiled on a node of its own; at the end idle nodes help.
 
     Yields:
@@ -360,7 +366,9 @@ class _ClusterTrainer:
             time.sleep(_POLL_SECONDS)
         seconds = time.perf_counter() - begin
         model_steps = job.trained * job.preparation.steps
-        return Trained(store.load(wanted.runs), job.trained, seconds, job.preparation.size, model_steps)
+        return Trained(
+            store.load(wanted.runs), job.trained, seconds, job.preparation.size, model_steps
+        )
 
     def stage(self, runs: int) -> int:
         return min(runs, _STAGE)
@@ -404,7 +412,9 @@ class _SweepPass:
       left: The cells that others hold.
     """
 
-    def __init__(self, cluster: Cluster, place: Workplace, progress: SweepProgress, outcome: Outcome) -> None:
+    def __init__(
+        self, cluster: Cluster, place: Workplace, progress: SweepProgress, outcome: Outcome
+    ) -> None:
         self._cluster = cluster
         self._place = place
         self._progress = progress
@@ -460,7 +470,9 @@ class _SweepPass:
         parts = cell.parts
         data = parts.data(self._place.data)
         shared = (parts.recipe(data), self._cluster.share(data))
-        begin = functools.cache(lambda: self._progress.begin(cell))  # with the cell's first progress
+        begin = functools.cache(
+            lambda: self._progress.begin(cell)
+        )  # with the cell's first progress
         request = Wanted(store, cell.runs, cell.runs, 0, lambda runs: begin()(runs))
         job = RunsJob(self._cluster, shared, request)
         conclude = partial(self._conclude, parts, store, job)

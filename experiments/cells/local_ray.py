@@ -35,9 +35,13 @@ def set_up(alone: bool) -> None:
     for name, value in _SETTINGS.items():
         os.environ.setdefault(name, value)
     if "RAY_TMPDIR" not in os.environ:
-        os.environ["RAY_TMPDIR"] = str(_own_folder(Path("/tmp")))  # short, as the paths of sockets must be
+        os.environ["RAY_TMPDIR"] = str(
+            _own_folder(Path("/tmp"))
+        )  # short, as the paths of sockets must be
     if alone:
-        os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # on any system: the address is loopback's
+        os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = (
+            "0"  # on any system: the address is loopback's
+        )
         # Ray would write a token to ~/.ray, and later clusters' heads would ask for it
         os.environ.setdefault("RAY_AUTH_MODE", "token")
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
@@ -51,7 +55,9 @@ def _own_folder(temporary: Path) -> Path:
             folder.mkdir(mode=0o700)
         status = folder.lstat()
     except OSError as error:
-        raise InputError(f"{folder}: {error.strerror}: name a folder of yours in RAY_TMPDIR") from None
+        raise InputError(
+            f"{folder}: {error.strerror}: name a folder of yours in RAY_TMPDIR"
+        ) from None
     is_own = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
     require(is_own, f"{folder} is another user's: name a folder of yours in RAY_TMPDIR")
     folder.chmod(0o700)
@@ -114,7 +120,9 @@ def _require_free(name: str, port: int) -> None:
         except PermissionError:
             raise InputError(f"{name}={port} is not for every user: name one above 1023") from None
         except OSError:
-            message = "is taken: name another, or, where it is an earlier cluster's, end that by ray stop"
+            message = (
+                "is taken: name another, or, where it is an earlier cluster's, end that by ray stop"
+            )
             raise InputError(f"{name}={port} {message}") from None
 
 

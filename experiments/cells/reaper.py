@@ -33,7 +33,9 @@ def main() -> None:
     handles = []
     for process in find_descendants(os.getppid()) - {os.getpid()}:
         with contextlib.suppress(ProcessLookupError):
-            handles.append(os.pidfd_open(process))  # unlike its number, it never means another process
+            handles.append(
+                os.pidfd_open(process)
+            )  # unlike its number, it never means another process
     print(flush=True)
     sys.stdin.read()  # until the parent ends
     for handle in handles:

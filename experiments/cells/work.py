@@ -210,7 +210,9 @@ def is_done(cell: Cell, place: Workplace) -> bool:
     return cell.is_done(stored.holdings(place.out), place.data)
 
 
-def _attempt(cell: Cell, place: Workplace, progress: SweepProgress, outcome: Outcome, helps: bool) -> bool:
+def _attempt(
+    cell: Cell, place: Workplace, progress: SweepProgress, outcome: Outcome, helps: bool
+) -> bool:
     """Does a cell unless another worker holds it.
 
     Args:
@@ -244,7 +246,9 @@ def _attempt(cell: Cell, place: Workplace, progress: SweepProgress, outcome: Out
     return True
 
 
-def _help(cells: list[Cell], place: Workplace, progress: SweepProgress, outcome: Outcome) -> list[Cell]:
+def _help(
+    cells: list[Cell], place: Workplace, progress: SweepProgress, outcome: Outcome
+) -> list[Cell]:
     """Helps with a random cell that others hold and share, or waits; returns the cells that are left."""
     shared = [cell for cell in cells if cell.shared]
     if not shared:

@@ -27,7 +27,14 @@ COORDINATES = 64  # canaries along coordinates a run
 DIRECTIONS = 32  # canaries along random directions a run
 FINAL = "final model"
 ALL = "every iterate"
-_SHARED_FIELDS = ("steps", "batch_size", "learning_rate", "clipping_norm", "noise_multiplier", "seed")
+_SHARED_FIELDS = (
+    "steps",
+    "batch_size",
+    "learning_rate",
+    "clipping_norm",
+    "noise_multiplier",
+    "seed",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +59,9 @@ class Compared:
     many_runs: int = described(
         "Models with 64 canaries along coordinates each.", default=100, least=8, most=10**6
     )
-    lidp_runs: int = described("Models with 32 random directions each.", default=100, least=8, most=10**6)
+    lidp_runs: int = described(
+        "Models with 32 random directions each.", default=100, least=8, most=10**6
+    )
     fresh_runs: int = described(
         "Models with directions of their own, as many as `audit --canaries=auto` takes.",
         default=10,
@@ -62,8 +71,12 @@ class Compared:
     one_run_canaries: int = described(
         "Canaries of the one model, each in by a coin.", default=2000, least=100, most=100_000
     )
-    measured_rounds: int = described("Rounds that CANIFE measures.", default=2, least=1, most=100_000)
-    design_steps: int = described("Steps of a CANIFE canary's design.", default=1000, least=1, most=10**6)
+    measured_rounds: int = described(
+        "Rounds that CANIFE measures.", default=2, least=1, most=100_000
+    )
+    design_steps: int = described(
+        "Steps of a CANIFE canary's design.", default=1000, least=1, most=10**6
+    )
     delta: float = described("delta of every value.", default=1e-5, above=0, below=1)
     confidence: float = described("Confidence of the lower bounds.", default=0.95, above=0, below=1)
     seed: int = described("Seed of all randomness.", default=0, least=0, most=MOST_SEED)

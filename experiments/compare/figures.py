@@ -34,7 +34,9 @@ DP-SGD, each of which takes the canary, sigma = {sigma:g}."""
 _REFUTED = "REFUTED: these scores refute a Gaussian curve: such rows do not hold."
 
 
-def comparison_table(compared: Compared, rows: Sequence[ComparedRow], upper: float) -> Table[ComparedRow]:
+def comparison_table(
+    compared: Compared, rows: Sequence[ComparedRow], upper: float
+) -> Table[ComparedRow]:
     """Returns the table: a row for each value, and the accountant's epsilon, `upper`, below."""
     columns = [
         Column(None, attrgetter("method"), "method", width=20, left=True),
@@ -107,14 +109,18 @@ def comparison_figure(rows: Sequence[ComparedRow], upper: float, delta: float) -
 
         names = []
         for row in rows:
-            names.append(f"{row.method}: {row.value.replace('_', ' ')}, {counted(row.runs, 'model')}")
+            names.append(
+                f"{row.method}: {row.value.replace('_', ' ')}, {counted(row.runs, 'model')}"
+            )
         axis.set(yticks=range(len(rows)), xlim=(0, edge), xlabel=f"epsilon at delta {delta:g}")
         axis.set_yticklabels(names, fontsize=8)
         axis.invert_yaxis()
         for place, (above, below) in enumerate(pairwise(rows), 1):
             if above.sees != below.sees:
                 _draw_border(axis, place, above, below)
-        figure.suptitle("One mechanism: fresh directions, and the methods of four papers", fontsize=10)
+        figure.suptitle(
+            "One mechanism: fresh directions, and the methods of four papers", fontsize=10
+        )
         figure.legend(loc="outside lower center", ncols=2, fontsize=8)
         return figure
 

@@ -102,7 +102,9 @@ def _train(method: TrainedMethod, place: Workplace) -> tuple[Scores, float | Non
     return scores, time.perf_counter() - begin
 
 
-def _many_run_rows(compared: Compared, method: TrainedMethod, place: Workplace) -> list[ComparedRow]:
+def _many_run_rows(
+    compared: Compared, method: TrainedMethod, place: Workplace
+) -> list[ComparedRow]:
     """Returns the rows of the bounds that many runs prove, those last that the scores refute."""
     scores, seconds = _train(method, place)
     conclusion = conclude_setting(scores, method.setting, compared.delta, compared.confidence)
@@ -126,7 +128,9 @@ def _many_run_rows(compared: Compared, method: TrainedMethod, place: Workplace) 
     return sorted(rows, key=lambda row: row.assumes == REFUTED)
 
 
-def _one_run_rows(compared: Compared, method: TrainedMethod, place: Workplace) -> Iterator[ComparedRow]:
+def _one_run_rows(
+    compared: Compared, method: TrainedMethod, place: Workplace
+) -> Iterator[ComparedRow]:
     """Yields the rows of what one run of many canaries shows: two published estimates, then bounds."""
     scores, seconds = _train(method, place)
     dimension = build.trainee(compared.model, place.data.load(compared.model)).model.n_parameters
@@ -173,7 +177,9 @@ def _canife_rows(compared: Compared, place: Workplace) -> Iterator[ComparedRow]:
     yield ComparedRow("CANIFE", "exact laws", ALL, 1, seconds, exact, ESTIMATE)
 
 
-def _compose_published(attacked: Attacked, values: Sequence[RoundValues], counts: Sequence[int]) -> float:
+def _compose_published(
+    attacked: Attacked, values: Sequence[RoundValues], counts: Sequence[int]
+) -> float:
     """Returns epsilon of all rounds by the paper's estimates, composed through Renyi DP.
 
     Args:
@@ -190,7 +196,9 @@ def _compose_published(attacked: Attacked, values: Sequence[RoundValues], counts
     return rounds.composed(charges, attacked.delta)
 
 
-def _compose_exact(attacked: Attacked, values: Sequence[RoundValues], counts: Sequence[int]) -> float:
+def _compose_exact(
+    attacked: Attacked, values: Sequence[RoundValues], counts: Sequence[int]
+) -> float:
     """Returns epsilon of all rounds by the exact laws of their scores, composed as Gaussian curves."""
     mus = []
     for value in values:

@@ -50,7 +50,9 @@ device_description_str: "NVIDIA H200"
 runtime_version { major: 12 minor: 9 }
 dnn_version_info { major: 9 minor: 10 }
 """
-_NO_DEVICE_FLAGS = "--xla_gpu_autotune_level=0 --xla_gpu_enable_triton_gemm=false"  # both would time kernels
+_NO_DEVICE_FLAGS = (
+    "--xla_gpu_autotune_level=0 --xla_gpu_enable_triton_gemm=false"  # both would time kernels
+)
 DP_SGD = "dp_sgd"
 DP_FEDAVG = "dp_fedavg"
 _RUNS = 5000  # of an audit whose chunk is compiled
@@ -89,7 +91,10 @@ def target(name: str) -> Target:
     if kind == "h200":
         require(not shape, f"`device={name}`: an H200 is compiled for alone; write h200")
         return Target(name, CHIPS[kind], 1)
-    require(shape in _GRIDS, f"`device={name}`: give {kind} with a grid of chips, of {', '.join(_GRIDS)}")
+    require(
+        shape in _GRIDS,
+        f"`device={name}`: give {kind} with a grid of chips, of {', '.join(_GRIDS)}",
+    )
     return Target(name, CHIPS[kind], _GRIDS[shape])
 
 
@@ -248,7 +253,9 @@ def measured(
     from audit.mechanism.ensemble import Placement
     from audit.training import game
 
-    placement = Placement.spread(chunk, places) if played.mechanism.spreads else Placement.over(places)
+    placement = (
+        Placement.spread(chunk, places) if played.mechanism.spreads else Placement.over(places)
+    )
     begin = time.perf_counter()
     compiled = game.traced_for(played, placement, chunk).lower().compile()
     memory = compiled.memory_analysis()

@@ -411,7 +411,8 @@ def _tell_compilation(trial: Trial) -> Rows:
 
 
 _SPEED = (
-    "how fast they train, beside a product of matrices, and their memory beside what the compiler foretold"
+    "how fast they train, beside a product of matrices, and their memory beside what the compiler "
+    "foretold"
 )
 PARTS: Sequence[Part] = (
     Part("gemm", "What products of square matrices reach, by the vendor's library.", _tell_gemm),
@@ -423,7 +424,16 @@ PARTS: Sequence[Part] = (
     Part("fcnn", f"5,000 FCNNs, 250 steps: {_SPEED}.", _tell_fcnn),
     Part("chunks", f"Chunks of 256 to 2,048 ConvNets, 50 steps: {_SPEED}.", _tell_chunks),
     Part("convnet", f"5,000 ConvNets, 250 steps: {_SPEED}.", _tell_convnet),
-    Part("directions", "60 ConvNets with fresh directions: what the exact null proves.", _tell_directions),
+    Part(
+        "directions",
+        "60 ConvNets with fresh directions: what the exact null proves.",
+        _tell_directions,
+    ),
     Part("resnet18", f"4 ResNet18s, 25 steps: {_SPEED}.", _tell_resnet),
-    Part("compile", "What `compile` foretells of an H200 without one.", _tell_compilation, on_device=False),
+    Part(
+        "compile",
+        "What `compile` foretells of an H200 without one.",
+        _tell_compilation,
+        on_device=False,
+    ),
 )

@@ -112,7 +112,9 @@ class Engine(NamedTuple):
     device_peak: Callable[[], int] | None = None
 
 
-Build = Callable[..., Engine]  # of a problem, or of (problem, models at once) where the engine `chooses`
+Build = Callable[
+    ..., Engine
+]  # of a problem, or of (problem, models at once) where the engine `chooses`
 
 
 def rate(run: Run, seconds: float) -> float:
@@ -208,14 +210,21 @@ DPSGD = Work(
         Kind("ours", partial(_load_jax_engine, "ours")),
         Kind("jax_privacy", partial(_load_jax_engine, "jax_privacy"), "jax_privacy", chooses=True),
         Kind("opacus", partial(_load_engine, "peers_torch", "opacus"), "opacus", one_thread=True),
-        Kind("torch_func", partial(_load_engine, "peers_torch", "torch_func"), "torch", chooses=True),
+        Kind(
+            "torch_func", partial(_load_engine, "peers_torch", "torch_func"), "torch", chooses=True
+        ),
     ),
 )
 FEDAVG = Work(
     "client-updates",
     (
         Kind("ours", partial(_load_jax_engine, "ours_federated")),
-        Kind("torch_loop", partial(_load_engine, "peers_torch", "torch_loop"), "torch", one_thread=True),
+        Kind(
+            "torch_loop",
+            partial(_load_engine, "peers_torch", "torch_loop"),
+            "torch",
+            one_thread=True,
+        ),
     ),
 )
 ENGINES = tuple(dict.fromkeys(kind.name for kind in (*DPSGD.kinds, *FEDAVG.kinds)))

@@ -229,7 +229,9 @@ class Worker:
         except EOFError:
             self._process.join()
             status = self._process.exitcode
-            raise InputError(f"{self.name} ended with status {status}: leave it out of --engines") from None
+            raise InputError(
+                f"{self.name} ended with status {status}: leave it out of --engines"
+            ) from None
         if isinstance(answer, InputError):
             raise answer
         return answer

@@ -41,7 +41,9 @@ _BLOCK_FLOATS = 1 << 24  # of per-example gradients in the steps that one call o
 _LEAST_BLOCK = 5  # steps of a call
 
 
-def make_problem(model: str, steps: int, batch_size: int | None, sources: Sources) -> tuple[Problem, int]:
+def make_problem(
+    model: str, steps: int, batch_size: int | None, sources: Sources
+) -> tuple[Problem, int]:
     """Returns a problem of DP-SGD, and the floating-point operations of a model-step.
 
     It is what `audit` trains by default on the model's data, but for so many steps and with GC-R, whose
@@ -57,7 +59,9 @@ def make_problem(model: str, steps: int, batch_size: int | None, sources: Source
     return problem, operations
 
 
-def make_federated_problem(model: str, rounds: int, sources: Sources) -> tuple[FederatedProblem, int]:
+def make_federated_problem(
+    model: str, rounds: int, sources: Sources
+) -> tuple[FederatedProblem, int]:
     """Returns a problem of DP-FedAvg, and the operations of a client's update, on average.
 
     It is what `federated` trains by default on the model's data, but for so many rounds.

@@ -94,7 +94,9 @@ class _Block(nn.Module):
         return torch.relu(self.shortcut(x) + self.body(x))
 
 
-def _make_normed(channels: int, features: int, window: int, stride: int) -> tuple[nn.Module, nn.Module]:
+def _make_normed(
+    channels: int, features: int, window: int, stride: int
+) -> tuple[nn.Module, nn.Module]:
     """Returns a convolution and its group normalisation."""
     padding = (window - 1) // 2
     convolution = nn.Conv2d(channels, features, window, stride, padding, bias=False)

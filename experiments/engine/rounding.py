@@ -146,7 +146,9 @@ def _measure_effect(
     )
 
 
-def _compute_reference(model: Model, theta: Array, batch: Batch, clipping_norm: float) -> _Reference:
+def _compute_reference(
+    model: Model, theta: Array, batch: Batch, clipping_norm: float
+) -> _Reference:
     """Returns norms and clipped sum by JAX in float64, 50 examples at once."""
 
     def loss(params: Any, features: Array, label: Array) -> Array:
@@ -227,6 +229,8 @@ def _make_table(moment: str, effects: list[Effect], sigma: float) -> str:
         Column(None, lambda effect: effect.norm_error_max, "norm, worst", number(".1e"), 13),
         Column(None, lambda effect: effect.sum_error, "clipped sum", number(".1e"), 13),
         Column(None, lambda effect: effect.excess, "excess", number(".1e"), 11),
-        Column(None, lambda effect: effect.effective_sigma, f"sigma {sigma:g} is", number(".6f"), 13),
+        Column(
+            None, lambda effect: effect.effective_sigma, f"sigma {sigma:g} is", number(".6f"), 13
+        ),
     )
     return Table(columns, effects, before=[title], gap="").text()

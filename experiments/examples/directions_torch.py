@@ -85,7 +85,9 @@ def main(*page: str) -> None:
 
     cosines = []
     for run in range(RUNS):
-        total = directions.inserted(SEED, run, CANARIES, dimension, CLIPPING_NORM)  # DIRECTIONS: once a run
+        total = directions.inserted(
+            SEED, run, CANARIES, dimension, CLIPPING_NORM
+        )  # DIRECTIONS: once a run
         movement = train(features, labels, torch.from_numpy(total).float(), NOISE_MULTIPLIER)
         observation = (drift - movement).numpy()  # DIRECTIONS: steps subtract gradients
         cosines.append(directions.cosines(observation, SEED, run, CANARIES, leave_one_out=True))

@@ -62,7 +62,9 @@ def main(path: str) -> None:
             canary = client - CLIENTS  # below 0 for a client with data
             if canary < 0:
                 total += compute_update(model, weights, features[client], labels[client])
-            elif takes_part[canary]:  # ONE RUN: its update is a direction as long as the clipping norm
+            elif takes_part[
+                canary
+            ]:  # ONE RUN: its update is a direction as long as the clipping norm
                 direction = torch.from_numpy(one_run.canary(SEED, canary, dimension)).float()
                 total += CLIPPING_NORM * direction
         weights = weights + total / COHORT

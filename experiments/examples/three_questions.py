@@ -116,9 +116,20 @@ def draw_proof(axes: Axes, runs: int) -> None:
     result = audit.audit("wide_fcnn", adversary="sphere", canaries="auto", runs=runs)
     path = result.conclusion.path
     upper_bound = result.upper_bound or 0
-    axes.step(range(1, len(path) + 1), path, where="post", color=style.FREE, label="proven, nothing assumed")
+    axes.step(
+        range(1, len(path) + 1),
+        path,
+        where="post",
+        color=style.FREE,
+        label="proven, nothing assumed",
+    )
     axes.axhline(upper_bound, color=style.UPPER, ls=":", label="upper bound (accounting)")
-    axes.set(xscale="log", xlabel="trainings of 2,689 parameters", ylim=(0, 26), title="What does it leak?")
+    axes.set(
+        xscale="log",
+        xlabel="trainings of 2,689 parameters",
+        ylim=(0, 26),
+        title="What does it leak?",
+    )
     axes.set_xticks([1, 10, 100], ["1", "10", "100"])
     axes.set_ylabel("epsilon at delta 1e-05")
     axes.legend(loc="lower right", fontsize=8)

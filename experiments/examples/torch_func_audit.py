@@ -59,15 +59,21 @@ def main(*page: str) -> None:
     thetas = start.repeat(RUNS, 1)
     present = torch.arange(RUNS) % 2 == 1  # CANARY: half of the runs have it
     canary = torch.zeros(sum(SIZES))
-    canary[COORDINATE] = CLIPPING_NORM  # CANARY: a gradient as long as the clipping norm, along one number
+    canary[COORDINATE] = (
+        CLIPPING_NORM  # CANARY: a gradient as long as the clipping norm, along one number
+    )
     for step in range(STEPS):
         rows = slice(step * BATCH_SIZE, (step + 1) * BATCH_SIZE)
         total = vmap(sum_clipped_gradients, (0, None, None))(thetas, features[rows], labels[rows])
-        total += present[:, None] * canary  # CANARY: beside the mini-batch's gradients, at every step
+        total += (
+            present[:, None] * canary
+        )  # CANARY: beside the mini-batch's gradients, at every step
         total += NOISE_MULTIPLIER * CLIPPING_NORM * torch.randn_like(total)
         thetas = thetas - LEARNING_RATE / BATCH_SIZE * total
 
-    scores = (start - thetas)[:, COORDINATE].numpy()  # CANARY: how far it moved against its gradient
+    scores = (start - thetas)[
+        :, COORDINATE
+    ].numpy()  # CANARY: how far it moved against its gradient
     is_in = present.numpy()
     result = audit.bounds(
         scores[is_in],

@@ -161,7 +161,9 @@ def canary_norms(played: "Game", runs: NDArray[np.int64]) -> Norms:
         def advance(state: State, now: Schedule) -> tuple[State, Array]:
             norm = jnp.linalg.norm(canaries.craft(state.step, state.theta)[0])
             this_step = Schedule(now.batches[None], now.mask[None])
-            return played.mechanism.segment(hyper, state, data, this_step, canaries, noise_key), norm
+            return played.mechanism.segment(
+                hyper, state, data, this_step, canaries, noise_key
+            ), norm
 
         _, norms = jax.lax.scan(advance, played.mechanism.start(theta_0), schedule)
         return norms

@@ -76,7 +76,9 @@ class AuditedSchedule(NamedTuple):
 
 def schedules() -> list[ConvexSchedule]:
     """Returns all schedules of the study."""
-    return [ConvexSchedule(*values) for values in itertools.product(PERIODS, (FIRST, LAST), CONSTANTS)]
+    return [
+        ConvexSchedule(*values) for values in itertools.product(PERIODS, (FIRST, LAST), CONSTANTS)
+    ]
 
 
 def audited(

@@ -139,7 +139,9 @@ def _draw_landscape(sweep: Sweep, evidence: Evidence) -> Drawn:
     return Drawn(figures, results.missing, landscape_rows(sweep.name, results.cells, grid.runs))
 
 
-def landscape_figures(results: StudyResults, runs: int, norm: float) -> Iterator[tuple[str, Figure]]:
+def landscape_figures(
+    results: StudyResults, runs: int, norm: float
+) -> Iterator[tuple[str, Figure]]:
     """Yields every figure's name and the figure: of the cells, and of Algorithm 6, where they are stored.
 
     Args:
@@ -228,7 +230,9 @@ def _draw_cell_over_time(axis: Axes, results: CellResults, runs: int) -> None:
     in_sample = results.simulated.in_sample
     steps = range(1, last + 1)
     variances = [sigma**2 * (1 + (step - 1) / batch_size**2) for step in steps]
-    constant_gradient = [conversions.epsilon_from_mu(variance**-0.5, delta) for variance in variances]
+    constant_gradient = [
+        conversions.epsilon_from_mu(variance**-0.5, delta) for variance in variances
+    ]
 
     axis.axhline(exact.epsilon_upper, color=UPPER, ls=":", label="upper bound")
     axis.plot(steps, in_sample, ".", color=IN, ms=2, label=_simulated_label(runs))
@@ -343,7 +347,9 @@ def _draw_trade_off(axis: Axes, cell: LandscapeCell) -> None:
     exact = rates.false_negative - conversions.gaussian_trade_off(mu_upper, rates.false_positive)
     axis.plot(rates.false_positive, exact, color=OUT, label="exact")
     grid = np.linspace(0, 1, 401)
-    gaussian = conversions.gaussian_trade_off(mu, grid) - conversions.gaussian_trade_off(mu_upper, grid)
+    gaussian = conversions.gaussian_trade_off(mu, grid) - conversions.gaussian_trade_off(
+        mu_upper, grid
+    )
     axis.plot(grid, gaussian, color=IN, ls="--", label="Gaussian, same mu")
     axis.axhline(0, color=UPPER, ls=":", label="upper bound")
 

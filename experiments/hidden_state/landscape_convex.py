@@ -46,7 +46,9 @@ def make_landscape(shifts: Array, lipschitz: Array, noise: Array) -> ConvexLands
         the schedule.
     """
     largest = float(np.max(lipschitz, initial=0.0))
-    require(largest <= 1, f"`lipschitz={largest:g}`: steps of a convex loss have constants of at most 1")
+    require(
+        largest <= 1, f"`lipschitz={largest:g}`: steps of a convex loss have constants of at most 1"
+    )
     delta = 0.5  # any: the slopes are the same for every delta
     bound = hidden_state.hidden_state_bound(shifts, lipschitz, noise, delta)
     return ConvexLandscape(shifts, bound.attained_by, noise)

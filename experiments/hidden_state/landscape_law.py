@@ -104,7 +104,9 @@ class Stepper:
         return outputs.reshape(2, -1)[:, :count]
 
 
-make_stepper = functools.lru_cache(maxsize=8)(Stepper)  # searches evolve the same process many times
+make_stepper = functools.lru_cache(maxsize=8)(
+    Stepper
+)  # searches evolve the same process many times
 
 
 def evolve(stepper: Stepper, thresholds: Array) -> Iterator[Array]:

@@ -215,6 +215,8 @@ def _simulate_thetas(requests: Sequence[SimulatedAudit]) -> Array:
     return np.asarray(thetas, np.float64)
 
 
-def _in_sample_epsilon(scores: Array, present: NDArray[np.bool_], delta: float, confidence: float) -> float:
+def _in_sample_epsilon(
+    scores: Array, present: NDArray[np.bool_], delta: float, confidence: float
+) -> float:
     """Returns the in-sample epsilon of scores (runs,), which is no bound."""
     return estimate.in_sample(scores[present], scores[~present], delta, confidence).epsilon

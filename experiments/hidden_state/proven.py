@@ -114,7 +114,9 @@ def _compute_lines(point: Point, evidence: Evidence) -> Iterator[ProvenLine]:
         scores = evidence.held.scores(identity(cell.setting), number_of_runs)
         if scores is not None:
             with contextlib.suppress(InputError):  # too few runs for its methods
-                conclusions[number_of_runs] = conclude_setting(scores, cell.setting, *evidence.levels)
+                conclusions[number_of_runs] = conclude_setting(
+                    scores, cell.setting, *evidence.levels
+                )
 
     runs = tuple(sorted(conclusions))
     for bound in conclusion.bounds:
@@ -124,7 +126,9 @@ def _compute_lines(point: Point, evidence: Evidence) -> Iterator[ProvenLine]:
             yield ProvenLine(point.panel, method_of(bound), canaries, runs, epsilons, holds)
 
 
-def proven_figure(title: str, every: Sequence[Point], lines: Sequence[ProvenLine], delta: float) -> Figure:
+def proven_figure(
+    title: str, every: Sequence[Point], lines: Sequence[ProvenLine], delta: float
+) -> Figure:
     """Draws a panel for each model and k: what each method proves over the number of training runs.
 
     Args:

@@ -242,7 +242,9 @@ GRIDS = {
 L = Series("L", Loss())
 GC_R = Series("GC-R", GcR())
 COTS = Series("CotS", CotS())
-GC_S = tuple(Series(f"GC-S, {variant.replace('_', ' ')}", GcS(variant)) for variant in GC_S_VARIANTS)
+GC_S = tuple(
+    Series(f"GC-S, {variant.replace('_', ' ')}", GcS(variant)) for variant in GC_S_VARIANTS
+)
 NOISELESS_PER_STEP = GC_S[0]
 FRESH = Series("fresh directions", SphereFields())
 _IMAGE_MODELS = ("convnet", "resnet18")
@@ -275,7 +277,9 @@ def sweeps(scale: str) -> dict[str, Sweep]:
     return every
 
 
-def audits(scale: str, panel: str, series: Series, x: float, model: str, **fields: Any) -> Iterator[Audited]:
+def audits(
+    scale: str, panel: str, series: Series, x: float, model: str, **fields: Any
+) -> Iterator[Audited]:
     """Yields a point's audits, one for each seed; `fields` are those of the setting that are not a size's."""
     size = SIZES[scale][model]
     runs, canaries = size.choose_runs(series.adversary, fields.get("periodicity", 1))
@@ -292,7 +296,9 @@ def audits(scale: str, panel: str, series: Series, x: float, model: str, **field
         yield Audited(panel, series.label, x, setting_of(model, seed=seed, **values), runs)
 
 
-def _audit_cells(scale: str, panel: str, series: Series, x: float, model: str, **fields: Any) -> list[Cell]:
+def _audit_cells(
+    scale: str, panel: str, series: Series, x: float, model: str, **fields: Any
+) -> list[Cell]:
     """Returns the cells of a point's audits."""
     return [audit_cell(audited) for audited in audits(scale, panel, series, x, model, **fields)]
 
@@ -311,7 +317,9 @@ def _audit_fcnn(scale: str, *every: Series) -> list[Cell]:
     cells = []
     for rate in (0.1, 0.01):
         for series in every:
-            cells += _audit_cells(scale, f"learning rate {rate:g}", series, 1, "fcnn", learning_rate=rate)
+            cells += _audit_cells(
+                scale, f"learning rate {rate:g}", series, 1, "fcnn", learning_rate=rate
+            )
     return cells
 
 
@@ -411,7 +419,9 @@ def _bracket_cells(scale: str, fields_at: Mapping[int, Mapping[str, Any]]) -> li
         for x, fields in fields_at.items():
             for series in (NOISELESS_PER_STEP, FRESH):
                 panel = f"weight decay {decay:g}"
-                cells += _audit_cells(scale, panel, series, x, "logistic", weight_decay=decay, **fields)
+                cells += _audit_cells(
+                    scale, panel, series, x, "logistic", weight_decay=decay, **fields
+                )
     return cells
 
 

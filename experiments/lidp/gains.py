@@ -139,7 +139,9 @@ def compute_curve(method: str, scores: Scores, runs: Sequence[int], levels: Leve
     return curve
 
 
-def compute_gain(runs: Sequence[int], single: Sequence[float], several: Sequence[float]) -> float | None:
+def compute_gain(
+    runs: Sequence[int], single: Sequence[float], several: Sequence[float]
+) -> float | None:
     """Returns how many times fewer runs reach the larger bound that both curves reach.
 
     Args:

@@ -227,7 +227,9 @@ CLAIMS: PaperClaims = {  # the paper's words for its figures' panels
     ("lidp_figure_3", "over n", None): Statement(
         "orders 2 and 4 need 4 to 16 times fewer runs than K = 1", "4"
     ),
-    ("lidp_figure_3", "over K", None): Statement("rises up to a point, then falls; 32 to 256 are good", "4"),
+    ("lidp_figure_3", "over K", None): Statement(
+        "rises up to a point, then falls; 32 to 256 are good", "4"
+    ),
     ("lidp_figure_3", "over d", None): Statement("tighter monotonically as d grows", "4"),
     ("lidp_figure_4", "gains", None): Statement(
         "bias falls with K; variance gain rises, then saturates", "4"
@@ -305,7 +307,9 @@ def _make_models_sweep(
     return Sweep(name, title, tuple(cells), axis=Axis("canaries K", "K"))
 
 
-def _make_audit(training: Training, attack: str, epsilon: float, canaries: int, runs: int) -> Audited:
+def _make_audit(
+    training: Training, attack: str, epsilon: float, canaries: int, runs: int
+) -> Audited:
     """Returns the audit of a training with an attack, at one of the paper's epsilons."""
     with_one, with_several = ATTACKS[attack]
     fields = with_several if canaries > 1 else with_one

@@ -153,9 +153,12 @@ def _make_page(cells: list[TableCell], floors: list[Floors], figure: bytes) -> b
     over = f"over {FLAGS.simulations:,} simulations"
     cells_caption = f"Table 1: mean (deviation) of epsilon at delta = {delta:g} {over}"
     floors_table = tables.make_floors_table(floors, delta)
-    floors_caption = f"Floors of epsilon at delta = {delta:g}: mean (95% quantile) where nothing leaks"
+    floors_caption = (
+        f"Floors of epsilon at delta = {delta:g}: mean (95% quantile) where nothing leaks"
+    )
     description = (
-        "Histograms of cosines beside the law where nothing leaks and a normal fit, a panel a noise."
+        "Histograms of cosines beside the law where nothing leaks and a normal fit, "
+        "a panel a noise."
     )
     figure_caption = "Density of the canaries' cosines, in units of 1/sqrt(d)."
     return page.document(

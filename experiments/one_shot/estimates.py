@@ -245,7 +245,9 @@ def _observe(scores: Scores, dimension: int, null_is_known: bool, levels: Levels
     return Observation(cosines, fitted, equal_variance, in_sample, normality)
 
 
-def _compute_quantiles(scores: Scores, runs: int, dimension: int, null_is_known: bool, delta: float) -> Array:
+def _compute_quantiles(
+    scores: Scores, runs: int, dimension: int, null_is_known: bool, delta: float
+) -> Array:
     """Returns quantiles (len(QUANTILES),) of the estimates of experiments of so many runs each."""
     epsilons = []
     for first in range(0, len(scores.scores), runs):

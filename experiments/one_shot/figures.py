@@ -77,7 +77,9 @@ def _draw_repeated(sweep: Sweep, evidence: Evidence) -> tuple[Figure, OwnTable] 
     (planned,) = every
     delta = evidence.levels.delta
     if sweep.with_plain:
-        return histograms_figure(planned), tables.make_observations_table(sweep.name, planned, delta)
+        return histograms_figure(planned), tables.make_observations_table(
+            sweep.name, planned, delta
+        )
     return repetitions_figure(planned), tables.make_repetitions_table(sweep.name, planned, delta)
 
 
@@ -268,7 +270,9 @@ def _null_density(x: Array, dimension: int) -> Array:
     return np.asarray(np.exp(cosine_law.log_density(inside, dimension)) / root)
 
 
-def _draw_bars(axis: Axes, runs: Sequence[FederatedRun], observations: Sequence[Observation]) -> None:
+def _draw_bars(
+    axis: Axes, runs: Sequence[FederatedRun], observations: Sequence[Observation]
+) -> None:
     """Draws estimates as bars with their standard errors, beside in-sample values and the floor."""
     places = range(len(runs))
     epsilons = [observation.fitted.epsilon for observation in observations]

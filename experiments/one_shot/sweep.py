@@ -65,7 +65,9 @@ class TrainingPlan(NamedTuple):
         clients_with_canaries = setting.cohort + 0.5 * setting.canaries / setting.rounds
         clients_without = setting.cohort + 0.5 * 1 / setting.rounds
         learning_rate = round(setting.learning_rate * clients_without / clients_with_canaries, 6)
-        return dataclasses.replace(setting, canaries=1, observe="final", learning_rate=learning_rate)
+        return dataclasses.replace(
+            setting, canaries=1, observe="final", learning_rate=learning_rate
+        )
 
 
 class SplitPlan(NamedTuple):
@@ -255,7 +257,9 @@ def sweeps(scale: str) -> dict[str, Sweep]:
         _make_table_sweep("one_shot_table_2", text),
         _make_table_sweep("one_shot_table_5", images),
         _make_repeated_sweep("one_shot_figure_1", "Densities of cosines", text, images),
-        _make_repeated_sweep("one_shot_figure_2", f"{text.label}: canaries that take part often", text),
+        _make_repeated_sweep(
+            "one_shot_figure_2", f"{text.label}: canaries that take part often", text
+        ),
         _make_repeated_sweep(
             "one_shot_figure_3",
             f"{images.label}: canaries that take part often",

@@ -181,7 +181,9 @@ def agrees(cell: TableCell, printed: PrintedCell, simulations: int) -> bool:
     return bool(mean_agrees and deviation_agrees)
 
 
-def make_cells_table(cells: Sequence[TableCell], delta: float, simulations: int) -> Table[TableCell]:
+def make_cells_table(
+    cells: Sequence[TableCell], delta: float, simulations: int
+) -> Table[TableCell]:
     """Makes Table 1 with a row for each cell."""
 
     def format_equal_variance(cell: TableCell) -> str:
@@ -316,7 +318,9 @@ def make_densities_table(name: str, every: Sequence[PlannedRuns]) -> OwnTable:
     return OwnTable(table.text(), table.csv())
 
 
-def make_splits_table(name: str, splits: Sequence[SplitQuantiles], words: str, delta: float) -> OwnTable:
+def make_splits_table(
+    name: str, splits: Sequence[SplitQuantiles], words: str, delta: float
+) -> OwnTable:
     """Makes a table of the estimates' quantiles, with all canaries in one run or over several."""
 
     def analytical(row: _SplitRow) -> float:

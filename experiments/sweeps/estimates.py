@@ -147,7 +147,11 @@ def profile_figure(title: str, points: Sequence[Point], delta: float) -> Figure:
         for point, color, dash in zip(drawn, colors, _DASHES, strict=False):
             _draw_profile(axis, point, epsilons, color, dash)
         axis.axhline(delta, color="0.7", lw=0.8)
-        at_right: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "ha": "right", "va": "bottom"}
+        at_right: dict[str, Any] = {
+            "xycoords": ("axes fraction", "data"),
+            "ha": "right",
+            "va": "bottom",
+        }
         axis.annotate(f"delta = {delta:g}", (1, delta), **at_right)
         axis.set(xlabel="epsilon", ylabel="delta", ylim=(1e-8, 1.5), xlim=(0, epsilons[-1]))
         return _finish(figure, axis, title, points)
@@ -157,7 +161,9 @@ def _with_conclusions(points: Sequence[Point]) -> list[Point]:
     return [point for point in points if point.found]
 
 
-def _draw_profile(axis: Axes, point: Point, epsilons: NDArray[np.float64], color: str, dash: Any) -> None:
+def _draw_profile(
+    axis: Axes, point: Point, epsilons: NDArray[np.float64], color: str, dash: Any
+) -> None:
     """Draws a point's delta(epsilon) at its mean mu and, paler, at the predicted one."""
     mus = [bound.mu or 0.0 for bound in point.bounds(IF_GAUSSIAN)]
     mu = float(np.mean(mus))
@@ -165,14 +171,18 @@ def _draw_profile(axis: Axes, point: Point, epsilons: NDArray[np.float64], color
     if mu:
         proven = f"mu = {at_least(mu, 2)}"
     label = f"{point.series}: if Gaussian, {proven}"
-    axis.semilogy(epsilons, conversions.delta_from_mu(mu, epsilons), color=color, ls=dash, label=label)
+    axis.semilogy(
+        epsilons, conversions.delta_from_mu(mu, epsilons), color=color, ls=dash, label=label
+    )
     predicted = point.predicted_mu()
     if predicted is not None:
         label = f"{point.series}: predicted, mu = {predicted:.2f}"
         profile = conversions.delta_from_mu(predicted, epsilons)
         axis.semilogy(epsilons, profile, color=color, lw=5, alpha=0.3, label=label)
     label_epsilon = conversions.epsilon_from_mu(predicted or mu, _LABEL_DELTA)
-    axis.text(label_epsilon, _LABEL_DELTA, point.series, ha="center", va="center", fontsize=8, bbox=_BOX)
+    axis.text(
+        label_epsilon, _LABEL_DELTA, point.series, ha="center", va="center", fontsize=8, bbox=_BOX
+    )
 
 
 def _place_points(points: Sequence[Point]) -> list[Place]:
@@ -256,7 +266,9 @@ def _label_groups(axis: Axes, places: Sequence[Place], symbol: str) -> None:
         first = positions[0]
         middle = (first + positions[-1]) / 2
         in_axes = ("data", "axes fraction")
-        axis.annotate(f"{symbol} = {x:g}", (middle, 1.0), xycoords=in_axes, ha="center", va="bottom")
+        axis.annotate(
+            f"{symbol} = {x:g}", (middle, 1.0), xycoords=in_axes, ha="center", va="bottom"
+        )
         if first > 0:
             axis.axvline(first - (1 + _GROUP_GAP) / 2, color="0.85", lw=0.8)
 

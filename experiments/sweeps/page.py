@@ -54,7 +54,9 @@ def sweep_page(
     for _, figure in drawn.figures:
         figures.append(page.figure(style.svg(figure), alternative, sweep.title, "wide"))
     share = f"{len(about)} of the sweep's {len(cells)} cells at scale {scale} are done."
-    content = audit_page.report(f"{sweep.name}: {sweep.title}", about, page.element("p", share), *figures)
+    content = audit_page.report(
+        f"{sweep.name}: {sweep.title}", about, page.element("p", share), *figures
+    )
     return content, messages
 
 

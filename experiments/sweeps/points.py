@@ -172,7 +172,9 @@ def _normal_interval(conclusion: Conclusion) -> tuple[float, float]:
     if conclusion.law_is_known:
         return math.nan, math.nan
     if conclusion.has_one_canary:
-        low, high = normal_scores.mu_interval(conclusion.scores_in, conclusion.scores_out, confidence)
+        low, high = normal_scores.mu_interval(
+            conclusion.scores_in, conclusion.scores_out, confidence
+        )
     else:
         design = cast(Design, conclusion.design)
         low, high = normal_scores.mu_interval_of_runs(design, confidence)

@@ -126,7 +126,11 @@ def _method_columns(method: Method) -> list[Column]:
 
 
 def as_text(
-    sweeps: Iterable[Sweep], all_rows: Sequence[Row], delta: float, confidence: float, proves: bool = True
+    sweeps: Iterable[Sweep],
+    all_rows: Sequence[Row],
+    delta: float,
+    confidence: float,
+    proves: bool = True,
 ) -> str:
     """Returns the rows by figure and panel, 80 columns wide, below a warning unless the scale `proves`."""
     lines = []

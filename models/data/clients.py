@@ -92,14 +92,18 @@ def dirichlet(dataset: Dataset, clients: int, alpha: float, seed: int) -> Client
       InputError: `clients` or `alpha` is out of range, or 100 deals leave a client without examples.
     """
     size = len(dataset.labels)
-    require(1 <= clients <= size, f"`clients={clients}`: give 1 to {size:,}, the number of examples")
+    require(
+        1 <= clients <= size, f"`clients={clients}`: give 1 to {size:,}, the number of examples"
+    )
     require(0 < alpha < np.inf, f"`alpha={alpha}`: give a finite number above 0")
     generator = np.random.default_rng(seed)
     for _ in range(100):
         owners = _draw_owners(generator, dataset.labels, clients, alpha)
         if len(np.unique(owners)) == clients:
             return dealt(dataset, owners)
-    raise InputError(f"`alpha={alpha}` leaves one of {clients:,} clients without examples: raise it")
+    raise InputError(
+        f"`alpha={alpha}` leaves one of {clients:,} clients without examples: raise it"
+    )
 
 
 def _draw_owners(

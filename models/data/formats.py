@@ -103,7 +103,9 @@ def read_deb_members(archive: bytes, names: Collection[str]) -> dict[str, bytes]
     require(len(tars) == 1, "it is no Debian package: it holds no data.tar")
     ((name, content),) = tars.items()
 
-    message = f"its {name} is not read here: unpack it with dpkg-deb -x and name the folder of its files"
+    message = (
+        f"its {name} is not read here: unpack it with dpkg-deb -x and name the folder of its files"
+    )
     require(name.endswith((".tar", ".gz", ".xz", ".bz2")), message)
     members = read_tar_members(content, [f"./{path}" for path in names])
     return {path: members[f"./{path}"] for path in names}
@@ -111,7 +113,9 @@ def read_deb_members(archive: bytes, names: Collection[str]) -> dict[str, bytes]
 
 def _read_ar_members(archive: bytes) -> Iterator[tuple[str, bytes]]:
     """Yields (name, content) of an ar archive: a header has 60 bytes, contents begin at even ones."""
-    require(archive.startswith(b"!<arch>\n"), "it is no Debian package: it does not begin with !<arch>")
+    require(
+        archive.startswith(b"!<arch>\n"), "it is no Debian package: it does not begin with !<arch>"
+    )
     start = 8
     while start < len(archive):
         torn = f"the package is torn at byte {start}"

@@ -128,9 +128,13 @@ def load_shirts(
     rows = pixels.reshape(len(pixels), -1).astype(np.float64)
     longest = np.sqrt((rows**2).sum(axis=1).max())
     require(longest > 0, f"{images.source}: all images are black: give others")
-    features = rows / longest * (1 - 1e-6)  # so that rounding to float32 leaves no row longer than 1
+    features = (
+        rows / longest * (1 - 1e-6)
+    )  # so that rounding to float32 leaves no row longer than 1
     is_shirt = labels == SHIRTS[1]
-    return Dataset(features.astype(np.float32), is_shirt.astype(np.int32), images.source, images.checksum)
+    return Dataset(
+        features.astype(np.float32), is_shirt.astype(np.int32), images.source, images.checksum
+    )
 
 
 def _make_canonical(raw: Arrays, shape: tuple[int, ...]) -> Arrays:
@@ -153,7 +157,9 @@ def _make_canonical(raw: Arrays, shape: tuple[int, ...]) -> Arrays:
         labels_name = f"{split}_labels"
         labels = raw[labels_name]
         fits = np.issubdtype(labels.dtype, np.integer) and labels.shape == (len(images),)
-        require(fits, f"{labels_name} is {labels.dtype} {labels.shape}, not integers ({len(images)},)")
+        require(
+            fits, f"{labels_name} is {labels.dtype} {labels.shape}, not integers ({len(images)},)"
+        )
         strays = labels[(labels < 0) | (labels > 9)]
         require(not len(strays), f"{labels_name} holds {strays[:1].tolist()}, not only 0 to 9")
         canonical[labels_name] = labels.astype("<i4")
@@ -181,7 +187,9 @@ def _read_cifar10_batches(archive: bytes) -> Arrays:
         train_images.append(images)
         train_labels.append(labels)
     test_images, test_labels = _read_records(TEST_BATCH, members[files[TEST_BATCH]])
-    return _name_arrays(np.concatenate(train_images), np.concatenate(train_labels), test_images, test_labels)
+    return _name_arrays(
+        np.concatenate(train_images), np.concatenate(train_labels), test_images, test_labels
+    )
 
 
 def _read_records(name: str, content: bytes) -> tuple[np.ndarray, np.ndarray]:

@@ -122,7 +122,9 @@ def _load(dataset: _LeafDataset, folder: str | None, split: str, clients: int) -
     """Loads a split of a data set; arguments and errors are those of `load_celeba`."""
     name = dataset.name
     origin = f"LEAF writes it with {dataset.made_by}"
-    message = f"`leaf`: name the folder data/{name}/data, with train/*.json and test/*.json; {origin}"
+    message = (
+        f"`leaf`: name the folder data/{name}/data, with train/*.json and test/*.json; {origin}"
+    )
     require(folder, message)
     files = sorted(Path(str(folder)).expanduser().joinpath(split).glob("*.json"))
     require(files, f"`leaf={folder}` holds no {split}/*.json of {name}; {origin}")
@@ -159,11 +161,15 @@ def _read_users(file: Path) -> list[UserData]:
     except (ValueError, KeyError, TypeError, RecursionError):
         raise InputError(f"{file} is not LEAF's JSON: it is to hold {_FORM}") from None
     if misfits:
-        raise InputError(f"{file}: num_samples of user {misfits[0]!r} is not the length of its x and y")
+        raise InputError(
+            f"{file}: num_samples of user {misfits[0]!r} is not the length of its x and y"
+        )
     return sorted(rows)
 
 
-def _parse_user(dataset: _LeafDataset, file: Path, user: str, x: list[Any], y: list[Any]) -> Examples:
+def _parse_user(
+    dataset: _LeafDataset, file: Path, user: str, x: list[Any], y: list[Any]
+) -> Examples:
     """Parses a user's examples; raises InputError, with the file and the user, for what is none."""
     require(len(y), f"{file}: user {user!r} has no examples: leave it out")
     try:

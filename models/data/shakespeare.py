@@ -62,7 +62,9 @@ def load_shakespeare(
     Raises:
       InputError: as of `load_arrays`, or no role says so much.
     """
-    require(tfds_dir is None, "`tfds_dir` has no roles of Shakespeare's: name the text with `data_file`")
+    require(
+        tfds_dir is None, "`tfds_dir` has no roles of Shakespeare's: name the text with `data_file`"
+    )
     loaded = load_arrays(SHAKESPEARE, file=file, cache_dir=cache_dir)
     names = loaded.arrays["names"].tolist()
     ends = np.cumsum(loaded.arrays["counts"])
@@ -71,7 +73,9 @@ def load_shakespeare(
     for name, text in zip(names, texts, strict=True):
         if len(text) >= least_characters:
             parts[name] = cut_into_sequences(text)
-    require(parts, f"`least_characters={least_characters}` leaves no role of {loaded.source}: lower it")
+    require(
+        parts, f"`least_characters={least_characters}` leaves no role of {loaded.source}: lower it"
+    )
     return by_name(parts, loaded.source, loaded.checksum)
 
 

@@ -121,7 +121,9 @@ def load_arrays(
         return _load_user_source(recipe, f"file {path}", partial(_read_file, recipe, path))
     if tfds_dir is not None:
         folder = os.path.abspath(os.path.expanduser(tfds_dir))
-        return _load_user_source(recipe, f"tfds folder {folder}", partial(_read_tfds, recipe, folder))
+        return _load_user_source(
+            recipe, f"tfds folder {folder}", partial(_read_tfds, recipe, folder)
+        )
     cache = cache_folder(cache_dir) / f"{recipe.name}.npz"
     return load_through_cache(cache, partial(_verify, recipe), partial(_fetch, recipe))
 
@@ -193,7 +195,9 @@ def _fetch(recipe: Recipe) -> LoadedArrays:
     if recipe.read_prepared is not None and not is_prepared:
         failures.insert(0, f"TFDS (none prepared in {tfds_folder})")
     tried = ", ".join(failures)
-    raise InputError(f"{recipe.name} could not be loaded: tried {tried}; check the network, or {recipe.hint}")
+    raise InputError(
+        f"{recipe.name} could not be loaded: tried {tried}; check the network, or {recipe.hint}"
+    )
 
 
 def _verify(recipe: Recipe, raw: Arrays, source: str) -> LoadedArrays:
@@ -349,7 +353,9 @@ def _read_cache(verify: Callable[[Arrays, str], LoadedArrays], path: Path) -> Lo
         aside = path.with_name(f"{path.name}.bad")
         with contextlib.suppress(OSError):
             path.replace(aside)
-        _print_warning(f"the cache {path} is not whole ({error}): set aside as {aside.name}, starting anew")
+        _print_warning(
+            f"the cache {path} is not whole ({error}): set aside as {aside.name}, starting anew"
+        )
         return None
 
 
@@ -371,7 +377,9 @@ def _write_cache(path: Path, loaded: LoadedArrays) -> None:
         finally:
             beside.unlink(missing_ok=True)
     except OSError as error:
-        _print_warning(f"cannot write the cache {path} ({error.strerror}): the next run starts anew")
+        _print_warning(
+            f"cannot write the cache {path} ({error.strerror}): the next run starts anew"
+        )
 
 
 def _print_warning(line: str) -> None:

@@ -38,7 +38,9 @@ _BELOW_1 = 1 - 1e-6  # so that rounding to float32 leaves no row longer than 1
 PURCHASE_FEATURES = 600
 PURCHASE_CLASSES = 100
 PURCHASE_ROWS = 20_000  # LiDP paper, Appendix F.1
-PURCHASE_PUBLISHED = "dataset_purchase of the GitHub project privacytrustlab/datasets, as .tgz or unpacked"
+PURCHASE_PUBLISHED = (
+    "dataset_purchase of the GitHub project privacytrustlab/datasets, as .tgz or unpacked"
+)
 
 
 def load_housing(
@@ -59,7 +61,9 @@ def load_housing(
     features = _standardise_features(loaded.arrays)
     prices = loaded.arrays[TARGET]
     labels = (prices > np.median(prices)).astype(np.int32)
-    require(labels.any(), f"{loaded.source}: no {TARGET} is above the median; give more varied prices")
+    require(
+        labels.any(), f"{loaded.source}: no {TARGET} is above the median; give more varied prices"
+    )
     return Dataset(features, labels, loaded.source, loaded.checksum)
 
 
@@ -116,7 +120,9 @@ def _make_canonical_column(name: str, raw: Arrays) -> np.ndarray:
     require(name in raw, f"column {name} is missing; it has {list(raw)}"[:300])
     column = np.asarray(raw[name])
     no_numbers = f"column {name} holds something that is not a number"
-    require(column.dtype.kind not in "cmMV", no_numbers)  # NumPy would cast complex numbers, times, records
+    require(
+        column.dtype.kind not in "cmMV", no_numbers
+    )  # NumPy would cast complex numbers, times, records
     try:
         values = column.astype("<f8")
     except (TypeError, ValueError):
@@ -182,7 +188,9 @@ def load_purchase(*, file: str | None = None, tfds_dir: str | None = None) -> Da
       InputError: no file is given, or it is not in that form.
     """
     has_file_alone = file is not None and tfds_dir is None
-    message = f"Purchase-100 comes from a file alone: name one with `data_file`, {PURCHASE_PUBLISHED}"
+    message = (
+        f"Purchase-100 comes from a file alone: name one with `data_file`, {PURCHASE_PUBLISHED}"
+    )
     require(has_file_alone, message)
     loaded = load_arrays(PURCHASE, file=file)
     bits = loaded.arrays["features"]

@@ -121,7 +121,9 @@ def _read_as(read: Reader, content: bytes, format_name: str) -> Arrays:
     except InputError:
         raise
     except Exception as error:  # a torn pickle raises whatever its bytes happen to ask for
-        raise InputError(f"it begins as {format_name} but is torn ({type(error).__name__})") from None
+        raise InputError(
+            f"it begins as {format_name} but is torn ({type(error).__name__})"
+        ) from None
 
 
 def _read_safetensors(content: bytes) -> Arrays:

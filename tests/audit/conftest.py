@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 from scipy import optimize, stats
 
-MISSED = 0.01  # with this probability a method that `audits` audits would catch 99% of the time passes
+MISSED = (
+    0.01  # with this probability a method that `audits` audits would catch 99% of the time passes
+)
 
 
 @pytest.fixture(scope="session")
@@ -21,7 +23,9 @@ def assert_covers():
 
     def check(draw, audits, claimed=0.05, error=1e-3, batch=10):
         allowed = int(stats.binom.ppf(1 - error, audits, claimed))
-        caught = optimize.brentq(lambda share: stats.binom.sf(allowed, audits, share) - 0.99, claimed, 1)
+        caught = optimize.brentq(
+            lambda share: stats.binom.sf(allowed, audits, share) - 0.99, claimed, 1
+        )
         excess, other = np.log(caught / claimed), np.log((1 - caught) / (1 - claimed))
         counts, drawn = Counter(), 0
         while drawn < audits:

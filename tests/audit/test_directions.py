@@ -53,7 +53,9 @@ def test_cosines_are_those_of_what_was_inserted_block_by_block(monkeypatch, dtyp
         expected[index] = unit @ left / np.linalg.norm(left)
     apart = directions.cosines(moved, 1, 3, 5, leave_one_out=True)
     assert apart == pytest.approx(expected, abs=1e-6)
-    assert directions.cosines(1e100 * np.float64(moved), 1, 3, 5, True) == pytest.approx(apart, abs=1e-9)
+    assert directions.cosines(1e100 * np.float64(moved), 1, 3, 5, True) == pytest.approx(
+        apart, abs=1e-9
+    )
 
 
 def test_a_direction_that_is_left_out_keeps_the_law_when_others_are_taken_away():
@@ -87,17 +89,24 @@ def test_a_training_of_ones_own_is_audited_by_fresh_directions(apart):
         inserted = directions.inserted(2024, run, canaries, dimension, 1.0)
         moved = regression(rng, inserted, 2.0, features, labels)
         rows.append(directions.cosines(drift - moved, 2024, run, canaries, apart))
-    result = audit.bounds(audit.cosines(rows, dimension, leave_one_out=apart), claim=audit.DpSgd(2, 40))
+    result = audit.bounds(
+        audit.cosines(rows, dimension, leave_one_out=apart), claim=audit.DpSgd(2, 40)
+    )
     assert (10 if apart else 7) < result.epsilon < result.upper_bound < 18
     assert result.epsilon == result.bounds["exact_null"].epsilon and result.verdict == "leaks"
-    assert result.bounds["exact_null"].assumes.text == "uniform directions, drawn afresh for every run"
+    assert (
+        result.bounds["exact_null"].assumes.text == "uniform directions, drawn afresh for every run"
+    )
     assert np.mean(rows) * dimension**0.5 == pytest.approx(40**0.5 / 2, rel=0.05 if apart else 0.25)
 
 
 @pytest.mark.parametrize(
     ("count", "moved", "says"),
     [
-        *((9, np.ones(9), "fewer canaries than the 9"), (10, np.ones(9), "fewer canaries than the 9")),
+        *(
+            (9, np.ones(9), "fewer canaries than the 9"),
+            (10, np.ones(9), "fewer canaries than the 9"),
+        ),
         *((3, np.zeros(9), "displacement is 0"), (3, np.full(9, np.nan), "not finite")),
     ],
 )
@@ -109,7 +118,9 @@ def test_bad_displacements_are_refused(count, moved, says):
 def test_it_needs_numpy_alone_and_is_loaded_when_asked_for():
     code = "import sys, audit; print('numpy' in sys.modules); audit.directions.cosines; print(*sys.modules)"
     argv = [sys.executable, "-c", code]
-    before, *loaded = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.split()
+    before, *loaded = subprocess.run(
+        argv, capture_output=True, text=True, check=True
+    ).stdout.split()
     assert before == "False" and "numpy" in loaded
     assert not {"jax", "scipy", "absl", "matplotlib"} & set(loaded)
     with pytest.raises(AttributeError):

@@ -24,7 +24,9 @@ def test_numpys_and_jaxs_numbers_are_numbers():
     )
     assert found.true_positive_rate(np.float32(0.5)) == found.true_positive_rate(0.5)
     assert audit.bounds(IN, OUT, audit.EpsilonDelta(np.int32(3), 1e-5)).upper_bound == 3
-    assert np.array_equal(one_run.canary(np.uint8(1), np.int64(2), np.int32(9)), one_run.canary(1, 2, 9))
+    assert np.array_equal(
+        one_run.canary(np.uint8(1), np.int64(2), np.int32(9)), one_run.canary(1, 2, 9)
+    )
     assert np.array_equal(one_run.coins(jnp.int32(1), np.int16(9)), one_run.coins(1, 9))
 
 
@@ -39,4 +41,6 @@ def test_arrays_of_every_library_are_scores():
         assert audit.bounds(scores, OUT).bounds == expected
     rounded = jnp.asarray(IN, jnp.bfloat16)
     again = audit.bounds(np.asarray(rounded, np.float32), OUT).bounds
-    assert audit.bounds(rounded, OUT).bounds == audit.bounds(np.asarray(rounded), OUT).bounds == again
+    assert (
+        audit.bounds(rounded, OUT).bounds == audit.bounds(np.asarray(rounded), OUT).bounds == again
+    )

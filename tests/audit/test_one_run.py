@@ -49,7 +49,9 @@ def test_a_canary_that_took_part_is_seen():
     assert one_run.cosines(1e100 * moved, 9, 10) == pytest.approx(found)
 
 
-@pytest.mark.parametrize(("moved", "says"), [(np.zeros(5), "displacement is 0"), (np.ones(1), "1 entries")])
+@pytest.mark.parametrize(
+    ("moved", "says"), [(np.zeros(5), "displacement is 0"), (np.ones(1), "1 entries")]
+)
 def test_a_displacement_without_direction_is_refused(moved, says):
     with pytest.raises(InputError, match=says):
         one_run.cosines(moved, 0, 3)

@@ -27,7 +27,10 @@ def trained(present, epochs=1, physical=None, **given):
     loader = torch.utils.data.DataLoader(data, batch_size=BATCH)
     made = {"module": model, "optimizer": sgd, "data_loader": loader}
     model, optimizer, loader = engine.make_private(
-        **made, noise_multiplier=0.0, max_grad_norm=NORM, noise_generator=torch.Generator().manual_seed(0)
+        **made,
+        noise_multiplier=0.0,
+        max_grad_norm=NORM,
+        noise_generator=torch.Generator().manual_seed(0),
     )
     if present is not None:
         optimizer = CanaryOptimizer(optimizer, present, **given)

@@ -33,7 +33,18 @@ WORK = [  # what a second call has no reason for
     *[(training, "train"), (build, "build_for"), (own, "_unfit"), (ensemble, "compiled_for")],
     *[(audit_panels, "audit_figure"), (audit_panels, "audit_panels")],
 ]
-HEAVY = {"jax", "jaxlib", "flax", "optax", "orbax", "tensorflow", "numpy", "scipy", "matplotlib", "torch"}
+HEAVY = {
+    "jax",
+    "jaxlib",
+    "flax",
+    "optax",
+    "orbax",
+    "tensorflow",
+    "numpy",
+    "scipy",
+    "matplotlib",
+    "torch",
+}
 CROSS_ENTROPY = optax.softmax_cross_entropy_with_integer_labels
 
 
@@ -93,7 +104,9 @@ def test_what_is_kept_is_not_trained_again_and_another_model_is_another_folder(
 
 
 @pytest.mark.slow
-def test_what_is_kept_is_drawn_again_where_it_would_look_otherwise(dataset, tmp_path, plain, monkeypatch):
+def test_what_is_kept_is_drawn_again_where_it_would_look_otherwise(
+    dataset, tmp_path, plain, monkeypatch
+):
     def audit(**changes):
         return audit_model(Net(), CROSS_ENTROPY, **rows(dataset), out=tmp_path, **(SMALL | changes))
 
@@ -164,9 +177,14 @@ def test_images_stay_bytes_and_other_numbers_become_32_bits():
 def test_the_example_runs(tmp_path, flags, told, shown, kept):
     argv = [sys.executable, "-m", "experiments.own_model", *flags, f"--out={tmp_path}"]
     process = subprocess.run(argv, cwd=Path(__file__).parents[2], capture_output=True, text=True)
-    assert process.returncode == 0 and all(words in process.stdout for words in told), process.stderr
+    assert process.returncode == 0 and all(words in process.stdout for words in told), (
+        process.stderr
+    )
     (folder,) = tmp_path.iterdir()
-    assert shown in (folder / "report.html").read_text() and kept in (folder / "config.json").read_text()
+    assert (
+        shown in (folder / "report.html").read_text()
+        and kept in (folder / "config.json").read_text()
+    )
 
 
 def doubled():
@@ -227,17 +245,26 @@ def test_bounds_are_those_of_the_command():
 
 def test_a_result_says_what_is_proven_at_any_number_of_canaries():
     rng = np.random.default_rng(8)
-    for canaries, methods in ((1, ["assumption_free", "if_gaussian"]), (4, ["lifted", "lifted_gaussian"])):
+    for canaries, methods in (
+        (1, ["assumption_free", "if_gaussian"]),
+        (4, ["lifted", "lifted_gaussian"]),
+    ):
         ins, outs = rng.normal(2, 1, (60, canaries)), rng.normal(0, 1, (60, canaries))
         found = audit.bounds(ins, outs, claim=audit.EpsilonDelta(9.0, 1e-5))
         assert list(found.bounds)[:2] == ["assumption_free", "if_gaussian"]
         for always, method in zip(("assumption_free", "if_gaussian"), methods, strict=True):
-            assert found.bounds[always] == found.bounds[method] and found.bounds[always].method == method
+            assert (
+                found.bounds[always] == found.bounds[method]
+                and found.bounds[always].method == method
+            )
         told = found.to_dict()
         assert 0 < found.epsilon == found.bounds["assumption_free"].epsilon == told["epsilon"]
         assert found.verdict == told["verdict"] == "leaks"
         assert (told["most_provable"] is None) == (canaries > 1)
-        assert audit.bounds(-ins, -outs, claim=audit.EpsilonDelta(9.0, 1e-5)).verdict == "reversed scores"
+        assert (
+            audit.bounds(-ins, -outs, claim=audit.EpsilonDelta(9.0, 1e-5)).verdict
+            == "reversed scores"
+        )
         assert audit.bounds(ins, outs, claim=audit.EpsilonDelta(0.1, 1e-5)).verdict == "violated"
 
 
@@ -265,7 +292,16 @@ def test_a_result_becomes_a_dict_a_figure_and_a_page(tmp_path):
 def test_what_the_door_lacks_is_said_and_worlds_may_differ_in_canaries():
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         audit.nothing  # noqa: B018
-    functions = {"audit", "audit_loss", "audit_model", "bounds", "coins", "cosines", "directions", *OTHERS}
+    functions = {
+        "audit",
+        "audit_loss",
+        "audit_model",
+        "bounds",
+        "coins",
+        "cosines",
+        "directions",
+        *OTHERS,
+    }
     types = {"DpSgd", "EpsilonDelta", "Gdp", "InputError", "Result", "__version__"}
     assert set(audit.__all__) == functions | types
     found = audit.bounds(RNG.normal(size=(80, 8)) + 2, RNG.normal(size=(80, 7)))
@@ -290,7 +326,10 @@ PARAMS = {"w": jnp.zeros((3, 2)), "b": np.zeros(2)}
 
 @pytest.mark.slow
 def test_a_loss_over_a_tree_is_audited_with_flags_names_and_not_twice(tmp_path, capsys):
-    before = {name: getattr(jax.config, name) for name in ("jax_default_matmul_precision", "jax_platforms")}
+    before = {
+        name: getattr(jax.config, name)
+        for name in ("jax_default_matmul_precision", "jax_platforms")
+    }
     given = (cross_entropy, PARAMS, X, Y)
     found = audit.audit_loss(*given, out=tmp_path, k=2, **SMALL)
     assert found.upper_bound == epsilon_upper_bound(1.0, 2, 1e-5) and before == {
@@ -302,7 +341,9 @@ def test_a_loss_over_a_tree_is_audited_with_flags_names_and_not_twice(tmp_path, 
     assert (found.folder / "report.html").exists() and capsys.readouterr().out == ""
     page = found.report(tmp_path / "page.html").read_text()
     title = "cross_entropy, gc_r, 20 runs, 2 insertions in 4 steps"
-    assert "Hidden state" in page and title in page and found.figure().get_suptitle().startswith(title)
+    assert (
+        "Hidden state" in page and title in page and found.figure().get_suptitle().startswith(title)
+    )
 
 
 @pytest.mark.parametrize(
@@ -310,12 +351,27 @@ def test_a_loss_over_a_tree_is_audited_with_flags_names_and_not_twice(tmp_path, 
     [
         (cross_entropy, {"w": np.zeros((3, 2), int)}, {}, "float arrays"),
         (cross_entropy, {}, {}, "float arrays"),
-        (cross_entropy, {"w": np.zeros((4, 2)), "b": np.zeros(2)}, {}, "fails on one example of shape"),
+        (
+            cross_entropy,
+            {"w": np.zeros((4, 2)), "b": np.zeros(2)},
+            {},
+            "fails on one example of shape",
+        ),
         (lambda params, example: params["b"], PARAMS, {}, r"shape \(2,\)"),
         (cross_entropy, PARAMS, {"unknown_initialisation": True}, "unknown_initialisation"),
         (cross_entropy, PARAMS, {"clipping": "unfolded"}, "clipping"),
-        (cross_entropy, PARAMS, {"kk": 3}, "kk is no field of a setting: choose of .*insertions, k,"),
-        (cross_entropy, PARAMS | {"activation": jax.nn.relu}, {}, "of type .*: give float arrays alone"),
+        (
+            cross_entropy,
+            PARAMS,
+            {"kk": 3},
+            "kk is no field of a setting: choose of .*insertions, k,",
+        ),
+        (
+            cross_entropy,
+            PARAMS | {"activation": jax.nn.relu},
+            {},
+            "of type .*: give float arrays alone",
+        ),
         (cross_entropy, PARAMS | {"name": "net"}, {}, "params hold a leaf of type str: give float"),
     ],
 )
@@ -327,7 +383,9 @@ def test_a_loss_that_does_not_fit_is_one_line(tmp_path, loss, params, more, says
 
 @pytest.mark.slow
 def test_an_nnx_module_is_audited(tmp_path):
-    graph, params, rest = nnx.split(nnx.Sequential(nnx.Linear(3, 2, rngs=nnx.Rngs(0))), nnx.Param, ...)
+    graph, params, rest = nnx.split(
+        nnx.Sequential(nnx.Linear(3, 2, rngs=nnx.Rngs(0))), nnx.Param, ...
+    )
 
     def loss(params, example):
         return -jax.nn.log_softmax(nnx.merge(graph, params, rest)(example[0]))[example[1]]
@@ -351,13 +409,17 @@ def test_a_linen_module_is_audited(tmp_path):
 @pytest.mark.slow
 def test_a_built_in_model_is_audited_as_by_the_command(tmp_path):
     rows = np.random.default_rng(0).normal(size=(500, 9))
-    columns = "MedInc,HouseAge,AveRooms,AveBedrms,Population,AveOccup,Latitude,Longitude,MedHouseVal"
+    columns = (
+        "MedInc,HouseAge,AveRooms,AveBedrms,Population,AveOccup,Latitude,Longitude,MedHouseVal"
+    )
     file = tmp_path / "housing.csv"
     np.savetxt(file, rows, delimiter=",", header=columns, comments="")
     flags = {"adversary": "gc_r", "k": 2, "insertions": 3, "batch_size": 20}
     found = audit.audit("fcnn", runs=40, out=tmp_path / "out", data_file=str(file), **flags)
     assert found.upper_bound == epsilon_upper_bound(4.0, 3, 1e-5)
-    usual = audit.audit("fcnn", runs=4, k=2, batch_size=20, out=tmp_path / "usual", data_file=str(file))
+    usual = audit.audit(
+        "fcnn", runs=4, k=2, batch_size=20, out=tmp_path / "usual", data_file=str(file)
+    )
     assert usual.upper_bound == epsilon_upper_bound(4.0, 250, 1e-5)
     assert (found.folder / "audit.json").exists() and len(found.conclusion.scores_in) == 20
     assert "California Housing" in found.report(tmp_path / "page.html").read_text()
@@ -371,6 +433,8 @@ OTHERS = ["hidden_state_epsilon", "check_step", "check_batches", "check_accounti
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["bounds", "audit", "audit_model", "audit_loss", *OTHERS])
 def test_the_example_in_its_docstring_gives_what_it_says(name, tmp_path):
-    found = doctest.DocTestFinder().find(getattr(audit, name), globs={"audit": audit, "folder": tmp_path})
+    found = doctest.DocTestFinder().find(
+        getattr(audit, name), globs={"audit": audit, "folder": tmp_path}
+    )
     (example,) = [one for one in found if one.examples]
     assert doctest.DocTestRunner().run(example).failed == 0

@@ -13,11 +13,18 @@ def calibrate(run_command):
 
 @pytest.mark.slow
 def test_json_names_the_mechanism_and_what_the_test_said(calibrate):
-    result = json.loads(calibrate("--mechanism=t3,randomized_response", "--runs=800", "--json").stdout)
+    result = json.loads(
+        calibrate("--mechanism=t3,randomized_response", "--runs=800", "--json").stdout
+    )
     found = [row for row in result["calibration"] if row["method"] == "if_gaussian"]
     rows = {(row["setting"]["mechanism"], row["setting"]["parameter"]): row for row in found}
     for one in (("t3", 2), ("randomized_response", 3)):
-        assert [rows[one][name] for name in ("fired", "unsure", "missed", "exceeding")] == [1, 0, 0, 1]
+        assert [rows[one][name] for name in ("fired", "unsure", "missed", "exceeding")] == [
+            1,
+            0,
+            0,
+            1,
+        ]
 
 
 @pytest.mark.slow
@@ -27,12 +34,20 @@ def test_many_canaries_have_a_row_a_setting_and_method_in_80_columns(calibrate):
     assert process.returncode == 0, process.stderr
     lines = process.stdout.splitlines()
     assert max(map(len, lines)) <= 80 and len(lines) == 5 + 2 * 2 * 2 * 9
-    for start in ("coins     12  equal           1  lifted ", "sets      20  failing         1  clustered "):
+    for start in (
+        "coins     12  equal           1  lifted ",
+        "sets      20  failing         1  clustered ",
+    ):
         assert sum(line.startswith(start) for line in lines) == 1
     rows = json.loads(calibrate(*flags, "--json").stdout)["calibration"]
-    kinds = {(row["setting"]["tie"], row["setting"]["design"], row["setting"]["runs"]) for row in rows}
+    kinds = {
+        (row["setting"]["tie"], row["setting"]["design"], row["setting"]["runs"]) for row in rows
+    }
     assert kinds == {*itertools.product(("equal", "failing"), ("coins", "sets"), (12, 20))}
-    assert {row["method"] for row in rows if row["mean_mu"] is not None} == {"lifted_gaussian", "clustered"}
+    assert {row["method"] for row in rows if row["mean_mu"] is not None} == {
+        "lifted_gaussian",
+        "clustered",
+    }
 
 
 def test_json_of_one_run_names_the_laws(calibrate):

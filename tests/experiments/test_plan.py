@@ -15,7 +15,14 @@ def command(*flags, **changes):
 @pytest.mark.slow
 def test_plan_says_bounds_runs_and_time(housing_file, tmp_path):
     small = ("--insertions=8", "--batch_size=20", "--audits=8")
-    flags = (f"--data_file={housing_file}", "--epsilon=4", "--runs=400", "--tightness=0.5", *small, "--json")
+    flags = (
+        f"--data_file={housing_file}",
+        "--epsilon=4",
+        "--runs=400",
+        "--tightness=0.5",
+        *small,
+        "--json",
+    )
     process = command(*flags, XDG_CACHE_HOME=str(tmp_path))
     assert process.returncode == 0, process.stderr
     assert "looking for the runs that prove 50% of it ..." in process.stderr
@@ -27,7 +34,13 @@ def test_plan_says_bounds_runs_and_time(housing_file, tmp_path):
     assert all(0 <= row["low"] <= row["mean"] <= row["high"] < 8 for row in bounds.values())
     assert 2 < bounds["if_gaussian"]["mean"] < 4 and 40 <= result["runs_needed"] <= 400
     along = result["linear_response"]
-    assert 0 < along["worst"]["mu"] <= along["average"]["mu"] <= along["best"]["mu"] <= 8**0.5 / 4 * 1.001
+    assert (
+        0
+        < along["worst"]["mu"]
+        <= along["average"]["mu"]
+        <= along["best"]["mu"]
+        <= 8**0.5 / 4 * 1.001
+    )
     trained = 400 * 8 * result["probe"]["model_step"]
     assert result["seconds"] == pytest.approx(trained + result["probe"]["compilation"])
     assert result["seconds"] > 0 and result["probe"]["chunk"] <= 400

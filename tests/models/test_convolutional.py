@@ -117,7 +117,9 @@ def test_the_model_normalises_pixels_and_keeps_examples_apart():
     variables = module.init(jax.random.key(0), images[0])
     together = module.apply(variables, images)
     assert together.shape == (3, 10)
-    np.testing.assert_allclose(together[1], module.apply(variables, images[1]), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        together[1], module.apply(variables, images[1]), rtol=1e-4, atol=1e-5
+    )
 
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (5, 28, 28), np.uint8)
@@ -194,7 +196,9 @@ def count_parameters(module):
 
 
 def test_sizes_are_the_papers():
-    assert convolutional.face_cnn().n_parameters == count_parameters(convolutional.FaceCNN()) == 29_282
+    assert (
+        convolutional.face_cnn().n_parameters == count_parameters(convolutional.FaceCNN()) == 29_282
+    )
     assert convolutional.face_resnet18().n_parameters == 11_177_538
     shapes = jax.eval_shape(convolutional.FaceCNN().init, jax.random.key(0), IMAGE)["params"]
     assert sorted(shapes) == ["Conv_0", "Conv_1", "Conv_2", "Conv_3", "Dense_0", "GroupNorm_0"]

@@ -8,7 +8,9 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-COUNTED = " is damaged: it counts as missing"  # what readers say of a file before the line that matters
+COUNTED = (
+    " is damaged: it counts as missing"  # what readers say of a file before the line that matters
+)
 HUGE = 10**30
 FORTY = np.random.default_rng(0).normal(size=40)
 
@@ -61,7 +63,9 @@ def assert_refused(case, forked, homes, tmp_path):
     case.lay(tmp_path / "case")
     before, home = _tree(tmp_path), _tree(homes[0])
     ended = forked(*case.argv, folder=tmp_path / "case")
-    shown = [line.rpartition("\r")[2] for line in ended.stderr.split("\n")]  # as a terminal shows them
+    shown = [
+        line.rpartition("\r")[2] for line in ended.stderr.split("\n")
+    ]  # as a terminal shows them
     *said, last = filter(str.strip, shown)
     lines = [*(line for line in said if not line.endswith(COUNTED)), last]
     assert "Traceback" not in ended.stderr and "Warning" not in ended.stderr, ended
@@ -90,7 +94,11 @@ def looping(path):
 def odd_places(folder):
     for name in ("folder.npz", "folder.csv"):
         (folder / name).mkdir()
-    for name, target in (("loop.npz", "loop.npz"), ("dangling.csv", "nowhere"), ("device.csv", "/dev/zero")):
+    for name, target in (
+        ("loop.npz", "loop.npz"),
+        ("dangling.csv", "nowhere"),
+        ("device.csv", "/dev/zero"),
+    ):
         (folder / name).symlink_to(target)
     os.mkfifo(folder / "pipe.csv")
     for name in ("s", "file.txt", "s.txt", "s.json", "s.pt"):

@@ -68,7 +68,12 @@ def ended(running):
 def command(*argv, home=ROOT, **changes):
     """A command of the repository as a user starts it, in a group of its own, which hears Ctrl-C."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", **changes}
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "start_new_session": True}
+    pipes = {
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+        "text": True,
+        "start_new_session": True,
+    }
     argv = [sys.executable, "-P", "-m", "experiments", *map(str, argv)]
     hears = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # noqa: E731
     return subprocess.Popen(argv, cwd=home, env=environment, preexec_fn=hears, **pipes)
@@ -85,7 +90,11 @@ def left_alone(*argv, home=ROOT, **changes):
 def contents(out, *endings):
     """The bytes of what a command leaves, by place, but for half-written files of one that was killed."""
     files = [path for path in out.rglob("*") if path.is_file() and not path.name.startswith(".")]
-    return {path.relative_to(out): path.read_bytes() for path in files if path.name.endswith(endings or "")}
+    return {
+        path.relative_to(out): path.read_bytes()
+        for path in files
+        if path.name.endswith(endings or "")
+    }
 
 
 def scores(out, runs):

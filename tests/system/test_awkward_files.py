@@ -114,7 +114,10 @@ CASES = {
     "failed runs entered as zeros, 5,000": Awkward(revealing(5000, 1, 1e-3), 0.0, 1e-3, True),
     **{
         f"cosines of {decimals} decimals, {runs} runs, d {dimension}": Awkward(
-            cosines(runs, 1, dimension, lambda values, decimals=decimals: np.round(values, decimals)), 0.0
+            cosines(
+                runs, 1, dimension, lambda values, decimals=decimals: np.round(values, decimals)
+            ),
+            0.0,
         )
         for runs, dimension, decimals in (
             (1000, 62_006, 4),
@@ -173,12 +176,16 @@ def test_a_presence_in_the_place_of_scores_is_refused():
     rng = np.random.default_rng(48)
     scores, presence = rng.normal(size=500), rng.random(500) < 0.5
     for bits in (presence, presence.astype(int), presence.astype(float).tolist()):
-        with pytest.raises(InputError, match="out are only 0 and 1, a presence and no scores: give"):
+        with pytest.raises(
+            InputError, match="out are only 0 and 1, a presence and no scores: give"
+        ):
             audit.bounds(scores, bits)
     matrix = rng.normal(size=(50, 8)), rng.random((50, 8)) < 0.5
     with pytest.raises(InputError, match="a presence and no scores"):
         audit.bounds(*matrix)
-    assert audit.bounds(presence, rng.random(500) < 0.4).epsilon >= 0  # guesses of a membership attack
+    assert (
+        audit.bounds(presence, rng.random(500) < 0.4).epsilon >= 0
+    )  # guesses of a membership attack
 
 
 @pytest.mark.parametrize("world", ["in", "out", "shifted"])

@@ -66,11 +66,15 @@ def pickled(body):
 
 
 def into(name, content):
-    return lambda folder: (folder / name).mkdir() if content is None else (folder / name).write_bytes(content)
+    return lambda folder: (
+        (folder / name).mkdir() if content is None else (folder / name).write_bytes(content)
+    )
 
 
 def unusable(ending, contents):
-    return {n: (f"h.{ending}", content, f"h.{ending} cannot be used") for n, content in contents.items()}
+    return {
+        n: (f"h.{ending}", content, f"h.{ending} cannot be used") for n, content in contents.items()
+    }
 
 
 # fmt: off
@@ -151,13 +155,17 @@ DATA = [
         )
         for what, (name, content, says) in bad.items()
     ),
-    *rows(HEAD, "weights", "cannot be used", "missing.pth", "", ".", "/dev/null", "/dev/null/w.pth"),
+    *rows(
+        HEAD, "weights", "cannot be used", "missing.pth", "", ".", "/dev/null", "/dev/null/w.pth"
+    ),
     *rows(HEAD, "input_size", "--input_size={}: give 32 to 512 pixels", 0, -1, 31, 513, HUGE),
     *(
         case
         for argv in (["audit"], ["plan"], ["precision"])
         for case in (
-            *rows(argv, "data_file", "cannot be used", "", ".", "/dev/null", "missing.csv", TOO_LONG),
+            *rows(
+                argv, "data_file", "cannot be used", "", ".", "/dev/null", "missing.csv", TOO_LONG
+            ),
             *rows(argv, "tfds_dir", "it holds no prepared california_housing", "", ".", "missing"),
         )
     ),
@@ -174,8 +182,14 @@ def main():
 cli.run(main)
 """
 OWN = [  # a script's mistakes, in the words of a command line
-    named(Bad(("python", "mine.py"), says, holding(SCRIPT.replace(b"RUNS", given), "mine.py")), f": {says}")
-    for given, says in ((b"runs=1", "--runs=1: give at least 2"), (b"runs='4'", "--runs='4' is no int"))
+    named(
+        Bad(("python", "mine.py"), says, holding(SCRIPT.replace(b"RUNS", given), "mine.py")),
+        f": {says}",
+    )
+    for given, says in (
+        (b"runs=1", "--runs=1: give at least 2"),
+        (b"runs='4'", "--runs='4' is no int"),
+    )
 ]
 
 

@@ -20,7 +20,12 @@ from experiments.compare.compared import Compared
 from tests.system.bad import HUGE, Bad, assert_refused, named
 
 WRONG_TEXTS = {int: ("", "1.5", "many"), float: ("", "many"), bool: ("maybe", ""), str: ()}
-WRONG_VALUES = {int: ("4", 1.5, True, [4]), float: ("fast", True, []), bool: ("no", 1), str: (3, ["a"])}
+WRONG_VALUES = {
+    int: ("4", 1.5, True, [4]),
+    float: ("fast", True, []),
+    bool: ("no", 1),
+    str: (3, ["a"]),
+}
 COMMANDS = (  # a command line that refuses before it looks for data, whose fields, and which of them
     (("audit", "--data_file=nowhere.csv"), Setting, None),
     (("plan",), Setting, plan.FIELDS),
@@ -35,9 +40,19 @@ COMMANDS = (  # a command line that refuses before it looks for data, whose fiel
 def beyond(kind, limits):
     """Values just beyond each limit, and far beyond it; of a text those that are no choice."""
     if limits.choices:
-        found = ["", "nobody", limits.choices[0].title(), ",".join(limits.choices), "../x", "\x1b[2J", "é"]
+        found = [
+            "",
+            "nobody",
+            limits.choices[0].title(),
+            ",".join(limits.choices),
+            "../x",
+            "\x1b[2J",
+            "é",
+        ]
     elif kind is int:
-        ends = [limits.least - 1] * (limits.least > -math.inf) + [limits.most + 1] * (limits.most < math.inf)
+        ends = [limits.least - 1] * (limits.least > -math.inf) + [limits.most + 1] * (
+            limits.most < math.inf
+        )
         found = [*ends, -HUGE, HUGE]
     elif kind is float:
         near = [np.nextafter(limits.least, -np.inf), np.nextafter(limits.most, np.inf)]
@@ -66,7 +81,11 @@ def on_command_lines():
         for name, field in fields(kind).items():
             if names is not None and name not in names:
                 continue
-            line = (*argv, *filter(None, [owner(name)])) if kind is Setting and argv[0] == "audit" else argv
+            line = (
+                (*argv, *filter(None, [owner(name)]))
+                if kind is Setting and argv[0] == "audit"
+                else argv
+            )
             values, texts = beyond(field.kind, field.limits), WRONG_TEXTS[field.kind]
             if argv[0] != "audit":
                 values, texts = values[:: max(1, len(values) - 1)], texts[-1:]
@@ -94,7 +113,9 @@ def built_in(**given):
 
 def own(**given):
     x, labels = np.ones((40, 5)), np.arange(40) % 3
-    audit.audit_loss(lambda p, one: jnp.sum(p * one[0]), jnp.ones(5), x, labels, **{"runs": 4, **given})
+    audit.audit_loss(
+        lambda p, one: jnp.sum(p * one[0]), jnp.ones(5), x, labels, **{"runs": 4, **given}
+    )
 
 
 @pytest.mark.parametrize("entry", [built_in, own])
@@ -105,7 +126,9 @@ def test_a_bad_keyword_is_one_line(tmp_path, monkeypatch, entry, name):
     chosen = {"adversary": adversary.partition("=")[2]} if adversary else {}
     bad = [(value, f"`{name}={value}`") for value in beyond(field.kind, field.limits)]
     wrong = [
-        one for one in WRONG_VALUES[field.kind] if not (field.limits.numbers_too and isinstance(one, int))
+        one
+        for one in WRONG_VALUES[field.kind]
+        if not (field.limits.numbers_too and isinstance(one, int))
     ]
     bad += [(value, f"`{name}={value!r}` is no {field.kind.__name__}") for value in wrong]
     if name == "model":  # of one's own a model has any name

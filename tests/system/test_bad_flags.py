@@ -14,7 +14,10 @@ COMMANDS = (
     "proof", "report", "sweep", "throughput",
 )  # fmt: skip
 WORDS, BOUND = ("many", ""), ("bound", "--scores=scores.npz")
-AUDIT = ("audit", "--data_file=nowhere.csv")  # what is out of range is said before the data are looked for
+AUDIT = (
+    "audit",
+    "--data_file=nowhere.csv",
+)  # what is out of range is said before the data are looked for
 POISONED = "audit --data_file=nowhere.csv --adversary=poisoned"
 COUNTS = (  # flags of whole numbers that are no fields, after their command
     "bound k; "
@@ -38,7 +41,17 @@ UNKNOWN = {  # what no command takes, and what is said
     "--nothing=1": "Unknown command line flag 'nothing'",
     "--\udcff=1": r"Unknown command line flag '\udcff'",
 }
-LEVELLED = ("audit", "bound", "calibrate", "figures", "landscape", "plan", "proof", "report", "federated")
+LEVELLED = (
+    "audit",
+    "bound",
+    "calibrate",
+    "figures",
+    "landscape",
+    "plan",
+    "proof",
+    "report",
+    "federated",
+)
 
 
 def brackets(folder):
@@ -58,18 +71,27 @@ def flags_of(text):
 
 def no_flags():
     for word, says in UNKNOWN.items():
-        yield from (named(Bad((command, word), says)) for command in COMMANDS[:: 1 if word.isascii() else 9])
+        yield from (
+            named(Bad((command, word), says)) for command in COMMANDS[:: 1 if word.isascii() else 9]
+        )
     for name in ("nosuch", "AUDIT", "../audit", "__main__", "cli", "own", "", "audit.py", "\udcff"):
         yield named(Bad((name,), f"no command {name!r}: ".rstrip(": ")))
 
 
 def levels():
-    for command, level in (*itertools.product(LEVELLED, ("delta", "confidence")), ("one_shot", "delta")):
+    for command, level in (
+        *itertools.product(LEVELLED, ("delta", "confidence")),
+        ("one_shot", "delta"),
+    ):
         argv, lay = (BOUND, two_worlds) if command == "bound" else ((command,), nothing)
         every = None if command == "audit" else 1
         yield from rows(argv, level, f"{level} is {{}}", *("nan", "-1.0")[:every], lay=lay)
         yield from rows(
-            argv, level, f"{level} is {{}}.0: it must lie strictly between", *("1", "0")[:every], lay=lay
+            argv,
+            level,
+            f"{level} is {{}}.0: it must lie strictly between",
+            *("1", "0")[:every],
+            lay=lay,
         )
         yield from rows(argv, level, f"--{level}={{}}: give a number", *WORDS[:every], lay=lay)
 
@@ -111,7 +133,9 @@ PARSED += lines("Missing value for flag", "audit --runs")
 SIZES = [
     *out_of_range(),
     *rows((*AUDIT, "--steps=20"), "k", "--k={} inserts nothing in 20 steps", 21, 10**7),
-    *rows(AUDIT, "k", "--insertions=250 times --k={}: give at most 10,000,000 steps", 40_001, 10**7),
+    *rows(
+        AUDIT, "k", "--insertions=250 times --k={}: give at most 10,000,000 steps", 40_001, 10**7
+    ),
     *rows((*AUDIT, "--k=5"), "insertions", "--insertions={} times --k=5: give at most", 9 * 10**6),
     *rows(AUDIT, "batch_size", "--batch_size={}: their product is to be at most", 10**7),
     *rows((*AUDIT, "--steps=9"), "repetitions", "--repetitions={}: give 0 to 9, the steps", 10),
@@ -121,43 +145,140 @@ SIZES = [
         "--steps=20 and --insertions=3 say the same: drop one",
         "audit --data_file=nowhere.csv --steps=20 --insertions=3",
     ),
-    *rows(["audit"], "confidence", "confidence is {}.0: it must lie strictly between 0 and 1; did you", 95),
+    *rows(
+        ["audit"],
+        "confidence",
+        "confidence is {}.0: it must lie strictly between 0 and 1; did you",
+        95,
+    ),
     *lines("give a range of directions, counted from 0", f"{POISONED} --first_direction=784"),
     *lines("give a range of directions", f"{POISONED} --first_direction=5 --end_direction=5"),
-    *rows(["plan"], "epsilon", "epsilon is {}: give --epsilon", "nan", "inf", "-1", "0", "501", "1e-300"),
+    *rows(
+        ["plan"],
+        "epsilon",
+        "epsilon is {}: give --epsilon",
+        "nan",
+        "inf",
+        "-1",
+        "0",
+        "501",
+        "1e-300",
+    ),
     *rows(["plan"], "epsilon", "--epsilon={}: give a number", *WORDS),
-    *rows(["plan"], "tightness", "--tightness={}: give more than 0", "nan", "inf", "1.0", "0.0", "-1.0"),
+    *rows(
+        ["plan"],
+        "tightness",
+        "--tightness={}: give more than 0",
+        "nan",
+        "inf",
+        "1.0",
+        "0.0",
+        "-1.0",
+    ),
     *rows(["plan"], "noise_multiplier", "give --epsilon, 1e-06 to 500", "0", "1e9", "1e-6"),
     *rows(["calibrate"], "mu", "--mu={}: give 0 to 100", "nan", "inf", "-1", "100", "1e+300"),
-    *rows(["calibrate"], "mu", "is no number: give numbers, comma-separated", "one", "1,,2", "1,", "\udcff"),
+    *rows(
+        ["calibrate"],
+        "mu",
+        "is no number: give numbers, comma-separated",
+        "one",
+        "1,,2",
+        "1,",
+        "\udcff",
+    ),
     *rows(["calibrate"], "runs", "--runs={} is no whole number", "1.5", "nan"),
     *rows(["calibrate"], "runs", "--runs='{}' is no number", "many"),
-    *rows(["landscape"], "sigmas", "--sigmas: {} is no positive finite number", "0", "-1", "nan", "inf"),
+    *rows(
+        ["landscape"],
+        "sigmas",
+        "--sigmas: {} is no positive finite number",
+        "0",
+        "-1",
+        "nan",
+        "inf",
+    ),
     *rows(["landscape"], "sigmas", "--sigmas: {}: give 1e-06", "1e-300", "1e+300"),
     *rows(["landscape"], "sigmas", "--sigmas or --batch_sizes is empty: give numbers", ""),
     *rows(["landscape"], "sigmas", "is no number: give numbers", "x", "1,", "4;5", "\udcff"),
     *rows(["landscape"], "batch_sizes", "--batch_sizes: {}: give at least 1", "0", "-1"),
     *rows(["landscape"], "batch_sizes", "--batch_sizes={} is no whole number", "1.5", "nan", "inf"),
-    *rows(["landscape"], "batch_sizes", "--batch_sizes: {}: give at most 1,000,000,000", "1e+18", "1e+300"),
+    *rows(
+        ["landscape"],
+        "batch_sizes",
+        "--batch_sizes: {}: give at most 1,000,000,000",
+        "1e+18",
+        "1e+300",
+    ),
     *rows(["landscape"], "batch_sizes", "is no number: give numbers", "x", "1,,2"),
-    *rows(["landscape"], "clipping_norm", "--clipping_norm={}: give 1e-6 to 1e6", "nan", "inf", "-1.0"),
-    *rows(["landscape"], "clipping_norm", "--clipping_norm={}: give 1e-6 to 1e6", "0.0", "1e-320", "1e+300"),
+    *rows(
+        ["landscape"], "clipping_norm", "--clipping_norm={}: give 1e-6 to 1e6", "nan", "inf", "-1.0"
+    ),
+    *rows(
+        ["landscape"],
+        "clipping_norm",
+        "--clipping_norm={}: give 1e-6 to 1e6",
+        "0.0",
+        "1e-320",
+        "1e+300",
+    ),
     *rows(["landscape"], "threshold", "--threshold={}: give", "nan", "inf", "1e+300", "-1e+18"),
     *rows(["landscape"], "delta", "--delta={}: give at least 1e-100", "1e-300"),
-    *rows(["proof"], "seconds", "--seconds={}: give more than 0", "nan", "inf", "0.0", "-1.0", "3600.0"),
     *rows(
-        ["accelerator"], "scale", "--scale={}: give more than 0, up to 1", "nan", "inf", "0.0", "-1.0", "1.5"
+        ["proof"],
+        "seconds",
+        "--seconds={}: give more than 0",
+        "nan",
+        "inf",
+        "0.0",
+        "-1.0",
+        "3600.0",
     ),
-    *rows(["accelerator"], "minutes", "--minutes={}: give 0.01 to 1,440", "nan", "inf", "0.0", "-1.0"),
+    *rows(
+        ["accelerator"],
+        "scale",
+        "--scale={}: give more than 0, up to 1",
+        "nan",
+        "inf",
+        "0.0",
+        "-1.0",
+        "1.5",
+    ),
+    *rows(
+        ["accelerator"], "minutes", "--minutes={}: give 0.01 to 1,440", "nan", "inf", "0.0", "-1.0"
+    ),
     *rows(["proof"], "minutes", "--minutes={}: give 0.01 to 1,440", "nan", "inf", "0.0", "-1.0"),
-    *rows(["throughput"], "seconds", "--seconds={}: give more than 0", "nan", "inf", "0.0", "-1.0", "3600.0"),
-    *rows(["one_shot"], "sigmas", "--sigmas: {}: give 0.001 to 1e+06", "0", "-1", "nan", "inf", "1e+300"),
+    *rows(
+        ["throughput"],
+        "seconds",
+        "--seconds={}: give more than 0",
+        "nan",
+        "inf",
+        "0.0",
+        "-1.0",
+        "3600.0",
+    ),
+    *rows(
+        ["one_shot"],
+        "sigmas",
+        "--sigmas: {}: give 0.001 to 1e+06",
+        "0",
+        "-1",
+        "nan",
+        "inf",
+        "1e+300",
+    ),
     *rows(["one_shot"], "sigmas", "is no number: give numbers", "x", "1,"),
-    *rows(["one_shot"], "dimensions", "--dimensions: {}: give 100 to 100,000,000", 99, -1, 10**9, HUGE),
+    *rows(
+        ["one_shot"], "dimensions", "--dimensions: {}: give 100 to 100,000,000", 99, -1, 10**9, HUGE
+    ),
     *rows(["one_shot"], "dimensions", "is no whole number", "1000.5", "nan", "inf"),
     *rows(["one_shot"], "canaries", "--canaries: {}: give 10 to 10,000,000", 9, 0, HUGE),
     *lines(
-        "--out=: name a folder", "one_shot --out=", "canife --out=", "federated --out=", "benchmark --out="
+        "--out=: name a folder",
+        "one_shot --out=",
+        "canife --out=",
+        "federated --out=",
+        "benchmark --out=",
     ),
 ]
 MINE = (  # a file of the user's, and what is said of it
@@ -171,28 +292,51 @@ MINE = (  # a file of the user's, and what is said of it
      " 'learning_rate', 'batch_size'), 'x')\n", "--clipping_norm='x' is no float"),
 )  # fmt: skip
 CHECK = [
-    *lines("give one of --example=NAME, --step=mine.py:step", "check", "check --example=numpy --step=a.py:f"),
+    *lines(
+        "give one of --example=NAME, --step=mine.py:step",
+        "check",
+        "check --example=numpy --step=a.py:f",
+    ),
     *lines("--example=nobody: give dpsgd, fedavg", "check --example=nobody"),
     *lines("--report=: name an HTML file", "check --example=numpy --report="),
-    *rows(["check"], "step", "--step={}: name a file and its function", "mine.py", "", "mine.py:", ":step"),
+    *rows(
+        ["check"],
+        "step",
+        "--step={}: name a file and its function",
+        "mine.py",
+        "",
+        "mine.py:",
+        ":step",
+    ),
     *rows(["check"], "step", "--step={}: there is no file", "nowhere.py:step"),
     *rows(["check"], "clipping_norm", "--clipping_norm={}: give a number", *WORDS),
     *(
         named(
-            Bad(("check", "--step=mine.py:step"), says, lambda f, t=text: (f / "mine.py").write_text(t)),
+            Bad(
+                ("check", "--step=mine.py:step"),
+                says,
+                lambda f, t=text: (f / "mine.py").write_text(t),
+            ),
             f" {i}",
         )
         for i, (text, says) in enumerate(MINE)
     ),
     *rows(
-        ["check", "--example=numpy"], "batch_size", "--batch_size={}: give a finite number", "0", "nan", "-1"
+        ["check", "--example=numpy"],
+        "batch_size",
+        "--batch_size={}: give a finite number",
+        "0",
+        "nan",
+        "-1",
     ),
     *rows(["check", "--example=numpy"], "seeds", "--seeds={}: give 4 to 100,000", "3", "-1"),
 ]
 SENT140 = ("canife", "--model=sent140_lstm")
 CANIFE = [
     *rows(["canife"], "vary", "--vary=: name fields and values", "", " "),
-    *rows(["canife"], "vary", "is no field: choose among model", "x=1", "pool=1;", "=1", "\udcff=1"),
+    *rows(
+        ["canife"], "vary", "is no field: choose among model", "x=1", "pool=1;", "=1", "\udcff=1"
+    ),
     *rows(["canife"], "vary", "--vary: pool has no values", "pool", "pool=", "seed=1;pool"),
     *rows(["canife"], "vary", "give a whole number", "pool=a", "pool=1,", "pool=1.5", "seed=nan"),
     *rows(["canife"], "vary", "give a number", "delta=x", "alpha=1,,2"),
@@ -212,7 +356,12 @@ CANIFE = [
     named(Bad(("canife", "--leaf=here"), "--leaf=here is for celeba_cnn")),
     named(Bad(("canife", "--data_file=nowhere.npz"), "nowhere.npz")),
     named(Bad(("canife", "--model=celeba_cnn"), "--leaf: name the folder data/celeba/data")),
-    named(Bad(("canife", "--model=sent140_lstm", "--leaf=nowhere"), "--leaf=nowhere holds no train/*.json")),
+    named(
+        Bad(
+            ("canife", "--model=sent140_lstm", "--leaf=nowhere"),
+            "--leaf=nowhere holds no train/*.json",
+        )
+    ),
     *rows(["compare"], "measured_rounds", "--measured_rounds={}: give 1 to 250, the steps", 251),
 ]
 LONG = "a" * 5000
@@ -229,39 +378,80 @@ SHORTENED = [
 EVERY = ("sweep", "--name=all")
 CHOICES = [
     *rows(["audit"], "model", r"--model=\udcff is unknown", "\udcff"),
-    *rows(["audit", "--model=mlp"], "clipping", "--clipping={} is none that mlp can take", "book_keeping"),
+    *rows(
+        ["audit", "--model=mlp"],
+        "clipping",
+        "--clipping={} is none that mlp can take",
+        "book_keeping",
+    ),
     *rows(["norms"], "models", "--models: {!r} is unknown: choose of fcnn", "nobody"),
     *rows(["norms"], "models", "--models: '' is unknown", "fcnn,,", ","),
     *rows(["norms"], "models", "--models: 'nobody' is unknown", "fcnn,nobody"),
-    *rows(["calibrate"], "mechanism", "--mechanism='{}': give some of gaussian", "nobody", "Laplace"),
+    *rows(
+        ["calibrate"], "mechanism", "--mechanism='{}': give some of gaussian", "nobody", "Laplace"
+    ),
     *rows(["calibrate"], "mechanism", "--mechanism='': give some of", "laplace,,t3", ","),
-    *rows(["benchmark"], "scale", "--scale={} is unknown: choose one of smoke, full", "", "huge", "Full"),
+    *rows(
+        ["benchmark"],
+        "scale",
+        "--scale={} is unknown: choose one of smoke, full",
+        "",
+        "huge",
+        "Full",
+    ),
     *rows(["benchmark"], "estimators", "--estimators='{}' is in no name: ", "nobody", "OURS"),
     *rows(["benchmark"], "mechanisms", "--mechanisms='' is in no name: ", "Gaussian,,", ","),
     *lines("takes such scores", "benchmark --estimators=CANIFE --mechanisms=coins"),
     *rows(["accelerator"], "only", "--only: '{}' is unknown: choose of gemm", "nobody", "GEMM"),
     *rows(["accelerator"], "cifar10", "--cifar10={}: there is no such file", "nowhere.npz"),
-    *rows(["accelerator"], "california_housing", "--california_housing={}: there is no such", "nowhere.csv"),
+    *rows(
+        ["accelerator"],
+        "california_housing",
+        "--california_housing={}: there is no such",
+        "nowhere.csv",
+    ),
     *rows(["proof"], "model", "--model={}: choose of convnet, fcnn", "nobody", "resnet18"),
     *rows(["proof"], "engines", "--engines: '{}' is unknown: choose of", "nobody", "ours"),
     *rows(["throughput"], "models", "--models: '{}' is unknown: choose of", "nobody"),
     *rows(["throughput"], "models", "--models: '{}' can't be timed, its network has not", "mlp"),
     *rows(["throughput"], "engines", "--engines: '{}' is unknown: choose of", "nobody", "OURS"),
     *rows(["throughput"], "engines", "--engines: '' is unknown", "ours,"),
-    *rows(["compile"], "device", "--device={} is unknown: choose of v5e:2x2", "v4:2x2", "H200", "h100"),
-    *rows(["compile"], "device", "--device={}: give v5e with a grid", "v5e", "v5e:", "v5e:3x5", "v5e:-1x2"),
+    *rows(
+        ["compile"], "device", "--device={} is unknown: choose of v5e:2x2", "v4:2x2", "H200", "h100"
+    ),
+    *rows(
+        ["compile"],
+        "device",
+        "--device={}: give v5e with a grid",
+        "v5e",
+        "v5e:",
+        "v5e:3x5",
+        "v5e:-1x2",
+    ),
     *rows(["compile"], "device", "--device={}", "nobody", "v5e:0x2", "v6e:3x5", "v5e:2x2x2"),
     *rows(["compile"], "device", "--device={}: an H200 is compiled for alone", "h200:8"),
     *rows(["compile"], "device", "--device= is unknown", "h200,,"),
     *rows(["compile"], "models", "--models: '{}' is unknown: choose of fcnn", "nobody", "FCNN"),
     *rows(["compile"], "precision", "--precision={} is unknown: choose one of", "", "fp8"),
-    *rows(["sweep"], "name", "--name={} is unknown: give all, or some of figure_1a", "nobody", "figure"),
+    *rows(
+        ["sweep"],
+        "name",
+        "--name={} is unknown: give all, or some of figure_1a",
+        "nobody",
+        "figure",
+    ),
     *rows(["sweep"], "name", "is unknown: give all", "figure_4,,", ",", "../x"),
     *rows(["sweep"], "name", "--name=all is unknown: give all", "all,figure_4"),
     *rows(["sweep"], "name", "--name is missing: give all", ""),
     *rows(EVERY, "scale", "--scale={} is unknown: choose one of smoke", "", "huge", "Paper"),
     *rows(["sweep", "--list"], "scale", "--scale={} is unknown", "nobody"),
-    *rows(["sweep", "--name=figure_1c"], "engine", "--engine={} is unknown: choose one of local", "", "Ray"),
+    *rows(
+        ["sweep", "--name=figure_1c"],
+        "engine",
+        "--engine={} is unknown: choose one of local",
+        "",
+        "Ray",
+    ),
     *rows(AUDIT, "engine", "--engine={} is unknown: choose one of local, ray", "", "nobody"),
     *rows(EVERY, "worker", "--worker={}: give i/n", "0/3", "4/3", "3", "a/b", "1/0", "-1/3"),
     *rows(EVERY, "worker", "--worker={}: give i/n", "", "1/2/3", "٣/٤", f"1/{HUGE}"),
@@ -269,16 +459,37 @@ CHOICES = [
     *rows(["figures"], "name", "--name= is unknown", "figure_4,,"),
     *rows(["figures"], "name", "--name is missing", ""),
     *rows(["figures"], "scale", "--scale={} is unknown: choose one of smoke", "huge", "Paper", ""),
-    *rows(["report"], "scale", "--scale={} is a sweep's: name one with --sweep", "laptop", "huge", ""),
-    *rows(["report", "--sweep=figure_4"], "scale", "--scale={}: choose one of smoke", "", "huge", "Paper"),
-    *rows(["report"], "sweep", "--sweep={} is unknown: choose one of figure_1a", "", "nobody", "all", "../x"),
-    *rows(["report"], "sweep", "--sweep={} holds no audits of trained models", "landscape", "figure_8"),
+    *rows(
+        ["report"], "scale", "--scale={} is a sweep's: name one with --sweep", "laptop", "huge", ""
+    ),
+    *rows(
+        ["report", "--sweep=figure_4"],
+        "scale",
+        "--scale={}: choose one of smoke",
+        "",
+        "huge",
+        "Paper",
+    ),
+    *rows(
+        ["report"],
+        "sweep",
+        "--sweep={} is unknown: choose one of figure_1a",
+        "",
+        "nobody",
+        "all",
+        "../x",
+    ),
+    *rows(
+        ["report"], "sweep", "--sweep={} holds no audits of trained models", "landscape", "figure_8"
+    ),
 ]
 RAY = "--ray_address=host:1"
 TOGETHER = [
     *lines(f"{RAY} goes with --engine=ray", f"audit {RAY}", f"sweep --name=figure_1c {RAY}"),
     *lines("are both set; name one", "audit --data_file=a.csv --tfds_dir=b"),
-    *lines("drop them, or name a model with a head", "audit --weights=w.pth", "audit --input_size=64"),
+    *lines(
+        "drop them, or name a model with a head", "audit --weights=w.pth", "audit --input_size=64"
+    ),
     *lines("do not go together: drop one", "report --setting=all --sweep=figure_4"),
     *lines("--data_file is one model's", "throughput --data_file=x.csv"),
     *lines("--report=: name an HTML file", "federated --report=", "one_shot --report="),
@@ -292,7 +503,9 @@ TOGETHER = [
     *rows(["calibrate", "--one_run=50"], "mechanism", "do not go together: drop one", "laplace"),
     *rows(["calibrate", "--one_run=50"], "tie", "do not go together: drop one", "equal"),
     *rows(["calibrate", "--directions=50"], "one_run", "do not go together: drop one", 60),
-    *rows(["calibrate", "--directions=50"], "dimension", "give more than there are canaries, 50", 50),
+    *rows(
+        ["calibrate", "--directions=50"], "dimension", "give more than there are canaries, 50", 50
+    ),
     *rows(["calibrate", "--one_run=50"], "design", "do not go together: drop one", "sets"),
 ]
 
@@ -316,15 +529,21 @@ LISTED = (*SMALL, "--participation=listed", "--cohorts=rounds.csv", "--alpha=100
 NOISY = (*SMALL, "--alpha=100", "--noise_multiplier=1")
 FEDERATED = [
     *rows(["federated"], "model", "--model={} is unknown: choose one of convnet", "", "nobody"),
-    *rows(["federated"], "model", "--model={} cannot be trained so: its data are no images", "fcnn"),
+    *rows(
+        ["federated"], "model", "--model={} cannot be trained so: its data are no images", "fcnn"
+    ),
     *rows(LINEAR, "participation", "--cohorts and --participation=listed go together", "listed"),
     *rows(LINEAR, "cohorts", "--cohorts and --participation=listed go together", "x.csv"),
     *rows(LINEAR, "rounds", "their product is to be at most 100,000,000", 10**6),
     *rows((*LINEAR, "--rounds=3"), "repetitions", "--repetitions={}: give 1 to 3, the rounds", 4),
     *rows(SMALL, "clients", "--clients={}: give 1 to 40", 41, lay=images),
     *rows((*SMALL, "--clients=30"), "alpha", "without examples: raise it", "1e-9", lay=images),
-    *rows((*SMALL, "--alpha=100"), "cohort", "--cohort={} is more than the 4 clients", 5, lay=images),
-    *rows(NOISY, "quantile", "on the count costs more: lower it, or raise --cohort", 0.5, lay=images),
+    *rows(
+        (*SMALL, "--alpha=100"), "cohort", "--cohort={} is more than the 4 clients", 5, lay=images
+    ),
+    *rows(
+        NOISY, "quantile", "on the count costs more: lower it, or raise --cohort", 0.5, lay=images
+    ),
     *rows(SMALL, "data_file", "{}", "nowhere.npz", lay=images),
     *lines("emnist_all.sqlite", "federated --model=emnist_cnn"),
     *lines("stackoverflow", "federated --model=word_lstm"),

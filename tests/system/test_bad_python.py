@@ -42,7 +42,9 @@ def dp_sgd(**given):
 
 
 def given_coins(scores=MANY, presence=None):
-    return audit.coins(scores, np.arange(MANY.size).reshape(MANY.shape) % 2 if presence is None else presence)
+    return audit.coins(
+        scores, np.arange(MANY.size).reshape(MANY.shape) % 2 if presence is None else presence
+    )
 
 
 def loss(params, example):
@@ -82,7 +84,10 @@ def of_result(name, value, says):
 
 def each(call, name, says, *values):
     """A case a value of a keyword; `says` is what the line has to hold."""
-    return [(f"{name}={type(value).__name__}", lambda v=value: call(**{name: v}), says) for value in values]
+    return [
+        (f"{name}={type(value).__name__}", lambda v=value: call(**{name: v}), says)
+        for value in values
+    ]
 
 
 def typed(call, name, *more, optional=False, texts=TEXTS, **given):
@@ -149,14 +154,30 @@ COSINES = [
     ),
     *typed(fresh, "dimension", 0, 1, -5, 1.5, 10**14, HUGE),
     *each(fresh, "leave_one_out", "`leave_one_out=", None, 1, "x", np.ones(2)),
-    *each(fresh, "presence", "presence", np.ones(3), np.zeros(MANY.shape), 2 * np.ones(MANY.shape), "x"),
+    *each(
+        fresh,
+        "presence",
+        "presence",
+        np.ones(3),
+        np.zeros(MANY.shape),
+        2 * np.ones(MANY.shape),
+        "x",
+    ),
     *each(fresh, "in_order", "`in_order=", None, 1, "x", np.ones(2)),
-    ("a table", lambda: fresh(SimpleNamespace(columns=["score", "in"])), "as an array: give no table"),
+    (
+        "a table",
+        lambda: fresh(SimpleNamespace(columns=["score", "in"])),
+        "as an array: give no table",
+    ),
     ("none", lambda: fresh([]), "the cosines have shape (0,)"),
     ("NaN", lambda: fresh([np.nan, np.inf, 0.1]), "2 of 3 cosines are NaN, of runs that failed"),
     ("beyond 1", lambda: fresh(MANY), "is no cosine: divide by both lengths"),
     ("too many dimensions", lambda: fresh(dimension=2000), "as these would in about"),
-    ("one seed", lambda: fresh(np.arange(60) / 600 + MANY[:, :1] / 90), "directions look the same in every"),
+    (
+        "one seed",
+        lambda: fresh(np.arange(60) / 600 + MANY[:, :1] / 90),
+        "directions look the same in every",
+    ),
 ]
 CONTRACTING = {**NOISY, "lipschitz": 1.0}
 
@@ -197,7 +218,11 @@ BOTH = {"steps": 5, "insertions": 2}
 def requests(call):
     for name, values in {**REQUEST, **SETTING}.items():
         yield from each(call, name, {"k": "periodicity"}.get(name, name), *values)
-    yield "steps and insertions", lambda: call(**BOTH), "`steps=5` and `insertions=2` say the same: drop one"
+    yield (
+        "steps and insertions",
+        lambda: call(**BOTH),
+        "`steps=5` and `insertions=2` say the same: drop one",
+    )
 
 
 AUDIT = [
@@ -210,13 +235,37 @@ OWN = [
     *requests(of_loss),
     *each(of_loss, "loss", "fails on one example", None, 3, "loss"),
     *each(of_loss, "params", "float arrays", {}, "w", np.arange(3), [None, "x"]),
-    *each(of_loss, "features", "features", None, "x", [[1], [2, 3]], np.ma.masked_array(X, X < 0), X + 1j),
+    *each(
+        of_loss,
+        "features",
+        "features",
+        None,
+        "x",
+        [[1], [2, 3]],
+        np.ma.masked_array(X, X < 0),
+        X + 1j,
+    ),
     *each(of_loss, "features", "features", X.astype(str), np.array([{}] * 40), X[:30], X[:0], 3.0),
     *each(
-        of_loss, "features", "features hold 200 values that are not finite", X * np.nan, X * np.float64(1e300)
+        of_loss,
+        "features",
+        "features hold 200 values that are not finite",
+        X * np.nan,
+        X * np.float64(1e300),
     ),
     *each(of_loss, "features", "features hold 1 values that are not finite", ONE_INFINITE),
-    *each(of_loss, "labels", "labels", None, "x", MASKED, Y[:9], ["a"] * 40, Y.astype("M8[s]"), Y + 10**12),
+    *each(
+        of_loss,
+        "labels",
+        "labels",
+        None,
+        "x",
+        MASKED,
+        Y[:9],
+        ["a"] * 40,
+        Y.astype("M8[s]"),
+        Y + 10**12,
+    ),
     *each(of_loss, "labels", "there are 40 features and 30 labels", Y[:30]),
     *(
         (f"flipped {name}", lambda y=labels: of_module(labels=y, adversary="loss"), "flips labels")
@@ -239,11 +288,25 @@ OWN = [
     ),
     *each(of_module, "module", "the module keeps batch_stats", Net(lambda: nn.BatchNorm(False))),
     *each(of_module, "module", "the module keeps nothing to train", Empty()),
-    *each(of_module, "criterion", "the module or criterion fails on one example", None, lambda logits: 0.0),
     *each(
-        of_module, "criterion", "the loss of one example has shape (3,), not ()", lambda logits, label: logits
+        of_module,
+        "criterion",
+        "the module or criterion fails on one example",
+        None,
+        lambda logits: 0.0,
     ),
-    *each(of_module, "features", "the module or criterion fails on one example of shape (1, 5)", X[:, None]),
+    *each(
+        of_module,
+        "criterion",
+        "the loss of one example has shape (3,), not ()",
+        lambda logits, label: logits,
+    ),
+    *each(
+        of_module,
+        "features",
+        "the module or criterion fails on one example of shape (1, 5)",
+        X[:, None],
+    ),
 ]
 
 
@@ -265,7 +328,10 @@ def several(state, step, theta):
     return jnp.ones((4, theta.size))
 
 
-TWO, KEYS = Coordinates(jnp.arange(2), jnp.ones(2)), Directions(jax.random.split(jax.random.key(0), 2), 1.0)
+TWO, KEYS = (
+    Coordinates(jnp.arange(2), jnp.ones(2)),
+    Directions(jax.random.split(jax.random.key(0), 2), 1.0),
+)
 ADVERSARIES = [
     ("ignores canaries", own(canaries=4), "craft gives shape (1, 5): give an array (canaries, parameters)"),
     ("more canaries than said", own(craft=several), "craft gives shape (4, 5)"),
@@ -324,7 +390,13 @@ DIRECTIONS = [
     each(inserted, "norm", "`norm=", "x", None, True, 0, -1, np.nan, np.inf, 1j),
     each(inserted, "count", "give 1 to 20,000", 0, 10**6),
     each(turned, "leave_one_out", "`leave_one_out=", None, 1, "x"),
-    [("many", lambda: turned(count=60, leave_one_out=True), "fewer canaries than the 60 coordinates")],
+    [
+        (
+            "many",
+            lambda: turned(count=60, leave_one_out=True),
+            "fewer canaries than the 60 coordinates",
+        )
+    ],
     [
         (f"displacement: {note}", lambda v=value: turned(displacement=v), "displacement")
         for note, (value, _) in ARRAYS.items()
@@ -342,7 +414,9 @@ def batches(draw=lambda seed: [[0, 1], [2]], examples=9, sampling_rate=0.5, **gi
 
 
 def claimed(epsilon=1.0, delta=1e-5, noise_multiplier=1.0, steps=10, **given):
-    return audit.check_accounting(epsilon, delta, noise_multiplier=noise_multiplier, steps=steps, **given)
+    return audit.check_accounting(
+        epsilon, delta, noise_multiplier=noise_multiplier, steps=steps, **given
+    )
 
 
 def fails(params, batch, seed):
@@ -396,7 +470,9 @@ CASES = [
 @pytest.mark.parametrize(("call", "says"), CASES)
 def test_a_bad_argument_is_one_line_and_trains_nothing(tmp_path, monkeypatch, call, says):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(ensemble, "compiled_for", lambda *_, **__: pytest.fail("compiled"))  # all that trains
+    monkeypatch.setattr(
+        ensemble, "compiled_for", lambda *_, **__: pytest.fail("compiled")
+    )  # all that trains
     with warnings.catch_warnings(), pytest.raises(InputError) as refused:
         warnings.simplefilter("error")
         call()

@@ -3,7 +3,17 @@
 import numpy as np
 import pytest
 
-from tests.system.bad import FORTY, HUGE, Bad, assert_refused, holding, named, odd_places, rows, two_worlds
+from tests.system.bad import (
+    FORTY,
+    HUGE,
+    Bad,
+    assert_refused,
+    holding,
+    named,
+    odd_places,
+    rows,
+    two_worlds,
+)
 from tests.system.damaged import archive, claiming, flipped, npy, npz
 
 BOUND, STEPS = ("bound", "--scores=scores.npz"), ("--noise_multiplier=1", "--insertions=10")
@@ -171,25 +181,45 @@ BAD_JSON = {
     "list": (b"[1, 2]", "is no JSON object: give {"),
     "no UTF-8": (b'{"in": "\xff"}', "it is no text in UTF-8"),
     "other names": (b'{"a": [1], "b": [2]}', "s.json has columns 'a,b': give score,in"),
-    "twice": (b'{"in": [1], "in": [2], "out": [3]}', "its columns in,in,out can be read in several ways"),
+    "twice": (
+        b'{"in": [1], "in": [2], "out": [3]}',
+        "its columns in,in,out can be read in several ways",
+    ),
     "two readings": (
         b'{"scores": [1, 2], "presence": [1, 0], "in": [1]}',
         "its columns scores,presence,in can be read in several ways",
     ),
-    "label": (b'{"score": [1, 2], "in": ["in", "maybe"]}', "s.json: 'maybe' says neither in nor out"),
-    "number for a label": (b'{"score": [1, 2], "in": [1, 2]}', "presence must be 1 (in) or 0 (out)"),
+    "label": (
+        b'{"score": [1, 2], "in": ["in", "maybe"]}',
+        "s.json: 'maybe' says neither in nor out",
+    ),
+    "number for a label": (
+        b'{"score": [1, 2], "in": [1, 2]}',
+        "presence must be 1 (in) or 0 (out)",
+    ),
     "words": (b'{"in": [1, "x"], "out": [0]}', "s.json: in are no numbers but words"),
     "null": (b'{"in": [1, null], "out": [0]}', "s.json: in are no numbers but objects"),
     "objects": (b'{"in": {"a": 1}, "out": [1]}', "s.json: in are no numbers"),
-    "ragged": (b'{"in": [[1, 2], [1]], "out": [1]}', "s.json: in are no numbers in rows of one length"),
+    "ragged": (
+        b'{"in": [[1, 2], [1]], "out": [1]}',
+        "s.json: in are no numbers in rows of one length",
+    ),
     "infinite": (b'{"in": [NaN, NaN], "out": [NaN, 2]}', "3 of 4 scores are NaN"),
     "huge": (b'{"in": [%s, 2], "out": [1, 2]}' % (b"9" * 400), "s.json: in are no numbers"),
-    "shapes": (b'{"scores": [[1, 2]], "presence": [1, 0]}', "must both be (runs,) or (runs, canaries)"),
+    "shapes": (
+        b'{"scores": [[1, 2]], "presence": [1, 0]}',
+        "must both be (runs,) or (runs, canaries)",
+    ),
 }
 
 
 def pairs(folder):
-    contents = {"out": npy(FORTY), "text": b"1 2 3", "archive": archive(), "table": npy(np.ones((4, 2)))}
+    contents = {
+        "out": npy(FORTY),
+        "text": b"1 2 3",
+        "archive": archive(),
+        "table": npy(np.ones((4, 2))),
+    }
     contents |= {"objects": npy(np.array([1, None])), "claims": claiming((3000,))}
     contents |= {"much": claiming((10**12,)), "second": claiming((3000,), version=2)}
     for name, content in contents.items():
@@ -231,7 +261,9 @@ def bound(more, flag, says, *values):
 
 NOISE = "--noise_multiplier={}: give 0, or 1e-6 to 1e9"
 FLAGS = [
-    *bound(STEPS[1:], "noise_multiplier", NOISE, "nan", "inf", "-1.0", "1e-300", "5e-324", "1e+300"),
+    *bound(
+        STEPS[1:], "noise_multiplier", NOISE, "nan", "inf", "-1.0", "1e-300", "5e-324", "1e+300"
+    ),
     *bound(STEPS[1:], "noise_multiplier", "give 0, or 1e-6 to 1e9", "1e12"),
     *bound(STEPS[1:], "noise_multiplier", "--noise_multiplier={}: give a number", "many", ""),
     *bound(STEPS[:1], "insertions", "--insertions={}: give", -1, 10**13, 2**70, HUGE),
@@ -242,13 +274,25 @@ FLAGS = [
     *bound((*STEPS, "--insertions=1000001"), "sampling_rate", "at most 1,000,000", "0.5"),
     *bound((), "upper_bound", "--upper_bound={}: give", "nan", "-1.0"),
     *bound((), "upper_bound", "--upper_bound={}: give a number", "many", ""),
-    *bound((), "figure", "--figure={}: end it in .png, .pdf, .svg", "", "f", "f.jpg", ".png", "/dev/null"),
+    *bound(
+        (),
+        "figure",
+        "--figure={}: end it in .png, .pdf, .svg",
+        "",
+        "f",
+        "f.jpg",
+        ".png",
+        "/dev/null",
+    ),
     *bound((), "figure", "name another file with --figure", "scores.npz/f.png"),
     *bound((), "report", "--report=: name an HTML file", ""),
     *bound((), "report", "name another file with --report", "/", "scores.npz/p.html"),
     *bound((), "report", "No space left on device): name another file with --report", "/dev/full"),
     *bound((), "report", "File name too long): name another file with --report", "n" * 300),
-    *(one("go together: give both or none", *BOUND[1:], flag) for flag in ("--noise_multiplier=1", STEPS[1])),
+    *(
+        one("go together: give both or none", *BOUND[1:], flag)
+        for flag in ("--noise_multiplier=1", STEPS[1])
+    ),
     one("--sampling_rate goes with", *BOUND[1:], "--sampling_rate=0.1"),
     one("goes with none of", *BOUND[1:], "--sampling_rate=0.1", "--upper_bound=3"),
     one("goes with none of", *BOUND[1:], *STEPS, "--upper_bound=3"),
@@ -257,24 +301,59 @@ FLAGS = [
 DIMENSION = "--dimension=100"
 ONE_RUN, UNOBSERVED = ("--scores=scores.npz", DIMENSION), npz(observed=COSINES, unobserved=COSINES)
 RUNS = [
-    *(one(says, *ONE_RUN, lay=holding(npz(**x), "scores.npz"), note=n) for n, (x, says) in BAD_RUNS.items()),
-    *rows(BOUND, "dimension", "--dimension={}: give 2 to 10,000,000,000,000", 1, 0, -5, HUGE, lay=cosines),
+    *(
+        one(says, *ONE_RUN, lay=holding(npz(**x), "scores.npz"), note=n)
+        for n, (x, says) in BAD_RUNS.items()
+    ),
+    *rows(
+        BOUND,
+        "dimension",
+        "--dimension={}: give 2 to 10,000,000,000,000",
+        1,
+        0,
+        -5,
+        HUGE,
+        lay=cosines,
+    ),
     *(
         one(f"{flag.partition('=')[0]} does not go with one run alone", *ONE_RUN, flag, lay=cosines)
         for flag in (*STEPS, "--sampling_rate=0.1", "--figure=f.png")
     ),
     one("--looks does not go with --dimension", *ONE_RUN, "--looks=10", lay=cosines),
     one("name another file with --report", *ONE_RUN, "--report=scores.npz/p.html", lay=cosines),
-    *rows(("bound", *ONE_RUN), "upper_bound", "{}: give a finite one", "nan", "-1.0", "inf", lay=cosines),
+    *rows(
+        ("bound", *ONE_RUN),
+        "upper_bound",
+        "{}: give a finite one",
+        "nan",
+        "-1.0",
+        "inf",
+        lay=cosines,
+    ),
     one("delta is 0", *ONE_RUN, "--delta=0", lay=cosines),
     one("confidence is 1", *ONE_RUN, "--confidence=1", lay=cosines),
     one("missing.npz: No such file", "--scores=missing.npz", "--dimension=9"),
     one("give a .npz, .npy or .json file of cosines", "--scores=s.csv", "--dimension=9"),
     one("with --dimension give one file", "--scores=a.npy,b.npy", "--dimension=9"),
-    one("save (runs, canaries), or a .npz", "--scores=c.npy", DIMENSION, lay=holding(npy(COSINES), "c.npy")),
+    one(
+        "save (runs, canaries), or a .npz",
+        "--scores=c.npy",
+        DIMENSION,
+        lay=holding(npy(COSINES), "c.npy"),
+    ),
     one("is no JSON", "--scores=c.json", DIMENSION, lay=holding(b"[[0.1]]", "c.json")),
-    one("c.json: it has no array", "--scores=c.json", DIMENSION, lay=holding(b'{"a": [[1]]}', "c.json")),
-    one("rows of one length", "--scores=c.json", DIMENSION, lay=holding(b'{"in": [[1], [0, 1]]}', "c.json")),
+    one(
+        "c.json: it has no array",
+        "--scores=c.json",
+        DIMENSION,
+        lay=holding(b'{"a": [[1]]}', "c.json"),
+    ),
+    one(
+        "rows of one length",
+        "--scores=c.json",
+        DIMENSION,
+        lay=holding(b'{"in": [[1], [0, 1]]}', "c.json"),
+    ),
     one("--leave_one_out goes with --dimension", *BOUND[1:], "--leave_one_out"),
     one("drop unobserved", *ONE_RUN, "--leave_one_out", lay=holding(UNOBSERVED, "scores.npz")),
     one("--figure=f.jpg: end it in", *ONE_RUN, "--figure=f.jpg", lay=several),

@@ -71,7 +71,9 @@ def configured(**changes):
     def change(audit):
         config = json.loads((audit / "config.json").read_text()) | changes
         shutil.rmtree(audit)
-        store = Store(audit.parent, {name: value for name, value in config.items() if value is not None})
+        store = Store(
+            audit.parent, {name: value for name, value in config.items() if value is not None}
+        )
         store.save(Scores(0, FORTY[:, None], MIXED))
 
     return change
@@ -143,7 +145,11 @@ BAD_SCORES = {
 }
 # fmt: on
 OUT = ("list", "report", "figures", "sweep --list", "sweep --name=figure_4", "landscape")
-LIST, REPORT, ALL = (("list", "--out=r"), ("report", "--out=r"), ("report", "--out=r", "--setting=all"))
+LIST, REPORT, ALL = (
+    ("list", "--out=r"),
+    ("report", "--out=r"),
+    ("report", "--out=r", "--setting=all"),
+)
 ELSEWHERE = {  # a folder that is none, and what is said
     "": "--out=: name a folder",
     "s.txt": "s.txt (Not a directory)",
@@ -160,12 +166,18 @@ def damaged(argv, says, changes, status=0):
 
 
 STORES = [
-    *damaged(LIST, "r/920f8cebe5bfd86a/", {f"a conclusion, {n}": x for n, x in BAD_CONCLUSIONS.items()}),
+    *damaged(
+        LIST, "r/920f8cebe5bfd86a/", {f"a conclusion, {n}": x for n, x in BAD_CONCLUSIONS.items()}
+    ),
     *damaged((*LIST, "--json"), "r/920f8cebe5bfd86a/", {n: x for n, (x, _) in BAD_CONFIGS.items()}),
     *damaged(LIST, "skipped: 1 folder holds other", FOREIGN_CONFIGS),
     *damaged(REPORT, "error: r/", dict(list(BAD_CONCLUSIONS.items())[:12:3]), 2),
-    *damaged(REPORT, "holds no audits", {f"a config, {n}": x for n, (x, _) in BAD_CONFIGS.items()}, 2),
-    *damaged(REPORT, "no audits (1 with other results): run", dict(list(FOREIGN_CONFIGS.items())[::3]), 2),
+    *damaged(
+        REPORT, "holds no audits", {f"a config, {n}": x for n, (x, _) in BAD_CONFIGS.items()}, 2
+    ),
+    *damaged(
+        REPORT, "no audits (1 with other results): run", dict(list(FOREIGN_CONFIGS.items())[::3]), 2
+    ),
     *(
         named(Bad(ALL, says, stored(change)), f": {what}, {n}")
         for what, bad in (("config", BAD_CONFIGS), ("scores", BAD_SCORES))
@@ -181,10 +193,17 @@ STORES = [
         for case in lines(says, *(f"{argv} --out={place}" for argv in OUT), lay=odd_places)
     ),
     *lines("--out=: name a folder", "audit --out=", "norms --out=", "own_model --out="),
-    *lines("--out=missing holds no audits: run ./run.sh audit, or name another", "report --out=missing"),
+    *lines(
+        "--out=missing holds no audits: run ./run.sh audit, or name another", "report --out=missing"
+    ),
     *lines("missing holds no finished cell of all at scale laptop", "figures --out=missing"),
-    *lines("holds no finished cell of figure_4 at scale laptop", "report --sweep=figure_4 --out=missing"),
-    *lines("holds no audits", "report --setting=all --out=missing", "report --setting=1f --out=missing"),
+    *lines(
+        "holds no finished cell of figure_4 at scale laptop",
+        "report --sweep=figure_4 --out=missing",
+    ),
+    *lines(
+        "holds no audits", "report --setting=all --out=missing", "report --setting=1f --out=missing"
+    ),
 ]
 
 
@@ -248,17 +267,37 @@ BAD_RESULTS = {
 SMOKE = ("--scale=smoke", "--out=r")
 SWEEPS = [
     *(
-        named(Bad(("sweep", "--list", *SMOKE), f"result.json{COUNTED}", landscape(change), 0), f": {what}")
+        named(
+            Bad(("sweep", "--list", *SMOKE), f"result.json{COUNTED}", landscape(change), 0),
+            f": {what}",
+        )
         for what, change in BAD_RESULTS.items()
     ),
     *(
-        named(Bad(("sweep", "--list", *SMOKE), "result.json", landscape(replaced("result.json", make))), what)
+        named(
+            Bad(
+                ("sweep", "--list", *SMOKE), "result.json", landscape(replaced("result.json", make))
+            ),
+            what,
+        )
         for what, make in ((": a folder", Path.mkdir), (": a loop", looping))
     ),
     named(Bad(("sweep", "--list", *SMOKE), "are one setting on different data", twice)),
-    *rows(["sweep", "--name=figure_7", *SMOKE], "california_housing", "{} cannot be used", "missing.csv"),
+    *rows(
+        ["sweep", "--name=figure_7", *SMOKE],
+        "california_housing",
+        "{} cannot be used",
+        "missing.csv",
+    ),
     *(
-        named(Bad(("report", "--sweep=figure_7", *SMOKE), says, lambda f, x=x: [*map(x, smoke_cells(f))]), n)
+        named(
+            Bad(
+                ("report", "--sweep=figure_7", *SMOKE),
+                says,
+                lambda f, x=x: [*map(x, smoke_cells(f))],
+            ),
+            n,
+        )
         for n, x, says in (
             (": scores torn", scored(lambda x: x[:99]), "holds no finished cell of figure_7"),
             (": a conclusion torn", writing("audit.json", b"{"), "audit.json cannot be read"),

@@ -52,7 +52,11 @@ def test_a_link_stays_a_link(bound, tmp_path):
     (tmp_path / "page.html").symlink_to("target.html")
     assert bound("--report=page.html").status == 0
     assert (tmp_path / "page.html").is_symlink() and (tmp_path / "target.html").is_file()
-    assert {path.name for path in tmp_path.glob("*.*")} == {"scores.npz", "page.html", "target.html"}
+    assert {path.name for path in tmp_path.glob("*.*")} == {
+        "scores.npz",
+        "page.html",
+        "target.html",
+    }
 
 
 @pytest.mark.slow
@@ -81,7 +85,10 @@ def test_a_page_says_the_rate_of_sampling(bound, tmp_path):
     ended = bound(*steps, "--report=p.html", "--json")
     found, page = json.loads(ended.stdout)["upper_bound"], (tmp_path / "p.html").read_text()
     assert found == pytest.approx(sampled_upper_bound(1, 40, 1e-5, 0.1))
-    assert "each with probability 0.1" in page and f"Accounting guarantees at most {at_most(found)}" in page
+    assert (
+        "each with probability 0.1" in page
+        and f"Accounting guarantees at most {at_most(found)}" in page
+    )
 
 
 @pytest.mark.slow
@@ -125,16 +132,28 @@ def test_a_violation_of_several_canaries_a_run_is_a_status_too(bound, tmp_path):
 
 @pytest.mark.slow
 def test_the_hidden_state_bound_is_the_one_that_is_held_against(bound, tmp_path):
-    flags = ("--noise_multiplier=4", "--insertions=250", "--k=5", "--lipschitz=0.99", "--report=p.html")
-    scores = [np.random.default_rng(seed).normal(shift, 1, 2000) for seed, shift in ((0, 4.0), (1, 0.0))]
+    flags = (
+        "--noise_multiplier=4",
+        "--insertions=250",
+        "--k=5",
+        "--lipschitz=0.99",
+        "--report=p.html",
+    )
+    scores = [
+        np.random.default_rng(seed).normal(shift, 1, 2000) for seed, shift in ((0, 4.0), (1, 0.0))
+    ]
     np.savez(tmp_path / "scores.npz", **dict(zip(("in", "out"), scores, strict=True)))
     ended, found = bound(*flags, "--fail_if_violated"), json.loads(bound(*flags, "--json").stdout)
     assert (
-        found["hidden_state"]["epsilon"] == pytest.approx(3.0756, abs=1e-4) and found["verdict"] == "violated"
+        found["hidden_state"]["epsilon"] == pytest.approx(3.0756, abs=1e-4)
+        and found["verdict"] == "violated"
     )
     assert (found["hidden_state"]["k"], found["hidden_state"]["insert"]) == (5, 5)
     assert 3.1 < found["epsilon"] < found["upper_bound"] == pytest.approx(23.9954, abs=1e-4)
-    assert ended.status == 3 and "exceeds the hidden-state bound: the guarantee is violated" in ended.stdout
+    assert (
+        ended.status == 3
+        and "exceeds the hidden-state bound: the guarantee is violated" in ended.stdout
+    )
     assert max(map(len, ended.stdout.splitlines())) <= 80
     page = (tmp_path / "p.html").read_text()
     assert "hidden-state bound" in page and "--lipschitz=0.99 --k=5 --insert=5" in page
@@ -154,6 +173,8 @@ def test_the_json_says_what_is_proven_and_what_the_attack_finds(bound):
     assert found["epsilon"] == free["epsilon"] <= found["most_provable"]
     assert free["holds"] is True and found["verdict"].startswith(("leaks", "violated, or"))
     assert set(found["attack"]) == {"accuracy", "found_at_1_percent", "found_at_01_percent"}
-    assert all(rate["lower"] <= rate["value"] <= rate["upper"] for rate in found["attack"].values() if rate)
+    assert all(
+        rate["lower"] <= rate["value"] <= rate["upper"] for rate in found["attack"].values() if rate
+    )
     finds = found["attack"]["found_at_1_percent"]
     assert finds is None or finds["value"] == found["true_positive_rates"]["0.01"]

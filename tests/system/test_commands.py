@@ -73,7 +73,9 @@ def test_audit_json_is_one_object_and_the_second_run_trains_nothing(audit, tmp_p
     assert {path: path.stat().st_mtime_ns for path in folder.glob("scores*")} == stamps
     one, two = json.loads(first.stdout), json.loads(second.stdout)
     assert one["upper_bound"] == pytest.approx(two["upper_bound"])
-    assert two["bounds"][0]["epsilon"] >= one["bounds"][0]["epsilon"] > 0  # less confidence, more claimed
+    assert (
+        two["bounds"][0]["epsilon"] >= one["bounds"][0]["epsilon"] > 0
+    )  # less confidence, more claimed
 
 
 @pytest.mark.slow
@@ -96,8 +98,12 @@ def test_looks_are_kept_and_resumed(audit, tmp_path):
     "flags",
     [
         pytest.param(("--adversary=gc_r", "--k=3", "--clipping=per_example"), marks=SLOW),
-        pytest.param(("--adversary=gc_s", "--gc_s=noisy_final_model", "--simulations=2"), marks=SLOW),
-        pytest.param(("--adversary=cots", "--unknown_initialisation", "--optimizer=momentum"), marks=SLOW),
+        pytest.param(
+            ("--adversary=gc_s", "--gc_s=noisy_final_model", "--simulations=2"), marks=SLOW
+        ),
+        pytest.param(
+            ("--adversary=cots", "--unknown_initialisation", "--optimizer=momentum"), marks=SLOW
+        ),
         ("--adversary=loss", "--insertions=7", "--runs=2"),
     ],
 )
@@ -121,7 +127,9 @@ def test_what_the_data_or_the_training_show_is_one_line(audit, tmp_path, flag, w
     process = audit(tmp_path / "out", flag)
     last = process.stderr.strip().splitlines()[-1]  # after the progress bar
     assert_one_line(process._replace(stderr=last), *words)
-    assert not list((tmp_path / "out").glob("*/audit*")) and not list((tmp_path / "out").glob("*/scores*"))
+    assert not list((tmp_path / "out").glob("*/audit*")) and not list(
+        (tmp_path / "out").glob("*/scores*")
+    )
 
 
 @pytest.mark.parametrize("command", ["audit", "sweep", "plan", "landscape"])
@@ -154,7 +162,9 @@ def test_a_first_look_for_fonts_is_quiet(run, tmp_path):
 @pytest.mark.slow
 def test_a_full_stdout_is_one_line(run):
     with open("/dev/full", "w") as full:
-        process = run("calibrate", "--mu=1", "--audits=1", "--runs=20", "--processes=1", stdout=full)
+        process = run(
+            "calibrate", "--mu=1", "--audits=1", "--runs=20", "--processes=1", stdout=full
+        )
     assert process.returncode == 2 and "Traceback" not in process.stderr
     assert process.stderr.splitlines()[-1].startswith("error: cannot print (No space left")
 
@@ -176,7 +186,9 @@ def test_bounds_of_scores_that_are_there_are_shown_where_nothing_can_be_written(
 @pytest.mark.slow
 @pytest.mark.parametrize("platform", ["cuda", "cudaa"])
 def test_a_device_that_is_not_there_is_one_line(audit, tmp_path, platform):
-    process = audit(tmp_path / "out", changes={"JAX_PLATFORMS": platform, "CUDA_VISIBLE_DEVICES": ""})
+    process = audit(
+        tmp_path / "out", changes={"JAX_PLATFORMS": platform, "CUDA_VISIBLE_DEVICES": ""}
+    )
     assert_one_line(process, f"JAX_PLATFORMS={platform}", "cpu")
     assert not (tmp_path / "out").exists()
 

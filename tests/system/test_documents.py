@@ -25,7 +25,9 @@ def flat(text):
 
 
 def cited(text):
-    return {name for found in CITATION.findall(flat(text)) for name in re.findall(r"[A-Z]\d+", found)}
+    return {
+        name for found in CITATION.findall(flat(text)) for name in re.findall(r"[A-Z]\d+", found)
+    }
 
 
 def entries(root):
@@ -43,35 +45,49 @@ def entries(root):
 
 def files(root, *suffixes):
     paths = [*root.glob("*.*"), *(path for room in ROOMS for path in (root / room).rglob("*.*"))]
-    chosen = [path for path in paths if path.suffix in suffixes and path != Path(__file__).resolve()]
+    chosen = [
+        path for path in paths if path.suffix in suffixes and path != Path(__file__).resolve()
+    ]
     return {str(path.relative_to(root)): path.read_text() for path in sorted(chosen)}
 
 
 def unknown(root):
     """(file, entry) for every citation of an entry that is not there."""
     known = set(entries(root))
-    return [(name, one) for name, text in files(root, ".py").items() for one in sorted(cited(text) - known)]
+    return [
+        (name, one)
+        for name, text in files(root, ".py").items()
+        for one in sorted(cited(text) - known)
+    ]
 
 
 def uncited(root):
     names = set().union(*map(cited, files(root, ".py").values()))
-    return [name for name, text in entries(root).items() if name not in names and "No code." not in text]
+    return [
+        name for name, text in entries(root).items() if name not in names and "No code." not in text
+    ]
 
 
 def outside(root):
     texts = files(root, ".py", ".md", ".cfg", ".toml", ".sh", ".cff")
-    return [(name, match[0]) for name, text in texts.items() for match in NOT_HERE.finditer(flat(text))]
+    return [
+        (name, match[0]) for name, text in texts.items() for match in NOT_HERE.finditer(flat(text))
+    ]
 
 
 def test_every_citation_has_its_entry_and_every_entry_a_citation_or_a_word_on_it():
-    assert len(entries(ROOT)) >= 16 and not unknown(ROOT) and not uncited(ROOT) and not outside(ROOT)
+    assert (
+        len(entries(ROOT)) >= 16 and not unknown(ROOT) and not uncited(ROOT) and not outside(ROOT)
+    )
 
 
 @pytest.fixture
 def tree(tmp_path):
     """A tree of one paper with one entry, cited over a line break."""
     (tmp_path / "experiments" / "a_paper").mkdir(parents=True)
-    (tmp_path / "experiments" / "a_paper" / "README.md").write_text("### Z1. A sign\n\nIt is turned.\n")
+    (tmp_path / "experiments" / "a_paper" / "README.md").write_text(
+        "### Z1. A sign\n\nIt is turned.\n"
+    )
     (tmp_path / "audit").mkdir()
     (tmp_path / "audit" / "good.py").write_text('"""The sign is turned (Errata\nZ1)."""\n')
     assert not unknown(tmp_path) and not uncited(tmp_path) and not outside(tmp_path)
@@ -97,7 +113,10 @@ def test_a_document_that_is_not_there_is_caught(tree, words):
     assert [name for name, _ in outside(tree)] == ["audit/bad.py"]
 
 
-READMES = [ROOT / "README.md", *sorted(path for room in ROOMS for path in (ROOT / room).rglob("README.md"))]
+READMES = [
+    ROOT / "README.md",
+    *sorted(path for room in ROOMS for path in (ROOT / room).rglob("README.md")),
+]
 FENCED = re.compile(r"^```bash\n(.*?)^```", re.DOTALL | re.MULTILINE)
 INLINE = re.compile(r"`(\./run\.sh[^`]*)`")
 ON_SCORES = ("bound", "report")
@@ -121,7 +140,13 @@ SMALLER = {  # what keeps a command to some seconds, on made-up data; a later fl
     "check": (),
     "canife": (*_IMAGES, "--rounds=2", "--every=1", "--cohort=4", "--pool=8", "--design_steps=4"),
     "compare": (
-        *("--data_file=images.npz", "--model=linear", "--steps=6", "--batch_size=8", "--single_runs=80"),
+        *(
+            "--data_file=images.npz",
+            "--model=linear",
+            "--steps=6",
+            "--batch_size=8",
+            "--single_runs=80",
+        ),
         *("--many_runs=8", "--lidp_runs=8", "--fresh_runs=1", "--one_run_canaries=100"),
         *("--measured_rounds=1", "--design_steps=4"),
     ),
@@ -210,11 +235,15 @@ def shown():
 
 def test_a_block_of_output_is_compared_or_says_why_not():
     found = shown()
-    begun = [{key for key in SHOWN if page == key[0] and text.startswith(key[1])} for page, text in found]
+    begun = [
+        {key for key in SHOWN if page == key[0] and text.startswith(key[1])} for page, text in found
+    ]
     assert set().union(*begun) == set(SHOWN)
     rest = {page for (page, _), keys in zip(found, begun, strict=True) if not keys}
     assert rest == set(NOT_RUN)
-    (paper,) = (text.split("\n\n", 1)[1] for _, text in found if text.startswith("The hidden-state paper's"))
+    (paper,) = (
+        text.split("\n\n", 1)[1] for _, text in found if text.startswith("The hidden-state paper's")
+    )
     assert (ROOT / "tests" / "system" / "golden" / "audit.txt").read_text().startswith(paper)
 
 
@@ -222,14 +251,19 @@ def test_a_block_of_output_is_compared_or_says_why_not():
 @pytest.mark.parametrize("command", sorted(set(SHOWN.values())))
 def test_a_block_of_output_is_what_its_command_prints(tmp_path, command):
     done = python(
-        "-m", "experiments", *command.split(), *[f"--out={tmp_path}"] * (command.split()[0] not in STORELESS)
+        "-m",
+        "experiments",
+        *command.split(),
+        *[f"--out={tmp_path}"] * (command.split()[0] not in STORELESS),
     )
     if "could not be loaded" in done.stderr:
         pytest.skip("the data can't be fetched here")
     assert done.returncode == 0, done.stderr
     printed = _lines(done.stdout)
     for page, begins in (key for key, printing in SHOWN.items() if printing == command):
-        (documented,) = [_lines(text) for name, text in shown() if name == page and text.startswith(begins)]
+        (documented,) = [
+            _lines(text) for name, text in shown() if name == page and text.startswith(begins)
+        ]
         places = [i for i, line in enumerate(printed) if line == documented[0]]
         assert any(printed[i : i + len(documented)] == documented for i in places), done.stdout
 
@@ -252,7 +286,9 @@ def folder(tmp_path, housing_file, image_file):
 @pytest.mark.slow
 def test_the_first_page_runs_from_top_to_bottom(folder, forked):
     within = [
-        line for line in INLINE.findall((ROOT / "README.md").read_text()) if parsed(line)[0] in ON_SCORES
+        line
+        for line in INLINE.findall((ROOT / "README.md").read_text())
+        if parsed(line)[0] in ON_SCORES
     ]
     for command, argv in map(parsed, [*fenced(ROOT / "README.md"), *within]):
         if command not in OF_RUN_SH:
@@ -271,7 +307,9 @@ def start(folder):
     return python("mine.py", cwd=folder)
 
 
-@pytest.mark.parametrize("name", ["audit.py", "models.py", "models/__init__.py", "audit/__init__.py"])
+@pytest.mark.parametrize(
+    "name", ["audit.py", "models.py", "models/__init__.py", "audit/__init__.py"]
+)
 def test_a_file_that_shadows_ours_is_named_with_the_mend(tmp_path, name):
     path = tmp_path / name
     path.parent.mkdir(exist_ok=True)

@@ -14,7 +14,9 @@ BITS = RNG.random((40, 8)) < 0.5
 ONE_RUN_BITS = RNG.random((1, 300)) < 0.5
 SCORES_IN, SCORES_OUT = RNG.normal(2, 1, 300), RNG.normal(0, 1, 250)
 COINS = RNG.normal(2.0 * BITS, 1.0)
-LOSSES = -RNG.exponential(np.where(ONE_RUN_BITS, 0.05, 1.0))  # of one run: a membership attack by the loss
+LOSSES = -RNG.exponential(
+    np.where(ONE_RUN_BITS, 0.05, 1.0)
+)  # of one run: a membership attack by the loss
 COSINES = RNG.normal(3, 1, (12, 60)) / DIMENSION**0.5
 ONE_RUN = RNG.normal(3, 1, (1, 300)) / DIMENSION**0.5
 ONE_RUN_COINS = RNG.normal(3.0 * ONE_RUN_BITS, 1.0) / DIMENSION**0.5
@@ -91,7 +93,9 @@ def test_a_result_says_the_same_in_every_way(form):
     assert rows and all(rows[bound.method] == bound.epsilon for bound in result.bounds.values())
     assert repr(result) == str(result)
     assert result.verdict in ("leaks", "leaks, if Gaussian", "nothing proven")
-    assert result.epsilon in {bound.epsilon for bound in result.bounds.values() if not bound.assumes.gaussian}
+    assert result.epsilon in {
+        bound.epsilon for bound in result.bounds.values() if not bound.assumes.gaussian
+    }
 
 
 def test_a_claim_is_the_same_through_both_doors(tmp_path, run_command):
@@ -110,5 +114,7 @@ def test_a_claim_is_the_same_through_both_doors(tmp_path, run_command):
 def test_what_no_door_takes_is_one_line():
     with pytest.raises(InputError, match=r"give \(runs, canaries\), or \(1, canaries\) of one run"):
         audit.coins(LOSSES[0], ONE_RUN_BITS[0])
-    with pytest.raises(InputError, match="`scores_out` goes with scores of runs with the canary: drop it"):
+    with pytest.raises(
+        InputError, match="`scores_out` goes with scores of runs with the canary: drop it"
+    ):
         audit.bounds(audit.coins(COINS, BITS), SCORES_OUT)

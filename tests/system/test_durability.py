@@ -36,7 +36,9 @@ def train(dataset, tmp_path):
 
     def run(setting, out="out", runs=8, chunk=4):
         store = stored.open_store(tmp_path / out, setting, dataset)
-        return training.train(build.build(setting, dataset), store, runs, chunk, checkpoint_seconds=0)
+        return training.train(
+            build.build(setting, dataset), store, runs, chunk, checkpoint_seconds=0
+        )
 
     return run
 
@@ -131,13 +133,19 @@ def test_memory_that_runs_out_halves_the_chunk_once_said(train, monkeypatch, cap
     def scarce(table, ranges, chunk, *others):
         for part in play(table, ranges, chunk, *others):
             if chunk > 2 and part.first:
-                raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 1 byte")
+                raise jax.errors.JaxRuntimeError(
+                    "RESOURCE_EXHAUSTED: Out of memory allocating 1 byte"
+                )
             yield part
 
     monkeypatch.setattr(game, "play", scarce)
     halved = train(SETTING, runs=16, chunk=8)
     np.testing.assert_array_equal(halved.scores.scores, whole.scores.scores)
-    said = [line for line in capsys.readouterr().err.splitlines() if "out of memory: going on with" in line]
+    said = [
+        line
+        for line in capsys.readouterr().err.splitlines()
+        if "out of memory: going on with" in line
+    ]
     assert halved.trained_runs == 16 and [line.split()[-2] for line in said] == ["4", "2"]
 
 
@@ -174,7 +182,9 @@ CHANGES = [{"seed": 1}, TRACED, {"periodicity": 3}]
 OTHERS = ("gc_s", "loss", "cots")
 
 
-@pytest.mark.parametrize("adversary", ["gc_r", *(pytest.param(a, marks=pytest.mark.slow) for a in OTHERS)])
+@pytest.mark.parametrize(
+    "adversary", ["gc_r", *(pytest.param(a, marks=pytest.mark.slow) for a in OTHERS)]
+)
 def test_cells_of_the_same_shapes_are_compiled_once(train, compilations, adversary, monkeypatch):
     setting = changed(SETTING, adversary=adversary)
     first = train(setting, runs=4)
@@ -196,7 +206,9 @@ def test_a_cell_that_reuses_a_program_gets_its_own_scores(train, monkeypatch):
     for number, setting in enumerate(settings):
         for room, name in ((ensemble, "_COMPILED"), (game, "_MAPPED"), (game, "_MEMORY")):
             monkeypatch.setattr(room, name, Programs())
-        np.testing.assert_array_equal(train(setting, f"cold{number}", runs=4).scores.scores, warm[number])
+        np.testing.assert_array_equal(
+            train(setting, f"cold{number}", runs=4).scores.scores, warm[number]
+        )
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,14 @@ from audit.storage.store import Store
 from audit.training import game
 
 ROOT = Path(__file__).resolve().parents[2]
-FLAGS = ("--model=linear", "--clients=10", "--cohort=4", "--rounds=60", "--canaries=100", "--observe=all")
+FLAGS = (
+    "--model=linear",
+    "--clients=10",
+    "--cohort=4",
+    "--rounds=60",
+    "--canaries=100",
+    "--observe=all",
+)
 TRAIN = """
 import sys
 from pathlib import Path
@@ -96,7 +103,11 @@ def test_a_training_that_is_killed_goes_on_to_the_same_bits(image_file, tmp_path
 
 
 def _checkpoints(out):
-    return {path.parent.name for path in out.glob("*/checkpoints/*/sha256") if path.parent.name[0] != "."}
+    return {
+        path.parent.name
+        for path in out.glob("*/checkpoints/*/sha256")
+        if path.parent.name[0] != "."
+    }
 
 
 CANARIES, FEATURES, CLASSES, ROUNDS = 100, 30, 4, 8

@@ -47,7 +47,9 @@ def _processor():
         lines = Path("/proc/cpuinfo").read_text().split("\n\n")[0].splitlines()
     except OSError:
         return None
-    facts = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    facts = {
+        name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)
+    }
     features = hashlib.sha256(facts.get("flags", "").encode()).hexdigest()[:8]
     named = [facts.get(name, "") for name in ("model name", "cpu family", "model", "stepping")]
     return " ".join([*named, features])
@@ -61,7 +63,9 @@ def _is_where_they_were_recorded():
 @pytest.mark.parametrize("name", SCORES["settings"])
 def test_scores(scores, name):
     golden = SCORES["settings"][name]["scores"]
-    found, expected = ([float.fromhex(score) for score in values] for values in (scores[name], golden))
+    found, expected = (
+        [float.fromhex(score) for score in values] for values in (scores[name], golden)
+    )
     np.testing.assert_allclose(found, expected, rtol=0, atol=TOLERANCE)
     if _is_where_they_were_recorded():
         assert found == expected
@@ -78,9 +82,14 @@ def test_the_table_of_the_default_audit(tmp_path):
     if _is_where_they_were_recorded():
         assert done.stdout.startswith(expected)
     assert done.stdout.splitlines()[:2] == expected.splitlines()[:2]
-    epsilons = {words[0]: words[1] for words in map(str.split, done.stdout.splitlines()) if len(words) > 2}
+    epsilons = {
+        words[0]: words[1] for words in map(str.split, done.stdout.splitlines()) if len(words) > 2
+    }
     assert "upper bound      23.99" in done.stdout or "upper bound      24.0" in done.stdout
-    assert 21.5 <= float(epsilons["in_sample"]) <= 24.6 and 21.5 <= float(epsilons["if_gaussian"]) <= 24
+    assert (
+        21.5 <= float(epsilons["in_sample"]) <= 24.6
+        and 21.5 <= float(epsilons["if_gaussian"]) <= 24
+    )
 
 
 LANDSCAPE = Path(__file__).resolve().parent / "golden" / "landscape.csv"
@@ -92,7 +101,9 @@ def golden():
     with open(LANDSCAPE, newline="") as file:
         assert next(file) == "# delta=1e-05 clipping_norm=1\n"
         rows = list(csv.DictReader(file))
-    keys = [(float(x["sigma"]), int(x["batch_size"]), int(x["steps"]), x["adversary"]) for x in rows]
+    keys = [
+        (float(x["sigma"]), int(x["batch_size"]), int(x["steps"]), x["adversary"]) for x in rows
+    ]
     return dict(zip(keys, rows, strict=True))
 
 
@@ -108,7 +119,11 @@ def differences(keys):
     for key in keys:
         found = landscape_solve.solve(ExactLaw(LandscapeCell(*key[:3], 1e-5), key[3]))
         values = (found.epsilon_gaussian[-1], found.epsilon_exact[-1], found.epsilon_upper)
-        yield from ((key, n, v) for n, v in zip(COLUMNS, values, strict=True) if not is_near(v, rows[key][n]))
+        yield from (
+            (key, n, v)
+            for n, v in zip(COLUMNS, values, strict=True)
+            if not is_near(v, rows[key][n])
+        )
 
 
 def test_the_table_has_every_cell():

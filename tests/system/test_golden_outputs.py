@@ -44,7 +44,8 @@ CIRCUMSTANCES = {"provenance", "seconds", "time", "out", "data", "age", "folder"
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] * case["slow"]) for name, case in CASES.items()]
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] * case["slow"]) for name, case in CASES.items()],
 )
 def test_outputs_are_as_recorded(forked, image_file, tmp_path, name):
     case = CASES[name]
@@ -56,7 +57,9 @@ def test_outputs_are_as_recorded(forked, image_file, tmp_path, name):
     for command in case["commands"]:
         ended = forked(*shlex.split(command.replace(";", "\\;")), folder=tmp_path, seconds=200)
         assert ended.status == 0, ended.stderr
-        parts.append(f"$ {command}\n{_told(ended.stdout)}{'' if case['trains'] else _said(ended.stderr)}")
+        parts.append(
+            f"$ {command}\n{_told(ended.stdout)}{'' if case['trains'] else _said(ended.stderr)}"
+        )
     shown = (".csv", ".html") if case["trains"] else (".csv", ".html", ".json")
     for path in sorted(path for path in {*tmp_path.rglob("*")} - before if path.is_file()):
         content = _content(path) if path.suffix in shown and path.name != "made.json" else ""
@@ -72,12 +75,22 @@ def test_outputs_are_as_recorded(forked, image_file, tmp_path, name):
 def _write_inputs(folder: Path, image_file: Path) -> None:
     """Files of scores and of data that commands name."""
     rng = np.random.default_rng(0)
-    np.savetxt(folder / "housing.csv", rng.normal(size=(300, 9)), delimiter=",", header=COLUMNS, comments="")
+    np.savetxt(
+        folder / "housing.csv",
+        rng.normal(size=(300, 9)),
+        delimiter=",",
+        header=COLUMNS,
+        comments="",
+    )
     shutil.copy(image_file, folder / "images.npz")
     (folder / "compare.py").write_text(COMPARE)
-    rows = [f"{x:.6f},{i % 2}" for i, x in enumerate(rng.normal(size=260) + 1.5 * (np.arange(260) % 2))]
+    rows = [
+        f"{x:.6f},{i % 2}" for i, x in enumerate(rng.normal(size=260) + 1.5 * (np.arange(260) % 2))
+    ]
     (folder / "one.csv").write_text("\n".join(["score,in", *rows]) + "\n")
-    np.savez(folder / "minus.npz", **{"in": -1.5 + rng.normal(size=300), "out": rng.normal(size=200)})
+    np.savez(
+        folder / "minus.npz", **{"in": -1.5 + rng.normal(size=300), "out": rng.normal(size=200)}
+    )
     presence = rng.random((60, 8)) < 0.5
     matrix = rng.normal(size=(60, 8))
     np.savez(folder / "coins.npz", scores=matrix + 2 * presence, presence=presence)
@@ -102,7 +115,10 @@ def _fill(root: Path, group: str) -> None:
             runs, canaries, shift, scale = row["scores"]
             coins = rng.random((runs, canaries)) < 0.5
             present = coins if canaries > 1 else np.arange(runs)[:, None] % 2 == 1
-            present, dimension = present | ("dimension" in row), row.get("dimension", 0)  # directions are in
+            present, dimension = (
+                present | ("dimension" in row),
+                row.get("dimension", 0),
+            )  # directions are in
             scores = (rng.normal(size=coins.shape) + shift * present) * scale
             store.save(Scores(0, scores, present, dimension))
             when = time.time() - (i + 1.5) * 86_400
@@ -114,7 +130,9 @@ def _fill(root: Path, group: str) -> None:
             store.write_text("answer.json", json.dumps({**values, "sha256": checksum}) + "\n")
         if "norms" in row:
             norms = rng.exponential(size=row["norms"])
-            checksum = hashlib.sha256(f"{norms.shape}".encode() + norms.astype("<f8").tobytes()).hexdigest()
+            checksum = hashlib.sha256(
+                f"{norms.shape}".encode() + norms.astype("<f8").tobytes()
+            ).hexdigest()
             np.savez(store.path / "norms.npz", norms=norms, sha256=np.array(checksum))
         for name, content in row.get("files", {}).items():
             store.write_text(name, content)
@@ -124,9 +142,18 @@ def _write_round(folder: Path, rng: np.random.Generator, number: int, row: dict)
     """A measured round of CANIFE."""
     folder.mkdir(parents=True, exist_ok=True)
     known, half = rng.normal(0, 0.05, row["population"]), row["scores"] // 2
-    values = {"accuracy": 0.5, "health": 0.9, "norm": 12.0, "own": 0.99, "exact": 4.5, "exact_then": 2.5}
+    values = {
+        "accuracy": 0.5,
+        "health": 0.9,
+        "norm": 12.0,
+        "own": 0.99,
+        "exact": 4.5,
+        "exact_then": 2.5,
+    }
     values |= {"proven": 1.5, "proven_if_gaussian": 3.5, "known": known}
-    values |= {name: value * (1 + rng.random() / 10) for name, value in values.items() if name != "known"}
+    values |= {
+        name: value * (1 + rng.random() / 10) for name, value in values.items() if name != "known"
+    }
     scores = {"scores_in": rng.normal(1, 0.5, half), "scores_out": rng.normal(0, 0.5, half)}
     pixels = {
         "canary": rng.normal(size=(28, 28)),
@@ -145,7 +172,9 @@ def _told(stdout: str) -> str:
 def _said(stderr: str) -> str:
     """Lines on stderr but for progress bars."""
     lines = [
-        line for line in stderr.splitlines() if "\r" not in line and not re.search(r"%\||\d s[,: ]", line)
+        line
+        for line in stderr.splitlines()
+        if "\r" not in line and not re.search(r"%\||\d s[,: ]", line)
     ]
     return "".join(f"! {line}\n" for line in lines if line.strip())
 
@@ -158,9 +187,13 @@ def _content(path: Path) -> str:
         return _words(path.read_text())
     text = path.read_text()
     rows = list(csv.reader(io.StringIO(text, newline="")))
-    kept = [i for i, name in enumerate(rows[0]) if not name.startswith("certified")]  # a former name
+    kept = [
+        i for i, name in enumerate(rows[0]) if not name.startswith("certified")
+    ]  # a former name
     return (
-        text if len(kept) == len(rows[0]) else "".join(",".join(row[i] for i in kept) + "\n" for row in rows)
+        text
+        if len(kept) == len(rows[0])
+        else "".join(",".join(row[i] for i in kept) + "\n" for row in rows)
     )
 
 
@@ -186,7 +219,9 @@ def _words(page: str) -> str:
 
 def without_digits(text: str) -> str:
     """The text with N for numbers and single spaces, for what training decides; folders' hashes stay."""
-    number = r"(?:(?<![\w-])-?|(?<=\d-))\d[\d,.]*(e[+-]?\d+)?(?!\w)|\b[0-9a-f]{64}\b|\binf\b|\bnan\b"
+    number = (
+        r"(?:(?<![\w-])-?|(?<=\d-))\d[\d,.]*(e[+-]?\d+)?(?!\w)|\b[0-9a-f]{64}\b|\binf\b|\bnan\b"
+    )
     return re.sub(r"[ -]{2,}", " ", re.sub(number, "N", text))
 
 
@@ -195,5 +230,6 @@ def _once(text: str) -> str:
     lines = text.split("\n")
     first = {line: i for i, line in reversed([*enumerate(lines)])}
     return "\n".join(
-        line if len(line) < 70 or first[line] == i else f"{line[:40]}..." for i, line in enumerate(lines)
+        line if len(line) < 70 or first[line] == i else f"{line[:40]}..."
+        for i, line in enumerate(lines)
     )

@@ -29,7 +29,14 @@ COMMANDS = {  # the first few are interrupted in CI
         *("--runs=40", "--chunk_size=8"),
     ),
     "landscape": ("--sigmas=4", "--batch_sizes=4", "--steps=5", "--runs=100"),
-    "federated": (*IMAGES, "--clients=10", "--cohort=4", "--rounds=60", "--canaries=100", "--runs=2"),
+    "federated": (
+        *IMAGES,
+        "--clients=10",
+        "--cohort=4",
+        "--rounds=60",
+        "--canaries=100",
+        "--runs=2",
+    ),
     "canife": (
         *(*IMAGES, "--rounds=5", "--every=2", "--cohort=8", "--noise_multiplier=0.5", "--pool=20"),
         *("--population=40", "--scores=40", "--mock_rounds=2000", "--design_steps=60"),
@@ -37,14 +44,28 @@ COMMANDS = {  # the first few are interrupted in CI
     "sweep": ("--name=figure_7", "--scale=smoke", "--california_housing={housing}"),
     "one_shot": ("--simulations=60", "--dimensions=1e4"),
     "compare": (
-        *(*IMAGES, "--steps=20", "--batch_size=20", "--single_runs=80", "--many_runs=8", "--lidp_runs=8"),
+        *(
+            *IMAGES,
+            "--steps=20",
+            "--batch_size=20",
+            "--single_runs=80",
+            "--many_runs=8",
+            "--lidp_runs=8",
+        ),
         "--fresh_runs=2",
         *("--one_run_canaries=100", "--measured_rounds=2", "--design_steps=20"),
     ),
     "norms": ("--models=fcnn", "--steps=20", "--runs=4"),  # on data that no flag names
 }
 IN_CI = ("audit", "landscape", "federated")
-KEPT = (".npz", "rounds.csv", "table_1.csv", "norms.csv", "result.json", "answer.json")  # none of times
+KEPT = (
+    ".npz",
+    "rounds.csv",
+    "table_1.csv",
+    "norms.csv",
+    "result.json",
+    "answer.json",
+)  # none of times
 
 
 class Interrupted(NamedTuple):
@@ -66,7 +87,10 @@ def test_an_interrupt_ends_a_command_in_a_line_and_it_goes_on(
     if name == "norms" and not (cache_folder() / "california_housing.npz").exists():
         pytest.skip("its data are not here")
     share = 1 if kills <= FEW else len(range([*COMMANDS].index(name), kills, len(COMMANDS)))
-    argv = (name, *(flag.format(images=image_file, housing=housing_file) for flag in COMMANDS[name]))
+    argv = (
+        name,
+        *(flag.format(images=image_file, housing=housing_file) for flag in COMMANDS[name]),
+    )
     done = interrupted(argv, share, tmp_path)
     print(f"{name}: {done}")
     assert done.interrupts == share
@@ -75,7 +99,11 @@ def test_an_interrupt_ends_a_command_in_a_line_and_it_goes_on(
 def interrupted(argv: tuple[str, ...], number: int, folder: Path) -> Interrupted:
     """Interrupts a command so many times, at moments that are uniform over its life; what ends before is
     compared with one left alone, and so is what is there at last."""
-    rng, out, alone = np.random.default_rng([number, *map(ord, argv[0])]), folder / "out", folder / "alone"
+    rng, out, alone = (
+        np.random.default_rng([number, *map(ord, argv[0])]),
+        folder / "out",
+        folder / "alone",
+    )
     if number > 1:  # the next one has nothing to compile
         killed.left_alone(*argv, f"--out={folder / 'first'}")
     begin = time.monotonic()
@@ -112,9 +140,13 @@ def strike(argv: tuple[str, ...], seconds: float, number: int, group: bool) -> f
         return None
     shown = [line.rpartition("\r")[2] for line in errors.split("\n")]  # as a terminal shows them
     if process.returncode != interrupts.STATUS:
-        pytest.fail(f"status {process.returncode}, {seconds:.2f} s after it could be interrupted: {errors}")
+        pytest.fail(
+            f"status {process.returncode}, {seconds:.2f} s after it could be interrupted: {errors}"
+        )
     assert took < MOST_SECONDS, errors
-    assert [line for line in shown if line.startswith("error: ")] == [f"error: {interrupts.LINE}"], errors
+    assert [line for line in shown if line.startswith("error: ")] == [
+        f"error: {interrupts.LINE}"
+    ], errors
     noise = ("Traceback", "Exception ignored", "Fatal", "terminate", "resource_tracker", "damaged")
     assert not [word for word in noise if word in errors], errors
     return took
@@ -136,7 +168,10 @@ cli.run(main)
 """
 WORK = {  # that goes on where an interrupt is raised once
     "swallowed": ("Dropped(); time.sleep(100)", ""),
-    "compiled": ("print('begun', flush=True); hashlib.pbkdf2_hmac('sha256', b'', b'', 10**9)", "\n"),
+    "compiled": (
+        "print('begun', flush=True); hashlib.pbkdf2_hmac('sha256', b'', b'', 10**9)",
+        "\n",
+    ),
     "importing": ("print('begun', flush=True); import jax, pyarrow.csv; time.sleep(100)", ""),
     "turned": (
         "\n    try:\n        print('begun', flush=True); time.sleep(100)"
@@ -158,7 +193,10 @@ def test_an_interrupt_is_not_lost_in_what_does_not_hear_it(work, number, tmp_pat
         begin = time.monotonic()
         process.send_signal(number)
         _, errors = process.communicate(timeout=killed.SECONDS)
-    assert (process.returncode, errors) == (interrupts.STATUS, f"{before}error: {interrupts.LINE}\n")
+    assert (process.returncode, errors) == (
+        interrupts.STATUS,
+        f"{before}error: {interrupts.LINE}\n",
+    )
     assert time.monotonic() - begin < MOST_SECONDS
 
 

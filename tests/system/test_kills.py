@@ -50,7 +50,9 @@ class Survived(NamedTuple):
 def test_audits_killed_at_random_moments_end_with_the_same_bits(tmp_path, pytestconfig):
     kills, out = pytestconfig.getoption("kills"), pytestconfig.getoption("kills_out")
     folder = Path(out) if out else tmp_path / "kills"
-    assert not folder.exists() or not list(folder.iterdir()), f"{folder} holds something: name an empty one"
+    assert not folder.exists() or not list(folder.iterdir()), (
+        f"{folder} holds something: name an empty one"
+    )
     done = survive(folder, kills, seed=1)
     shutil.rmtree(folder)
     print(done)
@@ -141,7 +143,13 @@ CANIFE = (
         "--design_steps=12",
         "--scores=20",
     ),
-    *("--mock_rounds=200", "--noise_multiplier=0.5", "--batch_size=2", "--pool=8", "--population=20"),
+    *(
+        "--mock_rounds=200",
+        "--noise_multiplier=0.5",
+        "--batch_size=2",
+        "--pool=8",
+        "--population=20",
+    ),
 )
 KILLED_AT = ("setting.json", "state.npz", "round_0000001.npz", "round_0000002.npz", "varied.csv")
 

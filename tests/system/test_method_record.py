@@ -59,7 +59,12 @@ def of_many(counted, delta, confidence):
     return Bound("planted_lifted", 1.234, None, delta, confidence, *COUNTS, assumes=LUCK)
 
 
-NAMES = {"name": "planted_lifted", "label": "Planted", "legend": "planted for many", "counterpart": "planted"}
+NAMES = {
+    "name": "planted_lifted",
+    "label": "Planted",
+    "legend": "planted for many",
+    "counterpart": "planted",
+}
 FAMILY = lifted.METHODS["lifted"].family
 MANY = CanaryMethod(family=FAMILY, conclude=of_many, assumes=LUCK, **NAMES)
 
@@ -76,7 +81,9 @@ def record(request, monkeypatch):
 def concluded(record):
     rng = np.random.default_rng(0)
     if record is MANY:
-        return conclude(canaries.sets(rng.normal(2, 1, (30, 4)), rng.normal(0, 1, (30, 4))), None, *LEVELS)
+        return conclude(
+            canaries.sets(rng.normal(2, 1, (30, 4)), rng.normal(0, 1, (30, 4))), None, *LEVELS
+        )
     return conclude(single(rng.normal(2, 1, 60), rng.normal(0, 1, 60)), None, *LEVELS)
 
 
@@ -116,12 +123,16 @@ def test_no_verdict_rests_on_it(record, concluded):
         bounds=tuple(one for one in concluded.bounds if one.method != record.name),
         estimates=tuple(one for one in concluded.estimates if one.method != record.name),
     )
-    assert verdicts.verdict(without) == with_it and method_of(concluded.finding(record.name)) is record
+    assert (
+        verdicts.verdict(without) == with_it and method_of(concluded.finding(record.name)) is record
+    )
 
 
 def test_it_is_calibrated(record):
     if record is MANY:
-        rows = many_calibration.calibrate(ManyCanaries(1.0, 20, 4, TIES["equal"], True, 2, *LEVELS, 0))
+        rows = many_calibration.calibrate(
+            ManyCanaries(1.0, 20, 4, TIES["equal"], True, 2, *LEVELS, 0)
+        )
     else:
         rows = calibration.calibrate(KnownMechanism(1.0, 40, 2, *LEVELS, 0))
         assert record.name in [calibrate._one_canary_fields(row)["method"] for row in rows]
@@ -146,7 +157,9 @@ def test_it_is_in_a_sweeps_figure_and_table(record, tmp_path):
     assert record.legend in [text.get_text() for text in legend.get_texts()]
     header, line = table.as_csv(drawn.rows).decode().splitlines()
     values = dict(zip(header.split(","), line.split(","), strict=True))
-    assert values[("planted" if record is MANY else record.name)] == ("99" if record is ESTIMATE else "1.234")
+    assert values[("planted" if record is MANY else record.name)] == (
+        "99" if record is ESTIMATE else "1.234"
+    )
 
 
 def test_marks_stand_beside_each_other_and_look_apart(record):
@@ -158,4 +171,8 @@ def test_marks_stand_beside_each_other_and_look_apart(record):
 
 def test_an_estimate_is_called_no_bound_wherever_it_is_named():
     for one in (*estimate.METHODS.values(), *lifted.METHODS.values()):
-        assert (NO_BOUND in one.legend) == (one.assumes.word == NO_BOUND) == (one.noise_floor is not None)
+        assert (
+            (NO_BOUND in one.legend)
+            == (one.assumes.word == NO_BOUND)
+            == (one.noise_floor is not None)
+        )

@@ -20,7 +20,9 @@ def bound(forked, tmp_path):
 
     def call(*argv, **arrays):
         np.savez(tmp_path / "run.npz", **arrays)
-        return forked("bound", "--scores=run.npz", f"--dimension={D}", *argv, folder=tmp_path, seconds=60)
+        return forked(
+            "bound", "--scores=run.npz", f"--dimension={D}", *argv, folder=tmp_path, seconds=60
+        )
 
     return call
 
@@ -32,7 +34,9 @@ def drawn(sigma, canaries, seed=0):
 def epsilons(ended):
     """{method: epsilon} of the JSON's estimates and bounds."""
     found = json.loads(ended.stdout)
-    return [{row["method"]: row["epsilon"] for row in found[kind]} for kind in ("estimates", "bounds")]
+    return [
+        {row["method"]: row["epsilon"] for row in found[kind]} for kind in ("estimates", "bounds")
+    ]
 
 
 def test_observed_cosines_have_estimates_and_a_bound_below_the_truth(bound):
@@ -51,13 +55,21 @@ def test_coins_have_bounds_below_the_truth_in_either_shape(bound):
     deep = bound("--json", scores=scores[None], presence=bits[None])
     assert flat.status == deep.status == 0 and flat.stdout == deep.stdout
     _, bounds = epsilons(flat)
-    assert 1.5 < bounds["one_run_guesses"] < bounds["one_run_gaussian"] < conversions.epsilon_from_mu(4, 1e-5)
+    assert (
+        1.5
+        < bounds["one_run_guesses"]
+        < bounds["one_run_gaussian"]
+        < conversions.epsilon_from_mu(4, 1e-5)
+    )
 
 
 @pytest.mark.slow
 def test_unobserved_cosines_make_the_null_and_pairs(bound):
     rng = np.random.default_rng(0)
-    pairs = {"observed": 0.05 + 0.01 * rng.standard_normal(80), "unobserved": 0.01 * rng.standard_normal(80)}
+    pairs = {
+        "observed": 0.05 + 0.01 * rng.standard_normal(80),
+        "unobserved": 0.01 * rng.standard_normal(80),
+    }
     _, bounds = epsilons(bound("--json", **pairs))
     assert 0.3 < bounds["one_run_guesses"] < bounds["one_run_gaussian"]
     unequal = bound(observed=pairs["observed"], unobserved=pairs["unobserved"][:60])
@@ -73,7 +85,9 @@ def test_cosines_of_the_wrong_sign_are_remarked(bound):
 def test_canaries_of_a_run_in_numpy_are_bounded(bound):
     seed, count = 11, 300
     bits, rng = one_run.coins(seed, count), np.random.default_rng(0)
-    moved = sum(one_run.canary(seed, i, D) for i in np.flatnonzero(bits)) + 0.2 * rng.standard_normal(D)
+    moved = sum(
+        one_run.canary(seed, i, D) for i in np.flatnonzero(bits)
+    ) + 0.2 * rng.standard_normal(D)
     scores = one_run.cosines(moved, seed, count)
     _, bounds = epsilons(bound("--json", scores=scores[None], presence=bits[None]))
     assert 1.5 < bounds["one_run_guesses"] < conversions.epsilon_from_mu(5, 1e-5)

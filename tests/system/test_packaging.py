@@ -20,7 +20,9 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_bound_needs_no_jax(tmp_path):
     result = python("-c", "import sys, audit.commands.bound; print(*sys.modules)", cwd=tmp_path)
     loaded = set(result.stdout.split())
-    assert "absl" in loaded and loaded.isdisjoint({"jax", "jaxlib", "flax", "optax", "orbax", "tensorflow"})
+    assert "absl" in loaded and loaded.isdisjoint(
+        {"jax", "jaxlib", "flax", "optax", "orbax", "tensorflow"}
+    )
 
 
 def test_the_version_is_said_once_and_cited():
@@ -80,7 +82,9 @@ def test_whoever_started_the_package_is_told_of_no_script_of_the_repository(tmp_
 
 @pytest.mark.slow
 def test_a_page_has_the_command_as_it_was_started(tmp_path):
-    (tmp_path / "scores.csv").write_text("score,in\n" + "".join(f"{i},{i % 2}\n" for i in range(60)))
+    (tmp_path / "scores.csv").write_text(
+        "score,in\n" + "".join(f"{i},{i % 2}\n" for i in range(60))
+    )
     done = python("-m", "audit", "bound", "--scores=scores.csv", "--report=page.html", cwd=tmp_path)
     page = (tmp_path / "page.html").read_text()
     assert done.returncode == 0 and "python -m audit bound --scores=scores.csv" in page
@@ -149,10 +153,14 @@ def test_a_step_in_jax_is_not_checked_without_it(tmp_path):
 
 @pytest.mark.slow
 def test_bounds_checks_and_pages_need_no_extra(tmp_path):
-    (tmp_path / "scores.csv").write_text("score,in\n" + "".join(f"{i},{i % 2}\n" for i in range(60)))
+    (tmp_path / "scores.csv").write_text(
+        "score,in\n" + "".join(f"{i},{i % 2}\n" for i in range(60))
+    )
     drawn = ("--figure=figure.png", "--report=page.html")
     claim = ("--noise_multiplier=2", "--insertions=100")
-    done = start_without_extras("audit", "bound", "--scores=scores.csv", *claim, *drawn, cwd=tmp_path)
+    done = start_without_extras(
+        "audit", "bound", "--scores=scores.csv", *claim, *drawn, cwd=tmp_path
+    )
     assert done.returncode == 0 and "upper bound" in done.stdout, done.stderr
     assert (tmp_path / "figure.png").exists() and (tmp_path / "page.html").exists()
 
@@ -166,7 +174,9 @@ def test_bounds_checks_and_pages_need_no_extra(tmp_path):
     assert trained.returncode == 0, trained.stderr
     done = start_without_extras("audit", "list", cwd=tmp_path)
     assert done.returncode == 0 and "gc_s" in done.stdout, done.stderr
-    done = start_without_extras("audit", "report", "--report=audit.html", "--delta=1e-6", cwd=tmp_path)
+    done = start_without_extras(
+        "audit", "report", "--report=audit.html", "--delta=1e-6", cwd=tmp_path
+    )
     assert done.returncode == 0 and (tmp_path / "audit.html").exists(), done.stderr
 
 
@@ -189,7 +199,10 @@ def installed(tmp_path_factory):
 
 @pytest.mark.slow
 def test_one_package_is_installed_whole(installed):
-    assert sorted([path.name for path in installed.iterdir() if "." not in path.name]) == ["audit", "bin"]
+    assert sorted([path.name for path in installed.iterdir() if "." not in path.name]) == [
+        "audit",
+        "bin",
+    ]
     for path in (ROOT / "audit").rglob("*.py"):
         assert (installed / path.relative_to(ROOT)).exists()
     assert (installed / "audit" / "py.typed").exists()
@@ -198,7 +211,9 @@ def test_one_package_is_installed_whole(installed):
 @pytest.mark.slow
 def test_without_an_extra_five_packages_are_asked_for(installed):
     (metadata,) = installed.glob("hidden_state_audit-*.dist-info/METADATA")
-    required = re.findall(r"^Requires-Dist: ([\w-]+)(?!.*extra ==)", metadata.read_text(), re.MULTILINE)
+    required = re.findall(
+        r"^Requires-Dist: ([\w-]+)(?!.*extra ==)", metadata.read_text(), re.MULTILINE
+    )
     assert sorted(required) == ["absl-py", "dp-accounting", "matplotlib", "numpy", "scipy"]
 
 
@@ -227,7 +242,9 @@ def test_what_is_installed_works_beside_files_of_the_names_of_ours(installed, tm
     for name in ("models.py", "experiments/__init__.py", "tests/__init__.py"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("raise ValueError('mine')\n")
-    (tmp_path / "scores.csv").write_text("score,in\n" + "".join(f"{i},{i % 2}\n" for i in range(60)))
+    (tmp_path / "scores.csv").write_text(
+        "score,in\n" + "".join(f"{i},{i % 2}\n" for i in range(60))
+    )
     (tmp_path / "mine.py").write_text(OUTSIDE)
     environment = {**os.environ, "PYTHONPATH": str(installed)}
     pipes = {"capture_output": True, "text": True, "env": environment, "cwd": tmp_path}

@@ -75,7 +75,9 @@ def _scaled_noise(factor):
 
 STEP_BUGS = {
     "no noise": _scaled_noise(lambda hyper, batch: 0.0),
-    "noise of deviation sigma, not sigma C": _scaled_noise(lambda hyper, batch: 1 / hyper.clipping_norm),
+    "noise of deviation sigma, not sigma C": _scaled_noise(
+        lambda hyper, batch: 1 / hyper.clipping_norm
+    ),
     "noise divided by the batch twice": _scaled_noise(lambda hyper, batch: 1 / len(batch[1])),
     "sigma taken for a variance": _scaled_noise(lambda hyper, batch: hyper.noise_multiplier**-0.5),
     "canary inserted twice": lambda hyper, inserted, batch: (hyper, 2 * inserted),

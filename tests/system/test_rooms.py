@@ -19,9 +19,15 @@ ROOMS = [  # (files, what none of them imports)
     ("audit/mechanism", ("audit.adversaries", *STATISTICS, *LATER, "absl")),
     ("audit/adversaries", (*STATISTICS, *LATER)),
     ("audit", ("experiments", "models")),
-    ("models", ("absl", "matplotlib", "experiments", *STATISTICS, "audit.adversaries", "audit.training")),
+    (
+        "models",
+        ("absl", "matplotlib", "experiments", *STATISTICS, "audit.adversaries", "audit.training"),
+    ),
 ]
-ALONE = {"matplotlib": ("audit/report",), "absl": ("audit/commands",)}  # of audit, who may import it
+ALONE = {
+    "matplotlib": ("audit/report",),
+    "absl": ("audit/commands",),
+}  # of audit, who may import it
 FLOORS = [  # from the ground up: nobody imports from a higher floor
     ["audit.errors", "audit.version", "audit.values", "audit.runtime"],
     ["audit.laws"],
@@ -71,7 +77,9 @@ LIBRARIES = [path for path in ROOT.glob("experiments/*/**/*.py") if path.name !=
 def modules():
     """{module: path} of the product."""
     found = {}
-    for path in [path for room in ("audit", "models", "experiments") for path in (ROOT / room).rglob("*.py")]:
+    for path in [
+        path for room in ("audit", "models", "experiments") for path in (ROOT / room).rglob("*.py")
+    ]:
         parts = path.relative_to(ROOT).with_suffix("").parts
         found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
     return found
@@ -94,7 +102,9 @@ def circles(graph):
         return found
 
     reach = {module: reached(module) for module in graph}
-    return {frozenset(other for other in reach[m] if m in reach[other]) for m in graph if m in reach[m]}
+    return {
+        frozenset(other for other in reach[m] if m in reach[other]) for m in graph if m in reach[m]
+    }
 
 
 def floor(module):
@@ -102,7 +112,9 @@ def floor(module):
     if module.startswith("experiments.") and module.endswith(".__main__"):
         return len(FLOORS) - 1
     named = ((name, i) for i, names in enumerate(FLOORS) for name in names)
-    return max([(len(name), i) for name, i in named if module == name or module.startswith(name + ".")])[1]
+    return max(
+        [(len(name), i) for name, i in named if module == name or module.startswith(name + ".")]
+    )[1]
 
 
 def messages(source):
@@ -150,7 +162,9 @@ def test_importing_a_room_loads_nothing_that_it_must_not(room, known, forbidden)
     done = python("-c", LOAD, *(TRAINING if room == "training" else names))
     loaded = set(done.stdout.split())
     assert done.returncode == 0 and known <= loaded, done.stderr
-    assert not [name for name in loaded for one in forbidden if name == one or name.startswith(f"{one}.")]
+    assert not [
+        name for name in loaded for one in forbidden if name == one or name.startswith(f"{one}.")
+    ]
 
 
 INSIDE = "def f():\n    from audit import methods"
@@ -179,7 +193,9 @@ def test_only_reports_draw_and_only_commands_know_flags():
         names = {name.split(".")[0] for name in imported_names(path.read_text())}
         for library, rooms in ALONE.items():
             inside = any(path.is_relative_to(ROOT / room) for room in rooms)
-            typed = path.name == "result.py" and library == "matplotlib"  # the type of what it returns
+            typed = (
+                path.name == "result.py" and library == "matplotlib"
+            )  # the type of what it returns
             assert inside or typed or library not in names, path
 
 
@@ -193,7 +209,9 @@ def test_the_door_is_an_explicit_list_that_can_be_read():
 
 def test_experiments_are_commands():
     for path in sorted((ROOT / "experiments").glob("[!_]*.py")):
-        assert ('\nif __name__ == "__main__":' in path.read_text()) != (path.stem == "engine_flags"), path
+        assert ('\nif __name__ == "__main__":' in path.read_text()) != (
+            path.stem == "engine_flags"
+        ), path
 
 
 def test_libraries_define_no_flag():

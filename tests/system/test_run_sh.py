@@ -69,7 +69,9 @@ class House:
     def run(self, *arguments, cwd=None, **changes):
         argv = ["/bin/bash", str(self.root / "run.sh"), *arguments]
         given = {"cwd": cwd or self.root, "timeout": 60}
-        return subprocess.run(argv, env=self.environment(**changes), capture_output=True, text=True, **given)
+        return subprocess.run(
+            argv, env=self.environment(**changes), capture_output=True, text=True, **given
+        )
 
     def calls(self):
         lines = self.log.read_text().splitlines() if self.log.exists() else []
@@ -105,7 +107,9 @@ def sections():
 
 def assert_one_line(result, *parts):
     assert result.returncode == 2 and result.stdout == ""
-    assert len(result.stderr.splitlines()) == 1 and all(part in result.stderr for part in parts), result
+    assert len(result.stderr.splitlines()) == 1 and all(part in result.stderr for part in parts), (
+        result
+    )
 
 
 @pytest.mark.parametrize("typed", [["help"], ["-h"], ["--help"], ["audit", "--help"]])
@@ -120,7 +124,18 @@ def test_help_of_this_repository_says_what_each_command_is_for():
     lines = [line for line in result.stdout.splitlines() if line.startswith("  ")]
     assert result.returncode == 0 and max(map(len, lines)) <= 80
     names = {line.split()[0] for line in lines if line.split()[1:]}
-    assert {"audit", "bound", "list", "report", "sweep", "canife", "test", "lint", "python", "ray"} <= names
+    assert {
+        "audit",
+        "bound",
+        "list",
+        "report",
+        "sweep",
+        "canife",
+        "test",
+        "lint",
+        "python",
+        "ray",
+    } <= names
 
 
 def test_a_python_without_packages_tells_a_commands_help():
@@ -145,7 +160,9 @@ def test_an_unknown_command_is_one_line_and_no_set_up(house, name):
 
 @pytest.mark.parametrize("python", ["no-such-python", "/bin/false", "/", ""])
 def test_a_wrong_python_or_none_is_one_line(house, tmp_path, python):
-    none, said = ({}, [f"PYTHON={python}"]) if python else ({"PATH": str(tmp_path)}, ["3.11", "PYTHON"])
+    none, said = (
+        ({}, [f"PYTHON={python}"]) if python else ({"PATH": str(tmp_path)}, ["3.11", "PYTHON"])
+    )
     assert_one_line(house.run(PYTHON=python, **none), *said)
     assert not house.venv.exists()
 
@@ -208,7 +225,12 @@ def test_lint_runs_all_linters(handed):
 def test_rays_workers_are_not_nice_and_it_keeps_no_logs(handed, monkeypatch, tmp_path):
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
     ours = ["--include-log-monitor=False", f"--temp-dir={tmp_path / 'ray'}"]
-    assert handed("ray", "start", "--head", "--port=0")[0][-5:] == ["start", *ours, "--head", "--port=0"]
+    assert handed("ray", "start", "--head", "--port=0")[0][-5:] == [
+        "start",
+        *ours,
+        "--head",
+        "--port=0",
+    ]
     assert os.environ["RAY_worker_niceness"] == "0"  # noqa: SIM112
 
 
@@ -218,7 +240,16 @@ def test_a_script_finds_our_modules_before_its_neighbours(tmp_path):
     (tmp_path / "json.py").write_text("raise SystemExit('shadowed')\n")
     text = "import json, sys, helper, models\nprint(__name__, helper.HELP, sys.argv[1:], models.__file__)\n"
     (tmp_path / "mine.py").write_text(text)
-    argv = [sys.executable, "-P", "-m", "experiments", "python", str(tmp_path / "mine.py"), "--x", "a b"]
+    argv = [
+        sys.executable,
+        "-P",
+        "-m",
+        "experiments",
+        "python",
+        str(tmp_path / "mine.py"),
+        "--x",
+        "a b",
+    ]
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     told = subprocess.run(argv, env=environment, cwd=tmp_path, capture_output=True, text=True)
     own = REPOSITORY / "models" / "__init__.py"
@@ -229,18 +260,28 @@ def test_a_script_finds_our_modules_before_its_neighbours(tmp_path):
 
 def test_the_first_start_installs_and_the_second_does_not(house):
     first, second = house.run(), house.run()
-    assert first.stderr == "setting up .venv (first run only; a few minutes)\n" and second.stderr == ""
+    assert (
+        first.stderr == "setting up .venv (first run only; a few minutes)\n" and second.stderr == ""
+    )
     assert installs(house.calls()) == [USUAL]
 
 
-RAY = (["audit", "--engine=ray"], ["audit"], ["ray", "start", "--head"], ["audit", "--engine", "ray"])
+RAY = (
+    ["audit", "--engine=ray"],
+    ["audit"],
+    ["ray", "start", "--head"],
+    ["audit", "--engine", "ray"],
+)
 EXTRAS = [  # (commands, what is installed, in turn)
     ((["audit"], ["test"], ["audit"], ["lint"]), [USUAL, ".[train,zoo,test]"]),
     (
         (["audit"], ["throughput"], ["audit"], ["test"], ["throughput"]),
         [USUAL, ".[train,zoo,bench]", ".[train,zoo,bench,test]"],
     ),
-    ((["compile"], ["audit"], ["test"], ["compile"]), [".[train,zoo,tpu]", ".[train,zoo,tpu,test]"]),
+    (
+        (["compile"], ["audit"], ["test"], ["compile"]),
+        [".[train,zoo,tpu]", ".[train,zoo,tpu,test]"],
+    ),
     ((["audit"], *RAY, ["audit", "--ray_address=auto"]), [USUAL, ".[train,zoo,ray]"]),
     ((["throughput", "--help"],), []),
 ]
@@ -253,7 +294,9 @@ def test_an_extra_comes_with_the_first_command_that_wants_it_and_stays(house, co
     assert installs(house.calls()) == installed
 
 
-@pytest.mark.parametrize("command", [("ray", "start"), ("audit", "--engine=ray", "--ray_address=host0:6379")])
+@pytest.mark.parametrize(
+    "command", [("ray", "start"), ("audit", "--engine=ray", "--ray_address=host0:6379")]
+)
 def test_all_of_a_ray_cluster_asks_for_the_token_that_there_is(house, tmp_path, command):
     def mode(**changes):
         assert house.run(*command, HOME=str(tmp_path), **changes).returncode == 0
@@ -280,7 +323,11 @@ def test_a_gpu_brings_the_cuda_packages(house, tmp_path):
 def test_what_is_installed_has_the_locks_hashes(house):
     assert house.run("test").returncode == 0
     build, locked, own = (call["arguments"] for call in house.calls() if "pip" in call["arguments"])
-    assert "--require-hashes" in build and "--require-hashes" in locked and "--no-build-isolation" in locked
+    assert (
+        "--require-hashes" in build
+        and "--require-hashes" in locked
+        and "--no-build-isolation" in locked
+    )
     assert "--no-index" in own and own[-1] == ".[train,zoo,test]"
     assert pins((house.venv / "locked.txt").read_text()) == sections()["core"] | sections()["test"]
 
@@ -326,7 +373,11 @@ def test_an_interrupted_installation_starts_afresh(ready):
     (ready.venv / ".run-sh").write_text("")
     left_behind = ready.venv / "lib" / "half"
     left_behind.mkdir(parents=True)
-    assert ready.run().returncode == 0 and installs(ready.calls()) == [USUAL] and not left_behind.exists()
+    assert (
+        ready.run().returncode == 0
+        and installs(ready.calls()) == [USUAL]
+        and not left_behind.exists()
+    )
 
 
 def test_a_folder_of_the_users_is_left_alone(house, tmp_path):

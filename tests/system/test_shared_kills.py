@@ -32,7 +32,9 @@ game.play, Store.save = heard, kept
 
 
 @pytest.mark.slow
-def test_workers_that_come_and_go_train_each_chunk_once_and_end_with_the_same_bits(tmp_path, pytestconfig):
+def test_workers_that_come_and_go_train_each_chunk_once_and_end_with_the_same_bits(
+    tmp_path, pytestconfig
+):
     kills = pytestconfig.getoption("kills")
     with killed.ended([start(tmp_path / "alone")]) as (alone,):
         alone.join(SECONDS)
@@ -86,4 +88,6 @@ def heard(out: Path, word: str) -> list[tuple[int, int]]:
 
 
 def start(out):
-    return killed.start(WORKER, out, **{"steps": 3000, "runs": RUNS, "chunk": CHUNK, "seconds": 0.2})
+    return killed.start(
+        WORKER, out, **{"steps": 3000, "runs": RUNS, "chunk": CHUNK, "seconds": 0.2}
+    )

@@ -59,7 +59,13 @@ class Node(NamedTuple):
 
     def call(self, folder, *argv):
         environment = {**os.environ, "PATH": PATH, "SLURM_CONF": str(self.config)}
-        given = {"env": environment, "cwd": folder, "capture_output": True, "text": True, "timeout": PATIENCE}
+        given = {
+            "env": environment,
+            "cwd": folder,
+            "capture_output": True,
+            "text": True,
+            "timeout": PATIENCE,
+        }
         return subprocess.run(argv, check=True, **given).stdout.strip()
 
     def is_idle(self, folder):
@@ -102,7 +108,10 @@ def node(tmp_path_factory):
         pytest.skip("no SLURM here: as root, apt-get install slurmctld slurmd slurm-client munge")
     folder = tmp_path_factory.mktemp("slurm")
     config = configured(folder)
-    munged = [f"--{name}={folder}/munge.{name.split('-')[0]}" for name in ("socket", "key-file", "pid-file")]
+    munged = [
+        f"--{name}={folder}/munge.{name.split('-')[0]}"
+        for name in ("socket", "key-file", "pid-file")
+    ]
     munged += [f"--log-file={folder}/munge.log", f"--seed-file={folder}/munge.seed"]
     commands = (
         ("munged", "--foreground", "--force", *munged),
@@ -141,13 +150,18 @@ def submit(node, repository, monkeypatch):
 
     def call(*options, flags=SMOKE):
         script = str(ROOT / "experiments" / "slurm.sh")
-        return node.call(repository, "sbatch", "--parsable", "--export=ALL", *options, script, *flags)
+        return node.call(
+            repository, "sbatch", "--parsable", "--export=ALL", *options, script, *flags
+        )
 
     return call
 
 
 def logs(repository, job):
-    return [path.read_text() for path in sorted((repository / "results/logs").glob(f"sweep_{job}_*.log"))]
+    return [
+        path.read_text()
+        for path in sorted((repository / "results/logs").glob(f"sweep_{job}_*.log"))
+    ]
 
 
 def scores(out):
@@ -164,13 +178,17 @@ def assert_same_bits(repository):
 
 
 @pytest.mark.slow
-def test_an_array_that_is_requeued_and_interrupted_ends_with_the_same_bits(node, repository, submit):
+def test_an_array_that_is_requeued_and_interrupted_ends_with_the_same_bits(
+    node, repository, submit
+):
     alone = [sys.executable, "-P", "-m", "experiments", "sweep", "--out=alone", *SMOKE]
     subprocess.run(alone, cwd=repository, check=True, capture_output=True)
     job = submit("--array=1-3")
     wait_until(lambda: any("0/" in text for text in logs(repository, job)), "the first cell")
     node.call(repository, "scontrol", "requeue", f"{job}_1")
-    node.call(repository, "scancel", "--signal=INT", f"{job}_2")  # as --signal does it before the limit
+    node.call(
+        repository, "scancel", "--signal=INT", f"{job}_2"
+    )  # as --signal does it before the limit
     wait_until(lambda: node.is_idle(repository), "the array")
     submit("--array=1")
     wait_until(lambda: node.is_idle(repository), "the array, submitted again")
@@ -183,7 +201,10 @@ def test_tasks_of_one_step_share_the_chunks_of_an_audit(node, repository, monkey
     audit = ("./run.sh", "audit", "--data_file=housing.csv", "--runs=240", "--insertions=4")
     audit += ("--chunk_size=20", "--batch_size=20")
     subprocess.run([*audit, "--out=alone"], cwd=repository, check=True, capture_output=True)
-    assert node.call(repository, "srun", "--ntasks=3", *audit, "--out=shared").count("if_gaussian") == 3
+    assert (
+        node.call(repository, "srun", "--ntasks=3", *audit, "--out=shared").count("if_gaussian")
+        == 3
+    )
     assert len(assert_same_bits(repository)) == 1
 
 

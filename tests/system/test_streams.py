@@ -14,7 +14,14 @@ ONE_SHOT = ("one_shot", "--simulations=3", "--dimensions=1e3", "--out=out")
 LANDSCAPE = ("landscape", "--sigmas=4", "--batch_sizes=4", "--steps=2", "--runs=100", "--out=out")
 FIGURES = ("figures", "--name=figure_7", "--scale=smoke", "--out=r")
 FEDERATED = (
-    *("federated", "--model=linear", "--data_file={images}", "--clients=10", "--cohort=4", "--rounds=4"),
+    *(
+        "federated",
+        "--model=linear",
+        "--data_file={images}",
+        "--clients=10",
+        "--cohort=4",
+        "--rounds=4",
+    ),
     *("--canaries=100", "--out=out"),
 )
 SLOW = pytest.mark.slow
@@ -48,9 +55,18 @@ def start(tmp_path, image_file):
     smoke_cells(tmp_path)
 
     def call(argv, redirection):
-        argv = [sys.executable, "-P", "-m", "experiments", *(one.format(images=image_file) for one in argv)]
+        argv = [
+            sys.executable,
+            "-P",
+            "-m",
+            "experiments",
+            *(one.format(images=image_file) for one in argv),
+        ]
         shell = ["sh", "-c", f'exec "$@" {redirection}', "sh", *argv]
-        named = {"cwd": tmp_path, "env": {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}}
+        named = {
+            "cwd": tmp_path,
+            "env": {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"},
+        }
         return subprocess.run(shell, capture_output=True, text=True, timeout=SECONDS, **named)
 
     return call

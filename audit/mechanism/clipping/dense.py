@@ -23,7 +23,9 @@ from audit.mechanism.clipping.base import Batch, ClippedSum, Criterion, scale_to
 _UNROLLED = 32
 
 
-def book_keeping(module: nn.Module, unravel: Callable[[Array], Any], criterion: Criterion) -> ClippedSum:
+def book_keeping(
+    module: nn.Module, unravel: Callable[[Array], Any], criterion: Criterion
+) -> ClippedSum:
     """Returns the strategy for Flax modules of dense layers and elementwise functions.
 
     No per-example gradient is formed. A dense layer's gradient for one example is the outer product of its
@@ -99,7 +101,9 @@ def _require_separate_examples(
         program = jax.jit(both_outputs).lower(theta, features).compile()
         together, alone = program(theta, features)
     except (ValueError, IndexError) as error:
-        raise TypeError(f"{type(module).__name__} mixes examples ({error}): use per_example") from None
+        raise TypeError(
+            f"{type(module).__name__} mixes examples ({error}): use per_example"
+        ) from None
     tolerance = 1e-4 * max(1.0, np.max(np.abs(alone)))
     same_shape = together.shape == alone.shape
     if not same_shape or not np.allclose(together, alone, rtol=0, atol=tolerance):

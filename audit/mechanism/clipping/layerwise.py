@@ -148,7 +148,9 @@ def block_bytes(hardware: Hardware | None = None) -> int:
     return _CPU_BLOCK if devices.is_cpu else _ACCELERATOR_BLOCK
 
 
-def _plan_blocks(module: nn.Module, params: Any, batch: Batch, block_bytes: int) -> tuple[_Shapes, int]:
+def _plan_blocks(
+    module: nn.Module, params: Any, batch: Batch, block_bytes: int
+) -> tuple[_Shapes, int]:
     """Returns (the shapes of every layer's output as a matrix, how many examples a block has at most)."""
     features, _ = batch
     _, calls = jax.eval_shape(lambda x: _apply(module, params, x, {}), features[0])
@@ -208,7 +210,9 @@ def _block_sum(
     scales = block.weights * scale_to_norm(squared_norms, clipping_norm)
 
     sums = {path: measure.contract(scales) for path, measure in measures.items()}
-    return jax.tree_util.tree_map_with_path(lambda path, _: sums[_module_of(path)][path[-1].key], params)
+    return jax.tree_util.tree_map_with_path(
+        lambda path, _: sums[_module_of(path)][path[-1].key], params
+    )
 
 
 def _is_late(summed: Any) -> bool:

@@ -65,7 +65,9 @@ def test_gc_s_is_algorithm_3(data, model, mechanism, batches, noisy, per_step):
         least, next_least = np.sort(moved)[:2]
         assert next_least > least * (1 + 1e-5)  # else rounding decides, and the test says nothing
         assert state.dimension == np.argmin(moved)
-        np.testing.assert_array_equal(state.gradient, np.eye(68)[[np.argmin(moved)]] * np.float32(0.4))
+        np.testing.assert_array_equal(
+            state.gradient, np.eye(68)[[np.argmin(moved)]] * np.float32(0.4)
+        )
         chosen.append(int(state.dimension))
     assert not noisy or len(set(chosen)) > 1
 

@@ -15,11 +15,20 @@ from audit.mechanism.clipping.base import clip
 NORM = 2.0
 HYPER = base.Hyperparameters(0.3, NORM, 1.5)
 GC_S = {
-    f"gc_s {'noisy' if noisy else 'noiseless'} {'per step' if per_step else 'final model'}": (noisy, per_step)
+    f"gc_s {'noisy' if noisy else 'noiseless'} {'per step' if per_step else 'final model'}": (
+        noisy,
+        per_step,
+    )
     for noisy, per_step in itertools.product((True, False), repeat=2)
 }
 CRAFTERS = ("gc_r", "gc_fixed", "cots", "cots of weights", "gc_s linear response", *GC_S)
-DRAWN = ("gc_r", "cots", "cots of weights", "loss", *(name for name, (noisy, _) in GC_S.items() if noisy))
+DRAWN = (
+    "gc_r",
+    "cots",
+    "cots of weights",
+    "loss",
+    *(name for name, (noisy, _) in GC_S.items() if noisy),
+)
 
 
 def _gc_s(mechanism, data, noisy, per_step):
@@ -79,7 +88,10 @@ def test_what_is_inserted_has_norm_at_most_c_and_reads_the_model_only_if_said(na
         assert np.linalg.norm(clip(crafted[0], norm)) <= norm * (1 + 1e-6)
     assert np.any(crafted)
     here, there = (adversary.craft(state, 0, t) for t in (theta, theta + 1.0))
-    assert adversary.reads_theta == (name == "loss") and np.array_equal(here, there) != adversary.reads_theta
+    assert (
+        adversary.reads_theta == (name == "loss")
+        and np.array_equal(here, there) != adversary.reads_theta
+    )
 
 
 def test_functions_map_compile_and_score_what_did_not_move(adversary, state, theta):
@@ -99,14 +111,18 @@ def test_the_update_subtracts_what_is_inserted_and_the_score_rises(adversary, st
     otherwise = 0.02 * jax.random.normal(jax.random.key(9), theta.shape)
     crafted = clip(adversary.craft(state, 0, theta + otherwise)[0], NORM)
     shifts = (-0.05, 0, 0.05, 0.1, 0.2)
-    scores = [adversary.score(state, (), theta + otherwise - t * crafted, theta).item() for t in shifts]
+    scores = [
+        adversary.score(state, (), theta + otherwise - t * crafted, theta).item() for t in shifts
+    ]
     assert np.isfinite(scores).all() and (np.diff(scores) > 1e-4).all()
 
 
 def test_what_is_decided_depends_on_the_key_alone(named, state, theta):
     name, adversary = named
     assert _same(adversary.init(jax.random.key(1), theta, jnp.float32(NORM)), state)
-    others = [adversary.init(jax.random.key(seed), theta, jnp.float32(NORM)) for seed in range(2, 10)]
+    others = [
+        adversary.init(jax.random.key(seed), theta, jnp.float32(NORM)) for seed in range(2, 10)
+    ]
     assert any(not _same(other, state) for other in others) == (name in DRAWN)
 
 
@@ -117,9 +133,13 @@ def test_the_loss_canary_is_an_example_with_a_wrong_label(model, data, theta):
         adversary = examples.flipped_label(model.loss, data[0], labels, classes)
         init = jax.jit(jax.vmap(adversary.init, (0, None, None)))
         features, wrong = init(jax.random.split(jax.random.key(0), 300), theta, NORM)
-        rows = np.array([np.flatnonzero((data[0] == x).all(axis=1)).item() for x in np.asarray(features)])
+        rows = np.array(
+            [np.flatnonzero((data[0] == x).all(axis=1)).item() for x in np.asarray(features)]
+        )
         assert len(np.unique(rows)) > 100
-        assert set((np.asarray(wrong) - np.asarray(labels)[rows]) % classes) == set(range(1, classes))
+        assert set((np.asarray(wrong) - np.asarray(labels)[rows]) % classes) == set(
+            range(1, classes)
+        )
         assert set(np.asarray(wrong)) <= set(range(classes))
 
 
@@ -139,7 +159,10 @@ def test_cosines_are_1_along_the_canary_and_those_of_weights_know_no_beginning(t
 
 def test_directions_are_uniform_on_the_sphere(theta):
     init = jax.jit(jax.vmap(directions.random_direction().init, (0, None, None)))
-    drawn = np.asarray(init(jax.random.split(jax.random.key(0), 4000), theta, NORM).gradient)[:, 0] / NORM
+    drawn = (
+        np.asarray(init(jax.random.split(jax.random.key(0), 4000), theta, NORM).gradient)[:, 0]
+        / NORM
+    )
     covariance = drawn.T @ drawn / 4000 * theta.size
     np.testing.assert_allclose(covariance, np.eye(theta.size), atol=6 / np.sqrt(4000) * 1.5)
     assert np.abs(drawn.mean(axis=0)).max() < 6 / np.sqrt(4000 * theta.size)

@@ -61,16 +61,22 @@ def test_final_cosines_are_with_the_displacement_or_the_weights(path):
         adversary = directions.final_cosines(CANARIES, origin)
         state = adversary.init(jax.random.key(1), first, jnp.float32(2))
         found = adversary.score(state, (), last, first)
-        np.testing.assert_allclose(found, _cosines(_directions(state), vector[None])[:, 0], rtol=0, atol=1e-5)
+        np.testing.assert_allclose(
+            found, _cosines(_directions(state), vector[None])[:, 0], rtol=0, atol=1e-5
+        )
 
 
 def test_both_insert_the_same_directions_of_the_clipping_norm_in_their_own_steps():
     for adversary in (directions.final_cosines(CANARIES), directions.largest_cosines(CANARIES)):
         state = adversary.init(jax.random.key(1), jnp.zeros(P), jnp.float32(2))
-        canaries = base.Canaries(functools.partial(directions._craft_unclipped, state), jnp.ones(CANARIES))
+        canaries = base.Canaries(
+            functools.partial(directions._craft_unclipped, state), jnp.ones(CANARIES)
+        )
         mask = jnp.zeros(CANARIES).at[jnp.array([1, 4])].set(1)
         found = base.sum_canaries(canaries, 0, jnp.zeros(P), jnp.float32(0.7), mask, None)
-        np.testing.assert_allclose(found, 0.7 * _directions(state)[[1, 4]].sum(axis=0), rtol=0, atol=1e-6)
+        np.testing.assert_allclose(
+            found, 0.7 * _directions(state)[[1, 4]].sum(axis=0), rtol=0, atol=1e-6
+        )
 
 
 NORM = jnp.float32(1.0)
@@ -112,7 +118,9 @@ def test_canaries_are_drawn_with_replacement_from_the_tail():
     assert np.bincount(chosen, minlength=8).tolist()[:4] == [0] * 4
     assert np.bincount(chosen, minlength=8)[4:7] == pytest.approx([200, 200, 200], abs=60)
     assert not (chosen == 7).any()
-    alone = examples.poisoned_examples(fcnn().loss, lambda: found, tail._replace(mean=False), 600, plain)
+    alone = examples.poisoned_examples(
+        fcnn().loss, lambda: found, tail._replace(mean=False), 600, plain
+    )
     bare, _ = alone.init(jax.random.key(0), jnp.zeros(68), NORM).examples
     np.testing.assert_allclose(features - bare, np.broadcast_to(found.mean, (600, 8)), atol=1e-5)
 
@@ -126,7 +134,11 @@ def test_clip_bkd_takes_the_last_direction_and_the_least_likely_label():
     np.testing.assert_allclose(features[0], found.mean + found.directions[-1], rtol=1e-5)
     (layer,) = model.unravel(theta).values()
     logits = np.asarray(features[0]) @ np.asarray(layer["kernel"]) + np.asarray(layer["bias"])
-    assert labels.tolist() == [int(logits.argmin())] and adversary.canaries == 1 and adversary.reads_theta
+    assert (
+        labels.tolist() == [int(logits.argmin())]
+        and adversary.canaries == 1
+        and adversary.reads_theta
+    )
 
 
 def images(side=28, channels=()):
@@ -144,7 +156,9 @@ def test_bytes_are_scaled_as_the_model_scales_them_and_directions_counted():
     features, labels = played.adversary.init(jax.random.key(1), theta, NORM).examples
     assert features.shape == (3, 784) and labels.tolist() == [5] * 3
     scaled = (dataset.features.reshape(60, -1) / 255 - 0.2860406) / 0.35302424
-    np.testing.assert_allclose(np.linalg.norm(np.asarray(features) - scaled.mean(0), axis=1), 1.0, rtol=1e-4)
+    np.testing.assert_allclose(
+        np.linalg.norm(np.asarray(features) - scaled.mean(0), axis=1), 1.0, rtol=1e-4
+    )
 
 
 @pytest.mark.parametrize(
@@ -152,12 +166,18 @@ def test_bytes_are_scaled_as_the_model_scales_them_and_directions_counted():
     [
         ("linear", {"end_direction": 785}, "^`end_direction=785`: the data have 784 directions"),
         ("linear", {"poison_label": 10}, "^`poison_label=10`: the labels are 0 to 9"),
-        ("linear", {"adversary": "clip_bkd", "canaries": 2}, "^`canaries=2`: ClipBKD has one canary"),
+        (
+            "linear",
+            {"adversary": "clip_bkd", "canaries": 2},
+            "^`canaries=2`: ClipBKD has one canary",
+        ),
         ("convnet", {"end_direction": 700}, "takes whole numbers: choose another `adversary`"),
     ],
 )
 def test_what_does_not_fit_is_one_line(model, fields, message):
     dataset = images() if model == "linear" else images(side=32, channels=(3,))
     with pytest.raises(InputError, match=message) as error:
-        build.build(setting_of(model, **{"adversary": "poisoned", "batch_size": 10, **fields}), dataset)
+        build.build(
+            setting_of(model, **{"adversary": "poisoned", "batch_size": 10, **fields}), dataset
+        )
     assert "\n" not in str(error.value)

@@ -43,7 +43,9 @@ def expect(mechanism, data):
 @pytest.fixture(scope="module")
 def simulate(mechanism, data):
     batches = _schedule(data).batches
-    return jax.jit(lambda key, theta_0: base.simulate(mechanism, HYPER, theta_0, data, batches, key))
+    return jax.jit(
+        lambda key, theta_0: base.simulate(mechanism, HYPER, theta_0, data, batches, key)
+    )
 
 
 @pytest.fixture(
@@ -76,7 +78,9 @@ def state(named, theta):
 
 
 def _inserted(adversary, state, theta, presence, norm=NORM, mask=1.0):
-    canaries = base.Canaries(functools.partial(adversary.craft, state), jnp.asarray(presence, jnp.float32))
+    canaries = base.Canaries(
+        functools.partial(adversary.craft, state), jnp.asarray(presence, jnp.float32)
+    )
     norm_, mask_ = jnp.float32(norm), jnp.float32(mask)
     return np.asarray(base.sum_canaries(canaries, jnp.int32(0), theta, norm_, mask_, CLIPPED_SUM))
 
@@ -121,7 +125,9 @@ def test_coordinates_and_examples_are_distinct(named, state):
     if name in ("gc_r", "gc_s"):
         assert len(set(np.asarray(state.dimensions).tolist())) == CANARIES
     if name == "cots":
-        assert len({key.tobytes() for key in np.asarray(jax.random.key_data(state.keys))}) == CANARIES
+        assert (
+            len({key.tobytes() for key in np.asarray(jax.random.key_data(state.keys))}) == CANARIES
+        )
 
 
 def test_gc_s_takes_the_coordinates_that_move_least(simulate, expect, theta):
@@ -132,7 +138,9 @@ def test_gc_s_takes_the_coordinates_that_move_least(simulate, expect, theta):
 
 
 @pytest.mark.slow
-def test_a_constant_canary_is_summed_once_a_segment_to_the_same_training(mechanism, data, theta, expect):
+def test_a_constant_canary_is_summed_once_a_segment_to_the_same_training(
+    mechanism, data, theta, expect
+):
     adversary = directions.random_directions(CANARIES, expect)
     state = adversary.init(jax.random.key(1), theta, jnp.float32(NORM))
     presence, schedule, key = jnp.asarray([1.0, 0, 1, 1, 0, 0]), _schedule(data), jax.random.key(4)
@@ -152,9 +160,13 @@ def test_scores_are_centred_where_training_moves_coordinates(model, mechanism, d
     [scores] = game.play(table, [(0, 200)], 200)
     worlds = scores.scores[scores.presence], scores.scores[~scores.presence]
     own = HYPER.learning_rate * NORM * float(schedule.mask.sum()) / schedule.batches.shape[1]
-    deviation = HYPER.learning_rate * HYPER.noise_multiplier * NORM / schedule.batches.shape[1] * np.sqrt(6)
+    deviation = (
+        HYPER.learning_rate * HYPER.noise_multiplier * NORM / schedule.batches.shape[1] * np.sqrt(6)
+    )
     for world, side in zip(worlds, (0.5, -0.5), strict=True):
-        assert world.mean() == pytest.approx(side * own, abs=5 * deviation / np.sqrt(len(world)) + 0.1 * own)
+        assert world.mean() == pytest.approx(
+            side * own, abs=5 * deviation / np.sqrt(len(world)) + 0.1 * own
+        )
 
 
 def test_the_noiseless_rehearsal_has_no_noise_and_half_of_every_canary(mechanism, data, theta):
@@ -163,7 +175,9 @@ def test_the_noiseless_rehearsal_has_no_noise_and_half_of_every_canary(mechanism
     two = base.Coordinates(jnp.array([3, 5]), jnp.array([NORM, -9.0]))
     canaries = base.Canaries(lambda step, theta: two, jnp.full(2, 0.5))
     silent = dpsgd.mechanism(dpsgd.DPSGD(lambda theta, batch, norm: jnp.zeros_like(theta)))
-    end = np.asarray(base.rehearse(silent, HYPER, theta, data, schedule, canaries)) - np.asarray(theta)
+    end = np.asarray(base.rehearse(silent, HYPER, theta, data, schedule, canaries)) - np.asarray(
+        theta
+    )
     moved = 0.5 * HYPER.learning_rate * NORM * (steps // 2) / schedule.batches.shape[1]
     assert np.flatnonzero(np.abs(end) > 1e-7).tolist() == [3, 5]
     np.testing.assert_allclose(end[[3, 5]], [-moved, moved], rtol=1e-4)

@@ -43,7 +43,9 @@ def _run_state(adversary, seed, run, parameters=P):
 def _units(adversary, run, seed=0, parameters=P):
     """A run's directions (K, p) as they are inserted, in float64."""
     keys = _run_state(adversary, seed, run, parameters).keys
-    return np.array([base.draw_unit_direction(key, jnp.zeros(parameters)) for key in keys], np.float64)
+    return np.array(
+        [base.draw_unit_direction(key, jnp.zeros(parameters)) for key in keys], np.float64
+    )
 
 
 def _left_out(units, u):
@@ -62,7 +64,9 @@ def _plain(units, u):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("leave_one_out", "expected"), [(True, _left_out), (False, _plain)])
-def test_scores_are_numpys_and_what_is_scored_was_inserted(empty_game, play, leave_one_out, expected):
+def test_scores_are_numpys_and_what_is_scored_was_inserted(
+    empty_game, play, leave_one_out, expected
+):
     """Without noise and gradients the model moves along the sum of the directions, C a step."""
     adversary = _adversary(leave_one_out=leave_one_out)
     table = _table(empty_game, adversary, sigma=0.0)
@@ -74,7 +78,9 @@ def test_scores_are_numpys_and_what_is_scored_was_inserted(empty_game, play, lea
         game_of_one = table._replace(adversary=adversary._replace(score=_first(moved)))
         next(game.play(game_of_one, [(run, run + 1)], 1))
         np.testing.assert_allclose(moved[-1], -0.5 * 3.0 * STEPS / 4 * units.sum(axis=0), atol=2e-6)
-        np.testing.assert_allclose(scores[run], expected(units, units.sum(axis=0)), rtol=0, atol=1e-4)
+        np.testing.assert_allclose(
+            scores[run], expected(units, units.sum(axis=0)), rtol=0, atol=1e-4
+        )
 
 
 def _first(moved):
@@ -104,7 +110,9 @@ def test_scores_of_any_vector_are_numpys(canaries):
     ("parameters", "canaries", "draws"),
     [(1200, 600, 3), (1200, 150, 3), (1200, 20, 3), (68, 34, 2000), (200, 100, 300)],
 )
-def test_the_inverse_converges_where_canaries_are_many_for_the_dimension(parameters, canaries, draws):
+def test_the_inverse_converges_where_canaries_are_many_for_the_dimension(
+    parameters, canaries, draws
+):
     """Of 68 parameters the eigenvalues of 34 directions pass Marchenko and Pastur's edges at times."""
 
     @jax.jit
@@ -134,7 +142,9 @@ def test_directions_are_of_the_seed_the_run_and_the_canary_alone():
 
 def test_no_key_of_a_direction_is_one_of_the_noise_the_coins_or_the_batches():
     drawn = [_run_state(_adversary(), 0, run).keys for run in range(4)]
-    others = [game.root(0, name) for name in ("theta", "batches", "guess", "canary", "noise", "presence")]
+    others = [
+        game.root(0, name) for name in ("theta", "batches", "guess", "canary", "noise", "presence")
+    ]
     for run in range(4):
         noise = jax.random.fold_in(game.root(0, "noise"), run)
         others += [noise, jax.random.fold_in(game.root(0, "presence"), run)]
@@ -174,7 +184,9 @@ def test_a_killed_audit_goes_on_to_the_bit(empty_game, tmp_path):
     with pytest.raises(Killed):
         list(game.play(table, [(0, 3)], 3, die, Checkpoints(tmp_path, 0)))
     steps = []
-    (again,) = game.play(table, [(0, 3)], 3, lambda runs, done: steps.append(done), Checkpoints(tmp_path, 0))
+    (again,) = game.play(
+        table, [(0, 3)], 3, lambda runs, done: steps.append(done), Checkpoints(tmp_path, 0)
+    )
     np.testing.assert_array_equal(again.scores, whole.scores)
     assert sum(steps) < 600
 
@@ -232,11 +244,15 @@ def test_coins_check_the_law_and_one_that_fails_withdraws_the_bound(empty_game, 
     sound = Fresh(scores.scores, scores.presence, P)
     assert exact_null.law_p_value(sound) > LAW_LEVEL
     proven = conclude_fresh(sound)
-    assert proven.epsilon > 0 and proven.assumption_free.holds and max(proven.path) == proven.epsilon
+    assert (
+        proven.epsilon > 0 and proven.assumption_free.holds and max(proven.path) == proven.epsilon
+    )
     wrong = conclude_fresh(sound._replace(dimension=P // 4))
     assert wrong.epsilon == 0 and not wrong.assumption_free.holds and not any(wrong.path)
     said = bounds_table._WITHDRAWN
-    assert said in bounds_table.bounds_table(wrong) and said not in bounds_table.bounds_table(proven)
+    assert said in bounds_table.bounds_table(wrong) and said not in bounds_table.bounds_table(
+        proven
+    )
 
 
 def _played(dataset, model="wide_fcnn", **fields):
@@ -260,13 +276,20 @@ def _theory(dimension, canaries, mu, leave_one_out):
 )
 def test_the_mean_cosine_is_theorys(dataset, play, model, canaries, runs, leave_one_out):
     """At a learning rate at which gradients hardly answer to canaries, and of 25 insertions at k = 1."""
-    fields = {"canaries": canaries, "insertions": 25, "noise_multiplier": 4.0, "learning_rate": 1e-3}
+    fields = {
+        "canaries": canaries,
+        "insertions": 25,
+        "noise_multiplier": 4.0,
+        "learning_rate": 1e-3,
+    }
     _, table = _played(dataset, model, **fields)
     assert bool(table.adversary.variant) == leave_one_out
     scores, dimension = play(table, [(0, runs)], runs).scores, table.init(jax.random.key(0)).size
     expected = _theory(dimension, canaries, 5 / 4.0, leave_one_out)
     error = 1 / np.sqrt(scores.size)
-    assert scores.mean() * np.sqrt(dimension) == pytest.approx(expected, abs=0.03 * expected + 4 * error)
+    assert scores.mean() * np.sqrt(dimension) == pytest.approx(
+        expected, abs=0.03 * expected + 4 * error
+    )
 
 
 @pytest.mark.slow
@@ -284,7 +307,9 @@ def test_the_mean_cosine_is_theorys(dataset, play, model, canaries, runs, leave_
     ids=str,
 )
 def test_every_setting_is_audited(dataset, play, fields):
-    setting, table = _played(dataset, **{"canaries": 64, "insertions": 4, "noise_multiplier": 0.5, **fields})
+    setting, table = _played(
+        dataset, **{"canaries": 64, "insertions": 4, "noise_multiplier": 0.5, **fields}
+    )
     scores = next(game.play(table, [(0, 4)], 4))
     assert scores.dimension == 2689 and scores.scores.shape == (4, setting.canaries)
     assert np.abs(scores.scores).max() <= 1 + 1e-6

@@ -35,7 +35,9 @@ def test_confidence_bounds_cover_and_come_near_in_40_audits():
     check_coverage(results, SETTING.audits)
     assert results["if_gaussian"].mean_mu > 0.9
     assert results["if_gaussian"].mean_epsilon < results["if_gaussian"].true_epsilon
-    assert results["assumption_free"].mean_mu is None and results["assumption_free"].mean_epsilon > 1.2
+    assert (
+        results["assumption_free"].mean_mu is None and results["assumption_free"].mean_epsilon > 1.2
+    )
 
 
 @pytest.mark.slow
@@ -78,7 +80,10 @@ def test_the_summary_is_that_of_the_audits():
         assert result.method == list(estimate.METHODS)[i] and result.setting == setting
         assert result.exceeding == np.mean(audits[:, i, 0] > truth)
         assert result.mean_epsilon == pytest.approx(audits[:, i, 0].mean())
-        assert result.std_epsilon == pytest.approx(audits[:, i, 0].std()) and result.true_epsilon == truth
+        assert (
+            result.std_epsilon == pytest.approx(audits[:, i, 0].std())
+            and result.true_epsilon == truth
+        )
     assert heard == [1] * 6
 
 
@@ -107,7 +112,9 @@ def test_a_law_that_is_gaussian_is_audited_as_mu_is():
 
 
 def test_where_the_curve_is_not_gaussian_mu_exceeds_and_the_curve_test_fires():
-    results = by_method(SETTING._replace(audits=10, n_scores=1600, law=KnownLaw(LAWS["laplace"], 1.0)))
+    results = by_method(
+        SETTING._replace(audits=10, n_scores=1600, law=KnownLaw(LAWS["laplace"], 1.0))
+    )
     assert all(results[method].exceeding == 1 for method in ("in_sample", "if_gaussian"))
     assert results["assumption_free"].exceeding <= allowed_share(0.05, 10)
     assert all(result.fired >= 0.9 for result in results.values())
@@ -126,7 +133,9 @@ def test_missed_audits_exceed_where_the_test_neither_fires_nor_lacks_power(monke
         return calibration.gaussian_curve.CurveTest(float(passed[-1]), 1.0, 1.0, 1.0, 0.0, 16)
 
     monkeypatch.setattr(calibration.gaussian_curve, "examine", examine)
-    monkeypatch.setattr(calibration.gaussian_curve, "power", lambda s_in, s_out: 0.9 + 0.1 * (s_in[1] > 1))
+    monkeypatch.setattr(
+        calibration.gaussian_curve, "power", lambda s_in, s_out: 0.9 + 0.1 * (s_in[1] > 1)
+    )
     result = by_method(setting)["if_gaussian"]
     exceeding = np.array(epsilons) > result.true_epsilon
     assert result.fired == 1 - np.mean(passed) and 0 < result.fired < 1
@@ -146,7 +155,13 @@ def test_no_leak_leaves_nothing_to_exceed_but_zero_and_values_out_of_range_are_r
     results = by_method(SETTING._replace(mu=0.0, audits=20, n_scores=400))
     assert results["if_gaussian"].true_epsilon == 0.0
     check_coverage(results, 20)
-    bad = {"mu": (-1.0, np.nan), "n_scores": (1,), "audits": (0,), "delta": (0.0,), "confidence": (1.0,)}
+    bad = {
+        "mu": (-1.0, np.nan),
+        "n_scores": (1,),
+        "audits": (0,),
+        "delta": (0.0,),
+        "confidence": (1.0,),
+    }
     for field, value in ((field, value) for field, values in bad.items() for value in values):
         with pytest.raises(InputError, match=f"{field} is {value}"):
             calibrate(SETTING._replace(**{field: value}))
@@ -168,7 +183,9 @@ def test_epsilon_of_laplace_is_the_closed_form(epsilon, delta):
 def test_epsilon_of_a_noisy_bit_is_that_of_the_bit(epsilon, delta):
     rate = 1 / (1 + np.exp(-epsilon))
     truth = np.log((rate - delta) / (1 - rate))
-    assert KnownLaw(LAWS["randomized_response"], epsilon).epsilon(delta) == pytest.approx(truth, abs=1e-5)
+    assert KnownLaw(LAWS["randomized_response"], epsilon).epsilon(delta) == pytest.approx(
+        truth, abs=1e-5
+    )
 
 
 @pytest.mark.parametrize("delta", [1e-5, 0.01, 0.3])
@@ -190,7 +207,12 @@ def test_epsilon_of_logistic_is_the_best_threshold_and_all_grow_with_the_paramet
         low, high = KnownLaw(LAWS[name], 1.0), KnownLaw(LAWS[name], 1.5)
         assert 0 < low.epsilon(1e-3) < low.epsilon(1e-5) < high.epsilon(1e-5)
     known = KnownLaw(LAWS["subsampled"], 0.5)
-    assert known.epsilon(1e-5) > KnownLaw(LAWS["subsampled"], 1.0).epsilon(1e-5) > known.epsilon(0.5) == 0
+    assert (
+        known.epsilon(1e-5)
+        > KnownLaw(LAWS["subsampled"], 1.0).epsilon(1e-5)
+        > known.epsilon(0.5)
+        == 0
+    )
     with pytest.raises(InputError, match="delta is 0"):
         KNOWN[0].epsilon(0.0)
 
@@ -200,7 +222,9 @@ def test_scores_have_the_density(known):
     worlds = known.scores(np.random.default_rng(4), 3000)
     x = np.linspace(-60, 60, 120_001)
     for inserted, scores in zip((True, False), worlds, strict=True):
-        below = integrate.cumulative_trapezoid(known.law.density(x, known.parameter, inserted), x, initial=0)
+        below = integrate.cumulative_trapezoid(
+            known.law.density(x, known.parameter, inserted), x, initial=0
+        )
         assert below[-1] == pytest.approx(1, abs=1e-4)
         assert stats.kstest(scores, lambda s, below=below: np.interp(s, x, below)).pvalue > 1e-3
 
@@ -209,7 +233,9 @@ def test_scores_have_the_density(known):
 @pytest.mark.parametrize("inserted", [False, True])
 def test_the_distribution_function_is_the_integral_of_the_density(known, inserted):
     x = np.linspace(-60, 60, 400_001)
-    below = integrate.cumulative_trapezoid(known.law.density(x, known.parameter, inserted), x, initial=0.0)
+    below = integrate.cumulative_trapezoid(
+        known.law.density(x, known.parameter, inserted), x, initial=0.0
+    )
     assert np.abs(below - known.law.distribution(x, known.parameter, inserted)).max() < 1e-5
 
 
@@ -234,7 +260,9 @@ def test_it_is_the_law_over_all_orders(n_in, n_out):
     floor = noise_floor(n_in, n_out, 1e-3, 0.2)
     exceeding = np.mean(np.array(epsilons) > 0)
     assert 0.1 < exceeding < 1 and within(floor.exceeding, exceeding, floor.audits)
-    assert floor.mean == pytest.approx(np.mean(epsilons), abs=3.3 * np.std(epsilons) / np.sqrt(floor.audits))
+    assert floor.mean == pytest.approx(
+        np.mean(epsilons), abs=3.3 * np.std(epsilons) / np.sqrt(floor.audits)
+    )
     assert min(epsilons) <= floor.quantile_95 <= max(epsilons)
 
 
@@ -254,8 +282,13 @@ def test_it_tells_a_leak_from_none_and_shows_more_with_less_confidence():
     rng = np.random.default_rng(3)
     floor = noise_floor(500, 500, 1e-5, 0.95)
     assert 0 < floor.exceeding < 0.2 and floor.mean < 0.05 and floor.quantile_95 < 0.4
-    assert in_sample(rng.normal(1, 1, 500), rng.normal(0, 1, 500), 1e-5, 0.95).epsilon > 5 * floor.quantile_95
-    shares = [noise_floor(200, 300, 1e-5, confidence).exceeding for confidence in (0.999, 0.95, 0.5, 0.1)]
+    assert (
+        in_sample(rng.normal(1, 1, 500), rng.normal(0, 1, 500), 1e-5, 0.95).epsilon
+        > 5 * floor.quantile_95
+    )
+    shares = [
+        noise_floor(200, 300, 1e-5, confidence).exceeding for confidence in (0.999, 0.95, 0.5, 0.1)
+    ]
     assert shares == sorted(shares) and shares[-1] > 0.8 > 0.1 > shares[0]
     first = noise_floor(30, 40, 1e-5, 0.5)
     noise_floor.cache_clear()

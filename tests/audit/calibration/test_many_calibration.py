@@ -13,13 +13,17 @@ SETTING = ManyCanaries(1.0, 40, 6, TIES["independent"], True, 12, 1e-5, 0.95, 0)
 FINITE = [name for name in METHODS if "wilson" not in name and name != CLUSTERED]
 
 
-@pytest.mark.parametrize(("tie", "between"), [("independent", 0.0), ("shifted", 0.5), ("equal", 1.0)])
+@pytest.mark.parametrize(
+    ("tie", "between"), [("independent", 0.0), ("shifted", 0.5), ("equal", 1.0)]
+)
 @pytest.mark.parametrize("coins", [True, False])
 def test_canaries_of_a_run_are_tied_as_said(tie, between, coins):
     design = draw(SETTING._replace(tie=TIES[tie], runs=20_000, mu=0.0, coins=coins), 0)
     noise = design.scores if coins else design.fresh
     assert noise.std(0) == pytest.approx(np.ones(6), abs=0.03)
-    assert np.corrcoef(noise.T)[np.triu_indices(6, 1)] == pytest.approx(np.full(15, between), abs=0.03)
+    assert np.corrcoef(noise.T)[np.triu_indices(6, 1)] == pytest.approx(
+        np.full(15, between), abs=0.03
+    )
 
 
 @pytest.mark.parametrize("coins", [True, False])
@@ -32,7 +36,9 @@ def test_the_worlds_are_mu_apart(coins):
 def test_three_runs_of_an_audit_fail_on_average():
     setting = SETTING._replace(tie=TIES["failing"], mu=50.0, runs=30)
     failed = [np.sum(draw(setting, i).scores.max(1) < 25) for i in range(400)]
-    assert np.mean(failed) == pytest.approx(3 + 27 / 64, abs=0.4)  # a 64th of the others has no canary
+    assert np.mean(failed) == pytest.approx(
+        3 + 27 / 64, abs=0.4
+    )  # a 64th of the others has no canary
 
 
 @pytest.mark.slow
@@ -53,7 +59,9 @@ def test_an_audit_depends_on_its_seed_and_index_alone():
 def test_every_usable_method_has_a_row(canaries):
     heard = []
     rows = calibrate(SETTING._replace(audits=2, canaries=canaries), done=heard.append)
-    assert {row.method for row in rows} == {name for name, one in METHODS.items() if one.canaries <= canaries}
+    assert {row.method for row in rows} == {
+        name for name, one in METHODS.items() if one.canaries <= canaries
+    }
     assert heard == [1, 1]
     assert {row.method for row in rows if row.mean_mu is not None} == {LIFTED_GAUSSIAN, CLUSTERED}
 
@@ -73,7 +81,15 @@ def test_finite_sample_methods_cover_however_canaries_are_tied(tie, coins, mu, a
 
 
 @pytest.mark.parametrize(
-    "change", [{"mu": -1.0}, {"canaries": 0}, {"audits": 0}, {"delta": 0.0}, {"confidence": 1.0}, {"runs": 3}]
+    "change",
+    [
+        {"mu": -1.0},
+        {"canaries": 0},
+        {"audits": 0},
+        {"delta": 0.0},
+        {"confidence": 1.0},
+        {"runs": 3},
+    ],
 )
 def test_what_is_out_of_range_is_refused(change):
     with pytest.raises(InputError):

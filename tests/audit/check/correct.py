@@ -135,7 +135,9 @@ def _make_jax_step(params, batch, stated, choices):
     kind = jnp.bfloat16 if choices["low"] else jnp.float32
     params = {name: jnp.asarray(value, kind) for name, value in params.items()}
     batch = np.asarray(batch[0], np.float32), batch[1]
-    optimizer = optax.chain(optax.add_decayed_weights(choices["decay"]), optax.sgd(rate, momentum=0.9))
+    optimizer = optax.chain(
+        optax.add_decayed_weights(choices["decay"]), optax.sgd(rate, momentum=0.9)
+    )
 
     @jax.jit
     def step(params, batch, seed):
@@ -173,7 +175,9 @@ def _compile_jax_privacy_step(clip):
     def loss(trained, frozen, x, y):
         return _loss(frozen | trained, x, y)
 
-    clipped = jax_privacy.clipped_grad(loss, batch_argnums=(2, 3), l2_clip_norm=clip, dtype=jnp.float32)
+    clipped = jax_privacy.clipped_grad(
+        loss, batch_argnums=(2, 3), l2_clip_norm=clip, dtype=jnp.float32
+    )
 
     @jax.jit
     def step(trained, frozen, batch, padding, seed, sigma, rate, size, decay):
@@ -204,7 +208,9 @@ def _make_jax_privacy_step(params, batch, stated, choices):
         trained = {name: value for name, value in params.items() if name not in still}
         is_padding = np.arange(padded) >= count
         compiled = _compile_jax_privacy_step(clip)
-        return compiled(trained, frozen, rows, is_padding, seed, sigma, rate, float(size), choices["decay"])
+        return compiled(
+            trained, frozen, rows, is_padding, seed, sigma, rate, float(size), choices["decay"]
+        )
 
     return {"step": step, "params": params, "batch": (np.asarray(batch[0], np.float32), batch[1])}
 

@@ -39,7 +39,8 @@ def test_an_example_passes(example):
 
 
 @pytest.mark.parametrize(
-    ("example", "old", "new", "check"), [marked(bug[0], *bug[2:], id=f"{bug[0]} {bug[1]}") for bug in BUGS]
+    ("example", "old", "new", "check"),
+    [marked(bug[0], *bug[2:], id=f"{bug[0]} {bug[1]}") for bug in BUGS],
 )
 def test_a_planted_bug_is_found_by_the_check_that_names_it(example, old, new, check):
     pytest.importorskip(NEEDS.get(example, "numpy"))
@@ -49,7 +50,12 @@ def test_a_planted_bug_is_found_by_the_check_that_names_it(example, old, new, ch
 
 
 def test_there_are_bugs_on_four_engines():
-    assert len(BUGS) >= 70 and {bug[0] for bug in BUGS} == {"numpy", "torch_func", "opacus", "jax_privacy"}
+    assert len(BUGS) >= 70 and {bug[0] for bug in BUGS} == {
+        "numpy",
+        "torch_func",
+        "opacus",
+        "jax_privacy",
+    }
 
 
 @pytest.mark.parametrize("engine", [marked(name, id=name) for name in ENGINES])
@@ -76,7 +82,11 @@ def test_correct_steps_have_no_finding(engine):
         ("/ 32\n", "/ 32 / 4\n", "a step of another size than stated"),
         ("noise = 1.1", "noise = 3 * 1.1", "one draw added 3 times, by workers with one generator"),
         (".normal(size=9)", ".normal(size=3)[np.arange(9) % 3]", "noise shared by several numbers"),
-        ("default_rng(seed)", "default_rng([seed, len(x)])", "noise that depends on the batch's size"),
+        (
+            "default_rng(seed)",
+            "default_rng([seed, len(x)])",
+            "noise that depends on the batch's size",
+        ),
     ],
 )
 def test_a_finding_names_its_cause(old, new, name):
@@ -114,8 +124,12 @@ def test_a_step_that_takes_no_example_more_is_tried_with_others_in_place_of_the_
     for bug, passes in ((("", ""), True), (NO_CLIPPING, False)):
         given = plant_bug("numpy", *bug)
         plain = given["step"]
-        report = audit.check_step(**given | {"step": lambda *now, plain=plain: only(*now, step=plain)})
-        assert ("sensitivity" not in {finding.check for finding in report.findings}) == passes, report
+        report = audit.check_step(
+            **given | {"step": lambda *now, plain=plain: only(*now, step=plain)}
+        )
+        assert ("sensitivity" not in {finding.check for finding in report.findings}) == passes, (
+            report
+        )
         assert any("in place of the first" in name for name in report.figures["movements"])
 
 
@@ -142,7 +156,10 @@ def test_a_row_of_an_embedding_without_noise_and_a_statistic_without_clipping_ar
         return plain(params, batch, seed) | {"mean": params["mean"] + batch[0].sum(axis=0)}
 
     report = audit.check_step(**given | {"step": keeps_a_mean, "params": start})
-    assert {finding.name for finding in report.findings} >= {"mean left out of clipping", "no noise in mean"}
+    assert {finding.name for finding in report.findings} >= {
+        "mean left out of clipping",
+        "no noise in mean",
+    }
 
     def silent(params, batch, seed):
         after = plain(params, batch, seed)
@@ -174,7 +191,9 @@ def test_what_a_small_layer_shares_is_seen_beside_a_large_one(own):
 
 def test_what_rounding_hides_could_not_be_tried_and_does_not_pass():
     given = plant_bug("numpy")
-    low = {name: value.astype(np.float16) + np.float16(100) for name, value in given["params"].items()}
+    low = {
+        name: value.astype(np.float16) + np.float16(100) for name, value in given["params"].items()
+    }
 
     def step(params, batch, seed):
         after = given["step"](
@@ -210,7 +229,11 @@ def test_extreme_examples_of_the_callers_are_tried():
 def test_a_report_is_json_a_page_and_an_exception(tmp_path):
     report = audit.check_step(**plant_bug("numpy", "1.1 * 1.5 * np", "1.1 * np"))
     values = json.loads(report.to_json())
-    assert values["passed"] is False and values["findings"][0]["check"] == "noise" and values["p_values"]
+    assert (
+        values["passed"] is False
+        and values["findings"][0]["check"] == "noise"
+        and values["p_values"]
+    )
     text = report.page(tmp_path / "page.html").read_text()
     assert "<svg" in text and "Fix: " in text and "Check of a step of DP-SGD" in text
     with pytest.raises(FindingsError, match="C is left out"):
@@ -373,7 +396,12 @@ def test_opacus_as_released_changes_its_divisor_between_neighbours(examples, is_
 
     batch = torch.randn(examples, 8), torch.randint(3, (examples,))
     size = int(examples / -(-examples // 10))
-    stated = {"clipping_norm": 1.5, "noise_multiplier": 1.1, "learning_rate": 0.5, "batch_size": size}
+    stated = {
+        "clipping_norm": 1.5,
+        "noise_multiplier": 1.1,
+        "learning_rate": 0.5,
+        "batch_size": size,
+    }
     report = audit.check_step(step, network.state_dict(), batch, **stated, seeds=20)
     assert ("sensitivity" in {finding.check for finding in report.findings}) == is_bug, report
 
@@ -387,7 +415,9 @@ def step(params, batch, seed):
 """
 
 
-@pytest.mark.parametrize(("noise", "status"), [("np.random.default_rng(seed).normal(size=3)", 0), ("0", 3)])
+@pytest.mark.parametrize(
+    ("noise", "status"), [("np.random.default_rng(seed).normal(size=3)", 0), ("0", 3)]
+)
 def test_the_command_checks_a_step_of_the_users(forked, tmp_path, noise, status):
     (tmp_path / "mine.py").write_text(MINE.replace("NOISE", noise))
     ended = forked("check", "--step=mine.py:step", "--json", "--report=page.html", folder=tmp_path)

@@ -12,7 +12,9 @@ from audit.laws import conversions
 
 def renyi_upper_bound(noise_multiplier, insertions, delta):
     """epsilon of such a composition by Renyi DP: looser, and computed independently."""
-    accountant = RdpAccountant(neighboring_relation=dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE)
+    accountant = RdpAccountant(
+        neighboring_relation=dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
+    )
     accountant.compose(dp_accounting.GaussianDpEvent(noise_multiplier), insertions)
     return float(accountant.get_epsilon(delta))
 
@@ -21,8 +23,12 @@ def renyi_upper_bound(noise_multiplier, insertions, delta):
     "noise_multiplier, insertions, delta",
     [(4.0, 250, 1e-5), (4.0, 50, 1e-5), (4.0, 10, 1e-3), (1.0, 1, 1e-5), (10.0, 1, 1e-6)],
 )
-def test_composition_agrees_with_the_closed_form_and_is_no_smaller(noise_multiplier, insertions, delta):
-    exact = conversions.epsilon_from_mu(accounting.mu_upper_bound(noise_multiplier, insertions), delta)
+def test_composition_agrees_with_the_closed_form_and_is_no_smaller(
+    noise_multiplier, insertions, delta
+):
+    exact = conversions.epsilon_from_mu(
+        accounting.mu_upper_bound(noise_multiplier, insertions), delta
+    )
     composed = accounting.epsilon_upper_bound(noise_multiplier, insertions, delta)
     assert exact - 1e-9 <= composed <= exact + 1e-3
     assert composed < renyi_upper_bound(noise_multiplier, insertions, delta) < composed * 1.5
@@ -32,14 +38,22 @@ def test_the_papers_setting_and_more_noise_or_fewer_insertions_leak_less():
     assert accounting.epsilon_upper_bound(4, 250, 1e-5) == pytest.approx(23.995, abs=5e-4)
     assert accounting.mu_upper_bound(4, 250) == pytest.approx(3.953, abs=5e-4)
     bound = accounting.epsilon_upper_bound
-    assert bound(4.0, 20, 1e-5) > bound(5.0, 20, 1e-5) > bound(5.0, 10, 1e-5) > bound(5.0, 10, 1e-3) > 0
+    assert (
+        bound(4.0, 20, 1e-5)
+        > bound(5.0, 20, 1e-5)
+        > bound(5.0, 10, 1e-5)
+        > bound(5.0, 10, 1e-3)
+        > 0
+    )
 
 
 @pytest.mark.parametrize(
     "bound", [accounting.epsilon_upper_bound, lambda s, k, _: accounting.mu_upper_bound(s, k)]
 )
 def test_without_insertions_or_noise(bound):
-    assert bound(4.0, 0, 1e-5) == 0.0 and bound(0.0, 0, 1e-5) == 0.0 and bound(0.0, 3, 1e-5) == np.inf
+    assert (
+        bound(4.0, 0, 1e-5) == 0.0 and bound(0.0, 0, 1e-5) == 0.0 and bound(0.0, 3, 1e-5) == np.inf
+    )
 
 
 def test_values_at_the_ends_of_the_range_and_beyond():
@@ -48,8 +62,14 @@ def test_values_at_the_ends_of_the_range_and_beyond():
     bound = accounting.epsilon_upper_bound(least, most, 1e-5)
     assert bound == pytest.approx(mu**2 / 2, rel=1e-6) and np.isfinite(bound)
     assert accounting.epsilon_upper_bound(accounting.MOST_NOISE, 1, 1e-5) == 0.0
-    for noise, insertions, named in ((-1.0, 5, "`noise_multiplier=-1"), (1.0, -5, "`insertions=-5")):
-        for bound in (accounting.mu_upper_bound, lambda *given: accounting.epsilon_upper_bound(*given, 1e-5)):
+    for noise, insertions, named in (
+        (-1.0, 5, "`noise_multiplier=-1"),
+        (1.0, -5, "`insertions=-5"),
+    ):
+        for bound in (
+            accounting.mu_upper_bound,
+            lambda *given: accounting.epsilon_upper_bound(*given, 1e-5),
+        ):
             with pytest.raises(InputError, match=named):
                 bound(noise, insertions)
     with pytest.raises(InputError, match="delta is 1.0"):
@@ -61,7 +81,9 @@ def test_sampling_is_near_what_must_leak():
     sigma, steps, rate, delta = 1.0, 200, 0.05, 1e-5
     sampled = accounting.sampled_upper_bound(sigma, steps, delta, rate)
     accountant = RdpAccountant()
-    accountant.compose(dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(sigma)), steps)
+    accountant.compose(
+        dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(sigma)), steps
+    )
     assert 0.7 * accountant.get_epsilon(delta) < sampled < accountant.get_epsilon(delta)
     assert sampled < 0.2 * accounting.epsilon_upper_bound(sigma, steps, delta)
     assert accounting.sampled_upper_bound(1.0, 10**5, 1e-5, 0.001) == pytest.approx(1.638, abs=0.01)
@@ -76,7 +98,9 @@ def test_sampling_is_near_what_must_leak():
 def test_sampling_of_all_is_none_and_never_worse():
     whole = accounting.epsilon_upper_bound(4.0, 250, 1e-5)
     assert accounting.sampled_upper_bound(4.0, 250, 1e-5, 1.0) == whole
-    rates = [accounting.sampled_upper_bound(4.0, 50, 1e-5, rate) for rate in (0.01, 0.5, 1 - 1e-9, 1.0)]
+    rates = [
+        accounting.sampled_upper_bound(4.0, 50, 1e-5, rate) for rate in (0.01, 0.5, 1 - 1e-9, 1.0)
+    ]
     assert rates == sorted(rates) and rates[0] < 0.1 * rates[-1]
     assert accounting.sampled_upper_bound(0.0, 5, 1e-5, 0.5) == np.inf
     assert accounting.sampled_upper_bound(1.0, 0, 1e-5, 0.5) == 0

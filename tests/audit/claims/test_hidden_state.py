@@ -36,7 +36,11 @@ def by_program(shifts, lipschitz, noise):
         "fun": lambda b: (sums @ (products * shifts - b))[:-1],
         "jac": lambda b: -sums[:-1],
     }
-    paid = {"type": "eq", "fun": lambda b: (products * shifts - b).sum(), "jac": lambda b: -np.ones(len(b))}
+    paid = {
+        "type": "eq",
+        "fun": lambda b: (products * shifts - b).sum(),
+        "jac": lambda b: -np.ones(len(b)),
+    }
     variance = (products * noise) ** 2
     found = optimize.minimize(
         lambda b: (b**2 / variance).sum(),
@@ -52,7 +56,9 @@ def by_program(shifts, lipschitz, noise):
 def leaked(shifts, slopes, noise):
     """mu of the last iterate of a linear process in one dimension: its mean in noise's deviations."""
     mean = variance = 0.0
-    for shift, slope, deviation in zip(shifts, slopes, np.broadcast_to(noise, len(shifts)), strict=True):
+    for shift, slope, deviation in zip(
+        shifts, slopes, np.broadcast_to(noise, len(shifts)), strict=True
+    ):
         mean, variance = slope * mean + shift, slope**2 * variance + deviation**2
     return mean / np.sqrt(variance)
 
@@ -88,8 +94,12 @@ def test_constants_multiply_over_thousands_of_magnitudes(constant, k, insert):
 
 def test_a_million_steps():
     falling = 1 / np.sqrt(np.arange(1, 10**6 + 1))
-    assert in_periods(0.99, 1, 1, Composition(1.0, 10**6)).mu == pytest.approx(np.sqrt(199), rel=1e-12)
-    assert in_periods(1.0, 1, 1, Composition(1.0, 10**6), step_sizes=falling).mu == pytest.approx(1000)
+    assert in_periods(0.99, 1, 1, Composition(1.0, 10**6)).mu == pytest.approx(
+        np.sqrt(199), rel=1e-12
+    )
+    assert in_periods(1.0, 1, 1, Composition(1.0, 10**6), step_sizes=falling).mu == pytest.approx(
+        1000
+    )
 
 
 @pytest.mark.parametrize("c, steps", [(0.99, 40), (0.5, 7), (0.999, 250)])
@@ -121,7 +131,9 @@ def test_the_closed_form_of_a_canary_once_an_epoch(c, k, epochs):
 )
 def test_the_papers_schedules(k, c, insert, mu, epsilon):
     found = in_periods(c, k, insert)
-    assert found.mu == pytest.approx(mu, abs=1e-6) and found.epsilon == pytest.approx(epsilon, abs=1e-4)
+    assert found.mu == pytest.approx(mu, abs=1e-6) and found.epsilon == pytest.approx(
+        epsilon, abs=1e-4
+    )
 
 
 def test_constant_directions_attain_it_where_the_canary_comes_first():
@@ -137,7 +149,10 @@ def test_composition_is_the_limit_of_large_constants():
     assert mu_of(shifts, 1.0, noise) < 0.9 * composition
     assert mu_of(shifts, 1e6, noise) == pytest.approx(composition, rel=1e-9)
     assert in_periods(1e50, 5, 2).mu == pytest.approx(accounting.mu_upper_bound(4.0, 250), rel=1e-9)
-    assert all(mu_of(s, c, n) <= np.linalg.norm(s / n) * (1 + 1e-12) for s, c, n in map(schedule, range(30)))
+    assert all(
+        mu_of(s, c, n) <= np.linalg.norm(s / n) * (1 + 1e-12)
+        for s, c, n in map(schedule, range(30))
+    )
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -26,7 +26,8 @@ def by_integration(composition, k, epsilon):
 
 
 @pytest.mark.parametrize(
-    ("sigma", "n", "rate", "k"), [(1, 20, 0.3, 1), (0.5, 8, 0.1, 3), (2, 100, 0.9, 1), (0.3, 3, 0.02, 1)]
+    ("sigma", "n", "rate", "k"),
+    [(1, 20, 0.3, 1), (0.5, 8, 0.1, 3), (2, 100, 0.9, 1), (0.3, 3, 0.02, 1)],
 )
 @pytest.mark.parametrize("delta", [1e-5, 1e-2])
 def test_it_is_the_hockey_stick_of_both_directions(sigma, n, rate, k, delta):
@@ -40,7 +41,9 @@ def test_it_is_the_hockey_stick_of_both_directions(sigma, n, rate, k, delta):
 def test_without_sampling_it_is_that_of_a_normal_law(k):
     expected = conversions.epsilon_from_mu(np.sqrt(250 / k) / 4, 1e-5)
     assert expected_epsilon(Composition(4.0, 250), k, 1e-5) == pytest.approx(expected, rel=1e-6)
-    assert expected_epsilon(Composition(4.0, 250, 1 - 1e-9), k, 1e-5) == pytest.approx(expected, rel=1e-3)
+    assert expected_epsilon(Composition(4.0, 250, 1 - 1e-9), k, 1e-5) == pytest.approx(
+        expected, rel=1e-3
+    )
 
 
 @pytest.mark.parametrize("rate", mostly_slow([0.01, 0.1, 0.5]))

@@ -34,11 +34,16 @@ def test_a_setting_brings_its_mechanism_and_its_reason():
 def test_the_curve_is_tested_whoever_concludes_and_once(monkeypatch):
     setting = setting_of("convnet", adversary="gc_r")
     for refuted, one in ((False, NORMAL), (True, LAPLACE)):
-        of_store, of_caller = conclude_setting(one, setting, 1e-5, 0.95), conclude(single(*one.worlds()))
+        of_store, of_caller = (
+            conclude_setting(one, setting, 1e-5, 0.95),
+            conclude(single(*one.worlds())),
+        )
         assert of_store.refutes_gaussian == of_caller.refutes_gaussian == refuted
         assert of_store.curve == of_caller.curve and of_store.curve_power == of_caller.curve_power
     called = []
-    monkeypatch.setattr(gaussian_curve, "examine_with_power", lambda *worlds: called.append(1) or (None, 0.5))
+    monkeypatch.setattr(
+        gaussian_curve, "examine_with_power", lambda *worlds: called.append(1) or (None, 0.5)
+    )
     found = conclude(NORMAL.design())
     assert found.assumption_free.epsilon > 0 and not called
     assert (found.curve_power, found.curve_power, called) == (0.5, 0.5, [1])

@@ -149,7 +149,9 @@ def test_bounds_of_looks_are_those_of_each_look_at_its_share_of_the_error():
     for one in found.looks.taken:
         alone = if_gaussian(*seen[one.runs], 1e-5, conclusion.confidence_of_each(0.94, 3))
         assert one.bounds[0].epsilon == alone.epsilon
-    assert found.bound("if_gaussian").epsilon == max(one.bounds[0].epsilon for one in found.looks.taken)
+    assert found.bound("if_gaussian").epsilon == max(
+        one.bounds[0].epsilon for one in found.looks.taken
+    )
     assert len(found.scores_in) == 200 and found.estimates[0].n_in == 200  # the last look's
 
 
@@ -178,7 +180,9 @@ def test_the_best_of_five_declared_looks_holds_and_costs_little(assert_covers):
     declared = []
 
     def draw(first, audits):
-        declared.extend(best(first + i, conclusion.confidence_of_each(0.95, 5)) for i in range(audits))
+        declared.extend(
+            best(first + i, conclusion.confidence_of_each(0.95, 5)) for i in range(audits)
+        )
         return {"declared": np.sum(np.array(declared[first:]) > 1)}
 
     drawn = assert_covers(draw, 300)
@@ -198,7 +202,10 @@ def test_the_runs_needed_are_found_where_the_law_is_known(missing, wanted):
         return max(1 - missing / np.sqrt(runs), 0.0)
 
     found = planning.first_to_reach(wanted, reached)
-    assert 0.999 <= found / max((missing / (1 - wanted)) ** 2, planning.LEAST_RUNS) < 1.2 and len(asked) <= 12
+    assert (
+        0.999 <= found / max((missing / (1 - wanted)) ** 2, planning.LEAST_RUNS) < 1.2
+        and len(asked) <= 12
+    )
 
 
 @pytest.mark.parametrize("law", [lambda runs: 1 - runs**-0.25, lambda runs: min(runs / 7000, 1.0)])
@@ -210,8 +217,12 @@ def test_another_law_takes_longer_but_is_found(law):
 @pytest.mark.slow
 def test_the_runs_needed_prove_the_share_of_the_truth():
     found = planning.runs_needed(KNOWN, 0.6)
-    enough, few = (planning.mean_if_gaussian(KNOWN._replace(n_scores=n)) / 4 for n in (2 * found, found // 2))
-    assert few < 0.6 < enough and found == planning.runs_needed(KNOWN._replace(n_scores=9, audits=2), 0.6)
+    enough, few = (
+        planning.mean_if_gaussian(KNOWN._replace(n_scores=n)) / 4 for n in (2 * found, found // 2)
+    )
+    assert few < 0.6 < enough and found == planning.runs_needed(
+        KNOWN._replace(n_scores=9, audits=2), 0.6
+    )
     with pytest.raises(InputError, match="`mu=0`"):
         planning.runs_needed(KNOWN._replace(mu=0.0), 0.5)
     assert planning.first_to_reach(0.9, lambda runs: 0.5) is None

@@ -70,7 +70,9 @@ def test_a_convex_models_bound_is_the_accountants(fields, mu, epsilon):
         ({"k": 25}, 0.7906, False),
     ],
 )
-def test_where_a_constant_direction_falls_short_a_crafted_landscape_is_named(fields, reached, attained):
+def test_where_a_constant_direction_falls_short_a_crafted_landscape_is_named(
+    fields, reached, attained
+):
     found = last(of(**fields))
     assert found.constant == pytest.approx(reached, abs=1e-4)
     assert (found.constant == pytest.approx(found.bound.mu, rel=1e-9)) == attained
@@ -79,7 +81,9 @@ def test_where_a_constant_direction_falls_short_a_crafted_landscape_is_named(fie
 
 
 def test_steps_that_are_no_whole_period_are_counted_as_they_are():
-    whole, torn = (last(setting_of("logistic", k=5, insert="first", steps=steps)) for steps in (15, 11))
+    whole, torn = (
+        last(setting_of("logistic", k=5, insert="first", steps=steps)) for steps in (15, 11)
+    )
     shifts = np.arange(11) % 5 == 0
     alone = lipschitz.hidden_state_bound(shifts, 1.0, 4.0, 1e-5)
     assert torn.bound.mu == pytest.approx(alone.mu) and torn.bound.mu > whole.bound.mu
@@ -96,9 +100,15 @@ def test_steps_that_are_no_whole_period_are_counted_as_they_are():
         ({"optimizer": "momentum"}, "a step of momentum depends on more than the last model"),
         ({"optimizer": "adam"}, "a step of adam depends on more than the last model"),
         ({"precision": "bf16"}, "products are rounded to bf16"),
-        ({"adversary": "one_shot", "canaries": 9, "observe": "all"}, "this adversary sees every model"),
+        (
+            {"adversary": "one_shot", "canaries": 9, "observe": "all"},
+            "this adversary sees every model",
+        ),
         ({"k": 1, "canaries": 9, "repetitions": 3}, "each canary comes at random steps"),
-        ({"adversary": "loss", "canaries": 9}, "the gradients of the other canaries depend on the model"),
+        (
+            {"adversary": "loss", "canaries": 9},
+            "the gradients of the other canaries depend on the model",
+        ),
     ],
 )
 def test_what_is_not_covered_says_why(fields, said):
@@ -116,7 +126,8 @@ def test_a_step_is_as_lipschitz_as_its_batch_says(model, curvature, rate, decay)
     """Of the mechanism itself, clipping included; at large rates batches differ."""
     setting = of(model, k=1, steps=8, batch_size=5, learning_rate=rate, weight_decay=decay)
     setting = dataclasses.replace(
-        setting, mechanism=dataclasses.replace(setting.mechanism, clipping_norm=0.4, noise_multiplier=0.0)
+        setting,
+        mechanism=dataclasses.replace(setting.mechanism, clipping_norm=0.4, noise_multiplier=0.0),
     )
     game = build.build(setting, DATA)
     batches = np.asarray(game.schedule.batches)
@@ -133,15 +144,24 @@ def test_a_step_is_as_lipschitz_as_its_batch_says(model, curvature, rate, decay)
         now = game.schedule._replace(batches=game.schedule.batches[t][None], mask=jnp.zeros(1))
         state, canaries = game.mechanism.start(theta), no_canaries()
         hyper = jax.tree.map(jnp.float32, game.hyper)
-        return game.mechanism.segment(hyper, state, game.data, now, canaries, jax.random.key(0)).theta
+        return game.mechanism.segment(
+            hyper, state, game.data, now, canaries, jax.random.key(0)
+        ).theta
 
     run, keys = jax.jit(after), jax.random.split(jax.random.key(1), 24)
     for number, key in enumerate(keys):
         one, other = jax.random.normal(key, (2, 12)) * (0.3, 30.0)[number % 2]
         if number % 3 == 0:
-            other = one + 1e-2 * moments[number % 8] @ np.asarray(other)  # along what the data vary in
-        moved = np.linalg.norm(np.subtract(run(one, number % 8), run(other, number % 8), dtype=float))
-        assert moved <= expected[number % 8] * np.linalg.norm(np.subtract(one, other, dtype=float)) * 1.0001
+            other = one + 1e-2 * moments[number % 8] @ np.asarray(
+                other
+            )  # along what the data vary in
+        moved = np.linalg.norm(
+            np.subtract(run(one, number % 8), run(other, number % 8), dtype=float)
+        )
+        assert (
+            moved
+            <= expected[number % 8] * np.linalg.norm(np.subtract(one, other, dtype=float)) * 1.0001
+        )
 
 
 def test_both_readings_are_named_and_the_data_s_is_kept(tmp_path):
@@ -149,11 +169,16 @@ def test_both_readings_are_named_and_the_data_s_is_kept(tmp_path):
     store = Store(tmp_path, {"a": 1})
     assert lipschitz.of_data(store, calm, DATA) is None and lipschitz.kept(store) is None
     steps = lipschitz.of_data(store, steep, DATA)
-    assert steps.constants == 1.0 and lipschitz.kept(store) == steps == lipschitz.of_data(store, steep, DATA)
+    assert steps.constants == 1.0 and lipschitz.kept(store) == steps == lipschitz.of_data(
+        store, steep, DATA
+    )
     promised, found = last(steep), last(steep, given=steps)
     assert promised.range == (2.0, 2.0) and found.range == (1.0, 1.0)
     assert found.bound.epsilon < promised.bound.epsilon
-    assert "this data set's batches" in found.reason and "any data with |x| <= 1: epsilon" in found.reason
+    assert (
+        "this data set's batches" in found.reason
+        and "any data with |x| <= 1: epsilon" in found.reason
+    )
     (store.path / "lipschitz.json").write_text("{")
     with pytest.raises(InputError, match="lipschitz.json is damaged: move it away"):
         lipschitz.kept(store)
@@ -174,7 +199,9 @@ def test_an_author_vouches_for_the_steps_of_a_model(tmp_path):
     expected = lipschitz.hidden_state_bound([0, 1, 0, 1], 1.0, 1.0, 1e-5)
     assert first.conclusion.hidden_state.bound.epsilon == pytest.approx(expected.epsilon)
     assert "as its author vouches" in first.conclusion.hidden_state.reason
-    assert first.subject().conclusion.hidden_state.bound.mu == first.conclusion.hidden_state.bound.mu
+    assert (
+        first.subject().conclusion.hidden_state.bound.mu == first.conclusion.hidden_state.bound.mu
+    )
     each = audited(lipschitz=[1.0, 0.5, 0.5, 0.5])
     assert each.folder == first.folder
     assert each.conclusion.hidden_state.bound.mu < first.conclusion.hidden_state.bound.mu
@@ -188,5 +215,7 @@ def test_an_author_vouches_for_the_steps_of_a_model(tmp_path):
     ):
         with pytest.raises(InputError, match=said):
             audited(lipschitz=wrong)
-    with pytest.raises(InputError, match="^`lipschitz` bounds what the last model leaks, and a step of adam"):
+    with pytest.raises(
+        InputError, match="^`lipschitz` bounds what the last model leaks, and a step of adam"
+    ):
         audited(lipschitz=1.0, optimizer="adam")

@@ -83,7 +83,12 @@ def test_a_schedule_after_a_look_without_one_is_refused(store):
 @pytest.mark.parametrize(
     "content",
     [b"", b"[]", b"{}", b'{"schedule": [4, 2], "taken": 1}', b'{"schedule": [4, 8], "taken": 3}']
-    + [b'{"schedule": 4, "taken": 1}', b'{"schedule": [4, "8"], "taken": 1}', b"\xff", b"[" * 100_000],
+    + [
+        b'{"schedule": 4, "taken": 1}',
+        b'{"schedule": [4, "8"], "taken": 1}',
+        b"\xff",
+        b"[" * 100_000,
+    ],
 )
 def test_a_damaged_file_is_one_line(store, content):
     (store.path / "looks.json").write_bytes(content)
@@ -96,7 +101,9 @@ NAMES = ("audit.png", "report.html")
 
 def seeded(seed=0, **levels):
     worlds = np.random.default_rng(seed).normal(size=(2, 30)) + [[1], [0]]
-    return conclude(single(worlds[0], worlds[1]), None, **{"delta": 1e-5, "confidence": 0.95, **levels})
+    return conclude(
+        single(worlds[0], worlds[1]), None, **{"delta": 1e-5, "confidence": 0.95, **levels}
+    )
 
 
 @pytest.fixture
@@ -112,7 +119,9 @@ def test_files_stand_until_anything_changes(made, tmp_path, monkeypatch):
     assert results.is_up_to_date(made, results.source(made, seeded()), NAMES)
     one = seeded()
     fewer, more = one.scores_in[:-1], np.append(one.scores_in[-1], one.scores_out)
-    assert results.source(made, one._replace(scores_in=fewer, scores_out=more)) != results.source(made, one)
+    assert results.source(made, one._replace(scores_in=fewer, scores_out=more)) != results.source(
+        made, one
+    )
     source = results.source(made, seeded())
     assert results.source(Store(tmp_path, {"seed": 2}), seeded()) != source
     monkeypatch.setattr(results, "__version__", "another")

@@ -17,7 +17,9 @@ BITS = RNG.random((40, 5)) < 0.5
 def small_law():
     """(probability, scores, presence) of one run of two canaries that are tied together by a common shift."""
     noises = [((-1.0, 2.0), 0.5), ((1.0, -1.0), 0.3), ((0.5, 0.5), 0.2)]
-    for (noise, probability), bits in itertools.product(noises, itertools.product((0, 1), repeat=2)):
+    for (noise, probability), bits in itertools.product(
+        noises, itertools.product((0, 1), repeat=2)
+    ):
         present = np.array(bits, bool)
         yield probability / 4, np.array(noise) + 1.5 * present + 0.2 * present.sum(), present
 
@@ -41,7 +43,10 @@ def test_the_coins_errors_have_the_average_rates_as_their_means(threshold):
 def test_the_share_of_misses_among_those_that_happened_to_be_in_is_biased():
     law = [one for one in small_law() if one[2].any()]
     total = sum(p for p, *_ in law)
-    assert abs((sum(p * np.mean(s[b] <= 0.8) for p, s, b in law) / total) - conditional_rates(0.8)[1]) > 0.02
+    assert (
+        abs((sum(p * np.mean(s[b] <= 0.8) for p, s, b in law) / total) - conditional_rates(0.8)[1])
+        > 0.02
+    )
 
 
 def test_errors_are_counted_as_the_design_says():
@@ -74,7 +79,9 @@ def test_the_pilot_follows_the_ranks_of_a_set_of_runs_alone():
     assert np.array_equal(np.exp(one.scores), two.scores)
     turned = Coins(SCORES[::-1, ::-1], BITS[::-1, ::-1]).split()
     for part, same in zip(turned, Coins(SCORES, BITS).split(), strict=True):
-        assert np.array_equal(part.scores, same.scores) and np.array_equal(part.presence, same.presence)
+        assert np.array_equal(part.scores, same.scores) and np.array_equal(
+            part.presence, same.presence
+        )
     other = Coins(SCORES, ~BITS).split()[0]
     assert not np.array_equal(np.sort(other.scores, None), np.sort(one.scores, None))
 
@@ -84,7 +91,10 @@ REFUSED = {
     "flat": (lambda: canaries.coins(SCORES[0], BITS[0]), r"shape \(5,\)"),
     "another shape": (lambda: canaries.coins(SCORES, BITS[:3]), r"presence has shape \(3, 5\)"),
     "no bits": (lambda: canaries.coins(SCORES, SCORES), "no bits"),
-    "words": (lambda: canaries.coins(SCORES, BITS.astype(str)), "bits of presence are no numbers but words"),
+    "words": (
+        lambda: canaries.coins(SCORES, BITS.astype(str)),
+        "bits of presence are no numbers but words",
+    ),
     "one world": (lambda: canaries.coins(SCORES, BITS | True), "both are needed"),
     "NaN": (lambda: canaries.coins(NAN, BITS), "130 of 200 scores are NaN"),
     "NaN in": (lambda: canaries.sets(NAN, NAN), "260 of 400 scores are NaN"),

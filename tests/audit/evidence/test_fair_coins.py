@@ -20,11 +20,23 @@ UNFAIR = {
         RNG.random((200, 8)) < 0.7,
         r"1,1\d\d of 1,600 canaries are in: fair coins would give 800 ",
     ),
-    "too few in": (RNG.random((200, 8)) < 0.3, "fair coins would give 800 [+]- 20; presence has to be drawn"),
-    "one canary": (FAIR | (np.arange(8) == 3), r"canary 3 has 200 of 200 coins in: .* 100 [+]- 7.1"),
-    "one run": ((RNG.random((80, 64)) < 0.5) | (np.arange(80) == 3)[:, None], "run 3 has 64 of 64 coins in"),
+    "too few in": (
+        RNG.random((200, 8)) < 0.3,
+        "fair coins would give 800 [+]- 20; presence has to be drawn",
+    ),
+    "one canary": (
+        FAIR | (np.arange(8) == 3),
+        r"canary 3 has 200 of 200 coins in: .* 100 [+]- 7.1",
+    ),
+    "one run": (
+        (RNG.random((80, 64)) < 0.5) | (np.arange(80) == 3)[:, None],
+        "run 3 has 64 of 64 coins in",
+    ),
     "one draw for all runs": (np.tile(FAIR[:1], (100, 1)), "100 of 100 runs have the same 8 coins"),
-    "one draw, turned": (FAIR[:1] ^ (RNG.random((100, 1)) < 0.5), "100 of 100 runs have the same 8 coins"),
+    "one draw, turned": (
+        FAIR[:1] ^ (RNG.random((100, 1)) < 0.5),
+        "100 of 100 runs have the same 8 coins",
+    ),
     "one draw for all canaries": (
         np.tile(FAIR[:, :1], (1, 100)),
         "200 runs have only 1 different rows of 100 coins",
@@ -41,7 +53,10 @@ UNFAIR = {
         RNG.random((200, 64)).argsort(1) < 32,
         "of a run are in varies by 0, fair coins' by 4",
     ),
-    "half of each canary's": (RNG.random((200, 64)).argsort(0) < 100, "of a canary are in varies by 0, fair"),
+    "half of each canary's": (
+        RNG.random((200, 64)).argsort(0) < 100,
+        "of a canary are in varies by 0, fair",
+    ),
     "runs of their own rate": (
         RNG.random((200, 64)) < 0.3 + 0.4 * RNG.random((200, 1)),
         "of a run are in varies by",
@@ -60,10 +75,14 @@ UNFAIR = {
 def test_what_is_no_fair_coin_is_refused_in_one_line(bits, says):
     with pytest.raises(InputError, match=says) as refused:
         fair_coins.require_fair(np.asarray(bits, bool))
-    assert "\n" not in str(refused.value) and "drawn by fair independent coins" in str(refused.value)
+    assert "\n" not in str(refused.value) and "drawn by fair independent coins" in str(
+        refused.value
+    )
 
 
-@pytest.mark.parametrize("shape", [(1, 40), (1, 5000), (8, 1), (8, 2), (100, 8), (30, 300), (5000, 3)])
+@pytest.mark.parametrize(
+    "shape", [(1, 40), (1, 5000), (8, 1), (8, 2), (100, 8), (30, 300), (5000, 3)]
+)
 def test_fair_coins_pass(shape):
     for _ in range(20):
         fair_coins.require_fair(RNG.random(shape) < 0.5)
@@ -81,7 +100,9 @@ def test_each_test_holds_its_level_over_all_coins(shape):
 
 
 def test_the_law_of_kinds_is_that_of_balls_in_bins():
-    counts = np.bincount([len(set(balls)) for balls in itertools.product(range(4), repeat=5)], minlength=6)
+    counts = np.bincount(
+        [len(set(balls)) for balls in itertools.product(range(4), repeat=5)], minlength=6
+    )
     assert fair_coins._law_of_kinds(5, 4.0) == pytest.approx(counts / 4**5)
 
 
@@ -108,6 +129,8 @@ def test_coins_that_our_own_game_drew_are_not_tested():
     bits = np.arange(80) < 40
     scores = RNG.normal(size=80) / 100
     assert Scores(0, np.tile(scores, (10, 1)), np.tile(bits, (10, 1))).design().given is False
-    assert len(conclude_each_run(Scores(0, scores[None], bits[None]), 10_000, True, 1e-5, 0.95)) == 1
+    assert (
+        len(conclude_each_run(Scores(0, scores[None], bits[None]), 10_000, True, 1e-5, 0.95)) == 1
+    )
     with pytest.raises(InputError, match="fair independent coins"):
         given.coins(scores[None], bits[None])

@@ -29,7 +29,9 @@ def trained(rng, runs, canaries, dimension, mu, *, fresh=True, apart=False, drif
     return np.array(found)
 
 
-@pytest.mark.parametrize(("shape", "mu"), [((6, 20), 3.0), ((4, 12), 0.0), ((30, 1), 2.0), ((3, 200), 3.0)])
+@pytest.mark.parametrize(
+    ("shape", "mu"), [((6, 20), 3.0), ((4, 12), 0.0), ((30, 1), 2.0), ((3, 200), 3.0)]
+)
 @pytest.mark.parametrize("apart", [False, True])
 def test_what_fits_is_taken_however_often(shape, mu, apart):
     rng = np.random.default_rng(0)
@@ -98,7 +100,9 @@ def test_canaries_that_are_out_say_the_law_where_those_in_take_part_unequally():
         given(unequal, 10_000)
     found = given(unequal, 10_000, presence=present)
     assert exact_null.bound_directions(found, 1e-5, 0.95).epsilon > 5
-    assert not exact_null.bound_directions(given(unequal, 20_000, presence=present), 1e-5, 0.95).holds
+    assert not exact_null.bound_directions(
+        given(unequal, 20_000, presence=present), 1e-5, 0.95
+    ).holds
 
 
 def test_a_run_without_a_canary_that_is_in_is_none():
@@ -120,10 +124,14 @@ def test_a_run_that_failed_counts_below_all_others_and_costs_little():
     lost[3] = np.nan
     assert given(lost, 2000).failed == 60 and given(cosines, 2000).failed == 0
     alike = (lost, np.nan_to_num(lost), cosines)
-    failed, zeros, whole = (exact_null.bound_directions(given(c, 2000), 1e-5, 0.95).epsilon for c in alike)
+    failed, zeros, whole = (
+        exact_null.bound_directions(given(c, 2000), 1e-5, 0.95).epsilon for c in alike
+    )
     assert whole - 1.5 < failed == zeros <= whole + 0.3
     lost[3:] = np.nan
-    with pytest.raises(InputError, match="300 of 480 cosines are NaN, of runs that failed, more than 50%"):
+    with pytest.raises(
+        InputError, match="300 of 480 cosines are NaN, of runs that failed, more than 50%"
+    ):
         given(lost, 2000)
 
 

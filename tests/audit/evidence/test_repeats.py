@@ -45,7 +45,9 @@ def test_independent_runs_are_accepted_in_any_order(lattice, order):
 def test_a_pasted_block_is_refused_with_its_rows(lattice):
     scores = np.asarray(LATTICES[lattice](worlds()[0]), np.float64)
     pasted = np.concatenate([scores, scores[100:300]])
-    with pytest.raises(InputError, match="of the scores in, rows 101 to 300 come again as 501 to 700: leave"):
+    with pytest.raises(
+        InputError, match="of the scores in, rows 101 to 300 come again as 501 to 700: leave"
+    ):
         repeats.require_no_copies(Sets(column(pasted), column(worlds()[1])))
 
 

@@ -25,7 +25,9 @@ def exact_log_delta(mu, epsilon):
     """log(Phi(-eps / mu + mu / 2) - e^eps Phi(-eps / mu - mu / 2)) in 60 digits."""
     with mpmath.workdps(60):
         m, e = mpmath.mpf(mu), mpmath.mpf(epsilon)
-        return float(mpmath.log(mpmath.ncdf(-e / m + m / 2) - mpmath.exp(e) * mpmath.ncdf(-e / m - m / 2)))
+        return float(
+            mpmath.log(mpmath.ncdf(-e / m + m / 2) - mpmath.exp(e) * mpmath.ncdf(-e / m - m / 2))
+        )
 
 
 @pytest.mark.parametrize("mu", MUS)
@@ -45,7 +47,9 @@ def test_log_delta_and_epsilon_agree_with_60_digits(mu, delta):
 def test_profile_of_negative_epsilon_agrees_with_60_digits(mu):
     epsilons = np.array([-20.0, -3.0, -0.5, -1e-6])
     ours = conversions.log_delta_from_mu(mu, epsilons)
-    assert ours == pytest.approx([exact_log_delta(mu, float(e)) for e in epsilons], rel=1e-9, abs=1e-12)
+    assert ours == pytest.approx(
+        [exact_log_delta(mu, float(e)) for e in epsilons], rel=1e-9, abs=1e-12
+    )
 
 
 @pytest.mark.parametrize("mu", [0.3, 1.0, 3.9528])
@@ -53,7 +57,9 @@ def test_delta_is_the_integral_over_the_privacy_loss(mu):
     """E max(0, 1 - e^(eps - L)) with L ~ N(mu^2 / 2, mu^2): the definition, with no Phi of ours."""
     loss = stats.norm(mu**2 / 2, mu)
     for epsilon in (0.0, 1.0, 4.0):
-        above = loss.expect(lambda x, e=epsilon: -np.expm1(e - x), lb=epsilon, ub=mu**2 / 2 + 12 * mu + 4)
+        above = loss.expect(
+            lambda x, e=epsilon: -np.expm1(e - x), lb=epsilon, ub=mu**2 / 2 + 12 * mu + 4
+        )
         assert float(conversions.delta_from_mu(mu, epsilon)) == pytest.approx(above, rel=1e-6)
 
 
@@ -65,14 +71,21 @@ def test_dp_accounting_agrees(mu, delta):
 
 
 def test_the_papers_numbers_no_privacy_loss_and_no_privacy():
-    for mu, epsilon in {np.sqrt(250) / 4: 24.00, np.sqrt(50) / 4: 8.60, np.sqrt(10) / 4: 3.34}.items():
+    for mu, epsilon in {
+        np.sqrt(250) / 4: 24.00,
+        np.sqrt(50) / 4: 8.60,
+        np.sqrt(10) / 4: 3.34,
+    }.items():
         assert conversions.epsilon_from_mu(mu, 1e-5) == pytest.approx(epsilon, abs=0.01)
     assert conversions.epsilon_from_mu(0.0, 1e-5) == 0.0
     assert conversions.epsilon_from_mu(np.inf, 1e-5) == np.inf
     assert conversions.mu_from_epsilon(np.inf, 1e-5) == np.inf
     assert conversions.delta_from_mu(0.0, 0.0) == 0.0 and conversions.delta_from_mu(0.0, 2.0) == 0.0
     assert conversions.delta_from_mu(0.0, -1.0) == pytest.approx(1 - np.exp(-1))
-    assert conversions.delta_from_mu(np.inf, 5.0) == 1.0 and conversions.delta_from_mu(1.0, np.inf) == 0.0
+    assert (
+        conversions.delta_from_mu(np.inf, 5.0) == 1.0
+        and conversions.delta_from_mu(1.0, np.inf) == 0.0
+    )
     assert conversions.approximate_dp_trade_off(np.inf, 0.1, 0.0) == pytest.approx(0.9)
 
 
@@ -92,7 +105,9 @@ def test_mu_to_epsilon_and_back(log_mu, log_delta):
 @given(st.floats(0, 500), st.floats(-12, -0.4))
 def test_epsilon_to_mu_and_back(epsilon, log_delta):
     mu = conversions.mu_from_epsilon(epsilon, 10**log_delta)
-    assert conversions.epsilon_from_mu(mu, 10**log_delta) == pytest.approx(epsilon, rel=1e-8, abs=1e-9)
+    assert conversions.epsilon_from_mu(mu, 10**log_delta) == pytest.approx(
+        epsilon, rel=1e-8, abs=1e-9
+    )
 
 
 @quick
@@ -127,7 +142,9 @@ def test_equation_6_corrected_is_a_symmetric_trade_off_function(epsilon, delta):
 
 def test_equation_6_as_printed_would_fail_the_same_check():
     def printed(a, epsilon=1.0, delta=0.05):
-        return np.maximum(0, np.maximum(1 - delta - np.exp(epsilon) * a, np.exp(-epsilon) * (1 - delta + a)))
+        return np.maximum(
+            0, np.maximum(1 - delta - np.exp(epsilon) * a, np.exp(-epsilon) * (1 - delta + a))
+        )
 
     with pytest.raises(AssertionError):
         check_trade_off(printed)
@@ -143,7 +160,9 @@ def test_gaussian_trade_off_is_a_symmetric_trade_off_function(mu):
 def test_the_gaussian_curve_lies_above_its_tangents_and_touches_them(mu, delta):
     """Duality: G_mu is the envelope of the (epsilon, delta) curves that mu-GDP implies."""
     rates = np.linspace(1e-6, 1, 200_001)
-    tangent = conversions.approximate_dp_trade_off(conversions.epsilon_from_mu(mu, delta), delta, rates)
+    tangent = conversions.approximate_dp_trade_off(
+        conversions.epsilon_from_mu(mu, delta), delta, rates
+    )
     assert -1e-12 <= (conversions.gaussian_trade_off(mu, rates) - tangent).min() < 1e-4
 
 
@@ -166,11 +185,17 @@ def test_mu_from_rates_inverts_the_gaussian_trade_off(mu, rate):
 
 def test_rates_are_symmetric_signed_and_right_at_the_edges():
     fpr, fnr = np.array([0.1, 0.7, 0.2]), np.array([0.2, 0.6, 0.8])
-    for parameter in (conversions.mu_from_rates, lambda a, b: conversions.epsilon_from_rates(a, b, 1e-5)):
+    for parameter in (
+        conversions.mu_from_rates,
+        lambda a, b: conversions.epsilon_from_rates(a, b, 1e-5),
+    ):
         values = parameter(fpr, fnr)
         np.testing.assert_allclose(values, parameter(fnr, fpr))
         assert values[0] > 0 > values[1] and values[2] == pytest.approx(0, abs=1e-4)
-    assert conversions.mu_from_rates(0.0, 0.3) == np.inf and conversions.mu_from_rates(1.0, 0.3) == -np.inf
+    assert (
+        conversions.mu_from_rates(0.0, 0.3) == np.inf
+        and conversions.mu_from_rates(1.0, 0.3) == -np.inf
+    )
     assert conversions.epsilon_from_rates(0.0, 0.3, 1e-5) == np.inf
     assert conversions.epsilon_from_rates(0.0, 0.0, 1e-5) == np.inf
     assert conversions.epsilon_from_rates(0.3, 0.0, 0.1) == np.inf
@@ -183,7 +208,11 @@ def test_values_out_of_range():
         for convert in (conversions.epsilon_from_mu, conversions.mu_from_epsilon):
             with pytest.raises(InputError, match=r"delta is .*strictly between 0 and 1"):
                 convert(1.0, delta)
-    converts = (conversions.epsilon_from_mu, conversions.log_delta_from_mu, conversions.mu_from_epsilon)
+    converts = (
+        conversions.epsilon_from_mu,
+        conversions.log_delta_from_mu,
+        conversions.mu_from_epsilon,
+    )
     for value in (-1e-9, -np.inf, np.nan):
         for convert, name in zip(converts, ("mu", "mu", "epsilon"), strict=True):
             with pytest.raises(InputError, match=f"{name} is"):

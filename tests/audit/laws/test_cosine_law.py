@@ -12,7 +12,16 @@ from audit.laws.cosine_law import anderson_darling, critical_values, released, r
 
 @pytest.mark.parametrize(
     ("dimension", "cosine"),
-    [(2, 0.3), (3, -0.5), (10, 0.5), (1000, 0.6), (10**4, 0.9), (2000, 0.9999), (2000, 0.02), (50, 0.0)],
+    [
+        (2, 0.3),
+        (3, -0.5),
+        (10, 0.5),
+        (1000, 0.6),
+        (10**4, 0.9),
+        (2000, 0.9999),
+        (2000, 0.02),
+        (50, 0.0),
+    ],
 )
 def test_it_agrees_with_forty_digits(dimension, cosine):
     with mpmath.workdps(40):
@@ -37,7 +46,9 @@ def test_draws_have_it_and_those_of_vectors_too(dimension):
     drawn = cosine_law.draw(rng, (20_000,), dimension)
     vectors = rng.standard_normal((20_000, dimension))
     for cosines in (drawn, vectors[:, 0] / np.linalg.norm(vectors, axis=1)):
-        assert stats.kstest(cosines, lambda t: np.exp(cosine_law.log_cdf(t, dimension))).pvalue > 1e-3
+        assert (
+            stats.kstest(cosines, lambda t: np.exp(cosine_law.log_cdf(t, dimension))).pvalue > 1e-3
+        )
     assert stats.kstest(drawn, lambda t: np.exp(cosine_law.log_cdf(t, dimension + 3))).pvalue < 1e-3
 
 
@@ -45,9 +56,13 @@ def test_the_density_is_the_slope_and_the_ends_and_far_tails_fit():
     t = np.linspace(-0.9, 0.9, 2001)
     slope = np.gradient(np.exp(cosine_law.log_cdf(t, 7)), t)
     assert slope[1:-1] == pytest.approx(np.exp(cosine_law.log_density(t, 7))[1:-1], abs=1e-4)
-    assert cosine_law.draw(np.random.default_rng(1), (10**6,), 7).var() == pytest.approx(1 / 7, rel=0.01)
+    assert cosine_law.draw(np.random.default_rng(1), (10**6,), 7).var() == pytest.approx(
+        1 / 7, rel=0.01
+    )
     for dimension in (10**4, 10**6, 10**9):
-        at = np.sqrt(np.linspace(1200, 1350, 60) / dimension)  # around -644, where the formula changes
+        at = np.sqrt(
+            np.linspace(1200, 1350, 60) / dimension
+        )  # around -644, where the formula changes
         steps = np.diff(cosine_law.log_sf(at, dimension))
         assert (steps < 0).all() and np.abs(np.diff(steps)).max() < 1e-3
     assert cosine_law.log_sf(1.0, 10) == -np.inf and cosine_law.log_sf(-1.0, 10) == 0
@@ -92,7 +107,9 @@ def test_both_ways_have_one_law(canaries, dimension, sigma):
     rng, audits = np.random.default_rng(0), 1500
     given = rng, canaries, dimension, sigma
     both = [np.array([way(*given) for _ in range(audits)]) for way in (simulate, directly)]
-    for one, other in zip(*([x[:, 0], x[:, -1], x.mean(1), x.std(1), x.max(1)] for x in both), strict=True):
+    for one, other in zip(
+        *([x[:, 0], x[:, -1], x.mean(1), x.std(1), x.max(1)] for x in both), strict=True
+    ):
         assert stats.ks_2samp(one, other).pvalue > 1e-4
     products = [(x[:, 0] - x.mean()) * (x[:, 1] - x.mean()) for x in both]
     tolerance = 5 * products[0].std() / np.sqrt(audits)
@@ -103,7 +120,11 @@ def test_both_ways_have_one_law(canaries, dimension, sigma):
 
 def test_large_dimensions_and_rotated_canaries():
     rng = np.random.default_rng(0)
-    found = [way(rng, 100, 100_000, 1.0) * np.sqrt(100_000) for way in (simulate, directly) for _ in range(4)]
+    found = [
+        way(rng, 100, 100_000, 1.0) * np.sqrt(100_000)
+        for way in (simulate, directly)
+        for _ in range(4)
+    ]
     assert [one.mean() for one in found] == pytest.approx([1.0] * 8, abs=0.5)
     assert [one.std() for one in found] == pytest.approx([1.0] * 8, abs=0.3)
     rows = np.array([rotated(rng, 4, 9) for _ in range(4000)])

@@ -56,7 +56,9 @@ def one_order(m, s, e):
 
 @pytest.mark.parametrize(("mean", "deviation", "delta", "expected"), VECTORS)
 def test_vectors(mean, deviation, delta, expected):
-    assert epsilon(Gaussian(0, 1), Gaussian(mean, deviation), delta) == pytest.approx(expected, abs=1e-6)
+    assert epsilon(Gaussian(0, 1), Gaussian(mean, deviation), delta) == pytest.approx(
+        expected, abs=1e-6
+    )
 
 
 @pytest.mark.parametrize(("mean", "deviation", "eps"), EXTREMES)
@@ -84,7 +86,9 @@ def test_affine_maps_and_order_change_nothing(deviation):
     first, second = Gaussian(0.0, 1.0), Gaussian(1.2, deviation)
     expected = epsilon(first, second, 1e-6)
     for scale, shift in ((1e-4, 3.0), (-250.0, 0.1), (-1.0, 0.0)):
-        moved = [Gaussian(scale * g.mean + shift, abs(scale) * g.deviation) for g in (first, second)]
+        moved = [
+            Gaussian(scale * g.mean + shift, abs(scale) * g.deviation) for g in (first, second)
+        ]
         assert epsilon(*moved, 1e-6) == pytest.approx(expected, rel=1e-9)
         assert epsilon(*moved[::-1], 1e-6) == pytest.approx(expected, rel=1e-9)
 
@@ -106,7 +110,9 @@ def test_it_agrees_with_draws(mean, deviation):
 
 
 def test_it_broadcasts_and_refuses_bad_levels():
-    found = epsilon(Gaussian(0, 1), Gaussian(np.array([[0.0], [1.0]]), np.array([1.0, 1.1, 0.9])), 1e-5)
+    found = epsilon(
+        Gaussian(0, 1), Gaussian(np.array([[0.0], [1.0]]), np.array([1.0, 1.1, 0.9])), 1e-5
+    )
     assert found.shape == (2, 3) and found[0, 0] == 0 and (found.ravel()[1:] > 0).all()
     assert log_delta(Gaussian(0, 1), Gaussian(0, 1), 0.5) == -np.inf
     limit = epsilon(Gaussian(0, 1), Gaussian([1.0, -1.0], 1.0), 1e-6)
@@ -120,7 +126,9 @@ def test_it_broadcasts_and_refuses_bad_levels():
         log_delta(Gaussian(0, 1), Gaussian(1, 1), -1.0)
 
 
-@pytest.mark.parametrize("bad", [Gaussian(np.nan, 1), Gaussian(0, 0), Gaussian(0, -1), Gaussian(0, np.inf)])
+@pytest.mark.parametrize(
+    "bad", [Gaussian(np.nan, 1), Gaussian(0, 0), Gaussian(0, -1), Gaussian(0, np.inf)]
+)
 def test_bad_gaussians_are_refused(bad):
     with pytest.raises(InputError):
         epsilon(Gaussian(0, 1), bad, 1e-5)
@@ -144,9 +152,13 @@ def test_finer_points_come_closer_and_both_directions_count():
     errors = [abs(densities.delta_at(gaussians(1.0, count), 1.3) - exact) for count in (301, 3001)]
     assert errors[1] < errors[0] / 50
     pair = gaussians(1.0)
-    half_normal = DensityPair(pair.points, pair.p, np.where(pair.points > 0, 2 * pair.p, 0.0), 1e-15)
+    half_normal = DensityPair(
+        pair.points, pair.p, np.where(pair.points > 0, 2 * pair.p, 0.0), 1e-15
+    )
     swapped = half_normal._replace(p=half_normal.q, q=half_normal.p)
-    assert densities.delta_at(half_normal, 1.0) == pytest.approx(0.5, abs=0.01)  # p has half where q has none
+    assert densities.delta_at(half_normal, 1.0) == pytest.approx(
+        0.5, abs=0.01
+    )  # p has half where q has none
     assert densities.delta_at(half_normal, 1.0) == densities.delta_at(swapped, 1.0)
     pair = gaussians(0.0)
     assert densities.epsilon_at(pair, 1e-5) == 0

@@ -66,7 +66,9 @@ def test_edge_counts_order_and_mirror_image(trials):
 RNG = np.random.default_rng(0)
 
 
-@pytest.mark.parametrize(("values", "share"), [((0.0, 1.0), 0.3), ((0.2, 0.9), 0.5), ((0.0, 0.05), 0.9)])
+@pytest.mark.parametrize(
+    ("values", "share"), [((0.0, 1.0), 0.3), ((0.2, 0.9), 0.5), ((0.0, 0.05), 0.9)]
+)
 @pytest.mark.parametrize("runs", [1, 4])
 def test_the_expected_capital_is_one_at_the_true_mean_and_less_below_it(values, share, runs):
     mean = (1 - share) * values[0] + share * values[1]
@@ -74,7 +76,9 @@ def test_the_expected_capital_is_one_at_the_true_mean_and_less_below_it(values, 
     expected = np.zeros((len(STAKES), 3))
     for outcome in itertools.product((0, 1), repeat=runs):
         probability = np.prod([share if hit else 1 - share for hit in outcome])
-        expected += probability * np.exp(compute_log_growth(np.array(values)[list(outcome)], means, STAKES))
+        expected += probability * np.exp(
+            compute_log_growth(np.array(values)[list(outcome)], means, STAKES)
+        )
     allowed = STAKES * (1 - mean) <= 1
     assert expected[allowed, 0] == pytest.approx(1.0, abs=1e-12)
     assert np.all(expected[~allowed] == 0) and np.all(expected[:, 1:] <= 1 + 1e-12)

@@ -49,7 +49,9 @@ def train(mechanism):
 
 
 @pytest.mark.parametrize("presence", [0.0, 1.0])
-def test_a_step_is_equation_2(data, mechanism, train, theta, schedule, gradient, slow_clipped_sum, presence):
+def test_a_step_is_equation_2(
+    data, mechanism, train, theta, schedule, gradient, slow_clipped_sum, presence
+):
     """Step 5, the second insertion of k = 3, with a canary of 3 C."""
     state = mechanism.start(theta)._replace(step=jnp.int32(5))
     now = base.Schedule(schedule.batches[5:6], schedule.mask[5:6])
@@ -79,7 +81,9 @@ def silent_step(silent):
             base.Schedule(jnp.arange(4)[None], jnp.ones(1)),
         )
         state = silent.start(jnp.zeros_like(inserted))
-        return silent.segment(hyper, state, data, schedule, one_canary(inserted, presence), key).theta
+        return silent.segment(
+            hyper, state, data, schedule, one_canary(inserted, presence), key
+        ).theta
 
     return jax.jit(jax.vmap(one, (None, None, None, 0)))
 
@@ -113,7 +117,9 @@ def test_noise_is_new_for_every_run_and_step(silent):
     assert np.abs(np.corrcoef(noise)[np.triu_indices(20, 1)]).max() < 6 / np.sqrt(300)
 
 
-def test_without_privacy_is_sgd_on_the_mean_gradient(data, mechanism, model, train, theta, schedule):
+def test_without_privacy_is_sgd_on_the_mean_gradient(
+    data, mechanism, model, train, theta, schedule
+):
     """Gradients longer than C = 1e-3 would show if they were clipped."""
     hyper = dpsgd.without_privacy(HYPER._replace(clipping_norm=1e-3))
     state, crafted = mechanism.start(theta), jnp.zeros_like(theta)
@@ -158,7 +164,9 @@ def test_one_program_serves_every_setting_of_the_same_shapes(data, choices, thet
     others = [run(hyper=HYPER._replace(**change)) for change in hypers]
     others += [run(mask=base.insertion_mask(10, 1)), run(crafted=-1.0), run(presence=(1.0, 0.0))]
     assert once and len(traced) == once
-    assert all(np.abs(other - first).max() > 1e-4 for other in others)  # and every one of them counts
+    assert all(
+        np.abs(other - first).max() > 1e-4 for other in others
+    )  # and every one of them counts
     np.testing.assert_array_equal(run(), first)
 
 
@@ -189,10 +197,15 @@ def test_whatever_is_inserted_is_clipped(silent_step, length):
 def test_any_optimizer_sees_the_privatised_mean_and_decay(
     data, choices, theta, schedule, name, decay, gradient, slow_clipped_sum
 ):
-    make = {"sgd": optax.sgd, "momentum": lambda rate: optax.sgd(rate, momentum=0.9), "adam": optax.adam}[
-        name
-    ]
-    other, canary = dpsgd.mechanism(choices._replace(optimizer=make)), one_canary(jnp.ones_like(theta), 1.0)
+    make = {
+        "sgd": optax.sgd,
+        "momentum": lambda rate: optax.sgd(rate, momentum=0.9),
+        "adam": optax.adam,
+    }[name]
+    other, canary = (
+        dpsgd.mechanism(choices._replace(optimizer=make)),
+        one_canary(jnp.ones_like(theta), 1.0),
+    )
     hyper, decayed = (
         HYPER._replace(weight_decay=decay),
         optax.chain(optax.add_decayed_weights(decay), make(0.3)),
@@ -235,8 +248,19 @@ def test_a_batch_of_one_example(data, mechanism, train, theta, gradient, slow_cl
 @pytest.mark.parametrize(
     ("steps", "k", "inserted"),
     [
-        *((4, (1,), [0, 1, 2, 3]), (12, (5,), [4, 9]), (10, (5,), [4, 9]), (4, (5,), []), (1, (1,), [0])),
-        *((12, (5, 5), [4, 9]), (12, (5, 1), [0, 5, 10]), (12, (5, 2), [1, 6, 11]), (12, (5, 3), [2, 7])),
+        *(
+            (4, (1,), [0, 1, 2, 3]),
+            (12, (5,), [4, 9]),
+            (10, (5,), [4, 9]),
+            (4, (5,), []),
+            (1, (1,), [0]),
+        ),
+        *(
+            (12, (5, 5), [4, 9]),
+            (12, (5, 1), [0, 5, 10]),
+            (12, (5, 2), [1, 6, 11]),
+            (12, (5, 3), [2, 7]),
+        ),
     ],
 )
 def test_insertion_mask(steps, k, inserted):
@@ -287,6 +311,8 @@ def test_noiseless_steps_agree(data, model, choices, clipping_norm):
     for indices in batches:
         expected = one(expected, indices)
     assert np.abs(expected - theta).max() > 1e-3
-    np.testing.assert_allclose(jax.jit(ours, static_argnums=0)(choices), expected, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(
+        jax.jit(ours, static_argnums=0)(choices), expected, rtol=0, atol=1e-5
+    )
     slow = choices._replace(clipped_sum=per_example(model.loss))
     np.testing.assert_allclose(jax.jit(ours, static_argnums=0)(slow), expected, rtol=0, atol=1e-5)

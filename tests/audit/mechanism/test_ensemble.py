@@ -58,7 +58,9 @@ def test_noise_of_run_7_is_bit_equal_alone_and_in_a_chunk(silent, data, schedule
 def test_segments_are_the_schedule(steps):
     schedule = base.Schedule(np.arange(2 * steps).reshape(steps, 2), np.arange(steps) % 3)
     parts = ensemble.segments(schedule)
-    np.testing.assert_array_equal(np.concatenate([part.batches for part in parts]), schedule.batches)
+    np.testing.assert_array_equal(
+        np.concatenate([part.batches for part in parts]), schedule.batches
+    )
     np.testing.assert_array_equal(np.concatenate([part.mask for part in parts]), schedule.mask)
     assert all(0 < len(part.mask) <= 250 for part in parts)
 
@@ -82,7 +84,9 @@ def test_chunks_on_a_cpu_fit_and_are_even(runs, exponent, cores):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(jax, "local_devices", lambda: [types.SimpleNamespace(platform="cpu")] * cores)
         patch.setattr(memory.os, "sysconf", lambda name: 4096 if "SIZE" in name else 1 << 20)
-        wanted = max(32 << 20, 4 << exponent)  # cache, but four runs where a quarter of 4 GiB holds them
+        wanted = max(
+            32 << 20, 4 << exponent
+        )  # cache, but four runs where a quarter of 4 GiB holds them
         step = StepMemory(1 << exponent, 1)
         _check_chunks(runs, step, 1 << exponent, min(wanted, (1 << 30) // cores), cores)
 
@@ -107,7 +111,9 @@ def test_the_scratch_memory_of_a_tpu_is_jaxs_and_none_where_it_knows_none(monkey
 
     device = types.SimpleNamespace(platform="tpu", memory_stats=lambda: {"bytes_limit": 16 << 30})
     monkeypatch.setattr(jax, "local_devices", lambda: [device])
-    monkeypatch.setattr(tpu, "get_tpu_info", lambda: types.SimpleNamespace(vmem_capacity_bytes=128 << 20))
+    monkeypatch.setattr(
+        tpu, "get_tpu_info", lambda: types.SimpleNamespace(vmem_capacity_bytes=128 << 20)
+    )
     assert memory.local_hardware() == memory.Hardware(False, 1, 16 << 30, 128 << 20)
 
     def unknown():
@@ -195,7 +201,9 @@ def test_what_is_written_and_what_is_held():
 
     found = step_memory(repeated, X)
     assert found == StepMemory(50 * 2 * ONE, 3 * ONE)  # the result, beside the body's two
-    assert step_memory(branching, X).held >= 3 * ONE and StepMemory(10, 4).times(3, 5) == StepMemory(35, 17)
+    assert step_memory(branching, X).held >= 3 * ONE and StepMemory(10, 4).times(
+        3, 5
+    ) == StepMemory(35, 17)
     found = local_hardware()
     assert found.number == len(jax.local_devices()) and found.memory > 1 << 20
     assert found.is_cpu == (jax.local_devices()[0].platform == "cpu")

@@ -27,7 +27,9 @@ def unravel(theta):
 
 def loss(weights, example):
     features, label = example
-    return optax.softmax_cross_entropy_with_integer_labels(features @ weights[:-1] + weights[-1], label)
+    return optax.softmax_cross_entropy_with_integer_labels(
+        features @ weights[:-1] + weights[-1], label
+    )
 
 
 def momentum(rate):
@@ -63,7 +65,9 @@ def theta():
 
 def _directions():
     keys = jax.random.split(jax.random.key(5), CANARIES)
-    return keys, np.array([base.draw_unit_direction(key, jnp.zeros(SIZE)) for key in keys], np.float64)
+    return keys, np.array(
+        [base.draw_unit_direction(key, jnp.zeros(SIZE)) for key in keys], np.float64
+    )
 
 
 def _softmax_gradient(weights, features, labels):
@@ -78,7 +82,9 @@ def _slow_update(choices, rate, theta, data, client, key):
     """A client's update by Python loops, in the order that the mechanism shuffles its examples to."""
     features, labels = np.asarray(data[0], np.float64), np.asarray(data[1])
     count, weights = COUNTS[client], unravel(theta.copy())
-    orders = np.asarray(fedavg._draw_orders(choices, jax.random.fold_in(key, client), jnp.int32(count)))
+    orders = np.asarray(
+        fedavg._draw_orders(choices, jax.random.fold_in(key, client), jnp.int32(count))
+    )
     for order in orders[:, :count]:
         assert sorted(order) == list(range(count))
         for first in range(0, count, choices.batch_size):
@@ -101,23 +107,33 @@ def _slow(choices, hyper, theta, data, schedule, units, presence):
             unclipped += 0.5 if length <= norm else -0.5
         total += norm * (mask * presence) @ units
         unclipped -= 0.5 * np.sum(mask * presence)
-        total += hyper.noise_multiplier * norm * np.asarray(jax.random.normal(key, (SIZE,)), np.float64)
-        unclipped += own.count_noise * float(jax.random.normal(jax.random.fold_in(key, fedavg._COUNT)))
+        total += (
+            hyper.noise_multiplier * norm * np.asarray(jax.random.normal(key, (SIZE,)), np.float64)
+        )
+        unclipped += own.count_noise * float(
+            jax.random.normal(jax.random.fold_in(key, fedavg._COUNT))
+        )
         trace = total / own.denominator + 0.9 * trace
         theta = theta - hyper.learning_rate * trace
-        scale *= np.exp(-own.quantile_rate * (0.5 + unclipped / own.denominator - own.target_quantile))
+        scale *= np.exp(
+            -own.quantile_rate * (0.5 + unclipped / own.denominator - own.target_quantile)
+        )
         path.append(theta)
     return np.array(path), scale
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("block, batch_size, adaptive", [(2, 3, True), (16, 16, False)])
-def test_rounds_are_those_of_a_slow_reference(clients, schedule, theta, block, batch_size, adaptive):
+def test_rounds_are_those_of_a_slow_reference(
+    clients, schedule, theta, block, batch_size, adaptive
+):
     own = fedavg.Federated(0.4, 3.7, 0.6, 0.5 if adaptive else 0.0, 0.3 if adaptive else 0.0)
     hyper = base.Hyperparameters(0.8, 0.5, 0.3, own)
     chosen, presence = choices(block=block, batch_size=batch_size), np.array([1.0, 0, 1, 1, 0])
     keys, units = _directions()
-    canaries = base.Canaries(lambda step, theta: base.Directions(keys, jnp.inf), jnp.asarray(presence))
+    canaries = base.Canaries(
+        lambda step, theta: base.Directions(keys, jnp.inf), jnp.asarray(presence)
+    )
     federated = fedavg.mechanism(chosen)
 
     @jax.jit
@@ -151,7 +167,9 @@ def test_clients_of_one_example_and_a_full_cohort_are_dp_sgd(model, data, choice
 
     @functools.partial(jax.jit, static_argnums=0)
     def train(mechanism, hyper, data):
-        return mechanism.segment(hyper, mechanism.start(theta_0), data, schedule, canaries, KEY).theta
+        return mechanism.segment(
+            hyper, mechanism.start(theta_0), data, schedule, canaries, KEY
+        ).theta
 
     ends = train(sgd, hyper._replace(own=()), data), train(federated, hyper, clients)
     assert np.abs(ends[0] - theta_0).max() > 0.05
@@ -183,7 +201,9 @@ def _game(clients, schedule, **changes):
 def test_a_run_is_the_same_alone_and_in_a_chunk(clients, schedule, play, whole, how):
     """Its rounds cut into segments, or a round's clients spread over the devices that are there, too."""
     spread = fedavg.mechanism(choices(spreads=True))
-    changes = {"usual": {}, "in segments": {"segment_steps": 2}, "spread": {"mechanism": spread}}[how]
+    changes = {"usual": {}, "in segments": {"segment_steps": 2}, "spread": {"mechanism": spread}}[
+        how
+    ]
     alone = play(_game(clients, schedule, **changes), [(7, 8)], 1)
     np.testing.assert_allclose(whole.scores[7:8], alone.scores, rtol=0, atol=2e-6)
     np.testing.assert_array_equal(whole.presence[7:8], alone.presence)
@@ -192,7 +212,9 @@ def test_a_run_is_the_same_alone_and_in_a_chunk(clients, schedule, play, whole, 
 
 @pytest.mark.slow
 def test_memory_grows_with_the_block_and_sums_do_not_change(clients, schedule, theta, play):
-    one, many = (fedavg.mechanism(choices(block=block)).memory(theta, clients, 7) for block in (1, 4))
+    one, many = (
+        fedavg.mechanism(choices(block=block)).memory(theta, clients, 7) for block in (1, 4)
+    )
     assert theta.nbytes < one.held < one.written < many.written < 5 * one.written
     assert one.held < many.held < 5 * one.held and ensemble.chunk_size(3, one) <= 3
     given = fedavg.Federated(0.3, 7), jnp.zeros(SIZE), 0.5, clients, jnp.arange(7), KEY
@@ -214,7 +236,11 @@ def _times(found, clients):
 
 def test_shuffled_cohorts_take_everybody_equally_often():
     found = cohorts.shuffled(RUN_KEY, 12, 9, 4)
-    assert found.shape == (9, 4) and (_times(found, 12) == 3).all() and cohorts.most_rounds(found, 12) == 3
+    assert (
+        found.shape == (9, 4)
+        and (_times(found, 12) == 3).all()
+        and cohorts.most_rounds(found, 12) == 3
+    )
     assert sorted(found[:3].ravel()) == list(range(12)) != list(found[:3].ravel())
     for clients, rounds, cohort in ((7, 10, 5), (7, 3, 7), (5, 1, 1)):
         found = cohorts.shuffled(RUN_KEY, clients, rounds, cohort)
@@ -226,7 +252,9 @@ def test_sampled_cohorts_are_coins():
     found = cohorts.sampled(RUN_KEY, 50, 400, 10)
     sizes = (found >= 0).sum(axis=1)
     assert abs(sizes.mean() - 10) < 5 * np.sqrt(8 / 400) and sizes.max() == found.shape[1]
-    assert abs(sizes.var() - 8) < 2.5 and all(len(set(row[row >= 0])) == (row >= 0).sum() for row in found)
+    assert abs(sizes.var() - 8) < 2.5 and all(
+        len(set(row[row >= 0])) == (row >= 0).sum() for row in found
+    )
 
 
 @pytest.mark.parametrize("repetitions", [1, 2, 3, 5, 10])
@@ -251,7 +279,10 @@ def test_what_no_population_has_is_refused():
         (lambda: cohorts.sampled(RUN_KEY, 5, 2, 0), "`cohort=0`"),
         (lambda: cohorts.repeated(RUN_KEY, 5, 2, 3), "`repetitions=3`: give 1 to 2"),
         (lambda: cohorts.listed([np.array([0, 5])], 5), "round 1 names client"),
-        (lambda: cohorts.listed([np.array([0]), np.array([1, 1])], 5), "round 2 names a client twice"),
+        (
+            lambda: cohorts.listed([np.array([0]), np.array([1, 1])], 5),
+            "round 2 names a client twice",
+        ),
     ):
         with pytest.raises(InputError, match=says):
             call()

@@ -43,12 +43,16 @@ def test_what_is_no_product_stays_float32(matrices):
     def function(a):
         return jnp.sum(a**2, 1), jax.random.normal(jax.random.key(0), (3,))
 
-    for found, exact in zip(precision.with_operands(function, precision.BF16)(a), function(a), strict=True):
+    for found, exact in zip(
+        precision.with_operands(function, precision.BF16)(a), function(a), strict=True
+    ):
         np.testing.assert_array_equal(found, exact)
 
 
 def in_scan(a):
-    return jax.lax.scan(lambda total, row: (total + row @ a, None), jnp.zeros(a.shape[1]), a.T @ a)[0]
+    return jax.lax.scan(lambda total, row: (total + row @ a, None), jnp.zeros(a.shape[1]), a.T @ a)[
+        0
+    ]
 
 
 def in_branch(a):
@@ -56,7 +60,9 @@ def in_branch(a):
 
 
 def in_while(a):
-    return jax.lax.while_loop(lambda s: s[0] < 2, lambda s: (s[0] + 1, s[1] @ s[1]), (0, a[:5, :5]))[1]
+    return jax.lax.while_loop(
+        lambda s: s[0] < 2, lambda s: (s[0] + 1, s[1] @ s[1]), (0, a[:5, :5])
+    )[1]
 
 
 def in_calls(a):
@@ -71,7 +77,9 @@ def convolved(a):
     return jax.lax.conv(a[None, None], a[None, None, :3, :3], (1, 1), "SAME")
 
 
-@pytest.mark.parametrize("function", [in_scan, in_branch, in_while, in_calls, differentiated, convolved])
+@pytest.mark.parametrize(
+    "function", [in_scan, in_branch, in_while, in_calls, differentiated, convolved]
+)
 def test_products_inside_are_found(matrices, function):
     a = jnp.asarray(matrices[0][:, :9])
     exact = np.asarray(function(a))
@@ -95,5 +103,7 @@ def test_clipped_sums_of_many_models(model, data, strategy):
     errors = []
     for operands in FORMATS:
         engine = jax.jit(jax.vmap(precision.with_operands(make, operands), (0, None, None)))
-        errors.append(float(jnp.abs(engine(thetas, data, 1.0) - exact).max() / jnp.abs(exact).max()))
+        errors.append(
+            float(jnp.abs(engine(thetas, data, 1.0) - exact).max() / jnp.abs(exact).max())
+        )
     assert 1e-6 < errors[0] < 1e-2 and 2 * errors[0] < errors[1] < 1e-1

@@ -27,7 +27,9 @@ def _smooth(theta, example):
 @pytest.fixture(scope="module")
 def examples():
     rng = np.random.default_rng(0)
-    return jnp.float32(rng.normal(size=(STEPS * BATCH, 2))), jnp.float32(rng.normal(size=STEPS * BATCH))
+    return jnp.float32(rng.normal(size=(STEPS * BATCH, 2))), jnp.float32(
+        rng.normal(size=STEPS * BATCH)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +48,9 @@ def _responding(mechanism, sigma, theta_0, data, schedule, canaries):
 @pytest.mark.parametrize("optimizer", [optax.sgd, MOMENTUM])
 def test_a_constant_gradient_leaves_what_composition_and_momentum_give(optimizer, schedule):
     """theta_T is minus the sum of weights times inserts; without momentum they are alike."""
-    mechanism = dpsgd.mechanism(dpsgd.DPSGD(per_example(lambda theta, one: theta @ one[0]), optimizer))
+    mechanism = dpsgd.mechanism(
+        dpsgd.DPSGD(per_example(lambda theta, one: theta @ one[0]), optimizer)
+    )
     slopes, sigma = jnp.float32(np.random.default_rng(1).normal(size=(STEPS * BATCH, 4))), 1.5
     canaries = NORM * np.array([[1, 0, 0, 0], [0, 0.6, 0, 0.8], [-1, 0, 0, 0]])
     data = slopes, jnp.zeros(len(slopes))
@@ -67,7 +71,9 @@ def test_a_constant_gradient_leaves_what_composition_and_momentum_give(optimizer
 
 @pytest.mark.slow
 @pytest.mark.parametrize("optimizer", [optax.sgd, MOMENTUM])
-def test_a_smooth_models_response_is_that_of_trainings_that_insert_at_one_step(optimizer, examples, schedule):
+def test_a_smooth_models_response_is_that_of_trainings_that_insert_at_one_step(
+    optimizer, examples, schedule
+):
     mechanism = dpsgd.mechanism(dpsgd.DPSGD(per_example(_smooth), optimizer))
     theta_0, sigma = 0.5 * jax.random.normal(jax.random.key(2), (8,)), 0.02
     hyper = base.Hyperparameters(RATE, NORM, 0.0)
@@ -81,7 +87,9 @@ def test_a_smooth_models_response_is_that_of_trainings_that_insert_at_one_step(o
     small = 0.02 * NORM
     pushes = small * jnp.eye(8)
     over = jax.vmap(jax.vmap(final, (None, 0)), (0, None))
-    jacobians = np.float64(over(jnp.arange(STEPS), pushes) - over(jnp.arange(STEPS), -pushes)) / (2 * small)
+    jacobians = np.float64(over(jnp.arange(STEPS), pushes) - over(jnp.arange(STEPS), -pushes)) / (
+        2 * small
+    )
     jacobians = jacobians.transpose(0, 2, 1)  # (T, p, p): J_t
     covariance = np.einsum("tij,tkj->ik", jacobians, jacobians) * (sigma * NORM) ** 2
     together = np.einsum("t,tij->ij", schedule.mask, jacobians)
@@ -103,8 +111,13 @@ def test_the_spread_of_a_relu_network_is_that_of_noisy_trainings(model, mechanis
     """Noise moves examples over kinks: derivatives at a point are off by a third on average here."""
     batches = base.fixed_shuffle(jax.random.key(3), len(data[1]), 50, 30)
     schedule = base.Schedule(batches, base.insertion_mask(30, 1))
-    hyper, theta_0 = base.Hyperparameters(*jnp.float32([0.3, 1.0, 3.0])), model.init(jax.random.key(0))
-    found = jax.jit(functools.partial(respond, mechanism))(hyper, theta_0, data, schedule, jnp.eye(68)[:1])
+    hyper, theta_0 = (
+        base.Hyperparameters(*jnp.float32([0.3, 1.0, 3.0])),
+        model.init(jax.random.key(0)),
+    )
+    found = jax.jit(functools.partial(respond, mechanism))(
+        hyper, theta_0, data, schedule, jnp.eye(68)[:1]
+    )
 
     @jax.jit
     @jax.vmap

@@ -19,13 +19,17 @@ from audit.training import game
 
 NORM, RATE = 2.0, 0.2
 HYPER = base.Hyperparameters(0.3, NORM, 0.0)
-RUN_KEYS = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(5, impl="threefry2x32"), jnp.arange(300))
+RUN_KEYS = jax.vmap(jax.random.fold_in, (None, 0))(
+    jax.random.key(5, impl="threefry2x32"), jnp.arange(300)
+)
 
 
 def _joins(presence, steps):
     """(runs, steps, K)"""
     by_step = jax.vmap(base.draw_joining, (None, None, 0))
-    return np.asarray(jax.vmap(by_step, (None, 0, None))(jnp.float32(presence), RUN_KEYS, jnp.arange(steps)))
+    return np.asarray(
+        jax.vmap(by_step, (None, 0, None))(jnp.float32(presence), RUN_KEYS, jnp.arange(steps))
+    )
 
 
 @pytest.mark.slow
@@ -49,7 +53,9 @@ def test_joins_are_independent_coins_of_each_run_step_and_canary():
 
 
 def _end(choices, craft, data, theta, *, sampled, constant, presence):
-    schedule = base.Schedule(base.fixed_shuffle(jax.random.key(3), 200, 50, 6), base.insertion_mask(6, 2))
+    schedule = base.Schedule(
+        base.fixed_shuffle(jax.random.key(3), 200, 50, 6), base.insertion_mask(6, 2)
+    )
     canaries = base.Canaries(craft, presence, constant=constant, sampled=sampled)
     trained = dpsgd.mechanism(choices)
     return trained.segment(HYPER, trained.start(theta), data, schedule, canaries, RUN_KEYS[7]).theta
@@ -80,23 +86,31 @@ def _canaries_alone(loss):
 def test_what_joins_is_what_moves_the_model(silent_choices, model, data, kind, constant):
     theta, presence = jnp.zeros(68), jnp.array([0.5, 1.0, 0.0])
     trained = dpsgd.DPSGD(_canaries_alone(model.loss)) if kind == "examples" else silent_choices
-    end = functools.partial(_end, trained, lambda step, theta: KINDS[kind], data, theta, constant=constant)
+    end = functools.partial(
+        _end, trained, lambda step, theta: KINDS[kind], data, theta, constant=constant
+    )
     steps = [1, 3, 5]
     counts = sum(np.asarray(base.draw_joining(presence, RUN_KEYS[7], step)) for step in steps)
     each = [np.asarray(end(sampled=False, presence=row)) / len(steps) for row in jnp.eye(3)]
-    np.testing.assert_allclose(end(sampled=True, presence=presence), counts @ np.array(each), atol=1e-6)
+    np.testing.assert_allclose(
+        end(sampled=True, presence=presence), counts @ np.array(each), atol=1e-6
+    )
 
 
 def _game(model, mechanism, data, adversary, rate, steps=10):
     batches = base.fixed_shuffle(jax.random.key(3), len(data[1]), 50, steps)
     schedule = base.Schedule(batches, base.insertion_mask(steps, 1))
     hyper = base.Hyperparameters(0.3, NORM, 1.0)
-    return game.Game(mechanism, adversary, model.init, data, hyper, schedule, seed=2, sampling_rate=rate)
+    return game.Game(
+        mechanism, adversary, model.init, data, hyper, schedule, seed=2, sampling_rate=rate
+    )
 
 
 def test_at_rate_one_nothing_changes(model, mechanism, data):
     played = _game(model, mechanism, data, directions.random_direction(), 1.0)
-    assert not played.insertion().sampled and played._replace(sampling_rate=0.999).insertion().sampled
+    assert (
+        not played.insertion().sampled and played._replace(sampling_rate=0.999).insertion().sampled
+    )
 
 
 @pytest.mark.slow

@@ -26,7 +26,9 @@ def covers(curve, scores_in, scores_out):
     stay and the true ones are monotone, so both ends of each gap are looked at."""
     cuts = np.concatenate([[-np.inf], np.unique(np.concatenate([scores_in, scores_out])), [np.inf]])
     limits = curve.false_positive_limits, curve.false_negative_limits
-    for (lower, upper), rates in zip(limits, (special.ndtr(-cuts), special.ndtr(cuts - MU)), strict=True):
+    for (lower, upper), rates in zip(
+        limits, (special.ndtr(-cuts), special.ndtr(cuts - MU)), strict=True
+    ):
         first, second = rates[:-1], rates[1:]
         if np.any(np.minimum(first, second) < lower) or np.any(np.maximum(first, second) > upper):
             return False
@@ -72,9 +74,17 @@ def test_ties_are_covered_at_least_as_often():
     rates = np.arange(6) / 5
     for _ in range(SIMULATIONS):
         curve = curves.trade_off_curve(rng.integers(1, 6, 150), rng.integers(0, 5, 90), 0.9)
-        (low_out, high_out), (low_in, high_in) = curve.false_positive_limits, curve.false_negative_limits
+        (low_out, high_out), (low_in, high_in) = (
+            curve.false_positive_limits,
+            curve.false_negative_limits,
+        )
         true_out, true_in = np.append(rates[::-1], 0), np.append(0, rates)
-        fine = (low_out <= true_out) & (true_out <= high_out) & (low_in <= true_in) & (true_in <= high_in)
+        fine = (
+            (low_out <= true_out)
+            & (true_out <= high_out)
+            & (low_in <= true_in)
+            & (true_in <= high_in)
+        )
         hits += bool(np.all(fine))
     assert hits / SIMULATIONS > 0.9
 
@@ -99,7 +109,9 @@ def test_the_band_falls_stays_in_the_square_and_holds_the_empirical_curve():
     curve = curves.trade_off_curve(*gaussian_scores(1), 0.9)
     lower, upper = curve.band(np.linspace(0, 1, 2001))
     assert np.all(np.diff(lower) <= 0) and np.all(np.diff(upper) <= 0)
-    assert np.all((lower >= 0) & (lower <= upper) & (upper <= 1)) and upper[0] == 1 and lower[-1] == 0
+    assert (
+        np.all((lower >= 0) & (lower <= upper) & (upper <= 1)) and upper[0] == 1 and lower[-1] == 0
+    )
     x, y = curve.false_positive_rate, curve.false_negative_rate
     low, high = curve.band(x)
     best = [y[x <= at].min() for at in x]
@@ -134,7 +146,10 @@ RNG = np.random.default_rng(0)
 
 @pytest.mark.parametrize("decimals", [9, 1, 0])
 def test_every_pair_counts(decimals):
-    scores_in, scores_out = RNG.normal(0.7, 1, 40).round(decimals), RNG.normal(0, 1, 25).round(decimals)
+    scores_in, scores_out = (
+        RNG.normal(0.7, 1, 40).round(decimals),
+        RNG.normal(0, 1, 25).round(decimals),
+    )
     pairs = scores_in[:, None] - scores_out
     found = curves.auc(scores_in, scores_out)
     assert found.value == pytest.approx((np.sign(pairs).mean() + 1) / 2)
@@ -182,7 +197,11 @@ def steck(low, high):
     low, high = [Fraction(float(x)) for x in low], [Fraction(float(x)) for x in high]
 
     def entry(i, n):
-        return max(high[i] - low[i + n - 1], Fraction(0)) ** n / factorial(n) if n >= 0 else Fraction(0)
+        return (
+            max(high[i] - low[i + n - 1], Fraction(0)) ** n / factorial(n)
+            if n >= 0
+            else Fraction(0)
+        )
 
     rows = [[entry(i, j - i + 1) for j in range(size)] for i in range(size)]
     determinant = Fraction(factorial(size))
@@ -262,17 +281,26 @@ def test_counts_between_the_ranks_are_enclosed_and_little_is_lost():
     found, counts = curves.compute_limits(trials, error), np.arange(1001)
     low, high = found.enclose(counts)
     assert len(found.ranks) < trials and np.all(np.diff(low) >= 0) and np.all(np.diff(high) >= 0)
-    assert np.all((low <= counts / trials) & (counts / trials <= high)) and low[0] == 0 and high[-1] == 1
+    assert (
+        np.all((low <= counts / trials) & (counts / trials <= high))
+        and low[0] == 0
+        and high[-1] == 1
+    )
     level = curves.find_local_level(trials, every(trials), error)
     best = stats.beta.ppf(level / 2, counts[1:], trials + 1 - counts[1:])
-    assert np.max((best - low[1:]) / (np.sqrt(counts[1:] * (1 - counts[1:] / (trials + 1))) / trials)) < 0.6
+    assert (
+        np.max((best - low[1:]) / (np.sqrt(counts[1:] * (1 - counts[1:] / (trials + 1))) / trials))
+        < 0.6
+    )
     np.testing.assert_allclose(high, 1 - low[::-1])
 
 
 def test_many_draws_are_looked_at_in_few_places_and_once(monkeypatch):
     calls = []
     coverage = curves.compute_coverage
-    monkeypatch.setattr(curves, "compute_coverage", lambda *args: calls.append(args) or coverage(*args))
+    monkeypatch.setattr(
+        curves, "compute_coverage", lambda *args: calls.append(args) or coverage(*args)
+    )
     for trials in (10**4, 10**6):
         calls.clear()
         found = curves.compute_limits(trials, 0.0301)
@@ -288,7 +316,10 @@ def test_the_attacks_rates_are_those_of_a_gaussian_mechanism(mu):
     """Guesses at the middle are right with probability Phi(mu / 2); the limits hold what is true."""
     rng, n = np.random.default_rng(72), 20_000
     found = curves.attack(rng.normal(mu, 1, n), rng.normal(0, 1, n))
-    expected = [special.ndtr(mu / 2), *(special.ndtr(mu + special.ndtri(rate)) for rate in (0.01, 0.001))]
+    expected = [
+        special.ndtr(mu / 2),
+        *(special.ndtr(mu + special.ndtri(rate)) for rate in (0.01, 0.001)),
+    ]
     assert found.accuracy.value == pytest.approx(expected[0], abs=4 * 0.5 / np.sqrt(2 * n))
     for rate, true in zip(found, expected, strict=True):
         assert rate.lower < rate.value < rate.upper and rate.value == pytest.approx(true, abs=0.035)

@@ -39,7 +39,9 @@ def most(audits, error=1 - CONFIDENCE):
 
 
 @pytest.mark.parametrize("mu", mostly_slow([1.0, 3.953, 0.5, 1.768], quick=2))
-@pytest.mark.parametrize("method, loss", [(in_sample, 0.13), (if_gaussian, 0.17)], ids=lambda x: str(x)[:18])
+@pytest.mark.parametrize(
+    "method, loss", [(in_sample, 0.13), (if_gaussian, 0.17)], ids=lambda x: str(x)[:18]
+)
 def test_a_bound_on_mu_is_below_the_truth_and_near_it(method, loss, mu):
     bounds = [method(*gaussian_scores(mu, seed=s), DELTA, CONFIDENCE) for s in range(12)]
     assert mu - loss - 0.03 * mu < np.mean([b.mu for b in bounds]) < mu
@@ -59,7 +61,9 @@ def test_assumption_free_is_below_the_truth_and_near_what_n_scores_can_show(mu, 
 )
 def test_the_papers_estimator_gives_the_papers_numbers(epsilon, mean, spread, audits=60):
     mu = conversions.mu_from_epsilon(epsilon, DELTA)
-    values = [in_sample(*gaussian_scores(mu, seed=s), DELTA, CONFIDENCE).epsilon for s in range(audits)]
+    values = [
+        in_sample(*gaussian_scores(mu, seed=s), DELTA, CONFIDENCE).epsilon for s in range(audits)
+    ]
     assert np.mean(values) == pytest.approx(mean, abs=3.5 * spread / np.sqrt(audits) + 0.005)
     assert np.std(values) == pytest.approx(spread, rel=3.5 / np.sqrt(2 * audits))
 
@@ -86,7 +90,8 @@ def algorithm_4(scores_in, scores_out, delta, confidence):
 
 
 @pytest.mark.parametrize(
-    "n_in, n_out, mu", mostly_slow([(25, 90, 2.0), (1, 7, 3.0), (60, 60, 1.0), (40, 40, 0.0)], quick=2)
+    "n_in, n_out, mu",
+    mostly_slow([(25, 90, 2.0), (1, 7, 3.0), (60, 60, 1.0), (40, 40, 0.0)], quick=2),
 )
 @pytest.mark.parametrize("ties", [False, True])
 def test_in_sample_is_algorithm_4(n_in, n_out, mu, ties):
@@ -163,8 +168,12 @@ def test_scaling_by_a_power_of_two_changes_nothing(method, scale):
 @EVERY
 @pytest.mark.parametrize("shift", [-8.0, 1024.0])
 def test_a_shift_changes_nothing_but_the_threshold(method, shift):
-    scores = [np.round(s * 2**20) / 2**20 for s in gaussian_scores(1.2, 500)]  # so that shifts are exact
-    scores[1] = scores[1][:400]  # as many of each: two thresholds can promise the same but for rounding
+    scores = [
+        np.round(s * 2**20) / 2**20 for s in gaussian_scores(1.2, 500)
+    ]  # so that shifts are exact
+    scores[1] = scores[1][
+        :400
+    ]  # as many of each: two thresholds can promise the same but for rounding
     before, after = (method(scores[0] + s, scores[1] + s, DELTA, CONFIDENCE) for s in (0.0, shift))
     assert (after.epsilon, after.mu) == (before.epsilon, before.mu)
     assert after.threshold == pytest.approx(before.threshold + shift, abs=1e-9)
@@ -184,13 +193,17 @@ def test_if_gaussian_keeps_the_confidence(n, mu, assert_covers):
 
 
 @pytest.mark.slow
-def test_certified_keeps_the_confidence_with_two_levels(audits=600, n=40, miss=0.05305, alarm=0.1011):
+def test_certified_keeps_the_confidence_with_two_levels(
+    audits=600, n=40, miss=0.05305, alarm=0.1011
+):
     """Any pair of error rates lies on one Gaussian curve, and few pairs of counts are likely: each has its
     own pilots, by its hash, and equal scores their own order."""
     rng = np.random.default_rng(83)
     levels = ((rng.random((2, n)) < [[1 - miss], [alarm]]).astype(float) for _ in range(audits))
     truth = conversions.mu_from_rates(alarm, miss)
-    assert share_above(truth, (if_gaussian(*s, DELTA, CONFIDENCE).mu for s in levels)) <= most(audits)
+    assert share_above(truth, (if_gaussian(*s, DELTA, CONFIDENCE).mu for s in levels)) <= most(
+        audits
+    )
 
 
 @EVERY
@@ -244,12 +257,17 @@ def test_one_bit_of_randomised_response_shows_why_the_label_matters(audits=60):
     """It leaks epsilon = 1 exactly. Without an assumption the bound respects that; through a Gaussian
     trade-off curve, which a bit does not have, each audit claims several times as much."""
     bounds = [
-        [m(*bits(1.0, 2500, seed), DELTA, CONFIDENCE).epsilon for m in (assumption_free, if_gaussian)]
+        [
+            m(*bits(1.0, 2500, seed), DELTA, CONFIDENCE).epsilon
+            for m in (assumption_free, if_gaussian)
+        ]
         for seed in range(audits)
     ]
     free, gaussian = np.transpose(bounds)
     assert share_above(1.0, free) <= most(audits) and free.mean() > 0.8 and gaussian.min() > 3
-    many = [assumption_free(*bits(1.0, 20_000, seed), DELTA, CONFIDENCE).epsilon for seed in range(9)]
+    many = [
+        assumption_free(*bits(1.0, 20_000, seed), DELTA, CONFIDENCE).epsilon for seed in range(9)
+    ]
     assert 0.88 < np.median(many) < 1
 
 
@@ -283,7 +301,10 @@ def test_bad_scores_or_levels(method):
             method(*scores, DELTA, CONFIDENCE)
         assert "\n" not in str(caught.value)
     for value in (0.0, 1.0, -1.0, 1.5, np.nan):
-        for message, levels in (("delta is", (value, CONFIDENCE)), ("confidence is", (DELTA, value))):
+        for message, levels in (
+            ("delta is", (value, CONFIDENCE)),
+            ("confidence is", (DELTA, value)),
+        ):
             with pytest.raises(InputError, match=message):
                 method([1.0], [0.0], *levels)
 
@@ -300,7 +321,9 @@ def test_more_confidence_costs_and_ten_times_the_scores_come_closer():
     assert mus == sorted(mus, reverse=True) and mus[0] > mus[-1] > 1
     assert if_gaussian(*scores, DELTA, 0.7).mu > if_gaussian(*scores, DELTA, 0.9999).mu > 1
     for method in (one.compute for one in METHODS.values()):
-        few, many = (method(*gaussian_scores(1.5, n), DELTA, CONFIDENCE).epsilon for n in (500, 20_000))
+        few, many = (
+            method(*gaussian_scores(1.5, n), DELTA, CONFIDENCE).epsilon for n in (500, 20_000)
+        )
         assert few < many
 
 
@@ -328,7 +351,12 @@ def test_findings_are_every_estimators_and_only_what_covers_is_a_bound():
 @pytest.mark.parametrize("runs", [2, 6, 20, 99, 5000])
 def test_no_scores_prove_more_than_the_most(runs):
     most = estimate.most_provable(runs, runs, 1e-5, 0.95)
-    assert most == estimate.assumption_free(np.arange(runs) + 1e9, np.arange(runs), 1e-5, 0.95).epsilon
-    assert estimate.assumption_free(np.arange(runs) + 0.8 * runs, np.arange(runs), 1e-5, 0.95).epsilon <= most
+    assert (
+        most == estimate.assumption_free(np.arange(runs) + 1e9, np.arange(runs), 1e-5, 0.95).epsilon
+    )
+    assert (
+        estimate.assumption_free(np.arange(runs) + 0.8 * runs, np.arange(runs), 1e-5, 0.95).epsilon
+        <= most
+    )
     if runs >= 99:
         assert most == pytest.approx(np.log(2 * runs / 3), abs=0.5)

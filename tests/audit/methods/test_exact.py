@@ -12,7 +12,14 @@ from audit.methods.exact import Counts, lower_bound, p_value
 ERROR = 0.05
 FAMILIES = {"gaussian": exact.GAUSSIAN, "approximate_dp": exact.approximate_dp(0.01)}
 FAMILY = pytest.mark.parametrize("name", FAMILIES)
-SIZES = [(1, 5, 5), (1, 30, 12), (3, 12, 30), (15, 30, 30), (30, 30, 5), (2, 300, 300)]  # (rank, of, trials)
+SIZES = [
+    (1, 5, 5),
+    (1, 30, 12),
+    (3, 12, 30),
+    (15, 30, 30),
+    (30, 30, 5),
+    (2, 300, 300),
+]  # (rank, of, trials)
 TRUTHS = np.concatenate([[0.0, 1e-3], np.linspace(0.05, 6, 60)])
 QUANTILES = (np.arange(20_000) + 0.5) / 20_000
 
@@ -45,7 +52,9 @@ def worst_excess(family, bounds, rank, of, trials, slack=0.0):
         exceeding = bounds > truth  # so few errors, all or none
         if exceeding.any():
             most = np.flatnonzero(exceeding)[-1]
-            worst = max(worst, special.bdtr(float(most), trials, least + slack * (1 - least)).mean())
+            worst = max(
+                worst, special.bdtr(float(most), trials, least + slack * (1 - least)).mean()
+            )
     return worst
 
 
@@ -77,7 +86,9 @@ def test_at_other_levels(name, error):
 @FAMILY
 def test_errors_fall_to_nothing_as_the_confidence_rises(name):
     errors = [0.5, 0.05, 1e-3, 1e-6, 1e-9]
-    bounds = [lower_bound(FAMILIES[name], [Counts(40, 300, 40, 300)], 1, error)[0] for error in errors]
+    bounds = [
+        lower_bound(FAMILIES[name], [Counts(40, 300, 40, 300)], 1, error)[0] for error in errors
+    ]
     assert np.all(np.diff(bounds) <= 0) and bounds[0] > bounds[2] > 0
 
 
@@ -127,7 +138,9 @@ def test_coarse_cells_cost_tightness_not_validity(monkeypatch, name):
 
 
 @FAMILY
-@pytest.mark.parametrize("counts", [(1, 30, 0, 30), (4, 30, 9, 30), (12, 12, 3, 30), (5, 2000, 700, 2000)])
+@pytest.mark.parametrize(
+    "counts", [(1, 30, 0, 30), (4, 30, 9, 30), (12, 12, 3, 30), (5, 2000, 700, 2000)]
+)
 @pytest.mark.parametrize("parameter", [0.0, 0.7, 3.0])
 def test_the_p_value_is_the_simulated_share(name, counts, parameter, audits=40_000):
     """Scores out are uniform, scores in by the curve: the share of audits with so few errors."""
@@ -135,7 +148,9 @@ def test_the_p_value_is_the_simulated_share(name, counts, parameter, audits=40_0
     threshold = rng.beta(found.rank, found.scores - found.rank + 1, audits)
     errors = rng.binomial(found.trials, FAMILIES[name].trade_off(parameter, threshold))
     share, said = np.mean(errors <= found.errors), p_value(FAMILIES[name], parameter, found)
-    assert said == pytest.approx(share, abs=4 * np.sqrt(said * (1 - said) / audits) + 0.02 * said + 1e-9)
+    assert said == pytest.approx(
+        share, abs=4 * np.sqrt(said * (1 - said) / audits) + 0.02 * said + 1e-9
+    )
 
 
 def test_known_counts():

@@ -37,7 +37,9 @@ LOGS = [  # (d, cosine, log of its tail), from mpmath at 40 to 60 digits
 ]
 
 
-def setting(law="gaussian", mu=3.953, runs=(10,), canaries=16, dimension=10_000, delta=DELTA, seed=0):
+def setting(
+    law="gaussian", mu=3.953, runs=(10,), canaries=16, dimension=10_000, delta=DELTA, seed=0
+):
     return DirectionSetting(LAWS[law], mu, runs, canaries, dimension, 1, delta, 0.95, seed)
 
 
@@ -76,7 +78,9 @@ def test_directions_drawn_and_normalised_in_float32_have_the_laws_tail():
         assert stats.binomtest(int(found), block * blocks, rate).pvalue > 1e-4, (hits, rates)
 
 
-@pytest.mark.parametrize(("canaries", "runs"), [(1, 40), pytest.param(1024, 12, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("canaries", "runs"), [(1, 40), pytest.param(1024, 12, marks=pytest.mark.slow)]
+)
 def test_the_capital_is_the_product_over_runs(canaries, runs):
     """Cosine by cosine and run by run, with neither histograms nor logarithms of shares."""
     cosines, epsilon = drawn(runs=(runs,), canaries=canaries, dimension=WIDE), 4.0
@@ -124,7 +128,9 @@ def test_neither_the_order_in_a_run_nor_later_runs_change_a_digit_and_the_bound_
         mixed = proven(rng.permuted(cosines, axis=1), plain=plain)
         assert np.array_equal(mixed.path, proven(cosines, plain=plain).path)
     assert np.array_equal(proven(cosines[:5]).path, found.path[:5])
-    assert found.cosines == cosines.size and found.hits == np.count_nonzero(cosines > found.threshold)
+    assert found.cosines == cosines.size and found.hits == np.count_nonzero(
+        cosines > found.threshold
+    )
     assert found.log_rate == float(cosine_law.log_sf(found.threshold, 10_000))
 
 
@@ -133,7 +139,9 @@ def test_only_canaries_that_were_in_count():
     there = proven(np.where(present, cosines, -1.0), present=present)
     assert np.array_equal(there.path, proven(np.where(present, cosines, 1.0), present=present).path)
     assert there.cosines == present.sum() and 5 < there.epsilon < proven(cosines).epsilon
-    assert np.array_equal(proven(cosines, present=np.ones((12, 16), bool)).path, proven(cosines).path)
+    assert np.array_equal(
+        proven(cosines, present=np.ones((12, 16), bool)).path, proven(cosines).path
+    )
 
 
 def test_more_runs_prove_more_and_no_leak_nothing():
@@ -211,7 +219,9 @@ def test_calibrated_rows_have_numbers_of_runs_and_do_not_depend_on_processes(nam
 @pytest.mark.parametrize("dimension", [2, 40, 11_000_000])
 def test_the_laws_test_keeps_its_level(dimension):
     rng = np.random.default_rng(0)
-    found = np.array([law_test(cosine_law.draw(rng, (4, 50), dimension), dimension) for _ in range(400)])
+    found = np.array(
+        [law_test(cosine_law.draw(rng, (4, 50), dimension), dimension) for _ in range(400)]
+    )
     assert np.mean(found <= 0.1) <= 0.15 and (found > LAW_LEVEL).all()
 
 
@@ -258,7 +268,9 @@ def test_leave_one_out_keeps_the_law_and_loses_the_others_signals():
     out, dimension = [], 60
     for seed in range(600):
         v, u = spanned(20, dimension, seed)
-        out.append(leave_one_out.cosines(v @ v.T, v @ (u - v[0]), (u - v[0]) @ (u - v[0]), dimension)[0])
+        out.append(
+            leave_one_out.cosines(v @ v.T, v @ (u - v[0]), (u - v[0]) @ (u - v[0]), dimension)[0]
+        )
     assert law_test(np.array(out), dimension) > 1e-3
     assert law_test(np.array(out), dimension - 19) < 1e-3
 

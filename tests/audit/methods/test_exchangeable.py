@@ -33,7 +33,9 @@ def sums():
 )
 def test_the_authors_numbers_digit_by_digit(sums, order, interval, expected):
     assert sums.mean() / CANARIES == pytest.approx(0.10173, abs=1e-12)
-    assert exchangeable_limits(sums, CANARIES, order, 0.05, interval) == pytest.approx(expected, abs=5.01e-7)
+    assert exchangeable_limits(sums, CANARIES, order, 0.05, interval) == pytest.approx(
+        expected, abs=5.01e-7
+    )
 
 
 def order_4(sums, interval, wrong):
@@ -55,7 +57,9 @@ def _second_of_the_code(mean, n, level, interval, third, fourth):
     k = CANARIES
 
     def variance(x):
-        inner = 2 * (x - x**2) + 4 * (k - 2) * (third - x**2) + (k - 2) * (k - 3) * (fourth - third**2)
+        inner = (
+            2 * (x - x**2) + 4 * (k - 2) * (third - x**2) + (k - 2) * (k - 3) * (fourth - third**2)
+        )
         return max(inner / (k * (k - 1)), 0.0)
 
     def beyond(x):
@@ -106,16 +110,28 @@ def test_the_variance_identity_holds_exactly(law):
         overlaps = [Fraction(pairs.count(i), len(pairs)) for i in range(order + 1)]
         assert direct == sum(h * mu[2 * order - i] for i, h in enumerate(overlaps)) - mu[order] ** 2
         assert lifted._overlaps(order, k) == pytest.approx([float(h) for h in overlaps], abs=1e-15)
-        a, b = lifted._variance(order, k, {j: float(mu[j]) for j in range(order + 1, 2 * order + 1)})
-        assert a * float(mu[order]) + b - float(mu[order]) ** 2 == pytest.approx(float(direct), abs=1e-15)
+        a, b = lifted._variance(
+            order, k, {j: float(mu[j]) for j in range(order + 1, 2 * order + 1)}
+        )
+        assert a * float(mu[order]) + b - float(mu[order]) ** 2 == pytest.approx(
+            float(direct), abs=1e-15
+        )
 
 
 def test_moments_are_shares_of_tuples_of_ones_and_what_makes_no_sense_is_refused():
     bits = np.array([[1, 1, 0, 1], [0, 0, 1, 0]])
-    pairs = [np.mean([row[i] * row[j] for i, j in itertools.permutations(range(4), 2)]) for row in bits]
-    assert lifted.moments(bits.sum(1).astype(float), 4, 2) == pytest.approx([1.0, 0.5, np.mean(pairs)])
+    pairs = [
+        np.mean([row[i] * row[j] for i, j in itertools.permutations(range(4), 2)]) for row in bits
+    ]
+    assert lifted.moments(bits.sum(1).astype(float), 4, 2) == pytest.approx(
+        [1.0, 0.5, np.mean(pairs)]
+    )
     sums = np.array([1.0, 2.0])
-    for order, canaries, word in ((3, 8, "power of two"), (0, 8, "power of two"), (4, 2, "needs 4 canaries")):
+    for order, canaries, word in (
+        (3, 8, "power of two"),
+        (0, 8, "power of two"),
+        (4, 2, "needs 4 canaries"),
+    ):
         with pytest.raises(InputError, match=word):
             exchangeable_limits(sums, canaries, order, 0.05, wilson)
     with pytest.raises(InputError, match="between 0 and K"):
@@ -164,7 +180,8 @@ def _missed(canaries, order, error, laws, n):
 
 @pytest.mark.parametrize("order", [1, 2, 4])
 @pytest.mark.parametrize(
-    "law", [((0, 8), 0.5), ((0, 8), 0.02), ((0, 8), 0.98), ((3, 5), 0.5), ((0, 1), 0.1), ((7, 8), 0.3)]
+    "law",
+    [((0, 8), 0.5), ((0, 8), 0.02), ((0, 8), 0.98), ((3, 5), 0.5), ((0, 1), 0.1), ((7, 8), 0.3)],
 )
 def test_bernsteins_limits_keep_their_level_exactly(order, law):
     for n in (3, 10, 40):

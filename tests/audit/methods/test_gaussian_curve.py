@@ -67,7 +67,9 @@ def test_ties_pass_where_the_curve_is_gaussian(unit):
     assert rounded <= allowed_share(LEVEL, 20)
 
 
-@pytest.mark.parametrize("sample", [laplace(1.0), laplace(3.0), bit(1.0), bit(3.0), student(2.0), wide(1.5)])
+@pytest.mark.parametrize(
+    "sample", [laplace(1.0), laplace(3.0), bit(1.0), bit(3.0), student(2.0), wide(1.5)]
+)
 def test_another_curve_is_refuted(sample):
     assert fired(sample, 600, 600, 10) >= 0.9 and fired(sample, 500, 2000, 10) >= 0.9
 
@@ -143,7 +145,9 @@ def test_a_few_known_tables():
 )
 def test_nothing_to_test_is_a_pass(scores_in, scores_out):
     found = gaussian_curve.examine(scores_in, scores_out)
-    assert found.p_value == found.p_cells == found.p_spread == found.p_tails == 1 and np.isfinite(found.mu)
+    assert found.p_value == found.p_cells == found.p_spread == found.p_tails == 1 and np.isfinite(
+        found.mu
+    )
 
 
 @pytest.mark.parametrize("sample", mostly_slow([laplace(6.0), logistic(6.0), student(2.0)]))
@@ -164,7 +168,9 @@ def test_power_grows_with_the_scores_and_is_none_where_nothing_can_be_tested():
 
 def test_a_reference_has_the_mu_that_was_asked_for():
     for law in gaussian_curve._REFERENCES:
-        shares = gaussian_curve._compute_reference_shares(gaussian_curve._match_mu(law, 1.7, 16), 16)
+        shares = gaussian_curve._compute_reference_shares(
+            gaussian_curve._match_mu(law, 1.7, 16), 16
+        )
         table = 1e6 * shares
         assert shares.sum(1) == pytest.approx([1, 1])
         fit = gaussian_curve.fit_tables(table, gaussian_curve.approximate_fit(table))
@@ -172,7 +178,9 @@ def test_a_reference_has_the_mu_that_was_asked_for():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sample", [laplace(1.0), laplace(6.0), logistic(2.0), bit(3.0), student(2.0)])
+@pytest.mark.parametrize(
+    "sample", [laplace(1.0), laplace(6.0), logistic(2.0), bit(3.0), student(2.0)]
+)
 @pytest.mark.parametrize("n", [100, 500, 2500])
 def test_a_curve_that_is_not_gaussian_is_refuted_or_in_doubt(sample, n, assert_covers):
     def passes(i):
@@ -180,7 +188,9 @@ def test_a_curve_that_is_not_gaussian_is_refuted_or_in_doubt(sample, n, assert_c
         refuted = gaussian_curve.examine(*scores).p_value < LEVEL
         return not refuted and gaussian_curve.power(*scores) >= gaussian_curve.CURVE_POWER
 
-    assert_covers(lambda first, number: {"passes": sum(map(passes, range(first, first + number)))}, 100, 0.06)
+    assert_covers(
+        lambda first, number: {"passes": sum(map(passes, range(first, first + number)))}, 100, 0.06
+    )
 
 
 @pytest.mark.parametrize(("mu", "n"), mostly_slow([(2.0, 100), (1.0, 150), (0.5, 200)]))
@@ -191,7 +201,8 @@ def test_so_many_scores_as_would_decide_have_the_power(mu, n):
     runs = gaussian_curve.deciding_runs(*scores)
     assert 3 * n <= runs <= 40 * n and gaussian_curve.power(*scores) < gaussian_curve.CURVE_POWER
     powers = [
-        gaussian_curve.power(rng.normal(mu, 1, runs // 2), rng.normal(0, 1, runs // 2)) for _ in range(5)
+        gaussian_curve.power(rng.normal(mu, 1, runs // 2), rng.normal(0, 1, runs // 2))
+        for _ in range(5)
     ]
     assert np.mean(powers) >= gaussian_curve.CURVE_POWER - 0.015
 

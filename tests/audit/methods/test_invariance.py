@@ -14,7 +14,9 @@ MAPS = {
     "cube": lambda x: x**3,
     "arctan": np.arctan,
     "ranks": lambda x: np.unique(x, return_inverse=True)[1].reshape(x.shape),
-    "infinite at the ends": lambda x: np.where(x == x.max(), np.inf, np.where(x == x.min(), -np.inf, x)),
+    "infinite at the ends": lambda x: np.where(
+        x == x.max(), np.inf, np.where(x == x.min(), -np.inf, x)
+    ),
     "NaN for the lowest": lambda x: np.where(x == x.min(), np.nan, x),
 }
 ROUNDED = {
@@ -53,7 +55,9 @@ DESIGNS = {"one canary": (worlds, (150, 1)), "sets": (worlds, (60, 4)), "coins":
 
 
 @pytest.mark.parametrize("rounded", ROUNDED)
-@pytest.mark.parametrize("design, mapped", mostly_slow([(d, m) for m in MAPS for d in DESIGNS], quick=3))
+@pytest.mark.parametrize(
+    "design, mapped", mostly_slow([(d, m) for m in MAPS for d in DESIGNS], quick=3)
+)
 def test_an_increasing_map_of_all_scores_changes_no_bound(design, mapped, rounded):
     make, shape = DESIGNS[design]
     for seed in range(2):
@@ -91,14 +95,18 @@ def test_the_order_of_runs_changes_no_exact_null_of_a_caller(runs, each):
     first = None
     by_mean, by_first = np.argsort(-cosines.mean(1)), np.argsort(cosines[:, 0])
     for order in (np.arange(runs), rng.permutation(runs), by_mean, by_first):
-        design = Fresh(cosines[order], np.ones(cosines.shape, bool), 40_000, given=True, in_order=False)
+        design = Fresh(
+            cosines[order], np.ones(cosines.shape, bool), 40_000, given=True, in_order=False
+        )
         bound = exact_null.bound_directions(design, *LEVEL)
         first = bound.epsilon if first is None else first
         assert bound.epsilon == first > 0 and bound.path == ()
 
 
 def test_the_largest_capital_along_the_file_counts_where_the_order_is_vouched_for():
-    cosines = np.sort(np.random.default_rng(46).normal(size=(1000, 1)), axis=0)[::-1] / 100  # without a leak
+    cosines = (
+        np.sort(np.random.default_rng(46).normal(size=(1000, 1)), axis=0)[::-1] / 100
+    )  # without a leak
     present = np.ones(cosines.shape, bool)
     unordered = Fresh(cosines, present, 10_000, given=True, in_order=False)
     by_order = {

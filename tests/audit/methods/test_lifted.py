@@ -102,7 +102,9 @@ def test_a_mechanism_at_the_claimed_level_is_not_rejected_too_often(coins, equal
         return [METHODS[name].bound(design, delta, 0.9).epsilon > epsilon for name in methods]
 
     def draw(first, audits):
-        return dict(zip(methods, np.sum([exceeding(first + i) for i in range(audits)], 0), strict=True))
+        return dict(
+            zip(methods, np.sum([exceeding(first + i) for i in range(audits)], 0), strict=True)
+        )
 
     assert_covers(draw, 150, 0.1, 1e-4)
 
@@ -115,7 +117,9 @@ def lower(counted, family=exact.GAUSSIAN):
 def test_order_does_not_matter_and_pilot_runs_are_never_counted(draw):
     counted = lifted.count(draw(1.768, 80, 8), exact.GAUSSIAN, 0.05)
     order = np.random.default_rng(1).permutation(len(counted.rest.misses))
-    turned = counted.rest._replace(misses=counted.rest.misses[order], alarms=counted.rest.alarms[order])
+    turned = counted.rest._replace(
+        misses=counted.rest.misses[order], alarms=counted.rest.alarms[order]
+    )
     assert lower(counted._replace(rest=turned)) == pytest.approx(lower(counted), rel=1e-9)
     design = draw(1.768, 80, 8)
     pilot, rest = design.split()
@@ -123,7 +127,11 @@ def test_order_does_not_matter_and_pilot_runs_are_never_counted(draw):
     assert np.array_equal(counted.rest.misses, rest.errors(counted.threshold).misses)
     assert np.array_equal(counted.pilot.misses, pilot.errors(counted.threshold).misses)
     bound = found(LIFTED_GAUSSIAN, design)
-    assert bound.n_in == rest.scores.size / 2 if isinstance(rest, Coins) else bound.n_in == rest.inserted.size
+    assert (
+        bound.n_in == rest.scores.size / 2
+        if isinstance(rest, Coins)
+        else bound.n_in == rest.inserted.size
+    )
 
 
 def turned(matrices, rng):
@@ -134,7 +142,9 @@ def turned(matrices, rng):
 
 
 @pytest.mark.parametrize("digits", [1, 12], ids=["ties", "no ties"])
-@pytest.mark.parametrize("increasing", mostly_slow([np.exp, lambda x: x, np.arctan, lambda x: 3e5 * x - 7]))
+@pytest.mark.parametrize(
+    "increasing", mostly_slow([np.exp, lambda x: x, np.arctan, lambda x: 3e5 * x - 7])
+)
 @design_of
 def test_only_the_set_of_runs_and_the_ranks_of_scores_decide(draw, increasing, digits):
     rng, matrices = np.random.default_rng(3), draw(1.768, 80, 8)
@@ -191,7 +201,9 @@ def on_curve(family, counted, parameter, rates):
     if not counted.rest.paired:
         rates_out, rates_in = counted.rest.rates()
         promised = []
-        for counted_rates, pilot_rates in zip((rates_out, rates_in), counted.pilot.rates(), strict=True):
+        for counted_rates, pilot_rates in zip(
+            (rates_out, rates_in), counted.pilot.rates(), strict=True
+        ):
             growth = betting.compute_log_growth(pilot_rates, betting._COARSE_LEVELS, betting.STAKES)
             promised.append(growth * len(counted_rates) / len(pilot_rates))
         pairs = betting._choose_pairs(family, *promised, float(np.log(20)))
@@ -205,7 +217,9 @@ def on_curve(family, counted, parameter, rates):
         means = part * false_negative + (1 - part) * rates
         return betting._compute_coin_growth(counted.rest, part, means, np.array([stake]))
 
-    return betting.mix_bets(np.concatenate([*map(growth, bets.parts, bets.stakes)]), bets.shares).min()
+    return betting.mix_bets(
+        np.concatenate([*map(growth, bets.parts, bets.stakes)]), bets.shares
+    ).min()
 
 
 def test_the_capital_is_split_and_no_more():
@@ -230,7 +244,8 @@ SEPARATED = Coins(np.tile([[0.0, 1.0]], (20, 1)), np.tile([[False, True]], (20, 
 
 
 @pytest.mark.parametrize(
-    "design", [SEPARATED, Coins(SEPARATED.scores * 0 + 1, SEPARATED.presence), normal_coins(1.0, 8, 1)]
+    "design",
+    [SEPARATED, Coins(SEPARATED.scores * 0 + 1, SEPARATED.presence), normal_coins(1.0, 8, 1)],
 )
 def test_pilots_without_a_spread_or_a_world_are_no_trouble(design):
     for name in lifted.usable(min(design.canaries)):
@@ -265,7 +280,9 @@ def test_coins_of_a_caller_may_be_of_any_common_probability():
             limits = design._replace(given=given).limits(0.05)
             errors = limits.widened(rest) if limits else rest
             for family in FAMILIES.values():
-                proven[given] += betting.lower_bound(family, Counted(-10.0, pilot, errors), 0.05) > 0
+                proven[given] += (
+                    betting.lower_bound(family, Counted(-10.0, pilot, errors), 0.05) > 0
+                )
     assert proven[True] == 0 and proven[False] >= 5
     assert all(bound.confidence == CONFIDENCE for bound in lifted.bounds(design, DELTA, CONFIDENCE))
 
@@ -275,11 +292,16 @@ def test_limits_of_a_callers_coins_are_exact_and_take_a_tenth_of_the_error():
     low, high, error = design.limits(0.05)
     total, coins = int(design.presence.sum()), design.presence.size
     assert special.bdtrc(total - 1, coins, low) == pytest.approx(0.0025)
-    assert special.bdtr(total, coins, high) == pytest.approx(0.0025) and error == pytest.approx(0.045)
+    assert special.bdtr(total, coins, high) == pytest.approx(0.0025) and error == pytest.approx(
+        0.045
+    )
     errors = design.errors(0.0)
     widened = design.limits(0.05).widened(errors)
     assert widened == errors._replace(scale_in=1 / low, scale_out=1 / (1 - high))
-    assert design._replace(given=False).limits(0.05) is None and normal_sets(1.0, 9, 2).limits(0.05) is None
+    assert (
+        design._replace(given=False).limits(0.05) is None
+        and normal_sets(1.0, 9, 2).limits(0.05) is None
+    )
 
 
 def test_limits_of_a_callers_coins_cost_what_they_leave_open():
@@ -300,5 +322,7 @@ def test_a_pilot_without_a_world_has_a_threshold_and_says_nothing(recwarn):
     scores = np.arange(24.0).reshape(12, 2)
     presence = np.zeros((12, 2), bool)
     presence[5, 1] = True
-    assert all(found(name, Coins(scores, presence)).epsilon >= 0 for name in (LIFTED, LIFTED_GAUSSIAN))
+    assert all(
+        found(name, Coins(scores, presence)).epsilon >= 0 for name in (LIFTED, LIFTED_GAUSSIAN)
+    )
     assert not recwarn.list

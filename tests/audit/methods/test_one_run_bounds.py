@@ -38,8 +38,14 @@ def uniform(sigma, canaries=1000, dimension=10**6, seed=0):
 @pytest.mark.parametrize(("sigma", "least"), [(0.1, 55.0), (0.25, 11.0), (0.5, 1.5)])
 def test_the_exact_null_of_one_run_is_below_the_truth_and_near_it_where_much_leaks(sigma, least):
     truth = conversions.epsilon_from_mu(1 / sigma, DELTA)
-    found = [one_run_bounds.bound_uniform_canaries(uniform(sigma, seed=s), DELTA, 0.95) for s in range(10)]
-    assert all(one.epsilon <= truth for one in found) and np.median([one.epsilon for one in found]) > least
+    found = [
+        one_run_bounds.bound_uniform_canaries(uniform(sigma, seed=s), DELTA, 0.95)
+        for s in range(10)
+    ]
+    assert (
+        all(one.epsilon <= truth for one in found)
+        and np.median([one.epsilon for one in found]) > least
+    )
     assert {one.method for one in found} == {"exact_null"}
 
 
@@ -98,20 +104,29 @@ def test_a_limit_of_guesses_is_where_its_test_stops():
     eps = epsilon_from_guesses(500, 200, 180, DELTA, 0.05)
     assert log_p_approximate(500, 200, 180, eps, DELTA) == pytest.approx(np.log(0.05), abs=1e-6)
     mu = mu_from_guesses(500, 200, 180, 0.05)
-    assert gaussian_refutes(500, 200, 180, mu, 0.05) and not gaussian_refutes(500, 200, 180, mu + 1e-4, 0.05)
-    assert epsilon_from_guesses(500, 200, 90, DELTA, 0.05) == mu_from_guesses(500, 200, 90, 0.05) == 0
+    assert gaussian_refutes(500, 200, 180, mu, 0.05) and not gaussian_refutes(
+        500, 200, 180, mu + 1e-4, 0.05
+    )
+    assert (
+        epsilon_from_guesses(500, 200, 90, DELTA, 0.05) == mu_from_guesses(500, 200, 90, 0.05) == 0
+    )
 
 
 def test_pairs_pay_twice():
     one = epsilon_from_guesses(500, 200, 190, 1e-12, 0.05)
-    assert epsilon_from_guesses(500, 200, 190, 1e-12, 0.05, steps=2) == pytest.approx(one / 2, rel=1e-3)
+    assert epsilon_from_guesses(500, 200, 190, 1e-12, 0.05, steps=2) == pytest.approx(
+        one / 2, rel=1e-3
+    )
     rng = np.random.default_rng(0)
     seen, unseen = 0.05 + 0.01 * rng.standard_normal(300), 0.01 * rng.standard_normal(300)
     found = one_run_bounds.bounds(one_run_evidence.cosines(seen, unseen, 10**4), DELTA, 0.95)
     alike = one_run_bounds.DRAWN_ALIKE
     assert [bound.assumes for bound in found] == [alike, one_run_bounds.with_gaussian_curve(alike)]
     assert 1.5 < found[0].epsilon < found[1].epsilon < conversions.epsilon_from_mu(5.0, DELTA)
-    assert one_run_bounds.bounds(one_run_evidence.cosines(seen, unseen[:200], 10**4), DELTA, 0.95) == []
+    assert (
+        one_run_bounds.bounds(one_run_evidence.cosines(seen, unseen[:200], 10**4), DELTA, 0.95)
+        == []
+    )
 
 
 def test_a_sorted_file_proves_no_more():
@@ -132,7 +147,14 @@ def test_several_runs_or_few_coins_are_refused(shape):
         of_coins(Coins(scores, scores % 2 == 0))
 
 
-CASES = [(1000, 400, 300), (1000, 1000, 700), (100, 50, 50), (2000, 100, 95), (1000, 10, 10), (50, 30, 15)]
+CASES = [
+    (1000, 400, 300),
+    (1000, 1000, 700),
+    (100, 50, 50),
+    (2000, 100, 95),
+    (1000, 10, 10),
+    (50, 30, 15),
+]
 
 
 def largest(refuted, high=40.0):
@@ -172,9 +194,13 @@ def test_the_recursion_is_jax_privacys(coins, number, right):
 def test_the_recursion_broadcasts_and_more_right_guesses_refute_more():
     mus = np.array([0.0, 0.3, 0.6, 5.0])
     together = gaussian_refutes(200, np.array([[50], [200]]), np.array([[45], [130]]), mus, 0.05)
-    alone = [[gaussian_refutes(200, r, v, mu, 0.05) for mu in mus] for r, v in ((50, 45), (200, 130))]
+    alone = [
+        [gaussian_refutes(200, r, v, mu, 0.05) for mu in mus] for r, v in ((50, 45), (200, 130))
+    ]
     assert together.tolist() == np.array(alone).tolist() and together.any() and not together.all()
-    found = [largest(lambda mu, v=v: gaussian_refutes(300, 100, v, mu, 0.05)) for v in (50, 70, 90, 100)]
+    found = [
+        largest(lambda mu, v=v: gaussian_refutes(300, 100, v, mu, 0.05)) for v in (50, 70, 90, 100)
+    ]
     assert found[0] == 0 or found[0] < 1e-6
     assert (np.diff(found) > 0).all() and not gaussian_refutes(300, 100, 0, 0.0, 0.05)
 
@@ -199,8 +225,12 @@ def test_a_mechanism_that_lays_coins_open_stays_within_delta(delta):
     leaks, share = delta * coins / opened, special.expit(eps)
     for right in (65, 75, 85):
         honest = stats.binom.sf(right - 1, coins, share)
-        truth = (1 - leaks) * honest + leaks * stats.binom.sf(right - opened - 1, coins - opened, share)
-        assert truth <= float(np.exp(log_p_approximate(coins, coins, right, eps, delta))) * (1 + 1e-9)
+        truth = (1 - leaks) * honest + leaks * stats.binom.sf(
+            right - opened - 1, coins - opened, share
+        )
+        assert truth <= float(np.exp(log_p_approximate(coins, coins, right, eps, delta))) * (
+            1 + 1e-9
+        )
         if delta:
             naive = float(np.exp(log_p_approximate(coins, coins, right, eps, 0.0)))
             assert truth > naive  # the term with delta is needed

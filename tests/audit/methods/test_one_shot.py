@@ -46,7 +46,9 @@ def test_the_public_codes_numbers():
         assert found == pytest.approx(expected, abs=1e-6)
     seen = Gaussian(1.0, np.array([1.0, 1.05, 0.95]))
     assert threshold(STANDARD, seen, 1e-6) == pytest.approx([4.887, 6.149, 6.527], abs=6e-4)
-    assert float(threshold_exact(200, Gaussian(1.0, 1.0), 0.01)) == pytest.approx(2.375326, abs=1e-5)
+    assert float(threshold_exact(200, Gaussian(1.0, 1.0), 0.01)) == pytest.approx(
+        2.375326, abs=1e-5
+    )
     # Errata O6.
     apart = Cosines(np.linspace(0.5, 0.6, 1000), np.linspace(-0.6, -0.5, 1000), 10**6)
     assert in_sample(apart, 8.2e-7, 0.05, 0.5) == pytest.approx(6.254, abs=5e-4)
@@ -70,8 +72,12 @@ def test_floors_are_those_of_cosines_without_a_leak(unobserved):
 
 
 def test_floors_fall_with_canaries_and_equal_variance_has_the_least():
-    floors = {k: one_shot.noise_floor(ONE_SHOT_FITTED, k, 0, 8.2e-7).mean for k in (100, 1000, 10_000)}
-    assert floors[100] == pytest.approx(1.6, abs=0.1) and floors[1000] == pytest.approx(0.4, abs=0.05)
+    floors = {
+        k: one_shot.noise_floor(ONE_SHOT_FITTED, k, 0, 8.2e-7).mean for k in (100, 1000, 10_000)
+    }
+    assert floors[100] == pytest.approx(1.6, abs=0.1) and floors[1000] == pytest.approx(
+        0.4, abs=0.05
+    )
     assert floors[10_000] == pytest.approx(0.11, abs=0.02)
     assert one_shot.noise_floor(ONE_SHOT_EQUAL_VARIANCE, 1000, 0, 8.2e-7).mean < floors[1000] / 3
 
@@ -107,7 +113,9 @@ def test_with_unobserved_canaries_units_do_not_matter():
     found = [one_shot.estimates(cosines, 1e-5, 0.95) for cosines in scaled]
     for one, other in zip(*found, strict=True):
         assert one.epsilon == pytest.approx(other.epsilon, rel=1e-6)
-    exact = gaussians.epsilon(Gaussian(unseen.mean(), unseen.std()), Gaussian(seen.mean(), seen.std()), 1e-5)
+    exact = gaussians.epsilon(
+        Gaussian(unseen.mean(), unseen.std()), Gaussian(seen.mean(), seen.std()), 1e-5
+    )
     assert found[0][0].epsilon == pytest.approx(float(exact))
 
 
@@ -138,7 +146,9 @@ def test_processes_change_nothing_and_jeffreys_value_exceeds_where_nothing_leaks
 def test_bounds_cover_however_canaries_are_tied(name, mu, assert_covers):
     def draw(first, audits):
         rows = calibrate(SETTING._replace(law=LAWS[name], mu=mu, audits=audits, seed=first))
-        return {row.method: audits * row.exceeding for row in rows if row.method != ONE_SHOT_JEFFREYS}
+        return {
+            row.method: audits * row.exceeding for row in rows if row.method != ONE_SHOT_JEFFREYS
+        }
 
     assert_covers(draw, 300, error=1e-4)
 

@@ -67,8 +67,16 @@ def plain(monkeypatch):
 @pytest.mark.slow
 def test_a_page_asks_for_nothing(tmp_path):
     folder = stored(tmp_path)
-    outline = Outline(report.report("Audit", [subjects.describe_setting(folder, RequestedLevels())]).decode())
-    for words in ("delta = 1e-06", "90%", "abacus", folder.name, "0" * 64):  # the rest is a golden output
+    outline = Outline(
+        report.report("Audit", [subjects.describe_setting(folder, RequestedLevels())]).decode()
+    )
+    for words in (
+        "delta = 1e-06",
+        "90%",
+        "abacus",
+        folder.name,
+        "0" * 64,
+    ):  # the rest is a golden output
         assert words in outline.text, words
     images = [attributes for tag, attributes in outline.tags if tag == "svg"]
     assert len(images) == 4 and all(len(image["aria-label"]) > 30 for image in images)
@@ -77,20 +85,30 @@ def test_a_page_asks_for_nothing(tmp_path):
             assert attributes.get(name, "#").startswith(("data:image/", "#"))
     assert not re.search(r"url\(|@import", page._STYLE)
     assert not {"script", "iframe", "object"} & {tag for tag, _ in outline.tags}
-    assert ("meta", "viewport") in [(tag, attributes.get("name")) for tag, attributes in outline.tags]
+    assert ("meta", "viewport") in [
+        (tag, attributes.get("name")) for tag, attributes in outline.tags
+    ]
 
 
 def test_names_are_escaped_everywhere(tmp_path, plain):
-    about = subjects.describe_setting(stored(tmp_path, seeded(0, HOSTILE), audited=False), RequestedLevels())
+    about = subjects.describe_setting(
+        stored(tmp_path, seeded(0, HOSTILE), audited=False), RequestedLevels()
+    )
     content = report.report(HOSTILE, [about, about._replace(anchor="other")]).decode()
-    assert "script" not in {tag for tag, _ in Outline(content).tags} and HOSTILE in Outline(content).text
+    assert (
+        "script" not in {tag for tag, _ in Outline(content).tags}
+        and HOSTILE in Outline(content).text
+    )
 
 
 def test_an_attribute_cannot_be_left():
     for image, tag, name in ((b"<svg/>", "svg", "aria-label"), (b"\x89PNG", "img", "alt")):
         made = Outline(page.figure(image, '" onerror="x', "caption"))
         (found,) = (attributes for other, attributes in made.tags if other == tag)
-        assert found[name] == '" onerror="x' and set(found) == {name, "role" if tag == "svg" else "src"}
+        assert found[name] == '" onerror="x' and set(found) == {
+            name,
+            "role" if tag == "svg" else "src",
+        }
 
 
 def test_the_images_are_the_same_bits_each_time_take_the_pages_colours_and_share_no_id():
@@ -134,7 +152,9 @@ def test_an_audit_that_proves_nothing_gets_no_verdict(tmp_path, plain):
 
 def test_a_folder_without_an_audit_is_read_from_its_scores(tmp_path, plain):
     folder = stored(tmp_path, runs=120, audited=False)
-    outline = Outline(report.report("A", [subjects.describe_setting(folder, RequestedLevels())]).decode())
+    outline = Outline(
+        report.report("A", [subjects.describe_setting(folder, RequestedLevels())]).decode()
+    )
     assert "60 with the canary" in outline.text and "not kept" in outline.text
 
 
@@ -175,7 +195,9 @@ def test_all_leaves_damaged_ones_out_and_names_them(tmp_path, run_command):
     process = run_command("report", f"--out={tmp_path}", "--setting=all")
     assert process.returncode == 0, process.stderr
     lines = process.stderr.splitlines()
-    assert len(lines) == 3 and all(line.startswith("left out: ") and "`" not in line for line in lines)
+    assert len(lines) == 3 and all(
+        line.startswith("left out: ") and "`" not in line for line in lines
+    )
     assert all(sum(str(folder) in line for line in lines) == 1 for folder in bad)
     outline = Outline((tmp_path / "report.html").read_text())
     assert sum(tag == "article" for tag, _ in outline.tags) == 1 and good.name in outline.text
@@ -185,7 +207,11 @@ def test_all_leaves_damaged_ones_out_and_names_them(tmp_path, run_command):
     lines = [line for line in process.stderr.splitlines() if line.startswith("error: ")]
     assert process.returncode == 2 and len(lines) == 1 and "no audit that can be read" in lines[0]
     process = run_command("report", f"--out={tmp_path}", f"--setting={bad[1].name}")
-    assert process.returncode == 2 and process.stderr.count("\n") == 1 and str(bad[1]) in process.stderr
+    assert (
+        process.returncode == 2
+        and process.stderr.count("\n") == 1
+        and str(bad[1]) in process.stderr
+    )
 
 
 @pytest.mark.slow
@@ -205,12 +231,16 @@ def test_a_sweep_is_reported_as_far_as_it_is_done(tmp_path, run_command):
 def test_a_damaged_cell_of_a_sweep_is_left_out_and_named(tmp_path, plain, monkeypatch):
     monkeypatch.setattr(sweep_report.registry, "draw", lambda *facts: Drawn([], 0, []))
     sweep = sweeps.sweeps("smoke")["figure_7"]
-    good, torn, unreadable = (stored(tmp_path, cell.setting, runs=40) for cell in sweep.audits()[:3])
+    good, torn, unreadable = (
+        stored(tmp_path, cell.setting, runs=40) for cell in sweep.audits()[:3]
+    )
     (torn / "audit.json").write_text("{")
     (scores,) = unreadable.glob("scores_*")
     scores.unlink()
     scores.symlink_to(scores.name)
-    content, messages = sweep_report.sweep_page(sweep, "smoke", holdings(tmp_path), RequestedLevels())
+    content, messages = sweep_report.sweep_page(
+        sweep, "smoke", holdings(tmp_path), RequestedLevels()
+    )
     outline = Outline(content.decode())
     assert sum(tag == "article" for tag, _ in outline.tags) == 1 and good.name in outline.text
     assert f"1 of the sweep's {len(sweep.audits())} cells" in outline.text
@@ -251,10 +281,14 @@ def measured(folder, content, *options):
     argv += ["--host-resolver-rules=MAP * ~NOTFOUND", str(folder / "wrapper.html")]
     process = subprocess.run(argv, capture_output=True, text=True, timeout=120)
     assert "CONSOLE" not in process.stderr, process.stderr
-    return json.loads(html.unescape(re.search(r'<pre id="measured">(.*?)</pre>', process.stdout, re.S)[1]))
+    return json.loads(
+        html.unescape(re.search(r'<pre id="measured">(.*?)</pre>', process.stdout, re.S)[1])
+    )
 
 
-needs_chromium = pytest.mark.skipif(not shutil.which("chromium"), reason="needs apt-get install chromium")
+needs_chromium = pytest.mark.skipif(
+    not shutil.which("chromium"), reason="needs apt-get install chromium"
+)
 
 
 @pytest.mark.slow
@@ -279,8 +313,12 @@ def test_a_browser_shows_the_page_of_one_run_whole(tmp_path):
     np.savez(tmp_path / "run.npz", observed=drawn)
     run = one_run_evidence.cosines(drawn, None, 10_000)
     found = one_run_conclusion.conclude_cosines(run, 1e-5, 0.95)
-    about = subjects.describe_one_run("a" * 200, found, EpsilonDelta(30.0, 1e-5), tmp_path / "run.npz")
-    content = one_run_report.one_run_report("One run", [about, about._replace(anchor="other")]).decode()
+    about = subjects.describe_one_run(
+        "a" * 200, found, EpsilonDelta(30.0, 1e-5), tmp_path / "run.npz"
+    )
+    content = one_run_report.one_run_report(
+        "One run", [about, about._replace(anchor="other")]
+    ).decode()
     for frame in measured(tmp_path, content):
         assert frame["content"] <= frame["width"] and frame["beyond"] == [], frame
         assert frame["images"] == 4 and frame["broken"] == [] and frame["fetched"] == []
@@ -290,7 +328,9 @@ def test_a_browser_shows_the_page_of_one_run_whole(tmp_path):
 @needs_chromium
 def test_the_browser_sees_what_is_wrong_and_refuses_a_request(tmp_path):
     wide = page.element("div", "wide", style="width:2000px")
-    image = page.element("img", src="data:image/png;base64," + base64.b64encode(b"no").decode(), alt="none")
+    image = page.element(
+        "img", src="data:image/png;base64," + base64.b64encode(b"no").decode(), alt="none"
+    )
     for found in measured(tmp_path, page.document("bad", wide, image).decode()):
         assert found["content"] > found["width"] and found["beyond"] and found["broken"]
     image = page.element("img", src="http://audit.invalid/pixel.png", alt="a tracker")

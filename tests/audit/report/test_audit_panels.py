@@ -67,7 +67,9 @@ def words(artist):
 def deviates(axis, line):
     """A line's points inside the panel as a reader sees them."""
     (left, right), (low, high) = axis.get_xlim(), axis.get_ylim()
-    points = np.array([(x, y) for x, y in line.get_xydata() if left <= x <= right and low <= y <= high])
+    points = np.array(
+        [(x, y) for x, y in line.get_xydata() if left <= x <= right and low <= y <= high]
+    )
     return axis.transScale.transform(points)
 
 
@@ -75,7 +77,9 @@ def test_gaussian_curves_are_straight_lines_of_slope_minus_one(panel, passed):
     axis = panel("trade_off", passed)
     lines = [line for line in axis.lines if line.get_label().startswith("Gaussian")]
     assert len(lines) == 2
-    for line, mu in zip(lines, (passed.bound("if_gaussian").mu, passed.mu_upper_bound), strict=True):
+    for line, mu in zip(
+        lines, (passed.bound("if_gaussian").mu, passed.mu_upper_bound), strict=True
+    ):
         x, y = deviates(axis, line).T
         assert len(x) > 100
         np.testing.assert_allclose(x + y, -mu, atol=1e-9)
@@ -83,14 +87,19 @@ def test_gaussian_curves_are_straight_lines_of_slope_minus_one(panel, passed):
 
 def test_the_panel_reaches_from_half_a_run_to_its_mirror_image(panel, passed):
     axis = panel("trade_off", passed)
-    for limits, ticks in ((axis.get_xlim(), axis.get_xticks()), (axis.get_ylim(), axis.get_yticks())):
+    for limits, ticks in (
+        (axis.get_xlim(), axis.get_xticks()),
+        (axis.get_ylim(), axis.get_yticks()),
+    ):
         assert limits == pytest.approx((0.5 / 600, 1 - 0.5 / 600))
         np.testing.assert_allclose(ticks, [1e-3, 0.01, 0.1, 0.5, 0.9, 0.99, 0.999])
     ticks = [label.get_text() for label in axis.get_xticklabels()]
     assert ticks == ["0.001", "0.01", "0.1", "0.5", "0.9", "0.99", "0.999"]
     (empirical,) = (line for line in axis.lines if line.get_label() == "empirical")
     for rates in empirical.get_data():
-        assert rates.min() == pytest.approx(0.5 / 600) and rates.max() == pytest.approx(1 - 0.5 / 600)
+        assert rates.min() == pytest.approx(0.5 / 600) and rates.max() == pytest.approx(
+            1 - 0.5 / 600
+        )
 
 
 def test_a_refuted_curve_is_refuted_in_every_panel(panel, refuted):
@@ -103,7 +112,9 @@ def test_a_refuted_curve_is_refuted_in_every_panel(panel, refuted):
 
 def test_bars_of_refuted_bounds_are_grey_and_say_so(panel, refuted):
     axis = panel("bounds", refuted)
-    ticks = [label.get_text().replace("-\n", "-").replace("\n", " ") for label in axis.get_xticklabels()]
+    ticks = [
+        label.get_text().replace("-\n", "-").replace("\n", " ") for label in axis.get_xticklabels()
+    ]
     assert ticks == ["assumption-free", "if Gaussian (refuted)", "in-sample (no bound)"]
     edges = [bar.get_edgecolor()[:3] for bar in axis.patches]
     grey = plt.matplotlib.colors.to_rgb(style.FADED)
@@ -117,7 +128,9 @@ MATRIX = np.random.default_rng(1).normal(size=COINS.shape) + 4 * COINS
 
 @pytest.mark.parametrize("upper", mostly_slow([3.5, 12.0, 2.0, 4.7, 7.0, 16.0, 23.0], quick=2))
 @pytest.mark.parametrize("many", [False, True])
-def test_what_assumes_something_is_light_and_no_number_lies_on_the_upper_bounds_line(panel, upper, many):
+def test_what_assumes_something_is_light_and_no_number_lies_on_the_upper_bounds_line(
+    panel, upper, many
+):
     design = canaries.make_coins(MATRIX, COINS) if many else single(NORMAL[0] + 3, NORMAL[1])
     found = conclude(design, EpsilonDelta(upper, 1e-5))
     axis = panel("bounds", found)
@@ -147,7 +160,9 @@ def test_the_profile_of_a_refuted_bound_is_grey_and_says_so(panel, refuted):
 @pytest.mark.parametrize("name", audit_panels._PANELS)
 def test_what_is_not_refuted_has_no_mark(panel, passed, name):
     axis = panel(name, passed)
-    assert "refuted" not in words(axis) and all(line.get_color() != style.FADED for line in axis.lines)
+    assert "refuted" not in words(axis) and all(
+        line.get_color() != style.FADED for line in axis.lines
+    )
     said = f"no evidence against Gaussian, {passed.p_value()}, power 99%" in words(axis)
     assert said == (name == "trade_off")
 
@@ -179,7 +194,10 @@ def test_the_legend_makes_way_for_scores_of_the_wrong_sign(panel):
 EDGES = {
     **{"few": (NORMAL[0][:20] + 2, NORMAL[1][:20]), "one": (np.ones(1), np.zeros(1))},
     **{"apart": (NORMAL[0] + 30, NORMAL[1]), "alike": (NORMAL[0], NORMAL[1])},
-    **{"unequal": (NORMAL[0][:15] - 2, NORMAL[1]), "ties": (np.arange(90) % 3 + 1, np.arange(90) % 3)},
+    **{
+        "unequal": (NORMAL[0][:15] - 2, NORMAL[1]),
+        "ties": (np.arange(90) % 3 + 1, np.arange(90) % 3),
+    },
 }
 
 
@@ -192,16 +210,22 @@ def test_any_scores_are_drawn_without_a_warning(name):
 
 def test_a_sweeps_curve_is_drawn_likewise(refuted):
     cell = Audited("panel", "series", 1, setting_of("fcnn"), 1200)
-    figure = estimates.trade_off_figure("title", [Point("panel", "series", 1.0, (cell,), (refuted,))])
+    figure = estimates.trade_off_figure(
+        "title", [Point("panel", "series", 1.0, (cell,), (refuted,))]
+    )
     rates, normal = figure.axes
-    assert rates.get_xlim() == (0, 1) and normal.get_xlim() == pytest.approx((0.5 / 600, 1 - 0.5 / 600))
+    assert rates.get_xlim() == (0, 1) and normal.get_xlim() == pytest.approx(
+        (0.5 / 600, 1 - 0.5 / 600)
+    )
     assert "Gaussian curve refuted" in words(normal) and "(refuted)" in words(figure)
     plt.close(figure)
 
 
 def test_the_page_says_it_to_who_cannot_see_the_panels(refuted, passed, monkeypatch):
     names = audit_panels._PANELS
-    monkeypatch.setattr(audit_panels, "audit_panels", lambda conclusion: dict.fromkeys(names, b"<svg/>"))
+    monkeypatch.setattr(
+        audit_panels, "audit_panels", lambda conclusion: dict.fromkeys(names, b"<svg/>")
+    )
     scores, trade_off, bounds, profile = map(str, audit_page._draw_figures(refuted))
     assert trade_off.count("Gaussian curve refuted, p") == 2  # alternative text and caption
     assert bounds.count("(refuted)") == 2 and "assumption-free" in bounds

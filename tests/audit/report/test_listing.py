@@ -20,7 +20,9 @@ from models.catalogue import TASKS
 
 ROOT = Path(__file__).resolve().parents[3]
 CONCLUDED = {
-    "bounds": [{"method": "assumption_free", "epsilon": 1.23456, "delta": 1e-5, "confidence": 0.95}],
+    "bounds": [
+        {"method": "assumption_free", "epsilon": 1.23456, "delta": 1e-5, "confidence": 0.95}
+    ],
     "upper_bound": 23.99536,
     "runs": 40,
 }
@@ -39,7 +41,9 @@ def stored(root, setting, runs=40, result=CONCLUDED, age=0.0):
 def command(*flags):
     code = "import runpy, sys; sys.argv[0] = 'list'; import audit.commands.list as m; import atexit"
     code += "; atexit.register(lambda: print(*sys.modules, file=sys.stderr)); m.cli.run(m.main)"
-    return subprocess.run([sys.executable, "-c", code, *flags], cwd=ROOT, capture_output=True, text=True)
+    return subprocess.run(
+        [sys.executable, "-c", code, *flags], cwd=ROOT, capture_output=True, text=True
+    )
 
 
 @pytest.mark.parametrize(
@@ -51,7 +55,10 @@ def command(*flags):
         ({"noise_multiplier": 4.0, "learning_rate": 0.2}, {"learning_rate": 0.2}),
         *(
             (same, same)
-            for same in ({"insertions": 20, "seed": 3}, {"gc_s": "noisy_per_step", "simulations": 5})
+            for same in (
+                {"insertions": 20, "seed": 3},
+                {"gc_s": "noisy_per_step", "simulations": 5},
+            )
         ),
         ({"unknown_initialisation": True} | {"optimizer": "adam"},) * 2,
     ],
@@ -73,18 +80,41 @@ def test_a_model_of_ones_own_shows_what_has_no_default():
 
 def test_rows_are_of_80_columns_whatever_they_hold():
     crowded = {"optimizer": "momentum", "precision": "bf16", "unknown_initialisation": True}
-    crowded |= {"learning_rate": 1e-7 / 3, "noise_multiplier": 1 / 3, "clipping_norm": 2 / 3, "steps": 99_999}
+    crowded |= {
+        "learning_rate": 1e-7 / 3,
+        "noise_multiplier": 1 / 3,
+        "clipping_norm": 2 / 3,
+        "steps": 99_999,
+    }
     crowded |= {"seed": 4_000_000}
     setting = dataclasses.replace(setting_of("fcnn", **crowded), model="m" * 60)
     rows = [
-        Listed(Path("0123456789abcdef"), setting, listing.find_differences(setting), 10**8, Kept(), 0.0),
-        Listed(Path("f" * 16), setting_of("fcnn"), {}, 40, Kept(40, 1e-5, 0.95, 999.9991, 9999.9991), 0.0),
-        Listed(Path("e" * 16), setting_of("fcnn"), {}, 40, Kept(40, 1e-5, 0.95, 0.0, float("inf")), 0.0),
+        Listed(
+            Path("0123456789abcdef"), setting, listing.find_differences(setting), 10**8, Kept(), 0.0
+        ),
+        Listed(
+            Path("f" * 16),
+            setting_of("fcnn"),
+            {},
+            40,
+            Kept(40, 1e-5, 0.95, 999.9991, 9999.9991),
+            0.0,
+        ),
+        Listed(
+            Path("e" * 16), setting_of("fcnn"), {}, 40, Kept(40, 1e-5, 0.95, 0.0, float("inf")), 0.0
+        ),
     ]
     lines = listing.as_table(rows, now=400 * 86_400.0).splitlines()
     assert max(map(len, lines)) <= 80 and len(lines) > 6
     text = " ".join(lines)
-    for words in ("unknown_initialisation=True", "999.999 ", "10000 ", "infinite", "400 d", "clipping_norm="):
+    for words in (
+        "unknown_initialisation=True",
+        "999.999 ",
+        "10000 ",
+        "infinite",
+        "400 d",
+        "clipping_norm=",
+    ):
         assert words in text, words
 
 
@@ -113,7 +143,9 @@ def test_the_command_lists_the_newest_first_and_starts_no_jax(tmp_path):
     old = stored(tmp_path, setting_of("fcnn", seed=1), age=7300)
     new = stored(tmp_path, setting_of("convnet", adversary="gc_r"), runs=6, result=None)
     damaged = stored(tmp_path, setting_of("fcnn", seed=2), result=[])
-    Store(tmp_path, {"kind": "landscape_simulated"}).save(Scores(0, np.zeros((2, 1)), np.zeros((2, 1), bool)))
+    Store(tmp_path, {"kind": "landscape_simulated"}).save(
+        Scores(0, np.zeros((2, 1)), np.zeros((2, 1), bool))
+    )
     before = sorted(tmp_path.rglob("*"))
     process = command(f"--out={tmp_path}")
     lines = process.stdout.splitlines()
@@ -129,11 +161,18 @@ def test_the_command_lists_the_newest_first_and_starts_no_jax(tmp_path):
     assert [row["setting"] for row in rows] == [new.name, old.name]
     assert (rows[0]["epsilon"], rows[0]["audited_runs"], rows[0]["runs"]) == (None, None, 6)
     values = [rows[1][name] for name in ("epsilon", "upper_bound", "differs")]
-    assert values == [1.23456, 23.99536, {"seed": 1}] and abs(time.time() - rows[1]["time"] - 7300) < 600
+    assert (
+        values == [1.23456, 23.99536, {"seed": 1}]
+        and abs(time.time() - rows[1]["time"] - 7300) < 600
+    )
     assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_an_empty_store_is_a_line(tmp_path):
     process = command(f"--out={tmp_path / 'nowhere'}")
-    assert process.returncode == 0 and process.stdout.count("\n") == 1 and "no audits" in process.stdout
+    assert (
+        process.returncode == 0
+        and process.stdout.count("\n") == 1
+        and "no audits" in process.stdout
+    )
     assert command(f"--out={tmp_path}", "--json").stdout == "[]\n"

@@ -65,7 +65,9 @@ def test_a_page_tells_bounds_from_estimates_and_asks_for_nothing():
     ],
 )
 def test_the_verdict_claims_what_is_proven(sigma, upper, kind, says):
-    verdict = one_run_page.one_run_verdict(subject(observed(sigma), Upper("canary", upper, "1 round")))
+    verdict = one_run_page.one_run_verdict(
+        subject(observed(sigma), Upper("canary", upper, "1 round"))
+    )
     assert verdict.kind == kind
     assert says in verdict.sentence
 
@@ -95,7 +97,11 @@ def save_federated(root, /, **changes):
     store.save(Scores(0, matrix, presence))
     runs = concluded.conclude_each_run(Scores(0, matrix, presence), D, True, 1e-6, 0.9)
     audit = FederatedAudit(runs, Composition(4.0, 1), Composition(4.0, 5), [0.8, 0.8])
-    about = {"setting": {"model": "linear", "canaries": 300}, "data": "made up", "out": str(store.path)}
+    about = {
+        "setting": {"model": "linear", "canaries": 300},
+        "data": "made up",
+        "out": str(store.path),
+    }
     fields = json.loads(one_run_table.federated_json(audit, about))
     store.write_text("federated.json", json.dumps({**fields, **changes}))
     return store.path
@@ -108,14 +114,22 @@ def test_a_saved_run_is_read_again_at_its_levels_or_others(tmp_path, plain):
     about = subjects.describe_federated_folder(folder, RequestedLevels())
     assert (about.runs[0].delta, about.runs[0].confidence, len(about.runs)) == (1e-6, 0.9, 2)
     text = Outline(one_run_page.one_run_report("A", [about]).decode()).text
-    for words in ("784-10 on Fashion-MNIST", "Over all runs", "accounted, client", "0.8000", "made up"):
+    for words in (
+        "784-10 on Fashion-MNIST",
+        "Over all runs",
+        "accounted, client",
+        "0.8000",
+        "made up",
+    ):
         assert words in text, words
     other = subjects.describe_federated_folder(folder, RequestedLevels(delta=1e-3))
     assert other.runs[0].delta == 1e-3 and other.upper[0].epsilon < about.upper[0].epsilon
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("changes", [{"compositions": None}, {"runs": []}, {"setting": 3}, {"delta": "x"}])
+@pytest.mark.parametrize(
+    "changes", [{"compositions": None}, {"runs": []}, {"setting": 3}, {"delta": "x"}]
+)
 def test_an_older_or_damaged_result_is_one_line(tmp_path, changes):
     with pytest.raises(InputError, match="start the same federated audit again") as caught:
         subjects.describe_federated_folder(save_federated(tmp_path, **changes), RequestedLevels())
@@ -130,7 +144,9 @@ def test_panels_are_the_same_bits_each_time_and_say_what_is_drawn():
 
 
 @pytest.mark.slow
-def test_report_makes_the_page_of_a_saved_run_by_its_hash_and_the_newest(tmp_path, capsys, monkeypatch):
+def test_report_makes_the_page_of_a_saved_run_by_its_hash_and_the_newest(
+    tmp_path, capsys, monkeypatch
+):
     from audit.commands import report
 
     folder = save_federated(tmp_path / "results")

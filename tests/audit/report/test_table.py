@@ -41,7 +41,10 @@ def test_text_csv_json_and_html_have_the_same_cells():
         "one     1.23     2.01    0.3",
         "two               inf    0.3",
     ]
-    assert TABLE.csv().decode() == "name,bound,limit,double\none,1.23456,2.00001,4.00002\ntwo,,inf,inf\n"
+    assert (
+        TABLE.csv().decode()
+        == "name,bound,limit,double\none,1.23456,2.00001,4.00002\ntwo,,inf,inf\n"
+    )
     assert TABLE.json()[0] == {"name": "one", "bound": 1.23456, "limit": 2.00001, "double": 4.00002}
     assert TABLE.header() == ["audit", "bound", "upper", "third"]
     assert TABLE.cells()[1] == ["two", "", "inf", "0.3"]
@@ -49,7 +52,9 @@ def test_text_csv_json_and_html_have_the_same_cells():
 
 def test_headings_stand_where_they_change_and_lines_above_and_below():
     other = ROWS[0]._replace(group="second")
-    shown = Table(COLUMNS[:1], (*ROWS, other), lambda row: row.group, ["title"], ["note"], rule=10).text()
+    shown = Table(
+        COLUMNS[:1], (*ROWS, other), lambda row: row.group, ["title"], ["note"], rule=10
+    ).text()
     rule = "-" * 10
     expected = ["title", "audit", rule, "first", "one", "two", rule, "second", "one", "note"]
     assert shown.splitlines() == expected
@@ -57,7 +62,9 @@ def test_headings_stand_where_they_change_and_lines_above_and_below():
 
 def test_a_section_is_closed_below_its_last_row_and_nothing_can_have_a_word():
     columns = (COLUMNS[1]._replace(none="-"),)
-    table = Table(columns, ROWS, lambda row: row.name, rule=3, closing=lambda row: [f"end of {row.name}"])
+    table = Table(
+        columns, ROWS, lambda row: row.name, rule=3, closing=lambda row: [f"end of {row.name}"]
+    )
     expected = ["bound", "---", "one", " 1.23", "end of one", "---", "two", "    -", "end of two"]
     assert table.text().splitlines() == expected
 
@@ -114,7 +121,11 @@ def test_otherwise_nothing_is(mu, runs):
 @pytest.mark.parametrize(
     ("worlds", "upper", "line"),
     [
-        ((np.full(100, 2.0), np.zeros(100)), 1.0, "assumption_free exceeds the upper bound: the guarantee"),
+        (
+            (np.full(100, 2.0), np.zeros(100)),
+            1.0,
+            "assumption_free exceeds the upper bound: the guarantee",
+        ),
         ((NORMAL[::-1] + 3, NORMAL), 9.0, "if_gaussian exceeds the upper bound: violated, or the"),
         ((NORMAL[::-1] + 3, NORMAL), 90.0, ""),
         ((stats.t.ppf(GRID, 1) + 9, stats.t.ppf(GRID, 1)), 9.0, ""),  # its curve is refuted
@@ -122,16 +133,23 @@ def test_otherwise_nothing_is(mu, runs):
 )
 def test_the_table_says_where_a_bound_exceeds_the_upper_one(worlds, upper, line):
     conclusion = conclude(single(*worlds), EpsilonDelta(upper, 1e-5), 1e-5, 0.95)
-    lines = [row for row in bounds_table.bounds_table(conclusion).splitlines() if "exceeds the upper" in row]
+    lines = [
+        row
+        for row in bounds_table.bounds_table(conclusion).splitlines()
+        if "exceeds the upper" in row
+    ]
     assert len(lines) == (line != "")
     assert all(row.startswith(line) and len(row) <= 80 for row in lines)
 
 
 @pytest.mark.parametrize(
-    ("upper", "decides"), [(9.0, ", or fewer insertions until the upper bound is below 5.469"), (5.4, "")]
+    ("upper", "decides"),
+    [(9.0, ", or fewer insertions until the upper bound is below 5.469"), (5.4, "")],
 )
 def test_the_table_and_the_verdict_say_what_decides(upper, decides):
-    conclusion = conclude(single(NORMAL[::-2] + 3, NORMAL[::2]), EpsilonDelta(upper, 1e-5), 1e-5, 0.95)
+    conclusion = conclude(
+        single(NORMAL[::-2] + 3, NORMAL[::2]), EpsilonDelta(upper, 1e-5), 1e-5, 0.95
+    )
     *_, last = bounds_table.bounds_table(conclusion).splitlines()
     assert last.startswith(f"to decide: more runs{decides}") and len(last) <= 80
     assert f" To decide: more runs{decides}" in verdicts.verdict(conclusion).sentence

@@ -39,13 +39,31 @@ def conclusion(gaussian, free, upper):
 @pytest.mark.parametrize(
     ("gaussian", "free", "upper", "kind", "phrases"),
     [
-        (2.7348, 1.2599, 3.0001, verdicts.LEAKS, ["= 1.259 at", "if the trade", "at least 2.734.", "3.001."]),
-        (2.0, 0.0, 3.0, verdicts.LEAKS, ["without any assumption on the curve, these runs prove no leakage"]),
+        (
+            2.7348,
+            1.2599,
+            3.0001,
+            verdicts.LEAKS,
+            ["= 1.259 at", "if the trade", "at least 2.734.", "3.001."],
+        ),
+        (
+            2.0,
+            0.0,
+            3.0,
+            verdicts.LEAKS,
+            ["without any assumption on the curve, these runs prove no leakage"],
+        ),
         (1.0, 1.5, 3.0, verdicts.LEAKS, ["whatever the trade-off curve", "epsilon = 1.5 "]),
         (0.0, 0.0, 3.0, verdicts.NOTHING, ["prove no leakage", "no proof of privacy", "most 3."]),
         (0.0004, 0.0, None, verdicts.NOTHING, ["No upper bound was given"]),
         (2.0, 1.0, np.inf, verdicts.LEAKS, ["accounting guarantees nothing"]),
-        (4.0, 3.5, 3.0, verdicts.VIOLATED, ["3.5 at", "more than the 3 that", "whatever", "5% of audits"]),
+        (
+            4.0,
+            3.5,
+            3.0,
+            verdicts.VIOLATED,
+            ["3.5 at", "more than the 3 that", "whatever", "5% of audits"],
+        ),
         (4.0, 2.0, 3.0, verdicts.VIOLATED, ["Either the curve is not Gaussian", "at least 2,"]),
     ],
 )
@@ -85,7 +103,9 @@ def test_every_case_has_its_words(gaussian, free, upper, kind, phrases):
 )
 def test_two_upper_bounds_are_a_bracket(gaussian, free, headline, phrase):
     periods = Periods(1.0, 5, 5)
-    state = HiddenState(bound_periods(Composition(4.0, 250), periods, 1e-5)._replace(epsilon=8.68), periods)
+    state = HiddenState(
+        bound_periods(Composition(4.0, 250), periods, 1e-5)._replace(epsilon=8.68), periods
+    )
     bracket = conclusion(gaussian, free, 24.0)
     bracket = bracket._replace(hidden_state=state, composition=Composition(4.0, 250))
     verdict = verdicts.verdict(bracket)
@@ -99,7 +119,9 @@ def test_two_upper_bounds_are_a_bracket(gaussian, free, headline, phrase):
 
 def test_a_bound_that_assumes_a_curve_never_stands_without_it():
     verdict = verdicts.verdict(conclusion(2.0, 0.0, 3.0))
-    assert "if Gaussian" in verdict.word and "if its trade-off curve is Gaussian" in verdict.headline
+    assert (
+        "if Gaussian" in verdict.word and "if its trade-off curve is Gaussian" in verdict.headline
+    )
     unsure, sure = (verdicts.verdict(conclusion(4.0, free, 3.0)) for free in (2.0, 3.5))
     assert "or" in unsure.headline and "or" not in sure.headline.split()
 
@@ -113,7 +135,10 @@ def test_rounding_claims_less(value):
 def test_a_mechanism_that_breaks_its_guarantee_is_caught_and_a_sound_one_is_not():
     rng = np.random.default_rng(0)
     worlds = rng.normal(2.0, 1.0, 4000), rng.normal(0.0, 1.0, 4000)  # mu = 2
-    for sigma, kind in ((1.0, verdicts.LEAKS), (4.0, verdicts.VIOLATED)):  # accounted as mu = 2, 0.5
+    for sigma, kind in (
+        (1.0, verdicts.LEAKS),
+        (4.0, verdicts.VIOLATED),
+    ):  # accounted as mu = 2, 0.5
         assert verdicts.verdict(conclude(single(*worlds), DpSgd(sigma, 4), 1e-5, 0.95)).kind == kind
 
 
@@ -141,7 +166,11 @@ def test_a_refuted_curve_leads_to_what_needs_no_assumption_and_proves_nothing_wh
     assert concluded.refutes_gaussian and concluded.bound("if_gaussian").epsilon > 3
     verdict = verdicts.verdict(concluded)
     free = verdicts.at_least(concluded.bound("assumption_free").epsilon)
-    assert verdict.kind == "leaks" and free in verdict.sentence and "refute a Gaussian" in verdict.sentence
+    assert (
+        verdict.kind == "leaks"
+        and free in verdict.sentence
+        and "refute a Gaussian" in verdict.sentence
+    )
     assert verdicts.at_least(concluded.bound("if_gaussian").epsilon) not in verdict.sentence
     weak = dataclasses.replace(concluded.bound("assumption_free"), epsilon=0.0)
     bounds = tuple(weak if bound.method == weak.method else bound for bound in concluded.bounds)
@@ -188,7 +217,9 @@ def test_table_and_json_say_what_the_test_found():
     passed = _conclude(rng.normal(1, 1, 2500), rng.normal(0, 1, 2500))
     ignored = "refuted (p < 1e-06): ignore these rows, only assumption_free holds"
     assert ignored in bounds_table(refuted)
-    assert re.search(r" confirmed \(p = \S+, power 100%\): no evidence against it\n", bounds_table(passed))
+    assert re.search(
+        r" confirmed \(p = \S+, power 100%\): no evidence against it\n", bounds_table(passed)
+    )
     few = _conclude(rng.normal(2, 1, 100), rng.normal(0, 1, 100))
     decides = few.deciding()
     assert decides > 200 and "not confirmed (p = " in bounds_table(few)
@@ -208,10 +239,18 @@ def test_table_and_json_say_what_the_test_found():
         assert fields["gaussian_curve"]["deciding_runs"] == runs
         holds = {row["method"]: row["holds"] for row in fields["bounds"] if "holds" in row}
         assert holds == {"if_gaussian": status != "refuted", "assumption_free": True}
-        assert fields["epsilon"] == concluded.epsilon and fields["most_provable"] == concluded.most_provable
-        last = {line.split()[0]: line.split()[-1] for line in bounds_table(concluded).splitlines()[3:5]}
+        assert (
+            fields["epsilon"] == concluded.epsilon
+            and fields["most_provable"] == concluded.most_provable
+        )
+        last = {
+            line.split()[0]: line.split()[-1] for line in bounds_table(concluded).splitlines()[3:5]
+        }
         gaussian = "REFUTED" if status == "refuted" else "Gaussian"
-        assert list(last.items())[0][0] == "assumption_free" and "REFUTED" not in last["assumption_free"]
+        assert (
+            list(last.items())[0][0] == "assumption_free"
+            and "REFUTED" not in last["assumption_free"]
+        )
         assert last["if_gaussian"].endswith(gaussian)
         page = audit_page._make_bounds_table(concluded)
         refuted = "refute (p &lt; 1e-06): it does not hold" in html.escape(html.unescape(page))

@@ -49,7 +49,9 @@ def test_results_are_in_order_whoever_has_them():
     numbers = list(range(20))
     for count in (1, 2):
         assert list(processes.in_order(square, numbers, count)) == [number**2 for number in numbers]
-    assert dict(processes.as_completed(square, numbers, 2)) == {number: number**2 for number in numbers}
+    assert dict(processes.as_completed(square, numbers, 2)) == {
+        number: number**2 for number in numbers
+    }
     assert list(processes.as_completed(square, [], 0)) == []
 
 

@@ -31,11 +31,15 @@ def test_errors_of_settings_and_device_are_not_hidden(dataset, tmp_path, monkeyp
 
     monkeypatch.setattr(game, "play", broken)
     with pytest.raises(jax.errors.JaxRuntimeError, match="something else"):
-        training.train(build.build(SETTING, dataset), stored.open_store(tmp_path, SETTING, dataset), 4, 4)
+        training.train(
+            build.build(SETTING, dataset), stored.open_store(tmp_path, SETTING, dataset), 4, 4
+        )
 
 
 def test_an_adversary_that_ignores_canaries_is_no_audit_of_several(dataset, monkeypatch):
-    alone = ADVERSARIES["gc_r"]._replace(make=lambda fields, knowledge: biased.random_biased_dimension())
+    alone = ADVERSARIES["gc_r"]._replace(
+        make=lambda fields, knowledge: biased.random_biased_dimension()
+    )
     monkeypatch.setitem(ADVERSARIES, "gc_r", alone)
     assert build.build(SETTING, dataset).adversary.canaries == 1
     with pytest.raises(
@@ -92,7 +96,14 @@ def test_the_canary_comes_at_its_step_and_decays_after_it(insert, steps, attack,
     features = np.random.default_rng(0).normal(size=(40, 12)).astype(np.float32) / 9
     features[:, 6:] = 0
     data = Dataset(features, (features[:, 0] > 0).astype(np.int32), "made up", "0" * 64)
-    more = {"insertions": 3, "k": 4, "insert": insert, "learning_rate": 0.5, "weight_decay": 0.2, **attack}
+    more = {
+        "insertions": 3,
+        "k": 4,
+        "insert": insert,
+        "learning_rate": 0.5,
+        "weight_decay": 0.2,
+        **attack,
+    }
     more |= {"noise_multiplier": 0.0, "batch_size": 10, "clipping_norm": 0.7}
     game_played = build.build(setting_of("logistic", **more), data)
     assert np.flatnonzero(game_played.schedule.mask).tolist() == [step - 1 for step in steps]
@@ -105,4 +116,6 @@ def test_the_canary_comes_at_its_step_and_decays_after_it(insert, steps, attack,
         coins = played.presence[:, still] - 0.5
         np.testing.assert_allclose(played.scores[:, still], moved * coins, rtol=1e-3, atol=1e-6)
     else:
-        assert (played.scores > 0.99).all()  # all that moves the model off its rehearsal is the canary
+        assert (
+            played.scores > 0.99
+        ).all()  # all that moves the model off its rehearsal is the canary

@@ -31,7 +31,9 @@ def changed(**fields):
 def clients():
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (240, 28, 28)).astype(np.uint8)
-    return dirichlet(Dataset(images, rng.integers(0, 10, 240).astype(np.int32), "made up", ""), 12, 1.0, 0)
+    return dirichlet(
+        Dataset(images, rng.integers(0, 10, 240).astype(np.int32), "made up", ""), 12, 1.0, 0
+    )
 
 
 def test_the_denominator_is_the_mean_number_of_clients_and_of_half_the_canaries(clients):
@@ -50,7 +52,9 @@ def test_listed_rounds_are_read_and_counted(clients, tmp_path):
     setting = build_federated.with_rounds(changed(participation="listed"), listed)
     assert (setting.rounds, setting.cohort) == (4, 2)
     participation = build_federated.rounds(setting, clients, listed)
-    np.testing.assert_array_equal(participation.clients, [[3, 5, -1], [-1, -1, -1], [3, -1, -1], [0, 1, 3]])
+    np.testing.assert_array_equal(
+        participation.clients, [[3, 5, -1], [-1, -1, -1], [3, -1, -1], [0, 1, 3]]
+    )
     assert participation.most == 3 and participation.mean == pytest.approx(6 / 4 + 0.5 * 100 / 4)
     written = path.read_bytes()
     for header in (b"round,client\n", b"\xef\xbb\xbf", b"\xef\xbb\xbf# Round, client\r\n"):
@@ -92,7 +96,13 @@ def test_adaptive_clipping_splits_the_noise_and_a_name_holds_what_is_not_usual()
     identity = federated.federated_identity(changed(quantile=0.5), "abc", None)
     assert identity == {
         "experiment": "federated",
-        **{"model": "linear", **SIZES, "noise_multiplier": 0.5, "quantile": 0.5, "data_sha256": "abc"},
+        **{
+            "model": "linear",
+            **SIZES,
+            "noise_multiplier": 0.5,
+            "quantile": 0.5,
+            "data_sha256": "abc",
+        },
     }
     assert federated.federated_identity(SMALL, "abc", "def")["cohorts_sha256"] == "def"
 
@@ -122,13 +132,17 @@ def test_canaries_that_are_in_have_larger_cosines(clients, tmp_path, observe):
     accuracy = build_federated.accuracy(setting, clients, None)(looks[-1].thetas)
     assert accuracy.shape == (1,) and 0 <= accuracy[0] <= 1
     observed, unobserved = scores.scores[scores.presence], scores.scores[~scores.presence]
-    assert observed.mean() > unobserved.mean() + (0.5 if observe == "weights" else 3) / np.sqrt(7850)
+    assert observed.mean() > unobserved.mean() + (0.5 if observe == "weights" else 3) / np.sqrt(
+        7850
+    )
     assert training.train(played, store, 1).trained_runs == 0
 
 
 @pytest.mark.slow
 def test_runs_that_draw_canaries_of_their_own_prove_together(clients, tmp_path):
-    setting = changed(observe="fresh", noise_multiplier=0.5, client_learning_rate=0.01, repetitions=6)
+    setting = changed(
+        observe="fresh", noise_multiplier=0.5, client_learning_rate=0.01, repetitions=6
+    )
     played = build_federated.build(setting, clients, build_federated.rounds(setting, clients, None))
     scores = training.train(played, Store(tmp_path, {}), 4).scores
     upper, alone = epsilon_upper_bound(0.5, 6, 1e-5), scores.of_first(1)
@@ -140,7 +154,9 @@ def test_runs_that_draw_canaries_of_their_own_prove_together(clients, tmp_path):
     again = training.train(played, Store(tmp_path / "again", {}), 1).scores
     np.testing.assert_array_equal(again.scores, alone.scores)
     first, second = (
-        played.adversary.of_run(played.adversary.init(jax.random.key(0), jnp.zeros(7850), 1.0), (key,)).keys
+        played.adversary.of_run(
+            played.adversary.init(jax.random.key(0), jnp.zeros(7850), 1.0), (key,)
+        ).keys
         for key in played.own_keys(np.arange(2))[0]
     )
     assert (jax.random.key_data(first) != jax.random.key_data(second)).any()
@@ -149,7 +165,9 @@ def test_runs_that_draw_canaries_of_their_own_prove_together(clients, tmp_path):
 def test_zero_clients_of_images_is_one_for_each(tmp_path):
     rng = np.random.default_rng(0)
     images, labels = rng.integers(0, 256, (40, 28, 28)).astype(np.uint8), np.arange(40) % 10
-    train, test = ({f"{part}_images": images, f"{part}_labels": labels} for part in ("train", "test"))
+    train, test = (
+        {f"{part}_images": images, f"{part}_labels": labels} for part in ("train", "test")
+    )
     np.savez(tmp_path / "images.npz", **train, **test)
     task = zoo.federated_task("linear")
     dealt = task.load(changed(clients=0), Sources(data_file=str(tmp_path / "images.npz"))).clients

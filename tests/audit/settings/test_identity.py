@@ -19,7 +19,11 @@ from models.catalogue import TASKS
 
 RECORDED = json.loads((Path(__file__).parents[2] / "system" / "golden" / "scores.json").read_text())
 NAMES = {  # of the recorded settings on data of checksum 0
-    **{"gc_s": "2be5c9d59ebbd7de", "gc_s noisy final model": "3864db2b8f88b4ca", "gc_r": "cf102ba4c14142b7"},
+    **{
+        "gc_s": "2be5c9d59ebbd7de",
+        "gc_s noisy final model": "3864db2b8f88b4ca",
+        "gc_r": "cf102ba4c14142b7",
+    },
     **{"cots": "0107d53fbec74794", "loss": "43f8a53decc71faa", "gc_fixed": "ea414d3790776a5a"},
     "convnet": "f4e8b6485d002110",
 }
@@ -32,7 +36,10 @@ def test_names_are_the_golden_ones(name, tmp_path):
     recorded = dict(RECORDED["settings"][name]["fields"])
     usual = settings.Usual(*(recorded[field] for field in settings.Usual._fields))
     setting = settings.make_setting(recorded.pop("model"), usual, recorded)
-    assert Store(tmp_path, {**identity(setting), "data_sha256": DATA.checksum}).path.name == NAMES[name]
+    assert (
+        Store(tmp_path, {**identity(setting), "data_sha256": DATA.checksum}).path.name
+        == NAMES[name]
+    )
 
 
 def test_what_decides_nothing_is_no_part_of_a_name():
@@ -46,12 +53,21 @@ def test_what_decides_nothing_is_no_part_of_a_name():
         )
     # As a part with one more field would be written.
     part = setting_of("fcnn").mechanism
-    further = dataclasses.make_dataclass("Further", [("more", int, 3)], bases=(type(part),), frozen=True)
-    old, new = (dataclasses.replace(setting_of("fcnn"), mechanism=m) for m in (part, further(**vars(part))))
+    further = dataclasses.make_dataclass(
+        "Further", [("more", int, 3)], bases=(type(part),), frozen=True
+    )
+    old, new = (
+        dataclasses.replace(setting_of("fcnn"), mechanism=m) for m in (part, further(**vars(part)))
+    )
     assert identity(new) == identity(old)
     more = dataclasses.replace(new, mechanism=further(**{**vars(part), "more": 4}))
     assert identity(more)["mechanism"]["more"] == 4
-    numbers = {"learning_rate": 0.1, "clipping_norm": 1.0, "noise_multiplier": 4.0, "batch_size": 400}
+    numbers = {
+        "learning_rate": 0.1,
+        "clipping_norm": 1.0,
+        "noise_multiplier": 4.0,
+        "batch_size": 400,
+    }
     assert identity(setting_of("fcnn")) == {
         **{"experiment": "audit", "model": "fcnn"},
         "mechanism": {"name": "dp_sgd", **numbers, "clipping": "book_keeping"},
@@ -63,7 +79,9 @@ def test_a_step_of_a_period_has_one_name():
     def at(insert, **more):
         return setting_of("fcnn", insert=insert, **{"k": 5, "steps": 12, **more})
 
-    assert at("5") == at(5) == at("last") == setting_of("fcnn", k=5, steps=12) and at(1) == at("first")
+    assert at("5") == at(5) == at("last") == setting_of("fcnn", k=5, steps=12) and at(1) == at(
+        "first"
+    )
     assert at("first", k=1) == at(1, k=1) == at("last", k=1)
     places = [at(step).schedule.place for step in (1, 2, 3, 4, 5)]
     assert places == [1, 2, 3, 4, 5] and [at(step).insertions for step in places] == [3, 3, 2, 2, 2]
@@ -73,16 +91,31 @@ def test_a_step_of_a_period_has_one_name():
         with pytest.raises(InputError, match="^`insert=6`: choose last, first, or one of 1 to 5"):
             validate(settings_are, 2, ("book_keeping",))
     for wrong in ("0", "-1", 0, "1.0", "middle", "9" * 10, "٣"):
-        with pytest.raises(InputError, match="`insert=.*` is unknown: choose one of last, first, or a whole"):
+        with pytest.raises(
+            InputError, match="`insert=.*` is unknown: choose one of last, first, or a whole"
+        ):
             at(wrong)
 
 
 CHANGES = {
-    **{"model": "convnet", "adversary": "gc_r", "gc_s": "noisy_per_step", "simulations": 5, "dimension": 1},
+    **{
+        "model": "convnet",
+        "adversary": "gc_r",
+        "gc_s": "noisy_per_step",
+        "simulations": 5,
+        "dimension": 1,
+    },
     **{"cots_score": "weights", "first_direction": 500, "end_direction": 700, "poison_scale": 2.0},
     **{"poison_label": 1, "poison_mean": False, "loss_score": "excess", "learning_rate": 0.2},
     **{"clipping_norm": 2.0, "noise_multiplier": 1.0, "batch_size": 3, "clipping": "per_example"},
-    **{"optimizer": "adam", "precision": "tf32", "steps": 7, "periodicity": 2, "seed": 1, "canaries": 8},
+    **{
+        "optimizer": "adam",
+        "precision": "tf32",
+        "steps": 7,
+        "periodicity": 2,
+        "seed": 1,
+        "canaries": 8,
+    },
     **{
         "weight_decay": 0.01,
         "insert": "first",
@@ -116,7 +149,9 @@ def test_every_field_that_decides_is_part_of_it(field):
 def test_every_field_has_a_flag_and_is_tried_above():
     assert set(CHANGES) == set(settings.fields()) - {"insertions"}
     found = settings.fields()
-    assert setting_of(**{name: field.default for name, field in found.items()}) == setting_of("fcnn")
+    assert setting_of(**{name: field.default for name, field in found.items()}) == setting_of(
+        "fcnn"
+    )
     assert all(field.help.endswith(".") for field in found.values())
     assert all(name == row.name for name, row in TASKS.items())
     assert all(name == row.fields.name for name, row in ADVERSARIES.items())
@@ -127,14 +162,21 @@ def test_a_setting_comes_back_from_its_identity(adversary):
     for more in ({}, {"unknown_initialisation": True, "precision": "bf16", "dimension": 5}):
         setting = setting_of("convnet", adversary=adversary, **more)
         assert from_identity(json.loads(json.dumps(identity(setting)))) == setting
-        assert changed(setting) == setting and flat(changed(setting, seed=4)) == {**flat(setting), "seed": 4}
+        assert changed(setting) == setting and flat(changed(setting, seed=4)) == {
+            **flat(setting),
+            "seed": 4,
+        }
 
 
 @pytest.mark.parametrize(
     ("fields", "experiment", "words"),
     [
         ({"model": "fcnn"}, "audit", "fcnn-gc_s"),
-        ({"model": "fcnn", "adversary": "gc_r", "periodicity": 5, "seed": 3}, "audit", "fcnn-gc_r-k5-seed3"),
+        (
+            {"model": "fcnn", "adversary": "gc_r", "periodicity": 5, "seed": 3},
+            "audit",
+            "fcnn-gc_r-k5-seed3",
+        ),
         ({"model": "fcnn", "k": 5, "insert": "first"}, "audit", "fcnn-gc_s-k5first"),
         ({"model": "fcnn"}, "norms", "norms-fcnn-gc_s"),
         ({"model": "../My CNN, on its images!"}, "audit", "my_cnn_on_its_images-gc_s"),
@@ -142,7 +184,9 @@ def test_a_setting_comes_back_from_its_identity(adversary):
         ({"model": "/"}, "audit", "model-gc_s"),
     ],
 )
-def test_a_folder_says_in_words_what_it_is_and_ends_in_its_hash(tmp_path, fields, experiment, words):
+def test_a_folder_says_in_words_what_it_is_and_ends_in_its_hash(
+    tmp_path, fields, experiment, words
+):
     given = {name: value for name, value in fields.items() if name != "model"}
     setting = dataclasses.replace(setting_of("fcnn", **given), model=fields["model"])
     store = stored.open_store(tmp_path, setting, DATA, experiment)
@@ -168,12 +212,27 @@ SCHEDULE, MECHANISM = AUDIT["schedule"], AUDIT["mechanism"]
     "foreign",
     [
         *({"schedule": SCHEDULE | {"periodicity": k}} for k in (0, -1, 1.5, "1", None, True, 251)),
-        *({"mechanism": MECHANISM | {"noise_multiplier": s}} for s in ("4", -1, float("nan"), None, [])),
+        *(
+            {"mechanism": MECHANISM | {"noise_multiplier": s}}
+            for s in ("4", -1, float("nan"), None, [])
+        ),
         *({"mechanism": MECHANISM | {"name": "dp_sgd", "optimizer": o}} for o in ("magic", 3)),
         *({"mechanism": mechanism} for mechanism in (None, 3, {"name": "dp_sgd", "magic": 1})),
-        *({"schedule": schedule} for schedule in ({}, [], None, {"steps": 250}, SCHEDULE | {"steps": "4"})),
-        *({"adversary": adversary} for adversary in ({}, "gc_s", {"name": []}, {"name": "gc_s", "p": 1})),
-        *({"model": 3}, {"seed": -1}, {"seed": "0"}, {"unknown_initialisation": 1}, {"data_sha256": []}),
+        *(
+            {"schedule": schedule}
+            for schedule in ({}, [], None, {"steps": 250}, SCHEDULE | {"steps": "4"})
+        ),
+        *(
+            {"adversary": adversary}
+            for adversary in ({}, "gc_s", {"name": []}, {"name": "gc_s", "p": 1})
+        ),
+        *(
+            {"model": 3},
+            {"seed": -1},
+            {"seed": "0"},
+            {"unknown_initialisation": 1},
+            {"data_sha256": []},
+        ),
         *({"experiment": []}, {"experiment": None}, {"schedule": SCHEDULE | {"more": 1}}),
         {"adversary": {"name": "gc_s", "simulations": 10**9}},
     ],
@@ -190,5 +249,7 @@ def test_audits_are_told_from_what_lies_beside_them(tmp_path):
     Store(tmp_path, identity(setting_of("fcnn", seed=9)))  # without scores
     found = stored.audits(tmp_path)
     assert set(found.folders) == {stores[0].path, stores[1].path} and found.others == 1
-    assert [folder for folder, message in found.refused.items() if str(folder) in message] == [stores[2].path]
+    assert [folder for folder, message in found.refused.items() if str(folder) in message] == [
+        stores[2].path
+    ]
     assert stored.audits(tmp_path / "nowhere") == ([], 0, {})

@@ -16,7 +16,9 @@ from audit.storage.checkpoints import Checkpoints
 from audit.training import game
 from tests.cases import mostly_slow
 
-STATES = base.State(jnp.arange(6.0).reshape(3, 2), (jnp.ones(3), {"a": jnp.arange(3)}), jnp.arange(3))
+STATES = base.State(
+    jnp.arange(6.0).reshape(3, 2), (jnp.ones(3), {"a": jnp.arange(3)}), jnp.arange(3)
+)
 
 
 @pytest.fixture
@@ -136,14 +138,19 @@ def test_a_damaged_checkpoint_is_reported_and_set_aside(stored, folder, capsys, 
 
 
 @pytest.mark.parametrize(
-    "other", [STATES._replace(theta=jnp.zeros((3, 3))), STATES._replace(step=jnp.zeros(3)), STATES[:2]]
+    "other",
+    [STATES._replace(theta=jnp.zeros((3, 3))), STATES._replace(step=jnp.zeros(3)), STATES[:2]],
 )
 def test_states_of_other_shapes_are_not_gone_on_from(stored, folder, capsys, other):
     assert stored.resume("chunk", other)[0] == 0 and "is damaged" in capsys.readouterr().err
 
 
-def test_a_full_disk_is_reported_once_and_the_last_checkpoint_stays(stored, folder, monkeypatch, capsys):
-    monkeypatch.setattr(files.shutil, "disk_usage", lambda folder: type("Usage", (), {"free": 1 << 20}))
+def test_a_full_disk_is_reported_once_and_the_last_checkpoint_stays(
+    stored, folder, monkeypatch, capsys
+):
+    monkeypatch.setattr(
+        files.shutil, "disk_usage", lambda folder: type("Usage", (), {"free": 1 << 20})
+    )
     for segment in (3, 4):
         stored.offer("chunk", segment, STATES)
     message = capsys.readouterr().err
@@ -202,7 +209,9 @@ def test_a_forged_checkpoint_is_not_gone_on_from(empty_game, folder, capsys, cla
     of the right step is."""
     table = empty_game(600)
     whole = list(game.play(table, [(0, 3)], 3))
-    state = base.State(jnp.ones((3, 4)), table.mechanism.start(jnp.ones(4)).optimizer, jnp.full(3, steps))
+    state = base.State(
+        jnp.ones((3, 4)), table.mechanism.start(jnp.ones(4)).optimizer, jnp.full(3, steps)
+    )
     Checkpoints(folder, 0).offer("0000000_3_3", claimed, state)
     assert [path.name for path in folder.iterdir()] == [f"0000000_3_3_{claimed:06d}"]
     segments_done = []
@@ -213,5 +222,7 @@ def test_a_forged_checkpoint_is_not_gone_on_from(empty_game, folder, capsys, cla
         assert segments_done == [0, 200]
         return
     np.testing.assert_array_equal(scores, whole[0].scores)
-    assert segments_done == [0, 200, 200, 200] and "is damaged: set aside" in capsys.readouterr().err
+    assert (
+        segments_done == [0, 200, 200, 200] and "is damaged: set aside" in capsys.readouterr().err
+    )
     assert [path.name.partition(".")[2][:7] for path in folder.iterdir()] == ["damaged"]

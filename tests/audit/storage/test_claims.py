@@ -63,7 +63,11 @@ def _left_by_another_host(folder):
 
 def test_a_claim_is_held_and_given_back_after_an_error_too(tmp_path):
     with claims.claim(tmp_path) as mine:
-        assert mine and not _is_free(tmp_path) and claims.holder(tmp_path).endswith(f"process {os.getpid()}")
+        assert (
+            mine
+            and not _is_free(tmp_path)
+            and claims.holder(tmp_path).endswith(f"process {os.getpid()}")
+        )
     assert list(tmp_path.iterdir()) == [] and _is_free(tmp_path)
     with pytest.raises(KeyError), claims.claim(tmp_path):
         raise KeyError
@@ -102,7 +106,9 @@ def test_a_process_has_it_until_it_ends_or_is_killed(tmp_path, hold):
         assert _is_free(tmp_path)
 
 
-def test_a_process_killed_on_this_host_is_dead_to_others_where_names_can_not_be_exchanged(tmp_path, hold):
+def test_a_process_killed_on_this_host_is_dead_to_others_where_names_can_not_be_exchanged(
+    tmp_path, hold
+):
     """As on a network file system, where filelock leaves its lease in place."""
     process = hold()
     lease = claims._make_lease(tmp_path / "claim.lease", claims.STALE_SECONDS)
@@ -192,7 +198,9 @@ def test_a_claim_of_the_future_is_named(tmp_path):
     with claims.claim(tmp_path):
         assert "dated" not in claims.holder(tmp_path)
         _grow_old(tmp_path, -86_400)
-        assert f"{tmp_path / 'claim.lease'} is dated in the future: remove it if" in claims.holder(tmp_path)
+        assert f"{tmp_path / 'claim.lease'} is dated in the future: remove it if" in claims.holder(
+            tmp_path
+        )
         assert not _is_free(tmp_path)
 
 
@@ -203,7 +211,10 @@ def test_a_folder_that_refuses_is_one_line(tmp_path, monkeypatch, call, reason):
     def refuse(*arguments):
         raise OSError(errno.EROFS, reason)
 
-    with monkeypatch.context() as patch, pytest.raises(files.CannotWriteError, match=reason) as caught:
+    with (
+        monkeypatch.context() as patch,
+        pytest.raises(files.CannotWriteError, match=reason) as caught,
+    ):
         patch.setattr(os, call, refuse)
         with claims.claim(tmp_path):
             pass

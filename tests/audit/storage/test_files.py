@@ -10,8 +10,12 @@ import pytest
 from audit.storage import files
 
 
-@pytest.mark.parametrize("make", [lambda place: place.write_text("whole"), lambda place: place.mkdir()])
-@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()])
+@pytest.mark.parametrize(
+    "make", [lambda place: place.write_text("whole"), lambda place: place.mkdir()]
+)
+@pytest.mark.parametrize(
+    "error", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()]
+)
 def test_what_fails_beside_leaves_nothing_and_what_was_there(tmp_path, make, error):
     (tmp_path / "path").write_text("before")
     with pytest.raises(type(error)), files.beside(tmp_path / "path") as place:
@@ -25,8 +29,13 @@ def test_a_folder_is_renamed_into_place(tmp_path):
     with files.beside(tmp_path / "path") as place:
         place.mkdir()
         (place / "one").write_text("1")
-        assert [path.name for path in tmp_path.iterdir()] == [place.name] and place.name.startswith(".")
-    assert [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")] == ["path", "path/one"]
+        assert [path.name for path in tmp_path.iterdir()] == [place.name] and place.name.startswith(
+            "."
+        )
+    assert [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")] == [
+        "path",
+        "path/one",
+    ]
 
 
 def test_what_is_set_aside_is_reported_and_stays_each_time(tmp_path, capsys):
@@ -68,7 +77,9 @@ def test_a_link_to_nothing_gets_its_target(tmp_path):
 def test_a_pipe_is_written_to_and_stays(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     received = []
-    reader = threading.Thread(target=lambda: received.append((tmp_path / "pipe").read_bytes()), daemon=True)
+    reader = threading.Thread(
+        target=lambda: received.append((tmp_path / "pipe").read_bytes()), daemon=True
+    )
     reader.start()
     files.write_whole(tmp_path / "pipe", b"whole")
     reader.join(10)
@@ -82,7 +93,9 @@ def test_a_link_to_a_device_leads_there(tmp_path, device):
     if device == "null":
         files.write_whole(link, b"whole")
     else:
-        with pytest.raises(files.CannotWriteError, match=r"link \(No space left on device\): look elsewhere"):
+        with pytest.raises(
+            files.CannotWriteError, match=r"link \(No space left on device\): look elsewhere"
+        ):
             files.write_whole(link, b"whole", "look elsewhere")
     assert link.is_symlink() and link.is_char_device() and (Path("/dev") / device).is_char_device()
 

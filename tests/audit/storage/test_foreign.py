@@ -23,12 +23,17 @@ def test_scores_of_another_setting_count_as_missing_and_are_set_aside(store, cap
     assert f"{NAME} is of another setting: it counts as missing" in capsys.readouterr().err
     with store.claim():
         assert store.missing(4) == [(0, 4)] and not (store.path / NAME).exists()
-    assert f"{NAME} is of another setting: set aside, its runs are trained again" in capsys.readouterr().err
+    assert (
+        f"{NAME} is of another setting: set aside, its runs are trained again"
+        in capsys.readouterr().err
+    )
 
 
 def test_scores_that_do_not_say_their_setting_are_read(store):
     with np.load(store.path / NAME) as file:
-        np.savez(store.path / NAME, **{name: file[name] for name in file.files if name != "setting"})
+        np.savez(
+            store.path / NAME, **{name: file[name] for name in file.files if name != "setting"}
+        )
     np.testing.assert_array_equal(store.load(4).scores, CHUNK.scores)
 
 

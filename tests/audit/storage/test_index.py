@@ -30,20 +30,31 @@ def store(tmp_path):
 def test_scores_are_found_without_the_data(store, tmp_path):
     held = index.holdings(tmp_path)
     assert held.open(SETTING).path == store.path
-    assert held.scores(SETTING, 4).scores.tolist() == [[0], [1], [2], [3]] and held.scores(SETTING, 5) is None
+    assert (
+        held.scores(SETTING, 4).scores.tolist() == [[0], [1], [2], [3]]
+        and held.scores(SETTING, 5) is None
+    )
     assert held.holds(SETTING, "config.json") and not held.holds(SETTING, "audit.json")
 
 
 def test_what_is_not_there_is_none_and_stays_so(store, tmp_path):
     other = SETTING | {"steps": 251}
     held = index.holdings(tmp_path)
-    assert (held.open(other), held.scores(other, 4), held.holds(other, "config.json")) == (None, None, False)
+    assert (held.open(other), held.scores(other, 4), held.holds(other, "config.json")) == (
+        None,
+        None,
+        False,
+    )
     assert index.holdings(tmp_path / "nowhere").open(SETTING) is None
     assert list(tmp_path.iterdir()) == [store.path]
 
 
-def test_a_folder_that_is_not_named_after_its_config_or_whose_config_is_no_object_holds_nothing(tmp_path):
-    objects = [hashlib.sha256(text.encode()).hexdigest()[:16] for text in ("[1]", "null", "[" * 100_000)]
+def test_a_folder_that_is_not_named_after_its_config_or_whose_config_is_no_object_holds_nothing(
+    tmp_path,
+):
+    objects = [
+        hashlib.sha256(text.encode()).hexdigest()[:16] for text in ("[1]", "null", "[" * 100_000)
+    ]
     texts = ["torn", "[]", '{"adversary": "gc_r", "steps": 250}', "[1]", "null", "[" * 100_000]
     for name, text in zip(["a", "b", "c", *objects], texts, strict=True):
         (tmp_path / name).mkdir()
@@ -65,7 +76,10 @@ def test_settings_that_hold_scores_come_the_newest_first(store, tmp_path):
     for some_store, second in ((store, 1), (later, 2)):
         (path,) = some_store.path.glob("scores_*")
         os.utime(path, (second, second))
-    assert index.settings(tmp_path) == [later.path, store.path] and index.settings(tmp_path / "nowhere") == []
+    assert (
+        index.settings(tmp_path) == [later.path, store.path]
+        and index.settings(tmp_path / "nowhere") == []
+    )
 
 
 def test_what_is_no_folder_of_a_setting_is_passed_over(store, tmp_path):
@@ -80,7 +94,9 @@ def test_what_is_no_folder_of_a_setting_is_passed_over(store, tmp_path):
 @pytest.mark.parametrize("find", [index.settings, index.holdings])
 def test_a_root_that_can_not_be_read_is_one_line(tmp_path, find):
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match=f"^cannot read {tmp_path}/file .Not a directory.: ") as caught:
+    with pytest.raises(
+        InputError, match=f"^cannot read {tmp_path}/file .Not a directory.: "
+    ) as caught:
         find(tmp_path / "file")
     assert "\n" not in str(caught.value)
 
@@ -101,7 +117,9 @@ def test_what_an_audit_writes_is_read(tmp_path, sigma):
     conclusion = conclude(scores, DpSgd(sigma, 250), 1e-6, 0.9)
     assert store.result() is None
     results.keep_result(store, conclusion, runs=120, provenance={"device": "abacus"})
-    expected = Kept(120, 1e-6, 0.9, conclusion.epsilon, conclusion.upper_bound, {"device": "abacus"})
+    expected = Kept(
+        120, 1e-6, 0.9, conclusion.epsilon, conclusion.upper_bound, {"device": "abacus"}
+    )
     assert store.result() == expected and math.isinf(expected.upper_bound) == (sigma == 0)
 
 
@@ -117,12 +135,27 @@ def test_what_is_not_said_is_none():
     "result",
     [
         *([], [WHOLE], 3, None, "x", True),
-        *(WHOLE | {"bounds": bounds} for bounds in ([{}], [3], [[]], 3, None, {"0": ROW}, "if_gaussian")),
-        *(WHOLE | {"bounds": [ROW | {"delta": delta}]} for delta in ("x", 0, 1, -1, math.nan, None, True)),
-        *(WHOLE | {"bounds": [ROW | {"confidence": level}]} for level in ("x", 0, 1.0, math.nan, [0.9])),
-        *(WHOLE | {"bounds": [ROW | {"epsilon": epsilon}]} for epsilon in ("x", None, math.nan, 10**400)),
+        *(
+            WHOLE | {"bounds": bounds}
+            for bounds in ([{}], [3], [[]], 3, None, {"0": ROW}, "if_gaussian")
+        ),
+        *(
+            WHOLE | {"bounds": [ROW | {"delta": delta}]}
+            for delta in ("x", 0, 1, -1, math.nan, None, True)
+        ),
+        *(
+            WHOLE | {"bounds": [ROW | {"confidence": level}]}
+            for level in ("x", 0, 1.0, math.nan, [0.9])
+        ),
+        *(
+            WHOLE | {"bounds": [ROW | {"epsilon": epsilon}]}
+            for epsilon in ("x", None, math.nan, 10**400)
+        ),
         *(WHOLE | {"runs": runs} for runs in ("x", 3.5, -1, 0, True, [], math.nan)),
-        *(WHOLE | {"provenance": provenance} for provenance in (None, [], "x", {"jax": 3}, {"jax": None})),
+        *(
+            WHOLE | {"provenance": provenance}
+            for provenance in (None, [], "x", {"jax": 3}, {"jax": None})
+        ),
         *(WHOLE | {"upper_bound": upper} for upper in ("x", [], math.nan, False)),
     ],
 )

@@ -41,8 +41,10 @@ TEXTS = {
     "quoted": lines('"score","in"', labels=('"0"', '"1"')),
     "byte-order mark and CRLF": "\ufeff" + lines("score,in").replace("\n", "\r\n"),
     "blank lines": lines("score,in").replace("\n", "\n\n"),
-    "index": ",score,presence\n" + "".join(f"{i},{x},{label}\n" for i, (x, label) in enumerate(LABELLED)),
-    "other columns, turned": "seed,in,score\n" + "".join(f"x,{label},{x}\n" for x, label in LABELLED),
+    "index": ",score,presence\n"
+    + "".join(f"{i},{x},{label}\n" for i, (x, label) in enumerate(LABELLED)),
+    "other columns, turned": "seed,in,score\n"
+    + "".join(f"x,{label},{x}\n" for x, label in LABELLED),
     "savetxt": saved_by_numpy(delimiter=",", header="score,in", comments=""),
     "savetxt's comment": saved_by_numpy(delimiter=",", header="score,in"),
     "savetxt's own separator": saved_by_numpy(header="score in"),
@@ -86,9 +88,15 @@ def test_json_standard_input_and_tables_give_the_scores(tmp_path, monkeypatch, n
     content = b"\xef\xbb\xbf \n" + json.dumps(named).encode()
     (tmp_path / "s.JSON").write_bytes(content)
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
-    read = score_files.read_scores(tmp_path / "s.JSON"), score_files.read_scores(*score_files.paths("-"))
+    read = (
+        score_files.read_scores(tmp_path / "s.JSON"),
+        score_files.read_scores(*score_files.paths("-")),
+    )
     table = audit.bounds(Frame(named)).conclusion
-    for scores_in, scores_out in (*(one.pooled() for one in read), (table.scores_in, table.scores_out)):
+    for scores_in, scores_out in (
+        *(one.pooled() for one in read),
+        (table.scores_in, table.scores_out),
+    ):
         assert scores_in.tolist() == IN and scores_out.tolist() == OUT
 
 
@@ -111,14 +119,22 @@ def column(values):
     return np.array(values)[:, None]
 
 
-MIXED, PRESENCE = np.array([score for score, _ in LABELLED]), np.array([label for _, label in LABELLED])
+MIXED, PRESENCE = (
+    np.array([score for score, _ in LABELLED]),
+    np.array([label for _, label in LABELLED]),
+)
 ARRAYS = {
     "worlds": {"in": IN, "out": OUT},
     "columns": {"in": column(IN), "out": column(OUT)},
     "presence": {"scores": MIXED, "presence": PRESENCE},
     "presence in columns": {"scores": MIXED[:, None], "presence": PRESENCE[:, None].astype(bool)},
     "big-endian": {"scores": MIXED.astype(">f8"), "presence": PRESENCE.astype(float)},
-    "others beside": {"in": IN, "out": OUT, "names": np.array(["a"]), "things": np.array([{}], object)},
+    "others beside": {
+        "in": IN,
+        "out": OUT,
+        "names": np.array(["a"]),
+        "things": np.array([{}], object),
+    },
 }
 
 
@@ -139,7 +155,10 @@ def test_every_kind_of_number_is_read(tmp_path, kind):
 
 
 def test_two_npy_files_are_in_and_out_unless_a_comma_is_in_a_name(tmp_path):
-    assert score_files.paths(f"{tmp_path}/a.npy,{tmp_path}/b.npy") == (tmp_path / "a.npy", tmp_path / "b.npy")
+    assert score_files.paths(f"{tmp_path}/a.npy,{tmp_path}/b.npy") == (
+        tmp_path / "a.npy",
+        tmp_path / "b.npy",
+    )
     (tmp_path / "a,b.csv").touch()
     assert score_files.paths(f"{tmp_path}/a,b.csv") == (tmp_path / "a,b.csv",)
     np.save(tmp_path / "with, a comma.npy", np.array(IN))
@@ -156,7 +175,9 @@ def test_more_scores_than_are_taken_are_refused_before_they_are_unpacked(tmp_pat
     monkeypatch.setattr(score_files, "MOST_SCORES", 100)
     for size, taken in ((50, True), (51, False), (101, False)):
         np.savez(tmp_path / "s.npz", **{"in": np.arange(size), "out": np.arange(50)})
-        (tmp_path / "s.csv").write_text("score,in\n" + "".join(f"{i},{i % 2}\n" for i in range(size + 50)))
+        (tmp_path / "s.csv").write_text(
+            "score,in\n" + "".join(f"{i},{i % 2}\n" for i in range(size + 50))
+        )
         for name in ("s.npz", "s.csv"):
             if taken:
                 assert sum(map(len, score_files.read_scores(tmp_path / name).pooled())) == 100

@@ -47,7 +47,9 @@ def left_by_the_dead(store, start, stop):
 def test_one_worker_takes_what_is_missing_in_order(store):
     save(store, 4, 6)
     assert take(store, 11, 3) == [(0, 3), (3, 4), (6, 9), (9, 11)]
-    assert take(store, 11, 3) == [] and shares.is_idle(store) and not list(store.path.glob("*.lease"))
+    assert (
+        take(store, 11, 3) == [] and shares.is_idle(store) and not list(store.path.glob("*.lease"))
+    )
 
 
 @pytest.mark.parametrize("sizes", [(3, 3, 3, 3), (2, 3, 5, 7)])
@@ -93,11 +95,16 @@ def test_a_damaged_chunk_is_trained_again(store, capsys):
     save(store, 3, 6)
     path = store.path / "scores_0000000_0000003.npz"
     path.write_bytes(path.read_bytes()[:100])
-    assert take(store, 6, 3) == [(0, 3)] and "is damaged: it counts as missing" in capsys.readouterr().err
+    assert (
+        take(store, 6, 3) == [(0, 3)]
+        and "is damaged: it counts as missing" in capsys.readouterr().err
+    )
     assert store.missing(6) == []
 
 
-def test_a_worker_that_waits_says_for_whom_and_counts_what_others_stored(store, monkeypatch, capsys):
+def test_a_worker_that_waits_says_for_whom_and_counts_what_others_stored(
+    store, monkeypatch, capsys
+):
     monkeypatch.setattr(shares, "_PATIENCE_SECONDS", 0.05)
     stored_by_others = []
     ended = threading.Event()

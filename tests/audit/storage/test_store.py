@@ -128,7 +128,11 @@ def test_a_folder_has_words_for_people_and_is_found_by_its_hash(tmp_path):
     store = Store(tmp_path, SETTING, "fcnn-gc_r")
     assert store.path.name == f"fcnn-gc_r-{plain.path.name}" == f"fcnn-gc_r-{hash_of(store.path)}"
     turned = dict(reversed(SETTING.items()))
-    for again in (Store(tmp_path, turned), Store(tmp_path, SETTING, "other-words"), Store.at(store.path)):
+    for again in (
+        Store(tmp_path, turned),
+        Store(tmp_path, SETTING, "other-words"),
+        Store.at(store.path),
+    ):
         assert again.path == store.path and again.text == store.text
     assert Store.exists(tmp_path, SETTING) and len(list(tmp_path.iterdir())) == 2
     moved = store.path.rename(tmp_path / f"mine-{hash_of(store.path)}")
@@ -138,7 +142,9 @@ def test_a_folder_has_words_for_people_and_is_found_by_its_hash(tmp_path):
 def test_a_folder_that_a_kill_left_without_a_config_is_filled(tmp_path):
     store = Store(tmp_path, SETTING, "fcnn")
     (store.path / "config.json").unlink()
-    assert not Store.exists(tmp_path, SETTING) and Store(tmp_path, SETTING, "fcnn").path == store.path
+    assert (
+        not Store.exists(tmp_path, SETTING) and Store(tmp_path, SETTING, "fcnn").path == store.path
+    )
 
 
 @pytest.mark.parametrize("changed", [{"steps": 251}, {"learning_rate": 0.1000001}, {"new": None}])
@@ -229,7 +235,9 @@ def test_readers_leave_damage_where_it_is_and_training_sets_it_aside_and_fixes_i
     before = _visible(store)
     assert store.missing(6) == [(0, 6)] and store.runs_held() == 0
     assert "is damaged: it counts as missing" in capsys.readouterr().err
-    assert store.missing(6) == [(0, 6)] and _visible(store) == before and capsys.readouterr().err == ""
+    assert (
+        store.missing(6) == [(0, 6)] and _visible(store) == before and capsys.readouterr().err == ""
+    )
     with store.claim():
         assert store.missing(6) == [(0, 6)]
     message = capsys.readouterr().err
@@ -290,7 +298,10 @@ def test_a_store_is_opened_by_its_folder(store, path, monkeypatch):
 @pytest.mark.parametrize(
     ("folder", "says"),
     [
-        *((name, "cannot read .*: name another `setting`") for name in ("nowhere", "empty", "config.json")),
+        *(
+            (name, "cannot read .*: name another `setting`")
+            for name in ("nowhere", "empty", "config.json")
+        ),
         ("../moved", "is not the setting that its folder is named after"),
     ],
 )
@@ -305,7 +316,9 @@ def test_a_folder_without_a_setting_is_reported_and_nothing_is_made(store, folde
     assert everything(store) == before
 
 
-@pytest.mark.parametrize("text", ["[]", "3", "null", "", "{", "[" * 100_000, '{"a": ' + "9" * 5000 + "}"])
+@pytest.mark.parametrize(
+    "text", ["[]", "3", "null", "", "{", "[" * 100_000, '{"a": ' + "9" * 5000 + "}"]
+)
 def test_a_foreign_setting_under_its_own_name_is_reported(tmp_path, text):
     folder = tmp_path / hashlib.sha256(text.encode()).hexdigest()[:16]
     folder.mkdir()
@@ -347,7 +360,9 @@ def test_a_kill_between_write_and_rename(store, monkeypatch, capsys):
 
 
 def test_a_full_disk_leaves_nothing_and_what_was_there(store, monkeypatch):
-    monkeypatch.setattr(files.os, "replace", _failing(OSError(errno.ENOSPC, "No space left on device")))
+    monkeypatch.setattr(
+        files.os, "replace", _failing(OSError(errno.ENOSPC, "No space left on device"))
+    )
     with refused("No space left on device"):
         store.save(_chunk(0, 6))
     (config,) = store.path.iterdir()
@@ -366,7 +381,9 @@ def test_a_file_system_that_turned_read_only(store, monkeypatch):
 
 def test_a_damaged_file_in_a_folder_that_refuses(store, path, monkeypatch):
     path.write_bytes(b"")
-    monkeypatch.setattr(files.os, "replace", lambda *_: _failing(PermissionError(errno.EACCES, "denied"))())
+    monkeypatch.setattr(
+        files.os, "replace", lambda *_: _failing(PermissionError(errno.EACCES, "denied"))()
+    )
     with refused("denied"), store.claim():
         store.missing(6)
 
@@ -388,6 +405,8 @@ def test_a_loop_of_links_or_a_folder_that_can_not_be_listed_is_no_damage(store, 
     with refused("cannot read"), store.claim():
         store.missing(6)
     assert path.is_symlink()
-    monkeypatch.setattr(files.Path, "iterdir", _failing(PermissionError(errno.EACCES, "Permission denied")))
+    monkeypatch.setattr(
+        files.Path, "iterdir", _failing(PermissionError(errno.EACCES, "Permission denied"))
+    )
     with refused(f"cannot read {store.path} .Permission denied"):
         store.missing(6)

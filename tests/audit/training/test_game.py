@@ -43,7 +43,9 @@ def _spread_is(samples, deviation):
 @pytest.mark.parametrize(("steps", "k", "unknown"), [(16, 1, False), (16, 1, True), (22, 5, False)])
 def test_scores_are_the_two_gaussians_of_theory(empty_game, play, steps, k, unknown):
     """mu = insertions / (sigma sqrt(T)): noise enters at all T steps, the canary at every k-th."""
-    s_in, s_out = play(empty_game(steps, k, unknown_initialisation=unknown), [(0, RUNS)], 6000).worlds()
+    s_in, s_out = play(
+        empty_game(steps, k, unknown_initialisation=unknown), [(0, RUNS)], 6000
+    ).worlds()
     assert len(s_in) == len(s_out) == RUNS // 2
     rate, norm, sigma, batch, insertions = 0.5, 3.0, 2.0, 4, steps // k
     deviation = rate * sigma * norm * np.sqrt(steps) / batch
@@ -67,7 +69,9 @@ def test_a_wrong_sigma_is_noticed(empty_game, play):
 
 @pytest.mark.slow
 def test_presence_alternates_or_is_a_coin_of_seed_and_run_alone(empty_game, play):
-    np.testing.assert_array_equal(game.presence(np.arange(5))[:, 0], [False, True, False, True, False])
+    np.testing.assert_array_equal(
+        game.presence(np.arange(5))[:, 0], [False, True, False, True, False]
+    )
     scores = play(empty_game(3), [(4, 9)], 3)
     assert scores.first == 4
     np.testing.assert_array_equal(scores.presence[:, 0], [False, True, False, True, False])
@@ -77,7 +81,9 @@ def test_presence_alternates_or_is_a_coin_of_seed_and_run_alone(empty_game, play
     np.testing.assert_array_equal(game.presence(np.arange(700, 705), 64, seed=3), whole[700:705])
     assert (game.presence(np.arange(2000), 64, seed=4) != whole).mean() > 0.4
     assert abs(whole.mean() - 0.5) < 5 * 0.5 / np.sqrt(whole.size)
-    assert np.abs(np.corrcoef(whole, rowvar=False)[np.triu_indices(64, 1)]).max() < 6 / np.sqrt(2000)
+    assert np.abs(np.corrcoef(whole, rowvar=False)[np.triu_indices(64, 1)]).max() < 6 / np.sqrt(
+        2000
+    )
 
 
 @pytest.mark.slow
@@ -106,8 +112,12 @@ def test_draws_depend_on_seed_and_run_alone(empty_game, play):
 def test_named_roots_differ():
     streams = ("theta", "noise", "canary", "batches", "guess", "presence", "own")
     names = [(seed, name) for seed in (0, 1, 2**32 - 1) for name in streams]
-    assert len({tuple(np.asarray(jax.random.key_data(game.root(*name)))) for name in names}) == len(names)
-    assert "fry" in str(jax.random.key_impl(game.root(0, "noise")))  # never rbg: vmap would share draws
+    assert len({tuple(np.asarray(jax.random.key_data(game.root(*name)))) for name in names}) == len(
+        names
+    )
+    assert "fry" in str(
+        jax.random.key_impl(game.root(0, "noise"))
+    )  # never rbg: vmap would share draws
 
 
 def _recording(seen):
@@ -146,7 +156,9 @@ def test_a_diverged_run_is_named_and_one_that_only_pads_a_chunk_not_looked_at(em
         play(table, [(0, 8)], 4)
     assert "\n" not in str(caught.value)
     heard = []
-    assert len(play(table, [(0, 6)], 4, lambda runs, steps: heard.append((runs, steps))).scores) == 6
+    assert (
+        len(play(table, [(0, 6)], 4, lambda runs, steps: heard.append((runs, steps))).scores) == 6
+    )
     assert heard == [(0, 0), (4, 3), (2, 3)]
 
 
@@ -177,7 +189,9 @@ def test_each_canary_is_clipped_by_itself_and_in_by_its_own_bit(empty_game, play
     steps, rate, norm, batch = 5, 0.5, 3.0, 4
     scores = play(empty_game(steps, sigma=0.0, adversary=_several()), [(0, 40)], 16)
     assert scores.scores.shape == scores.presence.shape == (40, 3)
-    np.testing.assert_allclose(scores.scores, (rate * norm * steps / batch) * scores.presence, rtol=1e-5)
+    np.testing.assert_allclose(
+        scores.scores, (rate * norm * steps / batch) * scores.presence, rtol=1e-5
+    )
     assert len({tuple(row) for row in scores.presence}) == 8
 
 
@@ -217,7 +231,9 @@ def test_games_of_one_program_share_what_is_compiled(empty_game, play):
 
     def scores(program, seed):
         adversary = empty_game().adversary._replace(craft=counting)
-        return play(empty_game(3, seed=seed, adversary=adversary, program=program), [(0, 4)], 4).scores
+        return play(
+            empty_game(3, seed=seed, adversary=adversary, program=program), [(0, 4)], 4
+        ).scores
 
     first = scores("a test's", 0)
     once = len(traced) - 1  # the check of its shapes, which is kept for a function
@@ -298,7 +314,9 @@ def test_cohorts_are_uniform_and_of_one_size(matrix, canary):
     share = np.bincount(found[:, 8], minlength=12) / 20_000
     assert np.all(np.abs(share - 1 / 12) < 5 * np.sqrt(1 / 12 / 20_000))
     known = np.ones(40)
-    s_in, s_out = round_game.published_scores(np.random.default_rng(0), known, Cohort(8), 0.5, 0.0, 101)
+    s_in, s_out = round_game.published_scores(
+        np.random.default_rng(0), known, Cohort(8), 0.5, 0.0, 101
+    )
     assert len(s_in) == 51 and len(s_out) == 50 and np.all(s_in == 7.5) and np.all(s_out == 8)
     gradient = jnp.array([3.0, 4.0])
     raw, slow = round_game.inserted(gradient, None, 1.0), round_game.inserted(gradient, 0.01, 1.0)

@@ -29,7 +29,9 @@ def test_a_cohort_is_the_mixture_over_all_cohorts_or_subsets(sigma):
     law = cohort_law.score_law(DOTS, Cohort(3, poisson=True), sigma, (-1, 1))
     bits = np.array(list(itertools.product([0, 1], repeat=7)))
     weights = (3 / 7) ** bits.sum(1) * (4 / 7) ** (7 - bits.sum(1))
-    np.testing.assert_allclose(law.log_density, mixture(law.points, bits @ DOTS, weights, sigma), atol=1e-8)
+    np.testing.assert_allclose(
+        law.log_density, mixture(law.points, bits @ DOTS, weights, sigma), atol=1e-8
+    )
 
 
 @pytest.mark.slow

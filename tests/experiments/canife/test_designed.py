@@ -75,7 +75,10 @@ def test_the_papers_penalties_fall_as_well(model, theta, first, updates, penalty
 @pytest.mark.slow
 def test_second_derivatives_agree_with_differences(model):
     with jax.enable_x64(True):
-        draws = (jax.random.normal(jax.random.key(i), s) for i, s in enumerate([(FEATURES,), (POOL, 421)]))
+        draws = (
+            jax.random.normal(jax.random.key(i), s)
+            for i, s in enumerate([(FEATURES,), (POOL, 421)])
+        )
         first, updates = (draw.astype(jnp.float64) for draw in draws)
         updates = updates / 20
         theta = jax.random.normal(jax.random.key(9), (421,), jnp.float64) / 3
@@ -87,14 +90,18 @@ def test_second_derivatives_agree_with_differences(model):
         slope = np.asarray(first - run(made, theta, first, updates, 1).last)
         for i in (0, 7, 19):
             step = jnp.zeros(FEATURES).at[i].set(1e-6)
-            assert slope[i] == pytest.approx((value(first + step) - value(first - step)) / 2e-6, rel=1e-5)
+            assert slope[i] == pytest.approx(
+                (value(first + step) - value(first - step)) / 2e-6, rel=1e-5
+            )
 
 
 @pytest.mark.slow
 def test_penalties_are_what_they_say(updates):
     gradient = np.asarray(jax.random.normal(jax.random.key(5), (updates.shape[1],)))
     rows = np.asarray(updates, np.float64)
-    expected = POOL * gradient @ (rows.T @ rows / POOL) @ gradient  # the norm exceeds C: no other term
+    expected = (
+        POOL * gradient @ (rows.T @ rows / POOL) @ gradient
+    )  # the norm exceeds C: no other term
     found = float(designed.as_printed(NORM)(jnp.asarray(gradient), updates))
     assert found == pytest.approx(expected, rel=1e-4)
     gradient = jax.random.normal(jax.random.key(5), (updates.shape[1],))
@@ -106,7 +113,9 @@ def test_penalties_are_what_they_say(updates):
 
 
 @pytest.mark.slow
-def test_samples_stay_where_they_are_projected_and_bad_designs_are_said(model, theta, first, updates):
+def test_samples_stay_where_they_are_projected_and_bad_designs_are_said(
+    model, theta, first, updates
+):
     onto = {"project": lambda sample: jnp.clip(sample, 0.0, 1.0)}
     made = design(model, designed.as_run(5.0, NORM), optax.adam(1.0), **onto)
     found = run(made, theta, first, updates, 50)
@@ -123,7 +132,9 @@ def test_samples_stay_where_they_are_projected_and_bad_designs_are_said(model, t
     def sample_loss(theta, sample, key):
         return loss(theta, (sample["pixels"], jax.nn.softmax(sample["label"])))
 
-    made = designed.designer(SampleDesign(sample_loss, designed.as_run(5.0, NORM), optax.adam(0.3), POOL))
+    made = designed.designer(
+        SampleDesign(sample_loss, designed.as_run(5.0, NORM), optax.adam(0.3), POOL)
+    )
     found = run(made, theta, {"pixels": first, "label": jnp.zeros(CLASSES)}, updates, 300)
     assert found.health > 0.9 and jnp.ptp(found.last["label"]) > 0
 
@@ -138,7 +149,9 @@ def test_blocks_are_taken_one_after_the_other(model, theta, first, updates):
         seen.append(part)
         return updates[part.start : part.stop]
 
-    found = made(theta, first, [lambda part=part: block(part) for part in ranges], 31, jax.random.key(0))
+    found = made(
+        theta, first, [lambda part=part: block(part) for part in ranges], 31, jax.random.key(0)
+    )
     assert seen == ranges and found.losses.shape == (32,)
     once = made(theta, first, [lambda: updates[:8]], 10, jax.random.key(0))
     assert float(once.losses[0]) == float(found.losses[0])

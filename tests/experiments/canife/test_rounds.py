@@ -12,12 +12,64 @@ from experiments.canife.rounds import Charge
 
 # Scores of one attack that the public code keeps as an example: Sent140, 25 with the canary, 25 without
 WITH = np.array(
-    [1.4968, 0.1582, 0.1806, 0.8027, 1.1776, 0.1657, 0.9007, 1.3976, 1.0114, 0.4583, 1.5924, 0.155111, 0.2284]
-    + [0.6740, -0.3360, 1.4169, 1.5525, 1.9708, 1.0985, 2.3776, 0.9830, 0.4261, 0.7701, 1.2012, 1.5056]
+    [
+        1.4968,
+        0.1582,
+        0.1806,
+        0.8027,
+        1.1776,
+        0.1657,
+        0.9007,
+        1.3976,
+        1.0114,
+        0.4583,
+        1.5924,
+        0.155111,
+        0.2284,
+    ]
+    + [
+        0.6740,
+        -0.3360,
+        1.4169,
+        1.5525,
+        1.9708,
+        1.0985,
+        2.3776,
+        0.9830,
+        0.4261,
+        0.7701,
+        1.2012,
+        1.5056,
+    ]
 )
 WITHOUT = np.array(
-    [0.1181, 0.1337, -0.3721, -0.2554, -0.3481, 0.3728, 0.9901, -0.0193, -0.3802, -0.3228, 0.3829, 0.1123]
-    + [-0.3657, 0.155088, 0.5375, -0.0277, -0.4082, -0.5813, -0.2694, -0.5721, 0.7304, -0.4684, -0.4663]
+    [
+        0.1181,
+        0.1337,
+        -0.3721,
+        -0.2554,
+        -0.3481,
+        0.3728,
+        0.9901,
+        -0.0193,
+        -0.3802,
+        -0.3228,
+        0.3829,
+        0.1123,
+    ]
+    + [
+        -0.3657,
+        0.155088,
+        0.5375,
+        -0.0277,
+        -0.4082,
+        -0.5813,
+        -0.2694,
+        -0.5721,
+        0.7304,
+        -0.4684,
+        -0.4663,
+    ]
     + [-0.1418, 0.9468]
 )
 
@@ -41,7 +93,9 @@ def test_estimates_at_the_edges(estimate):
     assert found.estimate.epsilon == 0 and found.lower == 0
     found = estimate(np.arange(50) + 100.0, np.arange(50))
     assert found.estimate.epsilon == np.inf and found.upper == np.inf
-    assert estimate(np.arange(50) + 100.0, np.arange(50), delta=0.01).lower == pytest.approx(2.559, abs=5e-4)
+    assert estimate(np.arange(50) + 100.0, np.arange(50), delta=0.01).lower == pytest.approx(
+        2.559, abs=5e-4
+    )
 
 
 def test_estimates_of_few_and_of_a_hundred_scores():
@@ -58,7 +112,13 @@ def test_estimates_of_few_and_of_a_hundred_scores():
 
 @pytest.mark.parametrize(
     "epsilon, renyi, gaussian",
-    [(0.5, 3.768, 3.147), (1, 2.199, 1.878), (2, 1.281, 1.116), (3, 0.936, 0.826), (3.88, 0.770, 0.684)],
+    [
+        (0.5, 3.768, 3.147),
+        (1, 2.199, 1.878),
+        (2, 1.281, 1.116),
+        (3, 0.936, 0.826),
+        (3.88, 0.770, 0.684),
+    ],
 )
 def test_noise_of_an_epsilon_by_renyi_dp_and_exactly(epsilon, renyi, gaussian):
     assert rounds.renyi_noise(epsilon, 0.01) == pytest.approx(renyi, rel=1e-3)
@@ -67,11 +127,15 @@ def test_noise_of_an_epsilon_by_renyi_dp_and_exactly(epsilon, renyi, gaussian):
 
 def test_charges_and_compositions_at_the_edges():
     assert rounds.renyi_charge(0.0, 0.01, 0.4) == pytest.approx(9.20, abs=5e-3)
-    assert rounds.renyi_charge(np.inf, 0.01, 0.4) == rounds.gaussian_charge(np.inf, 0.01, 0.4) == 0.4
+    assert (
+        rounds.renyi_charge(np.inf, 0.01, 0.4) == rounds.gaussian_charge(np.inf, 0.01, 0.4) == 0.4
+    )
     assert rounds.lower_charged(rounds.best_epsilon(WITHOUT, WITHOUT + 0.01)) == 0.2
     assert rounds.composed([], 1e-5) == 0 and rounds.composed([Charge(0.0, 0.1, 1)], 1e-5) == np.inf
     split = [Charge(0.8, 0.01, 30), Charge(0.8, 0.01, 70), Charge(0.0, 0.01, 0)]
-    assert rounds.composed(split, 1e-5) == pytest.approx(rounds.composed([Charge(0.8, 0.01, 100)], 1e-5))
+    assert rounds.composed(split, 1e-5) == pytest.approx(
+        rounds.composed([Charge(0.8, 0.01, 100)], 1e-5)
+    )
     assert rounds.forward([1, 41, 81], 100) == [40, 40, 20]
     assert rounds.backward([1, 41, 81], 100) == [1, 40, 40]
     for wrong in ([], [3, 2], [0, 1], [101]):
@@ -81,7 +145,9 @@ def test_charges_and_compositions_at_the_edges():
 
 @pytest.mark.parametrize("sigma, expected", [(0.6841, 10), (0.4833, 30), (0.4166, 50)])
 def test_a_training_at_its_true_noise_has_the_target_epsilon(sigma, expected):
-    assert rounds.composed([Charge(sigma, 0.01189, 2550)], 1e-5) == pytest.approx(expected, rel=3e-3)
+    assert rounds.composed([Charge(sigma, 0.01189, 2550)], 1e-5) == pytest.approx(
+        expected, rel=3e-3
+    )
 
 
 @pytest.mark.parametrize(
@@ -99,7 +165,9 @@ def test_a_perfect_canary_scores_the_published_numbers(sigma, mean, deviation, t
 def test_divergences_agree_with_dp_accounting(sigma, rate):
     chosen = [i for i, order in enumerate(rounds.ORDERS) if order in (2, 3, 5, 17, 63)]
     accountant = RdpAccountant([int(rounds.ORDERS[i]) for i in chosen])
-    accountant.compose(dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(sigma)))
+    accountant.compose(
+        dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(sigma))
+    )
     found = rounds.divergences(sigma, rate)[chosen]
     np.testing.assert_allclose(found, accountant._rdp, rtol=1e-8, atol=1e-13)
 

@@ -64,9 +64,13 @@ def test_a_labelled_text_keeps_its_label_or_mixes_it():
     model = classifier()
     theta = jax.jit(model.init)(jax.random.key(0))
     fixed, mixed = (samples.text_samples(model, LABELLED, soft) for soft in (False, True))
-    canary = fixed.settle(fixed.from_example(numbers("abcdab", LABELLED), np.int32(2)), jax.random.key(0))
+    canary = fixed.settle(
+        fixed.from_example(numbers("abcdab", LABELLED), np.int32(2)), jax.random.key(0)
+    )
     loss = jax.jit(model.loss)
-    expected = [float(loss(theta, (numbers("abcdab", LABELLED), jnp.int32(label)))) for label in range(3)]
+    expected = [
+        float(loss(theta, (numbers("abcdab", LABELLED), jnp.int32(label)))) for label in range(3)
+    ]
     assert float(jax.jit(fixed.loss)(theta, canary, jax.random.key(0))) == pytest.approx(
         expected[2], rel=1e-5
     )
@@ -149,7 +153,9 @@ def test_every_model_has_a_row_and_leafs_need_a_folder(tmp_path):
     with pytest.raises(InputError, match="`leaf=x` is for celeba_cnn"):
         training.prepared(Attacked(), tmp_path, populations.DataPaths("x"))
     with pytest.raises(InputError, match="`model=celeba_cnn` reads LEAF's folder"):
-        training.prepared(Attacked(model="celeba_cnn"), tmp_path, populations.DataPaths("x", "y.npz"))
+        training.prepared(
+            Attacked(model="celeba_cnn"), tmp_path, populations.DataPaths("x", "y.npz")
+        )
     with pytest.raises(InputError, match="`examples=-1`"):
         training.prepared(dataclasses.replace(Attacked(), examples=-1), tmp_path)
 
@@ -158,7 +164,9 @@ def test_every_model_has_a_row_and_leafs_need_a_folder(tmp_path):
 def test_a_model_of_an_audit_on_images_needs_no_row_and_another_is_refused_with_the_reason(
     monkeypatch,
 ):
-    monkeypatch.setitem(TASKS, "mine", TASKS["linear"]._replace(name="mine", make=lambda shape: lenet()))
+    monkeypatch.setitem(
+        TASKS, "mine", TASKS["linear"]._replace(name="mine", make=lambda shape: lenet())
+    )
     monkeypatch.setattr(settings, "IMAGE_MODELS", (*settings.IMAGE_MODELS, "mine"))
     monkeypatch.setattr(settings, "MODELS", (*settings.MODELS, "mine"))
     rng = np.random.default_rng(0)
@@ -166,7 +174,9 @@ def test_a_model_of_an_audit_on_images_needs_no_row_and_another_is_refused_with_
     labels = rng.integers(10, size=20, dtype=np.int32)
     images = ImageDataset(pixels, labels, pixels, labels, "made up", "none")
     split = populations.deal_images(Attacked("mine"), images)
-    setting = settings.fit_to_clients(Attacked("mine", cohort=4), split.train.number, split.mock.number)
+    setting = settings.fit_to_clients(
+        Attacked("mine", cohort=4), split.train.number, split.mock.number
+    )
     population = populations.make_population(setting, split)
     mock_features, mock_labels = population.mock.of(3)
     canary = population.samples.from_example(mock_features[0], mock_labels[0])

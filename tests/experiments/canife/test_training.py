@@ -117,7 +117,9 @@ def test_a_round_and_a_state_of_another_setting_are_made_again(whole, population
     other = store_in(tmp_path / "other", dataclasses.replace(SMALL, noise_multiplier=9.0))
     for name in ("round_0000001.npz", "state.npz"):
         with np.load(store.path / name) as archive:
-            other.write_arrays(name, {key: archive[key] for key in archive.files if key != "setting"})
+            other.write_arrays(
+                name, {key: archive[key] for key in archive.files if key != "setting"}
+            )
         again.write_bytes(name, (other.path / name).read_bytes())
     with again.claim():
         assert len(list(training.measure_missing(SMALL, population, again))) == 3
@@ -202,9 +204,13 @@ def test_without_noise_all_is_infinite(images, tmp_path):
 
 
 @pytest.mark.slow
-def test_dealt_clients_train_by_federated_averaging_and_the_canary_sends_what_they_would(images, tmp_path):
+def test_dealt_clients_train_by_federated_averaging_and_the_canary_sends_what_they_would(
+    images, tmp_path
+):
     twelve = {"clients": 12, "population": 12, "pool": 12}
-    setting = dataclasses.replace(SMALL, alpha=10.0, cohort=4, rounds=3, client_learning_rate=0.001, **twelve)
+    setting = dataclasses.replace(
+        SMALL, alpha=10.0, cohort=4, rounds=3, client_learning_rate=0.001, **twelve
+    )
     population = population_of(setting, images)
     assert population.train_clients == population.mock.number == 12
     first, last = training.measure_missing(setting, population, store_in(tmp_path, setting))

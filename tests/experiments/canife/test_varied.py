@@ -77,7 +77,9 @@ def test_a_varied_model_brings_its_own_values_along():
     assert [point.setting.cohort for point in grid.combinations] == [128, 10]
 
 
-@pytest.mark.parametrize("text", ["", "x=1", "pool=", "pool=1.5", "pool=1;pool=2", "a=1;b=2", "clamp=1"])
+@pytest.mark.parametrize(
+    "text", ["", "x=1", "pool=", "pool=1.5", "pool=1;pool=2", "a=1;b=2", "clamp=1"]
+)
 def test_what_is_no_grid_is_refused(text):
     with pytest.raises(InputError, match="`vary"):
         grid_of(text, Attacked())
@@ -135,7 +137,9 @@ def test_workers_share_a_grid_and_a_setting_that_fails_leaves_the_others(
 ):
     whole, grid, requests, _ = trained
     _, load_split = requests_of(grid, image_file)
-    wrong = requests[0]._replace(setting=dataclasses.replace(requests[0].setting, learning_rate=np.inf))
+    wrong = requests[0]._replace(
+        setting=dataclasses.replace(requests[0].setting, learning_rate=np.inf)
+    )
     cells = [training.training_cell(request, load_split) for request in (wrong, *requests)]
     place = Workplace(tmp_path, DataSets({}))
     outcomes = []
@@ -210,7 +214,9 @@ def test_a_mean_is_infinite_where_one_of_its_values_is(trained):
     estimate = dataclasses.replace(row.published.estimate, epsilon=np.inf)
     published = row.published._replace(estimate=estimate)
     separated = (request, [row._replace(published=published)])
-    averages = curves.average_over_seeds(grid, [separated, measured[1]], backward=False).points[0].averages
+    averages = (
+        curves.average_over_seeds(grid, [separated, measured[1]], backward=False).points[0].averages
+    )
     assert averages["published"].mean == np.inf
     assert np.isnan(averages["published"].deviation)
     assert np.isfinite(averages["health"]).all()

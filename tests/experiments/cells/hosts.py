@@ -27,11 +27,22 @@ class Host:
         self.home = folder / "home"
         self.home.mkdir(parents=True)
         own = {
-            key: value for key, value in os.environ.items() if not key.startswith(("RAY_", "JAX_", "XDG_"))
+            key: value
+            for key, value in os.environ.items()
+            if not key.startswith(("RAY_", "JAX_", "XDG_"))
         }
         own |= {"HOME": str(self.home), "RAY_TMPDIR": str(folder), "PYTHONPATH": str(ROOT)}
         self.environment = own | {"JAX_PLATFORMS": "cpu"} | settings
-        argv = ["unshare", *OWN, "--fork", "--kill-child", "--mount-proc", "bash", "-c", "echo; read -r"]
+        argv = [
+            "unshare",
+            *OWN,
+            "--fork",
+            "--kill-child",
+            "--mount-proc",
+            "bash",
+            "-c",
+            "echo; read -r",
+        ]
         self._holder = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self._holder.stdout.readline()
         self.init = min(find_descendants(self._holder.pid))
@@ -59,7 +70,10 @@ class Host:
         found = {}
         for path in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
-                if os.readlink(path / "ns/pid") == self._own and ") Z " not in (path / "stat").read_text():
+                if (
+                    os.readlink(path / "ns/pid") == self._own
+                    and ") Z " not in (path / "stat").read_text()
+                ):
                     found[int(path.name)] = (path / "comm").read_text().strip()
         return {pid: name for pid, name in found.items() if pid != self.init}
 
@@ -110,7 +124,19 @@ def two(**settings):
 
 def _connect(host, switch, port):
     outside = ["nsenter", f"--target={switch.init}", "--net"]  # where the other's number is known
-    link = ["ip", "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", str(host.init)]
+    link = [
+        "ip",
+        "link",
+        "add",
+        port,
+        "type",
+        "veth",
+        "peer",
+        "name",
+        "eth0",
+        "netns",
+        str(host.init),
+    ]
     subprocess.run([*outside, *link], check=True)
     switch.run("ip", "link", "set", port, "up", "master", "bridge")
     host.run("ip", "address", "add", f"{host.address}/24", "dev", "eth0")
@@ -123,7 +149,9 @@ def can_be_had():
     if not all(map(shutil.which, ("unshare", "nsenter", "ip", "mount", "bash"))):
         return False
     links = "ip link add eth0 type veth peer name eth1 && ip link add bridge type bridge"
-    return not subprocess.run(["unshare", *OWN, "--fork", "sh", "-c", links], capture_output=True).returncode
+    return not subprocess.run(
+        ["unshare", *OWN, "--fork", "sh", "-c", links], capture_output=True
+    ).returncode
 
 
 def wait_until(done, seconds=120):

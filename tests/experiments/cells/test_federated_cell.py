@@ -37,7 +37,10 @@ def test_one_training_gives_both_observations_as_each_alone_does(data, tmp_path)
     together, apart = kept(both.out, final), kept(alone.out, final)
     np.testing.assert_allclose(together.scores.scores, apart.scores.scores, atol=1e-6)
     np.testing.assert_array_equal(together.scores.presence, apart.scores.presence)
-    assert together.accuracies == pytest.approx(apart.accuracies, abs=0.05) and len(apart.accuracies) == 2
+    assert (
+        together.accuracies == pytest.approx(apart.accuracies, abs=0.05)
+        and len(apart.accuracies) == 2
+    )
     largest = kept(both.out, SETTING)
     assert largest.accuracies == together.accuracies
     assert (largest.scores.scores > together.scores.scores).mean() > 0.9
@@ -48,7 +51,9 @@ def test_what_a_kill_left_out_is_trained_and_nothing_else(data, tmp_path, monkey
     place, final = Workplace(tmp_path, data), federated.final(SETTING)
     do_all([cell()], place)
     before = kept(tmp_path, SETTING).scores.scores
-    for path in stored.holdings(tmp_path).open(federated.make_identity(final)).path.glob("scores_*"):
+    for path in (
+        stored.holdings(tmp_path).open(federated.make_identity(final)).path.glob("scores_*")
+    ):
         path.unlink()
     assert kept(tmp_path, final) is None and not is_done(cell(), place)
     assert do_all([cell()], place).here == ["a cell"]
@@ -57,7 +62,9 @@ def test_what_a_kill_left_out_is_trained_and_nothing_else(data, tmp_path, monkey
 
 
 @pytest.mark.slow
-def test_accuracies_are_added_to_those_that_are_there_and_measured_again_when_damaged(data, tmp_path, capsys):
+def test_accuracies_are_added_to_those_that_are_there_and_measured_again_when_damaged(
+    data, tmp_path, capsys
+):
     place = Workplace(tmp_path, data)
     do_all([cell(runs=1)], place)
     first = kept(tmp_path, SETTING, 1).accuracies
@@ -75,7 +82,10 @@ def test_accuracies_are_added_to_those_that_are_there_and_measured_again_when_da
 
 @pytest.mark.slow
 def test_a_single_canary_of_the_first_run_is_out(data, tmp_path):
-    place, setting = Workplace(tmp_path, data), dataclasses.replace(SETTING, canaries=1, observe="final")
+    place, setting = (
+        Workplace(tmp_path, data),
+        dataclasses.replace(SETTING, canaries=1, observe="final"),
+    )
     do_all([cell(setting, 1)], place)
     found = kept(tmp_path, setting, 1)
     assert not found.scores.presence.any() and len(found.accuracies) == 1

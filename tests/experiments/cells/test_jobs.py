@@ -103,7 +103,9 @@ def test_a_lost_nodes_job_gets_another_and_a_node_that_joins_gets_work():
     cluster.lose(SECOND)
     next(ended)
     cluster.alive.append(LARGE)
-    assert len(list(ended)) == 4 and Counter(job for _, job in cluster.done) == dict.fromkeys(made, 11)
+    assert len(list(ended)) == 4 and Counter(job for _, job in cluster.done) == dict.fromkeys(
+        made, 11
+    )
     assert {node for node, _ in cluster.done} == {FIRST, SECOND, LARGE}
 
 
@@ -170,5 +172,7 @@ def test_cells_of_one_shape_are_compiled_once():
     every = sweeps.sweeps("laptop")
     assert compiling_seconds([CELL, CELL]) == compiling_seconds([CELL]) > 0
     one, two = every["figure_1c"].cells, every["landscape"].cells
-    assert compiling_seconds(one) == 2 * compiling_seconds([CELL])  # a crafted gradient, and a label flipped
+    assert compiling_seconds(one) == 2 * compiling_seconds(
+        [CELL]
+    )  # a crafted gradient, and a label flipped
     assert compiling_seconds([*one, *two]) == 3 * compiling_seconds([CELL])

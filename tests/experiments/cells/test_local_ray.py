@@ -17,7 +17,9 @@ from experiments.cells.reaper import find_descendants
 ROOT = Path(__file__).resolve().parents[3]
 ARGV = [sys.executable, "-P", "-m", "experiments"]
 LISTENS = "0A"
-needs_ray = pytest.mark.skipif(not importlib.util.find_spec("ray"), reason="the extra `ray` is not installed")
+needs_ray = pytest.mark.skipif(
+    not importlib.util.find_spec("ray"), reason="the extra `ray` is not installed"
+)
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 
 
@@ -36,9 +38,17 @@ def test_a_cluster_of_one_machine_is_heard_there_alone_and_leaves_no_token(
     environment, housing_file, tmp_path
 ):
     """A token in the home folder is one that Ray's next head would ask for, and other nodes not know."""
-    small = ("--runs=8", "--insertions=2", "--batch_size=8", "--engine=ray", f"--data_file={housing_file}")
+    small = (
+        "--runs=8",
+        "--insertions=2",
+        "--batch_size=8",
+        "--engine=ray",
+        f"--data_file={housing_file}",
+    )
     argv, heard, names = [*ARGV, "audit", *small, f"--out={tmp_path / 'out'}"], set(), set()
-    with subprocess.Popen(argv, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True) as driver:
+    with subprocess.Popen(
+        argv, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True
+    ) as driver:
         while driver.poll() is None:
             found = find_descendants(driver.pid) | {driver.pid}
             heard |= addresses(found)
@@ -72,7 +82,9 @@ def test_a_killed_driver_leaves_no_process(environment):
     pipes = {"stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen([sys.executable, "-P", "-c", DRIVER], env=environment, **pipes) as driver:
         assert driver.stdout.readline() == "begun\n"
-        wait_until(lambda: any(name_of(pid) == "ray::<lambda>" for pid in find_descendants(driver.pid)))
+        wait_until(
+            lambda: any(name_of(pid) == "ray::<lambda>" for pid in find_descendants(driver.pid))
+        )
         begun = {pid: started(pid) for pid in find_descendants(driver.pid)}
         driver.send_signal(signal.SIGKILL)
     wait_until(lambda: not any(started(pid) == when for pid, when in begun.items()))

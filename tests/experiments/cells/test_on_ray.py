@@ -23,7 +23,9 @@ from tests.system.killed import scores
 ROOT = Path(__file__).resolve().parents[3]
 CACHES = ("XDG_CACHE_HOME", "JAX_COMPILATION_CACHE_DIR")
 RUNS, CHUNK, WORKERS = 240, 8, 2
-needs_ray = pytest.mark.skipif(not importlib.util.find_spec("ray"), reason="the extra `ray` is not installed")
+needs_ray = pytest.mark.skipif(
+    not importlib.util.find_spec("ray"), reason="the extra `ray` is not installed"
+)
 
 
 def slow_on_ray(test):
@@ -68,8 +70,19 @@ def run(environment, housing_file):
 
     def call(command, *flags):
         data = "--california_housing" if command == "sweep" else "--data_file"
-        argv = [sys.executable, "-P", "-m", f"experiments.{command}", f"{data}={housing_file}", *flags]
-        given = {"cwd": ROOT, "env": environment if "--engine=ray" in flags else alone, "timeout": 550}
+        argv = [
+            sys.executable,
+            "-P",
+            "-m",
+            f"experiments.{command}",
+            f"{data}={housing_file}",
+            *flags,
+        ]
+        given = {
+            "cwd": ROOT,
+            "env": environment if "--engine=ray" in flags else alone,
+            "timeout": 550,
+        }
         return subprocess.run(argv, capture_output=True, text=True, **given)
 
     return call
@@ -85,7 +98,9 @@ def test_an_audit_on_two_nodes_has_the_bits_of_one_machine(nodes, run, tmp_path)
     same = [{**json.loads(one.stdout), "provenance": 0, "out": 0} for one in (alone, found)]
     assert same[0] == same[1]
     np.testing.assert_array_equal(scores(tmp_path / "ray", 40), scores(tmp_path / "alone", 40))
-    assert len(list(tmp_path.glob("ray/*/scores*"))) == 5 and not list(tmp_path.glob("ray/*/*.lease"))
+    assert len(list(tmp_path.glob("ray/*/scores*"))) == 5 and not list(
+        tmp_path.glob("ray/*/*.lease")
+    )
 
 
 @slow_on_ray
@@ -98,10 +113,16 @@ def test_a_sweep_on_two_nodes_has_the_bits_of_one_machine(nodes, run, tmp_path):
     found = run("sweep", *flags, *on_ray)
     assert found.returncode == alone.returncode == 0, found.stderr
     assert max(len(line) for line in re.split(r"[\r\n]", found.stderr)) <= 80
-    kept = [path.relative_to(tmp_path / "alone") for path in sorted((tmp_path / "alone").rglob("*"))]
-    assert kept == [path.relative_to(tmp_path / "ray") for path in sorted((tmp_path / "ray").rglob("*"))]
+    kept = [
+        path.relative_to(tmp_path / "alone") for path in sorted((tmp_path / "alone").rglob("*"))
+    ]
+    assert kept == [
+        path.relative_to(tmp_path / "ray") for path in sorted((tmp_path / "ray").rglob("*"))
+    ]
     for path in (path for path in kept if path.suffix == ".npz"):
-        assert (tmp_path / "ray" / path).read_bytes() == (tmp_path / "alone" / path).read_bytes(), path
+        assert (tmp_path / "ray" / path).read_bytes() == (tmp_path / "alone" / path).read_bytes(), (
+            path
+        )
     assert "done" in run("sweep", *flags, *on_ray).stdout
 
 
@@ -200,9 +221,13 @@ class Struck:
 
 
 @slow_on_ray
-def test_what_is_killed_loses_no_more_than_what_was_in_flight(nodes, environment, tmp_path, pytestconfig):
+def test_what_is_killed_loses_no_more_than_what_was_in_flight(
+    nodes, environment, tmp_path, pytestconfig
+):
     """Workers, nodes and drivers in turn."""
-    victims = ("kill_a_worker", "kill_a_node", "kill_the_driver") * pytestconfig.getoption("ray_kills")
+    victims = ("kill_a_worker", "kill_a_node", "kill_the_driver") * pytestconfig.getoption(
+        "ray_kills"
+    )
     alone = Struck(None, alone_in(environment), tmp_path / "alone")
     assert alone.driver.wait(300) == 0, alone.driver.stderr.read()
     rng, struck, audits, more = np.random.default_rng(1), 0, 0, 0
@@ -220,7 +245,9 @@ def test_what_is_killed_loses_no_more_than_what_was_in_flight(nodes, environment
         assert one.driver.stdout.read() == ""
         np.testing.assert_array_equal(scores(one.out, RUNS), scores(alone.out, RUNS))
         again = len(one.heard("begin")) - RUNS // CHUNK
-        assert again <= kills * WORKERS * max(chunks for chunks, _ in one.heard("task")), one.log.read_text()
+        assert again <= kills * WORKERS * max(chunks for chunks, _ in one.heard("task")), (
+            one.log.read_text()
+        )
         audits, more = audits + 1, more + again
     print(f"{struck} kills in {audits} audits of {RUNS // CHUNK} chunks; {more} were begun again")
 
@@ -258,7 +285,9 @@ def nodes_of(*resources):
 
 def test_a_task_asks_for_a_gpu_or_the_cores_of_the_smallest_node():
     assert cluster._find_needs(nodes_of((8, 0), (4, 0), (0,))) == cluster.TaskNeeds({"cpu": 4}, 4)
-    assert cluster._find_needs(nodes_of((8, 0), (4, 2))) == cluster.TaskNeeds({"gpu": 1, "cpu": 1}, 0)
+    assert cluster._find_needs(nodes_of((8, 0), (4, 2))) == cluster.TaskNeeds(
+        {"gpu": 1, "cpu": 1}, 0
+    )
     with pytest.raises(ValueError, match="neither GPUs nor cores"):
         cluster._find_needs(nodes_of((0,)))
 

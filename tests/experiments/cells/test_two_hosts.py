@@ -29,7 +29,9 @@ QUICK = {  # a host counts as dead after 3 seconds of silence instead of half a 
 }
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not importlib.util.find_spec("ray"), reason="the extra `ray` is not installed"),
+    pytest.mark.skipif(
+        not importlib.util.find_spec("ray"), reason="the extra `ray` is not installed"
+    ),
     pytest.mark.skipif(not hosts.can_be_had(), reason="no namespaces for hosts of their own"),
 ]
 
@@ -63,7 +65,11 @@ class Pair:
     def sweep(self, name):
         """A sweep that the head drives, once the other host trains a cell of it and one is stored."""
         out = self.head.folder / name
-        flags = (f"--california_housing={self.data}", "--engine=ray", f"--ray_address={self.address}")
+        flags = (
+            f"--california_housing={self.data}",
+            "--engine=ray",
+            f"--ray_address={self.address}",
+        )
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         driver = self.head.start(*hosts.EXPERIMENTS, *SWEEP, *flags, f"--out={out}", **pipes)
         return out, driver

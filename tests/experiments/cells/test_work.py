@@ -70,7 +70,9 @@ def test_no_figure_takes_longer_than_its_scale_says(scale, most):
 def test_the_paper_trains_5000_models_a_cell_and_the_laptop_those_of_the_fcnn():
     paper, laptop = sweeps.sweeps("paper"), sweeps.sweeps("laptop")
     audits = [cell for sweep in paper.values() if sweep.name not in OURS for cell in sweep.audits()]
-    assert {cell.runs for cell in audits} == {5000} and {cell.setting.insertions for cell in audits} == {250}
+    assert {cell.runs for cell in audits} == {5000} and {
+        cell.setting.insertions for cell in audits
+    } == {250}
     for name in FCNN:
         assert laptop[name].audits() == paper[name].audits()
         assert {cell.setting.seed for cell in paper[name].audits()} == set(range(5))
@@ -78,7 +80,9 @@ def test_the_paper_trains_5000_models_a_cell_and_the_laptop_those_of_the_fcnn():
 
 def test_a_cell_of_several_figures_is_done_once_with_the_most_runs():
     cells = [cell for name in FCNN for cell in sweeps.sweeps("laptop")[name].cells]
-    found = work.distinct([*cells, audit_cell(cells[0].audited._replace(panel="elsewhere", runs=9000))])
+    found = work.distinct(
+        [*cells, audit_cell(cells[0].audited._replace(panel="elsewhere", runs=9000))]
+    )
     assert len(found) == 2 * 5 * 7 and len(cells) == 120  # two rates, five seeds, seven adversaries
     assert found[0].runs == 9000 and {cell.runs for cell in found[1:]} == {5000}
 
@@ -114,7 +118,11 @@ def counted(tmp_path):
                 done[number] += 1
                 store.write_text("done", "")
 
-            more = (lambda held, _: held.holds(setting, "done"), lambda out, _: Store(out, setting), act)
+            more = (
+                lambda held, _: held.holds(setting, "done"),
+                lambda out, _: Store(out, setting),
+                act,
+            )
             return Cell(f"cell {number}", str(number), 1, 1.0, *more)
 
         return [cell(number) for number in range(count)], done
@@ -130,13 +138,18 @@ def place(tmp_path):
 def test_workers_share_the_cells_and_do_none_twice(counted, place):
     cells, done = counted(12, lambda number: time.sleep(0.02))
     outcomes = []
-    workers = [threading.Thread(target=lambda: outcomes.append(work.do_all(cells, place))) for _ in range(3)]
+    workers = [
+        threading.Thread(target=lambda: outcomes.append(work.do_all(cells, place)))
+        for _ in range(3)
+    ]
     for worker in workers:
         worker.start()
     for worker in workers:
         worker.join()
     assert done == collections.Counter(range(12))
-    assert sorted(name for one in outcomes for name in one.here) == sorted(cell.name for cell in cells)
+    assert sorted(name for one in outcomes for name in one.here) == sorted(
+        cell.name for cell in cells
+    )
     assert all(len(one.here) + len(one.elsewhere) == 12 for one in outcomes)
 
 
@@ -170,7 +183,11 @@ def test_a_cell_that_fails_is_said_and_the_others_go_on(counted, place, capsys):
 
     cells, done = counted(3, fail)
     outcome = work.do_all(cells, place)
-    assert outcome.failed == ["cell 1"] and outcome.here == ["cell 0", "cell 2"] and done == {0: 1, 2: 1}
+    assert (
+        outcome.failed == ["cell 1"]
+        and outcome.here == ["cell 0", "cell 2"]
+        and done == {0: 1, 2: 1}
+    )
     assert "failed: cell 1: run 7 diverged" in capsys.readouterr().err
 
 
@@ -214,7 +231,9 @@ def test_that_all_is_done_is_known_without_jax_or_data(run, tmp_path):
         store = Store(tmp_path, {**identity(cell.audited.setting), "data_sha256": HOUSING.checksum})
         store.save(_chunk(0, 40))
         store.write_text("audit.json", '{"runs": 40}')
-    process = run("--name=figure_1c", "--scale=smoke", f"--out={tmp_path}", options=("-X", "importtime"))
+    process = run(
+        "--name=figure_1c", "--scale=smoke", f"--out={tmp_path}", options=("-X", "importtime")
+    )
     assert process.returncode == 0 and "all 6 cells are done" in process.stdout
     loaded = {line.rsplit("|")[-1].strip() for line in process.stderr.splitlines()}
     assert "audit.storage.store" in loaded and not loaded & {"jax", "matplotlib", "scipy"}
@@ -282,7 +301,12 @@ def test_norms_are_kept_and_a_damaged_file_is_trained_again(tmp_path, capsys, mo
 
 @pytest.mark.slow
 def test_two_processes_and_a_dealt_out_half_train_every_cell_once(run, housing_file, tmp_path):
-    flags = ("--name=figure_1c", "--scale=smoke", f"--out={tmp_path}", f"--california_housing={housing_file}")
+    flags = (
+        "--name=figure_1c",
+        "--scale=smoke",
+        f"--out={tmp_path}",
+        f"--california_housing={housing_file}",
+    )
     half = run(*flags, "--worker=2/2")
     assert "3 cells in" in half.stdout, half.stderr
     both = [run(*flags, start=subprocess.Popen) for _ in range(2)]
@@ -294,8 +318,16 @@ def test_two_processes_and_a_dealt_out_half_train_every_cell_once(run, housing_f
 
 @pytest.mark.slow
 def test_the_image_models_and_the_landscape_sweep(run, housing_file, tmp_path):
-    images, labels = np.random.default_rng(0).integers(0, 256, (12, 32, 32, 3), np.uint8), np.arange(12) % 10
-    arrays = {"train_images": images, "train_labels": labels, "test_images": images, "test_labels": labels}
+    images, labels = (
+        np.random.default_rng(0).integers(0, 256, (12, 32, 32, 3), np.uint8),
+        np.arange(12) % 10,
+    )
+    arrays = {
+        "train_images": images,
+        "train_labels": labels,
+        "test_images": images,
+        "test_labels": labels,
+    }
     np.savez(tmp_path / "pictures.npz", **arrays)
     data = (f"--cifar10={tmp_path / 'pictures.npz'}", f"--california_housing={housing_file}")
     flags = ("--scale=smoke", f"--out={tmp_path / 'out'}", *data)

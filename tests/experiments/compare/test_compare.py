@@ -17,8 +17,12 @@ from models.catalogue import task
 
 UNIFORM = "fresh directions"
 ROWS = [
-    ComparedRow("hidden state, K = 64", "lifted_gaussian", FINAL, 1_000, 12.3, 21.25, "Gaussian, runs"),
-    ComparedRow("hidden state, K = 64", "one_shot_equal_variance", FINAL, 1, None, 123.4567, UNIFORM),
+    ComparedRow(
+        "hidden state, K = 64", "lifted_gaussian", FINAL, 1_000, 12.3, 21.25, "Gaussian, runs"
+    ),
+    ComparedRow(
+        "hidden state, K = 64", "one_shot_equal_variance", FINAL, 1, None, 123.4567, UNIFORM
+    ),
     ComparedRow("CANIFE", "as published", ALL, 1, 1234.5, 3.0, ESTIMATE),
 ]
 
@@ -77,7 +81,10 @@ def test_a_refuted_curve_is_marked_and_leads_nothing(tmp_path):
     assert text.endswith("such rows do not hold.") and max(map(len, text.splitlines())) <= 80
     assert "refute" not in figures.comparison_table(compared, sound, 24.0).text()
     for found, marked in ((sound, 0), (refuted, 1)):
-        labels = [text.get_text() for text in figures.comparison_figure(found, 24.0, 1e-5).legends[0].texts]
+        labels = [
+            text.get_text()
+            for text in figures.comparison_figure(found, 24.0, 1e-5).legends[0].texts
+        ]
         assert sum("refuted" in label for label in labels) == marked
 
 
@@ -89,13 +96,18 @@ def test_every_method_audits_one_mechanism(tmp_path):
     )  # fmt: skip
     place, upper = Workplace(tmp_path, DataSets({})), epsilon_upper_bound(2.0, 30, 1e-5)
     found = rows.find_rows(compared, place)
-    assert {row.method for row in found} == {*(one.method for one in list_methods(compared)), "CANIFE"}
+    assert {row.method for row in found} == {
+        *(one.method for one in list_methods(compared)),
+        "CANIFE",
+    }
     bounds = [row for row in found if row.is_bound and row.assumes != "Gaussian, runs"]
     assert len(bounds) >= 9 and all(row.epsilon <= upper for row in bounds)
     fresh = next(row.epsilon for row in found if row.method == "fresh directions")
     known = {row.value: row.epsilon for row in found}
     assert fresh > known["lifted"]
-    assert known["lifted_gaussian"] > 0.3 * upper and known["exact laws"] == pytest.approx(upper, rel=0.05)
+    assert known["lifted_gaussian"] > 0.3 * upper and known["exact laws"] == pytest.approx(
+        upper, rel=0.05
+    )
     again = rows.find_rows(compared, place)
     assert all(row.seconds is None for row in again)
     assert [row.epsilon for row in again] == [row.epsilon for row in found]

@@ -16,7 +16,14 @@ from audit.errors import InputError
 from audit.mechanism import precision
 from audit.tasks.model import flat_model
 from experiments.engine import ahead
-from experiments.engine.ahead import DP_FEDAVG, DP_SGD, Chip, CompiledTraining, Target, TrainingProgram
+from experiments.engine.ahead import (
+    DP_FEDAVG,
+    DP_SGD,
+    Chip,
+    CompiledTraining,
+    Target,
+    TrainingProgram,
+)
 from experiments.engine.measurement import in_a_process
 from models import convolutional
 from models.catalogue import FEDERATED_TASKS, TASKS
@@ -36,13 +43,17 @@ def skip_without_compiler(name):
         pytest.skip(f"{COMPILERS[name]} is not installed: nothing is compiled for {name}")
 
 
-@pytest.mark.parametrize(("name", "label", "number"), [("v5e:2x2", "TPU v5e", 4), ("h200", "NVIDIA H200", 1)])
+@pytest.mark.parametrize(
+    ("name", "label", "number"), [("v5e:2x2", "TPU v5e", 4), ("h200", "NVIDIA H200", 1)]
+)
 def test_a_name_is_a_chip_and_how_many(name, label, number):
     target = ahead.target(name)
     assert (target.chip.label, target.number) == (label, number)
 
 
-@pytest.mark.parametrize(("name", "package"), [("v5e:2x2", "jax[tpu]=="), ("h200", "jax[cuda12]==")])
+@pytest.mark.parametrize(
+    ("name", "package"), [("v5e:2x2", "jax[tpu]=="), ("h200", "jax[cuda12]==")]
+)
 def test_the_message_on_a_missing_compiler_says_what_installs_it(monkeypatch, name, package):
     monkeypatch.setattr(ahead, "is_installed", lambda module: False)
     with pytest.raises(InputError) as caught:
@@ -112,7 +123,9 @@ def compile_products(name):
 def test_a_tpu_multiplies_bfloat16():
     skip_without_compiler("v5e:2x2")
     texts = in_a_process(compile_products, "v5e:2x2")
-    product = next(line for line in texts["bf16"].splitlines() if re.search(r" (convolution|dot)\(", line))
+    product = next(
+        line for line in texts["bf16"].splitlines() if re.search(r" (convolution|dot)\(", line)
+    )
     assert "precision" not in product
     assert re.search(r"bf16\[256,256\]\S* (convert|fusion|parameter)", texts["bf16"])
     assert "bf16" not in product.split("=")[1].split("[")[0]  # and adds up in float32
@@ -179,7 +192,10 @@ def assert_fits(name, mechanism, compiled):
 
 
 def test_the_death_of_a_compiler_is_reported():
-    assert ahead.compiled_for(ahead.target("h200"), Deadly()).failure == "the compiler ended its process"
+    assert (
+        ahead.compiled_for(ahead.target("h200"), Deadly()).failure
+        == "the compiler ended its process"
+    )
 
 
 def test_what_a_compiler_raises_is_reported_in_a_line():

@@ -15,7 +15,16 @@ from experiments.engine.device_parts import PARTS, Part, Trial
 from tests.cases import mostly_slow
 from tests.forks import ROOT, python
 
-MISSING = ("tqdm", "matplotlib", "pandas", "dp_accounting", "filelock", "pyarrow", "PIL", "safetensors")
+MISSING = (
+    "tqdm",
+    "matplotlib",
+    "pandas",
+    "dp_accounting",
+    "filelock",
+    "pyarrow",
+    "PIL",
+    "safetensors",
+)
 
 
 def tell(name, trial):
@@ -66,7 +75,13 @@ def test_what_fails_hangs_or_dies_is_said_and_the_rest_goes_on(tmp_path):
         "",
     ]
     assert [result.failure for result in results] == failures
-    assert [len(result.rows) for result in results] == [1, 1, 1, 1, 2]  # what was told before is stored
+    assert [len(result.rows) for result in results] == [
+        1,
+        1,
+        1,
+        1,
+        2,
+    ]  # what was told before is stored
     assert [line.partition(":")[0] for line in lines] == list(names)
     assert read_parts(tmp_path) == [result._asdict() for result in results]
     text = (tmp_path / device_report.PAGE).read_text()
@@ -117,7 +132,9 @@ def endless():
 
 
 @pytest.mark.slow
-def test_files_that_are_named_come_first_and_random_numbers_last(housing_file, monkeypatch, tmp_path):
+def test_files_that_are_named_come_first_and_random_numbers_last(
+    housing_file, monkeypatch, tmp_path
+):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     from_file = Trial(1.0, str(housing_file)).dataset("fcnn")
     made_up = Trial().dataset("fcnn")

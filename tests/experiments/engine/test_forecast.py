@@ -53,7 +53,9 @@ def test_linear_response_says_which_coordinates_leak_or_why_it_says_nothing():
     assert json.loads(forecast.as_json(with_response))["linear_response"]["best"] == row
     silent = EXPECTED._replace(expected=forecast.Expected(np.zeros(0), "there is no noise"))
     assert forecast.as_text(silent).endswith("is left out: there is no noise")
-    assert json.loads(forecast.as_json(silent))["linear_response"] == {"left_out": "there is no noise"}
+    assert json.loads(forecast.as_json(silent))["linear_response"] == {
+        "left_out": "there is no noise"
+    }
 
 
 @pytest.mark.slow
@@ -68,7 +70,9 @@ def test_linear_response_is_asked_for_where_it_takes_long(dataset):
     slow = forecast.expected(few, dataset, Probe(1.0, 640, 1.0), patient=False)
     assert slow.why == "it would take 14 minutes; ask with --linear_response"
     assert not slow.mu.size
-    adam = forecast.expected(changed(few, optimizer="adam"), dataset, Probe(1e-6, 640, 1.0), patient=True)
+    adam = forecast.expected(
+        changed(few, optimizer="adam"), dataset, Probe(1e-6, 640, 1.0), patient=True
+    )
     assert "Adam" in adam.why
 
 
@@ -76,7 +80,10 @@ def test_workers_of_a_cluster_train_chunks_at_once():
     many = EXPECTED._replace(workers=4)
     assert many.seconds(5000) == 7.4 + 2 * 640 * 2e-6 * 250  # 8 chunks in 2 rounds
     assert many.seconds(600) == EXPECTED.seconds(600)
-    assert "on each of 4 workers a model-step takes 2.0 us (fcnn, chunks of 640)" in forecast.as_text(many)
+    assert (
+        "on each of 4 workers a model-step takes 2.0 us (fcnn, chunks of 640)"
+        in forecast.as_text(many)
+    )
     assert json.loads(forecast.as_json(many))["workers"] == 4
 
 
@@ -90,7 +97,9 @@ def test_times_are_shown_in_units_for_people(step, shown, time):
 
 
 def test_runs_out_of_reach_have_no_time_and_the_text_keeps_80_columns():
-    bounds = [ROW._replace(setting=KNOWN._replace(n_scores=10**8, audits=10**6, confidence=0.999999))]
+    bounds = [
+        ROW._replace(setting=KNOWN._replace(n_scores=10**8, audits=10**6, confidence=0.999999))
+    ]
     slow = {"probe": Probe(1e3, 10**6, 1e4), "model": "mobilenet_head", "bounds": bounds}
     large = EXPECTED._replace(runs_needed=None, upper_bound=math.inf, **slow)
     lines = forecast.as_text(large).splitlines()
@@ -132,7 +141,13 @@ def test_a_probe_trains_the_audits_chunk_for_no_more_steps_than_the_audit(monkey
     assert 1 <= steps[1] <= 6
 
 
-FIELDS = {"adversary": "gc_r", "batch_size": 20, "steps": 5, "clipping_norm": 0.1, "noise_multiplier": 2.0}
+FIELDS = {
+    "adversary": "gc_r",
+    "batch_size": 20,
+    "steps": 5,
+    "clipping_norm": 0.1,
+    "noise_multiplier": 2.0,
+}
 LINEAR = setting_of("fcnn", **FIELDS)
 UNITS = {"float32": 2.0**-24, "tf32": 2.0**-11, "bf16": 2.0**-8}
 

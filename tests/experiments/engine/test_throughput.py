@@ -121,7 +121,9 @@ def federated():
     labels = rng.integers(0, 10, 42)
     owners = np.repeat(np.arange(6), [2, 4, 6, 8, 10, 12])
     clients = dealt(Dataset(images, labels, "", ""), owners)
-    setting = FederatedSetting("lenet", cohort=3, rounds=4, batch_size=4, canaries=100, clipping_norm=0.05)
+    setting = FederatedSetting(
+        "lenet", cohort=3, rounds=4, batch_size=4, canaries=100, clipping_norm=0.05
+    )
     return peers_jax.federated_problem_of(setting, clients)
 
 
@@ -170,7 +172,12 @@ def test_an_engine_that_dies_is_a_line(tmp_path):
 IMAGE = np.zeros((32, 32, 3), np.uint8)
 EXAMPLES = {"fcnn": (fcnn(), np.zeros(8, np.float32)), "lenet": (lenet(), IMAGE[:28, :28, 0])}
 EXAMPLES |= {"convnet": (convnet(), IMAGE), "resnet18": (resnet18(), IMAGE)}
-OPERATIONS = {"fcnn": 264, "convnet": 3_204_720, "resnet18": 3_328_997_376, "lenet": 1_517_040}  # by hand
+OPERATIONS = {
+    "fcnn": 264,
+    "convnet": 3_204_720,
+    "resnet18": 3_328_997_376,
+    "lenet": 1_517_040,
+}  # by hand
 
 
 @pytest.mark.slow
@@ -190,7 +197,9 @@ def test_operations_are_counted_in_the_model_as_by_hand(name):
 
 
 def test_operations_by_hand_are_those_of_the_gradients_products():
-    gradient = jax.make_jaxpr(jax.grad(fcnn().loss))(np.zeros(68, np.float32), (np.zeros(8), 1)).jaxpr
+    gradient = jax.make_jaxpr(jax.grad(fcnn().loss))(
+        np.zeros(68, np.float32), (np.zeros(8), 1)
+    ).jaxpr
     assert OPERATIONS["fcnn"] == count_products(gradient) == 2 * (3 * (8 * 6 + 6 * 2) - 8 * 6)
     assert OPERATIONS["convnet"] * 128 == 410_204_160
 
@@ -224,7 +233,11 @@ def test_json_has_medians_shares_and_every_round():
     (row,) = result["measurements"]
     assert "\n" not in text
     assert result["missing"] == ["torch_func"]
-    assert (row["model"], row["engine"], row["model_steps_per_second"]) == ("convnet", "opacus", 20.0)
+    assert (row["model"], row["engine"], row["model_steps_per_second"]) == (
+        "convnet",
+        "opacus",
+        20.0,
+    )
     assert row["gemm_share"] == 0.1  # of 0.1, 0.2, 0.05
     assert row["peak_memory_bytes"] == 2_500_000_000
     assert row["gemm_flops_per_second"] == 2e11
@@ -301,7 +314,9 @@ def test_ours_and_a_peer_are_timed_and_a_missing_one_is_left_out(housing_file, t
     process = run_throughput(*flags, XDG_CACHE_HOME=str(tmp_path))
     assert process.returncode == 0, process.stderr
     result = json.loads(process.stdout)
-    assert ("left out: opacus (opacus not installed" in process.stderr) == (result["missing"] == ["opacus"])
+    assert ("left out: opacus (opacus not installed" in process.stderr) == (
+        result["missing"] == ["opacus"]
+    )
     timed = [row["engine"] for row in result["measurements"]]
     assert sorted(timed + result["missing"]) == ["jax_privacy", "opacus", "ours"]
     for row in result["measurements"]:
@@ -316,7 +331,9 @@ def test_models_that_are_timed_are_models_and_others_are_refused():
         assert timed.work in (DPSGD, FEDAVG)
         assert name in tasks
     for model in {*TASKS, *FEDERATED_TASKS} - set(TIMED):
-        with pytest.raises(InputError, match=f"{model!r} can't be timed, .*: choose of fcnn, convnet"):
+        with pytest.raises(
+            InputError, match=f"{model!r} can't be timed, .*: choose of fcnn, convnet"
+        ):
             engines.require_timed(model)
 
 

@@ -23,7 +23,8 @@ def run_example(capsys, name, page):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "needs", "least"), [("opacus_audit.py", "opacus", 3.0), ("torch_func_audit.py", "torch", 8.0)]
+    ("name", "needs", "least"),
+    [("opacus_audit.py", "opacus", 3.0), ("torch_func_audit.py", "torch", 8.0)],
 )
 def test_an_audit_in_pytorch_shows_most_of_what_accounting_allows(
     capsys, tmp_path, monkeypatch, name, needs, least
@@ -31,22 +32,30 @@ def test_an_audit_in_pytorch_shows_most_of_what_accounting_allows(
     torch = pytest.importorskip("torch")
     pytest.importorskip(needs)
     torch.manual_seed(0)
-    monkeypatch.setattr(torch, "seed", itertools.count(1).__next__)  # the examples' noise is their own else
+    monkeypatch.setattr(
+        torch, "seed", itertools.count(1).__next__
+    )  # the examples' noise is their own else
     epsilons = run_example(capsys, name, tmp_path / "page.html")
     assert least < epsilons["if_gaussian"] < epsilons["upper bound"]
     assert "Mechanism, as given" in (tmp_path / "page.html").read_text()
 
 
 @pytest.mark.parametrize(("name", "status"), [("torch", 2), ("opacus", 2), ("mine", 1)])
-def test_an_example_without_its_library_ends_in_a_line_that_names_it(forked, tmp_path, name, status):
+def test_an_example_without_its_library_ends_in_a_line_that_names_it(
+    forked, tmp_path, name, status
+):
     (tmp_path / "script.py").write_text(f"raise ModuleNotFoundError('No module', name={name!r})\n")
-    program = "from experiments import __main__ as main; raise SystemExit(main._script(['script.py']))"
+    program = (
+        "from experiments import __main__ as main; raise SystemExit(main._script(['script.py']))"
+    )
     (tmp_path / "start.py").write_text(program)
     ended = forked("python", "start.py", folder=tmp_path)
     assert ended.status == status and ended.stdout == ""
     if status == 2:
         (line,) = ended.stderr.splitlines()
-        assert line.startswith(f"error: script.py needs {name}, ") and line.endswith(f"pip install {name}")
+        assert line.startswith(f"error: script.py needs {name}, ") and line.endswith(
+            f"pip install {name}"
+        )
 
 
 def notebook():

@@ -90,7 +90,9 @@ def test_a_threshold_and_a_deviation_a_step():
 
 @pytest.mark.parametrize("sigma", [0.5, 4.0, 8.0])
 def test_the_upper_bound_is_the_first_steps_whatever_follows(sigma):
-    (bound,) = {upper_bound(Process(sigma, size, steps), 1e-5) for size in (1, 16) for steps in (1, 25)}
+    (bound,) = {
+        upper_bound(Process(sigma, size, steps), 1e-5) for size in (1, 16) for steps in (1, 25)
+    }
     assert bound == pytest.approx(accounting.epsilon_upper_bound(sigma, 1, 1e-5), rel=1e-4)
 
 
@@ -130,7 +132,10 @@ def test_the_simulation_agrees_within_its_sampling_error(simulated, index):
         scores_in = theta[1::2]
         positive_out = (scores_out[:, None] > thresholds).mean(0)
         negative_in = (scores_in[:, None] < thresholds).mean(0)
-        for seen, rates in ((positive_out, exact.false_positive), (negative_in, exact.false_negative)):
+        for seen, rates in (
+            (positive_out, exact.false_positive),
+            (negative_in, exact.false_negative),
+        ):
             deviation = np.sqrt(rates * (1 - rates) / len(scores_out))
             assert np.all(np.abs(seen - rates) < 5 * deviation + 1e-3), (step, seen, rates)
 

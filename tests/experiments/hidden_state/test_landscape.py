@@ -104,7 +104,9 @@ def test_a_solved_law_is_its_adversarys(name):
 
 
 def test_a_constant_threshold_of_one_half_is_the_papers_adversary():
-    assert landscape_solve.solve(ExactLaw(CELL, 0.5)) == landscape_solve.solve(ExactLaw(CELL, "half"))
+    assert landscape_solve.solve(ExactLaw(CELL, 0.5)) == landscape_solve.solve(
+        ExactLaw(CELL, "half")
+    )
 
 
 def test_what_is_missing_is_counted_a_cell_at_a_time(tmp_path):
@@ -168,7 +170,9 @@ DAMAGES += [
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_result_is_missing_for_readers_and_computed_again(tmp_path, capsys, monkeypatch, damage):
+def test_a_damaged_result_is_missing_for_readers_and_computed_again(
+    tmp_path, capsys, monkeypatch, damage
+):
     study = small()
     stores = fill(tmp_path, study)
     request = ExactLaw(CELL, "optimal")
@@ -241,7 +245,9 @@ def test_what_is_missing_is_computed_and_kept_once(tmp_path, monkeypatch):
     computed = []
     calls = []
     study = small(threshold=0.7)
-    fill(tmp_path, STUDY)  # others' results are left alone, and what Algorithm 6 shares is not computed again
+    fill(
+        tmp_path, STUDY
+    )  # others' results are left alone, and what Algorithm 6 shares is not computed again
 
     def solve_all(laws):
         for law in laws:
@@ -268,7 +274,9 @@ def test_what_is_missing_is_computed_and_kept_once(tmp_path, monkeypatch):
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == times
 
 
-def test_cells_have_a_folder_of_their_own_and_older_ones_are_used_where_they_are(tmp_path, monkeypatch):
+def test_cells_have_a_folder_of_their_own_and_older_ones_are_used_where_they_are(
+    tmp_path, monkeypatch
+):
     monkeypatch.setattr(landscape_solve, "_solve_all", solve_made_up)
     older = ExactLaw(CELL, "optimal")
     newer = ExactLaw(CELL, "half")
@@ -293,7 +301,9 @@ def test_cells_have_a_folder_of_their_own_and_older_ones_are_used_where_they_are
 
 def test_laws_are_solved_by_processes_as_they_are_here(tmp_path):
     laws = [ExactLaw(LandscapeCell(1.0, 16, 3, 1e-5), name) for name in ("half", "best_constant")]
-    assert dict(landscape_solve._solve_all(laws)) == {law: landscape_solve.solve(law) for law in laws}
+    assert dict(landscape_solve._solve_all(laws)) == {
+        law: landscape_solve.solve(law) for law in laws
+    }
 
 
 @pytest.mark.slow
@@ -335,7 +345,9 @@ def test_figures_and_rows_take_results_alone(tmp_path):
         some = landscape.StudyResults(*part, 0)
         assert [name for name, _ in landscape_figures(some, 40, 1.0)] == names
     rows = landscape_rows("landscape", cells, 40)
-    shown = [(row.panel, row.series, row.epsilons["if_gaussian"].mean, row.predicted) for row in rows]
+    shown = [
+        (row.panel, row.series, row.epsilons["if_gaussian"].mean, row.predicted) for row in rows
+    ]
     assert shown[:2] == [
         ("sigma = 2", "B = 1", 0.25, 0.25),
         ("sigma = 2", "B = 2", 0.25, 0.25),
@@ -349,7 +361,9 @@ def test_a_step_that_loses_nothing_has_no_rate(tmp_path):
     fill(tmp_path, STUDY)
     cells = landscape.results(index.holdings(tmp_path), STUDY).cells
     nothing = Exact([0.5] * 2, [0.0] * 3, [0.0] * 3, 0.0)
-    cells[0] = cells[0]._replace(exact={name: nothing for name in cells[0].exact}, at_threshold=nothing)
+    cells[0] = cells[0]._replace(
+        exact={name: nothing for name in cells[0].exact}, at_threshold=nothing
+    )
     drawn = dict(landscape_figures(landscape.StudyResults(cells, [], 0), 40, 1.0))
     texts = [[text.get_text() for text in axis.texts] for axis in drawn["figure_3b"].axes]
     assert [panel[0] for panel in (texts[1], texts[3], texts[4], texts[5])] == ["-"] * 4

@@ -14,7 +14,9 @@ from experiments.sweeps import normal_scores
 @pytest.mark.parametrize("schedule", convex_landscape.schedules(), ids=str)
 def test_it_attains_the_bound(schedule):
     landscape = schedule.landscape()
-    bound = hidden_state_bound(landscape.shifts, schedule.lipschitz, convex_landscape.NOISE_MULTIPLIER, 1e-5)
+    bound = hidden_state_bound(
+        landscape.shifts, schedule.lipschitz, convex_landscape.NOISE_MULTIPLIER, 1e-5
+    )
     assert convex.exact_mu(landscape) == pytest.approx(bound.mu, rel=1e-9)
     assert (landscape.slopes >= 0).all() and (landscape.slopes <= schedule.lipschitz).all()
     assert schedule.constant_direction() <= bound.mu * (1 + 1e-12)

@@ -32,12 +32,16 @@ def test_rates_at_sigma_4_and_25_steps(size, gaussian, half, best, most):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("sigma", "size", "delta"), [(0.3, 1, 1e-9), (1.0, 4, 1e-7), (100.0, 7, 1e-5)])
+@pytest.mark.parametrize(
+    ("sigma", "size", "delta"), [(0.3, 1, 1e-9), (1.0, 4, 1e-7), (100.0, 7, 1e-5)]
+)
 @pytest.mark.parametrize("find", [optimal.half, optimal.best_constant, optimal.optimal])
 def test_a_grid_twice_as_fine_finds_the_same_epsilon(find, sigma, size, delta):
     process = Process(sigma, size, 12)
     coarse, fine = find(process, delta), find(process, delta, per_deviation=16)
-    assert coarse.epsilon != fine.epsilon and coarse.epsilon == pytest.approx(fine.epsilon, rel=1e-3)
+    assert coarse.epsilon != fine.epsilon and coarse.epsilon == pytest.approx(
+        fine.epsilon, rel=1e-3
+    )
 
 
 def slow_delta(process, epsilon, moves, points):
@@ -54,7 +58,9 @@ def slow_delta(process, epsilon, moves, points):
 
 
 def make_grid(process, count=800):
-    reach = process.steps + 8 * process.noise_multiplier * np.sqrt(1 + process.steps / process.batch_size**2)
+    reach = process.steps + 8 * process.noise_multiplier * np.sqrt(
+        1 + process.steps / process.batch_size**2
+    )
     return np.linspace(-reach, reach + 1, count)
 
 
@@ -84,7 +90,10 @@ def test_no_random_landscape_beats_the_optimal_one(process):
         elif trial % 3 == 1:  # other thresholds
             moves = [np.where(points > h + rng.normal(), 1.0, -1.0) for h in adversary.values]
         else:  # the optimal one, changed on an interval
-            moves = [np.where(np.abs(points - rng.normal(0, 3)) < 0.5, rng.uniform(-1, 1), m) for m in best]
+            moves = [
+                np.where(np.abs(points - rng.normal(0, 3)) < 0.5, rng.uniform(-1, 1), m)
+                for m in best
+            ]
         assert slow_delta(process, adversary.epsilon, moves, points) <= limit * (1 + 1e-3)
 
 
@@ -106,7 +115,9 @@ def test_gradient_ascent_over_landscapes_ends_at_the_optimal_one(process):
             shift = points[:, None] - points[None, :] - weight[None, :]
             pair = jnp.exp(-0.5 * (shift / process.step_deviation) ** 2) @ pair
             pair = pair * spacing / (process.step_deviation * np.sqrt(2 * np.pi))
-        return jnp.sum(jnp.maximum(pair[:, 1] - jnp.exp(adversary.epsilon) * pair[:, 0], 0)) * spacing
+        return (
+            jnp.sum(jnp.maximum(pair[:, 1] - jnp.exp(adversary.epsilon) * pair[:, 0], 0)) * spacing
+        )
 
     ascend = jax.jit(lambda w: w + 3 * jnp.sign(jax.grad(delta)(w)) * 0.05)
     best = jnp.stack([jnp.where(points > h, 20.0, -20.0) for h in adversary.values])
@@ -120,7 +131,9 @@ def test_gradient_ascent_over_landscapes_ends_at_the_optimal_one(process):
     assert max(reached) <= limit * 1.01 and max(reached) >= limit * 0.97
 
 
-@pytest.mark.parametrize("process", [Process(2.0, 1, 10), Process(4.0, 2, 25), Process(8.0, 16, 25)])
+@pytest.mark.parametrize(
+    "process", [Process(2.0, 1, 10), Process(4.0, 2, 25), Process(8.0, 16, 25)]
+)
 def test_adversaries_are_ordered_and_below_the_upper_bound(process):
     finders = (optimal.half, optimal.best_constant, optimal.optimal)
     half, best, most = (find(process, DELTA).epsilon for find in finders)
@@ -149,7 +162,9 @@ def test_out_of_range_is_refused(find, process, field):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("process", [(0.3, 4096, 1000), (100.0, 4096, 25), (100.0, 1, 25), (0.3, 1, 25)])
+@pytest.mark.parametrize(
+    "process", [(0.3, 4096, 1000), (100.0, 4096, 25), (100.0, 1, 25), (0.3, 1, 25)]
+)
 @pytest.mark.parametrize("delta", [1e-5, 1e-9])
 def test_extremes_work(process, delta):
     process = Process(*process)

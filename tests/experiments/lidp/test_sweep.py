@@ -132,7 +132,9 @@ def test_one_canary_has_order_1_alone():
 def test_all_papers_sweeps_have_names_of_their_own():
     for scale in registry.SCALES:
         assert {"figure_1a", "lidp_figure_3", "lidp_figure_4"} <= set(registry.sweeps(scale))
-        seconds = [sum(cell.seconds for cell in sweep.sweeps(scale)[name].cells) for name in FIGURES]
+        seconds = [
+            sum(cell.seconds for cell in sweep.sweeps(scale)[name].cells) for name in FIGURES
+        ]
         assert scale == "paper" or sum(seconds) < 300
 
 
@@ -256,7 +258,9 @@ def test_noise_is_the_accountant_s(rate, steps):
     )  # LiDP's code
     relation = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
     for epsilon in (1, 8, 32):
-        step = dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(table[epsilon]))
+        step = dp_accounting.PoissonSampledDpEvent(
+            rate, dp_accounting.GaussianDpEvent(table[epsilon])
+        )
         accountant = RdpAccountant(orders, neighboring_relation=relation).compose(step, steps)
         assert accountant.get_epsilon(LEVELS.delta) == pytest.approx(epsilon, rel=3e-5)
     assert accounting.sampled_upper_bound(table[8], steps, LEVELS.delta, rate) < 8

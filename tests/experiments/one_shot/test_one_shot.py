@@ -70,7 +70,9 @@ def test_algorithm_1_as_printed_is_not(small):
         fitted = cell.epsilons[ONE_SHOT_FITTED]
         assert fitted.mean() > paper.mean + 6 * paper.deviation / np.sqrt(50)
         assert cell.epsilons[ONE_SHOT_THRESHOLD] == pytest.approx(fitted, abs=0.35)
-        assert not tables.agrees(cell._replace(epsilons={ONE_SHOT_EQUAL_VARIANCE: fitted}), paper, 50)
+        assert not tables.agrees(
+            cell._replace(epsilons={ONE_SHOT_EQUAL_VARIANCE: fitted}), paper, 50
+        )
 
 
 @pytest.mark.slow

@@ -73,7 +73,9 @@ def test_all_that_is_known_of_an_adversarys_field_follows_from_its_row(twisted):
 def test_a_keyword_is_a_field_or_its_flag():
     assert setting_of("fcnn", k=5) == setting_of("fcnn", periodicity=5)
     assert setting_of("fcnn", insertions=9, k=5).schedule.steps == 45
-    with pytest.raises(InputError, match="^magic is no field of a setting: choose of adversary, batch_size"):
+    with pytest.raises(
+        InputError, match="^magic is no field of a setting: choose of adversary, batch_size"
+    ):
         setting_of("fcnn", magic=1)
     assert set(make.fields()) >= {"model", "adversary", "insertions"}
 

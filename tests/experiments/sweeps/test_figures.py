@@ -40,7 +40,9 @@ def fill(root, cells, mu=2.0):
     for i, cell in enumerate(cells):
         store = Store(root, {**identity(cell.setting), "data_sha256": "0" * 64})
         present = np.arange(cell.runs) % 2 == 1
-        store.save(Scores(0, np.random.default_rng(i).normal(size=cell.runs) + mu * present, present))
+        store.save(
+            Scores(0, np.random.default_rng(i).normal(size=cell.runs) + mu * present, present)
+        )
 
 
 def conclusion(runs=40, mu=2.0, seed=0):
@@ -51,7 +53,9 @@ def conclusion(runs=40, mu=2.0, seed=0):
 def found():
     """audits(cells): one and the same conclusion for every cell, with its setting's reason."""
     one, why = conclusion(), concluded.gaussian_reason
-    return lambda cells: {(cell.setting, cell.runs): one._replace(reason=why(cell.setting)) for cell in cells}
+    return lambda cells: {
+        (cell.setting, cell.runs): one._replace(reason=why(cell.setting)) for cell in cells
+    }
 
 
 @pytest.fixture
@@ -64,7 +68,15 @@ def nothing():
 
 
 def is_epsilon(sweep):
-    own_axes = "figure_6a", "figure_8", "figure_11", "landscape", "proven", "bracket_k", "bracket_steps"
+    own_axes = (
+        "figure_6a",
+        "figure_8",
+        "figure_11",
+        "landscape",
+        "proven",
+        "bracket_k",
+        "bracket_steps",
+    )
     return sweep.name not in own_axes
 
 
@@ -91,7 +103,9 @@ def test_every_cell_of_every_sweep_is_on_one_figure(scale, found):
         assert all(len(point.found) == len(point.cells) for point in every)
         for point in every:
             seedless = {dataclasses.replace(cell.setting, seed=0) for cell in point.cells}
-            assert len(seedless) == 1 and len({cell.setting.seed for cell in point.cells}) == len(point.cells)
+            assert len(seedless) == 1 and len({cell.setting.seed for cell in point.cells}) == len(
+                point.cells
+            )
         others = len(sweep.cells) - len(cells)
         if others:  # norms and the landscape, of which an empty store says what it lacks
             missing = figures.draw(sweep, nothing())
@@ -101,7 +115,9 @@ def test_every_cell_of_every_sweep_is_on_one_figure(scale, found):
 def test_norms_are_drawn_of_the_models_that_are_there(monkeypatch):
     sweep = sweeps.sweeps("smoke")["figure_8"]
     norms = {"fcnn": np.full((2, 4), 3.0), "resnet18": np.full((2, 2), 5.0)}
-    monkeypatch.setattr(norm_cells, "read_norms", lambda held, setting, runs: norms.get(setting.model))
+    monkeypatch.setattr(
+        norm_cells, "read_norms", lambda held, setting, runs: norms.get(setting.model)
+    )
     drawn = figures.draw(sweep, nothing())
     ((name, figure),) = drawn.figures
     assert name == "figure_8" and drawn.missing == 1
@@ -114,7 +130,9 @@ def test_norms_are_drawn_of_the_models_that_are_there(monkeypatch):
 def test_the_landscape_is_drawn_from_the_store_alone(run, tmp_path):
     grid = sweeps.GRIDS["smoke"]
     every = {"sigmas": grid.noise_multipliers, "batch_sizes": grid.batch_sizes}
-    lists = [f"--{name}={','.join(f'{value:g}' for value in values)}" for name, values in every.items()]
+    lists = [
+        f"--{name}={','.join(f'{value:g}' for value in values)}" for name, values in every.items()
+    ]
     flags = (f"--out={tmp_path}", f"--steps={grid.steps}", f"--runs={grid.runs}", *lists)
     assert python("-m", "experiments.landscape", *flags, OPENBLAS_NUM_THREADS="1").returncode == 0
     kept = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*/*")}
@@ -142,14 +160,20 @@ def test_every_point_has_a_place_of_its_own(scale, found):
             marks = [bars(axis, method) for axis in figure.axes for method in estimates.looks()]
             assert sum(map(len, marks)) == len(every) * len(estimates.looks())
             predicted = sum(point.predicted_mu() is not None for point in every)
-            bands = [line for axis in figure.axes for line in axis.lines if line.get_linewidth() == 6]
+            bands = [
+                line for axis in figure.axes for line in axis.lines if line.get_linewidth() == 6
+            ]
             assert len(bands) == predicted
             estimates.plt.close(figure)
 
 
 @pytest.mark.slow
 def test_what_is_drawn_is_what_the_scores_prove(tmp_path):
-    settings = [setting_of("fcnn", adversary=one, seed=seed) for one in ("gc_r", "loss") for seed in range(3)]
+    settings = [
+        setting_of("fcnn", adversary=one, seed=seed)
+        for one in ("gc_r", "loss")
+        for seed in range(3)
+    ]
     cells = [Audited("panel", one.adversary.name, 1, one, 120) for one in settings]
     fill(tmp_path, cells)
     audits = points.evidence(stored.holdings(tmp_path), cells, LEVELS)
@@ -159,8 +183,12 @@ def test_what_is_drawn_is_what_the_scores_prove(tmp_path):
         marks = bars(axis, method)
         assert sorted(marks) == [0, 1]
         for place in (0, 1):
-            drawn_of = [np.random.default_rng(i).normal(size=120) for i in range(3 * place, 3 * place + 3)]
-            epsilons = [record.compute(one[1::2] + 2, one[::2], *LEVELS).epsilon for one in drawn_of]
+            drawn_of = [
+                np.random.default_rng(i).normal(size=120) for i in range(3 * place, 3 * place + 3)
+            ]
+            epsilons = [
+                record.compute(one[1::2] + 2, one[::2], *LEVELS).epsilon for one in drawn_of
+            ]
             assert marks[place] == pytest.approx((np.mean(epsilons), min(epsilons), max(epsilons)))
     upper = [line.get_ydata()[0] for line in axis.lines if line.get_color() == estimates.UPPER]
     assert upper == pytest.approx([23.995] * 2, abs=1e-3)
@@ -168,7 +196,11 @@ def test_what_is_drawn_is_what_the_scores_prove(tmp_path):
 
 
 PREDICTIONS = [
-    *[({}, 3.953), ({"periodicity": 5, "steps": 1250}, 1.768), ({"periodicity": 25, "steps": 6250}, 0.791)],
+    *[
+        ({}, 3.953),
+        ({"periodicity": 5, "steps": 1250}, 1.768),
+        ({"periodicity": 25, "steps": 6250}, 0.791),
+    ],
     *[({"adversary": "gc_s", "model": "resnet18"}, 3.953), ({"model": "mobilenet_head"}, 3.953)],
     *[({"model": "fcnn"}, None), ({"adversary": "loss"}, None), ({"adversary": "cots"}, None)],
     *[({"unknown_initialisation": True}, None), ({"optimizer": "adam"}, None)],
@@ -203,7 +235,11 @@ def not_finite(path):
 
 @pytest.mark.parametrize(
     "harm, said",
-    [(torn, "{} is damaged"), (a_folder, "cannot read {} (Is a directory)"), (not_finite, "not finite")],
+    [
+        (torn, "{} is damaged"),
+        (a_folder, "cannot read {} (Is a directory)"),
+        (not_finite, "not finite"),
+    ],
 )
 def test_scores_that_prove_nothing_are_said_and_left_out(tmp_path, capsys, harm, said):
     cells = [Audited("", "gc_r", 1, setting_of("fcnn", seed=seed), 40) for seed in range(3)]
@@ -251,7 +287,9 @@ def test_nothing_is_drawn_of_nothing(scale):
 
 
 def test_every_claim_is_of_a_series_that_is_drawn():
-    audits = [(name, cell) for name, sweep in sweeps.sweeps("paper").items() for cell in sweep.audits()]
+    audits = [
+        (name, cell) for name, sweep in sweeps.sweeps("paper").items() for cell in sweep.audits()
+    ]
     drawn = {(name, cell.series, x) for name, cell in audits for x in (cell.x, None)}
     grid = sweeps.GRIDS["paper"]
     drawn |= {("landscape", f"B = {size}", None) for size in grid.batch_sizes}
@@ -285,8 +323,12 @@ def test_the_largest_scale_that_is_there_is_drawn_and_others_keep_their_pictures
     kept = (tmp_path / "figures" / "smoke" / "figures.csv").read_bytes()
     fill(tmp_path, sweeps.sweeps("laptop")["figure_1c"].audits()[:5])
     process = run(*flags)
-    assert process.stderr.splitlines()[0] == "scale: laptop"  # the paper's scale has these cells too
-    assert "prove nothing" not in process.stdout and (tmp_path / "figures" / "figure_1c.png").exists()
+    assert (
+        process.stderr.splitlines()[0] == "scale: laptop"
+    )  # the paper's scale has these cells too
+    assert (
+        "prove nothing" not in process.stdout and (tmp_path / "figures" / "figure_1c.png").exists()
+    )
     assert (tmp_path / "figures" / "smoke" / "figures.csv").read_bytes() == kept
     with open(tmp_path / "figures" / "figures.csv", newline="") as file:
         (row,) = csv.DictReader(file)
@@ -295,7 +337,9 @@ def test_the_largest_scale_that_is_there_is_drawn_and_others_keep_their_pictures
 
 def test_a_sweeps_trade_off_curve_is_tested(found):
     sweep = sweeps.sweeps("smoke")["figure_6a"]
-    ((_, figure),) = figures.draw(sweep, points.Evidence(NOWHERE, found(sweep.audits()), LEVELS)).figures
+    ((_, figure),) = figures.draw(
+        sweep, points.Evidence(NOWHERE, found(sweep.audits()), LEVELS)
+    ).figures
     said = [text.get_text() for text in figure.axes[1].texts]
     assert len(said) == 1 and said[0].startswith("Gaussian curve not confirmed, p = ")
     assert not any("doubtful" in label for label in figure.axes[0].get_legend_handles_labels()[1])

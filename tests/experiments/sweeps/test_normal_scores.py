@@ -11,7 +11,11 @@ from experiments.sweeps import normal_scores
 def interval(mu, runs, confidence=0.95, seed=0):
     rng = np.random.default_rng(seed)
     scores_in, scores_out = rng.normal(mu, 1, runs), rng.normal(0, 1, runs)
-    return normal_scores.mu_interval(7 * scores_in - 3, 7 * scores_out - 3, confidence), scores_in, scores_out
+    return (
+        normal_scores.mu_interval(7 * scores_in - 3, 7 * scores_out - 3, confidence),
+        scores_in,
+        scores_out,
+    )
 
 
 @pytest.mark.parametrize(("mu", "runs"), [(1.0, 3), (4.0, 8), (0.5, 200), (4.0, 2500)])
@@ -40,7 +44,10 @@ def test_an_interval_is_finite_and_starts_at_0_or_above(mu):
 
 def test_a_run_a_world_says_nothing():
     assert normal_scores.mu_interval([3.0], [1.0], 0.95) == (0, np.inf)
-    assert normal_scores.mu_interval_of_runs(canaries.sets([[3.0, 2.0]], [[1.0, 0.0]]), 0.95) == (0, np.inf)
+    assert normal_scores.mu_interval_of_runs(canaries.sets([[3.0, 2.0]], [[1.0, 0.0]]), 0.95) == (
+        0,
+        np.inf,
+    )
 
 
 @pytest.mark.parametrize(
@@ -71,6 +78,8 @@ def test_the_limits_over_runs_are_narrower_by_the_root_of_the_canaries_and_keep_
         design = canaries.coins(3.0 * presence + rng.standard_normal((200, count)), presence)
         low, high = normal_scores.mu_interval_of_runs(design, 0.95)
         moved = canaries.coins(1e3 + 0.01 * design.scores, presence)
-        assert normal_scores.mu_interval_of_runs(moved, 0.95) == pytest.approx((low, high), rel=1e-6)
+        assert normal_scores.mu_interval_of_runs(moved, 0.95) == pytest.approx(
+            (low, high), rel=1e-6
+        )
         widths.append(high - low)
     assert widths[0] / widths[1] == pytest.approx(8, rel=0.5)

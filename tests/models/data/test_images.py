@@ -60,7 +60,9 @@ def test_shirts_are_two_classes_and_no_image_is_longer_than_1(monkeypatch, tmp_p
     chosen = np.isin(arrays["train_labels"], (0, 6))
     pixels = arrays["train_images"][chosen].reshape(-1, 784).astype(float)
     np.testing.assert_array_equal(data.labels, arrays["train_labels"][chosen] == 6)
-    np.testing.assert_allclose(data.features, pixels / np.linalg.norm(pixels, axis=1).max(), atol=2e-6)
+    np.testing.assert_allclose(
+        data.features, pixels / np.linalg.norm(pixels, axis=1).max(), atol=2e-6
+    )
     assert 0.99999 < np.linalg.norm(data.features.astype(float), axis=1).max() <= 1
     assert data.features.dtype == np.float32 and data.checksum == sources.checksum_of(arrays)
     for name, message in (
@@ -336,7 +338,9 @@ def test_a_missing_file_and_another_kind_of_file_are_named(tmp_path, folder):
 
 
 def test_a_client_without_lists_of_packages_says_how_to_get_them(monkeypatch):
-    stderr = b"E: Unable to locate package dataset-fashion-mnist\nW: Download is performed unsandboxed\n"
+    stderr = (
+        b"E: Unable to locate package dataset-fashion-mnist\nW: Download is performed unsandboxed\n"
+    )
     monkeypatch.setattr(subprocess, "run", client(returncode=100, stderr=stderr))
     words = "E: Unable to locate package dataset-fashion-mnist; apt-get update", "`data_file`"
     refusal(images.load_fashion_mnist, *words)

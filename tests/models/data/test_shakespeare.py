@@ -97,7 +97,9 @@ def test_roles_and_vocabulary():
     assert shakespeare.VOCABULARY == 90
 
 
-@pytest.mark.parametrize(("length", "count"), [(0, 1), (78, 1), (79, 1), (80, 2), (159, 2), (160, 3)])
+@pytest.mark.parametrize(
+    ("length", "count"), [(0, 1), (78, 1), (79, 1), (80, 2), (159, 2), (160, 3)]
+)
 def test_each_character_is_a_label_once_and_follows_its_features(length, count):
     text = shakespeare.encode("ab" * length)[:length]
     features, labels = shakespeare.cut_into_sequences(text)
@@ -133,9 +135,13 @@ def test_roles_that_say_little_are_left_out_and_what_is_asked_for_in_vain_is_one
 def test_the_package_says_its_licence_once_and_is_then_cached(file, monkeypatch, capfd):
     wheel = io.BytesIO()
     with zipfile.ZipFile(wheel, "w") as archive:
-        archive.writestr("pug/data/cache/shakespeare-complete-works.txt.gz", gzip.compress(file.read_bytes()))
+        archive.writestr(
+            "pug/data/cache/shakespeare-complete-works.txt.gz", gzip.compress(file.read_bytes())
+        )
     package = shakespeare.PUG_DATA._replace(sha256=hashlib.sha256(wheel.getvalue()).hexdigest())
-    monkeypatch.setattr(shakespeare, "SHAKESPEARE", shakespeare.SHAKESPEARE._replace(packages=(package,)))
+    monkeypatch.setattr(
+        shakespeare, "SHAKESPEARE", shakespeare.SHAKESPEARE._replace(packages=(package,))
+    )
     monkeypatch.setattr(subprocess, "run", client(wheel.getvalue()))
     fetched = shakespeare.load_shakespeare(least_characters=0)
     assert "not for commercial use" in capfd.readouterr().err

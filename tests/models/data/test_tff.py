@@ -34,11 +34,15 @@ def _message_class():
     feature.oneof_decl.add(name="kind")
     for field in feature.field:
         field.oneof_index = 0
-    features = message("Features", ("feature", repeated, kinds.TYPE_MESSAGE, ".t.Features.FeatureEntry"))
+    features = message(
+        "Features", ("feature", repeated, kinds.TYPE_MESSAGE, ".t.Features.FeatureEntry")
+    )
     entry = features.nested_type.add(name="FeatureEntry")
     entry.options.map_entry = True
     entry.field.add(name="key", number=1, label=optional, type=kinds.TYPE_STRING)
-    entry.field.add(name="value", number=2, label=optional, type=kinds.TYPE_MESSAGE, type_name=".t.Feature")
+    entry.field.add(
+        name="value", number=2, label=optional, type=kinds.TYPE_MESSAGE, type_name=".t.Feature"
+    )
     message("Example", ("features", optional, kinds.TYPE_MESSAGE, ".t.Features"))
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
@@ -65,7 +69,9 @@ def _database(path, examples):
         columns = "client_metadata (client_id TEXT, split_name TEXT, num_examples INTEGER)"
         database.execute(f"CREATE TABLE {columns}")
         for (split, client), rows in examples.items():
-            database.execute("INSERT INTO client_metadata VALUES (?, ?, ?)", (client, split, len(rows)))
+            database.execute(
+                "INSERT INTO client_metadata VALUES (?, ?, ?)", (client, split, len(rows))
+            )
             rows = [(split, client, row) for row in rows]
             database.executemany("INSERT INTO examples VALUES (?, ?, ?)", rows)
     return str(path)
@@ -132,7 +138,9 @@ def _sentences(tmp_path):
     (tmp_path / "stackoverflow.word_count").write_text("the 90\na 80\ncode 7\n")
     rows = [b"the code", b"a b " * 15, b""]
     serialised = [_serialise(tokens=[row], title=[b"x"], score=[-3]) for row in rows]
-    return _database(tmp_path / "s.sqlite", {("train", "7"): serialised, ("train", "12"): serialised[:1]})
+    return _database(
+        tmp_path / "s.sqlite", {("train", "7"): serialised, ("train", "12"): serialised[:1]}
+    )
 
 
 def test_stack_overflow_predicts_the_next_word(tmp_path):

@@ -57,7 +57,9 @@ def _require_close(computed, expected):
 
 @pytest.mark.parametrize("size", [75, pytest.param(32, marks=pytest.mark.slow)])
 def test_mobilenet_is_torchvisions_on_made_up_weights(size):
-    computed = _compute(mobilenet.MOBILENET_V2, made_up(mobilenet.list_shapes()), made_up_images(2), size)
+    computed = _compute(
+        mobilenet.MOBILENET_V2, made_up(mobilenet.list_shapes()), made_up_images(2), size
+    )
     _require_close(computed, TORCHVISION["mobilenet_v2 made up"][str(size)])
 
 
@@ -152,7 +154,9 @@ def test_the_checksum_tells_features_weights_images_and_size_apart(tmp_path):
     def checksum(scale=1.0, weights="a", size=32, **changes):
         body = _body(_Calls(), scale, weights)
         folder = str(tmp_path / f"{scale}")
-        dataset = frozen_features(body, lambda: _images(**changes), input_size=size, cache_dir=folder)
+        dataset = frozen_features(
+            body, lambda: _images(**changes), input_size=size, cache_dir=folder
+        )
         return dataset.checksum
 
     checksums = [

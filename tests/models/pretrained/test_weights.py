@@ -102,7 +102,9 @@ def _state(torch, arrays):
     state = collections.OrderedDict()
     for (name, array), storage in zip(arrays.items(), storages, strict=True):
         strides = tuple(stride // array.itemsize for stride in array.strides)
-        state[name] = Tensor(torch, storage, 0, array.shape, strides, parameter=name.endswith("bias"))
+        state[name] = Tensor(
+            torch, storage, 0, array.shape, strides, parameter=name.endswith("bias")
+        )
     state._metadata = collections.OrderedDict({"": {"version": 1}})
     return state, storages
 
@@ -264,7 +266,9 @@ def test_a_file_that_a_user_names_is_named_in_the_error(tmp_path):
 
 
 def _safetensors(kind, data, shape):
-    header = json.dumps({"w": {"dtype": kind, "shape": shape, "data_offsets": [0, len(data)]}}).encode()
+    header = json.dumps(
+        {"w": {"dtype": kind, "shape": shape, "data_offsets": [0, len(data)]}}
+    ).encode()
     return struct.pack("<Q", len(header)) + header + data
 
 

@@ -72,14 +72,19 @@ class Homemade(nn.Module):
 
 MODULES = {
     **{"fcnn": MLP(), "one dense": nn.Dense(2), "at the unrolling limit": MLP((4, 8), "tanh")},
-    **{"tanh, two layers": MLP((5, 7), "tanh"), "gelu, three layers, wide": MLP((40, 33, 3), "gelu")},
+    **{
+        "tanh, two layers": MLP((5, 7), "tanh"),
+        "gelu, three layers, wide": MLP((40, 33, 3), "gelu"),
+    },
     **{"skip": Skip(), "nested": Nested()},
 }
 QUICK = ("nested",)
 
 
 def _theta(model, *shape):
-    return jnp.asarray(0.4 * np.random.default_rng(1).normal(size=(*shape, model.n_parameters)), jnp.float32)
+    return jnp.asarray(
+        0.4 * np.random.default_rng(1).normal(size=(*shape, model.n_parameters)), jnp.float32
+    )
 
 
 def _model(module):
@@ -116,10 +121,14 @@ def test_equals_a_loop_over_gradients(data, slow_clipped_sum, name):
         for size in (9, 1) if kind == "book_keeping" else (9,):
             batch = (data[0][:size], data[1][:size])
             for norm in NORMS:
-                slow = np.stack([slow_clipped_sum(gradient, theta, batch, norm) for theta in thetas])
+                slow = np.stack(
+                    [slow_clipped_sum(gradient, theta, batch, norm) for theta in thetas]
+                )
                 atol = 1e-5 * (norm if norm < np.inf else max(1, np.abs(slow).max()))
                 sums = function(thetas, batch, jnp.float32(norm))
-                np.testing.assert_allclose(sums, slow, rtol=0, atol=atol, err_msg=f"{kind}, C = {norm}")
+                np.testing.assert_allclose(
+                    sums, slow, rtol=0, atol=atol, err_msg=f"{kind}, C = {norm}"
+                )
 
 
 @pytest.mark.slow
@@ -139,7 +148,9 @@ def test_examples_without_a_gradient_add_nothing(data, model):
     theta, some = _theta(flat), np.flatnonzero(data[1])
     for function in map(jax.jit, _both(flat).values()):
         for norm in NORMS:
-            assert not np.any(function(theta, (data[0], jnp.zeros_like(data[1])), jnp.float32(norm)))
+            assert not np.any(
+                function(theta, (data[0], jnp.zeros_like(data[1])), jnp.float32(norm))
+            )
             everyone = function(theta, data, jnp.float32(norm))
             speakers = function(theta, (data[0][some], data[1][some]), jnp.float32(norm))
             np.testing.assert_allclose(everyone, speakers, rtol=1e-4, atol=1e-6 * min(norm, 1))
@@ -156,7 +167,9 @@ def test_one_example_is_clipped_to_c_and_no_further(data, model, strategy):
             np.testing.assert_allclose(clipped, min(norm, whole), rtol=1e-5)
 
 
-def test_n_examples_sum_to_at_most_n_c_one_more_moves_them_by_c_and_nan_is_not_hidden(data, model, strategy):
+def test_n_examples_sum_to_at_most_n_c_one_more_moves_them_by_c_and_nan_is_not_hidden(
+    data, model, strategy
+):
     theta, norm, n = _theta(model), 0.05, len(data[1])
     assert np.linalg.norm(strategy(theta, data, norm)) <= n * norm * (1 + 1e-5)
     same = (jnp.tile(data[0][:1], (n, 1)), jnp.tile(data[1][:1], n))
@@ -174,7 +187,11 @@ def test_n_examples_sum_to_at_most_n_c_one_more_moves_them_by_c_and_nan_is_not_h
 
 
 REFUSED = {
-    **{"layer norm": Inner("layer norm"), "own kernel": Inner("own kernel"), "layer called twice": Twice()},
+    **{
+        "layer norm": Inner("layer norm"),
+        "own kernel": Inner("own kernel"),
+        "layer called twice": Twice(),
+    },
     "layer without bias": MLP(use_bias=False),
 }
 UNSURE = ("bare layer norm", "centred", "softmax")  # right, or refused

@@ -67,7 +67,9 @@ def of(module, side=8):
 
 def pictures(side=8, count=EXAMPLES, classes=3):
     rng = np.random.default_rng(0)
-    return jnp.float32(rng.normal(size=(count, side, side, 2))), jnp.int32(rng.integers(0, classes, count))
+    return jnp.float32(rng.normal(size=(count, side, side, 2))), jnp.int32(
+        rng.integers(0, classes, count)
+    )
 
 
 def strategy(model, block_bytes=1 << 20):
@@ -76,7 +78,9 @@ def strategy(model, block_bytes=1 << 20):
 
 def check(model, batch, norms, block_bytes=1 << 20, tolerance=2e-5):
     theta = model.init(jax.random.key(0))
-    theta += 0.1 * jax.random.normal(jax.random.key(1), theta.shape)  # scales off 1 and biases off 0
+    theta += 0.1 * jax.random.normal(
+        jax.random.key(1), theta.shape
+    )  # scales off 1 and biases off 0
     fast, slow = jax.jit(strategy(model, block_bytes)), jax.jit(per_example(model.loss))
     for norm in norms:
         expected = slow(theta, batch, norm)
@@ -86,7 +90,9 @@ def check(model, batch, norms, block_bytes=1 << 20, tolerance=2e-5):
 
 
 @pytest.mark.parametrize(
-    ("features", "side"), [(2, 10), pytest.param(64, 4, marks=pytest.mark.slow)], ids=["each", "gram"]
+    ("features", "side"),
+    [(2, 10), pytest.param(64, 4, marks=pytest.mark.slow)],
+    ids=["each", "gram"],
 )
 def test_both_forms_of_a_convolution(features, side):
     length, k = (side - 2) ** 2, 18
@@ -143,7 +149,10 @@ def test_dot_products_are_those_of_the_examples_clipped_gradients(block_bytes):
 
 @pytest.mark.slow
 def test_a_small_resnet_of_every_layer():
-    batch = jnp.asarray(np.random.default_rng(1).integers(0, 256, (3, 32, 32, 3), np.uint8)), jnp.arange(3)
+    batch = (
+        jnp.asarray(np.random.default_rng(1).integers(0, 256, (3, 32, 32, 3), np.uint8)),
+        jnp.arange(3),
+    )
     check(flat_model(ResNet((4, 8)), batch[0][0], cross_entropy), batch, (1.0,))
 
 
@@ -165,7 +174,10 @@ def test_a_product_with_patches_and_its_gradient():
 
 @pytest.mark.slow
 def test_the_convnet():
-    batch = jnp.asarray(np.random.default_rng(1).integers(0, 256, (5, 32, 32, 3), np.uint8)), jnp.arange(5)
+    batch = (
+        jnp.asarray(np.random.default_rng(1).integers(0, 256, (5, 32, 32, 3), np.uint8)),
+        jnp.arange(5),
+    )
     check(convnet(), batch, (0.1, 1.0, 10.0))
 
 
@@ -211,7 +223,9 @@ class Doubled(nn.Dense):
 
 REFUSED = {
     "called twice": Twice(),
-    "another's product": Normed(nn.Dense(4, dot_general=lambda *a, **k: -jax.lax.dot_general(*a, **k))),
+    "another's product": Normed(
+        nn.Dense(4, dot_general=lambda *a, **k: -jax.lax.dot_general(*a, **k))
+    ),
     "a subclass": Normed(Doubled(4)),
     "grouped": Flaxes(nn.Conv(4, (3, 3), feature_group_count=2)),
     "dilated": Flaxes(nn.Conv(4, (3, 3), kernel_dilation=2)),
