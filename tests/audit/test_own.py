@@ -30,7 +30,7 @@ from models.dense import FCNN, two_logit_cross_entropy
 SMALL = {"runs": 20, "steps": 4, "batch_size": 10, "noise_multiplier": 1.0, "adversary": "gc_r"}
 USUAL = setting_of("fcnn")
 WORK = [  # what a second call has no reason for
-    *[(training, "train"), (build, "build_for"), (own, "_unfit"), (ensemble, "compiled_for")],
+    *[(training, "train"), (build, "build_for"), (own, "_why_unfit"), (ensemble, "compiled_for")],
     *[(audit_panels, "audit_figure"), (audit_panels, "audit_panels")],
 ]
 HEAVY = {
