@@ -320,7 +320,10 @@ def _provenance(request: _AuditRequest, store: "Store") -> dict[str, Any]:
 
 
 def _conclude(request: _AuditRequest, store: "Store", scores: _AuditScores) -> None:
-    """Computes the bounds, keeps them and their figure unless the store has the same already, and prints."""
+    """Computes the bounds, writes them and their figure to the store, and prints them.
+
+    Files that were made from the same scores, setting, levels and version are not made again.
+    """
     from audit.conclusions import results
     from audit.report import bounds_table
     from audit.storage import files
@@ -331,6 +334,9 @@ def _conclude(request: _AuditRequest, store: "Store", scores: _AuditScores) -> N
     names = (RESULT, FIGURE)
     places = f"\n\nfigure: {store.path / FIGURE}\nresult: {store.path / RESULT}"
     refusal = ""
+
+    # Read the result where the files are there already; else make the files. Where these can't be written,
+    # all bounds can be printed still, since the scores are there.
     if results.is_up_to_date(store, made_from, names):
         content = files.read(store.path / RESULT) or b"{}"
         result = json.dumps(json.loads(content))
@@ -342,18 +348,18 @@ def _conclude(request: _AuditRequest, store: "Store", scores: _AuditScores) -> N
             figure = audit_panels.audit_figure(conclusion, summary(request.setting, request.runs))
             result, _ = results.keep(store, conclusion, figure, **circumstances)
             results.mark(store, made_from, names)
-        except (
-            files.CannotWriteError
-        ) as error:  # the scores are there, so that all bounds can be printed
+        except files.CannotWriteError as error:
             result = results.result_json(conclusion, **circumstances)
             refusal = cli.one_line(str(error))
             places = ""
 
+    # With --json the result alone; else a summary on stderr, and the table on stdout.
     if FLAGS.json:
         print(result)
     else:
         print(_summary(request, scores.training), file=sys.stderr)
         print(bounds_table.bounds_table(conclusion) + _each_run_alone(request, scores) + places)
+    # Why nothing was written comes last, so that it is seen.
     if refusal:
         print(refusal, file=sys.stderr)
 

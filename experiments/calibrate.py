@@ -268,7 +268,11 @@ def _make_one_canary_study(runs: list[int]) -> _Study:
 
 
 def _gaussian_table(rows: list[Calibration]) -> Table[Calibration]:
-    """Returns the table of Gaussian mechanisms."""
+    """Returns the table of Gaussian mechanisms, a row for each mechanism and method.
+
+    A row says "too often" where the share of audits whose bound exceeds the truth is above the share that
+    sampling error alone reaches once in 1,000 tables, if the method errs as rarely as it promises.
+    """
     allowed = _allowed_share()
 
     def show_truth(row: Calibration) -> str:
@@ -278,12 +282,43 @@ def _gaussian_table(rows: list[Calibration]) -> Table[Calibration]:
         return truth
 
     columns = (
-        Column(None, attrgetter("setting.mu"), "true mu", number(".3g"), 7),
-        Column(None, attrgetter("method"), " method", " {}".format, 17, left=True),
-        Column(None, attrgetter("exceeding"), "exceeding", number(".1%"), 9),
-        Column(None, attrgetter("mean_mu"), "mean mu", _EPSILON_FORMAT, 8),
-        Column(None, attrgetter("mean_epsilon"), "epsilon: mean", _EPSILON_FORMAT, 13),
-        Column(None, show_truth, "true", width=8),
+        Column(
+            key=None,
+            value=attrgetter("setting.mu"),
+            head="true mu",
+            show=number(".3g"),
+            width=7,
+        ),
+        Column(
+            key=None,
+            value=attrgetter("method"),
+            head=" method",
+            show=" {}".format,
+            width=17,
+            left=True,
+        ),
+        Column(
+            key=None,
+            value=attrgetter("exceeding"),
+            head="exceeding",
+            show=number(".1%"),
+            width=9,
+        ),
+        Column(
+            key=None,
+            value=attrgetter("mean_mu"),
+            head="mean mu",
+            show=_EPSILON_FORMAT,
+            width=8,
+        ),
+        Column(
+            key=None,
+            value=attrgetter("mean_epsilon"),
+            head="epsilon: mean",
+            show=_EPSILON_FORMAT,
+            width=13,
+        ),
+        Column(key=None, value=show_truth, head="true", width=8),
     )
     title = f"""\
 {FLAGS.audits} audits of {FLAGS.runs[0]} scores each; a method that exceeds the truth with

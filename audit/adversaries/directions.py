@@ -125,17 +125,21 @@ class Seen(NamedTuple):
 def final_cosines(
     canaries: int, origin: Callable[[Array], Array] = itself, fresh: bool = False
 ) -> Adversary:
-    """Returns one-shot canaries, scored by their cosines with origin(theta_0) - theta_T.
+    """Returns one-shot canaries (Andrew et al., 2024, Algorithm 2), scored by the final model.
+
+    The score of canary k is the cosine of its direction u_k with origin(theta_0) - theta_T.
 
     Args:
       canaries: K.
-      origin: with `nothing`, the cosine is that with the final weights, as in the paper, which the initial
-        weights dilute.
+      origin: theta_0 (p,) -> the model from which the final one is seen to have moved. `itself`: the cosine
+        is that with the movement. `nothing`: that with the final weights, as in the paper, whose cosines the
+        initial weights dilute.
       fresh: whether every run draws directions of its own.
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> RandomDirections:
         keys = jax.random.split(key, canaries)
+        # The norm is infinite: the mechanism clips each canary to its own C, which may change by round.
         return RandomDirections(keys, jnp.float32(jnp.inf), origin(theta_0))
 
     def draw(state: RandomDirections, key: Array) -> RandomDirections:

@@ -518,13 +518,25 @@ def _find_silent_numbers(drawn: DrawnNoise) -> list[CheckFinding]:
 
 
 def _explain_other_batch(row: str, batch: str, ratio: float) -> CheckFinding:
-    """Returns the finding of noise that is `ratio` times as large at another batch."""
+    """Returns the finding of noise that is `ratio` times as large at another batch.
+
+    Args:
+      row: the check that the noise failed.
+      batch: the other batch: QUARTER, FOURFOLD, EMPTY or another.
+      ratio: the noise's deviation there over that at the batch as given.
+    """
+    # No noise at an empty batch: the step is skipped.
     if batch == EMPTY and ratio < 1e-3:
         return findings.SKIPPED
+
+    # Noise / size, with the number of examples that are there for the size, is 4 times as large at a quarter
+    # of them, and a quarter as large at four times as many.
     ratio_of_actual_size = {QUARTER: 4.0, FOURFOLD: 0.25}.get(batch, np.inf)
     if abs(ratio / ratio_of_actual_size - 1) < 0.15:
         figure = f"noise {ratio:.3g} times as large at {batch}"
         return findings.ACTUAL_SIZE.fill(check=row, figure=figure)
+
+    # Any other ratio: the batch changes the noise in some way that is not recognised.
     return findings.NOISE_DEPENDS_ON_BATCH.fill(check=row, batch=batch, ratio=ratio)
 
 

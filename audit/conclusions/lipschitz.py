@@ -203,7 +203,12 @@ def _constant_of_any_data(setting: Setting, convex: Convex) -> float:
 
 
 def _constant(setting: Setting, smoothness: ArrayLike) -> NDArray[np.float64]:
-    """Returns max(|1 - eta lambda|, |1 - eta (lambda + beta)|)."""
+    """Returns the Lipschitz constant of one gradient step: max(|1 - eta lambda|, |1 - eta (lambda + beta)|).
+
+    Args:
+      setting: with the learning rate eta and the weight decay lambda.
+      smoothness: beta, of the mean loss; of any shape, which the result has too.
+    """
     rate = setting.mechanism.learning_rate
     decay = setting.mechanism.weight_decay
     steepest = 1 - rate * (decay + np.asarray(smoothness, np.float64))

@@ -86,7 +86,16 @@ def _tests(presence: Bits) -> Iterator[_Test]:
 
 
 def _test_rows(bits: Bits, row: _RowWords, column: _RowWords) -> Iterator[_Test]:
-    """Yields the results of the tests of rows: of their totals, of equal rows, and of coins side by side."""
+    """Yields the results of the tests of a table's rows, as many as its shape allows.
+
+    These are, in the terms of this module's table: totals, always; copies, kinds and dispersion, where there
+    are several rows and columns; and lags, where there are several columns.
+
+    Args:
+      bits: the coins, a row a run or a row a canary.
+      row: what a row is called.
+      column: what a column is called.
+    """
     totals = bits.sum(1)
     rows, width = bits.shape
     yield _test_totals(totals, width, row)

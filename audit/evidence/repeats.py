@@ -233,21 +233,28 @@ def _most_evidence(symbols: Places, total: Array, shift: int) -> tuple[int, int]
 def _find_row(table: RowTable) -> RepeatedBlock | None:
     """Returns the first row of several scores that comes again, and the rows after it that do so too, if
     independent scores would have one with a probability below REFUSED_BELOW."""
-    scores, rows = table.scores, table.rows
+    scores = table.scores
+    rows = table.rows
     if scores.shape[1] == 1:
         return None
+
+    # A value's evidence is -log of its share of all scores; a row's is the sum over its different values,
+    # -log of a bound on the probability that an independent row equals it.
     first, counts = np.unique(rows, return_index=True, return_counts=True)[1:]
     values, times = np.unique(scores, return_counts=True)
     evidence_of_value = -np.log(times / scores.size)
     least = _least_evidence(len(rows))
+
     for row in np.sort(first[counts > 1]):
         different = np.searchsorted(values, np.unique(scores[row]))
         if evidence_of_value[different].sum() < least:
             continue
+        # The block goes on while the rows after the first equal those after its copy.
         again = int(np.flatnonzero(rows == rows[row])[1])
         length = 1
         while again + length < len(rows) and rows[row + length] == rows[again + length]:
             length += 1
+        # It ends before its copy begins: they must not overlap.
         return RepeatedBlock(int(row), again, min(length, again - int(row)))
     return None
 

@@ -161,13 +161,18 @@ def released(rng: np.random.Generator, canaries: Array, dimension: int, sigma: f
 
 
 def _integrate_far_tail(t: Array, dimension: int) -> Array:
-    """Returns log P(T > t) for t >= 0 by Gauss-Laguerre quadrature, where the probability is tiny.
+    """Returns log P(T > t) for t in [0, 1], where the probability is tiny, by Gauss-Laguerre quadrature.
 
-    With k = (d - 3) / 2 (at least 1/2) and w = -k log((1 - u^2) / (1 - t^2)), the tail over u > t is
+    T is the cosine between a fixed and a uniformly random direction in R^d; `t` has any shape. With
+    k = (d - 3) / 2 and w = -k log((1 - u^2) / (1 - t^2)), the tail over u > t is
 
         (1 - t^2)^(k + 1) / (2 k B(1/2, (d - 1) / 2)) integral_0^inf exp(-w) exp(-w / k) / u dw,
 
     whose integrand is nearly exp(-w).
+
+    For d <= 3, k is not positive and the formula fails, so k is raised to 1/2, the k of d = 4. That is safe,
+    since `log_sf` uses this result only for probabilities below 1e-280: in d <= 3 the float next to t = 1
+    still has 5e-17 or more, so that only t = 1 is left, where every k > 0 gives log 0 = -inf, as it should.
     """
     k = max((dimension - 3) / 2, 0.5)
     one_minus_square = ((1 - t) * (1 + t))[..., None]

@@ -293,6 +293,7 @@ def make_inserter(
         return _make_sampling_inserter(canaries, state, clipping_norm, run_key, clipped_sum)
 
     def insert(step: Array, theta: Array, mask: Array) -> Array:
+        """Returns the clipped sum (p,) of the step's canaries, weighted by mask, () or (K,), and presence."""
         return sum_canaries(canaries, step, theta, clipping_norm, mask, clipped_sum)
 
     if not canaries.constant:
@@ -300,6 +301,7 @@ def make_inserter(
     total = insert(state.step, state.theta, jnp.float32(1))
 
     def insert_constant(step: Array, theta: Array, mask: Array) -> Array:
+        """Returns the same as `insert`, from the sum at hand unless the mask differs by canary."""
         if jnp.ndim(mask):
             return insert(step, theta, mask)
         return mask * total
@@ -329,6 +331,7 @@ def _make_sampling_inserter(
         stored = _store_directions(canaries, state, clipping_norm)
 
     def insert(step: Array, theta: Array, mask: Array) -> Array:
+        """Returns the clipped sum (p,) of the canaries that join the step, weighted by mask, () or (K,)."""
         weights = mask * draw_joining(canaries.presence, run_key, step)
         if stored is not None:
             return weights @ stored

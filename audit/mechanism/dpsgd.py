@@ -51,6 +51,12 @@ def mechanism(choices: DPSGD) -> base.Mechanism:
         canaries: base.Canaries,
         run_key: Array,
     ) -> base.State:
+        """Takes the steps of a schedule, in order; see `base.Segment`.
+
+        Each step reads a mini-batch (B,) of indices and a mask, () or (K,), that is 1 where the step inserts
+        canaries and 0 where it does not. Nothing is padded here: every mini-batch has B examples, and runs
+        that pad a chunk are dropped where chunks are made (`audit.training.game`).
+        """
         norm = jnp.asarray(hyper.clipping_norm)
         insert = base.make_inserter(canaries, state, norm, run_key, choices.clipped_sum)
 

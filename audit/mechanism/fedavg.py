@@ -113,6 +113,15 @@ def mechanism(choices: FedAvg) -> base.Mechanism:
         canaries: base.Canaries,
         run_key: Array,
     ) -> base.State:
+        """Takes the rounds of a schedule, in order; see `base.Segment`.
+
+        Each round reads a cohort (W,) of clients, padded with ABSENT, which adds nothing (`cohort_sums`), and
+        a mask, () or (K,), that is 1 where canary clients take part and 0 where they do not.
+
+        `cohort_sums` and `step` get the same key, yet draw independently: `step` draws the noise with the key
+        itself, and each other draw folds in a constant of its own (_SHUFFLE, _COUNT).
+        """
+
         def advance(state: base.State, now: tuple[Array, Array]) -> tuple[base.State, None]:
             cohort, mask = now
             key = jax.random.fold_in(run_key, state.step)

@@ -247,7 +247,12 @@ def noise_floor(n_in: int, n_out: int, delta: float, confidence: float) -> Noise
 
 
 def _groups(n: int) -> NDArray[np.int64]:
-    """Returns how many ordered scores lie between the thresholds that are tried: one in the tails."""
+    """Cuts n ordered scores into groups, between which thresholds are tried, and returns the groups' sizes.
+
+    Groups grow with the number of scores outside them, between a group and the nearer end: a group has a
+    _FINENESS-th of those scores, and at least one. Of 2,000 scores, groups from either end have one score up
+    to 600, two up to 900, then three: 1,568 groups instead of 2,000.
+    """
     half = n // 2
     lower_groups = []
     outside = 0
@@ -255,6 +260,7 @@ def _groups(n: int) -> NDArray[np.int64]:
         size = min(max(outside // _FINENESS, 1), half - outside)
         lower_groups.append(size)
         outside += size
+    # An odd number leaves a score in the middle.
     middle_group = [1] * (n % 2)
     return np.array(lower_groups + middle_group + lower_groups[::-1])
 

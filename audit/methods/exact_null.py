@@ -346,21 +346,46 @@ class _Growth:
         return np.append(bets, ramps)
 
     def log_capital(self, epsilon: float) -> Array:
-        """Returns log of the components' capital against epsilon, after all runs that were added."""
+        """Returns the log capital of each component against epsilon, after all runs that were added.
+
+        There is a component for each pair of a threshold t and a bet c, and one for each ramp b. Component j
+        starts with a share s_j of the capital (`_log_shares`), and after runs 0, ..., n - 1 has
+
+            s_j ((1 - w) f_j(0) + w won(epsilon)) prod_{i = 1}^{n - 1} f_j(i),
+
+        where w = `first.whole` of it is bet whole on run 0, which makes won(epsilon) of a capital of 1, and
+        f_j(i) is what run i makes of a capital of 1 (`log_factors`):
+
+            f_j(i) = 1 + c (h_i(t) / m(t) - 1)                                    of a threshold and a bet,
+            f_j(i) = (1 + sum_t b_t h_i(t)) / (1 + sum_t b_t min(m(t), 1))        of a ramp.
+
+        The capital of the whole mixture is the sum over the components.
+
+        Args:
+          epsilon: that is bet against.
+
+        Returns:
+          (T * C + V,) for T thresholds, C bets and V ramps: the bets of the first threshold, those of the
+          second, ..., then the ramps.
+        """
         first = self._first
         start = np.append(*_log_shares(first.ramps))
+        # s_j ((1 - w) f_j(0) + w won(epsilon)), in logs.
         by_components = np.log1p(-first.whole) + self.log_factors(0, epsilon)
         after_first = np.logaddexp(by_components, first.log_won(epsilon)) + start
         thresholds, places = np.nonzero(self._share_counts)
         if not len(thresholds):
             return np.asarray(after_first)
 
+        # Thresholds and bets: log f_j once for each distinct share, times the number of runs that have it.
+        # Every threshold has an entry for each of its distinct shares; these are summed by threshold.
         most = self._most(epsilon)
         gains = (self._distinct_shares[places] / most[thresholds] - 1)[:, None]
         log_bets = np.log1p(BETS * gains) * self._share_counts[thresholds, places][:, None]
         starts = np.searchsorted(thresholds, np.arange(len(most)))
         bets = np.add.reduceat(log_bets, starts)
 
+        # Ramps: log f_j once for each distinct run, a row of shares (T,), likewise.
         steps = self._steps(epsilon)
         added = self._run_counts > 0
         log_ramps = np.log1p(self._distinct_runs[added] @ steps.T) - self._expected(steps, most)

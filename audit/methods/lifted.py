@@ -433,6 +433,10 @@ def _choose_threshold(pilot: Design, rest: RunErrors, family: Family, error: flo
     The pilot's rates at each score are estimated in three ways (`thresholds.Candidates`). The best score by
     normal distributions wins, unless the pilot's counts, even when raised by their error, promise more
     elsewhere. Where normal distributions promise nothing, the score of the fewest errors takes their place.
+
+    The switch compares the raised counts elsewhere with the plain counts at the usual score: the largest of
+    many counted promises may be large by chance alone, so that only one that its error does not explain
+    moves the threshold.
     """
     candidates = thresholds.candidates(*pilot.pooled())
     normal = _promised_parameters(*candidates.normal, rest, family, error)
@@ -443,6 +447,7 @@ def _choose_threshold(pilot: Design, rest: RunErrors, family: Family, error: flo
     else:
         counted_out, counted_in = candidates.counted
         usual = int(np.argmin(counted_out + counted_in))
+
     best = int(np.argmax(raised))
     if raised[best] > max(counted[usual], 0.0):
         return float(candidates.thresholds[best])

@@ -118,10 +118,8 @@ def _draw_bounds(axis: Axes, conclusion: Conclusion) -> None:
 
     A bar is light where its bound assumes something, faded where that is refuted, hatched for an estimate.
     """
-    rows: tuple[Finding, ...] = (
-        *conclusion.ranked(),
-        *conclusion.estimates,
-    )  # as in the printed table
+    # In the order of the printed table.
+    rows: tuple[Finding, ...] = (*conclusion.ranked(), *conclusion.estimates)
     labels = []
     for row in rows:
         mark = NO_BOUND if not isinstance(row, Bound) else find_mark(row, conclusion)
@@ -132,10 +130,13 @@ def _draw_bounds(axis: Axes, conclusion: Conclusion) -> None:
 
     for bar, row in zip(bars, rows, strict=True):
         if not isinstance(row, Bound):
+            # An estimate: hatched.
             bar.set(facecolor="white", edgecolor=BOUND, hatch="///")
         elif not row.holds:
+            # A bound whose assumption the scores refute: faded, and crossed out.
             bar.set(facecolor="white", edgecolor=FADED, hatch="xxx")
         elif row.assumes.text not in (NOTHING.text, COINS.text):
+            # A bound that assumes more than the audit itself ensures: light. All others stay solid.
             bar.set(alpha=None, facecolor=(BOUND, _LIGHT), edgecolor=BOUND, linewidth=1.2)
 
     axis.set_title("Lower bounds on epsilon", pad=16)

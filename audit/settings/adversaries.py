@@ -333,7 +333,15 @@ def _make_loss(fields: Loss, knowledge: Knowledge) -> "Adversary":
 
 
 def _make_poisoned(fields: Poisoned, knowledge: Knowledge) -> "Adversary":
-    """Makes data poisoning: examples along directions in which the data hardly vary."""
+    """Makes data poisoning: examples along directions in which the data hardly vary (ClipBKD, lifted).
+
+    Each of the K canaries is mean + poison_scale * direction, all with the label poison_label. Its direction
+    is drawn from the data's principal directions first_direction, ..., end_direction - 1, counted from 0 by
+    falling singular value; without poison_mean, the mean is left out.
+
+    Raises:
+      InputError: the data have fewer directions than end_direction, or no such label.
+    """
     from audit.adversaries import examples
 
     most = math.prod(knowledge.inputs().shape)

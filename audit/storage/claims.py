@@ -121,15 +121,23 @@ def _try_acquire(lease: filelock.SoftFileLease) -> bool:
 
 
 def _remove_abandoned(lease: filelock.SoftFileLease, stale: float) -> bool:
-    """Removes a lease whose holder has abandoned it, and returns whether it is gone.
+    """Removes a lease that its holder has abandoned, and returns whether to try to acquire it now.
 
-    Whoever removes a lease locks it, and looks whether it is still in place: nobody removes a successor's.
+    The race: two processes open the same abandoned file, the first removes it and a successor makes a lease
+    of the same name; the second must not remove that one. So each locks the file that it opened and, before
+    it removes anything, compares it with the file that now has the name.
+
+    Returns:
+      True where the abandoned lease is gone: this call removed it, or another process did so before. That
+      process may have put its own lease in the place already; then acquiring it fails. False where the
+      holder is alive, or another process has the lock, since it is about to remove the lease.
     """
     path = Path(lease.lock_file)
     mode = "r+b" if os.access(path, os.W_OK) else "rb"
     try:
         with open(path, mode) as file:
-            with contextlib.suppress(OSError):  # a file system without locks
+            # Of a file system without locks the lock fails, and the comparison alone must do.
+            with contextlib.suppress(OSError):
                 if not filelock.lock_descriptor(file.fileno(), blocking=False):
                     return False
             opened = os.fstat(file.fileno())
@@ -137,7 +145,7 @@ def _remove_abandoned(lease: filelock.SoftFileLease, stale: float) -> bool:
             if is_abandoned and os.path.samestat(opened, path.stat()):
                 lease.force_break()
             return is_abandoned
-    except FileNotFoundError:
+    except FileNotFoundError:  # another process removed it
         return True
 
 

@@ -48,12 +48,21 @@ def flat_model(
     criterion: Callable[[Array, Array], Array],
     inputs: Callable[[Array], Array] = identity,
 ) -> Model:
-    """Wraps a module that takes one example of the shape of `example`, without a batch axis."""
+    """Wraps a Flax module as a Model, whose parameters are one flat vector theta (p,).
+
+    Args:
+      module: takes one example, without a batch axis, and returns logits.
+      example: an example of the shape and dtype that the module is initialised for.
+      criterion: (logits, label) -> the loss of one example, ().
+      inputs: features -> the floats of one example that the module's first layer sees, for adversaries that
+        craft examples; by default the features themselves.
+    """
     shapes = jax.eval_shape(module.init, jax.random.key(0), example)["params"]
     zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
     template, unravel = ravel_pytree(zeros)
 
-    # A single program, which is cached on disk; op by op the ConvNet's 78 take 2 s in every process.
+    # Jitted, so that it is a single program, which is cached on disk: run one by one, the ConvNet's 78
+    # operations take 2 s in every process.
     @jax.jit
     def init(key: Array) -> Array:
         flat: Array = ravel_pytree(module.init(key, example)["params"])[0]

@@ -109,7 +109,15 @@ class Game(NamedTuple):
         assumed_theta_0: Array,
         own_keys: tuple[Array, ...],
     ) -> Array:
-        """Returns the scores (K,) of a single run."""
+        """Returns the scores (K,) that the adversary gives a single run.
+
+        Args:
+          state: the adversary's state, which runs share.
+          seen: what it remembers of the iterates that it saw.
+          theta_t: the model (p,) now, or at the end.
+          assumed_theta_0: the initial model (p,) that it assumes.
+          own_keys: the run's own key, where each run draws canaries of its own; else ().
+        """
         state_of_run = self.adversary.draw_for_run(state, own_keys)
         return self.adversary.score(state_of_run, seen, theta_t, assumed_theta_0)
 
@@ -287,6 +295,7 @@ class _ChunkPlayer:
         own_keys = self._placement.by_run(self._game.own_keys(runs))
 
         def score(states: State) -> Array:
+            """Returns the scores (width, K) of the chunk's runs as they are, padding included."""
             attack = self._attack
             scores: Array = self._score(
                 attack.state, states.seen, states.theta, attack.assumed_theta_0, own_keys
@@ -408,7 +417,14 @@ def _first_state(game: Game) -> Callable[[Array, Array, Tree, Array], State]:
 
 
 def _midway(first: int, size: int, states: State, score: Callable[[State], Array]) -> Midway:
-    """Returns a chunk as it is, without the runs that pad it."""
+    """Returns a chunk as it is between two segments, without the runs that pad it.
+
+    Args:
+      first: its first run.
+      size: how many runs it has; the states after these are padding.
+      states: of all its runs, padding included.
+      score: states -> scores of all runs (width, K); called only if the scores are asked for.
+    """
     steps = int(states.step[0])
     thetas = states.theta[:size]
     return Midway(first, steps, thetas, lambda: score(states)[:size])

@@ -326,11 +326,28 @@ def ideal(
 
 
 def _count_errors(s_in: Array, s_out: Array) -> _Errors:
-    """Counts the errors at every distinct score as threshold; equal scores fall on the same side."""
+    """Counts the errors of guessing "in" where score >= threshold, at every distinct score as threshold.
+
+    Equal scores fall on the same side. A score out at or above the threshold is a false positive, a score in
+    below it a false negative.
+
+    Args:
+      s_in: (n_in,) scores with the canary.
+      s_out: (n_out,) scores without it.
+
+    Returns:
+      The counts at thresholds (T,), which fall.
+    """
     thresholds = np.unique(np.concatenate([s_in, s_out]))[::-1]
     below_in = np.searchsorted(np.sort(s_in), thresholds, side="left")
     below_out = np.searchsorted(np.sort(s_out), thresholds, side="left")
-    return _Errors(thresholds, len(s_out) - below_out, below_in, len(s_in), len(s_out))
+    return _Errors(
+        thresholds=thresholds,
+        false_positives=len(s_out) - below_out,
+        false_negatives=below_in,
+        n_in=len(s_in),
+        n_out=len(s_out),
+    )
 
 
 def _compute_epsilons(errors: _Errors, delta: float) -> Array:

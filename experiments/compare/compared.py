@@ -113,7 +113,10 @@ class TrainedMethod(NamedTuple):
     shown: tuple[str, ...] = ()
 
     def cell(self) -> Cell:
-        """Returns the training as a cell; it concludes nothing from the scores."""
+        """Returns the training as a cell; it concludes nothing from the scores.
+
+        Workers may share the cell: each trains some of the runs that its store misses (`training.train`).
+        """
         setting = self.setting
         runs = self.runs
 
@@ -127,16 +130,28 @@ class TrainedMethod(NamedTuple):
             return stored.open_store(out, setting, data.load(setting.model))
 
         def do(store: Store, data: DataSets, progress: Progress) -> None:
+            """Trains the runs that the store misses."""
             from audit.settings import build
             from audit.training import training
 
-            build.validate(setting, max(runs, 2))  # one run of many canaries has both worlds
+            # Validation asks for 2 runs, one in each world. A single run of many canaries has both worlds,
+            # since each canary is in or out by its own coin: it is valid too.
+            build.validate(setting, max(runs, 2))
             game = build.build(setting, data.load(setting.model))
             training.train(game, store, runs, progress=progress)
 
         seconds = runs * setting.schedule.steps * step_seconds(setting)
         key = json.dumps(identity(setting))
-        return Cell(self.method, key, runs, seconds, is_done, open_store, do, shared=True)
+        return Cell(
+            name=self.method,
+            identity=key,
+            runs=runs,
+            seconds=seconds,
+            is_done=is_done,
+            open=open_store,
+            do=do,
+            shared=True,
+        )
 
 
 def list_methods(compared: Compared) -> list[TrainedMethod]:

@@ -145,7 +145,14 @@ def require_grid(process: Process, half_width: int) -> None:
 
 
 def _make_toeplitz(taps: Array) -> Array:
-    """Returns the banded matrix (len(taps) + _BLOCK - 1, _BLOCK) that convolves a block with taps."""
+    """Returns the banded matrix (len(taps) + _BLOCK - 1, _BLOCK) that convolves a block with taps (L,).
+
+    It multiplies from the right: window (L + _BLOCK - 1,) @ matrix = outputs (_BLOCK,), with
+    matrix[row, column] = taps[column - row + L - 1], 0 outside of the taps. Output `column` is the sum of
+    window[column], ..., window[column + L - 1] times the taps in reverse. So the window begins with what the
+    last tap reads for the block's first output: where the taps have offsets first, ..., last, `last` points
+    before the block.
+    """
     rows = _BLOCK + len(taps) - 1
     last = len(taps) - 1
     column = np.arange(_BLOCK)[None, :]

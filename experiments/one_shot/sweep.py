@@ -56,10 +56,16 @@ class TrainingPlan(NamedTuple):
         return settings
 
     def without_canaries(self, noise: float) -> FederatedSetting:
-        """Returns the setting of a training run without canaries: of a single canary, that of run 0 is out.
+        """Returns the setting of a training run without canaries, with a noise multiplier.
 
-        The server's learning rate makes up for its mean over fewer clients, so that clients and noise move
-        the model equally far.
+        One canary is kept, since run 0 leaves a single canary out. The server divides a round's sum by the
+        number of clients that it expects, canaries among them:
+
+            cohort + canaries / (2 rounds),
+
+        as each canary takes part in one round, if it is in, with probability 1/2. With one canary that number
+        is smaller; the learning rate shrinks in proportion, so that clients and noise move the model as far
+        as in the run with canaries.
         """
         setting = self.with_noise(noise)
         clients_with_canaries = setting.cohort + 0.5 * setting.canaries / setting.rounds

@@ -57,7 +57,11 @@ class Point(NamedTuple):
     found: tuple[Conclusion, ...]
 
     def bounds(self, method: str) -> list[Bound]:
-        """Returns a method's bound for each seed in the store; of many canaries, its counterpart's."""
+        """Returns a method's bound for each seed in the store; of many canaries, its counterpart's.
+
+        Raises:
+          KeyError: an audit has no counterpart of the method (where `epsilons` gives NaN).
+        """
         bounds = []
         for conclusion in self.found:
             bounds.append(conclusion.bound(_method_for(conclusion, method)))
@@ -108,7 +112,12 @@ class Point(NamedTuple):
 
 
 def _method_for(conclusion: Conclusion, method: str) -> str:
-    """Returns the method that takes the place of one for single canaries in an audit; "" where none does."""
+    """Returns the method that takes, in an audit, the place of one for a single canary a run.
+
+    With a single canary that is the method itself. With several, "assumption_free" becomes "lifted" and
+    "if_gaussian" becomes "lifted_gaussian". Where the law is known, since directions are fresh,
+    "assumption_free" becomes "exact_null". It is "" where there is no such method.
+    """
     if conclusion.has_one_canary:
         return method
     if conclusion.law_is_known:

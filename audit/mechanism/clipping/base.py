@@ -75,11 +75,13 @@ def per_example_dots(loss: Loss) -> ClippedDots:
 
 
 def separate(theta: Array, batch: Batch) -> Batch:
-    """Returns the batch, made to depend on theta, so that mapped over models each has its own.
+    """Returns the batch with features (B, ...) that depend on theta (p,), their values unchanged.
 
-    Mapped over models, shared images have no gradients of kernels by example on a mesh of devices (JAX 0.10
-    to 0.12). What is compiled is the same.
+    Under `vmap` over models, features that all models share are not batched, and on a mesh of devices JAX
+    0.10 to 0.12 then cannot take per-example gradients of convolution kernels. Selecting between the features
+    and themselves by an entry of theta does nothing but make them batched as theta is; XLA removes it.
     """
     features, labels = batch
+    # True, or False where theta is NaN: either way the features below are chosen.
     depends_on_theta = theta[0] == theta[0]
     return jnp.where(depends_on_theta, features, features), labels

@@ -50,6 +50,14 @@ def book_keeping(
         _require_separate_examples(module, unravel, size, shape)
 
     def clipped_sum(theta: Array, batch: Batch, clipping_norm: Array) -> Array:
+        """Returns the clipped sum (p,) of the gradients of features (B, inputs) with labels (B, ...).
+
+        Zeros (outputs, B), the "taps", are added to every dense layer's pre-activations. The total loss's
+        gradient at a layer's taps has the output gradient g of each example in a column, and with that
+        example's input a its gradient's squared norm is
+
+            ||g||^2 (1 + ||a||^2), summed over layers; the 1 is for the bias.
+        """
         features, labels = batch
         require_separate_examples(theta.shape, features.shape)
         columns = features.T
@@ -71,6 +79,7 @@ def book_keeping(
             squared_norms = squared_norms + gradient_squares * (1 + input_squares)
         scales = scale_to_norm(squared_norms, clipping_norm)
 
+        # A layer's clipped sum is the product of its inputs with the scaled output gradients.
         layers = {}
         for path in taps:
             scaled = gradients[path] * scales

@@ -295,7 +295,11 @@ def _add_bias(output: Array, params: Any) -> Array:
 
 
 def _is_exactly(layer: Any, kind: type[nn.Module]) -> bool:
-    """Returns whether a layer is of this very class, which a subclass may change, and computes in float32."""
+    """Returns whether a layer computes in float32 just what Flax's class `kind` does.
+
+    False for an instance of a subclass, which may compute something else, for a layer of another dtype, and
+    for a layer with a matrix product or a convolution of its own (`dot_general`, `conv_general_dilated`).
+    """
     if type(layer) is not kind or layer.dtype not in (None, jnp.float32):
         return False
     has_own_product = getattr(layer, "dot_general", None) is not None
