@@ -520,6 +520,7 @@ def _parse_conclusion(content: bytes) -> Kept:
     rows = result.get("bounds", [])
     require(isinstance(rows, list), "a list of rows")
     require(all(isinstance(row, dict) for row in rows), "rows")
+    require(all(isinstance(row.get("method", ""), str) for row in rows), "rows of methods")
 
     delta = None
     confidence = None

@@ -147,6 +147,7 @@ def test_what_is_not_said_is_none():
             WHOLE | {"bounds": [ROW | {"confidence": level}]}
             for level in ("x", 0, 1.0, math.nan, [0.9])
         ),
+        *(WHOLE | {"bounds": [ROW | {"method": method}]} for method in ([], {}, 3, None)),
         *(
             WHOLE | {"bounds": [ROW | {"epsilon": epsilon}]}
             for epsilon in ("x", None, math.nan, 10**400)
