@@ -52,6 +52,7 @@ def conclude_evidence(
       InputError: for scores or values that nothing can be concluded from.
     """
     if not isinstance(evidence, Fresh):
+        require_no_copies(evidence)
         return conclude(evidence, claim, delta, confidence, looks=looks)
     require(looks is None, "`looks` goes with one canary a run: drop it")
     return conclude_fresh(evidence, claim, delta, confidence)
@@ -94,7 +95,6 @@ def conclude(
     Raises:
       InputError: for scores or values that nothing can be concluded from.
     """
-    require_no_copies(design)
     worlds = design.pooled()
     notes = (*_describe_failed(design), *describe_repeats(design))
     require(

@@ -254,15 +254,18 @@ class Limits(NamedTuple):
 
 @functools.lru_cache(maxsize=64)
 def compute_limits(trials: int, error: float) -> Limits:
-    """Returns limits that all hold with probability 1 - error for `trials` draws of any continuous law.
+    """Returns a confidence band of a distribution function, as limits at ranks of the order statistics.
 
-    With ties they hold at least as often. The time grows slowly: 0.06 s for 10,000 draws, 0.8 s for ten
+    All limits hold at once with probability 1 - error for `trials` independent draws of any continuous law;
+    with ties they hold at least as often. The time grows slowly: 0.06 s for 10,000 draws, 0.8 s for ten
     million.
     """
     ranks = _choose_ranks(trials)
     local = find_local_level(trials, ranks, error)
     lower = _compute_lower_limits(trials, ranks, local)
+    # By symmetry the upper limit of rank r mirrors the lower one of rank trials + 1 - r.
     limits = Limits(ranks, lower, 1 - lower[::-1])
+    # Callers share the limits through the cache.
     for array in limits:
         array.setflags(write=False)
     return limits

@@ -245,6 +245,7 @@ def _make_knowledge(setting: Setting, trained: Trainee, training: _Training) -> 
     mechanism = training.mechanism
 
     def simulate(hyper: Hyperparameters, key: Array, theta_0: Array) -> Trajectory:
+        """Simulates a training run; all settings of one program share what was compiled."""
         compiled = _SIMULATE.get(
             training.program, lambda: jax.jit(partial(base.simulate, mechanism))
         )

@@ -97,7 +97,10 @@ def train(
 
 
 def merge(parts: Sequence[Trained]) -> Trained:
-    """Merges consecutive training results of one store into a single one, with the scores of the last."""
+    """Merges the results of consecutive calls on one store: sums what they spent.
+
+    The last call's scores include those of all earlier ones.
+    """
     return Trained(
         parts[-1].scores,
         trained_runs=sum(part.trained_runs for part in parts),

@@ -149,7 +149,7 @@ def _draw_orthogonal(mu: float, shape: Shape, rng: np.random.Generator, n: int) 
 
 
 def _draw_failing(mu: float, shape: Shape, rng: np.random.Generator, n: int) -> AuditScores:
-    """Draws scores of orthogonal canaries; in half of the runs, of all canaries at once, none is inserted."""
+    """Draws scores of orthogonal canaries whose insertion fails, for all at once, in half of the runs."""
     presence = rng.random(shape(n)) < 0.5
     works = rng.random((len(presence), 1)) < 0.5
     noise = rng.standard_normal(presence.shape)

@@ -181,7 +181,7 @@ def _check_dots(dots: ArrayLike, cohort: Cohort, sigma: float) -> Array:
 
 
 def _compute_moments(summed: _Sum) -> tuple[float, float]:
-    """Returns the score's (mean, deviation)."""
+    """Returns the mean and the deviation of the score: a cohort's sum of dot products, plus the noise."""
     dots = summed.dots
     size = summed.cohort.size
     clients = len(dots)

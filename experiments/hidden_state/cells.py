@@ -71,9 +71,12 @@ def landscape_cell(grid: Grid) -> Cell:
         return Store(out / landscape.CELLS, marker)
 
     def do(store: Store, data: DataSets, progress: Progress) -> None:
+        """Simulates and solves what the store lacks of the grid."""
         from experiments.hidden_state import landscape_solve
 
+        # Progress is counted in runs: the grid's are spread evenly over its laws.
         laws = len(study.all_laws())
+        # The root: the store lies CELLS and a folder below it.
         out = store.path.parents[len(landscape.CELLS.parts)]
         landscape_solve.keep(out, study, progress=lambda: progress(grid.runs / laws))
 

@@ -57,7 +57,10 @@ class MechanismPoint(NamedTuple):
         return self.mean(method) - self.mean("wilson_1")
 
     def limits(self) -> tuple[float, float]:
-        """Returns the mechanism's epsilon, and what the paper's window of thresholds allows."""
+        """Returns two epsilons: the mechanism's, and the most that a canary can show.
+
+        The second holds for any number of runs, with thresholds in the paper's window.
+        """
         sigma = self.audit.mechanism().sigma
         delta = self.audit.delta
         exact = conversions.epsilon_from_mu(1 / sigma, delta)
