@@ -1,7 +1,7 @@
 """Conclusions from an audit's scores, wherever they are shown.
 
-`conclude_evidence` takes a caller's evidence and what is claimed of the mechanism. `of_setting` takes the
-scores of a setting, of which it knows the mechanism and whether that is a reason for a Gaussian trade-off
+`conclude_evidence` takes a caller's evidence and what is claimed of the mechanism. `conclude_setting` takes
+the scores of a setting, of which it knows the mechanism and whether that is a reason for a Gaussian trade-off
 curve. A conclusion tests the curve when the test is first used, which takes about 0.2 s, and remembers it.
 """
 

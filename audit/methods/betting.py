@@ -34,6 +34,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 from audit.evidence.canaries import Counted, RunErrors
+from audit.methods.bisection import bisect, find_largest_refuted
 from audit.methods.exact import Family
 
 Array = NDArray[np.float64]
@@ -105,25 +106,9 @@ def lower_bound(family: Family, counted: Counted, error: float) -> float:
 
     fpr, fnr = counted.rest.smoothed()
     observed = float(family.parameter(min(fpr, 1.0), min(fnr, 1.0)))
-    if not observed > 0 or not is_rejected(0.0):
+    if not observed > 0:
         return 0.0
-    low = 0.0
-    high = observed
-    while is_rejected(high):
-        low = high
-        high = 2 * high
-    return _bisect(is_rejected, low, high, _HALVINGS)
-
-
-def _bisect(holds: Callable[[float], bool], low: float, high: float, halvings: int) -> float:
-    """Returns the lower end of the interval in which a condition stops to hold, after so many halvings."""
-    for _ in range(halvings):
-        middle = (low + high) / 2
-        if holds(middle):
-            low = middle
-        else:
-            high = middle
-    return low
+    return find_largest_refuted(is_rejected, 0.0, observed, _HALVINGS)
 
 
 def _find_least_mixture(growth: Array, shares: Array, target: float) -> float:
@@ -218,7 +203,7 @@ def _choose_pairs(family: Family, growth_out: Array, growth_in: Array, target: f
     def is_promised(parameter: float) -> bool:
         return bool(find_sufficient(parameter).any())
 
-    promised = _bisect(is_promised, 0.0, _MOST_PARAMETER, _COARSE_HALVINGS)
+    promised = bisect(is_promised, 0.0, _MOST_PARAMETER, _COARSE_HALVINGS)
     best_out, best_in = np.unravel_index(int(find_sufficient(promised).argmax()), (size, size))
     neighbours_out = np.clip(best_out + _NEIGHBOURS, 1, size - 1)
     neighbours_in = np.clip(best_in + _NEIGHBOURS, 1, size - 1)
@@ -308,7 +293,7 @@ def _choose_coin_bets(family: Family, counted: Counted, target: float) -> _CoinB
     def is_promised(parameter: float) -> bool:
         return bool(find_margins(parameter).max() >= 0)
 
-    promised = _bisect(is_promised, 0.0, _MOST_PARAMETER, _COARSE_HALVINGS)
+    promised = bisect(is_promised, 0.0, _MOST_PARAMETER, _COARSE_HALVINGS)
     best_part, best_stake = np.unravel_index(
         int(find_margins(promised).argmax()), critical_means.shape
     )

@@ -49,6 +49,7 @@ from audit.evidence.canaries import Coins
 from audit.evidence.one_run import Cosines
 from audit.laws import conversions, intervals
 from audit.methods import exact_null
+from audit.methods.bisection import find_largest_refuted
 from audit.methods.estimate import Bound
 from audit.methods.exact_null import EXACT_NULL
 from audit.methods.method import GAUSSIAN_CURVE, Assumption
@@ -310,22 +311,9 @@ def epsilon_from_guesses(
         log_p = log_p_approximate(coins, number, right, steps * epsilon, flip_delta)
         return bool(log_p <= np.log(error))
 
-    if right == 0 or not is_refuted(0.0):
+    if right == 0:
         return 0.0
-
-    low = 0.0
-    high = 1.0
-    while is_refuted(high):
-        low = high
-        high = 2 * high
-
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        if is_refuted(middle):
-            low = middle
-        else:
-            high = middle
-    return low
+    return find_largest_refuted(is_refuted, 0.0, 1.0, _HALVINGS)
 
 
 def mu_from_guesses(coins: int, number: int, right: int, error: float) -> float:

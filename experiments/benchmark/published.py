@@ -15,6 +15,7 @@ from audit.evidence.one_run import Cosines
 from audit.laws import conversions
 from audit.laws.gaussians import Gaussian
 from audit.methods import exact, lifted, one_run_bounds, one_shot
+from audit.methods.bisection import find_largest_refuted
 from audit.methods.lifted import moments, wilson
 from experiments.benchmark.contract import (
     DIRECTIONS,
@@ -164,7 +165,7 @@ def mahloujifar(best: bool) -> EpsilonFunction:
         mu = 0.0
         for guesses, right in count_right_guesses(is_right, best):
             is_refuted = partial(_is_mu_refuted, coins, guesses, right, 1 - confidence)
-            mu = _find_largest_refuted(is_refuted, mu)
+            mu = find_largest_refuted(is_refuted, mu, max(2 * mu, 1.0), _HALVINGS)
         return conversions.epsilon_from_mu(mu, delta)
 
     return epsilon
@@ -188,25 +189,6 @@ def _is_mu_refuted(coins: int, guesses: int, right: int, error: float, mu: float
         if r + h > guesses / coins:
             return True
     return False
-
-
-def _find_largest_refuted(is_refuted: Callable[[float], bool], low: float) -> float:
-    """Returns the largest parameter from low on that is refuted; low where none is."""
-    if not is_refuted(low):
-        return low
-
-    high = max(2 * low, 1.0)
-    while is_refuted(high):
-        low = high
-        high = 2 * high
-
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        if is_refuted(middle):
-            low = middle
-        else:
-            high = middle
-    return low
 
 
 def judge_guesses(audit: AuditScores) -> NDArray[np.bool_]:
