@@ -11,7 +11,7 @@ from audit.commands import dispatch
 from audit.errors import InputError
 from audit.runtime import installed, started
 
-PACKAGES = ("experiments", "audit.commands")
+PACKAGES = ("experiments.commands", "audit.commands")
 _EXAMPLES_PACKAGES = (
     "torch",
     "opacus",

@@ -22,8 +22,7 @@ torch = "audit.opacus_canary", "experiments.engine.peers_", "experiments.example
 for package in (audit, models, experiments):
     for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
         mains = {*commands.values(), *(module for _, module, _ in dispatch.commands(["audit.commands"]))}
-        own = {found.name, found.name.removesuffix(".__main__")} & mains
-        if not own and not found.name.startswith(torch):
+        if found.name not in mains and not found.name.startswith(torch):
             importlib.import_module(found.name)
 atexit.unregister(jax._src.api.clean_up)  # caches that end with the fork
 gc.freeze()

@@ -114,9 +114,6 @@ def commands(packages: Sequence[str]) -> Iterator[Command]:
         folder = Path(spec.submodule_search_locations[0])
         for path in folder.glob("[!_]*.py"):
             module_and_path[path.stem] = (f"{package}.{path.stem}", path)
-        for path in folder.glob("*/__main__.py"):
-            name = path.parent.name
-            module_and_path[name] = (f"{package}.{name}", path)
 
     for name, (module, path) in sorted(module_and_path.items()):
         text = path.read_text(encoding="utf-8")

@@ -175,7 +175,7 @@ def test_images_stay_bytes_and_other_numbers_become_32_bits():
     ],
 )
 def test_the_example_runs(tmp_path, flags, told, shown, kept):
-    argv = [sys.executable, "-m", "experiments.own_model", *flags, f"--out={tmp_path}"]
+    argv = [sys.executable, "-m", "experiments.examples.own_model", *flags, f"--out={tmp_path}"]
     process = subprocess.run(argv, cwd=Path(__file__).parents[2], capture_output=True, text=True)
     assert process.returncode == 0 and all(words in process.stdout for words in told), (
         process.stderr

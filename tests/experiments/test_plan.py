@@ -9,7 +9,7 @@ from tests.forks import python
 
 
 def command(*flags, **changes):
-    return python("-m", "experiments.plan", *flags, **changes)
+    return python("-m", "experiments.commands.plan", *flags, **changes)
 
 
 @pytest.mark.slow

@@ -14,8 +14,8 @@ from audit.settings.federated import FederatedSetting
 from audit.settings.fields import FieldLimits, declared, require_fields
 from audit.settings.make import fields
 from audit.settings.setting import Setting
-from experiments import norms, plan, precision
 from experiments.canife.attacked import Attacked
+from experiments.commands import norms, plan, precision
 from experiments.compare.compared import Compared
 from tests.system.bad import HUGE, Bad, assert_refused, named
 

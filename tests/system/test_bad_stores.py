@@ -192,7 +192,7 @@ STORES = [
         for place, says in ELSEWHERE.items()
         for case in lines(says, *(f"{argv} --out={place}" for argv in OUT), lay=odd_places)
     ),
-    *lines("--out=: name a folder", "audit --out=", "norms --out=", "own_model --out="),
+    *lines("--out=: name a folder", "audit --out=", "norms --out="),
     *lines(
         "--out=missing holds no audits: run ./run.sh audit, or name another", "report --out=missing"
     ),

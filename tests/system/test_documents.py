@@ -128,8 +128,7 @@ from audit.commands import dispatch
 from experiments import __main__ as main
 
 (name,) = (module for command, module, _ in dispatch.commands(main.PACKAGES) if command == sys.argv[1])
-package = importlib.util.find_spec(name).submodule_search_locations
-importlib.import_module(f"{name}.__main__" if package else name)
+importlib.import_module(name)
 flags.FLAGS(sys.argv[1:])
 """
 _IMAGES = ("--data_file=images.npz", "--noise_multiplier=1")
@@ -298,7 +297,7 @@ def test_the_first_page_runs_from_top_to_bottom(folder, forked):
     assert list((folder / "results").glob("*/report.html")) and (folder / "page.html").exists()
 
 
-SCRIPT = "from experiments import engine_flags\nfrom models import dense\nprint(dense.__file__)\n"
+SCRIPT = "from experiments.commands import engine_flags\nfrom models import dense\nprint(dense.__file__)\n"
 
 
 def start(folder):

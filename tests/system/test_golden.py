@@ -74,7 +74,7 @@ def test_scores(scores, name):
 @pytest.mark.slow
 def test_the_table_of_the_default_audit(tmp_path):
     """On another processor a score may fall on the other side of its threshold, so that counts differ."""
-    done = python("-m", "experiments.audit", f"--out={tmp_path}")
+    done = python("-m", "experiments.commands.audit", f"--out={tmp_path}")
     if "could not be loaded" in done.stderr:
         pytest.skip("California Housing can't be fetched here")
     assert done.returncode == 0, done.stderr

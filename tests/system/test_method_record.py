@@ -22,9 +22,9 @@ from audit.settings import stored
 from audit.settings.make import setting_of
 from audit.settings.setting import identity
 from audit.storage.store import Scores, Store
-from experiments import calibrate
 from experiments.cells.audits import audit_cell
 from experiments.cells.cell import Audited, Levels
+from experiments.commands import calibrate
 from experiments.hidden_state import figures
 from experiments.sweeps import estimates, points, table
 from experiments.sweeps.sweep import Sweep

@@ -41,7 +41,7 @@ def test_the_package_has_the_commands_that_need_no_repository(tmp_path):
     ("argv", "program"),
     [
         ("-P -m experiments bound", "./run.sh"),
-        ("-m experiments.plan", "./run.sh"),
+        ("-m experiments.commands.plan", "./run.sh"),
         ("-X utf8 -Im audit bound", "python -m audit"),
         ("/home/me/bin/hidden-state-audit bound", "hidden-state-audit"),
         ("mine.py -m audit", ""),

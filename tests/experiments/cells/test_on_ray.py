@@ -295,7 +295,7 @@ def test_a_task_asks_for_a_gpu_or_the_cores_of_the_smallest_node():
 @pytest.mark.slow
 def test_without_ray_or_a_cluster_a_line_says_so(run, tmp_path, environment):
     code = "import sys; sys.modules['ray'] = None; from audit.commands import cli\n"
-    code += "from experiments import audit; cli.run(audit.main)"
+    code += "from experiments.commands import audit; cli.run(audit.main)"
     argv = [sys.executable, "-P", "-c", code, "--engine=ray", f"--out={tmp_path / 'out'}"]
     done = subprocess.run(argv, env=environment, capture_output=True, text=True)
     assert done.returncode == 2 and done.stderr.count("\n") == 1

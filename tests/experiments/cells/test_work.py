@@ -45,7 +45,7 @@ def run(run_command, homes):
     def call(*flags, start=subprocess.run, options=()):
         if start is subprocess.run and not options and "landscape" not in flags[0]:
             return run_command("sweep", *flags)
-        argv = [sys.executable, *options, "-m", "experiments.sweep", *flags]
+        argv = [sys.executable, *options, "-m", "experiments.commands.sweep", *flags]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         return start(argv, cwd=ROOT, env=environment, **pipes)
 

@@ -97,7 +97,7 @@ def test_all_programs_are_compiled_and_federated_programs_in_float32_alone():
     assert {program.mechanism for program in ahead.programs("bf16")} == {DP_SGD}
 
 
-@pytest.mark.parametrize("module", ["experiments.compile", "experiments.engine.ahead"])
+@pytest.mark.parametrize("module", ["experiments.commands.compile", "experiments.engine.ahead"])
 def test_what_a_compilers_process_imports_first_loads_no_jax(module):
     code = f"import sys, {module}; sys.exit('jax' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

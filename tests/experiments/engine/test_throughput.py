@@ -291,14 +291,16 @@ def test_an_error_comes_out_of_a_process_of_its_own():
 
 
 def test_the_parent_imports_no_engine():
-    loaded = python("-c", "import sys, experiments.throughput; print(*sys.modules)").stdout.split()
-    assert "experiments.throughput" in loaded
+    loaded = python(
+        "-c", "import sys, experiments.commands.throughput; print(*sys.modules)"
+    ).stdout.split()
+    assert "experiments.commands.throughput" in loaded
     assert {"jax", "torch", "jax_privacy", "opacus"}.isdisjoint(loaded)
 
 
 def run_throughput(*flags, **changes):
     """Runs the command in a process of its own."""
-    return python("-m", "experiments.throughput", *flags, **changes)
+    return python("-m", "experiments.commands.throughput", *flags, **changes)
 
 
 @pytest.mark.slow

@@ -134,7 +134,10 @@ def test_the_landscape_is_drawn_from_the_store_alone(run, tmp_path):
         f"--{name}={','.join(f'{value:g}' for value in values)}" for name, values in every.items()
     ]
     flags = (f"--out={tmp_path}", f"--steps={grid.steps}", f"--runs={grid.runs}", *lists)
-    assert python("-m", "experiments.landscape", *flags, OPENBLAS_NUM_THREADS="1").returncode == 0
+    assert (
+        python("-m", "experiments.commands.landscape", *flags, OPENBLAS_NUM_THREADS="1").returncode
+        == 0
+    )
     kept = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*/*")}
     process = run(f"--out={tmp_path}", "--scale=smoke", "--name=landscape")
     assert process.returncode == 0 and process.stderr == ""

@@ -23,7 +23,7 @@ from audit.errors import require
 from audit.laws import conversions
 from audit.methods import lifted
 from audit.runtime.machine import cores
-from experiments import engine_flags
+from experiments.commands import engine_flags
 from models.catalogue import task
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
-"""Audit a model of one's own: an example.
+"""Audits a model of one's own: a small network on made-up images.
 
-./run.sh own_model                              a small network on made-up images
-./run.sh own_model --runs=60 --canaries=32      fewer runs, many canaries each
+./run.sh python experiments/examples/own_model.py
+./run.sh python experiments/examples/own_model.py --runs=60 --canaries=32      many canaries a run
 """
 
 import flax.linen as nn

@@ -19,10 +19,10 @@ from audit.commands import cli
 from audit.errors import InputError, require
 from audit.runtime.progress import counted, shortened
 from audit.settings import stored
-from experiments import engine_flags
 from experiments.cells import audits, work
 from experiments.cells.cell import Cell, DataSets, file_names
 from experiments.cells.work import Workplace
+from experiments.commands import engine_flags
 from experiments.sweeps import registry
 from experiments.sweeps.sweep import Sweep
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from absl import flags
 
 from audit.commands import cli
-from experiments import audit
+from experiments.commands import audit
 
 FLAGS = flags.FLAGS
 _PROOF = {

@@ -23,7 +23,7 @@ from audit.commands import cli
 from audit.errors import require
 from audit.settings.adversaries import OneShotCanaries
 from audit.settings.setting import MOST_RUNS, Setting, flat, summary, validate
-from experiments import engine_flags
+from experiments.commands import engine_flags
 from models.catalogue import task
 
 if TYPE_CHECKING:

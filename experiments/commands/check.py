@@ -15,7 +15,7 @@ from absl import flags
 from audit.commands import check, cli
 from audit.errors import require
 
-_FOLDER = Path(__file__).parent / "examples"
+_FOLDER = Path(__file__).parents[1] / "examples"
 _EXAMPLES = {path.stem.removeprefix("check_"): path for path in _FOLDER.glob("check_*.py")}
 FLAGS = flags.FLAGS
 flags.DEFINE_string("example", None, f"A step that is here: {', '.join(sorted(_EXAMPLES))}.")

@@ -1,0 +1,1 @@
+"""Commands: a module each, with its flags and a short main."""
