@@ -6,7 +6,8 @@ from audit.runtime import started
 
 def main() -> None:
     """Runs the command that the first argument names."""
-    dispatch.run(started.program() or started.MODULE, ["audit.commands"])
+    call = started.program() or started.MODULE
+    dispatch.run(dispatch.Program(call, ["audit.commands"]))
 
 
 if __name__ == "__main__":

@@ -6,12 +6,12 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from audit.commands import dispatch
 from audit.errors import InputError
 from audit.runtime import installed, started
 
-PACKAGES = ("experiments.commands", "audit.commands")
 _EXAMPLES_PACKAGES = (
     "torch",
     "opacus",
@@ -22,33 +22,21 @@ _SPREADING = ("benchmark", "calibrate", "landscape", "plan", "sweep", "test")
 
 
 def main() -> None:
-    """Runs the command that the first argument names.
-
-    Flags without a command are those of `audit`; no arguments at all mean `first`.
-    """
-    if not sys.argv[1:]:
-        sys.argv.append("first")
-    command = sys.argv[1]
-    arguments = sys.argv[2:]
+    """Runs the command that the first argument names."""
+    command, arguments = dispatch.split_arguments(PROGRAM, sys.argv[1:])
     if command in _SPREADING:
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-    if command in OTHERS:
+    if command in _OTHERS:
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-        _, run = OTHERS[command]
-        sys.exit(run(arguments))
-    if command == "help" and arguments and arguments[0] in OTHERS:
-        summary, _ = OTHERS[arguments[0]]
-        print(summary)
+        sys.exit(_OTHERS[command].run(arguments))
+    if command == "help" and arguments and arguments[0] in _OTHERS:
+        print(_OTHERS[arguments[0]].summary)
         return
-    help_lines = []
-    for name, (summary, _) in OTHERS.items():
-        help_lines.append(f"  {name:<12} {summary}")
     try:
-        dispatch.run(started.RUN_SH, PACKAGES, "audit", help_lines)
+        dispatch.run(PROGRAM)
     except ModuleNotFoundError:
-        name = "audit" if command.startswith("-") else command
-        message = installed.describe_missing_library(f"`{name}` needs", installed.ZOO)
+        message = installed.describe_missing_library(f"`{command}` needs", installed.ZOO)
         if not message:
             raise
         print(f"error: {message}", file=sys.stderr)
@@ -121,13 +109,36 @@ def _run_module(name: str, *arguments: str) -> int:
     return subprocess.run([sys.executable, "-P", "-m", name, *arguments], cwd=_ROOT).returncode
 
 
-# Commands that are no modules with flags: {name: (line of help, function of the arguments)}.
-OTHERS: dict[str, tuple[str, Callable[[Sequence[str]], int]]] = {
-    "python": ("Runs a script of yours: ./run.sh python mine.py", _script),
-    "test": ("Runs the quick tests, with --slow all; the rest goes to pytest.", _tests),
-    "lint": ("Runs ruff and mypy; arguments go to ruff check.", _linters),
-    "ray": ("Ray's own commands: ./run.sh ray start --head", _ray),
+class _Other(NamedTuple):
+    """A command that is no module with flags: a line of the help, and a function of its arguments."""
+
+    summary: str
+    run: Callable[[Sequence[str]], int]
+
+
+_OTHERS = {
+    "python": _Other("Run a script of yours: ./run.sh python mine.py", _script),
+    "test": _Other("Run the quick tests, with --slow all; the rest goes to pytest.", _tests),
+    "lint": _Other("Run ruff and mypy; arguments go to ruff check.", _linters),
+    "ray": _Other("Ray's own commands: ./run.sh ray start --head", _ray),
 }
+_PAPERS = ("canife", "federated", "figures", "landscape", "norms", "one_shot", "sweep")
+_MEASURING = (
+    *("accelerator", "benchmark", "calibrate", "compare", "compile", "precision", "proof"),
+    "throughput",
+)
+PROGRAM = dispatch.Program(
+    call=started.RUN_SH,
+    packages=("experiments.commands", "audit.commands"),
+    alone="first",
+    usual="audit",
+    groups={
+        "the papers": _PAPERS,
+        "measuring this tool": _MEASURING,
+        "this repository": (*_OTHERS, "help"),
+    },
+    others=[dispatch.Command(name, "", other.summary) for name, other in _OTHERS.items()],
+)
 
 
 if __name__ == "__main__":

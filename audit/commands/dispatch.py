@@ -6,8 +6,9 @@ import importlib.util
 import os
 import runpy
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 from audit.commands import interrupts, streams
@@ -18,7 +19,7 @@ _MARK = '\nif __name__ == "__main__":'
 _HELP_COMMANDS = ("help", "-h", "--help")
 _HELP_FLAGS = {"-h", "-help", "--help", "--helpshort", "--helpfull"}
 _USAGE_ERROR = 2
-_COLUMNS = 80
+_FIRST_GROUP = "audit"
 
 
 class Command(NamedTuple):
@@ -35,33 +36,45 @@ class Command(NamedTuple):
     summary: str
 
 
-def run(
-    program: str, packages: Sequence[str], usual: str | None = None, others: Sequence[str] = ()
-) -> None:
-    """Runs the command that the first argument names, with the flags after it; without one `usual`, or help.
+class Program(NamedTuple):
+    """A program whose first argument names a command.
 
-    Args:
-      program: how the user calls this.
+    Attributes:
+      call: how the user calls it.
       packages: whose modules are commands; of two of one name the first package's counts.
-      usual: the command that flags alone are for.
-      others: lines of the help on commands that `program` has besides.
+      alone: the command that it runs without arguments.
+      usual: the command that flags alone are for; empty where there is none.
+      groups: the names of commands by their group in the help; commands of none are in "audit".
+      others: commands that it runs besides, for the help.
+    """
+
+    call: str
+    packages: Sequence[str]
+    alone: str = "help"
+    usual: str = ""
+    groups: Mapping[str, Sequence[str]] = MappingProxyType({})
+    others: Sequence[Command] = ()
+
+
+def run(program: Program) -> None:
+    """Runs the command that the first argument names, with the flags after it.
 
     Exits with status 2 and a line on stderr for a command that is none.
     """
     streams.repair()
     interrupts.install()
     with interrupts.end_in_one_line():
-        _run(program, packages, usual, others)
+        _run(program)
 
 
-def _run(program: str, packages: Sequence[str], usual: str | None, others: Sequence[str]) -> None:
+def _run(program: Program) -> None:
     """Does what `run` says, with repaired streams and interrupts that end in a line."""
-    command, flags = _split_arguments(sys.argv[1:], usual)
-    modules = {name: module for name, module, _ in commands(packages)}
+    command, flags = split_arguments(program, sys.argv[1:])
+    modules = {name: module for name, module, _ in commands(program.packages)}
     is_help = command in _HELP_COMMANDS
     asks_for_flags = not _HELP_FLAGS.isdisjoint(flags)
     if is_help and not flags:
-        _print_whole(_format_usage(program, packages, usual, others))
+        _print_whole(_format_usage(program))
     elif is_help and flags[0] in modules:
         _print_whole(_read_help(modules[flags[0]]))
     elif is_help or command not in modules:
@@ -77,32 +90,41 @@ def _run(program: str, packages: Sequence[str], usual: str | None, others: Seque
         runpy.run_module(modules[command], run_name="__main__", alter_sys=True)
 
 
-def _split_arguments(arguments: list[str], usual: str | None) -> tuple[str, list[str]]:
-    """Returns the command and its flags; without a command it is the usual one, or help."""
+def split_arguments(program: Program, arguments: list[str]) -> tuple[str, list[str]]:
+    """Returns the command that a program runs with these arguments, and the command's flags."""
     if not arguments:
-        return usual or "help", []
+        return program.alone, []
     first = arguments[0]
     is_flag = first.startswith("-") and first not in _HELP_COMMANDS
-    if is_flag and usual is not None:
-        return usual, arguments
+    if is_flag and program.usual:
+        return program.usual, arguments
     return first, arguments[1:]
 
 
-def _format_usage(
-    program: str, packages: Sequence[str], usual: str | None, others: Sequence[str]
-) -> str:
-    """Returns the commands, each with the first line of its docstring."""
-    lines = [f"Usage: {program} [command] [flags]", ""]
-    for command in commands(packages):
-        lines.append(f"  {command.name:<12} {command.summary}"[:_COLUMNS])
-    lines.extend(others)
-    lines.append("  help         Prints this.")
-    lines.append("")
-    end = f"For the flags of one: {program} COMMAND --help"
-    if usual is not None:
-        end = f"No command means {usual}. {end}"
-    lines.append(end)
-    return "\n".join(lines)
+def _format_usage(program: Program) -> str:
+    """Returns the commands by group, each with its summary."""
+    lines = {title: [f"{title}:"] for title in (_FIRST_GROUP, *program.groups)}
+    for command in (*commands(program.packages), *program.others, _HELP):
+        lines[_find_group(program, command)].append(f"  {command.name:<12} {command.summary}")
+
+    parts = [f"Usage: {program.call} [command] [flags]"]
+    parts.extend("\n".join(group) for group in lines.values())
+    closing = f"For the flags of a command: {program.call} COMMAND --help"
+    if program.usual:
+        without = f"Flags without a command are those of {program.usual}; nothing at all means"
+        closing = f"{without} {program.alone}.\n{closing}"
+    return "\n\n".join([*parts, closing])
+
+
+def _find_group(program: Program, command: Command) -> str:
+    """Returns the group in the help that a command is in."""
+    for title, names in program.groups.items():
+        if command.name in names:
+            return title
+    return _FIRST_GROUP
+
+
+_HELP = Command("help", "", "List the commands, or say what one does: help bound")
 
 
 def commands(packages: Sequence[str]) -> Iterator[Command]:

@@ -1,4 +1,4 @@
-"""One self-contained HTML page on audits that are done.
+"""Write a self-contained HTML page on audits that are done.
 
     ./run.sh report                                    the newest audit in results/, or federated run
     ./run.sh report --setting=1f3a,77c0                settings by hash, or all of them: --setting=all

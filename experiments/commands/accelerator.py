@@ -1,4 +1,4 @@
-"""Everything worth knowing of an accelerator, in half an hour and by one command.
+"""Measure an accelerator: all that matters, in half an hour.
 
     ./run.sh accelerator                                    all parts, at most 30 minutes
     ./run.sh accelerator --only=golden,directions           is it right, and what does it prove

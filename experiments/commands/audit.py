@@ -1,4 +1,4 @@
-"""Audit DP-SGD in the hidden-state threat model (the default).
+"""Audit DP-SGD in the hidden-state threat model.
 
     ./run.sh audit                               5,000 models on California Housing
     ./run.sh audit --adversary=gc_r --k=5        another adversary, inserted every 5 steps

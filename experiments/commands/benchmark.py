@@ -1,11 +1,12 @@
-"""Measure every public estimator of epsilon, ours among them, on the same scores.
+"""Measure every public estimator of epsilon on the same scores.
 
     ./run.sh benchmark                  ten small audits a cell, two minutes
     ./run.sh benchmark --scale=full     1,000 audits a cell, an hour on two quiet cores
     ./run.sh benchmark --audits=25 --estimators=ours,jax        some of them
 
-The scores are simulated by mechanisms whose truth is known. A cell that is done is kept under --out, so that
-the same command goes on where it was ended. What is not installed is left out, with a line that says so.
+Our own estimators are among them. The scores are simulated by mechanisms whose truth is known. A cell that is
+done is kept under --out, so that the same command goes on where it was ended. What is not installed is left
+out, with a line that says so.
 """
 
 import os

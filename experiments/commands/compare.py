@@ -1,12 +1,12 @@
-"""Audit one mechanism by fresh directions, whose null law is known, and by the methods of all four papers.
+"""Audit one mechanism by fresh directions, and as all papers do.
 
     ./run.sh compare                            a two-layer network on Fashion-MNIST
     ./run.sh compare --model=linear --steps=20 --many_runs=40 --design_steps=200  half a minute
     ./run.sh compare --noise_multiplier=1           less noise
 
-The mechanism is DP-SGD whose every step takes the canary, so that all methods attack one composition of
-Gaussian releases, with the same neighbours and delta. Each method's results are kept under --out and never
-made twice.
+The null law of fresh directions is known. The mechanism is DP-SGD whose every step takes the canary, so
+that all methods attack one composition of Gaussian releases, with the same neighbours and delta. Each
+method's results are kept under --out and never made twice.
 """
 
 import os

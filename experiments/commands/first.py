@@ -1,4 +1,4 @@
-"""What is proven without assumptions, then the paper's audit (what ./run.sh alone does).
+"""Prove epsilon without assumptions, then audit as the paper does.
 
     ./run.sh                    fresh directions in a wider network until 18.5 is proven, then 5,000 models
 

@@ -1,7 +1,9 @@
-"""The crafted loss landscape, exact and simulated, and its convex sibling, which attains its bound.
+"""Solve and simulate the crafted loss landscape, and a convex one.
 
 ./run.sh landscape                              sigma 1..8, B 1, 2, 4, 8, 16, 25 steps
 ./run.sh landscape --sigmas=4 --steps=50        other cells; --runs=1000000 simulates more
+
+The convex one attains its bound.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Time to proof: the epsilon that each way of auditing proves, against the minutes that it takes.
+"""Time to proof: what each way of auditing proves in how long.
 
     ./run.sh proof                                ConvNet, 5 minutes for each of our ways
     ./run.sh proof --model=fcnn --minutes=0.2     a smaller network, quickly

@@ -1,4 +1,4 @@
-"""Time our engine beside jax_privacy, Opacus, torch.func and a loop over clients.
+"""Time our engine beside jax_privacy, Opacus and torch.func.
 
     ./run.sh throughput                                 all models, all engines
     ./run.sh throughput --models=lenet                  DP-FedAvg alone

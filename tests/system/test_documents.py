@@ -127,8 +127,8 @@ from absl import flags
 from audit.commands import dispatch
 from experiments import __main__ as main
 
-(name,) = (module for command, module, _ in dispatch.commands(main.PACKAGES) if command == sys.argv[1])
-importlib.import_module(name)
+modules = {name: module for name, module, _ in dispatch.commands(main.PROGRAM.packages)}
+importlib.import_module(modules[sys.argv[1]])
 flags.FLAGS(sys.argv[1:])
 """
 _IMAGES = ("--data_file=images.npz", "--noise_multiplier=1")

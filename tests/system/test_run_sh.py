@@ -119,23 +119,28 @@ def test_help_needs_no_environment(house, typed):
     assert call["arguments"] == ["-P", "-m", "experiments", *typed] and not house.venv.exists()
 
 
-def test_help_of_this_repository_says_what_each_command_is_for():
+def test_help_lists_every_command_in_a_group_with_a_whole_summary():
     result = subprocess.run([REPOSITORY / "run.sh", "help"], capture_output=True, text=True)
-    lines = [line for line in result.stdout.splitlines() if line.startswith("  ")]
-    assert result.returncode == 0 and max(map(len, lines)) <= 80
-    names = {line.split()[0] for line in lines if line.split()[1:]}
-    assert {
-        "audit",
-        "bound",
-        "list",
-        "report",
-        "sweep",
-        "canife",
-        "test",
-        "lint",
-        "python",
-        "ray",
-    } <= names
+    _, *groups, closing = result.stdout.split("\n\n")
+    assert max(map(len, result.stdout.splitlines())) <= 80
+    listed = {}
+    for group in groups:
+        title, *lines = group.splitlines()
+        listed[title] = [line.split()[0] for line in lines]
+        assert all(len(line.split()) > 2 for line in lines), group
+    audits, papers, tools, others = listed.values()
+    assert {"audit", "bound", "check", "first", "list", "plan", "report"} == set(audits)
+    assert {"sweep", "figures", "canife"} <= set(papers) and {"benchmark", "proof"} <= set(tools)
+    assert others == ["python", "test", "lint", "ray", "help"]
+    files = (REPOSITORY / "experiments" / "commands").glob("[!_]*.py")
+    commands = {path.stem for path in files} - {"engine_flags"}
+    assert commands <= {*audits, *papers, *tools}
+    assert "those of audit; nothing at all means first" in closing
+
+
+def test_flags_alone_are_of_audit_and_nothing_means_first():
+    for argv, command in (([], "first"), (["--k=5"], "audit"), (["-h"], "-h"), (["list"], "list")):
+        assert dispatch.split_arguments(main.PROGRAM, argv)[0] == command
 
 
 def test_a_python_without_packages_tells_a_commands_help():
