@@ -10,7 +10,7 @@ from tests.system.bad import HUGE, Bad, assert_refused, lines, named, nothing, r
 
 COMMANDS = (
     "accelerator", "audit", "benchmark", "bound", "calibrate", "canife", "check", "compare", "compile",
-    "federated", "figures", "landscape", "list", "norms", "one_shot", "own_model", "plan", "precision",
+    "federated", "figures", "landscape", "list", "norms", "one_shot", "plan", "precision",
     "proof", "report", "sweep", "throughput",
 )  # fmt: skip
 WORDS, BOUND = ("many", ""), ("bound", "--scores=scores.npz")
@@ -23,7 +23,7 @@ COUNTS = (  # flags of whole numbers that are no fields, after their command
     "bound k; "
     "audit runs chunk_size; plan runs audits seed; calibrate canaries audits seed processes one_run; "
     "calibrate directions dimension; norms runs; landscape steps runs seed; precision examples steps; "
-    "throughput rounds; own_model runs; check seeds; federated runs; bound insertions dimension; "
+    "throughput rounds; check seeds; federated runs; bound insertions dimension; "
     "one_shot simulations seed; benchmark audits processes seed n; proof rounds seed"
 )
 EMPTY = (  # lists that name nothing, after their command
@@ -113,7 +113,7 @@ SAID = """
 RANGES = """
     audit runs 2 1e8; audit chunk_size 0 1e8; plan seed 0 4294967295; calibrate runs 2 1e17;
     calibrate seed 0 4294967295; landscape seed 0 4294967295; landscape steps 1 999999; norms runs 2 1e17;
-    own_model runs 2 1e17; benchmark seed 0 4294967295; one_shot seed 0 4294967295; landscape runs 4 1e17
+    benchmark seed 0 4294967295; one_shot seed 0 4294967295; landscape runs 4 1e17
 """  # in other words, or a number beyond which it takes none
 
 
