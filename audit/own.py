@@ -19,6 +19,7 @@ from jax.flatten_util import ravel_pytree
 from numpy.typing import ArrayLike, NDArray
 
 from audit.adversaries.base import Adversary, shapes
+from audit.adversaries.losses import Loss
 from audit.conclusions import lipschitz, results
 from audit.conclusions.concluded import conclude_setting
 from audit.conclusions.conclusion import Conclusion
@@ -29,7 +30,7 @@ from audit.mechanism.clipping.base import Batch, per_example
 from audit.report import audit_page, audit_panels, subjects
 from audit.runtime import progress
 from audit.settings import build, stored
-from audit.settings.adversaries import Loss, OwnAdversary
+from audit.settings.adversaries import OwnAdversary
 from audit.settings.build import Trainee
 from audit.settings.fields import declared
 from audit.settings.make import Usual, changed, make_setting

@@ -30,13 +30,18 @@ class BiasedDimension(NamedTuple):
     gradient: Array
 
 
-def random_biased_dimension() -> Adversary:
-    """Returns GC-R (Algorithm 2): a coordinate drawn uniformly."""
+def random_biased_dimension(canaries: int = 1, expect: Expect | None = None) -> Adversary:
+    """Returns GC-R (Algorithm 2): distinct coordinates drawn uniformly, one for each canary."""
 
-    def choose(key: Array, theta_0: Array) -> Array:
+    def choose_alone(key: Array, theta_0: Array) -> Array:
         return jax.random.randint(key, (), 0, theta_0.size)
 
-    return _biased(choose)
+    def choose(key: Array, theta_0: Array) -> Array:
+        return jax.random.choice(key, theta_0.size, (canaries,), replace=False)
+
+    if expect is None:
+        return _biased(choose_alone)
+    return _many(choose, canaries, expect)
 
 
 def fixed_biased_dimension(dimension: int) -> Adversary:
@@ -44,8 +49,14 @@ def fixed_biased_dimension(dimension: int) -> Adversary:
     return _biased(lambda key, theta_0: jnp.int32(dimension))
 
 
-def simulated_biased_dimension(simulate: Simulate, simulations: int, per_step: bool) -> Adversary:
-    """Returns GC-S (Algorithm 3): the coordinate that simulated training moves least.
+def simulated_biased_dimension(
+    simulate: Simulate,
+    simulations: int,
+    per_step: bool,
+    canaries: int = 1,
+    expect: Expect | None = None,
+) -> Adversary:
+    """Returns GC-S (Algorithm 3): the coordinates that simulated training moves least.
 
     Movement is accumulated over the simulated runs.
 
@@ -54,17 +65,34 @@ def simulated_biased_dimension(simulate: Simulate, simulations: int, per_step: b
       simulations: how many runs to simulate.
       per_step: whether movement is the root of the summed squared updates; else it is the distance of the
         final model from theta_0 (Errata H4).
+      canaries: K.
+      expect: what several canaries expect; None for a single one.
     """
 
+    def rank(key: Array, theta_0: Array) -> Array:
+        return _sum_movements(simulate, simulations, per_step, key, theta_0)
+
+    return _least(rank, canaries, expect)
+
+
+def responsive_biased_dimension(
+    respond: Respond, canaries: int = 1, expect: Expect | None = None
+) -> Adversary:
+    """Returns GC-S's fifth way, not the paper's: the coordinates of largest mu by linear response."""
+    return _least(lambda key, theta_0: -respond(theta_0), canaries, expect)
+
+
+def _least(
+    rank: Callable[[Array, Array], Array], canaries: int, expect: Expect | None
+) -> Adversary:
+    """Returns the adversary of the K coordinates of the least rank(key, theta_0) (p,)."""
+    if expect is None:
+        return _biased(lambda key, theta_0: jnp.argmin(rank(key, theta_0)))
+
     def choose(key: Array, theta_0: Array) -> Array:
-        return jnp.argmin(_sum_movements(simulate, simulations, per_step, key, theta_0))
+        return jnp.argsort(rank(key, theta_0))[:canaries]
 
-    return _biased(choose)
-
-
-def responsive_biased_dimension(respond: Respond) -> Adversary:
-    """Returns GC-S's fifth way, which is not the paper's: the coordinate of largest mu by linear response."""
-    return _biased(lambda key, theta_0: jnp.argmax(respond(theta_0)))
+    return _many(choose, canaries, expect)
 
 
 def _sum_movements(
@@ -103,36 +131,6 @@ class BiasedDimensions(NamedTuple):
     dimensions: Array
     values: Array
     expected: Array
-
-
-def random_biased_dimensions(canaries: int, expect: Expect) -> Adversary:
-    """Returns GC-R with K canaries: distinct coordinates drawn uniformly, one for each."""
-
-    def choose(key: Array, theta_0: Array) -> Array:
-        return jax.random.choice(key, theta_0.size, (canaries,), replace=False)
-
-    return _many(choose, canaries, expect)
-
-
-def simulated_biased_dimensions(
-    simulate: Simulate, simulations: int, per_step: bool, canaries: int, expect: Expect
-) -> Adversary:
-    """Returns GC-S with K canaries: the K coordinates that simulated training moves least."""
-
-    def choose(key: Array, theta_0: Array) -> Array:
-        movements = _sum_movements(simulate, simulations, per_step, key, theta_0)
-        return jnp.argsort(movements)[:canaries]
-
-    return _many(choose, canaries, expect)
-
-
-def responsive_biased_dimensions(respond: Respond, canaries: int, expect: Expect) -> Adversary:
-    """Returns `responsive_biased_dimension` with K canaries: the K coordinates of the largest mu."""
-
-    def choose(key: Array, theta_0: Array) -> Array:
-        return jnp.argsort(-respond(theta_0))[:canaries]
-
-    return _many(choose, canaries, expect)
 
 
 def _many(choose: Callable[[Array, Array], Array], canaries: int, expect: Expect) -> Adversary:

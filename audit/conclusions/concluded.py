@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from audit.adversaries.fresh import SphereFields
 from audit.claims.accounting import Composition
 from audit.claims.claim import Claim, DpSgd
 from audit.claims.hidden_state import HiddenState
@@ -26,7 +27,7 @@ from audit.evidence.one_run import OneRun, check_own_cosines
 from audit.evidence.repeats import describe_repeats, require_no_copies
 from audit.methods import estimate, exact_null, gaussian_curve, lifted
 from audit.methods.estimate import Bound, Finding
-from audit.settings.adversaries import SphereFields, adversary_row
+from audit.settings.adversaries import adversary_row
 from audit.settings.setting import Setting
 from audit.storage.store import Scores
 from audit.tasks import zoo

@@ -14,9 +14,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from audit.adversaries.cosines import OneShotCanaries
 from audit.claims.hidden_state import HiddenState, HiddenStateBound, Periods, hidden_state_bound
 from audit.errors import InputError
-from audit.settings.adversaries import OneShotCanaries
 from audit.settings.setting import Setting
 from audit.storage import files
 from audit.storage.store import Store

@@ -16,6 +16,7 @@ from jax import Array
 from jax.stages import Wrapped
 
 from audit.adversaries.base import Adversary
+from audit.adversaries.knowledge import Knowledge
 from audit.errors import require
 from audit.mechanism import base, cohorts, dpsgd, precision, response
 from audit.mechanism.base import Hyperparameters, Schedule, Trajectory
@@ -25,7 +26,6 @@ from audit.mechanism.ensemble import Programs
 from audit.mechanism.memory import Hardware
 from audit.settings import setting as settings
 from audit.settings.adversaries import OwnAdversary, adversary_row
-from audit.settings.knowledge import Knowledge
 from audit.settings.setting import Setting
 from audit.tasks.model import Model
 from audit.tasks.task import Dataset

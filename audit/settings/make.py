@@ -4,14 +4,15 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple, TypeVar
 
+from audit.adversaries.fresh import SphereFields
+from audit.adversaries.row import AdversaryFields
 from audit.errors import require
-from audit.settings.adversaries import ADVERSARIES, OwnAdversary, SphereFields, adversary_row
+from audit.settings.adversaries import ADVERSARIES, OwnAdversary, adversary_row
 from audit.settings.fields import AUTO, Field, FieldLimits, declared, require_fields
 from audit.settings.setting import (
     FIRST,
     LAST,
     MOST_STEPS,
-    AdversaryFields,
     DpSgdFields,
     ScheduleFields,
     Setting,

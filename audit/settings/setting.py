@@ -8,6 +8,7 @@ left out, so that a further field changes no stored name.
 import dataclasses
 from typing import Any, ClassVar
 
+from audit.adversaries.row import AdversaryFields
 from audit.errors import require
 from audit.settings import fields
 from audit.settings.fields import MOST_SEED, deciding, declared, described, require_fields
@@ -95,29 +96,6 @@ class ScheduleFields:
         if self.insert == FIRST:
             return 1
         return int(self.insert)
-
-
-@dataclasses.dataclass(frozen=True)
-class AdversaryFields:
-    """An adversary's own fields.
-
-    Attributes:
-      name: a key of `audit.settings.adversaries.ADVERSARIES`.
-      group: the group of its flags in --help.
-      least_runs: the fewest runs that it can be audited with.
-      usual_runs: the number of runs where none is given.
-      any_time: whether what is proven holds whenever one stops adding runs.
-    """
-
-    name: ClassVar[str]
-    group: ClassVar[str] = fields.ADVERSARY
-    least_runs: ClassVar[int] = 2  # a run in each world
-    usual_runs: ClassVar[int] = 5000
-    any_time: ClassVar[bool] = False
-
-    def deciding(self) -> dict[str, Any]:
-        """Returns the fields that decide scores, without those at their defaults."""
-        return deciding(self)
 
 
 @dataclasses.dataclass(frozen=True)

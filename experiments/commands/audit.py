@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from absl import flags
 
+from audit.adversaries.cosines import OneShotCanaries
 from audit.commands import cli
 from audit.errors import require
-from audit.settings.adversaries import OneShotCanaries
 from audit.settings.setting import MOST_RUNS, Setting, flat, summary, validate
 from experiments.commands import engine_flags
 from models.catalogue import task

@@ -18,18 +18,14 @@ import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from audit.settings.adversaries import (
-    ADVERSARIES,
-    GC_S_VARIANTS,
-    CotS,
-    GcR,
-    GcS,
-    Loss,
-    SphereFields,
-)
+from audit.adversaries.coordinates import GC_S_VARIANTS, GcR, GcS
+from audit.adversaries.cosines import CotS
+from audit.adversaries.fresh import SphereFields
+from audit.adversaries.losses import Loss
+from audit.adversaries.row import AdversaryFields
+from audit.settings.adversaries import ADVERSARIES
 from audit.settings.fields import AUTO
 from audit.settings.make import setting_of
-from audit.settings.setting import AdversaryFields
 from experiments.cells.audits import audit_cell
 from experiments.cells.cell import Audited, Cell
 from experiments.hidden_state.cells import landscape_cell, norms_cell

@@ -20,9 +20,10 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from audit.settings.adversaries import ClipBkd, CotS, Poisoned
+from audit.adversaries.cosines import CotS
+from audit.adversaries.losses import ClipBkd, Poisoned
+from audit.adversaries.row import AdversaryFields
 from audit.settings.make import setting_of
-from audit.settings.setting import AdversaryFields
 from experiments.cells.audits import audit_cell
 from experiments.cells.cell import Audited, Levels
 from experiments.lidp.cells import MechanismAudit, PlacedAudit, mechanism_cell

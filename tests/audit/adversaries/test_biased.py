@@ -120,7 +120,7 @@ def test_linear_response_chooses_where_it_forecasts_most():
     adversary = biased.responsive_biased_dimension(lambda known: forecasts * (known.sum() == 6))
     state = adversary.init(jax.random.key(0), theta_0, jnp.float32(2))
     assert state.dimension == 2 and state.gradient.tolist() == [[0, 0, 2, 0]]
-    many = biased.responsive_biased_dimensions(
+    many = biased.responsive_biased_dimension(
         lambda known: forecasts, 3, lambda craft, state, theta: 10 * theta
     )
     found = many.init(jax.random.key(0), theta_0, jnp.float32(2))

@@ -9,8 +9,14 @@ import numpy as np
 import pytest
 
 from audit.adversaries import biased, directions, examples
+from audit.adversaries.base import shapes
+from audit.errors import InputError
 from audit.mechanism import base, dpsgd
-from audit.mechanism.clipping.base import clip
+from audit.mechanism.clipping.base import clip, per_example
+from audit.settings import build
+from audit.settings.adversaries import ADVERSARIES
+from audit.settings.make import setting_of
+from audit.tasks.task import Dataset
 
 NORM = 2.0
 HYPER = base.Hyperparameters(0.3, NORM, 1.5)
@@ -166,3 +172,42 @@ def test_directions_are_uniform_on_the_sphere(theta):
     covariance = drawn.T @ drawn / 4000 * theta.size
     np.testing.assert_allclose(covariance, np.eye(theta.size), atol=6 / np.sqrt(4000) * 1.5)
     assert np.abs(drawn.mean(axis=0)).max() < 6 / np.sqrt(4000 * theta.size)
+
+
+FIT = {"poisoned": {"first_direction": 4, "end_direction": 8, "poison_label": 1}}  # to small data
+
+
+def built(name, canaries):
+    """The game of an adversary of the registry on 40 examples; None where it takes no such number."""
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(40, 8)).astype(np.float32)
+    dataset = Dataset(features, (features[:, 0] > 0).astype(np.int32), "made up", "0")
+    fields = {"batch_size": 10, "steps": 3, **FIT.get(name, {})}
+    setting = setting_of("fcnn", adversary=name, canaries=canaries, clipping_norm=NORM, **fields)
+    try:
+        return build.build(setting, dataset)
+    except InputError as error:
+        assert "canaries" in str(error)
+        return None
+
+
+@pytest.mark.parametrize("name", ADVERSARIES)
+def test_every_adversary_of_the_registry_inserts_at_most_c_and_scores_each_canary(name, model):
+    games = [played for canaries in (1, 4) if (played := built(name, canaries))]
+    assert games
+    for played in games:
+        adversary = played.adversary
+        theta = played.init(jax.random.key(0))
+        state = adversary.init(jax.random.key(1), theta, jnp.float32(NORM))
+        shapes(adversary, state, theta.size)
+        run = adversary.draw_for_run(state, (jax.random.key(2),))
+        seen = () if adversary.observer is None else adversary.observer.begin(run, theta)
+        craft = functools.partial(adversary.craft, run)
+        for presence in np.eye(adversary.canaries, dtype=np.float32):
+            canaries = base.Canaries(craft, jnp.asarray(presence))
+            norms = jnp.float32(NORM), jnp.float32(1)
+            clipped = per_example(model.loss)
+            inserted = base.sum_canaries(canaries, jnp.int32(0), theta, *norms, clipped)
+            assert 0 < np.linalg.norm(inserted) <= NORM * (1 + 1e-5)
+        scores = adversary.score(run, seen, theta + 0.1, theta)
+        assert scores.shape == (adversary.canaries,) and np.isfinite(scores).all()

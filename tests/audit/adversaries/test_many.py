@@ -57,8 +57,8 @@ def simulate(mechanism, data):
 )
 def named(request, model, data, expect, simulate):
     make = {
-        "gc_r": lambda: biased.random_biased_dimensions(CANARIES, expect),
-        "gc_s": lambda: biased.simulated_biased_dimensions(simulate, 1, True, CANARIES, expect),
+        "gc_r": lambda: biased.random_biased_dimension(CANARIES, expect),
+        "gc_s": lambda: biased.simulated_biased_dimension(simulate, 1, True, CANARIES, expect),
         "cots": lambda: directions.random_directions(CANARIES, expect),
         "cots of weights": lambda: directions.random_directions(CANARIES, directions.weights),
         "one shot": lambda: directions.final_cosines(CANARIES),
@@ -131,7 +131,7 @@ def test_coordinates_and_examples_are_distinct(named, state):
 
 
 def test_gc_s_takes_the_coordinates_that_move_least(simulate, expect, theta):
-    adversary = biased.simulated_biased_dimensions(simulate, 1, True, CANARIES, expect)
+    adversary = biased.simulated_biased_dimension(simulate, 1, True, CANARIES, expect)
     state = adversary.init(jax.random.key(1), theta, jnp.float32(NORM))
     moved = simulate(jax.random.fold_in(jax.random.key(1), 0), theta).squared_updates
     assert sorted(np.asarray(state.dimensions)) == sorted(np.argsort(np.asarray(moved))[:CANARIES])
@@ -154,7 +154,7 @@ def test_a_constant_canary_is_summed_once_a_segment_to_the_same_training(
 @pytest.mark.slow
 def test_scores_are_centred_where_training_moves_coordinates(model, mechanism, data, expect):
     """Both worlds lie on either side of 0, at half the canary's own displacement."""
-    adversary = biased.random_biased_dimensions(CANARIES, expect)
+    adversary = biased.random_biased_dimension(CANARIES, expect)
     schedule = _schedule(data)
     table = game.Game(mechanism, adversary, model.init, data, HYPER, schedule, seed=3)
     [scores] = game.play(table, [(0, 200)], 200)

@@ -116,7 +116,7 @@ def test_at_rate_one_nothing_changes(model, mechanism, data):
 @pytest.mark.slow
 def test_bounds_stay_below_the_exact_accountant_and_come_near(model, silent_choices, data):
     """Nothing but canaries and noise moves the model: the bound is that of the mechanism alone."""
-    adversary = biased.random_biased_dimensions(32, lambda craft, state, theta_0: theta_0)
+    adversary = biased.random_biased_dimension(32, lambda craft, state, theta_0: theta_0)
     silent = dpsgd.mechanism(silent_choices)
     found = {}
     for rate in (0.5, 1.0):

@@ -13,9 +13,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from audit.adversaries.coordinates import GcR, GcS
+from audit.adversaries.cosines import CotS
+from audit.adversaries.fresh import SphereFields
+from audit.adversaries.losses import Loss
 from audit.errors import InputError
 from audit.settings import stored
-from audit.settings.adversaries import CotS, GcR, GcS, Loss, SphereFields
 from audit.settings.make import setting_of
 from audit.settings.setting import identity
 from audit.storage import files

@@ -5,12 +5,13 @@ from typing import ClassVar
 
 import pytest
 
+from audit.adversaries.row import AdversaryFields, AdversaryRow
 from audit.errors import InputError
 from audit.settings import make
-from audit.settings.adversaries import ADVERSARIES, AdversaryRow
+from audit.settings.adversaries import ADVERSARIES
 from audit.settings.fields import ADVERSARY, MOST_SEED, FieldLimits, described
 from audit.settings.make import fields, from_identity, setting_of
-from audit.settings.setting import AdversaryFields, flat, identity
+from audit.settings.setting import flat, identity
 from tests.forks import python
 
 SAID = {
@@ -91,5 +92,5 @@ print(*sorted({{"scipy", "jax", "matplotlib", "dp_accounting"}} & set(sys.module
 
 @pytest.mark.parametrize("command", ["audit", "federated", "canife", "compare", "precision"])
 def test_help_loads_no_statistics(command):
-    done = python("-c", HELP.format(f"experiments.{command}"))
+    done = python("-c", HELP.format(f"experiments.commands.{command}"))
     assert (done.returncode, done.stdout, done.stderr) == (0, "\n", "")

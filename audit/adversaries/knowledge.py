@@ -67,6 +67,10 @@ class Knowledge(NamedTuple):
         require(self.classes >= 2, message)
         return self.classes
 
+    def expect_of_several(self) -> "Expect | None":
+        """Returns `expect` where canaries are several; None for a single one, which expects nothing."""
+        return self.expect if self.canaries > 1 else None
+
     def require_coordinates(self) -> None:
         """Raises InputError for more canaries than the model has coordinates."""
         most = self.model.n_parameters

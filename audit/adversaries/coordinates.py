@@ -1,0 +1,149 @@
+"""GC-S, GC-R and the fixed coordinate: their fields, words and factories. Importing it starts no JAX."""
+
+import dataclasses
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from audit.adversaries.knowledge import Knowledge
+from audit.adversaries.row import AdversaryFields, AdversaryRow
+from audit.errors import require
+from audit.settings.fields import described
+
+if TYPE_CHECKING:
+    from audit.adversaries.base import Adversary
+
+
+class GcSVariant(NamedTuple):
+    """How GC-S finds the coordinate that moves least.
+
+    Attributes:
+      noisy: whether its simulations have the noise of the training run, or neither noise nor clipping.
+      per_step: whether it adds up the movement of each step, or looks at the final model alone.
+    """
+
+    noisy: bool
+    per_step: bool
+
+
+GC_S_VARIANTS = {
+    "noiseless_per_step": GcSVariant(noisy=False, per_step=True),
+    "noisy_per_step": GcSVariant(noisy=True, per_step=True),
+    "noiseless_final_model": GcSVariant(noisy=False, per_step=False),
+    "noisy_final_model": GcSVariant(noisy=True, per_step=False),
+}
+_LINEAR_RESPONSE = "linear_response"  # a variant beyond the paper's, which simulates nothing
+
+
+@dataclasses.dataclass(frozen=True)
+class GcS(AdversaryFields):
+    """GC-S's fields."""
+
+    name: ClassVar[str] = "gc_s"
+    gc_s: str = described(
+        "GC-S: {noiseless,noisy}_{per_step,final_model}, or linear_response.",
+        default="noiseless_per_step",
+        choices=(*GC_S_VARIANTS, _LINEAR_RESPONSE),
+    )
+    simulations: int = described(
+        "GC-S: how many noisy simulations.", default=4, least=1, most=10_000
+    )
+
+    def deciding(self) -> dict[str, Any]:
+        """Returns the fields that decide scores, without the number of simulations where one is enough.
+
+        Noiseless simulations are all the same, and linear response takes none.
+        """
+        identity = super().deciding()
+        is_noisy = self.gc_s != _LINEAR_RESPONSE and GC_S_VARIANTS[self.gc_s].noisy
+        if not is_noisy:
+            identity.pop("simulations", None)
+        return identity
+
+
+@dataclasses.dataclass(frozen=True)
+class GcFixed(AdversaryFields):
+    """The fixed coordinate's fields."""
+
+    name: ClassVar[str] = "gc_fixed"
+    dimension: int = described("gc_fixed: the biased coordinate.", default=0, least=0)
+
+
+class GcR(AdversaryFields):
+    """GC-R has no fields."""
+
+    name = "gc_r"
+
+
+def _make_gc_s(fields: GcS, knowledge: Knowledge) -> "Adversary":
+    """Makes GC-S: a gradient along the coordinate that moves least, or leaks most by linear response."""
+    from audit.adversaries import biased
+    from audit.mechanism import dpsgd
+
+    knowledge.require_coordinates()
+    several = (knowledge.canaries, knowledge.expect_of_several())
+    if fields.gc_s == _LINEAR_RESPONSE:
+        reason = knowledge.unresponsive
+        require(not reason, f"`gc_s={_LINEAR_RESPONSE}`: {reason}; choose another")
+        return biased.responsive_biased_dimension(knowledge.respond, *several)
+
+    variant = GC_S_VARIANTS[fields.gc_s]
+    if variant.noisy:
+        hyper = knowledge.hyper
+        simulations = fields.simulations
+    else:
+        hyper = dpsgd.without_privacy(knowledge.hyper)
+        simulations = 1  # all are the same
+    simulate = partial(knowledge.simulate, hyper)
+    return biased.simulated_biased_dimension(simulate, simulations, variant.per_step, *several)
+
+
+def _make_gc_r(fields: GcR, knowledge: Knowledge) -> "Adversary":
+    """Makes GC-R: a gradient along a random coordinate."""
+    from audit.adversaries import biased
+
+    knowledge.require_coordinates()
+    return biased.random_biased_dimension(knowledge.canaries, knowledge.expect_of_several())
+
+
+def _make_gc_fixed(fields: GcFixed, knowledge: Knowledge) -> "Adversary":
+    """Makes the adversary that inserts a gradient along a given coordinate."""
+    from audit.adversaries import biased
+
+    canaries = knowledge.canaries
+    require(canaries == 1, f"`canaries={canaries}`: one coordinate has one canary; choose gc_r")
+    most = knowledge.model.n_parameters - 1
+    require(0 <= fields.dimension <= most, f"`dimension={fields.dimension}`: give 0 to {most}")
+    return biased.fixed_biased_dimension(fields.dimension)
+
+
+GC_S = AdversaryRow(
+    GcS,
+    "GC-S",
+    "a gradient along the coordinate that moves least",
+    "GC-S: simulates training, picks the coordinate of the model that moves least, or leaks most by "
+    "linear response, and inserts a gradient of norm C along it. Its score is how far the final model "
+    "moved along that coordinate.",
+    "biased",
+    _make_gc_s,
+    biased=True,
+)
+GC_R = AdversaryRow(
+    GcR,
+    "GC-R",
+    "along a random coordinate",
+    "GC-R: draws a coordinate of the model at random and inserts a gradient of norm C along it. Its "
+    "score is how far the final model moved along that coordinate.",
+    "biased",
+    _make_gc_r,
+    biased=True,
+)
+GC_FIXED = AdversaryRow(
+    GcFixed,
+    "fixed coordinate",
+    "along the coordinate --dimension",
+    "Fixed coordinate: inserts a gradient of norm C along a given coordinate of the model. Its "
+    "score is how far the final model moved along it.",
+    "biased",
+    _make_gc_fixed,
+    biased=True,
+)

@@ -1,0 +1,82 @@
+"""CotS and the one-shot canaries: their fields, words and factories. Importing it starts no JAX."""
+
+import dataclasses
+from typing import TYPE_CHECKING, ClassVar
+
+from audit.adversaries.knowledge import Knowledge
+from audit.adversaries.row import AdversaryFields, AdversaryRow
+from audit.errors import require
+from audit.settings.fields import described
+
+if TYPE_CHECKING:
+    from audit.adversaries.base import Adversary
+
+
+@dataclasses.dataclass(frozen=True)
+class CotS(AdversaryFields):
+    """CotS's fields."""
+
+    name: ClassVar[str] = "cots"
+    cots_score: str = described(
+        "CotS: cosine with the model's displacement or its final weights.",
+        default="displacement",
+        choices=("displacement", "weights"),
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class OneShotCanaries(AdversaryFields):
+    """The one-shot canaries' fields."""
+
+    name: ClassVar[str] = "one_shot"
+    observe: str = described(
+        "one_shot: cosines with the final displacement (final) or weights, or the largest over steps (all).",
+        default="final",
+        choices=("final", "weights", "all"),
+    )
+
+
+def _make_cots(fields: CotS, knowledge: Knowledge) -> "Adversary":
+    """Makes CotS: a gradient along a random direction, scored by a cosine."""
+    from audit.adversaries import directions
+
+    by_displacement = fields.cots_score == "displacement"
+    if knowledge.canaries == 1:
+        origin = directions.itself if by_displacement else directions.nothing
+        return directions.random_direction(origin)
+    expect = knowledge.expect if by_displacement else directions.weights
+    return directions.random_directions(knowledge.canaries, expect)
+
+
+def _make_one_shot(fields: OneShotCanaries, knowledge: Knowledge) -> "Adversary":
+    """Makes the one-shot paper's canaries: gradients along random directions."""
+    from audit.adversaries import directions
+
+    canaries = knowledge.canaries
+    require(
+        canaries > 1, f"`canaries={canaries}`: one_shot compares canaries of a run; give several"
+    )
+    if fields.observe == "all":
+        return directions.largest_cosines(canaries)
+    origin = directions.itself if fields.observe == "final" else directions.nothing
+    return directions.final_cosines(canaries, origin)
+
+
+COTS = AdversaryRow(
+    CotS,
+    "CotS",
+    "along a random direction",
+    "CotS: draws a direction at random and inserts a gradient of norm C along it. Its score is the "
+    "cosine of that direction and the model's displacement, or its weights where that is chosen.",
+    "sphere",
+    _make_cots,
+)
+ONE_SHOT = AdversaryRow(
+    OneShotCanaries,
+    "one-shot",
+    "the one-shot paper's random directions",
+    "One-shot: inserts gradients of norm C along random directions. A score is the cosine of a direction "
+    "and the model's displacement, its weights, or the largest with any step's move, as chosen.",
+    "one_shot",
+    _make_one_shot,
+)

@@ -1,0 +1,67 @@
+"""Fresh directions: their fields, words and factory. Importing it starts no JAX."""
+
+import dataclasses
+from typing import TYPE_CHECKING, ClassVar
+
+from audit.adversaries.knowledge import Knowledge
+from audit.adversaries.row import AdversaryFields, AdversaryRow
+from audit.errors import require
+from audit.settings.fields import described
+
+if TYPE_CHECKING:
+    from audit.adversaries.base import Adversary
+
+
+# Random directions are only nearly orthogonal: where the other canaries add more than this share to a score's
+# variance, they are left out of the score.
+_MOST_INTERFERENCE = 0.01
+
+
+@dataclasses.dataclass(frozen=True)
+class SphereFields(AdversaryFields):
+    """The fresh directions' fields."""
+
+    name: ClassVar[str] = "sphere"
+    least_runs: ClassVar[int] = 1
+    usual_runs: ClassVar[int] = 60
+    any_time: ClassVar[bool] = True
+    coins: bool = described(
+        "sphere: each canary in by a coin, which checks the law of those that are out; else all are in.",
+        default=False,
+    )
+
+
+def _make_sphere(fields: SphereFields, knowledge: Knowledge) -> "Adversary":
+    """Makes the adversary whose directions every run draws afresh."""
+    from audit.adversaries import sphere
+
+    canaries = knowledge.canaries
+    parameters = knowledge.model.n_parameters
+    most = parameters // 2
+    require(
+        2 * canaries <= parameters,
+        f"`canaries={canaries}`: give at most {most}, half the parameters",
+    )
+    is_several = canaries > 1
+    require(is_several or not fields.coins, "`coins` are for several canaries: raise `canaries`")
+
+    # In units of C, and with a learning rate of 1: along a direction, the other canaries have the variance
+    # canaries * insertions^2 / parameters, and the noise has that of its steps.
+    sigma = float(knowledge.hyper.noise_multiplier)
+    interference = canaries * knowledge.insertions**2
+    interferes = interference > _MOST_INTERFERENCE * parameters * knowledge.steps * sigma**2
+    return sphere.fresh_directions(
+        canaries, knowledge.rehearsal(), is_several and interferes, not fields.coins
+    )
+
+
+SPHERE = AdversaryRow(
+    SphereFields,
+    "sphere",
+    "directions that every run draws anew",
+    "Fresh directions: every run draws directions on the sphere of its own and inserts a gradient of "
+    "norm C along each. A score is the cosine of a direction and how far the model ended from where a "
+    "training run without noise and canaries ends, off the other directions where canaries are many.",
+    "fresh_directions",
+    _make_sphere,
+)
