@@ -10,31 +10,24 @@ Trained runs are kept under --out and never trained twice; an interrupted audit 
 command, started again beside it or on another host that has the folder, takes a part of the work.
 """
 
-import json
 import math
 import sys
-import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 from absl import flags
 
 from audit.adversaries.cosines import OneShotCanaries
 from audit.commands import cli
 from audit.errors import require
-from audit.settings.setting import MOST_RUNS, Setting, flat, summary, validate
+from audit.settings.setting import MOST_RUNS, Setting, validate
 from experiments.commands import engine_flags
 from models.catalogue import task
 
 if TYPE_CHECKING:
     from audit.conclusions.conclusion import Conclusion
-    from audit.storage.store import Scores, Store
-    from audit.tasks.task import Dataset
-    from audit.training.training import Trained
-    from experiments.cells.work import Trainer
+    from experiments.cells.auditing import AuditRequest, FinishedAudit
 
 FLAGS = flags.FLAGS
-_LOOK_SECONDS = 3.0  # between two conclusions while training, each of which takes a while
 flags.DEFINE_integer(
     "runs",
     None,
@@ -56,104 +49,55 @@ engine_flags.define_engine()
 flags.DEFINE_bool("json", False, "Print one JSON object on stdout instead of tables.")
 
 
-class _AuditRequest(NamedTuple):
-    """What is audited.
-
-    Attributes:
-      setting: The training and its adversary.
-      dataset: The data that it trains on.
-      runs: Models to train, at most.
-      looks: The declared numbers of runs at which to look; empty where none are declared.
-      trainer: What trains the models; None where the store has them all.
-    """
-
-    setting: Setting
-    dataset: "Dataset"
-    runs: int
-    looks: Sequence[int]
-    trainer: "Trainer | None" = None
-
-    @property
-    def any_time(self) -> bool:
-        """Whether what is proven holds whenever training stops."""
-        return self.setting.adversary.any_time
-
-
-class _AuditScores(NamedTuple):
-    """All scores, and the training of those that the store had not yet, if there was any."""
-
-    scores: "Scores"
-    training: "Trained | None" = None
-
-
 def main() -> None:
     """Parses the flags, trains the models that the store does not have, and prints what follows from all."""
-    from audit.conclusions import results
-    from audit.laws import conversions
-    from audit.settings import stored
-    from experiments.cells.audits import recipe
+    run(cli.setting(), FLAGS.runs, FLAGS.until)
 
+
+def run(setting: Setting, runs: int | None, until: float | None) -> None:
+    """Audits a setting as the other flags say.
+
+    Args:
+      setting: The setting.
+      runs: Models to train, by default as many as usual.
+      until: The epsilon at which training stops once it is proven, if any.
+    """
+    from audit.laws import conversions
+
+    # All flags are checked before data are loaded, which takes longer.
     conversions.require_delta(FLAGS.delta)
     conversions.require_confidence(FLAGS.confidence)
-    # All flags are checked before data are loaded, which takes longer.
-    setting = cli.setting()
     engines = engine_flags.engine()
     out = cli.folder()
-    request = _make_request(setting)
+    request = _make_request(setting, runs, until)
+    from audit.report import bounds_table
+    from audit.storage.store import FIGURE, RESULT
+    from experiments.cells import auditing
 
-    store = stored.find_store(out, request.setting, request.dataset)
-    if store is not None:
-        request = _stop_where_proven(request, store)
-        if _is_done(request, store):
-            results.require_declared(store, [])
-            _conclude(request, store, _AuditScores(store.load(request.runs)))
-            return
-
-    with engines as engine:
-        game_recipe = recipe(request.setting, request.runs, request.dataset)
-        request = request._replace(trainer=engine.trainer(game_recipe, request.dataset))
-        store = stored.open_store(out, request.setting, request.dataset)
-        results.require_declared(store, request.looks)
-        if request.looks:
-            training = _train_to_looks(request, store)
-        elif request.any_time:
-            training = _train_until_proven(request, store)
-        else:
-            training = _train(request, store)
-    request = request._replace(runs=len(training.scores.scores))
-    _conclude(request, store, _AuditScores(training.scores, training))
+    finished = auditing.complete(request, out, engines, _show_look)
+    conclusion = finished.conclude()
+    written = auditing.write(finished, conclusion)
+    if FLAGS.json:
+        print(written.result)
+    else:
+        print(_summarise(finished), file=sys.stderr)
+        table = bounds_table.bounds_table(conclusion) + _each_run_alone(finished)
+        if not written.refusal:
+            folder = finished.store.path
+            table += f"\n\nfigure: {folder / FIGURE}\nresult: {folder / RESULT}"
+        print(table)
+    # Why nothing was written comes last, so that it is seen.
+    if written.refusal:
+        print(cli.one_line(written.refusal), file=sys.stderr)
 
 
-def _stop_where_proven(request: _AuditRequest, store: "Store") -> _AuditRequest:
-    """Returns the request with as many runs as it takes to prove --until, if the store has so many."""
-    if not request.any_time:
-        return request
-    held = min(store.runs_held(), request.runs)
-    if not held:
-        return request
-    conclusion = _draw_conclusion(request, store, _AuditScores(store.load(held)))
-    proven_at = _first_proven(conclusion)
-    return request._replace(runs=proven_at or request.runs)
-
-
-def _is_done(request: _AuditRequest, store: "Store") -> bool:
-    """Returns whether the store has all runs and a conclusion; a look is taken again in any case."""
-    from experiments.cells.audits import concluded_runs
-
-    if request.looks or store.missing(request.runs):
-        return False
-    return concluded_runs(store) > 0
-
-
-def _make_request(setting: Setting) -> _AuditRequest:
+def _make_request(setting: Setting, runs: int | None, until: float | None) -> "AuditRequest":
     """Returns what the flags request, with its data; raises InputError for flags that do not go together."""
     looks = _declared_looks()
-    runs_without_looks = FLAGS.runs or setting.adversary.usual_runs
-    runs = looks[-1] if looks else runs_without_looks
+    runs = looks[-1] if looks else runs or setting.adversary.usual_runs
     any_time = setting.adversary.any_time
 
-    for name in ("until", "minutes"):
-        value = FLAGS[name].value
+    for name, value in (("until", until), ("minutes", FLAGS.minutes)):
         fits = value is None or (any_time and 0 < value < math.inf)
         require(fits, f"--{name}={value}: give a number above 0, with --adversary=sphere")
     require(
@@ -172,7 +116,13 @@ def _make_request(setting: Setting) -> _AuditRequest:
     dataset = task(setting.model).data.load(sources)
     if setting.mechanism.clipping == "per_example":
         print("clipping by per-example gradients: any model, but slow", file=sys.stderr)
-    return _AuditRequest(setting, dataset, runs, looks)
+    from experiments.cells.auditing import AuditRequest
+    from experiments.cells.cell import Levels
+
+    levels = Levels(FLAGS.delta, FLAGS.confidence)
+    return AuditRequest(
+        setting, dataset, runs, looks, levels, FLAGS.chunk_size, until, FLAGS.minutes
+    )
 
 
 def _declared_looks() -> list[int]:
@@ -192,201 +142,43 @@ def _declared_looks() -> list[int]:
     return looks
 
 
-def _train(request: _AuditRequest, store: "Store", added: int | None = None) -> "Trained":
-    """Trains the missing runs under a bar; chunks are no wider than `added` runs, by default all."""
-    from audit.runtime import progress
-    from audit.training import training
-    from experiments.cells.work import Wanted
-
-    assert request.trainer is not None
-    added = added or request.runs
-    with progress.bar(training.count_missing(store, request.runs)) as bar:
-        return request.trainer.train(Wanted(store, request.runs, added, FLAGS.chunk_size, bar))
-
-
-def _train_to_looks(request: _AuditRequest, store: "Store") -> "Trained":
-    """Trains from one declared look to the next, and prints the bounds at each."""
-    from audit.training import training
-
-    parts = []
-    before = 0
-    for number, runs in enumerate(request.looks, 1):
-        stage = request._replace(runs=runs)
-        part = _train(stage, store, runs - before)  # chunks are no wider than what is added
-        parts.append(part)
-        _look(stage, store, _AuditScores(part.scores), number)
-        before = runs
-    return training.merge(parts)
-
-
-def _train_until_proven(request: _AuditRequest, store: "Store") -> "Trained":
-    """Trains in stages, until --until is proven or the --minutes are up.
-
-    The text before the bar says what is proven, up to date to a few seconds. The scores that it returns are
-    those of the first runs that prove enough, whatever the stages were.
-    """
-    from audit.runtime import progress
-    from audit.training import training
-    from experiments.cells.work import Wanted
-
-    assert request.trainer is not None
-    stage = min(FLAGS.chunk_size or request.trainer.stage(request.runs), request.runs)
-    deadline = math.inf
-    if FLAGS.minutes is not None:
-        deadline = time.monotonic() + 60 * FLAGS.minutes
-
-    parts: list[Trained] = []
-    runs = 0
-    status = "training"
-    last_look = time.monotonic()
-    proven_at = None
-    with progress.bar(training.count_missing(store, request.runs), lambda: status) as bar:
-        while runs < request.runs and proven_at is None:
-            if parts and time.monotonic() > deadline:
-                break
-            runs = min(max(runs, store.runs_held()) + stage, request.runs)
-            parts.append(
-                request.trainer.train(Wanted(store, runs, stage, FLAGS.chunk_size or stage, bar))
-            )
-            if FLAGS.until is None and time.monotonic() < last_look + _LOOK_SECONDS:
-                continue
-            conclusion = _draw_conclusion(request, store, _AuditScores(parts[-1].scores))
-            last_look = time.monotonic()
-            upper_bound = conclusion.upper_bound or math.inf
-            status = f"proven {conclusion.epsilon:.1f} of {upper_bound:.1f}"
-            proven_at = _first_proven(conclusion)
-
-    trained = training.merge(parts)
-    return trained._replace(scores=trained.scores.of_first(proven_at or runs))
-
-
-def _first_proven(conclusion: "Conclusion") -> int | None:
-    """Returns the first number of runs that proves as much as --until; None where none does."""
-    enough = FLAGS.until
-    if enough is None:
-        enough = math.inf
-    for runs, epsilon in enumerate(conclusion.path, 1):
-        if epsilon >= enough:
-            return runs
-    return None
-
-
-def _look(request: _AuditRequest, store: "Store", scores: _AuditScores, number: int) -> None:
-    """Takes the declared look of that number, from 1: keeps its result and prints its bounds."""
-    from audit.conclusions import results
+def _show_look(conclusion: "Conclusion", number: int) -> None:
+    """Prints the bounds of the declared look of that number, from 1."""
     from audit.report import bounds_table
 
-    conclusion = _draw_conclusion(request, store, scores)
-    if results.take_looks(store, request.looks, number):
-        results.keep_result(store, conclusion, **_circumstances(request, store))
     if FLAGS.json:
         return
-    is_last = number == len(request.looks)
     end = "\n"
-    if is_last:
+    if number == len(FLAGS.looks):
         end = "\n\n"
     print(bounds_table.look_rows(conclusion), end=end, flush=True)
 
 
-def _draw_conclusion(request: _AuditRequest, store: "Store", scores: _AuditScores) -> "Conclusion":
-    """Returns what follows from the scores at the flags' delta and confidence."""
-    from audit.conclusions import lipschitz
-    from audit.conclusions.concluded import conclude_setting
-
-    steps = lipschitz.of_data(store, request.setting, request.dataset)
-    return conclude_setting(
-        scores.scores, request.setting, FLAGS.delta, FLAGS.confidence, request.looks, steps=steps
-    )
-
-
-def _circumstances(request: _AuditRequest, store: "Store") -> dict[str, Any]:
-    """Returns what a result says beside the bounds: setting, runs, what trained them, and where."""
-    return {
-        "setting": flat(request.setting),
-        "runs": request.runs,
-        "provenance": _provenance(request, store),
-        "out": str(store.path),
-    }
-
-
-def _provenance(request: _AuditRequest, store: "Store") -> dict[str, Any]:
-    """Returns the versions and devices of this training; where nothing was trained, those in the store."""
-    from audit.storage.store import Kept
-
-    if request.trainer is not None:
-        return request.trainer.about()
-    result = store.result() or Kept()
-    return result.provenance
-
-
-def _conclude(request: _AuditRequest, store: "Store", scores: _AuditScores) -> None:
-    """Computes the bounds, writes them and their figure to the store, and prints them.
-
-    Files that were made from the same scores, setting, levels and version are not made again.
-    """
-    from audit.conclusions import results
-    from audit.report import bounds_table
-    from audit.storage import files
-    from audit.storage.store import FIGURE, RESULT
-
-    conclusion = _draw_conclusion(request, store, scores)
-    made_from = results.source(store, conclusion)
-    names = (RESULT, FIGURE)
-    places = f"\n\nfigure: {store.path / FIGURE}\nresult: {store.path / RESULT}"
-    refusal = ""
-
-    # Read the result where the files are there already; else make the files. Where these can't be written,
-    # all bounds can be printed still, since the scores are there.
-    if results.is_up_to_date(store, made_from, names):
-        content = files.read(store.path / RESULT) or b"{}"
-        result = json.dumps(json.loads(content))
-    else:
-        from audit.report import audit_panels
-
-        circumstances = _circumstances(request, store)
-        try:
-            figure = audit_panels.audit_figure(conclusion, summary(request.setting, request.runs))
-            result, _ = results.keep(store, conclusion, figure, **circumstances)
-            results.mark(store, made_from, names)
-        except files.CannotWriteError as error:
-            result = results.result_json(conclusion, **circumstances)
-            refusal = cli.one_line(str(error))
-            places = ""
-
-    # With --json the result alone; else a summary on stderr, and the table on stdout.
-    if FLAGS.json:
-        print(result)
-    else:
-        print(_summary(request, scores.training), file=sys.stderr)
-        print(bounds_table.bounds_table(conclusion) + _each_run_alone(request, scores) + places)
-    # Why nothing was written comes last, so that it is seen.
-    if refusal:
-        print(refusal, file=sys.stderr)
-
-
-def _each_run_alone(request: _AuditRequest, scores: _AuditScores) -> str:
+def _each_run_alone(finished: "FinishedAudit") -> str:
     """Returns a table of what each run of many canaries shows by itself; "" for other adversaries."""
     from audit.conclusions.concluded import conclude_each_run
     from audit.report import one_run_table
     from audit.settings import build
 
-    adversary = request.setting.adversary
+    setting, dataset, *_ = finished.request
+    adversary = setting.adversary
     if not isinstance(adversary, OneShotCanaries):
         return ""
-    dimension = build.trainee(request.setting.model, request.dataset).model.n_parameters
+    dimension = build.trainee(setting.model, dataset).model.n_parameters
     sees_final_model = adversary.observe != "all"
     conclusions = conclude_each_run(
-        scores.scores, dimension, sees_final_model, FLAGS.delta, FLAGS.confidence
+        finished.scores, dimension, sees_final_model, *finished.request.levels
     )
     return f"\n\n{one_run_table.over_runs(conclusions)}"
 
 
-def _summary(request: _AuditRequest, trained: "Trained | None") -> str:
+def _summarise(finished: "FinishedAudit") -> str:
     """Returns a line on what was trained: models, steps, data, and the time and memory that it took here."""
-    steps = request.setting.schedule.steps
-    batch_size = request.setting.mechanism.batch_size
-    data = f"{task(request.setting.model).data.label} ({request.dataset.source})"
-    line = f"{request.runs} models x {steps} steps x batch {batch_size}, data: {data}"
+    setting, dataset, runs, *_ = finished.request
+    data = f"{task(setting.model).data.label} ({dataset.source})"
+    training = f"{setting.schedule.steps} steps x batch {setting.mechanism.batch_size}"
+    line = f"{runs} models x {training}, data: {data}"
+    trained = finished.trained
     if trained is None or not trained.trained_runs:
         return f"{line}; all in the store already"
     from audit.mechanism import ensemble

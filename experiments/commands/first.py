@@ -5,31 +5,21 @@
 Flags are those of audit; the model, the adversary, its canaries and the runs of the first audit are set here.
 """
 
-import contextlib
-from collections.abc import Iterator
-
 from absl import flags
 
 from audit.commands import cli
 from experiments.commands import audit
 
 FLAGS = flags.FLAGS
-_PROOF = {
-    "model": "wide_fcnn",
-    "adversary": "sphere",
-    "canaries": "auto",
-    "runs": 400,
-    "until": 18.5,
-}
 _PROOF_TITLE = "Fresh directions in a wider network, 2,689 parameters: nothing is assumed.\n"
 _PAPER_TITLE = "\nThe hidden-state paper's adversary in its network, 68 parameters.\n"
 
 
 def main() -> None:
     """Does both audits and prints one below the other."""
-    with _changed_flags(_PROOF):
-        _print_title(_PROOF_TITLE)
-        audit.main()
+    _print_title(_PROOF_TITLE)
+    proof = cli.setting(model="wide_fcnn", adversary="sphere", canaries="auto")
+    audit.run(proof, runs=400, until=18.5)
     _print_title(_PAPER_TITLE)
     audit.main()
 
@@ -37,19 +27,6 @@ def main() -> None:
 def _print_title(text: str) -> None:
     if not FLAGS.json:
         print(text, flush=True)
-
-
-@contextlib.contextmanager
-def _changed_flags(values: dict[str, object]) -> Iterator[None]:
-    """Sets flags to these values until the end of the block."""
-    before = {name: FLAGS[name].value for name in values}
-    for name, value in values.items():
-        FLAGS[name].value = value
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            FLAGS[name].value = value
 
 
 if __name__ == "__main__":
