@@ -40,6 +40,7 @@ from experiments.hidden_state.landscape import (
 from experiments.hidden_state.landscape_process import Process, constant
 from experiments.hidden_state.sweep import CLAIMS
 from experiments.sweeps import estimates, points, table
+from experiments.sweeps.panels import add_legend
 from experiments.sweeps.points import Evidence, Spread
 from experiments.sweeps.sweep import Drawn, Row, Seeds, Sweep
 from models.catalogue import task
@@ -334,8 +335,7 @@ def _draw_trade_offs(cells: Sequence[CellResults], sigma: float) -> Figure:
         _draw_trade_off(axis, cell)
     axes[0, 0].set_ylabel("false-negative rate\nabove the upper bound's")
     figure.suptitle(f"Trade-off curves, sigma = {sigma:g}, T = {chosen[0].steps}", fontsize=10)
-    handles, labels = axes[0, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=8)
+    add_legend(figure, axes[0, :1], 3)
     return figure
 
 
@@ -418,6 +418,5 @@ def _draw_threshold_search(searches: Sequence[SearchResults], norm: float, runs:
     axes[0, 0].set_ylabel(f"epsilon at delta {searches[0].cell.delta:g}")
     title = "Algorithm 6: which threshold of the crafted landscape leaks most after two steps"
     figure.suptitle(title, fontsize=10)
-    handles, labels = axes[0, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=2, fontsize=8)
+    add_legend(figure, axes[0, :1], 2)
     return figure

@@ -343,8 +343,8 @@ def sweeps(scale: str) -> dict[str, Sweep]:
         (first, *_) = list_audits(sizes[model], Place("", L, 1, model, {}))
         norms.append(norms_cell(first.setting, min(NORM_RUNS[scale], first.runs)))
     every["figure_8"] = dataclasses.replace(every["figure_8"], cells=tuple(norms))
-    cells = (landscape_cell(GRIDS[scale]),)
-    every["landscape"] = Sweep("landscape", "The crafted loss landscape", cells)
+    landscape = landscape_cell(GRIDS[scale])
+    every["landscape"] = Sweep("landscape", "The crafted loss landscape", (landscape,))
     return every
 
 
