@@ -86,7 +86,7 @@ class Series(NamedTuple):
     adversary: AdversaryFields
 
 
-class Place(NamedTuple):
+class FigurePlace(NamedTuple):
     """A place of a figure: audits that differ in their seeds alone.
 
     Attributes:
@@ -108,7 +108,7 @@ class Figure(NamedTuple):
     """A figure: its title, its places from the first panel on, and its x axis, if x means something."""
 
     title: str
-    places: tuple[Place, ...]
+    places: tuple[FigurePlace, ...]
     axis: Axis | None = None
 
 
@@ -199,42 +199,42 @@ _IMAGE_MODELS = ("convnet", "resnet18")
 
 def _vary(
     field: str, values: Iterable[float], models: Iterable[str], *every: Series
-) -> tuple[Place, ...]:
+) -> tuple[FigurePlace, ...]:
     """Returns the places of some series over a field, with a panel for each model."""
     places = []
     for model, series, value in itertools.product(models, every, values):
-        places.append(Place(task(model).label, series, value, model, {field: value}))
+        places.append(FigurePlace(task(model).label, series, value, model, {field: value}))
     return tuple(places)
 
 
-def _on_fcnn(*every: Series) -> tuple[Place, ...]:
+def _on_fcnn(*every: Series) -> tuple[FigurePlace, ...]:
     """Returns the places of some series on the FCNN, with a panel for each learning rate."""
     places = []
     for rate, series in itertools.product((0.1, 0.01), every):
         panel = f"learning rate {rate:g}"
-        places.append(Place(panel, series, 1, "fcnn", {"learning_rate": rate}))
+        places.append(FigurePlace(panel, series, 1, "fcnn", {"learning_rate": rate}))
     return tuple(places)
 
 
 def _with_gc_r(
     label: str, x: float = 1, model: str = "convnet", panel: str = "ConvNet", **fields: Any
-) -> Place:
+) -> FigurePlace:
     """Returns a place of GC-R whose series the figure calls by a label of its own."""
-    return Place(panel, Series(label, GcR()), x, model, fields)
+    return FigurePlace(panel, Series(label, GcR()), x, model, fields)
 
 
-def _proven() -> tuple[Place, ...]:
+def _proven() -> tuple[FigurePlace, ...]:
     """Returns the places of fresh directions beside GC-R, with a panel for each model and k."""
     panels = [(task(model).label, model, 1) for model in ("wide_fcnn", "fcnn")]
     for k in (1, 5, 25):
         panels.append((f"{task('convnet').label}, k = {k}", "convnet", k))
     places = []
     for (panel, model, k), series in itertools.product(panels, (FRESH, GC_R)):
-        places.append(Place(panel, series, k, model, {"periodicity": k}))
+        places.append(FigurePlace(panel, series, k, model, {"periodicity": k}))
     return tuple(places)
 
 
-def _bracket(fields_at: Mapping[int, Mapping[str, Any]]) -> tuple[Place, ...]:
+def _bracket(fields_at: Mapping[int, Mapping[str, Any]]) -> tuple[FigurePlace, ...]:
     """Returns the places of coordinates and fresh directions on logistic regression.
 
     There is a panel for each weight decay.
@@ -246,7 +246,7 @@ def _bracket(fields_at: Mapping[int, Mapping[str, Any]]) -> tuple[Place, ...]:
     every = (NOISELESS_PER_STEP, FRESH)
     for decay, x, series in itertools.product((0.0, 1e-3, 1e-2), fields_at, every):
         fields = {"weight_decay": decay, **fields_at[x]}
-        places.append(Place(f"weight decay {decay:g}", series, x, "logistic", fields))
+        places.append(FigurePlace(f"weight decay {decay:g}", series, x, "logistic", fields))
     return tuple(places)
 
 
@@ -340,7 +340,7 @@ def sweeps(scale: str) -> dict[str, Sweep]:
 
     norms = []
     for model in ("fcnn", *_IMAGE_MODELS):
-        (first, *_) = list_audits(sizes[model], Place("", L, 1, model, {}))
+        (first, *_) = list_audits(sizes[model], FigurePlace("", L, 1, model, {}))
         norms.append(norms_cell(first.setting, min(NORM_RUNS[scale], first.runs)))
     every["figure_8"] = dataclasses.replace(every["figure_8"], cells=tuple(norms))
     landscape = landscape_cell(GRIDS[scale])
@@ -348,7 +348,7 @@ def sweeps(scale: str) -> dict[str, Sweep]:
     return every
 
 
-def list_audits(size: Size, place: Place) -> list[Audited]:
+def list_audits(size: Size, place: FigurePlace) -> list[Audited]:
     """Returns a place's audits, one for each seed."""
     adversary = place.series.adversary
     runs, canaries = size.choose_runs(adversary, place.fields.get("periodicity", 1))
