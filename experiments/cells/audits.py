@@ -1,7 +1,7 @@
 """Audits of trained models as cells: scores, and audit.json."""
 
 import json
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from audit.settings.setting import Setting, flat, identity
 from audit.storage.index import Holdings
 from audit.storage.store import Store
 from audit.tasks.task import Dataset
-from experiments.cells.cell import Audited, Cell, DataSets, GameRecipe, Levels, Parts
+from experiments.cells.cell import Audited, Cell, DataSets, GameRecipe, Levels
 from models.catalogue import task
 
 # Seconds that a program takes to compile on two cores, as measured: 4 for the ConvNet, 8 for the FCNN.
@@ -25,38 +25,60 @@ def audit_cell(audited: Audited) -> Cell:
     """Returns the cell of an audit."""
     setting = audited.setting
     runs = audited.runs
-    conclude = partial(_conclude, setting, runs)
 
-    def is_done(held: Holdings, data: DataSets) -> bool:
-        store = held.open(identity(setting))
-        if store is None or not is_on(store, data.checksum(setting.model)):
-            return False
+    def is_complete(store: Store) -> bool:
         return concluded_runs(store) >= runs and not store.missing(runs)
 
-    def open_store(out: Path, data: DataSets) -> Store:
-        return stored.open_store(out, setting, data.load(setting.model))
-
-    def do(store: Store, data: DataSets, progress: Progress) -> None:
+    def do(store: Store, dataset: Dataset, progress: Progress) -> None:
         from audit.training import training
 
-        dataset = data.load(setting.model)
         game_recipe = recipe(setting, runs, dataset)
         training.train(game_recipe.make(dataset), store, runs, progress=progress)
-        conclude(store, game_recipe.about(dataset))
+        conclude(audited, store, game_recipe.about(dataset))
+
+    name = f"{audited.series}, seed {setting.seed}, {audited.panel}"
+    cell = setting_cell(name, setting, runs, is_complete, do)
+    return cell._replace(shared=True, audited=audited)
+
+
+def setting_cell(
+    name: str,
+    setting: Setting,
+    runs: int,
+    is_complete: Callable[[Store], bool],
+    do: Callable[[Store, Dataset, Progress], object],
+    experiment: str = "audit",
+) -> Cell:
+    """Returns the cell of an experiment with a setting, in a store of its own on its model's data.
+
+    Args:
+      name: A name for people.
+      setting: The setting.
+      runs: The cell's runs.
+      is_complete: (store) -> whether it has all of the cell.
+      do: (store, the model's data, progress) -> anything; does what is missing.
+      experiment: The experiment, a part of the cell's identity.
+    """
+    cell_identity = identity(setting, experiment)
+
+    def is_done(held: Holdings, data: DataSets) -> bool:
+        store = held.open(cell_identity)
+        if store is None:
+            return False
+        checksum = data.checksum(setting.model)
+        return checksum in (None, store.config().get("data_sha256")) and is_complete(store)
+
+    def open_store(out: Path, data: DataSets) -> Store:
+        return stored.open_store(out, setting, data.load(setting.model), experiment)
 
     return Cell(
-        name=f"{audited.series}, seed {setting.seed}, {audited.panel}",
-        identity=json.dumps(identity(setting)),
+        name=name,
+        identity=json.dumps(cell_identity),
         runs=runs,
         seconds=runs * setting.schedule.steps * step_seconds(setting),
         is_done=is_done,
         open=open_store,
-        do=do,
-        audited=audited,
-        shared=True,
-        parts=Parts(
-            lambda data: data.load(setting.model), partial(recipe, setting, runs), conclude
-        ),
+        do=lambda store, data, progress: do(store, data.load(setting.model), progress),
     )
 
 
@@ -86,11 +108,6 @@ def _program_shape(cell: Cell) -> Hashable:
     )
 
 
-def is_on(store: Store, checksum: str | None) -> bool:
-    """Returns whether a store's cells are on the data of that checksum; None allows any data."""
-    return checksum in (None, store.config().get("data_sha256"))
-
-
 def recipe(setting: Setting, runs: int, dataset: Dataset) -> GameRecipe:
     """Returns how a setting is trained; raises InputError where it can't be audited with so many runs."""
     from audit.settings import build
@@ -100,11 +117,12 @@ def recipe(setting: Setting, runs: int, dataset: Dataset) -> GameRecipe:
     return GameRecipe(key, partial(build.build, setting), build.provenance)
 
 
-def _conclude(setting: Setting, runs: int, store: Store, provenance: dict[str, Any]) -> None:
+def conclude(audited: Audited, store: Store, provenance: dict[str, Any]) -> None:
     """Computes what the stored scores show at the usual levels, and keeps it as audit.json."""
     from audit.conclusions import results
     from audit.conclusions.concluded import conclude_setting
 
+    _, _, _, setting, runs = audited
     conclusion = conclude_setting(store.load(runs), setting, *Levels())
     results.keep_result(
         store,

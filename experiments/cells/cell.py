@@ -124,21 +124,6 @@ class GameRecipe(NamedTuple):
     about: Callable[[Dataset], dict[str, Any]]
 
 
-class Parts(NamedTuple):
-    """A cell whose runs can be trained piece by piece, by processes that have no store.
-
-    Attributes:
-      data: (data sets) -> the data that it is trained on.
-      recipe: (data) -> how to train it; raises InputError where it can't be trained.
-      conclude: (store, what the recipe's `about` returned on a worker) -> anything; it is called once the
-        store has all runs.
-    """
-
-    data: Callable[[DataSets], Dataset]
-    recipe: Callable[[Dataset], GameRecipe]
-    conclude: Callable[[Store, dict[str, Any]], object]
-
-
 class Cell(NamedTuple):
     """A piece of work.
 
@@ -152,10 +137,9 @@ class Cell(NamedTuple):
         no file was given.
       open: (the store's root, data sets) -> its store.
       do: (store, data sets, progress) -> anything; does all that is missing.
-      audited: The audit, where it is one.
       shared: Whether several workers can do it at once, each a part.
-      parts: Where processes without a store can train its runs: how.
       request: What it computes, in its own kind's terms, for its paper's figures.
+      audited: The audit, where it is one; processes without a store can train its runs too.
     """
 
     name: str
@@ -165,10 +149,9 @@ class Cell(NamedTuple):
     is_done: Callable[[Holdings, DataSets], bool]
     open: Callable[[Path, DataSets], Store]
     do: Callable[[Store, DataSets, Progress], object]
-    audited: Audited | None = None
     shared: bool = False
-    parts: Parts | None = None
     request: object = None
+    audited: Audited | None = None
 
 
 def write_answer(store: Store, values: dict[str, Any]) -> None:

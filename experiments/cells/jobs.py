@@ -27,8 +27,8 @@ from audit.storage.store import Scores, Store
 from audit.tasks.task import Dataset
 from audit.training import training
 from audit.training.training import ChunkTrainer, Trained
-from experiments.cells import work
-from experiments.cells.cell import Cell, DataSets, GameRecipe, Parts
+from experiments.cells import audits, work
+from experiments.cells.cell import Audited, Cell, DataSets, GameRecipe
 from experiments.cells.cluster import Cluster, Node
 from experiments.cells.work import Outcome, SweepProgress, TrainingEngine, Wanted, Workplace
 
@@ -462,25 +462,26 @@ class _SweepPass:
         if not is_mine:
             claim.close()
             return None
-        if cell.parts is None:
+        if cell.audited is None:
             cell_job = CellJob(self._cluster, cell, self._place)
             self._under_way[cell_job] = _CellUnderWay(cell, lambda: None, claim)
             return cell_job
 
-        parts = cell.parts
-        data = parts.data(self._place.data)
-        shared = (parts.recipe(data), self._cluster.share(data))
+        setting = cell.audited.setting
+        data = self._place.data.load(setting.model)
+        recipe = audits.recipe(setting, cell.runs, data)
+        shared = (recipe, self._cluster.share(data))
         begin = functools.cache(
             lambda: self._progress.begin(cell)
         )  # with the cell's first progress
         request = Wanted(store, cell.runs, cell.runs, 0, lambda runs: begin()(runs))
         job = RunsJob(self._cluster, shared, request)
-        conclude = partial(self._conclude, parts, store, job)
+        conclude = partial(self._conclude, cell.audited, store, job)
         self._under_way[job] = _CellUnderWay(cell, conclude, claim)
         return job
 
-    def _conclude(self, parts: Parts, store: Store, job: RunsJob) -> None:
-        parts.conclude(store, job.preparation.about)
+    def _conclude(self, audited: Audited, store: Store, job: RunsJob) -> None:
+        audits.conclude(audited, store, job.preparation.about)
 
     def _fail(self, cell: Cell, error: InputError) -> None:
         self._progress.say(f"failed: {cell.name}: {error}")

@@ -4,21 +4,18 @@ A method is data: its setting of the mechanism, and its training as a cell. Impo
 """
 
 import dataclasses
-import json
 from functools import partial
-from pathlib import Path
 from typing import NamedTuple
 
 from audit.errors import require
 from audit.runtime.progress import Progress
-from audit.settings import stored
 from audit.settings.fields import MOST_SEED, described, require_fields
 from audit.settings.make import setting_of
-from audit.settings.setting import Setting, identity
-from audit.storage.index import Holdings
+from audit.settings.setting import Setting
 from audit.storage.store import Store
-from experiments.cells.audits import is_on, step_seconds
-from experiments.cells.cell import Cell, DataSets
+from audit.tasks.task import Dataset
+from experiments.cells.audits import recipe, setting_cell
+from experiments.cells.cell import Cell
 from models.catalogue import TASKS
 from models.data.images import FASHION_MNIST
 
@@ -117,41 +114,21 @@ class TrainedMethod(NamedTuple):
 
         Workers may share the cell: each trains some of the runs that its store misses (`training.train`).
         """
-        setting = self.setting
-        runs = self.runs
 
-        def is_done(held: Holdings, data: DataSets) -> bool:
-            store = held.open(identity(setting))
-            if store is None or not is_on(store, data.checksum(setting.model)):
-                return False
-            return not store.missing(runs)
+        def is_complete(store: Store) -> bool:
+            return not store.missing(self.runs)
 
-        def open_store(out: Path, data: DataSets) -> Store:
-            return stored.open_store(out, setting, data.load(setting.model))
-
-        def do(store: Store, data: DataSets, progress: Progress) -> None:
+        def do(store: Store, dataset: Dataset, progress: Progress) -> None:
             """Trains the runs that the store misses."""
-            from audit.settings import build
             from audit.training import training
 
             # Validation asks for 2 runs, one in each world. A single run of many canaries has both worlds,
             # since each canary is in or out by its own coin: it is valid too.
-            build.validate(setting, max(runs, 2))
-            game = build.build(setting, data.load(setting.model))
-            training.train(game, store, runs, progress=progress)
+            game_recipe = recipe(self.setting, max(self.runs, 2), dataset)
+            training.train(game_recipe.make(dataset), store, self.runs, progress=progress)
 
-        seconds = runs * setting.schedule.steps * step_seconds(setting)
-        key = json.dumps(identity(setting))
-        return Cell(
-            name=self.method,
-            identity=key,
-            runs=runs,
-            seconds=seconds,
-            is_done=is_done,
-            open=open_store,
-            do=do,
-            shared=True,
-        )
+        cell = setting_cell(self.method, self.setting, self.runs, is_complete, do)
+        return cell._replace(shared=True)
 
 
 def list_methods(compared: Compared) -> list[TrainedMethod]:

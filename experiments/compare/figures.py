@@ -39,17 +39,16 @@ def comparison_table(
 ) -> Table[ComparedRow]:
     """Returns the table: a row for each value, and the accountant's epsilon, `upper`, below."""
     columns = [
-        Column(None, attrgetter("method"), "method", width=20, left=True),
-        Column(None, attrgetter("value"), "estimator", width=23, left=True),
-        Column(None, attrgetter("runs"), "runs", number(","), 5),
-        Column(None, _format_seconds, "s", width=4),
+        Column("method", attrgetter("method"), "method", width=20, left=True),
+        Column("value", attrgetter("value"), "estimator", width=23, left=True),
+        Column("sees", attrgetter("sees")),
+        Column("runs", attrgetter("runs"), "runs", number(","), 5),
+        Column("seconds", attrgetter("seconds"), "s", number(".0f"), 4, none="kept"),
         Column(None, _format_epsilon, "epsilon", width=7),
-        Column(None, attrgetter("assumes"), "assumes", left=True),
+        Column("epsilon", attrgetter("epsilon")),
+        Column("assumes", attrgetter("assumes"), "assumes", left=True),
+        Column("upper_bound", lambda row: upper),
     ]
-    for name in ComparedRow._fields:
-        columns.append(Column(name, attrgetter(name)))
-    columns.append(Column("upper_bound", lambda row: upper))
-
     upper_bound = f"{'upper bound':<20} {'accounting':<23} {'':>10} {at_most(upper):>7}"
     notes = _NOTES.format(
         confidence=compared.confidence, steps=compared.steps, sigma=compared.noise_multiplier
@@ -60,18 +59,12 @@ def comparison_table(
     return Table(
         columns,
         rows,
-        section=_section,
+        section=_describe_view,
         before=(f"epsilon at delta {compared.delta:g}: {compared.model} on Fashion-MNIST",),
         after=after,
         gap=" ",
         rule=80,
     )
-
-
-def _format_seconds(row: ComparedRow) -> str:
-    if row.seconds is None:
-        return "kept"
-    return f"{row.seconds:.0f}"
 
 
 def _format_epsilon(row: ComparedRow) -> str:
@@ -81,8 +74,8 @@ def _format_epsilon(row: ComparedRow) -> str:
     return at_least(row.epsilon)
 
 
-def _section(row: ComparedRow) -> str:
-    """Returns the heading above rows of methods that see the same."""
+def _describe_view(row: ComparedRow) -> str:
+    """Returns what a row's method sees, which heads the rows of such methods."""
     if row.sees == FINAL:
         return f"sees the {row.sees}"
     return f"sees {row.sees}"
@@ -153,5 +146,5 @@ def _draw_border(axis: Axes, place: int, above: ComparedRow, below: ComparedRow)
         "transform": axis.get_yaxis_transform(),
     }
     axis.axhline(place - 0.5, color="0.7", lw=0.8)
-    axis.text(0.99, place - 0.6, f"sees the {above.sees}", va="bottom", **look)
-    axis.text(0.99, place - 0.4, f"sees {below.sees}", va="top", **look)
+    axis.text(0.99, place - 0.6, _describe_view(above), va="bottom", **look)
+    axis.text(0.99, place - 0.4, _describe_view(below), va="top", **look)

@@ -16,14 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audit.runtime.progress import Progress
-from audit.settings import stored
 from audit.settings.setting import Setting, identity
 from audit.storage import files
 from audit.storage.index import Holdings
 from audit.storage.store import Store
 from audit.tasks.task import Dataset
-from experiments.cells.audits import is_on, step_seconds
-from experiments.cells.cell import Audited, Cell, DataSets, Levels
+from experiments.cells.audits import setting_cell
+from experiments.cells.cell import Cell, DataSets, Levels
 from experiments.hidden_state import landscape
 from experiments.hidden_state.landscape import Grid
 
@@ -36,27 +35,18 @@ _FILE = "norms.npz"
 _LAW_SECONDS = 0.015  # a step of one of the landscape's cells
 
 
-def norms_cell(request: Audited) -> Cell:
+def norms_cell(setting: Setting, runs: int) -> Cell:
     """Returns the cell of a setting's norms, over runs each of which draws a canary of its own."""
-    setting = request.setting
-    runs = request.runs
 
-    def is_done(held: Holdings, data: DataSets) -> bool:
-        store = held.open(identity(setting, EXPERIMENT))
-        if store is None or not is_on(store, data.checksum(setting.model)):
-            return False
-        return read_norms(held, setting, runs) is not None
+    def is_complete(store: Store) -> bool:
+        return _read(store, runs) is not None
 
-    def open_store(out: Path, data: DataSets) -> Store:
-        return stored.open_store(out, setting, data.load(setting.model), EXPERIMENT)
-
-    def do(store: Store, data: DataSets, progress: Progress) -> None:
-        kept_norms(store, setting, data.load(setting.model), runs, progress)
+    def do(store: Store, dataset: Dataset, progress: Progress) -> None:
+        kept_norms(store, setting, dataset, runs, progress)
 
     name = f"norms of L's canary, {setting.model}"
-    key = json.dumps(identity(setting, EXPERIMENT))
-    seconds = runs * setting.schedule.steps * step_seconds(setting)
-    return Cell(name, key, runs, seconds, is_done, open_store, do, request=request)
+    cell = setting_cell(name, setting, runs, is_complete, do, EXPERIMENT)
+    return cell._replace(request=setting)
 
 
 def landscape_cell(grid: Grid) -> Cell:
@@ -82,16 +72,8 @@ def landscape_cell(grid: Grid) -> Cell:
 
     key = json.dumps(marker)
     seconds = _LAW_SECONDS * len(study.cells) * grid.steps
-    return Cell(
-        "crafted landscape",
-        key,
-        grid.runs,
-        seconds,
-        is_done,
-        open_store,
-        do,
-        request=grid,
-    )
+    runs = grid.runs
+    return Cell("crafted landscape", key, runs, seconds, is_done, open_store, do, request=grid)
 
 
 def read_norms(held: Holdings, setting: Setting, runs: int) -> Norms | None:

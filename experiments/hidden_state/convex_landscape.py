@@ -1,4 +1,14 @@
-"""The convex crafted landscape: the accountant's bound, its exact leak and audits of it, in 20 schedules."""
+"""The convex crafted landscape: gradient descent on a quadratic whose curvature changes in time.
+
+Steps theta_t = c'_t theta_(t-1) + s_t b + n_t z_t in one dimension, b = 1 in the world with the canary, are
+the noisy gradient steps of a convex quadratic as long as 0 <= c'_t <= 1, and of one that is smooth and
+strongly convex as long as c'_t <= c_t. The last iterate is Gaussian in both worlds. With the slopes c'_t of
+the accountant's certificate (`HiddenStateBound.attained_by`) it leaks all that `hidden_state_bound` allows:
+no better bound holds of all losses with these constants. It is curved where that sheds more noise than
+signal, as just before the last step where that inserts, and else as little as the constants allow.
+
+The study has the accountant's bound, the exact leak and audits of it, in 20 schedules.
+"""
 
 import itertools
 from collections.abc import Sequence
@@ -6,25 +16,101 @@ from typing import NamedTuple
 
 import matplotlib.pyplot as plt
 import numpy as np
-from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 
 from audit.claims import accounting
 from audit.claims.hidden_state import FIRST, LAST, hidden_state_bound, insert_step
 from audit.conclusions.concluded import conclude
+from audit.errors import require
 from audit.evidence import canaries
 from audit.laws import conversions
 from audit.report.style import BOUND, FREE, OUT, STYLE, UPPER
 from audit.report.table import Column, Table, at_least, number
-from experiments.hidden_state import landscape_convex as convex
-from experiments.hidden_state.landscape_convex import ConvexLandscape
+from experiments.sweeps.panels import add_legend
 
 INSERTIONS = 250  # as in the paper's training runs
 NOISE_MULTIPLIER = 4.0  # as in the paper's training runs
 PERIODS = (1, 2, 5, 10, 25)
 CONSTANTS = (1.0, 0.99)
 _DRAWN_STEPS = 40  # the last steps, whose slopes are drawn
+Array = NDArray[np.float64]
+
+
+class ConvexLandscape(NamedTuple):
+    """A convex landscape.
+
+    Attributes:
+      shifts: (T,) s_t, what each step inserts in the world with the canary.
+      slopes: (T,) c'_t, by which each step shrinks the parameter.
+      noise: (T,) n_t, each step's standard deviation, in the units of the shifts.
+    """
+
+    shifts: Array
+    slopes: Array
+    noise: Array
+
+
+def make_landscape(shifts: Array, lipschitz: Array, noise: Array) -> ConvexLandscape:
+    """Returns the landscape that attains the bound of a schedule.
+
+    Args:
+      shifts: (T,) s_t.
+      lipschitz: (T,) c_t, constants up to 1.
+      noise: (T,) n_t.
+
+    Raises:
+      InputError: a constant is above 1, so that the loss need not be convex, or `hidden_state_bound` refuses
+        the schedule.
+    """
+    largest = float(np.max(lipschitz, initial=0.0))
+    require(
+        largest <= 1, f"`lipschitz={largest:g}`: steps of a convex loss have constants of at most 1"
+    )
+    delta = 0.5  # any: the slopes are the same for every delta
+    bound = hidden_state_bound(shifts, lipschitz, noise, delta)
+    return ConvexLandscape(shifts, bound.attained_by, noise)
+
+
+def exact_mu(landscape: ConvexLandscape) -> float:
+    """Returns mu of the last iterate.
+
+    It is what is left of the insertions over the deviation of what is left of the noise, where each step's
+    is multiplied by all slopes after it.
+    """
+    later_slopes = np.cumprod(landscape.slopes[:0:-1])[::-1]
+    remaining = np.append(later_slopes, 1.0)  # (T,) the share of each step in the last iterate
+    signal = remaining @ landscape.shifts
+    deviation = np.linalg.norm(remaining * landscape.noise)
+    return float(abs(signal) / deviation)
+
+
+def simulate(
+    landscape: ConvexLandscape,
+    presence: NDArray[np.bool_],
+    rng: np.random.Generator,
+) -> Array:
+    """Simulates runs step by step, in float32.
+
+    Args:
+      landscape: of T steps.
+      presence: (R,) whether the canary is in each run.
+      rng: draws the noise.
+
+    Returns:
+      theta_T of each run, (R,), as float64.
+    """
+    shifts = landscape.shifts.astype(np.float32)
+    slopes = landscape.slopes.astype(np.float32)
+    noise = landscape.noise.astype(np.float32)
+    is_in = presence.astype(np.float32)
+    theta = np.zeros(len(presence), np.float32)
+    for shift, slope, deviation in zip(shifts, slopes, noise, strict=True):
+        theta *= slope
+        theta += shift * is_in
+        theta += deviation * rng.standard_normal(len(theta), np.float32)
+    return theta.astype(np.float64)
 
 
 class ConvexSchedule(NamedTuple):
@@ -41,13 +127,13 @@ class ConvexSchedule(NamedTuple):
         shifts = (steps % self.k == place_in_period).astype(np.float64)
         lipschitz = np.full(len(steps), self.lipschitz)
         noise = np.full(len(steps), NOISE_MULTIPLIER)
-        return convex.make_landscape(shifts, lipschitz, noise)
+        return make_landscape(shifts, lipschitz, noise)
 
     def constant_direction(self) -> float:
         """Returns what a constant direction reaches: mu if every step shrinks insertions by `lipschitz`."""
         shifts, _, noise = self.landscape()
         slopes = np.full(len(shifts), self.lipschitz)
-        return convex.exact_mu(ConvexLandscape(shifts, slopes, noise))
+        return exact_mu(ConvexLandscape(shifts, slopes, noise))
 
 
 class AuditedSchedule(NamedTuple):
@@ -89,13 +175,13 @@ def audited(
     bound = hidden_state_bound(landscape.shifts, schedule.lipschitz, NOISE_MULTIPLIER, delta)
     rng = np.random.default_rng([seed, schedules().index(schedule)])
     present = np.arange(runs) % 2 == 1
-    scores = convex.simulate(landscape, present, rng)
+    scores = simulate(landscape, present, rng)
     design = canaries.make_sets(scores[present], scores[~present])
     conclusion = conclude(design, delta=delta, confidence=confidence)
     return AuditedSchedule(
         schedule,
         bound.mu,
-        convex.exact_mu(landscape),
+        exact_mu(landscape),
         schedule.constant_direction(),
         accounting.mu_upper_bound(NOISE_MULTIPLIER, INSERTIONS),
         bound.epsilon,
@@ -140,33 +226,20 @@ def figure(rows: Sequence[AuditedSchedule], delta: float) -> Figure:
         axes[0].set_ylabel(f"epsilon at delta {delta:g}")
         _draw_slopes(axes[2])
 
-        legend: dict[str, Artist] = {}
-        for axis in axes:
-            handles, labels = axis.get_legend_handles_labels()
-            legend |= dict(zip(labels, handles, strict=True))
-        handles = list(legend.values())
-        drawing.legend(handles, list(legend), loc="outside lower center", ncols=5, fontsize=7)
+        add_legend(drawing, axes, 5, size=7)
         return drawing
 
 
 def _draw_epsilons(axis: Axes, rows: Sequence[AuditedSchedule], delta: float) -> None:
     """Draws the bounds and audits of the schedules with one Lipschitz constant."""
     for insert, marker, dashes in ((LAST, "o", "-."), (FIRST, "s", ":")):
-        own_rows = [row for row in rows if row.schedule.insert == insert]
-        k = [row.schedule.k for row in own_rows]
-        bounds = [row.epsilon_bound for row in own_rows]
+        own = [row for row in rows if row.schedule.insert == insert]
+        k = [row.schedule.k for row in own]
+        bounds = [row.epsilon_bound for row in own]
         axis.plot(k, bounds, color=UPPER, ls=dashes, label=f"bound, {insert}")
-        if_gaussian = [row.if_gaussian for row in own_rows]
-        axis.plot(k, if_gaussian, marker, color=BOUND, ms=4, label=f"if_gaussian, {insert}")
-        assumption_free = [row.assumption_free for row in own_rows]
-        axis.plot(
-            k,
-            assumption_free,
-            marker,
-            color=FREE,
-            ms=4,
-            label=f"assumption_free, {insert}",
-        )
+        for method, color in (("if_gaussian", BOUND), ("assumption_free", FREE)):
+            epsilons = [getattr(row, method) for row in own]
+            axis.plot(k, epsilons, marker, color=color, ms=4, label=f"{method}, {insert}")
     composition = conversions.epsilon_from_mu(rows[0].mu_composition, delta)
     axis.axhline(composition, color="0.6", lw=1, label="composition")
     axis.set(xscale="log", xlabel="k", ylim=(0, 1.1 * composition))

@@ -27,7 +27,7 @@ from audit.report.style import (
     UPPER,
     VERMILION,
 )
-from experiments.cells.cell import Audited
+from audit.settings.setting import Setting
 from experiments.hidden_state import bracket, landscape, proven
 from experiments.hidden_state import cells as own_cells
 from experiments.hidden_state import landscape_law as law
@@ -40,6 +40,7 @@ from experiments.hidden_state.landscape import (
 from experiments.hidden_state.landscape_process import Process, constant
 from experiments.hidden_state.sweep import CLAIMS
 from experiments.sweeps import estimates, points, table
+from experiments.sweeps.panels import add_legend
 from experiments.sweeps.points import Evidence, Spread
 from experiments.sweeps.sweep import Drawn, Row, Seeds, Sweep
 from models.catalogue import task
@@ -62,45 +63,48 @@ def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
             return _draw_norms(sweep, evidence)
         case "landscape":
             return _draw_landscape(sweep, evidence)
-        case "proven":
-            return proven.draw(sweep, evidence)
-        case "bracket_k" | "bracket_steps":
-            return bracket.draw(sweep, evidence)
     return _draw_audits(sweep, evidence)
 
 
 def _draw_audits(sweep: Sweep, evidence: Evidence) -> Drawn:
     """Draws a figure of audits of trained models."""
-    delta = evidence.levels.delta
+    levels = evidence.levels
     all_points = points.points(sweep.audits(), evidence.audits)
     stored_points = [point for point in all_points if point.found]
     missing = sum(len(point.cells) - len(point.found) for point in all_points)
-    rows = list(table.rows(sweep.name, stored_points, CLAIMS, delta))
     if not stored_points:
-        return Drawn([], missing, rows)
+        return Drawn([], missing, [])
 
-    if sweep.name == "figure_6a":
-        figure = estimates.trade_off_figure(sweep.title, all_points)
-    elif sweep.name == "figure_11":
-        figure = estimates.profile_figure(sweep.title, all_points, delta)
-    else:
-        figure = estimates.epsilon_figure(sweep.title, sweep.axis, all_points, delta)
-    return Drawn([(sweep.name, figure)], missing, rows)
+    own_table = None
+    rows = []
+    match sweep.name:
+        case "proven":
+            figure, own_table = proven.draw(sweep, stored_points, evidence)
+        case "bracket_k" | "bracket_steps":
+            figure, own_table = bracket.draw(sweep, stored_points, levels)
+        case "figure_6a":
+            figure = estimates.trade_off_figure(sweep.title, all_points)
+        case "figure_11":
+            figure = estimates.profile_figure(sweep.title, all_points, levels.delta)
+        case _:
+            figure = estimates.epsilon_figure(sweep.title, sweep.axis, all_points, levels.delta)
+    if own_table is None:
+        rows = list(table.rows(sweep.name, stored_points, CLAIMS, levels.delta))
+    return Drawn([(sweep.name, figure)], missing, rows, own_table)
 
 
 def _draw_norms(sweep: Sweep, evidence: Evidence) -> Drawn:
     """Draws Figure 8 of the models whose norms are stored."""
-    requests = [cell.request for cell in sweep.cells if isinstance(cell.request, Audited)]
     norms = {}
-    for request in requests:
-        values = own_cells.read_norms(evidence.held, request.setting, request.runs)
+    for cell in sweep.cells:
+        assert isinstance(cell.request, Setting)
+        values = own_cells.read_norms(evidence.held, cell.request, cell.runs)
         if values is not None:
-            norms[task(request.setting.model).label] = values
-    missing = len(requests) - len(norms)
+            norms[task(cell.request.model).label] = values
+            clipping_norm = cell.request.mechanism.clipping_norm
+    missing = len(sweep.cells) - len(norms)
     if not norms:
         return Drawn([], missing, [])
-
-    clipping_norm = requests[0].setting.mechanism.clipping_norm
     return Drawn([(sweep.name, norms_figure(norms, clipping_norm))], missing, [])
 
 
@@ -331,8 +335,7 @@ def _draw_trade_offs(cells: Sequence[CellResults], sigma: float) -> Figure:
         _draw_trade_off(axis, cell)
     axes[0, 0].set_ylabel("false-negative rate\nabove the upper bound's")
     figure.suptitle(f"Trade-off curves, sigma = {sigma:g}, T = {chosen[0].steps}", fontsize=10)
-    handles, labels = axes[0, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=8)
+    add_legend(figure, axes[0, :1], 3)
     return figure
 
 
@@ -415,6 +418,5 @@ def _draw_threshold_search(searches: Sequence[SearchResults], norm: float, runs:
     axes[0, 0].set_ylabel(f"epsilon at delta {searches[0].cell.delta:g}")
     title = "Algorithm 6: which threshold of the crafted landscape leaks most after two steps"
     figure.suptitle(title, fontsize=10)
-    handles, labels = axes[0, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=2, fontsize=8)
+    add_legend(figure, axes[0, :1], 2)
     return figure

@@ -27,6 +27,7 @@ CLIPPING_NORM = 1.0  # of the sweep
 THRESHOLD = 0.5  # of the sweep: C / 2 in units of C
 CELLS = Path("landscape", "cells")  # in a store's root
 RESULT = "result.json"  # in a result's folder
+_DAMAGES = (ValueError, TypeError, RecursionError)  # what reading a damaged result raises
 _SEARCH_THRESHOLDS = 49  # how many Algorithm 6 tries
 
 
@@ -331,11 +332,15 @@ def must_compute(held: Holdings, request: Request) -> bool:
     if store is None:
         return True
     kind = _KINDS[type(request)]
-    result, is_damaged = _parse(store, kind)
-    if is_damaged:
+    content = files.read(store.path / RESULT)
+    if content is None:
+        return True
+    try:
+        _parse(content, kind)
+    except _DAMAGES:
         with store.claim():
             return _read(store, kind) is None
-    return result is None
+    return False
 
 
 def text(result: Result) -> str:
@@ -366,23 +371,21 @@ def _read_search(held: Holdings, request: ThresholdSearch) -> SearchResults | No
 
 def _read(store: Store, kind: type[_Kind]) -> _Kind | None:
     """Returns a store's result, or None; reports a damaged one, and sets it aside under a claim."""
-    result, is_damaged = _parse(store, kind)
-    if is_damaged:
-        store.distrust(store.path / RESULT, "it is computed again")
-    return result
-
-
-def _parse(store: Store, kind: type[_Kind]) -> tuple[_Kind | None, bool]:
-    """Returns a store's result, or None, and whether there is one that is damaged."""
     content = files.read(store.path / RESULT)
     if content is None:
-        return None, False
+        return None
     try:
-        result = kind(**parsed_answer(content, unsigned=True))
-        for field in dataclasses.fields(kind):
-            expected = get_origin(field.type) or field.type
-            assert isinstance(expected, type)
-            require(isinstance(getattr(result, field.name), expected), field.name)
-    except (ValueError, TypeError, RecursionError):
-        return None, True
-    return result, False
+        return _parse(content, kind)
+    except _DAMAGES:
+        store.distrust(store.path / RESULT, "it is computed again")
+        return None
+
+
+def _parse(content: bytes, kind: type[_Kind]) -> _Kind:
+    """Returns a result as it is stored; raises one of _DAMAGES for a damaged one."""
+    result = kind(**parsed_answer(content, unsigned=True))
+    for field in dataclasses.fields(kind):
+        expected = get_origin(field.type) or field.type
+        assert isinstance(expected, type)
+        require(isinstance(getattr(result, field.name), expected), field.name)
+    return result

@@ -51,27 +51,6 @@ def simulate(
     return jnp.concatenate([first[None], later])
 
 
-@jax.jit
-def simulate_cells(
-    keys: Array,
-    runs: Array,
-    presence: Array,
-    noise_multipliers: Array,
-    batch_sizes: Array,
-    thresholds: Array,
-) -> Array:
-    """Simulates the same runs of several processes, in one compiled call.
-
-    Args:
-      keys: (c,) a key for each of c processes.
-      runs: (R,) numbers of the runs.
-      presence: (R,) 1 for in, 0 for out.
-      noise_multipliers: (c,) sigma.
-      batch_sizes: (c,) B.
-      thresholds: (c, T - 1) h_t.
-
-    Returns:
-      theta_1 .. theta_T, (c, T, R).
-    """
-    over_cells = jax.vmap(simulate, (0, None, None, 0, 0, 0))
-    return over_cells(keys, runs, presence, noise_multipliers, batch_sizes, thresholds)
+# The same runs of several processes, in one compiled call: keys (c,), sigma (c,), B (c,) and thresholds
+# (c, T - 1) give (c, T, R).
+simulate_cells = jax.jit(jax.vmap(simulate, (0, None, None, 0, 0, 0)))

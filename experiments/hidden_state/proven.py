@@ -4,8 +4,6 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-import matplotlib.pyplot as plt
-from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -22,16 +20,15 @@ from audit.report.style import (
     FREE,
     GREEN,
     PREDICTED,
-    STYLE,
     UPPER,
     VERMILION,
 )
 from audit.report.table import Column, Table, at_least, at_most, number
 from audit.settings.setting import identity
 from experiments.cells.cell import Levels
-from experiments.sweeps import points
+from experiments.sweeps.panels import epsilon_panels
 from experiments.sweeps.points import Evidence, Point
-from experiments.sweeps.sweep import Drawn, OwnTable, Sweep
+from experiments.sweeps.sweep import OwnTable, Sweep
 
 # numbers of training runs at which bounds are shown
 _SHOWN_RUNS = (8, 10, 20, 30, 60, 100, 200, 400, 1000, 2000, 5000)
@@ -65,11 +62,6 @@ class ProvenLine(NamedTuple):
     epsilons: tuple[float, ...]
     holds: bool
 
-    @property
-    def assumes(self) -> str:
-        """Returns what the method assumes, in a word or two, or that it is refuted."""
-        return self.method.assumes.word if self.holds else "REFUTED"
-
 
 class _Row(NamedTuple):
     """A row of the table: a line at one number of training runs."""
@@ -79,20 +71,13 @@ class _Row(NamedTuple):
     epsilon: float
 
 
-def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
-    """Draws the figure and makes the table of those cells that the store holds."""
-    all_points = points.points(sweep.audits(), evidence.audits)
-    stored_points = [point for point in all_points if point.found]
-    missing = len(all_points) - len(stored_points)
-    if not stored_points:
-        return Drawn([], missing, [])
-
+def draw(sweep: Sweep, every: Sequence[Point], evidence: Evidence) -> tuple[Figure, OwnTable]:
+    """Draws the figure and makes the table of points of which each has a conclusion."""
     lines: list[ProvenLine] = []
-    for point in stored_points:
+    for point in every:
         lines += _compute_lines(point, evidence)
-    figure = proven_figure(sweep.title, stored_points, lines, evidence.levels.delta)
-    table = _make_table(sweep, stored_points, lines, evidence.levels)
-    return Drawn([(sweep.name, figure)], missing, [], table)
+    figure = proven_figure(sweep.title, every, lines, evidence.levels.delta)
+    return figure, _make_table(sweep, every, lines, evidence.levels)
 
 
 def _compute_lines(point: Point, evidence: Evidence) -> Iterator[ProvenLine]:
@@ -137,36 +122,16 @@ def proven_figure(
       lines: The lines of all panels.
       delta: The delta at which epsilon is drawn.
     """
-    panels = list(dict.fromkeys(point.panel for point in every))
-    columns = min(len(panels), 3)
-    rows = -(-len(panels) // columns)
-    size = (max(3.1 * columns, 5.8), 2.7 * rows + 1.3)
-    with plt.rc_context(STYLE):
-        figure, axes = plt.subplots(rows, columns, figsize=size, squeeze=False)
-        for axis, panel in zip(axes.flat, panels, strict=False):
-            _draw_limits(axis, [point for point in every if point.panel == panel], delta)
-            for line in lines:
-                if line.panel == panel:
-                    _draw_line(axis, line)
-            axis.set(xscale="log", title=panel, xlabel="trainings", ylim=(0, None))
-        for axis in axes.flat[len(panels) :]:
-            axis.axis("off")
-        for axis in axes[:, 0]:
-            axis.set_ylabel(f"epsilon at delta {delta:g}")
 
-        legend: dict[str, Artist] = {}
-        for axis in axes.flat:
-            handles, labels = axis.get_legend_handles_labels()
-            legend |= dict(zip(labels, handles, strict=True))
-        figure.suptitle(title, fontsize=11)
-        figure.legend(
-            legend.values(),
-            legend.keys(),
-            loc="outside lower center",
-            ncols=2,
-            fontsize=8,
-        )
-        return figure
+    def draw_panel(axis: Axes, panel: str) -> None:
+        _draw_limits(axis, [point for point in every if point.panel == panel], delta)
+        for line in lines:
+            if line.panel == panel:
+                _draw_line(axis, line)
+        axis.set(xscale="log", xlabel="trainings", ylim=(0, None))
+
+    panels = list(dict.fromkeys(point.panel for point in every))
+    return epsilon_panels(title, panels, draw_panel, delta, height=2.7)
 
 
 def _draw_limits(axis: Axes, panel_points: Sequence[Point], delta: float) -> None:
@@ -177,12 +142,8 @@ def _draw_limits(axis: Axes, panel_points: Sequence[Point], delta: float) -> Non
             label = "predicted where gradients do not interfere"
             axis.axhline(predicted, color=PREDICTED, lw=6, alpha=0.55, label=label)
             break
-    axis.axhline(
-        panel_points[0].upper_bound(),
-        color=UPPER,
-        ls=":",
-        label="upper bound (accounting)",
-    )
+    upper = panel_points[0].upper_bound()
+    axis.axhline(upper, color=UPPER, ls=":", label="upper bound (accounting)")
 
 
 def _draw_line(axis: Axes, line: ProvenLine) -> None:
@@ -209,19 +170,21 @@ def _make_table(
                 rows.append(_Row(line, runs, epsilon))
 
     columns = (
-        Column(None, lambda row: row.line.method.name, "method", width=18, left=True),
-        Column(None, lambda row: row.line.canaries, "canaries", number(","), 8),
-        Column(None, lambda row: row.runs, "trainings", number(","), 9),
-        Column(None, lambda row: row.epsilon, "epsilon", at_least, 8),
-        Column(None, lambda row: upper_bounds[row.line.panel], "upper bound", at_most, 11),
-        Column(None, lambda row: row.line.assumes, "assumes", left=True),
         Column("panel", lambda row: row.line.panel),
-        Column("method", lambda row: row.line.method.name),
-        Column("canaries", lambda row: row.line.canaries),
-        Column("trainings", lambda row: row.runs),
-        Column("epsilon", lambda row: row.epsilon),
-        Column("upper_bound", lambda row: upper_bounds[row.line.panel]),
+        Column("method", lambda row: row.line.method.name, "method", width=18, left=True),
+        Column("canaries", lambda row: row.line.canaries, "canaries", number(","), 8),
+        Column("trainings", lambda row: row.runs, "trainings", number(","), 9),
+        Column("epsilon", lambda row: row.epsilon, "epsilon", at_least, 8),
+        Column("upper_bound", lambda row: upper_bounds[row.line.panel], "upper bound", at_most, 11),
+        Column(None, _format_assumption, "assumes", left=True),
     )
     title = f"{sweep.title}: epsilon at delta {levels.delta:g}, confidence {levels.confidence:g}"
     table = Table(columns, rows, section=lambda row: row.line.panel, before=(title,), rule=80)
     return OwnTable(table.text(), table.csv())
+
+
+def _format_assumption(row: _Row) -> str:
+    """Returns what the row's method assumes, in a word or two, or that the scores refute it."""
+    if row.line.holds:
+        return row.line.method.assumes.word
+    return "REFUTED"

@@ -15,7 +15,7 @@ The FCNN has five seeds, as the paper has for Figure 1c (one at `smoke`), at bot
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from audit.adversaries.coordinates import GC_S_VARIANTS, GcR, GcS
@@ -27,7 +27,7 @@ from audit.settings.adversaries import ADVERSARIES
 from audit.settings.fields import AUTO
 from audit.settings.make import setting_of
 from experiments.cells.audits import audit_cell
-from experiments.cells.cell import Audited, Cell
+from experiments.cells.cell import Audited
 from experiments.hidden_state.cells import landscape_cell, norms_cell
 from experiments.hidden_state.landscape import Grid
 from experiments.sweeps.sweep import Axis, PaperClaims, Statement, Sweep
@@ -35,33 +35,6 @@ from models.catalogue import task
 
 SMOKE = "smoke"
 SCALES = (SMOKE, "laptop", "paper")  # the smallest first
-TITLES = {
-    "figure_1a": "GC-R and L on the ConvNet, k = 1",
-    "figure_1b": "GC-R and L on the ResNet18, k = 1",
-    "figure_1c": "GC-R, GC-S and L on the FCNN",
-    "figure_2a": "GC-R and L at k = 5",
-    "figure_2b": "GC-R and L at k = 25",
-    "figure_4": "Four ways to choose GC-S's dimension",
-    "figure_5": "GC-S and GC-R on over-parameterised models",
-    "figure_6a": "GC-R's trade-off curve on the ConvNet, k = 5",
-    "figure_7": "GC-R, L and CotS on the FCNN",
-    "figure_8": "L's canary before clipping",
-    "figure_11": "Privacy profiles of GC-R on the ConvNet",
-    "figure_12": "GC-R on the ConvNet where the initialisation is unknown",
-    "figure_13": "GC-R on a pretrained network's head and on a network trained whole",
-    "proven": "What is proven after so many trainings",
-    "bracket_k": "Logistic regression: what k steps for each insertion hide",
-    "bracket_steps": "Logistic regression: what a longer training leaks, k = 5",
-    "landscape": "The crafted loss landscape",
-}
-AXES = {
-    "figure_1a": Axis("clipping norm C", "C"),
-    "figure_1b": Axis("clipping norm C", "C"),
-    "figure_5": Axis("periodicity k", "k"),
-    "figure_8": Axis("step", "t"),
-    "bracket_k": Axis("periodicity k", "k"),
-    "bracket_steps": Axis("training steps T", "T"),
-}
 
 
 class SeveralCanaries(NamedTuple):
@@ -85,10 +58,10 @@ class Size(NamedTuple):
         directions as the model takes.
     """
 
-    runs: dict[int, int]
-    seeds: int
-    insertions: int
-    batch_size: int
+    runs: dict[int, int] = {}  # noqa: RUF012, never written to
+    seeds: int = 1
+    insertions: int = 250
+    batch_size: int = 128
     noise_multiplier: float = 4.0
     several_canaries: SeveralCanaries | None = None
     fresh_runs: dict[int, int] = {}  # noqa: RUF012, never written to
@@ -109,120 +82,94 @@ class Series(NamedTuple):
     adversary: AdversaryFields
 
 
+class FigurePlace(NamedTuple):
+    """A place of a figure: audits that differ in their seeds alone.
+
+    Attributes:
+      panel: The panel.
+      series: The series.
+      x: The value on the x axis.
+      model: The model.
+      fields: The fields of the setting that are neither the series' nor a size's.
+    """
+
+    panel: str
+    series: Series
+    x: float
+    model: str
+    fields: Mapping[str, Any]
+
+
+class Figure(NamedTuple):
+    """A figure: its title, its places from the first panel on, and its x axis, if x means something."""
+
+    title: str
+    places: tuple[FigurePlace, ...]
+    axis: Axis | None = None
+
+
 _ALL_RUNS = {1: 5000, 5: 5000, 25: 5000}
 _PERIODICITIES = (1, 2, 5, 10, 25, 50)
+_FCNN = Size(_ALL_RUNS, seeds=5, batch_size=400, fresh_runs=_ALL_RUNS)
+_WIDE_FCNN = Size(
+    batch_size=400, several_canaries=SeveralCanaries(64, {1: 400}), fresh_runs={1: 400}
+)
+_TINY = Size({1: 4, 5: 4, 25: 4}, insertions=2, batch_size=4, fresh_runs={1: 1, 5: 1, 25: 1})
+
+
+def _logistic(batch_size: int, canaries: int, runs: int, fresh_runs: int) -> Size:
+    """Returns the size of logistic regression, with the same runs at each periodicity."""
+    return Size(
+        batch_size=batch_size,
+        several_canaries=SeveralCanaries(canaries, dict.fromkeys(_PERIODICITIES, runs)),
+        fresh_runs=dict.fromkeys(_PERIODICITIES, fresh_runs),
+    )
+
+
 SIZES: dict[str, dict[str, Size]] = {
     "smoke": {
-        "fcnn": Size({1: 40}, seeds=1, insertions=4, batch_size=20, fresh_runs={1: 4}),
+        "fcnn": Size({1: 40}, insertions=4, batch_size=20, fresh_runs={1: 4}),
         "wide_fcnn": Size(
-            {},
-            1,
             insertions=4,
             batch_size=20,
             several_canaries=SeveralCanaries(8, {1: 8}),
             fresh_runs={1: 2},
         ),
-        "convnet": Size(
-            {1: 4, 5: 4, 25: 4},
-            seeds=1,
-            insertions=2,
-            batch_size=4,
-            fresh_runs={1: 1, 5: 1, 25: 1},
-        ),
-        "resnet18": Size({1: 2, 5: 2, 25: 2}, seeds=1, insertions=1, batch_size=2),
-        "mobilenet_head": Size({1: 4}, seeds=1, insertions=2, batch_size=4),
-        "logistic": Size(
-            {},
-            seeds=1,
-            insertions=2,
-            batch_size=4,
-            several_canaries=SeveralCanaries(8, dict.fromkeys(_PERIODICITIES, 8)),
-            fresh_runs=dict.fromkeys(_PERIODICITIES, 1),
-        ),
+        "convnet": _TINY,
+        "resnet18": Size({1: 2, 5: 2, 25: 2}, insertions=1, batch_size=2),
+        "mobilenet_head": _TINY,
+        "logistic": _logistic(4, canaries=8, runs=8, fresh_runs=1)._replace(insertions=2),
     },
     "laptop": {
-        "fcnn": Size(_ALL_RUNS, seeds=5, insertions=250, batch_size=400, fresh_runs={1: 5000}),
-        "wide_fcnn": Size(
-            {},
-            seeds=1,
-            insertions=250,
-            batch_size=400,
-            several_canaries=SeveralCanaries(64, {1: 400}),
-            fresh_runs={1: 400},
-        ),
+        "fcnn": _FCNN,
+        "wide_fcnn": _WIDE_FCNN,
         "convnet": Size(
             {1: 40, 5: 16, 25: 4},
-            seeds=1,
-            insertions=250,
-            batch_size=128,
             several_canaries=SeveralCanaries(256, {1: 60, 5: 24, 25: 12}),
             fresh_runs={1: 10, 5: 10, 25: 3},
         ),
         "resnet18": Size(
             {1: 8, 5: 6, 25: 4},
-            seeds=1,
             insertions=4,
             batch_size=8,
             noise_multiplier=0.506,
             several_canaries=SeveralCanaries(256, {1: 16, 5: 8, 25: 8}),
         ),
-        "mobilenet_head": Size(
-            {},
-            seeds=1,
-            insertions=250,
-            batch_size=128,
-            several_canaries=SeveralCanaries(256, {1: 100}),
-        ),
-        "logistic": Size(
-            {},
-            seeds=1,
-            insertions=250,
-            batch_size=16,
-            several_canaries=SeveralCanaries(128, dict.fromkeys(_PERIODICITIES, 120)),
-            fresh_runs=dict.fromkeys(_PERIODICITIES, 40),
-        ),
+        "mobilenet_head": Size(several_canaries=SeveralCanaries(256, {1: 100})),
+        "logistic": _logistic(16, canaries=128, runs=120, fresh_runs=40),
     },
     "paper": {
-        "fcnn": Size(_ALL_RUNS, seeds=5, insertions=250, batch_size=400, fresh_runs=_ALL_RUNS),
-        "wide_fcnn": Size(
-            {},
-            seeds=1,
-            insertions=250,
-            batch_size=400,
-            several_canaries=SeveralCanaries(64, {1: 5000}),
-            fresh_runs=_ALL_RUNS,
+        "fcnn": _FCNN,
+        "wide_fcnn": _WIDE_FCNN._replace(
+            several_canaries=SeveralCanaries(64, _ALL_RUNS), fresh_runs=_ALL_RUNS
         ),
-        "convnet": Size(
-            _ALL_RUNS,
-            seeds=1,
-            insertions=250,
-            batch_size=128,
-            fresh_runs={1: 60, 5: 60, 25: 60},
-        ),
-        "resnet18": Size(_ALL_RUNS, seeds=1, insertions=250, batch_size=128),
-        "mobilenet_head": Size(_ALL_RUNS, seeds=1, insertions=250, batch_size=128),
-        "logistic": Size(
-            {},
-            seeds=1,
-            insertions=250,
-            batch_size=128,
-            several_canaries=SeveralCanaries(128, dict.fromkeys(_PERIODICITIES, 5000)),
-            fresh_runs=dict.fromkeys(_PERIODICITIES, 5000),
-        ),
+        "convnet": Size(_ALL_RUNS, fresh_runs={1: 60, 5: 60, 25: 60}),
+        "resnet18": Size(_ALL_RUNS),
+        "mobilenet_head": Size(_ALL_RUNS),
+        "logistic": _logistic(128, canaries=128, runs=5000, fresh_runs=5000),
     },
 }
-BRACKETED_PERIODICITIES = {
-    "smoke": (1, 5),
-    "laptop": _PERIODICITIES,
-    "paper": _PERIODICITIES,
-}
-_LENGTHS = (25, 50, 100, 250, 500, 1000)
-INSERTIONS = {"smoke": (1, 2), "laptop": _LENGTHS, "paper": _LENGTHS}  # at k = 5
-NORM_RUNS = {
-    "smoke": 2,
-    "laptop": 30,
-    "paper": 30,
-}  # Figure 8's runs for each model, at most
+NORM_RUNS = {"smoke": 2, "laptop": 30, "paper": 30}  # Figure 8's runs for each model, at most
 _WHOLE_GRID = Grid(
     noise_multipliers=(1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0),
     batch_sizes=(1, 2, 4, 8, 16),
@@ -246,179 +193,175 @@ FRESH = Series("fresh directions", SphereFields())
 _IMAGE_MODELS = ("convnet", "resnet18")
 
 
-def sweeps(scale: str) -> dict[str, Sweep]:
-    """Returns every sweep of a scale, by name."""
-    cells_by_name = {
-        "figure_1a": _vary_clipping_norm(scale, "convnet"),
-        "figure_1b": _vary_clipping_norm(scale, "resnet18"),
-        "figure_1c": _audit_fcnn(scale, L, GC_R, NOISELESS_PER_STEP),
-        "figure_2a": _audit_image_models(scale, (GC_R, L), 5),
-        "figure_2b": _audit_image_models(scale, (GC_R, L), 25),
-        "figure_4": _audit_fcnn(scale, L, GC_R, *GC_S),
-        "figure_5": _audit_image_models(scale, (GC_R, NOISELESS_PER_STEP), 1, 5),
-        "figure_6a": _audit_with_gc_r(scale, "GC-R", x=5, periodicity=5),
-        "figure_7": _audit_fcnn(scale, L, GC_R, COTS),
-        "figure_8": _norms_cells(scale),
-        "figure_11": _vary_periodicity(scale),
-        "figure_12": _vary_knowledge(scale),
-        "figure_13": _compare_with_pretrained(scale),
-        "proven": _proven_cells(scale),
-        "bracket_k": _bracket_k_cells(scale),
-        "bracket_steps": _bracket_steps_cells(scale),
-        "landscape": [landscape_cell(GRIDS[scale])],
-    }
-    every = {}
-    for name, cells in cells_by_name.items():
-        every[name] = Sweep(name, TITLES[name], tuple(cells), axis=AXES.get(name))
-    return every
+def _vary(
+    field: str, values: Iterable[float], models: Iterable[str], *every: Series
+) -> tuple[FigurePlace, ...]:
+    """Returns the places of some series over a field, with a panel for each model."""
+    places = []
+    for model, series, value in itertools.product(models, every, values):
+        places.append(FigurePlace(task(model).label, series, value, model, {field: value}))
+    return tuple(places)
 
 
-def audits(
-    scale: str, panel: str, series: Series, x: float, model: str, **fields: Any
-) -> Iterator[Audited]:
-    """Yields a point's audits, one for each seed; `fields` are those of the setting that are not a size's."""
-    size = SIZES[scale][model]
-    runs, canaries = size.choose_runs(series.adversary, fields.get("periodicity", 1))
-    values = {
-        "adversary": series.adversary.name,
-        **dataclasses.asdict(series.adversary),
-        "canaries": canaries,
-        "insertions": size.insertions,
-        "noise_multiplier": size.noise_multiplier,
-        "batch_size": size.batch_size,
-        **fields,
-    }
-    for seed in range(size.seeds):
-        yield Audited(panel, series.label, x, setting_of(model, seed=seed, **values), runs)
+def _on_fcnn(*every: Series) -> tuple[FigurePlace, ...]:
+    """Returns the places of some series on the FCNN, with a panel for each learning rate."""
+    places = []
+    for rate, series in itertools.product((0.1, 0.01), every):
+        panel = f"learning rate {rate:g}"
+        places.append(FigurePlace(panel, series, 1, "fcnn", {"learning_rate": rate}))
+    return tuple(places)
 
 
-def _audit_cells(
-    scale: str, panel: str, series: Series, x: float, model: str, **fields: Any
-) -> list[Cell]:
-    """Returns the cells of a point's audits."""
-    return [audit_cell(audited) for audited in audits(scale, panel, series, x, model, **fields)]
+def _with_gc_r(
+    label: str, x: float = 1, model: str = "convnet", panel: str = "ConvNet", **fields: Any
+) -> FigurePlace:
+    """Returns a place of GC-R whose series the figure calls by a label of its own."""
+    return FigurePlace(panel, Series(label, GcR()), x, model, fields)
 
 
-def _vary_clipping_norm(scale: str, model: str) -> list[Cell]:
-    """Returns the cells of Figures 1a and 1b: three clipping norms."""
-    cells = []
-    for series in (GC_R, L):
-        for norm in (1.0, 2.0, 4.0):
-            cells += _audit_cells(scale, task(model).label, series, norm, model, clipping_norm=norm)
-    return cells
-
-
-def _audit_fcnn(scale: str, *every: Series) -> list[Cell]:
-    """Returns the cells of some series on the FCNN, with a panel for each learning rate."""
-    cells = []
-    for rate in (0.1, 0.01):
-        for series in every:
-            cells += _audit_cells(
-                scale, f"learning rate {rate:g}", series, 1, "fcnn", learning_rate=rate
-            )
-    return cells
-
-
-def _audit_image_models(scale: str, every: tuple[Series, ...], *periodicities: int) -> list[Cell]:
-    """Returns the cells of some series on the image models, with a panel for each model."""
-    cells = []
-    for model, series, k in itertools.product(_IMAGE_MODELS, every, periodicities):
-        cells += _audit_cells(scale, task(model).label, series, k, model, periodicity=k)
-    return cells
-
-
-def _audit_with_gc_r(
-    scale: str,
-    label: str,
-    panel: str = "ConvNet",
-    model: str = "convnet",
-    x: float = 1,
-    **fields: Any,
-) -> list[Cell]:
-    """Returns the cells of a series of GC-R that the figure calls by a label of its own."""
-    return _audit_cells(scale, panel, Series(label, GcR()), x, model, **fields)
-
-
-def _vary_periodicity(scale: str) -> list[Cell]:
-    """Returns the cells of Figure 11: a series for each periodicity."""
-    cells = []
-    for k in (1, 5, 25):
-        cells += _audit_with_gc_r(scale, f"k = {k}", x=k, periodicity=k)
-    return cells
-
-
-def _vary_knowledge(scale: str) -> list[Cell]:
-    """Returns the cells of Figure 12: an adversary that knows theta_0, or does not."""
-    known = _audit_with_gc_r(scale, "known", unknown_initialisation=False)
-    unknown = _audit_with_gc_r(scale, "unknown", unknown_initialisation=True)
-    return [*known, *unknown]
-
-
-def _compare_with_pretrained(scale: str) -> list[Cell]:
-    """Returns the cells of Figure 13: a pretrained network's head, and a network trained whole."""
-    cells = []
-    for model in ("mobilenet_head", "convnet"):
-        cells += _audit_with_gc_r(scale, task(model).label, "CIFAR-10", model)
-    return cells
-
-
-def _norms_cells(scale: str) -> list[Cell]:
-    """Returns the cells of Figure 8: 30 runs for each model, fewer at scales that cannot train so many."""
-    cells = []
-    for model in ("fcnn", *_IMAGE_MODELS):
-        first = next(audits(scale, "", L, 1, model))
-        runs = min(NORM_RUNS[scale], first.runs)
-        cells.append(norms_cell(first._replace(runs=runs)))
-    return cells
-
-
-def _proven_cells(scale: str) -> list[Cell]:
-    """Returns the cells of fresh directions beside GC-R, of one seed, with a panel for each model and k."""
-    panels = [
-        (task("wide_fcnn").label, "wide_fcnn", 1),
-        (task("fcnn").label, "fcnn", 1),
-    ]
+def _proven() -> tuple[FigurePlace, ...]:
+    """Returns the places of fresh directions beside GC-R, with a panel for each model and k."""
+    panels = [(task(model).label, model, 1) for model in ("wide_fcnn", "fcnn")]
     for k in (1, 5, 25):
         panels.append((f"{task('convnet').label}, k = {k}", "convnet", k))
-    cells = []
-    for panel, model, k in panels:
-        for series in (FRESH, GC_R):
-            first_seed = next(audits(scale, panel, series, k, model, periodicity=k))
-            cells.append(audit_cell(first_seed))
-    return cells
+    places = []
+    for (panel, model, k), series in itertools.product(panels, (FRESH, GC_R)):
+        places.append(FigurePlace(panel, series, k, model, {"periodicity": k}))
+    return tuple(places)
 
 
-def _bracket_k_cells(scale: str) -> list[Cell]:
-    """Returns the cells over the periodicity."""
-    fields_at = {k: {"periodicity": k} for k in BRACKETED_PERIODICITIES[scale]}
-    return _bracket_cells(scale, fields_at)
-
-
-def _bracket_steps_cells(scale: str) -> list[Cell]:
-    """Returns the cells over the number of steps, at k = 5."""
-    k = 5
-    fields_at = {k * count: {"periodicity": k, "insertions": count} for count in INSERTIONS[scale]}
-    return _bracket_cells(scale, fields_at)
-
-
-def _bracket_cells(scale: str, fields_at: Mapping[int, Mapping[str, Any]]) -> list[Cell]:
-    """Returns the cells of coordinates and fresh directions on logistic regression.
+def _bracket(fields_at: Mapping[int, Mapping[str, Any]]) -> tuple[FigurePlace, ...]:
+    """Returns the places of coordinates and fresh directions on logistic regression.
 
     There is a panel for each weight decay.
 
     Args:
-      scale: The scale.
       fields_at: The fields of a setting by its place x.
     """
-    cells = []
-    for decay in (0.0, 1e-3, 1e-2):
-        for x, fields in fields_at.items():
-            for series in (NOISELESS_PER_STEP, FRESH):
-                panel = f"weight decay {decay:g}"
-                cells += _audit_cells(
-                    scale, panel, series, x, "logistic", weight_decay=decay, **fields
-                )
-    return cells
+    places = []
+    every = (NOISELESS_PER_STEP, FRESH)
+    for decay, x, series in itertools.product((0.0, 1e-3, 1e-2), fields_at, every):
+        fields = {"weight_decay": decay, **fields_at[x]}
+        places.append(FigurePlace(f"weight decay {decay:g}", series, x, "logistic", fields))
+    return tuple(places)
+
+
+def _bracket_figures(periodicities: Iterable[int], insertions: Iterable[int]) -> dict[str, Figure]:
+    """Returns the figures of logistic regression over k, and over the number of steps at k = 5."""
+    at_k = {k: {"periodicity": k} for k in periodicities}
+    at_steps = {5 * count: {"periodicity": 5, "insertions": count} for count in insertions}
+    return {
+        "bracket_k": Figure(
+            "Logistic regression: what k steps for each insertion hide",
+            _bracket(at_k),
+            _K_AXIS,
+        ),
+        "bracket_steps": Figure(
+            "Logistic regression: what a longer training leaks, k = 5",
+            _bracket(at_steps),
+            Axis("training steps T", "T"),
+        ),
+    }
+
+
+_NORM_AXIS = Axis("clipping norm C", "C")
+_K_AXIS = Axis("periodicity k", "k")
+_NORMS = (1.0, 2.0, 4.0)
+FIGURES = {
+    "figure_1a": Figure(
+        "GC-R and L on the ConvNet, k = 1",
+        _vary("clipping_norm", _NORMS, ["convnet"], GC_R, L),
+        _NORM_AXIS,
+    ),
+    "figure_1b": Figure(
+        "GC-R and L on the ResNet18, k = 1",
+        _vary("clipping_norm", _NORMS, ["resnet18"], GC_R, L),
+        _NORM_AXIS,
+    ),
+    "figure_1c": Figure("GC-R, GC-S and L on the FCNN", _on_fcnn(L, GC_R, NOISELESS_PER_STEP)),
+    "figure_2a": Figure("GC-R and L at k = 5", _vary("periodicity", [5], _IMAGE_MODELS, GC_R, L)),
+    "figure_2b": Figure("GC-R and L at k = 25", _vary("periodicity", [25], _IMAGE_MODELS, GC_R, L)),
+    "figure_4": Figure("Four ways to choose GC-S's dimension", _on_fcnn(L, GC_R, *GC_S)),
+    "figure_5": Figure(
+        "GC-S and GC-R on over-parameterised models",
+        _vary("periodicity", [1, 5], _IMAGE_MODELS, GC_R, NOISELESS_PER_STEP),
+        _K_AXIS,
+    ),
+    "figure_6a": Figure(
+        "GC-R's trade-off curve on the ConvNet, k = 5",
+        _vary("periodicity", [5], ["convnet"], GC_R),
+    ),
+    "figure_7": Figure("GC-R, L and CotS on the FCNN", _on_fcnn(L, GC_R, COTS)),
+    "figure_8": Figure("L's canary before clipping", (), Axis("step", "t")),
+    "figure_11": Figure(
+        "Privacy profiles of GC-R on the ConvNet",
+        tuple(_with_gc_r(f"k = {k}", k, periodicity=k) for k in (1, 5, 25)),
+    ),
+    "figure_12": Figure(
+        "GC-R on the ConvNet where the initialisation is unknown",
+        (
+            _with_gc_r("known", unknown_initialisation=False),
+            _with_gc_r("unknown", unknown_initialisation=True),
+        ),
+    ),
+    "figure_13": Figure(
+        "GC-R on a pretrained network's head and on a network trained whole",
+        tuple(
+            _with_gc_r(task(model).label, model=model, panel="CIFAR-10")
+            for model in ("mobilenet_head", "convnet")
+        ),
+    ),
+    "proven": Figure("What is proven after so many trainings", _proven()),
+}
+_BRACKETS = _bracket_figures(_PERIODICITIES, (25, 50, 100, 250, 500, 1000))
+BRACKETS = {
+    "smoke": _bracket_figures((1, 5), (1, 2)),
+    "laptop": _BRACKETS,
+    "paper": _BRACKETS,
+}
+
+
+def sweeps(scale: str) -> dict[str, Sweep]:
+    """Returns every sweep of a scale, by name."""
+    sizes = SIZES[scale]
+    every = {}
+    for name, (title, places, axis) in {**FIGURES, **BRACKETS[scale]}.items():
+        cells = []
+        for place in places:
+            audits = list_audits(sizes[place.model], place)
+            if name == "proven":
+                audits = audits[:1]
+            cells += [audit_cell(audited) for audited in audits]
+        every[name] = Sweep(name, title, tuple(cells), axis)
+
+    norms = []
+    for model in ("fcnn", *_IMAGE_MODELS):
+        (first, *_) = list_audits(sizes[model], FigurePlace("", L, 1, model, {}))
+        norms.append(norms_cell(first.setting, min(NORM_RUNS[scale], first.runs)))
+    every["figure_8"] = dataclasses.replace(every["figure_8"], cells=tuple(norms))
+    landscape = landscape_cell(GRIDS[scale])
+    every["landscape"] = Sweep("landscape", "The crafted loss landscape", (landscape,))
+    return every
+
+
+def list_audits(size: Size, place: FigurePlace) -> list[Audited]:
+    """Returns a place's audits, one for each seed."""
+    adversary = place.series.adversary
+    runs, canaries = size.choose_runs(adversary, place.fields.get("periodicity", 1))
+    values = {
+        "adversary": adversary.name,
+        **dataclasses.asdict(adversary),
+        "canaries": canaries,
+        "insertions": size.insertions,
+        "noise_multiplier": size.noise_multiplier,
+        "batch_size": size.batch_size,
+        **place.fields,
+    }
+    audits = []
+    for seed in range(size.seeds):
+        setting = setting_of(place.model, seed=seed, **values)
+        audits.append(Audited(place.panel, place.series.label, place.x, setting, runs))
+    return audits
 
 
 CLAIMS: PaperClaims = {  # the paper's words for its figures' series

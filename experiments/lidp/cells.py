@@ -4,6 +4,7 @@ A cell audits all seeds of an audit, spread over the machine's cores.
 """
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -87,14 +88,6 @@ class PlacedAudit(NamedTuple):
     audit: MechanismAudit
 
 
-class _SeedTask(NamedTuple):
-    """An audit with one seed, at the threshold of each order."""
-
-    audit: MechanismAudit
-    thresholds: dict[int, float]
-    seed: int
-
-
 class _SeedFindings(NamedTuple):
     """What an audit with one seed finds: by order, and the epsilon of `lifted`."""
 
@@ -119,10 +112,16 @@ def mechanism_cell(place: PlacedAudit) -> Cell:
         processes = cores() if seconds > _WORTH_PROCESSES else 1
         write_answer(store, findings(audit, processes, progress)._asdict())
 
-    name = f"Gaussian mechanism, n = {audit.runs}, K = {audit.canaries}"
-    key = json.dumps(audit.setting())
-    runs = audit.runs * audit.seeds
-    return Cell(name, key, runs, seconds, is_done, open_store, do, request=place)
+    return Cell(
+        name=f"Gaussian mechanism, n = {audit.runs}, K = {audit.canaries}",
+        identity=json.dumps(audit.setting()),
+        runs=audit.runs * audit.seeds,
+        seconds=seconds,
+        is_done=is_done,
+        open=open_store,
+        do=do,
+        request=place,
+    )
 
 
 def read(held: Holdings, audit: MechanismAudit) -> MechanismFindings | None:
@@ -151,9 +150,9 @@ def findings(audit: MechanismAudit, processes: int, progress: Progress) -> Mecha
 
     tuning = gaussian_mechanism.simulate(audit.mechanism(), TUNING_SEED)
     thresholds = gaussian_mechanism.choose_thresholds(tuning, audit.delta, audit.confidence)
-    tasks = [_SeedTask(audit, thresholds, seed) for seed in range(audit.seeds)]
+    audit_seed = partial(_audit_seed, audit, thresholds)
     results = []
-    for result in in_order(_audit_seed, tasks, processes):
+    for result in in_order(audit_seed, range(audit.seeds), processes):
         results.append(result)
         progress(audit.runs)
 
@@ -162,20 +161,21 @@ def findings(audit: MechanismAudit, processes: int, progress: Progress) -> Mecha
         epsilons[f"wilson_{order}"] = [result.by_order[order].epsilon for result in results]
     epsilons[LIFTED] = [result.lifted for result in results]
     moments_order = 2 if 2 in thresholds else 1
-    second = _mean_of_present([result.by_order[moments_order].second for result in results])
-    fourth = _mean_of_present([result.by_order[moments_order].fourth for result in results])
+    moments = [result.by_order[moments_order] for result in results]
+    second = _mean_of_present([findings.second for findings in moments])
+    fourth = _mean_of_present([findings.fourth for findings in moments])
     return MechanismFindings(epsilons, second, fourth)
 
 
-def _audit_seed(task: _SeedTask) -> _SeedFindings:
-    """Audits with one seed."""
+def _audit_seed(audit: MechanismAudit, thresholds: dict[int, float], seed: int) -> _SeedFindings:
+    """Audits with one seed, at the threshold of each order."""
     from audit.methods import lifted
     from experiments.lidp.gaussian_mechanism import examine_order, simulate
 
-    levels = Levels(task.audit.delta, task.audit.confidence)
-    design = simulate(task.audit.mechanism(), task.seed)
+    levels = Levels(audit.delta, audit.confidence)
+    design = simulate(audit.mechanism(), seed)
     by_order = {}
-    for order, threshold in task.thresholds.items():
+    for order, threshold in thresholds.items():
         by_order[order] = examine_order(design, threshold, order, *levels)
     bound = lifted.METHODS[lifted.LIFTED].bound(design, *levels)
     return _SeedFindings(by_order, bound.epsilon)

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import matplotlib.pyplot as plt
 import numpy as np
-from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -31,6 +30,7 @@ from experiments.lidp import cells, gains, tables
 from experiments.lidp.cells import LIFTED, PlacedAudit
 from experiments.lidp.gains import METHODS, ORDER_2, ORDER_4, Gain, Lifted
 from experiments.lidp.tables import MechanismPoint
+from experiments.sweeps.panels import add_legend
 from experiments.sweeps.points import Evidence
 from experiments.sweeps.sweep import Drawn, Sweep
 
@@ -42,6 +42,11 @@ class _Look(NamedTuple):
     color: str
     marker: str
     dash: str
+    size: int = 4
+
+    def style(self) -> dict[str, Any]:
+        """Returns the look of its lines as matplotlib takes it."""
+        return {"color": self.color, "marker": self.marker, "ls": self.dash, "ms": self.size}
 
 
 Points = list[MechanismPoint]
@@ -55,6 +60,10 @@ _LOOKS = {
     "wilson_2": _Look("LiDP + order-2 Wilson", VERMILION, "s", "-"),
     "wilson_4": _Look("LiDP + order-4 Wilson", PURPLE, "^", "--"),
     LIFTED: _Look("lifted (finite sample)", GREEN, "D", "-"),
+}
+_SINGLE_LOOKS = {  # of one canary, in the panel over n
+    "wilson_1": _Look("DP + Wilson (K = 1)", BLACK, "x", "-", 6),
+    LIFTED: _Look("lifted, K = 1", ORANGE, "v", "--", 6),
 }
 
 
@@ -101,7 +110,7 @@ def epsilons_figure(points: Points) -> Figure:
         for axis, panel in zip(axes, _X_LABELS, strict=True):
             _draw_epsilons(axis, panel, [point for point in points if point.panel == panel])
         figure.suptitle("Audits of the Gaussian mechanism (LiDP paper, Figure 3)")
-        _draw_legend(figure, axes, 4)
+        add_legend(figure, axes, 4)
         return figure
 
 
@@ -110,30 +119,14 @@ def _draw_epsilons(axis: Axes, panel: str, points: Points) -> None:
     single = []
     if panel == "over n":
         single = [point for point in points if point.audit.canaries == 1]
+        axis.set(ylabel="lower bound on epsilon")
     others = [point for point in points if point not in single]
     for method, look in _LOOKS.items():
-        style = {"color": look.color, "marker": look.marker, "ms": 4, "ls": look.dash}
-        _draw_means(axis, others, method, label=look.label, **style)
+        _draw_means(axis, others, method, look)
     _set_log_axis(axis, points)
     if panel == "over n":
-        _draw_means(
-            axis,
-            single,
-            "wilson_1",
-            color=BLACK,
-            marker="x",
-            label="DP + Wilson (K = 1)",
-        )
-        _draw_means(
-            axis,
-            single,
-            LIFTED,
-            color=ORANGE,
-            marker="v",
-            ls="--",
-            label="lifted, K = 1",
-        )
-        axis.set(ylabel="lower bound on epsilon")
+        for method, look in _SINGLE_LOOKS.items():
+            _draw_means(axis, single, method, look)
     if points:
         exact, cap = points[0].limits()
         axis.axhline(exact, color=UPPER, ls=":", label="exact epsilon")
@@ -156,18 +149,16 @@ def correlations_figure(points: Points) -> Figure:
         return figure
 
 
-def _draw_means(axis: Axes, points: Points, method: str, **look: Any) -> None:
+def _draw_means(axis: Axes, points: Points, method: str, look: _Look) -> None:
     """Draws a method's mean epsilon over x, with the means' standard errors as bars."""
-    xs = []
-    means = []
+    own = [point for point in points if method in point.found.epsilons]
+    xs = [point.x() for point in own]
+    means = [point.mean(method) for point in own]
     errors = []
-    for point in points:
-        if method in point.found.epsilons:
-            epsilons = point.found.epsilons[method]
-            xs.append(point.x())
-            means.append(point.mean(method))
-            errors.append(float(np.std(epsilons) / np.sqrt(len(epsilons))))
-    axis.errorbar(xs, means, errors, **look)
+    for point in own:
+        epsilons = point.found.epsilons[method]
+        errors.append(float(np.std(epsilons) / np.sqrt(len(epsilons))))
+    axis.errorbar(xs, means, errors, label=look.label, **look.style())
 
 
 def _set_log_axis(axis: Axes, points: Points) -> None:
@@ -190,10 +181,10 @@ def _draw_gains_in_variance(axis: Axes, points: Points) -> None:
         biases = [point.mean("wilson_1") - single[0].mean("wilson_1") for point in many]
         axis.plot(xs, biases, "o:", color=BLUE, label="bias")
         for method in ("wilson_2", "wilson_4"):
-            look = _LOOKS[method]
+            look = _LOOKS[method]._replace(size=6)
             label = f"variance gain, {look.label.removeprefix('LiDP + ')}"
             pairs = [(point.x(), point.gain(method)) for point in many]
-            _plot_present(axis, pairs, look.marker + look.dash, color=look.color, label=label)
+            _plot_present(axis, pairs, label=label, **look.style())
     axis.axhline(0, color=FADED, lw=0.8)
     _set_log_axis(axis, points)
     axis.set(xlabel="canaries K", ylabel="change of epsilon")
@@ -205,12 +196,12 @@ def _draw_moments(axis: Axes, panel: str, points: Points) -> None:
     """Draws the dependence of bits over K or d, beside a slope of -1."""
     second = [(point.x(), point.found.second) for point in points]
     fourth = [(point.x(), point.found.fourth) for point in points]
-    drawn = _plot_present(axis, second, "s-", color=VERMILION, label="|mu_2 - mu_1²|", ms=4)
-    _plot_present(axis, fourth, "^--", color=PURPLE, label="|mu_4 - mu_2²|", ms=4)
+    drawn = _plot_present(axis, second, label="|mu_2 - mu_1²|", **_LOOKS["wilson_2"].style())
+    _plot_present(axis, fourth, label="|mu_4 - mu_2²|", **_LOOKS["wilson_4"].style())
     if drawn:
         first_x, first_y = drawn[0]
-        slope = [(x, first_y * first_x / x) for x, _ in drawn]
-        _plot_present(axis, slope, ":", color=BLACK, label="slope -1")
+        slope = [first_y * first_x / x for x, _ in drawn]
+        axis.plot([x for x, _ in drawn], slope, ":", color=BLACK, label="slope -1")
     _set_log_axis(axis, points)
     scale = "log" if drawn else "linear"
     axis.set(yscale=scale, xlabel=_X_LABELS[panel])
@@ -218,16 +209,11 @@ def _draw_moments(axis: Axes, panel: str, points: Points) -> None:
 
 
 def _plot_present(
-    axis: Axes, pairs: Iterable[tuple[int, float | None]], line: str, **look: Any
+    axis: Axes, pairs: Iterable[tuple[int, float | None]], **look: Any
 ) -> list[tuple[int, float]]:
     """Plots those pairs (x, y) that have a y; returns them."""
-    present = []
-    for x, y in pairs:
-        if y is not None:
-            present.append((x, y))
-    xs = [x for x, _ in present]
-    ys = [y for _, y in present]
-    axis.plot(xs, ys, line, **look)
+    present = [(x, y) for x, y in pairs if y is not None]
+    axis.plot([x for x, _ in present], [y for _, y in present], **look)
     return present
 
 
@@ -280,11 +266,7 @@ def gains_figure(title: str, entries: Sequence[Gain]) -> Figure:
         axis.axvline(1, color=BLACK, lw=0.8, ls=":")
         labels = [entry.label for entry in entries]
         axis.set(yticks=range(len(entries)), yticklabels=labels, title=title)
-        axis.set(
-            xscale="log",
-            xlim=(1 / 16, 16),
-            xlabel="times fewer runs than with one canary",
-        )
+        axis.set(xscale="log", xlim=(1 / 16, 16), xlabel="times fewer runs than with one canary")
         axis.invert_yaxis()
         figure.legend(loc="outside lower center", ncols=2)
         return figure
@@ -328,7 +310,7 @@ def lifted_figure(title: str, attacks: Sequence[Lifted]) -> Figure:
         rows[-1, 0].set_xlabel("runs")
         rows[-1, 1].set_xlabel("canaries K")
         figure.suptitle(title)
-        _draw_legend(figure, list(rows.ravel()), 5)
+        add_legend(figure, rows.ravel(), 5)
         return figure
 
 
@@ -337,9 +319,8 @@ def _draw_over_runs(axis: Axes, attack: Lifted) -> None:
     if attack.single is not None:
         axis.plot(attack.runs, attack.single, "x-", color=BLACK, label="one canary, order 1")
     for method, epsilons in attack.several.items():
-        look = _get_look(method)
-        line = look.marker + look.dash
-        axis.plot(attack.runs, epsilons, line, color=look.color, ms=4, label=METHODS[method])
+        look = _get_look(method).style()
+        axis.plot(attack.runs, epsilons, label=METHODS[method], **look)
     if attack.canaries is not None:
         axis.set_title(f"K = {attack.canaries}", loc="right", fontsize=8)
 
@@ -347,14 +328,8 @@ def _draw_over_runs(axis: Axes, attack: Lifted) -> None:
 def _draw_over_canaries(axis: Axes, attack: Lifted) -> None:
     """Draws an attack's bounds over the number of canaries."""
     for method in METHODS:
-        look = _get_look(method)
-        canaries = []
-        epsilons = []
-        for number, by_method in attack.over_canaries.items():
-            if method in by_method:
-                canaries.append(number)
-                epsilons.append(by_method[method])
-        axis.plot(canaries, epsilons, look.marker + look.dash, color=look.color, ms=4)
+        pairs = [(k, by_method.get(method)) for k, by_method in attack.over_canaries.items()]
+        _plot_present(axis, pairs, **_get_look(method).style())
 
 
 def _set_ticks(axis: Axes, places: Sequence[int]) -> None:
@@ -366,14 +341,3 @@ def _set_ticks(axis: Axes, places: Sequence[int]) -> None:
 def _get_look(method: str) -> _Look:
     """Returns the look of a method of `gains`, whose names have a prefix."""
     return _LOOKS[method.removeprefix("lidp_")]
-
-
-def _draw_legend(figure: Figure, axes: Sequence[Axes], columns: int) -> None:
-    """Draws a legend of all axes' labels, each once."""
-    legend: dict[str, Artist] = {}
-    for axis in axes:
-        for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
-            legend.setdefault(label, handle)
-    handles = list(legend.values())
-    labels = list(legend)
-    figure.legend(handles, labels, loc="outside lower center", ncols=columns, fontsize=8)

@@ -1,6 +1,7 @@
 """How many runs a bound needs, from stored scores: any number of runs is a random part of all of them."""
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -160,14 +161,11 @@ def compute_gain(
 
 def compute_mean(entries: Sequence[Gain], order: str) -> float | None:
     """Returns the paper's average of an order's gains, their harmonic mean, or None where there is none."""
-    gains = []
-    for entry in entries:
-        gain = entry.by_order.get(order)
-        if gain is not None:
-            gains.append(gain)
-    if not gains:
+    gains = [entry.by_order.get(order) for entry in entries]
+    present = [gain for gain in gains if gain is not None]
+    if not present:
         return None
-    return len(gains) / sum(1 / gain for gain in gains)
+    return statistics.harmonic_mean(present)
 
 
 def _list_usable_methods(canaries: int) -> list[str]:

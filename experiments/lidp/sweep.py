@@ -34,6 +34,7 @@ DIMENSIONS = (100, 1000, 10_000, 100_000, 1_000_000)  # of the panel over d
 _DIMENSION = 10_000  # of the other panels
 _EPSILON_OVER_RUNS = 1.0  # the paper's, of the panel over n
 _EPSILON = 4.0  # the paper's, of the other panels
+_BATCH_SIZE = 100  # of trained models
 
 
 class MechanismGrid(NamedTuple):
@@ -63,7 +64,6 @@ class Training(NamedTuple):
       model: The model.
       steps: The number of steps.
       sampling_rate: The probability with which a canary joins a step, as in `NOISE`.
-      batch_size: The size of mini-batches.
       learning_rate: The learning rate.
       clipping_norms: The clipping norm by epsilon (the paper's table).
     """
@@ -71,7 +71,6 @@ class Training(NamedTuple):
     model: str
     steps: int
     sampling_rate: float
-    batch_size: int
     learning_rate: float
     clipping_norms: Mapping[float, float]
 
@@ -114,15 +113,10 @@ GRIDS = {
         runs=1024,
         seeds=25,
     ),
-    "paper": MechanismGrid(
-        lifted_runs=_RUNS,
-        single_runs=_RUNS,
-        canaries=tuple(2**i for i in range(11)),
-        dimensions=DIMENSIONS,
-        runs=1024,
-        seeds=25,
-    ),
 }
+GRIDS["paper"] = GRIDS["laptop"]._replace(
+    lifted_runs=_RUNS, canaries=tuple(2**i for i in range(11))
+)
 # noise multipliers by sampling rate and steps, then by the epsilon of Renyi DP at delta = 1e-5
 NOISE: dict[tuple[float, int], dict[float, float]] = {
     (1 / 600, 18000): {
@@ -161,58 +155,35 @@ _SHORT_TRAINING = Training(
     "linear",
     steps=600,
     sampling_rate=1 / 60,
-    batch_size=100,
     learning_rate=0.02,
     clipping_norms=_LINEAR,
 )
+_LINEAR_TRAINING = _SHORT_TRAINING._replace(steps=18000, sampling_rate=1 / 600)
 _PAPERS_TRAININGS = (
-    Training(
-        "linear",
-        steps=18000,
-        sampling_rate=1 / 600,
-        batch_size=100,
-        learning_rate=0.02,
-        clipping_norms=_LINEAR,
-    ),
-    Training(
-        "mlp",
-        steps=18000,
-        sampling_rate=1 / 600,
-        batch_size=100,
-        learning_rate=0.01,
-        clipping_norms=_MLP,
-    ),
+    _LINEAR_TRAINING,
+    _LINEAR_TRAINING._replace(model="mlp", learning_rate=0.01, clipping_norms=_MLP),
     Training(
         "purchase_mlp",
         steps=20000,
         sampling_rate=1 / 200,
-        batch_size=100,
         learning_rate=0.05,
         clipping_norms=_PURCHASE,
     ),
 )
+_LAPTOP = Workload(
+    (_SHORT_TRAINING,),
+    epsilons=(4, 8, 16, 32),
+    runs=1000,
+    canaries=32,
+    series=(1, 2, 8, 32, 128),
+    epsilon=16,
+)
 SIZES = {
-    "smoke": Workload(
-        (_SHORT_TRAINING,),
-        epsilons=(8,),
-        runs=40,
-        canaries=4,
-        series=(1, 2, 4),
-        epsilon=8,
-    ),
-    "laptop": Workload(
-        (_SHORT_TRAINING,),
-        epsilons=(4, 8, 16, 32),
-        runs=1000,
-        canaries=32,
-        series=(1, 2, 8, 32, 128),
-        epsilon=16,
-    ),
-    "paper": Workload(
-        _PAPERS_TRAININGS,
+    "smoke": _LAPTOP._replace(epsilons=(8,), runs=40, canaries=4, series=(1, 2, 4), epsilon=8),
+    "laptop": _LAPTOP,
+    "paper": _LAPTOP._replace(
+        trainings=_PAPERS_TRAININGS,
         epsilons=(1, 2, 4, 8, 16, 32),
-        runs=1000,
-        canaries=32,
         series=tuple(2**i for i in range(10)),
         epsilon=4,
     ),
@@ -251,16 +222,11 @@ def sweeps(scale: str) -> dict[str, Sweep]:
     every = [
         _make_mechanism_sweep("lidp_figure_3", "epsilon over runs, canaries and dimension", places),
         _make_mechanism_sweep(
-            "lidp_figure_4",
-            "bias, variance and correlation",
-            over_canaries_and_dimension,
+            "lidp_figure_4", "bias, variance and correlation", over_canaries_and_dimension
         ),
         _make_models_sweep("lidp_table_1", "How many times fewer runs", in_table, size.runs),
         _make_models_sweep(
-            "lidp_figure_5",
-            "Trained models: epsilon over n and K",
-            in_figure,
-            size.runs,
+            "lidp_figure_5", "Trained models: epsilon over n and K", in_figure, size.runs
         ),
     ]
     return {sweep.name: sweep for sweep in every}
@@ -323,7 +289,7 @@ def _make_audit(
         canaries=canaries,
         steps=training.steps,
         sampling_rate=training.sampling_rate,
-        batch_size=training.batch_size,
+        batch_size=_BATCH_SIZE,
         learning_rate=training.learning_rate,
         clipping_norm=training.clipping_norms[epsilon],
         noise_multiplier=NOISE[training.sampling_rate, training.steps][epsilon],

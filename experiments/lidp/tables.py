@@ -16,6 +16,7 @@ from experiments.lidp.sweep import CLAIMS
 from experiments.sweeps.sweep import OwnTable
 
 _RULE = "-" * 80
+_HEADS = {"wilson_1": "order 1", "wilson_2": "order 2", "wilson_4": "order 4", LIFTED: "lifted"}
 _NOTES = """\
 mean (standard deviation) over seeds of log((p_1 - delta) / p_0) with Wilson's
 limits of order 1, 2 and 4 at a threshold tuned on other runs (as in the paper;
@@ -46,6 +47,10 @@ class MechanismPoint(NamedTuple):
                 return self.audit.canaries
         return self.audit.dimension
 
+    def epsilons(self, method: str) -> list[float] | None:
+        """Returns a method's epsilons, a seed each; None without that method."""
+        return self.found.epsilons.get(method)
+
     def mean(self, method: str) -> float:
         """Returns a method's mean epsilon over the seeds."""
         return float(np.mean(self.found.epsilons[method]))
@@ -73,44 +78,23 @@ def make_epsilons_table(figure: str, points: Sequence[MechanismPoint]) -> OwnTab
     def format_epsilons(values: list[float]) -> str:
         return f"{np.mean(values):.3f} ({np.std(values):.3f})"
 
-    def method_column(method: str, head: str) -> Column:
-        return Column(
-            None,
-            lambda point: point.found.epsilons.get(method),
-            head,
-            format_epsilons,
-            14,
-        )
-
-    columns = [
-        method_column("wilson_1", "order 1"),
-        method_column("wilson_2", "order 2"),
-        method_column("wilson_4", "order 4"),
-        method_column(LIFTED, "lifted"),
-    ]
+    columns = []
+    for method, head in _HEADS.items():
+        value = methodcaller("epsilons", method)
+        columns.append(Column(None, value, head, format_epsilons, 14))
     after = [_RULE, _NOTES]
     return _make_points_table(figure, "audits of the Gaussian mechanism", columns, points, after)
 
 
 def make_correlations_table(figure: str, points: Sequence[MechanismPoint]) -> OwnTable:
     """Makes the table of Figure 4's gains of orders over order 1, and correlations."""
+    gain = number(".3f")
+    moment = number(".2e")
     columns = [
-        Column(
-            None,
-            lambda point: point.gain("wilson_2"),
-            "gain, order 2",
-            number(".3f"),
-            14,
-        ),
-        Column(
-            None,
-            lambda point: point.gain("wilson_4"),
-            "gain, order 4",
-            number(".3f"),
-            14,
-        ),
-        Column(None, lambda point: point.found.second, "|mu_2-mu_1^2|", number(".2e"), 14),
-        Column(None, lambda point: point.found.fourth, "|mu_4-mu_2^2|", number(".2e"), 14),
+        Column(None, lambda point: point.gain("wilson_2"), "gain, order 2", gain, 14),
+        Column(None, lambda point: point.gain("wilson_4"), "gain, order 4", gain, 14),
+        Column(None, lambda point: point.found.second, "|mu_2-mu_1^2|", moment, 14),
+        Column(None, lambda point: point.found.fourth, "|mu_4-mu_2^2|", moment, 14),
     ]
     after = [_RULE, *_quote_claim(figure, "gains")]
     return _make_points_table(figure, "bias, variance and correlation", columns, points, after)
@@ -199,16 +183,7 @@ def _make_points_csv(points: Sequence[MechanismPoint]) -> bytes:
                 "fourth": point.found.fourth,
             }
             rows.append(row)
-    keys = (
-        "panel",
-        *MechanismAudit._fields,
-        "method",
-        "mean",
-        "deviation",
-        "second",
-        "fourth",
-    )
-    columns = [Column(key, itemgetter(key)) for key in keys]
+    columns = [Column(key, itemgetter(key)) for key in rows[0]] if rows else []
     return Table(columns, rows).csv()
 
 

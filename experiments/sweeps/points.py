@@ -131,12 +131,7 @@ def _method_for(conclusion: Conclusion, method: str) -> str:
 
 
 def evidence(held: Holdings, cells: Iterable[Audited], levels: Levels) -> Evidence:
-    """Returns the evidence for figures of these cells; see `audits`."""
-    return Evidence(held, audits(held, cells, *levels), levels)
-
-
-def audits(held: Holdings, cells: Iterable[Audited], delta: float, confidence: float) -> Audits:
-    """Returns the conclusions from the stored scores of the cells, by (setting, runs).
+    """Returns the conclusions from the stored scores of the cells, for their figures.
 
     Each is computed once however many figures show it. Scores that can't be read, or that nothing can be
     concluded from, are reported on stderr and left out.
@@ -147,10 +142,10 @@ def audits(held: Holdings, cells: Iterable[Audited], delta: float, confidence: f
         try:
             scores = held.scores(identity(setting), runs)
             if scores is not None:
-                conclusions[setting, runs] = conclude_setting(scores, setting, delta, confidence)
+                conclusions[setting, runs] = conclude_setting(scores, setting, *levels)
         except InputError as error:
             print(f"left out, {setting.model} {setting.adversary.name}: {error}", file=sys.stderr)
-    return conclusions
+    return Evidence(held, conclusions, levels)
 
 
 def points(cells: Iterable[Audited], by_setting: Audits) -> list[Point]:

@@ -8,6 +8,7 @@ from audit.claims import accounting
 from audit.errors import InputError
 from audit.laws import conversions, densities
 from experiments.hidden_state import landscape_law as law
+from experiments.hidden_state import landscape_optimal as optimal
 from experiments.hidden_state.landscape_process import Process, constant, upper_bound, validate
 
 DELTA = 1e-5
@@ -68,15 +69,17 @@ def test_the_last_law_is_the_last_of_all_and_a_grid_can_be_too_large():
 @pytest.mark.parametrize(
     ("process", "field"),
     [
-        (Process(0.0, 1, 2), "`noise_multiplier=0`"),
-        (Process(np.nan, 1, 2), "`noise_multiplier=nan`"),
-        (Process(np.inf, 1, 2), "`noise_multiplier=inf`"),
+        *[(Process(sigma, 1, 2), f"`noise_multiplier={sigma:g}`") for sigma in (0, np.nan, np.inf)],
         (Process(1.0, 0, 2), "`batch_size=0`"),
         (Process(1.0, 1, 0), "`steps=0`"),
     ],
 )
 def test_out_of_range_is_refused_by_the_field(process, field):
-    for call in (validate, lambda process: constant(process, 0.5)):
+    for call in (
+        validate,
+        lambda process: constant(process, 0.5),
+        lambda process: optimal.optimal(process, DELTA),
+    ):
         with pytest.raises(InputError, match=field):
             call(process)
 

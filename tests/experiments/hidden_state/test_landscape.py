@@ -13,7 +13,6 @@ from audit.errors import InputError
 from audit.storage import index
 from audit.storage.store import Store
 from experiments.hidden_state import landscape, landscape_solve
-from experiments.hidden_state import landscape_optimal as optimal
 from experiments.hidden_state.cells import landscape_cell
 from experiments.hidden_state.landscape import (
     Exact,
@@ -78,18 +77,10 @@ def test_a_grids_study_asks_for_every_cell_and_algorithm_6():
 
 
 def test_a_threshold_of_no_adversary_is_a_law_of_its_own():
-    study = STUDY._replace(threshold=0.7)
-    assert [law.thresholds for law in study.laws(CELL)] == [
-        "half",
-        "best_constant",
-        "optimal",
-        0.7,
-    ]
-    assert [law.thresholds for law in STUDY.laws(CELL)] == [
-        "half",
-        "best_constant",
-        "optimal",
-    ]
+    adversaries = list(landscape.ADVERSARIES)
+    for threshold, more in ((0.5, []), (0.7, [0.7])):
+        laws = STUDY._replace(threshold=threshold).laws(CELL)
+        assert [law.thresholds for law in laws] == adversaries + more
 
 
 @pytest.mark.parametrize("name", landscape.ADVERSARIES)
@@ -101,51 +92,37 @@ def test_a_solved_law_is_its_adversarys(name):
     assert exact.epsilon_exact[-1] == pytest.approx(adversary.epsilon, rel=1e-4)
     assert exact.epsilon_exact[0] == exact.epsilon_upper
     assert len(exact.epsilon_gaussian) == 3
+    half = landscape_solve.solve(ExactLaw(CELL, 0.5))
+    assert (half == exact) == (name == "half")
 
 
-def test_a_constant_threshold_of_one_half_is_the_papers_adversary():
-    assert landscape_solve.solve(ExactLaw(CELL, 0.5)) == landscape_solve.solve(
-        ExactLaw(CELL, "half")
-    )
+def test_reading_counts_what_is_missing_a_cell_at_a_time_and_makes_nothing(tmp_path):
+    def read(study=STUDY):
+        return landscape.results(index.holdings(tmp_path), study)
 
-
-def test_what_is_missing_is_counted_a_cell_at_a_time(tmp_path):
-
-    def count_missing(study):
-        return landscape.results(index.holdings(tmp_path), study).missing
-
-    assert count_missing(STUDY) == 4 + 2
-    stores = fill(tmp_path, STUDY)
-    assert count_missing(STUDY) == 0
-    cell = STUDY.cells[1]
-    for request in (ExactLaw(cell, "optimal"), STUDY.audit(cell)):
-        (stores[request].path / landscape.RESULT).unlink()
-        assert count_missing(STUDY) == 1
-    (stores[STUDY.searches()[1]].path / landscape.RESULT).unlink()
-    assert count_missing(STUDY) == 1 + 2
-    assert count_missing(STUDY._replace(simulation=SIMULATION)) == 4 + 2
-
-
-def test_reading_gives_the_complete_cells_and_makes_nothing(tmp_path):
-    assert landscape.results(index.holdings(tmp_path), STUDY)[:2] == (
-        [],
-        [],
-    ) and not list(tmp_path.iterdir())
+    assert read() == ([], [], 4 + 2)
+    assert not list(tmp_path.iterdir())
     stores = fill(tmp_path, STUDY, epsilon=0.25)
-    held = index.holdings(tmp_path)
-    cells, searches, _ = landscape.results(held, STUDY)
+    before = sorted(tmp_path.rglob("*"))
+    cells, searches, missing = read()
     assert [results.cell for results in cells] == list(STUDY.cells)
     assert cells[0].at_threshold is cells[0].exact["half"]
     assert cells[0].simulated.in_sample == [0.25] * 3
     assert [results.cell for results in searches] == [search.cell for search in STUDY.searches()]
     assert len(searches[0].thresholds) == len(searches[0].exact) == len(searches[0].claimed) == 49
-    before = sorted(tmp_path.rglob("*"))
-    (stores[STUDY.audit(STUDY.cells[0])].path / landscape.RESULT).unlink()
-    (stores[STUDY.searches()[0]].path / landscape.RESULT).unlink()
-    remaining = landscape.results(held, STUDY)
+    assert missing == 0
+    assert read(STUDY._replace(simulation=SIMULATION)).missing == 4 + 2
+
+    first = STUDY.cells[0]
+    for request in (ExactLaw(first, "optimal"), STUDY.audit(first)):
+        (stores[request].path / landscape.RESULT).unlink()
+        assert read().missing == 1
+    (stores[STUDY.searches()[1]].path / landscape.RESULT).unlink()
+    remaining = read()
     assert [results.cell for results in remaining.cells] == list(STUDY.cells[1:])
     assert remaining.searches == []
-    assert len(list(tmp_path.rglob("*"))) == len(before) - 2
+    assert remaining.missing == 1 + 2
+    assert len(list(tmp_path.rglob("*"))) == len(before) - 3
 
 
 def solve_made_up(laws):
@@ -321,78 +298,50 @@ def test_simulated_audits_do_not_depend_on_their_batches(monkeypatch):
         assert result.in_sample == pytest.approx(expected.in_sample, rel=1e-3)
 
 
+def cell_texts(figure):
+    return [[text.get_text() for text in axis.texts] for axis in figure.axes]
+
+
 def test_figures_and_rows_take_results_alone(tmp_path):
-    from audit.report.style import png
     from experiments.hidden_state.figures import landscape_figures, landscape_rows
 
     fill(tmp_path, STUDY, epsilon=0.25)
     cells, searches, _ = results = landscape.results(index.holdings(tmp_path), STUDY)
     drawn = dict(landscape_figures(results, 40, 1.0))
-    assert list(drawn) == [
-        "figure_3a",
-        "figure_14",
-        "figure_3b",
-        "figure_6b",
-        "figure_10",
-        "algorithm_6",
-    ]
-    texts = [[text.get_text() for text in axis.texts] for axis in drawn["figure_3b"].axes]
-    assert (texts[0], texts[3]) == (
-        ["1.00"] * 4,
-        ["0.25"] * 4,
-    )  # 0.25 at every step is claimed
-    for part, names in (((cells, []), [*drawn][:5]), (([], searches), ["algorithm_6"])):
+    of_cells = ["figure_3a", "figure_14", "figure_3b", "figure_6b", "figure_10"]
+    assert list(drawn) == [*of_cells, "algorithm_6"]
+    claimed, _, _, exact, *_ = cell_texts(drawn["figure_3b"])
+    assert claimed == ["1.00"] * 4
+    assert exact == ["0.25"] * 4
+    for part, names in (((cells, []), of_cells), (([], searches), ["algorithm_6"])):
         some = landscape.StudyResults(*part, 0)
         assert [name for name, _ in landscape_figures(some, 40, 1.0)] == names
     rows = landscape_rows("landscape", cells, 40)
     shown = [
         (row.panel, row.series, row.epsilons["if_gaussian"].mean, row.predicted) for row in rows
     ]
-    assert shown[:2] == [
-        ("sigma = 2", "B = 1", 0.25, 0.25),
-        ("sigma = 2", "B = 2", 0.25, 0.25),
-    ]
-    assert png(drawn["algorithm_6"]).startswith(b"\x89PNG")
+    assert shown[:2] == [("sigma = 2", "B = 1", 0.25, 0.25), ("sigma = 2", "B = 2", 0.25, 0.25)]
 
-
-def test_a_step_that_loses_nothing_has_no_rate(tmp_path):
-    from experiments.hidden_state.figures import landscape_figures
-
-    fill(tmp_path, STUDY)
-    cells = landscape.results(index.holdings(tmp_path), STUDY).cells
     nothing = Exact([0.5] * 2, [0.0] * 3, [0.0] * 3, 0.0)
-    cells[0] = cells[0]._replace(
-        exact={name: nothing for name in cells[0].exact}, at_threshold=nothing
-    )
-    drawn = dict(landscape_figures(landscape.StudyResults(cells, [], 0), 40, 1.0))
-    texts = [[text.get_text() for text in axis.texts] for axis in drawn["figure_3b"].axes]
-    assert [panel[0] for panel in (texts[1], texts[3], texts[4], texts[5])] == ["-"] * 4
+    lossless = cells[0]._replace(exact=dict.fromkeys(cells[0].exact, nothing), at_threshold=nothing)
+    some = landscape.StudyResults([lossless, *cells[1:]], [], 0)
+    texts = cell_texts(dict(landscape_figures(some, 40, 1.0))["figure_3b"])
+    assert [texts[panel][0] for panel in (1, 3, 4, 5)] == ["-"] * 4  # no rate of nothing
 
 
-def list_modules(code):
-    """Runs code that prints the loaded modules, in a process of its own."""
-    command = [sys.executable, "-c", code]
-    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    return process.stdout.split()
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("modules", "unknown"),
     [
-        ("landscape, cells", {"jax", "scipy", "matplotlib"}),
-        ("landscape_solve", {"jax", "matplotlib"}),
-        ("figures", {"jax"}),
+        pytest.param("landscape, cells", {"jax", "scipy", "matplotlib"}, marks=pytest.mark.slow),
+        pytest.param("landscape_solve", {"jax", "matplotlib"}, marks=pytest.mark.slow),
+        pytest.param("figures", {"jax"}, marks=pytest.mark.slow),
+        ("landscape_law, landscape_optimal, landscape_process", {"jax"}),
     ],
 )
 def test_what_is_done_is_known_without_heavy_libraries(modules, unknown):
     code = f"import sys; from experiments.hidden_state import {modules}; print(*sys.modules)"
-    assert unknown.isdisjoint(list_modules(code))
-
-
-def test_the_laws_are_known_without_jax():
-    rooms = "landscape_law, landscape_optimal, landscape_process"
-    code = f"import sys; from experiments.hidden_state import {rooms}; print(*sys.modules)"
-    modules = list_modules(code)
-    assert "jax" not in modules
-    assert optimal.__name__ in modules
+    command = [sys.executable, "-c", code]
+    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    loaded = process.stdout.split()
+    assert f"experiments.hidden_state.{modules.split(',')[0]}" in loaded
+    assert unknown.isdisjoint(loaded)

@@ -6,8 +6,8 @@ import pytest
 from audit.claims.hidden_state import hidden_state_bound
 from audit.errors import InputError
 from experiments.hidden_state import convex_landscape
-from experiments.hidden_state import landscape_convex as convex
-from experiments.hidden_state.landscape_convex import ConvexLandscape
+from experiments.hidden_state import convex_landscape as convex
+from experiments.hidden_state.convex_landscape import ConvexLandscape
 from experiments.sweeps import normal_scores
 
 

@@ -152,13 +152,9 @@ def test_optimal_thresholds_are_where_the_likelihood_ratio_crosses():
 
 
 @pytest.mark.parametrize("find", [optimal.half, optimal.best_constant, optimal.optimal])
-@pytest.mark.parametrize(
-    ("process", "field"),
-    [(Process(0.0, 1, 2), "`noise_multiplier=0`"), (Process(0.3, 2, 10**7), "`steps=10000000`")],
-)
-def test_out_of_range_is_refused(find, process, field):
-    with pytest.raises(InputError, match=field):
-        find(process, DELTA)
+def test_a_process_too_long_for_the_grid_is_refused(find):
+    with pytest.raises(InputError, match="`steps=10000000`"):
+        find(Process(0.3, 2, 10**7), DELTA)
 
 
 @pytest.mark.slow

@@ -67,17 +67,15 @@ def nothing():
     return points.Evidence(NOWHERE, {}, LEVELS)
 
 
-def is_epsilon(sweep):
-    own_axes = (
-        "figure_6a",
-        "figure_8",
-        "figure_11",
-        "landscape",
-        "proven",
-        "bracket_k",
-        "bracket_steps",
-    )
-    return sweep.name not in own_axes
+OWN_DRAWINGS = {
+    "figure_6a",
+    "figure_8",
+    "figure_11",
+    "landscape",
+    "proven",
+    "bracket_k",
+    "bracket_steps",
+}
 
 
 def bars(axis, method):
@@ -156,7 +154,7 @@ def test_the_landscape_is_drawn_from_the_store_alone(run, tmp_path):
 @pytest.mark.parametrize("scale", sweeps.SCALES)
 def test_every_point_has_a_place_of_its_own(scale, found):
     for sweep in sweeps.sweeps(scale).values():
-        if is_epsilon(sweep):
+        if sweep.name not in OWN_DRAWINGS:
             cells = sweep.audits()
             every = points.points(cells, found(cells))
             figure = estimates.epsilon_figure(sweep.title, sweep.axis, every, LEVELS.delta)
@@ -249,7 +247,7 @@ def test_scores_that_prove_nothing_are_said_and_left_out(tmp_path, capsys, harm,
     fill(tmp_path, cells)
     path = next(tmp_path.glob("*/scores_*.npz"))
     harm(path)
-    audits = points.audits(stored.holdings(tmp_path), cells, *LEVELS)
+    audits = points.evidence(stored.holdings(tmp_path), cells, LEVELS).audits
     assert len(audits) == 2 and path.exists() and said.format(path) in capsys.readouterr().err
     (point,) = points.points(cells, audits)
     assert len(point.cells) == 3 and len(point.found) == 2
@@ -260,9 +258,9 @@ def test_a_store_is_read_by_the_settings_alone(tmp_path):
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "config.json").write_text("torn")
     held = index.holdings(tmp_path)
-    assert held.scores(identity(setting_of("fcnn", seed=5)), 40) is not None
-    assert held.scores(identity(setting_of("fcnn", seed=5)), 41) is None
-    assert held.scores(identity(setting_of("fcnn", seed=6)), 40) is None
+    for seed, runs, is_there in ((5, 40, True), (5, 41, False), (6, 40, False)):
+        scores = held.scores(identity(setting_of("fcnn", seed=seed)), runs)
+        assert (scores is not None) == is_there
     assert len(list(tmp_path.iterdir())) == 2
 
 
