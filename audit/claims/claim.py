@@ -239,13 +239,7 @@ class DpSgd:
 
 def _sampled_deltas(steps: Composition) -> Array:
     """Returns delta at each of _EPSILONS of Poisson sampled steps, by dp-accounting's loss distribution."""
-    import dp_accounting
-    from dp_accounting.pld import PLDAccountant
-
-    gaussian = dp_accounting.GaussianDpEvent(steps.noise_multiplier)
-    step = dp_accounting.PoissonSampledDpEvent(steps.sampling_rate, gaussian)
-    relation = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
-    accountant = PLDAccountant(relation).compose(step, steps.insertions)
+    accountant = accounting.account_sampled(steps)
     return np.array([accountant.get_delta(float(epsilon)) for epsilon in _EPSILONS])
 
 

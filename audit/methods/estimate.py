@@ -22,7 +22,6 @@ Meier and Buehlmann, "p-Values for high-dimensional regression", 2009).
 
 import dataclasses
 import functools
-import hashlib
 import math
 from collections.abc import Callable
 from typing import ClassVar, NamedTuple
@@ -32,7 +31,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
 from audit.errors import require
-from audit.evidence.arrays import floats, rank_all, require_apart, require_few_failed
+from audit.evidence.arrays import floats, hash_ranks, rank_all, require_apart, require_few_failed
 from audit.laws import conversions, intervals
 from audit.methods import exact, thresholds
 from audit.methods.method import (
@@ -371,10 +370,7 @@ class _OrderedScores(NamedTuple):
 
     def seed(self) -> int:
         """Returns a hash of the ranks, which any order and unit leave alone: as good as random."""
-        content = (
-            self.counts_in.astype("<i8").tobytes() + b"/" + self.counts_out.astype("<i8").tobytes()
-        )
-        return int.from_bytes(hashlib.sha256(content).digest(), "big")
+        return hash_ranks(self.counts_in, self.counts_out)
 
     def places(self, rng: np.random.Generator) -> Worlds:
         """Returns ascending places (in, out) among the distinct scores, those of ties in random order."""

@@ -39,7 +39,6 @@ P_out(t chosen) a(t) + d(t), where the d(t) sum to delta at most, the share of h
 """
 
 import dataclasses
-import hashlib
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -48,7 +47,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
 from audit.errors import require
-from audit.evidence.arrays import floats
+from audit.evidence.arrays import floats, hash_ranks
 from audit.evidence.canaries import Fresh
 from audit.laws import conversions, cosine_law
 from audit.methods.estimate import Bound
@@ -516,9 +515,8 @@ def parted(values: Array, size: int) -> tuple[NDArray[np.int64], NDArray[np.int6
 
     A shuffle seeded by the values' ranks draws them: files may come sorted.
     """
-    ranks = np.unique(values, return_inverse=True)[1].astype("<i8")
-    digest = hashlib.sha256(ranks.tobytes()).digest()
-    rng = np.random.default_rng(int.from_bytes(digest, "big"))
+    ranks = np.unique(values, return_inverse=True)[1]
+    rng = np.random.default_rng(hash_ranks(ranks))
     order = rng.permutation(len(values))
     return order[:size], order[size:]
 

@@ -49,7 +49,7 @@ from audit.evidence.canaries import Coins
 from audit.evidence.one_run import Cosines
 from audit.laws import conversions, intervals
 from audit.methods import exact_null
-from audit.methods.bisection import find_largest_refuted
+from audit.laws.bisection import find_largest_refuted
 from audit.methods.estimate import Bound
 from audit.methods.exact_null import EXACT_NULL
 from audit.methods.method import GAUSSIAN_CURVE, Assumption

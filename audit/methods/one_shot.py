@@ -19,7 +19,7 @@ Cosines are handled in units of 1/sqrt(d).
 
 import functools
 from collections.abc import Callable, Collection
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -140,20 +140,27 @@ def fits(
             Estimate(
                 method=name,
                 epsilon=float(value),
-                mu=None,
-                delta=delta,
-                confidence=confidence,
-                threshold=None,
-                false_positives=0,
-                false_negatives=0,
-                n_in=observed,
-                n_out=unobserved,
                 caveat=_FIT_CAVEAT,
                 standard_error=error,
                 noise_floor=floor,
+                **_common_fields(run, delta, confidence),
             )
         )
     return rows
+
+
+def _common_fields(run: Cosines, delta: float, confidence: float) -> dict[str, Any]:
+    """Returns the fields that all estimates from a run have in common."""
+    return {
+        "mu": None,
+        "delta": delta,
+        "confidence": confidence,
+        "threshold": None,
+        "false_positives": 0,
+        "false_negatives": 0,
+        "n_in": len(run.observed),
+        "n_out": len(run.unobserved),
+    }
 
 
 @functools.lru_cache(maxsize=256)
@@ -274,17 +281,10 @@ def _estimate_in_sample(run: Cosines, delta: float, confidence: float) -> list[E
             Estimate(
                 method=name,
                 epsilon=value,
-                mu=None,
-                delta=delta,
-                confidence=confidence,
-                threshold=None,
-                false_positives=0,
-                false_negatives=0,
-                n_in=canaries.observed,
-                n_out=canaries.unobserved,
                 caveat=_LIMIT_CAVEAT,
                 standard_error=deviation,
                 noise_floor=floor,
+                **_common_fields(run, delta, confidence),
             )
         )
     return rows
