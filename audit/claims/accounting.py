@@ -126,7 +126,7 @@ def noise_beside_count(noise_multiplier: float, count_noise: float) -> float:
 
 
 def account_sampled(steps: Composition, grid: float = _GRID) -> "PLDAccountant":
-    """Returns dp-accounting's accountant of Poisson sampled steps, with privacy losses rounded up to a grid."""
+    """Returns dp-accounting's accountant of Poisson sampled steps, by privacy losses on a grid."""
     import dp_accounting
     from dp_accounting.pld import PLDAccountant
 

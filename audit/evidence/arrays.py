@@ -70,7 +70,7 @@ def rank_all(*worlds: Array) -> tuple[Array, ...]:
 
 
 def hash_ranks(*worlds: NDArray[np.int64]) -> int:
-    """Returns a hash of arrays of ranks, which any unit of the scores leaves alone: a seed as good as random."""
+    """Returns a hash of arrays of ranks, a seed as good as random, which no unit of the scores changes."""
     content = b"/".join(ranks.astype("<i8").tobytes() for ranks in worlds)
     return int.from_bytes(hashlib.sha256(content).digest(), "big")
 

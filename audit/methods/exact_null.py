@@ -112,40 +112,27 @@ def checked(cosines: ArrayLike, dimension: int) -> Array:
     return np.clip(values, -1.0, 1.0)
 
 
-def prove(
-    cosines: Array,
-    dimension: int,
-    delta: float,
-    confidence: float,
-    present: NDArray[np.bool_] | None = None,
-    plain: bool = False,
-    in_order: bool = True,
-) -> Proof:
-    """Returns the bound from cosines (R, K).
+def prove(design: Fresh, delta: float, confidence: float) -> Proof:
+    """Returns what a design's cosines prove.
 
-    Args:
-      cosines: (R, K), a row a run.
-      dimension: d, of the directions.
-      delta, confidence: of the bound.
-      present: (R, K), where not all canaries are in. Only those in are bet on; runs without any are skipped.
-      plain: whether no cosine uses anything of the other canaries' directions.
-      in_order: whether rows are in the order in which runs were begun; else no order of them changes
-        anything, and the path is empty.
+    Only canaries that are in are bet on; runs without any are skipped. Where rows are not in the order in
+    which runs were begun, no order of them changes anything, and the path is empty.
     """
     conversions.require_levels(delta, confidence)
-    runs = _canaries_in(cosines, present)
-    levels = cosine_of(STUDENT, dimension)
-    log_rates = cosine_law.log_sf(levels, dimension)
+    present = [row[bits] for row, bits in zip(design.cosines, design.presence, strict=True)]
+    runs = [run for run in present if len(run)]
+    levels = cosine_of(STUDENT, design.dimension)
+    log_rates = cosine_law.log_sf(levels, design.dimension)
     shares = np.stack([_shares(run, levels) for run in runs])
-    many = cosines.shape[1] >= 2 * _LEAST_PILOT
-    if in_order or len(runs) == 1:
-        first = _first_bet(runs[0], dimension, delta, many, plain)
+    many = design.cosines.shape[1] >= 2 * _LEAST_PILOT
+    if design.in_order or len(runs) == 1:
+        first = _first_bet(runs[0], design.dimension, delta, many, design.plain)
     else:
         first = _no_first_bet(many)
 
     growth = _Growth(log_rates, delta, shares, first)
     target = -float(np.log(1 - confidence))
-    if in_order:
+    if design.in_order:
         path = _path(growth, len(runs), target)
         epsilon = float(path[-1])
     else:
@@ -159,15 +146,8 @@ def prove(
         level = float(levels[special.logsumexp(by_level, axis=1).argmax()])
     hits = sum(int(np.count_nonzero(run > level)) for run in runs)
     total = sum(len(run) for run in runs)
-    return Proof(epsilon, path, level, hits, total, float(cosine_law.log_sf(level, dimension)))
-
-
-def _canaries_in(cosines: Array, present: NDArray[np.bool_] | None) -> list[Array]:
-    """Returns the cosines of each run's canaries that are in, without the runs that have none."""
-    if present is None:
-        return list(cosines)
-    runs = [row[bits] for row, bits in zip(cosines, present, strict=True)]
-    return [run for run in runs if len(run)]
+    log_rate = float(cosine_law.log_sf(level, design.dimension))
+    return Proof(epsilon, path, level, hits, total, log_rate)
 
 
 def cosine_of(student: ArrayLike, dimension: int) -> Array:
@@ -188,16 +168,9 @@ def bound_directions(design: Fresh, delta: float, confidence: float) -> Bound:
 
     It is 0, and marked as refuted, where canaries that are out do not have the law.
     """
-    proof = prove(
-        design.cosines,
-        design.dimension,
-        delta,
-        confidence,
-        design.presence,
-        design.plain,
-        design.in_order,
-    )
-    holds = law_p_value(design) >= LAW_LEVEL
+    proof = prove(design, delta, confidence)
+    cosines_out = design.out()
+    holds = not len(cosines_out) or law_test(cosines_out, design.dimension) >= LAW_LEVEL
     epsilon = proof.epsilon if holds else 0.0
     path = proof.path if holds else np.zeros_like(proof.path)
     return Bound(
@@ -225,14 +198,6 @@ def _assumption(design: Fresh) -> Assumption:
     if design.in_order and len(design.cosines) > 1:
         return _GIVEN_IN_ORDER
     return _GIVEN
-
-
-def law_p_value(design: Fresh) -> float:
-    """Returns the p-value of `law_test` for canaries that are out; 1 if all are in."""
-    cosines_out = design.out()
-    if not len(cosines_out):
-        return 1.0
-    return law_test(cosines_out, design.dimension)
 
 
 def law_test(cosines: ArrayLike, dimension: int) -> float:

@@ -151,12 +151,13 @@ def test_one_program_serves_every_setting_of_the_same_shapes(data, choices, thet
     insertion = ensemble.Insertion(lambda v, step, theta: v[None])
     train = ensemble.compile_segment(counted, insertion, ensemble.Placement.local())
     keys = jax.random.split(KEY, 2)
+    run_keys = ensemble.RunKeys(keys)
 
     def run(hyper=HYPER, mask=schedule.mask, crafted=1.0, presence=(0.0, 1.0)):
         states = jax.vmap(lambda key: counted.start(theta))(keys)
         hyper, presence = jax.tree.map(jnp.float32, hyper), jnp.float32(presence)[:, None]
         now, crafted = base.Schedule(schedule.batches, mask), jnp.full_like(theta, crafted)
-        return np.asarray(train(hyper, states, data, now, crafted, presence, keys, ()).theta)
+        return np.asarray(train(hyper, states, data, now, crafted, presence, run_keys).theta)
 
     first = run()
     once = len(traced)
