@@ -63,7 +63,7 @@ def epsilon(first: Gaussian, second: Gaussian, delta: float) -> Array:
     log_delta_at_0 = log_delta(first, second, 0.0)
 
     def is_too_low(epsilons: Array) -> NDArray[np.bool_]:
-        return log_delta(first, second, epsilons) > target
+        return np.asarray(log_delta(first, second, epsilons) > target)
 
     high = np.ones_like(log_delta_at_0)
     for _ in range(1100):  # doublings, at most

@@ -102,7 +102,7 @@ def lower_bound(family: Family, counted: Counted, error: float) -> float:
         find_least_capital = _bet_on_sets(family, counted, target)
 
     def is_rejected(parameter: float) -> bool:
-        return bool(find_least_capital(parameter) >= -np.log(error))
+        return find_least_capital(parameter) >= target
 
     fpr, fnr = counted.rest.smoothed()
     observed = float(family.parameter(min(fpr, 1.0), min(fnr, 1.0)))

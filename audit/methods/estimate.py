@@ -384,7 +384,7 @@ class _OrderedScores(NamedTuple):
         return places_in, places_out
 
 
-def _ordered(scores_in: Array, scores_out: Array) -> _OrderedScores:
+def _order_scores(scores_in: Array, scores_out: Array) -> _OrderedScores:
     """Returns the scores by their distinct values."""
     values, places = np.unique(np.concatenate([scores_in, scores_out]), return_inverse=True)
     counts_in = np.bincount(places[: len(scores_in)], minlength=len(values))
@@ -392,7 +392,7 @@ def _ordered(scores_in: Array, scores_out: Array) -> _OrderedScores:
     return _OrderedScores(values, counts_in, counts_out)
 
 
-def _drawn(world: Array, share: float, rng: np.random.Generator) -> Worlds:
+def _draw_pilot(world: Array, share: float, rng: np.random.Generator) -> Worlds:
     """Returns (pilot, rest) of a world: a random part of it, and the others, in their order."""
     size = min(max(round(share * len(world)), _LEAST_PILOT), len(world) // 2)
     chosen = np.zeros(len(world), bool)
@@ -411,15 +411,15 @@ def _test_splits(
       share: of the scores, in the pilot of each split.
       confidence: of the bound on the family's parameter.
     """
-    ordered = _ordered(scores_in, scores_out)
+    ordered = _order_scores(scores_in, scores_out)
     error = (1 - confidence) * _REJECTING / _SPLITS
     tests = []
     results = []
     for root in np.random.SeedSequence(ordered.seed()).spawn(_SPLITS):
         rng = np.random.default_rng(root)
         places_in, places_out = ordered.places(rng)
-        pilot_in, rest_in = _drawn(places_in, share, rng)
-        pilot_out, rest_out = _drawn(places_out, share, rng)
+        pilot_in, rest_in = _draw_pilot(places_in, share, rng)
+        pilot_out, rest_out = _draw_pilot(places_out, share, rng)
         n_in = len(rest_in)
         n_out = len(rest_out)
 

@@ -97,7 +97,7 @@ class Proof(NamedTuple):
     log_rate: float
 
 
-def checked(cosines: ArrayLike, dimension: int) -> Array:
+def check_cosines(cosines: ArrayLike, dimension: int) -> Array:
     """Returns cosines (R, K) of R runs with K canaries in; raises InputError for what are none."""
     cosine_law.require_dimension(dimension)
     values = floats("the cosines", cosines)
@@ -133,11 +133,11 @@ def prove(design: Fresh, delta: float, confidence: float) -> Proof:
     growth = _Growth(log_rates, delta, shares, first)
     target = -float(np.log(1 - confidence))
     if design.in_order:
-        path = _path(growth, len(runs), target)
+        path = _find_path(growth, len(runs), target)
         epsilon = float(path[-1])
     else:
         path = np.zeros(0)
-        epsilon = _after_all(growth, len(runs), target)
+        epsilon = _bound_after_all(growth, len(runs), target)
 
     level = first.level
     if len(runs) > 1 or level is None:
@@ -211,7 +211,7 @@ def law_test(cosines: ArrayLike, dimension: int) -> float:
     """
     from scipy import stats  # most of SciPy's time to load
 
-    values = checked(np.atleast_2d(floats("the cosines", cosines)), dimension).ravel()
+    values = check_cosines(np.atleast_2d(floats("the cosines", cosines)), dimension).ravel()
     log_tails = cosine_law.log_sf(np.abs(values), dimension)
     deviates = np.copysign(special.ndtri_exp(log_tails), values)
     squares = float(deviates @ deviates)
@@ -371,7 +371,7 @@ class _Growth:
         return np.asarray(np.log1p(steps @ np.minimum(most, 1.0)))
 
 
-def _path(growth: _Growth, runs: int, target: float) -> Array:
+def _find_path(growth: _Growth, runs: int, target: float) -> Array:
     """Returns the bound after each run, (runs,): a multiple of _STEP.
 
     It is the last multiple before the first that was not refuted yet, or 0.
@@ -384,28 +384,30 @@ def _path(growth: _Growth, runs: int, target: float) -> Array:
             growth.add_run(run)
             capital += growth.log_factors(run, steps * _STEP)
         if special.logsumexp(capital) >= target:
-            steps = _leap(growth, steps, target)
-            capital = growth.log_capital(steps * _STEP)
-        while special.logsumexp(capital) >= target:
-            steps += 1
+            steps = _find_first_unrefuted(growth, steps, target)
             capital = growth.log_capital(steps * _STEP)
         bounds[run] = max(steps - 1, 0) * _STEP
     return bounds
 
 
-def _after_all(growth: _Growth, runs: int, target: float) -> float:
+def _bound_after_all(growth: _Growth, runs: int, target: float) -> float:
     """Returns the bound from the capital after all runs alone: a multiple of _STEP.
 
     It is the last multiple before the first that this capital does not refute, or 0.
     """
     for run in range(1, runs):
         growth.add_run(run)
-    steps = 0
-    if special.logsumexp(growth.log_capital(0.0)) >= target:
-        steps = _leap(growth, 0, target)
+    return max(_find_first_unrefuted(growth, 0, target) - 1, 0) * _STEP
+
+
+def _find_first_unrefuted(growth: _Growth, steps: int, target: float) -> int:
+    """Returns the first multiple of _STEP, from `steps` of them on, that the capital does not refute."""
+    if special.logsumexp(growth.log_capital(steps * _STEP)) < target:
+        return steps
+    steps = _leap(growth, steps, target)
     while special.logsumexp(growth.log_capital(steps * _STEP)) >= target:
         steps += 1
-    return max(steps - 1, 0) * _STEP
+    return steps
 
 
 def _leap(growth: _Growth, steps: int, target: float) -> int:
@@ -455,7 +457,7 @@ def _first_bet(run: Array, dimension: int, delta: float, many: bool, plain: bool
         ramps, whole = _OF_MANY if many else _OF_FEW
         return _First(ramps, whole, win_on_likely)
 
-    pilot_places, rest_places = parted(run, len(run) // 2)
+    pilot_places, rest_places = split_pilot(run, len(run) // 2)
     rest = run[rest_places]
     level = _choose_level(run[pilot_places], len(rest), dimension)
     log_rate = float(cosine_law.log_sf(level, dimension))
@@ -475,7 +477,7 @@ def _no_first_bet(many: bool) -> _First:
     return _First(ramps, 0.0, lambda epsilon: 0.0)
 
 
-def parted(values: Array, size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def split_pilot(values: Array, size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Returns (places of a pilot of a size, places of the rest).
 
     A shuffle seeded by the values' ranks draws them: files may come sorted.

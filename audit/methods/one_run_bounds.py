@@ -136,7 +136,7 @@ def bounds(cosines: Cosines, delta: float, confidence: float) -> list[Bound]:
 
 def bound_uniform_canaries(cosines: Cosines, delta: float, confidence: float) -> Bound:
     """Returns the bound `exact_null`, which uses observed cosines alone."""
-    observed = exact_null.checked(cosines.observed[None], cosines.dimension)
+    observed = exact_null.check_cosines(cosines.observed[None], cosines.dimension)
     present = np.ones(observed.shape, bool)
     design = Fresh(observed, present, cosines.dimension, plain=True)
     proof = exact_null.prove(design, delta, confidence)
@@ -189,7 +189,7 @@ def from_guesses(evidence: CoinEvidence, delta: float, confidence: float) -> Bou
     best = _best_for_epsilon(coins.numbers, coins.expected_shares, error)
     guesses = coins.count_guesses(best)
     epsilon = epsilon_from_guesses(*guesses, delta, error, evidence.steps)
-    return _bound(ONE_RUN_GUESSES, guesses, (epsilon, None), (delta, confidence), evidence.assumes)
+    return _bound(ONE_RUN_GUESSES, guesses, epsilon, None, delta, confidence, evidence.assumes)
 
 
 def gaussian_from_guesses(evidence: CoinEvidence, delta: float, confidence: float) -> Bound:
@@ -202,7 +202,7 @@ def gaussian_from_guesses(evidence: CoinEvidence, delta: float, confidence: floa
     mu = mu_from_guesses(*guesses, error) / evidence.steps
     epsilon = conversions.epsilon_from_mu(mu, delta)
     assumed = with_gaussian_curve(evidence.assumes)
-    return _bound(ONE_RUN_GAUSSIAN, guesses, (epsilon, mu), (delta, confidence), assumed)
+    return _bound(ONE_RUN_GAUSSIAN, guesses, epsilon, mu, delta, confidence, assumed)
 
 
 class Guesses(NamedTuple):
@@ -216,13 +216,13 @@ class Guesses(NamedTuple):
 def _bound(
     method: str,
     guesses: Guesses,
-    proven: tuple[float, float | None],
-    levels: tuple[float, float],
+    epsilon: float,
+    mu: float | None,
+    delta: float,
+    confidence: float,
     assumed: Assumption,
 ) -> Bound:
-    """Returns the bound on (epsilon, mu) at (delta, confidence) that so many guesses prove."""
-    epsilon, mu = proven
-    delta, confidence = levels
+    """Returns the record of a bound that so many guesses prove."""
     return Bound(
         method=method,
         epsilon=epsilon,
@@ -270,7 +270,7 @@ def _split_and_order(evidence: CoinEvidence) -> _OrderedCoins:
     """Takes a random pilot from the coins, and orders those of the others that are counted."""
     certainty = np.abs(evidence.signed)  # what is seen without the coins
     pilot_size = max(round(_PILOT_SHARE * len(certainty)), _LEAST_PILOT)
-    pilot, rest = exact_null.parted(certainty, pilot_size)
+    pilot, rest = exact_null.split_pilot(certainty, pilot_size)
     rest = rest[:MOST_COINS]
     surest_first = rest[np.argsort(-certainty[rest], kind="stable")]
     right = np.cumsum(evidence.signed[surest_first] > 0, dtype=np.int64)

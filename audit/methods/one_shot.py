@@ -17,9 +17,10 @@ them.
 Cosines are handled in units of 1/sqrt(d).
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable, Collection
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -126,6 +127,7 @@ def fits(
         null = fit(run.unobserved, run.dimension)
         redrawn_null = _draw_fits(rng, null, unobserved, _FITS)
 
+    template = _make_template(run, delta, confidence, _FIT_CAVEAT)
     rows = []
     for name, estimate in FITTED.items():
         if name not in methods:
@@ -137,30 +139,11 @@ def fits(
         error = float(estimate(redrawn_null, redrawn_seen, delta).std())
         floor = noise_floor(name, observed, unobserved, delta)
         rows.append(
-            Estimate(
-                method=name,
-                epsilon=float(value),
-                caveat=_FIT_CAVEAT,
-                standard_error=error,
-                noise_floor=floor,
-                **_common_fields(run, delta, confidence),
+            dataclasses.replace(
+                template, method=name, epsilon=float(value), standard_error=error, noise_floor=floor
             )
         )
     return rows
-
-
-def _common_fields(run: Cosines, delta: float, confidence: float) -> dict[str, Any]:
-    """Returns the fields that all estimates from a run have in common."""
-    return {
-        "mu": None,
-        "delta": delta,
-        "confidence": confidence,
-        "threshold": None,
-        "false_positives": 0,
-        "false_negatives": 0,
-        "n_in": len(run.observed),
-        "n_out": len(run.unobserved),
-    }
 
 
 @functools.lru_cache(maxsize=256)
@@ -201,6 +184,23 @@ def in_sample(run: Cosines, delta: float, error: float, prior: float) -> float:
     else:
         values = _find_best_against_law(run.observed[None], run.dimension, delta, error, prior)
     return float(values[0])
+
+
+def _make_template(run: Cosines, delta: float, confidence: float, caveat: str) -> Estimate:
+    """Returns an estimate from a run that lacks its method, its value, its error and its floor."""
+    return Estimate(
+        method="",
+        epsilon=0.0,
+        mu=None,
+        delta=delta,
+        confidence=confidence,
+        threshold=None,
+        false_positives=0,
+        false_negatives=0,
+        n_in=len(run.observed),
+        n_out=len(run.unobserved),
+        caveat=caveat,
+    )
 
 
 def _draw_fits(rng: np.random.Generator, law: Gaussian, canaries: int, audits: int) -> Gaussian:
@@ -272,19 +272,15 @@ def _estimate_in_sample(run: Cosines, delta: float, confidence: float) -> list[E
     if canaries.unobserved:
         null = fit(run.unobserved, 1)
 
+    template = _make_template(run, delta, confidence, _LIMIT_CAVEAT)
     rows = []
     for name, prior in LIMITS.items():
         value = in_sample(run, delta, error, prior)
         deviation = float(_simulate_in_sample(null, seen, canaries, delta, error, prior).std())
         floor = _compute_limit_floor(canaries.observed, canaries.unobserved, delta, error, prior)
         rows.append(
-            Estimate(
-                method=name,
-                epsilon=value,
-                caveat=_LIMIT_CAVEAT,
-                standard_error=deviation,
-                noise_floor=floor,
-                **_common_fields(run, delta, confidence),
+            dataclasses.replace(
+                template, method=name, epsilon=value, standard_error=deviation, noise_floor=floor
             )
         )
     return rows

@@ -149,11 +149,11 @@ def test_pilots_are_as_good_as_random_between_audits():
     """The lowest score in is in the pilots of one split in twenty, whatever else is there."""
     drawn = []
     for seed in range(60):
-        ordered = estimate._ordered(*gaussian_scores(1.5, 400, seed))
+        ordered = estimate._order_scores(*gaussian_scores(1.5, 400, seed))
         for root in np.random.SeedSequence(ordered.seed()).spawn(estimate._SPLITS):
             rng = np.random.default_rng(root)
             lowest = ordered.places(rng)[0]
-            drawn.append(lowest[0] in estimate._drawn(lowest, 0.05, rng)[0])
+            drawn.append(lowest[0] in estimate._draw_pilot(lowest, 0.05, rng)[0])
     assert np.mean(drawn) == pytest.approx(0.05, abs=4 * np.sqrt(0.05 * 0.95 / len(drawn)))
 
 

@@ -247,7 +247,7 @@ def test_the_laws_test_sees_a_wrong_dimension(factor, cosines):
 )
 def test_what_are_no_cosines_is_said(cosines, says):
     with pytest.raises(InputError, match=says):
-        exact_null.checked(cosines, 10)
+        exact_null.check_cosines(cosines, 10)
 
 
 def spanned(canaries, dimension, seed=0):
