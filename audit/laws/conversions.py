@@ -20,6 +20,7 @@ from audit.laws.bisection import find_bracket
 
 Array = NDArray[np.float64]
 _SMALL_MU = 1e-8  # below it the two terms of delta are too near each other to be subtracted
+_FAR = 1e4  # deviations
 _MOST_ITERATIONS = 2000  # to a root as near to 0 as 1e-300
 
 
@@ -55,8 +56,9 @@ def _log_delta_from_small_mu(mu: float, epsilon: Array) -> Array:
         x = epsilon / mu
         mills_ratio = np.sqrt(np.pi / 2) * special.erfcx(x / np.sqrt(2))  # Phi(-x) / phi(x)
         log_density = -(x**2) / 2 - np.log(2 * np.pi) / 2
-        log_delta = np.log(mu) + log_density + np.log1p(-x * mills_ratio)
-    return np.where(np.isneginf(log_density), -np.inf, log_delta)
+        # 1 - x Phi(-x) / phi(x), which is 1 / x^2 for large x.
+        log_share = np.where(x < _FAR, np.log1p(-x * mills_ratio), -2 * np.log(x))
+        return np.asarray(np.log(mu) + log_density + log_share)
 
 
 def delta_from_mu(mu: float, epsilon: ArrayLike) -> Array:

@@ -238,14 +238,6 @@ def test_simulate_is_training_without_insertion(data, mechanism, train, theta, s
     np.testing.assert_allclose(trajectory.squared_updates, squares, rtol=1e-4)
 
 
-def test_a_batch_of_one_example(data, mechanism, train, theta, gradient, slow_clipped_sum):
-    now = base.Schedule(jnp.array([[3]]), jnp.ones(1))
-    hyper = HYPER._replace(noise_multiplier=0.0)
-    after = train(hyper, mechanism.start(theta), data, now, jnp.zeros_like(theta), 1.0, KEY)
-    total = slow_clipped_sum(gradient, theta, (data[0][3:4], data[1][3:4]), 0.5)
-    np.testing.assert_allclose(after.theta, theta - 0.3 * total, rtol=0, atol=1e-6)
-
-
 @pytest.mark.parametrize(
     ("steps", "k", "inserted"),
     [

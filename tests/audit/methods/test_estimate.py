@@ -165,20 +165,6 @@ def test_scaling_by_a_power_of_two_changes_nothing(method, scale):
     assert after == dataclasses.replace(before, threshold=before.threshold * scale)
 
 
-@EVERY
-@pytest.mark.parametrize("shift", [-8.0, 1024.0])
-def test_a_shift_changes_nothing_but_the_threshold(method, shift):
-    scores = [
-        np.round(s * 2**20) / 2**20 for s in gaussian_scores(1.2, 500)
-    ]  # so that shifts are exact
-    scores[1] = scores[1][
-        :400
-    ]  # as many of each: two thresholds can promise the same but for rounding
-    before, after = (method(scores[0] + s, scores[1] + s, DELTA, CONFIDENCE) for s in (0.0, shift))
-    assert (after.epsilon, after.mu) == (before.epsilon, before.mu)
-    assert after.threshold == pytest.approx(before.threshold + shift, abs=1e-9)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("n, mu", [(1000, 2.0), (200, 1.0), (37, 2.5)])
 def test_if_gaussian_keeps_the_confidence(n, mu, assert_covers):
