@@ -45,6 +45,7 @@ _FITS = 2000  # simulated fits of means and deviations
 _AUDITS = 400  # simulated audits, at most,
 _SIMULATED_CANARIES = 400_000  # and the canaries of all of them together
 _EXACT_BELOW = 1000  # dimensions, as in the paper's code
+_LEVEL_OF_FITS = 0.95  # shown with fits, which use none
 _FIT_CAVEAT = "a Gaussian fit taken for the truth"
 _LIMIT_CAVEAT = "in-sample: the best of all thresholds"
 
@@ -106,9 +107,7 @@ FITTED: dict[str, Callable[[Gaussian, Gaussian, float], Array]] = {
 LIMITS = {ONE_SHOT_JEFFREYS: 0.5, ONE_SHOT_CLOPPER_PEARSON: 1.0}
 
 
-def fits(
-    run: Cosines, delta: float, methods: Collection[str] = tuple(FITTED), confidence: float = 0.95
-) -> list[Estimate]:
+def fits(run: Cosines, delta: float, methods: Collection[str] = tuple(FITTED)) -> list[Estimate]:
     """Returns the estimates that depend on means and deviations alone.
 
     Args:
@@ -127,7 +126,7 @@ def fits(
         null = fit(run.unobserved, run.dimension)
         redrawn_null = _draw_fits(rng, null, unobserved, _FITS)
 
-    template = _make_template(run, delta, confidence, _FIT_CAVEAT)
+    template = _make_template(run, delta, _LEVEL_OF_FITS, _FIT_CAVEAT)
     rows = []
     for name, estimate in FITTED.items():
         if name not in methods:
