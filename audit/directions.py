@@ -28,9 +28,9 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from audit.errors import InputError, require
+from audit.errors import require
 from audit.evidence import arrays
-from audit.one_run import MOST_DIMENSION, MOST_SEED, seed_of, whole, with_length
+from audit.one_run import MOST_DIMENSION, MOST_SEED, join_unit, seed_of, whole, with_length
 from audit.values import number, require_type
 
 Array = NDArray[np.float64]
@@ -45,7 +45,7 @@ def canaries(seed: int, run: int, count: int, dimension: int) -> Iterator[Array]
     Raises InputError for numbers out of range.
     """
     seed, run, count, size = _check_numbers(seed, run, count, dimension)
-    return (_draw_unit(seed, run, index, size) for index in range(count))
+    return (join_unit(_draw_blocks(seed, run, index, size), size) for index in range(count))
 
 
 def inserted(seed: int, run: int, count: int, dimension: int, norm: float) -> Array:
@@ -89,11 +89,10 @@ def cosines(
     products = np.zeros(count)
     squares = np.zeros(count)
     gram = np.zeros((count, count) if leave_one_out else (0, 0))
-    for place in range(_count_blocks(size)):
-        directions = np.stack(
-            [_draw_block(seed, run, index, place, size) for index in range(count)]
-        )
-        block = np.asarray(displacement[place * _BLOCK :][:_BLOCK], np.float64)
+    canaries_blocks = [_draw_blocks(seed, run, index, size) for index in range(count)]
+    for start in range(0, size, _BLOCK):
+        directions = np.stack([next(blocks) for blocks in canaries_blocks])
+        block = np.asarray(displacement[start : start + _BLOCK], np.float64)
         products += directions @ (block / length)
         if leave_one_out:
             gram += directions @ directions.T
@@ -109,29 +108,11 @@ def cosines(
     return statistics.cosines(gram / np.outer(lengths, lengths), products / lengths, 1.0, size)
 
 
-def _draw_unit(seed: int, run: int, index: int, size: int) -> Array:
-    """Draws a uniform unit vector (size,); raises InputError where it does not fit into memory."""
-    try:
-        direction = np.empty(size)
-    except MemoryError:
-        raise InputError(
-            f"`dimension={size}` takes {8 * size / 1e9:,.0f} GB, which are not free"
-        ) from None
-    for place in range(_count_blocks(size)):
-        direction[place * _BLOCK :][:_BLOCK] = _draw_block(seed, run, index, place, size)
-    direction /= np.linalg.norm(direction)
-    return direction
-
-
-def _count_blocks(size: int) -> int:
-    """Counts the blocks of a direction."""
-    return -(-size // _BLOCK)
-
-
-def _draw_block(seed: int, run: int, index: int, place: int, size: int) -> Array:
-    """Draws a block of a direction's normal coordinates, before the direction has length 1."""
-    rng = np.random.default_rng([_ROOT, seed, run, index, place])
-    return rng.standard_normal(min(_BLOCK, size - place * _BLOCK))
+def _draw_blocks(seed: int, run: int, index: int, size: int) -> Iterator[Array]:
+    """Yields a direction's normal coordinates, not yet of length 1, one block after the other."""
+    for place, start in enumerate(range(0, size, _BLOCK)):
+        rng = np.random.default_rng([_ROOT, seed, run, index, place])
+        yield rng.standard_normal(min(_BLOCK, size - start))
 
 
 def _check_numbers(seed: int, run: int, count: int, dimension: int) -> tuple[int, int, int, int]:

@@ -17,7 +17,7 @@ O9). Parameters that are not trained do not count in d. Numbers depend on (seed,
 version of NumPy. The seed is a secret of the auditor's: training must not know it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -40,16 +40,7 @@ def canary(seed: int, index: int, dimension: int) -> Array:
     seed = seed_of(seed)
     index = whole("index", index, 0, MOST_SEED)
     size = whole("dimension", dimension, 2, MOST_DIMENSION)
-    try:
-        direction = np.empty(size)
-    except MemoryError:
-        raise InputError(
-            f"`dimension={size}` takes {8 * size / 1e9:,.0f} GB, which are not free"
-        ) from None
-    for place, block in enumerate(_draw_blocks(seed, index, size)):
-        direction[place * _BLOCK : (place + 1) * _BLOCK] = block
-    direction /= np.linalg.norm(direction)
-    return direction
+    return join_unit(_draw_blocks(seed, index, size), size)
 
 
 def coins(seed: int, count: int) -> NDArray[np.bool_]:
@@ -114,6 +105,26 @@ def whole(name: str, value: int, least: int, most: int) -> int:
     end = f"{most:,}" if most < MOST_SEED else "2^63 - 1"
     require(least <= checked <= most, f"`{name}={shown(checked)}`: give {least} to {end}")
     return checked
+
+
+def join_unit(blocks: Iterable[Array], size: int) -> Array:
+    """Joins blocks of normal coordinates into a vector (size,) and gives it length 1.
+
+    Raises InputError where it does not fit into memory.
+    """
+    try:
+        direction = np.empty(size)
+    except MemoryError:
+        raise InputError(
+            f"`dimension={size}` takes {8 * size / 1e9:,.0f} GB, which are not free"
+        ) from None
+    end = 0
+    for block in blocks:
+        start = end
+        end += len(block)
+        direction[start:end] = block
+    direction /= np.linalg.norm(direction)
+    return direction
 
 
 def _draw_blocks(seed: int, index: int, dimension: int) -> Iterator[Array]:

@@ -20,6 +20,7 @@ from scipy import stats
 
 from audit.calibration import calibration
 from audit.errors import require
+from audit.evidence.canaries import Fresh
 from audit.laws import conversions, cosine_law
 from audit.methods import exact_null
 
@@ -137,7 +138,8 @@ def epsilons(task: tuple[DirectionSetting, int]) -> Array:
     """Returns what an audit, (setting, index), proves after each number of runs."""
     setting, index = task
     cosines = setting.law.draw(np.random.default_rng([setting.seed, index]), setting)
-    proof = exact_null.prove(cosines, setting.dimension, setting.delta, setting.confidence)
+    design = Fresh(cosines, np.ones(cosines.shape, bool), setting.dimension)
+    proof = exact_null.prove(design, setting.delta, setting.confidence)
     return np.asarray(proof.path[np.array(setting.runs) - 1])
 
 

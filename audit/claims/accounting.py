@@ -12,7 +12,7 @@ from audit.errors import require
 from audit.laws import conversions
 
 if TYPE_CHECKING:  # half a second, which most upper bounds do without
-    import dp_accounting
+    from dp_accounting.pld import PLDAccountant
 
 LEAST_NOISE, MOST_NOISE, MOST_INSERTIONS = 1e-6, 1e12, 10**12
 LEAST_PARTICIPANT_NOISE = 0.05
@@ -77,16 +77,12 @@ def sampled_upper_bound(
     if sampling_rate == 1 or not np.isfinite(unsampled) or insertions == 0:
         return unsampled
     _require_grid(noise_multiplier, insertions, delta)
-    import dp_accounting
-
-    gaussian = dp_accounting.GaussianDpEvent(noise_multiplier)
-    step = dp_accounting.PoissonSampledDpEvent(sampling_rate, gaussian)
-    event = dp_accounting.SelfComposedDpEvent(step, insertions)
+    steps = Composition(noise_multiplier, insertions, sampling_rate)
     coarse_grid = max(_GRID, 1e-7 * unsampled)
-    epsilon = _compute_pld_epsilon(event, delta, coarse_grid)
+    epsilon = _compute_pld_epsilon(steps, delta, coarse_grid)
     fine_grid = max(_GRID, 1e-5 * epsilon)
     if fine_grid < coarse_grid:
-        epsilon = min(epsilon, _compute_pld_epsilon(event, delta, fine_grid))
+        epsilon = min(epsilon, _compute_pld_epsilon(steps, delta, fine_grid))
     return min(unsampled, epsilon)
 
 
@@ -103,13 +99,9 @@ def participant_upper_bound(composition: Composition, delta: float) -> float:
         return sampled_upper_bound(sigma, insertions, delta, rate)
     if rate == 1 or sigma < LEAST_PARTICIPANT_NOISE or insertions == 0:
         return whole
-    import dp_accounting
-
-    step = dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(sigma))
-    event = dp_accounting.SelfComposedDpEvent(step, insertions)
-    coarse = _compute_pld_epsilon(event, delta, _RELATIVE_GRID * whole)
+    coarse = _compute_pld_epsilon(composition, delta, _RELATIVE_GRID * whole)
     fine_grid = max(_LEAST_COARSE_GRID, _RELATIVE_GRID * coarse)
-    return min(whole, coarse, _compute_pld_epsilon(event, delta, fine_grid))
+    return min(whole, coarse, _compute_pld_epsilon(composition, delta, fine_grid))
 
 
 def noise_beside_count(noise_multiplier: float, count_noise: float) -> float:
@@ -133,13 +125,20 @@ def noise_beside_count(noise_multiplier: float, count_noise: float) -> float:
     return float((noise_multiplier**-2 - (2 * count_noise) ** -2) ** -0.5)
 
 
-def _compute_pld_epsilon(event: "dp_accounting.DpEvent", delta: float, grid: float) -> float:
-    """Returns epsilon at delta of an event, from privacy losses rounded up to a grid."""
+def account_sampled(steps: Composition, grid: float = _GRID) -> "PLDAccountant":
+    """Returns dp-accounting's accountant of Poisson sampled steps, by privacy losses on a grid."""
     import dp_accounting
     from dp_accounting.pld import PLDAccountant
 
+    gaussian = dp_accounting.GaussianDpEvent(steps.noise_multiplier)
+    step = dp_accounting.PoissonSampledDpEvent(steps.sampling_rate, gaussian)
     relation = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
-    return float(PLDAccountant(relation, grid).compose(event).get_epsilon(delta))
+    return PLDAccountant(relation, grid).compose(step, steps.insertions)
+
+
+def _compute_pld_epsilon(steps: Composition, delta: float, grid: float) -> float:
+    """Returns epsilon at delta of Poisson sampled steps, from privacy losses rounded up to a grid."""
+    return float(account_sampled(steps, grid).get_epsilon(delta))
 
 
 def mu_upper_bound(noise_multiplier: float, insertions: int) -> float:

@@ -73,7 +73,7 @@ class Gdp:
 
     def __post_init__(self) -> None:
         """Raises InputError for a mu below 0."""
-        object.__setattr__(self, "mu", _at_least_zero("mu", self.mu))
+        object.__setattr__(self, "mu", _check_at_least_zero("mu", self.mu))
 
     assumes = GIVEN
     composition = None
@@ -89,7 +89,7 @@ class Gdp:
 
     def power(self, alpha: ArrayLike) -> Array:
         """Returns Phi(Phi^-1(alpha) + mu)."""
-        return np.asarray(special.ndtr(special.ndtri(_rates(alpha)) + self.mu))
+        return np.asarray(special.ndtr(special.ndtri(_check_rates(alpha)) + self.mu))
 
     def last_model(self, delta: float) -> None:
         """Returns None: nothing is known of the steps."""
@@ -118,7 +118,7 @@ class EpsilonDelta:
         stated = number("delta", delta, float)
         require(0 <= stated < 1, f"`delta={stated:g}`: give a number from 0 to below 1")
         object.__setattr__(
-            self, "stated_epsilon", _at_least_zero("epsilon", epsilon, or_infinite=True)
+            self, "stated_epsilon", _check_at_least_zero("epsilon", epsilon, or_infinite=True)
         )
         object.__setattr__(self, "stated_delta", stated)
 
@@ -136,7 +136,7 @@ class EpsilonDelta:
 
     def power(self, alpha: ArrayLike) -> Array:
         """Returns min(e^epsilon alpha + delta, 1 - e^-epsilon (1 - alpha - delta), 1)."""
-        rates = _rates(alpha)
+        rates = _check_rates(alpha)
         return _power_of_pairs(
             rates, np.array([self.stated_epsilon]), np.array([self.stated_delta])
         )
@@ -223,7 +223,7 @@ class DpSgd:
     def power(self, alpha: ArrayLike) -> Array:
         """Returns the power of the Gaussian curve; of sampled steps the least that dp-accounting's privacy
         loss distribution allows at a grid of epsilon, which is the curve or above it."""
-        rates = _rates(alpha)
+        rates = _check_rates(alpha)
         mu = self.gaussian_mu
         if mu is not None:
             return np.asarray(special.ndtr(special.ndtri(rates) + mu))
@@ -239,13 +239,7 @@ class DpSgd:
 
 def _sampled_deltas(steps: Composition) -> Array:
     """Returns delta at each of _EPSILONS of Poisson sampled steps, by dp-accounting's loss distribution."""
-    import dp_accounting
-    from dp_accounting.pld import PLDAccountant
-
-    gaussian = dp_accounting.GaussianDpEvent(steps.noise_multiplier)
-    step = dp_accounting.PoissonSampledDpEvent(steps.sampling_rate, gaussian)
-    relation = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
-    accountant = PLDAccountant(relation).compose(step, steps.insertions)
+    accountant = accounting.account_sampled(steps)
     return np.array([accountant.get_delta(float(epsilon)) for epsilon in _EPSILONS])
 
 
@@ -255,13 +249,13 @@ def _power_of_pairs(rates: Array, epsilons: Array, deltas: Array) -> Array:
     with np.errstate(over="ignore", invalid="ignore"):
         below = np.exp(epsilons) * alpha + deltas
         above = 1 - np.exp(-epsilons) * (1 - alpha - deltas)
-    below = np.where(
-        np.isnan(below), 1.0, below
-    )  # e^infinity times a rate of 0 allows nothing to be said
+    # e^infinity times a rate of 0 allows nothing to be said.
+    below = np.where(np.isnan(below), 1.0, below)
     return np.asarray(np.clip(np.minimum(below, above), 0.0, 1.0).min(axis=-1))
 
 
-def _rates(alpha: ArrayLike) -> Array:
+def _check_rates(alpha: ArrayLike) -> Array:
+    """Returns rates as float64; raises InputError for what are no rates."""
     rates = arrays.floats("values of `alpha`", alpha)
     require(
         bool(((rates >= 0) & (rates <= 1)).all()),
@@ -270,7 +264,8 @@ def _rates(alpha: ArrayLike) -> Array:
     return rates
 
 
-def _at_least_zero(name: str, value: float, or_infinite: bool = False) -> float:
+def _check_at_least_zero(name: str, value: float, or_infinite: bool = False) -> float:
+    """Returns a number; raises InputError where it is below 0, or infinite unless that is allowed."""
     checked = number(name, value, float)
     fits = checked >= 0 and (or_infinite or math.isfinite(checked))
     require(fits, f"`{name}={checked:g}`: give a number, at least 0")

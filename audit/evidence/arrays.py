@@ -1,6 +1,8 @@
 """A caller's arrays of numbers, told from what only looks like one: a mask, an imaginary part, a date or a
 record would be lost without a word."""
 
+import hashlib
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -22,15 +24,21 @@ _KINDS = {
 
 
 def real(name: str, values: ArrayLike) -> NDArray[np.generic]:
-    """The array of real numbers, of whatever type and shape; raises InputError for anything else, as masked
-    entries, and rows of several lengths. Booleans, bfloat16 and JAX's arrays are numbers."""
+    """Returns an array of real numbers, of whatever type and shape.
+
+    Booleans, bfloat16 and JAX's arrays are numbers.
+
+    Raises:
+      InputError: for anything else, masked entries and rows of several lengths among them.
+    """
     masked = f"{name} have masked entries, which would count: drop them, with .compressed()"
     require(not _has_mask(values), masked)
     try:
         array = np.asarray(values)
     except (TypeError, ValueError, RuntimeError, OverflowError):
         raise InputError(f"{name} are no numbers in rows of one length: give an array") from None
-    kind, is_record = array.dtype.kind, array.dtype.type is np.void
+    kind = array.dtype.kind
+    is_record = array.dtype.type is np.void
     fits = kind in "biuf" or (kind == "V" and not is_record)  # ml_dtypes' floats are of kind V too
     require(
         fits, f"{name} are no numbers but {_KINDS.get(kind, array.dtype)}: give an array of floats"
@@ -39,7 +47,7 @@ def real(name: str, values: ArrayLike) -> NDArray[np.generic]:
 
 
 def floats(name: str, values: ArrayLike) -> Array:
-    """`real` as float64."""
+    """Returns `real` as float64."""
     with np.errstate(over="ignore"):  # of longer floats, which are infinite then
         return np.asarray(real(name, values), np.float64)
 
@@ -59,12 +67,18 @@ def rank_all(*worlds: Array) -> tuple[Array, ...]:
         return worlds
     lowest = float(finite.min(initial=np.inf)) if finite.size else 0.0
     highest = float(finite.max(initial=-np.inf)) if finite.size else 0.0
-    require_squares(max(abs(lowest), abs(highest)), "scores")
+    require_squares(max(abs(lowest), abs(highest)))
     gap = max(highest - lowest, abs(lowest), abs(highest), 1.0) / 4
     return tuple(
         np.nan_to_num(world, nan=lowest - 2 * gap, neginf=lowest - gap, posinf=highest + gap)
         for world in worlds
     )
+
+
+def hash_ranks(*worlds: NDArray[np.int64]) -> int:
+    """Returns a hash of arrays of ranks, a seed as good as random, which no unit of the scores changes."""
+    content = b"/".join(ranks.astype("<i8").tobytes() for ranks in worlds)
+    return int.from_bytes(hashlib.sha256(content).digest(), "big")
 
 
 def require_few_failed(name: str, failed: int, total: int) -> None:
@@ -78,25 +92,25 @@ def require_few_failed(name: str, failed: int, total: int) -> None:
     )
 
 
-def require_apart(scores: Array, name: str = "scores") -> None:
+def require_apart(scores: Array) -> None:
     """Raises InputError for finite scores that are all equal, or so large that their squares overflow."""
-    require_squares(float(np.abs(scores).max()), name)
+    require_squares(float(np.abs(scores).max()))
     first = scores.flat[0]
     require(
-        np.ptp(scores) > 0, f"all {scores.size} {name} equal {first:g}: they tell nothing apart"
+        np.ptp(scores) > 0, f"all {scores.size} scores equal {first:g}: they tell nothing apart"
     )
 
 
-def require_squares(largest: float, name: str) -> None:
+def require_squares(largest: float) -> None:
     """Raises InputError for scores so large that their squares overflow."""
     too_large = (
-        f"{name} reach {largest:.3g}: divide all by one number, so that none is beyond {MOST:g}"
+        f"scores reach {largest:.3g}: divide all by one number, so that none is beyond {MOST:g}"
     )
     require(largest <= MOST, too_large)
 
 
 def _has_mask(values: object) -> bool:
-    """Whether an array, or one in a list of lists, has entries that are masked."""
+    """Returns whether an array, or an array in a list of lists, has entries that are masked."""
     if isinstance(values, list | tuple):
         return any(_has_mask(part) for part in values)
     return isinstance(values, np.ma.MaskedArray) and bool(np.ma.is_masked(values))

@@ -24,14 +24,13 @@ Upper limits of the two average error rates therefore bound the privacy paramete
 canary.
 """
 
-import hashlib
 from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from audit.errors import require
-from audit.evidence.arrays import floats, rank_all, require_apart, require_few_failed
+from audit.evidence.arrays import floats, hash_ranks, rank_all, require_apart, require_few_failed
 
 Array = NDArray[np.float64]
 Places = NDArray[np.int64]
@@ -207,7 +206,7 @@ class Coins(NamedTuple):
     def split(self) -> tuple["Coins", "Coins"]:
         keys = 2 * _ranks(self.scores) + self.presence
         places = _canonical_places(keys)
-        pilot, rest = _draw_pilot(places, _seeded_generator(keys.flat[places]))
+        pilot, rest = _draw_pilot(places, np.random.default_rng(hash_ranks(keys.flat[places])))
         return self._select(pilot), self._select(rest)
 
     def pooled(self) -> tuple[Array, Array]:
@@ -277,7 +276,7 @@ class Sets(NamedTuple):
         places_in = _canonical_places(keys_in)
         places_out = _canonical_places(keys_out)
 
-        rng = _seeded_generator(keys_in.flat[places_in], keys_out.flat[places_out])
+        rng = np.random.default_rng(hash_ranks(keys_in.flat[places_in], keys_out.flat[places_out]))
         pilot_in, rest_in = _draw_pilot(places_in, rng)
         pilot_out, rest_out = _draw_pilot(places_out, rng)
         pilot = Sets(self.inserted.flat[pilot_in], self.fresh.flat[pilot_out])
@@ -498,13 +497,6 @@ def _canonical_places(keys: Places) -> Places:
     sorted_rows = np.take_along_axis(keys, columns, axis=1)
     rows = np.lexsort(sorted_rows.T[::-1])
     return np.asarray(rows[:, None] * keys.shape[1] + columns[rows])
-
-
-def _seeded_generator(*worlds: Places) -> np.random.Generator:
-    """Returns a generator seeded by a hash of ordered keys: as good as random between audits."""
-    content = b"/".join(world.astype("<i8").tobytes() for world in worlds)
-    digest = hashlib.sha256(content).digest()
-    return np.random.default_rng(int.from_bytes(digest, "big"))
 
 
 def _draw_pilot(places: Places, rng: np.random.Generator) -> tuple[Places, Places]:

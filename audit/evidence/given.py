@@ -105,6 +105,7 @@ def paired_cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension:
 def _cosines_of_one_run(
     values: NDArray[np.float64], dimension: int, presence: ArrayLike | None
 ) -> OneRun:
+    """Returns the evidence of one run's cosines (K,), with their coins where there are any."""
     if presence is None:
         return paired_cosines(values, None, dimension)
     size = given_directions.require_dimension(dimension)

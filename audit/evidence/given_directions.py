@@ -40,7 +40,9 @@ from audit.values import number, require_type
 
 Array = NDArray[np.float64]
 Bits = NDArray[np.bool_]
-LEVEL, LEAST, MOST_DIMENSION = 1e-6, 10, 10**13
+LEVEL = 1e-6
+LEAST = 10  # canaries or cosines
+MOST_DIMENSION = 10**13
 _SLACK = 1e-6  # of cosines in float32
 _ALIKE = 1e-12  # cosines of a run that differ by less are equal
 _POWER = 0.9  # at which the least detectable dimension is stated
@@ -86,8 +88,10 @@ def given(
     require_type("leave_one_out", leave_one_out, bool)
     require_type("in_order", in_order, bool)
     size = require_dimension(dimension)
-    values = _matrix(cosines)
-    present = np.ones(values.shape, bool) if presence is None else _bits(presence, values.shape)
+    values = _check_cosines(cosines)
+    present = np.ones(values.shape, bool)
+    if presence is not None:
+        present = _check_presence(presence, values.shape)
     failed = values == FAILED
     design = Fresh(values, present, size, plain=not leave_one_out, given=True, in_order=in_order)
     require(columns_p_value(values, present & ~failed) >= LEVEL, _SAME)
@@ -176,7 +180,7 @@ def _least_of_law_test(cosines: int) -> float:
     return float(special.chdtri(cosines, tail) / special.chdtri(cosines, _POWER))
 
 
-def _matrix(cosines: ArrayLike) -> Array:
+def _check_cosines(cosines: ArrayLike) -> Array:
     """Returns cosines (runs, canaries) with FAILED for those that are not finite."""
     require(
         not hasattr(cosines, "columns"), "`dimension` goes with an array of cosines: give no table"
@@ -193,7 +197,8 @@ def _matrix(cosines: ArrayLike) -> Array:
     return np.where(failed, FAILED, np.clip(values, -1.0, 1.0))
 
 
-def _bits(presence: ArrayLike, shape: tuple[int, ...]) -> Bits:
+def _check_presence(presence: ArrayLike, shape: tuple[int, ...]) -> Bits:
+    """Returns a caller's bits of presence in the cosines' shape; raises InputError for what are none."""
     bits = floats("the bits of presence", presence)
     bits = bits[:, None] if bits.ndim == 1 else bits
     require(

@@ -33,7 +33,8 @@ from audit.evidence.canaries import Design, Fresh
 Array = NDArray[np.float64]
 Places = NDArray[np.int64]
 REFUSED_BELOW = 1e-9
-_LEAST_SHOWN, _SHARE_SHOWN = 10, 0.05  # repeated rows, and their share, that are worth a line
+_LEAST_SHOWN = 10  # repeated rows that are worth a line
+_SHARE_SHOWN = 0.05  # of the rows, likewise
 _MOST_SHIFTS = 20  # of repeated windows, that are followed as far as they go
 _LEAST_DIFFERENT = 0.25  # share of different rows: fewer repeat by nature
 
@@ -118,7 +119,7 @@ def find_block(rows: Places) -> RepeatedBlock | None:
     Args:
       rows: (n,) a number for each row, equal for equal rows.
     """
-    stretches = _stretches(rows)
+    stretches = _find_stretches(rows)
     shares = np.bincount(rows) / len(rows)
     evidence = -np.log(shares[rows[stretches.starts]])
     least = _least_evidence(len(rows))
@@ -145,7 +146,8 @@ class _Stretches(NamedTuple):
     symbols: Places
 
 
-def _stretches(rows: Places) -> _Stretches:
+def _find_stretches(rows: Places) -> _Stretches:
+    """Returns the stretches of equal rows, of numbers (n,)."""
     changes = np.flatnonzero(np.diff(rows)) + 1
     starts = np.concatenate([[0], changes]).astype(np.int64)
     lengths = np.diff(np.append(starts, len(rows)))
@@ -272,6 +274,7 @@ def _row_numbers(scores: Array) -> Places:
 
 
 def _describe_block(table: RowTable, block: RepeatedBlock) -> str:
+    """Returns the message on a block of rows that comes again."""
     where = f"of {table.name}, "
     if block.length == 1:
         rows = f"{where}{table.row} {block.first + 1:,} comes again as {block.again + 1:,}"
@@ -283,4 +286,5 @@ def _describe_block(table: RowTable, block: RepeatedBlock) -> str:
 
 
 def _plural(row: str) -> str:
+    """Returns the plural of what a row is."""
     return {"row": "rows", "canary": "canaries"}[row]

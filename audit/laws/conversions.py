@@ -16,8 +16,12 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
 from audit.errors import require
+from audit.laws.bisection import find_bracket
 
 Array = NDArray[np.float64]
+_SMALL_MU = 1e-8  # below it the two terms of delta are too near each other to be subtracted
+_FAR = 1e4  # deviations
+_MOST_ITERATIONS = 2000  # to a root as near to 0 as 1e-300
 
 
 def log_delta_from_mu(mu: float, epsilon: ArrayLike) -> Array:
@@ -33,12 +37,28 @@ def log_delta_from_mu(mu: float, epsilon: ArrayLike) -> Array:
             return np.log(-np.expm1(np.minimum(eps, 0.0)))
     if np.isinf(mu):
         return np.zeros_like(eps)
+    if mu < _SMALL_MU and np.all(eps >= 0):
+        return _log_delta_from_small_mu(mu, eps)
     log_first = special.log_ndtr(-eps / mu + mu / 2)
     with np.errstate(divide="ignore", invalid="ignore"):
         log_second = eps + special.log_ndtr(-eps / mu - mu / 2)
         # The share of the first term that the second leaves.
         log_share = np.log(-np.expm1(np.minimum(log_second - log_first, 0.0)))
         return np.where(np.isneginf(log_first), -np.inf, log_first + log_share)
+
+
+def _log_delta_from_small_mu(mu: float, epsilon: Array) -> Array:
+    """Returns log delta(epsilon) to first order in mu, for epsilon at least 0.
+
+    delta = mu (phi(x) - x Phi(-x)) (1 + O(mu x)), x = epsilon / mu, phi the normal density.
+    """
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        x = epsilon / mu
+        mills_ratio = np.sqrt(np.pi / 2) * special.erfcx(x / np.sqrt(2))  # Phi(-x) / phi(x)
+        log_density = -(x**2) / 2 - np.log(2 * np.pi) / 2
+        # 1 - x Phi(-x) / phi(x), which is 1 / x^2 for large x.
+        log_share = np.where(x < _FAR, np.log1p(-x * mills_ratio), -2 * np.log(x))
+        return np.asarray(np.log(mu) + log_density + log_share)
 
 
 def delta_from_mu(mu: float, epsilon: ArrayLike) -> Array:
@@ -84,10 +104,11 @@ def mu_from_epsilon(epsilon: float, delta: float) -> float:
         # Finite, for the search of the root.
         return max(float(log_delta_from_mu(mu, epsilon) - np.log(delta)), -1e6)
 
-    high = np.sqrt(2 * epsilon) + 1
-    while compute_excess(high) < 0:
-        high *= 2
-    return float(scipy.optimize.brentq(compute_excess, delta * 1e-3, high, xtol=1e-300, rtol=1e-14))
+    high = find_bracket(lambda mu: compute_excess(mu) < 0, 0.0, np.sqrt(2 * epsilon) + 1).high
+    root = scipy.optimize.brentq(
+        compute_excess, delta * 1e-3, high, xtol=1e-300, rtol=1e-14, maxiter=_MOST_ITERATIONS
+    )
+    return float(root)
 
 
 def mu_from_rates(false_positive_rate: ArrayLike, false_negative_rate: ArrayLike) -> Array:

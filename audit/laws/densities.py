@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from audit.errors import require
 from audit.laws import conversions
+from audit.laws.bisection import find_bracket
 
 Array = NDArray[np.float64]
 _LARGEST_EPSILON = 700.0  # exp overflows beyond
@@ -80,13 +81,13 @@ def epsilon_at(pair: DensityPair, delta: float) -> float:
 
     if compute_excess(0.0) <= 0:
         return 0.0
-    high = 1.0
-    while compute_excess(high) > 0:
-        high *= 2
-        require(
-            high < _LARGEST_EPSILON,
-            f"epsilon at delta {delta:g} is above {high / 2:g}: not computed",
-        )
+
+    def is_too_low(epsilon: float) -> bool:
+        below = f"epsilon at delta {delta:g} is above {epsilon / 2:g}: not computed"
+        require(epsilon < _LARGEST_EPSILON, below)
+        return compute_excess(epsilon) > 0
+
+    high = find_bracket(is_too_low, 0.0, 1.0).high
     return float(scipy.optimize.brentq(compute_excess, 0.0, high, xtol=1e-10, rtol=1e-12))
 
 

@@ -20,6 +20,7 @@ from scipy import special
 
 from audit.errors import require
 from audit.laws import conversions
+from audit.laws.bisection import bisect_all
 
 Array = NDArray[np.float64]
 _HALVINGS = 64
@@ -60,18 +61,18 @@ def epsilon(first: Gaussian, second: Gaussian, delta: float) -> Array:
     conversions.require_delta(delta)
     target = np.log(delta)
     log_delta_at_0 = log_delta(first, second, 0.0)
+
+    def is_too_low(epsilons: Array) -> NDArray[np.bool_]:
+        return np.asarray(log_delta(first, second, epsilons) > target)
+
     high = np.ones_like(log_delta_at_0)
     for _ in range(1100):  # doublings, at most
-        too_low = log_delta(first, second, high) > target
+        too_low = is_too_low(high)
         if not too_low.any():
             break
         high = np.where(too_low, 2 * high, high)
     low = np.where(high > 1, high / 2, 0.0)
-    for _ in range(_HALVINGS):
-        middle = low + (high - low) / 2
-        too_low = log_delta(first, second, middle) > target
-        low = np.where(too_low, middle, low)
-        high = np.where(too_low, high, middle)
+    _, high = bisect_all(is_too_low, low, high, _HALVINGS)
     return np.where(log_delta_at_0 <= target, 0.0, high)
 
 

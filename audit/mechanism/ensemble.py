@@ -184,15 +184,26 @@ class Insertion(NamedTuple):
         return base.Canaries(craft, presence, observe, self.constant, self.sampled)
 
 
+class RunKeys(NamedTuple):
+    """The keys of a run, or of R runs.
+
+    Attributes:
+      noise: the key of its noise and of the coins by which its canaries join steps, () or (R,).
+      own: (key,), from which it draws canaries of its own; else ().
+    """
+
+    noise: Array
+    own: tuple[Array, ...] = ()
+
+
 def compile_segment(
     mechanism: base.Mechanism, insertion: Insertion, placement: Placement
 ) -> jax.stages.Wrapped:
     """Returns the compiled segment of a chunk of runs:
 
-    run(hyper, states, data, schedule, adversary_state, presence (R, K), run_keys (R,), own_keys) -> states
+    run(hyper, states, data, schedule, adversary_state, presence (R, K), keys of R runs) -> states
 
-    where states is a State with a leading axis of runs; the old states' buffers are reused. own_keys: ((R,),)
-    where runs draw their own canaries, else ().
+    where states is a State with a leading axis of runs; the old states' buffers are reused.
     """
 
     def segment_of_run(
@@ -202,13 +213,12 @@ def compile_segment(
         schedule: base.Schedule,
         adversary_state: base.Tree,
         presence: Array,
-        run_key: Array,
-        own_keys: tuple[Array, ...],
+        keys: RunKeys,
     ) -> base.State:
-        canaries = insertion.bind(adversary_state, presence, own_keys)
-        return mechanism.segment(hyper, state, data, schedule, canaries, run_key)
+        canaries = insertion.bind(adversary_state, presence, keys.own)
+        return mechanism.segment(hyper, state, data, schedule, canaries, keys.noise)
 
-    return placement.over_runs(segment_of_run, (None, 0, None, None, None, 0, 0, 0), donated=(1,))
+    return placement.over_runs(segment_of_run, (None, 0, None, None, None, 0, 0), donated=(1,))
 
 
 def compiled_for(

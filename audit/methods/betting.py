@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 from audit.evidence.canaries import Counted, RunErrors
-from audit.methods.bisection import bisect, find_largest_refuted
+from audit.laws.bisection import bisect, find_largest_refuted
 from audit.methods.exact import Family
 
 Array = NDArray[np.float64]
@@ -102,7 +102,7 @@ def lower_bound(family: Family, counted: Counted, error: float) -> float:
         find_least_capital = _bet_on_sets(family, counted, target)
 
     def is_rejected(parameter: float) -> bool:
-        return bool(find_least_capital(parameter) >= -np.log(error))
+        return find_least_capital(parameter) >= target
 
     fpr, fnr = counted.rest.smoothed()
     observed = float(family.parameter(min(fpr, 1.0), min(fnr, 1.0)))

@@ -22,7 +22,6 @@ Meier and Buehlmann, "p-Values for high-dimensional regression", 2009).
 
 import dataclasses
 import functools
-import hashlib
 import math
 from collections.abc import Callable
 from typing import ClassVar, NamedTuple
@@ -32,7 +31,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
 from audit.errors import require
-from audit.evidence.arrays import floats, rank_all, require_apart, require_few_failed
+from audit.evidence.arrays import floats, hash_ranks, rank_all, require_apart, require_few_failed
 from audit.laws import conversions, intervals
 from audit.methods import exact, thresholds
 from audit.methods.method import (
@@ -371,10 +370,7 @@ class _OrderedScores(NamedTuple):
 
     def seed(self) -> int:
         """Returns a hash of the ranks, which any order and unit leave alone: as good as random."""
-        content = (
-            self.counts_in.astype("<i8").tobytes() + b"/" + self.counts_out.astype("<i8").tobytes()
-        )
-        return int.from_bytes(hashlib.sha256(content).digest(), "big")
+        return hash_ranks(self.counts_in, self.counts_out)
 
     def places(self, rng: np.random.Generator) -> Worlds:
         """Returns ascending places (in, out) among the distinct scores, those of ties in random order."""
@@ -388,7 +384,7 @@ class _OrderedScores(NamedTuple):
         return places_in, places_out
 
 
-def _ordered(scores_in: Array, scores_out: Array) -> _OrderedScores:
+def _order_scores(scores_in: Array, scores_out: Array) -> _OrderedScores:
     """Returns the scores by their distinct values."""
     values, places = np.unique(np.concatenate([scores_in, scores_out]), return_inverse=True)
     counts_in = np.bincount(places[: len(scores_in)], minlength=len(values))
@@ -396,7 +392,7 @@ def _ordered(scores_in: Array, scores_out: Array) -> _OrderedScores:
     return _OrderedScores(values, counts_in, counts_out)
 
 
-def _drawn(world: Array, share: float, rng: np.random.Generator) -> Worlds:
+def _draw_pilot(world: Array, share: float, rng: np.random.Generator) -> Worlds:
     """Returns (pilot, rest) of a world: a random part of it, and the others, in their order."""
     size = min(max(round(share * len(world)), _LEAST_PILOT), len(world) // 2)
     chosen = np.zeros(len(world), bool)
@@ -415,15 +411,15 @@ def _test_splits(
       share: of the scores, in the pilot of each split.
       confidence: of the bound on the family's parameter.
     """
-    ordered = _ordered(scores_in, scores_out)
+    ordered = _order_scores(scores_in, scores_out)
     error = (1 - confidence) * _REJECTING / _SPLITS
     tests = []
     results = []
     for root in np.random.SeedSequence(ordered.seed()).spawn(_SPLITS):
         rng = np.random.default_rng(root)
         places_in, places_out = ordered.places(rng)
-        pilot_in, rest_in = _drawn(places_in, share, rng)
-        pilot_out, rest_out = _drawn(places_out, share, rng)
+        pilot_in, rest_in = _draw_pilot(places_in, share, rng)
+        pilot_out, rest_out = _draw_pilot(places_out, share, rng)
         n_in = len(rest_in)
         n_out = len(rest_out)
 

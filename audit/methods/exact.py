@@ -29,6 +29,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
 from audit.laws import conversions
+from audit.laws.bisection import find_bracket
 
 Array = NDArray[np.float64]
 # The upper ends of U's cells, as quantiles.
@@ -123,12 +124,8 @@ def lower_bound(
 
     if compute_excess(0.0) > 0:
         return 0.0, find_deciding_audit(0.0)
-    low = 0.0
-    high = 1.0
-    while compute_excess(high) <= 0:
-        low = high
-        high = 2 * high
-    root = float(scipy.optimize.brentq(compute_excess, low, high, xtol=_STEP))
+    bracket = find_bracket(lambda parameter: compute_excess(parameter) <= 0, 0.0, 1.0)
+    root = float(scipy.optimize.brentq(compute_excess, bracket.low, bracket.high, xtol=_STEP))
     while root > 0 and compute_excess(root) > 0:
         root = max(root - _STEP, 0.0)
     return root, find_deciding_audit(root)

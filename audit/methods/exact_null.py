@@ -39,7 +39,6 @@ P_out(t chosen) a(t) + d(t), where the d(t) sum to delta at most, the share of h
 """
 
 import dataclasses
-import hashlib
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -48,7 +47,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
 from audit.errors import require
-from audit.evidence.arrays import floats
+from audit.evidence.arrays import floats, hash_ranks
 from audit.evidence.canaries import Fresh
 from audit.laws import conversions, cosine_law
 from audit.methods.estimate import Bound
@@ -98,7 +97,7 @@ class Proof(NamedTuple):
     log_rate: float
 
 
-def checked(cosines: ArrayLike, dimension: int) -> Array:
+def check_cosines(cosines: ArrayLike, dimension: int) -> Array:
     """Returns cosines (R, K) of R runs with K canaries in; raises InputError for what are none."""
     cosine_law.require_dimension(dimension)
     values = floats("the cosines", cosines)
@@ -113,45 +112,32 @@ def checked(cosines: ArrayLike, dimension: int) -> Array:
     return np.clip(values, -1.0, 1.0)
 
 
-def prove(
-    cosines: Array,
-    dimension: int,
-    delta: float,
-    confidence: float,
-    present: NDArray[np.bool_] | None = None,
-    plain: bool = False,
-    in_order: bool = True,
-) -> Proof:
-    """Returns the bound from cosines (R, K).
+def prove(design: Fresh, delta: float, confidence: float) -> Proof:
+    """Returns what a design's cosines prove.
 
-    Args:
-      cosines: (R, K), a row a run.
-      dimension: d, of the directions.
-      delta, confidence: of the bound.
-      present: (R, K), where not all canaries are in. Only those in are bet on; runs without any are skipped.
-      plain: whether no cosine uses anything of the other canaries' directions.
-      in_order: whether rows are in the order in which runs were begun; else no order of them changes
-        anything, and the path is empty.
+    Only canaries that are in are bet on; runs without any are skipped. Where rows are not in the order in
+    which runs were begun, no order of them changes anything, and the path is empty.
     """
     conversions.require_levels(delta, confidence)
-    runs = _canaries_in(cosines, present)
-    levels = cosine_of(STUDENT, dimension)
-    log_rates = cosine_law.log_sf(levels, dimension)
+    present = [row[bits] for row, bits in zip(design.cosines, design.presence, strict=True)]
+    runs = [run for run in present if len(run)]
+    levels = cosine_of(STUDENT, design.dimension)
+    log_rates = cosine_law.log_sf(levels, design.dimension)
     shares = np.stack([_shares(run, levels) for run in runs])
-    many = cosines.shape[1] >= 2 * _LEAST_PILOT
-    if in_order or len(runs) == 1:
-        first = _first_bet(runs[0], dimension, delta, many, plain)
+    many = design.cosines.shape[1] >= 2 * _LEAST_PILOT
+    if design.in_order or len(runs) == 1:
+        first = _first_bet(runs[0], design.dimension, delta, many, design.plain)
     else:
         first = _no_first_bet(many)
 
     growth = _Growth(log_rates, delta, shares, first)
     target = -float(np.log(1 - confidence))
-    if in_order:
-        path = _path(growth, len(runs), target)
+    if design.in_order:
+        path = _find_path(growth, len(runs), target)
         epsilon = float(path[-1])
     else:
         path = np.zeros(0)
-        epsilon = _after_all(growth, len(runs), target)
+        epsilon = _bound_after_all(growth, len(runs), target)
 
     level = first.level
     if len(runs) > 1 or level is None:
@@ -160,15 +146,8 @@ def prove(
         level = float(levels[special.logsumexp(by_level, axis=1).argmax()])
     hits = sum(int(np.count_nonzero(run > level)) for run in runs)
     total = sum(len(run) for run in runs)
-    return Proof(epsilon, path, level, hits, total, float(cosine_law.log_sf(level, dimension)))
-
-
-def _canaries_in(cosines: Array, present: NDArray[np.bool_] | None) -> list[Array]:
-    """Returns the cosines of each run's canaries that are in, without the runs that have none."""
-    if present is None:
-        return list(cosines)
-    runs = [row[bits] for row, bits in zip(cosines, present, strict=True)]
-    return [run for run in runs if len(run)]
+    log_rate = float(cosine_law.log_sf(level, design.dimension))
+    return Proof(epsilon, path, level, hits, total, log_rate)
 
 
 def cosine_of(student: ArrayLike, dimension: int) -> Array:
@@ -189,16 +168,9 @@ def bound_directions(design: Fresh, delta: float, confidence: float) -> Bound:
 
     It is 0, and marked as refuted, where canaries that are out do not have the law.
     """
-    proof = prove(
-        design.cosines,
-        design.dimension,
-        delta,
-        confidence,
-        design.presence,
-        design.plain,
-        design.in_order,
-    )
-    holds = law_p_value(design) >= LAW_LEVEL
+    proof = prove(design, delta, confidence)
+    cosines_out = design.out()
+    holds = not len(cosines_out) or law_test(cosines_out, design.dimension) >= LAW_LEVEL
     epsilon = proof.epsilon if holds else 0.0
     path = proof.path if holds else np.zeros_like(proof.path)
     return Bound(
@@ -228,14 +200,6 @@ def _assumption(design: Fresh) -> Assumption:
     return _GIVEN
 
 
-def law_p_value(design: Fresh) -> float:
-    """Returns the p-value of `law_test` for canaries that are out; 1 if all are in."""
-    cosines_out = design.out()
-    if not len(cosines_out):
-        return 1.0
-    return law_test(cosines_out, design.dimension)
-
-
 def law_test(cosines: ArrayLike, dimension: int) -> float:
     """Returns the p-value of cosines (any shape) of canaries that were out having the law in R^d.
 
@@ -247,7 +211,7 @@ def law_test(cosines: ArrayLike, dimension: int) -> float:
     """
     from scipy import stats  # most of SciPy's time to load
 
-    values = checked(np.atleast_2d(floats("the cosines", cosines)), dimension).ravel()
+    values = check_cosines(np.atleast_2d(floats("the cosines", cosines)), dimension).ravel()
     log_tails = cosine_law.log_sf(np.abs(values), dimension)
     deviates = np.copysign(special.ndtri_exp(log_tails), values)
     squares = float(deviates @ deviates)
@@ -407,7 +371,7 @@ class _Growth:
         return np.asarray(np.log1p(steps @ np.minimum(most, 1.0)))
 
 
-def _path(growth: _Growth, runs: int, target: float) -> Array:
+def _find_path(growth: _Growth, runs: int, target: float) -> Array:
     """Returns the bound after each run, (runs,): a multiple of _STEP.
 
     It is the last multiple before the first that was not refuted yet, or 0.
@@ -420,28 +384,30 @@ def _path(growth: _Growth, runs: int, target: float) -> Array:
             growth.add_run(run)
             capital += growth.log_factors(run, steps * _STEP)
         if special.logsumexp(capital) >= target:
-            steps = _leap(growth, steps, target)
-            capital = growth.log_capital(steps * _STEP)
-        while special.logsumexp(capital) >= target:
-            steps += 1
+            steps = _find_first_unrefuted(growth, steps, target)
             capital = growth.log_capital(steps * _STEP)
         bounds[run] = max(steps - 1, 0) * _STEP
     return bounds
 
 
-def _after_all(growth: _Growth, runs: int, target: float) -> float:
+def _bound_after_all(growth: _Growth, runs: int, target: float) -> float:
     """Returns the bound from the capital after all runs alone: a multiple of _STEP.
 
     It is the last multiple before the first that this capital does not refute, or 0.
     """
     for run in range(1, runs):
         growth.add_run(run)
-    steps = 0
-    if special.logsumexp(growth.log_capital(0.0)) >= target:
-        steps = _leap(growth, 0, target)
+    return max(_find_first_unrefuted(growth, 0, target) - 1, 0) * _STEP
+
+
+def _find_first_unrefuted(growth: _Growth, steps: int, target: float) -> int:
+    """Returns the first multiple of _STEP, from `steps` of them on, that the capital does not refute."""
+    if special.logsumexp(growth.log_capital(steps * _STEP)) < target:
+        return steps
+    steps = _leap(growth, steps, target)
     while special.logsumexp(growth.log_capital(steps * _STEP)) >= target:
         steps += 1
-    return max(steps - 1, 0) * _STEP
+    return steps
 
 
 def _leap(growth: _Growth, steps: int, target: float) -> int:
@@ -491,7 +457,7 @@ def _first_bet(run: Array, dimension: int, delta: float, many: bool, plain: bool
         ramps, whole = _OF_MANY if many else _OF_FEW
         return _First(ramps, whole, win_on_likely)
 
-    pilot_places, rest_places = parted(run, len(run) // 2)
+    pilot_places, rest_places = split_pilot(run, len(run) // 2)
     rest = run[rest_places]
     level = _choose_level(run[pilot_places], len(rest), dimension)
     log_rate = float(cosine_law.log_sf(level, dimension))
@@ -511,14 +477,13 @@ def _no_first_bet(many: bool) -> _First:
     return _First(ramps, 0.0, lambda epsilon: 0.0)
 
 
-def parted(values: Array, size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def split_pilot(values: Array, size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Returns (places of a pilot of a size, places of the rest).
 
     A shuffle seeded by the values' ranks draws them: files may come sorted.
     """
-    ranks = np.unique(values, return_inverse=True)[1].astype("<i8")
-    digest = hashlib.sha256(ranks.tobytes()).digest()
-    rng = np.random.default_rng(int.from_bytes(digest, "big"))
+    ranks = np.unique(values, return_inverse=True)[1]
+    rng = np.random.default_rng(hash_ranks(ranks))
     order = rng.permutation(len(values))
     return order[:size], order[size:]
 

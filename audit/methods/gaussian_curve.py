@@ -33,6 +33,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
 from audit.laws import known_laws
+from audit.laws.bisection import bisect_all
 from audit.laws.known_laws import KnownLaw, Law
 from audit.methods import estimate
 
@@ -315,14 +316,13 @@ def approximate_fit(table: Array) -> Fit:
     pooled_size = sizes.sum(-2)
     pooled_share = below.sum(-2) / pooled_size
     share_in = sizes[..., 1, :] / pooled_size
-    low = np.full(pooled_share.shape, -40.0)
-    high = np.full(pooled_share.shape, 40.0)
-    for _ in range(60):
-        middle = (low + high) / 2
-        mixture = share_in * special.ndtr(middle - mu) + (1 - share_in) * special.ndtr(middle)
-        too_low = mixture < pooled_share
-        low = np.where(too_low, middle, low)
-        high = np.where(too_low, high, middle)
+
+    def is_too_low(cuts: Array) -> NDArray[np.bool_]:
+        mixture = share_in * special.ndtr(cuts - mu) + (1 - share_in) * special.ndtr(cuts)
+        return np.asarray(mixture < pooled_share)
+
+    everywhere = np.ones(pooled_share.shape)
+    low, high = bisect_all(is_too_low, -40.0 * everywhere, 40.0 * everywhere, 60)
     return Fit(mu[..., 0], (low + high) / 2)
 
 

@@ -75,18 +75,25 @@ Limits = tuple[float, float]
 Interval = Callable[[float, int, float, _Variance], Limits]
 
 
+class Proven(NamedTuple):
+    """What a method proves: epsilon, and mu where epsilon follows from that."""
+
+    epsilon: float
+    mu: float | None = None
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CanaryMethod(Method):
     """A lower bound from runs with several canaries each.
 
     Attributes:
       family: Maps delta to the family of trade-off functions that the threshold is chosen for.
-      conclude: Maps (error counts, delta, confidence) to the bound.
+      prove: Maps (error counts, delta, confidence) to the values of the bound.
       canaries: The least number of canaries per run that the method needs.
     """
 
     family: Callable[[float], Family]
-    conclude: Callable[[Counted, float, float], Bound]
+    prove: Callable[[Counted, float, float], Proven]
     canaries: int = 1
 
     def bound(self, design: Design, delta: float, confidence: float) -> Bound:
@@ -102,30 +109,27 @@ def count(design: Design, family: Family, error: float) -> Counted:
     return Counted(threshold, pilot.errors(threshold), rest.errors(threshold))
 
 
-def lifted(counted: Counted, delta: float, confidence: float) -> Bound:
+def lifted(counted: Counted, delta: float, confidence: float) -> Proven:
     """Returns the bound on epsilon by betting, for any trade-off curve and any number of runs."""
-    epsilon = betting.lower_bound(exact.approximate_dp(delta), counted, 1 - confidence)
-    return _make_bound(LIFTED, epsilon, None, counted, delta, confidence, NOTHING)
+    return Proven(betting.lower_bound(exact.approximate_dp(delta), counted, 1 - confidence))
 
 
-def lifted_gaussian(counted: Counted, delta: float, confidence: float) -> Bound:
+def lifted_gaussian(counted: Counted, delta: float, confidence: float) -> Proven:
     """Returns the bound on mu by betting, for any number of runs.
 
     Its epsilon follows if the average trade-off curve is Gaussian.
     """
     mu = betting.lower_bound(exact.GAUSSIAN, counted, 1 - confidence)
-    epsilon = conversions.epsilon_from_mu(mu, delta)
-    return _make_bound(LIFTED_GAUSSIAN, epsilon, mu, counted, delta, confidence, GAUSSIAN_CURVE)
+    return Proven(conversions.epsilon_from_mu(mu, delta), mu)
 
 
-def clustered(counted: Counted, delta: float, confidence: float) -> Bound:
+def clustered(counted: Counted, delta: float, confidence: float) -> Proven:
     """Returns the bound on mu from both average rates: mu minus Student's quantile times its standard error.
 
     The standard error is taken over runs, which are the independent units.
     """
     mu = max(_compute_normal_limit(counted.rest, 1 - confidence), 0.0)
-    epsilon = conversions.epsilon_from_mu(mu, delta)
-    return _make_bound(CLUSTERED, epsilon, mu, counted, delta, confidence, GAUSSIAN_AND_MANY_RUNS)
+    return Proven(conversions.epsilon_from_mu(mu, delta), mu)
 
 
 def lidp(order: int, interval: Interval, assumes: Assumption) -> CanaryMethod:
@@ -133,24 +137,22 @@ def lidp(order: int, interval: Interval, assumes: Assumption) -> CanaryMethod:
 
     Its bound is the epsilon of the upper limits of both error rates, each at half the error.
     """
-    name = f"lidp_{interval.__name__}_{order}"
 
     def bound_rate(scale: float, sums: Array, canaries: int, error: float) -> float:
         _, upper = exchangeable_limits(sums, canaries, order, error, interval)
         return min(scale * upper, 1.0)
 
-    def conclude(counted: Counted, delta: float, confidence: float) -> Bound:
+    def prove(counted: Counted, delta: float, confidence: float) -> Proven:
         error = (1 - confidence) / 2
         rest = counted.rest
         fpr = bound_rate(rest.scale_out, rest.alarms, rest.canaries_out, error)
         fnr = bound_rate(rest.scale_in, rest.misses, rest.canaries_in, error)
-        epsilon = max(float(conversions.epsilon_from_rates(fpr, fnr, delta)), 0.0)
-        return _make_bound(name, epsilon, None, counted, delta, confidence, assumes)
+        return Proven(max(float(conversions.epsilon_from_rates(fpr, fnr, delta)), 0.0))
 
     return CanaryMethod(
-        name=name,
+        name=f"lidp_{interval.__name__}_{order}",
         family=exact.approximate_dp,
-        conclude=conclude,
+        prove=prove,
         canaries=order,
         assumes=assumes,
         label=f"LiDP {interval.__name__.capitalize()} {order}",
@@ -299,7 +301,7 @@ _RECORDS = (
     CanaryMethod(
         name=LIFTED,
         family=exact.approximate_dp,
-        conclude=lifted,
+        prove=lifted,
         assumes=NOTHING,
         label="lifted",
         legend="lifted, assumption-free",
@@ -308,7 +310,7 @@ _RECORDS = (
     CanaryMethod(
         name=LIFTED_GAUSSIAN,
         family=_gaussian,
-        conclude=lifted_gaussian,
+        prove=lifted_gaussian,
         assumes=GAUSSIAN_CURVE,
         label="lifted, if Gaussian",
         legend="lifted, if the curve is Gaussian",
@@ -317,7 +319,7 @@ _RECORDS = (
     CanaryMethod(
         name=CLUSTERED,
         family=_gaussian,
-        conclude=clustered,
+        prove=clustered,
         assumes=GAUSSIAN_AND_MANY_RUNS,
         label="clustered",
         legend="clustered, if also runs are many",
@@ -366,41 +368,27 @@ def _conclude(
     counted runs too, and so must not change what the pilot chose.
     """
     limits = design.limits(1 - confidence)
+    assumes = method.assumes
     if limits is None:
-        return method.conclude(counted, delta, confidence)
-    widened = counted._replace(rest=limits.widened(counted.rest))
-    bound = method.conclude(widened, delta, 1 - limits.error)
-    assumes = bound.assumes
-    if assumes == NOTHING:
-        assumes = COINS
-    return dataclasses.replace(bound, assumes=assumes, confidence=confidence)
-
-
-def _make_bound(
-    method: str,
-    epsilon: float,
-    mu: float | None,
-    counted: Counted,
-    delta: float,
-    confidence: float,
-    assumes: Assumption,
-) -> Bound:
-    """Returns the record of a bound; its counts are guesses, on all canaries of the counted runs."""
-    rest = counted.rest
-    scaled_in, scaled_out = rest.guesses()
+        proven = method.prove(counted, delta, confidence)
+    else:
+        widened = counted._replace(rest=limits.widened(counted.rest))
+        proven = method.prove(widened, delta, 1 - limits.error)
+        if assumes == NOTHING:
+            assumes = COINS
+    guesses_in, guesses_out = counted.rest.guesses()
     return Bound(
-        method,
-        epsilon,
-        mu,
-        delta,
-        confidence,
-        counted.threshold,
-        int(rest.alarms.sum()),
-        int(rest.misses.sum()),
-        # The pilot's scale, since coins of a caller widen that of the counted runs.
-        round(scaled_in / counted.pilot.scale_in),
-        round(scaled_out / counted.pilot.scale_out),
-        assumes,
+        method=method.name,
+        epsilon=proven.epsilon,
+        mu=proven.mu,
+        delta=delta,
+        confidence=confidence,
+        threshold=counted.threshold,
+        false_positives=int(counted.rest.alarms.sum()),
+        false_negatives=int(counted.rest.misses.sum()),
+        n_in=round(guesses_in / counted.rest.scale_in),
+        n_out=round(guesses_out / counted.rest.scale_out),
+        assumes=assumes,
     )
 
 

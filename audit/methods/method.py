@@ -2,7 +2,7 @@
 
 A method is a function and its record, one below the other in one file: `estimate.METHODS` has those of one
 canary a run, `lifted.METHODS` those of several. Whoever shows, counts or calibrates methods reads these;
-those of one run alone are `one_run_bounds.OF_COINS` and OF_COSINES, and one_shot's FITTED and LIMITS.
+functions of one run alone are in `one_run_bounds.OF_COINS`, and in one_shot's FITTED and LIMITS.
 Importing this loads no SciPy.
 """
 

@@ -37,7 +37,7 @@ replacing it, (2 epsilon, (1 + e^epsilon) delta)-DP or 2 mu-GDP.
 """
 
 from collections.abc import Callable
-from typing import Generic, NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 import scipy
@@ -45,18 +45,17 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
 from audit.errors import require
-from audit.evidence.canaries import Coins
+from audit.evidence.canaries import Coins, Fresh
 from audit.evidence.one_run import Cosines
 from audit.laws import conversions, intervals
+from audit.laws.bisection import find_largest_refuted
 from audit.methods import exact_null
-from audit.methods.bisection import find_largest_refuted
 from audit.methods.estimate import Bound
 from audit.methods.exact_null import EXACT_NULL
 from audit.methods.method import GAUSSIAN_CURVE, Assumption
 
 Array = NDArray[np.float64]
 
-Seen = TypeVar("Seen")
 ONE_RUN_GUESSES, ONE_RUN_GAUSSIAN = "one_run_guesses", "one_run_gaussian"
 LEAST_COINS, MOST_COINS = 40, 20_000
 _PILOT_SHARE = 0.2
@@ -107,18 +106,6 @@ def with_gaussian_curve(assumed: Assumption) -> Assumption:
     )
 
 
-class OneRunMethod(NamedTuple, Generic[Seen]):
-    """A method for one run.
-
-    Attributes:
-      name: its name.
-      compute: (evidence of the run, delta, confidence) -> its bound.
-    """
-
-    name: str
-    compute: Callable[[Seen, float, float], Bound]
-
-
 class CoinEvidence(NamedTuple):
     """What the scores of a run say of its coins.
 
@@ -140,7 +127,7 @@ def bounds(cosines: Cosines, delta: float, confidence: float) -> list[Bound]:
     there are none otherwise.
     """
     if not len(cosines.unobserved):
-        return [method.compute(cosines, delta, confidence) for method in OF_COSINES.values()]
+        return [bound_uniform_canaries(cosines, delta, confidence)]
     are_pairs = len(cosines.observed) == len(cosines.unobserved)
     if not are_pairs or len(cosines.observed) < LEAST_COINS:
         return []
@@ -149,8 +136,10 @@ def bounds(cosines: Cosines, delta: float, confidence: float) -> list[Bound]:
 
 def bound_uniform_canaries(cosines: Cosines, delta: float, confidence: float) -> Bound:
     """Returns the bound `exact_null`, which uses observed cosines alone."""
-    observed = exact_null.checked(cosines.observed[None], cosines.dimension)
-    proof = exact_null.prove(observed, cosines.dimension, delta, confidence, plain=True)
+    observed = exact_null.check_cosines(cosines.observed[None], cosines.dimension)
+    present = np.ones(observed.shape, bool)
+    design = Fresh(observed, present, cosines.dimension, plain=True)
+    proof = exact_null.prove(design, delta, confidence)
     return Bound(
         method=EXACT_NULL,
         epsilon=proof.epsilon,
@@ -189,7 +178,7 @@ def weigh_pairs(cosines: Cosines) -> CoinEvidence:
 
 def guessed(evidence: CoinEvidence, delta: float, confidence: float) -> list[Bound]:
     """Returns the bounds from guesses, of at most 20,000 coins drawn at random."""
-    return [method.compute(evidence, delta, confidence) for method in OF_COINS.values()]
+    return [compute(evidence, delta, confidence) for compute in OF_COINS.values()]
 
 
 def from_guesses(evidence: CoinEvidence, delta: float, confidence: float) -> Bound:
@@ -200,7 +189,7 @@ def from_guesses(evidence: CoinEvidence, delta: float, confidence: float) -> Bou
     best = _best_for_epsilon(coins.numbers, coins.expected_shares, error)
     guesses = coins.count_guesses(best)
     epsilon = epsilon_from_guesses(*guesses, delta, error, evidence.steps)
-    return _bound(ONE_RUN_GUESSES, guesses, (epsilon, None), (delta, confidence), evidence.assumes)
+    return _bound(ONE_RUN_GUESSES, guesses, epsilon, None, delta, confidence, evidence.assumes)
 
 
 def gaussian_from_guesses(evidence: CoinEvidence, delta: float, confidence: float) -> Bound:
@@ -213,7 +202,7 @@ def gaussian_from_guesses(evidence: CoinEvidence, delta: float, confidence: floa
     mu = mu_from_guesses(*guesses, error) / evidence.steps
     epsilon = conversions.epsilon_from_mu(mu, delta)
     assumed = with_gaussian_curve(evidence.assumes)
-    return _bound(ONE_RUN_GAUSSIAN, guesses, (epsilon, mu), (delta, confidence), assumed)
+    return _bound(ONE_RUN_GAUSSIAN, guesses, epsilon, mu, delta, confidence, assumed)
 
 
 class Guesses(NamedTuple):
@@ -227,13 +216,13 @@ class Guesses(NamedTuple):
 def _bound(
     method: str,
     guesses: Guesses,
-    proven: tuple[float, float | None],
-    levels: tuple[float, float],
+    epsilon: float,
+    mu: float | None,
+    delta: float,
+    confidence: float,
     assumed: Assumption,
 ) -> Bound:
-    """Returns the bound on (epsilon, mu) at (delta, confidence) that so many guesses prove."""
-    epsilon, mu = proven
-    delta, confidence = levels
+    """Returns the record of a bound that so many guesses prove."""
     return Bound(
         method=method,
         epsilon=epsilon,
@@ -250,10 +239,9 @@ def _bound(
     )
 
 
-OF_COSINES = {EXACT_NULL: OneRunMethod(EXACT_NULL, bound_uniform_canaries)}
-OF_COINS = {
-    ONE_RUN_GUESSES: OneRunMethod(ONE_RUN_GUESSES, from_guesses),
-    ONE_RUN_GAUSSIAN: OneRunMethod(ONE_RUN_GAUSSIAN, gaussian_from_guesses),
+OF_COINS: dict[str, Callable[[CoinEvidence, float, float], Bound]] = {
+    ONE_RUN_GUESSES: from_guesses,
+    ONE_RUN_GAUSSIAN: gaussian_from_guesses,
 }
 
 
@@ -282,7 +270,7 @@ def _split_and_order(evidence: CoinEvidence) -> _OrderedCoins:
     """Takes a random pilot from the coins, and orders those of the others that are counted."""
     certainty = np.abs(evidence.signed)  # what is seen without the coins
     pilot_size = max(round(_PILOT_SHARE * len(certainty)), _LEAST_PILOT)
-    pilot, rest = exact_null.parted(certainty, pilot_size)
+    pilot, rest = exact_null.split_pilot(certainty, pilot_size)
     rest = rest[:MOST_COINS]
     surest_first = rest[np.argsort(-certainty[rest], kind="stable")]
     right = np.cumsum(evidence.signed[surest_first] > 0, dtype=np.int64)

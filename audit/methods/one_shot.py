@@ -17,6 +17,7 @@ them.
 Cosines are handled in units of 1/sqrt(d).
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable, Collection
 from typing import NamedTuple
@@ -44,6 +45,7 @@ _FITS = 2000  # simulated fits of means and deviations
 _AUDITS = 400  # simulated audits, at most,
 _SIMULATED_CANARIES = 400_000  # and the canaries of all of them together
 _EXACT_BELOW = 1000  # dimensions, as in the paper's code
+_LEVEL_OF_FITS = 0.95  # shown with fits, which use none
 _FIT_CAVEAT = "a Gaussian fit taken for the truth"
 _LIMIT_CAVEAT = "in-sample: the best of all thresholds"
 
@@ -105,9 +107,7 @@ FITTED: dict[str, Callable[[Gaussian, Gaussian, float], Array]] = {
 LIMITS = {ONE_SHOT_JEFFREYS: 0.5, ONE_SHOT_CLOPPER_PEARSON: 1.0}
 
 
-def fits(
-    run: Cosines, delta: float, methods: Collection[str] = tuple(FITTED), confidence: float = 0.95
-) -> list[Estimate]:
+def fits(run: Cosines, delta: float, methods: Collection[str] = tuple(FITTED)) -> list[Estimate]:
     """Returns the estimates that depend on means and deviations alone.
 
     Args:
@@ -126,6 +126,7 @@ def fits(
         null = fit(run.unobserved, run.dimension)
         redrawn_null = _draw_fits(rng, null, unobserved, _FITS)
 
+    template = _make_template(run, delta, _LEVEL_OF_FITS, _FIT_CAVEAT)
     rows = []
     for name, estimate in FITTED.items():
         if name not in methods:
@@ -137,20 +138,8 @@ def fits(
         error = float(estimate(redrawn_null, redrawn_seen, delta).std())
         floor = noise_floor(name, observed, unobserved, delta)
         rows.append(
-            Estimate(
-                method=name,
-                epsilon=float(value),
-                mu=None,
-                delta=delta,
-                confidence=confidence,
-                threshold=None,
-                false_positives=0,
-                false_negatives=0,
-                n_in=observed,
-                n_out=unobserved,
-                caveat=_FIT_CAVEAT,
-                standard_error=error,
-                noise_floor=floor,
+            dataclasses.replace(
+                template, method=name, epsilon=float(value), standard_error=error, noise_floor=floor
             )
         )
     return rows
@@ -194,6 +183,23 @@ def in_sample(run: Cosines, delta: float, error: float, prior: float) -> float:
     else:
         values = _find_best_against_law(run.observed[None], run.dimension, delta, error, prior)
     return float(values[0])
+
+
+def _make_template(run: Cosines, delta: float, confidence: float, caveat: str) -> Estimate:
+    """Returns an estimate from a run that lacks its method, its value, its error and its floor."""
+    return Estimate(
+        method="",
+        epsilon=0.0,
+        mu=None,
+        delta=delta,
+        confidence=confidence,
+        threshold=None,
+        false_positives=0,
+        false_negatives=0,
+        n_in=len(run.observed),
+        n_out=len(run.unobserved),
+        caveat=caveat,
+    )
 
 
 def _draw_fits(rng: np.random.Generator, law: Gaussian, canaries: int, audits: int) -> Gaussian:
@@ -265,26 +271,15 @@ def _estimate_in_sample(run: Cosines, delta: float, confidence: float) -> list[E
     if canaries.unobserved:
         null = fit(run.unobserved, 1)
 
+    template = _make_template(run, delta, confidence, _LIMIT_CAVEAT)
     rows = []
     for name, prior in LIMITS.items():
         value = in_sample(run, delta, error, prior)
         deviation = float(_simulate_in_sample(null, seen, canaries, delta, error, prior).std())
         floor = _compute_limit_floor(canaries.observed, canaries.unobserved, delta, error, prior)
         rows.append(
-            Estimate(
-                method=name,
-                epsilon=value,
-                mu=None,
-                delta=delta,
-                confidence=confidence,
-                threshold=None,
-                false_positives=0,
-                false_negatives=0,
-                n_in=canaries.observed,
-                n_out=canaries.unobserved,
-                caveat=_LIMIT_CAVEAT,
-                standard_error=deviation,
-                noise_floor=floor,
+            dataclasses.replace(
+                template, method=name, epsilon=value, standard_error=deviation, noise_floor=floor
             )
         )
     return rows

@@ -196,8 +196,7 @@ def _read_json_cosines(path: Path) -> dict[str, Array]:
 
 
 def _read_npy_cosines(path: Path) -> dict[str, Array]:
-    with _reading(path), open(path, "rb") as file:
-        cosines = _read_array(path, path.stem, file, flat=False)
+    cosines = _read_npy(path, flat=False)
     message = f"{path} has shape {cosines.shape}: save (runs, canaries), or a .npz with observed= of one run"
     require(cosines.ndim == 2, message)
     return {"observed": cosines}
@@ -269,9 +268,10 @@ def _read_npy_pair(path_in: Path, path_out: Path) -> Scores:
     return _make_sets(path_in, _read_npy(path_in), _read_npy(path_out))
 
 
-def _read_npy(path: Path) -> Array:
+def _read_npy(path: Path, flat: bool = True) -> Array:
+    """Returns a .npy's array; see `_read_array` for `flat`."""
     with _reading(path), open(path, "rb") as file:
-        return _read_array(path, path.stem, file)
+        return _read_array(path, path.stem, file, flat)
 
 
 def _read_array(path: Path, name: str, file: IO[bytes], flat: bool = True) -> Array:

@@ -31,7 +31,7 @@ from audit.adversaries.base import Adversary, Shapes, shapes
 from audit.errors import InputError
 from audit.mechanism import ensemble
 from audit.mechanism.base import Data, Hyperparameters, Mechanism, Schedule, State, Tree
-from audit.mechanism.ensemble import Insertion, Placement, Programs
+from audit.mechanism.ensemble import Insertion, Placement, Programs, RunKeys
 from audit.mechanism.memory import Hardware, StepMemory
 from audit.runtime.progress import SegmentProgress
 from audit.storage.checkpoints import Checkpoints
@@ -201,11 +201,11 @@ def traced_for(game: Game, placement: Placement, chunk: int) -> Traced:
     hyper = jax.tree.map(jnp.float32, game.hyper)
 
     shared = (hyper, game.data, segment, attack.state)
-    by_run = (states, present, keys, own_keys)
+    by_run = (states, present, RunKeys(keys, own_keys))
     hyper, data, segment, state = placement.describe(shared, by_run=False)
-    states, present, keys, own_keys = placement.describe(by_run, by_run=True)
+    states, present, run_keys = placement.describe(by_run, by_run=True)
     program = ensemble.compile_segment(game.mechanism, game.insertion(), placement)
-    return program.trace(hyper, states, data, segment, state, present, keys, own_keys)
+    return program.trace(hyper, states, data, segment, state, present, run_keys)
 
 
 def play(
@@ -271,7 +271,8 @@ class _ChunkPlayer:
     def __init__(self, game: Game, chunk: int) -> None:
         """Compiles all programs for chunks of `chunk` runs."""
         self._game = game
-        self._placement = _make_placement(game, chunk)
+        spreads = game.mechanism.spreads
+        self._placement = Placement.spread(chunk) if spreads else Placement.local()
         self._width = self._placement.round_up(chunk)
         segments = ensemble.segments(game.schedule, game.segment_steps)
         hyper = jax.tree.map(jnp.float32, game.hyper)
@@ -295,12 +296,12 @@ class _ChunkPlayer:
         own_keys = self._placement.by_run(self._game.own_keys(runs))
 
         def score(states: State) -> Array:
-            """Returns the scores (width, K) of the chunk's runs as they are, padding included."""
+            """Returns the scores (size, K) of the chunk's runs as they are, without those that pad it."""
             attack = self._attack
             scores: Array = self._score(
                 attack.state, states.seen, states.theta, attack.assumed_theta_0, own_keys
             )
-            return scores
+            return scores[:size]
 
         done, states = self._resume(checkpoints, name, self._first_states(runs))
         for number, segment in enumerate(self._segments[done:], done + 1):
@@ -309,10 +310,12 @@ class _ChunkPlayer:
             jax.block_until_ready(states)
             progress(size, steps)
             if watch is not None:
-                watch(_midway(first, size, states, score))
+                done_steps = int(states.step[0])
+                thetas = states.theta[:size]
+                watch(Midway(first, done_steps, thetas, partial(score, states)))
             if checkpoints is not None and number < len(self._segments):
                 checkpoints.offer(name, number, states)
-        return np.asarray(score(states), np.float64)[:size]
+        return np.asarray(score(states), np.float64)
 
     def checkpoint_name(self, first: int) -> str:
         """Returns the name of the checkpoint of the chunk that begins with a run."""
@@ -361,8 +364,8 @@ class _ChunkPlayer:
         """Returns the arguments of the program of a segment; see `ensemble.compile_segment`."""
         game = self._game
         present = jnp.float32(game.presence(runs) * game.sampling_rate)
-        noise_keys = _run_keys(root(game.seed, "noise"), runs)
-        by_run = self._placement.by_run((present, noise_keys, game.own_keys(runs)))
+        keys = RunKeys(_run_keys(root(game.seed, "noise"), runs), game.own_keys(runs))
+        by_run = self._placement.by_run((present, keys))
         return self._hyper, states, self._data, segment, self._attack.state, *by_run
 
     def _resume(
@@ -378,13 +381,6 @@ class _ChunkPlayer:
 
         done, resumed = checkpoints.resume(name, states, fits)
         return done, self._placement.by_run(resumed)
-
-
-def _make_placement(game: Game, chunk: int) -> Placement:
-    """Returns where a game's chunks live on this process's devices."""
-    if game.mechanism.spreads:
-        return Placement.spread(chunk)
-    return Placement.local()
 
 
 def _prepare_attack(game: Game) -> _Attack:
@@ -414,20 +410,6 @@ def _first_state(game: Game) -> Callable[[Array, Array, Tree, Array], State]:
         return first._replace(seen=observer.begin(state, assumed_theta_0))
 
     return begin
-
-
-def _midway(first: int, size: int, states: State, score: Callable[[State], Array]) -> Midway:
-    """Returns a chunk as it is between two segments, without the runs that pad it.
-
-    Args:
-      first: its first run.
-      size: how many runs it has; the states after these are padding.
-      states: of all its runs, padding included.
-      score: states -> scores of all runs (width, K); called only if the scores are asked for.
-    """
-    steps = int(states.step[0])
-    thetas = states.theta[:size]
-    return Midway(first, steps, thetas, lambda: score(states)[:size])
 
 
 def _run_keys(key: Array, runs: NDArray[np.int64]) -> Array:

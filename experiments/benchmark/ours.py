@@ -22,8 +22,6 @@ from experiments.benchmark.contract import (
     Estimator,
 )
 
-CoinMethod = one_run_bounds.OneRunMethod[one_run_bounds.CoinEvidence]
-
 _BY_MU = (estimate.IN_SAMPLE,)  # estimates whose epsilon follows from a Gaussian curve
 _COSTS = {"lifted": 5, "lifted_gaussian": 10}  # an audit takes seconds
 
@@ -55,14 +53,14 @@ def _estimate_from_canaries(method: CanaryMethod) -> EpsilonFunction:
     return epsilon
 
 
-def _estimate_from_coins(method: CoinMethod) -> EpsilonFunction:
+def _estimate_from_coins(name: str) -> EpsilonFunction:
     """Returns a method of the coins of one run."""
 
     def epsilon(audit: AuditScores, delta: float, confidence: float) -> float:
         presence = audit.presence.reshape(1, -1).astype(bool)
         coins = canaries.Coins(audit.scores.reshape(1, -1), presence, True)
         evidence = one_run_bounds.weigh_coins(coins)
-        return method.compute(evidence, delta, confidence).epsilon
+        return one_run_bounds.OF_COINS[name](evidence, delta, confidence).epsilon
 
     return epsilon
 
@@ -100,21 +98,21 @@ def _make_estimator(method: Method, design: str, epsilon: EpsilonFunction) -> Es
     )
 
 
-def _make_coin_estimator(method: CoinMethod) -> Estimator:
+def _make_coin_estimator(name: str) -> Estimator:
     """Returns the record of a method of one run's coins."""
     assumption = one_run_bounds.FAIR_COINS.sentence
     assumes = {FAIR}
-    if method.name == one_run_bounds.ONE_RUN_GAUSSIAN:
+    if name == one_run_bounds.ONE_RUN_GAUSSIAN:
         assumption += "; a Gaussian trade-off curve"
         assumes.add(GAUSSIAN)
     return Estimator(
-        name=f"ours: {method.name}",
+        name=f"ours: {name}",
         kind=OURS,
-        source=f"audit.methods, {method.name}",
+        source=f"audit.methods, {name}",
         design=ONE_RUN,
         assumption=assumption,
         assumes=frozenset(assumes),
-        epsilon=_estimate_from_coins(method),
+        epsilon=_estimate_from_coins(name),
     )
 
 
@@ -127,8 +125,8 @@ def _make_estimators() -> list[Estimator]:
     for canary_method in lifted.METHODS.values():
         epsilon = _estimate_from_canaries(canary_method)
         estimators.append(_make_estimator(canary_method, SEVERAL, epsilon))
-    for coin_method in one_run_bounds.OF_COINS.values():
-        estimators.append(_make_coin_estimator(coin_method))
+    for name in one_run_bounds.OF_COINS:
+        estimators.append(_make_coin_estimator(name))
     for directions_method in exact_null.METHODS.values():
         epsilon = _estimate_from_directions(directions_method)
         estimators.append(_make_estimator(directions_method, DIRECTIONS, epsilon))

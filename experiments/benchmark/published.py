@@ -13,9 +13,9 @@ from scipy import special
 from audit.evidence.canaries import Coins
 from audit.evidence.one_run import Cosines
 from audit.laws import conversions
+from audit.laws.bisection import find_largest_refuted
 from audit.laws.gaussians import Gaussian
 from audit.methods import exact, lifted, one_run_bounds, one_shot
-from audit.methods.bisection import find_largest_refuted
 from audit.methods.lifted import moments, wilson
 from experiments.benchmark.contract import (
     DIRECTIONS,

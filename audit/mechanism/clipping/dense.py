@@ -14,6 +14,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax.traverse_util import flatten_dict, unflatten_dict
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
@@ -80,11 +81,13 @@ def book_keeping(
         scales = scale_to_norm(squared_norms, clipping_norm)
 
         # A layer's clipped sum is the product of its inputs with the scaled output gradients.
-        layers = {}
+        sums = {}
         for path in taps:
             scaled = gradients[path] * scales
-            layers[path] = _contract(inputs[path], scaled, path in reads_features)
-        return ravel_pytree(_nest(layers))[0]
+            layer = _contract(inputs[path], scaled, path in reads_features)
+            for name, value in layer.items():
+                sums[f"{path}/{name}"] = value
+        return ravel_pytree(unflatten_dict(sums, sep="/"))[0]
 
     return clipped_sum
 
@@ -123,22 +126,28 @@ def _require_separate_examples(
 def _make_taps(params: Any, count: int) -> dict[str, Array]:
     """Returns zeros (outputs, B) to add to every dense layer's output: their gradients are its gradients."""
     taps = {}
-    for path, layer in _dense_layers(params).items():
-        kernel = layer["kernel"]
+    for path, kernel in _dense_kernels(params).items():
         taps[path] = jnp.zeros((kernel.shape[1], count), kernel.dtype)
     return taps
 
 
-def _dense_layers(params: Any, prefix: str = "") -> dict[str, dict[str, Array]]:
-    """Returns path -> {"kernel", "bias"} for a parameter tree of dense layers only."""
-    if set(params) == {"kernel", "bias"} and params["kernel"].ndim == 2:
-        return {prefix: params}
-    layers: dict[str, dict[str, Array]] = {}
-    for name, child in params.items():
-        if not isinstance(child, dict):
-            raise TypeError(f"parameter {prefix}/{name} is no dense layer's: use per_example")
-        layers |= _dense_layers(child, f"{prefix}/{name}")
-    return layers
+def _dense_kernels(params: Any) -> dict[str, Array]:
+    """Returns each dense layer's path -> its kernel; raises TypeError for parameters of other layers."""
+    kernels: dict[str, Array] = {}
+    with_bias = set()
+    for path, value in flatten_dict(params).items():
+        *parents, name = path
+        layer = "/".join(parents)
+        if name == "kernel" and value.ndim == 2:
+            kernels[layer] = value
+        elif name == "bias":
+            with_bias.add(layer)
+        else:
+            raise TypeError(f"parameter {'/'.join(path)} is no dense layer's: use per_example")
+    if with_bias != set(kernels):
+        odd = sorted(with_bias ^ set(kernels))
+        raise TypeError(f"{odd} are no dense layers with a bias: use per_example")
+    return kernels
 
 
 def _forward(
@@ -150,7 +159,7 @@ def _forward(
     def intercept(call: Any, args: Any, kwargs: Any, context: Any) -> Any:
         if not isinstance(context.module, nn.Dense) or context.method_name != "__call__":
             return call(*args, **kwargs)
-        path = "".join(f"/{name}" for name in context.module.path)
+        path = "/".join(context.module.path)
         if path in inputs:
             raise TypeError(f"dense layer {path} is called twice: use per_example")
         inputs[path] = args[0]
@@ -214,15 +223,3 @@ def _contract(inputs: Array, gradients: Array, shared: bool) -> dict[str, Array]
         both = gradients @ jnp.concatenate([inputs, bias_input]).T
         return {"kernel": both[:, :-1].T, "bias": both[:, -1]}
     return {"kernel": (gradients @ inputs.T).T, "bias": jnp.sum(gradients, axis=1)}
-
-
-def _nest(layers: dict[str, Any]) -> dict[str, Any]:
-    """Returns {"a": {"b": layer}} for {"/a/b": layer}."""
-    tree: dict[str, Any] = {}
-    for path, layer in layers.items():
-        *parents, name = path.strip("/").split("/")
-        node = tree
-        for parent in parents:
-            node = node.setdefault(parent, {})
-        node[name] = layer
-    return tree

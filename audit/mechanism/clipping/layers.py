@@ -51,11 +51,7 @@ class Factors(NamedTuple):
         return jnp.einsum("...k,...o->ko", self.inputs, self.gradients)
 
 
-# A layer's parameters' names -> clipped sums, of the parameters' sizes.
-Sums = dict[str, Array | Factors]
-
-
-class ParameterMeasure(NamedTuple):
+class Measure(NamedTuple):
     """What is measured of the gradients of one of a layer's parameters.
 
     Attributes:
@@ -117,18 +113,6 @@ class Call:
         return self.output + tap.reshape(self.output.shape)
 
 
-class Measure(NamedTuple):
-    """What is measured of the gradients of all of a layer's parameters.
-
-    Attributes:
-      squares: squared norms (B,).
-      contract: scales (B,) -> the sums of scaled gradients.
-    """
-
-    squares: Array
-    contract: Callable[[Array], Sums]
-
-
 def call(layer: Any, x: Array) -> Call | None:
     """Passes one example x through a layer; returns None for a module that is no layer of this file."""
     params: Any = layer.variables.get("params", {})
@@ -166,8 +150,8 @@ def call(layer: Any, x: Array) -> Call | None:
     return None
 
 
-def measure(names: set[str], made: Call, gradients: Array) -> Measure:
-    """Measures the gradients of a layer's parameters.
+def measure(names: set[str], made: Call, gradients: Array) -> dict[str, Measure]:
+    """Measures the gradients of each of a layer's parameters, by the parameter's name.
 
     Args:
       names: of the parameters, among "bias", "scale" and "kernel".
@@ -175,21 +159,14 @@ def measure(names: set[str], made: Call, gradients: Array) -> Measure:
       gradients: at its output, (B, ...) in the order of `Call`.
     """
     places = 1 if made.channels_last else 2
-    parts: dict[str, ParameterMeasure] = {}
+    parts: dict[str, Measure] = {}
     if "bias" in names:
         parts["bias"] = _measure_vectors(jnp.sum(gradients, axis=places))
     if "scale" in names:
         parts["scale"] = _measure_vectors(jnp.sum(gradients * made.saved, axis=places))
     if "kernel" in names:
         parts["kernel"] = _measure_kernel(made.saved, gradients, made.channels_last)
-    squares = jnp.zeros(len(gradients))
-    for part in parts.values():
-        squares = squares + part.squares
-
-    def contract(scales: Array) -> Sums:
-        return {name: part.contract(scales) for name, part in parts.items()}
-
-    return Measure(squares, contract)
+    return parts
 
 
 def _product(layer: Unfolds, kernel: Array, x: Array, columns: Array) -> Array:
@@ -230,7 +207,7 @@ def _product(layer: Unfolds, kernel: Array, x: Array, columns: Array) -> Array:
     return result
 
 
-def _measure_kernel(saved: Array, gradients: Array, rows: bool) -> ParameterMeasure:
+def _measure_kernel(saved: Array, gradients: Array, rows: bool) -> Measure:
     """Measures the kernel's gradients in the cheapest form; see the table of this module.
 
     Args:
@@ -252,24 +229,24 @@ def _measure_kernel(saved: Array, gradients: Array, rows: bool) -> ParameterMeas
     return _measure_gram(saved, gradients, rows)
 
 
-def _measure_factors(inputs: Array, gradients: Array) -> ParameterMeasure:
+def _measure_factors(inputs: Array, gradients: Array) -> Measure:
     """Measures gradients that are each one outer product, of inputs (B, K) and output gradients (B, O)."""
     squares = jnp.sum(inputs**2, axis=1) * jnp.sum(gradients**2, axis=1)
-    return ParameterMeasure(squares, lambda scales: Factors(inputs, gradients * scales[:, None]))
+    return Measure(squares, lambda scales: Factors(inputs, gradients * scales[:, None]))
 
 
-def _measure_formed(saved: Array, gradients: Array, rows: bool) -> ParameterMeasure:
+def _measure_formed(saved: Array, gradients: Array, rows: bool) -> Measure:
     """Measures by forming each example's gradient; transposed from rows, so that less is copied."""
     if not rows:
         by_example = jnp.einsum("bkl,bol->bko", saved, gradients)
         squares = jnp.sum(by_example**2, axis=(1, 2))
-        return ParameterMeasure(squares, lambda scales: jnp.tensordot(scales, by_example, 1))
+        return Measure(squares, lambda scales: jnp.tensordot(scales, by_example, 1))
     by_example = jnp.einsum("blo,blk->bok", gradients, saved)
     squares = jnp.sum(by_example**2, axis=(1, 2))
-    return ParameterMeasure(squares, lambda scales: jnp.tensordot(scales, by_example, 1).T)
+    return Measure(squares, lambda scales: jnp.tensordot(scales, by_example, 1).T)
 
 
-def _measure_gram(saved: Array, gradients: Array, rows: bool) -> ParameterMeasure:
+def _measure_gram(saved: Array, gradients: Array, rows: bool) -> Measure:
     """Measures by the Gram form, without each example's gradient."""
     squared = "blk,bmk->blm" if rows else "bkl,bkm->blm"
     product = "blk,blo->ko" if rows else "bkl,bol->ko"
@@ -278,12 +255,12 @@ def _measure_gram(saved: Array, gradients: Array, rows: bool) -> ParameterMeasur
     def contract(scales: Array) -> Array:
         return jnp.einsum(product, saved, gradients * scales[:, None, None])
 
-    return ParameterMeasure(jnp.sum(gram, axis=(1, 2)), contract)
+    return Measure(jnp.sum(gram, axis=(1, 2)), contract)
 
 
-def _measure_vectors(by_example: Array) -> ParameterMeasure:
+def _measure_vectors(by_example: Array) -> Measure:
     """Measures gradients (B, n) that are small enough to hold."""
-    return ParameterMeasure(jnp.sum(by_example**2, axis=1), lambda scales: scales @ by_example)
+    return Measure(jnp.sum(by_example**2, axis=1), lambda scales: scales @ by_example)
 
 
 def _add_bias(output: Array, params: Any) -> Array:

@@ -205,14 +205,14 @@ def _block_sum(
     for path in shapes:
         measures[path] = layers.measure(set(names[path]), calls[path], gradients[path])
     squared_norms = jnp.zeros(count)
-    for measure in measures.values():
-        squared_norms = squared_norms + measure.squares
+    for by_parameter in measures.values():
+        squared_norms = squared_norms + sum(measure.squares for measure in by_parameter.values())
     scales = block.weights * scale_to_norm(squared_norms, clipping_norm)
 
-    sums = {path: measure.contract(scales) for path, measure in measures.items()}
-    return jax.tree_util.tree_map_with_path(
-        lambda path, _: sums[_module_of(path)][path[-1].key], params
-    )
+    def contract(path: Any, _: Array) -> Array | layers.Factors:
+        return measures[_module_of(path)][path[-1].key].contract(scales)
+
+    return jax.tree_util.tree_map_with_path(contract, params)
 
 
 def _is_late(summed: Any) -> bool:

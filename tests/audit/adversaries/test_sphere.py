@@ -242,7 +242,7 @@ def test_cosines_of_canaries_that_are_out_have_the_law(empty_game, play, leave_o
 def test_coins_check_the_law_and_one_that_fails_withdraws_the_bound(empty_game, play):
     scores = _with_coins(empty_game, play, True)
     sound = Fresh(scores.scores, scores.presence, P)
-    assert exact_null.law_p_value(sound) > LAW_LEVEL
+    assert exact_null.law_test(sound.out(), P) > LAW_LEVEL
     proven = conclude_fresh(sound)
     assert (
         proven.epsilon > 0 and proven.assumption_free.holds and max(proven.path) == proven.epsilon

@@ -151,12 +151,13 @@ def test_one_program_serves_every_setting_of_the_same_shapes(data, choices, thet
     insertion = ensemble.Insertion(lambda v, step, theta: v[None])
     train = ensemble.compile_segment(counted, insertion, ensemble.Placement.local())
     keys = jax.random.split(KEY, 2)
+    run_keys = ensemble.RunKeys(keys)
 
     def run(hyper=HYPER, mask=schedule.mask, crafted=1.0, presence=(0.0, 1.0)):
         states = jax.vmap(lambda key: counted.start(theta))(keys)
         hyper, presence = jax.tree.map(jnp.float32, hyper), jnp.float32(presence)[:, None]
         now, crafted = base.Schedule(schedule.batches, mask), jnp.full_like(theta, crafted)
-        return np.asarray(train(hyper, states, data, now, crafted, presence, keys, ()).theta)
+        return np.asarray(train(hyper, states, data, now, crafted, presence, run_keys).theta)
 
     first = run()
     once = len(traced)
@@ -235,14 +236,6 @@ def test_simulate_is_training_without_insertion(data, mechanism, train, theta, s
         state = after
     np.testing.assert_allclose(trajectory.theta, state.theta, rtol=0, atol=1e-6)
     np.testing.assert_allclose(trajectory.squared_updates, squares, rtol=1e-4)
-
-
-def test_a_batch_of_one_example(data, mechanism, train, theta, gradient, slow_clipped_sum):
-    now = base.Schedule(jnp.array([[3]]), jnp.ones(1))
-    hyper = HYPER._replace(noise_multiplier=0.0)
-    after = train(hyper, mechanism.start(theta), data, now, jnp.zeros_like(theta), 1.0, KEY)
-    total = slow_clipped_sum(gradient, theta, (data[0][3:4], data[1][3:4]), 0.5)
-    np.testing.assert_allclose(after.theta, theta - 0.3 * total, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize(

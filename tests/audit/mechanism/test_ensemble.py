@@ -12,7 +12,7 @@ from hypothesis import strategies
 
 from audit.mechanism import base, dpsgd, ensemble, memory
 from audit.mechanism.clipping.base import per_example
-from audit.mechanism.ensemble import Programs
+from audit.mechanism.ensemble import Programs, RunKeys
 from audit.mechanism.memory import StepMemory, local_hardware, step_memory
 
 HYPER = base.Hyperparameters(*map(jnp.float32, (0.3, 0.5, 2.0)))
@@ -27,7 +27,9 @@ def _train(mechanism, theta, data, schedule, runs):
     states = jax.vmap(lambda key: mechanism.start(theta))(keys)
     presence = jnp.asarray([[run % 2] for run in runs], jnp.float32)
     canary = jnp.ones((1, theta.size))
-    return np.asarray(train(HYPER, states, data, schedule, canary, presence, keys, ()).theta), keys
+    return np.asarray(
+        train(HYPER, states, data, schedule, canary, presence, RunKeys(keys)).theta
+    ), keys
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ from scipy import stats
 from audit.calibration.exact_null_calibration import LAWS, DirectionSetting, calibrate, epsilons
 from audit.errors import InputError
 from audit.evidence import leave_one_out
+from audit.evidence.canaries import Fresh
 from audit.laws import cosine_law
 from audit.methods import exact_null
 from audit.methods.exact_null import BETS, LAW_LEVEL, STUDENT, law_test, prove
@@ -48,8 +49,9 @@ def drawn(**of):
     return one.law.draw(np.random.default_rng(one.seed), one)
 
 
-def proven(cosines, dimension=10_000, **of):
-    return prove(cosines, dimension, DELTA, 0.95, **of)
+def proven(cosines, dimension=10_000, presence=None, **of):
+    present = np.ones(cosines.shape, bool) if presence is None else presence
+    return prove(Fresh(cosines, present, dimension, **of), DELTA, 0.95)
 
 
 def test_the_law_is_right_relative_to_itself_down_to_1e_40():
@@ -136,11 +138,13 @@ def test_neither_the_order_in_a_run_nor_later_runs_change_a_digit_and_the_bound_
 
 def test_only_canaries_that_were_in_count():
     cosines, present = drawn(runs=(12,)), np.random.default_rng(0).random((12, 16)) < 0.5
-    there = proven(np.where(present, cosines, -1.0), present=present)
-    assert np.array_equal(there.path, proven(np.where(present, cosines, 1.0), present=present).path)
+    there = proven(np.where(present, cosines, -1.0), presence=present)
+    assert np.array_equal(
+        there.path, proven(np.where(present, cosines, 1.0), presence=present).path
+    )
     assert there.cosines == present.sum() and 5 < there.epsilon < proven(cosines).epsilon
     assert np.array_equal(
-        proven(cosines, present=np.ones((12, 16), bool)).path, proven(cosines).path
+        proven(cosines, presence=np.ones((12, 16), bool)).path, proven(cosines).path
     )
 
 
@@ -243,7 +247,7 @@ def test_the_laws_test_sees_a_wrong_dimension(factor, cosines):
 )
 def test_what_are_no_cosines_is_said(cosines, says):
     with pytest.raises(InputError, match=says):
-        exact_null.checked(cosines, 10)
+        exact_null.check_cosines(cosines, 10)
 
 
 def spanned(canaries, dimension, seed=0):

@@ -131,15 +131,6 @@ def test_equals_a_loop_over_gradients(data, slow_clipped_sum, name):
                 )
 
 
-@pytest.mark.slow
-def test_whole_data_as_one_batch(data, model, gradient, strategy, slow_clipped_sum):
-    theta = _theta(model)
-    slow = slow_clipped_sum(gradient, theta, data, 0.4)
-    fast = strategy(theta, data, 0.4)
-    np.testing.assert_allclose(fast, slow, rtol=0, atol=2e-5 * 0.4)
-    assert np.abs(fast - strategy(theta, data, 0.404)).max() > 1e-3  # a norm 1% off is seen
-
-
 def test_examples_without_a_gradient_add_nothing(data, model):
     def weighted(logits, label):  # label 0: the loss is constant
         return label * jax.nn.softplus(logits[0] - logits[1])
