@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from audit.errors import require
-from audit.result import OneRunResult, Result
+from audit.result import Result
 from audit.runtime import installed
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from audit.claims.claim import Claim
     from audit.conclusions.conclusion import Conclusion
     from audit.evidence.given import Evidence
+    from audit.methods.level import Level
     from audit.own import OwnModel
 
 
@@ -44,7 +45,7 @@ def bounds(
     confidence: float = 0.95,
     looks: "list[int] | tuple[int, ...] | None" = None,
     name: str = "scores",
-) -> "Result | OneRunResult":
+) -> Result:
     """Returns lower bounds on epsilon from scores; loads no JAX.
 
     Args:
@@ -74,21 +75,14 @@ def bounds(
     >>> audit.bounds(audit.cosines(cosines, dimension=62_006)).epsilon > 14
     True
     """
-    from audit.conclusions.concluded import conclude_evidence, conclude_one_run
-    from audit.evidence.one_run import OneRun
+    from audit.conclusions.concluded import conclude
     from audit.report import subjects
-    from audit.values import number, require_type
+    from audit.values import require_type
 
     require_type("name", name, str)
-    delta = number("delta", delta, float)
-    confidence = number("confidence", confidence, float)
+    level = _require_level(delta, confidence)
     require_claim(claim)
-    evidence = _read_evidence(scores_in, scores_out)
-    if isinstance(evidence, OneRun):
-        require(looks is None, "`looks` goes with one canary a run: drop it")
-        of_one_run = conclude_one_run(evidence, delta, confidence)
-        return OneRunResult(of_one_run, partial(subjects.describe_one_run, name, of_one_run, claim))
-    conclusion = conclude_evidence(evidence, claim, delta, confidence, looks)
+    conclusion = conclude(_read_evidence(scores_in, scores_out), claim, level, looks)
     return Result(conclusion, partial(subjects.describe_arrays, name, conclusion))
 
 
@@ -145,9 +139,7 @@ def audit(
         with progress.bar(training.count_missing(store, request.runs)) as line:
             trained = training.train(game, store, request.runs, progress=line)
     steps = lipschitz.of_data(store, setting, dataset)
-    conclusion = concluded.conclude_setting(
-        trained.scores, setting, request.delta, request.confidence, steps=steps
-    )
+    conclusion = concluded.conclude_setting(trained.scores, setting, request.level, steps=steps)
     results.keep_result(
         store,
         conclusion,
@@ -294,8 +286,7 @@ class _Request(NamedTuple):
 
     runs: int
     out: Path
-    delta: float
-    confidence: float
+    level: "Level"
 
 
 def _require_request(runs: int, out: str | Path, delta: float, confidence: float) -> _Request:
@@ -303,10 +294,17 @@ def _require_request(runs: int, out: str | Path, delta: float, confidence: float
     from audit.laws import conversions
     from audit.values import number, path
 
-    delta = number("delta", delta, float)
-    confidence = number("confidence", confidence, float)
-    conversions.require_levels(delta, confidence)
-    return _Request(number("runs", runs, int), path("out", out), delta, confidence)
+    level = _require_level(delta, confidence)
+    conversions.require_levels(*level)
+    return _Request(number("runs", runs, int), path("out", out), level)
+
+
+def _require_level(delta: float, confidence: float) -> "Level":
+    """Returns the level of the bounds; raises InputError for values that are no numbers."""
+    from audit.methods.level import Level
+    from audit.values import number
+
+    return Level(number("delta", delta, float), number("confidence", confidence, float))
 
 
 def _find_file(name: str, value: str | Path | None) -> str | None:
@@ -335,8 +333,7 @@ def _audit_own(
             adversary,
             request.runs,
             request.out,
-            request.delta,
-            request.confidence,
+            *request.level,
             lipschitz,
         )
     return _make_result(conclusion, folder, request)
@@ -346,7 +343,7 @@ def _make_result(conclusion: "Conclusion", folder: Path, request: _Request) -> R
     """Returns the result of an audit that a store keeps, whose facts are gathered when they are used."""
     from audit.report import subjects
 
-    levels = subjects.RequestedLevels(request.delta, request.confidence)
+    levels = subjects.RequestedLevels(*request.level)
     return Result(
         conclusion, partial(subjects.describe_setting, folder, levels, request.runs), folder
     )

@@ -26,6 +26,7 @@ from audit.conclusions.lipschitz import Steps
 from audit.errors import InputError, require
 from audit.evidence import arrays
 from audit.mechanism.clipping.base import Batch, per_example
+from audit.methods.level import Level
 from audit.report import audit_page, audit_panels, subjects
 from audit.runtime import progress
 from audit.settings import build, stored
@@ -149,7 +150,7 @@ def audited(
     setting, store = stored_audit or _train(audit, requested, is_chosen, runs)
     lipschitz.keep(store, steps)
     conclusion = conclude_setting(
-        store.load(runs), setting, delta, confidence, own_model=True, steps=steps
+        store.load(runs), setting, Level(delta, confidence), own_model=True, steps=steps
     )
     _write_report(own, setting, store, conclusion, runs)
     return conclusion, store.path

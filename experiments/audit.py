@@ -292,11 +292,11 @@ def _draw_conclusion(request: _AuditRequest, store: "Store", scores: _AuditScore
     """Returns what follows from the scores at the flags' delta and confidence."""
     from audit.conclusions import lipschitz
     from audit.conclusions.concluded import conclude_setting
+    from audit.methods.level import Level
 
     steps = lipschitz.of_data(store, request.setting, request.dataset)
-    return conclude_setting(
-        scores.scores, request.setting, FLAGS.delta, FLAGS.confidence, request.looks, steps=steps
-    )
+    level = Level(FLAGS.delta, FLAGS.confidence)
+    return conclude_setting(scores.scores, request.setting, level, request.looks, steps=steps)
 
 
 def _circumstances(request: _AuditRequest, store: "Store") -> dict[str, Any]:
@@ -367,7 +367,8 @@ def _conclude(request: _AuditRequest, store: "Store", scores: _AuditScores) -> N
 def _each_run_alone(request: _AuditRequest, scores: _AuditScores) -> str:
     """Returns a table of what each run of many canaries shows by itself; "" for other adversaries."""
     from audit.conclusions.concluded import conclude_each_run
-    from audit.report import one_run_table
+    from audit.methods.level import Level
+    from audit.report import federated_table
     from audit.settings import build
 
     adversary = request.setting.adversary
@@ -375,10 +376,9 @@ def _each_run_alone(request: _AuditRequest, scores: _AuditScores) -> str:
         return ""
     dimension = build.trainee(request.setting.model, request.dataset).model.n_parameters
     sees_final_model = adversary.observe != "all"
-    conclusions = conclude_each_run(
-        scores.scores, dimension, sees_final_model, FLAGS.delta, FLAGS.confidence
-    )
-    return f"\n\n{one_run_table.over_runs(conclusions)}"
+    level = Level(FLAGS.delta, FLAGS.confidence)
+    conclusions = conclude_each_run(scores.scores, dimension, sees_final_model, level)
+    return f"\n\n{federated_table.over_runs(conclusions)}"
 
 
 def _summary(request: _AuditRequest, trained: "Trained | None") -> str:

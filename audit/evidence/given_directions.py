@@ -36,6 +36,7 @@ from scipy import special
 from audit.errors import InputError, require
 from audit.evidence.arrays import floats, require_few_failed
 from audit.evidence.canaries import FAILED, Fresh
+from audit.evidence.repeats import require_no_copies
 from audit.values import number, require_type
 
 Array = NDArray[np.float64]
@@ -87,11 +88,14 @@ def given(
     require_type("in_order", in_order, bool)
     size = require_dimension(dimension)
     values = _matrix(cosines)
-    present = np.ones(values.shape, bool) if presence is None else _bits(presence, values.shape)
+    present = (
+        np.ones(values.shape, bool) if presence is None else check_bits(presence, values.shape)
+    )
     failed = values == FAILED
     design = Fresh(values, present, size, plain=not leave_one_out, given=True, in_order=in_order)
     require(columns_p_value(values, present & ~failed) >= LEVEL, _SAME)
     _require_spread(design)
+    require_no_copies(design)
     return design
 
 
@@ -193,7 +197,8 @@ def _matrix(cosines: ArrayLike) -> Array:
     return np.where(failed, FAILED, np.clip(values, -1.0, 1.0))
 
 
-def _bits(presence: ArrayLike, shape: tuple[int, ...]) -> Bits:
+def check_bits(presence: ArrayLike, shape: tuple[int, ...]) -> Bits:
+    """Returns a caller's presence (runs, canaries); raises InputError for what is none of this shape."""
     bits = floats("the bits of presence", presence)
     bits = bits[:, None] if bits.ndim == 1 else bits
     require(

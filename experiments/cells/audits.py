@@ -14,7 +14,7 @@ from audit.settings.setting import Setting, flat, identity
 from audit.storage.index import Holdings
 from audit.storage.store import Store
 from audit.tasks.task import Dataset
-from experiments.cells.cell import Audited, Cell, DataSets, GameRecipe, Levels, Parts
+from experiments.cells.cell import Audited, Cell, DataSets, GameRecipe, Parts
 from models.catalogue import task
 
 # Seconds that a program takes to compile on two cores, as measured: 4 for the ConvNet, 8 for the FCNN.
@@ -105,7 +105,7 @@ def _conclude(setting: Setting, runs: int, store: Store, provenance: dict[str, A
     from audit.conclusions import results
     from audit.conclusions.concluded import conclude_setting
 
-    conclusion = conclude_setting(store.load(runs), setting, *Levels())
+    conclusion = conclude_setting(store.load(runs), setting)
     results.keep_result(
         store,
         conclusion,

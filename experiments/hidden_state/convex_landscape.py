@@ -15,6 +15,7 @@ from audit.claims.hidden_state import FIRST, LAST, hidden_state_bound, insert_st
 from audit.conclusions.concluded import conclude
 from audit.evidence import canaries
 from audit.laws import conversions
+from audit.methods.level import Level
 from audit.report.style import BOUND, FREE, OUT, STYLE, UPPER
 from audit.report.table import Column, Table, at_least, number
 from experiments.hidden_state import landscape_convex as convex
@@ -91,7 +92,7 @@ def audited(
     present = np.arange(runs) % 2 == 1
     scores = convex.simulate(landscape, present, rng)
     design = canaries.make_sets(scores[present], scores[~present])
-    conclusion = conclude(design, delta=delta, confidence=confidence)
+    conclusion = conclude(design, level=Level(delta, confidence))
     return AuditedSchedule(
         schedule,
         bound.mu,

@@ -132,10 +132,10 @@ def _method_for(conclusion: Conclusion, method: str) -> str:
 
 def evidence(held: Holdings, cells: Iterable[Audited], levels: Levels) -> Evidence:
     """Returns the evidence for figures of these cells; see `audits`."""
-    return Evidence(held, audits(held, cells, *levels), levels)
+    return Evidence(held, audits(held, cells, levels), levels)
 
 
-def audits(held: Holdings, cells: Iterable[Audited], delta: float, confidence: float) -> Audits:
+def audits(held: Holdings, cells: Iterable[Audited], level: Levels) -> Audits:
     """Returns the conclusions from the stored scores of the cells, by (setting, runs).
 
     Each is computed once however many figures show it. Scores that can't be read, or that nothing can be
@@ -147,7 +147,7 @@ def audits(held: Holdings, cells: Iterable[Audited], delta: float, confidence: f
         try:
             scores = held.scores(identity(setting), runs)
             if scores is not None:
-                conclusions[setting, runs] = conclude_setting(scores, setting, delta, confidence)
+                conclusions[setting, runs] = conclude_setting(scores, setting, level)
         except InputError as error:
             print(f"left out, {setting.model} {setting.adversary.name}: {error}", file=sys.stderr)
     return conclusions
@@ -185,7 +185,7 @@ def _normal_interval(conclusion: Conclusion) -> tuple[float, float]:
             conclusion.scores_in, conclusion.scores_out, confidence
         )
     else:
-        design = cast(Design, conclusion.design)
+        design = cast(Design, conclusion.evidence)
         low, high = normal_scores.mu_interval_of_runs(design, confidence)
     epsilon_low = conversions.epsilon_from_mu(float(low), delta)
     epsilon_high = conversions.epsilon_from_mu(float(high), delta)

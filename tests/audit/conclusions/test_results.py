@@ -20,7 +20,7 @@ KEYS = [
 
 def conclusion(composition=None):
     rng = np.random.default_rng(0)
-    return conclude(single(rng.normal(1, 1, 60), rng.normal(0, 1, 60)), composition, 1e-5, 0.95)
+    return conclude(single(rng.normal(1, 1, 60), rng.normal(0, 1, 60)), composition)
 
 
 def test_what_is_kept_is_what_is_returned_and_read(tmp_path):

@@ -46,7 +46,7 @@ def fill(root, cells, mu=2.0):
 
 
 def conclusion(runs=40, mu=2.0, seed=0):
-    return concluded.conclude(single(*worlds(runs, mu, seed)), DpSgd(4.0, 250), *LEVELS)
+    return concluded.conclude(single(*worlds(runs, mu, seed)), DpSgd(4.0, 250), LEVELS)
 
 
 @pytest.fixture(scope="module")
@@ -246,7 +246,7 @@ def test_scores_that_prove_nothing_are_said_and_left_out(tmp_path, capsys, harm,
     fill(tmp_path, cells)
     path = next(tmp_path.glob("*/scores_*.npz"))
     harm(path)
-    audits = points.audits(stored.holdings(tmp_path), cells, *LEVELS)
+    audits = points.audits(stored.holdings(tmp_path), cells, LEVELS)
     assert len(audits) == 2 and path.exists() and said.format(path) in capsys.readouterr().err
     (point,) = points.points(cells, audits)
     assert len(point.cells) == 3 and len(point.found) == 2
