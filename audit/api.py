@@ -7,7 +7,7 @@ module loads nothing: a function loads what it needs when it is called.
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypedDict, Unpack
 
 from audit.errors import require
 from audit.result import Result
@@ -35,6 +35,45 @@ class Columns(Protocol):
 
     def __getitem__(self, name: Any, /) -> Any:
         """Returns the column of a name."""
+
+
+class OwnSettings(TypedDict, total=False):
+    """The settings of an audit of a caller's own model; `./run.sh audit --help` describes the fields."""
+
+    delta: float
+    confidence: float
+    lipschitz: "ArrayLike | None"
+    model: str
+    canaries: int
+    batch_size: int
+    clipping: str
+    clipping_norm: float
+    coins: bool
+    cots_score: str
+    dimension: int
+    first_direction: int
+    end_direction: int
+    gc_s: str
+    insert: str
+    insertions: int
+    k: int
+    learning_rate: float
+    loss_score: str
+    noise_multiplier: float
+    observe: str
+    optimizer: str
+    periodicity: int
+    poison_label: int
+    poison_mean: bool
+    poison_scale: float
+    precision: str
+    repetitions: int
+    sampling_rate: float
+    seed: int
+    simulations: int
+    steps: int
+    unknown_initialisation: bool
+    weight_decay: float
 
 
 def bounds(
@@ -160,10 +199,7 @@ def audit_model(
     runs: int,
     adversary: "str | Adversary" = "gc_s",
     out: str | Path = "results",
-    delta: float = 1e-5,
-    confidence: float = 0.95,
-    lipschitz: "ArrayLike | None" = None,
-    **settings: Any,
+    **settings: "Unpack[OwnSettings]",
 ) -> Result:
     """Trains a Flax Linen module, half of the runs with a canary, and bounds what their last iterates leak.
 
@@ -176,14 +212,12 @@ def audit_model(
       adversary: a name of `audit.settings.adversaries.ADVERSARIES`, as "gc_r", or an
         `audit.adversaries.base.Adversary` of your own.
       out: folder of the store; figure and page are written there too.
-      delta: of the bounds.
-      confidence: of the bounds.
-      lipschitz: the constant, or one a step, of the map from a model to the next without canary and noise,
-        learning rate, clipping and weight decay included, where you can vouch for it: what the last model
-        leaks then has a smaller upper bound (`audit.hidden_state_epsilon`).
-      settings: what describes the training, as steps=100, noise_multiplier=2, k=5; `model` names the model
-        in the report, and `clipping` is by default the fastest strategy that takes it, or one by which `out`
-        has all runs.
+      settings: delta=1e-5 and confidence=0.95 of the bounds, and what describes the training, as steps=100,
+        noise_multiplier=2, k=5. `model` names the model in the report, and `clipping` is by default the
+        fastest strategy that takes it, or one by which `out` has all runs. `lipschitz` is the constant, or
+        one a step, of the map from a model to the next without canary and noise, learning rate, clipping and
+        weight decay included, where you can vouch for it: what the last model leaks then has a smaller upper
+        bound (`audit.hidden_state_epsilon`).
 
     Where `out` has all runs nothing is trained, and where scores, levels and version are those of the last
     call nothing is drawn.
@@ -202,9 +236,10 @@ def audit_model(
     installed.require_training_libraries("audit_model")
     from audit import own
 
-    request = _require_request(runs, out, delta, confidence)
+    fields: dict[str, Any] = {**settings}
+    request = _take_request(runs, out, fields)
     model = own.of_module(module, criterion, features, labels)
-    return _audit_own(model, request, adversary, settings, lipschitz)
+    return _audit_own(model, request, adversary, fields)
 
 
 def audit_loss(
@@ -216,10 +251,7 @@ def audit_loss(
     runs: int,
     adversary: "str | Adversary" = "gc_s",
     out: str | Path = "results",
-    delta: float = 1e-5,
-    confidence: float = 0.95,
-    lipschitz: "ArrayLike | None" = None,
-    **settings: Any,
+    **settings: "Unpack[OwnSettings]",
 ) -> Result:
     """Trains and audits any JAX model as `audit_model` does: Flax NNX, Equinox and Haiku have such losses.
 
@@ -227,7 +259,7 @@ def audit_loss(
       loss: (params, (features[i], labels[i])) -> scalar loss of one example, without a batch axis; no
         randomness.
       params: a tree of float arrays, at which every run begins.
-      runs, adversary, out, delta, confidence, lipschitz, settings: see `audit_model`. Gradients are taken
+      runs, adversary, out, settings: see `audit_model`. Gradients are taken
         example by example, which is slower than what a Linen module allows.
 
     Raises:
@@ -245,9 +277,10 @@ def audit_loss(
     installed.require_training_libraries("audit_loss")
     from audit import own
 
-    request = _require_request(runs, out, delta, confidence)
+    fields: dict[str, Any] = {**settings}
+    request = _take_request(runs, out, fields)
     model = own.of_loss(loss, params, features, labels)
-    return _audit_own(model, request, adversary, settings, lipschitz)
+    return _audit_own(model, request, adversary, fields)
 
 
 def require_claim(claim: Any) -> None:
@@ -299,6 +332,12 @@ def _require_request(runs: int, out: str | Path, delta: float, confidence: float
     return _Request(number("runs", runs, int), path("out", out), level)
 
 
+def _take_request(runs: int, out: str | Path, fields: dict[str, Any]) -> _Request:
+    """Takes the level out of a caller's settings, and returns the request."""
+    delta = fields.pop("delta", 1e-5)
+    return _require_request(runs, out, delta, fields.pop("confidence", 0.95))
+
+
 def _require_level(delta: float, confidence: float) -> "Level":
     """Returns the level of the bounds; raises InputError for values that are no numbers."""
     from audit.methods.level import Level
@@ -318,24 +357,16 @@ def _audit_own(
     model: "OwnModel",
     request: _Request,
     adversary: "str | Adversary",
-    settings: dict[str, Any],
-    lipschitz: "ArrayLike | None",
+    fields: dict[str, Any],
 ) -> Result:
     """Returns the result of an audit of `audit.own`, with products in float32 whatever JAX is set to."""
     import jax
 
     from audit import own
 
+    lipschitz = fields.pop("lipschitz", None)
     with jax.default_matmul_precision("float32"):
-        conclusion, folder = own.audited(
-            model,
-            settings,
-            adversary,
-            request.runs,
-            request.out,
-            *request.level,
-            lipschitz,
-        )
+        conclusion, folder = own.audited(model, fields, adversary, *request, lipschitz)
     return _make_result(conclusion, folder, request)
 
 
