@@ -148,9 +148,7 @@ def test_the_table_says_where_a_bound_exceeds_the_upper_one(worlds, upper, line)
     [(9.0, ", or fewer insertions until the upper bound is below 5.469"), (5.4, "")],
 )
 def test_the_table_and_the_verdict_say_what_decides(upper, decides):
-    conclusion = conclude(
-        single(NORMAL[::-2] + 3, NORMAL[::2]), EpsilonDelta(upper, 1e-5), 1e-5, 0.95
-    )
+    conclusion = conclude(single(NORMAL[::-2] + 3, NORMAL[::2]), EpsilonDelta(upper, 1e-5))
     *_, last = bounds_table.bounds_table(conclusion).splitlines()
     assert last.startswith(f"to decide: more runs{decides}") and len(last) <= 80
     assert f" To decide: more runs{decides}" in verdicts.verdict(conclusion).sentence
