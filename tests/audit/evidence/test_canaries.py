@@ -97,6 +97,7 @@ REFUSED = {
     ),
     "one world": (lambda: canaries.coins(SCORES, BITS | True), "both are needed"),
     "NaN": (lambda: canaries.coins(NAN, BITS), "130 of 200 scores are NaN"),
+    "all NaN": (lambda: canaries.coins(SCORES * np.nan, BITS), "200 of 200 scores are NaN"),
     "NaN in": (lambda: canaries.make_sets(NAN, NAN), "260 of 400 scores are NaN"),
     "nothing out": (lambda: canaries.make_sets(SCORES, SCORES[:0]), "the out scores have shape"),
     "equal": (lambda: canaries.make_sets(BITS * 0, BITS * 0), "all 400 scores equal 0"),
