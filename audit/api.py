@@ -7,10 +7,10 @@ module loads nothing: a function loads what it needs when it is called.
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypedDict, Unpack
 
 from audit.errors import require
-from audit.result import OneRunResult, Result
+from audit.result import Result
 from audit.runtime import installed
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from audit.claims.claim import Claim
     from audit.conclusions.conclusion import Conclusion
     from audit.evidence.given import Evidence
+    from audit.methods.level import Level
     from audit.own import OwnModel
 
 
@@ -36,6 +37,45 @@ class Columns(Protocol):
         """Returns the column of a name."""
 
 
+class OwnSettings(TypedDict, total=False):
+    """The settings of an audit of a caller's own model; `./run.sh audit --help` describes the fields."""
+
+    delta: float
+    confidence: float
+    lipschitz: "ArrayLike | None"
+    model: str
+    canaries: int
+    batch_size: int
+    clipping: str
+    clipping_norm: float
+    coins: bool
+    cots_score: str
+    dimension: int
+    first_direction: int
+    end_direction: int
+    gc_s: str
+    insert: str
+    insertions: int
+    k: int
+    learning_rate: float
+    loss_score: str
+    noise_multiplier: float
+    observe: str
+    optimizer: str
+    periodicity: int
+    poison_label: int
+    poison_mean: bool
+    poison_scale: float
+    precision: str
+    repetitions: int
+    sampling_rate: float
+    seed: int
+    simulations: int
+    steps: int
+    unknown_initialisation: bool
+    weight_decay: float
+
+
 def bounds(
     scores_in: "ArrayLike | Columns | Evidence",
     scores_out: "ArrayLike | None" = None,
@@ -44,7 +84,7 @@ def bounds(
     confidence: float = 0.95,
     looks: "list[int] | tuple[int, ...] | None" = None,
     name: str = "scores",
-) -> "Result | OneRunResult":
+) -> Result:
     """Returns lower bounds on epsilon from scores; loads no JAX.
 
     Args:
@@ -74,21 +114,14 @@ def bounds(
     >>> audit.bounds(audit.cosines(cosines, dimension=62_006)).epsilon > 14
     True
     """
-    from audit.conclusions.concluded import conclude_evidence, conclude_one_run
-    from audit.evidence.one_run import OneRun
+    from audit.conclusions.concluded import conclude
     from audit.report import subjects
-    from audit.values import number, require_type
+    from audit.values import require_type
 
     require_type("name", name, str)
-    delta = number("delta", delta, float)
-    confidence = number("confidence", confidence, float)
+    level = _require_level(delta, confidence)
     require_claim(claim)
-    evidence = _read_evidence(scores_in, scores_out)
-    if isinstance(evidence, OneRun):
-        require(looks is None, "`looks` goes with one canary a run: drop it")
-        of_one_run = conclude_one_run(evidence, delta, confidence)
-        return OneRunResult(of_one_run, partial(subjects.describe_one_run, name, of_one_run, claim))
-    conclusion = conclude_evidence(evidence, claim, delta, confidence, looks)
+    conclusion = conclude(_read_evidence(scores_in, scores_out), claim, level, looks)
     return Result(conclusion, partial(subjects.describe_arrays, name, conclusion))
 
 
@@ -145,9 +178,7 @@ def audit(
         with progress.bar(training.count_missing(store, request.runs)) as line:
             trained = training.train(game, store, request.runs, progress=line)
     steps = lipschitz.of_data(store, setting, dataset)
-    conclusion = concluded.conclude_setting(
-        trained.scores, setting, request.delta, request.confidence, steps=steps
-    )
+    conclusion = concluded.conclude_setting(trained.scores, setting, request.level, steps=steps)
     results.keep_result(
         store,
         conclusion,
@@ -168,10 +199,7 @@ def audit_model(
     runs: int,
     adversary: "str | Adversary" = "gc_s",
     out: str | Path = "results",
-    delta: float = 1e-5,
-    confidence: float = 0.95,
-    lipschitz: "ArrayLike | None" = None,
-    **settings: Any,
+    **settings: "Unpack[OwnSettings]",
 ) -> Result:
     """Trains a Flax Linen module, half of the runs with a canary, and bounds what their last iterates leak.
 
@@ -184,14 +212,12 @@ def audit_model(
       adversary: a name of `audit.settings.adversaries.ADVERSARIES`, as "gc_r", or an
         `audit.adversaries.base.Adversary` of your own.
       out: folder of the store; figure and page are written there too.
-      delta: of the bounds.
-      confidence: of the bounds.
-      lipschitz: the constant, or one a step, of the map from a model to the next without canary and noise,
-        learning rate, clipping and weight decay included, where you can vouch for it: what the last model
-        leaks then has a smaller upper bound (`audit.hidden_state_epsilon`).
-      settings: what describes the training, as steps=100, noise_multiplier=2, k=5; `model` names the model
-        in the report, and `clipping` is by default the fastest strategy that takes it, or one by which `out`
-        has all runs.
+      settings: delta=1e-5 and confidence=0.95 of the bounds, and what describes the training, as steps=100,
+        noise_multiplier=2, k=5. `model` names the model in the report, and `clipping` is by default the
+        fastest strategy that takes it, or one by which `out` has all runs. `lipschitz` is the constant, or
+        one a step, of the map from a model to the next without canary and noise, learning rate, clipping and
+        weight decay included, where you can vouch for it: what the last model leaks then has a smaller upper
+        bound (`audit.hidden_state_epsilon`).
 
     Where `out` has all runs nothing is trained, and where scores, levels and version are those of the last
     call nothing is drawn.
@@ -210,9 +236,10 @@ def audit_model(
     installed.require_training_libraries("audit_model")
     from audit import own
 
-    request = _require_request(runs, out, delta, confidence)
+    fields: dict[str, Any] = {**settings}
+    request = _take_request(runs, out, fields)
     model = own.of_module(module, criterion, features, labels)
-    return _audit_own(model, request, adversary, settings, lipschitz)
+    return _audit_own(model, request, adversary, fields)
 
 
 def audit_loss(
@@ -224,10 +251,7 @@ def audit_loss(
     runs: int,
     adversary: "str | Adversary" = "gc_s",
     out: str | Path = "results",
-    delta: float = 1e-5,
-    confidence: float = 0.95,
-    lipschitz: "ArrayLike | None" = None,
-    **settings: Any,
+    **settings: "Unpack[OwnSettings]",
 ) -> Result:
     """Trains and audits any JAX model as `audit_model` does: Flax NNX, Equinox and Haiku have such losses.
 
@@ -235,7 +259,7 @@ def audit_loss(
       loss: (params, (features[i], labels[i])) -> scalar loss of one example, without a batch axis; no
         randomness.
       params: a tree of float arrays, at which every run begins.
-      runs, adversary, out, delta, confidence, lipschitz, settings: see `audit_model`. Gradients are taken
+      runs, adversary, out, settings: see `audit_model`. Gradients are taken
         example by example, which is slower than what a Linen module allows.
 
     Raises:
@@ -253,9 +277,10 @@ def audit_loss(
     installed.require_training_libraries("audit_loss")
     from audit import own
 
-    request = _require_request(runs, out, delta, confidence)
+    fields: dict[str, Any] = {**settings}
+    request = _take_request(runs, out, fields)
     model = own.of_loss(loss, params, features, labels)
-    return _audit_own(model, request, adversary, settings, lipschitz)
+    return _audit_own(model, request, adversary, fields)
 
 
 def require_claim(claim: Any) -> None:
@@ -294,8 +319,7 @@ class _Request(NamedTuple):
 
     runs: int
     out: Path
-    delta: float
-    confidence: float
+    level: "Level"
 
 
 def _require_request(runs: int, out: str | Path, delta: float, confidence: float) -> _Request:
@@ -303,10 +327,23 @@ def _require_request(runs: int, out: str | Path, delta: float, confidence: float
     from audit.laws import conversions
     from audit.values import number, path
 
-    delta = number("delta", delta, float)
-    confidence = number("confidence", confidence, float)
-    conversions.require_levels(delta, confidence)
-    return _Request(number("runs", runs, int), path("out", out), delta, confidence)
+    level = _require_level(delta, confidence)
+    conversions.require_levels(*level)
+    return _Request(number("runs", runs, int), path("out", out), level)
+
+
+def _take_request(runs: int, out: str | Path, fields: dict[str, Any]) -> _Request:
+    """Takes the level out of a caller's settings, and returns the request."""
+    delta = fields.pop("delta", 1e-5)
+    return _require_request(runs, out, delta, fields.pop("confidence", 0.95))
+
+
+def _require_level(delta: float, confidence: float) -> "Level":
+    """Returns the level of the bounds; raises InputError for values that are no numbers."""
+    from audit.methods.level import Level
+    from audit.values import number
+
+    return Level(number("delta", delta, float), number("confidence", confidence, float))
 
 
 def _find_file(name: str, value: str | Path | None) -> str | None:
@@ -320,25 +357,16 @@ def _audit_own(
     model: "OwnModel",
     request: _Request,
     adversary: "str | Adversary",
-    settings: dict[str, Any],
-    lipschitz: "ArrayLike | None",
+    fields: dict[str, Any],
 ) -> Result:
     """Returns the result of an audit of `audit.own`, with products in float32 whatever JAX is set to."""
     import jax
 
     from audit import own
 
+    lipschitz = fields.pop("lipschitz", None)
     with jax.default_matmul_precision("float32"):
-        conclusion, folder = own.audited(
-            model,
-            settings,
-            adversary,
-            request.runs,
-            request.out,
-            request.delta,
-            request.confidence,
-            lipschitz,
-        )
+        conclusion, folder = own.audited(model, fields, adversary, *request, lipschitz)
     return _make_result(conclusion, folder, request)
 
 
@@ -346,7 +374,7 @@ def _make_result(conclusion: "Conclusion", folder: Path, request: _Request) -> R
     """Returns the result of an audit that a store keeps, whose facts are gathered when they are used."""
     from audit.report import subjects
 
-    levels = subjects.RequestedLevels(request.delta, request.confidence)
+    levels = subjects.RequestedLevels(*request.level)
     return Result(
         conclusion, partial(subjects.describe_setting, folder, levels, request.runs), folder
     )

@@ -27,6 +27,7 @@ from audit.conclusions.lipschitz import Steps
 from audit.errors import InputError, require
 from audit.evidence import arrays
 from audit.mechanism.clipping.base import Batch, per_example
+from audit.methods.level import Level
 from audit.report import audit_page, audit_panels, subjects
 from audit.runtime import progress
 from audit.settings import build, stored
@@ -109,8 +110,7 @@ def audited(
     adversary: str | Adversary,
     runs: int,
     out: Path,
-    delta: float,
-    confidence: float,
+    level: Level,
     constants: ArrayLike | None = None,
 ) -> tuple[Conclusion, Path]:
     """Trains the runs that `out` misses, concludes, and writes figure and page where they are not up to date.
@@ -121,8 +121,7 @@ def audited(
       adversary: a name, or the caller's own.
       runs: how many to have in all.
       out: the folder of the stores.
-      delta: of (epsilon, delta).
-      confidence: of the bounds.
+      level: of the bounds.
       constants: Lipschitz constants of the steps, for which the caller vouches.
 
     Returns:
@@ -142,16 +141,14 @@ def audited(
         can_start,
         "`unknown_initialisation` needs a module that draws one: every run begins at params",
     )
-    steps = _vouched_steps(requested, constants, own_adversary, delta)
+    steps = _vouched_steps(requested, constants, own_adversary, level.delta)
 
     is_chosen = fields.get("clipping") is not None or len(own.strategies) == 1
     audit = _Audit(own, own_adversary, out)
     stored_audit = _find_stored(audit, requested, is_chosen, runs)
     setting, store = stored_audit or _train(audit, requested, is_chosen, runs)
     lipschitz.keep(store, steps)
-    conclusion = conclude_setting(
-        store.load(runs), setting, delta, confidence, own_model=True, steps=steps
-    )
+    conclusion = conclude_setting(store.load(runs), setting, level, own_model=True, steps=steps)
     _write_report(own, setting, store, conclusion, runs)
     return conclusion, store.path
 

@@ -10,10 +10,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from audit.conclusions.conclusion import Conclusion
-    from audit.conclusions.one_run_conclusion import OneRunConclusion
     from audit.methods.curves import Auc
     from audit.methods.estimate import Bound, Estimate
-    from audit.report.subjects import OneRunSubject, Subject
+    from audit.report.subjects import Subject
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,19 +34,22 @@ class Result:
         """Lower bounds by method, in the table's order, each at its confidence under what it assumes.
 
         Where a bound's `holds` is false, the scores refute what it assumes. "assumption_free" and
-        "if_gaussian" are there at any number of canaries a run: they are the first two of the table.
+        "if_gaussian" are there at any number of canaries of several runs: they are the first of the table.
         """
         ranked = self.conclusion.ranked()
-        bounds = {"assumption_free": ranked[0]}
-        if len(ranked) > 1:
-            bounds["if_gaussian"] = ranked[1]
+        bounds = {}
+        if not self.conclusion.is_one_run:
+            bounds = dict(zip(("assumption_free", "if_gaussian"), ranked, strict=False))
         for bound in ranked:
             bounds[bound.method] = bound
         return bounds
 
     @property
     def epsilon(self) -> float:
-        """The epsilon that is proven whatever the trade-off curve, on which the verdict relies."""
+        """The epsilon that is proven whatever the trade-off curve, on which the verdict relies.
+
+        Of one run it is the largest of the bounds that assume no Gaussian curve, 0 where there is none.
+        """
         return self.conclusion.epsilon
 
     @property
@@ -94,9 +96,7 @@ class Result:
         """Returns what the command `bound --json` prints."""
         from audit.conclusions import results
 
-        attack = results.attack_fields(self.conclusion)
-        text = results.bounds_json(self.conclusion, verdict=self.verdict, **attack)
-        values: dict[str, Any] = json.loads(text)
+        values: dict[str, Any] = json.loads(results.answer_json(self.conclusion, self.verdict))
         return values
 
     def figure(self, path: str | Path | None = None) -> "Figure":
@@ -140,72 +140,3 @@ class Result:
         from audit.report import audit_page
 
         return audit_page.summary(self.subject())
-
-
-@dataclasses.dataclass(frozen=True)
-class OneRunResult:
-    """An audit of a single run, which prints as the table of its estimates and bounds.
-
-    Attributes:
-      conclusion: of the audit.
-      subject: gathers the facts of its page.
-    """
-
-    conclusion: "OneRunConclusion"
-    subject: "Callable[[], OneRunSubject]"
-
-    @property
-    def bounds(self) -> "dict[str, Bound]":
-        """Lower bounds by method, each at its confidence under what it assumes."""
-        return {bound.method: bound for bound in self.conclusion.bounds}
-
-    @property
-    def estimates(self) -> "dict[str, Estimate]":
-        """Estimates, which are no bounds, by method."""
-        return {estimate.method: estimate for estimate in self.conclusion.estimates}
-
-    @property
-    def epsilon(self) -> float:
-        """The largest bound that assumes no Gaussian curve; 0 where there is none."""
-        free = [bound.epsilon for bound in self.conclusion.bounds if not bound.assumes.gaussian]
-        return max(free, default=0.0)
-
-    @property
-    def verdict(self) -> str:
-        """ "violated", "leaks", "nothing proven", or one of these with its condition, as on the page."""
-        from audit.report import one_run_page
-
-        return one_run_page.one_run_verdict(self.subject()).word
-
-    @property
-    def upper_bound(self) -> float | None:
-        """The epsilon at delta that is claimed; None where nothing is."""
-        upper = self.subject().upper
-        return upper[0].epsilon if upper else None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Returns what the command `bound --json` prints."""
-        from audit.report import one_run_table
-
-        values: dict[str, Any] = json.loads(
-            one_run_table.one_run_json(self.conclusion, self.upper_bound)
-        )
-        return values
-
-    def report(self, path: str | Path) -> Path:
-        """Writes the report, an HTML page; returns its path."""
-        from audit import values
-        from audit.report import one_run_page
-        from audit.storage import files
-
-        subject = self.subject()
-        content = one_run_page.one_run_report(f"Audit: {subject.title}", [subject])
-        return files.write_whole(values.path("path", path), content)
-
-    def __repr__(self) -> str:
-        return str(self)
-
-    def __str__(self) -> str:
-        from audit.report import one_run_table
-
-        return one_run_table.one_run_table(self.conclusion, self.upper_bound)

@@ -16,7 +16,6 @@
 Arrays are flat, or matrices where runs have several canaries: a row a run, a column a canary.
 """
 
-import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,14 +26,13 @@ from audit.claims.claim import Claim, DpSgd, EpsilonDelta
 from audit.claims.hidden_state import LAST
 from audit.commands import cli
 from audit.conclusions import results
-from audit.conclusions.concluded import conclude_evidence, conclude_one_run
+from audit.conclusions.concluded import conclude
 from audit.conclusions.conclusion import Conclusion
-from audit.conclusions.one_run_conclusion import OneRunConclusion
 from audit.errors import require
 from audit.evidence import given_directions
 from audit.evidence.given import Evidence
-from audit.evidence.one_run import OneRun
-from audit.report import bounds_table, one_run_table, verdicts
+from audit.methods.level import Level
+from audit.report import bounds_table, verdicts
 from audit.settings.setting import require_noise
 from audit.storage import files, score_files
 
@@ -94,15 +92,11 @@ def main() -> None:
     _require_flags()
     paths = score_files.paths(FLAGS.scores)
     evidence = _read_evidence(paths)
-    if isinstance(evidence, OneRun):
-        _require_fits_one_run()
-        claim = _make_claim()
-        _show_one_run(paths[0], conclude_one_run(evidence, FLAGS.delta, FLAGS.confidence), claim)
-        return
     claim = _make_claim()
     looks = None if FLAGS.looks is None else cli.whole_numbers("looks")
     _require_figure_format()
-    _show_runs(paths, conclude_evidence(evidence, claim, FLAGS.delta, FLAGS.confidence, looks))
+    level = Level(FLAGS.delta, FLAGS.confidence)
+    _show(paths, conclude(evidence, claim, level, looks))
 
 
 def _require_flags() -> None:
@@ -129,16 +123,15 @@ def _require_figure_format() -> None:
     require(is_format, f"--figure={FLAGS.figure}: end it in {', '.join(FORMATS)}")
 
 
-def _show_runs(paths: Sequence[Path], conclusion: Conclusion) -> None:
-    """Writes and prints what the scores of several runs say."""
+def _show(paths: Sequence[Path], conclusion: Conclusion) -> None:
+    """Writes and prints what the scores say."""
     contents = _make_files(paths, conclusion)
     for flag, (path, content) in contents.items():
         files.write_whole(path, content, f"name another file with --{flag}")
     if FLAGS.json:
-        word = verdicts.verdict(conclusion).word
-        attack = results.attack_fields(conclusion)
-        print(results.bounds_json(conclusion, verdict=word, **attack))
-        for remark in bounds_table.remarks(conclusion):  # which the table has
+        print(results.answer_json(conclusion, verdicts.verdict(conclusion).word))
+        remarks = [] if conclusion.is_one_run else bounds_table.remarks(conclusion)
+        for remark in remarks:  # which the table has
             print(remark, file=sys.stderr)
     else:
         print(bounds_table.bounds_table(conclusion))
@@ -148,13 +141,9 @@ def _show_runs(paths: Sequence[Path], conclusion: Conclusion) -> None:
     doubt = verdicts.find_doubt(conclusion)
     undecided = f"these scores are not those of independent runs: {doubt}"
     require(not (FLAGS.fail_if_violated and doubt), undecided)
-    if conclusion.tightest is not None:
-        _exit_if_violated(conclusion.epsilon, conclusion.tightest.epsilon)
-
-
-def _exit_if_violated(proven: float, upper: float) -> None:
-    """Exits with VIOLATED if more is proven than the upper bound allows, under --fail_if_violated."""
-    if FLAGS.fail_if_violated and proven > upper:
+    tightest = conclusion.tightest
+    is_violated = tightest is not None and conclusion.epsilon > tightest.epsilon
+    if FLAGS.fail_if_violated and is_violated:
         sys.stdout.flush()
         sys.exit(VIOLATED)
 
@@ -201,42 +190,6 @@ def _make_claim() -> Claim | None:
     k = 1 if FLAGS.k is None else FLAGS.k
     insert = LAST if FLAGS.insert is None else FLAGS.insert
     return DpSgd(sigma, insertions, sampling_rate, k, insert, FLAGS.lipschitz)
-
-
-def _require_fits_one_run() -> None:
-    """Raises InputError for flags that the canaries of one run do not go with."""
-    for name in (
-        "noise_multiplier",
-        "insertions",
-        "sampling_rate",
-        "lipschitz",
-        "k",
-        "insert",
-        "figure",
-    ):
-        message = f"--{name} does not go with one run alone: drop it"
-        require(FLAGS[name].value is None, message)
-    upper = FLAGS.upper_bound
-    require(
-        upper is None or 0 <= upper < math.inf,
-        f"--upper_bound={upper}: give a finite one, at least 0",
-    )
-
-
-def _show_one_run(path: Path, conclusion: OneRunConclusion, claim: Claim | None) -> None:
-    """Writes and prints what one run's canaries say."""
-    if FLAGS.report is not None:
-        from audit.report import one_run_page, subjects
-
-        about = subjects.describe_one_run(FLAGS.name or path.name, conclusion, claim, path)
-        content = one_run_page.one_run_report(f"Audit: {about.title}", [about])
-        written = files.write_whole(Path(FLAGS.report), content, "name another file with --report")
-        print(f"report: {written}", file=sys.stderr)
-    show = one_run_table.one_run_json if FLAGS.json else one_run_table.one_run_table
-    print(show(conclusion, FLAGS.upper_bound))
-    proven = max((bound.epsilon for bound in conclusion.bounds), default=0.0)
-    if FLAGS.upper_bound is not None:
-        _exit_if_violated(proven, FLAGS.upper_bound)
 
 
 def _make_files(paths: Sequence[Path], conclusion: Conclusion) -> dict[str, tuple[Path, bytes]]:

@@ -34,22 +34,17 @@ flags.DEFINE_string("report", None, "The page's file; by default beside what it 
 
 def main() -> None:
     """Finds audits, reads them and writes their page."""
-    from audit.report import audit_page, one_run_page, subjects
+    from audit.report import audit_page, subjects
 
     levels = checked_levels()
     root = cli.folder()
     federated = _find_federated(root)
     if federated:
-        runs = [subjects.describe_federated_folder(folder, levels) for folder in federated]
-        title = f"{len(runs)} federated audits"
-        if len(runs) == 1:
-            title = f"Audit: {runs[0].title}"
-        content = one_run_page.one_run_report(title, runs)
+        audits = [subjects.describe_federated_folder(folder, levels) for folder in federated]
         place = _choose_place(federated, root)
     else:
         audits, place = _read_audits(root, levels)
-        content = audit_page.make_audits_page(audits)
-    write(content, place)
+    write(audit_page.make_audits_page(audits), place)
 
 
 def checked_levels() -> "RequestedLevels":

@@ -1,12 +1,12 @@
 """Conclusions from an audit's scores, wherever they are shown.
 
-`conclude_evidence` takes a caller's evidence and what is claimed of the mechanism. `conclude_setting` takes
-the scores of a setting, of which it knows the mechanism and whether that is a reason for a Gaussian trade-off
+`conclude` takes evidence and what is claimed of the mechanism. `conclude_setting` takes the scores of a
+setting, of which it knows the mechanism and whether that is a reason for a Gaussian trade-off
 curve. A conclusion tests the curve when the test is first used, which takes about 0.2 s, and remembers it.
 """
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,109 +19,102 @@ from audit.claims.linear_losses import expected_epsilon
 from audit.conclusions import conclusion, lipschitz
 from audit.conclusions.conclusion import Conclusion, Look, Looks, Worlds
 from audit.conclusions.lipschitz import Steps
-from audit.conclusions.one_run_conclusion import OneRunConclusion, conclude_coins, conclude_cosines
 from audit.errors import require
-from audit.evidence.canaries import Coins, Design, Fresh, Sets
+from audit.evidence.canaries import Coins, Fresh, Sets, Shape
+from audit.evidence.given import Evidence
 from audit.evidence.given_directions import describe_dimension
 from audit.evidence.one_run import OneRun, check_own_cosines
-from audit.evidence.repeats import describe_repeats, require_no_copies
-from audit.methods import estimate, exact_null, gaussian_curve, lifted
+from audit.evidence.repeats import describe_repeats
+from audit.methods import estimate, exact_null, gaussian_curve, lifted, one_run_bounds, one_shot
 from audit.methods.estimate import Bound, Finding
+from audit.methods.level import USUAL_LEVEL, Level
 from audit.settings.adversaries import adversary_row
 from audit.settings.setting import Setting
 from audit.storage.store import Scores
 from audit.tasks import zoo
 
 
-def conclude_evidence(
-    evidence: Sets | Coins | Fresh,
-    claim: Claim | None = None,
-    delta: float = 1e-5,
-    confidence: float = 0.95,
-    looks: Sequence[int] | None = None,
-) -> Conclusion:
-    """Returns the conclusion from a caller's evidence of several runs, by the methods that its shape allows.
-
-    Args:
-      evidence: of `audit.evidence.given`.
-      claim: what is claimed of the mechanism, where it is known.
-      delta: of the bounds.
-      confidence: of the bounds.
-      looks: the declared numbers of scores, where these are the scores of one of them.
-
-    Raises:
-      InputError: for scores or values that nothing can be concluded from.
-    """
-    if not isinstance(evidence, Fresh):
-        require_no_copies(evidence)
-        return conclude(evidence, claim, delta, confidence, looks=looks)
-    require(looks is None, "`looks` goes with one canary a run: drop it")
-    return conclude_fresh(evidence, claim, delta, confidence)
-
-
-def conclude_one_run(
-    evidence: OneRun, delta: float = 1e-5, confidence: float = 0.95
-) -> OneRunConclusion:
-    """Returns the conclusion from a caller's evidence of a single run.
-
-    Raises:
-      InputError: for scores or values that nothing can be concluded from.
-    """
-    if evidence.coins:
-        require_no_copies(evidence.coins)
-        return conclude_coins(evidence.coins, evidence.cosines, delta, confidence)
-    assert evidence.cosines is not None
-    return conclude_cosines(evidence.cosines, delta, confidence)
-
-
 def conclude(
-    design: Design,
+    evidence: Evidence,
     claim: Claim | None = None,
-    delta: float = 1e-5,
-    confidence: float = 0.95,
-    *,
+    level: Level = USUAL_LEVEL,
     looks: Sequence[int] | None = None,
     reason: str = "",
 ) -> Conclusion:
-    """Returns the conclusion from scores of one canary a run, or of several.
+    """Returns the conclusion from evidence, by the methods that its shape allows.
 
     Args:
-      design: the scores.
+      evidence: the scores.
       claim: what is claimed of the mechanism, where it is known.
-      delta: of the bounds.
-      confidence: of the bounds.
+      level: of the bounds.
       looks: the declared numbers of scores, where these are the scores of one of them; of one canary a run.
       reason: why the trade-off curve should be Gaussian, if the mechanism is a reason.
 
     Raises:
       InputError: for scores or values that nothing can be concluded from.
     """
-    worlds = design.pooled()
-    notes = (*_describe_failed(design), *describe_repeats(design))
-    require(
-        looks is None or design.canaries == (1, 1), "`looks` goes with one canary a run: drop it"
-    )
-    claimed = _make_claimed_fields(claim, delta)
-    if design.canaries != (1, 1):
-        bounds = tuple(lifted.bounds(design, delta, confidence))
-        return Conclusion(*worlds, (), bounds, **claimed, reason=reason, design=design, notes=notes)
-
-    findings = estimate.findings(*worlds, delta, confidence)
-    estimates = tuple(finding for finding in findings if not isinstance(finding, Bound))
+    shape = evidence.shape
+    has_one_canary = shape is Shape.ONE_CANARY
+    require(looks is None or has_one_canary, "`looks` goes with one canary a run: drop it")
+    worlds = evidence.pooled()
+    findings = _FIND[shape](evidence, level)
     concluded = Conclusion(
-        *worlds,
-        estimates,
+        evidence,
+        worlds,
+        level,
+        tuple(finding for finding in findings if not isinstance(finding, Bound)),
         _select_bounds(findings),
-        **claimed,
-        test=functools.cache(functools.partial(gaussian_curve.examine_with_power, *worlds)),
-        deciding=functools.cache(functools.partial(gaussian_curve.deciding_runs, *worlds)),
+        **_make_claimed_fields(claim, level.delta),
         reason=reason,
-        notes=notes,
+        notes=tuple(_DESCRIBE[shape](evidence)),
     )
+    if has_one_canary:
+        examine = functools.partial(gaussian_curve.examine_with_power, *worlds)
+        decide = functools.partial(gaussian_curve.deciding_runs, *worlds)
+        concluded = concluded._replace(
+            test=functools.cache(examine), deciding=functools.cache(decide)
+        )
     if looks is None:
         return concluded
     runs = sum(len(world) for world in worlds)
     return _combine_looks(concluded, {runs: worlds}, looks)
+
+
+def _find_from_scores(evidence: Sets | Coins, level: Level) -> Sequence[Finding]:
+    """Returns the findings from one canary a run, whose scores are independent."""
+    return estimate.findings(*evidence.pooled(), *level)
+
+
+def _find_from_canaries(evidence: Sets | Coins, level: Level) -> Sequence[Finding]:
+    """Returns the findings from several canaries a run."""
+    return lifted.bounds(evidence, *level)
+
+
+def _find_from_directions(evidence: Fresh, level: Level) -> Sequence[Finding]:
+    """Returns the findings from fresh directions."""
+    return [method.compute(evidence, *level) for method in exact_null.METHODS.values()]
+
+
+def _find_from_one_run(evidence: OneRun, level: Level) -> Sequence[Finding]:
+    """Returns the findings from one run: estimates of cosines, bounds of coins, of cosines, or of both."""
+    findings: list[Finding] = []
+    cosines = evidence.cosines
+    if cosines is not None:
+        findings += one_shot.estimates(cosines, *level)
+    if evidence.coins is not None:
+        findings += one_run_bounds.guessed(one_run_bounds.weigh_coins(evidence.coins), *level)
+    is_null_known = cosines is not None and not len(cosines.unobserved)
+    if cosines is not None and (evidence.coins is None or is_null_known):
+        findings += one_run_bounds.bounds(cosines, *level)
+    return findings
+
+
+_FIND: dict[Shape, Callable[[Any, Level], Sequence[Finding]]] = {
+    Shape.ONE_CANARY: _find_from_scores,
+    Shape.MANY_CANARIES: _find_from_canaries,
+    Shape.FRESH_DIRECTIONS: _find_from_directions,
+    Shape.ONE_RUN: _find_from_one_run,
+}
 
 
 def _make_claimed_fields(claim: Claim | None, delta: float) -> dict[str, Any]:
@@ -146,33 +139,27 @@ def _find_expected_epsilon(composition: Composition | None, k: int, delta: float
     return expected_epsilon(composition, k, delta)
 
 
-def conclude_fresh(
-    design: Fresh,
-    claim: Claim | None = None,
-    delta: float = 1e-5,
-    confidence: float = 0.95,
-) -> Conclusion:
-    """Returns the conclusion from cosines of fresh directions; raises InputError as `conclude` does."""
-    notes: list[str] = []
-    if design.given:
-        require_no_copies(design)
-        notes += _describe_failed(design)
-        notes += describe_repeats(design)
-        notes += [describe_dimension(design), _describe_order(design)]
-    bounds = tuple(
-        method.compute(design, delta, confidence) for method in exact_null.METHODS.values()
-    )
-    return Conclusion(
-        *design.pooled(),
-        (),
-        bounds,
-        **_make_claimed_fields(claim, delta),
-        design=design,
-        notes=tuple(note for note in notes if note),
-    )
+def _describe_scores(evidence: Sets | Coins) -> list[str]:
+    """Returns lines on a caller's runs that failed, and on scores that equal others."""
+    return [*_describe_failed(evidence), *describe_repeats(evidence)]
 
 
-def _describe_failed(design: Design | Fresh) -> list[str]:
+def _describe_directions(evidence: Fresh) -> list[str]:
+    """Returns lines on a caller's cosines: on their runs, and on what was tested of their directions."""
+    if not evidence.given:
+        return []
+    notes = [*_describe_failed(evidence), *describe_repeats(evidence)]
+    notes.append(describe_dimension(evidence))
+    if len(evidence.cosines) == 1:
+        return notes
+    if evidence.in_order:
+        order = "rows are in the order in which runs were begun: the bound is the largest after any of them"
+    else:
+        order = "the order of rows changes nothing; `in_order` says that it is that in which runs were begun"
+    return [*notes, order]
+
+
+def _describe_failed(design: Sets | Coins | Fresh) -> list[str]:
     """Returns a line on a caller's runs that failed, if there are any."""
     if not design.failed:
         return []
@@ -180,20 +167,18 @@ def _describe_failed(design: Design | Fresh) -> list[str]:
     return [f"{share} are NaN, of runs that failed: each counts, below all others"]
 
 
-def _describe_order(design: Fresh) -> str:
-    """Returns the line on the order of a caller's runs, empty of a single run."""
-    if len(design.cosines) == 1:
-        return ""
-    if design.in_order:
-        return "rows are in the order in which runs were begun: the bound is the largest after any of them"
-    return "the order of rows changes nothing; `in_order` says that it is that in which runs were begun"
+_DESCRIBE: dict[Shape, Callable[[Any], Sequence[str]]] = {
+    Shape.ONE_CANARY: _describe_scores,
+    Shape.MANY_CANARIES: _describe_scores,
+    Shape.FRESH_DIRECTIONS: _describe_directions,
+    Shape.ONE_RUN: lambda evidence: (),
+}
 
 
 def conclude_setting(
     scores: Scores,
     setting: Setting,
-    delta: float,
-    confidence: float,
+    level: Level = USUAL_LEVEL,
     looks: Sequence[int] = (),
     own_model: bool = False,
     steps: Steps | None = None,
@@ -203,8 +188,7 @@ def conclude_setting(
     Args:
       scores: of the runs.
       setting: of the runs.
-      delta: of the bounds.
-      confidence: of the bounds.
+      level: of the bounds.
       looks: the declared numbers of runs; the conclusion is then from those that the scores reach.
       own_model: whether the model is a caller's, of which nothing but its name is known.
       steps: how Lipschitz steps are, where the data show it or a caller vouches for it.
@@ -216,36 +200,37 @@ def conclude_setting(
     damaged = f"{bad} of {scores.scores.size} stored scores are not finite: move them away, and train again"
     require(not bad, damaged)
     claim = DpSgd(*setting.composition)
-    last_model = lipschitz.hidden_state(setting, delta, steps, own_model)
-    fields: dict[str, Any] = {"uncovered": last_model}
-    if isinstance(last_model, HiddenState):
-        fields = {"hidden_state": last_model}
+    mechanism = setting.mechanism
+    expected = None
     if isinstance(setting.adversary, SphereFields):
-        require(
-            not looks,
-            "`looks` are for other adversaries: fresh directions may be looked at at any time",
+        fresh_looks = (
+            "`looks` are for other adversaries: fresh directions may be looked at at any time"
         )
-        concluded = conclude_fresh(scores.directions(), claim, delta, confidence)
-        return concluded._replace(**fields, expected=None)
-
-    reason = "" if own_model else gaussian_reason(setting)
-    concluded = conclude(scores.design(), claim, delta, confidence, reason=reason)
+        require(not looks, fresh_looks)
+        concluded = conclude(scores.directions(), claim, level)
+    else:
+        reason = "" if own_model else gaussian_reason(setting)
+        concluded = conclude(scores.design(), claim, level, reason=reason)
+        if mechanism.optimizer == "sgd" and mechanism.weight_decay == 0:
+            period = setting.schedule.periodicity
+            expected = _find_expected_epsilon(claim.composition, period, level.delta)
     if looks:
         worlds = {}
         for runs in looks:
             if runs <= len(scores.scores):
                 worlds[runs] = scores.of_first(runs).worlds()
         concluded = _combine_looks(concluded, worlds, looks)
-    mechanism = setting.mechanism
-    expected = None
-    if mechanism.optimizer == "sgd" and mechanism.weight_decay == 0:
-        expected = _find_expected_epsilon(claim.composition, setting.schedule.periodicity, delta)
-    return concluded._replace(**fields, expected=expected)
+
+    concluded = concluded._replace(expected=expected)
+    last_model = lipschitz.hidden_state(setting, level.delta, steps, own_model)
+    if isinstance(last_model, HiddenState):
+        return concluded._replace(hidden_state=last_model)
+    return concluded._replace(uncovered=last_model)
 
 
 def conclude_each_run(
-    scores: Scores, dimension: int, law_holds: bool, delta: float, confidence: float
-) -> list[OneRunConclusion]:
+    scores: Scores, dimension: int, law_holds: bool, level: Level = USUAL_LEVEL
+) -> list[Conclusion]:
     """Returns each run's conclusion from cosines.
 
     Args:
@@ -253,23 +238,18 @@ def conclude_each_run(
       dimension: d, of the directions.
       law_holds: whether a cosine of a canary that is out has its exact law, as in final models; else the null
         is fitted to the canaries that are out.
-      delta: of the bounds.
-      confidence: of the bounds.
+      level: of the bounds.
     """
     conclusions = []
     for values, presence in zip(scores.scores, scores.presence, strict=True):
         unobserved = None if law_holds else values[~presence]
         cosines = check_own_cosines(values[presence], unobserved, dimension)
-        design = Coins(values[None], presence[None])
-        concluded = conclude_coins(design, cosines, delta, confidence)
-        if law_holds:
-            by_law = conclude_cosines(cosines, delta, confidence)
-            concluded = concluded._replace(bounds=[*concluded.bounds, *by_law.bounds])
-        conclusions.append(concluded)
+        evidence = OneRun(Coins(values[None], presence[None]), cosines)
+        conclusions.append(conclude(evidence, level=level))
     return conclusions
 
 
-def bound_runs_together(scores: Scores, delta: float, confidence: float) -> Bound | None:
+def bound_runs_together(scores: Scores, level: Level = USUAL_LEVEL) -> Bound | None:
     """Returns the bound that several runs of fresh directions prove together.
 
     No score uses anything of the other canaries. The bound is None of a single run, and of other canaries.
@@ -277,7 +257,7 @@ def bound_runs_together(scores: Scores, delta: float, confidence: float) -> Boun
     if not scores.dimension or len(scores.scores) == 1:
         return None
     design = scores.directions()._replace(plain=True)
-    return exact_null.bound_directions(design, delta, confidence)
+    return exact_null.bound_directions(design, *level)
 
 
 def predicted_mu(setting: Setting) -> float | None:

@@ -11,7 +11,7 @@ of five bounds on mu by less than 1%, and equal shares are the same at every loo
 import dataclasses
 import itertools
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,10 +19,13 @@ from numpy.typing import NDArray
 from audit.claims.accounting import Composition
 from audit.claims.hidden_state import HiddenState
 from audit.errors import require
-from audit.evidence.canaries import Design, Fresh
+from audit.evidence.canaries import Fresh, Shape
+from audit.evidence.given import Evidence
+from audit.evidence.one_run import OneRun
 from audit.methods import estimate, exact_null, lifted
 from audit.methods.estimate import Bound, Estimate, Finding
 from audit.methods.gaussian_curve import CURVE_LEVEL, CURVE_POWER, CurveTest
+from audit.methods.level import Level
 from audit.methods.method import (
     ACCOUNTED,
     FRESH_DIRECTIONS,
@@ -40,6 +43,11 @@ NOT_CONFIRMED = "not confirmed"
 REFUTED = "refuted"
 UNTESTED = "not tested"
 _LEAST_P_VALUE = 1e-6  # smaller ones rest on the tail of an approximation
+_PAIRS = {
+    Shape.ONE_CANARY: ONE_CANARY,
+    Shape.MANY_CANARIES: MANY_CANARIES,
+    Shape.FRESH_DIRECTIONS: FRESH_DIRECTIONS,
+}
 
 
 def method_of(finding: Finding) -> Method:
@@ -117,10 +125,12 @@ class UpperBound(NamedTuple):
 
 
 class Conclusion(NamedTuple):
-    """What an audit's scores show, at one delta and confidence.
+    """What an audit's scores show, at one level.
 
     Attributes:
-      scores_in, scores_out: (n_in,) and (n_out,); of all canaries, where runs have several.
+      evidence: the scores by run and canary, whose shape decides what is concluded and shown.
+      worlds: (scores in (n_in,), scores out (n_out,)), of all canaries.
+      level: of the bounds, and of the formulas of estimates.
       estimates: values that are no bounds.
       bounds: the lower bounds as they were computed; `ranked`, `rows`, `bound` and `finding` mark what the
         scores refute.
@@ -134,7 +144,6 @@ class Conclusion(NamedTuple):
       reason: why the curve should be Gaussian, where the mechanism's own law is a reason; else empty.
       looks: the declared looks where there were some: the bounds are then the best of those taken, and hold
         at the confidence together with all others.
-      design: the scores by run and canary, where runs have several.
       notes: lines beneath the table of the scores themselves: on runs that failed, on scores that equal
         others, on what was tested of a caller's directions.
       hidden_state: the upper bound on the last model alone, at the delta, where steps are proven Lipschitz.
@@ -142,8 +151,9 @@ class Conclusion(NamedTuple):
       expected: what the last model would leak under linear losses, of sampled canaries; no bound.
     """
 
-    scores_in: NDArray[np.float64]
-    scores_out: NDArray[np.float64]
+    evidence: Evidence
+    worlds: Worlds
+    level: Level
     estimates: tuple[Estimate, ...]
     bounds: tuple[Bound, ...]
     upper_bound: float | None = None
@@ -153,11 +163,20 @@ class Conclusion(NamedTuple):
     composition: Composition | None = None
     reason: str = ""
     looks: Looks | None = None
-    design: Design | Fresh | None = None
     notes: tuple[str, ...] = ()
     hidden_state: HiddenState | None = None
     uncovered: str = ""
     expected: float | None = None
+
+    @property
+    def scores_in(self) -> NDArray[np.float64]:
+        """Returns the scores (n_in,) of canaries that were in."""
+        return self.worlds[0]
+
+    @property
+    def scores_out(self) -> NDArray[np.float64]:
+        """Returns the scores (n_out,) of canaries that were out."""
+        return self.worlds[1]
 
     @property
     def upper_bounds(self) -> tuple[UpperBound, ...]:
@@ -224,37 +243,38 @@ class Conclusion(NamedTuple):
 
     @property
     def _pair(self) -> Pair:
-        """Returns the names of the two methods that represent the others."""
-        if self.law_is_known:
-            return FRESH_DIRECTIONS
-        if self.has_one_canary:
-            return ONE_CANARY
-        return MANY_CANARIES
+        """Returns the names of the two methods that represent the others; of one run there are none."""
+        return _PAIRS[self.evidence.shape]
+
+    @property
+    def is_one_run(self) -> bool:
+        """Returns whether all scores are of the canaries of one run."""
+        return self.evidence.shape is Shape.ONE_RUN
 
     @property
     def has_one_canary(self) -> bool:
         """Returns whether each run has a single canary, so that scores are independent."""
-        return not self.design
-
-    @property
-    def canaries(self) -> tuple[int, int]:
-        """Returns how many canaries a run scores that are in, at most, and that are out."""
-        return self.design.canaries if self.design else (1, 1)
+        return self.evidence.shape is Shape.ONE_CANARY
 
     @property
     def law_is_known(self) -> bool:
         """Returns whether canaries are fresh directions, which have an exact law where they are out."""
-        return bool(self.fresh)
+        return self.evidence.shape is Shape.FRESH_DIRECTIONS
 
     @property
     def has_tied_scores(self) -> bool:
         """Returns whether scores of one run may depend on each other, and no law of theirs is known."""
-        return not self.has_one_canary and not self.law_is_known
+        return self.evidence.shape is Shape.MANY_CANARIES
 
     @property
-    def fresh(self) -> Fresh | None:
-        """Returns the design if its canaries are fresh directions; else None."""
-        return self.design if isinstance(self.design, Fresh) else None
+    def fresh(self) -> Fresh:
+        """Returns the evidence of a conclusion from fresh directions."""
+        return cast(Fresh, self.evidence)
+
+    @property
+    def one_run(self) -> OneRun:
+        """Returns the evidence of a conclusion from one run."""
+        return cast(OneRun, self.evidence)
 
     @property
     def path(self) -> tuple[float, ...]:
@@ -263,9 +283,10 @@ class Conclusion(NamedTuple):
 
     def ranked(self) -> tuple[Bound, ...]:
         """Returns the bounds in the order of tables, whatever their values: first the assumption-free one."""
-        methods = list(
-            dict.fromkeys((self._pair.free, self._pair.gaussian))
-        )  # they may be the same
+        if self.is_one_run:
+            return self.bounds
+        pair = self._pair
+        methods = list(dict.fromkeys((pair.free, pair.gaussian)))  # they may be the same
         for bound in self.bounds:
             if bound.method not in methods:
                 methods.append(bound.method)
@@ -280,8 +301,15 @@ class Conclusion(NamedTuple):
 
     @property
     def epsilon(self) -> float:
-        """Returns what is proven: the epsilon of `assumption_free`, on which every verdict relies."""
-        return self.assumption_free.epsilon
+        """Returns what is proven whatever the curve, on which every verdict relies.
+
+        It is that of `assumption_free`, and of one run the largest that assumes no Gaussian curve, 0 where
+        there is none.
+        """
+        if not self.is_one_run:
+            return self.assumption_free.epsilon
+        epsilons = [bound.epsilon for bound in self.bounds if not bound.assumes.gaussian]
+        return max(epsilons, default=0.0)
 
     @property
     def most_provable(self) -> float | None:
@@ -310,12 +338,12 @@ class Conclusion(NamedTuple):
 
     @property
     def delta(self) -> float:
-        return self.bounds[0].delta
+        return self.level.delta
 
     @property
     def confidence(self) -> float:
         """Returns the confidence of every bound, which is the level that estimates use."""
-        return self.bounds[0].confidence
+        return self.level.confidence
 
     @property
     def refutes_gaussian(self) -> bool:

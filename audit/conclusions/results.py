@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from audit.conclusions.conclusion import Conclusion, method_of, require_schedule
 from audit.errors import InputError, require
+from audit.laws import cosine_law
 from audit.methods import curves
 from audit.methods.estimate import Bound, Finding
 from audit.storage import files
@@ -25,6 +26,9 @@ from audit.version import __version__
 
 _MADE = "made.json"
 _LOOKS = "looks.json"
+# Of one run's findings, in JSON.
+_ESTIMATE_FIELDS = ("method", "epsilon", "delta", "standard_error")
+_BOUND_FIELDS = ("method", "epsilon", "mu", "delta", "confidence", "assumes", "counted")
 
 
 def keep(store: Store, conclusion: Conclusion, figure: bytes, **more: object) -> tuple[str, Path]:
@@ -83,7 +87,54 @@ def bounds_json(conclusion: Conclusion, **more: object) -> str:
     return json.dumps({**fields, **more})
 
 
-def attack_fields(conclusion: Conclusion) -> dict[str, Any]:
+def answer_json(conclusion: Conclusion, verdict: str) -> str:
+    """Returns what `bound --json` prints, a JSON object on one line.
+
+    Args:
+      conclusion: from a caller's scores.
+      verdict: in a word or three.
+    """
+    if conclusion.is_one_run:
+        return json.dumps(one_run_fields(conclusion))
+    return bounds_json(conclusion, verdict=verdict, **_make_attack_fields(conclusion))
+
+
+def one_run_fields(conclusion: Conclusion) -> dict[str, Any]:
+    """Returns what one run says, for JSON: `estimates`, `bounds`, `upper_bound`, `coins`, and what was given.
+
+    Of cosines this is their numbers, their dimension and the test whether they are normal.
+    """
+    estimates = []
+    for estimate in conclusion.estimates:
+        values = {name: getattr(estimate, name) for name in _ESTIMATE_FIELDS}
+        floor = estimate.noise_floor._asdict()
+        del floor["exceeding"]
+        values["noise_floor"] = floor
+        estimates.append({**values, "canaries": estimate.n_in, "caveat": estimate.caveat})
+    bounds = []
+    for bound in conclusion.bounds:
+        fields = finding_fields(bound)
+        bounds.append({name: fields[name] for name in _BOUND_FIELDS})
+
+    coins, cosines = conclusion.one_run
+    given: dict[str, Any] = {"canaries": sum(conclusion.evidence.canaries)}
+    if cosines is not None:
+        given = {
+            "normality": cosine_law.anderson_darling(cosines.observed)._asdict(),
+            "observed": len(cosines.observed),
+            "unobserved": len(cosines.unobserved),
+            "dimension": cosines.dimension,
+        }
+    return {
+        "estimates": estimates,
+        "bounds": bounds,
+        "upper_bound": finite(conclusion.upper_bound),
+        **given,
+        "coins": coins is not None,
+    }
+
+
+def _make_attack_fields(conclusion: Conclusion) -> dict[str, Any]:
     """Returns the attack's AUC, accuracy and true-positive rates, none of which is a bound."""
     scores_in = conclusion.scores_in
     scores_out = conclusion.scores_out

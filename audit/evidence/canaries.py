@@ -24,6 +24,7 @@ Upper limits of the two average error rates therefore bound the privacy paramete
 canary.
 """
 
+import enum
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -41,6 +42,20 @@ _LEAST_QUANTILES = 1_000
 _MOST_QUANTILES = 20_000
 _TINY = 1e-12
 FAILED = -1.0  # the cosine of a run that failed
+
+
+class Shape(enum.Enum):
+    """The shape of evidence, which decides what follows from it and how it is shown."""
+
+    ONE_CANARY = enum.auto()  # a run: scores are independent
+    MANY_CANARIES = enum.auto()  # a run: scores of one run may depend on each other
+    FRESH_DIRECTIONS = enum.auto()  # whose cosines have a known law where they are out
+    ONE_RUN = enum.auto()  # with many canaries
+
+
+def _find_shape(canaries: tuple[int, int]) -> Shape:
+    """Returns the shape of several runs' scores of so many canaries in and out."""
+    return Shape.ONE_CANARY if canaries == (1, 1) else Shape.MANY_CANARIES
 
 
 class RunErrors(NamedTuple):
@@ -116,11 +131,15 @@ class Design(Protocol):
 
     Attributes:
       canaries: how many canaries a run scores that are in, at most, and how many that are out.
+      shape: of the evidence.
       failed: how many scores are those of runs that failed.
     """
 
     @property
     def canaries(self) -> tuple[int, int]: ...
+
+    @property
+    def shape(self) -> Shape: ...
 
     @property
     def failed(self) -> int: ...
@@ -192,6 +211,10 @@ class Coins(NamedTuple):
     def canaries(self) -> tuple[int, int]:
         return self.scores.shape[1], self.scores.shape[1]
 
+    @property
+    def shape(self) -> Shape:
+        return _find_shape(self.canaries)
+
     def count_scores(self) -> str:
         return f"{self.scores.size:,} scores"
 
@@ -256,6 +279,10 @@ class Sets(NamedTuple):
     @property
     def canaries(self) -> tuple[int, int]:
         return self.inserted.shape[1], self.fresh.shape[1]
+
+    @property
+    def shape(self) -> Shape:
+        return _find_shape(self.canaries)
 
     def count_scores(self) -> str:
         return f"{self.inserted.size + self.fresh.size:,} scores"
@@ -323,6 +350,10 @@ class Fresh(NamedTuple):
     def canaries(self) -> tuple[int, int]:
         return self.cosines.shape[1], self.cosines.shape[1]
 
+    @property
+    def shape(self) -> Shape:
+        return Shape.FRESH_DIRECTIONS
+
     def count_scores(self) -> str:
         """Returns how many cosines there are, in words."""
         return f"{self.cosines.size:,} cosines"
@@ -388,26 +419,18 @@ def make_coins(scores: ArrayLike, presence: ArrayLike) -> Coins:
         present.any() and not present.all(),
         "presence puts all canaries into one world: both are needed",
     )
+    failed = _count_failed(values)
     (ranked,) = rank_all(values)
     require_apart(ranked)
-    return Coins(ranked, present, failed=_count_failed(values))
-
-
-def sets(inserted: ArrayLike, fresh: ArrayLike) -> Sets:
-    """Returns the checked design of two sets of runs; raises InputError for what fits no audit."""
-    scores_in = _matrix("in ", inserted)
-    scores_out = _matrix("out ", fresh)
-    ranked_in, ranked_out = rank_all(scores_in, scores_out)
-    design = Sets(ranked_in, ranked_out, _count_failed(scores_in, scores_out))
-    require_apart(np.concatenate(design.pooled()))
-    return design
+    return Coins(ranked, present, failed=failed)
 
 
 def make_sets(scores_in: ArrayLike, scores_out: ArrayLike) -> Sets:
     """Returns the design of a caller's scores by world, (runs,) or (runs, canaries).
 
-    Raises InputError for what is no array of scores, for a presence in the place of the scores out, and of
-    several canaries a run for all that `sets` refuses.
+    Raises InputError for what is no array of scores, for a presence in the place of the scores out, for
+    scores of which too many are those of runs that failed, and of several canaries a run for scores that are
+    all equal.
     """
     array_in = _array("in", scores_in)
     array_out = _array("out", scores_out)
@@ -416,11 +439,16 @@ def make_sets(scores_in: ArrayLike, scores_out: ArrayLike) -> Sets:
 
     matrix_in = _as_matrix(array_in)
     matrix_out = _as_matrix(array_out)
-    several_canaries = matrix_in.shape[1] != 1 or matrix_out.shape[1] != 1
-    if several_canaries:
-        return sets(matrix_in, matrix_out)
+    has_several_canaries = matrix_in.shape[1] != 1 or matrix_out.shape[1] != 1
+    if has_several_canaries:
+        _matrix("in ", matrix_in)
+        _matrix("out ", matrix_out)
+    failed = _count_failed(matrix_in, matrix_out)
     ranked_in, ranked_out = rank_all(matrix_in, matrix_out)
-    return Sets(ranked_in, ranked_out, _count_failed(matrix_in, matrix_out))
+    design = Sets(ranked_in, ranked_out, failed)
+    if has_several_canaries:
+        require_apart(np.concatenate(design.pooled()))
+    return design
 
 
 def _as_matrix(scores: Array) -> Array:

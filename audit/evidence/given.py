@@ -27,9 +27,12 @@ Evidence = Sets | Coins | Fresh | OneRun
 def two_worlds(scores_in: ArrayLike, scores_out: ArrayLike) -> Sets:
     """Returns the evidence of runs with the canary, (n,) or (n, K), and of runs without, (m,) or (m, M).
 
-    Raises InputError for what is no array of scores, or a presence in the place of scores.
+    Raises InputError for what is no array of scores, a presence in the place of scores, or runs that are
+    there twice.
     """
-    return canaries.make_sets(scores_in, scores_out)
+    design = canaries.make_sets(scores_in, scores_out)
+    require_no_copies(design)
+    return design
 
 
 def coins(scores: ArrayLike, presence: ArrayLike) -> Coins | OneRun:
@@ -109,11 +112,10 @@ def _cosines_of_one_run(
     if presence is None:
         return paired_cosines(values, None, dimension)
     size = given_directions.require_dimension(dimension)
-    bits = floats("the bits of presence", presence)
-    fits = bits.shape in ((len(values),), (1, len(values)))
-    require(fits, f"presence has shape {bits.shape}, cosines (1, {len(values)}): give one bit each")
-    require(np.isin(bits, (0, 1)).all(), "presence must be 1 (in) or 0 (out) everywhere")
-    present = bits.reshape(1, -1).astype(bool)
+    bits = np.atleast_2d(floats("the bits of presence", presence))
+    present = given_directions.check_bits(bits, (1, len(values)))
     fair_coins.require_fair(present)
-    checked = Coins(values[None], present, given=True)
-    return OneRun(checked, one_run_evidence.check_own_cosines(*checked.pooled(), size))
+    coins_of_run = Coins(values[None], present, given=True)
+    require_no_copies(coins_of_run)
+    cosines_of_run = one_run_evidence.check_own_cosines(*coins_of_run.pooled(), size)
+    return OneRun(coins_of_run, cosines_of_run)

@@ -36,6 +36,7 @@ from scipy import special
 from audit.errors import InputError, require
 from audit.evidence.arrays import floats, require_few_failed
 from audit.evidence.canaries import FAILED, Fresh
+from audit.evidence.repeats import require_no_copies
 from audit.values import number, require_type
 
 Array = NDArray[np.float64]
@@ -91,11 +92,12 @@ def given(
     values = _check_cosines(cosines)
     present = np.ones(values.shape, bool)
     if presence is not None:
-        present = _check_presence(presence, values.shape)
+        present = check_bits(presence, values.shape)
     failed = values == FAILED
     design = Fresh(values, present, size, plain=not leave_one_out, given=True, in_order=in_order)
     require(columns_p_value(values, present & ~failed) >= LEVEL, _SAME)
     _require_spread(design)
+    require_no_copies(design)
     return design
 
 
@@ -197,8 +199,8 @@ def _check_cosines(cosines: ArrayLike) -> Array:
     return np.where(failed, FAILED, np.clip(values, -1.0, 1.0))
 
 
-def _check_presence(presence: ArrayLike, shape: tuple[int, ...]) -> Bits:
-    """Returns a caller's bits of presence in the cosines' shape; raises InputError for what are none."""
+def check_bits(presence: ArrayLike, shape: tuple[int, ...]) -> Bits:
+    """Returns a caller's presence (runs, canaries); raises InputError for what is none of this shape."""
     bits = floats("the bits of presence", presence)
     bits = bits[:, None] if bits.ndim == 1 else bits
     require(

@@ -8,7 +8,7 @@ from scipy import special
 
 from audit.errors import InputError, require
 from audit.evidence.arrays import floats
-from audit.evidence.canaries import Coins
+from audit.evidence.canaries import Coins, Shape
 from audit.laws import cosine_law
 
 Array = NDArray[np.float64]
@@ -46,13 +46,32 @@ class OneRun(NamedTuple):
     coins: Coins | None
     cosines: Cosines | None
 
+    @property
+    def canaries(self) -> tuple[int, int]:
+        """Returns how many canaries were in, and how many were out."""
+        scores_in, scores_out = self.pooled()
+        return len(scores_in), len(scores_out)
+
+    @property
+    def shape(self) -> Shape:
+        return Shape.ONE_RUN
+
     def pooled(self) -> tuple[Array, Array]:
         """Returns the scores of canaries that were in, and of those that were out."""
         if self.coins is not None:
             return self.coins.pooled()
-        if self.cosines is not None:
-            return self.cosines.observed, self.cosines.unobserved
-        return np.empty(0), np.empty(0)
+        assert self.cosines is not None
+        return self.cosines.observed, self.cosines.unobserved
+
+    def __str__(self) -> str:
+        """Returns how many canaries there are, and what their scores are compared with, in words."""
+        if self.cosines is None:
+            return f"{sum(self.canaries):,}, each in or out by a fair coin of its own"
+        observed, unobserved, dimension = self.cosines
+        counted = f"{len(observed):,} observed"
+        if len(unobserved):
+            return f"{counted} and {len(unobserved):,} unobserved, to which the null is fitted"
+        return f"{counted}; the null is the cosine's exact law in {dimension:,} dimensions"
 
 
 def cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension: int) -> Cosines:

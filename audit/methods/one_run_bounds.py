@@ -73,7 +73,7 @@ UNIFORM = Assumption(
     "uniform directions, drawn afresh for every run",
     "fresh directions",
     "uniform directions, drawn afresh for every run, of which training knows nothing; nothing else, however "
-    "the canaries of a run hang together",
+    "the canaries of a run depend on each other",
     "uniform directions, drawn afresh for every run",
     proviso="if directions are uniform",
 )
@@ -81,7 +81,7 @@ FAIR_COINS = Assumption(
     "fair coins",
     "fair coins",
     "that each canary was in by a fair coin of its own which training did not see; nothing else, however the "
-    "canaries of a run hang together",
+    "canaries of a run depend on each other",
     "each canary in or out by a coin of its own, tied in any way",
     proviso="if coins are fair",
 )

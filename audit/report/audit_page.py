@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from audit.claims.linear_losses import EXPECTED
 from audit.conclusions.conclusion import Conclusion, assumption_of, method_of
 from audit.methods.estimate import Bound, Finding
-from audit.report import audit_panels, page, verdicts
+from audit.report import audit_panels, one_run_section, page, verdicts
 from audit.report.bounds_table import describe_curve_test, explain_curve_test, remarks
 from audit.report.curves import describe_curve, find_mark
 from audit.report.page import Html
-from audit.report.subjects import OneRunSubject, Subject
+from audit.report.subjects import Subject
 from audit.report.verdicts import Verdict
 from audit.runtime import started
 
@@ -52,11 +52,13 @@ def report(title: str, about: Sequence[Subject], *before: Html) -> bytes:
       before: what comes before the index.
     """
     content = [page.element("h1", title), *before]
-    if len(about) > 1:
+    are_of_one_run = all(subject.conclusion.is_one_run for subject in about)
+    if len(about) > 1 and not are_of_one_run:
         content.append(_make_index(about))
     content += [_make_section(subject, len(about)) for subject in about]
     heading = page.element("h2", "How to read this")
-    footer = page.element("footer", heading, page.points(_MEANINGS), class_="note")
+    meanings = one_run_section.MEANINGS if are_of_one_run else _MEANINGS
+    footer = page.element("footer", heading, page.points(meanings), class_="note")
     return page.document(title, *content, footer)
 
 
@@ -64,13 +66,14 @@ def make_audits_page(about: Sequence[Subject]) -> bytes:
     """Returns the page of audits, under a title that names the audit or their number."""
     if len(about) == 1:
         return report(f"Audit: {about[0].title}", about)
-    return report(f"{len(about)} audits", about)
+    kind = "federated audits" if about[0].runs else "audits"
+    return report(f"{len(about)} {kind}", about)
 
 
 def summary(subject: Subject) -> Html:
     """Returns an audit's verdict and bounds, for a notebook."""
     verdict = _show_verdict(_judge(subject))
-    return page.element("div", verdict, _make_bounds_table(subject.conclusion))
+    return page.element("div", verdict, _make_bounds_table(subject))
 
 
 def _make_index(about: Sequence[Subject]) -> Html:
@@ -98,62 +101,44 @@ def _make_section(subject: Subject, count: int) -> Html:
         panels = page.element("div", *_draw_figures(subject.conclusion), class_="figures")
     else:
         panels = page.element("p", _NOT_DRAWN.format(started.command("report")), class_="note")
-    notes = []
-    for remark in remarks(subject.conclusion):
-        notes.append(page.element("p", f"{remark[0].upper()}{remark[1:]}", class_="note"))
-    bounds = _make_bounds_table(subject.conclusion)
-    return make_article(subject, _judge(subject), count > 1, bounds, *notes, panels=panels)
-
-
-def make_article(
-    about: Subject | OneRunSubject,
-    verdict: Verdict,
-    titled: bool,
-    bounds: Html,
-    *more: Html,
-    panels: Html,
-) -> Html:
-    """Returns an audit's section: its verdict, what was audited, bounds, panels and where it comes from.
-
-    Args:
-      about: the audit.
-      verdict: on it.
-      titled: whether the section has a heading.
-      bounds: the table of its bounds.
-      more: what comes below that table.
-      panels: its figures.
-    """
     title = []
-    if titled:
-        title.append(page.element("h2", about.title))
+    if count > 1:
+        title.append(page.element("h2", subject.title))
+    if subject.conclusion.is_one_run:
+        below = one_run_section.make_parts_below_bounds(subject)
+    else:
+        below = [page.note(remark) for remark in remarks(subject.conclusion)]
     config = []
-    if about.config:
-        config.append(page.element("pre", about.config))
+    if subject.config:
+        config.append(page.element("pre", subject.config))
     return page.element(
         "article",
         *title,
-        _show_verdict(verdict),
+        _show_verdict(_judge(subject)),
         page.element("h3", "What was audited"),
-        page.terms(about.facts),
+        page.terms(subject.facts),
         page.element("h3", "Threat model"),
-        page.points(about.threats),
+        page.points(subject.threats),
         page.element("h3", "Bounds, and what each assumes"),
-        bounds,
-        *more,
+        _make_bounds_table(subject),
+        *below,
         page.element("h3", "Figures"),
         panels,
         page.element("h3", "Provenance"),
-        page.terms(about.provenance),
+        page.terms(subject.provenance),
         *config,
-        id=about.anchor,
+        id=subject.anchor,
     )
 
 
 def _judge(subject: Subject) -> Verdict:
-    """Returns the verdict on an audit that is large enough for one."""
+    """Returns the verdict on an audit that is large enough for one; of several runs on the first."""
     if not subject.proves:
         return verdicts.SMOKE
-    return verdicts.verdict(subject.conclusion)
+    verdict = verdicts.verdict(subject.conclusion)
+    if len(subject.runs) > 1 and verdict.kind != verdicts.NOTHING:
+        return verdict._replace(sentence=f"Of the first run: {verdict.sentence}")
+    return verdict
 
 
 def _show_verdict(verdict: Verdict) -> Html:
@@ -161,8 +146,11 @@ def _show_verdict(verdict: Verdict) -> Html:
     return page.element("p", text, class_=f"verdict {verdict.kind}")
 
 
-def _make_bounds_table(conclusion: Conclusion) -> Html:
+def _make_bounds_table(subject: Subject) -> Html:
     """Returns the lower bounds, the upper bounds, and then what is no bound, as in the printed table."""
+    conclusion = subject.conclusion
+    if conclusion.is_one_run:
+        return one_run_section.make_bounds_table(subject)
     rows = []
     for bound in conclusion.ranked():
         rows.append((*_make_cells(bound), _describe_assumption(bound, conclusion)))
@@ -177,8 +165,6 @@ def _make_bounds_table(conclusion: Conclusion) -> Html:
     if conclusion.expected is not None:
         epsilon = verdicts.at_most(conclusion.expected)
         rows.append(("linear losses", epsilon, "", "", "", "", EXPECTED.sentence))
-    level = verdicts.show_percent(conclusion.confidence)
-    caption = f"Epsilon at delta = {conclusion.delta:g}; lower bounds at {level} confidence"
     header = (
         "method",
         "epsilon",
@@ -188,7 +174,7 @@ def _make_bounds_table(conclusion: Conclusion) -> Html:
         "false negatives",
         "assumes",
     )
-    return page.table(caption, header, rows)
+    return page.table(verdicts.describe_level(conclusion), header, rows)
 
 
 def _make_cells(finding: Finding) -> tuple[str, ...]:
@@ -248,6 +234,8 @@ def _draw_figures(conclusion: Conclusion) -> list[Html]:
         "trade_off": _describe_trade_off,
         "bounds": _describe_bounds,
         "profile": _describe_profile,
+        "cosines": one_run_section.describe_cosines,
+        "epsilons": one_run_section.describe_epsilons,
     }
     figures = []
     for name, image in audit_panels.audit_panels(conclusion).items():

@@ -12,7 +12,8 @@ from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
 
 from audit.conclusions.conclusion import Conclusion, method_of
-from audit.laws import conversions
+from audit.errors import require
+from audit.laws import conversions, cosine_law
 from audit.methods.curves import auc
 from audit.methods.estimate import Bound, Finding
 from audit.methods.method import COINS, NO_BOUND, NOTHING
@@ -21,6 +22,9 @@ from audit.report.curves import describe_curve, find_mark
 from audit.report.style import BOUND, FADED, IN, OUT, STYLE, UPPER
 from audit.report.table import at_least, at_most
 
+_BINS = 40  # of a histogram of cosines
+_POINTS = 401  # of their law
+_FAR = 4.0  # the least end of the cosines' axis, in units of 1/sqrt(d)
 _BOX = {"facecolor": "white", "edgecolor": "none", "pad": 1.5}
 _HEADROOM = 1.35  # of the scores' panel, for its legend
 _ESTIMATES_GAP = 0.4  # between lower bounds and estimates, in bars
@@ -48,7 +52,11 @@ def audit_figure(
 
 
 def audit_drawing(conclusion: Conclusion, audited: str = "") -> Figure:
-    """Returns all panels of an audit as a figure that pyplot does not hold; see `audit_figure`."""
+    """Returns all panels of an audit as a figure that pyplot does not hold; see `audit_figure`.
+
+    Raises InputError for an audit of one run, whose panels are on its page alone.
+    """
+    require(not conclusion.is_one_run, "one run alone has no figure: its report has its panels")
     with plt.rc_context(STYLE):
         figure, axes = plt.subplots(2, 2, figsize=(9, 6.6))
         for axis, draw in zip(axes.flat, _choose_panels(conclusion).values(), strict=True):
@@ -63,7 +71,8 @@ def audit_drawing(conclusion: Conclusion, audited: str = "") -> Figure:
 def audit_panels(conclusion: Conclusion) -> dict[str, bytes]:
     """Returns an SVG file for each panel of an audit.
 
-    They are "scores", "trade_off", "bounds", and "profile", or "path" where directions are fresh.
+    They are "scores", "trade_off", "bounds", and "profile", or "path" where directions are fresh; of one run
+    "cosines", where it has any, and "epsilons".
     """
     panels = {}
     with plt.rc_context(STYLE):
@@ -324,9 +333,7 @@ def _draw_profile(axis: Axes, conclusion: Conclusion) -> None:
 def _draw_path(axis: Axes, conclusion: Conclusion) -> None:
     """Draws what was proven after each run, or by all runs if their order is not known, and upper bounds."""
     path = conclusion.path or (conclusion.epsilon,)
-    last = len(path)
-    if conclusion.fresh:
-        last = len(conclusion.fresh.cosines)
+    last = len(conclusion.fresh.cosines)
     runs = range(last + 1 - len(path), last + 1)
     marker = "o" if len(path) < 4 else ""
     axis.step(runs, path, where="post", color=BOUND, marker=marker, label="proven")
@@ -339,8 +346,87 @@ def _draw_path(axis: Axes, conclusion: Conclusion) -> None:
     axis.legend(loc="lower right", fontsize=8)
 
 
+def _draw_cosines(axis: Axes, conclusion: Conclusion) -> None:
+    """Draws histograms of the cosines, or the exact law where no canary is unobserved."""
+    cosines = conclusion.one_run.cosines
+    assert cosines is not None
+    observed, unobserved, dimension = cosines
+    root = np.sqrt(dimension)
+    units = np.concatenate([observed, unobserved]) * root
+    low = min(-_FAR, units.min())
+    high = max(_FAR, units.max())
+    bins = np.linspace(low, high, _BINS + 1).tolist()
+    axis.hist(
+        observed * root,
+        bins,
+        density=True,
+        color=IN,
+        alpha=0.5,
+        label=f"observed ({len(observed):,})",
+    )
+    if len(unobserved):
+        label = f"unobserved ({len(unobserved):,})"
+        axis.hist(
+            unobserved * root, bins, density=True, color=OUT, alpha=0.5, hatch="///", label=label
+        )
+    else:
+        grid = np.linspace(low, high, _POINTS)
+        within = np.clip(grid / root, -1 + 1e-12, 1 - 1e-12)
+        density = np.exp(cosine_law.log_density(within, dimension)) / root
+        axis.plot(grid, density, color=OUT, label="no leak")
+    axis.set(xlabel=r"cosine, in units of $1/\sqrt{d}$", ylabel="density")
+    _set_legend_above(axis)
+
+
+def _draw_epsilons(axis: Axes, conclusion: Conclusion) -> None:
+    """Draws bars for bounds, points with two errors over their floors for estimates, and the upper bound."""
+    names = []
+    floor_label: str | None = (
+        "no leak: up to 95%"  # of the first alone, so that the legend has it once
+    )
+    estimate_label: str | None = "estimate, 2 errors"
+    for place, estimate in enumerate(conclusion.estimates):
+        axis.barh(
+            place, estimate.noise_floor.quantile_95, color=FADED, alpha=0.4, label=floor_label
+        )
+        axis.errorbar(
+            estimate.epsilon,
+            place,
+            xerr=2 * estimate.standard_error,
+            fmt="o",
+            ms=4,
+            color=IN,
+            mfc="white",
+            label=estimate_label,
+        )
+        names.append(estimate.method)
+        floor_label = None
+        estimate_label = None
+    bound_label: str | None = "lower bound"
+    for place, bound in enumerate(conclusion.bounds, start=len(conclusion.estimates)):
+        axis.barh(place, bound.epsilon, color=BOUND, height=0.6, label=bound_label)
+        names.append(bound.method)
+        bound_label = None
+    upper = conclusion.upper_bound
+    if upper is not None and np.isfinite(upper):
+        axis.axvline(upper, color=UPPER, ls=":", label="upper bound")
+    axis.set_yticks(range(len(names)), [name.removeprefix("one_shot_") for name in names])
+    axis.set(xlabel=r"$\varepsilon$", ylim=(len(names) - 0.4, -0.6))
+    axis.set_xlim(left=0)
+    _set_legend_above(axis)
+
+
+def _set_legend_above(axis: Axes) -> None:
+    """Puts a panel's legend above it, in a figure of its own."""
+    axis.figure.legend(loc="outside upper center", ncols=2, fontsize=8)
+
+
 def _choose_panels(conclusion: Conclusion) -> dict[str, _Draw]:
     """Returns the panels by name; fresh directions assume no curve, so that they have no Gaussian profile."""
+    if conclusion.is_one_run:
+        if conclusion.one_run.cosines is None:
+            return {"epsilons": _draw_epsilons}
+        return {"cosines": _draw_cosines, "epsilons": _draw_epsilons}
     if not conclusion.law_is_known:
         return _PANELS
     panels = {name: draw for name, draw in _PANELS.items() if name != "profile"}

@@ -13,10 +13,13 @@ import numpy as np
 
 from audit.claims.linear_losses import EXPECTED
 from audit.conclusions.conclusion import Conclusion, Looks, assumption_of
+from audit.evidence.one_run import Cosines
+from audit.laws import cosine_law
 from audit.methods import curves, estimate, lifted
 from audit.methods.estimate import Bound, Finding
-from audit.methods.method import Assumption
-from audit.report.table import Column, Table, at_least, at_most
+from audit.methods.method import Assumption, NoiseFloor
+from audit.methods.one_run_bounds import OF_COINS
+from audit.report.table import Column, Table, at_least, at_most, number
 from audit.report.verdicts import describe_what_decides, find_doubt, is_reversed
 
 _COUNTS = ("FP/out", "FN/in")
@@ -28,21 +31,55 @@ _FEW = 100  # scores of a world
 _WIDTH = 80  # columns
 _NOTE_INDENT = 12  # columns
 _SHOWN = 0.0005  # three decimals show 0 below it
+_CLEARLY = 4  # standard errors below the null
+_ESTIMATES = """\
+estimates are no bounds; error: standard error if canaries are independent;
+floor: mean (95% quantile) where nothing leaks"""
+_GAUSSIAN = "Gaussian: and a Gaussian trade-off curve"
+
+
+def show_floor(floor: NoiseFloor) -> str:
+    """Returns what an estimate shows where nothing leaks."""
+    return f"{floor.mean:.3f} ({floor.quantile_95:.3f})"
+
+
+# The tables of one run.
+_ESTIMATE_COLUMNS = (
+    Column(None, lambda row: row.method, "estimate", width=24, left=True),
+    Column(None, lambda row: row.epsilon, "epsilon", number(".3f"), 9),
+    Column(None, lambda row: row.standard_error, "error", number(".3f"), 9),
+    Column(
+        None,
+        lambda row: row.noise_floor,
+        "  floor",
+        lambda floor: f"  {show_floor(floor)}",
+        left=True,
+    ),
+)
+_BOUND_COLUMNS = (
+    Column(None, lambda row: row.method, "bound", width=16, left=True),
+    Column(None, lambda row: row.epsilon, "epsilon", at_least, 8),
+    Column(None, lambda row: row.mu, "mu", at_least, 6),
+    Column(None, lambda row: row.counted, " counts", " {}".format, 30, left=True),
+    Column(None, lambda row: row.assumes.word, "assumes", left=True),
+)
 
 
 def bounds_table(conclusion: Conclusion) -> str:
     """Returns the table of a conclusion's bounds, and remarks below it.
 
     A row is a lower bound, first the one that a verdict rests on, then an upper bound, then what is no bound.
-    Lower bounds are rounded down, upper bounds up.
+    Lower bounds are rounded down, upper bounds up. Of one run estimates come first.
     """
+    if conclusion.is_one_run:
+        return _make_one_run_table(conclusion)
     has_many_canaries = not conclusion.has_one_canary
     title = f"lower bounds on epsilon at delta {conclusion.delta:g}, confidence {conclusion.confidence:g}"
     before = [title]
     errors = _COUNTS
     show_share = _show_counts
     if has_many_canaries:
-        before.append(str(conclusion.design))
+        before.append(str(conclusion.evidence))
         errors = _RATES
         show_share = _show_rate
 
@@ -226,9 +263,12 @@ def _show_rate(count: int, scores: int) -> str:
 def remarks(conclusion: Conclusion) -> list[str]:
     """Returns a line for each thing that a reader has to know beside the table; mostly there is none.
 
-    These are declared looks, scores that are all equal, scores of the wrong sign, too few to prove much, and
+    Of one run these are cosines of the wrong sign, no bound, and whether cosines are normal. Of several runs
+    these are declared looks, scores that are all equal, scores of the wrong sign, too few to prove much, and
     methods that need more canaries a run.
     """
+    if conclusion.is_one_run:
+        return _remark_on_one_run(conclusion)
     lines = []
     if conclusion.looks is not None:
         lines.append(_describe_looks(conclusion.looks, conclusion.confidence))
@@ -266,7 +306,7 @@ def _explain_zeros(conclusion: Conclusion) -> list[str]:
         is_withdrawn = not conclusion.assumption_free.holds
         return [_WITHDRAWN] if is_withdrawn else []
     if not conclusion.has_one_canary:
-        return _name_methods_of_more_canaries(min(conclusion.canaries))
+        return _name_methods_of_more_canaries(min(conclusion.evidence.canaries))
 
     n_in = len(conclusion.scores_in)
     n_out = len(conclusion.scores_out)
@@ -291,3 +331,70 @@ def _name_methods_of_more_canaries(fewest: int) -> list[str]:
         return []
     needed = " and ".join(str(order) for order in orders)
     return [f"methods of order {needed} need so many canaries a run, here: {fewest}"]
+
+
+def _make_one_run_table(conclusion: Conclusion) -> str:
+    """Returns the tables of a run's estimates, if its scores are cosines, and bounds, and what both mean."""
+    title = f"one run: epsilon at delta {conclusion.delta:g}, confidence {conclusion.confidence:g}"
+    given = []
+    for upper in conclusion.upper_bounds:
+        given.append(f"{upper.name:<16} {upper.epsilon:>8.3f} {'':<37} {upper.assumes.word}")
+    bounds = Table(_BOUND_COLUMNS, conclusion.bounds, after=given, gap=" ", rule=_WIDTH).text()
+    notes = [*_explain_words_of_one_run(conclusion), *remarks(conclusion)]
+    cosines = conclusion.one_run.cosines
+    if cosines is None:
+        count = sum(conclusion.evidence.canaries)
+        canaries = f"{count:,} canaries, each in or out by a coin of its own"
+        return "\n".join([title, canaries, "", bounds, "", *notes])
+
+    observed, unobserved, dimension = cosines
+    canaries = (
+        f"{len(observed):,} observed canaries; null: the cosine's exact law in R^{dimension:,}"
+    )
+    if len(unobserved):
+        counts = f"{len(observed):,} observed canaries, {len(unobserved):,} unobserved"
+        canaries = f"{counts}; null: fitted to the unobserved"
+    before = (title, canaries)
+    rows = conclusion.estimates
+    estimates = Table(_ESTIMATE_COLUMNS, rows, before=before, gap=" ", rule=_WIDTH).text()
+    return "\n".join([estimates, "", bounds, "", *_ESTIMATES.splitlines(), *notes])
+
+
+def _explain_words_of_one_run(conclusion: Conclusion) -> list[str]:
+    """Returns what the words on assumptions mean, those of bounds by coins and the Gaussian curve last."""
+    ranked = sorted(conclusion.bounds, key=lambda bound: bound.method in OF_COINS)
+    notes = []
+    for assumption in dict.fromkeys(bound.assumes for bound in ranked):
+        if not assumption.gaussian:
+            notes.append(f"{assumption.word}: {assumption.note}")
+    if any(bound.assumes.gaussian for bound in ranked):
+        notes.append(_GAUSSIAN)
+    return notes
+
+
+def _remark_on_one_run(conclusion: Conclusion) -> list[str]:
+    """Returns a line each for cosines of the wrong sign, for no bound, and on normality."""
+    lines = []
+    cosines = conclusion.one_run.cosines
+    if cosines is not None and _count_deviations(cosines) < -_CLEARLY:
+        lines.append("cosines are lower than the null's: did you mean minus the displacement?")
+    if not conclusion.bounds:
+        lines.append("no bound: save coins (scores, presence), or 40 and more pairs of both kinds")
+    if cosines is not None:
+        test = cosine_law.anderson_darling(cosines.observed)
+        level = "not rejected"
+        if test.rejected_at is not None:
+            level = f"rejected at {test.rejected_at:.3g}"
+        values = f"Anderson-Darling {test.statistic:.3f}, 5%: {test.critical[2]:.3f}"
+        lines.append(f"normal cosines: {level} ({values})")
+    return lines
+
+
+def _count_deviations(cosines: Cosines) -> float:
+    """Returns by how many standard errors the observed mean is above the null's."""
+    observed, unobserved, dimension = cosines
+    if not len(unobserved):
+        return float(observed.mean() * np.sqrt(dimension * len(observed)))
+    error_out = unobserved.std() / np.sqrt(len(unobserved))
+    error_in = observed.std() / np.sqrt(len(observed))
+    return float((observed.mean() - unobserved.mean()) / np.hypot(error_out, error_in))

@@ -145,6 +145,11 @@ def terms(facts: dict[str, str]) -> Html:
     return element("dl", *entries)
 
 
+def note(text: str) -> Html:
+    """Returns a note, a paragraph that begins with a capital."""
+    return element("p", f"{text[0].upper()}{text[1:]}", class_="note")
+
+
 def points(sentences: Iterable[str]) -> Html:
     """Returns a list of sentences."""
     items = [element("li", sentence) for sentence in sentences]

@@ -15,14 +15,13 @@ import numpy as np
 import scipy
 
 from audit.claims.accounting import Composition
-from audit.claims.claim import Claim
 from audit.conclusions import lipschitz, results
 from audit.conclusions.concluded import bound_runs_together, conclude_each_run, conclude_setting
 from audit.conclusions.conclusion import Conclusion, Looks
-from audit.conclusions.one_run_conclusion import OneRunConclusion
 from audit.errors import InputError, require
+from audit.methods.level import USUAL_LEVEL, Level
+from audit.report.federated_table import RESULT, FederatedAudit, Upper, upper_bounds
 from audit.report.listing import find_differences
-from audit.report.one_run_table import RESULT, FederatedAudit, Upper, upper_bounds
 from audit.report.table import at_least
 from audit.runtime import started
 from audit.runtime.progress import counted
@@ -50,6 +49,8 @@ class Subject(NamedTuple):
       provenance: where the conclusion comes from, by what it is of.
       config: the setting's file, or None where there is none.
       proves: whether the audit is large enough for a verdict.
+      runs: each run's conclusion, where runs are each concluded alone: the first is `conclusion`.
+      uppers: of such runs, the mechanism's epsilons; empty where they are not known.
     """
 
     anchor: str
@@ -58,27 +59,10 @@ class Subject(NamedTuple):
     threats: list[str]
     conclusion: Conclusion
     provenance: dict[str, str]
-    config: str | None
-    proves: bool = True
-
-
-class OneRunSubject(NamedTuple):
-    """An audit of one run, or of several that are each concluded alone; see `Subject`.
-
-    Attributes:
-      runs: each run's conclusion.
-      upper: the mechanism's epsilons, of which the first is what a canary's bounds are compared with; empty
-        where they are not known.
-    """
-
-    anchor: str
-    title: str
-    facts: dict[str, str]
-    threats: list[str]
-    runs: list[OneRunConclusion]
-    upper: list[Upper]
-    provenance: dict[str, str]
     config: str | None = None
+    proves: bool = True
+    runs: Sequence[Conclusion] = ()
+    uppers: Sequence[Upper] = ()
 
 
 class RequestedLevels(NamedTuple):
@@ -91,6 +75,14 @@ class RequestedLevels(NamedTuple):
 
     delta: float | None = None
     confidence: float | None = None
+
+    def complete(self, delta: float, confidence: float) -> Level:
+        """Returns the level, with these values where none are requested."""
+        if self.delta is not None:
+            delta = self.delta
+        if self.confidence is not None:
+            confidence = self.confidence
+        return Level(delta, confidence)
 
 
 _UNKNOWN_THREAT = (
@@ -125,11 +117,11 @@ _SEEN = {
 def describe_score_files(name: str, sources: Sequence[Path], conclusion: Conclusion) -> Subject:
     """Returns the audit of scores from one file or several."""
     subject = describe_arrays(name, conclusion)
-    names = ",".join(source.name for source in sources)
-    provenance = {
-        "Command": _make_bound_command(names, conclusion),
-        "Scores": score_files.describe_files(sources),
-    }
+    provenance = {}
+    if not conclusion.is_one_run:
+        names = ",".join(source.name for source in sources)
+        provenance["Command"] = _make_bound_command(names, conclusion)
+    provenance["Scores"] = score_files.describe_files(sources)
     if STDIN in sources:
         provenance |= subject.provenance
     else:
@@ -146,7 +138,7 @@ def _make_bound_command(names: str, conclusion: Conclusion) -> str:
         "delta": f"{conclusion.delta:g}",
         "confidence": f"{conclusion.confidence:g}",
     }
-    if conclusion.fresh:
+    if conclusion.law_is_known:
         flags["dimension"] = str(conclusion.fresh.dimension)
         if not conclusion.fresh.plain:
             flags["leave_one_out"] = "true"
@@ -182,6 +174,8 @@ def _list_versions() -> str:
 
 def describe_arrays(name: str, conclusion: Conclusion) -> Subject:
     """Returns the audit of a caller's scores."""
+    if conclusion.is_one_run:
+        return _describe_one_run(name, conclusion)
     facts = {"Audited": name, "Runs": _describe_runs(conclusion)}
     if conclusion.looks is not None:
         facts["Looks"] = _describe_looks(conclusion.looks, conclusion.confidence)
@@ -203,7 +197,18 @@ def describe_arrays(name: str, conclusion: Conclusion) -> Subject:
         "Versions": _list_versions(),
     }
     threat = _UNKNOWN_THREAT if not conclusion.law_is_known else _UNKNOWN_DIRECTIONS
-    return Subject("scores", name, facts, [threat], conclusion, provenance, None)
+    return Subject("scores", name, facts, [threat], conclusion, provenance)
+
+
+def _describe_one_run(name: str, conclusion: Conclusion) -> Subject:
+    """Returns the audit of the canaries of a caller's run."""
+    facts = {"Audited": name, "Canaries": str(conclusion.evidence)}
+    uppers = []
+    for upper in conclusion.upper_bounds:
+        uppers.append(Upper(upper.name, upper.epsilon, upper.assumes.sentence))
+    provenance = {"Versions": _list_versions()}
+    threats = [_UNKNOWN_RUN]
+    return Subject("run", name, facts, threats, conclusion, provenance, uppers=uppers)
 
 
 def describe_setting(folder: Path, levels: RequestedLevels, runs: int | None = None) -> Subject:
@@ -231,24 +236,21 @@ def describe_setting(folder: Path, levels: RequestedLevels, runs: int | None = N
     require(runs >= 1, f"{folder} has no finished runs: {started.training()}")
     require(runs <= runs_held, f"{folder} lacks runs {runs_held} to {runs - 1}: train them")
 
-    delta = levels.delta
-    if delta is None:
-        delta = last_result.delta or 1e-5
-    confidence = levels.confidence
-    if confidence is None:
-        confidence = last_result.confidence or 0.95
+    last_delta = last_result.delta or USUAL_LEVEL.delta
+    last_confidence = last_result.confidence or USUAL_LEVEL.confidence
+    level = levels.complete(last_delta, last_confidence)
     looks = declared.schedule if declared else ()
     setting = audited.setting
     is_own_model = audited.model is not None
     steps = lipschitz.kept(store)
     scores = store.load(runs)
-    conclusion = conclude_setting(scores, setting, delta, confidence, looks, is_own_model, steps)
+    conclusion = conclude_setting(scores, setting, level, looks, is_own_model, steps)
 
     provenance = _describe_provenance(folder.name, audited, last_result.provenance)
     if not is_own_model:
         where = "Command" if zoo.tasks() else "Command, in a clone of the repository"
         provenance = {
-            where: _make_audit_command(setting, runs, delta, confidence, looks),
+            where: _make_audit_command(setting, runs, level, looks),
             **provenance,
         }
     return Subject(
@@ -325,7 +327,7 @@ def _describe_looks(looks: Looks, confidence: float) -> str:
 
 def _describe_runs(conclusion: Conclusion) -> str:
     if not conclusion.has_one_canary:
-        return str(conclusion.design)
+        return str(conclusion.evidence)
     return f"{len(conclusion.scores_in):,} with the canary, {len(conclusion.scores_out):,} without"
 
 
@@ -366,9 +368,7 @@ def _describe_threats(setting: Setting) -> list[str]:
     return sentences
 
 
-def _make_audit_command(
-    setting: Setting, runs: int, delta: float, confidence: float, looks: Sequence[int]
-) -> str:
+def _make_audit_command(setting: Setting, runs: int, level: Level, looks: Sequence[int]) -> str:
     """Returns the command `audit` that repeats an audit."""
     flags = {
         "model": setting.model,
@@ -379,8 +379,8 @@ def _make_audit_command(
         flags["looks"] = ",".join(str(look) for look in looks)
     else:
         flags["runs"] = runs
-    flags["delta"] = f"{delta:g}"
-    flags["confidence"] = f"{confidence:g}"
+    flags["delta"] = f"{level.delta:g}"
+    flags["confidence"] = f"{level.confidence:g}"
     return _join_flags(f"{started.RUN_SH} audit", flags)
 
 
@@ -409,25 +409,9 @@ def _describe_provenance(name: str, audited: Known, notes: dict[str, str]) -> di
     return provenance
 
 
-def describe_one_run(
-    name: str, conclusion: OneRunConclusion, claim: Claim | None = None, source: Path | None = None
-) -> OneRunSubject:
-    """Returns the audit of one run's canaries, from a caller's arrays or from a file."""
-    facts = {"Audited": name, "Canaries": _describe_canaries(conclusion)}
-    upper = []
-    if claim is not None:
-        upper.append(Upper("upper bound", claim.epsilon(conclusion.delta), "as given"))
-    provenance = {}
-    if source is not None:
-        provenance["Scores"] = source.name
-        provenance["SHA-256 of the scores' file"] = hashlib.sha256(source.read_bytes()).hexdigest()
-    provenance["Versions"] = _list_versions()
-    return OneRunSubject("run", name, facts, [_UNKNOWN_RUN], [conclusion], upper, provenance)
-
-
 def describe_federated(
     setting: FederatedSetting, audit: FederatedAudit, data: str, folder: str, config: str
-) -> OneRunSubject:
+) -> Subject:
     """Returns the audit of federated runs.
 
     Args:
@@ -453,7 +437,7 @@ def describe_federated(
         "Server": f"learning rate {setting.learning_rate:g}, momentum {setting.momentum:g}",
         "DP-FedAvg": f"{norm}; noise multiplier sigma = {setting.noise_multiplier:g}",
         "Canaries": f"{setting.canaries:,}, each in or out by a coin, in "
-        f"{counted(setting.repetitions, 'round')} each; {_describe_canaries(audit.runs[0])}",
+        f"{counted(setting.repetitions, 'round')} each; {audit.runs[0].evidence}",
         "Runs": f"{len(audit.runs):,}",
     }
     if audit.together is not None:
@@ -468,19 +452,21 @@ def describe_federated(
         "It knows neither the noise nor who else took part in a round.",
         "The upper bound counts the rounds that a canary takes part in; neighbours differ by one client.",
     ]
-    return OneRunSubject(
+    uppers = upper_bounds(audit)
+    return Subject(
         anchor=f"s{folder}",
         title=f"federated {setting.model}, {setting.observe}, seed {setting.seed}",
         facts=facts,
         threats=threats,
+        conclusion=audit.runs[0]._replace(upper_bound=uppers[0].epsilon),
         runs=audit.runs,
-        upper=upper_bounds(audit),
+        uppers=uppers,
         provenance={"Setting": folder, "Seed": str(setting.seed), "Data": data},
         config=config,
     )
 
 
-def describe_federated_folder(folder: Path, levels: RequestedLevels) -> OneRunSubject:
+def describe_federated_folder(folder: Path, levels: RequestedLevels) -> Subject:
     """Returns the audit that a federated run's folder keeps; raises InputError where none can be read."""
     store = Store.at(folder)
     content = files.read(folder / RESULT)
@@ -493,20 +479,15 @@ def describe_federated_folder(folder: Path, levels: RequestedLevels) -> OneRunSu
         client = Composition(*values["compositions"][1])
         dimension = int(values["runs"][0]["dimension"])
         count = len(values["runs"])
-        delta = levels.delta
-        if delta is None:
-            delta = float(values["delta"])
-        confidence = levels.confidence
-        if confidence is None:
-            confidence = float(values["confidence"])
+        level = levels.complete(float(values["delta"]), float(values["confidence"]))
         data = str(values["data"])
         accuracies = [float(accuracy) for accuracy in values["accuracies"]]
     except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError):
         raise InputError(f"{folder / RESULT} cannot be read, or is an older one: {fix}") from None
     scores = store.load(count)
     law_holds = setting.observe in FINAL
-    runs = conclude_each_run(scores, dimension, law_holds, delta, confidence)
-    together = bound_runs_together(scores, delta, confidence)
+    runs = conclude_each_run(scores, dimension, law_holds, level)
+    together = bound_runs_together(scores, level)
     audit = FederatedAudit(runs, canary, client, accuracies, together)
     return describe_federated(setting, audit, data, folder.name, store.text)
 
@@ -515,13 +496,3 @@ def _read_federated_setting(values: dict[str, Any]) -> FederatedSetting:
     """Returns the setting of which a file holds the values; what is no field of it is left out."""
     fields = {field.name for field in dataclasses.fields(FederatedSetting)}
     return FederatedSetting(**{name: values[name] for name in fields & set(values)})
-
-
-def _describe_canaries(conclusion: OneRunConclusion) -> str:
-    """Returns how many canaries there are, and what their scores are compared with."""
-    if conclusion.cosines is None:
-        return f"{conclusion.canaries:,}, each in or out by a fair coin of its own"
-    observed, unobserved, dimension = conclusion.cosines
-    if len(unobserved):
-        return f"{len(observed):,} observed and {len(unobserved):,} unobserved, to which the null is fitted"
-    return f"{len(observed):,} observed; the null is the cosine's exact law in {dimension:,} dimensions"

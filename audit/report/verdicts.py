@@ -1,6 +1,7 @@
 """Verdicts on audits, in a sentence or two that claim no more than is proven."""
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +15,10 @@ LEAKS = "leaks"
 NOTHING = "nothing"
 VIOLATED = "violated"
 
+_LEAKS_IF_GAUSSIAN = "This training leaks, if its trade-off curve is Gaussian."
+_NOTHING = "No leakage is proven."
+_VIOLATED = "The guarantee is violated."
+_VIOLATED_OR_NOT_GAUSSIAN = "The guarantee is violated, or the trade-off curve is not Gaussian."
 _WHATEVER = "whatever the trade-off curve"
 _IF_GAUSSIAN = "if the trade-off curve is Gaussian"
 _FEWEST_EQUAL = 5  # scores of a world that are one value, or shifted alike, and no chance
@@ -74,8 +79,19 @@ def show_percent(confidence: float) -> str:
     return f"{100 * confidence:.10g}%"
 
 
+def describe_level(conclusion: Conclusion) -> str:
+    """Returns the caption of a table of bounds."""
+    level = show_percent(conclusion.confidence)
+    return f"Epsilon at delta = {conclusion.delta:g}; lower bounds at {level} confidence"
+
+
 def verdict(conclusion: Conclusion) -> Verdict:
-    """Returns the verdict on the bounds `if_gaussian` and `assumption_free` and the upper bound, if known."""
+    """Returns the verdict on a conclusion's lower bounds beside its upper bound, if it is known.
+
+    It rests on `if_gaussian` and `assumption_free`, or what takes their place; of one run on every bound.
+    """
+    if conclusion.is_one_run:
+        return _judge_one_run(conclusion)
     doubt = find_doubt(conclusion)
     if doubt:
         headline = "These scores are not those of independent runs."
@@ -90,7 +106,7 @@ def verdict(conclusion: Conclusion) -> Verdict:
             f"noise, randomness or how steps are counted), {_blame_steps(broken)}or the upper bound is for "
             f"another training; {_warn_of_chance(free)}{_describe_composition(broken, conclusion)}"
         )
-        return Verdict(VIOLATED, "violated", "The guarantee is violated.", full)
+        return Verdict(VIOLATED, "violated", _VIOLATED, full)
     if is_reversed(conclusion):
         headline = "Scores are lower with the canary."
         return Verdict(NOTHING, "reversed scores", headline, _explain_reversal(conclusion))
@@ -99,22 +115,20 @@ def verdict(conclusion: Conclusion) -> Verdict:
 
     broken_if_gaussian = conclusion.exceeded(gaussian.epsilon)
     if broken_if_gaussian is not None:
-        headline = "The guarantee is violated, or the trade-off curve is not Gaussian."
         full = (
             f"{_explain_violation_if_gaussian(gaussian, free, broken_if_gaussian)}"
             f"{_describe_curve_test(conclusion)} To decide: {describe_what_decides(conclusion)}."
             f"{_describe_composition(broken_if_gaussian, conclusion)}"
         )
-        return Verdict(VIOLATED, "violated, or not Gaussian", headline, full)
+        return Verdict(VIOLATED, "violated, or not Gaussian", _VIOLATED_OR_NOT_GAUSSIAN, full)
     if _is_zero(gaussian) and _is_zero(free):
         full = _explain_nothing_proven(conclusion) + _describe_upper_bounds(conclusion)
-        return Verdict(NOTHING, "nothing proven", "No leakage is proven.", full)
+        return Verdict(NOTHING, "nothing proven", _NOTHING, full)
 
     leak = _describe_leak(gaussian, free)
     full = f"{leak}{_describe_curve_test(conclusion)}{_describe_upper_bounds(conclusion)}"
     if _is_zero(free):
-        headline = "This training leaks, if its trade-off curve is Gaussian."
-        return Verdict(LEAKS, "leaks, if Gaussian", headline, full)
+        return Verdict(LEAKS, "leaks, if Gaussian", _LEAKS_IF_GAUSSIAN, full)
     return Verdict(LEAKS, "leaks", _make_headline(conclusion), full)
 
 
@@ -128,7 +142,7 @@ def find_doubt(conclusion: Conclusion) -> str:
     Returns:
       Words that follow "scores", or an empty string.
     """
-    if conclusion.law_is_known:
+    if conclusion.law_is_known or conclusion.is_one_run:
         return ""
     scores_in = conclusion.scores_in
     scores_out = conclusion.scores_out
@@ -168,7 +182,7 @@ def _judge_without_gaussian(conclusion: Conclusion, free: Bound) -> Verdict:
             f"at delta = {free.delta:g}. That is no proof of privacy: a stronger adversary or more runs may "
             f"find some.{refuted}{guarantee}"
         )
-        return Verdict(NOTHING, "nothing proven", "No leakage is proven.", full)
+        return Verdict(NOTHING, "nothing proven", _NOTHING, full)
     full = f"{_claim(free, _WHATEVER)}.{refuted}{guarantee}"
     return Verdict(LEAKS, "leaks", _make_headline(conclusion), full)
 
@@ -193,7 +207,7 @@ def _make_headline(conclusion: Conclusion) -> str:
 
 def is_reversed(conclusion: Conclusion) -> bool:
     """Returns whether scores are clearly lower with the canary than without, as of the wrong sign."""
-    most_canaries = max(conclusion.canaries)  # whose scores may all be equal
+    most_canaries = max(conclusion.evidence.canaries)  # whose scores may all be equal
     area = curves.auc(conclusion.scores_in, conclusion.scores_out)
     return area.deviations < -_CLEARLY * math.sqrt(most_canaries)
 
@@ -248,7 +262,7 @@ def _explain_nothing_proven(conclusion: Conclusion) -> str:
     if conclusion.has_one_canary:
         runs = f"{len(conclusion.scores_in) + len(conclusion.scores_out):,} runs"
     else:
-        runs = str(conclusion.design)
+        runs = str(conclusion.evidence)
     return (
         f"At {show_percent(conclusion.confidence)} confidence these {runs} prove no leakage at delta = "
         f"{conclusion.delta:g}: the lower bounds are 0. That is no proof of privacy: a stronger adversary or "
@@ -256,7 +270,54 @@ def _explain_nothing_proven(conclusion: Conclusion) -> str:
     )
 
 
-def describe_guarantee(upper: float | None) -> str:
+def _judge_one_run(conclusion: Conclusion) -> Verdict:
+    """Returns the verdict on one run's bounds."""
+    bounds = conclusion.bounds
+    upper = conclusion.tightest
+    if upper is not None:
+        exceeding = [bound for bound in bounds if bound.epsilon > upper.epsilon]
+        if exceeding:
+            return _judge_violation_by_one_run(exceeding, upper)
+
+    proven = [bound for bound in bounds if not _is_zero(bound)]
+    guarantee = _describe_upper_bounds(conclusion)
+    if proven:
+        sentence = f"{_claim_each(proven)}{guarantee}"
+        if all(bound.assumes.gaussian for bound in proven):
+            return Verdict(LEAKS, "leaks, if Gaussian", _LEAKS_IF_GAUSSIAN, sentence)
+        return Verdict(LEAKS, "leaks", "This training leaks.", sentence)
+    sentence = "There are estimates alone, which are no bounds: save coins, or more canaries."
+    if bounds:
+        level = show_percent(conclusion.confidence)
+        sentence = (
+            f"At {level} confidence this run proves no leakage at delta = {conclusion.delta:g}: the lower "
+            "bounds are 0. That is no proof of privacy."
+        )
+    return Verdict(NOTHING, "nothing proven", _NOTHING, sentence + guarantee)
+
+
+def _judge_violation_by_one_run(exceeding: Sequence[Bound], upper: UpperBound) -> Verdict:
+    """Returns the verdict where bounds of one run exceed the upper bound."""
+    source = "The hidden-state bound" if upper.hidden else "Accounting"
+    most = at_most(upper.epsilon)
+    end = f"{source} guarantees at most {most}: there is a bug, or that is for another training."
+    sentence = f"{_claim_each(exceeding)} {end}"
+    if all(bound.assumes.gaussian for bound in exceeding):
+        return Verdict(VIOLATED, "violated, or not Gaussian", _VIOLATED_OR_NOT_GAUSSIAN, sentence)
+    return Verdict(VIOLATED, "violated", _VIOLATED, sentence)
+
+
+def _claim_each(bounds: Sequence[Bound]) -> str:
+    """Returns a sentence for each bound of one run."""
+    claims = []
+    for bound in bounds:
+        level = f"With {show_percent(bound.confidence)} confidence, {bound.assumes.proviso}"
+        epsilon = f"epsilon = {at_least(bound.epsilon)} at delta = {bound.delta:g}"
+        claims.append(f"{level}, it leaks at least {epsilon}.")
+    return " ".join(claims)
+
+
+def _describe_guarantee(upper: float | None) -> str:
     """Returns the sentence on the upper bound, after a space."""
     if upper is None:
         return " No upper bound was given to hold against it."
@@ -269,7 +330,7 @@ def _describe_upper_bounds(conclusion: Conclusion) -> str:
     """Returns the sentence on a conclusion's upper bounds, after a space."""
     tightest = conclusion.tightest
     if tightest is None or not tightest.hidden or math.isinf(tightest.epsilon):
-        return describe_guarantee(conclusion.upper_bound)
+        return _describe_guarantee(conclusion.upper_bound)
     most = at_most(tightest.epsilon)
     composition = at_most(conclusion.upper_bound or 0.0)
     return f" The hidden-state bound guarantees at most {most}, and composition {composition}."

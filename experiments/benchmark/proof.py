@@ -23,6 +23,7 @@ from audit.conclusions.conclusion import assumption_of
 from audit.errors import InputError
 from audit.methods.estimate import ASSUMPTION_FREE, IF_GAUSSIAN
 from audit.methods.exact_null import EXACT_NULL
+from audit.methods.level import Level
 from audit.methods.lifted import LIFTED
 from audit.report.style import BLUE, FADED, FREE, GREEN, ORANGE, PURPLE, STYLE, UPPER, VERMILION
 from audit.report.table import Column, Table, at_least, at_most, number
@@ -263,7 +264,9 @@ def make_our_curves(how: How, way: Way, clocked: ClockedScores) -> Iterator[Curv
     for reading in _choose_readings(clocked.clock):
         first = clocked.scores.of_first(reading.runs)
         try:
-            conclusions[reading] = conclude_setting(first, setting, how.delta, how.confidence)
+            conclusions[reading] = conclude_setting(
+                first, setting, Level(how.delta, how.confidence)
+            )
         except InputError:  # too few runs for the methods
             continue
     if not conclusions:
@@ -286,7 +289,7 @@ def make_our_curves(how: How, way: Way, clocked: ClockedScores) -> Iterator[Curv
 def make_one_run_curves(how: How, clocked: ClockedScores) -> Iterator[Curve]:
     """Yields a curve of one point for each of our bounds of a single run."""
     (conclusion,) = conclude_each_run(
-        clocked.scores, clocked.parameters, False, how.delta, how.confidence
+        clocked.scores, clocked.parameters, False, Level(how.delta, how.confidence)
     )
     for bound in conclusion.bounds:
         seconds = clocked.clock[0].seconds

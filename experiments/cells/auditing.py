@@ -54,7 +54,7 @@ class AuditRequest(NamedTuple):
     def conclude(self, store: Store, scores: Scores) -> Conclusion:
         """Draws what follows from scores."""
         steps = lipschitz.of_data(store, self.setting, self.dataset)
-        return conclude_setting(scores, self.setting, *self.levels, self.looks, steps=steps)
+        return conclude_setting(scores, self.setting, self.levels, self.looks, steps=steps)
 
     def first_proven(self, conclusion: Conclusion) -> int | None:
         """Returns the first number of runs that proves as much as `until`; None where none does."""

@@ -123,7 +123,7 @@ def conclude(audited: Audited, store: Store, provenance: dict[str, Any]) -> None
     from audit.conclusions.concluded import conclude_setting
 
     _, _, _, setting, runs = audited
-    conclusion = conclude_setting(store.load(runs), setting, *Levels())
+    conclusion = conclude_setting(store.load(runs), setting)
     results.keep_result(
         store,
         conclusion,

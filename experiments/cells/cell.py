@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from audit.errors import InputError, require
+from audit.methods.level import Level
 from audit.runtime.progress import Progress
 from audit.settings.federated import FederatedSetting
 from audit.settings.setting import Setting
@@ -27,11 +28,7 @@ _ANSWER = "answer.json"
 _CHECKSUM = "sha256"  # a field of that file
 
 
-class Levels(NamedTuple):
-    """delta and confidence of bounds; by default those of audit.json: from stored scores others follow."""
-
-    delta: float = 1e-5
-    confidence: float = 0.95
+Levels = Level
 
 
 class Audited(NamedTuple):

@@ -157,7 +157,7 @@ def _show_look(conclusion: "Conclusion", number: int) -> None:
 def _each_run_alone(finished: "FinishedAudit") -> str:
     """Returns a table of what each run of many canaries shows by itself; "" for other adversaries."""
     from audit.conclusions.concluded import conclude_each_run
-    from audit.report import one_run_table
+    from audit.report import federated_table
     from audit.settings import build
 
     setting, dataset, *_ = finished.request
@@ -167,9 +167,9 @@ def _each_run_alone(finished: "FinishedAudit") -> str:
     dimension = build.trainee(setting.model, dataset).model.n_parameters
     sees_final_model = adversary.observe != "all"
     conclusions = conclude_each_run(
-        finished.scores, dimension, sees_final_model, *finished.request.levels
+        finished.scores, dimension, sees_final_model, finished.request.levels
     )
-    return f"\n\n{one_run_table.over_runs(conclusions)}"
+    return f"\n\n{federated_table.over_runs(conclusions)}"
 
 
 def _summarise(finished: "FinishedAudit") -> str:

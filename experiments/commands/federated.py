@@ -30,7 +30,7 @@ from audit.tasks.task import Federation
 from models.catalogue import federated_task
 
 if TYPE_CHECKING:
-    from audit.report.one_run_table import FederatedAudit
+    from audit.report.federated_table import FederatedAudit
     from audit.settings.build_federated import Participation
     from audit.storage.store import Scores, Store
     from audit.training.game import Game, Midway
@@ -114,7 +114,7 @@ def _checked_setting() -> FederatedSetting:
 
 def _audit(audited: _AuditedFederation, game: "Game", store: "Store") -> None:
     """Trains the runs that the store does not have, concludes from all, and prints and keeps that."""
-    from audit.report import one_run_table
+    from audit.report import federated_table
     from audit.training import training
     from experiments.cells.federated import keep_lost_accuracies, read_accuracies
 
@@ -130,12 +130,12 @@ def _audit(audited: _AuditedFederation, game: "Game", store: "Store") -> None:
         "accuracy": accuracies,
         "out": str(store.path),
     }
-    text = one_run_table.federated_json(conclusion, circumstances)
-    result = store.write_text(one_run_table.RESULT, text + "\n")
+    text = federated_table.federated_json(conclusion, circumstances)
+    result = store.write_text(federated_table.RESULT, text + "\n")
     if FLAGS.json:
         print(text)
     else:
-        print(f"{one_run_table.federated_table(conclusion)}\n\nresult: {result}")
+        print(f"{federated_table.federated_table(conclusion)}\n\nresult: {result}")
     if FLAGS.report is not None:
         _write_report(audited, conclusion, store)
 
@@ -145,15 +145,15 @@ def _conclude(
 ) -> "FederatedAudit":
     """Returns what each run shows, what all show together, and the most that training leaks."""
     from audit.conclusions.concluded import bound_runs_together, conclude_each_run
-    from audit.report.one_run_table import FederatedAudit
+    from audit.methods.level import Level
+    from audit.report.federated_table import FederatedAudit
 
     setting = audited.setting
     leaks = federated.leaks(setting, audited.federation.clients.number, audited.rounds.most)
     sees_final_model = setting.observe in federated.FINAL
-    runs = conclude_each_run(
-        scores, audited.dimension, sees_final_model, FLAGS.delta, FLAGS.confidence
-    )
-    together = bound_runs_together(scores, FLAGS.delta, FLAGS.confidence)
+    level = Level(FLAGS.delta, FLAGS.confidence)
+    runs = conclude_each_run(scores, audited.dimension, sees_final_model, level)
+    together = bound_runs_together(scores, level)
     measured = []
     for run in range(len(runs)):
         if str(run) in accuracies:
@@ -165,14 +165,14 @@ def _write_report(
     audited: _AuditedFederation, conclusion: "FederatedAudit", store: "Store"
 ) -> None:
     """Writes the page that --report names."""
-    from audit.report import one_run_page, subjects
+    from audit.report import audit_page, subjects
     from audit.storage import files
 
     data = audited.federation.clients.source
     subject = subjects.describe_federated(
         audited.setting, conclusion, data, store.path.name, store.text
     )
-    content = one_run_page.one_run_report(f"Audit: {subject.title}", [subject])
+    content = audit_page.make_audits_page([subject])
     written = files.write_whole(Path(FLAGS.report), content, "name another file with --report")
     print(f"report: {written}", file=sys.stderr)
 

@@ -17,6 +17,7 @@ from audit.conclusions.concluded import conclude_each_run, conclude_setting
 from audit.conclusions.conclusion import assumption_of
 from audit.laws import conversions
 from audit.methods import one_shot
+from audit.methods.level import Level
 from audit.runtime import progress
 from audit.settings import build
 from audit.storage.store import Scores
@@ -106,7 +107,9 @@ def _many_run_rows(
 ) -> list[ComparedRow]:
     """Returns the rows of the bounds that many runs prove, those last that the scores refute."""
     scores, seconds = _train(method, place)
-    conclusion = conclude_setting(scores, method.setting, compared.delta, compared.confidence)
+    conclusion = conclude_setting(
+        scores, method.setting, Level(compared.delta, compared.confidence)
+    )
     rows = []
     for name in method.shown:
         bound = conclusion.bound(name)
@@ -134,8 +137,8 @@ def _one_run_rows(
     scores, seconds = _train(method, place)
     dimension = build.trainee(compared.model, place.data.load(compared.model)).model.n_parameters
     sees_final_model = method.sees == FINAL
-    levels = compared.delta, compared.confidence
-    (conclusion,) = conclude_each_run(scores, dimension, sees_final_model, *levels)
+    level = Level(compared.delta, compared.confidence)
+    (conclusion,) = conclude_each_run(scores, dimension, sees_final_model, level)
 
     def make_row(value: str, epsilon: float, assumes: str) -> ComparedRow:
         return ComparedRow(method.method, value, method.sees, 1, seconds, epsilon, assumes)

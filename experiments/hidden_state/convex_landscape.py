@@ -26,6 +26,7 @@ from audit.conclusions.concluded import conclude
 from audit.errors import require
 from audit.evidence import canaries
 from audit.laws import conversions
+from audit.methods.level import Level
 from audit.report.style import BOUND, FREE, OUT, STYLE, UPPER
 from audit.report.table import Column, Table, at_least, number
 from experiments.sweeps.panels import add_legend
@@ -177,7 +178,7 @@ def audited(
     present = np.arange(runs) % 2 == 1
     scores = simulate(landscape, present, rng)
     design = canaries.make_sets(scores[present], scores[~present])
-    conclusion = conclude(design, delta=delta, confidence=confidence)
+    conclusion = conclude(design, level=Level(delta, confidence))
     return AuditedSchedule(
         schedule,
         bound.mu,

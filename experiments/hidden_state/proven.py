@@ -100,7 +100,7 @@ def _compute_lines(point: Point, evidence: Evidence) -> Iterator[ProvenLine]:
         if scores is not None:
             with contextlib.suppress(InputError):  # too few runs for its methods
                 conclusions[number_of_runs] = conclude_setting(
-                    scores, cell.setting, *evidence.levels
+                    scores, cell.setting, evidence.levels
                 )
 
     runs = tuple(sorted(conclusions))

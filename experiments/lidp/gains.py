@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from audit.evidence.canaries import Design, sets
+from audit.evidence.canaries import Design, make_sets
 from audit.methods import lifted
 from audit.storage.store import Scores
 from experiments.cells.cell import Levels
@@ -185,7 +185,7 @@ def _draw_part(scores: Scores, count: int, rng: np.random.Generator) -> Design:
     scores_in, scores_out = scores.worlds()
     inserted = rng.choice(scores_in, count // 2, replace=False)
     fresh = rng.choice(scores_out, count // 2, replace=False)
-    return sets(inserted[:, None], fresh[:, None])
+    return make_sets(inserted[:, None], fresh[:, None])
 
 
 def _interpolate_runs(runs: Sequence[int], epsilons: Sequence[float], level: float) -> float:

@@ -12,7 +12,7 @@ from audit.claims.accounting import epsilon_upper_bound
 from audit.methods import one_shot
 from audit.methods.estimate import Estimate
 from audit.methods.one_shot import ONE_SHOT_EQUAL_VARIANCE, ONE_SHOT_FITTED
-from audit.report.one_run_table import floor_words
+from audit.report.bounds_table import show_floor
 from audit.report.table import Column, Show, Table, number
 from experiments.one_shot import estimates
 from experiments.one_shot.estimates import (
@@ -246,7 +246,7 @@ def make_floors_table(floors: Sequence[Floors], delta: float) -> Table[Floors]:
     """Makes a table of noise floors with a row for each number of canaries."""
     columns = [Column(None, lambda row: row.canaries, "canaries", number(","), 8)]
     for method in _METHODS:
-        columns.append(_method_column(method, lambda row: row.by_method, floor_words, 18))
+        columns.append(_method_column(method, lambda row: row.by_method, show_floor, 18))
     before = (f"Noise floors of epsilon at delta {delta:g}",)
     return Table(columns, floors, before=before, after=(_FLOORS_NOTE,), gap="")
 

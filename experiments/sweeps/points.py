@@ -142,7 +142,7 @@ def evidence(held: Holdings, cells: Iterable[Audited], levels: Levels) -> Eviden
         try:
             scores = held.scores(identity(setting), runs)
             if scores is not None:
-                conclusions[setting, runs] = conclude_setting(scores, setting, *levels)
+                conclusions[setting, runs] = conclude_setting(scores, setting, levels)
         except InputError as error:
             print(f"left out, {setting.model} {setting.adversary.name}: {error}", file=sys.stderr)
     return Evidence(held, conclusions, levels)
@@ -180,7 +180,7 @@ def _normal_interval(conclusion: Conclusion) -> tuple[float, float]:
             conclusion.scores_in, conclusion.scores_out, confidence
         )
     else:
-        design = cast(Design, conclusion.design)
+        design = cast(Design, conclusion.evidence)
         low, high = normal_scores.mu_interval_of_runs(design, confidence)
     epsilon_low = conversions.epsilon_from_mu(float(low), delta)
     epsilon_high = conversions.epsilon_from_mu(float(high), delta)

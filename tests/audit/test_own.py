@@ -17,11 +17,12 @@ from flax import nnx
 
 import audit
 from audit import audit_model, own
+from audit.api import OwnSettings
 from audit.claims.accounting import epsilon_upper_bound
 from audit.errors import InputError
 from audit.mechanism import ensemble
 from audit.report import audit_panels
-from audit.settings import build
+from audit.settings import build, make
 from audit.settings.make import changed, setting_of
 from audit.training import training
 from experiments.examples import own_adversary
@@ -438,3 +439,9 @@ def test_the_example_in_its_docstring_gives_what_it_says(name, tmp_path):
     )
     (example,) = [one for one in found if one.examples]
     assert doctest.DocTestRunner().run(example).failed == 0
+
+
+def test_every_field_of_a_setting_completes_by_its_name():
+    names = {*make.fields(), *(field.flag for field in make.fields().values())}
+    of_the_audit = {"delta", "confidence", "lipschitz"}
+    assert {*OwnSettings.__annotations__} == (names | of_the_audit) - {"adversary"}

@@ -1,12 +1,27 @@
-"""One corpus of scores, every door, one answer: Python and `bound` print the same table, byte for byte."""
+"""One corpus of scores, every door, one answer: the same table, byte for byte.
 
+The doors are Python, `bound`, and the audit of a store that holds the same scores.
+"""
+
+import html
 import json
 
 import numpy as np
 import pytest
 
 import audit
+from audit.claims.accounting import Composition
+from audit.conclusions.concluded import conclude, conclude_each_run
+from audit.conclusions.results import keep_result
 from audit.errors import InputError
+from audit.report import verdicts
+from audit.report.bounds_table import bounds_table
+from audit.report.federated_table import RESULT, FederatedAudit, federated_json
+from audit.report.subjects import RequestedLevels, describe_federated_folder, describe_setting
+from audit.settings.federated import FederatedSetting, federated_identity
+from audit.settings.make import setting_of
+from audit.settings.setting import identity
+from audit.storage.store import Scores, Store
 
 RNG = np.random.default_rng(51)
 DIMENSION = 10_000
@@ -19,6 +34,15 @@ LOSSES = -RNG.exponential(
 )  # of one run: a membership attack by the loss
 COSINES = RNG.normal(3, 1, (12, 60)) / DIMENSION**0.5
 ONE_RUN = RNG.normal(3, 1, (1, 300)) / DIMENSION**0.5
+CLAIMED = (
+    "upper_bound",
+    "mu_upper_bound",
+    "composition",
+    "hidden_state",
+    "uncovered",
+    "expected",
+    "reason",
+)
 ONE_RUN_COINS = RNG.normal(3.0 * ONE_RUN_BITS, 1.0) / DIMENSION**0.5
 
 
@@ -98,6 +122,84 @@ def test_a_result_says_the_same_in_every_way(form):
     }
 
 
+def store_runs(root, scores, presence, dimension=0, **fields):
+    """Returns the folder of an audit of these scores."""
+    setting = setting_of("fcnn", **fields)
+    store = Store(root, {**identity(setting), "data_sha256": "0" * 64})
+    store.save(Scores(0, scores, presence, dimension))
+    return store.path
+
+
+def store_federated(root):
+    """Returns the folder of a federated run, of which every iterate's cosines are seen."""
+    setting = FederatedSetting("linear", canaries=ONE_RUN_BITS.size, observe="all")
+    store = Store(root, federated_identity(setting, "0" * 64, None), "federated-linear")
+    store.save(Scores(0, ONE_RUN_COINS, ONE_RUN_BITS))
+    runs = conclude_each_run(store.load(1), DIMENSION, law_holds=False)
+    audited = FederatedAudit(runs, Composition(4.0, 1), Composition(4.0, 5), [])
+    about = {"setting": {"model": "linear", "canaries": 300, "observe": "all"}, "data": "made up"}
+    store.write_text(RESULT, federated_json(audited, about))
+    return store.path
+
+
+# form -> how a store holds its scores
+STORES = {
+    "two worlds": lambda root: store_runs(
+        root,
+        np.concatenate([SCORES_IN, SCORES_OUT])[:, None],
+        (np.arange(len(SCORES_IN) + len(SCORES_OUT)) < len(SCORES_IN))[:, None],
+    ),
+    "coins of several runs": lambda root: store_runs(
+        root, COINS, BITS, adversary="cots", canaries=COINS.shape[1]
+    ),
+    "cosines in the order of runs": lambda root: store_runs(
+        root,
+        COSINES,
+        np.ones(COSINES.shape, bool),
+        DIMENSION,
+        adversary="sphere",
+        canaries=COSINES.shape[1],
+    ),
+    "cosines of one run by coins": store_federated,
+}
+
+
+def conclude_ours(form):
+    """Returns the conclusion where the game, not a caller, drew coins and directions.
+
+    Its cosines of fresh directions leave the other canaries out.
+    """
+    evidence = FORMS[form][2]().conclusion.evidence
+    facts = {name: False for name in ("given", "plain") if hasattr(evidence, name)}
+    return conclude(evidence._replace(**facts))
+
+
+@pytest.mark.parametrize("form", STORES)
+def test_a_stored_audit_gives_the_same_table(form, tmp_path):
+    """Beside the scores a store knows the mechanism, which adds lines on its upper bounds."""
+    folder = STORES[form](tmp_path)
+    describe = describe_federated_folder if "one run" in form else describe_setting
+    kept = describe(folder, RequestedLevels()).conclusion
+    ours = conclude_ours(form)
+    nothing_claimed = {name: getattr(ours, name) for name in CLAIMED}
+    shown = bounds_table(kept._replace(**nothing_claimed))
+    assert shown == bounds_table(ours)
+
+
+@pytest.mark.parametrize("form", [form for form in STORES if "one run" not in form])
+def test_list_and_report_say_what_is_concluded_from_the_scores(form, tmp_path, run_command):
+    folder = STORES[form](tmp_path / "results")
+    kept = describe_setting(folder, RequestedLevels()).conclusion
+    keep_result(Store.at(folder), kept, runs=Store.at(folder).runs_held())
+    epsilon = conclude_ours(form).epsilon
+    (row,) = json.loads(run_command("list", "--json", folder=tmp_path).stdout)
+    assert row["epsilon"] == epsilon
+    ended = run_command("report", folder=tmp_path)
+    assert ended.status == 0, ended.stderr
+    page = html.unescape((folder / "report.html").read_text())
+    assert verdicts.show_lower_bound(epsilon) in page
+
+
 def test_a_claim_is_the_same_through_both_doors(tmp_path, run_command):
     np.savez(tmp_path / "scores.npz", **{"in": SCORES_IN, "out": SCORES_OUT})
     flags = ["--noise_multiplier=4", "--insertions=250", "--k=5", "--lipschitz=1"]
@@ -106,9 +208,14 @@ def test_a_claim_is_the_same_through_both_doors(tmp_path, run_command):
         tuple(flags): audit.DpSgd(4, 250, k=5, lipschitz=1.0),
         ("--upper_bound=3",): audit.EpsilonDelta(3, 1e-5),
     }
+    np.savez(tmp_path / "run.npz", scores=LOSSES, presence=ONE_RUN_BITS)
     for given, claim in claims.items():
         ended = run_command("bound", "--scores=scores.npz", *given, folder=tmp_path)
         assert ended.stdout == f"{audit.bounds(SCORES_IN, SCORES_OUT, claim)}\n"
+        of_one_run = audit.bounds(audit.coins(LOSSES, ONE_RUN_BITS), claim=claim)
+        assert run_command("bound", "--scores=run.npz", *given, folder=tmp_path).stdout == (
+            f"{of_one_run}\n"
+        )
 
 
 def test_what_no_door_takes_is_one_line():

@@ -15,6 +15,7 @@ from audit.evidence import canaries
 from audit.evidence.canaries import single
 from audit.methods import estimate, lifted
 from audit.methods.estimate import Bound, Estimate, ScoreMethod
+from audit.methods.level import Level
 from audit.methods.lifted import CanaryMethod
 from audit.methods.method import NO_BOUND, Assumption, Mark, NoiseFloor
 from audit.report import audit_page, audit_panels, bounds_table, subjects, verdicts
@@ -82,9 +83,11 @@ def concluded(record):
     rng = np.random.default_rng(0)
     if record is MANY:
         return conclude(
-            canaries.sets(rng.normal(2, 1, (30, 4)), rng.normal(0, 1, (30, 4))), None, *LEVELS
+            canaries.make_sets(rng.normal(2, 1, (30, 4)), rng.normal(0, 1, (30, 4))),
+            None,
+            Level(*LEVELS),
         )
-    return conclude(single(rng.normal(2, 1, 60), rng.normal(0, 1, 60)), None, *LEVELS)
+    return conclude(single(rng.normal(2, 1, 60), rng.normal(0, 1, 60)), None, Level(*LEVELS))
 
 
 def test_it_is_in_the_printed_table(record, concluded):

@@ -184,7 +184,7 @@ def test_too_little_noise_exceeds_the_hidden_state_bound_alone(factor, least, mo
     for first in range(0, 2000, 200):
         runs = slice(first, first + 200)
         scores = game.Scores(0, found.scores[runs], found.presence[runs])
-        concluded = conclude_setting(scores, setting, 1e-5, 0.95)
+        concluded = conclude_setting(scores, setting)
         violated += verdicts.verdict(concluded).kind == verdicts.VIOLATED
         assert max(concluded.gaussian.epsilon, concluded.epsilon) < 0.5 * concluded.upper_bound
     assert least <= violated <= most

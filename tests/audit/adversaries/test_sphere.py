@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from audit.adversaries import directions, sphere
-from audit.conclusions.concluded import conclude_fresh, conclude_setting
+from audit.conclusions.concluded import conclude, conclude_setting
 from audit.errors import InputError
 from audit.evidence.canaries import Fresh
 from audit.laws import cosine_law
@@ -243,11 +243,11 @@ def test_coins_check_the_law_and_one_that_fails_withdraws_the_bound(empty_game, 
     scores = _with_coins(empty_game, play, True)
     sound = Fresh(scores.scores, scores.presence, P)
     assert exact_null.law_test(sound.out(), P) > LAW_LEVEL
-    proven = conclude_fresh(sound)
+    proven = conclude(sound)
     assert (
         proven.epsilon > 0 and proven.assumption_free.holds and max(proven.path) == proven.epsilon
     )
-    wrong = conclude_fresh(sound._replace(dimension=P // 4))
+    wrong = conclude(sound._replace(dimension=P // 4))
     assert wrong.epsilon == 0 and not wrong.assumption_free.holds and not any(wrong.path)
     said = bounds_table._WITHDRAWN
     assert said in bounds_table.bounds_table(wrong) and said not in bounds_table.bounds_table(
@@ -313,7 +313,7 @@ def test_every_setting_is_audited(dataset, play, fields):
     scores = next(game.play(table, [(0, 4)], 4))
     assert scores.dimension == 2689 and scores.scores.shape == (4, setting.canaries)
     assert np.abs(scores.scores).max() <= 1 + 1e-6
-    found = conclude_setting(scores, setting, 1e-5, 0.95)
+    found = conclude_setting(scores, setting)
     assert len(found.path) == 4 and found.epsilon <= found.upper_bound
 
 

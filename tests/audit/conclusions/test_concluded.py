@@ -25,7 +25,7 @@ NORMAL, LAPLACE = scores(np.random.default_rng(0).normal), scores(np.random.defa
 
 def test_a_setting_brings_its_mechanism_and_its_reason():
     crafted, plain = setting_of("convnet", adversary="gc_r"), setting_of("fcnn", adversary="loss")
-    with_reason, without = (conclude_setting(NORMAL, one, 1e-5, 0.95) for one in (crafted, plain))
+    with_reason, without = (conclude_setting(NORMAL, one) for one in (crafted, plain))
     assert with_reason.reason and not without.reason
     assert with_reason.composition == Composition(*crafted.composition)
     assert with_reason.bounds == without.bounds == conclude(NORMAL.design()).bounds
@@ -35,7 +35,7 @@ def test_the_curve_is_tested_whoever_concludes_and_once(monkeypatch):
     setting = setting_of("convnet", adversary="gc_r")
     for refuted, one in ((False, NORMAL), (True, LAPLACE)):
         of_store, of_caller = (
-            conclude_setting(one, setting, 1e-5, 0.95),
+            conclude_setting(one, setting),
             conclude(single(*one.worlds())),
         )
         assert of_store.refutes_gaussian == of_caller.refutes_gaussian == refuted

@@ -20,6 +20,7 @@ from audit.laws import conversions
 from audit.methods import estimate, lifted
 from audit.methods.estimate import METHODS, Bound, Estimate, if_gaussian
 from audit.methods.gaussian_curve import CurveTest
+from audit.methods.level import Level
 from audit.settings.make import setting_of
 from audit.storage.store import Scores
 
@@ -28,7 +29,7 @@ WORLDS = RNG.normal(1, 1, 200), RNG.normal(0, 1, 150)
 
 
 def test_every_finding_is_an_estimate_or_a_bound_and_stands_in_the_tables_order():
-    found = conclude(single(*WORLDS), None, 1e-4, 0.9)
+    found = conclude(single(*WORLDS), None, Level(1e-4, 0.9))
     assert list(found.rows()) == estimate.findings(*WORLDS, 1e-4, 0.9)
     assert [row.method for row in found.rows()] == list(METHODS)
     assert all(isinstance(one, Estimate) for one in found.estimates)
@@ -51,7 +52,9 @@ CURVE = CurveTest(0.3, 0.3, 0.3, 0.3, 1.0, 9)
     ],
 )
 def test_what_needs_no_assumption_comes_first_whatever_was_found(tested, status, reason):
-    found = conclude(single(*WORLDS), None, 1e-4, 0.9)._replace(test=lambda: tested, reason=reason)
+    found = conclude(single(*WORLDS), None, Level(1e-4, 0.9))._replace(
+        test=lambda: tested, reason=reason
+    )
     assert [row.method for row in found.ranked()] == ["assumption_free", "if_gaussian"]
     assert found.curve_status == status
     assert found.epsilon == found.bound("assumption_free").epsilon
@@ -67,13 +70,13 @@ def test_what_needs_no_assumption_comes_first_whatever_was_found(tested, status,
 
 
 def test_what_needs_no_assumption_comes_first_with_several_canaries_too():
-    many = conclude(canaries.sets(*MATRICES), None, 1e-4, 0.9)
+    many = conclude(canaries.make_sets(*MATRICES), None, Level(1e-4, 0.9))
     assert [row.method for row in many.ranked()][:2] == ["lifted", "lifted_gaussian"]
     assert sorted(row.method for row in many.ranked()) == sorted(row.method for row in many.bounds)
 
 
 def test_an_estimate_is_no_bound_and_what_nothing_can_be_concluded_from_is_refused():
-    found = conclude(single(*WORLDS), None, 1e-5, 0.95)
+    found = conclude(single(*WORLDS))
     assert found.finding("in_sample") == found.estimates[0]
     assert found.bound("if_gaussian") == found.finding("if_gaussian")
     with pytest.raises(KeyError):
@@ -81,37 +84,37 @@ def test_an_estimate_is_no_bound_and_what_nothing_can_be_concluded_from_is_refus
     with pytest.raises(KeyError):
         found.finding("unheard_of")
     with pytest.raises(InputError, match="no in scores"):
-        conclude(single(np.array([]), WORLDS[1]), None, 1e-5, 0.95)
+        conclude(single(np.array([]), WORLDS[1]))
     with pytest.raises(InputError, match="`noise_multiplier=-1"):
-        conclude(single(*WORLDS), DpSgd(-1.0, 1), 1e-5, 0.95)
-    found = conclude(single(*WORLDS), DpSgd(4.0, 250), 1e-5, 0.95)
+        conclude(single(*WORLDS), DpSgd(-1.0, 1))
+    found = conclude(single(*WORLDS), DpSgd(4.0, 250))
     assert found.upper_bound == accounting.epsilon_upper_bound(4.0, 250, 1e-5)
     assert found.mu_upper_bound == accounting.mu_upper_bound(4.0, 250)
-    unknown = conclude(single(*WORLDS), None, 1e-5, 0.95)
+    unknown = conclude(single(*WORLDS))
     assert unknown.upper_bound is None and unknown.mu_upper_bound is None
-    assert conclude(single(*WORLDS), DpSgd(0.0, 1), 1e-5, 0.95).upper_bound == np.inf
+    assert conclude(single(*WORLDS), DpSgd(0.0, 1)).upper_bound == np.inf
 
 
 MATRICES = RNG.normal(1, 1, (30, 6)), RNG.normal(0, 1, (20, 6))
 
 
 def test_runs_with_several_canaries_have_the_bounds_of_lifted_and_no_estimate():
-    design = canaries.sets(*MATRICES)
-    found = conclude(design, DpSgd(4.0, 250), 1e-4, 0.9)
+    design = canaries.make_sets(*MATRICES)
+    found = conclude(design, DpSgd(4.0, 250), Level(1e-4, 0.9))
     assert found.rows() == tuple(lifted.bounds(design, 1e-4, 0.9)) and not found.estimates
     assert found.gaussian.method == "lifted_gaussian" and found.assumption_free.method == "lifted"
-    assert np.array_equal(found.scores_in, MATRICES[0].ravel()) and found.design is design
+    assert np.array_equal(found.scores_in, MATRICES[0].ravel()) and found.evidence is design
     assert found.upper_bound == accounting.epsilon_upper_bound(4.0, 250, 1e-4)
     assert found.curve is None and not found.refutes_gaussian
 
 
 def test_runs_with_one_canary_each_are_concluded_from_as_ever():
     design = canaries.Sets(WORLDS[0][:, None], WORLDS[1][:, None])
-    one, other = conclude(design, None, 1e-5, 0.95), conclude(single(*WORLDS), None, 1e-5, 0.95)
-    assert one.rows() == other.rows() and one.design is None
+    one, other = conclude(design), conclude(single(*WORLDS))
+    assert one.rows() == other.rows()
     assert (one.gaussian.method, one.assumption_free.method) == ("if_gaussian", "assumption_free")
     with pytest.raises(InputError, match="epsilon=-1"):
-        conclude(design, EpsilonDelta(-1.0, 1e-5), 1e-5, 0.95)
+        conclude(design, EpsilonDelta(-1.0, 1e-5))
 
 
 SCHEDULE = (200, 400, 1000)
@@ -129,7 +132,9 @@ def scores(seed, runs):
 
 
 def look(runs, confidence, seed=0):
-    return Look(runs, tuple(conclude(single(*worlds(seed, runs)), None, 1e-5, confidence).bounds))
+    return Look(
+        runs, tuple(conclude(single(*worlds(seed, runs)), None, Level(1e-5, confidence)).bounds)
+    )
 
 
 def test_the_error_is_shared_out_equally_and_the_best_of_each_method_taken():
@@ -143,7 +148,7 @@ def test_the_error_is_shared_out_equally_and_the_best_of_each_method_taken():
 
 def test_bounds_of_looks_are_those_of_each_look_at_its_share_of_the_error():
     seen = {runs: worlds(1, runs) for runs in SCHEDULE[:2]}
-    found = conclude_setting(scores(1, 400), setting_of("fcnn"), 1e-5, 0.94, SCHEDULE)
+    found = conclude_setting(scores(1, 400), setting_of("fcnn"), Level(1e-5, 0.94), SCHEDULE)
     assert found.looks.confidence == pytest.approx(0.98) and found.confidence == 0.94
     assert [one.runs for one in found.looks.taken] == [200, 400]
     for one in found.looks.taken:
@@ -156,11 +161,11 @@ def test_bounds_of_looks_are_those_of_each_look_at_its_share_of_the_error():
 
 
 def test_a_single_declared_look_is_an_audit_and_another_refused():
-    found = conclude(single(*worlds(2, 400)), None, 1e-5, 0.95, looks=(400,))
-    plain = conclude(single(*worlds(2, 400)), None, 1e-5, 0.95)
+    found = conclude(single(*worlds(2, 400)), looks=(400,))
+    plain = conclude(single(*worlds(2, 400)))
     assert found.bounds == plain.bounds and found.estimates == plain.estimates
     with pytest.raises(InputError, match="none is at 500 runs"):
-        conclude(single(*worlds(0, 500)), None, 1e-5, 0.95, looks=SCHEDULE)
+        conclude(single(*worlds(0, 500)), looks=SCHEDULE)
 
 
 @pytest.mark.parametrize("schedule", [(), (400, 200), (200, 200), (1, 200), (-4, 2)])

@@ -54,7 +54,7 @@ def test_a_convex_models_bound_is_the_accountants(fields, mu, epsilon):
     found = last(of(**fields))
     assert found.bound.mu == pytest.approx(mu, abs=1e-6)
     assert found.bound.epsilon == pytest.approx(epsilon, abs=1e-4)
-    concluded = conclude_setting(SCORES, of(**fields), 1e-5, 0.95)
+    concluded = conclude_setting(SCORES, of(**fields))
     assert concluded.hidden_state.bound.mu == found.bound.mu and not concluded.uncovered
     assert "any data with |x| <= 1" in str(concluded.hidden_state.reason)
 
@@ -115,7 +115,7 @@ def test_what_is_not_covered_says_why(fields, said):
     setting = of(**fields)
     assert last(setting) == said
     if setting.canaries == 1:
-        concluded = conclude_setting(SCORES, setting, 1e-5, 0.95)
+        concluded = conclude_setting(SCORES, setting)
         assert concluded.hidden_state is None and concluded.uncovered == said
         assert concluded.tightest.epsilon == concluded.upper_bound
 

@@ -10,6 +10,7 @@ from audit.conclusions import results
 from audit.conclusions.concluded import conclude
 from audit.errors import InputError
 from audit.evidence.canaries import single
+from audit.methods.level import Level
 from audit.storage.store import RESULT, Scores, Store
 
 KEYS = [
@@ -20,7 +21,7 @@ KEYS = [
 
 def conclusion(composition=None):
     rng = np.random.default_rng(0)
-    return conclude(single(rng.normal(1, 1, 60), rng.normal(0, 1, 60)), composition, 1e-5, 0.95)
+    return conclude(single(rng.normal(1, 1, 60), rng.normal(0, 1, 60)), composition)
 
 
 def test_what_is_kept_is_what_is_returned_and_read(tmp_path):
@@ -101,9 +102,7 @@ NAMES = ("audit.png", "report.html")
 
 def seeded(seed=0, **levels):
     worlds = np.random.default_rng(seed).normal(size=(2, 30)) + [[1], [0]]
-    return conclude(
-        single(worlds[0], worlds[1]), None, **{"delta": 1e-5, "confidence": 0.95, **levels}
-    )
+    return conclude(single(*worlds), level=Level(**levels))
 
 
 @pytest.fixture
@@ -119,9 +118,7 @@ def test_files_stand_until_anything_changes(made, tmp_path, monkeypatch):
     assert results.is_up_to_date(made, results.source(made, seeded()), NAMES)
     one = seeded()
     fewer, more = one.scores_in[:-1], np.append(one.scores_in[-1], one.scores_out)
-    assert results.source(made, one._replace(scores_in=fewer, scores_out=more)) != results.source(
-        made, one
-    )
+    assert results.source(made, one._replace(worlds=(fewer, more))) != results.source(made, one)
     source = results.source(made, seeded())
     assert results.source(Store(tmp_path, {"seed": 2}), seeded()) != source
     monkeypatch.setattr(results, "__version__", "another")

@@ -129,8 +129,6 @@ def test_coins_that_our_own_game_drew_are_not_tested():
     bits = np.arange(80) < 40
     scores = RNG.normal(size=80) / 100
     assert Scores(0, np.tile(scores, (10, 1)), np.tile(bits, (10, 1))).design().given is False
-    assert (
-        len(conclude_each_run(Scores(0, scores[None], bits[None]), 10_000, True, 1e-5, 0.95)) == 1
-    )
+    assert len(conclude_each_run(Scores(0, scores[None], bits[None]), 10_000, True)) == 1
     with pytest.raises(InputError, match="fair independent coins"):
         given.coins(scores[None], bits[None])

@@ -14,15 +14,15 @@ import numpy as np
 import pytest
 
 from audit.claims.claim import DpSgd, EpsilonDelta
-from audit.conclusions import one_run_conclusion, results
+from audit.conclusions import results
 from audit.conclusions.concluded import conclude
 from audit.errors import InputError
-from audit.evidence import one_run as one_run_evidence
+from audit.evidence import given
 from audit.evidence.canaries import single
 from audit.laws import cosine_law
+from audit.methods.level import Level
 from audit.report import audit_page as report
 from audit.report import audit_panels, page, subjects
-from audit.report import one_run_page as one_run_report
 from audit.report.subjects import RequestedLevels
 from audit.settings.make import setting_of
 from audit.settings.setting import identity
@@ -53,7 +53,7 @@ def stored(root, setting=SETTING, runs=200, audited=True):
     store.save(scores)
     if audited:
         composition = DpSgd(setting.mechanism.noise_multiplier, setting.insertions)
-        found = conclude(single(*scores.worlds()), composition, 1e-6, 0.9)
+        found = conclude(single(*scores.worlds()), composition, Level(1e-6, 0.9))
         results.keep(store, found, b"", runs=runs, provenance={"jax": "0", "device": "abacus"})
     return store.path
 
@@ -113,7 +113,7 @@ def test_an_attribute_cannot_be_left():
 
 def test_the_images_are_the_same_bits_each_time_take_the_pages_colours_and_share_no_id():
     rng = np.random.default_rng(0)
-    found = conclude(single(rng.normal(size=60) + 1, rng.normal(size=60)), None, 1e-5, 0.95)
+    found = conclude(single(rng.normal(size=60) + 1, rng.normal(size=60)))
     panels, again = (audit_panels.audit_panels(found) for _ in range(2))
     assert panels == again and len(set(panels.values())) == 4
     made = page.join(page.figure(panel, name, "caption") for name, panel in panels.items())
@@ -311,14 +311,10 @@ def test_a_browser_shows_it_whole_at_any_width(tmp_path, scheme, ground):
 def test_a_browser_shows_the_page_of_one_run_whole(tmp_path):
     drawn = cosine_law.simulate(np.random.default_rng(0), 90, 10_000, 0.2)
     np.savez(tmp_path / "run.npz", observed=drawn)
-    run = one_run_evidence.cosines(drawn, None, 10_000)
-    found = one_run_conclusion.conclude_cosines(run, 1e-5, 0.95)
-    about = subjects.describe_one_run(
-        "a" * 200, found, EpsilonDelta(30.0, 1e-5), tmp_path / "run.npz"
-    )
-    content = one_run_report.one_run_report(
-        "One run", [about, about._replace(anchor="other")]
-    ).decode()
+    run = given.paired_cosines(drawn, None, 10_000)
+    found = conclude(run, EpsilonDelta(30.0, 1e-5))
+    about = subjects.describe_score_files("a" * 200, [tmp_path / "run.npz"], found)
+    content = report.report("One run", [about, about._replace(anchor="other")]).decode()
     for frame in measured(tmp_path, content):
         assert frame["content"] <= frame["width"] and frame["beyond"] == [], frame
         assert frame["images"] == 4 and frame["broken"] == [] and frame["fetched"] == []

@@ -21,7 +21,7 @@ NORMAL, LAPLACE = RNG.normal(0, 1, (2, 600)), RNG.laplace(0, 1, (2, 600))
 
 
 def concluded(scores_in, scores_out, composition=None):
-    return conclude(single(scores_in, scores_out), composition, 1e-5, 0.95)
+    return conclude(single(scores_in, scores_out), composition)
 
 
 @pytest.fixture(scope="module")

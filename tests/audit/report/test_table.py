@@ -85,7 +85,7 @@ NORMAL = np.random.default_rng(1).permutation(stats.norm.ppf(GRID))
 
 def concluded(mu, runs, out=None):
     worlds = RNG.normal(mu, 1, runs), RNG.normal(0, 1, out or runs)
-    return conclude(single(*worlds), None, 1e-5, 0.95)
+    return conclude(single(*worlds))
 
 
 @pytest.mark.parametrize(("mu", "runs"), mostly_slow([(-3.3, 200), (-2.5, 20), (-0.3, 2500)]))
@@ -105,9 +105,9 @@ def test_few_runs_are_told_what_they_can_prove_and_equal_scores_that_they_are():
     assert line.startswith("6 and 40 runs prove at most epsilon = ") and len(line) <= 80
     most = float(line.split("=")[1].split()[0])
     assert most == pytest.approx(estimate.most_provable(6, 40, 1e-5, 0.95), abs=1e-3)
-    (line,) = remarks(conclude(single(np.full(100, 2.0), np.zeros(100)), None, 1e-5, 0.95))
+    (line,) = remarks(conclude(single(np.full(100, 2.0), np.zeros(100))))
     assert line.startswith("all scores in and out are equal: ") and len(line) <= 80
-    (line,) = remarks(conclude(single(RNG.normal(2, 1, 100), np.zeros(100)), None, 1e-5, 0.95))
+    (line,) = remarks(conclude(single(RNG.normal(2, 1, 100), np.zeros(100))))
     expected = "these scores are not those of independent runs: all 100 scores out equal 0"
     assert line.startswith(expected)
     lines = [remarks(concluded(0, runs)) for runs in (2, 3, 10, 100) for _ in range(50)]
@@ -133,7 +133,7 @@ def test_otherwise_nothing_is(mu, runs):
     ],
 )
 def test_the_table_says_where_a_bound_exceeds_the_upper_one(worlds, upper, line):
-    conclusion = conclude(single(*worlds), EpsilonDelta(upper, 1e-5), 1e-5, 0.95)
+    conclusion = conclude(single(*worlds), EpsilonDelta(upper, 1e-5))
     lines = [
         row
         for row in bounds_table.bounds_table(conclusion).splitlines()
@@ -148,9 +148,7 @@ def test_the_table_says_where_a_bound_exceeds_the_upper_one(worlds, upper, line)
     [(9.0, ", or fewer insertions until the upper bound is below 5.469"), (5.4, "")],
 )
 def test_the_table_and_the_verdict_say_what_decides(upper, decides):
-    conclusion = conclude(
-        single(NORMAL[::-2] + 3, NORMAL[::2]), EpsilonDelta(upper, 1e-5), 1e-5, 0.95
-    )
+    conclusion = conclude(single(NORMAL[::-2] + 3, NORMAL[::2]), EpsilonDelta(upper, 1e-5))
     *_, last = bounds_table.bounds_table(conclusion).splitlines()
     assert last.startswith(f"to decide: more runs{decides}") and len(last) <= 80
     assert f" To decide: more runs{decides}" in verdicts.verdict(conclusion).sentence

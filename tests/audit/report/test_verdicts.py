@@ -17,6 +17,7 @@ from audit.conclusions.concluded import conclude
 from audit.conclusions.conclusion import Conclusion
 from audit.evidence.canaries import single
 from audit.methods.estimate import Bound, Estimate
+from audit.methods.level import Level
 from audit.methods.method import GAUSSIAN_CURVE, NOTHING
 from audit.report import audit_page, verdicts
 from audit.report.bounds_table import bounds_table
@@ -33,7 +34,8 @@ def conclusion(gaussian, free, upper):
         Bound("if_gaussian", gaussian, 1.0, *rest, assumes=GAUSSIAN_CURVE),
         Bound("assumption_free", free, None, *rest, assumes=NOTHING),
     )
-    return Conclusion(np.zeros(10), np.ones(10), (absurd,), bounds, upper, None)
+    worlds = np.zeros(10), np.ones(10)
+    return Conclusion(single(*worlds), worlds, Level(), (absurd,), bounds, upper)
 
 
 @pytest.mark.parametrize(
@@ -139,7 +141,7 @@ def test_a_mechanism_that_breaks_its_guarantee_is_caught_and_a_sound_one_is_not(
         (1.0, verdicts.LEAKS),
         (4.0, verdicts.VIOLATED),
     ):  # accounted as mu = 2, 0.5
-        assert verdicts.verdict(conclude(single(*worlds), DpSgd(sigma, 4), 1e-5, 0.95)).kind == kind
+        assert verdicts.verdict(conclude(single(*worlds), DpSgd(sigma, 4))).kind == kind
 
 
 @pytest.mark.parametrize("name", GOLDEN)
@@ -148,7 +150,7 @@ def test_the_verdicts_are_worded_as_before(name):
     rng = np.random.default_rng(golden["seed"])
     worlds = rng.normal(golden["mu"], 1, 2500), rng.normal(0, 1, 2500)
     composition = golden["composition"] and DpSgd(*golden["composition"])
-    concluded = conclude(single(*worlds), composition, 1e-5, 0.95)._replace(test=lambda: None)
+    concluded = conclude(single(*worlds), composition)._replace(test=lambda: None)
     verdict = verdicts.verdict(concluded)
     words = {field: golden[field] for field in ("word", "headline", "sentence")}
     assert words == {field: getattr(verdict, field) for field in words}
@@ -156,7 +158,7 @@ def test_the_verdicts_are_worded_as_before(name):
 
 def _conclude(scores_in, scores_out, upper=(4.0, 250)):
     composition = None if upper is None else DpSgd(*upper)
-    return conclude(single(scores_in, scores_out), composition, 1e-5, 0.95)
+    return conclude(single(scores_in, scores_out), composition)
 
 
 def test_a_refuted_curve_leads_to_what_needs_no_assumption_and_proves_nothing_where_that_is_zero():
@@ -213,7 +215,7 @@ def test_too_few_runs_to_test_the_curve_lead_with_what_needs_no_assumption():
 
 def test_table_and_json_say_what_the_test_found():
     rng = np.random.default_rng(0)
-    refuted = _conclude(rng.laplace(1, 1, 2500), rng.laplace(0, 1, 2500))
+    refuted = _conclude(rng.laplace(1, 1, 2500), rng.laplace(0, 1, 2500), None)
     passed = _conclude(rng.normal(1, 1, 2500), rng.normal(0, 1, 2500))
     ignored = "refuted (p < 1e-06): ignore these rows, only assumption_free holds"
     assert ignored in bounds_table(refuted)
@@ -283,7 +285,9 @@ def test_what_so_many_runs_can_prove_at_most_is_said_where_it_is_below_the_upper
         text = bounds_table(concluded._replace(upper_bound=upper))
         assert ("none could contradict" in text) == is_shown
         assert (f"prove at most {most} " in text) == is_shown
-    many = concluded._replace(scores_in=np.tile(concluded.scores_in, 5000), upper_bound=12345.6789)
+    many = concluded._replace(
+        worlds=(np.tile(concluded.scores_in, 5000), concluded.scores_out), upper_bound=12345.6789
+    )
     lines = bounds_table(many).splitlines()
     assert any(line.startswith("300,060 runs prove at most") for line in lines)
     assert max(map(len, lines)) <= 80

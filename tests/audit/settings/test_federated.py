@@ -146,9 +146,9 @@ def test_runs_that_draw_canaries_of_their_own_prove_together(clients, tmp_path):
     played = build_federated.build(setting, clients, build_federated.rounds(setting, clients, None))
     scores = training.train(played, Store(tmp_path, {}), 4).scores
     upper, alone = epsilon_upper_bound(0.5, 6, 1e-5), scores.of_first(1)
-    assert concluded.bound_runs_together(alone, 1e-5, 0.95) is None
-    together = concluded.bound_runs_together(scores, 1e-5, 0.95)
-    each = concluded.conclude_each_run(scores, scores.dimension, True, 1e-5, 0.95)
+    assert concluded.bound_runs_together(alone) is None
+    together = concluded.bound_runs_together(scores)
+    each = concluded.conclude_each_run(scores, scores.dimension, True)
     best = max(row.epsilon for run in each for row in run.bounds if not row.gaussian)
     assert together.holds and best < together.epsilon < upper
     again = training.train(played, Store(tmp_path / "again", {}), 1).scores

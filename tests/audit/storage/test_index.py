@@ -13,6 +13,7 @@ from audit.conclusions import results
 from audit.conclusions.concluded import conclude
 from audit.errors import InputError
 from audit.evidence.canaries import single
+from audit.methods.level import Level
 from audit.storage import index
 from audit.storage import store as stores
 from audit.storage.store import Kept, Scores, Store
@@ -114,7 +115,7 @@ def test_what_an_audit_writes_is_read(tmp_path, sigma):
     rng = np.random.default_rng(0)
     store = Store(tmp_path, {})
     scores = single(rng.normal(size=60) + 3, rng.normal(size=60))
-    conclusion = conclude(scores, DpSgd(sigma, 250), 1e-6, 0.9)
+    conclusion = conclude(scores, DpSgd(sigma, 250), Level(1e-6, 0.9))
     assert store.result() is None
     results.keep_result(store, conclusion, runs=120, provenance={"device": "abacus"})
     expected = Kept(

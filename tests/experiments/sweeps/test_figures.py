@@ -46,7 +46,7 @@ def fill(root, cells, mu=2.0):
 
 
 def conclusion(runs=40, mu=2.0, seed=0):
-    return concluded.conclude(single(*worlds(runs, mu, seed)), DpSgd(4.0, 250), *LEVELS)
+    return concluded.conclude(single(*worlds(runs, mu, seed)), DpSgd(4.0, 250), LEVELS)
 
 
 @pytest.fixture(scope="module")

@@ -8,12 +8,14 @@ import pytest
 from absl import flags
 
 from audit.claims.accounting import Composition
-from audit.conclusions import concluded, one_run_conclusion
+from audit.claims.claim import EpsilonDelta
+from audit.conclusions import concluded
 from audit.errors import InputError
-from audit.evidence import one_run as one_run_evidence
+from audit.evidence import given
 from audit.laws import cosine_law
-from audit.report import one_run_page, one_run_table, subjects
-from audit.report.one_run_table import FederatedAudit, Upper
+from audit.methods.level import Level
+from audit.report import audit_page, audit_panels, federated_table, subjects, verdicts
+from audit.report.federated_table import FederatedAudit
 from audit.report.subjects import RequestedLevels
 from audit.settings import stored
 from audit.settings.federated import FederatedSetting, federated_identity
@@ -23,9 +25,10 @@ from tests.audit.report.outline import Outline
 D = 10_000
 
 
-def observed(sigma, canaries=90):
-    drawn = cosine_law.simulate(np.random.default_rng(0), canaries, D, sigma)
-    return one_run_conclusion.conclude_cosines(one_run_evidence.cosines(drawn, None, D), 1e-5, 0.95)
+def observed(sigma, upper=None):
+    drawn = cosine_law.simulate(np.random.default_rng(0), 90, D, sigma)
+    claim = None if upper is None else EpsilonDelta(upper, 1e-5)
+    return concluded.conclude(given.paired_cosines(drawn, None, D), claim)
 
 
 def coins(sigma, canaries=300, seed=0):
@@ -36,19 +39,18 @@ def coins(sigma, canaries=300, seed=0):
     return scores[None], bits[None]
 
 
-def subject(conclusion, *upper):
-    facts = {"Audited": "<script>it</script>"}
-    return subjects.OneRunSubject("run", "<b>run</b>", facts, ["t"], [conclusion], list(upper), {})
+def subject(conclusion):
+    return subjects.describe_arrays("<script>it</script>", conclusion)
 
 
 @pytest.fixture
 def plain(monkeypatch):
     panels = dict.fromkeys(("cosines", "epsilons"), b"<svg/>")
-    monkeypatch.setattr(one_run_page, "one_run_panels", lambda *given: panels)
+    monkeypatch.setattr(audit_panels, "audit_panels", lambda conclusion: panels)
 
 
 def test_a_page_tells_bounds_from_estimates_and_asks_for_nothing():
-    made = Outline(one_run_page.one_run_report("Audit", [subject(observed(0.1))]).decode())
+    made = Outline(audit_page.report("Audit", [subject(observed(0.1))]).decode())
     assert "No upper bound was given" in made.text  # the rest is a golden output
     assert "script" not in {tag for tag, _ in made.tags}
     images = [attributes for tag, attributes in made.tags if tag == "svg"]
@@ -65,26 +67,24 @@ def test_a_page_tells_bounds_from_estimates_and_asks_for_nothing():
     ],
 )
 def test_the_verdict_claims_what_is_proven(sigma, upper, kind, says):
-    verdict = one_run_page.one_run_verdict(
-        subject(observed(sigma), Upper("canary", upper, "1 round"))
-    )
+    verdict = verdicts.verdict(observed(sigma)._replace(upper_bound=upper))
     assert verdict.kind == kind
     assert says in verdict.sentence
 
 
 def test_a_bound_on_a_gaussian_curve_alone_is_told_as_that():
     scores = Scores(0, *coins(0.25))
-    (conclusion,) = concluded.conclude_each_run(scores, D, False, 1e-5, 0.95)
+    (conclusion,) = concluded.conclude_each_run(scores, D, False)
     epsilons = {bound.method: bound.epsilon for bound in conclusion.bounds}
     between = (epsilons["one_run_guesses"] + epsilons["one_run_gaussian"]) / 2
-    verdict = one_run_page.one_run_verdict(subject(conclusion, Upper("canary", between, "")))
+    verdict = verdicts.verdict(conclusion._replace(upper_bound=between))
     assert verdict.headline == "The guarantee is violated, or the trade-off curve is not Gaussian."
 
 
 def test_no_bound_is_no_verdict(plain):
-    about = subject(observed(0.1)._replace(bounds=[]))
-    assert "estimates alone" in one_run_page.one_run_verdict(about).sentence
-    assert "No bound: save coins" in one_run_page.one_run_report("A", [about]).decode()
+    about = subject(observed(0.1)._replace(bounds=()))
+    assert "estimates alone" in verdicts.verdict(about.conclusion).sentence
+    assert "No bound: save coins" in audit_page.report("A", [about]).decode()
 
 
 def save_federated(root, /, **changes):
@@ -95,14 +95,14 @@ def save_federated(root, /, **changes):
     matrix = np.concatenate([scores for scores, _ in drawn])
     presence = np.concatenate([bits for _, bits in drawn])
     store.save(Scores(0, matrix, presence))
-    runs = concluded.conclude_each_run(Scores(0, matrix, presence), D, True, 1e-6, 0.9)
+    runs = concluded.conclude_each_run(Scores(0, matrix, presence), D, True, Level(1e-6, 0.9))
     audit = FederatedAudit(runs, Composition(4.0, 1), Composition(4.0, 5), [0.8, 0.8])
     about = {
         "setting": {"model": "linear", "canaries": 300},
         "data": "made up",
         "out": str(store.path),
     }
-    fields = json.loads(one_run_table.federated_json(audit, about))
+    fields = json.loads(federated_table.federated_json(audit, about))
     store.write_text("federated.json", json.dumps({**fields, **changes}))
     return store.path
 
@@ -113,7 +113,7 @@ def test_a_saved_run_is_read_again_at_its_levels_or_others(tmp_path, plain):
     assert stored.federated(tmp_path) == [folder]
     about = subjects.describe_federated_folder(folder, RequestedLevels())
     assert (about.runs[0].delta, about.runs[0].confidence, len(about.runs)) == (1e-6, 0.9, 2)
-    text = Outline(one_run_page.one_run_report("A", [about]).decode()).text
+    text = Outline(audit_page.report("A", [about]).decode()).text
     for words in (
         "784-10 on Fashion-MNIST",
         "Over all runs",
@@ -123,7 +123,7 @@ def test_a_saved_run_is_read_again_at_its_levels_or_others(tmp_path, plain):
     ):
         assert words in text, words
     other = subjects.describe_federated_folder(folder, RequestedLevels(delta=1e-3))
-    assert other.runs[0].delta == 1e-3 and other.upper[0].epsilon < about.upper[0].epsilon
+    assert other.runs[0].delta == 1e-3 and other.uppers[0].epsilon < about.uppers[0].epsilon
 
 
 @pytest.mark.slow
@@ -137,8 +137,8 @@ def test_an_older_or_damaged_result_is_one_line(tmp_path, changes):
 
 
 def test_panels_are_the_same_bits_each_time_and_say_what_is_drawn():
-    panels = one_run_page.one_run_panels(observed(0.3), 5.0)
-    assert one_run_page.one_run_panels(observed(0.3), 5.0) == panels
+    panels = audit_panels.audit_panels(observed(0.3, 5.0))
+    assert audit_panels.audit_panels(observed(0.3, 5.0)) == panels
     assert set(panels) == {"cosines", "epsilons"}
     assert all(re.match(rb"<\?xml", image) for image in panels.values())
 

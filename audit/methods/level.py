@@ -1,0 +1,18 @@
+"""The level of a bound."""
+
+from typing import NamedTuple
+
+
+class Level(NamedTuple):
+    """The level of an audit's bounds.
+
+    Attributes:
+      delta: of (epsilon, delta).
+      confidence: of each lower bound.
+    """
+
+    delta: float = 1e-5
+    confidence: float = 0.95
+
+
+USUAL_LEVEL = Level()

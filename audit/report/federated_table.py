@@ -1,0 +1,151 @@
+"""The tables of audits of federated runs, each concluded alone, and their JSON for programs."""
+
+import json
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from audit.claims.accounting import Composition, epsilon_upper_bound, participant_upper_bound
+from audit.conclusions.conclusion import Conclusion
+from audit.conclusions.results import finding_fields, one_run_fields
+from audit.methods.estimate import Bound
+from audit.report.bounds_table import bounds_table, show_floor
+from audit.report.table import Column, Table, at_least, at_most, number
+from audit.runtime.progress import counted
+
+RESULT = "federated.json"  # in a setting's folder
+
+
+class OverRuns(NamedTuple):
+    """A method's epsilons over runs that are each concluded alone.
+
+    Attributes:
+      method: its name.
+      epsilons: of each run.
+      floor: what an estimate shows where nothing leaks, of the first run; empty of a bound.
+    """
+
+    method: str
+    epsilons: list[float]
+    floor: str
+
+
+def collect_over_runs(runs: Sequence[Conclusion]) -> list[OverRuns]:
+    """Returns each estimate's and each bound's epsilons over all runs, estimates first."""
+    rows = []
+    for place, estimate in enumerate(runs[0].estimates):
+        epsilons = [run.estimates[place].epsilon for run in runs]
+        rows.append(OverRuns(estimate.method, epsilons, show_floor(estimate.noise_floor)))
+    for place, bound in enumerate(runs[0].bounds):
+        epsilons = [run.bounds[place].epsilon for run in runs]
+        rows.append(OverRuns(bound.method, epsilons, ""))
+    return rows
+
+
+def over_runs(runs: Sequence[Conclusion]) -> str:
+    """Returns the table of the mean and deviation over runs of each estimate and bound."""
+    columns = (
+        Column(None, lambda row: row.method, "estimate or bound", width=24, left=True),
+        Column(None, lambda row: np.mean(row.epsilons), "mean", number(".3f"), 9),
+        Column(None, lambda row: np.std(row.epsilons), "deviation", number(".3f"), 9),
+        Column(None, lambda row: row.floor or "a bound a run", "  floor", "  {}".format, left=True),
+    )
+    level = f"at delta {runs[0].delta:g}, confidence {runs[0].confidence:g} a run"
+    head = f"{len(runs):,} runs: epsilon {level}"
+    note = "\nestimates are no bounds; floor: mean (95% quantile) where nothing leaks, of run 0"
+    rows = collect_over_runs(runs)
+    return Table(columns, rows, before=(head,), after=(note,), gap=" ", rule=80).text()
+
+
+class FederatedAudit(NamedTuple):
+    """An audit of federated runs.
+
+    Attributes:
+      runs: what each run's canaries say.
+      canary: the steps that a canary takes part in.
+      client: the steps that any client takes part in.
+      accuracies: of the final models, where they were measured.
+      together: what all runs prove together, where their directions are fresh.
+    """
+
+    runs: list[Conclusion]
+    canary: Composition
+    client: Composition
+    accuracies: list[float]
+    together: Bound | None = None
+
+
+class Upper(NamedTuple):
+    """An epsilon of the mechanism.
+
+    Attributes:
+      name: of the epsilon.
+      epsilon: at the audit's delta.
+      reason: what it rests on.
+      is_bound: whether it is an upper bound.
+    """
+
+    name: str
+    epsilon: float
+    reason: str
+    is_bound: bool = True
+
+
+def upper_bounds(audit: FederatedAudit) -> list[Upper]:
+    """Returns epsilon as it is accounted, of a canary and of a client, and the paper's analytical value."""
+    delta = audit.runs[0].delta
+    rows = []
+    for name, participant in (("canary", audit.canary), ("client", audit.client)):
+        rounds = counted(participant.insertions, "round")
+        rate = participant.sampling_rate
+        if rate != 1:
+            rounds += f", each with probability {rate:g}"
+        epsilon = participant_upper_bound(participant, delta)
+        rows.append(Upper(f"accounted, {name}", epsilon, rounds))
+    epsilon = epsilon_upper_bound(audit.canary.noise_multiplier, 1, delta)
+    rows.append(Upper("analytical", epsilon, "the paper's: of one round", is_bound=False))
+    return rows
+
+
+def federated_table(audit: FederatedAudit) -> str:
+    """Returns the tables of a run, or of means over runs, and of the mechanism's epsilon."""
+    first = audit.runs[0]
+    columns = (
+        Column(None, lambda row: row.name, "mechanism", width=24, left=True),
+        Column(None, lambda row: row.epsilon, "epsilon", at_most, 9),
+        Column(
+            None, lambda row: row.reason, f"  at delta {first.delta:g}", "  {}".format, left=True
+        ),
+    )
+    table = bounds_table(first) if len(audit.runs) == 1 else over_runs(audit.runs)
+    lines = [table, ""]
+    if audit.together is not None:
+        epsilon = at_least(audit.together.epsilon)
+        runs = f"{len(audit.runs):,} runs together"
+        lines += [f"{audit.together.method}: {runs} prove {epsilon}, whatever the curve", ""]
+    lines.append(Table(columns, upper_bounds(audit), gap=" ", rule=80).text())
+    if audit.accuracies:
+        accuracies = np.array(audit.accuracies)
+        accuracy = f"accuracy: {accuracies.mean():.4f}"
+        if len(accuracies) > 1:
+            accuracy += f" +- {accuracies.std():.4f}"
+        lines += ["", accuracy]
+    return "\n".join(lines)
+
+
+def federated_json(audit: FederatedAudit, about: dict[str, Any]) -> str:
+    """Returns a JSON object on one line, with what `about` says of the audit."""
+    first = audit.runs[0]
+    fields = {
+        **about,
+        "delta": first.delta,
+        "confidence": first.confidence,
+        "epsilon": {upper.name: upper.epsilon for upper in upper_bounds(audit)},
+        "compositions": [audit.canary, audit.client],
+        "accuracies": audit.accuracies,
+    }
+    if audit.together is not None:
+        fields["together"] = finding_fields(audit.together)
+    fields["runs"] = [one_run_fields(run) for run in audit.runs]
+    return json.dumps(fields)

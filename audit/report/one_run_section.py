@@ -1,0 +1,117 @@
+"""What a page says of an audit of one run, or of runs that are each concluded alone."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from audit.conclusions.conclusion import Conclusion
+from audit.report import page, verdicts
+from audit.report.bounds_table import remarks
+from audit.report.federated_table import collect_over_runs
+from audit.report.page import Html
+from audit.report.subjects import Subject
+
+MEANINGS = (
+    "A bound holds at its confidence: the method exceeds the truth in at most that share of audits. Each has "
+    "its own confidence; together they have less. The method is to be chosen before the audit.",
+    "An estimate takes a normal law fitted to the cosines for the truth. It is no bound: it may lie above "
+    "epsilon, and what it shows where nothing leaks, its floor, is not 0. Its standard error counts canaries "
+    "as independent.",
+    "An estimate below its floor's 95% quantile is no evidence of a leak.",
+    "One run proves little: a bound of 0 is no proof of privacy, and many runs would show more.",
+    "The upper bound of a canary counts the rounds that a canary takes part in; a client may take part in "
+    "others.",
+    "Lower bounds are rounded down, upper bounds up.",
+)
+
+
+def make_bounds_table(subject: Subject) -> Html:
+    """Returns the table of a run's lower bounds and of the mechanism's epsilons."""
+    conclusion = subject.conclusion
+    rows = []
+    for bound in conclusion.bounds:
+        epsilon = verdicts.show_lower_bound(bound.epsilon)
+        mu = "" if bound.mu is None else verdicts.show_lower_bound(bound.mu)
+        rows.append((bound.method, epsilon, mu, bound.counted, bound.assumes.sentence))
+    for upper in subject.uppers:
+        show = verdicts.show_upper_bound if upper.is_bound else verdicts.at_most
+        rows.append((upper.name, show(upper.epsilon), "", "", upper.reason))
+    header = ("bound", "epsilon", "mu", "counts", "assumes")
+    return page.table(verdicts.describe_level(conclusion), header, rows)
+
+
+def make_parts_below_bounds(subject: Subject) -> list[Html]:
+    """Returns a run's estimates, remarks on them, and means over all runs, where there are such."""
+    parts = []
+    if subject.conclusion.estimates:
+        parts.append(page.element("h3", "Estimates, which are no bounds"))
+        parts.append(_make_estimates_table(subject.conclusion))
+    parts += [page.note(f"{remark}.") for remark in remarks(subject.conclusion)]
+    if len(subject.runs) > 1:
+        parts.append(page.element("h3", "Over all runs"))
+        parts.append(_make_runs_table(subject.runs))
+    return parts
+
+
+def _make_estimates_table(conclusion: Conclusion) -> Html:
+    """Returns the table of a run's estimates beside what they show where nothing leaks."""
+    header = (
+        "estimate",
+        "epsilon",
+        "standard error",
+        "mean without a leak",
+        "95% without a leak",
+        "caveat",
+    )
+    caption = f"Estimates of epsilon at delta = {conclusion.delta:g}; a leak shows where they exceed the 95%"
+    rows = []
+    for row in conclusion.estimates:
+        floor = row.noise_floor
+        numbers = (row.epsilon, row.standard_error, floor.mean, floor.quantile_95)
+        cells = [f"{value:.3f}" for value in numbers]
+        caveat = row.caveat
+        if row.epsilon <= floor.quantile_95:
+            caveat += "; within its floor"
+        rows.append((row.method, *cells, caveat))
+    return page.table(caption, header, rows)
+
+
+def _make_runs_table(runs: Sequence[Conclusion]) -> Html:
+    """Returns the table of the mean and deviation over runs of each estimate and bound."""
+    rows = []
+    for row in collect_over_runs(runs):
+        kind = "estimate" if row.floor else "bound"
+        mean = f"{np.mean(row.epsilons):.3f}"
+        rows.append((row.method, mean, f"{np.std(row.epsilons):.3f}", kind))
+    caption = f"{len(runs):,} runs, each with bounds of its own"
+    return page.table(caption, ("method", "mean epsilon", "deviation", "each is a"), rows)
+
+
+def describe_cosines(conclusion: Conclusion) -> tuple[str, str]:
+    """Returns the alternative text and the caption of the panel of cosines."""
+    cosines = conclusion.one_run.cosines
+    assert cosines is not None
+    observed, unobserved, dimension = cosines
+    units = observed * np.sqrt(dimension)
+    moments = f"mean {units.mean():.3f}, deviation {units.std():.3f}"
+    null = "the exact law where nothing leaks"
+    if len(unobserved):
+        null = f"{len(unobserved):,} unobserved ones"
+    return (
+        f"Density of {len(observed):,} observed cosines ({moments}, in units of 1/sqrt(d)) beside {null}.",
+        "Cosines of the canaries with what was released. A leak moves the observed ones to the right.",
+    )
+
+
+def describe_epsilons(conclusion: Conclusion) -> tuple[str, str]:
+    """Returns the alternative text and the caption of the panel of epsilon by method."""
+    values = [f"{row.method} {row.epsilon:.3f}" for row in conclusion.estimates]
+    for bound in conclusion.bounds:
+        values.append(f"{bound.method} at least {verdicts.at_least(bound.epsilon)}")
+    caption = (
+        "Estimates (circles, with two standard errors) over the range that they show in 95% of audits "
+        "where nothing leaks (grey), and lower bounds (bars)."
+    )
+    if not conclusion.estimates:
+        caption = "Lower bounds on epsilon."
+    return f"Epsilon by method: {', '.join(values)}.", caption
