@@ -39,7 +39,7 @@ class Density(Protocol):
     def __call__(self, x: Array, parameter: float, inserted: bool, /) -> Array: ...
 
 
-class Law(NamedTuple):
+class ScoreFamily(NamedTuple):
     """A family of pairs of distributions.
 
     Attributes:
@@ -61,7 +61,7 @@ class Law(NamedTuple):
 class KnownLaw(NamedTuple):
     """A law at one parameter."""
 
-    law: Law
+    law: ScoreFamily
     parameter: float
 
     def __str__(self) -> str:
@@ -236,7 +236,7 @@ def _unequal_distribution(x: Array, spread: float, inserted: bool) -> Array:
     return np.asarray(special.ndtr(x))
 
 
-GAUSSIAN = Law(
+GAUSSIAN = ScoreFamily(
     "gaussian",
     (0.0, 0.25, 1.0, 1.77, 3.95),
     _gaussian,
@@ -244,22 +244,22 @@ GAUSSIAN = Law(
     _gaussian_distribution,
     conversions.epsilon_from_mu,
 )
-_LAPLACE = Law(  # epsilon: the shift over the scale
+_LAPLACE = ScoreFamily(  # epsilon: the shift over the scale
     "laplace", (0.5, 1.0, 3.0, 6.0), _laplace, _laplace_density, _laplace_distribution
 )
-_RESPONSE = Law(  # epsilon of the noisy bit
+_RESPONSE = ScoreFamily(  # epsilon of the noisy bit
     "randomized_response", (1.0, 3.0, 6.0), _response, _response_density, _response_distribution
 )
-_T3 = Law(
+_T3 = ScoreFamily(
     "t3", (2.0,), _t3, _t3_density, _t3_distribution
 )  # Student's t with 3 degrees of freedom, shifted
-_LOGISTIC = Law(
+_LOGISTIC = ScoreFamily(
     "logistic", (2.0,), _logistic, _logistic_density, _logistic_distribution
 )  # the shift
-_SUBSAMPLED = Law(  # spread; rate 0.1, sensitivity 1
+_SUBSAMPLED = ScoreFamily(  # spread; rate 0.1, sensitivity 1
     "subsampled", (0.3, 0.5, 1.0), _subsampled, _subsampled_density, _subsampled_distribution
 )
-_UNEQUAL = Law(  # in N(1, spread^2), out N(0, 1)
+_UNEQUAL = ScoreFamily(  # in N(1, spread^2), out N(0, 1)
     "unequal_spread", (0.7, 1.5), _unequal, _unequal_density, _unequal_distribution
 )
 LAWS = {

@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from audit.calibration import exact_null_calibration
-from audit.calibration.exact_null_calibration import DirectionSetting
+from audit.calibration import laws
+from audit.calibration.calibration import Simulation
 from audit.laws import conversions, cosine_law, known_laws
-from audit.laws.known_laws import KnownLaw, Law
+from audit.laws.known_laws import KnownLaw, ScoreFamily
 from experiments.benchmark import trained
 from experiments.benchmark.contract import (
     CONFIDENCE,
@@ -52,20 +52,20 @@ _CURVED = frozenset([GAUSSIAN])  # broken by mechanisms with another trade-off c
 
 
 def _sample_mixture(rng: np.random.Generator, strong: float, inserted: bool, n: int) -> Array:
-    """Draws scores of a world of the mixture, as `Law.sample`."""
+    """Draws scores of a world of the mixture, as `ScoreFamily.sample`."""
     centres = np.where(rng.random(n) < 0.5, _WEAK_MU, strong)
     return centres * inserted + rng.standard_normal(n)
 
 
 def _mixture_density(x: Array, strong: float, inserted: bool) -> Array:
-    """Returns the density of a world of the mixture, as `Law.density`."""
+    """Returns the density of a world of the mixture, as `ScoreFamily.density`."""
     weak_part = np.exp(-0.5 * (x - _WEAK_MU * inserted) ** 2)
     strong_part = np.exp(-0.5 * (x - strong * inserted) ** 2)
     return np.asarray((weak_part + strong_part) / np.sqrt(8 * np.pi))
 
 
 def _mixture_distribution(x: Array, strong: float, inserted: bool) -> Array:
-    """Returns the distribution function of a world of the mixture, as `Law.distribution`."""
+    """Returns the distribution function of a world of the mixture, as `ScoreFamily.distribution`."""
     weak_part = special.ndtr(x - _WEAK_MU * inserted)
     strong_part = special.ndtr(x - strong * inserted)
     return np.asarray((weak_part + strong_part) / 2)
@@ -83,7 +83,7 @@ class CanaryLaw(NamedTuple):
     truth: Truth
 
 
-def _make_canary_law(law: Law, parameter: float) -> CanaryLaw:
+def _make_canary_law(law: ScoreFamily, parameter: float) -> CanaryLaw:
     """Returns a law of `known_laws` at a parameter."""
 
     def sample(rng: np.random.Generator, inserted: bool, n: int) -> Array:
@@ -110,7 +110,9 @@ def _gaussian(mu: float) -> CanaryLaw:
     return _make_canary_law(known_laws.GAUSSIAN, mu)
 
 
-_MIXTURE = Law("mixture", (_STRONG_MU,), _sample_mixture, _mixture_density, _mixture_distribution)
+_MIXTURE = ScoreFamily(
+    "mixture", (_STRONG_MU,), _sample_mixture, _mixture_density, _mixture_distribution
+)
 LAPLACE = _make_canary_law(known_laws.LAWS["laplace"], 1.0)
 RESPONSE = _make_canary_law(known_laws.LAWS["randomized_response"], 1.0)
 SUBSAMPLED = _make_canary_law(known_laws.LAWS["subsampled"], 0.5)
@@ -202,17 +204,16 @@ def _make_gaussian_directions(mu: float) -> KnownTruth:
 
 def _make_calibrated_directions(law_name: str, mu: float, *breaks: str) -> KnownTruth:
     """Returns the mechanism of cosines by a law of the exact null's calibration."""
-    law = exact_null_calibration.LAWS[law_name]
+    law = laws.DIRECTIONS[law_name]
 
-    def make_setting(n: int, delta: float) -> DirectionSetting:
-        return DirectionSetting(law, mu, (1,), n, _DIMENSION, 1, delta, CONFIDENCE, 0)
+    def make_setting(n: int, delta: float) -> Simulation:
+        return Simulation(law, mu, 1, 1, delta, CONFIDENCE, 0, n, _DIMENSION)
 
     def draw(rng: np.random.Generator, n: int) -> AuditScores:
-        cosines = law.draw(rng, make_setting(n, DELTA))
-        return AuditScores(cosines, np.ones(cosines.shape, bool), _DIMENSION)
+        return AuditScores(*law.draw(rng, make_setting(n, DELTA))[:3])
 
     def truth(delta: float) -> float:
-        return law.truth(make_setting(1, delta))
+        return law.truth(make_setting(1, delta)).epsilon
 
     return KnownTruth(
         name=f"directions: {law_name} {mu:g}",

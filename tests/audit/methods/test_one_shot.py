@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from audit.calibration.one_run_calibration import LAWS, OneRunSetting, calibrate
+from audit.calibration.calibration import Simulation, calibrate
+from audit.calibration.laws import ONE_RUN as LAWS
 from audit.errors import InputError
 from audit.evidence import one_run as one_run_evidence
 from audit.evidence.one_run import Cosines
@@ -119,13 +120,13 @@ def test_with_unobserved_canaries_units_do_not_matter():
     assert found[0][0].epsilon == pytest.approx(float(exact))
 
 
-SETTING = OneRunSetting(LAWS["independent"], 1.0, 100, 4, 1e-3, 0.95, 0)
+SETTING = Simulation(LAWS["independent"], 1.0, 1, 4, 1e-3, 0.95, 0, canaries=100)
 
 
 @pytest.mark.parametrize("name", LAWS)
 def test_each_law_has_its_methods_and_truth(name):
     heard = []
-    rows = calibrate(SETTING._replace(law=LAWS[name], audits=2), done=heard.append)
+    rows = calibrate(SETTING._replace(law=LAWS[name], audits=2), on_audit_done=heard.append)
     methods = {"leaking": [ONE_RUN_GUESSES], "cosines": [EXACT_NULL, ONE_SHOT_JEFFREYS]}
     assert [row.method for row in rows] == methods.get(name, [ONE_RUN_GUESSES, ONE_RUN_GAUSSIAN])
     assert rows[0].true_epsilon == pytest.approx(1.0 if name == "leaking" else 3.139, abs=1e-3)
