@@ -267,7 +267,7 @@ def _make_one_canary_study(runs: list[int]) -> _Study:
     for name in FLAGS.mechanism:
         require(name in laws.ONE_CANARY, f"--mechanism={name!r}: give some of {choices}")
     require(FLAGS.mechanism, f"--mechanism is empty: give some of {choices}")
-    settings = []
+    settings: list[Simulation] = []
     for name in FLAGS.mechanism:
         law = laws.ONE_CANARY[name]._replace(audit=laws.audit_scores_and_curve)
         parameters = known_laws.LAWS[name].parameters

@@ -178,7 +178,8 @@ def _draw_own_noise(rng: Generator, runs: int, canaries: int) -> Array:
 
 def _draw_shifted_noise(rng: Generator, runs: int, canaries: int) -> Array:
     own = rng.standard_normal((runs, canaries))
-    return (own + rng.standard_normal((runs, 1))) / np.sqrt(2)
+    common = rng.standard_normal((runs, 1))
+    return np.asarray((own + common) / np.sqrt(2))
 
 
 def _draw_equal_noise(rng: Generator, runs: int, canaries: int) -> Array:
