@@ -17,7 +17,7 @@ from absl import flags
 from tqdm import tqdm
 
 from audit.calibration import calibration, laws
-from audit.calibration.calibration import Calibration, Simulation
+from audit.calibration.calibration import Calibration, KnownMechanism
 from audit.commands import cli
 from audit.errors import require
 from audit.laws import conversions, known_laws
@@ -72,7 +72,7 @@ class _Study(NamedTuple):
       rule: The length of the table's rules; 0 for that of its rows.
     """
 
-    settings: list[Simulation]
+    settings: list[KnownMechanism]
     columns: tuple[Column, ...]
     title: str
     rule: int = 0
@@ -140,9 +140,9 @@ def _checked_mus() -> list[float]:
     return mus
 
 
-def _make_setting(law: calibration.Law, mu: float, runs: int, **shape: Any) -> Simulation:
+def _make_setting(law: calibration.Law, mu: float, runs: int, **shape: Any) -> KnownMechanism:
     """Returns a setting with the audits, levels and seed of the flags."""
-    return Simulation(
+    return KnownMechanism(
         law, mu, runs, FLAGS.audits, FLAGS.delta, FLAGS.confidence, FLAGS.seed, **shape
     )
 
@@ -267,7 +267,7 @@ def _make_one_canary_study(runs: list[int]) -> _Study:
     for name in FLAGS.mechanism:
         require(name in laws.ONE_CANARY, f"--mechanism={name!r}: give some of {choices}")
     require(FLAGS.mechanism, f"--mechanism is empty: give some of {choices}")
-    settings: list[Simulation] = []
+    settings: list[KnownMechanism] = []
     for name in FLAGS.mechanism:
         law = laws.ONE_CANARY[name]._replace(audit=laws.audit_scores_and_curve)
         parameters = known_laws.LAWS[name].parameters
@@ -277,7 +277,7 @@ def _make_one_canary_study(runs: list[int]) -> _Study:
     return _make_curve_study(settings)
 
 
-def _make_gaussian_study(settings: list[Simulation]) -> _Study:
+def _make_gaussian_study(settings: list[KnownMechanism]) -> _Study:
     """Returns the study of Gaussian mechanisms.
 
     A row says "too often" where the share of audits whose bound exceeds the truth is above the share that
@@ -309,7 +309,7 @@ probability {1 - FLAGS.confidence:.3g} does so in at most {allowed:.1%} of them 
     return _Study(settings, columns, title, rule=67)
 
 
-def _make_curve_study(settings: list[Simulation]) -> _Study:
+def _make_curve_study(settings: list[KnownMechanism]) -> _Study:
     """Returns the study of mechanisms whose curves are tested, too."""
 
     def name_mechanism(row: Calibration) -> str:

@@ -72,7 +72,7 @@ def main() -> None:
         expected = forecast.expected(setting, dataset, probe, FLAGS.linear_response)
 
     mu = conversions.mu_from_epsilon(truth, FLAGS.delta)
-    mechanism = calibration.Simulation(
+    mechanism = calibration.KnownMechanism(
         laws.GAUSSIAN, mu, FLAGS.runs, FLAGS.audits, FLAGS.delta, FLAGS.confidence, FLAGS.seed
     )
     with tqdm(
@@ -116,7 +116,7 @@ def _time_training(setting: "Setting", dataset: "Dataset") -> "tuple[Probe, int 
 
 
 def _forecast_many_canaries(
-    mechanism: calibration.Simulation, canaries: int
+    mechanism: calibration.KnownMechanism, canaries: int
 ) -> "ManyForecast | None":
     """Returns what so many independent canaries a run would show; None for a single canary."""
     if canaries == 1:

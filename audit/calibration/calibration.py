@@ -21,7 +21,7 @@ Array = NDArray[np.float64]
 _SLACK = 1e-9  # above the truth by rounding alone is no excess
 
 
-class Simulation(NamedTuple):
+class KnownMechanism(NamedTuple):
     """A mechanism whose truth is known, and how it is audited.
 
     Attributes:
@@ -91,10 +91,10 @@ class Law(NamedTuple):
     """
 
     name: str
-    draw: Callable[[np.random.Generator, Simulation], Any]
-    truth: Callable[[Simulation], Truth]
-    audit: Callable[[Any, Simulation], list[Value]]
-    require: Callable[[Simulation], None]
+    draw: Callable[[np.random.Generator, KnownMechanism], Any]
+    truth: Callable[[KnownMechanism], Truth]
+    audit: Callable[[Any, KnownMechanism], list[Value]]
+    require: Callable[[KnownMechanism], None]
 
 
 class Calibration(NamedTuple):
@@ -117,7 +117,7 @@ class Calibration(NamedTuple):
     """
 
     method: str
-    setting: Simulation
+    setting: KnownMechanism
     exceeding: float
     mean_mu: float | None
     mean_epsilon: float
@@ -132,7 +132,7 @@ class Calibration(NamedTuple):
     missed: float | None = None
 
 
-def require_possible(setting: Simulation) -> None:
+def require_possible(setting: KnownMechanism) -> None:
     """Raises InputError for values out of range."""
     require(setting.mu >= 0, f"mu is {setting.mu}: it must be at least 0")
     require(setting.audits >= 1, f"audits is {setting.audits}: give at least 1")
@@ -142,7 +142,7 @@ def require_possible(setting: Simulation) -> None:
 
 
 def calibrate(
-    setting: Simulation,
+    setting: KnownMechanism,
     processes: int = 1,
     on_audit_done: Callable[[int], object] = lambda audits: None,
 ) -> list[Calibration]:
@@ -171,13 +171,13 @@ def calibrate(
     return [_summarise(setting, values, truth) for values in zip(*audits, strict=True)]
 
 
-def audit_once(task: tuple[Simulation, int]) -> list[Value]:
+def audit_once(task: tuple[KnownMechanism, int]) -> list[Value]:
     """Returns what every method gives in an audit, (setting, index)."""
     setting, index = task
     return setting.law.audit(draw(setting, index), setting)
 
 
-def draw(setting: Simulation, index: int) -> Any:
+def draw(setting: KnownMechanism, index: int) -> Any:
     """Draws the evidence of an audit, by its index."""
     return setting.law.draw(np.random.default_rng([setting.seed, index]), setting)
 
@@ -191,7 +191,7 @@ def allowed_share(claimed: float, audits: int, error: float = 1e-3) -> float:
     return most_excesses / audits
 
 
-def _summarise(setting: Simulation, values: tuple[Value, ...], truth: Truth) -> Calibration:
+def _summarise(setting: KnownMechanism, values: tuple[Value, ...], truth: Truth) -> Calibration:
     """Returns the row of what a method gave in all audits."""
     first = values[0]
     epsilon = np.array([value.epsilon for value in values])

@@ -41,7 +41,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special, stats
 
-from audit.calibration.calibration import Law, Simulation, Truth, Value
+from audit.calibration.calibration import KnownMechanism, Law, Truth, Value
 from audit.errors import require
 from audit.evidence.canaries import Coins, Design, Fresh, Sets, single
 from audit.evidence.one_run import Cosines
@@ -68,22 +68,22 @@ def _values(findings: Iterable[Finding]) -> list[Value]:
     return values
 
 
-def _gaussian_truth(setting: Simulation) -> Truth:
+def _gaussian_truth(setting: KnownMechanism) -> Truth:
     return Truth(conversions.epsilon_from_mu(setting.mu, setting.delta))
 
 
-def _mu_is_epsilon(setting: Simulation) -> Truth:
+def _mu_is_epsilon(setting: KnownMechanism) -> Truth:
     return Truth(setting.mu)
 
 
 # One canary a run.
 
 
-def _draw_scores(law: known_laws.ScoreFamily, rng: Generator, setting: Simulation) -> Sets:
+def _draw_scores(law: known_laws.ScoreFamily, rng: Generator, setting: KnownMechanism) -> Sets:
     return single(*KnownLaw(law, setting.mu).scores(rng, setting.runs // 2))
 
 
-def _score_truth(law: known_laws.ScoreFamily, setting: Simulation) -> Truth:
+def _score_truth(law: known_laws.ScoreFamily, setting: KnownMechanism) -> Truth:
     return Truth(KnownLaw(law, setting.mu).epsilon(setting.delta))
 
 
@@ -93,15 +93,15 @@ def _make_score_law(law: known_laws.ScoreFamily) -> Law:
     return Law(law.name, draw, partial(_score_truth, law), _audit_scores, _require_scores)
 
 
-def _require_scores(setting: Simulation) -> None:
+def _require_scores(setting: KnownMechanism) -> None:
     require(setting.runs >= 2, f"runs is {setting.runs}: give at least 2")
 
 
-def _audit_scores(design: Sets, setting: Simulation) -> list[Value]:
+def _audit_scores(design: Sets, setting: KnownMechanism) -> list[Value]:
     return _values(estimate.findings(*design.pooled(), setting.delta, setting.confidence))
 
 
-def audit_scores_and_curve(design: Sets, setting: Simulation) -> list[Value]:
+def audit_scores_and_curve(design: Sets, setting: KnownMechanism) -> list[Value]:
     """Returns what every method of one canary gives, beside the test of a Gaussian curve."""
     scores_in, scores_out = design.pooled()
     p_value = gaussian_curve.examine(scores_in, scores_out).p_value
@@ -136,7 +136,7 @@ class Tie(NamedTuple):
     draw_noise: Callable[[Generator, int, int], Array]
     failing: Callable[[int], float] = _no_run
 
-    def draw(self, rng: Generator, setting: Simulation) -> tuple[Array, Array]:
+    def draw(self, rng: Generator, setting: KnownMechanism) -> tuple[Array, Array]:
         """Draws (signal (n, 1), 0 where a run fails and else 1; noise (n, K))."""
         works = np.ones((setting.runs, 1))
         share = self.failing(setting.runs)
@@ -144,19 +144,19 @@ class Tie(NamedTuple):
             works = (rng.random(works.shape) >= share).astype(np.float64)
         return works, self.draw_noise(rng, setting.runs, setting.canaries)
 
-    def draw_coins(self, rng: Generator, setting: Simulation) -> Coins:
+    def draw_coins(self, rng: Generator, setting: KnownMechanism) -> Coins:
         """Draws runs whose canaries are in by coins."""
         present = rng.random((setting.runs, setting.canaries)) < 0.5
         signal, noise = self.draw(rng, setting)
         return Coins(signal * setting.mu * present + noise, present)
 
-    def draw_sets(self, rng: Generator, setting: Simulation) -> Sets:
+    def draw_sets(self, rng: Generator, setting: KnownMechanism) -> Sets:
         """Draws a set of runs whose canaries are in, and one whose canaries are out."""
         signal, noise_in = self.draw(rng, setting)
         _, noise_out = self.draw(rng, setting)
         return Sets(signal * setting.mu + noise_in, noise_out)
 
-    def truth(self, setting: Simulation) -> Truth:
+    def truth(self, setting: KnownMechanism) -> Truth:
         """Returns the suprema over thresholds of what the average error rates need."""
         failing = self.failing(setting.runs)
         thresholds = np.linspace(-_REACH, setting.mu + _REACH, 20_001)
@@ -186,41 +186,41 @@ def _draw_equal_noise(rng: Generator, runs: int, canaries: int) -> Array:
     return np.repeat(rng.standard_normal((runs, 1)), canaries, 1)
 
 
-def _audit_canaries(design: Design, setting: Simulation) -> list[Value]:
+def _audit_canaries(design: Design, setting: KnownMechanism) -> list[Value]:
     return _values(lifted.bounds(design, setting.delta, setting.confidence))
 
 
-def _require_nothing(setting: Simulation) -> None:
+def _require_nothing(setting: KnownMechanism) -> None:
     """Accepts any setting; `lifted` itself refuses too few runs."""
 
 
 # One run.
 
 
-def _require_one_run(setting: Simulation) -> None:
+def _require_one_run(setting: KnownMechanism) -> None:
     least = one_run_bounds.LEAST_COINS
     most = one_run_bounds.MOST_COINS
     fits = least <= setting.canaries <= most
     require(fits, f"`canaries={setting.canaries}`: give {least} to {most:,}")
 
 
-def _audit_coins(coins: Coins, setting: Simulation) -> list[Value]:
+def _audit_coins(coins: Coins, setting: KnownMechanism) -> list[Value]:
     evidence = one_run_bounds.weigh_coins(coins)
     return _values(one_run_bounds.guessed(evidence, setting.delta, setting.confidence))
 
 
-def _audit_coins_without_curve(coins: Coins, setting: Simulation) -> list[Value]:
+def _audit_coins_without_curve(coins: Coins, setting: KnownMechanism) -> list[Value]:
     """Returns what methods give that assume no Gaussian curve."""
     evidence = one_run_bounds.weigh_coins(coins)
     bounds = one_run_bounds.guessed(evidence, setting.delta, setting.confidence)
     return _values(bound for bound in bounds if not bound.assumes.gaussian)
 
 
-def _audit_pairs(cosines: Cosines, setting: Simulation) -> list[Value]:
+def _audit_pairs(cosines: Cosines, setting: KnownMechanism) -> list[Value]:
     return _values(one_run_bounds.bounds(cosines, setting.delta, setting.confidence))
 
 
-def _audit_cosines(cosines: Cosines, setting: Simulation) -> list[Value]:
+def _audit_cosines(cosines: Cosines, setting: KnownMechanism) -> list[Value]:
     """Returns what the bounds give, and the paper's eps_lo, which is none."""
     name = one_shot.ONE_SHOT_JEFFREYS
     error = 1 - setting.confidence
@@ -228,29 +228,29 @@ def _audit_cosines(cosines: Cosines, setting: Simulation) -> list[Value]:
     return [*_audit_pairs(cosines, setting), Value(name, jeffreys)]
 
 
-def _draw_bits(rng: Generator, setting: Simulation) -> NDArray[np.bool_]:
+def _draw_bits(rng: Generator, setting: KnownMechanism) -> NDArray[np.bool_]:
     return rng.random((1, setting.canaries)) < 0.5
 
 
-def _draw_independent(rng: Generator, setting: Simulation) -> Coins:
+def _draw_independent(rng: Generator, setting: KnownMechanism) -> Coins:
     bits = _draw_bits(rng, setting)
     return Coins(setting.mu * bits + rng.standard_normal(bits.shape), bits)
 
 
-def _draw_overlapping(rng: Generator, setting: Simulation) -> Coins:
+def _draw_overlapping(rng: Generator, setting: KnownMechanism) -> Coins:
     bits = _draw_bits(rng, setting)
     common = np.sqrt(0.5) * setting.mu * bits.sum() + rng.standard_normal()
     own = np.sqrt(0.5) * setting.mu * bits + rng.standard_normal(bits.shape)
     return Coins(np.sqrt(0.5) * (common + own), bits)
 
 
-def _draw_failing(rng: Generator, setting: Simulation) -> Coins:
+def _draw_failing(rng: Generator, setting: KnownMechanism) -> Coins:
     bits = _draw_bits(rng, setting)
     works = rng.random() < 0.5
     return Coins(setting.mu * bits * works + rng.standard_normal(bits.shape), bits)
 
 
-def _draw_leaking(rng: Generator, setting: Simulation) -> Coins:
+def _draw_leaking(rng: Generator, setting: KnownMechanism) -> Coins:
     canaries = setting.canaries
     bits = _draw_bits(rng, setting)
     is_right = rng.random(bits.shape) < special.expit(setting.mu)
@@ -263,12 +263,12 @@ def _draw_leaking(rng: Generator, setting: Simulation) -> Coins:
     return Coins(scores, bits)
 
 
-def _draw_pairs(rng: Generator, setting: Simulation) -> Cosines:
+def _draw_pairs(rng: Generator, setting: KnownMechanism) -> Cosines:
     observed = setting.mu + rng.standard_normal(setting.canaries)
     return Cosines(observed, rng.standard_normal(setting.canaries), 2)
 
 
-def _draw_cosines(rng: Generator, setting: Simulation) -> Cosines:
+def _draw_cosines(rng: Generator, setting: KnownMechanism) -> Cosines:
     dimension = _DIMENSIONS * setting.canaries
     sigma = 1 / max(setting.mu, 1e-6)
     observed = cosine_law.simulate(rng, setting.canaries, dimension, sigma)
@@ -278,7 +278,7 @@ def _draw_cosines(rng: Generator, setting: Simulation) -> Cosines:
 # Directions, all in.
 
 
-def _require_directions(setting: Simulation) -> None:
+def _require_directions(setting: KnownMechanism) -> None:
     runs = setting.runs
     canaries = setting.canaries
     least = min(setting.stops, default=runs)
@@ -291,7 +291,7 @@ def _require_directions(setting: Simulation) -> None:
     require(fits, f"`dimension={setting.dimension}`: {fix}")
 
 
-def _audit_directions(design: Fresh, setting: Simulation) -> list[Value]:
+def _audit_directions(design: Fresh, setting: KnownMechanism) -> list[Value]:
     """Returns what each method gives after each number of runs."""
     values = []
     for method in exact_null.METHODS.values():
@@ -303,7 +303,9 @@ def _audit_directions(design: Fresh, setting: Simulation) -> list[Value]:
 
 
 def _draw_directions(
-    draw_cosines: Callable[[Generator, Simulation], Array], rng: Generator, setting: Simulation
+    draw_cosines: Callable[[Generator, KnownMechanism], Array],
+    rng: Generator,
+    setting: KnownMechanism,
 ) -> Fresh:
     cosines = draw_cosines(rng, setting)
     return Fresh(cosines, np.ones(cosines.shape, bool), setting.dimension)
@@ -311,8 +313,8 @@ def _draw_directions(
 
 def _make_direction_law(
     name: str,
-    draw_cosines: Callable[[Generator, Simulation], Array],
-    truth: Callable[[Simulation], Truth] = _gaussian_truth,
+    draw_cosines: Callable[[Generator, KnownMechanism], Array],
+    truth: Callable[[KnownMechanism], Truth] = _gaussian_truth,
 ) -> Law:
     """Returns a law of cosines (R, K)."""
     draw = partial(_draw_directions, draw_cosines)
@@ -320,7 +322,7 @@ def _make_direction_law(
 
 
 def _draw_shifted_cosines(
-    rng: Generator, setting: Simulation, works: Array | float = 1.0, columns: int | None = None
+    rng: Generator, setting: KnownMechanism, works: Array | float = 1.0, columns: int | None = None
 ) -> Array:
     """Draws leave-one-out cosines.
 
@@ -343,28 +345,28 @@ def _draw_shifted_cosines(
     return np.asarray(np.sqrt(outside) * along / length)
 
 
-def _draw_equal_cosines(rng: Generator, setting: Simulation) -> Array:
+def _draw_equal_cosines(rng: Generator, setting: KnownMechanism) -> Array:
     return np.repeat(_draw_shifted_cosines(rng, setting, columns=1), setting.canaries, 1)
 
 
-def _draw_failing_cosines(rng: Generator, setting: Simulation) -> Array:
+def _draw_failing_cosines(rng: Generator, setting: KnownMechanism) -> Array:
     works = (rng.random((setting.runs, 1)) < 0.5).astype(np.float64)
     return _draw_shifted_cosines(rng, setting, works)
 
 
-def _draw_laplace_cosines(rng: Generator, setting: Simulation) -> Array:
+def _draw_laplace_cosines(rng: Generator, setting: KnownMechanism) -> Array:
     along = setting.mu + rng.laplace(size=(setting.runs, setting.canaries))
     return -cosine_law.quantile(stats.laplace.sf(along), setting.dimension)
 
 
-def _draw_on_bound(rng: Generator, setting: Simulation, columns: int | None = None) -> Array:
+def _draw_on_bound(rng: Generator, setting: KnownMechanism, columns: int | None = None) -> Array:
     """Draws cosines whose P_in is all that (epsilon, delta)-DP allows."""
     uniform = rng.random((setting.runs, columns or setting.canaries))
     tail = np.maximum(uniform - setting.delta, 0) * np.exp(-setting.mu)  # a(cosine)
     return -cosine_law.quantile(tail, setting.dimension)
 
 
-def _draw_equal_on_bound(rng: Generator, setting: Simulation) -> Array:
+def _draw_equal_on_bound(rng: Generator, setting: KnownMechanism) -> Array:
     return np.repeat(_draw_on_bound(rng, setting, 1), setting.canaries, 1)
 
 

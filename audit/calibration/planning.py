@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from audit.calibration.calibration import Simulation, draw
+from audit.calibration.calibration import KnownMechanism, draw
 from audit.errors import require
 from audit.laws import conversions
 from audit.methods import estimate, lifted
@@ -20,7 +20,7 @@ _RUNS = 4_000  # of several canaries each
 _MANY_AUDITS = (2, 12)
 
 
-def mean_if_gaussian(setting: Simulation) -> float:
+def mean_if_gaussian(setting: KnownMechanism) -> float:
     """Returns the bound `if_gaussian` on epsilon, on average over the setting's simulated audits."""
     rng = np.random.default_rng(setting.seed)
     half = setting.runs // 2
@@ -33,7 +33,7 @@ def mean_if_gaussian(setting: Simulation) -> float:
     return float(np.mean(epsilons))
 
 
-def runs_needed(setting: Simulation, tightness: float) -> int | None:
+def runs_needed(setting: KnownMechanism, tightness: float) -> int | None:
     """Returns the number of runs at which the bound `if_gaussian` is on average this share of the truth.
 
     It is right to two digits, from simulated audits of so many runs that take seconds together.
@@ -62,7 +62,7 @@ def runs_needed(setting: Simulation, tightness: float) -> int | None:
     return first_to_reach(tightness, compute_share)
 
 
-def runs_needed_of_many(setting: Simulation, tightness: float) -> int | None:
+def runs_needed_of_many(setting: KnownMechanism, tightness: float) -> int | None:
     """Returns `runs_needed` of runs with several canaries, for the bound `lifted_gaussian`."""
     require(0 < tightness < 1, f"`tightness={tightness}`: give more than 0, less than 1")
     truth = conversions.epsilon_from_mu(setting.mu, setting.delta)

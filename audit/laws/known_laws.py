@@ -40,7 +40,7 @@ class Kernel(NamedTuple):
     distribution: Callable[[Array], Array]
 
 
-class Part(NamedTuple):
+class MixturePart(NamedTuple):
     """A part of a world's mixture: its weight, and its kernel's centre and spread."""
 
     weight: float
@@ -64,7 +64,7 @@ class ScoreFamily(NamedTuple):
     parameters: tuple[float, ...]
     sample: Sampler
     kernel: Kernel
-    parts: Callable[[float, bool], list[Part]]
+    parts: Callable[[float, bool], list[MixturePart]]
     known_epsilon: Callable[[float, float], float] | None = None
 
     def density(self, x: Array, parameter: float, inserted: bool) -> Array:
@@ -176,9 +176,9 @@ def _logistic_density(z: Array) -> Array:
     return np.asarray(special.expit(z) * special.expit(-z))
 
 
-def _shifted(shift: float, inserted: bool) -> list[Part]:
+def _shifted(shift: float, inserted: bool) -> list[MixturePart]:
     """Returns the kernel itself, shifted in the world with the canary."""
-    return [Part(1.0, shift * inserted)]
+    return [MixturePart(1.0, shift * inserted)]
 
 
 def _gaussian(rng: np.random.Generator, mu: float, inserted: bool, n: int) -> Array:
@@ -209,9 +209,9 @@ def _response(rng: np.random.Generator, epsilon: float, inserted: bool, n: int) 
     return bits + rng.normal(0, 1, n)
 
 
-def _response_parts(epsilon: float, inserted: bool) -> list[Part]:
+def _response_parts(epsilon: float, inserted: bool) -> list[MixturePart]:
     rate = _response_rate(epsilon, inserted)
-    return [Part(rate, _BIT), Part(1 - rate, -_BIT)]
+    return [MixturePart(rate, _BIT), MixturePart(1 - rate, -_BIT)]
 
 
 def _subsampled(rng: np.random.Generator, spread: float, inserted: bool, n: int) -> Array:
@@ -219,9 +219,9 @@ def _subsampled(rng: np.random.Generator, spread: float, inserted: bool, n: int)
     return rng.normal(present.astype(float), spread)
 
 
-def _subsampled_parts(spread: float, inserted: bool) -> list[Part]:
+def _subsampled_parts(spread: float, inserted: bool) -> list[MixturePart]:
     rate = _SUBSAMPLED_RATE * inserted
-    return [Part(rate, 1.0, spread), Part(1 - rate, 0.0, spread)]
+    return [MixturePart(rate, 1.0, spread), MixturePart(1 - rate, 0.0, spread)]
 
 
 def _unequal(rng: np.random.Generator, spread: float, inserted: bool, n: int) -> Array:
@@ -229,10 +229,10 @@ def _unequal(rng: np.random.Generator, spread: float, inserted: bool, n: int) ->
     return rng.normal(part.centre, part.spread, n)
 
 
-def _unequal_parts(spread: float, inserted: bool) -> list[Part]:
+def _unequal_parts(spread: float, inserted: bool) -> list[MixturePart]:
     if inserted:
-        return [Part(1.0, 1.0, spread)]
-    return [Part(1.0, 0.0)]
+        return [MixturePart(1.0, 1.0, spread)]
+    return [MixturePart(1.0, 0.0)]
 
 
 NORMAL = Kernel(_normal_density, special.ndtr)

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audit.calibration import laws
-from audit.calibration.calibration import Simulation
+from audit.calibration.calibration import KnownMechanism
 from audit.laws import conversions, cosine_law, known_laws
-from audit.laws.known_laws import KnownLaw, Part, ScoreFamily
+from audit.laws.known_laws import KnownLaw, MixturePart, ScoreFamily
 from experiments.benchmark import trained
 from experiments.benchmark.contract import (
     CONFIDENCE,
@@ -56,9 +56,9 @@ def _sample_mixture(rng: np.random.Generator, strong: float, inserted: bool, n: 
     return centres * inserted + rng.standard_normal(n)
 
 
-def _mixture_parts(strong: float, inserted: bool) -> list[Part]:
+def _mixture_parts(strong: float, inserted: bool) -> list[MixturePart]:
     """Returns the mixture of a world, as `ScoreFamily.parts`."""
-    return [Part(0.5, _WEAK_MU * inserted), Part(0.5, strong * inserted)]
+    return [MixturePart(0.5, _WEAK_MU * inserted), MixturePart(0.5, strong * inserted)]
 
 
 class CanaryLaw(NamedTuple):
@@ -195,8 +195,8 @@ def _make_calibrated_directions(law_name: str, *breaks: str) -> KnownTruth:
     """Returns the mechanism of cosines by a law of `calibrate`, at the parameter 2."""
     law = laws.DIRECTIONS[law_name]
 
-    def simulate(n: int, delta: float) -> Simulation:
-        return Simulation(law, 2.0, 1, 1, delta, CONFIDENCE, 0, n, _DIMENSION)
+    def simulate(n: int, delta: float) -> KnownMechanism:
+        return KnownMechanism(law, 2.0, 1, 1, delta, CONFIDENCE, 0, n, _DIMENSION)
 
     def draw(rng: np.random.Generator, n: int) -> AuditScores:
         design = law.draw(rng, simulate(n, DELTA))

@@ -127,9 +127,11 @@ def test_no_verdict_rests_on_it(record, concluded):
 
 def test_it_is_calibrated(record):
     if record is MANY:
-        setting = calibration.Simulation(laws.COINS["equal"], 1.0, 20, 2, *LEVELS, 0, canaries=4)
+        setting = calibration.KnownMechanism(
+            laws.COINS["equal"], 1.0, 20, 2, *LEVELS, 0, canaries=4
+        )
     else:
-        setting = calibration.Simulation(laws.GAUSSIAN, 1.0, 40, 2, *LEVELS, 0)
+        setting = calibration.KnownMechanism(laws.GAUSSIAN, 1.0, 40, 2, *LEVELS, 0)
     rows = calibration.calibrate(setting)
     (row,) = [row for row in rows if row.method == record.name]
     assert row.mean_epsilon == (99.0 if record is ESTIMATE else 1.234)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from audit.calibration import laws, planning
-from audit.calibration.calibration import Simulation
+from audit.calibration.calibration import KnownMechanism
 from audit.claims import accounting
 from audit.claims.claim import DpSgd, EpsilonDelta
 from audit.conclusions import conclusion
@@ -189,7 +189,9 @@ def test_the_best_of_five_declared_looks_holds_and_costs_little(assert_covers):
     assert np.mean([best(seed, 0.95) for seed in range(drawn)]) < 1.15 * np.mean(declared)
 
 
-KNOWN = Simulation(laws.GAUSSIAN, conversions.mu_from_epsilon(4.0, 1e-5), 1000, 16, 1e-5, 0.95, 3)
+KNOWN = KnownMechanism(
+    laws.GAUSSIAN, conversions.mu_from_epsilon(4.0, 1e-5), 1000, 16, 1e-5, 0.95, 3
+)
 
 
 @pytest.mark.parametrize("missing", [0.5, 2.0, 9.0, 60.0])

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from audit.calibration.calibration import Simulation, audit_once, calibrate
+from audit.calibration.calibration import KnownMechanism, audit_once, calibrate
 from audit.calibration.laws import DIRECTIONS as LAWS
 from audit.errors import InputError
 from audit.evidence import leave_one_out
@@ -41,7 +41,7 @@ LOGS = [  # (d, cosine, log of its tail), from mpmath at 40 to 60 digits
 def setting(
     law="gaussian", mu=3.953, runs=(10,), canaries=16, dimension=10_000, delta=DELTA, seed=0
 ):
-    return Simulation(
+    return KnownMechanism(
         LAWS[law], mu, max(runs), 1, delta, 0.95, seed, canaries, dimension, stops=runs
     )
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from audit.calibration import laws
-from audit.calibration.calibration import Calibration, Simulation
+from audit.calibration.calibration import Calibration, KnownMechanism
 from audit.laws.conversions import epsilon_from_mu
 from audit.mechanism.base import no_canaries
 from audit.settings import build
@@ -21,7 +21,7 @@ from experiments.engine.forecast import Forecast, Probe
 
 SETTING = setting_of("fcnn", adversary="gc_r", batch_size=10, steps=6, periodicity=3)
 
-KNOWN = Simulation(laws.GAUSSIAN, 1.0, 5000, audits=100, delta=1e-5, confidence=0.95, seed=0)
+KNOWN = KnownMechanism(laws.GAUSSIAN, 1.0, 5000, audits=100, delta=1e-5, confidence=0.95, seed=0)
 ROW = Calibration("assumption_free", KNOWN, 0.0, None, 3.0, 0.1, 2.5, 3.5, 4.0)
 EXPECTED = Forecast([ROW], 24.0, 0.9, 1200, Probe(2e-6, 640, 7.4), "fcnn", 250)
 
