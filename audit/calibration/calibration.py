@@ -1,12 +1,12 @@
 """Audits of mechanisms whose truth is known: does a method cover, and how tight is it?
 
-By default the mechanism is Gaussian with a known mu: scores are N(mu, 1) in and N(0, 1) out. Its trade-off
-curve is Gaussian, so every estimator's assumption holds and epsilon(mu, delta) is the truth for all. With
-another law of the scores (`known_laws`) the assumption fails, and the curve test is to say so.
+A `Law` draws the evidence of an audit, knows its truth and says which methods take such evidence; `laws` has
+them all. `calibrate` is the one loop over audits, whatever the evidence is.
 """
 
+import math
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,52 +14,106 @@ from scipy import special
 
 from audit.errors import require
 from audit.laws import conversions
-from audit.laws.known_laws import KnownLaw
-from audit.methods import estimate, gaussian_curve
 from audit.methods.gaussian_curve import CURVE_LEVEL, CURVE_POWER
 from audit.runtime.processes import in_order
 
 Array = NDArray[np.float64]
-Setting = TypeVar("Setting")
-Result = TypeVar("Result")
-_SLACK = 1e-9  # epsilon above the truth by rounding alone is no excess
+_SLACK = 1e-9  # above the truth by rounding alone is no excess
 
 
 class KnownMechanism(NamedTuple):
     """A mechanism whose truth is known, and how it is audited.
 
     Attributes:
-      mu: of the Gaussian mechanism; it does not matter where there is a law.
-      n_scores: of an audit, one half from each world.
-      audits: how often it is audited.
+      law: of the evidence.
+      mu: of the mechanism; the law's parameter, where that is another.
+      runs: of an audit, or of each set of runs; of one canary a run, the scores of both worlds together.
+      audits: how often the mechanism is audited.
       delta, confidence: of the bounds.
-      seed: of the scores.
-      law: the law of the scores, if they are not Gaussian; the curve is then tested in every audit.
+      seed: of the evidence.
+      canaries: K, of a run.
+      dimension: d, of canaries that are directions.
+      stops: numbers of runs after which bounds that hold at any number of runs are read; empty for the end.
     """
 
+    law: "Law"
     mu: float
-    n_scores: int
+    runs: int
     audits: int
     delta: float
     confidence: float
     seed: int
-    law: KnownLaw | None = None
+    canaries: int = 1
+    dimension: int = 0
+    stops: tuple[int, ...] = ()
+
+
+class Truth(NamedTuple):
+    """The truth about a mechanism.
+
+    Attributes:
+      epsilon: at the setting's delta.
+      mu: what the mu of methods that bound it is compared with; None where epsilon is compared for all.
+    """
+
+    epsilon: float
+    mu: float | None = None
+
+
+class Value(NamedTuple):
+    """What a method gives in one audit.
+
+    Attributes:
+      method: its name.
+      epsilon: at the setting's delta.
+      mu: NaN where the method gives none.
+      runs: the number of runs after which it was read; 0 for the end.
+      p_value, power: of the test of a Gaussian curve on the audit's scores; NaN where it is not tested.
+    """
+
+    method: str
+    epsilon: float
+    mu: float = math.nan
+    runs: int = 0
+    p_value: float = math.nan
+    power: float = math.nan
+
+
+class Law(NamedTuple):
+    """A law of evidence whose truth is known.
+
+    Attributes:
+      name: its name.
+      draw: (generator, setting) -> the evidence of an audit.
+      truth: setting -> the truth.
+      audit: (evidence, setting) -> what every method that takes such evidence gives.
+      require: raises InputError for a setting that the law can't draw from.
+    """
+
+    name: str
+    draw: Callable[[np.random.Generator, KnownMechanism], Any]
+    truth: Callable[[KnownMechanism], Truth]
+    audit: Callable[[Any, KnownMechanism], list[Value]]
+    require: Callable[[KnownMechanism], None]
 
 
 class Calibration(NamedTuple):
-    """A method over all audits of a known mechanism.
+    """A method over all audits of a setting.
 
     Attributes:
       method: its name.
       setting: the mechanism and its audits.
-      exceeding: the share of audits with epsilon above the truth.
+      exceeding: the share of audits above the truth: of mu where the truth and the method give it, else of
+        epsilon.
       mean_mu: None where the method gives no mu.
       mean_epsilon, std_epsilon: over the audits.
       low_epsilon, high_epsilon: its 5% and 95% quantiles.
-      true_epsilon: the truth.
-      fired: with a law, the share of audits in which the curve test fired.
-      unsure: with a law, the share in which it did not fire, but had too little power (CURVE_POWER).
-      missed: with a law, the share in which neither was so and epsilon exceeded the truth.
+      true_epsilon: the truth; where mu is compared, the epsilon of the true mu.
+      true_mu: the truth, where mu is compared.
+      runs: the number of runs after which the bound was read, if not at the end.
+      fired: where the curve is tested, the share of audits in which its test fired.
+      unsure: the share in which it did not fire, but had too little power (CURVE_POWER).
+      missed: the share in which neither was so and epsilon exceeded the truth.
     """
 
     method: str
@@ -71,47 +125,61 @@ class Calibration(NamedTuple):
     low_epsilon: float
     high_epsilon: float
     true_epsilon: float
+    true_mu: float | None = None
+    runs: int = 0
     fired: float | None = None
     unsure: float | None = None
     missed: float | None = None
 
 
-def calibrate(
-    setting: KnownMechanism, processes: int = 1, done: Callable[[int], object] = lambda audits: None
-) -> list[Calibration]:
-    """Audits a known mechanism with every estimator.
+def require_possible(setting: KnownMechanism) -> None:
+    """Raises InputError for values out of range."""
+    require(setting.mu >= 0, f"mu is {setting.mu}: it must be at least 0")
+    require(setting.audits >= 1, f"audits is {setting.audits}: give at least 1")
+    require(setting.canaries >= 1, f"`canaries={setting.canaries}`: give at least 1")
+    conversions.require_levels(setting.delta, setting.confidence)
+    setting.law.require(setting)
 
-    An audit's scores depend on the seed and its index alone, not on `processes`.
+
+def calibrate(
+    setting: KnownMechanism,
+    processes: int = 1,
+    on_audit_done: Callable[[int], object] = lambda audits: None,
+) -> list[Calibration]:
+    """Audits a known mechanism by every method that takes its evidence.
+
+    An audit depends on the seed and its index alone, not on `processes`.
 
     Args:
       setting: the mechanism and its audits.
       processes: how many work on the audits.
-      done: is called with 1 after each audit.
+      on_audit_done: is called with 1 after each audit.
 
     Returns:
-      A row for each estimator.
+      A row for each method, and for each number of runs after which it is read.
 
     Raises:
       InputError: for values out of range.
     """
-    require(setting.mu >= 0, f"mu is {setting.mu}: it must be at least 0")
-    require(setting.n_scores >= 2, f"n_scores is {setting.n_scores}: give at least 2")
-    require(setting.audits >= 1, f"audits is {setting.audits}: give at least 1")
-    conversions.require_levels(setting.delta, setting.confidence)
-    audits = every_audit(_audit, setting, setting.audits, processes, done)
-    values = np.array([audit.values for audit in audits])  # (audits, methods, 2)
-    if setting.law is None:
-        truth = conversions.epsilon_from_mu(setting.mu, setting.delta)
-    else:
-        truth = setting.law.epsilon(setting.delta)
+    require_possible(setting)
+    tasks = [(setting, index) for index in range(setting.audits)]
+    audits = []
+    for values in in_order(audit_once, tasks, processes):
+        audits.append(values)
+        on_audit_done(1)
+    truth = setting.law.truth(setting)
+    return [_summarise(setting, values, truth) for values in zip(*audits, strict=True)]
 
-    rows = []
-    for i, method in enumerate(estimate.METHODS):
-        rows.append(_summarise(method, setting, values[:, i], truth))
-    if setting.law is None:
-        return rows
-    curves = np.array([audit.curve for audit in audits], np.float64)  # (audits, 2)
-    return [_add_curve_test(row, values[:, i, 0], curves) for i, row in enumerate(rows)]
+
+def audit_once(task: tuple[KnownMechanism, int]) -> list[Value]:
+    """Returns what every method gives in an audit, (setting, index)."""
+    setting, index = task
+    return setting.law.audit(draw(setting, index), setting)
+
+
+def draw(setting: KnownMechanism, index: int) -> Any:
+    """Draws the evidence of an audit, by its index."""
+    return setting.law.draw(np.random.default_rng([setting.seed, index]), setting)
 
 
 def allowed_share(claimed: float, audits: int, error: float = 1e-3) -> float:
@@ -123,90 +191,37 @@ def allowed_share(claimed: float, audits: int, error: float = 1e-3) -> float:
     return most_excesses / audits
 
 
-class _Audit(NamedTuple):
-    """The results of an audit.
+def _summarise(setting: KnownMechanism, values: tuple[Value, ...], truth: Truth) -> Calibration:
+    """Returns the row of what a method gave in all audits."""
+    first = values[0]
+    epsilon = np.array([value.epsilon for value in values])
+    mu = np.array([value.mu for value in values])
+    gives_mu = not math.isnan(first.mu)
+    true_epsilon = truth.epsilon
+    exceeds = epsilon > true_epsilon + _SLACK
+    if gives_mu and truth.mu is not None:
+        exceeds = mu > truth.mu + _SLACK
+        true_epsilon = conversions.epsilon_from_mu(truth.mu, setting.delta)
 
-    Attributes:
-      values: (epsilon, mu or NaN) of each method.
-      curve: the curve test's (p-value, power); None without a law.
-    """
-
-    values: list[tuple[float, float]]
-    curve: tuple[float, float] | None
-
-
-def every_audit(
-    audit: Callable[[tuple[Setting, int]], Result],
-    setting: Setting,
-    audits: int,
-    processes: int,
-    done: Callable[[int], object],
-) -> list[Result]:
-    """Returns the results of a setting's audits, in order.
-
-    Args:
-      audit: (setting, index) -> the result of an audit.
-      setting: what is audited.
-      audits: how often.
-      processes: how many work on the audits.
-      done: is called with 1 after each audit.
-    """
-    tasks = [(setting, index) for index in range(audits)]
-    results = []
-    for result in in_order(audit, tasks, processes):
-        results.append(result)
-        done(1)
-    return results
-
-
-def _audit(task: tuple[KnownMechanism, int]) -> _Audit:
-    """Audits a setting once: (setting, index of the audit)."""
-    setting, index = task
-    rng = np.random.default_rng([setting.seed, index])
-    half = setting.n_scores // 2
-    if setting.law is not None:
-        scores_in, scores_out = setting.law.scores(rng, half)
-    else:
-        scores_in = rng.normal(setting.mu, 1, half)
-        scores_out = rng.normal(0, 1, half)
-
-    values = []
-    for finding in estimate.findings(scores_in, scores_out, setting.delta, setting.confidence):
-        mu = np.nan if finding.mu is None else finding.mu
-        values.append((finding.epsilon, mu))
-    if setting.law is None:
-        return _Audit(values, None)
-
-    p_value = gaussian_curve.examine(scores_in, scores_out).p_value
-    fires = p_value < CURVE_LEVEL
-    power = 0.0 if fires else gaussian_curve.power(scores_in, scores_out)
-    return _Audit(values, (p_value, power))
-
-
-def _summarise(method: str, setting: KnownMechanism, values: Array, truth: float) -> Calibration:
-    """Returns a method's row from its (epsilon, mu or NaN) in all audits, (audits, 2)."""
-    epsilon = values[:, 0]
-    mu = values[:, 1]
-    return Calibration(
-        method,
+    row = Calibration(
+        first.method,
         setting,
-        exceeding=float(np.mean(epsilon > truth + _SLACK)),
-        mean_mu=None if np.isnan(mu[0]) else float(mu.mean()),
+        exceeding=float(exceeds.mean()),
+        mean_mu=float(mu.mean()) if gives_mu else None,
         mean_epsilon=float(epsilon.mean()),
         std_epsilon=float(epsilon.std()),
         low_epsilon=float(np.quantile(epsilon, 0.05)),
         high_epsilon=float(np.quantile(epsilon, 0.95)),
-        true_epsilon=truth,
+        true_epsilon=true_epsilon,
+        true_mu=truth.mu,
+        runs=first.runs,
     )
-
-
-def _add_curve_test(row: Calibration, epsilon: Array, curves: Array) -> Calibration:
-    """Returns a row with the curve test's shares, from epsilon (audits,) and (p-value, power) (audits, 2)."""
-    fired = curves[:, 0] < CURVE_LEVEL
-    powerful = curves[:, 1] >= CURVE_POWER
-    exceeds = epsilon > row.true_epsilon + _SLACK
-    missed = exceeds & ~fired & powerful
-    unsure = ~fired & ~powerful
+    if math.isnan(first.p_value):
+        return row
+    fired = np.array([value.p_value for value in values]) < CURVE_LEVEL
+    powerful = np.array([value.power for value in values]) >= CURVE_POWER
     return row._replace(
-        fired=float(fired.mean()), unsure=float(unsure.mean()), missed=float(missed.mean())
+        fired=float(fired.mean()),
+        unsure=float((~fired & ~powerful).mean()),
+        missed=float((exceeds & ~fired & powerful).mean()),
     )

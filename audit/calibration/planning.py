@@ -5,9 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from audit.calibration import many_calibration
-from audit.calibration.calibration import KnownMechanism
-from audit.calibration.many_calibration import ManyCanaries
+from audit.calibration.calibration import KnownMechanism, draw
 from audit.errors import require
 from audit.laws import conversions
 from audit.methods import estimate, lifted
@@ -25,7 +23,7 @@ _MANY_AUDITS = (2, 12)
 def mean_if_gaussian(setting: KnownMechanism) -> float:
     """Returns the bound `if_gaussian` on epsilon, on average over the setting's simulated audits."""
     rng = np.random.default_rng(setting.seed)
-    half = setting.n_scores // 2
+    half = setting.runs // 2
     epsilons = []
     for _ in range(setting.audits):
         scores_in = rng.normal(setting.mu, 1, half)
@@ -41,7 +39,7 @@ def runs_needed(setting: KnownMechanism, tightness: float) -> int | None:
     It is right to two digits, from simulated audits of so many runs that take seconds together.
 
     Args:
-      setting: Its n_scores and audits do not matter.
+      setting: Its runs and audits do not matter.
       tightness: The share, between 0 and 1.
 
     Returns:
@@ -59,12 +57,12 @@ def runs_needed(setting: KnownMechanism, tightness: float) -> int | None:
 
     def compute_share(runs: int) -> float:
         audits = int(np.clip(_SCORES // runs, *_AUDITS))
-        return mean_if_gaussian(setting._replace(n_scores=runs, audits=audits)) / truth
+        return mean_if_gaussian(setting._replace(runs=runs, audits=audits)) / truth
 
     return first_to_reach(tightness, compute_share)
 
 
-def runs_needed_of_many(setting: ManyCanaries, tightness: float) -> int | None:
+def runs_needed_of_many(setting: KnownMechanism, tightness: float) -> int | None:
     """Returns `runs_needed` of runs with several canaries, for the bound `lifted_gaussian`."""
     require(0 < tightness < 1, f"`tightness={tightness}`: give more than 0, less than 1")
     truth = conversions.epsilon_from_mu(setting.mu, setting.delta)
@@ -75,7 +73,7 @@ def runs_needed_of_many(setting: ManyCanaries, tightness: float) -> int | None:
         tried = setting._replace(runs=runs, audits=audits)
         epsilons = []
         for index in range(audits):
-            design = many_calibration.draw(tried, index)
+            design = draw(tried, index)
             epsilons.append(method.bound(design, setting.delta, setting.confidence).epsilon)
         return float(np.mean(epsilons)) / truth
 

@@ -33,35 +33,61 @@ class Sampler(Protocol):
     ) -> Array: ...
 
 
-class Density(Protocol):
-    """The density of a world's scores at x under a law's parameter, or the probability below x."""
+class Kernel(NamedTuple):
+    """A standard distribution: its density and its distribution function, of x (n,)."""
 
-    def __call__(self, x: Array, parameter: float, inserted: bool, /) -> Array: ...
+    density: Callable[[Array], Array]
+    distribution: Callable[[Array], Array]
 
 
-class Law(NamedTuple):
+class MixturePart(NamedTuple):
+    """A part of a world's mixture: its weight, and its kernel's centre and spread."""
+
+    weight: float
+    centre: float
+    spread: float = 1.0
+
+
+class ScoreFamily(NamedTuple):
     """A family of pairs of distributions.
 
     Attributes:
       name: its name.
       parameters: those at which methods are calibrated.
       sample: draws the scores of a world.
-      density, distribution: of the scores of a world.
-      epsilon: (parameter, delta) -> epsilon, where a function gives it without quadrature.
+      kernel: of all parts of the mixture that a world's scores are drawn from.
+      parts: (parameter, inserted) -> the mixture of a world.
+      known_epsilon: (parameter, delta) -> epsilon, where a function gives it without quadrature.
     """
 
     name: str
     parameters: tuple[float, ...]
     sample: Sampler
-    density: Density
-    distribution: Density
-    epsilon: Callable[[float, float], float] | None = None
+    kernel: Kernel
+    parts: Callable[[float, bool], list[MixturePart]]
+    known_epsilon: Callable[[float, float], float] | None = None
+
+    def density(self, x: Array, parameter: float, inserted: bool) -> Array:
+        """Returns the density of a world's scores at x."""
+        densities = []
+        for part in self.parts(parameter, inserted):
+            density = self.kernel.density((x - part.centre) / part.spread)
+            densities.append(part.weight * density / part.spread)
+        return np.asarray(sum(densities))
+
+    def distribution(self, x: Array, parameter: float, inserted: bool) -> Array:
+        """Returns the probability of a world's scores below x."""
+        probabilities = []
+        for part in self.parts(parameter, inserted):
+            below = self.kernel.distribution((x - part.centre) / part.spread)
+            probabilities.append(part.weight * below)
+        return np.asarray(sum(probabilities))
 
 
 class KnownLaw(NamedTuple):
     """A law at one parameter."""
 
-    law: Law
+    law: ScoreFamily
     parameter: float
 
     def __str__(self) -> str:
@@ -82,8 +108,8 @@ class KnownLaw(NamedTuple):
           InputError: unless 0 < delta < 1.
         """
         conversions.require_delta(delta)
-        if self.law.epsilon is not None:
-            return self.law.epsilon(self.parameter, delta)
+        if self.law.known_epsilon is not None:
+            return self.law.known_epsilon(self.parameter, delta)
         return quadrature(self, delta)
 
     def quantiles(self, levels: Array) -> Array:
@@ -125,35 +151,50 @@ def quadrature(known_law: KnownLaw, delta: float) -> float:
     return float(scipy.optimize.brentq(excess, 0.0, high, xtol=1e-9))
 
 
-def _normal_density(x: Array, centre: float, spread: float) -> Array:
-    return np.asarray(np.exp(-0.5 * ((x - centre) / spread) ** 2) / (spread * np.sqrt(2 * np.pi)))
+def _normal_density(z: Array) -> Array:
+    return np.asarray(np.exp(-0.5 * z**2) / np.sqrt(2 * np.pi))
+
+
+def _laplace_density(z: Array) -> Array:
+    return np.asarray(np.exp(-np.abs(z)) / 2)
+
+
+def _laplace_distribution(z: Array) -> Array:
+    far = np.exp(-np.abs(z)) / 2
+    return np.where(z < 0, far, 1 - far)
+
+
+def _t3_density(z: Array) -> Array:
+    return np.asarray(2 / (np.pi * np.sqrt(3) * (1 + z**2 / 3) ** 2))
+
+
+def _t3_distribution(z: Array) -> Array:
+    return np.asarray(special.stdtr(3, z))
+
+
+def _logistic_density(z: Array) -> Array:
+    return np.asarray(special.expit(z) * special.expit(-z))
+
+
+def _shifted(shift: float, inserted: bool) -> list[MixturePart]:
+    """Returns the kernel itself, shifted in the world with the canary."""
+    return [MixturePart(1.0, shift * inserted)]
 
 
 def _gaussian(rng: np.random.Generator, mu: float, inserted: bool, n: int) -> Array:
-    centre = mu if inserted else 0
-    return rng.normal(centre, 1, n)
-
-
-def _gaussian_density(x: Array, mu: float, inserted: bool) -> Array:
-    return _normal_density(x, mu * inserted, 1.0)
-
-
-def _gaussian_distribution(x: Array, mu: float, inserted: bool) -> Array:
-    return np.asarray(special.ndtr(x - mu * inserted))
+    return rng.normal(mu * inserted, 1, n)
 
 
 def _laplace(rng: np.random.Generator, epsilon: float, inserted: bool, n: int) -> Array:
     return rng.laplace(epsilon * inserted, 1, n)
 
 
-def _laplace_density(x: Array, epsilon: float, inserted: bool) -> Array:
-    return np.asarray(np.exp(-np.abs(x - epsilon * inserted)) / 2)
+def _t3(rng: np.random.Generator, shift: float, inserted: bool, n: int) -> Array:
+    return rng.standard_t(3, n) + shift * inserted
 
 
-def _laplace_distribution(x: Array, epsilon: float, inserted: bool) -> Array:
-    z = x - epsilon * inserted
-    far = np.exp(-np.abs(z)) / 2
-    return np.where(z < 0, far, 1 - far)
+def _logistic(rng: np.random.Generator, shift: float, inserted: bool, n: int) -> Array:
+    return rng.logistic(shift * inserted, 1, n)
 
 
 def _response_rate(epsilon: float, inserted: bool) -> float:
@@ -168,39 +209,9 @@ def _response(rng: np.random.Generator, epsilon: float, inserted: bool, n: int) 
     return bits + rng.normal(0, 1, n)
 
 
-def _response_density(x: Array, epsilon: float, inserted: bool) -> Array:
+def _response_parts(epsilon: float, inserted: bool) -> list[MixturePart]:
     rate = _response_rate(epsilon, inserted)
-    return rate * _normal_density(x, _BIT, 1.0) + (1 - rate) * _normal_density(x, -_BIT, 1.0)
-
-
-def _response_distribution(x: Array, epsilon: float, inserted: bool) -> Array:
-    rate = _response_rate(epsilon, inserted)
-    return np.asarray(rate * special.ndtr(x - _BIT) + (1 - rate) * special.ndtr(x + _BIT))
-
-
-def _t3(rng: np.random.Generator, shift: float, inserted: bool, n: int) -> Array:
-    return rng.standard_t(3, n) + shift * inserted
-
-
-def _t3_density(x: Array, shift: float, inserted: bool) -> Array:
-    return np.asarray(2 / (np.pi * np.sqrt(3) * (1 + (x - shift * inserted) ** 2 / 3) ** 2))
-
-
-def _t3_distribution(x: Array, shift: float, inserted: bool) -> Array:
-    return np.asarray(special.stdtr(3, x - shift * inserted))
-
-
-def _logistic(rng: np.random.Generator, shift: float, inserted: bool, n: int) -> Array:
-    return rng.logistic(shift * inserted, 1, n)
-
-
-def _logistic_density(x: Array, shift: float, inserted: bool) -> Array:
-    z = x - shift * inserted
-    return np.asarray(special.expit(z) * special.expit(-z))
-
-
-def _logistic_distribution(x: Array, shift: float, inserted: bool) -> Array:
-    return np.asarray(special.expit(x - shift * inserted))
+    return [MixturePart(rate, _BIT), MixturePart(1 - rate, -_BIT)]
 
 
 def _subsampled(rng: np.random.Generator, spread: float, inserted: bool, n: int) -> Array:
@@ -208,60 +219,45 @@ def _subsampled(rng: np.random.Generator, spread: float, inserted: bool, n: int)
     return rng.normal(present.astype(float), spread)
 
 
-def _subsampled_density(x: Array, spread: float, inserted: bool) -> Array:
+def _subsampled_parts(spread: float, inserted: bool) -> list[MixturePart]:
     rate = _SUBSAMPLED_RATE * inserted
-    return rate * _normal_density(x, 1.0, spread) + (1 - rate) * _normal_density(x, 0.0, spread)
-
-
-def _subsampled_distribution(x: Array, spread: float, inserted: bool) -> Array:
-    rate = _SUBSAMPLED_RATE * inserted
-    return np.asarray(rate * special.ndtr((x - 1) / spread) + (1 - rate) * special.ndtr(x / spread))
+    return [MixturePart(rate, 1.0, spread), MixturePart(1 - rate, 0.0, spread)]
 
 
 def _unequal(rng: np.random.Generator, spread: float, inserted: bool, n: int) -> Array:
+    (part,) = _unequal_parts(spread, inserted)
+    return rng.normal(part.centre, part.spread, n)
+
+
+def _unequal_parts(spread: float, inserted: bool) -> list[MixturePart]:
     if inserted:
-        return rng.normal(1.0, spread, n)
-    return rng.normal(0.0, 1.0, n)
+        return [MixturePart(1.0, 1.0, spread)]
+    return [MixturePart(1.0, 0.0)]
 
 
-def _unequal_density(x: Array, spread: float, inserted: bool) -> Array:
-    if inserted:
-        return _normal_density(x, 1.0, spread)
-    return _normal_density(x, 0.0, 1.0)
-
-
-def _unequal_distribution(x: Array, spread: float, inserted: bool) -> Array:
-    if inserted:
-        return np.asarray(special.ndtr((x - 1) / spread))
-    return np.asarray(special.ndtr(x))
-
-
-GAUSSIAN = Law(
+NORMAL = Kernel(_normal_density, special.ndtr)
+GAUSSIAN = ScoreFamily(
     "gaussian",
     (0.0, 0.25, 1.0, 1.77, 3.95),
     _gaussian,
-    _gaussian_density,
-    _gaussian_distribution,
+    NORMAL,
+    _shifted,
     conversions.epsilon_from_mu,
 )
-_LAPLACE = Law(  # epsilon: the shift over the scale
-    "laplace", (0.5, 1.0, 3.0, 6.0), _laplace, _laplace_density, _laplace_distribution
+_LAPLACE = Kernel(_laplace_density, _laplace_distribution)
+_T3 = Kernel(_t3_density, _t3_distribution)  # Student's t with 3 degrees of freedom
+_LOGISTIC = Kernel(_logistic_density, special.expit)
+_FAMILIES = (
+    GAUSSIAN,
+    # epsilon: the shift over the scale
+    ScoreFamily("laplace", (0.5, 1.0, 3.0, 6.0), _laplace, _LAPLACE, _shifted),
+    # epsilon of the noisy bit
+    ScoreFamily("randomized_response", (1.0, 3.0, 6.0), _response, NORMAL, _response_parts),
+    ScoreFamily("t3", (2.0,), _t3, _T3, _shifted),
+    ScoreFamily("logistic", (2.0,), _logistic, _LOGISTIC, _shifted),
+    # spread; rate 0.1, sensitivity 1
+    ScoreFamily("subsampled", (0.3, 0.5, 1.0), _subsampled, NORMAL, _subsampled_parts),
+    # in N(1, spread^2), out N(0, 1)
+    ScoreFamily("unequal_spread", (0.7, 1.5), _unequal, NORMAL, _unequal_parts),
 )
-_RESPONSE = Law(  # epsilon of the noisy bit
-    "randomized_response", (1.0, 3.0, 6.0), _response, _response_density, _response_distribution
-)
-_T3 = Law(
-    "t3", (2.0,), _t3, _t3_density, _t3_distribution
-)  # Student's t with 3 degrees of freedom, shifted
-_LOGISTIC = Law(
-    "logistic", (2.0,), _logistic, _logistic_density, _logistic_distribution
-)  # the shift
-_SUBSAMPLED = Law(  # spread; rate 0.1, sensitivity 1
-    "subsampled", (0.3, 0.5, 1.0), _subsampled, _subsampled_density, _subsampled_distribution
-)
-_UNEQUAL = Law(  # in N(1, spread^2), out N(0, 1)
-    "unequal_spread", (0.7, 1.5), _unequal, _unequal_density, _unequal_distribution
-)
-LAWS = {
-    law.name: law for law in (GAUSSIAN, _LAPLACE, _RESPONSE, _T3, _LOGISTIC, _SUBSAMPLED, _UNEQUAL)
-}
+LAWS = {family.name: family for family in _FAMILIES}

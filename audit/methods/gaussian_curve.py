@@ -34,7 +34,7 @@ from scipy import special
 
 from audit.laws import known_laws
 from audit.laws.bisection import bisect_all
-from audit.laws.known_laws import KnownLaw, Law
+from audit.laws.known_laws import KnownLaw, ScoreFamily
 from audit.methods import estimate
 
 Array = NDArray[np.float64]
@@ -225,7 +225,7 @@ def _combine(p_values: Array) -> Array:
     return np.asarray(np.minimum((p_values / _LEVEL_SHARES).min(-1), 1.0))
 
 
-def _simulate_firing_rate(law: Law, null: _Null) -> float:
+def _simulate_firing_rate(law: ScoreFamily, null: _Null) -> float:
     """Returns how often the test fires on tables drawn from the reference of the fitted mu."""
     cells = null.table.shape[1]
     sizes = null.table.sum(1)
@@ -239,7 +239,7 @@ def _simulate_firing_rate(law: Law, null: _Null) -> float:
 
 
 @functools.lru_cache(maxsize=64)
-def _tabulate_fitted_mus(law: Law, cells: int) -> tuple[Array, Array]:
+def _tabulate_fitted_mus(law: ScoreFamily, cells: int) -> tuple[Array, Array]:
     """Returns (parameters of the law, the mu that is fitted to many scores of each), both ascending."""
     parameters = np.geomspace(0.01, _MOST_PARAMETER, 48)
     tables = []
@@ -250,7 +250,7 @@ def _tabulate_fitted_mus(law: Law, cells: int) -> tuple[Array, Array]:
     return parameters, np.maximum.accumulate(mus)
 
 
-def _match_mu(law: Law, mu: float, cells: int) -> KnownLaw:
+def _match_mu(law: ScoreFamily, mu: float, cells: int) -> KnownLaw:
     """Returns the law with the parameter whose fitted mu is the given mu, or as near as there is."""
     parameters, mus = _tabulate_fitted_mus(law, cells)
     return KnownLaw(law, float(np.interp(mu, mus, parameters)))

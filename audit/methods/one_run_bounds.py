@@ -239,7 +239,9 @@ def _bound(
     )
 
 
-OF_COINS: dict[str, Callable[[CoinEvidence, float, float], Bound]] = {
+CoinMethod = Callable[[CoinEvidence, float, float], Bound]  # evidence, delta, confidence
+
+OF_COINS: dict[str, CoinMethod] = {
     ONE_RUN_GUESSES: from_guesses,
     ONE_RUN_GAUSSIAN: gaussian_from_guesses,
 }

@@ -73,10 +73,10 @@ class Estimator(NamedTuple):
       source: The package and its function, or the paper.
       design: Which scores it takes, one of DESIGNS.
       assumption: What it assumes, in the words of its documentation.
-      assumes: The same as some of GAUSSIAN, INDEPENDENT, FAIR and ENOUGH_RUNS. Where a mechanism breaks one
-        of these, the cell is marked, and the estimator is not held to its level there.
       epsilon: (scores, delta, confidence) -> its lower bound on epsilon. Whatever it raises counts as a
         refusal.
+      assumes: The same as some of GAUSSIAN, INDEPENDENT, FAIR and ENOUGH_RUNS. Where a mechanism breaks one
+        of these, the cell is marked, and the estimator is not held to its level there.
       level: Whether it claims that the bound holds at the confidence.
       package: What pip installs it by; empty for ours and for papers' formulas.
       module: What Python imports it by; empty likewise.
@@ -88,8 +88,8 @@ class Estimator(NamedTuple):
     source: str
     design: str
     assumption: str
-    assumes: frozenset[str]
     epsilon: EpsilonFunction
+    assumes: frozenset[str] = frozenset()
     level: bool = True
     package: str = ""
     module: str = ""

@@ -6,16 +6,15 @@ product with that canary: all scores together say no more of one canary than mu 
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import special
 
-from audit.calibration import exact_null_calibration
-from audit.calibration.exact_null_calibration import DirectionSetting
+from audit.calibration import laws
+from audit.calibration.calibration import KnownMechanism
 from audit.laws import conversions, cosine_law, known_laws
-from audit.laws.known_laws import KnownLaw, Law
+from audit.laws.known_laws import KnownLaw, MixturePart, ScoreFamily
 from experiments.benchmark import trained
 from experiments.benchmark.contract import (
     CONFIDENCE,
@@ -52,23 +51,14 @@ _CURVED = frozenset([GAUSSIAN])  # broken by mechanisms with another trade-off c
 
 
 def _sample_mixture(rng: np.random.Generator, strong: float, inserted: bool, n: int) -> Array:
-    """Draws scores of a world of the mixture, as `Law.sample`."""
+    """Draws scores of a world of the mixture, as `ScoreFamily.sample`."""
     centres = np.where(rng.random(n) < 0.5, _WEAK_MU, strong)
     return centres * inserted + rng.standard_normal(n)
 
 
-def _mixture_density(x: Array, strong: float, inserted: bool) -> Array:
-    """Returns the density of a world of the mixture, as `Law.density`."""
-    weak_part = np.exp(-0.5 * (x - _WEAK_MU * inserted) ** 2)
-    strong_part = np.exp(-0.5 * (x - strong * inserted) ** 2)
-    return np.asarray((weak_part + strong_part) / np.sqrt(8 * np.pi))
-
-
-def _mixture_distribution(x: Array, strong: float, inserted: bool) -> Array:
-    """Returns the distribution function of a world of the mixture, as `Law.distribution`."""
-    weak_part = special.ndtr(x - _WEAK_MU * inserted)
-    strong_part = special.ndtr(x - strong * inserted)
-    return np.asarray((weak_part + strong_part) / 2)
+def _mixture_parts(strong: float, inserted: bool) -> list[MixturePart]:
+    """Returns the mixture of a world, as `ScoreFamily.parts`."""
+    return [MixturePart(0.5, _WEAK_MU * inserted), MixturePart(0.5, strong * inserted)]
 
 
 class CanaryLaw(NamedTuple):
@@ -83,7 +73,7 @@ class CanaryLaw(NamedTuple):
     truth: Truth
 
 
-def _make_canary_law(law: Law, parameter: float) -> CanaryLaw:
+def _make_canary_law(law: ScoreFamily, parameter: float) -> CanaryLaw:
     """Returns a law of `known_laws` at a parameter."""
 
     def sample(rng: np.random.Generator, inserted: bool, n: int) -> Array:
@@ -110,7 +100,7 @@ def _gaussian(mu: float) -> CanaryLaw:
     return _make_canary_law(known_laws.GAUSSIAN, mu)
 
 
-_MIXTURE = Law("mixture", (_STRONG_MU,), _sample_mixture, _mixture_density, _mixture_distribution)
+_MIXTURE = ScoreFamily("mixture", (_STRONG_MU,), _sample_mixture, known_laws.NORMAL, _mixture_parts)
 LAPLACE = _make_canary_law(known_laws.LAWS["laplace"], 1.0)
 RESPONSE = _make_canary_law(known_laws.LAWS["randomized_response"], 1.0)
 SUBSAMPLED = _make_canary_law(known_laws.LAWS["subsampled"], 0.5)
@@ -188,65 +178,61 @@ def _draw_cosines(mu: float, rng: np.random.Generator, n: int) -> AuditScores:
     return AuditScores(cosines[None], np.ones((1, n), bool), _DIMENSION)
 
 
+_directions = partial(KnownTruth, design=DIRECTIONS, sizes=_DIRECTION_SIZES)
+
+
 def _make_gaussian_directions(mu: float) -> KnownTruth:
     """Returns the mechanism that inserts directions and releases them in Gaussian noise."""
-    return KnownTruth(
-        name=f"directions: Gaussian {mu:g}",
-        design=DIRECTIONS,
+    return _directions(
+        f"directions: Gaussian {mu:g}",
         draw=partial(_draw_cosines, mu),
         truth=partial(conversions.epsilon_from_mu, mu),
         description=f"cosines of uniform directions with a release of mu {mu:g}",
-        sizes=_DIRECTION_SIZES,
     )
 
 
-def _make_calibrated_directions(law_name: str, mu: float, *breaks: str) -> KnownTruth:
-    """Returns the mechanism of cosines by a law of the exact null's calibration."""
-    law = exact_null_calibration.LAWS[law_name]
+def _make_calibrated_directions(law_name: str, *breaks: str) -> KnownTruth:
+    """Returns the mechanism of cosines by a law of `calibrate`, at the parameter 2."""
+    law = laws.DIRECTIONS[law_name]
 
-    def make_setting(n: int, delta: float) -> DirectionSetting:
-        return DirectionSetting(law, mu, (1,), n, _DIMENSION, 1, delta, CONFIDENCE, 0)
+    def simulate(n: int, delta: float) -> KnownMechanism:
+        return KnownMechanism(law, 2.0, 1, 1, delta, CONFIDENCE, 0, n, _DIMENSION)
 
     def draw(rng: np.random.Generator, n: int) -> AuditScores:
-        cosines = law.draw(rng, make_setting(n, DELTA))
-        return AuditScores(cosines, np.ones(cosines.shape, bool), _DIMENSION)
+        design = law.draw(rng, simulate(n, DELTA))
+        return AuditScores(design.cosines, design.presence, design.dimension)
 
     def truth(delta: float) -> float:
-        return law.truth(make_setting(1, delta))
+        return law.truth(simulate(1, delta)).epsilon
 
-    return KnownTruth(
-        name=f"directions: {law_name} {mu:g}",
-        design=DIRECTIONS,
+    return _directions(
+        f"directions: {law_name} 2",
         draw=draw,
         truth=truth,
-        description=f"cosines of the law {law_name!r} of calibrate, parameter {mu:g}",
-        sizes=_DIRECTION_SIZES,
+        description=f"cosines of the law {law_name!r} of calibrate, parameter 2",
         breaks=frozenset(breaks),
     )
+
+
+def _make_worlds(name: str, law: CanaryLaw, description: str, **changes: Any) -> KnownTruth:
+    """Returns the mechanism of one canary a run by a law of its scores."""
+    mechanism = KnownTruth(name, ONE_CANARY, partial(_draw_worlds, law), law.truth, description)
+    return mechanism._replace(**changes)
 
 
 def _make_one_canary_mechanisms() -> list[KnownTruth]:
     """Returns the mechanisms of one canary a run."""
     mechanisms = []
-
     for mu in (0.0, 0.5, 1.0, 2.0, 4.0):
-        law = _gaussian(mu)
-        mechanism = KnownTruth(
-            name=f"Gaussian {mu:g}",
-            design=ONE_CANARY,
-            draw=partial(_draw_worlds, law),
-            truth=law.truth,
-            description=f"N({mu:g}, 1) against N(0, 1)",
-            sizes=_choose_sizes(mu, _WORLD_SIZES),
-        )
-        mechanisms.append(mechanism)
+        sizes = _choose_sizes(mu, _WORLD_SIZES)
+        description = f"N({mu:g}, 1) against N(0, 1)"
+        mechanisms.append(_make_worlds(f"Gaussian {mu:g}", _gaussian(mu), description, sizes=sizes))
 
-    few_in = KnownTruth(
-        name="Gaussian 1, few in",
-        design=ONE_CANARY,
+    few_in = _make_worlds(
+        "Gaussian 1, few in",
+        _gaussian(1.0),
+        "N(1, 1) against N(0, 1), a tenth of the runs in",
         draw=partial(_draw_worlds, _gaussian(1.0), share_in=0.1),
-        truth=_gaussian(1.0).truth,
-        description="N(1, 1) against N(0, 1), a tenth of the runs in",
     )
     mechanisms.append(few_in)
 
@@ -258,22 +244,12 @@ def _make_one_canary_mechanisms() -> list[KnownTruth]:
         ("heavy tails", HEAVY, "Student's t of 3 degrees of freedom, shifted by 2"),
     )
     for name, law, description in curved_laws:
-        mechanism = KnownTruth(
-            name=name,
-            design=ONE_CANARY,
-            draw=partial(_draw_worlds, law),
-            truth=law.truth,
-            description=description,
-            breaks=_CURVED,
-        )
-        mechanisms.append(mechanism)
+        mechanisms.append(_make_worlds(name, law, description, breaks=_CURVED))
 
-    open_bits = KnownTruth(
-        name="(0, delta)",
-        design=ONE_CANARY,
-        draw=partial(_draw_worlds, OPEN),
-        truth=OPEN.truth,
-        description="nothing leaks, but a run in a hundred tells its bit; evaluated at delta 0.01",
+    open_bits = _make_worlds(
+        "(0, delta)",
+        OPEN,
+        "nothing leaks, but a run in a hundred tells its bit; evaluated at delta 0.01",
         breaks=_CURVED,
         delta=_OPEN_DELTA,
     )
@@ -286,89 +262,66 @@ def _make_coin_mechanisms(
 ) -> list[KnownTruth]:
     """Returns the mechanisms of canaries with coins, several a run or all in one.
 
+    Those that release a run's vector in Gaussian noise come first, then those of canaries that are drawn
+    independently.
+
     Args:
       design: SEVERAL or ONE_RUN.
       prefix: What their names begin with.
       shape: n -> (runs, canaries of a run).
       sizes: The n of a full run, the usual one first.
     """
-    released = _make_released_vectors(design, prefix, shape, sizes)
-    independent = _make_independent_canaries(design, prefix, shape, sizes[:1])
-    return released + independent
-
-
-def _make_released_vectors(
-    design: str, prefix: str, shape: Shape, sizes: tuple[int, ...]
-) -> list[KnownTruth]:
-    """Returns the mechanisms that release a run's vector in Gaussian noise, as `_make_coin_mechanisms`."""
     mechanisms = []
-    for mu in (0.0, 1.0, 2.0, 4.0):
+
+    def add(
+        name: str,
+        draw: Callable[[np.random.Generator, int], AuditScores],
+        truth: Truth,
+        description: str,
+        *breaks: str,
+        sizes: tuple[int, ...] = sizes[:1],
+    ) -> None:
         mechanism = KnownTruth(
-            name=f"{prefix}: Gaussian {mu:g}",
-            design=design,
-            draw=partial(_draw_orthogonal, mu, shape),
-            truth=partial(conversions.epsilon_from_mu, mu),
-            description=f"orthogonal canaries, each of mu {mu:g}",
+            f"{prefix}: {name}", design, draw, truth, description, sizes, frozenset(breaks)
+        )
+        mechanisms.append(mechanism)
+
+    for mu in (0.0, 1.0, 2.0, 4.0):
+        add(
+            f"Gaussian {mu:g}",
+            partial(_draw_orthogonal, mu, shape),
+            partial(conversions.epsilon_from_mu, mu),
+            f"orthogonal canaries, each of mu {mu:g}",
             sizes=_choose_sizes(mu, sizes),
         )
-        mechanisms.append(mechanism)
-
-    tied = KnownTruth(
-        name=f"{prefix}: tied canaries",
-        design=design,
-        draw=partial(_draw_tied, 1.0, shape),
-        truth=partial(conversions.epsilon_from_mu, 1.0),
-        description="any two canaries have the inner product 1/2; mu 1",
+    add(
+        "tied canaries",
+        partial(_draw_tied, 1.0, shape),
+        partial(conversions.epsilon_from_mu, 1.0),
+        "any two canaries have the inner product 1/2; mu 1",
+        INDEPENDENT,
         sizes=sizes,
-        breaks=frozenset([INDEPENDENT]),
     )
-    mechanisms.append(tied)
-
-    failing = KnownTruth(
-        name=f"{prefix}: failing runs",
-        design=design,
-        draw=partial(_draw_failing, 2.0, shape),
-        truth=_failing_truth,
-        description="in half of the runs, which is released, nothing is inserted; else mu 2",
-        sizes=sizes[:1],
-        breaks=frozenset([INDEPENDENT, GAUSSIAN]),
+    add(
+        "failing runs",
+        partial(_draw_failing, 2.0, shape),
+        _failing_truth,
+        "in half of the runs, which is released, nothing is inserted; else mu 2",
+        INDEPENDENT,
+        GAUSSIAN,
     )
-    mechanisms.append(failing)
-    return mechanisms
-
-
-def _make_independent_canaries(
-    design: str, prefix: str, shape: Shape, sizes: tuple[int, ...]
-) -> list[KnownTruth]:
-    """Returns the mechanisms of canaries that are drawn independently, as `_make_coin_mechanisms`."""
-    mechanisms = []
-    curved_laws = (
-        ("Laplace 1", LAPLACE),
-        ("randomised response 1", RESPONSE),
-        ("heavy tails", HEAVY),
+    curved_laws = {"Laplace 1": LAPLACE, "randomised response 1": RESPONSE, "heavy tails": HEAVY}
+    for name, law in curved_laws.items():
+        description = f"independent canaries, each by {name}"
+        add(name, partial(_draw_coins, law, shape), law.truth, description, GAUSSIAN)
+    law = _gaussian(1.0)
+    add(
+        "nine tenths in",
+        partial(_draw_coins, law, shape, probability=0.9),
+        law.truth,
+        "mu 1, coins that are in with probability 0.9",
+        FAIR,
     )
-    for name, law in curved_laws:
-        mechanism = KnownTruth(
-            name=f"{prefix}: {name}",
-            design=design,
-            draw=partial(_draw_coins, law, shape),
-            truth=law.truth,
-            description=f"independent canaries, each by {name}",
-            sizes=sizes,
-            breaks=_CURVED,
-        )
-        mechanisms.append(mechanism)
-
-    unfair = KnownTruth(
-        name=f"{prefix}: nine tenths in",
-        design=design,
-        draw=partial(_draw_coins, _gaussian(1.0), shape, probability=0.9),
-        truth=_gaussian(1.0).truth,
-        description="mu 1, coins that are in with probability 0.9",
-        sizes=sizes,
-        breaks=frozenset([FAIR]),
-    )
-    mechanisms.append(unfair)
     return mechanisms
 
 
@@ -413,10 +366,10 @@ _RECORDS = (
     _make_gaussian_directions(0.0),
     _make_gaussian_directions(1.0),
     _make_gaussian_directions(4.0),
-    _make_calibrated_directions("equal", 2.0, INDEPENDENT),
-    _make_calibrated_directions("failing", 2.0, GAUSSIAN, INDEPENDENT),
-    _make_calibrated_directions("laplace", 2.0, GAUSSIAN),
-    _make_calibrated_directions("bound", 2.0, GAUSSIAN),
+    _make_calibrated_directions("equal", INDEPENDENT),
+    _make_calibrated_directions("failing", GAUSSIAN, INDEPENDENT),
+    _make_calibrated_directions("laplace", GAUSSIAN),
+    _make_calibrated_directions("bound", GAUSSIAN),
     *trained.MECHANISMS,
 )
 MECHANISMS = {record.name: record for record in _RECORDS}

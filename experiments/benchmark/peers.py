@@ -18,7 +18,6 @@ from experiments.benchmark.contract import (
     PEER,
     SEVERAL,
     AuditScores,
-    EpsilonFunction,
     Estimator,
 )
 
@@ -95,112 +94,100 @@ def opake_eps_delta(audit: AuditScores, delta: float, confidence: float) -> floa
     return float(bound.epsilon_at(delta=delta, significance=1 - confidence))
 
 
-def _make_jax_estimator(
-    name: str,
-    design: str,
-    assumption: str,
-    epsilon: EpsilonFunction,
-    *assumes: str,
-    level: bool = True,
-    cost: int = 1,
-) -> Estimator:
-    """Returns the record of an estimator of jax-privacy."""
-    return Estimator(
-        name=f"jax-privacy: {name}",
-        kind=PEER,
-        source="jax-privacy, CanaryScoreAuditor",
-        design=design,
-        assumption=assumption,
-        assumes=frozenset(assumes),
-        epsilon=epsilon,
-        level=level,
-        package="jax-privacy",
-        module="jax_privacy",
-        cost=cost,
-    )
-
-
-def _make_opake_estimator(
-    name: str, assumption: str, epsilon: EpsilonFunction, *assumes: str, cost: int
-) -> Estimator:
-    """Returns the record of an estimator of opake-auditing."""
-    return Estimator(
-        name=f"opake: {name}",
-        kind=PEER,
-        source="opake-auditing, one_run",
-        design=ONE_RUN,
-        assumption=assumption,
-        assumes=frozenset(assumes),
-        epsilon=epsilon,
-        package="opake-auditing",
-        module="opake",
-        cost=cost,
-    )
-
-
+_jax = partial(
+    Estimator,
+    kind=PEER,
+    source="jax-privacy, CanaryScoreAuditor",
+    package="jax-privacy",
+    module="jax_privacy",
+)
+_opake = partial(
+    Estimator,
+    kind=PEER,
+    source="opake-auditing, one_run",
+    design=ONE_RUN,
+    package="opake-auditing",
+    module="opake",
+)
 _HELD = "scores of held-in and held-out canaries"
 _HELD_IN_ONE_RUN = f"{_HELD} of a single run"
 
 
 def _clopper_pearson(strategy: str, cost: int = 1) -> Estimator:
     """Returns jax-privacy's Clopper-Pearson bound of one canary a run."""
-    return _make_jax_estimator(
-        f"clopper_pearson, {strategy}",
-        ONE_CANARY,
-        _HELD,
-        partial(jax_bound, "epsilon_clopper_pearson", strategy),
+    return _jax(
+        f"jax-privacy: clopper_pearson, {strategy}",
+        design=ONE_CANARY,
+        assumption=_HELD,
+        epsilon=partial(jax_bound, "epsilon_clopper_pearson", strategy),
         cost=cost,
     )
 
 
 def _one_run(strategy: str) -> Estimator:
     """Returns jax-privacy's bound of one run for any mechanism."""
-    return _make_jax_estimator(
-        f"one_run, {strategy}",
-        ONE_RUN,
-        _HELD_IN_ONE_RUN,
-        partial(jax_bound, "epsilon_one_run", strategy),
-        FAIR,
+    return _jax(
+        f"jax-privacy: one_run, {strategy}",
+        design=ONE_RUN,
+        assumption=_HELD_IN_ONE_RUN,
+        epsilon=partial(jax_bound, "epsilon_one_run", strategy),
+        assumes=frozenset([FAIR]),
     )
 
 
 def _one_run_fdp(strategy: str) -> Estimator:
     """Returns jax-privacy's bound of one run by a trade-off curve."""
-    return _make_jax_estimator(
-        f"one_run_fdp, {strategy}",
-        ONE_RUN,
-        f"{_HELD_IN_ONE_RUN}; its source: a Gaussian curve",
-        partial(jax_bound, "epsilon_one_run_fdp", strategy),
-        FAIR,
-        GAUSSIAN,
+    return _jax(
+        f"jax-privacy: one_run_fdp, {strategy}",
+        design=ONE_RUN,
+        assumption=f"{_HELD_IN_ONE_RUN}; its source: a Gaussian curve",
+        epsilon=partial(jax_bound, "epsilon_one_run_fdp", strategy),
+        assumes=frozenset([FAIR, GAUSSIAN]),
         cost=10,
     )
 
 
 ESTIMATORS = (
-    _make_jax_estimator("epsilon_from_gdp", ONE_CANARY, f"{_HELD}; GDP", jax_gdp, GAUSSIAN),
-    _make_jax_estimator(
-        "epsilon_raw_counts", ONE_CANARY, f"{_HELD}; an estimate", jax_counts, level=False
+    _jax(
+        "jax-privacy: epsilon_from_gdp",
+        design=ONE_CANARY,
+        assumption=f"{_HELD}; GDP",
+        epsilon=jax_gdp,
+        assumes=frozenset([GAUSSIAN]),
+    ),
+    _jax(
+        "jax-privacy: epsilon_raw_counts",
+        design=ONE_CANARY,
+        assumption=f"{_HELD}; an estimate",
+        epsilon=jax_counts,
+        level=False,
     ),
     _clopper_pearson("Bonferroni"),
     _clopper_pearson("Split"),
     _clopper_pearson("MultiSplit", cost=4),
     _clopper_pearson("Explicit"),
-    _make_jax_estimator(
-        "clopper_pearson, pooled",
-        SEVERAL,
-        f"{_HELD}, of all runs; their independence is not said to matter",
-        partial(jax_bound, "epsilon_clopper_pearson", "Bonferroni"),
-        INDEPENDENT,
+    _jax(
+        "jax-privacy: clopper_pearson, pooled",
+        design=SEVERAL,
+        assumption=f"{_HELD}, of all runs; their independence is not said to matter",
+        epsilon=partial(jax_bound, "epsilon_clopper_pearson", "Bonferroni"),
+        assumes=frozenset([INDEPENDENT]),
     ),
     _one_run("Bonferroni"),
     _one_run("Split"),
     _one_run_fdp("Bonferroni"),
     _one_run_fdp("Split"),
-    _make_opake_estimator(
-        "gdp", "fair coins; mu-GDP, its default", opake_gdp, FAIR, GAUSSIAN, cost=20
+    _opake(
+        "opake: gdp",
+        assumption="fair coins; mu-GDP, its default",
+        epsilon=opake_gdp,
+        assumes=frozenset([FAIR, GAUSSIAN]),
+        cost=20,
     ),
-    _make_opake_estimator(
-        "eps_delta", "fair coins; mechanism-agnostic", opake_eps_delta, FAIR, cost=1
+    _opake(
+        "opake: eps_delta",
+        assumption="fair coins; mechanism-agnostic",
+        epsilon=opake_eps_delta,
+        assumes=frozenset([FAIR]),
     ),
 )

@@ -244,30 +244,6 @@ def one_shot_limit(prior: float) -> EpsilonFunction:
     return epsilon
 
 
-def _make_estimator(
-    name: str,
-    source: str,
-    design: str,
-    assumption: str,
-    epsilon: EpsilonFunction,
-    *assumes: str,
-    level: bool = True,
-    cost: int = 1,
-) -> Estimator:
-    """Returns the record of a paper's estimator."""
-    return Estimator(
-        name=name,
-        kind=PAPER,
-        source=source,
-        design=design,
-        assumption=assumption,
-        assumes=frozenset(assumes),
-        epsilon=epsilon,
-        level=level,
-        cost=cost,
-    )
-
-
 _CANIFE = "CANIFE (Maddock et al., 2023)"
 _LIDP = "LiDP (Pillutla et al., 2023)"
 _STEINKE = "Steinke et al. (2023)"
@@ -277,103 +253,83 @@ _BEST = "fair coins; the best of 20 numbers of guesses, for which no theorem giv
 _SLOW = 10  # the cost of an estimator whose audits take a tenth of a second or more
 
 
+_make = partial(Estimator, kind=PAPER)
+_one_shot = partial(_make, source=_ONE_SHOT, design=DIRECTIONS)
+_steinke = partial(_make, source=_STEINKE, design=ONE_RUN)
+_mahloujifar = partial(_make, source=_MAHLOUJIFAR, design=ONE_RUN)
+_canife = partial(
+    _make, source=_CANIFE, design=ONE_CANARY, assumption="an empirical estimate", level=False
+)
+
+
 def _make_one_shot_estimators() -> list[Estimator]:
     """Returns the records of One-shot's fits and limits."""
     estimators = []
     for name in one_shot.FITTED:
-        fit = _make_estimator(
+        fit = _one_shot(
             name,
-            _ONE_SHOT,
-            DIRECTIONS,
-            "normal cosines; an estimate",
-            one_shot_fit(name),
-            GAUSSIAN,
+            assumption="normal cosines; an estimate",
+            epsilon=one_shot_fit(name),
+            assumes=frozenset([GAUSSIAN]),
             level=False,
         )
         estimators.append(fit)
     for name, prior in one_shot.LIMITS.items():
-        limit = _make_estimator(
+        limit = _one_shot(
             name,
-            _ONE_SHOT,
-            DIRECTIONS,
-            "a 95% lower limit, by independent canaries",
-            one_shot_limit(prior),
-            INDEPENDENT,
+            assumption="a 95% lower limit, by independent canaries",
+            epsilon=one_shot_limit(prior),
+            assumes=frozenset([INDEPENDENT]),
         )
         estimators.append(limit)
     return estimators
 
 
 ESTIMATORS = (
-    _make_estimator(
-        "CANIFE",
-        _CANIFE,
-        ONE_CANARY,
-        "an empirical estimate",
-        canife(rounds.best_epsilon),
-        level=False,
-    ),
-    _make_estimator(
-        "CANIFE, first version",
-        _CANIFE,
-        ONE_CANARY,
-        "an empirical estimate",
-        canife(rounds.best_accuracy),
-        level=False,
-    ),
-    _make_estimator(
+    _canife("CANIFE", epsilon=canife(rounds.best_epsilon)),
+    _canife("CANIFE, first version", epsilon=canife(rounds.best_accuracy)),
+    _make(
         "auditbench: Gaussian limit",
-        "dpsgd-auditbench, ndis_eps_lower_bound_with_ci",
-        ONE_CANARY,
-        "normal scores of equal variance; a bootstrap confidence lower bound",
-        bootstrapped_gaussian,
-        GAUSSIAN,
+        source="dpsgd-auditbench, ndis_eps_lower_bound_with_ci",
+        design=ONE_CANARY,
+        assumption="normal scores of equal variance; a bootstrap confidence lower bound",
+        epsilon=bootstrapped_gaussian,
+        assumes=frozenset([GAUSSIAN]),
         cost=_SLOW,
     ),
-    _make_estimator(
+    _make(
         "LiDP: order 4 as printed",
-        _LIDP,
-        SEVERAL,
-        "exchangeable canaries; many runs (asymptotic)",
-        lidp_order_4,
-        ENOUGH_RUNS,
-        FAIR,
+        source=_LIDP,
+        design=SEVERAL,
+        assumption="exchangeable canaries; many runs (asymptotic)",
+        epsilon=lidp_order_4,
+        assumes=frozenset([ENOUGH_RUNS, FAIR]),
     ),
-    _make_estimator(
+    _steinke(
         "Steinke: a fifth guessed",
-        _STEINKE,
-        ONE_RUN,
-        "fair coins; the number of guesses fixed beforehand",
-        steinke(best=False),
-        FAIR,
+        assumption="fair coins; the number of guesses fixed beforehand",
+        epsilon=steinke(best=False),
+        assumes=frozenset([FAIR]),
     ),
-    _make_estimator(
+    _steinke(
         "Steinke: best number",
-        _STEINKE,
-        ONE_RUN,
-        _BEST,
-        steinke(best=True),
-        FAIR,
+        assumption=_BEST,
+        epsilon=steinke(best=True),
+        assumes=frozenset([FAIR]),
         level=False,
         cost=_SLOW,
     ),
-    _make_estimator(
+    _mahloujifar(
         "Mahloujifar: a fifth guessed",
-        _MAHLOUJIFAR,
-        ONE_RUN,
-        "fair coins; a Gaussian trade-off curve",
-        mahloujifar(best=False),
-        FAIR,
-        GAUSSIAN,
+        assumption="fair coins; a Gaussian trade-off curve",
+        epsilon=mahloujifar(best=False),
+        assumes=frozenset([FAIR, GAUSSIAN]),
     ),
-    _make_estimator(
+    _mahloujifar(
         "Mahloujifar: best number",
-        _MAHLOUJIFAR,
-        ONE_RUN,
-        f"{_BEST}; a Gaussian trade-off curve",
-        mahloujifar(best=True),
-        FAIR,
-        GAUSSIAN,
+        assumption=f"{_BEST}; a Gaussian trade-off curve",
+        epsilon=mahloujifar(best=True),
+        assumes=frozenset([FAIR, GAUSSIAN]),
         level=False,
         cost=_SLOW,
     ),

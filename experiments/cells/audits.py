@@ -14,7 +14,7 @@ from audit.settings.setting import Setting, flat, identity
 from audit.storage.index import Holdings
 from audit.storage.store import Store
 from audit.tasks.task import Dataset
-from experiments.cells.cell import Audited, Cell, DataSets, GameRecipe, Levels
+from experiments.cells.cell import Audited, Cell, DataSets, GameRecipe
 from models.catalogue import task
 
 # Seconds that a program takes to compile on two cores, as measured: 4 for the ConvNet, 8 for the FCNN.

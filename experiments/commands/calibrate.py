@@ -10,33 +10,20 @@
 
 import itertools
 import json
-from collections.abc import Callable, Sequence
-from functools import partial
 from operator import attrgetter
 from typing import Any, NamedTuple
 
 from absl import flags
 from tqdm import tqdm
 
-from audit.calibration import (
-    calibration,
-    exact_null_calibration,
-    many_calibration,
-    one_run_calibration,
-)
+from audit.calibration import calibration, laws
 from audit.calibration.calibration import Calibration, KnownMechanism
-from audit.calibration.exact_null_calibration import LAWS as DIRECTION_LAWS
-from audit.calibration.exact_null_calibration import DirectionCalibration, DirectionSetting
-from audit.calibration.many_calibration import TIES, ManyCalibration, ManyCanaries
-from audit.calibration.one_run_calibration import LAWS as ONE_RUN_LAWS
-from audit.calibration.one_run_calibration import OneRunCalibration, OneRunSetting
 from audit.commands import cli
 from audit.errors import require
-from audit.laws import conversions
-from audit.laws.known_laws import GAUSSIAN, LAWS, KnownLaw
+from audit.laws import conversions, known_laws
 from audit.methods import one_run_bounds
 from audit.methods.gaussian_curve import CURVE_LEVEL, CURVE_POWER
-from audit.report.table import Column, Table, number
+from audit.report.table import Column, Show, Table, number
 from audit.runtime.machine import cores
 from audit.settings.setting import require_runs
 
@@ -45,14 +32,14 @@ flags.DEFINE_list("mu", ["0", "0.25", "1", "1.77", "3.95"], "True mu of the Gaus
 flags.DEFINE_list(
     "mechanism",
     None,
-    f"Test the curve, too, of known mechanisms: {', '.join(LAWS)}; by default gaussian, untested.",
+    f"Test the curve, too, of known mechanisms: {', '.join(laws.ONE_CANARY)}; by default gaussian, untested.",
 )
 flags.DEFINE_list(
     "runs", ["5000"], "Scores an audit, half of them in; otherwise runs, some numbers."
 )
 flags.DEFINE_integer("canaries", None, "Canaries a run; by default one, and other estimators.")
 flags.DEFINE_list(
-    "tie", None, f"Of the canaries of a run: some of {', '.join(TIES)}; by default all."
+    "tie", None, f"Of the canaries of a run: some of {', '.join(laws.COINS)}; by default all."
 )
 flags.DEFINE_list("design", None, "coins (by default), sets, or both.")
 flags.DEFINE_integer("one_run", None, "Canaries of one run, for the bounds that need no other.")
@@ -72,7 +59,6 @@ MOST_PROCESSES = 1024
 
 # What does not go with many canaries of one run, and with uniform directions.
 _FOR_SEVERAL_RUNS = ("canaries", "mechanism", "tie", "design")
-_EPSILON_FORMAT = number(".3f")
 
 
 class _Study(NamedTuple):
@@ -80,15 +66,16 @@ class _Study(NamedTuple):
 
     Attributes:
       settings: The mechanisms and the designs of their audits.
-      calibrate: (setting, processes, progress) -> rows; `progress` is called with numbers of audits.
-      table: rows -> a table for people.
-      fields: row -> an object for JSON.
+      columns: Of the table for people, by their heads, and of JSON, by their keys; what a key begins with
+        "setting." goes into the object `setting`.
+      title: Above the table.
+      rule: The length of the table's rules; 0 for that of its rows.
     """
 
-    settings: Sequence[Any]
-    calibrate: Callable[[Any, int, Callable[[int], object]], Sequence[Any]]
-    table: Callable[[list[Any]], Table[Any]]
-    fields: Callable[[Any], dict[str, Any]]
+    settings: list[KnownMechanism]
+    columns: tuple[Column, ...]
+    title: str
+    rule: int = 0
 
 
 def main() -> None:
@@ -110,15 +97,27 @@ def main() -> None:
     conversions.require_confidence(FLAGS.confidence)
 
     study = _make_study(runs)
-    rows: list[Any] = []
+    rows: list[Calibration] = []
     with tqdm(total=FLAGS.audits * len(study.settings), unit="audits", desc="calibrating") as bar:
         for setting in study.settings:
-            rows += study.calibrate(setting, processes, bar.update)
+            rows += calibration.calibrate(setting, processes, bar.update)
+    table = Table(study.columns, rows, before=(study.title,), gap=" ", rule=study.rule)
     if FLAGS.json:
-        fields = [study.fields(row) for row in rows]
-        print(json.dumps({"calibration": fields}))
+        print(json.dumps({"calibration": [_nest_setting(row) for row in table.json()]}))
     else:
-        print(study.table(rows).text())
+        print(table.text())
+
+
+def _nest_setting(row: dict[str, Any]) -> dict[str, Any]:
+    """Returns a row for JSON with what describes its setting in an object of its own."""
+    fields: dict[str, Any] = {"setting": {}}
+    for key, value in row.items():
+        _, is_of_setting, name = key.rpartition("setting.")
+        if is_of_setting:
+            fields["setting"][name] = value
+        else:
+            fields[key] = value
+    return fields
 
 
 def _make_study(runs: list[int]) -> _Study:
@@ -141,6 +140,13 @@ def _checked_mus() -> list[float]:
     return mus
 
 
+def _make_setting(law: calibration.Law, mu: float, runs: int, **shape: Any) -> KnownMechanism:
+    """Returns a setting with the audits, levels and seed of the flags."""
+    return KnownMechanism(
+        law, mu, runs, FLAGS.audits, FLAGS.delta, FLAGS.confidence, FLAGS.seed, **shape
+    )
+
+
 def _make_one_run_study() -> _Study:
     """Returns the study of bounds from one run with many canaries."""
     for name in _FOR_SEVERAL_RUNS:
@@ -151,16 +157,13 @@ def _make_one_run_study() -> _Study:
     require(fits, f"--one_run={FLAGS.one_run}: give {least} to {most:,} canaries")
 
     settings = []
-    for law in ONE_RUN_LAWS.values():
-        for mu in _checked_mus():
-            setting = OneRunSetting(
-                law, mu, FLAGS.one_run, FLAGS.audits, FLAGS.delta, FLAGS.confidence, FLAGS.seed
-            )
-            settings.append(setting)
+    for law, mu in itertools.product(laws.ONE_RUN.values(), _checked_mus()):
+        settings.append(_make_setting(law, mu, 1, canaries=FLAGS.one_run))
     columns = (
-        Column(None, attrgetter("setting.law.name"), "law", width=11, left=True),
-        Column(None, attrgetter("setting.mu"), "mu", number(".3g"), 5),
-        Column(None, attrgetter("method"), " method", " {}".format, 18, left=True),
+        Column("setting.law", attrgetter("setting.law.name"), "law", width=11, left=True),
+        _column("setting.mu", "mu", number(".3g"), 5),
+        _method_column(18),
+        *_setting_columns("canaries"),
         _exceeding_column(),
         *_epsilon_columns(7),
     )
@@ -168,8 +171,7 @@ def _make_one_run_study() -> _Study:
 {FLAGS.audits} audits of one run with {FLAGS.one_run} canaries; exceeding: share of audits with
 epsilon above the truth at delta {FLAGS.delta:g} (* above {_allowed_share():.1%}, reached once in
 1,000 tables at error {1 - FLAGS.confidence:.3g}); one_shot_jeffreys is the paper's, no bound"""
-    table = partial(Table, columns, before=(title,), gap=" ")
-    return _Study(settings, one_run_calibration.calibrate, table, _law_fields)
+    return _Study(settings, columns, title)
 
 
 def _make_direction_study(runs: list[int]) -> _Study:
@@ -179,23 +181,29 @@ def _make_direction_study(runs: list[int]) -> _Study:
             FLAGS[name].value is None, f"--directions and --{name} do not go together: drop one"
         )
     require(FLAGS.directions >= 1, f"--directions={FLAGS.directions}: give at least 1")
-    numbers_of_runs: tuple[int, ...] = (1, 10, 60)
+    stops: tuple[int, ...] = (1, 10, 60)
     if FLAGS["runs"].present:
-        numbers_of_runs = tuple(sorted(set(runs)))
+        stops = tuple(sorted(set(runs)))
 
-    shape = (FLAGS.directions, FLAGS.dimension)
-    levels = (FLAGS.delta, FLAGS.confidence, FLAGS.seed)
     settings = []
-    for law in DIRECTION_LAWS.values():
-        for mu in _checked_mus():
-            setting = DirectionSetting(law, mu, numbers_of_runs, *shape, FLAGS.audits, *levels)
-            settings.append(setting)
-    exact_null_calibration.require_possible(settings[0])
+    for law, mu in itertools.product(laws.DIRECTIONS.values(), _checked_mus()):
+        setting = _make_setting(
+            law,
+            mu,
+            max(stops),
+            canaries=FLAGS.directions,
+            dimension=FLAGS.dimension,
+            stops=stops,
+        )
+        settings.append(setting)
+    calibration.require_possible(settings[0])
 
     columns = (
-        Column(None, attrgetter("setting.law.name"), "law", width=11, left=True),
-        Column(None, attrgetter("setting.mu"), "mu", number(".3g"), 5),
-        Column(None, attrgetter("runs"), "runs", width=6),
+        Column("setting.law", attrgetter("setting.law.name"), "law", width=11, left=True),
+        _column("setting.mu", "mu", number(".3g"), 5),
+        _column("runs", "runs", width=6),
+        Column("setting.runs", attrgetter("setting.stops")),
+        *_setting_columns("canaries", "dimension"),
         _exceeding_column(),
         *_epsilon_columns(8),
     )
@@ -204,42 +212,46 @@ def _make_direction_study(runs: list[int]) -> _Study:
 exceeding: share of audits whose epsilon was above the truth at delta {FLAGS.delta:g} after
 one of so many runs (* above {_allowed_share():.1%}, reached once in 1,000 tables at
 error {1 - FLAGS.confidence:.3g}); mu is epsilon for laplace and for bound, the edge of what DP allows"""
-    table = partial(Table, columns, before=(title,), gap=" ")
-    return _Study(settings, exact_null_calibration.calibrate, table, _law_fields)
+    return _Study(settings, columns, title)
 
 
 def _make_many_canary_study(runs: list[int]) -> _Study:
     """Returns the study of many canaries a run, for each number of runs, tie and design."""
     require(FLAGS.mechanism is None, "--canaries and --mechanism do not go together: drop one")
     require(1 <= FLAGS.canaries <= 10_000, f"--canaries={FLAGS.canaries}: give 1 to 10,000")
-    ties = FLAGS.tie or list(TIES)
+    laws_of_design = {"coins": laws.COINS, "sets": laws.SETS}
+    ties = FLAGS.tie or list(laws.COINS)
     designs = FLAGS.design or ["coins"]
-    for flag, names, choices in (("tie", ties, TIES), ("design", designs, ("coins", "sets"))):
+    for flag, names, choices in (("tie", ties, laws.COINS), ("design", designs, laws_of_design)):
         for name in names:
             require(name in choices, f"--{flag}={name!r}: give some of {', '.join(choices)}")
 
-    levels = (FLAGS.audits, FLAGS.delta, FLAGS.confidence, FLAGS.seed)
     settings = []
-    for design, n_runs, tie in itertools.product(designs, runs, ties):
-        for mu in _checked_mus():
-            coins = design == "coins"
-            settings.append(ManyCanaries(mu, n_runs, FLAGS.canaries, TIES[tie], coins, *levels))
+    for design, n_runs, tie, mu in itertools.product(designs, runs, ties, _checked_mus()):
+        law = laws_of_design[design][tie]
+        settings.append(_make_setting(law, mu, n_runs, canaries=FLAGS.canaries))
+
+    def name_design(row: Calibration) -> str:
+        return "coins" if row.setting.law in laws.COINS.values() else "sets"
+
     columns = (
-        Column(None, _design, "design", width=6, left=True),
-        Column(None, attrgetter("setting.runs"), "runs", width=5),
-        Column(None, attrgetter("setting.tie.name"), " tie", " {}".format, 12, left=True),
-        Column(None, attrgetter("setting.mu"), "mu", number(".3g"), 5),
-        Column(None, attrgetter("method"), " method", " {}".format, 17, left=True),
+        Column("setting.design", name_design, "design", width=6, left=True),
+        _column("setting.runs", "runs", width=5),
+        Column("setting.tie", attrgetter("setting.law.name"), " tie", " {}".format, 12, left=True),
+        _column("setting.mu", "mu", number(".3g"), 5),
+        _method_column(17),
+        *_setting_columns("canaries"),
         _exceeding_column(),
         Column(None, _mean_mu_or_epsilon, "mean", _EPSILON_FORMAT, 8),
         Column(None, _true_mu_or_epsilon, "true", _EPSILON_FORMAT, 7),
+        *map(_column, ("mean_epsilon", "low_epsilon", "high_epsilon", "true_epsilon")),
+        *map(_column, ("mean_mu", "true_mu")),
     )
     title = f"""\
 {FLAGS.audits} audits of runs with {FLAGS.canaries} canaries; exceeding: share of audits above the
 truth (* above {_allowed_share():.1%}, reached once in 1,000 tables at error {1 - FLAGS.confidence:.3g});
 mean and true: of mu where the method bounds mu, else of epsilon"""
-    table = partial(Table, columns, before=(title,), gap=" ")
-    return _Study(settings, many_calibration.calibrate, table, _many_canary_fields)
+    return _Study(settings, columns, title)
 
 
 def _make_one_canary_study(runs: list[int]) -> _Study:
@@ -247,28 +259,26 @@ def _make_one_canary_study(runs: list[int]) -> _Study:
     unused = FLAGS["tie"].value is None and FLAGS["design"].value is None
     require(unused, "--tie and --design go with --canaries: give it too")
     require(len(runs) == 1, f"--runs={','.join(FLAGS.runs)}: give one number, or --canaries too")
-    levels = (runs[0], FLAGS.audits, FLAGS.delta, FLAGS.confidence, FLAGS.seed)
     mus = _checked_mus()
     if FLAGS.mechanism is None:
-        settings = [KnownMechanism(mu, *levels) for mu in mus]
-        return _Study(settings, calibration.calibrate, _gaussian_table, _one_canary_fields)
+        return _make_gaussian_study([_make_setting(laws.GAUSSIAN, mu, runs[0]) for mu in mus])
 
+    choices = ", ".join(laws.ONE_CANARY)
     for name in FLAGS.mechanism:
-        require(name in LAWS, f"--mechanism={name!r}: give some of {', '.join(LAWS)}")
-    require(FLAGS.mechanism, f"--mechanism is empty: give some of {', '.join(LAWS)}")
-    settings = []
+        require(name in laws.ONE_CANARY, f"--mechanism={name!r}: give some of {choices}")
+    require(FLAGS.mechanism, f"--mechanism is empty: give some of {choices}")
+    settings: list[KnownMechanism] = []
     for name in FLAGS.mechanism:
-        law = LAWS[name]
-        parameters: Sequence[float] = law.parameters
-        if law is GAUSSIAN:
-            parameters = mus
-        for parameter in parameters:
-            settings.append(KnownMechanism(0.0, *levels, KnownLaw(law, parameter)))
-    return _Study(settings, calibration.calibrate, _curve_table, _one_canary_fields)
+        law = laws.ONE_CANARY[name]._replace(audit=laws.audit_scores_and_curve)
+        parameters = known_laws.LAWS[name].parameters
+        if name == laws.GAUSSIAN.name:
+            parameters = tuple(mus)
+        settings.extend(_make_setting(law, parameter, runs[0]) for parameter in parameters)
+    return _make_curve_study(settings)
 
 
-def _gaussian_table(rows: list[Calibration]) -> Table[Calibration]:
-    """Returns the table of Gaussian mechanisms, a row for each mechanism and method.
+def _make_gaussian_study(settings: list[KnownMechanism]) -> _Study:
+    """Returns the study of Gaussian mechanisms.
 
     A row says "too often" where the share of audits whose bound exceeds the truth is above the share that
     sampling error alone reaches once in 1,000 tables, if the method errs as rarely as it promises.
@@ -282,114 +292,60 @@ def _gaussian_table(rows: list[Calibration]) -> Table[Calibration]:
         return truth
 
     columns = (
-        Column(
-            key=None,
-            value=attrgetter("setting.mu"),
-            head="true mu",
-            show=number(".3g"),
-            width=7,
-        ),
-        Column(
-            key=None,
-            value=attrgetter("method"),
-            head=" method",
-            show=" {}".format,
-            width=17,
-            left=True,
-        ),
-        Column(
-            key=None,
-            value=attrgetter("exceeding"),
-            head="exceeding",
-            show=number(".1%"),
-            width=9,
-        ),
-        Column(
-            key=None,
-            value=attrgetter("mean_mu"),
-            head="mean mu",
-            show=_EPSILON_FORMAT,
-            width=8,
-        ),
-        Column(
-            key=None,
-            value=attrgetter("mean_epsilon"),
-            head="epsilon: mean",
-            show=_EPSILON_FORMAT,
-            width=13,
-        ),
-        Column(key=None, value=show_truth, head="true", width=8),
+        _column("setting.mu", "true mu", number(".3g"), 7),
+        _method_column(17),
+        Column("setting.n_scores", attrgetter("setting.runs")),
+        *_setting_columns(),
+        _column("exceeding", "exceeding", number(".1%"), 9),
+        _column("mean_mu", "mean mu", _EPSILON_FORMAT, 8),
+        _column("mean_epsilon", "epsilon: mean", _EPSILON_FORMAT, 13),
+        Column(None, show_truth, "true", width=8),
+        *map(_column, _UNSEEN),
+        _column("true_epsilon"),
     )
     title = f"""\
 {FLAGS.audits} audits of {FLAGS.runs[0]} scores each; a method that exceeds the truth with
 probability {1 - FLAGS.confidence:.3g} does so in at most {allowed:.1%} of them (but once in 1,000 tables)"""
-    return Table(columns, rows, before=(title,), gap=" ", rule=67)
+    return _Study(settings, columns, title, rule=67)
 
 
-def _curve_table(rows: list[Calibration]) -> Table[Calibration]:
-    """Returns the table of mechanisms whose curves are tested, too."""
+def _make_curve_study(settings: list[KnownMechanism]) -> _Study:
+    """Returns the study of mechanisms whose curves are tested, too."""
+
+    def name_mechanism(row: Calibration) -> str:
+        return f"{row.setting.law.name} {row.setting.mu:.3g}"
+
     columns = (
-        Column(None, attrgetter("setting.law"), "mechanism", width=21, left=True),
-        Column(None, attrgetter("method"), "method", width=15, left=True),
+        Column(None, name_mechanism, "mechanism", width=21, left=True),
+        Column("setting.mechanism", attrgetter("setting.law.name")),
+        Column("setting.parameter", attrgetter("setting.mu")),
+        Column("setting.n_scores", attrgetter("setting.runs")),
+        *_setting_columns(),
+        _column("method", "method", width=15, left=True),
         _exceeding_column(),
-        Column(None, attrgetter("fired"), "fired", number(".0%"), 5),
-        Column(None, attrgetter("unsure"), "unsure", number(".0%"), 6),
-        Column(None, attrgetter("missed"), "missed", number(".1%"), 6),
-        Column(None, attrgetter("mean_epsilon"), "mean", number(".2f"), 5),
-        Column(None, attrgetter("true_epsilon"), "true", number(".2f"), 5),
+        _column("fired", "fired", number(".0%"), 5),
+        _column("unsure", "unsure", number(".0%"), 6),
+        _column("missed", "missed", number(".1%"), 6),
+        _column("mean_epsilon", "mean", number(".2f"), 5),
+        _column("true_epsilon", "true", number(".2f"), 5),
+        *map(_column, ("mean_mu", *_UNSEEN)),
     )
     title = f"""\
 {FLAGS.audits} audits of {FLAGS.runs[0]} scores each; exceeding: share of audits with
 epsilon above the truth (* above {_allowed_share():.1%}, which sampling error reaches once in
 1,000 tables); fired: the curve test at {CURVE_LEVEL:g}; unsure: not fired, power below
 {CURVE_POWER:g}; missed: exceeding, neither fired nor unsure; mean and true epsilon"""
-    return Table(columns, rows, before=(title,), gap=" ")
+    return _Study(settings, columns, title)
 
 
-def _law_fields(row: OneRunCalibration | DirectionCalibration) -> dict[str, Any]:
-    """Returns a row for JSON, its law by name."""
-    setting = row.setting._asdict()
-    setting["law"] = row.setting.law.name
-    return row._asdict() | {"setting": setting}
-
-
-def _many_canary_fields(row: ManyCalibration) -> dict[str, Any]:
-    """Returns a row of many canaries for JSON, its tie and its design by name."""
-    setting = row.setting._asdict()
-    del setting["coins"]
-    setting["tie"] = row.setting.tie.name
-    setting["design"] = _design(row)
-    return row._asdict() | {"setting": setting}
-
-
-def _one_canary_fields(row: Calibration) -> dict[str, Any]:
-    """Returns a row of one canary for JSON: the curve test's shares only where a mechanism was named."""
-    setting = row.setting._asdict()
-    law = setting.pop("law")
-    fields = row._asdict() | {"setting": setting}
-    curve_test = {name: fields.pop(name) for name in ("fired", "unsure", "missed")}
-    if law is None:
-        return fields
-    del setting["mu"]
-    fields["setting"] = {"mechanism": law.law.name, "parameter": law.parameter} | setting
-    return fields | curve_test
-
-
-def _design(row: ManyCalibration) -> str:
-    """Returns the design's name, as --design gives it."""
-    if row.setting.coins:
-        return "coins"
-    return "sets"
-
-
-def _mean_mu_or_epsilon(row: ManyCalibration) -> float:
+def _mean_mu_or_epsilon(row: Calibration) -> float:
     """Returns the mean of mu where the method bounds mu, else of epsilon."""
     if row.mean_mu is None:
         return row.mean_epsilon
     return row.mean_mu
 
 
-def _true_mu_or_epsilon(row: ManyCalibration) -> float:
+def _true_mu_or_epsilon(row: Calibration) -> float | None:
     """Returns the true mu where the method bounds mu, else the true epsilon."""
     if row.mean_mu is None:
         return row.true_epsilon
@@ -401,6 +357,28 @@ def _allowed_share() -> float:
     return calibration.allowed_share(1 - FLAGS.confidence, FLAGS.audits)
 
 
+_EPSILON_FORMAT = number(".3f")
+_UNSEEN = ("std_epsilon", "low_epsilon", "high_epsilon")  # in JSON alone
+
+
+def _column(
+    key: str, head: str | None = None, show: Show = str, width: int = 0, left: bool = False
+) -> Column:
+    """Returns the column of a row's attribute."""
+    return Column(key, attrgetter(key), head, show, width, left)
+
+
+def _method_column(width: int) -> Column:
+    """Returns the column of the methods' names, a blank before each."""
+    return _column("method", " method", " {}".format, width, left=True)
+
+
+def _setting_columns(*shape: str) -> list[Column]:
+    """Returns columns, in JSON alone, of what all settings have, and of these fields of their shape."""
+    names = (*shape, "audits", "delta", "confidence", "seed")
+    return [_column(f"setting.{name}") for name in names]
+
+
 def _exceeding_column() -> Column:
     """Returns the column of shares that exceed the truth, with a star where that is too often."""
     allowed = _allowed_share()
@@ -410,17 +388,14 @@ def _exceeding_column() -> Column:
             return f"{share:.1%}*"
         return f"{share:.1%} "
 
-    return Column(None, attrgetter("exceeding"), "exceeding", show, 9)
+    return _column("exceeding", "exceeding", show, 9)
 
 
 def _epsilon_columns(width: int) -> list[Column]:
     """Returns the columns of epsilon's mean, its 5% and 95% quantiles, and its true value."""
-    return [
-        Column(None, attrgetter("mean_epsilon"), "mean", _EPSILON_FORMAT, width),
-        Column(None, attrgetter("low_epsilon"), "5%", _EPSILON_FORMAT, width),
-        Column(None, attrgetter("high_epsilon"), "95%", _EPSILON_FORMAT, width),
-        Column(None, attrgetter("true_epsilon"), "true", _EPSILON_FORMAT, width),
-    ]
+    heads = {"mean_epsilon": "mean", "low_epsilon": "5%", "high_epsilon": "95%"}
+    heads["true_epsilon"] = "true"
+    return [_column(key, head, _EPSILON_FORMAT, width) for key, head in heads.items()]
 
 
 if __name__ == "__main__":

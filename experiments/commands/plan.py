@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 from absl import flags
 from tqdm import tqdm
 
-from audit.calibration import calibration, many_calibration, planning
-from audit.calibration.calibration import KnownMechanism
+from audit.calibration import calibration, laws, planning
 from audit.claims import accounting
 from audit.commands import cli
 from audit.errors import require
@@ -73,8 +72,8 @@ def main() -> None:
         expected = forecast.expected(setting, dataset, probe, FLAGS.linear_response)
 
     mu = conversions.mu_from_epsilon(truth, FLAGS.delta)
-    mechanism = KnownMechanism(
-        mu, FLAGS.runs, FLAGS.audits, FLAGS.delta, FLAGS.confidence, FLAGS.seed
+    mechanism = calibration.KnownMechanism(
+        laws.GAUSSIAN, mu, FLAGS.runs, FLAGS.audits, FLAGS.delta, FLAGS.confidence, FLAGS.seed
     )
     with tqdm(
         total=FLAGS.audits, desc="simulating audits", bar_format=_COUNT_FORMAT, leave=False
@@ -116,26 +115,22 @@ def _time_training(setting: "Setting", dataset: "Dataset") -> "tuple[Probe, int 
         ), ray_cluster.count_workers()
 
 
-def _forecast_many_canaries(mechanism: KnownMechanism, canaries: int) -> "ManyForecast | None":
+def _forecast_many_canaries(
+    mechanism: calibration.KnownMechanism, canaries: int
+) -> "ManyForecast | None":
     """Returns what so many independent canaries a run would show; None for a single canary."""
     if canaries == 1:
         return None
     from experiments.engine.forecast import ManyForecast
 
-    setting = many_calibration.ManyCanaries(
-        mu=mechanism.mu,
-        runs=mechanism.n_scores,
+    setting = mechanism._replace(
+        law=laws.COINS["independent"],
         canaries=canaries,
-        tie=many_calibration.TIES["independent"],
-        coins=True,
         audits=min(mechanism.audits, _MOST_AUDITS),
-        delta=mechanism.delta,
-        confidence=mechanism.confidence,
-        seed=mechanism.seed,
     )
     methods = (lifted.LIFTED, lifted.LIFTED_GAUSSIAN, lifted.CLUSTERED)
     bounds = []
-    for row in many_calibration.calibrate(setting, cores()):
+    for row in calibration.calibrate(setting, cores()):
         if row.method in methods:
             bounds.append(row)
     return ManyForecast(bounds, planning.runs_needed_of_many(setting, FLAGS.tightness))

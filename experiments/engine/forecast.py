@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audit.calibration.calibration import Calibration
-from audit.calibration.many_calibration import ManyCalibration
 from audit.calibration.planning import MOST_RUNS
 from audit.laws import conversions
 from audit.report.table import Column, Table, number
@@ -36,7 +35,7 @@ _ENDLESS = 2**31  # runs, of which a probe plays as many as it has time for
 class ManyForecast(NamedTuple):
     """Bounds of runs with several independent canaries, and the runs that prove the share `tightness`."""
 
-    bounds: list[ManyCalibration]
+    bounds: list[Calibration]
     runs_needed: int | None
 
 
@@ -134,7 +133,7 @@ def as_text(forecast: Forecast) -> str:
     lines = [
         f"if epsilon is {truth:.3f} at delta {audits.delta:g} "
         f"(the accountant's is {forecast.upper_bound:.3f}),",
-        f"{audits.n_scores} runs show, over {audits.audits} simulated audits "
+        f"{audits.runs} runs show, over {audits.audits} simulated audits "
         f"at confidence {audits.confidence:g}:",
         "",
         _make_table(forecast.bounds, truth).text(),
@@ -148,7 +147,7 @@ def as_text(forecast: Forecast) -> str:
     return "\n".join(lines)
 
 
-def _make_table(bounds: Sequence[Calibration | ManyCalibration], truth: float) -> Table[Any]:
+def _make_table(bounds: Sequence[Calibration], truth: float) -> Table[Any]:
     """Returns the table of bounds, a row for each method."""
     show = number(".3f")
     columns = (
@@ -163,7 +162,7 @@ def _make_table(bounds: Sequence[Calibration | ManyCalibration], truth: float) -
 
 def _describe_time(forecast: Forecast) -> list[str]:
     """Returns lines on the runs that are needed, and on the time that runs take."""
-    runs = forecast.bounds[0].setting.n_scores
+    runs = forecast.bounds[0].setting.runs
     needed = forecast.runs_needed
     probed = forecast.probe
     need = f"over {MOST_RUNS:,}" if needed is None else f"about {needed:,}"
@@ -239,12 +238,12 @@ def as_json(forecast: Forecast) -> str:
     content: dict[str, Any] = {
         "epsilon": first.true_epsilon,
         "upper_bound": upper_bound,
-        "runs": first.setting.n_scores,
+        "runs": first.setting.runs,
         "bounds": _make_table(forecast.bounds, first.true_epsilon).json(),
         "tightness": forecast.tightness,
         "runs_needed": needed,
         "probe": forecast.probe._asdict(),
-        "seconds": forecast.seconds(first.setting.n_scores),
+        "seconds": forecast.seconds(first.setting.runs),
         "seconds_needed": None if needed is None else forecast.seconds(needed),
     }
     if forecast.workers is not None:

@@ -5,9 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from audit.calibration import calibration, many_calibration
-from audit.calibration.calibration import KnownMechanism
-from audit.calibration.many_calibration import TIES, ManyCanaries
+from audit.calibration import calibration, laws
 from audit.conclusions import results
 from audit.conclusions.concluded import conclude
 from audit.conclusions.conclusion import method_of
@@ -25,7 +23,6 @@ from audit.settings.setting import identity
 from audit.storage.store import Scores, Store
 from experiments.cells.audits import audit_cell
 from experiments.cells.cell import Audited, Levels
-from experiments.commands import calibrate
 from experiments.hidden_state import figures
 from experiments.sweeps import estimates, points, table
 from experiments.sweeps.sweep import Sweep
@@ -133,12 +130,12 @@ def test_no_verdict_rests_on_it(record, concluded):
 
 def test_it_is_calibrated(record):
     if record is MANY:
-        rows = many_calibration.calibrate(
-            ManyCanaries(1.0, 20, 4, TIES["equal"], True, 2, *LEVELS, 0)
+        setting = calibration.KnownMechanism(
+            laws.COINS["equal"], 1.0, 20, 2, *LEVELS, 0, canaries=4
         )
     else:
-        rows = calibration.calibrate(KnownMechanism(1.0, 40, 2, *LEVELS, 0))
-        assert record.name in [calibrate._one_canary_fields(row)["method"] for row in rows]
+        setting = calibration.KnownMechanism(laws.GAUSSIAN, 1.0, 40, 2, *LEVELS, 0)
+    rows = calibration.calibrate(setting)
     (row,) = [row for row in rows if row.method == record.name]
     assert row.mean_epsilon == (99.0 if record is ESTIMATE else 1.234)
 

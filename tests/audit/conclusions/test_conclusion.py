@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from audit.calibration import planning
+from audit.calibration import laws, planning
 from audit.calibration.calibration import KnownMechanism
 from audit.claims import accounting
 from audit.claims.claim import DpSgd, EpsilonDelta
@@ -194,7 +194,9 @@ def test_the_best_of_five_declared_looks_holds_and_costs_little(assert_covers):
     assert np.mean([best(seed, 0.95) for seed in range(drawn)]) < 1.15 * np.mean(declared)
 
 
-KNOWN = KnownMechanism(conversions.mu_from_epsilon(4.0, 1e-5), 1000, 16, 1e-5, 0.95, 3)
+KNOWN = KnownMechanism(
+    laws.GAUSSIAN, conversions.mu_from_epsilon(4.0, 1e-5), 1000, 16, 1e-5, 0.95, 3
+)
 
 
 @pytest.mark.parametrize("missing", [0.5, 2.0, 9.0, 60.0])
@@ -223,15 +225,15 @@ def test_another_law_takes_longer_but_is_found(law):
 def test_the_runs_needed_prove_the_share_of_the_truth():
     found = planning.runs_needed(KNOWN, 0.6)
     enough, few = (
-        planning.mean_if_gaussian(KNOWN._replace(n_scores=n)) / 4 for n in (2 * found, found // 2)
+        planning.mean_if_gaussian(KNOWN._replace(runs=n)) / 4 for n in (2 * found, found // 2)
     )
     assert few < 0.6 < enough and found == planning.runs_needed(
-        KNOWN._replace(n_scores=9, audits=2), 0.6
+        KNOWN._replace(runs=9, audits=2), 0.6
     )
     with pytest.raises(InputError, match="`mu=0`"):
         planning.runs_needed(KNOWN._replace(mu=0.0), 0.5)
     assert planning.first_to_reach(0.9, lambda runs: 0.5) is None
-    few, many = (planning.mean_if_gaussian(KNOWN._replace(n_scores=n)) for n in (200, 5000))
+    few, many = (planning.mean_if_gaussian(KNOWN._replace(runs=n)) for n in (200, 5000))
     assert 0.5 < few < many < 4 and many > 3.2
 
 

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from audit.calibration.exact_null_calibration import LAWS, DirectionSetting, calibrate, epsilons
+from audit.calibration.calibration import KnownMechanism, audit_once, calibrate
+from audit.calibration.laws import DIRECTIONS as LAWS
 from audit.errors import InputError
 from audit.evidence import leave_one_out
 from audit.evidence.canaries import Fresh
@@ -41,12 +42,14 @@ LOGS = [  # (d, cosine, log of its tail), from mpmath at 40 to 60 digits
 def setting(
     law="gaussian", mu=3.953, runs=(10,), canaries=16, dimension=10_000, delta=DELTA, seed=0
 ):
-    return DirectionSetting(LAWS[law], mu, runs, canaries, dimension, 1, delta, 0.95, seed)
+    return KnownMechanism(
+        LAWS[law], mu, max(runs), 1, delta, 0.95, seed, canaries, dimension, stops=runs
+    )
 
 
 def drawn(**of):
     one = setting(**of)
-    return one.law.draw(np.random.default_rng(one.seed), one)
+    return one.law.draw(np.random.default_rng(one.seed), one).cosines
 
 
 def proven(cosines, dimension=10_000, presence=None, **of):
@@ -182,10 +185,10 @@ def test_it_exceeds_no_more_often_than_it_says_whenever_one_stops(
 ):
     """After the best of all numbers of runs: the bound never falls."""
     one = setting(law, mu, (runs,), canaries, delta=delta)
-    truth = one.law.truth(one)
+    truth = one.law.truth(one).epsilon
 
     def draw(first, number):
-        found = [epsilons((one, index))[-1] for index in range(first, first + number)]
+        found = [audit_once((one, index))[-1].epsilon for index in range(first, first + number)]
         return {law: int(np.count_nonzero(np.array(found) > truth + 1e-9))}
 
     assert_covers(draw, 500)

@@ -175,7 +175,7 @@ def planted(monkeypatch):
     functions = {"too much": claim_share(1.01), "little": claim_share(0.5), "none": refuse}
     for name, function in functions.items():
         assumes = frozenset([GAUSSIAN])
-        estimator = Estimator(name, OURS, "here", ONE_CANARY, "a Gaussian curve", assumes, function)
+        estimator = Estimator(name, OURS, "here", ONE_CANARY, "a Gaussian curve", function, assumes)
         monkeypatch.setitem(ESTIMATORS, name, estimator)
 
 

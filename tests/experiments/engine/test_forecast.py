@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from audit.calibration import laws
 from audit.calibration.calibration import Calibration, KnownMechanism
 from audit.laws.conversions import epsilon_from_mu
 from audit.mechanism.base import no_canaries
@@ -20,7 +21,7 @@ from experiments.engine.forecast import Forecast, Probe
 
 SETTING = setting_of("fcnn", adversary="gc_r", batch_size=10, steps=6, periodicity=3)
 
-KNOWN = KnownMechanism(mu=1.0, n_scores=5000, audits=100, delta=1e-5, confidence=0.95, seed=0)
+KNOWN = KnownMechanism(laws.GAUSSIAN, 1.0, 5000, audits=100, delta=1e-5, confidence=0.95, seed=0)
 ROW = Calibration("assumption_free", KNOWN, 0.0, None, 3.0, 0.1, 2.5, 3.5, 4.0)
 EXPECTED = Forecast([ROW], 24.0, 0.9, 1200, Probe(2e-6, 640, 7.4), "fcnn", 250)
 
@@ -97,9 +98,7 @@ def test_times_are_shown_in_units_for_people(step, shown, time):
 
 
 def test_runs_out_of_reach_have_no_time_and_the_text_keeps_80_columns():
-    bounds = [
-        ROW._replace(setting=KNOWN._replace(n_scores=10**8, audits=10**6, confidence=0.999999))
-    ]
+    bounds = [ROW._replace(setting=KNOWN._replace(runs=10**8, audits=10**6, confidence=0.999999))]
     slow = {"probe": Probe(1e3, 10**6, 1e4), "model": "mobilenet_head", "bounds": bounds}
     large = EXPECTED._replace(runs_needed=None, upper_bound=math.inf, **slow)
     lines = forecast.as_text(large).splitlines()

@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from audit.calibration.many_calibration import TIES, ManyCanaries, draw
+from audit.calibration import laws
+from audit.calibration.calibration import KnownMechanism, draw
 from audit.errors import InputError
 from audit.evidence import canaries
 from experiments.sweeps import normal_scores
@@ -66,7 +67,8 @@ def test_what_can_not_be_used_is_refused(scores_in, confidence, word):
 @pytest.mark.parametrize("runs", [12, 60])
 def test_the_limits_over_runs_miss_as_often_as_they_say_however_canaries_are_tied(tie, coins, runs):
     audits, mu = 400, 2.0
-    setting = ManyCanaries(mu, runs, 8, TIES[tie], coins, audits, 1e-5, 0.9, 3)
+    law = (laws.COINS if coins else laws.SETS)[tie]
+    setting = KnownMechanism(law, mu, runs, audits, 1e-5, 0.9, 3, canaries=8)
     found = [normal_scores.mu_interval_of_runs(draw(setting, i), 0.9) for i in range(audits)]
     outside = sum(not low <= mu <= high for low, high in found)
     assert stats.binom.ppf(1e-4, audits, 0.06) <= outside <= stats.binom.ppf(1 - 1e-4, audits, 0.13)

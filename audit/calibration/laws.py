@@ -1,0 +1,407 @@
+"""The laws of known truth by which methods are calibrated, by the evidence that they draw.
+
+ONE_CANARY: independent scores in and out, of a law of `known_laws` at the parameter mu.
+
+COINS and SETS: runs of K canaries, whose scores are signal * mu * presence + noise, of one law for every
+canary, tied within a run. The truth is the supremum over thresholds of the parameter through the average
+error rates: no smaller one is compatible with them, and a bound may reach it.
+
+    independent    noise of its own for every canary
+    shifted        half of the noise's variance is common to the canaries of a run
+    equal          one noise for all canaries of a run
+    failing        in 3 / n of n runs nothing is inserted: what a test of n runs sees least of
+
+ONE_RUN: one run of K canaries. All but `leaking` are Gaussian mechanisms of the same mu, so that their truth
+is mu whatever ties the canaries together.
+
+    independent    orthogonal canaries with coins
+    overlapping    canaries with coins and inner products of 1/2: scores share noise and signals
+    failing        in half of the runs nothing is inserted
+    leaking        a score gives each coin right with the odds e^mu, and with probability delta it reveals
+                   the coin, of many canaries at once: (mu, delta)-DP and no better
+    pairs          of two orthogonal canaries each, one is inserted
+    cosines        uniform canaries that are all inserted (`cosine_law.simulate`)
+
+DIRECTIONS: the cosines of R runs with K canaries in, in R^d, each of the exact law in the world without.
+
+    gaussian     a Gaussian mechanism of mu, leave-one-out scores
+    equal        the same, but the canaries of a run all have one cosine
+    failing      the same, but in half of the runs nothing is inserted
+    laplace      mu is epsilon: what is seen along the direction has Laplace noise
+    bound        mu is epsilon: at every t, P_in(cosine > t) = min(e^epsilon a(t) + delta, 1), all that
+                 (epsilon, delta)-DP allows; at mu = 0 that reveals everything with probability delta
+    bound equal  the same, all canaries of a run equal
+"""
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special, stats
+
+from audit.calibration.calibration import KnownMechanism, Law, Truth, Value
+from audit.errors import require
+from audit.evidence.canaries import Coins, Design, Fresh, Sets, single
+from audit.evidence.one_run import Cosines
+from audit.laws import conversions, cosine_law, known_laws
+from audit.laws.known_laws import KnownLaw
+from audit.methods import estimate, exact_null, gaussian_curve, lifted, one_run_bounds, one_shot
+from audit.methods.estimate import Finding
+from audit.methods.gaussian_curve import CURVE_LEVEL
+
+Array = NDArray[np.float64]
+Generator = np.random.Generator
+MOST_COSINES = 10**7  # of an audit
+_REACH = 5.0  # deviations beyond both worlds' centres, for the supremum over thresholds
+_DIMENSIONS = 100  # of `cosines`, a canary
+_REVEALED = 3.0  # times root K: the coins that `leaking` reveals at once
+
+
+def _values(findings: Iterable[Finding]) -> list[Value]:
+    """Returns what findings say at the end of an audit."""
+    values = []
+    for finding in findings:
+        mu = np.nan if finding.mu is None else finding.mu
+        values.append(Value(finding.method, finding.epsilon, mu))
+    return values
+
+
+def _gaussian_truth(setting: KnownMechanism) -> Truth:
+    return Truth(conversions.epsilon_from_mu(setting.mu, setting.delta))
+
+
+def _mu_is_epsilon(setting: KnownMechanism) -> Truth:
+    return Truth(setting.mu)
+
+
+# One canary a run.
+
+
+def _draw_scores(law: known_laws.ScoreFamily, rng: Generator, setting: KnownMechanism) -> Sets:
+    return single(*KnownLaw(law, setting.mu).scores(rng, setting.runs // 2))
+
+
+def _score_truth(law: known_laws.ScoreFamily, setting: KnownMechanism) -> Truth:
+    return Truth(KnownLaw(law, setting.mu).epsilon(setting.delta))
+
+
+def _make_score_law(law: known_laws.ScoreFamily) -> Law:
+    """Returns a law of `known_laws`, whose parameter is the setting's mu."""
+    draw = partial(_draw_scores, law)
+    return Law(law.name, draw, partial(_score_truth, law), _audit_scores, _require_scores)
+
+
+def _require_scores(setting: KnownMechanism) -> None:
+    require(setting.runs >= 2, f"runs is {setting.runs}: give at least 2")
+
+
+def _audit_scores(design: Sets, setting: KnownMechanism) -> list[Value]:
+    return _values(estimate.findings(*design.pooled(), setting.delta, setting.confidence))
+
+
+def audit_scores_and_curve(design: Sets, setting: KnownMechanism) -> list[Value]:
+    """Returns what every method of one canary gives, beside the test of a Gaussian curve."""
+    scores_in, scores_out = design.pooled()
+    p_value = gaussian_curve.examine(scores_in, scores_out).p_value
+    power = 0.0
+    if p_value >= CURVE_LEVEL:
+        power = gaussian_curve.power(scores_in, scores_out)
+    values = _audit_scores(design, setting)
+    return [value._replace(p_value=p_value, power=power) for value in values]
+
+
+# Several canaries a run.
+
+
+def _no_run(runs: int) -> float:
+    return 0.0
+
+
+def _three_runs(runs: int) -> float:
+    return min(3 / runs, 1.0)
+
+
+class Tie(NamedTuple):
+    """A way in which the canaries of a run depend on each other.
+
+    Attributes:
+      name: its name.
+      draw_noise: (generator, runs, canaries) -> noise (n, K), of deviation 1.
+      failing: runs -> the share of them in which nothing is inserted.
+    """
+
+    name: str
+    draw_noise: Callable[[Generator, int, int], Array]
+    failing: Callable[[int], float] = _no_run
+
+    def draw(self, rng: Generator, setting: KnownMechanism) -> tuple[Array, Array]:
+        """Draws (signal (n, 1), 0 where a run fails and else 1; noise (n, K))."""
+        works = np.ones((setting.runs, 1))
+        share = self.failing(setting.runs)
+        if share:
+            works = (rng.random(works.shape) >= share).astype(np.float64)
+        return works, self.draw_noise(rng, setting.runs, setting.canaries)
+
+    def draw_coins(self, rng: Generator, setting: KnownMechanism) -> Coins:
+        """Draws runs whose canaries are in by coins."""
+        present = rng.random((setting.runs, setting.canaries)) < 0.5
+        signal, noise = self.draw(rng, setting)
+        return Coins(signal * setting.mu * present + noise, present)
+
+    def draw_sets(self, rng: Generator, setting: KnownMechanism) -> Sets:
+        """Draws a set of runs whose canaries are in, and one whose canaries are out."""
+        signal, noise_in = self.draw(rng, setting)
+        _, noise_out = self.draw(rng, setting)
+        return Sets(signal * setting.mu + noise_in, noise_out)
+
+    def truth(self, setting: KnownMechanism) -> Truth:
+        """Returns the suprema over thresholds of what the average error rates need."""
+        failing = self.failing(setting.runs)
+        thresholds = np.linspace(-_REACH, setting.mu + _REACH, 20_001)
+        false_positive_rates = special.ndtr(-thresholds)
+        misses_of_working = special.ndtr(thresholds - setting.mu)
+        misses_of_failing = special.ndtr(thresholds)
+        rates = (
+            false_positive_rates,
+            (1 - failing) * misses_of_working + failing * misses_of_failing,
+        )
+        epsilons = conversions.epsilon_from_rates(*rates, setting.delta)
+        mus = conversions.mu_from_rates(*rates)
+        return Truth(max(float(epsilons.max()), 0.0), max(float(mus.max()), 0.0))
+
+
+def _draw_own_noise(rng: Generator, runs: int, canaries: int) -> Array:
+    return rng.standard_normal((runs, canaries))
+
+
+def _draw_shifted_noise(rng: Generator, runs: int, canaries: int) -> Array:
+    own = rng.standard_normal((runs, canaries))
+    common = rng.standard_normal((runs, 1))
+    return np.asarray((own + common) / np.sqrt(2))
+
+
+def _draw_equal_noise(rng: Generator, runs: int, canaries: int) -> Array:
+    return np.repeat(rng.standard_normal((runs, 1)), canaries, 1)
+
+
+def _audit_canaries(design: Design, setting: KnownMechanism) -> list[Value]:
+    return _values(lifted.bounds(design, setting.delta, setting.confidence))
+
+
+def _require_nothing(setting: KnownMechanism) -> None:
+    """Accepts any setting; `lifted` itself refuses too few runs."""
+
+
+# One run.
+
+
+def _require_one_run(setting: KnownMechanism) -> None:
+    least = one_run_bounds.LEAST_COINS
+    most = one_run_bounds.MOST_COINS
+    fits = least <= setting.canaries <= most
+    require(fits, f"`canaries={setting.canaries}`: give {least} to {most:,}")
+
+
+def _audit_coins(coins: Coins, setting: KnownMechanism) -> list[Value]:
+    evidence = one_run_bounds.weigh_coins(coins)
+    return _values(one_run_bounds.guessed(evidence, setting.delta, setting.confidence))
+
+
+def _audit_coins_without_curve(coins: Coins, setting: KnownMechanism) -> list[Value]:
+    """Returns what methods give that assume no Gaussian curve."""
+    evidence = one_run_bounds.weigh_coins(coins)
+    bounds = one_run_bounds.guessed(evidence, setting.delta, setting.confidence)
+    return _values(bound for bound in bounds if not bound.assumes.gaussian)
+
+
+def _audit_pairs(cosines: Cosines, setting: KnownMechanism) -> list[Value]:
+    return _values(one_run_bounds.bounds(cosines, setting.delta, setting.confidence))
+
+
+def _audit_cosines(cosines: Cosines, setting: KnownMechanism) -> list[Value]:
+    """Returns what the bounds give, and the paper's eps_lo, which is none."""
+    name = one_shot.ONE_SHOT_JEFFREYS
+    error = 1 - setting.confidence
+    jeffreys = one_shot.in_sample(cosines, setting.delta, error, one_shot.LIMITS[name])
+    return [*_audit_pairs(cosines, setting), Value(name, jeffreys)]
+
+
+def _draw_bits(rng: Generator, setting: KnownMechanism) -> NDArray[np.bool_]:
+    return rng.random((1, setting.canaries)) < 0.5
+
+
+def _draw_independent(rng: Generator, setting: KnownMechanism) -> Coins:
+    bits = _draw_bits(rng, setting)
+    return Coins(setting.mu * bits + rng.standard_normal(bits.shape), bits)
+
+
+def _draw_overlapping(rng: Generator, setting: KnownMechanism) -> Coins:
+    bits = _draw_bits(rng, setting)
+    common = np.sqrt(0.5) * setting.mu * bits.sum() + rng.standard_normal()
+    own = np.sqrt(0.5) * setting.mu * bits + rng.standard_normal(bits.shape)
+    return Coins(np.sqrt(0.5) * (common + own), bits)
+
+
+def _draw_failing(rng: Generator, setting: KnownMechanism) -> Coins:
+    bits = _draw_bits(rng, setting)
+    works = rng.random() < 0.5
+    return Coins(setting.mu * bits * works + rng.standard_normal(bits.shape), bits)
+
+
+def _draw_leaking(rng: Generator, setting: KnownMechanism) -> Coins:
+    canaries = setting.canaries
+    bits = _draw_bits(rng, setting)
+    is_right = rng.random(bits.shape) < special.expit(setting.mu)
+    scores = np.where(bits == is_right, 1.0, -1.0) + 0.1 * rng.random(bits.shape)
+
+    revealed = min(round(_REVEALED * np.sqrt(canaries)), canaries)
+    if rng.random() < setting.delta * canaries / revealed:
+        places = rng.permutation(canaries)[:revealed]
+        scores[0, places] = np.where(bits[0, places], 2.0, -2.0)
+    return Coins(scores, bits)
+
+
+def _draw_pairs(rng: Generator, setting: KnownMechanism) -> Cosines:
+    observed = setting.mu + rng.standard_normal(setting.canaries)
+    return Cosines(observed, rng.standard_normal(setting.canaries), 2)
+
+
+def _draw_cosines(rng: Generator, setting: KnownMechanism) -> Cosines:
+    dimension = _DIMENSIONS * setting.canaries
+    sigma = 1 / max(setting.mu, 1e-6)
+    observed = cosine_law.simulate(rng, setting.canaries, dimension, sigma)
+    return Cosines(observed, np.empty(0), dimension)
+
+
+# Directions, all in.
+
+
+def _require_directions(setting: KnownMechanism) -> None:
+    runs = setting.runs
+    canaries = setting.canaries
+    least = min(setting.stops, default=runs)
+    require(least >= 1, f"`runs={least}`: give at least 1")
+    most = f"give at most {MOST_COSINES:,} together"
+    require(runs * canaries <= MOST_COSINES, f"{runs:,} runs of {canaries:,} canaries: {most}")
+    cosine_law.require_dimension(setting.dimension)
+    fits = canaries < setting.dimension
+    fix = f"give more than there are canaries, {canaries}"
+    require(fits, f"`dimension={setting.dimension}`: {fix}")
+
+
+def _audit_directions(design: Fresh, setting: KnownMechanism) -> list[Value]:
+    """Returns what each method gives after each number of runs."""
+    values = []
+    for method in exact_null.METHODS.values():
+        bound = method.compute(design, setting.delta, setting.confidence)
+        for runs in setting.stops or (setting.runs,):
+            epsilon = bound.path[runs - 1] if bound.path else bound.epsilon
+            values.append(Value(method.name, epsilon, runs=runs))
+    return values
+
+
+def _draw_directions(
+    draw_cosines: Callable[[Generator, KnownMechanism], Array],
+    rng: Generator,
+    setting: KnownMechanism,
+) -> Fresh:
+    cosines = draw_cosines(rng, setting)
+    return Fresh(cosines, np.ones(cosines.shape, bool), setting.dimension)
+
+
+def _make_direction_law(
+    name: str,
+    draw_cosines: Callable[[Generator, KnownMechanism], Array],
+    truth: Callable[[KnownMechanism], Truth] = _gaussian_truth,
+) -> Law:
+    """Returns a law of cosines (R, K)."""
+    draw = partial(_draw_directions, draw_cosines)
+    return Law(name, draw, truth, _audit_directions, _require_directions)
+
+
+def _draw_shifted_cosines(
+    rng: Generator, setting: KnownMechanism, works: Array | float = 1.0, columns: int | None = None
+) -> Array:
+    """Draws leave-one-out cosines.
+
+    Of v_j, a share that is Beta lies outside of the others' span; there u_j is mu times that part and
+    standard normal noise.
+
+    Args:
+      rng: the generator.
+      setting: of the cosines.
+      works: (R, 1), 0 for runs in which nothing is inserted, else 1.
+      columns: how many canaries of a run are drawn; all of them by default.
+    """
+    shape = setting.runs, columns or setting.canaries
+    free = setting.dimension - setting.canaries  # dimensions left, less the one along v_j's part
+    outside = np.ones(shape)
+    if setting.canaries > 1:
+        outside = rng.beta((free + 1) / 2, (setting.canaries - 1) / 2, shape)
+    along = setting.mu * works * np.sqrt(outside) + rng.standard_normal(shape)
+    length = np.sqrt(along**2 + rng.chisquare(free, shape))
+    return np.asarray(np.sqrt(outside) * along / length)
+
+
+def _draw_equal_cosines(rng: Generator, setting: KnownMechanism) -> Array:
+    return np.repeat(_draw_shifted_cosines(rng, setting, columns=1), setting.canaries, 1)
+
+
+def _draw_failing_cosines(rng: Generator, setting: KnownMechanism) -> Array:
+    works = (rng.random((setting.runs, 1)) < 0.5).astype(np.float64)
+    return _draw_shifted_cosines(rng, setting, works)
+
+
+def _draw_laplace_cosines(rng: Generator, setting: KnownMechanism) -> Array:
+    along = setting.mu + rng.laplace(size=(setting.runs, setting.canaries))
+    return -cosine_law.quantile(stats.laplace.sf(along), setting.dimension)
+
+
+def _draw_on_bound(rng: Generator, setting: KnownMechanism, columns: int | None = None) -> Array:
+    """Draws cosines whose P_in is all that (epsilon, delta)-DP allows."""
+    uniform = rng.random((setting.runs, columns or setting.canaries))
+    tail = np.maximum(uniform - setting.delta, 0) * np.exp(-setting.mu)  # a(cosine)
+    return -cosine_law.quantile(tail, setting.dimension)
+
+
+def _draw_equal_on_bound(rng: Generator, setting: KnownMechanism) -> Array:
+    return np.repeat(_draw_on_bound(rng, setting, 1), setting.canaries, 1)
+
+
+def _by_name(*laws: Law) -> dict[str, Law]:
+    return {law.name: law for law in laws}
+
+
+ONE_CANARY = _by_name(*map(_make_score_law, known_laws.LAWS.values()))
+GAUSSIAN = ONE_CANARY[known_laws.GAUSSIAN.name]
+TIES = (
+    Tie("independent", _draw_own_noise),
+    Tie("shifted", _draw_shifted_noise),
+    Tie("equal", _draw_equal_noise),
+    Tie("failing", _draw_own_noise, _three_runs),
+)
+COINS = _by_name(
+    *(Law(tie.name, tie.draw_coins, tie.truth, _audit_canaries, _require_nothing) for tie in TIES)
+)
+SETS = _by_name(
+    *(Law(tie.name, tie.draw_sets, tie.truth, _audit_canaries, _require_nothing) for tie in TIES)
+)
+_coin_law = partial(Law, truth=_gaussian_truth, audit=_audit_coins, require=_require_one_run)
+ONE_RUN = _by_name(
+    _coin_law("independent", _draw_independent),
+    _coin_law("overlapping", _draw_overlapping),
+    _coin_law("failing", _draw_failing),
+    _coin_law("leaking", _draw_leaking, truth=_mu_is_epsilon, audit=_audit_coins_without_curve),
+    _coin_law("pairs", _draw_pairs, audit=_audit_pairs),
+    _coin_law("cosines", _draw_cosines, audit=_audit_cosines),
+)
+DIRECTIONS = _by_name(
+    _make_direction_law("gaussian", _draw_shifted_cosines),
+    _make_direction_law("equal", _draw_equal_cosines),
+    _make_direction_law("failing", _draw_failing_cosines),
+    _make_direction_law("laplace", _draw_laplace_cosines, _mu_is_epsilon),
+    _make_direction_law("bound", _draw_on_bound, _mu_is_epsilon),
+    _make_direction_law("bound equal", _draw_equal_on_bound, _mu_is_epsilon),
+)
