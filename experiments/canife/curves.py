@@ -431,6 +431,10 @@ def make_curves_table(title: str, curves: Curves) -> Table[AveragedPoint]:
 
     People see the means, with deviations over training runs in brackets.
     """
+    trainings = max(point.trainings for point in curves.points)
+    average = "one training run each"
+    if trainings > 1:
+        average = f"mean (deviation) over {trainings} training runs"
     over_rounds = curves.x == ROUND
     columns = [Column(curves.curve, lambda point: point.curve, curves.curve)]
     if over_rounds:
@@ -438,7 +442,7 @@ def make_curves_table(title: str, curves: Curves) -> Table[AveragedPoint]:
     else:
         columns.append(Column(curves.x, lambda point: point.x, curves.x.replace("_", "\n")))
         columns.append(Column(ROUND, lambda point: point.round))
-        title = f"{title}, round {curves.points[-1].round}"
+        average = f"round {curves.points[-1].round}, {average}"
     columns.append(Column("trainings", lambda point: point.trainings))
     for name in (*QUANTITIES, *TOTALS):
         columns.append(Column(name, partial(_get_mean, name)))
@@ -447,15 +451,11 @@ def make_curves_table(title: str, curves: Curves) -> Table[AveragedPoint]:
         head = "law" if name == "law_then" else name
         columns.append(Column(None, partial(_format_average, name), head))
 
-    trainings = max(point.trainings for point in curves.points)
-    average = "one training run each"
-    if trainings > 1:
-        average = f"mean (deviation) over {trainings} training runs"
     notes = [_CURVES_NOTES, _TRAINING_NOTE] if over_rounds else [_DEVIATION_NOTE, _CURVES_NOTES]
     return Table(
         columns,
         curves.points,
-        before=[f"{title}, {average}"],
+        before=[title, average],
         after=notes,
         gap=" ",
         rule=_WIDTH,

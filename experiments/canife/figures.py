@@ -55,7 +55,7 @@ class _CurvePoints(NamedTuple):
 def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
     """Draws a sweep's curves and makes their table, of what the store holds, if it holds any."""
     assert isinstance(sweep, AblationSweep)
-    stored = []
+    stored: list[tuple[Attacked, list[RoundValues]]] = []
     missing = 0
     for cell in sweep.cells:
         setting = cell.request
@@ -64,9 +64,8 @@ def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
         if len(rounds) < cell.runs:
             missing += 1
         else:
-            measured.append(
-                (setting, [curves.row(setting, measured_round) for measured_round in rounds])
-            )
+            rows = [curves.row(setting, measured_round) for measured_round in rounds]
+            stored.append((setting, rows))
     if not stored:
         return Drawn([], missing, [])
     averaged = curves.average_over_seeds(sweep.curve, sweep.x, stored)

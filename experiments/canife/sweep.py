@@ -10,7 +10,7 @@ Each combination of fields is a training run of its own; seeds are averaged.
 import dataclasses
 import itertools
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from experiments.canife.attacked import STARTS, Attacked
 from experiments.canife.cells import attacked_cell
@@ -133,8 +133,9 @@ def _make_sweep(
     curve, x = (*varied, ROUND)[:2]
     cells = []
     for *values, seed in itertools.product(*varied.values(), range(seeds)):
-        changes = dict(zip(varied, values, strict=True))
-        setting = dataclasses.replace(base, seed=seed, **changes)
+        changes: dict[str, Any] = dict(zip(varied, values, strict=True))
+        changes["seed"] = seed
+        setting = dataclasses.replace(base, **changes)
         numbers = setting.measured()
         if x != ROUND:
             numbers = numbers[-1:]
