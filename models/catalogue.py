@@ -26,7 +26,7 @@ from audit.tasks.task import (
     Task,
 )
 from models.data import tables
-from models.data.clients import dirichlet, one_each
+from models.data.clients import dirichlet, one_each, select
 from models.data.images import (
     CIFAR10,
     FASHION_MNIST,
@@ -180,16 +180,7 @@ def _select_largest(clients: Clients, number: int) -> Clients:
     if not 0 < number < clients.number:
         return clients
     by_size = np.argsort(-clients.counts, kind="stable")
-    chosen = np.sort(by_size[:number])
-    examples = [clients.of(client) for client in chosen]
-    features, labels = zip(*examples, strict=True)
-    counts = clients.counts[chosen]
-    return clients._replace(
-        features=np.concatenate(features),
-        labels=np.concatenate(labels),
-        starts=np.cumsum(counts) - counts,
-        counts=counts,
-    )
+    return select(clients, by_size[:number])
 
 
 def _make_lazily(name: str, *, sized: bool = False, **fixed: Any) -> MakeModel:

@@ -27,8 +27,8 @@ _QUANTILE_RATE = 0.2
 
 
 @dataclasses.dataclass(frozen=True)
-class FederatedSetting:
-    """One federated audit; a field that equals its default is left out of its name in the store."""
+class FederatedTraining:
+    """Clients, and how DP-FedAvg trains a model on them; settings of audits add what attacks it."""
 
     model: str = described("A model and its clients; see below.", default="two_layer", always=True)
     clients: int = described(
@@ -39,9 +39,6 @@ class FederatedSetting:
     )
     alpha: float = described(
         "Dirichlet's alpha, by which images are dealt: small is uneven.", default=1.0, above=0
-    )
-    participation: str = described(
-        "shuffled, poisson, or listed (see --cohorts).", default="shuffled", choices=PARTICIPATIONS
     )
     cohort: int = described(
         "Clients a round; of Poisson sampling on average.", default=30, least=1, most=10**6
@@ -57,18 +54,28 @@ class FederatedSetting:
     learning_rate: float = described(
         "The server's learning rate.", default=0.5, least=1e-6, most=1e6
     )
-    momentum: float = described("The server's momentum.", default=0.9, least=0, below=1)
     clipping_norm: float = described(
         "Clipping norm C of an update, at first where it adapts.", default=1.0, least=1e-6, most=1e6
     )
+    noise_multiplier: float = described(
+        "Noise multiplier: noise has deviation sigma * C.", default=0.2, **NOISE_LIMITS
+    )
+    seed: int = described("Seed of all randomness.", default=0, least=0, most=MOST_SEED)
+
+
+@dataclasses.dataclass(frozen=True)
+class FederatedSetting(FederatedTraining):
+    """One federated audit; a field that equals its default is left out of its name in the store."""
+
+    participation: str = described(
+        "shuffled, poisson, or listed (see --cohorts).", default="shuffled", choices=PARTICIPATIONS
+    )
+    momentum: float = described("The server's momentum.", default=0.9, least=0, below=1)
     quantile: float = described(
         "Share of updates that an adaptive C leaves alone; 0: C is fixed.",
         default=0.0,
         least=0,
         below=1,
-    )
-    noise_multiplier: float = described(
-        "Noise multiplier: noise has deviation sigma * C.", default=0.2, **NOISE_LIMITS
     )
     canaries: int = described(
         "Canary clients, each in or out by its own coin.",
@@ -85,7 +92,6 @@ class FederatedSetting:
         default="final",
         choices=OBSERVED,
     )
-    seed: int = described("Seed of all randomness.", default=0, least=0, most=MOST_SEED)
 
 
 def federated_identity(setting: FederatedSetting, data: str, cohorts: str | None) -> dict[str, Any]:

@@ -1,13 +1,11 @@
 """What measured rounds show, as numbers and tables.
 
-Epsilon of each measured round and of the training run, and averages over seeds of a grid's settings along an
+Epsilon of each measured round and of the training run, and averages over seeds of a sweep's settings along an
 x axis. Tables have 80 columns, and are CSV too.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -15,10 +13,11 @@ import scipy
 
 from audit.laws import conversions
 from audit.report.table import Column, Table, number
-from experiments.canife import rounds, training
-from experiments.canife.attacked import ROUND, Attacked, Value, VariedGrid
+from experiments.canife import rounds
+from experiments.canife.attacked import Attacked
+from experiments.canife.measured import CONFIDENCE, Floats, Measured
 from experiments.canife.rounds import Charge, RoundEstimate
-from experiments.canife.training import CONFIDENCE, Floats, Measured, Request
+from experiments.canife.sweep import ROUND, Value
 
 _WIDTH = 80
 _TEXT_WIDTH = 72
@@ -104,20 +103,19 @@ def row(setting: Attacked, measured: Measured) -> RoundValues:
     )
 
 
-def compose(setting: Attacked, rows: Sequence[RoundValues], clients: int, backward: bool) -> Global:
+def compose(setting: Attacked, rows: Sequence[RoundValues], backward: bool) -> Global:
     """Composes the measured rounds over a training run.
 
     Args:
       setting: The setting.
       rows: Its measured rounds.
-      clients: How many clients are trained on.
       backward: Whether a measured round stands for those before it, or for those after it.
     """
     numbers = [row.measured.number for row in rows]
     total = min(numbers[-1] + setting.every - 1, setting.rounds)
     charge_rounds = rounds.backward if backward else rounds.forward
     counts = charge_rounds(numbers, total)
-    sampling_rate = setting.cohort / clients
+    sampling_rate = setting.cohort / rows[0].measured.clients
     sigma = setting.noise_multiplier
     delta_then = 1 / setting.scores
 
@@ -151,21 +149,6 @@ def compose(setting: Attacked, rows: Sequence[RoundValues], clients: int, backwa
     )
 
 
-def compose_perfect_canary(setting: Attacked, charged: int, clients: int) -> float:
-    """Returns the epsilon that the published procedure shows of an undisturbed canary.
-
-    It is the median of 150 simulations (Errata C9).
-
-    Args:
-      setting: The setting.
-      charged: How many rounds are charged.
-      clients: How many clients are trained on.
-    """
-    charge = Charge(setting.noise_multiplier, setting.cohort / clients, charged)
-    rng = np.random.default_rng(setting.seed)
-    return rounds.ideal(rng, charge, setting.delta, setting.scores).composed
-
-
 def predict_other_cohorts(
     setting: Attacked, measured: Measured
 ) -> tuple[list[int], list[float], list[float]]:
@@ -188,20 +171,6 @@ def predict_other_cohorts(
 def compute_cohort_deviation(dots: Floats, size: Floats | int) -> Floats:
     """Returns the deviation of the sum of so many of the dot products (M,), drawn without replacement."""
     return np.sqrt(size * np.var(dots, ddof=1) * (1 - size / len(dots)))
-
-
-def compose_with_mock_rounds(setting: Attacked, rows: Sequence[RoundValues], clients: int) -> float:
-    """Returns epsilon of the training run, had its mock rounds been released too (Errata C4)."""
-    played = setting.rounds + len(rows) * setting.scores
-    charge = Charge(setting.noise_multiplier, setting.cohort / clients, played)
-    return rounds.composed([charge], setting.delta)
-
-
-def read_rounds(request: Request, out: Path) -> list[RoundValues]:
-    """Reads those of a setting's rounds that are stored under `out`."""
-    store = training.get_store(request.setting, request.checksum, out)
-    measured = training.kept(request.setting, store, request.rounds)
-    return [row(request.setting, measured_round) for measured_round in measured.values()]
 
 
 class Average(NamedTuple):
@@ -243,7 +212,7 @@ class AveragedPoint(NamedTuple):
     """A point of a curve.
 
     Attributes:
-      curve: The curve's value; empty where there is a single curve.
+      curve: The curve's value.
       x: The place on the x axis.
       round: The measured round.
       trainings: Over how many training runs it is averaged.
@@ -251,17 +220,17 @@ class AveragedPoint(NamedTuple):
     """
 
     curve: Value
-    x: Value
+    x: int
     round: int
     trainings: int
     averages: dict[str, Average]
 
 
 class Curves(NamedTuple):
-    """Curves of a grid.
+    """Curves of a sweep.
 
     Attributes:
-      curve: The field whose values are curves, or empty.
+      curve: The field whose values are curves.
       x: The field on the x axis, or `round`.
       points: The points of all curves.
     """
@@ -272,39 +241,36 @@ class Curves(NamedTuple):
 
 
 def average_over_seeds(
-    grid: VariedGrid,
-    measured: Sequence[tuple[Request, Sequence[RoundValues]]],
-    backward: bool,
+    curve: str, x: str, measured: Sequence[tuple[Attacked, Sequence[RoundValues]]]
 ) -> Curves:
-    """Averages a grid's settings over their seeds.
+    """Averages settings that differ in their seeds alone.
 
     Args:
-      grid: The grid.
+      curve: The field whose values are curves.
+      x: The field on the x axis, or `round`, up to which training runs are then composed.
       measured: The settings and their measured rounds.
-      backward: How training runs are charged, where rounds are the x axis; see `compose`.
     """
-    values_at: dict[tuple[Value, Value, int], list[list[float]]] = {}
-    for request, rows in measured:
+    values_at: dict[tuple[Value, int, int], list[list[float]]] = {}
+    for setting, rows in measured:
         totals = [(np.nan, np.nan)] * len(rows)
-        if grid.over_rounds:
-            composed = compose(request.setting, rows, request.clients, backward)
+        if x == ROUND:
+            composed = compose(setting, rows, backward=False)
             totals = list(zip(composed.published, composed.accountant, strict=True))
         for row, total in zip(rows, totals, strict=True):
             round_number = row.measured.number
-            axes = [*request.values, round_number] if grid.over_rounds else list(request.values)
-            x = axes[-1]
-            curve = axes[0] if len(axes) == 2 else ""
-            values = [compute(request.setting, row) for compute in QUANTITIES.values()]
-            values_at.setdefault((curve, x, round_number), []).append([*values, *total])
+            place = getattr(setting, x, round_number)
+            values = [compute(setting, row) for compute in QUANTITIES.values()]
+            key = (getattr(setting, curve), place, round_number)
+            values_at.setdefault(key, []).append([*values, *total])
 
-    names = (*QUANTITIES, *TOTALS)
     points = []
-    for (curve, x, round_number), seeds in values_at.items():
+    for key, seeds in values_at.items():
         averages = {}
-        for name, values_of_seeds in zip(names, zip(*seeds, strict=True), strict=True):
+        columns = zip(*seeds, strict=True)
+        for name, values_of_seeds in zip((*QUANTITIES, *TOTALS), columns, strict=True):
             averages[name] = _average(values_of_seeds)
-        points.append(AveragedPoint(curve, x, round_number, len(seeds), averages))
-    return Curves(grid.curve, grid.x, points)
+        points.append(AveragedPoint(*key, len(seeds), averages))
+    return Curves(curve, x, points)
 
 
 def _average(values: Sequence[float]) -> Average:
@@ -429,17 +395,25 @@ def wrap_escaped(text: str, width: int) -> list[str]:
 
 
 def format_totals(
-    setting: Attacked, composed: Global, perfect: float, released: float, backward: bool
+    setting: Attacked, rows: Sequence[RoundValues], composed: Global, backward: bool
 ) -> str:
     """Returns the training run's epsilon by each reading.
 
+    The accountant's is also that of a training run whose mock rounds were released too (Errata C4). What is
+    shown of a perfect canary is the median of 150 simulations (Errata C9).
+
     Args:
       setting: The setting.
-      composed: The measured rounds, composed.
-      perfect: See `compose_perfect_canary`.
-      released: See `compose_with_mock_rounds`.
+      rows: Its measured rounds.
+      composed: The same, composed.
       backward: Whether rounds are charged backward.
     """
+    sampling_rate = setting.cohort / rows[0].measured.clients
+    charge = Charge(setting.noise_multiplier, sampling_rate, composed.rounds[-1])
+    rng = np.random.default_rng(setting.seed)
+    perfect = rounds.ideal(rng, charge, setting.delta, setting.scores).composed
+    played = setting.rounds + len(rows) * setting.scores
+    released = rounds.composed([charge._replace(rounds=played)], setting.delta)
     way = "backward" if backward else "forward"
     interval = f"{composed.published[-1]:.2f} [{composed.lower[-1]:.2f}, {composed.upper[-1]:.2f}]"
     return f"""\
@@ -452,20 +426,23 @@ epsilon over {composed.rounds[-1]:,} rounds at delta {setting.delta:g}, charged 
   and its value if mock rounds were released {released:>20.2f}"""
 
 
-def make_curves_table(curves: Curves) -> Table[AveragedPoint]:
+def make_curves_table(title: str, curves: Curves) -> Table[AveragedPoint]:
     """Makes a table with a row for each point.
 
     People see the means, with deviations over training runs in brackets.
     """
+    trainings = max(point.trainings for point in curves.points)
+    average = "one training run each"
+    if trainings > 1:
+        average = f"mean (deviation) over {trainings} training runs"
     over_rounds = curves.x == ROUND
-    columns = []
-    if curves.curve:
-        head = curves.curve.replace("_", "\n")
-        columns.append(Column(curves.curve, lambda point: format_flag_value(point.curve), head))
-    x_key = None if over_rounds else curves.x
-    x_head = curves.x.replace("_", "\n")
-    columns.append(Column(x_key, lambda point: format_flag_value(point.x), x_head))
-    columns.append(Column("round", lambda point: point.round))
+    columns = [Column(curves.curve, lambda point: point.curve, curves.curve)]
+    if over_rounds:
+        columns.append(Column(ROUND, lambda point: point.round, ROUND))
+    else:
+        columns.append(Column(curves.x, lambda point: point.x, curves.x.replace("_", "\n")))
+        columns.append(Column(ROUND, lambda point: point.round))
+        average = f"round {curves.points[-1].round}, {average}"
     columns.append(Column("trainings", lambda point: point.trainings))
     for name in (*QUANTITIES, *TOTALS):
         columns.append(Column(name, partial(_get_mean, name)))
@@ -475,40 +452,15 @@ def make_curves_table(curves: Curves) -> Table[AveragedPoint]:
         columns.append(Column(None, partial(_format_average, name), head))
 
     notes = [_CURVES_NOTES, _TRAINING_NOTE] if over_rounds else [_DEVIATION_NOTE, _CURVES_NOTES]
-    table = Table(
+    return Table(
         columns,
         curves.points,
-        before=[_make_title(curves)],
+        before=[title, average],
         after=notes,
         gap=" ",
         rule=_WIDTH,
         digits=_CSV_DIGITS,
     )
-    is_wider = any(len(line) > _WIDTH for line in table.text().splitlines())
-    return replace(table, rule=0) if is_wider else table
-
-
-def _make_title(curves: Curves) -> str:
-    """Returns over how many training runs a table's values are averaged and, over fields, their round."""
-    trainings = max(point.trainings for point in curves.points)
-    title = "one training run each"
-    if trainings > 1:
-        title = f"mean (deviation) over {trainings} training runs"
-    if curves.x == ROUND:
-        return title
-    numbers = {point.round for point in curves.points}
-    if len(numbers) == 1:
-        return f"round {max(numbers)}, {title}"
-    return f"last measured rounds, {title}"
-
-
-def format_flag_value(value: Value) -> str:
-    """Returns a field's value as a flag has it."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, float):
-        return f"{value:g}"
-    return str(value)
 
 
 def _get_mean(name: str, point: AveragedPoint) -> float | None:

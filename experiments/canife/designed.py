@@ -68,11 +68,6 @@ class Designed(NamedTuple):
     best: Tree
     losses: Array
 
-    @property
-    def health(self) -> float:
-        """The paper's (L_first - L_last) / L_first, on minibatches: 1 is perfect."""
-        return health(self.losses[0], self.losses[-1])
-
 
 # (theta (p,), first sample, blocks, steps, key) -> the design's result
 Designer = Callable[[Array, Tree, Sequence[Callable[[], Array]], int, Array], Designed]

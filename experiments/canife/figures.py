@@ -1,11 +1,11 @@
-"""Figures in the shape of the paper's: a training run under measurement, and a grid's curves.
+"""Figures in the shape of the paper's: a training run under measurement, and a sweep's curves.
 
 The former has its epsilon (1), histograms of scores and their deviation by cohort (3), a round's epsilon (4),
 the design's steps and the attack's accuracy against the model's (5), and by cohort (8). Curves are those of
 5a, 5b, 8a and 8c.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import matplotlib.pyplot as plt
@@ -15,30 +15,25 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator
 
 from audit.report import style
-from experiments.canife.attacked import ROUND, Attacked, Value
+from experiments.canife import curves, measured
+from experiments.canife.attacked import Attacked
 from experiments.canife.curves import (
     AveragedPoint,
     Curves,
     Global,
     RoundValues,
-    format_flag_value,
     predict_other_cohorts,
     wrap_escaped,
 )
+from experiments.canife.sweep import ROUND, AblationSweep, Value
+from experiments.sweeps.points import Evidence
+from experiments.sweeps.sweep import Drawn, OwnTable, Sweep
 
 _HEADROOM = 1.35  # of a panel, for its legend
 _LOGARITHMIC_CLIENTS = 30  # in a bar, from which on its axis is logarithmic
 _LOGARITHMIC_RATIO = 8  # of the largest x to the smallest; from there on x is logarithmic
 _COHORT_TICKS = (2, 5, 10, 20, 50, 100, 200, 500, 1000)
-_COLORS = (
-    style.BLUE,
-    style.VERMILION,
-    style.GREEN,
-    style.ORANGE,
-    style.PURPLE,
-    style.BLACK,
-)
-_MARKERS = "os^vDP"
+_COLORS = (style.BLUE, style.VERMILION, style.GREEN)
 _TITLES = {
     "deviation": "scores' deviation with noise\n(dashed: clients alone)",
     "attack": "attack accuracy",
@@ -50,12 +45,33 @@ _TITLES = {
 
 
 class _CurvePoints(NamedTuple):
-    """A curve's value, look, and points by x."""
+    """A curve's value, color, and points by x."""
 
     value: Value
     color: str
-    marker: str
     points: list[AveragedPoint]
+
+
+def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
+    """Draws a sweep's curves and makes their table, of what the store holds, if it holds any."""
+    assert isinstance(sweep, AblationSweep)
+    stored: list[tuple[Attacked, list[RoundValues]]] = []
+    missing = 0
+    for cell in sweep.cells:
+        setting = cell.request
+        assert isinstance(setting, Attacked)
+        rounds = measured.read(evidence.held, setting, setting.measured()[-cell.runs :])
+        if len(rounds) < cell.runs:
+            missing += 1
+        else:
+            rows = [curves.row(setting, measured_round) for measured_round in rounds]
+            stored.append((setting, rows))
+    if not stored:
+        return Drawn([], missing, [])
+    averaged = curves.average_over_seeds(sweep.curve, sweep.x, stored)
+    table = curves.make_curves_table(f"{sweep.name}: {sweep.title}", averaged)
+    own_table = OwnTable(table.text(), table.csv())
+    return Drawn([(sweep.name, ablation_figure(averaged))], missing, [], own_table)
 
 
 def training_figure(setting: Attacked, rows: Sequence[RoundValues], composed: Global) -> Figure:
@@ -285,53 +301,55 @@ def _draw_canary(axes: Axes, row: RoundValues) -> None:
     axes.axis("off")
 
 
-def varied_figure(curves: Curves) -> Figure:
-    """Draws a grid's curves, each with a color of its own; bars are deviations over training runs.
+def ablation_figure(drawn: Curves) -> Figure:
+    """Draws a sweep's curves, each with a color of its own; bars are deviations over training runs.
 
     Panels show the deviation, the attack's accuracy, the canary's health and a round's epsilon by x; over
     rounds, they show the model's accuracy and the training run's epsilon too.
     """
     panels = ["deviation", "attack", "health", "published"]
-    if curves.x == ROUND:
+    if drawn.x == ROUND:
         panels = ["deviation", "attack", "published", "health", "test", "training"]
     columns = len(panels) // 2
     with plt.rc_context(style.STYLE):
         figure, axes = plt.subplots(2, columns, figsize=(3.8 * columns, 5.6), sharex=True)
         for name, panel_axes in zip(panels, axes.flat, strict=True):
-            _draw_panel(panel_axes, curves, name)
-            _set_x_axis(panel_axes, curves)
+            _draw_panel(panel_axes, drawn, name)
+            _set_x_axis(panel_axes, drawn)
         for panel_axes in axes[-1]:
-            panel_axes.set_xlabel(curves.x.replace("_", " "))
-        if curves.curve:
-            handles, labels = axes[0, 0].get_legend_handles_labels()
-            title = curves.curve.replace("_", " ")
-            figure.legend(handles, labels, title=title, loc="outside upper center", ncols=6)
+            panel_axes.set_xlabel(drawn.x.replace("_", " "))
+        handles, labels = axes[0, 0].get_legend_handles_labels()
+        figure.legend(handles, labels, title=drawn.curve, loc="outside upper center", ncols=6)
     return figure
 
 
-def _draw_panel(axes: Axes, curves: Curves, name: str) -> None:
-    """Draws a quantity's curves, beside what they are compared with."""
-    _draw_curves(axes, curves, name)
+def _draw_panel(axes: Axes, drawn: Curves, name: str) -> None:
+    """Draws a quantity's curves with marks and bars, beside what they are compared with."""
+    for curve in _split_by_curve(drawn):
+        deviations = [point.averages[name].deviation for point in curve.points]
+        look: dict[str, Any] = {"color": curve.color, "ms": 4, "lw": 1, "capsize": 2}
+        x, means = _find_means(curve, name)
+        axes.errorbar(x, means, np.nan_to_num(deviations), fmt="o-", label=curve.value, **look)
     if name == "deviation":
-        _draw_curves(axes, curves, "clients", dashed=True)
+        _draw_dashed(axes, drawn, "clients")
         axes.set(ylabel="deviation / C", ylim=(0, None))
     elif name == "published":
         axes.set(ylabel=r"$\varepsilon$ at $\delta$ = 1/n")
-        _draw_exact(axes, curves, name, "law_then")
+        _draw_exact(axes, drawn, name, "law_then")
     elif name == "training":
         axes.set(ylabel=r"$\varepsilon$")
-        _draw_exact(axes, curves, name, "accountant")
+        _draw_exact(axes, drawn, name, "accountant")
     axes.set(title=_TITLES[name])
 
 
-def _draw_exact(axes: Axes, curves: Curves, estimate: str, exact: str) -> None:
+def _draw_exact(axes: Axes, drawn: Curves, estimate: str, exact: str) -> None:
     """Draws exact values, dashed, and marks infinite estimates at the upper edge.
 
     Where all is infinite, words say so.
     """
-    _draw_curves(axes, curves, exact, dashed=True)
+    _draw_dashed(axes, drawn, exact)
     means = []
-    for point in curves.points:
+    for point in drawn.points:
         means += [point.averages[estimate].mean, point.averages[exact].mean]
     if not np.isfinite(means).any():
         message = "infinite at every point,\nin one training at least"
@@ -340,71 +358,44 @@ def _draw_exact(axes: Axes, curves: Curves, estimate: str, exact: str) -> None:
         return
 
     axes.set_ylim(0, None)
-    places = _find_places(curves)
-    for curve in _split_by_curve(curves):
-        x = [places[point.x] for point in curve.points if np.isinf(point.averages[estimate].mean)]
+    at_upper_edge = axes.get_xaxis_transform()
+    for curve in _split_by_curve(drawn):
+        x = [point.x for point in curve.points if np.isinf(point.averages[estimate].mean)]
         if x:  # an empty line there upsets the layout
-            at_upper_edge = axes.get_xaxis_transform()
-            look: dict[str, Any] = {
-                "color": curve.color,
-                "ms": 5,
-                "clip_on": False,
-                "transform": at_upper_edge,
-            }
-            axes.plot(x, [1] * len(x), "^", **look)
+            look: dict[str, Any] = {"color": curve.color, "ms": 5, "clip_on": False}
+            axes.plot(x, [1] * len(x), "^", transform=at_upper_edge, **look)
 
 
-def _split_by_curve(curves: Curves) -> Iterator[_CurvePoints]:
-    """Yields each curve with a look of its own."""
-    places = _find_places(curves)
-    values = list(dict.fromkeys(point.curve for point in curves.points))
-    for number, value in enumerate(values):
-        points = [point for point in curves.points if point.curve == value]
-        points.sort(key=lambda point: places[point.x])
-        color = _COLORS[number % len(_COLORS)]
-        marker = _MARKERS[number // len(_COLORS) % len(_MARKERS)]
-        yield _CurvePoints(value, color, marker, points)
+def _draw_dashed(axes: Axes, drawn: Curves, name: str) -> None:
+    """Draws a quantity of all curves as dashed lines."""
+    for curve in _split_by_curve(drawn):
+        axes.plot(*_find_means(curve, name), "--", color=curve.color, lw=1)
 
 
-def _find_places(curves: Curves) -> dict[Value, float]:
-    """Returns where each x is drawn: numbers where they are, words one after another."""
-    places: dict[Value, float] = {}
-    for number, x in enumerate(dict.fromkeys(point.x for point in curves.points)):
-        is_word = isinstance(x, (str, bool))
-        places[x] = float(number if is_word else x)
-    return places
+def _find_means(curve: _CurvePoints, name: str) -> tuple[list[int], np.ndarray]:
+    """Returns a curve's x and a quantity's means there, NaN where one is infinite."""
+    means = np.array([point.averages[name].mean for point in curve.points])
+    return [point.x for point in curve.points], np.where(np.isfinite(means), means, np.nan)
 
 
-def _draw_curves(axes: Axes, curves: Curves, name: str, dashed: bool = False) -> None:
-    """Draws a quantity of all curves: with marks and bars, or as dashed lines."""
-    places = _find_places(curves)
-    for curve in _split_by_curve(curves):
-        x = [places[point.x] for point in curve.points]
-        means = np.array([point.averages[name].mean for point in curve.points])
-        means = np.where(np.isfinite(means), means, np.nan)
-        if dashed:
-            axes.plot(x, means, "--", color=curve.color, lw=1)
-        else:
-            deviations = np.array([point.averages[name].deviation for point in curve.points])
-            look: dict[str, Any] = {
-                "color": curve.color,
-                "ms": 4,
-                "lw": 1,
-                "capsize": 2,
-            }
-            label = format_flag_value(curve.value)
-            line = f"{curve.marker}-"
-            axes.errorbar(x, means, np.nan_to_num(deviations), fmt=line, label=label, **look)
+def _split_by_curve(drawn: Curves) -> list[_CurvePoints]:
+    """Returns each curve with a color of its own."""
+    values = list(dict.fromkeys(point.curve for point in drawn.points))
+    split = []
+    for value, color in zip(values, _COLORS, strict=False):
+        points = [point for point in drawn.points if point.curve == value]
+        points.sort(key=lambda point: point.x)
+        split.append(_CurvePoints(value, color, points))
+    return split
 
 
-def _set_x_axis(axes: Axes, curves: Curves) -> None:
+def _set_x_axis(axes: Axes, drawn: Curves) -> None:
     """Sets the ticks and the scale of x."""
-    places = _find_places(curves)
-    values = list(places.values())
-    if curves.x == ROUND:
+    if drawn.x == ROUND:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         return
-    if min(values) > 0 and max(values) >= _LOGARITHMIC_RATIO * min(values):
+    values = sorted({point.x for point in drawn.points})
+    if values[-1] >= _LOGARITHMIC_RATIO * values[0]:
         axes.set_xscale("log")
-    axes.set_xticks(values, [format_flag_value(x) for x in places])
+    axes.set_xticks(values, [str(value) for value in values])
     axes.xaxis.set_minor_locator(NullLocator())

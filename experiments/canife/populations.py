@@ -26,11 +26,13 @@ from experiments.canife import attacked as settings
 from experiments.canife import samples
 from experiments.canife.attacked import Attacked
 from experiments.canife.samples import ImageForm, Samples, TextForm
+from experiments.cells.cell import DataSets
 from models import convolutional, recurrent
-from models.catalogue import TASKS
+from models.catalogue import TASKS, federated_task
 from models.data import images, leaf, shakespeare
-from models.data.clients import dirichlet, one_each
+from models.data.clients import dirichlet, one_each, select
 
+LEAF = "leaf"  # the name of LEAF's folder among files of data
 _TEST_BLOCK = 1000  # examples that are tested at once
 _MOST_TESTED = 10_000  # labels
 _MOCK_SHARE = 0.1  # of the roles, as in the paper
@@ -57,34 +59,17 @@ class Split(NamedTuple):
     checksum: str
 
 
-class DataPaths(NamedTuple):
-    """The data that a user names instead of having them fetched.
-
-    Attributes:
-      leaf: LEAF's folder.
-      data_file: A data file.
-      tfds_dir: A folder of TFDS.
-    """
-
-    leaf: str | None = None
-    data_file: str | None = None
-    tfds_dir: str | None = None
-
-
-LoadClients = Callable[[Attacked, DataPaths], Split]
-
-
 class ModelRow(NamedTuple):
     """A model's clients and canaries.
 
     Attributes:
-      load: (setting, paths) -> the clients.
+      split: (setting, data sets) -> the clients.
       make: () -> the model.
       form: The form of its examples.
       padding: The label that stands for none.
     """
 
-    load: LoadClients
+    split: Callable[[Attacked, DataSets], Split]
     make: Callable[[], Model]
     form: ImageForm | TextForm
     padding: int = -1
@@ -97,6 +82,7 @@ class ClientTraining(NamedTuple):
       mechanism: The mechanism.
       own: The mechanism's own hyperparameters.
       data: The data of the clients to train on.
+      rate: The learning rate of a client with several examples; None where a client sends its gradient.
       train_dots: The dot products of what those clients send.
       mock_updates: What mock clients send.
     """
@@ -104,21 +90,19 @@ class ClientTraining(NamedTuple):
     mechanism: base.Mechanism
     own: base.Tree
     data: base.Data
+    rate: float | None
     train_dots: DotsOf
     mock_updates: UpdatesOf
 
 
 class Population(NamedTuple):
-    """A model and the clients that train it.
+    """A model and its clients, as functions of theta.
 
     Attributes:
       model: The model.
-      samples: What a canary can be.
-      train_clients: How many clients it trains on.
-      mock: The mock clients, on whom canaries are designed.
-      train_dots: The dot products of what the former send.
-      mock_updates: What mock clients send.
-      rate: By what a client of one example multiplies its gradient; None where it sends the gradient.
+      samples: What its canaries can be.
+      split: Its clients.
+      training: How they train.
       start: () -> the first state.
       train: (state, first round, rounds) -> the state after them.
       accuracy: (theta) -> the accuracy on test examples.
@@ -126,94 +110,48 @@ class Population(NamedTuple):
 
     model: Model
     samples: Samples
-    train_clients: int
-    mock: Clients
-    train_dots: DotsOf
-    mock_updates: UpdatesOf
-    rate: float | None
+    split: Split
+    training: ClientTraining
     start: Callable[[], base.State]
     train: Callable[[base.State, int, int], base.State]
     accuracy: Callable[[Array], float]
 
 
-def deal_images(setting: Attacked, data: images.ImageDataset) -> Split:
+def deal_images(setting: Attacked, data: DataSets) -> Split:
     """Deals images to clients: one example each, or by Dirichlet's proportions.
 
     Training images go to clients, test images to as many mock clients as gives each as much.
     """
-    limit = len(data.train_labels)
-    require(
-        0 <= setting.clients <= limit,
-        f"`clients={setting.clients}`: give 0 to {limit:,}",
-    )
-    test = (data.test_images, data.test_labels)
-    train_set = Dataset(data.train_images, data.train_labels, data.source, data.checksum)
-    test_set = Dataset(data.test_images, data.test_labels, data.source, data.checksum)
+    train, test = data.clients(setting)
+    assert test is not None
+    test_set = Dataset(*test, train.source, train.checksum)
     if not setting.clients:
-        return Split(one_each(train_set), one_each(test_set), test, data.checksum)
-    mock_clients = max(int(setting.clients * (len(data.test_labels) / limit)), 1)
-    train = dirichlet(train_set, setting.clients, setting.alpha, setting.seed)
+        return Split(train, one_each(test_set), test, train.checksum)
+    mock_clients = max(int(setting.clients * (len(test_set.labels) / len(train.labels))), 1)
     mock = dirichlet(test_set, mock_clients, setting.alpha, setting.seed + 1)
-    return Split(train, mock, test, data.checksum)
+    return Split(train, mock, test, train.checksum)
 
 
-def split_roles(setting: Attacked, everyone: Clients) -> Split:
+def split_roles(setting: Attacked, data: DataSets) -> Split:
     """Makes a tenth of the roles, drawn by the seed, mock clients; their examples are those to test on."""
+    everyone = data.clients(dataclasses.replace(setting, clients=0)).clients
     order = np.random.default_rng(setting.seed).permutation(everyone.number)
     mock_clients = max(round(_MOCK_SHARE * everyone.number), 1)
     limit = everyone.number - mock_clients
-    require(
-        0 <= setting.clients <= limit,
-        f"`clients={setting.clients}`: give 0 to {limit:,}",
-    )
+    require(setting.clients <= limit, f"`clients={setting.clients}`: give 0 to {limit:,}")
     train_clients = setting.clients or limit
-    mock = _select_clients(everyone, order[:mock_clients])
-    train = _select_clients(everyone, order[mock_clients : mock_clients + train_clients])
+    mock = select(everyone, order[:mock_clients])
+    train = select(everyone, order[mock_clients : mock_clients + train_clients])
     return Split(train, mock, (mock.features, mock.labels), everyone.checksum)
 
 
-def _select_clients(everyone: Clients, members: NDArray[np.integer]) -> Clients:
-    """Returns some of the clients, in the order of all."""
-    features = []
-    labels = []
-    for member in np.sort(members):
-        own_features, own_labels = everyone.of(int(member))
-        features.append(own_features)
-        labels.append(own_labels)
-    counts = np.array([len(own_labels) for own_labels in labels], np.int32)
-    starts = (np.cumsum(counts) - counts).astype(np.int32)
-    return everyone._replace(
-        features=np.concatenate(features),
-        labels=np.concatenate(labels),
-        starts=starts,
-        counts=counts,
-    )
-
-
-def load_users(load: Callable[..., Clients], setting: Attacked, paths: DataPaths) -> Split:
+def _split_users(load: Callable[..., Clients], setting: Attacked, data: DataSets) -> Split:
     """Loads the users of LEAF's training split and, as mock clients, those of its test split."""
-    other = paths.data_file or paths.tfds_dir
-    message = f"`model={setting.model}` reads LEAF's folder: name it with `leaf`, not {other}"
-    require(other is None, message)
-    require(
-        0 <= setting.clients <= 10**7,
-        f"`clients={setting.clients}`: give 0 to 10,000,000",
-    )
-    train = load(paths.leaf, "train", setting.clients)
-    mock = load(paths.leaf, "test")
+    folder = data.file(LEAF)
+    train = load(folder, "train", setting.clients)
+    mock = load(folder, "test")
     checksum = f"{train.checksum} {mock.checksum}"
     return Split(train, mock, (mock.features, mock.labels), checksum)
-
-
-def _load_and_split(
-    load: Callable[..., Any], split: Callable[[Attacked, Any], Split]
-) -> LoadClients:
-    """Returns a loader of data that are fetched where no file is named, and then split into clients."""
-
-    def load_clients(setting: Attacked, paths: DataPaths) -> Split:
-        return split(setting, load(file=paths.data_file, tfds_dir=paths.tfds_dir))
-
-    return load_clients
 
 
 _FACES = ImageForm(
@@ -243,27 +181,26 @@ _ROLES = TextForm(
     vocabulary=shakespeare.VOCABULARY,
     classes=0,
 )
-_load_celeba = partial(load_users, leaf.load_celeba)
-_load_sent140 = partial(load_users, leaf.load_sent140)
-_load_plays = partial(load_users, leaf.load_shakespeare_json)
-_load_roles = _load_and_split(shakespeare.load_shakespeare, split_roles)
+_split_celebrities = partial(_split_users, leaf.load_celeba)
 # beside these, every model of an audit whose data are images
 ROWS: dict[str, ModelRow] = {
-    "character_lstm": ModelRow(_load_roles, recurrent.character_lstm, _ROLES, shakespeare.PADDING),
-    "celeba_cnn": ModelRow(_load_celeba, convolutional.face_cnn, _FACES),
-    "celeba_resnet18": ModelRow(_load_celeba, convolutional.face_resnet18, _FACES),
-    "sent140_lstm": ModelRow(_load_sent140, recurrent.tweet_lstm, _TWEETS),
-    "shakespeare_lstm": ModelRow(_load_plays, recurrent.play_lstm, _PLAYS),
+    "character_lstm": ModelRow(
+        split_roles, federated_task("character_lstm").make, _ROLES, shakespeare.PADDING
+    ),
+    "celeba_cnn": ModelRow(_split_celebrities, convolutional.face_cnn, _FACES),
+    "celeba_resnet18": ModelRow(_split_celebrities, convolutional.face_resnet18, _FACES),
+    "sent140_lstm": ModelRow(
+        partial(_split_users, leaf.load_sent140), recurrent.tweet_lstm, _TWEETS
+    ),
+    "shakespeare_lstm": ModelRow(
+        partial(_split_users, leaf.load_shakespeare_json), recurrent.play_lstm, _PLAYS
+    ),
 }
-_IMAGES = {  # loaders and forms of images, by the names that tasks' rows have for them
-    images.FASHION_MNIST.name: (
-        images.load_fashion_mnist,
-        ImageForm((28, 28), 10, images.FASHION_MNIST_MEAN, images.FASHION_MNIST_STD),
+_IMAGE_FORMS = {
+    images.FASHION_MNIST.name: ImageForm(
+        (28, 28), 10, images.FASHION_MNIST_MEAN, images.FASHION_MNIST_STD
     ),
-    images.CIFAR10.name: (
-        images.load_cifar10,
-        ImageForm((32, 32, 3), 10, images.CIFAR10_MEAN, images.CIFAR10_STD),
-    ),
+    images.CIFAR10.name: ImageForm((32, 32, 3), 10, images.CIFAR10_MEAN, images.CIFAR10_STD),
 }
 
 
@@ -277,25 +214,17 @@ def get_row(model: str) -> ModelRow:
         return ROWS[model]
     settings.require_model(model)
     task = TASKS[model]
-    load_images, form = _IMAGES[task.data.name]
-    load = _load_and_split(load_images, deal_images)
-    return ModelRow(load, lambda: task.make(form.shape), form)
+    form = _IMAGE_FORMS[task.data.name]
+    return ModelRow(deal_images, lambda: task.make(form.shape), form)
 
 
-def load_split(setting: Attacked, paths: DataPaths) -> Split:
-    """Loads a setting's clients, cut to its number of examples.
+def split_clients(setting: Attacked, data: DataSets) -> Split:
+    """Returns a setting's clients, cut to its number of examples.
 
     Raises:
-      InputError: The named data do not fit the setting.
+      InputError: They can't be loaded, or do not fit the setting.
     """
-    takes_leaf = setting.model in settings.LEAF_MODELS
-    message = f"`leaf={paths.leaf}` is for {', '.join(settings.LEAF_MODELS)}: drop it"
-    require(takes_leaf or paths.leaf is None, message)
-    require(
-        setting.examples >= 0,
-        f"`examples={setting.examples}`: give 0, or a number above",
-    )
-    split = get_row(setting.model).load(setting, paths)
+    split = get_row(setting.model).split(setting, data)
     if not setting.examples:
         return split
     return split._replace(
@@ -310,29 +239,14 @@ def _cut_examples(clients: Clients, most: int) -> Clients:
     return clients._replace(counts=counts)
 
 
-def select_split_fields(setting: Attacked) -> Attacked:
-    """Returns a setting with the fields that decide its clients, and the others at their defaults."""
-    selected = Attacked(setting.model, clients=setting.clients, examples=setting.examples)
-    if _has_single_examples(setting):
-        return selected
-    return dataclasses.replace(selected, alpha=setting.alpha, seed=setting.seed)
-
-
-def _has_single_examples(setting: Attacked) -> bool:
-    """Returns whether each client has one example."""
-    return setting.model in settings.IMAGE_MODELS and not setting.clients
-
-
 def make_population(setting: Attacked, split: Split) -> Population:
     """Makes a setting's model and the clients that train it."""
     row = get_row(setting.model)
     model = row.make()
-    if _has_single_examples(setting):
+    if setting.model in settings.IMAGE_MODELS and not setting.clients:
         training = _train_by_dpsgd(setting, model, split)
-        rate = None
     else:
         training = _train_by_fedavg(setting, model, split)
-        rate = setting.client_learning_rate
     if isinstance(row.form, ImageForm):
         canaries = samples.image_samples(model, row.form, setting.soft_label, setting.clamp)
     else:
@@ -342,18 +256,9 @@ def make_population(setting: Attacked, split: Split) -> Population:
         theta_0 = jax.jit(model.init)(root(setting.seed, "theta"))
         return training.mechanism.start(theta_0)
 
-    return Population(
-        model,
-        canaries,
-        split.train.number,
-        split.mock,
-        training.train_dots,
-        training.mock_updates,
-        rate,
-        start,
-        _make_trainer(setting, training, split.train.number),
-        _make_accuracy(model, split.test, row.padding),
-    )
+    trainer = _make_trainer(setting, training, split.train.number)
+    accuracy = _make_accuracy(model, split.test, row.padding)
+    return Population(model, canaries, split, training, start, trainer, accuracy)
 
 
 def _make_accuracy(
@@ -427,7 +332,7 @@ def _train_by_dpsgd(setting: Attacked, model: Model, split: Split) -> ClientTrai
 
     mechanism = dpsgd.mechanism(dpsgd.DPSGD(CLIPPING[strategy](model)))
     data = (jnp.asarray(train.features), jnp.asarray(train.labels))
-    return ClientTraining(mechanism, (), data, train_dots, mock_updates)
+    return ClientTraining(mechanism, (), data, None, train_dots, mock_updates)
 
 
 def _train_by_fedavg(setting: Attacked, model: Model, split: Split) -> ClientTraining:
@@ -450,8 +355,14 @@ def _train_by_fedavg(setting: Attacked, model: Model, split: Split) -> ClientTra
     def train_dots(theta: Array, members: Indices, direction: Array) -> Array:
         return train_updates(theta, members) @ direction
 
-    mechanism = fedavg.mechanism(choices)
-    return ClientTraining(mechanism, own, train_data, train_dots, mock_updates)
+    return ClientTraining(
+        fedavg.mechanism(choices),
+        own,
+        train_data,
+        setting.client_learning_rate,
+        train_dots,
+        mock_updates,
+    )
 
 
 def _make_trainer(

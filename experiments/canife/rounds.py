@@ -39,7 +39,9 @@ OLD_DELTA = 1e-5
 ORDERS: tuple[float, ...] = (*(np.arange(11, 110) / 10).tolist(), *np.arange(12.0, 64.0).tolist())
 LEAST_EPSILON = 0.15  # below it the public code's search for a noise multiplier gives up
 LEAST_LOWER = 0.2
-_LEAST_SIGMA, _MOST_SIGMA = 1e-3, 1e4
+_LEAST_SIGMA = 1e-3
+_MOST_SIGMA = 1e4
+_LEAST_NOISY_EPSILON = 0.01
 _REACH = 13.0  # deviations, of a quadrature
 _CAVEAT = "threshold chosen on these scores: not a confidence bound"
 
@@ -156,10 +158,12 @@ def renyi_noise(epsilon: float, delta: float) -> float:
     """Returns the noise multiplier whose single release has this `renyi_epsilon`: 0 for infinity.
 
     Raises:
-      InputError: An epsilon below 0.01.
+      InputError: An epsilon below 0.01, or so small that no noise has it at Opacus' orders.
     """
-    require(epsilon >= 0.01, f"epsilon is {epsilon:g}: it must be at least 0.01")
     conversions.require_delta(delta)
+    least = max(_LEAST_NOISY_EPSILON, renyi_epsilon(_MOST_SIGMA, delta))
+    shown = np.ceil(1000 * least) / 1000
+    require(epsilon >= least, f"epsilon is {epsilon:g}: at delta {delta:g} give at least {shown:g}")
     if np.isinf(epsilon) or renyi_epsilon(_LEAST_SIGMA, delta) <= epsilon:
         return 0.0
 
@@ -278,15 +282,11 @@ class Ideal(NamedTuple):
     Attributes:
       mean: Of those that are finite; infinite where none is.
       deviation: Of those that are finite; NaN where none is.
-      median: Of all.
-      noise_multiplier: What the median becomes.
-      composed: What that becomes over a training run.
+      composed: What the median of all becomes over a training run.
     """
 
     mean: float
     deviation: float
-    median: float
-    noise_multiplier: float
     composed: float
 
 
@@ -321,8 +321,8 @@ def ideal(
 
     finite = np.array([epsilon for epsilon in epsilons if np.isfinite(epsilon)])
     if not len(finite):
-        return Ideal(np.inf, np.nan, median, noise, total)
-    return Ideal(float(finite.mean()), float(finite.std()), median, noise, total)
+        return Ideal(np.inf, np.nan, total)
+    return Ideal(float(finite.mean()), float(finite.std()), total)
 
 
 def _count_errors(s_in: Array, s_out: Array) -> _Errors:

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from audit.tasks.model import Model, identity
 from experiments.canife.designed import SampleLoss
+from experiments.canife.measured import Canary
 from models import soft
 
-Canary = NDArray[np.float32] | str  # as it is stored: normalised pixels, or a text
 _LABEL_WEIGHT = 4.0  # a mixture's log weight at its first label: 86% of ten
 # a text's log weight at the token that it begins with, as in the public code
 _TOKEN_WEIGHT = 12.0

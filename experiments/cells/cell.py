@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from audit.errors import InputError, require
 from audit.methods.level import Level
 from audit.runtime.progress import Progress
-from audit.settings.federated import FederatedSetting
+from audit.settings.federated import FederatedTraining
 from audit.settings.setting import Setting
 from audit.storage import files
 from audit.storage.index import Holdings
@@ -77,7 +77,11 @@ class DataSets:
             raise dataset
         return dataset
 
-    def clients(self, setting: FederatedSetting) -> Federation:
+    def file(self, name: str) -> str | None:
+        """Returns the file, or the folder, in place of a data set; None where the user names none."""
+        return self._files.get(name)
+
+    def clients(self, setting: FederatedTraining) -> Federation:
         """Returns a federated setting's clients; raises InputError where they can't be loaded.
 
         Only the last clients stay in memory.
@@ -85,7 +89,7 @@ class DataSets:
         task = federated_task(setting.model)
         key = (task.file, setting.clients, setting.alpha, setting.seed)
         if key not in self._clients:
-            sources = Sources(data_file=self._files.get(task.file))
+            sources = Sources(self._files.get(task.file), self._tfds_dir)
             self._clients = {key: task.load(setting, sources)}
         return self._clients[key]
 

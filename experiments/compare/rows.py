@@ -23,6 +23,7 @@ from audit.settings import build
 from audit.storage.store import Scores
 from audit.training import training
 from experiments.canife import curves as canife_curves
+from experiments.canife import measured as canife_measured
 from experiments.canife import rounds
 from experiments.canife import training as canife_training
 from experiments.canife.attacked import Attacked
@@ -160,21 +161,18 @@ def _canife_rows(compared: Compared, place: Workplace) -> Iterator[ComparedRow]:
         cohort=compared.batch_size,
         **shared,
     )
-    attacked, population, store = canife_training.prepared(attacked, place.out)
-    measured = canife_training.kept(attacked, store)
-    missing = len(attacked.measured()) - len(measured)
-    for measured_round in canife_training.measure_missing(attacked, population, store):
-        measured[measured_round.number] = measured_round
+    attacked, split, store = canife_training.prepare(attacked, place.out, place.data)
+    numbers = attacked.measured()
     seconds = None
-    if missing:
+    if list(canife_training.measure_missing(attacked, split, store, numbers)):
         seconds = time.perf_counter() - begin
 
     values = []
-    for number in attacked.measured():
-        values.append(canife_curves.row(attacked, measured[number]))
-    counts = rounds.forward(attacked.measured(), attacked.rounds)
+    for measured in canife_measured.read_rounds(store, numbers):
+        values.append(canife_curves.row(attacked, measured))
+    counts = rounds.forward(numbers, attacked.rounds)
     # A cohort of all clients: composition takes no amplification.
-    composed = canife_curves.compose(attacked, values, attacked.cohort, backward=False)
+    composed = canife_curves.compose(attacked, values, backward=False)
     published = composed.published[-1]
     exact = _compose_exact(attacked, values, counts)
     yield ComparedRow("CANIFE", "as published", ALL, 1, seconds, published, ESTIMATE)

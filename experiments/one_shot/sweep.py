@@ -133,104 +133,59 @@ _STACKOVERFLOW = dataclasses.replace(
     client_learning_rate=1.0,
     learning_rate=0.56,
 )
-_LINEAR = dataclasses.replace(_IMAGES, model="linear")
-_FASHION = "Fashion-MNIST"
-_SHAKESPEARE = "Shakespeare"
+_IMAGES_PLAN = TrainingPlan(
+    "Fashion-MNIST",
+    counterpart="EMNIST",
+    setting=_IMAGES,
+    noises=_NOISES,
+    repetitions=_REPETITIONS,
+    dimension=101_770,
+    seconds=30,
+)
+_TEXT_PLAN = TrainingPlan(
+    "Shakespeare",
+    counterpart="StackOverflow",
+    setting=_TEXT,
+    noises=_NOISES,
+    repetitions=_REPETITIONS,
+    dimension=820_522,
+    seconds=90,
+)
+_TINY_PLAN = _IMAGES_PLAN._replace(
+    setting=_TINY, noises=_NOISES[::2], repetitions=(1, 2), dimension=7850, seconds=3
+)
+_SPLIT_PLAN = _IMAGES_PLAN._replace(
+    setting=dataclasses.replace(_IMAGES, model="linear"),
+    noises=_NOISES[2:],
+    repetitions=(1,),
+    dimension=7850,
+    seconds=60,
+)
 _SMOKE = FederatedSizes(
-    images=TrainingPlan(
-        _FASHION,
-        counterpart="EMNIST",
-        setting=_TINY,
-        noises=_NOISES[::2],
-        repetitions=(1, 2),
-        dimension=7850,
-        seconds=3,
-    ),
-    text=TrainingPlan(
-        _SHAKESPEARE,
-        counterpart="StackOverflow",
-        setting=_TINY_TEXT,
-        noises=_NOISES[:1],
-        repetitions=(1,),
-        dimension=820_522,
-        seconds=30,
-    ),
+    images=_TINY_PLAN,
+    text=_TEXT_PLAN._replace(setting=_TINY_TEXT, noises=_NOISES[:1], repetitions=(1,), seconds=30),
     splits=SplitPlan(
-        TrainingPlan(
-            _FASHION,
-            counterpart="StackOverflow",
-            setting=_TINY,
-            noises=_NOISES[2:3],
-            repetitions=(1,),
-            dimension=7850,
-            seconds=3,
-        ),
-        experiments=4,
-        runs=2,
+        _TINY_PLAN._replace(noises=_NOISES[2:3], repetitions=(1,)), experiments=4, runs=2
     ),
 )
-_LAPTOP = FederatedSizes(
-    images=TrainingPlan(
-        _FASHION,
-        counterpart="EMNIST",
-        setting=_IMAGES,
-        noises=_NOISES,
-        repetitions=_REPETITIONS,
-        dimension=101_770,
-        seconds=30,
-    ),
-    text=TrainingPlan(
-        _SHAKESPEARE,
-        counterpart="StackOverflow",
-        setting=_TEXT,
-        noises=_NOISES,
-        repetitions=_REPETITIONS,
-        dimension=820_522,
-        seconds=90,
-    ),
-    splits=SplitPlan(
-        TrainingPlan(
-            _FASHION,
-            counterpart="StackOverflow",
-            setting=_LINEAR,
-            noises=_NOISES[2:],
-            repetitions=(1,),
-            dimension=7850,
-            seconds=60,
-        ),
-        experiments=20,
-    ),
-)
+_LAPTOP = FederatedSizes(_IMAGES_PLAN, _TEXT_PLAN, SplitPlan(_SPLIT_PLAN, experiments=20))
 _PAPER = FederatedSizes(
-    images=TrainingPlan(
-        "EMNIST",
-        counterpart="EMNIST",
+    images=_IMAGES_PLAN._replace(
+        label="EMNIST",
         setting=_EMNIST,
         noises=(0.0, 0.16, 0.18, 0.195, 0.25, 0.315),
-        repetitions=_REPETITIONS,
         dimension=1_206_590,
         seconds=2e4,
     ),
-    text=TrainingPlan(
-        "Stack Overflow",
-        counterpart="StackOverflow",
+    text=_TEXT_PLAN._replace(
+        label="Stack Overflow",
         setting=_STACKOVERFLOW,
         noises=(0.0, 0.0496, 0.0986, 0.2317),
-        repetitions=_REPETITIONS,
         dimension=4_050_748,
         seconds=1e6,
     ),
     splits=SplitPlan(
-        TrainingPlan(
-            _FASHION,
-            counterpart="StackOverflow",
-            setting=_IMAGES,
-            noises=_NOISES[2:],
-            repetitions=(1,),
-            dimension=101_770,
-            seconds=600,
-        ),
-        experiments=50,
+        _SPLIT_PLAN._replace(setting=_IMAGES, dimension=101_770, seconds=600), experiments=50
     ),
 )
 SIZES = {"smoke": _SMOKE, "laptop": _LAPTOP, "paper": _PAPER}

@@ -166,7 +166,7 @@ def _draw_profile(
 ) -> None:
     """Draws a point's delta(epsilon) at its mean mu and, paler, at the predicted one."""
     mus = [bound.mu or 0.0 for bound in point.bounds(IF_GAUSSIAN)]
-    mu = float(np.mean(mus))
+    mu = float(np.mean(mus or [0.0]))
     proven = "nothing proven"
     if mu:
         proven = f"mu = {at_least(mu, 2)}"

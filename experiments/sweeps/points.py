@@ -57,14 +57,12 @@ class Point(NamedTuple):
     found: tuple[Conclusion, ...]
 
     def bounds(self, method: str) -> list[Bound]:
-        """Returns a method's bound for each seed in the store; of many canaries, its counterpart's.
-
-        Raises:
-          KeyError: an audit has no counterpart of the method (where `epsilons` gives NaN).
-        """
+        """Returns a method's bound, of many canaries its counterpart's, for each seed that has one."""
         bounds = []
         for conclusion in self.found:
-            bounds.append(conclusion.bound(_method_for(conclusion, method)))
+            name = _method_for(conclusion, method)
+            if name:
+                bounds.append(conclusion.bound(name))
         return bounds
 
     def epsilons(self, method: str) -> list[float]:

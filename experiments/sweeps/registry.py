@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from audit.errors import require
+from experiments.canife import sweep as canife
 from experiments.cells.cell import Cell
 from experiments.hidden_state import sweep as hidden_state
 from experiments.lidp import sweep as lidp
@@ -18,6 +19,7 @@ SMOKE = hidden_state.SMOKE
 SCALES = hidden_state.SCALES  # the smallest first
 # The papers' sweeps, by the module whose draw(sweep, evidence) -> Drawn draws them, and imports matplotlib.
 FIGURES = {
+    "experiments.canife.figures": canife,
     "experiments.hidden_state.figures": hidden_state,
     "experiments.lidp.figures": lidp,
     "experiments.one_shot.figures": one_shot,

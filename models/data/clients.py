@@ -68,6 +68,20 @@ def _compute_starts(counts: NDArray[np.int32]) -> NDArray[np.int32]:
     return (np.cumsum(counts) - counts).astype(np.int32)
 
 
+def select(clients: Clients, members: NDArray[np.integer]) -> Clients:
+    """Returns some of the clients, in the order of all."""
+    chosen = np.sort(members)
+    examples = [clients.of(int(member)) for member in chosen]
+    features, labels = zip(*examples, strict=True)
+    counts = clients.counts[chosen]
+    return clients._replace(
+        features=np.concatenate(features),
+        labels=np.concatenate(labels),
+        starts=_compute_starts(counts),
+        counts=counts,
+    )
+
+
 def one_each(dataset: Dataset) -> Clients:
     """Deals one example to each client, in the data set's order: examples' privacy as clients'."""
     return dealt(dataset, np.arange(len(dataset.labels)))

@@ -333,28 +333,13 @@ CHECK = [
 ]
 SENT140 = ("canife", "--model=sent140_lstm")
 CANIFE = [
-    *rows(["canife"], "vary", "--vary=: name fields and values", "", " "),
-    *rows(
-        ["canife"], "vary", "is no field: choose among model", "x=1", "pool=1;", "=1", "\udcff=1"
-    ),
-    *rows(["canife"], "vary", "--vary: pool has no values", "pool", "pool=", "seed=1;pool"),
-    *rows(["canife"], "vary", "give a whole number", "pool=a", "pool=1,", "pool=1.5", "seed=nan"),
-    *rows(["canife"], "vary", "give a number", "delta=x", "alpha=1,,2"),
-    *rows(["canife"], "vary", "clamp='yes': give true or false", "clamp=yes"),
-    *rows(["canife"], "vary", "--vary: start has an empty value", "start=random,"),
-    *rows(["canife"], "vary", "there twice", "pool=1;pool=2", "pool=1,1", "seed=1;seed=1"),
-    *rows(["canife"], "vary", "vary one or two fields beside seed", "pool=1;cohort=2;rounds=3"),
-    *rows(["canife"], "vary", "210 settings: give fewer", f"seed={','.join(map(str, range(210)))}"),
-    *rows(["canife"], "vary", "--model=lenet is unknown", "model=two_layer,lenet"),
-    *rows(["canife"], "vary", "--examples=-1: give 0", "examples=-1"),
-    *lines("--pool=3 is also in --vary: drop one", "canife --vary=pool=1 --pool=3"),
-    *lines("--charge=forward is for curves", "canife --vary=pool=1;cohort=2 --charge=forward"),
     *rows(["canife", "--model=linear"], "examples", "--examples={}: give 0 to 1,000,000", HUGE),
     *rows(SENT140, "leaf", "train/all.json is not LEAF's JSON", "l", lay=brackets),
     *rows(SENT140, "leaf", "cannot read m/train/all.json: it is no file", "m", lay=endless),
     *rows(["canife"], "charge", "--charge={}: choose one of forward, backward", "", "sideways"),
     named(Bad(("canife", "--leaf=here"), "--leaf=here is for celeba_cnn")),
     named(Bad(("canife", "--data_file=nowhere.npz"), "nowhere.npz")),
+    *lines("--model=celeba_cnn reads LEAF's folder", "canife --model=celeba_cnn --data_file=y.npz"),
     named(Bad(("canife", "--model=celeba_cnn"), "--leaf: name the folder data/celeba/data")),
     named(
         Bad(

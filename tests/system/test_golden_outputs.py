@@ -106,12 +106,10 @@ def _fill(root: Path, group: str) -> None:
     """Stores of a group, with seeded scores; the first are the newest."""
     for i, row in enumerate(STORES[group]):
         rng = np.random.default_rng(i)
-        if "rounds" in row:
-            for number in row["rounds"]:
-                _write_round(root / row["folder"], rng, number, row)
-            continue
         store = Store(root / group if "/" in group else root, row["config"], row["words"])
-        if "scores" in row:
+        for number in row.get("rounds", ()):
+            _write_round(store.path, rng, number, row)
+        if "scores" in row and "rounds" not in row:
             runs, canaries, shift, scale = row["scores"]
             coins = rng.random((runs, canaries)) < 0.5
             present = coins if canaries > 1 else np.arange(runs)[:, None] % 2 == 1
@@ -140,7 +138,6 @@ def _fill(root: Path, group: str) -> None:
 
 def _write_round(folder: Path, rng: np.random.Generator, number: int, row: dict) -> None:
     """A measured round of CANIFE."""
-    folder.mkdir(parents=True, exist_ok=True)
     known, half = rng.normal(0, 0.05, row["population"]), row["scores"] // 2
     values = {
         "accuracy": 0.5,
@@ -161,7 +158,8 @@ def _write_round(folder: Path, rng: np.random.Generator, number: int, row: dict)
         "descent": np.arange(5.0, 0, -1),
     }
     pixels = {name: value.astype(np.float32) for name, value in pixels.items()}
-    np.savez(folder / f"round_{number:07d}.npz", number=number, **values, **scores, **pixels)
+    whole = {"number": number, "clients": row["clients"]}
+    np.savez(folder / f"round_{number:07d}.npz", **whole, **values, **scores, **pixels)
 
 
 def _told(stdout: str) -> str:

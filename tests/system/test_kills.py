@@ -151,14 +151,13 @@ CANIFE = (
         "--population=20",
     ),
 )
-KILLED_AT = ("setting.json", "state.npz", "round_0000001.npz", "round_0000002.npz", "varied.csv")
+KILLED_AT = ("config.json", "round_0000001.npz", "round_0000002.npz", "rounds.csv")
 
 
 @pytest.mark.slow
 def test_canife_killed_at_any_point_ends_with_the_same_bits(image_file, tmp_path):
-    """Of two trainings, so that it is killed within each and between them; a kill may leave half a file in a
-    cache."""
-    started, out = (*CANIFE, f"--data_file={image_file}", "--vary=seed=0,1"), tmp_path / "killed"
+    """A kill may leave half a file in a cache."""
+    started, out = (*CANIFE, f"--data_file={image_file}"), tmp_path / "killed"
     caches = dict.fromkeys(("XDG_CACHE_HOME", "JAX_COMPILATION_CACHE_DIR"), str(tmp_path / "cache"))
     printed = killed.left_alone(*started, f"--out={tmp_path / 'alone'}", home=tmp_path, **caches)
     for name in KILLED_AT:
@@ -171,4 +170,4 @@ def test_canife_killed_at_any_point_ends_with_the_same_bits(image_file, tmp_path
     again = killed.left_alone(*started, f"--out={out}", home=tmp_path, **caches)
     assert again.replace(str(out), str(tmp_path / "alone")) == printed
     assert contents(out) == contents(tmp_path / "alone")
-    assert sum(path.name.startswith("round_") for path in contents(out)) == 6
+    assert sum(path.name.startswith("round_") for path in contents(out)) == 3

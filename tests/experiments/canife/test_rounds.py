@@ -125,6 +125,20 @@ def test_noise_of_an_epsilon_by_renyi_dp_and_exactly(epsilon, renyi, gaussian):
     assert rounds.gaussian_noise(epsilon, 0.01) == pytest.approx(gaussian, rel=1e-3)
 
 
+@pytest.mark.parametrize("delta", [1e-2, 1e-5, 1e-9])
+def test_noise_of_a_small_epsilon_is_right_or_refused_in_a_line(delta):
+    refused = 0
+    for epsilon in np.geomspace(0.005, 0.4, 30):
+        try:
+            noise = rounds.renyi_noise(epsilon, delta)
+        except InputError as error:
+            assert f"epsilon is {epsilon:g}: at delta {delta:g} give at least" in str(error)
+            refused += 1
+        else:
+            assert rounds.renyi_epsilon(noise, delta) == pytest.approx(epsilon)
+    assert 0 < refused < 30
+
+
 def test_charges_and_compositions_at_the_edges():
     assert rounds.renyi_charge(0.0, 0.01, 0.4) == pytest.approx(9.20, abs=5e-3)
     assert (

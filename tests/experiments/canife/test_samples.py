@@ -1,7 +1,5 @@
 """What canaries can be: texts as they are drawn, shown and settled; the models' rows."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,16 +7,17 @@ import optax
 import pytest
 
 from audit.errors import InputError
-from audit.storage import files
 from audit.tasks.model import flat_model
+from audit.tasks.task import Dataset, Federation
 from experiments.canife import attacked as settings
+from experiments.canife import measured as stored_rounds
 from experiments.canife import populations, samples, training
 from experiments.canife.attacked import Attacked
 from experiments.canife.samples import TextForm
+from experiments.cells.cell import DataSets
 from models.catalogue import TASKS
 from models.convolutional import lenet
-from models.data.clients import by_name
-from models.data.images import ImageDataset
+from models.data.clients import by_name, one_each
 from models.recurrent import LanguageModel, TextClassifier, next_token_loss
 
 ALPHABET, LENGTH = "ab\ncd", 6
@@ -90,7 +89,7 @@ def test_a_text_begins_as_an_example():
 
 @pytest.fixture
 def plays(monkeypatch):
-    """Made-up roles, and a small model of them as the row of character_lstm."""
+    """Made-up roles as data sets, and a small model of them as the row of character_lstm."""
     rng = np.random.default_rng(0)
     parts = {}
     for number in range(20):
@@ -100,12 +99,11 @@ def plays(monkeypatch):
         parts[f"role {number}"] = (features, labels)
     everyone = by_name(parts, "", "x")
 
-    def load(setting, paths):
-        return populations.split_roles(setting, everyone)
-
-    row = populations.ModelRow(load, language_model, OWN, 0)
+    row = populations.ROWS["character_lstm"]._replace(make=language_model, form=OWN)
     monkeypatch.setitem(populations.ROWS, "character_lstm", row)
-    return everyone
+    data = DataSets({})
+    monkeypatch.setattr(data, "clients", lambda setting: Federation(everyone, None))
+    return data
 
 
 @pytest.mark.slow
@@ -114,10 +112,10 @@ def test_a_training_run_on_texts_is_measured_and_stored(plays, tmp_path):
         model="character_lstm", examples=2, rounds=2, every=1, cohort=4, client_learning_rate=1.0,
         design_steps=100, design_rate=0.1, scores=20, mock_rounds=500, noise_multiplier=0.5,
     )  # fmt: skip
-    fitted, population, store = training.prepared(setting, tmp_path)
-    assert (population.train_clients, population.mock.number, fitted.pool) == (18, 2, 2)
-    first, last = training.measure_missing(fitted, population, store)
-    again = training.parse_round(files.read(store.path / "round_0000001.npz"))
+    fitted, split, store = training.prepare(setting, tmp_path, plays)
+    assert (split.train.number, split.mock.number, fitted.pool) == (18, 2, 2)
+    first, last = training.measure_missing(fitted, split, store, [1, 2])
+    (again,) = stored_rounds.read_rounds(store, [1])
     assert again.canary == first.canary
     assert len(first.canary) == LENGTH + 1
     assert first.health > 0.5
@@ -127,14 +125,14 @@ def test_a_training_run_on_texts_is_measured_and_stored(plays, tmp_path):
 
 
 def test_mock_roles_are_others(plays):
-    split = populations.split_roles(Attacked(clients=5), plays)
+    split = populations.split_roles(Attacked("character_lstm", clients=5), plays)
     assert split.train.number == 5
     assert split.mock.number == 2
     train_texts = {text.tobytes() for text in split.train.features}
     mock_texts = {text.tobytes() for text in split.mock.features}
     assert not train_texts & mock_texts
     with pytest.raises(InputError, match="`clients=19`: give 0 to 18"):
-        populations.split_roles(Attacked(clients=19), plays)
+        populations.split_roles(Attacked("character_lstm", clients=19), plays)
 
 
 def test_every_model_has_a_row_and_leafs_need_a_folder(tmp_path):
@@ -149,15 +147,7 @@ def test_every_model_has_a_row_and_leafs_need_a_folder(tmp_path):
     }
     for model in settings.LEAF_MODELS:
         with pytest.raises(InputError, match="`leaf`: name the folder"):
-            training.prepared(Attacked(model=model), tmp_path)
-    with pytest.raises(InputError, match="`leaf=x` is for celeba_cnn"):
-        training.prepared(Attacked(), tmp_path, populations.DataPaths("x"))
-    with pytest.raises(InputError, match="`model=celeba_cnn` reads LEAF's folder"):
-        training.prepared(
-            Attacked(model="celeba_cnn"), tmp_path, populations.DataPaths("x", "y.npz")
-        )
-    with pytest.raises(InputError, match="`examples=-1`"):
-        training.prepared(dataclasses.replace(Attacked(), examples=-1), tmp_path)
+            training.prepare(Attacked(model=model), tmp_path, DataSets({}))
 
 
 @pytest.mark.slow
@@ -172,13 +162,15 @@ def test_a_model_of_an_audit_on_images_needs_no_row_and_another_is_refused_with_
     rng = np.random.default_rng(0)
     pixels = rng.integers(256, size=(20, 28, 28)).astype(np.uint8)
     labels = rng.integers(10, size=20, dtype=np.int32)
-    images = ImageDataset(pixels, labels, pixels, labels, "made up", "none")
-    split = populations.deal_images(Attacked("mine"), images)
+    train = one_each(Dataset(pixels, labels, "made up", "none"))
+    data = DataSets({})
+    monkeypatch.setattr(data, "clients", lambda setting: Federation(train, (pixels, labels)))
+    split = populations.split_clients(Attacked("mine"), data)
     setting = settings.fit_to_clients(
         Attacked("mine", cohort=4), split.train.number, split.mock.number
     )
     population = populations.make_population(setting, split)
-    mock_features, mock_labels = population.mock.of(3)
+    mock_features, mock_labels = split.mock.of(3)
     canary = population.samples.from_example(mock_features[0], mock_labels[0])
     theta = population.start().theta
     expected = float(population.model.loss(theta, (pixels[3], labels[3])))

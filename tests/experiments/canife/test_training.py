@@ -8,9 +8,12 @@ import pytest
 from audit.errors import InputError
 from audit.laws import conversions, densities
 from audit.report import style
+from audit.storage.checkpoints import Checkpoints
 from experiments.canife import attacked, cohort_law, curves, figures, populations, training
+from experiments.canife import measured as stored_rounds
 from experiments.canife.attacked import Attacked
-from models.data.images import FASHION_MNIST_MEAN, FASHION_MNIST_STD, ImageDataset
+from experiments.cells.cell import DataSets
+from models.data.images import FASHION_MNIST_MEAN, FASHION_MNIST_STD
 
 COUNTS = {
     "pool": 24,
@@ -22,39 +25,32 @@ COUNTS = {
 SMALL = Attacked("linear", rounds=5, every=2, cohort=8, noise_multiplier=0.5, **COUNTS)
 
 
-def store_in(folder, setting=SMALL):
-    return training.open_store(setting, "none", folder)
-
-
 @pytest.fixture(scope="module")
-def images():
+def data(tmp_path_factory):
     rng = np.random.default_rng(0)
     labels = rng.integers(10, size=(2, 60)).astype(np.int32)
     pixels = rng.integers(256, size=(2, 60, 28, 28)).astype(np.uint8)
-    return ImageDataset(pixels[0], labels[0], pixels[1], labels[1], "made up", "none")
+    path = tmp_path_factory.mktemp("images") / "images.npz"
+    arrays = {"train_images": pixels[0], "test_images": pixels[1]}
+    np.savez(path, train_labels=labels[0], test_labels=labels[1], **arrays)
+    return DataSets({"fashion_mnist": str(path)})
 
 
-def population_of(setting, images):
-    return populations.make_population(setting, populations.deal_images(setting, images))
+def measure(setting, data, folder):
+    """Measures what is missing of a setting; returns its store and the rounds that were missing."""
+    setting, split, store = training.prepare(setting, folder, data)
+    with store.claim():
+        return store, list(training.measure_missing(setting, split, store, setting.measured()))
 
 
-def measure_only_round(setting, images, folder):
-    """Measures a setting of a single measured round."""
-    store = store_in(folder, setting)
-    (measured,) = training.measure_missing(setting, population_of(setting, images), store)
-    return measured
+def contents(store):
+    return {path.name: path.read_bytes() for path in store.path.iterdir() if path.is_file()}
 
 
 @pytest.fixture(scope="module")
-def population(images):
-    return population_of(SMALL, images)
-
-
-@pytest.fixture(scope="module")
-def whole(population, tmp_path_factory):
+def whole(data, tmp_path_factory):
     """Returns a store and its measured rounds."""
-    store = store_in(tmp_path_factory.mktemp("whole"))
-    return store, list(training.measure_missing(SMALL, population, store))
+    return measure(SMALL, data, tmp_path_factory.mktemp("whole"))
 
 
 @pytest.mark.slow
@@ -75,76 +71,61 @@ def test_a_training_measures_its_rounds(whole):
 
 
 @pytest.mark.slow
-def test_a_killed_training_goes_on_with_the_same_bits(whole, population, tmp_path):
-    store, _ = whole
-    again = store_in(tmp_path)
-    rounds = training.measure_missing(SMALL, population, again)
+@pytest.mark.parametrize("seconds", [0, 30])
+def test_a_killed_training_goes_on_with_the_same_bits(whole, data, tmp_path, monkeypatch, seconds):
+    """From a checkpoint after every round, and from none."""
+    monkeypatch.setattr(training, "Checkpoints", lambda folder: Checkpoints(folder, seconds))
+    setting, split, again = training.prepare(SMALL, tmp_path, data)
+    rounds = training.measure_missing(setting, split, again, [1, 3, 5])
     next(rounds)
     rounds.close()  # after one round
-    list(training.measure_missing(SMALL, population, again))
-    for name in (
-        "round_0000001.npz",
-        "round_0000003.npz",
-        "round_0000005.npz",
-        "state.npz",
-        "setting.json",
-    ):
-        assert (again.path / name).read_bytes() == (store.path / name).read_bytes(), name
-    assert not list(training.measure_missing(SMALL, population, again))
+    assert again.checkpoints.exists() == (seconds == 0)
+    measure(SMALL, data, tmp_path)
+    assert contents(again) == contents(whole[0])
+    assert not again.checkpoints.exists()
+    assert not measure(SMALL, data, tmp_path)[1]
 
 
 @pytest.mark.slow
-def test_a_damaged_round_is_measured_again_with_the_same_bits(whole, population, tmp_path, capsys):
+def test_the_last_round_alone_has_the_same_bits(whole, data, tmp_path):
+    setting, split, store = training.prepare(SMALL, tmp_path, data)
+    (last,) = training.measure_missing(setting, split, store, [5])
+    np.testing.assert_equal(last._asdict(), whole[1][-1]._asdict())
+
+
+@pytest.mark.slow
+def test_damaged_and_foreign_rounds_are_measured_again_with_the_same_bits(
+    whole, data, tmp_path, capsys
+):
     store, rounds = whole
-    again = store_in(tmp_path)
-    name = "round_0000003.npz"
+    _, _, again = training.prepare(SMALL, tmp_path, data)
     for measured in rounds:
-        again.write_arrays(f"round_{measured.number:07d}.npz", measured._asdict())
-    again.write_bytes(name, b"nothing")
-    assert len(training.kept(SMALL, again)) == 2
+        stored_rounds.save_round(again, measured)
+    again.write_bytes("round_0000003.npz", b"nothing")
+    other = dataclasses.replace(SMALL, noise_multiplier=9.0)
+    _, _, foreign = training.prepare(other, tmp_path, data)
+    stored_rounds.save_round(foreign, rounds[0])
+    foreign_round = (foreign.path / "round_0000001.npz").read_bytes()
+    again.write_bytes("round_0000001.npz", foreign_round)
+    assert [measured.number for measured in stored_rounds.read_rounds(again, [1, 3, 5])] == [5]
     assert "counts as missing" in capsys.readouterr().err
-    with again.claim():
-        missing = list(training.measure_missing(SMALL, population, again))
-    assert [measured.number for measured in missing] == [3]
-    assert "set aside, measured again" in capsys.readouterr().err
-    assert (again.path / name).read_bytes() == (store.path / name).read_bytes()
-
-
-@pytest.mark.slow
-def test_a_round_and_a_state_of_another_setting_are_made_again(whole, population, tmp_path, capsys):
-    store, _ = whole
-    again = store_in(tmp_path)
-    other = store_in(tmp_path / "other", dataclasses.replace(SMALL, noise_multiplier=9.0))
-    for name in ("round_0000001.npz", "state.npz"):
-        with np.load(store.path / name) as archive:
-            other.write_arrays(
-                name, {key: archive[key] for key in archive.files if key != "setting"}
-            )
-        again.write_bytes(name, (other.path / name).read_bytes())
-    with again.claim():
-        assert len(list(training.measure_missing(SMALL, population, again))) == 3
-    assert capsys.readouterr().err.count("is of another setting: set aside, ") == 2
-    for name in ("round_0000001.npz", "state.npz"):
+    _, missing = measure(SMALL, data, tmp_path)
+    assert [measured.number for measured in missing] == [1, 3]
+    errors = capsys.readouterr().err
+    assert "is of another setting: set aside, measured again" in errors
+    assert "is damaged: set aside, measured again" in errors
+    for name in ("round_0000001.npz", "round_0000003.npz"):
         assert (again.path / name).read_bytes() == (store.path / name).read_bytes()
-
-
-@pytest.mark.slow
-def test_a_round_that_does_not_say_its_setting_is_read(whole, tmp_path):
-    store, _ = whole
-    again = store_in(tmp_path)
-    with np.load(store.path / "round_0000001.npz") as archive:
-        arrays = {name: archive[name] for name in archive.files if name != "setting"}
-    np.savez(again.path / "round_0000001.npz", **arrays)
-    assert [*training.kept(SMALL, again)] == [1]
 
 
 @pytest.mark.slow
 def test_what_is_read_is_what_was_stored(whole):
     store, rounds = whole
-    again = training.kept(SMALL, store)
-    for measured in rounds:
-        np.testing.assert_equal(again[measured.number]._asdict(), measured._asdict())
-        assert isinstance(again[measured.number].health, float)
+    again = stored_rounds.read_rounds(store, [1, 3, 5])
+    for before, after in zip(rounds, again, strict=True):
+        np.testing.assert_equal(after._asdict(), before._asdict())
+        assert isinstance(after.health, float)
+        assert after.clients == 60
 
 
 @pytest.mark.slow
@@ -152,29 +133,29 @@ def test_the_tables_fit_and_the_figure_is_drawn(whole):
     _, rounds = whole
     rows = [curves.row(SMALL, measured) for measured in rounds]
     for backward, last in ((False, 5), (True, 5)):
-        composed = curves.compose(SMALL, rows, 60, backward)
+        composed = curves.compose(SMALL, rows, backward)
         assert composed.rounds[-1] == last
         assert composed.canaries[-1] < composed.accountant[-1]
         assert composed.lower[-1] <= composed.published[-1] <= composed.upper[-1]
         table = curves.make_rounds_table(SMALL, rows, composed)
-        totals = curves.format_totals(SMALL, composed, 5.0, 9.0, backward)
+        totals = curves.format_totals(SMALL, rows, composed, backward)
         assert max(len(line) for line in f"{table.text()}\n{totals}".splitlines()) <= 80
         lines = table.csv().decode().splitlines()
         assert len(lines) == 4
         assert len({line.count(",") for line in lines}) == 1
     assert style.png(figures.training_figure(SMALL, rows, composed)).startswith(b"\x89PNG")
-    assert 0 < curves.compose_perfect_canary(SMALL, 5, 60) < composed.accountant[-1]
     sizes, deviations, accuracies = curves.predict_other_cohorts(SMALL, rounds[0])
     assert sizes[0] == 2
     assert sizes[-1] == 20
     assert min(deviations) >= 0.5
     assert min(accuracies) > 0.5
     assert max(accuracies) <= 0.842
-    assert curves.compose_with_mock_rounds(SMALL, rows, 60) > composed.accountant[-1]
+    perfect, _, accountant, released = (float(line.split()[-1]) for line in totals.splitlines()[3:])
+    assert 0 < perfect < accountant < released
 
 
 @pytest.mark.slow
-def test_the_published_worlds_replace_a_client(images, tmp_path):
+def test_the_published_worlds_replace_a_client(data, tmp_path):
     published = {
         "as_published": True,
         "soft_label": True,
@@ -182,7 +163,7 @@ def test_the_published_worlds_replace_a_client(images, tmp_path):
         "start": "sample",
     }
     setting = dataclasses.replace(SMALL, rounds=1, **published)
-    measured = measure_only_round(setting, images, tmp_path)
+    _, (measured,) = measure(setting, data, tmp_path)
     pair = cohort_law.replacing(measured.known, cohort_law.Cohort(8), 0.5, measured.own)
     assert measured.exact == pytest.approx(densities.epsilon_at(pair, 1e-5))
     pixels = measured.canary * FASHION_MNIST_STD + FASHION_MNIST_MEAN
@@ -193,45 +174,46 @@ def test_the_published_worlds_replace_a_client(images, tmp_path):
 
 
 @pytest.mark.slow
-def test_without_noise_all_is_infinite(images, tmp_path):
+def test_without_noise_all_is_infinite(data, tmp_path):
     setting = dataclasses.replace(SMALL, rounds=1, noise_multiplier=0.0)
-    measured = measure_only_round(setting, images, tmp_path)
+    _, (measured,) = measure(setting, data, tmp_path)
     row = curves.row(setting, measured)
     assert measured.exact == row.perfect == np.inf
-    composed = curves.compose(setting, [row], 60, False)
+    composed = curves.compose(setting, [row], False)
     assert composed.accountant == [np.inf]
     assert style.png(figures.training_figure(setting, [row], composed))
 
 
 @pytest.mark.slow
 def test_dealt_clients_train_by_federated_averaging_and_the_canary_sends_what_they_would(
-    images, tmp_path
+    data, tmp_path
 ):
     twelve = {"clients": 12, "population": 12, "pool": 12}
     setting = dataclasses.replace(
         SMALL, alpha=10.0, cohort=4, rounds=3, client_learning_rate=0.001, **twelve
     )
-    population = population_of(setting, images)
-    assert population.train_clients == population.mock.number == 12
-    first, last = training.measure_missing(setting, population, store_in(tmp_path, setting))
+    split = populations.split_clients(setting, data)
+    assert split.train.number == split.mock.number == 12
+    _, (first, last) = measure(setting, data, tmp_path)
     assert first.number == 1
     assert last.number == 3
     assert np.abs(first.known).max() <= 1 + 1e-5
     assert first.own == pytest.approx(min(0.001 * first.norm, 1), rel=1e-4)
     assert first.own < 0.9
     published = dataclasses.replace(setting, as_published=True, rounds=1)
-    assert measure_only_round(published, images, tmp_path).own == pytest.approx(1, abs=1e-5)
+    _, (measured,) = measure(published, data, tmp_path)
+    assert measured.own == pytest.approx(1, abs=1e-5)
 
 
-def test_the_store_is_named_by_what_differs_from_the_defaults_and_by_the_data():
-    identity = {"experiment": "canife", "model": "two_layer", "seed": 3, "data": "abc"}
-    assert attacked.identity(Attacked(seed=3), "abc") == identity
+def test_the_store_is_named_by_what_differs_from_the_defaults_and_by_the_data(tmp_path):
+    identity = {"experiment": "canife", "model": "two_layer", "seed": 3}
+    assert attacked.identity(Attacked(seed=3)) == identity
     names = set()
     for setting in (Attacked(), Attacked(seed=1)):
         for checksum in ("a", "b"):
-            names.add(attacked.folder_name(setting, checksum))
+            names.add(stored_rounds.open_store(setting, checksum, tmp_path).path.name)
     assert len(names) == 4
-    assert all(name.startswith("two_layer-") for name in names)
+    assert all(name.startswith("canife-two_layer-") for name in names)
 
 
 def test_fields_that_are_not_given_are_the_models_own():

@@ -1,0 +1,55 @@
+"""Training runs under attack as cells of a sweep.
+
+Importing this starts no JAX.
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from audit.runtime.progress import Progress
+from audit.storage.index import Holdings
+from audit.storage.store import Store
+from experiments.canife import measured
+from experiments.canife.attacked import Attacked, identity
+from experiments.cells.cell import Cell, DataSets
+
+_STEP_SECONDS = 0.006  # of a canary's design, on two cores, compilation included
+
+
+def attacked_cell(setting: Attacked, numbers: Sequence[int], name: str) -> Cell:
+    """Returns the cell of a training run under attack; a measured round stands for a run.
+
+    Args:
+      setting: The setting, with its numbers of clients.
+      numbers: Those of its measured rounds that are needed.
+      name: A name for people.
+    """
+
+    def is_done(held: Holdings, data: DataSets) -> bool:
+        return len(measured.read(held, setting, numbers)) == len(numbers)
+
+    def open_cell(out: Path, data: DataSets) -> Store:
+        from experiments.canife import populations
+
+        checksum = populations.split_clients(setting, data).checksum
+        return measured.open_store(setting, checksum, out)
+
+    def do(store: Store, data: DataSets, progress: Progress) -> None:
+        from experiments.canife import populations, training
+
+        split = populations.split_clients(setting, data)
+        for _ in training.measure_missing(setting, split, store, numbers):
+            progress(1)
+
+    runs = len(numbers)
+    return Cell(
+        name=name,
+        identity=json.dumps(identity(setting)),
+        runs=runs,
+        seconds=runs * setting.design_steps * _STEP_SECONDS,
+        is_done=is_done,
+        open=open_cell,
+        do=do,
+        request=setting,
+    )

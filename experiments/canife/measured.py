@@ -1,0 +1,115 @@
+"""Measured rounds of a training run under attack, as they are stored.
+
+Importing this starts no JAX.
+"""
+
+import contextlib
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from audit.storage import files
+from audit.storage.index import Holdings
+from audit.storage.store import Store
+from experiments.canife.attacked import Attacked, identity
+
+Floats = NDArray[np.float64]
+Canary = NDArray[np.float32] | str  # normalised pixels, or a text
+CONFIDENCE = 0.95
+_ROUND_FILE = "round_{:07d}.npz"
+
+
+class Measured(NamedTuple):
+    """What is stored of a measured round; the names are those in its file.
+
+    Attributes:
+      number: The round, from 1.
+      clients: The number of clients that cohorts are drawn from.
+      accuracy: The frozen model's accuracy on the test set.
+      health: The canary's health, over the whole pool.
+      norm: The norm of the canary's gradient.
+      own: The canary's dot product with its own direction, over C.
+      known: The clients' dot products (M,) with that direction, over C.
+      scores_in: Scores of mock rounds with the canary, as published.
+      scores_out: Scores of mock rounds without it, as published.
+      exact: epsilon of the score's law at the training run's delta.
+      exact_then: epsilon of the score's law at delta 1/n.
+      proven: A lower bound from mock rounds, without an assumption.
+      proven_if_gaussian: A lower bound from mock rounds if the trade-off curve is Gaussian.
+      canary: The canary's normalised pixels, or its text.
+      label: The probabilities of its label.
+      descent: The design's penalties on its minibatches.
+    """
+
+    number: int
+    clients: int
+    accuracy: float
+    health: float
+    norm: float
+    own: float
+    known: Floats
+    scores_in: Floats
+    scores_out: Floats
+    exact: float
+    exact_then: float
+    proven: float
+    proven_if_gaussian: float
+    canary: Canary
+    label: NDArray[np.float32]
+    descent: NDArray[np.float32]
+
+
+def open_store(setting: Attacked, checksum: str, out: Path) -> Store:
+    """Returns the store under `out` of a setting on clients of that checksum."""
+    config = {**identity(setting), "data_sha256": checksum}
+    return Store(out, config, f"canife-{setting.model}")
+
+
+def read(held: Holdings, setting: Attacked, numbers: Sequence[int]) -> list[Measured]:
+    """Returns those of a setting's measured rounds that are stored, on any clients."""
+    store = held.open(identity(setting))
+    if store is None:
+        return []
+    return read_rounds(store, numbers)
+
+
+def read_rounds(store: Store, numbers: Sequence[int]) -> list[Measured]:
+    """Returns those of the measured rounds that a store holds.
+
+    A damaged file, or one of another setting, counts as missing.
+    """
+    measured = []
+    for number in numbers:
+        path = store.path / _ROUND_FILE.format(number)
+        content = files.read(path)
+        if content is None:
+            continue
+        measured_round = None
+        if not store.is_foreign(content):
+            measured_round = _parse_round(content)
+        if measured_round is None:
+            store.distrust(path, "measured again")
+        else:
+            measured.append(measured_round)
+    return measured
+
+
+def save_round(store: Store, measured: Measured) -> None:
+    """Stores a measured round."""
+    store.write_arrays(_ROUND_FILE.format(measured.number), measured._asdict())
+
+
+def _parse_round(content: bytes) -> Measured | None:
+    """Returns the measured round in a file's bytes; None for other bytes."""
+    with contextlib.suppress(*files.NOT_AN_ARCHIVE):
+        fields = {}
+        with np.load(io.BytesIO(content), allow_pickle=False) as archive:
+            for name in Measured._fields:
+                value = archive[name]
+                fields[name] = value.item() if value.ndim == 0 else value
+        return Measured(**fields)
+    return None

@@ -1,0 +1,144 @@
+"""CANIFE's ablations as data, at three scales: the paper's Figures 5a, 5b, 8a and 8c.
+
+    smoke    seconds: a few steps of a design, to see that all is in its place
+    laptop   clients of one example of Fashion-MNIST, two layers, frozen at round 101
+    paper    designs of 2,500 steps, and five seeds
+
+Each combination of fields is a training run of its own; seeds are averaged.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from experiments.canife.attacked import STARTS, Attacked
+from experiments.canife.cells import attacked_cell
+from experiments.sweeps.sweep import Sweep
+
+ROUND = "round"
+Value = str | int
+
+
+class Size(NamedTuple):
+    """How much is varied.
+
+    Attributes:
+      setting: The setting, in whose measured rounds canaries are designed.
+      noise_multiplier: That of Figure 8c; the others are without noise.
+      pools: Sizes of the pool of Figure 5a; Figure 8a has every other.
+      design_steps: Steps of the design of Figure 5b.
+      cohorts: Clients a round of Figure 8c.
+      seeds: Seeds, of which Figure 8a has two more.
+    """
+
+    setting: Attacked
+    noise_multiplier: float
+    pools: tuple[int, ...]
+    design_steps: tuple[int, ...]
+    cohorts: tuple[int, ...]
+    seeds: int
+
+
+_LAPTOP = Attacked(
+    cohort=32,
+    rounds=101,
+    noise_multiplier=0.0,
+    pool=256,
+    population=1024,
+    mock_rounds=1000,
+    design_steps=300,
+)
+_TINY = Attacked(
+    "linear",
+    cohort=4,
+    rounds=3,
+    every=2,
+    noise_multiplier=0.0,
+    pool=8,
+    population=20,
+    scores=20,
+    mock_rounds=200,
+    design_steps=4,
+)
+SIZES = {
+    "smoke": Size(_TINY, 0.5, (6, 8), (2, 4), (4, 8), seeds=1),
+    "laptop": Size(
+        _LAPTOP, 0.4, (32, 64, 128, 256, 512), (10, 30, 100, 300, 1000), (16, 32, 64), seeds=3
+    ),
+    "paper": Size(
+        dataclasses.replace(_LAPTOP, design_steps=2500),
+        0.4,
+        (32, 64, 128, 256, 512),
+        (10, 30, 100, 300, 1000, 3000),
+        (16, 32, 64),
+        seeds=5,
+    ),
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AblationSweep(Sweep):
+    """Training runs under attack, and the fields in which they differ beside the seed.
+
+    Attributes:
+      curve: The field whose values are curves.
+      x: The field on the x axis, of the last measured rounds; or `round`, for all of them.
+    """
+
+    curve: str
+    x: str
+
+
+def sweeps(scale: str) -> dict[str, Sweep]:
+    """Returns every sweep of a scale, by name."""
+    setting, noise_multiplier, pools, design_steps, cohorts, seeds = SIZES[scale]
+    best = dataclasses.replace(setting, keep_best=True)
+    noisy = dataclasses.replace(
+        setting,
+        noise_multiplier=noise_multiplier,
+        every=max(setting.every // 2, 1),
+        design_batch=min(cohorts[-1] // 2, setting.cohort),
+    )
+    penalties = ("of_the_mean", "as_printed")
+    every = [
+        _make_sweep(
+            "canife_figure_5a", "Canaries by pool", setting, seeds, start=STARTS, pool=pools[1:]
+        ),
+        _make_sweep(
+            "canife_figure_5b",
+            "Canaries by steps of their design",
+            setting,
+            seeds,
+            start=STARTS,
+            design_steps=design_steps,
+        ),
+        _make_sweep(
+            "canife_figure_8a",
+            "Two losses of the design",
+            best,
+            seeds + 2,
+            penalty=penalties,
+            pool=pools[::2],
+        ),
+        _make_sweep("canife_figure_8c", "Clients a round", noisy, seeds, cohort=cohorts),
+    ]
+    return {sweep.name: sweep for sweep in every}
+
+
+def _make_sweep(
+    name: str, title: str, base: Attacked, seeds: int, **varied: Sequence[Value]
+) -> AblationSweep:
+    """Returns a sweep of every combination of the varied fields' values, each with so many seeds."""
+    curve, x = (*varied, ROUND)[:2]
+    cells = []
+    for *values, seed in itertools.product(*varied.values(), range(seeds)):
+        changes: dict[str, Any] = dict(zip(varied, values, strict=True))
+        changes["seed"] = seed
+        setting = dataclasses.replace(base, **changes)
+        numbers = setting.measured()
+        if x != ROUND:
+            numbers = numbers[-1:]
+        words = ", ".join(str(value) for value in values)
+        cells.append(attacked_cell(setting, numbers, f"{setting.model}, {words}, seed {seed}"))
+    return AblationSweep(name, title, tuple(cells), curve=curve, x=x)
