@@ -49,12 +49,10 @@ flags.DEFINE_bool("json", False, "Print one JSON object on stdout instead of a t
 
 def main() -> None:
     """Parses the flags, times the engines that can train each model, and prints their rates."""
-    models = _chosen_names("models", list(TIMED))
-    engines = _chosen_names("engines", ENGINES)
-    for model in models:
+    for model in FLAGS.models or ():
         require_timed(model)
-    for name in engines:
-        require(name in ENGINES, f"--engines: {name!r} is unknown: choose of {', '.join(ENGINES)}")
+    models = cli.chosen("models", list(TIMED))
+    engines = cli.chosen("engines", ENGINES)
     require(1 <= FLAGS.rounds <= 1000, f"--rounds={FLAGS.rounds}: give 1 to 1,000")
     require(0 < FLAGS.seconds < 3600, f"--seconds={FLAGS.seconds}: give more than 0, up to an hour")
     single_model = FLAGS.data_file is None or len(models) == 1
@@ -71,16 +69,6 @@ def main() -> None:
         print(measurement.as_json(measurements, missing))
     else:
         print(measurement.as_table(measurements))
-
-
-def _chosen_names(flag: str, choices: Sequence[str]) -> list[str]:
-    """Returns what a flag names, each name once, or all choices; raises InputError for an empty flag."""
-    given: list[str] | None = FLAGS[flag].value
-    names = list(choices)
-    if given is not None:
-        names = list(dict.fromkeys(given))
-    require(names, f"--{flag} is empty: choose of {', '.join(choices)}")
-    return names
 
 
 def _find_engines(

@@ -338,6 +338,20 @@ def folder() -> Path:
     return Path(flags.FLAGS.out)
 
 
+def chosen(flag: str, choices: Sequence[str]) -> list[str]:
+    """Returns the choices that a list flag names, each once, by default all of them.
+
+    Raises InputError where it names none, or another.
+    """
+    given: list[str] | None = flags.FLAGS[flag].value
+    names = list(choices if given is None else dict.fromkeys(given))
+    listed = ", ".join(choices)
+    require(names, f"--{flag} is empty: choose of {listed}")
+    for name in names:
+        require(name in choices, f"--{flag}: {name!r} is unknown: choose of {listed}")
+    return names
+
+
 def numbers(flag: str) -> list[float]:
     """Returns a list flag's numbers; raises InputError for what is none."""
     return [_parse_number(flag, text) for text in flags.FLAGS[flag].value or []]
