@@ -1,6 +1,6 @@
 """Processes that work for this one: they leave Ctrl-C to it, and end when it ends, however it does.
 
-A terminal sends Ctrl-C to every process of its group, and a killed process cannot stop its own. So they ignore
+A terminal sends Ctrl-C to each process of its group, and a killed process cannot stop its own. So they ignore
 Ctrl-C, and watch the process that began them. Importing this starts nothing.
 """
 

@@ -4,6 +4,7 @@ The hidden-state paper fine-tunes it (Figure 13). No package carries its 244 MB 
 their file.
 """
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -134,21 +135,17 @@ def load(file: str | None = None) -> LoadedArrays:
     """
     if file is None:
         raise InputError(
-            "alexnet comes in no package: name torchvision's alexnet-owt-7be5be79.pth (its AlexNet_Weights."
-            "IMAGENET1K_V1), or the same as .safetensors, as `weights`; or choose `model=mobilenet_head`"
+            "alexnet comes in no package: save torchvision's alexnet-owt-7be5be79.pth as safetensors, in "
+            "Python with torch: safetensors.torch.save_file(torch.load(FILE, weights_only=True), "
+            "'alexnet.safetensors'), and name that as `weights`; or choose `model=mobilenet_head`"
         )
     return load_arrays(WEIGHTS, file=file)
-
-
-def _select_tensors(raw: Arrays) -> Arrays:
-    """Selects the tensors that are needed."""
-    return select(raw, list_shapes())
 
 
 WEIGHTS = Recipe(
     name="alexnet",
     checksum=None,
-    make_canonical=_select_tensors,
+    make_canonical=partial(select, shapes=list_shapes()),
     file_readers=FILES,
     read_prepared=None,
     packages=(),
