@@ -31,9 +31,7 @@ flags.DEFINE_string(
     "california_housing", None, "California Housing as a file: .csv, .npz, .parquet."
 )
 flags.DEFINE_string("cifar10", None, "CIFAR-10 as a file: .npz, or the published archive.")
-flags.DEFINE_string(
-    "out", "results", "Folder for the JSON file and the page; they go into its accelerator."
-)
+cli.define_out("Folder for the JSON file and the page; they go into its accelerator.")
 
 
 def main() -> None:

@@ -32,7 +32,6 @@ from audit.calibration.one_run_calibration import LAWS as ONE_RUN_LAWS
 from audit.calibration.one_run_calibration import OneRunCalibration, OneRunSetting
 from audit.commands import cli
 from audit.errors import require
-from audit.laws import conversions
 from audit.laws.known_laws import GAUSSIAN, LAWS, KnownLaw
 from audit.methods import one_run_bounds
 from audit.methods.gaussian_curve import CURVE_LEVEL, CURVE_POWER
@@ -61,11 +60,10 @@ flags.DEFINE_integer(
 )
 flags.DEFINE_integer("dimension", 62_006, "Dimension of the directions.")
 flags.DEFINE_integer("audits", 2000, "Audits a mechanism.")
-flags.DEFINE_float("delta", 1e-5, "delta of the bounds.")
-flags.DEFINE_float("confidence", 0.95, "Confidence of the lower bounds.")
-flags.DEFINE_integer("seed", 0, "Seed of the scores.")
+cli.define_levels()
+cli.define_seed("Seed of the scores.")
 flags.DEFINE_integer("processes", None, "Processes; by default one a core.")
-flags.DEFINE_bool("json", False, "Print one JSON object on stdout instead of a table.")
+cli.define_json()
 
 MOST_PROCESSES = 1024
 
@@ -105,9 +103,8 @@ def main() -> None:
     if FLAGS.directions is None:
         for count in runs:
             require_runs(count)
-    require(0 <= FLAGS.seed < 2**32, f"--seed={FLAGS.seed}: give 0 to 2^32 - 1")
-    conversions.require_delta(FLAGS.delta)
-    conversions.require_confidence(FLAGS.confidence)
+    cli.require_seed()
+    cli.require_levels()
 
     study = _make_study(runs)
     rows: list[Any] = []

@@ -21,7 +21,7 @@ from models.catalogue import FEDERATED_TASKS, TASKS
 
 FLAGS = flags.FLAGS
 flags.DEFINE_list("models", None, "Models, of audit and of federated; by default all.")
-flags.DEFINE_bool("json", False, "Print one JSON object on stdout instead of a table.")
+cli.define_json()
 
 
 def main() -> None:

@@ -44,7 +44,7 @@ flags.DEFINE_integer("rounds", 5, "Rounds; each times every engine once.")
 flags.DEFINE_float("seconds", 3.0, "Seconds a measurement, at least.")
 flags.DEFINE_string("data_file", None, "One model's data as a file, instead of fetching them.")
 flags.DEFINE_string("tfds_dir", None, "A prepared TFDS folder that holds the data.")
-flags.DEFINE_bool("json", False, "Print one JSON object on stdout instead of a table.")
+cli.define_json()
 
 
 def main() -> None:

@@ -44,7 +44,7 @@ flags.DEFINE_string(
     " figure has the first field's values as curves, over the second or, without it, over rounds; seeds are"
     " averaged.",
 )
-flags.DEFINE_string("out", "results", "Folder for results; these go into its folder canife.")
+cli.define_out("Folder for results; these go into its folder canife.")
 
 
 def main() -> None:
