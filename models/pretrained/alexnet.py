@@ -16,7 +16,7 @@ from audit.errors import InputError
 from models.data.formats import Arrays
 from models.data.sources import LoadedArrays, Recipe, load_arrays
 from models.pretrained.features import Body
-from models.pretrained.weights import FILES, select
+from models.pretrained.weights import CONVERT, FILES, select
 
 
 class _Convolution(NamedTuple):
@@ -135,9 +135,8 @@ def load(file: str | None = None) -> LoadedArrays:
     """
     if file is None:
         raise InputError(
-            "alexnet comes in no package: save torchvision's alexnet-owt-7be5be79.pth as safetensors, in "
-            "Python with torch: safetensors.torch.save_file(torch.load(FILE, weights_only=True), "
-            "'alexnet.safetensors'), and name that as `weights`; or choose `model=mobilenet_head`"
+            "alexnet comes in no package: name torchvision's alexnet-owt-7be5be79.pth (its AlexNet_Weights."
+            f"IMAGENET1K_V1) as `weights`, but first {CONVERT}; or choose `model=mobilenet_head`"
         )
     return load_arrays(WEIGHTS, file=file)
 

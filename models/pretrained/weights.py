@@ -10,9 +10,8 @@ import pickle
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import ml_dtypes
 import numpy as np
-import safetensors
+import safetensors.numpy
 
 from audit.errors import InputError, require
 from models.data.formats import Arrays, Reader
@@ -20,23 +19,11 @@ from models.data.formats import Arrays, Reader
 LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 LEGACY_PROTOCOL = 1001
 _LEGACY_START = b"\x80\x02\x8a\x0a" + LEGACY_MAGIC.to_bytes(10, "little") + b"."  # pickled
-_CONVERT = (
+CONVERT = (
     "save it as safetensors, in Python with torch: "
     "safetensors.torch.save_file(torch.load(FILE, weights_only=True), 'weights.safetensors')"
 )
 _STORAGE_DTYPES = {"FloatStorage": "<f4", "LongStorage": "<i8"}
-_SAFETENSORS_DTYPES = {
-    "F64": np.float64,
-    "F32": np.float32,
-    "F16": np.float16,
-    "BF16": ml_dtypes.bfloat16,
-    "I64": np.int64,
-    "I32": np.int32,
-    "I16": np.int16,
-    "I8": np.int8,
-    "U8": np.uint8,
-    "BOOL": np.bool_,
-}
 
 
 class _Storage(NamedTuple):
@@ -71,7 +58,7 @@ def read_weights(content: bytes) -> Arrays:
         return _read_as(_read_legacy, content, "a torch state dict in the older format")
     if content[8:9] == b"{":
         return _read_as(_read_safetensors, content, "a safetensors file")
-    raise InputError(f"it is no safetensors file: {_CONVERT}")
+    raise InputError(f"it is no safetensors file: {CONVERT}")
 
 
 FILES: Mapping[str, Reader] = {
@@ -114,16 +101,11 @@ def _read_as(read: Reader, content: bytes, format_name: str) -> Arrays:
 
 
 def _read_safetensors(content: bytes) -> Arrays:
-    """Reads every tensor in its own type; bfloat16, which NumPy does not have, as float32."""
-    arrays = {}
-    for name, tensor in safetensors.deserialize(content):
-        kind = tensor["dtype"]
-        require(kind in _SAFETENSORS_DTYPES, f"tensor {name} is {kind}: save it as float32")
-        array = np.frombuffer(tensor["data"], _SAFETENSORS_DTYPES[kind]).reshape(tensor["shape"])
-        if kind == "BF16":
-            array = array.astype(np.float32)
-        arrays[name] = array
-    return arrays
+    """Reads every tensor in its own type; raises InputError for types that NumPy does not have."""
+    try:
+        return safetensors.numpy.load(content)
+    except KeyError as error:
+        raise InputError(f"a tensor is {error.args[0]}: save it as float32") from None
 
 
 def _read_legacy(content: bytes) -> Arrays:
@@ -141,7 +123,7 @@ def _read_legacy(content: bytes) -> Arrays:
 
     unpickler = _Unpickler(file)
     state = unpickler.load()
-    require(isinstance(state, _StateDict), f"it holds a {type(state).__name__}: {_CONVERT}")
+    require(isinstance(state, _StateDict), f"it holds a {type(state).__name__}: {CONVERT}")
     keys = _Unpickler(file).load()
     buffers = {}
     for key in keys:
@@ -155,7 +137,7 @@ def _read_legacy(content: bytes) -> Arrays:
     arrays = {}
     for name, tensor in state.items():
         is_tensor = isinstance(name, str) and isinstance(tensor, _Tensor)
-        require(is_tensor, f"entry {str(name)[:80]!r} is no tensor: {_CONVERT}")
+        require(is_tensor, f"entry {str(name)[:80]!r} is no tensor: {CONVERT}")
         values = np.frombuffer(buffers[tensor.storage.key], tensor.storage.dtype)
         arrays[name] = values.reshape(tensor.shape)
     return arrays
@@ -164,7 +146,7 @@ def _read_legacy(content: bytes) -> Arrays:
 def _rebuild_tensor(storage: Any, offset: Any, shape: Any, *_: Any) -> _Tensor:
     """Makes a tensor, where a pickle names torch's own function."""
     is_whole = isinstance(storage, _Storage) and offset == 0 and np.prod(shape) == storage.size
-    require(is_whole, f"a tensor is a part of its storage: {_CONVERT}")
+    require(is_whole, f"a tensor is a part of its storage: {CONVERT}")
     return _Tensor(storage, tuple(map(int, shape)))
 
 
@@ -191,7 +173,7 @@ class _Unpickler(pickle.Unpickler):
         """Finds what a name stands for; raises InputError for a name that is not permitted."""
         require(
             (module, name) in _NAMES,
-            f"it names {module}.{name}, which is not read here: {_CONVERT}",
+            f"it names {module}.{name}, which is not read here: {CONVERT}",
         )
         return _NAMES[module, name]
 

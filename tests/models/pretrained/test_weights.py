@@ -217,11 +217,8 @@ def _safetensors(kind, data, shape):
     return struct.pack("<Q", len(header)) + header + data
 
 
-def test_bfloat16_is_read_as_float32_and_other_types_named():
-    values = np.array([[1.0, -2.5], [0.0, 3e38]], np.float32)
-    high = (values.view(np.uint32) >> 16).astype("<u2")  # bfloat16 is a float32's upper half
-    array = weights.read_weights(_safetensors("BF16", high.tobytes(), [2, 2]))["w"]
-    assert array.dtype == np.float32
-    np.testing.assert_array_equal(array.view(np.uint32), high.astype(np.uint32) << 16)
-    with pytest.raises(InputError, match="tensor w is F8_E4M3: save it as float32"):
-        weights.read_weights(_safetensors("F8_E4M3", b"\0", [1]))
+@pytest.mark.parametrize("kind", ["BF16", "F8_E4M3"])
+def test_types_that_numpy_lacks_are_named(kind):
+    content = _safetensors(kind, b"\0\0", [2 if kind == "F8_E4M3" else 1])
+    with pytest.raises(InputError, match=f"a tensor is {kind}: save it as float32"):
+        weights.read_weights(content)
