@@ -23,12 +23,12 @@ from audit.errors import InputError, require
 from audit.mechanism.ensemble import Programs
 from audit.runtime.machine import prepare_jax
 from audit.storage import files, shares
-from audit.storage.store import Scores, Store
+from audit.storage.store import Scores
 from audit.tasks.task import Dataset
 from audit.training import training
 from audit.training.training import ChunkTrainer, Trained
 from experiments.cells import work
-from experiments.cells.cell import Cell, DataSets, GameRecipe, Parts
+from experiments.cells.cell import Cell, DataSets, GameRecipe
 from experiments.cells.cluster import Cluster, Node
 from experiments.cells.work import Outcome, SweepProgress, TrainingEngine, Wanted, Workplace
 
@@ -475,12 +475,12 @@ class _SweepPass:
         )  # with the cell's first progress
         request = Wanted(store, cell.runs, cell.runs, 0, lambda runs: begin()(runs))
         job = RunsJob(self._cluster, shared, request)
-        conclude = partial(self._conclude, parts, store, job)
+
+        def conclude() -> None:
+            parts.conclude(store, job.preparation.about)
+
         self._under_way[job] = _CellUnderWay(cell, conclude, claim)
         return job
-
-    def _conclude(self, parts: Parts, store: Store, job: RunsJob) -> None:
-        parts.conclude(store, job.preparation.about)
 
     def _fail(self, cell: Cell, error: InputError) -> None:
         self._progress.say(f"failed: {cell.name}: {error}")
