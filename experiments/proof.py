@@ -16,7 +16,6 @@ from absl import flags
 
 from audit.commands import cli
 from audit.errors import require
-from audit.tasks.task import Sources
 
 FLAGS = flags.FLAGS
 _MODELS = ("convnet", "fcnn")
@@ -31,8 +30,7 @@ flags.DEFINE_integer("rounds", 3, "Rounds; each times every engine once.")
 flags.DEFINE_float("seconds", 3.0, "Seconds a measurement of an engine, at least.")
 cli.define_seed("Seed of all trainings.")
 cli.define_levels()
-flags.DEFINE_string("data_file", None, "The model's data as a file, instead of fetching them.")
-flags.DEFINE_string("tfds_dir", None, "A prepared TFDS folder that holds the data.")
+cli.define_sources()
 cli.define_out("Folder for the figure and its numbers; they go into its folder proof.")
 
 
@@ -64,7 +62,7 @@ def main() -> None:
         seed=FLAGS.seed,
         delta=FLAGS.delta,
         confidence=FLAGS.confidence,
-        sources=Sources(data_file=FLAGS.data_file, tfds_dir=FLAGS.tfds_dir),
+        sources=cli.sources(),
     )
     proofs = proof.measured(how)
     table = proof.proof_table(how, proofs)

@@ -30,7 +30,6 @@ from absl import flags
 
 from audit.commands import cli
 from audit.errors import require
-from audit.tasks.task import Sources
 from experiments.engine import measurement
 from experiments.engine.engines import ENGINES, TIMED, Kind, missing_line, require_timed
 
@@ -42,8 +41,7 @@ flags.DEFINE_list("models", None, _MODELS)
 flags.DEFINE_list("engines", list(ENGINES), f"Of {', '.join(ENGINES)}.")
 flags.DEFINE_integer("rounds", 5, "Rounds; each times every engine once.")
 flags.DEFINE_float("seconds", 3.0, "Seconds a measurement, at least.")
-flags.DEFINE_string("data_file", None, "One model's data as a file, instead of fetching them.")
-flags.DEFINE_string("tfds_dir", None, "A prepared TFDS folder that holds the data.")
+cli.define_sources()
 cli.define_json()
 
 
@@ -61,7 +59,7 @@ def main() -> None:
     installed, missing = _find_engines(models, engines)
     if missing:
         print(missing_line(missing), file=sys.stderr)
-    sources = Sources(data_file=FLAGS.data_file, tfds_dir=FLAGS.tfds_dir)
+    sources = cli.sources()
     measurements = []
     for model, kinds in installed.items():
         measurements += measurement.measure(model, kinds, FLAGS.rounds, FLAGS.seconds, sources)
