@@ -311,6 +311,22 @@ def _make_central_row(row: Task, why_not: str = _NO_IMAGES) -> ZooModel:
     return ZooModel(row.name, row, None, why_not)
 
 
+def _make_housing_row(*, name: str, **more: Any) -> ZooModel:
+    """Returns the row of a network of California Housing, a function of its name in `models.dense`."""
+    row = Task(
+        name=name,
+        data=_HOUSING,
+        make=_make_lazily(f"dense:{name}", sized=True),
+        classes=2,
+        learning_rate=0.1,
+        batch_size=400,
+        clipping=("book_keeping", "unfolded", "per_example"),
+        over_parameterised=False,
+        **more,
+    )
+    return _make_central_row(row)
+
+
 def _make_federated_row(name: str, row: FederatedTask) -> ZooModel:
     """Returns the row of a model that trains on clients alone."""
     return ZooModel(name, None, row, "it trains on clients' examples alone, see ./run.sh federated")
@@ -364,38 +380,20 @@ def _make_head_row(
 
 
 _ROWS = (
-    _make_central_row(
-        Task(
-            name="fcnn",
-            label="FCNN",
-            description="FCNN, 8-6-2 with ReLU, 68 parameters, on California Housing",
-            data=_HOUSING,
-            make=_make_lazily("dense:fcnn", sized=True),
-            classes=2,
-            learning_rate=0.1,
-            batch_size=400,
-            clipping=("book_keeping", "unfolded", "per_example"),
-            over_parameterised=False,
-            step_seconds=StepSeconds(8e-7, 7.5e-9),
-            canaries=8,
-            directions=8,
-        )
+    _make_housing_row(
+        name="fcnn",
+        label="FCNN",
+        description="FCNN, 8-6-2 with ReLU, 68 parameters, on California Housing",
+        step_seconds=StepSeconds(8e-7, 7.5e-9),
+        canaries=8,
+        directions=8,
     ),
-    _make_central_row(
-        Task(
-            name="wide_fcnn",
-            label="wide FCNN",
-            description="FCNN, 8-64-32-1 with ReLU, 2,689 parameters, on California Housing",
-            data=_HOUSING,
-            make=_make_lazily("dense:wide_fcnn", sized=True),
-            classes=2,
-            learning_rate=0.1,
-            batch_size=400,
-            clipping=("book_keeping", "unfolded", "per_example"),
-            over_parameterised=False,
-            step_seconds=StepSeconds(4e-5, 4e-7),
-            directions=128,
-        )
+    _make_housing_row(
+        name="wide_fcnn",
+        label="wide FCNN",
+        description="FCNN, 8-64-32-1 with ReLU, 2,689 parameters, on California Housing",
+        step_seconds=StepSeconds(4e-5, 4e-7),
+        directions=128,
     ),
     _make_image_row(
         name="convnet",

@@ -46,8 +46,7 @@ flags.DEFINE_string(
     None,
     "The scores: .npz or .json with in, out or scores, presence; .csv with score,in; in.npy,out.npy; or -.",
 )
-flags.DEFINE_float("delta", 1e-5, "delta of the bounds.")
-flags.DEFINE_float("confidence", 0.95, "Confidence of the lower bounds.")
+cli.define_levels()
 flags.DEFINE_list(
     "looks", None, "Numbers of scores at which to look, declared before the first look."
 )
@@ -78,7 +77,7 @@ flags.DEFINE_bool(
 flags.DEFINE_bool(
     "in_order", False, "With --dimension: rows stand in the order in which runs were begun."
 )
-flags.DEFINE_bool("json", False, "Print one JSON object on stdout instead of a table.")
+cli.define_json()
 flags.DEFINE_bool(
     "fail_if_violated", False, "Exit status 3 where more is proven than an upper bound."
 )

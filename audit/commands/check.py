@@ -30,7 +30,7 @@ flags.DEFINE_float("learning_rate", None, "eta, in place of the file's.")
 flags.DEFINE_float("batch_size", None, "B, in place of the file's.")
 flags.DEFINE_integer("seeds", None, "Draws of the noise; by default as many as its layers need.")
 flags.DEFINE_string("report", None, "Also write a page with pictures into this HTML file.")
-flags.DEFINE_bool("json", False, "Print one JSON object on stdout instead of a table.")
+cli.define_json()
 
 
 def main() -> None:

@@ -319,6 +319,41 @@ class _CountParser(flags.ArgumentParser[int | str]):
         return int(text)
 
 
+def define_levels() -> None:
+    """Defines the flags of the bounds' levels."""
+    flags.DEFINE_float("delta", 1e-5, "delta of the bounds.")
+    flags.DEFINE_float("confidence", 0.95, "Confidence of the lower bounds.")
+
+
+def require_levels() -> None:
+    """Raises InputError unless the flags of the levels are in their ranges."""
+    from audit.laws import conversions
+
+    conversions.require_delta(flags.FLAGS.delta)
+    conversions.require_confidence(flags.FLAGS.confidence)
+
+
+def define_seed(help: str) -> None:
+    """Defines the flag of a seed."""
+    flags.DEFINE_integer("seed", 0, help)
+
+
+def require_seed() -> None:
+    """Raises InputError unless the seed is in its range."""
+    seed = flags.FLAGS.seed
+    require(0 <= seed < 2**32, f"--seed={seed}: give 0 to 2^32 - 1")
+
+
+def define_json() -> None:
+    """Defines the flag that asks for JSON."""
+    flags.DEFINE_bool("json", False, "Print one JSON object on stdout instead of tables.")
+
+
+def define_out(help: str) -> None:
+    """Defines the flag of the folder for results, which `folder` reads."""
+    flags.DEFINE_string("out", "results", help)
+
+
 def define_sources() -> None:
     """Defines the flags of the data's sources."""
     flags.DEFINE_string("data_file", None, "The data as a file, instead of fetching them.")
@@ -336,6 +371,20 @@ def folder() -> Path:
     """Returns --out's folder, which need not be there; raises InputError where it names none."""
     require(flags.FLAGS.out, "--out=: name a folder")
     return Path(flags.FLAGS.out)
+
+
+def chosen(flag: str, choices: Sequence[str]) -> list[str]:
+    """Returns the choices that a list flag names, each once, by default all of them.
+
+    Raises InputError where it names none, or another.
+    """
+    given: list[str] | None = flags.FLAGS[flag].value
+    names = list(choices if given is None else dict.fromkeys(given))
+    listed = ", ".join(choices)
+    require(names, f"--{flag} is empty: choose of {listed}")
+    for name in names:
+        require(name in choices, f"--{flag}: {name!r} is unknown: choose of {listed}")
+    return names
 
 
 def numbers(flag: str) -> list[float]:

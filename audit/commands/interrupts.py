@@ -1,8 +1,8 @@
 """Ctrl-C and SIGTERM: each ends a command in one line, and what it stores can go on.
 
-An interrupt is raised in the main thread, wherever that is. There a library's callback may swallow it, and
-compiled code may not come back for minutes: so a thread raises it again until the command has ended, and ends
-the process itself after a few seconds. What is stored is whole at any instant, so that nothing else need end.
+The main thread raises KeyboardInterrupt once, so that blocks clean up. A library's callback may swallow it,
+compiled code may not come back for minutes: a thread ends the process itself after a few seconds. What is
+stored is whole at any instant.
 """
 
 import contextlib
@@ -11,17 +11,16 @@ import select
 import signal
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import FrameType
-from typing import Any, NoReturn
+from typing import NoReturn
 
 STATUS = 130
 LINE = "interrupted: finished chunks are kept, the same command goes on"
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-_AGAIN_SECONDS = 0.1  # until an interrupt is raised again
-_MOST_SECONDS = 5.0  # from an interrupt to the end of the process
-_IMPORT_MACHINERY = "<frozen importlib._bootstrap>"
+_MOST_SECONDS = 3.0  # from an interrupt to the end of the process
+# Compiled modules that are interrupted while they are imported crash, begun processes print tracebacks.
+_FRAGILE = ("<frozen importlib._bootstrap>", "popen_spawn_posix.py")
 _HAS_COME = threading.Event()  # an interrupt
 _IS_OVER = threading.Event()  # the time in which interrupts matter
 
@@ -37,7 +36,6 @@ def install() -> None:
     threading.Thread(target=_watch, args=(reading,), daemon=True).start()
     for number in handled:
         signal.signal(number, _interrupt)
-    sys.unraisablehook = _without_interrupts(sys.unraisablehook)
 
 
 @contextlib.contextmanager
@@ -53,50 +51,26 @@ def end_in_one_line() -> Iterator[None]:
         if _HAS_COME.is_set() or isinstance(error, KeyboardInterrupt):
             _end()
         raise
-    _ignore()
+    _IS_OVER.set()
     if _HAS_COME.is_set():
         _end()
 
 
-def _end() -> NoReturn:
-    """Ends the process at once: compilers' threads crash an interpreter that is taken down beside them."""
-    _ignore()
-    with contextlib.suppress(Exception):
-        print(f"error: {LINE}", file=sys.stderr, flush=True)
-        sys.stdout.flush()
-    os._exit(STATUS)
-
-
-def _ignore() -> None:
-    """Ignores interrupts from now on."""
-    _IS_OVER.set()
-    for number in _SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
-
-
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Handles a signal by raising KeyboardInterrupt, unless now is a bad time: the watch comes again.
-
-    It raises none where one is on its way already, as in the blocks that clean up behind one, and none while
-    a module is imported: compiled modules crash or print tracebacks.
-    """
+    """Handles the first signal by raising KeyboardInterrupt, unless now is a bad time."""
+    if _HAS_COME.is_set() or _IS_OVER.is_set():
+        return
     _HAS_COME.set()
-    is_on_its_way = isinstance(sys.exception(), KeyboardInterrupt | SystemExit)
-    if not is_on_its_way and not _is_importing(frame):
-        raise KeyboardInterrupt
-
-
-def _is_importing(frame: FrameType | None) -> bool:
-    """Returns whether a frame belongs to the import of a module."""
+    sys.unraisablehook = lambda unraisable: None  # an interrupt in a callback is no news
     while frame is not None:
-        if frame.f_code.co_filename == _IMPORT_MACHINERY:
-            return True
+        if frame.f_code.co_filename.endswith(_FRAGILE):
+            return  # the watch ends the process
         frame = frame.f_back
-    return False
+    raise KeyboardInterrupt
 
 
 def _watch(reading: int) -> None:
-    """Waits for an interrupt, also while the main thread can't, and sends it again until the command ends.
+    """Waits for an interrupt, also while the main thread can't, and ends the process some seconds later.
 
     Args:
       reading: the end of a pipe that gets the number of every signal.
@@ -104,32 +78,17 @@ def _watch(reading: int) -> None:
     number = 0
     while number not in _SIGNALS:
         number = os.read(reading, 1)[0]
-    _HAS_COME.set()
-    end = time.monotonic() + _MOST_SECONDS
-    while not _IS_OVER.wait(_AGAIN_SECONDS):
-        if time.monotonic() > end:
-            _leave()
-        signal.pthread_kill(threading.main_thread().ident or 0, number)
+    if not _IS_OVER.wait(_MOST_SECONDS):
+        _end()
 
 
-def _leave() -> NoReturn:
-    """Ends the process from the watch, with the line where stderr takes it.
+def _end() -> NoReturn:
+    """Ends the process at once: compilers' threads crash an interpreter that is taken down beside them.
 
-    The main thread may be stuck in writing to stderr, and stderr may be behind a progress bar.
+    Writes the line where stderr takes it, on a line of its own: a progress bar may be before it.
     """
     with contextlib.suppress(OSError):
-        _, writable, _ = select.select([], [sys.stderr.fileno()], [], 0)
+        _, writable, _ = select.select([], [2], [], 0)
         if writable:
-            os.write(sys.stderr.fileno(), f"\nerror: {LINE}\n".encode())
+            os.write(2, f"\nerror: {LINE}\n".encode())
     os._exit(STATUS)
-
-
-def _without_interrupts(hook: Callable[[Any], object]) -> Callable[[Any], object]:
-    """Returns a hook that is silent on interrupts that were swallowed: they are raised again."""
-
-    def report(unraisable: Any) -> None:
-        is_interrupt = issubclass(unraisable.exc_type, KeyboardInterrupt)
-        if not (_HAS_COME.is_set() and is_interrupt):
-            hook(unraisable)
-
-    return report

@@ -12,19 +12,8 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import Array
 from jax.extend.core import ClosedJaxpr, Literal
 
-_CALLS = (
-    "jit",
-    "pjit",
-    "closed_call",
-    "checkpoint",
-    "remat2",
-    "custom_jvp_call",
-    "custom_vjp_call",
-)
-_CONTROL_FLOW = ("scan", "while", "cond")
 _PRODUCTS = ("dot_general", "conv_general_dilated")
 _EXPONENT_BITS = 8  # of TF32 and bfloat16, as of float32
 
@@ -34,17 +23,15 @@ class Operands(NamedTuple):
 
     Attributes:
       significand_bits: those that are explicit, beside eight exponent bits.
-      dtype: the type of that format in which accelerators take them; None where there is none.
       allowed: how far a device may round.
     """
 
     significand_bits: int
-    dtype: Any
     allowed: jax.lax.Precision
 
 
-TF32 = Operands(10, None, jax.lax.Precision.HIGH)
-BF16 = Operands(7, jnp.bfloat16, jax.lax.Precision.DEFAULT)
+TF32 = Operands(10, jax.lax.Precision.HIGH)
+BF16 = Operands(7, jax.lax.Precision.DEFAULT)
 
 
 def with_operands(function: Callable[..., Any], operands: Operands) -> Callable[..., Any]:
@@ -79,61 +66,27 @@ def _evaluate(program: ClosedJaxpr, arguments: Sequence[Any], operands: Operands
 
 
 def _apply(equation: Any, inputs: list[Any], operands: Operands) -> Sequence[Any]:
-    """Applies one equation of a program to its inputs; inner programs are rewritten too."""
+    """Applies one equation of a program to its inputs; called programs are evaluated in its place."""
     primitive = equation.primitive
-    params = dict(equation.params)
+    params = {name: _rewrite(value, operands) for name, value in equation.params.items()}
+    called = equation.params.get("call_jaxpr", equation.params.get("jaxpr"))
+    if called is not None and primitive.name != "scan":
+        if not isinstance(called, ClosedJaxpr):
+            called = ClosedJaxpr(called, ())
+        return _evaluate(called, inputs, operands)
 
-    if primitive.name in _CALLS:
-        inner = params["jaxpr"] if "jaxpr" in params else params["call_jaxpr"]
-        if not isinstance(inner, ClosedJaxpr):
-            inner = ClosedJaxpr(inner, ())
-        return _evaluate(inner, inputs, operands)
-
-    if primitive.name in _CONTROL_FLOW:
-        params = {name: _rewrite(value, operands) for name, value in params.items()}
-
-    is_product = primitive.name in _PRODUCTS
-    if is_product and all(x.dtype == jnp.float32 for x in inputs):
-        return [_multiply(primitive, inputs, params, operands)]
-
+    if primitive.name in _PRODUCTS and all(x.dtype == jnp.float32 for x in inputs):
+        bits = operands.significand_bits
+        inputs = [jax.lax.reduce_precision(x, _EXPONENT_BITS, bits) for x in inputs]
+        params["precision"] = (operands.allowed, operands.allowed)
+        params["preferred_element_type"] = jnp.dtype(jnp.float32)
     results = primitive.bind(*inputs, **primitive.get_bind_params(params))
     return results if primitive.multiple_results else [results]
 
 
-def _multiply(
-    primitive: Any, inputs: list[Any], params: dict[str, Any], operands: Operands
-) -> Array:
-    """Returns the product of rounded operands.
-
-    The operands have a type of their own where the format has one, but not on CPUs, which have no such
-    product.
-    """
-    params["precision"] = (operands.allowed, operands.allowed)
-    params["preferred_element_type"] = jnp.dtype(jnp.float32)
-
-    def multiply_rounded(*factors: Array) -> Array:
-        narrow = [
-            jax.lax.reduce_precision(x, _EXPONENT_BITS, operands.significand_bits) for x in factors
-        ]
-        product: Array = primitive.bind(*narrow, **params)
-        return product
-
-    def multiply_cast(*factors: Array) -> Array:
-        narrow = [x.astype(operands.dtype) for x in factors]
-        product: Array = primitive.bind(*narrow, **params)
-        return product
-
-    if operands.dtype is None:
-        return multiply_rounded(*inputs)
-    product: Array = jax.lax.platform_dependent(
-        *inputs, cpu=multiply_rounded, default=multiply_cast
-    )
-    return product
-
-
 def _rewrite(value: Any, operands: Operands) -> Any:
-    """Rewrites the programs in a parameter of a control-flow equation; returns anything else as it is."""
-    if isinstance(value, tuple):
+    """Rewrites the programs in a parameter, of a loop's or a branch's; returns anything else as it is."""
+    if type(value) is tuple:  # a branch's programs; a named tuple is no such
         return tuple(_rewrite(element, operands) for element in value)
     if not isinstance(value, ClosedJaxpr):
         return value

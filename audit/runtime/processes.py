@@ -1,8 +1,7 @@
 """Processes that work for this one: they leave Ctrl-C to it, and end when it ends, however it does.
 
-A terminal sends Ctrl-C to every process of its group, and a killed process cannot stop its own. So they are
-begun where no interrupt strikes, ignore Ctrl-C, and watch the process that began them. Importing this starts
-nothing.
+A terminal sends Ctrl-C to each process of its group, and a killed process cannot stop its own. So they ignore
+Ctrl-C, and watch the process that began them. Importing this starts nothing.
 """
 
 import concurrent.futures
@@ -39,7 +38,7 @@ def in_order(
         return
     chunk = max(1, min(50, len(all_tasks) // processes))
     with _pool(processes) as pool:
-        with _delayed_interrupts():
+        with _sigint_blocked():
             results = pool.map(function, all_tasks, chunksize=chunk)
         yield from results
 
@@ -52,7 +51,7 @@ def as_completed(
     if not all_tasks:
         return
     with _pool(processes) as pool:
-        with _delayed_interrupts():
+        with _sigint_blocked():
             waiting = {pool.submit(function, task): task for task in all_tasks}
         for future in concurrent.futures.as_completed(waiting):
             yield waiting[future], future.result()
@@ -61,7 +60,7 @@ def as_completed(
 def apart(function: Callable[[], Result]) -> Result:
     """Returns a function's result, or raises its error, from a process that ends with it."""
     with _pool(1) as pool:
-        with _delayed_interrupts():
+        with _sigint_blocked():
             future = pool.submit(function)
         return future.result()
 
@@ -96,9 +95,9 @@ def attempt(function: Callable[[], Iterable[Result]], seconds: float) -> tuple[l
 def begin(function: Callable[..., object], *arguments: Any) -> SpawnProcess:
     """Begins a process that calls a function, and ends with this one."""
     process = _SPAWN.Process(target=_serve, args=(function, *arguments), daemon=True)
-    # Beginning it lets interrupts through again, so it comes first.
+    # Its own start unblocks SIGINT, so it comes first.
     resource_tracker.ensure_running()
-    with _delayed_interrupts():
+    with _sigint_blocked():
         process.start()
     return process
 
@@ -111,8 +110,7 @@ def pipe(duplex: bool = True) -> tuple[Any, Any]:
 @contextlib.contextmanager
 def _pool(processes: int) -> Iterator[ProcessPoolExecutor]:
     """Yields a pool that is killed, whatever it is at, where the block does not end well."""
-    with _delayed_interrupts():
-        pool = ProcessPoolExecutor(processes, _SPAWN, _attach_to_parent)
+    pool = ProcessPoolExecutor(processes, _SPAWN, _attach_to_parent)
     try:
         yield pool
         pool.shutdown()
@@ -121,10 +119,9 @@ def _pool(processes: int) -> Iterator[ProcessPoolExecutor]:
             "a process of the pool died: free memory, or use fewer processes"
         ) from None
     finally:
-        with _delayed_interrupts():
-            for process in list((pool._processes or {}).values()):
-                process.kill()
-            pool.shutdown(cancel_futures=True)
+        for process in list((pool._processes or {}).values()):
+            process.kill()
+        pool.shutdown(cancel_futures=True)
 
 
 def _serve(function: Callable[..., object], *arguments: Any) -> None:
@@ -152,9 +149,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _attach_to_parent() -> None:
-    """Makes a process that was begun here ignore Ctrl-C, and watch the process that began it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    """Makes a process that was begun here watch the process that began it."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
@@ -167,23 +162,10 @@ def _end_with_parent() -> None:
 
 
 @contextlib.contextmanager
-def _delayed_interrupts() -> Iterator[None]:
-    """Lets interrupts wait for the end of the block; a process that is begun in it gets no SIGINT."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    received: list[int] = []
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    handlers = [
-        signal.signal(number, lambda number, frame: received.append(number)) for number in numbers
-    ]
+def _sigint_blocked() -> Iterator[None]:
+    """Has processes that are begun in the block ignore Ctrl-C, which they inherit for good."""
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        for number, handler in zip(numbers, handlers, strict=True):
-            signal.signal(number, handler or signal.SIG_DFL)
-        if received:
-            signal.raise_signal(received[0])

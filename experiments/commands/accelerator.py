@@ -16,17 +16,12 @@ from the cache, else random numbers of the same shapes stand in for them, as the
 
 import os
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from absl import flags
 
 from audit.commands import cli
 from audit.errors import require
-
-if TYPE_CHECKING:
-    from experiments.engine.device_parts import Part
 
 FLAGS = flags.FLAGS
 flags.DEFINE_float("scale", 1.0, "Of the parts' numbers of models; steps go with its square root.")
@@ -36,9 +31,7 @@ flags.DEFINE_string(
     "california_housing", None, "California Housing as a file: .csv, .npz, .parquet."
 )
 flags.DEFINE_string("cifar10", None, "CIFAR-10 as a file: .npz, or the published archive.")
-flags.DEFINE_string(
-    "out", "results", "Folder for the JSON file and the page; they go into its accelerator."
-)
+cli.define_out("Folder for the JSON file and the page; they go into its accelerator.")
 
 
 def main() -> None:
@@ -48,7 +41,8 @@ def main() -> None:
     out = cli.folder() / "accelerator"
     from experiments.engine import device_parts, device_report
 
-    parts = _chosen_parts(device_parts.PARTS)
+    chosen = cli.chosen("only", [part.name for part in device_parts.PARTS])
+    parts = [part for part in device_parts.PARTS if part.name in chosen]
     for flag in ("california_housing", "cifar10"):
         file = FLAGS[flag].value
         require(
@@ -66,18 +60,6 @@ def main() -> None:
         not left,
         f"not done, or not whole: {left}; start again to try them, or leave them out of --only",
     )
-
-
-def _chosen_parts(parts: "Sequence[Part]") -> "list[Part]":
-    """Returns the parts that --only names, in their own order; raises InputError for unknown names."""
-    names = [part.name for part in parts]
-    chosen = FLAGS.only
-    if chosen is None:
-        chosen = names
-    require(chosen, f"--only is empty: choose of {', '.join(names)}")
-    for name in chosen:
-        require(name in names, f"--only: {name!r} is unknown: choose of {', '.join(names)}")
-    return [part for part in parts if part.name in chosen]
 
 
 def _print_progress(line: str) -> None:

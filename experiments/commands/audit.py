@@ -38,15 +38,14 @@ flags.DEFINE_list("looks", None, "Runs at which to look, e.g. 500,1000,5000, in 
 flags.DEFINE_float("until", None, "sphere: stop as soon as this epsilon is proven.")
 flags.DEFINE_float("minutes", None, "sphere: begin no further training after so many minutes.")
 cli.define_setting()
-flags.DEFINE_float("delta", 1e-5, "delta of the bounds.")
-flags.DEFINE_float("confidence", 0.95, "Confidence of the lower bounds.")
+cli.define_levels()
 flags.DEFINE_integer("chunk_size", 0, "Models trained at once; 0: as many as fit.")
 cli.define_sources()
 flags.DEFINE_string("weights", None, "Heads: the frozen body's .pth or .safetensors file.")
 flags.DEFINE_integer("input_size", None, "Heads: side in pixels to which images are resized.")
-flags.DEFINE_string("out", "results", "Folder for scores, results and figures.")
+cli.define_out("Folder for scores, results and figures.")
 engine_flags.define_engine()
-flags.DEFINE_bool("json", False, "Print one JSON object on stdout instead of tables.")
+cli.define_json()
 
 
 def main() -> None:
@@ -62,11 +61,8 @@ def run(setting: Setting, runs: int | None, until: float | None) -> None:
       runs: Models to train, by default as many as usual.
       until: The epsilon at which training stops once it is proven, if any.
     """
-    from audit.laws import conversions
-
     # All flags are checked before data are loaded, which takes longer.
-    conversions.require_delta(FLAGS.delta)
-    conversions.require_confidence(FLAGS.confidence)
+    cli.require_levels()
     engines = engine_flags.engine()
     out = cli.folder()
     request = _make_request(setting, runs, until)

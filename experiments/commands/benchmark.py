@@ -43,10 +43,8 @@ flags.DEFINE_integer(
 flags.DEFINE_list("estimators", None, "Parts of estimators' names; by default all.")
 flags.DEFINE_list("mechanisms", None, "Parts of mechanisms' names; by default all.")
 flags.DEFINE_integer("processes", None, "Processes; by default one a core.")
-flags.DEFINE_integer("seed", 0, "Seed of the scores.")
-flags.DEFINE_string(
-    "out", "results", "Folder for results; the table goes into its folder benchmark."
-)
+cli.define_seed("Seed of the scores.")
+cli.define_out("Folder for results; the table goes into its folder benchmark.")
 
 MOST_PROCESSES = 1024
 MOST_AUDITS = 10**6
@@ -87,7 +85,7 @@ def _load_all(cells: Sequence[AuditedCell], store: CellStore) -> list[MeasuredCe
 def _choose_cells() -> list[AuditedCell]:
     """Returns the cells that the flags ask for; says on stderr which packages are missing."""
     scale = _parse_scale()
-    require(0 <= FLAGS.seed < 2**32, f"--seed={FLAGS.seed}: give 0 to 2^32 - 1")
+    cli.require_seed()
     estimators = registry.choose_names("estimators", FLAGS.estimators, registry.ESTIMATORS)
     mechanisms = registry.choose_names("mechanisms", FLAGS.mechanisms, MECHANISMS)
     cells = list_cells(estimators, mechanisms, scale, FLAGS.seed)

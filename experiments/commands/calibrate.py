@@ -20,7 +20,7 @@ from audit.calibration import calibration, laws
 from audit.calibration.calibration import Calibration, KnownMechanism
 from audit.commands import cli
 from audit.errors import require
-from audit.laws import conversions, known_laws
+from audit.laws import known_laws
 from audit.methods import one_run_bounds
 from audit.methods.gaussian_curve import CURVE_LEVEL, CURVE_POWER
 from audit.report.table import Column, Show, Table, number
@@ -48,11 +48,10 @@ flags.DEFINE_integer(
 )
 flags.DEFINE_integer("dimension", 62_006, "Dimension of the directions.")
 flags.DEFINE_integer("audits", 2000, "Audits a mechanism.")
-flags.DEFINE_float("delta", 1e-5, "delta of the bounds.")
-flags.DEFINE_float("confidence", 0.95, "Confidence of the lower bounds.")
-flags.DEFINE_integer("seed", 0, "Seed of the scores.")
+cli.define_levels()
+cli.define_seed("Seed of the scores.")
 flags.DEFINE_integer("processes", None, "Processes; by default one a core.")
-flags.DEFINE_bool("json", False, "Print one JSON object on stdout instead of a table.")
+cli.define_json()
 
 MOST_PROCESSES = 1024
 
@@ -92,9 +91,8 @@ def main() -> None:
     if FLAGS.directions is None:
         for count in runs:
             require_runs(count)
-    require(0 <= FLAGS.seed < 2**32, f"--seed={FLAGS.seed}: give 0 to 2^32 - 1")
-    conversions.require_delta(FLAGS.delta)
-    conversions.require_confidence(FLAGS.confidence)
+    cli.require_seed()
+    cli.require_levels()
 
     study = _make_study(runs)
     rows: list[Calibration] = []

@@ -35,7 +35,7 @@ flags.DEFINE_string(
     None,
     "LEAF's folder of CelebA, Sent140 or Shakespeare, with train/ and test/.",
 )
-flags.DEFINE_string("out", "results", "Folder of the store and its results.")
+cli.define_out("Folder of the store and its results.")
 
 
 def main() -> None:

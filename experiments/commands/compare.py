@@ -20,7 +20,7 @@ from models.catalogue import task
 FLAGS = flags.FLAGS
 cli.define_setting(Compared)
 cli.define_sources()
-flags.DEFINE_string("out", "results", "Folder for results; the table goes into its folder compare.")
+cli.define_out("Folder for results; the table goes into its folder compare.")
 
 
 def main() -> None:

@@ -41,12 +41,11 @@ flags.DEFINE_string(
     "cohorts", None, "Whose rounds: a CSV file of lines round,client, in place of --cohort."
 )
 flags.DEFINE_integer("runs", 1, "Trainings, each with coins and noise of its own.")
-flags.DEFINE_float("delta", 1e-5, "delta of estimates and bounds.")
-flags.DEFINE_float("confidence", 0.95, "Confidence of the lower bounds.")
+cli.define_levels()
 cli.define_sources()
-flags.DEFINE_string("out", "results", "Folder for scores and results.")
+cli.define_out("Folder for scores and results.")
 flags.DEFINE_string("report", None, "Also write a report into this HTML file.")
-flags.DEFINE_bool("json", False, "Print one JSON object on stdout instead of a table.")
+cli.define_json()
 
 MOST_RUNS = 1_000_000
 _LOOK_SECONDS = 5.0  # between two lines about a training that is under way
@@ -99,10 +98,8 @@ def main() -> None:
 
 def _checked_setting() -> FederatedSetting:
     """Returns the setting that the flags describe; raises InputError for flags out of range."""
-    from audit.laws import conversions
 
-    conversions.require_delta(FLAGS.delta)
-    conversions.require_confidence(FLAGS.confidence)
+    cli.require_levels()
     require(FLAGS.report != "", "--report=: name an HTML file")
     require(1 <= FLAGS.runs <= MOST_RUNS, f"`runs={FLAGS.runs}`: give 1 to {MOST_RUNS:,}")
     setting = FederatedSetting(**cli.values(FederatedSetting))

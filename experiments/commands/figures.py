@@ -39,9 +39,8 @@ flags.DEFINE_string(
     "scale", None, "smoke, laptop or paper; by default the largest with finished cells."
 )
 flags.DEFINE_list("name", ["all"], "Sweeps, comma-separated, or all.")
-flags.DEFINE_float("delta", 1e-5, "delta of the bounds.")
-flags.DEFINE_float("confidence", 0.95, "Confidence of the lower bounds.")
-flags.DEFINE_string("out", "results", "Folder of the store; figures go into its folder figures.")
+cli.define_levels()
+cli.define_out("Folder of the store; figures go into its folder figures.")
 
 
 class _Drawing(NamedTuple):

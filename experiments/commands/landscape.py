@@ -31,11 +31,10 @@ flags.DEFINE_float(
     "clipping_norm", 1.0, "Clipping norm C: the unit of --threshold and of the figures."
 )
 flags.DEFINE_float("threshold", None, "The simulated landscape's threshold h; by default C / 2.")
-flags.DEFINE_float("delta", 1e-5, "delta of every epsilon.")
-flags.DEFINE_float("confidence", 0.95, "Confidence of the simulated audits' bounds.")
+cli.define_levels()
 flags.DEFINE_integer("runs", 5000, "Simulated runs a cell, half of them in.")
-flags.DEFINE_integer("seed", 0, "Seed of the simulated runs.")
-flags.DEFINE_string("out", "results", "Folder for results; figures go into its folder landscape.")
+cli.define_seed("Seed of the simulated runs.")
+cli.define_out("Folder for results; figures go into its folder landscape.")
 
 MOST_BATCH = 10**9
 MOST_STEPS = 10**5
@@ -95,7 +94,7 @@ def _checked_study() -> Study:
     require_runs(FLAGS.runs, least=4)
     require(1e-6 <= norm <= 1e6, f"--clipping_norm={norm}: give 1e-6 to 1e6")
     conversions.require_confidence(FLAGS.confidence)
-    require(0 <= FLAGS.seed < 2**32, f"--seed={FLAGS.seed}: give 0 to 2^32 - 1")
+    cli.require_seed()
     threshold = 0.5
     if FLAGS.threshold is not None:
         threshold = FLAGS.threshold / norm

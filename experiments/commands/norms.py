@@ -32,7 +32,7 @@ flags.DEFINE_list(
 )
 flags.DEFINE_integer("runs", 30, "Runs a model.")
 cli.define_setting(names=FIELDS)
-flags.DEFINE_string("out", "results", "Folder for results; the figure goes into its folder norms.")
+cli.define_out("Folder for results; the figure goes into its folder norms.")
 
 
 def main() -> None:

@@ -42,9 +42,9 @@ flags.DEFINE_list(
 )
 flags.DEFINE_integer("simulations", tables.SIMULATIONS, "Simulations a cell.")
 flags.DEFINE_float("delta", tables.DELTA, "delta of every epsilon.")
-flags.DEFINE_integer("seed", 0, "Seed of the simulations.")
+cli.define_seed("Seed of the simulations.")
 flags.DEFINE_string("report", None, "Also write a page into this HTML file.")
-flags.DEFINE_string("out", "results", "Folder for results; these go into its folder one_shot.")
+cli.define_out("Folder for results; these go into its folder one_shot.")
 
 _FIGURE_DIMENSION = 10**6
 _MOST_PANELS = 4
@@ -70,7 +70,7 @@ def main() -> None:
         2 <= FLAGS.simulations <= 10**6,
         f"--simulations={FLAGS.simulations}: give 2 to 1,000,000",
     )
-    require(0 <= FLAGS.seed < 2**32, f"--seed={FLAGS.seed}: give 0 to 2^32 - 1")
+    cli.require_seed()
     conversions.require_delta(FLAGS.delta)
     folder = cli.folder() / "one_shot"
 

@@ -45,13 +45,12 @@ flags.DEFINE_float(
 )
 cli.define_setting(names=FIELDS)
 flags.DEFINE_integer("audits", 100, "Simulated audits.")
-flags.DEFINE_float("delta", 1e-5, "delta of the bounds.")
-flags.DEFINE_float("confidence", 0.95, "Confidence of the lower bounds.")
-flags.DEFINE_integer("seed", 0, "Seed of the simulated audits.")
+cli.define_levels()
+cli.define_seed("Seed of the simulated audits.")
 cli.define_sources()
 engine_flags.define_ray_address("the time of this machine")
 flags.DEFINE_bool("linear_response", False, "Linear response also where it takes over a minute.")
-flags.DEFINE_bool("json", False, "Print one JSON object on stdout instead of tables.")
+cli.define_json()
 
 
 def main() -> None:
@@ -138,11 +137,10 @@ def _forecast_many_canaries(
 
 def _checked_epsilons() -> tuple[float, float]:
     """Returns the accountant's epsilon and the true one; raises InputError for flags out of range."""
-    conversions.require_delta(FLAGS.delta)
-    conversions.require_confidence(FLAGS.confidence)
+    cli.require_levels()
     require(4 <= FLAGS.runs <= 10**8, f"--runs={FLAGS.runs}: give 4 to 100,000,000")
     require(2 <= FLAGS.audits <= 10**7, f"--audits={FLAGS.audits}: give 2 to 10,000,000")
-    require(0 <= FLAGS.seed < 2**32, f"--seed={FLAGS.seed}: give 0 to 2^32 - 1")
+    cli.require_seed()
     require(
         0 < FLAGS.tightness < 1, f"--tightness={FLAGS.tightness}: give more than 0, less than 1"
     )

@@ -21,7 +21,7 @@ cli.define_setting(names=FIELDS)
 flags.DEFINE_integer("examples", 500, "Examples whose gradients are measured.")
 flags.DEFINE_integer("steps", 100, "Training steps before the second measurement.")
 cli.define_sources()
-flags.DEFINE_bool("json", False, "Print one JSON object on stdout instead of tables.")
+cli.define_json()
 
 
 def main() -> None:

@@ -16,7 +16,6 @@ from absl import flags
 
 from audit.commands import cli
 from audit.errors import require
-from audit.tasks.task import Sources
 
 FLAGS = flags.FLAGS
 _MODELS = ("convnet", "fcnn")
@@ -29,28 +28,22 @@ flags.DEFINE_list(
 )
 flags.DEFINE_integer("rounds", 3, "Rounds; each times every engine once.")
 flags.DEFINE_float("seconds", 3.0, "Seconds a measurement of an engine, at least.")
-flags.DEFINE_integer("seed", 0, "Seed of all trainings.")
-flags.DEFINE_float("delta", 1e-5, "delta of the bounds.")
-flags.DEFINE_float("confidence", 0.95, "Confidence of the lower bounds.")
-flags.DEFINE_string("data_file", None, "The model's data as a file, instead of fetching them.")
-flags.DEFINE_string("tfds_dir", None, "A prepared TFDS folder that holds the data.")
-flags.DEFINE_string(
-    "out", "results", "Folder for the figure and its numbers; they go into its folder proof."
-)
+cli.define_seed("Seed of all trainings.")
+cli.define_levels()
+cli.define_sources()
+cli.define_out("Folder for the figure and its numbers; they go into its folder proof.")
 
 
 def main() -> None:
     """Parses the flags, trains by each way against the clock, and prints and draws what it proves when."""
-    from audit.laws import conversions
     from audit.storage import files
 
     require(FLAGS.model in _MODELS, f"--model={FLAGS.model}: choose of {', '.join(_MODELS)}")
     require(0.01 <= FLAGS.minutes <= 1440, f"--minutes={FLAGS.minutes}: give 0.01 to 1,440")
     require(1 <= FLAGS.rounds <= 1000, f"--rounds={FLAGS.rounds}: give 1 to 1,000")
     require(0 < FLAGS.seconds < 3600, f"--seconds={FLAGS.seconds}: give more than 0, up to an hour")
-    require(0 <= FLAGS.seed < 2**32, f"--seed={FLAGS.seed}: give 0 to 2^32 - 1")
-    conversions.require_delta(FLAGS.delta)
-    conversions.require_confidence(FLAGS.confidence)
+    cli.require_seed()
+    cli.require_levels()
     out = cli.folder() / "proof"
     from audit.report import style
     from experiments.benchmark import proof
@@ -69,7 +62,7 @@ def main() -> None:
         seed=FLAGS.seed,
         delta=FLAGS.delta,
         confidence=FLAGS.confidence,
-        sources=Sources(data_file=FLAGS.data_file, tfds_dir=FLAGS.tfds_dir),
+        sources=cli.sources(),
     )
     proofs = proof.measured(how)
     table = proof.proof_table(how, proofs)

@@ -29,7 +29,7 @@ from experiments.sweeps.sweep import Sweep
 FLAGS = flags.FLAGS
 flags.DEFINE_list("name", [], "Sweeps, comma-separated, or all; --list has them.")
 flags.DEFINE_string("scale", "laptop", "smoke (seconds), laptop (an hour a figure) or paper.")
-flags.DEFINE_string("out", "results", "Folder of the store, shared by all workers.")
+cli.define_out("Folder of the store, shared by all workers.")
 flags.DEFINE_string("worker", None, "i/n: of the cells only every n-th, from the i-th on.")
 engine_flags.define_engine()
 flags.DEFINE_bool("list", False, "Print names, cells and what is done; train nothing.")

@@ -30,7 +30,6 @@ from absl import flags
 
 from audit.commands import cli
 from audit.errors import require
-from audit.tasks.task import Sources
 from experiments.engine import measurement
 from experiments.engine.engines import ENGINES, TIMED, Kind, missing_line, require_timed
 
@@ -42,19 +41,16 @@ flags.DEFINE_list("models", None, _MODELS)
 flags.DEFINE_list("engines", list(ENGINES), f"Of {', '.join(ENGINES)}.")
 flags.DEFINE_integer("rounds", 5, "Rounds; each times every engine once.")
 flags.DEFINE_float("seconds", 3.0, "Seconds a measurement, at least.")
-flags.DEFINE_string("data_file", None, "One model's data as a file, instead of fetching them.")
-flags.DEFINE_string("tfds_dir", None, "A prepared TFDS folder that holds the data.")
-flags.DEFINE_bool("json", False, "Print one JSON object on stdout instead of a table.")
+cli.define_sources()
+cli.define_json()
 
 
 def main() -> None:
     """Parses the flags, times the engines that can train each model, and prints their rates."""
-    models = _chosen_names("models", list(TIMED))
-    engines = _chosen_names("engines", ENGINES)
-    for model in models:
+    for model in FLAGS.models or ():
         require_timed(model)
-    for name in engines:
-        require(name in ENGINES, f"--engines: {name!r} is unknown: choose of {', '.join(ENGINES)}")
+    models = cli.chosen("models", list(TIMED))
+    engines = cli.chosen("engines", ENGINES)
     require(1 <= FLAGS.rounds <= 1000, f"--rounds={FLAGS.rounds}: give 1 to 1,000")
     require(0 < FLAGS.seconds < 3600, f"--seconds={FLAGS.seconds}: give more than 0, up to an hour")
     single_model = FLAGS.data_file is None or len(models) == 1
@@ -63,7 +59,7 @@ def main() -> None:
     installed, missing = _find_engines(models, engines)
     if missing:
         print(missing_line(missing), file=sys.stderr)
-    sources = Sources(data_file=FLAGS.data_file, tfds_dir=FLAGS.tfds_dir)
+    sources = cli.sources()
     measurements = []
     for model, kinds in installed.items():
         measurements += measurement.measure(model, kinds, FLAGS.rounds, FLAGS.seconds, sources)
@@ -71,16 +67,6 @@ def main() -> None:
         print(measurement.as_json(measurements, missing))
     else:
         print(measurement.as_table(measurements))
-
-
-def _chosen_names(flag: str, choices: Sequence[str]) -> list[str]:
-    """Returns what a flag names, each name once, or all choices; raises InputError for an empty flag."""
-    given: list[str] | None = FLAGS[flag].value
-    names = list(choices)
-    if given is not None:
-        names = list(dict.fromkeys(given))
-    require(names, f"--{flag} is empty: choose of {', '.join(choices)}")
-    return names
 
 
 def _find_engines(

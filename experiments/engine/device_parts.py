@@ -111,22 +111,17 @@ class Part(NamedTuple):
       name: In flags and on the page.
       measures: What it measures, in a sentence.
       rows: What does so.
-      on_device: Whether JAX may start its devices.
     """
 
     name: str
     measures: str
     rows: Callable[[Trial], Rows]
-    on_device: bool = True
 
 
 def tell(name: str, trial: Trial) -> Rows:
     """Yields a part's rows, after one on where it runs."""
     part = next(part for part in PARTS if part.name == name)
-    if part.on_device:
-        yield _describe_device()
-    else:
-        yield {}
+    yield _describe_device()
     yield from part.rows(trial)
 
 
@@ -337,8 +332,7 @@ def _train(setting: Setting, trial: Trial, runs: int, chunk: int = 0) -> "tuple[
     size = chunk or game.chunk_size(played, runs)
     foretold: int | None = None
     if played.adversary.draw is None:  # else a training run is simulated, which can't be traced
-        program = ahead.TrainingProgram(ahead.DP_SGD, setting.model, setting.mechanism.precision)
-        foretold = ahead.measured(program, played, size, jax.local_devices()).bytes_a_device
+        foretold = ahead.measure_memory(played, size, jax.local_devices()).device
     chunks, marks = _play_chunks(played, runs, size)
 
     trained = sum(len(part.scores) for part in chunks)
@@ -397,19 +391,6 @@ def _count_operations(setting: Setting, dataset: Dataset) -> int:
     return peers_jax.flops(layers.uses, setting.mechanism.batch_size)
 
 
-def _tell_compilation(trial: Trial) -> Rows:
-    """Yields what compilers foretell of an H200."""
-    ahead.require_compiler("h200")
-    target = ahead.target("h200")
-    for model in ("fcnn", "convnet", "resnet18"):
-        compiled = ahead.compiled_here(target, ahead.TrainingProgram(ahead.DP_SGD, model))
-        row: Row = {"model": model}
-        for name, value in compiled._asdict().items():
-            if name != "program":
-                row[name] = value
-        yield row
-
-
 _SPEED = (
     "how fast they train, beside a product of matrices, and their memory beside what the compiler "
     "foretold"
@@ -430,10 +411,4 @@ PARTS: Sequence[Part] = (
         _tell_directions,
     ),
     Part("resnet18", f"4 ResNet18s, 25 steps: {_SPEED}.", _tell_resnet),
-    Part(
-        "compile",
-        "What `compile` foretells of an H200 without one.",
-        _tell_compilation,
-        on_device=False,
-    ),
 )

@@ -17,7 +17,7 @@ from audit.commands import cli
 FLAGS = flags.FLAGS
 flags.DEFINE_integer("runs", 400, "Models to train, half with the canary.")
 flags.DEFINE_integer("canaries", 1, "Canaries a run, each with a coin of its own.")
-flags.DEFINE_string("out", "results", "Folder for scores, results and the report.")
+cli.define_out("Folder for scores, results and the report.")
 
 
 class Net(nn.Module):

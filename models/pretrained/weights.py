@@ -1,19 +1,17 @@
-"""Weights files as NumPy arrays, without torch: torch's older format, its zip format, and safetensors.
+"""Weights files as NumPy arrays, without torch: safetensors, and torch's format before 1.6.
 
-Torch's files hold a pickle, which can run anything. Here it can only name tensors: its few permitted names
-stand for constructors of our own, and any other name is an error.
+MobileNetV2's published weights come in the older format alone: a pickle, which can run anything, and raw
+buffers. Here the pickle can only name tensors: its few permitted names stand for constructors of our own, and
+any other name is an error.
 """
 
 import io
-import math
 import pickle
-import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import ml_dtypes
 import numpy as np
-import safetensors
+import safetensors.numpy
 
 from audit.errors import InputError, require
 from models.data.formats import Arrays, Reader
@@ -21,33 +19,15 @@ from models.data.formats import Arrays, Reader
 LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 LEGACY_PROTOCOL = 1001
 _LEGACY_START = b"\x80\x02\x8a\x0a" + LEGACY_MAGIC.to_bytes(10, "little") + b"."  # pickled
-_STORAGE_DTYPES = {
-    "DoubleStorage": "<f8",
-    "FloatStorage": "<f4",
-    "HalfStorage": "<f2",
-    "LongStorage": "<i8",
-    "IntStorage": "<i4",
-    "ShortStorage": "<i2",
-    "CharStorage": "|i1",
-    "ByteStorage": "|u1",
-    "BoolStorage": "|b1",
-}
-_SAFETENSORS_DTYPES = {
-    "F64": np.float64,
-    "F32": np.float32,
-    "F16": np.float16,
-    "BF16": ml_dtypes.bfloat16,
-    "I64": np.int64,
-    "I32": np.int32,
-    "I16": np.int16,
-    "I8": np.int8,
-    "U8": np.uint8,
-    "BOOL": np.bool_,
-}
+CONVERT = (
+    "save it as safetensors, in Python with torch: "
+    "safetensors.torch.save_file(torch.load(FILE, weights_only=True), 'weights.safetensors')"
+)
+_STORAGE_DTYPES = {"FloatStorage": "<f4", "LongStorage": "<i8"}
 
 
 class _Storage(NamedTuple):
-    """A buffer that tensors are views of; its bytes lie elsewhere in the file."""
+    """A buffer whose elements are a tensor's; its bytes lie elsewhere in the file."""
 
     key: str
     dtype: str
@@ -55,12 +35,10 @@ class _Storage(NamedTuple):
 
 
 class _Tensor(NamedTuple):
-    """A view of a storage; offset and strides are in elements."""
+    """All elements of a storage, in C order."""
 
     storage: _Storage
-    offset: int
     shape: tuple[int, ...]
-    strides: tuple[int, ...]
 
 
 class _StateDict(dict[str, Any]):
@@ -71,20 +49,16 @@ class _StateDict(dict[str, Any]):
 
 
 def read_weights(content: bytes) -> Arrays:
-    """Reads the tensors of a state dict that torch.save wrote, or of a safetensors file, by name.
-
-    Torch's format may be that before torch 1.6 or that since.
+    """Reads the tensors of a safetensors file, or of a state dict that torch before 1.6 saved, by name.
 
     Raises:
       InputError: it is torn, foreign, or holds anything but tensors under names.
     """
     if content.startswith(_LEGACY_START):
         return _read_as(_read_legacy, content, "a torch state dict in the older format")
-    if content.startswith(b"PK\x03\x04"):
-        return _read_as(_read_zip, content, "a torch state dict in the zip format")
     if content[8:9] == b"{":
         return _read_as(_read_safetensors, content, "a safetensors file")
-    raise InputError("it is neither a state dict that torch.save wrote nor a safetensors file")
+    raise InputError(f"it is no safetensors file: {CONVERT}")
 
 
 FILES: Mapping[str, Reader] = {
@@ -127,16 +101,11 @@ def _read_as(read: Reader, content: bytes, format_name: str) -> Arrays:
 
 
 def _read_safetensors(content: bytes) -> Arrays:
-    """Reads every tensor in its own type; bfloat16, which NumPy does not have, as float32."""
-    arrays = {}
-    for name, tensor in safetensors.deserialize(content):
-        kind = tensor["dtype"]
-        require(kind in _SAFETENSORS_DTYPES, f"tensor {name} is {kind}: save it as float32")
-        array = np.frombuffer(tensor["data"], _SAFETENSORS_DTYPES[kind]).reshape(tensor["shape"])
-        if kind == "BF16":
-            array = array.astype(np.float32)
-        arrays[name] = array
-    return arrays
+    """Reads every tensor in its own type; raises InputError for types that NumPy does not have."""
+    try:
+        return safetensors.numpy.load(content)
+    except KeyError as error:
+        raise InputError(f"a tensor is {error.args[0]}: save it as float32") from None
 
 
 def _read_legacy(content: bytes) -> Arrays:
@@ -154,6 +123,7 @@ def _read_legacy(content: bytes) -> Arrays:
 
     unpickler = _Unpickler(file)
     state = unpickler.load()
+    require(isinstance(state, _StateDict), f"it holds a {type(state).__name__}: {CONVERT}")
     keys = _Unpickler(file).load()
     buffers = {}
     for key in keys:
@@ -164,89 +134,25 @@ def _read_legacy(content: bytes) -> Arrays:
             f"storage {key} has {size} elements, not {storage.size}: it is torn",
         )
         buffers[key] = file.read(size * np.dtype(storage.dtype).itemsize)
-    return _make_arrays(state, buffers.__getitem__)
-
-
-def _read_zip(content: bytes) -> Arrays:
-    """Reads torch's zip format: a folder with data.pkl, and data/KEY a storage; nothing is compressed."""
-    with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        names = archive.namelist()
-        pickles = [name for name in names if name.count("/") == 1 and name.endswith("/data.pkl")]
-        require(len(pickles) == 1, f"it holds {len(pickles)} data.pkl, not one: no state dict")
-        folder = pickles[0].split("/")[0]
-        is_stored = all(info.compress_type == zipfile.ZIP_STORED for info in archive.infolist())
-        require(is_stored, "it is compressed, as torch.save never does")
-        order = f"{folder}/byteorder"
-        is_little_endian = order not in names or archive.read(order) == b"little"
-        require(is_little_endian, "it was written on a big-endian machine")
-
-        def read_storage(key: str) -> bytes:
-            return archive.read(f"{folder}/data/{key}")
-
-        state = _Unpickler(io.BytesIO(archive.read(pickles[0]))).load()
-        return _make_arrays(state, read_storage)
-
-
-def _make_arrays(state: Any, read_storage: Callable[[str], bytes]) -> Arrays:
-    """Makes arrays of a state dict's tensors.
-
-    Args:
-      state: what the file's pickle gave.
-      read_storage: from a storage's key to its bytes.
-
-    Raises:
-      InputError: the state is no dict of tensors by name.
-    """
-    require(
-        isinstance(state, _StateDict),
-        f"it holds a {type(state).__name__}: save a state_dict() alone",
-    )
     arrays = {}
     for name, tensor in state.items():
         is_tensor = isinstance(name, str) and isinstance(tensor, _Tensor)
-        require(is_tensor, f"entry {str(name)[:80]!r} is no tensor: save a state_dict() alone")
-        arrays[name] = _make_array(name, tensor, read_storage(tensor.storage.key))
+        require(is_tensor, f"entry {str(name)[:80]!r} is no tensor: {CONVERT}")
+        values = np.frombuffer(buffers[tensor.storage.key], tensor.storage.dtype)
+        arrays[name] = values.reshape(tensor.shape)
     return arrays
 
 
-def _make_array(name: str, tensor: _Tensor, content: bytes) -> np.ndarray:
-    """Copies a tensor's elements out of its storage's bytes.
-
-    Raises:
-      InputError: an element lies outside.
-    """
-    storage, offset, shape, strides = tensor
-    width = np.dtype(storage.dtype).itemsize
-    size = len(content) // width
-    require(size >= storage.size, f"tensor {name} is torn: {size} of {storage.size} elements")
-
-    last = offset
-    for length, stride in zip(shape, strides, strict=True):
-        last += (length - 1) * stride
-    is_forward = min((offset, *shape, *strides)) >= 0
-    is_inside = is_forward and last < size and math.prod(shape) <= size
-    require(is_inside, f"tensor {name} reaches outside its storage")
-
-    values = np.frombuffer(content, storage.dtype)[offset:]
-    steps = [stride * width for stride in strides]
-    return np.lib.stride_tricks.as_strided(values, shape, steps, writeable=False).copy()
-
-
-def _rebuild_tensor(storage: Any, offset: Any, shape: Any, strides: Any, *_: Any) -> _Tensor:
+def _rebuild_tensor(storage: Any, offset: Any, shape: Any, *_: Any) -> _Tensor:
     """Makes a tensor, where a pickle names torch's own function."""
-    require(isinstance(storage, _Storage), "a tensor has no storage: it is torn")
-    return _Tensor(storage, int(offset), tuple(map(int, shape)), tuple(map(int, strides)))
-
-
-def _rebuild_parameter(tensor: Any, *_: Any) -> Any:
-    """Returns the tensor of a parameter."""
-    return tensor
+    is_whole = isinstance(storage, _Storage) and offset == 0 and np.prod(shape) == storage.size
+    require(is_whole, f"a tensor is a part of its storage: {CONVERT}")
+    return _Tensor(storage, tuple(map(int, shape)))
 
 
 _NAMES: dict[tuple[str, str], Any] = {
     ("collections", "OrderedDict"): _StateDict,
     ("torch._utils", "_rebuild_tensor_v2"): _rebuild_tensor,
-    ("torch._utils", "_rebuild_parameter"): _rebuild_parameter,
 }
 for _storage_name, _dtype in _STORAGE_DTYPES.items():
     _NAMES["torch", _storage_name] = _dtype
@@ -267,7 +173,7 @@ class _Unpickler(pickle.Unpickler):
         """Finds what a name stands for; raises InputError for a name that is not permitted."""
         require(
             (module, name) in _NAMES,
-            f"it names {module}.{name}, which no state dict of tensors needs",
+            f"it names {module}.{name}, which is not read here: {CONVERT}",
         )
         return _NAMES[module, name]
 

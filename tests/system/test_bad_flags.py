@@ -28,7 +28,7 @@ COUNTS = (  # flags of whole numbers that are no fields, after their command
 )
 EMPTY = (  # lists that name nothing, after their command
     "calibrate mu runs mechanism; landscape batch_sizes; norms models; throughput models engines; "
-    "one_shot sigmas dimensions; compile device models; accelerator only; benchmark estimators mechanisms"
+    "one_shot sigmas dimensions; compile models; accelerator only; benchmark estimators mechanisms"
 )
 SWITCHES = (
     "audit json; bound json; calibrate json; check json; compile json; list json; plan json; precision json; "
@@ -401,23 +401,7 @@ CHOICES = [
     *rows(["throughput"], "models", "--models: '{}' can't be timed, its network has not", "mlp"),
     *rows(["throughput"], "engines", "--engines: '{}' is unknown: choose of", "nobody", "OURS"),
     *rows(["throughput"], "engines", "--engines: '' is unknown", "ours,"),
-    *rows(
-        ["compile"], "device", "--device={} is unknown: choose of v5e:2x2", "v4:2x2", "H200", "h100"
-    ),
-    *rows(
-        ["compile"],
-        "device",
-        "--device={}: give v5e with a grid",
-        "v5e",
-        "v5e:",
-        "v5e:3x5",
-        "v5e:-1x2",
-    ),
-    *rows(["compile"], "device", "--device={}", "nobody", "v5e:0x2", "v6e:3x5", "v5e:2x2x2"),
-    *rows(["compile"], "device", "--device={}: an H200 is compiled for alone", "h200:8"),
-    *rows(["compile"], "device", "--device= is unknown", "h200,,"),
     *rows(["compile"], "models", "--models: '{}' is unknown: choose of fcnn", "nobody", "FCNN"),
-    *rows(["compile"], "precision", "--precision={} is unknown: choose one of", "", "fp8"),
     *rows(
         ["sweep"],
         "name",

@@ -63,20 +63,6 @@ def test_what_a_process_raises_and_its_death_are_input_errors():
             list(spread(ended, [1, 2, 3], 2))
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_waits_until_all_has_begun(number):
-    heard = []
-    before = signal.signal(number, lambda *given: heard.append(given[0]))
-    try:
-        with processes._delayed_interrupts():
-            signal.raise_signal(number)
-            os.kill(os.getpid(), number)
-            assert not heard
-        assert set(heard) == {number}
-    finally:
-        signal.signal(number, before)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 @pytest.mark.parametrize("begin", BEGIN)

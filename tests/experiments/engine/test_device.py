@@ -10,7 +10,7 @@ import pytest
 
 from audit.errors import InputError
 from audit.runtime import processes
-from experiments.engine import ahead, device_parts, device_report
+from experiments.engine import device_parts, device_report
 from experiments.engine.device_parts import PARTS, Part, Trial
 from tests.cases import mostly_slow
 from tests.forks import ROOT, python
@@ -172,11 +172,8 @@ def test_the_whole_is_rehearsed_on_a_cpu_without_what_an_accelerators_machine_ma
     parts = {part["name"]: part for part in content["parts"]}
     assert list(parts) == [part.name for part in PARTS]
     assert content["trial"]["scale"] == 0.01
-    able = set(parts)
-    if not ahead.is_installed("jax_plugins.xla_cuda12"):
-        able.remove("compile")
-    assert {name for name, part in parts.items() if not part["failure"]} == able, process.stderr
-    assert process.returncode == (0 if "compile" in able else 2), process.stderr
+    assert not any(part["failure"] for part in parts.values()), process.stderr
+    assert process.returncode == 0, process.stderr
 
     golden_rows = parts["golden"]["rows"]
     assert {row["agrees"] for row in golden_rows} == {"yes"}

@@ -178,6 +178,14 @@ def test_faces_are_cut_from_the_images_beside_the_json(tmp_path, place):
     assert loaded.labels.tolist() == [1, 0]
 
 
+def test_no_file_is_read_after_the_limit_of_clients(tmp_path):
+    write(tmp_path, "train", {"a": ([tweet("x")], [0]), "b": ([tweet("y")], [1])})
+    (tmp_path / "train" / "zzz.json").write_text("{")
+    assert leaf.load_sent140(str(tmp_path), "train", clients=2).number == 2
+    with pytest.raises(InputError, match="zzz.json is not LEAF's JSON"):
+        leaf.load_sent140(str(tmp_path), "train", clients=3)
+
+
 def one_user(x, y, number):
     return json.dumps({"users": ["a"], "num_samples": number, "user_data": {"a": {"x": x, "y": y}}})
 
