@@ -24,10 +24,10 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from scipy import special
 
-from audit.methods.bisection import bisect, find_largest_refuted
+from audit.laws.bisection import find_largest_refuted
 
 Array = NDArray[np.float64]
 Power = Callable[[Array], Array]
@@ -129,7 +129,7 @@ def find_least_mu(counted: Shares, confidence: float) -> float:
 
 
 def trace_least_mu(counted: Shares, confidence: float) -> Array:
-    """Returns `find_least_mu` of the first n runs, for each n, to 1/256 of the last; empty without an order."""
+    """Returns `find_least_mu` of the first n runs (R,), to a 256th of the last; empty without an order."""
     if not counted.in_order:
         return np.zeros(0)
     target = -np.log1p(-confidence)
