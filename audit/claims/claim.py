@@ -11,6 +11,7 @@ Neighbouring relation: add or remove one example.
 """
 
 import dataclasses
+import functools
 import math
 from typing import Protocol
 
@@ -237,6 +238,7 @@ class DpSgd:
         return HiddenState(bound_periods(self.composition, periods, delta), periods)
 
 
+@functools.lru_cache(maxsize=16)
 def _sampled_deltas(steps: Composition) -> Array:
     """Returns delta at each of _EPSILONS of Poisson sampled steps, by dp-accounting's loss distribution."""
     accountant = accounting.account_sampled(steps)

@@ -1,0 +1,224 @@
+"""Canaries that every run draws afresh, ranked among further draws from the same generator.
+
+Without canary k, it and M fresh draws are exchangeable given the model, whatever the model and the scores
+are. So the rank of canary k among itself and the fresh draws is uniform on 1 to M + 1 where it is out, with
+ties broken at random, and its law is known exactly (`audit.methods.exact_null`). An audit needs no world
+without canaries, no coins and no access to gradients.
+
+A score here is the number of fresh draws below the canary, from 0 to M; the rank is M + 1 less the score.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from audit.adversaries.base import Adversary
+from audit.mechanism.base import Coordinates, Examples, Tree
+
+_BLOCK = 512  # fresh examples that are scored at once
+_TINY = 1e-30
+
+Loss = Callable[[Array, tuple[Array, Array]], Array]
+Rehearse = Callable[[Array], Array]
+
+
+class Generator(Protocol):
+    """(key, number) -> random examples (number, ...) with labels (number, ...)."""
+
+    def __call__(self, key: Array, number: int, /) -> Examples: ...
+
+
+class ScoreExamples(Protocol):
+    """(examples (n, ...), theta_T (p,), the model (p,) that it is compared with) -> scores (n,): higher means
+    in."""
+
+    def __call__(self, examples: Examples, theta_t: Array, reference: Array, /) -> Array: ...
+
+
+class Draws(NamedTuple):
+    """What one run draws.
+
+    Attributes:
+      examples: the K canaries.
+      fresh: the key of the fresh draws.
+      ties: the key by which ties are broken.
+      reference: the model (p,) that the final one is compared with, of all runs.
+    """
+
+    examples: Examples
+    fresh: Array
+    ties: Array
+    reference: Array
+
+
+def fresh_examples(
+    generate: Generator,
+    score_examples: ScoreExamples,
+    refer: Rehearse,
+    canaries: int,
+    fresh: int,
+) -> Adversary:
+    """Returns the adversary of K random examples, each ranked among M fresh ones.
+
+    Each inserts its clipped gradient at the current model, as training on it would.
+
+    Args:
+      generate: draws canaries and fresh examples alike.
+      score_examples: of any examples; it may depend on the models, not on which examples are in.
+      refer: theta_0 (p,) -> the model (p,) that the final one is compared with.
+      canaries: K, all in.
+      fresh: M.
+    """
+
+    def init(key: Array, theta_0: Array, clipping_norm: Array) -> Draws:
+        return _draw(key, refer(theta_0))
+
+    def draw(state: Draws, key: Array) -> Draws:
+        return _draw(key, state.reference)
+
+    def _draw(key: Array, reference: Array) -> Draws:
+        canary_key, fresh_key, tie_key = jax.random.split(key, 3)
+        return Draws(generate(canary_key, canaries), fresh_key, tie_key, reference)
+
+    def craft(state: Draws, step: Array, theta: Array) -> Examples:
+        return state.examples
+
+    def score(state: Draws, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
+        scores = score_examples(state.examples, theta_t, state.reference)
+        block = min(_BLOCK, fresh)
+
+        def count_block(counts: _Counts, start: Array) -> tuple[_Counts, None]:
+            examples = generate(jax.random.fold_in(state.fresh, start), block)
+            fresh_scores = score_examples(examples, theta_t, state.reference)
+            is_counted = start + jnp.arange(block) < fresh
+            is_below = (fresh_scores < scores[:, None]) & is_counted
+            is_tied = (fresh_scores == scores[:, None]) & is_counted
+            return _Counts(counts.below + is_below.sum(1), counts.tied + is_tied.sum(1)), None
+
+        zeros = jnp.zeros(canaries, jnp.int32)
+        starts = jnp.arange(0, fresh, block)
+        counts, _ = jax.lax.scan(count_block, _Counts(zeros, zeros), starts)
+        return break_ties(state.ties, counts.below, counts.tied)
+
+    return Adversary(init, craft, score, canaries, reads_theta=True, draw=draw, all_in=True)
+
+
+class _Counts(NamedTuple):
+    """How many fresh draws score below each canary (K,), and how many the same."""
+
+    below: Array
+    tied: Array
+
+
+def break_ties(key: Array, below: Array, tied: Array) -> Array:
+    """Returns how many fresh draws are below each canary (K,), each tie above or below it at random."""
+    of_ties = jax.random.randint(key, below.shape, 0, tied + 1)
+    return (below + of_ties).astype(jnp.float32)
+
+
+def loss_drops(loss: Loss) -> ScoreExamples:
+    """Returns the black-box score: how far an example's loss is below that of the reference."""
+
+    def score(examples: Examples, theta_t: Array, reference: Array) -> Array:
+        losses = jax.vmap(loss, (None, 0))
+        labelled = (examples.features, examples.labels)
+        return losses(reference, labelled) - losses(theta_t, labelled)
+
+    return score
+
+
+def gradient_products(loss: Loss) -> ScoreExamples:
+    """Returns the white-box score: the movement from the final model to the reference along an example's unit
+    gradients at both."""
+
+    def score(examples: Examples, theta_t: Array, reference: Array) -> Array:
+        movement = reference - theta_t
+
+        def project(theta: Array, labelled: tuple[Array, Array]) -> Array:
+            gradient = jax.grad(loss)(theta, labelled)
+            return gradient @ movement / jnp.maximum(jnp.linalg.norm(gradient), _TINY)
+
+        def score_example(labelled: tuple[Array, Array]) -> Array:
+            return project(reference, labelled) + project(theta_t, labelled)
+
+        return jax.vmap(score_example)((examples.features, examples.labels))
+
+    return score
+
+
+def random_examples(features: Array, labels: Array, classes: int) -> Generator:
+    """Returns the generator of random examples of the shape and scale of data, with uniform labels.
+
+    Features are independent: normal with the mean and the deviation of all of the data's, or, where the
+    data are whole numbers, uniform from 0 to their largest.
+
+    Args:
+      features: (N, ...) of the data.
+      labels: (N, ...) of the data.
+      classes: their number.
+    """
+    is_whole = jnp.issubdtype(features.dtype, jnp.integer)
+    shape = features.shape[1:]
+    label_shape = labels.shape[1:]
+    largest = int(features.max()) if is_whole else 0
+    mean = 0.0 if is_whole else float(features.mean())
+    deviation = 0.0 if is_whole else float(features.std())
+
+    def generate(key: Array, number: int) -> Examples:
+        feature_key, label_key = jax.random.split(key)
+        drawn_labels = jax.random.randint(label_key, (number, *label_shape), 0, classes)
+        if is_whole:
+            whole = jax.random.randint(feature_key, (number, *shape), 0, largest + 1)
+            return Examples(whole.astype(features.dtype), drawn_labels)
+        normal = jax.random.normal(feature_key, (number, *shape), features.dtype)
+        return Examples(mean + deviation * normal, drawn_labels)
+
+    return generate
+
+
+class OwnCoordinates(NamedTuple):
+    """A run's K coordinates (K,), their entries C (K,), the key of ties, and the expected model (p,)."""
+
+    dimensions: Array
+    values: Array
+    ties: Array
+    expected: Array
+
+
+def fresh_coordinates(canaries: int, rehearse: Rehearse) -> Adversary:
+    """Returns GC-R whose K distinct coordinates every run draws afresh, each ranked among all p - K others.
+
+    A score is how far below its expected place a coordinate ends (hidden-state paper, Algorithm 2).
+
+    Args:
+      canaries: K, all in.
+      rehearse: theta_0 (p,) -> the final model without noise and canaries.
+    """
+
+    def init(key: Array, theta_0: Array, clipping_norm: Array) -> OwnCoordinates:
+        values = jnp.full(canaries, clipping_norm, theta_0.dtype)
+        blank = OwnCoordinates(jnp.arange(canaries), values, key, rehearse(theta_0))
+        return draw(blank, key)
+
+    def draw(state: OwnCoordinates, key: Array) -> OwnCoordinates:
+        coordinate_key, tie_key = jax.random.split(key)
+        parameters = state.expected.size
+        number = len(state.dimensions)
+        dimensions = jax.random.choice(coordinate_key, parameters, (number,), replace=False)
+        return state._replace(dimensions=dimensions, ties=tie_key)
+
+    def craft(state: OwnCoordinates, step: Array, theta: Array) -> Coordinates:
+        return Coordinates(state.dimensions, state.values)
+
+    def score(state: OwnCoordinates, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
+        movement = state.expected - theta_t
+        scores = movement[state.dimensions]
+        is_fresh = jnp.ones(movement.size, bool).at[state.dimensions].set(False)
+        below = ((movement < scores[:, None]) & is_fresh).sum(1)
+        tied = ((movement == scores[:, None]) & is_fresh).sum(1)
+        return break_ties(state.ties, below, tied)
+
+    return Adversary(init, craft, score, canaries, constant=True, draw=draw, all_in=True)

@@ -1,0 +1,262 @@
+"""Tests of a claimed trade-off curve by scores whose law without the canary is known exactly.
+
+A claim is a curve: to a test of false-positive rate a it allows a power of at most m(a), which is concave and
+increasing (Dong, Roth and Su, "Gaussian differential privacy", 2022). Where the rate a(t) at which a canary
+that is out exceeds a threshold t is known exactly, as for fresh directions (`exact_null`) and for ranks among
+fresh draws (`audit.evidence.ranks`), the rate of a fixed canary may be another, but its mean over canaries is
+a(t). By Jensen's inequality the canaries that are in exceed t with a probability of at most m(a(t)) on
+average, so that h_i(t), the share of run i's canaries above t, has a mean of at most m(a(t)) given the runs
+before it, however the canaries of a run depend on each other. A gambler who doubts the claim and bets the
+share c of the capital has, after n runs,
+
+    prod_i (1 + c (h_i(t) / m(a(t)) - 1)),    0 < c < 1,
+
+a nonnegative supermartingale from 1 if the claim is true, and so is a mixture over thresholds and bets with
+fixed shares. Its largest value so far is an e-value at any time: it reaches 1 / error with probability at
+most `error` (Ville, 1939), whenever one stops.
+
+Three readings. Is the claim refuted? Which mu is too small for *any* Gaussian guarantee: the largest mu whose
+curve is refuted; nothing is assumed of the scores' law. And which smaller noise than stated would have been
+refuted by so many runs (`find_least_departure`).
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+from audit.laws.bisection import find_largest_refuted
+
+Array = NDArray[np.float64]
+Power = Callable[[Array], Array]
+
+# Thresholds on the scale of Student's T, or of normal deviates.
+NEAR = np.arange(0.0, 7.01, 0.5)
+FAR = np.concatenate([np.arange(7.5, 12.1, 0.5), np.arange(13.0, 37.1)])
+THRESHOLDS = np.concatenate([NEAR, FAR])
+BETS = np.array([0.05, 0.2, 0.5, 0.9])
+_FAR_SHARE = 0.05  # of the capital
+_HALVINGS = 24
+_PATH_STEPS = 256  # values of mu that a path distinguishes
+_MOST_LOG = 700.0  # exp of more overflows
+
+SIMULATIONS = 400  # of each departure that is tried
+SEEN_PROBABILITY = 0.9
+_RATIOS = np.concatenate([np.arange(0.995, 0.9, -0.005), np.arange(0.9, 0.09, -0.01)])
+
+
+class Shares(NamedTuple):
+    """How many canaries exceed thresholds, run by run.
+
+    Attributes:
+      shares: (R, T) the share of each run's canaries in that exceed each threshold.
+      log_rates: (T,) log of the exact probability that a canary that is out exceeds it.
+      in_order: whether rows are in the order in which runs were begun.
+    """
+
+    shares: Array
+    log_rates: Array
+    in_order: bool
+
+
+class Departure(NamedTuple):
+    """The smallest departure from a claim that runs would have refuted.
+
+    Attributes:
+      noise: as a multiple of the stated noise, below 1.
+      probability: with which runs like these would have refuted it.
+    """
+
+    noise: float
+    probability: float
+
+
+class ClaimTest(NamedTuple):
+    """The test of a claim.
+
+    Attributes:
+      e_value: the evidence against the claim; at most 1 on average if it is true.
+      refuted: whether the e-value has reached 1 / (1 - confidence).
+      runs: after how many runs the claim was refuted, or how many there are.
+      seen: the smallest departure that so many runs would have refuted; None where none tried would be.
+    """
+
+    e_value: float
+    refuted: bool
+    runs: int
+    seen: Departure | None = None
+
+
+def compute_log_capital(counted: Shares, power: Power) -> Array:
+    """Returns the log capital (R,) against a claim after each run.
+
+    Args:
+      counted: the shares above THRESHOLDS.
+      power: what the claim allows at false-positive rates.
+    """
+    gains = _compute_gains(counted, power)
+    return _mix(gains)
+
+
+def examine_claim(counted: Shares, power: Power, confidence: float) -> ClaimTest:
+    """Returns the test of a claim, without what it would have seen."""
+    log_capital = compute_log_capital(counted, power)
+    if not counted.in_order:
+        log_capital = log_capital[-1:]
+    target = -np.log1p(-confidence)
+    refuting = np.flatnonzero(log_capital >= target)
+    runs = len(counted.shares)
+    if counted.in_order and len(refuting):
+        runs = int(refuting[0]) + 1
+    largest = max(float(log_capital.max()), 0.0 if counted.in_order else -np.inf)
+    e_value = float(np.exp(min(largest, _MOST_LOG)))
+    return ClaimTest(e_value, bool(len(refuting)), runs)
+
+
+def find_least_mu(counted: Shares, confidence: float) -> float:
+    """Returns the mu below which no Gaussian guarantee can hold; 0 where the runs refute none."""
+    target = -np.log1p(-confidence)
+
+    def is_refuted(mu: float) -> bool:
+        log_capital = compute_log_capital(counted, _gaussian_power(mu))
+        if counted.in_order:
+            return bool(log_capital.max() >= target)
+        return bool(log_capital[-1] >= target)
+
+    return find_largest_refuted(is_refuted, 0.0, 1.0, _HALVINGS)
+
+
+def trace_least_mu(counted: Shares, confidence: float) -> Array:
+    """Returns `find_least_mu` of the first n runs (R,), to a 256th of the last; empty without an order."""
+    if not counted.in_order:
+        return np.zeros(0)
+    target = -np.log1p(-confidence)
+    path = np.zeros(len(counted.shares))
+    for mu in np.linspace(0.0, find_least_mu(counted, confidence), _PATH_STEPS + 1):
+        log_capital = compute_log_capital(counted, _gaussian_power(float(mu)))
+        refuting = np.flatnonzero(log_capital >= target)
+        if len(refuting):
+            path[refuting[0] :] = mu
+    return path
+
+
+class Scores(NamedTuple):
+    """What simulations of other noise need of the scores of canaries that are in.
+
+    Attributes:
+      mean: of the scores, on the thresholds' scale.
+      between: the standard deviation of a run's mean beyond what its canaries' own deviation explains.
+      within: the standard deviation of the canaries of a run.
+      runs, canaries: how many runs, and canaries in of each.
+    """
+
+    mean: float
+    between: float
+    within: float
+    runs: int
+    canaries: int
+
+
+def summarise_scores(runs: list[Array]) -> Scores:
+    """Returns the summary of scores, an array a run."""
+    means = np.array([run.mean() for run in runs])
+    canaries = max(1, round(float(np.mean([len(run) for run in runs]))))
+    deviations = np.concatenate([run - mean for run, mean in zip(runs, means, strict=True)])
+    degrees = len(deviations) - len(runs)
+    within = float(np.sqrt(deviations @ deviations / degrees)) if degrees > 0 else 1.0
+    between = 0.0
+    if len(runs) > 1 and degrees > 0:
+        excess = float(means.var(ddof=1)) - within**2 / canaries
+        between = float(np.sqrt(max(excess, 0.0)))
+    return Scores(float(means.mean()), between, within, len(runs), canaries)
+
+
+def find_least_departure(
+    scores: Scores, log_rates: Array, power: Power, confidence: float, seed: int = 0
+) -> Departure | None:
+    """Returns the smallest departure of the noise that runs like these would refute, in 9 of 10 cases.
+
+    With r times the noise, scores have 1 / r times the mean. Scores are simulated as normal, with their
+    observed deviations between and within runs.
+
+    Args:
+      scores: of the canaries that are in, where noise is as stated.
+      log_rates: (T,) of THRESHOLDS.
+      power: what the claim allows.
+      confidence: of the test.
+      seed: of the simulations.
+
+    Returns:
+      None where noise of a tenth would not be refuted either.
+    """
+
+    def estimate_probability(ratio: float) -> float:
+        rng = np.random.default_rng(seed)
+        counted = _simulate(scores, ratio, log_rates, rng)
+        refuted = 0
+        for shares in counted:
+            test = examine_claim(Shares(shares, log_rates, in_order=True), power, confidence)
+            refuted += test.refuted
+        return refuted / len(counted)
+
+    least = len(_RATIOS) - 1
+    if estimate_probability(_RATIOS[least]) < SEEN_PROBABILITY:
+        return None
+    low = -1
+    high = least
+    while high - low > 1:
+        middle = (low + high) // 2
+        if estimate_probability(_RATIOS[middle]) >= SEEN_PROBABILITY:
+            high = middle
+        else:
+            low = middle
+    ratio = float(_RATIOS[high])
+    return Departure(round(ratio, 3), estimate_probability(ratio))
+
+
+def _simulate(scores: Scores, ratio: float, log_rates: Array, rng: np.random.Generator) -> Array:
+    """Returns shares (S, R, T) of simulated runs whose noise is `ratio` times the stated one."""
+    size = (SIMULATIONS, scores.runs, 1)
+    means = scores.mean / ratio + scores.between * rng.standard_normal(size)
+    within = max(scores.within, 1e-9)
+    above = special.ndtr((means - THRESHOLDS) / within)  # (S, R, T), which falls along T
+    edges = np.concatenate([np.ones(size), above, np.zeros(size)], axis=-1)
+    cells = np.maximum(-np.diff(edges, axis=-1), 0.0)
+    counts = rng.multinomial(scores.canaries, cells / cells.sum(axis=-1, keepdims=True))
+    below = np.cumsum(counts, axis=-1)[..., :-1]
+    return np.asarray(1 - below / scores.canaries)
+
+
+def _compute_gains(counted: Shares, power: Power) -> Array:
+    """Returns h / m - 1 of each run and threshold (R, T)."""
+    allowed = np.asarray(power(np.exp(counted.log_rates)), np.float64)
+    allowed = np.maximum(allowed, 1e-300)
+    return counted.shares / allowed - 1
+
+
+def _mix(gains: Array) -> Array:
+    """Returns the log capital (R,) of the mixture of bets on all thresholds."""
+    log_factors = np.log1p(BETS[:, None] * gains[:, None, :])  # (R, bets, T)
+    log_components = np.cumsum(log_factors, axis=0) + np.log(_SHARES / len(BETS))
+    return np.asarray(special.logsumexp(log_components, axis=(1, 2)))
+
+
+def _gaussian_power(mu: float) -> Power:
+    """Returns the power that mu-GDP allows (Dong, Roth and Su, 2022, Equation 6)."""
+
+    def power(rates: Array) -> Array:
+        return np.asarray(special.ndtr(special.ndtri(rates) + mu))
+
+    return power
+
+
+def _split_capital() -> Array:
+    """Returns the share of the capital on each of THRESHOLDS."""
+    near = np.full(len(NEAR), (1 - _FAR_SHARE) / len(NEAR))
+    far = np.full(len(FAR), _FAR_SHARE / len(FAR))
+    return np.concatenate([near, far])
+
+
+_SHARES = _split_capital()

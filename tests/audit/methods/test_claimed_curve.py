@@ -1,0 +1,132 @@
+"""The test of a claimed curve: its level at the hardest laws, and how soon it refutes false claims."""
+
+import numpy as np
+import pytest
+from scipy import special
+
+from audit.claims.claim import DpSgd, EpsilonDelta, Gdp
+from audit.methods import claimed_curve
+from audit.methods.claimed_curve import THRESHOLDS, Shares
+
+LOG_RATES = special.log_ndtr(-THRESHOLDS)
+LEVEL = 0.05
+
+
+def shares_of(scores, in_order=True):
+    """Returns the shares of scores (R, K) above the thresholds."""
+    above = np.stack([(run[:, None] > THRESHOLDS).mean(0) for run in scores])
+    return Shares(above, LOG_RATES, in_order)
+
+
+def draw_on_curve(claim, shape, rng):
+    """Returns scores of canaries whose trade-off curve is exactly the claimed one.
+
+    A canary's false-positive rate has the distribution function `power`; it is inverted on a grid.
+    """
+    rates = np.concatenate([[0.0], np.exp(np.linspace(-300, 0, 20_001))])
+    powers = np.maximum.accumulate(claim.power(rates))
+    uniform = rng.random(shape)
+    places = np.clip(np.searchsorted(powers, uniform, side="left"), 0, len(rates) - 1)
+    # The next larger rate on the grid is a little less telling, which is on the safe side by a thousandth.
+    return -special.ndtri(rates[places])
+
+
+def share_refuted(claim, audits, runs, seed, leaks=1.0):
+    """Returns the share of audits of a true claim that refute it, looked at after every run.
+
+    The canaries of a run are all equal; a run leaks with probability `leaks`, and else not at all.
+    """
+    rng = np.random.default_rng(seed)
+    scores = draw_on_curve(claim, (audits, runs), rng)
+    silent = rng.random(scores.shape) >= leaks
+    scores = np.where(silent, rng.standard_normal(scores.shape), scores)
+    refuted = 0
+    for audit_scores in scores:
+        counted = Shares((audit_scores[:, None] > THRESHOLDS) * 1.0, LOG_RATES, in_order=True)
+        refuted += claimed_curve.examine_claim(counted, claim.power, 1 - LEVEL).refuted
+    return refuted / audits
+
+
+CLAIMS = {
+    "mu of 0.5": Gdp(0.5),
+    "mu of 2": Gdp(2.0),
+    "mu of 3.953": Gdp(3.953),
+    "epsilon of 1": EpsilonDelta(1.0, 1e-5),
+    "epsilon of 3, delta of a hundredth": EpsilonDelta(3.0, 1e-2),
+    "Poisson": DpSgd(noise_multiplier=1.0, insertions=100, sampling_rate=0.05),
+}
+
+
+@pytest.mark.parametrize("claim", CLAIMS.values(), ids=CLAIMS)
+def test_a_true_claim_is_rarely_refuted_where_canaries_of_a_run_are_equal(claim):
+    assert share_refuted(claim, audits=100, runs=60, seed=1) <= 0.1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("leaks", [1.0, 0.5])
+@pytest.mark.parametrize("claim", CLAIMS.values(), ids=CLAIMS)
+def test_a_true_claim_is_refuted_in_at_most_a_twentieth_of_1000_audits(claim, leaks):
+    assert share_refuted(claim, audits=1000, runs=100, seed=2, leaks=leaks) <= LEVEL
+
+
+@pytest.mark.parametrize(
+    ("mu", "runs", "canaries", "expected"),
+    [(3.953, 63, 128, 3.866), (3.953, 10, 1024, 3.70), (1.768, 100, 256, 1.726)],
+)
+def test_the_limit_on_mu_is_below_the_truth_and_near_it(mu, runs, canaries, expected):
+    limits = []
+    for seed in range(8):
+        scores = np.random.default_rng(seed).normal(mu, 1.0, (runs, canaries))
+        limits.append(claimed_curve.find_least_mu(shares_of(scores), 1 - LEVEL))
+    assert max(limits) < mu
+    assert np.mean(limits) == pytest.approx(expected, rel=0.01)
+
+
+@pytest.mark.parametrize(("ratio", "fewest", "most"), [(0.9, 5, 11), (0.8, 2, 4), (0.5, 1, 2)])
+def test_noise_below_the_stated_one_is_refuted_after_a_few_runs(ratio, fewest, most):
+    claim = Gdp(3.953)
+    runs = []
+    for seed in range(20):
+        scores = np.random.default_rng(seed).normal(claim.mu / ratio, 1.0, (60, 64))
+        test = claimed_curve.examine_claim(shares_of(scores), claim.power, 1 - LEVEL)
+        assert test.refuted
+        runs.append(test.runs)
+    assert fewest <= np.median(runs) <= most
+
+
+def test_a_path_never_falls_and_ends_at_the_limit():
+    scores = np.random.default_rng(3).normal(2.0, 1.0, (20, 64))
+    counted = shares_of(scores)
+    path = claimed_curve.trace_least_mu(counted, 1 - LEVEL)
+    assert (np.diff(path) >= 0).all()
+    assert path[-1] == pytest.approx(claimed_curve.find_least_mu(counted, 1 - LEVEL), rel=0.005)
+
+
+def test_without_an_order_only_the_capital_after_all_runs_counts():
+    scores = np.random.default_rng(4).normal(2.0, 1.0, (40, 16))
+    backwards = shares_of(scores[::-1], in_order=False)
+    forwards = shares_of(scores, in_order=False)
+    power = Gdp(1.5).power
+    first = claimed_curve.examine_claim(forwards, power, 1 - LEVEL)
+    second = claimed_curve.examine_claim(backwards, power, 1 - LEVEL)
+    assert first.e_value == pytest.approx(second.e_value, rel=1e-9)
+    assert claimed_curve.trace_least_mu(forwards, 1 - LEVEL).size == 0
+
+
+def test_the_departure_that_would_be_seen_is_seen_so_often():
+    claim = Gdp(3.953)
+    scores = claimed_curve.Scores(mean=3.953, between=0.0, within=1.0, runs=20, canaries=64)
+    departure = claimed_curve.find_least_departure(scores, LOG_RATES, claim.power, 1 - LEVEL)
+    refuted = 0
+    for seed in range(100):
+        drawn = np.random.default_rng(seed).normal(claim.mu / departure.noise, 1.0, (20, 64))
+        test = claimed_curve.examine_claim(shares_of(drawn), claim.power, 1 - LEVEL)
+        refuted += test.refuted
+    assert departure.probability >= 0.9
+    assert refuted / 100 >= 0.8
+    assert 0.85 < departure.noise < 1
+
+
+def test_scores_that_tell_nothing_would_have_seen_nothing():
+    scores = claimed_curve.Scores(mean=0.0, between=0.0, within=1.0, runs=20, canaries=64)
+    assert claimed_curve.find_least_departure(scores, LOG_RATES, Gdp(1.0).power, 0.95) is None
