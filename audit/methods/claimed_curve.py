@@ -47,7 +47,7 @@ SEEN_PROBABILITY = 0.9
 _RATIOS = np.concatenate([np.arange(0.995, 0.9, -0.005), np.arange(0.9, 0.09, -0.01)])
 
 
-class Shares(NamedTuple):
+class Exceedances(NamedTuple):
     """How many canaries exceed thresholds, run by run.
 
     Attributes:
@@ -89,7 +89,7 @@ class ClaimTest(NamedTuple):
     seen: Departure | None = None
 
 
-def compute_log_capital(counted: Shares, power: Power) -> Array:
+def compute_log_capital(counted: Exceedances, power: Power) -> Array:
     """Returns the log capital (R,) against a claim after each run.
 
     Args:
@@ -100,7 +100,7 @@ def compute_log_capital(counted: Shares, power: Power) -> Array:
     return _mix(gains)
 
 
-def examine_claim(counted: Shares, power: Power, confidence: float) -> ClaimTest:
+def examine_claim(counted: Exceedances, power: Power, confidence: float) -> ClaimTest:
     """Returns the test of a claim, without what it would have seen."""
     log_capital = compute_log_capital(counted, power)
     if not counted.in_order:
@@ -115,7 +115,7 @@ def examine_claim(counted: Shares, power: Power, confidence: float) -> ClaimTest
     return ClaimTest(e_value, bool(len(refuting)), runs)
 
 
-def find_least_mu(counted: Shares, confidence: float) -> float:
+def find_least_mu(counted: Exceedances, confidence: float) -> float:
     """Returns the mu below which no Gaussian guarantee can hold; 0 where the runs refute none."""
     target = -np.log1p(-confidence)
 
@@ -128,7 +128,7 @@ def find_least_mu(counted: Shares, confidence: float) -> float:
     return find_largest_refuted(is_refuted, 0.0, 1.0, _HALVINGS)
 
 
-def trace_least_mu(counted: Shares, confidence: float) -> Array:
+def trace_least_mu(counted: Exceedances, confidence: float) -> Array:
     """Returns `find_least_mu` of the first n runs (R,), to a 256th of the last; empty without an order."""
     if not counted.in_order:
         return np.zeros(0)
@@ -142,7 +142,7 @@ def trace_least_mu(counted: Shares, confidence: float) -> Array:
     return path
 
 
-class Scores(NamedTuple):
+class ScoreSummary(NamedTuple):
     """What simulations of other noise need of the scores of canaries that are in.
 
     Attributes:
@@ -159,7 +159,7 @@ class Scores(NamedTuple):
     canaries: int
 
 
-def summarise_scores(runs: list[Array]) -> Scores:
+def summarise_scores(runs: list[Array]) -> ScoreSummary:
     """Returns the summary of scores, an array a run."""
     means = np.array([run.mean() for run in runs])
     canaries = max(1, round(float(np.mean([len(run) for run in runs]))))
@@ -170,15 +170,15 @@ def summarise_scores(runs: list[Array]) -> Scores:
     if len(runs) > 1 and degrees > 0:
         excess = float(means.var(ddof=1)) - within**2 / canaries
         between = float(np.sqrt(max(excess, 0.0)))
-    return Scores(float(means.mean()), between, within, len(runs), canaries)
+    return ScoreSummary(float(means.mean()), between, within, len(runs), canaries)
 
 
 def find_least_departure(
-    scores: Scores, log_rates: Array, power: Power, confidence: float, seed: int = 0
+    scores: ScoreSummary, log_rates: Array, power: Power, confidence: float, seed: int = 0
 ) -> Departure | None:
     """Returns the smallest departure of the noise that runs like these would refute, in 9 of 10 cases.
 
-    With r times the noise, scores have 1 / r times the mean. Scores are simulated as normal, with their
+    With r times the noise, scores have 1 / r times the mean. ScoreSummary are simulated as normal, with their
     observed deviations between and within runs.
 
     Args:
@@ -197,7 +197,7 @@ def find_least_departure(
         counted = _simulate(scores, ratio, log_rates, rng)
         refuted = 0
         for shares in counted:
-            test = examine_claim(Shares(shares, log_rates, in_order=True), power, confidence)
+            test = examine_claim(Exceedances(shares, log_rates, in_order=True), power, confidence)
             refuted += test.refuted
         return refuted / len(counted)
 
@@ -216,7 +216,9 @@ def find_least_departure(
     return Departure(round(ratio, 3), estimate_probability(ratio))
 
 
-def _simulate(scores: Scores, ratio: float, log_rates: Array, rng: np.random.Generator) -> Array:
+def _simulate(
+    scores: ScoreSummary, ratio: float, log_rates: Array, rng: np.random.Generator
+) -> Array:
     """Returns shares (S, R, T) of simulated runs whose noise is `ratio` times the stated one."""
     size = (SIMULATIONS, scores.runs, 1)
     means = scores.mean / ratio + scores.between * rng.standard_normal(size)
@@ -229,7 +231,7 @@ def _simulate(scores: Scores, ratio: float, log_rates: Array, rng: np.random.Gen
     return np.asarray(1 - below / scores.canaries)
 
 
-def _compute_gains(counted: Shares, power: Power) -> Array:
+def _compute_gains(counted: Exceedances, power: Power) -> Array:
     """Returns h / m - 1 of each run and threshold (R, T)."""
     allowed = np.asarray(power(np.exp(counted.log_rates)), np.float64)
     allowed = np.maximum(allowed, 1e-300)

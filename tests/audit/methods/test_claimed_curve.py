@@ -6,7 +6,7 @@ from scipy import special
 
 from audit.claims.claim import DpSgd, EpsilonDelta, Gdp
 from audit.methods import claimed_curve
-from audit.methods.claimed_curve import THRESHOLDS, Shares
+from audit.methods.claimed_curve import THRESHOLDS, Exceedances
 
 LOG_RATES = special.log_ndtr(-THRESHOLDS)
 LEVEL = 0.05
@@ -15,7 +15,7 @@ LEVEL = 0.05
 def shares_of(scores, in_order=True):
     """Returns the shares of scores (R, K) above the thresholds."""
     above = np.stack([(run[:, None] > THRESHOLDS).mean(0) for run in scores])
-    return Shares(above, LOG_RATES, in_order)
+    return Exceedances(above, LOG_RATES, in_order)
 
 
 def draw_on_curve(claim, shape, rng):
@@ -42,7 +42,7 @@ def share_refuted(claim, audits, runs, seed, leaks=1.0):
     scores = np.where(silent, rng.standard_normal(scores.shape), scores)
     refuted = 0
     for audit_scores in scores:
-        counted = Shares((audit_scores[:, None] > THRESHOLDS) * 1.0, LOG_RATES, in_order=True)
+        counted = Exceedances((audit_scores[:, None] > THRESHOLDS) * 1.0, LOG_RATES, in_order=True)
         refuted += claimed_curve.examine_claim(counted, claim.power, 1 - LEVEL).refuted
     return refuted / audits
 
@@ -115,7 +115,7 @@ def test_without_an_order_only_the_capital_after_all_runs_counts():
 
 def test_the_departure_that_would_be_seen_is_seen_so_often():
     claim = Gdp(3.953)
-    scores = claimed_curve.Scores(mean=3.953, between=0.0, within=1.0, runs=20, canaries=64)
+    scores = claimed_curve.ScoreSummary(mean=3.953, between=0.0, within=1.0, runs=20, canaries=64)
     departure = claimed_curve.find_least_departure(scores, LOG_RATES, claim.power, 1 - LEVEL)
     refuted = 0
     for seed in range(100):
@@ -128,5 +128,5 @@ def test_the_departure_that_would_be_seen_is_seen_so_often():
 
 
 def test_scores_that_tell_nothing_would_have_seen_nothing():
-    scores = claimed_curve.Scores(mean=0.0, between=0.0, within=1.0, runs=20, canaries=64)
+    scores = claimed_curve.ScoreSummary(mean=0.0, between=0.0, within=1.0, runs=20, canaries=64)
     assert claimed_curve.find_least_departure(scores, LOG_RATES, Gdp(1.0).power, 0.95) is None
