@@ -178,7 +178,7 @@ def find_least_departure(
 ) -> Departure | None:
     """Returns the smallest departure of the noise that runs like these would refute, in 9 of 10 cases.
 
-    With r times the noise, scores have 1 / r times the mean. ScoreSummary are simulated as normal, with their
+    With r times the noise, scores have 1 / r times the mean. Scores are simulated as normal, with their
     observed deviations between and within runs.
 
     Args:

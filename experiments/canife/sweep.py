@@ -20,7 +20,7 @@ ROUND = "round"
 Value = str | int
 
 
-class Size(NamedTuple):
+class FigureSize(NamedTuple):
     """How much is varied.
 
     Attributes:
@@ -62,11 +62,11 @@ _TINY = Attacked(
     design_steps=4,
 )
 SIZES = {
-    "smoke": Size(_TINY, 0.5, (6, 8), (2, 4), (4, 8), seeds=1),
-    "laptop": Size(
+    "smoke": FigureSize(_TINY, 0.5, (6, 8), (2, 4), (4, 8), seeds=1),
+    "laptop": FigureSize(
         _LAPTOP, 0.4, (32, 64, 128, 256, 512), (10, 30, 100, 300, 1000), (16, 32, 64), seeds=3
     ),
-    "paper": Size(
+    "paper": FigureSize(
         dataclasses.replace(_LAPTOP, design_steps=2500),
         0.4,
         (32, 64, 128, 256, 512),
