@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from audit.conclusions.conclusion import Conclusion
+    from audit.methods.claimed_curve import ClaimTest
     from audit.methods.curves import Auc
     from audit.methods.estimate import Bound, Estimate
     from audit.report.subjects import Subject
@@ -34,12 +35,14 @@ class Result:
         """Lower bounds by method, in the table's order, each at its confidence under what it assumes.
 
         Where a bound's `holds` is false, the scores refute what it assumes. "assumption_free" and
-        "if_gaussian" are there at any number of canaries of several runs: they are the first of the table.
+        "if_gaussian" are there at any number of canaries of several runs; the latter not of fresh directions.
         """
         ranked = self.conclusion.ranked()
-        bounds = {}
+        bounds: dict[str, Bound] = {}
         if not self.conclusion.is_one_run:
-            bounds = dict(zip(("assumption_free", "if_gaussian"), ranked, strict=False))
+            bounds["assumption_free"] = self.conclusion.assumption_free
+            if not self.conclusion.law_is_known:
+                bounds["if_gaussian"] = self.conclusion.gaussian
         for bound in ranked:
             bounds[bound.method] = bound
         return bounds
@@ -58,6 +61,11 @@ class Result:
         from audit.report import verdicts
 
         return verdicts.verdict(self.conclusion).word
+
+    @property
+    def claim_test(self) -> "ClaimTest | None":
+        """The test of what is claimed: e_value, refuted, runs, seen; None where nothing is, or of one run."""
+        return self.conclusion.claim_test
 
     @property
     def estimates(self) -> "dict[str, Estimate]":

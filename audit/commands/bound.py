@@ -78,9 +78,7 @@ flags.DEFINE_bool(
     "in_order", False, "With --dimension: rows stand in the order in which runs were begun."
 )
 cli.define_json()
-flags.DEFINE_bool(
-    "fail_if_violated", False, "Exit status 3 where more is proven than an upper bound."
-)
+flags.DEFINE_bool("fail_if_violated", False, "Exit status 3 where the claim is refuted.")
 
 VIOLATED = 3  # exit status
 _NO_UPPER = "--fail_if_violated goes with an upper bound: give --upper_bound, or the noise and the insertions"
@@ -140,11 +138,18 @@ def _show(paths: Sequence[Path], conclusion: Conclusion) -> None:
     doubt = verdicts.find_doubt(conclusion)
     undecided = f"these scores are not those of independent runs: {doubt}"
     require(not (FLAGS.fail_if_violated and doubt), undecided)
-    tightest = conclusion.tightest
-    is_violated = tightest is not None and conclusion.epsilon > tightest.epsilon
-    if FLAGS.fail_if_violated and is_violated:
+    if FLAGS.fail_if_violated and _is_violated(conclusion):
         sys.stdout.flush()
         sys.exit(VIOLATED)
+
+
+def _is_violated(conclusion: Conclusion) -> bool:
+    """Returns whether the claim's test refutes it, or more is proven than an upper bound."""
+    test = conclusion.claim_test
+    if test is not None and test.refuted:
+        return True
+    tightest = conclusion.tightest
+    return tightest is not None and conclusion.epsilon > tightest.epsilon
 
 
 def _read_evidence(paths: Sequence[Path]) -> Evidence:

@@ -16,7 +16,7 @@ from audit.claims.accounting import Composition
 from audit.claims.claim import Claim, DpSgd
 from audit.claims.hidden_state import HiddenState
 from audit.claims.linear_losses import expected_epsilon
-from audit.conclusions import conclusion, lipschitz
+from audit.conclusions import claim_tests, conclusion, lipschitz
 from audit.conclusions.conclusion import Conclusion, Look, Looks, Worlds
 from audit.conclusions.lipschitz import Steps
 from audit.errors import require
@@ -74,10 +74,16 @@ def conclude(
         concluded = concluded._replace(
             test=functools.cache(examine), deciding=functools.cache(decide)
         )
-    if looks is None:
-        return concluded
-    runs = sum(len(world) for world in worlds)
-    return _combine_looks(concluded, {runs: worlds}, looks)
+    if looks is not None:
+        runs = sum(len(world) for world in worlds)
+        concluded = _combine_looks(concluded, {runs: worlds}, looks)
+    return _examine_claim(concluded)
+
+
+def _examine_claim(concluded: Conclusion) -> Conclusion:
+    """Returns a conclusion that tests its claim when the test is first used, and remembers it."""
+    examine = functools.partial(claim_tests.examine_claim, concluded)
+    return concluded._replace(examine=functools.cache(examine))
 
 
 def _find_from_scores(evidence: Sets | Coins, level: Level) -> Sequence[Finding]:
@@ -124,6 +130,7 @@ def _make_claimed_fields(claim: Claim | None, delta: float) -> dict[str, Any]:
     last_model = claim.last_model(delta)
     k = 1 if last_model is None else last_model.periods.k
     return {
+        "claim": claim,
         "upper_bound": claim.epsilon(delta),
         "mu_upper_bound": claim.gaussian_mu,
         "composition": claim.composition,
@@ -224,8 +231,10 @@ def conclude_setting(
     concluded = concluded._replace(expected=expected)
     last_model = lipschitz.hidden_state(setting, level.delta, steps, own_model)
     if isinstance(last_model, HiddenState):
-        return concluded._replace(hidden_state=last_model)
-    return concluded._replace(uncovered=last_model)
+        concluded = concluded._replace(hidden_state=last_model)
+    else:
+        concluded = concluded._replace(uncovered=last_model)
+    return _examine_claim(concluded)
 
 
 def conclude_each_run(

@@ -17,13 +17,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audit.claims.accounting import Composition
+from audit.claims.claim import Claim
 from audit.claims.hidden_state import HiddenState
 from audit.errors import require
 from audit.evidence.canaries import Fresh, Shape
 from audit.evidence.given import Evidence
 from audit.evidence.one_run import OneRun
 from audit.methods import estimate, exact_null, lifted
+from audit.methods.claimed_curve import ClaimTest
 from audit.methods.estimate import Bound, Estimate, Finding
+from audit.methods.exact_null import EXACT_NULL_GDP
 from audit.methods.gaussian_curve import CURVE_LEVEL, CURVE_POWER, CurveTest
 from audit.methods.level import Level
 from audit.methods.method import (
@@ -43,6 +46,7 @@ NOT_CONFIRMED = "not confirmed"
 REFUTED = "refuted"
 UNTESTED = "not tested"
 _LEAST_P_VALUE = 1e-6  # smaller ones rest on the tail of an approximation
+_FEWEST_EQUAL = 5  # scores of a world that are one value, or shifted alike, and no chance
 _PAIRS = {
     Shape.ONE_CANARY: ONE_CANARY,
     Shape.MANY_CANARIES: MANY_CANARIES,
@@ -149,6 +153,8 @@ class Conclusion(NamedTuple):
       hidden_state: the upper bound on the last model alone, at the delta, where steps are proven Lipschitz.
       uncovered: why they are not, of a training run whose setting is given.
       expected: what the last model would leak under linear losses, of sampled canaries; no bound.
+      claim: what is claimed of the mechanism, where it is known.
+      examine: () -> the test of the tightest claim; None where nothing is claimed, or nothing can be tested.
     """
 
     evidence: Evidence
@@ -167,6 +173,13 @@ class Conclusion(NamedTuple):
     hidden_state: HiddenState | None = None
     uncovered: str = ""
     expected: float | None = None
+    claim: Claim | None = None
+    examine: Callable[[], ClaimTest | None] = lambda: None
+
+    @property
+    def claim_test(self) -> ClaimTest | None:
+        """Returns the test of the claim, made at the first use; None where there is none."""
+        return self.examine()
 
     @property
     def scores_in(self) -> NDArray[np.float64]:
@@ -286,7 +299,10 @@ class Conclusion(NamedTuple):
         if self.is_one_run:
             return self.bounds
         pair = self._pair
-        methods = list(dict.fromkeys((pair.free, pair.gaussian)))  # they may be the same
+        first = (pair.free, pair.gaussian)
+        if self.law_is_known and self.tightest_mu is not None:
+            first = (EXACT_NULL_GDP, *first)  # the number to read where the claim is one of GDP
+        methods = list(dict.fromkeys(first))  # some may be the same
         for bound in self.bounds:
             if bound.method not in methods:
                 methods.append(bound.method)
@@ -321,6 +337,10 @@ class Conclusion(NamedTuple):
             return None
         sizes = len(self.scores_in), len(self.scores_out)
         return estimate.most_provable(*sizes, self.delta, self.assumption_free.confidence)
+
+    def count_runs(self) -> int:
+        """Returns how many training runs the scores are of."""
+        return sum(len(rows.scores) for rows in self.evidence.rows())
 
     @property
     def curve_status(self) -> str:
@@ -380,6 +400,34 @@ class Conclusion(NamedTuple):
         """Returns a method's bound or estimate; raises KeyError for an unknown name."""
         by_method = {row.method: row for row in self.rows()}
         return by_method[method]
+
+
+def find_doubt(conclusion: Conclusion) -> str:
+    """Returns why scores cannot be those of independent runs of a training with noise.
+
+    A world that is a single value while the other is not is what runs of one seed, or a score that was not
+    filled in, look like; so is a world that is the other one shifted by a constant, run by run. A world whose
+    value most runs of the other have too, as of runs that failed, is none of these.
+
+    Returns:
+      Words that follow "scores", or an empty string.
+    """
+    if conclusion.law_is_known or conclusion.is_one_run:
+        return ""
+    scores_in = conclusion.scores_in
+    scores_out = conclusion.scores_out
+    for name, scores, others in (("in", scores_in, scores_out), ("out", scores_out, scores_in)):
+        is_constant = len(scores) >= _FEWEST_EQUAL and np.ptp(scores) == 0
+        if is_constant and np.ptp(others) > 0 and np.mean(others == scores[0]) < 0.5:
+            return f"all {len(scores):,} scores {name} equal {scores[0]:.6g} while the others vary"
+
+    if len(scores_in) == len(scores_out) >= _FEWEST_EQUAL and np.ptp(scores_in) > 0:
+        shifts = scores_in - scores_out
+        rounding = 1e-9 * max(np.abs(scores_in).max(), np.abs(scores_out).max())
+        are_distinct = len(np.unique(scores_in)) > len(scores_in) / 2
+        if np.ptp(shifts) <= rounding and are_distinct:
+            return f"every score in is the score out of its row plus {shifts.mean():.6g}"
+    return ""
 
 
 def require_schedule(schedule: Sequence[int]) -> None:

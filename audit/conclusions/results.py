@@ -67,9 +67,9 @@ def bounds_json(conclusion: Conclusion, **more: object) -> str:
     """Returns a JSON object on one line.
 
     Its fields are `bounds`, with estimates and noise floors; `notes`, where there are any; `upper_bound`,
-    null if infinite or unknown; `hidden_state` and `expected`, where there are such; `epsilon`, which is
-    proven without an assumption on the curve; `most_provable`, the most that so many runs can prove so; the
-    test of the Gaussian curve and the looks, where there are any; and `more`.
+    null if infinite or unknown; `claim_test`, where there is one; `hidden_state` and `expected`, where there
+    are such; `epsilon`, which is proven without an assumption on the curve; `most_provable`, the most that so
+    many runs can prove so; the test of the Gaussian curve and the looks, where there are any; and `more`.
     """
     fields: dict[str, Any] = {
         "bounds": [finding_fields(row) | _make_noise_floor_fields(row) for row in conclusion.rows()]
@@ -78,6 +78,7 @@ def bounds_json(conclusion: Conclusion, **more: object) -> str:
         fields["notes"] = conclusion.notes
     fields["upper_bound"] = finite(conclusion.upper_bound)
     fields |= _make_hidden_state_fields(conclusion)
+    fields |= _make_claim_fields(conclusion)
     if conclusion.expected is not None:
         fields["expected"] = conclusion.expected
     fields["epsilon"] = conclusion.epsilon
@@ -85,6 +86,15 @@ def bounds_json(conclusion: Conclusion, **more: object) -> str:
     fields |= _make_curve_fields(conclusion)
     fields |= _make_looks_fields(conclusion)
     return json.dumps({**fields, **more})
+
+
+def _make_claim_fields(conclusion: Conclusion) -> dict[str, Any]:
+    """Returns the test of the claim for JSON, nothing where there is none."""
+    test = conclusion.claim_test
+    if test is None:
+        return {}
+    seen = None if test.seen is None else test.seen._asdict()
+    return {"claim_test": {**test._asdict(), "seen": seen}}
 
 
 def answer_json(conclusion: Conclusion, verdict: str) -> str:

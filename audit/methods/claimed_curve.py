@@ -39,11 +39,14 @@ THRESHOLDS = np.concatenate([NEAR, FAR])
 BETS = np.array([0.05, 0.2, 0.5, 0.9])
 _FAR_SHARE = 0.05  # of the capital
 _HALVINGS = 24
-_PATH_STEPS = 256  # values of mu that a path distinguishes
+_PATH_STEPS = 128  # values of mu that a path distinguishes
 _MOST_LOG = 700.0  # exp of more overflows
 
-SIMULATIONS = 400  # of each departure that is tried
 SEEN_PROBABILITY = 0.9
+_SIMULATIONS = 200  # of each departure that is tried, where runs are few
+_LEAST_SIMULATIONS = 20
+_SIMULATED_RUNS = 10_000  # of each departure that is tried
+_FAR_DEVIATIONS = 3.0
 _RATIOS = np.concatenate([np.arange(0.995, 0.9, -0.005), np.arange(0.9, 0.09, -0.01)])
 
 
@@ -120,7 +123,7 @@ def find_least_mu(counted: Exceedances, confidence: float) -> float:
     target = -np.log1p(-confidence)
 
     def is_refuted(mu: float) -> bool:
-        log_capital = compute_log_capital(counted, _gaussian_power(mu))
+        log_capital = compute_log_capital(counted, gaussian_power(mu))
         if counted.in_order:
             return bool(log_capital.max() >= target)
         return bool(log_capital[-1] >= target)
@@ -129,17 +132,24 @@ def find_least_mu(counted: Exceedances, confidence: float) -> float:
 
 
 def trace_least_mu(counted: Exceedances, confidence: float) -> Array:
-    """Returns `find_least_mu` of the first n runs (R,), to a 256th of the last; empty without an order."""
+    """Returns `find_least_mu` of the first n runs (R,), to a 128th of the last; empty without an order."""
     if not counted.in_order:
         return np.zeros(0)
     target = -np.log1p(-confidence)
     path = np.zeros(len(counted.shares))
     for mu in np.linspace(0.0, find_least_mu(counted, confidence), _PATH_STEPS + 1):
-        log_capital = compute_log_capital(counted, _gaussian_power(float(mu)))
+        log_capital = compute_log_capital(counted, gaussian_power(float(mu)))
         refuting = np.flatnonzero(log_capital >= target)
         if len(refuting):
             path[refuting[0] :] = mu
     return path
+
+
+def find_main_threshold(counted: Exceedances, power: Power) -> int:
+    """Returns the index of the threshold that most capital is on after all runs."""
+    log_factors = np.log1p(BETS[:, None] * _compute_gains(counted, power)[:, None, :])
+    by_threshold = special.logsumexp(log_factors.sum(axis=0), axis=0) + np.log(_SHARES)
+    return int(by_threshold.argmax())
 
 
 class ScoreSummary(NamedTuple):
@@ -192,14 +202,19 @@ def find_least_departure(
       None where noise of a tenth would not be refuted either.
     """
 
+    target = -np.log1p(-confidence)
+    # Capital on far thresholds is left out where scores do not reach them: none is gained by that.
+    thresholds = NEAR if scores.mean < NEAR[-1] - _FAR_DEVIATIONS else THRESHOLDS
+    log_rates = log_rates[: len(thresholds)]
+
     def estimate_probability(ratio: float) -> float:
         rng = np.random.default_rng(seed)
-        counted = _simulate(scores, ratio, log_rates, rng)
+        simulated = _simulate(scores, ratio, thresholds, rng)
         refuted = 0
-        for shares in counted:
-            test = examine_claim(Exceedances(shares, log_rates, in_order=True), power, confidence)
-            refuted += test.refuted
-        return refuted / len(counted)
+        for shares in simulated:
+            counted = Exceedances(shares, log_rates, in_order=True)
+            refuted += bool(compute_log_capital(counted, power).max() >= target)
+        return refuted / len(simulated)
 
     least = len(_RATIOS) - 1
     if estimate_probability(_RATIOS[least]) < SEEN_PROBABILITY:
@@ -217,13 +232,15 @@ def find_least_departure(
 
 
 def _simulate(
-    scores: ScoreSummary, ratio: float, log_rates: Array, rng: np.random.Generator
+    scores: ScoreSummary, ratio: float, thresholds: Array, rng: np.random.Generator
 ) -> Array:
     """Returns shares (S, R, T) of simulated runs whose noise is `ratio` times the stated one."""
-    size = (SIMULATIONS, scores.runs, 1)
+    simulations = _SIMULATED_RUNS // scores.runs
+    simulations = min(max(simulations, _LEAST_SIMULATIONS), _SIMULATIONS)
+    size = (simulations, scores.runs, 1)
     means = scores.mean / ratio + scores.between * rng.standard_normal(size)
     within = max(scores.within, 1e-9)
-    above = special.ndtr((means - THRESHOLDS) / within)  # (S, R, T), which falls along T
+    above = special.ndtr((means - thresholds) / within)  # (S, R, T), which falls along T
     edges = np.concatenate([np.ones(size), above, np.zeros(size)], axis=-1)
     cells = np.maximum(-np.diff(edges, axis=-1), 0.0)
     counts = rng.multinomial(scores.canaries, cells / cells.sum(axis=-1, keepdims=True))
@@ -239,13 +256,16 @@ def _compute_gains(counted: Exceedances, power: Power) -> Array:
 
 
 def _mix(gains: Array) -> Array:
-    """Returns the log capital (R,) of the mixture of bets on all thresholds."""
+    """Returns the log capital (R,) of the mixture of bets on the first T thresholds, from gains (R, T)."""
     log_factors = np.log1p(BETS[:, None] * gains[:, None, :])  # (R, bets, T)
-    log_components = np.cumsum(log_factors, axis=0) + np.log(_SHARES / len(BETS))
-    return np.asarray(special.logsumexp(log_components, axis=(1, 2)))
+    log_components = np.cumsum(log_factors, axis=0).reshape(len(gains), -1)
+    shares = np.tile(_SHARES[: gains.shape[1]] / len(BETS), len(BETS))
+    largest = log_components.max(axis=1)
+    relative = np.exp(log_components - largest[:, None])
+    return np.asarray(largest + np.log(relative @ shares))
 
 
-def _gaussian_power(mu: float) -> Power:
+def gaussian_power(mu: float) -> Power:
     """Returns the power that mu-GDP allows (Dong, Roth and Su, 2022, Equation 6)."""
 
     def power(rates: Array) -> Array:

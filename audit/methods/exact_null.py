@@ -50,6 +50,8 @@ from audit.errors import require
 from audit.evidence.arrays import floats, hash_ranks
 from audit.evidence.canaries import Fresh
 from audit.laws import conversions, cosine_law
+from audit.methods import claimed_curve
+from audit.methods.claimed_curve import Exceedances, ScoreSummary
 from audit.methods.estimate import Bound
 from audit.methods.method import FRESH_DIRECTIONS, Assumption, Method
 
@@ -57,6 +59,7 @@ Array = NDArray[np.float64]
 Payoff = Callable[[float], float]  # epsilon -> what a capital of 1 becomes
 
 EXACT_NULL = FRESH_DIRECTIONS.free
+EXACT_NULL_GDP = "exact_null_gdp"
 LAW_LEVEL = 1e-6  # below it canaries that are out refute the law
 STUDENT = np.concatenate([np.arange(0.5, 9.51, 0.25), np.arange(10.0, 41.0)])  # thresholds
 BETS = np.concatenate([np.geomspace(3e-4, 0.9, 12), [0.97, 0.995]])
@@ -74,6 +77,7 @@ _ETA = 0.1
 _SHIFTS = np.geomspace(0.5, 12.0, 24)  # nu of the ramps
 _RAMPS_TOP = 20.0
 _STEP = 2.0**-6  # of epsilon
+_TINY = 1e-300
 _LARGEST_LOG = 700.0  # exp of more overflows
 
 
@@ -119,8 +123,7 @@ def prove(design: Fresh, delta: float, confidence: float) -> Proof:
     which runs were begun, no order of them changes anything, and the path is empty.
     """
     conversions.require_levels(delta, confidence)
-    present = [row[bits] for row, bits in zip(design.cosines, design.presence, strict=True)]
-    runs = [run for run in present if len(run)]
+    runs = _select_present(design)
     levels = cosine_of(STUDENT, design.dimension)
     log_rates = cosine_law.log_sf(levels, design.dimension)
     shares = np.stack([_shares(run, levels) for run in runs])
@@ -169,8 +172,7 @@ def bound_directions(design: Fresh, delta: float, confidence: float) -> Bound:
     It is 0, and marked as refuted, where canaries that are out do not have the law.
     """
     proof = prove(design, delta, confidence)
-    cosines_out = design.out()
-    holds = not len(cosines_out) or law_test(cosines_out, design.dimension) >= LAW_LEVEL
+    holds = has_law(design)
     epsilon = proof.epsilon if holds else 0.0
     path = proof.path if holds else np.zeros_like(proof.path)
     return Bound(
@@ -189,6 +191,72 @@ def bound_directions(design: Fresh, delta: float, confidence: float) -> Bound:
         false_positive_rate=float(np.exp(proof.log_rate)),
         path=tuple(path.tolist()),
     )
+
+
+def has_law(design: Fresh) -> bool:
+    """Returns whether canaries that are out, if there are any, do not refute the law."""
+    cosines_out = design.out()
+    return not len(cosines_out) or law_test(cosines_out, design.dimension) >= LAW_LEVEL
+
+
+def count_exceedances(design: Fresh) -> Exceedances:
+    """Returns how many canaries that are in exceed the thresholds of `claimed_curve`, run by run."""
+    runs = _select_present(design)
+    levels = cosine_of(claimed_curve.THRESHOLDS, design.dimension)
+    log_rates = cosine_law.log_sf(levels, design.dimension)
+    shares = np.stack([_shares(run, levels) for run in runs])
+    return Exceedances(shares, log_rates, design.in_order or len(runs) == 1)
+
+
+def summarise_design(design: Fresh) -> ScoreSummary:
+    """Returns what simulations need of a design's scores, on the scale of Student's T."""
+    root = np.sqrt(design.dimension - 1)
+    runs = []
+    for run in _select_present(design):
+        student = run * root / np.sqrt(np.maximum(1 - run * run, _TINY))
+        runs.append(np.clip(student, -_FAR, None))  # a run that failed has cosines of -1
+    return claimed_curve.summarise_scores(runs)
+
+
+def bound_gdp(design: Fresh, delta: float, confidence: float) -> Bound:
+    """Returns the bound `exact_null_gdp`: the mu below which no Gaussian guarantee can hold, and its epsilon.
+
+    Nothing is assumed of the scores' law; epsilon is what such a guarantee would state at delta, and no bound
+    on that of another curve. It is 0, and marked as refuted, where canaries that are out do not have the law.
+    """
+    conversions.require_levels(delta, confidence)
+    counted = count_exceedances(design)
+    holds = has_law(design)
+    mu = claimed_curve.find_least_mu(counted, confidence) if holds else 0.0
+    path = claimed_curve.trace_least_mu(counted, confidence) if holds else np.zeros(0)
+    epsilons = [conversions.epsilon_from_mu(float(value), delta) for value in path]
+    place = claimed_curve.find_main_threshold(counted, claimed_curve.gaussian_power(mu))
+    threshold = float(cosine_of(claimed_curve.THRESHOLDS[place], design.dimension))
+    runs = _select_present(design)
+    total = sum(len(run) for run in runs)
+    hits = sum(int(np.count_nonzero(run > threshold)) for run in runs)
+    return Bound(
+        method=EXACT_NULL_GDP,
+        epsilon=conversions.epsilon_from_mu(mu, delta),
+        mu=mu,
+        delta=delta,
+        confidence=confidence,
+        threshold=threshold,
+        false_positives=0,
+        false_negatives=total - hits,
+        n_in=total,
+        n_out=int((~design.presence).sum()),
+        assumes=_ANY_GDP if not design.given else _ANY_GDP_GIVEN,
+        holds=holds,
+        false_positive_rate=float(np.exp(counted.log_rates[place])),
+        path=tuple(epsilons),
+    )
+
+
+def _select_present(design: Fresh) -> list[Array]:
+    """Returns the cosines of each run's canaries that are in, without runs that have none."""
+    present = [row[bits] for row, bits in zip(design.cosines, design.presence, strict=True)]
+    return [run for run in present if len(run)]
 
 
 def _assumption(design: Fresh) -> Assumption:
@@ -234,6 +302,16 @@ _GIVEN_IN_ORDER = _GIVEN._replace(
     sentence=f"{_GIVEN.sentence}; and rows in the order in which runs were begun, as they say too",
     note=f"{_GIVEN.note}; rows in the order in which runs were begun",
 )
+_ANY_GDP = Assumption(
+    "a GDP guarantee",
+    "any GDP",
+    f"{_DRAWN}: this tool drew them; epsilon is that of a GDP guarantee",
+    "no GDP guarantee below this mu holds; epsilon is what it would state",
+)
+_ANY_GDP_GIVEN = _ANY_GDP._replace(
+    text=f"{_GIVEN.text}; a GDP guarantee",
+    sentence=f"{_GIVEN.sentence}; epsilon is that of a GDP guarantee",
+)
 METHODS = {
     EXACT_NULL: DirectionsMethod(
         name=EXACT_NULL,
@@ -241,7 +319,14 @@ METHODS = {
         label="exact null",
         legend="exact null (assumes nothing)",
         compute=bound_directions,
-    )
+    ),
+    EXACT_NULL_GDP: DirectionsMethod(
+        name=EXACT_NULL_GDP,
+        assumes=_ANY_GDP,
+        label="any GDP guarantee",
+        legend="any GDP guarantee (assumes nothing else)",
+        compute=bound_gdp,
+    ),
 }
 
 

@@ -112,6 +112,6 @@ GAUSSIAN_CURVE = Assumption(
     "a Gaussian trade-off curve",
     "Gaussian",
     "independent runs; for epsilon, a Gaussian trade-off curve",
-    "epsilon follows from mu if the trade-off curve is Gaussian",
+    "no GDP guarantee below its mu holds, whatever the curve; its epsilon needs a Gaussian one",
     gaussian=True,
 )

@@ -35,6 +35,8 @@ _CLEARLY = 4  # standard errors below the null
 _ESTIMATES = """\
 estimates are no bounds; error: standard error if canaries are independent;
 floor: mean (95% quantile) where nothing leaks"""
+_LARGEST_E_VALUE = 1e6
+_LEAST_E_VALUE = 0.01
 _GAUSSIAN = "Gaussian: and a Gaussian trade-off curve"
 
 
@@ -92,6 +94,7 @@ def bounds_table(conclusion: Conclusion) -> str:
         rows.append(("linear_losses", at_most(conclusion.expected), "", "", "", "", EXPECTED.word))
 
     notes = [
+        *describe_claim(conclusion),
         *_explain_words(conclusion),
         *_describe_curve(conclusion),
         *_describe_attack(conclusion),
@@ -103,6 +106,37 @@ def bounds_table(conclusion: Conclusion) -> str:
         Column(None, itemgetter(place), name, left=True) for place, name in enumerate(header)
     ]
     return Table(columns, rows, before=before, after=notes).text()
+
+
+def describe_claim(conclusion: Conclusion) -> list[str]:
+    """Returns lines on the test of the claim, and on what it would have seen; none where there is no test."""
+    test = conclusion.claim_test
+    if test is None:
+        return []
+    evidence = ""
+    if conclusion.law_is_known:
+        evidence = f" (e-value {show_e_value(test.e_value)})"
+    runs = f"{test.runs:,} training run{'s' if test.runs > 1 else ''}"
+    result = f"refuted by {runs}" if test.refuted else f"not refuted by {runs}"
+    lines = [f"{'claim:':<{_NOTE_INDENT}}{result}{evidence}"]
+    if test.seen is not None and not test.refuted:
+        seen = (
+            f"noise of {test.seen.noise:g} of what is stated would have been refuted "
+            f"with probability {math.floor(100 * test.seen.probability) / 100:g}"
+        )
+        lines += textwrap.wrap(
+            seen, _WIDTH, initial_indent=_NOTE_INDENT * " ", subsequent_indent=_NOTE_INDENT * " "
+        )
+    return lines
+
+
+def show_e_value(e_value: float) -> str:
+    """Returns an e-value with two digits, rounded down; "above 1e+06" beyond."""
+    if e_value > _LARGEST_E_VALUE:
+        return f"above {_LARGEST_E_VALUE:g}"
+    if e_value < _LEAST_E_VALUE:
+        return f"below {_LEAST_E_VALUE:g}"
+    return f"{e_value:.2g}"
 
 
 def _describe_attack(conclusion: Conclusion) -> list[str]:
@@ -200,6 +234,9 @@ def _compare_with_upper_bounds(conclusion: Conclusion) -> list[str]:
     if broken is not None:
         return [f"{free.method} exceeds the {broken.name}: the guarantee is violated"]
 
+    test = conclusion.claim_test
+    if test is not None and test.refuted:
+        return ["the claimed trade-off curve is refuted: the guarantee is violated"]
     gaussian = conclusion.gaussian
     broken_if_gaussian = conclusion.exceeded(gaussian.epsilon)
     if broken_if_gaussian is not None and not conclusion.refutes_gaussian:

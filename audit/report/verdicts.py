@@ -4,9 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
-
-from audit.conclusions.conclusion import Conclusion, UpperBound
+from audit.conclusions.conclusion import Conclusion, UpperBound, find_doubt
 from audit.methods import curves
 from audit.methods.estimate import Bound
 from audit.report import table
@@ -21,7 +19,6 @@ _VIOLATED = "The guarantee is violated."
 _VIOLATED_OR_NOT_GAUSSIAN = "The guarantee is violated, or the trade-off curve is not Gaussian."
 _WHATEVER = "whatever the trade-off curve"
 _IF_GAUSSIAN = "if the trade-off curve is Gaussian"
-_FEWEST_EQUAL = 5  # scores of a world that are one value, or shifted alike, and no chance
 _CLEARLY = (
     4  # standard errors of the AUC below 1/2: three such audits in 100,000 where nothing leaks
 )
@@ -107,6 +104,9 @@ def verdict(conclusion: Conclusion) -> Verdict:
             f"another training; {_warn_of_chance(free)}{_describe_composition(broken, conclusion)}"
         )
         return Verdict(VIOLATED, "violated", _VIOLATED, full)
+    test = conclusion.claim_test
+    if test is not None and test.refuted:
+        return Verdict(VIOLATED, "violated", _VIOLATED, _explain_refutation(conclusion))
     if is_reversed(conclusion):
         headline = "Scores are lower with the canary."
         return Verdict(NOTHING, "reversed scores", headline, _explain_reversal(conclusion))
@@ -132,32 +132,21 @@ def verdict(conclusion: Conclusion) -> Verdict:
     return Verdict(LEAKS, "leaks", _make_headline(conclusion), full)
 
 
-def find_doubt(conclusion: Conclusion) -> str:
-    """Returns why scores cannot be those of independent runs of a training with noise.
-
-    A world that is a single value while the other is not is what runs of one seed, or a score that was not
-    filled in, look like; so is a world that is the other one shifted by a constant, run by run. A world whose
-    value most runs of the other have too, as of runs that failed, is none of these.
-
-    Returns:
-      Words that follow "scores", or an empty string.
-    """
-    if conclusion.law_is_known or conclusion.is_one_run:
-        return ""
-    scores_in = conclusion.scores_in
-    scores_out = conclusion.scores_out
-    for name, scores, others in (("in", scores_in, scores_out), ("out", scores_out, scores_in)):
-        is_constant = len(scores) >= _FEWEST_EQUAL and np.ptp(scores) == 0
-        if is_constant and np.ptp(others) > 0 and np.mean(others == scores[0]) < 0.5:
-            return f"all {len(scores):,} scores {name} equal {scores[0]:.6g} while the others vary"
-
-    if len(scores_in) == len(scores_out) >= _FEWEST_EQUAL and np.ptp(scores_in) > 0:
-        shifts = scores_in - scores_out
-        rounding = 1e-9 * max(np.abs(scores_in).max(), np.abs(scores_out).max())
-        are_distinct = len(np.unique(scores_in)) > len(scores_in) / 2
-        if np.ptp(shifts) <= rounding and are_distinct:
-            return f"every score in is the score out of its row plus {shifts.mean():.6g}"
-    return ""
+def _explain_refutation(conclusion: Conclusion) -> str:
+    """Returns the sentences on a claim that its test refutes, where no bound on epsilon exceeds it."""
+    upper = conclusion.tightest
+    test = conclusion.claim_test
+    assert upper is not None and test is not None
+    how = "no test can have the error rates of these scores if it holds"
+    if conclusion.law_is_known:
+        how = f"bets against its trade-off curve won {test.e_value:.3g} times their stake"
+    level = show_percent(conclusion.confidence)
+    return (
+        f"With {level} confidence the claim, {_name_upper_bound(upper)}, is refuted after {test.runs:,} "
+        f"training runs: {how}, whatever the curve of this training is. There is a bug (in clipping, noise, "
+        f"randomness or how steps are counted), {_blame_steps(upper)}or the claim is for another training; "
+        f"{_warn_of_chance(conclusion.assumption_free)}{_describe_composition(upper, conclusion)}"
+    )
 
 
 def _explain_doubt(doubt: str) -> str:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from audit.conclusions import lipschitz, results
 from audit.conclusions.concluded import conclude_setting
 from audit.conclusions.conclusion import Conclusion
+from audit.laws import conversions
+from audit.methods.exact_null import EXACT_NULL_GDP
 from audit.runtime import progress
 from audit.settings import stored
 from audit.settings.setting import Setting, flat, summary
@@ -28,6 +30,50 @@ if TYPE_CHECKING:
 _LOOK_SECONDS = 3.0  # between two conclusions while training, each of which takes a while
 
 
+Until = Callable[
+    [Conclusion], int | None
+]  # -> the first number of runs that is enough; None where none is
+
+
+def until_epsilon(epsilon: float) -> Until:
+    """Returns what asks for a proven epsilon."""
+
+    def find_first(conclusion: Conclusion) -> int | None:
+        return _find_first_above(conclusion.path, epsilon)
+
+    return find_first
+
+
+def until_multiple(multiple: float) -> Until:
+    """Returns what asks for a multiple of the claim: of mu by any GDP guarantee's limit, where it has one."""
+
+    def find_first(conclusion: Conclusion) -> int | None:
+        mu = conclusion.tightest_mu
+        upper = conclusion.tightest
+        if upper is None:
+            return None
+        if mu is None:
+            return _find_first_above(conclusion.path, multiple * upper.epsilon)
+        epsilon = conversions.epsilon_from_mu(multiple * mu, conclusion.delta)
+        return _find_first_above(conclusion.bound(EXACT_NULL_GDP).path, epsilon)
+
+    return find_first
+
+
+def until_refuted(conclusion: Conclusion) -> int | None:
+    """Returns after how many runs the claim was refuted."""
+    test = conclusion.claim_test
+    return test.runs if test is not None and test.refuted else None
+
+
+def _find_first_above(path: Sequence[float], epsilon: float) -> int | None:
+    """Returns the first number of runs after which a path is at least at epsilon."""
+    for runs, proven in enumerate(path, 1):
+        if proven >= epsilon:
+            return runs
+    return None
+
+
 class AuditRequest(NamedTuple):
     """What is audited.
 
@@ -38,7 +84,7 @@ class AuditRequest(NamedTuple):
       looks: The declared numbers of runs at which to look; empty where none are declared.
       levels: Of the bounds.
       chunk_size: Models trained at once; 0: as many as fit.
-      until: The epsilon at which training stops once it is proven, if any.
+      until: What has to be proven for training to stop, if anything.
       minutes: After which no further training begins, if any.
     """
 
@@ -48,7 +94,7 @@ class AuditRequest(NamedTuple):
     looks: Sequence[int]
     levels: Levels
     chunk_size: int = 0
-    until: float | None = None
+    until: Until | None = None
     minutes: float | None = None
 
     def conclude(self, store: Store, scores: Scores) -> Conclusion:
@@ -57,13 +103,8 @@ class AuditRequest(NamedTuple):
         return conclude_setting(scores, self.setting, self.levels, self.looks, steps=steps)
 
     def first_proven(self, conclusion: Conclusion) -> int | None:
-        """Returns the first number of runs that proves as much as `until`; None where none does."""
-        if self.until is None:
-            return None
-        for runs, epsilon in enumerate(conclusion.path, 1):
-            if epsilon >= self.until:
-                return runs
-        return None
+        """Returns the first number of runs that proves as much as `until` asks; None where none does."""
+        return None if self.until is None else self.until(conclusion)
 
 
 class FinishedAudit(NamedTuple):

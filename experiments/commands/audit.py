@@ -18,14 +18,14 @@ from absl import flags
 
 from audit.adversaries.cosines import OneShotCanaries
 from audit.commands import cli
-from audit.errors import require
+from audit.errors import InputError, require
 from audit.settings.setting import MOST_RUNS, Setting, validate
 from experiments.commands import engine_flags
 from models.catalogue import task
 
 if TYPE_CHECKING:
     from audit.conclusions.conclusion import Conclusion
-    from experiments.cells.auditing import AuditRequest, FinishedAudit
+    from experiments.cells.auditing import AuditRequest, FinishedAudit, Until
 
 FLAGS = flags.FLAGS
 flags.DEFINE_integer(
@@ -35,7 +35,11 @@ flags.DEFINE_integer(
     1,
 )
 flags.DEFINE_list("looks", None, "Runs at which to look, e.g. 500,1000,5000, in place of --runs.")
-flags.DEFINE_float("until", None, "sphere: stop as soon as this epsilon is proven.")
+flags.DEFINE_string(
+    "until",
+    None,
+    "sphere: stop as soon as this is proven: an epsilon (10), a multiple of the claim (0.9x), or refuted.",
+)
 flags.DEFINE_float("minutes", None, "sphere: begin no further training after so many minutes.")
 cli.define_setting()
 cli.define_levels()
@@ -50,16 +54,16 @@ cli.define_json()
 
 def main() -> None:
     """Parses the flags, trains the models that the store does not have, and prints what follows from all."""
-    run(cli.setting(), FLAGS.runs, FLAGS.until)
+    run(cli.setting(), FLAGS.runs, _parse_until(FLAGS.until))
 
 
-def run(setting: Setting, runs: int | None, until: float | None) -> None:
+def run(setting: Setting, runs: int | None, until: "Until | None") -> None:
     """Audits a setting as the other flags say.
 
     Args:
       setting: The setting.
       runs: Models to train, by default as many as usual.
-      until: The epsilon at which training stops once it is proven, if any.
+      until: What has to be proven for training to stop, if anything.
     """
     # All flags are checked before data are loaded, which takes longer.
     cli.require_levels()
@@ -87,15 +91,38 @@ def run(setting: Setting, runs: int | None, until: float | None) -> None:
         print(cli.one_line(written.refusal), file=sys.stderr)
 
 
-def _make_request(setting: Setting, runs: int | None, until: float | None) -> "AuditRequest":
+def _parse_until(text: str | None) -> "Until | None":
+    """Returns what --until asks for; raises InputError for anything else."""
+    if text is None:
+        return None
+    from experiments.cells import auditing
+
+    if text == "refuted":
+        return auditing.until_refuted
+    is_multiple = text.endswith("x")
+    message = (
+        f"--until={text}: give an epsilon above 0, a multiple of the claim as 0.9x, or refuted"
+    )
+    try:
+        value = float(text.removesuffix("x"))
+    except ValueError:
+        raise InputError(message) from None
+    require(0 < value < math.inf, message)
+    if is_multiple:
+        return auditing.until_multiple(value)
+    return auditing.until_epsilon(value)
+
+
+def _make_request(setting: Setting, runs: int | None, until: "Until | None") -> "AuditRequest":
     """Returns what the flags request, with its data; raises InputError for flags that do not go together."""
     looks = _declared_looks()
     runs = looks[-1] if looks else runs or setting.adversary.usual_runs
     any_time = setting.adversary.any_time
 
-    for name, value in (("until", until), ("minutes", FLAGS.minutes)):
-        fits = value is None or (any_time and 0 < value < math.inf)
-        require(fits, f"--{name}={value}: give a number above 0, with --adversary=sphere")
+    minutes = FLAGS.minutes
+    fits = minutes is None or (any_time and 0 < minutes < math.inf)
+    require(fits, f"--minutes={minutes}: give a number above 0, with --adversary=sphere")
+    require(any_time or until is None, "--until goes with --adversary=sphere: drop it")
     require(
         not (looks and any_time),
         "bounds of fresh directions hold at any number of runs: drop --looks",

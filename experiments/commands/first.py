@@ -17,9 +17,11 @@ _PAPER_TITLE = "\nThe hidden-state paper's adversary in its network, 68 paramete
 
 def main() -> None:
     """Does both audits and prints one below the other."""
+    from experiments.cells.auditing import until_epsilon  # loads SciPy
+
     _print_title(_PROOF_TITLE)
     proof = cli.setting(model="wide_fcnn", adversary="sphere", canaries="auto")
-    audit.run(proof, runs=400, until=18.5)
+    audit.run(proof, runs=400, until=until_epsilon(18.5))
     _print_title(_PAPER_TITLE)
     audit.main()
 
