@@ -218,13 +218,12 @@ def _find_layer_cause(probe: StepProbe, movements: Mapping[str, Movement]) -> Bu
         return None
     peaks = np.max(layer_norms, axis=0)
     allowed = 1 + max(movement.tolerance for movement in movements.values())
-    stop_at_c = np.abs(peaks - 1) < max(0.01, allowed - 1)
-    if np.max(peaks) <= max(allowed, 1.005) and np.sum(stop_at_c) > 1:
+    loudest = layer_norms[np.argmax(np.linalg.norm(layer_norms, axis=1))]
+    at_c = np.sum(np.abs(loudest - 1) < max(0.01, allowed - 1))
+    if np.max(peaks) <= max(allowed, 1.005) and at_c > 1:
         moved = np.sum(peaks > 1e-3)
-        name = "layers clipped by themselves"
-        if np.sum(stop_at_c) == moved:
-            name = "every layer clipped by itself"
-        return BugCause(name, f"{np.sum(stop_at_c)} of {moved} layers stop at C.")
+        name = "every layer clipped by itself" if at_c == moved else "layers clipped by themselves"
+        return BugCause(name, f"{at_c} of {moved} layers stop at C at once.")
 
     unclipped = _find_unclipped_layers(layer_norms, np.array(probe.dimensions), allowed)
     if not unclipped:
@@ -238,7 +237,7 @@ def _find_layer_cause(probe: StepProbe, movements: Mapping[str, Movement]) -> Bu
 def _find_unclipped_layers(layer_norms: Vector, dimensions: Vector, allowed: float) -> list[int]:
     """Finds the layers that clipping, or its norm, leaves out.
 
-    Tries each layer, all vectors (biases), and the layers that move most, one after the other.
+    Tries each layer, all vectors (biases), and the layers that move most, up to half of all.
 
     Args:
       layer_norms: (examples, layers) movements within each layer.
@@ -254,7 +253,7 @@ def _find_unclipped_layers(layer_norms: Vector, dimensions: Vector, allowed: flo
     if 1 < len(vectors) < layers:
         candidates.append(vectors)
     loudest = np.argsort(-np.max(layer_norms, axis=0)).tolist()
-    candidates += [loudest[:count] for count in range(2, layers)]
+    candidates += [loudest[:count] for count in range(2, layers // 2 + 1)]
     for left_out in candidates:
         rest = np.delete(layer_norms, left_out, axis=1)
         norms = np.sort(np.linalg.norm(rest, axis=1))[::-1]
