@@ -13,6 +13,7 @@ from audit.check.probe import Movement, RefusedError, StepProbe
 from audit.check.trees import Vector
 
 _REACHED = 0.985  # of C, from which clipping is taken to be what stops an example
+_REACHED_BY_HALVES = 0.9  # the same of two examples in place of each other
 _PLATEAU = 3e-3  # relative, within which examples stop at the same norm
 _FIT = 3e-3  # relative, of a plateau to a mistake's factor
 _SIGN_SPREAD = 1.15  # of the numbers' movements by Adam's first step, weight decay included
@@ -62,13 +63,28 @@ def is_clipping_reached(probe: StepProbe, tried: TriedExamples, plateau: float) 
     replace each other come to C only where they are opposites, so that nine tenths are enough there.
     """
     largest = max(list_finite_norms(tried.list_all()), default=0.0)
-    if largest >= (_REACHED if tried.were_added else 0.9):
+    if largest >= (_REACHED if tried.were_added else _REACHED_BY_HALVES):
         return True
-    return plateau > 0 and _stops_suddenly(probe, tried)
+    if not tried.were_added:
+        return False
+    if plateau > 0 and _stops_suddenly(probe, tried, None):
+        return True
+    return any(_stops_suddenly(probe, tried, layer) for layer in _find_stopped_layers(tried))
 
 
-def _stops_suddenly(probe: StepProbe, tried: TriedExamples) -> bool:
-    """Returns whether an example's movement stops growing with its features from one size to the next.
+def _find_stopped_layers(tried: TriedExamples) -> list[int]:
+    """Returns layers in which several examples come to one norm, as where each is clipped to its share."""
+    norms = np.sort([movement.layer_norms for movement in tried.movements.values()], axis=0)
+    if len(norms) < 4 or not np.all(np.isfinite(norms)):
+        return []
+    stops = (norms[-4] * (1 + _PLATEAU) > norms[-1]) & (norms[-1] > 0.05)
+    layers = np.flatnonzero(stops)
+    loudest_first = layers[np.argsort(-norms[-1][layers])]
+    return [int(layer) for layer in loudest_first[:3]]
+
+
+def _stops_suddenly(probe: StepProbe, tried: TriedExamples, layer: int | None) -> bool:
+    """Returns whether an example's movement, in a layer or all, stops growing with its features at once.
 
     A clipped movement grows in proportion to the features until it stops. Where features are squashed it
     slows down long before.
@@ -80,7 +96,8 @@ def _stops_suddenly(probe: StepProbe, tried: TriedExamples) -> bool:
         def measure(scale: float, example: trees.Columns = example) -> float:
             batch = trees.join(probe.rows, trees.scale_features(example, scale, probe.rows))
             difference = probe.run(batch, 0) - probe.base
-            return probe.measure(difference, probe.base, len(batch[0])).norm
+            movement = probe.measure(difference, probe.base, len(batch[0]))
+            return movement.norm if layer is None else float(movement.layer_norms[layer])
 
         least = measure(0)
         most = measure(trees.SCALES[0])
@@ -142,7 +159,7 @@ def find_lost_signal(
     rows = len(probe.rows[0])
     mistakes = factors.find_lost_signal(plateau, probe.settings, rows, tolerance)
     is_exact = tolerance < 0.1 * plateau + _FIT
-    if not mistakes or not is_exact or not _stops_suddenly(probe, tried):
+    if not mistakes or not is_exact or not _stops_suddenly(probe, tried, None):
         return None
     why = f"It fits: {'; or '.join(mistakes)}."
     return findings.LOST_SIGNAL.fill(name=mistakes[0], plateau=plateau, why=why)
@@ -196,7 +213,7 @@ def find_cause(
         return BugCause(
             f"clipped to {plateau:.4g} times the stated C", "Extreme examples stop there."
         )
-    why = ""
+    why = "They do not stop at any norm: is there any clipping?"
     if largest.norm < 1.1:
         why = "Look for a number that is added to the norm or to the factor, and for numbers outside it."
     return BugCause("an example that moves the step by more than C", why)

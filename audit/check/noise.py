@@ -269,6 +269,7 @@ def check_noise(drawn: DrawnNoise) -> dict[str, CheckOutcome]:
     measured = _describe_rows(drawn, p_values)
 
     texts = dict.fromkeys(ROWS, "as usual")
+    texts["noise"] = ""
     texts["independence"] = "nothing against it"
     texts["shape"] = "normal"
     reasons = dict.fromkeys(ROWS, "there is no noise to look at")  # why a row could not be tried

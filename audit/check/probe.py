@@ -228,8 +228,12 @@ class StepProbe:
         variance_of_square = 4 * around**2 * np.max(variance) + 2 * np.sum(variance**2)
         deviation = np.sqrt(variance_of_square)
         tolerance = np.sqrt(around**2 + 6 * deviation) - around
-        tolerance += (steps / 2) ** 2 * (_FLOOR + 4 * np.max(self.spacings))
+        tolerance += (steps / 2) ** 2 * _FLOOR + self.get_least_tolerance()
         return Movement(norm, float(tolerance), layer_norms, vector)
+
+    def get_least_tolerance(self) -> float:
+        """Returns how far a norm may be wrong that was computed in the numbers' own precision."""
+        return float(4 * np.max(self.spacings))
 
     def compute_rounding(self, after: Vector, examples: int) -> Vector:
         """Returns (p,) how far rounding may move each number of a step, in units of eta C / B.

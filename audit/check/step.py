@@ -232,8 +232,8 @@ def _find_common_factor(trial: StepTrial) -> float:
     Two examples in place of each other move the step by at most the factor, so that the noise tells it there.
     """
     drawn = trial.drawn
-    norms = [movement.tolerance for movement in trial.tried.movements.values()]
-    if drawn is None or not norms or max(norms) > _COARSE:
+    tolerances = [movement.tolerance for movement in trial.tried.movements.values()]
+    if drawn is None or not tolerances or max(tolerances) > _COARSE or trial.depends_on_seed:
         return 1.0
     deviation = float(drawn.compute_deviation())
     freedom = float(np.sum(drawn.given.freedom))
@@ -243,10 +243,11 @@ def _find_common_factor(trial: StepTrial) -> float:
     if not trial.tried.were_added:
         largest = max(causes.list_finite_norms(trial.tried.list_all()), default=0.0)
         agrees = 0.9 * deviation < largest < deviation * (1 + error)
-        return deviation if agrees and abs(deviation - 1) > error else 1.0
+        is_shown = largest > 1 + max(tolerances) or deviation < 1 - error
+        return deviation if agrees and is_shown else 1.0
     plateau = trial.plateau
     is_nearer = abs(np.log(plateau / deviation)) < abs(np.log(deviation)) if plateau else False
-    differs = abs(plateau - 1) > 0.003 + 2 * max(norms)
+    differs = abs(plateau - 1) > 0.003 + 2 * max(tolerances)
     agrees = abs(plateau / deviation - 1) < error
     return plateau if is_nearer and differs and agrees else 1.0
 
@@ -400,8 +401,8 @@ def _check_separation(probe: StepProbe, tried: TriedExamples, seconds: float) ->
         return _untried(measured)
     tolerance = max(movement.tolerance for movement in measured)
     if tolerance > _COARSE_SUM:
-        seeds = _choose_seeds(probe, tolerance / _COARSE_SUM, 12 * seconds)
-        averaged = movements.measure_interactions(probe, tried, seeds)
+        seeds = _choose_seeds(probe, tolerance, _COARSE_SUM, 12 * seconds)
+        averaged = movements.measure_interactions(probe, tried, seeds) if len(seeds) > 1 else ""
         if not isinstance(averaged, str):
             measured = averaged
     worst = max(measured, key=lambda movement: movement.norm - movement.tolerance)
@@ -421,20 +422,29 @@ def _check_separation(probe: StepProbe, tried: TriedExamples, seconds: float) ->
     return CheckOutcome(text, figures=figures, measured=numbers)
 
 
-def _choose_seeds(probe: StepProbe, excess: float, seconds: float) -> range:
-    """Returns seeds whose mean makes a tolerance `excess` times smaller, as far as time and the noise allow.
+def _choose_seeds(
+    probe: StepProbe,
+    tolerance: float,
+    wanted: float,
+    seconds: float,
+) -> range:
+    """Returns seeds over whose mean the tolerance becomes small enough; a single one where none can do that.
 
     Args:
       probe: the step.
-      excess: how many times too large the tolerance is.
+      tolerance: with one seed.
+      wanted: the tolerance that is small enough.
       seconds: that all calls with one seed take.
     """
     deviation = probe.settings.unit * probe.settings.noise_multiplier
     rounding = trees.compute_ulp(probe.base, probe.spacings)
-    if np.median(rounding) > deviation:  # rounding errors are not independent then
+    least = probe.get_least_tolerance()
+    most = min(_MOST_SEEDS, 1 + _SECONDS / seconds)
+    needed = 1.5 * ((tolerance - least) / max(wanted - least, 1e-9)) ** 2
+    # rounding errors are independent only beside noise that exceeds the distance of two numbers
+    if np.median(rounding) > deviation or needed > most:
         return range(1)
-    needed = 1.5 * excess**2
-    return range(int(np.clip(needed, 1, min(_MOST_SEEDS, 1 + _SECONDS / seconds))))
+    return range(int(np.ceil(needed)))
 
 
 def _hide(tolerance: float, figures: Mapping[str, Any]) -> CheckOutcome:
@@ -463,7 +473,7 @@ def _check_sensitivity(
         return _untried(_NOTHING_MOVES)
     tolerance = max(movement.tolerance for movement in tried.movements.values())
     if tolerance > _COARSE:
-        seeds = _choose_seeds(probe, tolerance / _COARSE, 4 * seconds)
+        seeds = _choose_seeds(probe, tolerance, _COARSE, 4 * seconds)
         if len(seeds) > 1:
             tried = movements.refine_movements(probe, tried, seeds)
             plateau = 0.0
@@ -476,7 +486,7 @@ def _check_sensitivity(
         "movements": _collect_norms(trial.tried.list_all()),
         "tolerance": largest.tolerance,
     }
-    places = f", in place of {len(tried.places)} rows too" if tried.places else ""
+    places = f", also in the place of {len(tried.places)} of its rows" if tried.places else ""
     measured = (
         f"the examples tried move it by at most {largest.norm:.4g} eta C / B{places} "
         f"(tolerance {largest.tolerance:.2g})"

@@ -1,6 +1,7 @@
 """Correct steps of many kinds, in NumPy, torch, torch.func, Opacus, JAX and jax_privacy, drawn from a seed.
 
-python -m tests.audit.check.correct numpy 0 100    checks those of an engine with seeds 0 to 99, a line each
+python -m tests.audit.check.correct numpy 0 100       checks an engine's with seeds 0 to 99, a line each
+python -m tests.audit.check.correct numpy 0 100 64    draws the noise 64 times, which is faster
 """
 
 import functools
@@ -365,9 +366,10 @@ ENGINES = {
 }
 
 if __name__ == "__main__":
-    _, engine, first, last = sys.argv
+    _, engine, first, last, *seeds = sys.argv
+    options = {"seeds": int(seeds[0])} if seeds else {}
     for seed in range(int(first), int(last)):
         began = time.perf_counter()
-        report = audit.check_step(**draw_step(seed, engine))
+        report = audit.check_step(**draw_step(seed, engine), **options)
         seconds = time.perf_counter() - began
         print(engine, seed, f"{seconds:.2f}", report.verdict[:150], flush=True)
