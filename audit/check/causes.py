@@ -147,6 +147,27 @@ def is_sign_step(probe: StepProbe) -> bool:
     return bool(high < _SIGN_SPREAD * low)
 
 
+def is_preconditioned(tried: TriedExamples, drawn: DrawnNoise) -> bool:
+    """Returns whether movements and noise are scaled alike, number by number, as by Adam's running means.
+
+    Divided by each number's own noise, extreme examples then stop at C, and two opposite ones in place of a
+    row come near it.
+    """
+    if not drawn.varies_by_number():
+        return False
+    deviations = drawn.given.values.std(axis=0)
+    is_seen = deviations > 0
+    norms = []
+    for movement in tried.list_all().values():
+        if movement.vector.size != deviations.size:  # not all numbers of the noise were kept
+            return False
+        if np.any(movement.vector[~is_seen]):
+            return False
+        norms.append(np.linalg.norm(movement.vector[is_seen] / deviations[is_seen]))
+    norms.sort(reverse=True)
+    return len(norms) > 3 and bool(0.8 < norms[3] <= norms[0] < 1.1)
+
+
 def find_lost_signal(
     probe: StepProbe,
     tried: TriedExamples,
@@ -246,9 +267,11 @@ def _find_layer_cause(probe: StepProbe, movements: Mapping[str, Movement]) -> Bu
     if not unclipped:
         return None
     names = ", ".join(probe.layer_names[i] for i in unclipped[:6])
-    if np.max(peaks[unclipped]) > max(allowed, 1.01):
-        return BugCause(f"{names} left out of clipping", "The other layers stop at C.")
-    return BugCause(f"{names} left out of the clipping norm", "Without it the others stop at C.")
+    is_large = ["1000" in name for name in movements]
+    unscaled = np.max(layer_norms[is_large][:, unclipped], initial=0.0)
+    if unscaled > 0.1 * np.max(peaks[unclipped]):
+        return BugCause(f"{names} left out of clipping", "The others stop at C.")
+    return BugCause(f"{names} left out of the clipping norm", "The others stop at C.")
 
 
 def _find_unclipped_layers(layer_norms: Vector, dimensions: Vector, allowed: float) -> list[int]:

@@ -99,6 +99,10 @@ ADAM = (
     "this looks like Adam, or the sign of the gradient (every number moves equally far, whatever the batch): "
     "return the private gradient, `p.grad` after clipping and noise, with learning_rate=1"
 )
+PRECONDITIONED = (
+    "movements and noise are scaled number by number, as by Adam's running means: return the private "
+    "gradient, `p.grad` after clipping and noise, with learning_rate=1"
+)
 RANDOM_GRADIENTS = (
     "what an example does depends on the seed: is dropout on? Set `m.p = 0.0` in every Dropout (model.eval() "
     "would take away Opacus's hooks); augmentation, sampling or noise before the gradient do it too"

@@ -27,6 +27,7 @@ ROWS = ("noise", "independence", "shape", "noise and data", "empty batch")
 ALL_LAYERS = "all layers together"
 CONSECUTIVE = "consecutive seeds"
 
+_UNEQUAL = 2.5  # times the spread of numbers' variances that chance gives, from which they differ
 _TAILS = (3.0, 3.5, 4.0)  # deviations beyond which draws are counted
 _LEAST_IN_TAIL = 16.0  # draws that are expected there
 
@@ -94,6 +95,18 @@ class DrawnNoise(NamedTuple):
             return np.nan
         freedom = np.where(self.given.freedom > 0, noise.freedom, 0)
         return np.sqrt(np.sum(freedom * noise.deviations**2) / np.sum(freedom))
+
+    def varies_by_number(self) -> bool:
+        """Returns whether the noise has another deviation in every number, within layers."""
+        given = self.given
+        seeds = len(given.values)
+        is_seen = given.values.std(axis=0) > 0
+        if np.count_nonzero(is_seen) < 8:
+            return False
+        squares = np.sum(given.values[:, is_seen] ** 2, axis=0) / (seeds - 1)
+        ratios = squares / given.deviations[given.layer[is_seen]] ** 2
+        spread_by_chance = (2 / (seeds - 1)) ** 0.5
+        return bool(np.std(ratios) > _UNEQUAL * spread_by_chance)
 
     def is_constant(self) -> bool:
         """Returns whether all seeds give the same noise.

@@ -21,8 +21,6 @@ from audit.check.noise import (
 from audit.check.probe import StepSettings
 from audit.check.trees import Vector
 
-_UNEQUAL = 2.0  # times the spread of deviations by number that chance gives, from which they differ
-
 
 class NoiseBugs(NamedTuple):
     """What names the bugs of the noise.
@@ -135,7 +133,7 @@ class NoiseBugs(NamedTuple):
         more = ""
         if self.depends_on_example:
             more = " What an example does depends on the seed: is something done after the noise?"
-        if _varies_by_number(self.drawn):
+        if self.drawn.varies_by_number():
             more += f" {findings.BY_NUMBER}"
         if not _are_equal(deviations, freedom):
             figure = f"{min(deviations):.3g} to {max(deviations):.3g}"
@@ -165,19 +163,6 @@ def _are_equal(deviations: Vector, freedom: NDArray[np.float64]) -> bool:
     least = min(deviations)
     most = max(deviations)
     return bool(most <= least * max(1.1, 1 + 8 / (2 * min(freedom)) ** 0.5))
-
-
-def _varies_by_number(drawn: DrawnNoise) -> bool:
-    """Returns whether the noise has another deviation in every number, within layers."""
-    given = drawn.given
-    seeds = len(given.values)
-    is_seen = given.values.std(axis=0) > 0
-    if np.count_nonzero(is_seen) < 16:
-        return False
-    squares = np.sum(given.values[:, is_seen] ** 2, axis=0) / (seeds - 1)
-    ratios = squares / given.deviations[given.layer[is_seen]] ** 2
-    spread_by_chance = (2 / (seeds - 1)) ** 0.5
-    return bool(np.std(ratios) > _UNEQUAL * spread_by_chance)
 
 
 def count_repeats(drawn: DrawnNoise) -> int:

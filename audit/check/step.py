@@ -182,6 +182,8 @@ def _check_probe(
     other_size = None
     factor = 1.0
     if not replay.findings:
+        if trial.drawn and causes.is_preconditioned(trial.tried, trial.drawn):
+            return _report_nothing_tried(replay, findings.PRECONDITIONED)
         factor = _find_common_factor(trial)
     if factor != 1:
         layers = len(np.unique(probe.layer[probe.is_trained]))
