@@ -234,10 +234,26 @@ def find_cause(
         return BugCause(
             f"clipped to {plateau:.4g} times the stated C", "Extreme examples stop there."
         )
-    why = "They do not stop at any norm: is there any clipping?"
+    return BugCause(
+        "an example that moves the step by more than C", _describe_excess(probe, movements, largest)
+    )
+
+
+def _describe_excess(
+    probe: StepProbe,
+    movements: Mapping[str, Movement],
+    largest: Movement,
+) -> str:
+    """Returns a sentence on movements by more than C that no bug explains alone."""
+    norms = np.sort([movement.layer_norms for movement in movements.values()], axis=0)
+    if len(norms) > 3:
+        stops = np.all(np.abs(norms[-3:] - 1) < 0.005, axis=0)
+        names = ", ".join(probe.layer_names[i] for i in np.flatnonzero(stops))
+        if names:
+            return f"{names} stops at C by itself: are layers clipped one by one?"
     if largest.norm < 1.1:
-        why = "Look for a number that is added to the norm or to the factor, and for numbers outside it."
-    return BugCause("an example that moves the step by more than C", why)
+        return "Is a number added to the norm or the factor, or are numbers left out of the norm?"
+    return "They do not stop at any norm: is there any clipping?"
 
 
 def _describe_places(tried: TriedExamples, rows: list[int]) -> BugCause:
