@@ -121,9 +121,11 @@ class StepProbe:
         parts = []
         self._layer_sizes = []
         self.dimensions = []
+        self._coarsest = 0.0  # spacing of a parameter's type
         for leaf in layers.values():
             part = trees.to_numpy(leaf).ravel()
             parts.append(part)
+            self._coarsest = max(self._coarsest, _get_spacing(leaf))
             self._layer_sizes.append(part.size)
             self.dimensions.append(len(leaf.shape))
         self.layer_names = list(layers)
@@ -182,8 +184,7 @@ class StepProbe:
         """Returns (p,) the distance from 1 of the next number of the type of each array."""
         spacings = []
         for name in self.layer_names:
-            kind = str(leaves[name].dtype).split(".")[-1]  # "float32" of torch.float32
-            spacings.append(trees.SPACING.get(kind, 2.0**-52))
+            spacings.append(_get_spacing(leaves[name]))
         return np.array(spacings)[self.layer]
 
     def run_mean(self, rows: Columns, seeds: range) -> Vector:
@@ -220,8 +221,7 @@ class StepProbe:
         if not np.all(np.isfinite(squares)):
             return Movement(np.inf, 0.0, layer_norms, vector)
 
-        uniform_errors = self.compute_rounding(after, examples) ** 2 / 12
-        variance = steps * uniform_errors / seeds
+        variance = steps * self.compute_rounding(after, examples, seeds) ** 2 / 12  # uniform errors
         square = np.sum(squares) - np.sum(variance)
         norm = float(np.sqrt(max(square, 0)))
         around = max(norm, 1.0) if steps == 2 else 0.0
@@ -233,21 +233,23 @@ class StepProbe:
 
     def get_least_tolerance(self) -> float:
         """Returns how far a norm may be wrong that was computed in the numbers' own precision."""
-        return float(4 * np.max(self.spacings))
+        return float(4 * max(np.max(self.spacings), self._coarsest))
 
-    def compute_rounding(self, after: Vector, examples: int) -> Vector:
+    def compute_rounding(self, after: Vector, examples: int, seeds: int = 1) -> Vector:
         """Returns (p,) how far rounding may move each number of a step, in units of eta C / B.
 
         Args:
           after: (p,) the numbers after the step.
           examples: in its batch, each of which adds a rounding.
+          seeds: over which steps are averaged. That makes the result's rounding smaller, which noise makes
+            independent, but not the sum's, to which noise is added later.
         """
         update_spacings = np.maximum(
             self.spacings, 2.0**-23
         )  # updates are rounded to float32 at best
         update = trees.compute_ulp(after - self.start, update_spacings)
         result = trees.compute_ulp(after, self.spacings)
-        rounding = np.sqrt(result**2 + (4 + examples) * update**2)
+        rounding = np.sqrt(result**2 / seeds + (4 + examples) * update**2)
         rounding = rounding / self.settings.unit
         if not self.settings.noise_multiplier:
             rounding = np.where(after == self.start, 0, rounding)
@@ -268,6 +270,12 @@ def _read_settings(stated: Mapping[str, Any]) -> StepSettings:
             limit = "0 or more"
         require(least <= value < 1e30, f"`{name}={value:g}`: give a finite number, {limit}")
     return settings
+
+
+def _get_spacing(leaf: Any) -> float:
+    """Returns the distance from 1 of the next number of an array's type."""
+    kind = str(leaf.dtype).split(".")[-1]  # "float32" of torch.float32
+    return trees.SPACING.get(kind, 2.0**-52)
 
 
 def _copy_leaf(_: str, leaf: Any) -> Any:
