@@ -16,10 +16,11 @@ from audit.errors import require
 from audit.laws import conversions, cosine_law
 from audit.methods.curves import auc
 from audit.methods.estimate import Bound, Finding
+from audit.methods.exact_null import EXACT_NULL_GDP
 from audit.methods.method import COINS, NO_BOUND, NOTHING
 from audit.report import curves, style
 from audit.report.curves import describe_curve, find_mark
-from audit.report.style import BOUND, FADED, IN, OUT, STYLE, UPPER
+from audit.report.style import BOUND, FADED, FREE, IN, OUT, STYLE, UPPER
 from audit.report.table import at_least, at_most
 
 _BINS = 40  # of a histogram of cosines
@@ -337,6 +338,12 @@ def _draw_path(axis: Axes, conclusion: Conclusion) -> None:
     runs = range(last + 1 - len(path), last + 1)
     marker = "o" if len(path) < 4 else ""
     axis.step(runs, path, where="post", color=BOUND, marker=marker, label="proven")
+    limits = conclusion.bound(EXACT_NULL_GDP).path
+    if limits:
+        axis.step(runs, limits, where="post", color=FREE, ls="--", label="any GDP guarantee")
+    test = conclusion.claim_test
+    if test is not None and test.refuted and test.runs <= last:
+        axis.axvline(test.runs, color=BOUND, lw=0.8, ls=":", label=f"claim refuted: {test.runs}")
     for limit in _find_limits(conclusion):
         axis.axhline(limit.epsilon, color=UPPER, ls=limit.dashes, label=limit.name)
     axis.set(xlabel="trainings", ylabel=f"epsilon at delta {conclusion.delta:g}")
