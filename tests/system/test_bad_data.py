@@ -122,16 +122,16 @@ BAD_FASHION = {
 }
 SAFE = safetensors.numpy.save({"weight": np.ones(3, np.float32)})
 BAD_WEIGHTS = {
-    "empty": ("w.pth", b"", "it is neither a state dict that torch.save wrote nor a safetensors file"),
+    "empty": ("w.pth", b"", "it is no safetensors file"),
     "another network": ("w.safetensors", SAFE, "is missing: it holds another network"),
     "torn": ("w.safetensors", SAFE[:-4], "is torn"),
     "a header of 2**63": ("w.safetensors", b"\xff" * 7 + b"\x7f" + SAFE[8:], "is torn"),
     "a header of no JSON": ("w.safetensors", SAFE[:8] + b"{" + b"}" * (len(SAFE) - 9), "is torn"),
-    "a bare zip": ("w.pth", archive(), "it holds 0 data.pkl, not one"),
-    "a torn zip": ("w.pth", archive()[:99], "is torn"),
-    "a pickle of code": ("w.pth", pickled(b"cos\nsystem\n(S'touch owned'\ntR."), "it names os.system"),
-    "a torn pickle": ("w.pth", pickled(b"\x80\x02"), "is torn"),
-    "no pickle": ("w.pth", pickled(b""), "is torn"),
+    "a bare zip": ("w.pth", archive(), "it is no safetensors file"),
+    "a torn zip": ("w.pth", archive()[:99], "it is no safetensors file"),
+    "a pickle of code": ("w.pth", pickled(b"cos\nsystem\n(S'touch owned'\ntR."), "it is no safetensors file"),
+    "a torn pickle": ("w.pth", pickled(b"\x80\x02"), "it is no safetensors file"),
+    "no pickle": ("w.pth", pickled(b""), "it is no safetensors file"),
     "the older format, torn": ("w.pth", b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19.", "is torn"),
     "another ending": ("w.npz", npz(a=FORTY), "it ends in .npz, not .pth"),
 }

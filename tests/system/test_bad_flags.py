@@ -405,7 +405,7 @@ CHOICES = [
     *rows(
         ["sweep"],
         "name",
-        "--name={} is unknown: give all, or some of figure_1a",
+        "--name={} is unknown: give all, or some of canife",
         "nobody",
         "figure",
     ),
@@ -442,7 +442,7 @@ CHOICES = [
     *rows(
         ["report"],
         "sweep",
-        "--sweep={} is unknown: choose one of figure_1a",
+        "--sweep={} is unknown: choose one of canife",
         "",
         "nobody",
         "all",

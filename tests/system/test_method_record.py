@@ -54,7 +54,7 @@ ESTIMATE = ScoreMethod(name="guessed", compute=guessed, assumes=GUESS, noise_flo
 
 
 def of_many(counted, delta, confidence):
-    return Bound("planted_lifted", 1.234, None, delta, confidence, *COUNTS, assumes=LUCK)
+    return lifted.Proven(1.234)
 
 
 NAMES = {
@@ -64,7 +64,7 @@ NAMES = {
     "counterpart": "planted",
 }
 FAMILY = lifted.METHODS["lifted"].family
-MANY = CanaryMethod(family=FAMILY, conclude=of_many, assumes=LUCK, **NAMES)
+MANY = CanaryMethod(family=FAMILY, prove=of_many, assumes=LUCK, **NAMES)
 
 
 @pytest.fixture(params=[BOUND, ESTIMATE, MANY], ids=lambda record: record.name)

@@ -46,7 +46,7 @@ def test_an_interval_is_finite_and_starts_at_0_or_above(mu):
 def test_a_run_a_world_says_nothing():
     assert normal_scores.mu_interval([3.0], [1.0], 0.95) == (0, np.inf)
     assert normal_scores.mu_interval_of_runs(
-        canaries.make_sets([[3.0, 2.0]], [[1.0, 0.0]]), 0.95
+        canaries.make_sets([[3.0, 2.0]], [[1.0, 0.5]]), 0.95
     ) == (
         0,
         np.inf,
