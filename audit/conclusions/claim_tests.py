@@ -1,8 +1,8 @@
 """The test of the claim that a conclusion's scores were held against.
 
 Where the law of canaries that are out is known, bets test the claimed curve whole (`claimed_curve`).
-Elsewhere the exact tests of two error rates do, at the threshold of their bound: a claim of mu-GDP is refuted where the
-lower limit on mu exceeds it, which needs no Gaussian curve, and another one where epsilon does.
+Elsewhere the exact tests of two error rates do, at the threshold of their bound: a claim of mu-GDP is refuted
+where the lower limit on mu exceeds it, which needs no Gaussian curve, and another one where epsilon does.
 """
 
 import math

@@ -7,7 +7,12 @@ from audit.claims.linear_losses import EXPECTED
 from audit.conclusions.conclusion import Conclusion, assumption_of, method_of
 from audit.methods.estimate import Bound, Finding
 from audit.report import audit_panels, one_run_section, page, verdicts
-from audit.report.bounds_table import describe_curve_test, explain_curve_test, remarks
+from audit.report.bounds_table import (
+    describe_claim,
+    describe_curve_test,
+    explain_curve_test,
+    remarks,
+)
 from audit.report.curves import describe_curve, find_mark
 from audit.report.page import Html
 from audit.report.subjects import Subject
@@ -107,7 +112,8 @@ def _make_section(subject: Subject, count: int) -> Html:
     if subject.conclusion.is_one_run:
         below = one_run_section.make_parts_below_bounds(subject)
     else:
-        below = [page.note(remark) for remark in remarks(subject.conclusion)]
+        below = [page.note(sentence) for sentence in _describe_claim(subject.conclusion)]
+        below += [page.note(remark) for remark in remarks(subject.conclusion)]
     config = []
     if subject.config:
         config.append(page.element("pre", subject.config))
@@ -129,6 +135,15 @@ def _make_section(subject: Subject, count: int) -> Html:
         *config,
         id=subject.anchor,
     )
+
+
+def _describe_claim(conclusion: Conclusion) -> list[str]:
+    """Returns the sentence on the test of the claim, or nothing where there is none."""
+    lines = [line.strip() for line in describe_claim(conclusion)]
+    if not lines:
+        return []
+    sentences = [lines[0].removeprefix("claim:").strip(), *lines[1:]]
+    return ["The claim is " + sentences[0] + ". " + " ".join(sentences[1:]).capitalize()]
 
 
 def _judge(subject: Subject) -> Verdict:

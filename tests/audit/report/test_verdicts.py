@@ -21,6 +21,7 @@ from audit.methods.level import Level
 from audit.methods.method import GAUSSIAN_CURVE, NOTHING
 from audit.report import audit_page, verdicts
 from audit.report.bounds_table import bounds_table
+from audit.report.subjects import Subject
 from tests.cases import mostly_slow
 
 GOLDEN = json.loads((Path(__file__).parents[2] / "system" / "golden" / "verdicts.json").read_text())
@@ -254,7 +255,7 @@ def test_table_and_json_say_what_the_test_found():
             and "REFUTED" not in last["assumption_free"]
         )
         assert last["if_gaussian"].endswith(gaussian)
-        page = audit_page._make_bounds_table(concluded)
+        page = audit_page._make_bounds_table(Subject("a", "an audit", {}, [], concluded, {}))
         refuted = "refute (p &lt; 1e-06): it does not hold" in html.escape(html.unescape(page))
         assert refuted == (status == "refuted")
 
