@@ -2,13 +2,16 @@
 
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
+from scipy import special
 
 from audit.calibration.calibration import KnownMechanism, draw
 from audit.errors import require
 from audit.laws import conversions
-from audit.methods import estimate, lifted
+from audit.methods import claimed_curve, estimate, lifted
+from audit.methods.claimed_curve import Exceedances
 
 LEAST_RUNS, MOST_RUNS = 40, 1_000_000
 _FIRST_TRIED = 1000  # runs
@@ -18,6 +21,8 @@ _SCORES = 200_000
 _AUDITS = (8, 40)
 _RUNS = 4_000  # of several canaries each
 _MANY_AUDITS = (2, 12)
+_BUG_AUDITS = 40
+_BUG_RUNS = 1000  # that are tried
 
 
 def mean_if_gaussian(setting: KnownMechanism) -> float:
@@ -108,3 +113,57 @@ def first_to_reach(target: float, compute_share: Callable[[int], float]) -> int 
         return None
     unit: int = 10 ** max(len(str(enough)) - 2, 0)
     return math.ceil(int(enough) / unit) * unit
+
+
+class RunsUntilRefuted(NamedTuple):
+    """How soon a claim is refuted whose noise is smaller than stated.
+
+    Attributes:
+      noise: as a multiple of the stated noise.
+      median: the number of training runs after which half of the audits refute it; None beyond 1,000.
+      most: after which 9 of 10 do.
+    """
+
+    noise: float
+    median: int | None
+    most: int | None
+
+
+def runs_until_refuted(
+    mu: float, noise: float, canaries: int, confidence: float, seed: int = 0
+) -> RunsUntilRefuted:
+    """Returns after how many training runs a claim of mu-GDP is refuted, by fresh directions.
+
+    Scores are ideal, N(mu / noise, 1) each, and audits are looked at after every run.
+
+    Args:
+      mu: the claimed one.
+      noise: the real noise as a multiple of the stated one.
+      canaries: directions a run.
+      confidence: of the test.
+      seed: of the simulations.
+
+    Raises:
+      InputError: the noise is no number above 0.
+    """
+    require(0 < noise < math.inf, f"`bug={noise:g}`: give a number above 0, as 0.9")
+    rng = np.random.default_rng(seed)
+    thresholds = claimed_curve.THRESHOLDS
+    log_rates = special.log_ndtr(-thresholds)
+    above = special.ndtr(mu / noise - thresholds)
+    cells = np.maximum(-np.diff(np.concatenate([[1.0], above, [0.0]])), 0.0)
+    target = -math.log1p(-confidence)
+    needed = []
+    for _ in range(_BUG_AUDITS):
+        counts = rng.multinomial(canaries, cells / cells.sum(), _BUG_RUNS)
+        shares = 1 - np.cumsum(counts, axis=1)[:, :-1] / canaries
+        counted = Exceedances(shares, log_rates, in_order=True)
+        capital = claimed_curve.compute_log_capital(counted, claimed_curve.gaussian_power(mu))
+        refuting = np.flatnonzero(capital >= target)
+        needed.append(int(refuting[0]) + 1 if len(refuting) else math.inf)
+
+    def find_quantile(share: float) -> int | None:
+        runs = float(np.quantile(needed, share, method="higher"))
+        return int(runs) if math.isfinite(runs) else None
+
+    return RunsUntilRefuted(noise, find_quantile(0.5), find_quantile(0.9))

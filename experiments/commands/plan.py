@@ -3,6 +3,7 @@
     ./run.sh plan --epsilon=8 --runs=1000                if the truth is epsilon = 8
     ./run.sh plan --tightness=0.9                        at the accountant's epsilon; runs for 90% of it
     ./run.sh plan --model=convnet --k=5 --runs=5000      another audit's time
+    ./run.sh plan --bug=0.9,0.5                          how soon a claim is refuted with less noise
     ./run.sh plan --model=convnet --ray_address=auto     on a Ray cluster
 
 Bounds come from simulated audits whose scores are Gaussian, the time from a probe: steps of a chunk of the
@@ -10,6 +11,7 @@ audit itself, for about two seconds after compilation. Of small models linear re
 one training without noise, which epsilon audits of GC-R and GC-S will find. Nothing is kept.
 """
 
+import json
 from typing import TYPE_CHECKING
 
 from absl import flags
@@ -18,9 +20,10 @@ from tqdm import tqdm
 from audit.calibration import calibration, laws, planning
 from audit.claims import accounting
 from audit.commands import cli
-from audit.errors import require
+from audit.errors import InputError, require
 from audit.laws import conversions
 from audit.methods import lifted
+from audit.report.table import Column, Table
 from audit.runtime.machine import cores
 from experiments.commands import engine_flags
 from models.catalogue import task
@@ -35,6 +38,8 @@ FLAGS = flags.FLAGS
 _COUNT_FORMAT = (
     "{desc}: {n_fmt} of {total_fmt}"  # no time left: to start the processes takes most of it
 )
+_MANY = "over 1,000"
+_CANARIES = 64  # of --bug, where a single one is set
 _MOST_AUDITS = 20  # simulated with several canaries a run
 flags.DEFINE_float(
     "epsilon", None, "The truth to be found; by default the accountant's upper bound."
@@ -42,6 +47,11 @@ flags.DEFINE_float(
 flags.DEFINE_integer("runs", 5000, "Models to train, half with the canary.")
 flags.DEFINE_float(
     "tightness", 0.9, "Also say how many runs prove this share of the truth on average."
+)
+flags.DEFINE_list(
+    "bug",
+    None,
+    "Say alone how soon fresh directions refute the claim if noise is so many times the stated one: 0.9,0.5.",
 )
 cli.define_setting(names=FIELDS)
 flags.DEFINE_integer("audits", 100, "Simulated audits.")
@@ -57,6 +67,9 @@ def main() -> None:
     """Parses the flags, times the training, simulates audits, and prints what to expect."""
     setting = cli.setting(FIELDS, adversary="gc_r")
     upper_bound, truth = _checked_epsilons()
+    if FLAGS.bug is not None:
+        _print_bugs(setting)
+        return
     if FLAGS.ray_address is None:
         cli.prepare_jax()
     from audit.settings import build
@@ -99,6 +112,32 @@ def main() -> None:
         print(forecast.as_json(plan))
     else:
         print(forecast.as_text(plan))
+
+
+def _print_bugs(setting: "Setting") -> None:
+    """Prints how many training runs refute a claim whose noise is smaller than stated."""
+    mu = accounting.mu_upper_bound(FLAGS.noise_multiplier, FLAGS.insertions)
+    canaries = setting.canaries if setting.canaries > 1 else _CANARIES
+    rows = []
+    for text in FLAGS.bug:
+        try:
+            noise = float(text)
+        except ValueError:
+            raise InputError(f"--bug={text}: give numbers above 0, as 0.9,0.5") from None
+        rows.append(planning.runs_until_refuted(mu, noise, canaries, FLAGS.confidence, FLAGS.seed))
+    if FLAGS.json:
+        print(json.dumps({"mu": mu, "canaries": canaries, "bugs": [row._asdict() for row in rows]}))
+        return
+    title = (
+        f"training runs of {canaries} fresh directions until a claim of mu {mu:.4g} is refuted",
+        "(ideal scores; leave-one-out costs a few percent of mu where canaries are many)",
+    )
+    columns = (
+        Column(None, lambda row: f"{row.noise:g}", "noise / stated", width=14, left=True),
+        Column(None, lambda row: row.median, "half of audits", "{:,}".format, 15, none=_MANY),
+        Column(None, lambda row: row.most, "9 of 10", "{:,}".format, 12, none=_MANY),
+    )
+    print(Table(columns, rows, before=title, gap=" ").text())
 
 
 def _time_training(setting: "Setting", dataset: "Dataset") -> "tuple[Probe, int | None]":

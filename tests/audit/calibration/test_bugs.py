@@ -1,0 +1,22 @@
+"""How soon a claim is refuted whose noise is smaller than stated."""
+
+import pytest
+
+from audit.calibration import planning
+from audit.errors import InputError
+
+
+@pytest.mark.parametrize(("noise", "fewest", "most"), [(0.9, 6, 11), (0.8, 3, 5), (0.5, 1, 2)])
+def test_a_claim_is_refuted_after_so_many_runs(noise, fewest, most):
+    runs = planning.runs_until_refuted(3.953, noise, 64, 0.95)
+    assert fewest <= runs.median <= most
+    assert runs.median <= runs.most
+
+
+def test_noise_as_stated_is_not_refuted():
+    assert planning.runs_until_refuted(3.953, 1.0, 64, 0.95).median is None
+
+
+def test_noise_of_nothing_is_no_bug_that_can_be_planned():
+    with pytest.raises(InputError, match="give a number above 0"):
+        planning.runs_until_refuted(3.953, 0.0, 64, 0.95)
