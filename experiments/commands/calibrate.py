@@ -199,14 +199,15 @@ def _make_direction_study(runs: list[int]) -> _Study:
     columns = (
         Column("setting.law", attrgetter("setting.law.name"), "law", width=11, left=True),
         _column("setting.mu", "mu", number(".3g"), 5),
-        _column("runs", "runs", width=6),
+        _method_column(15),
+        _column("runs", "runs", width=5),
         Column("setting.runs", attrgetter("setting.stops")),
         *_setting_columns("canaries", "dimension"),
         _exceeding_column(),
         *_epsilon_columns(8),
     )
     title = f"""\
-{FLAGS.audits} audits by exact_null with {FLAGS.directions} uniform directions a run in R^{FLAGS.dimension:,};
+{FLAGS.audits} audits with {FLAGS.directions} uniform directions a run in R^{FLAGS.dimension:,};
 exceeding: share of audits whose epsilon was above the truth at delta {FLAGS.delta:g} after
 one of so many runs (* above {_allowed_share():.1%}, reached once in 1,000 tables at
 error {1 - FLAGS.confidence:.3g}); mu is epsilon for laplace and for bound, the edge of what DP allows"""
