@@ -200,11 +200,11 @@ def _make_direction_study(runs: list[int]) -> _Study:
         Column("setting.law", attrgetter("setting.law.name"), "law", width=11, left=True),
         _column("setting.mu", "mu", number(".3g"), 5),
         _method_column(15),
-        _column("runs", "runs", width=5),
+        _column("runs", "runs", width=4),
         Column("setting.runs", attrgetter("setting.stops")),
         *_setting_columns("canaries", "dimension"),
         _exceeding_column(),
-        *_epsilon_columns(8),
+        *_epsilon_columns(7),
     )
     title = f"""\
 {FLAGS.audits} audits with {FLAGS.directions} uniform directions a run in R^{FLAGS.dimension:,};
