@@ -12,6 +12,7 @@ from audit.check.findings import CheckFinding
 PASSED = "passed"
 FAILED = "failed"
 UNTRIED = "could not be tried"
+NOT_APPLICABLE = "does not apply"
 LEVEL = 0.001  # of all statistical tests of a report together, by Holm's method
 _COLUMNS = 80
 _INDENT = 35
@@ -37,6 +38,7 @@ class CheckOutcome(NamedTuple):
     Attributes:
       text: what was seen where nothing is wrong.
       tried: whether the check could be tried.
+      applies: whether the check concerns what was given at all.
       findings: what is wrong for certain.
       p_values: of its statistical tests, by what was tested.
       figures: what was measured.
@@ -44,6 +46,7 @@ class CheckOutcome(NamedTuple):
 
     text: str
     tried: bool = True
+    applies: bool = True
     findings: Sequence[CheckFinding] = ()
     p_values: Mapping[str, float] = {}
     figures: Mapping[str, Any] = {}
@@ -205,6 +208,8 @@ def make_report(
             check = Check(row, FAILED, "; ".join(names))
         elif rejected[row]:
             check = Check(row, FAILED, "not as expected: see what is found below")
+        elif not outcome.applies:
+            check = Check(row, NOT_APPLICABLE, outcome.text)
         elif outcome.tried:
             check = Check(row, PASSED, outcome.text)
         else:
