@@ -206,6 +206,13 @@ CLAIM_TOO_LOW = CheckFinding(
     meaning="{claimed:.4g} is claimed, accounting gives {epsilon:.4g} at delta {delta:g}. {why}",
     fix="claim {epsilon:.4g}, or train with more noise or fewer steps",
 )
+FIXED_CLAIM_TOO_LOW = CheckFinding(
+    check="epsilon",
+    name="a claim that is too low",
+    meaning="{claimed:.4g} is claimed; at least {least:.4g} leaks where one example is replaced in batches of a "
+    "fixed size, at delta {delta:g}. {why}",
+    fix="claim {epsilon:.4g}, as RDP gives it, or draw Poisson batches, which are cheaper to account for",
+)
 SHUFFLED_LEAK = CheckFinding(
     check="epsilon",
     name="shuffled batches leak more than is claimed",
@@ -215,6 +222,6 @@ SHUFFLED_LEAK = CheckFinding(
 DELTA_TOO_LARGE = CheckFinding(
     check="delta",
     name="a delta that allows anything",
-    meaning="delta {delta:g} times {examples:,} examples is above 1: releasing one example whole would do.",
+    meaning="delta {delta:g} is {released:.3g} / n of {examples:,} examples: releasing one example whole would do.",
     fix="claim at {least:.1g}",
 )
