@@ -26,7 +26,10 @@ _RATIO = 10**9  # to which a sampling rate is written as a ratio of whole number
 _ORDERS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64, 96, 128, 256)  # whole ones are quick
 _PARTS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 64)  # workers, or parts of a batch
 _FITS = 0.02  # relative: how near a mistake's epsilon comes to the claim
-_RDP_EXCESS = (1.6, 1.0)  # RDP's epsilon is hardly more than so many times the exact one, and so much
+_RDP_EXCESS = (
+    1.6,
+    1.0,
+)  # RDP's epsilon is hardly more than so many times the exact one, and so much
 _COARSE = 1e-3  # times the claim: a grid of privacy losses that takes hundredths of a second
 _FINE = 1e-8  # times an upper bound: a grid whose losses fit into memory
 _LEAST_GRID = 1e-4

@@ -10,6 +10,7 @@ from scipy import stats
 
 from audit.check import findings, loaders
 from audit.check.accounting import (
+    FIXED,
     POISSON,
     SHUFFLED,
     compute_shuffled_epsilon,
@@ -30,7 +31,6 @@ from audit.claims import accounting
 from audit.errors import require
 from audit.values import number, shown
 
-FIXED = "fixed"
 BALLS_IN_BINS = "balls_in_bins"
 _TITLES = {
     POISSON: "Poisson",
@@ -192,14 +192,16 @@ def _check_sample(sample: BatchSample, leak: _Leaks | None) -> CheckReport:
     if sample.assumed in _ONCE_A_PASS:
         p_values["every example"] = float(kind == sample.assumed)
 
-    texts = dict.fromkeys(_ODDITIES, "as expected")
-    texts["batch size"] = _describe_rate(sample)
-    texts["spread of sizes"] = f"deviation {sizes.std():.3g}"
-    texts["largest batch"] = f"{sizes.min()} to {sizes.max()} examples"
-    texts["together"] = f"of all pairs of {sample.members.shape[1]:,} examples"
+    measured = dict.fromkeys(_ODDITIES, "")
+    measured["batch size"] = _describe_rate(sample)
+    measured["spread of sizes"] = f"deviation {sizes.std():.3g}"
+    measured["largest batch"] = f"{sizes.min()} to {sizes.max()} examples"
+    measured["together"] = f"of all pairs of {sample.members.shape[1]:,} examples"
     outcomes = {"indices": _check_indices(sample, kind)}
     for row, p_value in p_values.items():
-        outcomes[row] = CheckOutcome(texts[row], p_values={sample.assumed: p_value})
+        text = "" if measured[row] else "as expected"
+        p_value_of = {sample.assumed: p_value}
+        outcomes[row] = CheckOutcome(text, p_values=p_value_of, measured=measured[row])
     if leak is not None:
         outcomes["leak"] = _check_leak(leak, kind)
 
@@ -656,9 +658,7 @@ def _compute_leaks(noise_multiplier: Any, sampling_rate: float, epochs: Any, del
 
 def _check_leak(leak: _Leaks, kind: str) -> CheckOutcome:
     """Compares what Poisson accounting claims with what shuffled batches leak, where these are such."""
-    compared = (
-        f"Poisson accounting: epsilon {leak.claimed:.3f}; shuffled batches: at least {leak.shuffled:.3f}"
-    )
+    compared = f"Poisson accounting: epsilon {leak.claimed:.3f}; shuffled batches: at least {leak.shuffled:.3f}"
     figures = {
         "poisson epsilon": leak.claimed,
         "shuffled epsilon at least": leak.shuffled,

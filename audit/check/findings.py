@@ -66,9 +66,17 @@ TOO_FAR = CheckFinding(
 ANOTHER_SIZE = CheckFinding(
     check="sensitivity",
     name="a step of another size than stated",
-    meaning="Movements and noise are both {ratio:.3g} times what eta C / B says: no privacy is lost by it. "
+    meaning="Movements and noise are both {ratio:.4g} times what eta C / B says: no privacy is lost by it. "
     "{why}",
-    fix="state the learning rate and the batch size that the step has, or divide by the stated one",
+    fix="state the learning rate, clipping norm and batch size that the step has, or divide by the stated "
+    "one; all else is checked at this size",
+)
+LOST_SIGNAL = CheckFinding(
+    check="sensitivity",
+    name="{name}",
+    meaning="Extreme examples stop at {plateau:.4g} times eta C / B, where the noise is made for 1: no "
+    "privacy is lost by it, but the gradient drowns. {why}",
+    fix="divide the clipped sum by the stated B once, and whatever divides it, divide the noise by it too",
 )
 ACTUAL_SIZE = CheckFinding(
     check="{check}",
@@ -85,6 +93,25 @@ EXAMPLES_INTERACT = CheckFinding(
     "taken from the batch, microbatches clipped as one, a loss over pairs",
 )
 
+# What is asked where a step can't be judged.
+
+ADAM = (
+    "this looks like Adam, or the sign of the gradient (every number moves equally far, whatever the batch): "
+    "return the private gradient, `p.grad` after clipping and noise, with learning_rate=1"
+)
+PRECONDITIONED = (
+    "movements and noise are scaled number by number, as by Adam's running means: return the private "
+    "gradient, `p.grad` after clipping and noise, with learning_rate=1"
+)
+RANDOM_GRADIENTS = (
+    "what an example does depends on the seed: is dropout on? Set `m.p = 0.0` in every Dropout (model.eval() "
+    "would take away Opacus's hooks); augmentation, sampling or noise before the gradient do it too"
+)
+BY_NUMBER = (
+    "It differs by number: does an optimizer such as Adam divide it? Then return the private gradient, "
+    "`p.grad` after clipping and noise, with learning_rate=1."
+)
+
 # Of the noise.
 
 SILENT = CheckFinding(
@@ -92,7 +119,7 @@ SILENT = CheckFinding(
     name="no noise {where}",
     meaning="{count:,} of {all:,} {what} are the same for every seed.",
     fix="add noise of deviation sigma C to all numbers of the sum, also to an embedding's rows without "
-    "examples",
+    "examples; numbers that are not trained are to be left out of `params`",
 )
 WRONG_NOISE = CheckFinding(
     check="noise",
@@ -120,6 +147,12 @@ SHARED_NOISE = CheckFinding(
     fix="draw a number for every parameter, from another key in every layer, another generator on every "
     "worker",
 )
+GRID = CheckFinding(
+    check="shape",
+    name="noise on a grid that the sum is not on",
+    meaning="Draws are {where}: {agreements:,} pairs of seeds agree exactly in a number. {why}",
+    fix="draw the noise in float32 or float64, and round the sum after adding it, never the noise alone",
+)
 NOT_NORMAL = CheckFinding(
     check="shape",
     name="noise that is not normal",
@@ -129,7 +162,7 @@ NOT_NORMAL = CheckFinding(
 NOISE_DEPENDS_ON_BATCH = CheckFinding(
     check="{check}",
     name="noise that depends on the batch",
-    meaning="At {batch} it is {ratio:.3g} times as large as at the batch as given.",
+    meaning="Beside the batch as given it is {ratios}.",
     fix="take the noise's deviation from sigma, C and B alone, and add it once a step, not once a batch part",
 )
 SKIPPED = CheckFinding(

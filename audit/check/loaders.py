@@ -11,9 +11,7 @@ from audit.errors import InputError, require
 from audit.values import number, shown
 
 Draw = Callable[[int], Any]
-_ADVICE = (
-    "build the loader on audit.Indices(n) in place of the data, so that it yields indices of examples"
-)
+_ADVICE = "build the loader on audit.Indices(n) in place of the data, so that it yields indices of examples"
 
 
 class Indices:

@@ -1,8 +1,7 @@
 """A step's noise: how large it is, independent of what, how shaped, and whether the batch changes it.
 
 The noise is drawn with many seeds at the batch as given and at others. It is in stated deviations
-eta sigma C / B. Its mean over n seeds is removed, which leaves n - 1 degrees of freedom a number. Where a
-test is rejected, the bugs that explain it are named.
+eta sigma C / B. Its mean over n seeds is removed, which leaves n - 1 degrees of freedom a number.
 """
 
 import itertools
@@ -15,10 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import fft, stats
 
-from audit.check import findings, trees
-from audit.check.findings import CheckFinding
-from audit.check.probe import RefusedError, StepProbe, StepSettings
-from audit.check.report import CheckOutcome
+from audit.check import trees
+from audit.check.probe import RefusedError, StepProbe
+from audit.check.report import LEVEL, CheckOutcome
 from audit.check.trees import Columns, Vector
 
 EMPTY = "an empty batch"
@@ -26,7 +24,12 @@ FOURFOLD = "four times the batch"
 QUARTER = "a quarter of the batch"
 FEATURES = "features times 1000"
 ROWS = ("noise", "independence", "shape", "noise and data", "empty batch")
-_CONSECUTIVE = "consecutive seeds"
+ALL_LAYERS = "all layers together"
+CONSECUTIVE = "consecutive seeds"
+
+_UNEQUAL = 2.5  # times the spread of numbers' variances that chance gives, from which they differ
+_TAILS = (3.0, 3.5, 4.0)  # deviations beyond which draws are counted
+_LEAST_IN_TAIL = 16.0  # draws that are expected there
 
 _FREEDOM = 320  # degrees of freedom to reach in the smallest layer, where a few seconds allow
 _NUMBERS = 20_000  # to draw over all layers and seeds, where a few seconds allow
@@ -40,6 +43,8 @@ class StepNoise(NamedTuple):
     """The noise of n seeds at one batch, of k numbers in some layers, in stated deviations.
 
     Attributes:
+      draws: (n, k) the numbers after the step, less those before it.
+      rounding: (k,) the coarsest distance between two numbers that the type can hold.
       values: (n, k) the noise, less its mean over seeds; 0 where rounding hides it.
       mean: (k,) how far the mean over seeds is from the start.
       layer: (k,) index of each number's layer.
@@ -47,9 +52,11 @@ class StepNoise(NamedTuple):
       deviations: (layers,) each layer's deviation, without what rounding adds.
       freedom: (layers,) degrees of freedom of the deviations.
       tolerance: (layers,) how far deviations may be wrong, relative.
-      silent: (layers,) how many numbers are the same for every seed.
+      silent: (layers,) how many numbers, of all, are the same for every seed.
     """
 
+    draws: Vector
+    rounding: Vector
     values: Vector
     mean: Vector
     layer: NDArray[np.int64]
@@ -65,11 +72,13 @@ class DrawnNoise(NamedTuple):
 
     Attributes:
       layer_names: (layers,) as in the probe.
+      layer_sizes: (layers,) how many numbers each layer has.
       given: the noise at the batch as given, with no freedom in layers that are not trained.
       others: by the batch's name the noise there, or why there is none.
     """
 
     layer_names: list[str]
+    layer_sizes: NDArray[np.int64]
     given: StepNoise
     others: dict[str, StepNoise | str]
 
@@ -86,6 +95,18 @@ class DrawnNoise(NamedTuple):
             return np.nan
         freedom = np.where(self.given.freedom > 0, noise.freedom, 0)
         return np.sqrt(np.sum(freedom * noise.deviations**2) / np.sum(freedom))
+
+    def varies_by_number(self) -> bool:
+        """Returns whether the noise has another deviation in every number, within layers."""
+        given = self.given
+        seeds = len(given.values)
+        is_seen = given.values.std(axis=0) > 0
+        if np.count_nonzero(is_seen) < 8:
+            return False
+        squares = np.sum(given.values[:, is_seen] ** 2, axis=0) / (seeds - 1)
+        ratios = squares / given.deviations[given.layer[is_seen]] ** 2
+        spread_by_chance = (2 / (seeds - 1)) ** 0.5
+        return bool(np.std(ratios) > _UNEQUAL * spread_by_chance)
 
     def is_constant(self) -> bool:
         """Returns whether all seeds give the same noise.
@@ -135,7 +156,7 @@ def draw_noise(probe: StepProbe, seeds: int | None, seconds: float) -> DrawnNois
 
     is_trained = np.bincount(probe.layer, probe.is_trained) > 0
     given = given._replace(freedom=given.freedom * is_trained)
-    return DrawnNoise(probe.layer_names, given, others)
+    return DrawnNoise(probe.layer_names, np.bincount(probe.layer), given, others)
 
 
 def _choose_count(probe: StepProbe, seconds: float) -> int:
@@ -174,14 +195,23 @@ def _draw_at(
     """
     place_in_layer = np.arange(probe.start.size) - np.searchsorted(probe.layer, probe.layer)
     is_sampled = place_in_layer < max(_MOST_NUMBERS // len(probe.layer_names), 256)
-    draws = []
+    draws: list[Vector] = []
+    first = np.zeros(0)
+    differs = np.zeros(probe.start.size, bool)
     try:
         for seed in _choose_seeds(probe, stream, count):
-            draws.append(probe.run(rows, int(seed))[is_sampled])
+            after = probe.run(rows, int(seed))
+            if not draws:
+                first = after
+            differs |= after != first
+            draws.append(after[is_sampled])
     except RefusedError as error:
         return str(error)
     tolerance = 4 * probe.spacings[np.flatnonzero(place_in_layer == 0)]
-    return _measure_noise(probe, np.array(draws), is_sampled, tolerance)
+    deviation = probe.settings.unit * probe.settings.noise_multiplier
+    is_fine = trees.compute_ulp(first, probe.spacings) <= 0.25 * deviation
+    silent = np.bincount(probe.layer, is_fine & ~differs)
+    return _measure_noise(probe, np.array(draws), is_sampled, tolerance, silent)
 
 
 def _choose_seeds(probe: StepProbe, stream: int, count: int) -> NDArray[np.int64]:
@@ -205,6 +235,7 @@ def _measure_noise(
     draws: Vector,
     is_sampled: NDArray[np.bool_],
     tolerance: Vector,
+    silent: NDArray[Any],
 ) -> StepNoise:
     """Measures the noise of draws.
 
@@ -213,6 +244,7 @@ def _measure_noise(
       draws: (n, k) numbers after the step.
       is_sampled: (p,) which k of all numbers these are.
       tolerance: (layers,) how far deviations may be wrong.
+      silent: (layers,) how many numbers are the same for every seed.
     """
     deviation = probe.settings.unit * probe.settings.noise_multiplier
     freedom_each = len(draws) - 1
@@ -228,8 +260,9 @@ def _measure_noise(
     squares = np.sum(noise**2, axis=0) - rounding_squares
     layer_squares = np.bincount(layer, np.where(is_visible, squares, 0))
     freedom = freedom_each * np.bincount(layer, is_visible)
-    is_silent = (coarsest <= 0.25) & (np.ptp(draws, axis=0) == 0)
     return StepNoise(
+        draws=(draws - probe.start[is_sampled]) / deviation,
+        rounding=coarsest,
         values=np.where(is_visible, noise, 0),
         mean=mean,
         layer=layer,
@@ -237,7 +270,7 @@ def _measure_noise(
         deviations=np.sqrt(np.maximum(layer_squares, 0) / np.maximum(freedom, 1)),
         freedom=freedom,
         tolerance=tolerance,
-        silent=np.bincount(layer, is_silent),
+        silent=silent,
     )
 
 
@@ -246,30 +279,24 @@ def check_noise(drawn: DrawnNoise) -> dict[str, CheckOutcome]:
     p_values: dict[str, dict[str, float]] = {row: {} for row in ROWS}
     for test in _run_tests(drawn):
         p_values[test.row][test.what] = test.p_value
+    measured = _describe_rows(drawn, p_values)
 
-    seeds = len(drawn.given.values)
-    texts = {}
-    for row, tested in p_values.items():
-        texts[row] = f"as usual at {', '.join(tested)}"
-    texts["noise"] = (
-        f"deviation {drawn.compute_deviation():.4g} times eta sigma C / B, "
-        f"{len(p_values['noise'])} layers, {seeds} seeds"
-    )
-    texts["independence"] = "between numbers, layers and seeds: nothing against it"
+    texts = dict.fromkeys(ROWS, "as usual")
+    texts["noise"] = ""
+    texts["independence"] = "nothing against it"
     texts["shape"] = "normal"
-
     reasons = dict.fromkeys(ROWS, "there is no noise to look at")  # why a row could not be tried
     reasons["noise"] = (
         "the noise lies below the parameters' rounding: use float64 or a larger learning rate"
     )
     for batch, noise in drawn.others.items():
         if isinstance(noise, str):
-            reasons[_row_of(batch)] = f"the step refused {batch}: {noise}"
+            reasons[row_of(batch)] = f"the step refused {batch}: {noise}"
 
     outcomes = {}
     for row, tested in p_values.items():
         if tested:
-            outcomes[row] = CheckOutcome(texts[row], p_values=tested)
+            outcomes[row] = CheckOutcome(texts[row], p_values=tested, measured=measured[row])
         else:
             outcomes[row] = CheckOutcome(reasons[row], tried=False)
 
@@ -277,12 +304,60 @@ def check_noise(drawn: DrawnNoise) -> dict[str, CheckOutcome]:
     for name, deviation in zip(drawn.layer_names, drawn.given.deviations, strict=True):
         if name in p_values["noise"]:
             deviations[name] = float(deviation)
-    figures = {"noise": deviations, "seeds": seeds}
+    tests = sum(len(tested) for tested in p_values.values())
+    figures = {
+        "noise": deviations,
+        "seeds": len(drawn.given.values),
+        "power at 0.99": compute_power(drawn, 0.99, LEVEL / max(tests, 1)),
+    }
     outcomes["noise"] = outcomes["noise"]._replace(figures=figures)
     return outcomes
 
 
-def _row_of(batch: str) -> str:
+def _describe_rows(
+    drawn: DrawnNoise, p_values: Mapping[str, Mapping[str, float]]
+) -> dict[str, str]:
+    """Returns what was measured in each of the noise's rows, in words."""
+    seeds = len(drawn.given.values)
+    tests = sum(len(tested) for tested in p_values.values())
+    power = compute_power(drawn, 0.99, LEVEL / max(tests, 1))
+    texts = {
+        "noise": f"deviation {drawn.compute_deviation():.4g} times eta sigma C / B, "
+        f"{np.count_nonzero(drawn.given.freedom)} layers, {seeds} seeds; 0.99 times "
+        f"would be seen with probability {power:.2g}"
+    }
+    for row in ("independence", "shape"):
+        least = min(p_values[row].values(), default=1.0)
+        texts[row] = f"{len(p_values[row])} tests, smallest p-value {least:.2g}"
+    texts["shape"] += f", seen up to {_find_reach(drawn):g} deviations"
+    for row in ("noise and data", "empty batch"):
+        ratios = []
+        for batch in p_values[row]:
+            ratio = drawn.compute_deviation(batch) / drawn.compute_deviation()
+            ratios.append(f"{ratio:.3g} times at {batch}")
+        texts[row] = ", ".join(ratios)
+    return texts
+
+
+def compute_power(drawn: DrawnNoise, ratio: float, level: float) -> float:
+    """Returns the probability that noise of another deviation fails the test of all layers together.
+
+    Args:
+      drawn: the noise.
+      ratio: its deviation over the stated one.
+      level: of the test.
+    """
+    freedom = float(np.sum(drawn.given.freedom))
+    if freedom == 0:
+        return 0.0
+    tolerance = float(np.max(drawn.given.tolerance))
+    chi2 = stats.chi2(freedom)
+    low = chi2.ppf(level / 2) * (1 - tolerance) ** 2
+    high = chi2.isf(level / 2) * (1 + tolerance) ** 2
+    return float(chi2.cdf(low / ratio**2) + chi2.sf(high / ratio**2))
+
+
+def row_of(batch: str) -> str:
     """Returns the row in which the noise at another batch is reported."""
     return "empty batch" if batch == EMPTY else "noise and data"
 
@@ -290,31 +365,23 @@ def _row_of(batch: str) -> str:
 def _run_tests(drawn: DrawnNoise) -> Iterator[NoiseTest]:
     """Yields each statistical test of the noise."""
     given = drawn.given
-    seeds = len(given.values)
     squares = given.deviations**2 * given.freedom
-    p_values = compute_two_sided_p_value(
-        stats.chi2(given.freedom),
-        squares / (1 + given.tolerance) ** 2,
-        squares / (1 - given.tolerance) ** 2,
-    )
-    for i in np.flatnonzero(given.freedom):
+    p_values = _compute_deviation_p_values(given.freedom, squares, given.tolerance)
+    trained = np.flatnonzero(given.freedom)
+    for i in trained:
         yield NoiseTest("noise", drawn.layer_names[i], float(p_values[i]))
+    if len(trained) > 1:
+        tolerance = np.max(given.tolerance[trained])
+        p_value = _compute_deviation_p_values(np.sum(given.freedom), np.sum(squares), tolerance)
+        yield NoiseTest("noise", ALL_LAYERS, float(p_value))
 
-    least = 0.01 * max(drawn.compute_deviation(), 1)  # less is no noise
+    least = 0.01 * min(max(drawn.compute_deviation(), 0), 1)  # less is no noise
     is_noisy = given.values.std(axis=0) > least
     if not np.any(is_noisy):
         return
     noisy = given.values[:, is_noisy]
     yield from _test_independence(noisy / noisy.std(axis=0), given.layer[is_noisy])
-
-    standardised = (given.values / given.deviations[given.layer])[:, is_noisy & given.exact]
-    standardised = standardised * np.sqrt(
-        seeds / (seeds - 1)
-    )  # which the mean's removal takes away
-    if standardised.size >= 200:
-        yield NoiseTest(
-            "shape", "distribution", compute_fit_p_value(standardised.ravel(), stats.norm())
-        )
+    yield from _test_shape(standardise(drawn))
 
     for batch, noise in drawn.others.items():
         if isinstance(noise, str):
@@ -328,7 +395,49 @@ def _run_tests(drawn: DrawnNoise) -> Iterator[NoiseTest]:
         ]
         if p_values.size:
             p_value = min(1, np.min(p_values) * p_values.size)  # Bonferroni's correction
-            yield NoiseTest(_row_of(batch), batch, float(p_value))
+            yield NoiseTest(row_of(batch), batch, float(p_value))
+
+
+def _compute_deviation_p_values(freedom: Any, squares: Any, tolerance: Any) -> Any:
+    """Returns p-values of sums of squares, whose deviation is uncertain by `tolerance`."""
+    above = squares / (1 + tolerance) ** 2
+    below = squares / (1 - tolerance) ** 2
+    return compute_two_sided_p_value(stats.chi2(freedom), above, below)
+
+
+def standardise(drawn: DrawnNoise) -> Vector:
+    """Returns the noise that rounding does not show in, each layer's in its own deviations, flat."""
+    given = drawn.given
+    seeds = len(given.values)
+    least = 0.01 * min(max(drawn.compute_deviation(), 0), 1)
+    is_usable = (given.values.std(axis=0) > least) & given.exact
+    values = given.values[:, is_usable] / given.deviations[given.layer[is_usable]]
+    values = values * np.sqrt(seeds / (seeds - 1))  # which the mean's removal takes away
+    return np.asarray(values.ravel())
+
+
+def _test_shape(values: Vector) -> Iterator[NoiseTest]:
+    """Yields tests of a normal law: of all numbers, and of those beyond some deviations."""
+    if values.size < 200:
+        return
+    yield NoiseTest("shape", "distribution", compute_fit_p_value(values, stats.norm()))
+    tails = 2 * stats.norm.sf(_TAILS)
+    for cut, tail in zip(_TAILS, tails, strict=True):
+        if values.size * tail >= _LEAST_IN_TAIL:
+            beyond = np.count_nonzero(np.abs(values) > cut)
+            law = stats.binom(values.size, tail)
+            p_value = 2 * min(law.cdf(beyond), law.sf(beyond - 1))
+            yield NoiseTest("shape", f"beyond {cut:g} deviations", min(1.0, float(p_value)))
+
+
+def _find_reach(drawn: DrawnNoise) -> float:
+    """Returns how many deviations from the mean the shape of the noise is tested."""
+    size = standardise(drawn).size
+    reached = [2.5]
+    for cut in _TAILS:
+        if size * 2 * stats.norm.sf(cut) >= _LEAST_IN_TAIL:
+            reached.append(cut)
+    return max(reached)
 
 
 def compute_two_sided_p_value(
@@ -376,7 +485,7 @@ def _test_independence(noise: Vector, layer: NDArray[np.int64]) -> Iterator[Nois
     correlation += 1 / (seeds - 1)  # which the mean's removal takes away
     terms = (seeds // 2 - 1) * numbers
     yield NoiseTest(
-        "independence", _CONSECUTIVE, _compute_correlation_p_value(abs(correlation), terms)
+        "independence", CONSECUTIVE, _compute_correlation_p_value(abs(correlation), terms)
     )
 
     layers = [noise[:, layer == index] for index in np.unique(layer)[:40]]
@@ -420,282 +529,3 @@ def _compute_correlation_p_value(correlation: Any, terms: int) -> float:
     """Returns Student's p-value of no correlation, of an absolute correlation over so many products."""
     student = correlation * np.sqrt(terms / max(1 - correlation**2, 1e-12))
     return float(2 * stats.t.sf(student, terms / 2))  # a number is in two pairs
-
-
-def name_noise_bugs(
-    settings: StepSettings,
-    drawn: DrawnNoise,
-    plateau: float,
-    certain: list[CheckFinding],
-    rejected: Mapping[str, list[str]],
-) -> list[CheckFinding]:
-    """Returns the findings that are certain and those that explain the noise.
-
-    Args:
-      settings: what the caller states.
-      drawn: the noise.
-      plateau: the movement at which extreme examples stop. Where it and the noise are wrong by the same
-        factor, that is a single bug.
-      certain: findings without a test.
-      rejected: what the rejected tests of each row are of.
-    """
-    deviation = drawn.compute_deviation()
-    has_noise = deviation != 0
-    repeats = _count_repeats(drawn)
-    shares_numbers = False  # so that fewer numbers are independent than tests assume
-    result = list(certain)
-
-    if repeats and (has_noise or drawn.is_constant()):
-        finding = findings.REPEATED_NOISE.fill(
-            which="several seeds" if has_noise else "every seed",
-            repeats=repeats,
-            seeds=len(drawn.given.values),
-        )
-        result.append(finding)
-        shares_numbers = True
-    elif rejected["independence"]:
-        between_numbers = [what for what in rejected["independence"] if what != _CONSECUTIVE]
-        if between_numbers:
-            result.append(findings.SHARED_NOISE.fill(tests="; ".join(between_numbers)))
-            shares_numbers = True
-        else:
-            result.append(findings.RELATED_STEPS)
-
-    result += _find_silent_numbers(drawn)
-
-    is_scaled_step = (
-        rejected["noise"]
-        and not rejected["noise and data"]
-        and abs(plateau / deviation - 1) < 0.05
-        and min(abs(deviation - 1), abs(plateau - 1)) > 0.02
-    )
-    sharing_explains = shares_numbers and (not has_noise or 0.5 < deviation < 2)
-    if is_scaled_step:
-        result = [finding for finding in result if finding.check != "sensitivity"]
-        why = explain_noise(deviation, settings, 1, 0.01)
-        result.append(findings.ANOTHER_SIZE.fill(ratio=deviation, why=why))
-    elif rejected["noise"] and not sharing_explains:
-        result += _explain_wrong_layers(rejected["noise"], drawn, settings)
-
-    for batch, noise in drawn.others.items():
-        row = _row_of(batch)
-        if not isinstance(noise, str) and not np.all(np.isfinite(noise.mean)):
-            result.append(findings.NOT_FINITE.fill(check=row, where=batch))
-        elif batch in rejected[row] and not shares_numbers:
-            ratio = drawn.compute_deviation(batch) / deviation
-            result.append(_explain_other_batch(row, batch, ratio))
-    if rejected["shape"] and not shares_numbers:
-        result.append(findings.NOT_NORMAL)
-    return result
-
-
-def _count_repeats(drawn: DrawnNoise) -> int:
-    """Returns how many seeds give exactly the noise of another; 0 where that can be chance."""
-    given = drawn.given
-    exact_values = given.values[:, given.exact]
-    is_coarse = np.max(given.tolerance) > 1e-6
-    least = 16 if is_coarse else 4  # numbers that do not repeat by chance
-    if np.sum(given.exact) < least:
-        return 0
-    distinct = {draw.tobytes() for draw in exact_values}
-    return len(given.values) - len(distinct)
-
-
-def _find_silent_numbers(drawn: DrawnNoise) -> list[CheckFinding]:
-    """Returns findings of layers with noise in which some numbers have none."""
-    given = drawn.given
-    result = []
-    for i in np.flatnonzero(given.silent * given.deviations * given.freedom):
-        name = drawn.layer_names[i]
-        finding = findings.SILENT.fill(
-            where=f"in a part of {name}",
-            what=f"numbers of {name}",
-            count=given.silent[i],
-            all=np.sum(given.layer == i),
-        )
-        result.append(finding)
-    return result
-
-
-def _explain_other_batch(row: str, batch: str, ratio: float) -> CheckFinding:
-    """Returns the finding of noise that is `ratio` times as large at another batch.
-
-    Args:
-      row: the check that the noise failed.
-      batch: the other batch: QUARTER, FOURFOLD, EMPTY or another.
-      ratio: the noise's deviation there over that at the batch as given.
-    """
-    # No noise at an empty batch: the step is skipped.
-    if batch == EMPTY and ratio < 1e-3:
-        return findings.SKIPPED
-
-    # Noise / size, with the number of examples that are there for the size, is 4 times as large at a quarter
-    # of them, and a quarter as large at four times as many.
-    ratio_of_actual_size = {QUARTER: 4.0, FOURFOLD: 0.25}.get(batch, np.inf)
-    if abs(ratio / ratio_of_actual_size - 1) < 0.15:
-        figure = f"noise {ratio:.3g} times as large at {batch}"
-        return findings.ACTUAL_SIZE.fill(check=row, figure=figure)
-
-    # Any other ratio: the batch changes the noise in some way that is not recognised.
-    return findings.NOISE_DEPENDS_ON_BATCH.fill(check=row, batch=batch, ratio=ratio)
-
-
-def _explain_wrong_layers(
-    wrong: list[str],
-    drawn: DrawnNoise,
-    settings: StepSettings,
-) -> list[CheckFinding]:
-    """Returns the findings of layers whose noise has another deviation than stated.
-
-    Args:
-      wrong: names of those layers.
-      drawn: the noise.
-      settings: what the caller states.
-    """
-    given = drawn.given
-    layers = int(np.count_nonzero(given.freedom))
-    index = {name: i for i, name in enumerate(drawn.layer_names)}
-    silent = []
-    noisy = []
-    for name in wrong:
-        if given.deviations[index[name]] < 1e-3:
-            silent.append(name)
-        else:
-            noisy.append(name)
-
-    result = []
-    if silent:
-        where = "anywhere"
-        if len(silent) < layers:
-            where = f"in {', '.join(silent[:4])}"
-        finding = findings.SILENT.fill(
-            where=where,
-            count=len(silent),
-            all=layers,
-            what="trained layers",
-        )
-        result.append(finding)
-    if noisy:
-        where = ""
-        if len(noisy) < layers:
-            where = f" in {', '.join(noisy[:4])}"
-        indices = [index[name] for name in noisy]
-        finding = _explain_deviations(
-            given.deviations[indices],
-            given.freedom[indices],
-            where,
-            layers,
-            settings,
-        )
-        result.append(finding)
-    return result
-
-
-def _explain_deviations(
-    deviations: Vector,
-    freedom: NDArray[Any],
-    where: str,
-    layers: int,
-    settings: StepSettings,
-) -> CheckFinding:
-    """Returns the finding of wrong deviations, with the mistakes that explain them where they are equal.
-
-    Args:
-      deviations: (m,) of the wrong layers.
-      freedom: (m,) their degrees of freedom.
-      where: which layers these are, in the words of the finding.
-      layers: how many layers are trained.
-      settings: what the caller states.
-    """
-    low = min(deviations)
-    high = max(deviations)
-    are_equal = high / low < max(1.1, 1 + 8 / (2 * min(freedom)) ** 0.5)
-    if not are_equal:
-        figure = f"{low:.3g} to {high:.3g}"
-        return findings.WRONG_NOISE.fill(figure=figure, where=where, why="It differs by layer.")
-    deviation = np.average(deviations**2, weights=freedom) ** 0.5
-    tolerance = min(0.01 + 4 / (2 * sum(freedom)) ** 0.5, 0.05)
-    why = explain_noise(deviation, settings, layers, tolerance)
-    return findings.WRONG_NOISE.fill(figure=f"{deviation:.3g}", where=where, why=why)
-
-
-def find_mistakes(
-    settings: StepSettings,
-    factor: float,
-    tolerance: float,
-    special: Mapping[str, float],
-) -> list[str]:
-    """Returns the mistakes that multiply a movement or the noise by a factor, the likeliest first.
-
-    Args:
-      settings: what the caller states.
-      factor: the movement or the noise over what it should be.
-      tolerance: relative, of the factor.
-      special: factors of mistakes that only a movement, or only the noise, can have.
-    """
-    factors = {
-        **special,
-        "C is left out": 1 / settings.clipping_norm,
-        "C enters twice": settings.clipping_norm,
-        "divided by the batch size twice": 1 / settings.batch_size,
-        "not divided by the batch size": settings.batch_size,
-        "the learning rate is left out": 1 / settings.learning_rate,
-    }
-    errors = {}
-    for mistake, mistaken_factor in factors.items():
-        has_effect = abs(mistaken_factor - 1) > 0.02
-        error = round(abs(factor / mistaken_factor - 1), 3)
-        if has_effect and error < tolerance:
-            errors[mistake] = error
-    return sorted(errors, key=lambda mistake: errors[mistake])
-
-
-def explain_noise(
-    ratio: float,
-    settings: StepSettings,
-    layers: int,
-    tolerance: float,
-) -> str:
-    """Returns a sentence on the mistakes that multiply the noise by a ratio; empty where there is none.
-
-    Args:
-      ratio: the noise over what is stated.
-      settings: what the caller states.
-      layers: how many are trained.
-      tolerance: relative, of the ratio.
-    """
-    sigma = settings.noise_multiplier
-    size = settings.batch_size
-    factors: dict[str, float] = {
-        "divided by sqrt(B) too much": size**-0.5,
-        "divided by sqrt(B), or drawn for every example": size**0.5,
-        "sigma is squared: a variance taken for a deviation": sigma,
-        "sigma is left out": 1 / sigma,
-        "the root of sigma: a deviation taken for a variance": sigma**-0.5,
-        "the learning rate enters twice": settings.learning_rate,
-        "shared out among layers": layers**-0.5,
-        "sensitivity 2 C (one replaced)": 2.0,
-    }
-    for k in range(2, 17):
-        factors[f"noise added {k} times, by accumulated batches or workers"] = k**0.5
-        factors[f"one draw added {k} times, by workers with one generator"] = k
-        factors[f"the noise of one of {k} accumulated batches or workers"] = k**-0.5
-        factors[f"divided by {k} accumulated batches or workers"] = 1 / k
-    mistakes = find_mistakes(settings, ratio, tolerance, factors)
-    if not mistakes:
-        return ""
-    return f"It fits: {'; or '.join(mistakes[:3])}."
-
-
-def make_noise_pictures(drawn: DrawnNoise) -> dict[str, Any]:
-    """Returns what the page draws of the noise: a sample, and its deviations by layer and by batch."""
-    values = drawn.given.values.ravel()
-    rng = np.random.default_rng(0)
-    sample = rng.choice(values, min(5000, values.size), replace=False)
-    layers = {}
-    for i in np.flatnonzero(drawn.given.freedom > 0):
-        layers[drawn.layer_names[i]] = float(drawn.given.deviations[i])
-    batches = {"the batch as given": drawn.compute_deviation()}
-    for batch in drawn.others:
-        batches[batch] = drawn.compute_deviation(batch)
-    return {"sample": sample, "layers": layers, "batches": batches}

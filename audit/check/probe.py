@@ -17,6 +17,7 @@ from audit.values import number, shown
 
 Step = Callable[[Any, Any, int], Any]
 _FLOOR = 5e-4  # of a tolerance
+_RETURN = "return the parameters' own tree"
 
 
 class StepSettings(NamedTuple):
@@ -32,6 +33,10 @@ class StepSettings(NamedTuple):
         """eta C / B, as far as one example may move the parameters."""
         return self.learning_rate * self.clipping_norm / self.batch_size
 
+    def rescale(self, factor: float) -> "StepSettings":
+        """Returns the settings of a step that is `factor` times as large."""
+        return self._replace(learning_rate=factor * self.learning_rate)
+
 
 class Movement(NamedTuple):
     """How far an example moves the step, in units of eta C / B.
@@ -40,13 +45,18 @@ class Movement(NamedTuple):
       norm: over all numbers, without what rounding adds.
       tolerance: how far rounding may have changed the norm.
       layer_norms: (layers,) within each layer.
-      sizes: (p,) of each number.
+      vector: (p,) the movement itself.
     """
 
     norm: float
     tolerance: float
     layer_norms: Vector
-    sizes: Vector
+    vector: Vector
+
+    @property
+    def sizes(self) -> Vector:
+        """(p,) how far each number moves."""
+        return np.abs(self.vector)
 
 
 class RefusedError(Exception):
@@ -61,8 +71,9 @@ class StepProbe:
       rows: the columns of the batch as given.
       layer_names: (layers,) paths of the floating-point arrays among the parameters.
       layer: (p,) index of the layer that a number belongs to.
+      dimensions: (layers,) how many axes each layer's array has.
       start: (p,) the numbers before the step.
-      spacings: (p,) the distance of neighbouring numbers of the layer's type, from 1 to 2.
+      spacings: (p,) the distance from 1 of the next number of the type that the step returns.
       base: (p,) the numbers after the step on `rows` with seed 0.
       is_trained: (p,) what some batch or seed has moved away from `base`.
     """
@@ -93,11 +104,12 @@ class StepProbe:
 
         self.is_trained = np.zeros(self.start.size, bool)
         self.base = self.start  # until the first call has given it
-        self.base = self.run(self.rows, 0)
-        self.is_trained[:] = False
+        leaves = self._call(self.rows, 0)
+        self.spacings = self._read_spacings(leaves)
+        self.base = self._read_numbers(leaves)
 
     def _read_parameters(self, params: Any) -> None:
-        """Sets what follows from the parameters: layers, start and spacings."""
+        """Sets what follows from the parameters: layers and start."""
         layers = {}
         for name, leaf in trees.collect_leaves("params", params).items():
             if "float" in str(leaf.dtype):
@@ -107,17 +119,17 @@ class StepProbe:
         )
 
         parts = []
-        spacings = []
         self._layer_sizes = []
+        self.dimensions = []
+        self._coarsest = 0.0  # spacing of a parameter's type
         for leaf in layers.values():
             part = trees.to_numpy(leaf).ravel()
-            kind = str(leaf.dtype).split(".")[-1]  # "float32" of torch.float32
             parts.append(part)
-            spacings.append(trees.SPACING.get(kind, 2.0**-52))
+            self._coarsest = max(self._coarsest, _get_spacing(leaf))
             self._layer_sizes.append(part.size)
+            self.dimensions.append(len(leaf.shape))
         self.layer_names = list(layers)
         self.layer = np.repeat(np.arange(len(parts)), self._layer_sizes)
-        self.spacings = np.array(spacings)[self.layer]
         self.start = np.concatenate(parts)
         is_finite = self.start.size and np.all(np.isfinite(self.start))
         require(is_finite, "`params` are not finite: give numbers")
@@ -129,8 +141,14 @@ class StepProbe:
 
         Raises:
           InputError: the step returns something else than the parameters.
-          RefusedError: the step fails on this batch.
+          RefusedError: the step fails on this batch, or ends the program.
         """
+        after = self._read_numbers(self._call(rows, seed))
+        self.is_trained |= after != self.base
+        return after
+
+    def _call(self, rows: Columns, seed: int) -> dict[str, Any]:
+        """Returns what the step returns on a batch, by the paths of its arrays."""
         params = trees.map_tree(self._params, _copy_leaf)
         try:
             with warnings.catch_warnings():
@@ -138,28 +156,43 @@ class StepProbe:
                 result = self._step(params, trees.restore_batch(rows, self._batch), seed)
         except InputError:
             raise
+        except SystemExit as error:
+            raise RefusedError("the step ends the program by sys.exit") from error
         except Exception as error:  # of the caller's code
             raise RefusedError(describe_error(error)) from error
-        after = self._read_result(result)
-        self.is_trained |= after != self.base
-        return after
 
-    def _read_result(self, result: Any) -> Vector:
-        """Returns what a step returned as a vector (p,)."""
         require(result is not None, "`step` returned nothing: return the parameters after the step")
         if hasattr(result, "__next__"):  # an iterator, such as Module.parameters()
             result = list(result)
         leaves = trees.collect_leaves("step", result)
-
-        advice = "return the parameters' own tree"
         missing = [name for name in self.layer_names if name not in leaves]
-        require(not missing, f"`step` returned no {', '.join(missing[:5])!r}: {advice}")
+        require(not missing, f"`step` returned no {', '.join(missing[:5])!r}: {_RETURN}")
+        return leaves
+
+    def _read_numbers(self, leaves: Mapping[str, Any]) -> Vector:
+        """Returns the arrays that a step returned as a vector (p,)."""
         parts = []
         for name, size in zip(self.layer_names, self._layer_sizes, strict=True):
             part = trees.to_numpy(leaves[name]).ravel()
-            require(part.size == size, f"`step` returned parameters of other shapes: {advice}")
+            require(part.size == size, f"`step` returned parameters of other shapes: {_RETURN}")
+            is_real = part.dtype.kind in "iuf"
+            require(is_real, f"`step` returned {part.dtype} for {name}: {_RETURN}")
             parts.append(part)
         return np.concatenate(parts)
+
+    def _read_spacings(self, leaves: Mapping[str, Any]) -> Vector:
+        """Returns (p,) the distance from 1 of the next number of the type of each array."""
+        spacings = []
+        for name in self.layer_names:
+            spacings.append(_get_spacing(leaves[name]))
+        return np.array(spacings)[self.layer]
+
+    def run_mean(self, rows: Columns, seeds: range) -> Vector:
+        """Returns the mean (p,) of steps over seeds, whose noise makes rounding errors independent."""
+        total = np.zeros(self.start.size)
+        for seed in seeds:
+            total += self.run(rows, seed)
+        return total / len(seeds)
 
     def measure(
         self,
@@ -167,6 +200,7 @@ class StepProbe:
         after: Vector,
         examples: int,
         steps: int = 2,
+        seeds: int = 1,
     ) -> Movement:
         """Measures a sum or difference of steps, without what rounding adds to its length.
 
@@ -175,40 +209,47 @@ class StepProbe:
           after: (p,) the numbers after a step like those in it.
           examples: in the batch of such a step.
           steps: how many are in the difference.
+          seeds: over which each of these is a mean.
 
         Returns:
           The movement. Its tolerance is 6 deviations of what rounding does, around a norm of 1 for two steps
           and of 0 for more.
         """
-        squares = (difference / self.settings.unit) ** 2
+        vector = difference / self.settings.unit
+        squares = vector**2
         layer_norms = np.sqrt(np.bincount(self.layer, squares))
-        sizes = np.sqrt(squares)
         if not np.all(np.isfinite(squares)):
-            return Movement(np.inf, 0.0, layer_norms, sizes)
+            return Movement(np.inf, 0.0, layer_norms, vector)
 
-        variance = steps * self.compute_rounding(after, examples) ** 2 / 12  # of uniform errors
+        variance = steps * self.compute_rounding(after, examples, seeds) ** 2 / 12  # uniform errors
         square = np.sum(squares) - np.sum(variance)
         norm = float(np.sqrt(max(square, 0)))
         around = max(norm, 1.0) if steps == 2 else 0.0
         variance_of_square = 4 * around**2 * np.max(variance) + 2 * np.sum(variance**2)
         deviation = np.sqrt(variance_of_square)
         tolerance = np.sqrt(around**2 + 6 * deviation) - around
-        tolerance += (steps / 2) ** 2 * (_FLOOR + 4 * np.max(self.spacings))
-        return Movement(norm, float(tolerance), layer_norms, sizes)
+        tolerance += (steps / 2) ** 2 * _FLOOR + self.get_least_tolerance()
+        return Movement(norm, float(tolerance), layer_norms, vector)
 
-    def compute_rounding(self, after: Vector, examples: int) -> Vector:
+    def get_least_tolerance(self) -> float:
+        """Returns how far a norm may be wrong that was computed in the numbers' own precision."""
+        return float(4 * max(np.max(self.spacings), self._coarsest))
+
+    def compute_rounding(self, after: Vector, examples: int, seeds: int = 1) -> Vector:
         """Returns (p,) how far rounding may move each number of a step, in units of eta C / B.
 
         Args:
           after: (p,) the numbers after the step.
           examples: in its batch, each of which adds a rounding.
+          seeds: over which steps are averaged. That makes the result's rounding smaller, which noise makes
+            independent, but not the sum's, to which noise is added later.
         """
         update_spacings = np.maximum(
             self.spacings, 2.0**-23
         )  # updates are rounded to float32 at best
         update = trees.compute_ulp(after - self.start, update_spacings)
         result = trees.compute_ulp(after, self.spacings)
-        rounding = np.sqrt(result**2 + (4 + examples) * update**2)
+        rounding = np.sqrt(result**2 / seeds + (4 + examples) * update**2)
         rounding = rounding / self.settings.unit
         if not self.settings.noise_multiplier:
             rounding = np.where(after == self.start, 0, rounding)
@@ -229,6 +270,12 @@ def _read_settings(stated: Mapping[str, Any]) -> StepSettings:
             limit = "0 or more"
         require(least <= value < 1e30, f"`{name}={value:g}`: give a finite number, {limit}")
     return settings
+
+
+def _get_spacing(leaf: Any) -> float:
+    """Returns the distance from 1 of the next number of an array's type."""
+    kind = str(leaf.dtype).split(".")[-1]  # "float32" of torch.float32
+    return trees.SPACING.get(kind, 2.0**-52)
 
 
 def _copy_leaf(_: str, leaf: Any) -> Any:

@@ -36,12 +36,13 @@ class CheckOutcome(NamedTuple):
     """What a check saw, before all checks together are judged.
 
     Attributes:
-      text: what was seen where nothing is wrong.
+      text: what was seen where nothing is wrong, or why the check could not be tried.
       tried: whether the check could be tried.
       applies: whether the check concerns what was given at all.
       findings: what is wrong for certain.
       p_values: of its statistical tests, by what was tested.
       figures: what was measured.
+      measured: the row's own numbers in words, shown whatever the result.
     """
 
     text: str
@@ -50,6 +51,7 @@ class CheckOutcome(NamedTuple):
     findings: Sequence[CheckFinding] = ()
     p_values: Mapping[str, float] = {}
     figures: Mapping[str, Any] = {}
+    measured: str = ""
 
 
 NameFindings = Callable[[list[CheckFinding], dict[str, list[str]]], Sequence[CheckFinding]]
@@ -92,19 +94,23 @@ class CheckReport:
     def verdict(self) -> str:
         """The conclusion, in one line."""
         if self.findings:
-            names = dict.fromkeys(finding.name for finding in self.findings)  # each once, in order
-            return f"FAILED: {'; '.join(names)}"
-        missing = []
-        for check in self.checks:
-            if check.name in self.needed and check.result != PASSED:
-                missing.append(check.name)
+            bugs = dict.fromkeys(finding.name for finding in self.findings)  # each once, in order
+            return f"FAILED: {'; '.join(bugs)}"
+        missing = [check for check in self.checks if self._is_missing(check)]
         if missing:
-            return f"INCOMPLETE: {', '.join(missing)} could not be tried"
+            names = ", ".join(check.name for check in missing)
+            return f"INCOMPLETE: {names} could not be tried: {missing[0].seen}"
+        if not self.checks:
+            return "INCOMPLETE: nothing was checked"
         return "PASSED: no bug was found"
 
+    def _is_missing(self, check: Check) -> bool:
+        """Returns whether a check is needed and has not passed."""
+        return check.name in self.needed and check.result != PASSED
+
     def raise_for_findings(self) -> None:
-        """Raises FindingsError, with the report as its message, where there is a finding."""
-        if self.findings:
+        """Raises FindingsError, with the report as its message, unless the subject passed."""
+        if not self.passed:
             raise FindingsError(f"\n{self}")
 
     def to_dict(self) -> dict[str, Any]:
@@ -149,7 +155,12 @@ class CheckReport:
             lines += textwrap.wrap(f"{finding.check}: {finding.name}", _COLUMNS)
             lines += _indent(finding.meaning)
             lines += _indent(f"Fix: {finding.fix}")
-        return "\n".join(lines)
+        return "\n".join(_drop_controls(line) for line in lines)
+
+
+def _drop_controls(line: str) -> str:
+    """Returns a line without control characters, which a terminal would obey."""
+    return "".join(character if character.isprintable() else "?" for character in line)
 
 
 def _to_dicts(records: Sequence[Check] | Sequence[CheckFinding]) -> list[dict[str, Any]]:
@@ -203,17 +214,20 @@ def make_report(
     findings = _sort_findings(name_findings(certain, rejected), list(outcomes))
     checks = []
     for row, outcome in outcomes.items():
-        names = [finding.name for finding in findings if finding.check == row]
+        names = dict.fromkeys(finding.name for finding in findings if finding.check == row)
         if names:
-            check = Check(row, FAILED, "; ".join(names))
+            result = FAILED
+            parts = [*names, outcome.measured]
         elif rejected[row]:
-            check = Check(row, FAILED, "not as expected: see what is found below")
+            result = FAILED
+            parts = ["not as expected: see what is found below", outcome.measured]
         elif not outcome.applies:
-            check = Check(row, NOT_APPLICABLE, outcome.text)
-        elif outcome.tried:
-            check = Check(row, PASSED, outcome.text)
+            result = NOT_APPLICABLE
+            parts = [outcome.text]
         else:
-            check = Check(row, UNTRIED, outcome.text)
+            result = PASSED if outcome.tried else UNTRIED
+            parts = [outcome.text, outcome.measured]
+        check = Check(row, result, "; ".join(part for part in parts if part))
         checks.append(check)
     return CheckReport(subject, tuple(checks), tuple(findings), needed, p_values, figures, pictures)
 
@@ -224,11 +238,9 @@ def _label(row: str, what: str) -> str:
 
 
 def _sort_findings(findings: Sequence[CheckFinding], rows: list[str]) -> list[CheckFinding]:
-    """Returns findings in the order of the table's rows, one for each check and name."""
-    unique = {}
-    for finding in findings:
-        unique[finding.check, finding.name] = finding
-    return sorted(unique.values(), key=lambda finding: rows.index(finding.check))
+    """Returns findings in the order of the table's rows, equal ones once."""
+    unique = dict.fromkeys(findings)
+    return sorted(unique, key=lambda finding: rows.index(finding.check))
 
 
 def find_rejected_tests(p_values: Mapping[str, float]) -> set[str]:

@@ -6,30 +6,68 @@ et al., 2026, arXiv 2602.17454), which records the noise primitives' inputs.
 
 import time
 from collections.abc import Mapping
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import stats
 
-from audit.check import findings, noise, trees
+from audit.check import causes, factors, findings, grids, movements, noise, trees
 from audit.check.findings import CheckFinding
+from audit.check.movements import TriedExamples
 from audit.check.noise import DrawnNoise
+from audit.check.noise_bugs import NoiseBugs
+from audit.check.noise_pictures import make_noise_pictures
 from audit.check.probe import Movement, RefusedError, Step, StepProbe
 from audit.check.report import CheckOutcome, CheckReport, make_report
 from audit.check.trees import Columns
 from audit.errors import InputError, require
 from audit.values import number
 
-_COARSE = 0.05  # a larger tolerance hides the movement
-_UNMOVED = 1e-3  # what is smaller counts as no movement
+NEEDED = ("replay", "signal", "sensitivity", "separation", "noise")
+_COARSE = 0.05  # a larger tolerance hides a movement
+_COARSE_SUM = 0.1  # and this one what four steps add to
+_MOST_SEEDS = 400  # over which movements are averaged where rounding hides one
+_SECONDS = 5.0  # for that
+_NOTHING_MOVES = "no example changes anything: does the step use its batch?"
+_SEEDED = "the seed changes what examples do"
+_HIDDEN = "other noise at every call hides it"
+_PRECISE = (
+    "use float64, a larger learning rate, or return the private gradient in float32, at rate 1"
+)
 
 
-class BugCause(NamedTuple):
-    """The name of a bug that movements amount to, and a sentence on what shows it."""
+class StepOptions(NamedTuple):
+    """How a step is tried.
 
-    name: str
-    why: str
+    Attributes:
+      extreme_examples: a batch of further examples to try, beside those that are made of the batch's.
+      seeds: how many draws of the noise, by default as many as layers need and 20 seconds allow.
+    """
+
+    extreme_examples: Any = None
+    seeds: int | None = None
+
+
+class StepTrial(NamedTuple):
+    """What was measured of a step.
+
+    Attributes:
+      tried: what examples do.
+      drawn: the noise, None where none is stated.
+      seed_effect: how far the seed changes what an example does, None where that is not known.
+      plateau: the norm at which extreme examples stop, 0 where they do not.
+    """
+
+    tried: TriedExamples
+    drawn: DrawnNoise | None
+    seed_effect: Movement | None
+    plateau: float
+
+    @property
+    def depends_on_seed(self) -> bool:
+        """Whether the seed changes what an example does."""
+        effect = self.seed_effect
+        return effect is not None and effect.norm > effect.tolerance
 
 
 def check_step(
@@ -41,8 +79,7 @@ def check_step(
     noise_multiplier: float,
     learning_rate: float,
     batch_size: float,
-    extreme_examples: Any = None,
-    seeds: int | None = None,
+    **options: Any,
 ) -> CheckReport:
     """Checks whether one step of DP-SGD clips, adds noise and averages as it should.
 
@@ -56,14 +93,15 @@ def check_step(
       batch: such arrays, their rows examples; labels last.
       clipping_norm, noise_multiplier, learning_rate: C, sigma, eta; noise on the sum has deviation sigma C.
       batch_size: B, by which the sum is divided: the expected size of a Poisson batch, the same for any data.
-      extreme_examples: a batch of further examples to try, beside those that are made of the batch's.
-      seeds: how many draws of the noise, by default as many as layers need and 20 seconds allow.
+      **options: `extreme_examples`, a batch of further examples to try, beside those that are made of the
+        batch's; `seeds`, how many draws of the noise, by default as many as layers need and 20 seconds allow.
 
     Returns:
       The report: a table of checks, and the bugs by name.
 
     Raises:
       InputError: `step` is no step, or fails on the batch as given.
+      TypeError: an option has another name.
 
     >>> import numpy as np
     >>> def step(w, batch, seed):
@@ -81,6 +119,8 @@ def check_step(
     >>> audit.check_step(step, np.zeros(8), batch, **stated | {"noise_multiplier": 2.2}).findings[0].check
     'noise'
     """
+    chosen = StepOptions(**options)
+    seeds = chosen.seeds
     if seeds is not None:
         seeds = number("seeds", seeds, int)
         require(4 <= seeds <= 10**5, f"`seeds={seeds}`: give 4 to 100,000")
@@ -94,8 +134,8 @@ def check_step(
         with np.errstate(all="ignore"):
             probe = StepProbe(step, params, batch, stated)
             examples = trees.make_extreme_examples(probe.rows)
-            if extreme_examples is not None:
-                examples |= _read_extreme_examples(extreme_examples, probe.rows)
+            if chosen.extreme_examples is not None:
+                examples |= _read_extreme_examples(chosen.extreme_examples, probe.rows)
             return _check_probe(probe, examples, seeds)
     except RefusedError as error:
         raise InputError(f"`step` failed on the batch as given: {error}") from error.__cause__
@@ -135,46 +175,162 @@ def _check_probe(
     began = time.perf_counter()
     replay = _check_replay(probe)
     seconds = time.perf_counter() - began
-    movements, refusal = _measure_movements(probe, examples)
+    if not replay.findings and causes.is_sign_step(probe):
+        return _report_nothing_tried(replay, findings.ADAM)
 
+    trial = _try_step(probe, examples, seeds, seconds)
+    other_size = None
+    factor = 1.0
+    if not replay.findings:
+        if trial.drawn and causes.is_preconditioned(trial.tried, trial.drawn):
+            return _report_nothing_tried(replay, findings.PRECONDITIONED)
+        factor = _find_common_factor(trial)
+    if factor != 1:
+        layers = len(np.unique(probe.layer[probe.is_trained]))
+        why = factors.explain_step_size(factor, probe.settings, layers)
+        other_size = findings.ANOTHER_SIZE.fill(ratio=factor, why=why)
+        probe.settings = probe.settings.rescale(factor)
+        trial = _try_step(probe, examples, seeds, seconds)
+    return _judge(probe, trial, replay, other_size, seconds)
+
+
+def _report_nothing_tried(replay: CheckOutcome, reason: str) -> CheckReport:
+    """Returns the report of a step of which nothing but the replay could be tried."""
+    rows = ["signal", "sensitivity", "separation", *noise.ROWS]
+    outcomes = {"replay": replay, **dict.fromkeys(rows, _untried(reason))}
+    return make_report("step", outcomes, NEEDED)
+
+
+def _try_step(
+    probe: StepProbe,
+    examples: dict[str, Columns],
+    seeds: int | None,
+    seconds: float,
+) -> StepTrial:
+    """Measures what examples do to a step, and its noise.
+
+    Args:
+      probe: the step.
+      examples: that are tried, by name.
+      seeds: how many draws of the noise; by default as many as it needs.
+      seconds: that a call of the step takes.
+    """
+    tried = movements.try_examples(probe, examples, seconds)
     drawn = None
-    noise_outcomes = dict.fromkeys(noise.ROWS, _untried("noise_multiplier=0: no noise is expected"))
     if probe.settings.noise_multiplier:
         drawn = noise.draw_noise(probe, seeds, seconds)
-        noise_outcomes = noise.check_noise(drawn)
+    seed_effect = movements.measure_seed_effect(probe, tried)
+    trial = StepTrial(tried, drawn, seed_effect, causes.find_plateau(tried))
+    if trial.depends_on_seed and tried.were_added:
+        # dropout's masks change with the batch's size, and what all examples do with them
+        replaced = movements.replace_examples(probe, examples, _SEEDED, seconds)
+        return trial._replace(tried=replaced, plateau=0.0)
+    return trial
 
-    hidden = _untried("other noise at every call, or in every batch, hides it")
+
+def _find_common_factor(trial: StepTrial) -> float:
+    """Returns the factor by which movements and noise both differ from what is stated; 1 where none does.
+
+    Two examples in place of each other move the step by at most the factor, so that the noise tells it there.
+    """
+    drawn = trial.drawn
+    tolerances = [movement.tolerance for movement in trial.tried.movements.values()]
+    if drawn is None or not tolerances or max(tolerances) > _COARSE or trial.depends_on_seed:
+        return 1.0
+    deviation = float(drawn.compute_deviation())
+    freedom = float(np.sum(drawn.given.freedom))
+    if not deviation > 0 or not freedom:
+        return 1.0
+    error = 4 / (2 * freedom) ** 0.5 + 0.005  # four deviations of the noise's own
+    if not trial.tried.were_added:
+        largest = max(causes.list_finite_norms(trial.tried.list_all()), default=0.0)
+        agrees = 0.9 * deviation < largest < deviation * (1 + error)
+        is_shown = largest > 1 + max(tolerances) or deviation < 1 - error
+        return deviation if agrees and is_shown else 1.0
+    plateau = trial.plateau
+    is_nearer = abs(np.log(plateau / deviation)) < abs(np.log(deviation)) if plateau else False
+    differs = abs(plateau - 1) > 0.003 + 2 * max(tolerances)
+    agrees = abs(plateau / deviation - 1) < error
+    return plateau if is_nearer and differs and agrees else 1.0
+
+
+def _judge(
+    probe: StepProbe,
+    trial: StepTrial,
+    replay: CheckOutcome,
+    other_size: CheckFinding | None,
+    seconds: float,
+) -> CheckReport:
+    """Returns the report on what was measured.
+
+    Args:
+      probe: the step.
+      trial: what was measured.
+      replay: the outcome of the replay.
+      other_size: the finding of a step of another size, by which the trial was rescaled.
+      seconds: that a call of the step takes.
+    """
+    tried = trial.tried
+    drawn = trial.drawn
     if replay.findings:
-        sensitivity = separation = hidden
-    elif drawn and _moves_like_noise(movements, probe.settings.noise_multiplier):
-        sensitivity = hidden._replace(findings=[findings.MOVING_NOISE])
-        separation = hidden
+        signal = sensitivity = separation = _untried(_HIDDEN)
     else:
-        sensitivity = separation = _untried(refusal)
-        if not refusal:
-            separation = _check_separation(probe, examples)
-        if movements:
-            examples_interact = bool(separation.findings)
-            sensitivity = _check_sensitivity(probe, movements, drawn, examples_interact)
+        signal = _check_signal(probe, tried)
+        separation = _check_separation(probe, tried, seconds)
+        sensitivity = _check_sensitivity(probe, trial, bool(separation.findings), seconds)
+    if other_size:
+        sensitivity = sensitivity._replace(findings=[other_size, *sensitivity.findings])
 
+    noise_outcomes = dict.fromkeys(noise.ROWS, _untried("noise_multiplier=0: no noise is expected"))
+    pictures: dict[str, Any] = {"movements": _collect_norms(tried.list_all())}
+    grid = None
+    if drawn:
+        noise_outcomes = noise.check_noise(drawn)
+        sums_up = not separation.findings and not sensitivity.findings
+        if trial.depends_on_seed and sums_up and _is_noise_right_without_data(drawn):
+            noise_outcomes |= dict.fromkeys(noise.ROWS, _untried(findings.RANDOM_GRADIENTS))
+        grid = _find_grid(drawn)
+        pictures |= make_noise_pictures(drawn)
     outcomes = {
         "replay": replay,
+        "signal": signal,
         "sensitivity": sensitivity,
         "separation": separation,
         **noise_outcomes,
     }
-    needed = ("replay", "sensitivity", "noise")
-    pictures: dict[str, Any] = {"movements": _collect_norms(movements)}
     if drawn is None:
-        return make_report("step", outcomes, needed, **pictures)
-    pictures |= noise.make_noise_pictures(drawn)
-    name_findings = partial(noise.name_noise_bugs, probe.settings, drawn, _find_plateau(movements))
-    return make_report("step", outcomes, needed, name_findings, **pictures)
+        return make_report("step", outcomes, NEEDED, **pictures)
+    bugs = NoiseBugs(probe.settings, drawn, grid, trial.depends_on_seed)
+    return make_report("step", outcomes, NEEDED, bugs.name, **pictures)
 
 
-def _collect_norms(movements: Mapping[str, Movement]) -> dict[str, float]:
+def _is_noise_right_without_data(drawn: DrawnNoise) -> bool:
+    """Returns whether the noise is as stated at an empty batch, or may be, and only too large with data.
+
+    What the seed does to gradients, by dropout or augmentation, adds to the noise and vanishes with the data.
+    """
+    empty = drawn.others[noise.EMPTY]
+    if isinstance(empty, str):
+        return bool(0.98 < drawn.compute_deviation() < 1.5)
+    error = 4 / (2 * max(float(np.sum(empty.freedom)), 1)) ** 0.5 + 0.01
+    at_empty = abs(drawn.compute_deviation(noise.EMPTY) - 1) < error
+    return bool(at_empty and drawn.compute_deviation() > 1 - error)
+
+
+def _find_grid(drawn: DrawnNoise) -> grids.NoiseGrid | None:
+    """Returns the grid on which the noise lies, held against the noise at another batch."""
+    other = None
+    for batch in (noise.QUARTER, noise.FEATURES):
+        drawn_there = drawn.others.get(batch, "")
+        if not isinstance(drawn_there, str):
+            other = drawn_there
+            break
+    return grids.find_grid(drawn.given, other)
+
+
+def _collect_norms(tried: Mapping[str, Movement]) -> dict[str, float]:
     """Returns the norms of movements by example."""
-    return {name: movement.norm for name, movement in movements.items()}
+    return {name: movement.norm for name, movement in tried.items()}
 
 
 def _untried(reason: str) -> CheckOutcome:
@@ -206,258 +362,159 @@ def _check_replay(probe: StepProbe) -> CheckOutcome:
     return CheckOutcome("", findings=[bug], figures=figures)
 
 
-def _measure_movements(
-    probe: StepProbe, examples: dict[str, Columns]
-) -> tuple[dict[str, Movement], str]:
-    """Measures how far each example moves the step when it is added to the batch.
+def _check_signal(probe: StepProbe, tried: TriedExamples) -> CheckOutcome:
+    """Checks that some example moves every trained tensor."""
+    all_movements = tried.list_all().values()
+    is_moved = np.zeros(probe.start.size, bool)
+    peaks = np.zeros(len(probe.layer_names))
+    for movement in all_movements:
+        is_moved |= movement.vector != 0
+        peaks = np.fmax(peaks, movement.layer_norms)
+    is_trained = np.bincount(probe.layer, probe.is_trained) > 0
+    is_alive = np.bincount(probe.layer, is_moved) > 0
+    figures = {"signal": dict(zip(probe.layer_names, peaks.tolist(), strict=True))}
+    if not np.any(is_moved):
+        return _untried(_NOTHING_MOVES)
 
-    Where the step refuses a larger batch, or ignores one more example, examples take the place of the first
-    one, and half of what they move the step counts: an example leaves while another comes.
-
-    Returns:
-      Movements by example, and why examples could not be added, empty where they could.
-    """
-    movements, error = _try_examples(probe, examples, probe.rows, "", 1.0)
-    if _is_moved(movements):
-        return movements, ""
-    if error:
-        refusal = f"the step refused a batch with one more example: {error}"
-    else:
-        refusal = "the step ignores one more example"
-
-    without_first = trees.take(probe.rows, slice(1, None))
-    movements, error = _try_examples(probe, examples, without_first, ", in place of the first", 0.5)
-    if error:
-        refusal = f"the step refused a batch with one more example: {error}"
-    return movements, refusal
+    dead = [probe.layer_names[i] for i in np.flatnonzero(is_trained & ~is_alive)]
+    if dead:
+        listed = ", ".join(dead[:6])
+        text = (
+            f"no example moves {listed}, only noise does: begin at trained parameters (an adapter's "
+            "factor beside zeros has no gradient), or look for a detached layer"
+        )
+        return CheckOutcome(text, tried=False, figures=figures)
+    alive = np.flatnonzero(is_trained & is_alive)
+    quietest = alive[np.argmin(peaks[alive])]
+    text = "every trained tensor is moved by an example"
+    measured = f"the least, {probe.layer_names[quietest]}, by up to {peaks[quietest]:.2g} C"
+    frozen = len(probe.layer_names) - len(alive)
+    if frozen:
+        measured += f"; {frozen} are not trained"
+    return CheckOutcome(text, figures=figures, measured=measured)
 
 
-def _try_examples(
+def _check_separation(probe: StepProbe, tried: TriedExamples, seconds: float) -> CheckOutcome:
+    """Checks that two parts of a batch, of extreme examples, move the step by the sum of what each does."""
+    if not movements.is_any_moved(tried.list_all()):
+        return _untried(_NOTHING_MOVES)
+    measured = movements.measure_interactions(probe, tried, range(1))
+    if isinstance(measured, str):
+        return _untried(measured)
+    tolerance = max(movement.tolerance for movement in measured)
+    if tolerance > _COARSE_SUM:
+        seeds = _choose_seeds(probe, tolerance, _COARSE_SUM, 12 * seconds)
+        averaged = movements.measure_interactions(probe, tried, seeds) if len(seeds) > 1 else ""
+        if not isinstance(averaged, str):
+            measured = averaged
+    worst = max(measured, key=lambda movement: movement.norm - movement.tolerance)
+    if not np.isfinite(worst.norm):
+        return _untried("the step is not finite")
+
+    numbers = f"apart by {worst.norm:.2g} C (tolerance {worst.tolerance:.2g})"
+    figures = {"separation": worst.norm, "separation tolerance": worst.tolerance}
+    text = "two parts of a batch move it by the sum of what each does"
+    if worst.norm > worst.tolerance:
+        bug = findings.EXAMPLES_INTERACT.fill(distance=worst.norm)
+        return CheckOutcome(text, findings=[bug], figures=figures, measured=numbers)
+    if worst.tolerance > _COARSE_SUM:
+        return _hide(worst.tolerance, figures)
+    if tried.refusal:
+        numbers += f"; rows were replaced, since {tried.refusal}"
+    return CheckOutcome(text, figures=figures, measured=numbers)
+
+
+def _choose_seeds(
     probe: StepProbe,
-    examples: dict[str, Columns],
-    rows: Columns,
-    suffix: str,
-    scale: float,
-) -> tuple[dict[str, Movement], str]:
-    """Measures how far each example beside these rows moves the step from the batch as given.
+    tolerance: float,
+    wanted: float,
+    seconds: float,
+) -> range:
+    """Returns seeds over whose mean the tolerance becomes small enough; a single one where none can do that.
 
     Args:
       probe: the step.
-      examples: by name.
-      rows: the others of the batch.
-      suffix: of the names that movements get.
-      scale: by which movements are multiplied.
-
-    Returns:
-      Movements by name, and the last error of examples that the step refused.
+      tolerance: with one seed.
+      wanted: the tolerance that is small enough.
+      seconds: that all calls with one seed take.
     """
-    movements = {}
-    last_error = ""
-    for name, example in examples.items():
-        batch = trees.join(rows, example)
-        try:
-            difference = scale * (probe.run(batch, 0) - probe.base)
-            movements[name + suffix] = probe.measure(difference, probe.base, len(batch[0]))
-        except RefusedError as error:
-            last_error = str(error)
-    return movements, last_error
+    deviation = probe.settings.unit * probe.settings.noise_multiplier
+    rounding = trees.compute_ulp(probe.base, probe.spacings)
+    least = probe.get_least_tolerance()
+    most = min(_MOST_SEEDS, 1 + _SECONDS / seconds)
+    needed = 1.5 * ((tolerance - least) / max(wanted - least, 1e-9)) ** 2
+    # rounding errors are independent only beside noise that exceeds the distance of two numbers
+    if np.median(rounding) > deviation or needed > most:
+        return range(1)
+    return range(int(np.ceil(needed)))
 
 
-def _is_moved(movements: Mapping[str, Movement]) -> bool:
-    return any(movement.norm > _UNMOVED for movement in movements.values())
-
-
-def _moves_like_noise(movements: Mapping[str, Movement], noise_multiplier: float) -> bool:
-    """Returns whether every example moves all numbers as far as another draw of the noise does."""
-    typical_sizes = []
-    for movement in movements.values():
-        count = movement.sizes.size
-        if count >= 8:  # with fewer numbers a movement of C is as large
-            typical_sizes.append(movement.norm / count**0.5)
-    return bool(typical_sizes) and min(typical_sizes) > 0.9 * noise_multiplier
-
-
-def _check_separation(probe: StepProbe, examples: dict[str, Columns]) -> CheckOutcome:
-    """Checks that two parts of a batch, of extreme examples, move the step by the sum of what each does."""
-    columns = list(examples.values())
-    half = len(columns) // 2 | 1  # odd, so that examples that are clipped in pairs show
-    first = trees.join(*columns[:half])
-    second = trees.join(*columns[half:])
-    try:
-        after_both = probe.run(trees.join(probe.rows, first, second), 0)
-        after_first = probe.run(trees.join(probe.rows, first), 0)
-        after_second = probe.run(trees.join(probe.rows, second), 0)
-    except RefusedError as error:
-        return _untried(f"the step refused a larger batch: {error}")
-
-    difference = after_both - after_first - after_second + probe.base
-    batch_size = len(first[0]) + len(probe.rows[0])
-    movement = probe.measure(difference, after_first, batch_size, steps=4)
-    if not np.isfinite(movement.norm):
-        return _untried("the step is not finite")
-    bugs = []
-    if movement.norm > movement.tolerance:
-        bugs.append(findings.EXAMPLES_INTERACT.fill(distance=movement.norm))
-    text = "two parts of a batch move it by the sum of what each does"
-    figures = {"separation": movement.norm, "separation tolerance": movement.tolerance}
-    return _judge_movement(movement, text, bugs, figures)
-
-
-def _judge_movement(
-    movement: Movement,
-    text: str,
-    bugs: list[CheckFinding],
-    figures: dict[str, Any],
-) -> CheckOutcome:
-    """Returns the outcome of a movement; without a bug it could not be tried where rounding hides it."""
-    if movement.tolerance > _COARSE and not bugs:
-        hidden = f"rounding hides it (tolerance {movement.tolerance:.2g} C)"
-        text = f"{hidden}: use float64 or a larger learning rate"
-        return CheckOutcome(text, tried=False, figures=figures)
-    return CheckOutcome(text, findings=bugs, figures=figures)
+def _hide(tolerance: float, figures: Mapping[str, Any]) -> CheckOutcome:
+    """Returns the outcome of a check whose movements rounding hides."""
+    text = f"rounding hides it (tolerance {tolerance:.2g} C): {_PRECISE}"
+    return CheckOutcome(text, tried=False, figures=figures)
 
 
 def _check_sensitivity(
     probe: StepProbe,
-    movements: dict[str, Movement],
-    drawn: DrawnNoise | None,
+    trial: StepTrial,
     examples_interact: bool,
+    seconds: float,
 ) -> CheckOutcome:
-    """Checks that no example moves the step by more than C.
+    """Checks that no example moves the step by more than C, and that clipping is what stops them.
 
     Args:
       probe: the step.
-      movements: by example.
-      drawn: the noise, where there is any.
+      trial: what was measured.
       examples_interact: whether examples change what others do.
+      seconds: that a call of the step takes.
     """
-    example = max(movements, key=lambda name: movements[name].norm)
-    largest = movements[example]
+    tried = trial.tried
+    plateau = trial.plateau
+    if not movements.is_any_moved(tried.list_all()):
+        return _untried(_NOTHING_MOVES)
+    tolerance = max(movement.tolerance for movement in tried.movements.values())
+    if tolerance > _COARSE:
+        seeds = _choose_seeds(probe, tolerance, _COARSE, 4 * seconds)
+        if len(seeds) > 1:
+            tried = movements.refine_movements(probe, tried, seeds)
+            plateau = 0.0
+
+    violations = causes.find_violations(tried)
+    everything = violations or tried.movements
+    example = max(everything, key=lambda name: everything[name].norm)
+    largest = everything[example]
+    figures = {
+        "movements": _collect_norms(trial.tried.list_all()),
+        "tolerance": largest.tolerance,
+    }
+    places = f", also in the place of {len(tried.places)} of its rows" if tried.places else ""
+    measured = (
+        f"the examples tried move it by at most {largest.norm:.4g} eta C / B{places} "
+        f"(tolerance {largest.tolerance:.2g})"
+    )
     bugs = []
     if np.isinf(largest.norm):
         bugs.append(findings.NOT_FINITE.fill(check="sensitivity", where=example))
-    else:
-        cause = _find_cause(probe, movements, drawn, examples_interact)
-        if cause:
-            finding = findings.TOO_FAR.fill(
-                norm=largest.norm, example=example, name=cause.name, why=cause.why
-            )
-            bugs.append(finding)
-    most = f"the examples tried move it by at most {largest.norm:.4g} eta C / B"
-    text = f"{most} (tolerance {largest.tolerance:.2g})"
-    figures = {
-        "movements": _collect_norms(movements),
-        "tolerance": largest.tolerance,
-    }
-    return _judge_movement(largest, text, bugs, figures)
-
-
-def _find_plateau(movements: Mapping[str, Movement]) -> float:
-    """Returns the norm at which the most extreme examples stop, 0 where they don't."""
-    finite = filter(np.isfinite, _collect_norms(movements).values())
-    norms = sorted(finite, reverse=True)
-    if len(norms) < 4 or norms[0] > norms[3] * 1.003:
-        return 0.0
-    return norms[0]
-
-
-def _find_cause(
-    probe: StepProbe,
-    movements: dict[str, Movement],
-    drawn: DrawnNoise | None,
-    examples_interact: bool,
-) -> BugCause | None:
-    """Returns the bug that the movements amount to; None where there is none."""
-    largest = max(movements.values(), key=lambda movement: movement.norm)
-    allowed = 1 + largest.tolerance
-    plateau = _find_plateau(movements)
-    if largest.norm <= allowed:
-        if _is_divided_twice(probe, largest, plateau):
-            return BugCause(
-                "divided by the batch size twice", f"It should be 1, not {plateau:.4g}."
-            )
-        return None
-
-    if drawn and _shrinks_with_batch(drawn):
-        return BugCause(findings.ACTUAL_SIZE.name, "Noise shrinks as the batch grows.")
-
-    sizes = largest.sizes[largest.sizes > _UNMOVED]
-    if sizes.size > 3 and np.max(sizes) < 1.02 and np.mean(sizes > 0.98) > 0.5:
-        return BugCause("clipped number by number", "No number moves by more than C.")
-
-    layer_norms = largest.layer_norms[largest.layer_norms > _UNMOVED]
-    factors = {
-        "every layer clipped by itself": len(layer_norms) ** 0.5,
-        "an example that counts twice": 2.0,
-        "divided by another batch size": probe.settings.batch_size / len(probe.rows[0]),
-    }
-    mistakes = noise.find_mistakes(probe.settings, plateau, 5e-3, factors)
-    if mistakes:
-        return BugCause(mistakes[0], f"All extreme examples move it by {plateau:.4g}.")
-
-    unclipped = _find_unclipped_layers(movements, allowed)
-    if unclipped:
-        names = ", ".join(probe.layer_names[i] for i in unclipped)
-        return BugCause(f"{names} left out of clipping", "The other layers move by at most C.")
-    if max(layer_norms) <= allowed:
-        return BugCause("layers clipped by themselves", "No layer moves by more than C.")
-
-    if largest.norm > 3 and _grows_with_features(movements):
-        return BugCause("no clipping of single examples", "")
-    if largest.norm > 3 and examples_interact:
-        return BugCause("the batch is clipped, not its examples", "It changes what others do.")
-    return BugCause("an example that moves the step by more than C", "")
-
-
-def _is_divided_twice(probe: StepProbe, largest: Movement, plateau: float) -> bool:
-    """Returns whether extreme examples stop at C / B, by the stated or the actual batch size."""
-    size = probe.settings.batch_size
-    actual_size = len(probe.rows[0])
-    is_exact = size > 1 and largest.tolerance < 5e-3 / size + 1e-3
-    stated_error = abs(plateau * size - 1)
-    actual_error = abs(plateau * actual_size - 1)
-    return is_exact and min(stated_error, actual_error) < 5e-3
-
-
-def _shrinks_with_batch(drawn: DrawnNoise) -> bool:
-    """Returns whether the noise at four times the batch is a quarter."""
-    ratio = drawn.compute_deviation(noise.FOURFOLD) / drawn.compute_deviation()
-    return bool(abs(4 * ratio - 1) < 0.15)
-
-
-def _grows_with_features(movements: Mapping[str, Movement]) -> bool:
-    """Returns whether examples with large features move the step much further than those as they are."""
-    large = 0.0
-    plain = 0.0
-    for name, movement in movements.items():
-        if "1000" in name:
-            large = max(large, movement.norm)
-        if "times" not in name:
-            plain = max(plain, movement.norm)
-    return large > 5 * plain
-
-
-def _find_unclipped_layers(movements: Mapping[str, Movement], allowed: float) -> list[int]:
-    """Finds the layers that clipping leaves out.
-
-    Takes away the layer that moves most until no example moves the rest by more than `allowed`.
-
-    Returns:
-      Indices of those layers; empty where no layer alone exceeds C, or where the rest does not stop at C,
-      so that leaving layers out is not what happened.
-    """
-    layer_norms = np.array([movement.layer_norms for movement in movements.values()])
-    squares = layer_norms**2  # (examples, layers)
-    if np.max(squares) <= max(allowed, 1.01) ** 2:
-        return []
-
-    unclipped: list[int] = []
-    while np.max(np.sum(squares, axis=1)) > allowed**2:
-        largest = int(np.argmax(np.max(squares, axis=0)))
-        unclipped.append(largest)
-        squares[:, largest] = 0
-    rest = np.max(np.sum(squares, axis=1))
-    rest_stops_at_c = abs(rest - 1) < 0.04
-    if not rest_stops_at_c:
-        return []
-    return unclipped
+    elif violations:
+        cause = causes.find_cause(probe, tried, trial.drawn, examples_interact)
+        bug = findings.TOO_FAR.fill(
+            norm=largest.norm, example=example, name=cause.name, why=cause.why
+        )
+        bugs.append(bug)
+    lost = causes.find_lost_signal(probe, tried, plateau)
+    if lost and not bugs:
+        bugs.append(lost)
+    if tried.redraws_noise and not trial.depends_on_seed:
+        bugs.append(findings.MOVING_NOISE)
+    if bugs:
+        return CheckOutcome("", findings=bugs, figures=figures, measured=measured)
+    if largest.tolerance > _COARSE:
+        return _hide(largest.tolerance, figures)
+    if not causes.is_clipping_reached(probe, tried, plateau):
+        text = (
+            f"the largest movement was {largest.norm:.2g} C, so that clipping was not seen: state a "
+            "smaller clipping norm, or give trained parameters or extreme_examples"
+        )
+        return CheckOutcome(text, tried=False, figures=figures)
+    return CheckOutcome("", figures=figures, measured=measured)

@@ -15,6 +15,7 @@ from audit.values import shown
 
 Vector = NDArray[np.float64]
 Columns = list[NDArray[Any]]  # a batch's arrays, each (examples, ...)
+SCALES = (1e3, -1e3, 100, 30, 10, 3, 0.1, 1e-3, 0)  # of features, which try a step's clipping
 SPACING = {"bfloat16": 2.0**-7, "float16": 2.0**-10, "float32": 2.0**-23}  # of numbers from 1 to 2
 
 
@@ -127,6 +128,9 @@ def read_columns(name: str, batch: Any) -> Columns:
         columns,
         f"`{name}={shown(batch)}` holds no array: give features, and labels where there are any",
     )
+    for column in columns:
+        kind = column.dtype
+        require(kind.kind in "biuf", f"`{name}` holds values of type {kind}: give numbers")
     sizes = {column.shape[:1] for column in columns}
     same_size = len(sizes) == 1 and () not in sizes
     shown_sizes = sorted(str(size) for size in sizes)
@@ -167,7 +171,8 @@ def make_extreme_examples(batch: Columns) -> dict[str, Columns]:
     """Makes examples that try a step's clipping, by what was done to an example of the batch.
 
     The first and the last example are repeated, their features scaled, and their labels (the last of
-    several arrays) changed.
+    several arrays) changed. Whole-number features also move to their neighbours, so that tokens come that
+    the batch lacks.
     """
     examples: dict[str, Columns] = {}
     places = {0: "the first example", len(batch[0]) - 1: "the last example"}
@@ -204,7 +209,19 @@ def _scale_example(
 ) -> dict[str, Columns]:
     """Returns an example as it is and with scaled features, by its place in the batch and its change."""
     examples = {f"{place}{change}": example}
-    for scale in (1e3, -1e3, 30, 3, 0.1, 1e-3, 0):
+    for scale in SCALES:
         name = f"{place}, features times {scale:g}{change}"
         examples[name] = scale_features(example, scale, batch)
+    if batch[0].dtype.kind in "iu":
+        examples[f"{place}, features plus 1{change}"] = _shift_features(example, batch)
     return examples
+
+
+def _shift_features(example: Columns, batch: Columns) -> Columns:
+    """Returns an example whose whole-number features are one larger, within their range in the batch."""
+    result = list(example)
+    for i in range(max(len(batch) - 1, 1)):
+        column = example[i]
+        if column.dtype.kind in "iu":
+            result[i] = np.where(column < batch[i].max(), column + 1, column).astype(column.dtype)
+    return result

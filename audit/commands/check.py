@@ -20,7 +20,8 @@ from audit.commands import cli
 from audit.errors import InputError, require
 
 STATED = ("clipping_norm", "noise_multiplier", "learning_rate", "batch_size")
-FAILED = 3  # exit status
+FAILED = 3  # exit status where a bug is found
+INCOMPLETE = 4  # exit status where none is, but a check that is needed could not be tried
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("step", None, "A step of yours: mine.py:step, a file and a function in it.")
@@ -34,7 +35,7 @@ cli.define_json()
 
 
 def main() -> None:
-    """Checks the step that the flags name; exit status 3 where a bug is found."""
+    """Checks the step that the flags name; ends with 3 where a bug is found, 4 where too little was tried."""
     require(FLAGS.step is not None, "give --step=mine.py:step, a file and its function")
     file, _, function = FLAGS.step.rpartition(":")
     require(file and function, f"--step={FLAGS.step}: name a file and its function, mine.py:step")
@@ -46,7 +47,7 @@ def main() -> None:
 def check(path: Path, function: str) -> None:
     """Checks a function of a file as the flags say, and prints the report.
 
-    Exits with status 3 where a bug is found.
+    Exits with status 3 where a bug is found, and with 4 where a check that is needed could not be tried.
 
     Args:
       path: of the file, which also defines params, batch and, unless flags replace it, stated.
@@ -72,9 +73,9 @@ def check(path: Path, function: str) -> None:
     print(report.to_json() if FLAGS.json else report)
     if FLAGS.report is not None:
         print(f"report: {report.page(FLAGS.report)}", file=sys.stderr)
-    if report.findings:
+    if not report.passed:
         sys.stdout.flush()
-        sys.exit(FAILED)
+        sys.exit(FAILED if report.findings else INCOMPLETE)
 
 
 def _read_stated(path: Path, definitions: dict[str, Any]) -> dict[str, Any]:
@@ -122,6 +123,10 @@ def _run_file(path: Path) -> dict[str, Any]:
         install = f"{sys.prefix}/bin/pip install {error.name}"
         raise InputError(
             f"{path.name} needs {error.name}, which is not installed: {install}"
+        ) from error
+    except SystemExit as error:
+        raise InputError(
+            f"{path.name} ends the program by sys.exit before the step is checked: leave that out"
         ) from error
     except Exception as error:  # of the user's file
         message = " ".join(str(error).split())[:200]

@@ -28,7 +28,9 @@ def check_page(report: Mapping[str, Any], pictures: Mapping[str, Any]) -> bytes:
     if subject == "step":
         subject = "a step"
     title = f"Check of {subject} of DP-SGD"
-    kind = "nothing" if report["passed"] else "violated"
+    kind = "violated" if report["findings"] else "leaks"
+    if report["passed"]:
+        kind = "nothing"
     verdict = page.element("p", page.element("strong", report["verdict"]), class_=f"verdict {kind}")
     rows = [tuple(check.values()) for check in report["checks"]]
     checks = page.table("Checks", ("check", "result", "what was seen"), rows)
@@ -60,7 +62,8 @@ def _draw_figures(pictures: Mapping[str, Any]) -> list[Html]:
     figures = []
     if pictures.get("movements"):
         caption = (
-            "How far one more example moves the step, in units of eta C / B; at most 1 is allowed."
+            "How far an example moves the step, added or in place of a row, in units of eta C / B; at "
+            "most 1 is allowed."
         )
         figure = _draw_figure(
             lambda axes: _draw_movements(axes, pictures["movements"]),

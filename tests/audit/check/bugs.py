@@ -4,6 +4,7 @@
 from pathlib import Path
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "experiments" / "examples"
+STEPS = Path(__file__).resolve().parent / "steps"
 NUMPY = [
     ("no clipping", " / np.maximum(1, np.linalg.norm(gradients, axis=1, keepdims=True) / 1.5)", "", "sensitivity"),
     ("number by number", "gradients / np.maximum(1, np.linalg.norm(gradients, axis=1, keepdims=True) / 1.5)",
@@ -122,6 +123,8 @@ BUGS = [
 def plant_bug(example, old="", new=""):
     """Returns the arguments of check_step, of an example in which `new` replaces `old`."""
     path = EXAMPLES / f"check_{example}.py"
+    if not path.exists():
+        path = STEPS / path.name
     source = path.read_text()
     assert old in source, (example, old)
     names = {"__name__": "check"}

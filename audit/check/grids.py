@@ -1,0 +1,114 @@
+"""Noise of few values: whether a step's noise lies on a grid that its sum of gradients does not lie on.
+
+The noise of two seeds then agrees to the bit in many numbers, at one batch. Steps at another batch never
+agree with those, since its sum lies between the grid's points: one step tells the two apart. Where the sum is
+rounded to the grid too, they agree as often, and nothing is told.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from audit.check.noise import StepNoise
+from audit.check.trees import Vector
+
+_DENSITY = 0.2821  # of the difference of two normal draws at 0, over sqrt(2): that two draws agree
+_FLOAT32 = 2.0**-22  # how often two draws of a float32 generator agree
+_MOST_PAIRS = 2e8
+_LEAST = 30  # agreements beyond those expected that make a grid
+
+
+class NoiseGrid(NamedTuple):
+    """A grid on which the noise lies.
+
+    Attributes:
+      spacing: the commonest distance of neighbouring values, in stated deviations.
+      is_even: whether all values are multiples of the spacing, as rounded ones are and floats are not.
+      agreements: how many pairs of seeds agree in a number.
+      expected: how many would in exact arithmetic.
+      shared: how many pairs of steps at two batches agree in a number, None where none could be drawn.
+      shared_if_rounded: how many would if the sum lay on the grid too.
+    """
+
+    spacing: float
+    is_even: bool
+    agreements: int
+    expected: float
+    shared: int | None
+    shared_if_rounded: float
+
+    @property
+    def tells_batches_apart(self) -> bool:
+        """Whether the sum lies off the grid, or may do, as far as was seen."""
+        if self.shared is None:
+            return True
+        return self.shared < 0.3 * self.shared_if_rounded
+
+
+def find_grid(given: StepNoise, other: StepNoise | None) -> NoiseGrid | None:
+    """Finds the grid on which the noise lies.
+
+    Args:
+      given: the noise at the batch as given.
+      other: the noise at another batch, where there is one.
+
+    Returns:
+      The grid, or None where draws agree no more often than chance and rounding let them.
+    """
+    columns = np.flatnonzero((given.freedom[given.layer] > 0) & given.exact)
+    columns = columns[given.values[:, columns].std(axis=0) > 0]
+    seeds = len(given.draws)
+    pairs_each = seeds * (seeds - 1) / 2
+    columns = columns[: max(1, int(_MOST_PAIRS / pairs_each))]
+    if not columns.size:
+        return None
+    draws = np.sort(given.draws[:, columns], axis=0)
+    tolerances = 1.5 * given.rounding[columns] + 1e-12 * np.max(np.abs(draws), axis=0)
+    agreements = _count_agreements(draws, draws, tolerances) - draws.size
+    agreements = agreements // 2
+    deviations = given.deviations[given.layer[columns]]
+    rates = 2 * tolerances * _DENSITY / deviations + _FLOAT32
+    expected = float(np.sum(pairs_each * np.minimum(rates, 1)))
+    if agreements < 3 * expected + _LEAST:
+        return None
+
+    spacing, is_even = _measure_spacing(draws, tolerances)
+    shared = None
+    shared_if_rounded = 0.0
+    if other is not None and len(other.draws):
+        other_draws = np.sort(other.draws[:, columns], axis=0)
+        shared = _count_agreements(draws, other_draws, tolerances)
+        pairs = draws.size * len(other.draws)
+        shared_if_rounded = agreements / (pairs_each * columns.size) * pairs
+    return NoiseGrid(spacing, is_even, agreements, expected, shared, shared_if_rounded)
+
+
+def _count_agreements(first: Vector, second: Vector, tolerances: Vector) -> int:
+    """Counts pairs of values of the same number that are as good as equal.
+
+    Args:
+      first, second: (n, k) and (m, k) values, sorted within each number.
+      tolerances: (k,) how far two equal values may be apart.
+    """
+    total = 0
+    for i, tolerance in enumerate(tolerances):
+        above = np.searchsorted(second[:, i], first[:, i] + tolerance, side="right")
+        below = np.searchsorted(second[:, i], first[:, i] - tolerance, side="left")
+        total += int(np.sum(above - below))
+    return total
+
+
+def _measure_spacing(draws: Vector, tolerances: Vector) -> tuple[float, bool]:
+    """Returns the commonest distance of neighbouring values, and whether all are multiples of it.
+
+    Args:
+      draws: (n, k) sorted within each number.
+      tolerances: (k,) how far two equal values may be apart.
+    """
+    gaps = np.diff(draws, axis=0)
+    distinct = gaps[gaps > tolerances]
+    if not distinct.size:
+        return 0.0, False
+    spacing = float(np.quantile(distinct, 0.1))
+    remainders = np.abs(distinct / spacing - np.round(distinct / spacing))
+    return spacing, bool(np.mean(remainders < 0.05) > 0.95)

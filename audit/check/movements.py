@@ -1,0 +1,351 @@
+"""How far examples move a step: added to its batch, in place of its rows, and several of them together.
+
+Movements are in units of eta C / B. A replaced row counts by half of what two examples differ in its place,
+since one leaves while the other comes.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from audit.check import trees
+from audit.check.probe import Movement, RefusedError, StepProbe
+from audit.check.trees import Columns
+
+_REDRAWN = "another size of batch changes its noise"
+_REPLACED = ", in place of the first"
+_LOUDEST = 3
+_MOST_PLACES = 64
+_SECONDS = 6.0  # for all places
+_RESIDUES = 16  # first rows that are tried, so that all residues of moduli up to 16 are
+_SEED = 20_240_101  # of the rows that are replaced together
+
+
+class ExamplePair(NamedTuple):
+    """Two examples, by name, that move the step as differently as any two do."""
+
+    first: str
+    second: str
+
+
+class TriedExamples(NamedTuple):
+    """What examples do to a step.
+
+    Attributes:
+      examples: the examples by name.
+      movements: how far each moves the step, by its name and where it was put.
+      places: by row of the batch, how far two opposite examples in its place differ, halved.
+      refusal: why no example was added, empty where examples were.
+      redraws_noise: whether every added example changes all numbers as another draw of the noise does.
+    """
+
+    examples: dict[str, Columns]
+    movements: dict[str, Movement]
+    places: dict[int, Movement]
+    refusal: str
+    redraws_noise: bool
+
+    @property
+    def were_added(self) -> bool:
+        """Whether movements are those of added examples."""
+        return not self.refusal
+
+    def list_all(self) -> dict[str, Movement]:
+        """Returns the movements of examples and of places, by what was done."""
+        result = dict(self.movements)
+        for row, movement in self.places.items():
+            result[f"two examples in place of row {row}"] = movement
+        return result
+
+
+def try_examples(probe: StepProbe, examples: dict[str, Columns], seconds: float) -> TriedExamples:
+    """Measures how far examples move the step.
+
+    Where the step refuses a larger batch, ignores one more example, or draws another noise then, examples
+    take the place of the first row.
+
+    Args:
+      probe: the step.
+      examples: by name.
+      seconds: that a call of the step takes.
+    """
+    movements, error = _try_each(probe, examples, probe.rows, "", 1.0)
+    if error:
+        refusal = f"the step refused a batch with one more example: {error}"
+    elif not is_any_moved(movements):
+        refusal = "the step ignores one more example"
+    elif _is_noise_redrawn(movements, probe.settings.noise_multiplier):
+        tried = replace_examples(probe, examples, _REDRAWN, seconds)
+        return tried._replace(redraws_noise=True)
+    else:
+        tried = TriedExamples(examples, movements, {}, "", redraws_noise=False)
+        return _try_places(probe, tried, seconds)
+    return replace_examples(probe, examples, refusal, seconds)
+
+
+def replace_examples(
+    probe: StepProbe,
+    examples: dict[str, Columns],
+    refusal: str,
+    seconds: float,
+) -> TriedExamples:
+    """Measures half of how far examples move the step that take the place of its first row.
+
+    Args:
+      probe: the step.
+      examples: by name.
+      refusal: why examples are not added.
+      seconds: that a call of the step takes.
+    """
+    without_first = trees.take(probe.rows, slice(1, None))
+    movements, error = _try_each(probe, examples, without_first, _REPLACED, 0.5)
+    if error:
+        refusal = f"the step refused a batch with another example: {error}"
+    tried = TriedExamples(examples, movements, {}, refusal, redraws_noise=False)
+    return _try_places(probe, tried, seconds)
+
+
+def _try_places(probe: StepProbe, tried: TriedExamples, seconds: float) -> TriedExamples:
+    """Returns what examples do, with what the most different two of them do in place of several rows."""
+    if not is_any_moved(tried.movements):
+        return tried
+    places: dict[int, Movement] = {}
+    pair = find_opposites(tried)
+    most = int(np.clip(_SECONDS / (2 * seconds), 4, _MOST_PLACES))
+    for row in _choose_places(len(probe.rows[0]), most):
+        try:
+            places[row] = measure_place(probe, tried, pair, row)
+        except RefusedError:
+            break
+    return tried._replace(places=places)
+
+
+def _try_each(
+    probe: StepProbe,
+    examples: dict[str, Columns],
+    rows: Columns,
+    suffix: str,
+    scale: float,
+) -> tuple[dict[str, Movement], str]:
+    """Measures how far each example, before these rows or after them, moves the step from the batch as given.
+
+    Args:
+      probe: the step.
+      examples: by name.
+      rows: the others of the batch.
+      suffix: of the names that movements get; where there is one, examples come first.
+      scale: by which movements are multiplied.
+
+    Returns:
+      Movements by name, and the last error of examples that the step refused.
+    """
+    movements = {}
+    last_error = ""
+    for name, example in examples.items():
+        batch = trees.join(example, rows) if suffix else trees.join(rows, example)
+        try:
+            difference = scale * (probe.run(batch, 0) - probe.base)
+            movements[name + suffix] = probe.measure(difference, probe.base, len(batch[0]))
+        except RefusedError as error:
+            last_error = str(error)
+    return movements, last_error
+
+
+def is_any_moved(movements: Mapping[str, Movement]) -> bool:
+    """Returns whether an example changes any number, by however little."""
+    return any(np.any(movement.vector != 0) for movement in movements.values())
+
+
+def _is_noise_redrawn(movements: Mapping[str, Movement], noise_multiplier: float) -> bool:
+    """Returns whether added examples share a movement that is the difference of two draws of the noise.
+
+    All batches with one more example then share a draw, so that movements are far from zero but near each
+    other, as they would not be for one number and little noise.
+    """
+    vectors = [movement.vector for movement in movements.values() if np.isfinite(movement.norm)]
+    if len(vectors) < 2:
+        return False
+    shared = np.mean(vectors, axis=0)
+    typical_square = float(np.median(shared**2) / 0.455)  # a normal law's median square
+    variance = 2 * noise_multiplier**2
+    least = min(np.linalg.norm(vector) for vector in vectors)
+    spread = max(np.linalg.norm(vector - shared) for vector in vectors)
+    is_like_noise = shared.size >= 4 and 0.25 * variance < typical_square < 4 * variance
+    # an example of a correct step moves it by 1 at most, so that a shared movement has at most that length
+    return bool(is_like_noise and least > 1.05 and np.linalg.norm(shared) > 1.05 * spread)
+
+
+def find_opposites(tried: TriedExamples) -> ExamplePair:
+    """Returns the two examples whose movements differ most."""
+    names = []
+    vectors = []
+    for name, movement in tried.movements.items():
+        if np.isfinite(movement.norm):
+            names.append(name.removesuffix(_REPLACED))
+            vectors.append(movement.vector)
+    matrix = np.array(vectors)
+    products = matrix @ matrix.T
+    squares = np.diag(products)
+    distances = squares[:, None] + squares - 2 * products
+    first, second = np.unravel_index(int(np.argmax(distances)), distances.shape)
+    return ExamplePair(names[first], names[second])
+
+
+def _choose_places(rows: int, most: int) -> list[int]:
+    """Returns rows of a batch to be replaced: its ends, its middle, its first ones, others at random."""
+    first = [0, rows - 1, rows // 2, *range(1, _RESIDUES)]
+    others = np.random.default_rng(_SEED).permutation(rows).tolist()
+    places = dict.fromkeys([*first, *others])
+    return [row for row in places if row < rows][:most]
+
+
+def measure_place(
+    probe: StepProbe,
+    tried: TriedExamples,
+    pair: ExamplePair,
+    row: int,
+    seed: int = 0,
+) -> Movement:
+    """Returns half of what two examples differ in place of a row of the batch.
+
+    Raises:
+      RefusedError: the step fails.
+    """
+    with_first = probe.run(replace_rows(probe.rows, {row: tried.examples[pair.first]}), seed)
+    with_second = probe.run(replace_rows(probe.rows, {row: tried.examples[pair.second]}), seed)
+    return probe.measure((with_first - with_second) / 2, with_first, len(probe.rows[0]))
+
+
+def replace_rows(rows: Columns, examples: Mapping[int, Columns]) -> Columns:
+    """Returns a batch with examples, each of one row, in place of some of its rows."""
+    result = []
+    for i, column in enumerate(rows):
+        replaced = column.copy()
+        for row, example in examples.items():
+            replaced[row] = example[i][0]
+        result.append(replaced)
+    return result
+
+
+def refine_movements(probe: StepProbe, tried: TriedExamples, seeds: range) -> TriedExamples:
+    """Returns the movements of the loudest examples alone, as means over seeds.
+
+    Beside noise that exceeds the distance of two numbers, rounding errors of different seeds are independent,
+    so that their mean is smaller than each.
+    """
+    loudest = sorted(tried.movements, key=lambda name: -tried.movements[name].norm)[:_LOUDEST]
+    base = probe.run_mean(probe.rows, seeds)
+    movements = {}
+    for name in loudest:
+        example = tried.examples[name.removesuffix(_REPLACED)]
+        if tried.were_added:
+            batch = trees.join(probe.rows, example)
+            scale = 1.0
+        else:
+            batch = replace_rows(probe.rows, {0: example})
+            scale = 0.5
+        difference = scale * (probe.run_mean(batch, seeds) - base)
+        movements[name] = probe.measure(difference, base, len(batch[0]), seeds=len(seeds))
+    return tried._replace(movements=movements)
+
+
+def measure_interactions(
+    probe: StepProbe,
+    tried: TriedExamples,
+    seeds: range,
+) -> list[Movement] | str:
+    """Measures how far what two parts of a batch do together differs from what each does.
+
+    Parts are added where examples can be; beside that, rows of the batch are replaced.
+
+    Args:
+      probe: the step.
+      tried: what examples did.
+      seeds: over which steps are averaged.
+
+    Returns:
+      Movements, 0 in a correct step; or why there is none.
+    """
+    examples = list(tried.examples.values())
+    results = []
+    error = tried.refusal
+    if tried.were_added:
+        half = len(examples) // 2 | 1  # odd, so that examples that are clipped in pairs show
+        first = trees.join(*examples[:half])
+        second = trees.join(*examples[half:])
+        both = trees.join(probe.rows, first, second)
+        parts = trees.join(probe.rows, first), trees.join(probe.rows, second)
+        try:
+            results.append(_measure_interaction(probe, both, *parts, seeds))
+        except RefusedError as refused:
+            error = f"the step refused a larger batch: {refused}"
+
+    try:
+        for chosen, others in _choose_parts(len(probe.rows[0])):
+            first_rows = {row: examples[row % len(examples)] for row in chosen}
+            second_rows = {row: examples[(row + 1) % len(examples)] for row in others}
+            both = replace_rows(probe.rows, first_rows | second_rows)
+            first = replace_rows(probe.rows, first_rows)
+            second = replace_rows(probe.rows, second_rows)
+            results.append(_measure_interaction(probe, both, first, second, seeds))
+    except RefusedError as refused:
+        error = f"the step refused a batch with other rows: {refused}"
+    return results or error or "a batch of one row has no two parts"
+
+
+def _choose_parts(rows: int) -> list[tuple[list[int], list[int]]]:
+    """Returns pairs of parts of a batch: every row at random in one of two, and two neighbours."""
+    if rows < 2:
+        return []
+    order = np.random.default_rng(_SEED).permutation(rows)
+    first = order[: rows // 2].tolist()
+    second = order[rows // 2 :].tolist()
+    return [(first, second), ([0], [1])]
+
+
+def _measure_interaction(
+    probe: StepProbe,
+    both: Columns,
+    first: Columns,
+    second: Columns,
+    seeds: range,
+) -> Movement:
+    """Measures what two parts together do beyond the sum of what each does.
+
+    Args:
+      probe: the step.
+      both, first, second: the batch with both parts and with each.
+      seeds: over which steps are averaged.
+    """
+    after_first = probe.run_mean(first, seeds)
+    neither = probe.run_mean(probe.rows, seeds)
+    difference = probe.run_mean(both, seeds) - after_first - probe.run_mean(second, seeds) + neither
+    return probe.measure(difference, after_first, len(first[0]), steps=4, seeds=len(seeds))
+
+
+def measure_seed_effect(probe: StepProbe, tried: TriedExamples) -> Movement | None:
+    """Measures how far the seed changes what examples in place of the first row do.
+
+    Noise alone does not change it; dropout, augmentation and noise before the gradient do.
+
+    Returns:
+      The largest difference between two seeds, 0 in a correct step; None where it cannot be measured.
+    """
+    if 0 not in tried.places:
+        return None
+    movements = tried.movements
+    ranked = sorted(movements, key=lambda name: movements[name].norm)
+    names = [name.removesuffix(_REPLACED) for name in ranked]
+    quiet = ExamplePair(names[len(names) // 2], names[0])  # unclipped, where any is
+    results = []
+    for pair in (find_opposites(tried), quiet):
+        rows = [replace_rows(probe.rows, {0: tried.examples[name]}) for name in pair]
+        try:
+            outcomes = [probe.run(batch, seed) for batch in rows for seed in (0, 1)]
+        except RefusedError:
+            return None
+        difference = outcomes[0] - outcomes[1] - outcomes[2] + outcomes[3]
+        size = len(probe.rows[0])
+        results.append(probe.measure(difference, outcomes[0], size, steps=4))
+    return max(results, key=lambda movement: movement.norm - movement.tolerance)

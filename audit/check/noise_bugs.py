@@ -1,0 +1,241 @@
+"""The bugs of a step's noise, by name: which of them explain the tests that were rejected."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from audit.check import factors, findings
+from audit.check.findings import CheckFinding
+from audit.check.grids import NoiseGrid
+from audit.check.noise import (
+    ALL_LAYERS,
+    CONSECUTIVE,
+    EMPTY,
+    FOURFOLD,
+    QUARTER,
+    DrawnNoise,
+    row_of,
+)
+from audit.check.probe import StepSettings
+from audit.check.trees import Vector
+
+
+class NoiseBugs(NamedTuple):
+    """What names the bugs of the noise.
+
+    Attributes:
+      settings: what the caller states.
+      drawn: the noise.
+      grid: on which the noise lies, where there is one.
+      depends_on_example: whether the seed changes what examples do.
+    """
+
+    settings: StepSettings
+    drawn: DrawnNoise
+    grid: NoiseGrid | None
+    depends_on_example: bool
+
+    def name(
+        self, certain: list[CheckFinding], rejected: dict[str, list[str]]
+    ) -> list[CheckFinding]:
+        """Returns the findings that are certain and those that explain the noise.
+
+        Args:
+          certain: findings without a test.
+          rejected: what the rejected tests of each row are of.
+        """
+        drawn = self.drawn
+        has_noise = bool(np.any(drawn.given.values))
+        repeats = count_repeats(drawn)
+        shares_numbers = False  # so that fewer numbers are independent than tests assume
+        result = list(certain)
+        if repeats and (has_noise or drawn.is_constant()):
+            finding = findings.REPEATED_NOISE.fill(
+                which="several seeds" if has_noise else "every seed",
+                repeats=repeats,
+                seeds=len(drawn.given.values),
+            )
+            result.append(finding)
+            shares_numbers = True
+        elif rejected["independence"]:
+            between_numbers = [what for what in rejected["independence"] if what != CONSECUTIVE]
+            if between_numbers:
+                result.append(findings.SHARED_NOISE.fill(tests="; ".join(between_numbers)))
+                shares_numbers = True
+            else:
+                result.append(findings.RELATED_STEPS)
+
+        result += _find_silent_numbers(drawn)
+        sharing_explains = shares_numbers and (not has_noise or 0.5 < drawn.compute_deviation() < 2)
+        if rejected["noise"] and not sharing_explains:
+            result += self._explain_wrong_layers(rejected["noise"])
+        result += _explain_other_batches(drawn, {} if shares_numbers else rejected)
+        on_grid = not shares_numbers and self.grid and self.grid.tells_batches_apart
+        if on_grid and self.grid:
+            result.append(_describe_grid(self.grid))
+        if rejected["shape"] and not shares_numbers and not on_grid:
+            result.append(findings.NOT_NORMAL)
+        return result
+
+    def _explain_wrong_layers(self, wrong: list[str]) -> list[CheckFinding]:
+        """Returns the findings of layers whose noise has another deviation than stated.
+
+        Args:
+          wrong: names of those layers, or of all layers together.
+        """
+        drawn = self.drawn
+        given = drawn.given
+        trained = np.flatnonzero(given.freedom).tolist()
+        index = {name: i for i, name in enumerate(drawn.layer_names)}
+        indices = [index[name] for name in wrong if name in index]
+        if not indices or ALL_LAYERS in wrong and _have_one_deviation(drawn, trained):
+            indices = trained
+        silent: list[int] = []
+        noisy: list[int] = []
+        for i in indices:
+            if given.silent[i] == drawn.layer_sizes[i]:
+                silent.append(i)
+            else:
+                noisy.append(i)
+
+        result = []
+        if silent:
+            where = "anywhere"
+            if len(silent) < len(trained):
+                where = f"in {_list_names(drawn, silent)}"
+            finding = findings.SILENT.fill(
+                where=where,
+                count=len(silent),
+                all=len(trained),
+                what="trained layers",
+            )
+            result.append(finding)
+        if noisy:
+            where = ""
+            if len(noisy) < len(trained):
+                where = f" in {_list_names(drawn, noisy)}"
+            result.append(self._explain_deviations(noisy, where, len(trained)))
+        return result
+
+    def _explain_deviations(self, indices: list[int], where: str, layers: int) -> CheckFinding:
+        """Returns the finding of wrong deviations, with the mistakes that explain them where they are equal.
+
+        Args:
+          indices: of the wrong layers.
+          where: which layers these are, in the words of the finding.
+          layers: how many layers are trained.
+        """
+        given = self.drawn.given
+        deviations = given.deviations[indices]
+        freedom = given.freedom[indices]
+        more = ""
+        if self.depends_on_example:
+            more = " What an example does depends on the seed: is something done after the noise?"
+        if self.drawn.varies_by_number():
+            more += f" {findings.BY_NUMBER}"
+        if not _are_equal(deviations, freedom):
+            figure = f"{min(deviations):.3g} to {max(deviations):.3g}"
+            why = f"It differs by layer.{more}"
+            return findings.WRONG_NOISE.fill(figure=figure, where=where, why=why)
+        deviation = np.average(deviations**2, weights=freedom) ** 0.5
+        tolerance = min(0.01 + 4 / (2 * sum(freedom)) ** 0.5, 0.05)
+        fits = factors.explain_noise(deviation, self.settings, layers, tolerance)
+        why = f"{fits}{more}"
+        return findings.WRONG_NOISE.fill(figure=f"{deviation:.3g}", where=where, why=why)
+
+
+def _list_names(drawn: DrawnNoise, indices: list[int]) -> str:
+    """Returns the names of layers, of many the first ones."""
+    names = ", ".join(drawn.layer_names[i] for i in indices[:4])
+    if len(indices) > 4:
+        names += f" and {len(indices) - 4} more"
+    return names
+
+
+def _have_one_deviation(drawn: DrawnNoise, layers: list[int]) -> bool:
+    return _are_equal(drawn.given.deviations[layers], drawn.given.freedom[layers])
+
+
+def _are_equal(deviations: Vector, freedom: NDArray[np.float64]) -> bool:
+    """Returns whether layers' deviations may be equal, by their degrees of freedom."""
+    least = min(deviations)
+    most = max(deviations)
+    return bool(most <= least * max(1.1, 1 + 8 / (2 * min(freedom)) ** 0.5))
+
+
+def count_repeats(drawn: DrawnNoise) -> int:
+    """Returns how many seeds give exactly the noise of another; 0 where that can be chance."""
+    given = drawn.given
+    exact_values = given.values[:, given.exact]
+    is_coarse = np.max(given.tolerance) > 1e-6
+    least = 16 if is_coarse else 4  # numbers that do not repeat by chance
+    if np.sum(given.exact) < least:
+        return 0
+    distinct = {draw.tobytes() for draw in exact_values}
+    return len(given.values) - len(distinct)
+
+
+def _find_silent_numbers(drawn: DrawnNoise) -> list[CheckFinding]:
+    """Returns findings of layers with noise in which some numbers have none."""
+    given = drawn.given
+    result = []
+    is_partial = (given.silent > 0) & (given.silent < drawn.layer_sizes)
+    for i in np.flatnonzero(is_partial & (given.freedom > 0)):
+        name = drawn.layer_names[i]
+        finding = findings.SILENT.fill(
+            where=f"in a part of {name}",
+            what=f"numbers of {name}",
+            count=given.silent[i],
+            all=drawn.layer_sizes[i],
+        )
+        result.append(finding)
+    return result
+
+
+def _explain_other_batches(
+    drawn: DrawnNoise, rejected: Mapping[str, list[str]]
+) -> list[CheckFinding]:
+    """Returns the findings of noise that another batch changes."""
+    deviation = drawn.compute_deviation()
+    result = []
+    changes: dict[str, list[str]] = {}
+    for batch, noise in drawn.others.items():
+        row = row_of(batch)
+        if isinstance(noise, str):
+            continue
+        if not np.all(np.isfinite(noise.mean)):
+            result.append(findings.NOT_FINITE.fill(check=row, where=batch))
+            continue
+        if batch not in rejected.get(row, []):
+            continue
+        ratio = drawn.compute_deviation(batch) / deviation
+        if batch == EMPTY and not np.any(noise.values):
+            result.append(findings.SKIPPED)
+            continue
+        # Noise / size, with the number of examples that are there for the size, is 4 times as large at a
+        # quarter of them, and a quarter as large at four times as many.
+        ratio_of_actual_size = {QUARTER: 4.0, FOURFOLD: 0.25}.get(batch, np.inf)
+        if abs(ratio / ratio_of_actual_size - 1) < 0.15:
+            figure = f"noise {ratio:.3g} times as large at {batch}"
+            result.append(findings.ACTUAL_SIZE.fill(check=row, figure=figure))
+            continue
+        changes.setdefault(row, []).append(f"{ratio:.3g} times as large at {batch}")
+    for row, ratios in changes.items():
+        finding = findings.NOISE_DEPENDS_ON_BATCH.fill(check=row, ratios=", ".join(ratios))
+        result.append(finding)
+    return result
+
+
+def _describe_grid(grid: NoiseGrid) -> CheckFinding:
+    """Returns the finding of noise on a grid."""
+    where = "values of few digits, as of float16, bfloat16 or float8"
+    if grid.is_even:
+        where = f"multiples of {grid.spacing:.3g} deviations"
+    why = (
+        "Is the sum rounded to that grid too? If not, one step tells whether an example took part."
+    )
+    if grid.shared is not None:
+        why = "At another batch no draw falls on it: one step tells the two batches apart."
+    return findings.GRID.fill(where=where, agreements=grid.agreements, why=why)
