@@ -10,7 +10,7 @@
     audit.audit("fcnn", runs=5000, adversary="gc_r", k=5)                   a model of the repository
     audit.hidden_state_epsilon(noise_multiplier=4.0, insertions=250, k=5, lipschitz=1.0)    an upper bound
     audit.check_step(step, params, batch, clipping_norm=1, ...)             is one step of DP-SGD right?
-    audit.check_batches(draw, examples, sampling_rate)                      are its batches? `draw`, or a loader
+    audit.check_batches(draw, examples, sampling_rate)                      are its batches?
     audit.Indices(examples)                                                 in place of the loader's data
     audit.check_accounting(epsilon, delta, ...)                             is its epsilon?
 

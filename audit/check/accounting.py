@@ -55,16 +55,16 @@ def check_accounting(
 ) -> CheckReport:
     """Checks whether DP-SGD of these steps is (epsilon, delta)-private, by dp-accounting.
 
-    Neighbouring data sets differ by an example that is added or removed; for fixed-size batches, by an example
-    that is replaced, which moves a clipped sum by up to 2 C.
+    Neighbouring data sets differ by an example that is added or removed; for fixed-size batches, by an
+    example that is replaced, which moves a clipped sum by up to 2 C.
 
     Args:
       epsilon, delta: what is claimed.
       noise_multiplier: sigma.
       steps: all steps of training.
       sampling_rate: the probability with which each step takes each example.
-      batches: "poisson"; "fixed", as many examples each time, drawn without replacement, for which RDP gives an
-        upper bound and the worst pair known a lower one; or "shuffled" once an epoch of 1 / sampling_rate
+      batches: "poisson"; "fixed", as many examples each time, drawn without replacement, for which RDP gives
+        an upper bound and the worst pair known a lower one; or "shuffled" once an epoch of 1 / sampling_rate
         steps, for which only a lower bound on epsilon is known.
       examples: how many there are, to judge delta, and to find batches that an epoch cuts.
 
@@ -110,7 +110,9 @@ def check_accounting(
         outcomes["epsilon"] = _check_poisson(epsilon, delta, composition, examples)
     if examples is not None:
         outcomes["delta"] = _check_delta(delta, examples)
-    return make_report("accounting", outcomes, needed=("epsilon",))
+    report = make_report("accounting", outcomes, needed=("epsilon",))
+    stated = {"epsilon": epsilon, "delta": delta, **composition._asdict(), "batches": batches}
+    return report.add_provenance(None, stated)
 
 
 def read_noise_multiplier(noise_multiplier: Any) -> float:

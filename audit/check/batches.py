@@ -170,7 +170,9 @@ def check_batches(
         leak = _compute_leaks(noise_multiplier, rate, epochs, delta)
 
     passes, repeating = _draw_passes(draw_pass, examples)
-    return _check_sample(BatchSample(passes, repeating, examples, rate, assumed), leak)
+    report = _check_sample(BatchSample(passes, repeating, examples, rate, assumed), leak)
+    stated = {"examples": examples, "sampling_rate": rate, "assumed": assumed}
+    return report.add_provenance(draw, stated)
 
 
 class _Leaks(NamedTuple):

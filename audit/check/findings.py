@@ -189,8 +189,8 @@ REPEATED_BATCH = CheckFinding(
 ANOTHER_RATE = CheckFinding(
     check="batch size",
     name="another sampling rate than stated",
-    meaning="Batches hold {mean:.4g} examples on average where {expected:.4g} are stated: a rate of {rate:.4g}, "
-    "not {stated:.4g}. {why}",
+    meaning="Batches hold {mean:.4g} examples on average where {expected:.4g} are stated: a rate of "
+    "{rate:.4g}, not {stated:.4g}. {why}",
     fix="give the accountant the rate at which batches are drawn, {rate:.4g}, or draw them at the stated one",
 )
 CUT_BATCHES = CheckFinding(
@@ -202,14 +202,15 @@ CUT_BATCHES = CheckFinding(
 TOGETHER = CheckFinding(
     check="together",
     name="examples that come together",
-    meaning="Examples {first} and {second} come together in {count} batches, where {expected:.3g} are expected.",
+    meaning="Examples {first} and {second} come together in {count} batches, where {expected:.3g} are "
+    "expected.",
     fix="toss a coin for every example alone: look for groups, buckets or blocks that are drawn as one",
 )
 LEAKS_MORE = CheckFinding(
     check="leak",
     name="shuffled batches leak more than is claimed",
-    meaning="Poisson accounting claims epsilon {claimed:.3f}; at least {least:.3f} leaks from some data (Chua et "
-    "al., 2024).",
+    meaning="Poisson accounting claims epsilon {claimed:.3f}; at least {least:.3f} leaks from some data (Chua "
+    "et al., 2024).",
     fix="draw Poisson batches, or account for every epoch without amplification by sampling",
 )
 ANOTHER_KIND = CheckFinding(
@@ -242,8 +243,8 @@ CLAIM_TOO_LOW = CheckFinding(
 FIXED_CLAIM_TOO_LOW = CheckFinding(
     check="epsilon",
     name="a claim that is too low",
-    meaning="{claimed:.4g} is claimed; at least {least:.4g} leaks where one example is replaced in batches of a "
-    "fixed size, at delta {delta:g}. {why}",
+    meaning="{claimed:.4g} is claimed; at least {least:.4g} leaks where one example is replaced in batches of "
+    "a fixed size, at delta {delta:g}. {why}",
     fix="claim {epsilon:.4g}, as RDP gives it, or draw Poisson batches, which are cheaper to account for",
 )
 SHUFFLED_LEAK = CheckFinding(
@@ -255,6 +256,7 @@ SHUFFLED_LEAK = CheckFinding(
 DELTA_TOO_LARGE = CheckFinding(
     check="delta",
     name="a delta that allows anything",
-    meaning="delta {delta:g} is {released:.3g} / n of {examples:,} examples: releasing one example whole would do.",
+    meaning="delta {delta:g} is {released:.3g} / n of {examples:,} examples: releasing one example whole "
+    "would do.",
     fix="claim at {least:.1g}",
 )

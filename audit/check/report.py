@@ -3,10 +3,11 @@
 import json
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from audit.check import provenance
 from audit.check.findings import CheckFinding
 
 PASSED = "passed"
@@ -75,6 +76,7 @@ class CheckReport:
       p_values: of every statistical test, before Holm's correction.
       figures: what was measured.
       pictures: numbers and arrays that the page draws, by what they are.
+      provenance: the date, the code, versions and stated numbers, in words.
     """
 
     subject: str
@@ -84,6 +86,7 @@ class CheckReport:
     p_values: Mapping[str, float] = field(default_factory=dict)
     figures: Mapping[str, Any] = field(default_factory=dict)
     pictures: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    provenance: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
     def passed(self) -> bool:
@@ -108,6 +111,10 @@ class CheckReport:
         """Returns whether a check is needed and has not passed."""
         return check.name in self.needed and check.result != PASSED
 
+    def add_provenance(self, code: Any, stated: Mapping[str, Any]) -> "CheckReport":
+        """Returns the report with where it comes from: of which code, with which stated numbers, and when."""
+        return replace(self, provenance=provenance.collect(code, stated))
+
     def raise_for_findings(self) -> None:
         """Raises FindingsError, with the report as its message, unless the subject passed."""
         if not self.passed:
@@ -124,6 +131,7 @@ class CheckReport:
             "level": LEVEL,
             "p_values": dict(self.p_values),
             "figures": dict(self.figures),
+            "provenance": dict(self.provenance),
         }
 
     def to_json(self) -> str:
