@@ -660,7 +660,10 @@ def _compute_leaks(noise_multiplier: Any, sampling_rate: float, epochs: Any, del
 
 def _check_leak(leak: _Leaks, kind: str) -> CheckOutcome:
     """Compares what Poisson accounting claims with what shuffled batches leak, where these are such."""
-    compared = f"Poisson accounting: epsilon {leak.claimed:.3f}; shuffled batches: at least {leak.shuffled:.3f}"
+    compared = (
+        f"Poisson accounting: epsilon {leak.claimed:.3f}; shuffled batches: at least "
+        f"{leak.shuffled:.3f}"
+    )
     figures = {
         "poisson epsilon": leak.claimed,
         "shuffled epsilon at least": leak.shuffled,

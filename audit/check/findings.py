@@ -209,8 +209,8 @@ TOGETHER = CheckFinding(
 LEAKS_MORE = CheckFinding(
     check="leak",
     name="shuffled batches leak more than is claimed",
-    meaning="Poisson accounting claims epsilon {claimed:.3f}; at least {least:.3f} leaks from some data (Chua "
-    "et al., 2024).",
+    meaning="Poisson accounting claims epsilon {claimed:.3f}; at least {least:.3f} leaks from some data "
+    "(Chua et al., 2024).",
     fix="draw Poisson batches, or account for every epoch without amplification by sampling",
 )
 ANOTHER_KIND = CheckFinding(
@@ -243,8 +243,8 @@ CLAIM_TOO_LOW = CheckFinding(
 FIXED_CLAIM_TOO_LOW = CheckFinding(
     check="epsilon",
     name="a claim that is too low",
-    meaning="{claimed:.4g} is claimed; at least {least:.4g} leaks where one example is replaced in batches of "
-    "a fixed size, at delta {delta:g}. {why}",
+    meaning="{claimed:.4g} is claimed; at least {least:.4g} leaks where one example is replaced in batches "
+    "of a fixed size, at delta {delta:g}. {why}",
     fix="claim {epsilon:.4g}, as RDP gives it, or draw Poisson batches, which are cheaper to account for",
 )
 SHUFFLED_LEAK = CheckFinding(
