@@ -157,14 +157,17 @@ def _check_poisson(
 
 def _check_fixed(claimed: float, delta: float, composition: Composition) -> CheckOutcome:
     """Checks a claimed epsilon of fixed-size batches, of which an example is replaced."""
-    epsilon = _compute_fixed_epsilon(composition, delta)
+    rdp = _compute_fixed_rdp_epsilon(composition, delta)
+    whole = _compute_whole_epsilon(composition, delta)
+    accountant = "RDP" if rdp < whole else "exact, without sampling"
+    epsilon = min(rdp, whole)
     poisson = accounting.participant_upper_bound(composition, delta)
     # Where the other example's gradient is zero, what is seen is what Poisson batches show.
     grid = max(_LEAST_GRID, _FINE * epsilon)
     least = max(poisson * (1 - _CLOSE), _compute_replaced_epsilon(composition, delta, grid))
     least = min(least, epsilon)
     text = (
-        f"dp-accounting (RDP, one example replaced) gives {epsilon:.4g} at delta {delta:g}; at least "
+        f"dp-accounting ({accountant}, one example replaced) gives {epsilon:.4g} at delta {delta:g}; at least "
         f"{least:.4g} leaks"
     )
     figures = {"claimed": claimed, "accounted": epsilon, "at least": least}
@@ -177,11 +180,11 @@ def _check_fixed(claimed: float, delta: float, composition: Composition) -> Chec
         return CheckOutcome(text, tried=False, figures=figures)
 
     whole_noise = composition._replace(noise_multiplier=2 * composition.noise_multiplier)
+    rdp_of_c = _compute_fixed_rdp_epsilon(whole_noise, delta)
+    exact_of_c = _compute_whole_epsilon(whole_noise, delta)
     causes = {
         "batches are accounted for as Poisson": poisson,
-        "replacing an example is taken to move the sum by C, not 2 C": _compute_fixed_epsilon(
-            whole_noise, delta
-        ),
+        "replacing an example is taken to move the sum by C, not 2 C": min(rdp_of_c, exact_of_c),
     }
     fitting = [name for name, other in causes.items() if abs(claimed / other - 1) < _FITS]
     finding = findings.FIXED_CLAIM_TOO_LOW.fill(
@@ -194,7 +197,13 @@ def _check_fixed(claimed: float, delta: float, composition: Composition) -> Chec
     return CheckOutcome(text, findings=[finding], figures=figures)
 
 
-def _compute_fixed_epsilon(composition: Composition, delta: float) -> float:
+def _compute_whole_epsilon(composition: Composition, delta: float) -> float:
+    """Returns epsilon where an example is replaced in every step, which moves the sum by 2 C."""
+    sigma, steps, _ = composition
+    return accounting.epsilon_upper_bound(sigma / 2, steps, delta)
+
+
+def _compute_fixed_rdp_epsilon(composition: Composition, delta: float) -> float:
     """Returns an upper bound on epsilon where an example is replaced in batches without replacement.
 
     It is dp-accounting's RDP of Wang et al. (2019, Theorem 27), whose relation is the replacement of one

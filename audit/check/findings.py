@@ -245,7 +245,7 @@ FIXED_CLAIM_TOO_LOW = CheckFinding(
     name="a claim that is too low",
     meaning="{claimed:.4g} is claimed; at least {least:.4g} leaks where one example is replaced in batches "
     "of a fixed size, at delta {delta:g}. {why}",
-    fix="claim {epsilon:.4g}, as RDP gives it, or draw Poisson batches, which are cheaper to account for",
+    fix="claim {epsilon:.4g}, or draw Poisson batches, which are cheaper to account for",
 )
 SHUFFLED_LEAK = CheckFinding(
     check="epsilon",

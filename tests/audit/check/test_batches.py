@@ -70,6 +70,11 @@ def take_two_together(seed):
     return drawn
 
 
+def take_neighbours(seed):
+    halves = draw_poisson(seed, examples=SIZE // 2)
+    return [np.concatenate([2 * half, 2 * half + 1]) for half in halves]
+
+
 def never_take_a_tenth(seed):
     return [batch[batch >= SIZE // 10] for batch in draw_poisson(seed)]
 
@@ -96,6 +101,7 @@ WRONG = {
     "cut": (cut_at_two_deviations, RATE, "No batch holds more than 41 examples"),
     "filled": (fill_up, RATE, "No batch holds fewer than 25 examples"),
     "together": (take_two_together, RATE, "Examples 7 and 300 come together"),
+    "neighbours": (take_neighbours, RATE, "come together"),
     "some never": (never_take_a_tenth, RATE, "unequally often"),
     "empty skipped": (skip_empty_batches, 0.005, "no empty batch"),
     "rate 3% off": (
@@ -152,6 +158,10 @@ def check_many_seeds(examples, rate, seeds):
 @pytest.mark.parametrize(("examples", "rate"), [(4, 0.9), (30, 0.999), (600, 0.05)])
 def test_poisson_batches_pass(examples, rate):
     check_many_seeds(examples, rate, 2)
+
+
+def test_batches_that_come_one_by_one_pass():
+    assert audit.check_batches(lambda seed: draw_poisson(seed)[0], SIZE, RATE).passed
 
 
 @pytest.mark.slow
