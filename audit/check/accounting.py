@@ -167,8 +167,8 @@ def _check_fixed(claimed: float, delta: float, composition: Composition) -> Chec
     least = max(poisson * (1 - _CLOSE), _compute_replaced_epsilon(composition, delta, grid))
     least = min(least, epsilon)
     text = (
-        f"dp-accounting ({accountant}, one example replaced) gives {epsilon:.4g} at delta {delta:g}; at least "
-        f"{least:.4g} leaks"
+        f"dp-accounting ({accountant}, one example replaced) gives {epsilon:.4g} at delta {delta:g}; at "
+        f"least {least:.4g} leaks"
     )
     figures = {"claimed": claimed, "accounted": epsilon, "at least": least}
     if claimed >= epsilon * (1 - _CLOSE):

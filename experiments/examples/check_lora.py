@@ -1,7 +1,7 @@
 """LoRA on a small GPT with Opacus, and its step for the check. ./run.sh check --example=lora
 
 The adapters are those of PEFT: two linear layers beside a frozen one, B at zero at first. Then A has no
-gradient, whatever the examples, and the check says that its signal is dead: so it begins at trained parameters.
+gradient, whatever the examples, and the check says that its signal is dead: so it begins at trained ones.
 """
 
 from typing import Any

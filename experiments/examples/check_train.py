@@ -1,7 +1,7 @@
 """A training run with Opacus as people write it, and its step for the check. ./run.sh check --example=train
 
-It has Adam with weight decay, a schedule, dropout, frozen layers, and batches that are accumulated from parts.
-Put a model and data of yours in; the part for the check, at the end, stays as it is.
+It has Adam with weight decay, a schedule, dropout, frozen layers, and batches accumulated from parts. Put a
+model and data of yours in; the part for the check, at the end, stays as it is.
 """
 
 from typing import Any

@@ -39,7 +39,12 @@ BUGS = {
         "name: p.detach().clone()",
         "return the private gradient",
     ),
-    "adapter A unclipped": ("lora", "p.grad for", f"{UNCLIPPED_A} for", "lora_a"),
+    "adapter A unclipped": (
+        "lora",
+        "p.grad for",
+        f"{UNCLIPPED_A} for",
+        "One example moves the step by 8",
+    ),
     "B at zero": ("lora", "in range(3)", "in range(0)", "lora_a"),
     "one seed": (
         "lora",
@@ -55,10 +60,10 @@ BUGS = {
         "        p.grad = p.summed_grad / 32",
         "no noise",
     ),
-    "mean over all tokens of a batch": (
+    "logits centred by the batch": (
         "lora",
-        "loss.mean(1).mean()",
-        "((loss * (following > 3)).sum() / (following > 3).sum())",
+        "logits = model(tokens)",
+        "logits = model(tokens); logits = logits - logits.sum(0) / 32",
         "examples change each other's gradients",
     ),
 }
