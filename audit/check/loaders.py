@@ -21,7 +21,10 @@ class Indices:
     yield: torch's DataLoader, Opacus's, Grain's MapDataset. In TensorFlow `tf.data.Dataset.range(n)` does.
 
     Args:
-      number: of examples.
+      number_of_examples: of the data set.
+
+    Raises:
+      InputError: this is no whole number.
 
     >>> len(audit.Indices(500)), audit.Indices(500)[7]
     (500, 7)
