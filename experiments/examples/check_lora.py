@@ -36,7 +36,7 @@ class LoraLinear(torch.nn.Module):
         return self.frozen(x) + self.scale * self.lora_b(self.lora_a(x))
 
 
-class Block(torch.nn.Module):
+class GptBlock(torch.nn.Module):
     """Causal attention of two heads and a small network, each beside what it adds to."""
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class Gpt(torch.nn.Module):
         super().__init__()
         self.words = torch.nn.Embedding(TOKENS, WIDTH)
         self.places = torch.nn.Embedding(LENGTH, WIDTH)
-        self.blocks = torch.nn.Sequential(Block(), Block())
+        self.blocks = torch.nn.Sequential(GptBlock(), GptBlock())
         self.head = torch.nn.Linear(WIDTH, TOKENS)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
