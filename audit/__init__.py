@@ -11,6 +11,7 @@
     audit.hidden_state_epsilon(noise_multiplier=4.0, insertions=250, k=5, lipschitz=1.0)    an upper bound
     audit.check_step(step, params, batch, clipping_norm=1, ...)             is one step of DP-SGD right?
     audit.check_batches(draw, examples, sampling_rate)                      are its batches?
+    audit.Indices(examples)                                                 in place of the loader's data
     audit.check_accounting(epsilon, delta, ...)                             is its epsilon?
 
 The first four return a `Result`, the checks a `CheckReport`; what cannot be audited raises `InputError`, in
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from audit import directions
     from audit.check.accounting import check_accounting
     from audit.check.batches import check_batches
+    from audit.check.loaders import Indices
     from audit.check.step import check_step
     from audit.claims.claim import DpSgd, EpsilonDelta, Gdp
     from audit.evidence.given import coins, cosines
@@ -39,6 +41,7 @@ _ROOMS = {
     "DpSgd": "audit.claims.claim",
     "EpsilonDelta": "audit.claims.claim",
     "Gdp": "audit.claims.claim",
+    "Indices": "audit.check.loaders",
     "coins": "audit.evidence.given",
     "cosines": "audit.evidence.given",
     "directions": "audit.directions",
@@ -50,6 +53,7 @@ __all__ = [
     "DpSgd",
     "EpsilonDelta",
     "Gdp",
+    "Indices",
     "InputError",
     "Result",
     "__version__",

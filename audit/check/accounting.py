@@ -1,8 +1,10 @@
 """Is a claimed epsilon what accounting gives for these steps, and if not, what mistake would give it?"""
 
-from typing import Any
+import math
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import special
 
 from audit.check import findings
@@ -15,9 +17,30 @@ from audit.values import number, shown
 
 POISSON = "poisson"
 SHUFFLED = "shuffled"
+FIXED = "fixed"
 _CLOSE = 2e-3  # relative: by how much another accountant may differ
 _LOOSE = 1.02  # times the accounted epsilon: a claim above it is looser than needed
 _BUCKETS = 400  # of the largest sum of an epoch
+_SUM_BUCKETS = 1000  # of a step's sum
+_RATIO = 10**9  # to which a sampling rate is written as a ratio of whole numbers
+_ORDERS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64, 96, 128, 256)  # whole ones are quick
+_PARTS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 64)  # workers, or parts of a batch
+_FITS = 0.02  # relative: how near a mistake's epsilon comes to the claim
+_RDP_EXCESS = (
+    1.6,
+    1.0,
+)  # RDP's epsilon is hardly more than so many times the exact one, and so much
+_COARSE = 1e-3  # times the claim: a grid of privacy losses that takes hundredths of a second
+_FINE = 1e-8  # times an upper bound: a grid whose losses fit into memory
+_LEAST_GRID = 1e-4
+_MOST_COMPOSITIONS = 4  # of mistakes on a fine grid
+
+
+class _Mistake(NamedTuple):
+    """A mistake in accounting, and what it accounts for."""
+
+    name: str
+    composition: Composition
 
 
 def check_accounting(
@@ -32,16 +55,18 @@ def check_accounting(
 ) -> CheckReport:
     """Checks whether DP-SGD of these steps is (epsilon, delta)-private, by dp-accounting.
 
-    Neighbouring data sets differ by an example that is added or removed.
+    Neighbouring data sets differ by an example that is added or removed; for fixed-size batches, by an
+    example that is replaced, which moves a clipped sum by up to 2 C.
 
     Args:
       epsilon, delta: what is claimed.
       noise_multiplier: sigma.
       steps: all steps of training.
       sampling_rate: the probability with which each step takes each example.
-      batches: "poisson", or "shuffled" once an epoch of 1 / sampling_rate steps, for which only a lower bound
-        on epsilon is known.
-      examples: how many there are, to judge delta.
+      batches: "poisson"; "fixed", as many examples each time, drawn without replacement, for which RDP gives
+        an upper bound and the worst pair known a lower one; or "shuffled" once an epoch of 1 / sampling_rate
+        steps, for which only a lower bound on epsilon is known.
+      examples: how many there are, to judge delta, and to find batches that an epoch cuts.
 
     Returns:
       The report: a table of checks, and the bugs by name.
@@ -69,20 +94,25 @@ def check_accounting(
     require(
         0 < sampling_rate <= 1, f"`sampling_rate={sampling_rate:g}`: give more than 0, at most 1"
     )
-    is_kind = isinstance(batches, str) and batches in (POISSON, SHUFFLED)
-    require(is_kind, f"`batches={shown(batches)}`: give poisson or shuffled")
+    is_kind = isinstance(batches, str) and batches in (POISSON, FIXED, SHUFFLED)
+    require(is_kind, f"`batches={shown(batches)}`: give poisson, fixed or shuffled")
     if examples is not None:
         examples = number("examples", examples, int)
+        require(examples >= 1, f"`examples={examples}`: give at least 1")
 
     composition = Composition(noise_multiplier, steps, sampling_rate)
     outcomes = {}
     if batches == SHUFFLED:
         outcomes["epsilon"] = _check_shuffled(epsilon, delta, composition)
+    elif batches == FIXED:
+        outcomes["epsilon"] = _check_fixed(epsilon, delta, composition)
     else:
-        outcomes["epsilon"] = _check_poisson(epsilon, delta, composition)
+        outcomes["epsilon"] = _check_poisson(epsilon, delta, composition, examples)
     if examples is not None:
         outcomes["delta"] = _check_delta(delta, examples)
-    return make_report("accounting", outcomes, needed=("epsilon",))
+    report = make_report("accounting", outcomes, needed=("epsilon",))
+    stated = {"epsilon": epsilon, "delta": delta, **composition._asdict(), "batches": batches}
+    return report.add_provenance(None, stated)
 
 
 def read_noise_multiplier(noise_multiplier: Any) -> float:
@@ -101,6 +131,7 @@ def _check_poisson(
     claimed: float,
     delta: float,
     composition: Composition,
+    examples: int | None,
 ) -> CheckOutcome:
     """Checks a claimed epsilon of Poisson batches against the accountant's."""
     epsilon = accounting.participant_upper_bound(composition, delta)
@@ -110,13 +141,117 @@ def _check_poisson(
             claimed=claimed,
             epsilon=epsilon,
             delta=delta,
-            why=_explain_claim(claimed, delta, composition),
+            why=_explain_claim(claimed, delta, composition, epsilon, examples),
         )
         bugs.append(finding)
-    text = f"dp-accounting (PLD) gives {epsilon:.4g} at delta {delta:g}"
+    sigma, steps, sampling_rate = composition
+    is_sampled = sampling_rate < 1
+    if is_sampled:
+        is_sampled = epsilon < accounting.epsilon_upper_bound(sigma, steps, delta)
+    accountant = "PLD" if is_sampled else "exact, without sampling"
+    text = f"dp-accounting ({accountant}) gives {epsilon:.4g} at delta {delta:g}"
     if claimed > _LOOSE * epsilon:
         text += f", which {claimed:.4g} is well above"
     return CheckOutcome(text, findings=bugs, figures={"claimed": claimed, "accounted": epsilon})
+
+
+def _check_fixed(claimed: float, delta: float, composition: Composition) -> CheckOutcome:
+    """Checks a claimed epsilon of fixed-size batches, of which an example is replaced."""
+    rdp = _compute_fixed_rdp_epsilon(composition, delta)
+    whole = _compute_whole_epsilon(composition, delta)
+    accountant = "RDP" if rdp < whole else "exact, without sampling"
+    epsilon = min(rdp, whole)
+    poisson = accounting.participant_upper_bound(composition, delta)
+    # Where the other example's gradient is zero, what is seen is what Poisson batches show.
+    grid = max(_LEAST_GRID, _FINE * epsilon)
+    least = max(poisson * (1 - _CLOSE), _compute_replaced_epsilon(composition, delta, grid))
+    least = min(least, epsilon)
+    text = (
+        f"dp-accounting ({accountant}, one example replaced) gives {epsilon:.4g} at delta {delta:g}; at "
+        f"least {least:.4g} leaks"
+    )
+    figures = {"claimed": claimed, "accounted": epsilon, "at least": least}
+    if claimed >= epsilon * (1 - _CLOSE):
+        if claimed > _LOOSE * epsilon:
+            text += f"; {claimed:.4g} is well above"
+        return CheckOutcome(text, figures=figures)
+    if claimed >= least:
+        text += f", so that {claimed:.4g} is neither proven nor refuted: claim {epsilon:.4g}"
+        return CheckOutcome(text, tried=False, figures=figures)
+
+    whole_noise = composition._replace(noise_multiplier=2 * composition.noise_multiplier)
+    rdp_of_c = _compute_fixed_rdp_epsilon(whole_noise, delta)
+    exact_of_c = _compute_whole_epsilon(whole_noise, delta)
+    causes = {
+        "batches are accounted for as Poisson": poisson,
+        "replacing an example is taken to move the sum by C, not 2 C": min(rdp_of_c, exact_of_c),
+    }
+    fitting = [name for name, other in causes.items() if abs(claimed / other - 1) < _FITS]
+    finding = findings.FIXED_CLAIM_TOO_LOW.fill(
+        claimed=claimed,
+        least=least,
+        epsilon=epsilon,
+        delta=delta,
+        why=_say_fitting(fitting),
+    )
+    return CheckOutcome(text, findings=[finding], figures=figures)
+
+
+def _compute_whole_epsilon(composition: Composition, delta: float) -> float:
+    """Returns epsilon where an example is replaced in every step, which moves the sum by 2 C."""
+    sigma, steps, _ = composition
+    return accounting.epsilon_upper_bound(sigma / 2, steps, delta)
+
+
+def _compute_fixed_rdp_epsilon(composition: Composition, delta: float) -> float:
+    """Returns an upper bound on epsilon where an example is replaced in batches without replacement.
+
+    It is dp-accounting's RDP of Wang et al. (2019, Theorem 27), whose relation is the replacement of one
+    example; its noise multiplier is relative to what that moves, 2 C.
+    """
+    import dp_accounting
+    from dp_accounting.rdp import RdpAccountant
+
+    sigma, steps, sampling_rate = composition
+    accountant = RdpAccountant(
+        neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE,
+    )
+    event = dp_accounting.SampledWithoutReplacementDpEvent(
+        _RATIO,
+        max(round(sampling_rate * _RATIO), 1),
+        dp_accounting.GaussianDpEvent(sigma / 2),
+    )
+    return float(accountant.compose(event, steps).get_epsilon(delta))
+
+
+def _compute_replaced_epsilon(composition: Composition, delta: float, grid: float) -> float:
+    """Returns a lower bound on epsilon where an example is replaced in batches without replacement.
+
+    All others' gradients are zero, the example's is C, its replacement's is -C: each step shows a mixture of
+    N(0, sigma) and of N(C, sigma) or N(-C, sigma). Sums are sorted into buckets.
+    """
+    sigma, steps, sampling_rate = composition
+    highest = 1 + 9 * sigma
+    edges = np.linspace(-highest, highest, _SUM_BUCKETS)
+
+    def compute_log_masses(shift: float) -> NDArray[np.float64]:
+        """Returns the log probability of each bucket, where the example moves the sum by `shift`."""
+        absent = _compute_normal_masses(edges / sigma)
+        present = _compute_normal_masses((edges - shift) / sigma)
+        with np.errstate(divide="ignore"):
+            return np.log((1 - sampling_rate) * absent + sampling_rate * present)
+
+    inside = compute_log_masses(1.0)
+    outside = compute_log_masses(-1.0)
+    return _compute_least_epsilon(inside, outside, steps, delta, grid)
+
+
+def _compute_normal_masses(edges: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Returns the normal law's probabilities between edges, and beyond the first and the last."""
+    below = np.concatenate([[0.0], special.ndtr(edges), [1.0]])
+    above = np.concatenate([[1.0], special.ndtr(-edges), [0.0]])
+    is_low = np.concatenate([edges, [np.inf]]) <= 0
+    return np.where(is_low, np.diff(below), -np.diff(above))
 
 
 def _check_shuffled(
@@ -142,44 +277,130 @@ def _check_shuffled(
 
 def _check_delta(delta: float, examples: int) -> CheckOutcome:
     """Checks that delta is too small to release an example whole."""
+    released = delta * examples
+    least = 0.1 / examples
+    text = f"delta {delta:g} is {released:.2g} / n of {examples:,} examples"
     bugs = []
-    if delta * examples > 1:
+    if released >= 1 - 1e-9:
         finding = findings.DELTA_TOO_LARGE.fill(
             delta=delta,
             examples=examples,
-            least=0.1 / examples,
+            released=released,
+            least=least,
         )
         bugs.append(finding)
-    return CheckOutcome(f"delta {delta:g}", findings=bugs)
+    elif released > 0.1:
+        text += (
+            f": it allows to release {released:.2g} examples whole on average; claim at {least:.1g}"
+        )
+    return CheckOutcome(text, findings=bugs, figures={"delta times examples": released})
 
 
-def _explain_claim(claimed: float, delta: float, composition: Composition) -> str:
-    """Returns a sentence on the mistakes that would give the claim; empty where there is none."""
+def _explain_claim(
+    claimed: float,
+    delta: float,
+    composition: Composition,
+    accounted: float,
+    examples: int | None,
+) -> str:
+    """Returns a sentence on the mistakes that would give the claim; empty where there is none.
+
+    RDP and a coarse grid, which are quick and never below the exact epsilon, leave a few of them for a fine
+    grid.
+    """
+    if claimed == 0:
+        return ""
+    least = claimed * (1 - _FITS)
+    factor, summand = _RDP_EXCESS
+    most = claimed * factor + summand
+    candidates = []
+    for mistake in _list_mistakes(composition, examples):
+        if not least <= _compute_rdp_epsilon(mistake.composition, delta) <= most:
+            continue
+        coarse = _compute_coarse_epsilon(mistake.composition, delta, claimed)
+        if coarse >= least:
+            candidates.append((coarse, mistake))
+    candidates.sort(key=lambda candidate: candidate[0])
+
+    close = min(_FITS, abs(claimed / accounted - 1) / 2)  # nearer to the claim than what is right
+    fitting = []
+    for _, mistake in candidates[:_MOST_COMPOSITIONS]:
+        try:
+            epsilon = accounting.participant_upper_bound(mistake.composition, delta)
+        except InputError:  # out of the accountant's range
+            continue
+        if abs(claimed / max(epsilon, 1e-12) - 1) < close:
+            fitting.append(mistake.name)
+    return _say_fitting(fitting)
+
+
+def _compute_coarse_epsilon(composition: Composition, delta: float, claimed: float) -> float:
+    """Returns an upper bound on epsilon, by privacy losses on a grid that is coarse beside the claim."""
+    grid = min(max(_COARSE * claimed, _COARSE), 1.0)
+    epsilon = accounting.account_sampled(composition, grid).get_epsilon(delta)
+    whole = accounting.epsilon_upper_bound(
+        composition.noise_multiplier,
+        composition.insertions,
+        delta,
+    )
+    return min(float(epsilon), whole)
+
+
+def _say_fitting(names: list[str]) -> str:
+    """Returns a sentence on the mistakes that fit a claim; empty where there is none."""
+    if not names:
+        return ""
+    return f"It fits if {', or if '.join(names)}."
+
+
+def _list_mistakes(composition: Composition, examples: int | None) -> list[_Mistake]:
+    """Returns mistakes in accounting, without those that change nothing."""
     sigma, steps, sampling_rate = composition
     batches = count_batches(sampling_rate)
     epochs = max(round(steps / batches), 1)
-    mistakes = {
-        "epochs are counted as steps": Composition(sigma, epochs, sampling_rate),
-        "only one step is counted": Composition(sigma, 1, sampling_rate),
-        "only one epoch is counted": Composition(sigma, min(batches, steps), sampling_rate),
-        "half the steps are counted": Composition(sigma, max(steps // 2, 1), sampling_rate),
-        "sigma is counted with C = 2": Composition(2 * sigma, steps, sampling_rate),
-        "sigma is squared": Composition(sigma**2, steps, sampling_rate),
-        "the sampling rate is squared": Composition(sigma, steps, sampling_rate**2),
-        "half the sampling rate is used": Composition(sigma, steps, sampling_rate / 2),
-    }
-    fitting = []
-    for mistake, mistaken in mistakes.items():
-        try:
-            epsilon = accounting.participant_upper_bound(mistaken, delta)
-        except InputError:  # out of the accountant's range
-            continue
-        error = abs(claimed / max(epsilon, 1e-12) - 1)
-        if mistaken != composition and error < 0.02:
-            fitting.append(mistake)
-    if not fitting:
-        return ""
-    return f"It fits if {' or if '.join(fitting[:2])}."
+    mistakes = [
+        _Mistake("epochs are counted as steps", Composition(sigma, epochs, sampling_rate)),
+        _Mistake("only one step is counted", Composition(sigma, 1, sampling_rate)),
+        _Mistake("only one epoch is counted", Composition(sigma, batches, sampling_rate)),
+        _Mistake("half the steps are counted", Composition(sigma, steps // 2, sampling_rate)),
+        _Mistake("sigma is counted with C = 2", Composition(2 * sigma, steps, sampling_rate)),
+        _Mistake("sigma is squared", Composition(sigma**2, steps, sampling_rate)),
+        _Mistake("the sampling rate is squared", Composition(sigma, steps, sampling_rate**2)),
+    ]
+    for parts in _PARTS:
+        part = sampling_rate / parts
+        worker = f"the rate is of one of {parts} workers, {part:.4g}"
+        micro = f"each of {parts} parts of a batch is counted as a step, at rate {part:.4g}"
+        mistakes.append(_Mistake(worker, Composition(sigma, steps, part)))
+        mistakes.append(_Mistake(micro, Composition(sigma, steps * parts, part)))
+    lengths = [math.floor(1 / sampling_rate), math.ceil(1 / sampling_rate)]
+    if examples is not None:
+        batch_size = max(round(sampling_rate * examples), 1)
+        lengths.append(math.ceil(examples / batch_size))
+    for length in sorted(set(lengths)):
+        name = f"the rate is 1 / len(loader) = 1 / {length} = {1 / length:.4g}"
+        mistakes.append(_Mistake(name, Composition(sigma, steps, 1 / length)))
+
+    def is_another(mistake: _Mistake) -> bool:
+        """Returns whether a mistake changes what is accounted for, within the accountant's range."""
+        other = mistake.composition
+        is_in_range = 1 <= other.insertions <= accounting.MOST_SAMPLED
+        return is_in_range and not np.allclose(other, composition, rtol=1e-9, atol=0)
+
+    return [mistake for mistake in mistakes if is_another(mistake)]
+
+
+def _compute_rdp_epsilon(composition: Composition, delta: float) -> float:
+    """Returns an upper bound on epsilon of Poisson batches, by dp-accounting's RDP of a few orders."""
+    import dp_accounting
+    from dp_accounting.rdp import RdpAccountant
+
+    sigma, steps, sampling_rate = composition
+    relation = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
+    accountant = RdpAccountant(orders=_ORDERS, neighboring_relation=relation)
+    gaussian = dp_accounting.GaussianDpEvent(sigma)
+    step = dp_accounting.PoissonSampledDpEvent(sampling_rate, gaussian)
+    return float(accountant.compose(step, steps).get_epsilon(delta))
 
 
 def compute_shuffled_epsilon(
@@ -201,36 +422,51 @@ def compute_shuffled_epsilon(
       epochs: of training.
       delta: at which epsilon is bounded.
     """
-    from dp_accounting.pld import privacy_loss_distribution
-
     sigma = noise_multiplier
     highest = 2 + sigma * (6 + np.sqrt(2 * np.log(batches)))
     edges = np.linspace(-2 * sigma, highest, _BUCKETS)
 
-    def compute_log_masses(shift: float) -> dict[int, float]:
-        """Returns the log probability of each bucket that is not empty, where one sum is shifted."""
+    def compute_log_masses(shift: float) -> NDArray[np.float64]:
+        """Returns the log probability of each bucket, where one sum is shifted."""
         log_cdf = special.log_ndtr((edges - shift) / sigma)
         log_cdf += (batches - 1) * special.log_ndtr(edges / sigma)
         cdf = np.concatenate([[0.0], np.exp(log_cdf), [1.0]])
-        log_masses = {}
-        for bucket, mass in enumerate(np.diff(cdf)):
-            if mass > 0:
-                log_masses[bucket] = float(np.log(mass))
-        return log_masses
+        with np.errstate(divide="ignore"):
+            return np.log(np.diff(cdf))
 
-    inside = compute_log_masses(2.0)
-    outside = compute_log_masses(1.0)
-    common = sorted(inside.keys() & outside.keys())
-    common_outside = {}
+    return _compute_least_epsilon(compute_log_masses(2.0), compute_log_masses(1.0), epochs, delta)
+
+
+def _compute_least_epsilon(
+    inside: NDArray[np.float64],
+    outside: NDArray[np.float64],
+    compositions: int,
+    delta: float,
+    grid: float = _LEAST_GRID,
+) -> float:
+    """Returns a lower bound on epsilon of a mechanism, composed with itself, whose output is a bucket.
+
+    An optimistic grid of privacy losses keeps it a lower bound.
+
+    Args:
+      inside, outside: (buckets,) log probabilities of each bucket with the example and without it.
+      compositions: how often the mechanism runs.
+      delta: at which epsilon is bounded.
+      grid: of privacy losses.
+    """
+    from dp_accounting.pld import privacy_loss_distribution
+
     common_inside = {}
-    for bucket in common:
-        common_outside[bucket] = outside[bucket]
-        common_inside[bucket] = inside[bucket]
+    common_outside = {}
+    for bucket in np.flatnonzero(np.isfinite(inside) & np.isfinite(outside)):
+        common_inside[int(bucket)] = float(inside[bucket])
+        common_outside[int(bucket)] = float(outside[bucket])
     privacy_loss = privacy_loss_distribution.from_two_probability_mass_functions(
         common_outside,
         common_inside,
         pessimistic_estimate=False,
+        value_discretization_interval=grid,
     )
     with np.errstate(over="ignore"):
-        epsilon = privacy_loss.self_compose(epochs).get_epsilon_for_delta(delta)
+        epsilon = privacy_loss.self_compose(compositions).get_epsilon_for_delta(delta)
     return float(max(0.0, epsilon))

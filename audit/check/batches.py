@@ -1,6 +1,6 @@
 """Are batches what the accountant assumes? Their sizes, how often examples come, and who comes together."""
 
-from collections.abc import Callable, Iterable
+import math
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from audit.check import findings
+from audit.check import findings, loaders
 from audit.check.accounting import (
+    FIXED,
     POISSON,
     SHUFFLED,
     compute_shuffled_epsilon,
@@ -17,30 +18,47 @@ from audit.check.accounting import (
     read_noise_multiplier,
 )
 from audit.check.findings import CheckFinding
+from audit.check.loaders import Draw
 from audit.check.noise import compute_fit_p_value, compute_two_sided_p_value
 from audit.check.report import (
+    LEVEL,
     CheckOutcome,
     CheckReport,
-    describe_error,
     find_rejected_tests,
     make_report,
 )
 from audit.claims import accounting
-from audit.errors import InputError, require
+from audit.errors import require
 from audit.values import number, shown
 
-FIXED = "fixed"
-_TITLES = {POISSON: "Poisson", FIXED: "fixed-size", SHUFFLED: "shuffled"}
+BALLS_IN_BINS = "balls_in_bins"
+_TITLES = {
+    POISSON: "Poisson",
+    FIXED: "fixed-size",
+    SHUFFLED: "shuffled",
+    BALLS_IN_BINS: "balls-in-bins",
+}
+_ONCE_A_PASS = (SHUFFLED, BALLS_IN_BINS)
 _LEAST_PASSES = 8
 _LEAST_BATCHES = 320
-_MOST_BATCHES = 400
+_LEAST_DRAWN = 40_000  # examples, over all batches and 1 - rate: a rate 2.5% off is then seen
+_MOST_BATCHES = 2000
 _MOST_EXAMPLES = 1500  # whose batches are looked at
+_CERTAIN = 1e-9  # what is less likely of Poisson batches is certain not to be one of them
+_FEW_EXAMPLES = 200  # for so many the law of every test is simulated
+_SIMULATIONS = (1000, 40_000)  # the second number where the first ones make a test suspect
+_SUSPECT = 0.02
+_AT_ONCE = 20_000_000  # simulated bits
+_SEEN = 0.9  # probability of the stated power
+_TESTS = 7  # of a report
 _ODDITIES = {  # by row, what batches have that fail its test
     "batch size": findings.ANOTHER_RATE.name,
     "spread of sizes": "sizes that vary otherwise",
+    "largest batch": findings.CUT_BATCHES.name,
     "empty batches": "no empty batch, or too many",
     "every example": "examples that come unequally often",
     "order": "neighbours come together",
+    "together": findings.TOGETHER.name,
 }
 
 
@@ -50,10 +68,14 @@ class BatchPass(NamedTuple):
     Attributes:
       sizes: (batches,) how many examples each holds.
       members: (batches, some examples) whether it holds each of those that are looked at.
+      repeated: how many batches hold just the examples of another.
+      is_whole: whether these are all batches of the pass.
     """
 
     sizes: NDArray[np.int64]
     members: NDArray[np.bool_]
+    repeated: int = 0
+    is_whole: bool = True
 
 
 class BatchSample(NamedTuple):
@@ -64,7 +86,7 @@ class BatchSample(NamedTuple):
       repeating: how many batches hold an example twice.
       examples: of the data set.
       sampling_rate: with which the accountant lets each batch take each example.
-      assumed: "poisson", "fixed" or "shuffled".
+      assumed: "poisson", "fixed", "shuffled" or "balls_in_bins".
     """
 
     passes: list[BatchPass]
@@ -88,11 +110,16 @@ class BatchSample(NamedTuple):
         """The size of a batch on average."""
         return self.examples * self.sampling_rate
 
+    @property
+    def actual_rate(self) -> float:
+        """The rate at which the batches that were drawn take an example."""
+        return float(np.clip(self.sizes.mean() / self.examples, 1e-12, 1 - 1e-12))
+
 
 def check_batches(
-    draw: Callable[[int], Any],
-    examples: int,
-    sampling_rate: float,
+    draw: Any,
+    examples: int | None = None,
+    sampling_rate: float | None = None,
     *,
     assumed: str = POISSON,
     noise_multiplier: float | None = None,
@@ -104,10 +131,12 @@ def check_batches(
     Args:
       draw: seed -> the batches of one pass over the loader, each the indices, from 0, of its examples;
         or one batch. Passes are drawn with seeds 0, 1, ...: ignore the seed where yours follow each other.
-      examples: how many the data set has.
+        Or a loader: torch's or Opacus's, whose batch sampler is asked, a batch sampler, or whatever yields
+        batches of indices each time it is iterated; `audit.Indices` makes loaders yield indices.
+      examples: how many the data set has; by default as many as the loader's own data set.
       sampling_rate: with which the accountant lets each batch take each example.
-      assumed: "poisson", "fixed" (as many of all each time, without replacement) or "shuffled" (a permutation
-        a pass).
+      assumed: "poisson", "fixed" (as many of all each time, without replacement), "shuffled" (a permutation
+        a pass), or "balls_in_bins" (every example in one batch of each pass, by a coin of its own).
       noise_multiplier, epochs, delta: with these, what shuffled batches leak at least beside what Poisson
         accounting claims.
 
@@ -128,26 +157,33 @@ def check_batches(
     >>> audit.check_batches(shuffled, 500, 0.05).verdict
     'FAILED: shuffled batches, not Poisson'
     """
-    require(callable(draw), f"`draw={shown(draw)}` is no function: give seed -> batches of indices")
-    examples = number("examples", examples, int)
-    sampling_rate = number("sampling_rate", sampling_rate, float)
-    require(2 <= examples <= 10**9, f"`examples={examples}`: give 2 to 1,000,000,000")
-    require(
-        0 < sampling_rate < 1, f"`sampling_rate={sampling_rate:g}`: give a number between 0 and 1"
-    )
+    draw_pass = loaders.make_draw(draw)
+    examples = loaders.count_examples(draw, examples)
+    message = "`sampling_rate` is missing: give the rate that the accountant is told"
+    require(sampling_rate is not None, message)
+    rate = number("sampling_rate", sampling_rate, float)
+    require(0 < rate < 1, f"`sampling_rate={rate:g}`: give a number between 0 and 1")
     is_kind = isinstance(assumed, str) and assumed in _TITLES
-    require(is_kind, f"`assumed={shown(assumed)}`: give poisson, fixed or shuffled")
-
-    leak_outcomes = {}
+    require(is_kind, f"`assumed={shown(assumed)}`: give {', '.join(_TITLES)}")
+    leak = None
     if noise_multiplier is not None:
-        leak_outcomes["leak"] = _compare_leaks(noise_multiplier, sampling_rate, epochs, delta)
-    passes, repeating = _draw_passes(draw, examples)
-    sample = BatchSample(passes, repeating, examples, sampling_rate, assumed)
-    return _check_sample(sample, leak_outcomes)
+        leak = _compute_leaks(noise_multiplier, rate, epochs, delta)
+
+    passes, repeating = _draw_passes(draw_pass, examples)
+    report = _check_sample(BatchSample(passes, repeating, examples, rate, assumed), leak)
+    stated = {"examples": examples, "sampling_rate": rate, "assumed": assumed}
+    return report.add_provenance(draw, stated)
 
 
-def _check_sample(sample: BatchSample, leak_outcomes: dict[str, CheckOutcome]) -> CheckReport:
-    """Runs every check of batches; `leak_outcomes` become the last rows."""
+class _Leaks(NamedTuple):
+    """Epsilon as Poisson accounting claims it, and as shuffled batches leak at least."""
+
+    claimed: float
+    shuffled: float
+
+
+def _check_sample(sample: BatchSample, leak: _Leaks | None) -> CheckReport:
+    """Runs every check of batches; what is known of leaks becomes the last row."""
     sizes = sample.sizes
     p_values = _test_poisson(sample)
     kind = _recognise_kind(sample)
@@ -155,37 +191,61 @@ def _check_sample(sample: BatchSample, leak_outcomes: dict[str, CheckOutcome]) -
         kind = POISSON
     if sample.assumed != POISSON:
         p_values |= _judge_sizes(sample)
-    if sample.assumed == SHUFFLED:
-        p_values["every example"] = float(kind == SHUFFLED)
+    if sample.assumed in _ONCE_A_PASS:
+        p_values["every example"] = float(kind == sample.assumed)
 
-    texts = dict.fromkeys(_ODDITIES, "as expected")
-    texts["batch size"] = (
-        f"{sizes.mean():.4g} examples on average, {sample.expected_size:.4g} expected"
-    )
-    texts["spread of sizes"] = f"deviation {sizes.std():.3g}"
+    measured = dict.fromkeys(_ODDITIES, "")
+    measured["batch size"] = _describe_rate(sample)
+    measured["spread of sizes"] = f"deviation {sizes.std():.3g}"
+    measured["largest batch"] = f"{sizes.min()} to {sizes.max()} examples"
+    measured["together"] = f"of all pairs of {sample.members.shape[1]:,} examples"
     outcomes = {"indices": _check_indices(sample, kind)}
     for row, p_value in p_values.items():
-        outcomes[row] = CheckOutcome(texts[row], p_values={sample.assumed: p_value})
+        text = "" if measured[row] else "as expected"
+        p_value_of = {sample.assumed: p_value}
+        outcomes[row] = CheckOutcome(text, p_values=p_value_of, measured=measured[row])
+    if leak is not None:
+        outcomes["leak"] = _check_leak(leak, kind)
 
     needed = ("indices", "batch size", "spread of sizes", "every example")
     name_findings = partial(_name_findings, sample, kind)
     pictures = {"sizes": sizes, "expected": sample.expected_size}
-    return make_report("batches", outcomes | leak_outcomes, needed, name_findings, **pictures)
+    return make_report("batches", outcomes, needed, name_findings, **pictures)
+
+
+def _describe_rate(sample: BatchSample) -> str:
+    """Returns the rate of the batches, and which other one they would have shown."""
+    drawn = sample.examples * len(sample.sizes) * sample.sampling_rate
+    level = LEVEL / _TESTS
+    deviations = stats.norm.isf(level / 2) + stats.norm.ppf(_SEEN)
+    visible = 100 * deviations * math.sqrt((1 - sample.sampling_rate) / drawn)
+    rate = f"{sample.sizes.mean():.4g} examples on average, {sample.expected_size:.4g} expected"
+    return f"{rate}; a rate {visible:.2g}% off would be seen with probability {_SEEN}"
 
 
 def _check_indices(sample: BatchSample, kind: str) -> CheckOutcome:
-    """Checks that no batch holds an example twice, and that passes are not cut into the same batches."""
+    """Checks that no batch holds an example twice, and that batches do not come again."""
     passes = sample.passes
     bugs = []
     if sample.repeating:
         bugs.append(findings.EXAMPLE_TWICE.fill(count=sample.repeating))
-    if kind == SHUFFLED and len(passes) > 1:
-        first, second = passes[:2]
-        if _are_same_batches(first.members, second.members):
-            bugs.append(findings.SAME_BATCHES)
+    are_same = len(passes) > 1 and _are_same_batches(passes[0].members, passes[1].members)
+    repeated = sum(batch_pass.repeated for batch_pass in passes)
+    if kind in _ONCE_A_PASS and are_same:
+        bugs.append(findings.SAME_BATCHES)
+    elif repeated and _log_probability_of_repeats(sample) < math.log(_CERTAIN):
+        bugs.append(findings.REPEATED_BATCH.fill(count=repeated))
     batches = len(sample.sizes)
     text = f"{batches} batches in {len(passes)} passes; none holds an example twice"
     return CheckOutcome(text, findings=bugs, figures={"kind": kind, "batches": batches})
+
+
+def _log_probability_of_repeats(sample: BatchSample) -> float:
+    """Returns log of a limit on the probability that any two Poisson batches are the same."""
+    rate = sample.actual_rate
+    same_bit = math.log(rate**2 + (1 - rate) ** 2)
+    pairs = len(sample.sizes) ** 2 / 2
+    return sample.examples * same_bit + math.log(pairs)
 
 
 def _name_findings(
@@ -203,14 +263,20 @@ def _name_findings(
       rejected: what the rejected tests of each row are of.
     """
     result = list(certain)
-    odd_rows = [row for row in _ODDITIES if rejected[row]]
-    mean_size = sample.sizes.mean()
-    size_error = abs(mean_size / sample.expected_size - 1)
-    if "batch size" in odd_rows and size_error > 0.005:
-        finding = findings.ANOTHER_RATE.fill(mean=mean_size, expected=sample.expected_size)
-        result.append(finding)
-    if odd_rows and kind and kind != sample.assumed:
+    odd_rows = [row for row in _ODDITIES if rejected.get(row)]
+    if "batch size" in odd_rows:
+        result.append(_name_other_rate(sample))
+        odd_rows.remove("batch size")
+    if kind and kind != sample.assumed and any(rejected.values()):
         result.append(_name_other_kind(sample, kind))
+        return result
+    if "together" in odd_rows:
+        result.append(_name_pair(sample))
+        odd_rows.remove("together")
+    if "largest batch" in odd_rows:
+        result.append(_name_cut(sample))
+        odd_rows.remove("largest batch")
+        odd_rows = [row for row in odd_rows if row != "spread of sizes"]
     if result and kind:
         return result
 
@@ -222,6 +288,60 @@ def _name_findings(
         )
         result.append(finding)
     return result
+
+
+def _name_other_rate(sample: BatchSample) -> CheckFinding:
+    """Returns the finding of batches that are drawn at another rate, with the rate that fits."""
+    rate = sample.actual_rate
+    return findings.ANOTHER_RATE.fill(
+        mean=sample.sizes.mean(),
+        expected=sample.expected_size,
+        rate=rate,
+        stated=sample.sampling_rate,
+        why=_explain_rate(sample, rate),
+    )
+
+
+def _explain_rate(sample: BatchSample, rate: float) -> str:
+    """Returns a sentence on where a rate comes from; empty where nothing simple fits."""
+    deviation = math.sqrt(rate * (1 - rate) / (sample.examples * len(sample.sizes)))
+    close = 4 * deviation + 1e-3 * rate
+    batches = len(sample.passes[0].sizes)
+    if len(sample.passes) > 1 and sample.passes[0].is_whole and abs(1 / batches - rate) < close:
+        return f"It is 1 / {batches} = {1 / batches:.4g}, one over the loader's length."
+    for parts in range(2, 65):
+        if abs(sample.sampling_rate / parts - rate) < close:
+            return f"It is the stated rate over {parts}, of one of {parts} workers or parts of a batch."
+        if abs(sample.sampling_rate * parts - rate) < close:
+            return f"It is {parts} times the stated rate."
+    return ""
+
+
+def _name_pair(sample: BatchSample) -> CheckFinding:
+    """Returns the finding of two examples that come together too often."""
+    together, expected = _count_together(sample)
+    first, second = np.unravel_index(int(together.argmax()), together.shape)
+    observed = _choose_observed(sample.examples)
+    return findings.TOGETHER.fill(
+        first=int(observed[first]),
+        second=int(observed[second]),
+        count=int(together.max()),
+        expected=expected,
+    )
+
+
+def _name_cut(sample: BatchSample) -> CheckFinding:
+    """Returns the finding of sizes that stop at a largest or a least one."""
+    sizes = sample.sizes
+    distribution = stats.binom(sample.examples, sample.actual_rate)
+    largest_p_value, _ = _compute_edge_p_values(sizes, distribution)
+    is_cut_above = largest_p_value < LEVEL
+    edge = sizes.max() if is_cut_above else sizes.min()
+    return findings.CUT_BATCHES.fill(
+        side="more" if is_cut_above else "fewer",
+        edge=int(edge),
+        count=int(np.sum(sizes == edge)),
+    )
 
 
 def _name_other_kind(sample: BatchSample, kind: str) -> CheckFinding:
@@ -241,21 +361,23 @@ def _name_other_kind(sample: BatchSample, kind: str) -> CheckFinding:
 
 
 def _drops_last_batch(sample: BatchSample) -> bool:
-    """Returns whether passes of equal batches each leave out some example."""
-    if len(sample.passes) < 2 or np.ptp(sample.sizes) > 0:
+    """Returns whether whole passes of equal batches leave out what does not fill another batch."""
+    if len(sample.passes) < 2:
         return False
     for batch_pass in sample.passes:
-        is_seen = np.any(batch_pass.members, axis=0)
-        if np.all(is_seen):
+        size = int(batch_pass.sizes[0])
+        left_out = sample.examples - int(batch_pass.sizes.sum())
+        is_even = np.ptp(batch_pass.sizes) == 0
+        if not (batch_pass.is_whole and is_even and 0 < left_out < size):
             return False
     return True
 
 
-def _draw_passes(draw: Callable[[int], Any], examples: int) -> tuple[list[BatchPass], int]:
+def _draw_passes(draw: Draw, examples: int) -> tuple[list[BatchPass], int]:
     """Draws passes of batches.
 
     Args:
-      draw: the caller's function.
+      draw: seed -> the batches of a pass.
       examples: of the data set, of which some pairs of neighbours are looked at.
 
     Returns:
@@ -265,17 +387,25 @@ def _draw_passes(draw: Callable[[int], Any], examples: int) -> tuple[list[BatchP
     passes: list[BatchPass] = []
     repeating = 0
     total = 0
-    while _needs_more(len(passes), total):
-        batches = _draw_batches(draw, len(passes), examples)
+    drawn = 0
+    absent = 0
+    while _needs_more(len(passes), total, drawn, absent):
+        batches, is_whole = loaders.draw_pass(draw, len(passes), examples, _MOST_BATCHES)
         sizes = []
         members = []
+        contents = []
         for batch in batches:
+            unique = np.unique(batch)
             sizes.append(len(batch))
-            members.append(np.isin(observed, batch))
-            if len(np.unique(batch)) < len(batch):
+            members.append(np.isin(observed, unique))
+            contents.append(unique.tobytes())
+            if len(unique) < len(batch):
                 repeating += 1
-        passes.append(BatchPass(np.array(sizes), np.array(members)))
+        repeated = len(contents) - len(set(contents))
+        passes.append(BatchPass(np.array(sizes), np.array(members), repeated, is_whole))
         total += len(batches)
+        drawn += sum(sizes)
+        absent += examples * len(batches) - sum(sizes)
 
     come_batch_by_batch = len(passes) == total
     if come_batch_by_batch:
@@ -295,118 +425,161 @@ def _merge_passes(passes: list[BatchPass]) -> BatchPass:
     """Returns the batches of all passes as a single pass."""
     sizes = []
     members = []
+    repeated = 0
     for batch_pass in passes:
         sizes.append(batch_pass.sizes)
         members.append(batch_pass.members)
-    return BatchPass(np.concatenate(sizes), np.concatenate(members))
+        repeated += batch_pass.repeated
+    return BatchPass(np.concatenate(sizes), np.concatenate(members), repeated)
 
 
-def _needs_more(passes: int, batches: int) -> bool:
-    """Returns whether to draw another pass."""
+def _needs_more(passes: int, batches: int, drawn: int, absent: int) -> bool:
+    """Returns whether to draw another pass.
+
+    Args:
+      passes, batches: how many were drawn.
+      drawn: how many examples are in all batches.
+      absent: how many are out of them.
+    """
     if passes < 2:
         return True
-    is_enough = passes >= _LEAST_PASSES and batches >= _LEAST_BATCHES
+    is_precise = drawn * (drawn + absent) >= _LEAST_DRAWN * absent
+    is_enough = passes >= _LEAST_PASSES and batches >= _LEAST_BATCHES and is_precise
     return not is_enough and batches < _MOST_BATCHES
-
-
-def _draw_batches(
-    draw: Callable[[int], Any],
-    seed: int,
-    examples: int,
-) -> list[NDArray[np.int64]]:
-    """Returns the batches of a pass.
-
-    Raises:
-      InputError: `draw` fails, or gives something else than indices of the data set.
-    """
-    try:
-        batches = _read_batches(draw(seed))
-    except InputError:
-        raise
-    except Exception as error:  # of the caller's code
-        raise InputError(f"`draw` failed with seed {seed}: {describe_error(error)}") from error
-    require(batches, f"`draw` gave no batch with seed {seed}: return batches of indices")
-    indices = np.concatenate(batches)
-    is_inside = (indices >= 0) & (indices < examples)
-    require(
-        np.all(is_inside), f"`draw` gave indices outside the data set: give 0 to {examples - 1}"
-    )
-    return batches
-
-
-def _read_batches(given: Any) -> list[NDArray[np.int64]]:
-    """Returns the batches that the caller's function gave: several, or a single one.
-
-    Raises:
-      InputError: they are no whole numbers.
-    """
-    require(isinstance(given, Iterable), f"`draw` gave {shown(given)}: return batches of indices")
-    batches = []
-    for batch in given:
-        if hasattr(batch, "detach"):  # a tensor of torch
-            batch = batch.detach().cpu()
-        batches.append(np.asarray(batch))
-        if len(batches) >= _MOST_BATCHES and batches[0].ndim:  # enough of them
-            break
-    if batches and all(batch.ndim == 0 for batch in batches):  # the indices of a single batch
-        batches = [np.array(batches)]
-    elif not batches and hasattr(given, "dtype"):  # an empty array is a batch without examples
-        batches = [np.zeros(0, int)]
-
-    indices = []
-    for batch in batches:
-        is_whole = batch.dtype.kind in "iu" or not batch.size
-        is_index = batch.ndim == 1 and is_whole
-        require(is_index, "`draw` gave no indices: return batches, each whole numbers from 0")
-        indices.append(batch.astype(np.int64))
-    return indices
 
 
 def _test_poisson(sample: BatchSample) -> dict[str, float]:
     """Returns p-values of Poisson batches.
 
-    Tests their sizes, how often each example comes, and whether neighbours come together.
+    Tests their sizes, how often each example comes, and whether examples come together. Where examples are
+    few the law of the sums of squares is simulated, since their approximations are not good there.
     """
     sizes = sample.sizes
     members = sample.members
     examples = sample.examples
     batches = len(sizes)
-    actual_rate = float(np.clip(sizes.mean() / examples, 1e-12, 1 - 1e-12))
+    rate = sample.actual_rate
+    size_law = stats.binom(examples, rate)
     total = int(sizes.sum())
     empty = int(np.sum(sizes == 0))
     empty_probability = (1 - sample.sampling_rate) ** examples
-    in_pair = (
-        members[:, ::2].astype(int) + members[:, 1::2]
-    )  # how many of two neighbours a batch holds
 
     p_values = {}
     total_test = stats.binomtest(total, examples * batches, sample.sampling_rate)
     p_values["batch size"] = float(total_test.pvalue)
-    p_values["spread of sizes"] = compute_fit_p_value(sizes, stats.binom(examples, actual_rate))
+    if examples <= _FEW_EXAMPLES and examples == members.shape[1]:
+        simulated = _simulate_p_values(members, rate)
+    else:
+        simulated = _approximate_p_values(sample, size_law)
+    p_values["spread of sizes"] = simulated["spread of sizes"]
+    p_values["largest batch"] = min(2 * min(_compute_edge_p_values(sizes, size_law)), 1.0)
     empty_test = stats.binomtest(empty, batches, empty_probability)
     p_values["empty batches"] = float(empty_test.pvalue)
-    p_values["every example"] = 1.0
-    if examples >= 10:
-        counts = members.sum(axis=0)
-        distribution = stats.binom(batches, actual_rate)
-        p_values["every example"] = _compute_spread_p_value(counts, distribution)
-    p_values["order"] = _compute_spread_p_value(in_pair.ravel(), stats.binom(2, actual_rate))
+    p_values["every example"] = simulated["every example"]
+    p_values["order"] = simulated["order"]
+    p_values["together"] = _compute_together_p_value(sample)
     return p_values
 
 
+def _approximate_p_values(sample: BatchSample, size_law: Any) -> dict[str, float]:
+    """Returns p-values of sizes, of how often examples come, and of neighbours, by approximations."""
+    members = sample.members
+    rate = sample.actual_rate
+    counts = members.sum(axis=0)
+    every_example = _compute_spread_p_value(counts, stats.binom(len(members), rate))
+    order = _compute_spread_p_value(_count_neighbours(members).ravel(), stats.binom(2, rate))
+    return {
+        "spread of sizes": compute_fit_p_value(sample.sizes, size_law),
+        "every example": every_example,
+        "order": order,
+    }
+
+
+def _count_neighbours(members: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Returns how many of each two neighbours a batch holds (..., batches, pairs)."""
+    return np.asarray(members[..., ::2].astype(np.int64) + members[..., 1::2])
+
+
+def _simulate_p_values(members: NDArray[np.bool_], rate: float) -> dict[str, float]:
+    """Returns the p-values of `_approximate_p_values`, by simulations of Poisson batches.
+
+    Args:
+      members: (batches, examples) of all examples but an odd last one.
+      rate: at which batches take examples.
+    """
+    observed = _measure_spreads(members[None])
+    rng = np.random.default_rng(0)
+    p_values: dict[str, float] = {}
+    for simulations in _SIMULATIONS:
+        chunk = max(1, _AT_ONCE // members.size)
+        measured = []
+        for start in range(0, simulations, chunk):
+            size = (min(chunk, simulations - start), *members.shape)
+            measured.append(_measure_spreads(rng.random(size, np.float32) < rate))
+        for row, value in observed.items():
+            simulated = np.concatenate([spreads[row] for spreads in measured])
+            above = 1 + int(np.sum(simulated >= value[0]))
+            below = 1 + int(np.sum(simulated <= value[0]))
+            p_values[row] = min(1.0, 2 * min(above, below) / (1 + simulations))
+        if min(p_values.values()) > _SUSPECT:
+            break
+    return p_values
+
+
+def _measure_spreads(members: NDArray[np.bool_]) -> dict[str, NDArray[np.float64]]:
+    """Returns the variances of sizes, of examples' counts and of neighbours' counts.
+
+    Args:
+      members: (samples, batches, examples).
+    """
+    neighbours = _count_neighbours(members)
+    return {
+        "spread of sizes": members.sum(axis=2).var(axis=1),
+        "every example": members.sum(axis=1).var(axis=1),
+        "order": neighbours.reshape(len(members), -1).var(axis=1),
+    }
+
+
+def _compute_edge_p_values(sizes: NDArray[np.int64], size_law: Any) -> tuple[float, float]:
+    """Returns how likely it is that no batch is larger than the largest, and none smaller than the least."""
+    batches = len(sizes)
+    none_larger = np.exp(batches * size_law.logcdf(sizes.max()))
+    none_smaller = np.exp(batches * size_law.logsf(sizes.min() - 1))
+    return float(none_larger), float(none_smaller)
+
+
+def _count_together(sample: BatchSample) -> tuple[NDArray[np.int64], float]:
+    """Returns how many batches hold each two examples, 0 on the diagonal and below, and how many should."""
+    members = sample.members.astype(np.float32)
+    together = np.rint(members.T @ members).astype(np.int64)
+    return np.triu(together, 1), len(members) * sample.actual_rate**2
+
+
+def _compute_together_p_value(sample: BatchSample) -> float:
+    """Returns the p-value of the two examples that come together most often, over all pairs."""
+    together, _ = _count_together(sample)
+    pairs = math.comb(len(together), 2)
+    law = stats.binom(len(sample.sizes), sample.actual_rate**2)
+    return float(min(1.0, pairs * law.sf(together.max() - 1)))
+
+
 def _judge_sizes(sample: BatchSample) -> dict[str, float]:
-    """Returns 1 or 0 in place of p-values, by whether the sizes of fixed or shuffled batches are right."""
+    """Returns 1 or 0 in place of p-values, by whether sizes of batches that are not Poisson are right."""
     sizes = sample.sizes
     usual = round(sample.expected_size)
     last = usual  # the size of the last batch of a pass
     if sample.assumed == SHUFFLED:
         last = sample.examples % max(usual, 1)
-    are_exact = np.all((sizes == usual) | (sizes == last))
+    are_exact = bool(np.all((sizes == usual) | (sizes == last)))
     are_close = are_exact or abs(sizes.mean() - usual) < 0.01 * usual
+    may_vary = sample.assumed == BALLS_IN_BINS
     return {
         "batch size": float(are_close),
-        "spread of sizes": float(are_exact),
+        "spread of sizes": float(are_exact or may_vary),
+        "largest batch": 1.0,
         "empty batches": 1.0,
+        "order": 1.0,
+        "together": 1.0,
     }
 
 
@@ -425,46 +598,54 @@ def _compute_spread_p_value(values: NDArray[np.int64], distribution: Any) -> flo
 def _recognise_kind(sample: BatchSample) -> str:
     """Returns the kind of batches that these are if it is seen at once, else nothing.
 
-    They are shuffled where no example comes twice in a pass, or in as many consecutive batches as a pass has,
-    and fixed where all sizes are equal.
+    They are shuffled, or balls in bins where their sizes vary, where no example comes twice in a pass, or in
+    as many consecutive batches as a pass has; and fixed where all sizes are equal: each where Poisson batches
+    would certainly not look so.
     """
-    passes = sample.passes
     sizes = sample.sizes
-    batches_per_pass = count_batches(sample.sampling_rate)
-    if len(passes) == 1:
-        ends = range(batches_per_pass, len(sizes), batches_per_pass)
-        windows = np.split(passes[0].members, ends)
-        sizes_can_be_shuffled = np.ptp(sizes[:-1]) == 0
-    else:
-        windows = [batch_pass.members[:batches_per_pass] for batch_pass in passes]
-        sizes_can_be_shuffled = True
+    rate = sample.actual_rate
+    windows = _split_into_passes(sample)
+    log_likelihood = 0.0
+    most_often = 0
+    for window in windows:
+        batches = len(window)
+        counts = window.sum(axis=0)
+        most_often = max(most_often, int(counts.max(initial=0)))
+        log_never = batches * math.log1p(-rate)
+        log_once = math.log(batches * rate) + (batches - 1) * math.log1p(-rate)
+        log_likelihood += window.shape[1] * np.logaddexp(log_never, log_once)
+    if windows and most_often <= 1 and log_likelihood < math.log(_CERTAIN):
+        varies = np.ptp(sizes[sizes > 0]) > 1 and len(np.unique(sizes)) > 2
+        return BALLS_IN_BINS if varies else SHUFFLED
 
-    if sizes_can_be_shuffled and len(windows) > 1:
-        most_often = 0
-        for window in windows[:-1]:  # the last may be cut short
-            counts = window.sum(axis=0)
-            most_often = max(most_often, counts.max())
-        if most_often <= 1:
-            return SHUFFLED
-    if np.ptp(sizes) == 0:
+    size_law = stats.binom(sample.examples, rate)
+    log_most_likely = float(size_law.logpmf(int(sizes[0])))
+    if np.ptp(sizes) == 0 and len(sizes) * log_most_likely < math.log(_CERTAIN):
         return FIXED
     return ""
+
+
+def _split_into_passes(sample: BatchSample) -> list[NDArray[np.bool_]]:
+    """Returns the members of each pass; of batches that came one by one, of as many as a pass should have."""
+    batches_per_pass = count_batches(sample.sampling_rate)
+    if len(sample.passes) > 1:
+        return [batch_pass.members[:batches_per_pass] for batch_pass in sample.passes]
+    only = sample.passes[0]
+    if np.ptp(only.sizes[:-1]) > 0:
+        return []
+    ends = range(batches_per_pass, len(only.sizes), batches_per_pass)
+    return np.split(only.members, ends)[:-1]  # the last may be cut short
 
 
 def _are_same_batches(first: NDArray[np.bool_], second: NDArray[np.bool_]) -> bool:
     """Returns whether all batches of a pass come again in another, by their (batches, examples) members."""
     sizes = first.sum(axis=1)
-    overlaps = first.astype(int) @ second.T  # (batches, batches)
+    overlaps = first.astype(np.float32) @ second.T  # (batches, batches)
     comes_again = np.max(overlaps, axis=1) == sizes
     return bool(sizes.max() > 1 and np.all(comes_again))
 
 
-def _compare_leaks(
-    noise_multiplier: Any,
-    sampling_rate: float,
-    epochs: Any,
-    delta: Any,
-) -> CheckOutcome:
+def _compute_leaks(noise_multiplier: Any, sampling_rate: float, epochs: Any, delta: Any) -> _Leaks:
     """Returns what Poisson accounting claims, and what shuffled batches leak at least."""
     noise_multiplier = read_noise_multiplier(noise_multiplier)
     epochs = number("epochs", epochs, int)
@@ -474,9 +655,24 @@ def _compare_leaks(
     composition = accounting.Composition(noise_multiplier, batches * epochs, sampling_rate)
     claimed = accounting.participant_upper_bound(composition, delta)
     least = compute_shuffled_epsilon(noise_multiplier, batches, epochs, delta)
-    text = f"Poisson accounting: epsilon {claimed:.3f}; shuffled batches: at least {least:.3f}"
+    return _Leaks(claimed, least)
+
+
+def _check_leak(leak: _Leaks, kind: str) -> CheckOutcome:
+    """Compares what Poisson accounting claims with what shuffled batches leak, where these are such."""
+    compared = (
+        f"Poisson accounting: epsilon {leak.claimed:.3f}; shuffled batches: at least "
+        f"{leak.shuffled:.3f}"
+    )
     figures = {
-        "poisson epsilon": claimed,
-        "shuffled epsilon at least": least,
+        "poisson epsilon": leak.claimed,
+        "shuffled epsilon at least": leak.shuffled,
     }
-    return CheckOutcome(text, figures=figures)
+    if kind != SHUFFLED:
+        what = _TITLES.get(kind, "of no kind that is recognised")
+        text = f"these batches are {what}; were they shuffled: {compared}"
+        return CheckOutcome(text, applies=False, figures=figures)
+    bugs = []
+    if leak.shuffled > leak.claimed:
+        bugs.append(findings.LEAKS_MORE.fill(claimed=leak.claimed, least=leak.shuffled))
+    return CheckOutcome(compared, findings=bugs, figures=figures)

@@ -180,11 +180,38 @@ EXAMPLE_TWICE = CheckFinding(
     meaning="{count} batches hold an example twice, which then counts twice: its sensitivity is 2 C or more.",
     fix="draw without replacement, or clip the sum of an example's copies",
 )
+REPEATED_BATCH = CheckFinding(
+    check="indices",
+    name="a batch that comes again",
+    meaning="{count} batches hold just the examples of another batch of their pass.",
+    fix="draw every batch afresh: look for a last batch that is repeated, padding, or a cache",
+)
 ANOTHER_RATE = CheckFinding(
     check="batch size",
     name="another sampling rate than stated",
-    meaning="Batches hold {mean:.4g} examples on average where the rate says {expected:.4g}.",
-    fix="give the accountant the rate at which batches are drawn, examples in a batch / all examples",
+    meaning="Batches hold {mean:.4g} examples on average where {expected:.4g} are stated: a rate of "
+    "{rate:.4g}, not {stated:.4g}. {why}",
+    fix="give the accountant the rate at which batches are drawn, {rate:.4g}, or draw them at the stated one",
+)
+CUT_BATCHES = CheckFinding(
+    check="largest batch",
+    name="batches cut or filled at a size",
+    meaning="No batch holds {side} than {edge} examples, {count} hold just so many; Poisson batches would.",
+    fix="let batches be as large as they come, or account for truncated Poisson batches",
+)
+TOGETHER = CheckFinding(
+    check="together",
+    name="examples that come together",
+    meaning="Examples {first} and {second} come together in {count} batches, where {expected:.3g} are "
+    "expected.",
+    fix="toss a coin for every example alone: look for groups, buckets or blocks that are drawn as one",
+)
+LEAKS_MORE = CheckFinding(
+    check="leak",
+    name="shuffled batches leak more than is claimed",
+    meaning="Poisson accounting claims epsilon {claimed:.3f}; at least {least:.3f} leaks from some data "
+    "(Chua et al., 2024).",
+    fix="draw Poisson batches, or account for every epoch without amplification by sampling",
 )
 ANOTHER_KIND = CheckFinding(
     check="every example",
@@ -213,6 +240,13 @@ CLAIM_TOO_LOW = CheckFinding(
     meaning="{claimed:.4g} is claimed, accounting gives {epsilon:.4g} at delta {delta:g}. {why}",
     fix="claim {epsilon:.4g}, or train with more noise or fewer steps",
 )
+FIXED_CLAIM_TOO_LOW = CheckFinding(
+    check="epsilon",
+    name="a claim that is too low",
+    meaning="{claimed:.4g} is claimed; at least {least:.4g} leaks where one example is replaced in batches "
+    "of a fixed size, at delta {delta:g}. {why}",
+    fix="claim {epsilon:.4g}, or draw Poisson batches, which are cheaper to account for",
+)
 SHUFFLED_LEAK = CheckFinding(
     check="epsilon",
     name="shuffled batches leak more than is claimed",
@@ -222,6 +256,7 @@ SHUFFLED_LEAK = CheckFinding(
 DELTA_TOO_LARGE = CheckFinding(
     check="delta",
     name="a delta that allows anything",
-    meaning="delta {delta:g} times {examples:,} examples is above 1: releasing one example whole would do.",
+    meaning="delta {delta:g} is {released:.3g} / n of {examples:,} examples: releasing one example whole "
+    "would do.",
     fix="claim at {least:.1g}",
 )

@@ -3,15 +3,17 @@
 import json
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from audit.check import provenance
 from audit.check.findings import CheckFinding
 
 PASSED = "passed"
 FAILED = "failed"
 UNTRIED = "could not be tried"
+NOT_APPLICABLE = "does not apply"
 LEVEL = 0.001  # of all statistical tests of a report together, by Holm's method
 _COLUMNS = 80
 _INDENT = 35
@@ -37,6 +39,7 @@ class CheckOutcome(NamedTuple):
     Attributes:
       text: what was seen where nothing is wrong, or why the check could not be tried.
       tried: whether the check could be tried.
+      applies: whether the check concerns what was given at all.
       findings: what is wrong for certain.
       p_values: of its statistical tests, by what was tested.
       figures: what was measured.
@@ -45,6 +48,7 @@ class CheckOutcome(NamedTuple):
 
     text: str
     tried: bool = True
+    applies: bool = True
     findings: Sequence[CheckFinding] = ()
     p_values: Mapping[str, float] = {}
     figures: Mapping[str, Any] = {}
@@ -72,6 +76,7 @@ class CheckReport:
       p_values: of every statistical test, before Holm's correction.
       figures: what was measured.
       pictures: numbers and arrays that the page draws, by what they are.
+      provenance: the date, the code, versions and stated numbers, in words.
     """
 
     subject: str
@@ -81,6 +86,7 @@ class CheckReport:
     p_values: Mapping[str, float] = field(default_factory=dict)
     figures: Mapping[str, Any] = field(default_factory=dict)
     pictures: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    provenance: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
     def passed(self) -> bool:
@@ -105,6 +111,10 @@ class CheckReport:
         """Returns whether a check is needed and has not passed."""
         return check.name in self.needed and check.result != PASSED
 
+    def add_provenance(self, code: Any, stated: Mapping[str, Any]) -> "CheckReport":
+        """Returns the report with where it comes from: of which code, with which stated numbers, and when."""
+        return replace(self, provenance=provenance.collect(code, stated))
+
     def raise_for_findings(self) -> None:
         """Raises FindingsError, with the report as its message, unless the subject passed."""
         if not self.passed:
@@ -121,6 +131,7 @@ class CheckReport:
             "level": LEVEL,
             "p_values": dict(self.p_values),
             "figures": dict(self.figures),
+            "provenance": dict(self.provenance),
         }
 
     def to_json(self) -> str:
@@ -218,6 +229,9 @@ def make_report(
         elif rejected[row]:
             result = FAILED
             parts = ["not as expected: see what is found below", outcome.measured]
+        elif not outcome.applies:
+            result = NOT_APPLICABLE
+            parts = [outcome.text]
         else:
             result = PASSED if outcome.tried else UNTRIED
             parts = [outcome.text, outcome.measured]

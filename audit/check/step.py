@@ -136,9 +136,10 @@ def check_step(
             examples = trees.make_extreme_examples(probe.rows)
             if chosen.extreme_examples is not None:
                 examples |= _read_extreme_examples(chosen.extreme_examples, probe.rows)
-            return _check_probe(probe, examples, seeds)
+            report = _check_probe(probe, examples, seeds)
     except RefusedError as error:
         raise InputError(f"`step` failed on the batch as given: {error}") from error.__cause__
+    return report.add_provenance(step, stated)
 
 
 def _read_extreme_examples(examples: Any, rows: Columns) -> dict[str, Columns]:

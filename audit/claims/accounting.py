@@ -17,6 +17,7 @@ if TYPE_CHECKING:  # half a second, which most upper bounds do without
 LEAST_NOISE, MOST_NOISE, MOST_INSERTIONS = 1e-6, 1e12, 10**12
 LEAST_PARTICIPANT_NOISE = 0.05
 _RELATIVE_GRID, _LEAST_COARSE_GRID = 1e-4, 1e-3  # of privacy losses where noise is small
+_COARSEST_GRID = 100.0  # an exponential of it is finite
 # Limits with a sampling rate.
 SAMPLED_NOISE, MOST_SAMPLED, LEAST_SAMPLED_DELTA = (0.3, 1e4), 10**6, 1e-12
 _GRID = 1e-4  # of privacy losses; coarser where epsilon is large
@@ -99,8 +100,9 @@ def participant_upper_bound(composition: Composition, delta: float) -> float:
         return sampled_upper_bound(sigma, insertions, delta, rate)
     if rate == 1 or sigma < LEAST_PARTICIPANT_NOISE or insertions == 0:
         return whole
-    coarse = _compute_pld_epsilon(composition, delta, _RELATIVE_GRID * whole)
-    fine_grid = max(_LEAST_COARSE_GRID, _RELATIVE_GRID * coarse)
+    coarse_grid = min(_RELATIVE_GRID * whole, _COARSEST_GRID)
+    coarse = _compute_pld_epsilon(composition, delta, coarse_grid)
+    fine_grid = min(max(_LEAST_COARSE_GRID, _RELATIVE_GRID * coarse), _COARSEST_GRID)
     return min(whole, coarse, _compute_pld_epsilon(composition, delta, fine_grid))
 
 

@@ -1,10 +1,12 @@
-"""Is one step of this DP-SGD right? Clipping, noise, averaging.
+"""Is one step of this DP-SGD right? Clipping, noise, averaging. Are its batches?
 
 ./run.sh check --step=mine.py:step                 a step of yours
 ./run.sh check --step=mine.py:step --report=p.html   with pictures
+./run.sh check --batches=mine.py:loader --sampling_rate=0.01 --examples=50000   a loader of yours
 
 mine.py holds a function step(params, batch, seed) -> params, and beside it params, batch, and stated, a dict
-with clipping_norm, noise_multiplier, learning_rate and batch_size, which the flags replace.
+with clipping_norm, noise_multiplier, learning_rate and batch_size, which the flags replace; or a loader of
+batches of indices, or a function seed -> such batches of a pass.
 """
 
 import importlib.util
@@ -15,6 +17,8 @@ from typing import Any
 
 from absl import flags
 
+from audit.check.batches import check_batches
+from audit.check.report import CheckReport
 from audit.check.step import check_step
 from audit.commands import cli
 from audit.errors import InputError, require
@@ -25,6 +29,13 @@ INCOMPLETE = 4  # exit status where none is, but a check that is needed could no
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("step", None, "A step of yours: mine.py:step, a file and a function in it.")
+flags.DEFINE_string(
+    "batches", None, "Batches of yours: mine.py:loader, or a function seed -> indices."
+)
+flags.DEFINE_float("sampling_rate", None, "With which the accountant lets a batch take an example.")
+flags.DEFINE_integer("examples", None, "Of the data set; by default as many as the loader's own.")
+flags.DEFINE_string("assumed", "poisson", "Batches: poisson, fixed, shuffled or balls_in_bins.")
+flags.DEFINE_integer("epochs", 1, "After which --noise_multiplier says what shuffled batches leak.")
 flags.DEFINE_float("clipping_norm", None, "C, in place of the file's.")
 flags.DEFINE_float("noise_multiplier", None, "sigma, in place of the file's.")
 flags.DEFINE_float("learning_rate", None, "eta, in place of the file's.")
@@ -35,13 +46,14 @@ cli.define_json()
 
 
 def main() -> None:
-    """Checks the step that the flags name; ends with 3 where a bug is found, 4 where too little was tried."""
-    require(FLAGS.step is not None, "give --step=mine.py:step, a file and its function")
-    file, _, function = FLAGS.step.rpartition(":")
-    require(file and function, f"--step={FLAGS.step}: name a file and its function, mine.py:step")
-    path = Path(file)
-    require(path.is_file(), f"--step={FLAGS.step}: there is no file {file}")
-    check(path, function)
+    """Checks what the flags name; ends with 3 where a bug is found, 4 where too little was tried."""
+    exactly_one = (FLAGS.step is None) != (FLAGS.batches is None)
+    require(exactly_one, "give one of --step=mine.py:step, --batches=mine.py:loader")
+    if FLAGS.step is not None:
+        path, function = _read_place("step", FLAGS.step)
+        return check(path, function)
+    path, name = _read_place("batches", FLAGS.batches)
+    return _check_batches(path, name)
 
 
 def check(path: Path, function: str) -> None:
@@ -70,6 +82,42 @@ def check(path: Path, function: str) -> None:
         seeds=FLAGS.seeds,
         **stated,
     )
+    _print_report(report)
+
+
+def _check_batches(path: Path, name: str) -> None:
+    """Checks a loader of a file, or a function of it that draws batches, and prints the report."""
+    require(FLAGS.report != "", "--report=: name an HTML file")
+    require(FLAGS.sampling_rate is not None, "give --sampling_rate=, as the accountant is told")
+    definitions = _run_file(path)
+    require(name in definitions, f"{path.name} has no {name}: define a loader, or seed -> batches")
+    try:
+        report = check_batches(
+            definitions[name],
+            FLAGS.examples,
+            FLAGS.sampling_rate,
+            assumed=FLAGS.assumed,
+            noise_multiplier=FLAGS.noise_multiplier,
+            epochs=FLAGS.epochs,
+        )
+    except InputError as error:  # of an argument, whose flag has another name
+        raise InputError(str(error).replace("`draw", "`batches")) from error
+    _print_report(report)
+
+
+def _read_place(flag: str, value: str) -> tuple[Path, str]:
+    """Returns the file and the name in it that a flag gives, mine.py:step."""
+    file, _, name = value.rpartition(":")
+    what = "function" if flag == "step" else "loader"
+    example = f"mine.py:{flag}" if flag == "step" else "mine.py:loader"
+    require(file and name, f"--{flag}={value}: name a file and its {what}, {example}")
+    path = Path(file)
+    require(path.is_file(), f"--{flag}={value}: there is no file {file}")
+    return path, name
+
+
+def _print_report(report: CheckReport) -> None:
+    """Prints a report, and writes its page; exits with 3 or 4 where it has not passed."""
     print(report.to_json() if FLAGS.json else report)
     if FLAGS.report is not None:
         print(f"report: {report.page(FLAGS.report)}", file=sys.stderr)
@@ -126,7 +174,7 @@ def _run_file(path: Path) -> dict[str, Any]:
         ) from error
     except SystemExit as error:
         raise InputError(
-            f"{path.name} ends the program by sys.exit before the step is checked: leave that out"
+            f"{path.name} ends the program by sys.exit before anything is checked: leave that out"
         ) from error
     except Exception as error:  # of the user's file
         message = " ".join(str(error).split())[:200]

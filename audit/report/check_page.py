@@ -38,7 +38,8 @@ def check_page(report: Mapping[str, Any], pictures: Mapping[str, Any]) -> bytes:
     figures = page.element("div", *_draw_figures(pictures), class_="figures")
     p_values = _make_p_value_table(report["p_values"], report["level"])
     heading = page.element("h1", title)
-    return page.document(title, heading, verdict, checks, *findings, figures, p_values)
+    provenance = page.table("Provenance", ("what", "value"), report["provenance"].items())
+    return page.document(title, heading, verdict, checks, *findings, figures, p_values, provenance)
 
 
 def _describe_finding(finding: Mapping[str, str]) -> Html:

@@ -1,11 +1,13 @@
-"""Is one step of this DP-SGD right? Clipping, noise, averaging.
+"""Is one step of this DP-SGD right? Clipping, noise, averaging. Are its batches?
 
 ./run.sh check --example=opacus                    one of the examples
 ./run.sh check --step=mine.py:step                 a step of yours
 ./run.sh check --step=mine.py:step --report=p.html   with pictures
+./run.sh check --batches=mine.py:loader --sampling_rate=0.01 --examples=50000   a loader of yours
 
 mine.py holds a function step(params, batch, seed) -> params, and beside it params, batch, and stated, a dict
-with clipping_norm, noise_multiplier, learning_rate and batch_size, which the flags replace.
+with clipping_norm, noise_multiplier, learning_rate and batch_size, which the flags replace; or a loader of
+batches of indices, or a function seed -> such batches of a pass.
 """
 
 from pathlib import Path
@@ -22,9 +24,12 @@ flags.DEFINE_string("example", None, f"A step that is here: {', '.join(sorted(_E
 
 
 def main() -> None:
-    """Checks an example or a step of the user's; ends with exit status 3 where it finds a bug."""
-    exactly_one = (FLAGS.example is None) != (FLAGS.step is None)
-    require(exactly_one, "give one of --example=NAME, --step=mine.py:step")
+    """Checks an example, or a step or batches of the user's; ends with exit status 3 where it finds a bug."""
+    given = [FLAGS.example, FLAGS.step, FLAGS.batches]
+    exactly_one = given.count(None) == 2
+    require(
+        exactly_one, "give one of --example=NAME, --step=mine.py:step, --batches=mine.py:loader"
+    )
     if FLAGS.example is None:
         return check.main()
     choices = ", ".join(sorted(_EXAMPLES))

@@ -303,7 +303,7 @@ def test_what_the_door_lacks_is_said_and_worlds_may_differ_in_canaries():
         "directions",
         *OTHERS,
     }
-    types = {"DpSgd", "EpsilonDelta", "Gdp", "InputError", "Result", "__version__"}
+    types = {"DpSgd", "EpsilonDelta", "Gdp", "Indices", "InputError", "Result", "__version__"}
     assert set(audit.__all__) == functions | types
     found = audit.bounds(RNG.normal(size=(80, 8)) + 2, RNG.normal(size=(80, 7)))
     assert found.bounds["lifted_gaussian"].epsilon > 0

@@ -293,7 +293,7 @@ MINE = (  # a file of the user's, and what is said of it
 )  # fmt: skip
 CHECK = [
     *lines(
-        "give one of --example=NAME, --step=mine.py:step",
+        "give one of --example=NAME, --step=mine.py:step, --batches=mine.py:loader",
         "check",
         "check --example=numpy --step=a.py:f",
     ),

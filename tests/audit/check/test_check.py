@@ -7,11 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from scipy import stats
 
 import audit
 from audit.check import trees
-from audit.check.batches import compute_shuffled_epsilon
 from audit.check.findings import CheckFinding
 from audit.check.report import (
     CheckOutcome,
@@ -404,108 +402,6 @@ def test_trees_of_any_kind_come_back_as_they_went():
 def test_holms_method_rejects_in_order():
     assert find_rejected_tests({"a": 1e-5, "b": 4e-4, "c": 0.5}) == {"a", "b"}
     assert find_rejected_tests({"a": 4e-4, "b": 0.5, "c": 0.5}) == set()
-
-
-SIZE, RATE = 600, 0.05
-
-
-def poisson(seed, rate=RATE):
-    rng = np.random.default_rng(seed)
-    return [np.flatnonzero(rng.random(SIZE) < rate) for _ in range(20)]
-
-
-def shuffled(seed):
-    return np.random.default_rng(seed).permutation(SIZE).reshape(20, 30)
-
-
-def fixed(seed):
-    rng = np.random.default_rng(seed)
-    return [rng.choice(SIZE, 30, replace=False) for _ in range(20)]
-
-
-def pairs(seed):
-    rng = np.random.default_rng(seed)
-    chosen = [np.flatnonzero(rng.random(SIZE // 2) < RATE) for _ in range(20)]
-    return [np.concatenate([2 * half, 2 * half + 1]) for half in chosen]
-
-
-WRONG = {
-    "shuffled": (shuffled, "shuffled batches, not Poisson"),
-    "shuffled once": (lambda seed: shuffled(0), "the same batches in every pass"),
-    "fixed": (fixed, "fixed-size batches, not Poisson"),
-    "one fixed batch": (lambda seed: fixed(seed)[0], "fixed-size batches, not Poisson"),
-    "with replacement": (
-        lambda seed: [np.random.default_rng([seed, i]).integers(0, SIZE, 30) for i in range(20)],
-        "an example twice in a batch",
-    ),
-    "another rate": (lambda seed: poisson(seed, 1.1 * RATE), "another sampling rate than stated"),
-    "cut": (lambda seed: [batch[:34] for batch in poisson(seed)], "sampling rate|vary otherwise"),
-    "neighbours": (pairs, "neighbours come together"),
-    "no empty ones": (lambda seed: [b for b in poisson(seed, 0.005) if len(b)], "empty"),
-}
-
-
-@pytest.mark.parametrize("name", WRONG)
-def test_batches_that_the_accountant_does_not_assume_are_named(name):
-    draw, expected = WRONG[name]
-    report = audit.check_batches(draw, SIZE, 0.005 if name == "no empty ones" else RATE)
-    assert any(text in report.verdict for text in expected.split("|")), report
-    assert max(map(len, str(report).splitlines())) <= 80
-
-
-def test_right_batches_pass_under_each_assumption():
-    assert audit.check_batches(poisson, SIZE, RATE).passed
-    assert audit.check_batches(lambda seed: poisson(seed)[0], SIZE, RATE).passed
-    assert audit.check_batches(fixed, SIZE, RATE, assumed="fixed").passed
-    assert audit.check_batches(shuffled, SIZE, RATE, assumed="shuffled").passed
-    assert not audit.check_batches(poisson, SIZE, RATE, assumed="shuffled").passed
-
-
-def test_a_report_tells_of_a_dropped_last_batch_and_of_what_shuffling_leaks():
-    def draw(seed):
-        return np.random.default_rng(seed).permutation(SIZE + 13)[:SIZE].reshape(20, 30)
-
-    report = audit.check_batches(draw, SIZE + 13, 30 / (SIZE + 13), noise_multiplier=1.0, epochs=2)
-    assert "drop_last" in flatten(report)
-    assert report.figures["shuffled epsilon at least"] > report.figures["poisson epsilon"] > 0
-
-
-@pytest.mark.parametrize(("sigma", "batches"), [(0.5, 1000), (1.0, 20)])
-def test_shuffled_batches_leak_what_their_worst_pair_does(sigma, batches):
-    delta = 1e-5
-    epsilon = compute_shuffled_epsilon(sigma, batches, 1, delta)
-    cuts = np.linspace(0, 12, 20_001)
-
-    def compute_tail(shift):
-        """Returns the probability that the largest of all batches' sums lies above each cut."""
-        own = stats.norm.logcdf((cuts - shift) / sigma)
-        others = (batches - 1) * stats.norm.logcdf(cuts / sigma)
-        return -np.expm1(own + others)
-
-    def compute_delta(value):
-        return float(np.max(compute_tail(2.0) - np.exp(value) * compute_tail(1.0)))
-
-    assert compute_delta(epsilon) >= delta
-    assert compute_delta(epsilon + 0.05) < delta
-    assert compute_shuffled_epsilon(sigma, batches, 2, delta) > epsilon
-
-
-def test_figure_1_of_chua_et_al():
-    assert compute_shuffled_epsilon(0.5, 10_000, 1, 1e-6) == pytest.approx(10.994, abs=0.01)
-
-
-TRAINING = {"noise_multiplier": 1.1, "steps": 1000, "sampling_rate": 0.01}
-
-
-@pytest.mark.slow
-def test_a_claim_is_held_against_accounting():
-    accounted = audit.check_accounting(5, 1e-5, **TRAINING).figures["accounted"]
-    assert audit.check_accounting(accounted, 1e-5, **TRAINING).passed
-    report = audit.check_accounting(0.9 * accounted, 1e-5, **TRAINING)
-    assert report.findings[0].name == "a claim that is too low"
-    one_epoch = audit.check_accounting(5, 1e-5, **TRAINING | {"steps": 100}).figures["accounted"]
-    assert "one epoch is counted" in flatten(audit.check_accounting(one_epoch, 1e-5, **TRAINING))
-    assert audit.check_accounting(5, 1e-2, **TRAINING, examples=1000).findings[0].check == "delta"
 
 
 @pytest.mark.slow

@@ -1,0 +1,171 @@
+"""Batches of any loader, read as indices of the data set."""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from audit.check.report import describe_error
+from audit.errors import InputError, require
+from audit.values import number, shown
+
+Draw = Callable[[int], Any]
+_ADVICE = "build the loader on audit.Indices(n) in place of the data, so that it yields indices of examples"
+
+
+class Indices:
+    """A data set whose examples are their own indices, from 0.
+
+    A loader that is built on it, in place of the data, yields the indices of the examples that it would
+    yield: torch's DataLoader, Opacus's, Grain's MapDataset. In TensorFlow `tf.data.Dataset.range(n)` does.
+
+    Args:
+      number_of_examples: of the data set.
+
+    Raises:
+      InputError: this is no whole number.
+
+    >>> len(audit.Indices(500)), audit.Indices(500)[7]
+    (500, 7)
+    """
+
+    def __init__(self, number_of_examples: int) -> None:
+        self._number = number("number_of_examples", number_of_examples, int)
+
+    def __len__(self) -> int:
+        return self._number
+
+    def __getitem__(self, index: int) -> int:
+        """Returns the index; raises IndexError outside the data set, which ends plain loops."""
+        if not 0 <= index < self._number:
+            raise IndexError(index)
+        return int(index)
+
+
+class DrawnPass(NamedTuple):
+    """The batches of one pass over a loader.
+
+    Attributes:
+      batches: the indices of each batch's examples.
+      is_whole: whether these are all batches of the pass.
+    """
+
+    batches: list[NDArray[np.int64]]
+    is_whole: bool
+
+
+def make_draw(loader: Any) -> Draw:
+    """Returns seed -> the batches of one pass over a loader.
+
+    Args:
+      loader: such a function already; a loader with a batch sampler, as torch's and Opacus's have, of which
+        the batch sampler alone is asked; or what yields batches of indices whenever it is iterated.
+
+    Raises:
+      InputError: it is none of these.
+    """
+    if not isinstance(loader, Iterable):
+        message = f"`draw={shown(loader)}`: give seed -> batches of indices, or a loader"
+        require(callable(loader), message)
+        draw: Draw = loader
+        return draw
+    batch_sampler = getattr(loader, "batch_sampler", None)
+    sampler = batch_sampler if isinstance(batch_sampler, Iterable) else loader
+    is_iterator = isinstance(sampler, Iterator)
+    require(
+        not is_iterator,
+        f"`draw={shown(loader)}` can be iterated once only: give a function that makes it anew",
+    )
+
+    def iterate(seed: int) -> Iterator[Any]:
+        for place in (loader, sampler, getattr(sampler, "sampler", None)):
+            set_epoch = getattr(place, "set_epoch", None)
+            if callable(set_epoch):  # of a DistributedSampler, as its users call it in every epoch
+                set_epoch(seed)
+        return iter(sampler)
+
+    return iterate
+
+
+def count_examples(loader: Any, examples: int | None) -> int:
+    """Returns how many examples the data set has: as stated, or as a loader's own data set says.
+
+    Raises:
+      InputError: neither says it, or the number is out of range.
+    """
+    if examples is None:
+        dataset = getattr(loader, "dataset", None)
+        require(hasattr(dataset, "__len__"), "`examples` is missing: give the size of the data set")
+        examples = len(dataset)  # type: ignore[arg-type]
+    examples = number("examples", examples, int)
+    require(2 <= examples <= 10**9, f"`examples={examples}`: give 2 to 1,000,000,000")
+    return examples
+
+
+def draw_pass(draw: Draw, seed: int, examples: int, most: int) -> DrawnPass:
+    """Returns the batches of a pass, at most `most` of them.
+
+    Raises:
+      InputError: `draw` fails, or gives something else than indices of the data set.
+    """
+    try:
+        drawn = _read_batches(draw(seed), most)
+    except InputError:
+        raise
+    except SystemExit as error:
+        raise InputError(f"`draw` ends the program by sys.exit with seed {seed}") from error
+    except Exception as error:  # of the caller's code
+        raise InputError(f"`draw` failed with seed {seed}: {describe_error(error)}") from error
+    require(drawn.batches, f"`draw` gave no batch with seed {seed}: return batches of indices")
+    indices = np.concatenate(drawn.batches)
+    is_inside = (indices >= 0) & (indices < examples)
+    message = f"`draw` gave indices outside the data set: give 0 to {examples - 1}"
+    require(bool(np.all(is_inside)), message)
+    return drawn
+
+
+def _read_batches(given: Any, most: int) -> DrawnPass:
+    """Returns the batches that the caller's function gave: several, or a single one.
+
+    Raises:
+      InputError: they are no whole numbers.
+    """
+    require(isinstance(given, Iterable), f"`draw` gave {shown(given)}: return batches of indices")
+    batches: list[NDArray[Any]] = []
+    is_whole = True
+    for batch in given:
+        if len(batches) >= most and batches[0].ndim:
+            is_whole = False
+            break
+        batches.append(_to_array(batch))
+    if batches and all(batch.ndim == 0 for batch in batches):  # the indices of a single batch
+        batches = [np.array(batches)]
+    elif not batches and hasattr(given, "dtype"):  # an empty array is a batch without examples
+        batches = [np.zeros(0, int)]
+
+    indices = []
+    for batch in batches:
+        is_index = batch.ndim == 1 and (batch.dtype.kind in "iu" or not batch.size)
+        require(is_index, f"`draw` gave no batches of indices: {_ADVICE}")
+        indices.append(batch.astype(np.int64))
+    return DrawnPass(indices, is_whole)
+
+
+def _to_array(batch: Any) -> NDArray[Any]:
+    """Returns a batch as an array; raises InputError for a batch of several columns."""
+    require(not isinstance(batch, dict), f"`draw` gave dictionaries: {_ADVICE}")
+    if isinstance(batch, tuple | list) and len(batch) and hasattr(batch[0], "shape"):
+        is_column = len(batch) == 1
+        entries_are_numbers = all(np.ndim(entry) == 0 for entry in batch)
+        require(is_column or entries_are_numbers, f"`draw` gave several columns: {_ADVICE}")
+        if is_column:
+            batch = batch[0]
+    if hasattr(batch, "detach"):  # a tensor of torch
+        batch = batch.detach().cpu()
+    if hasattr(batch, "numpy"):  # of torch or TensorFlow
+        batch = batch.numpy()
+    try:
+        return np.asarray(batch)
+    except ValueError as error:  # rows of unequal length
+        raise InputError(f"`draw` gave ragged batches: {_ADVICE}") from error

@@ -1,0 +1,124 @@
+"""LoRA on a small GPT with Opacus, and its step for the check. ./run.sh check --example=lora
+
+The adapters are those of PEFT: two linear layers beside a frozen one, B at zero at first. Then A has no
+gradient, whatever the examples, and the check says that its signal is dead: so it begins at trained ones.
+"""
+
+from typing import Any
+
+import torch
+from opacus import PrivacyEngine
+from torch.nn import functional
+from torch.utils.data import DataLoader, TensorDataset
+
+import audit
+
+TOKENS = 40
+LENGTH = 12
+WIDTH = 16
+
+# The training run.
+
+
+class LoraLinear(torch.nn.Module):
+    """A frozen linear layer with a trained product of two small ones beside it."""
+
+    def __init__(self, frozen: torch.nn.Linear, rank: int = 2, alpha: float = 4.0) -> None:
+        super().__init__()
+        self.frozen = frozen.requires_grad_(False)
+        self.lora_a = torch.nn.Linear(frozen.in_features, rank, bias=False)
+        self.lora_b = torch.nn.Linear(rank, frozen.out_features, bias=False)
+        self.scale = alpha / rank
+        torch.nn.init.zeros_(self.lora_b.weight)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Returns the outputs (..., out_features)."""
+        return self.frozen(x) + self.scale * self.lora_b(self.lora_a(x))
+
+
+class GptBlock(torch.nn.Module):
+    """Causal attention of two heads and a small network, each beside what it adds to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = torch.nn.LayerNorm(WIDTH)
+        self.attention = torch.nn.Linear(WIDTH, 3 * WIDTH)
+        self.network = torch.nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Returns the outputs (batch, length, width)."""
+        heads = self.attention(self.norm(x)).unflatten(2, (3, 2, -1)).transpose(1, 3)
+        query, key, value = heads.unbind(2)
+        seen = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        x = x + seen.transpose(1, 2).flatten(2)
+        return x + functional.gelu(self.network(x))
+
+
+class Gpt(torch.nn.Module):
+    """A GPT of two blocks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = torch.nn.Embedding(TOKENS, WIDTH)
+        self.places = torch.nn.Embedding(LENGTH, WIDTH)
+        self.blocks = torch.nn.Sequential(GptBlock(), GptBlock())
+        self.head = torch.nn.Linear(WIDTH, TOKENS)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Returns the logits (batch, length, tokens) of each next token."""
+        places = torch.arange(tokens.shape[1])
+        return self.head(self.blocks(self.words(tokens) + self.places(places)))
+
+
+torch.manual_seed(0)
+torch.set_num_threads(1)  # its products are small
+network = Gpt().requires_grad_(False)
+for block in network.blocks:
+    block.attention = LoraLinear(block.attention)
+texts = torch.randint(TOKENS, (320, LENGTH + 1))
+adapters = [p for p in network.parameters() if p.requires_grad]
+model, optimizer, loader = PrivacyEngine().make_private(
+    module=network,
+    optimizer=torch.optim.Adam(adapters, lr=0.02),
+    data_loader=DataLoader(TensorDataset(texts[:, :-1], texts[:, 1:]), batch_size=32),
+    noise_multiplier=1.1,
+    max_grad_norm=0.1,
+)
+
+
+def train_batch(tokens: torch.Tensor, following: torch.Tensor) -> None:
+    """Trains on a batch: the loss of an example is the mean over its tokens."""
+    optimizer.zero_grad()
+    logits = model(tokens)
+    loss = functional.cross_entropy(logits.transpose(1, 2), following, reduction="none")
+    loss.mean(1).mean().backward()
+    optimizer.step()
+
+
+for _ in range(3):
+    for tokens, following in loader:
+        train_batch(tokens, following)
+
+# The check: its step is `train_batch`, and returns the private gradient, which is what the optimizer gets.
+
+trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+params = {name: p.detach().clone() for name, p in trained.items()}
+batch = texts[:32, :-1], texts[:32, 1:]
+stated: dict[str, Any] = {
+    "clipping_norm": 0.1,
+    "noise_multiplier": 1.1,
+    "learning_rate": 1,  # of a gradient
+    "batch_size": 32,
+}
+
+
+def step(params: Any, batch: Any, seed: int) -> Any:
+    """Returns the gradients after clipping and noise, from these parameters on this batch."""
+    model.load_state_dict(params, strict=False)
+    torch.manual_seed(seed)
+    train_batch(*batch)
+    return {name: p.grad for name, p in trained.items()}
+
+
+if __name__ == "__main__":
+    print(audit.check_step(step, params, batch, **stated))

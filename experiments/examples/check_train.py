@@ -1,0 +1,91 @@
+"""A training run with Opacus as people write it, and its step for the check. ./run.sh check --example=train
+
+It has Adam with weight decay, a schedule, dropout, frozen layers, and batches accumulated from parts. Put a
+model and data of yours in; the part for the check, at the end, stays as it is.
+"""
+
+from typing import Any
+
+import torch
+from opacus import PrivacyEngine
+from opacus.utils.batch_memory_manager import BatchMemoryManager
+from torch.utils.data import DataLoader, TensorDataset
+
+import audit
+
+# The training run.
+
+torch.manual_seed(0)
+torch.set_num_threads(1)  # its products are small
+body = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh())
+head = torch.nn.Sequential(
+    torch.nn.Dropout(0.1),
+    torch.nn.Linear(16, 8),
+    torch.nn.Tanh(),
+    torch.nn.Dropout(0.1),
+    torch.nn.Linear(8, 3),
+)
+body.requires_grad_(False)
+network = torch.nn.Sequential(body, head)
+dataset = TensorDataset(torch.randn(320, 8), torch.randint(3, (320,)))
+model, optimizer, loader = PrivacyEngine().make_private(
+    module=network,
+    optimizer=torch.optim.AdamW(head.parameters(), lr=0.01, weight_decay=0.01),
+    data_loader=DataLoader(dataset, batch_size=32),
+    noise_multiplier=1.1,
+    max_grad_norm=0.5,
+)
+schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=10)
+
+
+def train_epoch(batches: Any) -> None:
+    """Trains on each batch of a loader, in parts of at most 10 examples."""
+    manager = BatchMemoryManager(
+        data_loader=batches,
+        max_physical_batch_size=10,
+        optimizer=optimizer,
+    )
+    with manager as parts:
+        for x, y in parts:
+            optimizer.zero_grad()
+            loss = torch.nn.functional.cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+
+
+for _ in range(3):
+    train_epoch(loader)
+    schedule.step()
+
+# The check: its step is `train_epoch` on a single batch, and returns the private gradient, which is what the
+# optimizer gets. Dropout is off, so that what an example does is the same for every seed.
+
+for module in model.modules():
+    if isinstance(module, torch.nn.Dropout):
+        module.p = 0.0
+trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+params = {name: p.detach().clone() for name, p in trained.items()}
+batch = torch.randn(32, 8), torch.randint(3, (32,))
+stated: dict[str, Any] = {
+    "clipping_norm": 0.5,
+    "noise_multiplier": 1.1,
+    "learning_rate": 1,  # of a gradient
+    "batch_size": 32,
+}
+
+
+def step(params: Any, batch: Any, seed: int) -> Any:
+    """Returns the gradients after clipping and noise, from these parameters on this batch."""
+    model.load_state_dict(params, strict=False)
+    torch.manual_seed(seed)
+    single = DataLoader(
+        TensorDataset(*batch),
+        batch_sampler=[list(range(len(batch[0])))],
+        collate_fn=loader.collate_fn,
+    )
+    train_epoch(single)
+    return {name: p.grad for name, p in trained.items()}
+
+
+if __name__ == "__main__":
+    print(audit.check_step(step, params, batch, **stated))

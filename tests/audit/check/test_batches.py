@@ -1,0 +1,350 @@
+"""Batches of any sampler and loader: correct ones have no finding, others are named for what they are."""
+
+import numpy as np
+import pytest
+
+import audit
+from audit.errors import InputError
+
+SIZE = 600
+RATE = 0.05
+BATCHES = 20
+
+
+def draw_poisson(seed, examples=SIZE, rate=RATE, batches=BATCHES):
+    rng = np.random.default_rng(seed)
+    return [np.flatnonzero(rng.random(examples) < rate) for _ in range(batches)]
+
+
+def draw_shuffled(seed, examples=SIZE, size=30):
+    order = np.random.default_rng(seed).permutation(examples)
+    return [order[start : start + size] for start in range(0, examples, size)]
+
+
+def draw_balls_in_bins(seed):
+    bins = np.random.default_rng(seed).integers(0, BATCHES, SIZE)
+    return [np.flatnonzero(bins == place) for place in range(BATCHES)]
+
+
+def draw_fixed(seed):
+    rng = np.random.default_rng(seed)
+    return [rng.choice(SIZE, 30, replace=False) for _ in range(BATCHES)]
+
+
+def draw_with_replacement(seed):
+    return list(np.random.default_rng(seed).integers(0, SIZE, (BATCHES, 30)))
+
+
+def draw_cyclic_poisson(seed):
+    """Draws from a tenth of the examples in turn, at ten times the rate."""
+    rng = np.random.default_rng(seed)
+    parts = np.array_split(np.arange(SIZE), 10)
+    return [parts[i % 10][rng.random(60) < 10 * RATE] for i in range(BATCHES)]
+
+
+def repeat_last_batch(seed):
+    drawn = draw_poisson(seed)
+    return [*drawn[:-1], drawn[-2]]
+
+
+def cut_at_two_deviations(seed):
+    return [batch[:41] for batch in draw_poisson(seed)]
+
+
+def fill_up(seed):
+    """Fills batches of fewer than 25 examples with others."""
+    rng = np.random.default_rng([seed, 1])
+    filled = []
+    for batch in draw_poisson(seed):
+        others = rng.permutation(np.setdiff1d(np.arange(SIZE), batch))
+        filled.append(np.concatenate([batch, others[: max(25 - len(batch), 0)]]))
+    return filled
+
+
+def take_two_together(seed):
+    """Lets example 300 come whenever example 7 does."""
+    drawn = []
+    for batch in draw_poisson(seed):
+        others = batch[batch != 300]
+        drawn.append(np.append(others, 300) if 7 in batch else others)
+    return drawn
+
+
+def take_neighbours(seed):
+    halves = draw_poisson(seed, examples=SIZE // 2)
+    return [np.concatenate([2 * half, 2 * half + 1]) for half in halves]
+
+
+def never_take_a_tenth(seed):
+    return [batch[batch >= SIZE // 10] for batch in draw_poisson(seed)]
+
+
+def skip_empty_batches(seed):
+    return [batch for batch in draw_poisson(seed, rate=0.005) if len(batch)]
+
+
+def explain(report):
+    """Returns a report on a single line."""
+    assert max(map(len, str(report).splitlines())) <= 80
+    return " ".join(str(report).split())
+
+
+WRONG = {
+    "shuffled": (draw_shuffled, RATE, "shuffled batches, not Poisson"),
+    "shuffled once": (lambda seed: draw_shuffled(0), RATE, "the same batches in every pass"),
+    "balls in bins": (draw_balls_in_bins, RATE, "balls-in-bins batches, not Poisson"),
+    "fixed": (draw_fixed, RATE, "fixed-size batches, not Poisson"),
+    "one by one": (lambda seed: draw_fixed(seed)[0], RATE, "fixed-size batches, not Poisson"),
+    "with replacement": (draw_with_replacement, RATE, "an example twice in a batch"),
+    "cyclic": (draw_cyclic_poisson, RATE, "unequally often|neighbours come together|vary"),
+    "last repeated": (repeat_last_batch, RATE, "a batch that comes again"),
+    "cut": (cut_at_two_deviations, RATE, "No batch holds more than 41 examples"),
+    "filled": (fill_up, RATE, "No batch holds fewer than 25 examples"),
+    "together": (take_two_together, RATE, "Examples 7 and 300 come together"),
+    "neighbours": (take_neighbours, RATE, "come together"),
+    "some never": (never_take_a_tenth, RATE, "unequally often"),
+    "empty skipped": (skip_empty_batches, 0.005, "no empty batch"),
+    "rate 3% off": (
+        lambda seed: draw_poisson(seed, rate=1.03 * RATE),
+        RATE,
+        "30.9 examples on average|a rate of 0.051",
+    ),
+    "len(loader)": (
+        lambda seed: draw_poisson(seed, 2000, 1 / 16, 16),
+        0.064,
+        "1 / 16 = 0.0625, one over the loader's length",
+    ),
+    "of a worker": (
+        lambda seed: draw_poisson(seed, rate=RATE / 4),
+        RATE,
+        "the stated rate over 4, of one of 4 workers",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_batches_that_the_accountant_does_not_assume_are_named(name):
+    draw, rate, expected = WRONG[name]
+    examples = 2000 if name == "len(loader)" else SIZE
+    text = explain(audit.check_batches(draw, examples, rate))
+    assert text.count("FAILED") >= 2 and any(part in text for part in expected.split("|")), text
+
+
+RIGHT = {
+    "poisson": draw_poisson,
+    "fixed": draw_fixed,
+    "shuffled": draw_shuffled,
+    "balls_in_bins": draw_balls_in_bins,
+}
+
+
+@pytest.mark.parametrize("assumed", RIGHT)
+def test_each_kind_of_batches_passes_under_its_own_assumption_alone(assumed):
+    for kind, draw in RIGHT.items():
+        report = audit.check_batches(draw, SIZE, RATE, assumed=assumed)
+        assert report.passed == (kind == assumed), report
+
+
+def check_many_seeds(examples, rate, seeds):
+    for start in range(seeds):
+        report = audit.check_batches(
+            lambda seed, start=start: draw_poisson([start, seed], examples, rate),
+            examples,
+            rate,
+        )
+        assert report.passed, report
+
+
+@pytest.mark.parametrize(("examples", "rate"), [(4, 0.9), (30, 0.999), (600, 0.05)])
+def test_poisson_batches_pass(examples, rate):
+    check_many_seeds(examples, rate, 2)
+
+
+def test_batches_that_come_one_by_one_pass():
+    assert audit.check_batches(lambda seed: draw_poisson(seed)[0], SIZE, RATE).passed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("examples", "rate"),
+    [(3, 0.3), (3, 0.5), (5, 0.5), (8, 0.7), (10, 0.3), (10, 0.9), (20, 0.95), (30, 0.3)]
+    + [(30, 0.999), (100, 0.02), (600, 0.05), (5000, 0.01), (50_000, 0.002)],
+)
+def test_poisson_batches_pass_for_many_seeds(examples, rate):
+    check_many_seeds(examples, rate, 12)
+
+
+def test_a_dropped_last_batch_is_told_only_where_it_is_seen():
+    def drop_last(seed):
+        return draw_shuffled(seed, SIZE + 13)[:-1]
+
+    def take_share(seed):
+        return [batch[:15] for batch in draw_shuffled(seed)]
+
+    def take_first_steps(seed):
+        return draw_shuffled(seed)[:10]
+
+    assert "drop_last" in explain(audit.check_batches(drop_last, SIZE + 13, 30 / (SIZE + 13)))
+    assert "drop_last" not in explain(audit.check_batches(draw_shuffled, SIZE, RATE))
+    assert "drop_last" not in explain(audit.check_batches(take_share, SIZE, RATE / 2))
+    assert "drop_last" not in explain(audit.check_batches(take_first_steps, SIZE, RATE))
+
+
+def test_what_shuffling_leaks_is_judged_for_shuffled_batches_alone():
+    for draw, result in ((draw_shuffled, "failed"), (draw_poisson, "does not apply")):
+        report = audit.check_batches(draw, SIZE, RATE, noise_multiplier=1.0, epochs=2)
+        (leak,) = [check for check in report.checks if check.name == "leak"]
+        assert leak.result == result
+        figures = report.figures
+        assert figures["shuffled epsilon at least"] > figures["poisson epsilon"] > 0
+
+
+def test_the_power_to_see_another_rate_is_told():
+    text = explain(audit.check_batches(draw_poisson, SIZE, RATE))
+    assert "a rate 2.5% off would be seen with probability 0.9" in text
+
+
+class TestLoaders:
+    """Loaders of torch and Opacus, by their samplers, and whatever yields indices."""
+
+    def check(self, loader, rate=RATE, **options):
+        return audit.check_batches(loader, sampling_rate=rate, **options)
+
+    def make_loader(self, **options):
+        torch = pytest.importorskip("torch")
+        torch.manual_seed(0)
+        dataset = torch.utils.data.TensorDataset(torch.zeros(SIZE, 3), torch.zeros(SIZE))
+        return torch.utils.data.DataLoader(dataset, **{"batch_size": 30} | options)
+
+    def test_a_list_of_batches(self):
+        batches = np.arange(SIZE).reshape(BATCHES, 30).tolist()
+        assert "the same batches" in self.check(batches, examples=SIZE).verdict
+
+    def test_torch_shuffles(self):
+        assert "shuffled batches, not Poisson" in self.check(self.make_loader(shuffle=True)).verdict
+        assert self.check(self.make_loader(shuffle=True), assumed="shuffled").passed
+        assert "the same batches in every pass" in self.check(self.make_loader()).verdict
+
+    def test_torch_drops_the_last_batch(self):
+        loader = self.make_loader(batch_size=32, shuffle=True, drop_last=True)
+        assert "drop_last" in explain(self.check(loader, 32 / SIZE))
+
+    def test_a_worker_of_torch_has_a_part_of_the_rate(self):
+        distributed = pytest.importorskip("torch.utils.data.distributed")
+        dataset = audit.Indices(SIZE)
+        sampler = distributed.DistributedSampler(dataset, num_replicas=2, rank=0, shuffle=True)
+        loader = self.make_loader(batch_size=15, sampler=sampler)
+        text = explain(self.check(loader))
+        assert "the stated rate over 2, of one of 2 workers" in text
+        assert "shuffled batches" in text and "drop_last" not in text
+        assert "the same batches in every pass" not in text
+
+    def test_a_worker_of_torch_without_set_epoch_sees_the_same_batches(self):
+        distributed = pytest.importorskip("torch.utils.data.distributed")
+        torch = pytest.importorskip("torch")
+        dataset = audit.Indices(SIZE)
+        sampler = distributed.DistributedSampler(dataset, num_replicas=2, rank=0, shuffle=True)
+        loader = torch.utils.data.DataLoader(dataset, batch_size=15, sampler=sampler)
+        report = self.check(lambda seed: iter(loader), RATE / 2, examples=SIZE)
+        assert "the same batches in every pass" in report.verdict
+
+    def test_opacus_draws_poisson_batches(self):
+        pytest.importorskip("opacus")
+        from opacus.data_loader import DPDataLoader
+        from opacus.utils.uniform_sampler import UniformWithReplacementSampler
+
+        loader = self.make_loader()
+        assert self.check(DPDataLoader(loader.dataset, sample_rate=RATE)).passed
+        assert self.check(DPDataLoader.from_data_loader(loader)).passed
+        sampler = UniformWithReplacementSampler(num_samples=SIZE, sample_rate=RATE)
+        assert self.check(sampler, examples=SIZE).passed
+
+    def test_opacus_takes_one_over_the_loaders_length(self):
+        pytest.importorskip("opacus")
+        from opacus.data_loader import DPDataLoader
+
+        loader = self.make_loader(batch_size=32)
+        report = self.check(DPDataLoader.from_data_loader(loader), 32 / SIZE)
+        assert report.passed  # 1 / 19 is 1.3% below 32 / 600, which needs more batches
+        loader = self.make_loader(batch_size=70)
+        text = explain(self.check(DPDataLoader.from_data_loader(loader), 70 / SIZE))
+        assert "1 / 9 = 0.1111, one over the loader's length" in text
+
+    def test_indices_in_place_of_the_data_show_any_loaders_batches(self):
+        torch = pytest.importorskip("torch")
+        loader = torch.utils.data.DataLoader(audit.Indices(SIZE), batch_size=30, shuffle=True)
+        assert self.check(lambda seed: iter(loader), examples=SIZE, assumed="shuffled").passed
+
+    def test_iterators_like_those_of_tensorflow_are_read_by_numpy(self):
+        class Tensor:
+            def __init__(self, values):
+                self.values = values
+
+            def numpy(self):
+                return self.values
+
+        def iterate(seed):
+            return map(Tensor, draw_poisson(seed))
+
+        assert self.check(iterate, examples=SIZE).passed
+
+    @pytest.mark.parametrize(
+        ("loader", "says"),
+        [
+            (5, "give seed -> batches of indices, or a loader"),
+            (iter([[1, 2]]), "can be iterated once only"),
+            (lambda seed: 5, "`draw` gave 5: return batches of indices"),
+            (lambda seed: [], "gave no batch with seed 0"),
+            (lambda seed: 1 / 0, "`draw` failed with seed 0: ZeroDivisionError"),
+            (lambda seed: exit(), "ends the program by sys.exit"),
+            (lambda seed: [[0.5, 1.5]], "gave no batches of indices: build the loader on"),
+            (lambda seed: [{"x": [1]}], "gave dictionaries: build the loader on audit.Indices"),
+            (lambda seed: [[1, SIZE]], "indices outside the data set: give 0 to 599"),
+            (lambda seed: [[-1, 2]], "indices outside the data set"),
+            (lambda seed: [[[1], [1, 2]]], "gave ragged batches"),
+            (lambda seed: [(np.zeros((2, 3)), np.zeros(2))], "gave several columns"),
+        ],
+    )
+    def test_what_is_no_loader_ends_in_a_line(self, loader, says):
+        with pytest.raises(InputError, match=says.replace("(", r"\(")) as raised:
+            self.check(loader, examples=SIZE)
+        assert "\n" not in str(raised.value)
+
+
+MINE = """
+import sys
+import numpy as np
+
+def draw(seed):
+    rng = np.random.default_rng(seed)
+    return [np.flatnonzero(rng.random(500) < 0.05) for _ in range(20)]
+
+loader = np.arange(500).reshape(20, 25).tolist()
+
+def ends(seed):
+    sys.exit(0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "says"),
+    [
+        ("draw", 0, "PASSED"),
+        ("loader", 3, "the same batches in every pass"),
+        ("ends", 2, "error: --batches ends the program by sys.exit"),
+        ("nothing", 2, "error: mine.py has no nothing: define a loader, or seed -> batches"),
+    ],
+)
+def test_the_command_checks_batches_of_a_file(forked, tmp_path, name, status, says):
+    (tmp_path / "mine.py").write_text(MINE)
+    flags = f"--batches=mine.py:{name}", "--sampling_rate=0.05", "--examples=500"
+    ended = forked("check", *flags, folder=tmp_path)
+    assert ended.status == status, ended.stderr
+    assert says in " ".join((ended.stdout + ended.stderr).split())
+
+
+def test_a_file_that_exits_has_not_passed(forked, tmp_path):
+    (tmp_path / "mine.py").write_text("import sys\nsys.exit(0)\n")
+    flags = "--batches=mine.py:draw", "--sampling_rate=0.05", "--examples=500"
+    ended = forked("check", *flags, folder=tmp_path)
+    assert ended.status == 2 and "ends the program by sys.exit" in ended.stderr
