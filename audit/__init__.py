@@ -3,6 +3,7 @@
     import audit
     audit.bounds(scores_in, scores_out)                                     scores of your own training
     audit.bounds(audit.cosines(values, dimension))                          with canaries of audit.directions
+    audit.bounds(audit.ranks(scores, fresh))                                canaries of any kind, and fresh ones
     audit.bounds(audit.coins(scores, presence))                             (R, K) by fair coins, or one run
     audit.bounds(..., claim=audit.DpSgd(noise_multiplier=4, insertions=250))
     audit.audit_loss(loss, params, features, labels, runs=1000)             loss(params, (feature, label))
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from audit.check.batches import check_batches
     from audit.check.step import check_step
     from audit.claims.claim import DpSgd, EpsilonDelta, Gdp
-    from audit.evidence.given import coins, cosines
+    from audit.evidence.given import coins, cosines, ranks
 
 _ROOMS = {
     "DpSgd": "audit.claims.claim",
@@ -41,6 +42,7 @@ _ROOMS = {
     "Gdp": "audit.claims.claim",
     "coins": "audit.evidence.given",
     "cosines": "audit.evidence.given",
+    "ranks": "audit.evidence.given",
     "directions": "audit.directions",
     "check_accounting": "audit.check.accounting",
     "check_batches": "audit.check.batches",
@@ -64,6 +66,7 @@ __all__ = [
     "cosines",
     "directions",
     "hidden_state_epsilon",
+    "ranks",
 ]
 
 if not TYPE_CHECKING:

@@ -25,7 +25,7 @@ from audit.report.verdicts import describe_what_decides, find_doubt, is_reversed
 _COUNTS = ("FP/out", "FN/in")
 _RATES = ("FPR", "FNR")
 _UNTESTED = "            (not tested here: scores of one run may depend on each other)"
-_WITHDRAWN = "withdrawn: canaries that were out have not the law of directions (p < 1e-06)"
+_WITHDRAWN = "withdrawn: canaries that were out have not the law of {} (p < 1e-06)"
 _NO_HIDDEN_STATE = "no bound but composition"
 _FEW = 100  # scores of a world
 _WIDTH = 80  # columns
@@ -303,8 +303,9 @@ def _explain_zeros(conclusion: Conclusion) -> list[str]:
             f"scores are lower with the canary (AUC {area.value:.2f}): did you mean minus the score?"
         ]
     if conclusion.law_is_known:
-        is_withdrawn = not conclusion.assumption_free.holds
-        return [_WITHDRAWN] if is_withdrawn else []
+        if conclusion.assumption_free.holds:
+            return []
+        return [_WITHDRAWN.format("fresh draws" if conclusion.fresh.draws else "directions")]
     if not conclusion.has_one_canary:
         return _name_methods_of_more_canaries(min(conclusion.evidence.canaries))
 
