@@ -3,7 +3,7 @@
     import audit
     audit.bounds(scores_in, scores_out)                                     scores of your own training
     audit.bounds(audit.cosines(values, dimension))                          with canaries of audit.directions
-    audit.bounds(audit.ranks(scores, fresh))                                canaries of any kind, and fresh ones
+    audit.bounds(audit.ranks(scores, fresh))                                canaries among fresh draws
     audit.bounds(audit.coins(scores, presence))                             (R, K) by fair coins, or one run
     audit.bounds(..., claim=audit.DpSgd(noise_multiplier=4, insertions=250))
     audit.audit_loss(loss, params, features, labels, runs=1000)             loss(params, (feature, label))

@@ -210,8 +210,10 @@ def _draw_alike(key: Array, number: int, law: _Law) -> Array:
     """Draws independent entries (number, ...) of a law."""
     shape = (number, *law.shape)
     if jnp.issubdtype(law.dtype, jnp.integer):
-        return jax.random.randint(key, shape, 0, law.largest + 1).astype(law.dtype)
-    return law.mean + law.deviation * jax.random.normal(key, shape, law.dtype)
+        whole: Array = jax.random.randint(key, shape, 0, law.largest + 1)
+        return whole.astype(law.dtype)
+    normal: Array = jax.random.normal(key, shape, law.dtype)
+    return law.mean + law.deviation * normal
 
 
 class OwnCoordinates(NamedTuple):

@@ -29,7 +29,7 @@ from audit.commands import cli
 from audit.conclusions import results
 from audit.conclusions.concluded import conclude
 from audit.conclusions.conclusion import Conclusion
-from audit.errors import require
+from audit.errors import InputError, require
 from audit.evidence import given_directions
 from audit.evidence.canaries import Fresh
 from audit.evidence.given import Evidence
@@ -163,10 +163,8 @@ def _read_scores(paths: Sequence[Path]) -> Evidence:
     evidence = score_files.read_scores(*paths)
     if not FLAGS.in_order:
         return evidence
-    require(
-        isinstance(evidence, Fresh),
-        "--in_order goes with --dimension, or with scores and fresh ones",
-    )
+    if not isinstance(evidence, Fresh):
+        raise InputError("--in_order goes with --dimension, or with scores and fresh ones")
     return evidence._replace(in_order=True)
 
 

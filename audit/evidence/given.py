@@ -117,8 +117,8 @@ def ranks(
 
     Args:
       scores: (R, K) of inserted canaries, of any kind, higher meaning in; or their ranks from 1, the highest,
-        to M + 1, each among itself and the fresh draws, with ties broken at random. NaN for a run that failed,
-        in `fresh` too.
+        to M + 1, each among itself and the fresh draws, with ties broken at random. NaN for a run that
+        failed, in `fresh` too.
       fresh: (R, M) of the fresh draws; with ranks M.
       presence: of the shape of scores, 1 where the canary was in, by a fair coin; by default all were. Those
         that were out check the law.

@@ -7,8 +7,8 @@ draws are exchangeable given the model, so that with ties broken at random
     P_out(rank of canary k among itself and the fresh draws <= r) = r / (M + 1)    exactly,
 
 whatever the scores are and however a run's canaries depend on each other. `place` puts a rank on the scale
-of the cosines of fresh directions, so that what holds of these holds of ranks: at every threshold, a rank that is
-placed above it is no more likely where the canary is out than a cosine above it.
+of the cosines of fresh directions, so that what holds of these holds of ranks: at every threshold, a rank
+that is placed above it is no more likely where the canary is out than a cosine above it.
 
 The ranks of a run share its fresh draws, and are not independent. So no canary's rank may choose the
 threshold of another (`Fresh.plain` is false), and where canaries are out, K of them tell no more of the law
@@ -85,11 +85,12 @@ def _rank_runs(scores: ArrayLike, fresh: ArrayLike, seed: int) -> tuple[NDArray[
     canary_scores = floats("the canaries' scores", scores)
     fresh_scores = floats("the fresh scores", fresh)
     _require_shapes(canary_scores, fresh_scores)
-    failed = np.isnan(canary_scores).all(1) & np.isnan(fresh_scores).all(1)
-    canary_scores = np.where(failed[:, None], 0.0, canary_scores)
-    fresh_scores = np.where(failed[:, None], 0.0, fresh_scores)
-    ranks = rank_among(canary_scores, fresh_scores, seed)
-    return ranks, np.broadcast_to(failed[:, None], ranks.shape)
+    is_missing = np.concatenate([np.isnan(canary_scores), np.isnan(fresh_scores)], axis=1)
+    failed = is_missing.all(axis=1, keepdims=True)
+    ranks = rank_among(
+        np.where(failed, 0.0, canary_scores), np.where(failed, 0.0, fresh_scores), seed
+    )
+    return ranks, np.broadcast_to(failed, ranks.shape)
 
 
 def _check_ranks(values: ArrayLike, draws: int) -> NDArray[np.int64]:
@@ -109,8 +110,9 @@ def _require_one_law(initial: Any, seed: int) -> None:
     """Raises InputError where canaries and fresh draws have other laws on the initial model."""
     is_pair = isinstance(initial, tuple | list) and len(initial) == 2
     require(is_pair, "`initial`: give (scores, fresh) on the initial model")
-    ranks = rank_among(*initial, seed=seed)
-    draws = np.shape(initial[1])[1]
+    scores, fresh = initial
+    ranks = rank_among(scores, fresh, seed)
+    draws = np.shape(fresh)[1]
     p_value = measure_law(ranks, np.ones(ranks.shape, bool), draws)
     if p_value < LEVEL:
         raise InputError(

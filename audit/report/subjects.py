@@ -98,9 +98,9 @@ _UNKNOWN_DIRECTIONS = (
 )
 _UNKNOWN_DRAWS = (
     "The scores come from elsewhere: this page knows neither the training nor who drew the canaries. The "
-    "bound holds for the training that made them, with all its canaries, if every run drew canaries and fresh ones "
-    "from one generator, independently, none of them selected afterwards, one function scored both, and no "
-    "run was left out for its scores."
+    "bound holds for the training that made them, with all its canaries, if every run drew canaries and "
+    "fresh ones from one generator, independently, none of them selected afterwards, one function scored "
+    "both, and no run was left out for its scores."
 )
 _REASON = (
     "has a reason here: the noise is Gaussian, the canary is one coordinate of an over-parameterised model, "
