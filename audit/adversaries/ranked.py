@@ -139,7 +139,8 @@ def loss_drops(loss: Loss) -> ScoreExamples:
     def score(examples: Examples, theta_t: Array, reference: Array) -> Array:
         losses = jax.vmap(loss, (None, 0))
         labelled = (examples.features, examples.labels)
-        return losses(reference, labelled) - losses(theta_t, labelled)
+        drops: Array = losses(reference, labelled) - losses(theta_t, labelled)
+        return drops
 
     return score
 
@@ -158,7 +159,8 @@ def gradient_products(loss: Loss) -> ScoreExamples:
         def score_example(labelled: tuple[Array, Array]) -> Array:
             return project(reference, labelled) + project(theta_t, labelled)
 
-        return jax.vmap(score_example)((examples.features, examples.labels))
+        products: Array = jax.vmap(score_example)((examples.features, examples.labels))
+        return products
 
     return score
 

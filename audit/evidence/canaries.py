@@ -388,7 +388,7 @@ class Fresh(NamedTuple):
 
     def is_out(self) -> NDArray[np.bool_]:
         """Returns which canaries (R, K) were out, in runs that did not fail."""
-        return ~self.presence & (self.cosines != FAILED)
+        return np.asarray(~self.presence & (self.cosines != FAILED))
 
     def out(self) -> Array:
         """Returns the cosines (n,) of canaries that were out, in runs that did not fail."""
@@ -400,7 +400,8 @@ class Fresh(NamedTuple):
         from audit.laws import cosine_law  # loads SciPy
 
         tails = np.exp(cosine_law.log_sf(self.cosines, self.dimension))
-        return np.rint(tails * (self.draws + 1)).astype(np.int64)
+        ranks: Places = np.rint(tails * (self.draws + 1)).astype(np.int64)
+        return ranks
 
     @property
     def failed(self) -> int:
