@@ -44,6 +44,7 @@ class OwnSettings(TypedDict, total=False):
     confidence: float
     lipschitz: "ArrayLike | None"
     model: str
+    afresh: bool
     canaries: int
     batch_size: int
     clipping: str
@@ -53,6 +54,8 @@ class OwnSettings(TypedDict, total=False):
     dimension: int
     first_direction: int
     end_direction: int
+    examples_score: str
+    fresh: int
     gc_s: str
     insert: str
     insertions: int

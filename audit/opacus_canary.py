@@ -148,8 +148,8 @@ class DirectionsOptimizer(_InsertingOptimizer):
 
         Args:
           drift: (dimension,) the movement of a rehearsal, without noise and directions; 0 is allowed too.
-          leave_one_out: whether the other directions' part is taken out, where they are more than a percent of
-            the dimension; `audit.cosines` has to be told so.
+          leave_one_out: whether the other directions' part is taken out, where they are more than a percent
+            of the dimension; `audit.cosines` has to be told so.
 
         Raises:
           InputError: as `audit.directions.cosines`.

@@ -95,10 +95,13 @@ def _make_request(setting: Setting, runs: int | None, until: float | None) -> "A
 
     for name, value in (("until", until), ("minutes", FLAGS.minutes)):
         fits = value is None or (any_time and 0 < value < math.inf)
-        require(fits, f"--{name}={value}: give a number above 0, with --adversary=sphere")
+        require(
+            fits,
+            f"--{name}={value}: give a number above 0, with --adversary=sphere, examples or --afresh",
+        )
     require(
         not (looks and any_time),
-        "bounds of fresh directions hold at any number of runs: drop --looks",
+        "bounds of canaries that are drawn afresh hold at any number of runs: drop --looks",
     )
     one_canary_message = "--looks goes with one canary a run: drop --looks or --canaries"
     require(setting.canaries == 1 or not looks, one_canary_message)

@@ -1,4 +1,4 @@
-"""An audit of a text model in PyTorch: a tiny GPT, random digit strings as canaries, the ranks of their losses.
+"""An audit of a text model in PyTorch: a tiny GPT, random digit strings as canaries, ranks of their losses.
 
 ./run.sh python experiments/examples/ranks_text.py page.html
 
@@ -26,7 +26,7 @@ LENGTH = 10  # digits
 WIDTH = 64
 CLIPPING_NORM = 1.0
 NOISE_MULTIPLIER = 1.0
-LEARNING_RATE = 0.05
+LEARNING_RATE = 0.025
 
 
 class TinyGpt(nn.Module):

@@ -138,11 +138,11 @@ def test_a_result_says_the_same_in_every_way(form):
     }
 
 
-def store_runs(root, scores, presence, dimension=0, **fields):
+def store_runs(root, scores, presence, dimension=0, draws=0, **fields):
     """Returns the folder of an audit of these scores."""
     setting = setting_of("fcnn", **fields)
     store = Store(root, {**identity(setting), "data_sha256": "0" * 64})
-    store.save(Scores(0, scores, presence, dimension))
+    store.save(Scores(0, scores, presence, dimension, draws))
     return store.path
 
 
@@ -175,6 +175,15 @@ STORES = {
         DIMENSION,
         adversary="sphere",
         canaries=COSINES.shape[1],
+    ),
+    "ranks in the order of runs": lambda root: store_runs(
+        root,
+        2_001.0 - RANKS,
+        np.ones(RANKS.shape, bool),
+        draws=2_000,
+        adversary="examples",
+        fresh=2_000,
+        canaries=RANKS.shape[1],
     ),
     "cosines of one run by coins": store_federated,
 }
