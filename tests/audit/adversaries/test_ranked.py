@@ -131,7 +131,7 @@ def test_settings_that_draw_afresh_say_so():
 
 def test_too_many_coordinates_leave_too_few_to_rank_among(dataset):
     with pytest.raises(InputError, match="half the parameters, to be ranked among others"):
-        make(dataset, "fcnn", adversary="gc_r", afresh=True, canaries=2000)
+        make(dataset, "fcnn", adversary="gc_r", afresh=True, canaries=50)
 
 
 class ReluNetwork(nn.Module):
