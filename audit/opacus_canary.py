@@ -162,4 +162,4 @@ class DirectionsOptimizer(_InsertingOptimizer):
     def _read_parameters(self) -> NDArray[np.float64]:
         """Returns all trained parameters, (dimension,)."""
         parts = [parameter.detach().cpu().flatten() for parameter in self.params]
-        return torch.cat(parts).double().numpy()
+        return np.asarray(torch.cat(parts).double().numpy())

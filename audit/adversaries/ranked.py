@@ -153,7 +153,7 @@ def gradient_products(loss: Loss) -> ScoreExamples:
         movement = reference - theta_t
 
         def project(theta: Array, labelled: tuple[Array, Array]) -> Array:
-            gradient = jax.grad(loss)(theta, labelled)
+            gradient: Array = jax.grad(loss)(theta, labelled)
             return gradient @ movement / jnp.maximum(jnp.linalg.norm(gradient), _TINY)
 
         def score_example(labelled: tuple[Array, Array]) -> Array:

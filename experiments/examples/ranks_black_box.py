@@ -46,7 +46,7 @@ class NoisyClassifier:
         """Returns the probabilities (n, CLASSES)."""
         logits = features @ self._weights
         powers = np.exp(logits - logits.max(axis=1, keepdims=True))
-        return powers / powers.sum(axis=1, keepdims=True)
+        return np.asarray(powers / powers.sum(axis=1, keepdims=True))
 
 
 def draw_examples(rng: np.random.Generator, number: int) -> tuple[Array, Labels]:

@@ -111,8 +111,14 @@ KINDS = ["canaries equal", "heavy tails", "few values", "independent"]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("epsilon", "delta"), [(0.0, 1e-5), (1.5, 0.02), (4.0, 1e-5)])
+@pytest.mark.parametrize(
+    ("kind", "epsilon", "delta"),
+    [
+        *((kind, 1.5, 0.02) for kind in KINDS),
+        ("canaries equal", 4.0, 1e-5),
+        ("independent", 0.0, 1e-5),
+    ],
+)
 def test_the_level_holds_on_the_corner_of_what_is_claimed(kind, epsilon, delta):
     """1,000 audits each, looked at after every run: the bound, and the test of the claim."""
     audits = 1000
