@@ -3,6 +3,7 @@
     import audit
     audit.bounds(scores_in, scores_out)                                     scores of your own training
     audit.bounds(audit.cosines(values, dimension))                          with canaries of audit.directions
+    audit.bounds(audit.ranks(scores, fresh))                                canaries among fresh draws
     audit.bounds(audit.coins(scores, presence))                             (R, K) by fair coins, or one run
     audit.bounds(..., claim=audit.DpSgd(noise_multiplier=4, insertions=250))
     audit.audit_loss(loss, params, features, labels, runs=1000)             loss(params, (feature, label))
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from audit.check.loaders import Indices
     from audit.check.step import check_step
     from audit.claims.claim import DpSgd, EpsilonDelta, Gdp
-    from audit.evidence.given import coins, cosines
+    from audit.evidence.given import coins, cosines, ranks
 
 _ROOMS = {
     "DpSgd": "audit.claims.claim",
@@ -44,6 +45,7 @@ _ROOMS = {
     "Indices": "audit.check.loaders",
     "coins": "audit.evidence.given",
     "cosines": "audit.evidence.given",
+    "ranks": "audit.evidence.given",
     "directions": "audit.directions",
     "check_accounting": "audit.check.accounting",
     "check_batches": "audit.check.batches",
@@ -68,6 +70,7 @@ __all__ = [
     "cosines",
     "directions",
     "hidden_state_epsilon",
+    "ranks",
 ]
 
 if not TYPE_CHECKING:

@@ -44,6 +44,7 @@ class OwnSettings(TypedDict, total=False):
     confidence: float
     lipschitz: "ArrayLike | None"
     model: str
+    afresh: bool
     canaries: int
     batch_size: int
     clipping: str
@@ -53,6 +54,8 @@ class OwnSettings(TypedDict, total=False):
     dimension: int
     first_direction: int
     end_direction: int
+    examples_score: str
+    fresh: int
     gc_s: str
     insert: str
     insertions: int
@@ -90,7 +93,8 @@ def bounds(
     Args:
       scores_in: (n,) of independent runs with the canary, higher meaning in; or (n, K) of K canaries a run.
         Alone: a table, as a DataFrame of pandas, with columns score,in (1 or 0) or in,out; or the evidence
-        of `audit.coins` or `audit.cosines`. Every run that was begun counts: one that failed scores NaN.
+        of `audit.coins`, `audit.cosines` or `audit.ranks`. Every run that was begun counts: one that failed
+        scores NaN.
       scores_out: (m,) of runs without the canary, or (m, M).
       claim: what is claimed of the mechanism, as `audit.DpSgd(noise_multiplier=4, insertions=250)`; the upper
         bound follows from it.
@@ -308,7 +312,7 @@ def _read_evidence(scores_in: Any, scores_out: Any) -> "Evidence":
     is_table = hasattr(scores_in, "columns") and hasattr(scores_in, "__getitem__")
     missing = (
         "`scores_out` is missing: give it, or a table with columns score,in (1 or 0), or audit.coins(scores, "
-        "presence), or audit.cosines(values, dimension)"
+        "presence), audit.cosines(values, dimension), or audit.ranks(scores, fresh)"
     )
     require(is_table, missing)
     return score_files.read_columns("the table", list(scores_in.columns), scores_in.__getitem__)

@@ -1,22 +1,55 @@
-"""A gradient canary for training with Opacus; importing this needs Opacus.
+"""Canaries for training with Opacus; importing this needs Opacus.
 
     model, optimizer, loader = PrivacyEngine().make_private(..., noise_multiplier=2.0, max_grad_norm=1.0)
     optimizer = CanaryOptimizer(optimizer, present=True)    # in as many runs present=False
     ...                                                     # train as before, with noise of its own
     score = optimizer.score()
 
+or, with many canaries in every run, all in, of whose cosines the law without them is known:
+
+    optimizer = DirectionsOptimizer(optimizer, seed=SECRET, run=run, count=200)
+    ...                                                     # train as before, with noise of its own
+    rows.append(optimizer.cosines(drift))                   # audit.bounds(audit.cosines(rows, dimension))
+
 `make_private`'s loader samples by Poisson. If each step is to take the canary as it takes an example,
 give the rate, sampling_rate=1 / len(loader), here and to `audit.bounds`, whose insertions are the steps.
 """
 
 import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
 from opacus.optimizers import DPOptimizer
 
+from audit import directions
 from audit.errors import require
 from audit.values import number
 
 
-class CanaryOptimizer(DPOptimizer):
+class _InsertingOptimizer(DPOptimizer):
+    """A copy of an optimizer of Opacus, with flat clipping, that goes on where it stands.
+
+    Raises InputError for another kind of optimizer, whose clipping this would replace.
+    """
+
+    def __init__(self, optimizer: DPOptimizer) -> None:
+        kind = type(optimizer).__name__
+        require(
+            type(optimizer) is DPOptimizer,
+            f"`optimizer={kind}`: give a DPOptimizer, with flat clipping",
+        )
+        super().__init__(
+            optimizer.original_optimizer,
+            noise_multiplier=optimizer.noise_multiplier,
+            max_grad_norm=optimizer.max_grad_norm,
+            expected_batch_size=optimizer.expected_batch_size,
+            loss_reduction=optimizer.loss_reduction,
+            generator=optimizer.generator,
+            secure_mode=optimizer.secure_mode,
+        )
+        self.step_hook = optimizer.step_hook  # the engine's accountant
+
+
+class CanaryOptimizer(_InsertingOptimizer):
     """An optimizer of Opacus that inserts a canary into the sum of gradients and adds noise as before.
 
     The canary is a further gradient, of norm C along the first parameter's first number. It is inserted once
@@ -39,23 +72,9 @@ class CanaryOptimizer(DPOptimizer):
         sampling_rate: float = 1.0,
         seed: int | None = None,
     ) -> None:
-        kind = type(optimizer).__name__
-        require(
-            type(optimizer) is DPOptimizer,
-            f"`optimizer={kind}`: give a DPOptimizer, with flat clipping",
-        )
+        super().__init__(optimizer)
         rate = number("sampling_rate", sampling_rate, float)
         require(0 < rate <= 1, f"`sampling_rate={rate:g}`: give more than 0, at most 1")
-        super().__init__(
-            optimizer.original_optimizer,
-            noise_multiplier=optimizer.noise_multiplier,
-            max_grad_norm=optimizer.max_grad_norm,
-            expected_batch_size=optimizer.expected_batch_size,
-            loss_reduction=optimizer.loss_reduction,
-            generator=optimizer.generator,
-            secure_mode=optimizer.secure_mode,
-        )
-        self.step_hook = optimizer.step_hook  # the engine's accountant
         self._present = present
         self._rate = rate
         self._coins = np.random.default_rng(seed)
@@ -75,3 +94,72 @@ class CanaryOptimizer(DPOptimizer):
     def _read_number(self) -> float:
         """Returns the number along which the canary's gradient is."""
         return float(self.params[0].detach().view(-1)[0].item())
+
+
+class DirectionsOptimizer(_InsertingOptimizer):
+    """An optimizer of Opacus that inserts fresh directions into the sum of gradients, as `audit.directions`.
+
+    Each is a further gradient of norm C, over all trained parameters together. They are inserted once a step,
+    however many physical batches that has.
+
+    Args:
+      optimizer: a `DPOptimizer` with flat clipping, as `PrivacyEngine.make_private` makes it.
+      seed: of all runs' directions, a secret of the auditor's.
+      run: which run this is; every run has directions of its own.
+      count: how many directions.
+      present: whether they are inserted: not in the rehearsal, which has no noise either.
+
+    Raises:
+      InputError: for another kind of optimizer, or numbers out of range.
+    """
+
+    def __init__(
+        self, optimizer: DPOptimizer, seed: int, run: int, count: int, present: bool = True
+    ) -> None:
+        super().__init__(optimizer)
+        self._seed = seed
+        self._run = run
+        self._count = count
+        self._present = present
+        self._start = self._read_parameters()
+        norm = float(self.max_grad_norm)
+        total = directions.inserted(seed, run, count, len(self._start), norm)
+        sizes = [parameter.numel() for parameter in self.params]
+        self._parts = torch.from_numpy(total).split(sizes)
+
+    @property
+    def dimension(self) -> int:
+        """Returns the number of trained parameters, as `audit.cosines` needs it."""
+        return len(self._start)
+
+    def add_noise(self) -> None:
+        """Inserts the directions into the sum of clipped gradients, then adds the noise."""
+        if self._present:
+            for parameter, part in zip(self.params, self._parts, strict=True):
+                parameter.summed_grad += part.view_as(parameter).to(parameter)
+        super().add_noise()
+
+    def movement(self) -> NDArray[np.float64]:
+        """Returns how far training has moved the parameters, (dimension,)."""
+        return self._read_parameters() - self._start
+
+    def cosines(self, drift: ArrayLike = 0.0, leave_one_out: bool = False) -> NDArray[np.float64]:
+        """Returns the directions' cosines (count,): higher means in.
+
+        Args:
+          drift: (dimension,) the movement of a rehearsal, without noise and directions; 0 is allowed too.
+          leave_one_out: whether the other directions' part is taken out, where they are more than a percent
+            of the dimension; `audit.cosines` has to be told so.
+
+        Raises:
+          InputError: as `audit.directions.cosines`.
+        """
+        displacement = np.asarray(drift, np.float64) - self.movement()
+        return directions.cosines(
+            displacement, self._seed, self._run, self._count, leave_one_out=leave_one_out
+        )
+
+    def _read_parameters(self) -> NDArray[np.float64]:
+        """Returns all trained parameters, (dimension,)."""
+        parts = [parameter.detach().cpu().flatten() for parameter in self.params]
+        return np.asarray(torch.cat(parts).double().numpy())

@@ -68,10 +68,30 @@ class GcFixed(AdversaryFields):
     dimension: int = described("gc_fixed: the biased coordinate.", default=0, least=0)
 
 
+@dataclasses.dataclass(frozen=True)
 class GcR(AdversaryFields):
-    """GC-R has no fields."""
+    """GC-R's fields."""
 
-    name = "gc_r"
+    name: ClassVar[str] = "gc_r"
+    afresh: bool = described(
+        "gc_r: every run draws coordinates of its own, all in, and ranks them among all others.",
+        default=False,
+    )
+
+    @property
+    def least_runs(self) -> int:  # type: ignore[override]
+        """Returns the fewest runs, with all canaries in one."""
+        return 1 if self.afresh else AdversaryFields.least_runs
+
+    @property
+    def usual_runs(self) -> int:  # type: ignore[override]
+        """Returns as many runs as fresh directions take, where coordinates are drawn afresh."""
+        return 60 if self.afresh else AdversaryFields.usual_runs
+
+    @property
+    def any_time(self) -> bool:  # type: ignore[override]
+        """Returns whether coordinates are drawn afresh, whose bound holds whenever one stops."""
+        return self.afresh
 
 
 def _make_gc_s(fields: GcS, knowledge: Knowledge) -> "Adversary":
@@ -99,10 +119,26 @@ def _make_gc_s(fields: GcS, knowledge: Knowledge) -> "Adversary":
 
 def _make_gc_r(fields: GcR, knowledge: Knowledge) -> "Adversary":
     """Makes GC-R: a gradient along a random coordinate."""
+    knowledge.require_coordinates()
+    if fields.afresh:
+        return _make_fresh_coordinates(knowledge)
     from audit.adversaries import biased
 
-    knowledge.require_coordinates()
     return biased.random_biased_dimension(knowledge.canaries, knowledge.expect_of_several())
+
+
+def _make_fresh_coordinates(knowledge: Knowledge) -> "Adversary":
+    """Makes GC-R whose coordinates every run draws afresh."""
+    from audit.adversaries import ranked
+
+    canaries = knowledge.canaries
+    parameters = knowledge.model.n_parameters
+    most = parameters // 2
+    require(
+        2 * canaries <= parameters,
+        f"`canaries={canaries}`: give at most {most}, half the parameters, to be ranked among others",
+    )
+    return ranked.fresh_coordinates(canaries, parameters, knowledge.rehearsal())
 
 
 def _make_gc_fixed(fields: GcFixed, knowledge: Knowledge) -> "Adversary":
@@ -132,7 +168,8 @@ GC_R = AdversaryRow(
     "GC-R",
     "along a random coordinate",
     "GC-R: draws a coordinate of the model at random and inserts a gradient of norm C along it. Its "
-    "score is how far the final model moved along that coordinate.",
+    "score is how far the final model moved along that coordinate; where every run draws its own, the rank "
+    "of that among all other coordinates.",
     "biased",
     _make_gc_r,
     biased=True,

@@ -31,6 +31,18 @@ class Generator(Protocol):
     def __call__(self, key: Array, number: int, /) -> Examples: ...
 
 
+class RandomGenerator(NamedTuple):
+    """A generator of random examples.
+
+    Attributes:
+      draw: draws them.
+      words: equal for generators that draw the same.
+    """
+
+    draw: Generator
+    words: str
+
+
 class ScoreExamples(Protocol):
     """(examples (n, ...), theta_T (p,), the model (p,) that it is compared with) -> scores (n,): higher means
     in."""
@@ -103,7 +115,9 @@ def fresh_examples(
         counts, _ = jax.lax.scan(count_block, _Counts(zeros, zeros), starts)
         return break_ties(state.ties, counts.below, counts.tied)
 
-    return Adversary(init, craft, score, canaries, reads_theta=True, draw=draw, all_in=True)
+    return Adversary(
+        init, craft, score, canaries, reads_theta=True, draw=draw, all_in=True, draws=fresh
+    )
 
 
 class _Counts(NamedTuple):
@@ -125,7 +139,8 @@ def loss_drops(loss: Loss) -> ScoreExamples:
     def score(examples: Examples, theta_t: Array, reference: Array) -> Array:
         losses = jax.vmap(loss, (None, 0))
         labelled = (examples.features, examples.labels)
-        return losses(reference, labelled) - losses(theta_t, labelled)
+        drops: Array = losses(reference, labelled) - losses(theta_t, labelled)
+        return drops
 
     return score
 
@@ -138,45 +153,69 @@ def gradient_products(loss: Loss) -> ScoreExamples:
         movement = reference - theta_t
 
         def project(theta: Array, labelled: tuple[Array, Array]) -> Array:
-            gradient = jax.grad(loss)(theta, labelled)
+            gradient: Array = jax.grad(loss)(theta, labelled)
             return gradient @ movement / jnp.maximum(jnp.linalg.norm(gradient), _TINY)
 
         def score_example(labelled: tuple[Array, Array]) -> Array:
             return project(reference, labelled) + project(theta_t, labelled)
 
-        return jax.vmap(score_example)((examples.features, examples.labels))
+        products: Array = jax.vmap(score_example)((examples.features, examples.labels))
+        return products
 
     return score
 
 
-def random_examples(features: Array, labels: Array, classes: int) -> Generator:
-    """Returns the generator of random examples of the shape and scale of data, with uniform labels.
+def random_examples(features: Array, labels: Array, classes: int) -> RandomGenerator:
+    """Returns the generator of random examples of the shape and scale of data.
 
     Features are independent: normal with the mean and the deviation of all of the data's, or, where the
-    data are whole numbers, uniform from 0 to their largest.
+    data are whole numbers, uniform from 0 to their largest. So are labels, but classes are uniform.
 
     Args:
       features: (N, ...) of the data.
       labels: (N, ...) of the data.
-      classes: their number.
+      classes: the number of classes; 0 where labels are no classes.
     """
-    is_whole = jnp.issubdtype(features.dtype, jnp.integer)
-    shape = features.shape[1:]
-    label_shape = labels.shape[1:]
-    largest = int(features.max()) if is_whole else 0
-    mean = 0.0 if is_whole else float(features.mean())
-    deviation = 0.0 if is_whole else float(features.std())
+    feature_law = _measure(features)
+    label_law = _measure(labels)
+    if classes:
+        label_law = label_law._replace(largest=classes - 1)
 
     def generate(key: Array, number: int) -> Examples:
         feature_key, label_key = jax.random.split(key)
-        drawn_labels = jax.random.randint(label_key, (number, *label_shape), 0, classes)
-        if is_whole:
-            whole = jax.random.randint(feature_key, (number, *shape), 0, largest + 1)
-            return Examples(whole.astype(features.dtype), drawn_labels)
-        normal = jax.random.normal(feature_key, (number, *shape), features.dtype)
-        return Examples(mean + deviation * normal, drawn_labels)
+        return Examples(
+            _draw_alike(feature_key, number, feature_law), _draw_alike(label_key, number, label_law)
+        )
 
-    return generate
+    return RandomGenerator(generate, f"{feature_law}, {label_law}")
+
+
+class _Law(NamedTuple):
+    """What arrays are drawn from: normal, or uniform whole numbers from 0 where the type is of those."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    mean: float = 0.0
+    deviation: float = 0.0
+    largest: int = 0
+
+
+def _measure(values: Array) -> _Law:
+    """Returns the law of entries like those of values (N, ...)."""
+    shape = values.shape[1:]
+    if jnp.issubdtype(values.dtype, jnp.integer):
+        return _Law(shape, str(values.dtype), largest=int(values.max()))
+    return _Law(shape, str(values.dtype), float(values.mean()), float(values.std()))
+
+
+def _draw_alike(key: Array, number: int, law: _Law) -> Array:
+    """Draws independent entries (number, ...) of a law."""
+    shape = (number, *law.shape)
+    if jnp.issubdtype(law.dtype, jnp.integer):
+        whole: Array = jax.random.randint(key, shape, 0, law.largest + 1)
+        return whole.astype(law.dtype)
+    normal: Array = jax.random.normal(key, shape, law.dtype)
+    return law.mean + law.deviation * normal
 
 
 class OwnCoordinates(NamedTuple):
@@ -188,13 +227,14 @@ class OwnCoordinates(NamedTuple):
     expected: Array
 
 
-def fresh_coordinates(canaries: int, rehearse: Rehearse) -> Adversary:
+def fresh_coordinates(canaries: int, parameters: int, rehearse: Rehearse) -> Adversary:
     """Returns GC-R whose K distinct coordinates every run draws afresh, each ranked among all p - K others.
 
     A score is how far below its expected place a coordinate ends (hidden-state paper, Algorithm 2).
 
     Args:
       canaries: K, all in.
+      parameters: p.
       rehearse: theta_0 (p,) -> the final model without noise and canaries.
     """
 
@@ -205,7 +245,6 @@ def fresh_coordinates(canaries: int, rehearse: Rehearse) -> Adversary:
 
     def draw(state: OwnCoordinates, key: Array) -> OwnCoordinates:
         coordinate_key, tie_key = jax.random.split(key)
-        parameters = state.expected.size
         number = len(state.dimensions)
         dimensions = jax.random.choice(coordinate_key, parameters, (number,), replace=False)
         return state._replace(dimensions=dimensions, ties=tie_key)
@@ -221,4 +260,14 @@ def fresh_coordinates(canaries: int, rehearse: Rehearse) -> Adversary:
         tied = ((movement == scores[:, None]) & is_fresh).sum(1)
         return break_ties(state.ties, below, tied)
 
-    return Adversary(init, craft, score, canaries, constant=True, draw=draw, all_in=True)
+    return Adversary(
+        init,
+        craft,
+        score,
+        canaries,
+        constant=True,
+        draw=draw,
+        all_in=True,
+        draws=parameters - canaries,
+        variant="afresh",
+    )

@@ -12,6 +12,7 @@
     ./run.sh bound --scores=scores.csv --report=p.html   the page of ./run.sh report
     ./run.sh bound --scores=run.npz --dimension=68       one run's cosines: observed
     ./run.sh bound --scores=in.npy --dimension=62006     those of several: (runs, canaries)
+    ./run.sh bound --scores=ranks.npz                    scores, fresh (runs, draws), or ranks, fresh_draws
 
 Arrays are flat, or matrices where runs have several canaries: a row a run, a column a canary.
 """
@@ -27,9 +28,10 @@ from audit.claims.hidden_state import LAST
 from audit.commands import cli
 from audit.conclusions import results
 from audit.conclusions.concluded import conclude
-from audit.conclusions.conclusion import Conclusion
-from audit.errors import require
+from audit.conclusions.conclusion import Conclusion, find_doubt
+from audit.errors import InputError, require
 from audit.evidence import given_directions
+from audit.evidence.canaries import Fresh
 from audit.evidence.given import Evidence
 from audit.methods.level import Level
 from audit.report import bounds_table, verdicts
@@ -44,7 +46,8 @@ FLAGS = flags.FLAGS
 flags.DEFINE_string(
     "scores",
     None,
-    "The scores: .npz or .json with in, out or scores, presence; .csv with score,in; in.npy,out.npy; or -.",
+    "The scores: .npz or .json with in, out or scores, presence; .npz with scores, fresh; .csv with "
+    "score,in; in.npy,out.npy; or -.",
 )
 cli.define_levels()
 flags.DEFINE_list(
@@ -75,7 +78,7 @@ flags.DEFINE_bool(
     "leave_one_out", False, "With --dimension: a cosine used the other canaries' directions."
 )
 flags.DEFINE_bool(
-    "in_order", False, "With --dimension: rows stand in the order in which runs were begun."
+    "in_order", False, "With cosines or ranks: rows stand in the order in which runs were begun."
 )
 cli.define_json()
 flags.DEFINE_bool("fail_if_violated", False, "Exit status 3 where the claim is refuted.")
@@ -104,10 +107,8 @@ def _require_flags() -> None:
     require(FLAGS.report != "", "--report=: name an HTML file")
     has_upper_bound = FLAGS.upper_bound is not None or FLAGS.noise_multiplier is not None
     require(has_upper_bound or not FLAGS.fail_if_violated, _NO_UPPER)
-    for name in ("leave_one_out", "in_order"):
-        require(
-            FLAGS.dimension is not None or not FLAGS[name].value, f"--{name} goes with --dimension"
-        )
+    has_dimension = FLAGS.dimension is not None
+    require(has_dimension or not FLAGS.leave_one_out, "--leave_one_out goes with --dimension")
 
 
 def _require_figure_format() -> None:
@@ -135,7 +136,7 @@ def _show(paths: Sequence[Path], conclusion: Conclusion) -> None:
     for flag, (path, _) in contents.items():
         print(f"{flag}: {path}", file=sys.stderr)
 
-    doubt = verdicts.find_doubt(conclusion)
+    doubt = find_doubt(conclusion)
     undecided = f"these scores are not those of independent runs: {doubt}"
     require(not (FLAGS.fail_if_violated and doubt), undecided)
     if FLAGS.fail_if_violated and _is_violated(conclusion):
@@ -155,11 +156,21 @@ def _is_violated(conclusion: Conclusion) -> bool:
 def _read_evidence(paths: Sequence[Path]) -> Evidence:
     """Returns the evidence that --scores names: scores, or cosines where --dimension is given."""
     if FLAGS.dimension is None:
-        return score_files.read_scores(*paths)
+        return _read_scores(paths)
     require(FLAGS.looks is None, "--looks does not go with --dimension: drop one")
     require(len(paths) == 1, f"--scores={FLAGS.scores}: with --dimension give one file")
     given_directions.require_dimension(FLAGS.dimension)
     return score_files.read_cosines(paths[0], FLAGS.dimension, FLAGS.leave_one_out, FLAGS.in_order)
+
+
+def _read_scores(paths: Sequence[Path]) -> Evidence:
+    """Returns the evidence of files of scores or of ranks, the latter in order where --in_order says so."""
+    evidence = score_files.read_scores(*paths)
+    if not FLAGS.in_order:
+        return evidence
+    if not isinstance(evidence, Fresh):
+        raise InputError("--in_order goes with --dimension, or with scores and fresh ones")
+    return evidence._replace(in_order=True)
 
 
 def _make_claim() -> Claim | None:

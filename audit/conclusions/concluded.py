@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from audit.adversaries.fresh import SphereFields
 from audit.claims.accounting import Composition
 from audit.claims.claim import Claim, DpSgd
 from audit.claims.hidden_state import HiddenState
@@ -24,6 +23,7 @@ from audit.evidence.canaries import Coins, Fresh, Sets, Shape
 from audit.evidence.given import Evidence
 from audit.evidence.given_directions import describe_dimension
 from audit.evidence.one_run import OneRun, check_own_cosines
+from audit.evidence.ranks import describe_draws
 from audit.evidence.repeats import describe_repeats
 from audit.methods import estimate, exact_null, gaussian_curve, lifted, one_run_bounds, one_shot
 from audit.methods.estimate import Bound, Finding
@@ -97,7 +97,7 @@ def _find_from_canaries(evidence: Sets | Coins, level: Level) -> Sequence[Findin
 
 
 def _find_from_directions(evidence: Fresh, level: Level) -> Sequence[Finding]:
-    """Returns the findings from fresh directions."""
+    """Returns the findings from fresh directions, or from ranks among fresh draws."""
     return [method.compute(evidence, *level) for method in exact_null.METHODS.values()]
 
 
@@ -152,11 +152,11 @@ def _describe_scores(evidence: Sets | Coins) -> list[str]:
 
 
 def _describe_directions(evidence: Fresh) -> list[str]:
-    """Returns lines on a caller's cosines: on their runs, and on what was tested of their directions."""
+    """Returns lines on a caller's cosines or ranks: on their runs, and on what was tested of their law."""
     if not evidence.given:
         return []
     notes = [*_describe_failed(evidence), *describe_repeats(evidence)]
-    notes.append(describe_dimension(evidence))
+    notes.append(describe_draws(evidence) if evidence.draws else describe_dimension(evidence))
     if len(evidence.cosines) == 1:
         return notes
     if evidence.in_order:
@@ -209,9 +209,9 @@ def conclude_setting(
     claim = DpSgd(*setting.composition)
     mechanism = setting.mechanism
     expected = None
-    if isinstance(setting.adversary, SphereFields):
+    if setting.adversary.any_time:
         fresh_looks = (
-            "`looks` are for other adversaries: fresh directions may be looked at at any time"
+            "`looks` are for other adversaries: these canaries may be looked at at any time"
         )
         require(not looks, fresh_looks)
         concluded = conclude(scores.directions(), claim, level)

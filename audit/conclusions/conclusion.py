@@ -20,7 +20,7 @@ from audit.claims.accounting import Composition
 from audit.claims.claim import Claim
 from audit.claims.hidden_state import HiddenState
 from audit.errors import require
-from audit.evidence.canaries import Fresh, Shape
+from audit.evidence.canaries import Coins, Fresh, Sets, Shape
 from audit.evidence.given import Evidence
 from audit.evidence.one_run import OneRun
 from audit.methods import estimate, exact_null, lifted
@@ -299,9 +299,9 @@ class Conclusion(NamedTuple):
         if self.is_one_run:
             return self.bounds
         pair = self._pair
-        first = (pair.free, pair.gaussian)
+        first = [pair.free, pair.gaussian]
         if self.law_is_known and self.tightest_mu is not None:
-            first = (EXACT_NULL_GDP, *first)  # the number to read where the claim is one of GDP
+            first.insert(0, EXACT_NULL_GDP)  # the number to read where the claim is one of GDP
         methods = list(dict.fromkeys(first))  # some may be the same
         for bound in self.bounds:
             if bound.method not in methods:
@@ -340,7 +340,10 @@ class Conclusion(NamedTuple):
 
     def count_runs(self) -> int:
         """Returns how many training runs the scores are of."""
-        return sum(len(rows.scores) for rows in self.evidence.rows())
+        if self.is_one_run:
+            return 1
+        several = cast("Sets | Coins | Fresh", self.evidence)
+        return sum(len(rows.scores) for rows in several.rows())
 
     @property
     def curve_status(self) -> str:

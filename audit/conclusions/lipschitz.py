@@ -24,7 +24,7 @@ from audit.tasks import zoo
 from audit.tasks.task import Convex, Dataset
 
 _FILE = "lipschitz.json"
-_READS_THETA = ("loss", "poisoned", "clip_bkd")
+_READS_THETA = ("loss", "poisoned", "clip_bkd", "examples")
 
 
 class Steps(NamedTuple):

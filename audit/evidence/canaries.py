@@ -42,6 +42,7 @@ _LEAST_QUANTILES = 1_000
 _MOST_QUANTILES = 20_000
 _TINY = 1e-12
 FAILED = -1.0  # the cosine of a run that failed
+RANK_DIMENSION = 10**12  # the law of a cosine there is normal to 1e-11, up to 9 deviations
 
 
 class Shape(enum.Enum):
@@ -328,15 +329,21 @@ class Sets(NamedTuple):
 
 
 class Fresh(NamedTuple):
-    """Cosines of canaries that are uniform directions, drawn afresh for every run.
+    """Scores of canaries that every run drew afresh, whose law is known where they are out.
+
+    They are cosines of uniform directions; or they stand for ranks among fresh draws
+    (`audit.evidence.ranks`), each as the cosine in RANK_DIMENSION dimensions that is exceeded as often as the
+    rank is reached.
 
     Attributes:
       cosines: (R, K), a row a run.
       presence: (R, K), mostly true everywhere.
       dimension: d, of the directions.
-      plain: whether no cosine uses anything of the other canaries' directions.
+      plain: whether no cosine uses anything of the other canaries' directions. Ranks do: those of a run share
+        its fresh draws.
       given: whether a caller says all that.
       in_order: whether rows are in the order in which runs were begun.
+      draws: M, among so many fresh draws of each run its canaries are ranked; 0 of directions.
     """
 
     cosines: Array
@@ -345,6 +352,7 @@ class Fresh(NamedTuple):
     plain: bool = False
     given: bool = False
     in_order: bool = True
+    draws: int = 0
 
     @property
     def canaries(self) -> tuple[int, int]:
@@ -354,25 +362,46 @@ class Fresh(NamedTuple):
     def shape(self) -> Shape:
         return Shape.FRESH_DIRECTIONS
 
+    @property
+    def unit(self) -> str:
+        """Returns what the scores are, in a word."""
+        return "ranks" if self.draws else "cosines"
+
     def count_scores(self) -> str:
-        """Returns how many cosines there are, in words."""
-        return f"{self.cosines.size:,} cosines"
+        """Returns how many cosines or ranks there are, in words."""
+        return f"{self.cosines.size:,} {self.unit}"
 
     def rows(self) -> list[Rows]:
         """Returns the cosines, a row a run."""
-        return [Rows("the cosines", "row", self.cosines)]
+        return [Rows(f"the {self.unit}", "row", self.cosines)]
 
     def __str__(self) -> str:
         runs, canaries = self.cosines.shape
         run_word = "run" if runs == 1 else "runs"
-        direction_word = "direction" if canaries == 1 else "directions"
         world = "all in" if self.presence.all() else "in by coins"
+        if self.draws:
+            canary_word = "canary" if canaries == 1 else "canaries"
+            among = f"ranked among {self.draws:,} fresh draws"
+            return f"{runs:,} {run_word} with {canaries:,} {canary_word} each, {among}, {world}"
+        direction_word = "direction" if canaries == 1 else "directions"
         return f"{runs:,} {run_word} with {canaries:,} fresh {direction_word} each, {world}"
+
+    def is_out(self) -> NDArray[np.bool_]:
+        """Returns which canaries (R, K) were out, in runs that did not fail."""
+        return np.asarray(~self.presence & (self.cosines != FAILED))
 
     def out(self) -> Array:
         """Returns the cosines (n,) of canaries that were out, in runs that did not fail."""
-        out: Array = self.cosines[~self.presence & (self.cosines != FAILED)]
+        out: Array = self.cosines[self.is_out()]
         return out
+
+    def ranks(self) -> Places:
+        """Returns the ranks (R, K) that cosines stand for, from 1 to M + 1."""
+        from audit.laws import cosine_law  # loads SciPy
+
+        tails = np.exp(cosine_law.log_sf(self.cosines, self.dimension))
+        ranks: Places = np.rint(tails * (self.draws + 1)).astype(np.int64)
+        return ranks
 
     @property
     def failed(self) -> int:
@@ -384,14 +413,25 @@ class Fresh(NamedTuple):
     def pooled(self) -> tuple[Array, Array]:
         """Returns the cosines in, flat, and quantiles of the law of a canary that is out.
 
-        There are as many quantiles as cosines, from _LEAST_QUANTILES to _MOST_QUANTILES.
+        There are as many quantiles as cosines, from _LEAST_QUANTILES to _MOST_QUANTILES. Of ranks both are
+        normal deviates of the middle of each rank's probability.
         """
         from audit.laws import cosine_law  # loads SciPy
 
         cosines_in = self.cosines[self.presence]
         number = min(max(cosines_in.size, _LEAST_QUANTILES), _MOST_QUANTILES)
         levels = (np.arange(number) + 0.5) / number
+        if self.draws:
+            ranks_in = self.ranks()[self.presence]
+            ranks_out = np.ceil(levels[::-1] * (self.draws + 1)).astype(np.int64)
+            return self._deviates(ranks_in), self._deviates(ranks_out)
         return cosines_in, cosine_law.quantile(levels, self.dimension)
+
+    def _deviates(self, ranks: Places) -> Array:
+        """Returns the normal deviate that is exceeded as often as a better rank, or half of equal ones."""
+        from scipy import special
+
+        return np.asarray(-special.ndtri((ranks - 0.5) / (self.draws + 1)))
 
 
 def coins(scores: ArrayLike, presence: ArrayLike) -> Coins:

@@ -6,16 +6,180 @@ draws are exchangeable given the model, so that with ties broken at random
 
     P_out(rank of canary k among itself and the fresh draws <= r) = r / (M + 1)    exactly,
 
-whatever the scores are and however a run's canaries depend on each other.
+whatever the scores are and however a run's canaries depend on each other. `place` puts a rank on the scale
+of the cosines of fresh directions, so that what holds of these holds of ranks: at every threshold, a rank
+that is placed above it is no more likely where the canary is out than a cosine above it.
+
+The ranks of a run share its fresh draws, and are not independent. So no canary's rank may choose the
+threshold of another (`Fresh.plain` is false), and where canaries are out, K of them tell no more of the law
+than K M / (K + M) independent ones (`measure_law`).
+
+Nothing here sees canaries that were selected after they were drawn, or fresh draws that are canaries too.
+Fresh draws from another generator show where canaries are out, or on the initial model (`given`).
 """
+
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from audit.errors import require
-from audit.evidence.arrays import floats
+from audit.errors import InputError, require
+from audit.evidence.arrays import floats, require_few_failed
+from audit.evidence.canaries import FAILED, RANK_DIMENSION, Fresh
+from audit.evidence.given_directions import check_bits
+from audit.evidence.repeats import require_no_copies
+from audit.values import number, require_type
 
 Array = NDArray[np.float64]
+Bits = NDArray[np.bool_]
+LEVEL = 1e-6  # below it two laws differ
+MOST_DRAWS = 10**9
+_BELOW = 1e-9  # by which a rank lies below its place, relatively, so that it exceeds no further threshold
+_MOST_TAIL = 1 - 1e-12  # a rank of M + 1, which is reached always, lies at a finite place
+_FIX = "draw both by one generator, and score them by one function"
+
+
+def given(
+    scores: ArrayLike,
+    fresh: ArrayLike | int,
+    presence: ArrayLike | None = None,
+    initial: tuple[ArrayLike, ArrayLike] | None = None,
+    seed: int = 0,
+    in_order: bool = False,
+) -> Fresh:
+    """Returns the checked design of a caller's scores, or ranks; see `audit.evidence.given.ranks`."""
+    require_type("in_order", in_order, bool)
+    seed = number("seed", seed, int)
+    require(seed >= 0, f"`seed={seed}`: give a whole number from 0 on")
+    if isinstance(fresh, int | np.integer) and not isinstance(fresh, bool):
+        require(initial is None, "`initial` goes with scores: give (scores, fresh), or drop it")
+        draws = int(fresh)
+        require(1 <= draws <= MOST_DRAWS, f"`fresh={draws}`: give 1 to {MOST_DRAWS:,} fresh draws")
+        ranks = _check_ranks(scores, draws)
+        failed = ranks == 0
+    else:
+        ranks, failed = _rank_runs(scores, fresh, seed)
+        draws = np.shape(fresh)[1]
+        if initial is not None:
+            _require_one_law(initial, seed)
+    require_few_failed("ranks", int(failed.sum()), failed.size)
+
+    present = np.ones(ranks.shape, bool)
+    if presence is not None:
+        present = check_bits(presence, ranks.shape)
+    placed = place(np.where(failed, draws + 1, ranks), draws)
+    cosines = np.where(failed, FAILED, placed)
+    design = Fresh(cosines, present, RANK_DIMENSION, given=True, in_order=in_order, draws=draws)
+    require_no_copies(design)
+    return design
+
+
+def make_from_counts(below: Array, presence: Bits, draws: int) -> Fresh:
+    """Returns the design of the game's own runs, from how many fresh draws are below each canary (R, K)."""
+    ranks = draws + 1 - np.rint(below).astype(np.int64)
+    return Fresh(place(ranks, draws), presence, RANK_DIMENSION, draws=draws)
+
+
+def _rank_runs(scores: ArrayLike, fresh: ArrayLike, seed: int) -> tuple[NDArray[np.int64], Bits]:
+    """Returns ranks (R, K), and which of them are of runs that failed: NaN is every score of these."""
+    canary_scores = floats("the canaries' scores", scores)
+    fresh_scores = floats("the fresh scores", fresh)
+    _require_shapes(canary_scores, fresh_scores)
+    is_missing = np.concatenate([np.isnan(canary_scores), np.isnan(fresh_scores)], axis=1)
+    failed = is_missing.all(axis=1, keepdims=True)
+    ranks = rank_among(
+        np.where(failed, 0.0, canary_scores), np.where(failed, 0.0, fresh_scores), seed
+    )
+    return ranks, np.broadcast_to(failed, ranks.shape)
+
+
+def _check_ranks(values: ArrayLike, draws: int) -> NDArray[np.int64]:
+    """Returns a caller's ranks (R, K), 0 in runs that failed; raises InputError for what are none."""
+    ranks = floats("the ranks", values)
+    fits = ranks.ndim == 2 and ranks.size > 0
+    require(fits, f"the ranks have shape {ranks.shape}: give (runs, canaries)")
+    failed = np.isnan(ranks)
+    is_rank = (ranks >= 1) & (ranks <= draws + 1) & (ranks == np.floor(ranks))
+    bad = int(np.count_nonzero(~is_rank & ~failed))
+    range_of_ranks = f"whole numbers from 1, the highest score, to {draws + 1:,}"
+    require(not bad, f"{bad} of {ranks.size} values are no ranks: give {range_of_ranks}")
+    return np.where(failed, 0, ranks).astype(np.int64)
+
+
+def _require_one_law(initial: Any, seed: int) -> None:
+    """Raises InputError where canaries and fresh draws have other laws on the initial model."""
+    is_pair = isinstance(initial, tuple | list) and len(initial) == 2
+    require(is_pair, "`initial`: give (scores, fresh) on the initial model")
+    scores, fresh = initial
+    ranks = rank_among(scores, fresh, seed)
+    draws = np.shape(fresh)[1]
+    p_value = measure_law(ranks, np.ones(ranks.shape, bool), draws)
+    if p_value < LEVEL:
+        raise InputError(
+            "on the initial model canaries score otherwise than fresh draws "
+            f"(p = {p_value:.1g}): {_FIX}"
+        )
+
+
+def place(ranks: ArrayLike, draws: int) -> Array:
+    """Returns the cosine in RANK_DIMENSION dimensions that is exceeded as often as each rank is reached.
+
+    It is a little smaller, so that for any threshold t the ranks that are placed above t have together a
+    probability of at most that of a cosine above t: floor((M + 1) a(t)) of M + 1 ranks have.
+    """
+    from audit.laws import cosine_law  # loads SciPy
+
+    tails = np.minimum(np.asarray(ranks, np.float64) / (draws + 1), _MOST_TAIL)
+    cosines = -cosine_law.quantile(tails, RANK_DIMENSION)
+    return np.asarray(cosines - _BELOW * np.abs(cosines))
+
+
+def measure_law(ranks: NDArray[np.int64], is_out: Bits, draws: int) -> float:
+    """Returns the p-value of canaries that were out and fresh draws having one law.
+
+    A rank is spread uniformly over its probability, by a fixed seed; the deviates are then tested by
+    Kolmogorov and Smirnov, and by the sum of their squares. Both take them for as many independent ones as
+    have a mean of the same variance: of k canaries of a run among M, the mean of any function has k / M more.
+
+    Args:
+      ranks: (R, K), from 1 to M + 1.
+      is_out: (R, K), which of them count.
+      draws: M.
+    """
+    from scipy import special, stats  # most of SciPy's time to load
+
+    by_run = is_out.sum(1)
+    number_out = int(by_run.sum())
+    if not number_out:
+        return 1.0
+    variance = 1 / number_out + float(by_run @ by_run) / number_out**2 / draws
+    independent = 1 / variance
+    spread = np.random.default_rng(0).random(number_out)
+    deviates = -special.ndtri((ranks[is_out] - spread) / (draws + 1))
+    squares = independent * float(np.mean(deviates**2))
+    tail = min(stats.chi2.cdf(squares, independent), stats.chi2.sf(squares, independent))
+    distance = stats.kstest(deviates, "norm").statistic
+    kolmogorov_p = stats.kstwo.sf(distance, max(int(independent), 1))
+    return float(min(2 * min(kolmogorov_p, 2 * tail), 1.0))
+
+
+def describe_draws(design: Fresh) -> str:
+    """Returns what is known of a caller's fresh draws, as a line below a table."""
+    least = f"the highest rank has a probability of 1 / {design.draws + 1:,}"
+    number_out = int(design.is_out().sum())
+    if number_out:
+        tested = f"were tested for the law of fresh draws by {number_out:,} ranks of canaries that are out"
+    else:
+        tested = "were not tested for the law of fresh draws, as all were in"
+    return f"{least}; canaries {tested}"
+
+
+def _require_shapes(scores: Array, fresh: Array) -> None:
+    """Raises InputError unless there are scores (R, K) and fresh ones (R, M)."""
+    shapes = f"scores {scores.shape} and fresh scores {fresh.shape}"
+    fits = scores.ndim == fresh.ndim == 2 and len(scores) == len(fresh)
+    require(fits, f"{shapes}: give (runs, canaries) and (runs, fresh draws)")
+    require(scores.size > 0 and fresh.size > 0, f"{shapes}: give at least one of each")
 
 
 def rank_among(scores: ArrayLike, fresh: ArrayLike, seed: int = 0) -> NDArray[np.int64]:
@@ -31,12 +195,7 @@ def rank_among(scores: ArrayLike, fresh: ArrayLike, seed: int = 0) -> NDArray[np
     """
     canary_scores = floats("the canaries' scores", scores)
     fresh_scores = floats("the fresh scores", fresh)
-    shapes = f"scores {canary_scores.shape} and fresh scores {fresh_scores.shape}"
-    fits = canary_scores.ndim == fresh_scores.ndim == 2 and len(canary_scores) == len(fresh_scores)
-    require(fits, f"{shapes}: give (runs, canaries) and (runs, fresh draws)")
-    require(
-        canary_scores.size > 0 and fresh_scores.size > 0, f"{shapes}: give at least one of each"
-    )
+    _require_shapes(canary_scores, fresh_scores)
     missing = int(np.isnan(canary_scores).sum() + np.isnan(fresh_scores).sum())
     require(
         not missing, f"{missing} scores are NaN: score canaries and fresh draws by one function"
@@ -51,21 +210,3 @@ def rank_among(scores: ArrayLike, fresh: ArrayLike, seed: int = 0) -> NDArray[np
         rng = np.random.default_rng([seed, run])
         ranks[run] = 1 + above + rng.integers(0, not_above - below, endpoint=True)
     return ranks
-
-
-def log_rates_of_ranks(fresh: int, normal: Array) -> tuple[NDArray[np.int64], Array]:
-    """Returns the largest rank at each threshold, and log of the probability of a rank up to it.
-
-    Args:
-      fresh: M.
-      normal: (T,) thresholds on the scale of normal deviates.
-
-    Returns:
-      (T,) the largest rank whose probability is at most that of a normal deviate above the threshold, at
-      least 1, and (T,) log of that rank's probability where the canary is out.
-    """
-    from scipy import special
-
-    ranks = np.floor(np.exp(special.log_ndtr(-normal)) * (fresh + 1)).astype(np.int64)
-    ranks = np.maximum(ranks, 1)
-    return ranks, np.log(ranks / (fresh + 1))

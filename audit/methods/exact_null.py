@@ -49,6 +49,7 @@ from scipy import special
 from audit.errors import require
 from audit.evidence.arrays import floats, hash_ranks
 from audit.evidence.canaries import Fresh
+from audit.evidence.ranks import measure_law
 from audit.laws import conversions, cosine_law
 from audit.methods import claimed_curve
 from audit.methods.claimed_curve import Exceedances, ScoreSummary
@@ -87,7 +88,8 @@ class Proof(NamedTuple):
     Attributes:
       epsilon: the bound from all runs; 0 where nothing is proven.
       path: (R,) the bound after each run, which never falls; empty where the order is not vouched for.
-      threshold: the cosine that most capital is on at the end (of one plain run, the chosen one).
+      threshold: the cosine, or what a rank is placed at, that most capital is on at the end (of one plain
+        run, the chosen one).
       hits: how many cosines exceed the threshold.
       cosines: how many cosines there are.
       log_rate: log of the probability that a cosine exceeds the threshold without its canary.
@@ -125,11 +127,11 @@ def prove(design: Fresh, delta: float, confidence: float) -> Proof:
     conversions.require_levels(delta, confidence)
     runs = _select_present(design)
     levels = cosine_of(STUDENT, design.dimension)
-    log_rates = cosine_law.log_sf(levels, design.dimension)
+    log_rates = compute_log_rates(design, levels)
     shares = np.stack([_shares(run, levels) for run in runs])
     many = design.cosines.shape[1] >= 2 * _LEAST_PILOT
     if design.in_order or len(runs) == 1:
-        first = _first_bet(runs[0], design.dimension, delta, many, design.plain)
+        first = _first_bet(runs[0], design, delta, many)
     else:
         first = _no_first_bet(many)
 
@@ -149,8 +151,21 @@ def prove(design: Fresh, delta: float, confidence: float) -> Proof:
         level = float(levels[special.logsumexp(by_level, axis=1).argmax()])
     hits = sum(int(np.count_nonzero(run > level)) for run in runs)
     total = sum(len(run) for run in runs)
-    log_rate = float(cosine_law.log_sf(level, design.dimension))
+    log_rate = float(compute_log_rates(design, level))
     return Proof(epsilon, path, level, hits, total, log_rate)
+
+
+def compute_log_rates(design: Fresh, levels: ArrayLike) -> Array:
+    """Returns log of the probability with which a canary that is out exceeds each level, of cosines.
+
+    Ranks exceed a level less often than cosines, since their probabilities are multiples of 1 / (M + 1); it
+    is never taken for less than that.
+    """
+    log_rates = cosine_law.log_sf(levels, design.dimension)
+    if not design.draws:
+        return log_rates
+    ranks = np.maximum(np.floor(np.exp(log_rates) * (design.draws + 1)), 1)
+    return np.asarray(np.log(ranks / (design.draws + 1)))
 
 
 def cosine_of(student: ArrayLike, dimension: int) -> Array:
@@ -181,7 +196,7 @@ def bound_directions(design: Fresh, delta: float, confidence: float) -> Bound:
         mu=None,
         delta=delta,
         confidence=confidence,
-        threshold=proof.threshold,
+        threshold=_show_threshold(design, proof.threshold, proof.log_rate),
         false_positives=0,
         false_negatives=proof.cosines - proof.hits,
         n_in=proof.cosines,
@@ -195,15 +210,14 @@ def bound_directions(design: Fresh, delta: float, confidence: float) -> Bound:
 
 def has_law(design: Fresh) -> bool:
     """Returns whether canaries that are out, if there are any, do not refute the law."""
-    cosines_out = design.out()
-    return not len(cosines_out) or law_test(cosines_out, design.dimension) >= LAW_LEVEL
+    return _test_out(design) >= LAW_LEVEL
 
 
 def count_exceedances(design: Fresh) -> Exceedances:
     """Returns how many canaries that are in exceed the thresholds of `claimed_curve`, run by run."""
     runs = _select_present(design)
     levels = cosine_of(claimed_curve.THRESHOLDS, design.dimension)
-    log_rates = cosine_law.log_sf(levels, design.dimension)
+    log_rates = compute_log_rates(design, levels)
     shares = np.stack([_shares(run, levels) for run in runs])
     return Exceedances(shares, log_rates, design.in_order or len(runs) == 1)
 
@@ -241,12 +255,12 @@ def bound_gdp(design: Fresh, delta: float, confidence: float) -> Bound:
         mu=mu,
         delta=delta,
         confidence=confidence,
-        threshold=threshold,
+        threshold=_show_threshold(design, threshold, float(counted.log_rates[place])),
         false_positives=0,
         false_negatives=total - hits,
         n_in=total,
         n_out=int((~design.presence).sum()),
-        assumes=_ANY_GDP if not design.given else _ANY_GDP_GIVEN,
+        assumes=_assume_gdp(_assumption(design)),
         holds=holds,
         false_positive_rate=float(np.exp(counted.log_rates[place])),
         path=tuple(epsilons),
@@ -259,8 +273,31 @@ def _select_present(design: Fresh) -> list[Array]:
     return [run for run in present if len(run)]
 
 
+def _test_out(design: Fresh) -> float:
+    """Returns the p-value of canaries that were out having their law; 1 where there are none."""
+    cosines_out = design.out()
+    if not len(cosines_out):
+        return 1.0
+    if design.draws:
+        return measure_law(design.ranks(), design.is_out(), design.draws)
+    return law_test(cosines_out, design.dimension)
+
+
+def _show_threshold(design: Fresh, threshold: float, log_rate: float) -> float:
+    """Returns the threshold on the scale of the scores: the cosine, or the largest rank that counts."""
+    if not design.draws:
+        return threshold
+    return float(np.rint(np.exp(log_rate) * (design.draws + 1)))
+
+
 def _assumption(design: Fresh) -> Assumption:
     """Returns what the bound assumes: nothing where this tool drew the directions and trained all runs."""
+    if design.draws:
+        if not design.given:
+            return _OWN_RANKS
+        if design.in_order and len(design.cosines) > 1:
+            return _make_in_order(_GIVEN_RANKS)
+        return _GIVEN_RANKS
     if not design.given:
         return _OWN
     if design.in_order and len(design.cosines) > 1:
@@ -297,21 +334,37 @@ _GIVEN = Assumption(
     f"{_DRAWN}, as whoever gave the cosines says",
     "uniform ones, drawn afresh for every run, as whoever gave them says",
 )
-_GIVEN_IN_ORDER = _GIVEN._replace(
-    text=f"{_GIVEN.text}, rows in the order in which runs were begun",
-    sentence=f"{_GIVEN.sentence}; and rows in the order in which runs were begun, as they say too",
-    note=f"{_GIVEN.note}; rows in the order in which runs were begun",
+_DRAWN_ALIKE = "canaries and fresh draws from one generator, none selected after it was drawn"
+_OWN_RANKS = Assumption("nothing", "nothing", f"{_DRAWN_ALIKE}: this tool drew them")
+_GIVEN_RANKS = Assumption(
+    "fresh draws from the canaries' generator",
+    "draws",
+    f"{_DRAWN_ALIKE}, as whoever gave the scores says",
+    f"{_DRAWN_ALIKE}, as whoever gave them says",
 )
-_ANY_GDP = Assumption(
-    "a GDP guarantee",
-    "any GDP",
-    f"{_DRAWN}: this tool drew them; epsilon is that of a GDP guarantee",
-    "no GDP guarantee below this mu holds; epsilon is what it would state",
-)
-_ANY_GDP_GIVEN = _ANY_GDP._replace(
-    text=f"{_GIVEN.text}; a GDP guarantee",
-    sentence=f"{_GIVEN.sentence}; epsilon is that of a GDP guarantee",
-)
+
+
+def _make_in_order(assumption: Assumption) -> Assumption:
+    """Returns the assumption with that of rows that are in order."""
+    return assumption._replace(
+        text=f"{assumption.text}, rows in the order in which runs were begun",
+        sentence=f"{assumption.sentence}; and rows in the order in which runs were begun, as they say too",
+        note=f"{assumption.note}; rows in the order in which runs were begun",
+    )
+
+
+def _assume_gdp(drawn: Assumption) -> Assumption:
+    """Returns the assumption of epsilon from a limit on mu, beside that of how canaries were drawn."""
+    text = "a GDP guarantee" if drawn.word == "nothing" else f"{drawn.text}; a GDP guarantee"
+    return Assumption(
+        text,
+        "any GDP",
+        f"{drawn.sentence}; epsilon is that of a GDP guarantee",
+        "no GDP guarantee below this mu holds; epsilon is what it would state",
+    )
+
+
+_GIVEN_IN_ORDER = _make_in_order(_GIVEN)
 METHODS = {
     EXACT_NULL: DirectionsMethod(
         name=EXACT_NULL,
@@ -322,7 +375,7 @@ METHODS = {
     ),
     EXACT_NULL_GDP: DirectionsMethod(
         name=EXACT_NULL_GDP,
-        assumes=_ANY_GDP,
+        assumes=_assume_gdp(_OWN),
         label="any GDP guarantee",
         legend="any GDP guarantee (assumes nothing else)",
         compute=bound_gdp,
@@ -523,29 +576,29 @@ def _shares(run: Array, levels: Array) -> Array:
     return np.asarray((len(run) - not_above) / max(len(run), 1))
 
 
-def _first_bet(run: Array, dimension: int, delta: float, many: bool, plain: bool) -> _First:
+def _first_bet(run: Array, design: Fresh, delta: float, many: bool) -> _First:
     """Returns what is bet whole on the first run.
 
     That is its mean over likely thresholds; where it is allowed and there are many canaries, most of it goes
     on a threshold that one half of them chooses for the other.
     """
-    levels = cosine_of(_LIKELY, dimension)
-    log_rates = cosine_law.log_sf(levels, dimension)
+    levels = cosine_of(_LIKELY, design.dimension)
+    log_rates = compute_log_rates(design, levels)
     shares = _shares(run, levels)
 
     def win_on_likely(epsilon: float) -> float:
         most = np.exp(np.minimum(epsilon + log_rates, _LARGEST_LOG)) + delta
         return float(np.mean(shares / most))
 
-    may_choose = plain and many and len(run) >= 2 * _LEAST_PILOT
+    may_choose = design.plain and many and len(run) >= 2 * _LEAST_PILOT
     if not may_choose:
         ramps, whole = _OF_MANY if many else _OF_FEW
         return _First(ramps, whole, win_on_likely)
 
     pilot_places, rest_places = split_pilot(run, len(run) // 2)
     rest = run[rest_places]
-    level = _choose_level(run[pilot_places], len(rest), dimension)
-    log_rate = float(cosine_law.log_sf(level, dimension))
+    level = _choose_level(run[pilot_places], len(rest), design.dimension)
+    log_rate = float(compute_log_rates(design, level))
     share = float(np.mean(rest > level))
 
     def win_on_both(epsilon: float) -> float:

@@ -277,9 +277,10 @@ def _describe_scores(conclusion: Conclusion) -> tuple[str, str]:
         worlds.append(f"{name}: mean {scores.mean():.4g}, deviation {scores.std():.3g}")
     caption = "Scores of the final models with (in) and without (out) the canary."
     if conclusion.law_is_known:
-        caption = (
-            "Cosines of the canaries' directions, and their known law where the canary is out."
-        )
+        shown = "Cosines of the canaries' directions"
+        if conclusion.fresh.draws:
+            shown = "Ranks of the canaries among fresh draws, as normal deviates"
+        caption = f"{shown}, and their known law where the canary is out."
     return f"Histograms of the scores in both worlds. {'; '.join(worlds)}.", caption
 
 

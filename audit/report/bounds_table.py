@@ -12,7 +12,7 @@ from operator import itemgetter
 import numpy as np
 
 from audit.claims.linear_losses import EXPECTED
-from audit.conclusions.conclusion import Conclusion, Looks, assumption_of
+from audit.conclusions.conclusion import Conclusion, Looks, assumption_of, find_doubt
 from audit.evidence.one_run import Cosines
 from audit.laws import cosine_law
 from audit.methods import curves, estimate, lifted
@@ -20,12 +20,12 @@ from audit.methods.estimate import Bound, Finding
 from audit.methods.method import Assumption, NoiseFloor
 from audit.methods.one_run_bounds import OF_COINS
 from audit.report.table import Column, Table, at_least, at_most, number
-from audit.report.verdicts import describe_what_decides, find_doubt, is_reversed
+from audit.report.verdicts import describe_what_decides, is_reversed
 
 _COUNTS = ("FP/out", "FN/in")
 _RATES = ("FPR", "FNR")
 _UNTESTED = "            (not tested here: scores of one run may depend on each other)"
-_WITHDRAWN = "withdrawn: canaries that were out have not the law of directions (p < 1e-06)"
+_WITHDRAWN = "withdrawn: canaries that were out have not the law of {} (p < 1e-06)"
 _NO_HIDDEN_STATE = "no bound but composition"
 _FEW = 100  # scores of a world
 _WIDTH = 80  # columns
@@ -340,8 +340,9 @@ def _explain_zeros(conclusion: Conclusion) -> list[str]:
             f"scores are lower with the canary (AUC {area.value:.2f}): did you mean minus the score?"
         ]
     if conclusion.law_is_known:
-        is_withdrawn = not conclusion.assumption_free.holds
-        return [_WITHDRAWN] if is_withdrawn else []
+        if conclusion.assumption_free.holds:
+            return []
+        return [_WITHDRAWN.format("fresh draws" if conclusion.fresh.draws else "directions")]
     if not conclusion.has_one_canary:
         return _name_methods_of_more_canaries(min(conclusion.evidence.canaries))
 

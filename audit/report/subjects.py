@@ -96,6 +96,12 @@ _UNKNOWN_DIRECTIONS = (
     "many dimensions, drawn afresh for every run, and unknown to the training but for what was inserted, and "
     "no run was left out for its scores. What cosines alone can show of this was checked."
 )
+_UNKNOWN_DRAWS = (
+    "The scores come from elsewhere: this page knows neither the training nor who drew the canaries. The "
+    "bound holds for the training that made them, with all its canaries, if every run drew canaries and "
+    "fresh ones from one generator, independently, none of them selected afterwards, one function scored "
+    "both, and no run was left out for its scores."
+)
 _REASON = (
     "has a reason here: the noise is Gaussian, the canary is one coordinate of an over-parameterised model, "
     "and genuine gradients leave that coordinate alone"
@@ -139,9 +145,10 @@ def _make_bound_command(names: str, conclusion: Conclusion) -> str:
         "confidence": f"{conclusion.confidence:g}",
     }
     if conclusion.law_is_known:
-        flags["dimension"] = str(conclusion.fresh.dimension)
-        if not conclusion.fresh.plain:
-            flags["leave_one_out"] = "true"
+        if not conclusion.fresh.draws:
+            flags["dimension"] = str(conclusion.fresh.dimension)
+            if not conclusion.fresh.plain:
+                flags["leave_one_out"] = "true"
         if conclusion.fresh.in_order:
             flags["in_order"] = "true"
     if conclusion.looks is not None:
@@ -196,7 +203,9 @@ def describe_arrays(name: str, conclusion: Conclusion) -> Subject:
         "SHA-256 of the scores, in before out": hashlib.sha256(scores).hexdigest(),
         "Versions": _list_versions(),
     }
-    threat = _UNKNOWN_THREAT if not conclusion.law_is_known else _UNKNOWN_DIRECTIONS
+    threat = _UNKNOWN_THREAT
+    if conclusion.law_is_known:
+        threat = _UNKNOWN_DRAWS if conclusion.fresh.draws else _UNKNOWN_DIRECTIONS
     return Subject("scores", name, facts, [threat], conclusion, provenance)
 
 

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import TYPE_CHECKING, ClassVar
 
-from audit.adversaries import coordinates, cosines, fresh, losses
+from audit.adversaries import coordinates, cosines, fresh, losses, random_examples
 from audit.adversaries.knowledge import Knowledge
 from audit.adversaries.row import AdversaryFields, AdversaryRow
 from audit.errors import InputError
@@ -19,6 +19,7 @@ _ROWS = (
     cosines.COTS,
     fresh.SPHERE,
     cosines.ONE_SHOT,
+    random_examples.EXAMPLES,
     losses.LOSS,
     losses.POISONED,
     losses.CLIP_BKD,

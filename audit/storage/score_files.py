@@ -27,7 +27,7 @@ from audit.evidence.one_run import OneRun
 from audit.storage.files import NOT_AN_ARCHIVE, regular
 
 Array = NDArray[np.float64]
-Scores = Sets | Coins | OneRun
+Scores = Sets | Coins | OneRun | Fresh
 
 STDIN = Path("-")
 MOST_SCORES = 5_000_000
@@ -40,6 +40,7 @@ _FIX = "check `scores`, or keep a random part of them"
 _LABELS = {"true": True, "in": True, "false": False, "out": False}
 _NUMERIC_LABELS = {1.0: True, 0.0: False}
 _COSINE_NAMES = ("observed", "unobserved", "in", "out", "scores", "presence")
+_RANK_NAMES = ("scores", "fresh", "ranks", "fresh_draws", "presence")
 _FORMS = (("score", "in"), ("score", "presence"), ("scores", "presence"), ("in", "out"))
 
 
@@ -63,7 +64,8 @@ def read_scores(*files: Path) -> Scores:
     """Returns the scores of a .npz, .csv or .json file, of two .npy files, or of STDIN.
 
     Args:
-      files: a .npz holds arrays in, out or scores, presence; a .csv has columns score,in or score,presence
+      files: a .npz holds arrays in, out or scores, presence, or of canaries among fresh draws scores, fresh
+        or ranks, fresh_draws; a .csv has columns score,in or score,presence
         or in,out; a .json is an object of lists of these names; of two .npy files the first is in; STDIN is
         CSV or JSON. Arrays are (runs,) or, with several canaries a run, (runs, canaries).
 
@@ -244,13 +246,38 @@ def _say_too_many(path: Path, size: int) -> str:
 
 
 def _read_npz(path: Path) -> Scores:
-    """Returns the scores of arrays `in` and `out`, or `scores` and `presence`, which is true or 1 for in."""
+    """Returns the scores of arrays `in` and `out`, or `scores` and `presence`, which is true or 1 for in.
+
+    Of canaries that are ranked they are `scores` and `fresh`, or `ranks` and `fresh_draws`, M; and maybe
+    `presence`.
+    """
+    of_ranks = _read_npz_arrays(path, _RANK_NAMES, flat=False)
+    if {"fresh", "ranks", "fresh_draws"} & set(of_ranks):
+        return _make_ranks(path, of_ranks)
     arrays = _read_npz_arrays(path, ("in", "out", "scores", "presence"))
     if {"scores", "presence"} <= set(arrays):
         return _split_by_presence(path, arrays["scores"], arrays["presence"])
     missing = {"in", "out"} - set(arrays)
     require(not missing, f"{path} has no array {', '.join(sorted(missing))}: save in= and out=")
     return _make_sets(path, arrays["in"], arrays["out"])
+
+
+def _make_ranks(path: Path, arrays: dict[str, Array]) -> Fresh:
+    """Returns the design of a file's ranks, or of its scores and those of fresh draws."""
+    presence = arrays.get("presence")
+    if "fresh" in arrays:
+        require("scores" in arrays, f"{path} has no array scores: save it beside fresh")
+        require("ranks" not in arrays, f"{path} has scores and ranks: save one of them")
+        with _naming(path):
+            return given.ranks(arrays["scores"], arrays["fresh"], presence)
+    missing = ", ".join(sorted({"ranks", "fresh_draws"} - set(arrays)))
+    require(not missing, f"{path} has no array {missing}: save ranks= and fresh_draws=")
+    draws = arrays["fresh_draws"]
+    is_number = draws.size == 1 and float(draws.flat[0]).is_integer()
+    fix = "save one whole number, how many fresh draws a run has"
+    require(is_number, f"{path}: fresh_draws is no number: {fix}")
+    with _naming(path):
+        return given.ranks(arrays["ranks"], int(draws.flat[0]), presence)
 
 
 def _read_npz_arrays(path: Path, names: Sequence[str], flat: bool = True) -> dict[str, Array]:

@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audit.errors import InputError, require
+from audit.evidence import ranks
 from audit.evidence.canaries import Coins, Fresh, make_coins
 from audit.methods.method import FRESH_DIRECTIONS, MANY_CANARIES, ONE_CANARY
 from audit.storage import files
@@ -46,12 +47,14 @@ class Scores(NamedTuple):
       scores: (n, K) float64.
       presence: (n, K) bool, whether a canary was in.
       dimension: of the space, where scores are cosines of directions that each run drew afresh; else 0.
+      draws: M, where a score is the number of a run's M fresh draws below a canary; else 0.
     """
 
     first: int
     scores: NDArray[np.float64]
     presence: NDArray[np.bool_]
     dimension: int = 0
+    draws: int = 0
 
     def of_first(self, runs: int) -> "Scores":
         """Returns the scores of the first so many runs."""
@@ -62,7 +65,9 @@ class Scores(NamedTuple):
         return make_coins(self.scores, self.presence)
 
     def directions(self) -> Fresh:
-        """Returns the scores as cosines of fresh directions."""
+        """Returns the scores as cosines of fresh directions, or as ranks among fresh draws."""
+        if self.draws:
+            return ranks.make_from_counts(self.scores, self.presence, self.draws)
         return Fresh(self.scores, self.presence, self.dimension)
 
     def worlds(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -243,6 +248,8 @@ class Store:
         }
         if chunk.dimension:
             arrays["dimension"] = np.array(chunk.dimension)
+        if chunk.draws:
+            arrays["draws"] = np.array(chunk.draws)
         first, stop = _runs_of(chunk)
         self.write_arrays(f"scores_{first:07d}_{stop:07d}.npz", arrays)
 
@@ -270,7 +277,7 @@ class Store:
             stop = min(stop, runs)
             scores[first:stop] = chunk.scores[: stop - first]
             presence[first:stop] = chunk.presence[: stop - first]
-        return Scores(0, scores, presence, chunks[0].dimension)
+        return Scores(0, scores, presence, chunks[0].dimension, chunks[0].draws)
 
     def missing(self, runs: int) -> list[tuple[int, int]]:
         """Returns the ranges [start, stop) of runs that no intact file holds; see `distrust` for the others.
@@ -465,13 +472,16 @@ def _runs_of(chunk: Scores) -> tuple[int, int]:
 def _compute_checksum(chunk: Scores) -> str:
     """Returns the SHA-256 of first run, scores and presence.
 
-    It covers their shape where a run has several canaries, and the dimension where there is one.
+    It covers their shape where a run has several canaries, and the dimension or the number of fresh draws
+    where there is one.
     """
     digest = hashlib.sha256(str(chunk.first).encode())
     if chunk.scores.size > len(chunk.scores):
         digest.update(f" {chunk.scores.shape}".encode())
     if chunk.dimension:
         digest.update(f" in {chunk.dimension}".encode())
+    if chunk.draws:
+        digest.update(f" among {chunk.draws}".encode())
     digest.update(chunk.scores.astype("<f8").tobytes())
     digest.update(chunk.presence.astype("u1").tobytes())
     return digest.hexdigest()
@@ -489,9 +499,10 @@ def _parse_chunk(content: bytes, first: int) -> Scores | None:
             scores = _as_columns(file["scores"])
             presence = _as_columns(file["presence"])
             dimension = int(file["dimension"]) if "dimension" in file else 0
+            draws = int(file["draws"]) if "draws" in file else 0
             if scores.ndim != 2 or scores.shape != presence.shape:
                 return None
-            chunk = Scores(first, scores, presence, dimension)
+            chunk = Scores(first, scores, presence, dimension, draws)
             if str(file["sha256"]) != _compute_checksum(chunk):
                 return None
             return chunk

@@ -88,12 +88,14 @@ class Game(NamedTuple):
         return presence(runs, self.adversary.canaries, self.seed)
 
     def describe_scores(self, first: int, scores: NDArray[np.float64]) -> Scores:
-        """Returns the scores (n, K) of runs from `first` on with their presence and dimension."""
+        """Returns the scores (n, K) of runs from `first` on with their presence, and what is known of their
+        law: the dimension of directions, or how many fresh draws they were ranked among."""
         dimension = 0
-        if self.adversary.draw is not None:
+        draws = self.adversary.draws
+        if self.adversary.draw is not None and not draws:
             dimension = jax.eval_shape(self.init, jax.random.key(0)).size
         runs = np.arange(first, first + len(scores))
-        return Scores(first, scores, self.presence(runs), dimension)
+        return Scores(first, scores, self.presence(runs), dimension, draws)
 
     def own_keys(self, runs: NDArray[np.int64]) -> tuple[Array, ...]:
         """Returns the runs' own keys, ((R,),), where each draws canaries of its own; else ()."""

@@ -121,11 +121,12 @@ def _make_request(setting: Setting, runs: int | None, until: "Until | None") -> 
 
     minutes = FLAGS.minutes
     fits = minutes is None or (any_time and 0 < minutes < math.inf)
-    require(fits, f"--minutes={minutes}: give a number above 0, with --adversary=sphere")
-    require(any_time or until is None, "--until goes with --adversary=sphere: drop it")
+    afresh = "with --adversary=sphere, examples or --afresh"
+    require(fits, f"--minutes={minutes}: give a number above 0, {afresh}")
+    require(any_time or until is None, f"--until goes {afresh}: drop it")
     require(
         not (looks and any_time),
-        "bounds of fresh directions hold at any number of runs: drop --looks",
+        "bounds of canaries that are drawn afresh hold at any number of runs: drop --looks",
     )
     one_canary_message = "--looks goes with one canary a run: drop --looks or --canaries"
     require(setting.canaries == 1 or not looks, one_canary_message)

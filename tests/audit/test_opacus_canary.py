@@ -8,10 +8,11 @@ from audit.errors import InputError
 torch = pytest.importorskip("torch")
 opacus = pytest.importorskip("opacus")
 
-from opacus.optimizers import DPPerLayerOptimizer  # noqa: E402
+from opacus.optimizers import DPOptimizer, DPPerLayerOptimizer  # noqa: E402
 from opacus.utils.batch_memory_manager import BatchMemoryManager  # noqa: E402
 
-from audit.opacus_canary import CanaryOptimizer  # noqa: E402
+from audit import directions  # noqa: E402
+from audit.opacus_canary import CanaryOptimizer, DirectionsOptimizer  # noqa: E402
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 RATE, NORM, BATCH, SIZE = 0.5, 2.0, 10, 60
@@ -83,3 +84,40 @@ def test_another_optimizer_or_rate_is_refused():
     for rate in (0.0, 1.5):
         with pytest.raises(InputError, match="`sampling_rate="):
             CanaryOptimizer(flat, True, sampling_rate=rate)
+
+
+def trained_with_directions(present, count=3):
+    """A noiseless training by Opacus with fresh directions, in batches of several physical ones."""
+    torch.manual_seed(0)
+    network = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 2))
+    model = opacus.GradSampleModule(network)
+    optimizer = DPOptimizer(
+        torch.optim.SGD(model.parameters(), lr=RATE),
+        noise_multiplier=0.0,
+        max_grad_norm=NORM,
+        expected_batch_size=BATCH,
+    )
+    optimizer = DirectionsOptimizer(optimizer, seed=1, run=2, count=count, present=present)
+    features, labels = torch.randn(BATCH, 4), torch.randint(2, (BATCH,))
+    for _ in range(5):
+        for half in (slice(0, 5), slice(5, 10)):
+            optimizer.signal_skip_step(half.start == 0)
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(model(features[half]), labels[half]).backward()
+            optimizer.step()
+    return optimizer
+
+
+def test_every_step_takes_all_directions_once_and_they_are_what_is_scored():
+    drift = trained_with_directions(False).movement()
+    optimizer = trained_with_directions(True)
+    total = directions.inserted(1, 2, 3, optimizer.dimension, NORM)
+    pushed = drift - optimizer.movement()
+    cosine = pushed @ total / np.linalg.norm(pushed) / np.linalg.norm(total)
+    assert optimizer.dimension == 4 * 8 + 8 + 8 * 2 + 2 and cosine > 0.95
+    assert np.linalg.norm(pushed) == pytest.approx(
+        5 * RATE / BATCH * np.linalg.norm(total), rel=0.3
+    )
+    np.testing.assert_allclose(
+        optimizer.cosines(drift), directions.cosines(pushed, 1, 2, 3), rtol=1e-9
+    )

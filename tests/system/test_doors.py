@@ -14,6 +14,7 @@ from audit.claims.accounting import Composition
 from audit.conclusions.concluded import conclude, conclude_each_run
 from audit.conclusions.results import keep_result
 from audit.errors import InputError
+from audit.evidence.ranks import rank_among
 from audit.report import verdicts
 from audit.report.bounds_table import bounds_table
 from audit.report.federated_table import RESULT, FederatedAudit, federated_json
@@ -29,6 +30,7 @@ BITS = RNG.random((40, 8)) < 0.5
 ONE_RUN_BITS = RNG.random((1, 300)) < 0.5
 SCORES_IN, SCORES_OUT = RNG.normal(2, 1, 300), RNG.normal(0, 1, 250)
 COINS = RNG.normal(2.0 * BITS, 1.0)
+RANKED, FRESH = RNG.normal(3, 1, (12, 60)), RNG.normal(0, 1, (12, 2_000))
 LOSSES = -RNG.exponential(
     np.where(ONE_RUN_BITS, 0.05, 1.0)
 )  # of one run: a membership attack by the loss
@@ -44,6 +46,9 @@ CLAIMED = (
     "reason",
 )
 ONE_RUN_COINS = RNG.normal(3.0 * ONE_RUN_BITS, 1.0) / DIMENSION**0.5
+
+
+RANKS = rank_among(RANKED, FRESH)
 
 
 def cosines(values, **more):
@@ -82,6 +87,16 @@ FORMS = {
         [f"--dimension={DIMENSION}", "--in_order"],
         lambda: audit.bounds(cosines(COSINES, in_order=True)),
     ),
+    "scores among fresh draws": (
+        {"scores": RANKED, "fresh": FRESH},
+        [],
+        lambda: audit.bounds(audit.ranks(RANKED, FRESH)),
+    ),
+    "ranks in the order of runs": (
+        {"ranks": RANKS, "fresh_draws": np.array(2_000)},
+        ["--in_order"],
+        lambda: audit.bounds(audit.ranks(RANKS, 2_000, in_order=True)),
+    ),
     "cosines of one run": (
         {"observed": ONE_RUN[0]},
         [f"--dimension={DIMENSION}"],
@@ -94,9 +109,10 @@ FORMS = {
     ),
 }
 
+IN_JSON = [("json", form) for form in FORMS if not {"fresh", "ranks"} & set(FORMS[form][0])]
 
-@pytest.mark.parametrize("kind", ["npz", "json"])
-@pytest.mark.parametrize("form", FORMS)
+
+@pytest.mark.parametrize(("kind", "form"), [("npz", form) for form in FORMS] + IN_JSON)
 def test_a_file_and_arrays_give_the_same_table(form, kind, tmp_path, run_command):
     arrays, flags, call = FORMS[form]
     if kind == "npz":
@@ -122,11 +138,11 @@ def test_a_result_says_the_same_in_every_way(form):
     }
 
 
-def store_runs(root, scores, presence, dimension=0, **fields):
+def store_runs(root, scores, presence, dimension=0, draws=0, **fields):
     """Returns the folder of an audit of these scores."""
     setting = setting_of("fcnn", **fields)
     store = Store(root, {**identity(setting), "data_sha256": "0" * 64})
-    store.save(Scores(0, scores, presence, dimension))
+    store.save(Scores(0, scores, presence, dimension, draws))
     return store.path
 
 
@@ -159,6 +175,15 @@ STORES = {
         DIMENSION,
         adversary="sphere",
         canaries=COSINES.shape[1],
+    ),
+    "ranks in the order of runs": lambda root: store_runs(
+        root,
+        2_001.0 - RANKS,
+        np.ones(RANKS.shape, bool),
+        draws=2_000,
+        adversary="examples",
+        fresh=2_000,
+        canaries=RANKS.shape[1],
     ),
     "cosines of one run by coins": store_federated,
 }

@@ -97,7 +97,8 @@ def test_the_capital_is_the_product_over_runs(canaries, runs):
         np.clip(np.exp(nu * (STUDENT - nu / 2) - epsilon), 1.0, exact_null._RAMPS_TOP)
         for nu in exact_null._SHIFTS
     ]
-    first = exact_null._first_bet(cosines[0], WIDE, DELTA, canaries >= 40, False)
+    design = Fresh(cosines, np.ones(cosines.shape, bool), WIDE)
+    first = exact_null._first_bet(cosines[0], design, DELTA, canaries >= 40)
     for place, run in enumerate(cosines):
         hit = (run[:, None] > levels).mean(0)
         capital *= 1 + BETS * (hit / most - 1)[:, None]

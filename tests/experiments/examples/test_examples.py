@@ -34,6 +34,26 @@ def test_an_audit_of_opacus_shows_most_of_what_accounting_allows(capsys, tmp_pat
     assert "Mechanism, as given" in (tmp_path / "page.html").read_text()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "least", "needs"),
+    [
+        ("directions_opacus.py", 9, "opacus"),
+        ("ranks_text.py", 2.5, "torch"),
+        ("ranks_black_box.py", 1.5, "numpy"),
+    ],
+)
+def test_a_training_of_ones_own_is_audited_without_a_second_world(
+    capsys, tmp_path, name, least, needs
+):
+    pytest.importorskip(needs)
+    if needs != "numpy":
+        pytest.importorskip("torch").manual_seed(0)
+    epsilons = run_example(capsys, name, tmp_path / "page.html")
+    assert least < epsilons["exact_null"] < epsilons.get("upper bound", 20)
+    assert (tmp_path / "page.html").exists()
+
+
 @pytest.mark.parametrize(("name", "status"), [("torch", 2), ("opacus", 2), ("mine", 1)])
 def test_an_example_without_its_library_ends_in_a_line_that_names_it(
     forked, tmp_path, name, status

@@ -1,0 +1,67 @@
+"""Random examples ranked among fresh ones: their fields, words and factory. Importing it starts no JAX."""
+
+import dataclasses
+from typing import TYPE_CHECKING, ClassVar
+
+from audit.adversaries.knowledge import Knowledge
+from audit.adversaries.row import AdversaryFields, AdversaryRow
+from audit.settings.fields import described
+
+if TYPE_CHECKING:
+    from audit.adversaries.base import Adversary
+
+LOSS = "loss"
+GRADIENT = "gradient"
+MOST_DRAWS = 10_000_000  # float32 counts them exactly
+
+
+@dataclasses.dataclass(frozen=True)
+class RandomExamples(AdversaryFields):
+    """The random examples' fields."""
+
+    name: ClassVar[str] = "examples"
+    least_runs: ClassVar[int] = 1
+    usual_runs: ClassVar[int] = 20
+    any_time: ClassVar[bool] = True
+    fresh: int = described(
+        "examples: fresh ones, among which every run's canaries are ranked.",
+        default=50_000,
+        least=1,
+        most=MOST_DRAWS,
+    )
+    examples_score: str = described(
+        "examples: how far the loss fell (black box), or the movement along the gradients (white box).",
+        default=LOSS,
+        choices=(LOSS, GRADIENT),
+    )
+
+
+def _make_random_examples(fields: RandomExamples, knowledge: Knowledge) -> "Adversary":
+    """Makes the adversary whose random examples every run draws afresh."""
+    from audit.adversaries import ranked
+
+    scores = {LOSS: ranked.loss_drops, GRADIENT: ranked.gradient_products}
+    features, labels = knowledge.data[:2]
+    generator = ranked.random_examples(features, labels, knowledge.classes)
+    adversary = ranked.fresh_examples(
+        generator.draw,
+        scores[fields.examples_score](knowledge.model.loss),
+        knowledge.rehearsal(),
+        knowledge.canaries,
+        fields.fresh,
+    )
+    return adversary._replace(
+        variant=f"{fields.examples_score} among {fields.fresh} of {generator.words}"
+    )
+
+
+EXAMPLES = AdversaryRow(
+    RandomExamples,
+    "random examples",
+    "random examples that every run draws anew",
+    "Random examples: every run draws examples of random features and labels of its own, and inserts their "
+    "gradients. After the run it draws many more from the same generator. A score is an example's rank among "
+    "these: by how far training lowered its loss, or by the model's movement along its gradients.",
+    "random_examples",
+    _make_random_examples,
+)

@@ -1,0 +1,77 @@
+"""An audit of training with Opacus by fresh directions: eight small models, 50 canaries in each, a bound.
+
+./run.sh python experiments/examples/directions_opacus.py page.html
+
+Needs PyTorch and Opacus: `.venv/bin/pip install torch opacus`, or, where you have them, `pip install` of this
+repository and `python directions_opacus.py page.html`.
+
+Replace the model, the data and the loop by your own; the lines that matter are marked with DIRECTIONS.
+"""
+
+import sys
+import warnings
+
+import torch
+from opacus import GradSampleModule
+from opacus.optimizers import DPOptimizer
+from torch import nn
+
+import audit
+from audit.opacus_canary import DirectionsOptimizer
+
+RUNS = 8
+CANARIES = 50
+STEPS = 50
+BATCH_SIZE = 20
+SEED = 2024
+CLIPPING_NORM = 1.0
+NOISE_MULTIPLIER = 2.0
+LEARNING_RATE = 0.1
+
+
+def train(run: int, present: bool, data: list[torch.Tensor]) -> DirectionsOptimizer:
+    """Trains a model with a run's directions, or rehearses without and without noise."""
+    torch.manual_seed(0)  # the same initial model in all runs
+    network = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 2))
+    model = GradSampleModule(network)
+    noise_seed = torch.seed() % 2**63  # another in every run
+    optimizer = DPOptimizer(
+        torch.optim.SGD(model.parameters(), lr=LEARNING_RATE),
+        noise_multiplier=NOISE_MULTIPLIER if present else 0.0,
+        max_grad_norm=CLIPPING_NORM,
+        expected_batch_size=BATCH_SIZE,
+        generator=torch.Generator().manual_seed(noise_seed),
+    )
+    optimizer = DirectionsOptimizer(optimizer, SEED, run, CANARIES, present)  # DIRECTIONS
+    features, labels = data
+    for step in range(STEPS):
+        rows = slice(step * BATCH_SIZE, (step + 1) * BATCH_SIZE)
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(features[rows]), labels[rows]).backward()
+        optimizer.step()
+    return optimizer
+
+
+def main(*page: str) -> None:
+    """Trains, scores, bounds, and writes a page where the command line names it."""
+    torch.set_num_threads(1)  # its products are small
+    warnings.filterwarnings("ignore", "Full backward hook")  # which Opacus sets itself
+    examples = STEPS * BATCH_SIZE
+    data = [torch.randn(examples, 64), torch.randint(2, (examples,))]
+    rehearsal = train(0, False, data)  # DIRECTIONS: a rehearsal, once
+    rows = []
+    for run in range(RUNS):
+        optimizer = train(run, True, data)
+        rows.append(optimizer.cosines(rehearsal.movement(), leave_one_out=True))  # DIRECTIONS
+    result = audit.bounds(
+        audit.cosines(rows, rehearsal.dimension, leave_one_out=True, in_order=True),
+        claim=audit.DpSgd(NOISE_MULTIPLIER, insertions=STEPS),
+        name="a network by Opacus",
+    )
+    print(result)
+    for path in page:
+        print(f"report: {result.report(path)}")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:2])

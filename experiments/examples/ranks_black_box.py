@@ -1,0 +1,82 @@
+"""An audit of a black box that only has `fit` and `predict_proba`, as those of scikit-learn, by ranks.
+
+./run.sh python experiments/examples/ranks_black_box.py page.html
+
+Put your own classifier, private or not, in the place of this one, a softmax regression whose fitted weights
+get noise (output perturbation); the lines that matter are marked with RANKS.
+"""
+
+import sys
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+import audit
+
+RUNS = 20
+CANARIES = 10
+FRESH = 10_000
+EXAMPLES = 100
+FEATURES = 500
+CLASSES = 2
+NOISE = 0.02
+
+Array = NDArray[np.float64]
+Labels = NDArray[np.int64]
+
+
+class NoisyClassifier:
+    """A softmax regression with noise on its weights; anyone sees its probabilities alone."""
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        self._rng = rng
+
+    def fit(self, features: Array, labels: Labels) -> Self:
+        """Fits the weights by gradient descent, and adds noise."""
+        targets = np.eye(CLASSES)[labels]
+        self._weights = np.zeros((features.shape[1], CLASSES))
+        for _ in range(100):
+            residuals = targets - self.predict_proba(features)
+            self._weights += features.T @ residuals / len(features)
+        self._weights += NOISE * self._rng.normal(size=self._weights.shape)
+        return self
+
+    def predict_proba(self, features: Array) -> Array:
+        """Returns the probabilities (n, CLASSES)."""
+        logits = features @ self._weights
+        powers = np.exp(logits - logits.max(axis=1, keepdims=True))
+        return np.asarray(powers / powers.sum(axis=1, keepdims=True))
+
+
+def draw_examples(rng: np.random.Generator, number: int) -> tuple[Array, Labels]:
+    """Draws random features with random labels, of which a model can know nothing but by heart."""
+    return rng.normal(size=(number, FEATURES)), rng.integers(0, CLASSES, number)
+
+
+def score(classifier: NoisyClassifier, features: Array, labels: Labels) -> Array:
+    """Returns the log odds of each label."""
+    probabilities = classifier.predict_proba(features)
+    of_labels = probabilities[np.arange(len(labels)), labels]
+    return np.log(of_labels + 1e-300) - np.log(1 - of_labels + 1e-300)
+
+
+def main(*page: str) -> None:
+    """Trains, scores, bounds, and writes a page where the command line names it."""
+    rng = np.random.default_rng(0)
+    features, labels = draw_examples(rng, EXAMPLES)
+    scores, fresh = [], []
+    for _ in range(RUNS):
+        canaries = draw_examples(rng, CANARIES)  # RANKS: other ones in every run
+        rows = np.concatenate([features, canaries[0]])
+        classifier = NoisyClassifier(rng).fit(rows, np.concatenate([labels, canaries[1]]))
+        scores.append(score(classifier, *canaries))
+        fresh.append(score(classifier, *draw_examples(rng, FRESH)))  # RANKS: after the run
+    result = audit.bounds(audit.ranks(scores, fresh, in_order=True), name="a black box")
+    print(result)
+    for path in page:
+        print(f"report: {result.report(path)}")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:2])

@@ -1,0 +1,105 @@
+"""An audit of a text model in PyTorch: a tiny GPT, random digit strings as canaries, ranks of their losses.
+
+./run.sh python experiments/examples/ranks_text.py page.html
+
+Needs PyTorch: `.venv/bin/pip install torch`, or, where you have it, `pip install` of this repository.
+Nothing reaches into the training: canaries are lines of its data. Replace the model, the data and the loop by
+your own; the lines that matter are marked with RANKS.
+"""
+
+import sys
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+from torch.nn.functional import cross_entropy
+from torch.nn.utils import vector_to_parameters
+
+import audit
+
+RUNS = 8
+CANARIES = 8
+FRESH = 20_000
+STEPS = 60
+TEXTS = 20
+LENGTH = 10  # digits
+WIDTH = 64
+CLIPPING_NORM = 1.0
+NOISE_MULTIPLIER = 1.0
+LEARNING_RATE = 0.025
+
+
+class TinyGpt(nn.Module):
+    """A decoder of a single block, on ten digits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.token = nn.Embedding(10, WIDTH)
+        self.place = nn.Parameter(0.5 * torch.randn(LENGTH - 1, WIDTH))
+        self.query, self.key, self.value = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
+        self.hidden = nn.Linear(WIDTH, 4 * WIDTH)
+        self.out = nn.Linear(4 * WIDTH, WIDTH)
+        self.head = nn.Linear(WIDTH, 10)
+        self.register_buffer("later", torch.triu(torch.ones(LENGTH - 1, LENGTH - 1), 1).bool())
+
+    def forward(self, digits: Tensor) -> Tensor:
+        """Returns the logits (texts, LENGTH - 1, 10) of the next digits."""
+        x = self.token(digits) + self.place
+        weights = self.query(x) @ self.key(x).transpose(-1, -2) / WIDTH**0.5
+        x = x + weights.masked_fill(self.later, -1e9).softmax(-1) @ self.value(x)
+        return self.head(x + self.out(self.hidden(x).relu()))
+
+
+def draw_digits(number: int) -> Tensor:
+    """Draws random digit strings (number, LENGTH), as secrets in text are."""
+    return torch.randint(10, (number, LENGTH))
+
+
+def score(model: nn.Module, digits: Tensor) -> Tensor:
+    """Returns how likely a model finds digit strings (n, LENGTH), as anyone who may query it can see."""
+    with torch.no_grad():
+        logits = model(digits[:, :-1])
+    return -cross_entropy(logits.transpose(1, 2), digits[:, 1:], reduction="none").sum(1)
+
+
+def train(texts: Tensor) -> nn.Module:
+    """Trains a tiny GPT by DP-SGD on all texts in each step."""
+
+    def loss(weights: dict[str, Tensor], text: Tensor) -> Tensor:
+        logits = functional_call(model, weights, (text[None, :-1],))[0]
+        return cross_entropy(logits, text[1:], reduction="sum")
+
+    model = TinyGpt()
+    for _ in range(STEPS):
+        weights = {name: value.detach() for name, value in model.named_parameters()}
+        gradients = vmap(grad(loss), (None, 0))(weights, texts)
+        flat = torch.cat([gradient.flatten(1) for gradient in gradients.values()], dim=1)
+        total = (CLIPPING_NORM / flat.norm(dim=1)).clamp(max=1.0) @ flat
+        noise = NOISE_MULTIPLIER * CLIPPING_NORM * torch.randn(len(total))
+        moved = nn.utils.parameters_to_vector(model.parameters()) - LEARNING_RATE * (total + noise)
+        vector_to_parameters(moved.detach(), model.parameters())
+    return model
+
+
+def main(*page: str) -> None:
+    """Trains, scores, bounds, and writes a page where the command line names it."""
+    torch.set_num_threads(1)  # its products are small
+    texts = (torch.arange(LENGTH) + torch.arange(TEXTS)[:, None]) % 10
+    scores, fresh = [], []
+    for _ in range(RUNS):
+        canaries = draw_digits(CANARIES)  # RANKS: other ones in every run
+        model = train(torch.cat([texts, canaries]))
+        scores.append(score(model, canaries).numpy())
+        fresh.append(score(model, draw_digits(FRESH)).numpy())  # RANKS: after the run
+    result = audit.bounds(
+        audit.ranks(scores, fresh, in_order=True),
+        claim=audit.DpSgd(NOISE_MULTIPLIER, insertions=STEPS),
+        name="a tiny GPT in PyTorch",
+    )
+    print(result)
+    for path in page:
+        print(f"report: {result.report(path)}")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:2])

@@ -1,0 +1,164 @@
+"""Canaries ranked among fresh draws in the game: what is drawn, what is scored, and what it proves."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen as nn
+from optax import softmax_cross_entropy_with_integer_labels
+
+from audit.adversaries import directions, ranked
+from audit.conclusions.concluded import conclude_setting
+from audit.errors import InputError
+from audit.evidence import ranks
+from audit.settings import build
+from audit.settings.make import from_identity, setting_of
+from audit.settings.setting import identity
+from audit.storage.store import Store
+from audit.tasks.model import flat_model
+from audit.tasks.task import Dataset
+from audit.training import game
+
+K, M = 12, 700  # more than a block of fresh examples
+
+
+def make(dataset, model="wide_fcnn", **fields):
+    """Returns (the setting, its game) on a data set."""
+    usual = {"adversary": "examples", "canaries": K, "batch_size": 50, "insertions": 5, "fresh": M}
+    setting = setting_of(model, **{**usual, **fields})
+    return setting, build.build(setting, dataset)
+
+
+def play(table, runs, first=0):
+    """Returns the scores of runs from `first` on."""
+    (scores,) = game.play(table, [(first, first + runs)], runs)
+    return scores
+
+
+def test_a_score_counts_the_fresh_draws_below_and_ties_lie_between():
+    generator = ranked.random_examples(jnp.zeros((5, 3), jnp.int32) + 1, jnp.arange(5), 5)
+
+    def count_ones(examples, theta_t, reference):
+        return examples.features.sum(axis=1).astype(jnp.float32)
+
+    adversary = ranked.fresh_examples(generator.draw, count_ones, directions.itself, 200, M)
+    state = adversary.init(jax.random.key(0), jnp.zeros(4), jnp.float32(1))
+    state = adversary.draw_for_run(state, (jax.random.key(1),))
+    scores = np.asarray(adversary.score(state, (), jnp.zeros(4), jnp.zeros(4)))
+    blocks = [
+        np.asarray(generator.draw(jax.random.fold_in(state.fresh, start), 512).features).sum(1)
+        for start in (0, 512)
+    ]
+    fresh = np.concatenate(blocks)[:M]
+    own = np.asarray(state.examples.features).sum(1)
+    below = (fresh < own[:, None]).sum(1)
+    tied = (fresh == own[:, None]).sum(1)
+    assert (below <= scores).all() and (scores <= below + tied).all()
+    assert len(np.unique(scores - below)) > 100
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("score", ["loss", "gradient"])
+def test_random_examples_leak_and_have_the_law_where_noise_hides_them(dataset, score):
+    proven = {}
+    for sigma in (0.2, 1e4):
+        setting, table = make(
+            dataset, examples_score=score, noise_multiplier=sigma, learning_rate=0.1 / sigma
+        )
+        scores = play(table, 12)
+        assert scores.draws == M and scores.dimension == 0 and scores.presence.all()
+        assert (scores.scores == np.rint(scores.scores)).all()
+        assert scores.scores.min() >= 0 and scores.scores.max() <= M
+        concluded = conclude_setting(scores, setting)
+        proven[sigma] = concluded.epsilon
+        assert concluded.assumption_free.assumes.text == "nothing"
+        assert len(concluded.path) == 12 and max(concluded.path) == concluded.epsilon
+    drawn = M + 1 - scores.scores.astype(int)
+    assert ranks.measure_law(drawn, scores.presence, M) > 1e-3
+    assert proven[0.2] > 0.5 and proven[1e4] < 0.5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fields", [{}, {"adversary": "gc_r", "afresh": True}])
+def test_a_run_draws_its_own_whatever_chunk_it_is_in(dataset, fields):
+    _, table = make(dataset, **fields)
+    together = play(table, 4).scores
+    np.testing.assert_array_equal(play(table, 2, first=2).scores, together[2:])
+    assert len(np.unique(together, axis=0)) == 4
+
+
+@pytest.mark.slow
+def test_coordinates_are_ranked_among_all_others(dataset):
+    setting, table = make(dataset, adversary="gc_r", afresh=True, noise_multiplier=0.5)
+    parameters = table.init(jax.random.key(0)).size
+    scores = play(table, 20)
+    assert scores.draws == parameters - K == table.adversary.draws
+    state = table.adversary.init(game.root(0, "canary"), jnp.zeros(parameters), jnp.float32(1))
+    state = table.adversary.draw_for_run(state, (jax.random.key(5),))
+    theta = jax.random.normal(jax.random.key(6), (parameters,))
+    movement = np.asarray(state.expected - theta)
+    own = np.asarray(state.dimensions)
+    others = np.delete(movement, own)
+    assert len(set(own.tolist())) == K
+    expected = (others < movement[own][:, None]).sum(1)
+    np.testing.assert_array_equal(table.adversary.score(state, (), theta, theta), expected)
+    assert conclude_setting(scores, setting).epsilon > 3
+
+
+@pytest.mark.slow
+def test_a_store_keeps_how_many_draws_there_were(dataset, tmp_path):
+    setting, table = make(dataset)
+    scores = play(table, 2)
+    kept = Store(tmp_path, identity(setting))
+    kept.save(scores)
+    loaded = kept.load(2)
+    assert loaded.draws == M
+    np.testing.assert_array_equal(loaded.directions().cosines, scores.directions().cosines)
+    assert from_identity(identity(setting)) == setting
+
+
+def test_settings_that_draw_afresh_say_so():
+    afresh, shared = (setting_of("fcnn", adversary="gc_r", afresh=bit) for bit in (True, False))
+    assert afresh.adversary.any_time and afresh.adversary.least_runs == 1
+    assert not shared.adversary.any_time and shared.adversary.usual_runs == 5000
+    assert identity(shared)["adversary"] == {"name": "gc_r"}
+    assert setting_of("fcnn", adversary="examples").adversary.usual_runs == 20
+    with pytest.raises(InputError, match="`fresh=0`: give 1 to 10,000,000"):
+        setting_of("fcnn", adversary="examples", fresh=0)
+    with pytest.raises(InputError, match="`examples_score=x` is unknown: choose one of loss, grad"):
+        setting_of("fcnn", adversary="examples", examples_score="x")
+
+
+def test_too_many_coordinates_leave_too_few_to_rank_among(dataset):
+    with pytest.raises(InputError, match="half the parameters, to be ranked among others"):
+        make(dataset, "fcnn", adversary="gc_r", afresh=True, canaries=50)
+
+
+class ReluNetwork(nn.Module):
+    """784-32-10."""
+
+    @nn.compact
+    def __call__(self, x):
+        return nn.Dense(10)(nn.relu(nn.Dense(32)(x)))
+
+
+@pytest.mark.slow
+def test_a_black_box_of_mnists_size_is_proven_to_leak_with_nothing_assumed():
+    """At least 4 of 23.3 after 6 runs of full-batch DP-GD, by the drop of random examples' losses."""
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(64, 784)).astype(np.float32)
+    dataset = Dataset(features, rng.integers(0, 10, 64).astype(np.int32), "made up", "0" * 64)
+    model = flat_model(ReluNetwork(), jnp.zeros(784), softmax_cross_entropy_with_integer_labels)
+    setting = setting_of(
+        "mlp",
+        adversary="examples",
+        canaries=64,
+        fresh=200_000,
+        batch_size=64,
+        insertions=60,
+        noise_multiplier=2.0,
+        learning_rate=0.1,
+    )
+    table = build.build_for(setting, dataset, build.Trainee(model, "784-32-10", 10))
+    concluded = conclude_setting(play(table, 6), setting)
+    assert 4 <= concluded.epsilon < concluded.upper_bound < 24

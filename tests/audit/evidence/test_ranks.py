@@ -1,0 +1,250 @@
+"""Ranks among fresh draws: their law, their place among cosines, the level of what they prove, bad input."""
+
+import numpy as np
+import pytest
+from scipy import special, stats
+
+import audit
+from audit.claims.claim import EpsilonDelta
+from audit.errors import InputError
+from audit.evidence import ranks
+from audit.evidence.canaries import RANK_DIMENSION, Fresh
+from audit.laws import cosine_law
+from audit.methods import exact_null
+from audit.methods.claimed_curve import THRESHOLDS, Exceedances, examine_claim
+from audit.methods.exact_null import STUDENT
+
+RUNS, CANARIES, DRAWS = 12, 8, 400
+ERROR = 0.05
+RNG = np.random.default_rng(7)
+SCORES, FRESH = RNG.normal(2, 1, (RUNS, CANARIES)), RNG.normal(0, 1, (RUNS, DRAWS))
+RANKS = ranks.rank_among(SCORES, FRESH)
+
+
+@pytest.mark.parametrize("draws", [1, 9, 1000, 31_574, 200_000])
+def test_a_rank_lies_where_no_threshold_is_exceeded_too_often(draws):
+    all_ranks = np.unique(np.geomspace(1, draws + 1, 5000).astype(int))
+    all_ranks = np.union1d(all_ranks, np.arange(1, min(draws + 1, 50)))
+    placed = ranks.place(all_ranks, draws)
+    assert (np.diff(placed) < 0).all()
+    levels = np.concatenate([exact_null.cosine_of(STUDENT, RANK_DIMENSION), placed])
+    largest = np.array([all_ranks[placed > level].max(initial=0) for level in levels])
+    rates = np.exp(cosine_law.log_sf(levels, RANK_DIMENSION))
+    assert (largest / (draws + 1) <= rates).all()
+    design = Fresh(placed[None], np.ones((1, len(placed)), bool), RANK_DIMENSION, draws=draws)
+    assert (design.ranks() == all_ranks).all()
+    exact = np.exp(exact_null.compute_log_rates(design, levels))
+    assert (largest / (draws + 1) <= exact * (1 + 1e-9)).all() and (
+        exact <= rates + 1 / draws
+    ).all()
+
+
+@pytest.mark.parametrize("kind", ["continuous", "few values", "all equal", "infinite"])
+def test_a_rank_is_uniform_where_the_canary_is_out_whatever_the_scores_are(kind):
+    rng = np.random.default_rng(3)
+    scores = rng.standard_cauchy((4_000, 1 + 9))
+    if kind == "few values":
+        scores = np.clip(np.rint(scores), -1, 1)
+    elif kind == "all equal":
+        scores = np.zeros_like(scores)
+    elif kind == "infinite":
+        scores = np.where(scores > 1, np.inf, scores)
+    counted = np.bincount(ranks.rank_among(scores[:, :1], scores[:, 1:])[:, 0])[1:]
+    assert len(counted) == 10 and stats.chisquare(counted).pvalue > 1e-3
+
+
+def test_ties_are_broken_by_the_seed_and_the_run_alone():
+    scores = np.zeros((4, 3))
+    fresh = np.zeros((4, 50))
+    drawn = ranks.rank_among(scores, fresh, 5)
+    assert (ranks.rank_among(scores[:2], fresh[:2], 5) == drawn[:2]).all()
+    assert (ranks.rank_among(scores, fresh, 6) != drawn).any()
+
+
+def draw_corner(rng, shape, epsilon, delta):
+    """Returns levels of scores whose curve touches the (epsilon, delta) line at a corner.
+
+    A level is the probability with which a score that is out is higher.
+    """
+    corner = (1 - delta) / (1 + np.exp(epsilon))
+    is_high = rng.random(shape) < np.exp(epsilon) * corner + delta
+    uniform = rng.random(shape)
+    return np.where(is_high, corner * uniform, corner + (1 - corner) * uniform)
+
+
+def draw_ranks(rng, audits, kind, epsilon, delta):
+    """Returns the ranks (audits, RUNS, CANARIES) of a mechanism that is exactly (epsilon, delta)-private."""
+    shape = (audits, RUNS, CANARIES)
+    if kind == "canaries equal":
+        levels = draw_corner(rng, (audits, RUNS, 1), epsilon, delta)
+        return np.broadcast_to(1 + rng.binomial(DRAWS, levels), shape)
+    levels = draw_corner(rng, shape, epsilon, delta)
+    fresh = rng.random((audits, RUNS, 50))
+    draws = 50
+    if kind == "heavy tails":
+        levels, fresh = special.tandg(180 * levels - 90), special.tandg(180 * fresh - 90)
+    elif kind == "few values":
+        corner = (1 - delta) / (1 + np.exp(epsilon))
+        levels, fresh = (levels > corner) * 1.0, (fresh > corner) * 1.0
+    scores = -levels.reshape(-1, CANARIES)
+    of_fifty = ranks.rank_among(scores, -fresh.reshape(-1, draws), seed=1)
+    return of_fifty.reshape(shape)
+
+
+def is_ever_refuted(design, epsilon, delta):
+    """Returns whether the capital against a true epsilon reaches 1 / ERROR after any run."""
+    levels = exact_null.cosine_of(STUDENT, design.dimension)
+    log_rates = exact_null.compute_log_rates(design, levels)
+    shares = np.stack([exact_null._shares(run, levels) for run in design.cosines])
+    many = design.cosines.shape[1] >= 2 * exact_null._LEAST_PILOT
+    first = exact_null._first_bet(design.cosines[0], design, delta, many)
+    growth = exact_null._Growth(log_rates, delta, shares, first)
+    capital = growth.log_capital(epsilon)
+    largest = special.logsumexp(capital)
+    for run in range(1, len(shares)):
+        capital = capital + growth.log_factors(run, epsilon)
+        largest = max(largest, special.logsumexp(capital))
+    return largest >= -np.log(ERROR)
+
+
+KINDS = ["canaries equal", "heavy tails", "few values", "independent"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "epsilon", "delta"),
+    [
+        *((kind, 1.5, 0.02) for kind in KINDS),
+        ("canaries equal", 4.0, 1e-5),
+        ("independent", 0.0, 1e-5),
+    ],
+)
+def test_the_level_holds_on_the_corner_of_what_is_claimed(kind, epsilon, delta):
+    """1,000 audits each, looked at after every run: the bound, and the test of the claim."""
+    audits = 1000
+    rng = np.random.default_rng([KINDS.index(kind), int(10 * epsilon)])
+    drawn = draw_ranks(rng, audits, kind, epsilon, delta)
+    draws = DRAWS if kind == "canaries equal" else 50
+    placed = ranks.place(drawn, draws)
+    present = np.ones((RUNS, CANARIES), bool)
+    levels = exact_null.cosine_of(THRESHOLDS, RANK_DIMENSION)
+    power = EpsilonDelta(epsilon, delta).power
+    exceeded, refuted = 0, 0
+    for cosines in placed:
+        design = Fresh(cosines, present, RANK_DIMENSION, draws=draws)
+        exceeded += is_ever_refuted(design, epsilon, delta)
+        above = (cosines[:, :, None] > levels).mean(axis=1)
+        counted = Exceedances(above, exact_null.compute_log_rates(design, levels), in_order=True)
+        refuted += examine_claim(counted, power, 1 - ERROR).refuted
+    assert stats.binomtest(exceeded, audits, ERROR, alternative="greater").pvalue > 1e-3
+    assert stats.binomtest(refuted, audits, ERROR, alternative="greater").pvalue > 1e-3
+
+
+def test_ranks_prove_most_of_what_cosines_of_their_scores_would():
+    """Scores N(3, 1) of a mechanism of mu = 3, that is of epsilon 16.0, ranked among many."""
+    rng = np.random.default_rng(5)
+    deviates = rng.normal(3, 1, (20, 64))
+    drawn = 1 + rng.binomial(10**9, special.ndtr(-deviates))
+    cosines = exact_null.cosine_of(deviates, 10**6)
+    of_ranks = audit.bounds(audit.ranks(drawn, 10**9)).epsilon
+    of_cosines = audit.bounds(audit.cosines(cosines, 10**6, leave_one_out=True)).epsilon
+    assert of_cosines - 0.6 < of_ranks < of_cosines + 0.6 and of_ranks > 9
+
+
+def test_no_canary_chooses_a_threshold_for_another_of_its_run():
+    """They share its fresh draws, so that the rank of one says something of the other's law."""
+    assert not audit.ranks(SCORES, FRESH).plain
+    assert not ranks.make_from_counts(DRAWS + 1.0 - RANKS, SCORES > -9, DRAWS).plain
+
+
+def test_scores_and_their_ranks_are_one_design():
+    of_scores = audit.ranks(SCORES, FRESH)
+    of_ranks = audit.ranks(RANKS, DRAWS)
+    np.testing.assert_array_equal(of_scores.cosines, of_ranks.cosines)
+    assert (of_scores.ranks() == RANKS).all() and of_scores.draws == DRAWS
+    assert str(of_ranks) == "12 runs with 8 canaries each, ranked among 400 fresh draws, all in"
+    assert of_ranks.pooled()[0].mean() > 1 and abs(of_ranks.pooled()[1].mean()) < 0.01
+
+
+def test_a_run_that_failed_counts_below_all_others():
+    scores, fresh = SCORES.copy(), FRESH.copy()
+    scores[3], fresh[3] = np.nan, np.nan
+    failed = audit.ranks(scores, fresh)
+    assert failed.failed == CANARIES
+    assert "8 of 96 ranks are NaN, of runs that failed" in str(audit.bounds(failed))
+    given = RANKS.astype(float)
+    given[3] = np.nan
+    np.testing.assert_array_equal(audit.ranks(given, DRAWS).cosines, failed.cosines)
+
+
+def draw_out(rng, shift, scale, draws=500):
+    fresh = rng.normal(0, 1, (30, draws))
+    return rng.normal(shift, scale, (30, 40)), fresh
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("draws", [20, 500])
+def test_the_laws_test_holds_its_level_though_ranks_of_a_run_share_its_draws(draws):
+    p_values = []
+    for seed in range(1000):
+        scores, fresh = draw_out(np.random.default_rng(seed), 0, 1, draws)
+        drawn = ranks.rank_among(scores, fresh)
+        p_values.append(ranks.measure_law(drawn, np.ones(drawn.shape, bool), draws))
+    for level in (0.01, 0.05):
+        refused = int(np.sum(np.array(p_values) < level))
+        assert stats.binomtest(refused, 1000, level, alternative="greater").pvalue > 1e-3
+
+
+@pytest.mark.parametrize(("shift", "scale"), [(0.3, 1.0), (-0.3, 1.0), (0.0, 1.3), (0.0, 0.7)])
+def test_fresh_draws_from_another_generator_show(shift, scale):
+    scores, fresh = draw_out(np.random.default_rng(1), shift, scale)
+    with pytest.raises(
+        InputError, match="on the initial model canaries score otherwise than fresh"
+    ):
+        audit.ranks(scores + 3, fresh, initial=(scores, fresh))
+    presence = np.arange(scores.size).reshape(scores.shape) % 2
+    shown = str(audit.bounds(audit.ranks(scores + 3 * presence, fresh, presence=presence)))
+    assert "canaries that were out have not the law of fresh draws (p < 1e-06)" in shown
+
+
+def test_one_generator_passes_on_the_initial_model_and_where_canaries_are_out():
+    scores, fresh = draw_out(np.random.default_rng(1), 0, 1)
+    presence = np.arange(scores.size).reshape(scores.shape) % 2
+    design = audit.ranks(scores + 3 * presence, fresh, presence, initial=(scores, fresh))
+    result = audit.bounds(design)
+    shown = " ".join(str(result).split())
+    assert result.epsilon > 1 and "tested for the law of fresh draws by 600 ranks" in shown
+
+
+BAD = {
+    "one run flat": ((SCORES[0], FRESH[0]), {}, r"scores \(8,\) and fresh scores \(400,\)"),
+    "other runs": ((SCORES, FRESH[:5]), {}, r"give \(runs, canaries\) and \(runs, fresh draws\)"),
+    "no draws": ((SCORES, FRESH[:, :0]), {}, "give at least one of each"),
+    "words": ((SCORES, [["a"] * 4] * RUNS), {}, "the fresh scores are no numbers but words"),
+    "some NaN": ((np.where(SCORES > 2, np.nan, SCORES), FRESH), {}, "scores are NaN: score"),
+    "all failed": ((np.nan * SCORES, np.nan * FRESH), {}, "96 of 96 ranks are NaN"),
+    "rank 0": (
+        (RANKS - 1, DRAWS),
+        {},
+        "no ranks: give whole numbers from 1, the highest score, to",
+    ),
+    "rank beyond": ((RANKS, 3), {}, "values are no ranks"),
+    "half ranks": ((RANKS / 2, DRAWS), {}, "values are no ranks"),
+    "flat ranks": ((RANKS[0], DRAWS), {}, r"the ranks have shape \(8,\): give \(runs, canaries\)"),
+    "no fresh": ((RANKS, 0), {}, "`fresh=0`: give 1 to 1,000,000,000 fresh draws"),
+    "a mask": ((SCORES, FRESH), {"presence": np.ones(3)}, "presence has shape"),
+    "all out": ((SCORES, FRESH), {"presence": np.zeros(SCORES.shape)}, "puts all canaries out"),
+    "initial ranks": ((RANKS, DRAWS), {"initial": (SCORES, FRESH)}, "`initial` goes with scores"),
+    "initial alone": ((SCORES, FRESH), {"initial": SCORES}, "`initial`: give"),
+    "a seed": ((SCORES, FRESH), {"seed": -1}, "`seed=-1`: give a whole number from 0 on"),
+    "an order": ((SCORES, FRESH), {"in_order": 1}, "`in_order="),
+    "pasted": ((np.tile(SCORES, (2, 1)), np.tile(FRESH, (2, 1))), {}, "rows 1 to 12 come again as"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_one_line(case):
+    arguments, keywords, message = BAD[case]
+    with pytest.raises(InputError, match=message) as raised:
+        audit.ranks(*arguments, **keywords)
+    assert "\n" not in str(raised.value)
