@@ -9,8 +9,8 @@ where H is that of d. The square of it is 1 + eta m, with m the largest eigenval
 
     (J'J - I) / eta = -(H + H') + eta H'H,
 
-which `largest_expansion` finds by Lanczos iterations: the spectrum of J'J itself crowds at 1. Products with H'
-pull a vector back through the clipped sum, whatever its strategy; those with H transpose the pull-back, since
+which `largest_expansion` finds by Lanczos iterations, since the spectrum of J'J itself crowds at 1. Products
+with H' pull a vector back through the clipped sum, whatever its strategy; those with H transpose that, since
 layers with a backward pass of their own cannot be differentiated forwards.
 
 A derivative at a point misses what jumps beside it. `largest_secant` searches for displacements u of a given
@@ -19,6 +19,7 @@ length for which |phi(theta + u) - phi(theta)| / |u| is largest.
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -34,7 +35,7 @@ from audit.mechanism.clipping.base import Batch, ClippedSum
 STARTS = 64
 _KRYLOV_VECTORS = 12
 _TOLERANCE = 0.02  # relative, of the eigenvalue m
-_FEWEST_PARAMETERS = 2 * _KRYLOV_VECTORS  # of fewer, the whole matrix is computed
+MOST_WHOLE = 24  # parameters, of which Lanczos iterations need more than they build
 _ROUNDS = 12
 _STEP_LENGTHS = (1.0, 10.0, 100.0)  # tried in each round, the best is taken
 
@@ -56,12 +57,14 @@ class StepMap(NamedTuple):
 
     Attributes:
       stretch: (theta (p,), batch, v (p,)) -> (J'J - I) v / eta, (p,).
+      matrix: (theta (p,), batch) -> (J'J - I) / eta, (p, p).
       search: (theta (p,), batch, starts (n, p), length ()) -> the largest |phi(theta + u) - phi(theta)| / |u|
         found from each start, (n,), over u of that length.
       learning_rate: eta.
     """
 
     stretch: Callable[[Array, Batch, Array], Array]
+    matrix: Callable[[Array, Batch], Array]
     search: Callable[[Array, Batch, Array, Array], Array]
     learning_rate: float
 
@@ -87,6 +90,11 @@ def make_step_map(clipped_sum: ClippedSum, hyper: Hyperparameters) -> StepMap:
         _, transpose = jax.vjp(pull_back, jnp.zeros_like(theta))
         pushed: Array = transpose(v)[0]  # H v
         return rate * pull_back(pushed) - pushed - pull_back(v)
+
+    def matrix(theta: Array, batch: Batch) -> Array:
+        units = jnp.eye(theta.size, dtype=theta.dtype)
+        products = jax.vmap(lambda unit: stretch(theta, batch, unit))(units)
+        return (products + products.T) / 2
 
     def search_from(theta: Array, batch: Batch, start: Array, length: Array) -> Array:
         """Climbs from one start, along the gradient of |phi(theta + u) - phi(theta)|^2 on the sphere."""
@@ -127,7 +135,7 @@ def make_step_map(clipped_sum: ClippedSum, hyper: Hyperparameters) -> StepMap:
             lambda start: search_from(theta, batch, start, length), starts, batch_size=16
         )
 
-    return StepMap(jax.jit(stretch), jax.jit(search), rate)
+    return StepMap(jax.jit(stretch), jax.jit(matrix), jax.jit(search), rate)
 
 
 def largest_expansion(
@@ -144,32 +152,28 @@ def largest_expansion(
     """
     p = theta.size
 
+    if p <= MOST_WHOLE:
+        whole = np.asarray(step.matrix(theta, batch), np.float64)
+        eigenvalues, eigenvectors = np.linalg.eigh(whole)
+        return _make_expansion(step, eigenvalues[-1], eigenvectors[:, -1])
+
+    if start is None:
+        start = np.random.default_rng(0).normal(size=p)
+
     def multiply(v: NDArray[np.float64]) -> NDArray[np.float64]:
         product = step.stretch(theta, batch, jnp.asarray(v.reshape(p), jnp.float32))
         return np.asarray(product, np.float64)
 
-    if start is None:
-        start = np.random.default_rng(0).normal(size=p)
-    if p < _FEWEST_PARAMETERS:
-        matrix = np.stack([multiply(unit) for unit in np.eye(p)])
-        values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
-        return _make_expansion(step, values[-1], vectors[:, -1])
-
     operator = LinearOperator((p, p), matvec=multiply, dtype=np.float64)
+    find = partial(eigsh, operator, k=1, which="LA", tol=_TOLERANCE)
     try:
-        values, vectors = eigsh(
-            operator, k=1, which="LA", ncv=_KRYLOV_VECTORS, tol=_TOLERANCE, v0=start
-        )
+        values, vectors = find(ncv=_KRYLOV_VECTORS, v0=start)
     except ArpackNoConvergence:
-        values, vectors = eigsh(
-            operator, k=1, which="LA", ncv=min(4 * _KRYLOV_VECTORS, p), tol=_TOLERANCE
-        )
+        values, vectors = find(ncv=4 * _KRYLOV_VECTORS)
     return _make_expansion(step, values[-1], vectors[:, -1])
 
 
-def _make_expansion(
-    step: StepMap, eigenvalue: float, direction: NDArray[np.float64]
-) -> Expansion:
+def _make_expansion(step: StepMap, eigenvalue: float, direction: NDArray[np.float64]) -> Expansion:
     constant = math.sqrt(max(1 + step.learning_rate * float(eigenvalue), 0.0))
     return Expansion(constant, direction)
 

@@ -37,6 +37,12 @@ flags.DEFINE_integer(
 flags.DEFINE_list("looks", None, "Runs at which to look, e.g. 500,1000,5000, in place of --runs.")
 flags.DEFINE_float("until", None, "sphere: stop as soon as this epsilon is proven.")
 flags.DEFINE_float("minutes", None, "sphere: begin no further training after so many minutes.")
+flags.DEFINE_enum(
+    "lipschitz",
+    None,
+    ["measured"],
+    "measured: bound what the last model leaks by how much steps expand along rehearsed runs.",
+)
 cli.define_setting()
 cli.define_levels()
 flags.DEFINE_integer("chunk_size", 0, "Models trained at once; 0: as many as fit.")
@@ -108,6 +114,12 @@ def _make_request(setting: Setting, runs: int | None, until: float | None) -> "A
     )
     require(0 <= FLAGS.chunk_size <= MOST_RUNS, chunk_message)
 
+    is_measured = FLAGS.lipschitz is not None
+    if is_measured:
+        from audit.conclusions import measuring
+
+        measuring.require_measurable(setting)
+
     sources = cli.sources(weights=FLAGS.weights, input_size=FLAGS.input_size)
     dataset = task(setting.model).data.load(sources)
     if setting.mechanism.clipping == "per_example":
@@ -117,7 +129,15 @@ def _make_request(setting: Setting, runs: int | None, until: float | None) -> "A
 
     levels = Levels(FLAGS.delta, FLAGS.confidence)
     return AuditRequest(
-        setting, dataset, runs, looks, levels, FLAGS.chunk_size, until, FLAGS.minutes
+        setting,
+        dataset,
+        runs,
+        looks,
+        levels,
+        FLAGS.chunk_size,
+        until,
+        FLAGS.minutes,
+        measured=is_measured,
     )
 
 
