@@ -120,12 +120,15 @@ class HiddenState(NamedTuple):
         note = f"steps {steps}, {schedule}{attained}"
         if self.measured is None:
             return Assumption(f"steps {steps}", "Lipschitz", sentence, note)
-        margins = ", ".join(
+        runs, margins = self.measured
+        shown = ", ".join(
             f"{bound.epsilon:.3g} if steps expand {factor} times as much"
-            for factor, bound in self.measured.margins.items()
+            for factor, bound in margins.items()
         )
-        along = f"measured along {self.measured.runs} rehearsed runs, not proven: {margins}"
-        return Assumption(f"steps {steps}", "measured", f"{sentence}; {along}", f"{along}; {note}")
+        along = f"along {runs} rehearsed runs, not proven ({shown})"
+        return Assumption(
+            f"steps {steps}", "measured", f"{sentence}; measured {along}", f"{along}; {note}"
+        )
 
     @property
     def range(self) -> tuple[float, float]:
