@@ -112,7 +112,7 @@ def test_no_hessian_is_beyond_the_proven_curvature(make, name, classes):
 
     largest = np.zeros(3)
     rng = np.random.default_rng(0)
-    for block in range(20):
+    for _block in range(20):
         theta = jnp.asarray(
             rng.choice([0.1, 1, 10], (500, 1)) * rng.normal(size=(500, model.n_parameters)),
             jnp.float32,

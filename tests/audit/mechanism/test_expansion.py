@@ -1,4 +1,4 @@
-"""How much steps stretch distances is what a full decomposition says, and what jumps beside a model is found."""
+"""How far steps stretch is what a full decomposition says, and what jumps beside a model is found."""
 
 import jax
 import jax.numpy as jnp
