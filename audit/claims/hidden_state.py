@@ -66,7 +66,7 @@ class Periods(NamedTuple):
     insert: int
 
 
-class Measured(NamedTuple):
+class MeasuredSteps(NamedTuple):
     """What a bound from measured constants stands on: an assumption, and no proof.
 
     Attributes:
@@ -94,7 +94,7 @@ class HiddenState(NamedTuple):
     periods: Periods
     reason: str = "as given"
     constant: float | None = None
-    measured: Measured | None = None
+    measured: MeasuredSteps | None = None
 
     @property
     def assumes(self) -> Assumption:

@@ -18,7 +18,7 @@ from audit.adversaries.cosines import OneShotCanaries
 from audit.claims.hidden_state import (
     HiddenState,
     HiddenStateBound,
-    Measured,
+    MeasuredSteps,
     Periods,
     hidden_state_bound,
 )
@@ -190,7 +190,7 @@ def _bound_measured(setting: Setting, steps: Steps, delta: float) -> HiddenState
     for factor in MARGINS:
         wider = steps._replace(constants=np.maximum(1 + factor * excess, steps.constants))
         margins[factor] = _bound(setting, wider, delta).bound
-    return state._replace(measured=Measured(steps.runs, margins))
+    return state._replace(measured=MeasuredSteps(steps.runs, margins))
 
 
 def coupling_distances(setting: Setting, constants: ArrayLike) -> NDArray[np.float64]:

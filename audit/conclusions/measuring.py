@@ -69,15 +69,17 @@ def measure(
 def _measure(setting: Setting, game: Game, clipped_sum: ClippedSum, kinks: bool) -> Steps:
     """Measures the steps of a setting."""
     begun = time.monotonic()
-    count = min(setting.schedule.steps, rehearsal.MOST_MEASURED)
+    theta_0 = jax.eval_shape(game.init, jax.random.key(0))
+    effort = rehearsal.usual_effort(theta_0.size)
+    count = min(setting.schedule.steps, effort.steps)
     with (
         jax.default_matmul_precision("float32"),
         progress.bar(count, lambda: "measuring", unit="steps") as line,
     ):
-        measured = rehearsal.rehearse(game, clipped_sum, progress=line)
+        measured = rehearsal.rehearse(game, clipped_sum, effort, line)
         constants = measured.constants
         distances = lipschitz.coupling_distances(setting, constants)
-        secants = rehearsal.search_secants(game, clipped_sum, measured, distances)
+        secants = rehearsal.search_secants(game, clipped_sum, measured, distances, effort.rounds)
 
     worst = max(secants, key=lambda found: found[1] - constants[found[0].step])
     kink = _describe_kink(worst[1], float(constants[worst[0].step]), kinks)

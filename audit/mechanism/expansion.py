@@ -36,7 +36,7 @@ STARTS = 64
 _KRYLOV_VECTORS = 12
 _TOLERANCE = 0.02  # relative, of the eigenvalue m
 MOST_WHOLE = 24  # parameters, of which Lanczos iterations need more than they build
-_ROUNDS = 12
+ROUNDS = 12
 _STEP_LENGTHS = (1.0, 10.0, 100.0)  # tried in each round, the best is taken
 
 
@@ -69,8 +69,14 @@ class StepMap(NamedTuple):
     learning_rate: float
 
 
-def make_step_map(clipped_sum: ClippedSum, hyper: Hyperparameters) -> StepMap:
-    """Returns the step map of plain SGD with a clipping strategy and these hyperparameters."""
+def make_step_map(clipped_sum: ClippedSum, hyper: Hyperparameters, rounds: int = ROUNDS) -> StepMap:
+    """Returns the step map of plain SGD with a clipping strategy and these hyperparameters.
+
+    Args:
+      clipped_sum: The strategy.
+      hyper: The hyperparameters.
+      rounds: How often a search for the largest secant climbs from each start.
+    """
     rate = float(hyper.learning_rate)
     decay = float(hyper.weight_decay or 0.0)
     norm = jnp.float32(hyper.clipping_norm)
@@ -127,7 +133,7 @@ def make_step_map(clipped_sum: ClippedSum, hyper: Hyperparameters) -> StepMap:
             u = jnp.where(improves, candidates[highest], u)
             return (u, jnp.maximum(gains[highest], best)), None
 
-        (_, best), _ = jax.lax.scan(climb, (start, measure(start)), None, _ROUNDS)
+        (_, best), _ = jax.lax.scan(climb, (start, measure(start)), None, rounds)
         return best
 
     def search(theta: Array, batch: Batch, starts: Array, length: Array) -> Array:

@@ -1,7 +1,7 @@
 """How much steps stretch distances, along runs of a game that nobody audits.
 
 The runs are trained as the game's own, in both worlds, with the adversary's canaries and without, and with
-noise of their own. Steps are measured on a grid of at most `MOST_MEASURED` steps a run, where every step in
+noise of their own. Of small models every step is measured, of large ones a grid of steps, where every step in
 between takes the larger of its neighbours. For each step the largest value over all runs counts.
 """
 
@@ -22,9 +22,26 @@ from audit.settings.setting import MOST_RUNS
 from audit.training import game as games
 from audit.training.game import Game, Midway
 
-RUNS = 4  # half of them with the canary
-MOST_MEASURED = 250  # steps of each run
-_MOST_SEARCHED = 8  # steps of each run at which secants are searched
+_WORK = 1_250_000  # parameters times measured steps of a run
+_MOST_MEASURED = 1250
+_FEWEST_MEASURED = 20
+_LARGE = 10_000  # parameters from which on a step takes seconds
+
+
+class Effort(NamedTuple):
+    """How much is measured.
+
+    Attributes:
+      runs: Half of them with the canary.
+      steps: Measured of each run, at most.
+      searched: Steps of each run at which secants are searched.
+      rounds: Of each search.
+    """
+
+    runs: int
+    steps: int
+    searched: int
+    rounds: int
 
 
 class Moment(NamedTuple):
@@ -93,11 +110,18 @@ def batch_of(game: Game, step: int) -> Batch:
     return game.data[0][indices], game.data[1][indices]
 
 
+def usual_effort(parameters: int) -> Effort:
+    """Returns what takes a minute or two on two cores, for a model of so many parameters."""
+    steps = min(max(_WORK // parameters, _FEWEST_MEASURED), _MOST_MEASURED)
+    if parameters < _LARGE:
+        return Effort(runs=4, steps=steps, searched=8, rounds=12)
+    return Effort(runs=2, steps=steps, searched=1, rounds=1)
+
+
 def rehearse(
     game: Game,
     clipped_sum: ClippedSum,
-    runs: int = RUNS,
-    most_measured: int = MOST_MEASURED,
+    effort: Effort,
     progress: Progress = lambda steps: None,
 ) -> Rehearsal:
     """Trains runs of a game that are in no audit, and measures their steps on the way.
@@ -105,13 +129,13 @@ def rehearse(
     Args:
       game: What is audited, by plain SGD.
       clipped_sum: The game's clipping strategy.
-      runs: How many runs, at least 2: every other one is with the canary.
-      most_measured: The most steps that are measured of each run.
+      effort: How much to measure; at least 2 runs, of which every other one is with the canary.
       progress: Called with 1.0 after each measured step.
     """
+    runs = effort.runs
     require(runs >= 2, f"`runs={runs}`: give at least 2, one of them in each world")
     steps = len(game.schedule.mask)
-    every = math.ceil(steps / most_measured)
+    every = math.ceil(steps / effort.steps)
     rehearsed = game._replace(segment_steps=every)
     first = MOST_RUNS + MOST_RUNS % 2  # an even run, beyond those of any audit
     measuring = _Measuring(game, expansion.make_step_map(clipped_sum, game.hyper), progress)
@@ -122,7 +146,7 @@ def rehearse(
 
     measured = np.array(sorted(measuring.values))
     values = np.array([measuring.values[step] for step in measured])
-    stride = max(len(measured) // _MOST_SEARCHED, 1)
+    stride = max(len(measured) // effort.searched, 1)
     searched = set(measured[stride // 2 :: stride].tolist())
     moments = tuple(moment for moment in measuring.moments if moment.step in searched)
     return Rehearsal(_spread(measured, values, steps), measured, runs, moments)
@@ -143,6 +167,7 @@ def search_secants(
     clipped_sum: ClippedSum,
     rehearsal: Rehearsal,
     distances: NDArray[np.float64],
+    rounds: int,
 ) -> list[tuple[Moment, float]]:
     """Returns the rehearsed moments, each with the largest stretch of displacements of a length.
 
@@ -152,8 +177,9 @@ def search_secants(
       rehearsal: Of the game.
       distances: (T,) how far the coupled processes are apart before each step, in units of eta C / B; where
         that is 0, the largest is searched.
+      rounds: Of each search.
     """
-    step_map = expansion.make_step_map(clipped_sum, game.hyper)
+    step_map = expansion.make_step_map(clipped_sum, game.hyper, rounds)
     batch_size = game.schedule.batches.shape[1]
     unit = float(game.hyper.learning_rate) * float(game.hyper.clipping_norm) / batch_size
     found = []
