@@ -107,7 +107,8 @@ def make_step_map(clipped_sum: ClippedSum, hyper: Hyperparameters, rounds: int =
         descent = descend(theta, batch)
 
         def place(u: Array) -> Array:
-            return theta + length * u / jnp.linalg.norm(u)
+            placed: Array = theta + length * u / jnp.linalg.norm(u)
+            return placed
 
         def moved(there: Array) -> tuple[Array, Array]:
             """Returns u, as float32 rounds it, and phi(theta + u) - phi(theta) - u."""
@@ -120,7 +121,7 @@ def make_step_map(clipped_sum: ClippedSum, hyper: Hyperparameters, rounds: int =
             gain = (2 * displacement @ change + change @ change) / squared
             return gain / (jnp.sqrt(1 + gain) + 1)
 
-        def climb(carry: tuple[Array, Array], _: None) -> tuple[tuple[Array, Array], None]:
+        def climb(carry: tuple[Array, Array], now: None) -> tuple[tuple[Array, Array], None]:
             u, best = carry
             there = place(u)
             displacement, change = moved(there)
@@ -137,9 +138,10 @@ def make_step_map(clipped_sum: ClippedSum, hyper: Hyperparameters, rounds: int =
         return best
 
     def search(theta: Array, batch: Batch, starts: Array, length: Array) -> Array:
-        return jax.lax.map(
+        gains: Array = jax.lax.map(
             lambda start: search_from(theta, batch, start, length), starts, batch_size=16
         )
+        return gains
 
     return StepMap(jax.jit(stretch), jax.jit(matrix), jax.jit(search), rate)
 
