@@ -125,4 +125,4 @@ def test_no_hessian_is_beyond_the_proven_curvature(make, name, classes):
     assert largest[0] <= curved.least + 1e-5
     assert largest[1] <= curved.most + 1e-5
     assert largest[2] <= curved.gradient + 1e-5
-    assert largest[1] > 0.5 * curved.most and largest[2] > 0.7 * curved.gradient
+    assert largest[1] > 0.5 * curved.most and largest[2] > 0.6 * curved.gradient
