@@ -42,7 +42,7 @@ class OwnSettings(TypedDict, total=False):
 
     delta: float
     confidence: float
-    lipschitz: "ArrayLike | None"
+    lipschitz: "ArrayLike | str | None"
     model: str
     afresh: bool
     canaries: int
@@ -149,7 +149,8 @@ def audit(
       delta: of the bounds.
       confidence: of the bounds.
       data_file, tfds_dir: the data, instead of fetching them.
-      settings: that command's other flags that describe the setting, as adversary="gc_r", k=5, seed=1.
+      settings: that command's other flags that describe the setting, as adversary="gc_r", k=5, seed=1, and
+        lipschitz="measured", which measures along rehearsed runs how much steps stretch distances.
 
     Raises:
       InputError: in one line, for what cannot be audited.
@@ -160,7 +161,7 @@ def audit(
     installed.require_training_libraries("audit", installed.ZOO)
     import jax
 
-    from audit.conclusions import concluded, lipschitz, results
+    from audit.conclusions import concluded, lipschitz, measuring, results
     from audit.runtime import progress
     from audit.settings import build, make, stored
     from audit.settings.setting import flat
@@ -168,12 +169,17 @@ def audit(
     from audit.tasks.task import Sources
     from audit.training import training
 
+    measured = settings.pop("lipschitz", None)
+    is_word = measured is None or (isinstance(measured, str) and measured == lipschitz.MEASURED)
+    require(is_word, f"`lipschitz={measured!r}`: give {lipschitz.MEASURED}, or drop it")
     request = _require_request(runs, out, delta, confidence)
     sources = Sources(_find_file("data_file", data_file), _find_file("tfds_dir", tfds_dir))
     if "steps" not in settings and "insertions" not in settings:
         settings["insertions"] = make.fields()["insertions"].default
     setting = make.setting_of(model, **settings)
     build.validate(setting, request.runs)
+    if measured is not None:
+        measuring.require_measurable(setting)
     dataset = zoo.task(model).data.load(sources)
     with jax.default_matmul_precision("float32"):
         game = build.build(setting, dataset)
@@ -181,6 +187,8 @@ def audit(
         results.require_declared(store, [])
         with progress.bar(training.count_missing(store, request.runs)) as line:
             trained = training.train(game, store, request.runs, progress=line)
+    if measured is not None:
+        measuring.measure_zoo(store, setting, dataset)
     steps = lipschitz.of_data(store, setting, dataset)
     conclusion = concluded.conclude_setting(trained.scores, setting, request.level, steps=steps)
     results.keep_result(
@@ -221,7 +229,7 @@ def audit_model(
         fastest strategy that takes it, or one by which `out` has all runs. `lipschitz` is the constant, or
         one a step, of the map from a model to the next without canary and noise, learning rate, clipping and
         weight decay included, where you can vouch for it: what the last model leaks then has a smaller upper
-        bound (`audit.hidden_state_epsilon`).
+        bound (`audit.hidden_state_epsilon`). "measured" measures them along rehearsed runs, an assumption.
 
     Where `out` has all runs nothing is trained, and where scores, levels and version are those of the last
     call nothing is drawn.

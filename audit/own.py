@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from audit.adversaries.base import Adversary, shapes
 from audit.adversaries.losses import Loss
-from audit.conclusions import lipschitz, results
+from audit.conclusions import lipschitz, measuring, results
 from audit.conclusions.concluded import conclude_setting
 from audit.conclusions.conclusion import Conclusion
 from audit.conclusions.lipschitz import Steps
@@ -111,7 +111,7 @@ def audited(
     runs: int,
     out: Path,
     level: Level,
-    constants: ArrayLike | None = None,
+    constants: ArrayLike | str | None = None,
 ) -> tuple[Conclusion, Path]:
     """Trains the runs that `out` misses, concludes, and writes figure and page where they are not up to date.
 
@@ -122,7 +122,7 @@ def audited(
       runs: how many to have in all.
       out: the folder of the stores.
       level: of the bounds.
-      constants: Lipschitz constants of the steps, for which the caller vouches.
+      constants: Lipschitz constants of the steps, for which the caller vouches; "measured" to measure them.
 
     Returns:
       (the conclusion, the setting's folder).
@@ -141,13 +141,19 @@ def audited(
         can_start,
         "`unknown_initialisation` needs a module that draws one: every run begins at params",
     )
+    is_measured = isinstance(constants, str) and constants == lipschitz.MEASURED
+    if is_measured:
+        constants = 1.0  # tried in place of those that are measured below
     steps = _vouched_steps(requested, constants, own_adversary, level.delta)
 
     is_chosen = fields.get("clipping") is not None or len(own.strategies) == 1
     audit = _Audit(own, own_adversary, out)
     stored_audit = _find_stored(audit, requested, is_chosen, runs)
     setting, store = stored_audit or _train(audit, requested, is_chosen, runs)
-    lipschitz.keep(store, steps)
+    if is_measured:
+        steps = _measure_steps(own, setting, store, own_adversary)
+    else:
+        lipschitz.keep(store, steps)
     conclusion = conclude_setting(store.load(runs), setting, level, own_model=True, steps=steps)
     _write_report(own, setting, store, conclusion, runs)
     return conclusion, store.path
@@ -196,6 +202,23 @@ def _vouched_steps(
     return steps
 
 
+def _measure_steps(
+    own: OwnModel, setting: Setting, store: Store, own_adversary: Adversary | None
+) -> Steps:
+    """Returns the steps as measured along rehearsed runs, once for each store."""
+    played = build.build_for(setting, own.dataset, _make_trainee(own, setting), own_adversary)
+    clipped_sum = build.choices(setting, own.model).clipped_sum
+    return measuring.measure(store, setting, played, clipped_sum)
+
+
+def _make_trainee(own: OwnModel, setting: Setting) -> Trainee:
+    """Returns the model as `build_for` takes it, with the classes that a canary with a loss needs."""
+    classes = 0
+    if setting.adversary.name == Loss.name:
+        classes = _count_classes(own.dataset.labels)
+    return Trainee(own.model, own.computes, classes)
+
+
 def _find_stored(
     audit: _Audit, requested: Setting, is_chosen: bool, runs: int
 ) -> tuple[Setting, Store] | None:
@@ -217,11 +240,7 @@ def _train(audit: _Audit, requested: Setting, is_chosen: bool, runs: int) -> tup
     """Trains the missing runs; returns the setting, with its strategy, and its store."""
     own = audit.own
     setting = _with_strategy(requested, is_chosen, own.model, own.dataset)
-    classes = 0
-    if requested.adversary.name == Loss.name:
-        classes = _count_classes(own.dataset.labels)
-    trainee = Trainee(own.model, own.computes, classes)
-    played = build.build_for(setting, own.dataset, trainee, audit.adversary)
+    played = build.build_for(setting, own.dataset, _make_trainee(own, setting), audit.adversary)
     store = stored.open_store(audit.out, setting, own.dataset, model=own.computes)
     with progress.bar(training.count_missing(store, runs)) as line:
         training.train(played, store, runs, progress=line)

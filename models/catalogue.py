@@ -14,6 +14,7 @@ from audit.errors import InputError, require
 from audit.tasks.task import (
     Clients,
     Convex,
+    Curved,
     Data,
     Dataset,
     DataShape,
@@ -220,6 +221,24 @@ _LAYER_CLIPPING = ("unfolded", "per_example")
 _NO_IMAGES = "its data are no images, which alone are dealt to clients"
 _SOFTMAX = "the clipped gradient of a softmax of many classes is not that of a convex loss"
 
+_SMOOTH = "a smooth network's constants are measured, by `lipschitz=measured`, not proven"
+
+# The Hessian of softmax cross entropy in the logits is at most 1/2, and features have a squared norm of 1/2.
+_SOFTMAX_CURVATURE = Curved(
+    least=0.0,
+    most=0.25,
+    gradient=1.0,
+    reason="softmax without clipping, on features that the model shortens",
+)
+# A fixed second layer of +-1 over sqrt(h), |x| <= 1, and tanh, whose second derivative is at most 0.77.
+_TWO_LAYER_LEAST = 0.7699 / 64**0.5
+_TWO_LAYER_CURVATURE = Curved(
+    least=_TWO_LAYER_LEAST,
+    most=0.25 + _TWO_LAYER_LEAST,
+    gradient=1.0,
+    reason="two layers, the second fixed, any data with |x| <= 1",
+)
+
 _HOUSING = _make_data(
     tables.HOUSING,
     "California Housing",
@@ -338,6 +357,7 @@ def _make_head_row(
     constant: str,
     width: int,
     step_seconds: StepSeconds,
+    proven: bool = False,
 ) -> ZooModel:
     """Returns the row of the last layer on a frozen body's features of CIFAR-10.
 
@@ -347,6 +367,7 @@ def _make_head_row(
       constant: the body's name in the module.
       width: how many features it gives.
       step_seconds: as in `Task`.
+      proven: whether features are shortened, so that steps are proven to be Lipschitz.
     """
 
     def import_body() -> "Body":
@@ -362,19 +383,22 @@ def _make_head_row(
         file=CIFAR10.name,
         examples=DataShape(_CIFAR10_SHAPE.number, (width,), "f4"),
     )
+    head = "softmax_head" if proven else "head"
     row = Task(
-        name=f"{module}_head",
-        label=f"{label}'s head",
+        name=f"{module}_{head}",
+        label=f"{label}'s softmax head" if proven else f"{label}'s head",
         description=f"last layer on a frozen {label}'s features of CIFAR-10",
         data=features,
-        make=_make_lazily("dense:head", sized=True),
+        make=_make_lazily(f"dense:{head}", sized=True),
         classes=10,
         learning_rate=0.01,
         batch_size=128,
-        clipping=("book_keeping", "per_example"),
+        clipping=_LAYER_CLIPPING if proven else ("book_keeping", "per_example"),
         over_parameterised=True,
         step_seconds=step_seconds,
         not_convex=_SOFTMAX,
+        curved=_SOFTMAX_CURVATURE if proven else None,
+        smooth=True,
     )
     return _make_central_row(row)
 
@@ -387,6 +411,16 @@ _ROWS = (
         step_seconds=StepSeconds(8e-7, 7.5e-9),
         canaries=8,
         directions=8,
+    ),
+    _make_housing_row(
+        name="tanh_fcnn",
+        label="tanh FCNN",
+        description="FCNN, 8-6-2 with tanh, 68 parameters, on California Housing",
+        step_seconds=StepSeconds(8e-7, 1.5e-8),
+        canaries=8,
+        directions=8,
+        not_convex=_SMOOTH,
+        smooth=True,
     ),
     _make_housing_row(
         name="wide_fcnn",
@@ -403,6 +437,20 @@ _ROWS = (
         make=_make_lazily("convolutional:convnet"),
         step_seconds=StepSeconds(6e-4, 5e-5),
         federated_description="ConvNet on CIFAR-10",
+    ),
+    _make_image_row(
+        name="gelu_convnet",
+        label="GELU ConvNet",
+        description=(
+            "ConvNet, two convolutions with average pooling and three dense layers, GELU, "
+            "62,006 parameters, on CIFAR-10"
+        ),
+        images=_CIFAR10,
+        make=_make_lazily("convolutional:gelu_convnet"),
+        step_seconds=StepSeconds(6e-4, 8e-5),
+        federated_description="GELU ConvNet on CIFAR-10",
+        not_convex=_SMOOTH,
+        smooth=True,
     ),
     _make_image_row(
         name="resnet18",
@@ -428,6 +476,22 @@ _ROWS = (
         width=4096,
         step_seconds=StepSeconds(6e-5, 2.4e-6),
     ),
+    _make_head_row(
+        module="mobilenet",
+        label="MobileNetV2",
+        constant="MOBILENET_V2",
+        width=1280,
+        step_seconds=StepSeconds(2e-5, 8e-7),
+        proven=True,
+    ),
+    _make_head_row(
+        module="alexnet",
+        label="AlexNet",
+        constant="ALEXNET",
+        width=4096,
+        step_seconds=StepSeconds(6e-5, 2.4e-6),
+        proven=True,
+    ),
     _make_image_row(
         name="linear",
         label="linear model",
@@ -438,6 +502,7 @@ _ROWS = (
         federated_description="784-10 on Fashion-MNIST",
         directions=512,
         not_convex=_SOFTMAX,
+        smooth=True,
     ),
     _make_image_row(
         name="mlp",
@@ -470,6 +535,25 @@ _ROWS = (
             clipping=_LAYER_CLIPPING,
             over_parameterised=True,
             step_seconds=StepSeconds(5e-4, 3e-5),
+        )
+    ),
+    _make_central_row(
+        Task(
+            name="two_layer_tanh",
+            label="two-layer tanh network",
+            description="two layers of 64 tanh units, the second fixed, on California Housing",
+            data=_HOUSING,
+            make=_make_lazily("dense:two_layer_tanh", sized=True),
+            classes=2,
+            learning_rate=0.1,
+            batch_size=400,
+            clipping=_LAYER_CLIPPING,
+            over_parameterised=False,
+            step_seconds=StepSeconds(1e-5, 1e-7),
+            canaries=8,
+            directions=64,
+            curved=_TWO_LAYER_CURVATURE,
+            smooth=True,
         )
     ),
     _make_central_row(

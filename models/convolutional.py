@@ -12,7 +12,14 @@ from audit.tasks.model import Model, flat_model
 from models.data.images import CIFAR10_MEAN, CIFAR10_STD, FASHION_MNIST_MEAN, FASHION_MNIST_STD
 from models.data.leaf import PIXELS
 from models.data.tff import EMNIST_CLASSES
-from models.layers import Convolution, PooledConvolution, channels_first, max_pool, normalised
+from models.layers import (
+    Convolution,
+    PooledConvolution,
+    average_pool,
+    channels_first,
+    max_pool,
+    normalised,
+)
 
 CELEBA_CLASSES = 2
 CELEBA_MEAN = (0.5, 0.5, 0.5)
@@ -47,6 +54,32 @@ def convnet() -> Model:
     """
     image = jnp.zeros((32, 32, 3), jnp.uint8)
     return flat_model(ConvNet(), image, cross_entropy)
+
+
+class GeluConvNet(nn.Module):
+    """The smooth twin of `ConvNet`, with average pooling and GELU."""
+
+    classes: int = 10
+
+    @nn.compact
+    def __call__(self, image: Array) -> Array:
+        pixels = normalised(image, CIFAR10_MEAN, CIFAR10_STD)
+        x = channels_first(pixels)
+        for features in (6, 16):
+            x = Convolution(features, window=5)(x)
+            x = average_pool(x)
+            x = nn.gelu(x)
+        x = x.reshape(*x.shape[:-3], -1)
+        for width in (120, 84):
+            x = nn.Dense(width)(x)
+            x = nn.gelu(x)
+        return nn.Dense(self.classes)(x)
+
+
+def gelu_convnet() -> Model:
+    """Makes the smooth twin of the ConvNet for CIFAR-10, of 62,006 parameters."""
+    image = jnp.zeros((32, 32, 3), jnp.uint8)
+    return flat_model(GeluConvNet(), image, cross_entropy)
 
 
 class LeNet(nn.Module):

@@ -4,6 +4,9 @@ They are those of the hidden-state paper (its Table 2, Remark 2 and Figure 13; E
 paper (Section 6 and Appendix F.1).
 """
 
+import math
+from collections.abc import Callable
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -14,12 +17,18 @@ from audit.tasks.model import Model, flat_model
 from models.data.images import FASHION_MNIST_MEAN, FASHION_MNIST_STD
 from models.layers import normalised
 
+_BELOW_1 = 1 - 1e-6  # so that rounding to float32 leaves no features longer than is said
+TWO_LAYER_WIDTH = 64
+SOFTMAX_NORM = 0.5**0.5  # of features: then no gradient of a softmax is longer than 1
+Activation = Callable[[Array], Array]
+
 
 class FCNN(nn.Module):
     """A dense network with a hidden layer: features (8,) -> two logits (2,)."""
 
     hidden: int = 6
     outputs: int = 2
+    activation: Activation = nn.relu
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
@@ -27,7 +36,7 @@ class FCNN(nn.Module):
         output_layer = nn.Dense(self.outputs)
         hidden_layer = nn.Dense(self.hidden)
         x = hidden_layer(x)
-        x = nn.relu(x)
+        x = self.activation(x)
         return output_layer(x)
 
 
@@ -59,6 +68,41 @@ def fcnn(n_features: int = 8) -> Model:
     """Makes California Housing's network, 8 -> 6 -> 2 with ReLU: 68 parameters, LeCun normal kernels."""
     features = jnp.zeros(n_features)
     return flat_model(FCNN(), features, two_logit_cross_entropy)
+
+
+def tanh_fcnn(n_features: int = 8) -> Model:
+    """Makes the smooth twin of `fcnn`, with tanh in place of ReLU."""
+    features = jnp.zeros(n_features)
+    return flat_model(FCNN(activation=nn.tanh), features, two_logit_cross_entropy)
+
+
+def limit_norm(x: Array, norm: float) -> Array:
+    """Returns features (n,), a little below a norm where they are longer."""
+    length = jnp.sqrt(jnp.sum(x**2))
+    return x * (_BELOW_1 * norm / jnp.maximum(length, norm))
+
+
+class TwoLayer(nn.Module):
+    """A smooth two-layer network whose second layer is fixed: features (n,) -> a logit (1,).
+
+    f(x) = h^(-1/2) sum_j a_j tanh(w_j . x), with a_j = 1 for the first half of the h units, else -1.
+    Only the w_j are trained, h n parameters. Features are shortened to length 1.
+    """
+
+    width: int = TWO_LAYER_WIDTH
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        x = limit_norm(x, 1.0)
+        hidden = nn.tanh(nn.Dense(self.width, use_bias=False)(x))
+        signs = jnp.where(jnp.arange(self.width) < self.width // 2, 1.0, -1.0)
+        return jnp.sum(signs * hidden, keepdims=True) / math.sqrt(self.width)
+
+
+def two_layer_tanh(n_features: int) -> Model:
+    """Makes a two-layer network of 64 tanh units, the second layer fixed, with the logistic loss."""
+    features = jnp.zeros(n_features)
+    return flat_model(TwoLayer(), features, _one_logit_cross_entropy)
 
 
 def _one_logit_cross_entropy(logits: Array, label: Array) -> Array:
@@ -120,6 +164,23 @@ def head(n_features: int, classes: int = 10) -> Model:
     """
     features = jnp.zeros(n_features, jnp.float32)
     return flat_model(nn.Dense(classes), features, cross_entropy)
+
+
+class SoftmaxHead(nn.Module):
+    """The last layer of a classifier, without a bias, on features that are shortened to `SOFTMAX_NORM`."""
+
+    classes: int = 10
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        x = limit_norm(x, SOFTMAX_NORM)
+        return nn.Dense(self.classes, use_bias=False)(x)
+
+
+def softmax_head(n_features: int, classes: int = 10) -> Model:
+    """Makes a head whose gradients are at most 1 long, n_features x classes parameters; cross entropy."""
+    features = jnp.zeros(n_features, jnp.float32)
+    return flat_model(SoftmaxHead(classes), features, cross_entropy)
 
 
 def _flatten_pixels(x: Array) -> Array:

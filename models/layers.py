@@ -354,6 +354,12 @@ def _interleave(is_first: Array, value: Array, axis: int) -> Array:
 max_pool.defvjp(_max_pool_forward, _max_pool_backward)
 
 
+def average_pool(x: Array) -> Array:
+    """Computes means of 2 x 2 pixels, (..., C, H, W) -> (..., C, H / 2, W / 2)."""
+    rows = x[..., 0::2, :] + x[..., 1::2, :]
+    return (rows[..., 0::2] + rows[..., 1::2]) / 4
+
+
 def channels_first(x: Array) -> Array:
     """Moves channels before pixels: (..., H, W, C) -> (..., C, H, W).
 

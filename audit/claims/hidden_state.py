@@ -66,6 +66,18 @@ class Periods(NamedTuple):
     insert: int
 
 
+class MeasuredSteps(NamedTuple):
+    """What a bound from measured constants stands on: an assumption, and no proof.
+
+    Attributes:
+      runs: How many training runs the constants were measured along, in both worlds.
+      margins: The bounds with constants' excess over 1 so many times as large.
+    """
+
+    runs: int
+    margins: dict[int, HiddenStateBound]
+
+
 class HiddenState(NamedTuple):
     """The bound on the last model of a schedule, and what it rests on.
 
@@ -75,12 +87,14 @@ class HiddenState(NamedTuple):
       reason: Why the steps are that Lipschitz.
       constant: mu of an adversary who inserts along a direction in which nothing else happens; None where it
         was not computed.
+      measured: Where the constants were measured, along what, and the bounds with larger ones.
     """
 
     bound: HiddenStateBound
     periods: Periods
     reason: str = "as given"
     constant: float | None = None
+    measured: MeasuredSteps | None = None
 
     @property
     def assumes(self) -> Assumption:
@@ -104,7 +118,17 @@ class HiddenState(NamedTuple):
         training = f"steps {steps}, {schedule}; sensitivity C, Gaussian noise{attained}"
         sentence = f"only the last model is seen; {training}"
         note = f"steps {steps}, {schedule}{attained}"
-        return Assumption(f"steps {steps}", "Lipschitz", sentence, note)
+        if self.measured is None:
+            return Assumption(f"steps {steps}", "Lipschitz", sentence, note)
+        runs, margins = self.measured
+        shown = ", ".join(
+            f"{bound.epsilon:.3g} if steps expand {factor} times as much"
+            for factor, bound in margins.items()
+        )
+        along = f"along {runs} rehearsed runs, not proven ({shown})"
+        return Assumption(
+            f"steps {steps}", "measured", f"{sentence}; measured {along}", f"{along}; {note}"
+        )
 
     @property
     def range(self) -> tuple[float, float]:

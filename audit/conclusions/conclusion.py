@@ -125,7 +125,11 @@ class UpperBound(NamedTuple):
     @property
     def name(self) -> str:
         """Returns its name in tables and figures."""
-        return "hidden-state bound" if self.hidden else "upper bound"
+        if not self.hidden:
+            return "upper bound"
+        if self.assumes.word == "measured":
+            return "hidden state, measured"
+        return "hidden-state bound"
 
 
 class Conclusion(NamedTuple):

@@ -15,23 +15,40 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from audit.adversaries.cosines import OneShotCanaries
-from audit.claims.hidden_state import HiddenState, HiddenStateBound, Periods, hidden_state_bound
+from audit.claims.hidden_state import (
+    HiddenState,
+    HiddenStateBound,
+    MeasuredSteps,
+    Periods,
+    hidden_state_bound,
+)
 from audit.errors import InputError
 from audit.settings.setting import Setting
 from audit.storage import files
 from audit.storage.store import Store
 from audit.tasks import zoo
-from audit.tasks.task import Convex, Dataset
+from audit.tasks.task import Convex, Curved, Dataset
 
 _FILE = "lipschitz.json"
+MEASURED = "measured"  # what a user asks for in place of constants
+MARGINS = (2, 10)  # times the measured excess over 1
 _READS_THETA = ("loss", "poisoned", "clip_bkd", "examples")
 
 
 class Steps(NamedTuple):
-    """The Lipschitz constants of an audit's steps, a number or (T,), and why they hold."""
+    """The Lipschitz constants of an audit's steps, a number or (T,), and why they hold.
+
+    Attributes:
+      constants: a number or (T,).
+      reason: why they hold.
+      runs: how many training runs they were measured along; 0 where they are proven or vouched for.
+      kink: why derivatives do not say how far steps move models apart; empty where they do.
+    """
 
     constants: ArrayLike
     reason: str
+    runs: int = 0
+    kink: str = ""
 
 
 def hidden_state(
@@ -57,9 +74,14 @@ def hidden_state(
     if row is None:
         if given is None:
             return "nobody vouches for how Lipschitz its steps are"
-        return _bound(setting, given, delta)
+        return _bound_measured(setting, given, delta)
+    if row.curved is not None:
+        constants = _constant_of_curved(setting, row.curved)
+        return _bound(setting, Steps(constants, row.curved.reason), delta)
     if row.convex is None:
-        return row.not_convex
+        if given is None:
+            return row.not_convex
+        return _bound_measured(setting, given, delta)
 
     any_data = f"any data with |x| <= {row.convex.norm:g}"
     steps_of_any = Steps(_constant_of_any_data(setting, row.convex), f"convex loss, {any_data}")
@@ -97,8 +119,10 @@ def of_data(store: Store, setting: Setting, dataset: Dataset) -> Steps | None:
     None where they cannot be less Lipschitz than on any data.
     """
     row = zoo.tasks().get(setting.model)
-    if row is None or row.convex is None:
+    if row is None or row.curved is not None:
         return None
+    if row.convex is None:
+        return kept(store)
     if _constant_of_any_data(setting, row.convex) <= _constant(setting, 0.0):
         return None
     steps = kept(store)
@@ -117,6 +141,8 @@ def keep(store: Store, steps: Steps | None) -> None:
         (store.path / _FILE).unlink(missing_ok=True)
         return
     content = {"constants": np.asarray(steps.constants).tolist(), "reason": steps.reason}
+    if steps.runs:
+        content |= {"runs": steps.runs, "kink": steps.kink}
     store.write_text(_FILE, json.dumps(content) + "\n")
 
 
@@ -147,6 +173,53 @@ def _bound(setting: Setting, steps: Steps, delta: float) -> HiddenState:
         bound = HiddenStateBound(np.inf, np.inf, shifts, slopes)
     periods = Periods(steps.constants, schedule.periodicity, schedule.place)
     return HiddenState(bound, periods, steps.reason)
+
+
+def _bound_measured(setting: Setting, steps: Steps, delta: float) -> HiddenState | str:
+    """Returns the bound for constants that may be measured, with its margins.
+
+    Where displacements are stretched more than derivatives say, returns that instead, with an estimate.
+    """
+    state = _bound(setting, steps, delta)
+    if not steps.runs:
+        return state
+    if steps.kink:
+        return f"{steps.kink}; by derivatives alone epsilon {state.bound.epsilon:.4g}, an estimate"
+    excess = np.asarray(steps.constants) - 1
+    margins = {}
+    for factor in MARGINS:
+        wider = steps._replace(constants=np.maximum(1 + factor * excess, steps.constants))
+        margins[factor] = _bound(setting, wider, delta).bound
+    return state._replace(measured=MeasuredSteps(steps.runs, margins))
+
+
+def coupling_distances(setting: Setting, constants: ArrayLike) -> NDArray[np.float64]:
+    """Returns (T,) how far the coupled processes are apart before each step, in units of eta C / B.
+
+    It is what the bound's payments leave: z_(t-1), from z_t = c_t z_(t-1) + s_t - a_t.
+    """
+    bound = _bound(setting, Steps(constants, ""), delta=1e-5).bound
+    schedule = setting.schedule
+    c = np.broadcast_to(np.asarray(constants, np.float64), schedule.steps)
+    before = np.zeros(schedule.steps)
+    for t in range(schedule.steps - 1):
+        inserted = t % schedule.periodicity == schedule.place - 1
+        before[t + 1] = max(c[t] * before[t] + inserted - bound.paid[t], 0.0)
+    return before
+
+
+def _constant_of_curved(setting: Setting, curved: Curved) -> float:
+    """Returns the Lipschitz constant of steps whose loss has bounded curvature, on any data.
+
+    Clipping is a projection, so that clipped gradients are no further apart, but they need not be those of
+    any loss: their derivative is then bounded by its size alone.
+    """
+    mechanism = setting.mechanism
+    rate = mechanism.learning_rate
+    decay = mechanism.weight_decay
+    if mechanism.clipping_norm < curved.gradient:
+        return abs(1 - rate * decay) + rate * max(curved.least, curved.most)
+    return max(abs(1 - rate * (decay - curved.least)), abs(1 - rate * (decay + curved.most)))
 
 
 def _why_uncovered(setting: Setting, own_model: bool) -> str:

@@ -165,7 +165,19 @@ def _make_hidden_state_fields(conclusion: Conclusion) -> dict[str, Any]:
     """Returns the upper bound on the last model alone, where there is one."""
     hidden_state = conclusion.hidden_state
     if hidden_state is None:
-        return {}
+        if not conclusion.uncovered:
+            return {}
+        return {"last_model": {"why_not": conclusion.uncovered}}
+    last_model: dict[str, Any] = {
+        "epsilon": finite(hidden_state.bound.epsilon),
+        "mu": finite(hidden_state.bound.mu),
+        "assumes": hidden_state.assumes.word,
+    }
+    if hidden_state.measured is not None:
+        last_model["margins"] = {
+            str(factor): finite(bound.epsilon)
+            for factor, bound in hidden_state.measured.margins.items()
+        }
     fields = {
         "epsilon": finite(hidden_state.bound.epsilon),
         "mu": finite(hidden_state.bound.mu),
@@ -174,7 +186,7 @@ def _make_hidden_state_fields(conclusion: Conclusion) -> dict[str, Any]:
         "k": hidden_state.periods.k,
         "insert": hidden_state.periods.insert,
     }
-    return {"hidden_state": fields}
+    return {"hidden_state": fields, "last_model": last_model}
 
 
 def _make_curve_fields(conclusion: Conclusion) -> dict[str, Any]:

@@ -11,20 +11,24 @@ SegmentProgress = Callable[[int, int], object]
 
 
 @contextlib.contextmanager
-def bar(count: int, describe: Callable[[], str] = lambda: "training") -> Iterator[Progress]:
+def bar(
+    count: int, describe: Callable[[], str] = lambda: "training", unit: str = "runs"
+) -> Iterator[Progress]:
     """Yields the progress of a bar on stderr, which shows nothing where nothing is to be trained.
 
     Args:
       count: how many runs are to be trained.
       describe: the words before the bar, from the moment when all is compiled.
+      unit: what is counted.
     """
     from tqdm import tqdm
 
     layout = (
-        "{desc}: {percentage:3.0f}%|{bar}| {n:.0f}/{total} runs [{elapsed}<{remaining}, {rate_fmt}]"
+        "{desc}: {percentage:3.0f}%|{bar}| {n:.0f}/{total} {unit} "
+        "[{elapsed}<{remaining}, {rate_fmt}]"
     )
     with tqdm(
-        total=count, unit="runs", desc="compiling", bar_format=layout, disable=not count
+        total=count, unit=unit, desc="compiling", bar_format=layout, disable=not count
     ) as line:
 
         def progress(runs: float) -> None:

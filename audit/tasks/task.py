@@ -152,6 +152,22 @@ class Convex(NamedTuple):
     norm: float
 
 
+class Curved(NamedTuple):
+    """A model whose loss of one example has bounded curvature, whatever the data and the parameters.
+
+    Attributes:
+      least: m, where no eigenvalue of the Hessian is below -m.
+      most: L, the largest eigenvalue of the Hessian.
+      gradient: the largest norm of a gradient, so that a clipping norm of as much never clips.
+      reason: why, in a few words.
+    """
+
+    least: float
+    most: float
+    gradient: float
+    reason: str
+
+
 class Task(NamedTuple):
     """A model on its data.
 
@@ -174,6 +190,8 @@ class Task(NamedTuple):
         drawing them takes as long as training.
       convex: what makes its steps Lipschitz.
       not_convex: where there is no `convex`, why no Lipschitz constant is known of its steps.
+      curved: of a model that is not convex in a scalar, what bounds its curvature.
+      smooth: whether its loss has no kinks, so that constants may be measured along training runs.
     """
 
     name: str
@@ -191,6 +209,8 @@ class Task(NamedTuple):
     directions: int = 1024
     convex: Convex | None = None
     not_convex: str = "a network with ReLU is not smooth"
+    curved: Curved | None = None
+    smooth: bool = False
 
 
 # Features (n, ...), labels (n, ...).

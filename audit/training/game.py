@@ -385,6 +385,14 @@ class _ChunkPlayer:
         return done, self._placement.by_run(resumed)
 
 
+def initial_models(game: Game, runs: NDArray[np.int64]) -> Array:
+    """Returns the models (R, p) that runs begin with."""
+    if not game.unknown_initialisation:
+        theta_0 = game.init(root(game.seed, "theta"))
+        return jnp.broadcast_to(theta_0, (len(runs), theta_0.size))
+    return jax.vmap(game.init)(_run_keys(root(game.seed, "theta"), runs))
+
+
 def _prepare_attack(game: Game) -> _Attack:
     """Lets the adversary decide before training; raises InputError where its functions break the contract."""
     theta_0 = game.init(root(game.seed, "theta"))

@@ -86,6 +86,7 @@ class AuditRequest(NamedTuple):
       chunk_size: Models trained at once; 0: as many as fit.
       until: What has to be proven for training to stop, if anything.
       minutes: After which no further training begins, if any.
+      measured: Whether to measure how much steps stretch distances, where nothing proves it.
     """
 
     setting: Setting
@@ -96,9 +97,14 @@ class AuditRequest(NamedTuple):
     chunk_size: int = 0
     until: Until | None = None
     minutes: float | None = None
+    measured: bool = False
 
     def conclude(self, store: Store, scores: Scores) -> Conclusion:
         """Draws what follows from scores."""
+        if self.measured:
+            from audit.conclusions import measuring
+
+            measuring.measure_zoo(store, self.setting, self.dataset)
         steps = lipschitz.of_data(store, self.setting, self.dataset)
         return conclude_setting(scores, self.setting, self.levels, self.looks, steps=steps)
 

@@ -41,6 +41,12 @@ flags.DEFINE_string(
     "sphere: stop as soon as this is proven: an epsilon (10), a multiple of the claim (0.9x), or refuted.",
 )
 flags.DEFINE_float("minutes", None, "sphere: begin no further training after so many minutes.")
+flags.DEFINE_enum(
+    "lipschitz",
+    None,
+    ["measured"],
+    "measured: bound what the last model leaks by how much steps expand along rehearsed runs.",
+)
 cli.define_setting()
 cli.define_levels()
 flags.DEFINE_integer("chunk_size", 0, "Models trained at once; 0: as many as fit.")
@@ -136,6 +142,12 @@ def _make_request(setting: Setting, runs: int | None, until: "Until | None") -> 
     )
     require(0 <= FLAGS.chunk_size <= MOST_RUNS, chunk_message)
 
+    is_measured = FLAGS.lipschitz is not None
+    if is_measured:
+        from audit.conclusions import measuring
+
+        measuring.require_measurable(setting)
+
     sources = cli.sources(weights=FLAGS.weights, input_size=FLAGS.input_size)
     dataset = task(setting.model).data.load(sources)
     if setting.mechanism.clipping == "per_example":
@@ -145,7 +157,15 @@ def _make_request(setting: Setting, runs: int | None, until: "Until | None") -> 
 
     levels = Levels(FLAGS.delta, FLAGS.confidence)
     return AuditRequest(
-        setting, dataset, runs, looks, levels, FLAGS.chunk_size, until, FLAGS.minutes
+        setting,
+        dataset,
+        runs,
+        looks,
+        levels,
+        FLAGS.chunk_size,
+        until,
+        FLAGS.minutes,
+        measured=is_measured,
     )
 
 

@@ -33,10 +33,29 @@ Criterion = Callable[[Array, Array], Array]
 _TINY = 1e-30
 
 
+@jax.custom_jvp
 def scale_to_norm(squared_norm: Array, clipping_norm: Array) -> Array:
     """Returns min(1, C / norm), elementwise in the squared norm."""
     inverse_norm = jax.lax.rsqrt(jnp.maximum(squared_norm, _TINY))
     return jnp.minimum(1.0, clipping_norm * inverse_norm)
+
+
+@scale_to_norm.defjvp
+def _differentiate_scale(
+    values: tuple[Array, Array], changes: tuple[Array, Array]
+) -> tuple[Array, Array]:
+    """Computes the scale and its change, 0 where nothing is clipped.
+
+    That of `rsqrt` at a squared norm of 0 would be infinite, and 0 times it no number.
+    """
+    squared_norm, clipping_norm = values
+    norm_change, clipping_change = changes
+    scale = scale_to_norm(squared_norm, clipping_norm)
+    is_clipped = scale < 1
+    squared = jnp.where(is_clipped, squared_norm, 1.0)
+    norm = jnp.where(is_clipped, clipping_norm, 1.0)
+    change = scale * (clipping_change / norm - 0.5 * norm_change / squared)
+    return scale, jnp.where(is_clipped, change, 0.0)
 
 
 def clip(vector: Array, clipping_norm: Array) -> Array:

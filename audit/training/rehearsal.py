@@ -1,0 +1,197 @@
+"""How much steps stretch distances, along runs of a game that nobody audits.
+
+The runs are trained as the game's own, in both worlds, with the adversary's canaries and without, and with
+noise of their own. Of small models every step is measured, of large ones a grid of steps, where every step in
+between takes the larger of its neighbours. For each step the largest value over all runs counts.
+"""
+
+import math
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from numpy.typing import NDArray
+
+from audit.errors import require
+from audit.mechanism import expansion
+from audit.mechanism.clipping.base import Batch, ClippedSum
+from audit.mechanism.expansion import Expansion, StepMap
+from audit.runtime.progress import Progress
+from audit.settings.setting import MOST_RUNS
+from audit.training import game as games
+from audit.training.game import Game, Midway
+
+_WORK = 1_250_000  # parameters times measured steps of a run
+_MOST_MEASURED = 1250
+_FEWEST_MEASURED = 20
+_LARGE = 10_000  # parameters from which on a step takes seconds
+
+
+class Effort(NamedTuple):
+    """How much is measured.
+
+    Attributes:
+      runs: Half of them with the canary.
+      steps: Measured of each run, at most.
+      searched: Steps of each run at which secants are searched.
+      rounds: Of each search.
+    """
+
+    runs: int
+    steps: int
+    searched: int
+    rounds: int
+
+
+class Moment(NamedTuple):
+    """A step at which a run was measured.
+
+    Attributes:
+      step: Its number from 0.
+      theta: (p,) the model before it.
+      expansion: What the derivative says there.
+    """
+
+    step: int
+    theta: NDArray[np.float32]
+    expansion: Expansion
+
+
+class Rehearsal(NamedTuple):
+    """What runs show of how much steps stretch distances.
+
+    Attributes:
+      constants: (T,) for each step the largest singular value of its Jacobian, over runs and neighbours on
+        the grid.
+      measured: The numbers of the measured steps, from 0.
+      runs: How many runs were measured.
+      moments: Steps at which secants can be searched.
+    """
+
+    constants: NDArray[np.float64]
+    measured: NDArray[np.int64]
+    runs: int
+    moments: tuple[Moment, ...]
+
+
+class _Measuring:
+    """Measures the runs of a chunk whenever it stops between two segments."""
+
+    def __init__(self, game: Game, step: StepMap, progress: Progress) -> None:
+        self._game = game
+        self._step = step
+        self._progress = progress
+        self._directions: dict[int, NDArray[np.float64]] = {}
+        self.values: dict[int, float] = {}
+        self.moments: list[Moment] = []
+
+    def measure(self, step: int, thetas: Array) -> None:
+        """Measures a step, from 0, at the models (R, p) before it."""
+        batch = batch_of(self._game, step)
+        for run, theta in enumerate(np.asarray(thetas)):
+            found = expansion.largest_expansion(
+                self._step, jnp.asarray(theta), batch, self._directions.get(run)
+            )
+            self._directions[run] = found.direction
+            self.values[step] = max(self.values.get(step, 0.0), found.constant)
+            self.moments.append(Moment(step, theta, found))
+        self._progress(1.0)
+
+    def watch(self, midway: Midway) -> None:
+        """Measures the step that comes next."""
+        if midway.steps < len(self._game.schedule.mask):
+            self.measure(midway.steps, midway.thetas)
+
+
+def batch_of(game: Game, step: int) -> Batch:
+    """Returns the mini-batch of a step, from 0."""
+    indices = game.schedule.batches[step]
+    return game.data[0][indices], game.data[1][indices]
+
+
+def usual_effort(parameters: int) -> Effort:
+    """Returns what takes a minute or two on two cores, for a model of so many parameters."""
+    steps = min(max(_WORK // parameters, _FEWEST_MEASURED), _MOST_MEASURED)
+    if parameters < _LARGE:
+        return Effort(runs=4, steps=steps, searched=8, rounds=12)
+    return Effort(runs=2, steps=steps, searched=1, rounds=1)
+
+
+def rehearse(
+    game: Game,
+    clipped_sum: ClippedSum,
+    effort: Effort,
+    progress: Progress = lambda steps: None,
+) -> Rehearsal:
+    """Trains runs of a game that are in no audit, and measures their steps on the way.
+
+    Args:
+      game: What is audited, by plain SGD.
+      clipped_sum: The game's clipping strategy.
+      effort: How much to measure; at least 2 runs, of which every other one is with the canary.
+      progress: Called with 1.0 after each measured step.
+    """
+    runs = effort.runs
+    require(runs >= 2, f"`runs={runs}`: give at least 2, one of them in each world")
+    steps = len(game.schedule.mask)
+    every = math.ceil(steps / effort.steps)
+    rehearsed = game._replace(segment_steps=every)
+    first = MOST_RUNS + MOST_RUNS % 2  # an even run, beyond those of any audit
+    measuring = _Measuring(game, expansion.make_step_map(clipped_sum, game.hyper), progress)
+
+    measuring.measure(0, games.initial_models(game, np.arange(first, first + runs)))
+    for _ in games.play(rehearsed, [(first, first + runs)], runs, watch=measuring.watch):
+        pass
+
+    measured = np.array(sorted(measuring.values))
+    values = np.array([measuring.values[step] for step in measured])
+    stride = max(len(measured) // effort.searched, 1)
+    searched = set(measured[stride // 2 :: stride].tolist())
+    moments = tuple(moment for moment in measuring.moments if moment.step in searched)
+    return Rehearsal(_spread(measured, values, steps), measured, runs, moments)
+
+
+def _spread(
+    measured: NDArray[np.int64], values: NDArray[np.float64], steps: int
+) -> NDArray[np.float64]:
+    """Returns (T,) values, of each step the largest of the measured steps beside it, or its own."""
+    numbers = np.arange(steps)
+    before = np.searchsorted(measured, numbers, side="right") - 1
+    after = np.minimum(np.searchsorted(measured, numbers), len(measured) - 1)
+    return np.maximum(values[before], values[after])
+
+
+def search_secants(
+    game: Game,
+    clipped_sum: ClippedSum,
+    rehearsal: Rehearsal,
+    distances: NDArray[np.float64],
+    rounds: int,
+) -> list[tuple[Moment, float]]:
+    """Returns the rehearsed moments, each with the largest stretch of displacements of a length.
+
+    Args:
+      game: That was rehearsed.
+      clipped_sum: Its clipping strategy.
+      rehearsal: Of the game.
+      distances: (T,) how far the coupled processes are apart before each step, in units of eta C / B; where
+        that is 0, the largest is searched.
+      rounds: Of each search.
+    """
+    step_map = expansion.make_step_map(clipped_sum, game.hyper, rounds)
+    batch_size = game.schedule.batches.shape[1]
+    unit = float(game.hyper.learning_rate) * float(game.hyper.clipping_norm) / batch_size
+    found = []
+    for number, moment in enumerate(rehearsal.moments):
+        distance = distances[moment.step] or float(distances.max())
+        secant = expansion.largest_secant(
+            step_map,
+            jnp.asarray(moment.theta),
+            batch_of(game, moment.step),
+            distance * unit,
+            moment.expansion.direction[None],
+            seed=number,
+        )
+        found.append((moment, secant))
+    return found

@@ -1,0 +1,131 @@
+"""How far steps stretch is what a full decomposition says, and what jumps beside a model is found."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from audit.mechanism import expansion
+from audit.mechanism.base import Hyperparameters
+from audit.mechanism.clipping.base import per_example
+from audit.settings.build import CLIPPING
+from models.dense import fcnn, tanh_fcnn, wide_fcnn
+
+RATE = 0.1
+HYPER = Hyperparameters(RATE, 1.0, 4.0)
+BATCH = 100
+
+
+def batch(seed=0, features=8):
+    rng = np.random.default_rng(seed)
+    x = jnp.asarray(rng.normal(size=(BATCH, features)), jnp.float32)
+    return x, jnp.asarray(rng.integers(0, 2, BATCH), jnp.int32)
+
+
+def singular_value(clipped_sum, theta, labelled):
+    """The largest singular value of the step's whole Jacobian."""
+    jacobian = jax.jacrev(lambda theta: clipped_sum(theta, labelled, jnp.float32(1)))(theta)
+    whole = np.eye(theta.size) - RATE / BATCH * np.asarray(jacobian, np.float64)
+    return np.linalg.svd(whole, compute_uv=False)[0]
+
+
+@pytest.mark.parametrize("clipping", ["book_keeping", "unfolded", "per_example"])
+@pytest.mark.parametrize("make", [fcnn, tanh_fcnn])
+def test_lanczos_iterations_find_the_largest_singular_value_from_below(make, clipping):
+    model = make()
+    clipped_sum = CLIPPING[clipping](model)
+    step = expansion.make_step_map(clipped_sum, HYPER)
+    for seed in range(5):
+        theta = 2 * model.init(jax.random.key(seed))
+        exact = singular_value(clipped_sum, theta, batch(seed))
+        found = expansion.largest_expansion(step, theta, batch(seed))
+        assert 0.95 * (exact - 1) <= found.constant - 1 <= 1.0001 * (exact - 1) + 1e-7
+        assert np.linalg.norm(found.direction) == pytest.approx(1)
+
+
+@pytest.mark.slow
+def test_lanczos_iterations_find_the_largest_singular_value_of_a_wide_network():
+    model = wide_fcnn()
+    clipped_sum = CLIPPING["unfolded"](model)
+    theta = model.init(jax.random.key(0))
+    step = expansion.make_step_map(clipped_sum, HYPER)
+    exact = singular_value(clipped_sum, theta, batch())
+    found = expansion.largest_expansion(step, theta, batch())
+    assert 0.95 * (exact - 1) <= found.constant - 1 <= 1.0001 * (exact - 1) + 1e-7
+
+
+def test_weight_decay_and_few_parameters_are_covered():
+    def clipped_sum(theta, labelled, norm):
+        return -BATCH * jnp.array([0.5, 0.0, -0.2]) * theta
+
+    step = expansion.make_step_map(clipped_sum, HYPER._replace(weight_decay=0.1))
+    found = expansion.largest_expansion(step, jnp.ones(3), batch())
+    assert found.constant == pytest.approx(1 + RATE * (0.5 - 0.1), rel=1e-6)
+    assert abs(found.direction[0]) == pytest.approx(1)
+
+
+def test_a_gradient_of_zero_has_a_derivative():
+    clipped_sum = per_example(lambda theta, example: jnp.sum(theta**2) / 2)
+    step = expansion.make_step_map(clipped_sum, HYPER)
+    found = expansion.largest_expansion(step, jnp.zeros(3), batch())
+    assert found.constant == pytest.approx(1 - RATE, rel=1e-6)
+
+
+@pytest.mark.slow
+def test_secants_of_a_smooth_network_are_what_its_derivative_says():
+    model = tanh_fcnn()
+    step = expansion.make_step_map(CLIPPING["book_keeping"](model), HYPER)
+    theta = model.init(jax.random.key(1))
+    derivative = expansion.largest_expansion(step, theta, batch())
+    for scale in (1, 3, 30):
+        length = scale * RATE / BATCH
+        secant = expansion.largest_secant(step, theta, batch(), length, derivative.direction[None])
+        excess = derivative.constant - 1
+        assert secant - 1 == pytest.approx(excess, rel=0.1, abs=1e-4)
+
+
+LENGTH = 0.8 * RATE / BATCH  # of displacements: how far the coupled processes are apart
+
+
+@pytest.fixture(scope="module")
+def folded():
+    """The step of a smooth network with a fold, and what its data are: (x, (model, normal, offset)), labels.
+
+    Across a tenth of `LENGTH` the step's push along the normal grows from 0 to `LENGTH`; elsewhere its
+    derivative is that of the network alone.
+    """
+    inner = CLIPPING["book_keeping"](tanh_fcnn())
+
+    def clipped_sum(theta, labelled, norm):
+        (x, (model, normal, offset)), labels = labelled
+        height = (theta - model) @ normal - offset
+        share = jnp.clip(height / (LENGTH / 10), 0, 1)
+        return inner(theta, (x, labels), norm) - BATCH / RATE * LENGTH * share * normal
+
+    return expansion.make_step_map(clipped_sum, HYPER)
+
+
+@pytest.mark.slow
+def test_secants_find_folds_beside_a_model_that_derivatives_do_not_see(folded):
+    x, labels = batch()
+    for seed in range(20):
+        theta = tanh_fcnn().init(jax.random.key(seed))
+        normal = np.random.default_rng(seed).normal(size=theta.size)
+        normal = jnp.asarray(normal / np.linalg.norm(normal), jnp.float32)
+        labelled = ((x, (theta, normal, jnp.float32(0.1 * LENGTH))), labels)
+        derivative = expansion.largest_expansion(folded, theta, labelled)
+        directions = derivative.direction[None]
+        secant = expansion.largest_secant(folded, theta, labelled, LENGTH, directions, seed)
+        assert derivative.constant < 1.1
+        assert secant > 1.5
+
+
+@pytest.mark.slow
+def test_secants_miss_a_fold_that_no_random_start_comes_near(folded):
+    theta = tanh_fcnn().init(jax.random.key(0))
+    normal = jnp.zeros(theta.size).at[5].set(1.0)
+    x, labels = batch()
+    labelled = ((x, (theta, normal, jnp.float32(0.85 * LENGTH))), labels)
+    assert expansion.largest_secant(folded, theta, labelled, LENGTH) < 1.1
+    towards = np.asarray(normal)[None]
+    assert expansion.largest_secant(folded, theta, labelled, LENGTH, towards) > 1.5
