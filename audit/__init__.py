@@ -12,6 +12,7 @@
     audit.check_step(step, params, batch, clipping_norm=1, ...)             is one step of DP-SGD right?
     audit.check_batches(draw, examples, sampling_rate)                      are its batches?
     audit.check_accounting(epsilon, delta, ...)                             is its epsilon?
+    audit.sampler_claims("shuffled", noise_multiplier=1, batches=98, ...)    what may be claimed instead?
 
 The first four return a `Result`, the checks a `CheckReport`; what cannot be audited raises `InputError`, in
 one line. `bounds`, `hidden_state_epsilon` and the checks load no JAX, and none of them touches the command
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from audit import directions
     from audit.check.accounting import check_accounting
     from audit.check.batches import check_batches
+    from audit.check.sampler_claims import TruncatedPoisson, sampler_claims
     from audit.check.step import check_step
     from audit.claims.claim import DpSgd, EpsilonDelta, Gdp
     from audit.evidence.given import coins, cosines
@@ -39,12 +41,14 @@ _ROOMS = {
     "DpSgd": "audit.claims.claim",
     "EpsilonDelta": "audit.claims.claim",
     "Gdp": "audit.claims.claim",
+    "TruncatedPoisson": "audit.check.sampler_claims",
     "coins": "audit.evidence.given",
     "cosines": "audit.evidence.given",
     "directions": "audit.directions",
     "check_accounting": "audit.check.accounting",
     "check_batches": "audit.check.batches",
     "check_step": "audit.check.step",
+    "sampler_claims": "audit.check.sampler_claims",
 }
 __all__ = [
     "DpSgd",
@@ -52,6 +56,7 @@ __all__ = [
     "Gdp",
     "InputError",
     "Result",
+    "TruncatedPoisson",
     "__version__",
     "audit",
     "audit_loss",
@@ -64,6 +69,7 @@ __all__ = [
     "cosines",
     "directions",
     "hidden_state_epsilon",
+    "sampler_claims",
 ]
 
 if not TYPE_CHECKING:

@@ -48,7 +48,7 @@ class Schedule(NamedTuple):
       batches: of an epoch, a step each.
       epochs: of training.
       lipschitz: (T,) constants of the steps, those of the tail among them.
-      tail: steps at the end that add noise and no gradient of the example.
+      tail: steps at the end that add noise and no gradient.
     """
 
     noise_multiplier: float
@@ -98,13 +98,13 @@ class StepWeights(NamedTuple):
 def make_schedule(
     noise_multiplier: float, batches: int, epochs: int, lipschitz: ArrayLike = 1.0, tail: int = 0
 ) -> Schedule:
-    """Returns a schedule whose constants are spread over all steps.
+    """Returns a schedule with noise-only steps after all epochs, which are Lipschitz with constant 1.
 
     Raises:
-      InputError: Constants out of range, or neither a number nor one for each step.
+      InputError: Constants out of range, or neither a number nor one for each step of the epochs.
     """
-    constants = spread_over_steps("lipschitz", lipschitz, batches * epochs + tail)
-    return Schedule(noise_multiplier, batches, epochs, constants, tail)
+    constants = spread_over_steps("lipschitz", lipschitz, batches * epochs)
+    return Schedule(noise_multiplier, batches, epochs, np.append(constants, np.ones(tail)), tail)
 
 
 def weigh_steps(lipschitz: Array) -> StepWeights:

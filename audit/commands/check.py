@@ -7,8 +7,6 @@ mine.py holds a function step(params, batch, seed) -> params, and beside it para
 with clipping_norm, noise_multiplier, learning_rate and batch_size, which the flags replace.
 """
 
-import importlib.util
-import runpy
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,8 @@ from absl import flags
 
 from audit.check.step import check_step
 from audit.commands import cli
-from audit.errors import InputError, require
+from audit.commands.user_file import run_file
+from audit.errors import require
 
 STATED = ("clipping_norm", "noise_multiplier", "learning_rate", "batch_size")
 FAILED = 3  # exit status
@@ -56,7 +55,7 @@ def check(path: Path, function: str) -> None:
       InputError: the file fails, or lacks a definition.
     """
     require(FLAGS.report != "", "--report=: name an HTML file")
-    definitions = _run_file(path)
+    definitions = run_file(path)
     missing = [name for name in (function, "params", "batch") if name not in definitions]
     advice = f"define {function}, params, batch and stated"
     require(not missing, f"{path.name} has no {', '.join(missing)}: {advice}")
@@ -102,30 +101,6 @@ def _read_stated(path: Path, definitions: dict[str, Any]) -> dict[str, Any]:
     flags_to_give = "=, --".join(missing)
     require(not missing, f"{path.name} states no {', '.join(missing)}: give --{flags_to_give}=")
     return numbers
-
-
-def _run_file(path: Path) -> dict[str, Any]:
-    """Returns what a file defines.
-
-    Raises:
-      InputError: the file fails; the message has its own error in a line.
-    """
-    sys.path.append(str(path.resolve().parent))
-    mentions_jax = "jax" in path.read_text(encoding="utf-8", errors="replace")
-    if mentions_jax and importlib.util.find_spec("jax") is not None:
-        cli.prepare_jax()
-    try:
-        return runpy.run_path(str(path), run_name="check")
-    except InputError:
-        raise
-    except ModuleNotFoundError as error:
-        install = f"{sys.prefix}/bin/pip install {error.name}"
-        raise InputError(
-            f"{path.name} needs {error.name}, which is not installed: {install}"
-        ) from error
-    except Exception as error:  # of the user's file
-        message = " ".join(str(error).split())[:200]
-        raise InputError(f"{path.name} fails with {type(error).__name__}: {message}") from error
 
 
 if __name__ == "__main__":
