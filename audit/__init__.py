@@ -12,6 +12,7 @@
     audit.check_step(step, params, batch, clipping_norm=1, ...)             is one step of DP-SGD right?
     audit.check_batches(draw, examples, sampling_rate)                      are its batches?
     audit.check_accounting(epsilon, delta, ...)                             is its epsilon?
+    audit.refute_sampler(draw, examples, audit.DpSgd(1.0, 3000, 0.01))      do its batches refute its claim?
     audit.sampler_claims("shuffled", noise_multiplier=1, batches=98, ...)    what may be claimed instead?
 
 The first four return a `Result`, the checks a `CheckReport`; what cannot be audited raises `InputError`, in
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from audit import directions
     from audit.check.accounting import check_accounting
     from audit.check.batches import check_batches
+    from audit.check.refutation import refute_sampler
     from audit.check.sampler_claims import TruncatedPoisson, sampler_claims
     from audit.check.step import check_step
     from audit.claims.claim import DpSgd, EpsilonDelta, Gdp
@@ -48,6 +50,7 @@ _ROOMS = {
     "check_accounting": "audit.check.accounting",
     "check_batches": "audit.check.batches",
     "check_step": "audit.check.step",
+    "refute_sampler": "audit.check.refutation",
     "sampler_claims": "audit.check.sampler_claims",
 }
 __all__ = [
@@ -69,6 +72,7 @@ __all__ = [
     "cosines",
     "directions",
     "hidden_state_epsilon",
+    "refute_sampler",
     "sampler_claims",
 ]
 

@@ -397,7 +397,7 @@ def _limit_mixture(mus: Array, worst: Array, shares: Array, delta: float) -> flo
     def is_bounded(epsilon: float) -> bool:
         means = np.exp(compute_log_deltas(mus, epsilon)) @ shares
         most = float(np.exp(compute_log_deltas(worst, epsilon)) @ shares)
-        return _limit_mean(means, most, log_error) <= delta
+        return limit_mean(means, most, log_error) <= delta
 
     low = -1
     high = _EPSILONS  # where even the worst order leaks no more
@@ -410,7 +410,7 @@ def _limit_mixture(mus: Array, worst: Array, shares: Array, delta: float) -> flo
     return float(grid[high])
 
 
-def _limit_mean(values: Array, most: float, log_error: float) -> float:
+def limit_mean(values: Array, most: float, log_error: float) -> float:
     """Returns an upper limit of the mean of independent values (R,) from 0 to `most`.
 
     It is the lower of two limits, each below the mean with a probability of at most 2 e^-log_error and

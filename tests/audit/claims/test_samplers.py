@@ -118,5 +118,5 @@ def test_the_limit_of_a_mean_covers_it_and_tightens():
     log_error = np.log(20)
     for _ in range(200):
         values = (rng.random(500) < 0.01).astype(float)
-        assert samplers._limit_mean(values, 1.0, 3 * log_error) > 0.01
-    assert samplers._limit_mean(np.full(10_000, 0.01), 1.0, log_error) < 0.012
+        assert samplers.limit_mean(values, 1.0, 3 * log_error) > 0.01
+    assert samplers.limit_mean(np.full(10_000, 0.01), 1.0, log_error) < 0.012
