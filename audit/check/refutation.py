@@ -18,6 +18,7 @@ These records are the worst that a guarantee has to hold for. What they show is 
 import functools
 import json
 import math
+import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -40,6 +41,7 @@ Array = NDArray[np.float64]
 WORST_CASE = (
     "The records are the worst that a guarantee has to hold for; this is no leak of your data."
 )
+_COLUMNS = 80
 _REHEARSED = 3  # passes whose batches decide the game
 _SIMULATED = 20_000  # runs, before the first
 _MOST_NORMALS = 3 * 10**7  # of all simulated runs
@@ -122,7 +124,10 @@ class Refutation:
     def __str__(self) -> str:
         """Returns the verdict and what it stands on."""
         counted = f"e-value {self.e_value:.3g} after {self.passes} runs of {self.epochs} epochs"
-        return "\n".join([self.verdict, counted, WORST_CASE])
+        lines = []
+        for text in (self.verdict, counted, WORST_CASE):
+            lines.extend(textwrap.wrap(text, _COLUMNS, subsequent_indent="  "))
+        return "\n".join(lines)
 
 
 def refute_sampler(

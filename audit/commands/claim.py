@@ -6,12 +6,15 @@
                                                          ten noise-only steps at the end
     ./run.sh claim --batches=mine.py:loader --noise_multiplier=1 --epochs=30
                                                          by a loader of yours
+    ./run.sh claim --batches=mine.py:loader --noise_multiplier=1 --epochs=30 --refute
+                                                         do its batches refute Poisson's claim?
 
 mine.py holds a function loader(seed) -> the batches of a pass, each the indices of its examples, and beside
 it examples, how many the data set has; where it gives one batch at a time also sampling_rate, with which it
-takes each example.
+takes each example. Where the claim is refuted, the exit status is 3.
 """
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,10 +23,14 @@ import numpy as np
 from absl import flags
 
 from audit.check.batches import check_batches
+from audit.check.refutation import refute_sampler
+from audit.check.report import describe_error
 from audit.check.sampler_claims import SAMPLERS, TruncatedPoisson, sampler_claims
+from audit.claims.claim import DpSgd
 from audit.commands import cli
 from audit.commands.user_file import run_file
-from audit.errors import require
+from audit.errors import InputError, require
+from audit.values import number
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("sampler", None, f"How batches are drawn: {', '.join(SAMPLERS)}.")
@@ -35,7 +42,13 @@ flags.DEFINE_integer("tail", 0, "Noise-only steps at the end.")
 flags.DEFINE_integer("examples", None, "Of the data set, with --sampler=truncated_poisson.")
 flags.DEFINE_integer("largest_batch", None, "With --sampler=truncated_poisson: after truncation.")
 flags.DEFINE_float("delta", 1e-5, "delta of epsilon.")
+flags.DEFINE_bool(
+    "refute", False, "Test Poisson's claim by your loader's batches, in the worst case."
+)
+flags.DEFINE_integer("passes", 200, "With --refute: runs through all epochs, at most.")
 cli.define_json()
+
+REFUTED = 3  # exit status
 
 
 class _Loader(NamedTuple):
@@ -60,6 +73,9 @@ def main() -> None:
         constants = cli.numbers("lipschitz")
         require(constants, "--lipschitz=: give a number, or one for each step")
         lipschitz = constants[0] if len(constants) == 1 else constants
+    if FLAGS.refute:
+        _refute()
+        return
     loader = _find_loader()
     claims = sampler_claims(
         _add_truncation(loader.sampler),
@@ -71,6 +87,21 @@ def main() -> None:
         delta=FLAGS.delta,
     )
     print(claims.to_json() if FLAGS.json else claims)
+
+
+def _refute() -> None:
+    """Prints whether the loader's batches refute what Poisson sampling would claim for them."""
+    require(":" in FLAGS.batches, "--refute needs a loader: give --batches=mine.py:loader")
+    require(FLAGS.sampler is None, "--sampler does not go with a loader, which is named: drop it")
+    loader = _read_loader()
+    batches = round(1 / loader.rate)
+    require(FLAGS.epochs >= 1, f"--epochs={FLAGS.epochs}: give at least 1")
+    claim = DpSgd(FLAGS.noise_multiplier, batches * FLAGS.epochs, 1 / batches)
+    refutation = refute_sampler(loader.draw, loader.examples, claim, passes=FLAGS.passes)
+    print(refutation.to_json() if FLAGS.json else refutation)
+    if refutation.refuted:
+        sys.stdout.flush()
+        sys.exit(REFUTED)
 
 
 def _find_loader() -> _Loader:
@@ -91,13 +122,13 @@ class _Definitions(NamedTuple):
       file: its name, for errors.
       draw: seed -> the batches of a pass.
       examples: how many the data set has.
-      sampling_rate: with which a batch takes each; None where a pass is an epoch.
+      rate: the sampling rate that the file states, or 1 / the batches of a pass.
     """
 
     file: str
     draw: Callable[[int], Any]
     examples: int
-    sampling_rate: float | None
+    rate: float
 
 
 def _read_loader() -> _Definitions:
@@ -113,24 +144,33 @@ def _read_loader() -> _Definitions:
     draw = definitions[function]
     require(callable(draw), f"{path.name}: {function} is no function of a seed")
     rate = definitions.get("sampling_rate")
+    if rate is None:
+        rate = 1 / _count_batches(path.name, draw)
+    rate = number("sampling_rate", rate, float)
+    require(0 < rate <= 0.5, f"{path.name}: a sampling rate of {rate:g}: give 0.5 at most")
     return _Definitions(path.name, draw, definitions["examples"], rate)
+
+
+def _count_batches(file: str, draw: Callable[[int], Any]) -> int:
+    """Returns how many batches a pass has; raises InputError where there is one at a time, or none."""
+    try:
+        first = list(draw(0))
+    except Exception as error:  # of the user's code
+        raise InputError(f"{file} fails with seed 0: {describe_error(error)}") from error
+    is_pass = len(first) > 1 and np.ndim(first[0]) == 1
+    require(is_pass, f"{file} gives one batch at a time: define sampling_rate beside it")
+    return len(first)
 
 
 def _name_loader(loader: _Definitions) -> _Loader:
     """Returns the sampler of a loader by what check_batches sees; raises InputError where it is none."""
-    rate = loader.sampling_rate
-    if rate is None:
-        first = list(loader.draw(0))
-        is_pass = len(first) > 1 and np.ndim(first[0]) == 1
-        require(is_pass, f"{loader.file} gives one batch at a time: define sampling_rate beside it")
-        rate = 1 / len(first)
-    report = check_batches(loader.draw, loader.examples, rate)
+    report = check_batches(loader.draw, loader.examples, loader.rate)
     kind = report.figures["kind"]
     if kind == "shuffled" and _repeats(loader.draw):
         kind = "cyclic"
     unknown = f"{loader.file}: {kind or 'these'} batches are of no sampler with a bound; "
     require(kind in SAMPLERS, f"{unknown}sample Poisson batches, or shuffle once an epoch")
-    return _Loader(kind, round(1 / rate))
+    return _Loader(kind, round(1 / loader.rate))
 
 
 def _repeats(draw: Callable[[int], Any]) -> bool:

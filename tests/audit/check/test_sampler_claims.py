@@ -21,6 +21,9 @@ def cyclic(seed):
 def fixed(seed):
     rng = np.random.default_rng(seed)
     return [rng.choice(600, 30, replace=False) for _ in range(20)]
+def poisson(seed):
+    rng = np.random.default_rng(seed)
+    return [np.flatnonzero(rng.random(600) < 0.05) for _ in range(20)]
 def failing(seed):
     raise OSError("no disk")
 """
@@ -143,3 +146,20 @@ def test_what_cannot_be_claimed_for_ends_in_one_line(tmp_path, words, message):
     done = claim(tmp_path, *words.split())
     assert done.returncode == 2 and message in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("loader", "status"), [("shuffled", 3), ("poisson", 0)])
+def test_a_shuffled_loader_refutes_its_claim_and_a_poisson_one_does_not(tmp_path, loader, status):
+    steps = ("--noise_multiplier=0.7", "--epochs=2", "--passes=80")
+    done = claim(tmp_path, f"--batches=mine.py:{loader}", *steps, "--refute")
+    assert done.returncode == status and "no leak of your data" in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    assert done.stdout.startswith("REFUTED" if status else "NOT REFUTED")
+
+
+@pytest.mark.slow
+def test_a_name_cannot_be_refuted(tmp_path):
+    words = "--batches=20 --sampler=shuffled --epochs=2 --noise_multiplier=1 --refute"
+    done = claim(tmp_path, *words.split())
+    assert done.returncode == 2 and "--refute needs a loader" in done.stderr
