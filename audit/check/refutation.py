@@ -162,6 +162,7 @@ def refute_sampler(
     require(is_sampled, f"`claim={shown(claim)}`: give audit.DpSgd with noise and a sampling_rate")
     conversions.require_confidence(confidence)
 
+    claim = DpSgd(*claim.composition)
     loader = _iterate_passes(draw, examples, round(1 / claim.sampling_rate))
     rehearsed = [next(loader) for _ in range(_REHEARSED)]
     game = _choose_game(rehearsed, claim)
@@ -178,7 +179,7 @@ def refute_sampler(
             shares.append(_look(sums, game, tests))
         counted = Exceedances(np.array(shares), tests.log_rates, in_order=True)
         test = claimed_curve.examine_claim(counted, claim.power, confidence)
-    return Refutation(test.e_value, test.refuted, test.runs, game.epochs, claim.epsilon(1e-5))
+    return Refutation(test.e_value, test.refuted, test.runs, game.epochs, _claim_epsilon(claim))
 
 
 def _iterate_passes(
@@ -297,6 +298,12 @@ def _simulate(game: Game) -> tuple[Array, Array]:
         ratios.append(_compute_ratios(sums, game))
         largest.append(sums.max(axis=(1, 2)))
     return np.concatenate(ratios), np.concatenate(largest)
+
+
+@functools.lru_cache(maxsize=16)
+def _claim_epsilon(claim: DpSgd) -> float:
+    """Returns epsilon of a claim at delta 1e-5."""
+    return claim.epsilon(1e-5)
 
 
 @functools.lru_cache(maxsize=16)
