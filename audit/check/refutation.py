@@ -152,6 +152,13 @@ def refute_sampler(
 
     Raises:
       InputError: a number is out of range, or `draw` draws no batches.
+
+    >>> import numpy as np
+    >>> def shuffled(seed):
+    ...     return np.random.default_rng(seed).permutation(60).reshape(20, 3)
+    >>> claim = audit.DpSgd(noise_multiplier=0.5, insertions=20, sampling_rate=0.05)
+    >>> audit.refute_sampler(shuffled, 60, claim).refuted
+    True
     """
     require(callable(draw), f"`draw={shown(draw)}` is no function: give seed -> batches of indices")
     examples = number("examples", examples, int)
