@@ -25,16 +25,29 @@ _DECIMALS = 2
 _COLUMNS = 80
 
 
-class TruncatedPoisson(NamedTuple):
+@dataclass(frozen=True)
+class TruncatedPoisson:
     """Poisson batches of which no more than `largest_batch` examples are kept, drawn at random.
 
-    Attributes:
+    Args:
       examples: of the data set.
       largest_batch: how many examples a batch holds at most.
+
+    Raises InputError for values out of range.
+
+    >>> audit.TruncatedPoisson(examples=60_000, largest_batch=700).largest_batch
+    700
     """
 
     examples: int
     largest_batch: int
+
+    def __post_init__(self) -> None:
+        """Raises InputError for values out of range."""
+        examples = number("examples", self.examples, int)
+        largest = number("largest_batch", self.largest_batch, int)
+        require(1 <= examples <= 10**9, f"`examples={examples}`: give 1 to 1,000,000,000")
+        require(1 <= largest <= examples, f"`largest_batch={largest}`: give 1 to {examples}")
 
 
 class EveryModel(NamedTuple):
@@ -238,23 +251,12 @@ def sampler_claims(
     name = "truncated_poisson" if truncation is not None else sampler
     is_sampler = isinstance(name, str) and name in _SAMPLERS
     require(is_sampler, f"`sampler={shown(sampler)}`: give {', '.join(_SAMPLERS)}")
-    if truncation is not None:
-        truncation = _check_truncation(truncation)
     training = _read_training(
         noise_multiplier, batches, epochs, lipschitz, number("tail", tail, int), delta, truncation
     )
     names = dict.fromkeys([str(name), "poisson"])
     rows = tuple(_make_row(row_name, row_name == name, training) for row_name in names)
     return SamplerClaims(rows, training.delta, training.with_tail.tail)
-
-
-def _check_truncation(truncation: TruncatedPoisson) -> TruncatedPoisson:
-    """Returns a truncation with checked numbers; raises InputError for values out of range."""
-    examples = number("examples", truncation.examples, int)
-    largest = number("largest_batch", truncation.largest_batch, int)
-    require(1 <= examples <= 10**9, f"`examples={examples}`: give 1 to 1,000,000,000")
-    require(1 <= largest <= examples, f"`largest_batch={largest}`: give 1 to {examples}")
-    return TruncatedPoisson(examples, largest)
 
 
 def _read_training(
@@ -336,9 +338,9 @@ def _account_truncated(training: _Training) -> EveryModel:
     from dp_accounting.pld import PLDAccountant
 
     sigma, steps, rate = training.composition
-    examples, largest_batch = training.truncation
+    truncation = training.truncation
     step = dp_accounting.dp_event.TruncatedSubsampledGaussianDpEvent(
-        examples, rate, largest_batch, sigma
+        truncation.examples, rate, truncation.largest_batch, sigma
     )
     whole = accounting.epsilon_upper_bound(sigma / 2, steps, training.delta)
     grid = max(1e-4, 1e-7 * whole)

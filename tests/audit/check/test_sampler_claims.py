@@ -103,7 +103,6 @@ def test_constants_of_every_step_are_taken():
         ({"tail": -1}, "`tail=-1`"),
         ({"delta": 0.0}, "delta"),
         ({"lipschitz": [1.0, 1.0]}, "`lipschitz` has shape"),
-        ({"sampler": audit.TruncatedPoisson(10, 11)}, "`largest_batch=11`"),
     ],
 )
 def test_a_wrong_number_is_named(given, message):
@@ -111,6 +110,12 @@ def test_a_wrong_number_is_named(given, message):
     with pytest.raises(audit.InputError, match=message[:12].replace("[", "")) as raised:
         audit.sampler_claims(**arguments)
     assert message in str(raised.value) and "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("numbers", [(10, 11), (0, 1), (10, 0), (10, 2.5)])
+def test_a_truncation_has_numbers_in_range(numbers):
+    with pytest.raises(audit.InputError):
+        audit.TruncatedPoisson(*numbers)
 
 
 def claim(folder, *words):
