@@ -14,6 +14,8 @@
     audit.check_batches(draw, examples, sampling_rate)                      are its batches?
     audit.Indices(examples)                                                 in place of the loader's data
     audit.check_accounting(epsilon, delta, ...)                             is its epsilon?
+    audit.refute_sampler(draw, examples, audit.DpSgd(1.0, 3000, 0.01))      do its batches refute its claim?
+    audit.sampler_claims("shuffled", noise_multiplier=1, batches=98, ...)    what may be claimed instead?
 
 The first four return a `Result`, the checks a `CheckReport`; what cannot be audited raises `InputError`, in
 one line. `bounds`, `hidden_state_epsilon` and the checks load no JAX, and none of them touches the command
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
     from audit.check.accounting import check_accounting
     from audit.check.batches import check_batches
     from audit.check.loaders import Indices
+    from audit.check.refutation import refute_sampler
+    from audit.check.sampler_claims import TruncatedPoisson, sampler_claims
     from audit.check.step import check_step
     from audit.claims.claim import DpSgd, EpsilonDelta, Gdp
     from audit.evidence.given import coins, cosines, ranks
@@ -43,6 +47,7 @@ _ROOMS = {
     "EpsilonDelta": "audit.claims.claim",
     "Gdp": "audit.claims.claim",
     "Indices": "audit.check.loaders",
+    "TruncatedPoisson": "audit.check.sampler_claims",
     "coins": "audit.evidence.given",
     "cosines": "audit.evidence.given",
     "ranks": "audit.evidence.given",
@@ -50,6 +55,8 @@ _ROOMS = {
     "check_accounting": "audit.check.accounting",
     "check_batches": "audit.check.batches",
     "check_step": "audit.check.step",
+    "refute_sampler": "audit.check.refutation",
+    "sampler_claims": "audit.check.sampler_claims",
 }
 __all__ = [
     "DpSgd",
@@ -58,6 +65,7 @@ __all__ = [
     "Indices",
     "InputError",
     "Result",
+    "TruncatedPoisson",
     "__version__",
     "audit",
     "audit_loss",
@@ -71,6 +79,8 @@ __all__ = [
     "directions",
     "hidden_state_epsilon",
     "ranks",
+    "refute_sampler",
+    "sampler_claims",
 ]
 
 if not TYPE_CHECKING:

@@ -162,9 +162,9 @@ def hidden_state_bound(
     s = arrays.floats("values of `shifts`", shifts)
     require(s.ndim == 1, f"`shifts` has shape {s.shape}: give a number for each step")
     steps = len(s)
-    s = _spread_over_steps("shifts", s, steps)
-    c = _spread_over_steps("lipschitz", lipschitz, steps)
-    n = _spread_over_steps("noise", noise, steps)
+    s = spread_over_steps("shifts", s, steps)
+    c = spread_over_steps("lipschitz", lipschitz, steps)
+    n = spread_over_steps("noise", noise, steps)
     conversions.require_delta(delta)
     noiseless = np.flatnonzero((s > 0) & (n == 0))
     if noiseless.size:
@@ -211,10 +211,10 @@ def bound_periods(
         steps <= MOST_STEPS,
         f"`insertions={insertions}` and `k={k}` are {steps:,} steps: give at most {MOST_STEPS:,}",
     )
-    eta = _spread_over_steps("step_sizes", step_sizes, steps)
+    eta = spread_over_steps("step_sizes", step_sizes, steps)
     shifts = np.where(np.arange(steps) % k == insert - 1, eta, 0.0)
     if math.isinf(composed_mu):
-        constants = _spread_over_steps("lipschitz", periods.lipschitz, steps)
+        constants = spread_over_steps("lipschitz", periods.lipschitz, steps)
         return HiddenStateBound(composed_mu, composed_mu, shifts, constants)
     return hidden_state_bound(shifts, periods.lipschitz, eta * sigma, delta)
 
@@ -245,7 +245,7 @@ def _is_whole_number(value: str | int) -> bool:
     return type(value) is int
 
 
-def _spread_over_steps(name: str, given: ArrayLike, steps: int) -> Array:
+def spread_over_steps(name: str, given: ArrayLike, steps: int) -> Array:
     """Returns a caller's number or array as (steps,); raises InputError for other shapes and values."""
     array = arrays.floats(f"values of `{name}`", given)
     require(

@@ -9,8 +9,6 @@ with clipping_norm, noise_multiplier, learning_rate and batch_size, which the fl
 batches of indices, or a function seed -> such batches of a pass.
 """
 
-import importlib.util
-import runpy
 import sys
 from pathlib import Path
 from typing import Any
@@ -21,6 +19,7 @@ from audit.check.batches import check_batches
 from audit.check.report import CheckReport
 from audit.check.step import check_step
 from audit.commands import cli
+from audit.commands.user_file import run_file
 from audit.errors import InputError, require
 
 STATED = ("clipping_norm", "noise_multiplier", "learning_rate", "batch_size")
@@ -69,7 +68,7 @@ def check(path: Path, function: str) -> None:
       InputError: the file fails, or lacks a definition.
     """
     require(FLAGS.report != "", "--report=: name an HTML file")
-    definitions = _run_file(path)
+    definitions = run_file(path)
     missing = [name for name in (function, "params", "batch") if name not in definitions]
     advice = f"define {function}, params, batch and stated"
     require(not missing, f"{path.name} has no {', '.join(missing)}: {advice}")
@@ -89,7 +88,7 @@ def _check_batches(path: Path, name: str) -> None:
     """Checks a loader of a file, or a function of it that draws batches, and prints the report."""
     require(FLAGS.report != "", "--report=: name an HTML file")
     require(FLAGS.sampling_rate is not None, "give --sampling_rate=, as the accountant is told")
-    definitions = _run_file(path)
+    definitions = run_file(path)
     require(name in definitions, f"{path.name} has no {name}: define a loader, or seed -> batches")
     try:
         report = check_batches(
@@ -151,34 +150,6 @@ def _read_stated(path: Path, definitions: dict[str, Any]) -> dict[str, Any]:
     flags_to_give = "=, --".join(missing)
     require(not missing, f"{path.name} states no {', '.join(missing)}: give --{flags_to_give}=")
     return numbers
-
-
-def _run_file(path: Path) -> dict[str, Any]:
-    """Returns what a file defines.
-
-    Raises:
-      InputError: the file fails; the message has its own error in a line.
-    """
-    sys.path.append(str(path.resolve().parent))
-    mentions_jax = "jax" in path.read_text(encoding="utf-8", errors="replace")
-    if mentions_jax and importlib.util.find_spec("jax") is not None:
-        cli.prepare_jax()
-    try:
-        return runpy.run_path(str(path), run_name="check")
-    except InputError:
-        raise
-    except ModuleNotFoundError as error:
-        install = f"{sys.prefix}/bin/pip install {error.name}"
-        raise InputError(
-            f"{path.name} needs {error.name}, which is not installed: {install}"
-        ) from error
-    except SystemExit as error:
-        raise InputError(
-            f"{path.name} ends the program by sys.exit before anything is checked: leave that out"
-        ) from error
-    except Exception as error:  # of the user's file
-        message = " ".join(str(error).split())[:200]
-        raise InputError(f"{path.name} fails with {type(error).__name__}: {message}") from error
 
 
 if __name__ == "__main__":

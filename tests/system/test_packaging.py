@@ -34,7 +34,7 @@ def test_the_version_is_said_once_and_cited():
 def test_the_package_has_the_commands_that_need_no_repository(tmp_path):
     told = python("-m", "audit", "help", cwd=tmp_path)
     names = [line.split()[0] for line in told.stdout.splitlines() if line.startswith("  ")]
-    assert told.returncode == 0 and names == ["bound", "check", "list", "report", "help"]
+    assert told.returncode == 0 and names == ["bound", "check", "claim", "list", "report", "help"]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,432 @@
+"""What may be claimed for the batches that are really drawn: a bracket for every sampler, and advice."""
+
+import importlib.util
+import json
+import math
+import textwrap
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from numpy.typing import ArrayLike
+
+from audit.check.accounting import compute_shuffled_epsilon, read_noise_multiplier
+from audit.claims import accounting, samplers
+from audit.claims.accounting import Composition
+from audit.claims.samplers import MixtureLimit, Schedule
+from audit.errors import require
+from audit.laws import conversions
+from audit.report.table import Column, Table, at_least, at_most
+from audit.values import number, shown
+
+ZERO_OUT = "the example replaced by one whose gradient is zero (zero-out)"
+_MOST_STEPS = 10**6
+_DECIMALS = 2
+_COLUMNS = 80
+
+
+@dataclass(frozen=True)
+class TruncatedPoisson:
+    """Poisson batches of which no more than `largest_batch` examples are kept, drawn at random.
+
+    Args:
+      examples: of the data set.
+      largest_batch: how many examples a batch holds at most.
+
+    Raises InputError for values out of range.
+
+    >>> audit.TruncatedPoisson(examples=60_000, largest_batch=700).largest_batch
+    700
+    """
+
+    examples: int
+    largest_batch: int
+
+    def __post_init__(self) -> None:
+        """Raises InputError for values out of range."""
+        examples = number("examples", self.examples, int)
+        largest = number("largest_batch", self.largest_batch, int)
+        require(1 <= examples <= 10**9, f"`examples={examples}`: give 1 to 1,000,000,000")
+        require(1 <= largest <= examples, f"`largest_batch={largest}`: give 1 to {examples}")
+
+
+class EveryModel(NamedTuple):
+    """The bracket of epsilon of an adversary who sees every model.
+
+    Attributes:
+      lower: what is leaked at least in the worst case; None where only an upper bound is computed.
+      upper: what is leaked at most; None where it was not computed.
+      accountant: what computed both, or what to install or give.
+    """
+
+    lower: float | None
+    upper: float | None
+    accountant: str
+
+
+class LastModel(NamedTuple):
+    """Upper bounds on epsilon of an adversary who sees the last model alone.
+
+    Attributes:
+      upper: without noise-only steps at the end; None where there is no bound.
+      tail: with them; None where there are none.
+      assumes: what both assume, in words.
+    """
+
+    upper: float | None
+    tail: float | None
+    assumes: str
+
+
+class SamplerClaim(NamedTuple):
+    """What may be claimed for a sampler.
+
+    Attributes:
+      sampler: its name.
+      yours: whether it is the sampler that was asked about; others are there to compare with.
+      every_model: the bracket for all models.
+      last_model: upper bounds for the last model.
+      advice: a sentence on what to change, or what makes the claim hold.
+    """
+
+    sampler: str
+    yours: bool
+    every_model: EveryModel
+    last_model: LastModel
+    advice: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the row for json.dumps."""
+        return {
+            "sampler": self.sampler,
+            "yours": self.yours,
+            "every_model": self.every_model._asdict(),
+            "last_model": self.last_model._asdict(),
+            "advice": self.advice,
+        }
+
+
+@dataclass(frozen=True)
+class SamplerClaims:
+    """What may be claimed for a sampler, beside what Poisson sampling would allow; printed, a table.
+
+    Attributes:
+      rows: the claims; the first is of the sampler that was asked about.
+      delta: of all epsilons.
+      tail: noise-only steps at the end.
+    """
+
+    rows: tuple[SamplerClaim, ...]
+    delta: float
+    tail: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns all of it for json.dumps."""
+        rows = [row.to_dict() for row in self.rows]
+        return {"delta": self.delta, "tail": self.tail, "neighbours": ZERO_OUT, "rows": rows}
+
+    def to_json(self) -> str:
+        """Returns `to_dict` as text."""
+        return json.dumps(self.to_dict(), indent=2)
+
+    def __str__(self) -> str:
+        """Returns the table with its notes, at most 80 columns wide."""
+        columns = [
+            Column("sampler", _show_sampler, "sampler", left=True),
+            Column("every_model", _show_bracket, "every model\nseen"),
+            Column(
+                "last_model",
+                lambda row: row.last_model.upper,
+                "last model\nalone",
+                at_most_two,
+                none="no bound",
+            ),
+        ]
+        if self.tail:
+            head = f"and {self.tail} noise-\nonly steps"
+            columns.append(
+                Column("tail", lambda row: row.last_model.tail, head, at_most_two, none="no bound")
+            )
+        lines = [f"epsilon at delta {self.delta:g}", "", Table(columns, self.rows).text(), ""]
+        for row in self.rows:
+            text = f"{row.sampler}: {row.every_model.accountant}. {row.advice}"
+            lines.extend(textwrap.wrap(text, _COLUMNS, subsequent_indent="  "))
+        note = f"last model alone: {self.rows[0].last_model.assumes}. Neighbours: {ZERO_OUT}."
+        lines.extend(textwrap.wrap(note, _COLUMNS, subsequent_indent="  "))
+        return "\n".join(lines)
+
+
+def at_most_two(value: float) -> str:
+    """Returns an upper bound with two decimals, rounded up."""
+    return at_most(value, _DECIMALS)
+
+
+def _show_sampler(row: SamplerClaim) -> str:
+    """Returns a sampler's name, marked where it is the one that was asked about."""
+    if row.yours:
+        return f"{row.sampler} (yours)"
+    return row.sampler
+
+
+def _show_bracket(row: SamplerClaim) -> str:
+    """Returns the bracket of a row as people see it."""
+    lower, upper, _ = row.every_model
+    if upper is None:
+        return "not computed" if lower is None else f"{at_least(lower, _DECIMALS)} or more"
+    if lower is None or at_most(lower, _DECIMALS) == at_most(upper, _DECIMALS):
+        return at_most(upper, _DECIMALS)
+    return f"{at_least(lower, _DECIMALS)} to {at_most(upper, _DECIMALS)}"
+
+
+class _Training(NamedTuple):
+    """The training that claims are made for.
+
+    Attributes:
+      schedule: its steps, without a tail.
+      with_tail: its steps, with noise-only steps at the end.
+      delta: of epsilon.
+      truncation: of Poisson batches, where they are truncated.
+      constants: how Lipschitz its steps are, in words.
+    """
+
+    schedule: Schedule
+    with_tail: Schedule
+    delta: float
+    truncation: TruncatedPoisson | None
+    constants: str
+
+    @property
+    def composition(self) -> Composition:
+        """The steps as Poisson sampling has them."""
+        return Composition(
+            self.schedule.noise_multiplier, self.schedule.insertable, 1 / self.schedule.batches
+        )
+
+
+class _Sampler(NamedTuple):
+    """How a sampler is accounted for.
+
+    Attributes:
+      bracket: returns what every model leaks.
+      bound: returns what the last model leaks at most.
+      advise: returns a sentence, from the training and what every model leaks.
+    """
+
+    bracket: Callable[[_Training], EveryModel]
+    bound: Callable[[Schedule, float], MixtureLimit]
+    advise: Callable[[_Training, EveryModel], str]
+
+
+def sampler_claims(
+    sampler: str | TruncatedPoisson,
+    *,
+    noise_multiplier: float,
+    batches: int,
+    epochs: int,
+    lipschitz: ArrayLike | None = None,
+    tail: int = 0,
+    delta: float = 1e-5,
+) -> SamplerClaims:
+    """Returns what may be claimed for a sampler, for all models and for the last model alone; trains nothing.
+
+    Args:
+      sampler: "poisson", "balls_in_bins", "random_allocation", "shuffled", "cyclic", "truncated_poisson" or,
+        where its batches are known, `TruncatedPoisson(examples, largest_batch)`.
+      noise_multiplier: sigma.
+      batches: of an epoch; a step takes an example with probability 1 / batches.
+      epochs: of training.
+      lipschitz: constant of a step, a number or one for each of batches * epochs steps; by default 1, on
+        which the bounds of the last model are then conditional.
+      tail: noise-only steps at the end.
+      delta: of epsilon.
+
+    Raises:
+      InputError: a number is out of range, or there is no such sampler.
+
+    >>> claims = audit.sampler_claims("cyclic", noise_multiplier=1.0, batches=4, epochs=2)
+    >>> round(claims.rows[0].every_model.upper, 2), round(claims.rows[0].last_model.upper, 2)
+    (6.58, 4.99)
+    """
+    truncation = sampler if type(sampler) is TruncatedPoisson else None
+    name = "truncated_poisson" if truncation is not None else sampler
+    is_sampler = isinstance(name, str) and name in _SAMPLERS
+    require(is_sampler, f"`sampler={shown(sampler)}`: give {', '.join(_SAMPLERS)}")
+    training = _read_training(
+        noise_multiplier, batches, epochs, lipschitz, number("tail", tail, int), delta, truncation
+    )
+    names = dict.fromkeys([str(name), "poisson"])
+    rows = tuple(_make_row(row_name, row_name == name, training) for row_name in names)
+    return SamplerClaims(rows, training.delta, training.with_tail.tail)
+
+
+def _read_training(
+    noise_multiplier: Any,
+    batches: Any,
+    epochs: Any,
+    lipschitz: ArrayLike | None,
+    tail: int,
+    delta: Any,
+    truncation: TruncatedPoisson | None,
+) -> _Training:
+    """Returns the training that a caller's numbers describe; raises InputError for what is out of range."""
+    sigma = read_noise_multiplier(noise_multiplier)
+    batches = number("batches", batches, int)
+    epochs = number("epochs", epochs, int)
+    delta = number("delta", delta, float)
+    conversions.require_delta(delta)
+    least = accounting.LEAST_SAMPLED_DELTA
+    require(delta >= least, f"`delta={delta:g}`: give at least {least:g}")
+    require(batches >= 2, f"`batches={batches}`: give at least 2 an epoch")
+    require(1 <= epochs <= 10_000, f"`epochs={epochs}`: give 1 to 10,000")
+    require(
+        batches * epochs <= _MOST_STEPS,
+        f"`batches={batches}` and `epochs={epochs}`: give at most {_MOST_STEPS:,} steps",
+    )
+    require(0 <= tail <= _MOST_STEPS, f"`tail={tail}`: give 0 to {_MOST_STEPS:,}")
+    constants = 1.0 if lipschitz is None else lipschitz
+    schedule = samplers.make_schedule(sigma, batches, epochs, constants)
+    with_tail = samplers.make_schedule(sigma, batches, epochs, constants, tail)
+    words = "if every step is Lipschitz with constant 1, which is not checked"
+    if lipschitz is not None:
+        least_constant = schedule.lipschitz.min()
+        largest_constant = schedule.lipschitz.max()
+        words = f"if steps are Lipschitz with constants {least_constant:g} to {largest_constant:g}"
+        if least_constant == largest_constant:
+            words = f"if every step is Lipschitz with constant {largest_constant:g}"
+    return _Training(schedule, with_tail, delta, truncation, words)
+
+
+def _make_row(name: str, yours: bool, training: _Training) -> SamplerClaim:
+    """Returns the row of a sampler."""
+    sampler = _SAMPLERS[name]
+    every_model = sampler.bracket(training)
+    advice = sampler.advise(training, every_model)
+    if not yours:
+        tail = every_model.upper if training.with_tail.tail else None
+        seen_anyway = LastModel(every_model.upper, tail, "no more than every model leaks")
+        return SamplerClaim(name, yours, every_model, seen_anyway, advice)
+    limit = sampler.bound(training.schedule, training.delta)
+    upper = _cap(limit.epsilon, every_model.upper)
+    tail = None
+    if training.with_tail.tail:
+        limit = sampler.bound(training.with_tail, training.delta)
+        tail = min(_cap(limit.epsilon, every_model.upper), upper)
+    assumes = f"holds {training.constants}, and nobody sees an earlier model or the batches"
+    if limit.error:
+        assumes = f"{assumes}; simulated from above, too low with probability {limit.error:g}"
+    last_model = LastModel(upper, tail, assumes)
+    return SamplerClaim(name, yours, every_model, last_model, advice)
+
+
+def _cap(epsilon: float, every_model: float | None) -> float:
+    """Returns the smaller of a bound on the last model and of that on every model, which holds of it too."""
+    return epsilon if every_model is None else min(epsilon, every_model)
+
+
+def _account_poisson(training: _Training) -> EveryModel:
+    """Returns dp-accounting's epsilon of Poisson batches."""
+    epsilon = accounting.participant_upper_bound(training.composition, training.delta)
+    return EveryModel(None, epsilon, "dp-accounting (PLD)")
+
+
+def _account_truncated(training: _Training) -> EveryModel:
+    """Returns dp-accounting's epsilon of truncated Poisson batches."""
+    if training.truncation is None:
+        missing = "dp-accounting needs audit.TruncatedPoisson(examples, largest_batch)"
+        return EveryModel(None, None, missing)
+    import dp_accounting
+    from dp_accounting.pld import PLDAccountant
+
+    sigma, steps, rate = training.composition
+    truncation = training.truncation
+    step = dp_accounting.dp_event.TruncatedSubsampledGaussianDpEvent(
+        truncation.examples, rate, truncation.largest_batch, sigma
+    )
+    whole = accounting.epsilon_upper_bound(sigma / 2, steps, training.delta)
+    grid = max(1e-4, 1e-7 * whole)
+    accountant = PLDAccountant(dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE, grid)
+    epsilon = float(accountant.compose(step, steps).get_epsilon(training.delta))
+    return EveryModel(None, min(epsilon, whole), "dp-accounting (truncated PLD)")
+
+
+def _account_allocation(training: _Training) -> EveryModel:
+    """Returns pld-accounting's bracket of one random step in every epoch."""
+    if importlib.util.find_spec("PLD_accounting") is None:
+        install = "pip install 'hidden-state-audit[claim]' adds pld-accounting, which bounds it"
+        return EveryModel(None, _compose_epochs(training), f"composition; {install}")
+    import PLD_accounting
+
+    schedule = training.schedule
+    upper, lower = PLD_accounting.gaussian_allocation_epsilon_range(
+        delta=training.delta,
+        sigma=schedule.noise_multiplier,
+        num_steps=schedule.batches,
+        num_epochs=schedule.epochs,
+    )
+    return EveryModel(float(lower), float(upper), "pld-accounting (Feldman and Shenfeld, 2026)")
+
+
+def _account_shuffled(training: _Training) -> EveryModel:
+    """Returns what shuffled batches leak at least (Chua et al., 2024), and the composition of epochs."""
+    schedule = training.schedule
+    lower = compute_shuffled_epsilon(
+        schedule.noise_multiplier, schedule.batches, schedule.epochs, training.delta
+    )
+    upper = _compose_epochs(training)
+    return EveryModel(
+        min(lower, upper), upper, "at least Chua et al. (2024), at most composition of epochs"
+    )
+
+
+def _account_cyclic(training: _Training) -> EveryModel:
+    """Returns the composition of epochs, which is exact where the order is known."""
+    epsilon = _compose_epochs(training)
+    return EveryModel(epsilon, epsilon, "composition of epochs, exact")
+
+
+def _compose_epochs(training: _Training) -> float:
+    """Returns epsilon of sqrt(epochs) / sigma-GDP: each epoch has the example in one step."""
+    schedule = training.schedule
+    return accounting.epsilon_upper_bound(
+        schedule.noise_multiplier, schedule.epochs, training.delta
+    )
+
+
+def _advise_poisson(training: _Training, every_model: EveryModel) -> str:
+    """Returns what Poisson's claim stands on."""
+    return (
+        "The claim holds if the loader flips a coin for every example: audit.check_batches looks."
+    )
+
+
+def _advise_truncated(training: _Training, every_model: EveryModel) -> str:
+    """Returns what truncation costs."""
+    return "Let largest_batch lie well above the expected size, where truncation costs little."
+
+
+def _advise_allocation(training: _Training, every_model: EveryModel) -> str:
+    """Returns what the bracket of random allocation stands on."""
+    return "The claim holds if every example draws its step of each epoch by itself."
+
+
+def _advise_order(training: _Training, every_model: EveryModel) -> str:
+    """Returns how batches that are no Poisson batches may get Poisson's claim."""
+    poisson = accounting.participant_upper_bound(training.composition, training.delta)
+    mu = conversions.mu_from_epsilon(poisson, training.delta)
+    sigma = math.sqrt(training.schedule.epochs) / mu
+    return (
+        f"Draw Poisson batches to claim {at_most_two(poisson)}, raise the noise multiplier to "
+        f"{at_most_two(sigma)} for that, or release the last model alone after noise-only steps."
+    )
+
+
+_ALLOCATION = _Sampler(_account_allocation, samplers.bound_one_of_each_epoch, _advise_allocation)
+_SAMPLERS = {
+    "poisson": _Sampler(_account_poisson, samplers.bound_poisson, _advise_poisson),
+    "truncated_poisson": _Sampler(_account_truncated, samplers.bound_poisson, _advise_truncated),
+    "balls_in_bins": _ALLOCATION,
+    "random_allocation": _ALLOCATION,
+    "shuffled": _Sampler(_account_shuffled, samplers.bound_one_of_each_epoch, _advise_order),
+    "cyclic": _Sampler(_account_cyclic, samplers.bound_fixed_order, _advise_order),
+}
+SAMPLERS = tuple(_SAMPLERS)

@@ -1,0 +1,441 @@
+"""What the last model leaks at most where the adversary does not know in which steps an example takes part.
+
+A sampler decides the order: the steps pi in which the example takes part. Given the order, training with the
+example and training without it have the same maps, and mu(pi) bounds the last model (`hidden_state`). The
+last model does not show the order, and the hockey-stick divergence is jointly convex, so that
+
+    delta(epsilon) <= E_pi [ delta of mu(pi)-GDP at epsilon ],
+
+whatever the other examples are. Neighbouring relation: the example is replaced by one whose gradient is zero.
+
+Orders that can be enumerated are. Of others the mean is bounded by simulation, from above: the last epochs'
+steps, which matter most, are enumerated, and the rest of a mean of orders is bounded by the empirical
+Bernstein inequality (Maurer and Pontil, 2009) or by Hoeffding's (1963) relative entropy, whichever is less.
+"""
+
+import itertools
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import special, stats
+
+from audit.claims.hidden_state import spread_over_steps
+from audit.laws import conversions
+from audit.laws.bisection import bisect_all
+
+Array = NDArray[np.float64]
+Steps = NDArray[np.int64]
+
+ERROR = 1e-6  # the probability with which a simulated limit is too low
+MOST_ENUMERATED = 20_000  # orders
+MOST_STRATA = 10_000
+SIMULATED = 500_000  # orders
+_LEAST_DRAWS = 50  # of each stratum
+_POSITIONS = 100  # of an epoch that strata tell apart
+_EPSILONS = 1000  # at which the simulated mean is bounded, all of them at once
+_DROPPED = 1e-3  # the share of delta that orders with too many participations may cost
+_CHUNK = 100_000  # orders whose mu are computed together
+_HALVINGS = 60
+
+
+class Schedule(NamedTuple):
+    """The steps of a training run.
+
+    Attributes:
+      noise_multiplier: sigma.
+      batches: of an epoch, a step each.
+      epochs: of training.
+      lipschitz: (T,) constants of the steps, those of the tail among them.
+      tail: steps at the end that add noise and no gradient.
+    """
+
+    noise_multiplier: float
+    batches: int
+    epochs: int
+    lipschitz: Array
+    tail: int
+
+    @property
+    def insertable(self) -> int:
+        """How many steps may take the example."""
+        return self.batches * self.epochs
+
+
+class MixtureLimit(NamedTuple):
+    """An upper bound on epsilon of the last model.
+
+    Attributes:
+      epsilon: at the delta that was given.
+      error: the probability with which simulation made it too low; 0 where it is exact.
+      orders: how many were enumerated or simulated.
+    """
+
+    epsilon: float
+    error: float
+    orders: int
+
+
+class StepWeights(NamedTuple):
+    """How steps count in the last model, in logarithms.
+
+    W_t is the product of all Lipschitz constants after step t; noise is 1.
+
+    Attributes:
+      log_w: (T,) of W_t.
+      log_before: (T + 1,) of the sum of W^2 over the steps before t.
+      log_after: (T + 1,) of the sum of W^2 over step t and those after it.
+      first: the first step that no later one forgets.
+    """
+
+    log_w: Array
+    log_before: Array
+    log_after: Array
+    first: int
+
+
+def make_schedule(
+    noise_multiplier: float, batches: int, epochs: int, lipschitz: ArrayLike = 1.0, tail: int = 0
+) -> Schedule:
+    """Returns a schedule with noise-only steps after all epochs, which are Lipschitz with constant 1.
+
+    Raises:
+      InputError: Constants out of range, or neither a number nor one for each step of the epochs.
+    """
+    constants = spread_over_steps("lipschitz", lipschitz, batches * epochs)
+    return Schedule(noise_multiplier, batches, epochs, np.append(constants, np.ones(tail)), tail)
+
+
+def weigh_steps(lipschitz: Array) -> StepWeights:
+    """Returns how steps of these constants (T,) count in the last model."""
+    first = int(np.flatnonzero(lipschitz == 0).max(initial=0))
+    constants = lipschitz.copy()
+    constants[: first + 1] = 1.0  # nothing before `first` counts
+    log_constants = np.log(constants)
+    log_w = np.append(np.cumsum(log_constants[:0:-1])[::-1], 0.0)
+    log_before = np.append(-np.inf, np.logaddexp.accumulate(2 * log_w))
+    log_after = np.append(np.logaddexp.accumulate(2 * log_w[::-1])[::-1], -np.inf)
+    return StepWeights(log_w, log_before, log_after, first)
+
+
+def compute_order_mus(
+    weights: StepWeights, orders: Steps, log_shifts: Array | None = None
+) -> Array:
+    """Returns mu (N,) of orders with noise of 1, by pooling the slopes of all of them side by side.
+
+    A step without the example has the slope of the step before it (`hidden_state`), so that a point is a
+    participation with the noise from its step to the next participation's.
+
+    Args:
+      weights: of the steps.
+      orders: (N, K) the steps of participations, ascending; T and more where there is none.
+      log_shifts: (N, K) log of W_t times the shift, in place of a shift of 1.
+    """
+    mus = []
+    for start in range(0, len(orders), _CHUNK):
+        part = slice(start, start + _CHUNK)
+        shifts = None if log_shifts is None else log_shifts[part]
+        mus.append(_compute_mus(weights, orders[part], shifts))
+    return np.concatenate(mus)
+
+
+def _compute_mus(weights: StepWeights, orders: Steps, log_shifts: Array | None) -> Array:
+    """Returns `compute_order_mus` of a chunk."""
+    steps = len(weights.log_w)
+    ends = np.minimum(orders, steps)
+    counts = (ends < steps) & (ends >= weights.first)
+    inside = np.minimum(ends, steps - 1)
+    log_sums = weights.log_w[inside] if log_shifts is None else log_shifts
+    log_noises = _log_gaps(weights, ends)
+    size, most = ends.shape
+
+    rows = np.arange(size)
+    depths = np.zeros(size, np.intp)
+    block_sums = np.zeros((most + 1, size))
+    block_noises = np.zeros((most + 1, size))
+    for i in range(most):
+        present = rows[counts[:, i]]
+        block_sums[depths[present], present] = log_sums[present, i]
+        block_noises[depths[present], present] = log_noises[present, i]
+        pending = present[depths[present] > 0]
+        while len(pending):
+            tops = depths[pending]
+            own = block_sums[tops, pending] - block_noises[tops, pending]
+            last = block_sums[tops - 1, pending] - block_noises[tops - 1, pending]
+            pending = pending[last >= own]
+            tops = depths[pending]
+            for blocks in (block_sums, block_noises):
+                blocks[tops - 1, pending] = np.logaddexp(
+                    blocks[tops - 1, pending], blocks[tops, pending]
+                )
+            depths[pending] -= 1
+            pending = pending[depths[pending] > 0]
+        depths[present] += 1
+
+    is_block = np.arange(most + 1)[:, None] < depths
+    with np.errstate(over="ignore"):
+        squares = np.where(is_block, np.exp(2 * block_sums - block_noises), 0.0)
+    return np.asarray(np.sqrt(squares.sum(axis=0)))
+
+
+def _log_gaps(weights: StepWeights, ends: Steps) -> Array:
+    """Returns log of the sum of W^2 from each participation's step to the next one's (N, K).
+
+    Of both differences that give it the one of smaller terms is exact; a gap holds its first step at least.
+    """
+    steps = len(weights.log_w)
+    following = np.column_stack([ends[:, 1:], np.full(len(ends), steps)])
+    before = weights.log_before[ends]
+    after = weights.log_after[following]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        forward = weights.log_before[following]
+        forward = forward + np.log(-np.expm1(np.minimum(before - forward, 0.0)))
+        backward = weights.log_after[ends]
+        backward = backward + np.log(-np.expm1(np.minimum(after - backward, 0.0)))
+    gaps = np.where(before < after, forward, backward)
+    least = 2 * weights.log_w[np.minimum(ends, steps - 1)]
+    return np.asarray(np.fmax(gaps, least))
+
+
+def compute_log_deltas(mus: Array, epsilon: float) -> Array:
+    """Returns log delta at epsilon of mu-GDP for mus of any shape."""
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        log_first = special.log_ndtr(-epsilon / mus + mus / 2)
+        log_second = epsilon + special.log_ndtr(-epsilon / mus - mus / 2)
+        log_share = np.log(-np.expm1(np.minimum(log_second - log_first, 0.0)))
+    return np.where(mus > 0, log_first + log_share, -np.inf)
+
+
+def mix_epsilon(mus: Array, shares: Array, delta: float) -> float:
+    """Returns epsilon at delta of a mixture of mu-GDP mechanisms, of mus (N,) with probabilities (N,)."""
+
+    def exceeds(epsilons: Array) -> NDArray[np.bool_]:
+        log_deltas = compute_log_deltas(mus, float(epsilons[0]))
+        return np.array([np.exp(log_deltas) @ shares > delta])
+
+    highest = conversions.epsilon_from_mu(float(mus.max()), delta)
+    if not exceeds(np.zeros(1))[0]:
+        return 0.0
+    _, high = bisect_all(exceeds, [0.0], [highest], _HALVINGS)
+    return float(high[0])
+
+
+def bound_fixed_order(schedule: Schedule, delta: float) -> MixtureLimit:
+    """Returns the bound for batches in one known order, cyclic ones: that of the worst place in it."""
+    weights = weigh_steps(schedule.lipschitz)
+    places = np.arange(schedule.batches)[:, None]
+    orders = places + schedule.batches * np.arange(schedule.epochs)
+    mus = compute_order_mus(weights, orders) / schedule.noise_multiplier
+    epsilon = conversions.epsilon_from_mu(float(mus.max()), delta)
+    return MixtureLimit(epsilon, 0.0, len(orders))
+
+
+def bound_one_of_each_epoch(
+    schedule: Schedule,
+    delta: float,
+    seed: int = 0,
+    most_enumerated: int = MOST_ENUMERATED,
+    simulated: int = SIMULATED,
+) -> MixtureLimit:
+    """Returns the bound where each epoch has the example in one step, each of them with equal probability.
+
+    So do shuffled batches, balls in bins and random allocation.
+
+    Args:
+      schedule: of training.
+      delta: of epsilon.
+      seed: of the simulation.
+      most_enumerated: how many orders may be enumerated; of more, they are simulated.
+      simulated: about how many orders are simulated.
+    """
+    batches = schedule.batches
+    epochs = schedule.epochs
+    weights = weigh_steps(schedule.lipschitz)
+    if epochs * math.log(batches) <= math.log(most_enumerated):
+        places = np.array(list(itertools.product(range(batches), repeat=epochs)))
+        orders = places + batches * np.arange(epochs)
+        mus = compute_order_mus(weights, orders) / schedule.noise_multiplier
+        equal = np.full(len(mus), 1 / len(mus))
+        return MixtureLimit(mix_epsilon(mus, equal, delta), 0.0, len(mus))
+
+    strata = _cut_last_epochs(batches, epochs, min(MOST_STRATA, most_enumerated))
+    draws = max(simulated // len(strata.shares), _LEAST_DRAWS)
+    rng = np.random.default_rng(seed)
+    mus = np.empty((draws, len(strata.shares)))
+    together = max(_CHUNK // len(strata.shares), 1)
+    for start in range(0, draws, together):
+        rows = mus[start : start + together]
+        places = rng.integers(0, batches, (*rows.shape, epochs))
+        known = strata.lows.shape[1]
+        known_shape = (*rows.shape, known)
+        places[..., epochs - known :] = rng.integers(strata.lows, strata.highs, known_shape)
+        orders = places + batches * np.arange(epochs)
+        rows[:] = compute_order_mus(weights, orders.reshape(-1, epochs)).reshape(rows.shape)
+
+    worst = _compute_worst_mus(schedule, weights, strata)
+    sigma = schedule.noise_multiplier
+    epsilon = _limit_mixture(mus / sigma, worst / sigma, strata.shares, delta)
+    return MixtureLimit(epsilon, ERROR, mus.size)
+
+
+class _Strata(NamedTuple):
+    """Intervals of the places of an example in the last epochs' batches.
+
+    Attributes:
+      lows, highs: (S, L) the first place of each interval, and the one after its last, of the last L epochs.
+      shares: (S,) the probability of each stratum.
+    """
+
+    lows: Steps
+    highs: Steps
+    shares: Array
+
+
+def _cut_last_epochs(batches: int, epochs: int, most: int) -> _Strata:
+    """Returns at most `most` strata; places near an epoch's end, which matter most, are told apart."""
+    cells = min(batches, _POSITIONS, most)
+    known = min(int(math.log(most) / math.log(max(cells, 2)) + 1e-9), epochs)
+    edges = np.unique(np.geomspace(1, batches + 1, cells + 1).round().astype(np.int64))
+    if batches == cells:
+        edges = np.arange(1, batches + 2)
+    lows = np.sort(batches + 1 - edges[1:])
+    highs = np.sort(batches + 1 - edges[:-1])
+    cells_of_strata = np.array(list(itertools.product(range(len(lows)), repeat=known)), np.intp)
+    cells_of_strata = cells_of_strata.reshape(len(lows) ** known, known)
+    shares = ((highs - lows) / batches)[cells_of_strata].prod(axis=1)
+    return _Strata(lows[cells_of_strata], highs[cells_of_strata], shares)
+
+
+def _compute_worst_mus(schedule: Schedule, weights: StepWeights, strata: _Strata) -> Array:
+    """Returns mu of each stratum's worst order, or more (S,).
+
+    mu is the largest sum of x_t W_t s_t over increasing x of length 1, so that it rises with every W_t s_t,
+    and with every step that comes later. An epoch's last place with its largest W is the worst of it.
+    """
+    batches = schedule.batches
+    epochs = schedule.epochs
+    ends = batches * np.arange(1, epochs + 1) - 1
+    log_w = weights.log_w[: schedule.insertable].reshape(epochs, batches)
+    orders = np.tile(ends, (len(strata.shares), 1))
+    log_shifts = np.tile(log_w.max(axis=1), (len(strata.shares), 1))
+    known = strata.lows.shape[1]
+    for i in range(1, known + 1):
+        orders[:, -i] = batches * (epochs - i) + strata.highs[:, -i] - 1
+        highest = np.maximum.accumulate(log_w[epochs - i])
+        log_shifts[:, -i] = highest[strata.highs[:, -i] - 1]
+    return compute_order_mus(weights, orders, log_shifts)
+
+
+def bound_poisson(
+    schedule: Schedule, delta: float, seed: int = 0, simulated: int = SIMULATED
+) -> MixtureLimit:
+    """Returns the bound where each step has the example with probability 1 / batches.
+
+    Orders are bounded by the worst of those that hold at most so many participations among the last 1, 2, 4,
+    ... steps; others cost a thousandth of delta. Where steps are too few to matter all orders are enumerated.
+    """
+    rate = 1 / schedule.batches
+    steps = schedule.insertable
+    sigma = schedule.noise_multiplier
+    weights = weigh_steps(schedule.lipschitz)
+    if 2**steps <= MOST_ENUMERATED:
+        taken = np.array(list(itertools.product([False, True], repeat=steps)))
+        beyond = len(schedule.lipschitz)
+        orders = np.sort(np.where(taken, np.arange(steps), beyond), axis=1)
+        counts = taken.sum(axis=1)
+        mus = compute_order_mus(weights, orders) / sigma
+        shares = rate**counts * (1 - rate) ** (steps - counts)
+        return MixtureLimit(mix_epsilon(mus, shares, delta), 0.0, len(orders))
+
+    latest = _find_latest_steps(steps, rate, _DROPPED * delta)
+    highest = np.maximum.accumulate(weights.log_w[:steps])
+    worst = compute_order_mus(weights, latest[None], highest[latest][None])
+    rng = np.random.default_rng(seed)
+    mus = []
+    while sum(map(len, mus)) < simulated:
+        gaps = rng.geometric(rate, (_CHUNK, len(latest)))
+        orders = np.cumsum(gaps, axis=1) - 1
+        beyond = len(schedule.lipschitz)
+        mus.append(compute_order_mus(weights, np.where(orders < steps, orders, beyond)))
+    simulated_mus = np.minimum(np.concatenate(mus), worst)[:, None]
+    kept = (1 - _DROPPED) * delta
+    epsilon = _limit_mixture(simulated_mus / sigma, worst / sigma, np.ones(1), kept)
+    return MixtureLimit(epsilon, ERROR, len(simulated_mus))
+
+
+def _find_latest_steps(steps: int, rate: float, dropped: float) -> Steps:
+    """Returns the latest steps, ascending, that participations have but with probability `dropped`."""
+    lengths = np.unique(np.append(2 ** np.arange(int(math.log2(steps)) + 1), steps))
+    most = stats.binom.isf(dropped / len(lengths), lengths, rate).astype(np.int64)
+    distances = []
+    taken = 0
+    for shorter, limit in zip(np.append(0, lengths[:-1]), most, strict=True):
+        fresh = max(int(limit) - taken, 0)
+        distances.extend(range(shorter, shorter + fresh))
+        taken += fresh
+    unique = np.unique(np.array(distances, np.int64))
+    return np.sort(steps - 1 - unique[unique < steps])
+
+
+def _limit_mixture(mus: Array, worst: Array, shares: Array, delta: float) -> float:
+    """Returns epsilon at which the mean over orders of delta is at most `delta`, but with probability ERROR.
+
+    Each row of simulated orders is a draw of the mean over strata. Their mean is bounded at each of a grid of
+    epsilons.
+
+    Args:
+      mus: (R, S) of the orders, one of each stratum a row.
+      worst: (S,) bounds on mu in each stratum.
+      shares: (S,) the probabilities of strata.
+      delta: of epsilon.
+    """
+    highest = conversions.epsilon_from_mu(float(worst.max()), delta)
+    grid = np.linspace(0.0, highest, _EPSILONS + 1)
+    log_error = math.log(2 * _EPSILONS / ERROR)
+
+    def is_bounded(epsilon: float) -> bool:
+        means = np.exp(compute_log_deltas(mus, epsilon)) @ shares
+        most = float(np.exp(compute_log_deltas(worst, epsilon)) @ shares)
+        return limit_mean(means, most, log_error) <= delta
+
+    low = -1
+    high = _EPSILONS  # where even the worst order leaks no more
+    while high - low > 1:
+        middle = (low + high) // 2
+        if is_bounded(float(grid[middle])):
+            high = middle
+        else:
+            low = middle
+    return float(grid[high])
+
+
+def limit_mean(values: Array, most: float, log_error: float) -> float:
+    """Returns an upper limit of the mean of independent values (R,) from 0 to `most`.
+
+    It is the lower of two limits, each below the mean with a probability of at most 2 e^-log_error and
+    e^-log_error: empirical Bernstein (Maurer and Pontil, 2009, Theorem 11), and Hoeffding's (1963).
+    """
+    if most == 0:
+        return 0.0
+    draws = len(values)
+    mean = float(values.mean())
+    bernstein_log = log_error + math.log(2)
+    spread = math.sqrt(2 * float(values.var(ddof=1)) * bernstein_log / draws)
+    bernstein = mean + spread + 7 * most * bernstein_log / (3 * (draws - 1))
+
+    share = min(mean / most, 1.0)
+
+    def is_refuted(limit: float) -> bool:
+        entropy = special.rel_entr(share, limit) + special.rel_entr(1 - share, 1 - limit)
+        return bool(draws * entropy >= log_error)
+
+    low = share
+    high = 1.0
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        if is_refuted(middle):
+            high = middle
+        else:
+            low = middle
+    return min(bernstein, most * high, most)

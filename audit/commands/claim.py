@@ -1,0 +1,198 @@
+"""What may be claimed for the batches that are really drawn?
+
+    ./run.sh claim --sampler=shuffled --noise_multiplier=1 --batches=98 --epochs=30
+                                                         by a sampler's name
+    ./run.sh claim --sampler=shuffled --noise_multiplier=1 --batches=98 --epochs=30 --tail=10
+                                                         ten noise-only steps at the end
+    ./run.sh claim --batches=mine.py:loader --noise_multiplier=1 --epochs=30
+                                                         by a loader of yours
+    ./run.sh claim --batches=mine.py:loader --noise_multiplier=1 --epochs=30 --refute
+                                                         do its batches refute Poisson's claim?
+
+mine.py holds a function loader(seed) -> the batches of a pass, each the indices of its examples, and beside
+it examples, how many the data set has; where it gives one batch at a time also sampling_rate, with which it
+takes each example. Where the claim is refuted, the exit status is 3.
+"""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from absl import flags
+
+from audit.check.batches import check_batches
+from audit.check.refutation import refute_sampler
+from audit.check.report import describe_error
+from audit.check.sampler_claims import SAMPLERS, TruncatedPoisson, sampler_claims
+from audit.claims.claim import DpSgd
+from audit.commands import cli
+from audit.commands.user_file import run_file
+from audit.errors import InputError, require
+from audit.values import number
+
+FLAGS = flags.FLAGS
+flags.DEFINE_string("sampler", None, f"How batches are drawn: {', '.join(SAMPLERS)}.")
+flags.DEFINE_string("batches", None, "Batches of an epoch, or a loader of yours: mine.py:loader.")
+flags.DEFINE_float("noise_multiplier", None, "sigma.")
+flags.DEFINE_integer("epochs", None, "Epochs of training.")
+flags.DEFINE_list("lipschitz", None, "Lipschitz constant of a step, or one for each; by default 1.")
+flags.DEFINE_integer("tail", 0, "Noise-only steps at the end.")
+flags.DEFINE_integer("examples", None, "Of the data set, with --sampler=truncated_poisson.")
+flags.DEFINE_integer("largest_batch", None, "With --sampler=truncated_poisson: after truncation.")
+flags.DEFINE_float("delta", 1e-5, "delta of epsilon.")
+flags.DEFINE_bool(
+    "refute", False, "Test Poisson's claim by your loader's batches, in the worst case."
+)
+flags.DEFINE_integer("passes", 200, "With --refute: runs through all epochs, at most.")
+cli.define_json()
+
+REFUTED = 3  # exit status
+
+
+class _Loader(NamedTuple):
+    """What a loader turned out to be.
+
+    Attributes:
+      sampler: its name.
+      batches: of an epoch.
+    """
+
+    sampler: str
+    batches: int
+
+
+def main() -> None:
+    """Prints what may be claimed for the sampler or the loader that the flags name."""
+    require(FLAGS.batches, "--batches is missing: give batches an epoch, or mine.py:loader")
+    require(FLAGS.noise_multiplier is not None, "--noise_multiplier is missing: give sigma")
+    require(FLAGS.epochs is not None, "--epochs is missing: give a number")
+    lipschitz = None
+    if FLAGS.lipschitz is not None:
+        constants = cli.numbers("lipschitz")
+        require(constants, "--lipschitz=: give a number, or one for each step")
+        lipschitz = constants[0] if len(constants) == 1 else constants
+    if FLAGS.refute:
+        _refute()
+        return
+    loader = _find_loader()
+    claims = sampler_claims(
+        _add_truncation(loader.sampler),
+        noise_multiplier=FLAGS.noise_multiplier,
+        batches=loader.batches,
+        epochs=FLAGS.epochs,
+        lipschitz=lipschitz,
+        tail=FLAGS.tail,
+        delta=FLAGS.delta,
+    )
+    print(claims.to_json() if FLAGS.json else claims)
+
+
+def _refute() -> None:
+    """Prints whether the loader's batches refute what Poisson sampling would claim for them."""
+    require(":" in FLAGS.batches, "--refute needs a loader: give --batches=mine.py:loader")
+    require(FLAGS.sampler is None, "--sampler does not go with a loader, which is named: drop it")
+    loader = _read_loader()
+    batches = round(1 / loader.rate)
+    require(FLAGS.epochs >= 1, f"--epochs={FLAGS.epochs}: give at least 1")
+    claim = DpSgd(FLAGS.noise_multiplier, batches * FLAGS.epochs, 1 / batches)
+    refutation = refute_sampler(loader.draw, loader.examples, claim, passes=FLAGS.passes)
+    print(refutation.to_json() if FLAGS.json else refutation)
+    if refutation.refuted:
+        sys.stdout.flush()
+        sys.exit(REFUTED)
+
+
+def _find_loader() -> _Loader:
+    """Returns the sampler that the flags name, or that their loader turns out to be."""
+    if ":" not in FLAGS.batches:
+        require(FLAGS.sampler, f"--sampler is missing: give {', '.join(SAMPLERS)}")
+        is_whole = FLAGS.batches.isdecimal() and len(FLAGS.batches) < 10
+        require(is_whole, f"--batches={FLAGS.batches}: give a whole number, or mine.py:loader")
+        return _Loader(FLAGS.sampler, int(FLAGS.batches))
+    require(FLAGS.sampler is None, "--sampler does not go with a loader, which is named: drop it")
+    return _name_loader(_read_loader())
+
+
+class _Definitions(NamedTuple):
+    """What a file says of a loader.
+
+    Attributes:
+      file: its name, for errors.
+      draw: seed -> the batches of a pass.
+      examples: how many the data set has.
+      rate: the sampling rate that the file states, or 1 / the batches of a pass.
+    """
+
+    file: str
+    draw: Callable[[int], Any]
+    examples: int
+    rate: float
+
+
+def _read_loader() -> _Definitions:
+    """Returns the loader that --batches names; raises InputError where its file lacks something."""
+    file, _, function = FLAGS.batches.rpartition(":")
+    path = Path(file)
+    named = f"--batches={FLAGS.batches}"
+    require(file and function, f"{named}: name a file and its function, mine.py:loader")
+    require(path.is_file(), f"{named}: there is no file {file}")
+    definitions = run_file(path)
+    missing = [name for name in (function, "examples") if name not in definitions]
+    require(not missing, f"{path.name} has no {', '.join(missing)}: define {function}, examples")
+    draw = definitions[function]
+    require(callable(draw), f"{path.name}: {function} is no function of a seed")
+    rate = definitions.get("sampling_rate")
+    if rate is None:
+        rate = 1 / _count_batches(path.name, draw)
+    rate = number("sampling_rate", rate, float)
+    require(0 < rate <= 0.5, f"{path.name}: a sampling rate of {rate:g}: give 0.5 at most")
+    return _Definitions(path.name, draw, definitions["examples"], rate)
+
+
+def _count_batches(file: str, draw: Callable[[int], Any]) -> int:
+    """Returns how many batches a pass has; raises InputError where there is one at a time, or none."""
+    try:
+        first = list(draw(0))
+    except Exception as error:  # of the user's code
+        raise InputError(f"{file} fails with seed 0: {describe_error(error)}") from error
+    is_pass = len(first) > 1 and np.ndim(first[0]) == 1
+    require(is_pass, f"{file} gives one batch at a time: define sampling_rate beside it")
+    return len(first)
+
+
+def _name_loader(loader: _Definitions) -> _Loader:
+    """Returns the sampler of a loader by what check_batches sees; raises InputError where it is none."""
+    report = check_batches(loader.draw, loader.examples, loader.rate)
+    kind = report.figures["kind"]
+    if kind == "shuffled" and _repeats(loader.draw):
+        kind = "cyclic"
+    unknown = f"{loader.file}: {kind or 'these'} batches are of no sampler with a bound; "
+    require(kind in SAMPLERS, f"{unknown}sample Poisson batches, or shuffle once an epoch")
+    return _Loader(kind, round(1 / loader.rate))
+
+
+def _repeats(draw: Callable[[int], Any]) -> bool:
+    """Returns whether two passes have the same batches in the same order."""
+    passes = []
+    for seed in (0, 1):
+        batches = [sorted(np.asarray(batch).ravel().tolist()) for batch in draw(seed)]
+        passes.append(batches)
+    return bool(passes[0] == passes[1])
+
+
+def _add_truncation(sampler: str) -> str | TruncatedPoisson:
+    """Returns the sampler, with its batches where it truncates them and the flags say how."""
+    given = (FLAGS.examples, FLAGS.largest_batch)
+    if given == (None, None):
+        return sampler
+    require(
+        None not in given and sampler == "truncated_poisson",
+        "--examples and --largest_batch go together, with --sampler=truncated_poisson",
+    )
+    return TruncatedPoisson(*given)
+
+
+if __name__ == "__main__":
+    cli.run(main)

@@ -1,0 +1,38 @@
+"""A file of the user's, run for what it defines."""
+
+import importlib.util
+import runpy
+import sys
+from pathlib import Path
+from typing import Any
+
+from audit.errors import InputError
+from audit.runtime.machine import prepare_jax
+
+
+def run_file(path: Path) -> dict[str, Any]:
+    """Returns what a file defines.
+
+    Raises:
+      InputError: the file fails; the message has its own error in a line.
+    """
+    sys.path.append(str(path.resolve().parent))
+    mentions_jax = "jax" in path.read_text(encoding="utf-8", errors="replace")
+    if mentions_jax and importlib.util.find_spec("jax") is not None:
+        prepare_jax()
+    try:
+        return runpy.run_path(str(path), run_name="check")
+    except InputError:
+        raise
+    except ModuleNotFoundError as error:
+        install = f"{sys.prefix}/bin/pip install {error.name}"
+        raise InputError(
+            f"{path.name} needs {error.name}, which is not installed: {install}"
+        ) from error
+    except SystemExit as error:
+        raise InputError(
+            f"{path.name} ends the program by sys.exit before anything is checked: leave that out"
+        ) from error
+    except Exception as error:  # of the user's file
+        message = " ".join(str(error).split())[:200]
+        raise InputError(f"{path.name} fails with {type(error).__name__}: {message}") from error

@@ -1,0 +1,170 @@
+"""Tests of what may be claimed for a sampler, in Python and as a command."""
+
+import json
+
+import numpy as np
+import pytest
+
+import audit
+from audit.check.accounting import compute_shuffled_epsilon
+from audit.claims import accounting, samplers
+from tests.forks import python
+
+SMALL = {"noise_multiplier": 1.0, "batches": 6, "epochs": 3}
+LOADERS = """
+import numpy as np
+examples = 600
+def shuffled(seed):
+    return np.random.default_rng(seed).permutation(600).reshape(20, 30)
+def cyclic(seed):
+    return np.arange(600).reshape(20, 30)
+def fixed(seed):
+    rng = np.random.default_rng(seed)
+    return [rng.choice(600, 30, replace=False) for _ in range(20)]
+def poisson(seed):
+    rng = np.random.default_rng(seed)
+    return [np.flatnonzero(rng.random(600) < 0.05) for _ in range(20)]
+def failing(seed):
+    raise OSError("no disk")
+"""
+
+
+@pytest.mark.parametrize(
+    ("sigma", "batches", "epochs", "delta", "least"),
+    [(1.0, 100, 10, 1e-5, 9.36), (1.0, 100, 30, 1e-5, 15.6), (0.8, 100, 3, 1e-5, 9.78)],
+)
+def test_shuffled_batches_leak_what_chua_and_others_found(sigma, batches, epochs, delta, least):
+    epsilon = compute_shuffled_epsilon(sigma, batches, epochs, delta)
+    assert epsilon == pytest.approx(least, rel=0.01)
+
+
+def test_shuffled_batches_have_a_bracket_and_a_smaller_bound_for_the_last_model():
+    claims = audit.sampler_claims("shuffled", **SMALL, tail=2)
+    yours, poisson = claims.rows
+    assert yours.yours and yours.sampler == "shuffled" and not poisson.yours
+    lower, upper, _ = yours.every_model
+    assert poisson.every_model.upper < lower < upper == pytest.approx(8.3854, abs=1e-3)
+    assert yours.last_model.upper == pytest.approx(4.5703, abs=1e-4)
+    assert yours.last_model.tail < yours.last_model.upper
+    assert "Poisson" in yours.advice and "zero-out" in str(claims)
+
+
+def test_a_cyclic_order_leaks_its_composition():
+    row = audit.sampler_claims("cyclic", **SMALL).rows[0]
+    exact = accounting.epsilon_upper_bound(1.0, 3, 1e-5)
+    assert row.every_model[:2] == (exact, exact)
+    assert row.last_model.tail is None and row.last_model.upper <= 5.1748 + 1e-4
+
+
+def test_poisson_batches_have_the_claim_of_dp_accounting():
+    row = audit.sampler_claims("poisson", noise_multiplier=1.0, batches=4, epochs=2).rows[0]
+    composition = accounting.Composition(1.0, 8, 0.25)
+    assert row.every_model.upper == accounting.participant_upper_bound(composition, 1e-5)
+    assert row.last_model.upper <= row.every_model.upper
+
+
+def test_truncated_poisson_batches_leak_more_the_more_they_are_truncated():
+    training = {"noise_multiplier": 1.0, "batches": 4, "epochs": 2}
+    loose = audit.sampler_claims(audit.TruncatedPoisson(1000, 400), **training).rows
+    tight = audit.sampler_claims(audit.TruncatedPoisson(1000, 250), **training).rows
+    poisson = loose[1].every_model.upper
+    assert loose[0].every_model.upper == pytest.approx(poisson, rel=0.01)
+    assert tight[0].every_model.upper > 1.1 * poisson
+    without = audit.sampler_claims("truncated_poisson", **training).rows[0].every_model
+    assert without.upper is None and "TruncatedPoisson" in without.accountant
+
+
+def test_without_its_accountant_random_allocation_says_what_to_install(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    every_model = audit.sampler_claims("balls_in_bins", **SMALL).rows[0].every_model
+    assert "hidden-state-audit[claim]" in every_model.accountant
+    assert every_model.upper == accounting.epsilon_upper_bound(1.0, 3, 1e-5)
+
+
+def test_constants_of_every_step_are_taken():
+    constants = np.full(18, 0.5)
+    listed = audit.sampler_claims("shuffled", **SMALL, lipschitz=constants).rows[0].last_model
+    single = audit.sampler_claims("shuffled", **SMALL, lipschitz=0.5).rows[0].last_model
+    assert listed == single and "constant 0.5" in single.assumes
+    expected = samplers.bound_one_of_each_epoch(samplers.make_schedule(1.0, 6, 3, 0.5), 1e-5)
+    assert single.upper == expected.epsilon
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"sampler": "random"}, "`sampler=random`: give poisson"),
+        ({"sampler": None}, "`sampler=None`: give poisson"),
+        ({"noise_multiplier": 0.0}, "`noise_multiplier=0`"),
+        ({"noise_multiplier": np.nan}, "`noise_multiplier=nan`"),
+        ({"batches": 1}, "`batches=1`"),
+        ({"batches": 2.5}, "`batches=2.5`"),
+        ({"epochs": 0}, "`epochs=0`"),
+        ({"tail": -1}, "`tail=-1`"),
+        ({"delta": 0.0}, "delta"),
+        ({"lipschitz": [1.0, 1.0]}, "`lipschitz` has shape"),
+    ],
+)
+def test_a_wrong_number_is_named(given, message):
+    arguments = {"sampler": "shuffled", **SMALL, **given}
+    with pytest.raises(audit.InputError, match=message[:12].replace("[", "")) as raised:
+        audit.sampler_claims(**arguments)
+    assert message in str(raised.value) and "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("numbers", [(10, 11), (0, 1), (10, 0), (10, 2.5)])
+def test_a_truncation_has_numbers_in_range(numbers):
+    with pytest.raises(audit.InputError):
+        audit.TruncatedPoisson(*numbers)
+
+
+def claim(folder, *words):
+    """Runs the command in a folder."""
+    (folder / "mine.py").write_text(LOADERS)
+    return python("-m", "audit", "claim", *words, cwd=folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sampler", ["shuffled", "cyclic"])
+def test_a_loader_is_named_and_claimed_for(tmp_path, sampler):
+    steps = ("--noise_multiplier=1", "--epochs=2")
+    done = claim(tmp_path, f"--batches=mine.py:{sampler}", *steps, "--json")
+    rows = json.loads(done.stdout)["rows"]
+    assert done.returncode == 0 and rows[0]["sampler"] == sampler
+    table = claim(tmp_path, f"--batches=mine.py:{sampler}", *steps).stdout
+    assert max(map(len, table.splitlines())) <= 80 and f"{sampler} (yours)" in table
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--batches=mine.py:fixed --epochs=2 --noise_multiplier=1", "fixed batches"),
+        ("--batches=mine.py:failing --epochs=2 --noise_multiplier=1", "no disk"),
+        ("--batches=mine.py:absent --epochs=2 --noise_multiplier=1", "has no absent"),
+        ("--batches=other.py:loader --epochs=2 --noise_multiplier=1", "no file other.py"),
+        ("--batches=20 --epochs=2 --noise_multiplier=1", "--sampler is missing"),
+        ("--batches=x --sampler=cyclic --epochs=2 --noise_multiplier=1", "--batches=x"),
+    ],
+)
+def test_what_cannot_be_claimed_for_ends_in_one_line(tmp_path, words, message):
+    done = claim(tmp_path, *words.split())
+    assert done.returncode == 2 and message in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("loader", "status"), [("shuffled", 3), ("poisson", 0)])
+def test_a_shuffled_loader_refutes_its_claim_and_a_poisson_one_does_not(tmp_path, loader, status):
+    steps = ("--noise_multiplier=0.7", "--epochs=2", "--passes=80")
+    done = claim(tmp_path, f"--batches=mine.py:{loader}", *steps, "--refute")
+    assert done.returncode == status and "no leak of your data" in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    assert done.stdout.startswith("REFUTED" if status else "NOT REFUTED")
+
+
+@pytest.mark.slow
+def test_a_name_cannot_be_refuted(tmp_path):
+    words = "--batches=20 --sampler=shuffled --epochs=2 --noise_multiplier=1 --refute"
+    done = claim(tmp_path, *words.split())
+    assert done.returncode == 2 and "--refute needs a loader" in done.stderr
