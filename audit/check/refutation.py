@@ -263,7 +263,8 @@ def _play(
     if taken.max() > 1 or (game.once and taken.sum(axis=1).max() > 1):
         return None
     height = 2.0 if game.once else 1.0
-    return height * taken + game.noise_multiplier * rng.standard_normal(taken.shape)
+    noise: Array = game.noise_multiplier * rng.standard_normal(taken.shape)
+    return height * taken + noise
 
 
 def _look(sums: Array | None, game: Game, tests: _Tests) -> Array:

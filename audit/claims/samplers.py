@@ -352,13 +352,13 @@ def bound_poisson(
     highest = np.maximum.accumulate(weights.log_w[:steps])
     worst = compute_order_mus(weights, latest[None], highest[latest][None])
     rng = np.random.default_rng(seed)
-    mus = []
-    while sum(map(len, mus)) < simulated:
+    drawn: list[Array] = []
+    while sum(map(len, drawn)) < simulated:
         gaps = rng.geometric(rate, (_CHUNK, len(latest)))
         orders = np.cumsum(gaps, axis=1) - 1
         beyond = len(schedule.lipschitz)
-        mus.append(compute_order_mus(weights, np.where(orders < steps, orders, beyond)))
-    simulated_mus = np.minimum(np.concatenate(mus), worst)[:, None]
+        drawn.append(compute_order_mus(weights, np.where(orders < steps, orders, beyond)))
+    simulated_mus = np.minimum(np.concatenate(drawn), worst)[:, None]
     kept = (1 - _DROPPED) * delta
     epsilon = _limit_mixture(simulated_mus / sigma, worst / sigma, np.ones(1), kept)
     return MixtureLimit(epsilon, ERROR, len(simulated_mus))
@@ -368,7 +368,7 @@ def _find_latest_steps(steps: int, rate: float, dropped: float) -> Steps:
     """Returns the latest steps, ascending, that participations have but with probability `dropped`."""
     lengths = np.unique(np.append(2 ** np.arange(int(math.log2(steps)) + 1), steps))
     most = stats.binom.isf(dropped / len(lengths), lengths, rate).astype(np.int64)
-    distances = []
+    distances: list[int] = []
     taken = 0
     for shorter, limit in zip(np.append(0, lengths[:-1]), most, strict=True):
         fresh = max(int(limit) - taken, 0)
