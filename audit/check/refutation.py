@@ -263,8 +263,8 @@ def _play(
     if taken.max() > 1 or (game.once and taken.sum(axis=1).max() > 1):
         return None
     height = 2.0 if game.once else 1.0
-    noise: Array = game.noise_multiplier * rng.standard_normal(taken.shape)
-    return height * taken + noise
+    noise = game.noise_multiplier * rng.standard_normal(taken.shape)
+    return np.asarray(height * taken + noise, np.float64)
 
 
 def _look(sums: Array | None, game: Game, tests: _Tests) -> Array:
