@@ -42,14 +42,14 @@ def _make_cots(fields: CotS, knowledge: Knowledge) -> "Adversary":
 
     by_displacement = fields.cots_score == "displacement"
     if knowledge.canaries == 1:
-        origin = directions.itself if by_displacement else directions.nothing
+        origin = directions.initial_model if by_displacement else directions.zero_model
         return directions.random_direction(origin)
     expect = knowledge.expect if by_displacement else directions.weights
     return directions.random_directions(knowledge.canaries, expect)
 
 
 def _make_one_shot(fields: OneShotCanaries, knowledge: Knowledge) -> "Adversary":
-    """Makes the one-shot paper's canaries: gradients along random directions."""
+    """Makes the one-shot paper's canaries: gradients along random directions, scored by cosines."""
     from audit.adversaries import directions
 
     canaries = knowledge.canaries
@@ -58,8 +58,9 @@ def _make_one_shot(fields: OneShotCanaries, knowledge: Knowledge) -> "Adversary"
     )
     if fields.observe == "all":
         return directions.largest_cosines(canaries)
-    origin = directions.itself if fields.observe == "final" else directions.nothing
-    return directions.final_cosines(canaries, origin)
+    if fields.observe == "weights":
+        return directions.final_cosines(canaries, origin=directions.zero_model)
+    return directions.final_cosines(canaries, origin=directions.initial_model)
 
 
 COTS = AdversaryRow(

@@ -27,17 +27,17 @@ class RandomDirection(NamedTuple):
     origin: Array
 
 
-def itself(theta_0: Array) -> Array:
-    """Returns the model (p,) as it was before training."""
+def initial_model(theta_0: Array) -> Array:
+    """Returns theta_0 (p,) as the origin: the displacement from it is what training changed."""
     return theta_0
 
 
-def nothing(theta_0: Array) -> Array:
-    """Returns the model (p,) of zeros, from which the final weights are the displacement."""
+def zero_model(theta_0: Array) -> Array:
+    """Returns zeros (p,) as the origin: the displacement from them is the final weights."""
     return jnp.zeros_like(theta_0)
 
 
-def random_direction(origin: Callable[[Array], Array] = itself) -> Adversary:
+def random_direction(origin: Callable[[Array], Array] = initial_model) -> Adversary:
     """Returns the adversary that inserts C * u for a uniform unit vector u.
 
     The score is the cosine of u and origin(theta_0) - theta_T.
@@ -89,7 +89,7 @@ def weights(craft: Craft, state: Tree, theta_0: Array) -> Array:
     The LiDP paper (Section 6) takes a cosine with all of them, whose length is that of the initialisation
     too.
     """
-    return nothing(theta_0)
+    return zero_model(theta_0)
 
 
 def _craft_many(state: RandomDirections, step: Array, theta: Array) -> Directions:
@@ -123,7 +123,7 @@ class Seen(NamedTuple):
 
 
 def final_cosines(
-    canaries: int, origin: Callable[[Array], Array] = itself, fresh: bool = False
+    canaries: int, origin: Callable[[Array], Array] = initial_model, fresh: bool = False
 ) -> Adversary:
     """Returns one-shot canaries (Andrew et al., 2024, Algorithm 2), scored by the final model.
 
@@ -131,9 +131,9 @@ def final_cosines(
 
     Args:
       canaries: K.
-      origin: theta_0 (p,) -> the model from which the final one is seen to have moved. `itself`: the cosine
-        is that with the movement. `nothing`: that with the final weights, as in the paper, whose cosines the
-        initial weights dilute.
+      origin: theta_0 (p,) -> the model (p,) from which the displacement of the final model is measured.
+        `initial_model`: the cosines are those with what training changed. `zero_model`: those with the final
+        weights, as in the paper; the initial weights dilute them.
       fresh: whether every run draws directions of its own.
     """
 

@@ -90,7 +90,7 @@ def _stops_suddenly(probe: StepProbe, tried: TriedExamples, layer: int | None) -
     slows down long before.
     """
     for name, example in tried.examples.items():
-        if "times" in name or example[0].dtype.kind != "f":
+        if trees.is_scaled(name) or example[0].dtype.kind != "f":
             continue
 
         def measure(scale: float, example: trees.Columns = example) -> float:
@@ -283,9 +283,11 @@ def _find_layer_cause(probe: StepProbe, movements: Mapping[str, Movement]) -> Bu
     if not unclipped:
         return None
     names = ", ".join(probe.layer_names[i] for i in unclipped[:6])
-    is_large = ["1000" in name for name in movements]
-    unscaled = np.max(layer_norms[is_large][:, unclipped], initial=0.0)
-    if unscaled > 0.1 * np.max(peaks[unclipped]):
+    is_scaled = [trees.is_scaled_by_1000(name) for name in movements]
+    peak_of_scaled = np.max(layer_norms[is_scaled][:, unclipped], initial=0.0)
+    # Layers that only the norm leaves out are still multiplied by the clipping factor, which is tiny for an
+    # example with features this large. So where they move far, clipping leaves them out altogether.
+    if peak_of_scaled > 0.1 * np.max(peaks[unclipped]):
         return BugCause(f"{names} left out of clipping", "The others stop at C.")
     return BugCause(f"{names} left out of the clipping norm", "The others stop at C.")
 
@@ -320,21 +322,21 @@ def _find_unclipped_layers(layer_norms: Vector, dimensions: Vector, allowed: flo
 
 
 def _shrinks_with_batch(drawn: DrawnNoise) -> bool:
-    """Returns whether the noise at four times the batch is a quarter."""
+    """Returns whether the noise is a quarter as large on a batch four times as large."""
     ratio = drawn.compute_deviation(noise.FOURFOLD) / drawn.compute_deviation()
     return bool(abs(4 * ratio - 1) < 0.15)
 
 
 def _grows_with_features(movements: Mapping[str, Movement]) -> bool:
-    """Returns whether examples with large features move the step much further than those as they are."""
-    large = 0.0
-    plain = 0.0
+    """Returns whether examples with numbers 1000 times as large move the step much further than others."""
+    largest_scaled = 0.0
+    largest_unscaled = 0.0
     for name, movement in movements.items():
-        if "1000" in name:
-            large = max(large, movement.norm)
-        if "times" not in name:
-            plain = max(plain, movement.norm)
-    return large > 5 * plain
+        if trees.is_scaled_by_1000(name):
+            largest_scaled = max(largest_scaled, movement.norm)
+        if not trees.is_scaled(name):
+            largest_unscaled = max(largest_unscaled, movement.norm)
+    return largest_scaled > 5 * largest_unscaled
 
 
 def _is_sum_bounded(probe: StepProbe) -> bool:

@@ -6,8 +6,8 @@ from audit.check.probe import StepSettings
 
 _MOST_WORKERS = 16
 _LOSS_SCALES = range(5, 25)  # powers of two
-_LARGEST_BATCH = 100_000  # that is named; rounding hides the number of larger ones
-_NEAR_INTEGER = 2e-3  # relative
+_LARGEST_BATCH = 100_000  # a larger batch's size is not named: rounding hides it
+_NEAR_INTEGER = 2e-3  # the relative distance up to which a measured number counts as a whole number
 
 
 def find_mistakes(
@@ -16,13 +16,13 @@ def find_mistakes(
     tolerance: float,
     special: Mapping[str, float],
 ) -> list[str]:
-    """Returns the mistakes that multiply a movement or the noise by a factor, the likeliest first.
+    """Returns the mistakes that multiply a movement or the noise by this factor, the best fit first.
 
     Args:
       settings: what the caller states.
       factor: the movement or the noise over what it should be.
-      tolerance: relative, of the factor.
-      special: factors of mistakes that only a movement, or only the noise, can have.
+      tolerance: the relative difference up to which a mistake's factor fits.
+      special: further mistakes that can be behind the factor, each with its own factor.
     """
     factors = {
         **special,
@@ -48,13 +48,13 @@ def explain_noise(
     layers: int,
     tolerance: float,
 ) -> str:
-    """Returns a sentence on the mistakes that multiply the noise by a ratio; empty where there is none.
+    """Returns a sentence on the mistakes that multiply the noise by this ratio; empty if none fits.
 
     Args:
-      ratio: the noise over what is stated.
+      ratio: the noise's deviation over what the settings make it.
       settings: what the caller states.
-      layers: how many are trained.
-      tolerance: relative, of the ratio.
+      layers: how many layers are trained.
+      tolerance: the relative difference up to which a mistake's factor fits.
     """
     sigma = settings.noise_multiplier
     size = settings.batch_size
@@ -84,13 +84,13 @@ def find_lost_signal(
     rows: int,
     tolerance: float,
 ) -> list[str]:
-    """Returns the mistakes by which examples stop at less than C while the noise does not shrink.
+    """Returns the mistakes that shrink the examples' sum but not the noise, the best fit first.
 
     Args:
-      plateau: where examples stop, in units of C.
+      plateau: the norm at which extreme examples stop, in units of C; below 1.
       settings: what the caller states.
       rows: how many examples the batch has.
-      tolerance: relative, of the plateau.
+      tolerance: the relative difference up to which a mistake's factor fits.
     """
     factors: dict[str, float] = {}
     for k in range(2, _MOST_WORKERS + 1):
@@ -103,39 +103,48 @@ def find_lost_signal(
 
 
 def explain_step_size(factor: float, settings: StepSettings, layers: int) -> str:
-    """Returns a sentence on the sizes that fit a step whose movements and noise share a factor.
+    """Returns a sentence on why a whole step, examples' movements and noise, is a factor too large.
+
+    It lists the values of B, C and eta other than the stated ones that give such a step, and the mistakes
+    that multiply a whole step by the factor.
 
     Args:
-      factor: movements and noise over what is stated.
+      factor: the step's size over what the settings make it.
       settings: what the caller states.
-      layers: how many are trained.
+      layers: how many layers are trained.
     """
-    size = settings.batch_size / factor
-    rate = settings.learning_rate * factor
-    norm = settings.clipping_norm * factor
-    fits = []
-    nearest = round(size)
-    if 1 <= nearest < _LARGEST_BATCH and abs(size / nearest - 1) < _NEAR_INTEGER:
-        text = f"B = {size:.4g} where {settings.batch_size:g} is stated"
+    batch_size = settings.batch_size / factor
+    learning_rate = settings.learning_rate * factor
+    clipping_norm = settings.clipping_norm * factor
+    explanations = []
+    whole_size = round(batch_size)
+    is_possible_size = 1 <= whole_size < _LARGEST_BATCH
+    if is_possible_size and abs(batch_size / whole_size - 1) < _NEAR_INTEGER:
+        text = f"B = {batch_size:.4g} where {settings.batch_size:g} is stated"
         if 1 < factor < 1.5:
             text += " (Opacus divides by int(examples / len(loader)))"
-        fits.append(text)
+        explanations.append(text)
     if layers > 1 and abs(factor / layers**0.5 - 1) < _NEAR_INTEGER:
-        fits.append(f"C sqrt({layers}) = {norm:.4g} of {layers} layers, each clipped to C")
-    fits.append(f"a learning rate of {rate:.4g} where {settings.learning_rate:g} is stated")
+        explanations.append(
+            f"C sqrt({layers}) = {clipping_norm:.4g} of {layers} layers, each clipped to C"
+        )
+    explanations.append(
+        f"a learning rate of {learning_rate:.4g} where {settings.learning_rate:g} is stated"
+    )
 
-    factors: dict[str, float] = {}
+    mistakes_of_a_step: dict[str, float] = {}
     for k in range(2, _MOST_WORKERS + 1):
-        factors[f"divided by {k} accumulated batches or workers again"] = 1 / k
+        mistakes_of_a_step[f"divided by {k} accumulated batches or workers again"] = 1 / k
     for power in _LOSS_SCALES:
-        factors[f"a loss scale of {2**power:,} that is not divided out"] = 2.0**power
-        factors[f"a loss scale of {2**power:,} divided out twice"] = 2.0**-power
-    fits += find_mistakes(settings, factor, 2 * _NEAR_INTEGER, factors)
-    return _list_mistakes(fits)
+        scale = 2**power
+        mistakes_of_a_step[f"a loss scale of {scale:,} that is not divided out"] = float(scale)
+        mistakes_of_a_step[f"a loss scale of {scale:,} divided out twice"] = 1 / scale
+    explanations += find_mistakes(settings, factor, 2 * _NEAR_INTEGER, mistakes_of_a_step)
+    return _list_mistakes(explanations)
 
 
 def _list_mistakes(mistakes: list[str]) -> str:
-    """Returns a sentence of mistakes; empty where there is none."""
+    """Returns a sentence that lists the mistakes; empty if there is none."""
     if not mistakes:
         return ""
     return f"It fits: {'; or '.join(mistakes)}."

@@ -64,18 +64,22 @@ class RefusedError(Exception):
 
 
 class StepProbe:
-    """A step as a function of a batch's rows and a seed to a float64 vector (p,), and what is known of it.
+    """The caller's step as a function from a batch's columns and a seed to the parameters after the step.
+
+    The parameters are one float64 vector (p,): those of all layers, end to end. A layer is a floating-point
+    array among the parameters.
 
     Attributes:
       settings: what the caller states of the step.
       rows: the columns of the batch as given.
-      layer_names: (layers,) paths of the floating-point arrays among the parameters.
-      layer: (p,) index of the layer that a number belongs to.
+      layer_names: (layers,) the layers' paths in the parameters' tree.
+      layer: (p,) the index of the layer that each parameter belongs to.
       dimensions: (layers,) how many axes each layer's array has.
-      start: (p,) the numbers before the step.
-      spacings: (p,) the distance from 1 of the next number of the type that the step returns.
-      base: (p,) the numbers after the step on `rows` with seed 0.
-      is_trained: (p,) what some batch or seed has moved away from `base`.
+      start: (p,) the parameters before the step.
+      base: (p,) the parameters after the step on `rows` with seed 0.
+      spacings: (p,) the distance from 1 to the next larger number, in the floating-point type in which the
+        step returns each parameter: how coarsely it rounds.
+      is_trained: (p,) whether a parameter has differed from `base` after any step so far.
     """
 
     def __init__(
@@ -85,10 +89,17 @@ class StepProbe:
         batch: Any,
         stated: Mapping[str, Any],
     ) -> None:
-        """Runs the step once.
+        """Runs the step once, on the batch as given with seed 0.
+
+        Args:
+          step: (params, batch, seed) -> params after one step.
+          params: the tree of parameters at which the step begins.
+          batch: the tree of the batch's arrays.
+          stated: the fields of `StepSettings`, as the caller gives them.
 
         Raises:
-          InputError: an argument is out of range, or `step` is no step.
+          InputError: a number in `stated` is out of range; parameters, batch or step are of the wrong type;
+            or the step returns something else than the parameters.
           RefusedError: the step fails on the batch as given.
         """
         self.settings = _read_settings(stated)
@@ -102,14 +113,13 @@ class StepProbe:
         self._batch = batch
         self.rows = trees.read_columns("batch", batch)
 
-        self.is_trained = np.zeros(self.start.size, bool)
-        self.base = self.start  # until the first call has given it
         leaves = self._call(self.rows, 0)
         self.spacings = self._read_spacings(leaves)
         self.base = self._read_numbers(leaves)
+        self.is_trained = np.zeros(self.start.size, bool)
 
     def _read_parameters(self, params: Any) -> None:
-        """Sets what follows from the parameters: layers and start."""
+        """Sets the attributes that follow from the parameters: the layers', and `start`."""
         layers = {}
         for name, leaf in trees.collect_leaves("params", params).items():
             if "float" in str(leaf.dtype):
@@ -121,7 +131,7 @@ class StepProbe:
         parts = []
         self._layer_sizes = []
         self.dimensions = []
-        self._coarsest = 0.0  # spacing of a parameter's type
+        self._coarsest = 0.0  # the largest spacing of the layers' types
         for leaf in layers.values():
             part = trees.to_numpy(leaf).ravel()
             parts.append(part)
@@ -135,7 +145,7 @@ class StepProbe:
         require(is_finite, "`params` are not finite: give numbers")
 
     def run(self, rows: Columns, seed: int) -> Vector:
-        """Returns the numbers (p,) after a step on a batch.
+        """Returns the parameters (p,) after a step on a batch.
 
         The step gets copies of the parameters, which it may change in place or donate.
 
@@ -170,7 +180,7 @@ class StepProbe:
         return leaves
 
     def _read_numbers(self, leaves: Mapping[str, Any]) -> Vector:
-        """Returns the arrays that a step returned as a vector (p,)."""
+        """Returns the layers that a step returned, by their paths, as a vector (p,)."""
         parts = []
         for name, size in zip(self.layer_names, self._layer_sizes, strict=True):
             part = trees.to_numpy(leaves[name]).ravel()
@@ -181,7 +191,7 @@ class StepProbe:
         return np.concatenate(parts)
 
     def _read_spacings(self, leaves: Mapping[str, Any]) -> Vector:
-        """Returns (p,) the distance from 1 of the next number of the type of each array."""
+        """Returns `spacings` (p,) for the types of the arrays that a step returned, by their paths."""
         spacings = []
         for name in self.layer_names:
             spacings.append(_get_spacing(leaves[name]))

@@ -52,10 +52,10 @@ class StepTrial(NamedTuple):
     """What was measured of a step.
 
     Attributes:
-      tried: what examples do.
-      drawn: the noise, None where none is stated.
-      seed_effect: how far the seed changes what an example does, None where that is not known.
-      plateau: the norm at which extreme examples stop, 0 where they do not.
+      tried: how far each example moves the step.
+      drawn: draws of the step's noise; None if the caller states that there is none.
+      seed_effect: how far another seed changes what an example does; None if it could not be measured.
+      plateau: the norm that several extreme examples reach and none exceeds; 0 if there is no such norm.
     """
 
     tried: TriedExamples
@@ -170,8 +170,8 @@ def _check_probe(
 
     Args:
       probe: the step.
-      examples: that are tried beside the batch, by name.
-      seeds: how many draws of the noise; by default as many as it needs.
+      examples: the examples to add to the batch, by name.
+      seeds: how many draws of the noise to take; if None, as many as the estimate needs.
     """
     began = time.perf_counter()
     replay = _check_replay(probe)
@@ -208,13 +208,13 @@ def _try_step(
     seeds: int | None,
     seconds: float,
 ) -> StepTrial:
-    """Measures what examples do to a step, and its noise.
+    """Measures how far examples move a step, and the noise of the step.
 
     Args:
       probe: the step.
-      examples: that are tried, by name.
-      seeds: how many draws of the noise; by default as many as it needs.
-      seconds: that a call of the step takes.
+      examples: the examples to add to the batch, by name.
+      seeds: how many draws of the noise to take; if None, as many as the estimate needs.
+      seconds: how long a call of the step takes.
     """
     tried = movements.try_examples(probe, examples, seconds)
     drawn = None
@@ -223,7 +223,9 @@ def _try_step(
     seed_effect = movements.measure_seed_effect(probe, tried)
     trial = StepTrial(tried, drawn, seed_effect, causes.find_plateau(tried))
     if trial.depends_on_seed and tried.were_added:
-        # dropout's masks change with the batch's size, and what all examples do with them
+        # The step draws dropout masks or the like. In a batch with one more example every example
+        # gets another mask, so that adding an example also changes what the others contribute.
+        # Replacing an example leaves the batch's size, and with it the masks, as they are.
         replaced = movements.replace_examples(probe, examples, _SEEDED, seconds)
         return trial._replace(tried=replaced, plateau=0.0)
     return trial

@@ -193,6 +193,16 @@ def make_extreme_examples(batch: Columns) -> dict[str, Columns]:
     return examples
 
 
+def is_scaled(name: str) -> bool:
+    """Returns whether the example of this name has features or a label multiplied by some scale."""
+    return "times" in name
+
+
+def is_scaled_by_1000(name: str) -> bool:
+    """Returns whether the example of this name has features or a label multiplied by 1000 or -1000."""
+    return "1000" in name
+
+
 def _find_other_label(labels: NDArray[Any], label: NDArray[Any]) -> NDArray[Any]:
     """Returns the first of some labels that differs from `label`, (1, ...), or none of them, (0, ...)."""
     for i, other in enumerate(labels):

@@ -260,16 +260,21 @@ def spread_over_steps(name: str, given: ArrayLike, steps: int) -> Array:
     return np.array(np.broadcast_to(array, steps))
 
 
-def _find_first_relevant_step(s: Array, c: Array) -> int:
-    """Returns the first step with a shift that no later step forgets; T where there is none.
+def _find_first_relevant_step(shifts: Array, lipschitz: Array) -> int:
+    """Returns the index of the first step whose shift reaches the last iterate; T if there is none.
 
-    A step of Lipschitz constant 0 forgets all that was before it, but not its own shift.
+    A step of Lipschitz constant 0 maps all models to the same one and so erases the shifts before it. Its own
+    shift is added after the map, and remains.
+
+    Args:
+      shifts: (T,) s_t.
+      lipschitz: (T,) c_t.
     """
-    last_forgetting = int(np.flatnonzero(c == 0).max(initial=0))
-    remaining = s[last_forgetting:]
-    if not remaining.any():
-        return len(s)
-    return last_forgetting + int(np.argmax(remaining > 0))
+    last_erasing = int(np.flatnonzero(lipschitz == 0).max(initial=0))
+    remaining_shifts = shifts[last_erasing:]
+    if not remaining_shifts.any():
+        return len(shifts)
+    return last_erasing + int(np.argmax(remaining_shifts > 0))
 
 
 def _compute_payments(s: Array, c: Array, n: Array) -> tuple[Array, Array]:

@@ -95,7 +95,7 @@ def run(main: Callable[[], None]) -> None:
         return 0
 
     logging.getLogger("matplotlib").setLevel(logging.WARNING)  # it logs that it looks for fonts
-    streams.repair()
+    streams.open_closed_streams()
     interrupts.install()
     with interrupts.end_in_one_line():
         app.run(run_main, flags_parser=_parse_flags)

@@ -61,14 +61,14 @@ def run(program: Program) -> None:
 
     Exits with status 2 and a line on stderr for a command that is none.
     """
-    streams.repair()
+    streams.open_closed_streams()
     interrupts.install()
     with interrupts.end_in_one_line():
         _run(program)
 
 
 def _run(program: Program) -> None:
-    """Does what `run` says, with repaired streams and interrupts that end in a line."""
+    """Does what `run` says, with no standard stream closed and interrupts that end in a line."""
     command, flags = split_arguments(program, sys.argv[1:])
     modules = {name: module for name, module, _ in commands(program.packages)}
     is_help = command in _HELP_COMMANDS

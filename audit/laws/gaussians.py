@@ -91,7 +91,9 @@ def _check_gaussian(gaussian: Gaussian) -> tuple[Array, Array]:
 def _compute_directed_log_delta(m: Array, s: Array, eps: Array) -> Array:
     """Returns log(P(event) - e^epsilon Q(event)) for P = N(0, 1) and Q = N(m, s^2).
 
-    The event is where the loss a x^2 + b x + c exceeds epsilon, which the roots of the quadratic bound.
+    The event is where the privacy loss log(P(x) / Q(x)) = a x^2 + b x + c exceeds epsilon. The roots of
+    a x^2 + b x + c - epsilon are its ends: it lies outside them where the parabola opens upwards (a > 0), and
+    between them where it opens downwards (a < 0). Where a = 0 one of them is infinite, and it lies outside.
     """
     with np.errstate(all="ignore"):
         a = (1 - s) * (1 + s) / (2 * s * s)
@@ -106,20 +108,32 @@ def _compute_directed_log_delta(m: Array, s: Array, eps: Array) -> Array:
         low = np.minimum(far_root, near_root)
         high = np.maximum(far_root, near_root)
 
-        log_p = _compute_log_event(a, low, high)
-        log_q = _compute_log_event(a, (low - m) / s, (high - m) / s)
+        is_outside = a >= 0
+        log_p = _compute_log_probability(is_outside, low, high)
+        log_q = _compute_log_probability(is_outside, (low - m) / s, (high - m) / s)
         log_ratio = eps + log_q - log_p
         log_difference = log_p + np.log(-np.expm1(np.minimum(log_ratio, 0.0)))
     positive = (discriminant > 0) & (q != 0) & (log_ratio < 0) & ~np.isneginf(log_p)
     return np.where(positive, log_difference, -np.inf)
 
 
-def _compute_log_event(a: Array, low: Array, high: Array) -> Array:
-    """Returns the log probability, of N(0, 1), outside [low, high] where a >= 0, between where a < 0."""
-    outside = np.logaddexp(special.log_ndtr(low), special.log_ndtr(-high))
-    in_upper_tail = low > 0  # subtract on the side of the smaller tail
-    larger = np.where(in_upper_tail, special.log_ndtr(-low), special.log_ndtr(high))
-    smaller = np.where(in_upper_tail, special.log_ndtr(-high), special.log_ndtr(low))
-    between = larger + np.log(-np.expm1(np.minimum(smaller - larger, 0.0)))
-    log_probability: Array = np.where(a >= 0, outside, between)
+def _compute_log_probability(is_outside: NDArray[np.bool_], low: Array, high: Array) -> Array:
+    """Returns the log probability that x ~ N(0, 1) lies outside [low, high], or else inside it.
+
+    Args:
+      is_outside: whether to take the probability outside the interval; elementwise, as all arguments.
+      low: the lower ends of the intervals.
+      high: their upper ends.
+    """
+    log_outside = np.logaddexp(special.log_ndtr(low), special.log_ndtr(-high))
+
+    # The probability inside is a difference of two tails. It cancels least for the smaller tails:
+    # P(x > low) - P(x > high) for an interval above 0, else P(x < high) - P(x < low).
+    is_above_0 = low > 0
+    log_larger = np.where(is_above_0, special.log_ndtr(-low), special.log_ndtr(high))
+    log_smaller = np.where(is_above_0, special.log_ndtr(-high), special.log_ndtr(low))
+    log_ratio = np.minimum(log_smaller - log_larger, 0.0)
+    log_inside = log_larger + np.log(-np.expm1(log_ratio))
+
+    log_probability: Array = np.where(is_outside, log_outside, log_inside)
     return log_probability

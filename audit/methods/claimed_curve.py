@@ -108,8 +108,8 @@ def examine_claim(counted: Exceedances, power: Power, confidence: float) -> Clai
     log_capital = compute_log_capital(counted, power)
     if not counted.in_order:
         log_capital = log_capital[-1:]
-    target = -np.log1p(-confidence)
-    refuting = np.flatnonzero(log_capital >= target)
+    log_capital_needed = -np.log1p(-confidence)
+    refuting = np.flatnonzero(log_capital >= log_capital_needed)
     runs = len(counted.shares)
     if counted.in_order and len(refuting):
         runs = int(refuting[0]) + 1
@@ -120,13 +120,13 @@ def examine_claim(counted: Exceedances, power: Power, confidence: float) -> Clai
 
 def find_least_mu(counted: Exceedances, confidence: float) -> float:
     """Returns the mu below which no Gaussian guarantee can hold; 0 where the runs refute none."""
-    target = -np.log1p(-confidence)
+    log_capital_needed = -np.log1p(-confidence)
 
     def is_refuted(mu: float) -> bool:
         log_capital = compute_log_capital(counted, gaussian_power(mu))
         if counted.in_order:
-            return bool(log_capital.max() >= target)
-        return bool(log_capital[-1] >= target)
+            return bool(log_capital.max() >= log_capital_needed)
+        return bool(log_capital[-1] >= log_capital_needed)
 
     return find_largest_refuted(is_refuted, 0.0, 1.0, _HALVINGS)
 
@@ -135,11 +135,11 @@ def trace_least_mu(counted: Exceedances, confidence: float) -> Array:
     """Returns `find_least_mu` of the first n runs (R,), to a 128th of the last; empty without an order."""
     if not counted.in_order:
         return np.zeros(0)
-    target = -np.log1p(-confidence)
+    log_capital_needed = -np.log1p(-confidence)
     path = np.zeros(len(counted.shares))
     for mu in np.linspace(0.0, find_least_mu(counted, confidence), _PATH_STEPS + 1):
         log_capital = compute_log_capital(counted, gaussian_power(float(mu)))
-        refuting = np.flatnonzero(log_capital >= target)
+        refuting = np.flatnonzero(log_capital >= log_capital_needed)
         if len(refuting):
             path[refuting[0] :] = mu
     return path
@@ -192,49 +192,55 @@ def find_least_departure(
     observed deviations between and within runs.
 
     Args:
-      scores: of the canaries that are in, where noise is as stated.
-      log_rates: (T,) of THRESHOLDS.
-      power: what the claim allows.
-      confidence: of the test.
-      seed: of the simulations.
+      scores: the scores of canaries that are in, with the noise that is stated.
+      log_rates: (T,) the log false-positive rates of THRESHOLDS.
+      power: the largest true-positive rate that the claim allows at a false-positive rate.
+      confidence: the confidence of the test.
+      seed: the seed of the simulations.
 
     Returns:
       None where noise of a tenth would not be refuted either.
     """
-
-    target = -np.log1p(-confidence)
+    log_capital_needed = -np.log1p(-confidence)
     # Capital on far thresholds is left out where scores do not reach them: none is gained by that.
     thresholds = NEAR if scores.mean < NEAR[-1] - _FAR_DEVIATIONS else THRESHOLDS
     log_rates = log_rates[: len(thresholds)]
 
-    def estimate_probability(ratio: float) -> float:
-        rng = np.random.default_rng(seed)
-        simulated = _simulate(scores, ratio, thresholds, rng)
-        refuted = 0
-        for shares in simulated:
-            counted = Exceedances(shares, log_rates, in_order=True)
-            refuted += bool(compute_log_capital(counted, power).max() >= target)
-        return refuted / len(simulated)
+    def estimate_refutation_probability(noise_ratio: float) -> float:
+        """Returns the share of simulated audits, with so many times the noise, that refute the claim."""
+        rng = np.random.default_rng(seed)  # the same draws at every ratio
+        audits = _simulate(scores, noise_ratio, thresholds, rng)
+        n_refuted = 0
+        for shares in audits:
+            exceedances = Exceedances(shares, log_rates, in_order=True)
+            log_capital = compute_log_capital(exceedances, power)
+            if log_capital.max() >= log_capital_needed:
+                n_refuted += 1
+        return n_refuted / len(audits)
 
-    least = len(_RATIOS) - 1
-    if estimate_probability(_RATIOS[least]) < SEEN_PROBABILITY:
+    last = len(_RATIOS) - 1
+    if estimate_refutation_probability(_RATIOS[last]) < SEEN_PROBABILITY:
         return None
     low = -1
-    high = least
+    high = last
     while high - low > 1:
         middle = (low + high) // 2
-        if estimate_probability(_RATIOS[middle]) >= SEEN_PROBABILITY:
+        if estimate_refutation_probability(_RATIOS[middle]) >= SEEN_PROBABILITY:
             high = middle
         else:
             low = middle
     ratio = float(_RATIOS[high])
-    return Departure(round(ratio, 3), estimate_probability(ratio))
+    return Departure(round(ratio, 3), estimate_refutation_probability(ratio))
 
 
 def _simulate(
     scores: ScoreSummary, ratio: float, thresholds: Array, rng: np.random.Generator
 ) -> Array:
-    """Returns shares (S, R, T) of simulated runs whose noise is `ratio` times the stated one."""
+    """Returns simulated audits with `ratio` times the stated noise.
+
+    Returns:
+      (S, R, T) for S audits of R runs: the share of a run's canaries whose scores exceed each threshold.
+    """
     simulations = _SIMULATED_RUNS // scores.runs
     simulations = min(max(simulations, _LEAST_SIMULATIONS), _SIMULATIONS)
     size = (simulations, scores.runs, 1)

@@ -217,14 +217,18 @@ def _compute_bernstein_upper(mean: float, depth: float, variance: _Variance) -> 
 def exchangeable_limits(
     sums: Array, canaries: int, order: int, error: float, interval: Interval
 ) -> Limits:
-    """Returns limits of mu_1, the mean of exchangeable bits, from the sums of K bits per run.
+    """Returns confidence limits of the mean mu_1 of K exchangeable bits, from their sums in n runs.
+
+    An interval for the moment mu_j, the probability that j random bits of a run are all 1, needs a bound on
+    the variance of mu_j's estimate, which upper limits of mu_(j + 1), ..., mu_(2 j) give. So the limits are
+    computed from the highest moment down; moments above order / 2 are bounded as bits are.
 
     Source: LiDP paper, Algorithm 2 and Appendix; orders from 8 on follow the recursion.
 
     Args:
       sums: (n,) the sum of each run's bits.
       canaries: K, at least `order`.
-      order: The highest moment that is estimated: 1, 2, 4, ...
+      order: The highest moment that is estimated, a power of two.
       error: The probability with which each of the limits may miss, as far as the interval holds.
       interval: `wilson` or `bernstein`.
 
@@ -239,16 +243,18 @@ def exchangeable_limits(
     require(np.all((sums >= 0) & (sums <= canaries)), "sums of bits lie between 0 and K")
     means = moments(sums, canaries, order)
     n = len(sums)
-    level = error / order
+    error_per_moment = error / order
     if order == 1:
-        return interval(means[1], n, level, _VARIANCE_OF_BIT)
+        return interval(means[1], n, error_per_moment, _VARIANCE_OF_BIT)
 
-    upper: dict[int, float] = {}  # j -> upper limit of mu_j
+    upper_limits: dict[int, float] = {}  # of mu_j, by j
     for j in range(order // 2 + 1, order + 1):
-        upper[j] = interval(means[j], n, level, _VARIANCE_OF_BIT)[1]
+        _, upper_limits[j] = interval(means[j], n, error_per_moment, _VARIANCE_OF_BIT)
     for j in range(order // 2, 1, -1):
-        upper[j] = interval(means[j], n, level, _variance(j, canaries, upper))[1]
-    return interval(means[1], n, level, _variance(1, canaries, upper))
+        variance = _variance(j, canaries, upper_limits)
+        _, upper_limits[j] = interval(means[j], n, error_per_moment, variance)
+    variance = _variance(1, canaries, upper_limits)
+    return interval(means[1], n, error_per_moment, variance)
 
 
 def moments(sums: Array, canaries: int, order: int) -> list[float]:

@@ -177,21 +177,25 @@ def _judge_without_gaussian(conclusion: Conclusion, free: Bound) -> Verdict:
 
 
 def _make_headline(conclusion: Conclusion) -> str:
-    """Returns the headline of a leak: what is proven, and what is allowed."""
-    upper = conclusion.upper_bound
+    """Returns the headline of a leak: the proven lower bound on epsilon beside its upper bound.
+
+    The upper bound on the last model alone is shown if it is finite and the tightest; else that of all
+    iterates, by composition or as the user gives it, if there is one.
+    """
+    proven = at_least(conclusion.epsilon)
+    upper_bound = conclusion.upper_bound
     tightest = conclusion.tightest
     if tightest is not None and tightest.hidden and math.isfinite(tightest.epsilon):
-        proven = at_least(conclusion.epsilon)
         gaussian = conclusion.gaussian
         if gaussian.holds and gaussian.epsilon > conclusion.epsilon:
             proven += f" ({at_least(gaussian.epsilon)} if its curve is Gaussian)"
-        composition = at_most(upper or 0.0)
-        return f"Epsilon is between {proven} and {at_most(tightest.epsilon)}; composition says {composition}."
-    allowed = ""
-    if upper is not None and not math.isinf(upper):
-        source = "the given bound" if conclusion.composition is None else "accounting"
-        allowed = f"; {source} allows {at_most(upper)}"
-    return f"Proven: epsilon is at least {at_least(conclusion.epsilon)}{allowed}."
+        last_model = at_most(tightest.epsilon)
+        composition = at_most(upper_bound or 0.0)
+        return f"Epsilon is between {proven} and {last_model}; composition says {composition}."
+    if upper_bound is None or math.isinf(upper_bound):
+        return f"Proven: epsilon is at least {proven}."
+    source = "the given bound" if conclusion.composition is None else "accounting"
+    return f"Proven: epsilon is at least {proven}; {source} allows {at_most(upper_bound)}."
 
 
 def is_reversed(conclusion: Conclusion) -> bool:

@@ -372,7 +372,11 @@ def choices(setting: Setting, model: Model, hardware: Hardware | None = None) ->
 
 
 def _make_rehearsal(mechanism: base.Mechanism, craft: base.Craft) -> Callable[..., Array]:
-    """Returns `base.rehearse` of a mechanism with canaries that are present with probabilities (K,)."""
+    """Returns a function to be compiled: the mean model that an adversary with these canaries expects.
+
+    It trains without noise, and inserts each canary times the probability with which the canary is present;
+    see `base.rehearse`.
+    """
 
     def rehearse(
         hyper: Hyperparameters,
@@ -382,6 +386,7 @@ def _make_rehearsal(mechanism: base.Mechanism, craft: base.Craft) -> Callable[..
         schedule: Schedule,
         presence: Array,
     ) -> Array:
+        """Returns the final theta (p,) from theta_0 (p,); `presence` (K,) holds the probabilities."""
         canaries = base.Canaries(partial(craft, state), presence)
         return base.rehearse(mechanism, hyper, theta_0, data, schedule, canaries)
 

@@ -193,9 +193,9 @@ def _make_adversary(setting: FederatedSetting, rehearse: Rehearse) -> Adversary:
     """Returns the one-shot adversary that observes what the setting says."""
     canaries = setting.canaries
     if setting.observe == "final":
-        return directions.final_cosines(canaries, directions.itself)
+        return directions.final_cosines(canaries, directions.initial_model)
     if setting.observe == "weights":
-        return directions.final_cosines(canaries, directions.nothing)
+        return directions.final_cosines(canaries, directions.zero_model)
     if setting.observe == "fresh":
         return directions.final_cosines(canaries, rehearse, fresh=True)
     if setting.observe == "all":

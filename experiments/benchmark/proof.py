@@ -215,7 +215,7 @@ def _train_on_clock(how: How, way: Way, rate: float, start: float) -> ClockedSco
     prepare_jax()
     from audit.settings import build
     from experiments.cells.audits import recipe
-    from experiments.cells.work import LocalTrainer, Wanted
+    from experiments.cells.work import LocalTrainer, RunsRequest
 
     setting = how.setting(way)
     dataset = task(how.model).data.load(how.sources)
@@ -234,7 +234,9 @@ def _train_on_clock(how: How, way: Way, rate: float, start: float) -> ClockedSco
         store = stored.open_store(Path(folder), setting, dataset)
         while not clock or (way.shown and clock[-1].seconds < how.limit):
             runs = stage_size * (len(clock) + 1)
-            stage = trainer.train(Wanted(store, runs, stage_size, stage_size, lambda runs: None))
+            stage = trainer.train(
+                RunsRequest(store, runs, stage_size, stage_size, lambda runs: None)
+            )
             stages.append(stage)
             clock.append(Reading(time.monotonic() - start, runs))
             bar.update(stage_size)

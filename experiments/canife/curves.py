@@ -66,16 +66,16 @@ class RoundValues(NamedTuple):
 
 
 class Global(NamedTuple):
-    """epsilon of the training run, up to each measured round.
+    """epsilon of the training run, up to each measured round, from several sources.
 
     Attributes:
-      rounds: The last round that is charged for each measured one.
-      published: As published.
-      lower: As published, of the lower ends of the rounds' intervals.
-      upper: As published, of the upper ends of the rounds' intervals.
-      gaussian: Of the published estimates, by the exact Gaussian curve.
-      canaries: Of the canaries' exact laws.
-      accountant: The accountant's.
+      rounds: The last round that each entry of the other fields covers.
+      published: From the rounds' published estimates, converted as published, by Renyi DP.
+      lower: From the lower ends of the estimates' intervals, converted as published.
+      upper: From the upper ends of the estimates' intervals, converted as published.
+      gaussian: From the rounds' published estimates, converted by the exact Gaussian curve.
+      canaries: From the exact laws of the canaries' scores.
+      accountant: From the true noise multiplier.
     """
 
     rounds: list[int]
@@ -104,24 +104,29 @@ def row(setting: Attacked, measured: Measured) -> RoundValues:
 
 
 def compose(setting: Attacked, rows: Sequence[RoundValues], backward: bool) -> Global:
-    """Composes the measured rounds over a training run.
+    """Composes what the measured rounds show to the epsilon of the training run.
+
+    Each round's epsilon is converted to the noise multiplier of a round that leaks as much. The rounds that
+    a measured one represents are charged that noise, and composed by Renyi DP.
 
     Args:
       setting: The setting.
-      rows: Its measured rounds.
-      backward: Whether a measured round stands for those before it, or for those after it.
+      rows: Its measured rounds, in order.
+      backward: Whether a measured round also represents the unmeasured rounds before it, as in the public
+        code, instead of those after it, as in the paper.
     """
-    numbers = [row.measured.number for row in rows]
-    total = min(numbers[-1] + setting.every - 1, setting.rounds)
-    charge_rounds = rounds.backward if backward else rounds.forward
-    counts = charge_rounds(numbers, total)
+    measured_rounds = [row.measured.number for row in rows]
+    last_round = min(measured_rounds[-1] + setting.every - 1, setting.rounds)
+    count_represented = rounds.backward if backward else rounds.forward
+    represented = count_represented(measured_rounds, last_round)
     sampling_rate = setting.cohort / rows[0].measured.clients
-    sigma = setting.noise_multiplier
-    delta_then = 1 / setting.scores
+    true_noise = setting.noise_multiplier
+    delta_of_round = 1 / setting.scores
 
     def accumulate(noises: Sequence[float]) -> list[float]:
+        """Returns epsilon after each measured round, charged with these noise multipliers."""
         charges = []
-        for noise, count in zip(noises, counts, strict=True):
+        for noise, count in zip(noises, represented, strict=True):
             charges.append(Charge(noise, sampling_rate, count))
         return rounds.cumulative(charges, setting.delta)
 
@@ -133,19 +138,20 @@ def compose(setting: Attacked, rows: Sequence[RoundValues], backward: bool) -> G
     for row in rows:
         estimate = row.published
         epsilon = estimate.estimate.epsilon
-        published.append(rounds.renyi_charge(epsilon, delta_then, sigma))
-        lower.append(rounds.renyi_charge(rounds.lower_charged(estimate), delta_then, sigma))
-        upper.append(rounds.renyi_charge(estimate.upper, delta_then, sigma))
-        gaussian.append(rounds.gaussian_charge(epsilon, delta_then, sigma))
-        canaries.append(rounds.gaussian_charge(row.measured.exact, setting.delta, sigma))
+        lower_epsilon = rounds.lower_charged(estimate)
+        published.append(rounds.renyi_charge(epsilon, delta_of_round, true_noise))
+        lower.append(rounds.renyi_charge(lower_epsilon, delta_of_round, true_noise))
+        upper.append(rounds.renyi_charge(estimate.upper, delta_of_round, true_noise))
+        gaussian.append(rounds.gaussian_charge(epsilon, delta_of_round, true_noise))
+        canaries.append(rounds.gaussian_charge(row.measured.exact, setting.delta, true_noise))
     return Global(
-        [int(last) for last in np.cumsum(counts)],
-        accumulate(published),
-        accumulate(lower),
-        accumulate(upper),
-        accumulate(gaussian),
-        accumulate(canaries),
-        accumulate([sigma] * len(rows)),
+        rounds=[int(last) for last in np.cumsum(represented)],
+        published=accumulate(published),
+        lower=accumulate(lower),
+        upper=accumulate(upper),
+        gaussian=accumulate(gaussian),
+        canaries=accumulate(canaries),
+        accountant=accumulate([true_noise] * len(rows)),
     )
 
 

@@ -39,7 +39,7 @@ OLD_DELTA = 1e-5
 ORDERS: tuple[float, ...] = (*(np.arange(11, 110) / 10).tolist(), *np.arange(12.0, 64.0).tolist())
 LEAST_EPSILON = 0.15  # below it the public code's search for a noise multiplier gives up
 LEAST_LOWER = 0.2
-_LEAST_SIGMA = 1e-3
+_LEAST_SIGMA = 1e-3  # the range in which `renyi_noise` searches
 _MOST_SIGMA = 1e4
 _LEAST_NOISY_EPSILON = 0.01
 _REACH = 13.0  # deviations, of a quadrature
@@ -155,16 +155,22 @@ def renyi_epsilon(noise_multiplier: float, delta: float) -> float:
 
 
 def renyi_noise(epsilon: float, delta: float) -> float:
-    """Returns the noise multiplier whose single release has this `renyi_epsilon`: 0 for infinity.
+    """Returns the noise multiplier at which `renyi_epsilon` is this epsilon: its inverse in the noise.
+
+    It is 0 for an infinite epsilon, and for those so large that less noise than 0.001 has them.
 
     Raises:
-      InputError: An epsilon below 0.01, or so small that no noise has it at Opacus' orders.
+      InputError: An epsilon below 0.01, or below what `renyi_epsilon` reaches with any noise.
     """
     conversions.require_delta(delta)
-    least = max(_LEAST_NOISY_EPSILON, renyi_epsilon(_MOST_SIGMA, delta))
-    shown = np.ceil(1000 * least) / 1000
-    require(epsilon >= least, f"epsilon is {epsilon:g}: at delta {delta:g} give at least {shown:g}")
-    if np.isinf(epsilon) or renyi_epsilon(_LEAST_SIGMA, delta) <= epsilon:
+    least_epsilon = max(_LEAST_NOISY_EPSILON, renyi_epsilon(_MOST_SIGMA, delta))
+    rounded_up = np.ceil(1000 * least_epsilon) / 1000
+    require(
+        epsilon >= least_epsilon,
+        f"epsilon is {epsilon:g}: at delta {delta:g} give at least {rounded_up:g}",
+    )
+    largest_epsilon = renyi_epsilon(_LEAST_SIGMA, delta)
+    if np.isinf(epsilon) or epsilon >= largest_epsilon:
         return 0.0
 
     def compute_excess(sigma: float) -> float:
@@ -174,14 +180,18 @@ def renyi_noise(epsilon: float, delta: float) -> float:
 
 
 def gaussian_noise(epsilon: float, delta: float) -> float:
-    """Returns the noise multiplier whose single release has exactly this epsilon at delta: 0 for infinity."""
+    """Returns the noise multiplier at which a Gaussian release has exactly this epsilon at delta.
+
+    It is 0 for an infinite epsilon.
+    """
     return 1 / conversions.mu_from_epsilon(epsilon, delta)
 
 
 def renyi_charge(epsilon: float, delta: float, true_noise: float) -> float:
-    """Returns the noise multiplier that the public code charges for an estimate.
+    """Returns the noise multiplier that the public code charges a round for its estimated epsilon.
 
-    It is `renyi_noise` of at least 0.15, and the true noise multiplier where the estimate is infinite.
+    It is the `renyi_noise` of the estimate, or of 0.15 if the estimate is smaller, and the round's true noise
+    multiplier if the estimate is infinite.
     """
     if np.isinf(epsilon):
         return true_noise
@@ -189,7 +199,7 @@ def renyi_charge(epsilon: float, delta: float, true_noise: float) -> float:
 
 
 def gaussian_charge(epsilon: float, delta: float, true_noise: float) -> float:
-    """Returns `renyi_charge` by the exact Gaussian curve."""
+    """Returns what `renyi_charge` does, but converts by `gaussian_noise`, the exact Gaussian curve."""
     if np.isinf(epsilon):
         return true_noise
     return gaussian_noise(max(epsilon, LEAST_EPSILON), delta)

@@ -20,7 +20,7 @@ from audit.storage.store import FIGURE, RESULT, Kept, Scores, Store
 from audit.tasks.task import Dataset
 from experiments.cells.audits import concluded_runs, recipe
 from experiments.cells.cell import Levels
-from experiments.cells.work import Trainer, TrainingEngine, Wanted
+from experiments.cells.work import RunsRequest, Trainer, TrainingEngine
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -241,12 +241,14 @@ def _is_done(request: AuditRequest, store: Store) -> bool:
     return concluded_runs(store) > 0
 
 
-def _train(request: AuditRequest, store: Store, trainer: Trainer, added: int) -> "Trained":
-    """Trains the missing runs under a bar; chunks are no wider than `added` runs."""
+def _train(request: AuditRequest, store: Store, trainer: Trainer, most_trained: int) -> "Trained":
+    """Trains the missing runs under a progress bar, in chunks of at most `most_trained` runs."""
     from audit.training import training
 
     with progress.bar(training.count_missing(store, request.runs)) as bar:
-        return trainer.train(Wanted(store, request.runs, added, request.chunk_size, bar))
+        return trainer.train(
+            RunsRequest(store, request.runs, most_trained, request.chunk_size, bar)
+        )
 
 
 def _train_to_looks(
@@ -259,9 +261,7 @@ def _train_to_looks(
     before = 0
     for number, runs in enumerate(request.looks, 1):
         stage = request._replace(runs=runs)
-        part = _train(
-            stage, store, trainer, runs - before
-        )  # chunks are no wider than what is added
+        part = _train(stage, store, trainer, runs - before)
         parts.append(part)
         look = FinishedAudit(stage, store, part.scores, trainer.about())
         conclusion = look.conclude()
@@ -295,8 +295,8 @@ def _train_until_proven(request: AuditRequest, store: Store, trainer: Trainer) -
             if parts and time.monotonic() > deadline:
                 break
             runs = min(max(runs, store.runs_held()) + stage, request.runs)
-            wanted = Wanted(store, runs, stage, request.chunk_size or stage, bar)
-            parts.append(trainer.train(wanted))
+            runs_request = RunsRequest(store, runs, stage, request.chunk_size or stage, bar)
+            parts.append(trainer.train(runs_request))
             if request.until is None and time.monotonic() < last_look + _LOOK_SECONDS:
                 continue
             conclusion = request.conclude(store, parts[-1].scores)

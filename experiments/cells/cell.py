@@ -48,13 +48,15 @@ class DataSets:
         """Loads nothing yet.
 
         Args:
-          data_files: Files in place of published data sets, by the sets' names.
-          tfds_dir: A prepared TFDS folder.
+          data_files: The user's file or folder in place of a published data set, by the data set's name;
+            None for a data set that is used as published.
+          tfds_dir: A folder of data sets that TensorFlow Datasets has prepared.
         """
         self._files = data_files
         self._tfds_dir = tfds_dir
         self._loaded: dict[str, Dataset | InputError] = {}
-        self._clients: dict[tuple[object, ...], Federation] = {}
+        # The federation that was loaded last, by what decides it.
+        self._federations: dict[tuple[object, ...], Federation] = {}
 
     def checksum(self, model: str) -> str | None:
         """Returns the checksum of a model's data; None for computed features, of which none is published."""
@@ -88,10 +90,10 @@ class DataSets:
         """
         task = federated_task(setting.model)
         key = (task.file, setting.clients, setting.alpha, setting.seed)
-        if key not in self._clients:
+        if key not in self._federations:
             sources = Sources(self._files.get(task.file), self._tfds_dir)
-            self._clients = {key: task.load(setting, sources)}
-        return self._clients[key]
+            self._federations = {key: task.load(setting, sources)}
+        return self._federations[key]
 
     def require_files(self) -> None:
         """Loads the files in place of published data sets; raises InputError where one can't be used."""

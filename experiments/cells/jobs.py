@@ -30,7 +30,7 @@ from audit.training.training import ChunkTrainer, Trained
 from experiments.cells import audits, work
 from experiments.cells.cell import Audited, Cell, DataSets, GameRecipe
 from experiments.cells.cluster import Cluster, Node
-from experiments.cells.work import Outcome, SweepProgress, TrainingEngine, Wanted, Workplace
+from experiments.cells.work import Outcome, RunsRequest, SweepProgress, TrainingEngine, Workplace
 
 _AHEAD = 2  # tasks a worker, so that none waits for the driver
 _POLL_SECONDS = 1.0
@@ -140,7 +140,9 @@ class Job(Protocol):
 class RunsJob:
     """A job: the runs that a store does not have."""
 
-    def __init__(self, cluster: Cluster, shared: tuple[GameRecipe, Any], request: Wanted) -> None:
+    def __init__(
+        self, cluster: Cluster, shared: tuple[GameRecipe, Any], request: RunsRequest
+    ) -> None:
         """Starts nothing yet.
 
         Args:
@@ -163,7 +165,7 @@ class RunsJob:
         """Starts the task that prepares, later a piece each time, of several chunks where they are short."""
         if not self._is_prepared:
             self._is_prepared = True
-            sizes = (self._request.added, self._request.chunk)
+            sizes = (self._request.most_trained, self._request.chunk)
             return StartedTask(self._cluster.start(node, prepare, *self._shared, *sizes), self._cut)
         if not self._waiting:
             return None
@@ -352,12 +354,12 @@ class _ClusterTrainer:
         self._shared = (recipe, cluster.share(data))
         self._about: dict[str, Any] = cluster.call(describe, *self._shared)
 
-    def train(self, wanted: Wanted) -> Trained:
-        store = wanted.store
+    def train(self, request: RunsRequest) -> Trained:
+        store = request.store
         begin = time.perf_counter()
-        job = RunsJob(self._cluster, self._shared, wanted)
-        while store.missing(wanted.runs):
-            with store.claim(), shares.all_below(store, wanted.runs) as mine:
+        job = RunsJob(self._cluster, self._shared, request)
+        while store.missing(request.runs):
+            with store.claim(), shares.all_below(store, request.runs) as mine:
                 if mine:
                     for _, error in run_jobs(self._cluster, [job]):
                         if error is not None:
@@ -367,7 +369,7 @@ class _ClusterTrainer:
         seconds = time.perf_counter() - begin
         model_steps = job.trained * job.preparation.steps
         return Trained(
-            store.load(wanted.runs), job.trained, seconds, job.preparation.size, model_steps
+            store.load(request.runs), job.trained, seconds, job.preparation.size, model_steps
         )
 
     def stage(self, runs: int) -> int:
@@ -474,7 +476,7 @@ class _SweepPass:
         begin = functools.cache(
             lambda: self._progress.begin(cell)
         )  # with the cell's first progress
-        request = Wanted(store, cell.runs, cell.runs, 0, lambda runs: begin()(runs))
+        request = RunsRequest(store, cell.runs, cell.runs, 0, lambda runs: begin()(runs))
         job = RunsJob(self._cluster, shared, request)
         conclude = partial(self._conclude, cell.audited, store, job)
         self._under_way[job] = _CellUnderWay(cell, conclude, claim)

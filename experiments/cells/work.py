@@ -42,20 +42,20 @@ class Outcome(NamedTuple):
     failed: list[str]
 
 
-class Wanted(NamedTuple):
-    """A request for runs.
+class RunsRequest(NamedTuple):
+    """A request that a store have so many runs; those that it does not have are to be trained.
 
     Attributes:
-      store: The store that is to have them.
-      runs: How many it is to have.
-      added: How many of them are trained at most, which decides how many fit into a chunk.
-      chunk: Runs a chunk; 0: as many as fit.
-      progress: (runs) -> anything; is called as runs are trained.
+      store: The store.
+      runs: How many runs the store is to have.
+      most_trained: How many runs are to be trained at most: chunks are no larger.
+      chunk: How many runs a chunk has; 0 for as many as fit into memory.
+      progress: (runs) -> anything; called with 0 once all is compiled, then with the runs trained since.
     """
 
     store: Store
     runs: int
-    added: int
+    most_trained: int
     chunk: int
     progress: Progress
 
@@ -63,11 +63,11 @@ class Wanted(NamedTuple):
 class Trainer(Protocol):
     """What trains one game."""
 
-    def train(self, wanted: Wanted, /) -> "Trained":
-        """Trains the runs that are missing, and returns all scores."""
+    def train(self, request: RunsRequest, /) -> "Trained":
+        """Trains the runs that the store does not have, and returns the scores of all."""
 
     def stage(self, runs: int) -> int:
-        """Returns how many of so many runs are best trained between two looks at what they prove."""
+        """Returns how many of these runs are best trained between two looks at what they prove."""
 
     def about(self) -> dict[str, Any]:
         """Returns the versions and devices of the training, to be stored beside the scores."""
@@ -93,21 +93,24 @@ class LocalTrainer:
         self._data = data
         self._game = recipe.make(data)
 
-    def train(self, wanted: Wanted) -> "Trained":
+    def train(self, request: RunsRequest) -> "Trained":
+        """Trains the runs that the store does not have, and returns the scores of all."""
         from audit.training import training
 
-        store = wanted.store
-        chunk = wanted.chunk
-        if training.count_missing(store, wanted.runs):
-            chunk = training.chunk_size(self._game, wanted.added, chunk)
-        return training.train(self._game, store, wanted.runs, chunk, progress=wanted.progress)
+        store = request.store
+        chunk = request.chunk
+        if training.count_missing(store, request.runs):
+            chunk = training.chunk_size(self._game, request.most_trained, request.chunk)
+        return training.train(self._game, store, request.runs, chunk, progress=request.progress)
 
     def stage(self, runs: int) -> int:
+        """Returns how many of these runs make the largest chunk that fits into memory."""
         from audit.training import training
 
         return training.chunk_size(self._game, runs, 0)
 
     def about(self) -> dict[str, Any]:
+        """Returns the versions and devices of the training, to be stored beside the scores."""
         return self._recipe.about(self._data)
 
 

@@ -254,13 +254,18 @@ mean and true: of mu where the method bounds mu, else of epsilon"""
 
 
 def _make_one_canary_study(runs: list[int]) -> _Study:
-    """Returns the study of one canary a run, of Gaussian mechanisms or of those that --mechanism names."""
+    """Returns the study of one canary a run.
+
+    Without --mechanism it is of Gaussian mechanisms, one for each --mu. With it, it is of the mechanisms that
+    are given, each at its own parameters (the Gaussian at each --mu), and also tests their trade-off curves.
+    """
     unused = FLAGS["tie"].value is None and FLAGS["design"].value is None
     require(unused, "--tie and --design go with --canaries: give it too")
     require(len(runs) == 1, f"--runs={','.join(FLAGS.runs)}: give one number, or --canaries too")
+    n_scores = runs[0]
     mus = _checked_mus()
     if FLAGS.mechanism is None:
-        return _make_gaussian_study([_make_setting(laws.GAUSSIAN, mu, runs[0]) for mu in mus])
+        return _make_gaussian_study([_make_setting(laws.GAUSSIAN, mu, n_scores) for mu in mus])
 
     choices = ", ".join(laws.ONE_CANARY)
     for name in FLAGS.mechanism:
@@ -268,11 +273,13 @@ def _make_one_canary_study(runs: list[int]) -> _Study:
     require(FLAGS.mechanism, f"--mechanism is empty: give some of {choices}")
     settings: list[KnownMechanism] = []
     for name in FLAGS.mechanism:
-        law = laws.ONE_CANARY[name]._replace(audit=laws.audit_scores_and_curve)
+        law = laws.ONE_CANARY[name]
+        law_with_curve_test = law._replace(audit=laws.audit_scores_and_curve)
         parameters = known_laws.LAWS[name].parameters
         if name == laws.GAUSSIAN.name:
             parameters = tuple(mus)
-        settings.extend(_make_setting(law, parameter, runs[0]) for parameter in parameters)
+        for parameter in parameters:
+            settings.append(_make_setting(law_with_curve_test, parameter, n_scores))
     return _make_curve_study(settings)
 
 
@@ -309,7 +316,7 @@ probability {1 - FLAGS.confidence:.3g} does so in at most {allowed:.1%} of them 
 
 
 def _make_curve_study(settings: list[KnownMechanism]) -> _Study:
-    """Returns the study of mechanisms whose curves are tested, too."""
+    """Returns the study of mechanisms at which the test of a Gaussian trade-off curve is calibrated too."""
 
     def name_mechanism(row: Calibration) -> str:
         return f"{row.setting.law.name} {row.setting.mu:.3g}"

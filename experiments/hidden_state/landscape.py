@@ -282,7 +282,7 @@ def holdings(out: Path) -> Holdings:
 
 
 def with_cells(held: Holdings) -> Holdings:
-    """Adds the landscape's results in the folder CELLS to those that lie directly in the root."""
+    """Returns holdings that also list the results in the root's folder CELLS, before those in the root."""
     in_cells = index.holdings(held.root / CELLS).folders
     folders = {}
     for name in {**held.folders, **in_cells}:
@@ -305,9 +305,14 @@ def results(held: Holdings, study: Study) -> StudyResults:
 
 
 def read(held: Holdings, request: Request, kind: type[_Kind]) -> _Kind | None:
-    """Returns the stored result of a request, or None if there is none or it is damaged.
+    """Returns the stored result of a request; None if nothing is stored, or what is stored is damaged.
 
-    A damaged one is reported by `Store.distrust`.
+    A damaged result is reported on stderr, by `Store.distrust`.
+
+    Args:
+      held: The folders under the store's root.
+      request: What to compute.
+      kind: The type of the result: `Exact`, `Search` or `Simulated`, as `_KINDS` gives it for the request.
 
     Raises:
       InputError: The result can't be read.
@@ -319,14 +324,14 @@ def read(held: Holdings, request: Request, kind: type[_Kind]) -> _Kind | None:
 
 
 def is_stored(held: Holdings, request: Request) -> bool:
-    """Returns whether an undamaged result is stored; see `read`."""
+    """Returns whether a request's result is stored and undamaged; reports a damaged one as `read` does."""
     return read(held, request, _KINDS[type(request)]) is not None
 
 
 def must_compute(held: Holdings, request: Request) -> bool:
-    """Returns whether a result has to be computed.
+    """Returns whether a request's result is not stored, or damaged, and so has to be computed.
 
-    A damaged one is set aside under its store's claim, and reported on stderr.
+    Claims the store to set a damaged result aside, and reports it on stderr.
     """
     store = held.open(request.setting())
     if store is None:
@@ -370,7 +375,10 @@ def _read_search(held: Holdings, request: ThresholdSearch) -> SearchResults | No
 
 
 def _read(store: Store, kind: type[_Kind]) -> _Kind | None:
-    """Returns a store's result, or None; reports a damaged one, and sets it aside under a claim."""
+    """Returns a store's result; None if it has none, or a damaged one.
+
+    Reports a damaged result on stderr, and sets it aside if the caller has claimed the store.
+    """
     content = files.read(store.path / RESULT)
     if content is None:
         return None

@@ -50,7 +50,11 @@ class Stepper:
     """
 
     def __init__(self, process: Process, per_deviation: int) -> None:
-        """Makes the grid, with so many points a deviation of a step's noise.
+        """Makes the grid.
+
+        Args:
+          process: the process.
+          per_deviation: how many points the grid has in each standard deviation of a step's noise.
 
         Raises:
           InputError: the grid would be too large.
@@ -190,13 +194,14 @@ def laws(
     thresholds: Array,
     per_deviation: int = PER_DEVIATION,
 ) -> list[DensityPair]:
-    """Returns the exact laws of theta_1 .. theta_T.
+    """Returns the exact laws of the iterates theta_1, ..., theta_T, each in both worlds.
 
     Args:
-      process: of T steps.
-      thresholds: (T - 1,) h_1 .. h_(T-1), in units of C. An infinite threshold moves everything one way:
+      process: the process, of T steps.
+      thresholds: (T - 1,) the thresholds h_1, ..., h_(T-1) at which steps 2 to T split the landscape, in
+        units of the clipping norm C. At an infinite threshold every model moves the same way, as in
         Example 1 of the paper.
-      per_deviation: the grid's points a deviation of a step's noise.
+      per_deviation: how many points the grid has in each standard deviation of a step's noise.
 
     Raises:
       InputError: the process is out of range, or too long for the grid.
@@ -209,7 +214,9 @@ def laws(
             result.append(_compute_closed_form(shorter, thresholds, per_deviation))
         return result
     stepper = make_stepper(process, per_deviation)
-    return [make_density_pair(stepper.points, pair) for pair in evolve(stepper, thresholds)]
+    return [
+        make_density_pair(stepper.points, densities) for densities in evolve(stepper, thresholds)
+    ]
 
 
 def last_law(

@@ -148,7 +148,8 @@ _LINEAR = {1.0: 4.0, 2.0: 4.0, 4.0: 4.0, 8.0: 8.0, 16.0: 8.0, 32.0: 8.0}
 _MLP = {1.0: 2.0, 2.0: 4.0, 4.0: 4.0, 8.0: 8.0, 16.0: 8.0, 32.0: 8.0}
 _PURCHASE = {1.0: 0.25, 2.0: 0.5, 4.0: 1.0, 8.0: 1.0, 16.0: 1.0, 32.0: 2.0}
 _POISONED = Poisoned(poison_mean=False, poison_scale=10.0, loss_score="excess")  # Errata L10
-_TAILS = {  # where a model's data have another number of directions
+# The poisoned canaries of models whose data have another number of principal directions.
+_POISONED_OF_MODEL = {
     "purchase_mlp": dataclasses.replace(_POISONED, first_direction=400, end_direction=600)
 }
 _SHORT_TRAINING = Training(
@@ -277,15 +278,23 @@ def _make_models_sweep(
 def _make_audit(
     training: Training, attack: str, epsilon: float, canaries: int, runs: int
 ) -> Audited:
-    """Returns the audit of a training with an attack, at one of the paper's epsilons."""
-    with_one, with_several = ATTACKS[attack]
-    fields = with_several if canaries > 1 else with_one
-    if fields == _POISONED:
-        fields = _TAILS.get(training.model, fields)
+    """Returns the audit of a model that is trained in this way.
+
+    Args:
+      training: How the model is trained.
+      attack: One of ATTACKS.
+      epsilon: One of the paper's epsilons, for which NOISE has the noise multiplier.
+      canaries: Canaries in each run.
+      runs: The number of runs.
+    """
+    with_one_canary, with_several_canaries = ATTACKS[attack]
+    adversary = with_several_canaries if canaries > 1 else with_one_canary
+    if adversary == _POISONED:
+        adversary = _POISONED_OF_MODEL.get(training.model, _POISONED)
     setting = setting_of(
         training.model,
-        adversary=fields.name,
-        **fields.deciding(),
+        adversary=adversary.name,
+        **adversary.deciding(),
         canaries=canaries,
         steps=training.steps,
         sampling_rate=training.sampling_rate,

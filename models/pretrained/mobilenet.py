@@ -57,7 +57,7 @@ _TOP = _Layer("features.18.0", "features.18.1", (N_FEATURES, BLOCKS[-1][1], 1, 1
 
 
 def _list_blocks() -> Iterator[tuple[int, tuple[_Layer, ...]]]:
-    """Yields (stride, layers) of each inverted residual block."""
+    """Yields the stride and the layers of each inverted residual block."""
     index = 1
     channels = STEM_CHANNELS
     for expansion, features, repeats, first_stride in BLOCKS:
@@ -69,13 +69,13 @@ def _list_blocks() -> Iterator[tuple[int, tuple[_Layer, ...]]]:
 
 
 def _make_block(index: int, channels: int, hidden: int, features: int) -> tuple[_Layer, ...]:
-    """Returns the layers of a block: expansion, where it widens, depthwise convolution, projection.
+    """Returns a block's layers: an expansion if the block widens, a depthwise convolution, a projection.
 
     Args:
-      index: in torchvision's `features`.
-      channels: that the block takes.
-      hidden: channels of the depthwise convolution.
-      features: channels that the block gives.
+      index: The block's index in torchvision's `features`.
+      channels: The number of channels of the block's input.
+      hidden: The number of channels of the depthwise convolution.
+      features: The number of channels of the block's output.
     """
     name = f"features.{index}.conv"
     layers = []
@@ -88,9 +88,10 @@ def _make_block(index: int, channels: int, hidden: int, features: int) -> tuple[
 
 
 def list_shapes() -> dict[str, tuple[int, ...]]:
-    """Returns the shapes of all tensors by name.
+    """Returns the shape of each tensor of the network, by torchvision's name.
 
-    The last layer's are among them, so that a file's checksum is one of the whole network.
+    They include the classifier's, which the frozen body does not use: a file's checksum is computed over all
+    of the network's tensors.
     """
     layers = [_STEM]
     for _, block in _list_blocks():

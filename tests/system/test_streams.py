@@ -41,7 +41,7 @@ UNHEARD = [
 SCRIPT = """
 import os
 from audit.commands import streams
-streams.repair()
+streams.open_closed_streams()
 print(open("opened", "w").fileno() > 2, os.write(1, b"said"), os.write(2, b"said"), file=open("found", "w"))
 """
 

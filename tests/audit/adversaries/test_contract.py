@@ -60,7 +60,7 @@ def named(request, model, mechanism, data):
         "gc_fixed": lambda: biased.fixed_biased_dimension(11),
         "gc_s linear response": lambda: biased.responsive_biased_dimension(lambda theta_0: theta_0),
         "cots": directions.random_direction,
-        "cots of weights": lambda: directions.random_direction(directions.nothing),
+        "cots of weights": lambda: directions.random_direction(directions.zero_model),
         "loss": lambda: examples.flipped_label(model.loss, *data, classes=2),
     }
     for name, variant in GC_S.items():
@@ -155,7 +155,7 @@ def test_cosines_are_1_along_the_canary_and_those_of_weights_know_no_beginning(t
     for t, cosine in ((1e-2, 1), (10.0, 1), (-3.0, -1)):
         found = adversary.score(state, (), theta - t * state.gradient[0], theta)
         np.testing.assert_allclose(found, cosine, rtol=1e-5)
-    adversary = directions.random_direction(directions.nothing)
+    adversary = directions.random_direction(directions.zero_model)
     state = adversary.init(jax.random.key(1), theta, jnp.float32(NORM))
     unit, end = np.asarray(state.gradient[0]) / NORM, theta + 0.3
     expected = -unit @ end / np.linalg.norm(end)

@@ -57,7 +57,10 @@ def test_the_largest_cosine_is_with_the_moves_or_with_the_steps_means(path, mome
 
 def test_final_cosines_are_with_the_displacement_or_the_weights(path):
     first, last = path[0][0], path[0][-1]
-    for origin, vector in ((directions.itself, first - last), (directions.nothing, -last)):
+    for origin, vector in (
+        (directions.initial_model, first - last),
+        (directions.zero_model, -last),
+    ):
         adversary = directions.final_cosines(CANARIES, origin)
         state = adversary.init(jax.random.key(1), first, jnp.float32(2))
         found = adversary.score(state, (), last, first)

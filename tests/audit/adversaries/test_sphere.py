@@ -28,7 +28,7 @@ K, STEPS = 12, 6
 
 
 def _adversary(canaries=K, leave_one_out=True, all_in=True):
-    return sphere.fresh_directions(canaries, directions.itself, leave_one_out, all_in)
+    return sphere.fresh_directions(canaries, directions.initial_model, leave_one_out, all_in)
 
 
 def _table(empty_game, adversary, steps=STEPS, parameters=P, **changes):

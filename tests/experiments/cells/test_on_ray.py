@@ -131,7 +131,7 @@ import functools, os, sys
 from pathlib import Path
 import numpy as np
 from experiments.cells import audits, cluster, jobs
-from experiments.cells.work import Wanted
+from experiments.cells.work import RunsRequest
 from audit.training import training
 from audit.runtime.machine import prepare_jax
 from audit.settings import stored
@@ -162,7 +162,7 @@ if not address:
 with cluster.join(address) as joined:
     trainer = jobs.make_engine(joined).trainer(audits.recipe(setting, int(runs), data), data)
     store = stored.open_store(Path(out), setting, data)
-    trainer.train(Wanted(store, int(runs), int(runs), int(chunk), lambda runs: None))
+    trainer.train(RunsRequest(store, int(runs), int(runs), int(chunk), lambda runs: None))
 """
 
 
