@@ -16,6 +16,9 @@ _REACHED = 0.985  # of C, from which clipping is taken to be what stops an examp
 _REACHED_BY_HALVES = 0.9  # the same of two examples in place of each other
 _PLATEAU = 3e-3  # relative, within which examples stop at the same norm
 _FIT = 3e-3  # relative, of a plateau to a mistake's factor
+_SUDDEN = (
+    3.5  # features over those of half the movement, at which a clipped one has stopped; 2 at least
+)
 _SIGN_SPREAD = 1.15  # of the numbers' movements by Adam's first step, weight decay included
 
 
@@ -27,13 +30,20 @@ class BugCause(NamedTuple):
 
 
 def find_plateau(tried: TriedExamples) -> float:
-    """Returns the norm at which the most extreme added examples stop, 0 where they do not."""
+    """Returns the plateau: the norm in units of C that the most extreme added examples do not pass.
+
+    It is the largest norm, where the four largest agree; else 0.
+    """
     if not tried.were_added:
         return 0.0
     norms = sorted(list_finite_norms(tried.movements), reverse=True)
-    if len(norms) < 4 or norms[0] > norms[3] * (1 + _PLATEAU):
+    if len(norms) < 4:
         return 0.0
-    return norms[0]
+    largest = norms[0]
+    fourth_largest = norms[3]
+    if largest > fourth_largest * (1 + _PLATEAU):
+        return 0.0
+    return largest
 
 
 def list_finite_norms(movements: Mapping[str, Movement]) -> list[float]:
@@ -90,7 +100,9 @@ def _stops_suddenly(probe: StepProbe, tried: TriedExamples, layer: int | None) -
     slows down long before.
     """
     for name, example in tried.examples.items():
-        if "times" in name or example[0].dtype.kind != "f":
+        is_scaled_already = "times" in name
+        has_real_features = example[0].dtype.kind == "f"
+        if is_scaled_already or not has_real_features:
             continue
 
         def measure(scale: float, example: trees.Columns = example) -> float:
@@ -103,9 +115,9 @@ def _stops_suddenly(probe: StepProbe, tried: TriedExamples, layer: int | None) -
         most = measure(trees.SCALES[0])
         if most < least * 1.02:
             continue
-        half = _find_scale(measure, least + 0.5 * (most - least))
-        full = _find_scale(measure, least + 0.998 * (most - least))
-        if full < 3.5 * half:
+        scale_at_half = _find_scale(measure, least + 0.5 * (most - least))
+        scale_at_stop = _find_scale(measure, least + 0.998 * (most - least))
+        if scale_at_stop < _SUDDEN * scale_at_half:
             return True
     return False
 
@@ -173,14 +185,25 @@ def find_lost_signal(
     tried: TriedExamples,
     plateau: float,
 ) -> CheckFinding | None:
-    """Returns the finding of examples that stop at a known fraction of C; None where they do not."""
+    """Returns the finding that clipped examples move the step by less than C, while its noise is made for C.
+
+    Args:
+      probe: the step.
+      tried: how far examples moved the step.
+      plateau: the norm in units of C that extreme examples do not pass; 0 where there is none.
+
+    Returns:
+      The finding, with the mistakes that fit the plateau; None where none fits, where rounding hides whether
+      one does, or where it is not clipping that stops the examples.
+    """
     tolerance = _FIT + max(movement.tolerance for movement in tried.movements.values())
-    if not 0 < plateau < 1 - 2 * tolerance:
+    is_below_c = 0 < plateau < 1 - 2 * tolerance
+    is_exact = tolerance < 0.1 * plateau + _FIT
+    if not is_below_c or not is_exact:
         return None
     rows = len(probe.rows[0])
     mistakes = factors.find_lost_signal(plateau, probe.settings, rows, tolerance)
-    is_exact = tolerance < 0.1 * plateau + _FIT
-    if not mistakes or not is_exact or not _stops_suddenly(probe, tried, None):
+    if not mistakes or not _stops_suddenly(probe, tried, None):
         return None
     why = f"It fits: {'; or '.join(mistakes)}."
     return findings.LOST_SIGNAL.fill(name=mistakes[0], plateau=plateau, why=why)
@@ -198,9 +221,9 @@ def find_cause(
 
     Args:
       probe: the step.
-      tried: what examples did, at least one of them too much.
+      tried: how far examples moved the step, at least one of them by more than C.
       drawn: the noise, where there is any.
-      examples_interact: whether examples change what others do.
+      examples_interact: whether an example changes how far others move the step.
     """
     violations = find_violations(tried)
     largest = next(iter(violations.values()))

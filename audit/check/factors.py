@@ -7,7 +7,8 @@ from audit.check.probe import StepSettings
 _MOST_WORKERS = 16
 _LOSS_SCALES = range(5, 25)  # powers of two
 _LARGEST_BATCH = 100_000  # that is named; rounding hides the number of larger ones
-_NEAR_INTEGER = 2e-3  # relative
+_NEAR_INTEGER = 2e-3  # relative, within which a measured size is taken for an exact one
+_OPACUS_MOST = 1.5  # below which a step may be too large since Opacus rounds the batch size down
 
 
 def find_mistakes(
@@ -51,9 +52,9 @@ def explain_noise(
     """Returns a sentence on the mistakes that multiply the noise by a ratio; empty where there is none.
 
     Args:
-      ratio: the noise over what is stated.
+      ratio: the measured deviation of the noise over the stated one.
       settings: what the caller states.
-      layers: how many are trained.
+      layers: how many layers are trained.
       tolerance: relative, of the ratio.
     """
     sigma = settings.noise_multiplier
@@ -84,10 +85,10 @@ def find_lost_signal(
     rows: int,
     tolerance: float,
 ) -> list[str]:
-    """Returns the mistakes by which examples stop at less than C while the noise does not shrink.
+    """Returns the mistakes that shrink clipped gradients to less than C, but not the noise.
 
     Args:
-      plateau: where examples stop, in units of C.
+      plateau: the norm in units of C that extreme examples do not pass.
       settings: what the caller states.
       rows: how many examples the batch has.
       tolerance: relative, of the plateau.
@@ -103,25 +104,29 @@ def find_lost_signal(
 
 
 def explain_step_size(factor: float, settings: StepSettings, layers: int) -> str:
-    """Returns a sentence on the sizes that fit a step whose movements and noise share a factor.
+    """Returns a sentence on what multiplies both an example's movement and the noise by the same factor.
+
+    That is another batch size, clipping norm or learning rate than the stated one, or a mistake that
+    multiplies the whole step.
 
     Args:
-      factor: movements and noise over what is stated.
+      factor: what is measured over what is stated, of the movement and of the noise alike.
       settings: what the caller states.
-      layers: how many are trained.
+      layers: how many layers are trained.
     """
-    size = settings.batch_size / factor
-    rate = settings.learning_rate * factor
-    norm = settings.clipping_norm * factor
     fits = []
-    nearest = round(size)
-    if 1 <= nearest < _LARGEST_BATCH and abs(size / nearest - 1) < _NEAR_INTEGER:
-        text = f"B = {size:.4g} where {settings.batch_size:g} is stated"
-        if 1 < factor < 1.5:
+    batch_size = settings.batch_size / factor
+    nearest_size = round(batch_size)
+    is_size = 1 <= nearest_size < _LARGEST_BATCH
+    if is_size and abs(batch_size / nearest_size - 1) < _NEAR_INTEGER:
+        text = f"B = {batch_size:.4g} where {settings.batch_size:g} is stated"
+        if 1 < factor < _OPACUS_MOST:
             text += " (Opacus divides by int(examples / len(loader)))"
         fits.append(text)
     if layers > 1 and abs(factor / layers**0.5 - 1) < _NEAR_INTEGER:
+        norm = settings.clipping_norm * factor
         fits.append(f"C sqrt({layers}) = {norm:.4g} of {layers} layers, each clipped to C")
+    rate = settings.learning_rate * factor
     fits.append(f"a learning rate of {rate:.4g} where {settings.learning_rate:g} is stated")
 
     factors: dict[str, float] = {}
@@ -130,7 +135,8 @@ def explain_step_size(factor: float, settings: StepSettings, layers: int) -> str
     for power in _LOSS_SCALES:
         factors[f"a loss scale of {2**power:,} that is not divided out"] = 2.0**power
         factors[f"a loss scale of {2**power:,} divided out twice"] = 2.0**-power
-    fits += find_mistakes(settings, factor, 2 * _NEAR_INTEGER, factors)
+    tolerance = 2 * _NEAR_INTEGER
+    fits += find_mistakes(settings, factor, tolerance, factors)
     return _list_mistakes(fits)
 
 

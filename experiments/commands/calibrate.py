@@ -253,25 +253,34 @@ mean and true: of mu where the method bounds mu, else of epsilon"""
 
 
 def _make_one_canary_study(runs: list[int]) -> _Study:
-    """Returns the study of one canary a run, of Gaussian mechanisms or of those that --mechanism names."""
-    unused = FLAGS["tie"].value is None and FLAGS["design"].value is None
-    require(unused, "--tie and --design go with --canaries: give it too")
+    """Returns the study of one canary a run, of Gaussian mechanisms or of those that --mechanism names.
+
+    Each mechanism is studied at all of its own parameters, the Gaussian one at those of --mu.
+
+    Args:
+      runs: the numbers of runs that --runs gives, of which there has to be a single one.
+    """
+    has_options_of_several = FLAGS["tie"].value is not None or FLAGS["design"].value is not None
+    require(not has_options_of_several, "--tie and --design go with --canaries: give it too")
     require(len(runs) == 1, f"--runs={','.join(FLAGS.runs)}: give one number, or --canaries too")
     mus = _checked_mus()
     if FLAGS.mechanism is None:
         return _make_gaussian_study([_make_setting(laws.GAUSSIAN, mu, runs[0]) for mu in mus])
 
     choices = ", ".join(laws.ONE_CANARY)
+    require(FLAGS.mechanism, f"--mechanism is empty: give some of {choices}")
     for name in FLAGS.mechanism:
         require(name in laws.ONE_CANARY, f"--mechanism={name!r}: give some of {choices}")
-    require(FLAGS.mechanism, f"--mechanism is empty: give some of {choices}")
     settings: list[KnownMechanism] = []
     for name in FLAGS.mechanism:
-        law = laws.ONE_CANARY[name]._replace(audit=laws.audit_scores_and_curve)
+        law = laws.ONE_CANARY[name]
+        # The study's table also shows the test of a Gaussian curve.
+        law = law._replace(audit=laws.audit_scores_and_curve)
         parameters = known_laws.LAWS[name].parameters
         if name == laws.GAUSSIAN.name:
             parameters = tuple(mus)
-        settings.extend(_make_setting(law, parameter, runs[0]) for parameter in parameters)
+        for parameter in parameters:
+            settings.append(_make_setting(law, parameter, runs[0]))
     return _make_curve_study(settings)
 
 
