@@ -213,8 +213,22 @@ def _make_data(
     load: Callable[[Sources], Dataset],
     examples: DataShape,
 ) -> Data:
-    """Returns the data set of a recipe."""
-    return Data(recipe.name, label, recipe.checksum, load, recipe.name, examples)
+    """Returns a row for a published data set that a recipe fetches under its own name.
+
+    Args:
+      recipe: where the data set comes from.
+      label: its name for people.
+      load: loads it.
+      examples: its shape.
+    """
+    return Data(
+        name=recipe.name,
+        label=label,
+        checksum=recipe.checksum,
+        load=load,
+        file=recipe.name,
+        examples=examples,
+    )
 
 
 _LAYER_CLIPPING = ("unfolded", "per_example")

@@ -126,7 +126,13 @@ def _biased(choose: Callable[[Array, Array], Array]) -> Adversary:
 
 
 class BiasedDimensions(NamedTuple):
-    """K distinct coordinates (K,), the canaries' entries C (K,), and where they are expected (K,)."""
+    """What the adversary of several coordinates decides before training.
+
+    Attributes:
+      dimensions: (K,) the distinct coordinates, one for each canary.
+      values: (K,) each canary's entry at its coordinate: the clipping norm C.
+      expected: (K,) where training without noise, with half of every canary, takes these coordinates.
+    """
 
     dimensions: Array
     values: Array
@@ -136,15 +142,18 @@ class BiasedDimensions(NamedTuple):
 def _many(choose: Callable[[Array, Array], Array], canaries: int, expect: Expect) -> Adversary:
     """Returns the adversary of the K coordinates that choose(key, theta_0) gives.
 
-    A score is a displacement less the expected one, which is many times the noise.
+    A score is how much further down than expected a coordinate ends. What is expected is taken off since it
+    is many times the noise.
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> BiasedDimensions:
         dimensions = choose(key, theta_0)
         values = jnp.full(canaries, clipping_norm, theta_0.dtype)
-        blank = BiasedDimensions(dimensions, values, jnp.zeros(canaries, theta_0.dtype))
-        expected = expect(craft, blank, theta_0)[dimensions]
-        return blank._replace(expected=expected)
+        unknown = jnp.zeros(canaries, theta_0.dtype)
+        state = BiasedDimensions(dimensions, values, expected=unknown)
+        # `craft` does not read what is expected, so that this state is enough to train with.
+        expected_theta = expect(craft, state, theta_0)
+        return state._replace(expected=expected_theta[dimensions])
 
     def craft(state: BiasedDimensions, step: Array, theta: Array) -> Coordinates:
         return Coordinates(state.dimensions, state.values)

@@ -414,11 +414,20 @@ def _draw_passes(draw: Draw, examples: int) -> tuple[list[BatchPass], int]:
 
 
 def _choose_observed(examples: int) -> NDArray[np.int64]:
-    """Returns the examples that are looked at: pairs of neighbours, spread over the data set."""
-    pairs = min(examples, _MOST_EXAMPLES) // 2
-    halves = np.linspace(0, examples // 2 - 1, pairs).astype(int)
-    first = 2 * np.unique(halves)
-    return np.column_stack([first, first + 1]).ravel()
+    """Returns the indices of the examples whose batches are looked at, at most _MOST_EXAMPLES.
+
+    They are pairs of neighbours (2 k, 2 k + 1), with k spread evenly over the data set, and so also show
+    whether neighbours come together.
+
+    Args:
+      examples: how many the data set has.
+    """
+    most_pairs = min(examples, _MOST_EXAMPLES) // 2
+    last_pair = examples // 2 - 1
+    pairs = np.unique(np.linspace(0, last_pair, most_pairs).astype(int))
+    first = 2 * pairs
+    second = first + 1
+    return np.column_stack([first, second]).ravel()
 
 
 def _merge_passes(passes: list[BatchPass]) -> BatchPass:

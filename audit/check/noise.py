@@ -82,6 +82,14 @@ class DrawnNoise(NamedTuple):
     given: StepNoise
     others: dict[str, StepNoise | str]
 
+    def list_accepted(self) -> dict[str, StepNoise]:
+        """Returns the noise at each other batch that the step did not refuse, by the batch's name."""
+        accepted = {}
+        for batch, noise in self.others.items():
+            if not isinstance(noise, str):
+                accepted[batch] = noise
+        return accepted
+
     def compute_deviation(self, batch: str = "") -> Any:
         """Returns the deviation over all trained layers; NaN where it cannot be seen.
 
@@ -122,7 +130,13 @@ class DrawnNoise(NamedTuple):
 
 
 class NoiseTest(NamedTuple):
-    """A statistical test of the noise: its row in the report, what it is of, and its p-value."""
+    """A statistical test of the noise.
+
+    Attributes:
+      row: the row of the report that shows it, of ROWS.
+      what: what was tested, in words: a layer, a batch or a kind of correlation.
+      p_value: how likely noise as stated looks at least so wrong.
+    """
 
     row: str
     what: str
@@ -358,48 +372,83 @@ def compute_power(drawn: DrawnNoise, ratio: float, level: float) -> float:
 
 
 def row_of(batch: str) -> str:
-    """Returns the row in which the noise at another batch is reported."""
+    """Returns the name of the report's row for the noise at another batch."""
     return "empty batch" if batch == EMPTY else "noise and data"
 
 
 def _run_tests(drawn: DrawnNoise) -> Iterator[NoiseTest]:
-    """Yields each statistical test of the noise."""
+    """Yields each statistical test of the noise; where there is none, of its deviations alone."""
+    yield from _test_deviations(drawn)
+
+    given = drawn.given
+    is_noisy = given.values.std(axis=0) > _compute_least_deviation(drawn)
+    if not np.any(is_noisy):
+        return
+    noisy = given.values[:, is_noisy]
+    standardised = noisy / noisy.std(axis=0)
+    yield from _test_independence(standardised, given.layer[is_noisy])
+    yield from _test_shape(standardise(drawn))
+    for batch in drawn.list_accepted():
+        yield from _test_batch(drawn, batch)
+
+
+def _compute_least_deviation(drawn: DrawnNoise) -> float:
+    """Returns the deviation up to which a number or a layer counts as without noise.
+
+    It is 1% of the measured deviation or of the stated one, whichever is less.
+    """
+    measured = max(drawn.compute_deviation(), 0)
+    stated = 1
+    return float(0.01 * min(measured, stated))
+
+
+def _test_deviations(drawn: DrawnNoise) -> Iterator[NoiseTest]:
+    """Yields tests that the noise is as large as stated, in each trained layer and in all together."""
     given = drawn.given
     squares = given.deviations**2 * given.freedom
     p_values = _compute_deviation_p_values(given.freedom, squares, given.tolerance)
     trained = np.flatnonzero(given.freedom)
-    for i in trained:
-        yield NoiseTest("noise", drawn.layer_names[i], float(p_values[i]))
+    for layer in trained:
+        yield NoiseTest("noise", drawn.layer_names[layer], float(p_values[layer]))
     if len(trained) > 1:
         tolerance = np.max(given.tolerance[trained])
         p_value = _compute_deviation_p_values(np.sum(given.freedom), np.sum(squares), tolerance)
         yield NoiseTest("noise", ALL_LAYERS, float(p_value))
 
-    least = 0.01 * min(max(drawn.compute_deviation(), 0), 1)  # less is no noise
-    is_noisy = given.values.std(axis=0) > least
-    if not np.any(is_noisy):
-        return
-    noisy = given.values[:, is_noisy]
-    yield from _test_independence(noisy / noisy.std(axis=0), given.layer[is_noisy])
-    yield from _test_shape(standardise(drawn))
 
-    for batch, noise in drawn.others.items():
-        if isinstance(noise, str):
-            continue
-        is_comparable = (given.freedom > 0) & (given.deviations > least) & (noise.freedom > 0)
-        quotient = (given.deviations / noise.deviations) ** 2
-        slack = (1 + given.tolerance + noise.tolerance) ** 2
-        fisher = stats.f(given.freedom, noise.freedom)
-        p_values = compute_two_sided_p_value(fisher, quotient / slack, quotient * slack)[
-            is_comparable
-        ]
-        if p_values.size:
-            p_value = min(1, np.min(p_values) * p_values.size)  # Bonferroni's correction
-            yield NoiseTest(row_of(batch), batch, float(p_value))
+def _test_batch(drawn: DrawnNoise, batch: str) -> Iterator[NoiseTest]:
+    """Yields an F-test that the noise is as large at another batch, if there is a layer to compare.
+
+    It compares each layer, and takes the smallest p-value with Bonferroni's correction.
+
+    Args:
+      drawn: the noise.
+      batch: the name of a batch that the step accepted.
+    """
+    given = drawn.given
+    other = drawn.list_accepted()[batch]
+    is_noisy = (given.freedom > 0) & (given.deviations > _compute_least_deviation(drawn))
+    is_comparable = is_noisy & (other.freedom > 0)
+    quotient = (given.deviations / other.deviations) ** 2
+    slack = (
+        1 + given.tolerance + other.tolerance
+    ) ** 2  # by which rounding may change the quotient
+    fisher = stats.f(given.freedom, other.freedom)
+    p_values = compute_two_sided_p_value(fisher, quotient / slack, quotient * slack)
+    compared = p_values[is_comparable]
+    if compared.size:
+        corrected = min(1, np.min(compared) * compared.size)
+        yield NoiseTest(row_of(batch), batch, float(corrected))
 
 
 def _compute_deviation_p_values(freedom: Any, squares: Any, tolerance: Any) -> Any:
-    """Returns p-values of sums of squares, whose deviation is uncertain by `tolerance`."""
+    """Returns two-sided p-values of sums of squares of noise whose stated deviation is 1.
+
+    Args:
+      freedom: degrees of freedom of each sum.
+      squares: the sums.
+      tolerance: how far the measured deviations may be wrong, relative.
+    """
     above = squares / (1 + tolerance) ** 2
     below = squares / (1 - tolerance) ** 2
     return compute_two_sided_p_value(stats.chi2(freedom), above, below)
@@ -409,8 +458,8 @@ def standardise(drawn: DrawnNoise) -> Vector:
     """Returns the noise that rounding does not show in, each layer's in its own deviations, flat."""
     given = drawn.given
     seeds = len(given.values)
-    least = 0.01 * min(max(drawn.compute_deviation(), 0), 1)
-    is_usable = (given.values.std(axis=0) > least) & given.exact
+    is_noisy = given.values.std(axis=0) > _compute_least_deviation(drawn)
+    is_usable = is_noisy & given.exact
     values = given.values[:, is_usable] / given.deviations[given.layer[is_usable]]
     values = values * np.sqrt(seeds / (seeds - 1))  # which the mean's removal takes away
     return np.asarray(values.ravel())
@@ -506,26 +555,41 @@ def _test_independence(noise: Vector, layer: NDArray[np.int64]) -> Iterator[Nois
 
 
 def _test_distances(noise: Vector) -> Iterator[NoiseTest]:
-    """Yields a test of no correlation between numbers at any distance, if there is more than one number.
+    """Yields a test that no two numbers of a draw are correlated, at whatever distance from each other.
 
-    Rows that share a draw, or workers that share a generator, repeat numbers at some distance.
+    Rows that share a draw, or workers that share a generator, repeat numbers at some distance. The largest
+    correlation of all distances is tested, with Bonferroni's correction; a single number has none.
+
+    Args:
+      noise: (n, k) standardised noise of n seeds.
     """
     seeds, numbers = noise.shape
     if numbers < 2:
         return
-    size = numbers | 1  # odd, so that no distance is its own opposite
-    power = np.zeros(size // 2 + 1)
+    # The autocorrelation is the inverse transform of the power spectrum. It goes round a circle, whose size
+    # is odd, so that no distance is its own opposite.
+    size = numbers | 1
+    spectrum = np.zeros(size // 2 + 1)
     for draw in noise:
-        power += np.abs(fft.rfft(draw, size)) ** 2
-    products = fft.irfft(power, size)[1 : size // 2 + 1]  # summed over pairs at each distance
+        spectrum += np.abs(fft.rfft(draw, size)) ** 2
+    products = fft.irfft(spectrum, size)[
+        1 : size // 2 + 1
+    ]  # summed over pairs, for distances from 1
     correlations = np.abs(products) / noise.size
     largest = np.max(correlations)
+    distance = np.argmax(correlations) + 1
     p_value = _compute_correlation_p_value(largest, (seeds - 1) * numbers)
-    what = f"{numbers:,} numbers at a distance of {np.argmax(correlations) + 1}"
-    yield NoiseTest("independence", what, min(1.0, len(correlations) * p_value))
+    corrected = min(1.0, len(correlations) * p_value)
+    yield NoiseTest("independence", f"{numbers:,} numbers at a distance of {distance}", corrected)
 
 
 def _compute_correlation_p_value(correlation: Any, terms: int) -> float:
-    """Returns Student's p-value of no correlation, of an absolute correlation over so many products."""
+    """Returns the two-sided p-value, by Student's t, that numbers are not correlated.
+
+    Args:
+      correlation: the absolute value of the measured correlation, a mean of products of two numbers.
+      terms: how many products it is the mean of.
+    """
     student = correlation * np.sqrt(terms / max(1 - correlation**2, 1e-12))
-    return float(2 * stats.t.sf(student, terms / 2))  # a number is in two pairs
+    freedom = terms / 2  # each number is in two pairs
+    return float(2 * stats.t.sf(student, freedom))

@@ -201,10 +201,8 @@ def _explain_other_batches(
     deviation = drawn.compute_deviation()
     result = []
     changes: dict[str, list[str]] = {}
-    for batch, noise in drawn.others.items():
+    for batch, noise in drawn.list_accepted().items():
         row = row_of(batch)
-        if isinstance(noise, str):
-            continue
         if not np.all(np.isfinite(noise.mean)):
             result.append(findings.NOT_FINITE.fill(check=row, where=batch))
             continue

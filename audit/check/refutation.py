@@ -272,7 +272,7 @@ def _look(sums: Array | None, game: Game, tests: _Tests) -> Array:
     if sums is None:
         return np.zeros(len(tests.thresholds))
     statistics = np.where(tests.largest, sums.max(), _compute_ratios(sums[None], game)[0])
-    return (statistics > tests.thresholds).astype(np.float64)
+    return np.asarray(statistics > tests.thresholds, np.float64)
 
 
 def _compute_ratios(sums: Array, game: Game) -> Array:

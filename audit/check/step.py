@@ -312,8 +312,8 @@ def _is_noise_right_without_data(drawn: DrawnNoise) -> bool:
 
     What the seed does to gradients, by dropout or augmentation, adds to the noise and vanishes with the data.
     """
-    empty = drawn.others[noise.EMPTY]
-    if isinstance(empty, str):
+    empty = drawn.list_accepted().get(noise.EMPTY)
+    if empty is None:
         return bool(0.98 < drawn.compute_deviation() < 1.5)
     error = 4 / (2 * max(float(np.sum(empty.freedom)), 1)) ** 0.5 + 0.01
     at_empty = abs(drawn.compute_deviation(noise.EMPTY) - 1) < error
@@ -322,12 +322,8 @@ def _is_noise_right_without_data(drawn: DrawnNoise) -> bool:
 
 def _find_grid(drawn: DrawnNoise) -> grids.NoiseGrid | None:
     """Returns the grid on which the noise lies, held against the noise at another batch."""
-    other = None
-    for batch in (noise.QUARTER, noise.FEATURES):
-        drawn_there = drawn.others.get(batch, "")
-        if not isinstance(drawn_there, str):
-            other = drawn_there
-            break
+    accepted = drawn.list_accepted()
+    other = accepted.get(noise.QUARTER, accepted.get(noise.FEATURES))
     return grids.find_grid(drawn.given, other)
 
 

@@ -162,24 +162,29 @@ def _show_verdict(verdict: Verdict) -> Html:
 
 
 def _make_bounds_table(subject: Subject) -> Html:
-    """Returns the lower bounds, the upper bounds, and then what is no bound, as in the printed table."""
+    """Returns the page's table of bounds, with the rows of the printed table in its order.
+
+    These are the lower bounds, the upper bounds, and what is no bound: the estimates, and what the last model
+    would leak under linear losses.
+    """
     conclusion = subject.conclusion
     if conclusion.is_one_run:
         return one_run_section.make_bounds_table(subject)
     rows = []
     for bound in conclusion.ranked():
         rows.append((*_make_cells(bound), _describe_assumption(bound, conclusion)))
+    no_errors = ("", "", "")  # no threshold, no false positives and no false negatives
     for upper in conclusion.upper_bounds:
         mu = ""
         if upper.mu is not None and math.isfinite(upper.mu):
             mu = verdicts.show_upper_bound(upper.mu)
         epsilon = verdicts.show_upper_bound(upper.epsilon)
-        rows.append((upper.name, epsilon, mu, "", "", "", upper.assumes.sentence))
+        rows.append((upper.name, epsilon, mu, *no_errors, upper.assumes.sentence))
     for estimate in conclusion.estimates:
         rows.append((*_make_cells(estimate), _describe_assumption(estimate, conclusion)))
     if conclusion.expected is not None:
         epsilon = verdicts.at_most(conclusion.expected)
-        rows.append(("linear losses", epsilon, "", "", "", "", EXPECTED.sentence))
+        rows.append(("linear losses", epsilon, "", *no_errors, EXPECTED.sentence))
     header = (
         "method",
         "epsilon",

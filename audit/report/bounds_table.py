@@ -131,7 +131,7 @@ def describe_claim(conclusion: Conclusion) -> list[str]:
 
 
 def show_e_value(e_value: float) -> str:
-    """Returns an e-value with two digits, rounded down; "above 1e+06" beyond."""
+    """Returns an e-value to two digits; "above 1e+06" or "below 0.01" where it is out of that range."""
     if e_value > _LARGEST_E_VALUE:
         return f"above {_LARGEST_E_VALUE:g}"
     if e_value < _LEAST_E_VALUE:

@@ -133,11 +133,16 @@ class _Training(NamedTuple):
     schedule: Schedule
 
 
-def in_precision(function: F, name: str) -> F:
-    """Returns the function with its products' operands in a precision."""
-    if name == "float32":
+def in_precision(function: F, precision_name: str) -> F:
+    """Returns a function of float32 arrays, all of whose products round their operands to a precision.
+
+    Args:
+      function: the function.
+      precision_name: "float32", which leaves the function as it is, "tf32" or "bf16".
+    """
+    if precision_name == "float32":
         return function
-    operands = {"tf32": precision.TF32, "bf16": precision.BF16}[name]
+    operands = {"tf32": precision.TF32, "bf16": precision.BF16}[precision_name]
     return precision.with_operands(function, operands)  # type: ignore
 
 

@@ -305,7 +305,7 @@ def _make_coin_mechanisms(
     add(
         "failing runs",
         partial(_draw_failing, 2.0, shape),
-        _failing_truth,
+        partial(_compute_failing_epsilon, 2.0),
         "in half of the runs, which is released, nothing is inserted; else mu 2",
         INDEPENDENT,
         GAUSSIAN,
@@ -332,12 +332,13 @@ def _choose_sizes(mu: float, sizes: tuple[int, ...]) -> tuple[int, ...]:
     return sizes[:1]
 
 
-def _failing_truth(delta: float) -> float:
-    """Returns the true epsilon where half of the runs fail.
+def _compute_failing_epsilon(mu: float, delta: float) -> float:
+    """Returns the true epsilon at delta of the mechanism "failing runs".
 
-    Half of the runs tell nothing and say so: the others may spend twice the delta.
+    A run releases whether it failed. If it did, as half of the runs do, nothing leaks; if not, as much as at
+    mu. So delta is the mean of 0 and of mu's delta at the same epsilon, which is then twice `delta`.
     """
-    return conversions.epsilon_from_mu(2.0, 2 * delta)
+    return conversions.epsilon_from_mu(mu, 2 * delta)
 
 
 def _shape_of_one_run(n: int) -> tuple[int, int]:

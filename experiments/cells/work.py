@@ -35,7 +35,13 @@ class Workplace(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """The names of the cells that were done here, by other workers meanwhile, and of those that failed."""
+    """The names of the cells that have ended.
+
+    Attributes:
+      here: Those that this worker did.
+      elsewhere: Those that other workers did, or that the store had.
+      failed: Those that failed here.
+    """
 
     here: list[str]
     elsewhere: list[str]
@@ -216,35 +222,35 @@ def is_done(cell: Cell, place: Workplace) -> bool:
 def _attempt(
     cell: Cell, place: Workplace, progress: SweepProgress, outcome: Outcome, helps: bool
 ) -> bool:
-    """Does a cell unless another worker holds it.
+    """Does a cell that is not done yet, unless another worker holds it.
 
     Args:
       cell: The cell.
       place: Its store and data.
-      progress: Where it is shown.
-      outcome: Where it is noted once it has ended.
-      helps: Whether to do a part of it even where another worker holds it.
+      progress: Shows the cell while it is done.
+      outcome: Gets the cell's name in one of its lists, once the cell has ended.
+      helps: Whether to do a part of the cell even where another worker holds it.
 
     Returns:
       Whether the cell has ended, by success or by failure.
     """
-    names = outcome.elsewhere
+    ended = outcome.elsewhere
     try:
         if not is_done(cell, place):
             store = cell.open(place.out, place.data)
-            with store.claim() as mine:
-                if not (mine or helps):
+            with store.claim() as is_claimed:
+                if not (is_claimed or helps):
                     return False
-                if not is_done(cell, place):
+                if not is_done(cell, place):  # by a worker that held it until now
                     cell.do(store, place.data, progress.begin(cell))
-                    if mine:
-                        names = outcome.here
+                    if is_claimed:
+                        ended = outcome.here
     except files.CannotWriteError:
         raise
     except InputError as error:
         progress.say(f"failed: {cell.name}: {error}")
-        names = outcome.failed
-    names.append(cell.name)
+        ended = outcome.failed
+    ended.append(cell.name)
     progress.end(cell)
     return True
 

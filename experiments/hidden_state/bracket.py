@@ -78,8 +78,8 @@ def _draw_panel(axis: Axes, own: Sequence[Point], delta: float) -> None:
         )
 
     for point in own:
-        if point.found[0].law_is_known:
-            epsilon = point.found[0].epsilon
+        if point.conclusions[0].law_is_known:
+            epsilon = point.conclusions[0].epsilon
             label = "lower bound without an assumption, fresh directions"
             axis.plot(point.x, epsilon, "o", color=FREE, ms=4, label=label)
         else:
@@ -107,14 +107,14 @@ def _draw_interval(axis: Axes, point: Point) -> None:
 
 def _hidden_state_epsilon(point: Point) -> float:
     """Returns the hidden-state bound on epsilon; the models of these figures have one."""
-    hidden_state = point.found[0].hidden_state
+    hidden_state = point.conclusions[0].hidden_state
     assert hidden_state is not None
     return hidden_state.bound.epsilon
 
 
 def _gaussian_epsilon(point: Point) -> float:
     """Returns the audit's lower bound if the trade-off curve is Gaussian."""
-    return point.found[0].gaussian.epsilon
+    return point.conclusions[0].gaussian.epsilon
 
 
 def _format_interval(point: Point) -> str:
@@ -127,7 +127,7 @@ def _make_table(sweep: Sweep, x_axis: Axis, every: Sequence[Point], levels: Leve
     coordinates = []
     proven_epsilons = {}
     for point in every:
-        conclusion = point.found[0]
+        conclusion = point.conclusions[0]
         if not conclusion.law_is_known:
             coordinates.append(point)
         else:

@@ -70,8 +70,8 @@ def _draw_audits(sweep: Sweep, evidence: Evidence) -> Drawn:
     """Draws a figure of audits of trained models."""
     levels = evidence.levels
     all_points = points.points(sweep.audits(), evidence.audits)
-    stored_points = [point for point in all_points if point.found]
-    missing = sum(len(point.cells) - len(point.found) for point in all_points)
+    stored_points = [point for point in all_points if point.conclusions]
+    missing = sum(len(point.cells) - len(point.conclusions) for point in all_points)
     if not stored_points:
         return Drawn([], missing, [])
 
@@ -183,7 +183,7 @@ def landscape_rows(name: str, cells: Sequence[CellResults], runs: int) -> list[R
             panel=f"sigma = {cell.noise_multiplier:g}",
             series=series,
             x=cell.batch_size,
-            seeds=Seeds(runs, found=1, missing=0),
+            seeds=Seeds(runs, stored=1, missing=0),
             epsilons=epsilons,
             interval=None,
             predicted=exact.epsilon_exact[-1],

@@ -102,6 +102,7 @@ class Stepper:
         padded = np.zeros((2, before + blocks * _BLOCK + after))
         padded[:, before : before + count] = pair
 
+        # The first output of a block reads, by the last tap, what lies `last` points before the block.
         windows = np.lib.stride_tricks.sliding_window_view(padded, width, axis=1)
         block_inputs = windows[:, before - last :: _BLOCK][:, :blocks]
         outputs = np.ascontiguousarray(block_inputs).reshape(-1, width) @ self._toeplitz
@@ -149,22 +150,19 @@ def require_grid(process: Process, half_width: int) -> None:
 
 
 def _make_toeplitz(taps: Array) -> Array:
-    """Returns the banded matrix (len(taps) + _BLOCK - 1, _BLOCK) that convolves a block with taps (L,).
+    """Returns the banded matrix (L + _BLOCK - 1, _BLOCK) that convolves a window with taps (L,).
 
-    It multiplies from the right: window (L + _BLOCK - 1,) @ matrix = outputs (_BLOCK,), with
-    matrix[row, column] = taps[column - row + L - 1], 0 outside of the taps. Output `column` is the sum of
-    window[column], ..., window[column + L - 1] times the taps in reverse. So the window begins with what the
-    last tap reads for the block's first output: where the taps have offsets first, ..., last, `last` points
-    before the block.
+    outputs (_BLOCK,) = window (L + _BLOCK - 1,) @ matrix, where
+    outputs[i] = taps[L - 1] window[i] + taps[L - 2] window[i + 1] + ... + taps[0] window[i + L - 1].
+    So matrix[row, column] = taps[column - row + L - 1], and 0 where there is no such tap.
     """
-    rows = _BLOCK + len(taps) - 1
-    last = len(taps) - 1
+    last_tap = len(taps) - 1
+    row = np.arange(_BLOCK + last_tap)[:, None]
     column = np.arange(_BLOCK)[None, :]
-    row = np.arange(rows)[:, None]
-    distance = column - row + last
-    is_inside = (distance >= 0) & (distance <= last)
-    nearest = np.clip(distance, 0, last)
-    return np.where(is_inside, taps[nearest], 0.0)
+    tap = column - row + last_tap
+    has_tap = (tap >= 0) & (tap <= last_tap)
+    nearest_tap = np.clip(tap, 0, last_tap)
+    return np.where(has_tap, taps[nearest_tap], 0.0)
 
 
 def _compute_share_above(

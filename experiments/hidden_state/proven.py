@@ -83,7 +83,7 @@ def draw(sweep: Sweep, every: Sequence[Point], evidence: Evidence) -> tuple[Figu
 def _compute_lines(point: Point, evidence: Evidence) -> Iterator[ProvenLine]:
     """Yields the bounds of a point's only cell, a line for each method."""
     (cell,) = point.cells
-    (conclusion,) = point.found
+    (conclusion,) = point.conclusions
     canaries = cell.setting.canaries
     if conclusion.law_is_known:
         (bound,) = conclusion.bounds

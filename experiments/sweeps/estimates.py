@@ -120,7 +120,7 @@ def trade_off_figure(title: str, points: Sequence[Point]) -> Figure:
     """
     rows = []
     for point in points:
-        for conclusion in point.found:
+        for conclusion in point.conclusions:
             rows.append((point, conclusion))
     with plt.rc_context(STYLE):
         figure, axes = plt.subplots(len(rows), 2, figsize=(8, 3.4 * len(rows) + 1.2), squeeze=False)
@@ -137,7 +137,7 @@ def trade_off_figure(title: str, points: Sequence[Point]) -> Figure:
 def profile_figure(title: str, points: Sequence[Point], delta: float) -> Figure:
     """Draws delta(epsilon) at `if_gaussian`'s mean mu, its prediction and the upper bound (Figure 11)."""
     drawn = _with_conclusions(points)
-    largest_mu = max(point.found[0].mu_upper_bound or 0.05 for point in drawn)
+    largest_mu = max(point.conclusions[0].mu_upper_bound or 0.05 for point in drawn)
     epsilons = np.linspace(0, conversions.epsilon_from_mu(largest_mu, 1e-8), 400)
     with plt.rc_context(STYLE):
         figure, axis = plt.subplots(figsize=(6, 4.4))
@@ -158,7 +158,7 @@ def profile_figure(title: str, points: Sequence[Point], delta: float) -> Figure:
 
 
 def _with_conclusions(points: Sequence[Point]) -> list[Point]:
-    return [point for point in points if point.found]
+    return [point for point in points if point.conclusions]
 
 
 def _draw_profile(
@@ -220,7 +220,7 @@ def _draw_point(axis: Axes, place: Place, delta: float) -> None:
     """Draws a point: interval, prediction, upper bound, and every method's mean and range over the seeds."""
     at = place.at
     point = place.point
-    several_seeds = len(point.found) > 1
+    several_seeds = len(point.conclusions) > 1
     if not several_seeds:
         low, high = point.interval()
         axis.vlines(at, low, min(high, 1e3), color=_INTERVAL, lw=5)
@@ -311,7 +311,7 @@ def _mark_key(points: Sequence[Point]) -> dict[str, Any]:
             del marker["elinewidth"]  # of error bars alone
             key[_method_legend(method, drawn)] = plt.Line2D([], [], ls="none", **marker)
     key[_ACCOUNTING] = plt.Line2D([], [], color=UPPER, ls=_DOTS, lw=1.6)
-    if any(len(point.found) == 1 for point in points):
+    if any(len(point.conclusions) == 1 for point in points):
         bar = plt.Line2D([], [], color=_INTERVAL, ls="none", marker="|", ms=12, mew=5)
         key["interval where scores are normal"] = bar
     if any(point.predicted_mu() is not None for point in points):
@@ -340,7 +340,7 @@ def _describe_data(points: Sequence[Point]) -> str:
     canaries = 1
     for point in points:
         seeds = max(seeds, len(point.cells))
-        missing += len(point.cells) - len(point.found)
+        missing += len(point.cells) - len(point.conclusions)
         for cell in point.cells:
             all_runs.add(cell.runs)
             canaries = max(canaries, cell.setting.canaries)

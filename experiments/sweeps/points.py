@@ -47,28 +47,34 @@ class Point(NamedTuple):
       series: The series that it belongs to.
       x: Its value on the x axis.
       cells: The audits there, one a seed.
-      found: The conclusions of those audits that are in the store.
+      conclusions: The conclusions of those audits that are in the store.
     """
 
     panel: str
     series: str
     x: float
     cells: tuple[Audited, ...]
-    found: tuple[Conclusion, ...]
+    conclusions: tuple[Conclusion, ...]
 
     def bounds(self, method: str) -> list[Bound]:
-        """Returns a method's bound, of many canaries its counterpart's, for each seed that has one."""
+        """Returns the bounds by a method for a single canary, for each stored seed that has one.
+
+        Where runs have many canaries, the bound is that of the method's counterpart for many.
+        """
         bounds = []
-        for conclusion in self.found:
+        for conclusion in self.conclusions:
             name = _method_for(conclusion, method)
             if name:
                 bounds.append(conclusion.bound(name))
         return bounds
 
     def epsilons(self, method: str) -> list[float]:
-        """Returns a method's epsilon for each seed; of many canaries its counterpart's, NaN without one."""
+        """Returns the epsilons by a method for a single canary, for each stored seed.
+
+        Where runs have many canaries, it is that of the method's counterpart for many, NaN without one.
+        """
         epsilons = []
-        for conclusion in self.found:
+        for conclusion in self.conclusions:
             name = _method_for(conclusion, method)
             if name:
                 epsilons.append(conclusion.finding(name).epsilon)
@@ -86,13 +92,13 @@ class Point(NamedTuple):
 
         It is at the bounds' delta and confidence, its limits averaged over the seeds.
         """
-        intervals = [_normal_interval(conclusion) for conclusion in self.found]
+        intervals = [_normal_interval(conclusion) for conclusion in self.conclusions]
         low, high = np.mean(intervals, axis=0)
         return float(low), float(high)
 
     def upper_bound(self) -> float:
         """Returns the accountant's epsilon, which all seeds share; NaN where it is unknown."""
-        upper_bound = self.found[0].upper_bound
+        upper_bound = self.conclusions[0].upper_bound
         if upper_bound is None:
             return math.nan
         return upper_bound
@@ -110,11 +116,18 @@ class Point(NamedTuple):
 
 
 def _method_for(conclusion: Conclusion, method: str) -> str:
-    """Returns the method that takes, in an audit, the place of one for a single canary a run.
+    """Returns the name of a method's counterpart for as many canaries a run as an audit has.
 
-    With a single canary that is the method itself. With several, "assumption_free" becomes "lifted" and
-    "if_gaussian" becomes "lifted_gaussian". Where the law is known, since directions are fresh,
-    "assumption_free" becomes "exact_null". It is "" where there is no such method.
+    With a single canary a run, that is the method itself. With several, the counterpart of "assumption_free"
+    is "lifted", and that of "if_gaussian" is "lifted_gaussian". Where the law of the scores is known, since
+    directions are fresh in each run, the counterpart of "assumption_free" is "exact_null".
+
+    Args:
+      conclusion: of the audit.
+      method: the name of a method for a single canary a run.
+
+    Returns:
+      The counterpart's name, "" where there is none.
     """
     if conclusion.has_one_canary:
         return method

@@ -41,13 +41,13 @@ class Seeds(NamedTuple):
 
     Attributes:
       runs: Runs a seed.
-      found: Seeds in the store.
+      stored: Seeds in the store.
       missing: Seeds that are not.
       canaries: Canaries a run.
     """
 
     runs: int
-    found: int
+    stored: int
     missing: int
     canaries: int = 1
 
@@ -106,7 +106,7 @@ class Sweep:
     axis: Axis | None = None
 
     def audits(self) -> list[Audited]:
-        """Returns those of its cells that are audits of trained models."""
+        """Returns the audits of trained models among its cells, without the cells of any other kind."""
         audits = []
         for cell in self.cells:
             if cell.audited is not None:

@@ -30,10 +30,10 @@ def rows(figure: str, points: Iterable[Point], claims: PaperClaims, delta: float
     """Yields a row for each point that has conclusions."""
     for point in points:
         cells = point.cells
-        n_seeds = len(point.found)
+        n_seeds = len(point.conclusions)
         seeds = Seeds(
             runs=cells[0].runs,
-            found=n_seeds,
+            stored=n_seeds,
             missing=len(cells) - n_seeds,
             canaries=cells[0].setting.canaries,
         )
@@ -68,7 +68,7 @@ def as_csv(all_rows: Sequence[Row]) -> bytes:
         Column("x", attrgetter("x")),
         Column("runs", attrgetter("seeds.runs")),
         Column("canaries", attrgetter("seeds.canaries")),
-        Column("seeds", attrgetter("seeds.found")),
+        Column("seeds", attrgetter("seeds.stored")),
         Column("seeds_missing", attrgetter("seeds.missing")),
         Column(IF_GAUSSIAN, lambda row: row.epsilons[IF_GAUSSIAN].mean),
         Column(f"{IF_GAUSSIAN}_min", lambda row: row.epsilons[IF_GAUSSIAN].low),

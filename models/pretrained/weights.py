@@ -178,13 +178,17 @@ class _Unpickler(pickle.Unpickler):
         return _NAMES[module, name]
 
     def persistent_load(self, pid: Any) -> _Storage:
-        """Returns a storage, which pickles refer to by an identifier.
+        """Returns the storage to which an identifier in the pickle refers.
 
         Args:
-          pid: ("storage", type, key, device, size), and in the older format what it is a view of: nothing.
+          pid: ("storage", type, key, device, size); in torch's older format also the part of another storage
+            that it is, which has to be None.
+
+        Raises:
+          InputError: it is of another kind.
         """
-        kind, dtype, key, _, size, *view = pid
+        kind, dtype, key, _, size, *part = pid
         is_storage = kind == "storage" and dtype in _STORAGE_DTYPES.values()
-        is_whole = view in ([], [None])
+        is_whole = part in ([], [None])
         require(is_storage and is_whole, "it holds a storage of a kind that is not read")
         return self.storages.setdefault(key, _Storage(str(key), dtype, int(size)))

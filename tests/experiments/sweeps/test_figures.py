@@ -98,7 +98,7 @@ def test_every_cell_of_every_sweep_is_on_one_figure(scale, found):
         every = points.points(cells, found(cells))
         drawn = [cell for point in every for cell in point.cells]
         assert collections.Counter(drawn) == collections.Counter(cells)
-        assert all(len(point.found) == len(point.cells) for point in every)
+        assert all(len(point.conclusions) == len(point.cells) for point in every)
         for point in every:
             seedless = {dataclasses.replace(cell.setting, seed=0) for cell in point.cells}
             assert len(seedless) == 1 and len({cell.setting.seed for cell in point.cells}) == len(
@@ -250,7 +250,7 @@ def test_scores_that_prove_nothing_are_said_and_left_out(tmp_path, capsys, harm,
     audits = points.evidence(stored.holdings(tmp_path), cells, LEVELS).audits
     assert len(audits) == 2 and path.exists() and said.format(path) in capsys.readouterr().err
     (point,) = points.points(cells, audits)
-    assert len(point.cells) == 3 and len(point.found) == 2
+    assert len(point.cells) == 3 and len(point.conclusions) == 2
 
 
 def test_a_store_is_read_by_the_settings_alone(tmp_path):
