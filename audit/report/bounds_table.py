@@ -131,12 +131,14 @@ def describe_claim(conclusion: Conclusion) -> list[str]:
 
 
 def show_e_value(e_value: float) -> str:
-    """Returns an e-value to two digits; "above 1e+06" or "below 0.01" where it is out of that range."""
+    """Returns an e-value rounded down to two digits, "above 1e+06" or "below 0.01" beyond these."""
     if e_value > _LARGEST_E_VALUE:
         return f"above {_LARGEST_E_VALUE:g}"
     if e_value < _LEAST_E_VALUE:
         return f"below {_LEAST_E_VALUE:g}"
-    return f"{e_value:.2g}"
+    digits = 1 - math.floor(math.log10(e_value))
+    scaled = math.floor(e_value * 10**digits + 1e-9)
+    return f"{scaled / 10**digits:g}"
 
 
 def _describe_attack(conclusion: Conclusion) -> list[str]:

@@ -11,7 +11,7 @@ from audit.conclusions.concluded import conclude
 from audit.evidence.canaries import single
 from audit.methods import estimate
 from audit.report import audit_page, bounds_table, subjects, verdicts
-from audit.report.bounds_table import remarks
+from audit.report.bounds_table import remarks, show_e_value
 from audit.report.table import Column, Table, at_least, at_most, number
 from tests.cases import mostly_slow
 
@@ -152,3 +152,16 @@ def test_the_table_and_the_verdict_say_what_decides(upper, decides):
     *_, last = bounds_table.bounds_table(conclusion).splitlines()
     assert last.startswith(f"to decide: more runs{decides}") and len(last) <= 80
     assert f" To decide: more runs{decides}" in verdicts.verdict(conclusion).sentence
+
+
+@pytest.mark.parametrize(
+    ("e_value", "shown"),
+    [(1.0, "1"), (19.96, "19"), (20.0, "20"), (0.369, "0.36"), (123_456.0, "120000")],
+)
+def test_an_e_value_is_rounded_down_so_that_none_looks_like_a_refutation(e_value, shown):
+    assert show_e_value(e_value) == shown
+
+
+def test_e_values_out_of_range_are_said_so():
+    assert show_e_value(1e9) == "above 1e+06"
+    assert show_e_value(0.001) == "below 0.01"
