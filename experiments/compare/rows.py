@@ -28,6 +28,7 @@ from experiments.canife import rounds
 from experiments.canife import training as canife_training
 from experiments.canife.attacked import Attacked
 from experiments.canife.curves import RoundValues
+from experiments.canife.rounds import Charge
 from experiments.cells import work
 from experiments.cells.work import Workplace
 from experiments.compare.compared import ALL, FINAL, Compared, TrainedMethod, list_methods
@@ -171,12 +172,29 @@ def _canife_rows(compared: Compared, place: Workplace) -> Iterator[ComparedRow]:
     for measured in canife_measured.read_rounds(store, numbers):
         values.append(canife_curves.row(attacked, measured))
     counts = rounds.forward(numbers, attacked.rounds)
-    # A cohort of all clients: composition takes no amplification.
-    composed = canife_curves.compose(attacked, values, backward=False)
-    published = composed.published[-1]
+    published = _compose_published(attacked, values, counts)
     exact = _compose_exact(attacked, values, counts)
     yield ComparedRow("CANIFE", "as published", ALL, 1, seconds, published, ESTIMATE)
     yield ComparedRow("CANIFE", "exact laws", ALL, 1, seconds, exact, ESTIMATE)
+
+
+def _compose_published(
+    attacked: Attacked, values: Sequence[RoundValues], counts: Sequence[int]
+) -> float:
+    """Returns epsilon of all rounds by the paper's estimates, composed through Renyi DP, without amplification.
+
+    Args:
+      attacked: The setting.
+      values: What was measured, a round each.
+      counts: How many rounds each of them stands for.
+    """
+    estimate_delta = 1 / attacked.scores  # at which the paper's estimates are
+    charges = []
+    for value, count in zip(values, counts, strict=True):
+        epsilon = value.published.estimate.epsilon
+        noise = rounds.renyi_charge(epsilon, estimate_delta, attacked.noise_multiplier)
+        charges.append(Charge(noise, 1.0, count))
+    return rounds.composed(charges, attacked.delta)
 
 
 def _compose_exact(
