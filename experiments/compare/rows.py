@@ -181,7 +181,7 @@ def _canife_rows(compared: Compared, place: Workplace) -> Iterator[ComparedRow]:
 def _compose_published(
     attacked: Attacked, values: Sequence[RoundValues], counts: Sequence[int]
 ) -> float:
-    """Returns epsilon of all rounds by the paper's estimates, composed through Renyi DP, without amplification.
+    """Returns epsilon of all rounds by the paper's estimates, composed by Renyi DP without amplification.
 
     Args:
       attacked: The setting.
