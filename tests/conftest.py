@@ -230,10 +230,10 @@ def play():
     from audit.training import game
 
     def run(table, ranges, chunk, progress=lambda runs, steps: None):
-        first, scores, presence, dimension = zip(
-            *game.play(table, ranges, chunk, progress), strict=True
-        )
-        return game.Scores(first[0], np.concatenate(scores), np.concatenate(presence), dimension[0])
+        parts = list(game.play(table, ranges, chunk, progress))
+        scores = np.concatenate([part.scores for part in parts])
+        presence = np.concatenate([part.presence for part in parts])
+        return parts[0]._replace(scores=scores, presence=presence)
 
     return run
 

@@ -41,7 +41,7 @@ def test_a_score_counts_the_fresh_draws_below_and_ties_lie_between():
     def count_ones(examples, theta_t, reference):
         return examples.features.sum(axis=1).astype(jnp.float32)
 
-    adversary = ranked.fresh_examples(generator.draw, count_ones, directions.itself, 200, M)
+    adversary = ranked.fresh_examples(generator.draw, count_ones, directions.initial_model, 200, M)
     state = adversary.init(jax.random.key(0), jnp.zeros(4), jnp.float32(1))
     state = adversary.draw_for_run(state, (jax.random.key(1),))
     scores = np.asarray(adversary.score(state, (), jnp.zeros(4), jnp.zeros(4)))

@@ -75,7 +75,7 @@ def test_a_keyword_is_a_field_or_its_flag():
     assert setting_of("fcnn", k=5) == setting_of("fcnn", periodicity=5)
     assert setting_of("fcnn", insertions=9, k=5).schedule.steps == 45
     with pytest.raises(
-        InputError, match="^magic is no field of a setting: choose of adversary, batch_size"
+        InputError, match="^magic is no field of a setting: choose of adversary, afresh"
     ):
         setting_of("fcnn", magic=1)
     assert set(make.fields()) >= {"model", "adversary", "insertions"}
