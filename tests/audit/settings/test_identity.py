@@ -125,6 +125,7 @@ CHANGES = {
         "observe": "all",
         "coins": True,
     },
+    **{"afresh": True, "fresh": 1000, "examples_score": "gradient"},
 }
 
 
@@ -137,6 +138,9 @@ def test_every_field_that_decides_is_part_of_it(field):
         "observe": "one_shot",
         "loss_score": "loss",
         "coins": "sphere",
+        "afresh": "gc_r",
+        "fresh": "examples",
+        "examples_score": "examples",
     }
     whose |= {"coins": "sphere", **dict.fromkeys(poison, "poisoned")}
     base = {"adversary": whose[field]} if field in whose else {}
