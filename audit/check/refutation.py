@@ -51,7 +51,7 @@ _KEPT = 3  # the thresholds that most of the capital is on
 _TOGETHER = 4  # runs between two looks
 
 
-class Game(NamedTuple):
+class WorstCase(NamedTuple):
     """The steps of a run, and how the worst case looks in them.
 
     Attributes:
@@ -229,7 +229,7 @@ def _find_sizes(batches: list[NDArray[np.int64]]) -> NDArray[np.int64]:
     return np.array([len(batch) for batch in batches])
 
 
-def _choose_game(rehearsed: list[list[NDArray[np.int64]]], claim: DpSgd) -> Game:
+def _choose_game(rehearsed: list[list[NDArray[np.int64]]], claim: DpSgd) -> WorstCase:
     """Returns the game that the batches of a few passes admit."""
     sizes = _find_sizes(rehearsed[0])
     once = True
@@ -238,14 +238,14 @@ def _choose_game(rehearsed: list[list[NDArray[np.int64]]], claim: DpSgd) -> Game
         has_sizes = np.array_equal(_find_sizes(batches), sizes)
         once = once and has_sizes and len(np.unique(indices)) == len(indices)
     epochs = max(claim.insertions // len(sizes), 1)
-    return Game(claim.noise_multiplier, len(sizes), epochs, once)
+    return WorstCase(claim.noise_multiplier, len(sizes), epochs, once)
 
 
 def _play(
     run: list[list[NDArray[np.int64]]],
     target: int,
     sizes: NDArray[np.int64],
-    game: Game,
+    game: WorstCase,
     rng: np.random.Generator,
 ) -> Array | None:
     """Returns the noisy sums (epochs, batches) in the world with the target; None where the run is irregular.
@@ -267,7 +267,7 @@ def _play(
     return np.asarray(height * taken + noise, np.float64)
 
 
-def _look(sums: Array | None, game: Game, tests: _Tests) -> Array:
+def _look(sums: Array | None, game: WorstCase, tests: _Tests) -> Array:
     """Returns whether each test (T,) sees the target in a run's sums, as 0 or 1."""
     if sums is None:
         return np.zeros(len(tests.thresholds))
@@ -275,7 +275,7 @@ def _look(sums: Array | None, game: Game, tests: _Tests) -> Array:
     return np.asarray(statistics > tests.thresholds, np.float64)
 
 
-def _compute_ratios(sums: Array, game: Game) -> Array:
+def _compute_ratios(sums: Array, game: WorstCase) -> Array:
     """Returns the log-likelihood ratio (R,) of runs' sums (R, epochs, batches)."""
     variance = game.noise_multiplier**2
     if game.once:
@@ -287,7 +287,7 @@ def _compute_ratios(sums: Array, game: Game) -> Array:
     return np.asarray(np.logaddexp(math.log1p(-rate), taken).sum(axis=(-2, -1)))
 
 
-def _simulate(game: Game) -> tuple[Array, Array]:
+def _simulate(game: WorstCase) -> tuple[Array, Array]:
     """Returns the ratio and the largest sum (R,) of runs with the target, as the game's sampler has them."""
     rng = np.random.default_rng(0)
     steps = game.batches * game.epochs
@@ -315,7 +315,7 @@ def _claim_epsilon(claim: DpSgd) -> float:
 
 
 @functools.lru_cache(maxsize=16)
-def _choose_tests(game: Game, claim: DpSgd) -> _Tests:
+def _choose_tests(game: WorstCase, claim: DpSgd) -> _Tests:
     """Returns the tests that grow a capital fastest in simulated runs, against the claim."""
     ratios, largest = _simulate(game)
     levels = np.linspace(0.02, 0.98, _CANDIDATES)
@@ -342,7 +342,7 @@ def _limit_log_rate(ratios: Array, threshold: float) -> float:
     return min(math.log(limit_mean(shrunk, 1.0, _LOG_ERROR)) - threshold, 0.0)
 
 
-def _bound_log_rate(game: Game, threshold: float) -> float:
+def _bound_log_rate(game: WorstCase, threshold: float) -> float:
     """Returns log of a bound on the rate at which the largest sum exceeds a threshold without the target."""
     in_target = 1.0 if game.once else 0.0
     sigma = game.noise_multiplier

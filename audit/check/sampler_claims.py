@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from audit.check.accounting import compute_shuffled_epsilon, read_noise_multiplier
 from audit.claims import accounting, samplers
 from audit.claims.accounting import Composition
-from audit.claims.samplers import MixtureLimit, Schedule
+from audit.claims.samplers import MixtureLimit, ShuffledSteps
 from audit.errors import require
 from audit.laws import conversions
 from audit.report.table import Column, Table, at_least, at_most
@@ -189,8 +189,8 @@ class _Training(NamedTuple):
       constants: how Lipschitz its steps are, in words.
     """
 
-    schedule: Schedule
-    with_tail: Schedule
+    schedule: ShuffledSteps
+    with_tail: ShuffledSteps
     delta: float
     truncation: TruncatedPoisson | None
     constants: str
@@ -213,7 +213,7 @@ class _Sampler(NamedTuple):
     """
 
     bracket: Callable[[_Training], EveryModel]
-    bound: Callable[[Schedule, float], MixtureLimit]
+    bound: Callable[[ShuffledSteps, float], MixtureLimit]
     advise: Callable[[_Training, EveryModel], str]
 
 

@@ -40,7 +40,7 @@ _CHUNK = 100_000  # orders whose mu are computed together
 _HALVINGS = 60
 
 
-class Schedule(NamedTuple):
+class ShuffledSteps(NamedTuple):
     """The steps of a training run.
 
     Attributes:
@@ -97,14 +97,16 @@ class StepWeights(NamedTuple):
 
 def make_schedule(
     noise_multiplier: float, batches: int, epochs: int, lipschitz: ArrayLike = 1.0, tail: int = 0
-) -> Schedule:
+) -> ShuffledSteps:
     """Returns a schedule with noise-only steps after all epochs, which are Lipschitz with constant 1.
 
     Raises:
       InputError: Constants out of range, or neither a number nor one for each step of the epochs.
     """
     constants = spread_over_steps("lipschitz", lipschitz, batches * epochs)
-    return Schedule(noise_multiplier, batches, epochs, np.append(constants, np.ones(tail)), tail)
+    return ShuffledSteps(
+        noise_multiplier, batches, epochs, np.append(constants, np.ones(tail)), tail
+    )
 
 
 def weigh_steps(lipschitz: Array) -> StepWeights:
@@ -221,7 +223,7 @@ def mix_epsilon(mus: Array, shares: Array, delta: float) -> float:
     return float(high[0])
 
 
-def bound_fixed_order(schedule: Schedule, delta: float) -> MixtureLimit:
+def bound_fixed_order(schedule: ShuffledSteps, delta: float) -> MixtureLimit:
     """Returns the bound for batches in one known order, cyclic ones: that of the worst place in it."""
     weights = weigh_steps(schedule.lipschitz)
     places = np.arange(schedule.batches)[:, None]
@@ -232,7 +234,7 @@ def bound_fixed_order(schedule: Schedule, delta: float) -> MixtureLimit:
 
 
 def bound_one_of_each_epoch(
-    schedule: Schedule,
+    schedule: ShuffledSteps,
     delta: float,
     seed: int = 0,
     most_enumerated: int = MOST_ENUMERATED,
@@ -307,7 +309,7 @@ def _cut_last_epochs(batches: int, epochs: int, most: int) -> _Strata:
     return _Strata(lows[cells_of_strata], highs[cells_of_strata], shares)
 
 
-def _compute_worst_mus(schedule: Schedule, weights: StepWeights, strata: _Strata) -> Array:
+def _compute_worst_mus(schedule: ShuffledSteps, weights: StepWeights, strata: _Strata) -> Array:
     """Returns mu of each stratum's worst order, or more (S,).
 
     mu is the largest sum of x_t W_t s_t over increasing x of length 1, so that it rises with every W_t s_t,
@@ -328,7 +330,7 @@ def _compute_worst_mus(schedule: Schedule, weights: StepWeights, strata: _Strata
 
 
 def bound_poisson(
-    schedule: Schedule, delta: float, seed: int = 0, simulated: int = SIMULATED
+    schedule: ShuffledSteps, delta: float, seed: int = 0, simulated: int = SIMULATED
 ) -> MixtureLimit:
     """Returns the bound where each step has the example with probability 1 / batches.
 

@@ -26,7 +26,6 @@ from numpy.typing import ArrayLike, NDArray
 from audit.errors import InputError, require
 from audit.evidence.arrays import floats, require_few_failed
 from audit.evidence.canaries import FAILED, RANK_DIMENSION, Fresh
-from audit.evidence.given_directions import check_bits
 from audit.evidence.repeats import require_no_copies
 from audit.values import number, require_type
 
@@ -66,6 +65,8 @@ def given(
 
     present = np.ones(ranks.shape, bool)
     if presence is not None:
+        from audit.evidence.given_directions import check_bits  # loads SciPy
+
         present = check_bits(presence, ranks.shape)
     placed = place(np.where(failed, draws + 1, ranks), draws)
     cosines = np.where(failed, FAILED, placed)

@@ -301,9 +301,11 @@ def test_what_the_door_lacks_is_said_and_worlds_may_differ_in_canaries():
         "coins",
         "cosines",
         "directions",
+        "ranks",
         *OTHERS,
     }
-    types = {"DpSgd", "EpsilonDelta", "Gdp", "Indices", "InputError", "Result", "__version__"}
+    claims = {"DpSgd", "EpsilonDelta", "Gdp", "TruncatedPoisson"}
+    types = {*claims, "Indices", "InputError", "Result", "__version__"}
     assert set(audit.__all__) == functions | types
     found = audit.bounds(RNG.normal(size=(80, 8)) + 2, RNG.normal(size=(80, 7)))
     assert found.bounds["lifted_gaussian"].epsilon > 0
@@ -428,7 +430,14 @@ def test_a_built_in_model_is_audited_as_by_the_command(tmp_path):
         audit.audit(runs=40, out=tmp_path / "out", data_file=str(file), k=0)
 
 
-OTHERS = ["hidden_state_epsilon", "check_step", "check_batches", "check_accounting"]
+OTHERS = [
+    "hidden_state_epsilon",
+    "check_step",
+    "check_batches",
+    "check_accounting",
+    "refute_sampler",
+    "sampler_claims",
+]
 
 
 @pytest.mark.slow

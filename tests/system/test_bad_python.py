@@ -445,7 +445,7 @@ CHECKS = [
     *typed(claimed, "epsilon", -1, np.nan, np.inf), *typed(claimed, "delta", 0, 1, -1, np.nan),
     *typed(claimed, "noise_multiplier", 0, -1, np.nan, np.inf), *typed(claimed, "steps", 0, -1, 1.5, 10**12),
     *typed(claimed, "sampling_rate", 0, 2, -1, np.nan),
-    *each(claimed, "batches", "`batches=", None, "fixed", 1),
+    *each(claimed, "batches", "`batches=", None, "cyclic", 1),
     *typed(claimed, "examples", optional=True),
 ]  # fmt: skip
 CORPUS = {

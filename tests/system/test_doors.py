@@ -44,6 +44,8 @@ CLAIMED = (
     "uncovered",
     "expected",
     "reason",
+    "claim",
+    "examine",
 )
 ONE_RUN_COINS = RNG.normal(3.0 * ONE_RUN_BITS, 1.0) / DIMENSION**0.5
 

@@ -7,7 +7,7 @@ import pytest
 
 import audit
 from audit.check import refutation
-from audit.check.refutation import Game
+from audit.check.refutation import WorstCase
 
 BATCHES = 20
 EXAMPLES = 60
@@ -103,7 +103,7 @@ def test_batches_that_come_one_by_one_make_passes():
 
 @pytest.mark.parametrize("once", [True, False])
 def test_limits_of_rates_lie_above_simulated_ones_and_near_them(once):
-    game = Game(noise_multiplier=1.0, batches=10, epochs=2, once=once)
+    game = WorstCase(noise_multiplier=1.0, batches=10, epochs=2, once=once)
     tests = refutation._choose_tests(game, audit.DpSgd(1.0, 20, 0.1))
     rng = np.random.default_rng(1)
     sums = rng.standard_normal((200_000, 2, 10))

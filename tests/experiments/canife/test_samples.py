@@ -143,6 +143,7 @@ def test_every_model_has_a_row_and_leafs_need_a_folder(tmp_path):
         "linear",
         "mlp",
         "convnet",
+        "gelu_convnet",
         "resnet18",
     }
     for model in settings.LEAF_MODELS:
