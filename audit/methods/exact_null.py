@@ -361,6 +361,7 @@ def _assume_gdp(drawn: Assumption) -> Assumption:
         "any GDP",
         f"{drawn.sentence}; epsilon is that of a GDP guarantee",
         "no GDP guarantee below this mu holds; epsilon is what it would state",
+        gaussian=True,
     )
 
 

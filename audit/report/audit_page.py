@@ -227,7 +227,7 @@ def _describe_assumption(finding: Finding, conclusion: Conclusion) -> str:
             f"{assumption.sentence}. Where nothing leaks it exceeds 0 in {floor.exceeding:.1%} of audits; "
             f"epsilon's mean is then {floor.mean:.2g}, its 95% quantile {floor.quantile_95:.2g}"
         )
-    if not assumption.gaussian:
+    if not assumption.gaussian or conclusion.law_is_known:
         return assumption.sentence
     if conclusion.curve is None and conclusion.has_one_canary:
         return assumption.sentence

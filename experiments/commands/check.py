@@ -1,4 +1,4 @@
-"""Is one step of this DP-SGD right? Clipping, noise, averaging. Are its batches?
+"""Is one step of this DP-SGD right, and are its batches?
 
 ./run.sh check --example=opacus                    one of the examples
 ./run.sh check --step=mine.py:step                 a step of yours

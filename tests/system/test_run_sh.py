@@ -129,7 +129,7 @@ def test_help_lists_every_command_in_a_group_with_a_whole_summary():
         listed[title] = [line.split()[0] for line in lines]
         assert all(len(line.split()) > 2 for line in lines), group
     audits, papers, tools, others = listed.values()
-    assert {"audit", "bound", "check", "first", "list", "plan", "report"} == set(audits)
+    assert {"audit", "bound", "check", "claim", "first", "list", "plan", "report"} == set(audits)
     assert {"sweep", "figures", "canife"} <= set(papers) and {"benchmark", "proof"} <= set(tools)
     assert others == ["python", "test", "lint", "ray", "help"]
     files = (REPOSITORY / "experiments" / "commands").glob("[!_]*.py")
