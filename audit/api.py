@@ -45,6 +45,7 @@ class OwnSettings(TypedDict, total=False):
     lipschitz: "ArrayLike | str | None"
     model: str
     afresh: bool
+    all_in: bool
     canaries: int
     batch_size: int
     clipping: str

@@ -93,6 +93,10 @@ class GcR(AdversaryFields):
         """Returns whether coordinates are drawn afresh, whose bound holds whenever one stops."""
         return self.afresh
 
+    @property
+    def inserts_all(self) -> bool:
+        return self.afresh
+
 
 def _make_gc_s(fields: GcS, knowledge: Knowledge) -> "Adversary":
     """Makes GC-S: a gradient along the coordinate that moves least, or leaks most by linear response."""

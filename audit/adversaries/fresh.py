@@ -30,6 +30,10 @@ class SphereFields(AdversaryFields):
         default=False,
     )
 
+    @property
+    def inserts_all(self) -> bool:
+        return not self.coins
+
 
 def _make_sphere(fields: SphereFields, knowledge: Knowledge) -> "Adversary":
     """Makes the adversary whose directions every run draws afresh."""

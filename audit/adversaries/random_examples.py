@@ -35,6 +35,10 @@ class RandomExamples(AdversaryFields):
         choices=(LOSS, GRADIENT),
     )
 
+    @property
+    def inserts_all(self) -> bool:
+        return True
+
 
 def _make_random_examples(fields: RandomExamples, knowledge: Knowledge) -> "Adversary":
     """Makes the adversary whose random examples every run draws afresh."""

@@ -30,6 +30,11 @@ class AdversaryFields:
     usual_runs: ClassVar[int] = 5000
     any_time: ClassVar[bool] = False
 
+    @property
+    def inserts_all(self) -> bool:
+        """Returns whether every canary is in in every run, without coins."""
+        return False
+
     def deciding(self) -> dict[str, Any]:
         """Returns the fields that decide scores, without those at their defaults."""
         return deciding(self)

@@ -217,7 +217,7 @@ def conclude_setting(
         concluded = conclude(scores.directions(), claim, level)
     else:
         reason = "" if own_model else gaussian_reason(setting)
-        concluded = conclude(scores.design(), claim, level, reason=reason)
+        concluded = conclude(_read_design(scores), claim, level, reason=reason)
         if mechanism.optimizer == "sgd" and mechanism.weight_decay == 0:
             period = setting.schedule.periodicity
             expected = _find_expected_epsilon(claim.composition, period, level.delta)
@@ -251,11 +251,23 @@ def conclude_each_run(
     """
     conclusions = []
     for values, presence in zip(scores.scores, scores.presence, strict=True):
-        unobserved = None if law_holds else values[~presence]
-        cosines = check_own_cosines(values[presence], unobserved, dimension)
-        evidence = OneRun(Coins(values[None], presence[None]), cosines)
-        conclusions.append(conclude(evidence, level=level))
+        run = Coins(values[None], presence[None])
+        observed, out = run.pooled()
+        cosines = check_own_cosines(observed, None if law_holds else out, dimension)
+        conclusions.append(conclude(OneRun(run, cosines), level=level))
     return conclusions
+
+
+def _read_design(scores: Scores) -> Evidence:
+    """Returns the evidence of a setting's scores: of a single run of many canaries, all that it shows."""
+    if scores.scores.shape[0] > 1 or scores.scores.shape[1] == 1:
+        return scores.design()
+    if scores.presence.all():
+        return OneRun(None, check_own_cosines(scores.scores[0], None, scores.dimension))
+    coins = scores.design()
+    if not scores.dimension:
+        return OneRun(coins, None)
+    return OneRun(coins, check_own_cosines(*coins.pooled(), scores.dimension))
 
 
 def bound_runs_together(scores: Scores, level: Level = USUAL_LEVEL) -> Bound | None:

@@ -332,6 +332,13 @@ class Conclusion(NamedTuple):
         return max(epsilons, default=0.0)
 
     @property
+    def epsilon_if_gaussian(self) -> float:
+        """Returns what is proven if the curve is Gaussian: of one run, the largest bound."""
+        if not self.is_one_run:
+            return self.gaussian.epsilon
+        return max((bound.epsilon for bound in self.bounds), default=0.0)
+
+    @property
     def most_provable(self) -> float | None:
         """Returns the largest epsilon that so many runs can prove without an assumption on the curve.
 

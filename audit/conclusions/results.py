@@ -60,7 +60,10 @@ def keep_result(store: Store, conclusion: Conclusion, **more: object) -> str:
 
 def result_json(conclusion: Conclusion, **more: object) -> str:
     """Returns the content of audit.json on one line."""
-    return bounds_json(conclusion, mu_upper_bound=finite(conclusion.mu_upper_bound), **more)
+    more = {"mu_upper_bound": finite(conclusion.mu_upper_bound), **more}
+    if conclusion.is_one_run:
+        return json.dumps({**one_run_fields(conclusion), "epsilon": conclusion.epsilon, **more})
+    return bounds_json(conclusion, **more)
 
 
 def bounds_json(conclusion: Conclusion, **more: object) -> str:

@@ -12,7 +12,6 @@ from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
 
 from audit.conclusions.conclusion import Conclusion, method_of
-from audit.errors import require
 from audit.laws import conversions, cosine_law
 from audit.methods.curves import auc
 from audit.methods.estimate import Bound, Finding
@@ -53,14 +52,18 @@ def audit_figure(
 
 
 def audit_drawing(conclusion: Conclusion, audited: str = "") -> Figure:
-    """Returns all panels of an audit as a figure that pyplot does not hold; see `audit_figure`.
-
-    Raises InputError for an audit of one run, whose panels are on its page alone.
-    """
-    require(not conclusion.is_one_run, "one run alone has no figure: its report has its panels")
+    """Returns all panels of an audit as a figure that pyplot does not hold; see `audit_figure`."""
+    panels = _choose_panels(conclusion)
+    columns = min(len(panels), 2)
+    rows = -(-len(panels) // 2)
     with plt.rc_context(STYLE):
-        figure, axes = plt.subplots(2, 2, figsize=(9, 6.6))
-        for axis, draw in zip(axes.flat, _choose_panels(conclusion).values(), strict=True):
+        figure = plt.figure(figsize=(4.5 * columns, 3.3 * rows))
+        if conclusion.is_one_run:  # each panel has a legend above it
+            parts = np.ravel(figure.subfigures(rows, columns))
+            axes = [part.subplots() for part in parts]
+        else:
+            axes = list(figure.subplots(rows, columns).flat)
+        for axis, draw in zip(axes, panels.values(), strict=True):
             draw(axis, conclusion)
         if audited:
             figure.suptitle(textwrap.fill(audited, 120), fontsize=9)

@@ -212,12 +212,18 @@ def describe_arrays(name: str, conclusion: Conclusion) -> Subject:
 def _describe_one_run(name: str, conclusion: Conclusion) -> Subject:
     """Returns the audit of the canaries of a caller's run."""
     facts = {"Audited": name, "Canaries": str(conclusion.evidence)}
+    provenance = {"Versions": _list_versions()}
+    threats = [_UNKNOWN_RUN]
+    uppers = _list_uppers(conclusion)
+    return Subject("run", name, facts, threats, conclusion, provenance, uppers=uppers)
+
+
+def _list_uppers(conclusion: Conclusion) -> list[Upper]:
+    """Returns the mechanism's epsilons, as the page of one run shows them."""
     uppers = []
     for upper in conclusion.upper_bounds:
         uppers.append(Upper(upper.name, upper.epsilon, upper.assumes.sentence))
-    provenance = {"Versions": _list_versions()}
-    threats = [_UNKNOWN_RUN]
-    return Subject("run", name, facts, threats, conclusion, provenance, uppers=uppers)
+    return uppers
 
 
 def describe_setting(folder: Path, levels: RequestedLevels, runs: int | None = None) -> Subject:
@@ -270,6 +276,7 @@ def describe_setting(folder: Path, levels: RequestedLevels, runs: int | None = N
         conclusion=conclusion,
         provenance=provenance,
         config=store.text,
+        uppers=_list_uppers(conclusion),
     )
 
 
@@ -335,6 +342,8 @@ def _describe_looks(looks: Looks, confidence: float) -> str:
 
 
 def _describe_runs(conclusion: Conclusion) -> str:
+    if conclusion.is_one_run:
+        return f"one; its canaries: {conclusion.evidence}"
     if not conclusion.has_one_canary:
         return str(conclusion.evidence)
     return f"{len(conclusion.scores_in):,} with the canary, {len(conclusion.scores_out):,} without"
@@ -355,10 +364,12 @@ def _describe_threats(setting: Setting) -> list[str]:
         adversary_row(setting.adversary.name).description,
     ]
     if setting.canaries > 1:
+        presence = "each in or out by a coin of its own that the adversary does not know"
+        if setting.adversary.inserts_all:
+            presence = "all of them in"
         sentences.append(
-            f"Every run has {setting.canaries} such canaries, each in or out by a coin of its own that the "
-            "adversary does not know. For each canary the others are random data: neighbours differ by one "
-            "of them."
+            f"Every run has {setting.canaries} such canaries, {presence}. For each canary the others are "
+            "random data: neighbours differ by one of them."
         )
     sentences.append(
         "What it inserts is clipped to norm C as an example's gradient is; the worlds differ by it alone "

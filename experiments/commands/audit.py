@@ -206,7 +206,7 @@ def _each_run_alone(finished: "FinishedAudit") -> str:
 
     setting, dataset, *_ = finished.request
     adversary = setting.adversary
-    if not isinstance(adversary, OneShotCanaries):
+    if not isinstance(adversary, OneShotCanaries) or adversary.all_in:
         return ""
     dimension = build.trainee(setting.model, dataset).model.n_parameters
     sees_final_model = adversary.observe != "all"

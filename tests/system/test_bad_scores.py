@@ -315,7 +315,6 @@ RUNS = [
         HUGE,
         lay=cosines,
     ),
-    one("one run alone has no figure", *ONE_RUN, "--figure=f.png", lay=cosines),
     one("--looks does not go with --dimension", *ONE_RUN, "--looks=10", lay=cosines),
     one("name another file with --report", *ONE_RUN, "--report=scores.npz/p.html", lay=cosines),
     *rows(
