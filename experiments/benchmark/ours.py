@@ -2,9 +2,18 @@
 
 from functools import partial
 
+from audit.calibration.calibration import ENOUGH_RUNS, FAIR, GAUSSIAN_CURVE
 from audit.errors import InputError
 from audit.evidence import canaries
-from audit.methods import estimate, exact_null, gaussian_curve, lifted, one_run_bounds
+from audit.evidence.canaries import Coins, Fresh
+from audit.methods import (
+    claimed_curve,
+    estimate,
+    exact_null,
+    gaussian_curve,
+    lifted,
+    one_run_bounds,
+)
 from audit.methods.estimate import ScoreMethod
 from audit.methods.exact_null import DirectionsMethod
 from audit.methods.gaussian_curve import CURVE_LEVEL
@@ -12,16 +21,13 @@ from audit.methods.lifted import CanaryMethod
 from audit.methods.method import NO_BOUND, Assumption
 from experiments.benchmark.contract import (
     DIRECTIONS,
-    ENOUGH_RUNS,
-    FAIR,
-    GAUSSIAN,
     ONE_CANARY,
     ONE_RUN,
     OURS,
     SEVERAL,
-    AuditScores,
     EpsilonFunction,
     Estimator,
+    ExamineClaim,
 )
 
 _BY_MU = (estimate.IN_SAMPLE,)  # estimates whose epsilon follows from a Gaussian curve
@@ -33,12 +39,12 @@ _COINS_ASSUMED = {  # a record of one run's coins does not say it
 }
 
 
-def from_scores(method: ScoreMethod, audit: AuditScores, delta: float, confidence: float) -> float:
+def from_scores(method: ScoreMethod, coins: Coins, delta: float, confidence: float) -> float:
     """Returns epsilon by a method of one canary a run.
 
     What a page marks as refuted, scores that have no Gaussian trade-off curve, is a refusal here.
     """
-    scores_in, scores_out = audit.worlds()
+    scores_in, scores_out = coins.pooled()
     if method.assumes.gaussian:
         curve = gaussian_curve.examine(scores_in, scores_out)
         if curve.p_value < CURVE_LEVEL:
@@ -46,38 +52,47 @@ def from_scores(method: ScoreMethod, audit: AuditScores, delta: float, confidenc
     return method.compute(scores_in, scores_out, delta, confidence).epsilon
 
 
-def from_canaries(
-    method: CanaryMethod, audit: AuditScores, delta: float, confidence: float
-) -> float:
+def from_canaries(method: CanaryMethod, coins: Coins, delta: float, confidence: float) -> float:
     """Returns epsilon by a method of several canaries a run."""
-    return method.bound(canaries.coins(audit.scores, audit.presence), delta, confidence).epsilon
+    return method.bound(canaries.coins(coins.scores, coins.presence), delta, confidence).epsilon
 
 
 def from_coins(
-    compute: one_run_bounds.CoinMethod, audit: AuditScores, delta: float, confidence: float
+    compute: one_run_bounds.CoinMethod, coins: Coins, delta: float, confidence: float
 ) -> float:
     """Returns epsilon by a method of the coins of one run."""
-    evidence = one_run_bounds.weigh_coins(canaries.Coins(audit.scores, audit.presence, True))
-    return compute(evidence, delta, confidence).epsilon
+    return compute(one_run_bounds.weigh_coins(coins), delta, confidence).epsilon
 
 
 def from_directions(
-    method: DirectionsMethod, audit: AuditScores, delta: float, confidence: float
+    method: DirectionsMethod, directions: Fresh, delta: float, confidence: float
 ) -> float:
     """Returns epsilon by a method of fresh directions."""
-    design = canaries.Fresh(audit.scores, audit.presence, audit.dimension, True, True)
-    return method.compute(design, delta, confidence).epsilon
+    plain = directions._replace(plain=True, given=True)
+    return method.compute(plain, delta, confidence).epsilon
+
+
+def examine_directions(directions: Fresh, mu: float, confidence: float) -> bool:
+    """Returns whether bets against the claimed curve refute it."""
+    counted = exact_null.count_exceedances(directions)
+    return claimed_curve.examine_claim(
+        counted, claimed_curve.gaussian_power(mu), confidence
+    ).refuted
 
 
 def _make_estimator(
-    name: str, design: str, documented: Assumption, epsilon: EpsilonFunction
+    name: str,
+    design: str,
+    documented: Assumption,
+    epsilon: EpsilonFunction,
+    examine: ExamineClaim | None = None,
 ) -> Estimator:
     """Returns the record of a method of `audit.methods`."""
     assumes = set()
     if design in (SEVERAL, ONE_RUN):
         assumes.add(FAIR)
     if documented.gaussian or name in _BY_MU:
-        assumes.add(GAUSSIAN)
+        assumes.add(GAUSSIAN_CURVE)
     if "many runs" in documented.text:
         assumes.add(ENOUGH_RUNS)
     return Estimator(
@@ -90,6 +105,7 @@ def _make_estimator(
         assumes=frozenset(assumes),
         level=documented.word != NO_BOUND,
         cost=_COSTS.get(name, 1),
+        examine=examine,
     )
 
 
@@ -109,7 +125,8 @@ def _make_estimators() -> list[Estimator]:
         estimators.append(_make_estimator(name, ONE_RUN, assumed, epsilon))
     for name, directions_method in exact_null.METHODS.items():
         epsilon = partial(from_directions, directions_method)
-        estimators.append(_make_estimator(name, DIRECTIONS, directions_method.assumes, epsilon))
+        assumed = directions_method.assumes
+        estimators.append(_make_estimator(name, DIRECTIONS, assumed, epsilon, examine_directions))
     return estimators
 
 

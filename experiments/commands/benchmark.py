@@ -24,10 +24,11 @@ from experiments.benchmark.cells import (
     SCALES,
     AuditedCell,
     CellStore,
-    MeasuredCell,
     Scale,
     find_missing,
     list_cells,
+    list_claims,
+    load_all,
     measure_missing,
 )
 from experiments.benchmark.mechanisms import MECHANISMS
@@ -56,37 +57,31 @@ def main() -> None:
     """Parses flags, measures what is missing, prints the table and writes all files."""
     processes = _parse_processes()
     folder = cli.folder() / "benchmark"
-    cells = _choose_cells()
-    store = CellStore(folder / "cells")
-
-    missing = len(find_missing(cells, store))
-    with tqdm(total=missing, unit="cell", desc="benchmark", disable=not missing) as bar:
-        for _ in measure_missing(cells, store, processes):
-            bar.update()
-
-    measured = _load_all(cells, store)
-    from experiments.benchmark import page
-
-    paths = page.write_files(folder, measured)
-    print(tables.make_summary_table(measured).text())
-    print("\n" + "\n".join(map(os.fspath, paths)))
-
-
-def _load_all(cells: Sequence[AuditedCell], store: CellStore) -> list[MeasuredCell]:
-    """Returns the cells that are stored."""
-    measured = []
-    for cell in cells:
-        stored = store.load(cell)
-        if stored is not None:
-            measured.append(stored)
-    return measured
-
-
-def _choose_cells() -> list[AuditedCell]:
-    """Returns the cells that the flags ask for; says on stderr which packages are missing."""
     scale = _parse_scale()
     cli.require_seed()
     estimators = registry.choose_names("estimators", FLAGS.estimators, registry.ESTIMATORS)
+    cells = _choose_cells(estimators, scale)
+    measured_estimators = list(dict.fromkeys(cell.estimator for cell in cells))
+    claims = list_claims(measured_estimators, scale, FLAGS.seed)
+    store = CellStore(folder / "cells")
+
+    everything = [*cells, *claims]
+    missing = len(find_missing(everything, store))
+    with tqdm(total=missing, unit="cell", desc="benchmark", disable=not missing) as bar:
+        for _ in measure_missing(everything, store, processes):
+            bar.update()
+
+    from experiments.benchmark import page
+
+    measured = load_all(cells, store)
+    measured_claims = load_all(claims, store)
+    paths = page.write_files(folder, measured, measured_claims)
+    print(tables.make_summary_table(measured, measured_claims).text())
+    print("\n" + "\n".join(map(os.fspath, paths)))
+
+
+def _choose_cells(estimators: list[str], scale: Scale) -> list[AuditedCell]:
+    """Returns the cells of these estimators; says on stderr which packages are missing."""
     mechanisms = registry.choose_names("mechanisms", FLAGS.mechanisms, MECHANISMS)
     cells = list_cells(estimators, mechanisms, scale, FLAGS.seed)
     require(
