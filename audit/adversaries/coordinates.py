@@ -79,23 +79,13 @@ class GcR(AdversaryFields):
     )
 
     @property
-    def least_runs(self) -> int:  # type: ignore[override]
-        """Returns the fewest runs, with all canaries in one."""
-        return 1 if self.afresh else AdversaryFields.least_runs
+    def any_time(self) -> bool:
+        return self.afresh
 
     @property
-    def usual_runs(self) -> int:  # type: ignore[override]
+    def usual_runs(self) -> int:
         """Returns as many runs as fresh directions take, where coordinates are drawn afresh."""
-        return 60 if self.afresh else AdversaryFields.usual_runs
-
-    @property
-    def any_time(self) -> bool:  # type: ignore[override]
-        """Returns whether coordinates are drawn afresh, whose bound holds whenever one stops."""
-        return self.afresh
-
-    @property
-    def inserts_all(self) -> bool:
-        return self.afresh
+        return 60 if self.afresh else super().usual_runs
 
 
 def _make_gc_s(fields: GcS, knowledge: Knowledge) -> "Adversary":

@@ -46,18 +46,12 @@ class OneShotCanaries(AdversaryFields):
         )
 
     @property
-    def least_runs(self) -> int:  # type: ignore[override]
-        """Returns the fewest runs, one where all canaries are in."""
-        return 1 if self.all_in else AdversaryFields.least_runs
-
-    @property
-    def usual_runs(self) -> int:  # type: ignore[override]
-        """Returns the number of runs where none is given, one where all canaries are in."""
-        return 1 if self.all_in else AdversaryFields.usual_runs
-
-    @property
     def inserts_all(self) -> bool:
         return self.all_in
+
+    @property
+    def usual_runs(self) -> int:
+        return 1 if self.all_in else super().usual_runs
 
 
 def _make_cots(fields: CotS, knowledge: Knowledge) -> "Adversary":

@@ -19,7 +19,8 @@ def examine_claim(conclusion: Conclusion) -> ClaimTest | None:
     upper = conclusion.tightest
     if upper is None or math.isinf(upper.epsilon) or find_doubt(conclusion):
         return None
-    return _EXAMINE[conclusion.evidence.shape](conclusion)
+    examine = _EXAMINE.get(conclusion.evidence.shape)
+    return None if examine is None else examine(conclusion)
 
 
 def _examine_curve(conclusion: Conclusion) -> ClaimTest | None:
@@ -63,14 +64,9 @@ def _examine_rates(conclusion: Conclusion) -> ClaimTest:
     return ClaimTest(e_value, bool(is_refuted), conclusion.count_runs())
 
 
-def _examine_nothing(conclusion: Conclusion) -> None:
-    """Returns None: one run's bounds speak for themselves."""
-    return None
-
-
+# One run has no entry: its bounds speak for themselves.
 _EXAMINE: dict[Shape, Callable[[Conclusion], ClaimTest | None]] = {
     Shape.ONE_CANARY: _examine_rates,
     Shape.MANY_CANARIES: _examine_rates,
     Shape.FRESH_DIRECTIONS: _examine_curve,
-    Shape.ONE_RUN: _examine_nothing,
 }

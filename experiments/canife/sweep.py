@@ -9,7 +9,7 @@ Each combination of fields is a training run of its own; seeds are averaged.
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from experiments.canife.attacked import STARTS, Attacked
@@ -61,17 +61,15 @@ _TINY = Attacked(
     mock_rounds=200,
     design_steps=4,
 )
+_LAPTOP_SIZE = FigureSize(
+    _LAPTOP, 0.4, (32, 64, 128, 256, 512), (10, 30, 100, 300, 1000), (16, 32, 64), seeds=3
+)
 SIZES = {
     "smoke": FigureSize(_TINY, 0.5, (6, 8), (2, 4), (4, 8), seeds=1),
-    "laptop": FigureSize(
-        _LAPTOP, 0.4, (32, 64, 128, 256, 512), (10, 30, 100, 300, 1000), (16, 32, 64), seeds=3
-    ),
-    "paper": FigureSize(
-        dataclasses.replace(_LAPTOP, design_steps=2500),
-        0.4,
-        (32, 64, 128, 256, 512),
-        (10, 30, 100, 300, 1000, 3000),
-        (16, 32, 64),
+    "laptop": _LAPTOP_SIZE,
+    "paper": _LAPTOP_SIZE._replace(
+        setting=dataclasses.replace(_LAPTOP, design_steps=2500),
+        design_steps=(*_LAPTOP_SIZE.design_steps, 3000),
         seeds=5,
     ),
 }
@@ -101,33 +99,21 @@ def sweeps(scale: str) -> dict[str, Sweep]:
         design_batch=min(cohorts[-1] // 2, setting.cohort),
     )
     penalties = ("of_the_mean", "as_printed")
-    every = [
-        _make_sweep(
-            "canife_figure_5a", "Canaries by pool", setting, seeds, start=STARTS, pool=pools[1:]
-        ),
-        _make_sweep(
-            "canife_figure_5b",
-            "Canaries by steps of their design",
-            setting,
-            seeds,
-            start=STARTS,
-            design_steps=design_steps,
-        ),
-        _make_sweep(
-            "canife_figure_8a",
-            "Two losses of the design",
-            best,
-            seeds + 2,
-            penalty=penalties,
-            pool=pools[::2],
-        ),
-        _make_sweep("canife_figure_8c", "Clients a round", noisy, seeds, cohort=cohorts),
-    ]
+    by_pool = {"start": STARTS, "pool": pools[1:]}
+    by_steps = {"start": STARTS, "design_steps": design_steps}
+    by_loss = {"penalty": penalties, "pool": pools[::2]}
+    figures = (
+        ("5a", "Canaries by pool", setting, seeds, by_pool),
+        ("5b", "Canaries by steps of their design", setting, seeds, by_steps),
+        ("8a", "Two losses of the design", best, seeds + 2, by_loss),
+        ("8c", "Clients a round", noisy, seeds, {"cohort": cohorts}),
+    )
+    every = [_make_sweep(f"canife_figure_{number}", *of_figure) for number, *of_figure in figures]
     return {sweep.name: sweep for sweep in every}
 
 
 def _make_sweep(
-    name: str, title: str, base: Attacked, seeds: int, **varied: Sequence[Value]
+    name: str, title: str, base: Attacked, seeds: int, varied: Mapping[str, Sequence[Value]]
 ) -> AblationSweep:
     """Returns a sweep of every combination of the varied fields' values, each with so many seeds."""
     curve, x = (*varied, ROUND)[:2]

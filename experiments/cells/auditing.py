@@ -12,6 +12,7 @@ from audit.conclusions.concluded import conclude_setting
 from audit.conclusions.conclusion import Conclusion
 from audit.laws import conversions
 from audit.methods.exact_null import EXACT_NULL_GDP
+from audit.methods.level import Level
 from audit.runtime import progress
 from audit.settings import stored
 from audit.settings.setting import Setting, flat, summary
@@ -19,7 +20,6 @@ from audit.storage import files
 from audit.storage.store import FIGURE, RESULT, Kept, Scores, Store
 from audit.tasks.task import Dataset
 from experiments.cells.audits import concluded_runs, recipe
-from experiments.cells.cell import Levels
 from experiments.cells.work import RunsRequest, Trainer, TrainingEngine
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class AuditRequest(NamedTuple):
     dataset: Dataset
     runs: int
     looks: Sequence[int]
-    levels: Levels
+    levels: Level
     chunk_size: int = 0
     until: Until | None = None
     minutes: float | None = None

@@ -19,6 +19,7 @@ from absl import flags
 from audit.adversaries.cosines import OneShotCanaries
 from audit.commands import cli
 from audit.errors import InputError, require
+from audit.methods.level import Level
 from audit.settings.setting import MOST_RUNS, Setting, validate
 from experiments.commands import engine_flags
 from models.catalogue import task
@@ -153,9 +154,8 @@ def _make_request(setting: Setting, runs: int | None, until: "Until | None") -> 
     if setting.mechanism.clipping == "per_example":
         print("clipping by per-example gradients: any model, but slow", file=sys.stderr)
     from experiments.cells.auditing import AuditRequest
-    from experiments.cells.cell import Levels
 
-    levels = Levels(FLAGS.delta, FLAGS.confidence)
+    levels = Level(FLAGS.delta, FLAGS.confidence)
     return AuditRequest(
         setting,
         dataset,

@@ -300,7 +300,7 @@ class OrdinaryConvNet(nn.Module):
 
 def _replace_our_layers(model: Model) -> Model:
     """Returns the model in Flax's own layers."""
-    if not isinstance(model.module, ConvNet):
+    if model.module != ConvNet():
         return model
     module = OrdinaryConvNet()
 
