@@ -107,16 +107,16 @@ class Law(NamedTuple):
       name: its name.
       draw: (generator, setting) -> the evidence of an audit.
       truth: setting -> the truth.
-      audit: (evidence, setting) -> what every method that takes such evidence gives.
-      require: raises InputError for a setting that the law can't draw from.
+      audit: (evidence, setting) -> what every method that takes such evidence gives; by default nothing.
+      require: raises InputError for a setting that the law can't draw from; by default for none.
       breaks: the assumptions of methods that do not hold of it.
     """
 
     name: str
     draw: Callable[[np.random.Generator, KnownMechanism], Any]
     truth: Callable[[KnownMechanism], Truth]
-    audit: Callable[[Any, KnownMechanism], list[Value]]
-    require: Callable[[KnownMechanism], None]
+    audit: Callable[[Any, KnownMechanism], list[Value]] = lambda evidence, setting: []
+    require: Callable[[KnownMechanism], None] = lambda setting: None
     breaks: frozenset[str] = frozenset()
 
 

@@ -206,10 +206,6 @@ def _audit_canaries(design: Design, setting: KnownMechanism) -> list[Value]:
     return _values(lifted.bounds(design, setting.delta, setting.confidence))
 
 
-def require_nothing(setting: KnownMechanism) -> None:
-    """Accepts any setting; methods themselves refuse too few runs."""
-
-
 # One run.
 
 
@@ -401,12 +397,11 @@ TIES = (
     Tie("equal", _draw_equal_noise, breaks=_TIED),
     Tie("failing", _draw_own_noise, _three_runs, breaks=_TIED | _CURVED),
 )
-_of_canaries = partial(Law, audit=_audit_canaries, require=require_nothing)
 COINS = _by_name(
-    *(_of_canaries(tie.name, tie.draw_coins, tie.truth, breaks=tie.breaks) for tie in TIES)
+    *(Law(tie.name, tie.draw_coins, tie.truth, _audit_canaries, breaks=tie.breaks) for tie in TIES)
 )
 SETS = _by_name(
-    *(_of_canaries(tie.name, tie.draw_sets, tie.truth, breaks=tie.breaks) for tie in TIES)
+    *(law._replace(draw=tie.draw_sets) for law, tie in zip(COINS.values(), TIES, strict=True))
 )
 _coin_law = partial(Law, truth=gaussian_truth, audit=_audit_coins, require=_require_one_run)
 ONE_RUN = _by_name(

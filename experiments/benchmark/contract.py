@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.calibration import laws
-from audit.calibration.calibration import KnownMechanism, Law, Truth, Value
+from audit.calibration.calibration import KnownMechanism, Law, Value
 
 Array = NDArray[np.float64]
 
@@ -99,26 +98,12 @@ class Estimator(NamedTuple):
         return epsilon, ""
 
 
-def make_law(
-    name: str,
-    draw: Callable[[np.random.Generator, KnownMechanism], Any],
-    truth: Callable[[KnownMechanism], Truth] = laws.gaussian_truth,
-    breaks: frozenset[str] = frozenset(),
-) -> Law:
-    """Returns a law that no method audits, until a cell puts its estimator there."""
-    return Law(name, draw, truth, _audit_by_none, laws.require_nothing, breaks)
-
-
-def _audit_by_none(evidence: Any, setting: KnownMechanism) -> list[Value]:
-    return []
-
-
 class BenchmarkedMechanism(NamedTuple):
     """A mechanism whose true epsilon is known exactly.
 
     Attributes:
-      name: Unique.
       design: One of DESIGNS.
+      name: Unique.
       law: Of an audit's evidence. Its truth is the least epsilon at which the mechanism is
         (epsilon, delta)-DP for adding or removing one canary.
       mu: The law's parameter.
@@ -127,12 +112,12 @@ class BenchmarkedMechanism(NamedTuple):
       delta: The delta at which its audits ask for epsilon.
     """
 
-    name: str
     design: str
+    name: str
     law: Law
     mu: float
     description: str
-    sizes: tuple[int, ...]
+    sizes: tuple[int, ...] = (1000,)
     delta: float = DELTA
 
     def setting(self, seed: int, n: int, audits: int = 1) -> KnownMechanism:

@@ -30,7 +30,6 @@ from experiments.benchmark.contract import (
     ONE_RUN,
     SEVERAL,
     BenchmarkedMechanism,
-    make_law,
 )
 
 Array = NDArray[np.float64]
@@ -162,77 +161,45 @@ def _make_law(draw: Callable[..., Coins], family: ScoreFamily, *breaks: str, **c
     """Returns the law of independent canaries by a family of scores, as `_draw_worlds` or `_draw_coins`."""
     truth = partial(laws.score_truth, family)
     draw_family = partial(draw, family.sample, **changes)
-    return make_law(family.name, draw_family, truth=truth, breaks=frozenset(breaks))
+    return Law(family.name, draw_family, truth, breaks=frozenset(breaks))
 
 
 def _make_one_canary_mechanisms() -> list[BenchmarkedMechanism]:
     """Returns the mechanisms of one canary a run."""
-    mechanisms = []
-    make = partial(BenchmarkedMechanism, design=ONE_CANARY)
+    make = partial(BenchmarkedMechanism, ONE_CANARY)
     gaussian = _make_law(_draw_worlds, known_laws.GAUSSIAN)
-    for mu in (0.0, 0.5, 1.0, 2.0, 4.0):
-        mechanism = make(
-            f"Gaussian {mu:g}",
-            law=gaussian,
-            mu=mu,
-            description=f"N({mu:g}, 1) against N(0, 1)",
-            sizes=_choose_sizes(mu, _WORLD_SIZES),
-        )
-        mechanisms.append(mechanism)
-
     few_in = _make_law(_draw_worlds, known_laws.GAUSSIAN, share_in=0.1)
-    opened = make_law("open", partial(_draw_worlds, _sample_open), _nothing_leaks, breaks=_CURVED)
-    curve = partial(_make_law, _draw_worlds)
-    others = (
-        (
-            "Gaussian 1, few in",
-            few_in,
-            1.0,
-            "N(1, 1) against N(0, 1), a tenth of the runs in",
-        ),
-        (
-            "Laplace 1",
-            curve(_LAPLACE, GAUSSIAN_CURVE),
-            1.0,
-            "Laplace noise of scale 1, shifted by 1",
-        ),
-        (
+    laplace, response, subsampled, mixture, heavy = (
+        _make_law(_draw_worlds, family, GAUSSIAN_CURVE)
+        for family in (_LAPLACE, _RESPONSE, _SUBSAMPLED, _MIXTURE, _HEAVY)
+    )
+    opened = Law("open", partial(_draw_worlds, _sample_open), _nothing_leaks, breaks=_CURVED)
+    mechanisms = []
+    for mu in (0.0, 0.5, 1.0, 2.0, 4.0):
+        description = f"N({mu:g}, 1) against N(0, 1)"
+        sizes = _choose_sizes(mu, _WORLD_SIZES)
+        mechanisms.append(make(f"Gaussian {mu:g}", gaussian, mu, description, sizes))
+    return [
+        *mechanisms,
+        make("Gaussian 1, few in", few_in, 1.0, "N(1, 1) against N(0, 1), a tenth of the runs in"),
+        make("Laplace 1", laplace, 1.0, "Laplace noise of scale 1, shifted by 1"),
+        make(
             "randomised response 1",
-            curve(_RESPONSE, GAUSSIAN_CURVE),
+            response,
             1.0,
             "a bit that is right with the odds e, in little noise",
         ),
-        (
-            "Poisson-subsampled",
-            curve(_SUBSAMPLED, GAUSSIAN_CURVE),
-            0.5,
-            "noise 0.5, inserted with probability 0.1",
+        make("Poisson-subsampled", subsampled, 0.5, "noise 0.5, inserted with probability 0.1"),
+        make("mixture of runs", mixture, 3.0, "half of the runs at mu 0.5, half at mu 3"),
+        make("heavy tails", heavy, 2.0, "Student's t of 3 degrees of freedom, shifted by 2"),
+        make(
+            "(0, delta)",
+            opened,
+            0.0,
+            "nothing leaks, but a run in a hundred tells its bit; evaluated at delta 0.01",
+            delta=_OPEN_DELTA,
         ),
-        (
-            "mixture of runs",
-            curve(_MIXTURE, GAUSSIAN_CURVE),
-            3.0,
-            "half of the runs at mu 0.5, half at mu 3",
-        ),
-        (
-            "heavy tails",
-            curve(_HEAVY, GAUSSIAN_CURVE),
-            2.0,
-            "Student's t of 3 degrees of freedom, shifted by 2",
-        ),
-    )
-    for name, law, mu, description in others:
-        mechanism = make(name, law=law, mu=mu, description=description, sizes=_WORLD_SIZES[:1])
-        mechanisms.append(mechanism)
-    open_bits = make(
-        "(0, delta)",
-        law=opened,
-        mu=0.0,
-        description="nothing leaks, but a run in a hundred tells its bit; evaluated at delta 0.01",
-        sizes=_WORLD_SIZES[:1],
-        delta=_OPEN_DELTA,
-    )
-    return [*mechanisms, open_bits]
+    ]
 
 
 def _make_coin_mechanisms(
@@ -248,34 +215,26 @@ def _make_coin_mechanisms(
       prefix: What their names begin with.
       sizes: The n of a full run, the usual one first.
     """
-    mechanisms = []
 
-    def add(
+    def make(
         name: str, law: Law, mu: float, description: str, sizes: tuple[int, ...] = sizes[:1]
-    ) -> None:
-        mechanisms.append(
-            BenchmarkedMechanism(f"{prefix}: {name}", design, law, mu, description, sizes)
-        )
+    ) -> BenchmarkedMechanism:
+        return BenchmarkedMechanism(design, f"{prefix}: {name}", law, mu, description, sizes)
 
-    orthogonal = make_law("orthogonal", laws.COINS["independent"].draw)
+    orthogonal = Law("orthogonal", laws.COINS["independent"].draw, laws.gaussian_truth)
+    tied = Law("tied", _draw_tied, laws.gaussian_truth, breaks=frozenset([INDEPENDENT]))
+    failing = Law("failing", _draw_failing, _failing_truth, breaks=_CURVED | {INDEPENDENT})
+    unfair = _make_law(_draw_coins, known_laws.GAUSSIAN, FAIR, probability=0.9)
+    mechanisms = []
     for mu in (0.0, 1.0, 2.0, 4.0):
         description = f"orthogonal canaries, each of mu {mu:g}"
-        add(f"Gaussian {mu:g}", orthogonal, mu, description, _choose_sizes(mu, sizes))
-    add(
-        "tied canaries",
-        make_law("tied", _draw_tied, breaks=frozenset([INDEPENDENT])),
-        1.0,
-        "any two canaries have the inner product 1/2; mu 1",
-        sizes,
-    )
-    failing = make_law(
-        "failing",
-        _draw_failing,
-        truth=_failing_truth,
-        breaks=frozenset([INDEPENDENT, GAUSSIAN_CURVE]),
-    )
+        mechanisms.append(
+            make(f"Gaussian {mu:g}", orthogonal, mu, description, _choose_sizes(mu, sizes))
+        )
+    description = "any two canaries have the inner product 1/2; mu 1"
+    mechanisms.append(make("tied canaries", tied, 1.0, description, sizes))
     description = "in half of the runs, which is released, nothing is inserted; else mu 2"
-    add("failing runs", failing, 2.0, description)
+    mechanisms.append(make("failing runs", failing, 2.0, description))
     curved = (
         ("Laplace 1", _LAPLACE, 1.0),
         ("randomised response 1", _RESPONSE, 1.0),
@@ -283,10 +242,9 @@ def _make_coin_mechanisms(
     )
     for name, family, parameter in curved:
         law = _make_law(_draw_coins, family, GAUSSIAN_CURVE)
-        add(name, law, parameter, f"independent canaries, each by {name}")
-    unfair = _make_law(_draw_coins, known_laws.GAUSSIAN, FAIR, probability=0.9)
-    add("nine tenths in", unfair, 1.0, "mu 1, coins that are in with probability 0.9")
-    return mechanisms
+        mechanisms.append(make(name, law, parameter, f"independent canaries, each by {name}"))
+    description = "mu 1, coins that are in with probability 0.9"
+    return [*mechanisms, make("nine tenths in", unfair, 1.0, description)]
 
 
 def _choose_sizes(mu: float, sizes: tuple[int, ...]) -> tuple[int, ...]:
@@ -299,35 +257,30 @@ def _choose_sizes(mu: float, sizes: tuple[int, ...]) -> tuple[int, ...]:
 def _make_direction_mechanisms() -> list[BenchmarkedMechanism]:
     """Returns the mechanisms of one run of uniform directions, by laws of `calibrate` too."""
     mechanisms = []
-    make = partial(BenchmarkedMechanism, design=DIRECTIONS, sizes=_DIRECTION_SIZES)
-    gaussian = make_law("directions", _draw_cosines)
+
+    def add(name: str, law: Law, mu: float, description: str) -> None:
+        mechanisms.append(
+            BenchmarkedMechanism(
+                DIRECTIONS, f"directions: {name}", law, mu, description, _DIRECTION_SIZES
+            )
+        )
+
+    gaussian = Law("directions", _draw_cosines, laws.gaussian_truth)
     for mu in (0.0, 1.0, 4.0):
-        mechanism = make(
-            f"directions: Gaussian {mu:g}",
-            law=gaussian,
-            mu=mu,
-            description=f"cosines of uniform directions with a release of mu {mu:g}",
-        )
-        mechanisms.append(mechanism)
+        description = f"cosines of uniform directions with a release of mu {mu:g}"
+        add(f"Gaussian {mu:g}", gaussian, mu, description)
     for name in ("equal", "failing", "laplace", "bound"):
-        mechanism = make(
-            f"directions: {name} 2",
-            law=laws.DIRECTIONS[name],
-            mu=2.0,
-            description=f"cosines of the law {name!r} of calibrate, parameter 2",
-        )
-        mechanisms.append(mechanism)
+        description = f"cosines of the law {name!r} of calibrate, parameter 2"
+        add(f"{name} 2", laws.DIRECTIONS[name], 2.0, description)
     return mechanisms
 
 
 _OPENED_COINS = BenchmarkedMechanism(
-    name="coins: (0, delta)",
-    design=ONE_RUN,
-    law=make_law("opened", _draw_opened, truth=_nothing_leaks, breaks=_CURVED),
-    mu=0.0,
-    description="nothing leaks, but with probability 0.01 each coin is laid open, many at once; "
-    "evaluated at delta 0.01",
-    sizes=_COIN_SIZES[:1],
+    ONE_RUN,
+    "coins: (0, delta)",
+    Law("opened", _draw_opened, _nothing_leaks, breaks=_CURVED),
+    0.0,
+    "nothing leaks, but with probability 0.01 each coin is laid open, many at once; evaluated at delta 0.01",
     delta=_OPEN_DELTA,
 )
 _RECORDS = (

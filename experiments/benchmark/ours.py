@@ -27,7 +27,6 @@ from experiments.benchmark.contract import (
     SEVERAL,
     EpsilonFunction,
     Estimator,
-    ExamineClaim,
 )
 
 _BY_MU = (estimate.IN_SAMPLE,)  # estimates whose epsilon follows from a Gaussian curve
@@ -81,11 +80,7 @@ def examine_directions(directions: Fresh, mu: float, confidence: float) -> bool:
 
 
 def _make_estimator(
-    name: str,
-    design: str,
-    documented: Assumption,
-    epsilon: EpsilonFunction,
-    examine: ExamineClaim | None = None,
+    name: str, design: str, documented: Assumption, epsilon: EpsilonFunction
 ) -> Estimator:
     """Returns the record of a method of `audit.methods`."""
     assumes = set()
@@ -105,28 +100,26 @@ def _make_estimator(
         assumes=frozenset(assumes),
         level=documented.word != NO_BOUND,
         cost=_COSTS.get(name, 1),
-        examine=examine,
     )
 
 
 def _make_estimators() -> list[Estimator]:
     """Returns a record for each of our estimators, by design."""
     estimators = []
-    epsilon: EpsilonFunction
     for name, score_method in estimate.METHODS.items():
         epsilon = partial(from_scores, score_method)
         estimators.append(_make_estimator(name, ONE_CANARY, score_method.assumes, epsilon))
     for name, canary_method in lifted.METHODS.items():
         epsilon = partial(from_canaries, canary_method)
         estimators.append(_make_estimator(name, SEVERAL, canary_method.assumes, epsilon))
-    for name, coin_method in one_run_bounds.OF_COINS.items():
-        epsilon = partial(from_coins, coin_method)
+    for name, compute in one_run_bounds.OF_COINS.items():
+        epsilon = partial(from_coins, compute)
         assumed = _COINS_ASSUMED.get(name, one_run_bounds.FAIR_COINS)
         estimators.append(_make_estimator(name, ONE_RUN, assumed, epsilon))
     for name, directions_method in exact_null.METHODS.items():
         epsilon = partial(from_directions, directions_method)
-        assumed = directions_method.assumes
-        estimators.append(_make_estimator(name, DIRECTIONS, assumed, epsilon, examine_directions))
+        estimator = _make_estimator(name, DIRECTIONS, directions_method.assumes, epsilon)
+        estimators.append(estimator._replace(examine=examine_directions))
     return estimators
 
 

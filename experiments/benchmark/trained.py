@@ -11,10 +11,11 @@ from pathlib import Path
 
 import numpy as np
 
-from audit.calibration.calibration import KnownMechanism
+from audit.calibration import laws
+from audit.calibration.calibration import KnownMechanism, Law
 from audit.evidence.canaries import Coins
 from audit.runtime import processes
-from experiments.benchmark.contract import ONE_CANARY, SEVERAL, BenchmarkedMechanism, make_law
+from experiments.benchmark.contract import ONE_CANARY, SEVERAL, BenchmarkedMechanism
 
 _MU = 1.0
 _STEPS = 250
@@ -77,10 +78,10 @@ _DESCRIPTION = (
     f"our FCNN on Housing, audits being samples of {_POOL_FACTOR} times as many trainings; "
     "composition's mu 1"
 )
-
-
-_make = functools.partial(BenchmarkedMechanism, mu=_MU, description=_DESCRIPTION)
+_law = functools.partial(Law, "trained", truth=laws.gaussian_truth)
 MECHANISMS = (
-    _make("trained FCNN", ONE_CANARY, make_law("trained", _draw_worlds), sizes=(1000,)),
-    _make("runs of 16: trained FCNN", SEVERAL, make_law("trained", _draw_runs), sizes=(200,)),
+    BenchmarkedMechanism(ONE_CANARY, "trained FCNN", _law(_draw_worlds), _MU, _DESCRIPTION),
+    BenchmarkedMechanism(
+        SEVERAL, "runs of 16: trained FCNN", _law(_draw_runs), _MU, _DESCRIPTION, (200,)
+    ),
 )

@@ -18,7 +18,6 @@ from tqdm import tqdm
 
 from audit.commands import cli
 from audit.errors import require
-from audit.runtime.machine import cores
 from experiments.benchmark import registry, tables
 from experiments.benchmark.cells import (
     SCALES,
@@ -43,11 +42,10 @@ flags.DEFINE_integer(
 )
 flags.DEFINE_list("estimators", None, "Parts of estimators' names; by default all.")
 flags.DEFINE_list("mechanisms", None, "Parts of mechanisms' names; by default all.")
-flags.DEFINE_integer("processes", None, "Processes; by default one a core.")
+cli.define_processes()
 cli.define_seed("Seed of the scores.")
 cli.define_out("Folder for results; the table goes into its folder benchmark.")
 
-MOST_PROCESSES = 1024
 MOST_AUDITS = 10**6
 LEAST_N = 50
 MOST_N = 5_000
@@ -55,7 +53,7 @@ MOST_N = 5_000
 
 def main() -> None:
     """Parses flags, measures what is missing, prints the table and writes all files."""
-    processes = _parse_processes()
+    processes = cli.processes()
     folder = cli.folder() / "benchmark"
     scale = _parse_scale()
     cli.require_seed()
@@ -119,15 +117,6 @@ def _find_missing_packages(estimators: Sequence[str]) -> list[str]:
         if not registry.is_installed(estimator) and estimator.package not in packages:
             packages.append(estimator.package)
     return packages
-
-
-def _parse_processes() -> int:
-    """Returns the flag's number of processes, by default one for each core."""
-    processes = cores() if FLAGS.processes is None else FLAGS.processes
-    require(
-        1 <= processes <= MOST_PROCESSES, f"--processes={processes}: give 1 to {MOST_PROCESSES:,}"
-    )
-    return processes
 
 
 if __name__ == "__main__":
