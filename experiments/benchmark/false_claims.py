@@ -31,6 +31,7 @@ from experiments.benchmark.mechanisms import MECHANISMS
 CLAIMED_MU = math.sqrt(250) / 4  # 250 steps of noise multiplier 4
 NOISE = 0.9  # of what is stated
 _LARGE = 1000  # canaries of a run, where there is a single one, and directions
+_MOST_RUNS_OF_DIRECTIONS = 100
 _SEARCHED_TO = 1.1  # too few runs and enough runs differ by at most this factor
 
 
@@ -46,7 +47,8 @@ class ClaimCell(NamedTuple):
 
     Attributes:
       estimator: Its name.
-      most_runs: The most training runs that are tried, of estimators that take several.
+      most_runs: The most training runs that are tried, of estimators that take several; at most 100 of
+        directions.
       audits: At each number of runs.
       seed: Of the scores.
     """
@@ -71,7 +73,7 @@ class ClaimCell(NamedTuple):
         if estimator.design in (ONE_CANARY, SEVERAL):
             return RunLimits(10, self.most_runs)
         if estimator.examine is not None:
-            return RunLimits(1, self.most_runs)
+            return RunLimits(1, min(self.most_runs, _MOST_RUNS_OF_DIRECTIONS))
         return RunLimits(1, 1)
 
     def measure(self) -> "MeasuredClaim":
