@@ -21,6 +21,15 @@ to be told so too, by its leave_one_out=True. Parameters that are not trained do
 Coordinates depend on (seed, run, index, place) alone, in one version of NumPy. They are drawn in blocks, so
 that count times dimension numbers are never in memory. The seed is a secret of the auditor's: beside what is
 inserted, training must not know it, and its own noise and batches come from another.
+
+>>> import numpy as np
+>>> rows = []
+>>> for run in range(3):                                # a training of ten steps whose gradients are 0
+...     pushed = sum(audit.directions.inserted(7, run, 32, 2000, norm=1.0) for _ in range(10))
+...     noise = np.random.default_rng(run).normal(0, 2 * 10**0.5, 2000)
+...     rows.append(audit.directions.cosines(pushed + noise, 7, run, 32))
+>>> audit.bounds(audit.cosines(rows, 2000, in_order=True)).epsilon > 1
+True
 """
 
 from collections.abc import Iterator

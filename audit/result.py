@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,12 @@ class Result:
       conclusion: of the audit.
       subject: gathers the facts of its page.
       folder: that keeps it, or None.
+
+    >>> result = audit.bounds([2 + i / 40 for i in range(80)], [i / 40 for i in range(80)], audit.Gdp(3))
+    >>> result.verdict, result.epsilon > 1, round(result.upper_bound, 2)
+    ('leaks', True, 17.09)
+    >>> result.report(folder / "page.html").name
+    'page.html'
     """
 
     conclusion: "Conclusion"
@@ -148,3 +154,56 @@ class Result:
         from audit.report import audit_page
 
         return audit_page.summary(self.subject())
+
+
+def table(results: Iterable[Result]) -> list[dict[str, Any]]:
+    """Returns results as rows, one a result, as `pandas.DataFrame` and `csv.DictWriter` take them.
+
+    A row has the name, the verdict, how many runs there are, what is proven and what is allowed at most, and
+    of an audit that trained every setting.
+
+    Args:
+      results: of any functions that return a `Result`, in the order of the rows.
+
+    Raises:
+      InputError: Something else is among the results.
+
+    >>> rows = audit.table(
+    ...     audit.bounds([2.0 + 0.1 * i for i in range(40)], [0.1 * i for i in range(40)], audit.Gdp(mu))
+    ...     for mu in (1, 2)
+    ... )
+    >>> [(row["runs"], round(row["upper_bound"], 2)) for row in rows]
+    [(80, 4.38), (80, 10.0)]
+    """
+    from audit.values import require_type
+
+    rows = []
+    for result in results:
+        require_type("results", result, Result)
+        rows.append(_describe_row(result))
+    return rows
+
+
+def _describe_row(result: Result) -> dict[str, Any]:
+    """Returns a result's row of `table`."""
+    from audit.settings import stored
+    from audit.settings.setting import flat
+    from audit.storage.store import Store
+
+    row: dict[str, Any] = {
+        "name": result.subject().title,
+        "verdict": result.verdict,
+        "runs": result.conclusion.count_runs(),
+        "epsilon": result.epsilon,
+        "upper_bound": result.upper_bound,
+        "hidden_state_bound": result.hidden_state_bound,
+        "delta": result.conclusion.delta,
+        "confidence": result.conclusion.confidence,
+    }
+    if result.folder is None:
+        return row
+    row["folder"] = str(result.folder)
+    audited = stored.known(Store.at(result.folder).config())
+    if audited is not None:
+        row |= flat(audited.setting)
+    return row

@@ -89,6 +89,16 @@ def _linters(arguments: Sequence[str]) -> int:
     return max(statuses)
 
 
+def _docs(arguments: Sequence[str]) -> int:
+    """Builds the manual into docs/_build and returns Sphinx's exit status; a broken link is an error."""
+    folder = _ROOT / "docs" / "_build"
+    settings = ("-c", "docs", "-b", "html", "-W", "--keep-going", "-q")
+    status = _run_module("sphinx", *settings, *arguments, ".", str(folder))
+    if status == 0:
+        print(f"wrote {folder / 'index.html'}")
+    return status
+
+
 def _ray(arguments: Sequence[str]) -> int:
     """Becomes Ray's own program, with this project's settings; returns 2 where these can't be had."""
     from experiments.cells import local_ray
@@ -120,6 +130,7 @@ _OTHERS = {
     "python": _Other("Run a script of yours: ./run.sh python mine.py", _script),
     "test": _Other("Run the quick tests, with --slow all; the rest goes to pytest.", _tests),
     "lint": _Other("Run ruff and mypy; arguments go to ruff check.", _linters),
+    "docs": _Other("Build the manual into docs/_build, a site to read offline.", _docs),
     "ray": _Other("Ray's own commands: ./run.sh ray start --head", _ray),
 }
 _PAPERS = ("canife", "federated", "figures", "landscape", "norms", "one_shot", "sweep")

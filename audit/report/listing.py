@@ -123,6 +123,21 @@ def as_json(rows: Sequence[Listed]) -> list[dict[str, Any]]:
     return _make_table(rows, 0.0).json()
 
 
+def as_csv(rows: Sequence[Listed]) -> bytes:
+    """Returns the rows as CSV, with a column for every field of a setting; what is unknown is empty."""
+    names: dict[str, None] = {}
+    for row in rows:
+        names |= dict.fromkeys(flat(row.setting))
+    facts = _make_table(rows, 0.0).columns
+    settings = [
+        Column(name, lambda row, name=name: flat(row.setting).get(name))
+        for name in names
+        if name not in ("model", "adversary")
+    ]
+    columns = [column for column in facts if column.key != "differs"]
+    return Table([*columns, *settings], rows, digits=10).csv()
+
+
 def _make_table(rows: Sequence[Listed], now: float) -> Table[Listed]:
     columns = (
         Column(

@@ -4,6 +4,7 @@
     ./run.sh audit --adversary=gc_r --k=5        another adversary, inserted every 5 steps
     ./run.sh audit --model=convnet               the ConvNet on CIFAR-10
     ./run.sh audit --looks=500,1000,5000         bounds while runs are added
+    ./run.sh audit --vary=k=1,5,25 --vary=noise_multiplier=1,4   a grid: a table and a heat map
     ./run.sh audit --adversary=sphere --canaries=auto --until=10   fresh directions, till that is proven
 
 Trained runs are kept under --out and never trained twice; an interrupted audit goes on where it was. The same
@@ -20,7 +21,7 @@ from audit.adversaries.cosines import OneShotCanaries
 from audit.commands import cli
 from audit.errors import InputError, require
 from audit.settings.setting import MOST_RUNS, Setting, validate
-from experiments.commands import engine_flags
+from experiments.commands import engine_flags, varied
 from models.catalogue import task
 
 if TYPE_CHECKING:
@@ -56,10 +57,15 @@ flags.DEFINE_integer("input_size", None, "Heads: side in pixels to which images 
 cli.define_out("Folder for scores, results and figures.")
 engine_flags.define_engine()
 cli.define_json()
+varied.define_vary()
 
 
 def main() -> None:
     """Parses the flags, trains the models that the store does not have, and prints what follows from all."""
+    if FLAGS.vary:
+        varied.run(FLAGS.runs)
+        return
+    require(FLAGS.heat_map is None, "--heat_map goes with --vary: give both")
     run(cli.setting(), FLAGS.runs, _parse_until(FLAGS.until))
 
 

@@ -40,7 +40,7 @@ from experiments.hidden_state.landscape import (
 from experiments.hidden_state.landscape_process import Process, constant
 from experiments.hidden_state.sweep import CLAIMS
 from experiments.sweeps import estimates, points, table
-from experiments.sweeps.panels import add_legend
+from experiments.sweeps.panels import add_legend, draw_heat_map
 from experiments.sweeps.points import Evidence, Spread
 from experiments.sweeps.sweep import Drawn, Row, Seeds, Sweep
 from models.catalogue import task
@@ -53,7 +53,6 @@ _LINE_LOOKS = (
     (PURPLE, (0, (5, 1))),
     (ORANGE, ":"),
 )
-_DARK = 0.55  # values of a heat map below this are written in white
 
 
 def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
@@ -314,15 +313,10 @@ def _draw_heat_map(axis: Axes, cells: Sequence[LandscapeCell], ends: _Ends) -> A
         if first > 0:
             rates[sigmas.index(cell.noise_multiplier), sizes.index(cell.batch_size)] = last / first
 
-    image = axis.imshow(rates, vmin=0, vmax=1, cmap="cividis", aspect="auto")
-    for (row, column), rate in np.ndenumerate(rates):
-        text = "-" if np.isnan(rate) else f"{rate:.2f}"
-        color = "white" if np.isnan(rate) or rate < _DARK else "black"
-        axis.text(column, row, text, ha="center", va="center", color=color, fontsize=8)
-    axis.set_xticks(range(len(sizes)), [str(size) for size in sizes])
-    axis.set_yticks(range(len(sigmas)), [f"{sigma:g}" for sigma in sigmas])
+    size_labels = [str(size) for size in sizes]
+    sigma_labels = [f"{sigma:g}" for sigma in sigmas]
+    image = draw_heat_map(axis, rates, sigma_labels, size_labels, most=1.0)
     axis.set(xlabel="batch size B", ylabel="noise multiplier sigma")
-    axis.spines[:].set_visible(False)
     return image
 
 
