@@ -26,12 +26,13 @@ from audit.values import number
 
 
 class _InsertingOptimizer(DPOptimizer):
-    """A copy of an optimizer of Opacus, with flat clipping, that goes on where it stands.
+    """A copy of an optimizer of Opacus, with flat clipping, that continues in its place.
 
     Raises InputError for another kind of optimizer, whose clipping this would replace.
     """
 
     def __init__(self, optimizer: DPOptimizer) -> None:
+        """Copies an optimizer's settings; a subclass, whose clipping would be lost, is refused."""
         kind = type(optimizer).__name__
         require(
             type(optimizer) is DPOptimizer,

@@ -144,7 +144,14 @@ def ranks(
 
 
 def paired_cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension: int) -> OneRun:
-    """Returns the evidence of one run's cosines, (K,) of inserted canaries and (M,) of others drawn alike."""
+    """Returns the evidence of one run's cosines, without coins.
+
+    Args:
+      observed: (K,) cosines of canaries that were inserted.
+      unobserved: (M,) cosines of others from the same distribution, or None; the exact law of a uniform
+        direction then takes their place.
+      dimension: d, the number of trained parameters.
+    """
     size = given_directions.require_dimension(dimension)
     return OneRun(None, one_run_evidence.cosines(observed, unobserved, size))
 
@@ -152,7 +159,16 @@ def paired_cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension:
 def _cosines_of_one_run(
     values: NDArray[np.float64], dimension: int, presence: ArrayLike | None
 ) -> OneRun:
-    """Returns the evidence of one run's cosines (K,), with their coins where there are any."""
+    """Returns the evidence of one run's cosines.
+
+    Args:
+      values: (K,) cosines of the run's canaries.
+      dimension: d, the number of trained parameters.
+      presence: (K,) or (1, K), 1 where a fair coin put the canary in; None where all were in.
+
+    Raises:
+      InputError: for what fits no audit, and for bits that fair coins do not give.
+    """
     if presence is None:
         return paired_cosines(values, None, dimension)
     size = given_directions.require_dimension(dimension)

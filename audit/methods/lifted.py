@@ -103,7 +103,13 @@ class CanaryMethod(Method):
 
 
 def count(design: Design, family: Family, error: float) -> Counted:
-    """Splits off a pilot, chooses the threshold on it, and counts the errors in both parts."""
+    """Splits off a pilot of runs, chooses a threshold on it, and counts the errors of both parts.
+
+    Args:
+      design: the scores.
+      family: the trade-off functions for whose parameter the threshold is chosen.
+      error: of the bound that will be computed.
+    """
     pilot, rest = design.split()
     threshold = _choose_threshold(pilot, rest.errors(0.0), family, error)
     return Counted(threshold, pilot.errors(threshold), rest.errors(threshold))
@@ -133,9 +139,14 @@ def clustered(counted: Counted, delta: float, confidence: float) -> Proven:
 
 
 def lidp(order: int, interval: Interval, assumes: Assumption) -> CanaryMethod:
-    """Returns the LiDP method of an order and an interval.
+    """Returns the record of the LiDP paper's method of an order and an interval.
 
     Its bound is the epsilon of the upper limits of both error rates, each at half the error.
+
+    Args:
+      order: the highest moment of a run's errors that is used, a power of two.
+      interval: `wilson` or `bernstein`.
+      assumes: what the interval needs.
     """
 
     def bound_rate(scale: float, sums: Array, canaries: int, error: float) -> float:
@@ -202,7 +213,13 @@ def bernstein(mean: float, n: int, error: float, variance: _Variance = _VARIANCE
 
 
 def _compute_bernstein_upper(mean: float, depth: float, variance: _Variance) -> float:
-    """Returns the upper limit by Bernstein's inequality: the larger root of its quadratic in x."""
+    """Returns Bernstein's upper limit of a mean: the larger root of its quadratic in x.
+
+    Args:
+      mean: The average of the values, in [0, 1].
+      depth: L / n, with L the log of 1 / error.
+      variance: An upper bound on the variance of a value, as a function of its mean x.
+    """
     shifted = mean + 2 * depth / 3
     a = 1 + 2 * depth
     b = 2 * (shifted + depth * variance.linear)
@@ -258,7 +275,15 @@ def exchangeable_limits(
 
 
 def moments(sums: Array, canaries: int, order: int) -> list[float]:
-    """Returns the estimates of mu_0 = 1, mu_1, ..., mu_order: means over runs of C(S, l) / C(K, l)."""
+    """Returns estimates of mu_0 = 1, mu_1, ..., mu_order; mu_l is the probability that l bits of a run are 1.
+
+    Each is the mean over runs of C(S, l) / C(K, l), the share of l-tuples whose bits are all 1.
+
+    Args:
+      sums: S (n,), the sum of each run's bits.
+      canaries: K, the number of bits.
+      order: the highest l.
+    """
     shares = np.ones_like(sums, np.float64)
     means = [1.0]
     for j in range(order):
@@ -268,9 +293,10 @@ def moments(sums: Array, canaries: int, order: int) -> list[float]:
 
 
 def _variance(j: int, canaries: int, upper: dict[int, float]) -> _Variance:
-    """Returns the bound on Var(m_j), of the identity above, as a function of x = mu_j.
+    """Returns the bound on Var(m_j) = sum_i h_j(i) mu_(2j - i) - mu_j^2 as a function of x = mu_j.
 
-    The subsets that coincide (i = j) give the linear term h_j(j) x, the others the constant.
+    h_j(i) is the probability that two random j-subsets of the canaries share i (LiDP paper, Appendix). The
+    subsets that coincide (i = j) give the linear term h_j(j) x, the others the constant.
 
     Args:
       j: The order of the moment.
@@ -335,7 +361,7 @@ METHODS = {record.name: record for record in _RECORDS}
 
 
 def counterpart(method: str) -> CanaryMethod | None:
-    """Returns the method that replaces a method of single canaries; None where there is none."""
+    """Returns the method of many canaries that replaces one of single canaries, by its name, or None."""
     for record in METHODS.values():
         if record.counterpart == method:
             return record
@@ -348,7 +374,7 @@ def usable(canaries: int) -> dict[str, CanaryMethod]:
 
 
 def bounds(design: Design, delta: float, confidence: float) -> list[Bound]:
-    """Returns the bound of every usable method.
+    """Returns the bounds of every method that the number of canaries allows, in the table's order.
 
     Methods of the same family share the pilot, the threshold and the counts.
 
@@ -368,10 +394,17 @@ def bounds(design: Design, delta: float, confidence: float) -> list[Bound]:
 def _conclude(
     method: CanaryMethod, design: Design, counted: Counted, delta: float, confidence: float
 ) -> Bound:
-    """Returns the method's bound, made wider for what a caller's coins leave open.
+    """Returns a method's bound as a record, lower where a caller's coins may not be quite fair.
 
-    Limits of the coins widen only the counted runs, not the pilot: they come from all coins, those of the
-    counted runs too, and so must not change what the pilot chose.
+    Limits of the coins' probability widen only the counted runs' errors, not the pilot's: they come from all
+    coins, those of the counted runs too, and so must not change what the pilot chose.
+
+    Args:
+      method: whose bound it is.
+      design: the scores, with their coins.
+      counted: the errors of the threshold.
+      delta: of epsilon.
+      confidence: of the bound.
     """
     limits = design.limits(1 - confidence)
     assumes = method.assumes
@@ -404,6 +437,10 @@ def _compute_normal_limit(errors: RunErrors, error: float) -> float:
     A normal quantile moves by slope = 1 / phi(quantile) times its rate, so that the variance of mu is that of
     slope_out * FPR + slope_in * FNR over runs: of the sum where both rates are of the same runs, else the
     sum of both variances. Student's quantile has the degrees of freedom of the smaller set of runs.
+
+    Args:
+      errors: the errors of a threshold, run by run.
+      error: the probability with which the limit may exceed mu, if runs are many.
     """
     rates_out, rates_in = errors.rates()
     runs = min(len(rates_out), len(rates_in))
@@ -422,20 +459,26 @@ def _compute_normal_limit(errors: RunErrors, error: float) -> float:
 
 
 def _choose_threshold(pilot: Design, rest: RunErrors, family: Family, error: float) -> float:
-    """Returns the score of the pilot that promises the largest parameter as a threshold.
+    """Returns the pilot's score that, as a threshold, should prove the largest parameter.
 
     The pilot's rates at each score are estimated in three ways (`thresholds.Candidates`). The best score by
-    normal distributions wins, unless the pilot's counts, even when raised by their error, promise more
-    elsewhere. Where normal distributions promise nothing, the score of the fewest errors takes their place.
+    normal distributions wins, unless the pilot's counts, even when raised by their error, predict more
+    elsewhere. Where normal distributions predict nothing, the score of the fewest errors takes their place.
 
-    The switch compares the raised counts elsewhere with the plain counts at the usual score: the largest of
-    many counted promises may be large by chance alone, so that only one that its error does not explain
-    moves the threshold.
+    The raised counts elsewhere are compared with the plain counts at the usual score: the largest of many
+    predictions may be large by chance alone, so that only one that its error does not explain moves the
+    threshold.
+
+    Args:
+      pilot: the scores of the pilot's runs.
+      rest: the numbers of runs and canaries that are counted; its errors do not matter.
+      family: the trade-off functions.
+      error: the error of the bound.
     """
     candidates = thresholds.candidates(*pilot.pooled())
-    normal = _promised_parameters(*candidates.normal, rest, family, error)
-    counted = _promised_parameters(*candidates.counted, rest, family, error)
-    raised = _promised_parameters(*candidates.raised, rest, family, error)
+    normal = _predict_parameters(*candidates.normal, rest, family, error)
+    counted = _predict_parameters(*candidates.counted, rest, family, error)
+    raised = _predict_parameters(*candidates.raised, rest, family, error)
     if normal.max() > 0:
         usual = int(np.argmax(normal))
     else:
@@ -448,7 +491,7 @@ def _choose_threshold(pilot: Design, rest: RunErrors, family: Family, error: flo
     return float(candidates.thresholds[usual])
 
 
-def _promised_parameters(
+def _predict_parameters(
     rates_out: Array, rates_in: Array, rest: RunErrors, family: Family, error: float
 ) -> Array:
     """Returns the parameter that a test of the counted runs would about prove at each pair of rates.
