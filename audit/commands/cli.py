@@ -129,7 +129,7 @@ def _describe_illegal_value(error: flags.IllegalFlagValueError) -> str:
 def _format_help() -> str:
     """Returns a command's help: its docstring, and its flags by group."""
     docstring = getattr(sys.modules["__main__"], "__doc__", None) or ""
-    about = started.in_its_words(docstring).strip()
+    about = started.name_program(docstring).strip()
     paragraphs = [_fold(paragraph) for paragraph in about.split("\n\n")]
     parts = ["\n\n".join(paragraphs)]
 

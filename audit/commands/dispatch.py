@@ -150,7 +150,7 @@ def _read_help(module: str) -> str:
     assert spec is not None and spec.origin is not None
     source = Path(spec.origin).read_text(encoding="utf-8")
     docstring = ast.get_docstring(ast.parse(source)) or ""
-    return started.in_its_words(docstring)
+    return started.name_program(docstring)
 
 
 def _print_whole(text: str) -> None:

@@ -120,7 +120,7 @@ def _read_audits(root: Path, levels: "RequestedLevels") -> "tuple[list[Subject],
     audits = stored.audits(root)
     are_named = FLAGS.setting not in (None, "all")
     others = f" ({audits.others} with other results)" if audits.others else ""
-    default_fix = f"{started.training()}, or name another folder"
+    default_fix = f"{started.training_hint()}, or name another folder"
     fix = next(iter(audits.refused.values()), default_fix)
     require(
         audits.folders or (are_named and audits.refused),

@@ -132,7 +132,7 @@ def bounds(cosines: Cosines, delta: float, confidence: float) -> list[Bound]:
     are_pairs = len(cosines.observed) == len(cosines.unobserved)
     if not are_pairs or len(cosines.observed) < LEAST_COINS:
         return []
-    return guessed(weigh_pairs(cosines), delta, confidence)
+    return bound_by_guesses(weigh_pairs(cosines), delta, confidence)
 
 
 def bound_uniform_canaries(cosines: Cosines, delta: float, confidence: float) -> Bound:
@@ -183,7 +183,7 @@ def weigh_pairs(cosines: Cosines) -> CoinEvidence:
     return CoinEvidence(cosines.observed - cosines.unobserved, 2, DRAWN_ALIKE)
 
 
-def guessed(evidence: CoinEvidence, delta: float, confidence: float) -> list[Bound]:
+def bound_by_guesses(evidence: CoinEvidence, delta: float, confidence: float) -> list[Bound]:
     """Returns the bounds `one_run_guesses` and `one_run_gaussian`, from 20,000 coins at most."""
     return [compute(evidence, delta, confidence) for compute in OF_COINS.values()]
 

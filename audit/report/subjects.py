@@ -242,7 +242,7 @@ def describe_setting(folder: Path, levels: RequestedLevels, runs: int | None = N
     if not runs and declared is not None:
         runs = declared.looks()[-1]
     runs = runs or last_result.runs or runs_held
-    require(runs >= 1, f"{folder} has no finished runs: {started.training()}")
+    require(runs >= 1, f"{folder} has no finished runs: {started.training_hint()}")
     require(runs <= runs_held, f"{folder} lacks runs {runs_held} to {runs - 1}: train them")
 
     last_delta = last_result.delta or USUAL_LEVEL.delta
