@@ -19,9 +19,8 @@ _VIOLATED = "The guarantee is violated."
 _VIOLATED_OR_NOT_GAUSSIAN = "The guarantee is violated, or the trade-off curve is not Gaussian."
 _WHATEVER = "whatever the trade-off curve"
 _IF_GAUSSIAN = "if the trade-off curve is Gaussian"
-_CLEARLY = (
-    4  # standard errors of the AUC below 1/2: three such audits in 100,000 where nothing leaks
-)
+# Standard errors of the AUC below 1/2: three such audits in 100,000 where nothing leaks.
+_CLEARLY = 4
 _UNTESTED = " Whether it is was not tested: scores of one run may depend on each other."
 
 
@@ -133,7 +132,7 @@ def verdict(conclusion: Conclusion) -> Verdict:
 
 
 def _explain_refutation(conclusion: Conclusion) -> str:
-    """Returns the sentences on a claim that its test refutes, where no bound on epsilon exceeds it."""
+    """Returns the sentences on a claim that its test refutes, though no lower bound exceeds it."""
     upper = conclusion.tightest
     test = conclusion.claim_test
     assert upper is not None and test is not None
@@ -199,8 +198,12 @@ def _make_headline(conclusion: Conclusion) -> str:
 
 
 def is_reversed(conclusion: Conclusion) -> bool:
-    """Returns whether scores are clearly lower with the canary than without, as of the wrong sign."""
-    most_canaries = max(conclusion.evidence.canaries)  # whose scores may all be equal
+    """Returns whether scores are clearly lower with the canary than without, as where the sign is wrong.
+
+    That is an AUC more than 4 standard errors below 1/2. Errors grow by the root of a run's canaries, whose
+    scores may all be equal.
+    """
+    most_canaries = max(conclusion.evidence.canaries)
     area = curves.auc(conclusion.scores_in, conclusion.scores_out)
     return area.deviations < -_CLEARLY * math.sqrt(most_canaries)
 
@@ -215,7 +218,7 @@ def _explain_reversal(conclusion: Conclusion) -> str:
 
 
 def _describe_curve_test(conclusion: Conclusion) -> str:
-    """Returns the sentence on the test of a Gaussian curve, where it does not refute the curve."""
+    """Returns the sentence, after a space, on the test of a Gaussian curve that does not refute it."""
     if conclusion.curve is None:
         has_many_canaries = conclusion.has_tied_scores
         return _UNTESTED if has_many_canaries else ""
@@ -230,7 +233,7 @@ def _describe_curve_test(conclusion: Conclusion) -> str:
 
 
 def _is_zero(bound: Bound) -> bool:
-    """Returns whether three decimals show nothing of the bound."""
+    """Returns whether a bound on epsilon is shown as 0, rounded down to three decimals."""
     return at_least(bound.epsilon) == "0"
 
 
@@ -242,7 +245,7 @@ def _claim(bound: Bound, proviso: str) -> str:
 
 
 def _describe_leak(gaussian: Bound, free: Bound) -> str:
-    """Returns the sentence on the leak that both bounds prove."""
+    """Returns the sentence on the leak proven if the curve is Gaussian, and whatever it is."""
     if free.epsilon >= gaussian.epsilon:
         return f"{_claim(free, _WHATEVER)}."
     if _is_zero(free):
@@ -264,7 +267,7 @@ def _explain_nothing_proven(conclusion: Conclusion) -> str:
 
 
 def _judge_one_run(conclusion: Conclusion) -> Verdict:
-    """Returns the verdict on one run's bounds."""
+    """Returns the verdict on one run, from each of its bounds beside the smallest upper bound."""
     bounds = conclusion.bounds
     upper = conclusion.tightest
     if upper is not None:
@@ -290,7 +293,7 @@ def _judge_one_run(conclusion: Conclusion) -> Verdict:
 
 
 def _judge_violation_by_one_run(exceeding: Sequence[Bound], upper: UpperBound) -> Verdict:
-    """Returns the verdict where bounds of one run exceed the upper bound."""
+    """Returns the verdict where some bounds of one run exceed the smallest upper bound."""
     source = "The hidden-state bound" if upper.hidden else "Accounting"
     most = at_most(upper.epsilon)
     end = f"{source} guarantees at most {most}: there is a bug, or that is for another training."
@@ -301,7 +304,7 @@ def _judge_violation_by_one_run(exceeding: Sequence[Bound], upper: UpperBound) -
 
 
 def _claim_each(bounds: Sequence[Bound]) -> str:
-    """Returns a sentence for each bound of one run."""
+    """Returns a sentence for each bound of one run: level, proviso and epsilon."""
     claims = []
     for bound in bounds:
         level = f"With {show_percent(bound.confidence)} confidence, {bound.assumes.proviso}"
@@ -311,7 +314,7 @@ def _claim_each(bounds: Sequence[Bound]) -> str:
 
 
 def _describe_guarantee(upper: float | None) -> str:
-    """Returns the sentence on the upper bound, after a space."""
+    """Returns the sentence, after a space, on accounting's upper bound, None where it is not known."""
     if upper is None:
         return " No upper bound was given to hold against it."
     if math.isinf(upper):
@@ -335,7 +338,7 @@ def _name_upper_bound(upper: UpperBound) -> str:
 
 
 def _blame_steps(broken: UpperBound) -> str:
-    """Returns a reason why the hidden-state bound may be exceeded; nothing of other upper bounds."""
+    """Returns words on steps that are less Lipschitz than assumed, if the bound exceeded rests on that."""
     if not broken.hidden:
         return ""
     return "steps are less Lipschitz than was said, "
