@@ -47,7 +47,7 @@ _BLOCK = 1 << 13  # coordinates of every canary that are in memory at once
 
 
 def canaries(seed: int, run: int, count: int, dimension: int) -> Iterator[Array]:
-    """Draws a run's canaries, `count` uniform unit vectors (dimension,), one after the other.
+    """Draws a run's canaries, `count` uniform unit vectors (dimension,), in turn.
 
     Args:
       seed: of all runs' canaries, 0 to 2^63 - 1.

@@ -194,7 +194,7 @@ def _vouched_steps(
 
     Args:
       setting: of the audit.
-      constants: of the map from a model to the next, one or one a step.
+      constants: of the map from a model to the next, for all steps or for each.
       own_adversary: the caller's own, if any.
       delta: of the bound that would follow from them.
 
@@ -260,7 +260,7 @@ def _train(audit: _Audit, requested: Setting, is_chosen: bool, runs: int) -> tup
     Args:
       audit: the model, its adversary and the folder of the stores.
       requested: the caller's setting.
-      is_chosen: whether the caller chose its clipping strategy; else the fastest one that fits is used.
+      is_chosen: whether the caller chose its clipping strategy; else the fastest that fits is used.
       runs: how many runs to have in all.
     """
     own = audit.own
@@ -370,7 +370,7 @@ def _canonical(name: str, values: ArrayLike) -> NDArray[Any]:
 
 
 def _model(module: nn.Module, criterion: Criterion, dataset: Dataset) -> Model:
-    """Returns a module as a model over a flat vector of parameters, after a trial on one example's shape.
+    """Returns a module as a model over a flat vector of parameters, after a trial on an example's shape.
 
     Raises InputError where module and criterion do not fit the example: the module keeps more than
     parameters, draws randomness, fails, or the loss is no scalar.
@@ -428,7 +428,7 @@ class _NoModule(nn.Module):
 
 
 def _model_of_loss(loss: TreeLoss, params: Any, dataset: Dataset) -> Model:
-    """Returns a loss over a tree as a model over a flat vector, after a trial on one example's shape.
+    """Returns a loss over a tree as a model over a flat vector, after a trial on an example's shape.
 
     Args:
       loss: (params, (feature, label)) -> scalar.

@@ -52,7 +52,7 @@ class Result:
     def epsilon(self) -> float:
         """Returns the epsilon that is proven whatever the trade-off curve, on which the verdict relies.
 
-        Of one run it is the largest of the bounds that assume no Gaussian curve, 0 where there is none.
+        Of a single run it is the largest of the bounds that assume no Gaussian curve, 0 where there is none.
         """
         return self.conclusion.epsilon
 
@@ -65,7 +65,7 @@ class Result:
 
     @property
     def claim_test(self) -> "ClaimTest | None":
-        """Returns the test of the claim: e_value, refuted, runs, seen; None without claim, or of one run."""
+        """Returns the test of the claim: e_value, refuted, runs, seen; None without claim or for one run."""
         return self.conclusion.claim_test
 
     @property

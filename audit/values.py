@@ -1,4 +1,4 @@
-"""A caller's numbers and paths: of the requested type, or an error of one line that names the value."""
+"""A caller's numbers and paths: of the requested type, or an error that names the value in a line."""
 
 import os
 from pathlib import Path

@@ -27,7 +27,7 @@ class KnownMechanism(NamedTuple):
     Attributes:
       law: of the evidence.
       mu: of the mechanism; the law's parameter, where that is another.
-      runs: of an audit, or of each set of runs; of one canary a run, the scores of both worlds together.
+      runs: of an audit, or of each set of runs; of a single canary a run, the scores of both worlds together.
       audits: how often the mechanism is audited.
       delta, confidence: of the bounds.
       seed: of the evidence.

@@ -47,7 +47,8 @@ def conclude(
       evidence: the scores.
       claim: what is claimed of the mechanism, where it is known.
       level: of the bounds.
-      looks: the declared numbers of scores, where these are the scores of one of them; of one canary a run.
+      looks: the declared numbers of scores, where these are the scores of one of them; of a single canary
+        a run.
       reason: why the trade-off curve should be Gaussian, if the mechanism is a reason.
 
     Raises:
@@ -102,7 +103,7 @@ def _find_from_directions(evidence: Fresh, level: Level) -> Sequence[Finding]:
 
 
 def _find_from_one_run(evidence: OneRun, level: Level) -> Sequence[Finding]:
-    """Returns the findings from one run: estimates of cosines, bounds of coins, of cosines, or of both."""
+    """Returns the findings from a single run: estimates of cosines, bounds of coins, cosines or both."""
     findings: list[Finding] = []
     cosines = evidence.cosines
     if cosines is not None:

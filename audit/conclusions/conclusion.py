@@ -262,13 +262,13 @@ class Conclusion(NamedTuple):
     def _pair(self) -> Pair:
         """Returns the names of the two methods on which verdicts rest: if the curve is Gaussian, and always.
 
-        Of one run there are none: a KeyError.
+        Of a single run there are none: a KeyError.
         """
         return _PAIRS[self.evidence.shape]
 
     @property
     def is_one_run(self) -> bool:
-        """Returns whether all scores are of the canaries of one run."""
+        """Returns whether all scores are of the canaries of a single run."""
         return self.evidence.shape is Shape.ONE_RUN
 
     @property
@@ -283,7 +283,7 @@ class Conclusion(NamedTuple):
 
     @property
     def has_tied_scores(self) -> bool:
-        """Returns whether scores of one run may depend on each other, and no law of theirs is known."""
+        """Returns whether scores of a single run may depend on each other, and no law of theirs is known."""
         return self.evidence.shape is Shape.MANY_CANARIES
 
     @property
@@ -293,7 +293,7 @@ class Conclusion(NamedTuple):
 
     @property
     def one_run(self) -> OneRun:
-        """Returns the evidence of a conclusion from one run."""
+        """Returns the evidence of a conclusion from a single run."""
         return cast(OneRun, self.evidence)
 
     @property
@@ -330,8 +330,8 @@ class Conclusion(NamedTuple):
     def epsilon(self) -> float:
         """Returns what is proven whatever the curve, on which every verdict relies.
 
-        It is that of `assumption_free`, and of one run the largest that assumes no Gaussian curve, 0 where
-        there is none.
+        It is that of `assumption_free`, and of a single run the largest that assumes no Gaussian curve, 0
+        where there is none.
         """
         if not self.is_one_run:
             return self.assumption_free.epsilon
@@ -419,9 +419,9 @@ class Conclusion(NamedTuple):
 def find_doubt(conclusion: Conclusion) -> str:
     """Returns why scores cannot be those of independent training runs with noise, or an empty string.
 
-    The scores of a world are all equal while the others vary where all runs had one seed, or where a
+    The scores of a world are all equal while the others vary where all runs shared a seed, or where a
     score was never filled in. Every score in is the score out of its row plus a constant where both runs
-    of a row had one seed. A value that most scores of the other world have too, as of runs that failed,
+    of a row shared a seed. A value that most scores of the other world have too, as of runs that failed,
     is no reason.
     """
     if conclusion.law_is_known or conclusion.is_one_run:

@@ -26,7 +26,7 @@ from audit.version import __version__
 
 _MADE = "made.json"
 _LOOKS = "looks.json"
-# Of one run's findings, in JSON.
+# Of a single run's findings, in JSON.
 _ESTIMATE_FIELDS = ("method", "epsilon", "delta", "standard_error")
 _BOUND_FIELDS = ("method", "epsilon", "mu", "delta", "confidence", "assumes", "counted")
 
@@ -110,7 +110,7 @@ def answer_json(conclusion: Conclusion, verdict: str) -> str:
 
 
 def one_run_fields(conclusion: Conclusion) -> dict[str, Any]:
-    """Returns a conclusion from one run as fields for JSON.
+    """Returns a conclusion from a single run as fields for JSON.
 
     These are `estimates`, `bounds`, `upper_bound`, whether there were `coins`, and the number of `canaries`;
     of cosines instead their numbers, their dimension and the test whether they are normal.

@@ -49,7 +49,7 @@ class Shape(enum.Enum):
     """The shape of evidence, which decides what follows from it and how it is shown."""
 
     ONE_CANARY = enum.auto()  # a run: scores are independent
-    MANY_CANARIES = enum.auto()  # a run: scores of one run may depend on each other
+    MANY_CANARIES = enum.auto()  # a run: scores of a single run may depend on each other
     FRESH_DIRECTIONS = enum.auto()  # whose cosines have a known law where they are out
     ONE_RUN = enum.auto()  # with many canaries
 
@@ -116,7 +116,7 @@ class Rows(NamedTuple):
 
     Attributes:
       name: of all rows together, as in messages: "the scores in".
-      row: the word for a row: "row", or "canary" where each is a canary of one run.
+      row: the word for a row: "row", or "canary" where each is a canary of a single run.
       scores: (n, K).
       presence: (n, K) or None, the bits that belong to a row.
     """
@@ -190,7 +190,7 @@ class CoinLimits(NamedTuple):
     error: float
 
     def widened(self, errors: RunErrors) -> RunErrors:
-        """Returns errors whose rates are on average at least the true ones, if the limits hold.
+        """Returns errors whose rates are on average at least the true rates, if the limits hold.
 
         With a probability p of being in, the unbiased scales are 1 / p and 1 / (1 - p).
         """
@@ -441,7 +441,7 @@ class Fresh(NamedTuple):
         return cosines_in, cosine_law.quantile(levels, self.dimension)
 
     def _deviates(self, ranks: Places) -> Array:
-        """Returns normal deviates that are exceeded as often as a rank is bettered, half of equal ones too.
+        """Returns normal deviates that are exceeded as often as a rank is bettered, half of equal ranks too.
 
         That is with probability (rank - 1/2) / (M + 1), of the shape of `ranks`.
         """
@@ -562,7 +562,7 @@ def _count_failed(*worlds: Array) -> int:
 
 
 def single(scores_in: ArrayLike, scores_out: ArrayLike) -> Sets:
-    """Returns the scores of one canary a run, (n,) in and (m,) out, which are not checked, as columns."""
+    """Returns scores of a single canary a run, (n,) in and (m,) out, as columns, without checks."""
     return Sets(
         np.asarray(scores_in, np.float64)[:, None], np.asarray(scores_out, np.float64)[:, None]
     )

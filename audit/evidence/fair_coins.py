@@ -231,7 +231,7 @@ def _test_kinds(bits: Bits, row: _RowWords) -> _Test:
 def _law_of_kinds(balls: int, bins: float) -> Array:
     """Returns the probabilities (balls + 1,) that 0, 1, ..., `balls` bins hold a ball.
 
-    Balls are thrown one after the other, each into one of equally likely bins.
+    Balls are thrown in turn, each into one of equally likely bins.
     """
     law = np.zeros(balls + 1)
     law[0] = 1.0

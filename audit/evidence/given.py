@@ -41,8 +41,8 @@ def coins(scores: ArrayLike, presence: ArrayLike) -> Coins | OneRun:
     """Returns the evidence of canaries that were each in by a fair coin of its own.
 
     Args:
-      scores: (R, K), of any kind, higher meaning in; (1, K) are the canaries of one run. NaN for a run that
-        failed.
+      scores: (R, K), of any kind, higher meaning in; (1, K) are the canaries of a single run. NaN for a
+        run that failed.
       presence: (R, K), 1 where the canary was in.
 
     Raises:
@@ -77,8 +77,8 @@ def cosines(
     """Returns the evidence of cosines with uniform directions, which every run drew afresh and inserted.
 
     Args:
-      values: (R, K), or (R,) of one canary a run; (1, K) are the canaries of one run. NaN for a run that
-        failed.
+      values: (R, K), or (R,) of a single canary a run; (1, K) are the canaries of a single run. NaN for a
+        run that failed.
       dimension: d, the number of trained parameters.
       presence: of the shape of values, 1 where the canary was in, by a fair coin; by default all were.
       leave_one_out: whether a cosine used the other canaries' directions (`audit.directions.cosines`).
@@ -144,7 +144,7 @@ def ranks(
 
 
 def paired_cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension: int) -> OneRun:
-    """Returns the evidence of one run's cosines, without coins.
+    """Returns the evidence of a single run's cosines, without coins.
 
     Args:
       observed: (K,) cosines of canaries that were inserted.
@@ -159,7 +159,7 @@ def paired_cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension:
 def _cosines_of_one_run(
     values: NDArray[np.float64], dimension: int, presence: ArrayLike | None
 ) -> OneRun:
-    """Returns the evidence of one run's cosines.
+    """Returns the evidence of a single run's cosines.
 
     Args:
       values: (K,) cosines of the run's canaries.

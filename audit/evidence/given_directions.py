@@ -77,7 +77,7 @@ def given(
     """Returns a caller's cosines of fresh directions, checked.
 
     Args:
-      cosines: (runs, canaries), or (runs,) of one canary a run; NaN for a run that failed.
+      cosines: (runs, canaries), or (runs,) of a single canary a run; NaN for a run that failed.
       dimension: d, the number of trained parameters.
       leave_one_out: whether a cosine used the other canaries' directions.
       presence: of the cosines' shape, 1 where the canary was in; by default all were.
@@ -225,7 +225,7 @@ def check_bits(presence: ArrayLike, shape: tuple[int, ...]) -> Bits:
     """Returns a caller's presence as bool (runs, canaries).
 
     Args:
-      presence: (runs, canaries), or (runs,) of one canary a run, 1 where the canary was in.
+      presence: (runs, canaries), or (runs,) of a single canary a run, 1 where the canary was in.
       shape: that of the cosines.
 
     Raises:

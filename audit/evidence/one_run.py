@@ -21,7 +21,7 @@ _SPREAD_FIX = (
 
 
 class Cosines(NamedTuple):
-    """The checked cosines of one run.
+    """The checked cosines of a single run.
 
     Attributes:
       observed: (K,) cosines of canaries that took part.
@@ -35,7 +35,7 @@ class Cosines(NamedTuple):
 
 
 class OneRun(NamedTuple):
-    """Scores of one run's canaries.
+    """Scores of a single run's canaries.
 
     Attributes:
       coins: scores (1, K) and presence (1, K) where each canary was in by a fair coin; else None.
@@ -75,7 +75,7 @@ class OneRun(NamedTuple):
 
 
 def cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension: int) -> Cosines:
-    """Returns a caller's cosines of one run, checked.
+    """Returns a caller's cosines of a single run, checked.
 
     Where there are no unobserved cosines, the law of a uniform direction takes their place, and the observed
     ones must not spread more than it: each has that law, shifted by what its canary leaves behind, which is
@@ -97,7 +97,7 @@ def cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension: int) -
 
 
 def check_own_cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension: int) -> Cosines:
-    """Returns cosines of one run that are checked as `cosines` checks them, except for their spread.
+    """Returns cosines of a single run that are checked as `cosines` checks them, except for their spread.
 
     For audits whose dimension is certain, and whose canaries may take part unequally often.
 

@@ -40,7 +40,7 @@ _LEAST_DIFFERENT = 0.25  # share of different rows: fewer repeat by nature
 
 
 class RowTable(NamedTuple):
-    """The rows of scores of one world, or of both.
+    """The rows of scores of a world, or of both.
 
     Attributes:
       name: of all rows together, as in messages: "the scores in".

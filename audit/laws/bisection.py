@@ -34,12 +34,12 @@ def find_bracket(holds: Callable[[float], bool], low: float, first: float) -> Br
 def find_largest_refuted(
     is_refuted: Callable[[float], bool], low: float, first: float, halvings: int
 ) -> float:
-    """Returns the largest parameter that data refute, rounded down to one that they do refute.
+    """Returns the largest parameter that data refute, rounded down so that they do refute it.
 
     Args:
-      is_refuted: whether the data refute a parameter; where they refute one, they refute all below it.
+      is_refuted: whether the data refute a parameter; where they do, they refute all below it too.
       low: the least parameter, which is returned where not even that is refuted.
-      first: the first parameter that is tried, above 0; it is doubled until one is not refuted.
+      first: the first parameter that is tried, above 0; it is doubled until it is not refuted.
       halvings: how often the interval between the last two is halved.
     """
     if not is_refuted(low):
@@ -54,7 +54,7 @@ def bisect(holds: Callable[[float], bool], low: float, high: float, halvings: in
     Args:
       holds: whether the condition holds at a parameter.
       low: a parameter at which it holds.
-      high: a larger one at which it does not.
+      high: a larger parameter, at which it does not.
       halvings: how often the interval between them is halved.
     """
     for _ in range(halvings):

@@ -81,7 +81,7 @@ def epsilon_from_mu(mu: float, delta: float) -> float:
         return np.inf
 
     def compute_excess(epsilon: float) -> float:
-        """Returns by how much the log of delta at an epsilon exceeds the log of the requested one."""
+        """Returns by how much the log of delta at an epsilon exceeds the log of the requested delta."""
         return float(log_delta_from_mu(mu, epsilon) - np.log(delta))
 
     if mu == 0 or compute_excess(0.0) <= 0:
@@ -106,7 +106,8 @@ def mu_from_epsilon(epsilon: float, delta: float) -> float:
         return np.inf
 
     def compute_excess(mu: float) -> float:
-        # By how much the log of delta at mu exceeds the log of the requested one; finite, for the search.
+        # By how much the log of delta at mu exceeds the log of the requested delta; finite, for the
+        # search.
         return max(float(log_delta_from_mu(mu, epsilon) - np.log(delta)), -1e6)
 
     high = find_bracket(lambda mu: compute_excess(mu) < 0, 0.0, np.sqrt(2 * epsilon) + 1).high

@@ -70,14 +70,15 @@ def quantile(probability: ArrayLike, dimension: int) -> Array:
     """Returns t with P(T <= t) = probability, for the cosine T of a uniformly random direction in R^d."""
     p = np.asarray(probability, np.float64)
     require_dimension(dimension)
-    # T^2 is Beta(1/2, (d - 1) / 2), and T is symmetric: each side has half of the probability beyond t^2.
+    # T^2 is Beta(1/2, (d - 1) / 2), and T is symmetric: each side has half of the probability
+    # beyond t^2.
     squares = special.betainccinv(0.5, (dimension - 1) / 2, 2 * np.minimum(p, 1 - p))
     cosines: Array = np.copysign(np.sqrt(squares), p - 0.5)
     return cosines
 
 
 def draw(rng: np.random.Generator, shape: tuple[int, ...], dimension: int) -> Array:
-    """Draws independent cosines between a fixed direction and uniformly random ones in R^d, of this shape.
+    """Draws independent cosines, of this shape, between a fixed direction and uniform directions in R^d.
 
     Each is a normal vector's coordinate along the fixed direction over the vector's length, whose other
     d - 1 coordinates have a chi-squared sum of squares.
@@ -191,7 +192,8 @@ def draw_cosines(rng: np.random.Generator, canaries: Array, dimension: int, sigm
       InputError: A sigma that is negative or not finite.
     """
     require(0 <= sigma < np.inf, f"sigma is {sigma}: give a finite number, at least 0")
-    # The part of the release in the canaries' span, and the squared length of the noise outside of it.
+    # The part of the release in the canaries' span, and the squared length of the noise outside of
+    # it.
     release = canaries.sum(0) + sigma * rng.standard_normal(len(canaries))
     square_outside = sigma**2 * rng.chisquare(dimension - len(canaries))
     return np.asarray(canaries @ release / np.sqrt(release @ release + square_outside))

@@ -57,8 +57,9 @@ def hockey_stick(p: Array, q: Array, spacing: float, epsilon: float) -> float:
     left = excess[:-1]
     right = excess[1:]
     heights = (np.maximum(left, 0) + np.maximum(right, 0)) / 2
-    # In a cell where the sign changes, only a triangle lies above 0. By linear interpolation its base is the
-    # share top / (|left| + |right|) of the cell, and its area half of base times height.
+    # In a cell where the sign changes, only a triangle lies above 0. By linear interpolation its
+    # base is the share top / (|left| + |right|) of the cell, and its area half of base times
+    # height.
     crossing = left * right < 0
     top = np.maximum(left[crossing], right[crossing])
     heights[crossing] = top * top / (np.abs(left[crossing]) + np.abs(right[crossing])) / 2
@@ -88,7 +89,7 @@ def epsilon_at(pair: DensityPair, delta: float) -> float:
     )
 
     def compute_excess(epsilon: float) -> float:
-        """Returns by how much the log of delta at an epsilon exceeds the log of the requested one."""
+        """Returns by how much the log of delta at an epsilon exceeds the log of the requested delta."""
         reached = max(delta_at(pair, epsilon), _LEAST_LOG_ARGUMENT)
         return float(np.log(reached) - np.log(delta))
 
@@ -117,8 +118,8 @@ def error_rates(pair: DensityPair, thresholds: ArrayLike) -> ErrorRates:
     Both tails are summed up at the edges of the grid's cells; between edges their logarithms are linear.
     """
     at = np.asarray(thresholds, np.float64)
-    # Each point stands for the cell of one spacing around it. At the cell's upper edge p's tail holds the
-    # points above it, and q's the points up to it.
+    # Each point represents the cell around it, of its spacing. At the cell's upper edge p's tail
+    # holds the points above it, and q's the points up to it.
     edges = pair.points + pair.spacing / 2
     above = np.cumsum(pair.p[::-1])[::-1] * pair.spacing - pair.p * pair.spacing
     below = np.cumsum(pair.q) * pair.spacing

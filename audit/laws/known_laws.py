@@ -138,7 +138,7 @@ def quadrature(known_law: KnownLaw, delta: float) -> float:
     density_out = known_law.law.density(x, known_law.parameter, False)
 
     def excess(epsilon: float) -> float:
-        """Returns by how much the least delta at an epsilon, of adding or removing, exceeds the given one."""
+        """Returns by how much the least delta at an epsilon, of either direction, exceeds the given delta."""
         odds = np.exp(epsilon)
         delta_add = float(
             scipy.integrate.trapezoid(np.maximum(density_in - odds * density_out, 0.0), x)
@@ -184,7 +184,7 @@ def _logistic_density(z: Array) -> Array:
 
 
 def _shifted(shift: float, inserted: bool) -> list[MixturePart]:
-    """Returns one part, the kernel itself; it is shifted in the world with the canary."""
+    """Returns a single part, the kernel itself, shifted in the world with the canary."""
     return [MixturePart(1.0, shift * inserted)]
 
 

@@ -52,7 +52,7 @@ STAKES = np.concatenate([[0.0], np.geomspace(0.02, 64.0, 36)])
 _NEIGHBOURS = np.array([-12, -8, -5, -3, -2, -1, 1, 2, 3, 5])
 
 _BEST_SHARE = 0.7  # of the capital, on the bet that the pilot recommends
-_ALONE_SHARE = 0.1  # of the capital, on bets on one error rate alone
+_ALONE_SHARE = 0.1  # of the capital, on bets on a single error rate
 _MOST_PARAMETER = 16.0  # epsilon or mu, at most, that is predicted from a pilot
 _HALVINGS = 24  # of an interval of the parameter, for the bound
 _COARSE_HALVINGS = 12  # for the choice of bets
@@ -136,7 +136,7 @@ def _find_least_mixture(growth: Array, shares: Array, target: float) -> float:
 def _split_capital(alone: int) -> Array:
     """Returns the capital's shares (1 + neighbours + 2 * alone,), which sum to 1.
 
-    The best bet of the pilot gets 0.7, its neighbours 0.2 together, and bets on one error rate alone 0.1.
+    The best bet of the pilot gets 0.7, its neighbours 0.2 together, and bets on a single error rate 0.1.
 
     Args:
       alone: How many bets there are on each of both error rates alone.
@@ -150,7 +150,7 @@ def _split_capital(alone: int) -> Array:
 def _bet_on_sets(family: Family, counted: Counted, target: float) -> Callable[[float], float]:
     """Returns a function: parameter -> the least log capital on its curve, where runs are of two sets.
 
-    A bet is a pair of stakes, one on the runs with canaries, one on those without; the capital is the
+    A bet is a pair of stakes, on the runs with canaries and on those without; the capital is the
     product. What the pilot's growth, times the ratio of runs, predicts decides on the pairs.
 
     Args:
@@ -195,7 +195,7 @@ class _Pairs(NamedTuple):
 def _choose_pairs(family: Family, growth_out: Array, growth_in: Array, target: float) -> _Pairs:
     """Returns the pair of stakes that should reject the largest parameter, with others in case it does not.
 
-    The others are pairs that are larger and smaller by a common factor, and bets on one set alone. What is
+    The others are pairs that are larger and smaller by a common factor, and bets on a single set. What is
     predicted is the growth in the pilot, scaled to the number of runs.
 
     Args:
@@ -209,7 +209,7 @@ def _choose_pairs(family: Family, growth_out: Array, growth_in: Array, target: f
     log_alone_share = np.log(_ALONE_SHARE / (2 * len(alone)))
 
     def find_sufficient(parameter: float) -> NDArray[np.bool_]:
-        """Returns which pairs (S, S) reach the target in all cells where no bet on one set alone does."""
+        """Returns which pairs (S, S) reach the target in all cells where no bet on a single set does."""
         at_corners_out = growth_out[:, :-1]
         at_corners_in = growth_in[:, _find_corners(family, parameter, _COARSE_LEVELS)]
         best_alone = np.maximum(at_corners_out[alone].max(0), at_corners_in[alone].max(0))
@@ -292,7 +292,7 @@ def _choose_coin_bets(family: Family, counted: Counted, target: float) -> _CoinB
     """Returns the bet that should reject the largest parameter, with others in case it does not.
 
     A bet is a stake on z = part * FN + (1 - part) * FP. The others are larger and smaller stakes on the same
-    z, and bets on one error rate alone (part 0 or 1). What is predicted is the growth in the pilot, scaled to
+    z, and bets on a single error rate (part 0 or 1). What is predicted is the growth in the pilot, scaled to
     the number of runs.
 
     Args:
@@ -316,7 +316,7 @@ def _choose_coin_bets(family: Family, counted: Counted, target: float) -> _CoinB
         sufficient = promised >= target - np.log(share)
         return np.where(sufficient.any(1), _COARSE_MEANS[sufficient.argmax(1)], 2.0)
 
-    # Points of the curve beyond these rates are left to the bets on one rate alone.
+    # Points of the curve beyond these rates are left to the bets on a single rate.
     critical_rate_out = find_critical_means(0.0, stakes_alone, alone_share).min()
     critical_rate_in = find_critical_means(1.0, stakes_alone, alone_share).min()
     critical_means = np.array([find_critical_means(part, stakes, _BEST_SHARE) for part in _PARTS])

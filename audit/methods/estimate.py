@@ -97,7 +97,7 @@ class _Counted:
     n_out: int
 
     def _line(self, sign: str, level: str, end: str) -> str:
-        """Returns the finding as one line.
+        """Returns the finding as a line.
 
         Args:
           sign: between a name and its value, ">=" or "=".
@@ -158,7 +158,7 @@ Finding = Bound | Estimate
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ScoreMethod(Method):
-    """A method of one canary a run; compute: (scores in, scores out, delta, confidence) -> its finding."""
+    """A method of a single canary a run; compute: (scores in, out, delta, confidence) -> its finding."""
 
     compute: Callable[[ArrayLike, ArrayLike, float, float], Finding]
 
@@ -377,7 +377,7 @@ def check_scores(scores_in: ArrayLike, scores_out: ArrayLike) -> tuple[Array, Ar
 
 
 def check_finite_scores(scores_in: ArrayLike, scores_out: ArrayLike) -> tuple[Array, Array]:
-    """Returns a caller's scores as `check_scores` does; raises InputError for infinite ones and NaN too.
+    """Returns a caller's scores as `check_scores` does; raises InputError for infinite scores and NaN too.
 
     It is for methods that look at more than ranks, which can make nothing of those.
     """
@@ -407,7 +407,7 @@ class _OrderedScores(NamedTuple):
         return hash_ranks(self.counts_in, self.counts_out)
 
     def places(self, rng: np.random.Generator) -> Worlds:
-        """Returns ascending places (in, out) of all scores among the distinct ones, as floats.
+        """Returns ascending places (in, out) of all scores among the distinct values, as floats.
 
         Ties get a random part below 1 each, which puts them in random order.
         """

@@ -155,7 +155,7 @@ def deciding_runs(scores_in: ArrayLike, scores_out: ArrayLike) -> int | None:
 
 
 def _test(null: _Null) -> CurveTest:
-    """Returns the result of the test: its p-values are those of the table's statistics among drawn ones."""
+    """Returns the result of the test: its p-values compare the table's statistics with drawn statistics."""
     mu = float(null.fit.mu)
     cells = null.table.shape[1]
     if not null.is_testable:
@@ -238,7 +238,7 @@ def _combine(p_values: Array) -> Array:
 def _simulate_firing_rate(law: ScoreFamily, null: _Null) -> float:
     """Returns how often the test fires on scores of a reference law, at the null's numbers of scores.
 
-    The law's parameter is the one to whose scores the null's mu would be fitted.
+    The law's parameter is such that the null's mu would be fitted to its scores.
 
     Args:
       law: the family of the reference.
@@ -318,7 +318,7 @@ def has_overlap(table: Array) -> bool:
 
 
 def approximate_fit(table: Array) -> Fit:
-    """Returns a fit near the maximum-likelihood one of tables (..., 2, cells), from which scoring can start.
+    """Returns a fit of tables (..., 2, cells) near that of maximum likelihood, where scoring can start.
 
     mu is an average over cuts of the distance of both worlds' normal quantiles there, weighted by its
     inverse variance; each cut is where the mixture of both normal laws has the pooled share below it.
@@ -402,7 +402,7 @@ def _compute_information(jacobian: Array, weights: Array) -> Array:
       jacobian: (..., 2, cells, p) derivatives of shares.
       weights: (..., 2, cells) sizes over shares.
     """
-    shape = (*jacobian.shape[:-3], -1, jacobian.shape[-1])  # both worlds' cells in one axis
+    shape = (*jacobian.shape[:-3], -1, jacobian.shape[-1])  # both worlds' cells along an axis
     flat = jacobian.reshape(shape)
     weighted = weights.reshape(shape[:-1])[..., None] * flat
     information: Array = np.swapaxes(flat, -1, -2) @ weighted

@@ -361,7 +361,7 @@ METHODS = {record.name: record for record in _RECORDS}
 
 
 def counterpart(method: str) -> CanaryMethod | None:
-    """Returns the method of many canaries that replaces one of single canaries, by its name, or None."""
+    """Returns the method of many canaries that replaces a method of single canaries, or None."""
     for record in METHODS.values():
         if record.counterpart == method:
             return record

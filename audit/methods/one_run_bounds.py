@@ -60,7 +60,7 @@ ONE_RUN_GUESSES, ONE_RUN_GAUSSIAN = "one_run_guesses", "one_run_gaussian"
 LEAST_COINS, MOST_COINS = 40, 20_000
 _PILOT_SHARE = 0.2  # of the coins, on which the number of guesses is chosen
 _LEAST_PILOT = 20  # coins
-# Shares of the coins that may be guessed: small ones are evenly spaced in logarithms.
+# Shares of the coins that may be guessed; small shares are evenly spaced in logarithms.
 _GUESSED_SHARES = np.concatenate([np.geomspace(0.02, 0.5, 8), np.linspace(0.6, 1.0, 5)])
 _LARGEST_LOG = 700.0  # exp of more overflows
 _HALVINGS = 40  # of an interval of epsilon
@@ -136,7 +136,7 @@ def bounds(cosines: Cosines, delta: float, confidence: float) -> list[Bound]:
 
 
 def bound_uniform_canaries(cosines: Cosines, delta: float, confidence: float) -> Bound:
-    """Returns the bound `exact_null` of one run, whose cosines have a known law where nothing leaks."""
+    """Returns the bound `exact_null` of a single run, whose cosines have a known law where nothing leaks."""
     observed = exact_null.check_cosines(cosines.observed[None], cosines.dimension)
     present = np.ones(observed.shape, bool)
     design = Fresh(observed, present, cosines.dimension, plain=True)
@@ -158,7 +158,7 @@ def bound_uniform_canaries(cosines: Cosines, delta: float, confidence: float) ->
 
 
 def weigh_coins(design: Coins) -> CoinEvidence:
-    """Returns the evidence of one run's scores (1, K) on its coins: how far each is from the median.
+    """Returns the evidence of a single run's scores (1, K) on its coins: how far each is from the median.
 
     Raises InputError for several runs, or fewer than 40 canaries.
     """
@@ -176,9 +176,9 @@ def weigh_coins(design: Coins) -> CoinEvidence:
 
 
 def weigh_pairs(cosines: Cosines) -> CoinEvidence:
-    """Returns the evidence of pairs of cosines, one observed and one not, on which of the two was inserted.
+    """Returns the evidence of pairs of cosines, observed and unobserved, on which of the two was inserted.
 
-    Which one is a fair coin, whose flip removes one canary and adds another: 2 steps.
+    That is a fair coin, whose flip removes a canary and adds another: 2 steps.
     """
     return CoinEvidence(cosines.observed - cosines.unobserved, 2, DRAWN_ALIKE)
 
@@ -206,7 +206,7 @@ def gaussian_from_guesses(evidence: CoinEvidence, delta: float, confidence: floa
     """Returns the bound `one_run_gaussian` on mu, by Mahloujifar, Melis and Chaudhuri (2024).
 
     Its epsilon needs a Gaussian trade-off curve. A pilot's coins choose how many of the other coins are
-    guessed, the surest first. A pair's coin flips two canaries, so that its mu is twice that of one.
+    guessed, the surest first. A pair's coin flips two canaries, so that its mu counts twice.
     """
     conversions.require_levels(delta, confidence)
     error = 1 - confidence
@@ -325,7 +325,7 @@ def mu_from_guesses(coins: int, number: int, right: int, error: float) -> float:
     """Returns the largest mu that a number of right guesses refutes; 0 where they refute none.
 
     It is bracketed by doubling from 8, then searched for in 32 sections of the bracket, 5 times over, since a
-    grid of mus takes hardly longer than one.
+    grid of mus takes hardly longer than a single mu.
 
     Args:
       coins: how many coins there are.

@@ -64,7 +64,7 @@ def estimates(run: Cosines, delta: float, confidence: float) -> list[Estimate]:
 def fit(values: Array, dimension: int) -> Gaussian:
     """Returns the means and standard deviations of cosines over the last axis, in units of 1/sqrt(d).
 
-    The variance is divided by the number of cosines, not by one less, as in the paper.
+    The variance is divided by the number of cosines, as in the paper.
 
     Args:
       values: (..., K) cosines.
@@ -89,7 +89,7 @@ def threshold(null: Gaussian, seen: Gaussian, delta: float) -> Array:
 
     Args:
       null: the law, or laws (...), of unobserved cosines.
-      seen: the law, or laws, of observed ones.
+      seen: the law, or laws, of observed cosines.
       delta: of epsilon.
     """
 
@@ -265,7 +265,7 @@ def _maximise_over_thresholds(
             above = np.log(np.maximum(special.ndtr(-z) - delta, 0)) - log_above
         return np.asarray(np.fmax(np.fmax(below, above), 0.0))
 
-    # A grid of thresholds, then a finer one between the neighbours of the best.
+    # A grid of thresholds, then a finer grid between the neighbours of the best.
     points = np.linspace(low, high, _GRID, axis=-1)
     best = np.take_along_axis(points, compute_epsilons(points).argmax(-1)[..., None], -1)[..., 0]
     step = (high - low) / (_GRID - 1)
@@ -285,12 +285,12 @@ class _Canaries(NamedTuple):
 
 
 def _estimate_in_sample(run: Cosines, delta: float, confidence: float) -> list[Estimate]:
-    """Returns the in-sample estimates (`in_sample`, one a kind of limits), with simulated errors and floors.
+    """Returns the in-sample estimates, for each kind of limits, with simulated errors and floors.
 
     Args:
       run: the cosines.
       delta: of epsilon.
-      confidence: of each rate's one-sided limit.
+      confidence: of each rate's upper limit.
     """
     error = 1 - confidence
     canaries = _Canaries(len(run.observed), len(run.unobserved), run.dimension)
@@ -325,7 +325,7 @@ def _compute_limit_floor(
       observed: how many canaries are observed.
       unobserved: how many are not.
       delta: of epsilon.
-      error: the one-sided error of each rate's limit.
+      error: the error of each rate's upper limit.
       prior: as for `in_sample`.
     """
     null = Gaussian(0.0, 1e-4)
@@ -340,10 +340,10 @@ def _simulate_in_sample(
 
     Args:
       null: the law of unobserved cosines.
-      seen: the law of observed ones.
+      seen: the law of observed cosines.
       canaries: how many of both an audit has, and the dimension.
       delta: of epsilon.
-      error: the one-sided error of each rate's limit.
+      error: the error of each rate's upper limit.
       prior: as for `in_sample`.
     """
     observed, unobserved, dimension = canaries
@@ -411,7 +411,7 @@ def _find_best_of_both(
 def _compute_upper_limits(
     count: NDArray[np.int64], trials: int, error: float, prior: float
 ) -> Array:
-    """Returns one-sided upper limits of rates: quantiles of Beta(count + prior, trials - count + 1 - prior).
+    """Returns upper limits of rates: quantiles of Beta(count + prior, trials - count + 1 - prior).
 
     Args:
       count: how many of the trials are errors, any shape.

@@ -72,7 +72,7 @@ def best_empirical(
       scores_out: (m,).
       parameter: of the trade-off curve through a pair of rates, here their Clopper-Pearson upper limits
         (Errata H12).
-      error: the one-sided error of each rate's limit.
+      error: the error of each rate's upper limit.
     """
     points = midpoints(scores_in, scores_out)
     counts = count_errors(scores_in, scores_out, points)

@@ -143,7 +143,7 @@ def _make_section(subject: Subject, count: int) -> Html:
 
 
 def _describe_claim(conclusion: Conclusion) -> list[str]:
-    """Returns one sentence or two on the test of the claim, in a list; none where there is no test.
+    """Returns a sentence or two on the test of the claim, in a list; none where there is no test.
 
     They are the lines of the printed table, "claim:   refuted by 12 training runs" and its continuation.
     """
@@ -157,7 +157,7 @@ def _describe_claim(conclusion: Conclusion) -> list[str]:
 def _judge(subject: Subject) -> Verdict:
     """Returns an audit's verdict; of several federated runs that on the first.
 
-    An audit that is too small for one gets a verdict that says so.
+    An audit that is too small gets a verdict that says so.
     """
     if not subject.proves:
         return verdicts.SMOKE

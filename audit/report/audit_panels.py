@@ -55,7 +55,7 @@ def audit_figure(
 def audit_drawing(conclusion: Conclusion, audited: str = "") -> Figure:
     """Returns all panels of an audit as a figure that pyplot does not hold; see `audit_figure`.
 
-    Raises InputError for an audit of one run, whose panels are on its page alone.
+    Raises InputError for an audit of a single run, whose panels are on its page alone.
     """
     require(not conclusion.is_one_run, "one run alone has no figure: its report has its panels")
     with plt.rc_context(STYLE):
@@ -72,8 +72,8 @@ def audit_drawing(conclusion: Conclusion, audited: str = "") -> Figure:
 def audit_panels(conclusion: Conclusion) -> dict[str, bytes]:
     """Returns an SVG file for each panel of an audit.
 
-    They are "scores", "trade_off", "bounds", and "profile", or "path" where directions are fresh; of one run
-    "cosines", where it has any, and "epsilons".
+    They are "scores", "trade_off", "bounds", and "profile", or "path" where directions are fresh; of a
+    single run "cosines", where it has any, and "epsilons".
     """
     panels = {}
     with plt.rc_context(STYLE):
@@ -178,8 +178,8 @@ class _Limit(NamedTuple):
 def _find_limits(conclusion: Conclusion) -> list[_Limit]:
     """Returns the lines to draw at the finite upper bounds on epsilon, the smallest first.
 
-    Of two upper bounds that are close the first has its name before its line; of two that are equal one line
-    is left.
+    Of two upper bounds that are close the first has its name before its line; of two that are equal a
+    single line is left.
     """
     uppers = [upper for upper in conclusion.upper_bounds if math.isfinite(upper.epsilon)]
     are_close = len(uppers) == 2 and uppers[1].epsilon < (1 + _CLOSE) * uppers[0].epsilon
@@ -188,7 +188,7 @@ def _find_limits(conclusion: Conclusion) -> list[_Limit]:
         name = f"{upper.name} {at_most(upper.epsilon, 2)}"
         dashes = "-." if upper.hidden else ":"
         is_name_before = are_close and place == 0
-        # Of equal ones the last stays.
+        # Of equal bounds the last stays.
         limits[upper.epsilon] = _Limit(upper.epsilon, name, dashes, is_name_before)
     return list(limits.values())
 
@@ -386,9 +386,9 @@ def _draw_path(axis: Axes, conclusion: Conclusion) -> None:
 
 
 def _draw_cosines(axis: Axes, conclusion: Conclusion) -> None:
-    """Draws histograms of one run's cosines in units of 1/sqrt(d).
+    """Draws histograms of a single run's cosines in units of 1/sqrt(d).
 
-    Beside the observed ones are the unobserved ones, or else the exact law where nothing leaks.
+    Beside observed cosines are unobserved cosines, or else the exact law where nothing leaks.
     """
     cosines = conclusion.one_run.cosines
     assert cosines is not None
@@ -421,7 +421,7 @@ def _draw_cosines(axis: Axes, conclusion: Conclusion) -> None:
 
 
 def _draw_epsilons(axis: Axes, conclusion: Conclusion) -> None:
-    """Draws one run's epsilons by method, and the upper bound.
+    """Draws a single run's epsilons by method, and the upper bound.
 
     Lower bounds are bars; estimates are points with two standard errors, over grey bars up to the 95%
     quantile of what they show where nothing leaks.

@@ -22,7 +22,7 @@ from audit.methods.one_run_bounds import OF_COINS
 from audit.report.table import Column, Table, at_least, at_most, number
 from audit.report.verdicts import describe_what_decides, is_reversed
 
-_COUNTS = ("FP/out", "FN/in")  # the heads of the columns of errors, of one canary a run
+_COUNTS = ("FP/out", "FN/in")  # the heads of the columns of errors, of a single canary a run
 _RATES = ("FPR", "FNR")  # of several
 _UNTESTED = "            (not tested here: scores of one run may depend on each other)"
 _WITHDRAWN = "withdrawn: canaries that were out have not the law of {} (p < 1e-06)"
@@ -45,7 +45,7 @@ def show_floor(floor: NoiseFloor) -> str:
     return f"{floor.mean:.3f} ({floor.quantile_95:.3f})"
 
 
-# The tables of one run.
+# The tables of a single run.
 _ESTIMATE_COLUMNS = (
     Column(None, lambda row: row.method, "estimate", width=24, left=True),
     Column(None, lambda row: row.epsilon, "epsilon", number(".3f"), 9),
@@ -71,7 +71,7 @@ def bounds_table(conclusion: Conclusion) -> str:
     """Returns the table of a conclusion's bounds, and remarks below it.
 
     A row is a lower bound, first the one that a verdict rests on, then an upper bound, then what is no bound.
-    Lower bounds are rounded down, upper bounds up. Of one run estimates come first.
+    Lower bounds are rounded down, upper bounds up. Of a single run estimates come first.
     """
     if conclusion.is_one_run:
         return _make_one_run_table(conclusion)
@@ -309,9 +309,9 @@ def _show_rate(count: int, scores: int) -> str:
 def remarks(conclusion: Conclusion) -> list[str]:
     """Returns a sentence for each thing that a reader has to know beside the table; mostly there is none.
 
-    Of one run these are cosines of the wrong sign, no bound, and whether cosines are normal. Of several runs
-    these are declared looks, scores that are all equal, scores of the wrong sign, too few to prove much, and
-    methods that need more canaries a run.
+    Of a single run these are cosines of the wrong sign, no bound, and whether cosines are normal. Of
+    several runs these are declared looks, scores that are all equal, scores of the wrong sign, too few to
+    prove much, and methods that need more canaries a run.
     """
     if conclusion.is_one_run:
         return _remark_on_one_run(conclusion)
@@ -385,7 +385,7 @@ def _name_methods_of_more_canaries(fewest: int) -> list[str]:
 
 
 def _make_one_run_table(conclusion: Conclusion) -> str:
-    """Returns the tables of one run: estimates, if its scores are cosines; bounds; and notes on both."""
+    """Returns the tables of a single run: estimates, if its scores are cosines; bounds; and notes on both."""
     title = f"one run: epsilon at delta {conclusion.delta:g}, confidence {conclusion.confidence:g}"
     given = []
     for upper in conclusion.upper_bounds:
@@ -412,7 +412,7 @@ def _make_one_run_table(conclusion: Conclusion) -> str:
 
 
 def _explain_words_of_one_run(conclusion: Conclusion) -> list[str]:
-    """Returns lines on what the words in the last column of one run's table mean.
+    """Returns lines on what the words in the last column of a single run's table mean.
 
     Those of bounds by coins come after others, and the Gaussian curve last.
     """
@@ -427,7 +427,7 @@ def _explain_words_of_one_run(conclusion: Conclusion) -> list[str]:
 
 
 def _remark_on_one_run(conclusion: Conclusion) -> list[str]:
-    """Returns remarks on one run: cosines of the wrong sign, no bound at all, and a test of normality."""
+    """Returns remarks on a single run: cosines of the wrong sign, no bound, a test of normality."""
     lines = []
     cosines = conclusion.one_run.cosines
     if cosines is not None and _count_deviations(cosines) < -_CLEARLY:

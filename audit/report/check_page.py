@@ -112,7 +112,7 @@ def _draw_movements(axes: Axes, movements: Mapping[str, float]) -> None:
 
 
 def _draw_deviations(axes: Axes, deviations: Mapping[str, float]) -> None:
-    """Draws deviations of the noise over the stated one, in red those that are not within 10% of it."""
+    """Draws deviations of the noise over the stated deviation, in red those that are not within 10% of it."""
     _draw_bars(axes, deviations, is_right=lambda size: abs(size - 1) < 0.1)
     axes.set_xscale("linear")
     axes.set_xlabel("stated deviations")

@@ -26,7 +26,7 @@ MEANINGS = (
 
 
 def make_bounds_table(subject: Subject) -> Html:
-    """Returns a page's table of one run's lower bounds, and below them the mechanism's epsilons."""
+    """Returns a page's table of a single run's lower bounds, and below them the mechanism's epsilons."""
     conclusion = subject.conclusion
     rows = []
     for bound in conclusion.bounds:
@@ -41,7 +41,7 @@ def make_bounds_table(subject: Subject) -> Html:
 
 
 def make_parts_below_bounds(subject: Subject) -> list[Html]:
-    """Returns the parts of a page below the bounds of one run: estimates, remarks, and means over runs."""
+    """Returns what follows a single run's bounds on a page: estimates, remarks, and means over runs."""
     parts = []
     if subject.conclusion.estimates:
         parts.append(page.element("h3", "Estimates, which are no bounds"))
@@ -54,7 +54,7 @@ def make_parts_below_bounds(subject: Subject) -> list[Html]:
 
 
 def _make_estimates_table(conclusion: Conclusion) -> Html:
-    """Returns a page's table of one run's estimates, beside their values where nothing leaks."""
+    """Returns a page's table of a single run's estimates, beside their values where nothing leaks."""
     header = (
         "estimate",
         "epsilon",

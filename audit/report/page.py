@@ -96,7 +96,7 @@ def element(tag: str, *content: str, **attributes: str) -> Html:
 
 
 def join(content: Iterable[str]) -> Html:
-    """Returns pieces one after the other as markup: those of type Html as they are, other text escaped."""
+    """Returns pieces in turn as markup: those of type Html as they are, other text escaped."""
     pieces: list[str] = []
     for piece in content:
         if not isinstance(piece, Html):

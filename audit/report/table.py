@@ -144,7 +144,7 @@ class Table(Generic[R]):
         return [column for column in self.columns if column.head is not None]
 
     def _split_header(self) -> list[tuple[str, ...]]:
-        """Returns the header's rows of cells; names of fewer lines are filled up with empty ones above."""
+        """Returns the header's rows of cells; names of fewer lines get empty lines above."""
         names = [name.split("\n") for name in self.header()]
         height = max(len(lines) for lines in names)
         padded_names = []

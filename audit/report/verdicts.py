@@ -84,7 +84,8 @@ def describe_level(conclusion: Conclusion) -> str:
 def verdict(conclusion: Conclusion) -> Verdict:
     """Returns the verdict on a conclusion's lower bounds beside its upper bound, if it is known.
 
-    It rests on `if_gaussian` and `assumption_free`, or what takes their place; of one run on every bound.
+    It rests on `if_gaussian` and `assumption_free`, or what takes their place; of a single run on every
+    bound.
     """
     if conclusion.is_one_run:
         return _judge_one_run(conclusion)
@@ -267,7 +268,7 @@ def _explain_nothing_proven(conclusion: Conclusion) -> str:
 
 
 def _judge_one_run(conclusion: Conclusion) -> Verdict:
-    """Returns the verdict on one run, from each of its bounds beside the smallest upper bound."""
+    """Returns the verdict on a single run, from each of its bounds beside the smallest upper bound."""
     bounds = conclusion.bounds
     upper = conclusion.tightest
     if upper is not None:
@@ -293,7 +294,7 @@ def _judge_one_run(conclusion: Conclusion) -> Verdict:
 
 
 def _judge_violation_by_one_run(exceeding: Sequence[Bound], upper: UpperBound) -> Verdict:
-    """Returns the verdict where some bounds of one run exceed the smallest upper bound."""
+    """Returns the verdict where some bounds of a single run exceed the smallest upper bound."""
     source = "The hidden-state bound" if upper.hidden else "Accounting"
     most = at_most(upper.epsilon)
     end = f"{source} guarantees at most {most}: there is a bug, or that is for another training."
@@ -304,7 +305,7 @@ def _judge_violation_by_one_run(exceeding: Sequence[Bound], upper: UpperBound) -
 
 
 def _claim_each(bounds: Sequence[Bound]) -> str:
-    """Returns a sentence for each bound of one run: level, proviso and epsilon."""
+    """Returns a sentence for each bound of a single run: level, proviso and epsilon."""
     claims = []
     for bound in bounds:
         level = f"With {show_percent(bound.confidence)} confidence, {bound.assumes.proviso}"

@@ -42,7 +42,7 @@ def in_order(
     if processes == 1:
         yield from map(function, all_tasks)
         return
-    # Tasks are sent in chunks, which costs less; every process gets one at least.
+    # Tasks are sent in chunks, which costs less; every process gets a chunk at least.
     chunk = max(1, min(50, len(all_tasks) // processes))
     with _pool(processes) as pool:
         with _sigint_blocked():

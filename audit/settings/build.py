@@ -238,7 +238,7 @@ def _make_training(setting: Setting, dataset: Dataset, trained: Trainee) -> _Tra
 def _name_program(setting: Setting, trained: Trainee) -> _Program:
     """Returns the key under which functions for a setting's training run and adversary are compiled.
 
-    Settings that differ in traced values alone, as noise or learning rate, have one key.
+    Settings that differ in traced values alone, as noise or learning rate, share a key.
     """
     fields = setting.mechanism
     if isinstance(setting.adversary, OwnAdversary):

@@ -104,7 +104,7 @@ def _parse_pair(path: Path, number: int, text: str) -> tuple[int, int]:
     Args:
       path: of the file, for the message.
       number: of the line, for the message.
-      text: of one pair; numbers have at most nine digits.
+      text: of a pair; numbers have at most nine digits.
     """
     parts = text.split(",")
     are_numbers = all(part.isdecimal() and len(part) < 10 for part in parts)

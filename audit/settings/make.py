@@ -213,7 +213,7 @@ def _by_field(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _count_steps(insertions: int, periodicity: int) -> int:
-    """Returns the number of steps with this many insertions, one each `periodicity` steps.
+    """Returns the number of steps with this many insertions, if every `periodicity`-th step inserts.
 
     Raises InputError for numbers out of range.
     """

@@ -45,7 +45,7 @@ _FORMS = (("score", "in"), ("score", "presence"), ("scores", "presence"), ("in",
 
 
 def paths(scores: str) -> tuple[Path, ...]:
-    """Returns the files that a user's `scores` names: one, several with commas between them, or STDIN."""
+    """Returns the files that a user's `scores` names, with commas between them, or STDIN."""
     if os.path.exists(scores):  # whose name may have a comma
         return (Path(scores),)
     return tuple(Path(name) for name in scores.split(","))
@@ -128,12 +128,12 @@ def read_columns(place: object, names: Sequence[object], column: Callable[[Any],
 def read_cosines(
     path: Path, dimension: int, leave_one_out: bool = False, in_order: bool = False
 ) -> OneRun | Fresh:
-    """Returns a file's cosines as checked evidence, of one run or of several.
+    """Returns a file's cosines as checked evidence, of a single run or of several.
 
     Args:
-      path: a .npz or a .json that holds `observed`, (K,) of one run or (runs, K), and of one run maybe
-        `unobserved`; or `in`, (runs,) or (runs, K); or `scores` and `presence` of these shapes, (K,) of one
-        run. A .npy is one matrix.
+      path: a .npz or a .json that holds `observed`, (K,) of a single run or (runs, K), and of a single
+        run maybe `unobserved`; or `in`, (runs,) or (runs, K); or `scores` and `presence` of these shapes,
+        (K,) of one run. A .npy is one matrix.
       dimension: of the directions.
       leave_one_out: whether cosines used other canaries' directions; one run is then a design too.
       in_order: whether rows are in the order in which runs were begun.
@@ -172,8 +172,8 @@ def _arrange_by_run(arrays: dict[str, Array]) -> tuple[Array, Array | None, bool
     """Arranges a file's arrays of cosines by run.
 
     Args:
-      arrays: by name: `scores` and `presence`, or `observed`, each (runs, K) or (K,) of one run; or `in`,
-        (runs, K), or (runs,) of one canary a run.
+      arrays: by name: `scores` and `presence`, or `observed`, each (runs, K) or (K,) of a single run; or
+        `in`, (runs, K), or (runs,) of a single canary a run.
 
     Returns:
       (cosines (runs, K), presence of their shape or None, whether they are of several runs).
@@ -219,7 +219,7 @@ def _read_npy_cosines(path: Path) -> dict[str, Array]:
 
 
 def _make_sets(path: object, scores_in: Array, scores_out: Array) -> Scores:
-    """Returns the evidence of runs with the canary and runs without; flat scores are of one canary a run.
+    """Returns the evidence of runs with the canary and runs without; flat scores are of a canary a run.
 
     Messages begin with the file's name.
     """
@@ -238,7 +238,7 @@ def _naming(path: object) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """Turns all that reading a file raises in the block into an InputError of one line; silences warnings.
+    """Turns all that reading a file raises in the block into an InputError; silences warnings.
 
     Raises InputError, too, for a path that is no regular file, or a file of more than 1 GiB.
     """
@@ -308,7 +308,7 @@ def _make_ranks(path: Path, arrays: dict[str, Array]) -> Fresh:
 
 
 def _read_npz_arrays(path: Path, names: Sequence[str], flat: bool = True) -> dict[str, Array]:
-    """Returns the arrays of a .npz file that have one of these names, as float64 by name.
+    """Returns the arrays of a .npz file of these names, as float64 by name.
 
     With `flat`, an array of a single column becomes flat.
     """
@@ -365,7 +365,8 @@ def _read_array(path: Path, name: str, file: IO[bytes], flat: bool = True) -> Ar
 def _split_by_presence(path: object, scores: Array, presence: Array) -> Scores:
     """Returns the evidence of scores and bits of one shape, 1 where the canary was in.
 
-    Flat ones, (runs,), are of one canary a run and are split into two worlds; (runs, canaries) are coins.
+    Flat ones, (runs,), are of a single canary a run and are split into two worlds; (runs, canaries) are
+    coins.
 
     Args:
       path: of the file or table, for messages.
@@ -542,7 +543,7 @@ def _add_labelled(path: Path, cells: _Cells, worlds: dict[bool, list[float]]) ->
     Args:
       path: of the file, for messages.
       cells: the row: score, and a label such as 1 or 0, true or false, in or out.
-      worlds: scores by whether the canary was in; one of them is appended to.
+      worlds: scores by whether the canary was in; either of them is appended to.
     """
     with _naming(f"{path} line {cells.line}"):
         label = _parse_label(cells.second)

@@ -71,7 +71,7 @@ class Scores(NamedTuple):
         return Fresh(self.scores, self.presence, self.dimension)
 
     def worlds(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Returns (scores in, scores out), flat, of one canary a run.
+        """Returns (scores in, scores out), flat, of a single canary a run.
 
         Raises:
           InputError: a run has several canaries, whose scores share a model and are not independent.
@@ -504,7 +504,7 @@ def _parse_chunk(content: bytes, first: int) -> Scores | None:
     """Returns the scores that an .npz file of a chunk holds, None where it is torn or altered.
 
     Args:
-      content: the file's bytes. Arrays (n,) in it are of one canary a run.
+      content: the file's bytes. Arrays (n,) in it are of a single canary a run.
       first: the number of its first run.
     """
     try:
