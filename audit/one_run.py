@@ -159,7 +159,10 @@ def _draw_blocks(seed: int, index: int, dimension: int) -> Iterator[Array]:
 
 
 def _project(displacement: NDArray[np.generic], seed: int, index: int) -> float:
-    """Returns the inner product of a displacement and a canary of length 1, drawn block by block."""
+    """Returns the inner product of a displacement (d,) and a canary, a vector of length 1.
+
+    The canary is drawn in blocks, and never in memory as a whole: both product and length are summed up.
+    """
     product = 0.0
     squared_norm = 0.0
     for place, block in enumerate(_draw_blocks(seed, index, len(displacement))):

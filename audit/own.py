@@ -172,7 +172,15 @@ def _make_setting(own: OwnModel, fields: dict[str, Any]) -> Setting:
 def _write_report(
     own: OwnModel, setting: Setting, store: Store, conclusion: Conclusion, runs: int
 ) -> None:
-    """Writes result, figure and page, unless those in the store are of this conclusion."""
+    """Writes a conclusion's JSON, figure and page into the store, unless they are there and up to date.
+
+    Args:
+      own: the model, for the data's provenance.
+      setting: of the audit.
+      store: of its scores.
+      conclusion: from them.
+      runs: how many there are.
+    """
     made_from = results.source(store, conclusion)
     if results.is_up_to_date(store, made_from, _FILES):
         return

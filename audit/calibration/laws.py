@@ -102,7 +102,10 @@ def _audit_scores(design: Sets, setting: KnownMechanism) -> list[Value]:
 
 
 def audit_scores_and_curve(design: Sets, setting: KnownMechanism) -> list[Value]:
-    """Returns what every method of one canary gives, beside the test of a Gaussian curve."""
+    """Returns what every method of a single canary a run gives, beside the test of a Gaussian curve.
+
+    The test's power takes longest, and is needed only where the test does not refute the curve; else it is 0.
+    """
     scores_in, scores_out = design.pooled()
     p_value = gaussian_curve.examine(scores_in, scores_out).p_value
     power = 0.0
@@ -137,7 +140,10 @@ class Tie(NamedTuple):
     failing: Callable[[int], float] = _no_run
 
     def draw(self, rng: Generator, setting: KnownMechanism) -> tuple[Array, Array]:
-        """Draws (signal (n, 1), 0 where a run fails and else 1; noise (n, K))."""
+        """Draws runs: (whether each inserts its canaries (n, 1), 1 or 0; the noise of each score (n, K)).
+
+        In a share `failing` of the runs nothing is inserted.
+        """
         works = np.ones((setting.runs, 1))
         share = self.failing(setting.runs)
         if share:
@@ -225,7 +231,7 @@ def _audit_pairs(cosines: Cosines, setting: KnownMechanism) -> list[Value]:
 
 
 def _audit_cosines(cosines: Cosines, setting: KnownMechanism) -> list[Value]:
-    """Returns what the bounds give, and the paper's eps_lo, which is none."""
+    """Returns the bounds from one run's cosines, and the paper's estimate eps_lo by Jeffreys' limits."""
     name = one_shot.ONE_SHOT_JEFFREYS
     error = 1 - setting.confidence
     jeffreys = one_shot.in_sample(cosines, setting.delta, error, one_shot.LIMITS[name])
@@ -304,9 +310,9 @@ def _require_directions(setting: KnownMechanism) -> None:
 
 
 def _audit_directions(design: Fresh, setting: KnownMechanism) -> list[Value]:
-    """Returns what each method gives after each number of runs.
+    """Returns what each method for fresh directions gives, after each of the setting's numbers of runs.
 
-    The limit on mu of any GDP guarantee is left out of laws that have no such guarantee to compare it with.
+    The method that limits mu of any GDP guarantee is left out for laws without a mu to compare it with.
     """
     has_gdp = setting.law.truth is _gaussian_truth
     values = []
@@ -325,6 +331,7 @@ def _draw_directions(
     rng: Generator,
     setting: KnownMechanism,
 ) -> Fresh:
+    """Draws an audit's cosines (R, K), and returns them as evidence of directions that are all in."""
     cosines = draw_cosines(rng, setting)
     return Fresh(cosines, np.ones(cosines.shape, bool), setting.dimension)
 

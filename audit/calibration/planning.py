@@ -64,6 +64,7 @@ def runs_needed(setting: KnownMechanism, tightness: float) -> int | None:
     )
 
     def compute_share(runs: int) -> float:
+        """Returns the mean bound at this number of runs, as a share of the truth."""
         audits = int(np.clip(_SCORES // runs, *_AUDITS))
         return mean_if_gaussian(setting._replace(runs=runs, audits=audits)) / truth
 
@@ -80,6 +81,7 @@ def runs_needed_of_many(setting: KnownMechanism, tightness: float) -> int | None
     method = lifted.METHODS[lifted.LIFTED_GAUSSIAN]
 
     def compute_share(runs: int) -> float:
+        """Returns the mean bound at this number of runs, as a share of the truth."""
         audits = int(np.clip(_RUNS // runs, *_MANY_AUDITS))
         tried = setting._replace(runs=runs, audits=audits)
         epsilons = []
@@ -163,7 +165,7 @@ def runs_until_refuted(
     log_rates = special.log_ndtr(-thresholds)  # of exceeding them without the canary
     above = special.ndtr(mu / noise - thresholds)  # with it
     cells = np.maximum(-np.diff(np.concatenate([[1.0], above, [0.0]])), 0.0)
-    target = -math.log1p(-confidence)
+    target = -math.log1p(-confidence)  # the log capital that refutes: log(1 / error)
     needed = []
     for _ in range(_BUG_AUDITS):
         counts = rng.multinomial(canaries, cells / cells.sum(), _BUG_RUNS)

@@ -119,6 +119,7 @@ class EpsilonDelta:
         """Checks and keeps both; raises InputError for an epsilon below 0, or a delta not in [0, 1)."""
         stated = number("delta", delta, float)
         require(0 <= stated < 1, f"`delta={stated:g}`: give a number from 0 to below 1")
+        # The dataclass is frozen, so that its own assignment is refused.
         object.__setattr__(
             self, "stated_epsilon", _check_at_least_zero("epsilon", epsilon, or_infinite=True)
         )

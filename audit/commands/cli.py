@@ -260,6 +260,7 @@ def _replace_fields_by_flags(message: str) -> str:
     from audit.settings.make import fields
 
     def name_flag(match: re.Match[str]) -> str:
+        """Returns the flag, with its value if there is one, of a match's (field, "=value" or "")."""
         name, value = match.groups()
         field = fields().get(name)
         if field is None:
@@ -385,9 +386,14 @@ def folder() -> Path:
 
 
 def chosen(flag: str, choices: Sequence[str]) -> list[str]:
-    """Returns the choices that a list flag names, each once, by default all of them.
+    """Returns the values of a list flag, each once; by default all that are allowed.
 
-    Raises InputError where it names none, or another.
+    Args:
+      flag: its name.
+      choices: the allowed values.
+
+    Raises:
+      InputError: the list is empty, or has another value.
     """
     given: list[str] | None = flags.FLAGS[flag].value
     names = list(choices if given is None else dict.fromkeys(given))

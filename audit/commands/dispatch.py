@@ -95,7 +95,10 @@ def _run(program: Program) -> None:
 
 
 def split_arguments(program: Program, arguments: list[str]) -> tuple[str, list[str]]:
-    """Splits a program's arguments into the command that they name, or mean, and the command's flags."""
+    """Splits a program's arguments into a command and its flags.
+
+    Without arguments it is the program's `alone` command; flags without a command are those of its `usual`.
+    """
     if not arguments:
         return program.alone, []
     first = arguments[0]

@@ -208,7 +208,11 @@ def _make_curve_fields(conclusion: Conclusion) -> dict[str, Any]:
 
 
 def _make_looks_fields(conclusion: Conclusion) -> dict[str, Any]:
-    """Returns the field `looks` of a conclusion's JSON: those declared, and the bounds of those taken."""
+    """Returns the field `looks` of a conclusion's JSON; none where no looks were declared.
+
+    A look is a conclusion from the runs so far, at a number of runs that was declared beforehand. The
+    field has the declared numbers, the confidence of each look, and the bounds of those that were taken.
+    """
     looks = conclusion.looks
     if looks is None:
         return {}
@@ -300,7 +304,7 @@ def mark(store: Store, made_from: str, names: Iterable[str]) -> None:
 
 
 def _make_record(store: Store, made_from: str, names: Iterable[str]) -> dict[str, object]:
-    """Returns the content of made.json for the files as they are, null for one that is missing."""
+    """Returns the content of made.json: the source, and each file's SHA-256 now, None where it is missing."""
     checksums = {}
     for name in names:
         content = files.read(store.path / name)

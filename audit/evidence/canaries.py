@@ -234,6 +234,7 @@ class Coins(NamedTuple):
         return f"{_describe_shape(self.scores)} each, in by a coin of its own"
 
     def split(self) -> tuple["Coins", "Coins"]:
+        """Returns (pilot, rest): runs drawn at random, by a hash of the ranks, and the others."""
         keys = 2 * _ranks(self.scores) + self.presence  # a number for each pair of rank and bit
         places = _canonical_places(keys)
         pilot, rest = _draw_pilot(places, np.random.default_rng(hash_ranks(keys.flat[places])))
@@ -246,6 +247,7 @@ class Coins(NamedTuple):
         return [self]
 
     def errors(self, threshold: float) -> RunErrors:
+        """Returns each run's errors of guessing that a canary is in where its score is above a threshold."""
         guessed = self.scores > threshold
         misses = (self.presence & ~guessed).sum(1).astype(np.float64)
         alarms = (~self.presence & guessed).sum(1).astype(np.float64)
@@ -305,6 +307,7 @@ class Sets(NamedTuple):
         return f"{_describe_shape(self.inserted)} inserted, {_describe_shape(self.fresh)} left out"
 
     def split(self) -> tuple["Sets", "Sets"]:
+        """Returns (pilot, rest): runs of each world drawn at random, by a hash of ranks, and the others."""
         # Scores are ranked among those of both worlds; each world's runs get a canonical order.
         ranks = _ranks(np.concatenate(self.pooled()))
         keys_in = ranks[: self.inserted.size].reshape(self.inserted.shape)
@@ -384,6 +387,7 @@ class Fresh(NamedTuple):
         return [Rows(f"the {self.unit}", "row", self.cosines)]
 
     def __str__(self) -> str:
+        """Returns its runs and canaries in words, "10 runs with 256 fresh directions each, all in"."""
         runs, canaries = self.cosines.shape
         run_word = "run" if runs == 1 else "runs"
         world = "all in" if self.presence.all() else "in by coins"
@@ -527,7 +531,10 @@ def _as_matrix(scores: Array) -> Array:
 
 
 def _array(world: str, values: ArrayLike) -> Array:
-    """Returns a world's scores, (runs,) or (runs, canaries); raises InputError for another shape."""
+    """Returns a world's scores, (runs,) or (runs, canaries), as float64; raises InputError for another shape.
+
+    `world` is "in" or "out", for messages.
+    """
     array = floats(f"the scores {world}", values)
     fits = array.ndim in (1, 2)
     require(fits, f"the scores {world} have shape {array.shape}: give (runs,) or (runs, canaries)")

@@ -133,7 +133,7 @@ def _log_binomial(counts: NDArray[np.int64], coins: int) -> Array:
 def _log_binomial_coefficients(number: int, chosen: ArrayLike) -> Array:
     """Returns logs of the binomial coefficients C(number, chosen), of the shape of `chosen`."""
     chosen = np.asarray(chosen)
-    log_orders = special.gammaln(chosen + 1)
+    log_orders = special.gammaln(chosen + 1)  # log chosen!
     log_orders_of_rest = special.gammaln(number - chosen + 1)
     return np.asarray(special.gammaln(number + 1) - log_orders - log_orders_of_rest)
 
@@ -219,8 +219,7 @@ def _test_kinds(bits: Bits, row: _RowWords) -> _Test:
         with np.errstate(divide="ignore"):
             return _Test(float(np.log(probability)), message)
 
-    # A row repeats an earlier one with probability at most the share of bins that were taken before
-    # it.
+    # A row repeats an earlier one with at most the probability that its bin was taken before.
     mean = rows * (rows - 1) / 2 / bins
     repeats = rows - kinds
     if repeats <= mean:
@@ -237,6 +236,7 @@ def _law_of_kinds(balls: int, bins: float) -> Array:
     law[0] = 1.0
     taken_shares = np.arange(balls + 1) / bins
     for _ in range(balls):
+        # A ball falls into an empty bin, or into one that has a ball already.
         into_empty_bin = np.maximum(1 - taken_shares[:-1], 0.0) * law[:-1]
         law *= np.minimum(taken_shares, 1.0)
         law[1:] += into_empty_bin

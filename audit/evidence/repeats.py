@@ -320,7 +320,7 @@ def _row_numbers(scores: Array) -> Places:
 
 
 def _describe_block(table: RowTable, block: RepeatedBlock) -> str:
-    """Returns the message on a block of rows that comes again."""
+    """Returns the message on a block of rows that comes again; rows are counted from 1 in it."""
     where = f"of {table.name}, "
     if block.length == 1:
         rows = f"{where}{table.row} {block.first + 1:,} comes again as {block.again + 1:,}"

@@ -106,8 +106,7 @@ def mu_from_epsilon(epsilon: float, delta: float) -> float:
         return np.inf
 
     def compute_excess(mu: float) -> float:
-        # By how much the log of delta at mu exceeds the log of the requested delta; finite, for the
-        # search.
+        # The log of delta at mu, less that of the requested delta; finite, for the search.
         return max(float(log_delta_from_mu(mu, epsilon) - np.log(delta)), -1e6)
 
     high = find_bracket(lambda mu: compute_excess(mu) < 0, 0.0, np.sqrt(2 * epsilon) + 1).high
@@ -132,10 +131,10 @@ def mu_from_rates(false_positive_rate: ArrayLike, false_negative_rate: ArrayLike
 def epsilon_from_rates(
     false_positive_rate: ArrayLike, false_negative_rate: ArrayLike, delta: float
 ) -> Array:
-    """Returns epsilon of the (epsilon, delta)-DP trade-off curve through a pair of error rates.
+    """Returns epsilon of the (epsilon, delta)-DP trade-off curve through pairs of error rates.
 
-    It is the larger of log((1 - delta - fnr) / fpr) and its mirror image (Errata H6), negative where the pair
-    needs none.
+    It is the larger of log((1 - delta - fnr) / fpr) and the same with both rates exchanged (Errata H6). It is
+    negative for rates that a mechanism with epsilon 0 could have. Arrays broadcast.
     """
     fpr = np.asarray(false_positive_rate, np.float64)
     fnr = np.asarray(false_negative_rate, np.float64)
@@ -148,7 +147,7 @@ def epsilon_from_rates(
 
 
 def gaussian_trade_off(mu: float, false_positive_rate: ArrayLike) -> Array:
-    """Returns G_mu: the least false-negative rate at a false-positive rate.
+    """Returns the Gaussian trade-off function G_mu: the least false-negative rate at a false-positive rate.
 
     G_mu(a) = Phi(Phi^-1(1 - a) - mu) (hidden-state paper, Equation 7).
     """
@@ -158,7 +157,7 @@ def gaussian_trade_off(mu: float, false_positive_rate: ArrayLike) -> Array:
 
 
 def approximate_dp_trade_off(epsilon: float, delta: float, false_positive_rate: ArrayLike) -> Array:
-    """Returns the trade-off function of (epsilon, delta)-DP.
+    """Returns the trade-off function of (epsilon, delta)-DP: the least false-negative rate.
 
     At a false-positive rate a it is max{0, 1 - delta - e^eps a, e^-eps (1 - delta - a)} (hidden-state paper,
     Equation 6 with Errata H6).

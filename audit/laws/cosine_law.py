@@ -70,8 +70,7 @@ def quantile(probability: ArrayLike, dimension: int) -> Array:
     """Returns t with P(T <= t) = probability, for the cosine T of a uniformly random direction in R^d."""
     p = np.asarray(probability, np.float64)
     require_dimension(dimension)
-    # T^2 is Beta(1/2, (d - 1) / 2), and T is symmetric: each side has half of the probability
-    # beyond t^2.
+    # T^2 is Beta(1/2, (d - 1) / 2); each sign of T has half of its probability beyond t^2.
     squares = special.betainccinv(0.5, (dimension - 1) / 2, 2 * np.minimum(p, 1 - p))
     cosines: Array = np.copysign(np.sqrt(squares), p - 0.5)
     return cosines

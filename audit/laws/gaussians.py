@@ -67,6 +67,7 @@ def epsilon(first: Gaussian, second: Gaussian, delta: float) -> Array:
     def is_too_low(epsilons: Array) -> NDArray[np.bool_]:
         return np.asarray(log_delta(first, second, epsilons) > target)
 
+    # Each entry is doubled from 1 until it is high enough; the interval below it is then bisected.
     high = np.ones_like(log_delta_at_0)
     for _ in range(_MOST_DOUBLINGS):
         too_low = is_too_low(high)

@@ -171,6 +171,7 @@ def _bet_on_sets(family: Family, counted: Counted, target: float) -> Callable[[f
     growth_in = compute_log_growth(rates_in, _LEVELS, STAKES)
 
     def find_least_capital(parameter: float) -> float:
+        # The growth of each pair of stakes (L, cells) at the corner of each cell of the curve.
         corners = _find_corners(family, parameter, _LEVELS)
         growth = growth_out[pairs.stakes_out, :-1] + growth_in[pairs.stakes_in[:, None], corners]
         return _find_least_mixture(growth, pairs.shares, target)
@@ -279,6 +280,8 @@ def _bet_on_coins(family: Family, counted: Counted, target: float) -> Callable[[
     parts = bets.parts[:, None]
 
     def find_least_capital(parameter: float) -> float:
+        # The mean of each bet's z (bets, cells) at each cell's corner, rounded down to one of
+        # _MEANS.
         false_negative = family.trade_off(parameter, _LEVELS[1:])
         means = parts * false_negative + (1 - parts) * _LEVELS[:-1]
         below = np.searchsorted(_MEANS, means, side="right") - 1
@@ -344,10 +347,16 @@ def _choose_coin_bets(family: Family, counted: Counted, target: float) -> _CoinB
 
 
 def _compute_coin_growth(errors: RunErrors, part: float, means: Array, stakes: Array) -> Array:
-    """Returns the log growth (stakes, means) of bets on z = part * FN + (1 - part) * FP.
+    """Returns the log growth (stakes, means) of bets on z = part * FN + (1 - part) * FP of each run.
 
-    A coin gives one error at most, so that z is at most the larger of part * scale_in and
-    (1 - part) * scale_out.
+    Each coin gives one error at most, a miss or a false alarm, so that z is at most the larger of
+    part * scale_in and (1 - part) * scale_out.
+
+    Args:
+      errors: of the runs, with the scales that make their rates unbiased.
+      part: the weight of the false-negative rate.
+      means: hypothetical means of z.
+      stakes: lambda.
     """
     false_positive, false_negative = errors.rates()
     most = max(part * errors.scale_in, (1 - part) * errors.scale_out)

@@ -60,10 +60,11 @@ class TradeOffCurve(NamedTuple):
     def band(self, false_positive_rates: ArrayLike) -> Interval:
         """Returns limits of the least false-negative rate of threshold tests at false-positive rates (n,).
 
-        They cover the whole curve at least as often as `confidence`, and mostly more often. The upper limit
-        is that of the best threshold whose false-positive rate is surely no higher. The lower limit is that
-        of the highest threshold whose false-positive rate is surely higher, since a test that keeps to the
-        rate needs a higher threshold.
+        Rates fall as thresholds rise, so that the search is among negated limits. The limits cover the
+        whole curve at least as often as `confidence`, and mostly more often. The upper limit is that of
+        the best threshold whose false-positive rate is surely no higher. The lower limit is that of the
+        highest threshold whose false-positive rate is surely higher, since a test that keeps to the rate
+        needs a higher threshold.
         """
         rates = np.asarray(false_positive_rates, np.float64)
         surely_no_higher = np.searchsorted(-self.false_positive_limits.upper, -rates, side="left")
@@ -76,10 +77,11 @@ class TradeOffCurve(NamedTuple):
 def trade_off_curve(
     scores_in: ArrayLike, scores_out: ArrayLike, confidence: float
 ) -> TradeOffCurve:
-    """Returns the trade-off curve of threshold tests: at each score or, of many, at a few hundred per world.
+    """Returns the empirical trade-off curve of threshold tests, with limits of all its error rates at once.
 
-    Both worlds are independent and share the error of `compute_limits`, so that with continuous scores all
-    rates lie within their limits with probability `confidence`, and with ties at least as often.
+    Thresholds are all scores or, of many, a few hundred of each world. The worlds are independent: each gets
+    limits that hold with the square root of the confidence. With continuous scores all rates lie within their
+    limits with probability `confidence`, and with ties at least as often.
 
     Raises:
       InputError: A bad confidence, or scores that `estimate.check_scores` refuses.
@@ -154,8 +156,7 @@ def true_positive_rate(
     rate = false_positive_rate
     require(0 <= rate < 1, f"`false_positive_rate={rate}`: give 0 to below 1")
     s_in, s_out = estimate.check_scores(scores_in, scores_out)
-    # How many scores out may exceed the threshold. The factor keeps a whole product from being
-    # rounded down.
+    # Scores out that may exceed the threshold; the factor keeps a whole product from rounding down.
     allowed = int(rate * len(s_out) * (1 + 1e-12))
     threshold = np.sort(s_out)[len(s_out) - 1 - allowed]
     return float((s_in > threshold).mean())
@@ -185,9 +186,10 @@ class Attack(NamedTuple):
 
 
 def attack(scores_in: ArrayLike, scores_out: ArrayLike) -> Attack:
-    """Returns the attack's accuracy and its true-positive rates; none is a bound.
+    """Returns an attack's accuracy, and its true-positive rates at 1% and 0.1% false positives, no bounds.
 
-    The accuracy is that of guessing "in" above the median of the worlds' even mixture, and at random at it.
+    The attack guesses from scores (n,) in and (m,) out. The accuracy is that of guessing "in" above the
+    median of the worlds' even mixture, and at random at it.
 
     Raises:
       InputError: Scores that no estimator can use.

@@ -112,8 +112,10 @@ class _Null(NamedTuple):
 def examine(scores_in: ArrayLike, scores_out: ArrayLike) -> CurveTest:
     """Tests whether the trade-off curve between two sets of scores (n,) and (m,) is Gaussian.
 
-    Depends on pooled ranks alone: any increasing map of the scores changes nothing but rounding. Equal scores
-    share a cell. The drawn tables have a fixed seed.
+    Scores are counted in cells at quantiles of both sets; two normal laws of a common spread are fitted
+    to the counts; and three statistics of the misfit are compared with those of tables drawn from the
+    fit, by a fixed seed. Depends on pooled ranks alone: any increasing map of the scores changes nothing
+    but rounding.
 
     Raises:
       InputError: Scores that `estimate.check_scores` refuses.
@@ -122,11 +124,12 @@ def examine(scores_in: ArrayLike, scores_out: ArrayLike) -> CurveTest:
 
 
 def power(scores_in: ArrayLike, scores_out: ArrayLike) -> float:
-    """Returns the least power of `examine` against the four references, at these numbers of scores.
+    """Returns the least power of the test `examine` against four curves that are not Gaussian.
 
-    That is the probability that it fires at CURVE_LEVEL if the curve is a reference's with the same fitted mu
-    (but for its sign). It is simulated, with a standard error of at most 0.036, and 0.015 near CURVE_POWER. 0
-    where nothing can be tested.
+    These are of Laplace, logistic and Student t noise and of a noisy bit, with the mu that is fitted to the
+    scores (n,) and (m,), but for its sign. Power is the probability of a p-value below 5% at these numbers of
+    scores. It is simulated, with a standard error of at most 0.036, and 0.015 near 95%. It is 0 where nothing
+    can be tested.
     """
     return _compute_power(_fit_null(*estimate.check_scores(scores_in, scores_out)))
 
@@ -138,7 +141,7 @@ def examine_with_power(scores_in: ArrayLike, scores_out: ArrayLike) -> tuple[Cur
 
 
 def deciding_runs(scores_in: ArrayLike, scores_out: ArrayLike) -> int | None:
-    """Returns how many scores in all would give `examine` the power CURVE_POWER, if they are like these.
+    """Returns how many scores in all would give the test `examine` a power of 95%, if they are like these.
 
     Tries 1.5 to 20 times as many as there are; None where not even these suffice, or nothing can be tested.
     """
@@ -274,9 +277,9 @@ def _match_mu(law: ScoreFamily, mu: float, cells: int) -> KnownLaw:
 
 
 def _compute_reference_shares(reference: KnownLaw, cells: int) -> Array:
-    """Returns a law's probability of cells (2, cells), out first.
+    """Returns the probabilities of cells (2, cells) under a law of scores, world out first.
 
-    Cells are cut at the quantiles of the even mixture of both worlds.
+    Cells are cut at the quantiles of scores of which half are in and half out.
     """
     cuts = reference.quantiles(np.arange(1, cells) / cells)
     shares = []
@@ -291,9 +294,14 @@ def _compute_reference_shares(reference: KnownLaw, cells: int) -> Array:
 
 
 def count_in_cells(scores_in: Array, scores_out: Array) -> Array:
-    """Returns the table of scores in cells that hold about equal shares of the two worlds' even mixture.
+    """Counts scores in cells, a table (2, cells) with world out first.
 
-    Equal scores share a cell.
+    Cells hold about equal shares of the scores, each world weighing a half. There are 2 to 16 of them, so
+    many that the smaller world's scores, counted twice, are at least 8 a cell. Equal scores share a cell.
+
+    Args:
+      scores_in: (n,).
+      scores_out: (m,).
     """
     values, ranks = np.unique(np.concatenate([scores_out, scores_in]), return_inverse=True)
     ranks_out = ranks[: len(scores_out)]
@@ -410,7 +418,15 @@ def _compute_information(jacobian: Array, weights: Array) -> Array:
 
 
 def fit_tables(table: Array, near: Fit) -> Fit:
-    """Returns the maximum-likelihood fit of tables (..., 2, cells), by Fisher scoring from a fit near it."""
+    """Returns the maximum-likelihood fit of tables (..., 2, cells), by eight steps of Fisher scoring.
+
+    A step solves J' W J step = J' (counts / shares), with the Jacobian J of both worlds' shares by the
+    parameters, and W = sizes / shares.
+
+    Args:
+      table: counts, world out first.
+      near: the fit at which scoring starts.
+    """
     sizes = table.sum(-1, keepdims=True)
     fit = near
     for _ in range(_SCORING_STEPS):

@@ -116,12 +116,12 @@ def count(design: Design, family: Family, error: float) -> Counted:
 
 
 def lifted(counted: Counted, delta: float, confidence: float) -> Proven:
-    """Returns the bound on epsilon by betting, for any trade-off curve and any number of runs."""
+    """Returns the bound on epsilon at delta by betting, for any trade-off curve and any number of runs."""
     return Proven(betting.lower_bound(exact.approximate_dp(delta), counted, 1 - confidence))
 
 
 def lifted_gaussian(counted: Counted, delta: float, confidence: float) -> Proven:
-    """Returns the bound on mu by betting, for any number of runs.
+    """Returns the bound on mu by betting against Gaussian trade-off curves, for any number of runs.
 
     Its epsilon follows if the average trade-off curve is Gaussian.
     """
@@ -150,10 +150,12 @@ def lidp(order: int, interval: Interval, assumes: Assumption) -> CanaryMethod:
     """
 
     def bound_rate(scale: float, sums: Array, canaries: int, error: float) -> float:
+        """Returns the upper limit of an error rate from each run's errors (n,) among its canaries."""
         _, upper = exchangeable_limits(sums, canaries, order, error, interval)
         return min(scale * upper, 1.0)
 
     def prove(counted: Counted, delta: float, confidence: float) -> Proven:
+        """Returns epsilon of the trade-off curve through both rates' upper limits."""
         error = (1 - confidence) / 2
         rest = counted.rest
         fpr = bound_rate(rest.scale_out, rest.alarms, rest.canaries_out, error)

@@ -122,10 +122,11 @@ class CoinEvidence(NamedTuple):
 
 
 def bounds(cosines: Cosines, delta: float, confidence: float) -> list[Bound]:
-    """Returns the bounds from cosines.
+    """Returns the bounds from the cosines of a run's canaries without coins.
 
-    They are `exact_null` if all canaries are observed, and those from pairs if as many are observed as not;
-    there are none otherwise.
+    If all canaries are observed, it is the bound by the exact law of a cosine. If equally many are observed
+    and not, at least 40 of each, they are bounds from guesses which of each pair was inserted. Otherwise
+    there are none.
     """
     if not len(cosines.unobserved):
         return [bound_uniform_canaries(cosines, delta, confidence)]
@@ -136,7 +137,10 @@ def bounds(cosines: Cosines, delta: float, confidence: float) -> list[Bound]:
 
 
 def bound_uniform_canaries(cosines: Cosines, delta: float, confidence: float) -> Bound:
-    """Returns the bound `exact_null` of a single run, whose cosines have a known law where nothing leaks."""
+    """Returns the bound from observed cosines (K,), which have a known law where nothing leaks.
+
+    It is `exact_null` for several runs with fresh directions, of a single run.
+    """
     observed = exact_null.check_cosines(cosines.observed[None], cosines.dimension)
     present = np.ones(observed.shape, bool)
     design = Fresh(observed, present, cosines.dimension, plain=True)
@@ -298,6 +302,9 @@ def epsilon_from_guesses(
     coins: int, number: int, right: int, delta: float, error: float, steps: int = 1
 ) -> float:
     """Returns the largest epsilon that a number of right guesses refutes; 0 where they refute none.
+
+    The p-values of Steinke, Nasr and Jagielski (2023, Theorem 5.2) are inverted, by doubling from 1 and
+    bisection.
 
     Args:
       coins: how many coins there are.

@@ -53,9 +53,12 @@ _LIMIT_CAVEAT = "in-sample: the best of all thresholds"
 
 
 def estimates(run: Cosines, delta: float, confidence: float) -> list[Estimate]:
-    """Returns all estimates of epsilon at delta.
+    """Returns all estimates of epsilon from a run's cosines, none of which is a bound.
 
-    `confidence` is the level of the limits in the last two, which as a whole do not hold at it.
+    Args:
+      run: the cosines.
+      delta: of epsilon.
+      confidence: of each rate's limit in the last two estimates, which as a whole do not hold at it.
     """
     conversions.require_levels(delta, confidence)
     return fits(run, delta) + _estimate_in_sample(run, delta, confidence)
@@ -102,7 +105,15 @@ def threshold(null: Gaussian, seen: Gaussian, delta: float) -> Array:
 
 
 def threshold_exact(dimension: int, seen: Gaussian, delta: float) -> Array:
-    """Returns `threshold` against the exact law of the cosine, as the paper's code does for d below 1,000."""
+    """Returns epsilon as `threshold` does, but against the exact law of a cosine, not a normal one.
+
+    The paper's code does so for dimensions below 1,000.
+
+    Args:
+      dimension: d.
+      seen: the law of observed cosines, in units of 1/sqrt(d).
+      delta: of epsilon.
+    """
     root = np.sqrt(dimension)
 
     def compute_log_rates(points: Array) -> tuple[Array, Array]:
@@ -258,6 +269,7 @@ def _maximise_over_thresholds(
     high = np.maximum(start, stop)
 
     def compute_epsilons(points: Array) -> Array:
+        """Returns epsilon at thresholds (..., points); differences that are not positive do not count."""
         log_below, log_above = compute_log_rates(points)
         z = (points - mean[..., None]) / deviation[..., None]
         with np.errstate(divide="ignore", invalid="ignore"):

@@ -95,10 +95,11 @@ def choose_on_pilot(
 ) -> Rank:
     """Returns the rank at which further scores should give the largest lower limit of the parameter.
 
-    Ranks 1, 2, 4, ... of either world are tried. The choice is the best of them for normal distributions with
-    the pilot's area under the ROC curve, which varies little between pilots. With `any_shape` the pilot's
-    counts may overrule it: where they contradict such distributions, or predict a larger limit elsewhere, by
-    more than they may err. Depends on ranks alone.
+    Rank r of the scores in means the threshold at the r-th lowest of them, of the scores out that at the r-th
+    highest. Ranks 1, 2, 4, ... of either world are tried. The choice is the best of them for normal
+    distributions with the pilot's area under the ROC curve, which varies little between pilots. With
+    `any_shape` the pilot's counts may overrule it: where they contradict such distributions, or predict a
+    larger limit elsewhere, by more than they may err. Depends on ranks alone.
 
     Args:
       pilot: (scores in, scores out) of the pilot.
@@ -125,8 +126,10 @@ def choose_on_pilot(
     if not any_shape:
         return ranks[best_if_normal]
     if max(by_in.misfit, by_out.misfit) > _MISFIT:
+        # Normal distributions are refuted: the best rank by counts, where these are steady.
         steady = np.concatenate([by_in.steady, by_out.steady])
         return ranks[int(np.argmax(np.where(steady, counted, -np.inf)))]
+    # The counts decide only if they predict more by a margin for their error.
     best_counted = int(np.argmax(counted))
     margin = 1 + _DOUBT / np.sqrt(min(len(pilot_in), len(pilot_out)))
     if counted[best_counted] > margin * max(counted[best_if_normal], 0.0):
@@ -265,14 +268,20 @@ class Candidates(NamedTuple):
 
 
 def candidates(pilot_in: Array, pilot_out: Array) -> Candidates:
-    """Returns each score of a pilot with estimates of its rates, which depend on ranks alone.
+    """Returns each distinct score of a pilot as a threshold, with estimates of its error rates.
 
-    The normal distributions are those with the pilot's area under the ROC curve, and a score's rates are
-    those where as large a share of their mixture lies below.
+    A first estimate takes scores for normal with the pilot's area under the ROC curve: a threshold is
+    where as large a share of their mixture lies below as of the pilot's scores. The others count the
+    pilot's errors. All depend on ranks alone.
+
+    Args:
+      pilot_in: (n,) scores.
+      pilot_out: (m,) scores.
     """
     n_in = len(pilot_in)
     n_out = len(pilot_out)
     size = n_in + n_out
+    # z is where each distinct score lies on the scale of the world out, N(0, 1); in is N(mu, 1).
     values, counts = np.unique(np.concatenate([pilot_in, pilot_out]), return_counts=True)
     mu = 0.0
     if n_in and n_out:

@@ -51,7 +51,10 @@ def _describe_finding(finding: Mapping[str, str]) -> Html:
 
 
 def _make_p_value_table(p_values: Mapping[str, float], level: float) -> Html:
-    """Returns the table of all statistical tests, the smallest p-value first."""
+    """Returns the page's table of all statistical tests, the smallest p-value first.
+
+    `p_values` are by the test's name; `level` is that of all tests together, by Holm's procedure.
+    """
     caption = f"All statistical tests together are at level {level:g} (Holm)."
     ranked = sorted(p_values.items(), key=lambda item: item[1])
     rows = [(name, f"{p_value:.2g}") for name, p_value in ranked]
@@ -97,7 +100,13 @@ def _draw_figure(
     caption: str,
     height: float = 3.2,
 ) -> Html:
-    """Returns a figure of the page, by what draws into its axes."""
+    """Returns a figure of the page, with its caption.
+
+    Args:
+      draw: draws into the figure's axes.
+      caption: also the text for readers who cannot see it.
+      height: in inches.
+    """
     with plt.rc_context(style.STYLE):
         figure, axes = plt.subplots(figsize=(5.2, height))
         draw(axes)

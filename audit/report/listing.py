@@ -117,6 +117,7 @@ def as_table(rows: Sequence[Listed], now: float) -> str:
 
 
 def _show_differences(differences: dict[str, Any]) -> str:
+    """Returns flags with their values as text, "k=5, seed=1"."""
     texts = []
     for flag, value in differences.items():
         text = f"{value:g}" if isinstance(value, float) else str(value)
@@ -130,6 +131,10 @@ def as_json(rows: Sequence[Listed]) -> list[dict[str, Any]]:
 
 
 def _make_table(rows: Sequence[Listed], now: float) -> Table[Listed]:
+    """Returns the table of audits; columns without a head are for JSON alone, those without a key for people.
+
+    `now` is in seconds since 1970, for the audits' ages.
+    """
     columns = (
         Column(
             "setting",

@@ -122,7 +122,13 @@ def document(title: str, *content: str) -> bytes:
 
 
 def table(caption: str, header: Sequence[str], rows: Iterable[Sequence[str]]) -> Html:
-    """Returns a table whose rows become cards on narrow screens; a row's first cell is its header."""
+    """Returns a table; on narrow screens the page's style shows each row as a card.
+
+    Args:
+      caption: above the table.
+      header: the columns' names.
+      rows: of cells, of which the first is the row's header.
+    """
     head = [element("th", name, scope="col") for name in header]
     body = []
     for first, *others in rows:

@@ -77,7 +77,7 @@ class RequestedLevels(NamedTuple):
     confidence: float | None = None
 
     def complete(self, delta: float, confidence: float) -> Level:
-        """Returns the level, with these values where none are requested."""
+        """Returns the level of the bounds: what is requested, and the given values where nothing is."""
         if self.delta is not None:
             delta = self.delta
         if self.confidence is not None:
@@ -178,7 +178,7 @@ def _make_bound_command(names: str, conclusion: Conclusion) -> str:
 
 
 def _join_flags(command: str, flags: dict[str, Any]) -> str:
-    """Returns a command with its flags."""
+    """Returns a command line: a command with flags, by their names, as --name=value."""
     words = [command]
     for name, value in flags.items():
         words.append(f"--{name}={value}")
@@ -330,6 +330,7 @@ def _describe_setting(
 
 
 def _describe_insertions(setting: Setting) -> str:
+    """Returns in words how many steps insert canaries, and which: "50, every 5 steps"."""
     k = setting.schedule.periodicity
     text = f"{setting.insertions:,}, at every step"
     if k > 1:

@@ -150,6 +150,7 @@ def _explain_refutation(conclusion: Conclusion) -> str:
 
 
 def _explain_doubt(doubt: str) -> str:
+    """Returns the sentences on scores that cannot be of independent runs, for the given reason."""
     return (
         f"{doubt[0].upper()}{doubt[1:]}, which independent training runs with noise do not give. Bounds "
         "hold for independent runs alone, so that they say nothing of this training, neither that it leaks "
@@ -159,7 +160,14 @@ def _explain_doubt(doubt: str) -> str:
 
 
 def _judge_without_gaussian(conclusion: Conclusion, free: Bound) -> Verdict:
-    """Returns the verdict where the scores refute a Gaussian curve."""
+    """Returns the verdict where the scores refute a Gaussian curve.
+
+    It rests on the bound that holds whatever the curve, which does not exceed an upper bound.
+
+    Args:
+      conclusion: of the audit.
+      free: that bound.
+    """
     p_value = conclusion.p_value()
     refuted = (
         f" These scores refute a Gaussian curve ({p_value}): bounds that assume one do not hold."
@@ -210,6 +218,7 @@ def is_reversed(conclusion: Conclusion) -> bool:
 
 
 def _explain_reversal(conclusion: Conclusion) -> str:
+    """Returns the sentences on scores that are lower with the canary, and the upper bounds."""
     area = curves.auc(conclusion.scores_in, conclusion.scores_out)
     guarantee = _describe_upper_bounds(conclusion)
     return (
@@ -256,6 +265,7 @@ def _describe_leak(gaussian: Bound, free: Bound) -> str:
 
 
 def _explain_nothing_proven(conclusion: Conclusion) -> str:
+    """Returns the sentences on lower bounds that are all 0."""
     if conclusion.has_one_canary:
         runs = f"{len(conclusion.scores_in) + len(conclusion.scores_out):,} runs"
     else:
@@ -354,6 +364,13 @@ def _describe_composition(broken: UpperBound, conclusion: Conclusion) -> str:
 
 
 def _explain_violation_if_gaussian(gaussian: Bound, free: Bound, upper: UpperBound) -> str:
+    """Returns the sentences on an upper bound that is exceeded only if the curve is Gaussian.
+
+    Args:
+      gaussian: the lower bound that holds if it is.
+      free: the lower bound that always holds.
+      upper: the upper bound.
+    """
     proven = f"at least {at_least(free.epsilon)}"
     if _is_zero(free):
         proven = "nothing"

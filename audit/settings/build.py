@@ -273,7 +273,7 @@ def _make_knowledge(setting: Setting, trained: Trainee, training: _Training) -> 
         """Returns the final model (p,) without noise, each canary inserted times its mean presence."""
         compiled = _EXPECT.get(training.program, lambda: jax.jit(_make_rehearsal(mechanism, craft)))
         hyper = _trace(training.hyper)
-        presence = jnp.full(setting.canaries, 0.5 * setting.sampling_rate)
+        presence = jnp.full(setting.canaries, 0.5 * setting.sampling_rate)  # in by a fair coin
         theta: Array = compiled(hyper, state, theta_0, training.data, training.schedule, presence)
         return theta
 
@@ -351,9 +351,13 @@ def mu_by_coordinate(played: game.Game) -> tuple[Array, Array]:
 
 
 def _forecast_by_coordinate(training: _Training, theta_0: Array) -> tuple[Array, Array]:
-    """Returns what `mu_by_coordinate` does, for a training run from theta_0 (p,).
+    """Returns the mus (p,) that linear response forecasts for a canary along each coordinate.
 
-    Canaries are the p coordinate axes, times the clipping norm.
+    The first are of the score that projects on the coordinate, the second of the best linear score.
+
+    Args:
+      training: the training run.
+      theta_0: (p,) its initial model.
     """
     # Alone, since a compiled function keeps alive all that it refers to.
     mechanism = training.mechanism
@@ -361,6 +365,7 @@ def _forecast_by_coordinate(training: _Training, theta_0: Array) -> tuple[Array,
     def forecast(
         hyper: Hyperparameters, theta_0: Array, data: base.Data, schedule: Schedule
     ) -> tuple[Array, Array]:
+        """Returns both mus (p,) of canaries that are the p coordinate axes times the clipping norm."""
         canaries = hyper.clipping_norm * jnp.eye(theta_0.size)
         forecasts = response.respond(mechanism, hyper, theta_0, data, schedule, canaries)
         return forecasts.projected(canaries), forecasts.optimal

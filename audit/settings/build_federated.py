@@ -299,6 +299,8 @@ def accuracy(
     some_labels = jnp.asarray(labels[::step])
 
     def measure_one_model(theta: Array, features: Array, labels: Array) -> Array:
+        """Returns the share of labels, padding left out, that are the first choice of a model (p,)."""
+
         def compute_logits(example: Array) -> Any:
             logits: Any = model.module.apply({"params": model.unravel(theta)}, example)
             return logits

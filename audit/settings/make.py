@@ -226,9 +226,10 @@ def _count_steps(insertions: int, periodicity: int) -> int:
 
 
 def _canonical_insert(insert: str, periodicity: int) -> str:
-    """Returns the one spelling of a step of a period: first, last, or its number between them.
+    """Returns the canonical name of the step that inserts in each period of `periodicity` steps.
 
-    With a period of one step, that step is the last.
+    It is last for the last step, first for step 1 unless that is the last, and else the step's number.
+    Settings that are the same have the same name in the store so.
     """
     number = "1" if insert == FIRST else insert
     if number == str(periodicity):

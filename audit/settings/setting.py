@@ -157,7 +157,7 @@ class Setting:
 
 
 def identity(setting: Setting, experiment: str = "audit") -> dict[str, Any]:
-    """Returns a setting's name in the store, to which the store adds the data's checksum.
+    """Returns what identifies a setting in the store, beside the data's checksum, as a dict for JSON.
 
     It holds the experiment, the model, the mechanism's own fields, the adversary and its own fields, the
     schedule and the seed, without fields at their defaults.

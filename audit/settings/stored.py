@@ -174,7 +174,14 @@ def find_store(
 def _make_config(
     setting: Setting, dataset: Dataset, experiment: str, model: str | None
 ) -> dict[str, Any]:
-    """Returns what names a setting in a store: its identity and the checksums of data and model."""
+    """Returns what identifies a setting in a store: what it is, and the checksums of data and model.
+
+    Args:
+      setting: the setting.
+      dataset: the data that it is on.
+      experiment: what is computed of it.
+      model: the checksum of a caller's own model, None for the repository's.
+    """
     config = {**identity(setting, experiment), _DATA: dataset.checksum}
     if model is not None:
         config[_MODEL] = model

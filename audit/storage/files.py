@@ -157,7 +157,12 @@ def say_once(line: str) -> None:
 
 @contextlib.contextmanager
 def writing(path: Path, fix: str = _OTHER_FOLDER) -> Iterator[None]:
-    """Raises CannotWriteError where the folder or disk refuses what the block does."""
+    """Turns an OSError of the block into a CannotWriteError.
+
+    Args:
+      path: what the block writes, for the message.
+      fix: what to do about it, for the message.
+    """
     try:
         yield
     except OSError as error:

@@ -135,7 +135,8 @@ def read_cosines(
         run maybe `unobserved`; or `in`, (runs,) or (runs, K); or `scores` and `presence` of these shapes,
         (K,) of one run. A .npy is one matrix.
       dimension: of the directions.
-      leave_one_out: whether cosines used other canaries' directions; one run is then a design too.
+      leave_one_out: whether cosines used other canaries' directions; a single run then is evidence of the
+        same kind as several.
       in_order: whether rows are in the order in which runs were begun.
 
     Raises:
@@ -202,6 +203,7 @@ def _arrange_by_run(arrays: dict[str, Array]) -> tuple[Array, Array | None, bool
 
 
 def _read_json_cosines(path: Path) -> dict[str, Array]:
+    """Returns the arrays of cosines and presence in a JSON object of lists, by their names."""
     with _reading(path), open(path, encoding="utf-8-sig") as file:
         lists = dict(_load_pairs(path, file))
     with _naming(path):
@@ -427,7 +429,12 @@ def _read_json(path: Path) -> Scores:
 
 
 def _parse_json(path: Path, file: IO[str]) -> Scores:
-    """Returns the scores of an object of lists, whose names are those of a CSV's columns."""
+    """Returns the scores of a JSON object of lists, whose names are those of a CSV's columns.
+
+    Args:
+      path: of the file, for messages.
+      file: the open file.
+    """
     pairs = _load_pairs(path, file)
     names = [name for name, _ in pairs]
     lists = dict(pairs)

@@ -63,7 +63,7 @@ def chunks(
 
 
 def cut(missing: list[Range], size: int) -> list[Range]:
-    """Cuts ranges of runs into chunks of at most `size` runs."""
+    """Cuts ranges [start, stop) of runs into chunks of at most `size` runs, in order."""
     pieces = []
     for start, stop in missing:
         for first in range(start, stop, size):
@@ -112,6 +112,7 @@ class _Patience:
         time.sleep(_POLL_SECONDS)
 
     def _report(self, store: Store) -> None:
+        """Reports on stderr which process holds the first chunk that is leased."""
         from audit.storage import claims
 
         leased = _find_leases(store)

@@ -166,7 +166,13 @@ class Store:
 
     @classmethod
     def of(cls, folder: Path, text: str) -> "Store":
-        """Returns the store of a folder that is not named by the hash of its config; creates nothing."""
+        """Returns the store of a folder, whatever its name; creates nothing.
+
+        Args:
+          folder: of the setting.
+          text: of its config.
+        """
+        # Without __init__, which looks the folder up by its hash or makes it.
         store = cls.__new__(cls)
         store.text = text
         store.path = folder
