@@ -369,12 +369,14 @@ def require_declared(store: Store, schedule: Sequence[int]) -> None:
 
 
 def take_looks(store: Store, schedule: Sequence[int], taken: int) -> bool:
-    """Writes down that looks were taken, before anyone sees their results.
+    """Writes into a store that declared looks were taken, before anyone sees their results.
+
+    A look is a conclusion from the runs so far; what numbers of runs to look at is fixed before the first.
 
     Args:
       store: whose scores are looked at.
-      schedule: the declared looks.
-      taken: how many of them are taken by now.
+      schedule: the declared numbers of runs.
+      taken: how many of these looks are taken by now.
 
     Returns:
       Whether this takes looks that were not taken before.

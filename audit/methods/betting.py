@@ -128,7 +128,7 @@ def _find_least_mixture(growth: Array, shares: Array, target: float) -> float:
       target: The log capital that is needed.
     """
     best_alone = (growth + np.log(shares)[:, None]).max(0)
-    short = best_alone < target
+    short = best_alone < target  # the points at which no bet suffices alone
     least = float(mix_bets(growth[:, short], shares).min(initial=target))
     return min(least, target)
 

@@ -305,6 +305,7 @@ def _simulate_mus(
     z_in = -special.ndtri(intervals.upper_limits(n_in, error))
     z_out = -special.ndtri(intervals.upper_limits(n_out, error))
     rng = np.random.default_rng(0)
+    # How many scores of each group are in (audits, groups): n_in of all scores, at random.
     present = rng.multivariate_hypergeometric(groups, n_in, size=audits, method="marginals")
     false_negatives = np.cumsum(present[:, :-1], axis=1)
     true_negatives = np.cumsum(groups[:-1]) - false_negatives

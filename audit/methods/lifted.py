@@ -209,6 +209,7 @@ def bernstein(mean: float, n: int, error: float, variance: _Variance = _VARIANCE
     and result are those of `wilson`.
     """
     depth = np.log(1 / error) / n  # L / n
+    # The lower limit of a mean is 1 less the upper limit of 1 less the values.
     lower = 1 - _compute_bernstein_upper(1 - mean, depth, variance.mirror())
     upper = _compute_bernstein_upper(mean, depth, variance)
     return lower, upper

@@ -173,13 +173,13 @@ def fits(run: Cosines, delta: float, methods: Collection[str] = tuple(FITTED)) -
 
 @functools.lru_cache(maxsize=256)
 def noise_floor(method: str, observed: int, unobserved: int, delta: float) -> NoiseFloor:
-    """Returns what a method of FITTED shows where nothing leaks, by 2,000 fits to simulated canaries.
+    """Returns what an estimate from fitted normal laws shows where nothing leaks, by 2,000 simulated fits.
 
     The draws are the same each time. Without unobserved canaries the null is exact (Errata O2). Cosines are
     taken to be normal, as they are except in few dimensions.
 
     Args:
-      method: One of FITTED.
+      method: Its name, a key of FITTED.
       observed: The number of observed canaries.
       unobserved: The number of unobserved canaries.
       delta: The delta of epsilon.

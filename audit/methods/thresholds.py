@@ -76,6 +76,7 @@ def best_empirical(
     """
     points = midpoints(scores_in, scores_out)
     counts = count_errors(scores_in, scores_out, points)
+    # The limits of all possible counts, at those of each threshold.
     fpr = intervals.upper_limits(len(scores_out), error)[counts.false_positives]
     fnr = intervals.upper_limits(len(scores_in), error)[counts.false_negatives]
     limits = parameter(fpr, fnr)
@@ -226,8 +227,9 @@ class _Below(NamedTuple):
 def _estimate_share_below(levels: Array, mu: float, own: Array, other: Array) -> _Below:
     """Estimates the other world's share below quantiles of a world.
 
-    Others are counted below the pilot's score nearest to the quantile, together with _PRIOR scores of normal
-    distributions; from there to the quantile the share changes as theirs does.
+    Others are counted below the pilot's score nearest to the quantile, together with 5 scores (_PRIOR) of
+    normal distributions; from there to the quantile the share changes as that of normal distributions does:
+    below the p-quantile of N(mu, 1) lies the share Phi(mu + Phi^-1(p)) of N(0, 1).
 
     Args:
       levels: (R,) of the quantiles.

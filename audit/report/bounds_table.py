@@ -334,7 +334,12 @@ def remarks(conclusion: Conclusion) -> list[str]:
 
 
 def _describe_looks(looks: Looks, confidence: float) -> str:
-    """Returns a sentence on declared looks, whose bounds all hold at once at the confidence."""
+    """Returns a sentence on declared looks, conclusions at numbers of runs that were fixed beforehand.
+
+    Args:
+      looks: the declared ones, and those taken; each has a confidence of its own.
+      confidence: at which the bounds of all looks hold at once.
+    """
     count = len(looks.schedule)
     words = f"the best of {len(looks.taken)} of {count} declared looks"
     if len(looks.taken) == 1:

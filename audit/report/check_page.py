@@ -28,6 +28,8 @@ def check_page(report: Mapping[str, Any], pictures: Mapping[str, Any]) -> bytes:
     if subject == "step":
         subject = "a step"
     title = f"Check of {subject} of DP-SGD"
+    # Classes of the page's style: red for bugs, orange where checks could not be tried, grey for
+    # passed.
     kind = "violated" if report["findings"] else "leaks"
     if report["passed"]:
         kind = "nothing"
