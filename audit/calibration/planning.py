@@ -116,6 +116,8 @@ def first_to_reach(target: float, compute_share: Callable[[int], float]) -> int 
         else:
             too_few = runs
         predicted = runs * ((1 - min(share, 0.99)) / (1 - target)) ** 2
+        # At least 2% inside the bracket, so that it shrinks; without a bracket, at least twice as
+        # many.
         if enough < math.inf:
             following = min(max(predicted, 1.02 * too_few), enough / 1.02)
         else:

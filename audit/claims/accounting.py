@@ -107,6 +107,7 @@ def participant_upper_bound(composition: Composition, delta: float) -> float:
         return sampled_upper_bound(sigma, insertions, delta, rate)
     if rate == 1 or sigma < LEAST_PARTICIPANT_NOISE or insertions == 0:
         return unsampled
+    # A grid in proportion to the bound without sampling, then one in proportion to what that gives.
     coarse_grid = min(_RELATIVE_GRID * unsampled, _COARSEST_GRID)
     coarse = _compute_pld_epsilon(composition, delta, coarse_grid)
     fine_grid = min(max(_LEAST_COARSE_GRID, _RELATIVE_GRID * coarse), _COARSEST_GRID)

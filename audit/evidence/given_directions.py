@@ -197,7 +197,7 @@ def _least_of_law_test(cosines: int) -> float:
     Args:
       cosines: how many cosines of canaries that are out are tested.
     """
-    tail = LEVEL / 4  # of four tails: two statistics, two sides
+    tail = LEVEL / 4  # of the test's error, 1e-6, on four tails: two statistics, two sides
     return float(special.chdtri(cosines, tail) / special.chdtri(cosines, _POWER))
 
 

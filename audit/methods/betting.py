@@ -160,6 +160,7 @@ def _bet_on_sets(family: Family, counted: Counted, target: float) -> Callable[[f
     """
     rates_out, rates_in = counted.rest.rates()
     pilot_out, pilot_in = counted.pilot.rates()
+    # The growth (stakes, rates) that the pilot predicts for the other runs.
     promised_out = compute_log_growth(pilot_out, _COARSE_LEVELS, STAKES) * (
         len(rates_out) / len(pilot_out)
     )

@@ -139,7 +139,7 @@ def clustered(counted: Counted, delta: float, confidence: float) -> Proven:
 
 
 def lidp(order: int, interval: Interval, assumes: Assumption) -> CanaryMethod:
-    """Returns the record of the LiDP paper's method of an order and an interval.
+    """Returns the record of a method of the LiDP paper, for an order and an interval.
 
     Its bound is the epsilon of the upper limits of both error rates, each at half the error.
 

@@ -397,8 +397,12 @@ def gaussian_refutes(
 ) -> NDArray[np.bool_]:
     """Returns whether a number of right guesses refutes mu-GDP at a level.
 
-    Goes down from j = v to j = 0 by the recursion of Mahloujifar, Melis and Chaudhuri (2024) in the module's
-    docstring, with q_v = S_v = error at the start.
+    With q_j the probability of at least j right guesses, and S_j = q_j + q_(j+1) + ..., mu-GDP requires
+
+        q_j >= (m g((j q_(j+1) + S_(j+1)) / m) + S_(j+1)) / (r - j),    g(x) = Phi(Phi^-1(x) - mu)
+
+    (Mahloujifar, Melis and Chaudhuri, 2024; derived at the top of this module). From q_v = S_v = error, as if
+    v right guesses were that likely, j goes down to 0: a probability above 1 is a contradiction.
 
     Args:
       canaries: m, how many coins there are.

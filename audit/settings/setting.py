@@ -148,6 +148,7 @@ class Setting:
         if self.repetitions:
             return self.repetitions
         schedule = self.schedule
+        # The steps place, place + k, place + 2 k, ... up to the last step.
         return (schedule.steps - schedule.place) // schedule.periodicity + 1
 
     @property

@@ -54,7 +54,7 @@ class Checkpoints:
         self._has_failed = False
 
     def resume(self, chunk: str, states: Any, fits: Fits = _fits_always) -> tuple[int, Any]:
-        """Returns what the chunk's newest checkpoint holds.
+        """Returns the states of a chunk of runs from its newest checkpoint.
 
         A checkpoint that is torn, altered, of other shapes or unfit is set aside, with a line on stderr.
 
