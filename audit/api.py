@@ -307,7 +307,7 @@ def require_claim(claim: Any) -> None:
 
 
 def _read_evidence(scores_in: Any, scores_out: Any) -> "Evidence":
-    """Returns the evidence of a caller's scores, as `bounds` takes them.
+    """Returns the checked evidence of a caller's scores.
 
     Args:
       scores_in: scores with the canary, (n,) or (n, K); alone, a table of scores, or evidence already.

@@ -70,7 +70,10 @@ def inserted(seed: int, run: int, count: int, dimension: int, norm: float) -> Ar
     That is the sum of their directions, each as long as the clipping norm.
 
     Args:
-      seed, run, count, dimension: see `canaries`.
+      seed: of all runs' canaries, 0 to 2^63 - 1.
+      run: the run's index, from 0.
+      count: how many canaries the run has.
+      dimension: the number of trained parameters.
       norm: the clipping norm.
     """
     length = number("norm", norm, float)
@@ -89,7 +92,9 @@ def cosines(
 
     Args:
       displacement: (dimension,) how far training moved the parameters, to where the canaries push.
-      seed, run, count: of the canaries, see `canaries`.
+      seed: of all runs' canaries, 0 to 2^63 - 1.
+      run: the run's index, from 0.
+      count: how many canaries the run has.
       leave_one_out: whether each direction's cosine is with the displacement's part that is orthogonal to all
         other directions, which must be fewer than coordinates (`audit.evidence.leave_one_out`).
 

@@ -82,9 +82,16 @@ class _Audit(NamedTuple):
 def wrap_module(
     module: nn.Module, criterion: Criterion, features: ArrayLike, labels: ArrayLike
 ) -> OwnModel:
-    """Returns a caller's Flax Linen module on arrays of examples, checked, as what `audited` takes.
+    """Returns a caller's Flax Linen module with its data, checked, as a model to be audited.
 
-    See `audit.audit_model` for the arguments. Raises InputError for what cannot be audited.
+    Args:
+      module: takes one example, without a batch axis.
+      criterion: (the module's output, a label) -> scalar loss.
+      features: (N, ...).
+      labels: (N, ...).
+
+    Raises:
+      InputError: they cannot be audited.
     """
     dataset = _dataset(features, labels)
     model = _model(module, criterion, dataset)
@@ -93,12 +100,18 @@ def wrap_module(
 
 
 def wrap_loss(loss: TreeLoss, params: Any, features: ArrayLike, labels: ArrayLike) -> OwnModel:
-    """Returns a caller's loss over a tree of parameters, checked, as what `audited` takes.
+    """Returns a caller's loss over a tree of parameters with its data, checked, as a model to be audited.
 
-    Its gradients can only be clipped example by example, the last and slowest of STRATEGIES, and every run
-    begins at `params`. See `audit.audit_loss` for the arguments.
+    Its gradients can only be clipped example by example, the last and slowest of STRATEGIES.
 
-    Raises InputError for what cannot be audited.
+    Args:
+      loss: (params, (feature, label)) -> scalar loss of one example.
+      params: the tree, of floats, at which every run begins.
+      features: (N, ...).
+      labels: (N, ...).
+
+    Raises:
+      InputError: they cannot be audited.
     """
     dataset = _dataset(features, labels)
     model = _model_of_loss(loss, params, dataset)
@@ -230,9 +243,9 @@ def _measure_steps(
 
 
 def _make_trainee(own: OwnModel, setting: Setting) -> Trainee:
-    """Returns the model as `build_for` takes it.
+    """Returns a caller's model with its fingerprint and its number of classes, from which a game is built.
 
-    Classes are counted only for the adversary that flips labels; it is 0 for all others.
+    Classes are counted only for the adversary that flips labels; the number is 0 for all others.
     """
     classes = 0
     if setting.adversary.name == Loss.name:

@@ -30,7 +30,6 @@ from audit.methods.exact_null import EXACT_NULL_GDP
 from audit.methods.gaussian_curve import CURVE_LEVEL, CURVE_POWER, CurveTest
 from audit.methods.level import Level
 from audit.methods.method import (
-    ACCOUNTED,
     FRESH_DIRECTIONS,
     GIVEN,
     MANY_CANARIES,
@@ -65,15 +64,6 @@ def assumption_of(finding: Finding) -> Assumption:
     if isinstance(finding, Bound):
         return finding.assumes
     return method_of(finding).assumes
-
-
-def accounted(composition: Composition) -> Assumption:
-    """Returns what composition's upper bound assumes."""
-    if composition.sampling_rate == 1:
-        return ACCOUNTED
-    return ACCOUNTED._replace(
-        sentence=f"{ACCOUNTED.sentence} and batches that the adversary does not know"
-    )
 
 
 class Look(NamedTuple):
@@ -204,7 +194,7 @@ class Conclusion(NamedTuple):
             assumed = self.hidden_state.assumes
             upper_bounds.append(UpperBound(bound.epsilon, bound.mu, assumed, hidden=True))
         if self.upper_bound is not None:
-            assumed = GIVEN if self.composition is None else accounted(self.composition)
+            assumed = GIVEN if self.claim is None else self.claim.assumes
             upper_bounds.append(UpperBound(self.upper_bound, self.mu_upper_bound, assumed))
         return tuple(sorted(upper_bounds, key=lambda bound: bound.epsilon))
 

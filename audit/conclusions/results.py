@@ -284,7 +284,7 @@ def is_up_to_date(store: Store, made_from: str, names: Iterable[str]) -> bool:
 
     Args:
       store: of the files.
-      made_from: the source, as `source` returns it.
+      made_from: the hash of all that they depend on now, as `source` returns it.
       names: the files' names.
     """
     try:

@@ -51,7 +51,10 @@ def real(name: str, values: ArrayLike) -> NDArray[np.generic]:
 
 
 def floats(name: str, values: ArrayLike) -> Array:
-    """Returns a caller's values as float64, checked to be real numbers; `name` is as `real` takes it."""
+    """Returns a caller's values as float64; raises InputError for values that are no real numbers.
+
+    `name` is theirs, as a message's first words, a plural: "the scores".
+    """
     with np.errstate(over="ignore"):  # of longer floats, which are infinite then
         return np.asarray(real(name, values), np.float64)
 

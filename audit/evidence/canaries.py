@@ -454,19 +454,6 @@ class Fresh(NamedTuple):
         return np.asarray(-special.ndtri((ranks - 0.5) / (self.draws + 1)))
 
 
-def coins(scores: ArrayLike, presence: ArrayLike) -> Coins:
-    """Returns a caller's scores (R, K) and coins (R, K), checked.
-
-    Raises InputError for shapes, values or bits that fit no audit, for bits that fair independent coins do
-    not give, and for scores of which too many are NaN, those of runs that failed.
-    """
-    from audit.evidence import fair_coins  # loads SciPy
-
-    design = make_coins(scores, presence)
-    fair_coins.require_fair(design.presence)
-    return design._replace(given=True)
-
-
 def make_coins(scores: ArrayLike, presence: ArrayLike) -> Coins:
     """Returns scores and coins, checked except for the coins' fairness.
 
@@ -615,7 +602,7 @@ def _draw_pilot(places: Places, rng: np.random.Generator) -> tuple[Places, Place
     """Draws the pilot, a twentieth of the runs but at least 4, on which a threshold is chosen.
 
     Args:
-      places: (R, K), a row a run, as `_canonical_places` returns them.
+      places: (R, K), indices into the flattened scores, a row a run.
       rng: the randomness.
 
     Returns:

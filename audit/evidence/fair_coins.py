@@ -80,7 +80,7 @@ def require_fair(presence: Bits) -> None:
 
 
 def _tests(presence: Bits) -> Iterator[_Test]:
-    """Yields the result of every test that coins (R, K), a row a run, allow: see the module's table."""
+    """Yields the results of tests of coins (R, K): of their total, and of the rows, by run and by canary."""
     total = int(presence.sum())
     message = f"{total:,} of {presence.size:,} canaries are in: {_describe_expected(presence.size)}"
     yield _Test(float(_log_binomial(np.array(total), presence.size)), message)

@@ -236,8 +236,13 @@ def assumption_free(
     """Returns the lower bound on epsilon by an exact test of (epsilon, delta)-DP itself (see `exact`).
 
     It holds whatever the trade-off curve; n scores a world prove at most about log(2 n / 3). The threshold's
-    rank is chosen on a pilot of an eighth of the scores; the others are counted. The arguments are those of
-    `if_gaussian`.
+    rank is chosen on a pilot of an eighth of the scores; the others are counted.
+
+    Args:
+      scores_in: (n,) of runs with the canary, higher meaning in.
+      scores_out: (m,) of runs without it.
+      delta: of epsilon.
+      confidence: of the bound.
     """
     conversions.require_levels(delta, confidence)
     s_in, s_out = check_scores(scores_in, scores_out)
@@ -378,9 +383,9 @@ def check_scores(scores_in: ArrayLike, scores_out: ArrayLike) -> tuple[Array, Ar
 
 
 def check_finite_scores(scores_in: ArrayLike, scores_out: ArrayLike) -> tuple[Array, Array]:
-    """Returns a caller's scores as `check_scores` does; raises InputError for infinite scores and NaN too.
+    """Returns a caller's scores as flat float64 arrays (in, out); raises InputError unless all are finite.
 
-    It is for methods that look at more than ranks, which can make nothing of those.
+    It is for methods that look at more than ranks, which can make nothing of infinite scores and NaN.
     """
     ranked_in, ranked_out = check_scores(scores_in, scores_out)
     for name, scores in (("in", scores_in), ("out", scores_out)):

@@ -388,7 +388,7 @@ def _compute_jacobian(edges: Array) -> Array:
     The last axis is that of the parameters: the cells - 1 cuts, then mu.
 
     Args:
-      edges: (..., 2, cells + 1), as `_compute_edges` returns them.
+      edges: (..., 2, cells + 1) the ends of cells in deviations from each world's mean, world out first.
     """
     density = _compute_density(edges)
     cells = density.shape[-1] - 1

@@ -205,8 +205,16 @@ def wilson(mean: float, n: int, error: float, variance: _Variance = _VARIANCE_OF
 def bernstein(mean: float, n: int, error: float, variance: _Variance = _VARIANCE_OF_BIT) -> Limits:
     """Returns limits by Bernstein's inequality, each missed with probability at most `error` for every n.
 
-    They are the x with |x - mean| = sqrt(2 L / n * variance(x)) + 2 L / (3 n), L = log(1 / error). Arguments
-    and result are those of `wilson`.
+    They are the x with |x - mean| = sqrt(2 L / n * variance(x)) + 2 L / (3 n), L = log(1 / error).
+
+    Args:
+      mean: The average of the values, which are in [0, 1].
+      n: The number of values.
+      error: The probability with which each of the limits may miss.
+      variance: An upper bound on the variance of a value, as a function of its mean x.
+
+    Returns:
+      (lower, upper)
     """
     depth = np.log(1 / error) / n  # L / n
     # The lower limit of a mean is 1 less the upper limit of 1 less the values.

@@ -338,7 +338,7 @@ def _compute_limit_floor(
       unobserved: how many are not.
       delta: of epsilon.
       error: the error of each rate's upper limit.
-      prior: as for `in_sample`.
+      prior: of the beta law of limits, 1/2 for Jeffreys', 1 for Clopper and Pearson's.
     """
     null = Gaussian(0.0, 1e-4)
     canaries = _Canaries(observed, unobserved, 10**8)
@@ -356,7 +356,7 @@ def _simulate_in_sample(
       canaries: how many of both an audit has, and the dimension.
       delta: of epsilon.
       error: the error of each rate's upper limit.
-      prior: as for `in_sample`.
+      prior: of the beta law of limits, 1/2 for Jeffreys', 1 for Clopper and Pearson's.
     """
     observed, unobserved, dimension = canaries
     rng = np.random.default_rng(2)
@@ -383,7 +383,7 @@ def _find_best_against_law(
       dimension: d, of the law of the cosine.
       delta: The delta of epsilon.
       error: The one-sided error of the false-negative rate's limit.
-      prior: As for `in_sample`.
+      prior: Of the beta law of limits, 1/2 for Jeffreys', 1 for Clopper and Pearson's.
     """
     points = np.sort(observed, -1)  # the i-th lowest as a threshold misses i canaries, from 0
     canaries = points.shape[-1]
@@ -405,7 +405,7 @@ def _find_best_of_both(
       unobserved: (S, M) cosines of the same audits.
       delta: The delta of epsilon.
       error: The one-sided error of each rate's limit.
-      prior: As for `in_sample`.
+      prior: Of the beta law of limits, 1/2 for Jeffreys', 1 for Clopper and Pearson's.
     """
     n_in = observed.shape[-1]
     n_out = unobserved.shape[-1]

@@ -53,9 +53,14 @@ def audit_figure(
 
 
 def audit_drawing(conclusion: Conclusion, audited: str = "") -> Figure:
-    """Returns all panels of an audit as a figure that pyplot does not hold; see `audit_figure`.
+    """Returns all panels of an audit as a figure that pyplot does not hold, so that it is shown but once.
 
-    Raises InputError for an audit of a single run, whose panels are on its page alone.
+    Args:
+      conclusion: of the audit.
+      audited: what was audited, for a line above the panels.
+
+    Raises:
+      InputError: an audit of a single run, whose panels are on its page alone.
     """
     require(not conclusion.is_one_run, "one run alone has no figure: its report has its panels")
     with plt.rc_context(STYLE):

@@ -94,7 +94,12 @@ def draw_on_deviates(axis: Axes, conclusion: Conclusion, predicted_mu: float | N
     """Draws trade-off curves on axes of normal deviates, where Gaussian curves are lines of slope -1.
 
     The axes reach from half a run's rate to its mirror image. What the test of the Gaussian curve says is
-    written above the panel. See `draw_trade_off` for the arguments.
+    written above the panel.
+
+    Args:
+      axis: to draw into.
+      conclusion: whose scores, bounds and curve are drawn.
+      predicted_mu: mu as theory predicts it, if it does.
     """
     most_runs = max(len(conclusion.scores_in), len(conclusion.scores_out))
     least = min(0.5 / most_runs, 0.1)

@@ -132,8 +132,8 @@ def described(
       usual: a value for a flag or keyword that is not given, which is always part of an identity.
       flag: the flag's name where that differs from the field's.
       group: its group in --help, by default the class's.
-      always: see `Field`.
-      auto: see `Field`.
+      always: whether it is part of every identity, even at its default.
+      auto: whether its flag also takes `auto`.
       **limits: the fields of `FieldLimits`.
 
     Returns:

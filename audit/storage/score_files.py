@@ -328,7 +328,7 @@ def _read_npy_pair(path_in: Path, path_out: Path) -> Scores:
 
 
 def _read_npy(path: Path, flat: bool = True) -> Array:
-    """Returns a .npy's array; see `_read_array` for `flat`."""
+    """Returns a .npy file's array as float64; with `flat`, an array of a single column becomes flat."""
     with _reading(path), open(path, "rb") as file:
         return _read_array(path, path.stem, file, flat)
 
