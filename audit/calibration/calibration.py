@@ -185,8 +185,7 @@ def draw(setting: KnownMechanism, index: int) -> Any:
 def allowed_share(claimed: float, audits: int, error: float = 1e-3) -> float:
     """Returns the largest share of audits above the truth that a method with a claimed level may show.
 
-    It is the quantile of the binomial law: a method at that level shows more with probability at most
-      `error`.
+    It is a quantile of the binomial law: a method at that level shows more with probability at most `error`.
 
     Args:
       claimed: the level, 1 - confidence.

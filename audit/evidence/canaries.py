@@ -595,6 +595,7 @@ def _canonical_places(keys: Places) -> Places:
     columns = np.argsort(keys, axis=1, kind="stable")
     sorted_rows = np.take_along_axis(keys, columns, axis=1)
     rows = np.lexsort(sorted_rows.T[::-1])  # whose last key is the first to sort by
+    # Row r and column c are at r K + c of the flattened keys.
     return np.asarray(rows[:, None] * keys.shape[1] + columns[rows])
 
 

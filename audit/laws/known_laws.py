@@ -121,8 +121,8 @@ class KnownLaw(NamedTuple):
           levels: (n,) the probabilities below the quantiles.
         """
         x = np.linspace(-_REACH, _REACH, _COARSE)
-        below_in = self.law.distribution(x, self.parameter, True)
-        below_out = self.law.distribution(x, self.parameter, False)
+        below_in = self.law.distribution(x, self.parameter, inserted=True)
+        below_out = self.law.distribution(x, self.parameter, inserted=False)
         return np.interp(levels, (below_in + below_out) / 2, x)
 
 
@@ -134,8 +134,8 @@ def quadrature(known_law: KnownLaw, delta: float) -> float:
     where even epsilon 512 is too small.
     """
     x = np.linspace(-_REACH, _REACH, _GRID)
-    density_in = known_law.law.density(x, known_law.parameter, True)
-    density_out = known_law.law.density(x, known_law.parameter, False)
+    density_in = known_law.law.density(x, known_law.parameter, inserted=True)
+    density_out = known_law.law.density(x, known_law.parameter, inserted=False)
 
     def excess(epsilon: float) -> float:
         """Returns by how much the least delta at an epsilon, of either direction, exceeds the given delta."""

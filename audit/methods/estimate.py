@@ -413,9 +413,10 @@ class _OrderedScores(NamedTuple):
         return hash_ranks(self.counts_in, self.counts_out)
 
     def places(self, rng: np.random.Generator) -> Worlds:
-        """Returns ascending places (in, out) of all scores among the distinct values, as floats.
+        """Returns the places (in, out) of all scores among the distinct values, ascending, as floats.
 
-        Ties get a random part below 1 each, which puts them in random order.
+        They stand for the scores in tests that look at ranks alone. Ties get a random part below 1 each,
+        which puts them in random order.
         """
         places = np.arange(len(self.values), dtype=np.float64)
         places_in = np.repeat(places, self.counts_in)
@@ -483,7 +484,7 @@ def _test_splits(
             n_out,
             family.parameter,
             error,
-            family is not exact.GAUSSIAN,
+            any_shape=family is not exact.GAUSSIAN,
         )
         if chosen.is_in:
             place = rest_in[chosen.rank - 1]

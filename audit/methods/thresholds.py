@@ -118,8 +118,8 @@ def choose_on_pilot(
     by_in = _judge_ranks(pilot_in, pilot_out, n_in, n_out, mu, parameter, error)
     by_out = _judge_ranks(-pilot_out, -pilot_in, n_out, n_in, mu, parameter, error)
 
-    ranks = [Rank(True, int(rank)) for rank in by_in.ranks]
-    ranks += [Rank(False, int(rank)) for rank in by_out.ranks]
+    ranks = [Rank(is_in=True, rank=int(rank)) for rank in by_in.ranks]
+    ranks += [Rank(is_in=False, rank=int(rank)) for rank in by_out.ranks]
     # Rounded, so that the last digits of a platform's functions do not decide between equal ranks.
     normal = np.round(np.concatenate([by_in.normal, by_out.normal]), 9)
     counted = np.round(np.concatenate([by_in.counted, by_out.counted]), 9)

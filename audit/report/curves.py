@@ -46,6 +46,7 @@ def describe_curve(conclusion: Conclusion) -> CurveStatus:
         return CurveStatus(f"Gaussian curve refuted, {p_value}", VERMILION, "(refuted)", faded=True)
     result = f"{p_value}, power {conclusion.curve_power:.0%}"
     if conclusion.doubts_gaussian:
+        # Nothing needs a mark where the mechanism itself is a reason for a Gaussian curve.
         mark = "" if conclusion.reason else "(not confirmed)"
         return CurveStatus(f"Gaussian curve not confirmed, {result}", BLACK, mark)
     return CurveStatus(f"no evidence against Gaussian, {result}", BLACK, "")

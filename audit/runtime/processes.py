@@ -137,7 +137,7 @@ def _pool(processes: int) -> Iterator[ProcessPoolExecutor]:
         raise InputError(
             "a process of the pool died: free memory, or use fewer processes"
         ) from None
-    finally:
+    finally:  # after a proper end there are none left to kill
         for process in list((pool._processes or {}).values()):
             process.kill()
         pool.shutdown(cancel_futures=True)

@@ -79,7 +79,7 @@ def holder(folder: Path, part: str = "claim") -> str:
     if owner is None:
         process = "unknown host, process unknown"
     else:
-        host = owner.hostname.partition("?")[0]
+        host = owner.hostname.partition("?")[0]  # filelock writes unusual characters as ?XX
         process = f"{host}, process {owner.pid}"
     return process + _remark_on_future(path)
 
@@ -111,8 +111,8 @@ def _make_lease(path: Path, stale: float) -> filelock.SoftFileLease:
         lease_duration=stale,
         heartbeat_interval=stale / _RENEWALS,
         on_compromise=lambda lease: _report_takeover(path),
-        timeout=0,
-        thread_local=False,
+        timeout=0,  # a try, and no wait
+        thread_local=False,  # the heartbeat's thread renews it
     )
 
 

@@ -51,7 +51,7 @@ def chunks(
 
         still_missing = count_runs(missing)
         leased = set(_find_leases(store))
-        for chunk in sorted(cut(missing, size), key=leased.__contains__):
+        for chunk in sorted(cut(missing, size), key=leased.__contains__):  # free chunks first
             with _hold(store, chunk, stored) as mine:
                 if mine:
                     yield chunk
