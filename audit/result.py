@@ -35,8 +35,8 @@ class Result:
         """Returns lower bounds on epsilon by the name of their method, in the table's order.
 
         Each holds at its confidence under what it assumes; where its `holds` is false, the scores refute
-        that. "assumption_free" is there for any scores of several runs, "if_gaussian" too except for fresh
-        directions, even where the table leaves them out; a bound of the table takes its name's place.
+        that. Of several runs the names "assumption_free" and, except for fresh directions, "if_gaussian" are
+        always there: with several canaries a run they are of the bounds that take their place.
         """
         ranked = self.conclusion.ranked()
         bounds: dict[str, Bound] = {}

@@ -169,8 +169,9 @@ def describe_dimension(design: Fresh) -> str:
 def measure_spread(design: Fresh) -> CosineSpread:
     """Returns how much cosines of canaries that are in spread about their run's mean, failed runs left out.
 
-    Of one canary a run they spread about the mean of all runs. Leave-one-out cosines depend on each other:
-    the degrees of freedom of the F law are reduced for it, by the share K/d (see the module).
+    Of a single canary a run they spread about the mean of all runs. Leave-one-out cosines of a run depend on
+    each other: their squares spread as if a share 1 - K/d of them were independent, over a denominator of
+    d - K degrees of freedom a run, which the F law takes into account.
     """
     cosines = design.cosines
     presence = design.presence & (cosines != FAILED)

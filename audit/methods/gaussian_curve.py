@@ -397,9 +397,8 @@ def _compute_jacobian(edges: Array) -> Array:
     cut = np.arange(cells - 1)
     jacobian[..., cut, cut] = at_cuts  # the cell below a cut grows with it
     jacobian[..., cut + 1, cut] = -at_cuts
-    jacobian[..., 1, :, -1] = (
-        density[..., 1, :-1] - density[..., 1, 1:]
-    )  # mu moves the world in alone
+    # mu moves only the world in.
+    jacobian[..., 1, :, -1] = density[..., 1, :-1] - density[..., 1, 1:]
     return jacobian
 
 
