@@ -42,7 +42,7 @@ class FieldLimits(NamedTuple):
     numbers_too: bool = False
 
     def hold(self, value: Any) -> bool:
-        """Returns whether a value is allowed: a number by the bounds, text by the choices, if there are any."""
+        """Returns whether a value is allowed, a number by the bounds and text by the choices, if any."""
         if self.choices:
             return value in self.choices or (self.numbers_too and _is_whole_number(value))
         if isinstance(value, str):
