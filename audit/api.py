@@ -374,7 +374,7 @@ def _check_level(delta: float, confidence: float) -> "Level":
 
 
 def _check_file(name: str, value: str | Path | None) -> str | None:
-    """Returns a parameter's path as text, or None for None; raises InputError for what is no path."""
+    """Returns a parameter's path as text, or None for None; raises InputError for anything else."""
     from audit.values import path
 
     return None if value is None else str(path(name, value))

@@ -424,7 +424,7 @@ def _model(module: nn.Module, criterion: Criterion, dataset: Dataset) -> Model:
 
 
 def _require_module(module: Any) -> None:
-    """Raises InputError for what is no instance of a Flax Linen module."""
+    """Raises InputError unless a caller's module is an instance of a Flax Linen module."""
     if isinstance(module, type):
         hint = f"give an instance, {module.__name__}()"
         raise InputError(
@@ -569,7 +569,10 @@ def _why_unfit(name: str, model: Model, batch: Batch) -> str:
 
 
 def _count_classes(labels: NDArray[Any]) -> int:
-    """Counts the classes of labels; raises InputError for what are no labels of a classification."""
+    """Counts the classes of labels (N,); raises InputError unless they are whole numbers from 0 to 1 or more.
+
+    There is one class more than the largest label.
+    """
     is_whole = labels.ndim == 1 and labels.dtype.kind in "iu"
     fits = is_whole and labels.min() >= 0 and labels.max() >= 1
     hint = "give labels of whole numbers from 0, at least two classes, or another adversary"

@@ -405,12 +405,12 @@ def chosen(flag: str, choices: Sequence[str]) -> list[str]:
 
 
 def numbers(flag: str) -> list[float]:
-    """Returns a list flag's numbers; raises InputError for what is none."""
+    """Returns a list flag's numbers; raises InputError for a part that is no number."""
     return [_parse_number(flag, text) for text in flags.FLAGS[flag].value or []]
 
 
 def whole_numbers(flag: str) -> list[int]:
-    """Returns a list flag's whole numbers; raises InputError for what is none."""
+    """Returns a list flag's whole numbers; raises InputError for a part that is none."""
     return [_parse_whole_number(flag, text) for text in flags.FLAGS[flag].value or []]
 
 

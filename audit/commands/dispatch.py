@@ -59,7 +59,7 @@ class Program(NamedTuple):
 def run(program: Program) -> None:
     """Runs the command that the first argument names, with the flags after it.
 
-    Exits with status 2 and a line on stderr for a command that is none.
+    Exits with status 2 and a line on stderr where there is no such command.
     """
     streams.open_closed_streams()
     interrupts.install()

@@ -73,7 +73,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
     if _HAS_COME.is_set() or _IS_OVER.is_set():
         return
     _HAS_COME.set()
-    sys.unraisablehook = lambda unraisable: None  # an interrupt in a callback is no news
+    sys.unraisablehook = lambda unraisable: None  # Python would report an interrupt in a callback
     while frame is not None:
         if frame.f_code.co_filename.endswith(_FRAGILE):
             return  # the watch ends the process

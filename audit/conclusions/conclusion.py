@@ -145,7 +145,7 @@ class Conclusion(NamedTuple):
       notes: lines beneath the table of the scores themselves: on runs that failed, on scores that equal
         others, on what was tested of a caller's directions.
       hidden_state: the upper bound on the last model alone, at the delta, where steps are proven Lipschitz.
-      uncovered: why they are not, of a training run whose setting is given.
+      uncovered: why they are not, where the setting of the training runs is given; else empty.
       expected: what the last model would leak under linear losses, of sampled canaries; no bound.
       claim: what is claimed of the mechanism, where it is known.
       examine: () -> the test of the tightest claim; None where nothing is claimed, or nothing can be tested.

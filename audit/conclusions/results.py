@@ -102,7 +102,7 @@ def answer_json(conclusion: Conclusion, verdict: str) -> str:
 
     Args:
       conclusion: from a caller's scores.
-      verdict: in a word or three.
+      verdict: in one to four words.
     """
     if conclusion.is_one_run:
         return json.dumps(one_run_fields(conclusion))

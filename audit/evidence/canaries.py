@@ -375,7 +375,7 @@ class Fresh(NamedTuple):
 
     @property
     def unit(self) -> str:
-        """Returns what the scores are, in a word."""
+        """Returns the word for its scores, "cosines" or "ranks"."""
         return "ranks" if self.draws else "cosines"
 
     def count_scores(self) -> str:

@@ -29,8 +29,8 @@ Evidence = Sets | Coins | Fresh | OneRun
 def two_worlds(scores_in: ArrayLike, scores_out: ArrayLike) -> Sets:
     """Returns the evidence of runs with the canary, (n,) or (n, K), and of runs without, (m,) or (m, M).
 
-    Scores are higher where the canary is in, and NaN for a run that failed. Raises InputError for what is no
-    array of scores, bits of presence in the place of scores out, or rows that were pasted twice.
+    Scores are higher where the canary is in, and NaN for a run that failed. Raises InputError for values that
+    are no scores, bits of presence in the place of scores out, or rows that were pasted twice.
     """
     design = canaries.make_sets(scores_in, scores_out)
     require_no_copies(design)

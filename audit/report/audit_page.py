@@ -175,8 +175,8 @@ def _show_verdict(verdict: Verdict) -> Html:
 def _make_bounds_table(subject: Subject) -> Html:
     """Returns the page's table of bounds, with the rows of the printed table in its order.
 
-    These are the lower bounds, the upper bounds, and what is no bound: the estimates, and what the last model
-    would leak under linear losses.
+    These are the lower bounds, the upper bounds, and two kinds of values that are no bounds: the
+    estimates, and what the last model would leak under linear losses.
     """
     conclusion = subject.conclusion
     if conclusion.is_one_run:

@@ -70,8 +70,8 @@ _BOUND_COLUMNS = (
 def bounds_table(conclusion: Conclusion) -> str:
     """Returns the table of a conclusion's bounds, and remarks below it.
 
-    A row is a lower bound, first the one that a verdict rests on, then an upper bound, then what is no bound.
-    Lower bounds are rounded down, upper bounds up. Of a single run estimates come first.
+    The rows are lower bounds, that on which a verdict rests first; upper bounds; and values that are no
+    bounds. Lower bounds are rounded down, upper bounds up. Of a single run estimates come first.
     """
     if conclusion.is_one_run:
         return _make_one_run_table(conclusion)

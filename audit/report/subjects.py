@@ -535,6 +535,6 @@ def describe_federated_folder(folder: Path, levels: RequestedLevels) -> Subject:
 
 
 def _read_federated_setting(values: dict[str, Any]) -> FederatedSetting:
-    """Returns the setting of which a file holds the values; what is no field of it is left out."""
+    """Returns a federated setting from values by name; names that are not those of fields are left out."""
     fields = {field.name for field in dataclasses.fields(FederatedSetting)}
     return FederatedSetting(**{name: values[name] for name in fields & set(values)})

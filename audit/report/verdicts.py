@@ -25,11 +25,11 @@ _UNTESTED = " Whether it is was not tested: scores of one run may depend on each
 
 
 class Verdict(NamedTuple):
-    """A verdict on an audit, ever more fully.
+    """A verdict on an audit, in texts of four lengths.
 
     Attributes:
       kind: LEAKS, NOTHING or VIOLATED.
-      word: a word or three.
+      word: one to four words, for tables.
       headline: a short sentence.
       sentence: the rest, in full sentences.
     """

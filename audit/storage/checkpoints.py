@@ -26,11 +26,12 @@ import numpy as np
 from audit.storage import files
 
 _NAME = re.compile(r"(.+)_(\d+)")  # chunk and segments done
-_LEAST_TRAINING_SHARE = 49  # training takes at least so many times as long as its checkpoints: 2%
+_LEAST_TRAINING_SHARE = (
+    49  # times as long as for its checkpoints a run trains at least: they take 2%
+)
 
-Fits = Callable[
-    [int, Any], bool
-]  # (segments done, states) -> whether states after so many can be these
+# (segments done, states) -> whether states after that number of segments can be these
+Fits = Callable[[int, Any], bool]
 
 
 def _fits_always(done: int, states: Any) -> bool:
@@ -45,8 +46,8 @@ class Checkpoints:
 
         Args:
           folder: the folder.
-          seconds: at least so many pass between two checkpoints, which take at most 2% of the time; with 0,
-            every segment has a checkpoint.
+          seconds: the least time between two checkpoints, which take at most 2% of the time; with 0, every
+            segment has a checkpoint.
         """
         self._folder = folder.absolute()
         self._seconds = seconds

@@ -444,7 +444,7 @@ def _parse_json(path: Path, file: IO[str]) -> Scores:
 def _load_pairs(path: Path, file: IO[str]) -> tuple[tuple[str, Any], ...]:
     """Returns a JSON object's (name, value) pairs in their order, also those whose names come twice.
 
-    Raises InputError for what is no JSON, or no object.
+    Raises InputError for text that is no JSON, or JSON that is no object.
     """
     fix = 'give {"in": [...], "out": [...]}, or "scores" and "presence"'
     try:
