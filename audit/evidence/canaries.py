@@ -438,8 +438,7 @@ class Fresh(NamedTuple):
         levels = (np.arange(number) + 0.5) / number
         if self.draws:
             ranks_in = self.ranks()[self.presence]
-            # A canary that is out has every rank alike; the highest deviates are those of the
-            # lowest ranks.
+            # The rank of a canary that is out is uniform; deviates ascend as ranks fall.
             ranks_out = np.ceil(levels[::-1] * (self.draws + 1)).astype(np.int64)
             return self._deviates(ranks_in), self._deviates(ranks_out)
         return cosines_in, cosine_law.quantile(levels, self.dimension)

@@ -253,9 +253,9 @@ def _about_means(cosines: Array, presence: Bits) -> Array:
 def _require_spread(design: Fresh) -> None:
     """Raises InputError where cosines of canaries that are in spread beyond the law's 1/sqrt(d).
 
-    The test's error is LEVEL. It is left to the test of the law where 10 cosines or more are of canaries that
-    are out. Less spread is no sign of a wrong dimension, as canaries may be tied, and a bound in too few
-    dimensions holds.
+    The test's error is LEVEL, 1e-6. It is left to the test of the law where 10 cosines or more are of
+    canaries that are out. Less spread is no sign of a wrong dimension, as canaries may be tied, and a
+    bound in too few dimensions holds.
     """
     if len(design.out()) >= LEAST:
         return

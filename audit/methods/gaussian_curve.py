@@ -213,10 +213,14 @@ def _compute_statistics(tables: Array, fits: Fit) -> Array:
 
 
 def _compute_p_values(statistics: Array, drawn: Array) -> Array:
-    """Returns the p-value (..., 3) of each statistic (..., 3) among those drawn (tables, 3).
+    """Returns the p-value (..., 3) of each of the statistics cells, spread and tails among drawn ones.
 
     It is the tail of a smooth law with the mean and variance of those drawn, at least the share of those that
     reach the statistic. Cells and spread are about chi-squared (here: a gamma law), tails is about normal.
+
+    Args:
+      statistics: (..., 3).
+      drawn: (tables, 3) statistics of tables drawn under the null.
     """
     mean = drawn.mean(0)
     variance = np.maximum(drawn.var(0), 1e-24)
