@@ -1,4 +1,4 @@
-"""Audits of DP-SGD: lower bounds on the epsilon that a training really leaks.
+"""Audits of DP-SGD: lower bounds on the epsilon that training really leaks.
 
     import audit
     audit.bounds(scores_in, scores_out)                                     scores of your own training
@@ -88,7 +88,10 @@ __all__ = [
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
-        """The rooms, and functions of them, that are loaded when they are asked for."""
+        """Imports a public name's module when the name is first used; returns the name's object.
+
+        That is the module itself for a name, as `directions`, that its module does not define.
+        """
         if name not in _ROOMS:
             raise AttributeError(f"module 'audit' has no attribute {name!r}")
         room = importlib.import_module(_ROOMS[name])

@@ -112,7 +112,7 @@ def _require_flags() -> None:
 
 
 def _require_figure_format() -> None:
-    """Raises InputError for a figure of a format that there is not."""
+    """Raises InputError for a --figure whose suffix is that of no format."""
     if FLAGS.figure is None:
         return
     from audit.report.style import FORMATS
@@ -122,14 +122,22 @@ def _require_figure_format() -> None:
 
 
 def _show(paths: Sequence[Path], conclusion: Conclusion) -> None:
-    """Writes and prints what the scores say."""
+    """Writes the requested files, and prints the conclusion as a table or as JSON.
+
+    With --fail_if_violated it exits with status 3 where the claim is refuted, and raises InputError where
+    scores are not those of independent runs.
+
+    Args:
+      paths: the files of scores, for the report.
+      conclusion: from the scores.
+    """
     contents = _make_files(paths, conclusion)
     for flag, (path, content) in contents.items():
         files.write_whole(path, content, f"name another file with --{flag}")
     if FLAGS.json:
         print(results.answer_json(conclusion, verdicts.verdict(conclusion).word))
         remarks = [] if conclusion.is_one_run else bounds_table.remarks(conclusion)
-        for remark in remarks:  # which the table has
+        for remark in remarks:  # which the table would have shown
             print(remark, file=sys.stderr)
     else:
         print(bounds_table.bounds_table(conclusion))
@@ -164,7 +172,10 @@ def _read_evidence(paths: Sequence[Path]) -> Evidence:
 
 
 def _read_scores(paths: Sequence[Path]) -> Evidence:
-    """Returns the evidence of files of scores or of ranks, the latter in order where --in_order says so."""
+    """Returns the evidence of files of scores, or of ranks among fresh draws.
+
+    Raises InputError for --in_order with scores that have no order.
+    """
     evidence = score_files.read_scores(*paths)
     if not FLAGS.in_order:
         return evidence
@@ -174,7 +185,10 @@ def _read_scores(paths: Sequence[Path]) -> Evidence:
 
 
 def _make_claim() -> Claim | None:
-    """Returns what the flags claim of the mechanism; raises InputError for flags that do not go together."""
+    """Returns the claim that the flags make of the mechanism, None where they make none.
+
+    Raises InputError for flags that do not go together.
+    """
     sigma = FLAGS.noise_multiplier
     insertions = FLAGS.insertions
     are_together = (sigma is None) == (insertions is None)

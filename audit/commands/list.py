@@ -48,7 +48,7 @@ def main() -> None:
     elif rows:
         print(cli.printable(listing.as_table(rows, time.time())))
     else:
-        fix = f"{started.training()}, or name another with `out`"
+        fix = f"{started.training_hint()}, or name another with `out`"
         print(cli.one_line(f"no audits in {FLAGS.out}: {fix}"))
 
 

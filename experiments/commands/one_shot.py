@@ -135,11 +135,11 @@ def _simulate_panels(sigmas: list[float]) -> "list[Panel]":
 
     rng = np.random.default_rng([FLAGS.seed, 1])
     canaries = int(np.sqrt(_FIGURE_DIMENSION))
-    rows = cosine_law.rotated(rng, canaries, _FIGURE_DIMENSION)
+    rows = cosine_law.draw_canaries(rng, canaries, _FIGURE_DIMENSION)
     panels = []
     for sigma in sigmas[:_MOST_PANELS]:
         title = rf"$\sigma$ = {sigma:g}, k = {canaries:,}, d = $10^6$"
-        cosines = cosine_law.released(rng, rows, _FIGURE_DIMENSION, sigma)
+        cosines = cosine_law.draw_cosines(rng, rows, _FIGURE_DIMENSION, sigma)
         panels.append(Panel(title, cosines, _FIGURE_DIMENSION))
     return panels
 

@@ -56,7 +56,7 @@ class CompiledRow(NamedTuple):
 def compile_for_tpu(mechanism: str, model: str) -> CompiledRow:
     """Compiles a training of one model for a chip, in a process that ends with it, whatever befalls it."""
     try:
-        return processes.apart(partial(_compile_here, mechanism, model))
+        return processes.run_in_own_process(partial(_compile_here, mechanism, model))
     except InputError:
         return CompiledRow(mechanism, model, failure="the compiler ended its process")
 

@@ -100,7 +100,7 @@ def _choose_parts(parts: Sequence[Part], results: dict[str, PartFound]) -> list[
 def _do_part(part: Part, run: Callable[[], Iterator[Row]], seconds: float) -> PartFound:
     """Runs a part in a process of its own, for so many seconds at most."""
     begin = time.monotonic()
-    answers, failure = processes.attempt(run, seconds)
+    answers, failure = processes.run_with_limit(run, seconds)
     about: Row = {}
     if answers:
         about = answers[0]

@@ -250,7 +250,7 @@ def in_a_process(
     function: Callable[_Arguments, _Result], *args: _Arguments.args, **kwargs: _Arguments.kwargs
 ) -> _Result:
     """Returns the function's result, or raises its error, from a process that ends with it."""
-    return processes.apart(partial(function, *args, **kwargs))
+    return processes.run_in_own_process(partial(function, *args, **kwargs))
 
 
 def _serve(connection: Connection, load: Callable[[], Build], problem: Path, *models: int) -> None:

@@ -88,8 +88,8 @@ def simulate_cells(
     drawn = []
     for number in range(simulations):
         rng = np.random.default_rng([seed, dimension, number])
-        rows = cosine_law.rotated(rng, canaries, dimension)
-        drawn.append([cosine_law.released(rng, rows, dimension, sigma) for sigma in sigmas])
+        rows = cosine_law.draw_canaries(rng, canaries, dimension)
+        drawn.append([cosine_law.draw_cosines(rng, rows, dimension, sigma) for sigma in sigmas])
         progress(1)
     cosines = np.array(drawn)  # (simulations, sigmas, canaries)
 

@@ -135,7 +135,7 @@ def test_a_fingerprint_tells_shapes_constants_and_initialisations_apart(dataset)
             return nn.Dense(2, kernel_init=self.start)(x * jnp.asarray(np.array(self.table)))
 
     def of(module):
-        return own.of_module(module, CROSS_ENTROPY, dataset.features, dataset.labels).computes
+        return own.wrap_module(module, CROSS_ENTROPY, dataset.features, dataset.labels).computes
 
     modules = [Net(), FCNN(), *(Scaled(tuple(one)) for one in (table, table[::-1]))]
     modules.append(Scaled(tuple(table), nn.initializers.zeros_init()))
