@@ -49,7 +49,7 @@ class GcS(AdversaryFields):
     )
 
     def deciding(self) -> dict[str, Any]:
-        """Returns the fields that decide scores, without the number of simulations where one is enough.
+        """Returns the fields that decide scores, without the number of simulations where at most one is run.
 
         Noiseless simulations are all the same, and linear response takes none.
         """
@@ -80,22 +80,25 @@ class GcR(AdversaryFields):
 
     @property
     def least_runs(self) -> int:  # type: ignore[override]
-        """Returns the fewest runs, with all canaries in one."""
+        """The fewest runs of an audit: a single one where all canaries are in and ranked among the others."""
         return 1 if self.afresh else AdversaryFields.least_runs
 
     @property
     def usual_runs(self) -> int:  # type: ignore[override]
-        """Returns as many runs as fresh directions take, where coordinates are drawn afresh."""
+        """The runs of an audit where none are given: 60 for coordinates drawn afresh."""
         return 60 if self.afresh else AdversaryFields.usual_runs
 
     @property
     def any_time(self) -> bool:  # type: ignore[override]
-        """Returns whether coordinates are drawn afresh, whose bound holds whenever one stops."""
+        """Whether one may stop adding runs at any time: the bound of coordinates drawn afresh holds then."""
         return self.afresh
 
 
 def _make_gc_s(fields: GcS, knowledge: Knowledge) -> "Adversary":
-    """Makes GC-S: a gradient along the coordinate that moves least, or leaks most by linear response."""
+    """Makes GC-S: a gradient along the coordinate that moves least, or leaks most by linear response.
+
+    Raises InputError for more canaries than coordinates, and where linear response forecasts nothing.
+    """
     from audit.adversaries import biased
     from audit.mechanism import dpsgd
 
@@ -128,7 +131,10 @@ def _make_gc_r(fields: GcR, knowledge: Knowledge) -> "Adversary":
 
 
 def _make_fresh_coordinates(knowledge: Knowledge) -> "Adversary":
-    """Makes GC-R whose coordinates every run draws afresh."""
+    """Makes GC-R whose coordinates every run draws afresh.
+
+    Raises InputError for canaries at more than half of the coordinates: too few are left to rank them among.
+    """
     from audit.adversaries import ranked
 
     canaries = knowledge.canaries

@@ -32,7 +32,10 @@ class SphereFields(AdversaryFields):
 
 
 def _make_sphere(fields: SphereFields, knowledge: Knowledge) -> "Adversary":
-    """Makes the adversary whose directions every run draws afresh."""
+    """Makes the adversary whose directions every run draws afresh.
+
+    Raises InputError for more canaries than half the parameters, and for coins of a single canary.
+    """
     from audit.adversaries import sphere
 
     canaries = knowledge.canaries

@@ -99,10 +99,15 @@ def fresh_examples(
         return state.examples
 
     def score(state: Draws, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
+        """Returns each canary's number of fresh draws below it, (K,), scored block by block.
+
+        The last block is drawn whole; what it has beyond M fresh draws is not counted.
+        """
         scores = score_examples(state.examples, theta_t, state.reference)
         block = min(_BLOCK, fresh)
 
         def count_block(counts: _Counts, start: Array) -> tuple[_Counts, None]:
+            """Draws the block of fresh examples from number `start` on, and compares it with the canaries."""
             examples = generate(jax.random.fold_in(state.fresh, start), block)
             fresh_scores = score_examples(examples, theta_t, state.reference)
             is_counted = start + jnp.arange(block) < fresh
@@ -128,13 +133,22 @@ class _Counts(NamedTuple):
 
 
 def break_ties(key: Array, below: Array, tied: Array) -> Array:
-    """Returns how many fresh draws are below each canary (K,), each tie above or below it at random."""
+    """Returns how many fresh draws are below each canary (K,), each tie above or below it at random.
+
+    Of t draws that score as the canary does, uniformly 0 to t are taken to be below it: so the canary's rank
+    among them is uniform.
+
+    Args:
+      key: of the draws.
+      below: how many fresh draws score below each canary, (K,).
+      tied: how many score the same, (K,).
+    """
     of_ties = jax.random.randint(key, below.shape, 0, tied + 1)
     return (below + of_ties).astype(jnp.float32)
 
 
 def loss_drops(loss: Loss) -> ScoreExamples:
-    """Returns the black-box score: how far an example's loss is below that of the reference."""
+    """Returns the black-box score: how far an example's loss is below that on the reference model."""
 
     def score(examples: Examples, theta_t: Array, reference: Array) -> Array:
         losses = jax.vmap(loss, (None, 0))
@@ -146,10 +160,13 @@ def loss_drops(loss: Loss) -> ScoreExamples:
 
 
 def gradient_products(loss: Loss) -> ScoreExamples:
-    """Returns the white-box score: the movement from the final model to the reference along an example's unit
-    gradients at both."""
+    """Returns the white-box score: how far the model moved along an example's unit gradients.
+
+    The movement is from the final model to the reference; it is projected on the gradients at both.
+    """
 
     def score(examples: Examples, theta_t: Array, reference: Array) -> Array:
+        """Returns the scores (n,) of examples (n, ...)."""
         movement = reference - theta_t
 
         def project(theta: Array, labelled: tuple[Array, Array]) -> Array:
@@ -201,7 +218,7 @@ class _Law(NamedTuple):
 
 
 def _measure(values: Array) -> _Law:
-    """Returns the law of entries like those of values (N, ...)."""
+    """Returns the law of one entry of an array (N, ...), over all its entries."""
     shape = values.shape[1:]
     if jnp.issubdtype(values.dtype, jnp.integer):
         return _Law(shape, str(values.dtype), largest=int(values.max()))
@@ -253,6 +270,7 @@ def fresh_coordinates(canaries: int, parameters: int, rehearse: Rehearse) -> Adv
         return Coordinates(state.dimensions, state.values)
 
     def score(state: OwnCoordinates, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
+        """Returns how many of the p - K coordinates without a canary moved less than each canary's, (K,)."""
         movement = state.expected - theta_t
         scores = movement[state.dimensions]
         is_fresh = jnp.ones(movement.size, bool).at[state.dimensions].set(False)

@@ -61,6 +61,7 @@ def mechanism(choices: DPSGD) -> base.Mechanism:
         insert = base.make_inserter(canaries, state, norm, run_key, choices.clipped_sum)
 
         def advance(state: base.State, now: tuple[Array, Array]) -> tuple[base.State, None]:
+            """Takes one step: `now` holds its mini-batch (B,) of indices and its mask, () or (K,)."""
             indices, mask = now
             extra = insert(state.step, state.theta, mask)
             batch = (data[0][indices], data[1][indices])
@@ -72,6 +73,7 @@ def mechanism(choices: DPSGD) -> base.Mechanism:
         return final
 
     def memory(theta_0: Array, data: base.Data, batch_size: int) -> StepMemory:
+        """Estimates the memory of one step: what the clipped sum computes, and the vectors beside it."""
         batch = tuple(
             jax.ShapeDtypeStruct((batch_size, *part.shape[1:]), part.dtype) for part in data
         )
@@ -90,7 +92,7 @@ def step(
     extra: Array,
     noise_key: Array,
 ) -> base.State:
-    """Takes one step.
+    """Takes one step on one mini-batch; the formulas stand at the head of this module.
 
     Args:
       choices: the clipping strategy and the optimizer.
@@ -117,7 +119,7 @@ def step(
 
 
 def _draw_noise(key: Array, deviation: Array, theta: Array) -> Array:
-    """Draws N(0, deviation^2 I) of theta's size."""
+    """Draws N(0, deviation^2 I) of theta's size, (p,); on a CPU nothing is drawn where the deviation is 0."""
 
     def draw() -> Array:
         return deviation * jax.random.normal(key, theta.shape, theta.dtype)

@@ -123,6 +123,7 @@ def mechanism(choices: FedAvg) -> base.Mechanism:
         """
 
         def advance(state: base.State, now: tuple[Array, Array]) -> tuple[base.State, None]:
+            """Takes one round: `now` holds its cohort (W,) and its canaries' mask, () or (K,)."""
             cohort, mask = now
             key = jax.random.fold_in(run_key, state.step)
             norm = hyper.clipping_norm * state.optimizer.scale
@@ -143,7 +144,13 @@ def mechanism(choices: FedAvg) -> base.Mechanism:
 
 
 def client_memory(choices: FedAvg, theta: Any, data: tuple[Any, ...]) -> StepMemory:
-    """Returns the memory of a client's training from a theta (p,), on data; arrays or their types."""
+    """Returns the memory of one client's training in one round.
+
+    Args:
+      choices: what is compiled in.
+      theta: the model (p,), an array or its type.
+      data: features, labels, starts and counts; arrays or their types.
+    """
     rate = jax.ShapeDtypeStruct((), jnp.float32)
     steps = client = jax.ShapeDtypeStruct((), jnp.int32)
     key = jax.eval_shape(lambda: jax.random.key(0))
@@ -157,7 +164,15 @@ def step(
     sums: Sums,
     key: Array,
 ) -> base.State:
-    """Takes the server's part of a round, from sums that hold clients and canaries."""
+    """Takes the server's part of a round: noise, the optimizer's step, and the next clipping norm.
+
+    Args:
+      choices: what is compiled in.
+      hyper: the hyperparameters; `own` is a Federated.
+      state: the run before the round.
+      sums: the round's, over clients and canaries.
+      key: the round's key.
+    """
     own: Federated = hyper.own
     norm = hyper.clipping_norm * state.optimizer.scale
     is_noisy = jnp.asarray(hyper.noise_multiplier) > 0
@@ -201,6 +216,7 @@ def cohort_sums(
     shuffles = jax.random.fold_in(key, _SHUFFLE)
 
     def add_block(sums: Sums, members: Array) -> tuple[Sums, None]:
+        """Adds the clipped updates of a block of clients (b,), some of them ABSENT, to the sums."""
         updates = _block_updates(choices, own, theta, data, members, shuffles)
         squared_norms = jnp.sum(updates**2, axis=1)
         # A diverged update would be clipped to 0 and pass unnoticed: it makes the model NaN instead.
@@ -219,7 +235,10 @@ def cohort_sums(
 
 
 def _cut_into_blocks(choices: FedAvg, cohort: Array) -> Array:
-    """Returns this device's share of a cohort (W,), in blocks of neighbouring clients (blocks, block)."""
+    """Returns this device's share of a cohort (W,), in blocks of neighbouring clients (blocks, block).
+
+    The cohort is padded with ABSENT until every device has as many whole blocks.
+    """
     devices = jax.lax.axis_size(base.PARTS) if choices.spreads else 1
     width = -(-cohort.size // devices)
     block = min(choices.block, width)
@@ -242,7 +261,18 @@ def _block_updates(
     members: Array,
     shuffles: Array,
 ) -> Array:
-    """Returns the updates (b, p) of a block of clients, 0 for those that are absent."""
+    """Returns the updates (b, p) of a block of clients, 0 for those that are absent.
+
+    All take as many steps as the client with the most examples; steps beyond a client's own change nothing.
+
+    Args:
+      choices: what is compiled in.
+      own: DP-FedAvg's own hyperparameters.
+      theta: the model (p,) before the round.
+      data: features, labels, starts and counts.
+      members: the block's clients (b,), some of them ABSENT.
+      shuffles: the key of all clients' shuffles in this round.
+    """
     counts = jnp.where(members >= 0, data[3][members], 0)
     steps = choices.epochs * -(-jnp.max(counts) // choices.batch_size)
     train = partial(_local_update, choices)
@@ -279,6 +309,10 @@ def _local_update(
     per_epoch = jnp.maximum(-(-count // choices.batch_size), 1)
 
     def advance(i: Array, parameters: base.Tree) -> base.Tree:
+        """Takes step i of the client's SGD, on the i-th mini-batch of its shuffled examples.
+
+        A place beyond the client's last example, or a step beyond its last epoch, has weight 0 in the loss.
+        """
         epoch = jnp.minimum(i // per_epoch, choices.epochs - 1)
         batch = i % per_epoch
         places = batch * choices.batch_size + jnp.arange(choices.batch_size)
@@ -302,12 +336,17 @@ def _local_update(
 
 
 def _draw_orders(choices: FedAvg, key: Array, count: Array) -> Array:
-    """Draws a shuffle of 0 .. count - 1 an epoch, (epochs, most_examples); what is beyond comes last."""
+    """Draws an order of a client's examples for each epoch, (epochs, most_examples).
+
+    The client's own 0 .. count - 1 come first, shuffled; places beyond its count follow and are not read.
+    Where every client's examples fit one mini-batch, their order decides nothing and none is drawn.
+    """
     shape = (choices.epochs, choices.most_examples)
     if choices.most_examples <= choices.batch_size:
         return jnp.broadcast_to(jnp.arange(choices.most_examples), shape)
     draws = jax.random.uniform(key, shape)
     positions = jnp.arange(choices.most_examples)
+    # 2 is above any uniform draw.
     return jnp.argsort(jnp.where(positions < count, draws, 2.0), axis=1)
 
 
@@ -320,7 +359,17 @@ def _add_canaries(
     run_key: Array,
     sums: Sums,
 ) -> Sums:
-    """Adds the canaries that join a round to its sums; each counts as clipped."""
+    """Adds the canaries that join a round to its sums; each counts as clipped.
+
+    Args:
+      choices: what is compiled in.
+      canaries: K canary clients.
+      state: the run before the round.
+      norm: C_t.
+      mask: whether they take part in the round, () or (K,).
+      run_key: the run's key, from which sampled canaries' coins are drawn.
+      sums: the round's sums over its clients.
+    """
     joining = canaries
     if canaries.sampled:
         presence = base.draw_joining(canaries.presence, run_key, state.step)

@@ -35,7 +35,7 @@ BF16 = Operands(7, jax.lax.Precision.DEFAULT)
 
 
 def with_operands(function: Callable[..., Any], operands: Operands) -> Callable[..., Any]:
-    """Returns the function with such operands of float32 products.
+    """Returns the function with operands of its float32 products rounded to a format.
 
     The result can be mapped and compiled; differentiate the function before.
     """
@@ -49,7 +49,13 @@ def with_operands(function: Callable[..., Any], operands: Operands) -> Callable[
 
 
 def _evaluate(program: ClosedJaxpr, arguments: Sequence[Any], operands: Operands) -> list[Any]:
-    """Evaluates a program, equation by equation, with its products' operands rounded."""
+    """Evaluates a program, equation by equation, with its products' operands rounded.
+
+    Args:
+      program: the function as JAX traced it.
+      arguments: the flattened arguments, arrays or tracers.
+      operands: the format.
+    """
     jaxpr = program.jaxpr
     values: dict[Any, Any] = {}
     values.update(zip(jaxpr.constvars, program.consts, strict=True))

@@ -88,7 +88,7 @@ class Global(NamedTuple):
 
 
 def row(setting: Attacked, measured: Measured) -> RoundValues:
-    """Computes a measured round's values."""
+    """Returns what a measured round shows: estimates, the attack's accuracy, a perfect canary's epsilon."""
     scores_in = measured.scores_in
     scores_out = measured.scores_out
     delta_then = 1 / setting.scores
@@ -175,7 +175,10 @@ def predict_other_cohorts(
 
 
 def compute_cohort_deviation(dots: Floats, size: Floats | int) -> Floats:
-    """Returns the deviation of the sum of so many of the dot products (M,), drawn without replacement."""
+    """Returns the deviation of the sum of `size` of the dot products (M,), drawn without replacement.
+
+    With the correction for a finite population: size var (1 - size / M), var the sample variance.
+    """
     return np.sqrt(size * np.var(dots, ddof=1) * (1 - size / len(dots)))
 
 
@@ -255,6 +258,9 @@ def average_over_seeds(
       curve: The field whose values are curves.
       x: The field on the x axis, or `round`, up to which training runs are then composed.
       measured: The settings and their measured rounds.
+
+    Returns:
+      The curves; composed values are NaN where rounds are no axis.
     """
     values_at: dict[tuple[Value, int, int], list[list[float]]] = {}
     for setting, rows in measured:
@@ -280,7 +286,10 @@ def average_over_seeds(
 
 
 def _average(values: Sequence[float]) -> Average:
-    """Averages a quantity over seeds."""
+    """Returns the mean and the deviation of a quantity over seeds.
+
+    There is no deviation (NaN) of a single value, and of infinite values.
+    """
     deviation = np.nan
     if len(values) > 1 and np.isfinite(values).all():
         deviation = float(np.std(values, ddof=1))
@@ -304,7 +313,13 @@ class _TableRow(NamedTuple):
 def make_rounds_table(
     setting: Attacked, rows: Sequence[RoundValues], composed: Global
 ) -> Table[_TableRow]:
-    """Makes a table with a row for each measured round."""
+    """Makes a table with a row for each measured round.
+
+    Args:
+      setting: The setting.
+      rows: What its measured rounds show.
+      composed: epsilon of the training run up to each of them.
+    """
     at_delta = f"at delta {setting.delta:g}"
     headings = f"{'':>26} {'at delta 1/n':^32}{at_delta:^18}"
     half = setting.scores // 2
@@ -333,7 +348,7 @@ def _format_norm(norm: float) -> str:
 
 
 def _total_column(key: str, reading: str) -> Column:
-    """Returns the CSV's column of one of `Global`'s readings."""
+    """Returns the CSV's column of one field of `Global`, under the key `key`."""
     place = Global._fields.index(reading)
     return Column(key, lambda row: row.total[place])
 
@@ -390,7 +405,10 @@ def format_canaries(rows: Sequence[RoundValues]) -> str:
 
 
 def wrap_escaped(text: str, width: int) -> list[str]:
-    """Returns a text in lines of so many characters, with line breaks and the like escaped."""
+    """Returns a text in lines of at most `width` characters, with line breaks and the like escaped.
+
+    An escape sequence is not broken.
+    """
     lines = [""]
     for character in text:
         shown = character if character.isprintable() else repr(character)[1:-1]
@@ -403,7 +421,7 @@ def wrap_escaped(text: str, width: int) -> list[str]:
 def format_totals(
     setting: Attacked, rows: Sequence[RoundValues], composed: Global, backward: bool
 ) -> str:
-    """Returns the training run's epsilon by each reading.
+    """Returns lines with the training run's epsilon by each reading.
 
     The accountant's is also that of a training run whose mock rounds were released too (Errata C4). What is
     shown of a perfect canary is the median of 150 simulations (Errata C9).
@@ -411,7 +429,7 @@ def format_totals(
     Args:
       setting: The setting.
       rows: Its measured rounds.
-      composed: The same, composed.
+      composed: epsilon of the training run up to each of them.
       backward: Whether rounds are charged backward.
     """
     sampling_rate = setting.cohort / rows[0].measured.clients
@@ -433,9 +451,9 @@ epsilon over {composed.rounds[-1]:,} rounds at delta {setting.delta:g}, charged 
 
 
 def make_curves_table(title: str, curves: Curves) -> Table[AveragedPoint]:
-    """Makes a table with a row for each point.
+    """Makes a table with a row for each point of a sweep's curves.
 
-    People see the means, with deviations over training runs in brackets.
+    People see the means, with deviations over training runs in brackets; the CSV has all averages.
     """
     trainings = max(point.trainings for point in curves.points)
     average = "one training run each"

@@ -110,10 +110,10 @@ def best_epsilon(
       scores_in: (n,) scores with the canary.
       scores_out: (m,) scores without it.
       confidence: Of the intervals of both rates.
-      delta: The delta of epsilon; 1 / (number of scores) if None.
+      delta: The delta of epsilon; None: 1 / (n + m).
 
     Raises:
-      InputError: Scores that are none.
+      InputError: Scores that are empty or not finite.
     """
     errors = _count_errors(*check_finite_scores(scores_in, scores_out))
     if delta is None:
@@ -125,9 +125,10 @@ def best_epsilon(
 def best_accuracy(
     scores_in: ArrayLike, scores_out: ArrayLike, confidence: float = 0.95, delta: float = OLD_DELTA
 ) -> RoundEstimate:
-    """Returns the former estimate: epsilon at the threshold of the largest accuracy.
+    """Returns the estimate of the public code until February 2023: epsilon at the threshold of best accuracy.
 
-    Of thresholds at which both errors occur. Edge cases, arguments and errors are those of `best_epsilon`.
+    Only thresholds at which both errors occur are candidates. Edge cases, arguments and errors are those of
+    `best_epsilon`.
     """
     errors = _count_errors(*check_finite_scores(scores_in, scores_out))
     have_both_errors = np.isfinite(_compute_epsilons(errors, delta))
@@ -142,7 +143,13 @@ def largest_accuracy(scores_in: ArrayLike, scores_out: ArrayLike) -> float:
 
 
 def largest_estimate(n_in: int, n_out: int, delta: float) -> float:
-    """Returns the largest finite value that `best_epsilon` can show: a single error in each world."""
+    """Returns the largest finite value that `best_epsilon` can show: with a single error in each world.
+
+    Args:
+      n_in: How many scores there are with the canary.
+      n_out: How many there are without it.
+      delta: Of epsilon.
+    """
     return float(conversions.epsilon_from_rates(1 / n_out, 1 / n_in, delta))
 
 
@@ -199,7 +206,10 @@ def renyi_charge(epsilon: float, delta: float, true_noise: float) -> float:
 
 
 def gaussian_charge(epsilon: float, delta: float, true_noise: float) -> float:
-    """Returns what `renyi_charge` does, but converts by `gaussian_noise`, the exact Gaussian curve."""
+    """Returns the noise multiplier that a round is charged by the exact Gaussian curve (`gaussian_noise`).
+
+    Small and infinite estimates are treated as by `renyi_charge`.
+    """
     if np.isinf(epsilon):
         return true_noise
     return gaussian_noise(max(epsilon, LEAST_EPSILON), delta)
@@ -378,7 +388,7 @@ def _estimate_at_best(
     Args:
       method: The estimator's name.
       errors: At each threshold.
-      ranked: Of the thresholds; the highest is chosen.
+      ranked: (T,) a number for each threshold; the threshold of the highest is chosen.
       delta: The delta of epsilon.
       confidence: Of the intervals of both rates.
     """
@@ -421,6 +431,10 @@ def _convert_divergences(total: Array, delta: float) -> float:
 
     At order a it is divergence + log(1 - 1/a) - (log delta + log a) / (a - 1) (Balle et al., 2020, Theorem
     21).
+
+    Args:
+      total: The divergences at ORDERS.
+      delta: Of epsilon.
     """
     orders = np.array(ORDERS)
     conversion = np.log1p(-1 / orders) - (np.log(delta) + np.log(orders)) / (orders - 1)
@@ -428,9 +442,15 @@ def _convert_divergences(total: Array, delta: float) -> float:
 
 
 def _integrate_log_moment(sigma: float, rate: float, order: float) -> float:
-    """Returns log E[(1 - q + q likelihood ratio)^order], with the sampling rate q, by trapezoids.
+    """Returns log E[(1 - q + q likelihood ratio)^order] of a sampled Gaussian release, by trapezoids.
 
-    These are right to rounding on a smooth integrand.
+    The likelihood ratio is N(1, sigma^2) to N(0, sigma^2), at draws of the latter. Trapezoids are right to
+    rounding on a smooth integrand.
+
+    Args:
+      sigma: The noise multiplier.
+      rate: q, the sampling rate.
+      order: Of the Renyi divergence.
     """
     low = -_REACH * sigma
     high = order + _REACH * sigma

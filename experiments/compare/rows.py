@@ -74,7 +74,12 @@ class ComparedRow(NamedTuple):
 
 
 def find_rows(compared: Compared, place: Workplace) -> list[ComparedRow]:
-    """Returns all methods' rows, those first that see the final model alone; names each method on stderr."""
+    """Returns all methods' rows, those that see the final model alone first; names each method on stderr.
+
+    Args:
+      compared: What is compared.
+      place: The folder of the store, and the data.
+    """
     rows: list[ComparedRow] = []
     for method in list_methods(compared):
         print(f"{method.method} ...", file=sys.stderr)
@@ -88,7 +93,12 @@ def find_rows(compared: Compared, place: Workplace) -> list[ComparedRow]:
 
 
 def _train(method: TrainedMethod, place: Workplace) -> tuple[Scores, float | None]:
-    """Returns a method's scores, and the seconds that training took; None where the store had them all."""
+    """Returns a method's scores, and the seconds that training took; None where the store had them all.
+
+    Args:
+      method: What is trained.
+      place: The folder of the store, and the data.
+    """
     begin = time.perf_counter()
     cell = method.cell()
     store = cell.open(place.out, place.data)
@@ -135,7 +145,13 @@ def _many_run_rows(
 def _one_run_rows(
     compared: Compared, method: TrainedMethod, place: Workplace
 ) -> Iterator[ComparedRow]:
-    """Yields the rows of what one run of many canaries shows: two published estimates, then bounds."""
+    """Yields the rows of what one run of many canaries shows: two published estimates, then bounds.
+
+    Args:
+      compared: What is compared.
+      method: What is trained, in a single run.
+      place: The folder of the store, and the data.
+    """
     scores, seconds = _train(method, place)
     dimension = build.trainee(compared.model, place.data.load(compared.model)).model.n_parameters
     sees_final_model = method.sees == FINAL
@@ -153,7 +169,10 @@ def _one_run_rows(
 
 
 def _canife_rows(compared: Compared, place: Workplace) -> Iterator[ComparedRow]:
-    """Yields CANIFE's rows: its value as published, and that of the exact laws of its canaries' scores."""
+    """Yields CANIFE's rows: its value as published, and that of the exact laws of its canaries' scores.
+
+    Rounds are measured first where the store does not have them.
+    """
     begin = time.perf_counter()
     shared = {name: getattr(compared, name) for name in _ATTACKED_FIELDS}
     attacked = Attacked(

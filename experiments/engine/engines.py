@@ -66,7 +66,7 @@ class FederatedProblem(NamedTuple):
 
     Attributes:
       setting: Of the training run.
-      features: (N, ...) of all clients' examples, as in `audit.task.Clients`.
+      features: (N, ...) of all clients' examples, as in `audit.tasks.task.Clients`.
       labels: (N,)
       starts: (M,) each client's first example.
       counts: (M,) each client's number of examples.

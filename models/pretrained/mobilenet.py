@@ -134,12 +134,16 @@ def apply(parameters: Any, images: Array) -> Array:
 
 
 def _fold(arrays: Arrays, layer: _Layer) -> _FoldedLayer:
-    """Folds a batch norm into its convolution."""
+    """Folds a batch norm into its convolution: kernel * scale, and shift - mean * scale as the bias.
+
+    The scale is weight / sqrt(variance + 1e-5), with torch's 1e-5. Axes of length 1 of the kernel are
+    dropped.
+    """
     weight = arrays[f"{layer.norm}.weight"].astype(float)
     shift = arrays[f"{layer.norm}.bias"].astype(float)
     mean = arrays[f"{layer.norm}.running_mean"].astype(float)
     variance = arrays[f"{layer.norm}.running_var"].astype(float)
-    scale = weight / np.sqrt(variance + 1e-5)  # as torch's batch norm
+    scale = weight / np.sqrt(variance + 1e-5)
     bias = shift - mean * scale
     kernel = arrays[f"{layer.convolution}.weight"].transpose(2, 3, 1, 0) * scale
     axes_of_1 = tuple(axis for axis in range(3) if kernel.shape[axis] == 1)
@@ -158,7 +162,7 @@ def _apply_block(block: tuple[_FoldedLayer, ...], x: Array, stride: int) -> Arra
 
 
 def _convolve_pointwise(layer: _FoldedLayer, x: Array) -> Array:
-    """Applies a 1x1 convolution."""
+    """Applies a 1x1 convolution to (B, H, W, C): a dense layer at every pixel."""
     return x @ jnp.asarray(layer.kernel) + jnp.asarray(layer.bias)
 
 
