@@ -71,14 +71,14 @@ class Measurement(NamedTuple):
         return statistics.median(self.rates)
 
     def gemm_share(self) -> float:
-        """Returns the model's arithmetic a second over the GEMM's: the median of the rounds' ratios."""
+        """Returns the model's arithmetic a second over that of the matrix product: the rounds' median."""
         ratios = []
         for units_per_second, gemm in zip(self.rates, self.gemm, strict=True):
             ratios.append(units_per_second * self.flops / gemm)
         return statistics.median(ratios)
 
     def fields(self) -> dict[str, Any]:
-        """Returns what JSON has of it."""
+        """Returns the measurement as JSON has it; names of rates have the unit in them."""
         units = self.unit.replace("-", "_")
         return {
             "model": self.model,
@@ -146,7 +146,10 @@ def measure(
 
 
 def _write_problem(model: str, sources: Sources, path: Path) -> int:
-    """Writes a model's problem, in a process of its own; returns the operations of its unit."""
+    """Makes a model's problem and writes it as a pickle; returns the floating-point operations of its unit.
+
+    Runs in a process of its own, which JAX's settings and the data's memory end with.
+    """
     prepare_jax()
     from experiments.engine import peers_jax
 
@@ -164,10 +167,19 @@ class Team:
     """An engine's processes: one, or one for each core, which then measure at the same time."""
 
     def __init__(self, kind: Kind, problem: Path, tolerance: float = 0.0) -> None:
+        """Starts the processes, which build the engine, and waits until each agrees with our step.
+
+        Args:
+          kind: The engine.
+          problem: The file that has the problem.
+          tolerance: The largest distance of its noiseless step from ours.
+        """
         self.name = kind.name
         self.workers = [Worker(kind, problem)]
         self.about = self.workers[0].about(tolerance)
-        if kind.chooses:  # afresh, since what it tried counts in its peak memory
+        if (
+            kind.chooses
+        ):  # started afresh: the numbers of models that it tried count in its peak memory
             self.workers[0].stop()
             self.workers = [Worker(kind, problem, self.about.models)]
             self.workers[0].about(tolerance)
@@ -201,13 +213,16 @@ class Worker:
         there.close()
 
     def about(self, tolerance: float) -> About:
-        """Waits until the engine is ready; its step may be so far from ours."""
+        """Waits until the engine is ready, and returns what it says of itself.
+
+        Raises InputError where its step is further than `tolerance` from ours.
+        """
         about: About = self._receive()
         require_agreement(self.name, about, tolerance)
         return about
 
     def begin(self, seconds: float) -> None:
-        """Has it measure for some seconds."""
+        """Makes the process measure for some seconds; `rate` then waits for it."""
         self._here.send(seconds)
 
     def rate(self) -> float:
@@ -238,7 +253,7 @@ class Worker:
 
 
 def require_agreement(name: str, about: About, tolerance: float) -> None:
-    """Raises InputError where an engine's step is not ours."""
+    """Raises InputError where an engine's noiseless step is further than `tolerance` from ours."""
     require(
         about.distance <= tolerance,
         f"{name}'s step is {about.distance:.1e} away from ours (at most {tolerance:g}): "
@@ -254,7 +269,16 @@ def in_a_process(
 
 
 def _serve(connection: Connection, load: Callable[[], Build], problem: Path, *models: int) -> None:
-    """Runs a worker: builds the engine, and measures on request until it is stopped."""
+    """Runs a worker: builds its engine, sends what the engine says of itself, and measures on request.
+
+    A request is a number of seconds, answered by a rate; None ends the worker, which then sends its memory.
+
+    Args:
+      connection: To the process that asks.
+      load: Imports the engine's libraries, and returns what builds it.
+      problem: The file that has the problem.
+      *models: How many to train at once, where the engine is told so.
+    """
     try:
         build = load()
         imports = _peak_memory()
@@ -275,7 +299,7 @@ def _serve(connection: Connection, load: Callable[[], Build], problem: Path, *mo
 def _peak_memory() -> int:
     """Returns the peak resident bytes of this process.
 
-    On Linux without what ru_maxrss inherits at a fork.
+    Linux's own count is taken where there is one: ru_maxrss begins with that of the process that forked.
     """
     try:
         lines = Path("/proc/self/status").read_text().splitlines()
@@ -301,7 +325,7 @@ def as_json(measurements: list[Measurement], missing: Sequence[Kind]) -> str:
 def as_table(measurements: list[Measurement]) -> str:
     """Returns a row for each model and engine, in at most 80 columns, in a block for each unit.
 
-    Ratios are taken within rounds.
+    Ratios are taken within rounds. The last line is the matrix product's speed.
     """
     units = dict.fromkeys(measurement.unit for measurement in measurements)
     lines = []
@@ -319,7 +343,7 @@ def as_table(measurements: list[Measurement]) -> str:
 
 
 def _make_block(unit: str, measurements: list[Measurement]) -> str:
-    """Returns the table of the measurements of one unit."""
+    """Returns the table of the measurements of one unit, "model-steps" or "client-updates"."""
     our_rates = {}
     for measurement in measurements:
         if measurement.engine == "ours":

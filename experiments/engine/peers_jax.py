@@ -48,6 +48,12 @@ def make_problem(
 
     It is what `audit` trains by default on the model's data, but for so many steps and with GC-R, whose
     steps cost the same and need no simulation.
+
+    Args:
+      model: Its name.
+      steps: Of a run.
+      batch_size: None for the model's own.
+      sources: Where the data come from.
     """
     dataset = task(model).data.load(sources)
     size = {} if batch_size is None else {"batch_size": batch_size}
@@ -62,7 +68,7 @@ def make_problem(
 def make_federated_problem(
     model: str, rounds: int, sources: Sources
 ) -> tuple[FederatedProblem, int]:
-    """Returns a problem of DP-FedAvg, and the operations of a client's update, on average.
+    """Returns a problem of DP-FedAvg, and the floating-point operations of a mean client's update.
 
     It is what `federated` trains by default on the model's data, but for so many rounds.
     """
@@ -76,7 +82,7 @@ def make_federated_problem(
 
 
 def problem_of(setting: Setting, dataset: Dataset) -> Problem:
-    """Returns the problem of a setting, with our noiseless step."""
+    """Returns the problem of a setting; `stepped` in it is our own step without noise, at learning rate 1."""
     played = build.build(setting, dataset)
     mechanism = played.mechanism
     theta_0 = played.init(game.root(setting.seed, "theta"))
@@ -104,7 +110,11 @@ def problem_of(setting: Setting, dataset: Dataset) -> Problem:
 
 
 def federated_problem_of(setting: FederatedSetting, clients: Clients) -> FederatedProblem:
-    """Returns the problem of a setting with cohorts of a fixed size, with our noiseless round."""
+    """Returns the problem of a setting with cohorts of a fixed size.
+
+    `stepped` in it is our own round of the first cohort without noise, in which every client takes
+    CHECKED_STEPS steps on all of its examples.
+    """
     model = federated_task(setting.model).make()
     theta_0 = model.init(game.root(setting.seed, "theta"))
     cohorts = build_federated.rounds(setting, clients, None).clients
@@ -122,6 +132,7 @@ def federated_problem_of(setting: FederatedSetting, clients: Clients) -> Federat
 
     @jax.jit
     def take_round(theta: Array) -> Array:
+        """Returns the model (p,) after the round: theta less the mean of clipped updates."""
         norm = jnp.float32(setting.clipping_norm)
         cohort = jnp.asarray(cohorts[0])
         key = jax.random.key(0)
@@ -155,7 +166,12 @@ class Layers(NamedTuple):
 
 
 def layers_of(model: Model, example: NDArray[Any]) -> Layers:
-    """Returns the layers of a model for an example of that shape."""
+    """Returns a model's layers: which entries of theta they have, and how often each weight is used.
+
+    Args:
+      model: The network.
+      example: The features of one example; only their shape is read.
+    """
     # theta's indices in place of its values.
     tree = model.unravel(jnp.arange(model.n_parameters, dtype=jnp.float32))
     layout = []
@@ -185,6 +201,7 @@ def _count_outputs(model: Model, example: NDArray[Any]) -> dict[LayerPath, int]:
         keywords: Any,
         context: Any,
     ) -> Any:
+        """Calls a module, and notes how many numbers it computes under its path."""
         path = context.module.path
         outputs.setdefault(path, 0)  # before the layers that it calls
         result = call(*arguments, **keywords)
@@ -209,17 +226,21 @@ def _find_layer(tree: Any, path: LayerPath) -> Any:
 
 
 def flops(uses: list[int], examples: float) -> int:
-    """Returns the floating-point operations on so many examples.
+    """Returns the floating-point operations of a step on so many examples.
 
     A multiplication and an addition for each use of a weight. Weights are used in the forward pass, for the
     weights' gradients and for the inputs' gradients, which the first layer does not form. Biases,
     activations, clipping and noise are not counted.
+
+    Args:
+      uses: How often an example's forward pass uses a weight, for each layer with a kernel.
+      examples: In the step.
     """
     return round(2 * examples * (3 * sum(uses) - uses[0]))
 
 
 def ours(problem: Problem) -> Engine:
-    """Builds the training of 5,000 runs as `audit` does it: in its chunks, with noise and insertion."""
+    """Builds our own training as `audit` does it, in the chunks of 5,000 runs, with noise and insertion."""
     dataset = Dataset(problem.features, problem.labels, "", "")
     played = build.build(problem.setting, dataset)
     chunk_size = game.chunk_size(played, _RUNS)
@@ -233,9 +254,9 @@ def ours(problem: Problem) -> Engine:
 
 
 def ours_federated(problem: FederatedProblem) -> Engine:
-    """Builds the training runs of `federated`, one after the other, with noise, on all devices.
+    """Builds our own training as `federated` does it, one run after the other, with noise, on all devices.
 
-    They are without canaries, whose number is the audit's choice and which its peer has none of.
+    Runs have no canaries: their number is the audit's choice, and the peer has none.
     """
     clients = Clients(
         problem.features,
@@ -257,6 +278,7 @@ def ours_federated(problem: FederatedProblem) -> Engine:
         data: Data,
         schedule: Schedule,
     ) -> State:
+        """Trains one run through all rounds."""
         return mechanism.segment(hyper, state, data, schedule, no_canaries(), key)
 
     train_runs = placement.over_runs(train, (0, 0, None, None, None))
@@ -299,7 +321,7 @@ class OrdinaryConvNet(nn.Module):
 
 
 def _replace_our_layers(model: Model) -> Model:
-    """Returns the model in Flax's own layers."""
+    """Returns the ConvNet in Flax's own layers, and any other model as it is."""
     if not isinstance(model.module, ConvNet):
         return model
     module = OrdinaryConvNet()
@@ -313,7 +335,12 @@ def _replace_our_layers(model: Model) -> Model:
 
 
 def jax_privacy(problem: Problem, models: int = 0) -> Engine:
-    """Builds jax_privacy's clipped_grad and Gaussian noise, mapped over so many models (0: the fastest)."""
+    """Builds DP-SGD by jax_privacy's clipped_grad and Gaussian noise, mapped over several models.
+
+    Args:
+      problem: What is trained.
+      models: At once; 0: the number that is fastest.
+    """
     placement = ensemble.Placement.local()
     devices = len(jax.local_devices())
     fields = problem.setting.mechanism
@@ -330,12 +357,14 @@ def jax_privacy(problem: Problem, models: int = 0) -> Engine:
     train_models = placement.over_runs(train, mapped_axes, donated=(0,))
 
     def build_run(models: int) -> Run:
+        """Returns what trains so many models, each call a block of mini-batches."""
         thetas = placement.by_run(jnp.tile(theta_0, (models, 1)))
         gradient_floats = models // devices * fields.batch_size * theta_0.size
         blocks = _cycle_blocks(jnp.asarray(batches), gradient_floats)
         keys = _draw_keys(placement, models)
 
         def run() -> int:
+            """Takes the next block's steps; returns how many model-steps that were."""
             nonlocal thetas
             block = next(blocks)
             thetas = train_models(
@@ -359,7 +388,7 @@ def jax_privacy(problem: Problem, models: int = 0) -> Engine:
 
 
 def _make_jax_privacy_training(problem: Problem) -> Callable[..., Array]:
-    """Returns the training of one model by jax_privacy.
+    """Returns a function that trains one model by jax_privacy.
 
     Returns:
       (theta, key, batches, data, learning rate, sigma) -> theta after a step on each of the mini-batches.
@@ -385,11 +414,13 @@ def _make_jax_privacy_training(problem: Problem) -> Callable[..., Array]:
         rate: Array,
         sigma: Array,
     ) -> Array:
+        """Trains a model theta (p,) on mini-batches, indices (steps, B)."""
         features, labels = data
         deviation = sigma * norm / batch_size
         noise = noise_addition.gaussian_privatizer(stddev=deviation, prng_key=key)
 
         def take_step(carry: Any, indices: Array) -> tuple[Any, None]:
+            """Takes a step: the mean clipped gradient, plus noise of deviation sigma C / B."""
             theta, noise_state = carry
             batch = separate(theta, (features[indices], labels[indices]))
             gradient = clipped_gradient(theta, batch)
@@ -405,13 +436,15 @@ def _make_jax_privacy_training(problem: Problem) -> Callable[..., Array]:
 
 
 def _draw_keys(placement: ensemble.Placement, models: int) -> Iterator[Any]:
-    """Yields the models' keys for one call after the other."""
+    """Yields keys (models,), spread over the devices, for one call after the other without end."""
     for call in itertools.count():
         yield placement.by_run(jax.random.split(jax.random.key(call), models))
 
 
 def _cycle_blocks(batches: Array, floats: int) -> Iterator[Array]:
-    """Yields blocks of mini-batches, over and over; the last, where it would be shorter, is left out.
+    """Yields blocks of mini-batches, (steps of a block, B), over and over.
+
+    The last block is left out where it would be shorter.
 
     Args:
       batches: (steps, B) indices of examples.
@@ -425,7 +458,7 @@ def _cycle_blocks(batches: Array, floats: int) -> Iterator[Array]:
 
 
 def gemm(_: Problem | FederatedProblem) -> Engine:
-    """Builds float32 products of square matrices, on all cores or the GPU; a "model-step" is a product."""
+    """Builds float32 products of square matrices, on all cores or the GPU; a product is a model-step."""
     shape = (2, engines.GEMM_SIZE, engines.GEMM_SIZE)
     left, right = jax.random.normal(jax.random.key(0), shape)
     multiply = jax.jit(functools.partial(jnp.matmul, precision="float32"))
@@ -438,7 +471,13 @@ def gemm(_: Problem | FederatedProblem) -> Engine:
 
 
 def _make_engine(run: Run, models: int, distance: float) -> Engine:
-    """Returns an engine on JAX's first device."""
+    """Returns an engine on JAX's first device.
+
+    Args:
+      run: Does some model-steps.
+      models: That it trains at once.
+      distance: Of its noiseless step from ours.
+    """
     device = jax.local_devices()[0]
     about = engines.About(models, _find_platform(), device.device_kind, distance)
     if about.platform == "cpu":

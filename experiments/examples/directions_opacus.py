@@ -30,7 +30,16 @@ LEARNING_RATE = 0.1
 
 
 def train(run: int, present: bool, data: list[torch.Tensor]) -> DirectionsOptimizer:
-    """Trains a model with a run's directions, or rehearses without and without noise."""
+    """Trains a model by Opacus with a run's canaries, or rehearses: without canaries and without noise.
+
+    Args:
+      run: The run's number, from which its directions are drawn.
+      present: Whether it has canaries and noise.
+      data: Features and labels.
+
+    Returns:
+      The optimizer, which knows the directions and how far the model moved.
+    """
     torch.manual_seed(0)  # the same initial model in all runs
     network = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 2))
     model = GradSampleModule(network)

@@ -28,7 +28,13 @@ LEARNING_RATE = 0.1
 
 
 def train(present: bool, features: torch.Tensor, labels: torch.Tensor) -> float:
-    """Trains a model, and returns its score; a higher one means that the canary is in."""
+    """Trains a model by Opacus, and returns its score; a higher score means that the canary is in.
+
+    Args:
+      present: Whether the canary is inserted.
+      features: Of all examples, (N, 20), in the order of the mini-batches.
+      labels: Theirs, (N,).
+    """
     torch.manual_seed(0)  # the same initial model in all runs, as the adversary knows it
     network = nn.Sequential(
         nn.Linear(20, 16),
