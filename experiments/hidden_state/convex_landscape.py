@@ -57,9 +57,9 @@ def make_landscape(shifts: Array, lipschitz: Array, noise: Array) -> ConvexLands
     """Returns the landscape that attains the bound of a schedule.
 
     Args:
-      shifts: (T,) s_t.
-      lipschitz: (T,) c_t, constants up to 1.
-      noise: (T,) n_t.
+      shifts: (T,) s_t, what each step inserts.
+      lipschitz: (T,) c_t, the steps' Lipschitz constants, up to 1.
+      noise: (T,) n_t, the steps' standard deviations.
 
     Raises:
       InputError: a constant is above 1, so that the loss need not be convex, or `hidden_state_bound` refuses
@@ -75,10 +75,9 @@ def make_landscape(shifts: Array, lipschitz: Array, noise: Array) -> ConvexLands
 
 
 def exact_mu(landscape: ConvexLandscape) -> float:
-    """Returns mu of the last iterate.
+    """Returns mu of the last iterate: the difference of both worlds' means over their common deviation.
 
-    It is what is left of the insertions over the deviation of what is left of the noise, where each step's
-    is multiplied by all slopes after it.
+    What a step inserts, and its noise, reach the last iterate multiplied by all slopes after it.
     """
     later_slopes = np.cumprod(landscape.slopes[:0:-1])[::-1]
     remaining = np.append(later_slopes, 1.0)  # (T,) the share of each step in the last iterate
@@ -131,7 +130,7 @@ class ConvexSchedule(NamedTuple):
         return make_landscape(shifts, lipschitz, noise)
 
     def constant_direction(self) -> float:
-        """Returns what a constant direction reaches: mu if every step shrinks insertions by `lipschitz`."""
+        """Returns mu of a canary along a constant direction: every step shrinks insertions by `lipschitz`."""
         shifts, _, noise = self.landscape()
         slopes = np.full(len(shifts), self.lipschitz)
         return exact_mu(ConvexLandscape(shifts, slopes, noise))
@@ -171,7 +170,15 @@ def schedules() -> list[ConvexSchedule]:
 def audited(
     schedule: ConvexSchedule, runs: int, seed: int, delta: float, confidence: float
 ) -> AuditedSchedule:
-    """Audits a schedule's landscape with simulated runs, half of which insert the canary."""
+    """Audits a schedule's landscape with simulated runs, half of which insert the canary.
+
+    Args:
+      schedule: What is audited.
+      runs: How many, in both worlds together.
+      seed: Of the simulated noise, which differs by schedule.
+      delta: Of every epsilon.
+      confidence: Of the lower bounds.
+    """
     landscape = schedule.landscape()
     bound = hidden_state_bound(landscape.shifts, schedule.lipschitz, NOISE_MULTIPLIER, delta)
     rng = np.random.default_rng([seed, schedules().index(schedule)])
@@ -218,7 +225,7 @@ def table(rows: Sequence[AuditedSchedule], delta: float) -> Table[AuditedSchedul
 
 
 def figure(rows: Sequence[AuditedSchedule], delta: float) -> Figure:
-    """Draws epsilon against k for each Lipschitz constant, and the slopes that attain the bound."""
+    """Draws epsilon against k, a panel for each Lipschitz constant, and the slopes that attain the bound."""
     with plt.rc_context(STYLE):
         drawing, axes = plt.subplots(1, 3, figsize=(9.6, 3.6))
         for axis, constant in zip(axes, CONSTANTS, strict=False):
@@ -232,7 +239,7 @@ def figure(rows: Sequence[AuditedSchedule], delta: float) -> Figure:
 
 
 def _draw_epsilons(axis: Axes, rows: Sequence[AuditedSchedule], delta: float) -> None:
-    """Draws the bounds and audits of the schedules with one Lipschitz constant."""
+    """Draws the bounds and the audits of the schedules with one Lipschitz constant over k."""
     for insert, marker, dashes in ((LAST, "o", "-."), (FIRST, "s", ":")):
         own = [row for row in rows if row.schedule.insert == insert]
         k = [row.schedule.k for row in own]

@@ -57,7 +57,7 @@ _DARK = 0.55  # values of a heat map below this are written in white
 
 
 def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
-    """Draws a sweep's figures of those cells that the store holds."""
+    """Draws a sweep's figures from those of its cells that the store holds."""
     match sweep.name:
         case "figure_8":
             return _draw_norms(sweep, evidence)
@@ -67,7 +67,7 @@ def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
 
 
 def _draw_audits(sweep: Sweep, evidence: Evidence) -> Drawn:
-    """Draws a figure of audits of trained models."""
+    """Draws a figure of audits of trained models; a figure's own table takes the place of common rows."""
     levels = evidence.levels
     all_points = points.points(sweep.audits(), evidence.audits)
     stored_points = [point for point in all_points if point.conclusions]
@@ -94,7 +94,7 @@ def _draw_audits(sweep: Sweep, evidence: Evidence) -> Drawn:
 
 
 def _draw_norms(sweep: Sweep, evidence: Evidence) -> Drawn:
-    """Draws Figure 8 of the models whose norms are stored."""
+    """Draws Figure 8, the norms of L's canaries, of the models whose norms are stored."""
     norms = {}
     for cell in sweep.cells:
         assert isinstance(cell.request, Setting)
@@ -109,7 +109,12 @@ def _draw_norms(sweep: Sweep, evidence: Evidence) -> Drawn:
 
 
 def norms_figure(norms: Mapping[str, own_cells.Norms], clipping_norm: float) -> Figure:
-    """Draws the mean and 2 standard deviations of norms (runs, steps) by model, of five models at most."""
+    """Draws the mean of norms over the runs, and 2 standard deviations about it, step by step.
+
+    Args:
+      norms: (runs, steps) by the model's label; the first five are drawn.
+      clipping_norm: C, a line.
+    """
     with plt.rc_context(STYLE):
         figure, axis = plt.subplots(figsize=(6, 3.6))
         for (model, values), (color, dash) in zip(norms.items(), _LINE_LOOKS, strict=False):
@@ -170,7 +175,13 @@ def landscape_figures(
 
 
 def landscape_rows(name: str, cells: Sequence[CellResults], runs: int) -> list[Row]:
-    """Makes the table's rows: what the simulated audit bounds at the last step, beside the exact epsilon."""
+    """Makes the common table's rows: bounds of simulated audits at the last step, and the exact epsilon.
+
+    Args:
+      name: Of the sweep.
+      cells: Whose results are shown.
+      runs: The number of simulated runs.
+    """
     rows = []
     for cell, _, exact, simulated in cells:
         series = f"B = {cell.batch_size}"
@@ -195,7 +206,7 @@ def landscape_rows(name: str, cells: Sequence[CellResults], runs: int) -> list[R
 
 
 def _draw_over_time(cells: Sequence[CellResults], sigmas: list[float], runs: int) -> Figure:
-    """Draws epsilon over the steps, with a row for each of the noise multipliers and a column for each B."""
+    """Draws epsilon over the steps, a row for each of the noise multipliers and a column for each B."""
     sigmas = list(dict.fromkeys(sigmas))
     sizes = sorted({result.cell.batch_size for result in cells})
     shape = (len(sigmas), len(sizes))
@@ -225,9 +236,9 @@ def _simulated_label(runs: int) -> str:
 
 
 def _draw_cell_over_time(axis: Axes, results: CellResults, runs: int) -> None:
-    """Draws what is claimed, what is true and an upper bound, step by step.
+    """Draws epsilon step by step: the in-sample, the Gaussian conversion's, the exact, and the upper bound.
 
-    In Example 1, mu = 1 / sqrt(sigma^2 + (t - 1) (sigma / B)^2).
+    A constant gradient (Example 1) has mu = 1 / sqrt(sigma^2 + (t - 1) (sigma / B)^2).
     """
     sigma, batch_size, last, delta = results.cell
     exact = results.at_threshold
@@ -255,7 +266,7 @@ def _draw_cell_over_time(axis: Axes, results: CellResults, runs: int) -> None:
 
 
 def _draw_heat_maps(cells: Sequence[CellResults], runs: int) -> Figure:
-    """Draws amplification rates: claimed in the upper row, exact in the lower."""
+    """Draws amplification rates, epsilon (T) / epsilon (1): claimed in the upper row, exact in the lower."""
     steps = cells[0].cell.steps
     delta = cells[0].cell.delta
     simulated: _Ends = []
@@ -294,7 +305,7 @@ def _draw_heat_maps(cells: Sequence[CellResults], runs: int) -> Figure:
 
 
 def _list_exact_ends(cells: Sequence[CellResults], adversary: str) -> _Ends:
-    """Returns the exact epsilon under an adversary at the last step and at the first, by cell."""
+    """Returns (exact epsilon at the last step, at the first) under an adversary, for each cell."""
     ends = []
     for result in cells:
         exact = result.exact[adversary]
@@ -303,9 +314,14 @@ def _list_exact_ends(cells: Sequence[CellResults], adversary: str) -> _Ends:
 
 
 def _draw_heat_map(axis: Axes, cells: Sequence[LandscapeCell], ends: _Ends) -> AxesImage:
-    """Draws last / first epsilon, sigma down and B across.
+    """Draws the ratio of last to first epsilon, sigma down and B across.
 
-    The ratio is written into each cell: "-" where nothing is lost at step 1.
+    The ratio is written into each cell: "-" where nothing leaks at step 1.
+
+    Args:
+      axis: The panel.
+      cells: sigma and B of each entry.
+      ends: Epsilon at the last step and at the first, in the order of `cells`.
     """
     sigmas = sorted({cell.noise_multiplier for cell in cells})
     sizes = sorted({cell.batch_size for cell in cells})
@@ -340,7 +356,7 @@ def _draw_trade_offs(cells: Sequence[CellResults], sigma: float) -> Figure:
 
 
 def _draw_trade_off(axis: Axes, cell: LandscapeCell) -> None:
-    """Draws a cell's false-negative rates at h = C / 2, less those of the upper bound."""
+    """Draws a cell's false-negative rates at h = C / 2, exact and Gaussian, less those of the upper bound."""
     process = Process(cell.noise_multiplier, cell.batch_size, cell.steps)
     pair = law.last_law(process, constant(process, 0.5))
     mu = float(densities.mu_at(pair, 0.5))
@@ -362,7 +378,7 @@ def _draw_trade_off(axis: Axes, cell: LandscapeCell) -> None:
 
 
 def _draw_loss(norm: float) -> Figure:
-    """Draws Figure 10, the crafted loss, at the clipping norm C."""
+    """Draws Figure 10, the crafted loss -C |theta - C / 2|, at the clipping norm C."""
     theta = np.linspace(-2, 3, 501) * norm
     figure, axis = plt.subplots(figsize=(5, 3.2))
     axis.plot(theta, -norm * np.abs(theta - norm / 2), color=BOUND)
@@ -394,12 +410,18 @@ def _draw_loss(norm: float) -> Figure:
 
 
 def _place_above_loss(at: float, norm: float) -> tuple[float, float]:
-    """Returns a point somewhat above the crafted loss, at a place in units of C."""
+    """Returns a place (theta, loss) C^2 / 4 above the crafted loss; `at` is theta in units of C."""
     return at * norm, -(norm**2) * abs(at - 0.5) + 0.25 * norm**2
 
 
 def _draw_threshold_search(searches: Sequence[SearchResults], norm: float, runs: int) -> Figure:
-    """Draws Algorithm 6: claimed and exact epsilon after two steps, over the threshold h."""
+    """Draws Algorithm 6, a panel for each cell: claimed and exact epsilon after two steps, over h.
+
+    Args:
+      searches: Of two cells.
+      norm: C, the unit of thresholds.
+      runs: The number of simulated runs.
+    """
     figsize = (3.5 * len(searches), 3.6)
     figure, axes = plt.subplots(1, len(searches), figsize=figsize, squeeze=False)
     for axis, (cell, thresholds, laws, claimed) in zip(axes[0], searches, strict=True):

@@ -50,9 +50,14 @@ def half(
     delta: float,
     per_deviation: int = PER_DEVIATION,
 ) -> Thresholds:
-    """Returns the paper's adversary: the threshold C / 2 at every step.
+    """Returns the paper's adversary, the threshold C / 2 at every step, and its epsilon.
 
     It is not the best constant threshold (Errata H13).
+
+    Args:
+      process: the process.
+      delta: of epsilon.
+      per_deviation: points of the grid in a standard deviation of a step's noise.
     """
     return _evaluate_constant(process, 0.5, delta, per_deviation)
 
@@ -64,7 +69,8 @@ def best_constant(
 ) -> Thresholds:
     """Returns the constant threshold of largest epsilon, by a grid and golden section.
 
-    It searches h >= 1/2 alone, since reflection swaps the worlds.
+    It searches h >= 1/2 alone, since reflection swaps the worlds. The grid reaches a quarter beyond the place
+    where the first step's likelihood ratio is e^epsilon; arguments are those of `half`.
     """
 
     def evaluate(threshold: float) -> float:
@@ -91,7 +97,7 @@ def optimal(
     delta: float,
     per_deviation: int = PER_DEVIATION,
 ) -> Thresholds:
-    """Returns the optimal adversary (see the module's docstring).
+    """Returns the optimal adversary (see the module's docstring); arguments are those of `half`.
 
     Its threshold at each step is where the likelihood ratio crosses e^epsilon, for the epsilon that these
     thresholds reach themselves. Where B / sigma is at least 9 the first crossing serves all steps, as nothing
@@ -123,7 +129,10 @@ def _evaluate_constant(
     delta: float,
     per_deviation: int,
 ) -> Thresholds:
-    """Returns a constant threshold and its epsilon; a single step is known in closed form."""
+    """Returns the adversary with one threshold at every step, in units of C, and its exact epsilon.
+
+    A single step has the accountant's epsilon, in closed form.
+    """
     thresholds = constant(process, threshold)
     if process.steps == 1:
         epsilon = upper_bound(process, delta)
@@ -133,12 +142,15 @@ def _evaluate_constant(
 
 
 def _cross_at_first_step(process: Process, epsilon: float) -> float:
-    """Returns where the likelihood ratio of theta_1 crosses e^epsilon."""
+    """Returns where the likelihood ratio of theta_1, N(1, sigma^2) to N(0, sigma^2), is e^epsilon."""
     return 0.5 + process.noise_multiplier**2 * epsilon
 
 
 def _compute_excess(epsilon: float, stepper: Stepper, delta: float) -> float:
-    """Returns log(D_T / delta) of the thresholds at the crossings with e^epsilon."""
+    """Returns log(D_T / delta) of the adversary whose thresholds are the crossings with e^epsilon.
+
+    It falls in epsilon, and is 0 at the optimal adversary's epsilon.
+    """
     pair, _ = _follow_crossings(stepper, epsilon)
     reached = densities.hockey_stick(pair[0], pair[1], stepper.spacing, epsilon)
     return float(np.log(max(reached, 1e-300)) - np.log(delta))
@@ -152,7 +164,13 @@ def _bracket_root(
 ) -> tuple[float, float]:
     """Returns an interval with the root of the fine grid's excess.
 
-    It lies close about the coarse grid's root, where that is the fine one's too.
+    It lies within 0.2% of the coarse grid's root, where the fine grid's root does too; else it is [0, high].
+
+    Args:
+      fine: the grid of the result.
+      coarse: a grid that costs less.
+      delta: of epsilon.
+      limit: the accountant's epsilon, which no adversary exceeds.
     """
     high = 1.01 * limit + 0.01
     if _compute_excess(0.0, coarse, delta) > 0:
@@ -165,10 +183,10 @@ def _bracket_root(
 
 
 def _follow_crossings(stepper: Stepper, epsilon: float) -> tuple[Array, Array]:
-    """Follows the adversary that splits at the crossing with e^epsilon.
+    """Follows the adversary that splits each step where the likelihood ratio crosses e^epsilon.
 
     Returns:
-      The last densities (2, n), and the thresholds (T - 1,).
+      The densities of theta_T in both worlds, (2, n), and the thresholds (T - 1,).
     """
     pair = stepper.start()
     thresholds: list[float] = []
@@ -180,7 +198,15 @@ def _follow_crossings(stepper: Stepper, epsilon: float) -> tuple[Array, Array]:
 
 
 def _find_crossing(points: NDArray[Any], pair: Array, epsilon: float) -> float:
-    """Returns where log(q / p), which increases, crosses epsilon; the grid's end where it doesn't."""
+    """Returns where log(q / p), which increases, crosses epsilon; the grid's end where it does not.
+
+    Interpolates linearly between points; those where a density is 0 in float64 are left out.
+
+    Args:
+      points: the grid (n,).
+      pair: densities p and q at the points, (2, n).
+      epsilon: the level.
+    """
     tiny = 1e-290
     visible = np.flatnonzero((pair[0] > tiny) & (pair[1] > tiny))
     points = points[visible]

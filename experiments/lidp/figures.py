@@ -78,7 +78,7 @@ def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
 
 
 def _draw_mechanism(sweep: Sweep, evidence: Evidence) -> Drawn:
-    """Draws Figure 3 or Figure 4.
+    """Draws Figure 3 or Figure 4, by the sweep's name, of audits of the Gaussian mechanism.
 
     Figure 3 shows epsilon over n, K and d; Figure 4 gains, costs and the dependence of bits (Errata L6).
     """
@@ -115,7 +115,10 @@ def epsilons_figure(points: Points) -> Figure:
 
 
 def _draw_epsilons(axis: Axes, panel: str, points: Points) -> None:
-    """Draws a panel of Figure 3."""
+    """Draws a panel of Figure 3: each method's epsilon, the exact one, and the limit of the paper's window.
+
+    Over n, audits with one canary have lines of their own.
+    """
     single = []
     if panel == "over n":
         single = [point for point in points if point.audit.canaries == 1]
@@ -137,7 +140,7 @@ def _draw_epsilons(axis: Axes, panel: str, points: Points) -> None:
 
 
 def correlations_figure(points: Points) -> Figure:
-    """Draws Figure 4: bias, variance and correlation."""
+    """Draws Figure 4: gains over K, and the dependence of bits over K and over d."""
     with plt.rc_context(STYLE):
         figure, axes = plt.subplots(1, 3, figsize=(11, 4.2))
         over_canaries = [point for point in points if point.panel == "over K"]
@@ -150,7 +153,14 @@ def correlations_figure(points: Points) -> Figure:
 
 
 def _draw_means(axis: Axes, points: Points, method: str, look: _Look) -> None:
-    """Draws a method's mean epsilon over x, with the means' standard errors as bars."""
+    """Draws a method's mean epsilon over x, with the means' standard errors as bars.
+
+    Args:
+      axis: The panel.
+      points: Those without the method are left out.
+      method: A key of _LOOKS.
+      look: Of its line.
+    """
     own = [point for point in points if method in point.found.epsilons]
     xs = [point.x() for point in own]
     means = [point.mean(method) for point in own]
@@ -170,9 +180,10 @@ def _set_log_axis(axis: Axes, points: Points) -> None:
 
 
 def _draw_gains_in_variance(axis: Axes, points: Points) -> None:
-    """Draws Figure 4, left: bias and gain in variance.
+    """Draws Figure 4, left: bias and gain in variance over K (equation 10).
 
-    Both are against one canary and order 1 (equation 10).
+    The bias is order 1's epsilon with K canaries less that with one; the gain is that of orders 2 and 4 over
+    order 1 with the same canaries.
     """
     single = [point for point in points if point.audit.canaries == 1]
     if single:
@@ -193,7 +204,7 @@ def _draw_gains_in_variance(axis: Axes, points: Points) -> None:
 
 
 def _draw_moments(axis: Axes, panel: str, points: Points) -> None:
-    """Draws the dependence of bits over K or d, beside a slope of -1."""
+    """Draws how far the bits of a run are from independent, over K or d, beside a slope of -1."""
     second = [(point.x(), point.found.second) for point in points]
     fourth = [(point.x(), point.found.fourth) for point in points]
     drawn = _plot_present(axis, second, label="|mu_2 - mu_1²|", **_LOOKS["wilson_2"].style())
@@ -211,7 +222,10 @@ def _draw_moments(axis: Axes, panel: str, points: Points) -> None:
 def _plot_present(
     axis: Axes, pairs: Iterable[tuple[int, float | None]], **look: Any
 ) -> list[tuple[int, float]]:
-    """Plots those pairs (x, y) that have a y; returns them."""
+    """Plots those pairs (x, y) that have a y; returns them.
+
+    `look` goes to matplotlib's `plot`.
+    """
     present = [(x, y) for x, y in pairs if y is not None]
     axis.plot([x for x, _ in present], [y for _, y in present], **look)
     return present
@@ -227,7 +241,7 @@ def _read_scores(sweep: Sweep, evidence: Evidence) -> list[tuple[Audited, Scores
 
 
 def _draw_gains(sweep: Sweep, evidence: Evidence) -> Drawn:
-    """Draws Table 1, of audits with one canary and with several by turns."""
+    """Draws Table 1; a sweep's audits with one canary and with several follow each other by turns."""
     pairs = _read_scores(sweep, evidence)
     missing = sum(scores is None for _, scores in pairs)
     entries = []
@@ -245,7 +259,7 @@ def _draw_gains(sweep: Sweep, evidence: Evidence) -> Drawn:
 
 
 def gains_figure(title: str, entries: Sequence[Gain]) -> Figure:
-    """Draws every entry's gains on a logarithmic axis, and names their harmonic means."""
+    """Draws each entry's gains on a logarithmic axis, with their harmonic means in the legend."""
     with plt.rc_context(STYLE):
         figure, axis = plt.subplots(figsize=(7, 0.3 * len(entries) + 1.8))
         for method, shift in ((ORDER_2, -0.15), (ORDER_4, 0.15)):

@@ -79,7 +79,13 @@ def simulate(setting: GaussianMechanism, seed: int) -> Sets:
 
 
 def choose_thresholds(design: Sets, delta: float, confidence: float) -> dict[int, float]:
-    """Returns the best threshold on some runs, of every order that their number of canaries allows."""
+    """Returns the threshold of largest epsilon on some runs, for every order up to the number of canaries.
+
+    Args:
+      design: Scores of runs that no bound counts.
+      delta: Of epsilon.
+      confidence: Of epsilon.
+    """
     canaries = design.inserted.shape[1]
     worlds = design.pooled()
     low = min(np.quantile(world, _QUANTILE) for world in worlds)
@@ -96,7 +102,15 @@ def choose_thresholds(design: Sets, delta: float, confidence: float) -> dict[int
 def examine_order(
     design: Sets, threshold: float, order: int, delta: float, confidence: float
 ) -> OrderFindings:
-    """Computes what an order finds at a threshold."""
+    """Computes what one order of Wilson's intervals finds at a threshold.
+
+    Args:
+      design: Scores (n, K) of inserted and of fresh canaries.
+      threshold: At or above which a canary counts as detected.
+      order: 1, 2 or 4: up to which moments of the bits are used.
+      delta: Of epsilon.
+      confidence: Of epsilon.
+    """
     canaries = design.inserted.shape[1]
     detected = _count_detected(design.inserted, threshold)
     means = lifted.moments(detected, canaries, min(canaries, 4))
@@ -110,17 +124,17 @@ def examine_order(
 
 
 def window_limit(sigma: float, delta: float) -> float:
-    """Returns the epsilon that no number of runs with one canary exceeds.
+    """Returns the largest epsilon that thresholds in the paper's window show with one canary and many runs.
 
-    It is reached at the window's upper end, where the worlds' scores are normal with means 1 and 0 and
-    standard deviation sigma.
+    At the window's upper end, the 90% quantile of the scores with the canary, scores are normal with means 1
+    and 0 and deviation sigma: a tenth of those with the canary are detected.
     """
     end = 1 + sigma * special.ndtri(1 - _QUANTILE)
     return float(np.log((_QUANTILE - delta) / special.ndtr(-end / sigma)))
 
 
 def _draw_inserted_scores(rng: np.random.Generator, setting: GaussianMechanism) -> Array:
-    """Draws scores (n, K) of canaries on releases that hold them."""
+    """Draws scores (n, K) of canaries on releases that hold them, by Bartlett's decomposition."""
     runs, canaries, dimension, sigma = setting
     rows = np.tril(rng.standard_normal((runs, canaries, canaries)), -1)
     diagonal = np.arange(canaries)
@@ -132,7 +146,7 @@ def _draw_inserted_scores(rng: np.random.Generator, setting: GaussianMechanism) 
 
 
 def _draw_fresh_scores(rng: np.random.Generator, setting: GaussianMechanism) -> Array:
-    """Draws scores (n, K) of canaries on releases that hold K - 1 others."""
+    """Draws scores (n, K) of canaries on releases that hold K - 1 others: from the sum's length alone."""
     runs, canaries, dimension, sigma = setting
     length = np.zeros(runs)
     for _ in range(canaries - 1):
@@ -144,7 +158,7 @@ def _draw_fresh_scores(rng: np.random.Generator, setting: GaussianMechanism) -> 
 
 
 def _draw_cosines(rng: np.random.Generator, shape: tuple[int, ...], dimension: int) -> Array:
-    """Draws cosines of the angles between uniform directions in R^dimension."""
+    """Draws cosines, of a shape, of the angles between uniform directions in R^dimension."""
     along = rng.standard_normal(shape)
     across_squared = rng.chisquare(dimension - 1, shape)
     return np.asarray(along / np.sqrt(along**2 + across_squared))
@@ -156,9 +170,10 @@ def _count_detected(scores: Array, threshold: float) -> Array:
 
 
 def _epsilon(design: Sets, threshold: float, order: int, delta: float, confidence: float) -> float:
-    """Returns log((p_1 - delta) / p_0) from Wilson's limits, each at half the error.
+    """Returns log((p_1 - delta) / p_0) from Wilson's limits of an order, each at half the error.
 
-    It is 0 where p_1 is at most delta.
+    p_1 is the least rate at which inserted canaries are detected, p_0 the largest of fresh ones. It is 0
+    where p_1 is at most delta; arguments are those of `examine_order`.
     """
     error = (1 - confidence) / 2
     canaries = design.inserted.shape[1]

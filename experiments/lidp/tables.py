@@ -62,9 +62,10 @@ class MechanismPoint(NamedTuple):
         return self.mean(method) - self.mean("wilson_1")
 
     def limits(self) -> tuple[float, float]:
-        """Returns two epsilons: the mechanism's, and the most that a canary can show.
+        """Returns two epsilons: the mechanism's own, and the most that one canary shows in the paper's
+        window.
 
-        The second holds for any number of runs, with thresholds in the paper's window.
+        The second holds for any number of runs, since thresholds lie in the window (Errata L2).
         """
         sigma = self.audit.mechanism().sigma
         delta = self.audit.delta
@@ -73,7 +74,7 @@ class MechanismPoint(NamedTuple):
 
 
 def make_epsilons_table(figure: str, points: Sequence[MechanismPoint]) -> OwnTable:
-    """Makes the table of Figure 3's epsilons."""
+    """Makes the table of Figure 3: epsilon of each method, mean and deviation over seeds, at each point."""
 
     def format_epsilons(values: list[float]) -> str:
         return f"{np.mean(values):.3f} ({np.std(values):.3f})"
@@ -87,7 +88,7 @@ def make_epsilons_table(figure: str, points: Sequence[MechanismPoint]) -> OwnTab
 
 
 def make_correlations_table(figure: str, points: Sequence[MechanismPoint]) -> OwnTable:
-    """Makes the table of Figure 4's gains of orders over order 1, and correlations."""
+    """Makes the table of Figure 4: orders' gains over order 1, and how far bits are from independent."""
     gain = number(".3f")
     moment = number(".2e")
     columns = [
@@ -101,7 +102,7 @@ def make_correlations_table(figure: str, points: Sequence[MechanismPoint]) -> Ow
 
 
 def make_gains_table(name: str, title: str, entries: Sequence[Gain]) -> OwnTable:
-    """Makes Table 1."""
+    """Makes Table 1: epsilon with one canary and with several, and how many times fewer runs they need."""
     columns = [
         _label_column("epsilon of", "entry", lambda entry: entry.label),
         _number_column("epsilon_1", "K = 1", lambda entry: entry.single),
@@ -121,7 +122,7 @@ def make_gains_table(name: str, title: str, entries: Sequence[Gain]) -> OwnTable
 
 
 def make_lifted_table(name: str, title: str, attacks: Sequence[Lifted]) -> OwnTable:
-    """Makes the table of Figure 5's panels over K."""
+    """Makes the table of Figure 5's panels over K: epsilon by attack, number of canaries and method."""
     columns = [
         _label_column("", None, lambda row: f"{row['attack']}, K = {row['canaries']}"),
         Column("attack", itemgetter("attack")),
@@ -144,7 +145,15 @@ def _make_points_table(
     points: Sequence[MechanismPoint],
     after: list[str],
 ) -> OwnTable:
-    """Makes the table of a figure of the Gaussian mechanism, and its CSV, which has a row for each method."""
+    """Makes the table of a figure of the Gaussian mechanism, and its CSV, which has a row for each method.
+
+    Args:
+      figure: The sweep's name.
+      title: Above the table.
+      columns: Beside n, K and d.
+      points: The rows, in sections by panel.
+      after: Lines below.
+    """
 
     def heading(point: MechanismPoint) -> str:
         exact, window = point.limits()

@@ -77,7 +77,7 @@ def simulate_cells(
 
     Args:
       sigmas: The standard deviations of the noise.
-      dimension: The dimension d.
+      dimension: The dimension d; there are sqrt(d) canaries.
       simulations: How many simulations; at least 2.
       delta: The delta of epsilon.
       seed: The seed.
@@ -105,7 +105,10 @@ def simulate_cells(
 
 
 def floors(numbers: Sequence[int], delta: float) -> list[Floors]:
-    """Computes the floors for each number of canaries, where the null is known."""
+    """Computes what every estimate shows where nothing leaks, for each number of canaries.
+
+    The law of cosines without a leak counts as known, as it is of the final model's.
+    """
     every = []
     for canaries in numbers:
         by_method = {name: one_shot.noise_floor(name, canaries, 0, delta) for name in FITTED}
@@ -156,7 +159,7 @@ class FederatedRun(NamedTuple):
 
     @property
     def exceeds(self) -> bool:
-        """Returns whether the estimate from all iterates exceeds the accounted epsilon beyond its error."""
+        """Whether the estimate from all iterates exceeds the accounted epsilon by more than its error."""
         estimate = self.all_iterates.fitted
         return estimate.epsilon - estimate.standard_error > self.accounted
 
@@ -180,7 +183,7 @@ class SplitQuantiles(NamedTuple):
 def read_runs(
     held: Holdings, plan: TrainingPlan, levels: Levels, with_plain: bool = False
 ) -> Iterator[FederatedRun]:
-    """Yields the stored training runs of a plan.
+    """Yields a plan's training runs, of those settings whose scores are stored.
 
     Args:
       held: The store's holdings.
@@ -211,7 +214,13 @@ def read_runs(
 
 
 def read_splits(held: Holdings, plan: SplitPlan, delta: float) -> Iterator[SplitQuantiles]:
-    """Yields Figure 4's quantiles, of those noise multipliers both of whose settings are stored."""
+    """Yields Figure 4's quantiles, of those noise multipliers both of whose settings are stored.
+
+    Args:
+      held: The store's holdings.
+      plan: Experiments of one run, against several runs with as many canaries.
+      delta: Of epsilon.
+    """
     for noise in plan.training.noises:
         for is_final in (False, True):
             one_run = plan.one_run(noise)
@@ -232,7 +241,15 @@ def read_splits(held: Holdings, plan: SplitPlan, delta: float) -> Iterator[Split
 
 
 def _observe(scores: Scores, dimension: int, null_is_known: bool, levels: Levels) -> Observation:
-    """Computes what the cosines of the first run show."""
+    """Computes what the cosines of a setting's first run show.
+
+    Args:
+      scores: The cosines, and who was in.
+      dimension: d.
+      null_is_known: Whether cosines of canaries that are out have the law of uniform directions, as with the
+        final model; else their law is fitted to those that are out.
+      levels: Delta and confidence.
+    """
     values = scores.scores[0]
     presence = scores.presence[0]
     unobserved = None if null_is_known else values[~presence]
@@ -248,7 +265,15 @@ def _observe(scores: Scores, dimension: int, null_is_known: bool, levels: Levels
 def _compute_quantiles(
     scores: Scores, runs: int, dimension: int, null_is_known: bool, delta: float
 ) -> Array:
-    """Returns quantiles (len(QUANTILES),) of the estimates of experiments of so many runs each."""
+    """Returns quantiles (len(QUANTILES),) of the estimates of experiments of several runs each.
+
+    Args:
+      scores: The cosines of all runs, one experiment after the other.
+      runs: Of an experiment.
+      dimension: d.
+      null_is_known: As of `_observe`.
+      delta: Of epsilon.
+    """
     epsilons = []
     for first in range(0, len(scores.scores), runs):
         values = scores.scores[first : first + runs]

@@ -49,7 +49,7 @@ class Panel(NamedTuple):
 
 
 def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
-    """Draws a federated sweep's figure and makes its table, of what the store holds, if it holds any."""
+    """Draws a federated sweep's figure and makes its table, if the store holds any of it."""
     missing = sum(not cell.is_done(evidence.held, DataSets({})) for cell in sweep.cells)
     if isinstance(sweep, SplitSweep):
         drawing = _draw_splits(sweep, evidence)
@@ -62,7 +62,11 @@ def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
 
 
 def _draw_repeated(sweep: Sweep, evidence: Evidence) -> tuple[Figure, OwnTable] | None:
-    """Draws a sweep of single training runs; returns None where none is stored."""
+    """Draws a sweep of single training runs and makes its table; returns None where none is stored.
+
+    A sweep of several kinds of clients shows densities; of one kind, with training runs without canaries,
+    histograms; without those, estimates over repetitions.
+    """
     assert isinstance(sweep, RepeatedSweep)
     every = []
     for plan in sweep.plans:
@@ -84,7 +88,7 @@ def _draw_repeated(sweep: Sweep, evidence: Evidence) -> tuple[Figure, OwnTable] 
 
 
 def _draw_splits(sweep: SplitSweep, evidence: Evidence) -> tuple[Figure, OwnTable] | None:
-    """Draws a sweep of one run against several; returns None where none is stored."""
+    """Draws a sweep of one run against several and makes its table; returns None where none is stored."""
     plan = sweep.plan
     delta = evidence.levels.delta
     splits = list(estimates.read_splits(evidence.held, plan, delta))
@@ -97,7 +101,7 @@ def _draw_splits(sweep: SplitSweep, evidence: Evidence) -> tuple[Figure, OwnTabl
 
 
 def simulated_figure(panels: Sequence[Panel]) -> Figure:
-    """Draws a panel for each mechanism: histogram, the exact null, and the normal fit."""
+    """Draws a panel for each simulated mechanism: its cosines, their law without a leak, and a normal fit."""
     with plt.rc_context(style.STYLE):
         size = (3.3 * len(panels), 3.2)
         figure, axes = plt.subplots(1, len(panels), figsize=size, squeeze=False)
@@ -110,7 +114,10 @@ def simulated_figure(panels: Sequence[Panel]) -> Figure:
 
 
 def _draw_simulated(axis: Axes, panel: Panel) -> None:
-    """Draws a mechanism's cosines in units of 1/sqrt(d)."""
+    """Draws a mechanism's cosines in units of 1/sqrt(d), the law without a leak and a normal fit.
+
+    The title has Anderson and Darling's statistic, and its critical value at 5%, the third of five.
+    """
     cosines = panel.cosines * np.sqrt(panel.dimension)
     x = np.linspace(min(-4.0, cosines.min()), max(4.0, cosines.max()), 801)
     mean = cosines.mean()
@@ -227,7 +234,7 @@ def quantiles_figure(title: str, splits: Sequence[SplitQuantiles], delta: float)
 
 
 def _draw_histogram(axis: Axes, observation: Observation) -> None:
-    """Draws the cosines of canaries that are in, beside those that are out or the known null."""
+    """Draws the cosines of canaries that are in, beside those that are out or their known law."""
     root = np.sqrt(observation.cosines.dimension)
     observed = observation.cosines.observed * root
     unobserved = observation.cosines.unobserved * root
@@ -244,7 +251,7 @@ def _draw_histogram(axis: Axes, observation: Observation) -> None:
 
 
 def _draw_densities(axis: Axes, runs: Sequence[FederatedRun]) -> None:
-    """Draws the density of the final model's cosines, a line for each run."""
+    """Draws the density of the final model's cosines, by kernel estimate, a line for each run."""
     dimension = runs[0].final_model.cosines.dimension
     root = np.sqrt(dimension)
     cosines = [run.final_model.cosines.observed * root for run in runs]
@@ -258,7 +265,7 @@ def _draw_densities(axis: Axes, runs: Sequence[FederatedRun]) -> None:
 
 
 def _draw_null(axis: Axes, low: float, high: float, dimension: int) -> None:
-    """Draws the density where nothing leaks."""
+    """Draws the density of cosines where nothing leaks, from `low` to `high` in units of 1/sqrt(d)."""
     x = np.linspace(low, high, _CURVE_POINTS)
     axis.plot(x, _null_density(x, dimension), color=BLACK, lw=1, label="nothing leaks")
 
@@ -273,7 +280,13 @@ def _null_density(x: Array, dimension: int) -> Array:
 def _draw_bars(
     axis: Axes, runs: Sequence[FederatedRun], observations: Sequence[Observation]
 ) -> None:
-    """Draws estimates as bars with their standard errors, beside in-sample values and the floor."""
+    """Draws estimates as bars with their standard errors, beside in-sample values and the floor.
+
+    Args:
+      axis: The panel.
+      runs: Named by their numbers of repetitions.
+      observations: Of the same runs, in their order.
+    """
     places = range(len(runs))
     epsilons = [observation.fitted.epsilon for observation in observations]
     errors = [observation.fitted.standard_error for observation in observations]

@@ -212,7 +212,7 @@ class SplitSweep(Sweep):
 
 
 def sweeps(scale: str) -> dict[str, Sweep]:
-    """Returns every sweep of a scale, by name."""
+    """Returns the sweeps of the paper's Tables 2 and 5 and Figures 1 to 4 at a scale, by name."""
     images, text, splits = SIZES[scale]
     every = [
         _make_table_sweep("one_shot_table_2", text),
@@ -269,6 +269,13 @@ def _audit_cells(plan: TrainingPlan) -> Iterator[Cell]:
 
 
 def _make_cell(plan: TrainingPlan, setting: FederatedSetting, words: str, runs: int = 1) -> Cell:
-    """Returns the cell of some runs of a setting; `words` tell it from the plan's others."""
+    """Returns the cell of work of some training runs of a setting.
+
+    Args:
+      plan: To which the setting belongs.
+      setting: What is trained.
+      words: What tells it from the plan's other cells, for people.
+      runs: How many training runs.
+    """
     name = f"{plan.label}, sigma {setting.noise_multiplier:.3g}, {words}"
     return federated_cell(setting, runs, name, plan.seconds)
