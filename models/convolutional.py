@@ -101,7 +101,7 @@ class LeNet(nn.Module):
         for i, features in enumerate((6, 16)):
             # The name decides which weights a seed draws.
             x = PooledConvolution(features, window=5, name=f"BatchLastConvolution_{i}")(x)
-        x = x.reshape(-1, x.shape[-1]).T
+        x = x.reshape(-1, x.shape[-1]).T  # (batch, features)
         for width in (120, 84):
             x = nn.Dense(width)(x)
             x = nn.relu(x)

@@ -32,8 +32,8 @@ class FCNN(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        # Flax numbers layers as they are made, and draws their weights by number: the output comes first.
         """Returns two logits (2,) of features (8,)."""
+        # Flax numbers layers as they are made, and draws their weights by number: the output comes first.
         output_layer = nn.Dense(self.outputs)
         hidden_layer = nn.Dense(self.hidden)
         x = hidden_layer(x)
@@ -55,7 +55,14 @@ def _two_logit_forward(logits: Array, label: Array) -> tuple[Array, tuple[Array,
 
 
 def _two_logit_backward(saved: tuple[Array, Array], cotangent: Array) -> tuple[Array, None]:
-    """Computes the gradient in closed form: (-r, r) with the residual r = sigmoid(margin) - label."""
+    """Returns the gradient at the logits in closed form; the label has none.
+
+    It is (-r, r) times the cotangent, with the residual r = sigmoid(margin) - label.
+
+    Args:
+      saved: (logits (2,), label).
+      cotangent: the gradient at the loss, ().
+    """
     logits, label = saved
     margin = logits[1] - logits[0]
     residual = cotangent * (jax.nn.sigmoid(margin) - label)
@@ -164,7 +171,7 @@ def least_squares(n_features: int) -> Model:
 def head(n_features: int, classes: int = 10) -> Model:
     """Makes the last layer of a pretrained network, to be trained alone on the features below it.
 
-    It is a dense layer of n_features x classes + classes parameters; softmax cross entropy.
+    It is a dense layer of n_features x classes + classes parameters, with softmax cross entropy.
     """
     features = jnp.zeros(n_features, jnp.float32)
     return flat_model(nn.Dense(classes), features, cross_entropy)

@@ -70,7 +70,8 @@ class Convolution(nn.Module):
     def _fold_patches(self, kernel: Array, gradient: Array, x: Array) -> Array:
         """Computes `fold` as the gradient of all patches, which the transpose of `unfold` adds up.
 
-        With `_fold_columns` instead, the ConvNet's program for a TPU v5e would move eight times the bytes.
+        For devices other than CPUs: with `_fold_columns` the ConvNet's program for a TPU v5e would move eight
+        times the bytes. Arguments are those of `fold`.
         """
         patch_gradients = jnp.broadcast_to(kernel, (*x.shape[:-3], *kernel.shape)) @ gradient
         _, transpose_unfold = jax.vjp(self.unfold, x)
@@ -78,10 +79,11 @@ class Convolution(nn.Module):
         return folded
 
     def _fold_columns(self, kernel: Array, gradient: Array, x: Array) -> Array:
-        """Computes `fold` as the sum of what each column of the window contributes.
+        """Computes `fold` as the sum of what each column of the window contributes; for CPUs.
 
         The columns' parts are a matrix product, which sums over the features and over the window's rows. The
         gradient of all patches, which `_fold_patches` makes, is w (H - w + 1) / H times as large as they are.
+        Arguments are those of `fold`.
         """
         window = self.window
         leading_axes = x.shape[:-3]
@@ -194,9 +196,9 @@ def _cut_windows_forward(side: int, x: Array) -> tuple[Array, None]:
 
 
 def _cut_windows_backward(side: int, _: None, gradient: Array) -> tuple[Array]:
-    """Computes the gradient at the pixels, in sums of whole lines.
+    """Returns the gradient at the pixels (C, H, W, B), in sums of whole lines.
 
-    On a CPU it takes a third of the time of XLA's own.
+    On a CPU it takes a third of the time of XLA's own. `gradient` is that at the windows.
     """
     pieces = gradient.reshape(side, side, -1, *gradient.shape[1:])
     lines = _overlap_add(pieces, 2)
@@ -266,7 +268,12 @@ def _rectified_forward(products: Array, bias: Array) -> tuple[Array, tuple[Array
 
 
 def _rectified_backward(saved: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
-    """Returns the gradients at the products (4, features, n), shared among equals, and at the bias."""
+    """Returns the gradients at the products (4, features, n), shared among equals, and at the bias.
+
+    Args:
+      saved: the products, and ReLU of their maxima plus the bias (features, n), 0 where no gradient passes.
+      gradient: at that result.
+    """
     products, value = saved
     at_bias = jnp.where(value > 0, gradient, 0)
     is_largest = products == _compute_largest(products)

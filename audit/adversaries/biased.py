@@ -180,7 +180,10 @@ def _many(choose: Callable[[Array, Array], Array], canaries: int, expect: Expect
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> BiasedDimensions:
-        """Chooses the coordinates, and trains once to see where they are expected to end."""
+        """Chooses the coordinates, and trains once to see where they are expected to end.
+
+        theta_0 (p,) is the initialisation as the adversary knows it; C is each canary's entry.
+        """
         dimensions = choose(key, theta_0)
         values = jnp.full(canaries, clipping_norm, theta_0.dtype)
         unknown = jnp.zeros(canaries, theta_0.dtype)

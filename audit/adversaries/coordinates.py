@@ -121,7 +121,10 @@ def _make_gc_s(fields: GcS, knowledge: Knowledge) -> "Adversary":
 
 
 def _make_gc_r(fields: GcR, knowledge: Knowledge) -> "Adversary":
-    """Makes GC-R: a gradient along a random coordinate."""
+    """Makes GC-R: a gradient of norm C along a random coordinate, the same in all runs or drawn by each.
+
+    Raises InputError for more canaries than coordinates.
+    """
     knowledge.require_coordinates()
     if fields.afresh:
         return _make_fresh_coordinates(knowledge)
@@ -148,7 +151,10 @@ def _make_fresh_coordinates(knowledge: Knowledge) -> "Adversary":
 
 
 def _make_gc_fixed(fields: GcFixed, knowledge: Knowledge) -> "Adversary":
-    """Makes the adversary that inserts a gradient along a given coordinate."""
+    """Makes the adversary that inserts a gradient of norm C along the coordinate `fields.dimension`.
+
+    Raises InputError for several canaries, and for a coordinate that the model does not have.
+    """
     from audit.adversaries import biased
 
     canaries = knowledge.canaries

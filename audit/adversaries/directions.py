@@ -90,10 +90,10 @@ def random_directions(canaries: int, expect: Expect) -> Adversary:
 
 
 def weights(craft: Craft, state: Tree, theta_0: Array) -> Array:
-    """Returns zeros (p,) in place of an expectation, so that the final weights are scored.
+    """Returns zeros (p,) where other functions return the model that they expect: final weights are scored.
 
-    The LiDP paper (Section 6) takes a cosine with all of them, whose length is that of the initialisation
-    too.
+    It is an `Expect`, whose arguments it has no use for. The LiDP paper (Section 6) takes a cosine with all
+    of the weights, whose length is that of the initialisation too.
     """
     return zero_model(theta_0)
 
@@ -202,7 +202,16 @@ def _craft_unclipped(state: OneShot | RandomDirections, step: Array, theta: Arra
 
 
 def _observe(state: OneShot, seen: Seen, step: Array, released: Array) -> Seen:
-    """Takes in one released iterate (p,): updates each canary's largest cosine with a move."""
+    """Takes in the iterate (p,) that a step released, and updates each canary's largest cosine.
+
+    The cosine is with the move to the iterate, theta_{t-1} - theta_t, less `momentum` times the move before.
+
+    Args:
+      state: the directions, by keys or themselves, and the momentum.
+      seen: the iterate before, the move to it, and the largest cosines so far.
+      step: its number, which decides nothing.
+      released: the iterate.
+    """
     moved = seen.theta - released
     unit = _scale_to_unit(moved - state.momentum * seen.moved)
     cosines = state.units @ unit if len(state.units) else _draw_cosines(state.keys, unit)

@@ -107,7 +107,10 @@ def fresh_examples(
         block = min(_BLOCK, fresh)
 
         def count_block(counts: _Counts, start: Array) -> tuple[_Counts, None]:
-            """Draws the block of fresh examples from number `start` on, and compares it with the canaries."""
+            """Draws the block of fresh examples from number `start` on, and compares it with the canaries.
+
+            Adds how many of the block score below each canary (K,) and how many the same to the counts.
+            """
             examples = generate(jax.random.fold_in(state.fresh, start), block)
             fresh_scores = score_examples(examples, theta_t, state.reference)
             is_counted = start + jnp.arange(block) < fresh
@@ -166,7 +169,7 @@ def gradient_products(loss: Loss) -> ScoreExamples:
     """
 
     def score(examples: Examples, theta_t: Array, reference: Array) -> Array:
-        """Returns the scores (n,) of examples (n, ...)."""
+        """Returns the scores (n,) of examples (n, ...), each <g / |g|, movement> at both models added up."""
         movement = reference - theta_t
 
         def project(theta: Array, labelled: tuple[Array, Array]) -> Array:
@@ -226,7 +229,7 @@ def _measure(values: Array) -> _Law:
 
 
 def _draw_alike(key: Array, number: int, law: _Law) -> Array:
-    """Draws independent entries (number, ...) of a law."""
+    """Draws independent entries of a law, (number, ...): an array of examples of the law's shape."""
     shape = (number, *law.shape)
     if jnp.issubdtype(law.dtype, jnp.integer):
         whole: Array = jax.random.randint(key, shape, 0, law.largest + 1)
@@ -270,7 +273,10 @@ def fresh_coordinates(canaries: int, parameters: int, rehearse: Rehearse) -> Adv
         return Coordinates(state.dimensions, state.values)
 
     def score(state: OwnCoordinates, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
-        """Returns how many of the p - K coordinates without a canary moved less than each canary's, (K,)."""
+        """Returns how many of the p - K coordinates without a canary moved less than each canary's, (K,).
+
+        A coordinate's movement is how far below its expected place it ends.
+        """
         movement = state.expected - theta_t
         scores = movement[state.dimensions]
         is_fresh = jnp.ones(movement.size, bool).at[state.dimensions].set(False)

@@ -373,7 +373,10 @@ def _make_sampling_inserter(
 
 
 def _store_directions(canaries: Canaries, state: State, clipping_norm: Array) -> Array | None:
-    """Returns directions (K, p), drawn and clipped to C; None for other canaries and too many of them."""
+    """Returns directions (K, p), drawn and clipped to C, for a whole segment.
+
+    None where canaries are no directions, or more than _MOST_STORED_ENTRIES numbers.
+    """
     crafted = canaries.craft(state.step, state.theta)
     if not isinstance(crafted, Directions):
         return None
@@ -404,6 +407,12 @@ def fixed_shuffle(key: Array, n_examples: int, batch_size: int, steps: int) -> A
 
     What is left of an epoch is dropped. The batch of step t is the same whatever `steps`. The adversary knows
     them all.
+
+    Args:
+      key: of the shuffles.
+      n_examples: N, of the training set.
+      batch_size: B, at most N.
+      steps: how many mini-batches to draw.
     """
     per_epoch = n_examples // batch_size
     epochs = -(-steps // per_epoch)
@@ -419,8 +428,11 @@ def fixed_shuffle(key: Array, n_examples: int, batch_size: int, steps: int) -> A
 def insertion_mask(steps: int, periodicity: int, place: int = 0) -> Array:
     """Returns the mask (steps,) that is 1.0 where a step inserts the canaries, else 0.0.
 
-    Counted from 1, the steps place, place + k, place + 2 k, ... insert, for the periodicity k. A place of 0
-    means k itself (hidden-state paper, Algorithm 4).
+    Args:
+      steps: of the training run.
+      periodicity: k; one step in k inserts.
+      place: counted from 1, the steps place, place + k, place + 2 k, ... insert; 0 means k itself (hidden-
+        state paper, Algorithm 4).
     """
     numbers = jnp.arange(1, steps + 1)
     inserts = numbers % periodicity == place % periodicity
@@ -442,9 +454,17 @@ def rehearse(
     schedule: Schedule,
     canaries: Canaries,
 ) -> Array:
-    """Returns theta (p,) after training without noise, with canaries whose presence may be a probability.
+    """Returns the final theta (p,) of training without noise.
 
     An adversary that knows all but the noise and the coins expects this final model.
+
+    Args:
+      mechanism: what trains.
+      hyper: its hyperparameters, whose noise is set to 0.
+      theta_0: the initial model (p,).
+      data: what the mechanism trains on.
+      schedule: mini-batches and the insertion mask.
+      canaries: what is inserted; where each canary is in by a coin, their presence is a probability.
     """
     silent = hyper._replace(noise_multiplier=jnp.float32(0))
     # Without noise it decides nothing.
@@ -464,7 +484,15 @@ def simulate(
 ) -> Trajectory:
     """Trains without canaries and sums the squares of all updates (hidden-state paper, Algorithm 3).
 
-    Segments have one step each, so that every update can be seen; batches are indices (steps, B).
+    Segments have one step each, so that every update can be seen.
+
+    Args:
+      mechanism: what trains.
+      hyper: its hyperparameters.
+      theta_0: the initial model (p,).
+      data: what the mechanism trains on.
+      batches: indices (steps, B).
+      run_key: of the run's noise.
     """
 
     def advance(carry: tuple[State, Array], batch: Array) -> tuple[tuple[State, Array], None]:

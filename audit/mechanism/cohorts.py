@@ -39,8 +39,13 @@ def shuffled(key: Array, clients: int, rounds: int, cohort: int) -> Indices:
 def sampled(key: Array, clients: int, rounds: int, cohort: int) -> Indices:
     """Draws cohorts by Poisson sampling: client indices (rounds, the largest cohort), padded with ABSENT.
 
-    Each client joins each round with probability cohort / clients, by its own coin: `cohort` is the mean
-    size. Raises InputError for a cohort that is empty or larger than the population.
+    Raises InputError for a cohort that is empty or larger than the population.
+
+    Args:
+      key: of the coins.
+      clients: how many there are.
+      rounds: how many cohorts to draw.
+      cohort: the mean size: each client joins each round with probability cohort / clients, by its own coin.
     """
     require_cohort(clients, cohort)
     toss = _make_coins(key, clients, cohort / clients)
@@ -75,8 +80,14 @@ def listed(rounds: Sequence[NDArray[np.integer]], clients: int) -> Indices:
 def repeated(key: Array, canaries: int, rounds: int, repetitions: int) -> Mask:
     """Draws a mask (rounds, canaries) with which each canary joins one round of each part of a run.
 
-    There are `repetitions` parts, of as many rounds each. In a part, a permutation of the canaries is dealt
-    evenly to its rounds. Raises InputError for more repetitions than rounds.
+    In a part, a permutation of the canaries is dealt evenly to its rounds. Raises InputError for more
+    repetitions than rounds.
+
+    Args:
+      key: of the permutations.
+      canaries: how many there are.
+      rounds: of the training run.
+      repetitions: how many parts the run has, of as many rounds each.
     """
     fits = 1 <= repetitions <= rounds
     require(fits, f"`repetitions={repetitions}`: give 1 to {rounds}, the number of rounds")

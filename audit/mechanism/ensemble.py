@@ -212,6 +212,11 @@ def compile_segment(
     run(hyper, states, data, schedule, adversary_state, presence (R, K), keys of R runs) -> states
 
     where states is a State with a leading axis of runs; the old states' buffers are reused.
+
+    Args:
+      mechanism: what trains.
+      insertion: the adversary's part.
+      placement: the devices over which the runs are spread.
     """
 
     def segment_of_run(

@@ -72,7 +72,19 @@ def _evaluate(program: ClosedJaxpr, arguments: Sequence[Any], operands: Operands
 
 
 def _apply(equation: Any, inputs: list[Any], operands: Operands) -> Sequence[Any]:
-    """Applies one equation of a program to its inputs; called programs are evaluated in its place."""
+    """Applies one equation of a program to its inputs, with operands rounded where it is a float32 product.
+
+    A program that is called (`jit`, `custom_jvp`) is evaluated in its place; those of loops and branches are
+    rewritten, and the loop or branch applied.
+
+    Args:
+      equation: of a jaxpr.
+      inputs: its values, arrays or tracers.
+      operands: the format.
+
+    Returns:
+      A value for each of the equation's results.
+    """
     primitive = equation.primitive
     params = {name: _rewrite(value, operands) for name, value in equation.params.items()}
     called = equation.params.get("call_jaxpr", equation.params.get("jaxpr"))
@@ -91,7 +103,10 @@ def _apply(equation: Any, inputs: list[Any], operands: Operands) -> Sequence[Any
 
 
 def _rewrite(value: Any, operands: Operands) -> Any:
-    """Rewrites the programs in a parameter, of a loop's or a branch's; returns anything else as it is."""
+    """Returns a parameter of an equation with the programs in it rewritten to round operands.
+
+    Loops and branches have such parameters, `jaxpr` and `branches`; anything else is returned as it is.
+    """
     if type(value) is tuple:  # a branch's programs; a named tuple is no such
         return tuple(_rewrite(element, operands) for element in value)
     if not isinstance(value, ClosedJaxpr):

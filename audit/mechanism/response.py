@@ -110,7 +110,11 @@ def respond(
         return flat_after
 
     def advance(carry: _Carry, now: _Step) -> tuple[_Carry, None]:
-        """Takes one step and carries the factors of covariance and shifts through it."""
+        """Takes one step and carries the factors of covariance and shifts through it.
+
+        How noise and state move the next state is found by differences of whole steps; a QR decomposition of
+        the stacked differences gives the next factor.
+        """
         after = take_step(carry.flat, now, jnp.zeros(p))
 
         # How this step's noise, a standard deviation of it along each coordinate, moves what follows: (p, n).

@@ -135,12 +135,17 @@ def added(dots: ArrayLike, cohort: Cohort, sigma: float, canary: float) -> Densi
 def replacing(dots: ArrayLike, cohort: Cohort, sigma: float, canary: float) -> DensityPair:
     """Returns the score's densities without the canary, and where it takes the place of a client (Errata C1).
 
-    Arguments are those of `added`; the cohort is one of fixed size.
+    Args:
+      dots: (M,) the clients' dot products with the direction, over the clipping norm.
+      cohort: Of fixed size, at least 2.
+      sigma: The noise multiplier, above 0.
+      canary: The canary's own dot product, likewise.
     """
     several = cohort.size > 1 and not cohort.poisson
     require(several, "a canary replaces one of several in a cohort of fixed size")
     dots = np.asarray(dots, np.float64)
     others = cohort._replace(size=cohort.size - 1)
+    # By which the score's mean moves; the law of the others is moved by `canary` itself.
     shift = canary - float(dots.mean())
     reach = (min(-shift, 0.0) - abs(canary), max(shift, 0.0) + abs(canary))
     law = score_law(dots, cohort, sigma, reach)
@@ -244,6 +249,10 @@ def _find_log_odds(summed: _Sum, tilt: float) -> float:
 
     They are those of Poisson sampling, or for a fixed size those with which the tilted cohort has that size
     on average.
+
+    Args:
+      summed: The sum before noise.
+      tilt: s; a client joins with the odds e^(log odds + s a_i).
     """
     size = summed.cohort.size
     untilted = float(special.logit(size / len(summed.dots)))
@@ -264,9 +273,16 @@ def _compute_tilted_mean(summed: _Sum, tilt: float) -> float:
 
 
 def _invert_along(summed: _Sum, tilt: float, points: Array) -> Array:
-    """Returns the log density at points, by the inverse transform along the line through a tilt s.
+    """Returns the log density of the score at points (n,), by the inverse transform along the line of a tilt
+    s.
 
-    The integral is that of this module's head, by trapezoids; a density below _VALLEY is raised to it.
+    The integral is that of this module's head, by trapezoids, cut where the integrand is below exp(-_CUT). A
+    density below _VALLEY of the most that the integral could be is raised to that.
+
+    Args:
+      summed: The sum before noise.
+      tilt: s, at which the integrand hardly oscillates for these points.
+      points: Where the density is computed.
     """
     log_odds = _find_log_odds(summed, tilt)
     joins: Array = special.expit(log_odds + tilt * summed.dots)  # r_j, tilted
@@ -289,7 +305,7 @@ def _invert_along(summed: _Sum, tilt: float, points: Array) -> Array:
 
 
 def _compute_log_mass(summed: _Sum, log_odds: float, tilt: float) -> float:
-    """Returns log M(s) of the sum before noise at a real tilt s.
+    """Returns log M(s), the log of the sum's moment generating function at a real tilt s, without noise.
 
     For a cohort of fixed size, without the factor that `_compute_ratios` has at t = 0: the chance that the
     tilted cohort has that size.

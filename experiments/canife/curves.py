@@ -88,7 +88,14 @@ class Global(NamedTuple):
 
 
 def row(setting: Attacked, measured: Measured) -> RoundValues:
-    """Returns what a measured round shows: estimates, the attack's accuracy, a perfect canary's epsilon."""
+    """Returns what a measured round shows: estimates, the attack's accuracy, a perfect canary's epsilon.
+
+    A perfect canary's score is N(1, sigma^2) with it and N(0, sigma^2) without, so that mu = 1 / sigma.
+
+    Args:
+      setting: The setting.
+      measured: What is stored of the round.
+    """
     scores_in = measured.scores_in
     scores_out = measured.scores_out
     delta_then = 1 / setting.scores
@@ -454,6 +461,10 @@ def make_curves_table(title: str, curves: Curves) -> Table[AveragedPoint]:
     """Makes a table with a row for each point of a sweep's curves.
 
     People see the means, with deviations over training runs in brackets; the CSV has all averages.
+
+    Args:
+      title: Above the table.
+      curves: The points, which are over rounds or over a field of the setting.
     """
     trainings = max(point.trainings for point in curves.points)
     average = "one training run each"
@@ -500,7 +511,14 @@ def _get_deviation(name: str, point: AveragedPoint) -> float | None:
 
 
 def _format_average(name: str, point: AveragedPoint) -> str:
-    """Formats a quantity's mean and, in brackets, its deviation, where there is one to show."""
+    """Formats a quantity's mean and, in brackets, its deviation over training runs.
+
+    The deviation is left out where there is none, and for quantities of _SHOWN_WITHOUT_DEVIATION.
+
+    Args:
+      name: A key of _DECIMALS.
+      point: Has the averages.
+    """
     decimals = _DECIMALS[name]
     mean, deviation = point.averages[name]
     text = f"{mean:.{decimals}f}"

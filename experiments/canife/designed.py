@@ -137,7 +137,17 @@ def designer(design: SampleDesign) -> Designer:
     objective = _make_objective(design)
 
     def step(theta: Array, updates: Array, carry: _Carry, key: Array) -> tuple[_Carry, Array]:
-        """Takes a step of gradient descent on the sample, and remembers the best sample so far."""
+        """Takes a step of gradient descent on the sample, and remembers the best sample so far.
+
+        Args:
+          theta: The frozen model (p,).
+          updates: A block of clipped updates (b, p).
+          carry: The design before the step.
+          key: Of the step's draws.
+
+        Returns:
+          The design after the step, and the penalty before it.
+        """
         value, slope = jax.value_and_grad(objective)(carry.sample, theta, updates, key)
         best = _select(value < carry.least, carry.sample, carry.best)
         changes, optimizer = design.optimizer.update(slope, carry.optimizer, carry.sample)
@@ -165,9 +175,15 @@ def designer(design: SampleDesign) -> Designer:
         steps: int,
         key: Array,
     ) -> Designed:
-        """Designs a sample, block by block; see `Designer`.
+        """Designs a sample, block by block; the last key measures the sample after the last step.
 
-        Block i serves the steps from i * steps / blocks on. The last key measures the sample after them.
+        Args:
+          theta: The frozen model (p,).
+          sample: That the design begins with.
+          blocks: Each gives a block of clipped updates (b, p); block i serves the steps from i * steps /
+            blocks on.
+          steps: How many in all.
+          key: Of all draws.
         """
         least_steps = len(blocks) or 1
         require(

@@ -56,6 +56,10 @@ def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
     """Draws a sweep's curves and makes their table, of what the store holds.
 
     A cell counts as missing unless all its rounds are stored; where all are missing, nothing is drawn.
+
+    Args:
+      sweep: Cells that each measure rounds of one setting.
+      evidence: What the store holds.
     """
     assert isinstance(sweep, AblationSweep)
     stored: list[tuple[Attacked, list[RoundValues]]] = []
@@ -63,6 +67,7 @@ def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
     for cell in sweep.cells:
         setting = cell.request
         assert isinstance(setting, Attacked)
+        # A cell has the last of its setting's measured rounds, or all.
         rounds = measured.read(evidence.held, setting, setting.measured()[-cell.runs :])
         if len(rounds) < cell.runs:
             missing += 1
@@ -70,11 +75,11 @@ def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
             rows = [curves.row(setting, measured_round) for measured_round in rounds]
             stored.append((setting, rows))
     if not stored:
-        return Drawn([], missing, [])
+        return Drawn(figures=[], missing=missing, rows=[])
     averaged = curves.average_over_seeds(sweep.curve, sweep.x, stored)
     table = curves.make_curves_table(f"{sweep.name}: {sweep.title}", averaged)
     own_table = OwnTable(table.text(), table.csv())
-    return Drawn([(sweep.name, ablation_figure(averaged))], missing, [], own_table)
+    return Drawn([(sweep.name, ablation_figure(averaged))], missing, rows=[], table=own_table)
 
 
 def training_figure(setting: Attacked, rows: Sequence[RoundValues], composed: Global) -> Figure:
@@ -418,7 +423,10 @@ def _split_by_curve(drawn: Curves) -> list[_CurvePoints]:
 
 
 def _set_x_axis(axes: Axes, drawn: Curves) -> None:
-    """Sets the ticks and the scale of x: logarithmic where values span a factor of _LOGARITHMIC_RATIO."""
+    """Sets the ticks and the scale of x, the rounds or the values of a field.
+
+    Values are ticks; they stand on a logarithmic scale where they span a factor of _LOGARITHMIC_RATIO.
+    """
     if drawn.x == ROUND:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         return

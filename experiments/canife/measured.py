@@ -90,9 +90,9 @@ def read(held: Holdings, setting: Attacked, numbers: Sequence[int]) -> list[Meas
 
 
 def read_rounds(store: Store, numbers: Sequence[int]) -> list[Measured]:
-    """Returns those of the measured rounds that a store holds.
+    """Returns those of the measured rounds of these numbers that a store holds, a file each.
 
-    A damaged file, or one of another setting, counts as missing.
+    A damaged file, or one of another setting, counts as missing; it is reported on stderr.
     """
     measured = []
     for number in numbers:

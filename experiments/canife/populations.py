@@ -118,10 +118,15 @@ class Population(NamedTuple):
 
 
 def deal_images(setting: Attacked, data: DataSets) -> Split:
-    """Deals images to clients: one example each, or by Dirichlet's proportions.
+    """Deals a data set of images to clients: one example each, or by Dirichlet's proportions.
 
     Training images go to the clients to train on, test images to mock clients, of whom there are as many as
     gives each as many images.
+
+    Args:
+      setting: Has the model, how many clients there are (0: one for each image) and how unevenly images are
+        dealt.
+      data: Names the data.
     """
     train, test = data.clients(setting)
     assert test is not None
@@ -136,7 +141,12 @@ def deal_images(setting: Attacked, data: DataSets) -> Split:
 def split_roles(setting: Attacked, data: DataSets) -> Split:
     """Splits the roles of Shakespeare's plays: a tenth, drawn by the seed, are mock clients, tested on too.
 
-    Raises InputError for more clients than the other roles.
+    Args:
+      setting: Has the seed, and the number of clients to train on; 0: all other roles.
+      data: Names the data.
+
+    Raises:
+      InputError: More clients are to be trained on than there are other roles.
     """
     everyone = data.clients(dataclasses.replace(setting, clients=0)).clients
     order = np.random.default_rng(setting.seed).permutation(everyone.number)
@@ -318,7 +328,15 @@ def make_generator(setting: Attacked, purpose: str) -> np.random.Generator:
 
 
 def _train_by_dpsgd(setting: Attacked, model: Model, split: Split) -> ClientTraining:
-    """Returns the training of clients with one example each, who send clipped gradients."""
+    """Returns the training of clients with one example each, who send clipped gradients.
+
+    A round is a step of DP-SGD on the cohort.
+
+    Args:
+      setting: Has the clipping norm.
+      model: The network.
+      split: The clients.
+    """
     train = split.train
     mock = split.mock
     norm = jnp.float32(setting.clipping_norm)
@@ -351,7 +369,13 @@ def _train_by_dpsgd(setting: Attacked, model: Model, split: Split) -> ClientTrai
 
 
 def _train_by_fedavg(setting: Attacked, model: Model, split: Split) -> ClientTraining:
-    """Returns the training of clients with several examples, who send clipped updates of local SGD."""
+    """Returns the training of clients with several examples, who send clipped updates of local SGD.
+
+    Args:
+      setting: Has the clients' batch size, epochs and learning rate, and the cohort.
+      model: The network.
+      split: The clients.
+    """
     most_examples = int(max(split.train.counts.max(), split.mock.counts.max()))
     choices = fedavg.FedAvg(
         losses_by_example(model),
@@ -386,6 +410,11 @@ def _make_trainer(
     """Returns a function (state, first round, rounds) -> the state after these rounds, without canaries.
 
     A round's cohort depends on the seed and the round's number alone.
+
+    Args:
+      setting: Has the hyperparameters, the seed and the size of cohorts.
+      training: How clients train.
+      train_clients: How many there are.
     """
     key = root(setting.seed, "noise")
     hyper = base.Hyperparameters(
@@ -400,7 +429,7 @@ def _make_trainer(
         return training.mechanism.segment(hyper, state, data, schedule, base.no_canaries(), key)
 
     def train(state: base.State, first: int, rounds: int) -> base.State:
-        """Draws the cohorts of the rounds and takes them."""
+        """Takes rounds first, first + 1, ..., each with a cohort of its own; `rounds` is how many."""
         cohorts = []
         for number in range(first, first + rounds):
             cohort = draw_clients(setting, f"cohort {number}", train_clients, setting.cohort)
@@ -419,6 +448,12 @@ def _make_updates(
     """Returns a function (theta (p,), clients (n,)) -> the clipped updates (n, p) that these clients send.
 
     A client's shuffles of its examples are the same at each call.
+
+    Args:
+      setting: Has the clipping norm and the seed.
+      choices: Of DP-FedAvg, compiled in.
+      own: DP-FedAvg's own hyperparameters.
+      data: The clients' features, labels, starts and counts.
     """
     norm = jnp.float32(setting.clipping_norm)
     key = root(setting.seed, "guess")

@@ -130,8 +130,18 @@ def published_scores(
 ) -> tuple[Floats, Floats]:
     """Plays mock rounds as the public code does (Errata C1).
 
-    In half of them the canary takes the place of one of the cohort's clients. Arguments and result are those
-    of `mock_scores`, but for `rounds`, which counts all.
+    In half of them the canary takes the place of one of the cohort's clients.
+
+    Args:
+      rng: of all draws.
+      client_dots: every client's dot product (clients,).
+      cohort: its size, and how it is drawn.
+      canary: the canary's own dot product.
+      sigma: the noise multiplier.
+      rounds: how many in all; the odd one has the canary.
+
+    Returns:
+      (in, out): the scores of the rounds with the canary, and without.
     """
     require(
         cohort.size > 1,
@@ -174,8 +184,13 @@ def _draw_sums(
 ) -> Floats:
     """Draws cohorts and sums their clients' dot products, (rounds,), all rounds at once.
 
-    A cohort of more than half of the clients is drawn by those that it leaves out, which are fewer. Arguments
-    are those of `mock_sums`.
+    A cohort of more than half of the clients is drawn by those that it leaves out, which are fewer.
+
+    Args:
+      rng: of all draws.
+      client_dots: every client's dot product (clients,).
+      cohort: its size, and how it is drawn.
+      rounds: how many.
     """
     count = len(client_dots)
     if cohort.poisson:

@@ -127,8 +127,17 @@ def best_accuracy(
 ) -> RoundEstimate:
     """Returns the estimate of the public code until February 2023: epsilon at the threshold of best accuracy.
 
-    Only thresholds at which both errors occur are candidates. Edge cases, arguments and errors are those of
-    `best_epsilon`.
+    Only thresholds at which both errors occur are candidates; worlds that a threshold separates give
+    infinity.
+
+    Args:
+      scores_in: (n,) scores with the canary.
+      scores_out: (m,) scores without it.
+      confidence: Of the intervals of both rates.
+      delta: The delta of epsilon.
+
+    Raises:
+      InputError: Scores that are empty or not finite.
     """
     errors = _count_errors(*check_finite_scores(scores_in, scores_out))
     have_both_errors = np.isfinite(_compute_epsilons(errors, delta))
@@ -154,9 +163,10 @@ def largest_estimate(n_in: int, n_out: int, delta: float) -> float:
 
 
 def renyi_epsilon(noise_multiplier: float, delta: float) -> float:
-    """Returns epsilon at delta of a Gaussian release by Renyi DP; infinite without noise.
+    """Returns epsilon at delta of one Gaussian release by Renyi DP; infinite without noise.
 
-    With Opacus' orders, and the conversion of Balle et al. (2020).
+    Its divergence at order a is a / (2 sigma^2). Orders are Opacus', and the conversion to epsilon is that of
+    Balle et al. (2020).
     """
     return _convert_divergences(divergences(noise_multiplier, 1.0), delta)
 
@@ -189,7 +199,7 @@ def renyi_noise(epsilon: float, delta: float) -> float:
 def gaussian_noise(epsilon: float, delta: float) -> float:
     """Returns the noise multiplier at which a Gaussian release has exactly this epsilon at delta.
 
-    It is 0 for an infinite epsilon.
+    It is 1 / mu of the Gaussian trade-off curve with that epsilon, and 0 for an infinite epsilon.
     """
     return 1 / conversions.mu_from_epsilon(epsilon, delta)
 
@@ -371,7 +381,10 @@ def _count_errors(s_in: Array, s_out: Array) -> _Errors:
 
 
 def _compute_epsilons(errors: _Errors, delta: float) -> Array:
-    """Returns epsilon at each threshold: -inf where only one error occurs, +inf where neither does."""
+    """Returns epsilon at each threshold, log((1 - delta - fnr) / fpr) or its mirror, of observed error rates.
+
+    It is -inf where only one error occurs, +inf where neither does.
+    """
     fpr = errors.false_positives / errors.n_out
     fnr = errors.false_negatives / errors.n_in
     epsilons = conversions.epsilon_from_rates(fpr, fnr, delta)

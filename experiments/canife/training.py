@@ -122,7 +122,12 @@ class RoundMeasurement(NamedTuple):
 
 
 def compile_measurement(setting: Attacked, population: Population) -> RoundMeasurement:
-    """Returns what measures rounds of a training run: designer, penalty and gradient, compiled."""
+    """Returns what measures rounds of a training run: designer, penalty and gradient, compiled.
+
+    Args:
+      setting: Has the penalty and the rates of the design.
+      population: Has the loss of a canary's sample.
+    """
     penalties: dict[str, designed.Penalty] = {
         "as_run": designed.as_run(setting.norm_constant, setting.clipping_norm),
         "as_printed": designed.as_printed(setting.clipping_norm),

@@ -200,7 +200,12 @@ def _declared_looks() -> list[int]:
 
 
 def _show_look(conclusion: "Conclusion", number: int) -> None:
-    """Prints the bounds of the declared look of that number, from 1."""
+    """Prints the bounds after a declared number of runs, as rows of one table; nothing with --json.
+
+    Args:
+      conclusion: From the runs so far.
+      number: Of the look, from 1; the last is followed by an empty line.
+    """
     from audit.report import bounds_table
 
     if FLAGS.json:

@@ -113,7 +113,13 @@ def _checked_setting() -> FederatedSetting:
 
 
 def _audit(audited: _AuditedFederation, game: "Game", store: "Store") -> None:
-    """Trains the runs that the store does not have, concludes from all, and prints and files that."""
+    """Trains the runs that the store does not have, concludes from all, and prints and files that.
+
+    Args:
+      audited: What is audited.
+      game: How a run is trained and its canaries scored.
+      store: Where scores and accuracies are kept.
+    """
     from audit.report import federated_table
     from audit.training import training
     from experiments.cells.federated import keep_lost_accuracies, read_accuracies
@@ -168,7 +174,13 @@ def _conclude(
 def _write_report(
     audited: _AuditedFederation, conclusion: "FederatedAudit", store: "Store"
 ) -> None:
-    """Writes the HTML page that --report names, and says so on stderr."""
+    """Writes the HTML page that --report names, and says so on stderr.
+
+    Args:
+      audited: What was audited.
+      conclusion: What the page shows.
+      store: Names the setting.
+    """
     from audit.report import audit_page, subjects
     from audit.storage import files
 

@@ -159,7 +159,10 @@ def _largest_scale(held: Holdings) -> str:
 
 
 def _write_figure(path: Path, figure: "Figure") -> Iterator[Path]:
-    """Writes a figure in each format, and yields the files."""
+    """Writes a figure in each format, PNG and SVG, and yields the files.
+
+    `path` is the files' common name, without its suffix.
+    """
     import matplotlib.pyplot as plt
 
     from audit.report import style

@@ -148,7 +148,13 @@ def _simulate_panels(sigmas: list[float]) -> "list[Panel]":
 
 
 def _make_page(cells: list[TableCell], floors: list[Floors], figure: bytes) -> bytes:
-    """Makes the HTML page of Table 1, the floors and the figure."""
+    """Makes the HTML page of Table 1, the floors and the figure.
+
+    Args:
+      cells: Of Table 1.
+      floors: What estimates show where nothing leaks, by the number of canaries.
+      figure: A PNG.
+    """
     from audit.report import page
 
     delta = FLAGS.delta

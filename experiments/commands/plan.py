@@ -143,7 +143,12 @@ def _print_bugs(setting: "Setting") -> None:
 
 
 def _time_training(setting: "Setting", dataset: "Dataset") -> "tuple[Probe, int | None]":
-    """Returns the times of a few steps and, of a Ray cluster, its number of workers, else None."""
+    """Returns the times of a few steps and, of a Ray cluster, its number of workers, else None.
+
+    Args:
+      setting: Of the audit.
+      dataset: Its data.
+    """
     from experiments.cells import cluster
     from experiments.engine.forecast import probe, probe_elsewhere
 

@@ -117,7 +117,13 @@ def _train(method: TrainedMethod, place: Workplace) -> tuple[Scores, float | Non
 def _many_run_rows(
     compared: Compared, method: TrainedMethod, place: Workplace
 ) -> list[ComparedRow]:
-    """Returns the rows of the bounds that many runs prove, those last that the scores refute."""
+    """Returns the rows of the bounds that many runs prove; those that the scores refute come last.
+
+    Args:
+      compared: What is compared.
+      method: What is trained, and the bounds that are shown.
+      place: The folder of the store, and the data.
+    """
     scores, seconds = _train(method, place)
     conclusion = conclude_setting(
         scores, method.setting, Level(compared.delta, compared.confidence)
@@ -172,6 +178,11 @@ def _canife_rows(compared: Compared, place: Workplace) -> Iterator[ComparedRow]:
     """Yields CANIFE's rows: its value as published, and that of the exact laws of its canaries' scores.
 
     Rounds are measured first where the store does not have them.
+
+    Args:
+      compared: What is compared: CANIFE attacks as many rounds as others take steps, with the mini-batch as
+        the cohort.
+      place: The folder of the store, and the data.
     """
     begin = time.perf_counter()
     shared = {name: getattr(compared, name) for name in _ATTACKED_FIELDS}
@@ -219,7 +230,13 @@ def _compose_published(
 def _compose_exact(
     attacked: Attacked, values: Sequence[RoundValues], counts: Sequence[int]
 ) -> float:
-    """Returns epsilon of all rounds by the exact laws of their scores, composed as Gaussian curves."""
+    """Returns epsilon of all rounds by the exact laws of their scores, composed as Gaussian curves.
+
+    Args:
+      attacked: The setting.
+      values: What was measured, a round each; its exact epsilon becomes the mu of a Gaussian curve.
+      counts: How many rounds each of them stands for; their mu^2 add up.
+    """
     mus = []
     for value in values:
         mus.append(conversions.mu_from_epsilon(value.measured.exact, attacked.delta))

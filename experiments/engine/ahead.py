@@ -69,7 +69,10 @@ def compile_for_tpu(mechanism: str, model: str) -> CompiledRow:
 
 
 def _compile_here(mechanism: str, model: str) -> CompiledRow:
-    """Compiles a training program in this process, which must not have touched JAX's devices."""
+    """Compiles a training program in this process, which must not have touched JAX's devices.
+
+    JAX itself runs on the CPU; the TPU is one that only its compiler knows.
+    """
     os.environ["JAX_PLATFORMS"] = "cpu"
     prepare_jax(1)
     from jax.experimental.topologies import get_topology_desc
@@ -111,9 +114,13 @@ def measure_memory(played: "Game", chunk: int, devices: "Sequence[jax.Device]") 
 
 
 def _build_dpsgd(name: str, hardware: "Hardware") -> "Game":
-    """Returns a model's DP-SGD as `audit` trains it by default, on zeros, for devices that need not be there.
+    """Returns a model's DP-SGD as `audit` trains it by default, on zeros of its data's shapes.
 
     With GC-R, whose training costs the same as GC-S's, nothing is simulated.
+
+    Args:
+      name: Of the model.
+      hardware: For which clipping strategies choose their blocks.
     """
     from audit.mechanism import dpsgd
     from audit.settings import build
@@ -127,7 +134,12 @@ def _build_dpsgd(name: str, hardware: "Hardware") -> "Game":
 
 
 def _build_federated(name: str, hardware: "Hardware") -> "Game":
-    """Returns a model's DP-FedAvg as `federated` trains it by default, on zeros, dealt evenly to clients."""
+    """Returns a model's DP-FedAvg as `federated` trains it by default, on zeros, dealt evenly to _CLIENTS.
+
+    Args:
+      name: Of the model.
+      hardware: For which the number of clients that are trained at once is chosen.
+    """
     from audit.mechanism import fedavg
     from audit.settings import build_federated
 

@@ -269,6 +269,10 @@ def _audit(setting: Setting, trial: Trial) -> Row:
     """Trains 5,000 models at scale 1; returns a row on the training, and epsilon from its scores.
 
     That is the lower bound that holds if the trade-off curve is Gaussian, and the accountant's upper bound.
+
+    Args:
+      setting: With one canary a run.
+      trial: Has the scale and the data.
     """
     from audit.methods import estimate
 

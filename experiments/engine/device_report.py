@@ -98,7 +98,13 @@ def _choose_parts(parts: Sequence[Part], results: dict[str, PartResult]) -> list
 
 
 def _do_part(part: Part, run: Callable[[], Iterator[Row]], seconds: float) -> PartResult:
-    """Runs a part in a process of its own, for at most `seconds`; the first row says where it ran."""
+    """Runs a part in a process of its own, for at most `seconds`.
+
+    Args:
+      part: What is done.
+      run: Does it: yields a row on where it runs, then the part's rows.
+      seconds: After which the process is killed; the rows that it yielded until then count.
+    """
     begin = time.monotonic()
     answers, failure = processes.attempt(run, seconds)
     about: Row = {}
@@ -133,7 +139,7 @@ def _load(folder: Path, trial: Trial) -> dict[str, PartResult]:
 
 
 def _save(folder: Path, trial: Trial, results: Sequence[PartResult]) -> None:
-    """Writes the JSON file and the page."""
+    """Writes the JSON file and the page of these results into a folder."""
     content = {
         "trial": trial._asdict(),
         "parts": [result._asdict() for result in results],
@@ -144,7 +150,12 @@ def _save(folder: Path, trial: Trial, results: Sequence[PartResult]) -> None:
 
 
 def as_page(trial: Trial, results: Sequence[PartResult]) -> bytes:
-    """Returns a self-contained HTML page: the device, what is not done, and a section for each part."""
+    """Returns a self-contained HTML page: the device, what is not done, and a section for each part.
+
+    Args:
+      trial: How large the parts were.
+      results: Of the parts, in order.
+    """
     about: Row = next((result.about for result in results if result.about), {})
     title = f"The first hour on {about.get('device', 'an accelerator')}"
     facts = {}

@@ -314,7 +314,7 @@ def _peak_memory() -> int:
 
 
 def as_json(measurements: list[Measurement], missing: Sequence[Kind]) -> str:
-    """Returns one object: a list `measurements`, and the names of the engines that were left out."""
+    """Returns a JSON object: a list `measurements`, and the names of the engines that were left out."""
     content = {
         "measurements": [measurement.fields() for measurement in measurements],
         "missing": [kind.name for kind in missing],

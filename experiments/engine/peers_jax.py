@@ -70,7 +70,12 @@ def make_federated_problem(
 ) -> tuple[FederatedProblem, int]:
     """Returns a problem of DP-FedAvg, and the floating-point operations of a mean client's update.
 
-    It is what `federated` trains by default on the model's data, but for so many rounds.
+    It is what `federated` trains by default on the model's data, but for the number of rounds.
+
+    Args:
+      model: Its name.
+      rounds: Of a run.
+      sources: Where the data come from.
     """
     setting = FederatedSetting(model, rounds=rounds)
     clients = federated_task(model).load(setting, sources).clients
@@ -82,7 +87,11 @@ def make_federated_problem(
 
 
 def problem_of(setting: Setting, dataset: Dataset) -> Problem:
-    """Returns the problem of a setting; `stepped` in it is our own step without noise, at learning rate 1."""
+    """Returns the problem of a setting.
+
+    Its `stepped` is the model after our own step on the first mini-batch, without noise, at learning rate 1:
+    all engines have to take that step.
+    """
     played = build.build(setting, dataset)
     mechanism = played.mechanism
     theta_0 = played.init(game.root(setting.seed, "theta"))
@@ -218,7 +227,12 @@ def _count_outputs(model: Model, example: NDArray[Any]) -> dict[LayerPath, int]:
 
 
 def _find_layer(tree: Any, path: LayerPath) -> Any:
-    """Returns a layer's parameters by their names; empty where it has none."""
+    """Returns a layer's parameters by their names; {} where it has none.
+
+    Args:
+      tree: Flax's parameters, nested by the names of modules.
+      path: The names that lead to the layer.
+    """
     layer = tree
     for name in path:
         layer = layer.get(name, {})
@@ -420,7 +434,10 @@ def _make_jax_privacy_training(problem: Problem) -> Callable[..., Array]:
         noise = noise_addition.gaussian_privatizer(stddev=deviation, prng_key=key)
 
         def take_step(carry: Any, indices: Array) -> tuple[Any, None]:
-            """Takes a step: the mean clipped gradient, plus noise of deviation sigma C / B."""
+            """Takes a step: the mean clipped gradient of a mini-batch, plus noise of deviation sigma C / B.
+
+            `carry` is (theta (p,), the noise's state), `indices` the mini-batch (B,).
+            """
             theta, noise_state = carry
             batch = separate(theta, (features[indices], labels[indices]))
             gradient = clipped_gradient(theta, batch)

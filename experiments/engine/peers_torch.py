@@ -103,10 +103,17 @@ class _Block(nn.Module):
 def _make_normed(
     channels: int, features: int, window: int, stride: int
 ) -> tuple[nn.Module, nn.Module]:
-    """Returns a square convolution, padded to keep the size at stride 1, and its group normalisation."""
+    """Returns a square convolution, padded to keep the size at stride 1, and its group normalisation.
+
+    Args:
+      channels: Of the input.
+      features: Channels of the output.
+      window: The side of the square, odd.
+      stride: In pixels.
+    """
     padding = (window - 1) // 2
     convolution = nn.Conv2d(channels, features, window, stride, padding, bias=False)
-    return convolution, nn.GroupNorm(32, features, eps=1e-6)
+    return convolution, nn.GroupNorm(32, features, eps=1e-6)  # Flax's epsilon
 
 
 def _make_resnet18() -> nn.Module:
@@ -249,7 +256,14 @@ def torch_func(problem: Problem, models: int = 0) -> Engine:
     clipped_sums = torch.func.vmap(clipped_sum, (0, None, None))
 
     def step(thetas: list[Tensor], batch: Batch, rate: float, sigma: float) -> None:
-        """Updates the models' parameters, each with a leading axis of models, in place."""
+        """Takes a step of all models in place.
+
+        Args:
+          thetas: The models' parameters, each with a leading axis of models.
+          batch: The mini-batch.
+          rate: The learning rate.
+          sigma: The noise multiplier.
+        """
         features, labels = batch
         sums = clipped_sums(tuple(thetas), features, labels)
         for theta, total in zip(thetas, sums, strict=True):
@@ -343,7 +357,10 @@ class _ClientLoop:
         return [total / len(cohort) for total in sums]
 
     def _add_update(self, sums: list[Tensor], client: int, batch_size: int, epochs: int) -> None:
-        """Trains a client, and adds its clipped update to the sums in place."""
+        """Trains a client, and adds its clipped update to the sums, a tensor for each parameter, in place.
+
+        The update is the server's model less the client's trained one, clipped to C over all parameters.
+        """
         local = self._train_client(client, batch_size, epochs)
         with torch.no_grad():
             update = []

@@ -233,7 +233,13 @@ def as_json(effects_by_moment: dict[str, list[Effect]], setting: Setting, exampl
 
 
 def as_text(effects_by_moment: dict[str, list[Effect]], setting: Setting, examples: int) -> str:
-    """Returns a table for each moment, in 80 columns, and how to read the last two columns."""
+    """Returns a table for each moment, in 80 columns, and how to read the last two columns.
+
+    Args:
+      effects_by_moment: Effects of all precisions, by when they were measured.
+      setting: Has the stated noise multiplier.
+      examples: How many were measured.
+    """
     sigma = setting.mechanism.noise_multiplier
     parts = []
     for moment, effects in effects_by_moment.items():

@@ -36,7 +36,12 @@ _LAW_SECONDS = 0.015  # a step of one of the landscape's cells
 
 
 def norms_cell(setting: Setting, runs: int) -> Cell:
-    """Returns the cell of work that trains runs of L and stores the norms of their canaries' gradients."""
+    """Returns the cell of work that trains runs of L and stores the norms of their canaries' gradients.
+
+    Args:
+      setting: With L, the adversary of an example with a wrong label.
+      runs: How many; each draws a canary of its own.
+    """
 
     def is_complete(store: Store) -> bool:
         return _read(store, runs) is not None
@@ -110,7 +115,10 @@ def kept_norms(
 
 
 def _train(setting: Setting, dataset: Dataset, runs: int, progress: Progress) -> Norms:
-    """Trains the runs in chunks of equal size, so that they share one compiled program."""
+    """Trains runs and returns the norms (runs, steps) of their canaries' gradients.
+
+    Chunks are of equal size, so that they share one compiled program; the last is cut to the runs that count.
+    """
     from audit.settings import build
     from audit.training import game
 
@@ -144,7 +152,7 @@ def canary_norms(played: "Game", runs: NDArray[np.int64]) -> Norms:
     from audit.training import game
 
     def norms_of_run(hyper: Hyperparameters, data: Data, schedule: Schedule, run: Array) -> Array:
-        """Returns the norms (steps,) of one run."""
+        """Returns the norms (steps,) of the run of one number."""
         theta_key = jax.random.fold_in(game.root(played.seed, "theta"), run)
         canary_key = jax.random.fold_in(game.root(played.seed, "canary"), run)
         noise_key = jax.random.fold_in(game.root(played.seed, "noise"), run)

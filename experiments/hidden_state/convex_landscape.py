@@ -199,7 +199,12 @@ def audited(
 
 
 def table(rows: Sequence[AuditedSchedule], delta: float) -> Table[AuditedSchedule]:
-    """Makes a table with a row for each schedule."""
+    """Makes a table with a row for each schedule: exact mu, bounds on mu, epsilons and audits.
+
+    Args:
+      rows: The schedules' bounds and audits.
+      delta: Of every epsilon.
+    """
     four_decimals = number(".4f")
     columns = [
         Column("k", lambda row: row.schedule.k, "k"),
@@ -225,7 +230,12 @@ def table(rows: Sequence[AuditedSchedule], delta: float) -> Table[AuditedSchedul
 
 
 def figure(rows: Sequence[AuditedSchedule], delta: float) -> Figure:
-    """Draws epsilon against k, a panel for each Lipschitz constant, and the slopes that attain the bound."""
+    """Draws epsilon against k, a panel for each Lipschitz constant, and the slopes that attain the bound.
+
+    Args:
+      rows: The schedules' bounds and audits.
+      delta: Of every epsilon.
+    """
     with plt.rc_context(STYLE):
         drawing, axes = plt.subplots(1, 3, figsize=(9.6, 3.6))
         for axis, constant in zip(axes, CONSTANTS, strict=False):

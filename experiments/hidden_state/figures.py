@@ -67,13 +67,20 @@ def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
 
 
 def _draw_audits(sweep: Sweep, evidence: Evidence) -> Drawn:
-    """Draws a figure of audits of trained models; a figure's own table takes the place of common rows."""
+    """Draws a figure of audits of trained models, and makes the rows of its table.
+
+    Three figures have tables of their own instead.
+
+    Args:
+      sweep: The audits, and the figure's name.
+      evidence: What the store holds, and conclusions from it.
+    """
     levels = evidence.levels
     all_points = points.points(sweep.audits(), evidence.audits)
     stored_points = [point for point in all_points if point.conclusions]
     missing = sum(len(point.cells) - len(point.conclusions) for point in all_points)
     if not stored_points:
-        return Drawn([], missing, [])
+        return Drawn(figures=[], missing=missing, rows=[])
 
     own_table = None
     rows = []
@@ -90,7 +97,7 @@ def _draw_audits(sweep: Sweep, evidence: Evidence) -> Drawn:
             figure = estimates.epsilon_figure(sweep.title, sweep.axis, all_points, levels.delta)
     if own_table is None:
         rows = list(table.rows(sweep.name, stored_points, CLAIMS, levels.delta))
-    return Drawn([(sweep.name, figure)], missing, rows, own_table)
+    return Drawn([(sweep.name, figure)], missing, rows, table=own_table)
 
 
 def _draw_norms(sweep: Sweep, evidence: Evidence) -> Drawn:
@@ -104,8 +111,8 @@ def _draw_norms(sweep: Sweep, evidence: Evidence) -> Drawn:
             clipping_norm = cell.request.mechanism.clipping_norm
     missing = len(sweep.cells) - len(norms)
     if not norms:
-        return Drawn([], missing, [])
-    return Drawn([(sweep.name, norms_figure(norms, clipping_norm))], missing, [])
+        return Drawn(figures=[], missing=missing, rows=[])
+    return Drawn([(sweep.name, norms_figure(norms, clipping_norm))], missing, rows=[])
 
 
 def norms_figure(norms: Mapping[str, own_cells.Norms], clipping_norm: float) -> Figure:
@@ -206,7 +213,13 @@ def landscape_rows(name: str, cells: Sequence[CellResults], runs: int) -> list[R
 
 
 def _draw_over_time(cells: Sequence[CellResults], sigmas: list[float], runs: int) -> Figure:
-    """Draws epsilon over the steps, a row for each of the noise multipliers and a column for each B."""
+    """Draws epsilon over the steps, a row for each of the noise multipliers and a column for each B.
+
+    Args:
+      cells: Results of the cells, of which those with these noise multipliers are drawn.
+      sigmas: The noise multipliers.
+      runs: The number of simulated runs.
+    """
     sigmas = list(dict.fromkeys(sigmas))
     sizes = sorted({result.cell.batch_size for result in cells})
     shape = (len(sigmas), len(sizes))
@@ -232,6 +245,7 @@ def _draw_over_time(cells: Sequence[CellResults], sigmas: list[float], runs: int
 
 
 def _simulated_label(runs: int) -> str:
+    """Returns the legend of what the paper's procedure claims from so many simulated runs."""
     return f"Algorithm 4's lower value, {runs:,} simulated runs (no bound)"
 
 
@@ -343,7 +357,10 @@ def _draw_heat_map(axis: Axes, cells: Sequence[LandscapeCell], ends: _Ends) -> A
 
 
 def _draw_trade_offs(cells: Sequence[CellResults], sigma: float) -> Figure:
-    """Draws Figure 6b: how far the exact and the Gaussian trade-off curves lie above the upper bound's."""
+    """Draws Figure 6b at one noise multiplier, a panel for each B.
+
+    It shows how far the exact and the Gaussian trade-off curves lie above the upper bound's.
+    """
     chosen = [result.cell for result in cells if result.cell.noise_multiplier == sigma]
     figsize = (1.5 * len(chosen) + 0.8, 2.9)
     figure, axes = plt.subplots(1, len(chosen), figsize=figsize, sharey=True, squeeze=False)
@@ -356,7 +373,10 @@ def _draw_trade_offs(cells: Sequence[CellResults], sigma: float) -> Figure:
 
 
 def _draw_trade_off(axis: Axes, cell: LandscapeCell) -> None:
-    """Draws a cell's false-negative rates at h = C / 2, exact and Gaussian, less those of the upper bound."""
+    """Draws a cell's false-negative rates at h = C / 2, exact and Gaussian, less those of the upper bound.
+
+    The exact law is of the last step; the Gaussian curve has its mu at the threshold 1/2.
+    """
     process = Process(cell.noise_multiplier, cell.batch_size, cell.steps)
     pair = law.last_law(process, constant(process, 0.5))
     mu = float(densities.mu_at(pair, 0.5))

@@ -235,9 +235,15 @@ def last_law(
     thresholds: Array,
     per_deviation: int = PER_DEVIATION,
 ) -> DensityPair:
-    """Returns the exact law of theta_T alone, which takes less memory.
+    """Returns the exact law of theta_T alone, in both worlds, which takes less memory than all laws.
 
-    Arguments and errors are those of `laws`.
+    Args:
+      process: the process, of T steps.
+      thresholds: (T - 1,) h_1, ..., h_(T-1), in units of the clipping norm C.
+      per_deviation: how many points the grid has in each standard deviation of a step's noise.
+
+    Raises:
+      InputError: the process is out of range, or too long for the grid.
     """
     validate(process)
     if _has_closed_form(process, thresholds):

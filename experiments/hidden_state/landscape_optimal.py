@@ -70,7 +70,12 @@ def best_constant(
     """Returns the constant threshold of largest epsilon, by a grid and golden section.
 
     It searches h >= 1/2 alone, since reflection swaps the worlds. The grid reaches a quarter beyond the place
-    where the first step's likelihood ratio is e^epsilon; arguments are those of `half`.
+    where the first step's likelihood ratio is e^epsilon.
+
+    Args:
+      process: the process.
+      delta: of epsilon.
+      per_deviation: points of the grid in a standard deviation of a step's noise; searches take half.
     """
 
     def evaluate(threshold: float) -> float:
@@ -97,11 +102,16 @@ def optimal(
     delta: float,
     per_deviation: int = PER_DEVIATION,
 ) -> Thresholds:
-    """Returns the optimal adversary (see the module's docstring); arguments are those of `half`.
+    """Returns the optimal adversary (see the module's docstring).
 
     Its threshold at each step is where the likelihood ratio crosses e^epsilon, for the epsilon that these
     thresholds reach themselves. Where B / sigma is at least 9 the first crossing serves all steps, as nothing
     recrosses it.
+
+    Args:
+      process: the process.
+      delta: of epsilon.
+      per_deviation: points of the grid in a standard deviation of a step's noise; searches begin with half.
     """
     validate(process)
     conversions.require_delta(delta)
@@ -129,9 +139,15 @@ def _evaluate_constant(
     delta: float,
     per_deviation: int,
 ) -> Thresholds:
-    """Returns the adversary with one threshold at every step, in units of C, and its exact epsilon.
+    """Returns the adversary with one threshold at every step, and its exact epsilon.
 
     A single step has the accountant's epsilon, in closed form.
+
+    Args:
+      process: the process.
+      threshold: in units of C.
+      delta: of epsilon.
+      per_deviation: points of the grid in a standard deviation of a step's noise.
     """
     thresholds = constant(process, threshold)
     if process.steps == 1:
@@ -149,7 +165,8 @@ def _cross_at_first_step(process: Process, epsilon: float) -> float:
 def _compute_excess(epsilon: float, stepper: Stepper, delta: float) -> float:
     """Returns log(D_T / delta) of the adversary whose thresholds are the crossings with e^epsilon.
 
-    It falls in epsilon, and is 0 at the optimal adversary's epsilon.
+    D_T is the integral of (q - e^epsilon p)+ over theta_T: the delta that it reaches at epsilon. The excess
+    falls in epsilon, and is 0 at the optimal adversary's epsilon.
     """
     pair, _ = _follow_crossings(stepper, epsilon)
     reached = densities.hockey_stick(pair[0], pair[1], stepper.spacing, epsilon)
@@ -184,6 +201,10 @@ def _bracket_root(
 
 def _follow_crossings(stepper: Stepper, epsilon: float) -> tuple[Array, Array]:
     """Follows the adversary that splits each step where the likelihood ratio crosses e^epsilon.
+
+    Args:
+      stepper: the process on a grid.
+      epsilon: fixed for all steps.
 
     Returns:
       The densities of theta_T in both worlds, (2, n), and the thresholds (T - 1,).

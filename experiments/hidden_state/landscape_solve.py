@@ -61,6 +61,10 @@ def keep_simulations(out: Path, study: Study) -> None:
 
     Stores each result as soon as it is there, and an audit's scores beside it.
 
+    Args:
+      out: The store's root.
+      study: The study.
+
     Raises:
       InputError: The store can't be written.
     """

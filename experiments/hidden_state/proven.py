@@ -91,6 +91,10 @@ def _compute_lines(point: Point, evidence: Evidence) -> Iterator[ProvenLine]:
 
     A point is one audit of a panel. With fresh directions there is a bound after every run; all other methods
     are computed at _SHOWN_RUNS from the scores of the first runs.
+
+    Args:
+      point: The audit, and the conclusion from all its runs.
+      evidence: Has the scores, and the levels of bounds.
     """
     (cell,) = point.cells
     (conclusion,) = point.conclusions

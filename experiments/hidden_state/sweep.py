@@ -123,7 +123,14 @@ _TINY = Size({1: 4, 5: 4, 25: 4}, insertions=2, batch_size=4, fresh_runs={1: 1, 
 
 
 def _logistic(batch_size: int, canaries: int, runs: int, fresh_runs: int) -> Size:
-    """Returns the size of logistic regression, with the same runs at each periodicity."""
+    """Returns the size of logistic regression, with the same runs at each periodicity.
+
+    Args:
+      batch_size: Of its mini-batches.
+      canaries: In each run, along coordinates.
+      runs: Of each cell, along coordinates.
+      fresh_runs: Of each cell with fresh directions.
+    """
     return Size(
         batch_size=batch_size,
         several_canaries=SeveralCanaries(canaries, dict.fromkeys(_PERIODICITIES, runs)),
@@ -240,7 +247,10 @@ def _with_gc_r(
 
 
 def _proven() -> tuple[FigurePlace, ...]:
-    """Returns the places of fresh directions beside GC-R, with a panel for each model and k."""
+    """Returns the places of fresh directions beside GC-R, with a panel for each model and k.
+
+    A place is an audit of the figure: its panel, series, x, model and fields.
+    """
     panels = [(task(model).label, model, 1) for model in ("wide_fcnn", "fcnn")]
     for k in (1, 5, 25):
         panels.append((f"{task('convnet').label}, k = {k}", "convnet", k))

@@ -125,7 +125,7 @@ def mechanism_cell(place: PlacedAudit) -> Cell:
 
 
 def read(held: Holdings, audit: MechanismAudit) -> MechanismFindings | None:
-    """Returns the stored findings, or None where there are none or they are damaged."""
+    """Returns the stored findings of an audit; None where there are none, or they are damaged."""
     store = held.open(audit.setting())
     if store is None:
         return None

@@ -68,7 +68,12 @@ _SINGLE_LOOKS = {  # of one canary, in the panel over n
 
 
 def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
-    """Draws a sweep's figure of those cells that the store holds, and makes its table."""
+    """Draws a sweep's figure of those cells that the store holds, and makes its table.
+
+    Args:
+      sweep: Named lidp_table_1, or lidp_figure_3, _4 or _5.
+      evidence: What the store holds, and the levels of bounds.
+    """
     match sweep.name:
         case "lidp_table_1":
             return _draw_gains(sweep, evidence)
@@ -92,7 +97,7 @@ def _draw_mechanism(sweep: Sweep, evidence: Evidence) -> Drawn:
                 points.append(MechanismPoint(panel, at_levels, findings))
     missing = len(sweep.cells) - len(points)
     if not points:
-        return Drawn([], missing, [])
+        return Drawn(figures=[], missing=missing, rows=[])
 
     if sweep.name == "lidp_figure_3":
         figure = epsilons_figure(points)
@@ -100,7 +105,7 @@ def _draw_mechanism(sweep: Sweep, evidence: Evidence) -> Drawn:
     else:
         figure = correlations_figure(points)
         table = tables.make_correlations_table(sweep.name, points)
-    return Drawn([(sweep.name, figure)], missing, [], table)
+    return Drawn([(sweep.name, figure)], missing, rows=[], table=table)
 
 
 def epsilons_figure(points: Points) -> Figure:
@@ -172,7 +177,7 @@ def _draw_means(axis: Axes, points: Points, method: str, look: _Look) -> None:
 
 
 def _set_log_axis(axis: Axes, points: Points) -> None:
-    """Makes x logarithmic, with room beside the points."""
+    """Makes x logarithmic, with room of a factor 1.4 beside the points; leaves it alone without points."""
     if points:
         xs = [point.x() for point in points]
         axis.set_xscale("log")
@@ -204,7 +209,11 @@ def _draw_gains_in_variance(axis: Axes, points: Points) -> None:
 
 
 def _draw_moments(axis: Axes, panel: str, points: Points) -> None:
-    """Draws how far the bits of a run are from independent, over K or d, beside a slope of -1."""
+    """Draws how far the bits of a run are from independent, over K or d, beside a slope of -1.
+
+    Bits say which canaries are detected. If they were independent, mu_2 - mu_1^2 and mu_4 - mu_2^2 would be
+    0, with mu_m the mean product of m of them.
+    """
     second = [(point.x(), point.found.second) for point in points]
     fourth = [(point.x(), point.found.fourth) for point in points]
     drawn = _plot_present(axis, second, label="|mu_2 - mu_1²|", **_LOOKS["wilson_2"].style())
@@ -232,7 +241,7 @@ def _plot_present(
 
 
 def _read_scores(sweep: Sweep, evidence: Evidence) -> list[tuple[Audited, Scores | None]]:
-    """Returns a sweep's audits with their scores, None where these are not stored."""
+    """Returns a sweep's audits of trained models with their scores, None where these are not stored."""
     pairs = []
     for audit in sweep.audits():
         scores = evidence.held.scores(identity(audit.setting), audit.runs)
@@ -251,11 +260,11 @@ def _draw_gains(sweep: Sweep, evidence: Evidence) -> Drawn:
             entry = gains.compare_with_single(label, single, several, evidence.levels)
             entries.append(entry)
     if not entries:
-        return Drawn([], missing, [])
+        return Drawn(figures=[], missing=missing, rows=[])
 
     table = tables.make_gains_table(sweep.name, sweep.title, entries)
     figure = gains_figure(sweep.title, entries)
-    return Drawn([(sweep.name, figure)], missing, [], table)
+    return Drawn([(sweep.name, figure)], missing, rows=[], table=table)
 
 
 def gains_figure(title: str, entries: Sequence[Gain]) -> Figure:
@@ -287,7 +296,7 @@ def gains_figure(title: str, entries: Sequence[Gain]) -> Figure:
 
 
 def _draw_lifted(sweep: Sweep, evidence: Evidence) -> Drawn:
-    """Draws Figure 5 of the audits that are stored."""
+    """Draws Figure 5 of the audits that are stored: bounds by attack over the runs and over the canaries."""
     pairs = _read_scores(sweep, evidence)
     stored_audits = []
     by_attack: dict[str, dict[int, Scores]] = {}
@@ -297,7 +306,7 @@ def _draw_lifted(sweep: Sweep, evidence: Evidence) -> Drawn:
             by_attack.setdefault(audit.series, {})[int(audit.x)] = scores
     missing = len(pairs) - len(stored_audits)
     if not stored_audits:
-        return Drawn([], missing, [])
+        return Drawn(figures=[], missing=missing, rows=[])
 
     attacks = []
     for attack, by_canaries in by_attack.items():
@@ -307,7 +316,7 @@ def _draw_lifted(sweep: Sweep, evidence: Evidence) -> Drawn:
     upper = sampled_upper_bound(sigma, insertions, evidence.levels.delta, rate)
     title = f"{first.panel}, upper bound {upper:.2f}, n = {first.runs:,}"
     table = tables.make_lifted_table(sweep.name, title, attacks)
-    return Drawn([(sweep.name, lifted_figure(title, attacks))], missing, [], table)
+    return Drawn([(sweep.name, lifted_figure(title, attacks))], missing, rows=[], table=table)
 
 
 def lifted_figure(title: str, attacks: Sequence[Lifted]) -> Figure:
@@ -329,7 +338,7 @@ def lifted_figure(title: str, attacks: Sequence[Lifted]) -> Figure:
 
 
 def _draw_over_runs(axis: Axes, attack: Lifted) -> None:
-    """Draws an attack's bounds over the runs."""
+    """Draws an attack's bounds over the runs, with one canary and with several."""
     if attack.single is not None:
         axis.plot(attack.runs, attack.single, "x-", color=BLACK, label="one canary, order 1")
     for method, epsilons in attack.several.items():

@@ -59,6 +59,10 @@ class OrderFindings(NamedTuple):
 def simulate(setting: GaussianMechanism, seed: int) -> Sets:
     """Simulates both worlds (LiDP paper, Algorithm 1; Errata L5).
 
+    Args:
+      setting: Runs n, canaries K, dimension d and noise.
+      seed: Of all draws.
+
     Returns:
       Scores (n, K) of inserted canaries and, of n further runs with K - 1 canaries, (n, K) of fresh ones.
 
@@ -134,7 +138,12 @@ def window_limit(sigma: float, delta: float) -> float:
 
 
 def _draw_inserted_scores(rng: np.random.Generator, setting: GaussianMechanism) -> Array:
-    """Draws scores (n, K) of canaries on releases that hold them, by Bartlett's decomposition."""
+    """Draws scores (n, K) of canaries on releases that hold them.
+
+    In the span of K uniform directions a rotation makes them a lower-triangular K x K matrix: normal below a
+    diagonal of chi with d, d - 1, ... degrees of freedom, its rows then normalised (Bartlett's
+    decomposition).
+    """
     runs, canaries, dimension, sigma = setting
     rows = np.tril(rng.standard_normal((runs, canaries, canaries)), -1)
     diagonal = np.arange(canaries)
@@ -146,7 +155,11 @@ def _draw_inserted_scores(rng: np.random.Generator, setting: GaussianMechanism) 
 
 
 def _draw_fresh_scores(rng: np.random.Generator, setting: GaussianMechanism) -> Array:
-    """Draws scores (n, K) of canaries on releases that hold K - 1 others: from the sum's length alone."""
+    """Draws scores (n, K) of canaries on releases that hold K - 1 others.
+
+    Only a release's length matters. Each further unit vector, at the cosine c to the sum of length r, makes
+    it sqrt(r^2 + 1 + 2 r c); then come sigma times a normal along the sum, and chi with d - 1 degrees across.
+    """
     runs, canaries, dimension, sigma = setting
     length = np.zeros(runs)
     for _ in range(canaries - 1):

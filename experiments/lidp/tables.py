@@ -203,7 +203,7 @@ def _make_table(
 
 
 def _quote_claim(figure: str, panel: str) -> list[str]:
-    """Returns a line with the paper's words for a panel, or no line where it has none."""
+    """Returns a line with the paper's words for a panel of a figure, or no line where it has none."""
     claim = CLAIMS.get((figure, panel, None))
     if claim is None:
         return []

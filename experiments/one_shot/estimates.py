@@ -108,6 +108,10 @@ def floors(numbers: Sequence[int], delta: float) -> list[Floors]:
     """Computes what every estimate shows where nothing leaks, for each number of canaries.
 
     The law of cosines without a leak counts as known, as it is of the final model's.
+
+    Args:
+      numbers: Of canaries.
+      delta: Of epsilon.
     """
     every = []
     for canaries in numbers:

@@ -49,16 +49,22 @@ class Panel(NamedTuple):
 
 
 def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
-    """Draws a federated sweep's figure and makes its table, if the store holds any of it."""
-    missing = sum(not cell.is_done(evidence.held, DataSets({})) for cell in sweep.cells)
+    """Draws a federated sweep's figure and makes its table, if the store holds any of it.
+
+    Args:
+      sweep: Training runs at some noise multipliers, or experiments of one run against several.
+      evidence: What the store holds, and the levels of estimates.
+    """
+    any_data = DataSets({})  # without files of the user's
+    missing = sum(not cell.is_done(evidence.held, any_data) for cell in sweep.cells)
     if isinstance(sweep, SplitSweep):
         drawing = _draw_splits(sweep, evidence)
     else:
         drawing = _draw_repeated(sweep, evidence)
     if drawing is None:
-        return Drawn([], missing, [])
+        return Drawn(figures=[], missing=missing, rows=[])
     figure, table = drawing
-    return Drawn([(sweep.name, figure)], missing, [], table)
+    return Drawn([(sweep.name, figure)], missing, rows=[], table=table)
 
 
 def _draw_repeated(sweep: Sweep, evidence: Evidence) -> tuple[Figure, OwnTable] | None:
@@ -88,7 +94,12 @@ def _draw_repeated(sweep: Sweep, evidence: Evidence) -> tuple[Figure, OwnTable] 
 
 
 def _draw_splits(sweep: SplitSweep, evidence: Evidence) -> tuple[Figure, OwnTable] | None:
-    """Draws a sweep of one run against several and makes its table; returns None where none is stored."""
+    """Draws a sweep of one run against several and makes its table; returns None where none is stored.
+
+    Args:
+      sweep: An experiment has its canaries in one run, or spread over several.
+      evidence: What the store holds, and delta.
+    """
     plan = sweep.plan
     delta = evidence.levels.delta
     splits = list(estimates.read_splits(evidence.held, plan, delta))
@@ -205,9 +216,14 @@ def repetitions_figure(planned: PlannedRuns) -> Figure:
 
 
 def quantiles_figure(title: str, splits: Sequence[SplitQuantiles], delta: float) -> Figure:
-    """Draws a panel for each noise multiplier and observation.
+    """Draws a panel for each noise multiplier and observation: estimates of one run beside several.
 
-    It shows quantiles over experiments, of one run beside several.
+    Estimates are shown by their quantiles over experiments.
+
+    Args:
+      title: The figure's title.
+      splits: The quantiles.
+      delta: Of the analytical epsilon in panels' titles.
     """
     with plt.rc_context(style.STYLE):
         size = (2.4 * len(splits) + 0.6, 3.0)
@@ -322,7 +338,7 @@ def _format_noise(run: FederatedRun) -> str:
 
 
 def _draw_legend(figure: Figure, axes: Sequence[Axes] | NDArray[np.object_]) -> None:
-    """Draws a legend of all axes' labels, each once."""
+    """Draws a legend of all axes' labels, each once, below the figure."""
     legend: dict[str, Artist] = {}
     for axis in axes:
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):

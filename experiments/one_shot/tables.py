@@ -185,6 +185,7 @@ def make_cells_table(
         return _format_spread(cell.epsilons[ONE_SHOT_EQUAL_VARIANCE])
 
     def format_fitted(cell: TableCell) -> str:
+        """Formats the fitted estimate, after a star where the cell does not agree with the paper's."""
         printed = find_printed_cell(cell, delta)
         mark = " "
         if printed is not None and not agrees(cell, printed, simulations):
@@ -224,7 +225,7 @@ def make_cells_csv(cells: Sequence[TableCell]) -> bytes:
 
 
 def make_page_table(cells: Sequence[TableCell], delta: float) -> Table[TableCell]:
-    """Makes Table 1 with every estimate, for a page."""
+    """Makes Table 1 with every estimate, mean and deviation over simulations, for an HTML page."""
     columns = [
         Column(None, lambda cell: cell.sigma, "sigma", number("g")),
         Column(None, lambda cell: cell.dimension, "dimension", number(",")),
@@ -238,7 +239,7 @@ def make_page_table(cells: Sequence[TableCell], delta: float) -> Table[TableCell
 
 
 def make_floors_table(floors: Sequence[Floors], delta: float) -> Table[Floors]:
-    """Makes a table of noise floors with a row for each number of canaries."""
+    """Makes a table of noise floors: what each estimate shows where nothing leaks, by number of canaries."""
     columns = [Column(None, lambda row: row.canaries, "canaries", number(","), 8)]
     for method in _METHODS:
         columns.append(_method_column(method, lambda row: row.by_method, show_floor, 18))
@@ -495,7 +496,7 @@ def _method_column(
 
 
 def _format_printed(cell: TableCell, delta: float) -> str | None:
-    """Formats what the paper prints in a cell; returns None where it has no such cell."""
+    """Formats what the paper prints in a cell of Table 1; returns None where it has no such cell."""
     printed = find_printed_cell(cell, delta)
     if printed is None:
         return None

@@ -74,12 +74,18 @@ def load_cifar10(
 ) -> ImageDataset:
     """Loads CIFAR-10 (Krizhevsky, 2009), in the order of the published batches.
 
-    Arguments and errors are those of `load_arrays`: the published cifar-10-binary.tar.gz, an .npz file with
-    the four arrays of an ImageDataset under their names, or a prepared cifar10, whose rows TFDS shuffles: the
-    published order comes back by their ids.
+    Args:
+      file: the published cifar-10-binary.tar.gz, or an .npz file with the four arrays of an ImageDataset
+        under their names; no other source is then tried.
+      tfds_dir: a TFDS folder that holds a prepared cifar10, whose rows TFDS shuffled: the published order
+        comes back by their ids.
+      cache_dir: where fetched arrays are stored; by default under $XDG_CACHE_HOME or ~/.cache.
 
     Returns:
       50000 training and 10000 test images, not normalised (see CIFAR10_MEAN).
+
+    Raises:
+      InputError: what is named cannot be used, or no source gives the data.
     """
     loaded = load_arrays(CIFAR10, file=file, tfds_dir=tfds_dir, cache_dir=cache_dir)
     return ImageDataset(**loaded.arrays, source=loaded.source, checksum=loaded.checksum)
@@ -93,12 +99,18 @@ def load_fashion_mnist(
 ) -> ImageDataset:
     """Loads Fashion-MNIST (Xiao, Rasul and Vollgraf, 2017), in the order of the published files.
 
-    Arguments and errors are those of `load_arrays`: the folder with the four published .gz files, an .npz
-    file as of `load_cifar10`, Debian's dataset-fashion-mnist as .deb, or a prepared fashion_mnist, whose
-    order comes back by the hashes that TFDS shuffles by.
+    Args:
+      file: the folder with the four published .gz files, an .npz file with the four arrays of an
+        ImageDataset, or Debian's dataset-fashion-mnist as .deb; no other source is then tried.
+      tfds_dir: a TFDS folder that holds a prepared fashion_mnist, whose order comes back by the hashes that
+        TFDS shuffles by.
+      cache_dir: where fetched arrays are stored; by default under $XDG_CACHE_HOME or ~/.cache.
 
     Returns:
       60000 training and 10000 test images of one channel, not normalised.
+
+    Raises:
+      InputError: what is named cannot be used, or no source gives the data.
     """
     loaded = load_arrays(FASHION_MNIST, file=file, tfds_dir=tfds_dir, cache_dir=cache_dir)
     return ImageDataset(**loaded.arrays, source=loaded.source, checksum=loaded.checksum)
@@ -112,11 +124,19 @@ def load_shirts(
 ) -> Dataset:
     """Loads T-shirts and shirts of Fashion-MNIST's training images, for a logistic regression.
 
-    They are its classes 0 and 6. Arguments and errors are those of `load_fashion_mnist`.
+    They are its classes 0 and 6.
+
+    Args:
+      file: Fashion-MNIST, as of `load_fashion_mnist`.
+      tfds_dir: a TFDS folder that holds it, prepared.
+      cache_dir: where fetched arrays are stored.
 
     Returns:
       The pixels (12000, 784) float32, divided by the largest image's length, so that none is longer than 1,
       and labels (12000,) int32, 1 where it is a shirt.
+
+    Raises:
+      InputError: as of `load_fashion_mnist`, or one of the classes is missing, or all images are black.
     """
     images = load_fashion_mnist(file=file, tfds_dir=tfds_dir, cache_dir=cache_dir)
     is_chosen = np.isin(images.train_labels, SHIRTS)
@@ -282,7 +302,7 @@ def _read_fashion_mnist_files(read_file: Callable[[str], bytes]) -> Arrays:
 
 
 def _read_array(name: str, content: bytes) -> np.ndarray:
-    """Reads a published file; an error names it."""
+    """Reads the array in one published file, gzipped idx; an InputError names the file."""
     try:
         return read_idx(gunzip(content))
     except InputError as error:
@@ -300,6 +320,10 @@ def _order_by_hash(split: str, rows: Arrays) -> tuple[np.ndarray, np.ndarray]:
     """Returns images (n, 28, 28) and labels (n,) in the order that they had before TFDS shuffled.
 
     TFDS sorts by the MD5 of the split's name and the row's number.
+
+    Args:
+      split: "train" or "test".
+      rows: the prepared split, with columns "image" (n, 28, 28, 1) and "label" (n,).
     """
     count = len(rows["label"])
     hashes = []

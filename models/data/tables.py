@@ -51,11 +51,17 @@ def load_housing(
 ) -> Dataset:
     """Loads California Housing (Pace and Barry, 1997): is a block's price above the median price?
 
-    Arguments and errors are those of `load_arrays`: a .csv, .npz or .parquet(.brotli) file with
-    scikit-learn's column names, or a prepared california_housing.
+    Args:
+      file: a .csv, .npz or .parquet(.brotli) file with scikit-learn's column names; no other source is then
+        tried.
+      tfds_dir: a TFDS folder that holds a prepared california_housing.
+      cache_dir: where fetched arrays are stored; by default under $XDG_CACHE_HOME or ~/.cache.
 
     Returns:
       Standardised features (20640, 8) float32 in scikit-learn's column order and labels (20640,) int32.
+
+    Raises:
+      InputError: what is named cannot be used, or no source gives the data.
     """
     loaded = load_arrays(HOUSING, file=file, tfds_dir=tfds_dir, cache_dir=cache_dir)
     features = _standardise_features(loaded.arrays)
@@ -75,12 +81,18 @@ def load_prices(
 ) -> Dataset:
     """Loads California Housing for a linear regression of the price, standardised.
 
-    Arguments and errors are those of `load_housing`.
+    Args:
+      file: California Housing, as of `load_housing`.
+      tfds_dir: a TFDS folder that holds it, prepared.
+      cache_dir: where fetched arrays are stored.
 
     Returns:
       The features of `load_housing`, each row shortened to length PRICES_NORM where it is longer (3.5% of the
       rows, whose outliers would decide how far all others have to be shrunk) and divided by it, so that no
       row is longer than 1; labels (20640,) are float32.
+
+    Raises:
+      InputError: what is named cannot be used, or no source gives the data.
     """
     loaded = load_arrays(HOUSING, file=file, tfds_dir=tfds_dir, cache_dir=cache_dir)
     features = _standardise_features(loaded.arrays).astype(np.float64)
@@ -119,7 +131,16 @@ def _make_canonical_housing(raw: Arrays) -> Arrays:
 
 
 def _make_canonical_column(name: str, raw: Arrays) -> np.ndarray:
-    """Returns a column of numbers as float32; raises InputError where it cannot be standardised."""
+    """Returns a column of numbers as float32.
+
+    Args:
+      name: of the column.
+      raw: all columns.
+
+    Raises:
+      InputError: the column is missing, or holds what can't be standardised: no numbers, fewer than two,
+        a NaN or a huge value, or one value alone.
+    """
     require(name in raw, f"column {name} is missing; it has {list(raw)}"[:300])
     column = np.asarray(raw[name])
     no_numbers = f"column {name} holds something that is not a number"

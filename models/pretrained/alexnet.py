@@ -71,9 +71,10 @@ def make_parameters(arrays: Arrays) -> Any:
 
 
 def apply(parameters: Any, images: Array) -> Array:
-    """Computes features (B, 4096) of normalised images (B, S, S, 3).
+    """Computes features (B, 4096) of normalised images (B, S, S, 3): what the last layer takes.
 
-    They are what the last layer takes, without dropout.
+    Dropout is left out, as it is where a network is not trained. `parameters` is what `make_parameters`
+    makes.
     """
     convolutions, dense = parameters
     x = images

@@ -151,7 +151,13 @@ def _fold(arrays: Arrays, layer: _Layer) -> _FoldedLayer:
 
 
 def _apply_block(block: tuple[_FoldedLayer, ...], x: Array, stride: int) -> Array:
-    """Applies an inverted residual block; x is added where the shape stays."""
+    """Applies an inverted residual block to x (B, H, W, C).
+
+    Args:
+      block: an expansion, if the block widens, a depthwise convolution and a projection.
+      x: the input, which is added to the output where their shapes are the same.
+      stride: of the depthwise convolution.
+    """
     *expansion, depthwise, projection = block
     y = x
     for layer in expansion:
@@ -167,7 +173,7 @@ def _convolve_pointwise(layer: _FoldedLayer, x: Array) -> Array:
 
 
 def _convolve_depthwise(layer: _FoldedLayer, x: Array, stride: int) -> Array:
-    """Applies a 3x3 convolution of each channel, as nine shifted products.
+    """Applies a 3x3 convolution to each channel of x (B, H, W, C), as nine shifted products.
 
     XLA's own depthwise convolution takes seven times as long on a CPU.
     """

@@ -198,7 +198,7 @@ def _forward(
 
 
 def _multiply(kernel: Array, columns: Array) -> Array:
-    """Returns kernel.T @ columns."""
+    """Returns kernel.T (outputs, inputs) @ columns (inputs, B), written out as sums for a small kernel."""
     if kernel.size <= _UNROLLED:
         # Sums fuse with what follows, which no GEMM call does.
         return _small_product(kernel, columns)
@@ -212,6 +212,7 @@ def _small_product(kernel: Array, columns: Array) -> Array:
 
 
 def _small_product_forward(kernel: Array, columns: Array) -> tuple[Array, tuple[Array, Array]]:
+    """Returns the product and what its gradient needs."""
     return _small_product(kernel, columns), (kernel, columns)
 
 

@@ -205,7 +205,13 @@ def _product(layer: Unfolds, kernel: Array, x: Array, columns: Array) -> Array:
 
     @product.def_vmap
     def _(size: int, are_batched: Any, *factors: Array) -> tuple[Array, bool]:
-        """Computes the product of several examples, and of several models where the kernel is batched too."""
+        """Computes the product of several examples, and of several models where the kernel is batched too.
+
+        Args:
+          size: of the new leading axis.
+          are_batched: for kernel, x and columns, whether each has that axis.
+          *factors: kernel, x and columns.
+        """
         is_kernel_batched = are_batched[0]
         if not is_kernel_batched:
             return batched(*factors), True
@@ -308,7 +314,10 @@ def _is_exactly(layer: Any, kind: type[nn.Module]) -> bool:
 
 
 def _is_plain(layer: nn.Conv, x: Array) -> bool:
-    """Returns whether a convolution is over images, neither dilated nor grouped nor masked nor circular."""
+    """Returns whether a convolution is over images (H, W, C), neither dilated, grouped, masked nor circular.
+
+    Only such a convolution has the patches that `_patch_rows` cuts.
+    """
     undilated = (1, (1, 1), None)
     if layer.input_dilation not in undilated or layer.kernel_dilation not in undilated:
         return False

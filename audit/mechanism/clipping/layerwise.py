@@ -112,6 +112,12 @@ def unfolded_dots(
 
     No gradient an example is formed: the clipped sum is linear in the examples' weights, and the slopes of
     its own dot product with the direction are the examples' dot products.
+
+    Args:
+      module: module.apply({"params": unravel(theta)}, x) gives one example's logits.
+      unravel: theta (p,) -> the module's parameters.
+      criterion: criterion(logits, label) is the loss of one example.
+      block_bytes: bounds what the layers of one model store of a block of examples.
     """
 
     def dots(theta: Array, batch: Batch, clipping_norm: Array, direction: Array) -> Array:
@@ -175,7 +181,7 @@ def _count_bytes(tree: Any) -> int:
 
 
 def _cut_into_blocks(batch: Batch, most: int) -> _Block:
-    """Cuts a batch into blocks (n, b, ...) of at most `most` examples; weight 0 fills the last."""
+    """Cuts a batch into n blocks of equal size b <= `most`, (n, b, ...); zeros of weight 0 fill the last."""
     features, labels = batch
     count = len(labels)
     blocks = math.ceil(count / most)
