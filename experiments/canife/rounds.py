@@ -43,6 +43,7 @@ _LEAST_SIGMA = 1e-3  # the range in which `renyi_noise` searches
 _MOST_SIGMA = 1e4
 _LEAST_NOISY_EPSILON = 0.01
 _REACH = 13.0  # deviations, of a quadrature
+_REPETITIONS = 150  # of the procedure, where a perfect canary's estimate is simulated
 _CAVEAT = "threshold chosen on these scores: not a confidence bound"
 
 
@@ -325,7 +326,6 @@ def ideal(
     charge: Charge,
     delta: float,
     scores: int = 100,
-    repetitions: int = 150,
 ) -> Ideal:
     """Returns what the published procedure shows of a perfect canary.
 
@@ -337,11 +337,10 @@ def ideal(
       charge: The rounds, and their true noise.
       delta: The delta of the composition.
       scores: The number of scores in both worlds together.
-      repetitions: How many estimates are drawn.
     """
     half = scores // 2
     sigma = charge.noise_multiplier
-    draws = sigma * rng.standard_normal((repetitions, 2, half))
+    draws = sigma * rng.standard_normal((_REPETITIONS, 2, half))
     epsilons = []
     for noise_in, noise_out in draws:
         epsilons.append(best_epsilon(1 + noise_in, noise_out).estimate.epsilon)

@@ -178,7 +178,7 @@ def _make_one_run_study() -> _Study:
         _method_column(18),
         *_setting_columns("canaries"),
         _exceeding_column(),
-        *_epsilon_columns(7),
+        *_epsilon_columns(),
     )
     title = f"""\
 {FLAGS.audits} audits of one run with {FLAGS.one_run} canaries; exceeding: share of audits with
@@ -223,7 +223,7 @@ def _make_direction_study(runs: list[int]) -> _Study:
         Column("setting.runs", attrgetter("setting.stops")),
         *_setting_columns("canaries", "dimension"),
         _exceeding_column(),
-        *_epsilon_columns(7),
+        *_epsilon_columns(),
     )
     title = f"""\
 {FLAGS.audits} audits with {FLAGS.directions} uniform directions a run in R^{FLAGS.dimension:,};
@@ -438,11 +438,11 @@ def _exceeding_column() -> Column:
     return _column("exceeding", "exceeding", show, 9)
 
 
-def _epsilon_columns(width: int) -> list[Column]:
+def _epsilon_columns() -> list[Column]:
     """Returns the columns of epsilon's mean, its 5% and 95% quantiles, and its true value."""
     heads = {"mean_epsilon": "mean", "low_epsilon": "5%", "high_epsilon": "95%"}
     heads["true_epsilon"] = "true"
-    return [_column(key, head, _EPSILON_FORMAT, width) for key, head in heads.items()]
+    return [_column(key, head, _EPSILON_FORMAT, 7) for key, head in heads.items()]
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
@@ -27,8 +27,6 @@ from audit.runtime.machine import cores, prepare_jax
 from audit.tasks.task import Sources
 from experiments.engine.engines import DPSGD, GEMM, GEMM_SIZE, TIMED, About, Build, Kind, rate
 
-_Arguments = ParamSpec("_Arguments")
-_Result = TypeVar("_Result")
 _GEMM_SECONDS = 1.0  # for which the product of matrices is timed, at most
 
 
@@ -116,7 +114,7 @@ def measure(
     bar = tqdm(total=1 + len(kinds) * (1 + rounds), desc=f"{model}: data", leave=False)
     with tempfile.TemporaryDirectory() as folder, bar:
         problem = Path(folder, "problem.pickle")
-        flops = in_a_process(_write_problem, model, sources, problem)
+        flops = processes.apart(partial(_write_problem, model, sources, problem))
         product = Team(GEMM, problem)
         teams = []
         for kind in kinds:
@@ -259,13 +257,6 @@ def require_agreement(name: str, about: About, tolerance: float) -> None:
         f"{name}'s step is {about.distance:.1e} away from ours (at most {tolerance:g}): "
         "a comparison would mean nothing; leave it out of --engines",
     )
-
-
-def in_a_process(
-    function: Callable[_Arguments, _Result], *args: _Arguments.args, **kwargs: _Arguments.kwargs
-) -> _Result:
-    """Returns the function's result, or raises its error, from a process that ends with it."""
-    return processes.apart(partial(function, *args, **kwargs))
 
 
 def _serve(connection: Connection, load: Callable[[], Build], problem: Path, *models: int) -> None:

@@ -7,6 +7,7 @@ import copy
 import itertools
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import numpy as np
 import torch
@@ -70,16 +71,6 @@ def _make_fcnn() -> nn.Module:
     )
 
 
-def _make_convnet() -> nn.Module:
-    """Returns the ConvNet."""
-    return _make_convolutional(3, 400)
-
-
-def _make_lenet() -> nn.Module:
-    """Returns LeNet."""
-    return _make_convolutional(1, 256)
-
-
 class _Block(nn.Module):
     """The residual block of `models.convolutional`, in PyTorch."""
 
@@ -137,9 +128,9 @@ def _make_resnet18() -> nn.Module:
 
 NETWORKS: dict[str, Callable[[], nn.Module]] = {  # of pixels that are normalised already
     "fcnn": _make_fcnn,
-    "convnet": _make_convnet,
+    "convnet": partial(_make_convolutional, 3, 400),
     "resnet18": _make_resnet18,
-    "lenet": _make_lenet,
+    "lenet": partial(_make_convolutional, 1, 256),
 }
 
 

@@ -30,7 +30,7 @@ from experiments.hidden_state.landscape_law import PER_DEVIATION, Stepper, is_se
 from experiments.hidden_state.landscape_process import Process, constant, upper_bound, validate
 
 Array = NDArray[np.float64]
-_COARSER = 2  # how many times as coarse the grid is while searching
+_COARSE = PER_DEVIATION // 2  # points a deviation of the grid that searches take
 
 
 class Thresholds(NamedTuple):
@@ -45,11 +45,7 @@ class Thresholds(NamedTuple):
     epsilon: float
 
 
-def half(
-    process: Process,
-    delta: float,
-    per_deviation: int = PER_DEVIATION,
-) -> Thresholds:
+def half(process: Process, delta: float) -> Thresholds:
     """Returns the paper's adversary, the threshold C / 2 at every step, and its epsilon.
 
     It is not the best constant threshold (Errata H13).
@@ -57,16 +53,11 @@ def half(
     Args:
       process: the process.
       delta: of epsilon.
-      per_deviation: points of the grid in a standard deviation of a step's noise.
     """
-    return _evaluate_constant(process, 0.5, delta, per_deviation)
+    return _evaluate_constant(process, 0.5, delta, PER_DEVIATION)
 
 
-def best_constant(
-    process: Process,
-    delta: float,
-    per_deviation: int = PER_DEVIATION,
-) -> Thresholds:
+def best_constant(process: Process, delta: float) -> Thresholds:
     """Returns the constant threshold of largest epsilon, by a grid and golden section.
 
     It searches h >= 1/2 alone, since reflection swaps the worlds. The grid reaches a quarter beyond the place
@@ -75,11 +66,10 @@ def best_constant(
     Args:
       process: the process.
       delta: of epsilon.
-      per_deviation: points of the grid in a standard deviation of a step's noise; searches take half.
     """
 
     def evaluate(threshold: float) -> float:
-        return _evaluate_constant(process, threshold, delta, per_deviation // _COARSER).epsilon
+        return _evaluate_constant(process, threshold, delta, _COARSE).epsilon
 
     top = _cross_at_first_step(process, upper_bound(process, delta))
     grid = np.linspace(0.5, 0.5 + 1.25 * (top - 0.5), 11)
@@ -92,16 +82,12 @@ def best_constant(
         method="bounded",
         options={"xatol": 3e-3 * (high - low)},
     )
-    by_section = _evaluate_constant(process, float(minimum.x), delta, per_deviation)
-    by_grid = _evaluate_constant(process, float(grid[best]), delta, per_deviation)
+    by_section = _evaluate_constant(process, float(minimum.x), delta, PER_DEVIATION)
+    by_grid = _evaluate_constant(process, float(grid[best]), delta, PER_DEVIATION)
     return max(by_section, by_grid, key=lambda thresholds: thresholds.epsilon)
 
 
-def optimal(
-    process: Process,
-    delta: float,
-    per_deviation: int = PER_DEVIATION,
-) -> Thresholds:
+def optimal(process: Process, delta: float) -> Thresholds:
     """Returns the optimal adversary (see the module's docstring).
 
     Its threshold at each step is where the likelihood ratio crosses e^epsilon, for the epsilon that these
@@ -111,19 +97,18 @@ def optimal(
     Args:
       process: the process.
       delta: of epsilon.
-      per_deviation: points of the grid in a standard deviation of a step's noise; searches begin with half.
     """
     validate(process)
     conversions.require_delta(delta)
     limit = upper_bound(process, delta)
     if process.steps == 1 or limit == 0:
-        return _evaluate_constant(process, 0.5, delta, per_deviation)
+        return _evaluate_constant(process, 0.5, delta, PER_DEVIATION)
     if is_separated(process):
         threshold = _cross_at_first_step(process, limit)
-        return _evaluate_constant(process, threshold, delta, per_deviation)
+        return _evaluate_constant(process, threshold, delta, PER_DEVIATION)
 
-    fine = law.make_stepper(process, per_deviation)
-    coarse = law.make_stepper(process, per_deviation // _COARSER)
+    fine = law.make_stepper(process, PER_DEVIATION)
+    coarse = law.make_stepper(process, _COARSE)
     epsilon = 0.0
     if _compute_excess(0.0, fine, delta) > 0:
         low, high = _bracket_root(fine, coarse, delta, limit)

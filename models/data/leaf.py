@@ -70,7 +70,7 @@ def load_celeba(folder: str | None, split: str, clients: int = 0) -> Clients:
 
     def parse(names: list[Any], labels: list[Any]) -> Examples:
         faces = [_read_face(str(folder), str(name)) for name in names]
-        return np.stack(faces), _parse_labels(labels, 2)
+        return np.stack(faces), _parse_labels(labels)
 
     made_by = "data/celeba/preprocess.sh -s niid --sf 1.0 -k 0 -t user, with images in raw/img_align_celeba"
     return _load(_LeafDataset("celeba", made_by, parse), folder, split, clients)
@@ -100,7 +100,7 @@ def load_sent140(folder: str | None, split: str, clients: int = 0) -> Clients:
             texts.append("".join(text.split()))
         other = SENT140_VOCABULARY - 1
         features = _number_characters(texts, SENT140_CHARACTERS, SENT140_LENGTH, other)
-        return features, _parse_labels(labels, 2)
+        return features, _parse_labels(labels)
 
     made_by = "data/sent140/preprocess.sh -s niid --sf 0.15 -k 1 -t user --tf 0.6"
     return _load(_LeafDataset("sent140", made_by, parse), folder, split, clients)
@@ -223,11 +223,10 @@ def _parse_user(
         raise InputError(message) from None
 
 
-def _parse_labels(values: list[Any], classes: int) -> NDArray[np.int32]:
-    """Returns labels (n,); raises InputError for a label that is not 0 to classes - 1."""
+def _parse_labels(values: list[Any]) -> NDArray[np.int32]:
+    """Returns labels (n,) of two classes; raises InputError for a label that is neither 0 nor 1."""
     labels = np.array(list(map(int, values)), np.int32)
-    are_classes = (labels >= 0).all() and (labels < classes).all()
-    require(are_classes, f"a label is not of 0 to {classes - 1}")
+    require(np.isin(labels, (0, 1)).all(), "a label is not of 0 to 1")
     return labels
 
 
