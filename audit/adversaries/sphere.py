@@ -80,7 +80,7 @@ def _craft(state: Sphere, step: Array, theta: Array) -> Directions:
 
 def _split_keys(key: Array, canaries: int, parameters: int) -> Array:
     """Returns a key for every BLOCK coordinates of each direction, (K, blocks)."""
-    blocks = -(-parameters // BLOCK)
+    blocks = -(-parameters // BLOCK)  # rounded up
     return jax.random.split(key, (canaries, blocks))
 
 

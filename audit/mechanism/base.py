@@ -415,7 +415,7 @@ def fixed_shuffle(key: Array, n_examples: int, batch_size: int, steps: int) -> A
       steps: how many mini-batches to draw.
     """
     per_epoch = n_examples // batch_size
-    epochs = -(-steps // per_epoch)
+    epochs = -(-steps // per_epoch)  # rounded up
 
     def shuffle(epoch: Array) -> Array:
         return jax.random.permutation(jax.random.fold_in(key, epoch), n_examples)

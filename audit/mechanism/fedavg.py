@@ -240,7 +240,7 @@ def _cut_into_blocks(choices: FedAvg, cohort: Array) -> Array:
     The cohort is padded with ABSENT until every device has as many whole blocks.
     """
     devices = jax.lax.axis_size(base.PARTS) if choices.spreads else 1
-    width = -(-cohort.size // devices)
+    width = -(-cohort.size // devices)  # rounded up, as below
     block = min(choices.block, width)
     blocks = -(-width // block)
     missing = blocks * block * devices - cohort.size
@@ -273,8 +273,9 @@ def _block_updates(
       members: the block's clients (b,), some of them ABSENT.
       shuffles: the key of all clients' shuffles in this round.
     """
-    counts = jnp.where(members >= 0, data[3][members], 0)
-    steps = choices.epochs * -(-jnp.max(counts) // choices.batch_size)
+    _, _, _, all_counts = data
+    counts = jnp.where(members >= 0, all_counts[members], 0)
+    steps = choices.epochs * -(-jnp.max(counts) // choices.batch_size)  # rounded up
     train = partial(_local_update, choices)
     if choices.block == 1:
         # Client by client, over runs too: mapped, a client's products would be batched ones.
@@ -306,7 +307,7 @@ def _local_update(
     features, labels, starts, counts = data
     count = jnp.where(client >= 0, counts[client], 0)
     order = _draw_orders(choices, jax.random.fold_in(shuffles, client), count)
-    per_epoch = jnp.maximum(-(-count // choices.batch_size), 1)
+    per_epoch = jnp.maximum(-(-count // choices.batch_size), 1)  # rounded up; 1 where it is absent
 
     def advance(i: Array, parameters: base.Tree) -> base.Tree:
         """Takes step i of the client's SGD, on the i-th mini-batch of its shuffled examples.

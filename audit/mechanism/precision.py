@@ -87,6 +87,7 @@ def _apply(equation: Any, inputs: list[Any], operands: Operands) -> Sequence[Any
     """
     primitive = equation.primitive
     params = {name: _rewrite(value, operands) for name, value in equation.params.items()}
+    # A scan, too, has a parameter `jaxpr`: its body, which is not called once.
     called = equation.params.get("call_jaxpr", equation.params.get("jaxpr"))
     if called is not None and primitive.name != "scan":
         if not isinstance(called, ClosedJaxpr):

@@ -255,7 +255,7 @@ def play(
       InputError: a model diverged.
     """
     player = _ChunkPlayer(game, chunk)
-    progress(0, 0)
+    progress(0, 0)  # all is compiled
     for start, stop in ranges:
         for first in range(start, stop, chunk):
             size = min(chunk, stop - first)
@@ -407,6 +407,7 @@ class _ChunkPlayer:
           segment: the steps to take.
         """
         game = self._game
+        # Where canaries are sampled, the probability with which each joins a step.
         present = jnp.float32(game.presence(runs) * game.sampling_rate)
         keys = RunKeys(_run_keys(root(game.seed, "noise"), runs), game.own_keys(runs))
         by_run = self._placement.by_run((present, keys))

@@ -359,11 +359,17 @@ def _compute_ratios(summed: _Sum, times: Array, joins: Array) -> Complex:
 def _multiply_clients(dots: Array, joins: Array, times: Array, angles: Array) -> Complex:
     """Returns prod_j (1 - r_j + r_j exp(i (angle + t a_j))), (T, A).
 
+    It is the tilted sum's characteristic function, in which angles count the clients that join. Clients are
+    multiplied block by block, so that memory holds _BLOCK factors.
+
     Args:
       dots: (M,) a_j.
       joins: (M,) r_j, the clients' probabilities of joining.
       times: (T,) t.
-      angles: (A,)
+      angles: (A,).
+
+    Raises:
+      InputError: The products would take hours.
     """
     fits = len(dots) * len(times) * len(angles) <= _MOST_WORK
     require(

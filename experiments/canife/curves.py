@@ -460,7 +460,8 @@ epsilon over {composed.rounds[-1]:,} rounds at delta {setting.delta:g}, charged 
 def make_curves_table(title: str, curves: Curves) -> Table[AveragedPoint]:
     """Makes a table with a row for each point of a sweep's curves.
 
-    People see the means, with deviations over training runs in brackets; the CSV has all averages.
+    People see the means, with deviations over training runs in brackets; the CSV has all averages. A column
+    without a key is for people alone, without a head for the CSV alone.
 
     Args:
       title: Above the table.

@@ -230,7 +230,7 @@ def in_blocks(pool: int, parameters: int, budget: int) -> list[range]:
         most >= 1,
         f"`memory={budget}` holds no update of {parameters:,} parameters: raise it",
     )
-    count = -(-pool // most)
+    count = -(-pool // most)  # rounded up
     size = pool // count
     return [range(i * size, (i + 1) * size) for i in range(count)]
 

@@ -292,7 +292,7 @@ def _make_accuracy(
     It tests about _MOST_TESTED labels at most, evenly spread, and none that is padding.
     """
     all_features, all_labels = test
-    every = -(-all_labels.size // _MOST_TESTED)
+    every = -(-all_labels.size // _MOST_TESTED)  # rounded up
     features = all_features[::every]
     labels = all_labels[::every]
 

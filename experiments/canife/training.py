@@ -179,7 +179,7 @@ def measure(measurement: RoundMeasurement, theta: Array, number: int) -> Measure
     dots = round_game.dots(project, setting.population, inserted, norm, _BLOCK)
     own = round_game.own_dot(inserted, norm)
     scores = _score_mock_rounds(setting, dots, own, number)
-    every = -(-len(losses) // _DESCENT_POINTS)
+    every = -(-len(losses) // _DESCENT_POINTS)  # rounded up
     return Measured(
         number,
         clients,

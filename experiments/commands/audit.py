@@ -135,7 +135,10 @@ def _make_request(setting: Setting, runs: int | None, until: "Until | None") -> 
       InputError: Flags do not go together, or are out of range.
     """
     looks = _declared_looks()
-    runs = looks[-1] if looks else runs or setting.adversary.usual_runs
+    if looks:
+        runs = looks[-1]
+    elif runs is None:
+        runs = setting.adversary.usual_runs
     any_time = setting.adversary.any_time
 
     minutes = FLAGS.minutes

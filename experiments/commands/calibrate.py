@@ -310,7 +310,8 @@ def _make_gaussian_study(settings: list[KnownMechanism]) -> _Study:
     """Returns the study of Gaussian mechanisms, one canary a run.
 
     A row says "too often" where the share of audits whose bound exceeds the truth is above the share that
-    sampling error alone reaches once in 1,000 tables, if the method errs as rarely as it promises.
+    sampling error alone reaches once in 1,000 tables, if the method errs as rarely as it promises. A column
+    without a key is for people alone, without a head for JSON alone.
 
     Args:
       settings: One for each --mu, all of as many scores.
@@ -343,6 +344,8 @@ probability {1 - FLAGS.confidence:.3g} does so in at most {allowed:.1%} of them 
 
 def _make_curve_study(settings: list[KnownMechanism]) -> _Study:
     """Returns the study of mechanisms at which the test of a Gaussian trade-off curve is calibrated too.
+
+    A column without a key is for people alone, without a head for JSON alone.
 
     Args:
       settings: Of mechanisms with one canary a run, all of as many scores.

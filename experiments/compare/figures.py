@@ -39,6 +39,8 @@ def comparison_table(
 ) -> Table[ComparedRow]:
     """Returns the table: a row for each value, and the accountant's epsilon below.
 
+    A column without a key is for people alone, without a head for the CSV alone.
+
     Args:
       compared: What was compared.
       rows: Of all methods, in order.

@@ -334,7 +334,12 @@ def as_table(measurements: list[Measurement]) -> str:
 
 
 def _make_block(unit: str, measurements: list[Measurement]) -> str:
-    """Returns the table of the measurements of one unit, "model-steps" or "client-updates"."""
+    """Returns the table, for people alone, of the measurements of one unit.
+
+    Args:
+      unit: "model-steps" or "client-updates".
+      measurements: Of that unit.
+    """
     our_rates = {}
     for measurement in measurements:
         if measurement.engine == "ours":

@@ -79,6 +79,7 @@ def exact_mu(landscape: ConvexLandscape) -> float:
 
     What a step inserts, and its noise, reach the last iterate multiplied by all slopes after it.
     """
+    # For each step but the last, the product of the slopes after it.
     later_slopes = np.cumprod(landscape.slopes[:0:-1])[::-1]
     remaining = np.append(later_slopes, 1.0)  # (T,) the share of each step in the last iterate
     signal = remaining @ landscape.shifts
@@ -187,14 +188,14 @@ def audited(
     design = canaries.make_sets(scores[present], scores[~present])
     conclusion = conclude(design, level=Level(delta, confidence))
     return AuditedSchedule(
-        schedule,
-        bound.mu,
-        exact_mu(landscape),
-        schedule.constant_direction(),
-        accounting.mu_upper_bound(NOISE_MULTIPLIER, INSERTIONS),
-        bound.epsilon,
-        conclusion.gaussian.epsilon,
-        conclusion.assumption_free.epsilon,
+        schedule=schedule,
+        mu_bound=bound.mu,
+        mu_exact=exact_mu(landscape),
+        mu_constant=schedule.constant_direction(),
+        mu_composition=accounting.mu_upper_bound(NOISE_MULTIPLIER, INSERTIONS),
+        epsilon_bound=bound.epsilon,
+        if_gaussian=conclusion.gaussian.epsilon,
+        assumption_free=conclusion.assumption_free.epsilon,
     )
 
 

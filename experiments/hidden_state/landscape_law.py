@@ -97,7 +97,7 @@ class Stepper:
         of inputs with the banded matrix of the taps.
         """
         count = pair.shape[1]
-        blocks = -(-count // _BLOCK)
+        blocks = -(-count // _BLOCK)  # rounded up
         first = int(self._offsets[0])
         last = int(self._offsets[-1])
         width = _BLOCK + last - first

@@ -74,7 +74,7 @@ class Size(NamedTuple):
           periodicity: k, for which the size has the number of runs.
         """
         if isinstance(adversary, SphereFields):
-            return self.fresh_runs[periodicity], AUTO
+            return self.fresh_runs[periodicity], AUTO  # as many canaries as suit the model
         if self.several_canaries is not None and ADVERSARIES[adversary.name].biased:
             return self.several_canaries.runs[periodicity], self.several_canaries.canaries
         return self.runs[periodicity], 1

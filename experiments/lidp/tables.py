@@ -102,7 +102,13 @@ def make_correlations_table(figure: str, points: Sequence[MechanismPoint]) -> Ow
 
 
 def make_gains_table(name: str, title: str, entries: Sequence[Gain]) -> OwnTable:
-    """Makes Table 1: epsilon with one canary and with several, and how many times fewer runs they need."""
+    """Makes Table 1: epsilon with one canary and with several, and how many times fewer runs they need.
+
+    Args:
+      name: The sweep's name.
+      title: Above the table.
+      entries: The rows.
+    """
     columns = [
         _label_column("epsilon of", "entry", lambda entry: entry.label),
         _number_column("epsilon_1", "K = 1", lambda entry: entry.single),
@@ -122,7 +128,13 @@ def make_gains_table(name: str, title: str, entries: Sequence[Gain]) -> OwnTable
 
 
 def make_lifted_table(name: str, title: str, attacks: Sequence[Lifted]) -> OwnTable:
-    """Makes the table of Figure 5's panels over K: epsilon by attack, number of canaries and method."""
+    """Makes the table of Figure 5's panels over K: epsilon by attack, number of canaries and method.
+
+    Args:
+      name: The sweep's name.
+      title: Above the table.
+      attacks: The rows, one for each attack and number of canaries.
+    """
     columns = [
         _label_column("", None, lambda row: f"{row['attack']}, K = {row['canaries']}"),
         Column("attack", itemgetter("attack")),

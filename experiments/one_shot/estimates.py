@@ -88,6 +88,7 @@ def simulate_cells(
     drawn = []
     for number in range(simulations):
         rng = np.random.default_rng([seed, dimension, number])
+        # The canaries, uniform directions rotated into their own span, and their cosines with a release.
         rows = cosine_law.rotated(rng, canaries, dimension)
         drawn.append([cosine_law.released(rng, rows, dimension, sigma) for sigma in sigmas])
         progress(1)

@@ -179,6 +179,11 @@ def make_cells_table(
     """Makes Table 1 with a row for each cell: the exact epsilon, the paper's estimate, and ours.
 
     A star marks a cell that does not agree with the paper's.
+
+    Args:
+      cells: The simulated cells.
+      delta: Of every epsilon; the paper has cells at one delta alone.
+      simulations: How many each cell has.
     """
 
     def format_equal_variance(cell: TableCell) -> str:
@@ -278,7 +283,13 @@ def make_observations_table(name: str, planned: PlannedRuns, delta: float) -> Ow
 
 
 def make_repetitions_table(name: str, planned: PlannedRuns, delta: float) -> OwnTable:
-    """Makes a table with a row for each noise multiplier and number of repetitions (Figures 2 and 3)."""
+    """Makes a table with a row for each noise multiplier and number of repetitions (Figures 2 and 3).
+
+    Args:
+      name: The sweep's name.
+      planned: The clients and their runs.
+      delta: Of epsilon.
+    """
     lines = []
     for run in planned.runs:
         lines.append(_make_run_line(run, f"{run.accounted:.4g}", f"{run.repetitions}"))
