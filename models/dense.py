@@ -108,9 +108,9 @@ class TwoLayer(nn.Module):
 
 
 def two_layer_tanh(n_features: int) -> Model:
-    """Makes a network of 64 tanh units with the logistic loss; see `TwoLayer`.
+    """Makes a network of 64 tanh units with the logistic loss, whose second layer is fixed.
 
-    Its second layer is fixed, so that 64 n_features parameters are trained.
+    It has 64 n_features parameters, those of the first layer; features are shortened to length 1.
     """
     features = jnp.zeros(n_features)
     return flat_model(TwoLayer(), features, _one_logit_cross_entropy)

@@ -68,10 +68,16 @@ class Convolution(nn.Module):
         return folded
 
     def _fold_patches(self, kernel: Array, gradient: Array, x: Array) -> Array:
-        """Computes `fold` as the gradient of all patches, which the transpose of `unfold` adds up.
+        """Returns the gradient at x (..., C, H, W) of kernel.T @ unfold(x), by way of the gradient of all
+        patches.
 
-        For devices other than CPUs: with `_fold_columns` the ConvNet's program for a TPU v5e would move eight
-        times the bytes. Arguments are those of `fold`.
+        The transpose of `unfold` adds the patches up. For devices other than CPUs: with `_fold_columns` the
+        ConvNet's program for a TPU v5e would move eight times the bytes.
+
+        Args:
+          kernel: (K, O), the kernel as a matrix.
+          gradient: (..., O, L), the gradient at the product.
+          x: the images.
         """
         patch_gradients = jnp.broadcast_to(kernel, (*x.shape[:-3], *kernel.shape)) @ gradient
         _, transpose_unfold = jax.vjp(self.unfold, x)
@@ -79,11 +85,16 @@ class Convolution(nn.Module):
         return folded
 
     def _fold_columns(self, kernel: Array, gradient: Array, x: Array) -> Array:
-        """Computes `fold` as the sum of what each column of the window contributes; for CPUs.
+        """Returns the gradient at x (..., C, H, W) of kernel.T @ unfold(x), column by column of the window.
 
         The columns' parts are a matrix product, which sums over the features and over the window's rows. The
         gradient of all patches, which `_fold_patches` makes, is w (H - w + 1) / H times as large as they are.
-        Arguments are those of `fold`.
+        For CPUs.
+
+        Args:
+          kernel: (K, O), the kernel as a matrix.
+          gradient: (..., O, L), the gradient at the product.
+          x: the images.
         """
         window = self.window
         leading_axes = x.shape[:-3]

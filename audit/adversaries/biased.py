@@ -176,7 +176,7 @@ def _many(choose: Callable[[Array, Array], Array], canaries: int, expect: Expect
     Args:
       choose: (key, theta_0) -> distinct coordinates (K,).
       canaries: K.
-      expect: the final model that is expected with half of every canary and no noise.
+      expect: (craft, state, theta_0) -> the final model of training with half of every canary and no noise.
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> BiasedDimensions:

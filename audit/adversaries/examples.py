@@ -39,10 +39,11 @@ def inserted_examples(loss: Loss, init: Init, canaries: int, expect: Expect) -> 
     final model's loss lies below that of the expected model: training on an example lowers it.
 
     Args:
-      loss: of one example.
-      init: makes the examples.
+      loss: (theta, (features, label)) -> the loss of one example.
+      init: (key, theta_0, C) -> the examples.
       canaries: K.
-      expect: the expected model; `plain` expects losses of 0.
+      expect: (craft, state, theta_0) -> the model that is expected without noise; `plain` stands for losses
+        of 0, so that scores are minus the final losses.
     """
 
     def losses(theta: Array, examples: Examples) -> Array:

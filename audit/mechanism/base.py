@@ -353,9 +353,16 @@ def _make_sampling_inserter(
     run_key: Array,
     clipped_sum: ClippedSum,
 ) -> Inserter:
-    """Returns an inserter of the canaries that join each step by coins; see `make_inserter`.
+    """Returns an inserter of the canaries that join each step by coins.
 
     Constant directions that fit into memory are drawn once a segment.
+
+    Args:
+      canaries: what is inserted; their presence is a probability.
+      state: the run before the segment's first step.
+      clipping_norm: C.
+      run_key: the run's key, from which its coins are drawn.
+      clipped_sum: sums clipped gradients of examples; used where canaries are examples.
     """
     stored = None
     if canaries.constant:

@@ -51,11 +51,11 @@ def mechanism(choices: DPSGD) -> base.Mechanism:
         canaries: base.Canaries,
         run_key: Array,
     ) -> base.State:
-        """Takes the steps of a schedule, in order; see `base.Segment`.
+        """Takes the steps of a schedule, in order; the state is that before its first step.
 
         Each step reads a mini-batch (B,) of indices and a mask, () or (K,), that is 1 where the step inserts
-        canaries and 0 where it does not. Nothing is padded here: every mini-batch has B examples, and runs
-        that pad a chunk are dropped where chunks are made (`audit.training.game`).
+        canaries and 0 where it does not. Step t's draws come from fold_in(run_key, t). Nothing is padded
+        here: every mini-batch has B examples, and runs that pad a chunk are dropped where chunks are made.
         """
         norm = jnp.asarray(hyper.clipping_norm)
         insert = base.make_inserter(canaries, state, norm, run_key, choices.clipped_sum)

@@ -399,7 +399,7 @@ class _ChunkPlayer:
     def _arguments(
         self, runs: NDArray[np.int64], states: State, segment: Schedule
     ) -> tuple[Tree, ...]:
-        """Returns what a segment's program takes, in order; see `ensemble.compile_segment`.
+        """Returns what a segment's program takes, in the order of `ensemble.compile_segment`.
 
         Args:
           runs: the chunk's runs, indices (R,).

@@ -91,7 +91,7 @@ def health(first: Array | float, last: Array | float) -> float:
 
 
 def as_run(norm_constant: float, clipping_norm: float) -> Penalty:
-    """Returns the public code's penalty (Errata C3); see this module's table.
+    """Returns the public code's penalty, p max(k - |g|, 0)^2 + p mean_i <C g / |g|, u_i>^2 (Errata C3).
 
     Args:
       norm_constant: k, 5 in the code's instructions: shorter gradients are penalised.
@@ -108,12 +108,12 @@ def as_run(norm_constant: float, clipping_norm: float) -> Penalty:
 
 
 def as_printed(clipping_norm: float) -> Penalty:
-    """Returns the penalty of the paper's Equation 2."""
+    """Returns the penalty of the paper's Equation 2: max(C - |g|, 0)^2 + sum_i <u_i, g>^2."""
     return _with_norm(clipping_norm, lambda products: jnp.sum(products**2))
 
 
 def of_the_mean(clipping_norm: float) -> Penalty:
-    """Returns the mean update's penalty, "loss 1" of Appendix A."""
+    """Returns the mean update's penalty, "loss 1" of Appendix A: max(C - |g|, 0)^2 + <mean_i u_i, g>^2."""
     return _with_norm(clipping_norm, lambda products: jnp.mean(products) ** 2)
 
 

@@ -372,7 +372,12 @@ def _find_obstacle(setting: Setting, dataset: Dataset, probed: Probe, patient: b
     """Returns why linear response is left out; "" where it is not.
 
     A step of it takes 2 p steps of training and a QR decomposition of (2 p, p), of about 4 p^3 operations.
-    Arguments are those of `expected`.
+
+    Args:
+      setting: Of the audit.
+      dataset: Its data.
+      probed: How fast this machine trains.
+      patient: Whether it may take more than a minute.
     """
     parameters = build.trainee(setting.model, dataset).model.n_parameters
     why = build.unresponsive(setting, parameters)
@@ -386,6 +391,13 @@ def _find_obstacle(setting: Setting, dataset: Dataset, probed: Probe, patient: b
 
 
 def probe_elsewhere(devices: int, setting: Setting, dataset: Dataset, runs: int) -> Probe:
-    """Probes in a process that has not touched JAX, with so many devices made of its CPU; see `probe`."""
+    """Times steps of an audit in a process that has not touched JAX.
+
+    Args:
+      devices: How many devices are made of the process's CPU.
+      setting: Of the audit.
+      dataset: Its data.
+      runs: That the audit has, which its chunks depend on.
+    """
     prepare_jax(devices)
     return probe(setting, dataset, runs)

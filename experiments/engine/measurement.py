@@ -175,9 +175,8 @@ class Team:
         self.name = kind.name
         self.workers = [Worker(kind, problem)]
         self.about = self.workers[0].about(tolerance)
-        if (
-            kind.chooses
-        ):  # started afresh: the numbers of models that it tried count in its peak memory
+        if kind.chooses:
+            # Started afresh: the numbers of models that it tried count in its peak memory.
             self.workers[0].stop()
             self.workers = [Worker(kind, problem, self.about.models)]
             self.workers[0].about(tolerance)

@@ -124,6 +124,7 @@ class ConvexSchedule(NamedTuple):
     def landscape(self) -> ConvexLandscape:
         """Returns the convex landscape that attains this schedule's bound, in units of C."""
         steps = np.arange(INSERTIONS * self.k)
+        # From 0; `insert_step` counts a period's steps from 1.
         place_in_period = insert_step(self.insert, self.k) - 1
         shifts = (steps % self.k == place_in_period).astype(np.float64)
         lipschitz = np.full(len(steps), self.lipschitz)

@@ -186,7 +186,14 @@ def _epsilon(design: Sets, threshold: float, order: int, delta: float, confidenc
     """Returns log((p_1 - delta) / p_0) from Wilson's limits of an order, each at half the error.
 
     p_1 is the least rate at which inserted canaries are detected, p_0 the largest of fresh ones. It is 0
-    where p_1 is at most delta; arguments are those of `examine_order`.
+    where p_1 is at most delta.
+
+    Args:
+      design: Scores (n, K) of inserted and of fresh canaries.
+      threshold: At or above which a canary counts as detected.
+      order: 1, 2 or 4: up to which moments of the bits are used.
+      delta: Of epsilon.
+      confidence: Of epsilon.
     """
     error = (1 - confidence) / 2
     canaries = design.inserted.shape[1]

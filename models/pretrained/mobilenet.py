@@ -198,7 +198,7 @@ def load(file: str | None = None, cache_dir: str | None = None) -> LoadedArrays:
 
     Args:
       file: a state dict that torch.save wrote, or a .safetensors file.
-      cache_dir: as of `load_arrays`.
+      cache_dir: where fetched weights are stored; by default under $XDG_CACHE_HOME or ~/.cache.
 
     Raises:
       InputError: no source can be used.

@@ -223,7 +223,11 @@ def _product(layer: Unfolds, kernel: Array, x: Array, columns: Array) -> Array:
 
 
 def _measure_kernel(saved: Array, gradients: Array, rows: bool) -> Measure:
-    """Measures the kernel's gradients in the form of the fewest multiply-adds; see this module's table.
+    """Measures the kernel's gradients in the form of the fewest multiply-adds, for L places, K inputs, O
+    outputs.
+
+    One place: an outer product, held as its factors. K O below L (K + O): each example's gradient. Else the
+    Gram form.
 
     Args:
       saved: the layer's inputs, rows (B, L, K) or columns (B, K, L).

@@ -72,7 +72,7 @@ def unfolded_book_keeping(
     """
 
     def clipped_sum(theta: Array, batch: Batch, clipping_norm: Array) -> Array:
-        """Returns the clipped sum (p,) of a batch, block by block; see `audit.mechanism.clipping.base`."""
+        """Returns sum_i g_i min(1, C / ||g_i||), (p,), of a batch, block by block."""
         params = unravel(theta)
         shapes, size = _plan_blocks(module, params, batch, block_bytes)
 
