@@ -68,8 +68,7 @@ class Convolution(nn.Module):
         return folded
 
     def _fold_patches(self, kernel: Array, gradient: Array, x: Array) -> Array:
-        """Returns the gradient at x (..., C, H, W) of kernel.T @ unfold(x), by way of the gradient of all
-        patches.
+        """Returns the gradient at x (..., C, H, W) of kernel.T @ unfold(x), from the gradient of all patches.
 
         The transpose of `unfold` adds the patches up. For devices other than CPUs: with `_fold_columns` the
         ConvNet's program for a TPU v5e would move eight times the bytes.

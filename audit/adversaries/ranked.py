@@ -146,8 +146,8 @@ def break_ties(key: Array, below: Array, tied: Array) -> Array:
       below: how many fresh draws score below each canary, (K,).
       tied: how many score the same, (K,).
     """
-    of_ties = jax.random.randint(key, below.shape, 0, tied + 1)
-    return (below + of_ties).astype(jnp.float32)
+    ties_below = jax.random.randint(key, below.shape, 0, tied + 1)
+    return (below + ties_below).astype(jnp.float32)
 
 
 def loss_drops(loss: Loss) -> ScoreExamples:

@@ -163,7 +163,8 @@ class Segment(Protocol):
         canaries: Canaries,
         run_key: Array,
         /,
-    ) -> State: ...
+    ) -> State:
+        """Returns the state after all steps of the schedule, from that before its first."""
 
 
 class Mechanism(NamedTuple):

@@ -222,6 +222,7 @@ def cohort_sums(
         # A diverged update would be clipped to 0 and pass unnoticed: it makes the model NaN instead.
         squared_norms = jnp.where(squared_norms < jnp.inf, squared_norms, jnp.nan)
         joined = (members >= 0).astype(theta.dtype)
+        # 1/2 for each update that is left alone, -1/2 for each that is clipped.
         unclipped = jnp.sum(joined * ((squared_norms <= norm**2) - 0.5))
         scales = joined * scale_to_norm(squared_norms, norm)
         return Sums(sums.updates + scales @ updates, sums.unclipped + unclipped), None

@@ -266,6 +266,8 @@ class _MockScores(NamedTuple):
 def _score_mock_rounds(setting: Attacked, dots: Floats, own: float, number: int) -> _MockScores:
     """Plays mock rounds, and returns their scores and what follows: exact epsilons and proven bounds.
 
+    Epsilons are at the training run's delta, `exact_then` at that of the published estimate, 1/n.
+
     Args:
       setting: The setting.
       dots: The clients' dot products (M,) with the canary's direction, over C.

@@ -62,13 +62,14 @@ class Stepper:
         self.process = process
         sigma = process.noise_multiplier
         deviation = process.step_deviation
-        drift = float(process.steps - 1)
+        drift = float(process.steps - 1)  # the furthest that later steps can move theta, 1 each
         self.spacing = min(deviation, sigma / _PER_SIGMA) / per_deviation
         reach = drift + 1 + REACH * np.sqrt(sigma**2 + drift * deviation**2)
         half_width = int(np.ceil(reach / self.spacing))
         require_grid(process, half_width)
         self.points = 0.5 + (np.arange(-half_width, half_width) + 0.5) * self.spacing
 
+        # The kernel of a step upwards: the density of N(1, deviation^2), cut _BAND deviations from 1.
         reach_cells = int(np.ceil(_BAND * round(deviation / self.spacing))) + 1
         centre = round(1 / self.spacing)
         self._offsets = np.arange(centre - reach_cells, centre + reach_cells + 1)

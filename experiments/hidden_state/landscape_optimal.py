@@ -155,7 +155,7 @@ def _compute_excess(epsilon: float, stepper: Stepper, delta: float) -> float:
     """
     pair, _ = _follow_crossings(stepper, epsilon)
     reached = densities.hockey_stick(pair[0], pair[1], stepper.spacing, epsilon)
-    return float(np.log(max(reached, 1e-300)) - np.log(delta))
+    return float(np.log(max(reached, 1e-300)) - np.log(delta))  # finite where nothing is reached
 
 
 def _bracket_root(

@@ -21,8 +21,10 @@ def simulate(
 ) -> Array:
     """Simulates runs of one process.
 
+    theta_1 is presence + sigma Z. Each later step adds 1 above its threshold, -1 below, and sigma / B Z.
+
     Args:
-      key: a run's noise at step t is drawn by fold_in(fold_in(key, run), t).
+      key: a run's noise Z at step t is drawn by fold_in(fold_in(key, run), t).
       runs: (R,) numbers of the runs.
       presence: (R,) 1 for in, 0 for out.
       noise_multiplier: sigma.

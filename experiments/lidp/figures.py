@@ -303,7 +303,8 @@ def _draw_lifted(sweep: Sweep, evidence: Evidence) -> Drawn:
     for audit, scores in pairs:
         if scores is not None:
             stored_audits.append(audit)
-            by_attack.setdefault(audit.series, {})[int(audit.x)] = scores
+            canaries = int(audit.x)
+            by_attack.setdefault(audit.series, {})[canaries] = scores
     missing = len(pairs) - len(stored_audits)
     if not stored_audits:
         return Drawn(figures=[], missing=missing, rows=[])

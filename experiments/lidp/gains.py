@@ -118,7 +118,8 @@ def compare_canaries(attack: str, by_canaries: Mapping[int, Scores], levels: Lev
 def choose_numbers_of_runs(runs: int) -> list[int]:
     """Returns even numbers of runs, evenly spaced in their logarithm, up to half of all.
 
-    A bound is then the mean over many parts, where one audit of all runs has its luck.
+    At half of all runs a bound is the mean over many random parts; a single audit of all runs depends on
+    chance.
     """
     most = max(runs // 2, 2)
     halves = np.geomspace(min(LEAST_RUNS, most), most, _CURVE_POINTS) / 2

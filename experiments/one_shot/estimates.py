@@ -230,7 +230,7 @@ def read_splits(held: Holdings, plan: SplitPlan, delta: float) -> Iterator[Split
         for is_final in (False, True):
             one_run = plan.one_run(noise)
             several_runs = plan.several_runs(noise)
-            if is_final:
+            if is_final:  # the same training runs, observed by their final models
                 one_run = federated.final(one_run)
                 several_runs = federated.final(several_runs)
             in_one = federated.read(held, one_run, plan.experiments)

@@ -257,7 +257,7 @@ def _draw_histogram(axis: Axes, observation: Observation) -> None:
     null_is_known = not len(unobserved)
     shown = np.concatenate([observed, unobserved])
     if null_is_known:
-        shown = np.concatenate([shown, [-4.0, 4.0]])
+        shown = np.concatenate([shown, [-4.0, 4.0]])  # the known law's deviation is 1
     bins = np.linspace(shown.min(), shown.max(), _BINS).tolist()
     if null_is_known:
         _draw_null(axis, bins[0], bins[-1], observation.cosines.dimension)
@@ -271,6 +271,7 @@ def _draw_densities(axis: Axes, runs: Sequence[FederatedRun]) -> None:
     dimension = runs[0].final_model.cosines.dimension
     root = np.sqrt(dimension)
     cosines = [run.final_model.cosines.observed * root for run in runs]
+    # In units of 1/sqrt(d) the law without a leak has deviation 1.
     low = min(-4.0, min(min(values) for values in cosines) - 1)
     high = max(4.0, max(max(values) for values in cosines) + 1)
     _draw_null(axis, low, high, dimension)

@@ -223,11 +223,10 @@ def _product(layer: Unfolds, kernel: Array, x: Array, columns: Array) -> Array:
 
 
 def _measure_kernel(saved: Array, gradients: Array, rows: bool) -> Measure:
-    """Measures the kernel's gradients in the form of the fewest multiply-adds, for L places, K inputs, O
-    outputs.
+    """Measures the kernel's gradients in the form of the fewest multiply-adds.
 
-    One place: an outer product, held as its factors. K O below L (K + O): each example's gradient. Else the
-    Gram form.
+    With one place, an outer product is held as its factors. With L places, K inputs and O outputs, each
+    example's gradient is formed where K O < L (K + O); else the Gram form measures it.
 
     Args:
       saved: the layer's inputs, rows (B, L, K) or columns (B, K, L).
