@@ -258,6 +258,7 @@ def _find_log_odds(summed: _Sum, tilt: float) -> float:
     untilted = float(special.logit(size / len(summed.dots)))
     if summed.cohort.poisson:
         return untilted
+    # The tilt moves no client's log odds by more than this, so that the root lies within.
     reach = abs(tilt) * float(np.max(np.abs(summed.dots))) + 1
 
     def compute_excess(log_odds: float) -> float:

@@ -415,15 +415,15 @@ def _estimate_at_best(
     upper = float(conversions.epsilon_from_rates(fpr.lower, fnr.lower, delta))
     estimate = Estimate(
         method,
-        max(float(epsilons[best]), 0.0),
-        None,
-        delta,
-        confidence,
-        float(errors.thresholds[best]),
-        false_positives,
-        false_negatives,
-        errors.n_in,
-        errors.n_out,
+        epsilon=max(float(epsilons[best]), 0.0),
+        mu=None,
+        delta=delta,
+        confidence=confidence,
+        threshold=float(errors.thresholds[best]),
+        false_positives=false_positives,
+        false_negatives=false_negatives,
+        n_in=errors.n_in,
+        n_out=errors.n_out,
         caveat=_CAVEAT,
     )
     return RoundEstimate(estimate, max(lower, 0.0), max(upper, 0.0))

@@ -143,6 +143,7 @@ def compile_measurement(setting: Attacked, population: Population) -> RoundMeasu
         population.samples.project,
     )
 
+    # Of settled samples alone, in which nothing is drawn by the key.
     @jax.jit
     def compute_gradient(theta: Array, sample: Sample) -> Array:
         gradient: Array = jax.grad(loss)(theta, sample, jax.random.key(0))

@@ -214,7 +214,14 @@ class _Watch:
         self._begin = time.monotonic()
 
     def __call__(self, midway: "Midway") -> None:
-        """Looks at a chunk of runs after a segment of rounds."""
+        """Looks at a chunk of runs after a segment of rounds.
+
+        Prints a line unless the last is less than _LOOK_SECONDS ago, and after the last round stores the
+        accuracies.
+
+        Raises:
+          InputError: A model is no longer finite.
+        """
         import numpy as np
 
         from experiments.cells.federated import keep_accuracies

@@ -364,8 +364,8 @@ def expected(setting: Setting, dataset: Dataset, probed: Probe, patient: bool) -
     why = _find_obstacle(setting, dataset, probed, patient)
     if why:
         return Expected(np.zeros(0), why)
-    mu = build.mu_by_coordinate(build.build(setting, dataset))[0]
-    return Expected(np.asarray(mu, np.float64))
+    mu_of_score, _ = build.mu_by_coordinate(build.build(setting, dataset))
+    return Expected(np.asarray(mu_of_score, np.float64))
 
 
 def _find_obstacle(setting: Setting, dataset: Dataset, probed: Probe, patient: bool) -> str:

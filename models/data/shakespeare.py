@@ -162,6 +162,7 @@ def _find_speeches(lines: list[str]) -> Iterator[tuple[str, str]]:
         if name is not None:
             speaker = name["name"].upper()
             speech = [_strip_directions(line[name.end() :])]
+        # Verse is indented by at most four spaces more than a name.
         elif speech and indent <= name_indent + 4 and not _DIRECTION.match(line):
             speech.append(_strip_directions(line))
     if speech:
