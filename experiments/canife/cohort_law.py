@@ -222,7 +222,7 @@ def _choose_tilts(summed: _Sum, points: Array, deviation: float) -> list[float]:
     """
     width = points[-1] - points[0]
     count = int(np.ceil(width / (_TILT_DISTANCE * deviation)))
-    most = width / summed.sigma**2
+    most = width / summed.sigma**2  # a tilt s moves the mean of the noise by sigma^2 s
     tilts = []
     for mean in np.linspace(points[0], points[-1], count + 1):
         tilts.append(_find_tilt(summed, mean, most))

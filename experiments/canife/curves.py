@@ -170,6 +170,10 @@ def predict_other_cohorts(
     The sum of a cohort's dot products, drawn without replacement, has an exact variance, so that no further
     rounds are played.
 
+    Args:
+      setting: Has the noise multiplier.
+      measured: Has the clients' dot products and the canary's own.
+
     Returns:
       Sizes of cohorts, the score's deviations, and the shares of right guesses if the score is normal.
     """
@@ -177,6 +181,7 @@ def predict_other_cohorts(
     sizes = np.unique(np.geomspace(2, max(clients // 2, 2), 24).astype(int))
     clients_deviation = compute_cohort_deviation(measured.known, sizes)
     deviations = np.hypot(clients_deviation, setting.noise_multiplier)
+    # The best threshold lies halfway between the means of both worlds, which are `own` apart.
     accuracies = scipy.stats.norm.cdf(measured.own / 2 / np.maximum(deviations, 1e-12))
     return sizes.tolist(), deviations.tolist(), accuracies.tolist()
 

@@ -263,6 +263,10 @@ def make_population(setting: Attacked, split: Split) -> Population:
     """Returns a setting's model, its clients and how they train, as functions of theta.
 
     Images of which each client has one are trained by DP-SGD, whose step is a round; all else by DP-FedAvg.
+
+    Args:
+      setting: The setting.
+      split: Its clients.
     """
     row = get_row(setting.model)
     model = row.make()

@@ -219,7 +219,8 @@ def renyi_charge(epsilon: float, delta: float, true_noise: float) -> float:
 def gaussian_charge(epsilon: float, delta: float, true_noise: float) -> float:
     """Returns the noise multiplier that a round is charged by the exact Gaussian curve (`gaussian_noise`).
 
-    Small and infinite estimates are treated as by `renyi_charge`.
+    As by `renyi_charge`, an estimate below 0.15 is raised to that, and an infinite one is charged the true
+    noise.
     """
     if np.isinf(epsilon):
         return true_noise

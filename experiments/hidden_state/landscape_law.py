@@ -87,6 +87,7 @@ class Stepper:
         """Returns the densities (2, n) after a step: up by 1 above the threshold, else down."""
         share_up = _compute_share_above(self.points, self.spacing, threshold)
         up = self._move_up(pair * share_up)
+        # What moves down is mirrored about the grid's middle, moved up, and mirrored back.
         mirrored = (pair * (1 - share_up))[:, ::-1]
         down = self._move_up(mirrored)[:, ::-1]
         return np.maximum(up + down, 0.0)

@@ -166,7 +166,7 @@ def measure(names: set[str], made: Call, gradients: Array) -> dict[str, Measure]
       made: the layer's pass over each of B examples: `call`, mapped.
       gradients: of the loss at the layer's output, (B, L, O) or (B, O, L).
     """
-    places = 1 if made.channels_last else 2
+    places = 1 if made.channels_last else 2  # the axis of the L places
     parts: dict[str, Measure] = {}
     if "bias" in names:
         parts["bias"] = _measure_vectors(jnp.sum(gradients, axis=places))
