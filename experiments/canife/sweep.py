@@ -98,6 +98,7 @@ def sweeps(scale: str) -> dict[str, Sweep]:
     """
     setting, noise_multiplier, pools, design_steps, cohorts, seeds = SIZES[scale]
     best = dataclasses.replace(setting, keep_best=True)
+    # The minibatch of a design must not vary with the cohort, which is on an axis.
     noisy = dataclasses.replace(
         setting,
         noise_multiplier=noise_multiplier,

@@ -255,7 +255,7 @@ def _tell_chunks(trial: Trial) -> Rows:
     """Yields ConvNets' training in chunks of several sizes."""
     setting = setting_of("convnet", adversary="gc_r", steps=trial.length(50))
     sizes = {trial.models(chunk, 16) for chunk in _CHUNKS}
-    for size in sorted(sizes):  # peak memory only rises
+    for size in sorted(sizes):  # the smallest first: a process's peak memory only rises
         row, _ = _train(setting, trial, size, size)
         yield row
 

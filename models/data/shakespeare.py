@@ -116,7 +116,7 @@ def collect_roles(text: str) -> dict[str, str]:
 def _find_plays(text: str) -> Iterator[tuple[str, list[str]]]:
     """Yields (title, lines) of each work that has acts; a work begins with a line that is its year."""
     text = text.replace("\r\n", "\n")
-    text = re.sub(r"<<.*?>>", "", text, flags=re.DOTALL)
+    text = re.sub(r"<<.*?>>", "", text, flags=re.DOTALL)  # the licence, which stands in each work
     works = re.split(r"^1[56]\d\d\n", text, flags=re.MULTILINE)
     for work in works[1:]:
         lines = work.strip().split("\n")
