@@ -63,15 +63,15 @@ def simulated_biased_dimension(
 ) -> Adversary:
     """Returns GC-S (Algorithm 3): the coordinates that simulated training moves least.
 
-    Movement is accumulated over the simulated runs.
+    Movement is added up over the simulated runs.
 
     Args:
-      simulate: a training run, noisy or noiseless.
+      simulate: (key, theta_0) -> a training run without the canary, noisy or noiseless.
       simulations: how many runs to simulate.
-      per_step: whether movement is the root of the summed squared updates; else it is the distance of the
-        final model from theta_0 (Errata H4).
+      per_step: whether a coordinate's movement is the sum of its squared updates; else it is the distance of
+        the final model from theta_0 (Errata H4).
       canaries: K.
-      expect: what several canaries expect; None for a single one.
+      expect: what several canaries expect of the final model; None for a single one.
     """
 
     def rank(key: Array, theta_0: Array) -> Array:

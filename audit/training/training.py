@@ -143,7 +143,7 @@ class ChunkTrainer:
         self._requested.append(chunk)
         try:
             if self._scores is None:
-                # `play` requests a range for each `next`.
+                # `play` takes a range for each `next`: the chunk that was just appended.
                 ranges = iter(self._requested.pop, None)
                 self._scores = game.play(self._game, ranges, self._size)
             return next(self._scores)

@@ -347,6 +347,8 @@ def _compute_ratios(summed: _Sum, times: Array, joins: Array) -> Complex:
     variances = joins * (1 - joins)
     spread = float(np.sqrt(variances.sum()))  # of the number of clients
     centre = float(variances @ summed.dots) / max(spread**2, 1e-300)
+    # The coefficients of numbers of clients a period apart add up: nine deviations either side, and some
+    # for few clients, hold all that counts.
     period = int(np.ceil(2 * _DEVIATIONS * spread + 8))
     turns = np.arange(-(period // 2), period - period // 2)
     # Beyond, the product is below exp(-_CUT), with 30% to spare for its not being Gaussian.

@@ -159,7 +159,7 @@ def _draw_rounds(axes: Axes, rows: Sequence[RoundValues]) -> None:
     axes.plot(numbers, law, "^-", ms=4, color=style.BLUE, label="law")
     proven = [row.measured.proven for row in rows]
     axes.plot(numbers, proven, "v:", ms=4, color=style.BOUND, label="proven")
-    perfect = min(rows[0].perfect, 2 * top)
+    perfect = min(rows[0].perfect, 2 * top)  # out of sight where it is infinite
     axes.axhline(perfect, color=style.UPPER, ls="--", lw=1, label="perfect canary")
     axes.set(title="one round", xlabel="round", ylabel="epsilon", ylim=(0, top))
     _draw_legend_above(axes)
