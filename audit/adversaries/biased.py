@@ -68,7 +68,7 @@ def simulated_biased_dimension(
     Args:
       simulate: (key, theta_0) -> a training run without the canary, noisy or noiseless.
       simulations: how many runs to simulate.
-      per_step: whether a coordinate's movement is the sum of its squared updates; else it is the distance of
+      per_step: whether movement is the sum of squared updates, whose root ranks alike; else the distance of
         the final model from theta_0 (Errata H4).
       canaries: K.
       expect: what several canaries expect of the final model; None for a single one.
