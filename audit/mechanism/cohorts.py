@@ -144,6 +144,7 @@ def require_cohort(clients: int, cohort: int) -> None:
 
 def _make_coins(key: Array, count: int, rate: float) -> Callable[[int], NDArray[np.bool_]]:
     """Returns t -> the tosses (count,) of round t, each True with probability `rate`."""
+    # mode "high": with more random bits, for small rates to be exact too.
     draw = jax.jit(partial(jax.random.bernoulli, p=rate, shape=(count,), mode="high"))
 
     def toss(t: int) -> NDArray[np.bool_]:

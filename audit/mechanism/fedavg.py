@@ -113,7 +113,7 @@ def mechanism(choices: FedAvg) -> base.Mechanism:
         canaries: base.Canaries,
         run_key: Array,
     ) -> base.State:
-        """Takes the rounds of a schedule, in order; see `base.Segment`.
+        """Takes the rounds of a schedule, in order, and returns the state after the last.
 
         Each round reads a cohort (W,) of clients, padded with ABSENT, which adds nothing (`cohort_sums`), and
         a mask, () or (K,), that is 1 where canary clients take part and 0 where they do not.
@@ -136,6 +136,7 @@ def mechanism(choices: FedAvg) -> base.Mechanism:
         return final
 
     def memory(theta_0: Array, data: base.Data, batch_size: int) -> StepMemory:
+        """Returns the memory of a round: of as many clients as are trained at once, and of the models."""
         client = client_memory(choices, jax.typeof(theta_0), data)
         at_once = min(choices.block, batch_size)
         return client.times(at_once, _THETAS_IN_MEMORY * theta_0.nbytes)

@@ -456,6 +456,7 @@ def _prepare_attack(game: Game) -> _Attack:
     key = None
     if game.program is not None:
         key = (game.program, theta_0.size, game.adversary.canaries)
+    # Called for its checks, which are remembered by program; without one they are made each time.
     _SHAPES.get(key, lambda: shapes(game.adversary, state, theta_0.size))
     return _Attack(state, assumed, theta_0)
 

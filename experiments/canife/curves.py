@@ -91,6 +91,7 @@ def row(setting: Attacked, measured: Measured) -> RoundValues:
     """Returns what a measured round shows: estimates, the attack's accuracy, a perfect canary's epsilon.
 
     A perfect canary's score is N(1, sigma^2) with it and N(0, sigma^2) without, so that mu = 1 / sigma.
+    "Then" is at delta 1/n, n scores a round, as the paper's estimates are; otherwise at the training's delta.
 
     Args:
       setting: The setting.

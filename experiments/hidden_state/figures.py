@@ -250,9 +250,14 @@ def _simulated_label(runs: int) -> str:
 
 
 def _draw_cell_over_time(axis: Axes, results: CellResults, runs: int) -> None:
-    """Draws epsilon step by step: the in-sample, the Gaussian conversion's, the exact, and the upper bound.
+    """Draws epsilon step by step: as simulated, by the Gaussian conversion, exact, and the upper bound.
 
     A constant gradient (Example 1) has mu = 1 / sqrt(sigma^2 + (t - 1) (sigma / B)^2).
+
+    Args:
+      axis: The panel.
+      results: Of a cell, a noise multiplier sigma and batch size B.
+      runs: How many the simulation had, for the legend.
     """
     sigma, batch_size, last, delta = results.cell
     exact = results.at_threshold

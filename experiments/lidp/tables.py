@@ -62,10 +62,10 @@ class MechanismPoint(NamedTuple):
         return self.mean(method) - self.mean("wilson_1")
 
     def limits(self) -> tuple[float, float]:
-        """Returns two epsilons: the mechanism's own, and the most that one canary shows in the paper's
-        window.
+        """Returns two epsilons: the mechanism's own, and the most that one canary shows by any number of runs.
 
-        The second holds for any number of runs, since thresholds lie in the window (Errata L2).
+        The second is less, since the paper's thresholds lie between the worlds' 10% and 90% quantiles (Errata
+        L2).
         """
         sigma = self.audit.mechanism().sigma
         delta = self.audit.delta
@@ -88,7 +88,15 @@ def make_epsilons_table(figure: str, points: Sequence[MechanismPoint]) -> OwnTab
 
 
 def make_correlations_table(figure: str, points: Sequence[MechanismPoint]) -> OwnTable:
-    """Makes the table of Figure 4: orders' gains over order 1, and how far bits are from independent."""
+    """Makes the table of Figure 4: what orders 2 and 4 gain over order 1, and how dependent bits are.
+
+    An order says up to which moments mu_j of a run's bits, "canary detected", Wilson's intervals are used;
+    were the bits independent, mu_2 - mu_1^2 and mu_4 - mu_2^2 would be 0.
+
+    Args:
+      figure: The sweep's name.
+      points: The rows.
+    """
     gain = number(".3f")
     moment = number(".2e")
     columns = [

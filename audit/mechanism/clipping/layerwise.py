@@ -167,7 +167,7 @@ def _plan_blocks(
       module: the network.
       params: its parameters.
       batch: features (B, ...) and labels; only the shape of the features is read.
-      block_bytes: see `unfolded_book_keeping`.
+      block_bytes: what the layers of a block may store, or four times the parameters where that is more.
     """
     features, _ = batch
     _, calls = jax.eval_shape(lambda x: _apply(module, params, x, {}), features[0])
