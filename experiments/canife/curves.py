@@ -434,16 +434,16 @@ def wrap_escaped(text: str, width: int) -> list[str]:
 def format_totals(
     setting: Attacked, rows: Sequence[RoundValues], composed: Global, backward: bool
 ) -> str:
-    """Returns lines with the training run's epsilon by each reading.
+    """Returns lines with epsilon of the training run, by the estimates, the exact laws and the accountant.
 
-    The accountant's is also that of a training run whose mock rounds were released too (Errata C4). What is
-    shown of a perfect canary is the median of 150 simulations (Errata C9).
+    A score comes from a mock round of the frozen model; the accountant's last value counts those as rounds
+    that were released (Errata C4). A perfect canary's is the median of 150 simulations (Errata C9).
 
     Args:
       setting: The setting.
       rows: Its measured rounds.
       composed: epsilon of the training run up to each of them.
-      backward: Whether rounds are charged backward.
+      backward: Whether a measured round was charged for the rounds before it too, rather than those after.
     """
     sampling_rate = setting.cohort / rows[0].measured.clients
     charge = Charge(setting.noise_multiplier, sampling_rate, composed.rounds[-1])

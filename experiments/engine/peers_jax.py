@@ -128,12 +128,13 @@ def federated_problem_of(setting: FederatedSetting, clients: Clients) -> Federat
     theta_0 = model.init(game.root(setting.seed, "theta"))
     cohorts = build_federated.rounds(setting, clients, None).clients
     most = int(clients.counts.max())
+    # A batch holds all of a client's examples, so that a step is an epoch.
     choices = fedavg.FedAvg(
         losses_by_example(model),
         model.unravel,
-        most,
-        CHECKED_STEPS,
-        most,
+        batch_size=most,
+        epochs=CHECKED_STEPS,
+        most_examples=most,
         block=1,
     )
     federated = fedavg.Federated(setting.client_learning_rate, setting.cohort)

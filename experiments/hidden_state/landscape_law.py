@@ -310,7 +310,8 @@ def _compute_closed_form(
 def _compute_first_law(sigma: float, per_deviation: int) -> DensityPair:
     """Returns the law of theta_1: N(0, sigma^2) out and N(1, sigma^2) in.
 
-    The grid has 1,000 * per_deviation points on each side of 1/2.
+    The grid, symmetric about 1/2, reaches REACH standard deviations beyond both means, and has 1,000 *
+    `per_deviation` points on each side: up to 90 * `per_deviation` in each standard deviation.
     """
     count = 1000 * per_deviation
     points = 0.5 + np.arange(-count, count + 1) * ((sigma * REACH + 1) / count)

@@ -372,6 +372,7 @@ def sweeps(scale: str) -> dict[str, Sweep]:
             cells += [audit_cell(audited) for audited in audits]
         every[name] = Sweep(name, title, tuple(cells), axis)
 
+    # Figure 8 draws the norms of L's canaries in training, of a model each, instead of audits.
     norms = []
     for model in ("fcnn", *_IMAGE_MODELS):
         (first, *_) = list_audits(sizes[model], FigurePlace("", L, 1, model, {}))

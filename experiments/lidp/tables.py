@@ -62,9 +62,9 @@ class MechanismPoint(NamedTuple):
         return self.mean(method) - self.mean("wilson_1")
 
     def limits(self) -> tuple[float, float]:
-        """Returns two epsilons: the mechanism's own, and the most that one canary shows by any number of runs.
+        """Returns the mechanism's own epsilon, and the most that one canary shows by any number of runs.
 
-        The second is less, since the paper's thresholds lie between the worlds' 10% and 90% quantiles (Errata
+        The second is less, as the paper's thresholds lie between the worlds' 10% and 90% quantiles (Errata
         L2).
         """
         sigma = self.audit.mechanism().sigma

@@ -7,6 +7,7 @@ From all iterates the estimate fits normal laws to maxima over rounds, which the
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -196,6 +197,7 @@ def read_runs(
       levels: Delta and confidence.
       with_plain: Whether to read the accuracies without canaries too.
     """
+    observe = partial(_observe, dimension=plan.dimension, levels=levels)
     for setting in plan.audit_settings():
         noise = setting.noise_multiplier
         all_iterates = federated.read(held, setting, 1)
@@ -211,8 +213,8 @@ def read_runs(
                 setting.repetitions,
                 analytical=epsilon_upper_bound(noise, 1, levels.delta),
                 accounted=epsilon_upper_bound(noise, setting.repetitions, levels.delta),
-                all_iterates=_observe(all_iterates.scores, plan.dimension, False, levels),
-                final_model=_observe(final_model.scores, plan.dimension, True, levels),
+                all_iterates=observe(all_iterates.scores, null_is_known=False),
+                final_model=observe(final_model.scores, null_is_known=True),
                 accuracy=next(iter(all_iterates.accuracies), None),
                 plain_accuracy=plain_accuracy,
             )
