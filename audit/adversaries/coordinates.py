@@ -103,11 +103,12 @@ def _make_gc_s(fields: GcS, knowledge: Knowledge) -> "Adversary":
     from audit.mechanism import dpsgd
 
     knowledge.require_coordinates()
-    several = (knowledge.canaries, knowledge.expect_of_several())
+    canaries = knowledge.canaries
+    expect = knowledge.expect_of_several()
     if fields.gc_s == _LINEAR_RESPONSE:
         reason = knowledge.unresponsive
         require(not reason, f"`gc_s={_LINEAR_RESPONSE}`: {reason}; choose another")
-        return biased.responsive_biased_dimension(knowledge.respond, *several)
+        return biased.responsive_biased_dimension(knowledge.respond, canaries, expect)
 
     variant = GC_S_VARIANTS[fields.gc_s]
     if variant.noisy:
@@ -117,7 +118,9 @@ def _make_gc_s(fields: GcS, knowledge: Knowledge) -> "Adversary":
         hyper = dpsgd.without_privacy(knowledge.hyper)
         simulations = 1  # all are the same
     simulate = partial(knowledge.simulate, hyper)
-    return biased.simulated_biased_dimension(simulate, simulations, variant.per_step, *several)
+    return biased.simulated_biased_dimension(
+        simulate, simulations, per_step=variant.per_step, canaries=canaries, expect=expect
+    )
 
 
 def _make_gc_r(fields: GcR, knowledge: Knowledge) -> "Adversary":

@@ -89,7 +89,7 @@ def flipped_labels(
       labels: (N,), from 0 to classes - 1.
       classes: how many there are.
       canaries: K.
-      expect: the expected model, see `inserted_examples`.
+      expect: (craft, state, theta_0) -> the model with whose losses the final model's are compared.
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> Examples:
@@ -195,7 +195,7 @@ def poisoned_examples(
       data: computes the principal directions of the data.
       tail: the range of directions, and how canaries are made of them.
       canaries: K.
-      expect: the expected model, see `inserted_examples`.
+      expect: (craft, state, theta_0) -> the model with whose losses the final model's are compared.
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> Examples:

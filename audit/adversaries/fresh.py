@@ -54,7 +54,10 @@ def _make_sphere(fields: SphereFields, knowledge: Knowledge) -> "Adversary":
     interference = canaries * knowledge.insertions**2
     interferes = interference > _MOST_INTERFERENCE * parameters * knowledge.steps * sigma**2
     return sphere.fresh_directions(
-        canaries, knowledge.rehearsal(), is_several and interferes, not fields.coins
+        canaries,
+        knowledge.rehearsal(),
+        leave_one_out=is_several and interferes,
+        all_in=not fields.coins,
     )
 
 

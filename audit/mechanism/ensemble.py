@@ -162,8 +162,8 @@ class Insertion(NamedTuple):
       craft: gives the canaries of a step.
       observe: what the adversary remembers of every iterate; None where it sees the last iterate
         only.
-      constant: see `Canaries`.
-      sampled: see `Canaries`.
+      constant: whether craft gives the same at every step and for every theta.
+      sampled: whether presence is the probability with which a canary joins a step.
       draw: (state, the run's own key) -> its state in that run, where each run draws its own canaries.
     """
 

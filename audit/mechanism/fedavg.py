@@ -65,7 +65,7 @@ class FedAvg(NamedTuple):
       block: how many clients are trained at once, mapped; blocks follow each other, and with blocks of one
         client so do runs.
       optimizer: the server's, learning rate -> Optax optimizer.
-      spreads: see `Mechanism`.
+      spreads: whether a round's clients are divided over devices.
     """
 
     losses: Callable[[base.Tree, tuple[Array, Array]], Array]

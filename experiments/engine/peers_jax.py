@@ -95,7 +95,8 @@ def problem_of(setting: Setting, dataset: Dataset) -> Problem:
     played = build.build(setting, dataset)
     mechanism = played.mechanism
     theta_0 = played.init(game.root(setting.seed, "theta"))
-    hyper = Hyperparameters(1.0, setting.mechanism.clipping_norm, 0.0)
+    norm = setting.mechanism.clipping_norm
+    hyper = Hyperparameters(learning_rate=1.0, clipping_norm=norm, noise_multiplier=0.0)
     first_step = Schedule(played.schedule.batches[:1], jnp.zeros(1))
 
     @jax.jit
@@ -365,7 +366,7 @@ def jax_privacy(problem: Problem, models: int = 0) -> Engine:
     theta_0, batches = placement.everywhere((problem.theta_0, problem.batches))
     key = jax.random.key(0)
     first_batch = batches[:1]
-    stepped = jax.jit(train)(theta_0, key, first_batch, data, 1.0, 0.0)
+    stepped = jax.jit(train)(theta_0, key, first_batch, data, rate=1.0, sigma=0.0)
     distance = float(np.linalg.norm(stepped - problem.stepped))
 
     mapped_axes = (0, 0, None, None, None, None)  # theta and key are a model's own

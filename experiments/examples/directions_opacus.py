@@ -67,10 +67,10 @@ def main(*page: str) -> None:
     warnings.filterwarnings("ignore", "Full backward hook")  # which Opacus sets itself
     examples = STEPS * BATCH_SIZE
     data = [torch.randn(examples, 64), torch.randint(2, (examples,))]
-    rehearsal = train(0, False, data)  # DIRECTIONS: a rehearsal, once
+    rehearsal = train(0, present=False, data=data)  # DIRECTIONS: a rehearsal, once
     rows = []
     for run in range(RUNS):
-        optimizer = train(run, True, data)
+        optimizer = train(run, present=True, data=data)
         rows.append(optimizer.cosines(rehearsal.movement(), leave_one_out=True))  # DIRECTIONS
     result = audit.bounds(
         audit.cosines(rows, rehearsal.dimension, leave_one_out=True, in_order=True),

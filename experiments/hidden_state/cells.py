@@ -152,7 +152,7 @@ def canary_norms(played: "Game", runs: NDArray[np.int64]) -> Norms:
     from audit.training import game
 
     def norms_of_run(hyper: Hyperparameters, data: Data, schedule: Schedule, run: Array) -> Array:
-        """Returns the norms (steps,) of the run of one number."""
+        """Trains run number `run`; returns the norm of its canary's gradient at every step, (steps,)."""
         theta_key = jax.random.fold_in(game.root(played.seed, "theta"), run)
         canary_key = jax.random.fold_in(game.root(played.seed, "canary"), run)
         noise_key = jax.random.fold_in(game.root(played.seed, "noise"), run)
