@@ -188,7 +188,7 @@ def require_model(model: str) -> None:
 def fit_to_clients(setting: Attacked, train_clients: int, mock_clients: int) -> Attacked:
     """Returns a setting with numbers of clients that suit the data.
 
-    Where the setting leaves them open, they are as many as there are, up to a limit.
+    Where the setting leaves them open, they are as many as there are, up to 512 and 2,048.
 
     Args:
       setting: With 0 for a pool or a population that is left open.

@@ -169,7 +169,7 @@ def renyi_epsilon(noise_multiplier: float, delta: float) -> float:
     Its divergence at order a is a / (2 sigma^2). Orders are Opacus', and the conversion to epsilon is that of
     Balle et al. (2020).
     """
-    return _convert_divergences(divergences(noise_multiplier, 1.0), delta)
+    return _convert_divergences(divergences(noise_multiplier, sampling_rate=1.0), delta)
 
 
 def renyi_noise(epsilon: float, delta: float) -> float:

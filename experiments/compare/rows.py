@@ -223,7 +223,7 @@ def _compose_published(
     for value, count in zip(values, counts, strict=True):
         epsilon = value.published.estimate.epsilon
         noise = rounds.renyi_charge(epsilon, estimate_delta, attacked.noise_multiplier)
-        charges.append(Charge(noise, 1.0, count))
+        charges.append(Charge(noise, sampling_rate=1.0, rounds=count))
     return rounds.composed(charges, attacked.delta)
 
 

@@ -23,7 +23,7 @@ from audit.settings.make import changed
 from audit.settings.setting import LAST, Setting
 from audit.tasks.task import Dataset
 from audit.training import game
-from audit.training.training import chunk_size
+
 
 _SECONDS = 2.0  # of training, after compilation
 _MOST_STEPS = 250  # of a run in a chunk that is measured
@@ -314,8 +314,8 @@ def probe(setting: Setting, dataset: Dataset, runs: int) -> Probe:
       runs: That the audit has, which its chunks depend on.
     """
     one_step = _build_game(setting, dataset, 1)
-    chunk = chunk_size(one_step, runs, 0)
-    first = _time_chunks(one_step, chunk, 0.0)
+    chunk = game.chunk_size(one_step, runs)
+    first = _time_chunks(one_step, chunk, seconds=0.0)
 
     # A chunk takes half of the time, so that at least two are timed.
     affordable_steps = _SECONDS / 2 / (first.model_step * chunk)

@@ -228,7 +228,7 @@ class Worker:
         return units_per_second
 
     def stop(self) -> Memory:
-        """Ends the process."""
+        """Ends the process, by None in place of seconds; returns the memory that it took."""
         self._here.send(None)
         memory: Memory = self._receive()
         self._process.join()

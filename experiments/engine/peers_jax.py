@@ -256,7 +256,7 @@ def flops(uses: list[int], examples: float) -> int:
 
 
 def ours(problem: Problem) -> Engine:
-    """Builds our own training as `audit` does it, in the chunks of 5,000 runs, with noise and insertion."""
+    """Builds our own training as `audit` does it: in chunks as for 5,000 runs, with noise and insertion."""
     dataset = Dataset(problem.features, problem.labels, "", "")
     played = build.build(problem.setting, dataset)
     chunk_size = game.chunk_size(played, _RUNS)

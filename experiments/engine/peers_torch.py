@@ -217,7 +217,7 @@ def opacus(problem: Problem) -> Engine:
 
         return module, step
 
-    module, noiseless_step = prepare(1.0, 0.0)
+    module, noiseless_step = prepare(rate=1.0, sigma=0.0)
     first_batch = next(_cycle_batches(problem))
     noiseless_step(first_batch)
     distance = _measure_distance(problem, list(module.parameters()))
@@ -284,7 +284,7 @@ def torch_func(problem: Problem, models: int = 0) -> Engine:
 
     stepped = start(1)
     first_batch = next(_cycle_batches(problem))
-    step(stepped, first_batch, 1.0, 0.0)
+    step(stepped, first_batch, rate=1.0, sigma=0.0)
     distance = _measure_distance(problem, [theta[0] for theta in stepped])
 
     counts = [models] if models else problem.models_to_try(_find_platform())

@@ -72,7 +72,7 @@ def simulate(setting: GaussianMechanism, seed: int) -> Sets:
     canaries = setting.canaries
     dimension = setting.dimension
     message = f"`dimension={dimension}`: give at least 2, and as many as canaries"
-    require(2 <= dimension >= canaries, message)
+    require(dimension >= max(2, canaries), message)
     rng = np.random.default_rng(seed)
     block = max(_BLOCK_ENTRIES // canaries**2, 1)
     inserted = []

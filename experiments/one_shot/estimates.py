@@ -278,7 +278,8 @@ def _compute_quantiles(
       scores: The cosines of all runs, one experiment after the other.
       runs: Of an experiment.
       dimension: d.
-      null_is_known: As of `_observe`.
+      null_is_known: Whether cosines of canaries that are out have the law of uniform directions; else it is
+        fitted to them.
       delta: Of epsilon.
     """
     epsilons = []

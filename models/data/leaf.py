@@ -125,9 +125,10 @@ def load_shakespeare_json(folder: str | None, split: str, clients: int = 0) -> C
         """Parses a role's texts of 80 characters and the characters that follow them."""
         have_length = all(len(text) == SHAKESPEARE_LENGTH for text in texts)
         require(have_length, "a text has not 80 characters")
-        features = _number_characters(texts, SHAKESPEARE_CHARACTERS, SHAKESPEARE_LENGTH, 79)
+        other = len(SHAKESPEARE_CHARACTERS) - 1
+        features = _number_characters(texts, SHAKESPEARE_CHARACTERS, SHAKESPEARE_LENGTH, other)
         following = list(map(str, next_characters))
-        labels = _number_characters(following, SHAKESPEARE_CHARACTERS, 1, 79)
+        labels = _number_characters(following, SHAKESPEARE_CHARACTERS, length=1, other=other)
         return features, labels[:, 0].astype(np.int32)
 
     made_by = "data/shakespeare/preprocess.sh -s niid --sf 1.0 -k 0 -t sample --tf 0.8"

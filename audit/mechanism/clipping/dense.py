@@ -117,7 +117,7 @@ def _require_separate_examples(
     try:
         theta = np.float32(rng.normal(size=size) / 3)  # small, so that no logit overflows
         features = np.float32(rng.normal(size=shape))
-        # A single program, run while another is traced: op by op a small network would take 60.
+        # Compiled whole: op by op even a small network would compile 60 programs.
         program = jax.jit(both_outputs).lower(theta, features).compile()
         together, alone = program(theta, features)
     except (ValueError, IndexError) as error:
