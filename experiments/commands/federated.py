@@ -101,7 +101,6 @@ def main() -> None:
 
 def _checked_setting() -> FederatedSetting:
     """Returns the setting that the flags describe; raises InputError for flags out of range."""
-
     cli.require_levels()
     require(FLAGS.report != "", "--report=: name an HTML file")
     require(1 <= FLAGS.runs <= MOST_RUNS, f"`runs={FLAGS.runs}`: give 1 to {MOST_RUNS:,}")

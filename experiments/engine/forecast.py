@@ -24,7 +24,6 @@ from audit.settings.setting import LAST, Setting
 from audit.tasks.task import Dataset
 from audit.training import game
 
-
 _SECONDS = 2.0  # of training, after compilation
 _MOST_STEPS = 250  # of a run in a chunk that is measured
 _PATIENCE = 60.0  # seconds for linear response, unless it is asked for

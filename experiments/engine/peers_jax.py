@@ -219,7 +219,7 @@ def _count_outputs(model: Model, example: NDArray[Any]) -> dict[LayerPath, int]:
         if context.method_name == "__call__":
             computed = math.prod(result.shape)
             if isinstance(context.module, PooledConvolution):
-                computed *= 4  # of which the largest is left
+                computed *= 4  # all of a 2x2 window, of which the largest is left
             outputs[path] = computed
         return result
 

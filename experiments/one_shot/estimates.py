@@ -117,7 +117,9 @@ def floors(numbers: Sequence[int], delta: float) -> list[Floors]:
     """
     every = []
     for canaries in numbers:
-        by_method = {name: one_shot.noise_floor(name, canaries, 0, delta) for name in FITTED}
+        by_method = {
+            name: one_shot.noise_floor(name, canaries, unobserved=0, delta=delta) for name in FITTED
+        }
         every.append(Floors(canaries, by_method))
     return every
 
@@ -200,11 +202,11 @@ def read_runs(
     observe = partial(_observe, dimension=plan.dimension, levels=levels)
     for setting in plan.audit_settings():
         noise = setting.noise_multiplier
-        all_iterates = federated.read(held, setting, 1)
-        final_model = federated.read(held, federated.final(setting), 1)
+        all_iterates = federated.read(held, setting, runs=1)
+        final_model = federated.read(held, federated.final(setting), runs=1)
         plain_accuracy = None
         if with_plain:
-            plain = federated.read(held, plan.without_canaries(noise), 1)
+            plain = federated.read(held, plan.without_canaries(noise), runs=1)
             if plain is not None:
                 plain_accuracy = next(iter(plain.accuracies), None)
         if all_iterates is not None and final_model is not None:
