@@ -134,6 +134,7 @@ def deal_images(setting: Attacked, data: DataSets) -> Split:
     if not setting.clients:
         return Split(train, one_each(test_set), test, train.checksum)
     mock_clients = max(int(setting.clients * (len(test_set.labels) / len(train.labels))), 1)
+    # Another seed, so that mock clients do not prefer the classes of the clients of their numbers.
     mock = dirichlet(test_set, mock_clients, setting.alpha, setting.seed + 1)
     return Split(train, mock, test, train.checksum)
 
@@ -384,9 +385,9 @@ def _train_by_fedavg(setting: Attacked, model: Model, split: Split) -> ClientTra
     choices = fedavg.FedAvg(
         losses_by_example(model),
         model.unravel,
-        min(setting.batch_size, most_examples),
-        setting.client_epochs,
-        most_examples,
+        batch_size=min(setting.batch_size, most_examples),
+        epochs=setting.client_epochs,
+        most_examples=most_examples,
     )
     rate = jnp.float32(setting.client_learning_rate)
     own = fedavg.Federated(rate, jnp.float32(setting.cohort))

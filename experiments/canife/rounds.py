@@ -467,6 +467,7 @@ def _integrate_log_moment(sigma: float, rate: float, order: float) -> float:
     """
     low = -_REACH * sigma
     high = order + _REACH * sigma
+    # The likelihood ratio grows e-fold over sigma^2, which takes finer steps where sigma is small.
     step = max(min(sigma / 20, sigma**2 / 4), sigma / 200)
     points = np.linspace(low, high, int(np.ceil((high - low) / step)) + 1)
     log_density = -(points**2) / (2 * sigma**2) - np.log(sigma * np.sqrt(2 * np.pi))

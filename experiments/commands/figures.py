@@ -80,7 +80,7 @@ def main() -> None:
     if scale != "laptop":
         folder = folder / scale
 
-    drawing = _Drawing([], [], {}, [])
+    drawing = _Drawing(files=[], rows=[], incomplete={}, waiting=[])
     for sweep in sweeps:
         _draw_sweep(sweep, evidence, scale, folder, drawing)
     nothing = f"{held.root} holds no finished cell of {','.join(FLAGS.name)} at scale {scale}"

@@ -254,7 +254,7 @@ def _tell_fcnn(trial: Trial) -> Rows:
 def _tell_chunks(trial: Trial) -> Rows:
     """Yields ConvNets' training in chunks of several sizes."""
     setting = setting_of("convnet", adversary="gc_r", steps=trial.length(50))
-    sizes = {trial.models(chunk, 16) for chunk in _CHUNKS}
+    sizes = {trial.models(chunk, least=16) for chunk in _CHUNKS}
     for size in sorted(sizes):  # the smallest first: a process's peak memory only rises
         row, _ = _train(setting, trial, size, size)
         yield row
@@ -329,7 +329,7 @@ def _tell_resnet(trial: Trial) -> Rows:
             steps=trial.length(25),
             precision=precision,
         )
-        row, _ = _train(setting, trial, trial.models(4, 2))
+        row, _ = _train(setting, trial, trial.models(4, least=2))
         yield row
 
 

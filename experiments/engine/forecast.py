@@ -348,7 +348,8 @@ def _time_chunks(played: game.Game, chunk: int, seconds: float) -> Probe:
     while not runs or marks[-1] - marks[0] < seconds:
         runs += len(next(chunks).scores)
     model_steps = runs * len(played.schedule.mask)
-    return Probe((marks[-1] - marks[0]) / model_steps, chunk, marks[0] - begin)
+    seconds_per_step = (marks[-1] - marks[0]) / model_steps
+    return Probe(seconds_per_step, chunk, compilation=marks[0] - begin)
 
 
 def expected(setting: Setting, dataset: Dataset, probed: Probe, patient: bool) -> Expected:

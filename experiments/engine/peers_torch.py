@@ -396,7 +396,7 @@ def torch_loop(problem: FederatedProblem) -> Engine:
 
     # The round by which engines are compared: a client's batch is all of its examples.
     whole = int(problem.counts.max())
-    noiseless = loop.mean_update(problem.cohorts[0], whole, CHECKED_STEPS, 0.0)
+    noiseless = loop.mean_update(problem.cohorts[0], whole, CHECKED_STEPS, deviation=0.0)
     stepped = []
     for parameter, part in zip(parameters, noiseless, strict=True):
         stepped.append(parameter.detach() - part)
@@ -409,7 +409,7 @@ def torch_loop(problem: FederatedProblem) -> Engine:
     def run() -> int:
         """Takes a round; returns how many clients took part."""
         cohort = next(cohorts)
-        update = loop.mean_update(cohort, setting.batch_size, 1, deviation)
+        update = loop.mean_update(cohort, setting.batch_size, epochs=1, deviation=deviation)
         for parameter, part in zip(parameters, update, strict=True):
             parameter.grad = part
         server.step()

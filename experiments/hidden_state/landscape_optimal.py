@@ -174,7 +174,7 @@ def _bracket_root(
       delta: of epsilon.
       limit: the accountant's epsilon, which no adversary exceeds.
     """
-    high = 1.01 * limit + 0.01
+    high = 1.01 * limit + 0.01  # past the root, even with the grids' errors
     if _compute_excess(0.0, coarse, delta) > 0:
         root = scipy.optimize.brentq(_compute_excess, 0.0, high, (coarse, delta), xtol=1e-4 * limit)
         below = 0.998 * root
