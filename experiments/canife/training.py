@@ -83,11 +83,11 @@ def measure_missing(
     trained, state = checkpoints.resume(_STATES, population.start())
     if trained >= missing[0]:  # the checkpoint is beyond the first round that is missing
         trained, state = 0, population.start()
-    every = setting.measured()
-    for target in every:
+    starts = setting.measured()  # of all stretches; each begins at a measured round
+    for target in starts:
         if not missing[0] <= target <= missing[-1]:
             continue
-        for first in every:
+        for first in starts:
             if trained < first < target:
                 state = population.train(state, first, setting.every)
         trained = target - 1
