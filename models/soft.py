@@ -36,8 +36,8 @@ def soft_text(model: Model, classes: int) -> SoftLoss:
       classes: how many classes the label may have.
 
     Returns:
-      loss(theta (p,), (mixtures (T, V), probabilities (classes,))): as of `soft_label`, where the
-      module reads the mixtures times the embedding's matrix.
+      loss(theta (p,), (mixtures (T, V), probabilities (classes,))): the mean of the criterion over
+      a label of these probabilities, where the module reads the mixtures times the embedding's matrix.
     """
     return _make_mean_criterion(model, classes, partial(_compute_logits_of_mixtures, model))
 

@@ -96,7 +96,10 @@ def losses_by_example(model: Model) -> Callable[[Any, tuple[Array, Array]], Arra
 
 
 def losses_of_batch(model: Model) -> Callable[[Any, tuple[Array, Array]], Array]:
-    """Returns what `losses_by_example` returns, faster: for a module that takes a whole batch at once."""
+    """Returns (parameter tree, (features (B, ...), labels (B, ...))) -> losses (B,).
+
+    The module takes the whole batch at once, which is faster than mapping it.
+    """
 
     def losses(parameters: Any, batch: tuple[Array, Array]) -> Array:
         features, labels = batch

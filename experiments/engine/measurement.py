@@ -61,7 +61,7 @@ class Measurement(NamedTuple):
 
     @property
     def unit(self) -> str:
-        """Returns what the rates count."""
+        """Returns what the rates count, "model-steps" or "client-updates"."""
         return TIMED[self.model].work.unit
 
     def rate(self) -> float:

@@ -373,7 +373,7 @@ def jax_privacy(problem: Problem, models: int = 0) -> Engine:
     train_models = placement.over_runs(train, mapped_axes, donated=(0,))
 
     def build_run(models: int) -> Run:
-        """Returns what trains so many models, each call a block of mini-batches."""
+        """Returns a function that trains so many models, by a block of mini-batches each time."""
         thetas = placement.by_run(jnp.tile(theta_0, (models, 1)))
         gradient_floats = models // devices * fields.batch_size * theta_0.size
         blocks = _cycle_blocks(jnp.asarray(batches), gradient_floats)

@@ -271,7 +271,7 @@ def torch_func(problem: Problem, models: int = 0) -> Engine:
         return copies
 
     def build_run(models: int) -> Run:
-        """Returns what takes a step of so many models."""
+        """Returns a function that takes a step of so many models on the next mini-batch."""
         thetas = start(models)
         batches = _cycle_batches(problem)
 

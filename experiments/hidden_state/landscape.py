@@ -281,7 +281,7 @@ def study(grid: Grid, delta: float, confidence: float) -> Study:
 
 
 def holdings(out: Path) -> Holdings:
-    """Returns what lies in a store's folder, the landscape's results among it."""
+    """Lists a store's folder: all settings that it holds, those of the landscape in its subfolder too."""
     return with_cells(index.holdings(out))
 
 

@@ -127,7 +127,7 @@ def load_shirts(
     They are its classes 0 and 6.
 
     Args:
-      file: Fashion-MNIST, as of `load_fashion_mnist`.
+      file: Fashion-MNIST: the folder with its four .gz files, an .npz file, or Debian's package.
       tfds_dir: a TFDS folder that holds it, prepared.
       cache_dir: where fetched arrays are stored.
 
@@ -136,7 +136,7 @@ def load_shirts(
       and labels (12000,) int32, 1 where it is a shirt.
 
     Raises:
-      InputError: as of `load_fashion_mnist`, or one of the classes is missing, or all images are black.
+      InputError: no source gives the data, one of the classes is missing, or all images are black.
     """
     images = load_fashion_mnist(file=file, tfds_dir=tfds_dir, cache_dir=cache_dir)
     is_chosen = np.isin(images.train_labels, SHIRTS)

@@ -82,14 +82,14 @@ def load_prices(
     """Loads California Housing for a linear regression of the price, standardised.
 
     Args:
-      file: California Housing, as of `load_housing`.
+      file: a .csv, .npz or .parquet(.brotli) file with scikit-learn's column names.
       tfds_dir: a TFDS folder that holds it, prepared.
       cache_dir: where fetched arrays are stored.
 
     Returns:
-      The features of `load_housing`, each row shortened to length PRICES_NORM where it is longer (3.5% of the
-      rows, whose outliers would decide how far all others have to be shrunk) and divided by it, so that no
-      row is longer than 1; labels (20640,) are float32.
+      Features (20640, 8) float32, standardised: a row is shortened to length PRICES_NORM where it is longer
+      (3.5% of the rows, whose outliers would decide how far all others have to be shrunk) and divided by it,
+      so that no row is longer than 1; labels (20640,) are float32.
 
     Raises:
       InputError: what is named cannot be used, or no source gives the data.
