@@ -399,7 +399,7 @@ class _ChunkPlayer:
     def _arguments(
         self, runs: NDArray[np.int64], states: State, segment: Schedule
     ) -> tuple[Tree, ...]:
-        """Returns the arguments of a segment's program: hyperparameters, states, data and so on, in its order.
+        """Returns the arguments of a segment's program: hyperparameters, states, data and so on.
 
         Args:
           runs: the chunk's runs, indices (R,).
