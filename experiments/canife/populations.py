@@ -370,7 +370,14 @@ def _train_by_dpsgd(setting: Attacked, model: Model, split: Split) -> ClientTrai
 
     mechanism = dpsgd.mechanism(dpsgd.DPSGD(CLIPPING[strategy](model)))
     data = (jnp.asarray(train.features), jnp.asarray(train.labels))
-    return ClientTraining(mechanism, (), data, None, train_dots, mock_updates)
+    return ClientTraining(
+        mechanism,
+        own=(),
+        data=data,
+        rate=None,
+        train_dots=train_dots,
+        mock_updates=mock_updates,
+    )
 
 
 def _train_by_fedavg(setting: Attacked, model: Model, split: Split) -> ClientTraining:
