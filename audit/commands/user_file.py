@@ -28,7 +28,7 @@ def run_file(path: Path) -> dict[str, Any]:
     except InputError:
         raise
     except ModuleNotFoundError as error:
-        install = installed.pip_install(error.name)
+        install = installed.pip_install(str(error.name))
         raise InputError(
             f"{path.name} needs {error.name}, which is not installed: {install}"
         ) from error

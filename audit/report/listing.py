@@ -3,6 +3,7 @@
 import math
 import textwrap
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -137,12 +138,17 @@ def as_csv(rows: Sequence[Listed]) -> bytes:
         names |= dict.fromkeys(flat(row.setting))
     facts = _make_table(rows, 0.0).columns
     settings = [
-        Column(name, lambda row, name=name: flat(row.setting).get(name))
+        Column(name, partial(_find_value, name))
         for name in names
         if name not in ("model", "adversary")
     ]
     columns = [column for column in facts if column.key != "differs"]
     return Table([*columns, *settings], rows, digits=10).csv()
+
+
+def _find_value(name: str, row: Listed) -> Any:
+    """Returns the value of a setting's field; None where the setting has no such field."""
+    return flat(row.setting).get(name)
 
 
 def _make_table(rows: Sequence[Listed], now: float) -> Table[Listed]:

@@ -70,12 +70,12 @@ def main() -> None:
 
 
 def run(setting: Setting, runs: int | None, until: "Until | None") -> None:
-    """Audits a setting as the other flags say.
+    """Audits a setting as the other flags say: trains what is missing, prints and files the conclusion.
 
     Args:
-      setting: The setting.
-      runs: Models to train, by default as many as usual.
-      until: What has to be proven for training to stop, if anything.
+      setting: What is audited.
+      runs: Models to train; None: as many as are usual for the adversary.
+      until: What has to be proven for training to stop early; None: nothing does.
     """
     # All flags are checked before data are loaded, which takes longer.
     cli.require_levels()
@@ -104,7 +104,11 @@ def run(setting: Setting, runs: int | None, until: "Until | None") -> None:
 
 
 def _parse_until(text: str | None) -> "Until | None":
-    """Returns what --until asks for; raises InputError for anything else."""
+    """Returns the condition that --until names, or None without the flag.
+
+    It is "refuted", an epsilon as 10, or a multiple of the claim as 0.9x; raises InputError for anything
+    else.
+    """
     if text is None:
         return None
     from experiments.cells import auditing
@@ -126,9 +130,21 @@ def _parse_until(text: str | None) -> "Until | None":
 
 
 def _make_request(setting: Setting, runs: int | None, until: "Until | None") -> "AuditRequest":
-    """Returns what the flags request, with its data; raises InputError for flags that do not go together."""
+    """Returns what the flags request, with its data loaded.
+
+    Args:
+      setting: What is audited.
+      runs: --runs; None: as many as are usual.
+      until: What has to be proven for training to stop early, or None.
+
+    Raises:
+      InputError: Flags do not go together, or are out of range.
+    """
     looks = _declared_looks()
-    runs = looks[-1] if looks else runs or setting.adversary.usual_runs
+    if looks:
+        runs = looks[-1]
+    elif runs is None:
+        runs = setting.adversary.usual_runs
     any_time = setting.adversary.any_time
 
     minutes = FLAGS.minutes
@@ -193,7 +209,12 @@ def _declared_looks() -> list[int]:
 
 
 def _show_look(conclusion: "Conclusion", number: int) -> None:
-    """Prints the bounds of the declared look of that number, from 1."""
+    """Prints the bounds after a declared number of runs, as rows of one table; nothing with --json.
+
+    Args:
+      conclusion: From the runs so far.
+      number: Of the look, from 1; the last is followed by an empty line.
+    """
     from audit.report import bounds_table
 
     if FLAGS.json:
@@ -205,7 +226,7 @@ def _show_look(conclusion: "Conclusion", number: int) -> None:
 
 
 def _each_run_alone(finished: "FinishedAudit") -> str:
-    """Returns a table of what each run of many canaries shows by itself; "" for other adversaries."""
+    """Returns a table of what each run shows by itself, for the one-shot adversary; "" for all others."""
     from audit.conclusions.concluded import conclude_each_run
     from audit.report import federated_table
     from audit.settings import build

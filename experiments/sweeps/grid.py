@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -93,10 +94,7 @@ def conclude(audit: GridAudit, place: Workplace, level: Level) -> GridResult:
 def make_table(results: Sequence[GridResult]) -> Table[GridResult]:
     """Returns the audits as a table: the varied fields, what is proven, and what is allowed at most."""
     names = list(results[0].values)
-    columns = [
-        Column(name, lambda result, name=name: result.values[name], name, show_value)
-        for name in names
-    ]
+    columns = [Column(name, partial(_find_value, name), name, show_value) for name in names]
     columns += [
         Column("runs", lambda result: result.conclusion.count_runs(), "runs"),
         Column("epsilon", lambda result: result.conclusion.epsilon, "proven", table.at_least),
@@ -109,6 +107,11 @@ def make_table(results: Sequence[GridResult]) -> Table[GridResult]:
     level = results[0].conclusion
     title = f"epsilon at delta {level.delta:g}, confidence {level.confidence:g}"
     return Table(columns, results, before=[title])
+
+
+def _find_value(name: str, result: GridResult) -> Any:
+    """Returns the value of a varied field."""
+    return result.values[name]
 
 
 def find_upper_bound(result: GridResult) -> float | None:
