@@ -49,6 +49,11 @@ flags.DEFINE_string(
     "The scores: .npz or .json with in, out or scores, presence; .npz with scores, fresh; .csv with "
     "score,in; in.npy,out.npy; or -.",
 )
+flags.DEFINE_list(
+    "columns",
+    None,
+    "Names of a .csv's columns, where these are others: score:loss,presence:member.",
+)
 cli.define_levels()
 flags.DEFINE_list(
     "looks", None, "Numbers of scores at which to look, declared before the first look."
@@ -166,6 +171,7 @@ def _read_evidence(paths: Sequence[Path]) -> Evidence:
     if FLAGS.dimension is None:
         return _read_scores(paths)
     require(FLAGS.looks is None, "--looks does not go with --dimension: drop one")
+    require(FLAGS.columns is None, "--columns does not go with --dimension: drop one")
     require(len(paths) == 1, f"--scores={FLAGS.scores}: with --dimension give one file")
     given_directions.require_dimension(FLAGS.dimension)
     return score_files.read_cosines(paths[0], FLAGS.dimension, FLAGS.leave_one_out, FLAGS.in_order)
@@ -176,12 +182,30 @@ def _read_scores(paths: Sequence[Path]) -> Evidence:
 
     Raises InputError for --in_order with scores that have no order.
     """
-    evidence = score_files.read_scores(*paths)
+    columns = _parse_columns()
+    if columns is None:
+        evidence = score_files.read_scores(*paths)
+    else:
+        require(len(paths) == 1, f"--scores={FLAGS.scores}: with --columns give one file")
+        evidence = score_files.read_csv(paths[0], columns)
     if not FLAGS.in_order:
         return evidence
     if not isinstance(evidence, Fresh):
         raise InputError("--in_order goes with --dimension, or with scores and fresh ones")
     return evidence._replace(in_order=True)
+
+
+def _parse_columns() -> dict[str, str] | None:
+    """Returns the names that --columns gives, {ours: the file's}; None without the flag."""
+    if FLAGS.columns is None:
+        return None
+    columns = {}
+    for pair in FLAGS.columns:
+        ours, colon, name = pair.partition(":")
+        example = "give --columns=score:loss,presence:member"
+        require(bool(colon and name), f"--columns={pair}: {example}")
+        columns[ours.strip().lower()] = name
+    return columns
 
 
 def _make_claim() -> Claim | None:

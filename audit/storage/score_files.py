@@ -12,7 +12,7 @@ import struct
 import sys
 import warnings
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -37,7 +37,10 @@ _STANDARD_INPUT = Path("standard input")
 _PARSER_ERRORS = (ArithmeticError, csv.Error, struct.error, lzma.LZMAError)
 _UNREADABLE: tuple[type[Exception], ...] = (*NOT_AN_ARCHIVE, *_PARSER_ERRORS)
 _FIX = "check `scores`, or keep a random part of them"
-_LABELS = {"true": True, "in": True, "false": False, "out": False}
+_LABELS = {
+    **dict.fromkeys(("true", "in", "yes", "member"), True),
+    **dict.fromkeys(("false", "out", "no", "non-member", "nonmember"), False),
+}
 _NUMERIC_LABELS = {1.0: True, 0.0: False}
 _COSINE_NAMES = ("observed", "unobserved", "in", "out", "scores", "presence")
 _RANK_NAMES = ("scores", "fresh", "ranks", "fresh_draws", "presence")
@@ -76,6 +79,33 @@ def read_scores(*files: Path) -> Scores:
     size = sum(world.size for world in scores.pooled())
     require(size <= MOST_SCORES, _say_too_many(files[0], size))
     return scores
+
+
+def read_csv(path: Path, columns: Mapping[str, str]) -> Scores:
+    """Returns the scores of a CSV whose columns have other names.
+
+    Args:
+      path: of the .csv, or STDIN.
+      columns: {our name: the file's}, such as {"score": "loss", "presence": "member"}; other columns do not
+        count, whatever they are called.
+
+    Raises:
+      InputError: as `read_scores`, and for a name that is of no column.
+    """
+    is_csv = path == STDIN or path.suffix.lower() == ".csv"
+    require(is_csv, f"`scores={path}`: `columns` goes with a .csv file, or with -")
+    forms = " or ".join(",".join(form) for form in _FORMS)
+    given_names = ",".join(columns)
+    require(
+        any(set(form) == set(columns) for form in _FORMS), f"`columns={given_names}`: name {forms}"
+    )
+    renamed = {name.strip().lower(): ours for ours, name in columns.items()}
+    if path == STDIN:
+        with _reading(_STANDARD_INPUT):
+            content = sys.stdin.buffer.read(MOST_BYTES + 1)
+            file = io.StringIO(content.decode("utf-8-sig"), newline="")
+            return _parse_csv(_STANDARD_INPUT, file, renamed)
+    return _read_csv(path, renamed)
 
 
 def _choose_reader(files: tuple[Path, ...]) -> Callable[..., Scores]:
@@ -254,7 +284,7 @@ def _reading(path: Path) -> Iterator[None]:
         raise
     except UnicodeDecodeError:
         raise InputError(
-            f"cannot read {path}: it is no text in UTF-8; save it as CSV UTF-8"
+            f"cannot read {path}: it is not text in UTF-8; save it as CSV UTF-8"
         ) from None
     except _UNREADABLE as error:
         reason = (
@@ -457,21 +487,27 @@ def _load_pairs(path: Path, file: IO[str]) -> tuple[tuple[str, Any], ...]:
     return tuple(pairs)
 
 
-def _read_csv(path: Path) -> Scores:
+def _read_csv(path: Path, renamed: Mapping[str, str] | None = None) -> Scores:
     with _reading(path), open(path, newline="", encoding="utf-8-sig") as file:
-        return _parse_csv(path, file)
+        return _parse_csv(path, file, renamed)
 
 
-def _parse_csv(path: Path, file: IO[str]) -> Scores:
+def _parse_csv(path: Path, file: IO[str], renamed: Mapping[str, str] | None = None) -> Scores:
     """Returns the scores of a CSV with columns score,in or score,presence (1 or 0), or in,out.
 
-    Commas, semicolons, tabs or spaces separate the columns; other columns are ignored.
+    Commas, semicolons, tabs or spaces separate the columns; other columns are ignored. Where no comma does,
+    numbers may have a decimal comma.
+
+    Args:
+      path: of the file, for messages.
+      file: at its first line.
+      renamed: {a column's name in the file, in lower case: the name that it stands for}, if any is renamed.
     """
     header = file.readline(_HEADER_BYTES).lstrip("# ")  # as NumPy writes it
-    form, indices, separator = _parse_header(path, header)
+    form, indices, separator = _parse_header(path, header, renamed)
     worlds: dict[bool, list[float]] = {True: [], False: []}
     add = _add_pair if form == ("in", "out") else _add_labelled
-    for cells in _read_rows(file, indices, separator):
+    for cells in _read_rows(path, file, indices, separator):
         add(path, cells, worlds)
         size = len(worlds[True]) + len(worlds[False])
         require(size <= MOST_SCORES, _say_too_many(path, size))
@@ -480,8 +516,10 @@ def _parse_csv(path: Path, file: IO[str]) -> Scores:
     return _make_sets(path, scores_in, scores_out)
 
 
-def _parse_header(path: Path, line: str) -> tuple[tuple[str, str], tuple[int, int], str]:
-    """Finds the columns of scores in a CSV's first line.
+def _parse_header(
+    path: Path, line: str, renamed: Mapping[str, str] | None
+) -> tuple[tuple[str, str], tuple[int, int], str]:
+    """Finds the columns of scores in a CSV's first line, under the names that `_parse_csv` describes.
 
     Returns:
       (the names of two columns, as in _FORMS; their indices; the separator of columns).
@@ -492,12 +530,18 @@ def _parse_header(path: Path, line: str) -> tuple[tuple[str, str], tuple[int, in
     for separator in "\t;, ":
         fields = next(csv.reader([line], delimiter=separator), [])
         names = [name.strip().lower() for name in fields]
+        if renamed is not None:
+            names = [renamed.get(name, "") for name in names]
         form = _find_form(path, names)
         if form is not None:
             indices = (names.index(form[0]), names.index(form[1]))
             return form, indices, separator
+    if renamed is not None:
+        wanted = ",".join(renamed)
+        raise InputError(f"{path}: its first line has not the columns {wanted}: check `columns`")
     raise InputError(
-        f"{path}: its first line must be score,in (1 or 0), or in,out (a column a world)"
+        f"{path}: its first line must be score,in (1 or 0), or in,out (a column a world); or name its "
+        "columns: `columns=score:loss,presence:member`"
     )
 
 
@@ -523,23 +567,38 @@ def _find_form(path: object, names: Sequence[str]) -> tuple[str, str] | None:
     return form
 
 
-def _read_rows(file: IO[str], indices: tuple[int, int], separator: str) -> Iterator[_Cells]:
+def _read_rows(
+    path: Path, file: IO[str], indices: tuple[int, int], separator: str
+) -> Iterator[_Cells]:
     """Yields the two cells of scores of each row of a CSV, below its header, that is not empty.
 
+    Decimal commas become points.
+
     Args:
+      path: of the file, for messages.
       file: after its first line.
       indices: of the two columns.
       separator: of columns.
+
+    Raises:
+      InputError: some numbers have commas and others points: either may be a separator of thousands.
     """
     reader = csv.reader(file, delimiter=separator)
     first_index, second_index = indices
     place = 0
+    marks = set()  # of decimals
     for row in reader:
         if not row:
             continue
         line = reader.line_num + 1  # after the header
         first = row[first_index].strip() if first_index < len(row) else ""
         second = row[second_index].strip() if second_index < len(row) else ""
+        marks |= {mark for mark in ",." if mark in first}
+        mixed = f"{path} line {line}: some numbers have a comma and others a point: write all with points"
+        require(len(marks) < 2, mixed)
+        if separator != ",":
+            first = first.replace(",", ".")
+            second = second.replace(",", ".")
         yield _Cells(place, line, first, second)
         place += 1
 
@@ -614,7 +673,7 @@ def _parse_score(path: Path, line: int, text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        message = f"score {_quote(text)} is no number: fix it, or write nan if the run failed"
+        message = f"score {_quote(text)} is not a number: fix it, or write nan if the run failed"
         raise InputError(f"{path} line {line}: {message}") from None
 
 
