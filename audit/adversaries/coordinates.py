@@ -49,7 +49,7 @@ class GcS(AdversaryFields):
     )
 
     def deciding(self) -> dict[str, Any]:
-        """Returns the fields that decide scores, without the number of simulations where one is enough.
+        """Returns the fields that decide scores, without the number of simulations where at most one is run.
 
         Noiseless simulations are all the same, and linear response takes none.
         """
@@ -80,6 +80,7 @@ class GcR(AdversaryFields):
 
     @property
     def any_time(self) -> bool:
+        """Whether one may stop adding runs at any time: the bound of coordinates drawn afresh holds then."""
         return self.afresh
 
     @property
@@ -89,16 +90,20 @@ class GcR(AdversaryFields):
 
 
 def _make_gc_s(fields: GcS, knowledge: Knowledge) -> "Adversary":
-    """Makes GC-S: a gradient along the coordinate that moves least, or leaks most by linear response."""
+    """Makes GC-S: a gradient along the coordinate that moves least, or leaks most by linear response.
+
+    Raises InputError for more canaries than coordinates, and where linear response forecasts nothing.
+    """
     from audit.adversaries import biased
     from audit.mechanism import dpsgd
 
     knowledge.require_coordinates()
-    several = (knowledge.canaries, knowledge.expect_of_several())
+    canaries = knowledge.canaries
+    expect = knowledge.expect_of_several()
     if fields.gc_s == _LINEAR_RESPONSE:
         reason = knowledge.unresponsive
         require(not reason, f"`gc_s={_LINEAR_RESPONSE}`: {reason}; choose another")
-        return biased.responsive_biased_dimension(knowledge.respond, *several)
+        return biased.responsive_biased_dimension(knowledge.respond, canaries, expect)
 
     variant = GC_S_VARIANTS[fields.gc_s]
     if variant.noisy:
@@ -108,11 +113,16 @@ def _make_gc_s(fields: GcS, knowledge: Knowledge) -> "Adversary":
         hyper = dpsgd.without_privacy(knowledge.hyper)
         simulations = 1  # all are the same
     simulate = partial(knowledge.simulate, hyper)
-    return biased.simulated_biased_dimension(simulate, simulations, variant.per_step, *several)
+    return biased.simulated_biased_dimension(
+        simulate, simulations, per_step=variant.per_step, canaries=canaries, expect=expect
+    )
 
 
 def _make_gc_r(fields: GcR, knowledge: Knowledge) -> "Adversary":
-    """Makes GC-R: a gradient along a random coordinate."""
+    """Makes GC-R: a gradient of norm C along a random coordinate, the same in all runs or drawn by each.
+
+    Raises InputError for more canaries than coordinates.
+    """
     knowledge.require_coordinates()
     if fields.afresh:
         return _make_fresh_coordinates(knowledge)
@@ -122,7 +132,10 @@ def _make_gc_r(fields: GcR, knowledge: Knowledge) -> "Adversary":
 
 
 def _make_fresh_coordinates(knowledge: Knowledge) -> "Adversary":
-    """Makes GC-R whose coordinates every run draws afresh."""
+    """Makes GC-R whose coordinates every run draws afresh.
+
+    Raises InputError for canaries at more than half of the coordinates: too few are left to rank them among.
+    """
     from audit.adversaries import ranked
 
     canaries = knowledge.canaries
@@ -136,7 +149,10 @@ def _make_fresh_coordinates(knowledge: Knowledge) -> "Adversary":
 
 
 def _make_gc_fixed(fields: GcFixed, knowledge: Knowledge) -> "Adversary":
-    """Makes the adversary that inserts a gradient along a given coordinate."""
+    """Makes the adversary that inserts a gradient of norm C along the coordinate `fields.dimension`.
+
+    Raises InputError for several canaries, and for a coordinate that the model does not have.
+    """
     from audit.adversaries import biased
 
     canaries = knowledge.canaries

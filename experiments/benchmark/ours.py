@@ -4,7 +4,7 @@ from functools import partial
 
 from audit.calibration.calibration import ENOUGH_RUNS, FAIR, GAUSSIAN_CURVE
 from audit.errors import InputError
-from audit.evidence import canaries
+from audit.evidence import given
 from audit.evidence.canaries import Coins, Fresh
 from audit.methods import (
     claimed_curve,
@@ -53,7 +53,8 @@ def from_scores(method: ScoreMethod, coins: Coins, delta: float, confidence: flo
 
 def from_canaries(method: CanaryMethod, coins: Coins, delta: float, confidence: float) -> float:
     """Returns epsilon by a method of several canaries a run."""
-    return method.bound(canaries.coins(coins.scores, coins.presence), delta, confidence).epsilon
+    checked = given.coins(coins.scores, coins.presence)
+    return method.bound(checked, delta, confidence).epsilon
 
 
 def from_coins(
