@@ -64,8 +64,8 @@ def audit_drawing(conclusion: Conclusion, audited: str = "") -> Figure:
     with plt.rc_context(STYLE):
         figure = plt.figure(figsize=(4.5 * columns, 3.3 * rows))
         if conclusion.is_one_run:  # each panel has a legend above it
-            parts = np.ravel(figure.subfigures(rows, columns))
-            axes = [part.subplots() for part in parts]
+            parts = figure.subfigures(rows, columns, squeeze=False)
+            axes = [part.subplots() for part in parts.flat]
         else:
             axes = list(figure.subplots(rows, columns).flat)
         for axis, draw in zip(axes, panels.values(), strict=True):

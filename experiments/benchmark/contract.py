@@ -137,14 +137,9 @@ class BenchmarkedMechanism(NamedTuple):
 
 def shape(law: Law, design: str, n: int, mu: float) -> KnownMechanism:
     """Returns a mechanism with so many runs and canaries as a design has at n."""
-    shapes = {
-        ONE_CANARY: {"runs": 2 * n},
-        SEVERAL: {"runs": n, "canaries": CANARIES},
-        ONE_RUN: {"runs": 1, "canaries": n},
-        DIRECTIONS: {"runs": 1, "canaries": n, "dimension": _DIMENSION},
-    }
-    usual = KnownMechanism(law, mu, 1, 1, DELTA, CONFIDENCE, 0)
-    return usual._replace(**shapes[design])
+    runs, canaries = {ONE_CANARY: (2 * n, 1), SEVERAL: (n, CANARIES)}.get(design, (1, n))
+    dimension = _DIMENSION if design == DIRECTIONS else 0
+    return KnownMechanism(law, mu, runs, 1, DELTA, CONFIDENCE, 0, canaries, dimension)
 
 
 def shuffle(evidence: Any, rng: np.random.Generator) -> Any:

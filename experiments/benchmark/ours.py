@@ -4,7 +4,7 @@ from functools import partial
 
 from audit.calibration.calibration import ENOUGH_RUNS, FAIR, GAUSSIAN_CURVE
 from audit.errors import InputError
-from audit.evidence import given
+from audit.evidence import canaries, fair_coins
 from audit.evidence.canaries import Coins, Fresh
 from audit.methods import (
     claimed_curve,
@@ -53,8 +53,9 @@ def from_scores(method: ScoreMethod, coins: Coins, delta: float, confidence: flo
 
 def from_canaries(method: CanaryMethod, coins: Coins, delta: float, confidence: float) -> float:
     """Returns epsilon by a method of several canaries a run."""
-    checked = given.coins(coins.scores, coins.presence)
-    return method.bound(checked, delta, confidence).epsilon
+    fair_coins.require_fair(coins.presence)
+    checked = canaries.make_coins(coins.scores, coins.presence)
+    return method.bound(checked._replace(given=True), delta, confidence).epsilon
 
 
 def from_coins(

@@ -18,6 +18,7 @@ from experiments.sweeps.sweep import Sweep
 
 ROUND = "round"
 Value = str | int
+Varied = Mapping[str, Sequence[Value]]
 
 
 class FigureSize(NamedTuple):
@@ -104,32 +105,31 @@ def sweeps(scale: str) -> dict[str, Sweep]:
         design_batch=min(cohorts[-1] // 2, setting.cohort),
     )
     penalties = ("of_the_mean", "as_printed")
-    by_pool = {"start": STARTS, "pool": pools[1:]}
-    by_steps = {"start": STARTS, "design_steps": design_steps}
-    by_loss = {"penalty": penalties, "pool": pools[::2]}
-    figures = (
-        ("5a", "Canaries by pool", setting, seeds, by_pool),
-        ("5b", "Canaries by steps of their design", setting, seeds, by_steps),
-        ("8a", "Two losses of the design", best, seeds + 2, by_loss),
-        ("8c", "Clients a round", noisy, seeds, {"cohort": cohorts}),
+    by_pool: Varied = {"start": STARTS, "pool": pools[1:]}
+    by_steps: Varied = {"start": STARTS, "design_steps": design_steps}
+    by_loss: Varied = {"penalty": penalties, "pool": pools[::2]}
+    every = (
+        _make_sweep("5a", "Canaries by pool", setting, seeds, by_pool),
+        _make_sweep("5b", "Canaries by steps of their design", setting, seeds, by_steps),
+        _make_sweep("8a", "Two losses of the design", best, seeds + 2, by_loss),
+        _make_sweep("8c", "Clients a round", noisy, seeds, {"cohort": cohorts}),
     )
-    every = [_make_sweep(f"canife_figure_{number}", *of_figure) for number, *of_figure in figures]
     return {sweep.name: sweep for sweep in every}
 
 
 def _make_sweep(
-    name: str, title: str, base: Attacked, seeds: int, varied: Mapping[str, Sequence[Value]]
+    number: str, title: str, base: Attacked, seeds: int, varied: Varied
 ) -> AblationSweep:
     """Returns a sweep of every combination of the varied fields' values, each with seeds 0, 1, ...
 
     The first varied field's values are curves, the second is on the x axis; without a second, rounds are.
 
     Args:
-      name: Of the sweep.
+      number: Of the paper's figure.
       title: For people.
       base: The setting that is varied.
       seeds: How many.
-      **varied: Values of fields of the setting.
+      varied: Values of fields of the setting.
     """
     curve, x = (*varied, ROUND)[:2]
     cells = []
@@ -142,4 +142,4 @@ def _make_sweep(
             numbers = numbers[-1:]
         words = ", ".join(str(value) for value in values)
         cells.append(attacked_cell(setting, numbers, f"{setting.model}, {words}, seed {seed}"))
-    return AblationSweep(name, title, tuple(cells), curve=curve, x=x)
+    return AblationSweep(f"canife_figure_{number}", title, tuple(cells), curve=curve, x=x)

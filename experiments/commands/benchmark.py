@@ -23,6 +23,7 @@ from experiments.benchmark import registry, tables
 from experiments.benchmark.cells import (
     SCALES,
     AuditedCell,
+    Cell,
     CellStore,
     Scale,
     find_missing,
@@ -64,7 +65,7 @@ def main() -> None:
     claims = list_claims(measured_estimators, scale, FLAGS.seed)
     store = CellStore(folder / "cells")
 
-    everything = [*cells, *claims]
+    everything: list[Cell] = [*cells, *claims]
     missing = len(find_missing(everything, store))
     with tqdm(total=missing, unit="cell", desc="benchmark", disable=not missing) as bar:
         for _ in measure_missing(everything, store, processes):
