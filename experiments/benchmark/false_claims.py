@@ -81,7 +81,7 @@ class ClaimCell(NamedTuple):
         estimator = registry.ESTIMATORS[self.estimator]
         limits = self.find_limits()
         runs = self._find_least_runs(limits)
-        false = 0.0 if runs is None else self.find_share(runs, 1.0)
+        false_share = 0.0 if runs is None else self.find_share(runs, 1.0)
         return MeasuredClaim(
             estimator=self.estimator,
             version=registry.find_version(estimator),
@@ -93,7 +93,7 @@ class ClaimCell(NamedTuple):
             runs=runs,
             most_runs=limits.most,
             audits=self.audits,
-            false=round(false * self.audits),
+            false_refutations=round(false_share * self.audits),
             seed=self.seed,
         )
 
@@ -149,7 +149,7 @@ class MeasuredClaim(NamedTuple):
       delta, confidence: At which epsilon is compared with the claimed one.
       runs: After so many training runs half of the audits refute it; None beyond the most.
       most_runs: The most that were tried.
-      false: How many audits of `runs` runs refute a claim that holds.
+      false_refutations: How many audits of `runs` runs refute a claim that holds.
     """
 
     estimator: str
@@ -162,13 +162,13 @@ class MeasuredClaim(NamedTuple):
     runs: int | None
     most_runs: int
     audits: int
-    false: int
+    false_refutations: int
     seed: int
 
     @property
     def accuses_falsely(self) -> bool:
         """Returns whether the exact test at 1% finds more refutations of a claim that holds than allowed."""
-        limits = intervals.clopper_pearson(self.false, self.audits, 0.98)
+        limits = intervals.clopper_pearson(self.false_refutations, self.audits, 0.98)
         return bool(limits.lower > 1 - self.confidence)
 
     def __str__(self) -> str:

@@ -153,7 +153,7 @@ def _make_claim_columns() -> list[Column]:
         "runs_until_refuted": "runs",
         "most_runs": "most_runs",
         "claim_audits": "audits",
-        "false_refutations": "false",
+        "false_refutations": "false_refutations",
     }
 
     def read(field: str) -> Callable[[MeasuredEstimator], Any]:

@@ -286,10 +286,10 @@ def doubting(monkeypatch):
 def test_the_runs_that_refute_a_claim_are_found_and_false_ones_marked(doubting):
     found = ClaimCell("of 300", 5000, 10, 0).measure()
     assert 300 <= found.runs <= 330
-    assert (found.audits, found.false) == (10, 10)
+    assert (found.audits, found.false_refutations) == (10, 10)
     assert str(found) == f"{found.runs}*"
     never = ClaimCell("of 9,000", 5000, 10, 0).measure()
-    assert (never.runs, never.false, str(never)) == (None, 0, ">5,000")
+    assert (never.runs, never.false_refutations, str(never)) == (None, 0, ">5,000")
 
 
 def test_the_test_of_a_curve_refutes_less_noise_in_a_few_runs_and_no_claim_that_holds():
