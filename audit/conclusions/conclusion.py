@@ -115,6 +115,8 @@ class UpperBound(NamedTuple):
     @property
     def name(self) -> str:
         """Returns its name in tables and figures."""
+        if self.assumes == GIVEN:
+            return "claim"
         if not self.hidden:
             return "upper bound"
         if self.assumes.word == "measured":

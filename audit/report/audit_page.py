@@ -84,20 +84,35 @@ def summary(subject: Subject) -> Html:
 def _make_index(about: Sequence[Subject]) -> Html:
     """Returns the table of all audits in a page, with links to their sections."""
     rows = []
-    for subject in about:
+    for subject, difference in zip(about, _find_differences(about), strict=True):
         conclusion = subject.conclusion
         link = page.element("a", subject.title, href=f"#{subject.anchor}")
+        name = page.element("span", link, page.element("span", difference, class_="note"))
         verdict = _judge(subject)
         word = page.element("strong", verdict.word, class_=verdict.kind)
         gaussian = verdicts.at_least(conclusion.epsilon_if_gaussian)
         free = verdicts.at_least(conclusion.epsilon)
-        rows.append((link, word, gaussian, free, _show_tightest(conclusion)))
+        rows.append((name, word, gaussian, free, _show_tightest(conclusion)))
     header = ("audit", "verdict", "epsilon, Gaussian curve", "epsilon, any curve", "upper bound")
     table = page.table("Audits in this report", header, rows)
     most_error = 1 - min(subject.conclusion.confidence for subject in about)
     warning = _CAUTION.format(len(about), f"{most_error * len(about):.2g}")
     caution = page.element("p", warning, class_="note")
     return page.element("nav", table, caution, aria_label="Audits")
+
+
+def _find_differences(about: Sequence[Subject]) -> list[str]:
+    """Returns for each audit the facts in which it differs from others of its title; empty without such."""
+    differences = []
+    for subject in about:
+        others = [other for other in about if other.title == subject.title]
+        differing = []
+        for name, fact in subject.facts.items():
+            if any(other.facts.get(name) != fact for other in others):
+                differing.append(f"{name.lower()}: {fact}")
+        text = "; ".join(differing)
+        differences.append(f" {text}" if text else "")
+    return differences
 
 
 def _make_section(subject: Subject, count: int) -> Html:

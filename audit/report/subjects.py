@@ -8,6 +8,7 @@ import hashlib
 import json
 import platform
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -139,7 +140,7 @@ def describe_score_files(name: str, sources: Sequence[Path], conclusion: Conclus
     else:
         checksums = [hashlib.sha256(source.read_bytes()).hexdigest() for source in sources]
         provenance["SHA-256 of the scores' file"] = ", ".join(checksums)
-        provenance["Versions"] = _list_versions()
+        provenance |= _describe_making()
     return subject._replace(provenance=provenance)
 
 
@@ -185,6 +186,12 @@ def _join_flags(command: str, flags: dict[str, Any]) -> str:
     return " ".join(words)
 
 
+def _describe_making() -> dict[str, str]:
+    """Returns by what and when a page on a caller's scores is made."""
+    today = datetime.now(UTC).strftime("%Y-%m-%d")
+    return {"Versions": _list_versions(), "Date of this page": today}
+
+
 def _list_versions() -> str:
     libraries = f"numpy {np.__version__}, scipy {scipy.__version__}"
     return f"audit {__version__}, python {platform.python_version()}, {libraries}"
@@ -213,11 +220,11 @@ def describe_arrays(name: str, conclusion: Conclusion) -> Subject:
         facts["Mechanism, as given"] = mechanism
     elif conclusion.upper_bound is not None:
         upper_bound = f"epsilon = {conclusion.upper_bound:g} at delta = {conclusion.delta:g}"
-        facts["Upper bound, as given"] = upper_bound
+        facts["Claim"] = upper_bound
     scores = conclusion.scores_in.tobytes() + conclusion.scores_out.tobytes()
     provenance = {
         "SHA-256 of the scores, in before out": hashlib.sha256(scores).hexdigest(),
-        "Versions": _list_versions(),
+        **_describe_making(),
     }
     threat = _UNKNOWN_THREAT
     if conclusion.law_is_known:
@@ -228,7 +235,7 @@ def describe_arrays(name: str, conclusion: Conclusion) -> Subject:
 def _describe_one_run(name: str, conclusion: Conclusion) -> Subject:
     """Returns the facts of an audit of the canaries of a caller's run; `name` is of what was audited."""
     facts = {"Audited": name, "Canaries": str(conclusion.evidence)}
-    provenance = {"Versions": _list_versions()}
+    provenance = _describe_making()
     threats = [_UNKNOWN_RUN]
     uppers = _list_uppers(conclusion)
     return Subject("run", name, facts, threats, conclusion, provenance, uppers=uppers)

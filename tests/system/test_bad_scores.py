@@ -48,7 +48,7 @@ BAD_CSV = {
     "a label NaN": (b"score,in\n1,nan\n", "line 2: 'nan'"),
     "a score of words": (b"score,in\n1,0\nhigh,1\n", "line 3: score 'high'"),
     "no score": (b"score,in\n,1\n", "line 2: score ''"),
-    "a decimal comma": (b"score;in\n0,5;1\n", "line 2: score '0,5'"),
+    "commas of thousands": (b"score;in\n1,000,5;1\n", "line 2: score '1.000.5'"),
     "a gap in a column": (b"in,out\n1,2\n,3\n4,5\n", "line 4"),
     "a gap in the other": (b"in,out\n1,\n2,3\n", "line 3"),
     "words in a column": (b"in,out\n1,x\n", "line 2: score 'x'"),
