@@ -64,7 +64,7 @@ class Result:
 
     @property
     def claim_test(self) -> "ClaimTest | None":
-        """The test of what is claimed: e_value, refuted, runs, seen; None where nothing is, or of one run."""
+        """The test of what is claimed: e_value, refuted, runs, seen; None where there is none."""
         return self.conclusion.claim_test
 
     @property

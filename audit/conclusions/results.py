@@ -110,7 +110,8 @@ def answer_json(conclusion: Conclusion, verdict: str) -> str:
 
 
 def one_run_fields(conclusion: Conclusion) -> dict[str, Any]:
-    """Returns what one run says, for JSON: `estimates`, `bounds`, `upper_bound`, `coins`, and what was given.
+    """Returns what one run says, for JSON: `estimates`, `bounds`, `upper_bound`, `coins`, what was given, and
+    `claim_test`, where there is one.
 
     Of cosines this is their numbers, their dimension and the test whether they are normal.
     """
@@ -139,6 +140,7 @@ def one_run_fields(conclusion: Conclusion) -> dict[str, Any]:
         "estimates": estimates,
         "bounds": bounds,
         "upper_bound": finite(conclusion.upper_bound),
+        **_make_claim_fields(conclusion),
         **given,
         "coins": coins is not None,
     }

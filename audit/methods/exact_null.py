@@ -52,7 +52,8 @@ from audit.evidence.canaries import Fresh
 from audit.evidence.ranks import measure_law
 from audit.laws import conversions, cosine_law
 from audit.methods import claimed_curve
-from audit.methods.claimed_curve import Exceedances, ScoreSummary
+from audit.methods.claimed_curve import Exceedances
+from audit.methods.departures import ScoreSummary, summarise_scores
 from audit.methods.estimate import Bound
 from audit.methods.method import FRESH_DIRECTIONS, Assumption, Method
 
@@ -229,7 +230,7 @@ def summarise_design(design: Fresh) -> ScoreSummary:
     for run in _select_present(design):
         student = run * root / np.sqrt(np.maximum(1 - run * run, _TINY))
         runs.append(np.clip(student, -_FAR, None))  # a run that failed has cosines of -1
-    return claimed_curve.summarise_scores(runs)
+    return summarise_scores(runs)
 
 
 def bound_gdp(design: Fresh, delta: float, confidence: float) -> Bound:

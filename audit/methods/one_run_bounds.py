@@ -136,10 +136,7 @@ def bounds(cosines: Cosines, delta: float, confidence: float) -> list[Bound]:
 
 def bound_uniform_canaries(cosines: Cosines, delta: float, confidence: float) -> Bound:
     """Returns the bound `exact_null`, which uses observed cosines alone."""
-    observed = exact_null.check_cosines(cosines.observed[None], cosines.dimension)
-    present = np.ones(observed.shape, bool)
-    design = Fresh(observed, present, cosines.dimension, plain=True)
-    proof = exact_null.prove(design, delta, confidence)
+    proof = exact_null.prove(make_design(cosines), delta, confidence)
     return Bound(
         method=EXACT_NULL,
         epsilon=proof.epsilon,
@@ -154,6 +151,12 @@ def bound_uniform_canaries(cosines: Cosines, delta: float, confidence: float) ->
         assumes=UNIFORM,
         counted=f"{proof.hits}/{proof.cosines} above {proof.threshold:.3g}",
     )
+
+
+def make_design(cosines: Cosines) -> Fresh:
+    """Returns the observed cosines as a run of fresh directions, all in."""
+    observed = exact_null.check_cosines(cosines.observed[None], cosines.dimension)
+    return Fresh(observed, np.ones(observed.shape, bool), cosines.dimension, plain=True)
 
 
 def weigh_coins(design: Coins) -> CoinEvidence:

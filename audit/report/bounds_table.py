@@ -114,7 +114,7 @@ def describe_claim(conclusion: Conclusion) -> list[str]:
     if test is None:
         return []
     evidence = ""
-    if conclusion.law_is_known:
+    if conclusion.bets_on_curve:
         evidence = f" (e-value {show_e_value(test.e_value)})"
     runs = f"{test.runs:,} training run{'s' if test.runs > 1 else ''}"
     result = f"refuted by {runs}" if test.refuted else f"not refuted by {runs}"
@@ -128,6 +128,18 @@ def describe_claim(conclusion: Conclusion) -> list[str]:
             seen, _WIDTH, initial_indent=_NOTE_INDENT * " ", subsequent_indent=_NOTE_INDENT * " "
         )
     return lines
+
+
+def describe_claim_in_sentences(conclusion: Conclusion) -> list[str]:
+    """Returns a paragraph on the test of the claim for a page; none where there is no test."""
+    lines = [line.strip() for line in describe_claim(conclusion)]
+    if not lines:
+        return []
+    result = lines[0].removeprefix("claim:").strip()
+    sentences = f"The claim is {result}."
+    if len(lines) > 1:
+        sentences += f" {' '.join(lines[1:]).capitalize()}."
+    return [sentences]
 
 
 def show_e_value(e_value: float) -> str:
@@ -380,7 +392,11 @@ def _make_one_run_table(conclusion: Conclusion) -> str:
     for upper in conclusion.upper_bounds:
         given.append(f"{upper.name:<16} {upper.epsilon:>8.3f} {'':<37} {upper.assumes.word}")
     bounds = Table(_BOUND_COLUMNS, conclusion.bounds, after=given, gap=" ", rule=_WIDTH).text()
-    notes = [*_explain_words_of_one_run(conclusion), *remarks(conclusion)]
+    notes = [
+        *describe_claim(conclusion),
+        *_explain_words_of_one_run(conclusion),
+        *remarks(conclusion),
+    ]
     cosines = conclusion.one_run.cosines
     if cosines is None:
         count = sum(conclusion.evidence.canaries)
