@@ -59,7 +59,7 @@ def _script(arguments: Sequence[str]) -> int:
     except ModuleNotFoundError as error:
         if error.name not in _EXAMPLES_PACKAGES:
             raise
-        install = f"{sys.prefix}/bin/pip install {error.name}"
+        install = installed.pip_install(error.name)
         print(
             f"error: {script} needs {error.name}, which is not installed: {install}",
             file=sys.stderr,

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from audit.errors import InputError
+from audit.runtime import installed
 from audit.runtime.machine import prepare_jax
 
 
@@ -25,7 +26,7 @@ def run_file(path: Path) -> dict[str, Any]:
     except InputError:
         raise
     except ModuleNotFoundError as error:
-        install = f"{sys.prefix}/bin/pip install {error.name}"
+        install = installed.pip_install(error.name)
         raise InputError(
             f"{path.name} needs {error.name}, which is not installed: {install}"
         ) from error

@@ -18,6 +18,7 @@ from tqdm import tqdm
 
 from audit.commands import cli
 from audit.errors import require
+from audit.runtime import installed
 from audit.runtime.machine import cores
 from experiments.benchmark import registry, tables
 from experiments.benchmark.cells import (
@@ -93,7 +94,7 @@ def _choose_cells() -> list[AuditedCell]:
         cells, "--estimators and --mechanisms: no estimator that is installed takes such scores"
     )
     for package in _find_missing_packages(estimators):
-        fix = f"{sys.prefix}/bin/pip install {package}"
+        fix = installed.pip_install(package)
         print(f"{package} is not installed, its estimators are left out: {fix}", file=sys.stderr)
     return cells
 

@@ -65,10 +65,13 @@ def _compile_here(mechanism: str, model: str) -> CompiledRow:
     """Compiles a training in this process, which has not touched JAX's devices."""
     os.environ["JAX_PLATFORMS"] = "cpu"
     prepare_jax(1)
+    import jax
     from jax.experimental.topologies import get_topology_desc
 
     from audit.mechanism.memory import Hardware
 
+    # What is cached for a chip can be read on that chip alone.
+    jax.config.update("jax_enable_compilation_cache", False)
     hardware = Hardware(is_cpu=False, number=1, memory=_CHIP_BYTES, scratch=_VMEM_BYTES)
     build = _build_dpsgd if mechanism == "DP-SGD" else _build_federated
     try:
