@@ -67,7 +67,7 @@ def read_scores(*files: Path) -> Scores:
 
     Args:
       files: a .npz holds arrays in, out or scores, presence, or of canaries among fresh draws scores, fresh
-        or ranks, fresh_draws; a .csv has columns score,in or score,presence
+        (and maybe the seed of ties) or ranks, fresh_draws; a .csv has columns score,in or score,presence
         or in,out; a .json is an object of lists of these names; of two .npy files the first is in; STDIN is
         CSV or JSON. Arrays are (runs,) or, with several canaries a run, (runs, canaries).
 
