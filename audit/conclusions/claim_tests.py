@@ -7,63 +7,83 @@ mu exceeds it, which needs no Gaussian curve, and another claim where the lower 
 
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 from audit.conclusions.conclusion import Conclusion, find_doubt
 from audit.evidence.canaries import Fresh, Shape
 from audit.methods import claimed_curve, exact_null, one_run_bounds
-from audit.methods.claimed_curve import ClaimTest, LogCapital, Power
+from audit.methods.claimed_curve import ClaimTest, Departure, LogCapital, Power
 from audit.methods.departures import find_least_departure
 
 
+class _Bets(NamedTuple):
+    """Evidence that tests a claimed curve whole.
+
+    Attributes:
+      design: canaries whose law is known where they are out.
+      compute_log_capital: bets on how many of them exceed thresholds.
+    """
+
+    design: Fresh
+    compute_log_capital: LogCapital
+
+
 def examine_claim(conclusion: Conclusion) -> ClaimTest | None:
-    """Returns the test of the tightest claim; None where nothing is claimed, or nothing can be tested."""
+    """Returns the test of the tightest claim, and which smaller noise it would have refuted.
+
+    Returns:
+      None where nothing is claimed, or nothing can be tested.
+    """
+    test = judge_claim(conclusion)
+    if test is None or not conclusion.bets_on_curve:
+        return test
+    return test._replace(seen=_find_least_departure(conclusion))
+
+
+def judge_claim(conclusion: Conclusion) -> ClaimTest | None:
+    """Returns `examine_claim` without what would have been refuted, which takes a second to simulate."""
     upper = conclusion.tightest
     if upper is None or math.isinf(upper.epsilon) or find_doubt(conclusion):
         return None
-    return _EXAMINE[conclusion.evidence.shape](conclusion)
+    return _JUDGE[conclusion.evidence.shape](conclusion)
 
 
-def _examine_runs(conclusion: Conclusion) -> ClaimTest | None:
-    """Tests the claimed curve by runs of fresh directions or of ranks; None where their law is refuted."""
-    if not conclusion.assumption_free.holds:
-        return None
-    return _examine_curve(conclusion, conclusion.fresh, claimed_curve.compute_log_capital)
-
-
-def _examine_one_run(conclusion: Conclusion) -> ClaimTest | None:
-    """Tests the claim by one run: by cosines whose law is known, else by what is guessed of its coins."""
-    run = conclusion.one_run
-    if not run.is_null_known:
-        return _examine_guesses(conclusion)
-    assert run.cosines is not None
-    design = one_run_bounds.make_design(run.cosines)
-    return _examine_curve(conclusion, design, claimed_curve.compute_log_capital_of_only_run)
-
-
-def _examine_curve(
-    conclusion: Conclusion, design: Fresh, compute_log_capital: LogCapital
-) -> ClaimTest | None:
-    """Tests the claimed curve whole, and says what would have been seen; None where no curve is claimed.
-
-    Args:
-      conclusion: whose tightest claim is tested.
-      design: the canaries, whose law is known where they are out.
-      compute_log_capital: how their exceedances are bet on.
-    """
+def _judge_curve(conclusion: Conclusion) -> ClaimTest | None:
+    """Tests the claimed curve whole; None where no curve is claimed, or canaries that are out refute their
+    law."""
     power = _find_power(conclusion)
-    if power is None:
+    is_refuted = conclusion.law_is_known and not conclusion.assumption_free.holds
+    if power is None or is_refuted:
         return None
-    counted = exact_null.count_exceedances(design)
-    log_capital = compute_log_capital(counted, power)
-    test = claimed_curve.judge_capital(log_capital, counted.in_order, conclusion.confidence)
-    summary = exact_null.summarise_design(design)
+    bets = _find_bets(conclusion)
+    counted = exact_null.count_exceedances(bets.design)
+    log_capital = bets.compute_log_capital(counted, power)
+    return claimed_curve.judge_capital(log_capital, counted.in_order, conclusion.confidence)
+
+
+def _find_least_departure(conclusion: Conclusion) -> Departure | None:
+    """Returns the smallest departure that runs like these would have refuted; None where none tried would."""
+    power = _find_power(conclusion)
     upper = conclusion.tightest
-    if upper is not None and upper.mu is not None:  # noise as stated lets canaries show no more
+    assert power is not None and upper is not None
+    bets = _find_bets(conclusion)
+    summary = exact_null.summarise_design(bets.design)
+    if upper.mu is not None:  # noise as stated lets canaries show no more
         summary = summary._replace(mean=min(summary.mean, upper.mu))
-    seen = find_least_departure(
-        summary, counted.log_rates, power, conclusion.confidence, compute_log_capital
+    log_rates = exact_null.count_exceedances(bets.design).log_rates
+    return find_least_departure(
+        summary, log_rates, power, conclusion.confidence, bets.compute_log_capital
     )
-    return test._replace(seen=seen)
+
+
+def _find_bets(conclusion: Conclusion) -> _Bets:
+    """Returns the bets on canaries of known law, of several runs or of one."""
+    if not conclusion.is_one_run:
+        return _Bets(conclusion.fresh, claimed_curve.compute_log_capital)
+    cosines = conclusion.one_run.cosines
+    assert cosines is not None
+    design = one_run_bounds.make_design(cosines)
+    return _Bets(design, claimed_curve.compute_log_capital_of_only_run)
 
 
 def _find_power(conclusion: Conclusion) -> Power | None:
@@ -77,7 +97,7 @@ def _find_power(conclusion: Conclusion) -> Power | None:
     return conclusion.claim.power
 
 
-def _examine_rates(conclusion: Conclusion) -> ClaimTest:
+def _judge_rates(conclusion: Conclusion) -> ClaimTest:
     """Tests the claim at the thresholds of two bounds, by exact tests of both error rates.
 
     A claim of mu-GDP is refuted by either bound. Together they may err twice as often as each in theory; on
@@ -93,7 +113,14 @@ def _examine_rates(conclusion: Conclusion) -> ClaimTest:
     return _judge_by_bound(conclusion, is_refuted)
 
 
-def _examine_guesses(conclusion: Conclusion) -> ClaimTest | None:
+def _judge_one_run(conclusion: Conclusion) -> ClaimTest | None:
+    """Tests the claim by one run: by cosines whose law is known, else by what is guessed of its coins."""
+    if conclusion.bets_on_curve:
+        return _judge_curve(conclusion)
+    return _judge_guesses(conclusion)
+
+
+def _judge_guesses(conclusion: Conclusion) -> ClaimTest | None:
     """Tests the claim by how many coins of one run are guessed right; None where there are too few coins."""
     upper = conclusion.tightest
     assert upper is not None
@@ -117,9 +144,9 @@ def _judge_by_bound(conclusion: Conclusion, is_refuted: bool) -> ClaimTest:
     return ClaimTest(e_value, bool(is_refuted), conclusion.count_runs())
 
 
-_EXAMINE: dict[Shape, Callable[[Conclusion], ClaimTest | None]] = {
-    Shape.ONE_CANARY: _examine_rates,
-    Shape.MANY_CANARIES: _examine_rates,
-    Shape.FRESH_DIRECTIONS: _examine_runs,
-    Shape.ONE_RUN: _examine_one_run,
+_JUDGE: dict[Shape, Callable[[Conclusion], ClaimTest | None]] = {
+    Shape.ONE_CANARY: _judge_rates,
+    Shape.MANY_CANARIES: _judge_rates,
+    Shape.FRESH_DIRECTIONS: _judge_curve,
+    Shape.ONE_RUN: _judge_one_run,
 }
