@@ -141,14 +141,18 @@ def place(ranks: ArrayLike, draws: int) -> Array:
 def measure_law(ranks: NDArray[np.int64], is_out: Bits, draws: int) -> float:
     """Returns the p-value of canaries that were out and fresh draws having one law.
 
-    A rank is spread uniformly over its probability, by a fixed seed; the deviates are then tested by
-    Kolmogorov and Smirnov, and by the sum of their squares. Both take them for as many independent ones as
-    have a mean of the same variance: of k canaries of a run among M, the mean of any function has k / M more.
+    A rank is spread uniformly over its probability, by a fixed seed, and becomes a normal deviate; these are
+    tested by Kolmogorov and Smirnov, and by the sum of their squares. Ranks of a run share its fresh draws:
+    with k canaries out among M draws the variance of a mean is about 1 + k / M times that of independent
+    ranks. Both tests take the ranks for so many times fewer independent values.
 
     Args:
       ranks: (R, K), from 1 to M + 1.
       is_out: (R, K), which of them count.
       draws: M.
+
+    Returns:
+      Twice the smaller of both tests' p-values; 1 where no canary was out.
     """
     from scipy import special, stats  # most of SciPy's time to load
 

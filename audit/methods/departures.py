@@ -136,8 +136,6 @@ def _simulate(
 ) -> Array:
     """Returns simulated audits with `noise_ratio` times the stated noise.
 
-    Counts of canaries between thresholds are drawn, which takes less time than scores do.
-
     Returns:
       (S, R, T) for S audits of R runs: the share of a run's canaries whose scores exceed each threshold.
     """
@@ -145,9 +143,30 @@ def _simulate(
     size = (audits, scores.runs, 1)
     means = scores.mean / noise_ratio + scores.between * rng.standard_normal(size)
     within = max(scores.within, _LEAST_DEVIATION)
-    above = special.ndtr((means - thresholds) / within)  # (S, R, T), which falls along T
-    edges = np.concatenate([np.ones(size), above, np.zeros(size)], axis=-1)
-    cells = np.maximum(-np.diff(edges, axis=-1), 0.0)  # between thresholds
-    counts = rng.multinomial(scores.canaries, cells / cells.sum(axis=-1, keepdims=True))
+    return draw_shares(means, within, thresholds, scores.canaries, rng)
+
+
+def draw_shares(
+    means: Array, deviation: float, thresholds: Array, canaries: int, rng: np.random.Generator
+) -> Array:
+    """Draws normal scores of canaries, and returns which share of them exceeds each threshold.
+
+    Counts of canaries between thresholds are drawn, which takes less time than scores do.
+
+    Args:
+      means: (..., 1) the mean of a run's scores.
+      deviation: of a score.
+      thresholds: (T,), in ascending order.
+      canaries: of each run.
+      rng: draws the counts.
+
+    Returns:
+      (..., T).
+    """
+    above = special.ndtr((means - thresholds) / deviation)  # falls along T
+    edge = np.ones(means.shape)
+    edges = np.concatenate([edge, above, 0 * edge], axis=-1)
+    cells = np.maximum(-np.diff(edges, axis=-1), 0.0)  # probabilities between thresholds
+    counts = rng.multinomial(canaries, cells / cells.sum(axis=-1, keepdims=True))
     below = np.cumsum(counts, axis=-1)[..., :-1]
-    return np.asarray(1 - below / scores.canaries)
+    return np.asarray(1 - below / canaries)

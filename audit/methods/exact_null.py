@@ -343,6 +343,7 @@ def law_test(cosines: ArrayLike, dimension: int) -> float:
 
     values = check_cosines(np.atleast_2d(floats("the cosines", cosines)), dimension).ravel()
     log_tails = cosine_law.log_sf(np.abs(values), dimension)
+    # Normal deviates as far out as each cosine is in its law, on the same side.
     deviates = np.copysign(special.ndtri_exp(log_tails), values)
     squares = float(deviates @ deviates)
     tail = min(stats.chi2.cdf(squares, values.size), stats.chi2.sf(squares, values.size))

@@ -250,7 +250,8 @@ SIZES = [
     ),
     *rows(["proof"], "minutes", "--minutes={}: give 0.01 to 1,440", "nan", "inf", "0.0", "-1.0"),
     *rows(AFRESH, "minutes", "--minutes={}: give a number above 0", "nan", "inf", "0.0", "-1.0"),
-    *rows(AFRESH, "until", UNTIL, "", "0", "-1", "nan", "inf", "1e400", "10 %", "\udcff"),
+    *rows(AFRESH, "until", UNTIL, "", "0", "-1", "nan", "inf", "1e400", "10 %"),
+    *rows(AFRESH, "until", r"--until=\udcff: give an epsilon", "\udcff"),
     *rows(AFRESH, "until", UNTIL, "x", "0x", "-1x", "nanx", "0.9xx", "0,9x", "Refuted", "refute"),
     *lines(
         "--until goes with --adversary=sphere, examples or --afresh: drop it",

@@ -78,15 +78,15 @@ def test_cosines_with_a_fitted_null_and_no_pairs_test_no_claim():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("mu", "runs"), [(0.5, 400), (2.0, 400), (3.953, 400), (3.953, 2000)])
-def test_two_worlds_refute_a_true_claim_in_a_twentieth_of_1000_audits_at_most(mu, runs):
+@pytest.mark.parametrize("mu", [0.5, 3.953])
+def test_two_worlds_refute_a_true_claim_in_a_twentieth_of_audits_at_most(mu):
     """Either of two bounds refutes a claim of mu-GDP: together they keep the level of one."""
     claim = audit.Gdp(mu)
+    audits = 300
     refuted = 0
-    for seed in range(1000):
+    for seed in range(audits):
         rng = np.random.default_rng(seed)
-        scores_in = rng.normal(mu, 1.0, runs // 2)
-        scores_out = rng.normal(0.0, 1.0, runs // 2)
-        refuted += conclude(audit.two_worlds(scores_in, scores_out), claim).claim_test.refuted
-    print(f"{refuted} of 1,000")
-    assert stats.binomtest(refuted, 1000, ERROR, alternative="greater").pvalue > 1e-3
+        evidence = given.two_worlds(rng.normal(mu, 1.0, 200), rng.normal(0.0, 1.0, 200))
+        refuted += conclude(evidence, claim).claim_test.refuted
+    print(f"{refuted} of {audits}")
+    assert stats.binomtest(refuted, audits, ERROR, alternative="greater").pvalue > 1e-3
