@@ -34,7 +34,7 @@ def require_training_libraries(function: str, extras: str = TRAIN) -> None:
 
 
 def describe_missing_library(need: str, extras: str) -> str:
-    """Returns which library of training is missing, and what to install; "" where none is missing.
+    """Returns a message on a library of training that is missing, and what to install; "" if none is.
 
     Args:
       need: the words before the library's name, "`audit_loss` trains with".

@@ -74,7 +74,7 @@ def main() -> None:
 
 
 def _load_all(cells: Sequence[AuditedCell], store: CellStore) -> list[MeasuredCell]:
-    """Returns the cells that are stored."""
+    """Returns the results of those cells that the store has, in the cells' order."""
     measured = []
     for cell in cells:
         stored = store.load(cell)
@@ -100,7 +100,10 @@ def _choose_cells() -> list[AuditedCell]:
 
 
 def _parse_scale() -> Scale:
-    """Returns the flags' scale; raises InputError where it is unknown or out of range."""
+    """Returns the scale that --scale names, with --audits and --n in place of its own numbers.
+
+    Raises InputError for an unknown scale, and for numbers that are out of range.
+    """
     require(
         FLAGS.scale in SCALES,
         f"--scale={FLAGS.scale} is unknown: choose one of {', '.join(SCALES)}",
