@@ -96,6 +96,11 @@ def find_least_departure(
     # Capital on far thresholds is left out where scores do not reach them: none is gained by that.
     thresholds = NEAR if scores.mean < NEAR[-1] - _FAR_DEVIATIONS else THRESHOLDS
     log_rates = log_rates[: len(thresholds)]
+    allowed = power(np.exp(log_rates))  # once: that of a privacy loss distribution takes a while
+
+    def get_allowed(rates: Array) -> Array:
+        """Returns the claim's power at the rates of the thresholds, which all simulated audits share."""
+        return allowed
 
     def estimate_refutation_probability(noise_ratio: float) -> float:
         """Returns the share of simulated audits, with so many times the noise, that refute the claim."""
@@ -103,7 +108,7 @@ def find_least_departure(
         audits = _simulate(scores, noise_ratio, thresholds, rng)
         n_refuted = 0
         for shares in audits:
-            log_capital = bet(Exceedances(shares, log_rates, in_order=True), power)
+            log_capital = bet(Exceedances(shares, log_rates, in_order=True), get_allowed)
             if log_capital.max() >= log_capital_needed:
                 n_refuted += 1
         return n_refuted / len(audits)

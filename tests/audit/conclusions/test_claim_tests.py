@@ -34,7 +34,8 @@ def draw_pairs(mu, unobserved=400, seed=0):
 
 
 @pytest.mark.parametrize(
-    ("claim", "true_mu", "false_mu"), [(CLAIM, 3.953, 7.0), (SAMPLED, 1.0, 6.0)]
+    ("claim", "true_mu", "false_mu"),
+    [(CLAIM, 3.953, 7.0), pytest.param(SAMPLED, 1.0, 6.0, marks=pytest.mark.slow)],
 )
 def test_one_runs_cosines_refute_a_false_claim_and_no_true_one(claim, true_mu, false_mu):
     kept = conclude(draw_cosines(true_mu), claim).claim_test
@@ -73,7 +74,11 @@ def test_a_refuted_claim_of_one_run_is_a_violation_without_a_gaussian_curve():
 
 
 def test_cosines_with_a_fitted_null_and_no_pairs_test_no_claim():
-    assert conclude(draw_pairs(5.0, unobserved=300), CLAIM).claim_test is None
+    concluded = conclude(draw_pairs(5.0, unobserved=300), CLAIM)
+    assert concluded.claim_test is None
+    shown = bounds_table.bounds_table(concluded)
+    assert "claim:      not tested: the null is fitted, and there are no 40 pairs or coins" in shown
+    assert "claim:" not in bounds_table.bounds_table(conclude(draw_pairs(5.0, unobserved=300)))
     assert conclude(draw_cosines(5.0)).claim_test is None
 
 

@@ -1,6 +1,7 @@
 """When an audit has trained enough: at an epsilon, at a part of the claim, or where the claim is refuted."""
 
 import numpy as np
+import pytest
 
 import audit
 from audit.conclusions.concluded import conclude
@@ -38,6 +39,7 @@ def test_training_stops_at_the_run_that_proves_a_part_of_the_claimed_mu():
     assert auditing.until_multiple(0.9)(conclude_runs(3.953, 20, None)) is None
 
 
+@pytest.mark.slow
 def test_a_part_of_a_claim_that_has_no_mu_is_that_of_its_epsilon():
     concluded = conclude_runs(0.9, 40, SAMPLED)
     assert concluded.tightest_mu is None
