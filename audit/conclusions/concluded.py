@@ -113,8 +113,7 @@ def _find_from_one_run(evidence: OneRun, level: Level) -> Sequence[Finding]:
             one_run_bounds.weigh_coins(evidence.coins), *level
         )
     # With coins, cosines add a bound only where the law of those that are out is known.
-    is_null_known = cosines is not None and not len(cosines.unobserved)
-    if cosines is not None and (evidence.coins is None or is_null_known):
+    if cosines is not None and (evidence.coins is None or evidence.is_null_known):
         findings += one_run_bounds.bounds(cosines, *level)
     return findings
 

@@ -274,6 +274,14 @@ class Conclusion(NamedTuple):
         return self.evidence.shape is Shape.FRESH_DIRECTIONS
 
     @property
+    def bets_on_curve(self) -> bool:
+        """Returns whether bets test the claimed curve whole, so that the test's e-value says more than its
+        verdict."""
+        if self.is_one_run:
+            return self.one_run.is_null_known
+        return self.law_is_known
+
+    @property
     def has_tied_scores(self) -> bool:
         """Returns whether scores of a single run may depend on each other, and no law of theirs is known."""
         return self.evidence.shape is Shape.MANY_CANARIES

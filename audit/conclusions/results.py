@@ -118,8 +118,9 @@ def answer_json(conclusion: Conclusion, verdict: str) -> str:
 def one_run_fields(conclusion: Conclusion) -> dict[str, Any]:
     """Returns a conclusion from a single run as fields for JSON.
 
-    These are `estimates`, `bounds`, `upper_bound`, whether there were `coins`, and the number of `canaries`;
-    of cosines instead their numbers, their dimension and the test whether they are normal.
+    These are `estimates`, `bounds`, `upper_bound`, `claim_test` where a claim is tested, whether there were
+    `coins`, and the number of `canaries`; of cosines instead of the latter their numbers, their dimension and
+    the test whether they are normal.
     """
     estimates = []
     for estimate in conclusion.estimates:
@@ -146,6 +147,7 @@ def one_run_fields(conclusion: Conclusion) -> dict[str, Any]:
         "estimates": estimates,
         "bounds": bounds,
         "upper_bound": finite(conclusion.upper_bound),
+        **_make_claim_fields(conclusion),
         **given,
         "coins": coins is not None,
     }

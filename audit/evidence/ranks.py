@@ -33,8 +33,11 @@ Array = NDArray[np.float64]
 Bits = NDArray[np.bool_]
 LEVEL = 1e-6  # below it two laws differ
 MOST_DRAWS = 10**9
-_BELOW = 1e-9  # by which a rank lies below its place, relatively, so that it exceeds no further threshold
-_MOST_TAIL = 1 - 1e-12  # a rank of M + 1, which is reached always, lies at a finite place
+# By which a rank lies below its place, relatively: rounding must not let it exceed a further threshold.
+_BELOW = 1e-9
+_MOST_TAIL = (
+    1 - 1e-12
+)  # in the place of 1: the rank M + 1, which is always reached, lies at a finite place
 _FIX = "draw both by one generator, and score them by one function"
 
 
@@ -168,30 +171,39 @@ def place(ranks: ArrayLike, draws: int) -> Array:
 def measure_law(ranks: NDArray[np.int64], is_out: Bits, draws: int) -> float:
     """Returns the p-value of canaries that were out and fresh draws having one law.
 
-    A rank is spread uniformly over its probability, by a fixed seed; the deviates are then tested by
-    Kolmogorov and Smirnov, and by the sum of their squares. Both take them for as many independent ones as
-    have a mean of the same variance: of k canaries of a run among M, the mean of any function has k / M more.
+    A rank is spread uniformly over its probability, by a fixed seed, and becomes a normal deviate; these are
+    tested by Kolmogorov and Smirnov, and by the sum of their squares. Ranks of a run share its fresh draws:
+    with k canaries out among M draws the variance of a mean is about 1 + k / M times that of independent
+    ranks. Both tests take the ranks for so many times fewer independent values.
 
     Args:
       ranks: (R, K), from 1 to M + 1.
       is_out: (R, K), which of them count.
       draws: M.
+
+    Returns:
+      Twice the smaller of both tests' p-values; 1 where no canary was out.
     """
     from scipy import special, stats  # most of SciPy's time to load
 
-    by_run = is_out.sum(1)
-    number_out = int(by_run.sum())
-    if not number_out:
+    canaries_out = is_out.sum(1)  # of each run
+    total_out = int(canaries_out.sum())
+    if not total_out:
         return 1.0
-    variance = 1 / number_out + float(by_run @ by_run) / number_out**2 / draws
-    independent = 1 / variance
-    spread = np.random.default_rng(0).random(number_out)
+    # The variance of the mean of any function of variance 1: of the canaries' own values, and of the fresh
+    # draws that those of a run share.
+    own_variance = 1 / total_out
+    shared_variance = float(canaries_out @ canaries_out) / total_out**2 / draws
+    independent = 1 / (own_variance + shared_variance)
+
+    spread = np.random.default_rng(0).random(total_out)
     deviates = -special.ndtri((ranks[is_out] - spread) / (draws + 1))
     squares = independent * float(np.mean(deviates**2))
     tail = min(stats.chi2.cdf(squares, independent), stats.chi2.sf(squares, independent))
+    chi_squared_p = 2 * tail
     distance = stats.kstest(deviates, "norm").statistic
     kolmogorov_p = stats.kstwo.sf(distance, max(int(independent), 1))
-    return float(min(2 * min(kolmogorov_p, 2 * tail), 1.0))
+    return float(min(2 * min(kolmogorov_p, chi_squared_p), 1.0))
 
 
 def describe_draws(design: Fresh) -> str:
@@ -206,7 +218,7 @@ def describe_draws(design: Fresh) -> str:
 
 
 def _require_shapes(scores: Array, fresh: Array) -> None:
-    """Raises InputError unless there are scores (R, K) and fresh ones (R, M)."""
+    """Raises InputError unless there are scores (R, K) of canaries and (R, M) of fresh draws."""
     shapes = f"scores {scores.shape} and fresh scores {fresh.shape}"
     fits = scores.ndim == fresh.ndim == 2 and len(scores) == len(fresh)
     require(fits, f"{shapes}: give (runs, canaries) and (runs, fresh draws)")
@@ -233,11 +245,12 @@ def rank_among(scores: ArrayLike, fresh: ArrayLike, seed: int = 0) -> NDArray[np
     )
 
     ranks = np.empty(canary_scores.shape, np.int64)
-    for run, (of_canaries, of_fresh) in enumerate(zip(canary_scores, fresh_scores, strict=True)):
-        ordered = np.sort(of_fresh)
-        below = np.searchsorted(ordered, of_canaries, side="left")
-        not_above = np.searchsorted(ordered, of_canaries, side="right")
+    for run, run_scores in enumerate(canary_scores):
+        ordered = np.sort(fresh_scores[run])
+        below = np.searchsorted(ordered, run_scores, side="left")
+        not_above = np.searchsorted(ordered, run_scores, side="right")
         above = len(ordered) - not_above
-        rng = np.random.default_rng([seed, run])
-        ranks[run] = 1 + above + rng.integers(0, not_above - below, endpoint=True)
+        tied = not_above - below
+        tied_above = np.random.default_rng([seed, run]).integers(0, tied, endpoint=True)
+        ranks[run] = 1 + above + tied_above
     return ranks

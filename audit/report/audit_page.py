@@ -8,7 +8,7 @@ from audit.conclusions.conclusion import Conclusion, assumption_of, method_of
 from audit.methods.estimate import Bound, Finding
 from audit.report import audit_panels, one_run_section, page, verdicts
 from audit.report.bounds_table import (
-    describe_claim,
+    describe_claim_in_sentences,
     describe_curve_test,
     explain_curve_test,
     remarks,
@@ -132,7 +132,9 @@ def _make_section(subject: Subject, count: int) -> Html:
     if subject.conclusion.is_one_run:
         below = one_run_section.make_parts_below_bounds(subject)
     else:
-        below = [page.note(sentence) for sentence in _describe_claim(subject.conclusion)]
+        below = [
+            page.note(sentence) for sentence in describe_claim_in_sentences(subject.conclusion)
+        ]
         below += [page.note(remark) for remark in remarks(subject.conclusion)]
     config = []
     if subject.config:
@@ -155,18 +157,6 @@ def _make_section(subject: Subject, count: int) -> Html:
         *config,
         id=subject.anchor,
     )
-
-
-def _describe_claim(conclusion: Conclusion) -> list[str]:
-    """Returns a sentence or two on the test of the claim, in a list; none where there is no test.
-
-    They are the lines of the printed table, "claim:   refuted by 12 training runs" and its continuation.
-    """
-    lines = [line.strip() for line in describe_claim(conclusion)]
-    if not lines:
-        return []
-    sentences = [lines[0].removeprefix("claim:").strip(), *lines[1:]]
-    return ["The claim is " + sentences[0] + ". " + " ".join(sentences[1:]).capitalize()]
 
 
 def _judge(subject: Subject) -> Verdict:

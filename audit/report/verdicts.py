@@ -139,14 +139,15 @@ def _explain_refutation(conclusion: Conclusion) -> str:
     test = conclusion.claim_test
     assert upper is not None and test is not None
     how = "no test can have the error rates of these scores if it holds"
-    if conclusion.law_is_known:
+    if conclusion.bets_on_curve:
         how = f"bets against its trade-off curve won {test.e_value:.3g} times their stake"
     level = show_percent(conclusion.confidence)
+    runs = "one training run" if test.runs == 1 else f"{test.runs:,} training runs"
     return (
-        f"With {level} confidence the claim, {_name_upper_bound(upper)}, is refuted after {test.runs:,} "
-        f"training runs: {how}, whatever the curve of this training is. There is a bug (in clipping, noise, "
+        f"With {level} confidence the claim, {_name_upper_bound(upper)}, is refuted after {runs}: "
+        f"{how}, whatever the curve of this training is. There is a bug (in clipping, noise, "
         f"randomness or how steps are counted), {_blame_steps(upper)}or the claim is for another training; "
-        f"{_warn_of_chance(conclusion.assumption_free)}{_describe_composition(upper, conclusion)}"
+        f"{_warn_of_chance(conclusion.bounds[0])}{_describe_composition(upper, conclusion)}"
     )
 
 
@@ -282,10 +283,15 @@ def _judge_one_run(conclusion: Conclusion) -> Verdict:
     """Returns the verdict on a single run, from each of its bounds beside the smallest upper bound."""
     bounds = conclusion.bounds
     upper = conclusion.tightest
+    exceeding = []
     if upper is not None:
         exceeding = [bound for bound in bounds if bound.epsilon > upper.epsilon]
-        if exceeding:
-            return _judge_violation_by_one_run(exceeding, upper)
+    needs_gaussian = all(bound.assumes.gaussian for bound in exceeding)
+    test = conclusion.claim_test
+    if needs_gaussian and test is not None and test.refuted:
+        return Verdict(VIOLATED, "violated", _VIOLATED, _explain_refutation(conclusion))
+    if upper is not None and exceeding:
+        return _judge_violation_by_one_run(exceeding, upper)
 
     proven = [bound for bound in bounds if not _is_zero(bound)]
     guarantee = _describe_upper_bounds(conclusion)

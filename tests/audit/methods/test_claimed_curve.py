@@ -69,6 +69,21 @@ def test_a_true_claim_is_refuted_in_at_most_a_twentieth_of_1000_audits(claim, le
     assert share_refuted(claim, audits=1000, runs=100, seed=2, leaks=leaks) <= LEVEL
 
 
+@pytest.mark.parametrize("leaks", [1.0, 0.5])
+@pytest.mark.parametrize("claim", CLAIMS.values(), ids=CLAIMS)
+def test_a_true_claim_is_refuted_by_a_twentieth_of_1000_single_runs_at_most(claim, leaks):
+    """All canaries of the run are equal; all capital is staked on it."""
+    rng = np.random.default_rng(3)
+    scores = draw_on_curve(claim, 1000, rng)
+    scores = np.where(rng.random(1000) < leaks, scores, rng.standard_normal(1000))
+    refuted = 0
+    for score in scores:
+        counted = Exceedances((score > THRESHOLDS)[None] * 1.0, LOG_RATES, in_order=True)
+        log_capital = claimed_curve.compute_log_capital_of_only_run(counted, claim.power)
+        refuted += claimed_curve.judge_capital(log_capital, True, 1 - LEVEL).refuted
+    assert refuted <= 1000 * LEVEL
+
+
 @pytest.mark.parametrize(
     ("mu", "runs", "canaries", "expected"),
     [(3.953, 63, 128, 3.866), (3.953, 10, 1024, 3.70), (1.768, 100, 256, 1.726)],
@@ -112,22 +127,3 @@ def test_without_an_order_only_the_capital_after_all_runs_counts():
     second = claimed_curve.examine_claim(backwards, power, 1 - LEVEL)
     assert first.e_value == pytest.approx(second.e_value, rel=1e-9)
     assert claimed_curve.trace_least_mu(forwards, 1.0, 1 - LEVEL).size == 0
-
-
-def test_the_departure_that_would_be_seen_is_seen_so_often():
-    claim = Gdp(3.953)
-    scores = claimed_curve.ScoreSummary(mean=3.953, between=0.0, within=1.0, runs=20, canaries=64)
-    departure = claimed_curve.find_least_departure(scores, LOG_RATES, claim.power, 1 - LEVEL)
-    refuted = 0
-    for seed in range(100):
-        drawn = np.random.default_rng(seed).normal(claim.mu / departure.noise, 1.0, (20, 64))
-        test = claimed_curve.examine_claim(shares_of(drawn), claim.power, 1 - LEVEL)
-        refuted += test.refuted
-    assert departure.probability >= 0.9
-    assert refuted / 100 >= 0.8
-    assert 0.85 < departure.noise < 1
-
-
-def test_scores_that_tell_nothing_would_have_seen_nothing():
-    scores = claimed_curve.ScoreSummary(mean=0.0, between=0.0, within=1.0, runs=20, canaries=64)
-    assert claimed_curve.find_least_departure(scores, LOG_RATES, Gdp(1.0).power, 0.95) is None

@@ -137,7 +137,7 @@ def test_the_table_says_where_a_bound_exceeds_the_upper_one(worlds, upper, line)
     lines = [
         row
         for row in bounds_table.bounds_table(conclusion).splitlines()
-        if "exceeds the upper" in row
+        if "exceeds the claim" in row
     ]
     assert len(lines) == (line != "")
     assert all(row.startswith(line) and len(row) <= 80 for row in lines)
