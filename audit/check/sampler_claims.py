@@ -1,6 +1,5 @@
 """What may be claimed for the batches that are really drawn: a bracket for every sampler, and advice."""
 
-import importlib.util
 import json
 import math
 import textwrap
@@ -10,9 +9,10 @@ from typing import Any, NamedTuple
 
 from numpy.typing import ArrayLike
 
-from audit.check.accounting import compute_shuffled_epsilon, read_noise_multiplier
-from audit.claims import accounting, samplers
+from audit.check.accounting import read_noise_multiplier
+from audit.claims import accounting, brackets, samplers
 from audit.claims.accounting import Composition
+from audit.claims.brackets import EveryModel
 from audit.claims.samplers import MixtureLimit, ShuffledSteps
 from audit.errors import require
 from audit.laws import conversions
@@ -48,20 +48,6 @@ class TruncatedPoisson:
         largest = number("largest_batch", self.largest_batch, int)
         require(1 <= examples <= 10**9, f"`examples={examples}`: give 1 to 1,000,000,000")
         require(1 <= largest <= examples, f"`largest_batch={largest}`: give 1 to {examples}")
-
-
-class EveryModel(NamedTuple):
-    """The bracket of epsilon of an adversary who sees every model.
-
-    Attributes:
-      lower: what is leaked at least in the worst case; None where only an upper bound is computed.
-      upper: what is leaked at most; None where it was not computed.
-      accountant: what computed both, or what to install or give.
-    """
-
-    lower: float | None
-    upper: float | None
-    accountant: str
 
 
 class LastModel(NamedTuple):
@@ -196,6 +182,12 @@ class _Training(NamedTuple):
     constants: str
 
     @property
+    def epochs_of_batches(self) -> tuple[float, int, int]:
+        """The noise multiplier, the batches of an epoch, and the epochs."""
+        schedule = self.schedule
+        return schedule.noise_multiplier, schedule.batches, schedule.epochs
+
+    @property
     def composition(self) -> Composition:
         """The steps as Poisson sampling has them."""
         return Composition(
@@ -325,8 +317,7 @@ def _cap(epsilon: float, every_model: float | None) -> float:
 
 def _account_poisson(training: _Training) -> EveryModel:
     """Returns dp-accounting's epsilon of Poisson batches."""
-    epsilon = accounting.participant_upper_bound(training.composition, training.delta)
-    return EveryModel(None, epsilon, "dp-accounting (PLD)")
+    return brackets.bracket_poisson(training.composition, training.delta)
 
 
 def _account_truncated(training: _Training) -> EveryModel:
@@ -350,46 +341,19 @@ def _account_truncated(training: _Training) -> EveryModel:
 
 
 def _account_allocation(training: _Training) -> EveryModel:
-    """Returns pld-accounting's bracket of one random step in every epoch."""
-    if importlib.util.find_spec("PLD_accounting") is None:
-        install = "pip install 'hidden-state-audit[claim]' adds pld-accounting, which bounds it"
-        return EveryModel(None, _compose_epochs(training), f"composition; {install}")
-    import PLD_accounting
-
-    schedule = training.schedule
-    upper, lower = PLD_accounting.gaussian_allocation_epsilon_range(
-        delta=training.delta,
-        sigma=schedule.noise_multiplier,
-        num_steps=schedule.batches,
-        num_epochs=schedule.epochs,
-    )
-    return EveryModel(float(lower), float(upper), "pld-accounting (Feldman and Shenfeld, 2026)")
+    """Returns the bracket of one random step in every epoch."""
+    return brackets.bracket_allocation(*training.epochs_of_batches, training.delta)
 
 
 def _account_shuffled(training: _Training) -> EveryModel:
-    """Returns what shuffled batches leak at least (Chua et al., 2024), and the composition of epochs."""
-    schedule = training.schedule
-    lower = compute_shuffled_epsilon(
-        schedule.noise_multiplier, schedule.batches, schedule.epochs, training.delta
-    )
-    upper = _compose_epochs(training)
-    return EveryModel(
-        min(lower, upper), upper, "at least Chua et al. (2024), at most composition of epochs"
-    )
+    """Returns the bracket of batches that are shuffled once an epoch."""
+    return brackets.bracket_shuffled(*training.epochs_of_batches, training.delta)
 
 
 def _account_cyclic(training: _Training) -> EveryModel:
     """Returns the composition of epochs, which is exact where the order is known."""
-    epsilon = _compose_epochs(training)
-    return EveryModel(epsilon, epsilon, "composition of epochs, exact")
-
-
-def _compose_epochs(training: _Training) -> float:
-    """Returns epsilon of sqrt(epochs) / sigma-GDP: each epoch has the example in one step."""
-    schedule = training.schedule
-    return accounting.epsilon_upper_bound(
-        schedule.noise_multiplier, schedule.epochs, training.delta
-    )
+    sigma, _, epochs = training.epochs_of_batches
+    return brackets.bracket_fixed_order(sigma, epochs, training.delta)
 
 
 def _advise_poisson(training: _Training, every_model: EveryModel) -> str:

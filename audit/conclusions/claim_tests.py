@@ -8,6 +8,8 @@ where the lower limit on mu exceeds it, which needs no Gaussian curve, and anoth
 import math
 from collections.abc import Callable
 
+import numpy as np
+
 from audit.conclusions.conclusion import Conclusion, find_doubt
 from audit.evidence.canaries import Shape
 from audit.methods import claimed_curve, exact_null
@@ -41,14 +43,16 @@ def _examine_curve(conclusion: Conclusion) -> ClaimTest | None:
 
 
 def _find_power(conclusion: Conclusion) -> Power | None:
-    """Returns what the tightest claim allows a test of a false-positive rate; None of an unknown curve."""
+    """Returns what the tightest claims allow a test of a false-positive rate; None of an unknown curve."""
     upper = conclusion.tightest
     assert upper is not None
-    if upper.mu is not None:
-        return claimed_curve.gaussian_power(upper.mu)
-    if conclusion.claim is None:
-        return None
-    return conclusion.claim.power
+    claim = conclusion.claim
+    if upper.mu is None:
+        return None if claim is None else claim.power
+    gaussian = claimed_curve.gaussian_power(upper.mu)
+    if claim is None or claim.gaussian_mu is not None:
+        return gaussian
+    return lambda rates: np.minimum(gaussian(rates), claim.power(rates))
 
 
 def _examine_rates(conclusion: Conclusion) -> ClaimTest:

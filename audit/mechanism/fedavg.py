@@ -322,8 +322,8 @@ def _add_canaries(
 ) -> Sums:
     """Adds the canaries that join a round to its sums; each counts as clipped."""
     joining = canaries
-    if canaries.sampled:
-        presence = base.draw_joining(canaries.presence, run_key, state.step)
+    if canaries.join is not None:
+        presence = canaries.join(canaries.presence, run_key, state.step)
         joining = canaries._replace(presence=presence)
 
     def loss(theta: Array, example: tuple[Array, Array]) -> Array:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from audit.conclusions.conclusion import Conclusion, UpperBound, find_doubt
+from audit.conclusions.conclusion import Conclusion, SampledBracket, UpperBound, find_doubt
 from audit.methods import curves
 from audit.methods.estimate import Bound
 from audit.report import table
@@ -74,6 +74,23 @@ def show_upper_bound(value: float) -> str:
 def show_percent(confidence: float) -> str:
     """Returns 95% for 0.95."""
     return f"{100 * confidence:.10g}%"
+
+
+def describe_sampled(sampled: SampledBracket) -> str:
+    """Returns what all models leak with a sampler, in words."""
+    lower, upper, accountant = sampled.every_model
+    parts = []
+    if lower is not None:
+        parts.append(f"at least {at_least(lower)}")
+    if upper is not None:
+        parts.append(f"at most {at_most(upper)}")
+    epochs = (
+        f"{sampled.epochs:,} epoch{'s' if sampled.epochs > 1 else ''} of {sampled.batches:,} steps"
+    )
+    return (
+        f"{sampled.sampler}, {epochs}: in the worst case all models leak "
+        f"{' and '.join(parts)} ({accountant})"
+    )
 
 
 def describe_level(conclusion: Conclusion) -> str:

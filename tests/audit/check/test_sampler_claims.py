@@ -74,13 +74,6 @@ def test_truncated_poisson_batches_leak_more_the_more_they_are_truncated():
     assert without.upper is None and "TruncatedPoisson" in without.accountant
 
 
-def test_without_its_accountant_random_allocation_says_what_to_install(monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    every_model = audit.sampler_claims("balls_in_bins", **SMALL).rows[0].every_model
-    assert "hidden-state-audit[claim]" in every_model.accountant
-    assert every_model.upper == accounting.epsilon_upper_bound(1.0, 3, 1e-5)
-
-
 def test_constants_of_every_step_are_taken():
     constants = np.full(18, 0.5)
     listed = audit.sampler_claims("shuffled", **SMALL, lipschitz=constants).rows[0].last_model
