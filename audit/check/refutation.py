@@ -292,9 +292,8 @@ def _look_at_any_noise(
     """Returns whether each test (T,) sees the target in a run's sums with a caller's noise, as 0 or 1.
 
     The records lie along a uniform direction v that the noise Z knows nothing of. Whatever Z is, given its
-    length, <v, Z> is |Z| times a coordinate of a uniform direction, so that
-    sqrt(d - 1) <v, Z> / |Z - <v, Z> v| is Student's t with d - 1 degrees. Hence the lengths give a bound on the
-    rate at which the largest sum is exceeded without the target.
+    length, <v, Z> is |Z| times a coordinate of a uniform direction, of which the largest sum's rate without
+    the target follows: sqrt(d - 1) <v, Z> / |Z - <v, Z> v| is Student's t with d - 1 degrees.
     """
     drawn = [_draw_noise(noise, rng) for _ in range(heights.size)]
     dimension = len(drawn[0])
