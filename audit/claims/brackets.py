@@ -15,12 +15,12 @@ class EveryModel(NamedTuple):
 
     Attributes:
       lower: what is leaked at least in the worst case; None where only an upper bound is computed.
-      upper: what is leaked at most; None where it was not computed.
-      accountant: what computed both, or what is missing.
+      upper: what is leaked at most.
+      accountant: what computed both.
     """
 
     lower: float | None
-    upper: float | None
+    upper: float
     accountant: str
 
 

@@ -267,9 +267,7 @@ class RandomAllocation:
 
     def epsilon(self, delta: float) -> float:
         """Returns epsilon at delta of all models."""
-        upper = bracket_allocation(self.noise_multiplier, self.batches, self.epochs, delta).upper
-        assert upper is not None
-        return upper
+        return bracket_allocation(self.noise_multiplier, self.batches, self.epochs, delta).upper
 
     def power(self, alpha: ArrayLike) -> Array:
         """Returns the least power that the privacy loss, or composition, allows at a grid of epsilon."""

@@ -79,17 +79,13 @@ def show_percent(confidence: float) -> str:
 def describe_sampled(sampled: SampledBracket) -> str:
     """Returns what all models leak with a sampler, in words."""
     lower, upper, accountant = sampled.every_model
-    parts = []
-    if lower is not None:
-        parts.append(f"at least {at_least(lower)}")
-    if upper is not None:
-        parts.append(f"at most {at_most(upper)}")
+    least = "" if lower is None else f"at least {at_least(lower)} and "
     epochs = (
         f"{sampled.epochs:,} epoch{'s' if sampled.epochs > 1 else ''} of {sampled.batches:,} steps"
     )
     return (
         f"{sampled.sampler}, {epochs}: in the worst case all models leak "
-        f"{' and '.join(parts)} ({accountant})"
+        f"{least}at most {at_most(upper)} ({accountant})"
     )
 
 
