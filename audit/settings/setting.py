@@ -252,7 +252,7 @@ def _validate_sampler(setting: Setting) -> None:
         given = f"`repetitions={sampling.times}`"
         require(sampling.times <= steps, f"{given}: give 0 to {steps}, the steps")
     is_alone = setting.schedule.periodicity == 1
-    require(is_alone, f"{given}: `periodicity` chooses steps too: drop it")
+    require(is_alone, f"{given}: `periodicity` and `insert` choose steps too: drop them")
     if sampling.name == KNOWN:
         _validate_known_steps(setting)
         return

@@ -146,7 +146,7 @@ SIZES = [
     ),
     *rows(AUDIT, "sampler", "--sampler={}: give at least 2 batches", "shuffled:1"),
     *rows((*AUDIT, "--steps=9"), "sampler", "no whole epochs: give --steps 8, or 12", "shuffled:4"),
-    *rows((*AUDIT, "--k=2"), "sampler", "--k chooses steps too: drop it", "shuffled:4"),
+    *rows((*AUDIT, "--k=2"), "sampler", "choose steps too: drop them", "shuffled:4"),
     *lines(
         "--sampler, --sampling_rate and --repetitions say how canaries come: give one of them",
         "audit --data_file=nowhere.csv --sampler=shuffled:5 --sampling_rate=0.5",
