@@ -19,7 +19,8 @@ _PLACES = zlib.crc32(b"places")
 def draw_by_coins(presence: Array, run_key: Array, step: Array) -> Array:
     """Draws which canaries (K,) join a step, 1.0 or 0.0: each with its presence (K,), by a coin of the step.
 
-    This is Poisson sampling, where presence is the sampling rate of a canary that is in.
+    This is Poisson sampling, where presence is the sampling rate of a canary that is in. "high" draws more
+    bits, for probabilities below float32's steps.
     """
     coins = jax.random.fold_in(jax.random.fold_in(run_key, step), _COINS)
     return jax.random.bernoulli(coins, presence, mode="high").astype(jnp.float32)
