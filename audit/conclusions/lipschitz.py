@@ -26,7 +26,7 @@ from audit.claims.hidden_state import (
 )
 from audit.errors import InputError
 from audit.laws.conversions import epsilon_from_mu
-from audit.settings.sampler import Sampler
+from audit.settings.sampler import Sampling
 from audit.settings.setting import Setting
 from audit.storage import files
 from audit.storage.store import Store
@@ -210,7 +210,7 @@ def _find_shifts(setting: Setting) -> NDArray[np.float64]:
 
 @functools.lru_cache(maxsize=64)
 def _mix_orders(
-    sampler: Sampler, noise_multiplier: float, constants: tuple[float, ...], delta: float
+    sampler: Sampling, noise_multiplier: float, constants: tuple[float, ...], delta: float
 ) -> samplers.MixtureLimit:
     """Returns the bound on the last model that the mixture over orders gives; simulating takes seconds."""
     batches = sampler.batches or 1

@@ -26,7 +26,7 @@ from audit.mechanism.ensemble import Programs
 from audit.mechanism.memory import Hardware
 from audit.settings import setting as settings
 from audit.settings.adversaries import OwnAdversary, adversary_row
-from audit.settings.sampler import POISSON, SHUFFLED, Sampler
+from audit.settings.sampler import POISSON, SHUFFLED, Sampling
 from audit.settings.setting import Setting
 from audit.tasks.model import Model
 from audit.tasks.task import Dataset
@@ -258,7 +258,7 @@ def _name_program(setting: Setting, trained: Trainee) -> _Program:
     )
 
 
-def _make_join(sampler: Sampler) -> base.Join | None:
+def _make_join(sampler: Sampling) -> base.Join | None:
     """Returns how canaries join steps by chance; None where it is known which steps take them."""
     if sampler.name == POISSON:
         return joining.draw_by_coins

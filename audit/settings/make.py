@@ -9,7 +9,7 @@ from audit.adversaries.row import AdversaryFields
 from audit.errors import require
 from audit.settings.adversaries import ADVERSARIES, OwnAdversary, adversary_row
 from audit.settings.fields import AUTO, Field, FieldLimits, declared, require_fields
-from audit.settings.sampler import EVERY, KNOWN, POISSON, Sampler, make_known, read_sampler
+from audit.settings.sampler import EVERY, KNOWN, POISSON, Sampling, make_known, read_sampler
 from audit.settings.setting import (
     FIRST,
     LAST,
@@ -206,7 +206,7 @@ def _fill_in(given: Mapping[str, Any], usual: Usual, examples: int) -> dict[str,
     return values
 
 
-def _choose_sampler(given: Mapping[str, Any], batches: int) -> Sampler:
+def _choose_sampler(given: Mapping[str, Any], batches: int) -> Sampling:
     """Returns the sampler, which a rate or a number of known steps may stand for.
 
     Args:

@@ -26,7 +26,7 @@ NAMES = (EVERY, POISSON, *BY_EPOCHS, KNOWN)
 _FORM = "`sampler={}`: give every, poisson:RATE, {}, each with :BATCHES of an epoch, or known:STEPS"
 
 
-class Sampler(NamedTuple):
+class Sampling(NamedTuple):
     """How canaries come to steps.
 
     Attributes:
@@ -60,7 +60,7 @@ class Sampler(NamedTuple):
         return f"{self.name}:{self.batches or self.times}"
 
 
-def read_sampler(text: str, batches: int = 0) -> Sampler:
+def read_sampler(text: str, batches: int = 0) -> Sampling:
     """Returns the sampler that a text describes.
 
     Args:
@@ -75,12 +75,12 @@ def read_sampler(text: str, batches: int = 0) -> Sampler:
     require(name in NAMES and (bool(colon) == bool(number_text)), message)
     if name == EVERY:
         require(not colon, message)
-        return Sampler()
+        return Sampling()
     if not number_text:
         require(batches >= 2 and name != KNOWN, message)
-        return (
-            Sampler(name, rate=1 / batches) if name == POISSON else Sampler(name, batches=batches)
-        )
+        if name == POISSON:
+            return Sampling(name, rate=1 / batches)
+        return Sampling(name, batches=batches)
     if name == POISSON:
         return _make_poisson(_read_rate(number_text, message))
     require(number_text.isdecimal() and len(number_text) < 9, message)
@@ -88,7 +88,7 @@ def read_sampler(text: str, batches: int = 0) -> Sampler:
     if name == KNOWN:
         return make_known(number)
     require(number >= 2, f"`sampler={text}`: give at least 2 batches an epoch")
-    return Sampler(name, batches=number)
+    return Sampling(name, batches=number)
 
 
 def _read_rate(text: str, message: str) -> float:
@@ -101,17 +101,17 @@ def _read_rate(text: str, message: str) -> float:
     return rate
 
 
-def _make_poisson(rate: float) -> Sampler:
+def _make_poisson(rate: float) -> Sampling:
     """Returns the sampler of a rate; with rate 1 all steps take all canaries."""
-    return Sampler() if rate == 1 else Sampler(POISSON, rate=rate)
+    return Sampling() if rate == 1 else Sampling(POISSON, rate=rate)
 
 
-def make_known(times: int) -> Sampler:
+def make_known(times: int) -> Sampling:
     """Returns the sampler of so many known steps; 0 stands for all steps."""
-    return Sampler(KNOWN, times=times) if times else Sampler()
+    return Sampling(KNOWN, times=times) if times else Sampling()
 
 
-def find_identity(sampler: Sampler) -> dict[str, object]:
+def find_identity(sampler: Sampling) -> dict[str, object]:
     """Returns a sampler's part of an identity: the fields by which stores name it."""
     if sampler.name == EVERY:
         return {}

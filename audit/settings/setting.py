@@ -12,7 +12,7 @@ from audit.adversaries.row import AdversaryFields
 from audit.errors import require
 from audit.settings import fields
 from audit.settings.fields import MOST_SEED, deciding, declared, described, require_fields
-from audit.settings.sampler import EVERY, KNOWN, POISSON, Sampler, find_identity, read_sampler
+from audit.settings.sampler import EVERY, KNOWN, POISSON, Sampling, find_identity, read_sampler
 
 MOST_RUNS = 10**8
 MOST_STEPS = 10**7
@@ -137,7 +137,7 @@ class Setting:
     )
 
     @property
-    def sampling(self) -> Sampler:
+    def sampling(self) -> Sampling:
         """How canaries come to steps."""
         return read_sampler(self.sampler)
 

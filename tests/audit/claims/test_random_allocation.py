@@ -22,6 +22,19 @@ def test_the_bracket_lies_within_that_of_pld_accounting(sigma, batches, epochs, 
     assert upper <= 1.003 * lower
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("sigma", "batches", "epochs"), [(1.0, 6, 3), (2.0, 20, 5)])
+def test_the_bracket_lies_within_that_of_pld_accounting_where_it_is_installed(
+    sigma, batches, epochs
+):
+    peer = pytest.importorskip("PLD_accounting")
+    high, low = peer.gaussian_allocation_epsilon_range(
+        delta=1e-5, sigma=sigma, num_steps=batches, num_epochs=epochs
+    )
+    lower, upper, _ = bracket_allocation(sigma, batches, epochs, 1e-5)
+    assert low < lower <= upper < high
+
+
 @pytest.mark.parametrize(("sigma", "epochs"), [(1.0, 1), (2.0, 4), (0.5, 2)])
 def test_with_one_batch_it_is_the_gaussian_mechanism(sigma, epochs):
     exact = accounting.epsilon_upper_bound(sigma, epochs, 1e-5)
