@@ -107,7 +107,7 @@ def _find_normal_masses(ends: Array) -> Array:
     """Returns the probabilities of N(0, 1) between ends (n,), as exact in both tails (n - 1,)."""
     from_below = np.diff(special.ndtr(ends))
     from_above = -np.diff(special.ndtr(-ends))
-    return np.where(ends[:-1] > 0, from_above, from_below)
+    return np.asarray(np.where(ends[:-1] > 0, from_above, from_below), np.float64)
 
 
 def _add(
@@ -128,8 +128,8 @@ def _add(
         places = np.floor(np.log(values / low) / width)
     places = np.clip(places, -1, cells).astype(np.intp) + 1  # 0 below the grid, cells + 1 above it
     if not above:
-        total = np.bincount(places, masses, cells + 2)
-        means = np.bincount(places, masses * values, cells + 2)
+        total = _sum_by_place(places, masses, cells + 2)
+        means = _sum_by_place(places, masses * values, cells + 2)
         kept = total > 0
         return _Law(means[kept] / total[kept], total[kept], 0.0)
     return _spread(values, masses, places, np.append(0.0, edges), beyond)
@@ -153,23 +153,28 @@ def _spread(
     below += (values >= grid[below + 1]) & (below < last - 1)
     shares = (values - grid[below]) / (grid[below + 1] - grid[below])
     upper = masses * np.clip(shares, 0.0, 1.0)
-    atoms = np.bincount(below, masses - upper, last + 1)
-    atoms += np.bincount(below + 1, upper, last + 1)
+    atoms = _sum_by_place(below, masses - upper, last + 1)
+    atoms += _sum_by_place(below + 1, upper, last + 1)
     excess = float(np.maximum(values - grid[-1], 0.0) @ masses)
     return _Law(grid, atoms, beyond + excess)
 
 
+def _sum_by_place(places: NDArray[np.intp], weights: Array, size: int) -> Array:
+    """Returns the sums (size,) of the weights (n,) at each place."""
+    return np.asarray(np.bincount(places, weights, size), np.float64)
+
+
 def _find_low(law: _Law) -> float:
     """Returns a value above 0 below which the law has next to no mass."""
-    place = np.searchsorted(np.cumsum(law.masses), _LEAST_MASS)
-    positive = np.flatnonzero(law.values > 0)[0]
-    return float(law.values[max(min(place, len(law.values) - 1), positive)])
+    place = int(np.searchsorted(np.cumsum(law.masses), _LEAST_MASS))
+    first_positive = int(np.flatnonzero(law.values > 0)[0])
+    return float(law.values[max(min(place, len(law.values) - 1), first_positive)])
 
 
 def _find_high(law: _Law) -> float:
     """Returns a value above which the law has next to nothing of its mean."""
-    means = np.cumsum((law.values * law.masses)[::-1])
-    place = np.searchsorted(means, _LEAST_MASS**2)
+    means_from_above = np.cumsum((law.values * law.masses)[::-1])
+    place = int(np.searchsorted(means_from_above, _LEAST_MASS**2))
     return float(law.values[::-1][min(place, len(law.values) - 1)])
 
 
@@ -186,14 +191,15 @@ def _find_losses(law: _Law, epochs: int, above: bool) -> "PrivacyLossDistributio
     size = math.ceil(logs[-1] / grid) + 2 - first
     below = np.clip(np.floor(logs / grid).astype(np.intp) - first, 0, size - 2)
     if not above:
-        rounded_down = np.bincount(below, masses * np.exp(logs), size)
-        rounded_up = np.bincount(below + 1, masses, size)
+        rounded_down = _sum_by_place(below, masses * np.exp(logs), size)
+        rounded_up = _sum_by_place(below + 1, masses, size)
         surely_in = surely_out = 0.0
     else:
         points = np.exp(grid * (first + np.arange(size)))
         shares = (np.exp(logs) - points[below]) / (points[below + 1] - points[below])
         upper = masses * np.clip(shares, 0.0, 1.0)
-        rounded_up = np.bincount(below, masses - upper, size) + np.bincount(below + 1, upper, size)
+        rounded_up = _sum_by_place(below, masses - upper, size)
+        rounded_up += _sum_by_place(below + 1, upper, size)
         rounded_down = rounded_up * points
         surely_in = max(1.0 - float(rounded_down.sum()), law.beyond)
         surely_out = float(law.masses[~positive].sum())
