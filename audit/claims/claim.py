@@ -280,13 +280,19 @@ class RandomAllocation:
         composed = Gdp(accounting.mu_upper_bound(self.noise_multiplier, self.epochs)).power(rates)
         if self.noise_multiplier < LEAST_ALLOCATION_NOISE:
             return composed
-        loss = account_allocation(self.noise_multiplier, self.batches, self.epochs, above=True)
-        deltas = np.array([loss.get_delta_for_epsilon(float(epsilon)) for epsilon in _EPSILONS])
+        deltas = _allocation_deltas(self)
         return np.minimum(composed, _power_of_pairs(rates, _EPSILONS, deltas))
 
     def last_model(self, delta: float) -> None:
         """Returns None: nothing is known of how steps contract."""
         return None
+
+
+@functools.lru_cache(maxsize=16)
+def _allocation_deltas(claim: RandomAllocation) -> Array:
+    """Returns delta at each of _EPSILONS of one random step in each epoch."""
+    loss = account_allocation(claim.noise_multiplier, claim.batches, claim.epochs, above=True)
+    return np.array([loss.get_delta_for_epsilon(float(epsilon)) for epsilon in _EPSILONS])
 
 
 @functools.lru_cache(maxsize=16)
