@@ -292,7 +292,7 @@ class RandomAllocation:
 def _allocation_deltas(claim: RandomAllocation) -> Array:
     """Returns delta at each of _EPSILONS of one random step in each epoch."""
     loss = account_allocation(claim.noise_multiplier, claim.batches, claim.epochs, above=True)
-    return np.array([loss.get_delta_for_epsilon(float(epsilon)) for epsilon in _EPSILONS])
+    return np.asarray(loss.get_delta_for_epsilon(_EPSILONS.tolist()), np.float64)
 
 
 @functools.lru_cache(maxsize=16)
