@@ -304,10 +304,17 @@ def setting(names: Iterable[str] | None = None, **fixed: Any) -> "Setting":
     from audit.settings.make import setting_of
 
     given = {**values(None, names), **fixed}
-    gives_steps = given.get("steps") is not None
+    gives_steps = given.get("steps") is not None or _counts_epochs(given.get("sampler"))
     if gives_steps and "insertions" in given and not flags.FLAGS["insertions"].present:
         del given["insertions"]  # a default
     return setting_of(**given)
+
+
+def _counts_epochs(sampler: str | None) -> bool:
+    """Returns whether training with a sampler takes whole epochs, unless its steps are given."""
+    from audit.settings.sampler import BY_EPOCHS
+
+    return sampler is not None and sampler.partition(":")[0] in BY_EPOCHS
 
 
 def _select_fields(kind: type | None, names: Iterable[str] | None) -> "list[Field]":

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audit.claims.accounting import Composition
+from audit.claims.brackets import EveryModel
 from audit.claims.claim import Claim
 from audit.claims.hidden_state import HiddenState
 from audit.errors import require
@@ -124,6 +125,22 @@ class UpperBound(NamedTuple):
         return "hidden-state bound"
 
 
+class SampledBracket(NamedTuple):
+    """What all models leak where a sampler draws the steps of canaries.
+
+    Attributes:
+      sampler: its name.
+      batches: the steps of an epoch.
+      epochs: of training.
+      every_model: the bracket of epsilon, and what computed it.
+    """
+
+    sampler: str
+    batches: int
+    epochs: int
+    every_model: EveryModel
+
+
 class Conclusion(NamedTuple):
     """What an audit's scores show, at one level.
 
@@ -149,6 +166,7 @@ class Conclusion(NamedTuple):
       hidden_state: the upper bound on the last model alone, at the delta, where steps are proven Lipschitz.
       uncovered: why they are not, where the setting of the training runs is given; else empty.
       expected: what the last model would leak under linear losses, of sampled canaries; no bound.
+      sampled: what all models leak with the sampler of the canaries' steps, where one draws them.
       claim: what is claimed of the mechanism, where it is known.
       examine: () -> the test of the tightest claim; None where nothing is claimed, or nothing can be tested.
     """
@@ -169,6 +187,7 @@ class Conclusion(NamedTuple):
     hidden_state: HiddenState | None = None
     uncovered: str = ""
     expected: float | None = None
+    sampled: SampledBracket | None = None
     claim: Claim | None = None
     examine: Callable[[], ClaimTest | None] = lambda: None
 

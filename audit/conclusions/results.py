@@ -73,9 +73,10 @@ def bounds_json(conclusion: Conclusion, **more: object) -> str:
     """Returns a conclusion from several runs as a JSON object on a single line.
 
     Its fields are `bounds`, with estimates and noise floors; `notes`, where there are any; `upper_bound`,
-    null if infinite or unknown; `claim_test`, where there is one; `hidden_state` and `expected`, where there
-    are such; `epsilon`, which is proven without an assumption on the curve; `most_provable`, the most that so
-    many runs can prove so; the test of the Gaussian curve and the looks, where there are any; and `more`.
+    null if infinite or unknown; `every_model`, the bracket of a sampler, `claim_test`, `hidden_state` and
+    `expected`, where there are such; `epsilon`, which is proven without an assumption on the curve;
+    `most_provable`, the most that so many runs can prove so; the test of the Gaussian curve and the looks,
+    where there are any; and `more`.
     """
     fields: dict[str, Any] = {
         "bounds": [finding_fields(row) | _make_noise_floor_fields(row) for row in conclusion.rows()]
@@ -84,6 +85,9 @@ def bounds_json(conclusion: Conclusion, **more: object) -> str:
         fields["notes"] = conclusion.notes
     fields["upper_bound"] = finite(conclusion.upper_bound)
     fields |= _make_hidden_state_fields(conclusion)
+    if conclusion.sampled is not None:
+        every_model = conclusion.sampled.every_model._asdict()
+        fields["every_model"] = {"sampler": conclusion.sampled.sampler, **every_model}
     fields |= _make_claim_fields(conclusion)
     if conclusion.expected is not None:
         fields["expected"] = conclusion.expected

@@ -20,7 +20,7 @@ from audit.methods.estimate import Bound, Finding
 from audit.methods.method import Assumption, NoiseFloor
 from audit.methods.one_run_bounds import LEAST_COINS, OF_COINS
 from audit.report.table import Column, Table, at_least, at_most, number
-from audit.report.verdicts import describe_what_decides, is_reversed
+from audit.report.verdicts import describe_sampled, describe_what_decides, is_reversed
 
 _COUNTS = ("FP/out", "FN/in")  # the heads of the columns of errors, of a single canary a run
 _RATES = ("FPR", "FNR")  # of several
@@ -195,6 +195,8 @@ def _explain_words(conclusion: Conclusion) -> list[str]:
     if conclusion.expected is not None:
         assumptions.append(EXPECTED)
     notes = []
+    if conclusion.sampled is not None:
+        notes.append(_make_note("sampler", describe_sampled(conclusion.sampled)))
     if conclusion.uncovered:
         notes.append(_make_note("last model", f"{_NO_HIDDEN_STATE}: {conclusion.uncovered}"))
     for assumption in sorted(

@@ -24,11 +24,13 @@ from audit.methods.level import USUAL_LEVEL, Level
 from audit.report.federated_table import RESULT, FederatedAudit, Upper, upper_bounds
 from audit.report.listing import find_differences
 from audit.report.table import at_least
+from audit.report.verdicts import describe_sampled
 from audit.runtime import started
 from audit.runtime.progress import counted
 from audit.settings import stored
 from audit.settings.adversaries import adversary_row
 from audit.settings.federated import FINAL, FederatedSetting
+from audit.settings.sampler import POISSON
 from audit.settings.setting import Setting, summary
 from audit.settings.stored import Known
 from audit.storage import files, score_files
@@ -338,6 +340,8 @@ def _describe_setting(
     facts["Arithmetic"] = f"{mechanism.precision}, clipped sums by {mechanism.clipping}"
     if conclusion.reason:
         facts["Gaussian curve"] = _REASON
+    if conclusion.sampled is not None:
+        facts["Sampler"] = describe_sampled(conclusion.sampled)
     if conclusion.uncovered:
         facts["Last model"] = f"no bound but composition: {conclusion.uncovered}"
     return facts
@@ -351,8 +355,13 @@ def _describe_insertions(setting: Setting) -> str:
         text = f"{setting.insertions:,}, every {k} steps"
     if setting.schedule.place != k:
         text += f", at step {setting.schedule.place} of each {k}"
-    if setting.sampling_rate != 1:
-        text += f", each with probability {setting.sampling_rate:g} (Poisson sampling)"
+    sampling = setting.sampling
+    if sampling.name == POISSON:
+        text += f", each with probability {sampling.rate:g} (Poisson sampling)"
+    if sampling.batches:
+        text = f"{setting.insertions:,}, at a random step of each epoch of {sampling.batches:,}"
+    if sampling.times:
+        text = f"{sampling.times:,}, at random steps that the adversary knows"
     return text
 
 
@@ -405,10 +414,16 @@ def _describe_threats(setting: Setting) -> list[str]:
         "What it inserts is clipped to norm C as an example's gradient is; the worlds differ by it alone "
         "(add or remove one)."
     )
-    if setting.sampling_rate == 1:
+    sampling = setting.sampling
+    if not sampling.is_hidden:
         sentences.append(
             "The upper bound counts the steps with an insertion, and no amplification by sampling, as the "
             "adversary knows the mini-batches."
+        )
+    elif sampling.batches:
+        sentences.append(
+            "Each epoch takes a canary that is in at a random step, which the adversary does not see; the "
+            f"upper bound is that of {sampling.name}."
         )
     else:
         sentences.append(

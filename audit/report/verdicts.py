@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from audit.conclusions.conclusion import Conclusion, UpperBound, find_doubt
+from audit.conclusions.conclusion import Conclusion, SampledBracket, UpperBound, find_doubt
 from audit.methods import curves
 from audit.methods.estimate import Bound
 from audit.methods.method import GIVEN
@@ -74,6 +74,19 @@ def show_upper_bound(value: float) -> str:
 def show_percent(confidence: float) -> str:
     """Returns 95% for 0.95."""
     return f"{100 * confidence:.10g}%"
+
+
+def describe_sampled(sampled: SampledBracket) -> str:
+    """Returns what all models leak with a sampler, in words."""
+    lower, upper, accountant = sampled.every_model
+    least = "" if lower is None else f"at least {at_least(lower)} and "
+    epochs = (
+        f"{sampled.epochs:,} epoch{'s' if sampled.epochs > 1 else ''} of {sampled.batches:,} steps"
+    )
+    return (
+        f"{sampled.sampler}, {epochs}: in the worst case all models leak "
+        f"{least}at most {at_most(upper)} ({accountant})"
+    )
 
 
 def describe_level(conclusion: Conclusion) -> str:
