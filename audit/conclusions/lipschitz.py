@@ -18,9 +18,9 @@ from audit.adversaries.cosines import OneShotCanaries
 from audit.claims.hidden_state import (
     HiddenState,
     HiddenStateBound,
-    MeasuredSteps,
     Periods,
     hidden_state_bound,
+    make_hidden_state,
 )
 from audit.errors import InputError
 from audit.settings.setting import Setting
@@ -30,8 +30,6 @@ from audit.tasks import zoo
 from audit.tasks.task import Convex, Curved, Dataset
 
 _FILE = "lipschitz.json"
-MEASURED = "measured"  # what a user asks for in place of constants
-MARGINS = (2, 10)  # times the measured excess over 1
 _READS_THETA = ("loss", "poisoned", "clip_bkd", "examples")
 
 
@@ -43,12 +41,14 @@ class Steps(NamedTuple):
       reason: why they hold.
       runs: how many training runs they were measured along; 0 where they are proven or vouched for.
       kink: why derivatives do not say how far steps move models apart; empty where they do.
+      version: of the library that measured them; empty where they were not measured.
     """
 
     constants: ArrayLike
     reason: str
     runs: int = 0
     kink: str = ""
+    version: str = ""
 
 
 def hidden_state(
@@ -142,7 +142,7 @@ def keep(store: Store, steps: Steps | None) -> None:
         return
     content = {"constants": np.asarray(steps.constants).tolist(), "reason": steps.reason}
     if steps.runs:
-        content |= {"runs": steps.runs, "kink": steps.kink}
+        content |= {"runs": steps.runs, "kink": steps.kink, "version": steps.version}
     store.write_text(_FILE, json.dumps(content) + "\n")
 
 
@@ -163,34 +163,35 @@ def kept(store: Store) -> Steps | None:
 def _bound(setting: Setting, steps: Steps, delta: float) -> HiddenState:
     """Returns the hidden-state bound for steps with these constants."""
     schedule = setting.schedule
+
+    def compute(constants: ArrayLike) -> HiddenStateBound:
+        return _bound_for(setting, constants, delta)
+
+    periods = Periods(steps.constants, schedule.periodicity, schedule.place)
+    return make_hidden_state(compute, periods, steps.reason, steps.runs)
+
+
+def _bound_for(setting: Setting, constants: ArrayLike, delta: float) -> HiddenStateBound:
+    """Returns the hidden-state bound for constants, a number or (T,); infinite without noise."""
+    schedule = setting.schedule
     sigma = setting.mechanism.noise_multiplier
     shifts = np.zeros(schedule.steps)
     shifts[schedule.place - 1 :: schedule.periodicity] = 1
     if sigma > 0:
-        bound = hidden_state_bound(shifts, steps.constants, sigma, delta)
-    else:
-        slopes = np.broadcast_to(np.asarray(steps.constants, np.float64), shifts.shape)
-        bound = HiddenStateBound(np.inf, np.inf, shifts, slopes)
-    periods = Periods(steps.constants, schedule.periodicity, schedule.place)
-    return HiddenState(bound, periods, steps.reason)
+        return hidden_state_bound(shifts, constants, sigma, delta)
+    slopes = np.broadcast_to(np.asarray(constants, np.float64), shifts.shape)
+    return HiddenStateBound(np.inf, np.inf, shifts, slopes)
 
 
 def _bound_measured(setting: Setting, steps: Steps, delta: float) -> HiddenState | str:
-    """Returns the bound for constants that may be measured, with its margins.
+    """Returns the bound for constants that may be measured.
 
     Where displacements are stretched more than derivatives say, returns that instead, with an estimate.
     """
     state = _bound(setting, steps, delta)
-    if not steps.runs:
-        return state
     if steps.kink:
         return f"{steps.kink}; by derivatives alone epsilon {state.bound.epsilon:.4g}, an estimate"
-    excess = np.asarray(steps.constants) - 1
-    margins = {}
-    for factor in MARGINS:
-        wider = steps._replace(constants=np.maximum(1 + factor * excess, steps.constants))
-        margins[factor] = _bound(setting, wider, delta).bound
-    return state._replace(measured=MeasuredSteps(steps.runs, margins))
+    return state
 
 
 def coupling_distances(setting: Setting, constants: ArrayLike) -> NDArray[np.float64]:
@@ -198,7 +199,7 @@ def coupling_distances(setting: Setting, constants: ArrayLike) -> NDArray[np.flo
 
     It is what the bound's payments leave: z_(t-1), from z_t = c_t z_(t-1) + s_t - a_t.
     """
-    bound = _bound(setting, Steps(constants, ""), delta=1e-5).bound
+    bound = _bound_for(setting, constants, delta=1e-5)
     schedule = setting.schedule
     c = np.broadcast_to(np.asarray(constants, np.float64), schedule.steps)
     before = np.zeros(schedule.steps)

@@ -67,9 +67,10 @@ def bounds_json(conclusion: Conclusion, **more: object) -> str:
     """Returns a JSON object on one line.
 
     Its fields are `bounds`, with estimates and noise floors; `notes`, where there are any; `upper_bound`,
-    null if infinite or unknown; `claim_test`, where there is one; `hidden_state` and `expected`, where there
-    are such; `epsilon`, which is proven without an assumption on the curve; `most_provable`, the most that so
-    many runs can prove so; the test of the Gaussian curve and the looks, where there are any; and `more`.
+    null if infinite or unknown; `claim_test`, where there is one; `hidden_state`, `last_model` and
+    `expected`, where there are such; `epsilon`, which is proven without an assumption on the curve;
+    `most_provable`, the most that so many runs can prove so; the test of the Gaussian curve and the looks,
+    where there are any; and `more`.
     """
     fields: dict[str, Any] = {
         "bounds": [finding_fields(row) | _make_noise_floor_fields(row) for row in conclusion.rows()]
@@ -162,22 +163,21 @@ def _make_attack_fields(conclusion: Conclusion) -> dict[str, Any]:
 
 
 def _make_hidden_state_fields(conclusion: Conclusion) -> dict[str, Any]:
-    """Returns the upper bound on the last model alone, where there is one."""
+    """Returns the upper bound on the last model alone, or why there is none of a setting's."""
     hidden_state = conclusion.hidden_state
     if hidden_state is None:
         if not conclusion.uncovered:
             return {}
         return {"last_model": {"why_not": conclusion.uncovered}}
-    last_model: dict[str, Any] = {
+    margins = {}
+    for factor, bound in hidden_state.margins.items():
+        margins[str(factor)] = finite(bound.epsilon)
+    last_model = {
         "epsilon": finite(hidden_state.bound.epsilon),
         "mu": finite(hidden_state.bound.mu),
         "assumes": hidden_state.assumes.word,
+        "margins": margins,
     }
-    if hidden_state.measured is not None:
-        last_model["margins"] = {
-            str(factor): finite(bound.epsilon)
-            for factor, bound in hidden_state.measured.margins.items()
-        }
     fields = {
         "epsilon": finite(hidden_state.bound.epsilon),
         "mu": finite(hidden_state.bound.mu),

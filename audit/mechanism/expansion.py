@@ -32,11 +32,13 @@ from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 from audit.mechanism.base import Hyperparameters
 from audit.mechanism.clipping.base import Batch, ClippedSum
 
-STARTS = 64
+STARTS = 64  # of a search
 _KRYLOV_VECTORS = 12
 _TOLERANCE = 0.02  # relative, of the eigenvalue m
 MOST_WHOLE = 24  # parameters, of which Lanczos iterations need more than they build
 ROUNDS = 12
+_STARTS_AT_ONCE = 16
+_LARGE = 10_000  # parameters from which on programs for several starts at once take long to compile
 _STEP_LENGTHS = (1.0, 10.0, 100.0)  # tried in each round, the best is taken
 
 
@@ -50,6 +52,20 @@ class Expansion(NamedTuple):
 
     constant: float
     direction: NDArray[np.float64]
+
+
+class Search(NamedTuple):
+    """A search for the displacement that a step stretches most.
+
+    Attributes:
+      length: Of the displacements.
+      starts: How many directions it climbs from.
+      seed: Of random directions.
+    """
+
+    length: float
+    starts: int = STARTS
+    seed: int = 0
 
 
 class StepMap(NamedTuple):
@@ -128,7 +144,7 @@ def make_step_map(clipped_sum: ClippedSum, hyper: Hyperparameters, rounds: int =
             _, pull = jax.vjp(lambda theta: descend(theta, batch), there)
             uphill = change - rate * pull(displacement + change)[0]
             candidates = jnp.stack([displacement + step * uphill for step in _STEP_LENGTHS])
-            gains = jax.vmap(measure)(candidates)
+            gains = jax.lax.map(measure, candidates)
             highest = jnp.argmax(gains)
             improves = gains[highest] > best
             u = jnp.where(improves, candidates[highest], u)
@@ -138,8 +154,9 @@ def make_step_map(clipped_sum: ClippedSum, hyper: Hyperparameters, rounds: int =
         return best
 
     def search(theta: Array, batch: Batch, starts: Array, length: Array) -> Array:
+        at_once = _STARTS_AT_ONCE if theta.size < _LARGE else None
         gains: Array = jax.lax.map(
-            lambda start: search_from(theta, batch, start, length), starts, batch_size=16
+            lambda start: search_from(theta, batch, start, length), starts, batch_size=at_once
         )
         return gains
 
@@ -190,11 +207,10 @@ def largest_secant(
     step: StepMap,
     theta: Array,
     batch: Batch,
-    length: float,
+    search: Search,
     directions: NDArray[np.float64] | None = None,
-    seed: int = 0,
 ) -> float:
-    """Returns the largest |phi(theta + u) - phi(theta)| / |u| that a search finds over |u| = length.
+    """Returns the largest |phi(theta + u) - phi(theta)| / |u| that a search finds.
 
     It is a lower limit: a jump in a direction that no start comes near stays unseen.
 
@@ -202,13 +218,13 @@ def largest_secant(
       step: The step's functions.
       theta: The model (p,) before the step.
       batch: The mini-batch of the step.
-      length: Of u.
-      directions: (n, p) starts beside the random ones, both ways, as the direction that the derivative
+      search: Over which u, and from how many starts.
+      directions: (n, p) starts in place of random ones, both ways, as the direction that the derivative
         stretches most.
-      seed: Of the random starts.
     """
-    starts = np.random.default_rng(seed).normal(size=(STARTS, theta.size))
+    starts = np.random.default_rng(search.seed).normal(size=(search.starts, theta.size))
     if directions is not None:
         starts[: 2 * len(directions)] = np.concatenate([directions, -directions])
-    gains = step.search(theta, batch, jnp.asarray(starts, jnp.float32), jnp.float32(length))
+    length = jnp.float32(search.length)
+    gains = step.search(theta, batch, jnp.asarray(starts, jnp.float32), length)
     return 1 + float(jnp.max(gains))

@@ -35,12 +35,14 @@ class Effort(NamedTuple):
       runs: Half of them with the canary.
       steps: Measured of each run, at most.
       searched: Steps of each run at which secants are searched.
-      rounds: Of each search.
+      starts: Of each search.
+      rounds: In which a search climbs from each start.
     """
 
     runs: int
     steps: int
     searched: int
+    starts: int
     rounds: int
 
 
@@ -56,6 +58,18 @@ class Moment(NamedTuple):
     step: int
     theta: NDArray[np.float32]
     expansion: Expansion
+
+
+class Secant(NamedTuple):
+    """How much a step of a run stretches displacements of a length.
+
+    Attributes:
+      step: Its number from 0.
+      constant: The largest stretch that was found.
+    """
+
+    step: int
+    constant: float
 
 
 class Rehearsal(NamedTuple):
@@ -90,12 +104,11 @@ class _Measuring:
         """Measures a step, from 0, at the models (R, p) before it."""
         batch = batch_of(self._game, step)
         for run, theta in enumerate(np.asarray(thetas)):
-            found = expansion.largest_expansion(
-                self._step, jnp.asarray(theta), batch, self._directions.get(run)
-            )
-            self._directions[run] = found.direction
-            self.values[step] = max(self.values.get(step, 0.0), found.constant)
-            self.moments.append(Moment(step, theta, found))
+            start = self._directions.get(run)
+            largest = expansion.largest_expansion(self._step, jnp.asarray(theta), batch, start)
+            self._directions[run] = largest.direction
+            self.values[step] = max(self.values.get(step, 0.0), largest.constant)
+            self.moments.append(Moment(step, theta, largest))
         self._progress(1.0)
 
     def watch(self, midway: Midway) -> None:
@@ -114,8 +127,18 @@ def usual_effort(parameters: int) -> Effort:
     """Returns what takes a minute or two on two cores, for a model of so many parameters."""
     steps = min(max(_WORK // parameters, _FEWEST_MEASURED), _MOST_MEASURED)
     if parameters < _LARGE:
-        return Effort(runs=4, steps=steps, searched=8, rounds=12)
-    return Effort(runs=2, steps=steps, searched=1, rounds=1)
+        return Effort(runs=4, steps=steps, searched=8, starts=64, rounds=12)
+    return Effort(runs=2, steps=steps, searched=1, starts=16, rounds=1)
+
+
+def count_measured(steps: int, effort: Effort) -> int:
+    """Returns how many of a run's steps are measured: the first, and then one in so many."""
+    return math.ceil(steps / _choose_interval(steps, effort))
+
+
+def _choose_interval(steps: int, effort: Effort) -> int:
+    """Returns after how many steps the next is measured."""
+    return math.ceil(steps / effort.steps)
 
 
 def rehearse(
@@ -135,8 +158,7 @@ def rehearse(
     runs = effort.runs
     require(runs >= 2, f"`runs={runs}`: give at least 2, one of them in each world")
     steps = len(game.schedule.mask)
-    every = math.ceil(steps / effort.steps)
-    rehearsed = game._replace(segment_steps=every)
+    rehearsed = game._replace(segment_steps=_choose_interval(steps, effort))
     first = MOST_RUNS + MOST_RUNS % 2  # an even run, beyond those of any audit
     measuring = _Measuring(game, expansion.make_step_map(clipped_sum, game.hyper), progress)
 
@@ -167,9 +189,9 @@ def search_secants(
     clipped_sum: ClippedSum,
     rehearsal: Rehearsal,
     distances: NDArray[np.float64],
-    rounds: int,
-) -> list[tuple[Moment, float]]:
-    """Returns the rehearsed moments, each with the largest stretch of displacements of a length.
+    effort: Effort,
+) -> list[Secant]:
+    """Returns the largest stretch of displacements at each of the rehearsed moments.
 
     Args:
       game: That was rehearsed.
@@ -177,21 +199,21 @@ def search_secants(
       rehearsal: Of the game.
       distances: (T,) how far the coupled processes are apart before each step, in units of eta C / B; where
         that is 0, the largest is searched.
-      rounds: Of each search.
+      effort: How much to search.
     """
-    step_map = expansion.make_step_map(clipped_sum, game.hyper, rounds)
+    step_map = expansion.make_step_map(clipped_sum, game.hyper, effort.rounds)
     batch_size = game.schedule.batches.shape[1]
     unit = float(game.hyper.learning_rate) * float(game.hyper.clipping_norm) / batch_size
-    found = []
+    secants = []
     for number, moment in enumerate(rehearsal.moments):
         distance = distances[moment.step] or float(distances.max())
-        secant = expansion.largest_secant(
+        search = expansion.Search(distance * unit, effort.starts, seed=number)
+        constant = expansion.largest_secant(
             step_map,
             jnp.asarray(moment.theta),
             batch_of(game, moment.step),
-            distance * unit,
+            search,
             moment.expansion.direction[None],
-            seed=number,
         )
-        found.append((moment, secant))
-    return found
+        secants.append(Secant(moment.step, constant))
+    return secants

@@ -10,7 +10,7 @@ import pytest
 import audit
 from audit.claims.accounting import Composition
 from audit.claims.hidden_state import Periods, bound_periods
-from audit.conclusions import lipschitz, measuring
+from audit.conclusions import lipschitz, rehearsals
 from audit.conclusions.concluded import conclude_setting
 from audit.conclusions.conclusion import Conclusion
 from audit.conclusions.lipschitz import Steps
@@ -55,10 +55,11 @@ def concluded(kink="") -> Conclusion:
 def test_measured_constants_have_margins_and_a_word():
     conclusion = concluded()
     state = conclusion.hidden_state
-    twice, ten_times = state.measured.margins[2], state.measured.margins[10]
+    twice, ten_times = state.margins[2], state.margins[10]
     assert 8.68 < state.bound.epsilon < twice.epsilon < ten_times.epsilon < 23
     table = bounds_table(conclusion)
-    assert "hidden state, measured" in table and "10 times as much" in table
+    (row,) = [line for line in table.splitlines() if line.startswith("hidden state, measured ")]
+    assert row.endswith("if steps expand ten times as much)") and len(row) <= 80
     last_model = json.loads(bounds_json(conclusion))["last_model"]
     assert last_model["assumes"] == "measured"
     assert last_model["margins"]["10"] == pytest.approx(ten_times.epsilon)
@@ -73,7 +74,7 @@ def test_kinks_leave_an_estimate_and_no_bound():
 
 def test_what_is_measured_of_uncovered_steps_is_refused():
     with pytest.raises(InputError, match="depends on more than the last model"):
-        measuring.require_measurable(setting_of("tanh_fcnn", optimizer="adam"))
+        rehearsals.require_measurable(setting_of("tanh_fcnn", optimizer="adam"))
     with pytest.raises(InputError, match="give measured"):
         audit.audit("tanh_fcnn", runs=4, lipschitz="guessed")
 
