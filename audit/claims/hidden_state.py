@@ -129,6 +129,11 @@ class HiddenState(NamedTuple):
         return f"{rounded_up:.3g} if steps expand {_TIMES[factor]} as much"
 
     @property
+    def mean_constant(self) -> float:
+        """The mean Lipschitz constant of a step."""
+        return float(np.mean(np.asarray(self.periods.lipschitz, np.float64)))
+
+    @property
     def range(self) -> tuple[float, float]:
         """The least and the largest Lipschitz constant."""
         constants = np.asarray(self.periods.lipschitz)

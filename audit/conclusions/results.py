@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from audit.claims.hidden_state import HiddenState
 from audit.conclusions.conclusion import Conclusion, method_of, require_schedule
 from audit.errors import InputError, require
 from audit.laws import cosine_law
@@ -169,15 +170,6 @@ def _make_hidden_state_fields(conclusion: Conclusion) -> dict[str, Any]:
         if not conclusion.uncovered:
             return {}
         return {"last_model": {"why_not": conclusion.uncovered}}
-    margins = {}
-    for factor, bound in hidden_state.margins.items():
-        margins[str(factor)] = finite(bound.epsilon)
-    last_model = {
-        "epsilon": finite(hidden_state.bound.epsilon),
-        "mu": finite(hidden_state.bound.mu),
-        "assumes": hidden_state.assumes.word,
-        "margins": margins,
-    }
     fields = {
         "epsilon": finite(hidden_state.bound.epsilon),
         "mu": finite(hidden_state.bound.mu),
@@ -186,7 +178,20 @@ def _make_hidden_state_fields(conclusion: Conclusion) -> dict[str, Any]:
         "k": hidden_state.periods.k,
         "insert": hidden_state.periods.insert,
     }
-    return {"hidden_state": fields, "last_model": last_model}
+    return {"hidden_state": fields, "last_model": last_model_fields(hidden_state)}
+
+
+def last_model_fields(hidden_state: HiddenState) -> dict[str, Any]:
+    """Returns the upper bound on the last model for JSON, with what it would be if steps expanded more."""
+    margins = {}
+    for factor, bound in hidden_state.margins.items():
+        margins[str(factor)] = finite(bound.epsilon)
+    return {
+        "epsilon": finite(hidden_state.bound.epsilon),
+        "mu": finite(hidden_state.bound.mu),
+        "assumes": hidden_state.assumes.word,
+        "margins": margins,
+    }
 
 
 def _make_curve_fields(conclusion: Conclusion) -> dict[str, Any]:

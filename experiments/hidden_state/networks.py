@@ -1,4 +1,4 @@
-"""The bracket of neural networks as data: audits at each k and learning rate, and how much their steps expand.
+"""The bracket of neural networks as data: audits at each k and learning rate, and how much steps expand.
 
 What can a network's last model leak at most, and how much of that does an audit find? At each place are fresh
 directions, canaries along the coordinate that a rehearsal recommends, and a measurement of steps, where
@@ -31,6 +31,7 @@ FRESH = "fresh directions"
 COORDINATE = "coordinate"
 _PERIODICITIES = (1, 2, 5, 10, 25)
 _RATES = (0.01, 0.1, 0.3, 1.0, 2.0, 4.0, 8.0)
+_SMOKE_RATES = (0.1, 1.0)
 _LINEAR_RESPONSE = GcS("linear_response")
 _LEAST_MOVED = GcS()  # of networks with too many parameters for linear response
 # How long a measurement takes: to compile, and in training steps of a large model, of which 20 are measured.
@@ -99,7 +100,6 @@ _HEAD = Amount(
     batch_size=128,
 )
 _PAPER_RUNS = _at_each(5000)
-_FEW_INSERTIONS = 2
 _MODELS = {
     "fcnn": _SMALL,
     "tanh_fcnn": _SMALL,
@@ -113,12 +113,8 @@ _MODELS = {
 
 def _shrink(amount: Amount) -> Amount:
     """Returns an amount that takes seconds, at k = 1 and 5."""
-    few = {1: 4, 5: 4}
-    runs = {1: 8, 5: 8} if amount.coordinates.canaries == 1 else few
-    coordinates = amount.coordinates._replace(
-        canaries=min(amount.coordinates.canaries, 4), runs=runs
-    )
-    return Amount(coordinates, few, batch_size=4, insertions=_FEW_INSERTIONS)
+    coordinates = amount.coordinates._replace(runs={1: 40, 5: 40})
+    return Amount(coordinates, {1: 4, 5: 4}, batch_size=20, insertions=2)
 
 
 def _grow(amount: Amount) -> Amount:
@@ -127,17 +123,25 @@ def _grow(amount: Amount) -> Amount:
     return amount._replace(coordinates=coordinates, fresh_runs=_at_each(60))
 
 
+_AMOUNTS: dict[str, dict[str, Amount]] = {
+    "smoke": {model: _shrink(_SMALL) for model in ("fcnn", "tanh_fcnn")},
+    "laptop": _MODELS,
+    "paper": {model: _grow(amount) for model, amount in _MODELS.items()},
+}
+
+
 def sweeps(scale: str) -> dict[str, Sweep]:
     """Returns the sweeps of a scale, over k and over the learning rate."""
-    change = {"smoke": _shrink, "laptop": lambda amount: amount, "paper": _grow}[scale]
-    amounts = {model: change(amount) for model, amount in _MODELS.items()}
+    amounts = _AMOUNTS[scale]
     over_k = []
     for model, amount in amounts.items():
         for k in amount.periodicities:
             over_k.append(Place(task(model).label, k, model, {"periodicity": k}))
     over_rates = []
     for k in (5, 25):
-        for rate in _RATES if k in amounts["tanh_fcnn"].periodicities else ():
+        if k not in amounts["tanh_fcnn"].periodicities:
+            continue
+        for rate in _SMOKE_RATES if scale == "smoke" else _RATES:
             fields = {"periodicity": k, "learning_rate": rate}
             over_rates.append(Place(f"tanh FCNN, k = {k}", rate, "tanh_fcnn", fields))
     return {
