@@ -49,6 +49,11 @@ flags.DEFINE_string(
     "The scores: .npz or .json with in, out or scores, presence; .npz with scores, fresh; .csv with "
     "score,in; in.npy,out.npy; or -.",
 )
+flags.DEFINE_list(
+    "columns",
+    None,
+    "Names of a .csv's columns, where these are others: score:loss,presence:member.",
+)
 cli.define_levels()
 flags.DEFINE_list(
     "looks", None, "Numbers of scores at which to look, declared before the first look."
@@ -112,7 +117,7 @@ def _require_flags() -> None:
 
 
 def _require_figure_format() -> None:
-    """Raises InputError for a figure of a format that there is not."""
+    """Raises InputError for a --figure whose suffix is that of no format."""
     if FLAGS.figure is None:
         return
     from audit.report.style import FORMATS
@@ -122,14 +127,22 @@ def _require_figure_format() -> None:
 
 
 def _show(paths: Sequence[Path], conclusion: Conclusion) -> None:
-    """Writes and prints what the scores say."""
+    """Writes the requested files, and prints the conclusion as a table or as JSON.
+
+    With --fail_if_violated it exits with status 3 where the claim is refuted, and raises InputError where
+    scores are not those of independent runs.
+
+    Args:
+      paths: the files of scores, for the report.
+      conclusion: from the scores.
+    """
     contents = _make_files(paths, conclusion)
     for flag, (path, content) in contents.items():
         files.write_whole(path, content, f"name another file with --{flag}")
     if FLAGS.json:
         print(results.answer_json(conclusion, verdicts.verdict(conclusion).word))
         remarks = [] if conclusion.is_one_run else bounds_table.remarks(conclusion)
-        for remark in remarks:  # which the table has
+        for remark in remarks:  # which the table would have shown
             print(remark, file=sys.stderr)
     else:
         print(bounds_table.bounds_table(conclusion))
@@ -158,14 +171,23 @@ def _read_evidence(paths: Sequence[Path]) -> Evidence:
     if FLAGS.dimension is None:
         return _read_scores(paths)
     require(FLAGS.looks is None, "--looks does not go with --dimension: drop one")
+    require(FLAGS.columns is None, "--columns does not go with --dimension: drop one")
     require(len(paths) == 1, f"--scores={FLAGS.scores}: with --dimension give one file")
     given_directions.require_dimension(FLAGS.dimension)
     return score_files.read_cosines(paths[0], FLAGS.dimension, FLAGS.leave_one_out, FLAGS.in_order)
 
 
 def _read_scores(paths: Sequence[Path]) -> Evidence:
-    """Returns the evidence of files of scores or of ranks, the latter in order where --in_order says so."""
-    evidence = score_files.read_scores(*paths)
+    """Returns the evidence of files of scores, or of ranks among fresh draws.
+
+    Raises InputError for --in_order with scores that have no order.
+    """
+    columns = _parse_columns()
+    if columns is None:
+        evidence = score_files.read_scores(*paths)
+    else:
+        require(len(paths) == 1, f"--scores={FLAGS.scores}: with --columns give one file")
+        evidence = score_files.read_csv(paths[0], columns)
     if not FLAGS.in_order:
         return evidence
     if not isinstance(evidence, Fresh):
@@ -173,8 +195,24 @@ def _read_scores(paths: Sequence[Path]) -> Evidence:
     return evidence._replace(in_order=True)
 
 
+def _parse_columns() -> dict[str, str] | None:
+    """Returns the names that --columns gives, {ours: the file's}; None without the flag."""
+    if FLAGS.columns is None:
+        return None
+    columns = {}
+    for pair in FLAGS.columns:
+        ours, colon, name = pair.partition(":")
+        example = "give --columns=score:loss,presence:member"
+        require(bool(colon and name), f"--columns={pair}: {example}")
+        columns[ours.strip().lower()] = name
+    return columns
+
+
 def _make_claim() -> Claim | None:
-    """Returns what the flags claim of the mechanism; raises InputError for flags that do not go together."""
+    """Returns the claim that the flags make of the mechanism, None where they make none.
+
+    Raises InputError for flags that do not go together.
+    """
     sigma = FLAGS.noise_multiplier
     insertions = FLAGS.insertions
     are_together = (sigma is None) == (insertions is None)

@@ -179,7 +179,7 @@ BAD_JSON = {
     "cut": (b'{"in": [1', "it is no JSON; give {"),
     "deep": (b"[" * 100_000, "it is no JSON; give {"),
     "list": (b"[1, 2]", "is no JSON object: give {"),
-    "no UTF-8": (b'{"in": "\xff"}', "it is no text in UTF-8"),
+    "no UTF-8": (b'{"in": "\xff"}', "it is not text in UTF-8"),
     "other names": (b'{"a": [1], "b": [2]}', "s.json has columns 'a,b': give score,in"),
     "twice": (
         b'{"in": [1], "in": [2], "out": [3]}',
