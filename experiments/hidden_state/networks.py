@@ -35,7 +35,7 @@ _SMOKE_RATES = (0.1, 1.0)
 _LINEAR_RESPONSE = GcS("linear_response")
 _LEAST_MOVED = GcS()  # of networks with too many parameters for linear response
 # How long a measurement takes: to compile, and in training steps of a large model, of which 20 are measured.
-_COMPILING_SECONDS = 60.0
+_COMPILING_SECONDS = 30.0
 _MEASURED_STEPS = 20
 _TRAINING_STEPS_A_MEASURED_ONE = 400
 
@@ -83,15 +83,19 @@ def _at_each(runs: int) -> dict[int, int]:
     return dict.fromkeys(_PERIODICITIES, runs)
 
 
-_SMALL = Amount(Coordinates(_LINEAR_RESPONSE, 1, _at_each(2000)), _at_each(1000), batch_size=400)
+_SMALL = Amount(
+    Coordinates(_LINEAR_RESPONSE, 1, {**_at_each(2000), 25: 1000}),
+    {**_at_each(1000), 25: 500},
+    batch_size=400,
+)
 _WIDE = Amount(
     Coordinates(_LEAST_MOVED, 64, {1: 100, 2: 100, 5: 60, 10: 40, 25: 20}),
     {1: 60, 2: 60, 5: 40, 10: 30, 25: 20},
     batch_size=400,
 )
 _CONVNET = Amount(
-    Coordinates(_LEAST_MOVED, 256, {1: 16, 2: 12, 5: 8, 10: 6, 25: 4}),
-    {1: 8, 2: 6, 5: 5, 10: 4, 25: 3},
+    Coordinates(_LEAST_MOVED, 256, {1: 10, 5: 5, 10: 3, 25: 2}),
+    {1: 6, 5: 4, 10: 3, 25: 2},
     batch_size=128,
 )
 _HEAD = Amount(
