@@ -155,7 +155,7 @@ def audit(
         models at k > 1 without a request, unless it is "none"; `rehearsals` is the number of these runs.
 
     Raises:
-      InputError: in one line, for what cannot be audited.
+      InputError: for what cannot be audited.
 
     >>> audit.audit("fcnn", runs=40, insertions=2, out=folder).upper_bound  # doctest: +ELLIPSIS
     1.356...
@@ -216,8 +216,8 @@ def audit_model(
     """Trains a Flax Linen module, half of the runs with a canary, and bounds what their last iterates leak.
 
     Args:
-      module: takes one example, features[i], without a batch axis; trained parameters only, no randomness.
-      criterion: (the module's output, labels[i]) -> scalar loss of one example.
+      module: takes an example, features[i], without a batch axis; trained parameters only, no randomness.
+      criterion: (the module's output, labels[i]) -> scalar loss of an example.
       features: (N, ...), kept as float32 or as whole numbers.
       labels: (N, ...); the adversary "loss" needs classes, whole numbers from 0.
       runs: models to train; those that `out` has already are not trained again.
@@ -236,7 +236,7 @@ def audit_model(
     call nothing is drawn.
 
     Raises:
-      InputError: in one line, for what cannot be audited.
+      InputError: for what cannot be audited.
 
     >>> import flax.linen as nn, numpy as np, optax
     >>> features, labels = np.eye(8, dtype=np.float32), np.arange(8) % 2
@@ -269,14 +269,14 @@ def audit_loss(
     """Trains and audits any JAX model as `audit_model` does: Flax NNX, Equinox and Haiku have such losses.
 
     Args:
-      loss: (params, (features[i], labels[i])) -> scalar loss of one example, without a batch axis; no
+      loss: (params, (features[i], labels[i])) -> scalar loss of an example, without a batch axis; no
         randomness.
       params: a tree of float arrays, at which every run begins.
       runs, adversary, out, settings: see `audit_model`. Gradients are taken
         example by example, which is slower than what a Linen module allows.
 
     Raises:
-      InputError: in one line, for what cannot be audited.
+      InputError: for what cannot be audited.
 
     >>> import jax.numpy as jnp, numpy as np
     >>> def loss(params, labelled):

@@ -103,7 +103,7 @@ def wrap_module(
     """Returns a caller's Flax Linen module with its data, checked, as a model to be audited.
 
     Args:
-      module: takes one example, without a batch axis.
+      module: takes an example, without a batch axis.
       criterion: (the module's output, a label) -> scalar loss.
       features: (N, ...).
       labels: (N, ...).
@@ -123,7 +123,7 @@ def wrap_loss(loss: TreeLoss, params: Any, features: ArrayLike, labels: ArrayLik
     Its gradients can only be clipped example by example, the last and slowest of STRATEGIES.
 
     Args:
-      loss: (params, (feature, label)) -> scalar loss of one example.
+      loss: (params, (feature, label)) -> scalar loss of an example.
       params: the tree, of floats, at which every run begins.
       features: (N, ...).
       labels: (N, ...).
@@ -517,7 +517,7 @@ def _model_of_loss(loss: TreeLoss, params: Any, dataset: Dataset) -> Model:
 
 
 def _short_reason(error: Exception) -> str:
-    """Returns the beginning of an error that a caller's code raised, on one line."""
+    """Returns the beginning of an error that a caller's code raised, on a single line."""
     return " ".join(str(error).split())[:_REASON_CHARACTERS]
 
 

@@ -12,7 +12,7 @@ _LARGEST_INTEGER = 2**1000  # that is sure to fit a float
 
 
 def shown(value: object) -> str:
-    """Returns a value as text for an error message: on one line, cut after 200 characters."""
+    """Returns a value as text for an error message: on a single line, cut after 200 characters."""
     try:
         text = value if isinstance(value, str) else repr(value)
     except ValueError:  # raised for whole numbers with thousands of digits

@@ -4,6 +4,8 @@ The source folder is the repository's root, so that a page's links work in the m
 repository. `./run.sh docs` builds it.
 """
 
+import os
+import re
 import sys
 from pathlib import Path
 
@@ -58,3 +60,32 @@ html_theme = "furo"
 html_title = f"{project} {release}"
 html_copy_source = False
 html_extra_path = ["_front"]  # index.html, which leads to the manual's first page
+
+
+_IMAGE = re.compile(r"!\[([^\]]*)\]\(([^)]+\.png)\)")
+_TITLE = re.compile(r"^# (.+)$", re.MULTILINE)
+
+
+def _write_gallery(app):
+    """Writes the gallery: every figure of every page, under the page's title."""
+    folder = ROOT / "docs" / "reference"
+    folder.mkdir(exist_ok=True)
+    parts = ["# Gallery\n\nAll figures of all pages; each page says how its figures are made."]
+    for page in sorted([ROOT / "README.md", *ROOT.glob("experiments/**/README.md")]):
+        text = page.read_text()
+        figures = _IMAGE.findall(text)
+        if figures:
+            link = os.path.relpath(page, folder)
+            parts.append(f"## [{_TITLE.search(text)[1]}]({link})")
+        for caption, name in figures:
+            image = os.path.relpath(page.parent / name, folder)
+            parts.append(f"{caption}\n\n![{caption}]({image})")
+    content = "\n\n".join(parts) + "\n"
+    path = folder / "gallery.md"
+    if not path.exists() or path.read_text() != content:
+        path.write_text(content)
+
+
+def setup(app):
+    """Registers what runs before pages are read."""
+    app.connect("builder-inited", _write_gallery, priority=100)

@@ -231,7 +231,7 @@ def _audit_pairs(cosines: Cosines, setting: KnownMechanism) -> list[Value]:
 
 
 def _audit_cosines(cosines: Cosines, setting: KnownMechanism) -> list[Value]:
-    """Returns the bounds from one run's cosines, and the paper's estimate eps_lo by Jeffreys' limits."""
+    """Returns the bounds from a single run's cosines, and the paper's estimate eps_lo by Jeffreys' limits."""
     name = one_shot.ONE_SHOT_JEFFREYS
     error = 1 - setting.confidence
     jeffreys = one_shot.in_sample(cosines, setting.delta, error, one_shot.LIMITS[name])

@@ -5,7 +5,7 @@
     ./run.sh bound --scores=scores.csv --json            columns score,in (1 or 0)
     ./run.sh bound --scores=scores.json                  the same names, each a list
     ./run.sh bound --scores=-                            CSV or JSON from a pipe
-    ./run.sh bound --scores=scores.csv --upper_bound=3   an accountant's epsilon
+    ./run.sh bound --scores=scores.csv --claim=3   an accountant's epsilon
     ./run.sh bound --scores=scores.csv --noise_multiplier=4 --insertions=250 --k=5 --lipschitz=1
                                                          steps that contract: hidden state
     ./run.sh bound --scores=scores.csv --looks=500,1000  one of the declared looks
@@ -63,7 +63,8 @@ flags.DEFINE_integer("insertions", None, "Steps with the canary, where the upper
 flags.DEFINE_float(
     "sampling_rate", None, "Each step's probability to take the canary; by default 1."
 )
-flags.DEFINE_float("upper_bound", None, _UPPER_HELP)
+flags.DEFINE_float("claim", None, _UPPER_HELP)
+flags.DEFINE_alias("upper_bound", "claim")
 flags.DEFINE_float(
     "lipschitz", None, "Lipschitz constant of every step, for the hidden-state bound."
 )
@@ -89,7 +90,7 @@ cli.define_json()
 flags.DEFINE_bool("fail_if_violated", False, "Exit status 3 where the claim is refuted.")
 
 VIOLATED = 3  # exit status
-_NO_UPPER = "--fail_if_violated goes with an upper bound: give --upper_bound, or the noise and the insertions"
+_NO_UPPER = "--fail_if_violated goes with a claim: give --claim, or the noise and the insertions"
 
 
 def main() -> None:
@@ -110,8 +111,8 @@ def _require_flags() -> None:
         FLAGS.scores, "--scores is missing: name a .npz, .csv or .json file, two .npy files, or -"
     )
     require(FLAGS.report != "", "--report=: name an HTML file")
-    has_upper_bound = FLAGS.upper_bound is not None or FLAGS.noise_multiplier is not None
-    require(has_upper_bound or not FLAGS.fail_if_violated, _NO_UPPER)
+    has_claim = FLAGS.claim is not None or FLAGS.noise_multiplier is not None
+    require(has_claim or not FLAGS.fail_if_violated, _NO_UPPER)
     has_dimension = FLAGS.dimension is not None
     require(has_dimension or not FLAGS.leave_one_out, "--leave_one_out goes with --dimension")
 
@@ -217,9 +218,9 @@ def _make_claim() -> Claim | None:
     insertions = FLAGS.insertions
     are_together = (sigma is None) == (insertions is None)
     require(are_together, "--noise_multiplier and --insertions go together: give both or none")
-    is_alone = FLAGS.upper_bound is None or (sigma is None and FLAGS.sampling_rate is None)
+    is_alone = FLAGS.claim is None or (sigma is None and FLAGS.sampling_rate is None)
     others = "--noise_multiplier, --insertions, --sampling_rate"
-    require(is_alone, f"--upper_bound goes with none of {others}: drop one")
+    require(is_alone, f"--claim goes with none of {others}: drop one")
     rate_alone = FLAGS.sampling_rate is not None and sigma is None
     require(
         not rate_alone,
@@ -232,9 +233,9 @@ def _make_claim() -> Claim | None:
         missing = "`lipschitz` goes with `noise_multiplier` and `insertions`: give all three"
         require(sigma is not None, missing)
 
-    if FLAGS.upper_bound is not None:
-        epsilon = FLAGS.upper_bound
-        require(epsilon >= 0, f"--upper_bound={epsilon}: give epsilon, at least 0")
+    if FLAGS.claim is not None:
+        epsilon = FLAGS.claim
+        require(epsilon >= 0, f"--claim={epsilon}: give epsilon, at least 0")
         return EpsilonDelta(epsilon, FLAGS.delta)
     if sigma is None:
         return None

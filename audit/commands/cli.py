@@ -75,7 +75,7 @@ _OUTPUT_ERRORS = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EI
 
 
 def run(main: Callable[[], None]) -> None:
-    """Parses the flags and calls main; a user's mistake ends in one line and exit status 2."""
+    """Parses the flags and calls main; a user's mistake ends in a single line and exit status 2."""
 
     def run_main(argv: Sequence[str]) -> int:
         """Calls main; returns the exit status. `argv` is what the flags' parser left over."""

@@ -42,7 +42,7 @@ def keep(store: Store, conclusion: Conclusion, figure: bytes, **more: object) ->
       more: further fields of audit.json.
 
     Returns:
-      The JSON on one line and the figure's path.
+      The JSON on a single line and the figure's path.
 
     Raises:
       InputError: where they can't be written.
@@ -53,19 +53,19 @@ def keep(store: Store, conclusion: Conclusion, figure: bytes, **more: object) ->
 
 
 def keep_result(store: Store, conclusion: Conclusion, **more: object) -> str:
-    """Writes a conclusion and further fields to a store's audit.json; returns the JSON on one line."""
+    """Writes a conclusion and further fields to a store's audit.json; returns the JSON on a single line."""
     result = result_json(conclusion, **more)
     store.write_text(RESULT, json.dumps(json.loads(result), indent=2) + "\n")
     return result
 
 
 def result_json(conclusion: Conclusion, **more: object) -> str:
-    """Returns the content of audit.json on one line: `bounds_json`, with the upper bound on mu."""
+    """Returns the content of audit.json on a single line: `bounds_json`, with the upper bound on mu."""
     return bounds_json(conclusion, mu_upper_bound=finite(conclusion.mu_upper_bound), **more)
 
 
 def bounds_json(conclusion: Conclusion, **more: object) -> str:
-    """Returns a conclusion from several runs as a JSON object on one line.
+    """Returns a conclusion from several runs as a JSON object on a single line.
 
     Its fields are `bounds`, with estimates and noise floors; `notes`, where there are any; `upper_bound`,
     null if infinite or unknown; `claim_test`, where there is one; `hidden_state`, `last_model` and
@@ -100,7 +100,7 @@ def _make_claim_fields(conclusion: Conclusion) -> dict[str, Any]:
 
 
 def answer_json(conclusion: Conclusion, verdict: str) -> str:
-    """Returns what `bound --json` prints, a JSON object on one line.
+    """Returns what `bound --json` prints, a JSON object on a single line.
 
     Args:
       conclusion: from a caller's scores.

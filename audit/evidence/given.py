@@ -83,10 +83,10 @@ def cosines(
       presence: of the shape of values, 1 where the canary was in, by a fair coin; by default all were.
       leave_one_out: whether a cosine used the other canaries' directions (`audit.directions.cosines`).
       in_order: whether rows stand in the order in which runs were begun: the bound is then the largest after
-        any number of them, whenever one stops.
+        any number of them, wherever they stop.
 
     Raises:
-      InputError: in one line, for what fits no audit.
+      InputError: for what fits no audit.
 
     >>> import numpy as np
     >>> values = np.random.default_rng(0).normal(4, 1, (10, 256)) / 62_006**0.5
@@ -125,10 +125,10 @@ def ranks(
       initial: (scores, fresh) on the initial model, where a difference of the two laws is refused.
       seed: of the random order of ties; drawn once, before the scores are seen.
       in_order: whether rows stand in the order in which runs were begun: the bound is then the largest after
-        any number of them, whenever one stops.
+        any number of them, wherever they stop.
 
     Raises:
-      InputError: in one line, for what fits no audit.
+      InputError: for what fits no audit.
 
     >>> import numpy as np
     >>> rng = np.random.default_rng(0)

@@ -84,7 +84,7 @@ def given(
       in_order: whether rows stand in the order in which runs were begun.
 
     Raises:
-      InputError: in one line, for what fits no audit.
+      InputError: for what fits no audit.
     """
     require_type("leave_one_out", leave_one_out, bool)
     require_type("in_order", in_order, bool)

@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
 from audit.conclusions.conclusion import Conclusion, method_of
 from audit.errors import require
@@ -33,6 +34,7 @@ _LIGHT = 0.3  # opacity of what assumes something
 _NUMBER_WIDTH = 0.16  # of a printed number, as a share of a horizontal axis, at most
 _NUMBER_HEIGHT = 0.06  # half of a printed number's height, as a share of a vertical axis, at most
 _CLOSE = 0.2  # between two upper bounds, as a share of the smaller: less than a name is wide
+_PATH_HEADROOM = 1.5  # of the path's panel, for its legend
 _MOST_UPRIGHT = 5  # bars beside each other; more bars lie, each above the next
 
 _Draw = Callable[[Axes, Conclusion], None]
@@ -94,6 +96,12 @@ def audit_panels(conclusion: Conclusion) -> dict[str, bytes]:
     return panels
 
 
+def _set_title(axis: Axes, title: str, subtitle: str = "") -> None:
+    """Sets a panel's title, on one height in all panels, and a line in small print below it."""
+    axis.set_title(title, pad=16)
+    axis.text(0.5, 1.02, subtitle, transform=axis.transAxes, ha="center", va="bottom", fontsize=8)
+
+
 def _draw_scores(axis: Axes, conclusion: Conclusion) -> None:
     """Draws histograms of the scores in both worlds, and the threshold of the Gaussian bound."""
     scores_in = conclusion.scores_in
@@ -118,7 +126,8 @@ def _draw_scores(axis: Axes, conclusion: Conclusion) -> None:
             label += f" {status.mark}"
             color = FADED
         axis.axvline(gaussian.threshold, ymax=1 / _HEADROOM, color=color, ls="--", label=label)
-    axis.set(xlabel="score of the final model", ylabel=unit, title="Scores")
+    axis.set(xlabel="score of the final model", ylabel=f"number of {unit}")
+    _set_title(axis, "Scores")
     axis.locator_params(axis="x", nbins=6)
     axis.set_ylim(top=axis.get_ylim()[1] * _HEADROOM)
     axis.legend(loc="upper left", ncols=2, fontsize=8)
@@ -148,6 +157,7 @@ def _draw_bounds(axis: Axes, conclusion: Conclusion) -> None:
     draw = _draw_horizontal_bars if len(rows) > _MOST_UPRIGHT else _draw_upright_bars
     bars = draw(axis, conclusion, labels, epsilons)
 
+    light = []  # what the light bars assume
     for bar, row in zip(bars, rows, strict=True):
         if not isinstance(row, Bound):
             # An estimate: hatched.
@@ -158,15 +168,12 @@ def _draw_bounds(axis: Axes, conclusion: Conclusion) -> None:
         elif row.assumes.text not in (NOTHING.text, COINS.text):
             # A bound that assumes more than the audit itself ensures: light. All others stay solid.
             bar.set(alpha=None, facecolor=(BOUND, _LIGHT), edgecolor=BOUND, linewidth=1.2)
+            light.append(row.assumes.word)
 
-    axis.set_title("Lower bounds on epsilon", pad=16)
-    if not conclusion.refutes_gaussian:
-        message = "light: assumes a Gaussian curve"
-        if not conclusion.has_one_canary:
-            message += " or many runs"
-        axis.text(
-            0.5, 1.02, message, transform=axis.transAxes, ha="center", va="bottom", fontsize=8
-        )
+    subtitle = ""
+    if light:
+        subtitle = f"light bars assume: {'; '.join(dict.fromkeys(light))}"
+    _set_title(axis, "Lower bounds on epsilon", subtitle)
 
 
 class _Limit(NamedTuple):
@@ -362,9 +369,8 @@ def _draw_profile(axis: Axes, conclusion: Conclusion) -> None:
         fontsize=8,
         color="0.4",
     )
-    axis.set(
-        xlabel="epsilon", ylabel="delta", title="Privacy profile", yscale="log", ylim=(1e-10, 1e3)
-    )
+    axis.set(xlabel="epsilon", ylabel="delta", yscale="log", ylim=(1e-10, 1e3))
+    _set_title(axis, "Privacy profile")
     axis.set_yticks([1e-10, 1e-8, 1e-6, 1e-4, 1e-2, 1])
     if mu or uppers:
         axis.legend(loc="upper right", fontsize=8)
@@ -389,10 +395,13 @@ def _draw_path(axis: Axes, conclusion: Conclusion) -> None:
     for limit in _find_limits(conclusion):
         axis.axhline(limit.epsilon, color=UPPER, ls=limit.dashes, label=limit.name)
     axis.set(xlabel="training runs", ylabel=f"epsilon at delta {conclusion.delta:g}")
-    axis.set_title("Proven, whatever the curve")
+    _set_title(axis, "Proven, whatever the curve")
     axis.set_xscale("log")
-    axis.set_ylim(bottom=0)
-    axis.legend(loc="lower right", fontsize=8)
+    axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    axis.xaxis.set_minor_formatter(NullFormatter())
+    axis.set_ylim(0, _PATH_HEADROOM * axis.get_ylim()[1])
+    axis.legend(loc="upper left", ncols=2, fontsize=8)
 
 
 def _draw_expansion(axis: Axes, conclusion: Conclusion) -> None:

@@ -142,7 +142,7 @@ def federated_table(audit: FederatedAudit) -> str:
 
 
 def federated_json(audit: FederatedAudit, about: dict[str, Any]) -> str:
-    """Returns an audit as a JSON object on one line; the fields `about` come first."""
+    """Returns an audit as a JSON object on a single line; the fields `about` come first."""
     first = audit.runs[0]
     fields = {
         **about,

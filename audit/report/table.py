@@ -46,7 +46,7 @@ class Column(NamedTuple):
     Attributes:
       key: its name in CSV and JSON, or None if it is in neither.
       value: returns what a row has in the column; None is an empty cell in CSV.
-      head: its name for people, in one line or several, or None if they do not see it.
+      head: its name for people, of a line or several, or None if they do not see it.
       show: returns the text that people see of a value other than None.
       width: in characters; 0 for the width of its widest cell.
       left: whether its cells are aligned to the left.

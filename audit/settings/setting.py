@@ -100,7 +100,7 @@ class ScheduleFields:
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """The setting of one audit.
+    """The setting of a single audit.
 
     Attributes:
       model: the name of a task, or any name of a caller's own model.

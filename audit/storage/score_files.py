@@ -73,7 +73,7 @@ def read_scores(*files: Path) -> Scores:
         CSV or JSON. Arrays are (runs,) or, with several canaries a run, (runs, canaries).
 
     Raises:
-      InputError: in one line, for what it cannot read, makes no sense, or is more than MOST_SCORES.
+      InputError: for what it cannot read, makes no sense, or is more than MOST_SCORES.
     """
     scores = _choose_reader(files)(*files)
     size = sum(world.size for world in scores.pooled())
@@ -163,14 +163,14 @@ def read_cosines(
     Args:
       path: a .npz or a .json that holds `observed`, (K,) of a single run or (runs, K), and of a single
         run maybe `unobserved`; or `in`, (runs,) or (runs, K); or `scores` and `presence` of these shapes,
-        (K,) of one run. A .npy is one matrix.
+        (K,) of a single run. A .npy is one matrix.
       dimension: of the directions.
       leave_one_out: whether cosines used other canaries' directions; a single run then is evidence of the
         same kind as several.
       in_order: whether rows are in the order in which runs were begun.
 
     Raises:
-      InputError: in one line, for what is something else.
+      InputError: for what is something else.
     """
     arrays = _read_cosine_arrays(path)
     with _naming(path):
@@ -395,7 +395,7 @@ def _read_array(path: Path, name: str, file: IO[bytes], flat: bool = True) -> Ar
 
 
 def _split_by_presence(path: object, scores: Array, presence: Array) -> Scores:
-    """Returns the evidence of scores and bits of one shape, 1 where the canary was in.
+    """Returns the evidence of scores and bits of the same shape, 1 where the canary was in.
 
     Flat ones, (runs,), are of a single canary a run and are split into two worlds; (runs, canaries) are
     coins.

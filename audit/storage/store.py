@@ -243,7 +243,7 @@ class Store:
             yield
 
     def save(self, chunk: Scores) -> None:
-        """Stores a finished chunk, whose scores and presence are of one shape."""
+        """Stores a finished chunk, whose scores and presence are of the same shape."""
         require(
             chunk.scores.shape == chunk.presence.shape, "`presence`: give a bit for every score"
         )

@@ -22,7 +22,7 @@ from audit.commands import cli
 from audit.conclusions.rehearsals import MEASURED, UNMEASURED, count_rehearsals
 from audit.errors import InputError, require
 from audit.settings.setting import MOST_RUNS, Setting, validate
-from experiments.commands import engine_flags, varied
+from experiments.commands import engine_flags, grid_flags
 from models.catalogue import task
 
 if TYPE_CHECKING:
@@ -62,13 +62,13 @@ flags.DEFINE_integer("input_size", None, "Heads: side in pixels to which images 
 cli.define_out("Folder for scores, results and figures.")
 engine_flags.define_engine()
 cli.define_json()
-varied.define_vary()
+grid_flags.define_vary()
 
 
 def main() -> None:
     """Parses the flags, trains the models that the store does not have, and prints what follows from all."""
     if FLAGS.vary:
-        varied.run(FLAGS.runs)
+        grid_flags.run(FLAGS.runs)
         return
     require(FLAGS.heat_map is None, "--heat_map goes with --vary: give both")
     run(cli.setting(), FLAGS.runs, _parse_until(FLAGS.until))
