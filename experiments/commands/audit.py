@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING
 from absl import flags
 
 from audit.adversaries.cosines import OneShotCanaries
+from audit.claims.hidden_state import MEASURED
 from audit.commands import cli
-from audit.conclusions.rehearsals import MEASURED, UNMEASURED, count_rehearsals
+from audit.conclusions.rehearsals import UNMEASURED, count_rehearsals
 from audit.errors import InputError, require
 from audit.settings.setting import MOST_RUNS, Setting, validate
 from experiments.commands import engine_flags, grid_flags
