@@ -448,6 +448,16 @@ _ROWS = (
         smooth=True,
     ),
     _make_housing_row(
+        name="gelu_fcnn",
+        label="GELU FCNN",
+        description="FCNN, 8-6-2 with GELU, 68 parameters, on California Housing",
+        step_seconds=StepSeconds(8e-7, 1.5e-8),
+        canaries=8,
+        directions=8,
+        not_convex=_SMOOTH,
+        smooth=True,
+    ),
+    _make_housing_row(
         name="wide_fcnn",
         label="wide FCNN",
         description="FCNN, 8-64-32-1 with ReLU, 2,689 parameters, on California Housing",

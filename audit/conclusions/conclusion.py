@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from audit.claims.accounting import Composition
 from audit.claims.brackets import EveryModel
 from audit.claims.claim import Claim
-from audit.claims.hidden_state import HiddenState
+from audit.claims.hidden_state import MEASURED, HiddenState
 from audit.errors import require
 from audit.evidence.canaries import Coins, Fresh, Sets, Shape
 from audit.evidence.given import Evidence
@@ -45,6 +45,7 @@ CONFIRMED = "confirmed"
 NOT_CONFIRMED = "not confirmed"
 REFUTED = "refuted"
 UNTESTED = "not tested"
+MEASURED_LABEL = f"hidden state, {MEASURED}"  # a bound's name in tables
 _LEAST_P_VALUE = 1e-6  # smaller ones rest on the tail of an approximation
 _FEWEST_EQUAL = 5  # scores of a world that are all equal, or all shifted alike, by no chance
 _PAIRS = {
@@ -115,14 +116,21 @@ class UpperBound(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Returns its name in tables and figures."""
+        """Returns its name in sentences and figures."""
         if self.assumes == GIVEN:
             return "claim"
         if not self.hidden:
             return "upper bound"
-        if self.assumes.word == "measured":
-            return "hidden state, measured"
+        if self.assumes.word == MEASURED:
+            return "measured hidden-state bound"
         return "hidden-state bound"
+
+    @property
+    def label(self) -> str:
+        """Returns its name in tables."""
+        if self.hidden and self.assumes.word == MEASURED:
+            return MEASURED_LABEL
+        return self.name
 
 
 class SampledBracket(NamedTuple):

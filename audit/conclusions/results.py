@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from audit.claims.hidden_state import HiddenState
 from audit.conclusions.conclusion import Conclusion, method_of, require_schedule
 from audit.errors import InputError, require
 from audit.laws import cosine_law
@@ -73,7 +74,8 @@ def bounds_json(conclusion: Conclusion, **more: object) -> str:
     """Returns a conclusion from several runs as a JSON object on a single line.
 
     Its fields are `bounds`, with estimates and noise floors; `notes`, where there are any; `upper_bound`,
-    null if infinite or unknown; `every_model`, the bracket of a sampler, `claim_test`, `hidden_state` and
+    null if infinite or unknown; `every_model`, the bracket of a sampler, `claim_test`, where there is one;
+    `hidden_state`, `last_model` and
     `expected`, where there are such; `epsilon`, which is proven without an assumption on the curve;
     `most_provable`, the most that so many runs can prove so; the test of the Gaussian curve and the looks,
     where there are any; and `more`.
@@ -184,16 +186,6 @@ def _make_hidden_state_fields(conclusion: Conclusion) -> dict[str, Any]:
         if not conclusion.uncovered:
             return {}
         return {"last_model": {"why_not": conclusion.uncovered}}
-    last_model: dict[str, Any] = {
-        "epsilon": finite(hidden_state.bound.epsilon),
-        "mu": finite(hidden_state.bound.mu),
-        "assumes": hidden_state.assumes.word,
-    }
-    if hidden_state.measured is not None:
-        last_model["margins"] = {
-            str(factor): finite(bound.epsilon)
-            for factor, bound in hidden_state.measured.margins.items()
-        }
     fields = {
         "epsilon": finite(hidden_state.bound.epsilon),
         "mu": finite(hidden_state.bound.mu),
@@ -202,7 +194,20 @@ def _make_hidden_state_fields(conclusion: Conclusion) -> dict[str, Any]:
         "k": hidden_state.periods.k,
         "insert": hidden_state.periods.insert,
     }
-    return {"hidden_state": fields, "last_model": last_model}
+    return {"hidden_state": fields, "last_model": last_model_fields(hidden_state)}
+
+
+def last_model_fields(hidden_state: HiddenState) -> dict[str, Any]:
+    """Returns the upper bound on the last model for JSON, with what it would be if steps expanded more."""
+    margins = {}
+    for factor, bound in hidden_state.margins.items():
+        margins[str(factor)] = finite(bound.epsilon)
+    return {
+        "epsilon": finite(hidden_state.bound.epsilon),
+        "mu": finite(hidden_state.bound.mu),
+        "assumes": hidden_state.assumes.word,
+        "margins": margins,
+    }
 
 
 def _make_curve_fields(conclusion: Conclusion) -> dict[str, Any]:

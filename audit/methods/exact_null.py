@@ -605,7 +605,8 @@ def _compute_shares(run: Array, levels: Array) -> Array:
 
 def _has_many_canaries(design: Fresh) -> bool:
     """Returns whether runs have enough canaries for one half of them to choose a threshold for the other."""
-    return design.cosines.shape[1] >= 2 * _LEAST_PILOT
+    canaries: int = design.cosines.shape[1]
+    return canaries >= 2 * _LEAST_PILOT
 
 
 def _make_first_bet(run: Array, design: Fresh, delta: float) -> _First:

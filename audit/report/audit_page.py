@@ -195,7 +195,7 @@ def _make_bounds_table(subject: Subject) -> Html:
         if upper.mu is not None and math.isfinite(upper.mu):
             mu = verdicts.show_upper_bound(upper.mu)
         epsilon = verdicts.show_upper_bound(upper.epsilon)
-        rows.append((upper.name, epsilon, mu, *no_errors, upper.assumes.sentence))
+        rows.append((upper.label, epsilon, mu, *no_errors, upper.assumes.sentence))
     for estimate in conclusion.estimates:
         rows.append((*_make_cells(estimate), _describe_assumption(estimate, conclusion)))
     if conclusion.expected is not None:
@@ -277,6 +277,7 @@ def _draw_figures(conclusion: Conclusion) -> list[Html]:
         "trade_off": _describe_trade_off,
         "bounds": _describe_bounds,
         "profile": _describe_profile,
+        "expansion": _describe_expansion,
         "cosines": one_run_section.describe_cosines,
         "epsilons": one_run_section.describe_epsilons,
     }
@@ -357,6 +358,20 @@ def _describe_profile(conclusion: Conclusion) -> tuple[str, str]:
     )
     bounds = "at the lower bound on mu and at the upper bound"
     caption = f"Privacy profiles of Gaussian mechanisms {bounds}.{mark}"
+    return alternative, caption
+
+
+def _describe_expansion(conclusion: Conclusion) -> tuple[str, str]:
+    """Returns the alternative text and the caption of the panel of how steps stretch distances."""
+    state = conclusion.hidden_state
+    assert state is not None
+    least, most = (100 * (constant - 1) for constant in state.range)
+    alternative = f"Steps stretch distances by {least:.3g}% to {most:.3g}%, {state.reason}."
+    caption = (
+        "How much a step moves two models apart at most, along rehearsed runs of both worlds: of each step "
+        f"the largest over {state.runs} runs, and between measured steps that of the larger neighbour "
+        f"({state.reason}). It is what the measured bound on the last model stands on."
+    )
     return alternative, caption
 
 

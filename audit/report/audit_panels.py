@@ -83,11 +83,16 @@ def audit_panels(conclusion: Conclusion) -> dict[str, bytes]:
     """Returns an SVG file for each panel of an audit.
 
     They are "scores", "trade_off", "bounds", and "profile", or "path" where directions are fresh; of a
-    single run "cosines", where it has any, and "epsilons".
+    single run "cosines", where it has any, and "epsilons"; and "expansion" where it was measured how steps
+    stretch distances.
     """
+    draws = _choose_panels(conclusion)
+    state = conclusion.hidden_state
+    if state is not None and state.runs:
+        draws = {**draws, "expansion": _draw_expansion}
     panels = {}
     with plt.rc_context(STYLE):
-        for name, draw in _choose_panels(conclusion).items():
+        for name, draw in draws.items():
             figure, axis = plt.subplots(figsize=(4.2, 3.4))
             draw(axis, conclusion)
             panels[name] = style.svg(figure)
@@ -400,6 +405,23 @@ def _draw_path(axis: Axes, conclusion: Conclusion) -> None:
     axis.xaxis.set_minor_formatter(NullFormatter())
     axis.set_ylim(0, _PATH_HEADROOM * axis.get_ylim()[1])
     axis.legend(loc="upper left", ncols=2, fontsize=8)
+
+
+def _draw_expansion(axis: Axes, conclusion: Conclusion) -> None:
+    """Draws by how much each step was measured to stretch distances, in percent."""
+    state = conclusion.hidden_state
+    assert state is not None
+    constants = np.atleast_1d(np.asarray(state.periods.lipschitz, np.float64))
+    percent = 100 * (constants - 1)
+    steps = np.arange(1, len(percent) + 1)
+    axis.step(steps, percent, where="mid", color=UPPER, lw=1)
+    axis.axhline(percent.mean(), color=FADED, ls="--", label=f"mean {percent.mean():.3g}%")
+    axis.set(
+        xlabel="step of the training",
+        ylabel="distances grow by at most, in percent",
+        title=f"Expansion along {state.runs} rehearsed runs",
+    )
+    axis.legend(loc="upper right", fontsize=8)
 
 
 def _draw_cosines(axis: Axes, conclusion: Conclusion) -> None:
