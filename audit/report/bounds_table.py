@@ -26,7 +26,7 @@ from audit.methods.estimate import Bound, Finding
 from audit.methods.method import Assumption, NoiseFloor
 from audit.methods.one_run_bounds import LEAST_COINS, OF_COINS
 from audit.report.table import Column, Table, at_least, at_most, number
-from audit.report.verdicts import describe_sampled, describe_what_decides, is_reversed
+from audit.report.verdicts import describe_sampled, describe_what_decides, is_reversed, verdict
 
 _COUNTS = ("FP/out", "FN/in")  # the heads of the columns of errors, of a single canary a run
 _RATES = ("FPR", "FNR")  # of several
@@ -111,12 +111,22 @@ def bounds_table(conclusion: Conclusion) -> str:
     ]
     notes += _compare_with_upper_bounds(conclusion)
     notes += [textwrap.fill(remark, _WIDTH) for remark in remarks(conclusion)]
+    notes.append(_show_verdict(conclusion))
     header = ("method", "epsilon", "mu", "threshold", *errors, "assumes")
     columns = [
         Column(None, itemgetter(place), name, left=True) for place, name in enumerate(header)
     ]
     table = Table(columns, rows, before=before, after=notes, aside=_choose_aside(margin))
     return table.text()
+
+
+def _show_verdict(conclusion: Conclusion) -> str:
+    """Returns the last line below a table, the verdict's headline, as on the page."""
+    headline = verdict(conclusion).headline
+    indent = _NOTE_INDENT * " "
+    return textwrap.fill(
+        f"{'verdict:':<{_NOTE_INDENT}}{headline}", _WIDTH, subsequent_indent=indent
+    )
 
 
 def _describe_margin(conclusion: Conclusion) -> str:
@@ -448,12 +458,13 @@ def _make_one_run_table(conclusion: Conclusion) -> str:
     title = f"one run: epsilon at delta {conclusion.delta:g}, confidence {conclusion.confidence:g}"
     given = []
     for upper in conclusion.upper_bounds:
-        given.append(f"{upper.name:<16} {upper.epsilon:>8.3f} {'':<37} {upper.assumes.word}")
+        given.append(f"{upper.name:<16} {at_most(upper.epsilon):>8} {'':<37} {upper.assumes.word}")
     bounds = Table(_BOUND_COLUMNS, conclusion.bounds, after=given, gap=" ", rule=_WIDTH).text()
     notes = [
         *describe_claim(conclusion),
         *_explain_words_of_one_run(conclusion),
         *remarks(conclusion),
+        _show_verdict(conclusion),
     ]
     cosines = conclusion.one_run.cosines
     if cosines is None:
