@@ -7,8 +7,9 @@ from typing import NamedTuple
 import numpy as np
 from scipy import special
 
-from audit.calibration.calibration import KnownMechanism, draw
+from audit.calibration.calibration import KnownMechanism, Value, calibrate
 from audit.errors import require
+from audit.evidence.canaries import Design
 from audit.laws import conversions
 from audit.methods import estimate, lifted
 from audit.methods.claimed_curve import THRESHOLDS, Exceedances, examine_claim, gaussian_power
@@ -81,15 +82,15 @@ def runs_needed_of_many(setting: KnownMechanism, tightness: float) -> int | None
     truth = conversions.epsilon_from_mu(setting.mu, setting.delta)
     method = lifted.METHODS[lifted.LIFTED_GAUSSIAN]
 
+    def audit(design: Design, tried: KnownMechanism) -> list[Value]:
+        return [Value(method.name, method.bound(design, tried.delta, tried.confidence).epsilon)]
+
     def compute_share(runs: int) -> float:
         """Returns the mean bound at this number of runs, as a share of the truth."""
         audits = int(np.clip(_RUNS // runs, *_MANY_AUDITS))
-        tried = setting._replace(runs=runs, audits=audits)
-        epsilons = []
-        for index in range(audits):
-            design = draw(tried, index)
-            epsilons.append(method.bound(design, setting.delta, setting.confidence).epsilon)
-        return float(np.mean(epsilons)) / truth
+        law = setting.law._replace(audit=audit)
+        [row] = calibrate(setting._replace(law=law, runs=runs, audits=audits))
+        return row.mean_epsilon / truth
 
     return first_to_reach(tightness, compute_share)
 

@@ -9,6 +9,8 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
+import numpy as np
+
 from audit.conclusions.conclusion import Conclusion, find_doubt
 from audit.evidence.canaries import Fresh, Shape
 from audit.methods import claimed_curve, exact_null, one_run_bounds
@@ -87,14 +89,16 @@ def _find_bets(conclusion: Conclusion) -> _Bets:
 
 
 def _find_power(conclusion: Conclusion) -> Power | None:
-    """Returns what the tightest claim allows a test of a false-positive rate; None of an unknown curve."""
+    """Returns what the tightest claims allow a test of a false-positive rate; None of an unknown curve."""
     upper = conclusion.tightest
     assert upper is not None
-    if upper.mu is not None:
-        return claimed_curve.gaussian_power(upper.mu)
-    if conclusion.claim is None:
-        return None
-    return conclusion.claim.power
+    claim = conclusion.claim
+    if upper.mu is None:
+        return None if claim is None else claim.power
+    gaussian = claimed_curve.gaussian_power(upper.mu)
+    if claim is None or claim.gaussian_mu is not None:
+        return gaussian
+    return lambda rates: np.minimum(gaussian(rates), claim.power(rates))
 
 
 def _judge_rates(conclusion: Conclusion) -> ClaimTest:

@@ -17,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audit.claims.accounting import Composition
+from audit.claims.brackets import EveryModel
 from audit.claims.claim import Claim
-from audit.claims.hidden_state import HiddenState
+from audit.claims.hidden_state import MEASURED, HiddenState
 from audit.errors import require
 from audit.evidence.canaries import Coins, Fresh, Sets, Shape
 from audit.evidence.given import Evidence
@@ -44,6 +45,7 @@ CONFIRMED = "confirmed"
 NOT_CONFIRMED = "not confirmed"
 REFUTED = "refuted"
 UNTESTED = "not tested"
+MEASURED_LABEL = f"hidden state, {MEASURED}"  # a bound's name in tables
 _LEAST_P_VALUE = 1e-6  # smaller ones rest on the tail of an approximation
 _FEWEST_EQUAL = 5  # scores of a world that are all equal, or all shifted alike, by no chance
 _PAIRS = {
@@ -114,12 +116,37 @@ class UpperBound(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Returns its name in tables and figures."""
+        """Returns its name in sentences and figures."""
+        if self.assumes == GIVEN:
+            return "claim"
         if not self.hidden:
             return "upper bound"
-        if self.assumes.word == "measured":
-            return "hidden state, measured"
+        if self.assumes.word == MEASURED:
+            return "measured hidden-state bound"
         return "hidden-state bound"
+
+    @property
+    def label(self) -> str:
+        """Returns its name in tables."""
+        if self.hidden and self.assumes.word == MEASURED:
+            return MEASURED_LABEL
+        return self.name
+
+
+class SampledBracket(NamedTuple):
+    """What all models leak where a sampler draws the steps of canaries.
+
+    Attributes:
+      sampler: its name.
+      batches: the steps of an epoch.
+      epochs: of training.
+      every_model: the bracket of epsilon, and what computed it.
+    """
+
+    sampler: str
+    batches: int
+    epochs: int
+    every_model: EveryModel
 
 
 class Conclusion(NamedTuple):
@@ -147,6 +174,7 @@ class Conclusion(NamedTuple):
       hidden_state: the upper bound on the last model alone, at the delta, where steps are proven Lipschitz.
       uncovered: why they are not, where the setting of the training runs is given; else empty.
       expected: what the last model would leak under linear losses, of sampled canaries; no bound.
+      sampled: what all models leak with the sampler of the canaries' steps, where one draws them.
       claim: what is claimed of the mechanism, where it is known.
       examine: () -> the test of the tightest claim; None where nothing is claimed, or nothing can be tested.
     """
@@ -167,6 +195,7 @@ class Conclusion(NamedTuple):
     hidden_state: HiddenState | None = None
     uncovered: str = ""
     expected: float | None = None
+    sampled: SampledBracket | None = None
     claim: Claim | None = None
     examine: Callable[[], ClaimTest | None] = lambda: None
 
@@ -335,6 +364,13 @@ class Conclusion(NamedTuple):
             return self.assumption_free.epsilon
         epsilons = [bound.epsilon for bound in self.bounds if not bound.assumes.gaussian]
         return max(epsilons, default=0.0)
+
+    @property
+    def epsilon_if_gaussian(self) -> float:
+        """Returns what is proven if the curve is Gaussian: of one run, the largest bound."""
+        if not self.is_one_run:
+            return self.gaussian.epsilon
+        return max((bound.epsilon for bound in self.bounds), default=0.0)
 
     @property
     def most_provable(self) -> float | None:

@@ -15,7 +15,7 @@ threshold of another (`Fresh.plain` is false), and where canaries are out, K of 
 than K M / (K + M) independent ones (`measure_law`).
 
 Nothing here sees canaries that were selected after they were drawn, or fresh draws that are canaries too.
-Fresh draws from another generator show where canaries are out, or on the initial model (`given`).
+Fresh draws from another generator show where canaries are out, or on the initial model (`ranks`).
 """
 
 from typing import Any
@@ -41,7 +41,7 @@ _MOST_TAIL = (
 _FIX = "draw both by one generator, and score them by one function"
 
 
-def given(
+def ranks(
     scores: ArrayLike,
     fresh: ArrayLike | int,
     presence: ArrayLike | None = None,
@@ -49,7 +49,37 @@ def given(
     seed: int = 0,
     in_order: bool = False,
 ) -> Fresh:
-    """Returns the checked design of a caller's scores, or ranks; see `audit.evidence.given.ranks`."""
+    """Returns the evidence of canaries of any kind, ranked among fresh draws from the same generator.
+
+    Every run draws its K canaries anew, independently of each other, and inserts them; M further draws are
+    made afterwards, and all are scored on the released model by one function, which may not look at which are
+    in. Nothing may be selected after it was drawn.
+
+    Args:
+      scores: (R, K) of inserted canaries, of any kind, higher meaning in; or their ranks from 1, the highest,
+        to M + 1, each among itself and the fresh draws, with ties broken at random. NaN for a run that
+        failed, in `fresh` too.
+      fresh: (R, M) of the fresh draws; with ranks M.
+      presence: of the shape of scores, 1 where the canary was in, by a fair coin; by default all were. Those
+        that were out check the law.
+      initial: (scores, fresh) on the initial model, where a difference of the two laws is refused.
+      seed: of the random order of ties; drawn once, before the scores are seen.
+      in_order: whether rows stand in the order in which runs were begun: the bound is then the largest after
+        any number of them, wherever they stop.
+
+    Raises:
+      InputError: for what fits no audit.
+
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> losses_of_canaries = rng.normal(1, 1, (20, 64))
+    >>> losses_of_fresh = rng.normal(4, 1, (20, 10_000))
+    >>> evidence = audit.ranks(-losses_of_canaries, -losses_of_fresh)
+    >>> str(evidence)
+    '20 runs with 64 canaries each, ranked among 10,000 fresh draws, all in'
+    >>> audit.bounds(evidence).epsilon > 5
+    True
+    """
     require_type("in_order", in_order, bool)
     seed = number("seed", seed, int)
     require(seed >= 0, f"`seed={seed}`: give a whole number from 0 on")
@@ -57,21 +87,21 @@ def given(
         require(initial is None, "`initial` goes with scores: give (scores, fresh), or drop it")
         draws = int(fresh)
         require(1 <= draws <= MOST_DRAWS, f"`fresh={draws}`: give 1 to {MOST_DRAWS:,} fresh draws")
-        ranks = _check_ranks(scores, draws)
-        failed = ranks == 0
+        own_ranks = _check_ranks(scores, draws)
+        failed = own_ranks == 0
     else:
-        ranks, failed = _rank_runs(scores, fresh, seed)
+        own_ranks, failed = _rank_runs(scores, fresh, seed)
         draws = np.shape(fresh)[1]
         if initial is not None:
             _require_one_law(initial, seed)
     require_few_failed("ranks", int(failed.sum()), failed.size)
 
-    present = np.ones(ranks.shape, bool)
+    present = np.ones(own_ranks.shape, bool)
     if presence is not None:
         from audit.evidence.given_directions import check_bits  # loads SciPy
 
-        present = check_bits(presence, ranks.shape)
-    placed = place(np.where(failed, draws + 1, ranks), draws)
+        present = check_bits(presence, own_ranks.shape)
+    placed = place(np.where(failed, draws + 1, own_ranks), draws)
     cosines = np.where(failed, FAILED, placed)
     design = Fresh(cosines, present, RANK_DIMENSION, given=True, in_order=in_order, draws=draws)
     require_no_copies(design)

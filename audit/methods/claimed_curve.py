@@ -159,12 +159,12 @@ def find_least_mu(counted: Exceedances, confidence: float) -> float:
     return find_largest_refuted(is_refuted, 0.0, 1.0, _HALVINGS)
 
 
-def trace_least_mu(counted: Exceedances, confidence: float) -> Array:
-    """Returns `find_least_mu` of the first n runs (R,), to a 128th of the last; empty without an order."""
+def trace_least_mu(counted: Exceedances, least_mu: float, confidence: float) -> Array:
+    """Returns `find_least_mu` of the first n runs (R,), to a 128th of that of all; empty without an order."""
     if not counted.in_order:
         return np.zeros(0)
     path = np.zeros(len(counted.shares))
-    for mu in np.linspace(0.0, find_least_mu(counted, confidence), _PATH_STEPS + 1):
+    for mu in np.linspace(0.0, least_mu, _PATH_STEPS + 1):
         test = examine_claim(counted, gaussian_power(float(mu)), confidence)
         if test.refuted:
             path[test.runs - 1 :] = mu

@@ -267,7 +267,7 @@ def bound_gdp(design: Fresh, delta: float, confidence: float) -> Bound:
     counted = count_exceedances(design)
     holds = has_law(design)
     mu = claimed_curve.find_least_mu(counted, confidence) if holds else 0.0
-    path = claimed_curve.trace_least_mu(counted, confidence) if holds else np.zeros(0)
+    path = claimed_curve.trace_least_mu(counted, mu, confidence) if holds else np.zeros(0)
     epsilons = [conversions.epsilon_from_mu(float(value), delta) for value in path]
     place = claimed_curve.find_main_threshold(counted, claimed_curve.gaussian_power(mu))
     threshold = float(cosine_of(claimed_curve.THRESHOLDS[place], design.dimension))
@@ -605,7 +605,8 @@ def _compute_shares(run: Array, levels: Array) -> Array:
 
 def _has_many_canaries(design: Fresh) -> bool:
     """Returns whether runs have enough canaries for one half of them to choose a threshold for the other."""
-    return design.cosines.shape[1] >= 2 * _LEAST_PILOT
+    canaries: int = design.cosines.shape[1]
+    return canaries >= 2 * _LEAST_PILOT
 
 
 def _make_first_bet(run: Array, design: Fresh, delta: float) -> _First:

@@ -12,7 +12,13 @@ from operator import itemgetter
 import numpy as np
 
 from audit.claims.linear_losses import EXPECTED
-from audit.conclusions.conclusion import Conclusion, Looks, assumption_of, find_doubt
+from audit.conclusions.conclusion import (
+    MEASURED_LABEL,
+    Conclusion,
+    Looks,
+    assumption_of,
+    find_doubt,
+)
 from audit.evidence.one_run import Cosines
 from audit.laws import cosine_law
 from audit.methods import curves, estimate, lifted
@@ -20,7 +26,7 @@ from audit.methods.estimate import Bound, Finding
 from audit.methods.method import Assumption, NoiseFloor
 from audit.methods.one_run_bounds import LEAST_COINS, OF_COINS
 from audit.report.table import Column, Table, at_least, at_most, number
-from audit.report.verdicts import describe_what_decides, is_reversed
+from audit.report.verdicts import describe_sampled, describe_what_decides, is_reversed, verdict
 
 _COUNTS = ("FP/out", "FN/in")  # the heads of the columns of errors, of a single canary a run
 _RATES = ("FPR", "FNR")  # of several
@@ -35,6 +41,7 @@ _CLEARLY = 4  # standard errors below the null
 _ESTIMATES = """\
 estimates are no bounds; error: standard error if canaries are independent;
 floor: mean (95% quantile) where nothing leaks"""
+_MARGIN = 10  # times a measured excess over 1, in the row of the bound that it gives
 _LARGEST_E_VALUE = 1e6  # beyond both an e-value is shown as "above" or "below"
 _LEAST_E_VALUE = 0.01
 _GAUSSIAN = "Gaussian: and a Gaussian trade-off curve"
@@ -86,9 +93,12 @@ def bounds_table(conclusion: Conclusion) -> str:
         show_share = _show_rate
 
     rows = [_make_row(bound, show_share) for bound in conclusion.ranked()]
+    margin = _describe_margin(conclusion)
     for upper in conclusion.upper_bounds:
         mu = at_most(upper.mu or 0.0) if upper.hidden else ""
-        rows.append((upper.name, at_most(upper.epsilon), mu, "", "", "", upper.assumes.word))
+        # A measured bound says so in its name: in place of what it assumes is how much room there is.
+        assumes = "" if upper.hidden and margin else upper.assumes.word
+        rows.append((upper.label, at_most(upper.epsilon), mu, "", "", "", assumes))
     rows += [_make_row(estimate, show_share) for estimate in conclusion.estimates]
     if conclusion.expected is not None:
         rows.append(("linear_losses", at_most(conclusion.expected), "", "", "", "", EXPECTED.word))
@@ -101,11 +111,35 @@ def bounds_table(conclusion: Conclusion) -> str:
     ]
     notes += _compare_with_upper_bounds(conclusion)
     notes += [textwrap.fill(remark, _WIDTH) for remark in remarks(conclusion)]
+    notes.append(_show_verdict(conclusion))
     header = ("method", "epsilon", "mu", "threshold", *errors, "assumes")
     columns = [
         Column(None, itemgetter(place), name, left=True) for place, name in enumerate(header)
     ]
-    return Table(columns, rows, before=before, after=notes).text()
+    table = Table(columns, rows, before=before, after=notes, aside=_choose_aside(margin))
+    return table.text()
+
+
+def _show_verdict(conclusion: Conclusion) -> str:
+    """Returns the last line below a table, the verdict's headline, as on the page."""
+    headline = verdict(conclusion).headline
+    indent = _NOTE_INDENT * " "
+    return textwrap.fill(
+        f"{'verdict:':<{_NOTE_INDENT}}{headline}", _WIDTH, subsequent_indent=indent
+    )
+
+
+def _describe_margin(conclusion: Conclusion) -> str:
+    """Returns what a measured bound on the last model would be with a margin; empty without such a bound."""
+    state = conclusion.hidden_state
+    if state is None or not state.runs:
+        return ""
+    return f"({state.describe_margin(_MARGIN)})"
+
+
+def _choose_aside(margin: str) -> Callable[[tuple[str, ...]], str]:
+    """Returns what stands behind each row of the bounds' table: a margin behind a measured bound."""
+    return lambda row: margin if row[0] == MEASURED_LABEL else ""
 
 
 def describe_claim(conclusion: Conclusion) -> list[str]:
@@ -114,7 +148,7 @@ def describe_claim(conclusion: Conclusion) -> list[str]:
     There are none where nothing is claimed, or several runs say elsewhere why they test nothing.
     """
     indent = _NOTE_INDENT * " "
-    lines = []
+    lines: list[str] = []
     for statement in _make_statements_on_claim(conclusion):
         first = indent if lines else f"{'claim:':<{_NOTE_INDENT}}"
         lines += textwrap.wrap(statement, _WIDTH, initial_indent=first, subsequent_indent=indent)
@@ -195,6 +229,8 @@ def _explain_words(conclusion: Conclusion) -> list[str]:
     if conclusion.expected is not None:
         assumptions.append(EXPECTED)
     notes = []
+    if conclusion.sampled is not None:
+        notes.append(_make_note("sampler", describe_sampled(conclusion.sampled)))
     if conclusion.uncovered:
         notes.append(_make_note("last model", f"{_NO_HIDDEN_STATE}: {conclusion.uncovered}"))
     for assumption in sorted(
@@ -422,12 +458,13 @@ def _make_one_run_table(conclusion: Conclusion) -> str:
     title = f"one run: epsilon at delta {conclusion.delta:g}, confidence {conclusion.confidence:g}"
     given = []
     for upper in conclusion.upper_bounds:
-        given.append(f"{upper.name:<16} {upper.epsilon:>8.3f} {'':<37} {upper.assumes.word}")
+        given.append(f"{upper.name:<16} {at_most(upper.epsilon):>8} {'':<37} {upper.assumes.word}")
     bounds = Table(_BOUND_COLUMNS, conclusion.bounds, after=given, gap=" ", rule=_WIDTH).text()
     notes = [
         *describe_claim(conclusion),
         *_explain_words_of_one_run(conclusion),
         *remarks(conclusion),
+        _show_verdict(conclusion),
     ]
     cosines = conclusion.one_run.cosines
     if cosines is None:

@@ -4,9 +4,10 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from audit.conclusions.conclusion import Conclusion, UpperBound, find_doubt
+from audit.conclusions.conclusion import Conclusion, SampledBracket, UpperBound, find_doubt
 from audit.methods import curves
 from audit.methods.estimate import Bound
+from audit.methods.method import GIVEN
 from audit.report import table
 
 LEAKS = "leaks"
@@ -73,6 +74,19 @@ def show_upper_bound(value: float) -> str:
 def show_percent(confidence: float) -> str:
     """Returns 95% for 0.95."""
     return f"{100 * confidence:.10g}%"
+
+
+def describe_sampled(sampled: SampledBracket) -> str:
+    """Returns what all models leak with a sampler, in words."""
+    lower, upper, accountant = sampled.every_model
+    least = "" if lower is None else f"at least {at_least(lower)} and "
+    epochs = (
+        f"{sampled.epochs:,} epoch{'s' if sampled.epochs > 1 else ''} of {sampled.batches:,} steps"
+    )
+    return (
+        f"{sampled.sampler}, {epochs}: in the worst case all models leak "
+        f"{least}at most {at_most(upper)} ({accountant})"
+    )
 
 
 def describe_level(conclusion: Conclusion) -> str:
@@ -203,7 +217,7 @@ def _make_headline(conclusion: Conclusion) -> str:
         return f"Epsilon is between {proven} and {last_model}; composition says {composition}."
     if upper_bound is None or math.isinf(upper_bound):
         return f"Proven: epsilon is at least {proven}."
-    source = "the given bound" if conclusion.composition is None else "accounting"
+    source = "the claim" if conclusion.composition is None else "accounting"
     return f"Proven: epsilon is at least {proven}; {source} allows {at_most(upper_bound)}."
 
 
@@ -311,9 +325,7 @@ def _judge_one_run(conclusion: Conclusion) -> Verdict:
 
 def _judge_violation_by_one_run(exceeding: Sequence[Bound], upper: UpperBound) -> Verdict:
     """Returns the verdict where some bounds of a single run exceed the smallest upper bound."""
-    source = "The hidden-state bound" if upper.hidden else "Accounting"
-    most = at_most(upper.epsilon)
-    end = f"{source} guarantees at most {most}: there is a bug, or that is for another training."
+    end = f"That is more than {_name_upper_bound(upper)}: there is a bug, or that is for another training."
     sentence = f"{_claim_each(exceeding)} {end}"
     if all(bound.assumes.gaussian for bound in exceeding):
         return Verdict(VIOLATED, "violated, or not Gaussian", _VIOLATED_OR_NOT_GAUSSIAN, sentence)
@@ -330,12 +342,19 @@ def _claim_each(bounds: Sequence[Bound]) -> str:
     return " ".join(claims)
 
 
-def _describe_guarantee(upper: float | None) -> str:
-    """Returns the sentence, after a space, on accounting's upper bound, None where it is not known."""
+def _describe_guarantee(upper: float | None, is_claimed: bool) -> str:
+    """Returns the sentence, after a space, on composition's upper bound.
+
+    Args:
+      upper: on epsilon; None where it is not known.
+      is_claimed: whether somebody claims it, rather than accounting for steps that are known.
+    """
     if upper is None:
         return " No upper bound was given to hold against it."
     if math.isinf(upper):
         return " There is no noise, so that accounting guarantees nothing."
+    if is_claimed:
+        return f" The claim is at most {at_most(upper)}."
     return f" Accounting guarantees at most {at_most(upper)}."
 
 
@@ -343,13 +362,15 @@ def _describe_upper_bounds(conclusion: Conclusion) -> str:
     """Returns the sentence on a conclusion's upper bounds, after a space."""
     tightest = conclusion.tightest
     if tightest is None or not tightest.hidden or math.isinf(tightest.epsilon):
-        return _describe_guarantee(conclusion.upper_bound)
+        return _describe_guarantee(conclusion.upper_bound, conclusion.composition is None)
     most = at_most(tightest.epsilon)
     composition = at_most(conclusion.upper_bound or 0.0)
     return f" The hidden-state bound guarantees at most {most}, and composition {composition}."
 
 
 def _name_upper_bound(upper: UpperBound) -> str:
+    if upper.assumes == GIVEN:
+        return f"the {at_most(upper.epsilon)} that is claimed"
     source = "the hidden-state bound" if upper.hidden else "accounting"
     return f"the {at_most(upper.epsilon)} that {source} guarantees"
 

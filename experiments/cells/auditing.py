@@ -7,12 +7,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from audit.conclusions import lipschitz, results
+from audit.conclusions import lipschitz, rehearsals, results
 from audit.conclusions.claim_tests import judge_claim
 from audit.conclusions.concluded import conclude_setting
 from audit.conclusions.conclusion import Conclusion
 from audit.laws import conversions
 from audit.methods.exact_null import EXACT_NULL_GDP
+from audit.methods.level import Level
 from audit.runtime import progress
 from audit.settings import stored
 from audit.settings.setting import Setting, flat, summary
@@ -20,7 +21,6 @@ from audit.storage import files
 from audit.storage.store import FIGURE, RESULT, Kept, Scores, Store
 from audit.tasks.task import Dataset
 from experiments.cells.audits import concluded_runs, recipe
-from experiments.cells.cell import Levels
 from experiments.cells.work import RunsRequest, Trainer, TrainingEngine
 
 if TYPE_CHECKING:
@@ -91,25 +91,27 @@ class AuditRequest(NamedTuple):
       chunk_size: Models trained at once; 0: as many as fit.
       until: What has to be proven for training to stop, if anything.
       minutes: After which no further training begins, if any.
-      measured: Whether to measure how much steps stretch distances, where nothing proves it.
+      rehearsals: Along how many runs to measure how much steps stretch distances, 0 for as many as usual;
+        None: it is not measured.
     """
 
     setting: Setting
     dataset: Dataset
     runs: int
     looks: Sequence[int]
-    levels: Levels
+    levels: Level
     chunk_size: int = 0
     until: Until | None = None
     minutes: float | None = None
-    measured: bool = False
+    rehearsals: int | None = None
 
     def conclude(self, store: Store, scores: Scores) -> Conclusion:
         """Draws what follows from scores."""
-        if self.measured:
-            from audit.conclusions import measuring
+        runs = self.rehearsals
+        if runs is not None and rehearsals.find_measured(store, runs) is None:
+            from audit.conclusions import measuring  # loads JAX
 
-            measuring.measure_zoo(store, self.setting, self.dataset)
+            measuring.measure_zoo(store, self.setting, self.dataset, runs)
         steps = lipschitz.of_data(store, self.setting, self.dataset)
         return conclude_setting(scores, self.setting, self.levels, self.looks, steps=steps)
 

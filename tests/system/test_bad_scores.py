@@ -48,7 +48,7 @@ BAD_CSV = {
     "a label NaN": (b"score,in\n1,nan\n", "line 2: 'nan'"),
     "a score of words": (b"score,in\n1,0\nhigh,1\n", "line 3: score 'high'"),
     "no score": (b"score,in\n,1\n", "line 2: score ''"),
-    "a decimal comma": (b"score;in\n0,5;1\n", "line 2: score '0,5'"),
+    "commas of thousands": (b"score;in\n1,000,5;1\n", "line 2: score '1.000.5'"),
     "a gap in a column": (b"in,out\n1,2\n,3\n4,5\n", "line 4"),
     "a gap in the other": (b"in,out\n1,\n2,3\n", "line 3"),
     "words in a column": (b"in,out\n1,x\n", "line 2: score 'x'"),
@@ -386,7 +386,6 @@ RUNS = [
         HUGE,
         lay=cosines,
     ),
-    one("one run alone has no figure", *ONE_RUN, "--figure=f.png", lay=cosines),
     one("--looks does not go with --dimension", *ONE_RUN, "--looks=10", lay=cosines),
     one("name another file with --report", *ONE_RUN, "--report=scores.npz/p.html", lay=cosines),
     *rows(

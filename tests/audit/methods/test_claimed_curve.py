@@ -112,7 +112,8 @@ def test_noise_below_the_stated_one_is_refuted_after_a_few_runs(ratio, fewest, m
 def test_a_path_never_falls_and_ends_at_the_limit():
     scores = np.random.default_rng(3).normal(2.0, 1.0, (20, 64))
     counted = shares_of(scores)
-    path = claimed_curve.trace_least_mu(counted, 1 - LEVEL)
+    least = claimed_curve.find_least_mu(counted, 1 - LEVEL)
+    path = claimed_curve.trace_least_mu(counted, least, 1 - LEVEL)
     assert (np.diff(path) >= 0).all()
     assert path[-1] == pytest.approx(claimed_curve.find_least_mu(counted, 1 - LEVEL), rel=0.005)
 
@@ -125,4 +126,4 @@ def test_without_an_order_only_the_capital_after_all_runs_counts():
     first = claimed_curve.examine_claim(forwards, power, 1 - LEVEL)
     second = claimed_curve.examine_claim(backwards, power, 1 - LEVEL)
     assert first.e_value == pytest.approx(second.e_value, rel=1e-9)
-    assert claimed_curve.trace_least_mu(forwards, 1 - LEVEL).size == 0
+    assert claimed_curve.trace_least_mu(forwards, 1.0, 1 - LEVEL).size == 0
