@@ -175,7 +175,6 @@ def make_table(rows: Sequence[LatchRow], delta: float) -> Table[LatchRow]:
     ]
     before = [
         f"the latch: the last iterate of a shuffled training run, at delta {delta:g}",
-        "epsilon is leaked at least, with the best threshold in place of c; Poisson's is what",
-        "Poisson sampling would claim",
+        "epsilon: leaked at least, by the best threshold; Poisson's: what it would claim",
     ]
     return Table(columns, rows, before=before)
