@@ -43,8 +43,10 @@ class OwnSettings(TypedDict, total=False):
     delta: float
     confidence: float
     lipschitz: "ArrayLike | str | None"
+    rehearsals: int | None
     model: str
     afresh: bool
+    all_in: bool
     canaries: int
     batch_size: int
     clipping: str
@@ -151,7 +153,8 @@ def audit(
       confidence: of the bounds.
       data_file, tfds_dir: the data, instead of fetching them.
       settings: that command's other flags that describe the setting, as adversary="gc_r", k=5, seed=1, and
-        lipschitz="measured", which measures along rehearsed runs how much steps stretch distances.
+        lipschitz="measured", which measures along rehearsed runs how much steps stretch distances, of smooth
+        models at k > 1 without a request, unless it is "none"; `rehearsals` is the number of these runs.
 
     Raises:
       InputError: for what cannot be audited.
@@ -162,7 +165,7 @@ def audit(
     installed.require_training_libraries("audit", installed.ZOO)
     import jax
 
-    from audit.conclusions import concluded, lipschitz, measuring, results
+    from audit.conclusions import concluded, lipschitz, measuring, rehearsals, results
     from audit.runtime import progress
     from audit.settings import build, make, stored
     from audit.settings.setting import flat
@@ -171,8 +174,7 @@ def audit(
     from audit.training import training
 
     measured = settings.pop("lipschitz", None)
-    is_word = measured is None or (isinstance(measured, str) and measured == lipschitz.MEASURED)
-    require(is_word, f"`lipschitz={measured!r}`: give {lipschitz.MEASURED}, or drop it")
+    runs_requested = _take_rehearsals(settings)
     request = _check_request(runs, out, delta, confidence)
     sources = Sources(_check_file("data_file", data_file), _check_file("tfds_dir", tfds_dir))
     gives_steps = {"steps", "insertions", "sampler"} & set(settings)
@@ -180,8 +182,7 @@ def audit(
         settings["insertions"] = make.fields()["insertions"].default
     setting = make.setting_of(model, **settings)
     build.validate(setting, request.runs)
-    if measured is not None:
-        measuring.require_measurable(setting)
+    runs_rehearsed = rehearsals.count_rehearsals(setting, measured, runs_requested)
     dataset = zoo.task(model).data.load(sources)
     with jax.default_matmul_precision("float32"):
         game = build.build(setting, dataset)
@@ -189,8 +190,8 @@ def audit(
         results.require_declared(store, [])
         with progress.bar(training.count_missing(store, request.runs)) as line:
             trained = training.train(game, store, request.runs, progress=line)
-    if measured is not None:
-        measuring.measure_zoo(store, setting, dataset)
+    if runs_rehearsed is not None:
+        measuring.measure_zoo(store, setting, dataset, runs_rehearsed)
     steps = lipschitz.of_data(store, setting, dataset)
     conclusion = concluded.conclude_setting(trained.scores, setting, request.level, steps=steps)
     results.keep_result(
@@ -231,7 +232,8 @@ def audit_model(
         fastest strategy that takes it, or one by which `out` has all runs. `lipschitz` is the constant, or
         one a step, of the map from a model to the next without canary and noise, learning rate, clipping and
         weight decay included, where you can vouch for it: what the last model leaks then has a smaller upper
-        bound (`audit.hidden_state_epsilon`). "measured" measures them along rehearsed runs, an assumption.
+        bound (`audit.hidden_state_epsilon`). "measured" measures them along rehearsed runs, an assumption;
+        `rehearsals` is the number of these runs. What was measured stays in `out` for later calls.
 
     Where `out` has all runs nothing is trained, and where scores, levels and version are those of the last
     call nothing is drawn.
@@ -367,6 +369,14 @@ def _take_request(runs: int, out: str | Path, fields: dict[str, Any]) -> _Reques
     return _check_request(runs, out, delta, confidence)
 
 
+def _take_rehearsals(fields: dict[str, Any]) -> int | None:
+    """Takes the number of runs to rehearse out of a caller's settings; None where it is not given."""
+    from audit.values import number
+
+    runs = fields.pop("rehearsals", None)
+    return None if runs is None else number("rehearsals", runs, int)
+
+
 def _check_level(delta: float, confidence: float) -> "Level":
     """Returns the level of the bounds; raises InputError for values that are no numbers."""
     from audit.methods.level import Level
@@ -400,9 +410,9 @@ def _audit_own(
 
     from audit import own
 
-    lipschitz = fields.pop("lipschitz", None)
+    steps = own.StepsRequest(fields.pop("lipschitz", None), _take_rehearsals(fields))
     with jax.default_matmul_precision("float32"):
-        conclusion, folder = own.audited(model, fields, adversary, *request, lipschitz)
+        conclusion, folder = own.audited(model, fields, adversary, *request, steps)
     return _make_result(conclusion, folder, request)
 
 

@@ -20,7 +20,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from audit.adversaries.base import Adversary, shapes
 from audit.adversaries.losses import Loss
-from audit.conclusions import lipschitz, measuring, results
+from audit.claims.hidden_state import MEASURED
+from audit.conclusions import lipschitz, measuring, rehearsals, results
 from audit.conclusions.concluded import conclude_setting
 from audit.conclusions.conclusion import Conclusion
 from audit.conclusions.lipschitz import Steps
@@ -69,6 +70,23 @@ class OwnModel(NamedTuple):
     computes: str
     strategies: tuple[str, ...]
     draws: bool
+
+
+class StepsRequest(NamedTuple):
+    """What a caller requests of how Lipschitz steps are.
+
+    Attributes:
+      constants: of the steps, for which the caller vouches; "measured" to measure them.
+      rehearsals: how many runs to measure them along; None for as many as usual.
+    """
+
+    constants: ArrayLike | str | None = None
+    rehearsals: int | None = None
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether steps are to be measured."""
+        return isinstance(self.constants, str) and self.constants == MEASURED
 
 
 class _Audit(NamedTuple):
@@ -127,7 +145,7 @@ def audited(
     runs: int,
     out: Path,
     level: Level,
-    constants: ArrayLike | str | None = None,
+    steps_request: StepsRequest,
 ) -> tuple[Conclusion, Path]:
     """Trains the runs that `out` misses, concludes, and writes figure and page where they are not up to date.
 
@@ -138,7 +156,7 @@ def audited(
       runs: how many to have in all.
       out: the folder of the stores.
       level: of the bounds.
-      constants: Lipschitz constants of the steps, for which the caller vouches; "measured" to measure them.
+      steps_request: what the caller says of its steps.
 
     Returns:
       (the conclusion, the setting's folder).
@@ -157,19 +175,14 @@ def audited(
         can_start,
         "`unknown_initialisation` needs a module that draws one: every run begins at params",
     )
-    is_measured = isinstance(constants, str) and constants == lipschitz.MEASURED
-    if is_measured:
-        constants = 1.0  # tried in place of those that are measured below
-    steps = _vouched_steps(requested, constants, own_adversary, level.delta)
+    rehearsals.require_rehearsals(*steps_request)
+    _require_covered(requested, steps_request, own_adversary, level.delta)
 
     is_chosen = fields.get("clipping") is not None or len(own.strategies) == 1
     audit = _Audit(own, own_adversary, out)
     stored_audit = _find_stored(audit, requested, is_chosen, runs)
     setting, store = stored_audit or _train(audit, requested, is_chosen, runs)
-    if is_measured:
-        steps = _measure_steps(own, setting, store, own_adversary)
-    else:
-        lipschitz.keep(store, steps)
+    steps = _find_steps(audit, setting, store, steps_request)
     conclusion = conclude_setting(store.load(runs), setting, level, own_model=True, steps=steps)
     _write_report(own, setting, store, conclusion, runs)
     return conclusion, store.path
@@ -206,41 +219,55 @@ def _write_report(
     results.mark(store, made_from, _FILES)
 
 
-def _vouched_steps(
-    setting: Setting,
-    constants: ArrayLike | None,
-    own_adversary: Adversary | None,
-    delta: float,
-) -> Steps | None:
-    """Returns Lipschitz constants for which a caller vouches; None where there are none.
+def _require_covered(
+    setting: Setting, request: StepsRequest, own_adversary: Adversary | None, delta: float
+) -> None:
+    """Raises InputError where constants that a caller requests bound nothing, or are out of range.
 
     Args:
       setting: of the audit.
-      constants: of the map from a model to the next, for all steps or for each.
+      request: the caller's.
       own_adversary: the caller's own, if any.
-      delta: of the bound that would follow from them.
-
-    Raises:
-      InputError: no bound on what the last model leaks follows from them in this audit.
+      delta: of the bound that would follow.
     """
-    if constants is None:
-        return None
-    steps = Steps(constants, "as its author vouches")
+    if request.constants is None:
+        return
+    steps = Steps(1.0, "") if request.is_measured else _vouched_steps(request)
     bound = lipschitz.hidden_state(setting, delta, steps, own_model=True)
     reason = bound if isinstance(bound, str) else ""
     if own_adversary is not None and own_adversary.observer is not None:
         reason = "this adversary sees every model"
     require(not reason, f"`lipschitz` bounds what the last model leaks, and {reason}: drop it")
+
+
+def _vouched_steps(request: StepsRequest) -> Steps:
+    """Returns the steps for which a caller vouches."""
+    assert request.constants is not None
+    return Steps(request.constants, "as its author vouches")
+
+
+def _find_steps(
+    audit: _Audit, setting: Setting, store: Store, request: StepsRequest
+) -> Steps | None:
+    """Returns the steps that a caller requests, measured or vouched for, and keeps them in the store.
+
+    Without a request they are those that were measured before, if any; nobody vouches for others any more.
+    """
+    if request.is_measured:
+        own = audit.own
+        game = build.build_for(setting, own.dataset, _make_trainee(own, setting), audit.adversary)
+        clipped_sum = build.choices(setting, own.model).clipped_sum
+        runs = rehearsals.USUAL if request.rehearsals is None else request.rehearsals
+        return measuring.measure(store, setting, game, clipped_sum, runs)
+    steps = None
+    if request.constants is not None:
+        steps = _vouched_steps(request)
+    else:
+        kept = lipschitz.kept(store)
+        if kept is not None and kept.runs:
+            steps = kept
+    lipschitz.keep(store, steps)
     return steps
-
-
-def _measure_steps(
-    own: OwnModel, setting: Setting, store: Store, own_adversary: Adversary | None
-) -> Steps:
-    """Returns the steps' Lipschitz constants as measured along rehearsed runs; the store keeps them."""
-    played = build.build_for(setting, own.dataset, _make_trainee(own, setting), own_adversary)
-    clipped_sum = build.choices(setting, own.model).clipped_sum
-    return measuring.measure(store, setting, played, clipped_sum)
 
 
 def _make_trainee(own: OwnModel, setting: Setting) -> Trainee:

@@ -84,6 +84,12 @@ def tanh_fcnn(n_features: int = 8) -> Model:
     return flat_model(FCNN(activation=nn.tanh), features, two_logit_cross_entropy)
 
 
+def gelu_fcnn(n_features: int = 8) -> Model:
+    """Makes another smooth twin of `fcnn`, with GELU in place of ReLU."""
+    features = jnp.zeros(n_features)
+    return flat_model(FCNN(activation=nn.gelu), features, two_logit_cross_entropy)
+
+
 def limit_norm(x: Array, norm: float) -> Array:
     """Returns features (n,), a little below a norm where they are longer."""
     length = jnp.sqrt(jnp.sum(x**2))

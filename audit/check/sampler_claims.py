@@ -7,7 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from numpy.typing import ArrayLike
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from audit.check.accounting import read_noise_multiplier
 from audit.claims import accounting, brackets, samplers
@@ -245,49 +246,60 @@ def sampler_claims(
     name = "truncated_poisson" if truncation is not None else sampler
     is_sampler = isinstance(name, str) and name in _SAMPLERS
     require(is_sampler, f"`sampler={shown(sampler)}`: give {', '.join(_SAMPLERS)}")
-    training = _read_training(
-        noise_multiplier, batches, epochs, lipschitz, number("tail", tail, int), delta, truncation
-    )
+    sigma = read_noise_multiplier(noise_multiplier)
+    steps = _read_steps(batches, epochs, tail)
+    level = _read_delta(delta)
+    constants = 1.0 if lipschitz is None else lipschitz
+    schedule = samplers.make_schedule(sigma, steps.batches, steps.epochs, constants)
+    with_tail = samplers.make_schedule(sigma, steps.batches, steps.epochs, constants, steps.tail)
+    words = "if every step is Lipschitz with constant 1, which is not checked"
+    if lipschitz is not None:
+        words = _describe_constants(schedule.lipschitz)
+    training = _Training(schedule, with_tail, level, truncation, words)
     names = dict.fromkeys([str(name), "poisson"])
     rows = tuple(_make_row(row_name, row_name == name, training) for row_name in names)
     return SamplerClaims(rows, training.delta, training.with_tail.tail)
 
 
-def _read_training(
-    noise_multiplier: Any,
-    batches: Any,
-    epochs: Any,
-    lipschitz: ArrayLike | None,
-    tail: int,
-    delta: Any,
-    truncation: TruncatedPoisson | None,
-) -> _Training:
-    """Returns the training that a caller's numbers describe; raises InputError for what is out of range."""
-    sigma = read_noise_multiplier(noise_multiplier)
-    batches = number("batches", batches, int)
-    epochs = number("epochs", epochs, int)
-    delta = number("delta", delta, float)
-    conversions.require_delta(delta)
-    least = accounting.LEAST_SAMPLED_DELTA
-    require(delta >= least, f"`delta={delta:g}`: give at least {least:g}")
-    require(batches >= 2, f"`batches={batches}`: give at least 2 an epoch")
-    require(1 <= epochs <= 10_000, f"`epochs={epochs}`: give 1 to 10,000")
+class _Steps(NamedTuple):
+    """Checked numbers of batches an epoch, of epochs, and of noise-only steps at the end."""
+
+    batches: int
+    epochs: int
+    tail: int
+
+
+def _read_steps(batches: Any, epochs: Any, tail: Any) -> _Steps:
+    """Returns a caller's numbers of steps; raises InputError for what is out of range."""
+    steps = _Steps(
+        number("batches", batches, int), number("epochs", epochs, int), number("tail", tail, int)
+    )
+    require(steps.batches >= 2, f"`batches={batches}`: give at least 2 an epoch")
+    require(1 <= steps.epochs <= 10_000, f"`epochs={epochs}`: give 1 to 10,000")
     require(
-        batches * epochs <= _MOST_STEPS,
+        steps.batches * steps.epochs <= _MOST_STEPS,
         f"`batches={batches}` and `epochs={epochs}`: give at most {_MOST_STEPS:,} steps",
     )
-    require(0 <= tail <= _MOST_STEPS, f"`tail={tail}`: give 0 to {_MOST_STEPS:,}")
-    constants = 1.0 if lipschitz is None else lipschitz
-    schedule = samplers.make_schedule(sigma, batches, epochs, constants)
-    with_tail = samplers.make_schedule(sigma, batches, epochs, constants, tail)
-    words = "if every step is Lipschitz with constant 1, which is not checked"
-    if lipschitz is not None:
-        least_constant = schedule.lipschitz.min()
-        largest_constant = schedule.lipschitz.max()
-        words = f"if steps are Lipschitz with constants {least_constant:g} to {largest_constant:g}"
-        if least_constant == largest_constant:
-            words = f"if every step is Lipschitz with constant {largest_constant:g}"
-    return _Training(schedule, with_tail, delta, truncation, words)
+    require(0 <= steps.tail <= _MOST_STEPS, f"`tail={tail}`: give 0 to {_MOST_STEPS:,}")
+    return steps
+
+
+def _read_delta(delta: Any) -> float:
+    """Returns a caller's delta; raises InputError for one that samplers are not accounted at."""
+    checked = number("delta", delta, float)
+    conversions.require_delta(checked)
+    least = accounting.LEAST_SAMPLED_DELTA
+    require(checked >= least, f"`delta={checked:g}`: give at least {least:g}")
+    return checked
+
+
+def _describe_constants(lipschitz: NDArray[np.float64]) -> str:
+    """Returns on which Lipschitz constants of steps bounds are conditional, in words."""
+    least = lipschitz.min()
+    largest = lipschitz.max()
+    if least == largest:
+        return f"if every step is Lipschitz with constant {largest:g}"
+    return f"if steps are Lipschitz with constants {least:g} to {largest:g}"
 
 
 def _make_row(name: str, yours: bool, training: _Training) -> SamplerClaim:

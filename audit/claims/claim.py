@@ -22,7 +22,15 @@ from scipy import special
 from audit.claims import accounting
 from audit.claims.accounting import Composition
 from audit.claims.brackets import LEAST_ALLOCATION_NOISE, bracket_allocation
-from audit.claims.hidden_state import LAST, HiddenState, Periods, bound_periods, insert_step
+from audit.claims.hidden_state import (
+    LAST,
+    HiddenState,
+    HiddenStateBound,
+    Periods,
+    bound_periods,
+    insert_step,
+    make_hidden_state,
+)
 from audit.claims.random_allocation import account_allocation
 from audit.errors import require
 from audit.evidence import arrays
@@ -242,7 +250,11 @@ class DpSgd:
         if self.lipschitz is None:
             return None
         periods = Periods(self.lipschitz, self.k, insert_step(self.insert, self.k))
-        return HiddenState(bound_periods(self.composition, periods, delta), periods)
+
+        def compute(lipschitz: ArrayLike) -> HiddenStateBound:
+            return bound_periods(self.composition, periods._replace(lipschitz=lipschitz), delta)
+
+        return make_hidden_state(compute, periods)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,6 +10,7 @@ are arbitrary, and the best shifts are computed exactly. README.md of this folde
 """
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -29,6 +30,10 @@ MOST_STEPS = 10**7
 LEAST, MOST = 1e-50, 1e50  # of shifts, constants and noise that are not 0
 MOST_MU = 1e12  # beyond it mu does not convert to epsilon
 _ATTAINED = 0.999  # the share of the bound's mu from which on it counts as attained
+MEASURED = (
+    "measured"  # of constants that are no proof: the word in tables, and what a user asks for
+)
+_TIMES = {2: "twice", 10: "ten times"}  # how much larger the constants of margins are
 
 
 class HiddenStateBound(NamedTuple):
@@ -66,35 +71,26 @@ class Periods(NamedTuple):
     insert: int
 
 
-class MeasuredSteps(NamedTuple):
-    """What a bound from measured constants stands on: an assumption, and no proof.
-
-    Attributes:
-      runs: How many training runs the constants were measured along, in both worlds.
-      margins: The bounds with constants' excess over 1 so many times as large.
-    """
-
-    runs: int
-    margins: dict[int, HiddenStateBound]
-
-
 class HiddenState(NamedTuple):
     """The bound on the last model of a schedule, and what it rests on.
 
     Attributes:
       bound: The bound.
       periods: The schedule, and how Lipschitz its steps are.
+      margins: The bounds were the constants' excess over 1 so many times as large, by these numbers.
       reason: Why the steps are that Lipschitz.
       constant: mu of an adversary who inserts along a direction in which nothing else happens; None where it
         was not computed.
-      measured: Where the constants were measured, along what, and the bounds with larger ones.
+      runs: How many training runs the constants were measured along, in both worlds, which is an assumption
+        and no proof; 0 where they are proven or vouched for.
     """
 
     bound: HiddenStateBound
     periods: Periods
+    margins: dict[int, HiddenStateBound]
     reason: str = "as given"
     constant: float | None = None
-    measured: MeasuredSteps | None = None
+    runs: int = 0
 
     @property
     def assumes(self) -> Assumption:
@@ -118,17 +114,24 @@ class HiddenState(NamedTuple):
         training = f"steps {steps}, {schedule}; sensitivity C, Gaussian noise{attained}"
         sentence = f"only the last model is seen; {training}"
         note = f"steps {steps}, {schedule}{attained}"
-        if self.measured is None:
+        if not self.runs:
             return Assumption(f"steps {steps}", "Lipschitz", sentence, note)
-        runs, margins = self.measured
-        shown = ", ".join(
-            f"{bound.epsilon:.3g} if steps expand {factor} times as much"
-            for factor, bound in margins.items()
-        )
-        along = f"along {runs} rehearsed runs, not proven ({shown})"
+        wider = ", ".join(self.describe_margin(factor) for factor in self.margins)
+        along = f"along {self.runs} rehearsed runs, not proven ({wider})"
         return Assumption(
-            f"steps {steps}", "measured", f"{sentence}; measured {along}", f"{along}; {note}"
+            f"steps {steps}", MEASURED, f"{sentence}; measured {along}", f"{along}; {note}"
         )
+
+    def describe_margin(self, factor: int) -> str:
+        """Returns what epsilon would be if steps stretched distances so many times as much."""
+        epsilon = self.margins[factor].epsilon
+        rounded_up = math.ceil(10 * epsilon) / 10 if math.isfinite(epsilon) else epsilon
+        return f"{rounded_up:.3g} if steps expand {_TIMES[factor]} as much"
+
+    @property
+    def mean_constant(self) -> float:
+        """The mean Lipschitz constant of a step."""
+        return float(np.mean(np.asarray(self.periods.lipschitz, np.float64)))
 
     @property
     def range(self) -> tuple[float, float]:
@@ -217,6 +220,36 @@ def bound_periods(
         constants = spread_over_steps("lipschitz", periods.lipschitz, steps)
         return HiddenStateBound(composed_mu, composed_mu, shifts, constants)
     return hidden_state_bound(shifts, periods.lipschitz, eta * sigma, delta)
+
+
+def make_hidden_state(
+    compute: Callable[[ArrayLike], HiddenStateBound],
+    periods: Periods,
+    reason: str = "as given",
+    runs: int = 0,
+) -> HiddenState:
+    """Returns the bound on the last model with its margins.
+
+    Args:
+      compute: Lipschitz constants, a number or one for each step -> the bound.
+      periods: The schedule, and its constants.
+      reason: Why steps have them.
+      runs: How many training runs they were measured along; 0 where they were not measured.
+    """
+    bound = compute(periods.lipschitz)
+    constants = np.asarray(periods.lipschitz, np.float64)
+    margins = {}
+    for factor in _TIMES:
+        margins[factor] = bound
+        if np.any(constants > 1):
+            margins[factor] = compute(stretch_more(constants, factor))
+    return HiddenState(bound, periods, margins, reason, runs=runs)
+
+
+def stretch_more(constants: Array, factor: float) -> Array:
+    """Returns constants whose excess over 1 is so many times as large; those up to 1 remain."""
+    excess = np.maximum(constants - 1, 0)
+    return np.minimum(constants + (factor - 1) * excess, MOST)
 
 
 def insert_step(insert: str | int, k: int) -> int:

@@ -117,8 +117,7 @@ def _find_from_one_run(evidence: OneRun, level: Level) -> Sequence[Finding]:
             one_run_bounds.weigh_coins(evidence.coins), *level
         )
     # With coins, cosines add a bound only where the law of those that are out is known.
-    is_null_known = cosines is not None and not len(cosines.unobserved)
-    if cosines is not None and (evidence.coins is None or is_null_known):
+    if cosines is not None and (evidence.coins is None or evidence.is_null_known):
         findings += one_run_bounds.bounds(cosines, *level)
     return findings
 
@@ -234,7 +233,7 @@ def conclude_setting(
         concluded = conclude(scores.directions(), claim, level)
     else:
         reason = "" if own_model else gaussian_reason(setting)
-        concluded = conclude(scores.design(), claim, level, reason=reason)
+        concluded = conclude(_read_design(scores), claim, level, reason=reason)
         if mechanism.optimizer == "sgd" and mechanism.weight_decay == 0:
             expected = _expect_linear_losses(setting, level.delta)
     if looks:
@@ -304,11 +303,23 @@ def conclude_each_run(
     """
     conclusions = []
     for values, presence in zip(scores.scores, scores.presence, strict=True):
-        unobserved = None if law_holds else values[~presence]
-        cosines = check_own_cosines(values[presence], unobserved, dimension)
-        evidence = OneRun(Coins(values[None], presence[None]), cosines)
-        conclusions.append(conclude(evidence, level=level))
+        run = Coins(values[None], presence[None])
+        observed, out = run.pooled()
+        cosines = check_own_cosines(observed, None if law_holds else out, dimension)
+        conclusions.append(conclude(OneRun(run, cosines), level=level))
     return conclusions
+
+
+def _read_design(scores: Scores) -> Evidence:
+    """Returns the evidence of a setting's scores: of a single run of many canaries, all that it shows."""
+    if scores.scores.shape[0] > 1 or scores.scores.shape[1] == 1:
+        return scores.design()
+    if scores.presence.all():
+        return OneRun(None, check_own_cosines(scores.scores[0], None, scores.dimension))
+    coins = scores.design()
+    if not scores.dimension:
+        return OneRun(coins, None)
+    return OneRun(coins, check_own_cosines(*coins.pooled(), scores.dimension))
 
 
 def bound_runs_together(scores: Scores, level: Level = USUAL_LEVEL) -> Bound | None:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from audit.claims.accounting import Composition
 from audit.claims.brackets import EveryModel
 from audit.claims.claim import Claim
-from audit.claims.hidden_state import HiddenState
+from audit.claims.hidden_state import MEASURED, HiddenState
 from audit.errors import require
 from audit.evidence.canaries import Coins, Fresh, Sets, Shape
 from audit.evidence.given import Evidence
@@ -45,6 +45,7 @@ CONFIRMED = "confirmed"
 NOT_CONFIRMED = "not confirmed"
 REFUTED = "refuted"
 UNTESTED = "not tested"
+MEASURED_LABEL = f"hidden state, {MEASURED}"  # a bound's name in tables
 _LEAST_P_VALUE = 1e-6  # smaller ones rest on the tail of an approximation
 _FEWEST_EQUAL = 5  # scores of a world that are all equal, or all shifted alike, by no chance
 _PAIRS = {
@@ -115,12 +116,21 @@ class UpperBound(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Returns its name in tables and figures."""
+        """Returns its name in sentences and figures."""
+        if self.assumes == GIVEN:
+            return "claim"
         if not self.hidden:
             return "upper bound"
-        if self.assumes.word == "measured":
-            return "hidden state, measured"
+        if self.assumes.word == MEASURED:
+            return "measured hidden-state bound"
         return "hidden-state bound"
+
+    @property
+    def label(self) -> str:
+        """Returns its name in tables."""
+        if self.hidden and self.assumes.word == MEASURED:
+            return MEASURED_LABEL
+        return self.name
 
 
 class SampledBracket(NamedTuple):
@@ -291,6 +301,14 @@ class Conclusion(NamedTuple):
         return self.evidence.shape is Shape.FRESH_DIRECTIONS
 
     @property
+    def bets_on_curve(self) -> bool:
+        """Returns whether bets test the claimed curve whole, so that the test's e-value says more than its
+        verdict."""
+        if self.is_one_run:
+            return self.one_run.is_null_known
+        return self.law_is_known
+
+    @property
     def has_tied_scores(self) -> bool:
         """Returns whether scores of a single run may depend on each other, and no law of theirs is known."""
         return self.evidence.shape is Shape.MANY_CANARIES
@@ -346,6 +364,13 @@ class Conclusion(NamedTuple):
             return self.assumption_free.epsilon
         epsilons = [bound.epsilon for bound in self.bounds if not bound.assumes.gaussian]
         return max(epsilons, default=0.0)
+
+    @property
+    def epsilon_if_gaussian(self) -> float:
+        """Returns what is proven if the curve is Gaussian: of one run, the largest bound."""
+        if not self.is_one_run:
+            return self.gaussian.epsilon
+        return max((bound.epsilon for bound in self.bounds), default=0.0)
 
     @property
     def most_provable(self) -> float | None:

@@ -20,9 +20,9 @@ from audit.claims import samplers
 from audit.claims.hidden_state import (
     HiddenState,
     HiddenStateBound,
-    MeasuredSteps,
     Periods,
     hidden_state_bound,
+    make_hidden_state,
 )
 from audit.errors import InputError
 from audit.laws.conversions import epsilon_from_mu
@@ -34,8 +34,6 @@ from audit.tasks import zoo
 from audit.tasks.task import Convex, Curved, Dataset
 
 _FILE = "lipschitz.json"
-MEASURED = "measured"  # what a user asks for in place of constants
-MARGINS = (2, 10)  # times the measured excess over 1
 _SIMULATED = 100_000  # orders of batches
 _MOST_STRATA = 1000  # of them
 _READS_THETA = ("loss", "poisoned", "clip_bkd", "examples")
@@ -49,12 +47,14 @@ class Steps(NamedTuple):
       reason: why they hold.
       runs: how many training runs they were measured along; 0 where they are proven or vouched for.
       kink: why derivatives do not say how far steps move models apart; empty where they do.
+      version: of the library that measured them; empty where they were not measured.
     """
 
     constants: ArrayLike
     reason: str
     runs: int = 0
     kink: str = ""
+    version: str = ""
 
 
 def hidden_state(
@@ -148,7 +148,7 @@ def keep(store: Store, steps: Steps | None) -> None:
         return
     content = {"constants": np.asarray(steps.constants).tolist(), "reason": steps.reason}
     if steps.runs:
-        content |= {"runs": steps.runs, "kink": steps.kink}
+        content |= {"runs": steps.runs, "kink": steps.kink, "version": steps.version}
     store.write_text(_FILE, json.dumps(content) + "\n")
 
 
@@ -172,25 +172,51 @@ def _bound(setting: Setting, steps: Steps, delta: float) -> HiddenState:
     Where the adversary does not know which steps take a canary, epsilon is that of the mixture over orders.
     """
     schedule = setting.schedule
+
+    def compute(constants: ArrayLike) -> HiddenStateBound:
+        return _bound_for(setting, constants, delta)
+
+    periods = Periods(steps.constants, schedule.periodicity, schedule.place)
+    mixture = _find_mixture(setting, steps.constants, delta)
+    reason = steps.reason + _describe_mixture(mixture)
+    return make_hidden_state(compute, periods, reason, steps.runs)
+
+
+def _bound_for(setting: Setting, constants: ArrayLike, delta: float) -> HiddenStateBound:
+    """Returns the hidden-state bound for constants, a number or (T,); infinite without noise."""
     sigma = setting.mechanism.noise_multiplier
     shifts = _find_shifts(setting)
-    periods = Periods(steps.constants, schedule.periodicity, schedule.place)
     if sigma == 0:
-        slopes = np.broadcast_to(np.asarray(steps.constants, np.float64), shifts.shape)
-        bound = HiddenStateBound(np.inf, np.inf, shifts, slopes)
-        return HiddenState(bound, periods, steps.reason)
-    bound = hidden_state_bound(shifts, steps.constants, sigma, delta)
-    if not setting.sampling.is_hidden or schedule.periodicity > 1:
-        return HiddenState(bound, periods, steps.reason)
-    constants = np.broadcast_to(np.asarray(steps.constants, np.float64), schedule.steps)
-    limit = _mix_orders(setting.sampling, sigma, tuple(constants.tolist()), delta)
-    bound = bound._replace(
-        mu=limit.mu, epsilon=min(limit.epsilon, epsilon_from_mu(limit.mu, delta))
-    )
-    reason = f"{steps.reason}; a mixture over orders of batches"
+        slopes = np.broadcast_to(np.asarray(constants, np.float64), shifts.shape)
+        return HiddenStateBound(np.inf, np.inf, shifts, slopes)
+    bound = hidden_state_bound(shifts, constants, sigma, delta)
+    limit = _find_mixture(setting, constants, delta)
+    if limit is None:
+        return bound
+    epsilon = min(limit.epsilon, epsilon_from_mu(limit.mu, delta))
+    return bound._replace(mu=limit.mu, epsilon=epsilon)
+
+
+def _find_mixture(
+    setting: Setting, constants: ArrayLike, delta: float
+) -> samplers.MixtureLimit | None:
+    """Returns the bound of the mixture over orders; None where the adversary knows the canary's steps."""
+    schedule = setting.schedule
+    sigma = setting.mechanism.noise_multiplier
+    if not setting.sampling.is_hidden or schedule.periodicity > 1 or sigma == 0:
+        return None
+    each_step = np.broadcast_to(np.asarray(constants, np.float64), schedule.steps)
+    return _mix_orders(setting.sampling, sigma, tuple(each_step.tolist()), delta)
+
+
+def _describe_mixture(limit: samplers.MixtureLimit | None) -> str:
+    """Returns what a reason says of a mixture over orders, after a semicolon; empty where there is none."""
+    if limit is None:
+        return ""
+    words = "; a mixture over orders of batches"
     if limit.error:
-        reason = f"{reason}, simulated from above, too low with probability {limit.error:g}"
-    return HiddenState(bound, periods, reason)
+        words += f", simulated from above, too low with probability {limit.error:g}"
+    return words
 
 
 def _find_shifts(setting: Setting) -> NDArray[np.float64]:
@@ -225,21 +251,14 @@ def _mix_orders(
 
 
 def _bound_measured(setting: Setting, steps: Steps, delta: float) -> HiddenState | str:
-    """Returns the bound for constants that may be measured, with its margins.
+    """Returns the bound for constants that may be measured.
 
     Where displacements are stretched more than derivatives say, returns that instead, with an estimate.
     """
     state = _bound(setting, steps, delta)
-    if not steps.runs:
-        return state
     if steps.kink:
         return f"{steps.kink}; by derivatives alone epsilon {state.bound.epsilon:.4g}, an estimate"
-    excess = np.asarray(steps.constants) - 1
-    margins = {}
-    for factor in MARGINS:
-        wider = steps._replace(constants=np.maximum(1 + factor * excess, steps.constants))
-        margins[factor] = _bound(setting, wider, delta).bound
-    return state._replace(measured=MeasuredSteps(steps.runs, margins))
+    return state
 
 
 def coupling_distances(setting: Setting, constants: ArrayLike) -> NDArray[np.float64]:
@@ -248,9 +267,8 @@ def coupling_distances(setting: Setting, constants: ArrayLike) -> NDArray[np.flo
     It is what the bound's payments leave: z_(t-1), from z_t = c_t z_(t-1) + s_t - a_t.
     """
     shifts = _find_shifts(setting)
-    sigma = setting.mechanism.noise_multiplier
+    paid = _bound_for(setting, constants, delta=1e-5).paid
     schedule = setting.schedule
-    paid = shifts if sigma == 0 else hidden_state_bound(shifts, constants, sigma, 1e-5).paid
     c = np.broadcast_to(np.asarray(constants, np.float64), schedule.steps)
     before = np.zeros(schedule.steps)
     for t in range(schedule.steps - 1):

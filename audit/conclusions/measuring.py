@@ -10,8 +10,8 @@ import jax
 import numpy as np
 
 from audit.conclusions import lipschitz
-from audit.conclusions.lipschitz import MEASURED, Steps
-from audit.errors import InputError
+from audit.conclusions.lipschitz import Steps
+from audit.conclusions.rehearsals import USUAL, find_measured
 from audit.mechanism.clipping.base import ClippedSum
 from audit.runtime import progress
 from audit.settings import build
@@ -21,6 +21,8 @@ from audit.tasks import zoo
 from audit.tasks.task import Dataset
 from audit.training import rehearsal
 from audit.training.game import Game
+from audit.training.rehearsal import Effort
+from audit.version import __version__
 
 # By how much of its excess over 1, and by how much beside, a secant may exceed the derivative's stretch:
 # rounding to float32, and third derivatives.
@@ -28,50 +30,68 @@ _RELATIVE = 0.1
 _ABSOLUTE = 5e-4
 
 
-def require_measurable(setting: Setting, own_model: bool = False) -> None:
-    """Raises InputError for a setting whose last model has no bound, whatever is measured."""
-    reason = lipschitz.hidden_state(setting, 1e-5, Steps(1.0, ""), own_model)
-    if isinstance(reason, str):
-        message = f"`lipschitz={MEASURED}` bounds what the last model leaks, and {reason}: drop it"
-        raise InputError(message)
+def measure_zoo(store: Store, setting: Setting, dataset: Dataset, runs: int = USUAL) -> None:
+    """Measures the steps of a model of the zoo of which nothing is proven, and keeps them.
 
-
-def measure_zoo(store: Store, setting: Setting, dataset: Dataset) -> None:
-    """Measures the steps of a model of the zoo and keeps them, where nothing is proven of them."""
-    row = zoo.task(setting.model)
-    if row.convex is not None or row.curved is not None:
-        return
-    trained = build.trainee(setting.model, dataset)
+    Args:
+      store: Of the setting.
+      setting: Of the audit.
+      dataset: The model's.
+      runs: To rehearse.
+    """
+    model = build.trainee(setting.model, dataset).model
     game = build.build(setting, dataset)
-    clipped_sum = build.choices(setting, trained.model).clipped_sum
-    measure(store, setting, game, clipped_sum, kinks=not row.smooth)
+    clipped_sum = build.choices(setting, model).clipped_sum
+    kinks = not zoo.task(setting.model).smooth
+    measure(store, setting, game, clipped_sum, runs, kinks)
 
 
 def measure(
-    store: Store, setting: Setting, game: Game, clipped_sum: ClippedSum, kinks: bool = False
+    store: Store,
+    setting: Setting,
+    game: Game,
+    clipped_sum: ClippedSum,
+    runs: int = USUAL,
+    kinks: bool = False,
 ) -> Steps:
     """Returns the steps that the store has, or measures them along rehearsed runs and keeps them.
+
+    They are measured again where they were along fewer runs, or by another version.
 
     Args:
       store: Of the setting.
       setting: Of the audit.
       game: The audit's.
       clipped_sum: Its clipping strategy.
+      runs: To rehearse.
       kinks: Whether the model is known to have kinks, whatever secants show.
     """
-    steps = lipschitz.kept(store)
-    if steps is None or not steps.runs:
-        steps = _measure(setting, game, clipped_sum, kinks)
-        lipschitz.keep(store, steps)
+    with store.turn("lipschitz"):
+        steps = find_measured(store, runs)
+        if steps is None:
+            theta_0 = jax.eval_shape(game.init, jax.random.key(0))
+            effort = rehearsal.usual_effort(theta_0.size)
+            if runs != USUAL:
+                effort = effort._replace(runs=runs)
+            steps = measure_steps(setting, game, clipped_sum, effort, kinks)
+            lipschitz.keep(store, steps)
     return steps
 
 
-def _measure(setting: Setting, game: Game, clipped_sum: ClippedSum, kinks: bool) -> Steps:
-    """Measures the steps of a setting."""
+def measure_steps(
+    setting: Setting, game: Game, clipped_sum: ClippedSum, effort: Effort, kinks: bool = False
+) -> Steps:
+    """Returns the steps of a setting, measured along rehearsed runs under a progress bar.
+
+    Args:
+      setting: Of the audit.
+      game: The audit's.
+      clipped_sum: Its clipping strategy.
+      effort: How much to measure.
+      kinks: Whether the model is known to have kinks, whatever secants show.
+    """
     begun = time.monotonic()
-    theta_0 = jax.eval_shape(game.init, jax.random.key(0))
-    effort = rehearsal.usual_effort(theta_0.size)
-    count = min(setting.schedule.steps, effort.steps)
+    count = rehearsal.count_measured(setting.schedule.steps, effort)
     with (
         jax.default_matmul_precision("float32"),
         progress.bar(count, lambda: "measuring", unit="steps") as line,
@@ -79,14 +99,14 @@ def _measure(setting: Setting, game: Game, clipped_sum: ClippedSum, kinks: bool)
         measured = rehearsal.rehearse(game, clipped_sum, effort, line)
         constants = measured.constants
         distances = lipschitz.coupling_distances(setting, constants)
-        secants = rehearsal.search_secants(game, clipped_sum, measured, distances, effort.rounds)
+        secants = rehearsal.search_secants(game, clipped_sum, measured, distances, effort)
 
-    worst = max(secants, key=lambda found: found[1] - constants[found[0].step])
-    kink = _describe_kink(worst[1], float(constants[worst[0].step]), kinks)
+    worst = max(secants, key=lambda secant: secant.constant - constants[secant.step])
+    kink = _describe_kink(worst.constant, float(constants[worst.step]), kinks)
     seconds = math.ceil(time.monotonic() - begun)
-    grid = f"{len(measured.measured)} of {setting.schedule.steps:,} steps"
+    grid = f"{count:,} of {setting.schedule.steps:,} steps"
     reason = f"measured at {grid}, mean {np.mean(constants):.6g}, in {seconds} s"
-    return Steps(constants, reason, measured.runs, kink)
+    return Steps(constants, reason, measured.runs, kink, __version__)
 
 
 def _describe_kink(secant: float, derivative: float, kinks: bool) -> str:

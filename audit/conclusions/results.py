@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from audit.claims.hidden_state import HiddenState
 from audit.conclusions.conclusion import Conclusion, method_of, require_schedule
 from audit.errors import InputError, require
 from audit.laws import cosine_law
@@ -59,15 +60,22 @@ def keep_result(store: Store, conclusion: Conclusion, **more: object) -> str:
 
 
 def result_json(conclusion: Conclusion, **more: object) -> str:
-    """Returns the content of audit.json on a single line: `bounds_json`, with the upper bound on mu."""
-    return bounds_json(conclusion, mu_upper_bound=finite(conclusion.mu_upper_bound), **more)
+    """Returns the content of audit.json on a single line: `bounds_json`, with the upper bound on mu.
+
+    Of one run it is `one_run_fields`, with epsilon.
+    """
+    more = {"mu_upper_bound": finite(conclusion.mu_upper_bound), **more}
+    if conclusion.is_one_run:
+        return json.dumps({**one_run_fields(conclusion), "epsilon": conclusion.epsilon, **more})
+    return bounds_json(conclusion, **more)
 
 
 def bounds_json(conclusion: Conclusion, **more: object) -> str:
     """Returns a conclusion from several runs as a JSON object on a single line.
 
     Its fields are `bounds`, with estimates and noise floors; `notes`, where there are any; `upper_bound`,
-    null if infinite or unknown; `every_model`, the bracket of a sampler, `claim_test`, `hidden_state` and
+    null if infinite or unknown; `every_model`, the bracket of a sampler, `claim_test`, where there is one;
+    `hidden_state`, `last_model` and
     `expected`, where there are such; `epsilon`, which is proven without an assumption on the curve;
     `most_provable`, the most that so many runs can prove so; the test of the Gaussian curve and the looks,
     where there are any; and `more`.
@@ -116,8 +124,9 @@ def answer_json(conclusion: Conclusion, verdict: str) -> str:
 def one_run_fields(conclusion: Conclusion) -> dict[str, Any]:
     """Returns a conclusion from a single run as fields for JSON.
 
-    These are `estimates`, `bounds`, `upper_bound`, whether there were `coins`, and the number of `canaries`;
-    of cosines instead their numbers, their dimension and the test whether they are normal.
+    These are `estimates`, `bounds`, `upper_bound`, `claim_test` where a claim is tested, whether there were
+    `coins`, and the number of `canaries`; of cosines instead of the latter their numbers, their dimension and
+    the test whether they are normal.
     """
     estimates = []
     for estimate in conclusion.estimates:
@@ -144,6 +153,7 @@ def one_run_fields(conclusion: Conclusion) -> dict[str, Any]:
         "estimates": estimates,
         "bounds": bounds,
         "upper_bound": finite(conclusion.upper_bound),
+        **_make_claim_fields(conclusion),
         **given,
         "coins": coins is not None,
     }
@@ -176,16 +186,6 @@ def _make_hidden_state_fields(conclusion: Conclusion) -> dict[str, Any]:
         if not conclusion.uncovered:
             return {}
         return {"last_model": {"why_not": conclusion.uncovered}}
-    last_model: dict[str, Any] = {
-        "epsilon": finite(hidden_state.bound.epsilon),
-        "mu": finite(hidden_state.bound.mu),
-        "assumes": hidden_state.assumes.word,
-    }
-    if hidden_state.measured is not None:
-        last_model["margins"] = {
-            str(factor): finite(bound.epsilon)
-            for factor, bound in hidden_state.measured.margins.items()
-        }
     fields = {
         "epsilon": finite(hidden_state.bound.epsilon),
         "mu": finite(hidden_state.bound.mu),
@@ -194,7 +194,20 @@ def _make_hidden_state_fields(conclusion: Conclusion) -> dict[str, Any]:
         "k": hidden_state.periods.k,
         "insert": hidden_state.periods.insert,
     }
-    return {"hidden_state": fields, "last_model": last_model}
+    return {"hidden_state": fields, "last_model": last_model_fields(hidden_state)}
+
+
+def last_model_fields(hidden_state: HiddenState) -> dict[str, Any]:
+    """Returns the upper bound on the last model for JSON, with what it would be if steps expanded more."""
+    margins = {}
+    for factor, bound in hidden_state.margins.items():
+        margins[str(factor)] = finite(bound.epsilon)
+    return {
+        "epsilon": finite(hidden_state.bound.epsilon),
+        "mu": finite(hidden_state.bound.mu),
+        "assumes": hidden_state.assumes.word,
+        "margins": margins,
+    }
 
 
 def _make_curve_fields(conclusion: Conclusion) -> dict[str, Any]:

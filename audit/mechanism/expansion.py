@@ -18,7 +18,7 @@ length for which |phi(theta + u) - phi(theta)| / |u| is largest.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from functools import partial
 from typing import NamedTuple
 
@@ -31,12 +31,14 @@ from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 
 from audit.mechanism.base import Hyperparameters
 from audit.mechanism.clipping.base import Batch, ClippedSum
+from audit.mechanism.ensemble import Programs
 
-STARTS = 64
 _KRYLOV_VECTORS = 12
 _TOLERANCE = 0.02  # relative, of the eigenvalue m
 MOST_WHOLE = 24  # parameters, of which Lanczos iterations need more than they build
 ROUNDS = 12
+_STARTS_AT_ONCE = 16
+_LARGE = 10_000  # parameters from which on programs for several starts at once take long to compile
 _STEP_LENGTHS = (1.0, 10.0, 100.0)  # tried in each round, the best is taken
 
 
@@ -52,6 +54,20 @@ class Expansion(NamedTuple):
     direction: NDArray[np.float64]
 
 
+class Search(NamedTuple):
+    """A search for the displacement that a step stretches most.
+
+    Attributes:
+      length: Of the displacements.
+      starts: How many directions it climbs from.
+      seed: Of random directions.
+    """
+
+    length: float
+    starts: int = 64
+    seed: int = 0
+
+
 class StepMap(NamedTuple):
     """The compiled functions of a step theta -> phi(theta) without canaries and noise.
 
@@ -59,7 +75,7 @@ class StepMap(NamedTuple):
       stretch: (theta (p,), batch, v (p,)) -> (J'J - I) v / eta, (p,).
       matrix: (theta (p,), batch) -> (J'J - I) / eta, (p, p).
       search: (theta (p,), batch, starts (n, p), length ()) -> the largest |phi(theta + u) - phi(theta)| / |u|
-        found from each start, (n,), over u of that length.
+        less 1 that is found from each start, (n,), over u of that length.
       learning_rate: eta.
     """
 
@@ -69,24 +85,63 @@ class StepMap(NamedTuple):
     learning_rate: float
 
 
-def make_step_map(clipped_sum: ClippedSum, hyper: Hyperparameters, rounds: int = ROUNDS) -> StepMap:
+class _Scale(NamedTuple):
+    """What steps of one program differ in: eta, lambda and C, traced."""
+
+    rate: Array
+    decay: Array
+    norm: Array
+
+
+class _Functions(NamedTuple):
+    """The functions of a `StepMap`, compiled for any `_Scale`, which is their first argument."""
+
+    stretch: Callable[[_Scale, Array, Batch, Array], Array]
+    matrix: Callable[[_Scale, Array, Batch], Array]
+    search: Callable[[_Scale, Array, Batch, Array, Array], Array]
+
+
+_COMPILED: Programs[_Functions] = Programs()
+
+
+def make_step_map(
+    clipped_sum: ClippedSum,
+    hyper: Hyperparameters,
+    rounds: int = ROUNDS,
+    program: Hashable = None,
+) -> StepMap:
     """Returns the step map of plain SGD with a clipping strategy and these hyperparameters.
 
     Args:
       clipped_sum: The strategy.
       hyper: The hyperparameters.
       rounds: How often a search for the largest secant climbs from each start.
+      program: Strategies of one program must be the same function, and then share what is compiled; None:
+        shared with no other.
     """
     rate = float(hyper.learning_rate)
     decay = float(hyper.weight_decay or 0.0)
-    norm = jnp.float32(hyper.clipping_norm)
+    norm = float(hyper.clipping_norm)
+    scale = _Scale(jnp.float32(rate), jnp.float32(decay), jnp.float32(norm))
+    key = None if program is None else (program, rounds)
+    functions = _COMPILED.get(key, lambda: _make_functions(clipped_sum, rounds))
+    return StepMap(
+        stretch=partial(functions.stretch, scale),
+        matrix=partial(functions.matrix, scale),
+        search=partial(functions.search, scale),
+        learning_rate=rate,
+    )
 
-    def descend(theta: Array, batch: Batch) -> Array:
+
+def _make_functions(clipped_sum: ClippedSum, rounds: int) -> _Functions:
+    """Returns the functions of step maps with a clipping strategy, compiled when they are first used."""
+
+    def descend(scale: _Scale, theta: Array, batch: Batch) -> Array:
         """Returns d(theta), (p,)."""
-        return clipped_sum(theta, batch, norm) / len(batch[1]) + decay * theta
+        return clipped_sum(theta, batch, scale.norm) / len(batch[1]) + scale.decay * theta
 
-    def stretch(theta: Array, batch: Batch, v: Array) -> Array:
-        _, pull = jax.vjp(lambda theta: descend(theta, batch), theta)
+    def stretch(scale: _Scale, theta: Array, batch: Batch, v: Array) -> Array:
+        _, pull = jax.vjp(lambda theta: descend(scale, theta, batch), theta)
 
         def pull_back(w: Array) -> Array:
             """Returns H'w."""
@@ -95,16 +150,18 @@ def make_step_map(clipped_sum: ClippedSum, hyper: Hyperparameters, rounds: int =
 
         _, transpose = jax.vjp(pull_back, jnp.zeros_like(theta))
         pushed: Array = transpose(v)[0]  # H v
-        return rate * pull_back(pushed) - pushed - pull_back(v)
+        return scale.rate * pull_back(pushed) - pushed - pull_back(v)
 
-    def matrix(theta: Array, batch: Batch) -> Array:
+    def matrix(scale: _Scale, theta: Array, batch: Batch) -> Array:
         units = jnp.eye(theta.size, dtype=theta.dtype)
-        products = jax.vmap(lambda unit: stretch(theta, batch, unit))(units)
+        products = jax.vmap(lambda unit: stretch(scale, theta, batch, unit))(units)
         return (products + products.T) / 2
 
-    def search_from(theta: Array, batch: Batch, start: Array, length: Array) -> Array:
+    def search_from(
+        scale: _Scale, theta: Array, batch: Batch, start: Array, length: Array
+    ) -> Array:
         """Climbs from one start, along the gradient of |phi(theta + u) - phi(theta)|^2 on the sphere."""
-        descent = descend(theta, batch)
+        descent = descend(scale, theta, batch)
 
         def place(u: Array) -> Array:
             placed: Array = theta + length * u / jnp.linalg.norm(u)
@@ -112,7 +169,7 @@ def make_step_map(clipped_sum: ClippedSum, hyper: Hyperparameters, rounds: int =
 
         def moved(there: Array) -> tuple[Array, Array]:
             """Returns u, as float32 rounds it, and phi(theta + u) - phi(theta) - u."""
-            return there - theta, rate * (descent - descend(there, batch))
+            return there - theta, scale.rate * (descent - descend(scale, there, batch))
 
         def measure(u: Array) -> Array:
             """Returns the stretch less 1, which does not cancel."""
@@ -125,10 +182,10 @@ def make_step_map(clipped_sum: ClippedSum, hyper: Hyperparameters, rounds: int =
             u, best = carry
             there = place(u)
             displacement, change = moved(there)
-            _, pull = jax.vjp(lambda theta: descend(theta, batch), there)
-            uphill = change - rate * pull(displacement + change)[0]
+            _, pull = jax.vjp(lambda theta: descend(scale, theta, batch), there)
+            uphill = change - scale.rate * pull(displacement + change)[0]
             candidates = jnp.stack([displacement + step * uphill for step in _STEP_LENGTHS])
-            gains = jax.vmap(measure)(candidates)
+            gains = jax.lax.map(measure, candidates)
             highest = jnp.argmax(gains)
             improves = gains[highest] > best
             u = jnp.where(improves, candidates[highest], u)
@@ -137,13 +194,16 @@ def make_step_map(clipped_sum: ClippedSum, hyper: Hyperparameters, rounds: int =
         (_, best), _ = jax.lax.scan(climb, (start, measure(start)), None, rounds)
         return best
 
-    def search(theta: Array, batch: Batch, starts: Array, length: Array) -> Array:
-        gains: Array = jax.lax.map(
-            lambda start: search_from(theta, batch, start, length), starts, batch_size=16
-        )
+    def search(scale: _Scale, theta: Array, batch: Batch, starts: Array, length: Array) -> Array:
+        at_once = _STARTS_AT_ONCE if theta.size < _LARGE else None
+
+        def search_one(start: Array) -> Array:
+            return search_from(scale, theta, batch, start, length)
+
+        gains: Array = jax.lax.map(search_one, starts, batch_size=at_once)
         return gains
 
-    return StepMap(jax.jit(stretch), jax.jit(matrix), jax.jit(search), rate)
+    return _Functions(jax.jit(stretch), jax.jit(matrix), jax.jit(search))
 
 
 def largest_expansion(
@@ -190,11 +250,10 @@ def largest_secant(
     step: StepMap,
     theta: Array,
     batch: Batch,
-    length: float,
+    search: Search,
     directions: NDArray[np.float64] | None = None,
-    seed: int = 0,
 ) -> float:
-    """Returns the largest |phi(theta + u) - phi(theta)| / |u| that a search finds over |u| = length.
+    """Returns the largest |phi(theta + u) - phi(theta)| / |u| that a search finds.
 
     It is a lower limit: a jump in a direction that no start comes near stays unseen.
 
@@ -202,13 +261,13 @@ def largest_secant(
       step: The step's functions.
       theta: The model (p,) before the step.
       batch: The mini-batch of the step.
-      length: Of u.
-      directions: (n, p) starts beside the random ones, both ways, as the direction that the derivative
+      search: Over which u, and from how many starts.
+      directions: (n, p) starts in place of random ones, both ways, as the direction that the derivative
         stretches most.
-      seed: Of the random starts.
     """
-    starts = np.random.default_rng(seed).normal(size=(STARTS, theta.size))
+    starts = np.random.default_rng(search.seed).normal(size=(search.starts, theta.size))
     if directions is not None:
         starts[: 2 * len(directions)] = np.concatenate([directions, -directions])
-    gains = step.search(theta, batch, jnp.asarray(starts, jnp.float32), jnp.float32(length))
+    length = jnp.float32(search.length)
+    gains = step.search(theta, batch, jnp.asarray(starts, jnp.float32), length)
     return 1 + float(jnp.max(gains))

@@ -13,7 +13,6 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
 from audit.conclusions.conclusion import Conclusion, method_of
-from audit.errors import require
 from audit.laws import conversions, cosine_law
 from audit.methods.curves import auc
 from audit.methods.estimate import Bound, Finding
@@ -60,14 +59,18 @@ def audit_drawing(conclusion: Conclusion, audited: str = "") -> Figure:
     Args:
       conclusion: of the audit.
       audited: what was audited, for a line above the panels.
-
-    Raises:
-      InputError: an audit of a single run, whose panels are on its page alone.
     """
-    require(not conclusion.is_one_run, "one run alone has no figure: its report has its panels")
+    panels = _choose_panels(conclusion)
+    columns = min(len(panels), 2)
+    rows = -(-len(panels) // 2)
     with plt.rc_context(STYLE):
-        figure, axes = plt.subplots(2, 2, figsize=(9, 6.6))
-        for axis, draw in zip(axes.flat, _choose_panels(conclusion).values(), strict=True):
+        figure = plt.figure(figsize=(4.5 * columns, 3.3 * rows))
+        if conclusion.is_one_run:  # each panel has a legend above it
+            parts = figure.subfigures(rows, columns, squeeze=False)
+            axes = [part.subplots() for part in parts.flat]
+        else:
+            axes = list(figure.subplots(rows, columns).flat)
+        for axis, draw in zip(axes, panels.values(), strict=True):
             draw(axis, conclusion)
         if audited:
             figure.suptitle(textwrap.fill(audited, 120), fontsize=9)
@@ -80,11 +83,16 @@ def audit_panels(conclusion: Conclusion) -> dict[str, bytes]:
     """Returns an SVG file for each panel of an audit.
 
     They are "scores", "trade_off", "bounds", and "profile", or "path" where directions are fresh; of a
-    single run "cosines", where it has any, and "epsilons".
+    single run "cosines", where it has any, and "epsilons"; and "expansion" where it was measured how steps
+    stretch distances.
     """
+    draws = _choose_panels(conclusion)
+    state = conclusion.hidden_state
+    if state is not None and state.runs:
+        draws = {**draws, "expansion": _draw_expansion}
     panels = {}
     with plt.rc_context(STYLE):
-        for name, draw in _choose_panels(conclusion).items():
+        for name, draw in draws.items():
             figure, axis = plt.subplots(figsize=(4.2, 3.4))
             draw(axis, conclusion)
             panels[name] = style.svg(figure)
@@ -397,6 +405,23 @@ def _draw_path(axis: Axes, conclusion: Conclusion) -> None:
     axis.xaxis.set_minor_formatter(NullFormatter())
     axis.set_ylim(0, _PATH_HEADROOM * axis.get_ylim()[1])
     axis.legend(loc="upper left", ncols=2, fontsize=8)
+
+
+def _draw_expansion(axis: Axes, conclusion: Conclusion) -> None:
+    """Draws by how much each step was measured to stretch distances, in percent."""
+    state = conclusion.hidden_state
+    assert state is not None
+    constants = np.atleast_1d(np.asarray(state.periods.lipschitz, np.float64))
+    percent = 100 * (constants - 1)
+    steps = np.arange(1, len(percent) + 1)
+    axis.step(steps, percent, where="mid", color=UPPER, lw=1)
+    axis.axhline(percent.mean(), color=FADED, ls="--", label=f"mean {percent.mean():.3g}%")
+    axis.set(
+        xlabel="step of the training",
+        ylabel="distances grow by at most, in percent",
+        title=f"Expansion along {state.runs} rehearsed runs",
+    )
+    axis.legend(loc="upper right", fontsize=8)
 
 
 def _draw_cosines(axis: Axes, conclusion: Conclusion) -> None:

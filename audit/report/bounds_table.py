@@ -12,15 +12,21 @@ from operator import itemgetter
 import numpy as np
 
 from audit.claims.linear_losses import EXPECTED
-from audit.conclusions.conclusion import Conclusion, Looks, assumption_of, find_doubt
+from audit.conclusions.conclusion import (
+    MEASURED_LABEL,
+    Conclusion,
+    Looks,
+    assumption_of,
+    find_doubt,
+)
 from audit.evidence.one_run import Cosines
 from audit.laws import cosine_law
 from audit.methods import curves, estimate, lifted
 from audit.methods.estimate import Bound, Finding
 from audit.methods.method import Assumption, NoiseFloor
-from audit.methods.one_run_bounds import OF_COINS
+from audit.methods.one_run_bounds import LEAST_COINS, OF_COINS
 from audit.report.table import Column, Table, at_least, at_most, number
-from audit.report.verdicts import describe_sampled, describe_what_decides, is_reversed
+from audit.report.verdicts import describe_sampled, describe_what_decides, is_reversed, verdict
 
 _COUNTS = ("FP/out", "FN/in")  # the heads of the columns of errors, of a single canary a run
 _RATES = ("FPR", "FNR")  # of several
@@ -35,6 +41,7 @@ _CLEARLY = 4  # standard errors below the null
 _ESTIMATES = """\
 estimates are no bounds; error: standard error if canaries are independent;
 floor: mean (95% quantile) where nothing leaks"""
+_MARGIN = 10  # times a measured excess over 1, in the row of the bound that it gives
 _LARGEST_E_VALUE = 1e6  # beyond both an e-value is shown as "above" or "below"
 _LEAST_E_VALUE = 0.01
 _GAUSSIAN = "Gaussian: and a Gaussian trade-off curve"
@@ -86,9 +93,12 @@ def bounds_table(conclusion: Conclusion) -> str:
         show_share = _show_rate
 
     rows = [_make_row(bound, show_share) for bound in conclusion.ranked()]
+    margin = _describe_margin(conclusion)
     for upper in conclusion.upper_bounds:
         mu = at_most(upper.mu or 0.0) if upper.hidden else ""
-        rows.append((upper.name, at_most(upper.epsilon), mu, "", "", "", upper.assumes.word))
+        # A measured bound says so in its name: in place of what it assumes is how much room there is.
+        assumes = "" if upper.hidden and margin else upper.assumes.word
+        rows.append((upper.label, at_most(upper.epsilon), mu, "", "", "", assumes))
     rows += [_make_row(estimate, show_share) for estimate in conclusion.estimates]
     if conclusion.expected is not None:
         rows.append(("linear_losses", at_most(conclusion.expected), "", "", "", "", EXPECTED.word))
@@ -101,33 +111,85 @@ def bounds_table(conclusion: Conclusion) -> str:
     ]
     notes += _compare_with_upper_bounds(conclusion)
     notes += [textwrap.fill(remark, _WIDTH) for remark in remarks(conclusion)]
+    notes.append(_show_verdict(conclusion))
     header = ("method", "epsilon", "mu", "threshold", *errors, "assumes")
     columns = [
         Column(None, itemgetter(place), name, left=True) for place, name in enumerate(header)
     ]
-    return Table(columns, rows, before=before, after=notes).text()
+    table = Table(columns, rows, before=before, after=notes, aside=_choose_aside(margin))
+    return table.text()
+
+
+def _show_verdict(conclusion: Conclusion) -> str:
+    """Returns the last line below a table, the verdict's headline, as on the page."""
+    headline = verdict(conclusion).headline
+    indent = _NOTE_INDENT * " "
+    return textwrap.fill(
+        f"{'verdict:':<{_NOTE_INDENT}}{headline}", _WIDTH, subsequent_indent=indent
+    )
+
+
+def _describe_margin(conclusion: Conclusion) -> str:
+    """Returns what a measured bound on the last model would be with a margin; empty without such a bound."""
+    state = conclusion.hidden_state
+    if state is None or not state.runs:
+        return ""
+    return f"({state.describe_margin(_MARGIN)})"
+
+
+def _choose_aside(margin: str) -> Callable[[tuple[str, ...]], str]:
+    """Returns what stands behind each row of the bounds' table: a margin behind a measured bound."""
+    return lambda row: margin if row[0] == MEASURED_LABEL else ""
 
 
 def describe_claim(conclusion: Conclusion) -> list[str]:
-    """Returns lines on the test of the claim, and on what it would have seen; none where there is no test."""
+    """Returns lines on the test of the claim, and on what it would have seen, or why one run tests nothing.
+
+    There are none where nothing is claimed, or several runs say elsewhere why they test nothing.
+    """
+    indent = _NOTE_INDENT * " "
+    lines: list[str] = []
+    for statement in _make_statements_on_claim(conclusion):
+        first = indent if lines else f"{'claim:':<{_NOTE_INDENT}}"
+        lines += textwrap.wrap(statement, _WIDTH, initial_indent=first, subsequent_indent=indent)
+    return lines
+
+
+def describe_claim_in_sentences(conclusion: Conclusion) -> list[str]:
+    """Returns a paragraph on the claim for a page, in a list; none where `describe_claim` has no lines."""
+    statements = _make_statements_on_claim(conclusion)
+    if not statements:
+        return []
+    result, *seen = statements
+    sentences = [f"The claim is {result}.", *(f"{text.capitalize()}." for text in seen)]
+    return [" ".join(sentences)]
+
+
+def _make_statements_on_claim(conclusion: Conclusion) -> list[str]:
+    """Returns what `describe_claim` says: the result, and where it is known what would have been seen."""
     test = conclusion.claim_test
     if test is None:
-        return []
-    evidence = ""
-    if conclusion.law_is_known:
-        evidence = f" (e-value {show_e_value(test.e_value)})"
+        return _explain_untested_claim(conclusion)
     runs = f"{test.runs:,} training run{'s' if test.runs > 1 else ''}"
     result = f"refuted by {runs}" if test.refuted else f"not refuted by {runs}"
-    lines = [f"{'claim:':<{_NOTE_INDENT}}{result}{evidence}"]
-    if test.seen is not None and not test.refuted:
-        seen = (
-            f"noise of {test.seen.noise:g} of what is stated would have been refuted "
-            f"with probability {math.floor(100 * test.seen.probability) / 100:g}"
-        )
-        lines += textwrap.wrap(
-            seen, _WIDTH, initial_indent=_NOTE_INDENT * " ", subsequent_indent=_NOTE_INDENT * " "
-        )
-    return lines
+    if conclusion.bets_on_curve:
+        result += f" (e-value {show_e_value(test.e_value)})"
+    if test.seen is None or test.refuted:
+        return [result]
+    probability = math.floor(100 * test.seen.probability) / 100
+    seen = (
+        f"noise of {test.seen.noise:g} of what is stated would have been refuted "
+        f"with probability {probability:g}"
+    )
+    return [result, seen]
+
+
+def _explain_untested_claim(conclusion: Conclusion) -> list[str]:
+    """Returns why one run's scores test no claim; nothing where nothing finite is claimed."""
+    upper = conclusion.tightest
+    if not conclusion.is_one_run or upper is None or math.isinf(upper.epsilon):
+        return []
+    return [f"not tested: the null is fitted, and there are no {LEAST_COINS} pairs or coins"]
 
 
 def show_e_value(e_value: float) -> str:
@@ -396,9 +458,14 @@ def _make_one_run_table(conclusion: Conclusion) -> str:
     title = f"one run: epsilon at delta {conclusion.delta:g}, confidence {conclusion.confidence:g}"
     given = []
     for upper in conclusion.upper_bounds:
-        given.append(f"{upper.name:<16} {upper.epsilon:>8.3f} {'':<37} {upper.assumes.word}")
+        given.append(f"{upper.name:<16} {at_most(upper.epsilon):>8} {'':<37} {upper.assumes.word}")
     bounds = Table(_BOUND_COLUMNS, conclusion.bounds, after=given, gap=" ", rule=_WIDTH).text()
-    notes = [*_explain_words_of_one_run(conclusion), *remarks(conclusion)]
+    notes = [
+        *describe_claim(conclusion),
+        *_explain_words_of_one_run(conclusion),
+        *remarks(conclusion),
+        _show_verdict(conclusion),
+    ]
     cosines = conclusion.one_run.cosines
     if cosines is None:
         count = sum(conclusion.evidence.canaries)

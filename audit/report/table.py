@@ -77,6 +77,7 @@ class Table(Generic[R]):
       rule: the length of a line of dashes; 0 for the length of the longest row.
       digits: significant digits of a float in CSV.
       closing: returns the lines below a section, from the section's last row.
+      aside: returns text that follows a row's last cell, for a terminal, however wide the columns are.
     """
 
     columns: Sequence[Column]
@@ -88,6 +89,7 @@ class Table(Generic[R]):
     rule: int = 0
     digits: int = 6
     closing: Callable[[R], Sequence[str]] = lambda row: ()
+    aside: Callable[[R], str] = lambda row: ""
 
     def text(self) -> str:
         """Returns the table for a terminal."""
@@ -96,7 +98,10 @@ class Table(Generic[R]):
         widths = self._find_widths(cells)
         lines = [self._align(row, widths) for row in cells]
         header = lines[: len(header_rows)]
-        body = lines[len(header_rows) :]
+        body = []
+        for row, line in zip(self.rows, lines[len(header_rows) :], strict=True):
+            aside = self.aside(row)
+            body.append(f"{line}{self.gap}{aside}" if aside else line)
 
         longest = max(len(line) for line in lines)
         rule = "-" * (self.rule or longest)

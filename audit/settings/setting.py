@@ -239,7 +239,27 @@ def validate(setting: Setting, runs: int, strategies: tuple[str, ...]) -> None:
         steps * batch_size <= MOST_DRAWS, f"{draws}: their product is to be at most {MOST_DRAWS:,}"
     )
     _validate_sampler(setting)
-    require_runs(runs, setting.adversary.least_runs)
+    _validate_runs(setting, runs)
+
+
+def _validate_runs(setting: Setting, runs: int) -> None:
+    """Raises InputError for a number of runs that the setting's canaries are too few for, or too many."""
+    adversary = setting.adversary
+    canaries = setting.canaries
+    require_runs(runs, 1 if canaries > 1 else adversary.least_runs)
+    if adversary.any_time:
+        return
+    require(
+        runs == 1 or not adversary.inserts_all,
+        f"`runs={runs}` with `all_in`: there is nothing to compare them with; give 1, or drop `all_in`",
+    )
+    if runs == 1:
+        from audit.methods.one_run_bounds import LEAST_COINS  # loads SciPy
+
+        require(
+            canaries >= LEAST_COINS,
+            f"`canaries={canaries}` of a single run: give at least {LEAST_COINS}, or more runs",
+        )
 
 
 def _validate_sampler(setting: Setting) -> None:

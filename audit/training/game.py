@@ -103,7 +103,7 @@ class Game(NamedTuple):
         """
         dimension = 0
         draws = self.adversary.draws
-        if self.adversary.draw is not None and not draws:
+        if self.adversary.law_is_known:
             dimension = jax.eval_shape(self.init, jax.random.key(0)).size
         runs = np.arange(first, first + len(scores))
         return Scores(first, scores, self.presence(runs), dimension, draws)

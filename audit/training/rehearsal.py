@@ -22,10 +22,11 @@ from audit.settings.setting import MOST_RUNS
 from audit.training import game as games
 from audit.training.game import Game, Midway
 
-_WORK = 1_250_000  # parameters times measured steps of a run
+# Of each run so many steps are measured that these times the parameters are a constant, within limits.
+_PARAMETERS_TIMES_STEPS = 1_250_000
 _MOST_MEASURED = 1250
 _FEWEST_MEASURED = 20
-_LARGE = 10_000  # parameters from which on a step takes seconds
+_LARGE = 10_000  # parameters from which on measuring a step takes seconds
 
 
 class Effort(NamedTuple):
@@ -35,20 +36,22 @@ class Effort(NamedTuple):
       runs: Half of them with the canary.
       steps: Measured of each run, at most.
       searched: Steps of each run at which secants are searched.
-      rounds: Of each search.
+      starts: Of each search.
+      rounds: In which a search climbs from each start.
     """
 
     runs: int
     steps: int
     searched: int
+    starts: int
     rounds: int
 
 
 class Moment(NamedTuple):
-    """A step at which a run was measured.
+    """A run before one of its steps, at which secants can be searched.
 
     Attributes:
-      step: Its number from 0.
+      step: The step's number from 0.
       theta: (p,) the model before it.
       expansion: What the derivative says there.
     """
@@ -58,64 +61,97 @@ class Moment(NamedTuple):
     expansion: Expansion
 
 
+class Secant(NamedTuple):
+    """How much a step of a run stretches displacements of a length.
+
+    Attributes:
+      step: Its number from 0.
+      constant: The largest stretch that was found.
+    """
+
+    step: int
+    constant: float
+
+
 class Rehearsal(NamedTuple):
     """What runs show of how much steps stretch distances.
 
     Attributes:
       constants: (T,) for each step the largest singular value of its Jacobian, over runs and neighbours on
         the grid.
-      measured: The numbers of the measured steps, from 0.
       runs: How many runs were measured.
-      moments: Steps at which secants can be searched.
+      moments: Where secants can be searched.
     """
 
     constants: NDArray[np.float64]
-    measured: NDArray[np.int64]
     runs: int
     moments: tuple[Moment, ...]
 
 
-class _Measuring:
-    """Measures the runs of a chunk whenever it stops between two segments."""
+class _Recorder:
+    """Measures the runs of a chunk at the start and whenever it stops between two segments.
 
-    def __init__(self, game: Game, step: StepMap, progress: Progress) -> None:
+    Attributes:
+      values: The largest singular value over runs, by the step's number from 0.
+      moments: The runs at one in `interval` of the measured steps.
+    """
+
+    def __init__(self, game: Game, step: StepMap, interval: int, progress: Progress) -> None:
         self._game = game
         self._step = step
+        self._interval = interval
         self._progress = progress
         self._directions: dict[int, NDArray[np.float64]] = {}
         self.values: dict[int, float] = {}
         self.moments: list[Moment] = []
 
     def measure(self, step: int, thetas: Array) -> None:
-        """Measures a step, from 0, at the models (R, p) before it."""
-        batch = batch_of(self._game, step)
+        """Measures a step, from 0, at the models (R, p) before it.
+
+        A run's search starts from the direction of its step before, which is close.
+        """
+        batch = _take_batch(self._game, step)
+        is_kept = len(self.values) % self._interval == self._interval // 2
+        largest = 0.0
         for run, theta in enumerate(np.asarray(thetas)):
-            found = expansion.largest_expansion(
-                self._step, jnp.asarray(theta), batch, self._directions.get(run)
-            )
-            self._directions[run] = found.direction
-            self.values[step] = max(self.values.get(step, 0.0), found.constant)
-            self.moments.append(Moment(step, theta, found))
+            start = self._directions.get(run)
+            measured = expansion.largest_expansion(self._step, jnp.asarray(theta), batch, start)
+            self._directions[run] = measured.direction
+            largest = max(largest, measured.constant)
+            if is_kept:
+                self.moments.append(Moment(step, theta, measured))
+        self.values[step] = largest
         self._progress(1.0)
 
     def watch(self, midway: Midway) -> None:
-        """Measures the step that comes next."""
+        """Measures the step that comes next, if there is one."""
         if midway.steps < len(self._game.schedule.mask):
             self.measure(midway.steps, midway.thetas)
 
 
-def batch_of(game: Game, step: int) -> Batch:
+def _take_batch(game: Game, step: int) -> Batch:
     """Returns the mini-batch of a step, from 0."""
+    features, labels = game.data
     indices = game.schedule.batches[step]
-    return game.data[0][indices], game.data[1][indices]
+    return features[indices], labels[indices]
 
 
 def usual_effort(parameters: int) -> Effort:
     """Returns what takes a minute or two on two cores, for a model of so many parameters."""
-    steps = min(max(_WORK // parameters, _FEWEST_MEASURED), _MOST_MEASURED)
+    steps = min(max(_PARAMETERS_TIMES_STEPS // parameters, _FEWEST_MEASURED), _MOST_MEASURED)
     if parameters < _LARGE:
-        return Effort(runs=4, steps=steps, searched=8, rounds=12)
-    return Effort(runs=2, steps=steps, searched=1, rounds=1)
+        return Effort(runs=4, steps=steps, searched=8, starts=64, rounds=12)
+    return Effort(runs=2, steps=steps, searched=1, starts=16, rounds=1)
+
+
+def count_measured(steps: int, effort: Effort) -> int:
+    """Returns how many of a run's steps are measured: the first, and then one in so many."""
+    return math.ceil(steps / _choose_interval(steps, effort))
+
+
+def _choose_interval(steps: int, effort: Effort) -> int:
+    """Returns after how many steps the next is measured."""
+    return math.ceil(steps / effort.steps)
 
 
 def rehearse(
@@ -135,21 +171,19 @@ def rehearse(
     runs = effort.runs
     require(runs >= 2, f"`runs={runs}`: give at least 2, one of them in each world")
     steps = len(game.schedule.mask)
-    every = math.ceil(steps / effort.steps)
-    rehearsed = game._replace(segment_steps=every)
+    rehearsed = game._replace(segment_steps=_choose_interval(steps, effort))
     first = MOST_RUNS + MOST_RUNS % 2  # an even run, beyond those of any audit
-    measuring = _Measuring(game, expansion.make_step_map(clipped_sum, game.hyper), progress)
+    step_map = expansion.make_step_map(clipped_sum, game.hyper, program=game.program)
+    search_interval = max(count_measured(steps, effort) // effort.searched, 1)
+    recorder = _Recorder(game, step_map, search_interval, progress)
 
-    measuring.measure(0, games.initial_models(game, np.arange(first, first + runs)))
-    for _ in games.play(rehearsed, [(first, first + runs)], runs, watch=measuring.watch):
+    recorder.measure(0, games.initial_models(game, np.arange(first, first + runs)))
+    for _ in games.play(rehearsed, [(first, first + runs)], runs, watch=recorder.watch):
         pass
 
-    measured = np.array(sorted(measuring.values))
-    values = np.array([measuring.values[step] for step in measured])
-    stride = max(len(measured) // effort.searched, 1)
-    searched = set(measured[stride // 2 :: stride].tolist())
-    moments = tuple(moment for moment in measuring.moments if moment.step in searched)
-    return Rehearsal(_spread(measured, values, steps), measured, runs, moments)
+    measured = np.array(sorted(recorder.values))
+    values = np.array([recorder.values[step] for step in measured])
+    return Rehearsal(_spread(measured, values, steps), runs, tuple(recorder.moments))
 
 
 def _spread(
@@ -167,9 +201,9 @@ def search_secants(
     clipped_sum: ClippedSum,
     rehearsal: Rehearsal,
     distances: NDArray[np.float64],
-    rounds: int,
-) -> list[tuple[Moment, float]]:
-    """Returns the rehearsed moments, each with the largest stretch of displacements of a length.
+    effort: Effort,
+) -> list[Secant]:
+    """Returns the largest stretch of displacements at each of the rehearsed moments.
 
     Args:
       game: That was rehearsed.
@@ -177,21 +211,21 @@ def search_secants(
       rehearsal: Of the game.
       distances: (T,) how far the coupled processes are apart before each step, in units of eta C / B; where
         that is 0, the largest is searched.
-      rounds: Of each search.
+      effort: How much to search.
     """
-    step_map = expansion.make_step_map(clipped_sum, game.hyper, rounds)
+    step_map = expansion.make_step_map(clipped_sum, game.hyper, effort.rounds, game.program)
     batch_size = game.schedule.batches.shape[1]
     unit = float(game.hyper.learning_rate) * float(game.hyper.clipping_norm) / batch_size
-    found = []
+    secants = []
     for number, moment in enumerate(rehearsal.moments):
         distance = distances[moment.step] or float(distances.max())
-        secant = expansion.largest_secant(
+        search = expansion.Search(distance * unit, effort.starts, seed=number)
+        constant = expansion.largest_secant(
             step_map,
             jnp.asarray(moment.theta),
-            batch_of(game, moment.step),
-            distance * unit,
+            _take_batch(game, moment.step),
+            search,
             moment.expansion.direction[None],
-            seed=number,
         )
-        found.append((moment, secant))
-    return found
+        secants.append(Secant(moment.step, constant))
+    return secants

@@ -18,8 +18,11 @@ from typing import TYPE_CHECKING
 from absl import flags
 
 from audit.adversaries.cosines import OneShotCanaries
+from audit.claims.hidden_state import MEASURED
 from audit.commands import cli
+from audit.conclusions.rehearsals import UNMEASURED, count_rehearsals
 from audit.errors import InputError, require
+from audit.methods.level import Level
 from audit.settings.setting import MOST_RUNS, Setting, validate
 from experiments.commands import engine_flags, grid_flags
 from models.catalogue import task
@@ -45,8 +48,12 @@ flags.DEFINE_float("minutes", None, "sphere: begin no further training after so 
 flags.DEFINE_enum(
     "lipschitz",
     None,
-    ["measured"],
-    "measured: bound what the last model leaks by how much steps expand along rehearsed runs.",
+    [MEASURED, UNMEASURED],
+    "measured: bound the last model by how much steps expand along rehearsed runs, which is the default of "
+    "smooth models at k > 1; none: do not.",
+)
+flags.DEFINE_integer(
+    "rehearsals", None, "measured: rehearsed runs, by default 4, or 2 of a large model."
 )
 cli.define_setting()
 cli.define_levels()
@@ -164,20 +171,15 @@ def _make_request(setting: Setting, runs: int | None, until: "Until | None") -> 
     )
     require(0 <= FLAGS.chunk_size <= MOST_RUNS, chunk_message)
 
-    is_measured = FLAGS.lipschitz is not None
-    if is_measured:
-        from audit.conclusions import measuring
-
-        measuring.require_measurable(setting)
+    runs_rehearsed = count_rehearsals(setting, FLAGS.lipschitz, FLAGS.rehearsals)
 
     sources = cli.sources(weights=FLAGS.weights, input_size=FLAGS.input_size)
     dataset = task(setting.model).data.load(sources)
     if setting.mechanism.clipping == "per_example":
         print("clipping by per-example gradients: any model, but slow", file=sys.stderr)
     from experiments.cells.auditing import AuditRequest
-    from experiments.cells.cell import Levels
 
-    levels = Levels(FLAGS.delta, FLAGS.confidence)
+    levels = Level(FLAGS.delta, FLAGS.confidence)
     return AuditRequest(
         setting,
         dataset,
@@ -187,7 +189,7 @@ def _make_request(setting: Setting, runs: int | None, until: "Until | None") -> 
         FLAGS.chunk_size,
         until,
         FLAGS.minutes,
-        measured=is_measured,
+        rehearsals=runs_rehearsed,
     )
 
 
@@ -233,7 +235,7 @@ def _each_run_alone(finished: "FinishedAudit") -> str:
 
     setting, dataset, *_ = finished.request
     adversary = setting.adversary
-    if not isinstance(adversary, OneShotCanaries):
+    if not isinstance(adversary, OneShotCanaries) or adversary.all_in:
         return ""
     dimension = build.trainee(setting.model, dataset).model.n_parameters
     sees_final_model = adversary.observe != "all"

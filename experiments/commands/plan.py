@@ -8,7 +8,8 @@
 
 Bounds come from simulated audits whose scores are Gaussian, the time from a probe: steps of a chunk of the
 audit itself, for about two seconds after compilation. Of small models linear response says beforehand, from
-one training without noise, which epsilon audits of GC-R and GC-S will find. Nothing is kept.
+one training without noise, which epsilon audits of GC-R and GC-S will find. At k > 1 it says what bounds the
+last model alone, and what an audit can reach. Nothing is kept.
 """
 
 import json
@@ -81,6 +82,7 @@ def main() -> None:
         cli.prepare_jax()  # not before Ray has started its processes
     with tqdm(desc="forecasting by linear response", bar_format="{desc} ...", leave=False):
         expected = forecast.expected(setting, dataset, probe, FLAGS.linear_response)
+    last_model = forecast.last_model(setting, dataset, probe, FLAGS.delta)
 
     mu = conversions.mu_from_epsilon(truth, FLAGS.delta)
     mechanism = calibration.KnownMechanism(
@@ -106,6 +108,7 @@ def main() -> None:
         many=many,
         workers=workers,
         expected=expected,
+        last_model=last_model,
     )
     if FLAGS.json:
         print(forecast.as_json(plan))

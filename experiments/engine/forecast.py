@@ -6,6 +6,7 @@ expects along coordinates.
 
 import json
 import math
+import textwrap
 import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -15,20 +16,27 @@ from numpy.typing import NDArray
 
 from audit.calibration.calibration import Calibration
 from audit.calibration.planning import MOST_RUNS
+from audit.claims import accounting
+from audit.claims.hidden_state import HiddenState
+from audit.conclusions import lipschitz, measuring, rehearsals, results
 from audit.laws import conversions
-from audit.report.table import Column, Table, number
+from audit.report.table import Column, Table, at_least, at_most, number
 from audit.runtime.machine import prepare_jax
 from audit.settings import build
 from audit.settings.make import changed
 from audit.settings.setting import LAST, Setting
+from audit.storage.store import finite
 from audit.tasks.task import Dataset
 from audit.training import game
+from audit.training.rehearsal import Effort
 
 _SECONDS = 2.0  # of training, after compilation
 _MOST_STEPS = 250  # of a run in a chunk that is measured
 _PATIENCE = 60.0  # seconds for linear response, unless it is asked for
 _FLOPS = 1e10  # of a core, a second
 _ENDLESS = 2**31  # runs, of which a probe plays as many as it has time for
+_QUICK = Effort(runs=2, steps=25, searched=1, starts=16, rounds=4)  # of measuring how steps expand
+_SUMS_OF_AN_EXPANSION = 400  # training steps that take as long as measuring one
 
 
 class ManyForecast(NamedTuple):
@@ -92,6 +100,23 @@ class Expected(NamedTuple):
         ]
 
 
+class LastModel(NamedTuple):
+    """What the last model alone can leak where canaries come in one of k > 1 steps.
+
+    Attributes:
+      k: How many steps are in a period.
+      composition: The accountant's epsilon, of all models.
+      state: The upper bound on the last model alone, or why there is none but composition.
+      reach: Epsilon of a canary along a direction in which genuine gradients do not interfere; None where
+        that is not known.
+    """
+
+    k: int
+    composition: float
+    state: HiddenState | str
+    reach: float | None
+
+
 class Forecast(NamedTuple):
     """An audit's expected bounds and time.
 
@@ -106,6 +131,7 @@ class Forecast(NamedTuple):
       many: Bounds of several canaries a run, where they are requested.
       workers: Of the cluster that is to train; None for this machine.
       expected: An estimate for canaries along coordinates.
+      last_model: What the last model alone can leak; None at k = 1, where it is what all models leak.
     """
 
     bounds: list[Calibration]
@@ -118,6 +144,7 @@ class Forecast(NamedTuple):
     many: ManyForecast | None = None
     workers: int | None = None
     expected: Expected | None = None
+    last_model: LastModel | None = None
 
     def seconds(self, runs: int) -> float:
         """Returns the seconds that so many runs take, compilation included.
@@ -147,6 +174,8 @@ def as_text(forecast: Forecast) -> str:
     ]
     if forecast.many is not None:
         lines += ["", *_describe_many(forecast, forecast.many)]
+    if forecast.last_model is not None:
+        lines += ["", *_describe_last_model(forecast.last_model)]
     if forecast.expected is not None:
         lines += ["", *_describe_expected(forecast.expected, audits.delta)]
     return "\n".join(lines)
@@ -213,6 +242,28 @@ def _describe_many(forecast: Forecast, many: ManyForecast) -> list[str]:
     ]
 
 
+def _describe_last_model(last: LastModel) -> list[str]:
+    """Returns lines on what bounds the last model alone, and on what an audit can reach."""
+    lines = [
+        f"the last model alone, a canary in one of {last.k} steps, leaks at most",
+        f"  {at_most(last.composition)} by composition, as if all models were seen",
+    ]
+    if isinstance(last.state, str):
+        lines += textwrap.wrap(f"  no less is known: {last.state}", 80, subsequent_indent="  ")
+    else:
+        epsilon = at_most(last.state.bound.epsilon)
+        bound = f"  {epsilon} as a hidden state: {last.state.reason}"
+        lines += textwrap.wrap(bound, 80, subsequent_indent="  ")
+        if last.state.runs:
+            margins = [last.state.describe_margin(factor) for factor in last.state.margins]
+            lines.append(f"  ({', '.join(margins)})")
+    if last.reach is not None:
+        lines.append(
+            f"an audit can reach {at_least(last.reach)} where genuine gradients do not interfere"
+        )
+    return lines
+
+
 def _describe_expected(expected: Expected, delta: float) -> list[str]:
     """Returns lines on what linear response expects, or on why it is left out."""
     if expected.why:
@@ -258,11 +309,21 @@ def as_json(forecast: Forecast) -> str:
     }
     if forecast.workers is not None:
         content["workers"] = forecast.workers
+    if forecast.last_model is not None:
+        content["last_model"] = _last_model_json(forecast.last_model)
     if forecast.expected is not None:
         content["linear_response"] = _expected_json(forecast.expected, first.setting.delta)
     if forecast.many is not None:
         content["many_canaries"] = _many_json(forecast.many)
     return json.dumps(content)
+
+
+def _last_model_json(last: LastModel) -> dict[str, Any]:
+    """Returns what the last model alone can leak, its bound in the form of an audit's JSON."""
+    content: dict[str, Any] = {"composition": finite(last.composition), "reach": last.reach}
+    if isinstance(last.state, str):
+        return {**content, "why_not": last.state}
+    return {**content, **results.last_model_fields(last.state)}
 
 
 def _expected_json(expected: Expected, delta: float) -> dict[str, Any]:
@@ -366,6 +427,40 @@ def expected(setting: Setting, dataset: Dataset, probed: Probe, patient: bool) -
         return Expected(np.zeros(0), why)
     mu_of_score, _ = build.mu_by_coordinate(build.build(setting, dataset))
     return Expected(np.asarray(mu_of_score, np.float64))
+
+
+def last_model(setting: Setting, dataset: Dataset, probed: Probe, delta: float) -> LastModel | None:
+    """Returns what the last model alone can leak; None at k = 1.
+
+    Steps of a smooth network are measured, along two runs, where that takes less than a minute.
+    """
+    k = setting.schedule.periodicity
+    if k == 1:
+        return None
+    composition = accounting.epsilon_upper_bound(
+        setting.mechanism.noise_multiplier, setting.insertions, delta
+    )
+    reach = None
+    if setting.mechanism.optimizer == "sgd" and setting.mechanism.noise_multiplier > 0:
+        reach = conversions.epsilon_from_mu(lipschitz.constant_direction(setting), delta)
+    return LastModel(k, composition, _find_state(setting, dataset, probed, delta), reach)
+
+
+def _find_state(
+    setting: Setting, dataset: Dataset, probed: Probe, delta: float
+) -> HiddenState | str:
+    """Returns the bound on the last model of a setting, measured where it has to be, or why there is none."""
+    if rehearsals.count_rehearsals(setting) is None:
+        return lipschitz.hidden_state(setting, delta)
+    effort = _QUICK
+    measured_steps = _SUMS_OF_AN_EXPANSION * effort.steps
+    seconds = effort.runs * (setting.schedule.steps + measured_steps) * probed.model_step
+    if seconds > _PATIENCE:
+        return f"`audit` measures how much steps expand, in about {_show_time(seconds)}"
+    model = build.trainee(setting.model, dataset).model
+    clipped_sum = build.choices(setting, model).clipped_sum
+    steps = measuring.measure_steps(setting, build.build(setting, dataset), clipped_sum, effort)
+    return lipschitz.hidden_state(setting, delta, steps)
 
 
 def _find_obstacle(setting: Setting, dataset: Dataset, probed: Probe, patient: bool) -> str:

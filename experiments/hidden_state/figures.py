@@ -28,7 +28,7 @@ from audit.report.style import (
     VERMILION,
 )
 from audit.settings.setting import Setting
-from experiments.hidden_state import bracket, landscape, proven
+from experiments.hidden_state import bracket, landscape, network_bracket, proven
 from experiments.hidden_state import cells as own_cells
 from experiments.hidden_state import landscape_law as law
 from experiments.hidden_state.landscape import (
@@ -88,6 +88,9 @@ def _draw_audits(sweep: Sweep, evidence: Evidence) -> Drawn:
             figure, own_table = proven.draw(sweep, stored_points, evidence)
         case "bracket_k" | "bracket_steps":
             figure, own_table = bracket.draw(sweep, stored_points, levels)
+        case "bracket" | "bracket_rates":
+            figure, own_table = network_bracket.draw(sweep, stored_points, evidence)
+            missing += network_bracket.count_unmeasured(sweep, evidence)
         case "figure_6a":
             figure = estimates.trade_off_figure(sweep.title, all_points)
         case "figure_11":

@@ -1,7 +1,8 @@
 """The hidden-state paper's experiments as data: every figure that trains something, at three scales.
 
-Three figures are in no paper: `proven` shows what fresh directions prove of the paper's models, and the two
-`bracket` figures show audits of a convex model below its hidden-state bound.
+Five figures are in no paper: `proven` shows what fresh directions prove of the paper's models, `bracket_k`
+and `bracket_steps` show audits of a convex model below its hidden-state bound, and `bracket` and
+`bracket_rates` (`experiments/hidden_state/networks.py`) those of neural networks.
 
     smoke    seconds a figure: a few runs of a few steps, to see that all is in its place
     laptop   at most an hour a figure on two cores: the FCNN in full, fewer runs of the image models, with
@@ -28,6 +29,7 @@ from audit.settings.fields import AUTO
 from audit.settings.make import setting_of
 from experiments.cells.audits import audit_cell
 from experiments.cells.cell import Audited
+from experiments.hidden_state import networks
 from experiments.hidden_state.cells import landscape_cell, norms_cell
 from experiments.hidden_state.landscape import Grid
 from experiments.sweeps.sweep import Axis, PaperClaims, Statement, Sweep
@@ -378,6 +380,7 @@ def sweeps(scale: str) -> dict[str, Sweep]:
         (first, *_) = list_audits(sizes[model], FigurePlace("", L, 1, model, {}))
         norms.append(norms_cell(first.setting, min(NORM_RUNS[scale], first.runs)))
     every["figure_8"] = dataclasses.replace(every["figure_8"], cells=tuple(norms))
+    every |= networks.sweeps(scale)
     landscape = landscape_cell(GRIDS[scale])
     every["landscape"] = Sweep("landscape", "The crafted loss landscape", (landscape,))
     return every

@@ -18,6 +18,8 @@ AUDIT = (
     "audit",
     "--data_file=nowhere.csv",
 )  # what is out of range is said before the data are looked for
+AFRESH = (*AUDIT, "--adversary=sphere")
+UNTIL = "--until={}: give an epsilon above 0, a multiple of the claim as 0.9x, or refuted"
 POISONED = "audit --data_file=nowhere.csv --adversary=poisoned"
 COUNTS = (  # flags of whole numbers that are no fields, after their command
     "bound k; "
@@ -257,6 +259,22 @@ SIZES = [
         ["accelerator"], "minutes", "--minutes={}: give 0.01 to 1,440", "nan", "inf", "0.0", "-1.0"
     ),
     *rows(["proof"], "minutes", "--minutes={}: give 0.01 to 1,440", "nan", "inf", "0.0", "-1.0"),
+    *rows(AFRESH, "minutes", "--minutes={}: give a number above 0", "nan", "inf", "0.0", "-1.0"),
+    *rows(AFRESH, "until", UNTIL, "", "0", "-1", "nan", "inf", "1e400", "10 %"),
+    *rows(AFRESH, "until", r"--until=\udcff: give an epsilon", "\udcff"),
+    *rows(AFRESH, "until", UNTIL, "x", "0x", "-1x", "nanx", "0.9xx", "0,9x", "Refuted", "refute"),
+    *lines(
+        "--until goes with --adversary=sphere, examples or --afresh: drop it",
+        "audit --data_file=nowhere.csv --until=refuted",
+        "audit --data_file=nowhere.csv --adversary=gc_r --until=3",
+    ),
+    *lines(
+        "hold at any number of runs: drop --looks",
+        "audit --data_file=nowhere.csv --adversary=examples --looks=5,6",
+        "audit --data_file=nowhere.csv --adversary=gc_r --afresh --looks=5,6",
+    ),
+    *rows(["plan"], "bug", "--bug={}: give a number above 0, as 0.9", "0", "-1", "nan", "inf"),
+    *rows(["plan"], "bug", "--bug={}: give numbers above 0", "half", "0.9x"),
     *rows(
         ["throughput"],
         "seconds",

@@ -126,7 +126,7 @@ CHANGES = {
         "observe": "all",
         "coins": True,
     },
-    **{"afresh": True, "fresh": 1000, "examples_score": "gradient"},
+    **{"afresh": True, "all_in": True, "fresh": 1000, "examples_score": "gradient"},
 }
 
 
@@ -140,6 +140,7 @@ def test_every_field_that_decides_is_part_of_it(field):
         "loss_score": "loss",
         "coins": "sphere",
         "afresh": "gc_r",
+        "all_in": "one_shot",
         "fresh": "examples",
         "examples_score": "examples",
     }

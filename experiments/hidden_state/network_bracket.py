@@ -1,0 +1,273 @@
+"""What the last model of a neural network leaks at most, and what audits find: figure and table.
+
+An upper bound is proven, or it stands on measured constants; where steps have kinks it is an estimate.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from audit.claims.hidden_state import HiddenState
+from audit.conclusions import lipschitz
+from audit.methods.exact_null import EXACT_NULL_GDP
+from audit.report.style import BLUE, BOUND, FREE, GREEN, UPPER
+from audit.report.table import Column, Table, at_least, at_most, number
+from audit.settings.setting import Setting
+from experiments.hidden_state import networks
+from experiments.sweeps.panels import epsilon_panels
+from experiments.sweeps.points import Evidence, Point
+from experiments.sweeps.sweep import Axis, OwnTable, Sweep
+
+ESTIMATE = "estimate"
+COMPOSITION = "composition"
+_MARGIN = 10  # times the excess over 1 of measured constants
+_LARGEST_EPSILON = 1e3  # of intervals' ends: infinite ends have no place on the axis
+_NOTES = """\
+proven:  without an assumption, by fresh directions; GDP: below it no GDP guarantee holds, by the same
+audit:   two-sided interval where scores are normal, along the coordinate that a rehearsal recommends
+at most: upper bound on the last model, and why; x10: if steps expand ten times as much
+estimate: steps have kinks, so that derivatives do not bound them"""
+
+
+class Upper(NamedTuple):
+    """An upper bound on the last model's epsilon, or an estimate of it.
+
+    Attributes:
+      epsilon: At the levels' delta.
+      word: What it assumes, or `ESTIMATE`.
+      margin: Were steps to expand ten times as much.
+      expansion: The mean Lipschitz constant of steps; None where composition stands alone.
+    """
+
+    epsilon: float
+    word: str
+    margin: float
+    expansion: float | None
+
+
+class BracketRow(NamedTuple):
+    """A place of the figure.
+
+    Attributes:
+      panel: The panel.
+      x: The value on the x axis.
+      composition: The accountant's epsilon.
+      upper: The upper bound on the last model; None where it was not measured yet.
+      proven: What fresh directions prove, with no assumption; None where they were not audited yet.
+      gdp_limit: The epsilon below which no GDP guarantee holds; None likewise.
+      interval: The audit's two-sided interval along a coordinate; None where there is none yet.
+    """
+
+    panel: str
+    x: float
+    composition: float
+    upper: Upper | None
+    proven: float | None
+    gdp_limit: float | None
+    interval: tuple[float, float] | None
+
+
+def draw(sweep: Sweep, every: Sequence[Point], evidence: Evidence) -> tuple[Figure, OwnTable]:
+    """Draws the figure and makes the table of points of which each has a conclusion."""
+    axis = sweep.axis or Axis("k", "k")
+    rows = make_rows(every, evidence)
+    figure = _draw_figure(sweep.title, axis, rows, evidence.levels.delta)
+    return figure, _make_table(sweep, axis, rows, evidence)
+
+
+def count_unmeasured(sweep: Sweep, evidence: Evidence) -> int:
+    """Returns how many of a sweep's measurements of steps are not in the store."""
+    count = 0
+    for cell in sweep.cells:
+        if isinstance(cell.request, Setting):
+            count += networks.read_expansion(evidence.held, cell.request) is None
+    return count
+
+
+def make_rows(every: Sequence[Point], evidence: Evidence) -> list[BracketRow]:
+    """Returns a row for each place at which anything was audited, in the order of the points."""
+    places: dict[tuple[str, float], dict[str, Point]] = {}
+    for point in every:
+        places.setdefault((point.panel, point.x), {})[point.series] = point
+    rows = []
+    for (panel, x), by_series in places.items():
+        fresh = by_series.get(networks.FRESH)
+        coordinate = by_series.get(networks.COORDINATE)
+        first = next(iter(by_series.values()))
+        proven = None
+        gdp_limit = None
+        if fresh is not None:
+            conclusion = fresh.conclusions[0]
+            proven = conclusion.epsilon
+            gdp_limit = conclusion.bound(EXACT_NULL_GDP).epsilon
+        rows.append(
+            BracketRow(
+                panel=panel,
+                x=x,
+                composition=first.upper_bound(),
+                upper=None if coordinate is None else _find_upper(coordinate, evidence),
+                proven=proven,
+                gdp_limit=gdp_limit,
+                interval=None if coordinate is None else coordinate.interval(),
+            )
+        )
+    return rows
+
+
+def _find_upper(point: Point, evidence: Evidence) -> Upper | None:
+    """Returns the upper bound on the last model at a place; None where it was not measured yet."""
+    setting = point.cells[0].setting
+    composition = point.upper_bound()
+    if setting.schedule.periodicity == 1:
+        return Upper(composition, COMPOSITION, composition, None)
+    delta = evidence.levels.delta
+    state = lipschitz.hidden_state(setting, delta)
+    if isinstance(state, HiddenState):
+        return _describe(state, state.assumes.word)
+    steps = networks.read_expansion(evidence.held, setting)
+    if steps is None:
+        return None
+    word = ESTIMATE if steps.kink else "measured"
+    return _describe(_bound_regardless_of_kinks(setting, steps, delta), word)
+
+
+def _bound_regardless_of_kinks(
+    setting: Setting, steps: lipschitz.Steps, delta: float
+) -> HiddenState:
+    """Returns the bound that derivatives give, an estimate where steps have kinks."""
+    state = lipschitz.hidden_state(setting, delta, steps._replace(kink=""))
+    assert isinstance(state, HiddenState)
+    return state
+
+
+def _describe(state: HiddenState, word: str) -> Upper:
+    """Returns a bound as the figure shows it."""
+    return Upper(
+        epsilon=state.bound.epsilon,
+        word=word,
+        margin=state.margins[_MARGIN].epsilon,
+        expansion=state.mean_constant,
+    )
+
+
+def _draw_figure(title: str, x_axis: Axis, rows: Sequence[BracketRow], delta: float) -> Figure:
+    """Draws a panel for each model: upper bounds as lines over x, audits as marks and intervals."""
+    places = sorted({row.x for row in rows})
+    labels = [f"{place:g}" for place in places]
+
+    def draw_panel(axis: Axes, panel: str) -> None:
+        _draw_panel(axis, [row for row in rows if row.panel == panel])
+        axis.set(xscale="log", xlabel=x_axis.name, ylim=(0, None))
+        axis.set_xticks(places, labels)
+        axis.minorticks_off()
+
+    panels = list(dict.fromkeys(row.panel for row in rows))
+    return epsilon_panels(title, panels, draw_panel, delta, height=2.7, share_y=True)
+
+
+def _draw_panel(axis: Axes, rows: Sequence[BracketRow]) -> None:
+    """Draws the places of one panel."""
+    xs = [row.x for row in rows]
+    axis.plot(xs, [row.composition for row in rows], color=UPPER, ls=":", label="composition")
+    _draw_upper(axis, rows)
+    for row in rows:
+        if row.proven is not None:
+            label = "lower bound without an assumption, fresh directions"
+            axis.plot(row.x, row.proven, "o", color=FREE, ms=4, label=label)
+        if row.gdp_limit is not None:
+            label = "below it no GDP guarantee holds, fresh directions"
+            axis.plot(row.x, row.gdp_limit, "^", color=GREEN, ms=4, label=label)
+        if row.interval is not None:
+            _draw_interval(axis, row.x, row.interval)
+
+
+def _draw_upper(axis: Axes, rows: Sequence[BracketRow]) -> None:
+    """Draws the upper bounds on the last model as a line, and a band up to their margins."""
+    bounded = [(row.x, row.upper) for row in rows if row.upper is not None]
+    if not bounded:
+        return
+    xs = [x for x, _ in bounded]
+    epsilons = [upper.epsilon for _, upper in bounded]
+    margins = [upper.margin for _, upper in bounded]
+    is_estimate = any(upper.word == ESTIMATE for _, upper in bounded)
+    label = "last model at most, proven or measured"
+    dash = "-"
+    if is_estimate:
+        label = "last model at most by derivatives, an estimate: steps have kinks"
+        dash = "--"
+    axis.plot(xs, epsilons, color=BOUND, ls=dash, label=label)
+    label = "up to steps that expand ten times as much"
+    axis.fill_between(xs, epsilons, margins, color=BOUND, alpha=0.15, lw=0, label=label)
+
+
+def _draw_interval(axis: Axes, x: float, interval: tuple[float, float]) -> None:
+    """Draws an audit's interval as a bar around its middle; an infinite end is cut off."""
+    low = interval[0]
+    high = min(interval[1], _LARGEST_EPSILON)
+    middle = (low + high) / 2
+    axis.errorbar(
+        [x],
+        [middle],
+        [[middle - low], [high - middle]],
+        label="audit's 95% interval, recommended coordinate",
+        color=BLUE,
+        ls="none",
+        capsize=3,
+        lw=1.2,
+        zorder=3,
+    )
+
+
+def _make_table(
+    sweep: Sweep, x_axis: Axis, rows: Sequence[BracketRow], evidence: Evidence
+) -> OwnTable:
+    """Makes a table with a row for each place: what is proven there, and the upper bounds."""
+    columns = (
+        Column("panel", lambda row: row.panel),
+        Column("x", lambda row: row.x, x_axis.symbol, "{:g}".format, 5, left=True),
+        Column("proven", lambda row: row.proven, "proven", at_least, 7, none="-"),
+        Column("gdp_limit", lambda row: row.gdp_limit, "GDP", at_least, 7, none="-"),
+        Column(None, _show_interval, "audit", width=14),
+        Column("interval_low", lambda row: _find_end(row, 0)),
+        Column("interval_high", lambda row: _find_end(row, 1)),
+        Column("at_most", _find_epsilon, "at most", at_most, 8, none="-"),
+        Column("margin", _find_margin, "x10", at_most, 7, none="-"),
+        Column("word", _find_word, "why", width=11, left=True, none="-"),
+        Column("expansion", _find_expansion, "mean c", number(".5f"), 8, none="-"),
+        Column("composition", lambda row: row.composition, "composed", at_most, 8),
+    )
+    levels = evidence.levels
+    subtitle = f"epsilon at delta {levels.delta:g}, confidence {levels.confidence:g}"
+    before = (sweep.title, subtitle)
+    table = Table(columns, rows, section=lambda row: row.panel, before=before, gap=" ", rule=80)
+    return OwnTable(f"{table.text()}\n{_NOTES}", table.csv())
+
+
+def _show_interval(row: BracketRow) -> str:
+    if row.interval is None:
+        return "-"
+    low, high = row.interval
+    return f"{low:.2f} to {high:.2f}"
+
+
+def _find_epsilon(row: BracketRow) -> float | None:
+    return None if row.upper is None else row.upper.epsilon
+
+
+def _find_margin(row: BracketRow) -> float | None:
+    return None if row.upper is None else row.upper.margin
+
+
+def _find_word(row: BracketRow) -> str | None:
+    return None if row.upper is None else row.upper.word
+
+
+def _find_expansion(row: BracketRow) -> float | None:
+    return None if row.upper is None else row.upper.expansion
+
+
+def _find_end(row: BracketRow, place: int) -> float | None:
+    """Returns the lower (0) or the upper (1) end of the audit's interval."""
+    return None if row.interval is None else row.interval[place]

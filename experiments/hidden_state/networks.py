@@ -1,0 +1,220 @@
+"""The bracket of neural networks as data: audits at each k and learning rate, and how much steps expand.
+
+What can a network's last model leak at most, and how much of that does an audit find? At each place are fresh
+directions, canaries along the coordinate that a rehearsal recommends, and a measurement of steps, where
+nothing is proven of them. The measurement is of the recommended coordinate's setting.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from audit.adversaries.coordinates import GcS
+from audit.adversaries.fresh import SphereFields
+from audit.adversaries.row import AdversaryFields
+from audit.conclusions import lipschitz
+from audit.conclusions.lipschitz import Steps
+from audit.runtime.progress import Progress
+from audit.settings.fields import AUTO
+from audit.settings.make import setting_of
+from audit.settings.setting import Setting, identity
+from audit.storage.index import Holdings
+from audit.storage.store import Store
+from audit.tasks.task import Dataset
+from experiments.cells.audits import audit_cell, setting_cell, step_seconds
+from experiments.cells.cell import Audited, Cell
+from experiments.sweeps.sweep import Axis, Sweep
+from models.catalogue import task
+
+EXPERIMENT = "expansion"
+FRESH = "fresh directions"
+COORDINATE = "coordinate"
+_PERIODICITIES = (1, 2, 5, 10, 25)
+_RATES = (0.01, 0.1, 0.3, 1.0, 2.0, 4.0, 8.0)
+_SMOKE_RATES = (0.1, 1.0)
+_LINEAR_RESPONSE = GcS("linear_response")
+_LEAST_MOVED = GcS()  # of networks with too many parameters for linear response
+# How long a measurement takes: to compile, and in training steps of a large model, of which 20 are measured.
+_COMPILING_SECONDS = 30.0
+_MEASURED_STEPS = 20
+_TRAINING_STEPS_A_MEASURED_ONE = 400
+
+
+class Coordinates(NamedTuple):
+    """Audits along a coordinate: how it is chosen, and how many canaries and runs."""
+
+    adversary: AdversaryFields
+    canaries: int
+    runs: Mapping[int, int]
+
+
+class Amount(NamedTuple):
+    """How much of a model is audited at a scale.
+
+    Attributes:
+      coordinates: Audits along a coordinate, with their number of runs by periodicity.
+      fresh_runs: The number of runs of fresh directions by periodicity.
+      batch_size: Of mini-batches.
+      insertions: How often a run inserts its canaries.
+    """
+
+    coordinates: Coordinates
+    fresh_runs: Mapping[int, int]
+    batch_size: int
+    insertions: int = 250
+
+    @property
+    def periodicities(self) -> Iterable[int]:
+        """The values of k."""
+        return self.fresh_runs.keys()
+
+
+class Place(NamedTuple):
+    """Where a panel's audits stand: the panel, the x axis, the model and the setting's fields there."""
+
+    panel: str
+    x: float
+    model: str
+    fields: Mapping[str, Any]
+
+
+def _at_each(runs: int) -> dict[int, int]:
+    """Returns the same number of runs at each periodicity."""
+    return dict.fromkeys(_PERIODICITIES, runs)
+
+
+_SMALL = Amount(
+    Coordinates(_LINEAR_RESPONSE, 1, {**_at_each(2000), 25: 1000}),
+    {**_at_each(1000), 25: 500},
+    batch_size=400,
+)
+_WIDE = Amount(
+    Coordinates(_LEAST_MOVED, 64, {1: 100, 2: 100, 5: 60, 10: 40, 25: 20}),
+    {1: 60, 2: 60, 5: 40, 10: 30, 25: 20},
+    batch_size=400,
+)
+_CONVNET = Amount(
+    Coordinates(_LEAST_MOVED, 256, {1: 10, 5: 5, 10: 3, 25: 2}),
+    {1: 6, 5: 4, 10: 3, 25: 2},
+    batch_size=128,
+)
+_HEAD = Amount(
+    Coordinates(_LEAST_MOVED, 256, {1: 60, 2: 60, 5: 40, 10: 30, 25: 20}),
+    {1: 20, 2: 20, 5: 20, 10: 20, 25: 20},
+    batch_size=128,
+)
+_PAPER_RUNS = _at_each(5000)
+_MODELS = {
+    "fcnn": _SMALL,
+    "tanh_fcnn": _SMALL,
+    "gelu_fcnn": _SMALL,
+    "wide_fcnn": _WIDE,
+    "convnet": _CONVNET,
+    "gelu_convnet": _CONVNET,
+    "mobilenet_softmax_head": _HEAD,
+}
+
+
+def _shrink(amount: Amount) -> Amount:
+    """Returns an amount that takes seconds, at k = 1 and 5."""
+    coordinates = amount.coordinates._replace(runs={1: 40, 5: 40})
+    return Amount(coordinates, {1: 4, 5: 4}, batch_size=20, insertions=2)
+
+
+def _grow(amount: Amount) -> Amount:
+    """Returns an amount of as many runs as the paper has."""
+    coordinates = amount.coordinates._replace(runs=_PAPER_RUNS)
+    return amount._replace(coordinates=coordinates, fresh_runs=_at_each(60))
+
+
+_AMOUNTS: dict[str, dict[str, Amount]] = {
+    "smoke": {model: _shrink(_SMALL) for model in ("fcnn", "tanh_fcnn")},
+    "laptop": _MODELS,
+    "paper": {model: _grow(amount) for model, amount in _MODELS.items()},
+}
+
+
+def sweeps(scale: str) -> dict[str, Sweep]:
+    """Returns the sweeps of a scale, over k and over the learning rate."""
+    amounts = _AMOUNTS[scale]
+    over_k = []
+    for model, amount in amounts.items():
+        for k in amount.periodicities:
+            over_k.append(Place(task(model).label, k, model, {"periodicity": k}))
+    over_rates = []
+    for k in (5, 25):
+        if k not in amounts["tanh_fcnn"].periodicities:
+            continue
+        for rate in _SMOKE_RATES if scale == "smoke" else _RATES:
+            fields = {"periodicity": k, "learning_rate": rate}
+            over_rates.append(Place(f"tanh FCNN, k = {k}", rate, "tanh_fcnn", fields))
+    return {
+        "bracket": Sweep(
+            "bracket",
+            "Neural networks: what k steps for each insertion hide",
+            tuple(_list_cells(over_k, amounts)),
+            Axis("periodicity k", "k"),
+        ),
+        "bracket_rates": Sweep(
+            "bracket_rates",
+            "Where hiding models stops to help",
+            tuple(_list_cells(over_rates, amounts)),
+            Axis("learning rate", "eta"),
+        ),
+    }
+
+
+def _list_cells(places: Iterable[Place], amounts: Mapping[str, Amount]) -> Iterable[Cell]:
+    """Yields the cells of all places: two audits, and a measurement where nothing is proven of steps."""
+    for place in places:
+        amount = amounts[place.model]
+        k = place.fields["periodicity"]
+        fresh = _make_setting(place, amount, SphereFields(), AUTO)
+        coordinates = amount.coordinates
+        setting = _make_setting(place, amount, coordinates.adversary, coordinates.canaries)
+        yield audit_cell(Audited(place.panel, FRESH, place.x, fresh, amount.fresh_runs[k]))
+        yield audit_cell(Audited(place.panel, COORDINATE, place.x, setting, coordinates.runs[k]))
+        if k > 1 and task(place.model).curved is None:
+            yield expansion_cell(setting)
+
+
+def _make_setting(
+    place: Place, amount: Amount, adversary: AdversaryFields, canaries: int | str
+) -> Setting:
+    """Returns the setting of an adversary at a place."""
+    values = {
+        "adversary": adversary.name,
+        **dataclasses.asdict(adversary),
+        "canaries": canaries,
+        "insertions": amount.insertions,
+        "batch_size": amount.batch_size,
+        **place.fields,
+    }
+    return setting_of(place.model, **values)
+
+
+def expansion_cell(setting: Setting) -> Cell:
+    """Returns the cell that measures how much a setting's steps stretch distances."""
+
+    def is_complete(store: Store) -> bool:
+        return lipschitz.kept(store) is not None
+
+    def do(store: Store, dataset: Dataset, progress: Progress) -> None:
+        from audit.conclusions import measuring
+
+        measuring.measure_zoo(store, setting, dataset)
+        progress(runs)
+
+    runs = 2
+    name = f"expansion of {setting.model}'s steps, k = {setting.schedule.periodicity}"
+    cell = setting_cell(name, setting, runs, is_complete, do, EXPERIMENT)
+    steps = min(setting.schedule.steps, _MEASURED_STEPS)
+    trained = runs * (setting.schedule.steps + _TRAINING_STEPS_A_MEASURED_ONE * steps)
+    seconds = _COMPILING_SECONDS + trained * step_seconds(setting)
+    return cell._replace(seconds=seconds, request=setting)
+
+
+def read_expansion(held: Holdings, setting: Setting) -> Steps | None:
+    """Returns the measured steps of a setting; None where they are not in the store."""
+    store = held.open(identity(setting, EXPERIMENT))
+    return None if store is None else lipschitz.kept(store)

@@ -1,0 +1,93 @@
+"""No audit of a network is above the bound on its last model, and the best audits are near it.
+
+40 audits of small models and 2 of the ConvNet, of 10 insertions at the noise multiplier at which composition
+is that of 250 insertions at 4; on made-up data, since the bounds hold for any.
+"""
+
+import numpy as np
+import pytest
+
+from audit.adversaries.coordinates import GcS
+from audit.adversaries.fresh import SphereFields
+from audit.conclusions import lipschitz, measuring, rehearsals
+from audit.evidence.canaries import Fresh
+from audit.methods import exact_null
+from audit.settings import build
+from audit.settings.make import setting_of
+from audit.tasks.task import Dataset
+from audit.training import game as games
+from audit.training.rehearsal import Effort
+from models.catalogue import task
+
+EFFORT = Effort(runs=2, steps=25, searched=1, starts=8, rounds=2)
+AUDITS = {"tanh_fcnn": 40, "two_layer_tanh": 40, "mobilenet_softmax_head": 40, "gelu_convnet": 2}
+BATCH = 20
+
+
+def make_data(model: str) -> Dataset:
+    row = task(model)
+    rng = np.random.default_rng(0)
+    shape = (10 * BATCH, *row.data.examples.shape)
+    features = rng.normal(size=shape).astype(np.float32)
+    if row.data.examples.dtype == "u1":
+        features = rng.integers(0, 256, shape).astype(np.uint8)
+    labels = rng.integers(0, row.classes, len(features)).astype(np.int32)
+    return Dataset(features, labels, "made up", "0" * 64)
+
+
+def make_setting(model, k, seed, adversary, **more):
+    fields = {"insertions": 10, "noise_multiplier": 0.8, "batch_size": BATCH, "seed": seed, **more}
+    values = vars(adversary) if vars(adversary) else {}
+    return setting_of(model, k=k, adversary=adversary.name, **values, **fields)
+
+
+def bound_last_model(setting, dataset):
+    steps = None
+    if rehearsals.count_rehearsals(setting) is not None:
+        model = build.trainee(setting.model, dataset).model
+        clipped_sum = build.choices(setting, model).clipped_sum
+        game = build.build(setting, dataset)
+        steps = measuring.measure_steps(setting, game, clipped_sum, EFFORT)
+    state = lipschitz.hidden_state(setting, 1e-5, steps)
+    assert not isinstance(state, str), state
+    return state.bound.mu
+
+
+def play(setting, dataset, runs):
+    game = build.build(setting, dataset)
+    parts = list(games.play(game, [(0, runs)], runs))
+    assert len(parts) == 1
+    return parts[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("k", [5, 25])
+@pytest.mark.parametrize("model", AUDITS)
+def test_no_gdp_limit_is_above_the_bound_on_the_last_model(model, k):
+    dataset = make_data(model)
+    limits = []
+    for seed in range(AUDITS[model]):
+        setting = make_setting(model, k, seed, SphereFields(), canaries="auto")
+        mu = bound_last_model(setting, dataset)
+        design = play(setting, dataset, 10).directions()
+        assert isinstance(design, Fresh)
+        limit = exact_null.bound_gdp(design, 1e-5, 0.95).mu
+        limits.append(limit / mu)
+    print(f"{model}, k = {k}: {len(limits)} audits, limit / bound at most {max(limits):.3f}")
+    assert max(limits) <= 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("k", [5, 25])
+def test_the_best_audit_of_the_fcnn_is_near_the_bound(k):
+    dataset = make_data("tanh_fcnn")
+    setting = make_setting("tanh_fcnn", k, 0, GcS("linear_response"))
+    mu = bound_last_model(setting, dataset)
+    runs = 8000
+    scores = play(setting, dataset, runs)
+    world_in, world_out = scores.worlds()
+    deviation = np.sqrt((world_in.var() + world_out.var()) / 2)
+    audited = (world_in.mean() - world_out.mean()) / deviation
+    error = np.sqrt(4 / runs * (1 + audited**2 / 8))
+    print(f"tanh_fcnn, k = {k}: mu {audited:.3f} +- {error:.3f} of {mu:.3f}")
+    assert 0.9 * mu <= audited <= mu + 4 * error

@@ -1,0 +1,82 @@
+"""The bracket of networks: its cells are what it says, and its rows read what the store holds."""
+
+import numpy as np
+import pytest
+
+from audit.conclusions import lipschitz
+from audit.conclusions.lipschitz import Steps
+from audit.settings import stored
+from audit.storage import index
+from audit.storage.store import Scores
+from audit.tasks.task import Dataset
+from experiments.cells.cell import Levels
+from experiments.hidden_state import network_bracket, networks
+from experiments.sweeps import points
+from models.catalogue import task
+
+LEVELS = Levels()
+DATA = Dataset(np.zeros((4, 8), np.float32), np.zeros(4, np.int32), "made up", "0" * 64)
+
+
+@pytest.mark.parametrize("scale", ["smoke", "laptop", "paper"])
+def test_each_place_has_two_audits_and_a_measurement_where_nothing_is_proven(scale):
+    for sweep in networks.sweeps(scale).values():
+        measured = {cell.request for cell in sweep.cells if cell.audited is None}
+        for audited in sweep.audits():
+            setting = audited.setting
+            is_open = setting.schedule.periodicity > 1 and task(setting.model).curved is None
+            if audited.series == networks.COORDINATE:
+                assert (setting in measured) == is_open
+        series = [audited.series for audited in sweep.audits()]
+        assert series.count(networks.FRESH) == series.count(networks.COORDINATE)
+
+
+def test_the_laptop_s_brackets_take_an_hour_at_most():
+    for sweep in networks.sweeps("laptop").values():
+        assert sum(cell.seconds for cell in sweep.cells) < 3600
+
+
+def keep_scores(out, audited):
+    """Keeps made-up scores of an audit, as many as it wants."""
+    setting = audited.setting
+    store = stored.open_store(out, setting, DATA)
+    rng = np.random.default_rng(0)
+    dimension = 68 if audited.series == networks.FRESH else 0
+    presence = np.arange(audited.runs)[:, None] % 2 == 1
+    presence = np.broadcast_to(presence, (audited.runs, setting.canaries))
+    scores = rng.normal(3.0 * presence, 1.0)
+    if dimension:
+        presence = np.ones((audited.runs, setting.canaries), bool)
+        scores = np.tanh(rng.normal(1, 1, presence.shape) / 68**0.5)
+    store.save(Scores(0, scores, presence, dimension))
+
+
+@pytest.mark.parametrize(
+    ("model", "kink", "word"),
+    [("FCNN", "steps have kinks", "estimate"), ("tanh FCNN", "", "measured")],
+)
+def test_rows_show_audits_between_bounds_and_say_what_these_are(model, kink, word, tmp_path):
+    sweep = networks.sweeps("smoke")["bracket"]
+    for audited in sweep.audits():
+        keep_scores(tmp_path, audited)
+    for cell in sweep.cells:
+        if cell.audited is None:
+            store = stored.open_store(tmp_path, cell.request, DATA, networks.EXPERIMENT)
+            own_kink = kink if task(cell.request.model).label == model else ""
+            lipschitz.keep(store, Steps(1.02, "measured", 4, own_kink, "1"))
+
+    held = index.holdings(tmp_path)
+    evidence = points.evidence(held, sweep.audits(), LEVELS)
+    assert network_bracket.count_unmeasured(sweep, evidence) == 0
+    every = points.points(sweep.audits(), evidence.audits)
+    rows = {(row.panel, row.x): row for row in network_bracket.make_rows(every, evidence)}
+    at_1, at_5 = rows[model, 1], rows[model, 5]
+    assert at_1.upper.word == network_bracket.COMPOSITION
+    assert at_1.upper.epsilon == at_1.composition == at_5.composition
+    assert at_5.upper.word == word
+    assert at_5.upper.expansion == pytest.approx(1.02)
+    assert at_5.upper.epsilon < at_5.upper.margin < at_5.composition
+    assert at_5.proven is not None and at_5.interval[0] < at_5.interval[1]
+    figure, own_table = network_bracket.draw(sweep, every, evidence)
+    assert len([axis for axis in figure.axes if axis.get_title()]) == 2
+    assert word in own_table.text and max(map(len, own_table.text.splitlines())) <= 105
