@@ -152,7 +152,7 @@ def test_of_1000_audits_of_batches_by_coins_at_most_5_percent_refute(draw):
             lambda seed, first=audit_seed: draw(1000 * first + seed),
             EXAMPLES,
             SHORT,
-            passes=24,
+            passes=12,
             seed=audit_seed,
         )
         refuted += result.refuted

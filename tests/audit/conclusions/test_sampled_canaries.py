@@ -68,13 +68,13 @@ def test_linear_losses_leak_what_the_closed_form_says(sampler, tmp_path):
         return params["w"] @ labelled[0] + 0 * labelled[1]
 
     epochs = 20
-    features = np.random.default_rng(0).normal(size=(40, 4000)).astype(np.float32)
+    features = np.random.default_rng(0).normal(size=(40, 200)).astype(np.float32)
     audit.audit_loss(
         loss,
-        {"w": jnp.zeros(4000)},
+        {"w": jnp.zeros(200)},
         features,
         np.ones(40, np.float32),
-        runs=1500,
+        runs=800,
         adversary="gc_r",
         canaries=16,
         sampler=sampler,
