@@ -7,15 +7,16 @@ import numpy as np
 
 from audit.check import factors, findings, noise, trees
 from audit.check.findings import CheckFinding
-from audit.check.movements import TriedExamples
+from audit.check.movements import TriedExamples, compute_enclosing_radius
 from audit.check.noise import DrawnNoise
 from audit.check.probe import Movement, RefusedError, StepProbe
 from audit.check.trees import Vector
 
 _REACHED = 0.985  # of C, from which clipping is taken to be what stops an example
-_REACHED_BY_HALVES = 0.9  # the same of two examples in place of each other
+_REACHED_BY_REPLACING = 0.9  # the same of the ball that holds what examples do in place of a row
 _PLATEAU = 3e-3  # relative, within which examples stop at the same norm
 _FIT = 3e-3  # relative, of a plateau to a mistake's factor
+_SAME_DIRECTION = 0.99  # absolute cosine, from which two movements count as one
 _SIGN_SPREAD = 1.15  # of the numbers' movements by Adam's first step, weight decay included
 
 
@@ -59,14 +60,15 @@ def find_violations(tried: TriedExamples) -> dict[str, Movement]:
 def is_clipping_reached(probe: StepProbe, tried: TriedExamples, plateau: float) -> bool:
     """Returns whether clipping, rather than the gradients' own size, stops the examples tried.
 
-    It does where they come to C, or where they stop suddenly as their features grow. Two examples that
-    replace each other come to C only where they are opposites, so that nine tenths are enough there.
+    It does where they come to C, or where they stop suddenly as their features grow. The ball around what
+    examples do in place of a row has the radius C only where they point to all sides, so that nine tenths
+    are enough there.
     """
     largest = max(list_finite_norms(tried.list_all()), default=0.0)
-    if largest >= (_REACHED if tried.were_added else _REACHED_BY_HALVES):
-        return True
     if not tried.were_added:
-        return False
+        return max(largest, compute_enclosing_radius(tried)) >= _REACHED_BY_REPLACING
+    if largest >= _REACHED:
+        return True
     if plateau > 0 and _stops_suddenly(probe, tried, None):
         return True
     return any(_stops_suddenly(probe, tried, layer) for layer in _find_stopped_layers(tried))
@@ -89,18 +91,19 @@ def _stops_suddenly(probe: StepProbe, tried: TriedExamples, layer: int | None) -
     A clipped movement grows in proportion to the features until it stops. Where features are squashed it
     slows down long before.
     """
-    for name, example in tried.examples.items():
-        if trees.is_scaled(name) or example[0].dtype.kind != "f":
+    for example in tried.examples.values():
+        columns = example.columns
+        if example.is_scaled or columns[0].dtype.kind != "f":
             continue
 
-        def measure(scale: float, example: trees.Columns = example) -> float:
-            batch = trees.join(probe.rows, trees.scale_features(example, scale, probe.rows))
+        def measure(scale: float, columns: trees.Columns = columns) -> float:
+            batch = trees.join(probe.rows, trees.scale_features(columns, scale, probe.rows))
             difference = probe.run(batch, 0) - probe.base
             movement = probe.measure(difference, probe.base, len(batch[0]))
             return movement.norm if layer is None else float(movement.layer_norms[layer])
 
         least = measure(0)
-        most = measure(trees.SCALES[0])
+        most = measure(trees.LARGEST_SCALE)
         if most < least * 1.02:
             continue
         half = _find_scale(measure, least + 0.5 * (most - least))
@@ -113,7 +116,7 @@ def _stops_suddenly(probe: StepProbe, tried: TriedExamples, layer: int | None) -
 def _find_scale(measure: Callable[[float], float], level: float) -> float:
     """Returns the scale of features at which a movement comes to a level, by bisection."""
     low = -3.0
-    high = float(np.log10(trees.SCALES[0]))
+    high = float(np.log10(trees.LARGEST_SCALE))
     for _ in range(12):
         middle = (low + high) / 2
         if measure(10**middle) < level:
@@ -214,11 +217,13 @@ def find_cause(
     sizes = largest.sizes[largest.sizes > 1e-3]
     if sizes.size > 3 and np.max(sizes) < 1.02 and np.mean(sizes > 0.98) > 0.5:
         return BugCause("clipped number by number", "No number moves by more than C.")
-    layer_cause = _find_layer_cause(probe, movements)
+    layer_cause = _find_layer_cause(probe, tried)
     if layer_cause:
         return layer_cause
 
     plateau = find_plateau(tried)
+    if not _stop_in_several_directions(tried, plateau):
+        plateau = 0.0  # one gradient that came several times; its norm is by no clipping
     special = {
         "an example that counts twice": 2.0,
         "divided by another batch size": probe.settings.batch_size / len(probe.rows[0]),
@@ -226,7 +231,7 @@ def find_cause(
     mistakes = factors.find_mistakes(probe.settings, plateau, 5e-3, special)
     if mistakes:
         return BugCause(mistakes[0], f"All extreme examples move it by {plateau:.4g}.")
-    if largest.norm > 3 and _grows_with_features(movements):
+    if largest.norm > 3 and _grows_with_features(tried):
         return BugCause("no clipping of single examples", "")
     if examples_interact and _is_sum_bounded(probe):
         return BugCause("the batch is clipped, not its examples", "All batches come to one norm.")
@@ -239,18 +244,43 @@ def find_cause(
     )
 
 
+def _stop_in_several_directions(tried: TriedExamples, plateau: float) -> bool:
+    """Returns whether examples that stop at a plateau move the step in more than one direction.
+
+    Saturated features make examples of one gradient, which are as loud as each other without any clipping.
+    """
+    if plateau == 0:
+        return False
+    vectors = []
+    for movement in tried.movements.values():
+        if abs(movement.norm - plateau) < 1e-3 * plateau + movement.tolerance:
+            vectors.append(movement.vector / np.linalg.norm(movement.vector))
+    if len(vectors) < 2:
+        return False
+    cosines = np.abs(np.array(vectors) @ vectors[0])
+    return bool(np.min(cosines) < _SAME_DIRECTION)
+
+
 def _describe_excess(
     probe: StepProbe,
     movements: Mapping[str, Movement],
     largest: Movement,
 ) -> str:
     """Returns a sentence on movements by more than C that no bug explains alone."""
-    norms = np.sort([movement.layer_norms for movement in movements.values()], axis=0)
+    layer_norms = np.array([movement.layer_norms for movement in movements.values()])
+    norms = np.sort(layer_norms, axis=0)
     if len(norms) > 3:
         stops = np.all(np.abs(norms[-3:] - 1) < 0.005, axis=0)
         names = ", ".join(probe.layer_names[i] for i in np.flatnonzero(stops))
         if names:
             return f"{names} stops at C by itself: are layers clipped one by one?"
+    if np.all(np.isfinite(norms)) and len(probe.layer_names) > 1:
+        loudest = np.argsort(-norms[-1])[: len(probe.layer_names) // 2]
+        for count in range(1, len(loudest) + 1):
+            rest = np.delete(layer_norms, loudest[:count], axis=1)
+            if np.max(np.linalg.norm(rest, axis=1)) <= 1 + largest.tolerance:
+                names = ", ".join(probe.layer_names[i] for i in loudest[:count][:6])
+                return f"All but {names} stay within C: is their gradient clipped too?"
     if largest.norm < 1.1:
         return "Is a number added to the norm or the factor, or are numbers left out of the norm?"
     return "They do not stop at any norm: is there any clipping?"
@@ -265,8 +295,9 @@ def _describe_places(tried: TriedExamples, rows: list[int]) -> BugCause:
     return BugCause("rows of the batch that are not clipped", why)
 
 
-def _find_layer_cause(probe: StepProbe, movements: Mapping[str, Movement]) -> BugCause | None:
+def _find_layer_cause(probe: StepProbe, tried: TriedExamples) -> BugCause | None:
     """Returns the bug of layers that are clipped by themselves or left out; None where neither fits."""
+    movements = tried.movements
     layer_norms = np.array([movement.layer_norms for movement in movements.values()])
     if not np.all(np.isfinite(layer_norms)):
         return None
@@ -283,11 +314,11 @@ def _find_layer_cause(probe: StepProbe, movements: Mapping[str, Movement]) -> Bu
     if not unclipped:
         return None
     names = ", ".join(probe.layer_names[i] for i in unclipped[:6])
-    is_scaled = [trees.is_scaled_by_1000(name) for name in movements]
-    peak_of_scaled = np.max(layer_norms[is_scaled][:, unclipped], initial=0.0)
+    is_largest = [tried.examples[name].is_largest for name in movements]
+    peak_of_largest = np.max(layer_norms[is_largest][:, unclipped], initial=0.0)
     # Layers that only the norm leaves out are still multiplied by the clipping factor, which is tiny for an
     # example with features this large. So where they move far, clipping leaves them out altogether.
-    if peak_of_scaled > 0.1 * np.max(peaks[unclipped]):
+    if peak_of_largest > 0.1 * np.max(peaks[unclipped]):
         return BugCause(f"{names} left out of clipping", "The others stop at C.")
     return BugCause(f"{names} left out of the clipping norm", "The others stop at C.")
 
@@ -327,14 +358,15 @@ def _shrinks_with_batch(drawn: DrawnNoise) -> bool:
     return bool(abs(4 * ratio - 1) < 0.15)
 
 
-def _grows_with_features(movements: Mapping[str, Movement]) -> bool:
+def _grows_with_features(tried: TriedExamples) -> bool:
     """Returns whether examples with numbers 1000 times as large move the step much further than others."""
     largest_scaled = 0.0
     largest_unscaled = 0.0
-    for name, movement in movements.items():
-        if trees.is_scaled_by_1000(name):
+    for name, movement in tried.movements.items():
+        example = tried.examples[name]
+        if example.is_largest:
             largest_scaled = max(largest_scaled, movement.norm)
-        if not trees.is_scaled(name):
+        if not example.is_scaled:
             largest_unscaled = max(largest_unscaled, movement.norm)
     return largest_scaled > 5 * largest_unscaled
 

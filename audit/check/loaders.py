@@ -1,5 +1,6 @@
 """Batches of any loader, read as indices of the data set."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -103,7 +104,7 @@ def count_examples(loader: Any, examples: int | None) -> int:
     return examples
 
 
-def draw_pass(draw: Draw, seed: int, examples: int, most: int) -> DrawnPass:
+def draw_pass(draw: Draw, seed: int, examples: int, most: float = math.inf) -> DrawnPass:
     """Returns the batches of a pass, at most `most` of them.
 
     Raises:
@@ -125,7 +126,7 @@ def draw_pass(draw: Draw, seed: int, examples: int, most: int) -> DrawnPass:
     return drawn
 
 
-def _read_batches(given: Any, most: int) -> DrawnPass:
+def _read_batches(given: Any, most: float) -> DrawnPass:
     """Returns the batches that the caller's function gave: several, or a single one.
 
     Raises:

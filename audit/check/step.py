@@ -19,7 +19,7 @@ from audit.check.noise_bugs import NoiseBugs
 from audit.check.noise_pictures import make_noise_pictures
 from audit.check.probe import Movement, RefusedError, Step, StepProbe
 from audit.check.report import CheckOutcome, CheckReport, make_report
-from audit.check.trees import Columns
+from audit.check.trees import Columns, Example
 from audit.errors import InputError, require
 from audit.values import number
 
@@ -142,7 +142,7 @@ def check_step(
     return report.add_provenance(step, stated)
 
 
-def _read_extreme_examples(examples: Any, rows: Columns) -> dict[str, Columns]:
+def _read_extreme_examples(examples: Any, rows: Columns) -> dict[str, Example]:
     """Returns the caller's own examples, each by its number.
 
     Raises:
@@ -157,13 +157,13 @@ def _read_extreme_examples(examples: Any, rows: Columns) -> dict[str, Columns]:
 
     result = {}
     for i in range(len(columns[0])):
-        result[f"your example {i}"] = trees.take(columns, [i])
+        result[f"your example {i}"] = Example(trees.take(columns, [i]))
     return result
 
 
 def _check_probe(
     probe: StepProbe,
-    examples: dict[str, Columns],
+    examples: dict[str, Example],
     seeds: int | None,
 ) -> CheckReport:
     """Runs every check of a step.
@@ -204,7 +204,7 @@ def _report_nothing_tried(replay: CheckOutcome, reason: str) -> CheckReport:
 
 def _try_step(
     probe: StepProbe,
-    examples: dict[str, Columns],
+    examples: dict[str, Example],
     seeds: int | None,
     seconds: float,
 ) -> StepTrial:
@@ -420,7 +420,26 @@ def _check_separation(probe: StepProbe, tried: TriedExamples, seconds: float) ->
         return _hide(worst.tolerance, figures)
     if tried.refusal:
         numbers += f"; rows were replaced, since {tried.refusal}"
+    numbers += _describe_unseen_interactions(probe, tried)
     return CheckOutcome(text, figures=figures, measured=numbers)
+
+
+def _describe_unseen_interactions(probe: StepProbe, tried: TriedExamples) -> str:
+    """Returns what was not seen of what examples do to each other, to be added to a row; empty if nothing."""
+    text = ""
+    labels = probe.rows[-1]
+    if trees.are_tokens(labels) and trees.find_padding(labels) is None:
+        text += (
+            "; all labels are as long, so that a mean over all tokens of a batch could not be told from "
+            "one over each example's: give some padded ones"
+        )
+    quietest = min(causes.list_finite_norms(tried.movements), default=0.0)
+    if tried.were_added and quietest > 1 - _COARSE:
+        text += (
+            "; every example tried is clipped, which hides what others do to its length before: state a "
+            "larger clipping norm once"
+        )
+    return text
 
 
 def _choose_seeds(

@@ -123,7 +123,7 @@ def test_limits_of_rates_lie_above_simulated_ones_and_near_them(once):
     [
         ({"draw": 3}, "`draw=3`"),
         ({"draw": lambda seed: []}, "gave no batch"),
-        ({"draw": lambda seed: [[0.5]]}, "gave no indices"),
+        ({"draw": lambda seed: [[0.5]]}, "gave no batches of indices"),
         ({"draw": lambda seed: [[EXAMPLES], [0]]}, "outside the data set"),
         ({"draw": lambda seed: 1 // 0}, "`draw` failed with seed 0"),
         ({"examples": 1}, "`examples=1`"),
