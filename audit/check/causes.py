@@ -57,6 +57,12 @@ def find_violations(tried: TriedExamples) -> dict[str, Movement]:
     return dict(ranked)
 
 
+def stay_below_clipping(tried: TriedExamples) -> bool:
+    """Returns whether no example moves the step by about C."""
+    least = _REACHED if tried.were_added else _REACHED_BY_REPLACING
+    return max(list_finite_norms(tried.list_all()), default=0.0) < least
+
+
 def is_clipping_reached(probe: StepProbe, tried: TriedExamples, plateau: float) -> bool:
     """Returns whether clipping, rather than the gradients' own size, stops the examples tried.
 
@@ -217,6 +223,11 @@ def find_cause(
     sizes = largest.sizes[largest.sizes > 1e-3]
     if sizes.size > 3 and np.max(sizes) < 1.02 and np.mean(sizes > 0.98) > 0.5:
         return BugCause("clipped number by number", "No number moves by more than C.")
+    if _are_scaled_up(tried):
+        return BugCause(
+            "gradients scaled up to C, not down",
+            "Short ones come to C, longer ones are left as they are: min where max is meant, or max for min?",
+        )
     layer_cause = _find_layer_cause(probe, tried)
     if layer_cause:
         return layer_cause
@@ -268,14 +279,8 @@ def _describe_excess(
 ) -> str:
     """Returns a sentence on movements by more than C that no bug explains alone."""
     layer_norms = np.array([movement.layer_norms for movement in movements.values()])
-    norms = np.sort(layer_norms, axis=0)
-    if len(norms) > 3:
-        stops = np.all(np.abs(norms[-3:] - 1) < 0.005, axis=0)
-        names = ", ".join(probe.layer_names[i] for i in np.flatnonzero(stops))
-        if names:
-            return f"{names} stops at C by itself: are layers clipped one by one?"
-    if np.all(np.isfinite(norms)) and len(probe.layer_names) > 1:
-        loudest = np.argsort(-norms[-1])[: len(probe.layer_names) // 2]
+    if np.all(np.isfinite(layer_norms)) and len(probe.layer_names) > 1:
+        loudest = np.argsort(-np.max(layer_norms, axis=0))[: len(probe.layer_names) // 2]
         for count in range(1, len(loudest) + 1):
             rest = np.delete(layer_norms, loudest[:count], axis=1)
             if np.max(np.linalg.norm(rest, axis=1)) <= 1 + largest.tolerance:
@@ -312,7 +317,7 @@ def _find_layer_cause(probe: StepProbe, tried: TriedExamples) -> BugCause | None
 
     unclipped = _find_unclipped_layers(layer_norms, np.array(probe.dimensions), allowed)
     if not unclipped:
-        return None
+        return _find_layers_clipped_apart(probe, layer_norms)
     names = ", ".join(probe.layer_names[i] for i in unclipped[:6])
     is_largest = [tried.examples[name].is_largest for name in movements]
     peak_of_largest = np.max(layer_norms[is_largest][:, unclipped], initial=0.0)
@@ -321,6 +326,30 @@ def _find_layer_cause(probe: StepProbe, tried: TriedExamples) -> BugCause | None
     if peak_of_largest > 0.1 * np.max(peaks[unclipped]):
         return BugCause(f"{names} left out of clipping", "The others stop at C.")
     return BugCause(f"{names} left out of the clipping norm", "The others stop at C.")
+
+
+def _are_scaled_up(tried: TriedExamples) -> bool:
+    """Returns whether many examples move the step by just C, in several directions, and none by less."""
+    norms = np.array([norm for norm in list_finite_norms(tried.movements) if norm > 0])
+    is_at_c = np.abs(norms - 1) < _PLATEAU
+    at_c = int(np.count_nonzero(is_at_c))
+    is_least = bool(np.all(norms > 1 - _PLATEAU))
+    return is_least and 4 <= at_c < len(norms) - 4 and _stop_in_several_directions(tried, 1.0)
+
+
+def _find_layers_clipped_apart(probe: StepProbe, layer_norms: Vector) -> BugCause | None:
+    """Returns the cause of layers that stop at C while others move too; None where there are none.
+
+    Whether the others are clipped by themselves, or not at all, is not known.
+    """
+    loudest = np.sort(layer_norms, axis=0)[-3:]
+    exceeds = np.linalg.norm(layer_norms, axis=1) > 1.05
+    at_c = np.abs(layer_norms - 1) < 0.005
+    stops = np.all(np.abs(loudest - 1) < 0.005, axis=0) & np.any(at_c[exceeds], axis=0)
+    if len(loudest) < 3 or not np.any(stops):
+        return None
+    names = ", ".join(probe.layer_names[i] for i in np.flatnonzero(stops)[:6])
+    return BugCause(f"{names} clipped apart from other layers", "Are layers clipped one by one?")
 
 
 def _find_unclipped_layers(layer_norms: Vector, dimensions: Vector, allowed: float) -> list[int]:

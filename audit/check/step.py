@@ -27,7 +27,7 @@ NEEDED = ("replay", "signal", "sensitivity", "separation", "noise")
 _COARSE = 0.05  # a larger tolerance hides a movement
 _COARSE_SUM = 0.1  # and this one what four steps add to
 _MOST_SEEDS = 400  # over which movements are averaged where rounding hides one
-_SECONDS = 5.0  # for that
+_SECONDS = 5.0  # for that, and for further examples where none comes to C
 _NOTHING_MOVES = "no example changes anything: does the step use its batch?"
 _SEEDED = "the seed changes what examples do"
 _HIDDEN = "other noise at every call hides it"
@@ -217,6 +217,10 @@ def _try_step(
       seconds: how long a call of the step takes.
     """
     tried = movements.try_examples(probe, examples, seconds)
+    most = int(_SECONDS / seconds)
+    if causes.stay_below_clipping(tried) and most > len(examples):
+        further = trees.make_further_examples(probe.rows, most)
+        tried = movements.try_examples(probe, examples | further, seconds)
     drawn = None
     if probe.settings.noise_multiplier:
         drawn = noise.draw_noise(probe, seeds, seconds)

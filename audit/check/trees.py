@@ -17,6 +17,8 @@ Vector = NDArray[np.float64]
 Columns = list[NDArray[Any]]  # a batch's arrays, each (examples, ...)
 SCALES = (1e3, -1e3, 100, 30, 10, 3, 0.1, 1e-3, 0)  # of features, which try a step's clipping
 LARGEST_SCALE = SCALES[0]
+_FURTHER_ROWS = 6
+_FURTHER_LABELS = 6
 _IGNORED = -100  # a token that losses leave out, in torch and most libraries for language
 SPACING = {"bfloat16": 2.0**-7, "float16": 2.0**-10, "float32": 2.0**-23}  # of numbers from 1 to 2
 
@@ -231,6 +233,24 @@ def make_extreme_examples(batch: Columns) -> dict[str, Example]:
     for name, example in examples.items():
         distinct.setdefault(tuple(column.tobytes() for column in example.columns), name)
     return {name: examples[name] for name in distinct.values()}
+
+
+def make_further_examples(batch: Columns, most: int) -> dict[str, Example]:
+    """Makes at most `most` more examples, of rows all over the batch, each with several of its labels."""
+    examples: dict[str, Example] = {}
+    labels = batch[-1]
+    places = np.linspace(0, len(labels) - 1, _FURTHER_ROWS).astype(int)
+    _, first_of_each = np.unique(labels, axis=0, return_index=True)
+    for place in np.unique(places):
+        for other in first_of_each[:_FURTHER_LABELS]:
+            for scale in (LARGEST_SCALE, -LARGEST_SCALE, 10.0):
+                columns = scale_features(take(batch, [place]), scale, batch)
+                name = f"example {place}, features times {scale:g}"
+                if len(batch) > 1:
+                    columns[-1] = labels[[other]]
+                    name += f", label of example {other}"
+                examples[name] = Example(columns, scale)
+    return dict(list(examples.items())[:most])
 
 
 def are_tokens(labels: NDArray[Any]) -> bool:

@@ -1,7 +1,8 @@
 """Correct steps of many kinds, in NumPy, torch, torch.func, Opacus, JAX and jax_privacy, drawn from a seed.
 
-python -m tests.audit.check.correct numpy 0 100       checks an engine's with seeds 0 to 99, a line each
-python -m tests.audit.check.correct numpy 0 100 64    draws the noise 64 times, which is faster
+python -m tests.audit.check.correct numpy 0 100             an engine's with seeds 0 to 99, a line each
+python -m tests.audit.check.correct numpy 0 100 64          draws the noise 64 times, which is faster
+python -m tests.audit.check.correct numpy 0 100 64 float16  in this precision
 """
 
 import functools
@@ -9,6 +10,7 @@ import sys
 import time
 from typing import Any, NamedTuple
 
+import ml_dtypes
 import numpy as np
 
 import audit
@@ -17,11 +19,11 @@ WIDE = 0.03  # of steps, of 10^4 to 10^6 numbers
 MANY = 0.08  # of steps, of up to 100 tensors
 LINEAR = 0.15  # of steps, one tensor of 4 to 20 numbers
 PRECISIONS = {
-    "numpy": ("float64", "float32", "float16"),
+    "numpy": ("float64", "float32", "bfloat16"),
     "torch": ("float64", "float32"),
-    "torch_func": ("float64", "float32", "float16", "bfloat16"),
+    "torch_func": ("float64", "float32", "bfloat16"),
     "opacus": ("float64", "float32", "bfloat16"),
-    "jax": ("float32", "float16", "bfloat16"),
+    "jax": ("float32", "bfloat16"),
     "jax_privacy": ("float32", "bfloat16"),
 }
 
@@ -59,8 +61,8 @@ class StepKind(NamedTuple):
         return value - learning_rate * gradient
 
 
-def draw_step(seed, engine):
-    """Draws a correct step.
+def draw_step(seed, engine, precision=None):
+    """Draws a correct step, in a precision of its engine's where none is given.
 
     Returns:
       The arguments of check_step.
@@ -91,9 +93,10 @@ def draw_step(seed, engine):
         params[name] = 0.5 * rng.normal(size=shape) / inputs**0.5
     may_freeze = "c" in shapes and rng.uniform() < 0.3
     has_momentum = rng.uniform() < 0.3
+    drawn_precision = str(rng.choice(PRECISIONS[engine]))
     momentum = {name: 0.1 * rng.normal(size=shape) for name, shape in shapes.items()}
     kind = StepKind(
-        precision=str(rng.choice(PRECISIONS[engine])),
+        precision=precision or drawn_precision,
         frozen=(*rows, "c") if may_freeze else (),
         decay=0.01 * (rng.uniform() < 0.5),
         momentum=momentum if has_momentum else {},
@@ -164,7 +167,8 @@ def _compute_logits(params, x, library):
 
 
 def _make_numpy_step(params, batch, stated, kind):
-    params = {name: value.astype(kind.precision) for name, value in params.items()}
+    precision = np.dtype(getattr(ml_dtypes, kind.precision, kind.precision))
+    params = {name: value.astype(precision) for name, value in params.items()}
     clip, sigma, rate, size = stated.values()
     layer_norm = kind.get_layer_norm(clip, len(params) - len(kind.frozen))
 
@@ -199,7 +203,7 @@ def _make_numpy_step(params, batch, stated, kind):
         for name in trained:
             noise = sigma * clip * rng.normal(size=params[name].size)
             private = ((factors @ clipped[name] + noise) / size).reshape(params[name].shape)
-            after[name] = kind.update(name, exact[name], private, rate).astype(kind.precision)
+            after[name] = kind.update(name, exact[name], private, rate).astype(precision)
         return after
 
     return {"step": step, "params": params, "batch": batch}
@@ -477,10 +481,10 @@ ENGINES = {
 }
 
 if __name__ == "__main__":
-    _, engine, first, last, *seeds = sys.argv
-    options = {"seeds": int(seeds[0])} if seeds else {}
+    _, engine, first, last, *more = sys.argv
+    options = {"seeds": int(more[0])} if more else {}
     for seed in range(int(first), int(last)):
         began = time.perf_counter()
-        report = audit.check_step(**draw_step(seed, engine), **options)
+        report = audit.check_step(**draw_step(seed, engine, *more[1:]), **options)
         seconds = time.perf_counter() - began
         print(engine, seed, f"{seconds:.2f}", report.verdict[:150], flush=True)

@@ -1,4 +1,4 @@
-"""A bigram model of texts of unequal lengths by DP-SGD in NumPy: an example's loss is the mean over its tokens."""
+"""A bigram model of texts of unequal lengths in NumPy: an example's loss is the mean over its tokens."""
 
 import numpy as np
 
