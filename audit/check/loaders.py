@@ -133,6 +133,8 @@ def _read_batches(given: Any, most: float) -> DrawnPass:
       InputError: they are no whole numbers.
     """
     require(isinstance(given, Iterable), f"`draw` gave {shown(given)}: return batches of indices")
+    if tuple(getattr(given, "shape", ()))[1:] == (1,):  # a single batch, as argwhere gives it
+        given = given[:, 0]  # type: ignore[index]
     batches: list[NDArray[Any]] = []
     is_whole = True
     for batch in given:
@@ -167,6 +169,10 @@ def _to_array(batch: Any) -> NDArray[Any]:
     if hasattr(batch, "numpy"):  # of torch or TensorFlow
         batch = batch.numpy()
     try:
-        return np.asarray(batch)
+        indices = np.asarray(batch)
     except ValueError as error:  # rows of unequal length
         raise InputError(f"`draw` gave ragged batches: {_ADVICE}") from error
+    is_column = (
+        indices.ndim == 2 and indices.shape[1] == 1
+    )  # as of argwhere and of TensorFlow's where
+    return indices[:, 0] if is_column else indices

@@ -14,7 +14,7 @@ from scipy import stats
 from audit.check import causes, factors, findings, grids, movements, noise, trees
 from audit.check.findings import CheckFinding
 from audit.check.movements import TriedExamples
-from audit.check.noise import DrawnNoise
+from audit.check.noise import DrawnNoise, StepNoise
 from audit.check.noise_bugs import NoiseBugs
 from audit.check.noise_pictures import make_noise_pictures
 from audit.check.probe import Movement, RefusedError, Step, StepProbe
@@ -238,22 +238,32 @@ def _try_step(
 def _find_common_factor(trial: StepTrial) -> float:
     """Returns the factor by which movements and noise both differ from what is stated; 1 where none does.
 
-    Two examples in place of each other move the step by at most the factor, so that the noise tells it there.
+    Examples in place of a row lie in a ball of this radius, and of less where they point to few sides, so
+    that the noise tells it there.
     """
     drawn = trial.drawn
     tolerances = [movement.tolerance for movement in trial.tried.movements.values()]
-    if drawn is None or not tolerances or max(tolerances) > _COARSE or trial.depends_on_seed:
+    if drawn is None or not tolerances or max(tolerances) > _COARSE:
         return 1.0
+    drawn_noise: StepNoise | None = drawn.given
     deviation = float(drawn.compute_deviation())
-    freedom = float(np.sum(drawn.given.freedom))
-    if not deviation > 0 or not freedom:
+    if (
+        trial.depends_on_seed
+    ):  # what dropout does to gradients adds to the noise, but not without data
+        drawn_noise = drawn.list_accepted().get(noise.EMPTY)
+        deviation = float(drawn.compute_deviation(noise.EMPTY))
+    if drawn_noise is None or not deviation > 0 or not np.sum(drawn_noise.freedom):
         return 1.0
-    error = 4 / (2 * freedom) ** 0.5 + 0.005  # four deviations of the noise's own
+    error = (
+        4 / (2 * float(np.sum(drawn_noise.freedom))) ** 0.5 + 0.005
+    )  # four of its own deviations
     if not trial.tried.were_added:
-        largest = max(causes.list_finite_norms(trial.tried.list_all()), default=0.0)
+        radius = movements.compute_enclosing_radius(trial.tried)
+        largest = max([radius, *causes.list_finite_norms(trial.tried.list_all())])
         agrees = 0.9 * deviation < largest < deviation * (1 + error)
         is_shown = largest > 1 + max(tolerances) or deviation < 1 - error
-        return deviation if agrees and is_shown else 1.0
+        factor = max(largest, deviation * (1 - error))
+        return factor if agrees and is_shown else 1.0
     plateau = trial.plateau
     is_nearer = abs(np.log(plateau / deviation)) < abs(np.log(deviation)) if plateau else False
     differs = abs(plateau - 1) > 0.003 + 2 * max(tolerances)
@@ -285,15 +295,19 @@ def _judge(
         signal = _check_signal(probe, tried)
         separation = _check_separation(probe, tried, seconds)
         sensitivity = _check_sensitivity(probe, trial, bool(separation.findings), seconds)
+    sums_up = not separation.findings and not sensitivity.findings
     if other_size:
         sensitivity = sensitivity._replace(findings=[other_size, *sensitivity.findings])
 
     noise_outcomes = dict.fromkeys(noise.ROWS, _untried("noise_multiplier=0: no noise is expected"))
     pictures: dict[str, Any] = {"movements": _collect_norms(tried.list_all())}
     grid = None
+    is_stateful = findings.STATEFUL.name in {finding.name for finding in replay.findings}
+    if drawn and is_stateful and drawn.varies_by_number():
+        noise_outcomes = dict.fromkeys(noise.ROWS, _untried(findings.PRECONDITIONED))
+        drawn = None
     if drawn:
         noise_outcomes = noise.check_noise(drawn)
-        sums_up = not separation.findings and not sensitivity.findings
         if trial.depends_on_seed and sums_up and _is_noise_right_without_data(drawn):
             noise_outcomes |= dict.fromkeys(noise.ROWS, _untried(findings.RANDOM_GRADIENTS))
         grid = _find_grid(drawn)
