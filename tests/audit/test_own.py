@@ -305,7 +305,7 @@ def test_what_the_door_lacks_is_said_and_worlds_may_differ_in_canaries():
         *OTHERS,
     }
     claims = {"DpSgd", "EpsilonDelta", "Gdp", "TruncatedPoisson"}
-    types = {*claims, "Indices", "InputError", "Result", "__version__"}
+    types = {*claims, "Indices", "InputError", "Result", "TorchStep", "__version__"}
     assert set(audit.__all__) == functions | types
     found = audit.bounds(RNG.normal(size=(80, 8)) + 2, RNG.normal(size=(80, 7)))
     assert found.bounds["lifted_gaussian"].epsilon > 0

@@ -69,6 +69,32 @@ def test_what_a_report_says_of_a_planted_bug(engine, old, new, says):
     assert not report.passed and says in flatten(report), report
 
 
+MEAN_OVER_ALL = (
+    "np.maximum(is_counted.sum(axis=1), 1)",
+    "np.full(len(tokens), max(is_counted.sum(), 1) / max(len(tokens), 1))",
+)
+
+
+def test_a_mean_over_all_tokens_of_a_batch_is_found():
+    assert audit.check_step(**plant_bug("tokens"), seeds=64).passed
+    report = audit.check_step(**plant_bug("tokens", *MEAN_OVER_ALL), seeds=64)
+    assert "examples change each other's gradients" in report.verdict, report
+
+
+def test_where_no_label_is_padded_a_mean_over_all_tokens_is_said_to_be_unseen():
+    equal = plant_bug("tokens", "rng.integers(2, 9, 24)", "np.full(24, 8)")
+    report = audit.check_step(**equal, seeds=64)
+    assert "a mean over all tokens of a batch could not be told" in flatten(report), report
+
+
+def test_clipping_is_seen_where_no_two_examples_in_place_of_a_row_are_opposites():
+    given = draw_step(
+        24, "numpy"
+    )  # takes 12 rows only; the first and the last are 0.85 C from each other
+    report = audit.check_step(**given, seeds=64)
+    assert report.passed, report
+
+
 def test_there_are_bugs_on_six_engines():
     assert sum(map(len, NAMED_BUGS.values())) >= 60 and set(NAMED_BUGS) == set(ENGINES)
 
