@@ -11,7 +11,7 @@
     audit.audit("fcnn", runs=5000, adversary="gc_r", k=5)                   a model of the repository
     audit.hidden_state_epsilon(noise_multiplier=4.0, insertions=250, k=5, lipschitz=1.0)    an upper bound
     audit.check_step(step, params, batch, clipping_norm=1, ...)             is one step of DP-SGD right?
-    audit.TorchStep(model, train_batch)                                     such a step of a run with torch
+    audit.TorchStep(model, optimizer, train_batch)                          such a step of a run with torch
     audit.check_batches(draw, examples, sampling_rate)                      are its batches?
     audit.Indices(examples)                                                 in place of the loader's data
     audit.check_accounting(epsilon, delta, ...)                             is its epsilon?

@@ -398,7 +398,8 @@ def _check_signal(probe: StepProbe, tried: TriedExamples) -> CheckOutcome:
         listed = ", ".join(dead[:6])
         text = (
             f"no example moves {listed}, only noise does: begin at trained parameters (an adapter's "
-            "factor beside zeros has no gradient), or look for a detached layer"
+            "factor beside zeros has no gradient), look for a detached layer, or freeze what never has a "
+            "gradient, such as the bias of keys in attention"
         )
         return CheckOutcome(text, tried=False, figures=figures)
     alive = np.flatnonzero(is_trained & is_alive)

@@ -16,9 +16,10 @@ class TorchStep:
     seed.
 
     Args:
-      model: the module that is trained, with Opacus the one that `make_private` returned.
+      model, optimizer: the module that is trained and its optimizer, with Opacus those that `make_private`
+        returned.
       train_batch: a function of a batch's arrays that takes one step on it, as training does: `zero_grad`,
-        `backward` and `step` of the optimizer, which leaves clipped and noisy gradients in `p.grad`.
+        `backward` and the optimizer's `step`, which leaves clipped and noisy gradients in `p.grad`.
 
     Attributes:
       params: the parameters that are trained, as they are now, by name: where the check begins.
@@ -27,12 +28,13 @@ class TorchStep:
       InputError: the model has no parameters that are trained.
     """
 
-    def __init__(self, model: Any, train_batch: Callable[..., Any]) -> None:
+    def __init__(self, model: Any, optimizer: Any, train_batch: Callable[..., Any]) -> None:
         is_module = hasattr(model, "named_parameters")
         require(
             is_module, f"`model={shown(model)}` is no module of torch: give the one that is trained"
         )
         self._model = model
+        self._optimizer = optimizer
         self._train_batch = train_batch
         self.params = {}
         for name, parameter in self._list_trained().items():
@@ -44,6 +46,7 @@ class TorchStep:
     def __call__(self, params: Any, batch: Any, seed: int) -> dict[str, Any]:
         """Returns the gradients after clipping and noise, from these parameters, on this batch."""
         self._model.load_state_dict(params, strict=False)
+        _forget_failed_call(self._model, self._optimizer)
         sys.modules["torch"].manual_seed(seed)
         with _without_dropout(self._model):
             self._train_batch(*batch)
@@ -56,6 +59,28 @@ class TorchStep:
             if parameter.requires_grad:
                 trained[name] = parameter
         return trained
+
+
+def _forget_failed_call(model: Any, optimizer: Any) -> None:
+    """Forgets what a call that failed left in a module and an optimizer of Opacus.
+
+    It is the activations of layers that were reached, how often each parameter was used, and the parts of the
+    batch. With them the next call would fail too, or be another step.
+    """
+    for module in model.modules():
+        for attribute in ("activations", "max_batch_len"):
+            if hasattr(module, attribute):
+                delattr(module, attribute)
+    for parameter in model.parameters():
+        if hasattr(parameter, "_forward_counter"):
+            parameter._forward_counter = 0
+        if hasattr(parameter, "_current_grad_sample"):
+            del parameter._current_grad_sample
+    queue = getattr(optimizer, "_step_skip_queue", None)  # of its BatchMemoryManager
+    if queue is not None:
+        queue.clear()
+        optimizer._is_last_step_skipped = False
+    optimizer.zero_grad()
 
 
 @contextmanager

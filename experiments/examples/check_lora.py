@@ -101,7 +101,7 @@ for _ in range(3):
 
 # The check: its step is `train_batch`.
 
-step = audit.TorchStep(model, train_batch)
+step = audit.TorchStep(model, optimizer, train_batch)
 params = step.params
 batch = texts[:32, :-1], texts[:32, 1:]
 stated: dict[str, Any] = {

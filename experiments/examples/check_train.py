@@ -71,7 +71,7 @@ def train_batch(x: torch.Tensor, y: torch.Tensor) -> None:
     train_epoch(single)
 
 
-step = audit.TorchStep(model, train_batch)
+step = audit.TorchStep(model, optimizer, train_batch)
 params = step.params
 batch = torch.randn(32, 8), torch.randint(3, (32,))
 stated: dict[str, Any] = {

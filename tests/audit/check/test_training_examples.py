@@ -95,13 +95,14 @@ def test_a_training_run_passes(example):
 def test_a_training_run_keeps_its_dropout():
     torch = pytest.importorskip("torch")
     network = torch.nn.Sequential(torch.nn.Dropout(0.25), torch.nn.Linear(3, 2))
+    optimizer = torch.optim.SGD(network.parameters(), lr=1.0)
     seen = []
 
     def train_batch(x):
         seen.append(network[0].p)
         network(x).sum().backward()
 
-    step = audit.TorchStep(network, train_batch)
+    step = audit.TorchStep(network, optimizer, train_batch)
     gradients = step(step.params, (torch.ones(4, 3),), 0)
     assert seen == [0.0] and network[0].p == 0.25 and set(gradients) == {"1.weight", "1.bias"}
 
@@ -111,7 +112,7 @@ def test_what_has_nothing_to_train_is_no_step(model):
     torch = pytest.importorskip("torch")
     given = torch.nn.Linear(2, 2).requires_grad_(False) if model == "frozen" else model
     with pytest.raises(audit.InputError, match="give"):
-        audit.TorchStep(given, print)
+        audit.TorchStep(given, None, print)
 
 
 @pytest.mark.parametrize("name", BUGS)
