@@ -416,6 +416,8 @@ def _check_separation(probe: StepProbe, tried: TriedExamples, seconds: float) ->
     """Checks that two parts of a batch, of extreme examples, move the step by the sum of what each does."""
     if not movements.is_any_moved(tried.list_all()):
         return _untried(_NOTHING_MOVES)
+    if _takes_single_rows_only(probe):
+        return CheckOutcome("the step takes batches of one row only", applies=False)
     measured = movements.measure_interactions(probe, tried, range(1))
     if isinstance(measured, str):
         return _untried(measured)
@@ -441,6 +443,17 @@ def _check_separation(probe: StepProbe, tried: TriedExamples, seconds: float) ->
         numbers += f"; rows were replaced, since {tried.refusal}"
     numbers += _describe_unseen_interactions(probe, tried)
     return CheckOutcome(text, figures=figures, measured=numbers)
+
+
+def _takes_single_rows_only(probe: StepProbe) -> bool:
+    """Returns whether the batch has one row and the step refuses it with another."""
+    if len(probe.rows[0]) > 1:
+        return False
+    try:
+        probe.run(trees.join(probe.rows, probe.rows), 0)
+    except RefusedError:
+        return True
+    return False
 
 
 def _describe_unseen_interactions(probe: StepProbe, tried: TriedExamples) -> str:

@@ -489,3 +489,24 @@ def test_the_command_checks_a_step_of_the_users(forked, tmp_path, noise, status)
     assert ended.status == status, ended.stderr
     assert json.loads(ended.stdout)["passed"] == (status == 0)
     assert (tmp_path / "page.html").exists() and ended.stderr == "report: page.html\n"
+
+
+def test_a_step_of_single_rows_needs_no_two_parts():
+    given = plant_bug("numpy")
+    plain = given["step"]
+
+    def step(params, batch, seed):
+        assert len(batch[0]) == 1, "one row only"
+        return plain(params, batch, seed)
+
+    rows = given["batch"][0][1:2], np.array([1])
+    report = audit.check_step(**given | {"step": step, "batch": rows}, seeds=64)
+    results = {check.name: check.result for check in report.checks}
+    assert results["separation"] == "does not apply" and report.passed, report
+
+
+def test_numbers_that_are_not_trained_do_not_look_like_noise_that_comes_again():
+    report = audit.check_step(
+        **draw_step(82, "numpy"), seeds=48
+    )  # bfloat16, of which few values are fine
+    assert not report.findings, report
