@@ -10,6 +10,7 @@ here=$(CDPATH='' cd -- "${self%/*}" && pwd -P)
 venv=${AUDIT_VENV:-$here/.venv}
 if [[ $venv != /* ]]; then venv=$PWD/$venv; fi
 always=train,zoo # extras that every command gets; the lock's section core has their packages
+tpu=$venv/tpu # libtpu, apart: where JAX finds it, every program without a TPU begins with its errors
 stamp=$venv/.run-sh # what the environment was made from; empty while it is being made
 python='' version='' extras=''
 unset PYTHONHOME
@@ -35,6 +36,8 @@ find_python() { # sets python and version
 
 add_extra() { if [[ $extras != *$1* ]]; then extras+=,$1; fi; }
 
+is_installed() { compgen -G "$venv/lib/python*/site-packages/$1" >/dev/null; }
+
 find_extras() { # sets extras: what the command needs, and what is installed already
   if [[ -s $stamp ]]; then IFS= read -r extras <"$stamp"; fi
   case $1 in
@@ -43,8 +46,15 @@ find_extras() { # sets extras: what the command needs, and what is installed alr
     benchmark) add_extra peers ;;
     claim) add_extra claim ;;
     compile) add_extra tpu ;;
+    docs) add_extra docs ;;
     ray) add_extra ray ;;
   esac
+  if [[ " $* " =~ ^\ check\ .*--?example[=\ ](lora|opacus|torch_func|train)\  ]] && ! is_installed opacus; then
+    add_extra opacus # unless it is there: a build of PyTorch for CPUs alone is a tenth of the size
+  fi
+  if [[ " $* " =~ ^\ check\ .*--?example[=\ ]jax_privacy\  ]] && ! is_installed jax_privacy; then
+    add_extra peers
+  fi
   if [[ " $* " =~ \ --?(engine[= ]ray|ray_address) ]]; then add_extra ray; fi
   if [[ $extras != *cuda* && ${JAX_PLATFORMS:-} != cpu ]]; then
     if [[ $(nvidia-smi -L 2>/dev/null) == GPU* ]]; then add_extra cuda; fi
@@ -61,9 +71,9 @@ is_ready() { [[ -s $stamp && $(<"$stamp") == "$(made_from)" ]]; }
 
 run_pip() { "$venv/bin/python" -I -m pip install -q --disable-pip-version-check --no-input "$@"; }
 
-install_locked() { # files of the lock's hashes alone, of these comma-separated sections
+install_locked() { # files of the lock's hashes alone, of these comma-separated sections; more is for pip
   awk -v names=",$1," '/^# section: / { wanted = index(names, "," $3 ",") } wanted' "$here/requirements.lock" \
-    >"$venv/locked.txt" && run_pip --require-hashes --no-build-isolation -r "$venv/locked.txt"
+    >"$venv/locked.txt" && run_pip --require-hashes --no-build-isolation -r "$venv/locked.txt" "${@:2}"
 }
 
 install() { # with a python, a new environment first; removes nothing that run.sh did not make
@@ -72,8 +82,12 @@ install() { # with a python, a new environment first; removes nothing that run.s
     rm -rf -- "$venv"/{bin,include,lib,lib64,share,pyvenv.cfg}
     "$python" -m venv "$venv" || return
   fi
-  install_locked build && install_locked "core${extras:+,$extras}" && cd -- "$here" &&
-    run_pip --no-index --no-build-isolation -e ".[$always${extras:+,$extras}]" # fails where the lock lacks a package
+  local usual=${extras:+,$extras},
+  usual=${usual/,tpu,/,}
+  usual=${usual%,}
+  install_locked build && install_locked "core$usual" && cd -- "$here" &&
+    run_pip --no-index --no-build-isolation -e ".[$always$usual]" || return # fails where the lock lacks a package
+  if [[ $extras == *tpu* ]]; then install_locked tpu --no-deps --upgrade --target "$tpu"; fi
 }
 
 set_up() ( # one start at a time: the lock on the folder goes with this subshell
@@ -83,7 +97,11 @@ set_up() ( # one start at a time: the lock on the folder goes with this subshell
   if is_ready; then return; fi
   [[ -e $stamp || -z $(ls -A "$venv") ]] ||
     die "$venv was not made by run.sh; move it away, or name another folder in AUDIT_VENV"
-  echo "setting up ${venv##*/} (first run only; a few minutes)" >&2
+  if [[ -s $stamp ]]; then
+    echo "installing what '${1-audit}' needs besides in ${venv##*/} ($extras; first time only)" >&2
+  else
+    echo "setting up ${venv##*/} (first run only; a few minutes)" >&2
+  fi
   if [[ -s $stamp && $(version_of "$venv/bin/python") == "$version" ]] &&
     "$venv/bin/python" -Ic 'import pip' 2>/dev/null; then
     python='' # it lacks packages, no more
@@ -96,9 +114,13 @@ set_up() ( # one start at a time: the lock on the folder goes with this subshell
 ) 9<"$venv"
 
 if [[ -n ${PYTHON:-} || ! -s $stamp ]] || ! version=$(version_of "$venv/bin/python"); then find_python; fi
-if [[ " $* " =~ ^\ (help|-h|--help)\ $ || (! -s $stamp && " $* " =~ \ --?(h|help|helpshort|helpfull)\ ) ]]; then
+asks_help='' # help installs nothing; python, ray, test and lint hand it to other programs, where they can
+if [[ " $* " =~ \ --?(h|help|helpshort|helpfull)\  && (! -s $stamp || ! ${1-} =~ ^(python|ray|test|lint)$) ]]; then
+  asks_help=yes
+fi
+if [[ $asks_help || ${1-} == help ]]; then
   if [[ -s $stamp ]]; then python=$venv/bin/python; fi
-  exec "$python" -P -m experiments "$@" # help installs nothing
+  exec "$python" -P -m experiments "$@"
 fi
 find_extras "${@:-audit}"
 if ! is_ready; then
@@ -111,4 +133,5 @@ fi
 if [[ " $extras " == *ray* && -s ${RAY_AUTH_TOKEN_PATH:-${HOME:-}/.ray/auth_token} ]]; then
   export RAY_AUTH_MODE=${RAY_AUTH_MODE:-token} # Ray itself decides so at a cluster's head alone
 fi
+if [[ ${1-} == compile || (${1-} == test && -d $tpu) ]]; then export PYTHONPATH=$here:$tpu; fi
 exec "$venv/bin/python" -P -m experiments "$@"

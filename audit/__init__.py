@@ -1,4 +1,4 @@
-"""Audits of DP-SGD: lower bounds on the epsilon that a training really leaks.
+"""Audits of DP-SGD: lower bounds on the epsilon that training really leaks.
 
     import audit
     audit.bounds(scores_in, scores_out)                                     scores of your own training
@@ -17,8 +17,9 @@
     audit.check_accounting(epsilon, delta, ...)                             is its epsilon?
     audit.refute_sampler(draw, examples, audit.DpSgd(1.0, 3000, 0.01))      do its batches refute its claim?
     audit.sampler_claims("shuffled", noise_multiplier=1, batches=98, ...)    what may be claimed instead?
+    audit.table(results)                                                    rows for a DataFrame
 
-The first four return a `Result`, the checks a `CheckReport`; what cannot be audited raises `InputError`, in
+Audits and bounds return a `Result`, checks a `CheckReport`; what cannot be audited raises `InputError`, in
 one line. `bounds`, `hidden_state_epsilon` and the checks load no JAX, and none of them touches the command
 line or JAX's configuration.
 """
@@ -29,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 from audit.accountant import hidden_state_epsilon
 from audit.api import audit, audit_loss, audit_model, bounds
 from audit.errors import InputError
-from audit.result import Result
+from audit.result import Result, table
 from audit.version import __version__
 
 if TYPE_CHECKING:
@@ -85,12 +86,16 @@ __all__ = [
     "ranks",
     "refute_sampler",
     "sampler_claims",
+    "table",
 ]
 
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
-        """The rooms, and functions of them, that are loaded when they are asked for."""
+        """Imports a public name's module when the name is first used; returns the name's object.
+
+        That is the module itself for a name, as `directions`, that its module does not define.
+        """
         if name not in _ROOMS:
             raise AttributeError(f"module 'audit' has no attribute {name!r}")
         room = importlib.import_module(_ROOMS[name])

@@ -18,10 +18,11 @@ def hidden_state_epsilon(
     step_sizes: "ArrayLike" = 1.0,
     delta: float = 1e-5,
 ) -> float:
-    """An upper bound on the epsilon of DP-SGD's last model, where nobody sees the models before; no JAX.
+    """Returns an upper bound on the epsilon of DP-SGD's last model, where nobody sees those before; no JAX.
 
     Args:
-      noise_multiplier, insertions: of DP-SGD's steps with the canary.
+      noise_multiplier: the noise's standard deviation over the clipping norm.
+      insertions: how many steps insert the canary.
       lipschitz: constant of a step without the canary and noise, a number or one for each of insertions * k
         steps: 1 for a convex loss and a step of at most 2 / smoothness, 1 - learning rate * weight decay with
         an L2 penalty (`audit/methods/README.md` says of which models). Not for momentum or Adam.

@@ -123,7 +123,7 @@ def bounds(
     from audit.values import require_type
 
     require_type("name", name, str)
-    level = _require_level(delta, confidence)
+    level = _check_level(delta, confidence)
     require_claim(claim)
     conclusion = conclude(_read_evidence(scores_in, scores_out), claim, level, looks)
     return Result(conclusion, partial(subjects.describe_arrays, name, conclusion))
@@ -153,7 +153,7 @@ def audit(
         lipschitz="measured", which measures along rehearsed runs how much steps stretch distances.
 
     Raises:
-      InputError: in one line, for what cannot be audited.
+      InputError: for what cannot be audited.
 
     >>> audit.audit("fcnn", runs=40, insertions=2, out=folder).upper_bound  # doctest: +ELLIPSIS
     1.356...
@@ -172,8 +172,8 @@ def audit(
     measured = settings.pop("lipschitz", None)
     is_word = measured is None or (isinstance(measured, str) and measured == lipschitz.MEASURED)
     require(is_word, f"`lipschitz={measured!r}`: give {lipschitz.MEASURED}, or drop it")
-    request = _require_request(runs, out, delta, confidence)
-    sources = Sources(_find_file("data_file", data_file), _find_file("tfds_dir", tfds_dir))
+    request = _check_request(runs, out, delta, confidence)
+    sources = Sources(_check_file("data_file", data_file), _check_file("tfds_dir", tfds_dir))
     if "steps" not in settings and "insertions" not in settings:
         settings["insertions"] = make.fields()["insertions"].default
     setting = make.setting_of(model, **settings)
@@ -216,8 +216,8 @@ def audit_model(
     """Trains a Flax Linen module, half of the runs with a canary, and bounds what their last iterates leak.
 
     Args:
-      module: takes one example, features[i], without a batch axis; trained parameters only, no randomness.
-      criterion: (the module's output, labels[i]) -> scalar loss of one example.
+      module: takes an example, features[i], without a batch axis; trained parameters only, no randomness.
+      criterion: (the module's output, labels[i]) -> scalar loss of an example.
       features: (N, ...), kept as float32 or as whole numbers.
       labels: (N, ...); the adversary "loss" needs classes, whole numbers from 0.
       runs: models to train; those that `out` has already are not trained again.
@@ -235,7 +235,7 @@ def audit_model(
     call nothing is drawn.
 
     Raises:
-      InputError: in one line, for what cannot be audited.
+      InputError: for what cannot be audited.
 
     >>> import flax.linen as nn, numpy as np, optax
     >>> features, labels = np.eye(8, dtype=np.float32), np.arange(8) % 2
@@ -250,7 +250,7 @@ def audit_model(
 
     fields: dict[str, Any] = {**settings}
     request = _take_request(runs, out, fields)
-    model = own.of_module(module, criterion, features, labels)
+    model = own.wrap_module(module, criterion, features, labels)
     return _audit_own(model, request, adversary, fields)
 
 
@@ -268,14 +268,14 @@ def audit_loss(
     """Trains and audits any JAX model as `audit_model` does: Flax NNX, Equinox and Haiku have such losses.
 
     Args:
-      loss: (params, (features[i], labels[i])) -> scalar loss of one example, without a batch axis; no
+      loss: (params, (features[i], labels[i])) -> scalar loss of an example, without a batch axis; no
         randomness.
       params: a tree of float arrays, at which every run begins.
       runs, adversary, out, settings: see `audit_model`. Gradients are taken
         example by example, which is slower than what a Linen module allows.
 
     Raises:
-      InputError: in one line, for what cannot be audited.
+      InputError: for what cannot be audited.
 
     >>> import jax.numpy as jnp, numpy as np
     >>> def loss(params, labelled):
@@ -291,12 +291,12 @@ def audit_loss(
 
     fields: dict[str, Any] = {**settings}
     request = _take_request(runs, out, fields)
-    model = own.of_loss(loss, params, features, labels)
+    model = own.wrap_loss(loss, params, features, labels)
     return _audit_own(model, request, adversary, fields)
 
 
 def require_claim(claim: Any) -> None:
-    """Raises InputError for what is no claim."""
+    """Raises InputError unless a claim is None, or has the methods of `audit.claims.claim.Claim`."""
     is_claim = claim is None or all(
         hasattr(claim, name) for name in ("epsilon", "power", "last_model")
     )
@@ -307,7 +307,15 @@ def require_claim(claim: Any) -> None:
 
 
 def _read_evidence(scores_in: Any, scores_out: Any) -> "Evidence":
-    """Returns the evidence of a caller's scores, of a table or of two worlds, or the evidence given alone."""
+    """Returns the checked evidence of a caller's scores.
+
+    Args:
+      scores_in: scores with the canary, (n,) or (n, K); alone, a table of scores, or evidence already.
+      scores_out: scores without it, (m,) or (m, M), or None.
+
+    Raises:
+      InputError: the two do not go together, or are no scores.
+    """
     from audit.evidence import given
     from audit.storage import score_files
 
@@ -327,30 +335,37 @@ def _read_evidence(scores_in: Any, scores_out: Any) -> "Evidence":
 
 
 class _Request(NamedTuple):
-    """A checked request for an audit that trains: see `audit` for its attributes."""
+    """A checked request for an audit that trains.
+
+    Attributes:
+      runs: models to train.
+      out: folder of the store.
+      level: delta and confidence of the bounds.
+    """
 
     runs: int
     out: Path
     level: "Level"
 
 
-def _require_request(runs: int, out: str | Path, delta: float, confidence: float) -> _Request:
-    """Returns the request; raises InputError for values out of range or of another type."""
+def _check_request(runs: int, out: str | Path, delta: float, confidence: float) -> _Request:
+    """Returns the request of an audit that trains; raises InputError for values that do not fit."""
     from audit.laws import conversions
     from audit.values import number, path
 
-    level = _require_level(delta, confidence)
+    level = _check_level(delta, confidence)
     conversions.require_levels(*level)
     return _Request(number("runs", runs, int), path("out", out), level)
 
 
 def _take_request(runs: int, out: str | Path, fields: dict[str, Any]) -> _Request:
-    """Takes the level out of a caller's settings, and returns the request."""
+    """Takes delta and confidence out of a caller's settings, in place; returns the checked request."""
     delta = fields.pop("delta", 1e-5)
-    return _require_request(runs, out, delta, fields.pop("confidence", 0.95))
+    confidence = fields.pop("confidence", 0.95)
+    return _check_request(runs, out, delta, confidence)
 
 
-def _require_level(delta: float, confidence: float) -> "Level":
+def _check_level(delta: float, confidence: float) -> "Level":
     """Returns the level of the bounds; raises InputError for values that are no numbers."""
     from audit.methods.level import Level
     from audit.values import number
@@ -358,8 +373,8 @@ def _require_level(delta: float, confidence: float) -> "Level":
     return Level(number("delta", delta, float), number("confidence", confidence, float))
 
 
-def _find_file(name: str, value: str | Path | None) -> str | None:
-    """Returns the file that a parameter names; raises InputError for what is no path."""
+def _check_file(name: str, value: str | Path | None) -> str | None:
+    """Returns a parameter's path as text, or None for None; raises InputError for anything else."""
     from audit.values import path
 
     return None if value is None else str(path(name, value))
@@ -371,7 +386,14 @@ def _audit_own(
     adversary: "str | Adversary",
     fields: dict[str, Any],
 ) -> Result:
-    """Returns the result of an audit of `audit.own`, with products in float32 whatever JAX is set to."""
+    """Trains and audits a caller's own model, with matrix products in float32 whatever JAX is set to.
+
+    Args:
+      model: the checked model on its data.
+      request: runs, folder and level.
+      adversary: the name of one of the library's, or the caller's own.
+      fields: the caller's settings by name, without delta and confidence; `lipschitz` is taken out.
+    """
     import jax
 
     from audit import own
@@ -383,7 +405,13 @@ def _audit_own(
 
 
 def _make_result(conclusion: "Conclusion", folder: Path, request: _Request) -> Result:
-    """Returns the result of an audit that a store keeps, whose facts are gathered when they are used."""
+    """Returns the result of an audit whose scores a store keeps.
+
+    Args:
+      conclusion: of the audit.
+      folder: of the store, from which the page's facts are read when a page is made.
+      request: what the caller requested.
+    """
     from audit.report import subjects
 
     levels = subjects.RequestedLevels(*request.level)

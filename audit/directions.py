@@ -21,6 +21,15 @@ to be told so too, by its leave_one_out=True. Parameters that are not trained do
 Coordinates depend on (seed, run, index, place) alone, in one version of NumPy. They are drawn in blocks, so
 that count times dimension numbers are never in memory. The seed is a secret of the auditor's: beside what is
 inserted, training must not know it, and its own noise and batches come from another.
+
+>>> import numpy as np
+>>> rows = []
+>>> for run in range(3):                                # a training of ten steps whose gradients are 0
+...     pushed = sum(audit.directions.inserted(7, run, 32, 2000, norm=1.0) for _ in range(10))
+...     noise = np.random.default_rng(run).normal(0, 2 * 10**0.5, 2000)
+...     rows.append(audit.directions.cosines(pushed + noise, 7, run, 32))
+>>> audit.bounds(audit.cosines(rows, 2000, in_order=True)).epsilon > 1
+True
 """
 
 from collections.abc import Iterator
@@ -30,31 +39,55 @@ from numpy.typing import ArrayLike, NDArray
 
 from audit.errors import require
 from audit.evidence import arrays
-from audit.one_run import MOST_DIMENSION, MOST_SEED, join_unit, seed_of, whole, with_length
+from audit.one_run import (
+    MOST_DIMENSION,
+    MOST_SEED,
+    check_displacement,
+    check_seed,
+    check_whole_number,
+    join_to_unit_vector,
+)
 from audit.values import number, require_type
 
 Array = NDArray[np.float64]
 MOST_COUNT = 20_000  # whose Gram matrix has 3 GB
-_ROOT = 2  # of the random stream under a seed, beside those of one_run
-_BLOCK = 1 << 13  # coordinates of all canaries in memory at once
+_ROOT = 2  # of the random stream under a seed; `audit.one_run` has 0 and 1
+_BLOCK = 1 << 13  # coordinates of every canary that are in memory at once
 
 
 def canaries(seed: int, run: int, count: int, dimension: int) -> Iterator[Array]:
-    """Draws a run's uniform unit vectors (dimension,), one after the other.
+    """Draws a run's canaries, `count` uniform unit vectors (dimension,), in turn.
 
-    Raises InputError for numbers out of range.
+    Args:
+      seed: of all runs' canaries, 0 to 2^63 - 1.
+      run: the run's index, from 0.
+      count: how many canaries the run has.
+      dimension: the number of trained parameters.
+
+    Raises:
+      InputError: numbers out of range.
     """
     seed, run, count, size = _check_numbers(seed, run, count, dimension)
-    return (join_unit(_draw_blocks(seed, run, index, size), size) for index in range(count))
+    return (
+        join_to_unit_vector(_draw_blocks(seed, run, index, size), size) for index in range(count)
+    )
 
 
 def inserted(seed: int, run: int, count: int, dimension: int, norm: float) -> Array:
     """Returns what a run's canaries add to a sum of clipped gradients, (dimension,).
 
     That is the sum of their directions, each as long as the clipping norm.
+
+    Args:
+      seed: of all runs' canaries, 0 to 2^63 - 1.
+      run: the run's index, from 0.
+      count: how many canaries the run has.
+      dimension: the number of trained parameters.
+      norm: the clipping norm.
     """
     length = number("norm", norm, float)
     require(0 < length < np.inf, f"`norm={length:g}`: give the clipping norm, more than 0")
+    # The sum starts from an array that broadcasts, as the dimension is checked in `canaries`.
     total: Array = length * sum(canaries(seed, run, count, dimension), start=np.zeros(1))
     return total
 
@@ -64,21 +97,23 @@ def cosines(
 ) -> Array:
     """Returns the cosines (count,) of a run's directions with a displacement: larger, if they took part.
 
-    Memory is count times 64 kB, and with leave-one-out then a few matrices (count, count).
+    Memory is count times 64 kB, and with leave-one-out a few matrices (count, count) beside.
 
     Args:
-      displacement: (dimension,).
-      seed: of all directions.
-      run: which run's.
+      displacement: (dimension,) how far training moved the parameters, to where the canaries push.
+      seed: of all runs' canaries, 0 to 2^63 - 1.
+      run: the run's index, from 0.
       count: how many canaries the run has.
-      leave_one_out: each direction's cosine with what is left of the displacement off all others, of fewer
-        canaries than coordinates (`audit.evidence.leave_one_out`).
+      leave_one_out: whether each direction's cosine is with the displacement's part that is orthogonal to all
+        other directions, which must be fewer than coordinates (`audit.evidence.leave_one_out`).
 
     Raises:
       InputError: the displacement is no finite vector, or is 0.
     """
     require_type("leave_one_out", leave_one_out, bool)
-    displacement, length = with_length(arrays.real("the displacement's entries", displacement))
+    displacement, length = check_displacement(
+        arrays.real("the displacement's entries", displacement)
+    )
     seed, run, count, size = _check_numbers(seed, run, count, len(displacement))
     is_few = not leave_one_out or count < size
     require(
@@ -99,26 +134,33 @@ def cosines(
         else:
             squares += np.square(directions).sum(1)
 
-    # The blocks are those of directions before they have length 1.
+    # The directions above were normal vectors: products and Gram matrix are divided by their
+    # lengths.
     if not leave_one_out:
         return products / np.sqrt(squares)
     from audit.evidence import leave_one_out as statistics  # loads SciPy
 
     lengths = np.sqrt(np.diagonal(gram))
+    # The displacement was divided by its length: its squared length is 1.
     return statistics.cosines(gram / np.outer(lengths, lengths), products / lengths, 1.0, size)
 
 
 def _draw_blocks(seed: int, run: int, index: int, size: int) -> Iterator[Array]:
-    """Yields a direction's normal coordinates, not yet of length 1, one block after the other."""
+    """Yields a direction's normal coordinates, not yet of length 1, in blocks of _BLOCK at most.
+
+    Args:
+      seed, run, index: of all runs, of the run, and of the direction within the run.
+      size: how many coordinates a direction has.
+    """
     for place, start in enumerate(range(0, size, _BLOCK)):
         rng = np.random.default_rng([_ROOT, seed, run, index, place])
         yield rng.standard_normal(min(_BLOCK, size - start))
 
 
 def _check_numbers(seed: int, run: int, count: int, dimension: int) -> tuple[int, int, int, int]:
-    """Returns the caller's numbers as Python's; raises InputError for those out of range."""
-    seed = seed_of(seed)
-    run = whole("run", run, 0, MOST_SEED)
-    count = whole("count", count, 1, MOST_COUNT)
-    dimension = whole("dimension", dimension, 2, MOST_DIMENSION)
+    """Returns (seed, run, count, dimension) as Python's ints; raises InputError for those out of range."""
+    seed = check_seed(seed)
+    run = check_whole_number("run", run, 0, MOST_SEED)
+    count = check_whole_number("count", count, 1, MOST_COUNT)
+    dimension = check_whole_number("dimension", dimension, 2, MOST_DIMENSION)
     return seed, run, count, dimension

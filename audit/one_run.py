@@ -36,17 +36,26 @@ _BLOCK = 1 << 18  # coordinates in memory at once
 
 
 def canary(seed: int, index: int, dimension: int) -> Array:
-    """Returns a canary, a uniform unit vector (dimension,); raises InputError for numbers out of range."""
-    seed = seed_of(seed)
-    index = whole("index", index, 0, MOST_SEED)
-    size = whole("dimension", dimension, 2, MOST_DIMENSION)
-    return join_unit(_draw_blocks(seed, index, size), size)
+    """Returns a canary, a uniform unit vector (dimension,).
+
+    Args:
+      seed: of all canaries, 0 to 2^63 - 1, a secret of the auditor's.
+      index: which canary, from 0.
+      dimension: the number of trained parameters.
+
+    Raises:
+      InputError: numbers out of range, or a vector that does not fit into memory.
+    """
+    seed = check_seed(seed)
+    index = check_whole_number("index", index, 0, MOST_SEED)
+    size = check_whole_number("dimension", dimension, 2, MOST_DIMENSION)
+    return join_to_unit_vector(_draw_blocks(seed, index, size), size)
 
 
 def coins(seed: int, count: int) -> NDArray[np.bool_]:
     """Returns fair, independent coins (count,), which do not depend on the canaries' directions."""
-    size = whole("count", count, 1, MOST_COUNT)
-    rng = np.random.default_rng([_COINS, seed_of(seed)])
+    size = check_whole_number("count", count, 1, MOST_COUNT)
+    rng = np.random.default_rng([_COINS, check_seed(seed)])
     return rng.random(size) < 0.5
 
 
@@ -67,23 +76,29 @@ def cosines(displacement: ArrayLike, seed: int, count: int, first: int = 0) -> A
     Raises:
       InputError: for a displacement that is no finite vector, or is 0, and for numbers out of range.
     """
-    vector, length = with_length(arrays.real("the displacement's entries", displacement))
-    seed = seed_of(seed)
-    size = whole("count", count, 1, MOST_COUNT)
-    start = whole("first", first, 0, MOST_SEED)
+    vector, length = check_displacement(arrays.real("the displacement's entries", displacement))
+    seed = check_seed(seed)
+    size = check_whole_number("count", count, 1, MOST_COUNT)
+    start = check_whole_number("first", first, 0, MOST_SEED)
     products = [_project(vector, seed, start + place) for place in range(size)]
     return np.array(products) / length
 
 
-def with_length(displacement: NDArray[np.generic]) -> tuple[NDArray[np.generic], float]:
-    """Returns a displacement and its length; raises InputError unless it is a finite vector other than 0."""
+def check_displacement(displacement: NDArray[np.generic]) -> tuple[NDArray[np.generic], float]:
+    """Returns a displacement as it is, and its length.
+
+    The length is summed up in blocks, so that no copy in float64 is in memory.
+
+    Raises:
+      InputError: it is no vector of at least 2 entries, not finite, or 0.
+    """
     shape = displacement.shape
     require(
         displacement.ndim == 1, f"the displacement has shape {shape}: flatten it into one vector"
     )
     size = len(displacement)
     require(size >= 2, f"the displacement has {size} entries: give at least 2")
-    blocks = -(-size // _BLOCK)
+    blocks = -(-size // _BLOCK)  # rounded up
     with np.errstate(over="ignore"):  # what is too large is infinite, and refused
         lengths = [np.linalg.norm(_get_block(displacement, place)) for place in range(blocks)]
         length = float(np.linalg.norm(lengths))
@@ -94,23 +109,32 @@ def with_length(displacement: NDArray[np.generic]) -> tuple[NDArray[np.generic],
     return displacement, length
 
 
-def seed_of(seed: int) -> int:
+def check_seed(seed: int) -> int:
     """Returns a caller's seed; raises InputError unless it is a whole number from 0 to 2^63 - 1."""
-    return whole("seed", seed, 0, MOST_SEED)
+    return check_whole_number("seed", seed, 0, MOST_SEED)
 
 
-def whole(name: str, value: int, least: int, most: int) -> int:
-    """Returns a caller's whole number in a range; raises InputError for anything else."""
+def check_whole_number(name: str, value: int, least: int, most: int) -> int:
+    """Returns a caller's whole number as an int.
+
+    Args:
+      name: of the parameter, as the message repeats it.
+      value: what the caller gave.
+      least, most: the range, ends included.
+
+    Raises:
+      InputError: anything else than a whole number in this range.
+    """
     checked = number(name, value, int)
     end = f"{most:,}" if most < MOST_SEED else "2^63 - 1"
     require(least <= checked <= most, f"`{name}={shown(checked)}`: give {least} to {end}")
     return checked
 
 
-def join_unit(blocks: Iterable[Array], size: int) -> Array:
-    """Joins blocks of normal coordinates into a vector (size,) and gives it length 1.
+def join_to_unit_vector(blocks: Iterable[Array], size: int) -> Array:
+    """Joins blocks of normal coordinates into one vector (size,), and divides it by its length.
 
-    Raises InputError where it does not fit into memory.
+    Raises InputError where the vector does not fit into memory.
     """
     try:
         direction = np.empty(size)
@@ -128,14 +152,17 @@ def join_unit(blocks: Iterable[Array], size: int) -> Array:
 
 
 def _draw_blocks(seed: int, index: int, dimension: int) -> Iterator[Array]:
-    """Yields a canary's normal coordinates, not yet of length 1, one block after the other."""
+    """Yields a canary's normal coordinates, not yet of length 1, in blocks of _BLOCK at most."""
     rng = np.random.default_rng([_CANARIES, seed, index])
     for start in range(0, dimension, _BLOCK):
         yield rng.standard_normal(min(_BLOCK, dimension - start))
 
 
 def _project(displacement: NDArray[np.generic], seed: int, index: int) -> float:
-    """Returns the product of a displacement and a canary."""
+    """Returns the inner product of a displacement (d,) and a canary, a vector of length 1.
+
+    The canary is drawn in blocks, and never in memory as a whole: both product and length are summed up.
+    """
     product = 0.0
     squared_norm = 0.0
     for place, block in enumerate(_draw_blocks(seed, index, len(displacement))):

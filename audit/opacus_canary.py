@@ -26,12 +26,13 @@ from audit.values import number
 
 
 class _InsertingOptimizer(DPOptimizer):
-    """A copy of an optimizer of Opacus, with flat clipping, that goes on where it stands.
+    """A copy of an optimizer of Opacus, with flat clipping, that continues in its place.
 
     Raises InputError for another kind of optimizer, whose clipping this would replace.
     """
 
     def __init__(self, optimizer: DPOptimizer) -> None:
+        """Copies an optimizer's settings; a subclass, whose clipping would be lost, is refused."""
         kind = type(optimizer).__name__
         require(
             type(optimizer) is DPOptimizer,
@@ -72,6 +73,7 @@ class CanaryOptimizer(_InsertingOptimizer):
         sampling_rate: float = 1.0,
         seed: int | None = None,
     ) -> None:
+        """Takes an optimizer's place; see the class for the arguments."""
         super().__init__(optimizer)
         rate = number("sampling_rate", sampling_rate, float)
         require(0 < rate <= 1, f"`sampling_rate={rate:g}`: give more than 0, at most 1")
@@ -116,6 +118,7 @@ class DirectionsOptimizer(_InsertingOptimizer):
     def __init__(
         self, optimizer: DPOptimizer, seed: int, run: int, count: int, present: bool = True
     ) -> None:
+        """Takes an optimizer's place, and draws the directions; see the class for the arguments."""
         super().__init__(optimizer)
         self._seed = seed
         self._run = run
@@ -148,8 +151,8 @@ class DirectionsOptimizer(_InsertingOptimizer):
 
         Args:
           drift: (dimension,) the movement of a rehearsal, without noise and directions; 0 is allowed too.
-          leave_one_out: whether the other directions' part is taken out, where they are more than a percent
-            of the dimension; `audit.cosines` has to be told so.
+          leave_one_out: whether the other directions' part is projected out of the movement first, as it
+            should be where they are more than a percent of the dimension; pass it on to `audit.cosines`.
 
         Raises:
           InputError: as `audit.directions.cosines`.

@@ -58,7 +58,7 @@ class OwnModel(NamedTuple):
       model: the model.
       dataset: its data.
       name: in reports.
-      computes: its fingerprint.
+      computes: SHA-256, in hex, of what its functions compute, which tells its scores from another model's.
       strategies: how its gradients can be clipped, the fastest first.
       draws: whether it draws initialisations of its own.
     """
@@ -79,12 +79,19 @@ class _Audit(NamedTuple):
     out: Path
 
 
-def of_module(
+def wrap_module(
     module: nn.Module, criterion: Criterion, features: ArrayLike, labels: ArrayLike
 ) -> OwnModel:
-    """Returns a Flax Linen module on arrays, see `audit.audit_model`.
+    """Returns a caller's Flax Linen module with its data, checked, as a model to be audited.
 
-    Raises InputError for what cannot be audited.
+    Args:
+      module: takes an example, without a batch axis.
+      criterion: (the module's output, a label) -> scalar loss.
+      features: (N, ...).
+      labels: (N, ...).
+
+    Raises:
+      InputError: they cannot be audited.
     """
     dataset = _dataset(features, labels)
     model = _model(module, criterion, dataset)
@@ -92,10 +99,19 @@ def of_module(
     return OwnModel(model, dataset, type(module).__name__, fingerprint, STRATEGIES, draws=True)
 
 
-def of_loss(loss: TreeLoss, params: Any, features: ArrayLike, labels: ArrayLike) -> OwnModel:
-    """Returns a loss over a tree on arrays, see `audit.audit_loss`.
+def wrap_loss(loss: TreeLoss, params: Any, features: ArrayLike, labels: ArrayLike) -> OwnModel:
+    """Returns a caller's loss over a tree of parameters with its data, checked, as a model to be audited.
 
-    Raises InputError for what cannot be audited.
+    Its gradients can only be clipped example by example, the last and slowest of STRATEGIES.
+
+    Args:
+      loss: (params, (feature, label)) -> scalar loss of an example.
+      params: the tree, of floats, at which every run begins.
+      features: (N, ...).
+      labels: (N, ...).
+
+    Raises:
+      InputError: they cannot be audited.
     """
     dataset = _dataset(features, labels)
     model = _model_of_loss(loss, params, dataset)
@@ -160,7 +176,7 @@ def audited(
 
 
 def _make_setting(own: OwnModel, fields: dict[str, Any]) -> Setting:
-    """Returns the setting of a caller's fields, with the usual learning rate and batch size elsewhere."""
+    """Returns the setting of a caller's fields, with a usual learning rate and batch size where they miss."""
     given = {name: value for name, value in fields.items() if name != "model"}
     usual = Usual(learning_rate=0.1, batch_size=400, clipping=own.strategies[0])
     return make_setting(fields.get("model") or own.name, usual, given)
@@ -169,7 +185,15 @@ def _make_setting(own: OwnModel, fields: dict[str, Any]) -> Setting:
 def _write_report(
     own: OwnModel, setting: Setting, store: Store, conclusion: Conclusion, runs: int
 ) -> None:
-    """Writes result, figure and page, unless those in the store are of this conclusion."""
+    """Writes a conclusion's JSON, figure and page into the store, unless they are there and up to date.
+
+    Args:
+      own: the model, for the data's provenance.
+      setting: of the audit.
+      store: of its scores.
+      conclusion: from them.
+      runs: how many there are.
+    """
     made_from = results.source(store, conclusion)
     if results.is_up_to_date(store, made_from, _FILES):
         return
@@ -187,9 +211,16 @@ def _vouched_steps(
     own_adversary: Adversary | None,
     delta: float,
 ) -> Steps | None:
-    """Returns the steps for which a caller vouches.
+    """Returns Lipschitz constants for which a caller vouches; None where there are none.
 
-    Raises InputError where they cover no bound of this audit.
+    Args:
+      setting: of the audit.
+      constants: of the map from a model to the next, for all steps or for each.
+      own_adversary: the caller's own, if any.
+      delta: of the bound that would follow from them.
+
+    Raises:
+      InputError: no bound on what the last model leaks follows from them in this audit.
     """
     if constants is None:
         return None
@@ -205,14 +236,17 @@ def _vouched_steps(
 def _measure_steps(
     own: OwnModel, setting: Setting, store: Store, own_adversary: Adversary | None
 ) -> Steps:
-    """Returns the steps as measured along rehearsed runs, once for each store."""
+    """Returns the steps' Lipschitz constants as measured along rehearsed runs; the store keeps them."""
     played = build.build_for(setting, own.dataset, _make_trainee(own, setting), own_adversary)
     clipped_sum = build.choices(setting, own.model).clipped_sum
     return measuring.measure(store, setting, played, clipped_sum)
 
 
 def _make_trainee(own: OwnModel, setting: Setting) -> Trainee:
-    """Returns the model as `build_for` takes it, with the classes that a canary with a loss needs."""
+    """Returns a caller's model with its fingerprint and its number of classes, from which a game is built.
+
+    Classes are counted only for the adversary that flips labels; the number is 0 for all others.
+    """
     classes = 0
     if setting.adversary.name == Loss.name:
         classes = _count_classes(own.dataset.labels)
@@ -222,9 +256,14 @@ def _make_trainee(own: OwnModel, setting: Setting) -> Trainee:
 def _find_stored(
     audit: _Audit, requested: Setting, is_chosen: bool, runs: int
 ) -> tuple[Setting, Store] | None:
-    """Returns the setting and its store where all runs are there; None where there are no such.
+    """Returns a setting and its store that has all runs already; None where there is no such store.
 
-    They may have been trained by any clipping strategy of the model, unless the caller chose a strategy.
+    Args:
+      audit: the model, its adversary and the folder of the stores.
+      requested: the caller's setting.
+      is_chosen: whether the caller chose its clipping strategy; else runs by any strategy of the model count,
+        since all of them compute the same sum.
+      runs: how many runs there must be.
     """
     own = audit.own
     strategies = (requested.mechanism.clipping,) if is_chosen else own.strategies
@@ -237,7 +276,14 @@ def _find_stored(
 
 
 def _train(audit: _Audit, requested: Setting, is_chosen: bool, runs: int) -> tuple[Setting, Store]:
-    """Trains the missing runs; returns the setting, with its strategy, and its store."""
+    """Trains the missing runs; returns the setting, with the clipping strategy it used, and its store.
+
+    Args:
+      audit: the model, its adversary and the folder of the stores.
+      requested: the caller's setting.
+      is_chosen: whether the caller chose its clipping strategy; else the fastest that fits is used.
+      runs: how many runs to have in all.
+    """
     own = audit.own
     setting = _with_strategy(requested, is_chosen, own.model, own.dataset)
     played = build.build_for(setting, own.dataset, _make_trainee(own, setting), audit.adversary)
@@ -248,7 +294,11 @@ def _train(audit: _Audit, requested: Setting, is_chosen: bool, runs: int) -> tup
 
 
 def _adversary_field(adversary: str | Adversary, model: Model) -> str | OwnAdversary:
-    """Returns the name of one of the library's adversaries, or what a caller's own is called and computes."""
+    """Returns an adversary as a setting's field keeps it.
+
+    That is its name for one of the library's. For a caller's own it is what its function is called, and a
+    hash of what it computes, after its functions were tried on the model's shapes.
+    """
     if not isinstance(adversary, Adversary):
         return adversary
     label = getattr(adversary.init, "__qualname__", "own").split(".<locals>")[0]
@@ -261,7 +311,10 @@ def _adversary_field(adversary: str | Adversary, model: Model) -> str | OwnAdver
 
 
 def _fingerprint_adversary(adversary: Adversary, model: Model) -> str:
-    """Returns SHA-256, in hex, of what an adversary's functions compute."""
+    """Returns SHA-256, in hex, of what an adversary's functions compute on a model's shapes.
+
+    Its functions are traced for abstract arguments, nothing is computed.
+    """
     theta = jax.ShapeDtypeStruct((model.n_parameters,), jnp.float32)
     norm = jax.ShapeDtypeStruct((), jnp.float32)
     key = jax.random.key(0, impl="threefry2x32")
@@ -276,7 +329,7 @@ def _fingerprint_adversary(adversary: Adversary, model: Model) -> str:
 
 
 def _fingerprint(model: Model, dataset: Dataset) -> str:
-    """Returns SHA-256, in hex, of a model's initialisation, and of its loss with gradient."""
+    """Returns SHA-256, in hex, of a model's initialisation, and of its loss with gradient, as traced."""
     theta = jax.ShapeDtypeStruct((model.n_parameters,), jnp.float32)
     init = jax.jit(model.init).trace(jax.random.key(0, impl="threefry2x32"))
     loss = jax.jit(jax.value_and_grad(model.loss)).trace(theta, _first_example(dataset))
@@ -284,7 +337,7 @@ def _fingerprint(model: Model, dataset: Dataset) -> str:
 
 
 def _digest(traced: list[Any]) -> str:
-    """Returns SHA-256, in hex, of traced functions, lowered for one platform."""
+    """Returns SHA-256, in hex, of functions that jax.jit traced, lowered to text for one platform."""
     texts = [function.lower(lowering_platforms=("cpu",)).as_text() for function in traced]
     return hashlib.sha256("\n".join(texts).encode()).hexdigest()
 
@@ -294,7 +347,10 @@ def _first_example(dataset: Dataset) -> tuple[Array, Array]:
 
 
 def _dataset(features: ArrayLike, labels: ArrayLike) -> Dataset:
-    """Returns a caller's arrays as a data set; raises InputError for what are no labelled examples."""
+    """Returns a caller's features (N, ...) and labels (N, ...) as a data set.
+
+    Raises InputError for arrays that are empty or of different lengths.
+    """
     x = _canonical("features", features)
     y = _canonical("labels", labels)
     require(
@@ -310,7 +366,17 @@ def _dataset(features: ArrayLike, labels: ArrayLike) -> Dataset:
 
 
 def _canonical(name: str, values: ArrayLike) -> NDArray[Any]:
-    """Returns an array in which whole numbers stay bytes or become int32, and others become float32."""
+    """Returns a caller's array of real numbers in the types that training takes.
+
+    Bytes stay bytes, other whole numbers become int32, and floats become float32.
+
+    Args:
+      name: of the array, in messages.
+      values: of any shape.
+
+    Raises:
+      InputError: values that are no numbers, not finite, or do not fit these types.
+    """
     array = arrays.real(name, values)
     if array.dtype == np.uint8:
         return array
@@ -325,7 +391,11 @@ def _canonical(name: str, values: ArrayLike) -> NDArray[Any]:
 
 
 def _model(module: nn.Module, criterion: Criterion, dataset: Dataset) -> Model:
-    """Returns the module as a flat model, tried on one example; raises InputError where it doesn't fit."""
+    """Returns a module as a model over a flat vector of parameters, after a trial on an example's shape.
+
+    Raises InputError where module and criterion do not fit the example: the module keeps more than
+    parameters, draws randomness, fails, or the loss is no scalar.
+    """
     _require_module(module)
     example = _first_example(dataset)
     features, _ = example
@@ -354,7 +424,7 @@ def _model(module: nn.Module, criterion: Criterion, dataset: Dataset) -> Model:
 
 
 def _require_module(module: Any) -> None:
-    """Raises InputError for what is no instance of a Flax Linen module."""
+    """Raises InputError unless a caller's module is an instance of a Flax Linen module."""
     if isinstance(module, type):
         hint = f"give an instance, {module.__name__}()"
         raise InputError(
@@ -379,9 +449,15 @@ class _NoModule(nn.Module):
 
 
 def _model_of_loss(loss: TreeLoss, params: Any, dataset: Dataset) -> Model:
-    """Returns a loss over a tree as a flat model, tried on one example.
+    """Returns a loss over a tree as a model over a flat vector, after a trial on an example's shape.
 
-    Raises InputError where it does not fit.
+    Args:
+      loss: (params, (feature, label)) -> scalar.
+      params: the tree, where every run begins.
+      dataset: of which the first example is tried.
+
+    Raises:
+      InputError: params hold anything but floats, or the loss fails or is no scalar.
     """
     example = _first_example(dataset)
     _require_floats(params)
@@ -414,12 +490,12 @@ def _model_of_loss(loss: TreeLoss, params: Any, dataset: Dataset) -> Model:
 
 
 def _short_reason(error: Exception) -> str:
-    """Returns the beginning of an outsider's error, on one line."""
+    """Returns the beginning of an error that a caller's code raised, on a single line."""
     return " ".join(str(error).split())[:_REASON_CHARACTERS]
 
 
 def _require_floats(params: Any) -> None:
-    """Raises InputError for a tree that holds no floats, or anything else."""
+    """Raises InputError for a tree of parameters that has no leaves, or a leaf of another type than float."""
     leaves = jax.tree.leaves(params)
     hint = "give float arrays alone (of a whole model: nnx.split, eqx.partition)"
     require(leaves, f"params hold nothing to train: {hint}")
@@ -440,10 +516,19 @@ def _no_criterion(logits: Array, label: Array) -> Array:
 
 
 def _with_strategy(setting: Setting, is_chosen: bool, model: Model, dataset: Dataset) -> Setting:
-    """Returns the setting with a clipping strategy that takes the model.
+    """Returns the setting with a clipping strategy whose sums are right for a model.
 
-    That is the strategy that was chosen, else the fastest. Raises InputError where the chosen one does not
-    take the model.
+    Strategies are tried on a few examples, the fastest first; the last, a gradient per example, is always
+    right, and a line to stderr warns that it is slow.
+
+    Args:
+      setting: the caller's.
+      is_chosen: whether the caller chose the setting's strategy, which then is the only candidate.
+      model: the caller's model.
+      dataset: of which the first examples are used.
+
+    Raises:
+      InputError: the chosen strategy does not take the model.
     """
     batch = (jnp.asarray(dataset.features[:_PROBE]), jnp.asarray(dataset.labels[:_PROBE]))
     if is_chosen:
@@ -463,7 +548,11 @@ def _with_strategy(setting: Setting, is_chosen: bool, model: Model, dataset: Dat
 
 
 def _why_unfit(name: str, model: Model, batch: Batch) -> str:
-    """Returns why a strategy's sum is not that of per-example gradients on a batch; empty where it is."""
+    """Returns why a clipping strategy is wrong for a model; empty where it is right.
+
+    Its sum of clipped gradients on a batch, at clipping norm 1, must be that of per-example gradients to
+    1e-3 in each coordinate, a hundred times rounding.
+    """
     features, _ = batch
     if name == "book_keeping" and features.ndim != 2:
         return "book_keeping takes flat features"
@@ -480,7 +569,10 @@ def _why_unfit(name: str, model: Model, batch: Batch) -> str:
 
 
 def _count_classes(labels: NDArray[Any]) -> int:
-    """Counts the classes of labels; raises InputError for what are no labels of a classification."""
+    """Counts the classes of labels (N,); raises InputError unless they are whole numbers from 0 to 1 or more.
+
+    There is one class more than the largest label.
+    """
     is_whole = labels.ndim == 1 and labels.dtype.kind in "iu"
     fits = is_whole and labels.min() >= 0 and labels.max() >= 1
     hint = "give labels of whole numbers from 0, at least two classes, or another adversary"

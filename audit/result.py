@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,12 @@ class Result:
       conclusion: of the audit.
       subject: gathers the facts of its page.
       folder: that keeps it, or None.
+
+    >>> result = audit.bounds([2 + i / 40 for i in range(80)], [i / 40 for i in range(80)], audit.Gdp(3))
+    >>> result.verdict, result.epsilon > 1, round(result.upper_bound, 2)
+    ('leaks', True, 17.09)
+    >>> result.report(folder / "page.html").name
+    'page.html'
     """
 
     conclusion: "Conclusion"
@@ -32,10 +38,11 @@ class Result:
 
     @property
     def bounds(self) -> "dict[str, Bound]":
-        """Lower bounds by method, in the table's order, each at its confidence under what it assumes.
+        """Returns lower bounds on epsilon by the name of their method, in the table's order.
 
-        Where a bound's `holds` is false, the scores refute what it assumes. "assumption_free" and
-        "if_gaussian" are there at any number of canaries of several runs; the latter not of fresh directions.
+        Each holds at its confidence under what it assumes; where its `holds` is false, the scores refute
+        that. Of several runs the names "assumption_free" and, except for fresh directions, "if_gaussian" are
+        always there: with several canaries a run they are of the bounds that take their place.
         """
         ranked = self.conclusion.ranked()
         bounds: dict[str, Bound] = {}
@@ -49,49 +56,53 @@ class Result:
 
     @property
     def epsilon(self) -> float:
-        """The epsilon that is proven whatever the trade-off curve, on which the verdict relies.
+        """Returns the epsilon that is proven whatever the trade-off curve, on which the verdict relies.
 
-        Of one run it is the largest of the bounds that assume no Gaussian curve, 0 where there is none.
+        Of a single run it is the largest of the bounds that assume no Gaussian curve, 0 where there is none.
         """
         return self.conclusion.epsilon
 
     @property
     def verdict(self) -> str:
-        """ "violated", "leaks", "nothing proven", or one of these with its condition, as on the page."""
+        """Returns "violated", "leaks" or "nothing proven", or one of these with its condition."""
         from audit.report import verdicts
 
         return verdicts.verdict(self.conclusion).word
 
     @property
     def claim_test(self) -> "ClaimTest | None":
-        """The test of what is claimed: e_value, refuted, runs, seen; None where nothing is, or of one run."""
+        """Returns the test of the claim: e_value, refuted, runs, seen; None without claim or for one run."""
         return self.conclusion.claim_test
 
     @property
     def estimates(self) -> "dict[str, Estimate]":
-        """Estimates, which are no bounds, by method."""
+        """Returns estimates of epsilon, which are no bounds, by the name of their method."""
         return {estimate.method: estimate for estimate in self.conclusion.estimates}
 
     @property
     def upper_bound(self) -> float | None:
-        """The epsilon at delta that accounting guarantees; None where the mechanism is not known."""
+        """Returns the epsilon at delta that accounting guarantees; None where the mechanism is not known."""
         return self.conclusion.upper_bound
 
     @property
     def hidden_state_bound(self) -> float | None:
-        """The epsilon at delta of the last model alone; None where no Lipschitz constants are known."""
+        """Returns the last model's epsilon at delta; None where no Lipschitz constants are known."""
         hidden_state = self.conclusion.hidden_state
         return None if hidden_state is None else hidden_state.bound.epsilon
 
     @property
     def auc(self) -> "Auc":
-        """The area under the ROC curve; its standard error counts all scores as independent."""
+        """Returns the area under the ROC curve; its standard error counts all scores as independent."""
         from audit.methods import curves
 
         return curves.auc(self.conclusion.scores_in, self.conclusion.scores_out)
 
     def true_positive_rate(self, false_positive_rate: float) -> float:
-        """Returns the share of scores in above a threshold that at most this share of scores out exceeds."""
+        """Returns the largest true-positive rate of a threshold at a false-positive rate.
+
+        Args:
+          false_positive_rate: the share of scores without the canary, at most, that exceed the threshold.
+        """
         from audit.methods import curves
         from audit.values import number
 
@@ -101,17 +112,20 @@ class Result:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns what the command `bound --json` prints."""
+        """Returns the conclusion as nested dicts and lists, which the command `bound --json` prints."""
         from audit.conclusions import results
 
         values: dict[str, Any] = json.loads(results.answer_json(self.conclusion, self.verdict))
         return values
 
     def figure(self, path: str | Path | None = None) -> "Figure":
-        """Returns scores, trade-off curve, bounds and privacy profile as a figure.
+        """Draws scores, trade-off curve, bounds and privacy profile.
 
         Args:
-          path: a .png, .pdf or .svg file to write it to as well.
+          path: a .png, .pdf or .svg file to write the figure to as well.
+
+        Returns:
+          The figure of matplotlib, to be shown in a notebook.
         """
         from audit import values
         from audit.errors import require
@@ -148,3 +162,56 @@ class Result:
         from audit.report import audit_page
 
         return audit_page.summary(self.subject())
+
+
+def table(results: Iterable[Result]) -> list[dict[str, Any]]:
+    """Returns results as rows, one a result, as `pandas.DataFrame` and `csv.DictWriter` take them.
+
+    A row has the name, the verdict, how many runs there are, what is proven and what is allowed at most, and
+    of an audit that trained every setting.
+
+    Args:
+      results: of any functions that return a `Result`, in the order of the rows.
+
+    Raises:
+      InputError: Something else is among the results.
+
+    >>> rows = audit.table(
+    ...     audit.bounds([2.0 + 0.1 * i for i in range(40)], [0.1 * i for i in range(40)], audit.Gdp(mu))
+    ...     for mu in (1, 2)
+    ... )
+    >>> [(row["runs"], round(row["upper_bound"], 2)) for row in rows]
+    [(80, 4.38), (80, 10.0)]
+    """
+    from audit.values import require_type
+
+    rows = []
+    for result in results:
+        require_type("results", result, Result)
+        rows.append(_describe_row(result))
+    return rows
+
+
+def _describe_row(result: Result) -> dict[str, Any]:
+    """Returns a result's row of `table`."""
+    from audit.settings import stored
+    from audit.settings.setting import flat
+    from audit.storage.store import Store
+
+    row: dict[str, Any] = {
+        "name": result.subject().title,
+        "verdict": result.verdict,
+        "runs": result.conclusion.count_runs(),
+        "epsilon": result.epsilon,
+        "upper_bound": result.upper_bound,
+        "hidden_state_bound": result.hidden_state_bound,
+        "delta": result.conclusion.delta,
+        "confidence": result.conclusion.confidence,
+    }
+    if result.folder is None:
+        return row
+    row["folder"] = str(result.folder)
+    audited = stored.known(Store.at(result.folder).config())
+    if audited is not None:
+        row |= flat(audited.setting)
+    return row

@@ -1,4 +1,4 @@
-"""A caller's numbers and paths: of the requested type, or one line that names the value."""
+"""A caller's numbers and paths: of the requested type, or an error that names the value in a line."""
 
 import os
 from pathlib import Path
@@ -12,7 +12,7 @@ _LARGEST_INTEGER = 2**1000  # that is sure to fit a float
 
 
 def shown(value: object) -> str:
-    """Returns a value as an error's line repeats it: on one line, cut where it is long."""
+    """Returns a value as text for an error message: on a single line, cut after 200 characters."""
     try:
         text = value if isinstance(value, str) else repr(value)
     except ValueError:  # raised for whole numbers with thousands of digits
@@ -24,7 +24,13 @@ def shown(value: object) -> str:
 
 
 def require_type(name: str, value: object, kind: type) -> None:
-    """Raises InputError for a value of another type; a float may be an int, an int is no bool."""
+    """Raises InputError unless a value is of a type; an int passes for a float, but a bool for no number.
+
+    Args:
+      name: of the field or parameter, as the message repeats it.
+      value: what the caller gave.
+      kind: the type that it must have.
+    """
     is_whole_float = kind is float and type(value) is int
     is_allowed_bool = kind is bool or type(value) is not bool
     fits = is_whole_float or (isinstance(value, kind) and is_allowed_bool)
@@ -34,15 +40,21 @@ def require_type(name: str, value: object, kind: type) -> None:
 
 
 def plain(value: Any) -> Any:
-    """Returns NumPy's, and JAX's, numbers as Python's; anything else as it is."""
+    """Returns a scalar of NumPy or JAX as Python's bool, int or float; anything else as it is."""
     is_scalar = getattr(value, "ndim", None) == 0 and hasattr(value, "item")
     return value.item() if is_scalar else value
 
 
 def number(name: str, value: Any, kind: type[N]) -> N:
-    """Returns a caller's number as Python's.
+    """Returns a caller's number as Python's int or float.
 
-    Raises InputError for a value of another type, or too large a number.
+    Args:
+      name: of the parameter, as messages repeat it.
+      value: a number of Python, NumPy or JAX.
+      kind: int or float.
+
+    Raises:
+      InputError: a value of another type, or a whole number beyond 2^1000, which might not fit a float.
     """
     python_value = plain(value)
     require_type(name, python_value, kind)
@@ -52,7 +64,7 @@ def number(name: str, value: Any, kind: type[N]) -> N:
 
 
 def path(name: str, value: Any) -> Path:
-    """Returns a caller's path; raises InputError for a value that names none."""
+    """Returns a caller's path; raises InputError for anything but a string or path that is not empty."""
     is_path = isinstance(value, str | os.PathLike)
     fits = is_path and str(value) and "\0" not in str(value)
     require(fits, f"`{name}={shown(value)}` is no path: name one")

@@ -8,7 +8,10 @@ _PROJECT = Path(__file__).resolve().parents[1]
 
 
 def _require_own_packages() -> None:
-    """Exits with a message where a file of the user's would be imported in place of a package of ours."""
+    """Exits with status 2 where `import audit` or `import models` would take a file of the user's.
+
+    Such a file is in the working directory or beside the user's script.
+    """
     for name in ("audit", "models"):
         location = _location(name)
         if location is None or location == _PROJECT / name:
@@ -21,7 +24,7 @@ def _require_own_packages() -> None:
 
 
 def _location(name: str) -> Path | None:
-    """Returns the package's folder or the module's file that an import would take; None without any."""
+    """Returns the folder or the file that an import of this name would take; None where there is neither."""
     spec = importlib.util.find_spec(name)
     if spec is None:
         return None

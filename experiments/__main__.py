@@ -12,17 +12,18 @@ from audit.commands import dispatch
 from audit.errors import InputError
 from audit.runtime import installed, started
 
-_EXAMPLES_PACKAGES = (
-    "torch",
-    "opacus",
-)  # examples need them, and no extra that every user has installs them
+# Examples need them, and no extra that every user has installs them.
+_EXAMPLES_PACKAGES = ("torch", "opacus")
 _ROOT = Path(__file__).resolve().parents[1]
 # Commands that spread over processes, one a core: each process multiplies small matrices on one thread.
 _SPREADING = ("benchmark", "calibrate", "landscape", "plan", "sweep", "test")
 
 
 def main() -> None:
-    """Runs the command that the first argument names."""
+    """Runs the command that the first argument names, on the arguments after it.
+
+    Commands of this file run in it; all others are modules that `dispatch` finds and starts.
+    """
     command, arguments = dispatch.split_arguments(PROGRAM, sys.argv[1:])
     if command in _SPREADING:
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -44,7 +45,7 @@ def main() -> None:
 
 
 def _script(arguments: Sequence[str]) -> int:
-    """Runs a script of the user's and returns an exit status.
+    """Runs a script of the user's and returns an exit status: 2 where the script or a package is missing.
 
     This repository comes first in the search path, so that no models.py beside the script shadows ours.
     """
@@ -59,7 +60,7 @@ def _script(arguments: Sequence[str]) -> int:
     except ModuleNotFoundError as error:
         if error.name not in _EXAMPLES_PACKAGES:
             raise
-        install = f"{sys.prefix}/bin/pip install {error.name}"
+        install = installed.pip_install(str(error.name))
         print(
             f"error: {script} needs {error.name}, which is not installed: {install}",
             file=sys.stderr,
@@ -69,7 +70,10 @@ def _script(arguments: Sequence[str]) -> int:
 
 
 def _tests(arguments: Sequence[str]) -> int:
-    """Runs pytest over all cores and returns its exit status; the slow tests only in CI or with --slow."""
+    """Runs pytest over all cores and returns its exit status; the slow tests only in CI or with --slow.
+
+    Other arguments go to pytest.
+    """
     slow = os.environ.get("CI") in ("true", "1") or "--slow" in arguments
     marks = "not slow"
     if slow:
@@ -89,8 +93,21 @@ def _linters(arguments: Sequence[str]) -> int:
     return max(statuses)
 
 
+def _docs(arguments: Sequence[str]) -> int:
+    """Builds the manual into docs/_build and returns Sphinx's exit status; a broken link is an error."""
+    folder = _ROOT / "docs" / "_build"
+    settings = ("-c", "docs", "-b", "html", "-W", "--keep-going", "-q")
+    status = _run_module("sphinx", *settings, *arguments, ".", str(folder))
+    if status == 0:
+        print(f"wrote {folder / 'index.html'}")
+    return status
+
+
 def _ray(arguments: Sequence[str]) -> int:
-    """Becomes Ray's own program, with this project's settings; returns 2 where these can't be had."""
+    """Replaces this process by Ray's own command, with this project's settings.
+
+    Returns only where it fails: exit status 2.
+    """
     from experiments.cells import local_ray
 
     rest = list(arguments)
@@ -120,6 +137,7 @@ _OTHERS = {
     "python": _Other("Run a script of yours: ./run.sh python mine.py", _script),
     "test": _Other("Run the quick tests, with --slow all; the rest goes to pytest.", _tests),
     "lint": _Other("Run ruff and mypy; arguments go to ruff check.", _linters),
+    "docs": _Other("Build the manual into docs/_build, a site to read offline.", _docs),
     "ray": _Other("Ray's own commands: ./run.sh ray start --head", _ray),
 }
 _PAPERS = ("canife", "federated", "figures", "landscape", "norms", "one_shot", "sweep")

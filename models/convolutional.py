@@ -33,6 +33,7 @@ class ConvNet(nn.Module):
 
     @nn.compact
     def __call__(self, image: Array) -> Array:
+        """Returns the logits (..., classes) of images (..., 32, 32, 3) of uint8."""
         pixels = normalised(image, CIFAR10_MEAN, CIFAR10_STD)
         x = channels_first(pixels)
         for features in (6, 16):
@@ -63,6 +64,7 @@ class GeluConvNet(nn.Module):
 
     @nn.compact
     def __call__(self, image: Array) -> Array:
+        """Returns the logits (..., classes) of images (..., 32, 32, 3) of uint8."""
         pixels = normalised(image, CIFAR10_MEAN, CIFAR10_STD)
         x = channels_first(pixels)
         for features in (6, 16):
@@ -85,19 +87,21 @@ def gelu_convnet() -> Model:
 class LeNet(nn.Module):
     """LeNet-5 with ReLU and max-pooling: images (..., 28, 28) of uint8 -> logits (..., classes).
 
-    Fast where all images of a client's mini-batch are given at once (`audit.model.losses_of_batch`).
+    Fast where all images of a client's mini-batch are given at once (`audit.tasks.model.losses_of_batch`).
     """
 
     classes: int = 10
 
     @nn.compact
     def __call__(self, image: Array) -> Array:
+        """Returns the logits (..., classes) of images (..., 28, 28) of uint8."""
         pixels = normalised(image, FASHION_MNIST_MEAN, FASHION_MNIST_STD)
         batch = pixels.reshape(1, -1, *image.shape[-2:])
         x = jnp.moveaxis(batch, 1, -1)  # (channels, height, width, batch)
         for i, features in enumerate((6, 16)):
+            # The name decides which weights a seed draws.
             x = PooledConvolution(features, window=5, name=f"BatchLastConvolution_{i}")(x)
-        x = x.reshape(-1, x.shape[-1]).T
+        x = x.reshape(-1, x.shape[-1]).T  # (batch, features)
         for width in (120, 84):
             x = nn.Dense(width)(x)
             x = nn.relu(x)
@@ -121,6 +125,7 @@ class EmnistCNN(nn.Module):
 
     @nn.compact
     def __call__(self, image: Array) -> Array:
+        """Returns the logits (..., classes) of images (..., 28, 28) of float32."""
         x = image[..., None, :, :]
         for features in (32, 64):
             x = Convolution(features, window=3)(x)
@@ -156,6 +161,7 @@ class Block(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
+        """Returns ReLU of the input (..., H, W, C), or its shortcut, plus the two convolutions of it."""
         strides = (self.stride, self.stride)
         y = _make_convolution(self.features, 3, strides)(x)
         y = _make_norm(self.features)(y)
@@ -188,6 +194,7 @@ class ResNet(nn.Module):
 
     @nn.compact
     def __call__(self, image: Array) -> Array:
+        """Returns the logits (classes,) of an image (height, width, 3) of uint8."""
         x = normalised(image, self.mean, self.deviation)
         if self.large_stem:
             x = _make_convolution(self.widths[0], 7, (2, 2))(x)
@@ -207,13 +214,16 @@ class ResNet(nn.Module):
 
 
 def _make_convolution(features: int, window: int, strides: tuple[int, int]) -> nn.Conv:
-    """Makes a convolution that keeps the size at stride 1, without bias: a normalisation follows."""
+    """Makes a square convolution without bias, padded so that it keeps the image's size at stride 1.
+
+    The bias is left to the normalisation that follows. `window` is the side of the square in pixels, odd.
+    """
     padding = (window - 1) // 2
     return nn.Conv(features, (window, window), strides, padding, use_bias=False)
 
 
 def _make_norm(features: int) -> nn.GroupNorm:
-    """Makes a normalisation over the pixels and channels of each group.
+    """Makes a group norm of at most 32 groups, over the pixels and the channels of each group.
 
     The axes are given because by default Flax takes a first axis for examples.
     """
@@ -255,6 +265,7 @@ class FaceCNN(nn.Module):
 
     @nn.compact
     def __call__(self, image: Array) -> Array:
+        """Returns the logits (..., 2) of images (..., 32, 32, 3) of uint8."""
         x = normalised(image, CELEBA_MEAN, CELEBA_STD)
         shared_norm = nn.GroupNorm(32, reduction_axes=(-3, -2, -1))
         for _ in range(4):
@@ -267,6 +278,9 @@ class FaceCNN(nn.Module):
 
 
 def face_cnn() -> Model:
-    """Makes CANIFE's CNN for CelebA, of 29,282 parameters (Maddock et al., 2023, Appendix B)."""
+    """Makes CANIFE's CNN for CelebA's faces in two classes (Maddock et al., 2023, Appendix B).
+
+    It has 29,282 parameters.
+    """
     image = jnp.zeros((PIXELS, PIXELS, 3), jnp.uint8)
     return flat_model(FaceCNN(), image, cross_entropy)

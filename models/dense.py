@@ -32,6 +32,7 @@ class FCNN(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
+        """Returns two logits (2,) of features (8,)."""
         # Flax numbers layers as they are made, and draws their weights by number: the output comes first.
         output_layer = nn.Dense(self.outputs)
         hidden_layer = nn.Dense(self.hidden)
@@ -54,7 +55,14 @@ def _two_logit_forward(logits: Array, label: Array) -> tuple[Array, tuple[Array,
 
 
 def _two_logit_backward(saved: tuple[Array, Array], cotangent: Array) -> tuple[Array, None]:
-    """Computes the gradient in closed form: (-r, r) with the residual r = sigmoid(margin) - label."""
+    """Returns the gradient at the logits in closed form; the label has none.
+
+    It is (-r, r) times the cotangent, with the residual r = sigmoid(margin) - label.
+
+    Args:
+      saved: (logits (2,), label).
+      cotangent: the gradient at the loss, ().
+    """
     logits, label = saved
     margin = logits[1] - logits[0]
     residual = cotangent * (jax.nn.sigmoid(margin) - label)
@@ -100,7 +108,10 @@ class TwoLayer(nn.Module):
 
 
 def two_layer_tanh(n_features: int) -> Model:
-    """Makes a two-layer network of 64 tanh units, the second layer fixed, with the logistic loss."""
+    """Makes a network of 64 tanh units with the logistic loss, whose second layer is fixed.
+
+    It has 64 n_features parameters, those of the first layer; features are shortened to length 1.
+    """
     features = jnp.zeros(n_features)
     return flat_model(TwoLayer(), features, _one_logit_cross_entropy)
 
@@ -131,7 +142,7 @@ def wide_fcnn(n_features: int = 8) -> Model:
 
 
 def _half_square(output: Array, target: Array) -> Array:
-    """Computes half the squared error of an output (1,)."""
+    """Computes half the squared error of an output (1,) against a target ()."""
     return 0.5 * (output[0] - target) ** 2
 
 
@@ -160,7 +171,7 @@ def least_squares(n_features: int) -> Model:
 def head(n_features: int, classes: int = 10) -> Model:
     """Makes the last layer of a pretrained network, to be trained alone on the features below it.
 
-    It is a dense layer of n_features x classes + classes parameters; softmax cross entropy.
+    It is a dense layer of n_features x classes + classes parameters, with softmax cross entropy.
     """
     features = jnp.zeros(n_features, jnp.float32)
     return flat_model(nn.Dense(classes), features, cross_entropy)
@@ -178,13 +189,20 @@ class SoftmaxHead(nn.Module):
 
 
 def softmax_head(n_features: int, classes: int = 10) -> Model:
-    """Makes a head whose gradients are at most 1 long, n_features x classes parameters; cross entropy."""
+    """Makes a pretrained network's last layer, without bias, whose loss has gradients of length at most 1.
+
+    Features are shortened to length `SOFTMAX_NORM`; it has n_features x classes parameters; softmax cross
+    entropy.
+    """
     features = jnp.zeros(n_features, jnp.float32)
     return flat_model(SoftmaxHead(classes), features, cross_entropy)
 
 
 def _flatten_pixels(x: Array) -> Array:
-    """Normalises and flattens uint8 pixels; leaves floats alone, so that a canary can be fed in too."""
+    """Returns an image (28, 28) of uint8 as normalised pixels (784,), and features of floats as they are.
+
+    So a canary, which is crafted in floats, can be fed in too.
+    """
     if x.dtype != jnp.uint8:
         return x
     pixels = normalised(x, FASHION_MNIST_MEAN, FASHION_MNIST_STD)
@@ -203,6 +221,7 @@ class MLP(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
+        """Returns the logits (classes,) of an image (28, 28) of uint8 or of features (n,)."""
         x = _flatten_pixels(x)
         for width in self.widths:
             x = nn.Dense(width)(x)
@@ -211,7 +230,15 @@ class MLP(nn.Module):
 
 
 def mlp(n_features: int = 784, widths: tuple[int, ...] = (256, 256), classes: int = 10) -> Model:
-    """Makes the multi-layer perceptron, 269,322 parameters on Fashion-MNIST; softmax cross entropy."""
+    """Makes the multi-layer perceptron with ReLU and softmax cross entropy.
+
+    On Fashion-MNIST it has 269,322 parameters by default.
+
+    Args:
+      n_features: of an example, n.
+      widths: of the hidden layers.
+      classes: how many there are.
+    """
     features = jnp.zeros(n_features, jnp.float32)
     return flat_model(MLP(widths, classes), features, cross_entropy, _flatten_pixels)
 

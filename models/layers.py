@@ -29,6 +29,7 @@ class Convolution(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
+        """Returns (..., features, H - w + 1, W - w + 1) of images (..., C, H, W)."""
         channels = x.shape[-3]
         kernel, bias = _declare_parameters(self, channels)
         matrix = kernel.reshape(-1, self.features)
@@ -36,10 +37,10 @@ class Convolution(nn.Module):
         return product.reshape(*x.shape[:-3], *self.output_shape(x))
 
     def unfold(self, x: Array) -> Array:
-        """Cuts images (..., C, H, W) into patches (..., K, L).
+        """Cuts images (..., C, H, W) into patches (..., K, L): K = w w C pixels at each of L places.
 
         Cuts first by columns, then by rows, which are whole pieces of memory: half the time of cutting one
-        patch after the other.
+        patch after the other. The barrier makes XLA store what is cut by columns instead of cutting it again.
         """
         leading_axes = x.shape[:-3]
         input_height = x.shape[-2]
@@ -67,9 +68,15 @@ class Convolution(nn.Module):
         return folded
 
     def _fold_patches(self, kernel: Array, gradient: Array, x: Array) -> Array:
-        """Computes `fold` as the gradient of all patches, which the transpose of `unfold` adds up.
+        """Returns the gradient at x (..., C, H, W) of kernel.T @ unfold(x), from the gradient of all patches.
 
-        With `_fold_columns` instead, the ConvNet's program for a TPU v5e would move eight times the bytes.
+        The transpose of `unfold` adds the patches up. For devices other than CPUs: with `_fold_columns` the
+        ConvNet's program for a TPU v5e would move eight times the bytes.
+
+        Args:
+          kernel: (K, O), the kernel as a matrix.
+          gradient: (..., O, L), the gradient at the product.
+          x: the images.
         """
         patch_gradients = jnp.broadcast_to(kernel, (*x.shape[:-3], *kernel.shape)) @ gradient
         _, transpose_unfold = jax.vjp(self.unfold, x)
@@ -77,10 +84,16 @@ class Convolution(nn.Module):
         return folded
 
     def _fold_columns(self, kernel: Array, gradient: Array, x: Array) -> Array:
-        """Computes `fold` as the sum of what each column of the window contributes.
+        """Returns the gradient at x (..., C, H, W) of kernel.T @ unfold(x), column by column of the window.
 
         The columns' parts are a matrix product, which sums over the features and over the window's rows. The
         gradient of all patches, which `_fold_patches` makes, is w (H - w + 1) / H times as large as they are.
+        For CPUs.
+
+        Args:
+          kernel: (K, O), the kernel as a matrix.
+          gradient: (..., O, L), the gradient at the product.
+          x: the images.
         """
         window = self.window
         leading_axes = x.shape[:-3]
@@ -137,6 +150,7 @@ class PooledConvolution(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
+        """Returns (features, (H - w + 1) / 2, (W - w + 1) / 2, B) of a batch of images (C, H, W, B)."""
         channels = len(x)
         kernel, bias = _declare_parameters(self, channels)
         windows = _cut_windows(self.window + 1, x)
@@ -150,7 +164,7 @@ def _declare_parameters(
     layer: Convolution | PooledConvolution,
     channels: int,
 ) -> tuple[Array, Array]:
-    """Declares a layer's kernel (w, w, channels, features) and bias (features,), as flax.linen.Conv's."""
+    """Declares a layer's kernel (w, w, channels, features) and bias (features,), as flax.linen.Conv does."""
     shape = (layer.window, layer.window, channels, layer.features)
     kernel = layer.param("kernel", nn.initializers.lecun_normal(), shape)
     bias = layer.param("bias", nn.initializers.zeros_init(), (layer.features,))
@@ -158,7 +172,10 @@ def _declare_parameters(
 
 
 def _shift_kernel(kernel: Array) -> Array:
-    """Returns a kernel (w, w, C, O) at its four places in a window of w + 1 pixels, as a matrix (K, 4 O)."""
+    """Returns a kernel (w, w, C, O) at its four places in a window of w + 1 pixels, as a matrix (K, 4 O).
+
+    K is (w + 1)^2 C; columns are ordered by place, upper left first, then by feature.
+    """
     shifted = []
     for i in (0, 1):
         for j in (0, 1):
@@ -170,7 +187,10 @@ def _shift_kernel(kernel: Array) -> Array:
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _cut_windows(side: int, x: Array) -> Array:
-    """Cuts square windows, two pixels apart: (C, H, W, B) -> (side * side * C, windows, windows, B)."""
+    """Cuts square windows, two pixels apart: (C, H, W, B) -> (side * side * C, rows, columns, B).
+
+    Each of the first axis's planes holds one pixel of all windows.
+    """
     pixels = _materialise(x)
     height = x.shape[1] - side + 1
     width = x.shape[2] - side + 1
@@ -186,29 +206,31 @@ def _cut_windows_forward(side: int, x: Array) -> tuple[Array, None]:
 
 
 def _cut_windows_backward(side: int, _: None, gradient: Array) -> tuple[Array]:
-    """Computes the gradient at the pixels, in sums of whole lines.
+    """Returns the gradient at the pixels (C, H, W, B), in sums of whole lines.
 
-    On a CPU it takes a third of the time of XLA's own.
+    On a CPU it takes a third of the time of XLA's own. `gradient` is that at the windows.
     """
     pieces = gradient.reshape(side, side, -1, *gradient.shape[1:])
-    lines = _overlap_add(pieces, 2)
-    return (_materialise(_overlap_add(lines, 2)),)
+    lines = _overlap_add(pieces)
+    return (_materialise(_overlap_add(lines)),)
 
 
 _cut_windows.defvjp(_cut_windows_forward, _cut_windows_backward)
 
 
-def _overlap_add(pieces: Array, axis: int) -> Array:
+def _overlap_add(pieces: Array) -> Array:
     """Sums pieces that overlap along an axis.
 
     Args:
-      pieces: (number, ...); the elements of a piece lie on every second place, and each piece begins one
-        place after the piece before.
-      axis: of the result, along which the pieces overlap.
+      pieces: (number, ..., length, ...), the length on the fourth axis; the elements of a piece lie on every
+        second place, and each piece begins one place after the piece before.
+
+    Returns:
+      An array whose third axis has the places, 2 * length + number - 2 of them.
     """
     number = len(pieces)
-    length = pieces.shape[axis + 1]
-    elements = jnp.moveaxis(pieces, axis + 1, 1)
+    length = pieces.shape[3]
+    elements = jnp.moveaxis(pieces, 3, 1)
     sums = []
     for place in range(2 * length + number - 2):
         total: Any = 0
@@ -217,7 +239,7 @@ def _overlap_add(pieces: Array, axis: int) -> Array:
             if 0 <= index < length:
                 total = total + elements[piece, index]
         sums.append(total)
-    return jnp.stack(sums, axis=axis)
+    return jnp.stack(sums, axis=2)
 
 
 def _materialise(x: Array) -> Array:
@@ -238,7 +260,7 @@ def _materialise(x: Array) -> Array:
 
 @jax.custom_vjp
 def _rectified_maxima(products: Array, bias: Array) -> Array:
-    """Computes ReLU of the maxima of (4, features, n) over the first axis plus the bias (features,)."""
+    """Computes ReLU(maxima + bias): maxima over the first axis of (4, features, n), bias (features,)."""
     return jnp.maximum(_compute_largest(products) + bias[:, None], 0)
 
 
@@ -255,7 +277,12 @@ def _rectified_forward(products: Array, bias: Array) -> tuple[Array, tuple[Array
 
 
 def _rectified_backward(saved: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
-    """Computes the gradients at the products, shared among equals, and at the bias."""
+    """Returns the gradients at the products (4, features, n), shared among equals, and at the bias.
+
+    Args:
+      saved: the products, and ReLU of their maxima plus the bias (features, n), 0 where no gradient passes.
+      gradient: at that result.
+    """
     products, value = saved
     at_bias = jnp.where(value > 0, gradient, 0)
     is_largest = products == _compute_largest(products)
@@ -279,9 +306,9 @@ def max_pool(x: Array) -> Array:
 
 
 def _pool_in_halves(x: Array) -> Array:
-    """Computes maxima in two halves, which are then joined.
+    """Computes maxima of 2 x 2 pixels in two halves of the channels, which are then joined.
 
-    XLA on a CPU keeps what is joined, and would compute anything else anew for each use.
+    XLA on a CPU stores what is joined, and would compute anything else anew for each use.
     """
     half = x.shape[-3] // 2
     maxima = [_pool(x[..., :half, :, :]), _pool(x[..., half:, :, :])]
@@ -289,7 +316,7 @@ def _pool_in_halves(x: Array) -> Array:
 
 
 def _pool(x: Array) -> Array:
-    """Computes maxima of 2 x 2 pixels, of rows first."""
+    """Computes maxima of 2 x 2 pixels, (..., C, H, W) -> (..., C, H / 2, W / 2): of rows, then of columns."""
     upper = x[..., 0::2, :]
     lower = x[..., 1::2, :]
     rows = jnp.maximum(upper, lower)
@@ -304,9 +331,9 @@ def _max_pool_forward(x: Array) -> tuple[Array, Array]:
 
 
 def _max_pool_backward(x: Array, gradient: Array) -> tuple[Array]:
-    """Computes the gradient at the pixels in one kernel; on a CPU in two passes.
+    """Returns the gradient at the pixels x (..., C, H, W), from that at the maxima.
 
-    In one kernel, the ConvNet's step would take half as long again on a CPU.
+    A CPU takes two passes: in one, the ConvNet's step would take half as long again there.
     """
     at_pixels: Array = jax.lax.platform_dependent(
         x, gradient, cpu=_place_in_two_passes, default=_place_at_once
@@ -315,7 +342,10 @@ def _max_pool_backward(x: Array, gradient: Array) -> tuple[Array]:
 
 
 def _place_in_two_passes(x: Array, gradient: Array) -> Array:
-    """Writes the gradients of the maxima at their pixels, first by column, then by row."""
+    """Writes the gradients of the maxima at their pixels x, first by column, then by row.
+
+    Of equal pixels the left one, then the upper one, gets the gradient.
+    """
     upper = x[..., 0::2, :]
     lower = x[..., 1::2, :]
     rows = jnp.maximum(upper, lower)
@@ -326,7 +356,11 @@ def _place_in_two_passes(x: Array, gradient: Array) -> Array:
 
 
 def _place_at_once(x: Array, gradient: Array) -> Array:
-    """Writes the gradients of the maxima at their pixels, square by square."""
+    """Writes the gradients of the maxima at their pixels x in one expression, square by square.
+
+    A pixel is chosen where it is the first of its row if the row's first is the larger, else the second;
+    likewise by column. Of equal pixels the left one, then the upper one, is chosen.
+    """
     *leading_axes, height, width = x.shape
     squares = x.reshape(*leading_axes, height // 2, 2, width // 2, 2)
     rows = squares.max(-3, keepdims=True)
@@ -341,7 +375,13 @@ def _place_at_once(x: Array, gradient: Array) -> Array:
 
 
 def _interleave(is_first: Array, value: Array, axis: int) -> Array:
-    """Returns (value, 0) where `is_first`, else (0, value): twice as long along an axis from the end."""
+    """Doubles an axis: each value becomes the pair (value, 0) where `is_first`, else (0, value).
+
+    Args:
+      is_first: of the shape of `value`.
+      value: the gradients to place.
+      axis: counted from the end, below 0.
+    """
     first = jnp.where(is_first, value, 0)
     second = jnp.where(is_first, 0, value)
     pair = jnp.stack([first, second], axis=axis % value.ndim + 1)

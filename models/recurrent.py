@@ -34,6 +34,7 @@ class LSTM(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
+        """Returns the outputs (T, units) of inputs (T, d)."""
         width = 4 * self.units
         lecun_normal = nn.initializers.lecun_normal()
         orthogonal = nn.initializers.orthogonal()
@@ -45,6 +46,7 @@ class LSTM(nn.Module):
             bias = bias + self.param("recurrent_bias", zeros, (width,))
 
         def step(state: tuple[Array, Array], product: Array) -> tuple[tuple[Array, Array], Array]:
+            """Advances (hidden, cell), each (units,), by a position, given its input's product (4 units,)."""
             hidden, cell = state
             gates = product + hidden @ recurrent_kernel
             input_gate, forget_gate, candidate, output_gate = jnp.split(gates, 4)
@@ -83,6 +85,7 @@ class LanguageModel(nn.Module):
 
     @nn.compact
     def __call__(self, numbers: Array) -> Array:
+        """Returns the logits (T, vocabulary) of a text of token numbers (T,)."""
         embed = nn.Embed(self.vocabulary, self.embedding)
         x = embed(numbers.astype(jnp.int32))
         for _ in range(self.layers):
@@ -109,6 +112,7 @@ class TextClassifier(nn.Module):
 
     @nn.compact
     def __call__(self, numbers: Array) -> Array:
+        """Returns the logits (classes,) of a text of token numbers (T,)."""
         embed = nn.Embed(self.vocabulary, self.embedding)
         x = embed(numbers.astype(jnp.int32))
         for _ in range(2):

@@ -36,8 +36,8 @@ def soft_text(model: Model, classes: int) -> SoftLoss:
       classes: how many classes the label may have.
 
     Returns:
-      loss(theta (p,), (mixtures (T, V), probabilities (classes,))): as of `soft_label`, where the
-      module reads the mixtures times the embedding's matrix.
+      loss(theta (p,), (mixtures (T, V), probabilities (classes,))): the mean of the criterion over
+      a label of these probabilities, where the module reads the mixtures times the embedding's matrix.
     """
     return _make_mean_criterion(model, classes, partial(_compute_logits_of_mixtures, model))
 
@@ -64,7 +64,10 @@ def soft_tokens(model: Model) -> Callable[[Array, Array], Array]:
 
 
 def gumbel_softmax(key: Array, log_weights: Array, temperature: float = 1.0) -> Array:
-    """Draws mixtures (..., V) from log weights with Gumbel noise (Jang, Gu and Poole, 2017)."""
+    """Draws mixtures (..., V): softmax((log weights + noise) / temperature), the noise Gumbel's.
+
+    As of Jang, Gu and Poole (2017).
+    """
     noise = jax.random.gumbel(key, log_weights.shape, log_weights.dtype)
     return jax.nn.softmax((log_weights + noise) / temperature)
 
@@ -74,9 +77,16 @@ def _make_mean_criterion(
     classes: int,
     compute_logits: Callable[[Array, Array], Any],
 ) -> SoftLoss:
-    """Returns the loss that averages the model's criterion over an uncertain label."""
+    """Returns the loss that averages the model's criterion over an uncertain label.
+
+    Args:
+      model: whose criterion it is.
+      classes: how many there are.
+      compute_logits: (theta (p,), features) -> logits.
+    """
 
     def loss(theta: Array, example: tuple[Array, Array]) -> Array:
+        """Returns the mean of the criterion, weighted by the label's probabilities (classes,)."""
         features, probabilities = example
         logits = compute_logits(theta, features)
 
@@ -89,11 +99,15 @@ def _make_mean_criterion(
 
 
 def _compute_logits_of_mixtures(model: Model, theta: Array, mixtures: Array) -> Any:
-    """Computes the logits of a module whose embedding reads mixtures (T, V) in place of tokens."""
+    """Computes a module's logits where its embedding reads mixtures (T, V) of tokens in place of tokens (T,).
+
+    The embedding of a mixture is the mixture of the tokens' embeddings.
+    """
 
     def embed_mixtures(
         call: Callable[..., Any], args: Any, kwargs: Any, context: nn.module.InterceptorContext
     ) -> Any:
+        """Replaces the call of the embedding, and leaves all other calls to Flax."""
         module = context.module
         if isinstance(module, nn.Embed) and context.method_name == "__call__":
             return mixtures @ module.embedding

@@ -105,10 +105,17 @@ class Shapes(NamedTuple):
 
 
 def shapes(adversary: Adversary, state: Tree, parameters: int) -> Shapes:
-    """Returns the shapes that an adversary's functions take for theta (p,).
+    """Returns the shapes that an adversary's functions take, and checks those that they return.
 
-    Nothing is computed or compiled. Raises InputError where craft or score do not give what the contract
-    says, and whatever they raise.
+    Nothing is computed or compiled. Whatever the adversary's functions raise is raised here.
+
+    Args:
+      adversary: whose contract is checked.
+      state: what its `init` returned.
+      parameters: p.
+
+    Raises:
+      InputError: craft or score return other shapes than the contract says.
     """
     theta = jax.ShapeDtypeStruct((parameters,), jnp.float32)
     step = jax.ShapeDtypeStruct((), jnp.int32)
@@ -132,7 +139,13 @@ def shapes(adversary: Adversary, state: Tree, parameters: int) -> Shapes:
 
 
 def _require_crafted(crafted: Tree, canaries: int, parameters: int) -> None:
-    """Raises InputError for what are no canaries, or not so many."""
+    """Raises InputError unless `crafted` is canaries of an accepted kind, and as many as there should be.
+
+    Args:
+      crafted: the shapes that an adversary's craft returned.
+      canaries: K.
+      parameters: p.
+    """
     shape = (canaries, parameters)
     array = f"(canaries, parameters) = {shape}"
     if not isinstance(crafted, Coordinates | Directions | Examples):

@@ -31,7 +31,12 @@ class BiasedDimension(NamedTuple):
 
 
 def random_biased_dimension(canaries: int = 1, expect: Expect | None = None) -> Adversary:
-    """Returns GC-R (Algorithm 2): distinct coordinates drawn uniformly, one for each canary."""
+    """Returns GC-R (Algorithm 2): distinct coordinates drawn uniformly, one for each canary.
+
+    Args:
+      canaries: K.
+      expect: what several canaries expect of the final model; None for a single one.
+    """
 
     def choose_alone(key: Array, theta_0: Array) -> Array:
         return jax.random.randint(key, (), 0, theta_0.size)
@@ -58,15 +63,15 @@ def simulated_biased_dimension(
 ) -> Adversary:
     """Returns GC-S (Algorithm 3): the coordinates that simulated training moves least.
 
-    Movement is accumulated over the simulated runs.
+    Movement is added up over the simulated runs.
 
     Args:
-      simulate: a training run, noisy or noiseless.
+      simulate: (key, theta_0) -> a training run without the canary, noisy or noiseless.
       simulations: how many runs to simulate.
-      per_step: whether movement is the root of the summed squared updates; else it is the distance of the
-        final model from theta_0 (Errata H4).
+      per_step: whether movement is the sum of squared updates, whose root ranks alike; else the distance of
+        the final model from theta_0 (Errata H4).
       canaries: K.
-      expect: what several canaries expect; None for a single one.
+      expect: what several canaries expect of the final model; None for a single one.
     """
 
     def rank(key: Array, theta_0: Array) -> Array:
@@ -78,14 +83,26 @@ def simulated_biased_dimension(
 def responsive_biased_dimension(
     respond: Respond, canaries: int = 1, expect: Expect | None = None
 ) -> Adversary:
-    """Returns GC-S's fifth way, not the paper's: the coordinates of largest mu by linear response."""
+    """Returns a variant of GC-S beyond the paper: the coordinates of the largest mu by linear response.
+
+    Args:
+      respond: theta_0 (p,) -> the mu (p,) that linear response forecasts for each coordinate.
+      canaries: K.
+      expect: what several canaries expect of the final model; None for a single one.
+    """
     return _least(lambda key, theta_0: -respond(theta_0), canaries, expect)
 
 
 def _least(
     rank: Callable[[Array, Array], Array], canaries: int, expect: Expect | None
 ) -> Adversary:
-    """Returns the adversary of the K coordinates of the least rank(key, theta_0) (p,)."""
+    """Returns the adversary of the K coordinates that rank lowest.
+
+    Args:
+      rank: (key, theta_0) -> (p,); the coordinates of the least values are chosen.
+      canaries: K.
+      expect: what several canaries expect of the final model; None for a single one.
+    """
     if expect is None:
         return _biased(lambda key, theta_0: jnp.argmin(rank(key, theta_0)))
 
@@ -98,7 +115,15 @@ def _least(
 def _sum_movements(
     simulate: Simulate, simulations: int, per_step: bool, key: Array, theta_0: Array
 ) -> Array:
-    """Sums over simulated runs how far each coordinate moves, (p,)."""
+    """Returns how far each coordinate moves, (p,), summed over simulated runs without a canary.
+
+    Args:
+      simulate: (key, theta_0) -> a training run.
+      simulations: how many runs to simulate.
+      per_step: whether a run's movement is its sum of squared updates, or |theta_T - theta_0|.
+      key: of the simulations.
+      theta_0: the initial model (p,).
+    """
 
     def movement(index: int) -> Array:
         run = simulate(jax.random.fold_in(key, index), theta_0)
@@ -109,7 +134,10 @@ def _sum_movements(
 
 
 def _biased(choose: Callable[[Array, Array], Array]) -> Adversary:
-    """Returns the adversary of the coordinate that choose(key, theta_0) gives."""
+    """Returns the adversary of a single canary C e_d, for the coordinate d = choose(key, theta_0).
+
+    Its score is theta_0[d] - theta_T[d].
+    """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> BiasedDimension:
         dimension = choose(key, theta_0)
@@ -140,13 +168,22 @@ class BiasedDimensions(NamedTuple):
 
 
 def _many(choose: Callable[[Array, Array], Array], canaries: int, expect: Expect) -> Adversary:
-    """Returns the adversary of the K coordinates that choose(key, theta_0) gives.
+    """Returns the adversary of K canaries C e_d, for the coordinates d (K,) that choose(key, theta_0) gives.
 
     A score is how much further down than expected a coordinate ends. What is expected is taken off since it
     is many times the noise.
+
+    Args:
+      choose: (key, theta_0) -> distinct coordinates (K,).
+      canaries: K.
+      expect: (craft, state, theta_0) -> the final model of training with half of every canary and no noise.
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> BiasedDimensions:
+        """Chooses the coordinates, and trains once to see where they are expected to end.
+
+        theta_0 (p,) is the initialisation as the adversary knows it; C is each canary's entry.
+        """
         dimensions = choose(key, theta_0)
         values = jnp.full(canaries, clipping_norm, theta_0.dtype)
         unknown = jnp.zeros(canaries, theta_0.dtype)

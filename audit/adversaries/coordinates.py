@@ -49,7 +49,7 @@ class GcS(AdversaryFields):
     )
 
     def deciding(self) -> dict[str, Any]:
-        """Returns the fields that decide scores, without the number of simulations where one is enough.
+        """Returns the fields that decide scores, without the number of simulations where at most one is run.
 
         Noiseless simulations are all the same, and linear response takes none.
         """
@@ -80,31 +80,35 @@ class GcR(AdversaryFields):
 
     @property
     def least_runs(self) -> int:  # type: ignore[override]
-        """Returns the fewest runs, with all canaries in one."""
+        """The fewest runs of an audit: a single one where all canaries are in and ranked among the others."""
         return 1 if self.afresh else AdversaryFields.least_runs
 
     @property
     def usual_runs(self) -> int:  # type: ignore[override]
-        """Returns as many runs as fresh directions take, where coordinates are drawn afresh."""
+        """The runs of an audit where none are given: 60 for coordinates drawn afresh."""
         return 60 if self.afresh else AdversaryFields.usual_runs
 
     @property
     def any_time(self) -> bool:  # type: ignore[override]
-        """Returns whether coordinates are drawn afresh, whose bound holds whenever one stops."""
+        """Whether one may stop adding runs at any time: the bound of coordinates drawn afresh holds then."""
         return self.afresh
 
 
 def _make_gc_s(fields: GcS, knowledge: Knowledge) -> "Adversary":
-    """Makes GC-S: a gradient along the coordinate that moves least, or leaks most by linear response."""
+    """Makes GC-S: a gradient along the coordinate that moves least, or leaks most by linear response.
+
+    Raises InputError for more canaries than coordinates, and where linear response forecasts nothing.
+    """
     from audit.adversaries import biased
     from audit.mechanism import dpsgd
 
     knowledge.require_coordinates()
-    several = (knowledge.canaries, knowledge.expect_of_several())
+    canaries = knowledge.canaries
+    expect = knowledge.expect_of_several()
     if fields.gc_s == _LINEAR_RESPONSE:
         reason = knowledge.unresponsive
         require(not reason, f"`gc_s={_LINEAR_RESPONSE}`: {reason}; choose another")
-        return biased.responsive_biased_dimension(knowledge.respond, *several)
+        return biased.responsive_biased_dimension(knowledge.respond, canaries, expect)
 
     variant = GC_S_VARIANTS[fields.gc_s]
     if variant.noisy:
@@ -114,11 +118,16 @@ def _make_gc_s(fields: GcS, knowledge: Knowledge) -> "Adversary":
         hyper = dpsgd.without_privacy(knowledge.hyper)
         simulations = 1  # all are the same
     simulate = partial(knowledge.simulate, hyper)
-    return biased.simulated_biased_dimension(simulate, simulations, variant.per_step, *several)
+    return biased.simulated_biased_dimension(
+        simulate, simulations, per_step=variant.per_step, canaries=canaries, expect=expect
+    )
 
 
 def _make_gc_r(fields: GcR, knowledge: Knowledge) -> "Adversary":
-    """Makes GC-R: a gradient along a random coordinate."""
+    """Makes GC-R: a gradient of norm C along a random coordinate, the same in all runs or drawn by each.
+
+    Raises InputError for more canaries than coordinates.
+    """
     knowledge.require_coordinates()
     if fields.afresh:
         return _make_fresh_coordinates(knowledge)
@@ -128,7 +137,10 @@ def _make_gc_r(fields: GcR, knowledge: Knowledge) -> "Adversary":
 
 
 def _make_fresh_coordinates(knowledge: Knowledge) -> "Adversary":
-    """Makes GC-R whose coordinates every run draws afresh."""
+    """Makes GC-R whose coordinates every run draws afresh.
+
+    Raises InputError for canaries at more than half of the coordinates: too few are left to rank them among.
+    """
     from audit.adversaries import ranked
 
     canaries = knowledge.canaries
@@ -142,7 +154,10 @@ def _make_fresh_coordinates(knowledge: Knowledge) -> "Adversary":
 
 
 def _make_gc_fixed(fields: GcFixed, knowledge: Knowledge) -> "Adversary":
-    """Makes the adversary that inserts a gradient along a given coordinate."""
+    """Makes the adversary that inserts a gradient of norm C along the coordinate `fields.dimension`.
+
+    Raises InputError for several canaries, and for a coordinate that the model does not have.
+    """
     from audit.adversaries import biased
 
     canaries = knowledge.canaries

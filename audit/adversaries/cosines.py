@@ -37,7 +37,11 @@ class OneShotCanaries(AdversaryFields):
 
 
 def _make_cots(fields: CotS, knowledge: Knowledge) -> "Adversary":
-    """Makes CotS: a gradient along a random direction, scored by a cosine."""
+    """Makes CotS: a gradient along a random direction, scored by a cosine.
+
+    A single canary's cosine is with theta_0 - theta_T, or -theta_T. That of several is with what is left of
+    it when the movement that is expected without noise is taken off; nothing is taken off the weights.
+    """
     from audit.adversaries import directions
 
     by_displacement = fields.cots_score == "displacement"
@@ -49,7 +53,10 @@ def _make_cots(fields: CotS, knowledge: Knowledge) -> "Adversary":
 
 
 def _make_one_shot(fields: OneShotCanaries, knowledge: Knowledge) -> "Adversary":
-    """Makes the one-shot paper's canaries: gradients along random directions, scored by cosines."""
+    """Makes the one-shot paper's canaries: gradients along random directions, scored by cosines.
+
+    Raises InputError for a single canary: the method compares the canaries of a run.
+    """
     from audit.adversaries import directions
 
     canaries = knowledge.canaries

@@ -16,7 +16,7 @@ from audit.adversaries.base import Adversary, Expect, Observer
 from audit.mechanism.base import Craft, Directions, Tree, draw_unit_direction
 
 _TINY = 1e-30
-# The entries (K, p) of directions that stay in memory, 1 GiB; more are drawn at each look.
+# The entries (K, p) of directions that stay in memory, 1 GiB; more are drawn each time they are needed.
 _MOST_KEPT = 1 << 28
 
 
@@ -41,6 +41,9 @@ def random_direction(origin: Callable[[Array], Array] = initial_model) -> Advers
     """Returns the adversary that inserts C * u for a uniform unit vector u.
 
     The score is the cosine of u and origin(theta_0) - theta_T.
+
+    Args:
+      origin: theta_0 (p,) -> the model (p,) from which the displacement is measured.
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> RandomDirection:
@@ -71,8 +74,11 @@ class RandomDirections(NamedTuple):
 def random_directions(canaries: int, expect: Expect) -> Adversary:
     """Returns CotS with K canaries: C * u_k for uniform unit vectors u_k, drawn when needed.
 
-    A score is the cosine of u_k and how far below its expected place the model ended; `weights` expects
-    nothing.
+    A score is the cosine of u_k and how far below its expected place the model ended.
+
+    Args:
+      canaries: K.
+      expect: the model (p,) that the adversary expects; `weights` expects zeros.
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> RandomDirections:
@@ -84,10 +90,10 @@ def random_directions(canaries: int, expect: Expect) -> Adversary:
 
 
 def weights(craft: Craft, state: Tree, theta_0: Array) -> Array:
-    """Returns zeros (p,) in place of an expectation, so that the final weights are scored.
+    """Returns zeros (p,) where other functions return the model that they expect: final weights are scored.
 
-    The LiDP paper (Section 6) takes a cosine with all of them, whose length is that of the initialisation
-    too.
+    It is an `Expect`, whose arguments it has no use for. The LiDP paper (Section 6) takes a cosine with all
+    of the weights, whose length is that of the initialisation too.
     """
     return zero_model(theta_0)
 
@@ -165,10 +171,11 @@ def largest_cosines(canaries: int, momentum: float = 0.0, most_kept: int = _MOST
     Args:
       canaries: K.
       momentum: the server's.
-      most_kept: directions of up to so many entries (K, p) stay in memory, others are drawn at each look.
+      most_kept: directions of up to so many entries (K, p) stay in memory; others are drawn each time.
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> OneShot:
+        """Draws the directions' keys, and the directions themselves where memory holds them."""
         keys = jax.random.split(key, canaries)
         stored = canaries if canaries * theta_0.size <= most_kept else 0
         units = jax.lax.map(
@@ -195,6 +202,16 @@ def _craft_unclipped(state: OneShot | RandomDirections, step: Array, theta: Arra
 
 
 def _observe(state: OneShot, seen: Seen, step: Array, released: Array) -> Seen:
+    """Takes in the iterate (p,) that a step released, and updates each canary's largest cosine.
+
+    The cosine is with the move to the iterate, theta_{t-1} - theta_t, less `momentum` times the move before.
+
+    Args:
+      state: the directions, by keys or themselves, and the momentum.
+      seen: the iterate before, the move to it, and the largest cosines so far.
+      step: its number, which decides nothing.
+      released: the iterate.
+    """
     moved = seen.theta - released
     unit = _scale_to_unit(moved - state.momentum * seen.moved)
     cosines = state.units @ unit if len(state.units) else _draw_cosines(state.keys, unit)
@@ -207,7 +224,7 @@ def _scale_to_unit(displacement: Array) -> Array:
 
 
 def _draw_cosines(keys: Array, unit: Array) -> Array:
-    """Returns the cosines (K,) of directions with a unit vector, drawing one after the other by keys (K,)."""
+    """Returns the cosines (K,) of directions with a unit vector (p,), drawing one direction at a time."""
 
     def draw_cosine(key: Array) -> Array:
         return jnp.vdot(draw_unit_direction(key, unit), unit)

@@ -39,10 +39,11 @@ def inserted_examples(loss: Loss, init: Init, canaries: int, expect: Expect) -> 
     final model's loss lies below that of the expected model: training on an example lowers it.
 
     Args:
-      loss: of one example.
-      init: makes the examples.
+      loss: (theta, (features, label)) -> the loss of one example.
+      init: (key, theta_0, C) -> the examples.
       canaries: K.
-      expect: the expected model; `plain` expects losses of 0.
+      expect: (craft, state, theta_0) -> the model that is expected without noise; `plain` stands for losses
+        of 0, so that scores are minus the final losses.
     """
 
     def losses(theta: Array, examples: Examples) -> Array:
@@ -50,6 +51,7 @@ def inserted_examples(loss: Loss, init: Init, canaries: int, expect: Expect) -> 
         return values
 
     def begin(key: Array, theta_0: Array, clipping_norm: Array) -> ScoredExamples:
+        """Makes the examples, and computes their losses on the expected model."""
         blank = ScoredExamples(init(key, theta_0, clipping_norm), jnp.zeros(canaries))
         if expect is plain:
             return blank
@@ -79,12 +81,19 @@ def flipped_labels(
     canaries: int,
     expect: Expect,
 ) -> Adversary:
-    """Returns the adversary of K canaries of the kind of `flipped_label`, of distinct examples.
+    """Returns the adversary of K distinct examples, each with a uniformly drawn wrong label.
 
-    See `inserted_examples`.
+    Args:
+      loss: (theta, (features, label)) -> the loss of one example.
+      features: (N, ...) of the training examples.
+      labels: (N,), from 0 to classes - 1.
+      classes: how many there are.
+      canaries: K.
+      expect: (craft, state, theta_0) -> the model with whose losses the final model's are compared.
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> Examples:
+        """Draws examples, and adds 1 to classes - 1 to each label, modulo classes: never the true label."""
         indices = jax.random.choice(
             jax.random.fold_in(key, 0), len(labels), (canaries,), replace=False
         )
@@ -99,6 +108,12 @@ def flipped_label(loss: Loss, features: Array, labels: Array, classes: int) -> A
 
     Its gradient at the current model is inserted and clipped as in training. The score is minus its loss,
     which training lowers.
+
+    Args:
+      loss: (theta, (features, label)) -> the loss of one example.
+      features: (N, ...) of the training examples.
+      labels: (N,), from 0 to classes - 1.
+      classes: how many there are.
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> Example:
@@ -148,9 +163,9 @@ class Tail(NamedTuple):
 
 
 def principal(examples: NDArray[np.float32]) -> Principal:
-    """Returns the principal directions of examples (N, ...).
+    """Returns the principal directions of examples (N, ...): eigenvectors of their scatter matrix.
 
-    Directions without variance come last, in any basis.
+    Sums are in float64, block by block. Directions without variance come last, in any basis.
     """
     shape = examples.shape[1:]
     rows = examples.reshape(len(examples), -1)
@@ -173,9 +188,18 @@ def principal(examples: NDArray[np.float32]) -> Principal:
 def poisoned_examples(
     loss: Loss, data: Callable[[], Principal], tail: Tail, canaries: int, expect: Expect
 ) -> Adversary:
-    """Returns ClipBKD lifted: K examples of one label, drawn from the tail with replacement."""
+    """Returns ClipBKD lifted: K examples of one label along directions drawn from a range with replacement.
+
+    Args:
+      loss: (theta, (features, label)) -> the loss of one example.
+      data: computes the principal directions of the data.
+      tail: the range of directions, and how canaries are made of them.
+      canaries: K.
+      expect: (craft, state, theta_0) -> the model with whose losses the final model's are compared.
+    """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> Examples:
+        """Draws directions of the tail; an example is scale * direction, plus the mean where it is added."""
         mean, directions = data()
         drawn = np.asarray(jax.random.randint(key, (canaries,), tail.first, tail.last))
         features = tail.mean * mean + tail.scale * directions[drawn]
@@ -191,13 +215,20 @@ def least_direction(
     train: Callable[[Array, Array], Array],
     classes: int,
 ) -> Adversary:
-    """Returns ClipBKD: a single example along the last direction.
+    """Returns ClipBKD: a single example along the direction of the smallest singular value.
 
-    Its label is that of the highest loss on the model that train(key, theta_0) gives without the canary (the
-    LiDP paper averages the losses of 100 models).
+    Its label is that of the highest loss on a model trained without the canary (the LiDP paper averages the
+    losses of 100 models).
+
+    Args:
+      loss: (theta, (features, label)) -> the loss of one example.
+      data: computes the principal directions of the data.
+      train: (key, theta_0) -> the model (p,) trained without the canary.
+      classes: how many labels there are, from 0.
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> Examples:
+        """Trains a model, and takes the label that it finds least likely for the example."""
         mean, directions = data()
         theta = train(key, theta_0)
         features = jnp.asarray(mean + directions[-1], jnp.float32)

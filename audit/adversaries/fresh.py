@@ -32,7 +32,10 @@ class SphereFields(AdversaryFields):
 
 
 def _make_sphere(fields: SphereFields, knowledge: Knowledge) -> "Adversary":
-    """Makes the adversary whose directions every run draws afresh."""
+    """Makes the adversary whose directions every run draws afresh.
+
+    Raises InputError for more canaries than half the parameters, and for coins of a single canary.
+    """
     from audit.adversaries import sphere
 
     canaries = knowledge.canaries
@@ -51,7 +54,10 @@ def _make_sphere(fields: SphereFields, knowledge: Knowledge) -> "Adversary":
     interference = canaries * knowledge.insertions**2
     interferes = interference > _MOST_INTERFERENCE * parameters * knowledge.steps * sigma**2
     return sphere.fresh_directions(
-        canaries, knowledge.rehearsal(), is_several and interferes, not fields.coins
+        canaries,
+        knowledge.rehearsal(),
+        leave_one_out=is_several and interferes,
+        all_in=not fields.coins,
     )
 
 

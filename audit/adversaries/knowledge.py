@@ -49,7 +49,7 @@ class Knowledge(NamedTuple):
         """Returns the shape and dtype of an example as the model's first layer sees it.
 
         Raises:
-          InputError: the first layer sees no floats.
+          InputError: the first layer sees no floats, so that no example can be crafted along a direction.
         """
         import jax
         import jax.numpy as jnp
@@ -78,16 +78,16 @@ class Knowledge(NamedTuple):
         require(self.canaries <= most, message)
 
     def rehearsal(self) -> "Callable[[Array], Array]":
-        """Returns a function theta_0 (p,) -> the final model (p,) without noise and canaries.
+        """Returns a function theta_0 (p,) -> the final model (p,) of training without noise and canaries.
 
-        It trains once for one theta_0.
+        It remembers the last theta_0, by its bytes, and trains again for another only.
         """
         noiseless = self.hyper._replace(noise_multiplier=0.0)
 
-        @functools.lru_cache(
-            maxsize=1
-        )  # a training run that is continued begins anew from one theta_0
+        # A training run that is continued asks for the same theta_0 again.
+        @functools.lru_cache(maxsize=1)
         def train(theta_0: bytes) -> "Array":
+            """Trains from the bytes of a float32 theta_0; without noise the key decides nothing."""
             import jax
             import jax.numpy as jnp
 
@@ -102,7 +102,7 @@ class Knowledge(NamedTuple):
         return rehearse
 
     def principal(self) -> "Principal":
-        """Returns the principal directions of the data as the model's first layer sees them."""
+        """Returns the principal directions, float64, of the data as the model's first layer sees them."""
         import jax
         import numpy as np
 

@@ -26,7 +26,10 @@ class _LossFields(AdversaryFields):
     )
 
     def expect(self, knowledge: Knowledge) -> "Expect":
-        """Returns the model whose losses the final model's losses are compared with."""
+        """Returns how the adversary expects the final model, whose losses are taken off the final losses.
+
+        `plain` expects nothing: the scores are minus the losses themselves.
+        """
         from audit.adversaries import examples
 
         if self.loss_score == "excess":
@@ -72,7 +75,10 @@ class ClipBkd(AdversaryFields):
 
 
 def _make_loss(fields: Loss, knowledge: Knowledge) -> "Adversary":
-    """Makes L: a training example with a wrong label."""
+    """Makes L: training examples with wrong labels, whose gradients are inserted.
+
+    Raises InputError for labels that are no classes, and for more canaries than examples.
+    """
     from audit.adversaries import examples
 
     features, labels = knowledge.data[:2]
@@ -117,7 +123,10 @@ def _make_poisoned(fields: Poisoned, knowledge: Knowledge) -> "Adversary":
 
 
 def _make_clip_bkd(fields: ClipBkd, knowledge: Knowledge) -> "Adversary":
-    """Makes ClipBKD: an example along the direction in which the data vary least."""
+    """Makes ClipBKD: an example along the direction in which the data vary least.
+
+    Raises InputError for several canaries, features that are no floats, and labels that are no classes.
+    """
     from audit.adversaries import examples
 
     canaries = knowledge.canaries

@@ -37,7 +37,10 @@ class RandomExamples(AdversaryFields):
 
 
 def _make_random_examples(fields: RandomExamples, knowledge: Knowledge) -> "Adversary":
-    """Makes the adversary whose random examples every run draws afresh."""
+    """Makes the adversary whose random examples every run draws afresh, ranked among `fields.fresh` more.
+
+    Its `variant` names the score and the generator: adversaries of one variant share compiled programs.
+    """
     from audit.adversaries import ranked
 
     scores = {LOSS: ranked.loss_drops, GRADIENT: ranked.gradient_products}

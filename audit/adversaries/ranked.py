@@ -99,10 +99,18 @@ def fresh_examples(
         return state.examples
 
     def score(state: Draws, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
+        """Returns each canary's number of fresh draws below it, (K,), scored block by block.
+
+        The last block is drawn whole; what it has beyond M fresh draws is not counted.
+        """
         scores = score_examples(state.examples, theta_t, state.reference)
         block = min(_BLOCK, fresh)
 
         def count_block(counts: _Counts, start: Array) -> tuple[_Counts, None]:
+            """Draws the block of fresh examples from number `start` on, and compares it with the canaries.
+
+            Adds how many of the block score below each canary (K,) and how many the same to the counts.
+            """
             examples = generate(jax.random.fold_in(state.fresh, start), block)
             fresh_scores = score_examples(examples, theta_t, state.reference)
             is_counted = start + jnp.arange(block) < fresh
@@ -128,13 +136,22 @@ class _Counts(NamedTuple):
 
 
 def break_ties(key: Array, below: Array, tied: Array) -> Array:
-    """Returns how many fresh draws are below each canary (K,), each tie above or below it at random."""
-    of_ties = jax.random.randint(key, below.shape, 0, tied + 1)
-    return (below + of_ties).astype(jnp.float32)
+    """Returns how many fresh draws are below each canary (K,), each tie above or below it at random.
+
+    Of t draws that score as the canary does, uniformly 0 to t are taken to be below it: so the canary's rank
+    among them is uniform.
+
+    Args:
+      key: of the draws.
+      below: how many fresh draws score below each canary, (K,).
+      tied: how many score the same, (K,).
+    """
+    ties_below = jax.random.randint(key, below.shape, 0, tied + 1)
+    return (below + ties_below).astype(jnp.float32)
 
 
 def loss_drops(loss: Loss) -> ScoreExamples:
-    """Returns the black-box score: how far an example's loss is below that of the reference."""
+    """Returns the black-box score: how far an example's loss is below that on the reference model."""
 
     def score(examples: Examples, theta_t: Array, reference: Array) -> Array:
         losses = jax.vmap(loss, (None, 0))
@@ -146,10 +163,13 @@ def loss_drops(loss: Loss) -> ScoreExamples:
 
 
 def gradient_products(loss: Loss) -> ScoreExamples:
-    """Returns the white-box score: the movement from the final model to the reference along an example's unit
-    gradients at both."""
+    """Returns the white-box score: how far the model moved along an example's unit gradients.
+
+    The movement is from the final model to the reference; it is projected on the gradients at both.
+    """
 
     def score(examples: Examples, theta_t: Array, reference: Array) -> Array:
+        """Returns the scores (n,) of examples (n, ...), each <g / |g|, movement> at both models added up."""
         movement = reference - theta_t
 
         def project(theta: Array, labelled: tuple[Array, Array]) -> Array:
@@ -201,7 +221,7 @@ class _Law(NamedTuple):
 
 
 def _measure(values: Array) -> _Law:
-    """Returns the law of entries like those of values (N, ...)."""
+    """Returns the law of one entry of an array (N, ...), over all its entries."""
     shape = values.shape[1:]
     if jnp.issubdtype(values.dtype, jnp.integer):
         return _Law(shape, str(values.dtype), largest=int(values.max()))
@@ -209,7 +229,7 @@ def _measure(values: Array) -> _Law:
 
 
 def _draw_alike(key: Array, number: int, law: _Law) -> Array:
-    """Draws independent entries (number, ...) of a law."""
+    """Draws independent entries of a law, (number, ...): an array of examples of the law's shape."""
     shape = (number, *law.shape)
     if jnp.issubdtype(law.dtype, jnp.integer):
         whole: Array = jax.random.randint(key, shape, 0, law.largest + 1)
@@ -253,6 +273,10 @@ def fresh_coordinates(canaries: int, parameters: int, rehearse: Rehearse) -> Adv
         return Coordinates(state.dimensions, state.values)
 
     def score(state: OwnCoordinates, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
+        """Returns how many of the p - K coordinates without a canary moved less than each canary's, (K,).
+
+        A coordinate's movement is how far below its expected place it ends.
+        """
         movement = state.expected - theta_t
         scores = movement[state.dimensions]
         is_fresh = jnp.ones(movement.size, bool).at[state.dimensions].set(False)

@@ -79,8 +79,8 @@ def _craft(state: Sphere, step: Array, theta: Array) -> Directions:
 
 
 def _split_keys(key: Array, canaries: int, parameters: int) -> Array:
-    """Returns a key for each block of each direction, (K, blocks)."""
-    blocks = -(-parameters // BLOCK)
+    """Returns a key for every BLOCK coordinates of each direction, (K, blocks)."""
+    blocks = -(-parameters // BLOCK)  # rounded up
     return jax.random.split(key, (canaries, blocks))
 
 
@@ -113,8 +113,9 @@ def _fold_blocks(
 def _inverse(gram: Array, parameters: int) -> Array:
     """Inverts a Gram matrix (K, K) of K <= p / 2 uniform directions of R^p.
 
-    By Newton's iteration of products alone: a CPU's LAPACK waits for ever where several devices of a process
-    call it.
+    By Newton's iteration X <- X (2 I - G X) of products alone: a CPU's LAPACK waits for ever where several
+    devices of a process call it. It begins at the multiple of I whose error is least for eigenvalues between
+    the limits, and ends at an error of _INVERSION_ERROR.
     """
     low, high = _eigenvalue_limits(len(gram), parameters)
     first_error = (high - low) / (high + low)
@@ -131,10 +132,11 @@ def _inverse(gram: Array, parameters: int) -> Array:
 
 
 def _eigenvalue_limits(canaries: int, parameters: int) -> tuple[float, float]:
-    """Returns limits of a Gram matrix's eigenvalues.
+    """Returns limits (low, high) that hold the eigenvalues of the Gram matrix of K uniform directions of R^p.
 
     These are (1 - s)^2 to (1 + s)^2, s^2 = K / p (Marchenko and Pastur), and six times the scale of their
-    edges' fluctuations beyond (Johnstone 2001, Theorem 1.1).
+    edges' fluctuations beyond (Johnstone 2001, Theorem 1.1). The lower limit stays above _LEAST_EDGE of its
+    value, for dimensions so small that the fluctuations exceed it.
     """
     lower_root = math.sqrt(parameters) - math.sqrt(canaries)
     upper_root = math.sqrt(parameters) + math.sqrt(canaries)
@@ -147,7 +149,7 @@ def _eigenvalue_limits(canaries: int, parameters: int) -> tuple[float, float]:
 
 
 def _plain_cosines(keys: Array, u: Array) -> Array:
-    """Returns each direction's cosine (K,) with u."""
+    """Returns each direction's cosine (K,) with u (p,); keys (K, blocks) draw the directions."""
 
     def add(total: tuple[Array, Array], directions: Array, u_block: Array) -> tuple[Array, Array]:
         products, squares = total
@@ -160,10 +162,12 @@ def _plain_cosines(keys: Array, u: Array) -> Array:
 
 
 def _leave_one_out_cosines(keys: Array, u: Array) -> Array:
-    """Returns each direction's cosine (K,) with what is left of u off all other directions.
+    """Returns each direction's cosine (K,) with what is left of u (p,) off all other directions.
 
-    By the inverse H of the Gram matrix, with w = H V u:
+    By the inverse H of the Gram matrix of the directions V (K, p), with w = H V u:
     cos_k = (w_k / H_kk) / sqrt(|u|^2 - (V u)' w + w_k^2 / H_kk).
+
+    Keys (K, blocks) draw the directions.
     """
 
     def add(total: tuple[Array, Array], directions: Array, u_block: Array) -> tuple[Array, Array]:

@@ -27,7 +27,7 @@ class KnownMechanism(NamedTuple):
     Attributes:
       law: of the evidence.
       mu: of the mechanism; the law's parameter, where that is another.
-      runs: of an audit, or of each set of runs; of one canary a run, the scores of both worlds together.
+      runs: of an audit, or of each set of runs; of a single canary a run, the scores of both worlds together.
       audits: how often the mechanism is audited.
       delta, confidence: of the bounds.
       seed: of the evidence.
@@ -172,27 +172,38 @@ def calibrate(
 
 
 def audit_once(task: tuple[KnownMechanism, int]) -> list[Value]:
-    """Returns what every method gives in an audit, (setting, index)."""
+    """Returns what every method gives in an audit; `task` is (the known mechanism, the audit's index)."""
     setting, index = task
     return setting.law.audit(draw(setting, index), setting)
 
 
 def draw(setting: KnownMechanism, index: int) -> Any:
-    """Draws the evidence of an audit, by its index."""
+    """Draws the evidence of an audit, from the setting's seed and the audit's index alone."""
     return setting.law.draw(np.random.default_rng([setting.seed, index]), setting)
 
 
 def allowed_share(claimed: float, audits: int, error: float = 1e-3) -> float:
-    """Returns the largest share of excesses that is within sampling error of a claimed level.
+    """Returns the largest share of audits above the truth that a method with a claimed level may show.
 
-    A method at that level shows more with probability at most `error`.
+    It is a quantile of the binomial law: a method at that level shows more with probability at most `error`.
+
+    Args:
+      claimed: the level, 1 - confidence.
+      audits: the number of audits.
+      error: of the quantile.
     """
     most_excesses = float(np.ceil(special.bdtrik(1 - error, audits, claimed)))
     return most_excesses / audits
 
 
 def _summarise(setting: KnownMechanism, values: tuple[Value, ...], truth: Truth) -> Calibration:
-    """Returns the row of what a method gave in all audits."""
+    """Returns a method's row: how often its value was above the truth, and how near it came.
+
+    Args:
+      setting: the mechanism and its audits.
+      values: (audits,) what the method gave in each.
+      truth: about the mechanism; mu is compared where truth and method give it, else epsilon.
+    """
     first = values[0]
     epsilon = np.array([value.epsilon for value in values])
     mu = np.array([value.mu for value in values])

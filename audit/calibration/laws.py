@@ -55,12 +55,12 @@ Array = NDArray[np.float64]
 Generator = np.random.Generator
 MOST_COSINES = 10**7  # of an audit
 _REACH = 5.0  # deviations beyond both worlds' centres, for the supremum over thresholds
-_DIMENSIONS = 100  # of `cosines`, a canary
+_DIMENSIONS = 100  # the dimension of `cosines`, for each canary
 _REVEALED = 3.0  # times root K: the coins that `leaking` reveals at once
 
 
 def _values(findings: Iterable[Finding]) -> list[Value]:
-    """Returns what findings say at the end of an audit."""
+    """Returns the epsilon and mu of bounds and estimates; mu is NaN where a method gives none."""
     values = []
     for finding in findings:
         mu = np.nan if finding.mu is None else finding.mu
@@ -102,7 +102,10 @@ def _audit_scores(design: Sets, setting: KnownMechanism) -> list[Value]:
 
 
 def audit_scores_and_curve(design: Sets, setting: KnownMechanism) -> list[Value]:
-    """Returns what every method of one canary gives, beside the test of a Gaussian curve."""
+    """Returns what every method of a single canary a run gives, beside the test of a Gaussian curve.
+
+    The test's power takes longest, and is needed only where the test does not refute the curve; else it is 0.
+    """
     scores_in, scores_out = design.pooled()
     p_value = gaussian_curve.examine(scores_in, scores_out).p_value
     power = 0.0
@@ -137,7 +140,10 @@ class Tie(NamedTuple):
     failing: Callable[[int], float] = _no_run
 
     def draw(self, rng: Generator, setting: KnownMechanism) -> tuple[Array, Array]:
-        """Draws (signal (n, 1), 0 where a run fails and else 1; noise (n, K))."""
+        """Draws runs: (whether each inserts its canaries (n, 1), 1 or 0; the noise of each score (n, K)).
+
+        In a share `failing` of the runs nothing is inserted.
+        """
         works = np.ones((setting.runs, 1))
         share = self.failing(setting.runs)
         if share:
@@ -157,7 +163,11 @@ class Tie(NamedTuple):
         return Sets(signal * setting.mu + noise_in, noise_out)
 
     def truth(self, setting: KnownMechanism) -> Truth:
-        """Returns the suprema over thresholds of what the average error rates need."""
+        """Returns the largest epsilon and mu through the average error rates of any threshold.
+
+        They are searched for on a grid of thresholds. Rates are those of N(mu, 1) against N(0, 1), where a
+        share of runs fails and gives N(0, 1) for canaries that are in too.
+        """
         failing = self.failing(setting.runs)
         thresholds = np.linspace(-_REACH, setting.mu + _REACH, 20_001)
         false_positive_rates = special.ndtr(-thresholds)
@@ -206,13 +216,13 @@ def _require_one_run(setting: KnownMechanism) -> None:
 
 def _audit_coins(coins: Coins, setting: KnownMechanism) -> list[Value]:
     evidence = one_run_bounds.weigh_coins(coins)
-    return _values(one_run_bounds.guessed(evidence, setting.delta, setting.confidence))
+    return _values(one_run_bounds.bound_by_guesses(evidence, setting.delta, setting.confidence))
 
 
 def _audit_coins_without_curve(coins: Coins, setting: KnownMechanism) -> list[Value]:
     """Returns what methods give that assume no Gaussian curve."""
     evidence = one_run_bounds.weigh_coins(coins)
-    bounds = one_run_bounds.guessed(evidence, setting.delta, setting.confidence)
+    bounds = one_run_bounds.bound_by_guesses(evidence, setting.delta, setting.confidence)
     return _values(bound for bound in bounds if not bound.assumes.gaussian)
 
 
@@ -221,7 +231,7 @@ def _audit_pairs(cosines: Cosines, setting: KnownMechanism) -> list[Value]:
 
 
 def _audit_cosines(cosines: Cosines, setting: KnownMechanism) -> list[Value]:
-    """Returns what the bounds give, and the paper's eps_lo, which is none."""
+    """Returns the bounds from a single run's cosines, and the paper's estimate eps_lo by Jeffreys' limits."""
     name = one_shot.ONE_SHOT_JEFFREYS
     error = 1 - setting.confidence
     jeffreys = one_shot.in_sample(cosines, setting.delta, error, one_shot.LIMITS[name])
@@ -238,6 +248,7 @@ def _draw_independent(rng: Generator, setting: KnownMechanism) -> Coins:
 
 
 def _draw_overlapping(rng: Generator, setting: KnownMechanism) -> Coins:
+    """Draws the scores of canaries along (e_0 + e_i) / sqrt(2): half of each score is common to all."""
     bits = _draw_bits(rng, setting)
     common = np.sqrt(0.5) * setting.mu * bits.sum() + rng.standard_normal()
     own = np.sqrt(0.5) * setting.mu * bits + rng.standard_normal(bits.shape)
@@ -251,6 +262,11 @@ def _draw_failing(rng: Generator, setting: KnownMechanism) -> Coins:
 
 
 def _draw_leaking(rng: Generator, setting: KnownMechanism) -> Coins:
+    """Draws scores whose signs are randomised response with odds e^mu, and which seldom reveal many coins.
+
+    About 3 sqrt(K) coins are revealed at once, so seldom that each is with probability delta. The noise only
+    orders the guesses.
+    """
     canaries = setting.canaries
     bits = _draw_bits(rng, setting)
     is_right = rng.random(bits.shape) < special.expit(setting.mu)
@@ -269,6 +285,7 @@ def _draw_pairs(rng: Generator, setting: KnownMechanism) -> Cosines:
 
 
 def _draw_cosines(rng: Generator, setting: KnownMechanism) -> Cosines:
+    """Draws the cosines of uniform canaries with their noisy sum; the noise multiplier is 1 / mu."""
     dimension = _DIMENSIONS * setting.canaries
     sigma = 1 / max(setting.mu, 1e-6)
     observed = cosine_law.simulate(rng, setting.canaries, dimension, sigma)
@@ -279,6 +296,7 @@ def _draw_cosines(rng: Generator, setting: KnownMechanism) -> Cosines:
 
 
 def _require_directions(setting: KnownMechanism) -> None:
+    """Raises InputError for too few runs, too many cosines, or no more dimensions than canaries."""
     runs = setting.runs
     canaries = setting.canaries
     least = min(setting.stops, default=runs)
@@ -292,9 +310,9 @@ def _require_directions(setting: KnownMechanism) -> None:
 
 
 def _audit_directions(design: Fresh, setting: KnownMechanism) -> list[Value]:
-    """Returns what each method gives after each number of runs.
+    """Returns what each method for fresh directions gives, after each of the setting's numbers of runs.
 
-    The limit on mu of any GDP guarantee is left out of laws that have no such guarantee to compare it with.
+    The method that limits mu of any GDP guarantee is left out for laws without a mu to compare it with.
     """
     has_gdp = setting.law.truth is _gaussian_truth
     values = []
@@ -313,6 +331,7 @@ def _draw_directions(
     rng: Generator,
     setting: KnownMechanism,
 ) -> Fresh:
+    """Draws an audit's cosines (R, K), and returns them as evidence of directions that are all in."""
     cosines = draw_cosines(rng, setting)
     return Fresh(cosines, np.ones(cosines.shape, bool), setting.dimension)
 
@@ -322,7 +341,13 @@ def _make_direction_law(
     draw_cosines: Callable[[Generator, KnownMechanism], Array],
     truth: Callable[[KnownMechanism], Truth] = _gaussian_truth,
 ) -> Law:
-    """Returns a law of cosines (R, K)."""
+    """Returns a law of the cosines of fresh directions that are all in.
+
+    Args:
+      name: of the law.
+      draw_cosines: (generator, setting) -> cosines (R, K).
+      truth: setting -> the truth; by default that of a Gaussian mechanism of mu.
+    """
     draw = partial(_draw_directions, draw_cosines)
     return Law(name, draw, truth, _audit_directions, _require_directions)
 
@@ -330,14 +355,14 @@ def _make_direction_law(
 def _draw_shifted_cosines(
     rng: Generator, setting: KnownMechanism, works: Array | float = 1.0, columns: int | None = None
 ) -> Array:
-    """Draws leave-one-out cosines.
+    """Draws leave-one-out cosines (R, K) of directions with what a Gaussian mechanism of mu releases.
 
-    Of v_j, a share that is Beta lies outside of the others' span; there u_j is mu times that part and
-    standard normal noise.
+    Of direction v_j, a share of the squared length that is Beta lies outside of the others' span; there the
+    movement u_j is mu times that part plus standard normal noise in the d - K + 1 dimensions that are left.
 
     Args:
       rng: the generator.
-      setting: of the cosines.
+      setting: with mu, runs R, canaries K and dimension d.
       works: (R, 1), 0 for runs in which nothing is inserted, else 1.
       columns: how many canaries of a run are drawn; all of them by default.
     """
@@ -366,7 +391,16 @@ def _draw_laplace_cosines(rng: Generator, setting: KnownMechanism) -> Array:
 
 
 def _draw_on_bound(rng: Generator, setting: KnownMechanism, columns: int | None = None) -> Array:
-    """Draws cosines whose P_in is all that (epsilon, delta)-DP allows."""
+    """Draws cosines (R, K) of canaries in that are as large as (epsilon, delta)-DP allows, epsilon being mu.
+
+    With a(t) the probability that a cosine of a canary out exceeds t, those in exceed t with probability
+    min(e^epsilon a(t) + delta, 1), by inversion of a uniform number.
+
+    Args:
+      rng: the generator.
+      setting: with mu, delta, runs R, canaries K and dimension d.
+      columns: how many canaries of a run are drawn; all of them by default.
+    """
     uniform = rng.random((setting.runs, columns or setting.canaries))
     tail = np.maximum(uniform - setting.delta, 0) * np.exp(-setting.mu)  # a(cosine)
     return -cosine_law.quantile(tail, setting.dimension)

@@ -15,18 +15,21 @@ from audit.methods.claimed_curve import Exceedances
 
 LEAST_RUNS, MOST_RUNS = 40, 1_000_000
 _FIRST_TRIED = 1000  # runs
-# For each number of runs that is tried: the scores of all simulated audits together, and the (fewest, most)
-# audits that share them.
+# For each number of runs that is tried: the scores of all simulated audits together, and the
+# (fewest, most) audits that share them.
 _SCORES = 200_000
 _AUDITS = (8, 40)
-_RUNS = 4_000  # of several canaries each
+_RUNS = 4_000  # likewise, the runs of several canaries of all simulated audits together
 _MANY_AUDITS = (2, 12)
-_BUG_AUDITS = 40
-_BUG_RUNS = 1000  # that are tried
+_BUG_AUDITS = 40  # simulated, of a claim whose noise is smaller than stated
+_BUG_RUNS = 1000  # of each of these audits
 
 
 def mean_if_gaussian(setting: KnownMechanism) -> float:
-    """Returns the bound `if_gaussian` on epsilon, on average over the setting's simulated audits."""
+    """Returns the mean over simulated audits of the bound on epsilon if the trade-off curve is Gaussian.
+
+    Scores are N(mu, 1) in half of the runs and N(0, 1) in the others.
+    """
     rng = np.random.default_rng(setting.seed)
     half = setting.runs // 2
     epsilons = []
@@ -39,13 +42,13 @@ def mean_if_gaussian(setting: KnownMechanism) -> float:
 
 
 def runs_needed(setting: KnownMechanism, tightness: float) -> int | None:
-    """Returns the number of runs at which the bound `if_gaussian` is on average this share of the truth.
+    """Returns the number of runs from which on an audit proves a share of the true epsilon on average.
 
-    It is right to two digits, from simulated audits of so many runs that take seconds together.
+    The bound is `if_gaussian`. The number is right to two digits, from simulated audits, which take seconds.
 
     Args:
-      setting: Its runs and audits do not matter.
-      tightness: The share, between 0 and 1.
+      setting: the mechanism; its runs and audits do not matter.
+      tightness: the share, between 0 and 1.
 
     Returns:
       The runs; None where a million do not suffice.
@@ -61,6 +64,7 @@ def runs_needed(setting: KnownMechanism, tightness: float) -> int | None:
     )
 
     def compute_share(runs: int) -> float:
+        """Returns the mean bound at this number of runs, as a share of the truth."""
         audits = int(np.clip(_SCORES // runs, *_AUDITS))
         return mean_if_gaussian(setting._replace(runs=runs, audits=audits)) / truth
 
@@ -68,12 +72,16 @@ def runs_needed(setting: KnownMechanism, tightness: float) -> int | None:
 
 
 def runs_needed_of_many(setting: KnownMechanism, tightness: float) -> int | None:
-    """Returns `runs_needed` of runs with several canaries, for the bound `lifted_gaussian`."""
+    """Returns the number of runs of several canaries that prove a share of the true epsilon on average.
+
+    The bound is `lifted_gaussian`; else it is as `runs_needed`.
+    """
     require(0 < tightness < 1, f"`tightness={tightness}`: give more than 0, less than 1")
     truth = conversions.epsilon_from_mu(setting.mu, setting.delta)
     method = lifted.METHODS[lifted.LIFTED_GAUSSIAN]
 
     def compute_share(runs: int) -> float:
+        """Returns the mean bound at this number of runs, as a share of the truth."""
         audits = int(np.clip(_RUNS // runs, *_MANY_AUDITS))
         tried = setting._replace(runs=runs, audits=audits)
         epsilons = []
@@ -89,7 +97,11 @@ def first_to_reach(target: float, compute_share: Callable[[int], float]) -> int 
     """Returns the least runs, to two digits, at which a share that grows with them reaches a target.
 
     The distance of the share from 1 falls about as 1 / sqrt(runs), which predicts where to look next between
-    too few and enough.
+    too few and enough, until they are 5% apart.
+
+    Args:
+      target: the share that is to be reached, between 0 and 1.
+      compute_share: runs -> the share.
 
     Returns:
       The runs; None where a million do not suffice.
@@ -104,6 +116,8 @@ def first_to_reach(target: float, compute_share: Callable[[int], float]) -> int 
         else:
             too_few = runs
         predicted = runs * ((1 - min(share, 0.99)) / (1 - target)) ** 2
+        # At least 2% inside the bracket, so that it shrinks; without a bracket, at least twice as
+        # many.
         if enough < math.inf:
             following = min(max(predicted, 1.02 * too_few), enough / 1.02)
         else:
@@ -132,9 +146,10 @@ class RunsUntilRefuted(NamedTuple):
 def runs_until_refuted(
     mu: float, noise: float, canaries: int, confidence: float, seed: int = 0
 ) -> RunsUntilRefuted:
-    """Returns after how many training runs a claim of mu-GDP is refuted, by fresh directions.
+    """Returns after how many training runs with fresh directions a claim of mu-GDP is refuted.
 
-    Scores are ideal, N(mu / noise, 1) each, and audits are looked at after every run.
+    Audits are simulated: scores are ideal, N(mu / noise, 1) each, those above each of a grid of
+    thresholds are counted, and the claim is tested after every run (`claimed_curve`).
 
     Args:
       mu: the claimed one.
@@ -149,10 +164,10 @@ def runs_until_refuted(
     require(0 < noise < math.inf, f"`bug={noise:g}`: give a number above 0, as 0.9")
     rng = np.random.default_rng(seed)
     thresholds = claimed_curve.THRESHOLDS
-    log_rates = special.log_ndtr(-thresholds)
-    above = special.ndtr(mu / noise - thresholds)
+    log_rates = special.log_ndtr(-thresholds)  # of exceeding them without the canary
+    above = special.ndtr(mu / noise - thresholds)  # with it
     cells = np.maximum(-np.diff(np.concatenate([[1.0], above, [0.0]])), 0.0)
-    target = -math.log1p(-confidence)
+    target = -math.log1p(-confidence)  # the log capital that refutes: log(1 / error)
     needed = []
     for _ in range(_BUG_AUDITS):
         counts = rng.multinomial(canaries, cells / cells.sum(), _BUG_RUNS)

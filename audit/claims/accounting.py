@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # half a second, which most upper bounds do without
     from dp_accounting.pld import PLDAccountant
 
 LEAST_NOISE, MOST_NOISE, MOST_INSERTIONS = 1e-6, 1e12, 10**12
-LEAST_PARTICIPANT_NOISE = 0.05
+LEAST_PARTICIPANT_NOISE = 0.05  # noise multiplier below which sampling is not counted
 _RELATIVE_GRID, _LEAST_COARSE_GRID = 1e-4, 1e-3  # of privacy losses where noise is small
 _COARSEST_GRID = 100.0  # an exponential of it is finite
 # Limits with a sampling rate.
@@ -62,10 +62,17 @@ def epsilon_upper_bound(noise_multiplier: float, insertions: int, delta: float) 
 def sampled_upper_bound(
     noise_multiplier: float, insertions: int, delta: float, sampling_rate: float
 ) -> float:
-    """Returns epsilon at delta of such steps that take an example with probability sampling_rate (Poisson).
+    """Returns epsilon at delta of Gaussian steps that take an example by Poisson sampling.
 
-    It is the smaller of dp-accounting's PLD bound and `epsilon_upper_bound`, and holds for an adversary who
-    doesn't know the batches.
+    It is the smaller of the bound without sampling and dp-accounting's by privacy loss distributions, and
+    holds for an adversary who doesn't know the batches. Privacy losses are rounded up to a grid whose steps
+    are about 1e-5 of epsilon, found from a coarser grid, but at least 1e-4.
+
+    Args:
+      noise_multiplier: the noise's standard deviation over the clipping norm.
+      insertions: the number of steps.
+      delta: of epsilon.
+      sampling_rate: the probability with which each step takes the example.
 
     Raises:
       InputError: Values out of range, or so extreme that the privacy loss has no grid.
@@ -88,30 +95,35 @@ def sampled_upper_bound(
 
 
 def participant_upper_bound(composition: Composition, delta: float) -> float:
-    """Returns epsilon at delta for a participant in `insertions` steps, or in each with probability
-    sampling_rate, by dp-accounting.
+    """Returns epsilon at delta of a participant in Gaussian steps, for any noise multiplier.
 
-    Below a noise multiplier of SAMPLED_NOISE the grid of privacy losses grows with them, so that seconds do
-    for losses of thousands; below LEAST_PARTICIPANT_NOISE sampling is not counted.
+    It is `sampled_upper_bound` from a noise multiplier of 0.3 on. Below, the grid of privacy losses grows
+    with them, so that seconds suffice for losses of thousands; below 0.05 sampling is not counted, which
+    only makes the bound larger.
     """
     sigma, insertions, rate = composition
-    whole = epsilon_upper_bound(sigma, insertions, delta)
+    unsampled = epsilon_upper_bound(sigma, insertions, delta)
     if sigma >= SAMPLED_NOISE[0]:
         return sampled_upper_bound(sigma, insertions, delta, rate)
     if rate == 1 or sigma < LEAST_PARTICIPANT_NOISE or insertions == 0:
-        return whole
-    coarse_grid = min(_RELATIVE_GRID * whole, _COARSEST_GRID)
+        return unsampled
+    # A grid in proportion to the bound without sampling, then one in proportion to what that gives.
+    coarse_grid = min(_RELATIVE_GRID * unsampled, _COARSEST_GRID)
     coarse = _compute_pld_epsilon(composition, delta, coarse_grid)
     fine_grid = min(max(_LEAST_COARSE_GRID, _RELATIVE_GRID * coarse), _COARSEST_GRID)
-    return min(whole, coarse, _compute_pld_epsilon(composition, delta, fine_grid))
+    return min(unsampled, coarse, _compute_pld_epsilon(composition, delta, fine_grid))
 
 
 def noise_beside_count(noise_multiplier: float, count_noise: float) -> float:
-    """Returns the noise multiplier z' of a round's sum where the round also releases a noisy count.
+    """Returns the noise multiplier z' of a federated round's sum where it also releases a noisy count.
 
     The count is of clipped updates. With z', sum and count together cost as much as a sum with
     `noise_multiplier` z alone (Andrew et al., 2021, Theorem 1). A client moves the count, of bits -1/2 and
     1/2, by 1/2: z'^-2 = z^-2 - (2 count_noise)^-2.
+
+    Args:
+      noise_multiplier: z, of the round as a whole.
+      count_noise: the standard deviation of the count's noise, in clients.
 
     Raises:
       InputError: The count alone costs more.
@@ -128,7 +140,12 @@ def noise_beside_count(noise_multiplier: float, count_noise: float) -> float:
 
 
 def account_sampled(steps: Composition, grid: float = _GRID) -> "PLDAccountant":
-    """Returns dp-accounting's accountant of Poisson sampled steps, by privacy losses on a grid."""
+    """Returns dp-accounting's accountant of Poisson sampled steps, by privacy loss distributions.
+
+    Args:
+      steps: noise multiplier, number and sampling rate of the steps.
+      grid: the distance of neighbouring privacy losses, to which losses are rounded up.
+    """
     import dp_accounting
     from dp_accounting.pld import PLDAccountant
 
@@ -144,7 +161,10 @@ def _compute_pld_epsilon(steps: Composition, delta: float, grid: float) -> float
 
 
 def mu_upper_bound(noise_multiplier: float, insertions: int) -> float:
-    """Returns mu of the composition, sqrt(insertions) / noise_multiplier (Dong et al., 2022, Cor. 3.3)."""
+    """Returns mu of a composition of Gaussian steps, sqrt(insertions) / noise_multiplier.
+
+    Source: Dong, Roth and Su (2022), Corollary 3.3. Infinite without noise, 0 without insertions.
+    """
     _require_steps(noise_multiplier, insertions, 0.5)
     if insertions == 0:
         return 0.0
@@ -154,7 +174,7 @@ def mu_upper_bound(noise_multiplier: float, insertions: int) -> float:
 
 
 def _require_grid(noise_multiplier: float, insertions: int, delta: float) -> None:
-    """Raises InputError for values whose privacy loss has no grid."""
+    """Raises InputError for values so extreme that privacy losses of sampled steps fit no grid."""
     least, most = SAMPLED_NOISE
     require(
         least <= noise_multiplier <= most,
@@ -172,7 +192,7 @@ def _require_grid(noise_multiplier: float, insertions: int, delta: float) -> Non
 
 
 def _require_steps(noise_multiplier: float, insertions: int, delta: float) -> None:
-    """Raises InputError for values out of range."""
+    """Raises InputError for steps that no upper bound takes: each of the values has a range."""
     require(
         noise_multiplier == 0 or LEAST_NOISE <= noise_multiplier <= MOST_NOISE,
         f"`noise_multiplier={noise_multiplier}`: give 0, or a number from {LEAST_NOISE:g} to {MOST_NOISE:g}",

@@ -1,4 +1,4 @@
-"""Claims: what a training, or whoever vouches for it, says that a model leaks at most.
+"""Claims: what somebody states that training leaks at most.
 
 A claim is a trade-off curve. For any test of false-positive rate alpha it allows a true-positive rate of at
 most `power(alpha)` = 1 - f(alpha), and it says epsilon at any delta. Three kinds are enough:
@@ -29,6 +29,7 @@ from audit.methods.method import ACCOUNTED, GIVEN, Assumption
 from audit.values import number, plain
 
 Array = NDArray[np.float64]
+# At which a sampled mechanism's privacy profile is tabulated, to draw its trade-off curve.
 _EPSILONS = np.concatenate([np.linspace(0.0, 5.0, 201), np.geomspace(5.05, 200.0, 200)])
 
 
@@ -37,15 +38,15 @@ class Claim(Protocol):
 
     @property
     def assumes(self) -> Assumption:
-        """What the claim stands on."""
+        """Returns what the claim assumes."""
 
     @property
     def composition(self) -> Composition | None:
-        """The mechanism's steps; None where the mechanism is not known."""
+        """Returns the mechanism's steps; None where the mechanism is not known."""
 
     @property
     def gaussian_mu(self) -> float | None:
-        """mu, where the claimed curve is Gaussian; else None."""
+        """Returns mu where the claimed curve is Gaussian; else None."""
 
     def epsilon(self, delta: float) -> float:
         """Returns epsilon at delta, infinite where the claim says nothing of this delta."""
@@ -81,7 +82,7 @@ class Gdp:
 
     @property
     def gaussian_mu(self) -> float:
-        """mu."""
+        """Returns mu."""
         return self.mu
 
     def epsilon(self, delta: float) -> float:
@@ -89,7 +90,7 @@ class Gdp:
         return conversions.epsilon_from_mu(self.mu, delta)
 
     def power(self, alpha: ArrayLike) -> Array:
-        """Returns Phi(Phi^-1(alpha) + mu)."""
+        """Returns the power of a test of rate alpha: Phi(Phi^-1(alpha) + mu)."""
         return np.asarray(special.ndtr(special.ndtri(_check_rates(alpha)) + self.mu))
 
     def last_model(self, delta: float) -> None:
@@ -115,9 +116,10 @@ class EpsilonDelta:
     stated_delta: float
 
     def __init__(self, epsilon: float, delta: float) -> None:
-        """Raises InputError for an epsilon below 0, or a delta that is no probability below 1."""
+        """Checks and keeps both; raises InputError for an epsilon below 0, or a delta not in [0, 1)."""
         stated = number("delta", delta, float)
         require(0 <= stated < 1, f"`delta={stated:g}`: give a number from 0 to below 1")
+        # The dataclass is frozen, so that its own assignment is refused.
         object.__setattr__(
             self, "stated_epsilon", _check_at_least_zero("epsilon", epsilon, or_infinite=True)
         )
@@ -199,7 +201,7 @@ class DpSgd:
 
     @property
     def assumes(self) -> Assumption:
-        """That sums are clipped to C and noise is Gaussian, of sampled steps also that batches are secret."""
+        """Returns what the claim assumes: sensitivity C, Gaussian noise, and secret batches if sampled."""
         if self.sampling_rate == 1:
             return ACCOUNTED
         secret = f"{ACCOUNTED.sentence} and batches that the adversary does not know"
@@ -207,12 +209,12 @@ class DpSgd:
 
     @property
     def composition(self) -> Composition:
-        """The steps with the canary."""
+        """Returns the steps with the canary."""
         return Composition(self.noise_multiplier, self.insertions, self.sampling_rate)
 
     @property
     def gaussian_mu(self) -> float | None:
-        """sqrt(insertions) / sigma, infinite without noise; None of sampled steps, whose curve is another."""
+        """Returns sqrt(insertions) / sigma, infinite without noise; None if sampled: another curve."""
         if self.sampling_rate < 1:
             return None
         return accounting.mu_upper_bound(self.noise_multiplier, self.insertions)
@@ -222,8 +224,11 @@ class DpSgd:
         return accounting.sampled_upper_bound(*self.composition[:2], delta, self.sampling_rate)
 
     def power(self, alpha: ArrayLike) -> Array:
-        """Returns the power of the Gaussian curve; of sampled steps the least that dp-accounting's privacy
-        loss distribution allows at a grid of epsilon, which is the curve or above it."""
+        """Returns the largest power of a test of false-positive rate alpha, of alpha's shape.
+
+        It is that of the Gaussian curve. Of sampled steps it is the least that the privacy profile by
+        dp-accounting allows at a grid of epsilon, which is the curve's or above it.
+        """
         rates = _check_rates(alpha)
         mu = self.gaussian_mu
         if mu is not None:
@@ -240,24 +245,32 @@ class DpSgd:
 
 @functools.lru_cache(maxsize=16)
 def _sampled_deltas(steps: Composition) -> Array:
-    """Returns delta at each of _EPSILONS of Poisson sampled steps, by dp-accounting's loss distribution."""
+    """Returns delta (401,) at each of _EPSILONS of Poisson sampled steps, by dp-accounting."""
     accountant = accounting.account_sampled(steps)
     return np.array([accountant.get_delta(float(epsilon)) for epsilon in _EPSILONS])
 
 
 def _power_of_pairs(rates: Array, epsilons: Array, deltas: Array) -> Array:
-    """Returns the least power that (epsilon, delta) pairs (P,) allow at rates of any shape."""
+    """Returns the largest power, at false-positive rates, that several (epsilon, delta) guarantees allow.
+
+    Each allows min(e^epsilon alpha + delta, 1 - e^-epsilon (1 - alpha - delta), 1); the least counts.
+
+    Args:
+      rates: alpha, any shape, which the result has.
+      epsilons: (P,).
+      deltas: (P,).
+    """
     alpha = rates[..., None]
     with np.errstate(over="ignore", invalid="ignore"):
         below = np.exp(epsilons) * alpha + deltas
         above = 1 - np.exp(-epsilons) * (1 - alpha - deltas)
-    # e^infinity times a rate of 0 allows nothing to be said.
+    # An infinite epsilon times a rate of 0 is NaN: it limits nothing.
     below = np.where(np.isnan(below), 1.0, below)
     return np.asarray(np.clip(np.minimum(below, above), 0.0, 1.0).min(axis=-1))
 
 
 def _check_rates(alpha: ArrayLike) -> Array:
-    """Returns rates as float64; raises InputError for what are no rates."""
+    """Returns false-positive rates as float64, of any shape; raises InputError unless all are in [0, 1]."""
     rates = arrays.floats("values of `alpha`", alpha)
     require(
         bool(((rates >= 0) & (rates <= 1)).all()),
@@ -267,7 +280,16 @@ def _check_rates(alpha: ArrayLike) -> Array:
 
 
 def _check_at_least_zero(name: str, value: float, or_infinite: bool = False) -> float:
-    """Returns a number; raises InputError where it is below 0, or infinite unless that is allowed."""
+    """Returns a caller's number as a float, at least 0.
+
+    Args:
+      name: of the parameter, for the message.
+      value: what the caller gave.
+      or_infinite: whether infinity is allowed.
+
+    Raises:
+      InputError: anything else.
+    """
     checked = number(name, value, float)
     fits = checked >= 0 and (or_infinite or math.isfinite(checked))
     require(fits, f"`{name}={checked:g}`: give a number, at least 0")

@@ -29,11 +29,13 @@ EXPECTED = Assumption(
 )
 # The probability of the numbers of insertions that are left out at each end, as a share of delta.
 _DROPPED = 1e-6
-_FAR = 40.0  # deviations
+_FAR = 40.0  # standard deviations of the noise, beyond which no threshold is searched for
 
 
 def expected_epsilon(composition: Composition, k: int, delta: float) -> float:
-    """Returns epsilon at delta of telling N(0, k n sigma^2) from the same plus Binomial(n, q).
+    """Returns epsilon at delta between the noise N(0, k n sigma^2) and the same plus Binomial(n, q).
+
+    That is what the last of k n models would leak of a canary if losses were linear (Steinke et al., 2024).
 
     It is the larger of both directions; infinite without noise.
 
@@ -67,10 +69,11 @@ def expected_epsilon(composition: Composition, k: int, delta: float) -> float:
 def _compute_epsilon(
     counts: Array, log_law: Array, deviation: float, delta: float, sign: int
 ) -> float:
-    """Returns epsilon of a direction.
+    """Returns epsilon at delta of adding the canary (sign 1), or of removing it (sign -1).
 
-    Both densities' ratio rises in x, so that the best event is x on a side of a threshold, and e^epsilon is
-    the ratio at the threshold where the event's excess P(event) - e^epsilon Q(event) is delta.
+    What is seen is x: noise alone (Q), or noise plus a number of insertions (P). The ratio of both densities
+    rises in x, so that the best event is x on a side of a threshold, and e^epsilon is the ratio at the
+    threshold where the event's excess P(event) - e^epsilon Q(event) is delta.
 
     Args:
       counts: (n,) numbers of insertions.
@@ -90,7 +93,8 @@ def _compute_epsilon(
         log_inserted = float(
             special.logsumexp(log_law + special.log_ndtr(sign * (counts - x) / deviation))
         )
-        # Scaled by the ratio.
+        # Times the ratio of densities at x. For the reverse direction both are divided by it again
+        # below.
         log_plain = float(special.log_ndtr(-sign * x / deviation)) + log_ratio
         more = log_inserted
         less = log_plain
@@ -102,8 +106,10 @@ def _compute_epsilon(
         return more + math.log(-math.expm1(less - more))
 
     def compute_difference(x: float) -> float:
+        # Finite, for the search of the root.
         return max(compute_log_excess(x), -1e6) - math.log(delta)
 
+    # Where both densities are equal, epsilon is 0.
     equal = scipy.optimize.brentq(
         compute_log_ratio, counts[0] / 2 - deviation, counts[-1] / 2 + deviation
     )

@@ -5,7 +5,7 @@
     ./run.sh bound --scores=scores.csv --json            columns score,in (1 or 0)
     ./run.sh bound --scores=scores.json                  the same names, each a list
     ./run.sh bound --scores=-                            CSV or JSON from a pipe
-    ./run.sh bound --scores=scores.csv --upper_bound=3   an accountant's epsilon
+    ./run.sh bound --scores=scores.csv --claim=3   an accountant's epsilon
     ./run.sh bound --scores=scores.csv --noise_multiplier=4 --insertions=250 --k=5 --lipschitz=1
                                                          steps that contract: hidden state
     ./run.sh bound --scores=scores.csv --looks=500,1000  one of the declared looks
@@ -49,6 +49,11 @@ flags.DEFINE_string(
     "The scores: .npz or .json with in, out or scores, presence; .npz with scores, fresh; .csv with "
     "score,in; in.npy,out.npy; or -.",
 )
+flags.DEFINE_list(
+    "columns",
+    None,
+    "Names of a .csv's columns, where these are others: score:loss,presence:member.",
+)
 cli.define_levels()
 flags.DEFINE_list(
     "looks", None, "Numbers of scores at which to look, declared before the first look."
@@ -58,7 +63,8 @@ flags.DEFINE_integer("insertions", None, "Steps with the canary, where the upper
 flags.DEFINE_float(
     "sampling_rate", None, "Each step's probability to take the canary; by default 1."
 )
-flags.DEFINE_float("upper_bound", None, _UPPER_HELP)
+flags.DEFINE_float("claim", None, _UPPER_HELP)
+flags.DEFINE_alias("upper_bound", "claim")
 flags.DEFINE_float(
     "lipschitz", None, "Lipschitz constant of every step, for the hidden-state bound."
 )
@@ -84,7 +90,7 @@ cli.define_json()
 flags.DEFINE_bool("fail_if_violated", False, "Exit status 3 where the claim is refuted.")
 
 VIOLATED = 3  # exit status
-_NO_UPPER = "--fail_if_violated goes with an upper bound: give --upper_bound, or the noise and the insertions"
+_NO_UPPER = "--fail_if_violated goes with a claim: give --claim, or the noise and the insertions"
 
 
 def main() -> None:
@@ -105,14 +111,14 @@ def _require_flags() -> None:
         FLAGS.scores, "--scores is missing: name a .npz, .csv or .json file, two .npy files, or -"
     )
     require(FLAGS.report != "", "--report=: name an HTML file")
-    has_upper_bound = FLAGS.upper_bound is not None or FLAGS.noise_multiplier is not None
-    require(has_upper_bound or not FLAGS.fail_if_violated, _NO_UPPER)
+    has_claim = FLAGS.claim is not None or FLAGS.noise_multiplier is not None
+    require(has_claim or not FLAGS.fail_if_violated, _NO_UPPER)
     has_dimension = FLAGS.dimension is not None
     require(has_dimension or not FLAGS.leave_one_out, "--leave_one_out goes with --dimension")
 
 
 def _require_figure_format() -> None:
-    """Raises InputError for a figure of a format that there is not."""
+    """Raises InputError for a --figure whose suffix is that of no format."""
     if FLAGS.figure is None:
         return
     from audit.report.style import FORMATS
@@ -122,14 +128,22 @@ def _require_figure_format() -> None:
 
 
 def _show(paths: Sequence[Path], conclusion: Conclusion) -> None:
-    """Writes and prints what the scores say."""
+    """Writes the requested files, and prints the conclusion as a table or as JSON.
+
+    With --fail_if_violated it exits with status 3 where the claim is refuted, and raises InputError where
+    scores are not those of independent runs.
+
+    Args:
+      paths: the files of scores, for the report.
+      conclusion: from the scores.
+    """
     contents = _make_files(paths, conclusion)
     for flag, (path, content) in contents.items():
         files.write_whole(path, content, f"name another file with --{flag}")
     if FLAGS.json:
         print(results.answer_json(conclusion, verdicts.verdict(conclusion).word))
         remarks = [] if conclusion.is_one_run else bounds_table.remarks(conclusion)
-        for remark in remarks:  # which the table has
+        for remark in remarks:  # which the table would have shown
             print(remark, file=sys.stderr)
     else:
         print(bounds_table.bounds_table(conclusion))
@@ -158,14 +172,23 @@ def _read_evidence(paths: Sequence[Path]) -> Evidence:
     if FLAGS.dimension is None:
         return _read_scores(paths)
     require(FLAGS.looks is None, "--looks does not go with --dimension: drop one")
+    require(FLAGS.columns is None, "--columns does not go with --dimension: drop one")
     require(len(paths) == 1, f"--scores={FLAGS.scores}: with --dimension give one file")
     given_directions.require_dimension(FLAGS.dimension)
     return score_files.read_cosines(paths[0], FLAGS.dimension, FLAGS.leave_one_out, FLAGS.in_order)
 
 
 def _read_scores(paths: Sequence[Path]) -> Evidence:
-    """Returns the evidence of files of scores or of ranks, the latter in order where --in_order says so."""
-    evidence = score_files.read_scores(*paths)
+    """Returns the evidence of files of scores, or of ranks among fresh draws.
+
+    Raises InputError for --in_order with scores that have no order.
+    """
+    columns = _parse_columns()
+    if columns is None:
+        evidence = score_files.read_scores(*paths)
+    else:
+        require(len(paths) == 1, f"--scores={FLAGS.scores}: with --columns give one file")
+        evidence = score_files.read_csv(paths[0], columns)
     if not FLAGS.in_order:
         return evidence
     if not isinstance(evidence, Fresh):
@@ -173,15 +196,31 @@ def _read_scores(paths: Sequence[Path]) -> Evidence:
     return evidence._replace(in_order=True)
 
 
+def _parse_columns() -> dict[str, str] | None:
+    """Returns the names that --columns gives, {ours: the file's}; None without the flag."""
+    if FLAGS.columns is None:
+        return None
+    columns = {}
+    for pair in FLAGS.columns:
+        ours, colon, name = pair.partition(":")
+        example = "give --columns=score:loss,presence:member"
+        require(bool(colon and name), f"--columns={pair}: {example}")
+        columns[ours.strip().lower()] = name
+    return columns
+
+
 def _make_claim() -> Claim | None:
-    """Returns what the flags claim of the mechanism; raises InputError for flags that do not go together."""
+    """Returns the claim that the flags make of the mechanism, None where they make none.
+
+    Raises InputError for flags that do not go together.
+    """
     sigma = FLAGS.noise_multiplier
     insertions = FLAGS.insertions
     are_together = (sigma is None) == (insertions is None)
     require(are_together, "--noise_multiplier and --insertions go together: give both or none")
-    is_alone = FLAGS.upper_bound is None or (sigma is None and FLAGS.sampling_rate is None)
+    is_alone = FLAGS.claim is None or (sigma is None and FLAGS.sampling_rate is None)
     others = "--noise_multiplier, --insertions, --sampling_rate"
-    require(is_alone, f"--upper_bound goes with none of {others}: drop one")
+    require(is_alone, f"--claim goes with none of {others}: drop one")
     rate_alone = FLAGS.sampling_rate is not None and sigma is None
     require(
         not rate_alone,
@@ -194,9 +233,9 @@ def _make_claim() -> Claim | None:
         missing = "`lipschitz` goes with `noise_multiplier` and `insertions`: give all three"
         require(sigma is not None, missing)
 
-    if FLAGS.upper_bound is not None:
-        epsilon = FLAGS.upper_bound
-        require(epsilon >= 0, f"--upper_bound={epsilon}: give epsilon, at least 0")
+    if FLAGS.claim is not None:
+        epsilon = FLAGS.claim
+        require(epsilon >= 0, f"--claim={epsilon}: give epsilon, at least 0")
         return EpsilonDelta(epsilon, FLAGS.delta)
     if sigma is None:
         return None

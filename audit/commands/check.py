@@ -85,7 +85,15 @@ def check(path: Path, function: str) -> None:
 
 
 def _check_batches(path: Path, name: str) -> None:
-    """Checks a loader of a file, or a function of it that draws batches, and prints the report."""
+    """Checks the batches of a user's file, and prints the report; exits with 3 or 4 as `check` does.
+
+    Args:
+      path: of the file.
+      name: in the file, of a loader, or of a function seed -> the batches of a pass.
+
+    Raises:
+      InputError: the file fails, or flags or definitions are missing.
+    """
     require(FLAGS.report != "", "--report=: name an HTML file")
     require(FLAGS.sampling_rate is not None, "give --sampling_rate=, as the accountant is told")
     definitions = run_file(path)
@@ -105,7 +113,10 @@ def _check_batches(path: Path, name: str) -> None:
 
 
 def _read_place(flag: str, value: str) -> tuple[Path, str]:
-    """Returns the file and the name in it that a flag gives, mine.py:step."""
+    """Splits a flag's value, as mine.py:step, into the file and a name in it.
+
+    Raises InputError where either is missing, or the file is not there.
+    """
     file, _, name = value.rpartition(":")
     what = "function" if flag == "step" else "loader"
     example = f"mine.py:{flag}" if flag == "step" else "mine.py:loader"

@@ -90,7 +90,11 @@ def main() -> None:
 
 
 def _refute() -> None:
-    """Prints whether the loader's batches refute what Poisson sampling would claim for them."""
+    """Prints whether a loader's batches refute the claim of Poisson sampling; exits with 3 if they do.
+
+    The claim is that of batches / epoch times the epochs, each taking an example with probability 1 /
+    batches.
+    """
     require(":" in FLAGS.batches, "--refute needs a loader: give --batches=mine.py:loader")
     require(FLAGS.sampler is None, "--sampler does not go with a loader, which is named: drop it")
     loader = _read_loader()
@@ -152,7 +156,10 @@ def _read_loader() -> _Definitions:
 
 
 def _count_batches(file: str, draw: Callable[[int], Any]) -> int:
-    """Returns how many batches a pass has; raises InputError where there is one at a time, or none."""
+    """Counts the batches of a pass of a user's loader.
+
+    Raises InputError where the loader fails, or gives a single batch instead of a pass.
+    """
     try:
         first = list(draw(0))
     except Exception as error:  # of the user's code
@@ -163,7 +170,10 @@ def _count_batches(file: str, draw: Callable[[int], Any]) -> int:
 
 
 def _name_loader(loader: _Definitions) -> _Loader:
-    """Returns the sampler of a loader by what check_batches sees; raises InputError where it is none."""
+    """Returns which sampler a loader is, as far as its own batches show.
+
+    Raises InputError where they are those of no sampler with a bound.
+    """
     report = check_batches(loader.draw, loader.examples, loader.rate)
     kind = report.figures["kind"]
     if kind == "shuffled" and _repeats(loader.draw):
@@ -174,7 +184,7 @@ def _name_loader(loader: _Definitions) -> _Loader:
 
 
 def _repeats(draw: Callable[[int], Any]) -> bool:
-    """Returns whether two passes have the same batches in the same order."""
+    """Returns whether a loader's passes with two seeds have the same batches in the same order."""
     passes = []
     for seed in (0, 1):
         batches = [sorted(np.asarray(batch).ravel().tolist()) for batch in draw(seed)]
@@ -183,7 +193,10 @@ def _repeats(draw: Callable[[int], Any]) -> bool:
 
 
 def _add_truncation(sampler: str) -> str | TruncatedPoisson:
-    """Returns the sampler, with its batches where it truncates them and the flags say how."""
+    """Returns a sampler's name, or truncated Poisson sampling with the sizes that the flags give.
+
+    Raises InputError where the flags do not go with the sampler, or only one is given.
+    """
     given = (FLAGS.examples, FLAGS.largest_batch)
     if given == (None, None):
         return sampler

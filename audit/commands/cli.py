@@ -75,9 +75,10 @@ _OUTPUT_ERRORS = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EI
 
 
 def run(main: Callable[[], None]) -> None:
-    """Parses the flags and calls main; a user's mistake ends in one line and exit status 2."""
+    """Parses the flags and calls main; a user's mistake ends in a single line and exit status 2."""
 
     def run_main(argv: Sequence[str]) -> int:
+        """Calls main; returns the exit status. `argv` is what the flags' parser left over."""
         try:
             with interrupts.end_in_one_line():
                 if len(argv) > 1:
@@ -118,7 +119,10 @@ def _parse_flags(argv: Sequence[str]) -> list[str]:
 
 
 def _describe_illegal_value(error: flags.IllegalFlagValueError) -> str:
-    """Returns absl's message on a value of another type, with what to give in place of Python's words."""
+    """Returns absl's message on a value of a wrong type, but with what to give: "give a whole number".
+
+    It is of the form "flag --name=value: reason", and the reason is that of Python's parser.
+    """
     reason = str(error.__context__)
     flag_and_value = str(error).removeprefix("flag ").removesuffix(f": {reason}")
     match = re.match(r"--([a-z_]+)=", flag_and_value)
@@ -129,7 +133,7 @@ def _describe_illegal_value(error: flags.IllegalFlagValueError) -> str:
 def _format_help() -> str:
     """Returns a command's help: its docstring, and its flags by group."""
     docstring = getattr(sys.modules["__main__"], "__doc__", None) or ""
-    about = started.in_its_words(docstring).strip()
+    about = started.name_program(docstring).strip()
     paragraphs = [_fold(paragraph) for paragraph in about.split("\n\n")]
     parts = ["\n\n".join(paragraphs)]
 
@@ -155,7 +159,7 @@ def _find_command_flags() -> list[flags.Flag[Any]]:
 
 
 def _find_groups() -> dict[str, str]:
-    """Returns the group in --help of every flag that is of a group."""
+    """Returns the group in --help of each flag, by its name; flags of the command alone are not there."""
     from audit.settings.make import fields
 
     groups = {}
@@ -168,7 +172,11 @@ def _find_groups() -> dict[str, str]:
 
 
 def _fold(paragraph: str) -> str:
-    """Folds a paragraph to the help's width; examples stay lines, their comments in a column or below."""
+    """Folds a paragraph of a docstring to the help's width.
+
+    Of a paragraph of examples, which begin with the program, each stays a line "command  comment", with
+    comments in a column, or each below its command where they would not fit.
+    """
     program = started.program() or started.MODULE
     if not paragraph.lstrip().startswith(("./", program)):
         return textwrap.fill(paragraph, _HELP_WIDTH)
@@ -185,7 +193,7 @@ def _fold(paragraph: str) -> str:
 
 
 def _format_flag(flag: flags.Flag[Any]) -> str:
-    """Returns a flag's lines in the help: its name, what it is, and its default."""
+    """Returns a flag's lines in the help: its name, what it means, and its default in brackets."""
     default = None
     if flag.default not in (None, False, []):
         default = flag.default_as_str
@@ -203,9 +211,9 @@ def _format_flag(flag: flags.Flag[Any]) -> str:
 
 
 def _report_unprinted(error: OSError) -> int:
-    """Reports that stdout takes no more, and returns the exit status; raises any other error again.
+    """Reports that stdout takes no more, as of a full disk, and returns the exit status.
 
-    Nothing is said where stdout's reader left.
+    Nothing is reported where stdout's reader left, as `head` does. Any other error is raised again.
     """
     if error.filename is not None or error.errno not in _OUTPUT_ERRORS:
         raise error
@@ -225,7 +233,8 @@ def _report_error(message: str) -> int:
 def one_line(message: str) -> str:
     """Returns a message as one line for a terminal.
 
-    Fields become flags, control characters are escaped, and what is very long is cut out of it.
+    Names of fields in backticks become flags, control characters are escaped, and the middle of words of more
+    than 300 characters and of messages of more than 1,000 is cut out.
     """
     words = " ".join(message.split())
     line = _LONG_WORD.sub(r"\1...", _replace_fields_by_flags(words))
@@ -251,6 +260,7 @@ def _replace_fields_by_flags(message: str) -> str:
     from audit.settings.make import fields
 
     def name_flag(match: re.Match[str]) -> str:
+        """Returns the flag, with its value if there is one, of a match's (field, "=value" or "")."""
         name, value = match.groups()
         field = fields().get(name)
         if field is None:
@@ -282,6 +292,8 @@ def values(kind: type | None = None, names: Iterable[str] | None = None) -> dict
 
 def setting(names: Iterable[str] | None = None, **fixed: Any) -> "Setting":
     """Returns the audit's setting that flags describe.
+
+    --steps takes the place of --insertions where that is at its default.
 
     Args:
       names: the names of the fields whose flags count, by default all.
@@ -374,9 +386,14 @@ def folder() -> Path:
 
 
 def chosen(flag: str, choices: Sequence[str]) -> list[str]:
-    """Returns the choices that a list flag names, each once, by default all of them.
+    """Returns the values of a list flag, each once; by default all that are allowed.
 
-    Raises InputError where it names none, or another.
+    Args:
+      flag: its name.
+      choices: the allowed values.
+
+    Raises:
+      InputError: the list is empty, or has another value.
     """
     given: list[str] | None = flags.FLAGS[flag].value
     names = list(choices if given is None else dict.fromkeys(given))
@@ -388,12 +405,12 @@ def chosen(flag: str, choices: Sequence[str]) -> list[str]:
 
 
 def numbers(flag: str) -> list[float]:
-    """Returns a list flag's numbers; raises InputError for what is none."""
+    """Returns a list flag's numbers; raises InputError for a part that is no number."""
     return [_parse_number(flag, text) for text in flags.FLAGS[flag].value or []]
 
 
 def whole_numbers(flag: str) -> list[int]:
-    """Returns a list flag's whole numbers; raises InputError for what is none."""
+    """Returns a list flag's whole numbers; raises InputError for a part that is none."""
     return [_parse_whole_number(flag, text) for text in flags.FLAGS[flag].value or []]
 
 

@@ -15,7 +15,7 @@ from audit.commands import interrupts, streams
 from audit.runtime import started
 from audit.runtime.progress import shortened
 
-_MARK = '\nif __name__ == "__main__":'
+_MARK = '\nif __name__ == "__main__":'  # a module with it is a command
 _HELP_COMMANDS = ("help", "-h", "--help")
 _HELP_FLAGS = {"-h", "-help", "--help", "--helpshort", "--helpfull"}
 _USAGE_ERROR = 2
@@ -59,7 +59,7 @@ class Program(NamedTuple):
 def run(program: Program) -> None:
     """Runs the command that the first argument names, with the flags after it.
 
-    Exits with status 2 and a line on stderr for a command that is none.
+    Exits with status 2 and a line on stderr where there is no such command.
     """
     streams.open_closed_streams()
     interrupts.install()
@@ -68,7 +68,11 @@ def run(program: Program) -> None:
 
 
 def _run(program: Program) -> None:
-    """Does what `run` says, with no standard stream closed and interrupts that end in a line."""
+    """Runs a command, or prints the help, as the command line says; see `run`.
+
+    A command's --help is its module's own, except where its flags cannot be parsed yet, before absl is
+    installed: then its docstring is printed.
+    """
     command, flags = split_arguments(program, sys.argv[1:])
     modules = {name: module for name, module, _ in commands(program.packages)}
     is_help = command in _HELP_COMMANDS
@@ -91,7 +95,10 @@ def _run(program: Program) -> None:
 
 
 def split_arguments(program: Program, arguments: list[str]) -> tuple[str, list[str]]:
-    """Returns the command that a program runs with these arguments, and the command's flags."""
+    """Splits a program's arguments into a command and its flags.
+
+    Without arguments it is the program's `alone` command; flags without a command are those of its `usual`.
+    """
     if not arguments:
         return program.alone, []
     first = arguments[0]
@@ -102,7 +109,7 @@ def split_arguments(program: Program, arguments: list[str]) -> tuple[str, list[s
 
 
 def _format_usage(program: Program) -> str:
-    """Returns the commands by group, each with its summary."""
+    """Returns the program's help: its commands by group, each with its summary."""
     lines = {title: [f"{title}:"] for title in (_FIRST_GROUP, *program.groups)}
     for command in (*commands(program.packages), *program.others, _HELP):
         lines[_find_group(program, command)].append(f"  {command.name:<12} {command.summary}")
@@ -128,7 +135,11 @@ _HELP = Command("help", "", "List the commands, or say what one does: help bound
 
 
 def commands(packages: Sequence[str]) -> Iterator[Command]:
-    """Yields every module of the packages that can be run, by name."""
+    """Yields the modules of packages that can be run as commands, in the order of their names.
+
+    Of two modules of one name that of the first package counts. Modules are parsed and not imported, which
+    would take seconds.
+    """
     module_and_path: dict[str, tuple[str, Path]] = {}
     for package in reversed(packages):
         spec = importlib.util.find_spec(package)
@@ -145,16 +156,16 @@ def commands(packages: Sequence[str]) -> Iterator[Command]:
 
 
 def _read_help(module: str) -> str:
-    """Returns a command's docstring, as whoever started this program types its examples."""
+    """Returns a command's docstring, with this program's name in its examples; the module is not imported."""
     spec = importlib.util.find_spec(module)
     assert spec is not None and spec.origin is not None
     source = Path(spec.origin).read_text(encoding="utf-8")
     docstring = ast.get_docstring(ast.parse(source)) or ""
-    return started.in_its_words(docstring)
+    return started.name_program(docstring)
 
 
 def _print_whole(text: str) -> None:
-    """Prints a text; a reader that leaves early is no error."""
+    """Prints a text; that stdout's reader leaves before its end, as `head` does, is no error."""
     with contextlib.suppress(BrokenPipeError):
         print(text, flush=True)
         return

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: each ends a command in one line, and what it stores can go on.
+"""Ctrl-C and SIGTERM: each ends a command with one line on stderr, and what it stored can be continued.
 
 The main thread raises KeyboardInterrupt once, so that blocks clean up. A library's callback may swallow it,
 compiled code may not come back for minutes: a thread ends the process itself after a few seconds. What is
@@ -19,14 +19,18 @@ STATUS = 130
 LINE = "interrupted: finished chunks are kept, the same command goes on"
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _MOST_SECONDS = 3.0  # from an interrupt to the end of the process
-# Compiled modules that are interrupted while they are imported crash, begun processes print tracebacks.
+# Compiled modules that are interrupted while they are imported crash, begun processes print
+# tracebacks.
 _FRAGILE = ("<frozen importlib._bootstrap>", "popen_spawn_posix.py")
 _HAS_COME = threading.Event()  # an interrupt
 _IS_OVER = threading.Event()  # the time in which interrupts matter
 
 
 def install() -> None:
-    """Has this process handle interrupts from now on, but for signals that it was started to ignore."""
+    """Has this process handle SIGINT and SIGTERM from now on, except those that it was started to ignore.
+
+    A thread gets the number of each signal through a pipe, even while the main thread runs compiled code.
+    """
     handled = [s for s in _SIGNALS if signal.getsignal(s) not in (signal.SIG_IGN, _interrupt)]
     if not handled:
         return
@@ -57,11 +61,19 @@ def end_in_one_line() -> Iterator[None]:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Handles the first signal by raising KeyboardInterrupt, unless now is a bad time."""
+    """Handles the first signal by raising KeyboardInterrupt in the main thread.
+
+    Not while a module is imported or a process started, which an exception would break: the watching thread
+    then ends the process. Further signals, and those after the command's work, are ignored.
+
+    Args:
+      number: of the signal.
+      frame: what the main thread was executing.
+    """
     if _HAS_COME.is_set() or _IS_OVER.is_set():
         return
     _HAS_COME.set()
-    sys.unraisablehook = lambda unraisable: None  # an interrupt in a callback is no news
+    sys.unraisablehook = lambda unraisable: None  # Python would report an interrupt in a callback
     while frame is not None:
         if frame.f_code.co_filename.endswith(_FRAGILE):
             return  # the watch ends the process
@@ -83,9 +95,10 @@ def _watch(reading: int) -> None:
 
 
 def _end() -> NoReturn:
-    """Ends the process at once: compilers' threads crash an interpreter that is taken down beside them.
+    """Writes a line on stderr, and ends the process at once, without Python's cleaning up.
 
-    Writes the line where stderr takes it, on a line of its own: a progress bar may be before it.
+    Threads of compilers crash an interpreter that is taken down beside them. The line begins with a line
+    break, since a progress bar may be before it, and is left out where stderr would block.
     """
     with contextlib.suppress(OSError):
         _, writable, _ = select.select([], [2], [], 0)

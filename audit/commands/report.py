@@ -33,7 +33,7 @@ flags.DEFINE_string("report", None, "The page's file; by default beside what it 
 
 
 def main() -> None:
-    """Finds audits, reads them and writes their page."""
+    """Finds the audits or federated runs that the flags name, and writes a page on them."""
     from audit.report import audit_page, subjects
 
     levels = checked_levels()
@@ -77,9 +77,15 @@ def _choose_place(folders: Sequence[Path], root: Path) -> Path:
 
 
 def _find_federated(root: Path) -> list[Path]:
-    """Returns the federated runs that --setting names, or the newest where no audit is newer.
+    """Returns the folders of federated runs that the page is about, none where it is about other audits.
 
-    The list is empty where the page is about other audits.
+    These are those that --setting names; without it the newest run, if no other audit is newer.
+
+    Args:
+      root: the folder of all stores.
+
+    Raises:
+      InputError: --setting names audits of both kinds, or a name that begins several hashes.
     """
     if FLAGS.setting == "all":
         return []
@@ -102,7 +108,12 @@ def _find_federated(root: Path) -> list[Path]:
 
 
 def _find_newest_federated(root: Path, federated: Sequence[Path]) -> list[Path]:
-    """Returns the newest federated run, if there is any and no audit is newer."""
+    """Returns the newest federated run, if there is any and no other audit is newer; else nothing.
+
+    Args:
+      root: the folder of all stores.
+      federated: folders of federated runs, the newest first.
+    """
     if not federated:
         return []
     newest = federated[0]
@@ -114,13 +125,23 @@ def _find_newest_federated(root: Path, federated: Sequence[Path]) -> list[Path]:
 
 
 def _read_audits(root: Path, levels: "RequestedLevels") -> "tuple[list[Subject], Path]":
-    """Returns the audits that --setting names, and the page's place; prints on stderr what is left out."""
+    """Returns the facts of the audits that --setting names, and the page's default file.
+
+    Prints on stderr what is left out.
+
+    Args:
+      root: the folder of all stores.
+      levels: of the bounds.
+
+    Raises:
+      InputError: there are no such audits, or they can't be read.
+    """
     from audit.report import subjects
 
     audits = stored.audits(root)
     are_named = FLAGS.setting not in (None, "all")
     others = f" ({audits.others} with other results)" if audits.others else ""
-    default_fix = f"{started.training()}, or name another folder"
+    default_fix = f"{started.training_hint()}, or name another folder"
     fix = next(iter(audits.refused.values()), default_fix)
     require(
         audits.folders or (are_named and audits.refused),
@@ -139,10 +160,14 @@ def _read_audits(root: Path, levels: "RequestedLevels") -> "tuple[list[Subject],
 
 
 def _read_all(folders: list[Path], levels: "RequestedLevels") -> "list[Subject]":
-    """Returns the audits that can be read; prints on stderr which can't.
+    """Returns the facts of those audits that can be read; prints on stderr which can't.
+
+    Args:
+      folders: of the audits.
+      levels: of the bounds.
 
     Raises:
-      InputError: where none can be read.
+      InputError: none can be read.
     """
     from audit.report import subjects
 

@@ -7,11 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from audit.errors import InputError
+from audit.runtime import installed
 from audit.runtime.machine import prepare_jax
 
 
 def run_file(path: Path) -> dict[str, Any]:
-    """Returns what a file defines.
+    """Runs a user's Python file and returns what it defines, by name.
+
+    Its folder joins sys.path, and JAX is set up before it runs where the file mentions it.
 
     Raises:
       InputError: the file fails; the message has its own error in a line.
@@ -25,7 +28,7 @@ def run_file(path: Path) -> dict[str, Any]:
     except InputError:
         raise
     except ModuleNotFoundError as error:
-        install = f"{sys.prefix}/bin/pip install {error.name}"
+        install = installed.pip_install(str(error.name))
         raise InputError(
             f"{path.name} needs {error.name}, which is not installed: {install}"
         ) from error

@@ -47,7 +47,8 @@ def conclude(
       evidence: the scores.
       claim: what is claimed of the mechanism, where it is known.
       level: of the bounds.
-      looks: the declared numbers of scores, where these are the scores of one of them; of one canary a run.
+      looks: the declared numbers of scores, where these are the scores of one of them; of a single canary
+        a run.
       reason: why the trade-off curve should be Gaussian, if the mechanism is a reason.
 
     Raises:
@@ -81,7 +82,7 @@ def conclude(
 
 
 def _examine_claim(concluded: Conclusion) -> Conclusion:
-    """Returns a conclusion that tests its claim when the test is first used, and remembers it."""
+    """Returns a conclusion whose `examine` tests its claim at the first call, and remembers the result."""
     examine = functools.partial(claim_tests.examine_claim, concluded)
     return concluded._replace(examine=functools.cache(examine))
 
@@ -102,13 +103,16 @@ def _find_from_directions(evidence: Fresh, level: Level) -> Sequence[Finding]:
 
 
 def _find_from_one_run(evidence: OneRun, level: Level) -> Sequence[Finding]:
-    """Returns the findings from one run: estimates of cosines, bounds of coins, of cosines, or of both."""
+    """Returns the findings from a single run: estimates of cosines, bounds of coins, cosines or both."""
     findings: list[Finding] = []
     cosines = evidence.cosines
     if cosines is not None:
         findings += one_shot.estimates(cosines, *level)
     if evidence.coins is not None:
-        findings += one_run_bounds.guessed(one_run_bounds.weigh_coins(evidence.coins), *level)
+        findings += one_run_bounds.bound_by_guesses(
+            one_run_bounds.weigh_coins(evidence.coins), *level
+        )
+    # With coins, cosines add a bound only where the law of those that are out is known.
     is_null_known = cosines is not None and not len(cosines.unobserved)
     if cosines is not None and (evidence.coins is None or is_null_known):
         findings += one_run_bounds.bounds(cosines, *level)
@@ -124,7 +128,7 @@ _FIND: dict[Shape, Callable[[Any, Level], Sequence[Finding]]] = {
 
 
 def _make_claimed_fields(claim: Claim | None, delta: float) -> dict[str, Any]:
-    """Returns the fields of a conclusion that follow from what is claimed of the mechanism."""
+    """Returns the fields of a `Conclusion`, by name, that follow from a claim; none without a claim."""
     if claim is None:
         return {}
     last_model = claim.last_model(delta)
@@ -140,7 +144,13 @@ def _make_claimed_fields(claim: Claim | None, delta: float) -> dict[str, Any]:
 
 
 def _find_expected_epsilon(composition: Composition | None, k: int, delta: float) -> float | None:
-    """Returns what canaries that are sampled leak under linear losses, or None of others."""
+    """Returns the epsilon at delta that sampled canaries would leak under linear losses; None of others.
+
+    Args:
+      composition: of the steps with the canary, None where they are not known.
+      k: steps for each insertion.
+      delta: of epsilon.
+    """
     if composition is None or composition.sampling_rate == 1:
         return None
     return expected_epsilon(composition, k, delta)
@@ -152,7 +162,10 @@ def _describe_scores(evidence: Sets | Coins) -> list[str]:
 
 
 def _describe_directions(evidence: Fresh) -> list[str]:
-    """Returns lines on a caller's cosines or ranks: on their runs, and on what was tested of their law."""
+    """Returns lines, for below a table, on a caller's cosines or ranks; none of the library's own.
+
+    They are on runs that failed, on repeated rows, on what was tested of the law, and on the order of rows.
+    """
     if not evidence.given:
         return []
     notes = [*_describe_failed(evidence), *describe_repeats(evidence)]
@@ -259,12 +272,13 @@ def conclude_each_run(
 
 
 def bound_runs_together(scores: Scores, level: Level = USUAL_LEVEL) -> Bound | None:
-    """Returns the bound that several runs of fresh directions prove together.
+    """Returns the bound that several runs of fresh directions prove together; None of a single run.
 
-    No score uses anything of the other canaries. The bound is None of a single run, and of other canaries.
+    None too of canaries that are no directions, whose dimension is 0.
     """
     if not scores.dimension or len(scores.scores) == 1:
         return None
+    # Scores here are plain cosines: none uses anything of the other canaries of its run.
     design = scores.directions()._replace(plain=True)
     return exact_null.bound_directions(design, *level)
 
@@ -293,7 +307,7 @@ def predicted_mu(setting: Setting) -> float | None:
 
 
 def gaussian_reason(setting: Setting) -> str:
-    """Returns why the setting's trade-off curve should be Gaussian, in 68 columns, or an empty string."""
+    """Returns why the setting's trade-off curve should be Gaussian, in words of a table's width, or ""."""
     if predicted_mu(setting) is None:
         return ""
     return "it has a reason: Gaussian noise on one crafted coordinate"
@@ -304,7 +318,8 @@ def _combine_looks(
 ) -> Conclusion:
     """Returns the conclusion from the looks that were taken of a declared schedule.
 
-    The best bound of all looks, whenever one stops, holds at the confidence.
+    Each of L looks gets an L-th of the error, so that the best bound of all looks holds at the confidence
+    whenever looking stops.
 
     Args:
       last: the conclusion from the last look's scores, with its estimates and its test of the curve.

@@ -30,7 +30,6 @@ from audit.methods.exact_null import EXACT_NULL_GDP
 from audit.methods.gaussian_curve import CURVE_LEVEL, CURVE_POWER, CurveTest
 from audit.methods.level import Level
 from audit.methods.method import (
-    ACCOUNTED,
     FRESH_DIRECTIONS,
     GIVEN,
     MANY_CANARIES,
@@ -46,7 +45,7 @@ NOT_CONFIRMED = "not confirmed"
 REFUTED = "refuted"
 UNTESTED = "not tested"
 _LEAST_P_VALUE = 1e-6  # smaller ones rest on the tail of an approximation
-_FEWEST_EQUAL = 5  # scores of a world that are one value, or shifted alike, and no chance
+_FEWEST_EQUAL = 5  # scores of a world that are all equal, or all shifted alike, by no chance
 _PAIRS = {
     Shape.ONE_CANARY: ONE_CANARY,
     Shape.MANY_CANARIES: MANY_CANARIES,
@@ -65,15 +64,6 @@ def assumption_of(finding: Finding) -> Assumption:
     if isinstance(finding, Bound):
         return finding.assumes
     return method_of(finding).assumes
-
-
-def accounted(composition: Composition) -> Assumption:
-    """Returns what composition's upper bound assumes."""
-    if composition.sampling_rate == 1:
-        return ACCOUNTED
-    return ACCOUNTED._replace(
-        sentence=f"{ACCOUNTED.sentence} and batches that the adversary does not know"
-    )
 
 
 class Look(NamedTuple):
@@ -155,7 +145,7 @@ class Conclusion(NamedTuple):
       notes: lines beneath the table of the scores themselves: on runs that failed, on scores that equal
         others, on what was tested of a caller's directions.
       hidden_state: the upper bound on the last model alone, at the delta, where steps are proven Lipschitz.
-      uncovered: why they are not, of a training run whose setting is given.
+      uncovered: why they are not, where the setting of the training runs is given; else empty.
       expected: what the last model would leak under linear losses, of sampled canaries; no bound.
       claim: what is claimed of the mechanism, where it is known.
       examine: () -> the test of the tightest claim; None where nothing is claimed, or nothing can be tested.
@@ -204,7 +194,7 @@ class Conclusion(NamedTuple):
             assumed = self.hidden_state.assumes
             upper_bounds.append(UpperBound(bound.epsilon, bound.mu, assumed, hidden=True))
         if self.upper_bound is not None:
-            assumed = GIVEN if self.composition is None else accounted(self.composition)
+            assumed = GIVEN if self.claim is None else self.claim.assumes
             upper_bounds.append(UpperBound(self.upper_bound, self.mu_upper_bound, assumed))
         return tuple(sorted(upper_bounds, key=lambda bound: bound.epsilon))
 
@@ -247,9 +237,9 @@ class Conclusion(NamedTuple):
 
     @property
     def gaussian(self) -> Bound:
-        """Returns the bound that represents those that assume a Gaussian curve.
+        """Returns the bound that represents those that assume a Gaussian curve, by its method's name.
 
-        Of fresh directions none assumes it.
+        Of fresh directions none assumes it, and the bound that assumes no curve takes its place.
         """
         return self.bound(self._pair.gaussian)
 
@@ -260,12 +250,15 @@ class Conclusion(NamedTuple):
 
     @property
     def _pair(self) -> Pair:
-        """Returns the names of the two methods that represent the others; of one run there are none."""
+        """Returns the names of the two methods on which verdicts rest: if the curve is Gaussian, and always.
+
+        Of a single run there are none: a KeyError.
+        """
         return _PAIRS[self.evidence.shape]
 
     @property
     def is_one_run(self) -> bool:
-        """Returns whether all scores are of the canaries of one run."""
+        """Returns whether all scores are of the canaries of a single run."""
         return self.evidence.shape is Shape.ONE_RUN
 
     @property
@@ -280,7 +273,7 @@ class Conclusion(NamedTuple):
 
     @property
     def has_tied_scores(self) -> bool:
-        """Returns whether scores of one run may depend on each other, and no law of theirs is known."""
+        """Returns whether scores of a single run may depend on each other, and no law of theirs is known."""
         return self.evidence.shape is Shape.MANY_CANARIES
 
     @property
@@ -290,7 +283,7 @@ class Conclusion(NamedTuple):
 
     @property
     def one_run(self) -> OneRun:
-        """Returns the evidence of a conclusion from one run."""
+        """Returns the evidence of a conclusion from a single run."""
         return cast(OneRun, self.evidence)
 
     @property
@@ -299,7 +292,11 @@ class Conclusion(NamedTuple):
         return self.assumption_free.path
 
     def ranked(self) -> tuple[Bound, ...]:
-        """Returns the bounds in the order of tables, whatever their values: first the assumption-free one."""
+        """Returns the bounds in the order in which tables show them, whatever their values.
+
+        First comes the assumption-free one (after a limit on mu where the claim is one of GDP), then the one
+        that assumes a Gaussian curve, then the others as computed. Bounds that the scores refute are marked.
+        """
         if self.is_one_run:
             return self.bounds
         pair = self._pair
@@ -312,8 +309,8 @@ class Conclusion(NamedTuple):
                 methods.append(bound.method)
         return tuple(self.bound(method) for method in methods)
 
-    def _marked(self, bound: Bound) -> Bound:
-        """Returns a bound, marked as one that does not hold if the scores refute what it assumes."""
+    def _mark_refuted(self, bound: Bound) -> Bound:
+        """Returns a bound, with `holds` false if it assumes a Gaussian curve and the scores refute that."""
         refuted = assumption_of(bound).gaussian and self.refutes_gaussian
         if refuted:
             return dataclasses.replace(bound, holds=False)
@@ -323,8 +320,8 @@ class Conclusion(NamedTuple):
     def epsilon(self) -> float:
         """Returns what is proven whatever the curve, on which every verdict relies.
 
-        It is that of `assumption_free`, and of one run the largest that assumes no Gaussian curve, 0 where
-        there is none.
+        It is that of `assumption_free`, and of a single run the largest that assumes no Gaussian curve, 0
+        where there is none.
         """
         if not self.is_one_run:
             return self.assumption_free.epsilon
@@ -333,9 +330,9 @@ class Conclusion(NamedTuple):
 
     @property
     def most_provable(self) -> float | None:
-        """Returns the largest epsilon that so many runs can prove without an assumption on the curve.
+        """Returns the epsilon that this number of runs can prove at most, if no guess is wrong.
 
-        None of several canaries a run.
+        It is that of the bound that assumes no curve; None of several canaries a run.
         """
         if not self.has_one_canary:
             return None
@@ -395,13 +392,13 @@ class Conclusion(NamedTuple):
 
     def rows(self) -> tuple[Finding, ...]:
         """Returns estimates and bounds in the order of tables."""
-        bounds = [self._marked(bound) for bound in self.bounds]
+        bounds = [self._mark_refuted(bound) for bound in self.bounds]
         return (*self.estimates, *bounds)
 
     def bound(self, method: str) -> Bound:
         """Returns a method's bound; raises KeyError for an estimate's or an unknown name."""
         by_method = {bound.method: bound for bound in self.bounds}
-        return self._marked(by_method[method])
+        return self._mark_refuted(by_method[method])
 
     def finding(self, method: str) -> Finding:
         """Returns a method's bound or estimate; raises KeyError for an unknown name."""
@@ -410,14 +407,12 @@ class Conclusion(NamedTuple):
 
 
 def find_doubt(conclusion: Conclusion) -> str:
-    """Returns why scores cannot be those of independent runs of a training with noise.
+    """Returns why scores cannot be those of independent training runs with noise, or an empty string.
 
-    A world that is a single value while the other is not is what runs of one seed, or a score that was not
-    filled in, look like; so is a world that is the other one shifted by a constant, run by run. A world whose
-    value most runs of the other have too, as of runs that failed, is none of these.
-
-    Returns:
-      Words that follow "scores", or an empty string.
+    The scores of a world are all equal while the others vary where all runs shared a seed, or where a
+    score was never filled in. Every score in is the score out of its row plus a constant where both runs
+    of a row shared a seed. A value that most scores of the other world have too, as of runs that failed,
+    is no reason.
     """
     if conclusion.law_is_known or conclusion.is_one_run:
         return ""
@@ -447,12 +442,15 @@ def require_schedule(schedule: Sequence[int]) -> None:
 
 
 def confidence_of_each(confidence: float, looks: int) -> float:
-    """Returns the confidence of each of so many looks, that all hold at once at the confidence."""
+    """Returns the confidence of each of a number of looks, at which all hold at once at `confidence`."""
     return 1 - (1 - confidence) / looks
 
 
 def best_of_looks(taken: Sequence[Look], confidence: float) -> tuple[Bound, ...]:
-    """Returns each method's best bound of the looks, at the confidence at which all looks hold at once."""
+    """Returns each method's largest bound over the looks, at the confidence at which all looks hold at once.
+
+    Every look has the bounds of the same methods, in the same order.
+    """
     best = []
     for bounds_of_method in zip(*(look.bounds for look in taken), strict=True):
         highest = max(bounds_of_method, key=lambda bound: bound.epsilon)

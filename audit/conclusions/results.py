@@ -26,7 +26,7 @@ from audit.version import __version__
 
 _MADE = "made.json"
 _LOOKS = "looks.json"
-# Of one run's findings, in JSON.
+# Of a single run's findings, in JSON.
 _ESTIMATE_FIELDS = ("method", "epsilon", "delta", "standard_error")
 _BOUND_FIELDS = ("method", "epsilon", "mu", "delta", "confidence", "assumes", "counted")
 
@@ -41,7 +41,7 @@ def keep(store: Store, conclusion: Conclusion, figure: bytes, **more: object) ->
       more: further fields of audit.json.
 
     Returns:
-      The JSON on one line and the figure's path.
+      The JSON on a single line and the figure's path.
 
     Raises:
       InputError: where they can't be written.
@@ -52,19 +52,19 @@ def keep(store: Store, conclusion: Conclusion, figure: bytes, **more: object) ->
 
 
 def keep_result(store: Store, conclusion: Conclusion, **more: object) -> str:
-    """Writes audit.json alone; returns the JSON on one line."""
+    """Writes a conclusion and further fields to a store's audit.json; returns the JSON on a single line."""
     result = result_json(conclusion, **more)
     store.write_text(RESULT, json.dumps(json.loads(result), indent=2) + "\n")
     return result
 
 
 def result_json(conclusion: Conclusion, **more: object) -> str:
-    """Returns the content of audit.json on one line."""
+    """Returns the content of audit.json on a single line: `bounds_json`, with the upper bound on mu."""
     return bounds_json(conclusion, mu_upper_bound=finite(conclusion.mu_upper_bound), **more)
 
 
 def bounds_json(conclusion: Conclusion, **more: object) -> str:
-    """Returns a JSON object on one line.
+    """Returns a conclusion from several runs as a JSON object on a single line.
 
     Its fields are `bounds`, with estimates and noise floors; `notes`, where there are any; `upper_bound`,
     null if infinite or unknown; `claim_test`, where there is one; `hidden_state` and `expected`, where there
@@ -89,7 +89,7 @@ def bounds_json(conclusion: Conclusion, **more: object) -> str:
 
 
 def _make_claim_fields(conclusion: Conclusion) -> dict[str, Any]:
-    """Returns the test of the claim for JSON, nothing where there is none."""
+    """Returns the field `claim_test` of a conclusion's JSON; none where the claim is not tested."""
     test = conclusion.claim_test
     if test is None:
         return {}
@@ -98,11 +98,11 @@ def _make_claim_fields(conclusion: Conclusion) -> dict[str, Any]:
 
 
 def answer_json(conclusion: Conclusion, verdict: str) -> str:
-    """Returns what `bound --json` prints, a JSON object on one line.
+    """Returns what `bound --json` prints, a JSON object on a single line.
 
     Args:
       conclusion: from a caller's scores.
-      verdict: in a word or three.
+      verdict: in one to four words.
     """
     if conclusion.is_one_run:
         return json.dumps(one_run_fields(conclusion))
@@ -110,9 +110,10 @@ def answer_json(conclusion: Conclusion, verdict: str) -> str:
 
 
 def one_run_fields(conclusion: Conclusion) -> dict[str, Any]:
-    """Returns what one run says, for JSON: `estimates`, `bounds`, `upper_bound`, `coins`, and what was given.
+    """Returns a conclusion from a single run as fields for JSON.
 
-    Of cosines this is their numbers, their dimension and the test whether they are normal.
+    These are `estimates`, `bounds`, `upper_bound`, whether there were `coins`, and the number of `canaries`;
+    of cosines instead their numbers, their dimension and the test whether they are normal.
     """
     estimates = []
     for estimate in conclusion.estimates:
@@ -145,7 +146,7 @@ def one_run_fields(conclusion: Conclusion) -> dict[str, Any]:
 
 
 def _make_attack_fields(conclusion: Conclusion) -> dict[str, Any]:
-    """Returns the attack's AUC, accuracy and true-positive rates, none of which is a bound."""
+    """Returns fields for JSON: the attack's AUC, accuracy and true-positive rates, none of them a bound."""
     scores_in = conclusion.scores_in
     scores_out = conclusion.scores_out
     rates = {}
@@ -162,7 +163,10 @@ def _make_attack_fields(conclusion: Conclusion) -> dict[str, Any]:
 
 
 def _make_hidden_state_fields(conclusion: Conclusion) -> dict[str, Any]:
-    """Returns the upper bound on the last model alone, where there is one."""
+    """Returns fields for JSON on the last model alone: its upper bound, or why there is none.
+
+    `last_model` has what the report shows, `hidden_state` the bound with its assumption and constants.
+    """
     hidden_state = conclusion.hidden_state
     if hidden_state is None:
         if not conclusion.uncovered:
@@ -190,7 +194,7 @@ def _make_hidden_state_fields(conclusion: Conclusion) -> dict[str, Any]:
 
 
 def _make_curve_fields(conclusion: Conclusion) -> dict[str, Any]:
-    """Returns the test of the Gaussian curve, where there is one."""
+    """Returns the field `gaussian_curve` of a conclusion's JSON, the test; none where there is no test."""
     if conclusion.curve is None:
         return {}
     deciding_runs = conclusion.deciding() if conclusion.doubts_gaussian else None
@@ -204,7 +208,11 @@ def _make_curve_fields(conclusion: Conclusion) -> dict[str, Any]:
 
 
 def _make_looks_fields(conclusion: Conclusion) -> dict[str, Any]:
-    """Returns the declared looks and the bounds of those that were taken, where there are any."""
+    """Returns the field `looks` of a conclusion's JSON; none where no looks were declared.
+
+    A look is a conclusion from the runs so far, at a number of runs that was declared beforehand. The
+    field has the declared numbers, the confidence of each look, and the bounds of those that were taken.
+    """
     looks = conclusion.looks
     if looks is None:
         return {}
@@ -222,7 +230,11 @@ def _make_looks_fields(conclusion: Conclusion) -> dict[str, Any]:
 
 
 def finding_fields(finding: Finding) -> dict[str, Any]:
-    """Returns a finding's fields: an estimate has its caveat where a bound says what it assumes."""
+    """Returns a bound's or an estimate's fields for JSON.
+
+    In `assumes` a bound has what it assumes, an estimate why it is no bound. Fields that say nothing are left
+    out: a count in words where there is none, rates and paths of methods without, floors not simulated.
+    """
     fields = dataclasses.asdict(finding)
     if not fields.get("counted"):
         fields.pop("counted", None)
@@ -243,7 +255,7 @@ def finding_fields(finding: Finding) -> dict[str, Any]:
 
 
 def _make_noise_floor_fields(finding: Finding) -> dict[str, Any]:
-    """Returns what an estimate shows where nothing leaks, if its method has such a floor."""
+    """Returns the field `noise_floor` of an estimate's JSON; none where its method has no floor."""
     noise_floor = method_of(finding).noise_floor
     if noise_floor is None:
         return {}
@@ -252,7 +264,10 @@ def _make_noise_floor_fields(finding: Finding) -> dict[str, Any]:
 
 
 def source(store: Store, conclusion: Conclusion) -> str:
-    """Returns the SHA-256 of what a conclusion's files depend on: version, setting, levels and scores."""
+    """Returns SHA-256, in hex, of all that a conclusion's files depend on.
+
+    That is this version, the setting, levels, scores, looks, and the upper bound on the last model.
+    """
     facts: list[object] = [__version__, store.text, conclusion.delta, conclusion.confidence]
     if conclusion.hidden_state is not None:
         facts += [conclusion.hidden_state.bound.mu, conclusion.hidden_state.reason]
@@ -265,7 +280,13 @@ def source(store: Store, conclusion: Conclusion) -> str:
 
 
 def is_up_to_date(store: Store, made_from: str, names: Iterable[str]) -> bool:
-    """Returns whether files of these names were made from that source, and are unchanged since."""
+    """Returns whether a store's files were made from a source, and are unchanged since.
+
+    Args:
+      store: of the files.
+      made_from: the hash of all that they depend on now, as `source` returns it.
+      names: the files' names.
+    """
     try:
         kept = json.loads(files.read(store.path / _MADE) or b"{}")
         return bool(kept == _make_record(store, made_from, names))
@@ -274,13 +295,16 @@ def is_up_to_date(store: Store, made_from: str, names: Iterable[str]) -> bool:
 
 
 def mark(store: Store, made_from: str, names: Iterable[str]) -> None:
-    """Writes down that files were made from a source; raises InputError where that can't be written."""
+    """Writes into a store's made.json that its files of these names were made from a source.
+
+    Raises InputError where that can't be written.
+    """
     record = _make_record(store, made_from, names)
     store.write_text(_MADE, json.dumps(record, indent=2) + "\n")
 
 
 def _make_record(store: Store, made_from: str, names: Iterable[str]) -> dict[str, object]:
-    """Returns the content of made.json for the files as they are, null for one that is missing."""
+    """Returns the content of made.json: the source, and each file's SHA-256 now, None where it is missing."""
     checksums = {}
     for name in names:
         content = files.read(store.path / name)
@@ -300,7 +324,7 @@ class Declared(NamedTuple):
     taken: int
 
     def looks(self) -> tuple[int, ...]:
-        """Returns the numbers of runs at which a look was taken."""
+        """Returns the numbers of runs at which a look was taken, the first `taken` of the schedule."""
         return self.schedule[: self.taken]
 
 
@@ -345,12 +369,14 @@ def require_declared(store: Store, schedule: Sequence[int]) -> None:
 
 
 def take_looks(store: Store, schedule: Sequence[int], taken: int) -> bool:
-    """Writes down, before anyone sees them, that looks were taken.
+    """Writes into a store that declared looks were taken, before anyone sees their results.
+
+    A look is a conclusion from the runs so far; what numbers of runs to look at is fixed before the first.
 
     Args:
       store: whose scores are looked at.
-      schedule: the declared looks.
-      taken: how many of them are taken by now.
+      schedule: the declared numbers of runs.
+      taken: how many of these looks are taken by now.
 
     Returns:
       Whether this takes looks that were not taken before.
@@ -367,7 +393,7 @@ def take_looks(store: Store, schedule: Sequence[int], taken: int) -> bool:
 
 
 def _parse_looks(content: bytes) -> Declared:
-    """Returns the looks that a file holds.
+    """Returns the looks that the content of looks.json holds.
 
     Raises:
       ValueError, TypeError, KeyError, RecursionError: for a file that holds none.

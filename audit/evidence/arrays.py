@@ -1,5 +1,5 @@
-"""A caller's arrays of numbers, told from what only looks like one: a mask, an imaginary part, a date or a
-record would be lost without a word."""
+"""Checks that a caller's arrays hold real numbers: masks, imaginary parts, dates and records are refused,
+which NumPy would convert or drop without a word."""
 
 import hashlib
 
@@ -24,9 +24,13 @@ _KINDS = {
 
 
 def real(name: str, values: ArrayLike) -> NDArray[np.generic]:
-    """Returns an array of real numbers, of whatever type and shape.
+    """Returns a caller's values as an array of real numbers, of their own type and shape.
 
     Booleans, bfloat16 and JAX's arrays are numbers.
+
+    Args:
+      name: of the values, as a message's first words, a plural: "the scores".
+      values: an array, or lists of numbers.
 
     Raises:
       InputError: for anything else, masked entries and rows of several lengths among them.
@@ -47,19 +51,29 @@ def real(name: str, values: ArrayLike) -> NDArray[np.generic]:
 
 
 def floats(name: str, values: ArrayLike) -> Array:
-    """Returns `real` as float64."""
+    """Returns a caller's values as float64; raises InputError for values that are no real numbers.
+
+    `name` is theirs, as a message's first words, a plural: "the scores".
+    """
     with np.errstate(over="ignore"):  # of longer floats, which are infinite then
         return np.asarray(real(name, values), np.float64)
 
 
 def rank_all(*worlds: Array) -> tuple[Array, ...]:
-    """Returns the worlds' scores with finite numbers in the place of others, which keep their rank.
+    """Replaces infinite scores and NaN by finite numbers that rank as they should among all scores.
 
     An infinite score ranks beyond all finite ones. NaN is the score of a run that failed: it ranks below all
-    others, in both worlds alike, so that failing is an outcome like any other. A run that was begun counts:
-    who leaves out those that failed conditions what is left on not failing, and bounds are wrong then.
+    others, in both worlds alike, so that failing is an outcome like any other. Every run that was begun
+    counts: to leave out those that failed would condition the others on not failing, and make bounds wrong.
 
-    Raises InputError for finite scores whose squares overflow.
+    Args:
+      worlds: arrays of scores of any shapes, ranked together: those in and out, or one array of all.
+
+    Returns:
+      The arrays, in the same order and shapes.
+
+    Raises:
+      InputError: finite scores whose squares overflow.
     """
     scores = np.concatenate([world.ravel() for world in worlds])
     finite = scores[np.isfinite(scores)]
@@ -76,19 +90,29 @@ def rank_all(*worlds: Array) -> tuple[Array, ...]:
 
 
 def hash_ranks(*worlds: NDArray[np.int64]) -> int:
-    """Returns a hash of arrays of ranks, a seed as good as random, which no unit of the scores changes."""
+    """Returns a hash of arrays of ranks, as the seed of a random split.
+
+    Any increasing map of the scores, such as another unit, leaves ranks and hence the split as they are.
+    """
     content = b"/".join(ranks.astype("<i8").tobytes() for ranks in worlds)
     return int.from_bytes(hashlib.sha256(content).digest(), "big")
 
 
 def require_few_failed(name: str, failed: int, total: int) -> None:
-    """Raises InputError where more than MOST_FAILED of all scores are those of runs that failed."""
+    """Raises InputError where more than half of all scores are those of runs that failed.
+
+    Args:
+      name: what is counted, as "scores".
+      failed: how many of them are NaN.
+      total: how many there are.
+    """
     few = failed <= MOST_FAILED * total
     share = (
         f"{failed:,} of {total:,} {name} are NaN, of runs that failed, more than {MOST_FAILED:.0%}"
     )
     require(
-        few, f"{share}: make the training stable, as by a smaller learning rate, and begin again"
+        few,
+        f"{share}: make training stable, for instance by a smaller learning rate, and begin again",
     )
 
 
@@ -97,12 +121,12 @@ def require_apart(scores: Array) -> None:
     require_squares(float(np.abs(scores).max()))
     first = scores.flat[0]
     require(
-        np.ptp(scores) > 0, f"all {scores.size} scores equal {first:g}: they tell nothing apart"
+        np.ptp(scores) > 0, f"all {scores.size} scores equal {first:g}: they distinguish nothing"
     )
 
 
 def require_squares(largest: float) -> None:
-    """Raises InputError for scores so large that their squares overflow."""
+    """Raises InputError where the largest absolute value of scores is above 1e100: squares overflow."""
     too_large = (
         f"scores reach {largest:.3g}: divide all by one number, so that none is beyond {MOST:g}"
     )
@@ -110,7 +134,7 @@ def require_squares(largest: float) -> None:
 
 
 def _has_mask(values: object) -> bool:
-    """Returns whether an array, or an array in a list of lists, has entries that are masked."""
+    """Returns whether an array, or any array in nested lists, has masked entries (numpy.ma)."""
     if isinstance(values, list | tuple):
         return any(_has_mask(part) for part in values)
     return isinstance(values, np.ma.MaskedArray) and bool(np.ma.is_masked(values))

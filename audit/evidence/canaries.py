@@ -40,22 +40,22 @@ _LEAST_PILOT = 4  # runs
 _LIMITS_SHARE = 0.1  # of the error, for the limits of a caller's coins
 _LEAST_QUANTILES = 1_000
 _MOST_QUANTILES = 20_000
-_TINY = 1e-12
-FAILED = -1.0  # the cosine of a run that failed
-RANK_DIMENSION = 10**12  # the law of a cosine there is normal to 1e-11, up to 9 deviations
+_TINY = 1e-12  # in place of a probability of 0, by which is divided
+FAILED = -1.0  # the cosine of a run that failed: it ranks below all others
+RANK_DIMENSION = 10**12  # sqrt(d) times a cosine there is normal to 1e-11, up to 9 deviations
 
 
 class Shape(enum.Enum):
     """The shape of evidence, which decides what follows from it and how it is shown."""
 
     ONE_CANARY = enum.auto()  # a run: scores are independent
-    MANY_CANARIES = enum.auto()  # a run: scores of one run may depend on each other
+    MANY_CANARIES = enum.auto()  # a run: scores of a single run may depend on each other
     FRESH_DIRECTIONS = enum.auto()  # whose cosines have a known law where they are out
     ONE_RUN = enum.auto()  # with many canaries
 
 
 def _find_shape(canaries: tuple[int, int]) -> Shape:
-    """Returns the shape of several runs' scores of so many canaries in and out."""
+    """Returns the shape of several runs' scores, of a run's number of canaries (in, out)."""
     return Shape.ONE_CANARY if canaries == (1, 1) else Shape.MANY_CANARIES
 
 
@@ -89,13 +89,13 @@ class RunErrors(NamedTuple):
         return false_positive_rates, false_negative_rates
 
     def guesses(self) -> tuple[int, int]:
-        """Returns how many guesses on canaries there are of which (misses, false alarms) are counted."""
+        """Returns how many guesses could be (a miss, a false alarm): canaries over all runs."""
         return len(self.misses) * self.canaries_in, len(self.alarms) * self.canaries_out
 
     def smoothed(self) -> list[float]:
-        """Returns the average [false-positive rate, false-negative rate], smoothed.
+        """Returns the average [false-positive rate, false-negative rate], never 0.
 
-        Each counts half an error more, and one guess more, than there are.
+        Each counts half an error more, and one guess more, than there are (Jeffreys' prior).
         """
         guesses_in, guesses_out = self.guesses()
         false_positive_rate = (self.scale_out * self.alarms.sum() + 0.5) / (guesses_out + 1)
@@ -115,8 +115,8 @@ class Rows(NamedTuple):
     """Rows of scores as a file has them.
 
     Attributes:
-      name: what the rows are of, as messages say it.
-      row: what a row is, in a word.
+      name: of all rows together, as in messages: "the scores in".
+      row: the word for a row: "row", or "canary" where each is a canary of a single run.
       scores: (n, K).
       presence: (n, K) or None, the bits that belong to a row.
     """
@@ -149,7 +149,7 @@ class Design(Protocol):
         """Returns how many scores there are, in words."""
 
     def rows(self) -> list[Rows]:
-        """Returns the rows of each world where these are different runs, else of all runs."""
+        """Returns the rows of scores, those of each world apart where the worlds are different runs."""
 
     def __str__(self) -> str:
         """Returns its runs and canaries in words, "400 runs with 64 canaries each"."""
@@ -168,10 +168,13 @@ class Design(Protocol):
         """Returns scores and presence (runs, canaries) of each set of runs."""
 
     def errors(self, threshold: float) -> RunErrors:
-        """Returns the errors of guessing "in" above a threshold."""
+        """Returns the errors of guessing that a canary is in where its score is above a threshold."""
 
     def limits(self, error: float) -> "CoinLimits | None":
-        """Returns the limits of a caller's coins' probability; None where it is certain."""
+        """Returns limits of the probability that a caller's coin is in, which miss with a part of `error`.
+
+        None where the probability is certain.
+        """
 
 
 class CoinLimits(NamedTuple):
@@ -179,7 +182,7 @@ class CoinLimits(NamedTuple):
 
     Attributes:
       low, high: the limits.
-      error: what they leave to a bound of the error that is allowed.
+      error: what is left, after the limits' own error, of the error that a bound is allowed.
     """
 
     low: float
@@ -187,7 +190,10 @@ class CoinLimits(NamedTuple):
     error: float
 
     def widened(self, errors: RunErrors) -> RunErrors:
-        """Returns the errors with rates that are at least the true ones on average, if the limits hold."""
+        """Returns errors whose rates are on average at least the true rates, if the limits hold.
+
+        With a probability p of being in, the unbiased scales are 1 / p and 1 / (1 - p).
+        """
         scale_in = 1 / max(self.low, _TINY)
         scale_out = 1 / max(1 - self.high, _TINY)
         return errors._replace(scale_in=scale_in, scale_out=scale_out)
@@ -228,7 +234,8 @@ class Coins(NamedTuple):
         return f"{_describe_shape(self.scores)} each, in by a coin of its own"
 
     def split(self) -> tuple["Coins", "Coins"]:
-        keys = 2 * _ranks(self.scores) + self.presence
+        """Returns (pilot, rest): runs drawn at random, by a hash of the ranks, and the others."""
+        keys = 2 * _ranks(self.scores) + self.presence  # a number for each pair of rank and bit
         places = _canonical_places(keys)
         pilot, rest = _draw_pilot(places, np.random.default_rng(hash_ranks(keys.flat[places])))
         return self._select(pilot), self._select(rest)
@@ -240,15 +247,17 @@ class Coins(NamedTuple):
         return [self]
 
     def errors(self, threshold: float) -> RunErrors:
+        """Returns each run's errors of guessing that a canary is in where its score is above a threshold."""
         guessed = self.scores > threshold
         misses = (self.presence & ~guessed).sum(1).astype(np.float64)
         alarms = (~self.presence & guessed).sum(1).astype(np.float64)
-        return RunErrors(misses, alarms, *self.canaries, 2.0, 2.0, True)
+        # A canary is in, or out, in half of the runs: errors count twice.
+        return RunErrors(misses, alarms, *self.canaries, scale_in=2.0, scale_out=2.0, paired=True)
 
     def limits(self, error: float) -> CoinLimits | None:
-        """Returns Clopper-Pearson limits of one probability of all coins, if a caller gave them.
+        """Returns Clopper-Pearson limits of the probability that a coin is in; None for the game's own coins.
 
-        They take a tenth of the error.
+        The limits take a tenth of the error that a bound is allowed.
         """
         from audit.laws import intervals  # loads SciPy
 
@@ -260,7 +269,7 @@ class Coins(NamedTuple):
         return CoinLimits(float(low), float(high), error - spent)
 
     def _select(self, places: Places) -> "Coins":
-        """Returns the coins at flat places (runs, K)."""
+        """Returns the scores and bits at places (runs, K), which index the flattened arrays."""
         return Coins(self.scores.flat[places], self.presence.flat[places], self.given)
 
 
@@ -298,6 +307,8 @@ class Sets(NamedTuple):
         return f"{_describe_shape(self.inserted)} inserted, {_describe_shape(self.fresh)} left out"
 
     def split(self) -> tuple["Sets", "Sets"]:
+        """Returns (pilot, rest): runs of each world drawn at random, by a hash of ranks, and the others."""
+        # Scores are ranked among those of both worlds; each world's runs get a canonical order.
         ranks = _ranks(np.concatenate(self.pooled()))
         keys_in = ranks[: self.inserted.size].reshape(self.inserted.shape)
         keys_out = ranks[self.inserted.size :].reshape(self.fresh.shape)
@@ -322,7 +333,7 @@ class Sets(NamedTuple):
     def errors(self, threshold: float) -> RunErrors:
         misses = (self.inserted <= threshold).sum(1).astype(np.float64)
         alarms = (self.fresh > threshold).sum(1).astype(np.float64)
-        return RunErrors(misses, alarms, *self.canaries, 1.0, 1.0, False)
+        return RunErrors(misses, alarms, *self.canaries, scale_in=1.0, scale_out=1.0, paired=False)
 
     def limits(self, error: float) -> None:
         return None
@@ -341,9 +352,9 @@ class Fresh(NamedTuple):
       dimension: d, of the directions.
       plain: whether no cosine uses anything of the other canaries' directions. Ranks do: those of a run share
         its fresh draws.
-      given: whether a caller says all that.
+      given: whether scores and directions are a caller's, and not of this library's own training runs.
       in_order: whether rows are in the order in which runs were begun.
-      draws: M, among so many fresh draws of each run its canaries are ranked; 0 of directions.
+      draws: M, the fresh draws among which a run's canaries are ranked; 0 where scores are cosines.
     """
 
     cosines: Array
@@ -364,7 +375,7 @@ class Fresh(NamedTuple):
 
     @property
     def unit(self) -> str:
-        """Returns what the scores are, in a word."""
+        """Returns the word for its scores, "cosines" or "ranks"."""
         return "ranks" if self.draws else "cosines"
 
     def count_scores(self) -> str:
@@ -372,10 +383,11 @@ class Fresh(NamedTuple):
         return f"{self.cosines.size:,} {self.unit}"
 
     def rows(self) -> list[Rows]:
-        """Returns the cosines, a row a run."""
+        """Returns the cosines or ranks as one table, a row a run."""
         return [Rows(f"the {self.unit}", "row", self.cosines)]
 
     def __str__(self) -> str:
+        """Returns its runs and canaries in words, "10 runs with 256 fresh directions each, all in"."""
         runs, canaries = self.cosines.shape
         run_word = "run" if runs == 1 else "runs"
         world = "all in" if self.presence.all() else "in by coins"
@@ -396,7 +408,10 @@ class Fresh(NamedTuple):
         return out
 
     def ranks(self) -> Places:
-        """Returns the ranks (R, K) that cosines stand for, from 1 to M + 1."""
+        """Returns the ranks (R, K) that the cosines stand for, from 1, the highest score, to M + 1.
+
+        Rank r is stored as the cosine that is exceeded with probability r / (M + 1).
+        """
         from audit.laws import cosine_law  # loads SciPy
 
         tails = np.exp(cosine_law.log_sf(self.cosines, self.dimension))
@@ -411,9 +426,9 @@ class Fresh(NamedTuple):
         return int(np.count_nonzero(self.cosines == FAILED))
 
     def pooled(self) -> tuple[Array, Array]:
-        """Returns the cosines in, flat, and quantiles of the law of a canary that is out.
+        """Returns (scores in, scores out), flat: cosines of canaries in, and quantiles of the law without.
 
-        There are as many quantiles as cosines, from _LEAST_QUANTILES to _MOST_QUANTILES. Of ranks both are
+        There are as many quantiles as cosines, but at least 1,000 and at most 20,000. Of ranks both are
         normal deviates of the middle of each rank's probability.
         """
         from audit.laws import cosine_law  # loads SciPy
@@ -423,32 +438,31 @@ class Fresh(NamedTuple):
         levels = (np.arange(number) + 0.5) / number
         if self.draws:
             ranks_in = self.ranks()[self.presence]
+            # The rank of a canary that is out is uniform; deviates ascend as ranks fall.
             ranks_out = np.ceil(levels[::-1] * (self.draws + 1)).astype(np.int64)
             return self._deviates(ranks_in), self._deviates(ranks_out)
         return cosines_in, cosine_law.quantile(levels, self.dimension)
 
     def _deviates(self, ranks: Places) -> Array:
-        """Returns the normal deviate that is exceeded as often as a better rank, or half of equal ones."""
+        """Returns normal deviates that are exceeded as often as a rank is bettered, half of equal ranks too.
+
+        That is with probability (rank - 1/2) / (M + 1), of the shape of `ranks`.
+        """
         from scipy import special
 
         return np.asarray(-special.ndtri((ranks - 0.5) / (self.draws + 1)))
 
 
-def coins(scores: ArrayLike, presence: ArrayLike) -> Coins:
-    """Returns the checked design of a caller's coins.
-
-    Raises InputError for shapes, values or bits that fit no audit, for bits that fair independent coins do
-    not give, and for scores of which too many are NaN, those of runs that failed.
-    """
-    from audit.evidence import fair_coins  # loads SciPy
-
-    design = make_coins(scores, presence)
-    fair_coins.require_fair(design.presence)
-    return design._replace(given=True)
-
-
 def make_coins(scores: ArrayLike, presence: ArrayLike) -> Coins:
-    """Returns the checked design of coins that an audit's game drew; raises InputError for what fits none."""
+    """Returns scores and coins, checked except for the coins' fairness.
+
+    Args:
+      scores: (R, K), NaN for a run that failed.
+      presence: (R, K), 1 where the canary was in.
+
+    Raises:
+      InputError: shapes that differ, bits that are none, or scores that are all equal or mostly NaN.
+    """
     values = _matrix("", scores)
     bits = floats("the bits of presence", presence)
     fits = bits.shape == values.shape
@@ -466,16 +480,20 @@ def make_coins(scores: ArrayLike, presence: ArrayLike) -> Coins:
 
 
 def make_sets(scores_in: ArrayLike, scores_out: ArrayLike) -> Sets:
-    """Returns the design of a caller's scores by world, (runs,) or (runs, canaries).
+    """Returns a caller's scores by world, checked.
 
-    Raises InputError for what is no array of scores, for a presence in the place of the scores out, for
-    scores of which too many are those of runs that failed, and of several canaries a run for scores that are
-    all equal.
+    Args:
+      scores_in: (n,) or (n, K), of runs with the canary; NaN for a run that failed.
+      scores_out: (m,) or (m, M), of runs without it.
+
+    Raises:
+      InputError: no array of scores, bits of presence in the place of the scores out, more than half of the
+        scores NaN, or, of several canaries a run, scores that are all equal.
     """
     array_in = _array("in", scores_in)
     array_out = _array("out", scores_out)
     is_bits = np.asarray(scores_out).dtype.kind == "b" and np.asarray(scores_in).dtype.kind != "b"
-    _require_scores(array_in, array_out, is_bits)
+    _require_no_presence(array_in, array_out, is_bits)
 
     matrix_in = _as_matrix(array_in)
     matrix_out = _as_matrix(array_out)
@@ -499,15 +517,24 @@ def _as_matrix(scores: Array) -> Array:
 
 
 def _array(world: str, values: ArrayLike) -> Array:
-    """Returns a world's scores, (runs,) or (runs, canaries); raises InputError for another shape."""
+    """Returns a world's scores, (runs,) or (runs, canaries), as float64; raises InputError for another shape.
+
+    `world` is "in" or "out", for messages.
+    """
     array = floats(f"the scores {world}", values)
     fits = array.ndim in (1, 2)
     require(fits, f"the scores {world} have shape {array.shape}: give (runs,) or (runs, canaries)")
     return array
 
 
-def _require_scores(scores_in: Array, scores_out: Array, is_bits: bool) -> None:
-    """Raises InputError where the scores out are bits that say which of the scores in are in."""
+def _require_no_presence(scores_in: Array, scores_out: Array, is_bits: bool) -> None:
+    """Raises InputError where the scores out are bits of presence, which say which scores are in.
+
+    Args:
+      scores_in: what the caller gave as scores in, of any shape.
+      scores_out: what the caller gave as scores out.
+      is_bits: whether only the scores out had the type bool.
+    """
     bits_alone = (
         np.array_equal(np.unique(scores_out), (0, 1)) and scores_in.shape == scores_out.shape
     )
@@ -520,7 +547,7 @@ def _require_scores(scores_in: Array, scores_out: Array, is_bits: bool) -> None:
 
 
 def _count_failed(*worlds: Array) -> int:
-    """Returns how many scores are NaN; raises InputError where they are too many."""
+    """Counts the NaN in both worlds' scores; raises InputError where they are more than half."""
     failed = sum(int(np.isnan(world).sum()) for world in worlds)
     total = sum(world.size for world in worlds)
     require_few_failed("scores", failed, total)
@@ -528,7 +555,7 @@ def _count_failed(*worlds: Array) -> int:
 
 
 def single(scores_in: ArrayLike, scores_out: ArrayLike) -> Sets:
-    """Returns the design of one canary a run, from flat scores (n,) and (m,), which are not checked."""
+    """Returns scores of a single canary a run, (n,) in and (m,) out, as columns, without checks."""
     return Sets(
         np.asarray(scores_in, np.float64)[:, None], np.asarray(scores_out, np.float64)[:, None]
     )
@@ -542,7 +569,10 @@ def _describe_shape(scores: Array) -> str:
 
 
 def _matrix(name: str, values: ArrayLike) -> Array:
-    """Returns scores (runs, canaries); raises InputError for another shape."""
+    """Returns scores (runs, canaries) as float64; raises InputError for another shape.
+
+    `name` stands before "scores" in messages: "in ", "out " or nothing.
+    """
     array = floats(f"the {name}scores", values)
     fits = array.ndim == 2 and array.size > 0
     require(fits, f"the {name}scores have shape {array.shape}: give (runs, canaries)")
@@ -550,25 +580,37 @@ def _matrix(name: str, values: ArrayLike) -> Array:
 
 
 def _ranks(scores: Array) -> Places:
-    """Returns places among the distinct scores, in the scores' shape."""
+    """Returns each score's place among the distinct scores, ascending from 0, in the scores' shape."""
     places = np.unique(scores, return_inverse=True)[1]
     return places.astype(np.int64).reshape(scores.shape)
 
 
 def _canonical_places(keys: Places) -> Places:
-    """Returns flat places (R, K) that put keys (R, K) into an order of their own.
+    """Returns places (R, K), indices into the flattened keys, that put keys (R, K) into a canonical order.
 
     It does not depend on the order of runs, or of the canaries of a run: each row's keys ascend, and rows are
     in lexicographic order.
     """
     columns = np.argsort(keys, axis=1, kind="stable")
     sorted_rows = np.take_along_axis(keys, columns, axis=1)
-    rows = np.lexsort(sorted_rows.T[::-1])
+    rows = np.lexsort(sorted_rows.T[::-1])  # whose last key is the first to sort by
+    # Row r and column c are at r K + c of the flattened keys.
     return np.asarray(rows[:, None] * keys.shape[1] + columns[rows])
 
 
 def _draw_pilot(places: Places, rng: np.random.Generator) -> tuple[Places, Places]:
-    """Returns (places of the pilot's runs, those of the other runs); raises InputError for too few runs."""
+    """Draws the pilot, a twentieth of the runs but at least 4, on which a threshold is chosen.
+
+    Args:
+      places: (R, K), indices into the flattened scores, a row a run.
+      rng: the randomness.
+
+    Returns:
+      (places of the pilot's runs, places of the other runs).
+
+    Raises:
+      InputError: fewer than 8 runs.
+    """
     runs = len(places)
     require(
         runs >= 2 * _LEAST_PILOT,

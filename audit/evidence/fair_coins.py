@@ -32,8 +32,10 @@ Array = NDArray[np.float64]
 ERROR = 1e-6  # with at most this probability fair coins are refused
 _MOST_LAGS = 64
 _MOST_KINDS = 4000  # rows, beyond which the exact law takes too long
+# The t of Chernoff's bound on a chi-squared-like sum, whose E[exp(t X)] is finite below t = 1/2.
 _TILTS = np.concatenate([-np.geomspace(100.0, 1e-4, 100), np.geomspace(1e-4, 0.45, 100)])
-_FAR = 40  # standard deviations of a total, beyond which is nothing at these tilts
+_FAR = 40  # standard deviations of a total, beyond which nothing counts at these tilts
+_MOST_LOG2_BINS = 1000  # 2^1000 still is a float64
 _REMEDY = "presence has to be drawn by fair independent coins"
 
 
@@ -65,8 +67,9 @@ _CANARY = _RowWords("canary", "canaries")
 def require_fair(presence: Bits) -> None:
     """Raises InputError for bits (R, K) that fair independent coins hardly give.
 
-    All bits that are refused have the probability ERROR together. The message is that of the test that is
-    plainest to a reader: one of numbers of coins before one of their order, then the smallest p-value.
+    Fair coins are refused with probability ERROR at most, by Bonferroni over all tests. The message is that
+    of the test that is plainest to a reader: one that counts coins before one of their order, then the
+    smallest p-value.
     """
     tests = list(_tests(presence))
     threshold = np.log(ERROR / len(tests))
@@ -77,7 +80,7 @@ def require_fair(presence: Bits) -> None:
 
 
 def _tests(presence: Bits) -> Iterator[_Test]:
-    """Yields the result of every test that coins of this shape (R, K) allow."""
+    """Yields the results of tests of coins (R, K): of their total, and of the rows, by run and by canary."""
     total = int(presence.sum())
     message = f"{total:,} of {presence.size:,} canaries are in: {_describe_expected(presence.size)}"
     yield _Test(float(_log_binomial(np.array(total), presence.size)), message)
@@ -88,8 +91,9 @@ def _tests(presence: Bits) -> Iterator[_Test]:
 def _test_rows(bits: Bits, row: _RowWords, column: _RowWords) -> Iterator[_Test]:
     """Yields the results of the tests of a table's rows, as many as its shape allows.
 
-    These are, in the terms of this module's table: totals, always; copies, kinds and dispersion, where there
-    are several rows and columns; and lags, where there are several columns.
+    These are: the rows' totals, always; copies of rows, the number of different rows and the dispersion of
+    totals, where there are several rows and columns; and lags, bits a few columns from each other, where
+    there are several columns.
 
     Args:
       bits: the coins, a row a run or a row a canary.
@@ -108,29 +112,40 @@ def _test_rows(bits: Bits, row: _RowWords, column: _RowWords) -> Iterator[_Test]
 
 
 def _describe_expected(coins: int) -> str:
-    """Returns how many of so many fair coins are in, in words: the mean and the standard deviation."""
+    """Returns how many of a number of fair coins are in, in words: "fair coins would give 50 +- 5"."""
     deviation = np.sqrt(coins) / 2
     rounded = f"{deviation:,.0f}" if deviation >= 10 else f"{deviation:.2g}"
     return f"fair coins would give {coins / 2:,.10g} +- {rounded}"
 
 
 def _log_binomial(counts: NDArray[np.int64], coins: int) -> Array:
-    """Returns log of the two-sided p-values of numbers of fair coins that are in."""
+    """Returns logs of the two-sided p-values, at most 0, of counts of heads among fair coins.
+
+    Args:
+      counts: how many coins are in, any shape.
+      coins: of how many each.
+    """
     tail = special.bdtr(np.minimum(counts, coins - counts), coins, 0.5)
     with np.errstate(divide="ignore"):
         return np.asarray(np.minimum(np.log(2 * tail), 0.0))
 
 
 def _log_binomial_coefficients(number: int, chosen: ArrayLike) -> Array:
-    """Returns log of the binomial coefficients C(number, chosen)."""
+    """Returns logs of the binomial coefficients C(number, chosen), of the shape of `chosen`."""
     chosen = np.asarray(chosen)
-    log_orders = special.gammaln(chosen + 1)
+    log_orders = special.gammaln(chosen + 1)  # log chosen!
     log_orders_of_rest = special.gammaln(number - chosen + 1)
     return np.asarray(special.gammaln(number + 1) - log_orders - log_orders_of_rest)
 
 
 def _test_totals(totals: NDArray[np.int64], coins: int, row: _RowWords) -> _Test:
-    """Tests the most extreme of the rows' totals, by Bonferroni over rows of so many coins each."""
+    """Tests the most extreme of the rows' totals, by Bonferroni over rows.
+
+    Args:
+      totals: (rows,) how many coins of each row are in.
+      coins: how many coins a row has.
+      row: what a row is called.
+    """
     log_ps = _log_binomial(totals, coins)
     worst = int(np.argmin(log_ps))
     expected = _describe_expected(coins)
@@ -139,7 +154,11 @@ def _test_totals(totals: NDArray[np.int64], coins: int, row: _RowWords) -> _Test
 
 
 def _test_lags(bits: Bits, column: _RowWords) -> _Test:
-    """Tests whether bits a few places from each other are equal, or different, too often."""
+    """Tests whether bits (rows, columns) a few columns from each other are equal, or different, too often.
+
+    For each lag of 1 to 64 columns the differences of fair coins are fair coins themselves; the most extreme
+    lag is reported, by Bonferroni over lags.
+    """
     most_lags = min(_MOST_LAGS, bits.shape[1] // 2)
     changes = []
     pairs = []
@@ -161,15 +180,20 @@ def _test_lags(bits: Bits, column: _RowWords) -> _Test:
 
 
 def _count_equal_rows(bits: Bits) -> NDArray[np.int64]:
-    """Returns how many rows are equal up to complement, for each different row."""
-    without_complements = bits ^ bits[:, :1]
+    """Counts, for each different row of bits, the rows that equal it or its complement."""
+    without_complements = bits ^ bits[:, :1]  # a row whose first bit is 1 is flipped
+    # Each row as one value of bytes, which NumPy can sort.
     packed = np.ascontiguousarray(np.packbits(without_complements, axis=1))
     rows = packed.view(np.dtype((np.void, packed.shape[1]))).ravel()
     return np.unique(rows, return_counts=True)[1]
 
 
 def _test_copies(bits: Bits, row: _RowWords) -> _Test:
-    """Tests how often the most frequent row occurs, by the union over all choices of so many rows."""
+    """Tests whether the most frequent row of bits, up to complement, occurs too often.
+
+    The p-value is a union bound over all choices of that many rows: of c given rows, the other c - 1 equal
+    the first up to complement with probability 2^-((c - 1)(width - 1)).
+    """
     rows, width = bits.shape
     copies = int(_count_equal_rows(bits).max())
     log_choices = _log_binomial_coefficients(rows, copies)
@@ -181,20 +205,21 @@ def _test_copies(bits: Bits, row: _RowWords) -> _Test:
 
 
 def _test_kinds(bits: Bits, row: _RowWords) -> _Test:
-    """Tests whether too few rows differ.
+    """Tests whether too few rows of bits are different, up to complement.
 
-    Uses the exact law of their number, or Chernoff's bound on repeated rows where there are many rows.
+    Uses the exact law of the number of different rows, or, where there are many rows, Chernoff's bound on the
+    number of repeats by a Poisson law with their mean.
     """
     rows, width = bits.shape
     kinds = len(_count_equal_rows(bits))
-    bins = 2.0 ** min(width - 1, 1000)
+    bins = 2.0 ** min(width - 1, _MOST_LOG2_BINS)  # different rows, up to complement
     message = f"{rows:,} {row.plural} have only {kinds:,} different rows of {width:,} coins"
     if rows <= _MOST_KINDS:
         probability = _law_of_kinds(rows, bins)[: kinds + 1].sum()
         with np.errstate(divide="ignore"):
             return _Test(float(np.log(probability)), message)
 
-    # Repeats are rarer than as many independent bits of this mean.
+    # A row repeats an earlier one with at most the probability that its bin was taken before.
     mean = rows * (rows - 1) / 2 / bins
     repeats = rows - kinds
     if repeats <= mean:
@@ -203,11 +228,15 @@ def _test_kinds(bits: Bits, row: _RowWords) -> _Test:
 
 
 def _law_of_kinds(balls: int, bins: float) -> Array:
-    """Returns the probabilities (balls + 1,) that 0, 1, ... of the bins have a ball."""
+    """Returns the probabilities (balls + 1,) that 0, 1, ..., `balls` bins hold a ball.
+
+    Balls are thrown in turn, each into one of equally likely bins.
+    """
     law = np.zeros(balls + 1)
     law[0] = 1.0
     taken_shares = np.arange(balls + 1) / bins
     for _ in range(balls):
+        # A ball falls into an empty bin, or into one that has a ball already.
         into_empty_bin = np.maximum(1 - taken_shares[:-1], 0.0) * law[:-1]
         law *= np.minimum(taken_shares, 1.0)
         law[1:] += into_empty_bin
@@ -218,7 +247,12 @@ def _test_dispersion(totals: NDArray[np.int64], width: int, row: _RowWords) -> _
     """Tests whether the rows' totals differ too much, or too little.
 
     Chernoff's bound on either side, min over t of exp(-t x) E[exp(t X)], of the sum X of (2 S_r - K)^2 / K
-    over the rows' totals S_r, by the exact law of a total.
+    over the rows' totals S_r, by the exact binomial law of a total.
+
+    Args:
+      totals: S_r, (rows,) how many coins of each row are in.
+      width: K, how many coins a row has.
+      row: what a row is called.
     """
     middle = width // 2
     reach = int(_FAR * np.sqrt(width) / 2) + 1

@@ -29,8 +29,8 @@ Evidence = Sets | Coins | Fresh | OneRun
 def two_worlds(scores_in: ArrayLike, scores_out: ArrayLike) -> Sets:
     """Returns the evidence of runs with the canary, (n,) or (n, K), and of runs without, (m,) or (m, M).
 
-    Raises InputError for what is no array of scores, a presence in the place of scores, or runs that are
-    there twice.
+    Scores are higher where the canary is in, and NaN for a run that failed. Raises InputError for values that
+    are no scores, bits of presence in the place of scores out, or rows that were pasted twice.
     """
     design = canaries.make_sets(scores_in, scores_out)
     require_no_copies(design)
@@ -41,8 +41,8 @@ def coins(scores: ArrayLike, presence: ArrayLike) -> Coins | OneRun:
     """Returns the evidence of canaries that were each in by a fair coin of its own.
 
     Args:
-      scores: (R, K), of any kind, higher meaning in; (1, K) are the canaries of one run. NaN for a run that
-        failed.
+      scores: (R, K), of any kind, higher meaning in; (1, K) are the canaries of a single run. NaN for a
+        run that failed.
       presence: (R, K), 1 where the canary was in.
 
     Raises:
@@ -77,16 +77,16 @@ def cosines(
     """Returns the evidence of cosines with uniform directions, which every run drew afresh and inserted.
 
     Args:
-      values: (R, K), or (R,) of one canary a run; (1, K) are the canaries of one run. NaN for a run that
-        failed.
+      values: (R, K), or (R,) of a single canary a run; (1, K) are the canaries of a single run. NaN for a
+        run that failed.
       dimension: d, the number of trained parameters.
       presence: of the shape of values, 1 where the canary was in, by a fair coin; by default all were.
       leave_one_out: whether a cosine used the other canaries' directions (`audit.directions.cosines`).
       in_order: whether rows stand in the order in which runs were begun: the bound is then the largest after
-        any number of them, whenever one stops.
+        any number of them, wherever they stop.
 
     Raises:
-      InputError: in one line, for what fits no audit.
+      InputError: for what fits no audit.
 
     >>> import numpy as np
     >>> values = np.random.default_rng(0).normal(4, 1, (10, 256)) / 62_006**0.5
@@ -125,10 +125,10 @@ def ranks(
       initial: (scores, fresh) on the initial model, where a difference of the two laws is refused.
       seed: of the random order of ties; drawn once, before the scores are seen.
       in_order: whether rows stand in the order in which runs were begun: the bound is then the largest after
-        any number of them, whenever one stops.
+        any number of them, wherever they stop.
 
     Raises:
-      InputError: in one line, for what fits no audit.
+      InputError: for what fits no audit.
 
     >>> import numpy as np
     >>> rng = np.random.default_rng(0)
@@ -144,7 +144,14 @@ def ranks(
 
 
 def paired_cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension: int) -> OneRun:
-    """Returns the evidence of one run's cosines, (K,) of inserted canaries and (M,) of others drawn alike."""
+    """Returns the evidence of a single run's cosines, without coins.
+
+    Args:
+      observed: (K,) cosines of canaries that were inserted.
+      unobserved: (M,) cosines of others from the same distribution, or None; the exact law of a uniform
+        direction then takes their place.
+      dimension: d, the number of trained parameters.
+    """
     size = given_directions.require_dimension(dimension)
     return OneRun(None, one_run_evidence.cosines(observed, unobserved, size))
 
@@ -152,7 +159,16 @@ def paired_cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension:
 def _cosines_of_one_run(
     values: NDArray[np.float64], dimension: int, presence: ArrayLike | None
 ) -> OneRun:
-    """Returns the evidence of one run's cosines (K,), with their coins where there are any."""
+    """Returns the evidence of a single run's cosines.
+
+    Args:
+      values: (K,) cosines of the run's canaries.
+      dimension: d, the number of trained parameters.
+      presence: (K,) or (1, K), 1 where a fair coin put the canary in; None where all were in.
+
+    Raises:
+      InputError: for what fits no audit, and for bits that fair coins do not give.
+    """
     if presence is None:
         return paired_cosines(values, None, dimension)
     size = given_directions.require_dimension(dimension)

@@ -74,17 +74,17 @@ def given(
     presence: ArrayLike | None = None,
     in_order: bool = False,
 ) -> Fresh:
-    """Returns the checked design of a caller's cosines.
+    """Returns a caller's cosines of fresh directions, checked.
 
     Args:
-      cosines: (runs, canaries), or (runs,) of one canary a run; NaN for a run that failed.
+      cosines: (runs, canaries), or (runs,) of a single canary a run; NaN for a run that failed.
       dimension: d, the number of trained parameters.
       leave_one_out: whether a cosine used the other canaries' directions.
       presence: of the cosines' shape, 1 where the canary was in; by default all were.
       in_order: whether rows stand in the order in which runs were begun.
 
     Raises:
-      InputError: in one line, for what fits no audit.
+      InputError: for what fits no audit.
     """
     require_type("leave_one_out", leave_one_out, bool)
     require_type("in_order", in_order, bool)
@@ -112,13 +112,20 @@ def require_dimension(dimension: Any) -> int:
 
 
 def columns_p_value(cosines: Array, presence: Bits) -> float:
-    """Returns the p-value of the F-test that no canary's mean (over runs, less each run's) differs from
-    another's; 1 where runs or canaries are too few."""
+    """Returns the p-value of the F-test that all canaries have the same mean over runs.
+
+    Small where canary k of every run had one direction. Each run's own mean is subtracted first. 1 where
+    runs are fewer than 3, or canaries than 10.
+
+    Args:
+      cosines: (R, K).
+      presence: (R, K), which cosines count.
+    """
     if len(cosines) < 3 or cosines.shape[1] < LEAST:
         return 1.0
     deviations = _about_means(cosines, presence)
     counts = presence.sum(0)
-    groups = np.count_nonzero(counts)
+    groups = np.count_nonzero(counts)  # canaries that are in, in any run
     total = float(np.square(deviations).sum())
     freedom = presence.sum() - np.count_nonzero(presence.any(1)) - (groups - 1)
     between = float((deviations.sum(0) ** 2 / np.maximum(counts, 1)).sum())
@@ -129,7 +136,10 @@ def columns_p_value(cosines: Array, presence: Bits) -> float:
 
 
 def describe_dimension(design: Fresh) -> str:
-    """Returns what cosines tested of a caller's dimension, and how surely, as a line below a table."""
+    """Returns a sentence, for below a table, on how well cosines tested the dimension that a caller declared.
+
+    It states the factor by which the dimension would have to be too large to be refused with probability 0.9.
+    """
     declared = f"dimension {design.dimension:,}"
     untested = (
         f"{declared} was not tested, by so few cosines; one that is too large makes bounds wrong"
@@ -157,7 +167,12 @@ def describe_dimension(design: Fresh) -> str:
 
 
 def measure_spread(design: Fresh) -> CosineSpread:
-    """Returns the spread of a design's cosines of canaries that are in, failed runs left out."""
+    """Returns how much cosines of canaries that are in spread about their run's mean, failed runs left out.
+
+    Of a single canary a run they spread about the mean of all runs. Leave-one-out cosines of a run depend on
+    each other: their squares spread as if a share 1 - K/d of them were independent, over a denominator of
+    d - K degrees of freedom a run, which the F law takes into account.
+    """
     cosines = design.cosines
     presence = design.presence & (cosines != FAILED)
     runs = int(np.count_nonzero(presence.any(1)))
@@ -176,14 +191,22 @@ def measure_spread(design: Fresh) -> CosineSpread:
 
 
 def _least_of_law_test(cosines: int) -> float:
-    """Returns the least factor by which a dimension may be too large for `exact_null.law_test` to refuse it
-    with probability _POWER, by the sum of squares alone, which is chi-squared."""
-    tail = LEVEL / 4  # of four tails: two statistics, two sides
+    """Returns the least factor of a too large dimension at which the test of the law refuses it surely.
+
+    That is with probability _POWER (0.9), by the sum of the squared cosines alone, which is chi-squared.
+
+    Args:
+      cosines: how many cosines of canaries that are out are tested.
+    """
+    tail = LEVEL / 4  # of the test's error, 1e-6, on four tails: two statistics, two sides
     return float(special.chdtri(cosines, tail) / special.chdtri(cosines, _POWER))
 
 
 def _check_cosines(cosines: ArrayLike) -> Array:
-    """Returns cosines (runs, canaries) with FAILED for those that are not finite."""
+    """Returns a caller's cosines as (runs, canaries) in [-1, 1], with FAILED for those that are not finite.
+
+    Raises InputError for tables, other shapes, values beyond 1, and where more than half failed.
+    """
     require(
         not hasattr(cosines, "columns"), "`dimension` goes with an array of cosines: give no table"
     )
@@ -200,7 +223,15 @@ def _check_cosines(cosines: ArrayLike) -> Array:
 
 
 def check_bits(presence: ArrayLike, shape: tuple[int, ...]) -> Bits:
-    """Returns a caller's presence (runs, canaries); raises InputError for what is none of this shape."""
+    """Returns a caller's presence as bool (runs, canaries).
+
+    Args:
+      presence: (runs, canaries), or (runs,) of a single canary a run, 1 where the canary was in.
+      shape: that of the cosines.
+
+    Raises:
+      InputError: another shape, other values than 0 and 1, or no canary in.
+    """
     bits = floats("the bits of presence", presence)
     bits = bits[:, None] if bits.ndim == 1 else bits
     require(
@@ -212,7 +243,7 @@ def check_bits(presence: ArrayLike, shape: tuple[int, ...]) -> Bits:
 
 
 def _about_means(cosines: Array, presence: Bits) -> Array:
-    """Returns cosines of canaries that are in, less the mean of their run's; 0 elsewhere."""
+    """Returns cosines (R, K) less the mean of those of their run that are in; 0 where presence is false."""
     means = (cosines * presence).sum(1, keepdims=True) / np.maximum(
         presence.sum(1, keepdims=True), 1
     )
@@ -220,9 +251,11 @@ def _about_means(cosines: Array, presence: Bits) -> Array:
 
 
 def _require_spread(design: Fresh) -> None:
-    """Raises InputError where canaries that are in spread beyond the law's 1/sqrt(d), by LEVEL.
+    """Raises InputError where cosines of canaries that are in spread beyond the law's 1/sqrt(d).
 
-    Less is no sign of a wrong dimension, as canaries may be tied, and in too few dimensions the bound holds.
+    The test's error is LEVEL, 1e-6. It is left to the test of the law where 10 cosines or more are of
+    canaries that are out. Less spread is no sign of a wrong dimension, as canaries may be tied, and a
+    bound in too few dimensions holds.
     """
     if len(design.out()) >= LEAST:
         return

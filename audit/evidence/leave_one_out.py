@@ -18,10 +18,11 @@ _LEAST_OUTSIDE = 1e-9
 
 
 def cosines(gram: ArrayLike, products: ArrayLike, squared_length: float, dimension: int) -> Array:
-    """Returns cos(v_j, u_j) for all K directions v_j at once.
+    """Returns cos(v_j, u_j) for all K directions v_j at once, (K,), in [-1, 1].
 
-    With w = G^-1 V u and rr = |u|^2 - (V u)' w, the squared length of u outside of all directions,
-    cos_j = (w_j / g_j) / sqrt(rr + w_j^2 / g_j) for the diagonal g of G^-1.
+    u_j is the movement u projected off all directions but v_j. With w = G^-1 V u and rr = |u|^2 - (V u)' w,
+    the squared length of u outside of all directions, cos_j = (w_j / g_j) / sqrt(rr + w_j^2 / g_j) for the
+    diagonal g of G^-1.
 
     Args:
       gram: G = V V' (K, K), for the directions as rows of V, of unit length.
@@ -57,7 +58,10 @@ def cosines(gram: ArrayLike, products: ArrayLike, squared_length: float, dimensi
 
 
 def _invert(gram: Array) -> Array:
-    """Returns G^-1; raises InputError where directions depend on each other linearly."""
+    """Returns the inverse of a Gram matrix (K, K) of directions, by Cholesky.
+
+    Raises InputError where directions depend on each other linearly, up to rounding.
+    """
     dependent = "canaries' directions depend on each other linearly: draw each by a key of its own"
     try:
         factor = linalg.cho_factor(gram, lower=True)

@@ -21,7 +21,7 @@ _SPREAD_FIX = (
 
 
 class Cosines(NamedTuple):
-    """The checked cosines of one run.
+    """The checked cosines of a single run.
 
     Attributes:
       observed: (K,) cosines of canaries that took part.
@@ -35,7 +35,7 @@ class Cosines(NamedTuple):
 
 
 class OneRun(NamedTuple):
-    """Scores of one run's canaries.
+    """Scores of a single run's canaries.
 
     Attributes:
       coins: scores (1, K) and presence (1, K) where each canary was in by a fair coin; else None.
@@ -75,7 +75,7 @@ class OneRun(NamedTuple):
 
 
 def cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension: int) -> Cosines:
-    """Returns a caller's cosines, checked.
+    """Returns a caller's cosines of a single run, checked.
 
     Where there are no unobserved cosines, the law of a uniform direction takes their place, and the observed
     ones must not spread more than it: each has that law, shifted by what its canary leaves behind, which is
@@ -97,9 +97,14 @@ def cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension: int) -
 
 
 def check_own_cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension: int) -> Cosines:
-    """Returns cosines that are checked as `cosines` checks them, except for their spread.
+    """Returns cosines of a single run that are checked as `cosines` checks them, except for their spread.
 
     For audits whose dimension is certain, and whose canaries may take part unequally often.
+
+    Args:
+      observed: (K,) cosines of canaries that took part.
+      unobserved: (M,) cosines of canaries that did not, or None.
+      dimension: d, the number of trained parameters.
     """
     cosine_law.require_dimension(dimension)
     checked = _check_cosines("observed", observed)
@@ -130,7 +135,15 @@ def require_spread(squares: float, freedom: int, dimension: int, fix: str) -> No
 
 
 def _check_cosines(name: str, values: ArrayLike) -> Array:
-    """Returns cosines (K,) as float64; raises InputError for what fits no audit."""
+    """Returns cosines (K,) as float64, clipped to [-1, 1] where they exceed it by rounding.
+
+    Args:
+      name: "observed" or "unobserved", for messages.
+      values: the caller's cosines.
+
+    Raises:
+      InputError: no vector of at least 10, values that are not finite or no cosines, or all equal.
+    """
     array = floats(f"the {name} cosines", values)
     require(
         array.ndim == 1,

@@ -35,16 +35,16 @@ Places = NDArray[np.int64]
 REFUSED_BELOW = 1e-9
 _LEAST_SHOWN = 10  # repeated rows that are worth a line
 _SHARE_SHOWN = 0.05  # of the rows, likewise
-_MOST_SHIFTS = 20  # of repeated windows, that are followed as far as they go
+_MOST_SHIFTS = 20  # distances between a window and its copy that are tried, the most frequent ones
 _LEAST_DIFFERENT = 0.25  # share of different rows: fewer repeat by nature
 
 
 class RowTable(NamedTuple):
-    """The rows of one world of a design, or of both.
+    """The rows of scores of a world, or of both.
 
     Attributes:
-      name: as messages say it.
-      row: what a row is.
+      name: of all rows together, as in messages: "the scores in".
+      row: the word for a row, "row" or "canary".
       scores: (n, K).
       rows: (n,) a number for each row, equal for rows that are equal, their canaries' bits included.
     """
@@ -80,8 +80,11 @@ def require_no_copies(design: Design | Fresh) -> None:
 
 
 def describe_repeats(design: Design | Fresh) -> list[str]:
-    """Returns a line for each world in which rows repeat each other more often than scores that are not
-    rounded would; mostly there is none."""
+    """Returns a sentence for each world in which many rows repeat each other, as rounded scores do.
+
+    Those are at least 10 rows and a twentieth of all. Worlds with few different rows, less than a quarter,
+    are left out: theirs repeat by nature. Mostly the list is empty.
+    """
     lines = []
     for table in tables_of(design):
         total = len(table.rows)
@@ -100,7 +103,7 @@ def describe_repeats(design: Design | Fresh) -> list[str]:
 
 
 def tables_of(design: Design | Fresh) -> list[RowTable]:
-    """Returns a design's rows: of each world where these are different runs, else of all runs."""
+    """Returns the numbered rows of an audit's scores, each world's apart where these are different runs."""
     tables = []
     for rows in design.rows():
         scores = rows.scores
@@ -113,15 +116,18 @@ def tables_of(design: Design | Fresh) -> list[RowTable]:
 
 
 def find_block(rows: Places) -> RepeatedBlock | None:
-    """Returns a block of rows that comes again, if independent rows would have one with a probability below
-    REFUSED_BELOW; None otherwise.
+    """Returns a block of rows that comes again later, or None.
+
+    A block counts only if independent rows would repeat one like it with a probability below REFUSED_BELOW. A
+    stretch of equal rows, as sorting makes it, counts as its first row alone, whose evidence is -log of its
+    value's share of all rows.
 
     Args:
       rows: (n,) a number for each row, equal for equal rows.
     """
     stretches = _find_stretches(rows)
     shares = np.bincount(rows) / len(rows)
-    evidence = -np.log(shares[rows[stretches.starts]])
+    evidence = -np.log(shares[rows[stretches.starts]])  # of each stretch
     least = _least_evidence(len(rows))
     if evidence.sum() < least:
         return None
@@ -129,8 +135,14 @@ def find_block(rows: Places) -> RepeatedBlock | None:
 
 
 def count_copies(rows: Places) -> int:
-    """Returns how many times every row comes at least, if independent rows would all come a multiple of
-    that many times with a probability below REFUSED_BELOW; 1 otherwise."""
+    """Returns the number of copies of which every row has a multiple, as where a whole file was pasted again.
+
+    It is 1 unless independent rows would all come a multiple of times with a probability below REFUSED_BELOW,
+    for which 3 sqrt(n) 2^-J of J different rows among n is a bound (see the module).
+
+    Args:
+      rows: (n,) a number for each row, equal for equal rows.
+    """
     counts = np.unique(rows, return_counts=True)[1]
     log_probability = np.log(3) + np.log(len(rows)) / 2 - len(counts) * np.log(2)
     if log_probability >= np.log(REFUSED_BELOW):
@@ -139,7 +151,13 @@ def count_copies(rows: Places) -> int:
 
 
 class _Stretches(NamedTuple):
-    """Stretches of equal rows: where each starts, and a number for its value and length together."""
+    """Stretches of equal rows, in order.
+
+    Attributes:
+      starts: (s,) the first row of each.
+      lengths: (s,) how many rows each has.
+      symbols: (s,) a number for its value and length together, equal for equal stretches.
+    """
 
     starts: Places
     lengths: Places
@@ -147,10 +165,11 @@ class _Stretches(NamedTuple):
 
 
 def _find_stretches(rows: Places) -> _Stretches:
-    """Returns the stretches of equal rows, of numbers (n,)."""
+    """Returns the stretches of equal rows, of numbers (n,) that are equal for equal rows."""
     changes = np.flatnonzero(np.diff(rows)) + 1
     starts = np.concatenate([[0], changes]).astype(np.int64)
     lengths = np.diff(np.append(starts, len(rows)))
+    # One number for each pair of value and length.
     pairs = rows[starts] * (int(lengths.max()) + 1) + lengths
     symbols = np.unique(pairs, return_inverse=True)[1].astype(np.int64)
     return _Stretches(starts, lengths, symbols)
@@ -159,14 +178,22 @@ def _find_stretches(rows: Places) -> _Stretches:
 def _find_repeated_window(
     stretches: _Stretches, evidence: Array, least: float
 ) -> RepeatedBlock | None:
-    """Returns a repeated run of stretches with evidence of at least `least`.
+    """Returns a sequence of stretches that comes again with evidence of at least `least`, or None.
 
     Windows of 1, 2, 4, ... stretches are numbered by their content (Karp, Miller and Rosenberg, 1972); those
-    that come once are dropped. What is left at the end is extended as far as it is equal.
+    that come once are dropped. The longest windows that are left tell by how many stretches copies are
+    shifted; at each of the most frequent shifts the copied sequence with most evidence is taken.
+
+    Args:
+      stretches: of the rows, in order.
+      evidence: (s,) of each stretch: -log of the probability that a row has its value.
+      least: the evidence below which a repetition may be chance.
     """
     total = np.concatenate([[0.0], np.cumsum(evidence)])
     symbols = stretches.symbols
     size = len(symbols)
+
+    # `numbers` are those of the windows of `length` stretches that start at `places`.
     numbers = symbols.copy()
     places = np.arange(size)
     length = 1
@@ -175,7 +202,8 @@ def _find_repeated_window(
         places, numbers = _keep_repeated(places, numbers)
         if not len(places):
             break
-        shifts = _neighbours(places, numbers)
+        shifts = _find_shifts(places, numbers)
+        # A window of twice the length is a pair of windows that are both repeated.
         by_place = np.full(size, -1, np.int64)
         by_place[places] = numbers
         fits = places + 2 * length <= size
@@ -184,6 +212,7 @@ def _find_repeated_window(
         places = places[fits][both]
         numbers = by_place[places] * size + second[both]
         length *= 2
+
     best = None
     most = least
     for shift in _common_shifts(shifts):
@@ -192,9 +221,8 @@ def _find_repeated_window(
         if reached < most:
             continue
         most = reached
-        end = min(
-            high, low + shift
-        )  # a file that was pasted three times matches beyond its first copy
+        # A file that was pasted three times matches beyond its first copy.
+        end = min(high, low + shift)
         rows = int(stretches.lengths[low:end].sum())
         best = RepeatedBlock(int(stretches.starts[low]), int(stretches.starts[low + shift]), rows)
     return best
@@ -207,8 +235,13 @@ def _keep_repeated(places: Places, numbers: Places) -> tuple[Places, Places]:
     return places[repeated], renumbered[repeated].astype(np.int64)
 
 
-def _neighbours(places: Places, numbers: Places) -> Places:
-    """Returns by how much neighbouring places that have one number are shifted."""
+def _find_shifts(places: Places, numbers: Places) -> Places:
+    """Returns the distances from each place to the next place with the same number.
+
+    Args:
+      places: (n,) where windows start.
+      numbers: (n,) of the windows there, equal for equal windows.
+    """
     order = np.lexsort((places, numbers))
     equal = numbers[order[1:]] == numbers[order[:-1]]
     return np.asarray((places[order[1:]] - places[order[:-1]])[equal])
@@ -222,8 +255,14 @@ def _common_shifts(shifts: Places) -> list[int]:
 
 
 def _most_evidence(symbols: Places, total: Array, shift: int) -> tuple[int, int]:
-    """Returns (low, high) for which symbols[low:high] comes again after `shift` symbols, with most
-    evidence total[high] - total[low]."""
+    """Returns (low, high) of the part symbols[low:high] with most evidence that comes again `shift` later.
+
+    Args:
+      symbols: (s,) of the stretches, equal for equal stretches.
+      total: (s + 1,) the evidence of all stretches before each.
+      shift: the distance between part and copy, in stretches, at which there is at least one copy.
+    """
+    # Where each maximal stretch of matches begins and ends.
     equal = np.concatenate([[False], symbols[:-shift] == symbols[shift:], [False]])
     edges = np.flatnonzero(np.diff(equal.astype(np.int8)))
     lows = edges[0::2]
@@ -233,15 +272,18 @@ def _most_evidence(symbols: Places, total: Array, shift: int) -> tuple[int, int]
 
 
 def _find_row(table: RowTable) -> RepeatedBlock | None:
-    """Returns the first row of several scores that comes again, and the rows after it that do so too, if
-    independent scores would have one with a probability below REFUSED_BELOW."""
+    """Returns the first row of several scores that comes again, with the rows after it that do so too.
+
+    None where independent scores would repeat a row like it with a probability above REFUSED_BELOW, and where
+    rows have one score each.
+    """
     scores = table.scores
     rows = table.rows
     if scores.shape[1] == 1:
         return None
 
-    # A value's evidence is -log of its share of all scores; a row's is the sum over its different values,
-    # -log of a bound on the probability that an independent row equals it.
+    # A value's evidence is -log of its share of all scores; a row's is the sum over its different
+    # values, -log of a bound on the probability that an independent row equals it.
     first, counts = np.unique(rows, return_index=True, return_counts=True)[1:]
     values, times = np.unique(scores, return_counts=True)
     evidence_of_value = -np.log(times / scores.size)
@@ -262,19 +304,23 @@ def _find_row(table: RowTable) -> RepeatedBlock | None:
 
 
 def _least_evidence(rows: int) -> float:
-    """Returns -log of the probability of a repeated block below which it is no chance among so many rows."""
+    """Returns the evidence, -log of a probability, from which on a repeated block is no chance.
+
+    With n rows there are fewer than n^2 / 2 pairs of places for a block and its copy, whose probabilities add
+    up to REFUSED_BELOW at most.
+    """
     return float(2 * np.log(rows) - np.log(2) - np.log(REFUSED_BELOW))
 
 
 def _row_numbers(scores: Array) -> Places:
-    """Returns a number (n,) for each row, equal for equal rows."""
-    if scores.shape[1] == 1:
+    """Returns a number (n,) for each row of scores (n, K), equal for equal rows."""
+    if scores.shape[1] == 1:  # much faster than comparing rows
         return np.unique(scores[:, 0], return_inverse=True)[1].astype(np.int64)
     return np.unique(scores, axis=0, return_inverse=True)[1].ravel().astype(np.int64)
 
 
 def _describe_block(table: RowTable, block: RepeatedBlock) -> str:
-    """Returns the message on a block of rows that comes again."""
+    """Returns the message on a block of rows that comes again; rows are counted from 1 in it."""
     where = f"of {table.name}, "
     if block.length == 1:
         rows = f"{where}{table.row} {block.first + 1:,} comes again as {block.again + 1:,}"
@@ -286,5 +332,5 @@ def _describe_block(table: RowTable, block: RepeatedBlock) -> str:
 
 
 def _plural(row: str) -> str:
-    """Returns the plural of what a row is."""
+    """Returns the plural of the word for a row."""
     return {"row": "rows", "canary": "canaries"}[row]

@@ -17,12 +17,12 @@ class Bracket(NamedTuple):
 
 
 def find_bracket(holds: Callable[[float], bool], low: float, first: float) -> Bracket:
-    """Returns ends between which a condition, which holds at `low`, stops to hold.
+    """Brackets the parameter at which a condition ceases to hold, by doubling.
 
     Args:
-      holds: whether the condition holds at a parameter.
+      holds: whether the condition holds at a parameter; it fails at all that are large enough.
       low: a parameter at which it holds.
-      first: the parameter from which the search doubles until it does not; above 0.
+      first: the first parameter that is tried, above 0; it is doubled until the condition fails.
     """
     high = first
     while holds(high):
@@ -34,13 +34,13 @@ def find_bracket(holds: Callable[[float], bool], low: float, first: float) -> Br
 def find_largest_refuted(
     is_refuted: Callable[[float], bool], low: float, first: float, halvings: int
 ) -> float:
-    """Returns the largest parameter from `low` on that is refuted; `low` where that is not.
+    """Returns the largest parameter that data refute, rounded down so that they do refute it.
 
     Args:
-      is_refuted: whether a parameter is; of larger ones fewer are.
-      low: the least parameter.
-      first: the parameter from which the search doubles until one is not refuted; above 0.
-      halvings: how often the last interval is halved; its lower end, which is refuted, is returned.
+      is_refuted: whether the data refute a parameter; where they do, they refute all below it too.
+      low: the least parameter, which is returned where not even that is refuted.
+      first: the first parameter that is tried, above 0; it is doubled until it is not refuted.
+      halvings: how often the interval between the last two is halved.
     """
     if not is_refuted(low):
         return low
@@ -49,7 +49,14 @@ def find_largest_refuted(
 
 
 def bisect(holds: Callable[[float], bool], low: float, high: float, halvings: int) -> float:
-    """Returns the lower end of the interval in which a condition stops to hold, after so many halvings."""
+    """Returns the largest parameter at which a condition holds, rounded down by the last interval's length.
+
+    Args:
+      holds: whether the condition holds at a parameter.
+      low: a parameter at which it holds.
+      high: a larger parameter, at which it does not.
+      halvings: how often the interval between them is halved.
+    """
     for _ in range(halvings):
         middle = (low + high) / 2
         if holds(middle):
@@ -62,12 +69,12 @@ def bisect(holds: Callable[[float], bool], low: float, high: float, halvings: in
 def bisect_all(
     hold: Callable[[Array], NDArray[np.bool_]], low: ArrayLike, high: ArrayLike, halvings: int
 ) -> tuple[Array, Array]:
-    """Returns both ends of the intervals in which a condition on each entry stops to hold.
+    """Bisects many intervals at once; returns both ends, (low, high), of what is left of each.
 
     Args:
-      hold: maps parameters of the shape of low and high to whether the condition holds at each.
-      low: parameters at which it holds.
-      high: parameters at which it does not.
+      hold: maps parameters, an array, to whether the condition of each entry holds there.
+      low: parameters at which it holds, an array of the same shape.
+      high: larger parameters at which it does not.
       halvings: how often the intervals are halved.
     """
     low = np.asarray(low, np.float64)

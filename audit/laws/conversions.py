@@ -20,7 +20,7 @@ from audit.laws.bisection import find_bracket
 
 Array = NDArray[np.float64]
 _SMALL_MU = 1e-8  # below it the two terms of delta are too near each other to be subtracted
-_FAR = 1e4  # deviations
+_FAR = 1e4  # standard deviations beyond which the Mills ratio is replaced by its expansion
 _MOST_ITERATIONS = 2000  # to a root as near to 0 as 1e-300
 
 
@@ -28,7 +28,7 @@ def log_delta_from_mu(mu: float, epsilon: ArrayLike) -> Array:
     """Returns log delta(epsilon) of a mu-GDP mechanism: its privacy profile, for epsilon of either sign.
 
     delta = Phi(-epsilon / mu + mu / 2) - e^epsilon Phi(-epsilon / mu - mu / 2) (hidden-state paper, Equation
-    9); -inf where delta is 0.
+    9), computed as log(first term) + log(1 - second / first). Of epsilon's shape; -inf where delta is 0.
     """
     eps = np.asarray(epsilon, np.float64)
     require(mu >= 0, f"mu is {mu}: it must be at least 0")
@@ -42,15 +42,16 @@ def log_delta_from_mu(mu: float, epsilon: ArrayLike) -> Array:
     log_first = special.log_ndtr(-eps / mu + mu / 2)
     with np.errstate(divide="ignore", invalid="ignore"):
         log_second = eps + special.log_ndtr(-eps / mu - mu / 2)
-        # The share of the first term that the second leaves.
+        # What share of the first term is left after the second is subtracted.
         log_share = np.log(-np.expm1(np.minimum(log_second - log_first, 0.0)))
         return np.where(np.isneginf(log_first), -np.inf, log_first + log_share)
 
 
 def _log_delta_from_small_mu(mu: float, epsilon: Array) -> Array:
-    """Returns log delta(epsilon) to first order in mu, for epsilon at least 0.
+    """Returns log delta(epsilon) of a mu-GDP mechanism to first order in a tiny mu, for epsilon at least 0.
 
-    delta = mu (phi(x) - x Phi(-x)) (1 + O(mu x)), x = epsilon / mu, phi the normal density.
+    delta = mu (phi(x) - x Phi(-x)) (1 + O(mu x)), x = epsilon / mu, phi the normal density: the two terms of
+    the exact formula are too near each other to be subtracted.
     """
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
         x = epsilon / mu
@@ -80,6 +81,7 @@ def epsilon_from_mu(mu: float, delta: float) -> float:
         return np.inf
 
     def compute_excess(epsilon: float) -> float:
+        """Returns by how much the log of delta at an epsilon exceeds the log of the requested delta."""
         return float(log_delta_from_mu(mu, epsilon) - np.log(delta))
 
     if mu == 0 or compute_excess(0.0) <= 0:
@@ -92,6 +94,9 @@ def epsilon_from_mu(mu: float, delta: float) -> float:
 def mu_from_epsilon(epsilon: float, delta: float) -> float:
     """Returns the largest mu whose Gaussian mechanism is (epsilon, delta)-DP: inverts `epsilon_from_mu`.
 
+    The root lies between delta / 1000, where delta(0) is about 0.4 mu and hence too small, and a mu that is
+    bracketed by doubling.
+
     Raises:
       InputError: Unless epsilon >= 0 and 0 < delta < 1.
     """
@@ -101,7 +106,7 @@ def mu_from_epsilon(epsilon: float, delta: float) -> float:
         return np.inf
 
     def compute_excess(mu: float) -> float:
-        # Finite, for the search of the root.
+        # The log of delta at mu, less that of the requested delta; finite, for the search.
         return max(float(log_delta_from_mu(mu, epsilon) - np.log(delta)), -1e6)
 
     high = find_bracket(lambda mu: compute_excess(mu) < 0, 0.0, np.sqrt(2 * epsilon) + 1).high
@@ -112,10 +117,10 @@ def mu_from_epsilon(epsilon: float, delta: float) -> float:
 
 
 def mu_from_rates(false_positive_rate: ArrayLike, false_negative_rate: ArrayLike) -> Array:
-    """Returns mu of the Gaussian trade-off curve through a pair of error rates.
+    """Returns mu = Phi^-1(1 - fpr) - Phi^-1(fnr) of the Gaussian trade-off curve through error rates.
 
-    Negative where they sum to more than 1 (hidden-state paper, Equation 8). Rates of 0 give +inf, rates of 1
-    give -inf.
+    Arrays broadcast. Negative where both rates sum to more than 1 (hidden-state paper, Equation 8). A rate of
+    0 gives +inf, a rate of 1 gives -inf.
     """
     fpr = np.asarray(false_positive_rate, np.float64)
     fnr = np.asarray(false_negative_rate, np.float64)
@@ -126,23 +131,23 @@ def mu_from_rates(false_positive_rate: ArrayLike, false_negative_rate: ArrayLike
 def epsilon_from_rates(
     false_positive_rate: ArrayLike, false_negative_rate: ArrayLike, delta: float
 ) -> Array:
-    """Returns epsilon of the (epsilon, delta)-DP trade-off curve through a pair of error rates.
+    """Returns epsilon of the (epsilon, delta)-DP trade-off curve through pairs of error rates.
 
-    It is the larger of log((1 - delta - fnr) / fpr) and its mirror image (Errata H6), negative where the pair
-    needs none.
+    It is the larger of log((1 - delta - fnr) / fpr) and the same with both rates exchanged (Errata H6). It is
+    negative for rates that a mechanism with epsilon 0 could have. Arrays broadcast.
     """
     fpr = np.asarray(false_positive_rate, np.float64)
     fnr = np.asarray(false_negative_rate, np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
         steep = np.log(np.maximum(1 - delta - fnr, 0)) - np.log(fpr)
         flat = np.log(np.maximum(1 - delta - fpr, 0)) - np.log(fnr)
-    # -inf where both are undefined.
+    # fmax skips a rate pair of 0 / 0, which is NaN; where both are, -inf is left.
     larger: Array = np.fmax(np.fmax(steep, flat), -np.inf)
     return larger
 
 
 def gaussian_trade_off(mu: float, false_positive_rate: ArrayLike) -> Array:
-    """Returns G_mu: the least false-negative rate at a false-positive rate.
+    """Returns the Gaussian trade-off function G_mu: the least false-negative rate at a false-positive rate.
 
     G_mu(a) = Phi(Phi^-1(1 - a) - mu) (hidden-state paper, Equation 7).
     """
@@ -152,7 +157,7 @@ def gaussian_trade_off(mu: float, false_positive_rate: ArrayLike) -> Array:
 
 
 def approximate_dp_trade_off(epsilon: float, delta: float, false_positive_rate: ArrayLike) -> Array:
-    """Returns the trade-off function of (epsilon, delta)-DP.
+    """Returns the trade-off function of (epsilon, delta)-DP: the least false-negative rate.
 
     At a false-positive rate a it is max{0, 1 - delta - e^eps a, e^-eps (1 - delta - a)} (hidden-state paper,
     Equation 6 with Errata H6).

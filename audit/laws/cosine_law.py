@@ -23,16 +23,23 @@ from scipy import special
 from audit.errors import require
 
 Array = NDArray[np.float64]
-LEVELS = (0.15, 0.10, 0.05, 0.025, 0.01)
-_STEPHENS = np.array([0.576, 0.656, 0.787, 0.918, 1.092])
+LEVELS = (0.15, 0.10, 0.05, 0.025, 0.01)  # of the test of normality
+_STEPHENS = np.array(
+    [0.576, 0.656, 0.787, 0.918, 1.092]
+)  # its critical values of many observations
 _LEAST = 1e-280  # below it the incomplete beta function may underflow
-_NODES, _WEIGHTS = np.polynomial.laguerre.laggauss(48)
+_NODES, _WEIGHTS = np.polynomial.laguerre.laggauss(48)  # of Gauss-Laguerre quadrature
 
 
 def log_sf(cosine: ArrayLike, dimension: int) -> Array:
-    """Returns log P(T > t), for d >= 2 and t in [-1, 1].
+    """Returns log P(T > t) of the cosine T between a fixed and a uniformly random direction in R^d.
 
-    Right to 1e-9 relative, also far below 1e-300.
+    T^2 is Beta(1/2, (d - 1) / 2), so that by symmetry P(T > |t|) is half of that law's tail above t^2. Right
+    to 1e-9 relative, also far below 1e-300.
+
+    Args:
+      cosine: t in [-1, 1], any shape.
+      dimension: d >= 2.
     """
     t = np.asarray(cosine, np.float64)
     require_dimension(dimension)
@@ -43,12 +50,15 @@ def log_sf(cosine: ArrayLike, dimension: int) -> Array:
 
 
 def log_cdf(cosine: ArrayLike, dimension: int) -> Array:
-    """Returns log P(T <= t), by symmetry."""
+    """Returns log P(T <= t) of the cosine T of a random direction, which is log P(T > -t) by symmetry."""
     return log_sf(-np.asarray(cosine, np.float64), dimension)
 
 
 def log_density(cosine: ArrayLike, dimension: int) -> Array:
-    """Returns the log density at t in (-1, 1)."""
+    """Returns the log density at t in (-1, 1) of the cosine of a uniformly random direction in R^d.
+
+    The density is (1 - t^2)^((d - 3) / 2) / B(1/2, (d - 1) / 2).
+    """
     t = np.asarray(cosine, np.float64)
     require_dimension(dimension)
     log_kernel = special.xlog1py((dimension - 3) / 2, -t * t)
@@ -57,16 +67,21 @@ def log_density(cosine: ArrayLike, dimension: int) -> Array:
 
 
 def quantile(probability: ArrayLike, dimension: int) -> Array:
-    """Returns t with P(T <= t) = probability."""
+    """Returns t with P(T <= t) = probability, for the cosine T of a uniformly random direction in R^d."""
     p = np.asarray(probability, np.float64)
     require_dimension(dimension)
+    # T^2 is Beta(1/2, (d - 1) / 2); each sign of T has half of its probability beyond t^2.
     squares = special.betainccinv(0.5, (dimension - 1) / 2, 2 * np.minimum(p, 1 - p))
     cosines: Array = np.copysign(np.sqrt(squares), p - 0.5)
     return cosines
 
 
 def draw(rng: np.random.Generator, shape: tuple[int, ...], dimension: int) -> Array:
-    """Draws independent cosines: the first coordinate of normal vectors, over their lengths."""
+    """Draws independent cosines, of this shape, between a fixed direction and uniform directions in R^d.
+
+    Each is a normal vector's coordinate along the fixed direction over the vector's length, whose other
+    d - 1 coordinates have a chi-squared sum of squares.
+    """
     require_dimension(dimension)
     along = rng.standard_normal(shape)
     squares_across = rng.chisquare(dimension - 1, shape)
@@ -101,7 +116,10 @@ def critical_values(n: int) -> Array:
 
 
 def anderson_darling(values: ArrayLike) -> AndersonDarling:
-    """Tests whether values (n,) are normal, by the statistic A^2 of Anderson and Darling.
+    """Tests whether values (n,) are normal, with fitted mean and variance, by Anderson and Darling's A^2.
+
+    A^2 = -n - sum_i (2 i - 1) / n (log Phi(z_i) + log Phi(-z_(n + 1 - i))) of the standardised order
+    statistics z_1 <= ... <= z_n (Stephens, 1974).
 
     Raises:
       InputError: Fewer than 8 values, or equal ones.
@@ -125,12 +143,25 @@ def anderson_darling(values: ArrayLike) -> AndersonDarling:
 
 
 def simulate(rng: np.random.Generator, canaries: int, dimension: int, sigma: float) -> Array:
-    """Draws the cosines (k,) of an audit without data; raises InputError unless 1 <= k < d and sigma >= 0."""
-    return released(rng, rotated(rng, canaries, dimension), dimension, sigma)
+    """Draws the cosines (k,) of k uniform canaries with their noisy sum, which is an audit without data.
+
+    That is Algorithm 1 of the one-shot paper (Andrew et al., ICLR 2024), exact, without any vector of R^d.
+
+    Args:
+      rng: the randomness.
+      canaries: k, unit vectors of R^d that are summed.
+      dimension: d > k.
+      sigma: the standard deviation of the noise in each coordinate of the sum.
+    """
+    canaries_in_span = draw_canaries(rng, canaries, dimension)
+    return draw_cosines(rng, canaries_in_span, dimension, sigma)
 
 
-def rotated(rng: np.random.Generator, canaries: int, dimension: int) -> Array:
-    """Draws k uniform canaries, as rows (k, k) in coordinates of their span.
+def draw_canaries(rng: np.random.Generator, canaries: int, dimension: int) -> Array:
+    """Draws k uniform unit vectors of R^d, as rows (k, k) of their coordinates in an orthonormal basis.
+
+    The basis is that of Gram and Schmidt, in which row i has i normal coordinates from those before it, and
+    what is left of it, of length chi with d - i degrees of freedom (Bartlett's decomposition).
 
     Raises:
       InputError: Unless 1 <= k < d.
@@ -147,14 +178,21 @@ def rotated(rng: np.random.Generator, canaries: int, dimension: int) -> Array:
     return rows
 
 
-def released(rng: np.random.Generator, canaries: Array, dimension: int, sigma: float) -> Array:
-    """Draws the cosines (k,) of `rotated` canaries with a release, their sum plus noise.
+def draw_cosines(rng: np.random.Generator, canaries: Array, dimension: int, sigma: float) -> Array:
+    """Draws the cosines (k,) of canaries with a release, which is their sum plus noise sigma N(0, I_d).
+
+    Args:
+      rng: the randomness of the noise.
+      canaries: (k, k) unit vectors in coordinates of their span, as `draw_canaries` draws them.
+      dimension: d, of the whole space.
+      sigma: the noise's standard deviation in each coordinate.
 
     Raises:
       InputError: A sigma that is negative or not finite.
     """
     require(0 <= sigma < np.inf, f"sigma is {sigma}: give a finite number, at least 0")
-    # The part of the release in the canaries' span.
+    # The part of the release in the canaries' span, and the squared length of the noise outside of
+    # it.
     release = canaries.sum(0) + sigma * rng.standard_normal(len(canaries))
     square_outside = sigma**2 * rng.chisquare(dimension - len(canaries))
     return np.asarray(canaries @ release / np.sqrt(release @ release + square_outside))

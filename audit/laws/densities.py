@@ -17,6 +17,8 @@ from audit.laws.bisection import find_bracket
 
 Array = NDArray[np.float64]
 _LARGEST_EPSILON = 700.0  # exp overflows beyond
+_ALLOWED_GRID_ERROR = 1e-3  # of delta: the digits of epsilon that are shown hold then
+_LEAST_LOG_ARGUMENT = 1e-300  # in place of 0, whose logarithm is infinite
 
 
 class DensityPair(NamedTuple):
@@ -41,15 +43,23 @@ class DensityPair(NamedTuple):
 
 
 def hockey_stick(p: Array, q: Array, spacing: float, epsilon: float) -> float:
-    """Returns the integral of (q - e^epsilon p)+, by trapezoids cut at sign changes.
+    """Returns the integral of max(q - e^epsilon p, 0), by trapezoids cut where the sign changes.
 
-    Source: Balle and Wang (2018).
+    That is the hockey-stick divergence of q from p (Balle and Wang, 2018): the least delta at epsilon, for
+    events that are likelier under q.
+
+    Args:
+      p, q: (n,) densities at evenly spaced points.
+      spacing: the distance of neighbouring points.
+      epsilon: of either sign.
     """
     excess = q - np.exp(epsilon) * p
     left = excess[:-1]
     right = excess[1:]
     heights = (np.maximum(left, 0) + np.maximum(right, 0)) / 2
-    # In a cell where the sign changes, a triangle is left, of base top / (|left| + |right|).
+    # In a cell where the sign changes, only a triangle lies above 0. By linear interpolation its
+    # base is the share top / (|left| + |right|) of the cell, and its area half of base times
+    # height.
     crossing = left * right < 0
     top = np.maximum(left[crossing], right[crossing])
     heights[crossing] = top * top / (np.abs(left[crossing]) + np.abs(right[crossing])) / 2
@@ -57,7 +67,7 @@ def hockey_stick(p: Array, q: Array, spacing: float, epsilon: float) -> float:
 
 
 def delta_at(pair: DensityPair, epsilon: float) -> float:
-    """Returns delta(epsilon), the larger of both directions: the exact privacy profile of the observation."""
+    """Returns the observation's exact privacy profile delta(epsilon), of removing or adding, the larger."""
     spacing = pair.spacing
     added = hockey_stick(pair.p, pair.q, spacing, epsilon)
     removed = hockey_stick(pair.q, pair.p, spacing, epsilon)
@@ -65,19 +75,23 @@ def delta_at(pair: DensityPair, epsilon: float) -> float:
 
 
 def epsilon_at(pair: DensityPair, delta: float) -> float:
-    """Returns the exact epsilon at delta, of both directions; at least 0.
+    """Returns the least epsilon >= 0 at which the observations of both worlds are (epsilon, delta)-close.
+
+    It is the root of the decreasing privacy profile, bracketed by doubling from 1, then by Brent's method.
 
     Raises:
-      InputError: A delta out of range, or too small for the grid's error bound.
+      InputError: A delta out of range, or too small for the grid's error bound; an epsilon above 512.
     """
     conversions.require_delta(delta)
     require(
-        pair.error <= 1e-3 * delta,
+        pair.error <= _ALLOWED_GRID_ERROR * delta,
         f"delta is {delta:g}: the grid is right to {pair.error:.1g} only; use a larger delta",
     )
 
     def compute_excess(epsilon: float) -> float:
-        return float(np.log(max(delta_at(pair, epsilon), 1e-300)) - np.log(delta))
+        """Returns by how much the log of delta at an epsilon exceeds the log of the requested delta."""
+        reached = max(delta_at(pair, epsilon), _LEAST_LOG_ARGUMENT)
+        return float(np.log(reached) - np.log(delta))
 
     if compute_excess(0.0) <= 0:
         return 0.0
@@ -99,14 +113,18 @@ class ErrorRates(NamedTuple):
 
 
 def error_rates(pair: DensityPair, thresholds: ArrayLike) -> ErrorRates:
-    """Returns exact rates at thresholds: linear interpolation of the tails' logarithms between grid cells."""
+    """Returns the error rates of guessing "in" above thresholds, each of the thresholds' shape.
+
+    Both tails are summed up at the edges of the grid's cells; between edges their logarithms are linear.
+    """
     at = np.asarray(thresholds, np.float64)
-    # The upper ends of the cells around the points.
+    # Each point represents the cell around it, of its spacing. At the cell's upper edge p's tail
+    # holds the points above it, and q's the points up to it.
     edges = pair.points + pair.spacing / 2
     above = np.cumsum(pair.p[::-1])[::-1] * pair.spacing - pair.p * pair.spacing
     below = np.cumsum(pair.q) * pair.spacing
-    log_above = np.log(np.maximum(above, 1e-300))
-    log_below = np.log(np.maximum(below, 1e-300))
+    log_above = np.log(np.maximum(above, _LEAST_LOG_ARGUMENT))
+    log_below = np.log(np.maximum(below, _LEAST_LOG_ARGUMENT))
     false_positive = np.exp(np.interp(at, edges, log_above))
     false_negative = np.exp(np.interp(at, edges, log_below))
     return ErrorRates(false_positive, false_negative)
@@ -118,6 +136,9 @@ def trade_off_curve(pair: DensityPair) -> ErrorRates:
 
 
 def mu_at(pair: DensityPair, thresholds: ArrayLike) -> Array:
-    """Returns mu of the Gaussian curve through the rates at thresholds: what an audit there converges to."""
+    """Returns mu of the Gaussian trade-off curve through the error rates at each of the thresholds.
+
+    An audit that assumes a Gaussian curve converges to it as runs grow.
+    """
     rates = error_rates(pair, thresholds)
     return conversions.mu_from_rates(rates.false_positive, rates.false_negative)

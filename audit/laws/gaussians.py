@@ -23,7 +23,8 @@ from audit.laws import conversions
 from audit.laws.bisection import bisect_all
 
 Array = NDArray[np.float64]
-_HALVINGS = 64
+_HALVINGS = 64  # of an interval of float64, to its last digit
+_MOST_DOUBLINGS = 1100  # from 1 to beyond the largest float64, 2^1024
 
 
 class Gaussian(NamedTuple):
@@ -34,9 +35,9 @@ class Gaussian(NamedTuple):
 
 
 def log_delta(first: Gaussian, second: Gaussian, epsilon: ArrayLike) -> Array:
-    """Returns the log of the least delta at which the two are (epsilon, delta)-indistinguishable.
+    """Returns the log of the least delta at which two Gaussians are (epsilon, delta)-indistinguishable.
 
-    -inf where delta is 0.
+    Of the shape to which means, deviations and epsilon broadcast; -inf where delta is 0.
 
     Raises:
       InputError: A negative epsilon, deviations that are not positive, or values that are not finite.
@@ -51,9 +52,10 @@ def log_delta(first: Gaussian, second: Gaussian, epsilon: ArrayLike) -> Array:
 
 
 def epsilon(first: Gaussian, second: Gaussian, delta: float) -> Array:
-    """Returns the least epsilon >= 0 at which the two are (epsilon, delta)-indistinguishable.
+    """Returns the least epsilon >= 0 at which two Gaussians are (epsilon, delta)-indistinguishable.
 
-    Of the shape to which the arguments broadcast. Right to about 1e-12 relative, for delta down to 1e-200.
+    Of the shape to which their means and deviations broadcast. Right to about 1e-12 relative, for delta down
+    to 1e-200. Where epsilon rounds, it rounds up.
 
     Raises:
       InputError: As `log_delta`, and unless 0 < delta < 1.
@@ -65,8 +67,9 @@ def epsilon(first: Gaussian, second: Gaussian, delta: float) -> Array:
     def is_too_low(epsilons: Array) -> NDArray[np.bool_]:
         return np.asarray(log_delta(first, second, epsilons) > target)
 
+    # Each entry is doubled from 1 until it is high enough; the interval below it is then bisected.
     high = np.ones_like(log_delta_at_0)
-    for _ in range(1100):  # doublings, at most
+    for _ in range(_MOST_DOUBLINGS):
         too_low = is_too_low(high)
         if not too_low.any():
             break
@@ -77,7 +80,10 @@ def epsilon(first: Gaussian, second: Gaussian, delta: float) -> Array:
 
 
 def _check_gaussian(gaussian: Gaussian) -> tuple[Array, Array]:
-    """Returns (mean, deviation) as float64; raises InputError for what is no normal law."""
+    """Returns (mean, deviation) as float64 arrays.
+
+    Raises InputError for means that are not finite, and for deviations that are not positive and finite.
+    """
     mean = np.asarray(gaussian.mean, np.float64)
     deviation = np.asarray(gaussian.deviation, np.float64)
     require(np.isfinite(mean).all(), "a mean is not finite: drop the scores that are not")
@@ -94,14 +100,22 @@ def _compute_directed_log_delta(m: Array, s: Array, eps: Array) -> Array:
     The event is where the privacy loss log(P(x) / Q(x)) = a x^2 + b x + c exceeds epsilon. The roots of
     a x^2 + b x + c - epsilon are its ends: it lies outside them where the parabola opens upwards (a > 0), and
     between them where it opens downwards (a < 0). Where a = 0 one of them is infinite, and it lies outside.
+
+    Args:
+      m: the mean of Q, any shape.
+      s: the standard deviation of Q; broadcasts.
+      eps: epsilon >= 0; broadcasts.
+
+    Returns:
+      The logs; -inf where the event has no probability, or no root exists.
     """
-    with np.errstate(all="ignore"):
+    with np.errstate(all="ignore"):  # of cases that `positive` below replaces by -inf
         a = (1 - s) * (1 + s) / (2 * s * s)
         b = -m / (s * s)
         c_minus_eps = m * m / (2 * s * s) + np.log(s) - eps
         discriminant = b * b - 4 * a * c_minus_eps
         sign = np.where(b < 0, -1.0, 1.0)
-        # The sign for which the sum does not cancel.
+        # Roots q / a and (c - eps) / q, with the sign for which q is a sum that does not cancel.
         q = -(b + sign * np.sqrt(np.maximum(discriminant, 0.0))) / 2
         far_root = np.where(a == 0, -sign * np.inf, q / a)
         near_root = c_minus_eps / q
@@ -118,11 +132,11 @@ def _compute_directed_log_delta(m: Array, s: Array, eps: Array) -> Array:
 
 
 def _compute_log_probability(is_outside: NDArray[np.bool_], low: Array, high: Array) -> Array:
-    """Returns the log probability that x ~ N(0, 1) lies outside [low, high], or else inside it.
+    """Returns log probabilities that x ~ N(0, 1) lies outside of [low, high], or inside, entry by entry.
 
     Args:
-      is_outside: whether to take the probability outside the interval; elementwise, as all arguments.
-      low: the lower ends of the intervals.
+      is_outside: where true, the probability outside of the interval is returned; else that inside.
+      low: the lower ends of the intervals, in the shape of the result.
       high: their upper ends.
     """
     log_outside = np.logaddexp(special.log_ndtr(low), special.log_ndtr(-high))

@@ -27,17 +27,26 @@ class Interval(NamedTuple):
 
 
 def clopper_pearson_upper(count: ArrayLike, trials: int, error: float) -> Array:
-    """Returns the exact upper limit that a rate exceeds with probability at most `error` (one-sided)."""
+    """Returns one-sided upper limits of a binomial success probability, by Clopper and Pearson (1934).
+
+    Args:
+      count: how many of the trials succeeded; any shape, which is that of the limits.
+      trials: how many trials there were.
+      error: the probability, at most, with which the success probability exceeds its limit.
+    """
     k = np.asarray(count, np.float64)
-    # 0.5 avoids the undefined limit at trials, which is 1.
+    # With no failures the limit is 1, and the quantile below is undefined: any positive number does.
     failures = np.maximum(trials - k, 0.5)
     return np.where(k >= trials, 1.0, special.betaincinv(k + 1, failures, 1 - error))
 
 
 def clopper_pearson(count: ArrayLike, trials: int, confidence: float) -> Interval:
-    """Returns limits of which each misses with probability at most (1 - confidence) / 2.
+    """Returns two-sided limits of a binomial success probability, by Clopper and Pearson (1934).
 
-    Source: Clopper and Pearson (1934).
+    Args:
+      count: how many of the trials succeeded; any shape, which is that of the limits.
+      trials: how many trials there were.
+      confidence: of both limits together; each misses with probability at most (1 - confidence) / 2.
     """
     k = np.asarray(count, np.float64)
     error = (1 - confidence) / 2
@@ -48,7 +57,10 @@ def clopper_pearson(count: ArrayLike, trials: int, confidence: float) -> Interva
 
 @functools.lru_cache(maxsize=64)
 def upper_limits(trials: int, error: float) -> Array:
-    """Returns clopper_pearson_upper of every count 0..trials, cached: thousands of thresholds share it."""
+    """Returns `clopper_pearson_upper` of every count from 0 to trials, (trials + 1,).
+
+    It is cached, since thousands of thresholds share it, and read-only, since its callers share it.
+    """
     limits = clopper_pearson_upper(np.arange(trials + 1), trials, error)
     limits.setflags(write=False)
     return limits

@@ -19,14 +19,14 @@ from audit.laws import conversions
 Array = NDArray[np.float64]
 _GRID = 400_001  # points of the quadrature
 _COARSE = 4_001  # points between which quantiles are interpolated
-_REACH = 60.0  # of the grid, in units of the scores
+_REACH = 60.0  # the grid spans -60 to 60, in units of the scores
 _LARGEST_EPSILON = 512.0  # where the search stops: a larger epsilon counts as infinite
 _SUBSAMPLED_RATE = 0.1
 _BIT = 5.0  # a noisy bit's two values are -5 and 5, with normal noise
 
 
 class Sampler(Protocol):
-    """n scores of a world under a law's parameter."""
+    """Draws n scores of a world under a law's parameter."""
 
     def __call__(
         self, rng: np.random.Generator, parameter: float, inserted: bool, n: int, /
@@ -68,7 +68,7 @@ class ScoreFamily(NamedTuple):
     known_epsilon: Callable[[float, float], float] | None = None
 
     def density(self, x: Array, parameter: float, inserted: bool) -> Array:
-        """Returns the density of a world's scores at x."""
+        """Returns the density at x (n,) of the scores with (inserted) or without the canary."""
         densities = []
         for part in self.parts(parameter, inserted):
             density = self.kernel.density((x - part.centre) / part.spread)
@@ -76,7 +76,7 @@ class ScoreFamily(NamedTuple):
         return np.asarray(sum(densities))
 
     def distribution(self, x: Array, parameter: float, inserted: bool) -> Array:
-        """Returns the probability of a world's scores below x."""
+        """Returns the probability that a score with (inserted) or without the canary is below x (n,)."""
         probabilities = []
         for part in self.parts(parameter, inserted):
             below = self.kernel.distribution((x - part.centre) / part.spread)
@@ -113,25 +113,32 @@ class KnownLaw(NamedTuple):
         return quadrature(self, delta)
 
     def quantiles(self, levels: Array) -> Array:
-        """Returns scores below which both worlds' even mixture has these probabilities (n,).
+        """Returns quantiles (n,) of scores of which half are with and half without the canary.
 
         They are interpolated between scores in steps of 0.03.
+
+        Args:
+          levels: (n,) the probabilities below the quantiles.
         """
         x = np.linspace(-_REACH, _REACH, _COARSE)
-        below_in = self.law.distribution(x, self.parameter, True)
-        below_out = self.law.distribution(x, self.parameter, False)
+        below_in = self.law.distribution(x, self.parameter, inserted=True)
+        below_out = self.law.distribution(x, self.parameter, inserted=False)
         return np.interp(levels, (below_in + below_out) / 2, x)
 
 
 @functools.lru_cache(maxsize=64)
 def quadrature(known_law: KnownLaw, delta: float) -> float:
-    """Returns epsilon at delta as the root of the privacy profile, integrated over a fine grid of scores."""
+    """Returns the least epsilon >= 0 at which a law's scores in and out are (epsilon, delta)-close.
+
+    It is the root of the privacy profile, whose integrals are trapezoids over a fine grid of scores; infinite
+    where even epsilon 512 is too small.
+    """
     x = np.linspace(-_REACH, _REACH, _GRID)
-    density_in = known_law.law.density(x, known_law.parameter, True)
-    density_out = known_law.law.density(x, known_law.parameter, False)
+    density_in = known_law.law.density(x, known_law.parameter, inserted=True)
+    density_out = known_law.law.density(x, known_law.parameter, inserted=False)
 
     def excess(epsilon: float) -> float:
-        """Returns by how much the least delta at an epsilon exceeds the given one."""
+        """Returns by how much the least delta at an epsilon, of either direction, exceeds the given delta."""
         odds = np.exp(epsilon)
         delta_add = float(
             scipy.integrate.trapezoid(np.maximum(density_in - odds * density_out, 0.0), x)
@@ -177,7 +184,7 @@ def _logistic_density(z: Array) -> Array:
 
 
 def _shifted(shift: float, inserted: bool) -> list[MixturePart]:
-    """Returns the kernel itself, shifted in the world with the canary."""
+    """Returns a single part, the kernel itself, shifted in the world with the canary."""
     return [MixturePart(1.0, shift * inserted)]
 
 
@@ -204,6 +211,7 @@ def _response_rate(epsilon: float, inserted: bool) -> float:
 
 
 def _response(rng: np.random.Generator, epsilon: float, inserted: bool, n: int) -> Array:
+    """Draws n bits of randomised response, -_BIT or _BIT, each with unit normal noise."""
     rate = _response_rate(epsilon, inserted)
     bits = np.where(rng.random(n) < rate, _BIT, -_BIT)
     return bits + rng.normal(0, 1, n)
@@ -215,6 +223,7 @@ def _response_parts(epsilon: float, inserted: bool) -> list[MixturePart]:
 
 
 def _subsampled(rng: np.random.Generator, spread: float, inserted: bool, n: int) -> Array:
+    """Draws n noisy sums, which hold a canary of length 1 with the sampling rate, if at all."""
     present = (rng.random(n) < _SUBSAMPLED_RATE) & inserted
     return rng.normal(present.astype(float), spread)
 

@@ -112,7 +112,7 @@ class Craft(Protocol):
 
 
 class Observe(Protocol):
-    """(state, what was seen so far, step, the iterate (p,) that it released) -> what is remembered."""
+    """(state, what was remembered, step, the iterate (p,) that it released) -> what is remembered now."""
 
     def __call__(self, state: Tree, seen: Tree, step: Array, released: Array, /) -> Tree: ...
 
@@ -163,7 +163,8 @@ class Segment(Protocol):
         canaries: Canaries,
         run_key: Array,
         /,
-    ) -> State: ...
+    ) -> State:
+        """Returns the state after all steps of the schedule, from that before its first."""
 
 
 class Mechanism(NamedTuple):
@@ -191,7 +192,16 @@ def sum_canaries(
     mask: Array,
     clipped_sum: ClippedSum,
 ) -> Array:
-    """Returns sum_k mask_k presence_k clip(v_k, C), (p,), of the canaries v_k of a step; mask () or (K,)."""
+    """Returns sum_k mask_k presence_k clip(v_k, C), (p,), over the canaries v_k of one step.
+
+    Args:
+      canaries: K canaries, and which of them are present.
+      step: its number, from 0.
+      theta: the model (p,) before the step.
+      clipping_norm: C.
+      mask: whether the step inserts: () for all canaries, (K,) for each.
+      clipped_sum: sums clipped gradients of examples; used where canaries are examples.
+    """
     crafted = canaries.craft(step, theta)
     if isinstance(crafted, Directions) and jnp.ndim(mask):
         # Looping over the mask, not over mask times presence: it is the same for all runs that share it, so
@@ -212,7 +222,15 @@ def _weighted_sum(
     clipping_norm: Array,
     clipped_sum: ClippedSum,
 ) -> Array:
-    """Returns sum_k weights_k clip(v_k, C), (p,), for weights (K,)."""
+    """Returns sum_k weights_k clip(v_k, C), (p,), for the canaries v_k of one step.
+
+    Args:
+      crafted: v_k, as the adversary's craft gives them.
+      weights: (K,), 0 for a canary that is not inserted.
+      theta: the model (p,) before the step.
+      clipping_norm: C.
+      clipped_sum: sums clipped gradients of examples; used where canaries are examples.
+    """
     if isinstance(crafted, Examples):
 
         def weighted_gradient(weight: Array, k: Array) -> Array:
@@ -239,7 +257,11 @@ def _weighted_sum(
 
 
 def _sum_positive(weights: Array, theta: Array, term: Callable[[Array, Array], Array]) -> Array:
-    """Returns the sum (p,) of term(weight, k) over the weights (K,) above 0, one after the other."""
+    """Returns the sum (p,) of term(weight, k) over the weights (K,) above 0, one after the other.
+
+    A loop of as many rounds as there are positive weights: a canary that is out costs nothing, and only one
+    term is in memory. Each round adds the canary of the largest weight and sets that weight to 0.
+    """
 
     def any_left(carry: tuple[Array, Array]) -> Array:
         remaining, _ = carry
@@ -256,10 +278,10 @@ def _sum_positive(weights: Array, theta: Array, term: Callable[[Array, Array], A
 
 
 def draw_unit_direction(key: Array, like: Array) -> Array:
-    """Draws a uniform direction of the size and dtype of an array (p,).
+    """Draws a uniform direction of the size and dtype of an array, (p,): a normal vector at length 1.
 
     Args:
-      key: the direction's key (), or the keys (blocks,) of its blocks.
+      key: the direction's key (), or keys (blocks,), one for every BLOCK coordinates.
       like: an array (p,).
     """
     if jnp.ndim(key):
@@ -288,6 +310,13 @@ def make_inserter(
     """Returns the function that sums the canaries of each step of a segment.
 
     Constant canaries are summed once for the whole segment; sampled ones join each step by coins.
+
+    Args:
+      canaries: what is inserted.
+      state: the run before the segment's first step.
+      clipping_norm: C.
+      run_key: the run's key, from which its coins are drawn.
+      clipped_sum: sums clipped gradients of examples; used where canaries are examples.
     """
     if canaries.sampled:
         return _make_sampling_inserter(canaries, state, clipping_norm, run_key, clipped_sum)
@@ -310,7 +339,10 @@ def make_inserter(
 
 
 def draw_joining(presence: Array, run_key: Array, step: Array) -> Array:
-    """Draws which canaries (K,) join a step, 1.0 or 0.0: each with its presence (K,), by the run's coins."""
+    """Draws which canaries (K,) join a step, 1.0 or 0.0: canary k with probability presence[k].
+
+    The coins are the run's own at this step. "high" draws more bits, for probabilities below float32's steps.
+    """
     coins = jax.random.fold_in(jax.random.fold_in(run_key, step), _COINS)
     return jax.random.bernoulli(coins, presence, mode="high").astype(jnp.float32)
 
@@ -322,9 +354,16 @@ def _make_sampling_inserter(
     run_key: Array,
     clipped_sum: ClippedSum,
 ) -> Inserter:
-    """Returns an inserter of the canaries that join each step.
+    """Returns an inserter of the canaries that join each step by coins.
 
     Constant directions that fit into memory are drawn once a segment.
+
+    Args:
+      canaries: what is inserted; their presence is a probability.
+      state: the run before the segment's first step.
+      clipping_norm: C.
+      run_key: the run's key, from which its coins are drawn.
+      clipped_sum: sums clipped gradients of examples; used where canaries are examples.
     """
     stored = None
     if canaries.constant:
@@ -342,7 +381,10 @@ def _make_sampling_inserter(
 
 
 def _store_directions(canaries: Canaries, state: State, clipping_norm: Array) -> Array | None:
-    """Draws and clips directions (K, p); None for other canaries, and where they do not fit into memory."""
+    """Returns directions (K, p), drawn and clipped to C, for a whole segment.
+
+    None where canaries are no directions, or more than _MOST_STORED_ENTRIES numbers.
+    """
     crafted = canaries.craft(state.step, state.theta)
     if not isinstance(crafted, Directions):
         return None
@@ -353,7 +395,7 @@ def _store_directions(canaries: Canaries, state: State, clipping_norm: Array) ->
 
 
 def observe_release(canaries: Canaries, state: State, step: Array) -> State:
-    """Returns the state after `observe` saw the iterate that a step released."""
+    """Returns the state after the adversary, if it observes, saw the iterate of step number `step`."""
     if canaries.observe is None:
         return state
     return state._replace(seen=canaries.observe(state.seen, step, state.theta))
@@ -369,12 +411,19 @@ def no_canaries() -> Canaries:
 
 
 def fixed_shuffle(key: Array, n_examples: int, batch_size: int, steps: int) -> Array:
-    """Draws mini-batches (steps, B): a permutation an epoch, each cut into whole batches.
+    """Draws mini-batches, indices (steps, B), by a shuffle an epoch, cut into whole batches.
 
-    The batch of step t is the same whatever `steps`. The adversary knows them all.
+    What is left of an epoch is dropped. The batch of step t is the same whatever `steps`. The adversary knows
+    them all.
+
+    Args:
+      key: of the shuffles.
+      n_examples: N, of the training set.
+      batch_size: B, at most N.
+      steps: how many mini-batches to draw.
     """
     per_epoch = n_examples // batch_size
-    epochs = -(-steps // per_epoch)
+    epochs = -(-steps // per_epoch)  # rounded up
 
     def shuffle(epoch: Array) -> Array:
         return jax.random.permutation(jax.random.fold_in(key, epoch), n_examples)
@@ -385,10 +434,13 @@ def fixed_shuffle(key: Array, n_examples: int, batch_size: int, steps: int) -> A
 
 
 def insertion_mask(steps: int, periodicity: int, place: int = 0) -> Array:
-    """Returns the mask (steps,) that inserts once in each period.
+    """Returns the mask (steps,) that is 1.0 where a step inserts the canaries, else 0.0.
 
-    It is 1.0 at steps place, place + k, ... counted from 1, by default k, 2k, ... (hidden-state paper,
-    Algorithm 4), else 0.0.
+    Args:
+      steps: of the training run.
+      periodicity: k; one step in k inserts.
+      place: counted from 1, the steps place, place + k, place + 2 k, ... insert; 0 means k itself (hidden-
+        state paper, Algorithm 4).
     """
     numbers = jnp.arange(1, steps + 1)
     inserts = numbers % periodicity == place % periodicity
@@ -410,11 +462,20 @@ def rehearse(
     schedule: Schedule,
     canaries: Canaries,
 ) -> Array:
-    """Returns theta (p,) after training without noise, with canaries whose presence may be a probability.
+    """Returns the final theta (p,) of training without noise.
 
     An adversary that knows all but the noise and the coins expects this final model.
+
+    Args:
+      mechanism: what trains.
+      hyper: its hyperparameters, whose noise is set to 0.
+      theta_0: the initial model (p,).
+      data: what the mechanism trains on.
+      schedule: mini-batches and the insertion mask.
+      canaries: what is inserted; where each canary is in by a coin, their presence is a probability.
     """
     silent = hyper._replace(noise_multiplier=jnp.float32(0))
+    # Without noise it decides nothing.
     key = jax.random.key(0, impl="threefry2x32")
     start = mechanism.start(theta_0)
     final = mechanism.segment(silent, start, data, schedule, canaries, key)
@@ -429,9 +490,21 @@ def simulate(
     batches: Array,
     run_key: Array,
 ) -> Trajectory:
-    """Trains without canaries, a step a segment, and sums squared updates (hidden-state, Algorithm 3)."""
+    """Trains without canaries and sums the squares of all updates (hidden-state paper, Algorithm 3).
+
+    Segments have one step each, so that every update can be seen.
+
+    Args:
+      mechanism: what trains.
+      hyper: its hyperparameters.
+      theta_0: the initial model (p,).
+      data: what the mechanism trains on.
+      batches: indices (steps, B).
+      run_key: of the run's noise.
+    """
 
     def advance(carry: tuple[State, Array], batch: Array) -> tuple[tuple[State, Array], None]:
+        """Takes one step on a mini-batch (B,), and adds the square of its update to the sum (p,)."""
         state, squares = carry
         schedule = Schedule(batch[None], jnp.zeros(1))
         after = mechanism.segment(hyper, state, data, schedule, no_canaries(), run_key)

@@ -19,10 +19,16 @@ Mask = NDArray[np.float32]
 
 
 def shuffled(key: Array, clients: int, rounds: int, cohort: int) -> Indices:
-    """Draws cohorts of one size, cut in turn from a repeated permutation.
+    """Draws cohorts (rounds, cohort) of client indices, cut in turn from one repeated permutation.
 
     A client joins at most ceil(rounds * cohort / clients) rounds. Raises InputError for a cohort that is
     empty or larger than the population.
+
+    Args:
+      key: of the permutation.
+      clients: how many there are.
+      rounds: how many cohorts to draw.
+      cohort: how many clients each has.
     """
     require_cohort(clients, cohort)
     order = np.asarray(jax.random.permutation(key, clients), np.int32)
@@ -31,10 +37,15 @@ def shuffled(key: Array, clients: int, rounds: int, cohort: int) -> Indices:
 
 
 def sampled(key: Array, clients: int, rounds: int, cohort: int) -> Indices:
-    """Draws cohorts by Poisson sampling.
+    """Draws cohorts by Poisson sampling: client indices (rounds, the largest cohort), padded with ABSENT.
 
-    Each client joins each round with probability cohort / clients, by its own coin. Raises InputError for a
-    cohort that is empty or larger than the population.
+    Raises InputError for a cohort that is empty or larger than the population.
+
+    Args:
+      key: of the coins.
+      clients: how many there are.
+      rounds: how many cohorts to draw.
+      cohort: the mean size: each client joins each round with probability cohort / clients, by its own coin.
     """
     require_cohort(clients, cohort)
     toss = _make_coins(key, clients, cohort / clients)
@@ -42,9 +53,14 @@ def sampled(key: Array, clients: int, rounds: int, cohort: int) -> Indices:
 
 
 def listed(rounds: Sequence[NDArray[np.integer]], clients: int) -> Indices:
-    """Returns a user's own rounds of clients from 0 as a padded array.
+    """Returns the cohorts that a user lists as one array (rounds, the largest cohort), padded with ABSENT.
 
-    Raises InputError for a client that does not exist, or that a round has twice.
+    Args:
+      rounds: the clients of each round, indices from 0.
+      clients: how many there are.
+
+    Raises:
+      InputError: a client does not exist, or a round has it twice.
     """
     width = max((len(members) for members in rounds), default=0)
     indices = np.full((len(rounds), max(width, 1)), ABSENT, np.int32)
@@ -62,10 +78,16 @@ def listed(rounds: Sequence[NDArray[np.integer]], clients: int) -> Indices:
 
 
 def repeated(key: Array, canaries: int, rounds: int, repetitions: int) -> Mask:
-    """Draws a mask with which each canary joins one round of each `repetitions`-th part of the training run.
+    """Draws a mask (rounds, canaries) with which each canary joins one round of each part of a run.
 
-    Permutations of the canaries are dealt evenly to the rounds. Raises InputError for more repetitions than
-    rounds.
+    In a part, a permutation of the canaries is dealt evenly to its rounds. Raises InputError for more
+    repetitions than rounds.
+
+    Args:
+      key: of the permutations.
+      canaries: how many there are.
+      rounds: of the training run.
+      repetitions: how many parts the run has, of as many rounds each.
     """
     fits = 1 <= repetitions <= rounds
     require(fits, f"`repetitions={repetitions}`: give 1 to {rounds}, the number of rounds")
@@ -83,17 +105,17 @@ def repeated(key: Array, canaries: int, rounds: int, repetitions: int) -> Mask:
 
 
 def sampled_canaries(key: Array, canaries: int, rounds: int, rate: float) -> Mask:
-    """Draws a mask with which each canary joins each round with a probability, by its own coin."""
+    """Draws a mask (rounds, canaries) with which each canary joins each round with probability `rate`."""
     toss = _make_coins(key, canaries, rate)
     return np.stack([toss(t) for t in range(rounds)]).astype(np.float32)
 
 
 def by_size(cohorts: Indices, counts: NDArray[np.integer]) -> Indices:
-    """Sorts each round's clients by size, the largest first, so that blocks of them take equally many steps.
+    """Sorts each round's clients by their number of examples, so that neighbours take equally many steps.
 
     Args:
-      cohorts: clients (rounds, W), padded with ABSENT.
-      counts: the number of examples of each client (M,).
+      cohorts: clients (rounds, W), padded with ABSENT, which goes last.
+      counts: the number of examples of each client (M,); the most come first.
     """
     sizes = np.where(cohorts == ABSENT, -1, counts[cohorts])
     order = np.argsort(-sizes, axis=1, kind="stable")
@@ -101,7 +123,12 @@ def by_size(cohorts: Indices, counts: NDArray[np.integer]) -> Indices:
 
 
 def most_rounds(cohorts: Indices, clients: int) -> int:
-    """Counts the most rounds in which any client takes part."""
+    """Counts the rounds of the client that takes part in the most.
+
+    Args:
+      cohorts: clients (rounds, W), padded with ABSENT.
+      clients: how many there are.
+    """
     present = cohorts[cohorts != ABSENT]
     return int(np.bincount(present, minlength=clients).max())
 
@@ -116,7 +143,8 @@ def require_cohort(clients: int, cohort: int) -> None:
 
 
 def _make_coins(key: Array, count: int, rate: float) -> Callable[[int], NDArray[np.bool_]]:
-    """Returns the function that tosses the coins (count,) of a round."""
+    """Returns t -> the tosses (count,) of round t, each True with probability `rate`."""
+    # mode "high": with more random bits, for small rates to be exact too.
     draw = jax.jit(partial(jax.random.bernoulli, p=rate, shape=(count,), mode="high"))
 
     def toss(t: int) -> NDArray[np.bool_]:

@@ -51,16 +51,17 @@ def mechanism(choices: DPSGD) -> base.Mechanism:
         canaries: base.Canaries,
         run_key: Array,
     ) -> base.State:
-        """Takes the steps of a schedule, in order; see `base.Segment`.
+        """Takes the steps of a schedule, in order; the state is that before its first step.
 
         Each step reads a mini-batch (B,) of indices and a mask, () or (K,), that is 1 where the step inserts
-        canaries and 0 where it does not. Nothing is padded here: every mini-batch has B examples, and runs
-        that pad a chunk are dropped where chunks are made (`audit.training.game`).
+        canaries and 0 where it does not. Step t's draws come from fold_in(run_key, t). Nothing is padded
+        here: every mini-batch has B examples, and runs that pad a chunk are dropped where chunks are made.
         """
         norm = jnp.asarray(hyper.clipping_norm)
         insert = base.make_inserter(canaries, state, norm, run_key, choices.clipped_sum)
 
         def advance(state: base.State, now: tuple[Array, Array]) -> tuple[base.State, None]:
+            """Takes one step: `now` holds its mini-batch (B,) of indices and its mask, () or (K,)."""
             indices, mask = now
             extra = insert(state.step, state.theta, mask)
             batch = (data[0][indices], data[1][indices])
@@ -72,6 +73,7 @@ def mechanism(choices: DPSGD) -> base.Mechanism:
         return final
 
     def memory(theta_0: Array, data: base.Data, batch_size: int) -> StepMemory:
+        """Estimates the memory of one step: what the clipped sum computes, and the vectors beside it."""
         batch = tuple(
             jax.ShapeDtypeStruct((batch_size, *part.shape[1:]), part.dtype) for part in data
         )
@@ -90,7 +92,7 @@ def step(
     extra: Array,
     noise_key: Array,
 ) -> base.State:
-    """Takes one step.
+    """Takes one step on one mini-batch; the formulas stand at the head of this module.
 
     Args:
       choices: the clipping strategy and the optimizer.
@@ -117,7 +119,7 @@ def step(
 
 
 def _draw_noise(key: Array, deviation: Array, theta: Array) -> Array:
-    """Draws N(0, deviation^2 I) of theta's size."""
+    """Draws N(0, deviation^2 I) of theta's size, (p,); on a CPU nothing is drawn where the deviation is 0."""
 
     def draw() -> Array:
         return deviation * jax.random.normal(key, theta.shape, theta.dtype)

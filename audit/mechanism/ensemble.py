@@ -64,7 +64,7 @@ class _Recipe(Generic[T]):
     make: Callable[[], T] = field(compare=False)
 
 
-_COMPILED: Programs[Compiled] = Programs()
+_COMPILED: Programs[Compiled] = Programs()  # segments' programs, by name and shapes of arguments
 
 
 class Placement(NamedTuple):
@@ -85,6 +85,9 @@ class Placement(NamedTuple):
     @classmethod
     def spread(cls, runs: int, over: Sequence[jax.Device] | None = None) -> "Placement":
         """Returns a placement in which several devices share a run where there are fewer runs than devices.
+
+        The mesh has as many rows as runs are trained at once, the largest divisor of the number of devices
+        that is at most `runs`; the devices of a row share a run.
 
         Args:
           runs: how many runs are trained at once.
@@ -113,7 +116,12 @@ class Placement(NamedTuple):
         return copied
 
     def describe(self, tree: base.Tree, by_run: bool) -> base.Tree:
-        """Returns shapes and types that lie as `by_run` or `everywhere` would lay arrays, to compile for."""
+        """Returns shapes and types in place of arrays, to compile for.
+
+        Args:
+          tree: arrays, or types.
+          by_run: whether they lie as the method `by_run` would lay them, or as `everywhere` would.
+        """
         sharding = NamedSharding(self.mesh, _BY_RUN if by_run else _EVERYWHERE)
 
         def describe_leaf(leaf: Array) -> jax.ShapeDtypeStruct:
@@ -154,8 +162,8 @@ class Insertion(NamedTuple):
       craft: gives the canaries of a step.
       observe: what the adversary remembers of every iterate; None where it sees the last iterate
         only.
-      constant: see `Canaries`.
-      sampled: see `Canaries`.
+      constant: whether craft gives the same at every step and for every theta.
+      sampled: whether presence is the probability with which a canary joins a step.
       draw: (state, the run's own key) -> its state in that run, where each run draws its own canaries.
     """
 
@@ -199,11 +207,16 @@ class RunKeys(NamedTuple):
 def compile_segment(
     mechanism: base.Mechanism, insertion: Insertion, placement: Placement
 ) -> jax.stages.Wrapped:
-    """Returns the compiled segment of a chunk of runs:
+    """Returns the program that trains a chunk of runs through a segment, compiled when it is first called:
 
     run(hyper, states, data, schedule, adversary_state, presence (R, K), keys of R runs) -> states
 
     where states is a State with a leading axis of runs; the old states' buffers are reused.
+
+    Args:
+      mechanism: what trains.
+      insertion: the adversary's part.
+      placement: the devices over which the runs are spread.
     """
 
     def segment_of_run(
@@ -215,6 +228,7 @@ def compile_segment(
         presence: Array,
         keys: RunKeys,
     ) -> base.State:
+        """Trains one run through a segment; presence is (K,)."""
         canaries = insertion.bind(adversary_state, presence, keys.own)
         return mechanism.segment(hyper, state, data, schedule, canaries, keys.noise)
 
@@ -224,7 +238,13 @@ def compile_segment(
 def compiled_for(
     arguments: base.Tree, program: Callable[[], jax.stages.Wrapped], key: Hashable | None
 ) -> Compiled:
-    """Returns the program compiled for arguments of these shapes and places, once for all of an equal key."""
+    """Returns a program compiled for arguments of these shapes and places.
+
+    Args:
+      arguments: a pytree of arrays; only shapes, types and places are read.
+      program: makes the program that is compiled.
+      key: programs of an equal key, for arguments of equal shapes, are compiled once; None: each time.
+    """
 
     def describe(leaf: Array) -> jax.ShapeDtypeStruct:
         weak = jax.typeof(leaf).weak_type
@@ -243,7 +263,7 @@ def compiled_for(
 
 
 def segments(schedule: base.Schedule, longest: int = SEGMENT_STEPS) -> list[base.Schedule]:
-    """Cuts the schedule into segments of one length, the last of which may be shorter."""
+    """Cuts a schedule into segments of one length, at most `longest` steps; the last may be shorter."""
     steps = len(schedule.mask)
     length = math.ceil(steps / math.ceil(steps / longest))
     cut = []
@@ -256,8 +276,8 @@ def segments(schedule: base.Schedule, longest: int = SEGMENT_STEPS) -> list[base
 def chunk_size(runs: int, step: StepMemory, hardware: Hardware | None = None) -> int:
     """Returns how many runs a chunk has, in chunks of equal size.
 
-    On every device there are as many as write into a cache (CPU, but at least 4) or are held by a memory
-    (GPU) or by VMEM (TPU).
+    On every device there are as many as write into a cache (CPU, but at least _LEAST_CHUNK) or are held by a
+    memory (GPU) or by VMEM (TPU).
 
     Args:
       runs: how many runs there are in all.
@@ -278,7 +298,7 @@ def chunk_size(runs: int, step: StepMemory, hardware: Hardware | None = None) ->
 
 
 def peak_memory() -> int:
-    """Returns the most bytes held so far by the first device, or by the process where that is a CPU."""
+    """Returns the most bytes ever in use by the first device, or by the process where that is a CPU."""
     stats = jax.local_devices()[0].memory_stats() or {}
     in_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return stats.get("peak_bytes_in_use") or in_kib * 1024

@@ -65,7 +65,7 @@ class FedAvg(NamedTuple):
       block: how many clients are trained at once, mapped; blocks follow each other, and with blocks of one
         client so do runs.
       optimizer: the server's, learning rate -> Optax optimizer.
-      spreads: see `Mechanism`.
+      spreads: whether a round's clients are divided over devices.
     """
 
     losses: Callable[[base.Tree, tuple[Array, Array]], Array]
@@ -113,7 +113,7 @@ def mechanism(choices: FedAvg) -> base.Mechanism:
         canaries: base.Canaries,
         run_key: Array,
     ) -> base.State:
-        """Takes the rounds of a schedule, in order; see `base.Segment`.
+        """Takes the rounds of a schedule, in order, and returns the state after the last.
 
         Each round reads a cohort (W,) of clients, padded with ABSENT, which adds nothing (`cohort_sums`), and
         a mask, () or (K,), that is 1 where canary clients take part and 0 where they do not.
@@ -123,6 +123,7 @@ def mechanism(choices: FedAvg) -> base.Mechanism:
         """
 
         def advance(state: base.State, now: tuple[Array, Array]) -> tuple[base.State, None]:
+            """Takes one round: `now` holds its cohort (W,) and its canaries' mask, () or (K,)."""
             cohort, mask = now
             key = jax.random.fold_in(run_key, state.step)
             norm = hyper.clipping_norm * state.optimizer.scale
@@ -135,6 +136,7 @@ def mechanism(choices: FedAvg) -> base.Mechanism:
         return final
 
     def memory(theta_0: Array, data: base.Data, batch_size: int) -> StepMemory:
+        """Returns the memory of a round: of as many clients as are trained at once, and of the models."""
         client = client_memory(choices, jax.typeof(theta_0), data)
         at_once = min(choices.block, batch_size)
         return client.times(at_once, _THETAS_IN_MEMORY * theta_0.nbytes)
@@ -143,7 +145,13 @@ def mechanism(choices: FedAvg) -> base.Mechanism:
 
 
 def client_memory(choices: FedAvg, theta: Any, data: tuple[Any, ...]) -> StepMemory:
-    """Returns the memory of a client's training from a theta (p,), on data; arrays or their types."""
+    """Returns the memory of one client's training in one round.
+
+    Args:
+      choices: what is compiled in.
+      theta: the model (p,), an array or its type.
+      data: features, labels, starts and counts; arrays or their types.
+    """
     rate = jax.ShapeDtypeStruct((), jnp.float32)
     steps = client = jax.ShapeDtypeStruct((), jnp.int32)
     key = jax.eval_shape(lambda: jax.random.key(0))
@@ -157,7 +165,15 @@ def step(
     sums: Sums,
     key: Array,
 ) -> base.State:
-    """Takes the server's part of a round, from sums that hold clients and canaries."""
+    """Takes the server's part of a round: noise, the optimizer's step, and the next clipping norm.
+
+    Args:
+      choices: what is compiled in.
+      hyper: the hyperparameters; `own` is a Federated.
+      state: the run before the round.
+      sums: the round's, over clients and canaries.
+      key: the round's key.
+    """
     own: Federated = hyper.own
     norm = hyper.clipping_norm * state.optimizer.scale
     is_noisy = jnp.asarray(hyper.noise_multiplier) > 0
@@ -201,11 +217,13 @@ def cohort_sums(
     shuffles = jax.random.fold_in(key, _SHUFFLE)
 
     def add_block(sums: Sums, members: Array) -> tuple[Sums, None]:
+        """Adds the clipped updates of a block of clients (b,), some of them ABSENT, to the sums."""
         updates = _block_updates(choices, own, theta, data, members, shuffles)
         squared_norms = jnp.sum(updates**2, axis=1)
         # A diverged update would be clipped to 0 and pass unnoticed: it makes the model NaN instead.
         squared_norms = jnp.where(squared_norms < jnp.inf, squared_norms, jnp.nan)
         joined = (members >= 0).astype(theta.dtype)
+        # 1/2 for each update that is left alone, -1/2 for each that is clipped.
         unclipped = jnp.sum(joined * ((squared_norms <= norm**2) - 0.5))
         scales = joined * scale_to_norm(squared_norms, norm)
         return Sums(sums.updates + scales @ updates, sums.unclipped + unclipped), None
@@ -219,9 +237,12 @@ def cohort_sums(
 
 
 def _cut_into_blocks(choices: FedAvg, cohort: Array) -> Array:
-    """Returns this device's share of a cohort (W,), in blocks of neighbouring clients (blocks, block)."""
+    """Returns this device's share of a cohort (W,), in blocks of neighbouring clients (blocks, block).
+
+    The cohort is padded with ABSENT until every device has as many whole blocks.
+    """
     devices = jax.lax.axis_size(base.PARTS) if choices.spreads else 1
-    width = -(-cohort.size // devices)
+    width = -(-cohort.size // devices)  # rounded up, as below
     block = min(choices.block, width)
     blocks = -(-width // block)
     missing = blocks * block * devices - cohort.size
@@ -242,9 +263,21 @@ def _block_updates(
     members: Array,
     shuffles: Array,
 ) -> Array:
-    """Returns the updates (b, p) of a block of clients, 0 for those that are absent."""
-    counts = jnp.where(members >= 0, data[3][members], 0)
-    steps = choices.epochs * -(-jnp.max(counts) // choices.batch_size)
+    """Returns the updates (b, p) of a block of clients, 0 for those that are absent.
+
+    All take as many steps as the client with the most examples; steps beyond a client's own change nothing.
+
+    Args:
+      choices: what is compiled in.
+      own: DP-FedAvg's own hyperparameters.
+      theta: the model (p,) before the round.
+      data: features, labels, starts and counts.
+      members: the block's clients (b,), some of them ABSENT.
+      shuffles: the key of all clients' shuffles in this round.
+    """
+    _, _, _, all_counts = data
+    counts = jnp.where(members >= 0, all_counts[members], 0)
+    steps = choices.epochs * -(-jnp.max(counts) // choices.batch_size)  # rounded up
     train = partial(_local_update, choices)
     if choices.block == 1:
         # Client by client, over runs too: mapped, a client's products would be batched ones.
@@ -276,9 +309,13 @@ def _local_update(
     features, labels, starts, counts = data
     count = jnp.where(client >= 0, counts[client], 0)
     order = _draw_orders(choices, jax.random.fold_in(shuffles, client), count)
-    per_epoch = jnp.maximum(-(-count // choices.batch_size), 1)
+    per_epoch = jnp.maximum(-(-count // choices.batch_size), 1)  # rounded up; 1 where it is absent
 
     def advance(i: Array, parameters: base.Tree) -> base.Tree:
+        """Takes step i of the client's SGD, on the i-th mini-batch of its shuffled examples.
+
+        A place beyond the client's last example, or a step beyond its last epoch, has weight 0 in the loss.
+        """
         epoch = jnp.minimum(i // per_epoch, choices.epochs - 1)
         batch = i % per_epoch
         places = batch * choices.batch_size + jnp.arange(choices.batch_size)
@@ -302,12 +339,17 @@ def _local_update(
 
 
 def _draw_orders(choices: FedAvg, key: Array, count: Array) -> Array:
-    """Draws a shuffle of 0 .. count - 1 an epoch, (epochs, most_examples); what is beyond comes last."""
+    """Draws an order of a client's examples for each epoch, (epochs, most_examples).
+
+    The client's own 0 .. count - 1 come first, shuffled; places beyond its count follow and are not read.
+    Where every client's examples fit one mini-batch, their order decides nothing and none is drawn.
+    """
     shape = (choices.epochs, choices.most_examples)
     if choices.most_examples <= choices.batch_size:
         return jnp.broadcast_to(jnp.arange(choices.most_examples), shape)
     draws = jax.random.uniform(key, shape)
     positions = jnp.arange(choices.most_examples)
+    # 2 is above any uniform draw.
     return jnp.argsort(jnp.where(positions < count, draws, 2.0), axis=1)
 
 
@@ -320,7 +362,17 @@ def _add_canaries(
     run_key: Array,
     sums: Sums,
 ) -> Sums:
-    """Adds the canaries that join a round to its sums; each counts as clipped."""
+    """Adds the canaries that join a round to its sums; each counts as clipped.
+
+    Args:
+      choices: what is compiled in.
+      canaries: K canary clients.
+      state: the run before the round.
+      norm: C_t.
+      mask: whether they take part in the round, () or (K,).
+      run_key: the run's key, from which sampled canaries' coins are drawn.
+      sums: the round's sums over its clients.
+    """
     joining = canaries
     if canaries.sampled:
         presence = base.draw_joining(canaries.presence, run_key, state.step)

@@ -34,7 +34,7 @@ def local_hardware() -> Hardware:
         return Hardware(True, len(devices), memory // len(devices))
 
     stats = devices[0].memory_stats() or {}
-    memory = stats.get("bytes_limit", 4 << 30)
+    memory = stats.get("bytes_limit", 4 << 30)  # 4 GiB, where a device does not say
     scratch = 0
     if platform == "tpu":
         from jax.experimental.pallas import tpu  # slow to import
@@ -57,14 +57,14 @@ class StepMemory(NamedTuple):
     held: int
 
     def times(self, count: int, beside: int = 0) -> "StepMemory":
-        """Returns the memory of `count` steps at once, with some bytes that stay beside them."""
+        """Returns the memory of `count` steps at once, and of `beside` bytes that stay the same."""
         return StepMemory(count * self.written + beside, count * self.held + beside)
 
 
 def step_memory(
     function: Callable[..., object], theta: jax.ShapeDtypeStruct, *shared: Any
 ) -> StepMemory:
-    """Returns the memory of a function, its arguments left out.
+    """Returns the memory of a function's intermediate results, its arguments left out.
 
     Args:
       function: of theta (p,) and of `shared`.
@@ -84,7 +84,7 @@ def step_memory(
 
 
 def _count_written(jaxpr: Jaxpr) -> int:
-    """Counts the bytes of every result in a program; inner programs' as often as a scan repeats them."""
+    """Counts the bytes of every result in a program; those of a loop's body as often as it is repeated."""
     total = 0
     for equation in jaxpr.eqns:
         inner_programs = _inner_programs(equation)
@@ -97,7 +97,7 @@ def _count_written(jaxpr: Jaxpr) -> int:
 
 
 def _count_held(jaxpr: Jaxpr) -> int:
-    """Counts the most bytes of results that are still needed, at any of a program's equations."""
+    """Returns the most bytes, at any equation of a program, of all results that are still needed."""
     last_use: dict[int, int] = {}
     for i, equation in enumerate(jaxpr.eqns):
         for variable in equation.invars:
@@ -120,7 +120,7 @@ def _count_held(jaxpr: Jaxpr) -> int:
 
 
 def _inner_programs(equation: Any) -> list[Jaxpr]:
-    """Returns the programs among an equation's parameters, such as a scan's body."""
+    """Returns the programs among an equation's parameters, such as the body of a `lax.scan`."""
     programs = []
     for value in equation.params.values():
         if hasattr(value, "jaxpr"):

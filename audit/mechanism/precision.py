@@ -35,7 +35,7 @@ BF16 = Operands(7, jax.lax.Precision.DEFAULT)
 
 
 def with_operands(function: Callable[..., Any], operands: Operands) -> Callable[..., Any]:
-    """Returns the function with such operands of float32 products.
+    """Returns the function with operands of its float32 products rounded to a format.
 
     The result can be mapped and compiled; differentiate the function before.
     """
@@ -49,7 +49,13 @@ def with_operands(function: Callable[..., Any], operands: Operands) -> Callable[
 
 
 def _evaluate(program: ClosedJaxpr, arguments: Sequence[Any], operands: Operands) -> list[Any]:
-    """Evaluates a program, equation by equation, with its products' operands rounded."""
+    """Evaluates a program, equation by equation, with its products' operands rounded.
+
+    Args:
+      program: the function as JAX traced it.
+      arguments: the flattened arguments, arrays or tracers.
+      operands: the format.
+    """
     jaxpr = program.jaxpr
     values: dict[Any, Any] = {}
     values.update(zip(jaxpr.constvars, program.consts, strict=True))
@@ -66,9 +72,22 @@ def _evaluate(program: ClosedJaxpr, arguments: Sequence[Any], operands: Operands
 
 
 def _apply(equation: Any, inputs: list[Any], operands: Operands) -> Sequence[Any]:
-    """Applies one equation of a program to its inputs; called programs are evaluated in its place."""
+    """Applies one equation of a program to its inputs, with operands rounded where it is a float32 product.
+
+    A program that is called (`jit`, `custom_jvp`) is evaluated in its place; those of loops and branches are
+    rewritten, and the loop or branch applied.
+
+    Args:
+      equation: of a jaxpr.
+      inputs: its values, arrays or tracers.
+      operands: the format.
+
+    Returns:
+      A value for each of the equation's results.
+    """
     primitive = equation.primitive
     params = {name: _rewrite(value, operands) for name, value in equation.params.items()}
+    # A scan, too, has a parameter `jaxpr`: its body, which is not called once.
     called = equation.params.get("call_jaxpr", equation.params.get("jaxpr"))
     if called is not None and primitive.name != "scan":
         if not isinstance(called, ClosedJaxpr):
@@ -85,7 +104,10 @@ def _apply(equation: Any, inputs: list[Any], operands: Operands) -> Sequence[Any
 
 
 def _rewrite(value: Any, operands: Operands) -> Any:
-    """Rewrites the programs in a parameter, of a loop's or a branch's; returns anything else as it is."""
+    """Returns a parameter of an equation with the programs in it rewritten to round operands.
+
+    Loops and branches have such parameters, `jaxpr` and `branches`; anything else is returned as it is.
+    """
     if type(value) is tuple:  # a branch's programs; a named tuple is no such
         return tuple(_rewrite(element, operands) for element in value)
     if not isinstance(value, ClosedJaxpr):

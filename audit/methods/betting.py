@@ -52,14 +52,16 @@ STAKES = np.concatenate([[0.0], np.geomspace(0.02, 64.0, 36)])
 _NEIGHBOURS = np.array([-12, -8, -5, -3, -2, -1, 1, 2, 3, 5])
 
 _BEST_SHARE = 0.7  # of the capital, on the bet that the pilot recommends
-_ALONE_SHARE = 0.1  # of the capital, on bets on one error rate alone
-_MOST_PARAMETER = 16.0  # that a pilot may promise
-_HALVINGS = 24
-_COARSE_HALVINGS = 12
+_ALONE_SHARE = 0.1  # of the capital, on bets on a single error rate
+_MOST_PARAMETER = 16.0  # epsilon or mu, at most, that is predicted from a pilot
+_HALVINGS = 24  # of an interval of the parameter, for the bound
+_COARSE_HALVINGS = 12  # for the choice of bets
 
 
 def compute_log_growth(values: Array, means: Array, stakes: Array, most: float = 1.0) -> Array:
     """Returns log C(m), the growth of a gambler's capital, for each stake and hypothetical mean.
+
+    C(m) = prod_i (1 + lambda (m - x_i)) (Waudby-Smith and Ramdas, 2023). Equal values are counted once.
 
     Args:
       values: (n,) independent values in [0, most].
@@ -90,6 +92,9 @@ def mix_bets(growth: Array, shares: Array) -> Array:
 def lower_bound(family: Family, counted: Counted, error: float) -> float:
     """Returns the lower limit of the privacy parameter by the betting test, at least 0.
 
+    It is the largest parameter t such that the capital reaches 1 / error everywhere on the curve f_t. The
+    search starts at the parameter of the curve through the observed error rates.
+
     Args:
       family: The trade-off functions f_t.
       counted: The errors of a threshold, of the pilot's runs and of the runs that are counted.
@@ -112,21 +117,26 @@ def lower_bound(family: Family, counted: Counted, error: float) -> float:
 
 
 def _find_least_mixture(growth: Array, shares: Array, target: float) -> float:
-    """Returns the least log capital of a mixture over the points of a curve, or the target if that is less.
+    """Returns the least log capital, over the points of a curve, of a mixture of bets; the target at most.
+
+    A mixture has at least the capital of any of its bets, so that it is computed only at points where no bet
+    alone reaches the target.
 
     Args:
       growth: (L, G) log growth of each bet at each point.
       shares: (L,) of the capital.
       target: The log capital that is needed.
     """
-    best_alone = (growth + np.log(shares)[:, None]).max(0)  # at most the mixture's
-    short = best_alone < target  # only here the mixture matters
+    best_alone = (growth + np.log(shares)[:, None]).max(0)
+    short = best_alone < target  # the points at which no bet suffices alone
     least = float(mix_bets(growth[:, short], shares).min(initial=target))
     return min(least, target)
 
 
 def _split_capital(alone: int) -> Array:
-    """Returns the shares of the capital: of the best bet, its neighbours, and bets on one rate alone.
+    """Returns the capital's shares (1 + neighbours + 2 * alone,), which sum to 1.
+
+    The best bet of the pilot gets 0.7, its neighbours 0.2 together, and bets on a single error rate 0.1.
 
     Args:
       alone: How many bets there are on each of both error rates alone.
@@ -138,12 +148,19 @@ def _split_capital(alone: int) -> Array:
 
 
 def _bet_on_sets(family: Family, counted: Counted, target: float) -> Callable[[float], float]:
-    """Returns the least log capital on the curve of a parameter, as a function, where runs are of two sets.
+    """Returns a function: parameter -> the least log capital on its curve, where runs are of two sets.
 
-    A bet is a pair of stakes, one on each set. The capital is cut at the target.
+    A bet is a pair of stakes, on the runs with canaries and on those without; the capital is the
+    product. What the pilot's growth, times the ratio of runs, predicts decides on the pairs.
+
+    Args:
+      family: The trade-off functions.
+      counted: The errors of a threshold, in the pilot's runs and in the others.
+      target: The log capital at which a parameter is rejected; larger capital is cut to it.
     """
     rates_out, rates_in = counted.rest.rates()
     pilot_out, pilot_in = counted.pilot.rates()
+    # The growth (stakes, rates) that the pilot predicts for the other runs.
     promised_out = compute_log_growth(pilot_out, _COARSE_LEVELS, STAKES) * (
         len(rates_out) / len(pilot_out)
     )
@@ -155,6 +172,7 @@ def _bet_on_sets(family: Family, counted: Counted, target: float) -> Callable[[f
     growth_in = compute_log_growth(rates_in, _LEVELS, STAKES)
 
     def find_least_capital(parameter: float) -> float:
+        # The growth of each pair of stakes (L, cells) at the corner of each cell of the curve.
         corners = _find_corners(family, parameter, _LEVELS)
         growth = growth_out[pairs.stakes_out, :-1] + growth_in[pairs.stakes_in[:, None], corners]
         return _find_least_mixture(growth, pairs.shares, target)
@@ -177,22 +195,23 @@ class _Pairs(NamedTuple):
 
 
 def _choose_pairs(family: Family, growth_out: Array, growth_in: Array, target: float) -> _Pairs:
-    """Returns the pair of stakes that promises the largest parameter, and pairs that insure against error.
+    """Returns the pair of stakes that should reject the largest parameter, with others in case it does not.
 
-    These are pairs that are larger and smaller by a common factor, and bets on one set alone.
+    The others are pairs that are larger and smaller by a common factor, and bets on a single set. What is
+    predicted is the growth in the pilot, scaled to the number of runs.
 
     Args:
       family: The trade-off functions.
-      growth_out: (S, levels) promised log growth of each of STAKES at _COARSE_LEVELS, on false positives.
+      growth_out: (S, levels) predicted log growth of each of STAKES at _COARSE_LEVELS, on false positives.
       growth_in: (S, levels) the same on false negatives.
       target: The log capital that is needed.
     """
     size = len(STAKES)
-    alone = np.arange(1, size, 3)
+    alone = np.arange(1, size, 3)  # every third stake that is not 0
     log_alone_share = np.log(_ALONE_SHARE / (2 * len(alone)))
 
     def find_sufficient(parameter: float) -> NDArray[np.bool_]:
-        """Returns which pairs (S, S) reach the target in all cells that bets on one set alone leave."""
+        """Returns which pairs (S, S) reach the target in all cells where no bet on a single set does."""
         at_corners_out = growth_out[:, :-1]
         at_corners_in = growth_in[:, _find_corners(family, parameter, _COARSE_LEVELS)]
         best_alone = np.maximum(at_corners_out[alone].max(0), at_corners_in[alone].max(0))
@@ -214,9 +233,15 @@ def _choose_pairs(family: Family, growth_out: Array, growth_in: Array, target: f
 
 
 def _find_corners(family: Family, parameter: float, levels: Array) -> NDArray[np.int64]:
-    """Returns, for each cell of false-positive rates, the index of the false-negative rate at its corner.
+    """Returns, for each cell of false-positive rates, the index in `levels` of a rate below its curve.
 
-    That is the highest level at or below the curve at the cell's upper end.
+    The capital grows with both rates. In a cell it is least at its lower end and at the false-negative
+    rate of its upper end; that rate is rounded down to one of the levels.
+
+    Args:
+      family: The trade-off functions.
+      parameter: Of the curve.
+      levels: (cells + 1,) ascending rates, the ends of cells.
     """
     rates_in = family.trade_off(parameter, levels[1:])
     return np.clip(np.searchsorted(levels, rates_in, side="right") - 1, 0, None)
@@ -237,9 +262,15 @@ class _CoinBets(NamedTuple):
 
 
 def _bet_on_coins(family: Family, counted: Counted, target: float) -> Callable[[float], float]:
-    """Returns the least log capital on the curve of a parameter, as a function, where runs give both rates.
+    """Returns a function: parameter -> the least log capital on its curve, where each run gives both rates.
 
-    The capital is cut at the target.
+    Bets are on z = part * FN + (1 - part) * FP, whose mean at a point of the curve is known. As in
+    `_find_corners`, each cell of the curve is represented by the corner where the capital is least.
+
+    Args:
+      family: The trade-off functions.
+      counted: The errors of a threshold, in the pilot's runs and in the others.
+      target: The log capital at which a parameter is rejected; larger capital is cut to it.
     """
     bets = _choose_coin_bets(family, counted, target)
     rows = []
@@ -250,6 +281,8 @@ def _bet_on_coins(family: Family, counted: Counted, target: float) -> Callable[[
     parts = bets.parts[:, None]
 
     def find_least_capital(parameter: float) -> float:
+        # The mean of each bet's z (bets, cells) at each cell's corner, rounded down to one of
+        # _MEANS.
         false_negative = family.trade_off(parameter, _LEVELS[1:])
         means = parts * false_negative + (1 - parts) * _LEVELS[:-1]
         below = np.searchsorted(_MEANS, means, side="right") - 1
@@ -260,9 +293,16 @@ def _bet_on_coins(family: Family, counted: Counted, target: float) -> Callable[[
 
 
 def _choose_coin_bets(family: Family, counted: Counted, target: float) -> _CoinBets:
-    """Returns the bet that promises most by the pilot, and bets that insure against its error.
+    """Returns the bet that should reject the largest parameter, with others in case it does not.
 
-    These are larger and smaller stakes on the same z, and bets on one error rate alone.
+    A bet is a stake on z = part * FN + (1 - part) * FP. The others are larger and smaller stakes on the same
+    z, and bets on a single error rate (part 0 or 1). What is predicted is the growth in the pilot, scaled to
+    the number of runs.
+
+    Args:
+      family: The trade-off functions.
+      counted: The errors of a threshold, in the pilot's runs and in the others.
+      target: The log capital at which a parameter is rejected.
     """
     stakes = STAKES[1:]
     stakes_alone = STAKES[1::3]
@@ -270,20 +310,23 @@ def _choose_coin_bets(family: Family, counted: Counted, target: float) -> _CoinB
     runs_per_pilot_run = len(counted.rest.misses) / len(counted.pilot.misses)
 
     def find_critical_means(part: float, tried: Array, share: float) -> Array:
-        """Returns the least mean at which each stake promises to reach the target; 2 where none does."""
+        """Returns, for each tried stake with a share of the capital, the least mean of z it should reject.
+
+        Where it should reject none of _COARSE_MEANS, that is 2, beyond every mean.
+        """
         promised = runs_per_pilot_run * _compute_coin_growth(
             counted.pilot, part, _COARSE_MEANS, tried
         )
         sufficient = promised >= target - np.log(share)
         return np.where(sufficient.any(1), _COARSE_MEANS[sufficient.argmax(1)], 2.0)
 
-    # Points of the curve beyond these rates are left to the bets on one rate alone.
+    # Points of the curve beyond these rates are left to the bets on a single rate.
     critical_rate_out = find_critical_means(0.0, stakes_alone, alone_share).min()
     critical_rate_in = find_critical_means(1.0, stakes_alone, alone_share).min()
     critical_means = np.array([find_critical_means(part, stakes, _BEST_SHARE) for part in _PARTS])
 
     def find_margins(parameter: float) -> Array:
-        """Returns how far the least mean on the curve is above the critical one (parts, stakes)."""
+        """Returns how far the least mean of z on the curve is above the critical one (parts, stakes)."""
         fpr = _COARSE_LEVELS[:-1]
         fnr = family.trade_off(parameter, _COARSE_LEVELS[1:])
         remaining = (fpr < critical_rate_out) & (fnr < critical_rate_in)
@@ -305,10 +348,16 @@ def _choose_coin_bets(family: Family, counted: Counted, target: float) -> _CoinB
 
 
 def _compute_coin_growth(errors: RunErrors, part: float, means: Array, stakes: Array) -> Array:
-    """Returns the log growth (stakes, means) of bets on z = part * FN + (1 - part) * FP.
+    """Returns the log growth (stakes, means) of bets on z = part * FN + (1 - part) * FP of each run.
 
-    A coin gives one error at most, so that z is at most the larger of part * scale_in and
-    (1 - part) * scale_out.
+    Each coin gives one error at most, a miss or a false alarm, so that z is at most the larger of
+    part * scale_in and (1 - part) * scale_out.
+
+    Args:
+      errors: of the runs, with the scales that make their rates unbiased.
+      part: the weight of the false-negative rate.
+      means: hypothetical means of z.
+      stakes: lambda.
     """
     false_positive, false_negative = errors.rates()
     most = max(part * errors.scale_in, (1 - part) * errors.scale_out)

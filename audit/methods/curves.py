@@ -29,10 +29,12 @@ from audit.methods import estimate, thresholds
 Array = NDArray[np.float64]
 Ranks = NDArray[np.int64]
 
-_MOST_RANKS = 300
-_DEVIATIONS = 8.0  # of a Poisson count that are followed on each side of its mean,
-_FEW = 12  # and so many counts more, for a small mean
-_DIRECT = 150  # entries of the shorter law from which on a convolution goes by FFT
+_MOST_RANKS = 300  # order statistics that get limits
+_DEVIATIONS = (
+    8.0  # standard deviations to which a Poisson law is computed on each side of its mean,
+)
+_FEW = 12  # and this many counts beyond, for a small mean
+_DIRECT = 150  # entries of the shorter law from which on a convolution is computed by FFT
 _TOLERANCE = 1e-5  # relative, of the local level
 
 
@@ -58,10 +60,11 @@ class TradeOffCurve(NamedTuple):
     def band(self, false_positive_rates: ArrayLike) -> Interval:
         """Returns limits of the least false-negative rate of threshold tests at false-positive rates (n,).
 
-        They cover the whole curve at least as often as `confidence`, and mostly more often. The upper limit
-        is that of the best threshold whose false-positive rate is surely no higher. The lower limit is that
-        of the highest threshold whose false-positive rate is surely higher, since a test that keeps to the
-        rate needs a higher threshold.
+        Rates fall as thresholds rise, so that the search is among negated limits. The limits cover the
+        whole curve at least as often as `confidence`, and mostly more often. The upper limit is that of
+        the best threshold whose false-positive rate is surely no higher. The lower limit is that of the
+        highest threshold whose false-positive rate is surely higher, since a test that keeps to the rate
+        needs a higher threshold.
         """
         rates = np.asarray(false_positive_rates, np.float64)
         surely_no_higher = np.searchsorted(-self.false_positive_limits.upper, -rates, side="left")
@@ -74,10 +77,11 @@ class TradeOffCurve(NamedTuple):
 def trade_off_curve(
     scores_in: ArrayLike, scores_out: ArrayLike, confidence: float
 ) -> TradeOffCurve:
-    """Returns the trade-off curve of threshold tests: at each score or, of many, at a few hundred per world.
+    """Returns the empirical trade-off curve of threshold tests, with limits of all its error rates at once.
 
-    Both worlds are independent and share the error of `compute_limits`, so that with continuous scores all
-    rates lie within their limits with probability `confidence`, and with ties at least as often.
+    Thresholds are all scores or, of many, a few hundred of each world. The worlds are independent: each gets
+    limits that hold with the square root of the confidence. With continuous scores all rates lie within their
+    limits with probability `confidence`, and with ties at least as often.
 
     Raises:
       InputError: A bad confidence, or scores that `estimate.check_scores` refuses.
@@ -115,7 +119,7 @@ class Auc(NamedTuple):
 
     @property
     def deviations(self) -> float:
-        """Standard errors above 1/2, negative below."""
+        """Returns by how many standard errors the value is above 1/2; negative below."""
         return (self.value - 0.5) / self.standard_error
 
 
@@ -152,7 +156,7 @@ def true_positive_rate(
     rate = false_positive_rate
     require(0 <= rate < 1, f"`false_positive_rate={rate}`: give 0 to below 1")
     s_in, s_out = estimate.check_scores(scores_in, scores_out)
-    # The factor protects a product that is a whole number from rounding.
+    # Scores out that may exceed the threshold; the factor keeps a whole product from rounding down.
     allowed = int(rate * len(s_out) * (1 + 1e-12))
     threshold = np.sort(s_out)[len(s_out) - 1 - allowed]
     return float((s_in > threshold).mean())
@@ -182,9 +186,10 @@ class Attack(NamedTuple):
 
 
 def attack(scores_in: ArrayLike, scores_out: ArrayLike) -> Attack:
-    """Returns the attack's accuracy and its true-positive rates; none is a bound.
+    """Returns an attack's accuracy, and its true-positive rates at 1% and 0.1% false positives, no bounds.
 
-    The accuracy is that of guessing "in" above the median of the worlds' even mixture, and at random at it.
+    The attack guesses from scores (n,) in and (m,) out. The accuracy is that of guessing "in" above the
+    median of the worlds' even mixture, and at random at it.
 
     Raises:
       InputError: Scores that no estimator can use.
@@ -193,7 +198,7 @@ def attack(scores_in: ArrayLike, scores_out: ArrayLike) -> Attack:
     middle = _find_median_of_mixture(s_in, s_out)
     right_in = (s_in > middle).mean() + (s_in == middle).mean() / 2
     right_out = (s_out < middle).mean() + (s_out == middle).mean() / 2
-    # Each limit misses with half the probability, so that their averages hold together.
+    # Each world's limits miss with 2.5%, so that the averages of both hold with 95%.
     rate_in = _find_limits_of_rate(float(right_in), len(s_in), 0.975)
     rate_out = _find_limits_of_rate(float(right_out), len(s_out), 0.975)
     accuracy = Rate(
@@ -209,24 +214,35 @@ def attack(scores_in: ArrayLike, scores_out: ArrayLike) -> Attack:
 
 
 def _find_median_of_mixture(s_in: Array, s_out: Array) -> float:
-    """Returns the median of the worlds' even mixture: the middle of the scores between which it lies."""
+    """Returns the median of scores of which half the weight is in and half out.
+
+    Where half the weight lies below a gap between scores, it is the middle of the gap.
+
+    Args:
+      s_in: (n,) scores.
+      s_out: (m,) scores.
+    """
     values, indices = np.unique(np.concatenate([s_in, s_out]), return_inverse=True)
     weights = np.repeat([0.5 / len(s_in), 0.5 / len(s_out)], [len(s_in), len(s_out)])
     share = np.bincount(indices, weights).cumsum()
+    # Both are the same score unless a cumulated share is 1/2, up to rounding.
     low = values[np.searchsorted(share, 0.5 - 1e-12)]
     high = values[np.searchsorted(share, 0.5 + 1e-12)]
     return float(low / 2 + high / 2)
 
 
 def _find_true_positive_rate(s_in: Array, s_out: Array, rate: float) -> Rate | None:
-    """Returns the true-positive rate and its limits; None where the rate allows no false positive."""
+    """Returns the true-positive rate at a false-positive rate, with 95% limits.
+
+    None where there are so few scores out that the rate allows no false positive.
+    """
     if rate * len(s_out) < 1:
         return None
     return _find_limits_of_rate(true_positive_rate(s_in, s_out, rate), len(s_in))
 
 
 def _find_limits_of_rate(value: float, guesses: int, confidence: float = 0.95) -> Rate:
-    """Returns a share of guesses with its limits."""
+    """Returns a share of guesses with its two-sided Clopper-Pearson limits."""
     limits = intervals.clopper_pearson(round(value * guesses), guesses, confidence)
     return Rate(value, float(limits.lower), float(limits.upper))
 
@@ -245,7 +261,14 @@ class Limits(NamedTuple):
     upper: Array
 
     def enclose(self, counts: ArrayLike) -> Interval:
-        """Returns limits of the rates of counts (k,): those of the nearest ranks that surely enclose them."""
+        """Returns limits of F at points that lie above given numbers of the draws.
+
+        They are the lower limit of the nearest rank at or below each number, and the upper limit of the next
+        rank above it, since F is monotone.
+
+        Args:
+          counts: (k,) how many draws lie below each point.
+        """
         place = np.searchsorted(self.ranks, np.asarray(counts), side="right")
         lower = np.append(0.0, self.lower)
         upper = np.append(self.upper, 1.0)
@@ -288,9 +311,12 @@ def find_local_level(trials: int, ranks: Ranks, error: float) -> float:
     target = np.log(-np.log1p(-error))
 
     def compute_excess(log_local: float) -> float:
+        # log(-log coverage) is nearly linear in the log of the local level, which makes the search
+        # quick.
         coverage = max(compute_coverage(trials, ranks, float(np.exp(log_local))), 1e-300)
         return float(np.log(-np.log(coverage)) - target)
 
+    # A local level is at least Bonferroni's, and less than the error of all limits together.
     least = np.log(error / (len(ranks) + 1))
     most = 0.99 * np.log(error)
     return float(np.exp(scipy.optimize.brentq(compute_excess, least, most, xtol=_TOLERANCE)))
@@ -321,8 +347,9 @@ def compute_coverage(trials: int, ranks: Ranks, local: float) -> float:
     largest_count = means.max() + _compute_reach(means.max())
     log_factorials = special.gammaln(np.arange(1.0, largest_count + 3))
 
-    law = np.ones(1)  # of the number of points so far,
-    first = 0  # from this number on
+    # law[i] is the probability that first + i points lie below the limits so far, which all hold.
+    law = np.ones(1)
+    first = 0
     for mean, fewest, largest in zip(
         means[:-1].tolist(), least.tolist(), most.tolist(), strict=True
     ):
@@ -331,12 +358,17 @@ def compute_coverage(trials: int, ranks: Ranks, local: float) -> float:
         first += first_step
         law = law[max(fewest - first, 0) : max(largest + 1 - first, 0)]
         first = max(first, fewest)
+    # No further points beyond the last limit, given `trials` points in all.
     log_all = special.xlogy(trials, trials) - trials - special.gammaln(trials + 1.0)
     return float(law.sum() * np.exp(-means[-1] - log_all))
 
 
 def _choose_ranks(trials: int) -> Ranks:
-    """Returns all ranks, or a few hundred that are evenly spread in normal deviates, both ends among them."""
+    """Returns the ranks, among 1 to `trials`, of the draws that get limits, symmetric about the median.
+
+    That are all of up to 300 draws; of more, about 300 ranks at evenly spaced normal quantiles, which are
+    dense in the tails and hold both ends.
+    """
     if trials <= _MOST_RANKS:
         return np.arange(1, trials + 1)
     end = special.ndtri(0.5 / trials)
@@ -346,17 +378,25 @@ def _choose_ranks(trials: int) -> Ranks:
 
 
 def _compute_lower_limits(trials: int, ranks: Ranks, local: float) -> Array:
-    """Returns the lower limits (m,) of F at order statistics; the upper ones mirror them."""
+    """Returns the lower limits (m,) of F at order statistics: quantiles of Beta(rank, trials + 1 - rank).
+
+    `local` is the error of both limits of a rank. The upper limits mirror the lower ones.
+    """
     return np.asarray(special.betaincinv(ranks, trials + 1 - ranks, local / 2))
 
 
 def _compute_reach(mean: float) -> float:
-    """Returns how far from its mean a Poisson count is followed."""
+    """Returns how far from its mean a Poisson law is computed: beyond, its mass is below rounding."""
     return float(_DEVIATIONS * np.sqrt(mean) + _FEW)
 
 
 def _compute_poisson_law(mean: float, log_factorials: Array) -> tuple[int, Array]:
-    """Returns (the least count that is followed, the probabilities from there on)."""
+    """Returns (the least count with mass that matters, the Poisson probabilities of it and those after).
+
+    Args:
+      mean: Of the Poisson law.
+      log_factorials: log 0!, log 1!, ..., beyond the largest count that matters.
+    """
     reach = _compute_reach(mean)
     first = max(int(mean - reach), 0)
     end = int(mean + reach) + 1
@@ -366,7 +406,12 @@ def _compute_poisson_law(mean: float, log_factorials: Array) -> tuple[int, Array
 
 
 def _convolve(first: Array, second: Array) -> Array:
-    """Returns the convolution of two laws, by the faster way for their sizes."""
+    """Returns the law of the sum of two independent counts, directly or by FFT, whichever is faster.
+
+    Args:
+      first: (a,) probabilities of consecutive counts.
+      second: (b,) likewise; the result has a + b - 1.
+    """
     if min(len(first), len(second)) < _DIRECT:
         return np.convolve(first, second)
     size = len(first) + len(second) - 1

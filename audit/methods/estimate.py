@@ -51,16 +51,15 @@ Worlds = tuple[Array, Array]
 
 IN_SAMPLE = "in_sample"
 IF_GAUSSIAN, ASSUMPTION_FREE = ONE_CANARY
-_LEAST_PILOT = 20
-_SPLITS = 21
+_LEAST_PILOT = 20  # scores of a world, where half of them are not fewer
+_SPLITS = 21  # into a pilot and the rest
 _REJECTING = 11  # of the splits: the median
 _PILOT_IF_GAUSSIAN = 0.05  # of the scores
 _PILOT = 0.125  # of the scores, for `assumption_free`
-_FINENESS = (
-    300  # neighbouring thresholds differ in a 300th of the scores outside of them, or in one
-)
-_COUNTS = 1_000_000  # of all audits together that simulate a noise floor
-_MOST_AUDITS = 1000
+# Neighbouring thresholds differ in a 300th of the scores outside of them, or in one score.
+_FINENESS = 300
+_COUNTS = 1_000_000  # thresholds that a noise floor tries in all its simulated audits together
+_MOST_AUDITS = 1000  # that simulate a noise floor
 
 
 class _Counts(NamedTuple):
@@ -98,7 +97,13 @@ class _Counted:
     n_out: int
 
     def _line(self, sign: str, level: str, end: str) -> str:
-        """Returns the finding in one line: the sign before its values, the word for its level, and an end."""
+        """Returns the finding as a line.
+
+        Args:
+          sign: between a name and its value, ">=" or "=".
+          level: the word before the confidence.
+          end: the last words.
+        """
         mu = "" if self.mu is None else f", mu {sign} {self.mu:.3f}"
         where = f"at delta {self.delta:g}, {level} {self.confidence:g}; {end}"
         return f"{self.method}: epsilon {sign} {self.epsilon:.3f}{mu} {where}"
@@ -153,7 +158,7 @@ Finding = Bound | Estimate
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ScoreMethod(Method):
-    """A method of one canary a run; compute: (scores in, scores out, delta, confidence) -> its finding."""
+    """A method of a single canary a run; compute: (scores in, out, delta, confidence) -> its finding."""
 
     compute: Callable[[ArrayLike, ArrayLike, float, float], Finding]
 
@@ -168,7 +173,17 @@ def findings(
 def in_sample(
     scores_in: ArrayLike, scores_out: ArrayLike, delta: float, confidence: float
 ) -> Estimate:
-    """Returns the paper's estimate (Algorithm 4): every midpoint as threshold, two-sided Clopper-Pearson."""
+    """Returns the estimate of the hidden-state paper (Algorithm 4), which is no confidence bound.
+
+    It is the largest mu over thresholds at every midpoint between scores, each with two-sided Clopper-Pearson
+    limits of both error rates, and the epsilon of that mu.
+
+    Args:
+      scores_in: (n,) of runs with the canary, higher meaning in.
+      scores_out: (m,) of runs without it.
+      delta: of epsilon.
+      confidence: of each rate's limits.
+    """
     conversions.require_levels(delta, confidence)
     s_in, s_out = check_scores(scores_in, scores_out)
     threshold, mu = thresholds.best_empirical(
@@ -194,7 +209,16 @@ def in_sample(
 def if_gaussian(
     scores_in: ArrayLike, scores_out: ArrayLike, delta: float, confidence: float
 ) -> Bound:
-    """Returns the bound from a threshold's rank in a pilot and one exact test of mu (see `exact`)."""
+    """Returns the lower bound on mu by an exact test (see `exact`), and epsilon of a Gaussian curve.
+
+    The threshold's rank is chosen on a pilot of a twentieth of the scores; the others are counted.
+
+    Args:
+      scores_in: (n,) of runs with the canary, higher meaning in.
+      scores_out: (m,) of runs without it.
+      delta: of epsilon.
+      confidence: of the bound.
+    """
     conversions.require_levels(delta, confidence)
     s_in, s_out = check_scores(scores_in, scores_out)
     mu, counts, threshold = _test_splits(
@@ -209,9 +233,16 @@ def if_gaussian(
 def assumption_free(
     scores_in: ArrayLike, scores_out: ArrayLike, delta: float, confidence: float
 ) -> Bound:
-    """Returns the bound from a threshold's rank in a pilot and one exact test of (epsilon, delta)-DP itself.
+    """Returns the lower bound on epsilon by an exact test of (epsilon, delta)-DP itself (see `exact`).
 
-    It holds whatever the trade-off curve; n scores a world prove at most about log(2 n / 3).
+    It holds whatever the trade-off curve; n scores a world prove at most about log(2 n / 3). The threshold's
+    rank is chosen on a pilot of an eighth of the scores; the others are counted.
+
+    Args:
+      scores_in: (n,) of runs with the canary, higher meaning in.
+      scores_out: (m,) of runs without it.
+      delta: of epsilon.
+      confidence: of the bound.
     """
     conversions.require_levels(delta, confidence)
     s_in, s_out = check_scores(scores_in, scores_out)
@@ -231,26 +262,25 @@ def noise_floor(n_in: int, n_out: int, delta: float, confidence: float) -> Noise
     estimate that looks at ranks alone then has one law, whatever the scores' distribution, and random orders
     draw from it. Ties take thresholds away, so that with ties it shows less.
 
-    Every threshold of up to 600 scores is tried, of more only every so many in the middle; in 1,000 audits
-    of few scores, 458 of 5,000. Raises InputError for values out of range.
+    Every threshold of up to 600 scores is tried; of more, only every few in the middle. 1,000 audits of few
+    scores are simulated, 458 of 5,000 scores. Raises InputError for values out of range.
     """
     require(n_in >= 1 and n_out >= 1, f"there are {n_in} and {n_out} scores: both worlds need some")
     conversions.require_levels(delta, confidence)
-    groups = _groups(n_in + n_out)
+    groups = _cut_into_groups(n_in + n_out)
     audits = min(_COUNTS // len(groups), _MOST_AUDITS)
-    mus = _largest_mus(n_in, n_out, groups, audits, (1 - confidence) / 2)
+    mus = _simulate_mus(n_in, n_out, groups, audits, (1 - confidence) / 2)
     epsilons = np.array([conversions.epsilon_from_mu(max(mu, 0.0), delta) for mu in mus])
     quantile = float(np.quantile(epsilons, 0.95))
     positive_share = float(np.mean(epsilons > 0))
     return NoiseFloor(float(epsilons.mean()), quantile, positive_share, audits)
 
 
-def _groups(n: int) -> NDArray[np.int64]:
+def _cut_into_groups(n: int) -> NDArray[np.int64]:
     """Cuts n ordered scores into groups, between which thresholds are tried, and returns the groups' sizes.
 
-    Groups grow with the number of scores outside them, between a group and the nearer end: a group has a
-    _FINENESS-th of those scores, and at least one. Of 2,000 scores, groups from either end have one score up
-    to 600, two up to 900, then three: 1,568 groups instead of 2,000.
+    A group has a 300th (_FINENESS) of the scores between it and the nearer end, and at least one. Of 2,000
+    scores, groups from either end have one score up to 600, two up to 900, then three: 1,568 groups.
     """
     half = n // 2
     lower_groups = []
@@ -264,13 +294,23 @@ def _groups(n: int) -> NDArray[np.int64]:
     return np.array(lower_groups + middle_group + lower_groups[::-1])
 
 
-def _largest_mus(
+def _simulate_mus(
     n_in: int, n_out: int, groups: NDArray[np.int64], audits: int, error: float
 ) -> Array:
-    """Returns Algorithm 4's mu, (audits,), where scores in and out are ordered at random."""
+    """Simulates the mu of `in_sample`, (audits,), where scores in and out are ordered at random.
+
+    Args:
+      n_in: how many scores are in.
+      n_out: how many are out.
+      groups: sizes of the groups of ordered scores between which thresholds are tried, lowest first.
+      audits: how many are simulated.
+      error: of each rate's upper limit.
+    """
+    # mu at a threshold is the sum of both, at its numbers of errors.
     z_in = -special.ndtri(intervals.upper_limits(n_in, error))
     z_out = -special.ndtri(intervals.upper_limits(n_out, error))
     rng = np.random.default_rng(0)
+    # How many scores of each group are in (audits, groups): n_in of all scores, at random.
     present = rng.multivariate_hypergeometric(groups, n_in, size=audits, method="marginals")
     false_negatives = np.cumsum(present[:, :-1], axis=1)
     true_negatives = np.cumsum(groups[:-1]) - false_negatives
@@ -280,7 +320,7 @@ def _largest_mus(
 
 
 def most_provable(n_in: int, n_out: int, delta: float, confidence: float) -> float:
-    """Returns the largest epsilon that `assumption_free` can prove with so many scores: no guess is wrong."""
+    """Returns the epsilon that `assumption_free` proves of perfectly separated scores, its largest."""
     return assumption_free(np.ones(n_in), np.zeros(n_out), delta, confidence).epsilon
 
 
@@ -321,9 +361,9 @@ METHODS = {record.name: record for record in _RECORDS}
 
 
 def check_scores(scores_in: ArrayLike, scores_out: ArrayLike) -> tuple[Array, Array]:
-    """Returns the scores as flat float64 arrays.
+    """Returns a caller's scores as flat float64 arrays (in, out), all finite.
 
-    Infinite ones and those of runs that failed (NaN) keep their rank in them (`arrays.rank_all`).
+    Infinite scores, and NaN of runs that failed, are replaced by numbers of the rank that they should have.
 
     Raises:
       InputError: for what no estimator can use: an empty world, scores that are all equal, and too many runs
@@ -343,9 +383,9 @@ def check_scores(scores_in: ArrayLike, scores_out: ArrayLike) -> tuple[Array, Ar
 
 
 def check_finite_scores(scores_in: ArrayLike, scores_out: ArrayLike) -> tuple[Array, Array]:
-    """Returns the scores as `check_scores`; raises InputError for infinite ones and NaN too.
+    """Returns a caller's scores as flat float64 arrays (in, out); raises InputError unless all are finite.
 
-    It is for methods that look at more than ranks, which can make nothing of those.
+    It is for methods that look at more than ranks, which can make nothing of infinite scores and NaN.
     """
     ranked_in, ranked_out = check_scores(scores_in, scores_out)
     for name, scores in (("in", scores_in), ("out", scores_out)):
@@ -369,11 +409,15 @@ class _OrderedScores(NamedTuple):
     counts_out: NDArray[np.int64]
 
     def seed(self) -> int:
-        """Returns a hash of the ranks, which any order and unit leave alone: as good as random."""
+        """Returns a hash of the ranks as a seed, which no order of runs and no unit of scores changes."""
         return hash_ranks(self.counts_in, self.counts_out)
 
     def places(self, rng: np.random.Generator) -> Worlds:
-        """Returns ascending places (in, out) among the distinct scores, those of ties in random order."""
+        """Returns the places (in, out) of all scores among the distinct values, ascending, as floats.
+
+        They stand for the scores in tests that look at ranks alone. Ties get a random part below 1 each,
+        which puts them in random order.
+        """
         places = np.arange(len(self.values), dtype=np.float64)
         places_in = np.repeat(places, self.counts_in)
         places_out = np.repeat(places, self.counts_out)
@@ -385,7 +429,7 @@ class _OrderedScores(NamedTuple):
 
 
 def _order_scores(scores_in: Array, scores_out: Array) -> _OrderedScores:
-    """Returns the scores by their distinct values."""
+    """Counts scores (n,) in and (m,) out by their distinct values."""
     values, places = np.unique(np.concatenate([scores_in, scores_out]), return_inverse=True)
     counts_in = np.bincount(places[: len(scores_in)], minlength=len(values))
     counts_out = np.bincount(places[len(scores_in) :], minlength=len(values))
@@ -393,7 +437,13 @@ def _order_scores(scores_in: Array, scores_out: Array) -> _OrderedScores:
 
 
 def _draw_pilot(world: Array, share: float, rng: np.random.Generator) -> Worlds:
-    """Returns (pilot, rest) of a world: a random part of it, and the others, in their order."""
+    """Splits a world's scores at random into (pilot, rest), each in the order that the scores have.
+
+    Args:
+      world: (n,) the scores.
+      share: of the scores, in the pilot, which has 20 at least, or else half of them.
+      rng: the randomness.
+    """
     size = min(max(round(share * len(world)), _LEAST_PILOT), len(world) // 2)
     chosen = np.zeros(len(world), bool)
     chosen[rng.choice(len(world), size, replace=False, shuffle=False)] = True
@@ -404,6 +454,11 @@ def _test_splits(
     scores_in: Array, scores_out: Array, family: exact.Family, share: float, confidence: float
 ) -> tuple[float, _Counts, float]:
     """Returns (parameter, counts, threshold) of the split whose test decides.
+
+    The scores are split 21 times into a pilot, which chooses the rank of a threshold, and the rest, whose
+    errors at the threshold are tested. The bound is the median of the splits' bounds: where it exceeds the
+    truth, 11 tests at 11/21 of the error reject at once, which by Markov's inequality has at most the
+    probability of the error.
 
     Args:
       scores_in, scores_out: checked scores.
@@ -429,7 +484,7 @@ def _test_splits(
             n_out,
             family.parameter,
             error,
-            family is not exact.GAUSSIAN,
+            any_shape=family is not exact.GAUSSIAN,
         )
         if chosen.is_in:
             place = rest_in[chosen.rank - 1]

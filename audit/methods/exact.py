@@ -36,7 +36,7 @@ Array = NDArray[np.float64]
 _LEVELS = np.append(special.ndtr(np.linspace(-6.0, 6.0, 481)), 1.0)
 _MASSES = np.diff(_LEVELS, prepend=0.0)
 _STEP = 1e-5  # of the root, which then moves down until the p-value confirms it
-_LEAST = 1e-300
+_LEAST = 1e-300  # in place of 0, whose logarithm is infinite
 
 
 class Family(NamedTuple):
@@ -83,7 +83,13 @@ class Counts(NamedTuple):
 
 
 def p_value(family: Family, parameter: float, counts: Counts) -> float:
-    """Returns p_t(x), the largest probability of so few errors under H(parameter)."""
+    """Returns the largest probability of as few errors as were counted, if the mechanism is f_t-DP.
+
+    Args:
+      family: The trade-off functions f_t.
+      parameter: t.
+      counts: The errors at a threshold.
+    """
     rates = _compute_rates(counts.rank, counts.scores)
     return _compute_p_value(family, parameter, counts, rates)
 
@@ -91,10 +97,11 @@ def p_value(family: Family, parameter: float, counts: Counts) -> float:
 def lower_bound(
     family: Family, audits: Sequence[Counts], rejecting: int, error: float
 ) -> tuple[float, int]:
-    """Returns the largest t up to which enough audits reject H(t); they may depend on each other in any way.
+    """Returns the largest t at which enough audits reject that the mechanism is f_t-DP.
 
-    Each rejects at rejecting / len(audits) * error. By Markov's inequality so many do at once with
-    probability at most `error` where H(t) is true.
+    The audits may depend on each other in any way: each rejects at rejecting / len(audits) * error, so
+    that by Markov's inequality `rejecting` of them reject a true hypothesis at once with probability at
+    most `error`.
 
     Args:
       family: The trade-off functions f_t.
@@ -133,11 +140,25 @@ def lower_bound(
 
 @functools.lru_cache(maxsize=128)
 def _compute_rates(rank: int, scores: int) -> Array:
-    """Returns the upper ends of U's cells, which is the near world's rate at the threshold."""
+    """Returns the upper ends of the cells of U ~ Beta(rank, scores - rank + 1), the error rate at a rank.
+
+    Cells are cut at normal quantiles from -6 to 6 in 480 steps, and at 1.
+
+    Args:
+      rank: r of the threshold among the near world's scores, from its far end.
+      scores: how many scores the near world has.
+    """
     return np.asarray(special.betaincinv(rank, scores - rank + 1, _LEVELS))
 
 
 def _compute_p_value(family: Family, parameter: float, counts: Counts, rates: Array) -> float:
-    """Returns p_t(x) as the sum over cells of U: each cell's mass times P(Binomial(m, f_t(u)) <= x)."""
+    """Returns the p-value of x errors of m: the mean of P(Binomial(m, f_t(U)) <= x) over cells of U.
+
+    Args:
+      family: The trade-off functions f_t.
+      parameter: t.
+      counts: With x and m.
+      rates: u, the upper ends of the cells of the near world's error rate U.
+    """
     others = np.clip(family.trade_off(parameter, rates), 0.0, 1.0)
     return float(_MASSES @ special.bdtr(float(counts.errors), counts.trials, others))

@@ -45,7 +45,7 @@ _MOST_CELLS = 16
 _SCORES_PER_CELL = 8  # at least, of the balanced pool
 _SCORING_STEPS = 8  # of Fisher scoring, from parameters near by
 _MOST_MU = 12.0  # |mu| of worlds without overlap, which fit any larger one as well
-_TINY = 1e-300
+_TINY = 1e-300  # in place of 0, by which is divided
 _TABLES = 199  # drawn from the fit, and from each reference
 _LEVEL_SHARES = np.array([0.2, 0.2, 0.6])  # of the level, for cells, spread and tails
 # The reference that is hardest to tell from a Gaussian curve comes first: often it alone decides.
@@ -112,8 +112,10 @@ class _Null(NamedTuple):
 def examine(scores_in: ArrayLike, scores_out: ArrayLike) -> CurveTest:
     """Tests whether the trade-off curve between two sets of scores (n,) and (m,) is Gaussian.
 
-    Depends on pooled ranks alone: any increasing map of the scores changes nothing but rounding. Equal scores
-    share a cell. The drawn tables have a fixed seed.
+    Scores are counted in cells at quantiles of both sets; two normal laws of a common spread are fitted
+    to the counts; and three statistics of the misfit are compared with those of tables drawn from the
+    fit, by a fixed seed. Depends on pooled ranks alone: any increasing map of the scores changes nothing
+    but rounding.
 
     Raises:
       InputError: Scores that `estimate.check_scores` refuses.
@@ -122,11 +124,12 @@ def examine(scores_in: ArrayLike, scores_out: ArrayLike) -> CurveTest:
 
 
 def power(scores_in: ArrayLike, scores_out: ArrayLike) -> float:
-    """Returns the least power of `examine` against the four references, at these numbers of scores.
+    """Returns the least power of the test `examine` against four curves that are not Gaussian.
 
-    That is the probability that it fires at CURVE_LEVEL if the curve is a reference's with the same fitted mu
-    (but for its sign). It is simulated, with a standard error of at most 0.036, and 0.015 near CURVE_POWER. 0
-    where nothing can be tested.
+    These are of Laplace, logistic and Student t noise and of a noisy bit, with the mu that is fitted to the
+    scores (n,) and (m,), but for its sign. Power is the probability of a p-value below 5% at these numbers of
+    scores. It is simulated, with a standard error of at most 0.036, and 0.015 near 95%. It is 0 where nothing
+    can be tested.
     """
     return _compute_power(_fit_null(*estimate.check_scores(scores_in, scores_out)))
 
@@ -138,7 +141,7 @@ def examine_with_power(scores_in: ArrayLike, scores_out: ArrayLike) -> tuple[Cur
 
 
 def deciding_runs(scores_in: ArrayLike, scores_out: ArrayLike) -> int | None:
-    """Returns how many scores in all would give `examine` the power CURVE_POWER, if they are like these.
+    """Returns how many scores in all would give the test `examine` a power of 95%, if they are like these.
 
     Tries 1.5 to 20 times as many as there are; None where not even these suffice, or nothing can be tested.
     """
@@ -155,7 +158,7 @@ def deciding_runs(scores_in: ArrayLike, scores_out: ArrayLike) -> int | None:
 
 
 def _test(null: _Null) -> CurveTest:
-    """Returns the result of the test, from the statistics of the table among those drawn."""
+    """Returns the result of the test: its p-values compare the table's statistics with drawn statistics."""
     mu = float(null.fit.mu)
     cells = null.table.shape[1]
     if not null.is_testable:
@@ -166,7 +169,7 @@ def _test(null: _Null) -> CurveTest:
 
 
 def _compute_power(null: _Null) -> float:
-    """Returns the least probability over the references that the test fires; 0 where there is no test."""
+    """Returns the least probability, over the references, that the test fires; 0 if nothing is testable."""
     if not null.is_testable:
         return 0.0
     return min(_simulate_firing_rate(law, null) for law in _REFERENCES)
@@ -178,7 +181,10 @@ def _has_power(null: _Null) -> bool:
 
 
 def _fit_null(scores_in: Array, scores_out: Array) -> _Null:
-    """Counts scores in cells, fits the null, and draws tables from it where there is something to test."""
+    """Counts scores (n,) in and (m,) out in cells, fits the null, and draws the statistics under it.
+
+    Nothing is drawn where nothing can be tested: with fewer than three cells, or worlds that do not overlap.
+    """
     table = count_in_cells(scores_in, scores_out)
     fit = fit_tables(table, approximate_fit(table))
     if table.shape[1] < 3 or not has_overlap(table):
@@ -188,26 +194,37 @@ def _fit_null(scores_in: Array, scores_out: Array) -> _Null:
 
 
 def _refit(tables: Array, near: Fit) -> Array:
-    """Returns the statistics (tables, 3) of tables, each with a fit of its own that is near a given fit."""
+    """Returns the statistics (tables, 3) of tables (tables, 2, cells), each after a fit of its own.
+
+    Fisher scoring of each starts from the given fit, from which the tables were drawn.
+    """
     count = len(tables)
     start = Fit(np.full(count, near.mu), np.tile(near.cuts, (count, 1)))
     return _compute_statistics(tables, fit_tables(tables, start))
 
 
 def _compute_statistics(tables: Array, fits: Fit) -> Array:
-    """Returns the statistics cells, spread and tails (..., 3)."""
+    """Returns the statistics cells, spread and tails (..., 3) of tables (..., 2, cells) with their fits.
+
+    Spread is squared, as it is two-sided.
+    """
     spread, tails = np.moveaxis(compute_rao_scores(tables, fits), -1, 0)
     return np.stack([compute_likelihood_ratio(tables, fits), spread**2, tails], -1)
 
 
 def _compute_p_values(statistics: Array, drawn: Array) -> Array:
-    """Returns the p-value (..., 3) of each statistic (..., 3) among those drawn (tables, 3).
+    """Returns the p-value (..., 3) of each of the statistics cells, spread and tails among drawn ones.
 
     It is the tail of a smooth law with the mean and variance of those drawn, at least the share of those that
     reach the statistic. Cells and spread are about chi-squared (here: a gamma law), tails is about normal.
+
+    Args:
+      statistics: (..., 3).
+      drawn: (tables, 3) statistics of tables drawn under the null.
     """
     mean = drawn.mean(0)
     variance = np.maximum(drawn.var(0), 1e-24)
+    # A gamma law of this mean m and variance v has shape m^2 / v and rate m / v.
     gamma_shape = mean[:2] ** 2 / variance[:2]
     gamma_tails = special.gammaincc(gamma_shape, statistics[..., :2] * mean[:2] / variance[:2])
     # At least 1: tables of few scores vary too little around their own fit.
@@ -226,7 +243,14 @@ def _combine(p_values: Array) -> Array:
 
 
 def _simulate_firing_rate(law: ScoreFamily, null: _Null) -> float:
-    """Returns how often the test fires on tables drawn from the reference of the fitted mu."""
+    """Returns how often the test fires on scores of a reference law, at the null's numbers of scores.
+
+    The law's parameter is such that the null's mu would be fitted to its scores.
+
+    Args:
+      law: the family of the reference.
+      null: the tested scores' table, fit and drawn statistics.
+    """
     cells = null.table.shape[1]
     sizes = null.table.sum(1)
     reference = _match_mu(law, abs(float(null.fit.mu)), cells)
@@ -240,7 +264,7 @@ def _simulate_firing_rate(law: ScoreFamily, null: _Null) -> float:
 
 @functools.lru_cache(maxsize=64)
 def _tabulate_fitted_mus(law: ScoreFamily, cells: int) -> tuple[Array, Array]:
-    """Returns (parameters of the law, the mu that is fitted to many scores of each), both ascending."""
+    """Returns (48 parameters of a law, the mu fitted to infinitely many scores at each), both ascending."""
     parameters = np.geomspace(0.01, _MOST_PARAMETER, 48)
     tables = []
     for parameter in parameters:
@@ -257,9 +281,9 @@ def _match_mu(law: ScoreFamily, mu: float, cells: int) -> KnownLaw:
 
 
 def _compute_reference_shares(reference: KnownLaw, cells: int) -> Array:
-    """Returns a law's probability of cells (2, cells), out first.
+    """Returns the probabilities of cells (2, cells) under a law of scores, world out first.
 
-    Cells are cut at the quantiles of the even mixture of both worlds.
+    Cells are cut at the quantiles of scores of which half are in and half out.
     """
     cuts = reference.quantiles(np.arange(1, cells) / cells)
     shares = []
@@ -269,14 +293,19 @@ def _compute_reference_shares(reference: KnownLaw, cells: int) -> Array:
     return np.array(shares)
 
 
-# Tables hold counts (2, cells), the world "out" first. `count_in_cells` gives a single table; the functions
-# after it take batches of them (..., 2, cells).
+# Tables hold counts (2, cells), the world "out" first. `count_in_cells` gives a single table; the
+# functions after it take batches of them (..., 2, cells).
 
 
 def count_in_cells(scores_in: Array, scores_out: Array) -> Array:
-    """Returns the table of scores in cells that hold about equal shares of the two worlds' even mixture.
+    """Counts scores in cells, a table (2, cells) with world out first.
 
-    Equal scores share a cell.
+    Cells hold about equal shares of the scores, each world weighing a half. There are 2 to 16 of them, so
+    many that the smaller world's scores, counted twice, are at least 8 a cell. Equal scores share a cell.
+
+    Args:
+      scores_in: (n,).
+      scores_out: (m,).
     """
     values, ranks = np.unique(np.concatenate([scores_out, scores_in]), return_inverse=True)
     ranks_out = ranks[: len(scores_out)]
@@ -301,7 +330,7 @@ def has_overlap(table: Array) -> bool:
 
 
 def approximate_fit(table: Array) -> Fit:
-    """Returns parameters near the fit of tables.
+    """Returns a fit of tables (..., 2, cells) near that of maximum likelihood, where scoring can start.
 
     mu is an average over cuts of the distance of both worlds' normal quantiles there, weighted by its
     inverse variance; each cut is where the mixture of both normal laws has the pooled share below it.
@@ -309,6 +338,8 @@ def approximate_fit(table: Array) -> Fit:
     below = table.cumsum(-1)[..., :-1]
     sizes = table.sum(-1, keepdims=True)
     z_out, z_in = np.moveaxis(special.ndtri((below + 0.5) / (sizes + 1)), -2, 0)
+    # A normal quantile's variance is about share (1 - share) / density^2, here without its
+    # numerator.
     variances = 1 / np.exp(-(z_out**2)) + 1 / np.exp(-(z_in**2))
     mu = np.average(z_out - z_in, -1, 1 / variances, keepdims=True)
     mu = np.clip(mu, -_MOST_MU, _MOST_MU)
@@ -321,20 +352,27 @@ def approximate_fit(table: Array) -> Fit:
         mixture = share_in * special.ndtr(cuts - mu) + (1 - share_in) * special.ndtr(cuts)
         return np.asarray(mixture < pooled_share)
 
+    # Cuts beyond 40 deviations have no mass in float64; 60 halvings reach the last digit.
     everywhere = np.ones(pooled_share.shape)
     low, high = bisect_all(is_too_low, -40.0 * everywhere, 40.0 * everywhere, 60)
     return Fit(mu[..., 0], (low + high) / 2)
 
 
 def _compute_edges(fit: Fit) -> Array:
-    """Returns the ends of cells in standard units of each world (..., 2, cells + 1), the outer infinite."""
+    """Returns the ends of cells, in deviations from each world's own mean, (..., 2, cells + 1).
+
+    World out, N(0, 1), comes first, then world in, N(mu, 1). The outer ends are infinite.
+    """
     infinity = np.full((*fit.mu.shape, 1), np.inf)
     edges = np.concatenate([-infinity, fit.cuts, infinity], -1)
     return np.stack([edges, edges - fit.mu[..., None]], -2)
 
 
 def _compute_normal_mass(edges: Array) -> Array:
-    """Returns the normal law's mass between neighbouring edges, from the tail where it is precise."""
+    """Returns the standard normal law's mass between neighbouring edges (..., cells + 1), (..., cells).
+
+    Intervals above 0 are mirrored to below 0, where the difference of distribution functions is precise.
+    """
     low = edges[..., :-1]
     high = edges[..., 1:]
     mirrored = low > 0
@@ -349,7 +387,13 @@ def _compute_density(edges: Array) -> Array:
 
 
 def _compute_jacobian(edges: Array) -> Array:
-    """Returns derivatives of both worlds' shares by (cuts, mu): (..., 2, cells, cells)."""
+    """Returns the derivatives of both worlds' shares of cells by the parameters, (..., 2, cells, cells).
+
+    The last axis is that of the parameters: the cells - 1 cuts, then mu.
+
+    Args:
+      edges: (..., 2, cells + 1) the ends of cells in deviations from each world's mean, world out first.
+    """
     density = _compute_density(edges)
     cells = density.shape[-1] - 1
     at_cuts = density[..., 1:-1]
@@ -357,6 +401,7 @@ def _compute_jacobian(edges: Array) -> Array:
     cut = np.arange(cells - 1)
     jacobian[..., cut, cut] = at_cuts  # the cell below a cut grows with it
     jacobian[..., cut + 1, cut] = -at_cuts
+    # mu moves only the world in.
     jacobian[..., 1, :, -1] = density[..., 1, :-1] - density[..., 1, 1:]
     return jacobian
 
@@ -368,7 +413,7 @@ def _compute_information(jacobian: Array, weights: Array) -> Array:
       jacobian: (..., 2, cells, p) derivatives of shares.
       weights: (..., 2, cells) sizes over shares.
     """
-    shape = (*jacobian.shape[:-3], -1, jacobian.shape[-1])
+    shape = (*jacobian.shape[:-3], -1, jacobian.shape[-1])  # both worlds' cells along an axis
     flat = jacobian.reshape(shape)
     weighted = weights.reshape(shape[:-1])[..., None] * flat
     information: Array = np.swapaxes(flat, -1, -2) @ weighted
@@ -376,7 +421,15 @@ def _compute_information(jacobian: Array, weights: Array) -> Array:
 
 
 def fit_tables(table: Array, near: Fit) -> Fit:
-    """Returns the maximum-likelihood fit of tables (..., 2, cells), by Fisher scoring from a fit near it."""
+    """Returns the maximum-likelihood fit of tables (..., 2, cells), by eight steps of Fisher scoring.
+
+    A step solves J' W J step = J' (counts / shares), with the Jacobian J of both worlds' shares by the
+    parameters, and W = sizes / shares.
+
+    Args:
+      table: counts, world out first.
+      near: the fit at which scoring starts.
+    """
     sizes = table.sum(-1, keepdims=True)
     fit = near
     for _ in range(_SCORING_STEPS):
@@ -393,7 +446,8 @@ def fit_tables(table: Array, near: Fit) -> Fit:
 def _take_step(fit: Fit, step: Array) -> Fit:
     """Returns parameters after a step (..., cells) of (cuts, mu).
 
-    The step is cut short where cut points would meet, or a parameter would move by more than 1.
+    The step is cut short where it would close more than 0.7 of a gap between cut points, or move a parameter
+    by more than 1.
     """
     gaps = np.diff(fit.cuts)
     closing = -np.diff(step[..., :-1])
@@ -425,7 +479,12 @@ def draw_tables(sizes: Array, shares: Array, tables: int) -> Array:
 
 
 def compute_likelihood_ratio(table: Array, fit: Fit) -> Array:
-    """Returns twice the log-likelihood ratio of any two multinomials to the fit."""
+    """Returns twice the log-likelihood ratio (...,) of the best two multinomials to the fit.
+
+    Args:
+      table: (..., 2, cells) counts.
+      fit: of these tables.
+    """
     expected = table.sum(-1, keepdims=True) * compute_shares(fit)
     terms = special.xlogy(table, np.maximum(table, 1) / expected)
     return np.asarray(np.maximum(2 * terms.sum((-1, -2)), 0.0))
@@ -437,12 +496,17 @@ def compute_rao_scores(table: Array, fit: Fit) -> Array:
     The terms are a quadratic, and a cubic against the sign of mu. A score is the derivative of the log
     likelihood by the term's coefficient at 0, over the root of the information that the fitted parameters
     leave of it. About standard normal where cells hold many scores of both worlds.
+
+    Args:
+      table: (..., 2, cells) counts.
+      fit: of these tables.
     """
     edges = _compute_edges(fit)
     shares = _compute_normal_mass(edges)
     jacobian = _compute_jacobian(edges)
     weights = table.sum(-1, keepdims=True) / shares
 
+    # Scores about the middle between both means, where the log-likelihood ratio is 0.
     centres = _compute_cell_centres(edges) - fit.mu[..., None] / 2
     direction = np.where(fit.mu < 0, 1.0, -1.0)[..., None]
     terms = np.stack([centres**2, direction * centres**3], -1)
@@ -452,6 +516,7 @@ def compute_rao_scores(table: Array, fit: Fit) -> Array:
     derivatives[..., 1, :, :] = shares_in * (terms - means)
 
     score = np.einsum("...wcp,...wc->...p", derivatives, table / shares)
+    # Information of the terms, less what the fitted parameters explain of it (w: world, c: cell).
     cross = np.einsum("...wcp,...wc,...wcq->...pq", jacobian, weights, derivatives, optimize=True)
     own = np.einsum("...wcp,...wc->...p", derivatives**2, weights)
     solved = np.linalg.solve(_compute_information(jacobian, weights), cross)
@@ -462,7 +527,7 @@ def compute_rao_scores(table: Array, fit: Fit) -> Array:
 def _compute_cell_centres(edges: Array) -> Array:
     """Returns the mean fitted score of each cell (..., cells) over the even mixture of both worlds.
 
-    Scores are in deviations from the mean of the world "out".
+    Scores are in deviations from the mean of the world "out"; `edges` are those of `_compute_edges`.
     """
     shares = _compute_normal_mass(edges)
     density = _compute_density(edges)

@@ -103,19 +103,25 @@ class CanaryMethod(Method):
 
 
 def count(design: Design, family: Family, error: float) -> Counted:
-    """Splits off a pilot, chooses the threshold on it, and counts the errors in both parts."""
+    """Splits off a pilot of runs, chooses a threshold on it, and counts the errors of both parts.
+
+    Args:
+      design: the scores.
+      family: the trade-off functions for whose parameter the threshold is chosen.
+      error: of the bound that will be computed.
+    """
     pilot, rest = design.split()
     threshold = _choose_threshold(pilot, rest.errors(0.0), family, error)
     return Counted(threshold, pilot.errors(threshold), rest.errors(threshold))
 
 
 def lifted(counted: Counted, delta: float, confidence: float) -> Proven:
-    """Returns the bound on epsilon by betting, for any trade-off curve and any number of runs."""
+    """Returns the bound on epsilon at delta by betting, for any trade-off curve and any number of runs."""
     return Proven(betting.lower_bound(exact.approximate_dp(delta), counted, 1 - confidence))
 
 
 def lifted_gaussian(counted: Counted, delta: float, confidence: float) -> Proven:
-    """Returns the bound on mu by betting, for any number of runs.
+    """Returns the bound on mu by betting against Gaussian trade-off curves, for any number of runs.
 
     Its epsilon follows if the average trade-off curve is Gaussian.
     """
@@ -133,16 +139,23 @@ def clustered(counted: Counted, delta: float, confidence: float) -> Proven:
 
 
 def lidp(order: int, interval: Interval, assumes: Assumption) -> CanaryMethod:
-    """Returns the LiDP method of an order and an interval.
+    """Returns the record of a method of the LiDP paper, for an order and an interval.
 
     Its bound is the epsilon of the upper limits of both error rates, each at half the error.
+
+    Args:
+      order: the highest moment of a run's errors that is used, a power of two.
+      interval: `wilson` or `bernstein`.
+      assumes: what the interval needs.
     """
 
     def bound_rate(scale: float, sums: Array, canaries: int, error: float) -> float:
+        """Returns the upper limit of an error rate from each run's errors (n,) among its canaries."""
         _, upper = exchangeable_limits(sums, canaries, order, error, interval)
         return min(scale * upper, 1.0)
 
     def prove(counted: Counted, delta: float, confidence: float) -> Proven:
+        """Returns epsilon of the trade-off curve through both rates' upper limits."""
         error = (1 - confidence) / 2
         rest = counted.rest
         fpr = bound_rate(rest.scale_out, rest.alarms, rest.canaries_out, error)
@@ -192,17 +205,32 @@ def wilson(mean: float, n: int, error: float, variance: _Variance = _VARIANCE_OF
 def bernstein(mean: float, n: int, error: float, variance: _Variance = _VARIANCE_OF_BIT) -> Limits:
     """Returns limits by Bernstein's inequality, each missed with probability at most `error` for every n.
 
-    They are the x with |x - mean| = sqrt(2 L / n * variance(x)) + 2 L / (3 n), L = log(1 / error). Arguments
-    and result are those of `wilson`.
+    They are the x with |x - mean| = sqrt(2 L / n * variance(x)) + 2 L / (3 n), L = log(1 / error).
+
+    Args:
+      mean: The average of the values, which are in [0, 1].
+      n: The number of values.
+      error: The probability with which each of the limits may miss.
+      variance: An upper bound on the variance of a value, as a function of its mean x.
+
+    Returns:
+      (lower, upper)
     """
     depth = np.log(1 / error) / n  # L / n
+    # The lower limit of a mean is 1 less the upper limit of 1 less the values.
     lower = 1 - _compute_bernstein_upper(1 - mean, depth, variance.mirror())
     upper = _compute_bernstein_upper(mean, depth, variance)
     return lower, upper
 
 
 def _compute_bernstein_upper(mean: float, depth: float, variance: _Variance) -> float:
-    """Returns the upper limit by Bernstein's inequality: the larger root of its quadratic in x."""
+    """Returns Bernstein's upper limit of a mean: the larger root of its quadratic in x.
+
+    Args:
+      mean: The average of the values, in [0, 1].
+      depth: L / n, with L the log of 1 / error.
+      variance: An upper bound on the variance of a value, as a function of its mean x.
+    """
     shifted = mean + 2 * depth / 3
     a = 1 + 2 * depth
     b = 2 * (shifted + depth * variance.linear)
@@ -258,7 +286,15 @@ def exchangeable_limits(
 
 
 def moments(sums: Array, canaries: int, order: int) -> list[float]:
-    """Returns the estimates of mu_0 = 1, mu_1, ..., mu_order: means over runs of C(S, l) / C(K, l)."""
+    """Returns estimates of mu_0 = 1, mu_1, ..., mu_order; mu_l is the probability that l bits of a run are 1.
+
+    Each is the mean over runs of C(S, l) / C(K, l), the share of l-tuples whose bits are all 1.
+
+    Args:
+      sums: S (n,), the sum of each run's bits.
+      canaries: K, the number of bits.
+      order: the highest l.
+    """
     shares = np.ones_like(sums, np.float64)
     means = [1.0]
     for j in range(order):
@@ -268,9 +304,10 @@ def moments(sums: Array, canaries: int, order: int) -> list[float]:
 
 
 def _variance(j: int, canaries: int, upper: dict[int, float]) -> _Variance:
-    """Returns the bound on Var(m_j), of the identity above, as a function of x = mu_j.
+    """Returns the bound on Var(m_j) = sum_i h_j(i) mu_(2j - i) - mu_j^2 as a function of x = mu_j.
 
-    The subsets that coincide (i = j) give the linear term h_j(j) x, the others the constant.
+    h_j(i) is the probability that two random j-subsets of the canaries share i (LiDP paper, Appendix). The
+    subsets that coincide (i = j) give the linear term h_j(j) x, the others the constant.
 
     Args:
       j: The order of the moment.
@@ -335,7 +372,7 @@ METHODS = {record.name: record for record in _RECORDS}
 
 
 def counterpart(method: str) -> CanaryMethod | None:
-    """Returns the method that replaces a method of single canaries; None where there is none."""
+    """Returns the method of many canaries that replaces a method of single canaries, or None."""
     for record in METHODS.values():
         if record.counterpart == method:
             return record
@@ -348,7 +385,7 @@ def usable(canaries: int) -> dict[str, CanaryMethod]:
 
 
 def bounds(design: Design, delta: float, confidence: float) -> list[Bound]:
-    """Returns the bound of every usable method.
+    """Returns the bounds of every method that the number of canaries allows, in the table's order.
 
     Methods of the same family share the pilot, the threshold and the counts.
 
@@ -368,10 +405,17 @@ def bounds(design: Design, delta: float, confidence: float) -> list[Bound]:
 def _conclude(
     method: CanaryMethod, design: Design, counted: Counted, delta: float, confidence: float
 ) -> Bound:
-    """Returns the method's bound, made wider for what a caller's coins leave open.
+    """Returns a method's bound as a record, lower where a caller's coins may not be quite fair.
 
-    Limits of the coins widen only the counted runs, not the pilot: they come from all coins, those of the
-    counted runs too, and so must not change what the pilot chose.
+    Limits of the coins' probability widen only the counted runs' errors, not the pilot's: they come from all
+    coins, those of the counted runs too, and so must not change what the pilot chose.
+
+    Args:
+      method: whose bound it is.
+      design: the scores, with their coins.
+      counted: the errors of the threshold.
+      delta: of epsilon.
+      confidence: of the bound.
     """
     limits = design.limits(1 - confidence)
     assumes = method.assumes
@@ -404,6 +448,10 @@ def _compute_normal_limit(errors: RunErrors, error: float) -> float:
     A normal quantile moves by slope = 1 / phi(quantile) times its rate, so that the variance of mu is that of
     slope_out * FPR + slope_in * FNR over runs: of the sum where both rates are of the same runs, else the
     sum of both variances. Student's quantile has the degrees of freedom of the smaller set of runs.
+
+    Args:
+      errors: the errors of a threshold, run by run.
+      error: the probability with which the limit may exceed mu, if runs are many.
     """
     rates_out, rates_in = errors.rates()
     runs = min(len(rates_out), len(rates_in))
@@ -422,20 +470,26 @@ def _compute_normal_limit(errors: RunErrors, error: float) -> float:
 
 
 def _choose_threshold(pilot: Design, rest: RunErrors, family: Family, error: float) -> float:
-    """Returns the score of the pilot that promises the largest parameter as a threshold.
+    """Returns the pilot's score that, as a threshold, should prove the largest parameter.
 
     The pilot's rates at each score are estimated in three ways (`thresholds.Candidates`). The best score by
-    normal distributions wins, unless the pilot's counts, even when raised by their error, promise more
-    elsewhere. Where normal distributions promise nothing, the score of the fewest errors takes their place.
+    normal distributions wins, unless the pilot's counts, even when raised by their error, predict more
+    elsewhere. Where normal distributions predict nothing, the score of the fewest errors takes their place.
 
-    The switch compares the raised counts elsewhere with the plain counts at the usual score: the largest of
-    many counted promises may be large by chance alone, so that only one that its error does not explain
-    moves the threshold.
+    The raised counts elsewhere are compared with the plain counts at the usual score: the largest of many
+    predictions may be large by chance alone, so that only one that its error does not explain moves the
+    threshold.
+
+    Args:
+      pilot: the scores of the pilot's runs.
+      rest: the numbers of runs and canaries that are counted; its errors do not matter.
+      family: the trade-off functions.
+      error: the error of the bound.
     """
     candidates = thresholds.candidates(*pilot.pooled())
-    normal = _promised_parameters(*candidates.normal, rest, family, error)
-    counted = _promised_parameters(*candidates.counted, rest, family, error)
-    raised = _promised_parameters(*candidates.raised, rest, family, error)
+    normal = _predict_parameters(*candidates.normal, rest, family, error)
+    counted = _predict_parameters(*candidates.counted, rest, family, error)
+    raised = _predict_parameters(*candidates.raised, rest, family, error)
     if normal.max() > 0:
         usual = int(np.argmax(normal))
     else:
@@ -448,7 +502,7 @@ def _choose_threshold(pilot: Design, rest: RunErrors, family: Family, error: flo
     return float(candidates.thresholds[usual])
 
 
-def _promised_parameters(
+def _predict_parameters(
     rates_out: Array, rates_in: Array, rest: RunErrors, family: Family, error: float
 ) -> Array:
     """Returns the parameter that a test of the counted runs would about prove at each pair of rates.

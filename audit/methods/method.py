@@ -55,9 +55,17 @@ class Assumption(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """How a method's epsilons look in a sweep's figure: a marker of matplotlib's, its size in points, and a
-    colour and an outline by their names in the figures' palette; `place` orders the marks of a place from
-    left to right."""
+    """How a method's epsilons look in a sweep's figure.
+
+    Attributes:
+      color: by its name in the figures' palette.
+      marker: of matplotlib's.
+      size: in points.
+      place: orders the marks at one point of the axis, from left to right.
+      filled: whether the marker is.
+      outline: by its name in the palette; empty for the marker's own colour.
+      line: the width of lines, in points.
+    """
 
     color: str
     marker: str

@@ -58,8 +58,9 @@ Array = NDArray[np.float64]
 
 ONE_RUN_GUESSES, ONE_RUN_GAUSSIAN = "one_run_guesses", "one_run_gaussian"
 LEAST_COINS, MOST_COINS = 40, 20_000
-_PILOT_SHARE = 0.2
-_LEAST_PILOT = 20
+_PILOT_SHARE = 0.2  # of the coins, on which the number of guesses is chosen
+_LEAST_PILOT = 20  # coins
+# Shares of the coins that may be guessed; small shares are evenly spaced in logarithms.
 _GUESSED_SHARES = np.concatenate([np.geomspace(0.02, 0.5, 8), np.linspace(0.6, 1.0, 5)])
 _LARGEST_LOG = 700.0  # exp of more overflows
 _HALVINGS = 40  # of an interval of epsilon
@@ -121,21 +122,25 @@ class CoinEvidence(NamedTuple):
 
 
 def bounds(cosines: Cosines, delta: float, confidence: float) -> list[Bound]:
-    """Returns the bounds from cosines.
+    """Returns the bounds from the cosines of a run's canaries without coins.
 
-    They are `exact_null` if all canaries are observed, and those from pairs if as many are observed as not;
-    there are none otherwise.
+    If all canaries are observed, it is the bound by the exact law of a cosine. If equally many are observed
+    and not, at least 40 of each, they are bounds from guesses which of each pair was inserted. Otherwise
+    there are none.
     """
     if not len(cosines.unobserved):
         return [bound_uniform_canaries(cosines, delta, confidence)]
     are_pairs = len(cosines.observed) == len(cosines.unobserved)
     if not are_pairs or len(cosines.observed) < LEAST_COINS:
         return []
-    return guessed(weigh_pairs(cosines), delta, confidence)
+    return bound_by_guesses(weigh_pairs(cosines), delta, confidence)
 
 
 def bound_uniform_canaries(cosines: Cosines, delta: float, confidence: float) -> Bound:
-    """Returns the bound `exact_null`, which uses observed cosines alone."""
+    """Returns the bound from observed cosines (K,), which have a known law where nothing leaks.
+
+    It is `exact_null` for several runs with fresh directions, of a single run.
+    """
     observed = exact_null.check_cosines(cosines.observed[None], cosines.dimension)
     present = np.ones(observed.shape, bool)
     design = Fresh(observed, present, cosines.dimension, plain=True)
@@ -157,7 +162,10 @@ def bound_uniform_canaries(cosines: Cosines, delta: float, confidence: float) ->
 
 
 def weigh_coins(design: Coins) -> CoinEvidence:
-    """Returns what one run's scores (1, K) say of its coins; raises InputError for another number of runs."""
+    """Returns the evidence of a single run's scores (1, K) on its coins: how far each is from the median.
+
+    Raises InputError for several runs, or fewer than 40 canaries.
+    """
     runs, canaries = design.scores.shape
     require(runs == 1, f"scores have {runs} runs: give one, (1, canaries)")
     require(
@@ -172,17 +180,23 @@ def weigh_coins(design: Coins) -> CoinEvidence:
 
 
 def weigh_pairs(cosines: Cosines) -> CoinEvidence:
-    """Returns what equally many observed and unobserved cosines say of which of each two was inserted."""
+    """Returns the evidence of pairs of cosines, observed and unobserved, on which of the two was inserted.
+
+    That is a fair coin, whose flip removes a canary and adds another: 2 steps.
+    """
     return CoinEvidence(cosines.observed - cosines.unobserved, 2, DRAWN_ALIKE)
 
 
-def guessed(evidence: CoinEvidence, delta: float, confidence: float) -> list[Bound]:
-    """Returns the bounds from guesses, of at most 20,000 coins drawn at random."""
+def bound_by_guesses(evidence: CoinEvidence, delta: float, confidence: float) -> list[Bound]:
+    """Returns the bounds `one_run_guesses` and `one_run_gaussian`, from 20,000 coins at most."""
     return [compute(evidence, delta, confidence) for compute in OF_COINS.values()]
 
 
 def from_guesses(evidence: CoinEvidence, delta: float, confidence: float) -> Bound:
-    """Returns the bound `one_run_guesses`."""
+    """Returns the bound `one_run_guesses` on epsilon, by Steinke, Nasr and Jagielski (2023).
+
+    A pilot's coins choose how many of the other coins are guessed, the surest first.
+    """
     conversions.require_levels(delta, confidence)
     error = 1 - confidence
     coins = _split_and_order(evidence)
@@ -193,7 +207,11 @@ def from_guesses(evidence: CoinEvidence, delta: float, confidence: float) -> Bou
 
 
 def gaussian_from_guesses(evidence: CoinEvidence, delta: float, confidence: float) -> Bound:
-    """Returns the bound `one_run_gaussian`."""
+    """Returns the bound `one_run_gaussian` on mu, by Mahloujifar, Melis and Chaudhuri (2024).
+
+    Its epsilon needs a Gaussian trade-off curve. A pilot's coins choose how many of the other coins are
+    guessed, the surest first. A pair's coin flips two canaries, so that its mu counts twice.
+    """
     conversions.require_levels(delta, confidence)
     error = 1 - confidence
     coins = _split_and_order(evidence)
@@ -222,7 +240,7 @@ def _bound(
     confidence: float,
     assumed: Assumption,
 ) -> Bound:
-    """Returns the record of a bound that so many guesses prove."""
+    """Returns the record of a bound from guesses; mu is None where the method gives epsilon directly."""
     return Bound(
         method=method,
         epsilon=epsilon,
@@ -269,7 +287,7 @@ class _OrderedCoins(NamedTuple):
 
 
 def _split_and_order(evidence: CoinEvidence) -> _OrderedCoins:
-    """Takes a random pilot from the coins, and orders those of the others that are counted."""
+    """Splits off a random pilot of coins, and orders at most 20,000 others, the surest guess first."""
     certainty = np.abs(evidence.signed)  # what is seen without the coins
     pilot_size = max(round(_PILOT_SHARE * len(certainty)), _LEAST_PILOT)
     pilot, rest = exact_null.split_pilot(certainty, pilot_size)
@@ -283,7 +301,10 @@ def _split_and_order(evidence: CoinEvidence) -> _OrderedCoins:
 def epsilon_from_guesses(
     coins: int, number: int, right: int, delta: float, error: float, steps: int = 1
 ) -> float:
-    """Returns the largest epsilon that so many right guesses refute; 0 where they refute none.
+    """Returns the largest epsilon that a number of right guesses refutes; 0 where they refute none.
+
+    The p-values of Steinke, Nasr and Jagielski (2023, Theorem 5.2) are inverted, by doubling from 1 and
+    bisection.
 
     Args:
       coins: how many coins there are.
@@ -295,6 +316,7 @@ def epsilon_from_guesses(
     """
 
     def is_refuted(epsilon: float) -> bool:
+        # The guarantee of two steps is (2 epsilon, (1 + e^epsilon) delta), by group privacy.
         flip_delta = delta
         if steps != 1:
             flip_delta = delta * (1 + np.exp(min(epsilon, _LARGEST_LOG)))
@@ -307,9 +329,16 @@ def epsilon_from_guesses(
 
 
 def mu_from_guesses(coins: int, number: int, right: int, error: float) -> float:
-    """Returns the largest mu that so many right guesses refute; 0 where they refute none.
+    """Returns the largest mu that a number of right guesses refutes; 0 where they refute none.
 
-    The arguments are those of `epsilon_from_guesses`.
+    It is bracketed by doubling from 8, then searched for in 32 sections of the bracket, 5 times over, since a
+    grid of mus takes hardly longer than a single mu.
+
+    Args:
+      coins: how many coins there are.
+      number: how many of them are guessed, fixed before the scores are seen.
+      right: how many of the guesses are right.
+      error: the probability with which a true mu may be refuted.
     """
 
     def are_refuted(mus: Array) -> NDArray[np.bool_]:
@@ -335,10 +364,17 @@ def mu_from_guesses(coins: int, number: int, right: int, error: float) -> float:
 def log_p_approximate(
     canaries: int, guesses: int, right: int, epsilon: ArrayLike, delta: ArrayLike
 ) -> Array:
-    """Returns log of the largest probability of so many right guesses under (epsilon, delta)-DP, at most 0.
+    """Returns the log of the largest probability of `right` right guesses under (epsilon, delta)-DP.
 
-    Steinke, Nasr and Jagielski (2023), Theorem 5.2, as in the module's docstring. epsilon and delta are of
-    one shape (E,), which the result has.
+    With W ~ Binomial(r, e^eps / (1 + e^eps)), P(v right) <= P(W >= v) + 2 m delta max_i P(v > W >= v - i) / i
+    (Steinke, Nasr and Jagielski, 2023, Theorem 5.2).
+
+    Args:
+      canaries: m, how many coins there are.
+      guesses: r, how many of them are guessed.
+      right: v, how many guesses are right.
+      epsilon: any shape, which the result has.
+      delta: broadcasts with epsilon.
     """
     epsilons, deltas = np.broadcast_arrays(
         np.asarray(epsilon, np.float64), np.asarray(delta, np.float64)
@@ -359,10 +395,14 @@ def log_p_approximate(
 def gaussian_refutes(
     canaries: int, guesses: ArrayLike, right: ArrayLike, mu: ArrayLike, error: float
 ) -> NDArray[np.bool_]:
-    """Returns whether so many right guesses refute mu-GDP at a level.
+    """Returns whether a number of right guesses refutes mu-GDP at a level.
 
-    Goes down from j = v to j = 0 by the recursion of Mahloujifar, Melis and Chaudhuri (2024) in the module's
-    docstring, with q_v = S_v = error at the start.
+    With q_j the probability of at least j right guesses, and S_j = q_j + q_(j+1) + ..., mu-GDP requires
+
+        q_j >= (m g((j q_(j+1) + S_(j+1)) / m) + S_(j+1)) / (r - j),    g(x) = Phi(Phi^-1(x) - mu)
+
+    (Mahloujifar, Melis and Chaudhuri, 2024; derived at the top of this module). From q_v = S_v = error, as if
+    v right guesses were that likely, j goes down to 0: a probability above 1 is a contradiction.
 
     Args:
       canaries: m, how many coins there are.
@@ -389,7 +429,7 @@ def gaussian_refutes(
 
 
 def _predict_right_shares(pilot: Array, coins: int) -> tuple[NDArray[np.int64], Array]:
-    """Returns numbers of guesses, and the share of each that is expected to be right.
+    """Returns (numbers of guesses to choose from, the share of each that is expected to be right).
 
     The shares are those of a normal law that is fitted to the pilot's evidence.
 
@@ -404,7 +444,9 @@ def _predict_right_shares(pilot: Array, coins: int) -> tuple[NDArray[np.int64], 
         always_right = float(centre > 0)
         return numbers, np.full(len(numbers), always_right)
 
-    # A coin is guessed where the evidence lies beyond a level: rightly on one side, wrongly on the other.
+    # A coin is guessed where the evidence lies beyond a level: rightly on one side, wrongly on the
+    # other. At 2,001 levels, to 6 deviations beyond the mean, the share that is guessed is compared
+    # with the wanted shares.
     levels = np.linspace(0.0, abs(centre) + 6 * spread, 2001)
     right = special.ndtr((centre - levels) / spread)
     wrong = special.ndtr((-centre - levels) / spread)
@@ -414,7 +456,15 @@ def _predict_right_shares(pilot: Array, coins: int) -> tuple[NDArray[np.int64], 
 
 
 def _best_for_epsilon(numbers: NDArray[np.int64], expected_shares: Array, error: float) -> int:
-    """Returns the place of the number of guesses whose expected right share has the largest lower limit."""
+    """Returns the index of the number of guesses that should prove the largest epsilon.
+
+    That is where the share of wrong guesses, as expected, has the least Clopper-Pearson upper limit.
+
+    Args:
+      numbers: (choices,) the numbers of guesses to choose from.
+      expected_shares: (choices,) the share of each that is expected to be right.
+      error: of the bound.
+    """
     expected_wrong = np.ceil(numbers * (1 - expected_shares))
     wrong_limits = []
     for wrong, number in zip(expected_wrong, numbers, strict=True):
@@ -425,14 +475,20 @@ def _best_for_epsilon(numbers: NDArray[np.int64], expected_shares: Array, error:
 def _best_for_mu(
     coins: int, numbers: NDArray[np.int64], expected_shares: Array, error: float
 ) -> int:
-    """Returns the place of the number of guesses that can be expected to refute the largest mu.
+    """Returns the index of the number of guesses that should refute the largest mu.
 
     Looks for each number's largest mu in a coarse grid, then in a fine one from there.
+
+    Args:
+      coins: how many coins there are.
+      numbers: (choices,) the numbers of guesses to choose from.
+      expected_shares: (choices,) the share of each that is expected to be right.
+      error: of the bound.
     """
     expected_right = np.floor(numbers * expected_shares)
 
     def find_last_refuted(grids: Array) -> NDArray[np.int64]:
-        """Returns each number's last place in its row of mus (numbers, mus) that is refuted, or 0."""
+        """Returns, for each number's row of ascending mus (numbers, mus), the last index refuted, or 0."""
         refuted = gaussian_refutes(coins, numbers[:, None], expected_right[:, None], grids, error)
         last = refuted.shape[1] - 1 - refuted[:, ::-1].argmax(1)
         return np.where(refuted.any(1), last, 0)

@@ -44,23 +44,35 @@ _FINE_GRID = 61  # thresholds around the best of them
 _FITS = 2000  # simulated fits of means and deviations
 _AUDITS = 400  # simulated audits, at most,
 _SIMULATED_CANARIES = 400_000  # and the canaries of all of them together
-_EXACT_BELOW = 1000  # dimensions, as in the paper's code
+_EXACT_BELOW = (
+    1000  # dimensions below which the cosine's law is not taken for normal, as in the paper's code
+)
 _LEVEL_OF_FITS = 0.95  # shown with fits, which use none
 _FIT_CAVEAT = "a Gaussian fit taken for the truth"
 _LIMIT_CAVEAT = "in-sample: the best of all thresholds"
 
 
 def estimates(run: Cosines, delta: float, confidence: float) -> list[Estimate]:
-    """Returns all estimates of epsilon at delta.
+    """Returns all estimates of epsilon from a run's cosines, none of which is a bound.
 
-    `confidence` is the level of the limits in the last two, which as a whole do not hold at it.
+    Args:
+      run: the cosines.
+      delta: of epsilon.
+      confidence: of each rate's limit in the last two estimates, which as a whole do not hold at it.
     """
     conversions.require_levels(delta, confidence)
     return fits(run, delta) + _estimate_in_sample(run, delta, confidence)
 
 
 def fit(values: Array, dimension: int) -> Gaussian:
-    """Returns means and deviations (divided by the number) over the last axis, in units of 1/sqrt(d)."""
+    """Returns the means and standard deviations of cosines over the last axis, in units of 1/sqrt(d).
+
+    The variance is divided by the number of cosines, as in the paper.
+
+    Args:
+      values: (..., K) cosines.
+      dimension: d.
+    """
     root = np.sqrt(dimension)
     return Gaussian(values.mean(-1) * root, values.std(-1) * root)
 
@@ -76,7 +88,13 @@ def equal_variance(null: Gaussian, seen: Gaussian, delta: float) -> Array:
 
 
 def threshold(null: Gaussian, seen: Gaussian, delta: float) -> Array:
-    """Returns the first version's epsilon: the largest over thresholds, which a grid finds, refined once."""
+    """Returns epsilon as in the paper's first version: the largest over thresholds between two normal laws.
+
+    Args:
+      null: the law, or laws (...), of unobserved cosines.
+      seen: the law, or laws, of observed cosines.
+      delta: of epsilon.
+    """
 
     def compute_log_rates(points: Array) -> tuple[Array, Array]:
         z = (points - np.asarray(null.mean)[..., None]) / np.asarray(null.deviation)[..., None]
@@ -87,7 +105,15 @@ def threshold(null: Gaussian, seen: Gaussian, delta: float) -> Array:
 
 
 def threshold_exact(dimension: int, seen: Gaussian, delta: float) -> Array:
-    """Returns `threshold` against the exact law of the cosine, as the paper's code does for d below 1,000."""
+    """Returns epsilon as `threshold` does, but against the exact law of a cosine, not a normal one.
+
+    The paper's code does so for dimensions below 1,000.
+
+    Args:
+      dimension: d.
+      seen: the law of observed cosines, in units of 1/sqrt(d).
+      delta: of epsilon.
+    """
     root = np.sqrt(dimension)
 
     def compute_log_rates(points: Array) -> tuple[Array, Array]:
@@ -117,7 +143,7 @@ def fits(run: Cosines, delta: float, methods: Collection[str] = tuple(FITTED)) -
     """
     observed = len(run.observed)
     unobserved = len(run.unobserved)
-    rng = np.random.default_rng(1)
+    rng = np.random.default_rng(1)  # the same draws each time
     seen = fit(run.observed, run.dimension)
     redrawn_seen = _draw_fits(rng, seen, observed, _FITS)
     null = _STANDARD
@@ -147,13 +173,13 @@ def fits(run: Cosines, delta: float, methods: Collection[str] = tuple(FITTED)) -
 
 @functools.lru_cache(maxsize=256)
 def noise_floor(method: str, observed: int, unobserved: int, delta: float) -> NoiseFloor:
-    """Returns what a method of FITTED shows where nothing leaks, by 2,000 fits to simulated canaries.
+    """Returns what an estimate from fitted normal laws shows where nothing leaks, by 2,000 simulated fits.
 
     The draws are the same each time. Without unobserved canaries the null is exact (Errata O2). Cosines are
     taken to be normal, as they are except in few dimensions.
 
     Args:
-      method: One of FITTED.
+      method: Its name, a key of FITTED.
       observed: The number of observed canaries.
       unobserved: The number of unobserved canaries.
       delta: The delta of epsilon.
@@ -167,7 +193,7 @@ def noise_floor(method: str, observed: int, unobserved: int, delta: float) -> No
 
 
 def in_sample(run: Cosines, delta: float, error: float, prior: float) -> float:
-    """Returns the papers' eps_lo: the largest epsilon of all thresholds, by limits of both error rates.
+    """Returns eps_lo of the papers: the largest epsilon of all thresholds, by limits of both error rates.
 
     Without unobserved canaries the false-positive rate is exact. Else it has a limit of its own, so that even
     at one threshold chosen beforehand both limits hold at 1 - 2 error only (Errata O8).
@@ -186,7 +212,7 @@ def in_sample(run: Cosines, delta: float, error: float, prior: float) -> float:
 
 
 def _make_template(run: Cosines, delta: float, confidence: float, caveat: str) -> Estimate:
-    """Returns an estimate from a run that lacks its method, its value, its error and its floor."""
+    """Returns what a run's estimates share; method, epsilon, error and floor are replaced in it."""
     return Estimate(
         method="",
         epsilon=0.0,
@@ -203,9 +229,15 @@ def _make_template(run: Cosines, delta: float, confidence: float, caveat: str) -
 
 
 def _draw_fits(rng: np.random.Generator, law: Gaussian, canaries: int, audits: int) -> Gaussian:
-    """Returns fits (audits,) to independent draws of a normal law, without drawing the canaries.
+    """Draws the fitted means and deviations (audits,) of samples of a normal law, without the samples.
 
-    A sample's mean is normal, and its variance, divided by the number, chi-squared with a degree less.
+    A sample's mean is normal, and n times its variance (divided by n) is chi-squared with n - 1 degrees.
+
+    Args:
+      rng: the randomness.
+      law: the normal law.
+      canaries: n, the size of each sample.
+      audits: how many samples.
     """
     means = law.mean + law.deviation * rng.standard_normal(audits) / np.sqrt(canaries)
     deviations = law.deviation * np.sqrt(rng.chisquare(canaries - 1, audits) / canaries)
@@ -237,6 +269,7 @@ def _maximise_over_thresholds(
     high = np.maximum(start, stop)
 
     def compute_epsilons(points: Array) -> Array:
+        """Returns epsilon at thresholds (..., points); differences that are not positive do not count."""
         log_below, log_above = compute_log_rates(points)
         z = (points - mean[..., None]) / deviation[..., None]
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -244,6 +277,7 @@ def _maximise_over_thresholds(
             above = np.log(np.maximum(special.ndtr(-z) - delta, 0)) - log_above
         return np.asarray(np.fmax(np.fmax(below, above), 0.0))
 
+    # A grid of thresholds, then a finer grid between the neighbours of the best.
     points = np.linspace(low, high, _GRID, axis=-1)
     best = np.take_along_axis(points, compute_epsilons(points).argmax(-1)[..., None], -1)[..., 0]
     step = (high - low) / (_GRID - 1)
@@ -263,7 +297,13 @@ class _Canaries(NamedTuple):
 
 
 def _estimate_in_sample(run: Cosines, delta: float, confidence: float) -> list[Estimate]:
-    """Returns the in-sample estimates, with standard errors and floors by simulation."""
+    """Returns the in-sample estimates, for each kind of limits, with simulated errors and floors.
+
+    Args:
+      run: the cosines.
+      delta: of epsilon.
+      confidence: of each rate's upper limit.
+    """
     error = 1 - confidence
     canaries = _Canaries(len(run.observed), len(run.unobserved), run.dimension)
     seen = fit(run.observed, 1)
@@ -289,9 +329,16 @@ def _estimate_in_sample(run: Cosines, delta: float, confidence: float) -> list[E
 def _compute_limit_floor(
     observed: int, unobserved: int, delta: float, error: float, prior: float
 ) -> NoiseFloor:
-    """Returns an in-sample estimate's floor.
+    """Returns what an in-sample estimate shows where nothing leaks, by simulation.
 
-    Ranks alone decide it, so that any large dimension and small deviation give the same.
+    Ranks alone decide it, so that any large dimension d and the deviation 1 / sqrt(d) give the same.
+
+    Args:
+      observed: how many canaries are observed.
+      unobserved: how many are not.
+      delta: of epsilon.
+      error: the error of each rate's upper limit.
+      prior: of the beta law of limits, 1/2 for Jeffreys', 1 for Clopper and Pearson's.
     """
     null = Gaussian(0.0, 1e-4)
     canaries = _Canaries(observed, unobserved, 10**8)
@@ -301,7 +348,16 @@ def _compute_limit_floor(
 def _simulate_in_sample(
     null: Gaussian, seen: Gaussian, canaries: _Canaries, delta: float, error: float, prior: float
 ) -> Array:
-    """Returns the in-sample estimates (S,) of simulated audits, by the same draws each time."""
+    """Returns the in-sample estimates (S,) of simulated audits, by the same draws each time.
+
+    Args:
+      null: the law of unobserved cosines.
+      seen: the law of observed cosines.
+      canaries: how many of both an audit has, and the dimension.
+      delta: of epsilon.
+      error: the error of each rate's upper limit.
+      prior: of the beta law of limits, 1/2 for Jeffreys', 1 for Clopper and Pearson's.
+    """
     observed, unobserved, dimension = canaries
     rng = np.random.default_rng(2)
     audits = int(np.clip(_SIMULATED_CANARIES // (observed + unobserved), 20, _AUDITS))
@@ -313,7 +369,7 @@ def _simulate_in_sample(
 
 
 def _summarise(values: Array) -> NoiseFloor:
-    """Returns the floor that simulated estimates give."""
+    """Returns mean, 95% quantile and number of simulated estimates (S,) as a noise floor."""
     return NoiseFloor(float(values.mean()), float(np.quantile(values, 0.95)), None, values.size)
 
 
@@ -327,9 +383,9 @@ def _find_best_against_law(
       dimension: d, of the law of the cosine.
       delta: The delta of epsilon.
       error: The one-sided error of the false-negative rate's limit.
-      prior: As for `in_sample`.
+      prior: Of the beta law of limits, 1/2 for Jeffreys', 1 for Clopper and Pearson's.
     """
-    points = np.sort(observed, -1)
+    points = np.sort(observed, -1)  # the i-th lowest as a threshold misses i canaries, from 0
     canaries = points.shape[-1]
     fnr = _compute_upper_limits(np.arange(canaries), canaries, error, prior)
     if dimension < _EXACT_BELOW:
@@ -349,7 +405,7 @@ def _find_best_of_both(
       unobserved: (S, M) cosines of the same audits.
       delta: The delta of epsilon.
       error: The one-sided error of each rate's limit.
-      prior: As for `in_sample`.
+      prior: Of the beta law of limits, 1/2 for Jeffreys', 1 for Clopper and Pearson's.
     """
     n_in = observed.shape[-1]
     n_out = unobserved.shape[-1]
@@ -367,7 +423,14 @@ def _find_best_of_both(
 def _compute_upper_limits(
     count: NDArray[np.int64], trials: int, error: float, prior: float
 ) -> Array:
-    """Returns upper limits of rates: quantiles of Beta(count + prior, trials - count + 1 - prior)."""
+    """Returns upper limits of rates: quantiles of Beta(count + prior, trials - count + 1 - prior).
+
+    Args:
+      count: how many of the trials are errors, any shape.
+      trials: how many there are.
+      error: the level of the quantile is 1 - error.
+      prior: 1/2 for Jeffreys' limits, 1 for those of Clopper and Pearson.
+    """
     second = trials - count + 1 - prior
     limits = special.betaincinv(count + prior, np.maximum(second, 0.5), 1 - error)
     return np.where(second > 0, limits, 1.0)
@@ -377,7 +440,7 @@ def _find_largest_epsilon(log_fpr: Array, log_fnr: Array, delta: float) -> Array
     """Returns the largest epsilon (S,) over the last axis, at least 0.
 
     Each is the larger of log((1 - delta - fnr) / fpr) and log((1 - delta - fpr) / fnr); terms that are
-    undefined do not count.
+    undefined do not count. Both rates are (S, thresholds).
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         from_fpr = np.log(np.maximum(1 - delta - np.exp(log_fnr), 0)) - log_fpr

@@ -16,13 +16,16 @@ from audit.laws import intervals
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
 Worlds = tuple[Array, Array]
-_PRIOR = 5.0  # scores of normal distributions that join the pilot's
-# Over the root of the pilot's size, it is the share by which the promises of its counts err.
+# The constants of the choice on a pilot are tuned; no bound's validity depends on them.
+_PRIOR = 5.0  # scores of normal distributions that are added to the pilot's, as a prior
+# Over the root of the pilot's size, it is the share by which limits predicted from its counts err.
 _DOUBT = 1.7
-_STEADY = 8  # scores of the pilot beyond a rank that it can judge by itself
-# Deviations between the counts and normal distributions that refute the latter.
+_STEADY = (
+    8  # the least number of the pilot's scores beyond a rank for its counts to be trusted there
+)
+# Standard deviations between the counts and normal distributions that refute the latter.
 _MISFIT = 1.8
-_CLEAR = 1.5  # deviations by which counted rates are raised
+_CLEAR = 1.5  # standard deviations by which counted rates are raised
 _LATENT = np.linspace(-12.0, 12.0, 4801)  # scores of normal distributions
 
 
@@ -51,7 +54,7 @@ def midpoints(scores_in: Array, scores_out: Array) -> Array:
 
 
 def count_errors(scores_in: Array, scores_out: Array, thresholds: Array) -> ErrorCounts:
-    """Counts the errors at every threshold of an array, in O((n + m) log n)."""
+    """Counts the errors of guessing "in" above each of the thresholds (k,), from scores (n,) and (m,)."""
     not_above_out = np.searchsorted(np.sort(scores_out), thresholds, side="right")
     not_above_in = np.searchsorted(np.sort(scores_in), thresholds, side="right")
     return ErrorCounts(len(scores_out) - not_above_out, not_above_in)
@@ -60,13 +63,20 @@ def count_errors(scores_in: Array, scores_out: Array, thresholds: Array) -> Erro
 def best_empirical(
     scores_in: Array, scores_out: Array, parameter: Parameter, error: float
 ) -> tuple[float, float]:
-    """Returns (the midpoint with the largest in-sample lower limit of a parameter, that limit).
+    """Returns the threshold with the largest in-sample lower limit of a privacy parameter, and that limit.
 
-    Each rate is at its Clopper-Pearson upper limit (Errata H12), with one-sided `error` each. Needs two
-    distinct scores.
+    Thresholds are all midpoints between scores, of which two must differ.
+
+    Args:
+      scores_in: (n,).
+      scores_out: (m,).
+      parameter: of the trade-off curve through a pair of rates, here their Clopper-Pearson upper limits
+        (Errata H12).
+      error: the error of each rate's upper limit.
     """
     points = midpoints(scores_in, scores_out)
     counts = count_errors(scores_in, scores_out, points)
+    # The limits of all possible counts, at those of each threshold.
     fpr = intervals.upper_limits(len(scores_out), error)[counts.false_positives]
     fnr = intervals.upper_limits(len(scores_in), error)[counts.false_negatives]
     limits = parameter(fpr, fnr)
@@ -84,12 +94,13 @@ class Rank(NamedTuple):
 def choose_on_pilot(
     pilot: Worlds, n_in: int, n_out: int, parameter: Parameter, error: float, any_shape: bool
 ) -> Rank:
-    """Returns the rank that promises the largest lower limit of the parameter on further scores.
+    """Returns the rank at which further scores should give the largest lower limit of the parameter.
 
-    Ranks 1, 2, 4, ... of either world are tried. The choice is the best of them for normal distributions with
-    the pilot's area under the ROC curve, which varies little between pilots. With `any_shape` the pilot's
-    counts may overrule it: where they contradict such distributions, or promise more elsewhere by the share
-    that they may err by. Depends on ranks alone.
+    Rank r of the scores in means the threshold at the r-th lowest of them, of the scores out that at the r-th
+    highest. Ranks 1, 2, 4, ... of either world are tried. The choice is the best of them for normal
+    distributions with the pilot's area under the ROC curve, which varies little between pilots. With
+    `any_shape` the pilot's counts may overrule it: where they contradict such distributions, or predict a
+    larger limit elsewhere, by more than they may err. Depends on ranks alone.
 
     Args:
       pilot: (scores in, scores out) of the pilot.
@@ -101,22 +112,25 @@ def choose_on_pilot(
     """
     pilot_in, pilot_out = pilot
     if not len(pilot_in) or not len(pilot_out):
-        return Rank(True, 1)
+        return Rank(is_in=True, rank=1)
     mu = _estimate_separation(pilot_in, pilot_out)
     # Negated, the highest scores out are the lowest.
     by_in = _judge_ranks(pilot_in, pilot_out, n_in, n_out, mu, parameter, error)
     by_out = _judge_ranks(-pilot_out, -pilot_in, n_out, n_in, mu, parameter, error)
 
-    ranks = [Rank(True, int(rank)) for rank in by_in.ranks]
-    ranks += [Rank(False, int(rank)) for rank in by_out.ranks]
+    ranks = [Rank(is_in=True, rank=int(rank)) for rank in by_in.ranks]
+    ranks += [Rank(is_in=False, rank=int(rank)) for rank in by_out.ranks]
+    # Rounded, so that the last digits of a platform's functions do not decide between equal ranks.
     normal = np.round(np.concatenate([by_in.normal, by_out.normal]), 9)
     counted = np.round(np.concatenate([by_in.counted, by_out.counted]), 9)
     best_if_normal = int(np.argmax(normal))
     if not any_shape:
         return ranks[best_if_normal]
     if max(by_in.misfit, by_out.misfit) > _MISFIT:
+        # Normal distributions are refuted: the best rank by counts, where these are steady.
         steady = np.concatenate([by_in.steady, by_out.steady])
         return ranks[int(np.argmax(np.where(steady, counted, -np.inf)))]
+    # The counts decide only if they predict more by a margin for their error.
     best_counted = int(np.argmax(counted))
     margin = 1 + _DOUBT / np.sqrt(min(len(pilot_in), len(pilot_out)))
     if counted[best_counted] > margin * max(counted[best_if_normal], 0.0):
@@ -125,12 +139,12 @@ def choose_on_pilot(
 
 
 class _Judgement(NamedTuple):
-    """What a pilot says about ranks of a world.
+    """What a pilot predicts for thresholds at ranks of a world.
 
     Attributes:
       ranks: (R,) 1, 2, 4, ...
-      normal: (R,) the lower limit of the parameter that normal distributions promise.
-      counted: (R,) the lower limit that the pilot's counts promise.
+      normal: (R,) the lower limit of the parameter, predicted from normal distributions.
+      counted: (R,) the same, predicted from the pilot's counts.
       steady: (R,) whether the pilot has enough scores beyond the rank to judge it.
       misfit: The largest deviation of the counts from normal distributions, where steady.
     """
@@ -151,7 +165,10 @@ def _judge_ranks(
     parameter: Parameter,
     error: float,
 ) -> _Judgement:
-    """Judges thresholds at the lowest scores of a world.
+    """Predicts what thresholds at the lowest scores of a world, of ranks 1, 2, 4, ..., would prove.
+
+    A threshold at rank r among n scores of its own world has r - 1 errors there; the errors in the other
+    world are predicted in two ways.
 
     Args:
       own: The pilot's scores of this world.
@@ -176,7 +193,15 @@ def _judge_ranks(
 
 
 def _estimate_separation(pilot_in: Array, pilot_out: Array) -> float:
-    """Returns the distance, in deviations, of normal laws of the pilot's area under the ROC curve."""
+    """Returns the distance, in standard deviations, of two normal laws with the pilot's AUC.
+
+    The AUC of N(mu, 1) against N(0, 1) is Phi(mu / sqrt(2)). It is estimated with half a pair more of a pair
+    more, so that it is never 0 or 1.
+
+    Args:
+      pilot_in: (n,) scores.
+      pilot_out: (m,) scores.
+    """
     ordered = np.sort(pilot_out)
     below = np.searchsorted(ordered, pilot_in, side="left").sum()
     not_above = np.searchsorted(ordered, pilot_in, side="right").sum()
@@ -202,8 +227,9 @@ class _Below(NamedTuple):
 def _estimate_share_below(levels: Array, mu: float, own: Array, other: Array) -> _Below:
     """Estimates the other world's share below quantiles of a world.
 
-    Others are counted below the pilot's score nearest to the quantile, together with _PRIOR scores of normal
-    distributions; from there to the quantile the share changes as theirs does.
+    Others are counted below the pilot's score nearest to the quantile, together with 5 scores (_PRIOR) of
+    normal distributions; from there to the quantile the share changes as that of normal distributions does:
+    below the p-quantile of N(mu, 1) lies the share Phi(mu + Phi^-1(p)) of N(0, 1).
 
     Args:
       levels: (R,) of the quantiles.
@@ -220,7 +246,8 @@ def _estimate_share_below(levels: Array, mu: float, own: Array, other: Array) ->
 
     shares = (counted + _PRIOR * normal_at_place) / (size + _PRIOR)
     shares = np.minimum(shares * normal_at_level / normal_at_place, 1.0)
-    # The count varies as a binomial one, and with the pilot's score, by about 1 / sqrt(place) of itself.
+    # The count varies as a binomial one, and with the pilot's score, by about 1 / sqrt(place) of
+    # itself.
     expected = size * normal_at_place
     deviation = np.sqrt(expected * (1 - normal_at_place) + expected**2 / places)
     return _Below(shares, places, (counted - expected) / deviation)
@@ -243,14 +270,20 @@ class Candidates(NamedTuple):
 
 
 def candidates(pilot_in: Array, pilot_out: Array) -> Candidates:
-    """Returns each score of a pilot with estimates of its rates, which depend on ranks alone.
+    """Returns each distinct score of a pilot as a threshold, with estimates of its error rates.
 
-    The normal distributions are those with the pilot's area under the ROC curve, and a score's rates are
-    those where as large a share of their mixture lies below.
+    A first estimate takes scores for normal with the pilot's area under the ROC curve: a threshold is
+    where as large a share of their mixture lies below as of the pilot's scores. The others count the
+    pilot's errors. All depend on ranks alone.
+
+    Args:
+      pilot_in: (n,) scores.
+      pilot_out: (m,) scores.
     """
     n_in = len(pilot_in)
     n_out = len(pilot_out)
     size = n_in + n_out
+    # z is where each distinct score lies on the scale of the world out, N(0, 1); in is N(mu, 1).
     values, counts = np.unique(np.concatenate([pilot_in, pilot_out]), return_counts=True)
     mu = 0.0
     if n_in and n_out:
@@ -272,7 +305,13 @@ def candidates(pilot_in: Array, pilot_out: Array) -> Candidates:
 
 
 def _estimate_rates(errors: Counts, normal: Array, size: int) -> Worlds:
-    """Returns (rates, those raised) of errors among the pilot's scores and _PRIOR normal ones."""
+    """Returns (estimated rates, rates raised by 1.5 standard deviations) at thresholds.
+
+    Args:
+      errors: (T,) counts among the pilot's scores of a world.
+      normal: (T,) rates of normal distributions, which count as 5 scores more (_PRIOR).
+      size: how many scores of the world the pilot has.
+    """
     rates = (errors + _PRIOR * normal) / (size + _PRIOR)
     deviations = np.sqrt(rates * (1 - rates) / (size + _PRIOR))
     return rates, np.asarray(np.minimum(rates + _CLEAR * deviations, 1.0))

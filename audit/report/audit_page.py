@@ -101,7 +101,12 @@ def _make_index(about: Sequence[Subject]) -> Html:
 
 
 def _make_section(subject: Subject, count: int) -> Html:
-    """Returns an audit's section in a page of so many audits."""
+    """Returns an audit's section in a page.
+
+    Args:
+      subject: the audit.
+      count: how many audits the page has; with more than 12 panels are left out.
+    """
     if count <= _MOST_DRAWN:
         panels = page.element("div", *_draw_figures(subject.conclusion), class_="figures")
     else:
@@ -138,7 +143,10 @@ def _make_section(subject: Subject, count: int) -> Html:
 
 
 def _describe_claim(conclusion: Conclusion) -> list[str]:
-    """Returns the sentence on the test of the claim, or nothing where there is none."""
+    """Returns a sentence or two on the test of the claim, in a list; none where there is no test.
+
+    They are the lines of the printed table, "claim:   refuted by 12 training runs" and its continuation.
+    """
     lines = [line.strip() for line in describe_claim(conclusion)]
     if not lines:
         return []
@@ -147,7 +155,10 @@ def _describe_claim(conclusion: Conclusion) -> list[str]:
 
 
 def _judge(subject: Subject) -> Verdict:
-    """Returns the verdict on an audit that is large enough for one; of several runs on the first."""
+    """Returns an audit's verdict; of several federated runs that on the first.
+
+    An audit that is too small gets a verdict that says so.
+    """
     if not subject.proves:
         return verdicts.SMOKE
     verdict = verdicts.verdict(subject.conclusion)
@@ -164,8 +175,8 @@ def _show_verdict(verdict: Verdict) -> Html:
 def _make_bounds_table(subject: Subject) -> Html:
     """Returns the page's table of bounds, with the rows of the printed table in its order.
 
-    These are the lower bounds, the upper bounds, and what is no bound: the estimates, and what the last model
-    would leak under linear losses.
+    These are the lower bounds, the upper bounds, and two kinds of values that are no bounds: the
+    estimates, and what the last model would leak under linear losses.
     """
     conclusion = subject.conclusion
     if conclusion.is_one_run:
@@ -198,7 +209,10 @@ def _make_bounds_table(subject: Subject) -> Html:
 
 
 def _make_cells(finding: Finding) -> tuple[str, ...]:
-    """Returns a row's cells but for what is assumed; an estimate gets no inequality sign."""
+    """Returns the cells of a bound or estimate: label, epsilon, mu, threshold, both errors.
+
+    A bound's values have an inequality sign, an estimate's have none.
+    """
     show = verdicts.show_lower_bound if isinstance(finding, Bound) else verdicts.at_least
     if finding.false_positive_rate is not None:
         false_positives = f"{finding.false_positive_rate:.1e}, known"
@@ -218,7 +232,11 @@ def _make_cells(finding: Finding) -> tuple[str, ...]:
 
 
 def _describe_assumption(finding: Finding, conclusion: Conclusion) -> str:
-    """Returns what a bound assumes and whether scores refute it, or an estimate's caveat and noise floor."""
+    """Returns the last cell of a row: what a bound assumes, or why an estimate is none.
+
+    To an assumption of a Gaussian curve the result of the curve's test is added, to an estimate its values
+    where nothing leaks.
+    """
     assumption = assumption_of(finding)
     noise_floor = method_of(finding).noise_floor
     if noise_floor is not None:
@@ -247,7 +265,7 @@ def _show_tightest(conclusion: Conclusion) -> str:
 
 
 def _draw_figures(conclusion: Conclusion) -> list[Html]:
-    """Returns the panels of an audit with their captions."""
+    """Returns the panels of an audit as figures, with their alternative texts and captions."""
     describe = {
         "path": _describe_path,
         "scores": _describe_scores,
@@ -265,7 +283,7 @@ def _draw_figures(conclusion: Conclusion) -> list[Html]:
 
 
 def _describe_path(conclusion: Conclusion) -> tuple[str, str]:
-    """Returns the alternative text and the caption of the panel of what runs proved one after the other."""
+    """Returns the alternative text and the caption of the panel of epsilon proven after each run."""
     when = "by all training runs, in whatever order they stand"
     stops = ""
     if conclusion.path:
@@ -338,14 +356,17 @@ def _describe_profile(conclusion: Conclusion) -> tuple[str, str]:
 
 
 def _list_upper_bounds(conclusion: Conclusion) -> str:
-    """Returns all upper bounds on epsilon, each after a semicolon."""
+    """Returns text on all upper bounds on epsilon, each after a semicolon: "; upper bound 3.1"."""
     return "".join(
         f"; {upper.name} {verdicts.at_most(upper.epsilon)}" for upper in conclusion.upper_bounds
     )
 
 
 def _explain_mark(conclusion: Conclusion) -> str:
-    """Returns the sentence on the mark of what assumes a Gaussian curve, if there is a mark."""
+    """Returns the sentence, after a space, on the mark of bounds that assume a Gaussian curve in figures.
+
+    Empty where nothing speaks against the curve.
+    """
     mark = describe_curve(conclusion).mark
     if not mark:
         return ""

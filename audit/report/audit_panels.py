@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
 from audit.conclusions.conclusion import Conclusion, method_of
 from audit.errors import require
@@ -30,9 +31,10 @@ _BOX = {"facecolor": "white", "edgecolor": "none", "pad": 1.5}
 _HEADROOM = 1.35  # of the scores' panel, for its legend
 _ESTIMATES_GAP = 0.4  # between lower bounds and estimates, in bars
 _LIGHT = 0.3  # opacity of what assumes something
-_NUMBER_WIDTH = 0.16  # a number's share of a horizontal axis, at most
-_NUMBER_HEIGHT = 0.06  # half a number's share of a vertical axis, at most
+_NUMBER_WIDTH = 0.16  # of a printed number, as a share of a horizontal axis, at most
+_NUMBER_HEIGHT = 0.06  # half of a printed number's height, as a share of a vertical axis, at most
 _CLOSE = 0.2  # between two upper bounds, as a share of the smaller: less than a name is wide
+_PATH_HEADROOM = 1.5  # of the path's panel, for its legend
 _MOST_UPRIGHT = 5  # bars beside each other; more bars lie, each above the next
 
 _Draw = Callable[[Axes, Conclusion], None]
@@ -53,9 +55,14 @@ def audit_figure(
 
 
 def audit_drawing(conclusion: Conclusion, audited: str = "") -> Figure:
-    """Returns all panels of an audit as a figure that pyplot does not hold; see `audit_figure`.
+    """Returns all panels of an audit as a figure that pyplot does not hold, so that it is shown but once.
 
-    Raises InputError for an audit of one run, whose panels are on its page alone.
+    Args:
+      conclusion: of the audit.
+      audited: what was audited, for a line above the panels.
+
+    Raises:
+      InputError: an audit of a single run, whose panels are on its page alone.
     """
     require(not conclusion.is_one_run, "one run alone has no figure: its report has its panels")
     with plt.rc_context(STYLE):
@@ -72,8 +79,8 @@ def audit_drawing(conclusion: Conclusion, audited: str = "") -> Figure:
 def audit_panels(conclusion: Conclusion) -> dict[str, bytes]:
     """Returns an SVG file for each panel of an audit.
 
-    They are "scores", "trade_off", "bounds", and "profile", or "path" where directions are fresh; of one run
-    "cosines", where it has any, and "epsilons".
+    They are "scores", "trade_off", "bounds", and "profile", or "path" where directions are fresh; of a
+    single run "cosines", where it has any, and "epsilons".
     """
     panels = {}
     with plt.rc_context(STYLE):
@@ -82,6 +89,12 @@ def audit_panels(conclusion: Conclusion) -> dict[str, bytes]:
             draw(axis, conclusion)
             panels[name] = style.svg(figure)
     return panels
+
+
+def _set_title(axis: Axes, title: str, subtitle: str = "") -> None:
+    """Sets a panel's title, on one height in all panels, and a line in small print below it."""
+    axis.set_title(title, pad=16)
+    axis.text(0.5, 1.02, subtitle, transform=axis.transAxes, ha="center", va="bottom", fontsize=8)
 
 
 def _draw_scores(axis: Axes, conclusion: Conclusion) -> None:
@@ -108,7 +121,8 @@ def _draw_scores(axis: Axes, conclusion: Conclusion) -> None:
             label += f" {status.mark}"
             color = FADED
         axis.axvline(gaussian.threshold, ymax=1 / _HEADROOM, color=color, ls="--", label=label)
-    axis.set(xlabel="score of the final model", ylabel=unit, title="Scores")
+    axis.set(xlabel="score of the final model", ylabel=f"number of {unit}")
+    _set_title(axis, "Scores")
     axis.locator_params(axis="x", nbins=6)
     axis.set_ylim(top=axis.get_ylim()[1] * _HEADROOM)
     axis.legend(loc="upper left", ncols=2, fontsize=8)
@@ -138,6 +152,7 @@ def _draw_bounds(axis: Axes, conclusion: Conclusion) -> None:
     draw = _draw_horizontal_bars if len(rows) > _MOST_UPRIGHT else _draw_upright_bars
     bars = draw(axis, conclusion, labels, epsilons)
 
+    light = []  # what the light bars assume
     for bar, row in zip(bars, rows, strict=True):
         if not isinstance(row, Bound):
             # An estimate: hatched.
@@ -148,15 +163,12 @@ def _draw_bounds(axis: Axes, conclusion: Conclusion) -> None:
         elif row.assumes.text not in (NOTHING.text, COINS.text):
             # A bound that assumes more than the audit itself ensures: light. All others stay solid.
             bar.set(alpha=None, facecolor=(BOUND, _LIGHT), edgecolor=BOUND, linewidth=1.2)
+            light.append(row.assumes.word)
 
-    axis.set_title("Lower bounds on epsilon", pad=16)
-    if not conclusion.refutes_gaussian:
-        message = "light: assumes a Gaussian curve"
-        if not conclusion.has_one_canary:
-            message += " or many runs"
-        axis.text(
-            0.5, 1.02, message, transform=axis.transAxes, ha="center", va="bottom", fontsize=8
-        )
+    subtitle = ""
+    if light:
+        subtitle = f"light bars assume: {'; '.join(dict.fromkeys(light))}"
+    _set_title(axis, "Lower bounds on epsilon", subtitle)
 
 
 class _Limit(NamedTuple):
@@ -176,7 +188,11 @@ class _Limit(NamedTuple):
 
 
 def _find_limits(conclusion: Conclusion) -> list[_Limit]:
-    """Returns the lines of the finite upper bounds on epsilon, the smallest first."""
+    """Returns the lines to draw at the finite upper bounds on epsilon, the smallest first.
+
+    Of two upper bounds that are close the first has its name before its line; of two that are equal a
+    single line is left.
+    """
     uppers = [upper for upper in conclusion.upper_bounds if math.isfinite(upper.epsilon)]
     are_close = len(uppers) == 2 and uppers[1].epsilon < (1 + _CLOSE) * uppers[0].epsilon
     limits: dict[float, _Limit] = {}
@@ -184,14 +200,13 @@ def _find_limits(conclusion: Conclusion) -> list[_Limit]:
         name = f"{upper.name} {at_most(upper.epsilon, 2)}"
         dashes = "-." if upper.hidden else ":"
         is_name_before = are_close and place == 0
-        limits[upper.epsilon] = _Limit(
-            upper.epsilon, name, dashes, is_name_before
-        )  # the last of equals
+        # Of equal bounds the last stays.
+        limits[upper.epsilon] = _Limit(upper.epsilon, name, dashes, is_name_before)
     return list(limits.values())
 
 
 def _find_end(epsilons: list[float], limits: list[_Limit]) -> float:
-    """Returns where the axis of epsilon ends."""
+    """Returns where the axis of epsilon ends: 15% beyond the largest bar or line."""
     largest_limit = max((limit.epsilon for limit in limits), default=0.1)
     return 1.15 * max(*epsilons, largest_limit)
 
@@ -199,7 +214,17 @@ def _find_end(epsilons: list[float], limits: list[_Limit]) -> float:
 def _draw_horizontal_bars(
     axis: Axes, conclusion: Conclusion, labels: list[str], epsilons: list[float]
 ) -> BarContainer:
-    """Draws bars from the left, their numbers at their ends, and lines at the upper bounds."""
+    """Draws bars from the left with their numbers at their ends, and lines at the upper bounds.
+
+    Args:
+      axis: to draw into.
+      conclusion: of the audit.
+      labels: (n,) the bars' names, from top to bottom.
+      epsilons: (n,) their lengths.
+
+    Returns:
+      The bars, whose colours the caller sets.
+    """
     bars = axis.barh(labels, epsilons, color=BOUND, alpha=0.8, height=0.7)
     limits = _find_limits(conclusion)
     right = _find_end(epsilons, limits)
@@ -248,7 +273,17 @@ def _draw_horizontal_bars(
 def _draw_upright_bars(
     axis: Axes, conclusion: Conclusion, labels: list[str], epsilons: list[float]
 ) -> BarContainer:
-    """Draws bars from below, their numbers inside, and lines at the upper bounds."""
+    """Draws bars from below with their numbers inside, and lines at the upper bounds.
+
+    Args:
+      axis: to draw into.
+      conclusion: of the audit.
+      labels: (n,) the bars' names, from left to right, lower bounds before estimates.
+      epsilons: (n,) their heights.
+
+    Returns:
+      The bars, whose colours the caller sets.
+    """
     limits = _find_limits(conclusion)
     places = []
     for index in range(len(labels)):
@@ -283,7 +318,13 @@ def _draw_upright_bars(
 
 
 def _place_number(value: float, limits: list[_Limit], space: float) -> float:
-    """Returns a height inside an upright bar that is further than `space` from all lines, if there is one."""
+    """Returns the height of an upright bar's number, off the upper bounds' lines if possible.
+
+    Args:
+      value: the bar's height.
+      limits: the lines.
+      space: the distance that a number needs from a line.
+    """
     for height in (value / 2, value / 4, value * 3 / 4):
         if all(abs(height - limit.epsilon) > space for limit in limits):
             return height
@@ -323,16 +364,18 @@ def _draw_profile(axis: Axes, conclusion: Conclusion) -> None:
         fontsize=8,
         color="0.4",
     )
-    axis.set(
-        xlabel="epsilon", ylabel="delta", title="Privacy profile", yscale="log", ylim=(1e-10, 1e3)
-    )
+    axis.set(xlabel="epsilon", ylabel="delta", yscale="log", ylim=(1e-10, 1e3))
+    _set_title(axis, "Privacy profile")
     axis.set_yticks([1e-10, 1e-8, 1e-6, 1e-4, 1e-2, 1])
     if mu or uppers:
         axis.legend(loc="upper right", fontsize=8)
 
 
 def _draw_path(axis: Axes, conclusion: Conclusion) -> None:
-    """Draws what was proven after each run, or by all runs if their order is not known, and upper bounds."""
+    """Draws the epsilon that was proven after each run, or by all runs if their order is not known.
+
+    Lines show the upper bounds, and where the claim was refuted.
+    """
     path = conclusion.path or (conclusion.epsilon,)
     last = len(conclusion.fresh.cosines)
     runs = range(last + 1 - len(path), last + 1)
@@ -346,15 +389,21 @@ def _draw_path(axis: Axes, conclusion: Conclusion) -> None:
         axis.axvline(test.runs, color=BOUND, lw=0.8, ls=":", label=f"claim refuted: {test.runs}")
     for limit in _find_limits(conclusion):
         axis.axhline(limit.epsilon, color=UPPER, ls=limit.dashes, label=limit.name)
-    axis.set(xlabel="trainings", ylabel=f"epsilon at delta {conclusion.delta:g}")
-    axis.set_title("Proven, whatever the curve")
+    axis.set(xlabel="training runs", ylabel=f"epsilon at delta {conclusion.delta:g}")
+    _set_title(axis, "Proven, whatever the curve")
     axis.set_xscale("log")
-    axis.set_ylim(bottom=0)
-    axis.legend(loc="lower right", fontsize=8)
+    axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    axis.xaxis.set_minor_formatter(NullFormatter())
+    axis.set_ylim(0, _PATH_HEADROOM * axis.get_ylim()[1])
+    axis.legend(loc="upper left", ncols=2, fontsize=8)
 
 
 def _draw_cosines(axis: Axes, conclusion: Conclusion) -> None:
-    """Draws histograms of the cosines, or the exact law where no canary is unobserved."""
+    """Draws histograms of a single run's cosines in units of 1/sqrt(d).
+
+    Beside observed cosines are unobserved cosines, or else the exact law where nothing leaks.
+    """
     cosines = conclusion.one_run.cosines
     assert cosines is not None
     observed, unobserved, dimension = cosines
@@ -378,7 +427,7 @@ def _draw_cosines(axis: Axes, conclusion: Conclusion) -> None:
         )
     else:
         grid = np.linspace(low, high, _POINTS)
-        within = np.clip(grid / root, -1 + 1e-12, 1 - 1e-12)
+        within = np.clip(grid / root, -1 + 1e-12, 1 - 1e-12)  # the density is finite there
         density = np.exp(cosine_law.log_density(within, dimension)) / root
         axis.plot(grid, density, color=OUT, label="no leak")
     axis.set(xlabel=r"cosine, in units of $1/\sqrt{d}$", ylabel="density")
@@ -386,11 +435,14 @@ def _draw_cosines(axis: Axes, conclusion: Conclusion) -> None:
 
 
 def _draw_epsilons(axis: Axes, conclusion: Conclusion) -> None:
-    """Draws bars for bounds, points with two errors over their floors for estimates, and the upper bound."""
+    """Draws a single run's epsilons by method, and the upper bound.
+
+    Lower bounds are bars; estimates are points with two standard errors, over grey bars up to the 95%
+    quantile of what they show where nothing leaks.
+    """
     names = []
-    floor_label: str | None = (
-        "no leak: up to 95%"  # of the first alone, so that the legend has it once
-    )
+    # Labels are of the first of each kind alone, so that the legend has them once.
+    floor_label: str | None = "no leak: up to 95%"
     estimate_label: str | None = "estimate, 2 errors"
     for place, estimate in enumerate(conclusion.estimates):
         axis.barh(
@@ -429,7 +481,10 @@ def _set_legend_above(axis: Axes) -> None:
 
 
 def _choose_panels(conclusion: Conclusion) -> dict[str, _Draw]:
-    """Returns the panels by name; fresh directions assume no curve, so that they have no Gaussian profile."""
+    """Returns the functions that draw an audit's panels, by name, in order.
+
+    Fresh directions assume no curve: a path of what was proven takes the Gaussian privacy profile's place.
+    """
     if conclusion.is_one_run:
         if conclusion.one_run.cosines is None:
             return {"epsilons": _draw_epsilons}

@@ -22,12 +22,12 @@ from audit.methods.one_run_bounds import OF_COINS
 from audit.report.table import Column, Table, at_least, at_most, number
 from audit.report.verdicts import describe_what_decides, is_reversed
 
-_COUNTS = ("FP/out", "FN/in")
-_RATES = ("FPR", "FNR")
+_COUNTS = ("FP/out", "FN/in")  # the heads of the columns of errors, of a single canary a run
+_RATES = ("FPR", "FNR")  # of several
 _UNTESTED = "            (not tested here: scores of one run may depend on each other)"
 _WITHDRAWN = "withdrawn: canaries that were out have not the law of {} (p < 1e-06)"
 _NO_HIDDEN_STATE = "no bound but composition"
-_FEW = 100  # scores of a world
+_FEW = 100  # scores of a world, below which a remark says what they can prove at most
 _WIDTH = 80  # columns
 _NOTE_INDENT = 12  # columns
 _SHOWN = 0.0005  # three decimals show 0 below it
@@ -35,17 +35,17 @@ _CLEARLY = 4  # standard errors below the null
 _ESTIMATES = """\
 estimates are no bounds; error: standard error if canaries are independent;
 floor: mean (95% quantile) where nothing leaks"""
-_LARGEST_E_VALUE = 1e6
+_LARGEST_E_VALUE = 1e6  # beyond both an e-value is shown as "above" or "below"
 _LEAST_E_VALUE = 0.01
 _GAUSSIAN = "Gaussian: and a Gaussian trade-off curve"
 
 
 def show_floor(floor: NoiseFloor) -> str:
-    """Returns what an estimate shows where nothing leaks."""
+    """Returns the mean and the 95% quantile of an estimate where nothing leaks: "0.100 (0.250)"."""
     return f"{floor.mean:.3f} ({floor.quantile_95:.3f})"
 
 
-# The tables of one run.
+# The tables of a single run.
 _ESTIMATE_COLUMNS = (
     Column(None, lambda row: row.method, "estimate", width=24, left=True),
     Column(None, lambda row: row.epsilon, "epsilon", number(".3f"), 9),
@@ -70,8 +70,8 @@ _BOUND_COLUMNS = (
 def bounds_table(conclusion: Conclusion) -> str:
     """Returns the table of a conclusion's bounds, and remarks below it.
 
-    A row is a lower bound, first the one that a verdict rests on, then an upper bound, then what is no bound.
-    Lower bounds are rounded down, upper bounds up. Of one run estimates come first.
+    The rows are lower bounds, that on which a verdict rests first; upper bounds; and values that are no
+    bounds. Lower bounds are rounded down, upper bounds up. Of a single run estimates come first.
     """
     if conclusion.is_one_run:
         return _make_one_run_table(conclusion)
@@ -136,13 +136,13 @@ def show_e_value(e_value: float) -> str:
         return f"above {_LARGEST_E_VALUE:g}"
     if e_value < _LEAST_E_VALUE:
         return f"below {_LEAST_E_VALUE:g}"
-    digits = 1 - math.floor(math.log10(e_value))
-    scaled = math.floor(e_value * 10**digits + 1e-9)
+    digits = 1 - math.floor(math.log10(e_value))  # decimals that show two significant digits
+    scaled = math.floor(e_value * 10**digits + 1e-9)  # a whole product may be a rounding error less
     return f"{scaled / 10**digits:g}"
 
 
 def _describe_attack(conclusion: Conclusion) -> list[str]:
-    """Returns lines on what the attack guesses right."""
+    """Returns lines on the attack's accuracy, and its true-positive rates at 1% and 0.1% false positives."""
     accuracy, *true_positive_rates = curves.attack(conclusion.scores_in, conclusion.scores_out)
     lines = [f"{'attack:':<12}guesses right in {_show_interval(accuracy)}"]
     for rate, allowed in zip(true_positive_rates, ("1%", "0.1%"), strict=True):
@@ -158,7 +158,10 @@ def _show_interval(rate: curves.Rate) -> str:
 
 
 def _explain_words(conclusion: Conclusion) -> list[str]:
-    """Returns what the last column's words mean, the Gaussian curve last, since its test is below."""
+    """Returns lines on what the words in the table's last column mean.
+
+    The Gaussian curve comes last, since its test is described below it.
+    """
     assumptions: list[Assumption] = [assumption_of(row) for row in conclusion.rows()]
     assumptions += [bound.assumes for bound in conclusion.upper_bounds]
     if conclusion.expected is not None:
@@ -182,7 +185,7 @@ def _make_note(word: str, note: str) -> str:
 
 
 def look_rows(conclusion: Conclusion) -> str:
-    """Returns the last look's bounds in a row, below a header where it is the first look that was taken."""
+    """Returns the last look's bounds as a row of text, below a header where it is the first look taken."""
     looks = conclusion.looks
     assert looks is not None
     last = looks.taken[-1]
@@ -228,7 +231,11 @@ def explain_curve_test(conclusion: Conclusion) -> str:
 
 
 def _compare_with_upper_bounds(conclusion: Conclusion) -> list[str]:
-    """Returns what a lower bound above an upper one means, or that these runs cannot prove so much."""
+    """Returns lines on lower bounds beside upper bounds, for below the table.
+
+    They say that a lower bound exceeds an upper one, or the claim is refuted, and what that means; else that
+    these runs could not prove as much as the upper bound, if so. Mostly there are none.
+    """
     if find_doubt(conclusion):
         return []
     free = conclusion.assumption_free
@@ -263,11 +270,11 @@ def _compare_with_upper_bounds(conclusion: Conclusion) -> list[str]:
 
 
 def _make_row(finding: Finding, show_share: Callable[[int, int], str]) -> tuple[str, ...]:
-    """Returns a lower bound's or an estimate's cells.
+    """Returns the cells of a lower bound or an estimate: method, epsilon, mu, threshold, errors, assumption.
 
     Args:
       finding: the bound or estimate.
-      show_share: shows so many errors of so many scores.
+      show_share: (errors, scores) -> text.
     """
     if finding.false_positive_rate is not None:
         false_positives = f"{finding.false_positive_rate:.1e}"
@@ -300,11 +307,11 @@ def _show_rate(count: int, scores: int) -> str:
 
 
 def remarks(conclusion: Conclusion) -> list[str]:
-    """Returns a line for each thing that a reader has to know beside the table; mostly there is none.
+    """Returns a sentence for each thing that a reader has to know beside the table; mostly there is none.
 
-    Of one run these are cosines of the wrong sign, no bound, and whether cosines are normal. Of several runs
-    these are declared looks, scores that are all equal, scores of the wrong sign, too few to prove much, and
-    methods that need more canaries a run.
+    Of a single run these are cosines of the wrong sign, no bound, and whether cosines are normal. Of
+    several runs these are declared looks, scores that are all equal, scores of the wrong sign, too few to
+    prove much, and methods that need more canaries a run.
     """
     if conclusion.is_one_run:
         return _remark_on_one_run(conclusion)
@@ -327,6 +334,12 @@ def remarks(conclusion: Conclusion) -> list[str]:
 
 
 def _describe_looks(looks: Looks, confidence: float) -> str:
+    """Returns a sentence on declared looks, conclusions at numbers of runs that were fixed beforehand.
+
+    Args:
+      looks: the declared ones, and those taken; each has a confidence of its own.
+      confidence: at which the bounds of all looks hold at once.
+    """
     count = len(looks.schedule)
     words = f"the best of {len(looks.taken)} of {count} declared looks"
     if len(looks.taken) == 1:
@@ -335,7 +348,11 @@ def _describe_looks(looks: Looks, confidence: float) -> str:
 
 
 def _explain_zeros(conclusion: Conclusion) -> list[str]:
-    """Returns why bounds are 0, where it is for no reason of privacy."""
+    """Returns a sentence on why bounds may be 0 for another reason than privacy, if there is one.
+
+    These are scores of the wrong sign, a law that canaries out do not have, too few scores, and too few
+    canaries a run.
+    """
     if is_reversed(conclusion):
         area = curves.auc(conclusion.scores_in, conclusion.scores_out)
         return [
@@ -351,9 +368,8 @@ def _explain_zeros(conclusion: Conclusion) -> list[str]:
     n_in = len(conclusion.scores_in)
     n_out = len(conclusion.scores_out)
     is_leak_shown = max(conclusion.gaussian.epsilon, conclusion.assumption_free.epsilon) >= _SHOWN
-    has_upper_bound = (
-        conclusion.tightest is not None
-    )  # with which the table says what runs prove at most
+    # With an upper bound the table itself says what these runs prove at most.
+    has_upper_bound = conclusion.tightest is not None
     if has_upper_bound or is_leak_shown or min(n_in, n_out) >= _FEW:
         return []
     provable = at_most(estimate.most_provable(n_in, n_out, conclusion.delta, conclusion.confidence))
@@ -363,7 +379,7 @@ def _explain_zeros(conclusion: Conclusion) -> list[str]:
 
 
 def _name_methods_of_more_canaries(fewest: int) -> list[str]:
-    """Returns a line on the methods that need more canaries a run than there are, if there are any."""
+    """Returns a line on methods that need more than `fewest` canaries a run, if there are any."""
     orders = sorted(
         {method.canaries for method in lifted.METHODS.values() if method.canaries > fewest}
     )
@@ -374,7 +390,7 @@ def _name_methods_of_more_canaries(fewest: int) -> list[str]:
 
 
 def _make_one_run_table(conclusion: Conclusion) -> str:
-    """Returns the tables of a run's estimates, if its scores are cosines, and bounds, and what both mean."""
+    """Returns the tables of a single run: estimates, if its scores are cosines; bounds; and notes on both."""
     title = f"one run: epsilon at delta {conclusion.delta:g}, confidence {conclusion.confidence:g}"
     given = []
     for upper in conclusion.upper_bounds:
@@ -401,7 +417,10 @@ def _make_one_run_table(conclusion: Conclusion) -> str:
 
 
 def _explain_words_of_one_run(conclusion: Conclusion) -> list[str]:
-    """Returns what the words on assumptions mean, those of bounds by coins and the Gaussian curve last."""
+    """Returns lines on what the words in the last column of a single run's table mean.
+
+    Those of bounds by coins come after others, and the Gaussian curve last.
+    """
     ranked = sorted(conclusion.bounds, key=lambda bound: bound.method in OF_COINS)
     notes = []
     for assumption in dict.fromkeys(bound.assumes for bound in ranked):
@@ -413,7 +432,7 @@ def _explain_words_of_one_run(conclusion: Conclusion) -> list[str]:
 
 
 def _remark_on_one_run(conclusion: Conclusion) -> list[str]:
-    """Returns a line each for cosines of the wrong sign, for no bound, and on normality."""
+    """Returns remarks on a single run: cosines of the wrong sign, no bound, a test of normality."""
     lines = []
     cosines = conclusion.one_run.cosines
     if cosines is not None and _count_deviations(cosines) < -_CLEARLY:
@@ -431,7 +450,10 @@ def _remark_on_one_run(conclusion: Conclusion) -> list[str]:
 
 
 def _count_deviations(cosines: Cosines) -> float:
-    """Returns by how many standard errors the observed mean is above the null's."""
+    """Returns by how many standard errors the observed cosines' mean is above the null's.
+
+    The null's mean is 0 and a cosine's deviation 1 / sqrt(d), unless there are unobserved cosines.
+    """
     observed, unobserved, dimension = cosines
     if not len(unobserved):
         return float(observed.mean() * np.sqrt(dimension * len(observed)))

@@ -12,7 +12,7 @@ from scipy import stats
 from audit.report import page, style
 from audit.report.page import Html
 
-_MOST_BARS = 24
+_MOST_BARS = 24  # of a figure, the largest
 _LONGEST_NAME = 48  # characters beside a bar
 _LEAST_SIZE = 1e-3  # of a bar, which a logarithmic axis needs
 
@@ -28,6 +28,8 @@ def check_page(report: Mapping[str, Any], pictures: Mapping[str, Any]) -> bytes:
     if subject == "step":
         subject = "a step"
     title = f"Check of {subject} of DP-SGD"
+    # Classes of the page's style: red for bugs, orange where checks could not be tried, grey for
+    # passed.
     kind = "violated" if report["findings"] else "leaks"
     if report["passed"]:
         kind = "nothing"
@@ -51,7 +53,10 @@ def _describe_finding(finding: Mapping[str, str]) -> Html:
 
 
 def _make_p_value_table(p_values: Mapping[str, float], level: float) -> Html:
-    """Returns the table of all statistical tests, the smallest p-value first."""
+    """Returns the page's table of all statistical tests, the smallest p-value first.
+
+    `p_values` are by the test's name; `level` is that of all tests together, by Holm's procedure.
+    """
     caption = f"All statistical tests together are at level {level:g} (Holm)."
     ranked = sorted(p_values.items(), key=lambda item: item[1])
     rows = [(name, f"{p_value:.2g}") for name, p_value in ranked]
@@ -59,7 +64,12 @@ def _make_p_value_table(p_values: Mapping[str, float], level: float) -> Html:
 
 
 def _draw_figures(pictures: Mapping[str, Any]) -> list[Html]:
-    """Returns a figure for each of a report's pictures."""
+    """Returns figures of what a check measured.
+
+    Args:
+      pictures: those there are of: movements, by example; sample, of the noise; layers and batches,
+        deviations of the noise by name; sizes and expected, of batches.
+    """
     figures = []
     if pictures.get("movements"):
         caption = (
@@ -78,7 +88,7 @@ def _draw_figures(pictures: Mapping[str, Any]) -> list[Html]:
     for name, part in (("layers", "layer"), ("batches", "batch")):
         deviations = pictures.get(name)
         if deviations:
-            caption = f"The noise's deviation by {part}, in stated ones; 1 is right."
+            caption = f"The noise's deviation by {part}, over the stated one; 1 is right."
             draw = partial(_draw_deviations, deviations=deviations)
             figures.append(_draw_figure(draw, caption))
     if "sizes" in pictures:
@@ -92,7 +102,13 @@ def _draw_figure(
     caption: str,
     height: float = 3.2,
 ) -> Html:
-    """Returns a figure of the page, by what draws into its axes."""
+    """Returns a figure of the page, with its caption.
+
+    Args:
+      draw: draws into the figure's axes.
+      caption: also the text for readers who cannot see it.
+      height: in inches.
+    """
     with plt.rc_context(style.STYLE):
         figure, axes = plt.subplots(figsize=(5.2, height))
         draw(axes)
@@ -100,14 +116,14 @@ def _draw_figure(
 
 
 def _draw_movements(axes: Axes, movements: Mapping[str, float]) -> None:
-    """Draws how far examples move the step, in red what is too far."""
+    """Draws how far each example moves the step, over eta C / B; more than 1 (2% of rounding) is in red."""
     _draw_bars(axes, movements, is_right=lambda size: size <= 1.02)
     axes.set_xscale("log")
     axes.set_xlabel("eta C / B")
 
 
 def _draw_deviations(axes: Axes, deviations: Mapping[str, float]) -> None:
-    """Draws deviations of the noise, in red those that are not near 1."""
+    """Draws deviations of the noise over the stated deviation, in red those that are not within 10% of it."""
     _draw_bars(axes, deviations, is_right=lambda size: abs(size - 1) < 0.1)
     axes.set_xscale("linear")
     axes.set_xlabel("stated deviations")
@@ -118,7 +134,13 @@ def _draw_bars(
     values: Mapping[str, float],
     is_right: Callable[[float], bool],
 ) -> None:
-    """Draws the largest values as bars beside their names, those that are not finite as 0."""
+    """Draws the 24 largest values as horizontal bars beside their names, and a line at 1.
+
+    Args:
+      axes: to draw into.
+      values: by name; those that are not finite are drawn as 0.
+      is_right: whether a value is as it should be; others are red.
+    """
     sizes = {}
     for name, value in values.items():
         sizes[name] = value if np.isfinite(value) else 0.0
@@ -140,7 +162,7 @@ def _draw_bars(
 
 
 def _draw_noise(axes: Axes, sample: Any) -> None:
-    """Draws a histogram of the noise beside the normal density."""
+    """Draws a histogram of the noise, in stated deviations cut at 5, beside the normal density."""
     edges = np.linspace(-5, 5, 61)
     clipped = np.clip(sample, -5, 5)
     axes.hist(clipped, list(edges), density=True, color=style.OUT)

@@ -38,7 +38,7 @@ class CurveStatus(NamedTuple):
 
 
 def describe_curve(conclusion: Conclusion) -> CurveStatus:
-    """Returns what the test says of a Gaussian curve."""
+    """Returns the result of the test of a Gaussian curve, as figures show it."""
     if conclusion.curve is None:
         return CurveStatus("", BLACK, "")
     p_value = conclusion.p_value()
@@ -46,13 +46,17 @@ def describe_curve(conclusion: Conclusion) -> CurveStatus:
         return CurveStatus(f"Gaussian curve refuted, {p_value}", VERMILION, "(refuted)", faded=True)
     result = f"{p_value}, power {conclusion.curve_power:.0%}"
     if conclusion.doubts_gaussian:
+        # Nothing needs a mark where the mechanism itself is a reason for a Gaussian curve.
         mark = "" if conclusion.reason else "(not confirmed)"
         return CurveStatus(f"Gaussian curve not confirmed, {result}", BLACK, mark)
     return CurveStatus(f"no evidence against Gaussian, {result}", BLACK, "")
 
 
 def find_mark(finding: Finding, conclusion: Conclusion) -> str:
-    """Returns the mark of a bound that assumes a Gaussian curve, or an empty string of other findings."""
+    """Returns what a figure adds to a bound's name if it assumes a Gaussian curve: "(refuted)", say.
+
+    Empty for other bounds and estimates, and where nothing speaks against the curve.
+    """
     if not assumption_of(finding).gaussian:
         return ""
     return describe_curve(conclusion).mark
@@ -91,7 +95,12 @@ def draw_on_deviates(axis: Axes, conclusion: Conclusion, predicted_mu: float | N
     """Draws trade-off curves on axes of normal deviates, where Gaussian curves are lines of slope -1.
 
     The axes reach from half a run's rate to its mirror image. What the test of the Gaussian curve says is
-    written above the panel. See `draw_trade_off` for the arguments.
+    written above the panel.
+
+    Args:
+      axis: to draw into.
+      conclusion: whose scores, bounds and curve are drawn.
+      predicted_mu: mu as theory predicts it, if it does.
     """
     most_runs = max(len(conclusion.scores_in), len(conclusion.scores_out))
     least = min(0.5 / most_runs, 0.1)
@@ -112,7 +121,10 @@ def draw_on_deviates(axis: Axes, conclusion: Conclusion, predicted_mu: float | N
 
 
 def _make_ticks(least: float) -> tuple[list[float], list[str]]:
-    """Returns rates from `least` to 1 - `least` for an axis of normal deviates, and their labels."""
+    """Returns ticks of an axis of normal deviates: rates from `least` to 1 - `least`, and their labels.
+
+    They are 1/2, powers of 10, and 1 less these; of more than four decades every second one.
+    """
     count = int(np.floor(-np.log10(least)))
     step = 1 if count <= _MOST_DECADES else 2
     rates = [0.5]
@@ -128,9 +140,15 @@ def _make_ticks(least: float) -> tuple[list[float], list[str]]:
 
 
 def _draw_empirical(axis: Axes, conclusion: Conclusion, grid: Array) -> None:
-    """Draws the scores' curve, never nearer to 0 or 1 than half a run, in a band at the confidence.
+    """Draws the scores' empirical trade-off curve, in a band at the confidence.
 
-    There is no band where runs have several canaries.
+    Rates are clipped to half a run from 0 and 1, which the axes of deviates cannot show. There is no band
+    where runs have several canaries.
+
+    Args:
+      axis: to draw into.
+      conclusion: whose scores are drawn.
+      grid: false-positive rates (n,), ascending, at which the band is drawn.
     """
     curve = curves.trade_off_curve(
         conclusion.scores_in, conclusion.scores_out, conclusion.confidence

@@ -32,7 +32,7 @@ class OverRuns(NamedTuple):
 
 
 def collect_over_runs(runs: Sequence[Conclusion]) -> list[OverRuns]:
-    """Returns each estimate's and each bound's epsilons over all runs, estimates first."""
+    """Returns each method's epsilons over runs, estimates first; all runs have the same methods."""
     rows = []
     for place, estimate in enumerate(runs[0].estimates):
         epsilons = [run.estimates[place].epsilon for run in runs]
@@ -44,7 +44,7 @@ def collect_over_runs(runs: Sequence[Conclusion]) -> list[OverRuns]:
 
 
 def over_runs(runs: Sequence[Conclusion]) -> str:
-    """Returns the table of the mean and deviation over runs of each estimate and bound."""
+    """Returns a text table: each estimate's and bound's mean epsilon over runs, and standard deviation."""
     columns = (
         Column(None, lambda row: row.method, "estimate or bound", width=24, left=True),
         Column(None, lambda row: np.mean(row.epsilons), "mean", number(".3f"), 9),
@@ -93,7 +93,11 @@ class Upper(NamedTuple):
 
 
 def upper_bounds(audit: FederatedAudit) -> list[Upper]:
-    """Returns epsilon as it is accounted, of a canary and of a client, and the paper's analytical value."""
+    """Returns the mechanism's epsilons at the audit's delta.
+
+    They are the accountant's of a canary and of a client, and the paper's analytical one, which counts a
+    single round and is no bound.
+    """
     delta = audit.runs[0].delta
     rows = []
     for name, participant in (("canary", audit.canary), ("client", audit.client)):
@@ -109,7 +113,10 @@ def upper_bounds(audit: FederatedAudit) -> list[Upper]:
 
 
 def federated_table(audit: FederatedAudit) -> str:
-    """Returns the tables of a run, or of means over runs, and of the mechanism's epsilon."""
+    """Returns an audit's text tables: of its run, or of means over its runs; and of the mechanism's epsilons.
+
+    Below come what all runs prove together, and the models' accuracy, where they are known.
+    """
     first = audit.runs[0]
     columns = (
         Column(None, lambda row: row.name, "mechanism", width=24, left=True),
@@ -135,7 +142,7 @@ def federated_table(audit: FederatedAudit) -> str:
 
 
 def federated_json(audit: FederatedAudit, about: dict[str, Any]) -> str:
-    """Returns a JSON object on one line, with what `about` says of the audit."""
+    """Returns an audit as a JSON object on a single line; the fields `about` come first."""
     first = audit.runs[0]
     fields = {
         **about,

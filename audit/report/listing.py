@@ -3,6 +3,7 @@
 import math
 import textwrap
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,9 +17,10 @@ from audit.settings.setting import Setting, flat
 from audit.storage.store import Kept, Store, finite, hash_of, newest_scores
 from audit.tasks import zoo
 
-_COLUMNS = 80
-_INDENT = 10
-_NAME_WIDTH = 34
+_COLUMNS = 80  # of a terminal
+_INDENT = 10  # of the lines below a row
+_NAME_WIDTH = 34  # of the column of models and adversaries
+# Of ages, each in seconds.
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"))
 
 
@@ -43,7 +45,7 @@ class Listed(NamedTuple):
 
 
 def listed(folder: Path) -> Listed:
-    """Returns the row of an audit's folder; raises InputError where it can't be read."""
+    """Reads what `list` shows of an audit from its folder; raises InputError where that can't be read."""
     store = Store.at(folder)
     audited = stored.known(store.config())
     if audited is None:
@@ -61,9 +63,9 @@ def listed(folder: Path) -> Listed:
 
 
 def find_differences(setting: Setting) -> dict[str, Any]:
-    """Returns the fields of a setting that differ from an audit of its model and adversary, by their flags.
+    """Returns the fields of a setting that differ from the defaults of its model and adversary, by flags.
 
-    `insertions` takes the place of the steps where these hold a whole number of insertions.
+    `insertions` takes the place of the steps where these are a whole number of periods.
     """
     defaults = _find_defaults(setting)
     values = flat(setting)
@@ -83,7 +85,7 @@ def find_differences(setting: Setting) -> dict[str, Any]:
 
 
 def _find_defaults(setting: Setting) -> dict[str, Any]:
-    """Returns the fields of an audit of the setting's model and adversary that sets nothing else."""
+    """Returns the fields, by name, of an audit of a setting's model and adversary with nothing else given."""
     if setting.model in zoo.tasks():
         defaults = flat(setting_of(setting.model, adversary=setting.adversary.name))
     else:  # a caller's own model, whose other fields have no defaults
@@ -97,7 +99,12 @@ def _find_defaults(setting: Setting) -> dict[str, Any]:
 
 
 def as_table(rows: Sequence[Listed], now: float) -> str:
-    """Returns the rows in 80 columns, each with its differences on lines below it; now is in seconds."""
+    """Returns audits as a text table of 80 columns, each row with its differences on lines below it.
+
+    Args:
+      rows: the audits.
+      now: in seconds since 1970, for their ages.
+    """
     header, rule, *row_lines = _make_table(rows, now).text().split("\n")
     indent = " " * _INDENT
     lines = [header, rule]
@@ -111,6 +118,7 @@ def as_table(rows: Sequence[Listed], now: float) -> str:
 
 
 def _show_differences(differences: dict[str, Any]) -> str:
+    """Returns flags with their values as text, "k=5, seed=1"."""
     texts = []
     for flag, value in differences.items():
         text = f"{value:g}" if isinstance(value, float) else str(value)
@@ -123,7 +131,31 @@ def as_json(rows: Sequence[Listed]) -> list[dict[str, Any]]:
     return _make_table(rows, 0.0).json()
 
 
+def as_csv(rows: Sequence[Listed]) -> bytes:
+    """Returns the rows as CSV, with a column for every field of a setting; what is unknown is empty."""
+    names: dict[str, None] = {}
+    for row in rows:
+        names |= dict.fromkeys(flat(row.setting))
+    facts = _make_table(rows, 0.0).columns
+    settings = [
+        Column(name, partial(_find_value, name))
+        for name in names
+        if name not in ("model", "adversary")
+    ]
+    columns = [column for column in facts if column.key != "differs"]
+    return Table([*columns, *settings], rows, digits=10).csv()
+
+
+def _find_value(name: str, row: Listed) -> Any:
+    """Returns the value of a setting's field; None where the setting has no such field."""
+    return flat(row.setting).get(name)
+
+
 def _make_table(rows: Sequence[Listed], now: float) -> Table[Listed]:
+    """Returns the table of audits; columns without a head are for JSON alone, those without a key for people.
+
+    `now` is in seconds since 1970, for the audits' ages.
+    """
     columns = (
         Column(
             "setting",

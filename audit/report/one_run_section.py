@@ -26,7 +26,7 @@ MEANINGS = (
 
 
 def make_bounds_table(subject: Subject) -> Html:
-    """Returns the table of a run's lower bounds and of the mechanism's epsilons."""
+    """Returns a page's table of a single run's lower bounds, and below them the mechanism's epsilons."""
     conclusion = subject.conclusion
     rows = []
     for bound in conclusion.bounds:
@@ -41,7 +41,7 @@ def make_bounds_table(subject: Subject) -> Html:
 
 
 def make_parts_below_bounds(subject: Subject) -> list[Html]:
-    """Returns a run's estimates, remarks on them, and means over all runs, where there are such."""
+    """Returns what follows a single run's bounds on a page: estimates, remarks, and means over runs."""
     parts = []
     if subject.conclusion.estimates:
         parts.append(page.element("h3", "Estimates, which are no bounds"))
@@ -54,7 +54,7 @@ def make_parts_below_bounds(subject: Subject) -> list[Html]:
 
 
 def _make_estimates_table(conclusion: Conclusion) -> Html:
-    """Returns the table of a run's estimates beside what they show where nothing leaks."""
+    """Returns a page's table of a single run's estimates, beside their values where nothing leaks."""
     header = (
         "estimate",
         "epsilon",
@@ -77,7 +77,7 @@ def _make_estimates_table(conclusion: Conclusion) -> Html:
 
 
 def _make_runs_table(runs: Sequence[Conclusion]) -> Html:
-    """Returns the table of the mean and deviation over runs of each estimate and bound."""
+    """Returns a page's table of each method's mean epsilon over runs, and standard deviation."""
     rows = []
     for row in collect_over_runs(runs):
         kind = "estimate" if row.floor else "bound"

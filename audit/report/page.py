@@ -65,7 +65,8 @@ pre { background: var(--raised); border: 1px solid var(--line); border-radius: .
 }
 """
 
-# What an SVG file has and an SVG element must not: its size, styles for a whole page, and who made it.
+# What an SVG file has and an SVG element must not: its size, styles for a whole page, and who made
+# it.
 _NOT_INLINE = re.compile(
     r'\s(?:width|height)="[\d.]+pt"|<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->',
     re.DOTALL,
@@ -78,7 +79,7 @@ class Html(str):
 
 
 def element(tag: str, *content: str, **attributes: str) -> Html:
-    """Returns an element.
+    """Returns an HTML element.
 
     Args:
       tag: its name.
@@ -95,7 +96,7 @@ def element(tag: str, *content: str, **attributes: str) -> Html:
 
 
 def join(content: Iterable[str]) -> Html:
-    """Returns pieces of markup and text one after the other, the text escaped."""
+    """Returns pieces in turn as markup: those of type Html as they are, other text escaped."""
     pieces: list[str] = []
     for piece in content:
         if not isinstance(piece, Html):
@@ -109,6 +110,7 @@ def document(title: str, *content: str) -> bytes:
     head = element(
         "head",
         element("meta", charset="utf-8"),
+        # No request: the page shows the same offline, and tells nobody that it was opened.
         element("meta", http_equiv="Content-Security-Policy", content=_POLICY),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("title", title),
@@ -120,7 +122,13 @@ def document(title: str, *content: str) -> bytes:
 
 
 def table(caption: str, header: Sequence[str], rows: Iterable[Sequence[str]]) -> Html:
-    """Returns a table whose rows become cards on narrow screens; a row's first cell is its header."""
+    """Returns a table; on narrow screens the page's style shows each row as a card.
+
+    Args:
+      caption: above the table.
+      header: the columns' names.
+      rows: of cells, of which the first is the row's header.
+    """
     head = [element("th", name, scope="col") for name in header]
     body = []
     for first, *others in rows:
@@ -177,9 +185,17 @@ def figure(image: bytes, alternative: str, caption: str, kind: str = "") -> Html
 
 
 def _embed_svg(image: bytes, alternative: str) -> Html:
-    """Returns matplotlib's SVG as an element, its ground and ink in the page's colours, its ids unique."""
+    """Returns an SVG file of matplotlib's as an element of the page.
+
+    White and black become the page's ground and ink, and ids get a prefix of their own, since those of two
+    figures of a page would be the same.
+
+    Args:
+      image: the file.
+      alternative: the text for readers who cannot see it.
+    """
     text = image.decode(errors="replace")
-    text = text[max(text.find("<svg"), 0) :]
+    text = text[max(text.find("<svg"), 0) :]  # without the XML declaration
     text = _NOT_INLINE.sub("", text)
 
     digest = hashlib.sha256(image + alternative.encode()).hexdigest()

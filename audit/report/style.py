@@ -20,7 +20,8 @@ from matplotlib.figure import Figure  # noqa: E402
 from matplotlib.text import Text  # noqa: E402
 from matplotlib.ticker import FixedFormatter  # noqa: E402
 
-# Okabe and Ito's colours, which colour-blind readers can distinguish; in grey, hatches and dashes differ.
+# Okabe and Ito's colours, which colour-blind readers can distinguish; in grey, hatches and dashes
+# differ.
 BLUE = "#0072B2"
 VERMILION = "#D55E00"
 GREEN = "#009E73"
@@ -69,7 +70,7 @@ def _make_letter(match: re.Match[str]) -> str:
 
 
 def set_symbols(figure: Figure) -> None:
-    """Replaces names of quantities, which tables spell out, by symbols."""
+    """Replaces names of quantities, as epsilon, by symbols in all texts and tick labels of a figure."""
     for text in figure.findobj(Text):
         assert isinstance(text, Text)
         content = insert_symbols(text.get_text())

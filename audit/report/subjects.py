@@ -77,7 +77,7 @@ class RequestedLevels(NamedTuple):
     confidence: float | None = None
 
     def complete(self, delta: float, confidence: float) -> Level:
-        """Returns the level, with these values where none are requested."""
+        """Returns the level of the bounds: what is requested, and the given values where nothing is."""
         if self.delta is not None:
             delta = self.delta
         if self.confidence is not None:
@@ -121,7 +121,13 @@ _SEEN = {
 
 
 def describe_score_files(name: str, sources: Sequence[Path], conclusion: Conclusion) -> Subject:
-    """Returns the audit of scores from one file or several."""
+    """Returns the facts of an audit of score files.
+
+    Args:
+      name: of what was audited.
+      sources: the files, or STDIN.
+      conclusion: from their scores.
+    """
     subject = describe_arrays(name, conclusion)
     provenance = {}
     if not conclusion.is_one_run:
@@ -138,7 +144,12 @@ def describe_score_files(name: str, sources: Sequence[Path], conclusion: Conclus
 
 
 def _make_bound_command(names: str, conclusion: Conclusion) -> str:
-    """Returns the command `bound` that draws the conclusion from files of these names."""
+    """Returns the command line of `bound` that gives this conclusion again.
+
+    Args:
+      names: of the score files, comma-separated.
+      conclusion: from their scores.
+    """
     flags = {
         "scores": names,
         "delta": f"{conclusion.delta:g}",
@@ -158,7 +169,7 @@ def _make_bound_command(names: str, conclusion: Conclusion) -> str:
             flags[name] = f"{value:.12g}"
         hidden_state = conclusion.hidden_state
         if hidden_state is not None:
-            flags["lipschitz"] = f"{hidden_state.range[1]:.12g}"
+            flags["lipschitz"] = f"{hidden_state.range[1]:.12g}"  # the largest; `bound` takes one
             flags["k"] = str(hidden_state.periods.k)
             flags["insert"] = str(hidden_state.periods.insert)
     elif conclusion.upper_bound is not None:
@@ -167,7 +178,7 @@ def _make_bound_command(names: str, conclusion: Conclusion) -> str:
 
 
 def _join_flags(command: str, flags: dict[str, Any]) -> str:
-    """Returns a command with its flags."""
+    """Returns a command line: a command with flags, by their names, as --name=value."""
     words = [command]
     for name, value in flags.items():
         words.append(f"--{name}={value}")
@@ -180,7 +191,12 @@ def _list_versions() -> str:
 
 
 def describe_arrays(name: str, conclusion: Conclusion) -> Subject:
-    """Returns the audit of a caller's scores."""
+    """Returns the facts of an audit of a caller's scores, of which nothing but the claim is known.
+
+    Args:
+      name: of what was audited.
+      conclusion: from the scores.
+    """
     if conclusion.is_one_run:
         return _describe_one_run(name, conclusion)
     facts = {"Audited": name, "Runs": _describe_runs(conclusion)}
@@ -210,7 +226,7 @@ def describe_arrays(name: str, conclusion: Conclusion) -> Subject:
 
 
 def _describe_one_run(name: str, conclusion: Conclusion) -> Subject:
-    """Returns the audit of the canaries of a caller's run."""
+    """Returns the facts of an audit of the canaries of a caller's run; `name` is of what was audited."""
     facts = {"Audited": name, "Canaries": str(conclusion.evidence)}
     uppers = []
     for upper in conclusion.upper_bounds:
@@ -221,7 +237,7 @@ def _describe_one_run(name: str, conclusion: Conclusion) -> Subject:
 
 
 def describe_setting(folder: Path, levels: RequestedLevels, runs: int | None = None) -> Subject:
-    """Returns the audit in a setting's folder of a store.
+    """Concludes from the scores in a setting's folder of a store, and returns the audit's facts.
 
     Args:
       folder: of the setting.
@@ -242,7 +258,7 @@ def describe_setting(folder: Path, levels: RequestedLevels, runs: int | None = N
     if not runs and declared is not None:
         runs = declared.looks()[-1]
     runs = runs or last_result.runs or runs_held
-    require(runs >= 1, f"{folder} has no finished runs: {started.training()}")
+    require(runs >= 1, f"{folder} has no finished runs: {started.training_hint()}")
     require(runs <= runs_held, f"{folder} lacks runs {runs_held} to {runs - 1}: train them")
 
     last_delta = last_result.delta or USUAL_LEVEL.delta
@@ -276,7 +292,13 @@ def describe_setting(folder: Path, levels: RequestedLevels, runs: int | None = N
 def _describe_setting(
     setting: Setting, conclusion: Conclusion, is_own_model: bool
 ) -> dict[str, str]:
-    """Returns facts on the model, the mechanism and the runs."""
+    """Returns facts on a setting's model, mechanism and runs, by what they are of.
+
+    Args:
+      setting: of the audit.
+      conclusion: of it.
+      is_own_model: whether the model is a caller's, of which only the name is known.
+    """
     mechanism = setting.mechanism
     model = setting.model
     if not is_own_model and model in zoo.tasks():
@@ -308,6 +330,7 @@ def _describe_setting(
 
 
 def _describe_insertions(setting: Setting) -> str:
+    """Returns in words how many steps insert canaries, and which: "50, every 5 steps"."""
     k = setting.schedule.periodicity
     text = f"{setting.insertions:,}, at every step"
     if k > 1:
@@ -378,7 +401,7 @@ def _describe_threats(setting: Setting) -> list[str]:
 
 
 def _make_audit_command(setting: Setting, runs: int, level: Level, looks: Sequence[int]) -> str:
-    """Returns the command `audit` that repeats an audit."""
+    """Returns the command line of `audit` that repeats an audit; declared looks take the place of --runs."""
     flags = {
         "model": setting.model,
         "adversary": setting.adversary.name,
@@ -421,7 +444,7 @@ def _describe_provenance(name: str, audited: Known, notes: dict[str, str]) -> di
 def describe_federated(
     setting: FederatedSetting, audit: FederatedAudit, data: str, folder: str, config: str
 ) -> Subject:
-    """Returns the audit of federated runs.
+    """Returns the facts of an audit of federated runs.
 
     Args:
       setting: of the runs.
@@ -476,7 +499,17 @@ def describe_federated(
 
 
 def describe_federated_folder(folder: Path, levels: RequestedLevels) -> Subject:
-    """Returns the audit that a federated run's folder keeps; raises InputError where none can be read."""
+    """Concludes from the scores in a federated setting's folder, and returns the audit's facts.
+
+    The setting, its compositions and accuracies are those that the audit wrote into federated.json.
+
+    Args:
+      folder: of the setting.
+      levels: of the bounds; by default those of the audit.
+
+    Raises:
+      InputError: the folder has no such file or scores, or they can't be read.
+    """
     store = Store.at(folder)
     content = files.read(folder / RESULT)
     fix = "start the same federated audit again"
@@ -502,6 +535,6 @@ def describe_federated_folder(folder: Path, levels: RequestedLevels) -> Subject:
 
 
 def _read_federated_setting(values: dict[str, Any]) -> FederatedSetting:
-    """Returns the setting of which a file holds the values; what is no field of it is left out."""
+    """Returns a federated setting from values by name; names that are not those of fields are left out."""
     fields = {field.name for field in dataclasses.fields(FederatedSetting)}
     return FederatedSetting(**{name: values[name] for name in fields & set(values)})

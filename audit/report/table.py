@@ -17,7 +17,7 @@ Show = Callable[[Any], str]
 
 
 def at_least(value: float, decimals: int = 3) -> str:
-    """Returns a lower bound, rounded down."""
+    """Returns a lower bound as text, rounded down."""
     rounded = math.floor(value * 10**decimals) / 10**decimals
     return f"{rounded:.{decimals}f}"
 
@@ -28,7 +28,7 @@ def short(number: str) -> str:
 
 
 def at_most(value: float, decimals: int = 3) -> str:
-    """Returns an upper bound, rounded up, or "inf" where it is infinite."""
+    """Returns an upper bound as text, rounded up, or "inf" where it is infinite."""
     if math.isinf(value):
         return "inf"
     rounded = math.ceil(value * 10**decimals) / 10**decimals
@@ -46,7 +46,7 @@ class Column(NamedTuple):
     Attributes:
       key: its name in CSV and JSON, or None if it is in neither.
       value: returns what a row has in the column; None is an empty cell in CSV.
-      head: its name for people, in one line or several, or None if they do not see it.
+      head: its name for people, of a line or several, or None if they do not see it.
       show: returns the text that people see of a value other than None.
       width: in characters; 0 for the width of its widest cell.
       left: whether its cells are aligned to the left.
@@ -144,7 +144,7 @@ class Table(Generic[R]):
         return [column for column in self.columns if column.head is not None]
 
     def _split_header(self) -> list[tuple[str, ...]]:
-        """Returns the rows of the header, of which the last has each column's last line."""
+        """Returns the header's rows of cells; names of fewer lines get empty lines above."""
         names = [name.split("\n") for name in self.header()]
         height = max(len(lines) for lines in names)
         padded_names = []
@@ -173,7 +173,12 @@ class Table(Generic[R]):
         return self.gap.join(aligned).rstrip()
 
     def _insert_headings(self, lines: Sequence[str], rule: str) -> Iterator[str]:
-        """Yields the rows' lines, above each section a rule and a heading, and its closing lines below."""
+        """Yields the lines of rows, with rule and heading above each section and its closing lines below.
+
+        Args:
+          lines: the rows as text, in order.
+          rule: a line of dashes.
+        """
         section = self.section
         assert section is not None
         pairs = zip(self.rows, lines, strict=True)

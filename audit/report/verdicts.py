@@ -19,18 +19,17 @@ _VIOLATED = "The guarantee is violated."
 _VIOLATED_OR_NOT_GAUSSIAN = "The guarantee is violated, or the trade-off curve is not Gaussian."
 _WHATEVER = "whatever the trade-off curve"
 _IF_GAUSSIAN = "if the trade-off curve is Gaussian"
-_CLEARLY = (
-    4  # standard errors of the AUC below 1/2: three such audits in 100,000 where nothing leaks
-)
+# Standard errors of the AUC below 1/2: three such audits in 100,000 where nothing leaks.
+_CLEARLY = 4
 _UNTESTED = " Whether it is was not tested: scores of one run may depend on each other."
 
 
 class Verdict(NamedTuple):
-    """A verdict on an audit, ever more fully.
+    """A verdict on an audit, in texts of four lengths.
 
     Attributes:
       kind: LEAKS, NOTHING or VIOLATED.
-      word: a word or three.
+      word: one to four words, for tables.
       headline: a short sentence.
       sentence: the rest, in full sentences.
     """
@@ -85,7 +84,8 @@ def describe_level(conclusion: Conclusion) -> str:
 def verdict(conclusion: Conclusion) -> Verdict:
     """Returns the verdict on a conclusion's lower bounds beside its upper bound, if it is known.
 
-    It rests on `if_gaussian` and `assumption_free`, or what takes their place; of one run on every bound.
+    It rests on `if_gaussian` and `assumption_free`, or what takes their place; of a single run on every
+    bound.
     """
     if conclusion.is_one_run:
         return _judge_one_run(conclusion)
@@ -133,7 +133,7 @@ def verdict(conclusion: Conclusion) -> Verdict:
 
 
 def _explain_refutation(conclusion: Conclusion) -> str:
-    """Returns the sentences on a claim that its test refutes, where no bound on epsilon exceeds it."""
+    """Returns the sentences on a claim that its test refutes, though no lower bound exceeds it."""
     upper = conclusion.tightest
     test = conclusion.claim_test
     assert upper is not None and test is not None
@@ -150,6 +150,7 @@ def _explain_refutation(conclusion: Conclusion) -> str:
 
 
 def _explain_doubt(doubt: str) -> str:
+    """Returns the sentences on scores that cannot be of independent runs, for the given reason."""
     return (
         f"{doubt[0].upper()}{doubt[1:]}, which independent training runs with noise do not give. Bounds "
         "hold for independent runs alone, so that they say nothing of this training, neither that it leaks "
@@ -159,7 +160,14 @@ def _explain_doubt(doubt: str) -> str:
 
 
 def _judge_without_gaussian(conclusion: Conclusion, free: Bound) -> Verdict:
-    """Returns the verdict where the scores refute a Gaussian curve."""
+    """Returns the verdict where the scores refute a Gaussian curve.
+
+    It rests on the bound that holds whatever the curve, which does not exceed an upper bound.
+
+    Args:
+      conclusion: of the audit.
+      free: that bound.
+    """
     p_value = conclusion.p_value()
     refuted = (
         f" These scores refute a Gaussian curve ({p_value}): bounds that assume one do not hold."
@@ -199,13 +207,18 @@ def _make_headline(conclusion: Conclusion) -> str:
 
 
 def is_reversed(conclusion: Conclusion) -> bool:
-    """Returns whether scores are clearly lower with the canary than without, as of the wrong sign."""
-    most_canaries = max(conclusion.evidence.canaries)  # whose scores may all be equal
+    """Returns whether scores are clearly lower with the canary than without, as where the sign is wrong.
+
+    That is an AUC more than 4 standard errors below 1/2. Errors grow by the root of a run's canaries, whose
+    scores may all be equal.
+    """
+    most_canaries = max(conclusion.evidence.canaries)
     area = curves.auc(conclusion.scores_in, conclusion.scores_out)
     return area.deviations < -_CLEARLY * math.sqrt(most_canaries)
 
 
 def _explain_reversal(conclusion: Conclusion) -> str:
+    """Returns the sentences on scores that are lower with the canary, and the upper bounds."""
     area = curves.auc(conclusion.scores_in, conclusion.scores_out)
     guarantee = _describe_upper_bounds(conclusion)
     return (
@@ -215,7 +228,7 @@ def _explain_reversal(conclusion: Conclusion) -> str:
 
 
 def _describe_curve_test(conclusion: Conclusion) -> str:
-    """Returns the sentence on the test of a Gaussian curve, where it does not refute the curve."""
+    """Returns the sentence, after a space, on the test of a Gaussian curve that does not refute it."""
     if conclusion.curve is None:
         has_many_canaries = conclusion.has_tied_scores
         return _UNTESTED if has_many_canaries else ""
@@ -230,7 +243,7 @@ def _describe_curve_test(conclusion: Conclusion) -> str:
 
 
 def _is_zero(bound: Bound) -> bool:
-    """Returns whether three decimals show nothing of the bound."""
+    """Returns whether a bound on epsilon is shown as 0, rounded down to three decimals."""
     return at_least(bound.epsilon) == "0"
 
 
@@ -242,7 +255,7 @@ def _claim(bound: Bound, proviso: str) -> str:
 
 
 def _describe_leak(gaussian: Bound, free: Bound) -> str:
-    """Returns the sentence on the leak that both bounds prove."""
+    """Returns the sentence on the leak proven if the curve is Gaussian, and whatever it is."""
     if free.epsilon >= gaussian.epsilon:
         return f"{_claim(free, _WHATEVER)}."
     if _is_zero(free):
@@ -252,6 +265,7 @@ def _describe_leak(gaussian: Bound, free: Bound) -> str:
 
 
 def _explain_nothing_proven(conclusion: Conclusion) -> str:
+    """Returns the sentences on lower bounds that are all 0."""
     if conclusion.has_one_canary:
         runs = f"{len(conclusion.scores_in) + len(conclusion.scores_out):,} runs"
     else:
@@ -264,7 +278,7 @@ def _explain_nothing_proven(conclusion: Conclusion) -> str:
 
 
 def _judge_one_run(conclusion: Conclusion) -> Verdict:
-    """Returns the verdict on one run's bounds."""
+    """Returns the verdict on a single run, from each of its bounds beside the smallest upper bound."""
     bounds = conclusion.bounds
     upper = conclusion.tightest
     if upper is not None:
@@ -290,7 +304,7 @@ def _judge_one_run(conclusion: Conclusion) -> Verdict:
 
 
 def _judge_violation_by_one_run(exceeding: Sequence[Bound], upper: UpperBound) -> Verdict:
-    """Returns the verdict where bounds of one run exceed the upper bound."""
+    """Returns the verdict where some bounds of a single run exceed the smallest upper bound."""
     source = "The hidden-state bound" if upper.hidden else "Accounting"
     most = at_most(upper.epsilon)
     end = f"{source} guarantees at most {most}: there is a bug, or that is for another training."
@@ -301,7 +315,7 @@ def _judge_violation_by_one_run(exceeding: Sequence[Bound], upper: UpperBound) -
 
 
 def _claim_each(bounds: Sequence[Bound]) -> str:
-    """Returns a sentence for each bound of one run."""
+    """Returns a sentence for each bound of a single run: level, proviso and epsilon."""
     claims = []
     for bound in bounds:
         level = f"With {show_percent(bound.confidence)} confidence, {bound.assumes.proviso}"
@@ -311,7 +325,7 @@ def _claim_each(bounds: Sequence[Bound]) -> str:
 
 
 def _describe_guarantee(upper: float | None) -> str:
-    """Returns the sentence on the upper bound, after a space."""
+    """Returns the sentence, after a space, on accounting's upper bound, None where it is not known."""
     if upper is None:
         return " No upper bound was given to hold against it."
     if math.isinf(upper):
@@ -335,7 +349,7 @@ def _name_upper_bound(upper: UpperBound) -> str:
 
 
 def _blame_steps(broken: UpperBound) -> str:
-    """Returns a reason why the hidden-state bound may be exceeded; nothing of other upper bounds."""
+    """Returns words on steps that are less Lipschitz than assumed, if the bound exceeded rests on that."""
     if not broken.hidden:
         return ""
     return "steps are less Lipschitz than was said, "
@@ -350,6 +364,13 @@ def _describe_composition(broken: UpperBound, conclusion: Conclusion) -> str:
 
 
 def _explain_violation_if_gaussian(gaussian: Bound, free: Bound, upper: UpperBound) -> str:
+    """Returns the sentences on an upper bound that is exceeded only if the curve is Gaussian.
+
+    Args:
+      gaussian: the lower bound that holds if it is.
+      free: the lower bound that always holds.
+      upper: the upper bound.
+    """
     proven = f"at least {at_least(free.epsilon)}"
     if _is_zero(free):
         proven = "nothing"

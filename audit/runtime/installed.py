@@ -1,6 +1,8 @@
 """The libraries that training imports, which pip installs with the extra `train` alone."""
 
 import importlib.util
+import shlex
+import sys
 
 from audit.errors import InputError
 
@@ -32,7 +34,7 @@ def require_training_libraries(function: str, extras: str = TRAIN) -> None:
 
 
 def describe_missing_library(need: str, extras: str) -> str:
-    """Returns which library of training is missing, and what to install; "" where none is missing.
+    """Returns a message on a library of training that is missing, and what to install; "" if none is.
 
     Args:
       need: the words before the library's name, "`audit_loss` trains with".
@@ -43,3 +45,9 @@ def describe_missing_library(need: str, extras: str) -> str:
             install = f"pip install '{_PACKAGE}[{extras}]'"
             return f"{need} {library}, which is not installed: {install}"
     return ""
+
+
+def pip_install(package: str) -> str:
+    """Returns the command that installs a package into this environment, quoted for a shell."""
+    pip = f"{sys.prefix}/bin/pip"
+    return f"{shlex.quote(pip)} install {package}"

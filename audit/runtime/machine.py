@@ -61,7 +61,11 @@ def prepare_jax(cpu_devices: int = 0) -> None:
 
 
 def _configure(cpu_devices: int) -> None:
-    """Sets JAX's options, and the environment variables that XLA and libtpu read."""
+    """Sets JAX's options, and the environment variables that XLA and libtpu read.
+
+    `cpu_devices` is how many devices JAX makes of a CPU. XLA's own threads for a product are switched off,
+    since runs are spread over the devices; AVX-512 is preferred. A user's XLA_FLAGS win.
+    """
     import jax
 
     logging.getLogger("jax").setLevel(logging.WARNING)
@@ -86,9 +90,10 @@ def _has_google_device() -> bool:
 
 
 def _cache_programs() -> None:
-    """Lets JAX keep compiled programs on disk.
+    """Has JAX keep compiled programs on disk, in a folder of the user's cache.
 
-    JAX itself reads the variable JAX_COMPILATION_CACHE_DIR, which names another place for them.
+    Programs that took less than 0.2 s to compile are left out. A folder that can't be made is said on stderr.
+    JAX itself reads the variable JAX_COMPILATION_CACHE_DIR, which names another place.
     """
     if os.environ.get("JAX_COMPILATION_CACHE_DIR"):
         return

@@ -1,4 +1,4 @@
-"""Processes that work for this one: they leave Ctrl-C to it, and end when it ends, however it does.
+"""Processes that work for this one: they leave Ctrl-C to it, and end when it ends, however it ends.
 
 A terminal sends Ctrl-C to each process of its group, and a killed process cannot stop its own. So they ignore
 Ctrl-C, and watch the process that began them. Importing this starts nothing.
@@ -28,14 +28,21 @@ _SPAWN = multiprocessing.get_context("spawn")
 def in_order(
     function: Callable[[Task], Result], tasks: Iterable[Task], processes: int
 ) -> Iterator[Result]:
-    """Yields the results of many tasks in their order, spread over processes; a single process is this one.
+    """Yields function(task) of each task, in the tasks' order, computed in several processes.
 
-    Raises InputError where a process dies.
+    Args:
+      function: of a task; a function of a module, which processes can import.
+      tasks: picklable.
+      processes: how many; with 1 everything is computed in this process.
+
+    Raises:
+      InputError: a process dies.
     """
     all_tasks = list(tasks)
     if processes == 1:
         yield from map(function, all_tasks)
         return
+    # Tasks are sent in chunks, which costs less; every process gets a chunk at least.
     chunk = max(1, min(50, len(all_tasks) // processes))
     with _pool(processes) as pool:
         with _sigint_blocked():
@@ -46,7 +53,7 @@ def in_order(
 def as_completed(
     function: Callable[[Task], Result], tasks: Iterable[Task], processes: int
 ) -> Iterator[tuple[Task, Result]]:
-    """Yields tasks and their results as so many processes complete them; errors are those of `in_order`."""
+    """Yields (task, function(task)) as processes complete them; see `in_order` for arguments and errors."""
     all_tasks = list(tasks)
     if not all_tasks:
         return
@@ -57,26 +64,34 @@ def as_completed(
             yield waiting[future], future.result()
 
 
-def apart(function: Callable[[], Result]) -> Result:
-    """Returns a function's result, or raises its error, from a process that ends with it."""
+def run_in_own_process(function: Callable[[], Result]) -> Result:
+    """Returns a function's result, or raises its error, from a process of its own that ends afterwards.
+
+    What the function loads, allocates or sets in the environment is gone with it.
+    """
     with _pool(1) as pool:
         with _sigint_blocked():
             future = pool.submit(function)
         return future.result()
 
 
-def attempt(function: Callable[[], Iterable[Result]], seconds: float) -> tuple[list[Result], str]:
-    """Calls a function in a process of its own, which is killed after so many seconds.
+def run_with_limit(
+    function: Callable[[], Iterable[Result]], seconds: float
+) -> tuple[list[Result], str]:
+    """Calls a function in a process of its own, which is killed after some seconds.
+
+    Args:
+      function: yields results.
+      seconds: to the limit.
 
     Returns:
-      (what the function yielded, a line that says why no more came); the line is empty where the function
-      ended by itself.
+      (the results, a line that says why no more came); the line is empty where the function ended by itself.
     """
     here, there = pipe(duplex=False)
     end = time.monotonic() + seconds
     results: list[Result] = []
     process = begin(_send_results, there, function)
-    there.close()
+    there.close()  # this process's copy: with the other's death the pipe then ends (EOFError)
     try:
         while here.poll(max(end - time.monotonic(), 0)):
             result, reason = here.recv()
@@ -93,9 +108,10 @@ def attempt(function: Callable[[], Iterable[Result]], seconds: float) -> tuple[l
 
 
 def begin(function: Callable[..., object], *arguments: Any) -> SpawnProcess:
-    """Begins a process that calls a function, and ends with this one."""
+    """Starts a process that calls a function with arguments, and that ends when this process does."""
     process = _SPAWN.Process(target=_serve, args=(function, *arguments), daemon=True)
-    # Its own start unblocks SIGINT, so it comes first.
+    # Python's tracker of shared resources would unblock SIGINT if it were first started in the
+    # block below.
     resource_tracker.ensure_running()
     with _sigint_blocked():
         process.start()
@@ -109,7 +125,10 @@ def pipe(duplex: bool = True) -> tuple[Any, Any]:
 
 @contextlib.contextmanager
 def _pool(processes: int) -> Iterator[ProcessPoolExecutor]:
-    """Yields a pool that is killed, whatever it is at, where the block does not end well."""
+    """Yields a pool of processes; where the block raises, they are killed at once, whatever they do.
+
+    Raises InputError where a process of the pool dies.
+    """
     pool = ProcessPoolExecutor(processes, _SPAWN, _attach_to_parent)
     try:
         yield pool
@@ -118,20 +137,23 @@ def _pool(processes: int) -> Iterator[ProcessPoolExecutor]:
         raise InputError(
             "a process of the pool died: free memory, or use fewer processes"
         ) from None
-    finally:
+    finally:  # after a proper end there are none left to kill
         for process in list((pool._processes or {}).values()):
             process.kill()
         pool.shutdown(cancel_futures=True)
 
 
 def _serve(function: Callable[..., object], *arguments: Any) -> None:
-    """Calls a function in a process that was begun here."""
+    """Calls a function in a process that `begin` starts, which then ends with its parent."""
     _attach_to_parent()
     function(*arguments)
 
 
 def _send_results(there: connection.Connection, function: Callable[[], Iterable[object]]) -> None:
-    """Sends (a result, None) for each result, and at last (None, why there are no more)."""
+    """Sends what a function yields through a pipe, for `run_with_limit`.
+
+    It sends (a result, None) for each, and at last (None, the error's first line, empty without an error).
+    """
     reason = ""
     try:
         for result in function():
@@ -140,7 +162,7 @@ def _send_results(there: connection.Connection, function: Callable[[], Iterable[
         reason = _first_line(error)
     except Exception as error:  # whatever it is, the parent reports it
         reason = f"{type(error).__name__}: {_first_line(error)}"
-    there.send((None, reason[:300]))
+    there.send((None, reason[:300]))  # characters, of an error that may print arrays
 
 
 def _first_line(error: Exception) -> str:
@@ -163,7 +185,7 @@ def _end_with_parent() -> None:
 
 @contextlib.contextmanager
 def _sigint_blocked() -> Iterator[None]:
-    """Has processes that are begun in the block ignore Ctrl-C, which they inherit for good."""
+    """Blocks Ctrl-C within the block: processes that are started there inherit that and never see it."""
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

@@ -37,11 +37,14 @@ def bar(
             line.update(min(runs, count - line.n))
 
         yield progress
-        line.update(count - line.n)
+        line.update(count - line.n)  # parts of runs may not add up to all of them
 
 
 def shortened(text: str, width: int) -> str:
-    """Returns the text where it fits, else its first words, or a long word's beginning, and an ellipsis."""
+    """Returns a text of at most `width` characters: the text, or its first words and an ellipsis.
+
+    Of a single word that is too long it is the beginning.
+    """
     words = textwrap.shorten(text, width, placeholder=" ...")
     if words == "...":
         return f"{text[: width - 3]}..."
@@ -49,7 +52,7 @@ def shortened(text: str, width: int) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """Returns "1 cell", "2 cells"."""
+    """Returns a number with its noun, in the plural where it needs one: "1 cell", "2 cells"."""
     if number == 1:
         return f"{number} {noun}"
     return f"{number} {noun}s"

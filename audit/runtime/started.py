@@ -11,9 +11,10 @@ _PROGRAMS_OF_MODULES = {"experiments": RUN_SH, "audit": MODULE}
 
 
 def program() -> str:
-    """Returns how the commands are called: RUN_SH, INSTALLED or MODULE.
+    """Returns what the user typed to start this program: RUN_SH, INSTALLED or MODULE.
 
-    Empty in a script, a notebook or a test.
+    It is read off Python's own command line, `-m package` or the path of a script. Empty in a script of the
+    user's, a notebook or a test.
     """
     arguments = iter(sys.orig_argv[1:])
     for word in arguments:
@@ -21,24 +22,24 @@ def program() -> str:
             package = next(arguments, "").partition(".")[0]
             return _PROGRAMS_OF_MODULES.get(package, "")
         if word in ("-X", "-W"):
-            next(arguments, None)
+            next(arguments, None)  # their value
         elif not word.startswith("-"):
             return INSTALLED if Path(word).stem == INSTALLED else ""
     return ""
 
 
 def command(name: str) -> str:
-    """Returns how a command that every installation has is called, "./run.sh report"."""
+    """Returns how the user would call a command here, for a message: "./run.sh report"."""
     return f"{program() or MODULE} {name}"
 
 
-def training() -> str:
-    """Returns the hint where audits are missing: how to train them."""
+def training_hint() -> str:
+    """Returns how to train an audit here, for a message where audits are missing."""
     if program() == RUN_SH:
         return f"run {RUN_SH} audit"
     return "call audit.audit_loss"
 
 
-def in_its_words(text: str) -> str:
-    """Returns a command's help, whose examples say ./run.sh, as users of the started program type them."""
+def name_program(text: str) -> str:
+    """Returns a command's help with the name of the started program in place of ./run.sh in its examples."""
     return text.replace(RUN_SH, program() or MODULE)

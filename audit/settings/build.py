@@ -110,7 +110,7 @@ class Trainee(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class _Program:
-    """The names of all that is compiled in; equal values mean the same functions."""
+    """The key of a compiled function: names of all that it computes; equal keys mean the same function."""
 
     model: Hashable
     clipping: str
@@ -124,7 +124,15 @@ class _Program:
 
 
 class _Training(NamedTuple):
-    """A training run: the functions that are compiled, by the name of their program, and their arguments."""
+    """A training run of DP-SGD.
+
+    Attributes:
+      program: the key of what is compiled for it.
+      mechanism: its functions.
+      hyper: learning rate, clipping norm, noise multiplier, weight decay.
+      data: (features, labels), an example a row.
+      schedule: mini-batches, and the steps that insert.
+    """
 
     program: Hashable
     mechanism: base.Mechanism
@@ -134,10 +142,10 @@ class _Training(NamedTuple):
 
 
 def in_precision(function: F, precision_name: str) -> F:
-    """Returns a function of float32 arrays, all of whose products round their operands to a precision.
+    """Returns a function of float32 arrays that rounds the operands of all its products to a precision.
 
     Args:
-      function: the function.
+      function: the function, in float32.
       precision_name: "float32", which leaves the function as it is, "tf32" or "bf16".
     """
     if precision_name == "float32":
@@ -147,7 +155,7 @@ def in_precision(function: F, precision_name: str) -> F:
 
 
 def trainee(model: str, dataset: Dataset) -> Trainee:
-    """Returns a task's model for data of that shape."""
+    """Returns a model of the repository, by its name, for data of this shape."""
     row = task(model)
     shape = dataset.features.shape[1:]
     return Trainee(model=row.make(shape), name=(model, shape), classes=row.classes)
@@ -210,7 +218,7 @@ def build_for(
 
 
 def _make_training(setting: Setting, dataset: Dataset, trained: Trainee) -> _Training:
-    """Returns the training run of a setting."""
+    """Returns the training run that a setting describes, on its data and model, without an adversary."""
     fields = setting.mechanism
     hyper = Hyperparameters(
         fields.learning_rate,
@@ -228,7 +236,10 @@ def _make_training(setting: Setting, dataset: Dataset, trained: Trainee) -> _Tra
 
 
 def _name_program(setting: Setting, trained: Trainee) -> _Program:
-    """Returns the names of what a setting's training run and its adversary's functions compile in."""
+    """Returns the key under which functions for a setting's training run and adversary are compiled.
+
+    Settings that differ in traced values alone, as noise or learning rate, share a key.
+    """
     fields = setting.mechanism
     if isinstance(setting.adversary, OwnAdversary):
         functions = setting.adversary.computes
@@ -246,7 +257,7 @@ def _name_program(setting: Setting, trained: Trainee) -> _Program:
 
 
 def _make_knowledge(setting: Setting, trained: Trainee, training: _Training) -> Knowledge:
-    """Returns what an adversary knows of a training run."""
+    """Returns what an adversary knows of a training run, and functions with which it may rehearse it."""
     mechanism = training.mechanism
 
     def simulate(hyper: Hyperparameters, key: Array, theta_0: Array) -> Trajectory:
@@ -259,9 +270,10 @@ def _make_knowledge(setting: Setting, trained: Trainee, training: _Training) -> 
         return trajectory
 
     def expect(craft: base.Craft, state: base.Tree, theta_0: Array) -> Array:
+        """Returns the final model (p,) without noise, each canary inserted times its mean presence."""
         compiled = _EXPECT.get(training.program, lambda: jax.jit(_make_rehearsal(mechanism, craft)))
         hyper = _trace(training.hyper)
-        presence = jnp.full(setting.canaries, 0.5 * setting.sampling_rate)
+        presence = jnp.full(setting.canaries, 0.5 * setting.sampling_rate)  # in by a fair coin
         theta: Array = compiled(hyper, state, theta_0, training.data, training.schedule, presence)
         return theta
 
@@ -284,7 +296,7 @@ def _make_knowledge(setting: Setting, trained: Trainee, training: _Training) -> 
 
 
 def _require_canaries(setting: Setting, adversary: Adversary) -> None:
-    """Raises InputError for an adversary of another number of canaries than the setting's."""
+    """Raises InputError unless an adversary has as many canaries as the setting says."""
     name = setting.adversary.name
     mismatch = f"`canaries={setting.canaries}`: the adversary {name} has {adversary.canaries}"
     fix = "pass Knowledge.canaries on to Adversary, or drop `canaries`"
@@ -322,11 +334,14 @@ def unresponsive(setting: Setting, parameters: int) -> str:
 
 
 def mu_by_coordinate(played: game.Game) -> tuple[Array, Array]:
-    """Returns the mu (p,) that linear response forecasts for a canary along each coordinate.
+    """Returns the mu (p,) that linear response forecasts for a canary along each coordinate of the model.
+
+    Args:
+      played: the game, of a model with p parameters and optimizer SGD or momentum.
 
     Returns:
-      The mu of the score that projects on the coordinate, as GC-R's and GC-S's, and that of the best linear
-      score.
+      (the mu of the score that projects on the coordinate, as GC-R's and GC-S's; that of the best linear
+      score).
     """
     theta_0 = played.init(game.root(played.seed, "theta"))
     training = _Training(
@@ -336,14 +351,21 @@ def mu_by_coordinate(played: game.Game) -> tuple[Array, Array]:
 
 
 def _forecast_by_coordinate(training: _Training, theta_0: Array) -> tuple[Array, Array]:
-    """Returns what `mu_by_coordinate` does, for a training run from theta_0 (p,)."""
-    mechanism = (
-        training.mechanism
-    )  # by itself, since a compiled program is kept with all that it refers to
+    """Returns the mus (p,) that linear response forecasts for a canary along each coordinate.
+
+    The first are of the score that projects on the coordinate, the second of the best linear score.
+
+    Args:
+      training: the training run.
+      theta_0: (p,) its initial model.
+    """
+    # Alone, since a compiled function keeps alive all that it refers to.
+    mechanism = training.mechanism
 
     def forecast(
         hyper: Hyperparameters, theta_0: Array, data: base.Data, schedule: Schedule
     ) -> tuple[Array, Array]:
+        """Returns both mus (p,) of canaries that are the p coordinate axes times the clipping norm."""
         canaries = hyper.clipping_norm * jnp.eye(theta_0.size)
         forecasts = response.respond(mechanism, hyper, theta_0, data, schedule, canaries)
         return forecasts.projected(canaries), forecasts.optimal
@@ -359,7 +381,7 @@ def _forecast_by_coordinate(training: _Training, theta_0: Array) -> tuple[Array,
 
 
 def _make_insertion_mask(setting: Setting) -> Array:
-    """Returns the steps that insert, (T,), or each canary's own, (T, K)."""
+    """Returns which steps insert, (T,) for all canaries, or (T, K) where each has steps of its own."""
     schedule = setting.schedule
     if not setting.repetitions:
         return base.insertion_mask(schedule.steps, schedule.periodicity, schedule.place)
@@ -370,17 +392,26 @@ def _make_insertion_mask(setting: Setting) -> Array:
 
 
 def choices(setting: Setting, model: Model, hardware: Hardware | None = None) -> dpsgd.DPSGD:
-    """Returns DP-SGD's choices by their names, for such devices, or for this process's."""
+    """Returns DP-SGD's functions for a setting: its sum of clipped gradients, and its optimizer.
+
+    Args:
+      setting: names clipping strategy, precision and optimizer.
+      model: the model.
+      hardware: the devices that it is trained on; by default this process's.
+    """
     strategy = CLIPPING[setting.mechanism.clipping](model, hardware)
     clipped_sum = in_precision(strategy, setting.mechanism.precision)
     return dpsgd.DPSGD(clipped_sum, OPTIMIZERS[setting.mechanism.optimizer])
 
 
 def _make_rehearsal(mechanism: base.Mechanism, craft: base.Craft) -> Callable[..., Array]:
-    """Returns a function to be compiled: the mean model that an adversary with these canaries expects.
+    """Returns a function to be compiled: a training run without noise, as an adversary expects it.
 
-    It trains without noise, and inserts each canary times the probability with which the canary is present;
-    see `base.rehearse`.
+    The run inserts each canary times the probability with which it is present; see `base.rehearse`.
+
+    Args:
+      mechanism: DP-SGD's functions.
+      craft: the adversary's function that makes the canaries from its state.
     """
 
     def rehearse(
@@ -399,7 +430,10 @@ def _make_rehearsal(mechanism: base.Mechanism, craft: base.Craft) -> Callable[..
 
 
 def provenance(dataset: Dataset) -> dict[str, Any]:
-    """Returns the circumstances that do not decide the scores' law but explain their bits."""
+    """Returns the circumstances of training by name: data, versions, device, time.
+
+    They do not decide the law of the scores, but explain their last bits.
+    """
     versions = {name: metadata.version(name) for name in ("jax", "flax", "optax", "numpy")}
     return {
         "data": dataset.source,

@@ -30,7 +30,7 @@ from audit.tasks.zoo import federated_task
 from audit.training import game
 from audit.training.game import Game
 
-_SEGMENT_CLIENTS = 250  # updates between two checkpoints, or a little more
+_SEGMENT_CLIENTS = 250  # clients' updates between two checkpoints, about
 _MOST_COHORTS_BYTES = 1 << 30
 _MOST_LISTED_ROUNDS = 1_000_000
 _COHORTS_HEADER = re.compile(r"[#\s]*round\s*,\s*client\s*", re.IGNORECASE)
@@ -99,7 +99,13 @@ def read_rounds(path: Path) -> list[NDArray[np.int64]]:
 
 
 def _parse_pair(path: Path, number: int, text: str) -> tuple[int, int]:
-    """Returns (round, client) of a text on a numbered line; raises InputError for anything else."""
+    """Returns (round from 1, client from 0) of the text "round,client"; raises InputError for others.
+
+    Args:
+      path: of the file, for the message.
+      number: of the line, for the message.
+      text: of a pair; numbers have at most nine digits.
+    """
     parts = text.split(",")
     are_numbers = all(part.isdecimal() and len(part) < 10 for part in parts)
     is_pair = len(parts) == 2 and are_numbers and int(parts[0]) >= 1
@@ -108,7 +114,15 @@ def _parse_pair(path: Path, number: int, text: str) -> tuple[int, int]:
 
 
 def with_rounds(setting: FederatedSetting, listed: list[NDArray[np.int64]]) -> FederatedSetting:
-    """Returns the setting with as many rounds as are listed, and their mean number of clients."""
+    """Returns the setting with the number of listed rounds, and their mean number of clients as its cohort.
+
+    Args:
+      setting: the setting, of participation "listed".
+      listed: the clients of each round.
+
+    Raises:
+      InputError: the setting doesn't fit these rounds.
+    """
     participations = sum(map(len, listed))
     mean_clients = max(round(participations / len(listed)), 1)
     with_listed = dataclasses.replace(setting, rounds=len(listed), cohort=mean_clients)
@@ -119,7 +133,12 @@ def with_rounds(setting: FederatedSetting, listed: list[NDArray[np.int64]]) -> F
 def rounds(
     setting: FederatedSetting, clients: Clients, listed: list[NDArray[np.int64]] | None
 ) -> Participation:
-    """Draws who takes part in which round, as the seed decides, or takes the clients from a list.
+    """Draws who takes part in which round, from the setting's seed, or takes the clients from a list.
+
+    Args:
+      setting: with participation, cohort and rounds, and with the canaries.
+      clients: the clients' data.
+      listed: the clients of each round, or None.
 
     Raises:
       InputError: there are too few clients.
@@ -151,7 +170,13 @@ def rounds(
 
 
 def build(setting: FederatedSetting, clients: Clients, participation: Participation) -> Game:
-    """Builds the game of a setting on its clients."""
+    """Builds the game of a federated setting on its clients.
+
+    Args:
+      setting: the setting.
+      clients: the clients' data.
+      participation: who takes part in which round.
+    """
     split = noise(setting)
     hyper = Hyperparameters(
         setting.learning_rate,
@@ -171,6 +196,7 @@ def build(setting: FederatedSetting, clients: Clients, participation: Participat
     schedule = Schedule(jnp.asarray(batches), jnp.asarray(participation.canaries))
 
     def rehearse(theta_0: Array) -> Array:
+        """Returns the final model (p,) from theta_0 (p,), without noise and canaries, on one device."""
         unspread = fedavg.mechanism(chosen._replace(spreads=False))
         without_canaries = schedule._replace(mask=jnp.zeros(len(batches)))
         train = jax.jit(partial(base.rehearse, unspread, canaries=base.no_canaries()))
@@ -190,7 +216,12 @@ def build(setting: FederatedSetting, clients: Clients, participation: Participat
 
 
 def _make_adversary(setting: FederatedSetting, rehearse: Rehearse) -> Adversary:
-    """Returns the one-shot adversary that observes what the setting says."""
+    """Returns the one-shot adversary that observes what the setting says.
+
+    Args:
+      setting: names the observation; see its field `observe`.
+      rehearse: theta_0 -> the final model without noise and canaries, for "fresh" directions.
+    """
     canaries = setting.canaries
     if setting.observe == "final":
         return directions.final_cosines(canaries, directions.initial_model)
@@ -206,7 +237,16 @@ def _make_adversary(setting: FederatedSetting, rehearse: Rehearse) -> Adversary:
 def choices(
     setting: FederatedSetting, clients: Clients, hardware: Hardware | None = None
 ) -> fedavg.FedAvg:
-    """Returns DP-FedAvg's choices for a setting, on such devices, or on this process's."""
+    """Returns DP-FedAvg's functions and sizes for a setting.
+
+    A block is the number of clients that train at once: a few on a CPU, on other devices as many as memory
+    takes.
+
+    Args:
+      setting: the setting.
+      clients: the clients' data.
+      hardware: the devices to train on; by default this process's.
+    """
     row = federated_task(setting.model)
     model = row.make()
     losses = losses_of_batch if row.by_batch else losses_by_example
@@ -239,10 +279,15 @@ def choices(
 def accuracy(
     setting: FederatedSetting, clients: Clients, test: Test | None
 ) -> Callable[[Array], Array]:
-    """Returns a compiled function (R, p) -> (R,): the share of labels that are the models' first choice.
+    """Returns a compiled function that measures the accuracy of R models, (R, p) -> (R,).
 
-    It looks at no more than 10,000 test examples and 100,000 labels, or at the clients' own examples where
-    there are no others.
+    It is the share of labels that are a model's first choice, on every few of the test examples: at most
+    10,000 examples and 100,000 labels. Padding does not count.
+
+    Args:
+      setting: names the model.
+      clients: the clients' data, whose examples are used where there is no test data.
+      test: features and labels, or None.
     """
     row = federated_task(setting.model)
     model = row.make()
@@ -254,6 +299,8 @@ def accuracy(
     some_labels = jnp.asarray(labels[::step])
 
     def measure_one_model(theta: Array, features: Array, labels: Array) -> Array:
+        """Returns the share of labels, padding left out, that are the first choice of a model (p,)."""
+
         def compute_logits(example: Array) -> Any:
             logits: Any = model.module.apply({"params": model.unravel(theta)}, example)
             return logits

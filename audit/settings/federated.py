@@ -20,8 +20,8 @@ LEAST_CANARIES = 100
 MOST_ROUNDS = 1_000_000
 MOST_PLACES = 10**8  # rounds * the larger of cohort and canaries
 
-# Adaptive clipping (Andrew et al., 2021): the noise on the count of updates within C has this share of the
-# clients a round as its standard deviation, and C follows its quantile at the rate eta.
+# Adaptive clipping (Andrew et al., 2021): the noise on the count of updates within C has this share
+# of the clients a round as its standard deviation, and C follows its quantile at the rate eta.
 _COUNT_SHARE = 0.05
 _QUANTILE_RATE = 0.2
 
@@ -134,7 +134,7 @@ class RoundNoise(NamedTuple):
 
 
 def noise(setting: FederatedSetting) -> RoundNoise:
-    """Returns a round's noise, which is split between sum and count where C adapts."""
+    """Returns a round's noise; where the clipping norm adapts, it is split between sum and count."""
     if not setting.quantile:
         return RoundNoise(setting.noise_multiplier, 0.0, 0.0)
     from audit.claims.accounting import noise_beside_count  # loads SciPy, which sweeps do without
@@ -154,10 +154,15 @@ class Leaks(NamedTuple):
 
 
 def leaks(setting: FederatedSetting, clients: int, most_rounds: int) -> Leaks:
-    """Returns how often a client and a canary take part, for the accountant.
+    """Returns the compositions that bound what a client and what a canary leak.
 
     A client takes part in at most `most_rounds` rounds, a canary in its repetitions; with Poisson sampling,
     both join a round by a coin. Sum and count together cost as much as the whole noise multiplier.
+
+    Args:
+      setting: the setting.
+      clients: how many there are.
+      most_rounds: the largest number of rounds of a client.
     """
     from audit.claims.accounting import Composition
 

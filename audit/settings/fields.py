@@ -42,7 +42,7 @@ class FieldLimits(NamedTuple):
     numbers_too: bool = False
 
     def hold(self, value: Any) -> bool:
-        """Returns whether the value is allowed."""
+        """Returns whether a value is allowed, a number by the bounds and text by the choices, if any."""
         if self.choices:
             return value in self.choices or (self.numbers_too and _is_whole_number(value))
         if isinstance(value, str):
@@ -53,7 +53,7 @@ class FieldLimits(NamedTuple):
         return is_between
 
     def __str__(self) -> str:
-        """Returns what to give instead of a value that is not allowed, as messages end in it."""
+        """Returns the end of a message on a value that is not allowed, as "give 1 to 10"."""
         if self.choices:
             ending = ", or a whole number from 1" if self.numbers_too else ""
             return f"choose one of {', '.join(self.choices)}{ending}"
@@ -61,7 +61,7 @@ class FieldLimits(NamedTuple):
         return f"give {zero}{self._describe_bounds()}"
 
     def _describe_bounds(self) -> str:
-        """Returns the bounds of a number in words."""
+        """Returns the bounds of a number in words: "1 to 10", "at least 0", "a number above 0, at most 1"."""
         least = _format_bound(self.least)
         most = _format_bound(self.most)
         below = _format_bound(self.below)
@@ -132,8 +132,8 @@ def described(
       usual: a value for a flag or keyword that is not given, which is always part of an identity.
       flag: the flag's name where that differs from the field's.
       group: its group in --help, by default the class's.
-      always: see `Field`.
-      auto: see `Field`.
+      always: whether it is part of every identity, even at its default.
+      auto: whether its flag also takes `auto`.
       **limits: the fields of `FieldLimits`.
 
     Returns:
@@ -175,7 +175,10 @@ def declared(kind: type) -> dict[str, Field]:
 
 
 def deciding(part: Any) -> dict[str, Any]:
-    """Returns the identity of a setting or of a part of one: its fields that are not at their default."""
+    """Returns what identifies a setting, or a part of one: fields that differ from their default, by name.
+
+    Fields that are declared with `always` are there at their default too.
+    """
     described_fields = declared(type(part))
     identity = {}
     for field in dataclasses.fields(part):

@@ -50,7 +50,10 @@ def fields(kind: type = Setting) -> dict[str, Field]:
 
 
 def _undeclared_fields() -> dict[str, Field]:
-    """Returns the fields of an audit's setting that no class declares, by name."""
+    """Returns the fields model, adversary and insertions, by name, which no class declares.
+
+    Their help and choices come from the catalogues of models and adversaries.
+    """
     models_by_data: dict[str, list[str]] = {}
     for task_row in tasks().values():
         models_by_data.setdefault(task_row.data.label, []).append(task_row.name)
@@ -158,7 +161,10 @@ def _require_field_types(values: Mapping[str, Any]) -> None:
 
 
 def _fill_in(given: Mapping[str, Any], usual: Usual) -> dict[str, Any]:
-    """Returns the values of all fields: what is given, else the model's own defaults, else the fields'."""
+    """Returns the values of all fields by name: what is given, else the model's defaults, else the fields'.
+
+    Steps follow from insertions where these are given. Raises InputError where both are.
+    """
     both = f"`steps={given.get('steps')}` and `insertions={given.get('insertions')}`"
     is_given_twice = "steps" in given and "insertions" in given
     require(not is_given_twice, f"{both} say the same: drop one")
@@ -188,7 +194,9 @@ def _make_part(kind: type[P], values: Mapping[str, Any]) -> P:
 
 
 def _by_field(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the values that are not None, by the names of fields in place of flags.
+    """Returns a caller's values that are not None by the names of their fields, as plain numbers of Python.
+
+    A name may also be a field's flag, as k for periodicity.
 
     Raises:
       InputError: a name is neither a field's nor a flag's.
@@ -198,13 +206,17 @@ def _by_field(given: Mapping[str, Any]) -> dict[str, Any]:
     choices = f"choose of {', '.join(sorted(field_by_flag))}"
     require(not unknown, f"{', '.join(unknown)} is no field of a setting: {choices}")
 
-    # A later name replaces an earlier one of the same field, also where it takes the value back with None.
+    # A later name replaces an earlier one of the same field, also where it takes the value back
+    # with None.
     values = {field_by_flag.get(name, name): plain(value) for name, value in given.items()}
     return {name: value for name, value in values.items() if value is not None}
 
 
 def _count_steps(insertions: int, periodicity: int) -> int:
-    """Returns the number of steps that hold so many insertions; raises InputError for too many."""
+    """Returns the number of steps with this many insertions, if every `periodicity`-th step inserts.
+
+    Raises InputError for numbers out of range.
+    """
     fields()["insertions"].require(insertions)
     fields()["periodicity"].require(periodicity)
     steps = insertions * periodicity
@@ -214,9 +226,10 @@ def _count_steps(insertions: int, periodicity: int) -> int:
 
 
 def _canonical_insert(insert: str, periodicity: int) -> str:
-    """Returns the one spelling of a step of a period: first, last, or its number between them.
+    """Returns the canonical name of the step that inserts in each period of `periodicity` steps.
 
-    With a period of one step, that step is the last.
+    It is last for the last step, first for step 1 unless that is the last, and else the step's number.
+    Settings that are the same have the same name in the store so.
     """
     number = "1" if insert == FIRST else insert
     if number == str(periodicity):
@@ -227,7 +240,10 @@ def _canonical_insert(insert: str, periodicity: int) -> str:
 
 
 def changed(setting: Setting, **given: Any) -> Setting:
-    """Returns the setting with other values of some fields, as `make_setting` takes them."""
+    """Returns a setting with some fields changed; `given` has their values as `make_setting` takes them.
+
+    A caller's own adversary stays, whose fields are no keywords.
+    """
     mechanism = setting.mechanism
     usual = Usual(mechanism.learning_rate, mechanism.batch_size, mechanism.clipping)
 

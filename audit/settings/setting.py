@@ -90,7 +90,7 @@ class ScheduleFields:
 
     @property
     def place(self) -> int:
-        """The step of each period, 1 to k, at which the canary is inserted."""
+        """Returns the step of each period, 1 to k, at which the canary is inserted."""
         if self.insert == LAST:
             return self.periodicity
         if self.insert == FIRST:
@@ -100,7 +100,7 @@ class ScheduleFields:
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """The setting of one audit.
+    """The setting of a single audit.
 
     Attributes:
       model: the name of a task, or any name of a caller's own model.
@@ -144,20 +144,21 @@ class Setting:
 
     @property
     def insertions(self) -> int:
-        """The number of steps at which a canary is inserted."""
+        """Returns the number of steps at which a canary is inserted."""
         if self.repetitions:
             return self.repetitions
         schedule = self.schedule
+        # The steps place, place + k, place + 2 k, ... up to the last step.
         return (schedule.steps - schedule.place) // schedule.periodicity + 1
 
     @property
     def composition(self) -> tuple[float, int, float]:
-        """The steps that count, as fields of `audit.claims.accounting.Composition`."""
+        """Returns (noise multiplier, insertions, sampling rate): the steps that count for an upper bound."""
         return self.mechanism.noise_multiplier, self.insertions, self.sampling_rate
 
 
 def identity(setting: Setting, experiment: str = "audit") -> dict[str, Any]:
-    """Returns a setting's name in the store, to which the store adds the data's checksum.
+    """Returns what identifies a setting in the store, beside the data's checksum, as a dict for JSON.
 
     It holds the experiment, the model, the mechanism's own fields, the adversary and its own fields, the
     schedule and the seed, without fields at their defaults.
@@ -227,7 +228,7 @@ def validate(setting: Setting, runs: int, strategies: tuple[str, ...]) -> None:
 
 
 def _validate_repetitions(setting: Setting) -> None:
-    """Raises InputError where canaries cannot take part in `repetitions` steps each."""
+    """Raises InputError where canaries cannot take part in `repetitions` random steps each."""
     steps = setting.schedule.steps
     canaries = setting.canaries
     repetitions = f"`repetitions={setting.repetitions}`"
@@ -250,7 +251,7 @@ def require_noise(sigma: float) -> None:
 
 
 def require_runs(runs: int, least: int = 2) -> None:
-    """Raises InputError unless there are runs for both worlds, and not more than any audit can train."""
+    """Raises InputError unless the number of runs is between `least` and the most that an audit can train."""
     worlds = ", half of them in each world" if least > 1 else ""
     require(runs >= least, f"`runs={runs}`: give at least {least}{worlds}")
     require(runs <= MOST_RUNS, f"`runs={runs}`: give at most {MOST_RUNS:,}")

@@ -14,7 +14,7 @@ from audit.storage.index import holdings as holdings
 from audit.storage.store import Store
 from audit.tasks.task import Dataset
 
-# What a config says beside the setting.
+# Keys of a config that are no part of the setting.
 _DATA = "data_sha256"
 _MODEL = "model_sha256"
 
@@ -22,7 +22,7 @@ _MODEL_WIDTH = 24  # characters of a model's name in a folder's name
 
 
 class Known(NamedTuple):
-    """What the config of an audit says.
+    """What the config of a stored audit holds.
 
     Attributes:
       setting: its setting.
@@ -60,13 +60,13 @@ class Audits(NamedTuple):
 
 
 def known(config: dict[str, Any]) -> Known | None:
-    """Returns what the config of an audit says; None for a config that is no audit's of a trained model."""
+    """Parses a config.json; returns None where it is not that of an audit of a trained model."""
     try:
         if config["experiment"] != "audit":
             return None
         setting = from_identity(config)
         require_types(setting)
-        validate(setting, 2, (setting.mechanism.clipping,))
+        validate(setting, 2, (setting.mechanism.clipping,))  # whatever its runs and clipping
     except (KeyError, TypeError, AttributeError, ValueError):
         return None
 
@@ -135,7 +135,10 @@ def open_store(
 
 
 def _describe_in_words(setting: Setting, experiment: str) -> str:
-    """Returns the words of a folder's name: what is computed, the model, the adversary, what is unusual."""
+    """Returns the words of a folder's name, as fcnn-gc_r-k5-seed1.
+
+    They are what is computed, unless that is an audit; the model; the adversary; k and the seed, if unusual.
+    """
     words = []
     if experiment != "audit":
         words.append(experiment)
@@ -171,7 +174,14 @@ def find_store(
 def _make_config(
     setting: Setting, dataset: Dataset, experiment: str, model: str | None
 ) -> dict[str, Any]:
-    """Returns what names a setting in a store: its identity and the checksums of data and model."""
+    """Returns what identifies a setting in a store: what it is, and the checksums of data and model.
+
+    Args:
+      setting: the setting.
+      dataset: the data that it is on.
+      experiment: what is computed of it.
+      model: the checksum of a caller's own model, None for the repository's.
+    """
     config = {**identity(setting, experiment), _DATA: dataset.checksum}
     if model is not None:
         config[_MODEL] = model

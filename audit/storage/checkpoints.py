@@ -26,11 +26,12 @@ import numpy as np
 from audit.storage import files
 
 _NAME = re.compile(r"(.+)_(\d+)")  # chunk and segments done
-_LEAST_TRAINING_SHARE = 49  # training takes at least so many times as long as its checkpoints: 2%
+_LEAST_TRAINING_SHARE = (
+    49  # times as long as for its checkpoints a run trains at least: they take 2%
+)
 
-Fits = Callable[
-    [int, Any], bool
-]  # (segments done, states) -> whether states after so many can be these
+# (segments done, states) -> whether states after that number of segments can be these
+Fits = Callable[[int, Any], bool]
 
 
 def _fits_always(done: int, states: Any) -> bool:
@@ -45,8 +46,8 @@ class Checkpoints:
 
         Args:
           folder: the folder.
-          seconds: at least so many pass between two checkpoints, which take at most 2% of the time; with 0,
-            every segment has a checkpoint.
+          seconds: the least time between two checkpoints, which take at most 2% of the time; with 0, every
+            segment has a checkpoint.
         """
         self._folder = folder.absolute()
         self._seconds = seconds
@@ -54,7 +55,7 @@ class Checkpoints:
         self._has_failed = False
 
     def resume(self, chunk: str, states: Any, fits: Fits = _fits_always) -> tuple[int, Any]:
-        """Returns what the chunk's newest checkpoint holds.
+        """Returns the states of a chunk of runs from its newest checkpoint.
 
         A checkpoint that is torn, altered, of other shapes or unfit is set aside, with a line on stderr.
 
@@ -76,9 +77,10 @@ class Checkpoints:
         return 0, states
 
     def offer(self, chunk: str, done: int, states: Any) -> None:
-        """Stores the chunk's states after `done` segments where a checkpoint is due.
+        """Stores a chunk's states after `done` segments, if the time for a checkpoint has come.
 
-        Where it can't be written, a line on stderr says so once, and training goes on: scores are safe.
+        Older checkpoints of the chunk are removed afterwards. Where it can't be written, a line on stderr
+        says so once, and training goes on: scores are safe.
         """
         begin = time.monotonic()
         if begin < self._due:
@@ -138,7 +140,16 @@ class Checkpoints:
 
 
 def _write(path: Path, name: str, states: Any) -> None:
-    """Writes states and their manifest into a folder, which it makes."""
+    """Writes a checkpoint into a folder, which it makes: the states' leaves, and a manifest of its files.
+
+    Args:
+      path: the folder.
+      name: the name that the folder will get, for the manifest.
+      states: a tree of arrays.
+
+    Raises:
+      OSError: the disk has no room.
+    """
     leaves = {str(i): np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(states))}
     path.mkdir(parents=True)
     files.require_room(path, sum(leaf.nbytes for leaf in leaves.values()))
@@ -148,7 +159,7 @@ def _write(path: Path, name: str, states: Any) -> None:
 
 
 def _read(path: Path, expected: list[Any]) -> list[Any] | None:
-    """Returns a checkpoint's leaves; None where it is damaged or they are not as expected.
+    """Returns the leaves of a checkpoint's states; None where it is damaged, or they are not as expected.
 
     Args:
       path: the checkpoint.
@@ -159,9 +170,7 @@ def _read(path: Path, expected: list[Any]) -> list[Any] | None:
             return None
         with _without_logs():
             stored = _checkpointer().restore(path / "state")
-    except (
-        Exception
-    ):  # orbax documents no errors; a checkpoint is never worth more than its training
+    except Exception:  # orbax documents no errors, and what it held can be trained again
         return None
 
     if len(stored) != len(expected):
@@ -176,7 +185,12 @@ def _read(path: Path, expected: list[Any]) -> list[Any] | None:
 
 
 def _make_manifest(path: Path, name: str) -> str:
-    """Returns a checkpoint's name and the SHA-256 of each of its files, a line each."""
+    """Returns the text of a checkpoint's manifest: its name, then the SHA-256 of each of its files, by lines.
+
+    Args:
+      path: the checkpoint's folder; its file sha256, the manifest itself, is left out.
+      name: the checkpoint's name.
+    """
     manifest = path / "sha256"
     lines = [name]
     for place in sorted(path.rglob("*")):
@@ -189,7 +203,7 @@ def _make_manifest(path: Path, name: str) -> str:
 
 
 def _remove(path: Path) -> None:
-    """Removes a checkpoint; a kill leaves its folder under a name that is never looked at."""
+    """Removes a checkpoint. It is renamed first: what a kill leaves has a name that is never looked at."""
     with contextlib.suppress(OSError):
         path = path.rename(path.with_name(f".{uuid.uuid4().hex[:8]}"))
     files.remove(path)

@@ -57,7 +57,10 @@ def claim(folder: Path, stale: float = STALE_SECONDS, part: str = "claim") -> It
 
 @contextlib.contextmanager
 def turn(folder: Path, part: str) -> Iterator[None]:
-    """Waits for the claim of a part, and holds it to the end of the block: for what takes moments."""
+    """Waits until this process can claim a part of a folder, and holds it to the end of the block.
+
+    It is for work that takes moments, as reading and rewriting a file.
+    """
     while True:
         with claim(folder, part=part) as mine:
             if mine:
@@ -67,19 +70,25 @@ def turn(folder: Path, part: str) -> Iterator[None]:
 
 
 def holder(folder: Path, part: str = "claim") -> str:
-    """Returns host and process number of the holder of a part, with a remark on a claim of the future."""
+    """Returns who holds a part of a folder, in words: "host, process 123".
+
+    Where the claim is dated in the future, which keeps it from being taken over, a remark follows.
+    """
     path = folder / f"{part}.lease"
     owner = _make_lease(path, STALE_SECONDS).owner
     if owner is None:
         process = "unknown host, process unknown"
     else:
-        host = owner.hostname.partition("?")[0]
+        host = owner.hostname.partition("?")[0]  # filelock writes unusual characters as ?XX
         process = f"{host}, process {owner.pid}"
     return process + _remark_on_future(path)
 
 
 def _remark_on_future(path: Path) -> str:
-    """Returns a remark on a claim of the future, as a clock that was set back leaves it; else nothing."""
+    """Returns a remark on a lease that is dated in the future, as a clock that was set back leaves it.
+
+    Empty for other leases.
+    """
     try:
         seconds_ahead = path.stat().st_mtime - time.time()
     except OSError:
@@ -90,19 +99,25 @@ def _remark_on_future(path: Path) -> str:
 
 
 def _make_lease(path: Path, stale: float) -> filelock.SoftFileLease:
-    """Returns the lease at a path, which nobody has acquired by that."""
+    """Returns an object for the lease at a path, which this does not acquire yet.
+
+    Args:
+      path: of the lease's file.
+      stale: the seconds without renewal after which it counts as abandoned; the holder renews it six times
+        as often.
+    """
     return filelock.SoftFileLease(
         path,
         lease_duration=stale,
         heartbeat_interval=stale / _RENEWALS,
         on_compromise=lambda lease: _report_takeover(path),
-        timeout=0,
-        thread_local=False,
+        timeout=0,  # a try, and no wait
+        thread_local=False,  # the heartbeat's thread renews it
     )
 
 
 def _report_takeover(path: Path) -> None:
-    """Says on stderr that another process took a claim over; the heartbeat's thread calls it."""
+    """Reports on stderr that another process took over the lease at a path, which this process held."""
     successor = holder(path.parent, path.stem)
     print(
         f"{path.parent} was taken over ({successor}) while this process was suspended or could not write: "

@@ -81,7 +81,7 @@ def read(path: Path) -> bytes | None:
 
 
 def regular(path: Path, fix: str = "copy it into one", most: float = math.inf) -> Path:
-    """Returns the path of a regular file of at most so many bytes.
+    """Returns the path of a regular file that is not too large, as it is.
 
     Args:
       path: the path.
@@ -157,7 +157,12 @@ def say_once(line: str) -> None:
 
 @contextlib.contextmanager
 def writing(path: Path, fix: str = _OTHER_FOLDER) -> Iterator[None]:
-    """Raises CannotWriteError where the folder or disk refuses what the block does."""
+    """Turns an OSError of the block into a CannotWriteError.
+
+    Args:
+      path: what the block writes, for the message.
+      fix: what to do about it, for the message.
+    """
     try:
         yield
     except OSError as error:
@@ -165,7 +170,10 @@ def writing(path: Path, fix: str = _OTHER_FOLDER) -> Iterator[None]:
 
 
 def require_room(folder: Path, size: int) -> None:
-    """Raises OSError where the disk has no room for so many bytes: for libraries that fail loudly."""
+    """Raises OSError where a folder's disk has no room for `size` bytes, and a megabyte beside.
+
+    It is for libraries that write many lines of their own where they run out of room.
+    """
     if shutil.disk_usage(folder).free < size + _SPARE_BYTES:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
 

@@ -9,7 +9,7 @@ from audit.errors import InputError, require
 from audit.storage import files
 from audit.storage.store import CONFIG, Scores, Store, newest_scores
 
-_DATA = "data_sha256"  # what a config says beside its setting
+_DATA = "data_sha256"  # the key of a config that is no part of the setting
 
 
 class Held(NamedTuple):
@@ -71,7 +71,7 @@ class Holdings(NamedTuple):
 
 
 def holdings(root: Path) -> Holdings:
-    """Returns what lies under a store's root; nothing where there is no such folder.
+    """Returns the folders of settings under a store's root; none where there is no such root.
 
     A folder whose config can't be read, or which is not named after it, holds nothing.
 
@@ -87,9 +87,9 @@ def holdings(root: Path) -> Holdings:
 
 
 def settings(root: Path) -> list[Path]:
-    """Returns a root's folders with scores, the newest first; none where there is no root.
+    """Returns the folders with scores under a store's root, those with the newest scores first.
 
-    Folders that can't be looked into come last.
+    Folders that can't be looked into come last; there are none where there is no root.
 
     Raises:
       InputError: the root can't be read.
@@ -103,7 +103,10 @@ def settings(root: Path) -> list[Path]:
 
 
 def _list_folders(root: Path) -> list[Path]:
-    """Returns all that lies in a root, by name; raises InputError where that can't be read."""
+    """Returns the paths of all that lies in a root, sorted; none where there is no root.
+
+    Raises InputError where the root can't be read.
+    """
     try:
         return sorted(root.iterdir())
     except FileNotFoundError:
@@ -128,6 +131,6 @@ def _find_time(folder: Path) -> int | None:
 
 
 def name(setting: dict[str, Any]) -> str:
-    """Returns a setting's canonical text, without its data."""
+    """Returns a setting as canonical JSON, without the checksum of its data."""
     without_data = {key: value for key, value in setting.items() if key != _DATA}
     return json.dumps(without_data, sort_keys=True)

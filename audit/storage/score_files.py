@@ -12,7 +12,7 @@ import struct
 import sys
 import warnings
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -32,12 +32,15 @@ Scores = Sets | Coins | OneRun | Fresh
 STDIN = Path("-")
 MOST_SCORES = 5_000_000
 MOST_BYTES = 1 << 30
-_HEADER_BYTES = 1 << 16
+_HEADER_BYTES = 1 << 16  # of a CSV's first line, or of a .npy's header, at most
 _STANDARD_INPUT = Path("standard input")
 _PARSER_ERRORS = (ArithmeticError, csv.Error, struct.error, lzma.LZMAError)
 _UNREADABLE: tuple[type[Exception], ...] = (*NOT_AN_ARCHIVE, *_PARSER_ERRORS)
 _FIX = "check `scores`, or keep a random part of them"
-_LABELS = {"true": True, "in": True, "false": False, "out": False}
+_LABELS = {
+    **dict.fromkeys(("true", "in", "yes", "member"), True),
+    **dict.fromkeys(("false", "out", "no", "non-member", "nonmember"), False),
+}
 _NUMERIC_LABELS = {1.0: True, 0.0: False}
 _COSINE_NAMES = ("observed", "unobserved", "in", "out", "scores", "presence")
 _RANK_NAMES = ("scores", "fresh", "ranks", "fresh_draws", "presence")
@@ -45,14 +48,14 @@ _FORMS = (("score", "in"), ("score", "presence"), ("scores", "presence"), ("in",
 
 
 def paths(scores: str) -> tuple[Path, ...]:
-    """Returns the files that `scores` names: a single file, several with commas between them, or STDIN."""
+    """Returns the files that a user's `scores` names, with commas between them, or STDIN."""
     if os.path.exists(scores):  # whose name may have a comma
         return (Path(scores),)
     return tuple(Path(name) for name in scores.split(","))
 
 
 def describe_files(files: Sequence[Path]) -> str:
-    """Returns the files' names, for people."""
+    """Returns the names of score files, for people: comma-separated, without folders."""
     names = []
     for path in files:
         source = _STANDARD_INPUT if path == STDIN else path
@@ -70,7 +73,7 @@ def read_scores(*files: Path) -> Scores:
         CSV or JSON. Arrays are (runs,) or, with several canaries a run, (runs, canaries).
 
     Raises:
-      InputError: in one line, for what it cannot read, makes no sense, or is more than MOST_SCORES.
+      InputError: for what it cannot read, makes no sense, or is more than MOST_SCORES.
     """
     scores = _choose_reader(files)(*files)
     size = sum(world.size for world in scores.pooled())
@@ -78,8 +81,38 @@ def read_scores(*files: Path) -> Scores:
     return scores
 
 
+def read_csv(path: Path, columns: Mapping[str, str]) -> Scores:
+    """Returns the scores of a CSV whose columns have other names.
+
+    Args:
+      path: of the .csv, or STDIN.
+      columns: {our name: the file's}, such as {"score": "loss", "presence": "member"}; other columns do not
+        count, whatever they are called.
+
+    Raises:
+      InputError: as `read_scores`, and for a name that is of no column.
+    """
+    is_csv = path == STDIN or path.suffix.lower() == ".csv"
+    require(is_csv, f"`scores={path}`: `columns` goes with a .csv file, or with -")
+    forms = " or ".join(",".join(form) for form in _FORMS)
+    given_names = ",".join(columns)
+    require(
+        any(set(form) == set(columns) for form in _FORMS), f"`columns={given_names}`: name {forms}"
+    )
+    renamed = {name.strip().lower(): ours for ours, name in columns.items()}
+    if path == STDIN:
+        with _reading(_STANDARD_INPUT):
+            content = sys.stdin.buffer.read(MOST_BYTES + 1)
+            file = io.StringIO(content.decode("utf-8-sig"), newline="")
+            return _parse_csv(_STANDARD_INPUT, file, renamed)
+    return _read_csv(path, renamed)
+
+
 def _choose_reader(files: tuple[Path, ...]) -> Callable[..., Scores]:
-    """Returns the function that reads files of these suffixes; raises InputError where there is none."""
+    """Returns the function that reads scores from files of these suffixes, or from STDIN.
+
+    It takes the files as its arguments. Raises InputError for files of other suffixes or numbers.
+    """
     if files == (STDIN,):
         return _read_stdin
     readers: dict[tuple[str, ...], Callable[..., Scores]] = {
@@ -125,18 +158,19 @@ def read_columns(place: object, names: Sequence[object], column: Callable[[Any],
 def read_cosines(
     path: Path, dimension: int, leave_one_out: bool = False, in_order: bool = False
 ) -> OneRun | Fresh:
-    """Returns a file's cosines: of one run, or the checked design of several.
+    """Returns a file's cosines as checked evidence, of a single run or of several.
 
     Args:
-      path: a .npz or a .json that holds `observed`, (K,) of one run or (runs, K), and of one run maybe
-        `unobserved`; or `in`, (runs,) or (runs, K); or `scores` and `presence` of these shapes, (K,) of one
-        run. A .npy is one matrix.
+      path: a .npz or a .json that holds `observed`, (K,) of a single run or (runs, K), and of a single
+        run maybe `unobserved`; or `in`, (runs,) or (runs, K); or `scores` and `presence` of these shapes,
+        (K,) of a single run. A .npy is one matrix.
       dimension: of the directions.
-      leave_one_out: whether cosines used other canaries' directions; one run is then a design too.
+      leave_one_out: whether cosines used other canaries' directions; a single run then is evidence of the
+        same kind as several.
       in_order: whether rows are in the order in which runs were begun.
 
     Raises:
-      InputError: in one line, for what is something else.
+      InputError: for what is something else.
     """
     arrays = _read_cosine_arrays(path)
     with _naming(path):
@@ -166,7 +200,18 @@ def _read_cosine_arrays(path: Path) -> dict[str, Array]:
 
 
 def _arrange_by_run(arrays: dict[str, Array]) -> tuple[Array, Array | None, bool]:
-    """Returns cosines (runs, K), their presence alike or None, and whether they are of several runs."""
+    """Arranges a file's arrays of cosines by run.
+
+    Args:
+      arrays: by name: `scores` and `presence`, or `observed`, each (runs, K) or (K,) of a single run; or
+        `in`, (runs, K), or (runs,) of a single canary a run.
+
+    Returns:
+      (cosines (runs, K), presence of their shape or None, whether they are of several runs).
+
+    Raises:
+      InputError: none of these arrays is there.
+    """
     presence = None
     if "scores" in arrays and "presence" in arrays:
         name = "scores"
@@ -188,6 +233,7 @@ def _arrange_by_run(arrays: dict[str, Array]) -> tuple[Array, Array | None, bool
 
 
 def _read_json_cosines(path: Path) -> dict[str, Array]:
+    """Returns the arrays of cosines and presence in a JSON object of lists, by their names."""
     with _reading(path), open(path, encoding="utf-8-sig") as file:
         lists = dict(_load_pairs(path, file))
     with _naming(path):
@@ -205,7 +251,10 @@ def _read_npy_cosines(path: Path) -> dict[str, Array]:
 
 
 def _make_sets(path: object, scores_in: Array, scores_out: Array) -> Scores:
-    """Returns the design of two sets of runs; flat scores are of one canary a run."""
+    """Returns the evidence of runs with the canary and runs without; flat scores are of a canary a run.
+
+    Messages begin with the file's name.
+    """
     with _naming(path):
         return given.two_worlds(scores_in, scores_out)
 
@@ -221,7 +270,10 @@ def _naming(path: object) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """Turns all that a reader raises into one line; refuses what is no file, or too large."""
+    """Turns all that reading a file raises in the block into an InputError; silences warnings.
+
+    Raises InputError, too, for a path that is no regular file, or a file of more than 1 GiB.
+    """
     try:
         if path != _STANDARD_INPUT:
             regular(path, _FIX, MOST_BYTES)
@@ -232,7 +284,7 @@ def _reading(path: Path) -> Iterator[None]:
         raise
     except UnicodeDecodeError:
         raise InputError(
-            f"cannot read {path}: it is no text in UTF-8; save it as CSV UTF-8"
+            f"cannot read {path}: it is not text in UTF-8; save it as CSV UTF-8"
         ) from None
     except _UNREADABLE as error:
         reason = (
@@ -246,14 +298,15 @@ def _say_too_many(path: Path, size: int) -> str:
 
 
 def _read_npz(path: Path) -> Scores:
-    """Returns the scores of arrays `in` and `out`, or `scores` and `presence`, which is true or 1 for in.
+    """Returns the scores of a .npz file.
 
-    Of canaries that are ranked they are `scores` and `fresh`, or `ranks` and `fresh_draws`, M; and maybe
+    It has arrays `in` and `out`, or `scores` and `presence`, which is true or 1 for in. Of canaries that are
+    ranked among M fresh draws it has `scores` and `fresh`, or `ranks` and `fresh_draws`, M, and may have
     `presence`.
     """
-    of_ranks = _read_npz_arrays(path, _RANK_NAMES, flat=False)
-    if {"fresh", "ranks", "fresh_draws"} & set(of_ranks):
-        return _make_ranks(path, of_ranks)
+    rank_arrays = _read_npz_arrays(path, _RANK_NAMES, flat=False)
+    if {"fresh", "ranks", "fresh_draws"} & set(rank_arrays):
+        return _make_ranks(path, rank_arrays)
     arrays = _read_npz_arrays(path, ("in", "out", "scores", "presence"))
     if {"scores", "presence"} <= set(arrays):
         return _split_by_presence(path, arrays["scores"], arrays["presence"])
@@ -263,7 +316,13 @@ def _read_npz(path: Path) -> Scores:
 
 
 def _make_ranks(path: Path, arrays: dict[str, Array]) -> Fresh:
-    """Returns the design of a file's ranks, or of its scores and those of fresh draws."""
+    """Returns the evidence of a file's ranks, or of its scores with those of fresh draws.
+
+    Args:
+      path: of the file, for messages.
+      arrays: `scores` (R, K) and `fresh` (R, M), or `ranks` (R, K) and `fresh_draws`, the number M; with
+        `presence` (R, K) where canaries are in by coins.
+    """
     presence = arrays.get("presence")
     if "fresh" in arrays:
         require("scores" in arrays, f"{path} has no array scores: save it beside fresh")
@@ -281,7 +340,10 @@ def _make_ranks(path: Path, arrays: dict[str, Array]) -> Fresh:
 
 
 def _read_npz_arrays(path: Path, names: Sequence[str], flat: bool = True) -> dict[str, Array]:
-    """Returns those of the arrays of these names that a .npz has; see `_read_array` for `flat`."""
+    """Returns the arrays of a .npz file of these names, as float64 by name.
+
+    With `flat`, an array of a single column becomes flat.
+    """
     arrays = {}
     with _reading(path), zipfile.ZipFile(path) as archive:
         members = {name.removesuffix(".npy"): name for name in archive.namelist()}
@@ -296,13 +358,13 @@ def _read_npy_pair(path_in: Path, path_out: Path) -> Scores:
 
 
 def _read_npy(path: Path, flat: bool = True) -> Array:
-    """Returns a .npy's array; see `_read_array` for `flat`."""
+    """Returns a .npy file's array as float64; with `flat`, an array of a single column becomes flat."""
     with _reading(path), open(path, "rb") as file:
         return _read_array(path, path.stem, file, flat)
 
 
 def _read_array(path: Path, name: str, file: IO[bytes], flat: bool = True) -> Array:
-    """Returns a .npy's array as float64, after a look at what its header claims.
+    """Returns a .npy's array as float64, after its header shows that type and size can be read.
 
     Args:
       path: of the file, for messages.
@@ -333,7 +395,16 @@ def _read_array(path: Path, name: str, file: IO[bytes], flat: bool = True) -> Ar
 
 
 def _split_by_presence(path: object, scores: Array, presence: Array) -> Scores:
-    """Returns the design of scores and bits alike, 1 where the canary was in."""
+    """Returns the evidence of scores and bits of the same shape, 1 where the canary was in.
+
+    Flat ones, (runs,), are of a single canary a run and are split into two worlds; (runs, canaries) are
+    coins.
+
+    Args:
+      path: of the file or table, for messages.
+      scores: (runs,) or (runs, canaries).
+      presence: of the same shape.
+    """
     fits = scores.ndim in (1, 2) and scores.shape == presence.shape
     shapes = f"scores {scores.shape} and presence {presence.shape}"
     require(fits, f"{path}: {shapes} must both be (runs,) or (runs, canaries)")
@@ -364,7 +435,10 @@ class _Cells(NamedTuple):
 
 
 def _read_stdin(path: Path) -> Scores:
-    """Returns the scores of standard input: JSON where the first character is that of an object, else CSV."""
+    """Returns the scores of standard input: JSON where it begins with a bracket, else CSV.
+
+    `path` is STDIN, as for all readers of files. Raises InputError for input that is empty, or above 1 GiB.
+    """
     with _reading(_STANDARD_INPUT):
         content = sys.stdin.buffer.read(MOST_BYTES + 1)
         require(content.strip(), f"{_STANDARD_INPUT} is empty: give score,in lines, or JSON")
@@ -385,7 +459,12 @@ def _read_json(path: Path) -> Scores:
 
 
 def _parse_json(path: Path, file: IO[str]) -> Scores:
-    """Returns the scores of an object of lists, whose names are those of a CSV's columns."""
+    """Returns the scores of a JSON object of lists, whose names are those of a CSV's columns.
+
+    Args:
+      path: of the file, for messages.
+      file: the open file.
+    """
     pairs = _load_pairs(path, file)
     names = [name for name, _ in pairs]
     lists = dict(pairs)
@@ -393,7 +472,10 @@ def _parse_json(path: Path, file: IO[str]) -> Scores:
 
 
 def _load_pairs(path: Path, file: IO[str]) -> tuple[tuple[str, Any], ...]:
-    """Returns a JSON object's (name, value) pairs, in their order, with names that come again."""
+    """Returns a JSON object's (name, value) pairs in their order, also those whose names come twice.
+
+    Raises InputError for text that is no JSON, or JSON that is no object.
+    """
     fix = 'give {"in": [...], "out": [...]}, or "scores" and "presence"'
     try:
         pairs = json.load(file, object_pairs_hook=tuple)
@@ -405,21 +487,27 @@ def _load_pairs(path: Path, file: IO[str]) -> tuple[tuple[str, Any], ...]:
     return tuple(pairs)
 
 
-def _read_csv(path: Path) -> Scores:
+def _read_csv(path: Path, renamed: Mapping[str, str] | None = None) -> Scores:
     with _reading(path), open(path, newline="", encoding="utf-8-sig") as file:
-        return _parse_csv(path, file)
+        return _parse_csv(path, file, renamed)
 
 
-def _parse_csv(path: Path, file: IO[str]) -> Scores:
-    """Returns the scores of columns score,in or score,presence, or of a column a world.
+def _parse_csv(path: Path, file: IO[str], renamed: Mapping[str, str] | None = None) -> Scores:
+    """Returns the scores of a CSV with columns score,in or score,presence (1 or 0), or in,out.
 
-    Commas, semicolons, tabs or spaces separate the columns.
+    Commas, semicolons, tabs or spaces separate the columns; other columns are ignored. Where no comma does,
+    numbers may have a decimal comma.
+
+    Args:
+      path: of the file, for messages.
+      file: at its first line.
+      renamed: {a column's name in the file, in lower case: the name that it stands for}, if any is renamed.
     """
-    header = file.readline(_HEADER_BYTES).lstrip("# ")
-    form, indices, separator = _parse_header(path, header)
+    header = file.readline(_HEADER_BYTES).lstrip("# ")  # as NumPy writes it
+    form, indices, separator = _parse_header(path, header, renamed)
     worlds: dict[bool, list[float]] = {True: [], False: []}
     add = _add_pair if form == ("in", "out") else _add_labelled
-    for cells in _read_rows(file, indices, separator):
+    for cells in _read_rows(path, file, indices, separator):
         add(path, cells, worlds)
         size = len(worlds[True]) + len(worlds[False])
         require(size <= MOST_SCORES, _say_too_many(path, size))
@@ -428,25 +516,44 @@ def _parse_csv(path: Path, file: IO[str]) -> Scores:
     return _make_sets(path, scores_in, scores_out)
 
 
-def _parse_header(path: Path, line: str) -> tuple[tuple[str, str], tuple[int, int], str]:
-    """Returns the two column names that count, their places, and the separator of columns."""
+def _parse_header(
+    path: Path, line: str, renamed: Mapping[str, str] | None
+) -> tuple[tuple[str, str], tuple[int, int], str]:
+    """Finds the columns of scores in a CSV's first line, under the names that `_parse_csv` describes.
+
+    Returns:
+      (the names of two columns, as in _FORMS; their indices; the separator of columns).
+
+    Raises:
+      InputError: by no separator are there two such columns.
+    """
     for separator in "\t;, ":
         fields = next(csv.reader([line], delimiter=separator), [])
         names = [name.strip().lower() for name in fields]
+        if renamed is not None:
+            names = [renamed.get(name, "") for name in names]
         form = _find_form(path, names)
         if form is not None:
             indices = (names.index(form[0]), names.index(form[1]))
             return form, indices, separator
+    if renamed is not None:
+        wanted = ",".join(renamed)
+        raise InputError(f"{path}: its first line has not the columns {wanted}: check `columns`")
     raise InputError(
-        f"{path}: its first line must be score,in (1 or 0), or in,out (a column a world)"
+        f"{path}: its first line must be score,in (1 or 0), or in,out (a column a world); or name its "
+        "columns: `columns=score:loss,presence:member`"
     )
 
 
 def _find_form(path: object, names: Sequence[str]) -> tuple[str, str] | None:
-    """Returns the two names that count, if they are there.
+    """Returns the pair of names that a table's columns have, as ("score", "in") or ("in", "out"), or None.
+
+    Args:
+      path: of the file or table, for messages.
+      names: of its columns, in lower case.
 
     Raises:
-      InputError: where more than two names of those that could count are there, or one of them twice.
+      InputError: further columns have names of such pairs too, so that the table can be read in several ways.
     """
     for form in _FORMS:
         if set(form) <= set(names):
@@ -460,23 +567,50 @@ def _find_form(path: object, names: Sequence[str]) -> tuple[str, str] | None:
     return form
 
 
-def _read_rows(file: IO[str], indices: tuple[int, int], separator: str) -> Iterator[_Cells]:
-    """Yields the cells that count of each row that is not empty."""
+def _read_rows(
+    path: Path, file: IO[str], indices: tuple[int, int], separator: str
+) -> Iterator[_Cells]:
+    """Yields the two cells of scores of each row of a CSV, below its header, that is not empty.
+
+    Decimal commas become points.
+
+    Args:
+      path: of the file, for messages.
+      file: after its first line.
+      indices: of the two columns.
+      separator: of columns.
+
+    Raises:
+      InputError: some numbers have commas and others points: either may be a separator of thousands.
+    """
     reader = csv.reader(file, delimiter=separator)
     first_index, second_index = indices
     place = 0
+    marks = set()  # of decimals
     for row in reader:
         if not row:
             continue
         line = reader.line_num + 1  # after the header
         first = row[first_index].strip() if first_index < len(row) else ""
         second = row[second_index].strip() if second_index < len(row) else ""
+        marks |= {mark for mark in ",." if mark in first}
+        mixed = f"{path} line {line}: some numbers have a comma and others a point: write all with points"
+        require(len(marks) < 2, mixed)
+        if separator != ",":
+            first = first.replace(",", ".")
+            second = second.replace(",", ".")
         yield _Cells(place, line, first, second)
         place += 1
 
 
 def _add_labelled(path: Path, cells: _Cells, worlds: dict[bool, list[float]]) -> None:
-    """Adds a score to the world that its label names: a number equal to 1 or 0, true or false, in or out."""
+    """Appends a row's score to the world that the row's label names.
+
+    Args:
+      path: of the file, for messages.
+      cells: the row: score, and a label such as 1 or 0, true or false, in or out.
+      worlds: scores by whether the canary was in; either of them is appended to.
+    """
     with _naming(f"{path} line {cells.line}"):
         label = _parse_label(cells.second)
     worlds[label].append(_parse_score(path, cells.line, cells.first))
@@ -494,7 +628,12 @@ def _parse_label(text: str) -> bool:
 
 
 def _read_second_column(name: str, values: ArrayLike) -> Array:
-    """Returns the numbers of scores out, or of labels, of which words are read as in a CSV."""
+    """Returns a table's second column as numbers; labels in words, as "in" or "false", become 1 or 0.
+
+    Args:
+      name: of the column: "out" holds scores, other names labels.
+      values: of the column.
+    """
     if name == "out" or not _has_words(values):
         return floats(name, values)
     labels = [_parse_label(str(value)) for value in np.asarray(values).ravel()]
@@ -502,7 +641,7 @@ def _read_second_column(name: str, values: ArrayLike) -> Array:
 
 
 def _has_words(values: ArrayLike) -> bool:
-    """Returns whether a list has a string, or an array is of strings or objects."""
+    """Returns whether a list has a string, or an array or column may have (types of strings and objects)."""
     if isinstance(values, list):
         return any(isinstance(value, str) for value in values)
     dtype = getattr(values, "dtype", None)
@@ -510,7 +649,16 @@ def _has_words(values: ArrayLike) -> bool:
 
 
 def _add_pair(path: Path, cells: _Cells, worlds: dict[bool, list[float]]) -> None:
-    """Adds a score to each world; the shorter column ends in empty cells."""
+    """Appends a row's scores to both worlds; the shorter column ends in empty cells.
+
+    Args:
+      path: of the file, for messages.
+      cells: the row: a score in and a score out, either of which may be empty at the end of its column.
+      worlds: scores by whether the canary was in; both are appended to.
+
+    Raises:
+      InputError: a score stands below an empty cell, or is no number.
+    """
     for present, text in ((True, cells.first), (False, cells.second)):
         if not text:
             continue
@@ -521,11 +669,11 @@ def _add_pair(path: Path, cells: _Cells, worlds: dict[bool, list[float]]) -> Non
 
 
 def _parse_score(path: Path, line: int, text: str) -> float:
-    """Returns the number; NaN only where the text is nan."""
+    """Returns a score's text as a number, NaN only where the text is nan; raises InputError for others."""
     try:
         return float(text)
     except ValueError:
-        message = f"score {_quote(text)} is no number: fix it, or write nan if the run failed"
+        message = f"score {_quote(text)} is not a number: fix it, or write nan if the run failed"
         raise InputError(f"{path} line {line}: {message}") from None
 
 

@@ -51,7 +51,7 @@ def chunks(
 
         still_missing = count_runs(missing)
         leased = set(_find_leases(store))
-        for chunk in sorted(cut(missing, size), key=leased.__contains__):
+        for chunk in sorted(cut(missing, size), key=leased.__contains__):  # free chunks first
             with _hold(store, chunk, stored) as mine:
                 if mine:
                     yield chunk
@@ -63,7 +63,7 @@ def chunks(
 
 
 def cut(missing: list[Range], size: int) -> list[Range]:
-    """Cuts ranges of runs into chunks of at most `size` runs."""
+    """Cuts ranges [start, stop) of runs into chunks of at most `size` runs, in order."""
     pieces = []
     for start, stop in missing:
         for first in range(start, stop, size):
@@ -78,9 +78,10 @@ def count_runs(ranges: list[Range]) -> int:
 
 @contextlib.contextmanager
 def all_below(store: Store, runs: int) -> Iterator[bool]:
-    """Tries to claim all runs below `runs`, to the end of the block, and yields whether it succeeded.
+    """Tries to claim the runs 0 to `runs` - 1, to the end of the block, and yields whether it succeeded.
 
-    It is for a process that has other processes train many chunks at once.
+    It does not where another process holds any of them. It is for a process that has other processes
+    train many chunks at once.
     """
     everything = (0, runs)
     with _claim(store, everything) as mine:
@@ -88,7 +89,7 @@ def all_below(store: Store, runs: int) -> Iterator[bool]:
 
 
 def is_idle(store: Store) -> bool:
-    """Returns whether nobody holds a chunk, and removes the leases of the dead."""
+    """Returns whether no process holds a chunk of a store; removes the leases of processes that died."""
     idle = True
     for chunk in _find_leases(store):
         if not _is_free(store, chunk):
@@ -97,7 +98,7 @@ def is_idle(store: Store) -> bool:
 
 
 class _Patience:
-    """Waits for the chunks of others, and says so after a while."""
+    """Waits for the chunks that other processes hold, and reports on stderr, once, after ten seconds."""
 
     def __init__(self) -> None:
         self._begin = time.monotonic()
@@ -111,6 +112,7 @@ class _Patience:
         time.sleep(_POLL_SECONDS)
 
     def _report(self, store: Store) -> None:
+        """Reports on stderr which process holds the first chunk that is leased."""
         from audit.storage import claims
 
         leased = _find_leases(store)
@@ -123,7 +125,15 @@ class _Patience:
 
 @contextlib.contextmanager
 def _hold(store: Store, chunk: Range, stored: dict[str, Range]) -> Iterator[bool]:
-    """Tries to claim a chunk, and yields whether this process holds it and has all its runs to train."""
+    """Tries to claim a chunk, to the end of the block, and yields whether this process is to train it.
+
+    It is not where another process holds or has stored any of its runs.
+
+    Args:
+      store: of the runs.
+      chunk: the runs [start, stop).
+      stored: runs by file, as far as they are known already.
+    """
     with _claim(store, chunk) as mine:
         if not mine or _overlaps_leased(store, chunk):
             yield False
@@ -133,7 +143,7 @@ def _hold(store: Store, chunk: Range, stored: dict[str, Range]) -> Iterator[bool
 
 
 def _claim(store: Store, chunk: Range) -> contextlib.AbstractContextManager[bool]:
-    """Tries to claim a chunk, to the end of a block, which gets whether this process has it."""
+    """Returns a context that tries to claim a chunk, to its end, and yields whether this process has it."""
     from audit.storage import claims  # filelock's import is a fifth of a finished sweep's time
 
     return claims.claim(store.path, part=_name_part(chunk))
@@ -145,7 +155,7 @@ def _overlap(left: Range, right: Range) -> bool:
 
 
 def _overlaps_leased(store: Store, chunk: Range) -> bool:
-    """Returns whether others hold runs of a chunk."""
+    """Returns whether other processes hold runs of a chunk, as parts of chunks that are cut differently."""
     for leased in _find_leases(store):
         if leased != chunk and _overlap(leased, chunk) and not _is_free(store, leased):
             return True
@@ -153,13 +163,16 @@ def _overlaps_leased(store: Store, chunk: Range) -> bool:
 
 
 def _is_free(store: Store, chunk: Range) -> bool:
-    """Returns whether nobody holds a chunk."""
+    """Returns whether no process holds a chunk: whether it could be claimed just now."""
     with _claim(store, chunk) as mine:
         return mine
 
 
 def _find_leases(store: Store) -> list[Range]:
-    """Returns the chunks that have a lease; raises InputError where the folder can't be read."""
+    """Returns the chunks [start, stop) that have a lease's file in a store's folder, in order.
+
+    Raises InputError where the folder can't be read.
+    """
     try:
         names = sorted(path.name for path in store.path.iterdir())
     except OSError as error:

@@ -57,21 +57,21 @@ class Scores(NamedTuple):
     draws: int = 0
 
     def of_first(self, runs: int) -> "Scores":
-        """Returns the scores of the first so many runs."""
+        """Returns the scores of the first `runs` runs."""
         return self._replace(scores=self.scores[:runs], presence=self.presence[:runs])
 
     def design(self) -> Coins:
-        """Returns the scores as statistics take them, however many canaries a run has."""
+        """Returns the scores as evidence of canaries that are in by fair coins, of one or several a run."""
         return make_coins(self.scores, self.presence)
 
     def directions(self) -> Fresh:
-        """Returns the scores as cosines of fresh directions, or as ranks among fresh draws."""
+        """Returns the scores as evidence of fresh directions' cosines, or of ranks among fresh draws."""
         if self.draws:
             return ranks.make_from_counts(self.scores, self.presence, self.draws)
         return Fresh(self.scores, self.presence, self.dimension)
 
     def worlds(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Returns (scores in, scores out), flat, of one canary a run.
+        """Returns (scores in, scores out), flat, of a single canary a run.
 
         Raises:
           InputError: a run has several canaries, whose scores share a model and are not independent.
@@ -85,7 +85,7 @@ class Scores(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """The conclusion of an audit, as its folder holds it; None for what the file does not say.
+    """The conclusion of an audit, as its folder's audit.json holds it; None for what the file does not say.
 
     Attributes:
       runs: the number of runs that it concludes from.
@@ -166,7 +166,13 @@ class Store:
 
     @classmethod
     def of(cls, folder: Path, text: str) -> "Store":
-        """Returns the store of a folder that is not named by the hash of its config; creates nothing."""
+        """Returns the store of a folder, whatever its name; creates nothing.
+
+        Args:
+          folder: of the setting.
+          text: of its config.
+        """
+        # Without __init__, which looks the folder up by its hash or makes it.
         store = cls.__new__(cls)
         store.text = text
         store.path = folder
@@ -237,7 +243,7 @@ class Store:
             yield
 
     def save(self, chunk: Scores) -> None:
-        """Stores a finished chunk, whose scores and presence are of one shape."""
+        """Stores a finished chunk, whose scores and presence are of the same shape."""
         require(
             chunk.scores.shape == chunk.presence.shape, "`presence`: give a bit for every score"
         )
@@ -313,9 +319,10 @@ class Store:
         return end
 
     def distrust(self, path: Path, fix: str) -> None:
-        """Says on stderr that a file is damaged or foreign, and sets it aside within this store's claim.
+        """Reports on stderr that a file is damaged, or of another setting, and sets it aside.
 
-        Without a claim the file stays, and is reported once a process: a reader renames nothing.
+        It is renamed only while this store is claimed (`claim`). A process that merely reads leaves it where
+        it is, and reports it once.
 
         Args:
           path: the file.
@@ -329,19 +336,16 @@ class Store:
             files.say_once(f"{path} {problem}: it counts as missing")
 
     def is_foreign(self, content: bytes) -> bool:
-        """Returns whether the bytes of an .npz file say that they are of another setting.
-
-        Older files don't say.
-        """
+        """Returns whether an .npz file's content has the hash of another setting; older files have none."""
         own_hash = _hash(self.text.encode())
         with contextlib.suppress(*files.NOT_AN_ARCHIVE), np.load(io.BytesIO(content)) as file:
             return _SETTING in file.files and str(file[_SETTING]) != own_hash
         return False
 
     def write_arrays(self, name: str, arrays: Mapping[str, Any]) -> Path:
-        """Writes arrays by name, and the setting's hash, as a whole .npz file.
+        """Writes arrays by name, and the setting's hash, to an .npz file, which appears whole or not at all.
 
-        The bytes are the same for the same values.
+        The bytes are the same for the same values. Returns the file's path.
         """
         buffer = io.BytesIO()
         marked: dict[str, Any] = {**arrays, _SETTING: np.array(_hash(self.text.encode()))}
@@ -361,7 +365,7 @@ class Store:
         return [_runs_of(chunk) for chunk in self._read_chunks()]
 
     def _read_chunks(self) -> list[Scores]:
-        """Returns the scores of all intact files, which are of one number of canaries a run."""
+        """Returns the scores of all intact files; raises InputError where their runs' canaries differ."""
         chunks = []
         for path, first in self._find_chunk_files():
             chunk = self._read_chunk(path, first)
@@ -375,7 +379,14 @@ class Store:
         return chunks
 
     def _read_chunk(self, path: Path, first: int) -> Scores | None:
-        """Returns a file's scores, None where there is no file or one that is to be distrusted."""
+        """Returns a file's scores; None where there is no file, or it is damaged or of another setting.
+
+        Such a file is reported, and set aside where this store is claimed.
+
+        Args:
+          path: the file.
+          first: the number of its first run.
+        """
         content = files.read(path)
         if content is None:
             return None
@@ -387,7 +398,10 @@ class Store:
         return chunk
 
     def _find_chunk_files(self) -> list[tuple[Path, int]]:
-        """Returns (path, first run) of every file of scores; raises InputError for a folder that refuses."""
+        """Returns (path, number of the first run) of every file of scores, in order.
+
+        Raises InputError where the folder can't be read.
+        """
         try:
             paths = sorted(self.path.iterdir())
         except OSError as error:
@@ -443,7 +457,12 @@ def _hash(content: bytes) -> str:
 
 
 def _find_folder(root: Path, name: str) -> Path | None:
-    """Returns the folder of a hash that holds a config: one without words first, then by name."""
+    """Returns the folder of a setting's hash, or None.
+
+    Args:
+      root: the folder of all stores.
+      name: the hash; folders are named <hash>, which comes first, or <words>-<hash>.
+    """
     for folder in [root / name, *sorted(root.glob(f"*-{name}"))]:
         if _is_there(folder / CONFIG):
             return folder
@@ -451,7 +470,7 @@ def _find_folder(root: Path, name: str) -> Path | None:
 
 
 def _is_there(path: Path) -> bool:
-    """Returns whether there is a file; raises OSError where that can't be determined."""
+    """Returns whether a path exists; raises OSError where that can't be determined, unlike Path.exists."""
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -470,7 +489,7 @@ def _runs_of(chunk: Scores) -> tuple[int, int]:
 
 
 def _compute_checksum(chunk: Scores) -> str:
-    """Returns the SHA-256 of first run, scores and presence.
+    """Returns SHA-256, in hex, of a chunk's first run, scores and presence.
 
     It covers their shape where a run has several canaries, and the dimension or the number of fresh draws
     where there is one.
@@ -488,10 +507,10 @@ def _compute_checksum(chunk: Scores) -> str:
 
 
 def _parse_chunk(content: bytes, first: int) -> Scores | None:
-    """Returns a chunk file's scores, None where it is torn or altered.
+    """Returns the scores that an .npz file of a chunk holds, None where it is torn or altered.
 
     Args:
-      content: the file. Arrays (n,) in it are of one canary a run.
+      content: the file's bytes. Arrays (n,) in it are of a single canary a run.
       first: the number of its first run.
     """
     try:

@@ -79,10 +79,11 @@ def flat_model(
 def losses_by_example(model: Model) -> Callable[[Any, tuple[Array, Array]], Array]:
     """Returns (parameter tree, (features (B, ...), labels (B, ...))) -> losses (B,).
 
-    Each example's loss is traced alone.
+    The module is applied to one example at a time, mapped.
     """
 
     def losses(parameters: Any, batch: tuple[Array, Array]) -> Array:
+        """Returns each example's loss, (B,)."""
         features, labels = batch
 
         def apply(features: Array) -> Any:
@@ -95,7 +96,10 @@ def losses_by_example(model: Model) -> Callable[[Any, tuple[Array, Array]], Arra
 
 
 def losses_of_batch(model: Model) -> Callable[[Any, tuple[Array, Array]], Array]:
-    """Returns the function of `losses_by_example`, faster, for a module that takes a batch at once."""
+    """Returns (parameter tree, (features (B, ...), labels (B, ...))) -> losses (B,).
+
+    The module takes the whole batch at once, which is faster than mapping it.
+    """
 
     def losses(parameters: Any, batch: tuple[Array, Array]) -> Array:
         features, labels = batch

@@ -69,7 +69,7 @@ class Clients(NamedTuple):
 
 
 def checksum_of(arrays: Mapping[str, NDArray[np.generic]]) -> str:
-    """Returns SHA-256, in hex, of each array's name, dtype, shape and little-endian bytes, in order."""
+    """Returns the SHA-256, in hex, of named arrays: each one's name, dtype, shape and little-endian bytes."""
     digest = hashlib.sha256()
     for name, array in arrays.items():
         little_endian = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
@@ -245,8 +245,8 @@ class FederatedTask(NamedTuple):
       file: the data set that `data_file` stands in for.
       examples: of all clients.
       padding: of text, the label that means none.
-      by_batch: whether its module takes a mini-batch at once (`audit.model.losses_of_batch`), and clients
-        train fastest in turn.
+      by_batch: whether its module takes a mini-batch at once (`audit.tasks.model.losses_of_batch`), and
+        clients train fastest in turn.
     """
 
     description: str

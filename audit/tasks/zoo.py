@@ -19,7 +19,7 @@ _ALONE = (
 
 
 def tasks() -> Mapping[str, Task]:
-    """Returns the zoo's models that train on examples, by name; empty without the repository."""
+    """Returns the models of `models/` that train on examples, by name; empty where the folder is missing."""
     if _missing():
         return {}
     rows: Mapping[str, Task] = _catalogue().TASKS
@@ -27,7 +27,7 @@ def tasks() -> Mapping[str, Task]:
 
 
 def federated_tasks() -> Mapping[str, FederatedTask]:
-    """Returns the zoo's models that train on clients, by name; empty without the repository."""
+    """Returns the models of `models/` that train on clients, by name; empty where the folder is missing."""
     if _missing():
         return {}
     rows: Mapping[str, FederatedTask] = _catalogue().FEDERATED_TASKS
@@ -35,14 +35,21 @@ def federated_tasks() -> Mapping[str, FederatedTask]:
 
 
 def task(model: str) -> Task:
-    """Returns a model's row; raises InputError for a model without, or that trains on clients alone."""
+    """Returns what the catalogue of `models/` says of a model that trains on examples.
+
+    Raises InputError for an unknown name, a model that trains on clients alone, and where `models/` is
+    missing.
+    """
     _require_zoo(model)
     row: Task = _catalogue().task(model)
     return row
 
 
 def federated_task(model: str) -> FederatedTask:
-    """Returns a federated model's row; raises InputError for a model without."""
+    """Returns what the catalogue of `models/` says of a model that trains on clients.
+
+    Raises InputError for an unknown name, and where `models/` is missing.
+    """
     _require_zoo(model)
     row: FederatedTask = _catalogue().federated_task(model)
     return row
@@ -61,7 +68,7 @@ def _require_zoo(model: str) -> None:
 
 @cache
 def _missing() -> str:
-    """Returns why there is no zoo; empty where there is one, which can be imported from now on."""
+    """Returns why `models/` cannot be used, or "" where it can; then it can be imported from now on."""
     has_catalogue = (_ROOT / _ZOO / "catalogue.py").is_file()
     if not has_catalogue or not (_ROOT / "run.sh").is_file():
         # A folder of that name beside an installed `audit` is somebody else's.
@@ -78,7 +85,7 @@ def _missing() -> str:
 
 
 def _import_from_folder() -> None:
-    """Imports the zoo from its folder, wherever sys.path leads."""
+    """Imports the package `models` from the folder beside `audit`, whether or not it is on sys.path."""
     spec = importlib.util.spec_from_file_location(_ZOO, _ROOT / _ZOO / "__init__.py")
     assert spec is not None and spec.loader is not None
     spec.submodule_search_locations = [str(_ROOT / _ZOO)]

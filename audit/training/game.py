@@ -82,14 +82,25 @@ class Game(NamedTuple):
         return Insertion(adversary.craft, observe, adversary.constant, is_sampled, adversary.draw)
 
     def presence(self, runs: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Returns which canary is in in which run, (R, K)."""
+        """Returns which canary is in in which run, (R, K).
+
+        Args:
+          runs: the indices of the runs, (R,).
+        """
         if self.adversary.all_in:
             return np.ones((len(runs), self.adversary.canaries), bool)
         return presence(runs, self.adversary.canaries, self.seed)
 
     def describe_scores(self, first: int, scores: NDArray[np.float64]) -> Scores:
-        """Returns the scores (n, K) of runs from `first` on with their presence, and what is known of their
-        law: the dimension of directions, or how many fresh draws they were ranked among."""
+        """Returns scores with what is known of them: who is in, and the law of a score whose canary is out.
+
+        That law is known where each run draws canaries of its own: by the dimension of the directions, or by
+        the number of fresh draws that a canary was ranked among; both are 0 elsewhere.
+
+        Args:
+          first: the index of the first of these runs, which follow each other.
+          scores: (n, K).
+        """
         dimension = 0
         draws = self.adversary.draws
         if self.adversary.draw is not None and not draws:
@@ -162,6 +173,11 @@ def presence(runs: NDArray[np.int64], canaries: int = 1, seed: int = 0) -> NDArr
 
     A lone canary is in in odd runs and out in even runs, as many of each in every even chunk. Several are
     each in with probability 1/2, independently.
+
+    Args:
+      runs: the indices of the runs, (R,).
+      canaries: K.
+      seed: of all randomness.
     """
     if canaries == 1:
         return np.asarray(runs[:, None] % 2 == 1)
@@ -191,7 +207,13 @@ def chunk_size(game: Game, runs: int, hardware: Hardware | None = None) -> int:
 
 
 def traced_for(game: Game, placement: Placement, chunk: int) -> Traced:
-    """Traces a chunk's first segment as `play` compiles it, for devices that need not be there."""
+    """Traces a chunk's first segment as `play` compiles it, for devices that need not be there.
+
+    Args:
+      game: what is played.
+      placement: the devices, of this machine or described.
+      chunk: runs a chunk.
+    """
     runs = np.arange(placement.round_up(chunk))
     attack = jax.eval_shape(lambda: _prepare_attack(game))
     keys = jax.eval_shape(lambda: _run_keys(root(game.seed, "noise"), runs))
@@ -233,7 +255,7 @@ def play(
       InputError: a model diverged.
     """
     player = _ChunkPlayer(game, chunk)
-    progress(0, 0)
+    progress(0, 0)  # all is compiled
     for start, stop in ranges:
         for first in range(start, stop, chunk):
             size = min(chunk, stop - first)
@@ -292,7 +314,15 @@ class _ChunkPlayer:
         checkpoints: Checkpoints | None,
         watch: Watch | None,
     ) -> NDArray[np.float64]:
-        """Trains runs first, ..., first + size - 1 and returns their scores (size, K); see `play`."""
+        """Trains runs first, ..., first + size - 1 and returns their scores (size, K).
+
+        Args:
+          first: the chunk's first run.
+          size: how many runs count; the chunk is padded to the width that programs are compiled for.
+          progress: called after each segment with the chunk's runs and the segment's steps.
+          checkpoints: where states are stored between segments, and looked for before the first.
+          watch: looks at the chunk after each segment.
+        """
         runs = np.arange(first, first + self._width)
         name = self.checkpoint_name(first)
         own_keys = self._placement.by_run(self._game.own_keys(runs))
@@ -320,13 +350,19 @@ class _ChunkPlayer:
         return np.asarray(score(states), np.float64)
 
     def checkpoint_name(self, first: int) -> str:
-        """Returns the name of the checkpoint of the chunk that begins with a run."""
+        """Returns the name of a chunk's checkpoint: its first run, the padded width, the segments."""
         return f"{first:07d}_{self._width}_{len(self._segments)}"
 
     def _map_over_runs(
         self, name: str, function: Callable[..., Tree], axes: tuple[int | None, ...]
     ) -> Wrapped:
-        """Maps a function of one run over a chunk's, compiled once for games of one program."""
+        """Maps a function of one run over a chunk's, compiled once for games that share programs.
+
+        Args:
+          name: tells the functions of one game from each other.
+          function: of one run.
+          axes: 0 for each argument with a leading axis of runs, None for each that all runs share.
+        """
         game = self._game
         # Alone in the lambda, so that programs do not hold the shared arrays.
         placement = self._placement
@@ -336,7 +372,7 @@ class _ChunkPlayer:
         return _MAPPED.get(key, lambda: placement.over_runs(function, axes))
 
     def _compile_segments(self) -> dict[int, Compiled]:
-        """Compiles a program for each length of a segment."""
+        """Returns a compiled program for each length of a segment, in steps."""
         game = self._game
         runs = np.arange(self._width)
         states = self._first_states(runs)
@@ -354,7 +390,7 @@ class _ChunkPlayer:
         return compiled
 
     def _first_states(self, runs: NDArray[np.int64]) -> State:
-        """Returns the runs' states before the first step."""
+        """Returns the states of runs of these indices (R,) before the first step."""
         keys = self._placement.by_run(_run_keys(root(self._game.seed, "theta"), runs))
         attack = self._attack
         states: State = self._begin(keys, attack.theta_0, attack.state, attack.assumed_theta_0)
@@ -363,8 +399,15 @@ class _ChunkPlayer:
     def _arguments(
         self, runs: NDArray[np.int64], states: State, segment: Schedule
     ) -> tuple[Tree, ...]:
-        """Returns the arguments of the program of a segment; see `ensemble.compile_segment`."""
+        """Returns the arguments of a segment's program: hyperparameters, states, data and so on.
+
+        Args:
+          runs: the chunk's runs, indices (R,).
+          states: theirs before the segment.
+          segment: the steps to take.
+        """
         game = self._game
+        # Where canaries are sampled, the probability with which each joins a step.
         present = jnp.float32(game.presence(runs) * game.sampling_rate)
         keys = RunKeys(_run_keys(root(game.seed, "noise"), runs), game.own_keys(runs))
         by_run = self._placement.by_run((present, keys))
@@ -373,7 +416,13 @@ class _ChunkPlayer:
     def _resume(
         self, checkpoints: Checkpoints | None, name: str, states: State
     ) -> tuple[int, State]:
-        """Returns (segments done, states) of a chunk's checkpoint, or of its start."""
+        """Returns (segments that are done, states after them), from a chunk's checkpoint where there is one.
+
+        Args:
+          checkpoints: where to look; None: nowhere.
+          name: the checkpoint's.
+          states: the runs before the first step, returned where no checkpoint fits.
+        """
         if checkpoints is None:
             return 0, states
 
@@ -386,7 +435,7 @@ class _ChunkPlayer:
 
 
 def initial_models(game: Game, runs: NDArray[np.int64]) -> Array:
-    """Returns the models (R, p) that runs begin with."""
+    """Returns the models (R, p) that runs begin with: their common theta_0, or a draw of each run's own."""
     if not game.unknown_initialisation:
         theta_0 = game.init(root(game.seed, "theta"))
         return jnp.broadcast_to(theta_0, (len(runs), theta_0.size))
@@ -394,7 +443,10 @@ def initial_models(game: Game, runs: NDArray[np.int64]) -> Array:
 
 
 def _prepare_attack(game: Game) -> _Attack:
-    """Lets the adversary decide before training; raises InputError where its functions break the contract."""
+    """Returns what the adversary decides before training, and the initialisations.
+
+    Raises InputError where the adversary's functions do not keep its contract.
+    """
     theta_0 = game.init(root(game.seed, "theta"))
     assumed = theta_0
     if game.unknown_initialisation:
@@ -404,12 +456,16 @@ def _prepare_attack(game: Game) -> _Attack:
     key = None
     if game.program is not None:
         key = (game.program, theta_0.size, game.adversary.canaries)
+    # Called for its checks, which are remembered by program; without one they are made each time.
     _SHAPES.get(key, lambda: shapes(game.adversary, state, theta_0.size))
     return _Attack(state, assumed, theta_0)
 
 
 def _first_state(game: Game) -> Callable[[Array, Array, Tree, Array], State]:
-    """Returns (run key, theta_0 (p,), adversary's state, theta_0 that it assumes) -> a run's first state."""
+    """Returns (run key, theta_0 (p,), adversary's state, theta_0 that it assumes) -> a run's first state.
+
+    The run key is read where each run draws a theta_0 of its own.
+    """
     draws_own = game.unknown_initialisation
     observer = game.adversary.observer
 
@@ -428,7 +484,12 @@ def _run_keys(key: Array, runs: NDArray[np.int64]) -> Array:
 
 
 def _require_finite(scores: NDArray[np.float64], first: int) -> None:
-    """Raises InputError for scores of runs from `first` on that are not finite: a model diverged."""
+    """Raises InputError for scores (n, K) that are not finite: a model diverged.
+
+    Args:
+      scores: of consecutive runs.
+      first: the index of the first.
+    """
     diverged = np.flatnonzero(~np.isfinite(scores).all(axis=1))
     if diverged.size:
         where = (

@@ -44,7 +44,7 @@ def train(
     progress: Progress = lambda runs: None,
     watch: Watch | None = None,
 ) -> Trained:
-    """Trains the runs that the store misses, chunk by chunk, and reads all back.
+    """Trains the runs that the store misses, chunk by chunk, and reads the scores of all runs back.
 
     Processes that call this on one store share the chunks, may begin and end at any moment, and each return
     when all runs are there (`audit.storage.shares`). Where memory runs out the chunk is halved, with a line
@@ -59,6 +59,9 @@ def train(
         each), and whichever process trains the chunk next goes on from there.
       progress: called with runs as they are trained, parts of runs too.
       watch: looks at a chunk after each segment.
+
+    Raises:
+      InputError: memory runs out with one run at a time, or a run diverged.
     """
     if not store.missing(runs):
         return Trained(store.load(runs))
@@ -97,9 +100,9 @@ def train(
 
 
 def merge(parts: Sequence[Trained]) -> Trained:
-    """Merges the results of consecutive calls on one store: sums what they spent.
+    """Merges what consecutive calls of `train` on one store returned: sums what they spent.
 
-    The last call's scores include those of all earlier ones.
+    The last call's scores include those of all earlier calls.
     """
     return Trained(
         parts[-1].scores,
@@ -133,14 +136,14 @@ class ChunkTrainer:
         self._scores: Iterator[Scores] | None = None
 
     def train(self, chunk: shares.Range) -> Scores | None:
-        """Returns the scores of runs [start, stop), or None where memory ran out.
+        """Returns the scores of the runs [start, stop) of a chunk, or None where memory ran out.
 
         Raises InputError if a run diverged.
         """
         self._requested.append(chunk)
         try:
             if self._scores is None:
-                # `play` requests a range for each `next`.
+                # `play` takes a range for each `next`: the chunk that was just appended.
                 ranges = iter(self._requested.pop, None)
                 self._scores = game.play(self._game, ranges, self._size)
             return next(self._scores)
@@ -167,7 +170,7 @@ class _Clock:
         self.runs = 0
 
     def advance(self, model_steps: int) -> None:
-        """Counts the model-steps that ended; 0 restarts the clock."""
+        """Counts the model-steps of a segment that ended; 0, before the first segment, restarts the clock."""
         self._end = time.perf_counter()
         if model_steps:
             self.model_steps += model_steps

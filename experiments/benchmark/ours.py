@@ -50,7 +50,9 @@ def from_canaries(
     method: CanaryMethod, audit: AuditScores, delta: float, confidence: float
 ) -> float:
     """Returns epsilon by a method of several canaries a run."""
-    return method.bound(canaries.coins(audit.scores, audit.presence), delta, confidence).epsilon
+    return method.bound(
+        canaries.make_coins(audit.scores, audit.presence), delta, confidence
+    ).epsilon
 
 
 def from_coins(

@@ -185,7 +185,9 @@ def measured(how: How) -> Proofs:
     clocked = {}
     for way in (FRESH, SINGLE, MANY, ONCE):
         print(f"{way.name} ...", file=sys.stderr)
-        clocked[way] = processes.apart(partial(_train_on_clock, how, way, rate, time.monotonic()))
+        clocked[way] = processes.run_in_own_process(
+            partial(_train_on_clock, how, way, rate, time.monotonic())
+        )
 
     curves: list[Curve] = []
     for way in (FRESH, SINGLE, MANY):

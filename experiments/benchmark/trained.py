@@ -26,7 +26,7 @@ _POOL_FACTOR = (
 @functools.cache
 def _train_pool(canaries: int, runs: int) -> AuditScores:
     """Returns the scores of so many runs, trained when they are first needed, by a process of its own."""
-    return processes.apart(functools.partial(_train, canaries, runs))
+    return processes.run_in_own_process(functools.partial(_train, canaries, runs))
 
 
 def _train(canaries: int, runs: int) -> AuditScores:

@@ -34,7 +34,7 @@ _CELEBA_DEFAULTS = {
     "client_learning_rate": 0.8991111469,
     "learning_rate": 0.0797379897,
 }
-# a model's own defaults: minutes on two cores, or the paper's values
+# Fields in which a model differs from the defaults below: minutes on two cores, or the paper's values.
 MODEL_DEFAULTS: dict[str, dict[str, int | float]] = {
     "character_lstm": {
         "clients": 60,
@@ -153,7 +153,7 @@ class Attacked(FederatedTraining):
     delta: float = described("delta of the training.", default=1e-5, above=0, below=1)
 
     def measured(self) -> list[int]:
-        """Returns the rounds that are measured, from 1."""
+        """Returns the numbers of the rounds that are measured: 1, 1 + every, ..."""
         return list(range(1, self.rounds + 1, self.every))
 
 
@@ -161,7 +161,7 @@ def resolve_setting(values: dict[str, Any], given: Collection[str]) -> Attacked:
     """Returns the setting of these values, with the model's own defaults for fields that were not given.
 
     Args:
-      values: All fields' values.
+      values: The value of each field of `Attacked`, by name.
       given: Names of the fields that a user gave.
 
     Raises:
@@ -186,7 +186,14 @@ def require_model(model: str) -> None:
 
 
 def fit_to_clients(setting: Attacked, train_clients: int, mock_clients: int) -> Attacked:
-    """Returns the setting with its numbers of clients or, where it leaves them open, as many as there are.
+    """Returns a setting with numbers of clients that suit the data.
+
+    Where the setting leaves them open, they are as many as there are, up to 512 and 2,048.
+
+    Args:
+      setting: With 0 for a pool or a population that is left open.
+      train_clients: How many clients there are to train on.
+      mock_clients: How many there are to design canaries on.
 
     Raises:
       InputError: A field is out of range, or beyond the clients that there are.

@@ -18,11 +18,11 @@ _STEP_SECONDS = 0.006  # of a canary's design, on two cores, compilation include
 
 
 def attacked_cell(setting: Attacked, numbers: Sequence[int], name: str) -> Cell:
-    """Returns the cell of a training run under attack; a measured round stands for a run.
+    """Returns the cell of work that measures rounds of a training run under attack.
 
     Args:
       setting: The setting, with its numbers of clients.
-      numbers: Those of its measured rounds that are needed.
+      numbers: Numbers of the rounds to measure; the cell counts each as a run.
       name: A name for people.
     """
 
@@ -36,6 +36,7 @@ def attacked_cell(setting: Attacked, numbers: Sequence[int], name: str) -> Cell:
         return measured.open_store(setting, checksum, out)
 
     def do(store: Store, data: DataSets, progress: Progress) -> None:
+        """Measures the rounds that the store does not have."""
         from experiments.canife import populations, training
 
         split = populations.split_clients(setting, data)

@@ -78,9 +78,9 @@ class _Sum(NamedTuple):
 def score_law(
     dots: ArrayLike, cohort: Cohort, sigma: float, reach: tuple[float, float]
 ) -> ScoreLaw:
-    """Returns the law of a round's score without the canary.
+    """Returns the law of a round's score without the canary, on an even grid.
 
-    Its grid holds 9 deviations around each of its mean plus the two ends of `reach`.
+    The grid reaches from 9 deviations below the mean plus reach[0] to 9 above the mean plus reach[1].
 
     Args:
       dots: (M,) the clients' dot products with the direction, over the clipping norm.
@@ -101,10 +101,10 @@ def score_law(
         log_density = -(((points - mean) / sigma) ** 2) / 2 - np.log(sigma * np.sqrt(2 * np.pi))
         return ScoreLaw(points, log_density, 0.0)
 
+    # Each point takes the tilt whose law has the nearest mean; the second nearest shows the error.
     tilts = _choose_tilts(summed, points, deviation)
     centres = np.array([_compute_tilted_mean(summed, tilt) for tilt in tilts])
     tilts_by_distance = np.argsort(np.abs(points[None] - centres[:, None]), axis=0)
-    # By the nearest tilt, and by the second nearest.
     log_densities = np.full((2, len(points)), -np.inf)
     for i, tilt in enumerate(tilts):
         for rank in (0, 1):
@@ -120,22 +120,32 @@ def score_law(
 def added(dots: ArrayLike, cohort: Cohort, sigma: float, canary: float) -> DensityPair:
     """Returns the score's densities without the canary and with it, added to the cohort.
 
-    These are neighbours as the accountant has them. `canary` is its dot product with the direction; the other
-    arguments are those of `score_law`.
+    These are neighbours as the accountant has them.
+
+    Args:
+      dots: (M,) the clients' dot products with the direction, over the clipping norm.
+      cohort: How a round draws clients.
+      sigma: The noise multiplier, above 0.
+      canary: The canary's own dot product, likewise.
     """
     law = score_law(dots, cohort, sigma, (min(-canary, 0.0), max(canary, 0.0)))
     return _make_pair(law, law, canary)
 
 
 def replacing(dots: ArrayLike, cohort: Cohort, sigma: float, canary: float) -> DensityPair:
-    """Returns the score's densities where the canary takes the place of a client of the cohort (Errata C1).
+    """Returns the score's densities without the canary, and where it takes the place of a client (Errata C1).
 
-    Arguments are those of `added`.
+    Args:
+      dots: (M,) the clients' dot products with the direction, over the clipping norm.
+      cohort: Of fixed size, at least 2.
+      sigma: The noise multiplier, above 0.
+      canary: The canary's own dot product, likewise.
     """
     several = cohort.size > 1 and not cohort.poisson
     require(several, "a canary replaces one of several in a cohort of fixed size")
     dots = np.asarray(dots, np.float64)
     others = cohort._replace(size=cohort.size - 1)
+    # By which the score's mean moves; the law of the others is moved by `canary` itself.
     shift = canary - float(dots.mean())
     reach = (min(-shift, 0.0) - abs(canary), max(shift, 0.0) + abs(canary))
     law = score_law(dots, cohort, sigma, reach)
@@ -144,17 +154,22 @@ def replacing(dots: ArrayLike, cohort: Cohort, sigma: float, canary: float) -> D
 
 
 def _make_pair(out: ScoreLaw, others: ScoreLaw, canary: float) -> DensityPair:
-    """Returns the densities out and in, on the grid of the former.
+    """Returns the densities out and in, on the grid of the law out.
 
     The law in is that of the other clients, shifted by the canary's dot product. Log densities are smooth,
     and a cubic through them is right to the fourth power of the spacing.
+
+    Args:
+      out: The law of the score without the canary.
+      others: The law of the sum of the canary's companions: that of `out`, or with a client fewer.
+      canary: The canary's dot product.
     """
     spline = scipy.interpolate.CubicSpline(others.points, others.log_density)
     first = others.points[0]
     last = others.points[-1]
     at = out.points - canary
-    inside = (at >= first) & (at <= last)
-    shifted = np.where(inside, spline(np.clip(at, first, last)), -np.inf)
+    is_inside = (at >= first) & (at <= last)
+    shifted = np.where(is_inside, spline(np.clip(at, first, last)), -np.inf)
     p = np.exp(out.log_density)
     q = np.exp(shifted)
     spacing = out.points[1] - out.points[0]
@@ -181,7 +196,11 @@ def _check_dots(dots: ArrayLike, cohort: Cohort, sigma: float) -> Array:
 
 
 def _compute_moments(summed: _Sum) -> tuple[float, float]:
-    """Returns the mean and the deviation of the score: a cohort's sum of dot products, plus the noise."""
+    """Returns the mean and the deviation of the score: a cohort's sum of dot products, plus the noise.
+
+    The variance of a sum of `size` of M numbers without replacement is size (1 - size / M) times their sample
+    variance.
+    """
     dots = summed.dots
     size = summed.cohort.size
     clients = len(dots)
@@ -194,10 +213,16 @@ def _compute_moments(summed: _Sum) -> tuple[float, float]:
 
 
 def _choose_tilts(summed: _Sum, points: Array, deviation: float) -> list[float]:
-    """Returns tilts whose laws have their means some deviations from each other, over the whole grid."""
+    """Returns tilts whose laws have their means _TILT_DISTANCE deviations apart, over the whole grid.
+
+    Args:
+      summed: The sum before noise.
+      points: The grid.
+      deviation: Of the score.
+    """
     width = points[-1] - points[0]
     count = int(np.ceil(width / (_TILT_DISTANCE * deviation)))
-    most = width / summed.sigma**2
+    most = width / summed.sigma**2  # a tilt s moves the mean of the noise by sigma^2 s
     tilts = []
     for mean in np.linspace(points[0], points[-1], count + 1):
         tilts.append(_find_tilt(summed, mean, most))
@@ -205,7 +230,13 @@ def _choose_tilts(summed: _Sum, points: Array, deviation: float) -> list[float]:
 
 
 def _find_tilt(summed: _Sum, mean: float, most: float) -> float:
-    """Returns the tilt, at most `most` in size, whose law has this mean: the saddle point of x = mean."""
+    """Returns the tilt whose law has a given mean: the saddle point of x = mean.
+
+    Args:
+      summed: The sum before noise.
+      mean: That the tilted law is to have.
+      most: The largest size of a tilt: noise alone would move its mean over the whole grid.
+    """
 
     def compute_excess(tilt: float) -> float:
         return _compute_tilted_mean(summed, tilt) - mean
@@ -214,15 +245,20 @@ def _find_tilt(summed: _Sum, mean: float, most: float) -> float:
 
 
 def _find_log_odds(summed: _Sum, tilt: float) -> float:
-    """Returns the log odds of joining that all clients share.
+    """Returns the log odds of joining that all clients share, before each is tilted by its own dot product.
 
     They are those of Poisson sampling, or for a fixed size those with which the tilted cohort has that size
     on average.
+
+    Args:
+      summed: The sum before noise.
+      tilt: s; a client joins with the odds e^(log odds + s a_i).
     """
     size = summed.cohort.size
     untilted = float(special.logit(size / len(summed.dots)))
     if summed.cohort.poisson:
         return untilted
+    # The tilt moves no client's log odds by more than this, so that the root lies within.
     reach = abs(tilt) * float(np.max(np.abs(summed.dots))) + 1
 
     def compute_excess(log_odds: float) -> float:
@@ -232,13 +268,23 @@ def _find_log_odds(summed: _Sum, tilt: float) -> float:
 
 
 def _compute_tilted_mean(summed: _Sum, tilt: float) -> float:
-    """Returns the mean of the tilted score."""
+    """Returns the mean of the score under the tilted law, whose density is proportional to e^(s x) p(x)."""
     joins = special.expit(_find_log_odds(summed, tilt) + tilt * summed.dots)
     return float(joins @ summed.dots) + summed.sigma**2 * tilt
 
 
 def _invert_along(summed: _Sum, tilt: float, points: Array) -> Array:
-    """Returns the log density at points, by the inverse transform along the line through a tilt s."""
+    """Returns the log density of the score at points (n,), by the inverse transform along the line of a tilt
+    s.
+
+    The integral is that of this module's head, by trapezoids, cut where the integrand is below exp(-_CUT). A
+    density below _VALLEY of the most that the integral could be is raised to that.
+
+    Args:
+      summed: The sum before noise.
+      tilt: s, at which the integrand hardly oscillates for these points.
+      points: Where the density is computed.
+    """
     log_odds = _find_log_odds(summed, tilt)
     joins: Array = special.expit(log_odds + tilt * summed.dots)  # r_j, tilted
     variance = float(np.sum(joins * (1 - joins) * summed.dots**2)) + summed.sigma**2
@@ -260,7 +306,16 @@ def _invert_along(summed: _Sum, tilt: float, points: Array) -> Array:
 
 
 def _compute_log_mass(summed: _Sum, log_odds: float, tilt: float) -> float:
-    """Returns log M(s) of the sum at a real tilt, without the factor that `_compute_ratios` has at t = 0."""
+    """Returns log M(s), the log of the sum's moment generating function at a real tilt s, without noise.
+
+    For a cohort of fixed size, without the factor that `_compute_ratios` has at t = 0: the chance that the
+    tilted cohort has that size.
+
+    Args:
+      summed: The sum before noise.
+      log_odds: Of joining, that all clients share.
+      tilt: s.
+    """
     clients = len(summed.dots)
     size = summed.cohort.size
     log_product = float(np.sum(np.logaddexp(0.0, log_odds + tilt * summed.dots)))
@@ -280,6 +335,11 @@ def _compute_ratios(summed: _Sum, times: Array, joins: Array) -> Complex:
     The part with `size` clients is a Fourier coefficient, over angles, of the product over clients. Dot
     products are centred, so that the product varies slowly along t; angles at which it is negligible are left
     out.
+
+    Args:
+      summed: The sum before noise.
+      times: (T,) t.
+      joins: (M,) the clients' probabilities of joining under the tilt s.
     """
     if summed.cohort.poisson:
         return _multiply_clients(summed.dots, joins, times, np.zeros(1))[:, 0]
@@ -287,8 +347,11 @@ def _compute_ratios(summed: _Sum, times: Array, joins: Array) -> Complex:
     variances = joins * (1 - joins)
     spread = float(np.sqrt(variances.sum()))  # of the number of clients
     centre = float(variances @ summed.dots) / max(spread**2, 1e-300)
+    # The coefficients of numbers of clients a period apart add up: nine deviations either side, and some
+    # for few clients, hold all that counts.
     period = int(np.ceil(2 * _DEVIATIONS * spread + 8))
     turns = np.arange(-(period // 2), period - period // 2)
+    # Beyond, the product is below exp(-_CUT), with 30% to spare for its not being Gaussian.
     is_near = np.abs(turns) * 2 * np.pi / period <= 1.3 * np.sqrt(2 * _CUT) / max(spread, 1e-9)
     angles = 2 * np.pi / period * turns[is_near]
     products = _multiply_clients(summed.dots - centre, joins, times, angles)
@@ -299,11 +362,17 @@ def _compute_ratios(summed: _Sum, times: Array, joins: Array) -> Complex:
 def _multiply_clients(dots: Array, joins: Array, times: Array, angles: Array) -> Complex:
     """Returns prod_j (1 - r_j + r_j exp(i (angle + t a_j))), (T, A).
 
+    It is the tilted sum's characteristic function, in which angles count the clients that join. Clients are
+    multiplied block by block, so that memory holds _BLOCK factors.
+
     Args:
       dots: (M,) a_j.
       joins: (M,) r_j, the clients' probabilities of joining.
       times: (T,) t.
-      angles: (A,)
+      angles: (A,).
+
+    Raises:
+      InputError: The products would take hours.
     """
     fits = len(dots) * len(times) * len(angles) <= _MOST_WORK
     require(

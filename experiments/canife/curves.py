@@ -88,7 +88,15 @@ class Global(NamedTuple):
 
 
 def row(setting: Attacked, measured: Measured) -> RoundValues:
-    """Computes a measured round's values."""
+    """Returns what a measured round shows: estimates, the attack's accuracy, a perfect canary's epsilon.
+
+    A perfect canary's score is N(1, sigma^2) with it and N(0, sigma^2) without, so that mu = 1 / sigma.
+    "Then" is at delta 1/n, n scores a round, as the paper's estimates are; otherwise at the training's delta.
+
+    Args:
+      setting: The setting.
+      measured: What is stored of the round.
+    """
     scores_in = measured.scores_in
     scores_out = measured.scores_out
     delta_then = 1 / setting.scores
@@ -163,6 +171,10 @@ def predict_other_cohorts(
     The sum of a cohort's dot products, drawn without replacement, has an exact variance, so that no further
     rounds are played.
 
+    Args:
+      setting: Has the noise multiplier.
+      measured: Has the clients' dot products and the canary's own.
+
     Returns:
       Sizes of cohorts, the score's deviations, and the shares of right guesses if the score is normal.
     """
@@ -170,12 +182,16 @@ def predict_other_cohorts(
     sizes = np.unique(np.geomspace(2, max(clients // 2, 2), 24).astype(int))
     clients_deviation = compute_cohort_deviation(measured.known, sizes)
     deviations = np.hypot(clients_deviation, setting.noise_multiplier)
+    # The best threshold lies halfway between the means of both worlds, which are `own` apart.
     accuracies = scipy.stats.norm.cdf(measured.own / 2 / np.maximum(deviations, 1e-12))
     return sizes.tolist(), deviations.tolist(), accuracies.tolist()
 
 
 def compute_cohort_deviation(dots: Floats, size: Floats | int) -> Floats:
-    """Returns the deviation of the sum of so many of the dot products (M,), drawn without replacement."""
+    """Returns the deviation of the sum of `size` of the dot products (M,), drawn without replacement.
+
+    With the correction for a finite population: size var (1 - size / M), var the sample variance.
+    """
     return np.sqrt(size * np.var(dots, ddof=1) * (1 - size / len(dots)))
 
 
@@ -255,6 +271,9 @@ def average_over_seeds(
       curve: The field whose values are curves.
       x: The field on the x axis, or `round`, up to which training runs are then composed.
       measured: The settings and their measured rounds.
+
+    Returns:
+      The curves; composed values are NaN where rounds are no axis.
     """
     values_at: dict[tuple[Value, int, int], list[list[float]]] = {}
     for setting, rows in measured:
@@ -280,7 +299,10 @@ def average_over_seeds(
 
 
 def _average(values: Sequence[float]) -> Average:
-    """Averages a quantity over seeds."""
+    """Returns the mean and the deviation of a quantity over seeds.
+
+    There is no deviation (NaN) of a single value, and of infinite values.
+    """
     deviation = np.nan
     if len(values) > 1 and np.isfinite(values).all():
         deviation = float(np.std(values, ddof=1))
@@ -304,7 +326,13 @@ class _TableRow(NamedTuple):
 def make_rounds_table(
     setting: Attacked, rows: Sequence[RoundValues], composed: Global
 ) -> Table[_TableRow]:
-    """Makes a table with a row for each measured round."""
+    """Makes a table with a row for each measured round.
+
+    Args:
+      setting: The setting.
+      rows: What its measured rounds show.
+      composed: epsilon of the training run up to each of them.
+    """
     at_delta = f"at delta {setting.delta:g}"
     headings = f"{'':>26} {'at delta 1/n':^32}{at_delta:^18}"
     half = setting.scores // 2
@@ -333,7 +361,7 @@ def _format_norm(norm: float) -> str:
 
 
 def _total_column(key: str, reading: str) -> Column:
-    """Returns the CSV's column of one of `Global`'s readings."""
+    """Returns the CSV's column of one field of `Global`, under the key `key`."""
     place = Global._fields.index(reading)
     return Column(key, lambda row: row.total[place])
 
@@ -390,7 +418,10 @@ def format_canaries(rows: Sequence[RoundValues]) -> str:
 
 
 def wrap_escaped(text: str, width: int) -> list[str]:
-    """Returns a text in lines of so many characters, with line breaks and the like escaped."""
+    """Returns a text in lines of at most `width` characters, with line breaks and the like escaped.
+
+    An escape sequence is not broken.
+    """
     lines = [""]
     for character in text:
         shown = character if character.isprintable() else repr(character)[1:-1]
@@ -403,16 +434,16 @@ def wrap_escaped(text: str, width: int) -> list[str]:
 def format_totals(
     setting: Attacked, rows: Sequence[RoundValues], composed: Global, backward: bool
 ) -> str:
-    """Returns the training run's epsilon by each reading.
+    """Returns lines with epsilon of the training run, by the estimates, the exact laws and the accountant.
 
-    The accountant's is also that of a training run whose mock rounds were released too (Errata C4). What is
-    shown of a perfect canary is the median of 150 simulations (Errata C9).
+    A score comes from a mock round of the frozen model; the accountant's last value counts those as rounds
+    that were released (Errata C4). A perfect canary's is the median of 150 simulations (Errata C9).
 
     Args:
       setting: The setting.
       rows: Its measured rounds.
-      composed: The same, composed.
-      backward: Whether rounds are charged backward.
+      composed: epsilon of the training run up to each of them.
+      backward: Whether a measured round was charged for the rounds before it too, rather than those after.
     """
     sampling_rate = setting.cohort / rows[0].measured.clients
     charge = Charge(setting.noise_multiplier, sampling_rate, composed.rounds[-1])
@@ -433,9 +464,14 @@ epsilon over {composed.rounds[-1]:,} rounds at delta {setting.delta:g}, charged 
 
 
 def make_curves_table(title: str, curves: Curves) -> Table[AveragedPoint]:
-    """Makes a table with a row for each point.
+    """Makes a table with a row for each point of a sweep's curves.
 
-    People see the means, with deviations over training runs in brackets.
+    People see the means, with deviations over training runs in brackets; the CSV has all averages. A column
+    without a key is for people alone, without a head for the CSV alone.
+
+    Args:
+      title: Above the table.
+      curves: The points, which are over rounds or over a field of the setting.
     """
     trainings = max(point.trainings for point in curves.points)
     average = "one training run each"
@@ -482,7 +518,14 @@ def _get_deviation(name: str, point: AveragedPoint) -> float | None:
 
 
 def _format_average(name: str, point: AveragedPoint) -> str:
-    """Formats a quantity's mean and, in brackets, its deviation, where there is one to show."""
+    """Formats a quantity's mean and, in brackets, its deviation over training runs.
+
+    The deviation is left out where there is none, and for quantities of _SHOWN_WITHOUT_DEVIATION.
+
+    Args:
+      name: A key of _DECIMALS.
+      point: Has the averages.
+    """
     decimals = _DECIMALS[name]
     mean, deviation = point.averages[name]
     text = f"{mean:.{decimals}f}"

@@ -83,12 +83,20 @@ class _Carry(NamedTuple):
 
 
 def health(first: Array | float, last: Array | float) -> float:
-    """Returns (first - last) / first of two penalties, in float; 0 where the first is 0."""
+    """Returns (first - last) / first of a design's first and last penalty: the health of its canary.
+
+    It is 0 where the first penalty is 0.
+    """
     return float((first - last) / first) if float(first) else 0.0
 
 
 def as_run(norm_constant: float, clipping_norm: float) -> Penalty:
-    """Returns the public code's penalty; k = norm_constant, 5 in its instructions."""
+    """Returns the public code's penalty, p max(k - |g|, 0)^2 + p mean_i <C g / |g|, u_i>^2 (Errata C3).
+
+    Args:
+      norm_constant: k, 5 in the code's instructions: shorter gradients are penalised.
+      clipping_norm: C.
+    """
 
     def penalty(gradient: Array, updates: Array) -> Array:
         norm = _norm(gradient)
@@ -100,17 +108,17 @@ def as_run(norm_constant: float, clipping_norm: float) -> Penalty:
 
 
 def as_printed(clipping_norm: float) -> Penalty:
-    """Returns the penalty of the paper's Equation 2."""
+    """Returns the penalty of the paper's Equation 2: max(C - |g|, 0)^2 + sum_i <u_i, g>^2."""
     return _with_norm(clipping_norm, lambda products: jnp.sum(products**2))
 
 
 def of_the_mean(clipping_norm: float) -> Penalty:
-    """Returns the mean update's penalty, "loss 1" of Appendix A."""
+    """Returns the mean update's penalty, "loss 1" of Appendix A: max(C - |g|, 0)^2 + <mean_i u_i, g>^2."""
     return _with_norm(clipping_norm, lambda products: jnp.mean(products) ** 2)
 
 
 def _with_norm(clipping_norm: float, penalise: Callable[[Array], Array]) -> Penalty:
-    """Returns a penalty of a norm below C, and of a gradient's products with the updates."""
+    """Returns the penalty max(C - |g|, 0)^2 + penalise(g's products with the updates (b,))."""
 
     def penalty(gradient: Array, updates: Array) -> Array:
         shortfall = jnp.maximum(clipping_norm - _norm(gradient), 0.0)
@@ -129,6 +137,17 @@ def designer(design: SampleDesign) -> Designer:
     objective = _make_objective(design)
 
     def step(theta: Array, updates: Array, carry: _Carry, key: Array) -> tuple[_Carry, Array]:
+        """Takes a step of gradient descent on the sample, and remembers the best sample so far.
+
+        Args:
+          theta: The frozen model (p,).
+          updates: A block of clipped updates (b, p).
+          carry: The design before the step.
+          key: Of the step's draws.
+
+        Returns:
+          The design after the step, and the penalty before it.
+        """
         value, slope = jax.value_and_grad(objective)(carry.sample, theta, updates, key)
         best = _select(value < carry.least, carry.sample, carry.best)
         changes, optimizer = design.optimizer.update(slope, carry.optimizer, carry.sample)
@@ -139,6 +158,8 @@ def designer(design: SampleDesign) -> Designer:
     def take_steps(
         theta: Array, updates: Array, carry: _Carry, keys: Array
     ) -> tuple[_Carry, Array]:
+        """Takes a step for each key, all on one block of updates (b, p); returns the steps' penalties."""
+
         def advance(carry: _Carry, key: Array) -> tuple[_Carry, Array]:
             return step(theta, updates, carry, key)
 
@@ -154,6 +175,16 @@ def designer(design: SampleDesign) -> Designer:
         steps: int,
         key: Array,
     ) -> Designed:
+        """Designs a sample, block by block; the last key measures the sample after the last step.
+
+        Args:
+          theta: The frozen model (p,).
+          sample: That the design begins with.
+          blocks: Each gives a block of clipped updates (b, p); block i serves the steps from i * steps /
+            blocks on.
+          steps: How many in all.
+          key: Of all draws.
+        """
         least_steps = len(blocks) or 1
         require(
             blocks and steps >= len(blocks),
@@ -184,17 +215,22 @@ def designer(design: SampleDesign) -> Designer:
 
 
 def in_blocks(pool: int, parameters: int, budget: int) -> list[range]:
-    """Cuts the pool's clients into blocks of one size whose updates fit into a budget of bytes.
+    """Cuts a pool of clients 0, 1, ... into blocks of one size whose updates fit into memory.
 
     The clients that are left over, fewer than there are blocks, serve nowhere. Raises InputError where one
     update does not fit.
+
+    Args:
+      pool: How many clients.
+      parameters: p, of an update.
+      budget: In bytes.
     """
     most = budget // (_BYTES_A_NUMBER * parameters)
     require(
         most >= 1,
         f"`memory={budget}` holds no update of {parameters:,} parameters: raise it",
     )
-    count = -(-pool // most)
+    count = -(-pool // most)  # rounded up
     size = pool // count
     return [range(i * size, (i + 1) * size) for i in range(count)]
 
@@ -208,6 +244,7 @@ def _make_objective(design: SampleDesign) -> Callable[[Tree, Array, Array, Array
     """Returns (sample, theta (p,), updates (b, p), key) -> the penalty on a minibatch of the updates."""
 
     def objective(sample: Tree, theta: Array, updates: Array, key: Array) -> Array:
+        """Returns the penalty of the sample's gradient against a minibatch drawn from the updates."""
         draw_key, relax_key = jax.random.split(key)
         gradient = jax.grad(design.loss)(theta, sample, relax_key)
         if design.minibatch < len(updates):

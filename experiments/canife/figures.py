@@ -53,13 +53,21 @@ class _CurvePoints(NamedTuple):
 
 
 def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
-    """Draws a sweep's curves and makes their table, of what the store holds, if it holds any."""
+    """Draws a sweep's curves and makes their table, of what the store holds.
+
+    A cell counts as missing unless all its rounds are stored; where all are missing, nothing is drawn.
+
+    Args:
+      sweep: Cells that each measure rounds of one setting.
+      evidence: What the store holds.
+    """
     assert isinstance(sweep, AblationSweep)
     stored: list[tuple[Attacked, list[RoundValues]]] = []
     missing = 0
     for cell in sweep.cells:
         setting = cell.request
         assert isinstance(setting, Attacked)
+        # A cell has the last of its setting's measured rounds, or all.
         rounds = measured.read(evidence.held, setting, setting.measured()[-cell.runs :])
         if len(rounds) < cell.runs:
             missing += 1
@@ -67,18 +75,23 @@ def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
             rows = [curves.row(setting, measured_round) for measured_round in rounds]
             stored.append((setting, rows))
     if not stored:
-        return Drawn([], missing, [])
+        return Drawn(figures=[], missing=missing, rows=[])
     averaged = curves.average_over_seeds(sweep.curve, sweep.x, stored)
     table = curves.make_curves_table(f"{sweep.name}: {sweep.title}", averaged)
     own_table = OwnTable(table.text(), table.csv())
-    return Drawn([(sweep.name, ablation_figure(averaged))], missing, [], own_table)
+    return Drawn([(sweep.name, ablation_figure(averaged))], missing, rows=[], table=own_table)
 
 
 def training_figure(setting: Attacked, rows: Sequence[RoundValues], composed: Global) -> Figure:
-    """Draws a training run under measurement.
+    """Draws a training run under measurement, in nine panels.
 
-    Shows epsilon of the rounds and of the training run, health and accuracies and, of the last round, scores,
-    canary, its design and what other cohorts would make of it.
+    They show epsilon of the rounds and of the training run, health and accuracies and, of the last round,
+    scores, canary, its design and what other cohorts would make of it.
+
+    Args:
+      setting: The setting.
+      rows: What its measured rounds show.
+      composed: epsilon of the training run up to each of them.
     """
     last = rows[-1]
     with plt.rc_context(style.STYLE):
@@ -103,14 +116,18 @@ def training_figure(setting: Attacked, rows: Sequence[RoundValues], composed: Gl
 
 
 def _draw_legend_above(axes: Axes, columns: int = 2) -> None:
-    """Draws a legend into room that is made above the data."""
+    """Draws a legend into room above the data: the axis is lengthened by _HEADROOM."""
     low, high = axes.get_ylim()
     axes.set_ylim(low, low + _HEADROOM * (high - low))
     axes.legend(fontsize=7, ncols=columns, loc="upper center")
 
 
 def _draw_rounds(axes: Axes, rows: Sequence[RoundValues]) -> None:
-    """Draws each round's epsilon: as published with its interval, by the exact law, and as proven."""
+    """Draws each round's epsilon: as published with its interval, by the exact law, and as proven.
+
+    Infinite values are left out, and intervals end at the top: 1.15 times the largest finite perfect value or
+    lower end.
+    """
     numbers = [row.measured.number for row in rows]
     published = np.array([row.published.estimate.epsilon for row in rows])
     finite = np.where(np.isfinite(published), published, np.nan)
@@ -142,14 +159,18 @@ def _draw_rounds(axes: Axes, rows: Sequence[RoundValues]) -> None:
     axes.plot(numbers, law, "^-", ms=4, color=style.BLUE, label="law")
     proven = [row.measured.proven for row in rows]
     axes.plot(numbers, proven, "v:", ms=4, color=style.BOUND, label="proven")
-    perfect = min(rows[0].perfect, 2 * top)
+    perfect = min(rows[0].perfect, 2 * top)  # out of sight where it is infinite
     axes.axhline(perfect, color=style.UPPER, ls="--", lw=1, label="perfect canary")
     axes.set(title="one round", xlabel="round", ylabel="epsilon", ylim=(0, top))
     _draw_legend_above(axes)
 
 
 def _draw_totals(axes: Axes, setting: Attacked, composed: Global) -> None:
-    """Draws the training run's epsilon over the rounds."""
+    """Draws the training run's epsilon over the rounds: the accountant's, the exact laws', and as published.
+
+    The interval of the published is cut at 1.5 times the larger of the last two, and left out where it is not
+    finite.
+    """
     last_rounds = composed.rounds
     axes.plot(
         last_rounds,
@@ -226,7 +247,7 @@ def _draw_dots(axes: Axes, row: RoundValues) -> None:
 
 
 def _draw_descent(axes: Axes, rows: Sequence[RoundValues]) -> None:
-    """Draws the penalty over the steps of each round's design."""
+    """Draws the penalty over the steps of each round's design, as a share of the first penalty."""
     last = len(rows) - 1
     color_map = plt.get_cmap("viridis")
     for place, row in enumerate(rows):
@@ -262,7 +283,7 @@ def _draw_accuracies(axes: Axes, rows: Sequence[RoundValues]) -> None:
 
 
 def _draw_cohorts(axes: Axes, setting: Attacked, row: RoundValues) -> None:
-    """Draws what a round's canary would show among other numbers of clients."""
+    """Draws the scores' deviation and the attack's accuracy that a canary would have in other cohorts."""
     sizes, deviations, accuracies = predict_other_cohorts(setting, row.measured)
     sigma = setting.noise_multiplier
     axes.plot(sizes, deviations, "-", color=style.BLUE, label="scores' deviation")
@@ -285,7 +306,7 @@ def _draw_cohorts(axes: Axes, setting: Attacked, row: RoundValues) -> None:
 
 
 def _draw_canary(axes: Axes, row: RoundValues) -> None:
-    """Draws a round's canary, an image or a text."""
+    """Draws a round's canary, a text or an image with its pixels stretched to [0, 1], and its label."""
     canary = row.measured.canary
     if isinstance(canary, str):
         text = "\n".join(wrap_escaped(canary, 27)).replace("$", r"\$")
@@ -324,7 +345,13 @@ def ablation_figure(drawn: Curves) -> Figure:
 
 
 def _draw_panel(axes: Axes, drawn: Curves, name: str) -> None:
-    """Draws a quantity's curves with marks and bars, beside what they are compared with."""
+    """Draws a quantity's curves with marks and bars, beside what they are compared with, dashed.
+
+    Args:
+      axes: The panel.
+      drawn: The curves.
+      name: The quantity, a key of _TITLES.
+    """
     for curve in _split_by_curve(drawn):
         deviations = [point.averages[name].deviation for point in curve.points]
         look: dict[str, Any] = {"color": curve.color, "ms": 4, "lw": 1, "capsize": 2}
@@ -346,6 +373,12 @@ def _draw_exact(axes: Axes, drawn: Curves, estimate: str, exact: str) -> None:
     """Draws exact values, dashed, and marks infinite estimates at the upper edge.
 
     Where all is infinite, words say so.
+
+    Args:
+      axes: The panel.
+      drawn: The curves.
+      estimate: The quantity of which infinite means are marked.
+      exact: The quantity that is drawn.
     """
     _draw_dashed(axes, drawn, exact)
     means = []
@@ -373,13 +406,13 @@ def _draw_dashed(axes: Axes, drawn: Curves, name: str) -> None:
 
 
 def _find_means(curve: _CurvePoints, name: str) -> tuple[list[int], np.ndarray]:
-    """Returns a curve's x and a quantity's means there, NaN where one is infinite."""
+    """Returns a curve's x and the means of a quantity there, NaN where one is infinite."""
     means = np.array([point.averages[name].mean for point in curve.points])
     return [point.x for point in curve.points], np.where(np.isfinite(means), means, np.nan)
 
 
 def _split_by_curve(drawn: Curves) -> list[_CurvePoints]:
-    """Returns each curve with a color of its own."""
+    """Returns each curve's points, sorted by x, with a color of its own."""
     values = list(dict.fromkeys(point.curve for point in drawn.points))
     split = []
     for value, color in zip(values, _COLORS, strict=False):
@@ -390,7 +423,10 @@ def _split_by_curve(drawn: Curves) -> list[_CurvePoints]:
 
 
 def _set_x_axis(axes: Axes, drawn: Curves) -> None:
-    """Sets the ticks and the scale of x."""
+    """Sets the ticks and the scale of x, the rounds or the values of a field.
+
+    Values are ticks; they stand on a logarithmic scale where they span a factor of _LOGARITHMIC_RATIO.
+    """
     if drawn.x == ROUND:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         return

@@ -64,13 +64,25 @@ class Measured(NamedTuple):
 
 
 def open_store(setting: Attacked, checksum: str, out: Path) -> Store:
-    """Returns the store under `out` of a setting on clients of that checksum."""
+    """Returns the store of a setting's measured rounds.
+
+    Args:
+      setting: The setting.
+      checksum: Of its clients' data.
+      out: The folder of all stores.
+    """
     config = {**identity(setting), "data_sha256": checksum}
     return Store(out, config, f"canife-{setting.model}")
 
 
 def read(held: Holdings, setting: Attacked, numbers: Sequence[int]) -> list[Measured]:
-    """Returns those of a setting's measured rounds that are stored, on any clients."""
+    """Returns those of a setting's measured rounds that are stored, whatever the checksum of their clients.
+
+    Args:
+      held: What lies in the folder of all stores.
+      setting: The setting.
+      numbers: Numbers of the rounds to read.
+    """
     store = held.open(identity(setting))
     if store is None:
         return []
@@ -78,9 +90,9 @@ def read(held: Holdings, setting: Attacked, numbers: Sequence[int]) -> list[Meas
 
 
 def read_rounds(store: Store, numbers: Sequence[int]) -> list[Measured]:
-    """Returns those of the measured rounds that a store holds.
+    """Returns those of the measured rounds of these numbers that a store holds, a file each.
 
-    A damaged file, or one of another setting, counts as missing.
+    A damaged file, or one of another setting, counts as missing; it is reported on stderr.
     """
     measured = []
     for number in numbers:

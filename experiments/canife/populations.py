@@ -118,9 +118,15 @@ class Population(NamedTuple):
 
 
 def deal_images(setting: Attacked, data: DataSets) -> Split:
-    """Deals images to clients: one example each, or by Dirichlet's proportions.
+    """Deals a data set of images to clients: one example each, or by Dirichlet's proportions.
 
-    Training images go to clients, test images to as many mock clients as gives each as much.
+    Training images go to the clients to train on, test images to mock clients, of whom there are as many as
+    gives each as many images.
+
+    Args:
+      setting: Has the model, how many clients there are (0: one for each image) and how unevenly images are
+        dealt.
+      data: Names the data.
     """
     train, test = data.clients(setting)
     assert test is not None
@@ -128,12 +134,21 @@ def deal_images(setting: Attacked, data: DataSets) -> Split:
     if not setting.clients:
         return Split(train, one_each(test_set), test, train.checksum)
     mock_clients = max(int(setting.clients * (len(test_set.labels) / len(train.labels))), 1)
+    # Another seed, so that mock clients do not prefer the classes of the clients of their numbers.
     mock = dirichlet(test_set, mock_clients, setting.alpha, setting.seed + 1)
     return Split(train, mock, test, train.checksum)
 
 
 def split_roles(setting: Attacked, data: DataSets) -> Split:
-    """Makes a tenth of the roles, drawn by the seed, mock clients; their examples are those to test on."""
+    """Splits the roles of Shakespeare's plays: a tenth, drawn by the seed, are mock clients, tested on too.
+
+    Args:
+      setting: Has the seed, and the number of clients to train on; 0: all other roles.
+      data: Names the data.
+
+    Raises:
+      InputError: More clients are to be trained on than there are other roles.
+    """
     everyone = data.clients(dataclasses.replace(setting, clients=0)).clients
     order = np.random.default_rng(setting.seed).permutation(everyone.number)
     mock_clients = max(round(_MOCK_SHARE * everyone.number), 1)
@@ -146,7 +161,13 @@ def split_roles(setting: Attacked, data: DataSets) -> Split:
 
 
 def _split_users(load: Callable[..., Clients], setting: Attacked, data: DataSets) -> Split:
-    """Loads the users of LEAF's training split and, as mock clients, those of its test split."""
+    """Loads the users of LEAF's training split and, as mock clients, those of its test split.
+
+    Args:
+      load: A loader of `models.data.leaf`.
+      setting: The setting; its `clients` limits the users to train on.
+      data: Names LEAF's folder.
+    """
     folder = data.file(LEAF)
     train = load(folder, "train", setting.clients)
     mock = load(folder, "test")
@@ -182,7 +203,7 @@ _ROLES = TextForm(
     classes=0,
 )
 _split_celebrities = partial(_split_users, leaf.load_celeba)
-# beside these, every model of an audit whose data are images
+# Beside these, every model of an audit whose data are images has a row; see `get_row`.
 ROWS: dict[str, ModelRow] = {
     "character_lstm": ModelRow(
         split_roles, federated_task("character_lstm").make, _ROLES, shakespeare.PADDING
@@ -205,10 +226,10 @@ _IMAGE_FORMS = {
 
 
 def get_row(model: str) -> ModelRow:
-    """Returns a model's row: its own, or that of its task on images.
+    """Returns what belongs to a model: its clients and the form of its canaries.
 
     Raises:
-      InputError: It has neither.
+      InputError: The model is unknown, or reads neither images nor texts.
     """
     if model in ROWS:
         return ROWS[model]
@@ -240,7 +261,14 @@ def _cut_examples(clients: Clients, most: int) -> Clients:
 
 
 def make_population(setting: Attacked, split: Split) -> Population:
-    """Makes a setting's model and the clients that train it."""
+    """Returns a setting's model, its clients and how they train, as functions of theta.
+
+    Images of which each client has one are trained by DP-SGD, whose step is a round; all else by DP-FedAvg.
+
+    Args:
+      setting: The setting.
+      split: Its clients.
+    """
     row = get_row(setting.model)
     model = row.make()
     if setting.model in settings.IMAGE_MODELS and not setting.clients:
@@ -264,12 +292,12 @@ def make_population(setting: Attacked, split: Split) -> Population:
 def _make_accuracy(
     model: Model, test: tuple[NDArray[Any], NDArray[Any]], padding: int
 ) -> Callable[[Array], float]:
-    """Returns a function that computes the share of labels that a model gets right.
+    """Returns a function theta (p,) -> the share of labels that the model gets right.
 
-    It tests about 10,000 labels at most, and none that is padding.
+    It tests about _MOST_TESTED labels at most, evenly spread, and none that is padding.
     """
     all_features, all_labels = test
-    every = -(-all_labels.size // _MOST_TESTED)
+    every = -(-all_labels.size // _MOST_TESTED)  # rounded up
     features = all_features[::every]
     labels = all_labels[::every]
 
@@ -282,6 +310,7 @@ def _make_accuracy(
         return jnp.sum(jax.vmap(is_right, (None, 0, 0))(theta, features, labels))
 
     def compute_accuracy(theta: Array) -> float:
+        """Counts right labels block by block, so that memory holds one block's logits."""
         counts = []
         for start in range(0, len(labels), _TEST_BLOCK):
             block = slice(start, start + _TEST_BLOCK)
@@ -293,22 +322,30 @@ def _make_accuracy(
 
 
 def draw_clients(setting: Attacked, purpose: str, clients: int, size: int) -> Indices:
-    """Draws so many clients without replacement, by the seed and a purpose."""
+    """Draws `size` of `clients` indices without replacement, by the setting's seed and a purpose."""
     rng = make_generator(setting, purpose)
     return rng.choice(clients, size, replace=False, shuffle=False)
 
 
 def make_generator(setting: Attacked, purpose: str) -> np.random.Generator:
-    """Returns a generator of its own for each seed and purpose."""
+    """Returns the generator of a setting's seed for one purpose, a word that gives it draws of its own."""
     return np.random.default_rng([setting.seed, *purpose.encode()])
 
 
 def _train_by_dpsgd(setting: Attacked, model: Model, split: Split) -> ClientTraining:
-    """Returns the training of clients with one example each."""
+    """Returns the training of clients with one example each, who send clipped gradients.
+
+    A round is a step of DP-SGD on the cohort.
+
+    Args:
+      setting: Has the clipping norm.
+      model: The network.
+      split: The clients.
+    """
     train = split.train
     mock = split.mock
     norm = jnp.float32(setting.clipping_norm)
-    strategy = TASKS[setting.model].clipping[0]
+    strategy = TASKS[setting.model].clipping[0]  # the model's fastest
     compute_dots = jax.jit(DOTS[strategy](model))
 
     @jax.jit
@@ -323,6 +360,7 @@ def _train_by_dpsgd(setting: Attacked, model: Model, split: Split) -> ClientTrai
         return updates
 
     def train_dots(theta: Array, members: Indices, direction: Array) -> Array:
+        """Returns the dot products (n,) of clients' clipped gradients with a direction (p,)."""
         batch = (
             jnp.asarray(train.features[members]),
             jnp.asarray(train.labels[members]),
@@ -332,18 +370,31 @@ def _train_by_dpsgd(setting: Attacked, model: Model, split: Split) -> ClientTrai
 
     mechanism = dpsgd.mechanism(dpsgd.DPSGD(CLIPPING[strategy](model)))
     data = (jnp.asarray(train.features), jnp.asarray(train.labels))
-    return ClientTraining(mechanism, (), data, None, train_dots, mock_updates)
+    return ClientTraining(
+        mechanism,
+        own=(),
+        data=data,
+        rate=None,
+        train_dots=train_dots,
+        mock_updates=mock_updates,
+    )
 
 
 def _train_by_fedavg(setting: Attacked, model: Model, split: Split) -> ClientTraining:
-    """Returns the training of clients with several examples."""
+    """Returns the training of clients with several examples, who send clipped updates of local SGD.
+
+    Args:
+      setting: Has the clients' batch size, epochs and learning rate, and the cohort.
+      model: The network.
+      split: The clients.
+    """
     most_examples = int(max(split.train.counts.max(), split.mock.counts.max()))
     choices = fedavg.FedAvg(
         losses_by_example(model),
         model.unravel,
-        min(setting.batch_size, most_examples),
-        setting.client_epochs,
-        most_examples,
+        batch_size=min(setting.batch_size, most_examples),
+        epochs=setting.client_epochs,
+        most_examples=most_examples,
     )
     rate = jnp.float32(setting.client_learning_rate)
     own = fedavg.Federated(rate, jnp.float32(setting.cohort))
@@ -368,7 +419,15 @@ def _train_by_fedavg(setting: Attacked, model: Model, split: Split) -> ClientTra
 def _make_trainer(
     setting: Attacked, training: ClientTraining, train_clients: int
 ) -> Callable[[base.State, int, int], base.State]:
-    """Returns a function (state, first round, rounds) -> the state after these rounds."""
+    """Returns a function (state, first round, rounds) -> the state after these rounds, without canaries.
+
+    A round's cohort depends on the seed and the round's number alone.
+
+    Args:
+      setting: Has the hyperparameters, the seed and the size of cohorts.
+      training: How clients train.
+      train_clients: How many there are.
+    """
     key = root(setting.seed, "noise")
     hyper = base.Hyperparameters(
         jnp.float32(setting.learning_rate),
@@ -382,6 +441,7 @@ def _make_trainer(
         return training.mechanism.segment(hyper, state, data, schedule, base.no_canaries(), key)
 
     def train(state: base.State, first: int, rounds: int) -> base.State:
+        """Takes rounds first, first + 1, ..., each with a cohort of its own; `rounds` is how many."""
         cohorts = []
         for number in range(first, first + rounds):
             cohort = draw_clients(setting, f"cohort {number}", train_clients, setting.cohort)
@@ -397,12 +457,23 @@ def _make_trainer(
 def _make_updates(
     setting: Attacked, choices: fedavg.FedAvg, own: fedavg.Federated, data: base.Data
 ) -> UpdatesOf:
-    """Returns a function (theta, clients) -> the clipped updates that these clients send."""
+    """Returns a function (theta (p,), clients (n,)) -> the clipped updates (n, p) that these clients send.
+
+    A client's shuffles of its examples are the same at each call.
+
+    Args:
+      setting: Has the clipping norm and the seed.
+      choices: Of DP-FedAvg, compiled in.
+      own: DP-FedAvg's own hyperparameters.
+      data: The clients' features, labels, starts and counts.
+    """
     norm = jnp.float32(setting.clipping_norm)
     key = root(setting.seed, "guess")
 
     @jax.jit
     def compute_updates(theta: Array, members: Array, data: base.Data) -> Array:
+        """Computes a client's update as the sum of a cohort of that client alone, some clients at a time."""
+
         def compute_update(member: Array) -> Array:
             sums = fedavg.cohort_sums(choices, own, theta, norm, data, member[None], key)
             return sums.updates

@@ -18,9 +18,9 @@ from audit.mechanism.clipping.base import clip
 from experiments.canife.cohort_law import Cohort
 
 Floats = NDArray[np.float64]
-# (clients (n,), v (p,)) -> clipped updates' (n,) with v.
+# (clients (n,), v (p,)) -> (n,), their clipped updates' dot products with v.
 Dots = Callable[[NDArray[np.int64], Array], Array]
-_ROUNDS = 8192  # whose cohorts are in memory at once
+_ROUNDS = 8192  # mock rounds whose cohorts are in memory at once
 
 
 class Inserted(NamedTuple):
@@ -31,7 +31,7 @@ class Inserted(NamedTuple):
 
 
 def inserted(gradient: Array, learning_rate: float | None, clipping_norm: float) -> Inserted:
-    """Returns the canary of a gradient.
+    """Returns the canary of a gradient: its direction, and the update that it sends.
 
     Args:
       gradient: of the canary's sample, (p,).
@@ -65,7 +65,7 @@ def dots(
       clients: how many there are.
       canary: whose direction it is.
       clipping_norm: C.
-      block: clients at once.
+      block: how many clients are computed at once.
     """
     parts = []
     for start in range(0, clients, block):
@@ -80,7 +80,14 @@ def own_dot(canary: Inserted, clipping_norm: float) -> float:
 
 
 def mock_sums(rng: np.random.Generator, client_dots: Floats, cohort: Cohort, rounds: int) -> Floats:
-    """Draws cohorts and sums their clients' dot products, (rounds,)."""
+    """Draws cohorts for mock rounds and sums their clients' dot products, (rounds,).
+
+    Args:
+      rng: of all draws.
+      client_dots: every client's dot product (clients,).
+      cohort: its size, and how it is drawn.
+      rounds: how many.
+    """
     parts = [np.zeros(0)]
     for start in range(0, rounds, _ROUNDS):
         parts.append(_draw_sums(rng, client_dots, cohort, min(_ROUNDS, rounds - start)))
@@ -121,10 +128,20 @@ def published_scores(
     sigma: float,
     rounds: int,
 ) -> tuple[Floats, Floats]:
-    """Plays mock rounds as the public code has them (Errata C1).
+    """Plays mock rounds as the public code does (Errata C1).
 
-    Half of them have the canary in the place of one of the cohort's clients. Arguments and result are those
-    of `mock_scores`, but for `rounds`, which counts all.
+    In half of them the canary takes the place of one of the cohort's clients.
+
+    Args:
+      rng: of all draws.
+      client_dots: every client's dot product (clients,).
+      cohort: its size, and how it is drawn.
+      canary: the canary's own dot product.
+      sigma: the noise multiplier.
+      rounds: how many in all; the odd one has the canary.
+
+    Returns:
+      (in, out): the scores of the rounds with the canary, and without.
     """
     require(
         cohort.size > 1,
@@ -140,7 +157,16 @@ def published_scores(
 
 
 def cohorts(rng: np.random.Generator, clients: int, size: int, rounds: int) -> NDArray[np.int64]:
-    """Draws clients (rounds, size) without replacement, column by column: what collides is drawn again."""
+    """Draws cohorts of clients without replacement, indices (rounds, size).
+
+    Drawn column by column: a client that its round has already is drawn again.
+
+    Args:
+      rng: of all draws.
+      clients: how many there are.
+      size: of a cohort.
+      rounds: how many cohorts to draw.
+    """
     drawn = rng.integers(clients, size=(rounds, size))
     for column in range(1, size):
         collides = (drawn[:, :column] == drawn[:, column, None]).any(axis=1)
@@ -156,7 +182,16 @@ def cohorts(rng: np.random.Generator, clients: int, size: int, rounds: int) -> N
 def _draw_sums(
     rng: np.random.Generator, client_dots: Floats, cohort: Cohort, rounds: int
 ) -> Floats:
-    """Draws cohorts and sums their dot products; large cohorts of fixed size by those that are left out."""
+    """Draws cohorts and sums their clients' dot products, (rounds,), all rounds at once.
+
+    A cohort of more than half of the clients is drawn by those that it leaves out, which are fewer.
+
+    Args:
+      rng: of all draws.
+      client_dots: every client's dot product (clients,).
+      cohort: its size, and how it is drawn.
+      rounds: how many.
+    """
     count = len(client_dots)
     if cohort.poisson:
         joins = rng.random((rounds, count)) < cohort.size / count

@@ -43,6 +43,7 @@ _LEAST_SIGMA = 1e-3  # the range in which `renyi_noise` searches
 _MOST_SIGMA = 1e4
 _LEAST_NOISY_EPSILON = 0.01
 _REACH = 13.0  # deviations, of a quadrature
+_REPETITIONS = 150  # of the procedure, where a perfect canary's estimate is simulated
 _CAVEAT = "threshold chosen on these scores: not a confidence bound"
 
 
@@ -110,10 +111,10 @@ def best_epsilon(
       scores_in: (n,) scores with the canary.
       scores_out: (m,) scores without it.
       confidence: Of the intervals of both rates.
-      delta: The delta of epsilon; 1 / (number of scores) if None.
+      delta: The delta of epsilon; None: 1 / (n + m).
 
     Raises:
-      InputError: Scores that are none.
+      InputError: Scores that are empty or not finite.
     """
     errors = _count_errors(*check_finite_scores(scores_in, scores_out))
     if delta is None:
@@ -125,9 +126,19 @@ def best_epsilon(
 def best_accuracy(
     scores_in: ArrayLike, scores_out: ArrayLike, confidence: float = 0.95, delta: float = OLD_DELTA
 ) -> RoundEstimate:
-    """Returns the former estimate: epsilon at the threshold of the largest accuracy.
+    """Returns the estimate of the public code until February 2023: epsilon at the threshold of best accuracy.
 
-    Of thresholds at which both errors occur. Edge cases, arguments and errors are those of `best_epsilon`.
+    Only thresholds at which both errors occur are candidates; worlds that a threshold separates give
+    infinity.
+
+    Args:
+      scores_in: (n,) scores with the canary.
+      scores_out: (m,) scores without it.
+      confidence: Of the intervals of both rates.
+      delta: The delta of epsilon.
+
+    Raises:
+      InputError: Scores that are empty or not finite.
     """
     errors = _count_errors(*check_finite_scores(scores_in, scores_out))
     have_both_errors = np.isfinite(_compute_epsilons(errors, delta))
@@ -142,16 +153,23 @@ def largest_accuracy(scores_in: ArrayLike, scores_out: ArrayLike) -> float:
 
 
 def largest_estimate(n_in: int, n_out: int, delta: float) -> float:
-    """Returns the largest finite value that `best_epsilon` can show: a single error in each world."""
+    """Returns the largest finite value that `best_epsilon` can show: with a single error in each world.
+
+    Args:
+      n_in: How many scores there are with the canary.
+      n_out: How many there are without it.
+      delta: Of epsilon.
+    """
     return float(conversions.epsilon_from_rates(1 / n_out, 1 / n_in, delta))
 
 
 def renyi_epsilon(noise_multiplier: float, delta: float) -> float:
-    """Returns epsilon at delta of a Gaussian release by Renyi DP; infinite without noise.
+    """Returns epsilon at delta of one Gaussian release by Renyi DP; infinite without noise.
 
-    With Opacus' orders, and the conversion of Balle et al. (2020).
+    Its divergence at order a is a / (2 sigma^2). Orders are Opacus', and the conversion to epsilon is that of
+    Balle et al. (2020).
     """
-    return _convert_divergences(divergences(noise_multiplier, 1.0), delta)
+    return _convert_divergences(divergences(noise_multiplier, sampling_rate=1.0), delta)
 
 
 def renyi_noise(epsilon: float, delta: float) -> float:
@@ -182,7 +200,7 @@ def renyi_noise(epsilon: float, delta: float) -> float:
 def gaussian_noise(epsilon: float, delta: float) -> float:
     """Returns the noise multiplier at which a Gaussian release has exactly this epsilon at delta.
 
-    It is 0 for an infinite epsilon.
+    It is 1 / mu of the Gaussian trade-off curve with that epsilon, and 0 for an infinite epsilon.
     """
     return 1 / conversions.mu_from_epsilon(epsilon, delta)
 
@@ -199,7 +217,11 @@ def renyi_charge(epsilon: float, delta: float, true_noise: float) -> float:
 
 
 def gaussian_charge(epsilon: float, delta: float, true_noise: float) -> float:
-    """Returns what `renyi_charge` does, but converts by `gaussian_noise`, the exact Gaussian curve."""
+    """Returns the noise multiplier that a round is charged by the exact Gaussian curve (`gaussian_noise`).
+
+    As by `renyi_charge`, an estimate below 0.15 is raised to that, and an infinite one is charged the true
+    noise.
+    """
     if np.isinf(epsilon):
         return true_noise
     return gaussian_noise(max(epsilon, LEAST_EPSILON), delta)
@@ -305,7 +327,6 @@ def ideal(
     charge: Charge,
     delta: float,
     scores: int = 100,
-    repetitions: int = 150,
 ) -> Ideal:
     """Returns what the published procedure shows of a perfect canary.
 
@@ -317,11 +338,10 @@ def ideal(
       charge: The rounds, and their true noise.
       delta: The delta of the composition.
       scores: The number of scores in both worlds together.
-      repetitions: How many estimates are drawn.
     """
     half = scores // 2
     sigma = charge.noise_multiplier
-    draws = sigma * rng.standard_normal((repetitions, 2, half))
+    draws = sigma * rng.standard_normal((_REPETITIONS, 2, half))
     epsilons = []
     for noise_in, noise_out in draws:
         epsilons.append(best_epsilon(1 + noise_in, noise_out).estimate.epsilon)
@@ -361,7 +381,10 @@ def _count_errors(s_in: Array, s_out: Array) -> _Errors:
 
 
 def _compute_epsilons(errors: _Errors, delta: float) -> Array:
-    """Returns epsilon at each threshold: -inf where only one error occurs, +inf where neither does."""
+    """Returns epsilon at each threshold, log((1 - delta - fnr) / fpr) or its mirror, of observed error rates.
+
+    It is -inf where only one error occurs, +inf where neither does.
+    """
     fpr = errors.false_positives / errors.n_out
     fnr = errors.false_negatives / errors.n_in
     epsilons = conversions.epsilon_from_rates(fpr, fnr, delta)
@@ -378,7 +401,7 @@ def _estimate_at_best(
     Args:
       method: The estimator's name.
       errors: At each threshold.
-      ranked: Of the thresholds; the highest is chosen.
+      ranked: (T,) a number for each threshold; the threshold of the highest is chosen.
       delta: The delta of epsilon.
       confidence: Of the intervals of both rates.
     """
@@ -393,15 +416,15 @@ def _estimate_at_best(
     upper = float(conversions.epsilon_from_rates(fpr.lower, fnr.lower, delta))
     estimate = Estimate(
         method,
-        max(float(epsilons[best]), 0.0),
-        None,
-        delta,
-        confidence,
-        float(errors.thresholds[best]),
-        false_positives,
-        false_negatives,
-        errors.n_in,
-        errors.n_out,
+        epsilon=max(float(epsilons[best]), 0.0),
+        mu=None,
+        delta=delta,
+        confidence=confidence,
+        threshold=float(errors.thresholds[best]),
+        false_positives=false_positives,
+        false_negatives=false_negatives,
+        n_in=errors.n_in,
+        n_out=errors.n_out,
         caveat=_CAVEAT,
     )
     return RoundEstimate(estimate, max(lower, 0.0), max(upper, 0.0))
@@ -421,6 +444,10 @@ def _convert_divergences(total: Array, delta: float) -> float:
 
     At order a it is divergence + log(1 - 1/a) - (log delta + log a) / (a - 1) (Balle et al., 2020, Theorem
     21).
+
+    Args:
+      total: The divergences at ORDERS.
+      delta: Of epsilon.
     """
     orders = np.array(ORDERS)
     conversion = np.log1p(-1 / orders) - (np.log(delta) + np.log(orders)) / (orders - 1)
@@ -428,12 +455,19 @@ def _convert_divergences(total: Array, delta: float) -> float:
 
 
 def _integrate_log_moment(sigma: float, rate: float, order: float) -> float:
-    """Returns log E[(1 - q + q likelihood ratio)^order], with the sampling rate q, by trapezoids.
+    """Returns log E[(1 - q + q likelihood ratio)^order] of a sampled Gaussian release, by trapezoids.
 
-    These are right to rounding on a smooth integrand.
+    The likelihood ratio is N(1, sigma^2) to N(0, sigma^2), at draws of the latter. Trapezoids are right to
+    rounding on a smooth integrand.
+
+    Args:
+      sigma: The noise multiplier.
+      rate: q, the sampling rate.
+      order: Of the Renyi divergence.
     """
     low = -_REACH * sigma
     high = order + _REACH * sigma
+    # The likelihood ratio grows e-fold over sigma^2, which takes finer steps where sigma is small.
     step = max(min(sigma / 20, sigma**2 / 4), sigma / 200)
     points = np.linspace(low, high, int(np.ceil((high - low) / step)) + 1)
     log_density = -(points**2) / (2 * sigma**2) - np.log(sigma * np.sqrt(2 * np.pi))

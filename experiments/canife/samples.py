@@ -15,8 +15,7 @@ from experiments.canife.measured import Canary
 from models import soft
 
 _LABEL_WEIGHT = 4.0  # a mixture's log weight at its first label: 86% of ten
-# a text's log weight at the token that it begins with, as in the public code
-_TOKEN_WEIGHT = 12.0
+_TOKEN_WEIGHT = 12.0  # a text's log weight at the token that it begins with, as in the public code
 
 
 class Sample(NamedTuple):
@@ -88,8 +87,8 @@ class TextForm(NamedTuple):
 def image_samples(model: Model, form: ImageForm, soft_label: bool, clamp: bool) -> Samples:
     """Returns the samples of a model on images.
 
-    A model that takes its first layer's floats in place of bytes gets pixels normalised and flat, others get
-    pixels up to 255.
+    Some models have a function from an image's bytes to the floats of their first layer; they get pixels
+    normalised and flat. Others get pixels on [0, 255].
 
     Args:
       model: The model.
@@ -122,6 +121,7 @@ def image_samples(model: Model, form: ImageForm, soft_label: bool, clamp: bool) 
         return pixels.reshape(-1)
 
     def loss(theta: Array, sample: Sample, key: Array) -> Array:
+        """Returns the model's loss of a sample, with its label as a mixture or at its likeliest class."""
         features = to_features(sample.content)
         if soft_label:
             return mixture_loss(theta, (features, jax.nn.softmax(sample.label)))
@@ -160,6 +160,10 @@ def text_samples(model: Model, form: TextForm, soft_label: bool) -> Samples:
         return Sample(jnp.asarray(content), _label_weights(label, form.classes))
 
     def from_example(features: NDArray[Any], label: Any) -> Sample:
+        """Returns a text whose weights favour the example's tokens.
+
+        Without a label of its own, the text has a last character: the label of the last position.
+        """
         if form.classes:
             text = features
             weights = _label_weights(int(label), form.classes)
@@ -170,6 +174,7 @@ def text_samples(model: Model, form: TextForm, soft_label: bool) -> Samples:
         return Sample(content, weights)
 
     def loss(theta: Array, sample: Sample, key: Array) -> Array:
+        """Returns the model's loss of a text relaxed by a draw of Gumbel-softmax."""
         mixtures = jnp.zeros((form.length, form.vocabulary))
         mixtures = mixtures.at[:, tokens].set(soft.gumbel_softmax(key, sample.content))
         if not form.classes:
@@ -196,5 +201,5 @@ def text_samples(model: Model, form: TextForm, soft_label: bool) -> Samples:
 
 
 def _label_weights(label: int, classes: int) -> Array:
-    """Returns a label's log weights (classes,)."""
+    """Returns log weights (classes,) that favour a label: softmax gives it 86% of ten classes."""
     return _LABEL_WEIGHT * jax.nn.one_hot(label, classes)

@@ -91,9 +91,14 @@ class AblationSweep(Sweep):
 
 
 def sweeps(scale: str) -> dict[str, Sweep]:
-    """Returns every sweep of a scale, by name."""
+    """Returns the sweeps of the paper's Figures 5a, 5b, 8a and 8c, by name.
+
+    Args:
+      scale: A key of SIZES.
+    """
     setting, noise_multiplier, pools, design_steps, cohorts, seeds = SIZES[scale]
     best = dataclasses.replace(setting, keep_best=True)
+    # The minibatch of a design must not vary with the cohort, which is on an axis.
     noisy = dataclasses.replace(
         setting,
         noise_multiplier=noise_multiplier,
@@ -129,7 +134,17 @@ def sweeps(scale: str) -> dict[str, Sweep]:
 def _make_sweep(
     name: str, title: str, base: Attacked, seeds: int, **varied: Sequence[Value]
 ) -> AblationSweep:
-    """Returns a sweep of every combination of the varied fields' values, each with so many seeds."""
+    """Returns a sweep of every combination of the varied fields' values, each with seeds 0, 1, ...
+
+    The first varied field's values are curves, the second is on the x axis; without a second, rounds are.
+
+    Args:
+      name: Of the sweep.
+      title: For people.
+      base: The setting that is varied.
+      seeds: How many.
+      **varied: Values of fields of the setting.
+    """
     curve, x = (*varied, ROUND)[:2]
     cells = []
     for *values, seed in itertools.product(*varied.values(), range(seeds)):

@@ -59,6 +59,8 @@ def measure_missing(
 ) -> Iterator[Measured]:
     """Trains up to each round that is not stored, measures and stores it.
 
+    Training is cut into stretches of `setting.every` rounds, so that one compiled program serves all.
+
     Args:
       setting: The setting.
       split: Its clients.
@@ -79,14 +81,14 @@ def measure_missing(
     measurement = compile_measurement(setting, population)
     checkpoints = Checkpoints(store.checkpoints)
     trained, state = checkpoints.resume(_STATES, population.start())
-    if trained >= missing[0]:
+    if trained >= missing[0]:  # the checkpoint is beyond the first round that is missing
         trained, state = 0, population.start()
-    every = setting.measured()
-    for target in every:
+    starts = setting.measured()  # of all stretches; each begins at a measured round
+    for target in starts:
         if not missing[0] <= target <= missing[-1]:
             continue
-        for first in every:
-            if trained < first < target:  # one compiled length
+        for first in starts:
+            if trained < first < target:
                 state = population.train(state, first, setting.every)
         trained = target - 1
         message = (
@@ -120,7 +122,12 @@ class RoundMeasurement(NamedTuple):
 
 
 def compile_measurement(setting: Attacked, population: Population) -> RoundMeasurement:
-    """Returns a training run under measurement."""
+    """Returns what measures rounds of a training run: designer, penalty and gradient, compiled.
+
+    Args:
+      setting: Has the penalty and the rates of the design.
+      population: Has the loss of a canary's sample.
+    """
     penalties: dict[str, designed.Penalty] = {
         "as_run": designed.as_run(setting.norm_constant, setting.clipping_norm),
         "as_printed": designed.as_printed(setting.clipping_norm),
@@ -136,6 +143,7 @@ def compile_measurement(setting: Attacked, population: Population) -> RoundMeasu
         population.samples.project,
     )
 
+    # Of settled samples alone, in which nothing is drawn by the key.
     @jax.jit
     def compute_gradient(theta: Array, sample: Sample) -> Array:
         gradient: Array = jax.grad(loss)(theta, sample, jax.random.key(0))
@@ -146,7 +154,15 @@ def compile_measurement(setting: Attacked, population: Population) -> RoundMeasu
 
 
 def measure(measurement: RoundMeasurement, theta: Array, number: int) -> Measured:
-    """Measures the round that a frozen model theta (p,) is about to play."""
+    """Measures the round that a frozen model is about to play.
+
+    Designs a canary against the model, computes what every client's update says of it, and plays mock rounds.
+
+    Args:
+      measurement: The training run and its compiled functions.
+      theta: The model (p,).
+      number: The round's, from 1.
+    """
     setting = measurement.setting
     population = measurement.population
     norm = setting.clipping_norm
@@ -164,7 +180,7 @@ def measure(measurement: RoundMeasurement, theta: Array, number: int) -> Measure
     dots = round_game.dots(project, setting.population, inserted, norm, _BLOCK)
     own = round_game.own_dot(inserted, norm)
     scores = _score_mock_rounds(setting, dots, own, number)
-    every = -(-len(losses) // _DESCENT_POINTS)
+    every = -(-len(losses) // _DESCENT_POINTS)  # rounded up
     return Measured(
         number,
         clients,
@@ -183,11 +199,17 @@ def measure(measurement: RoundMeasurement, theta: Array, number: int) -> Measure
 def _design_canary(
     measurement: RoundMeasurement, theta: Array, number: int
 ) -> tuple[Sample, float, NDArray[np.float32]]:
-    """Designs a canary.
+    """Designs a canary for a round, on updates of the pool of mock clients.
+
+    Health compares two settled samples, the first and the canary.
+
+    Args:
+      measurement: The training run and its compiled functions.
+      theta: The frozen model (p,).
+      number: The round's, from 1.
 
     Returns:
-      The canary as its client has it, its health, and the design's penalties. Health compares two settled
-      samples, the first and the canary.
+      The canary as its client has it, its health, and the design's penalties.
     """
     setting = measurement.setting
     population = measurement.population
@@ -204,6 +226,7 @@ def _design_canary(
         pool = np.delete(pool, chosen)  # it is designed on all others
 
     def compute_updates(places: range) -> Array:
+        """Computes the clipped updates of a part of the pool, some clients at a time."""
         members = pool[places.start : places.stop]
         updates = []
         for start in range(0, len(members), _BLOCK):
@@ -242,7 +265,16 @@ class _MockScores(NamedTuple):
 
 
 def _score_mock_rounds(setting: Attacked, dots: Floats, own: float, number: int) -> _MockScores:
-    """Plays mock rounds and concludes from their scores."""
+    """Plays mock rounds, and returns their scores and what follows: exact epsilons and proven bounds.
+
+    Epsilons are at the training run's delta, `exact_then` at that of the published estimate, 1/n.
+
+    Args:
+      setting: The setting.
+      dots: The clients' dot products (M,) with the canary's direction, over C.
+      own: The canary's own.
+      number: The round's, which its draws depend on.
+    """
     cohort = Cohort(setting.cohort)
     sigma = setting.noise_multiplier
     rng = populations.make_generator(setting, f"mock {number}")

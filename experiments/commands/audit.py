@@ -4,6 +4,7 @@
     ./run.sh audit --adversary=gc_r --k=5        another adversary, inserted every 5 steps
     ./run.sh audit --model=convnet               the ConvNet on CIFAR-10
     ./run.sh audit --looks=500,1000,5000         bounds while runs are added
+    ./run.sh audit --vary=k=1,5,25 --vary=noise_multiplier=1,4   a grid: a table and a heat map
     ./run.sh audit --adversary=sphere --canaries=auto --until=10   fresh directions, till that is proven
 
 Trained runs are kept under --out and never trained twice; an interrupted audit goes on where it was. The same
@@ -20,7 +21,7 @@ from audit.adversaries.cosines import OneShotCanaries
 from audit.commands import cli
 from audit.errors import InputError, require
 from audit.settings.setting import MOST_RUNS, Setting, validate
-from experiments.commands import engine_flags
+from experiments.commands import engine_flags, grid_flags
 from models.catalogue import task
 
 if TYPE_CHECKING:
@@ -56,20 +57,25 @@ flags.DEFINE_integer("input_size", None, "Heads: side in pixels to which images 
 cli.define_out("Folder for scores, results and figures.")
 engine_flags.define_engine()
 cli.define_json()
+grid_flags.define_vary()
 
 
 def main() -> None:
     """Parses the flags, trains the models that the store does not have, and prints what follows from all."""
+    if FLAGS.vary:
+        grid_flags.run(FLAGS.runs)
+        return
+    require(FLAGS.heat_map is None, "--heat_map goes with --vary: give both")
     run(cli.setting(), FLAGS.runs, _parse_until(FLAGS.until))
 
 
 def run(setting: Setting, runs: int | None, until: "Until | None") -> None:
-    """Audits a setting as the other flags say.
+    """Audits a setting as the other flags say: trains what is missing, prints and files the conclusion.
 
     Args:
-      setting: The setting.
-      runs: Models to train, by default as many as usual.
-      until: What has to be proven for training to stop, if anything.
+      setting: What is audited.
+      runs: Models to train; None: as many as are usual for the adversary.
+      until: What has to be proven for training to stop early; None: nothing does.
     """
     # All flags are checked before data are loaded, which takes longer.
     cli.require_levels()
@@ -98,7 +104,11 @@ def run(setting: Setting, runs: int | None, until: "Until | None") -> None:
 
 
 def _parse_until(text: str | None) -> "Until | None":
-    """Returns what --until asks for; raises InputError for anything else."""
+    """Returns the condition that --until names, or None without the flag.
+
+    It is "refuted", an epsilon as 10, or a multiple of the claim as 0.9x; raises InputError for anything
+    else.
+    """
     if text is None:
         return None
     from experiments.cells import auditing
@@ -120,9 +130,21 @@ def _parse_until(text: str | None) -> "Until | None":
 
 
 def _make_request(setting: Setting, runs: int | None, until: "Until | None") -> "AuditRequest":
-    """Returns what the flags request, with its data; raises InputError for flags that do not go together."""
+    """Returns what the flags request, with its data loaded.
+
+    Args:
+      setting: What is audited.
+      runs: --runs; None: as many as are usual.
+      until: What has to be proven for training to stop early, or None.
+
+    Raises:
+      InputError: Flags do not go together, or are out of range.
+    """
     looks = _declared_looks()
-    runs = looks[-1] if looks else runs or setting.adversary.usual_runs
+    if looks:
+        runs = looks[-1]
+    elif runs is None:
+        runs = setting.adversary.usual_runs
     any_time = setting.adversary.any_time
 
     minutes = FLAGS.minutes
@@ -187,7 +209,12 @@ def _declared_looks() -> list[int]:
 
 
 def _show_look(conclusion: "Conclusion", number: int) -> None:
-    """Prints the bounds of the declared look of that number, from 1."""
+    """Prints the bounds after a declared number of runs, as rows of one table; nothing with --json.
+
+    Args:
+      conclusion: From the runs so far.
+      number: Of the look, from 1; the last is followed by an empty line.
+    """
     from audit.report import bounds_table
 
     if FLAGS.json:
@@ -199,7 +226,7 @@ def _show_look(conclusion: "Conclusion", number: int) -> None:
 
 
 def _each_run_alone(finished: "FinishedAudit") -> str:
-    """Returns a table of what each run of many canaries shows by itself; "" for other adversaries."""
+    """Returns a table of what each run shows by itself, for the one-shot adversary; "" for all others."""
     from audit.conclusions.concluded import conclude_each_run
     from audit.report import federated_table
     from audit.settings import build

@@ -18,6 +18,7 @@ from tqdm import tqdm
 
 from audit.commands import cli
 from audit.errors import require
+from audit.runtime import installed
 from audit.runtime.machine import cores
 from experiments.benchmark import registry, tables
 from experiments.benchmark.cells import (
@@ -73,7 +74,7 @@ def main() -> None:
 
 
 def _load_all(cells: Sequence[AuditedCell], store: CellStore) -> list[MeasuredCell]:
-    """Returns the cells that are stored."""
+    """Returns the results of those cells that the store has, in the cells' order."""
     measured = []
     for cell in cells:
         stored = store.load(cell)
@@ -93,13 +94,16 @@ def _choose_cells() -> list[AuditedCell]:
         cells, "--estimators and --mechanisms: no estimator that is installed takes such scores"
     )
     for package in _find_missing_packages(estimators):
-        fix = f"{sys.prefix}/bin/pip install {package}"
+        fix = installed.pip_install(package)
         print(f"{package} is not installed, its estimators are left out: {fix}", file=sys.stderr)
     return cells
 
 
 def _parse_scale() -> Scale:
-    """Returns the flags' scale; raises InputError where it is unknown or out of range."""
+    """Returns the scale that --scale names, with --audits and --n in place of its own numbers.
+
+    Raises InputError for an unknown scale, and for numbers that are out of range.
+    """
     require(
         FLAGS.scale in SCALES,
         f"--scale={FLAGS.scale} is unknown: choose one of {', '.join(SCALES)}",

@@ -54,9 +54,14 @@ flags.DEFINE_integer("processes", None, "Processes; by default one a core.")
 cli.define_json()
 
 MOST_PROCESSES = 1024
+_DIRECTION_STOPS: tuple[int, ...] = (
+    1,
+    10,
+    60,
+)  # runs after which audits of directions are looked at
 
 
-# What does not go with many canaries of one run, and with uniform directions.
+# Flags of the other studies, which do not go with --one_run or --directions.
 _FOR_SEVERAL_RUNS = ("canaries", "mechanism", "tie", "design")
 
 
@@ -107,7 +112,7 @@ def main() -> None:
 
 
 def _nest_setting(row: dict[str, Any]) -> dict[str, Any]:
-    """Returns a row for JSON with what describes its setting in an object of its own."""
+    """Returns a row for JSON, in which all keys "setting.NAME" have moved into an object `setting`."""
     fields: dict[str, Any] = {"setting": {}}
     for key, value in row.items():
         _, is_of_setting, name = key.rpartition("setting.")
@@ -139,14 +144,24 @@ def _checked_mus() -> list[float]:
 
 
 def _make_setting(law: calibration.Law, mu: float, runs: int, **shape: Any) -> KnownMechanism:
-    """Returns a setting with the audits, levels and seed of the flags."""
+    """Returns audits of a law of known truth, with the levels and the seed of the flags.
+
+    Args:
+      law: How scores are drawn.
+      mu: The law's parameter: mu, or epsilon where its curve is not Gaussian.
+      runs: Scores an audit, or runs where each has several canaries.
+      **shape: Further fields of KnownMechanism: canaries, dimension, stops.
+    """
     return KnownMechanism(
         law, mu, runs, FLAGS.audits, FLAGS.delta, FLAGS.confidence, FLAGS.seed, **shape
     )
 
 
 def _make_one_run_study() -> _Study:
-    """Returns the study of bounds from one run with many canaries."""
+    """Returns the study of bounds from one run of --one_run canaries, each in or out by a coin.
+
+    It has a setting for each law of one run and each --mu. Raises InputError for flags of the other studies.
+    """
     for name in _FOR_SEVERAL_RUNS:
         require(FLAGS[name].value is None, f"--one_run and --{name} do not go together: drop one")
     least = one_run_bounds.LEAST_COINS
@@ -163,7 +178,7 @@ def _make_one_run_study() -> _Study:
         _method_column(18),
         *_setting_columns("canaries"),
         _exceeding_column(),
-        *_epsilon_columns(7),
+        *_epsilon_columns(),
     )
     title = f"""\
 {FLAGS.audits} audits of one run with {FLAGS.one_run} canaries; exceeding: share of audits with
@@ -173,13 +188,17 @@ epsilon above the truth at delta {FLAGS.delta:g} (* above {_allowed_share():.1%}
 
 
 def _make_direction_study(runs: list[int]) -> _Study:
-    """Returns the study of the exact null of uniform directions, after each of these numbers of runs."""
+    """Returns the study of the exact null of uniform directions.
+
+    A bound of this kind holds at any number of runs, so audits are looked at after each of --runs, by default
+    1, 10 and 60. Raises InputError for flags of the other studies.
+    """
     for name in (*_FOR_SEVERAL_RUNS, "one_run"):
         require(
             FLAGS[name].value is None, f"--directions and --{name} do not go together: drop one"
         )
     require(FLAGS.directions >= 1, f"--directions={FLAGS.directions}: give at least 1")
-    stops: tuple[int, ...] = (1, 10, 60)
+    stops = _DIRECTION_STOPS
     if FLAGS["runs"].present:
         stops = tuple(sorted(set(runs)))
 
@@ -204,7 +223,7 @@ def _make_direction_study(runs: list[int]) -> _Study:
         Column("setting.runs", attrgetter("setting.stops")),
         *_setting_columns("canaries", "dimension"),
         _exceeding_column(),
-        *_epsilon_columns(7),
+        *_epsilon_columns(),
     )
     title = f"""\
 {FLAGS.audits} audits with {FLAGS.directions} uniform directions a run in R^{FLAGS.dimension:,};
@@ -215,7 +234,11 @@ error {1 - FLAGS.confidence:.3g}); mu is epsilon for laplace and for bound, the 
 
 
 def _make_many_canary_study(runs: list[int]) -> _Study:
-    """Returns the study of many canaries a run, for each number of runs, tie and design."""
+    """Returns the study of many canaries a run, for each number of runs, tie and design.
+
+    A tie is how the canaries of a run depend on each other. The design "coins" puts each canary in by its own
+    coin; "sets" has runs with all canaries in and runs with none. Raises InputError for flags out of range.
+    """
     require(FLAGS.mechanism is None, "--canaries and --mechanism do not go together: drop one")
     require(1 <= FLAGS.canaries <= 10_000, f"--canaries={FLAGS.canaries}: give 1 to 10,000")
     laws_of_design = {"coins": laws.COINS, "sets": laws.SETS}
@@ -284,10 +307,14 @@ def _make_one_canary_study(runs: list[int]) -> _Study:
 
 
 def _make_gaussian_study(settings: list[KnownMechanism]) -> _Study:
-    """Returns the study of Gaussian mechanisms.
+    """Returns the study of Gaussian mechanisms, one canary a run.
 
     A row says "too often" where the share of audits whose bound exceeds the truth is above the share that
-    sampling error alone reaches once in 1,000 tables, if the method errs as rarely as it promises.
+    sampling error alone reaches once in 1,000 tables, if the method errs as rarely as it promises. A column
+    without a key is for people alone, without a head for JSON alone.
+
+    Args:
+      settings: One for each --mu, all of as many scores.
     """
     allowed = _allowed_share()
 
@@ -316,7 +343,13 @@ probability {1 - FLAGS.confidence:.3g} does so in at most {allowed:.1%} of them 
 
 
 def _make_curve_study(settings: list[KnownMechanism]) -> _Study:
-    """Returns the study of mechanisms at which the test of a Gaussian trade-off curve is calibrated too."""
+    """Returns the study of mechanisms at which the test of a Gaussian trade-off curve is calibrated too.
+
+    A column without a key is for people alone, without a head for JSON alone.
+
+    Args:
+      settings: Of mechanisms with one canary a run, all of as many scores.
+    """
 
     def name_mechanism(row: Calibration) -> str:
         return f"{row.setting.law.name} {row.setting.mu:.3g}"
@@ -359,7 +392,10 @@ def _true_mu_or_epsilon(row: Calibration) -> float | None:
 
 
 def _allowed_share() -> float:
-    """Returns the share of audits that may exceed the truth, which sampling error reaches once in 1,000."""
+    """Returns the share of audits that may exceed the truth, which sampling error reaches once in 1,000.
+
+    It is so for methods that exceed the truth with probability 1 - confidence.
+    """
     return calibration.allowed_share(1 - FLAGS.confidence, FLAGS.audits)
 
 
@@ -370,7 +406,15 @@ _UNSEEN = ("std_epsilon", "low_epsilon", "high_epsilon")  # in JSON alone
 def _column(
     key: str, head: str | None = None, show: Show = str, width: int = 0, left: bool = False
 ) -> Column:
-    """Returns the column of a row's attribute."""
+    """Returns a column that shows an attribute of a row.
+
+    Args:
+      key: The attribute, dotted; the key in JSON too.
+      head: Above the column, for people; None: in JSON alone.
+      show: Formats a value.
+      width: In characters.
+      left: Whether values stand at the left.
+    """
     return Column(key, attrgetter(key), head, show, width, left)
 
 
@@ -380,13 +424,13 @@ def _method_column(width: int) -> Column:
 
 
 def _setting_columns(*shape: str) -> list[Column]:
-    """Returns columns, in JSON alone, of what all settings have, and of these fields of their shape."""
+    """Returns columns, in JSON alone, of a setting's audits, levels and seed, and of further fields of it."""
     names = (*shape, "audits", "delta", "confidence", "seed")
     return [_column(f"setting.{name}") for name in names]
 
 
 def _exceeding_column() -> Column:
-    """Returns the column of shares that exceed the truth, with a star where that is too often."""
+    """Returns the column of shares of audits that exceed the truth; a star marks more than is allowed."""
     allowed = _allowed_share()
 
     def show(share: float) -> str:
@@ -397,11 +441,11 @@ def _exceeding_column() -> Column:
     return _column("exceeding", "exceeding", show, 9)
 
 
-def _epsilon_columns(width: int) -> list[Column]:
+def _epsilon_columns() -> list[Column]:
     """Returns the columns of epsilon's mean, its 5% and 95% quantiles, and its true value."""
     heads = {"mean_epsilon": "mean", "low_epsilon": "5%", "high_epsilon": "95%"}
     heads["true_epsilon"] = "true"
-    return [_column(key, head, _EPSILON_FORMAT, width) for key, head in heads.items()]
+    return [_column(key, head, _EPSILON_FORMAT, 7) for key, head in heads.items()]
 
 
 if __name__ == "__main__":

@@ -79,7 +79,10 @@ def main() -> None:
 
 
 def _name_data(model: str) -> DataSets:
-    """Returns the data sets that the flags name; raises InputError for flags that a model has no use for."""
+    """Returns the data sets that the flags name, for a model.
+
+    Raises InputError for flags that the model has no use for: --leaf, or --data_file and --tfds_dir.
+    """
     if model in LEAF_MODELS:
         other = FLAGS.data_file or FLAGS.tfds_dir
         message = f"`model={model}` reads LEAF's folder: name it with `leaf`, not {other}"

@@ -39,7 +39,8 @@ def main() -> None:
     from experiments.compare.rows import find_rows
 
     data = DataSets({task(compared.model).data.file: FLAGS.data_file}, FLAGS.tfds_dir)
-    data.load(compared.model)  # an error ends the command here
+    # A mistake in --data_file ends the command here, before anything is trained.
+    data.load(compared.model)
     all_rows = find_rows(compared, Workplace(out, data))
     upper_bound = epsilon_upper_bound(compared.noise_multiplier, compared.steps, compared.delta)
     figure = figures.comparison_figure(all_rows, upper_bound, compared.delta)

@@ -25,7 +25,10 @@ cli.define_json()
 
 
 def main() -> None:
-    """Parses the flags, compiles the trainings of the chosen models, and prints what came of it."""
+    """Compiles the training programs of the chosen models for a TPU, and prints how many bytes each takes.
+
+    Raises InputError for an unknown model, and where the compiler is not installed.
+    """
     chosen = cli.chosen("models", [*dict.fromkeys([*TASKS, *FEDERATED_TASKS])])
     is_installed = importlib.util.find_spec("libtpu") is not None
     require(is_installed, "libtpu, the TPU's compiler, is not installed: install the extra tpu")
@@ -50,7 +53,7 @@ def main() -> None:
 
 
 def _describe(row: ahead.CompiledRow) -> str:
-    """Returns a model's bytes, or the beginning of why its training does not compile."""
+    """Returns a model's bytes, or the first 55 characters of why its program does not compile."""
     return row.failure[:55] or f"{row.bytes:,}"
 
 

@@ -30,7 +30,7 @@ def define_ray_address(otherwise: str) -> None:
 
 
 def engine() -> "AbstractContextManager[TrainingEngine]":
-    """Returns the engine that the flags name, for a `with` block.
+    """Returns the engine that the flags name, which trains inside a `with` block.
 
     Raises:
       InputError: For flags that do not go together; when the block begins, where the engine can't start.
@@ -47,7 +47,12 @@ def engine() -> "AbstractContextManager[TrainingEngine]":
 
 @contextlib.contextmanager
 def _start(name: str, address: str | None) -> "Iterator[TrainingEngine]":
-    """Starts an engine for a block; without an address, "ray" is a cluster of this machine alone."""
+    """Yields an engine: this process's, or a Ray cluster's, which stays joined for the block.
+
+    Args:
+      name: "local" or "ray".
+      address: Of the cluster, host:port or auto; None: one of this machine alone, which is started.
+    """
     if name == "ray":
         from experiments.cells import cluster, jobs
 

@@ -68,7 +68,10 @@ class _AuditedFederation(NamedTuple):
 
 
 def main() -> None:
-    """Parses the flags, makes the game that they describe, and audits it."""
+    """Parses the flags, makes the game that they describe, and audits it.
+
+    A game is what is trained and how canaries are inserted and scored; see `audit.training.game`.
+    """
     setting = _checked_setting()
     out = cli.folder()
     cli.prepare_jax()
@@ -98,7 +101,6 @@ def main() -> None:
 
 def _checked_setting() -> FederatedSetting:
     """Returns the setting that the flags describe; raises InputError for flags out of range."""
-
     cli.require_levels()
     require(FLAGS.report != "", "--report=: name an HTML file")
     require(1 <= FLAGS.runs <= MOST_RUNS, f"`runs={FLAGS.runs}`: give 1 to {MOST_RUNS:,}")
@@ -110,7 +112,13 @@ def _checked_setting() -> FederatedSetting:
 
 
 def _audit(audited: _AuditedFederation, game: "Game", store: "Store") -> None:
-    """Trains the runs that the store does not have, concludes from all, and prints and keeps that."""
+    """Trains the runs that the store does not have, concludes from all, and prints and files that.
+
+    Args:
+      audited: What is audited.
+      game: How a run is trained and its canaries scored.
+      store: Where scores and accuracies are kept.
+    """
     from audit.report import federated_table
     from audit.training import training
     from experiments.cells.federated import keep_lost_accuracies, read_accuracies
@@ -140,7 +148,13 @@ def _audit(audited: _AuditedFederation, game: "Game", store: "Store") -> None:
 def _conclude(
     audited: _AuditedFederation, scores: "Scores", accuracies: dict[str, float]
 ) -> "FederatedAudit":
-    """Returns what each run shows, what all show together, and the most that training leaks."""
+    """Returns what each run shows, what all show together, and the most that training leaks.
+
+    Args:
+      audited: What was audited.
+      scores: Of all runs.
+      accuracies: Test accuracies of the final models, by the number of the run, as a string.
+    """
     from audit.conclusions.concluded import bound_runs_together, conclude_each_run
     from audit.methods.level import Level
     from audit.report.federated_table import FederatedAudit
@@ -151,17 +165,21 @@ def _conclude(
     level = Level(FLAGS.delta, FLAGS.confidence)
     runs = conclude_each_run(scores, audited.dimension, sees_final_model, level)
     together = bound_runs_together(scores, level)
-    measured = []
-    for run in range(len(runs)):
-        if str(run) in accuracies:
-            measured.append(accuracies[str(run)])
+    names = map(str, range(len(runs)))
+    measured = [accuracies[name] for name in names if name in accuracies]
     return FederatedAudit(runs, leaks.canary, leaks.client, measured, together)
 
 
 def _write_report(
     audited: _AuditedFederation, conclusion: "FederatedAudit", store: "Store"
 ) -> None:
-    """Writes the page that --report names."""
+    """Writes the HTML page that --report names, and says so on stderr.
+
+    Args:
+      audited: What was audited.
+      conclusion: What the page shows.
+      store: Names the setting.
+    """
     from audit.report import audit_page, subjects
     from audit.storage import files
 
@@ -182,6 +200,7 @@ class _Watch:
     """
 
     def __init__(self, audited: _AuditedFederation, store: "Store") -> None:
+        """Prepares to measure accuracies; `store` receives those of the final models."""
         from audit.settings import build_federated
 
         federation = audited.federation
@@ -194,6 +213,14 @@ class _Watch:
         self._begin = time.monotonic()
 
     def __call__(self, midway: "Midway") -> None:
+        """Looks at a chunk of runs after a segment of rounds.
+
+        Prints a line unless the last is less than _LOOK_SECONDS ago, and after the last round stores the
+        accuracies.
+
+        Raises:
+          InputError: A model is no longer finite.
+        """
         import numpy as np
 
         from experiments.cells.federated import keep_accuracies
@@ -217,7 +244,11 @@ class _Watch:
         self._next_line = time.monotonic() + _LOOK_SECONDS
 
     def _estimate_epsilon(self, midway: "Midway") -> float:
-        """Returns the one-shot paper's estimate from the first run's canaries, as far as it is trained."""
+        """Returns the one-shot paper's estimate of epsilon from the first run's canaries, as of now.
+
+        It fits normal laws of equal variance to the scores of canaries that are out and in (Andrew et al.,
+        2024).
+        """
         import numpy as np
 
         from audit.methods import one_shot

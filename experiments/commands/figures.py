@@ -80,7 +80,7 @@ def main() -> None:
     if scale != "laptop":
         folder = folder / scale
 
-    drawing = _Drawing([], [], {}, [])
+    drawing = _Drawing(files=[], rows=[], incomplete={}, waiting=[])
     for sweep in sweeps:
         _draw_sweep(sweep, evidence, scale, folder, drawing)
     nothing = f"{held.root} holds no finished cell of {','.join(FLAGS.name)} at scale {scale}"
@@ -100,7 +100,15 @@ def main() -> None:
 def _draw_sweep(
     sweep: Sweep, evidence: "Evidence", scale: str, folder: Path, drawing: _Drawing
 ) -> None:
-    """Draws a sweep's figures, prints a table of its own, and adds both to the drawing."""
+    """Draws a sweep's figures and prints its own table, if it has one; adds what was written to the drawing.
+
+    Args:
+      sweep: What is drawn.
+      evidence: What the store holds of all sweeps.
+      scale: Of the sweep.
+      folder: Where files are written.
+      drawing: Is extended in place.
+    """
     from experiments.sweeps import table
 
     drawn = registry.draw(sweep, evidence)
@@ -119,7 +127,7 @@ def _draw_sweep(
 
 
 def _missing_lines(drawing: _Drawing, scale: str) -> list[str]:
-    """Returns lines on the cells that are missing, and the command that trains them; [] where none are."""
+    """Returns lines that say which cells are missing and which command trains them; [] where none are."""
     lines = []
     for name, missing in drawing.incomplete.items():
         verb = "is" if missing == 1 else "are"
@@ -138,9 +146,10 @@ def _training_command(names: Sequence[str], scale: str) -> str:
 
 
 def _largest_scale(held: Holdings) -> str:
-    """Returns the largest scale of which the store has a finished cell that no smaller scale has."""
+    """Returns the largest scale of which the store has a finished cell that no smaller scale shares."""
 
     def has_all_runs(cell: Cell) -> bool:
+        """Returns whether a cell is finished: an audit's on any data, for none are loaded here."""
         if cell.audited is None:
             return cell.is_done(held, DataSets({}))
         store = held.open(identity(cell.audited.setting))
@@ -150,7 +159,10 @@ def _largest_scale(held: Holdings) -> str:
 
 
 def _write_figure(path: Path, figure: "Figure") -> Iterator[Path]:
-    """Writes a figure in each format, and yields the files."""
+    """Writes a figure in each format, PNG and SVG, and yields the files.
+
+    `path` is the files' common name, without its suffix.
+    """
     import matplotlib.pyplot as plt
 
     from audit.report import style

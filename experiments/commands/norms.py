@@ -66,7 +66,7 @@ def main() -> None:
 
 
 def _canary_norms(setting: Setting, out: Path) -> NDArray[np.float64]:
-    """Returns the norms (runs, steps) of a model, of which the store gives those that it has."""
+    """Returns the norms (runs, steps) of the canary's gradient in a model; trains what is not stored."""
     dataset = task(setting.model).data.load(Sources())
     store = stored.open_store(out, setting, dataset, cells.EXPERIMENT)
     with tqdm(total=FLAGS.runs, desc=setting.model, unit="runs") as bar:
@@ -74,7 +74,7 @@ def _canary_norms(setting: Setting, out: Path) -> NDArray[np.float64]:
 
 
 def _norms_table(norms: dict[str, NDArray[np.float64]]) -> Table[int]:
-    """Returns a row for each step, with each model's mean and standard deviation over the runs."""
+    """Returns a table for CSV: a row for each step, with each model's mean and deviation over the runs."""
     columns = [Column("step", lambda step: step)]
     lengths = []
     for model, values in norms.items():

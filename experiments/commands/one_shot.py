@@ -104,7 +104,7 @@ def _parse_sigmas() -> list[float]:
 
 
 def _parse_whole_numbers(flag: str, least: int, most: int) -> list[int]:
-    """Returns a flag's whole numbers; raises InputError for those out of range."""
+    """Returns the whole numbers of a list flag; raises InputError for none, or for one out of range."""
     numbers = cli.whole_numbers(flag)
     require(numbers, f"--{flag} is empty: give whole numbers, comma-separated")
     for number in numbers:
@@ -113,7 +113,7 @@ def _parse_whole_numbers(flag: str, least: int, most: int) -> list[int]:
 
 
 def _simulate_cells(sigmas: list[float], dimensions: list[int]) -> list[TableCell]:
-    """Simulates Table 1's cells, under a bar; returns them by sigma, then by dimension."""
+    """Simulates Table 1's cells under a progress bar; returns them by sigma, then by dimension."""
     cells = []
     with tqdm(total=len(dimensions) * FLAGS.simulations, desc="simulating", unit="audits") as bar:
         for dimension in dimensions:
@@ -130,22 +130,31 @@ def _simulate_cells(sigmas: list[float], dimensions: list[int]) -> list[TableCel
 
 
 def _simulate_panels(sigmas: list[float]) -> "list[Panel]":
-    """Simulates an audit for each panel of the figure; they share their canaries."""
+    """Simulates one audit for each panel of the figure: the cosines of sqrt(d) canaries in R^d, d = 10^6.
+
+    Panels share their canaries, and differ in the noise, whose first _MOST_PANELS values are drawn.
+    """
     from experiments.one_shot.figures import Panel
 
     rng = np.random.default_rng([FLAGS.seed, 1])
     canaries = int(np.sqrt(_FIGURE_DIMENSION))
-    rows = cosine_law.rotated(rng, canaries, _FIGURE_DIMENSION)
+    rows = cosine_law.draw_canaries(rng, canaries, _FIGURE_DIMENSION)
     panels = []
     for sigma in sigmas[:_MOST_PANELS]:
         title = rf"$\sigma$ = {sigma:g}, k = {canaries:,}, d = $10^6$"
-        cosines = cosine_law.released(rng, rows, _FIGURE_DIMENSION, sigma)
+        cosines = cosine_law.draw_cosines(rng, rows, _FIGURE_DIMENSION, sigma)
         panels.append(Panel(title, cosines, _FIGURE_DIMENSION))
     return panels
 
 
 def _make_page(cells: list[TableCell], floors: list[Floors], figure: bytes) -> bytes:
-    """Makes the HTML page of Table 1, the floors and the figure."""
+    """Makes the HTML page of Table 1, the floors and the figure.
+
+    Args:
+      cells: Of Table 1.
+      floors: What estimates show where nothing leaks, by the number of canaries.
+      figure: A PNG.
+    """
     from audit.report import page
 
     delta = FLAGS.delta

@@ -35,9 +35,8 @@ if TYPE_CHECKING:
 
 FIELDS = ("model", "periodicity", "insertions", "noise_multiplier", "batch_size", "canaries")
 FLAGS = flags.FLAGS
-_COUNT_FORMAT = (
-    "{desc}: {n_fmt} of {total_fmt}"  # no time left: to start the processes takes most of it
-)
+# Without the time that is left: most of it goes to starting processes, which no bar foresees.
+_COUNT_FORMAT = "{desc}: {n_fmt} of {total_fmt}"
 _MANY = "over 1,000"
 _CANARIES = 64  # of --bug, where a single one is set
 _MOST_AUDITS = 20  # simulated with several canaries a run
@@ -115,7 +114,10 @@ def main() -> None:
 
 
 def _print_bugs(setting: "Setting") -> None:
-    """Prints how many training runs refute a claim whose noise is smaller than stated."""
+    """Prints how many training runs refute a claim where the noise is so many times what is stated.
+
+    The factors are those of --bug. Scores are those of ideal fresh directions, so that no model is trained.
+    """
     mu = accounting.mu_upper_bound(FLAGS.noise_multiplier, FLAGS.insertions)
     canaries = setting.canaries if setting.canaries > 1 else _CANARIES
     rows = []
@@ -141,22 +143,31 @@ def _print_bugs(setting: "Setting") -> None:
 
 
 def _time_training(setting: "Setting", dataset: "Dataset") -> "tuple[Probe, int | None]":
-    """Returns a probe of the training and, where a Ray cluster is to train, its number of workers."""
+    """Returns the times of a few steps and, of a Ray cluster, its number of workers, else None.
+
+    Args:
+      setting: Of the audit.
+      dataset: Its data.
+    """
     from experiments.cells import cluster
     from experiments.engine.forecast import probe, probe_elsewhere
 
     if FLAGS.ray_address is None:
         return probe(setting, dataset, FLAGS.runs), None
     with cluster.join(FLAGS.ray_address) as ray_cluster:
-        return ray_cluster.call(
-            probe_elsewhere, setting, dataset, FLAGS.runs
-        ), ray_cluster.count_workers()
+        timed = ray_cluster.call(probe_elsewhere, setting, dataset, FLAGS.runs)
+        return timed, ray_cluster.count_workers()
 
 
 def _forecast_many_canaries(
     mechanism: calibration.KnownMechanism, canaries: int
 ) -> "ManyForecast | None":
-    """Returns what so many independent canaries a run would show; None for a single canary."""
+    """Returns what several independent canaries a run would show; None for a single canary.
+
+    Args:
+      mechanism: Audits with a single canary, whose levels and runs are taken.
+      canaries: How many a run has.
+    """
     if canaries == 1:
         return None
     from experiments.engine.forecast import ManyForecast
@@ -175,7 +186,10 @@ def _forecast_many_canaries(
 
 
 def _checked_epsilons() -> tuple[float, float]:
-    """Returns the accountant's epsilon and the true one; raises InputError for flags out of range."""
+    """Returns the accountant's upper bound, and the epsilon that is taken for the truth: by default the same.
+
+    Raises InputError for flags out of range.
+    """
     cli.require_levels()
     require(4 <= FLAGS.runs <= 10**8, f"--runs={FLAGS.runs}: give 4 to 100,000,000")
     require(2 <= FLAGS.audits <= 10**7, f"--audits={FLAGS.audits}: give 2 to 10,000,000")

@@ -82,7 +82,10 @@ def main() -> None:
 
 
 def _dealt_out(cells: list[Cell]) -> list[Cell]:
-    """Returns the cells of the worker that --worker names; raises InputError where that is no i/n."""
+    """Returns every n-th cell from the i-th on, where --worker is i/n; all cells without the flag.
+
+    Raises InputError where it is no i/n.
+    """
     if FLAGS.worker is None:
         return cells
     message = f"`worker={FLAGS.worker}`: give i/n with i from 1 to n, as 3/16"
@@ -96,7 +99,7 @@ def _dealt_out(cells: list[Cell]) -> list[Cell]:
 
 
 def _list_sweeps(sweeps: list[Sweep], place: Workplace) -> str:
-    """Returns a line for each sweep: its cells, how many are done, and about how long all take."""
+    """Returns a table with a line for each sweep: its cells, how many are done, and minutes for all."""
     held = stored.holdings(place.out)
     lines = [f"{'name':<17} {'cells':>5} {'done':>5} {'minutes':>8}  title", "-" * 80]
     for sweep in sweeps:

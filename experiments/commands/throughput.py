@@ -74,6 +74,10 @@ def _find_engines(
 ) -> tuple[dict[str, list[Kind]], list[Kind]]:
     """Finds the engines that can train each model.
 
+    Args:
+      models: Names of models.
+      engines: Names of the engines that the user wants to time.
+
     Returns:
       The installed engines by model, without the models that none of `engines` trains; and the engines that
       would be needed but are not installed.

@@ -110,7 +110,7 @@ class TrainedMethod(NamedTuple):
     shown: tuple[str, ...] = ()
 
     def cell(self) -> Cell:
-        """Returns the training as a cell; it concludes nothing from the scores.
+        """Returns the training runs as a cell of work, which concludes nothing from the scores.
 
         Workers may share the cell: each trains some of the runs that its store misses (`training.train`).
         """
@@ -124,15 +124,19 @@ class TrainedMethod(NamedTuple):
 
             # Validation asks for 2 runs, one in each world. A single run of many canaries has both worlds,
             # since each canary is in or out by its own coin: it is valid too.
-            game_recipe = recipe(self.setting, max(self.runs, 2), dataset)
-            training.train(game_recipe.make(dataset), store, self.runs, progress=progress)
+            game = recipe(self.setting, max(self.runs, 2), dataset).make(dataset)
+            training.train(game, store, self.runs, progress=progress)
 
         cell = setting_cell(self.method, self.setting, self.runs, is_complete, do)
         return cell._replace(shared=True)
 
 
 def list_methods(compared: Compared) -> list[TrainedMethod]:
-    """Returns the methods that train the mechanism."""
+    """Returns the methods that train the mechanism: ours, and the hidden-state, LiDP and one-shot papers'.
+
+    Each trains the same mechanism with canaries of its own. CANIFE, which trains otherwise, is not among
+    them.
+    """
     from audit.methods.estimate import ASSUMPTION_FREE, IF_GAUSSIAN
     from audit.methods.exact_null import EXACT_NULL
     from audit.methods.lifted import CLUSTERED, LIFTED, LIFTED_GAUSSIAN

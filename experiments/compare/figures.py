@@ -37,7 +37,15 @@ _REFUTED = "REFUTED: these scores refute a Gaussian curve: such rows do not hold
 def comparison_table(
     compared: Compared, rows: Sequence[ComparedRow], upper: float
 ) -> Table[ComparedRow]:
-    """Returns the table: a row for each value, and the accountant's epsilon, `upper`, below."""
+    """Returns the table: a row for each value, and the accountant's epsilon below.
+
+    A column without a key is for people alone, without a head for the CSV alone.
+
+    Args:
+      compared: What was compared.
+      rows: Of all methods, in order.
+      upper: The accountant's epsilon at the delta of `compared`.
+    """
     columns = [
         Column("method", attrgetter("method"), "method", width=20, left=True),
         Column("value", attrgetter("value"), "estimator", width=23, left=True),
@@ -86,7 +94,16 @@ def _any_refuted(rows: Sequence[ComparedRow]) -> bool:
 
 
 def comparison_figure(rows: Sequence[ComparedRow], upper: float, delta: float) -> Figure:
-    """Draws the values from top to bottom, as in the table, and `upper`, the accountant's epsilon."""
+    """Draws the values from top to bottom, as in the table, and the accountant's epsilon as a line.
+
+    The horizontal axis ends at 1.6 times the accountant's epsilon, or at the largest value where that is
+    less, and 5% beyond.
+
+    Args:
+      rows: Of all methods, in order.
+      upper: The accountant's epsilon.
+      delta: Of every epsilon, for the label.
+    """
     highest = max([upper, *(row.epsilon for row in rows)])
     edge = min(1.6 * upper, highest) * 1.05
     with plt.rc_context(STYLE):
@@ -119,7 +136,16 @@ def comparison_figure(rows: Sequence[ComparedRow], upper: float, delta: float) -
 
 
 def _draw_value(axis: Axes, place: int, row: ComparedRow, edge: float) -> None:
-    """Draws a value; one beyond the figure's edge is an arrow there, with the value as a number."""
+    """Draws a value as a dot: bounds are filled, estimates hollow.
+
+    A value beyond the figure's edge is an arrow there, with the value as a number.
+
+    Args:
+      axis: Of epsilon, with a row for each value.
+      place: The row, from 0 at the top.
+      row: The value.
+      edge: The largest epsilon that is drawn.
+    """
     if row.assumes == REFUTED:
         color = FADED
     elif row.is_bound:
@@ -138,7 +164,7 @@ def _draw_value(axis: Axes, place: int, row: ComparedRow, edge: float) -> None:
 
 
 def _draw_border(axis: Axes, place: int, above: ComparedRow, below: ComparedRow) -> None:
-    """Draws a line between methods that see different things, with what they see at either side."""
+    """Draws a line above row `place`, between methods that see different things, and says what they see."""
     look: dict[str, Any] = {
         "ha": "right",
         "fontsize": 8,

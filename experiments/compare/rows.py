@@ -74,7 +74,12 @@ class ComparedRow(NamedTuple):
 
 
 def find_rows(compared: Compared, place: Workplace) -> list[ComparedRow]:
-    """Returns all methods' rows, those first that see the final model alone; names each method on stderr."""
+    """Returns all methods' rows, those that see the final model alone first; names each method on stderr.
+
+    Args:
+      compared: What is compared.
+      place: The folder of the store, and the data.
+    """
     rows: list[ComparedRow] = []
     for method in list_methods(compared):
         print(f"{method.method} ...", file=sys.stderr)
@@ -88,7 +93,12 @@ def find_rows(compared: Compared, place: Workplace) -> list[ComparedRow]:
 
 
 def _train(method: TrainedMethod, place: Workplace) -> tuple[Scores, float | None]:
-    """Returns a method's scores, and the seconds that training took; None where the store had them all."""
+    """Returns a method's scores, and the seconds that training took; None where the store had them all.
+
+    Args:
+      method: What is trained.
+      place: The folder of the store, and the data.
+    """
     begin = time.perf_counter()
     cell = method.cell()
     store = cell.open(place.out, place.data)
@@ -107,7 +117,13 @@ def _train(method: TrainedMethod, place: Workplace) -> tuple[Scores, float | Non
 def _many_run_rows(
     compared: Compared, method: TrainedMethod, place: Workplace
 ) -> list[ComparedRow]:
-    """Returns the rows of the bounds that many runs prove, those last that the scores refute."""
+    """Returns the rows of the bounds that many runs prove; those that the scores refute come last.
+
+    Args:
+      compared: What is compared.
+      method: What is trained, and the bounds that are shown.
+      place: The folder of the store, and the data.
+    """
     scores, seconds = _train(method, place)
     conclusion = conclude_setting(
         scores, method.setting, Level(compared.delta, compared.confidence)
@@ -135,7 +151,13 @@ def _many_run_rows(
 def _one_run_rows(
     compared: Compared, method: TrainedMethod, place: Workplace
 ) -> Iterator[ComparedRow]:
-    """Yields the rows of what one run of many canaries shows: two published estimates, then bounds."""
+    """Yields the rows of what one run of many canaries shows: two published estimates, then bounds.
+
+    Args:
+      compared: What is compared.
+      method: What is trained, in a single run.
+      place: The folder of the store, and the data.
+    """
     scores, seconds = _train(method, place)
     dimension = build.trainee(compared.model, place.data.load(compared.model)).model.n_parameters
     sees_final_model = method.sees == FINAL
@@ -153,7 +175,15 @@ def _one_run_rows(
 
 
 def _canife_rows(compared: Compared, place: Workplace) -> Iterator[ComparedRow]:
-    """Yields CANIFE's rows: its value as published, and that of the exact laws of its canaries' scores."""
+    """Yields CANIFE's rows: its value as published, and that of the exact laws of its canaries' scores.
+
+    Rounds are measured first where the store does not have them.
+
+    Args:
+      compared: What is compared: CANIFE attacks as many rounds as others take steps, with the mini-batch as
+        the cohort.
+      place: The folder of the store, and the data.
+    """
     begin = time.perf_counter()
     shared = {name: getattr(compared, name) for name in _ATTACKED_FIELDS}
     attacked = Attacked(
@@ -193,14 +223,20 @@ def _compose_published(
     for value, count in zip(values, counts, strict=True):
         epsilon = value.published.estimate.epsilon
         noise = rounds.renyi_charge(epsilon, estimate_delta, attacked.noise_multiplier)
-        charges.append(Charge(noise, 1.0, count))
+        charges.append(Charge(noise, sampling_rate=1.0, rounds=count))
     return rounds.composed(charges, attacked.delta)
 
 
 def _compose_exact(
     attacked: Attacked, values: Sequence[RoundValues], counts: Sequence[int]
 ) -> float:
-    """Returns epsilon of all rounds by the exact laws of their scores, composed as Gaussian curves."""
+    """Returns epsilon of all rounds by the exact laws of their scores, composed as Gaussian curves.
+
+    Args:
+      attacked: The setting.
+      values: What was measured, a round each; its exact epsilon becomes the mu of a Gaussian curve.
+      counts: How many rounds each of them stands for; their mu^2 add up.
+    """
     mus = []
     for value in values:
         mus.append(conversions.mu_from_epsilon(value.measured.exact, attacked.delta))

@@ -54,21 +54,34 @@ class CompiledRow(NamedTuple):
 
 
 def compile_for_tpu(mechanism: str, model: str) -> CompiledRow:
-    """Compiles a training of one model for a chip, in a process that ends with it, whatever befalls it."""
+    """Compiles one model's training program for a TPU v5e, in a process of its own.
+
+    Whatever befalls that process is a row of the table too.
+
+    Args:
+      mechanism: "DP-SGD" or "DP-FedAvg".
+      model: The model's name.
+    """
     try:
-        return processes.apart(partial(_compile_here, mechanism, model))
+        return processes.run_in_own_process(partial(_compile_here, mechanism, model))
     except InputError:
         return CompiledRow(mechanism, model, failure="the compiler ended its process")
 
 
 def _compile_here(mechanism: str, model: str) -> CompiledRow:
-    """Compiles a training in this process, which has not touched JAX's devices."""
+    """Compiles a training program in this process, which must not have touched JAX's devices.
+
+    JAX itself runs on the CPU; the TPU is one that only its compiler knows.
+    """
     os.environ["JAX_PLATFORMS"] = "cpu"
     prepare_jax(1)
+    import jax
     from jax.experimental.topologies import get_topology_desc
 
     from audit.mechanism.memory import Hardware
 
+    # What is cached for a chip can be read on that chip alone.
+    jax.config.update("jax_enable_compilation_cache", False)
     hardware = Hardware(is_cpu=False, number=1, memory=_CHIP_BYTES, scratch=_VMEM_BYTES)
     build = _build_dpsgd if mechanism == "DP-SGD" else _build_federated
     try:
@@ -82,7 +95,13 @@ def _compile_here(mechanism: str, model: str) -> CompiledRow:
 
 
 def measure_memory(played: "Game", chunk: int, devices: "Sequence[jax.Device]") -> ProgramMemory:
-    """Compiles a game's chunk for some devices, and measures it; raises what the compiler raises."""
+    """Compiles the training of one chunk, and returns its memory; raises what the compiler raises.
+
+    Args:
+      played: What is trained.
+      chunk: Runs at once, on all devices together.
+      devices: Of this machine, or described ones.
+    """
     from audit.mechanism.ensemble import Placement
     from audit.training import game
 
@@ -90,6 +109,7 @@ def measure_memory(played: "Game", chunk: int, devices: "Sequence[jax.Device]") 
     if played.mechanism.spreads:
         placement = Placement.spread(chunk, devices)
     memory = game.traced_for(played, placement, chunk).lower().compile().memory_analysis()
+    # Outputs that take the place of arguments, as the runs' states do, need no memory of their own.
     own_outputs = memory.output_size_in_bytes - memory.alias_size_in_bytes
     temporary = own_outputs + memory.temp_size_in_bytes
     models_a_device = max(chunk // len(devices), 1)
@@ -97,7 +117,14 @@ def measure_memory(played: "Game", chunk: int, devices: "Sequence[jax.Device]") 
 
 
 def _build_dpsgd(name: str, hardware: "Hardware") -> "Game":
-    """Returns DP-SGD as `audit` trains it; with GC-R, whose training costs the same, nothing is simulated."""
+    """Returns a model's DP-SGD as `audit` trains it by default, on zeros of its data's shapes.
+
+    With GC-R, whose training costs the same as GC-S's, nothing is simulated.
+
+    Args:
+      name: Of the model.
+      hardware: For which clipping strategies choose their blocks.
+    """
     from audit.mechanism import dpsgd
     from audit.settings import build
 
@@ -110,7 +137,12 @@ def _build_dpsgd(name: str, hardware: "Hardware") -> "Game":
 
 
 def _build_federated(name: str, hardware: "Hardware") -> "Game":
-    """Returns DP-FedAvg as `federated` trains it, with as many examples for each client."""
+    """Returns a model's DP-FedAvg as `federated` trains it by default, on zeros, dealt evenly to _CLIENTS.
+
+    Args:
+      name: Of the model.
+      hardware: For which the number of clients that are trained at once is chosen.
+    """
     from audit.mechanism import fedavg
     from audit.settings import build_federated
 

@@ -64,11 +64,11 @@ class Trial(NamedTuple):
     cifar10: str | None = None
 
     def models(self, whole: int, least: int = 4) -> int:
-        """Returns a number of models at this scale."""
+        """Returns a number of models, `whole` at scale 1, and never fewer than `least`."""
         return max(round(self.scale * whole), least)
 
     def length(self, whole: int, least: int = 2) -> int:
-        """Returns a number of steps, examples or rows at this scale."""
+        """Returns a number of steps, examples or rows, `whole` at scale 1, and never fewer than `least`."""
         return max(round(math.sqrt(self.scale) * whole), least)
 
     def dataset(self, model: str) -> Dataset:
@@ -83,7 +83,7 @@ class Trial(NamedTuple):
 
 
 def _make_up_like(model: str) -> Dataset:
-    """Returns random numbers of the shapes of a model's data."""
+    """Returns random features and labels of the shapes and types of a model's data."""
     row = task(model)
     number, shape, kind = row.data.examples
     rng = np.random.default_rng(0)
@@ -119,14 +119,19 @@ class Part(NamedTuple):
 
 
 def tell(name: str, trial: Trial) -> Rows:
-    """Yields a part's rows, after one on where it runs."""
+    """Yields the rows of a part, after one that describes the device.
+
+    Args:
+      name: Of one of PARTS.
+      trial: How large the part is, and its data.
+    """
     part = next(part for part in PARTS if part.name == name)
     yield _describe_device()
     yield from part.rows(trial)
 
 
 def _describe_device() -> Row:
-    """Returns the device, its memory, and the versions of what runs on it."""
+    """Returns a row on the device: its kind, how many there are, memory and versions of the libraries."""
     prepare_jax()
     import jax
 
@@ -151,7 +156,13 @@ def _tell_gemm(trial: Trial) -> Rows:
 
 
 def _time_gemm(precision: str, size: int, seconds: float = 1.0) -> float:
-    """Returns the floating-point operations a second of products of square matrices."""
+    """Returns the floating-point operations a second that products of square matrices reach.
+
+    Args:
+      precision: Of the operands: float32, tf32 or bf16; sums are float32.
+      size: Rows and columns of a matrix; a product has 2 size^3 operations.
+      seconds: For which products are timed, at least.
+    """
     import jax
     import jax.numpy as jnp
 
@@ -168,6 +179,7 @@ def _time_gemm(precision: str, size: int, seconds: float = 1.0) -> float:
     def multiply(a: "jax.Array", b: "jax.Array") -> "jax.Array":
         return jnp.matmul(a, b, precision=allowed, preferred_element_type=jnp.float32)
 
+    # Four at once, so that the device need not wait for Python between two.
     def run() -> int:
         jax.block_until_ready([multiply(left, right) for _ in range(4)])
         return 4
@@ -178,7 +190,10 @@ def _time_gemm(precision: str, size: int, seconds: float = 1.0) -> float:
 
 
 def _tell_golden(trial: Trial) -> Rows:
-    """Yields how far recorded scores are from the same scores computed again, in each precision."""
+    """Yields how far recorded scores are from the same scores computed again, in each precision.
+
+    The tolerance is that of the coarser of the two precisions.
+    """
     recorded = json.loads(RECORDED.read_text())["settings"]
     for precision in PRECISIONS:
         for name, golden in recorded.items():
@@ -199,11 +214,11 @@ def _tell_golden(trial: Trial) -> Rows:
 
 
 def scored_again(fields: dict[str, Any], runs: int) -> np.ndarray:
-    """Returns the scores (runs,) of a setting on made-up data.
+    """Returns the scores (runs,) of one recorded setting, computed here from the data made up for it.
 
     Args:
-      fields: Under which scores.json has the setting.
-      runs: How many are scored.
+      fields: The setting's, as scores.json has them.
+      runs: How many runs are scored, one canary in each.
     """
     from audit.settings import build
     from audit.training import game
@@ -218,7 +233,7 @@ def scored_again(fields: dict[str, Any], runs: int) -> np.ndarray:
 
 
 def _make_up_recorded(model: str) -> Dataset:
-    """Returns the data on which the recorded scores were computed."""
+    """Returns the data on which the recorded scores of a model were computed."""
     if model == "convnet":
         rng = np.random.default_rng(1)
         images = rng.integers(0, 256, (64, 32, 32, 3)).astype(np.uint8)
@@ -239,8 +254,8 @@ def _tell_fcnn(trial: Trial) -> Rows:
 def _tell_chunks(trial: Trial) -> Rows:
     """Yields ConvNets' training in chunks of several sizes."""
     setting = setting_of("convnet", adversary="gc_r", steps=trial.length(50))
-    sizes = {trial.models(chunk, 16) for chunk in _CHUNKS}
-    for size in sorted(sizes):  # peak memory only rises
+    sizes = {trial.models(chunk, least=16) for chunk in _CHUNKS}
+    for size in sorted(sizes):  # the smallest first: a process's peak memory only rises
         row, _ = _train(setting, trial, size, size)
         yield row
 
@@ -251,7 +266,14 @@ def _tell_convnet(trial: Trial) -> Rows:
 
 
 def _audit(setting: Setting, trial: Trial) -> Row:
-    """Trains 5,000 models; returns how, and what their scores prove."""
+    """Trains 5,000 models at scale 1; returns a row on the training, and epsilon from its scores.
+
+    That is the lower bound that holds if the trade-off curve is Gaussian, and the accountant's upper bound.
+
+    Args:
+      setting: With one canary a run.
+      trial: Has the scale and the data.
+    """
     from audit.methods import estimate
 
     row, scores = _train(setting, trial, trial.models(5000))
@@ -264,7 +286,7 @@ def _audit(setting: Setting, trial: Trial) -> Row:
 
 
 def _tell_directions(trial: Trial) -> Rows:
-    """Yields what fresh directions prove after some runs of the ConvNet."""
+    """Yields what fresh directions prove after some numbers of runs of the ConvNet."""
     from audit.methods import exact_null
 
     setting = setting_of("convnet", adversary="sphere", canaries="auto", steps=trial.length(250))
@@ -283,7 +305,10 @@ def _tell_directions(trial: Trial) -> Rows:
 
 
 def _compute_upper_bound(setting: Setting) -> float:
-    """Returns epsilon of as many Gaussian mechanisms as there are insertions."""
+    """Returns epsilon of the composition of as many Gaussian mechanisms as a setting has insertions.
+
+    Its mu is sqrt(insertions) / sigma.
+    """
     from audit.laws import conversions
 
     mu = math.sqrt(setting.insertions) / setting.mechanism.noise_multiplier
@@ -304,7 +329,7 @@ def _tell_resnet(trial: Trial) -> Rows:
             steps=trial.length(25),
             precision=precision,
         )
-        row, _ = _train(setting, trial, trial.models(4, 2))
+        row, _ = _train(setting, trial, trial.models(4, least=2))
         yield row
 
 
@@ -361,10 +386,15 @@ def _train(setting: Setting, trial: Trial, runs: int, chunk: int = 0) -> "tuple[
 
 
 def _play_chunks(played: "Game", runs: int, size: int) -> "tuple[list[Scores], list[float]]":
-    """Plays runs in chunks, none of which begins after the longest time.
+    """Trains runs in chunks, none of which begins after _LONGEST_TRAINING seconds.
+
+    Args:
+      played: What is trained.
+      runs: How many in all.
+      size: Runs of a chunk.
 
     Returns:
-      The chunks' scores, and the moments at which all was compiled and at which each chunk was done.
+      The chunks' scores, and the moments, in seconds, at which all was compiled and each segment was done.
     """
     from audit.training import game
 
@@ -382,7 +412,7 @@ def _play_chunks(played: "Game", runs: int, size: int) -> "tuple[list[Scores], l
 
 
 def _count_operations(setting: Setting, dataset: Dataset) -> int:
-    """Returns the floating-point operations of a model-step."""
+    """Returns the floating-point operations of a model-step: one model's step on one mini-batch."""
     from audit.settings import build
     from experiments.engine import peers_jax
 

@@ -20,7 +20,7 @@ PAGE = "accelerator.html"
 LONGEST = 540.0  # seconds of a part
 
 
-class PartFound(NamedTuple):
+class PartResult(NamedTuple):
     """What a part measured.
 
     Attributes:
@@ -48,11 +48,11 @@ def work(
     say: Callable[[str], object],
     tell: Callable[[str, Trial], Iterator[Row]] = tell,
     longest: float = LONGEST,
-) -> list[PartFound]:
-    """Does the parts that the folder has not, and then those that failed again, until the time is up.
+) -> list[PartResult]:
+    """Does the parts that the folder does not have, then those that failed again, until the time is up.
 
     Every part has a process of its own, which is killed after `longest` seconds; the rows that it yielded
-    until then are stored.
+    until then are stored. A part that fails again keeps the result with more rows.
 
     Args:
       folder: Of the JSON file and the page.
@@ -60,11 +60,11 @@ def work(
       trial: How large they are, and their data.
       seconds: After which nothing is begun.
       say: Takes a line on each part.
-      tell: (name, trial) -> where a part runs, and its rows.
+      tell: (name, trial) -> a row on where a part runs, then its rows.
       longest: Seconds of a part.
 
     Returns:
-      All that the folder has of these parts.
+      The results that the folder has of these parts.
     """
     end = time.monotonic() + seconds
     results = _load(folder, trial)
@@ -85,7 +85,7 @@ def work(
     return [results[part.name] for part in parts if part.name in results]
 
 
-def _choose_parts(parts: Sequence[Part], results: dict[str, PartFound]) -> list[Part]:
+def _choose_parts(parts: Sequence[Part], results: dict[str, PartResult]) -> list[Part]:
     """Returns the parts that have no result, and after them those that failed."""
     missing = []
     failed = []
@@ -97,14 +97,20 @@ def _choose_parts(parts: Sequence[Part], results: dict[str, PartFound]) -> list[
     return missing + failed
 
 
-def _do_part(part: Part, run: Callable[[], Iterator[Row]], seconds: float) -> PartFound:
-    """Runs a part in a process of its own, for so many seconds at most."""
+def _do_part(part: Part, run: Callable[[], Iterator[Row]], seconds: float) -> PartResult:
+    """Runs a part in a process of its own, for at most `seconds`.
+
+    Args:
+      part: What is done.
+      run: Does it: yields a row on where it runs, then the part's rows.
+      seconds: After which the process is killed; the rows that it yielded until then count.
+    """
     begin = time.monotonic()
-    answers, failure = processes.attempt(run, seconds)
+    answers, failure = processes.run_with_limit(run, seconds)
     about: Row = {}
     if answers:
         about = answers[0]
-    return PartFound(
+    return PartResult(
         name=part.name,
         measures=part.measures,
         seconds=time.monotonic() - begin,
@@ -114,13 +120,16 @@ def _do_part(part: Part, run: Callable[[], Iterator[Row]], seconds: float) -> Pa
     )
 
 
-def _load(folder: Path, trial: Trial) -> dict[str, PartFound]:
-    """Returns what an earlier start measured in the same trial; what is not whole counts as missing."""
+def _load(folder: Path, trial: Trial) -> dict[str, PartResult]:
+    """Returns the results of an earlier call in the same trial, by the parts' names.
+
+    There are none where the JSON file is missing, damaged or of another trial.
+    """
     try:
         content = json.loads(files.read(folder / JSON) or b"{}")
         results = {}
         for fields in content.get("parts", []):
-            result = PartFound(**fields)
+            result = PartResult(**fields)
             results[result.name] = result
         if content.get("trial") != trial._asdict():
             return {}
@@ -129,8 +138,8 @@ def _load(folder: Path, trial: Trial) -> dict[str, PartFound]:
         return {}
 
 
-def _save(folder: Path, trial: Trial, results: Sequence[PartFound]) -> None:
-    """Writes the JSON file and the page."""
+def _save(folder: Path, trial: Trial, results: Sequence[PartResult]) -> None:
+    """Writes the JSON file and the page of these results into a folder."""
     content = {
         "trial": trial._asdict(),
         "parts": [result._asdict() for result in results],
@@ -140,8 +149,13 @@ def _save(folder: Path, trial: Trial, results: Sequence[PartFound]) -> None:
     files.write_whole(folder / PAGE, as_page(trial, results))
 
 
-def as_page(trial: Trial, results: Sequence[PartFound]) -> bytes:
-    """Returns one self-contained page, a section for each part."""
+def as_page(trial: Trial, results: Sequence[PartResult]) -> bytes:
+    """Returns a self-contained HTML page: the device, what is not done, and a section for each part.
+
+    Args:
+      trial: How large the parts were.
+      results: Of the parts, in order.
+    """
     about: Row = next((result.about for result in results if result.about), {})
     title = f"The first hour on {about.get('device', 'an accelerator')}"
     facts = {}
@@ -162,8 +176,8 @@ def as_page(trial: Trial, results: Sequence[PartFound]) -> bytes:
     )
 
 
-def _make_section(result: PartFound) -> page.Html:
-    """Returns a part's section; what all its rows have in common is above their table."""
+def _make_section(result: PartResult) -> page.Html:
+    """Returns a part's section: a table of its rows, and above it the fields that all rows share."""
     columns = {}
     for name in _list_names(result.rows):
         columns[name] = [_show(row.get(name)) for row in result.rows]
@@ -188,7 +202,7 @@ def _make_section(result: PartFound) -> page.Html:
 
 
 def _list_names(rows: Sequence[Row]) -> list[str]:
-    """Returns the names in any of the rows, in the order in which they come."""
+    """Returns the names of fields in any of the rows, each once, in the order in which they first occur."""
     names: dict[str, None] = {}
     for row in rows:
         names.update(dict.fromkeys(row))
@@ -196,12 +210,12 @@ def _list_names(rows: Sequence[Row]) -> list[str]:
 
 
 def _spell_out(name: str) -> str:
-    """Returns a field's name in words."""
+    """Returns a field's name in words: "model_steps_per_s" is "model steps a second"."""
     return name.replace("_per_s", " a second").removesuffix("_s").replace("_", " ")
 
 
 def _show(value: Any) -> str:
-    """Returns a value for people: numbers with three digits or thousands' commas, None as nothing."""
+    """Returns a value for people: floats with three digits or thousands' commas, None as ""."""
     if value is None:
         return ""
     if isinstance(value, float):

@@ -52,7 +52,10 @@ class Problem(NamedTuple):
     layout: Layout
 
     def models_to_try(self, platform: str) -> list[int]:
-        """Returns 1, 8, 64, ... models at once, as long as their per-example gradients fit."""
+        """Returns 1, 8, 64, ... models at once, as long as their per-example gradients fit.
+
+        They are B p floats a model; _MOST_FLOATS of a platform, "cpu" or "gpu", are tried.
+        """
         floats_per_model = self.setting.mechanism.batch_size * self.theta_0.size
         counts = [1]
         for models in (8, 64, 512, 4096):
@@ -66,7 +69,7 @@ class FederatedProblem(NamedTuple):
 
     Attributes:
       setting: Of the training run.
-      features: (N, ...) of all clients' examples, as in `audit.task.Clients`.
+      features: (N, ...) of all clients' examples, as in `audit.tasks.task.Clients`.
       labels: (N,)
       starts: (M,) each client's first example.
       counts: (M,) each client's number of examples.
@@ -112,13 +115,12 @@ class Engine(NamedTuple):
     device_peak: Callable[[], int] | None = None
 
 
-Build = Callable[
-    ..., Engine
-]  # of a problem, or of (problem, models at once) where the engine `chooses`
+# Of a problem, or of (problem, models at once) where the engine `chooses`.
+Build = Callable[..., Engine]
 
 
 def rate(run: Run, seconds: float) -> float:
-    """Returns model-steps or client-updates a second, over at least so many seconds."""
+    """Returns the model-steps or client-updates a second of `run`, called for at least `seconds`."""
     begin = time.perf_counter()
     done = 0
     while True:
@@ -129,7 +131,9 @@ def rate(run: Run, seconds: float) -> float:
 
 
 def find_fastest(build: Callable[[int], Run], counts: list[int]) -> tuple[int, Run]:
-    """Finds the number of models at once by which an engine is fastest.
+    """Finds the number of models at once with which an engine does most model-steps a second.
+
+    Each number is run once to compile, then timed.
 
     Args:
       build: models at once -> what trains them.
@@ -139,22 +143,14 @@ def find_fastest(build: Callable[[int], Run], counts: list[int]) -> tuple[int, R
       That number, and what trains so many.
     """
     best_rate = 0.0
-    best_count = 0
-    best_run: Run = _run_nothing
     for models in counts:
         run = build(models)
         run()
         models_rate = rate(run, _TRIAL_SECONDS)
         if models_rate > best_rate:
             best_rate = models_rate
-            best_count = models
-            best_run = run
-    return best_count, best_run
-
-
-def _run_nothing() -> int:
-    """Does no steps, which any engine is faster than."""
-    return 0
+            fastest = (models, run)
+    return fastest
 
 
 class Kind(NamedTuple):
@@ -180,14 +176,17 @@ class Kind(NamedTuple):
 
 
 def _load_jax_engine(name: str) -> Build:
-    """Returns what builds an engine of `peers_jax`."""
-    if name != "gemm":  # which has JAX as it comes: XLA's threads on all cores
+    """Imports `peers_jax`, and returns its function that builds an engine of this name.
+
+    JAX is prepared as commands do, but for "gemm", which takes JAX as it comes: XLA's threads on all cores.
+    """
+    if name != "gemm":
         prepare_jax()
     return _load_engine("peers_jax", name)
 
 
 def _load_engine(module: str, name: str) -> Build:
-    """Returns what builds an engine, from its module."""
+    """Imports a module of this folder, and returns its function that builds an engine of this name."""
     build: Build = getattr(importlib.import_module(f"experiments.engine.{module}"), name)
     return build
 
@@ -199,7 +198,7 @@ class Work(NamedTuple):
     kinds: tuple[Kind, ...]
 
     def kind(self, name: str) -> Kind:
-        """Returns the engine of that name."""
+        """Returns the engine of a name, which must be among them."""
         return next(kind for kind in self.kinds if kind.name == name)
 
 
@@ -256,7 +255,7 @@ TIMED = {
 
 
 def require_timed(model: str) -> None:
-    """Raises InputError for a model that is not timed."""
+    """Raises InputError for a model that `throughput` can't time, and says why."""
     why = "is unknown"
     if model in TASKS or model in FEDERATED_TASKS:
         why = "can't be timed, its network has not been written in PyTorch, for the peers"
@@ -264,7 +263,7 @@ def require_timed(model: str) -> None:
 
 
 def missing_line(missing: Sequence[Kind]) -> str:
-    """Returns a sentence on the engines that are left out and on how to install them."""
+    """Returns a sentence on the engines that are left out, and the command that installs them."""
     names = ", ".join(kind.name for kind in missing)
     libraries = ", ".join(dict.fromkeys(kind.needs for kind in missing))
     return (

@@ -23,7 +23,6 @@ from audit.settings.make import changed
 from audit.settings.setting import LAST, Setting
 from audit.tasks.task import Dataset
 from audit.training import game
-from audit.training.training import chunk_size
 
 _SECONDS = 2.0  # of training, after compilation
 _MOST_STEPS = 250  # of a run in a chunk that is measured
@@ -75,7 +74,10 @@ class Expected(NamedTuple):
     why: str = ""
 
     def rows(self, delta: float) -> list[ExpectedLeak]:
-        """Returns the worst coordinate, the average over all, and the best; nothing where it is left out."""
+        """Returns what is expected of the worst coordinate, on average over all, and of the best.
+
+        Epsilon is at delta, and its average is over coordinates; [] where linear response is left out.
+        """
         if self.why:
             return []
         epsilons = [conversions.epsilon_from_mu(float(mu), delta) for mu in self.mu]
@@ -118,7 +120,10 @@ class Forecast(NamedTuple):
     expected: Expected | None = None
 
     def seconds(self, runs: int) -> float:
-        """Returns the time that so many runs take, compilation included."""
+        """Returns the seconds that so many runs take, compilation included.
+
+        Where a cluster trains, its workers take whole chunks side by side.
+        """
         chunks = math.ceil(runs / self.probe.chunk)
         workers = max(self.workers or 1, 1)
         rounds = math.ceil(chunks / workers)
@@ -127,7 +132,7 @@ class Forecast(NamedTuple):
 
 
 def as_text(forecast: Forecast) -> str:
-    """Returns the forecast in 80 columns."""
+    """Returns the forecast as text of 80 columns: bounds, time, and what else was asked for."""
     audits = forecast.bounds[0].setting
     truth = forecast.bounds[0].true_epsilon
     lines = [
@@ -148,7 +153,12 @@ def as_text(forecast: Forecast) -> str:
 
 
 def _make_table(bounds: Sequence[Calibration], truth: float) -> Table[Any]:
-    """Returns the table of bounds, a row for each method."""
+    """Returns the table of bounds, a row for each method.
+
+    Args:
+      bounds: What each method shows in simulated audits.
+      truth: The mechanisms' epsilon, of which the last column shows a share.
+    """
     show = number(".3f")
     columns = (
         Column("method", lambda row: row.method, "method", width=16, left=True),
@@ -188,14 +198,14 @@ def _describe_place(workers: int | None) -> str:
 
 
 def _describe_many(forecast: Forecast, many: ManyForecast) -> list[str]:
-    """Returns lines on runs with several canaries."""
+    """Returns lines on runs with several canaries: their bounds, and the runs that are needed."""
     setting = many.bounds[0].setting
     need = f"over {MOST_RUNS:,} runs"
     if many.runs_needed is not None:
         seconds = forecast.seconds(many.runs_needed)
         need = f"about {many.runs_needed:,} runs, {_show_time(seconds)}"
     table = _make_table(many.bounds, forecast.bounds[0].true_epsilon)
-    rows = table.text().splitlines()[2:]  # under the head of the table above
+    rows = table.text().splitlines()[2:]  # without a head: these stand under the table above
     return [
         f"{setting.runs} runs with {setting.canaries} canaries each, if these leave each other alone:",
         *rows,
@@ -231,7 +241,7 @@ def _show_coordinate(row: ExpectedLeak) -> str:
 
 
 def as_json(forecast: Forecast) -> str:
-    """Returns one object; the upper bound is null where it is infinite."""
+    """Returns the forecast as a JSON object; the upper bound is null where it is infinite."""
     first = forecast.bounds[0]
     needed = forecast.runs_needed
     upper_bound = forecast.upper_bound if math.isfinite(forecast.upper_bound) else None
@@ -266,10 +276,10 @@ def _expected_json(expected: Expected, delta: float) -> dict[str, Any]:
 
 
 def _many_json(many: ManyForecast) -> dict[str, Any]:
-    """Returns the bounds of runs with several canaries."""
+    """Returns the bounds of runs with several canaries, and the runs that are needed, for JSON."""
     return {
         "canaries": many.bounds[0].setting.canaries,
-        "bounds": _make_table(many.bounds, 1.0).json(),
+        "bounds": _make_table(many.bounds, 1.0).json(),  # the share of truth is not in JSON
         "runs_needed": many.runs_needed,
     }
 
@@ -293,14 +303,20 @@ def _show_time(seconds: float) -> str:
 
 
 def probe(setting: Setting, dataset: Dataset, runs: int) -> Probe:
-    """Trains chunks of the audit's own size: one step first, then as many as take about a second.
+    """Trains chunks of the audit's own size to time them: one step first, then as many as take a second.
 
     Nothing is stored. Raises InputError where setting and data do not fit.
+
+    Args:
+      setting: Of the audit.
+      dataset: Its data.
+      runs: That the audit has, which its chunks depend on.
     """
     one_step = _build_game(setting, dataset, 1)
-    chunk = chunk_size(one_step, runs, 0)
-    first = _time_chunks(one_step, chunk, 0.0)
+    chunk = game.chunk_size(one_step, runs)
+    first = _time_chunks(one_step, chunk, seconds=0.0)
 
+    # A chunk takes half of the time, so that at least two are timed.
     affordable_steps = _SECONDS / 2 / (first.model_step * chunk)
     steps = int(min(max(affordable_steps, 1), setting.schedule.steps, _MOST_STEPS))
     timed = _time_chunks(_build_game(setting, dataset, steps), chunk, _SECONDS)
@@ -308,13 +324,19 @@ def probe(setting: Setting, dataset: Dataset, runs: int) -> Probe:
 
 
 def _build_game(setting: Setting, dataset: Dataset, steps: int) -> game.Game:
-    """Returns the audit's game with so many steps, each of which inserts the canary."""
+    """Returns the audit's training with another number of steps, each of which inserts the canary."""
     shortened = changed(setting, steps=steps, periodicity=1, insert=LAST)
     return build.build(shortened, dataset)
 
 
 def _time_chunks(played: game.Game, chunk: int, seconds: float) -> Probe:
-    """Trains chunks for so many seconds after compilation, at least one."""
+    """Trains whole chunks for at least `seconds` after compilation; returns what a model-step took.
+
+    Args:
+      played: What is trained.
+      chunk: Runs of a chunk.
+      seconds: At least; 0 is a single chunk.
+    """
     marks: list[float] = []
 
     def mark(runs: int, steps: int) -> None:
@@ -326,20 +348,37 @@ def _time_chunks(played: game.Game, chunk: int, seconds: float) -> Probe:
     while not runs or marks[-1] - marks[0] < seconds:
         runs += len(next(chunks).scores)
     model_steps = runs * len(played.schedule.mask)
-    return Probe((marks[-1] - marks[0]) / model_steps, chunk, marks[0] - begin)
+    seconds_per_step = (marks[-1] - marks[0]) / model_steps
+    return Probe(seconds_per_step, chunk, compilation=marks[0] - begin)
 
 
 def expected(setting: Setting, dataset: Dataset, probed: Probe, patient: bool) -> Expected:
-    """Returns what linear response expects; it is left out where it takes over a minute, unless `patient`."""
+    """Returns what linear response expects of canaries along coordinates.
+
+    Args:
+      setting: Of the audit.
+      dataset: Its data.
+      probed: How fast this machine trains.
+      patient: Whether it is computed where it takes more than a minute.
+    """
     why = _find_obstacle(setting, dataset, probed, patient)
     if why:
         return Expected(np.zeros(0), why)
-    mu = build.mu_by_coordinate(build.build(setting, dataset))[0]
-    return Expected(np.asarray(mu, np.float64))
+    mu_of_score, _ = build.mu_by_coordinate(build.build(setting, dataset))
+    return Expected(np.asarray(mu_of_score, np.float64))
 
 
 def _find_obstacle(setting: Setting, dataset: Dataset, probed: Probe, patient: bool) -> str:
-    """Returns why linear response is left out; empty where it is not."""
+    """Returns why linear response is left out; "" where it is not.
+
+    A step of it takes 2 p steps of training and a QR decomposition of (2 p, p), of about 4 p^3 operations.
+
+    Args:
+      setting: Of the audit.
+      dataset: Its data.
+      probed: How fast this machine trains.
+      patient: Whether it may take more than a minute.
+    """
     parameters = build.trainee(setting.model, dataset).model.n_parameters
     why = build.unresponsive(setting, parameters)
     if why or patient:
@@ -352,6 +391,13 @@ def _find_obstacle(setting: Setting, dataset: Dataset, probed: Probe, patient: b
 
 
 def probe_elsewhere(devices: int, setting: Setting, dataset: Dataset, runs: int) -> Probe:
-    """Probes in a process that has not touched JAX, on a CPU over so many devices."""
+    """Times steps of an audit in a process that has not touched JAX.
+
+    Args:
+      devices: How many devices are made of the process's CPU.
+      setting: Of the audit.
+      dataset: Its data.
+      runs: That the audit has, which its chunks depend on.
+    """
     prepare_jax(devices)
     return probe(setting, dataset, runs)

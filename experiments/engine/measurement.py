@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
@@ -27,8 +27,6 @@ from audit.runtime.machine import cores, prepare_jax
 from audit.tasks.task import Sources
 from experiments.engine.engines import DPSGD, GEMM, GEMM_SIZE, TIMED, About, Build, Kind, rate
 
-_Arguments = ParamSpec("_Arguments")
-_Result = TypeVar("_Result")
 _GEMM_SECONDS = 1.0  # for which the product of matrices is timed, at most
 
 
@@ -63,7 +61,7 @@ class Measurement(NamedTuple):
 
     @property
     def unit(self) -> str:
-        """Returns what the rates count."""
+        """Returns what the rates count, "model-steps" or "client-updates"."""
         return TIMED[self.model].work.unit
 
     def rate(self) -> float:
@@ -71,14 +69,14 @@ class Measurement(NamedTuple):
         return statistics.median(self.rates)
 
     def gemm_share(self) -> float:
-        """Returns the model's arithmetic a second over the GEMM's: the median of the rounds' ratios."""
+        """Returns the model's arithmetic a second over that of the matrix product: the rounds' median."""
         ratios = []
         for units_per_second, gemm in zip(self.rates, self.gemm, strict=True):
             ratios.append(units_per_second * self.flops / gemm)
         return statistics.median(ratios)
 
     def fields(self) -> dict[str, Any]:
-        """Returns what JSON has of it."""
+        """Returns the measurement as JSON has it; names of rates have the unit in them."""
         units = self.unit.replace("-", "_")
         return {
             "model": self.model,
@@ -116,7 +114,7 @@ def measure(
     bar = tqdm(total=1 + len(kinds) * (1 + rounds), desc=f"{model}: data", leave=False)
     with tempfile.TemporaryDirectory() as folder, bar:
         problem = Path(folder, "problem.pickle")
-        flops = in_a_process(_write_problem, model, sources, problem)
+        flops = processes.run_in_own_process(partial(_write_problem, model, sources, problem))
         product = Team(GEMM, problem)
         teams = []
         for kind in kinds:
@@ -146,7 +144,10 @@ def measure(
 
 
 def _write_problem(model: str, sources: Sources, path: Path) -> int:
-    """Writes a model's problem, in a process of its own; returns the operations of its unit."""
+    """Makes a model's problem and writes it as a pickle; returns the floating-point operations of its unit.
+
+    Runs in a process of its own, which JAX's settings and the data's memory end with.
+    """
     prepare_jax()
     from experiments.engine import peers_jax
 
@@ -164,10 +165,18 @@ class Team:
     """An engine's processes: one, or one for each core, which then measure at the same time."""
 
     def __init__(self, kind: Kind, problem: Path, tolerance: float = 0.0) -> None:
+        """Starts the processes, which build the engine, and waits until each agrees with our step.
+
+        Args:
+          kind: The engine.
+          problem: The file that has the problem.
+          tolerance: The largest distance of its noiseless step from ours.
+        """
         self.name = kind.name
         self.workers = [Worker(kind, problem)]
         self.about = self.workers[0].about(tolerance)
-        if kind.chooses:  # afresh, since what it tried counts in its peak memory
+        if kind.chooses:
+            # Started afresh: the numbers of models that it tried count in its peak memory.
             self.workers[0].stop()
             self.workers = [Worker(kind, problem, self.about.models)]
             self.workers[0].about(tolerance)
@@ -201,13 +210,16 @@ class Worker:
         there.close()
 
     def about(self, tolerance: float) -> About:
-        """Waits until the engine is ready; its step may be so far from ours."""
+        """Waits until the engine is ready, and returns what it says of itself.
+
+        Raises InputError where its step is further than `tolerance` from ours.
+        """
         about: About = self._receive()
         require_agreement(self.name, about, tolerance)
         return about
 
     def begin(self, seconds: float) -> None:
-        """Has it measure for some seconds."""
+        """Makes the process measure for some seconds; `rate` then waits for it."""
         self._here.send(seconds)
 
     def rate(self) -> float:
@@ -216,7 +228,7 @@ class Worker:
         return units_per_second
 
     def stop(self) -> Memory:
-        """Ends the process."""
+        """Ends the process, by None in place of seconds; returns the memory that it took."""
         self._here.send(None)
         memory: Memory = self._receive()
         self._process.join()
@@ -238,7 +250,7 @@ class Worker:
 
 
 def require_agreement(name: str, about: About, tolerance: float) -> None:
-    """Raises InputError where an engine's step is not ours."""
+    """Raises InputError where an engine's noiseless step is further than `tolerance` from ours."""
     require(
         about.distance <= tolerance,
         f"{name}'s step is {about.distance:.1e} away from ours (at most {tolerance:g}): "
@@ -246,15 +258,17 @@ def require_agreement(name: str, about: About, tolerance: float) -> None:
     )
 
 
-def in_a_process(
-    function: Callable[_Arguments, _Result], *args: _Arguments.args, **kwargs: _Arguments.kwargs
-) -> _Result:
-    """Returns the function's result, or raises its error, from a process that ends with it."""
-    return processes.apart(partial(function, *args, **kwargs))
-
-
 def _serve(connection: Connection, load: Callable[[], Build], problem: Path, *models: int) -> None:
-    """Runs a worker: builds the engine, and measures on request until it is stopped."""
+    """Runs a worker: builds its engine, sends what the engine says of itself, and measures on request.
+
+    A request is a number of seconds, answered by a rate; None ends the worker, which then sends its memory.
+
+    Args:
+      connection: To the process that asks.
+      load: Imports the engine's libraries, and returns what builds it.
+      problem: The file that has the problem.
+      *models: How many to train at once, where the engine is told so.
+    """
     try:
         build = load()
         imports = _peak_memory()
@@ -275,7 +289,7 @@ def _serve(connection: Connection, load: Callable[[], Build], problem: Path, *mo
 def _peak_memory() -> int:
     """Returns the peak resident bytes of this process.
 
-    On Linux without what ru_maxrss inherits at a fork.
+    Linux's own count is taken where there is one: ru_maxrss begins with that of the process that forked.
     """
     try:
         lines = Path("/proc/self/status").read_text().splitlines()
@@ -290,7 +304,7 @@ def _peak_memory() -> int:
 
 
 def as_json(measurements: list[Measurement], missing: Sequence[Kind]) -> str:
-    """Returns one object: a list `measurements`, and the names of the engines that were left out."""
+    """Returns a JSON object: a list `measurements`, and the names of the engines that were left out."""
     content = {
         "measurements": [measurement.fields() for measurement in measurements],
         "missing": [kind.name for kind in missing],
@@ -301,7 +315,7 @@ def as_json(measurements: list[Measurement], missing: Sequence[Kind]) -> str:
 def as_table(measurements: list[Measurement]) -> str:
     """Returns a row for each model and engine, in at most 80 columns, in a block for each unit.
 
-    Ratios are taken within rounds.
+    Ratios are taken within rounds. The last line is the matrix product's speed.
     """
     units = dict.fromkeys(measurement.unit for measurement in measurements)
     lines = []
@@ -319,7 +333,12 @@ def as_table(measurements: list[Measurement]) -> str:
 
 
 def _make_block(unit: str, measurements: list[Measurement]) -> str:
-    """Returns the table of the measurements of one unit."""
+    """Returns the table, for people alone, of the measurements of one unit.
+
+    Args:
+      unit: "model-steps" or "client-updates".
+      measurements: Of that unit.
+    """
     our_rates = {}
     for measurement in measurements:
         if measurement.engine == "ours":

@@ -48,6 +48,12 @@ def make_problem(
 
     It is what `audit` trains by default on the model's data, but for so many steps and with GC-R, whose
     steps cost the same and need no simulation.
+
+    Args:
+      model: Its name.
+      steps: Of a run.
+      batch_size: None for the model's own.
+      sources: Where the data come from.
     """
     dataset = task(model).data.load(sources)
     size = {} if batch_size is None else {"batch_size": batch_size}
@@ -62,9 +68,14 @@ def make_problem(
 def make_federated_problem(
     model: str, rounds: int, sources: Sources
 ) -> tuple[FederatedProblem, int]:
-    """Returns a problem of DP-FedAvg, and the operations of a client's update, on average.
+    """Returns a problem of DP-FedAvg, and the floating-point operations of a mean client's update.
 
-    It is what `federated` trains by default on the model's data, but for so many rounds.
+    It is what `federated` trains by default on the model's data, but for the number of rounds.
+
+    Args:
+      model: Its name.
+      rounds: Of a run.
+      sources: Where the data come from.
     """
     setting = FederatedSetting(model, rounds=rounds)
     clients = federated_task(model).load(setting, sources).clients
@@ -76,11 +87,16 @@ def make_federated_problem(
 
 
 def problem_of(setting: Setting, dataset: Dataset) -> Problem:
-    """Returns the problem of a setting, with our noiseless step."""
+    """Returns the problem of a setting.
+
+    Its `stepped` is the model after our own step on the first mini-batch, without noise, at learning rate 1:
+    all engines have to take that step.
+    """
     played = build.build(setting, dataset)
     mechanism = played.mechanism
     theta_0 = played.init(game.root(setting.seed, "theta"))
-    hyper = Hyperparameters(1.0, setting.mechanism.clipping_norm, 0.0)
+    norm = setting.mechanism.clipping_norm
+    hyper = Hyperparameters(learning_rate=1.0, clipping_norm=norm, noise_multiplier=0.0)
     first_step = Schedule(played.schedule.batches[:1], jnp.zeros(1))
 
     @jax.jit
@@ -104,17 +120,22 @@ def problem_of(setting: Setting, dataset: Dataset) -> Problem:
 
 
 def federated_problem_of(setting: FederatedSetting, clients: Clients) -> FederatedProblem:
-    """Returns the problem of a setting with cohorts of a fixed size, with our noiseless round."""
+    """Returns the problem of a setting with cohorts of a fixed size.
+
+    `stepped` in it is our own round of the first cohort without noise, in which every client takes
+    CHECKED_STEPS steps on all of its examples.
+    """
     model = federated_task(setting.model).make()
     theta_0 = model.init(game.root(setting.seed, "theta"))
     cohorts = build_federated.rounds(setting, clients, None).clients
     most = int(clients.counts.max())
+    # A batch holds all of a client's examples, so that a step is an epoch.
     choices = fedavg.FedAvg(
         losses_by_example(model),
         model.unravel,
-        most,
-        CHECKED_STEPS,
-        most,
+        batch_size=most,
+        epochs=CHECKED_STEPS,
+        most_examples=most,
         block=1,
     )
     federated = fedavg.Federated(setting.client_learning_rate, setting.cohort)
@@ -122,6 +143,7 @@ def federated_problem_of(setting: FederatedSetting, clients: Clients) -> Federat
 
     @jax.jit
     def take_round(theta: Array) -> Array:
+        """Returns the model (p,) after the round: theta less the mean of clipped updates."""
         norm = jnp.float32(setting.clipping_norm)
         cohort = jnp.asarray(cohorts[0])
         key = jax.random.key(0)
@@ -155,7 +177,12 @@ class Layers(NamedTuple):
 
 
 def layers_of(model: Model, example: NDArray[Any]) -> Layers:
-    """Returns the layers of a model for an example of that shape."""
+    """Returns a model's layers: which entries of theta they have, and how often each weight is used.
+
+    Args:
+      model: The network.
+      example: The features of one example; only their shape is read.
+    """
     # theta's indices in place of its values.
     tree = model.unravel(jnp.arange(model.n_parameters, dtype=jnp.float32))
     layout = []
@@ -185,13 +212,14 @@ def _count_outputs(model: Model, example: NDArray[Any]) -> dict[LayerPath, int]:
         keywords: Any,
         context: Any,
     ) -> Any:
+        """Calls a module, and notes how many numbers it computes under its path."""
         path = context.module.path
         outputs.setdefault(path, 0)  # before the layers that it calls
         result = call(*arguments, **keywords)
         if context.method_name == "__call__":
             computed = math.prod(result.shape)
             if isinstance(context.module, PooledConvolution):
-                computed *= 4  # of which the largest is left
+                computed *= 4  # all of a 2x2 window, of which the largest is left
             outputs[path] = computed
         return result
 
@@ -201,7 +229,12 @@ def _count_outputs(model: Model, example: NDArray[Any]) -> dict[LayerPath, int]:
 
 
 def _find_layer(tree: Any, path: LayerPath) -> Any:
-    """Returns a layer's parameters by their names; empty where it has none."""
+    """Returns a layer's parameters by their names; {} where it has none.
+
+    Args:
+      tree: Flax's parameters, nested by the names of modules.
+      path: The names that lead to the layer.
+    """
     layer = tree
     for name in path:
         layer = layer.get(name, {})
@@ -209,17 +242,21 @@ def _find_layer(tree: Any, path: LayerPath) -> Any:
 
 
 def flops(uses: list[int], examples: float) -> int:
-    """Returns the floating-point operations on so many examples.
+    """Returns the floating-point operations of a step on so many examples.
 
     A multiplication and an addition for each use of a weight. Weights are used in the forward pass, for the
     weights' gradients and for the inputs' gradients, which the first layer does not form. Biases,
     activations, clipping and noise are not counted.
+
+    Args:
+      uses: How often an example's forward pass uses a weight, for each layer with a kernel.
+      examples: In the step.
     """
     return round(2 * examples * (3 * sum(uses) - uses[0]))
 
 
 def ours(problem: Problem) -> Engine:
-    """Builds the training of 5,000 runs as `audit` does it: in its chunks, with noise and insertion."""
+    """Builds our own training as `audit` does it: in chunks as for 5,000 runs, with noise and insertion."""
     dataset = Dataset(problem.features, problem.labels, "", "")
     played = build.build(problem.setting, dataset)
     chunk_size = game.chunk_size(played, _RUNS)
@@ -233,9 +270,9 @@ def ours(problem: Problem) -> Engine:
 
 
 def ours_federated(problem: FederatedProblem) -> Engine:
-    """Builds the training runs of `federated`, one after the other, with noise, on all devices.
+    """Builds our own training as `federated` does it, one run after the other, with noise, on all devices.
 
-    They are without canaries, whose number is the audit's choice and which its peer has none of.
+    Runs have no canaries: their number is the audit's choice, and the peer has none.
     """
     clients = Clients(
         problem.features,
@@ -257,6 +294,7 @@ def ours_federated(problem: FederatedProblem) -> Engine:
         data: Data,
         schedule: Schedule,
     ) -> State:
+        """Trains one run through all rounds."""
         return mechanism.segment(hyper, state, data, schedule, no_canaries(), key)
 
     train_runs = placement.over_runs(train, (0, 0, None, None, None))
@@ -299,7 +337,7 @@ class OrdinaryConvNet(nn.Module):
 
 
 def _replace_our_layers(model: Model) -> Model:
-    """Returns the model in Flax's own layers."""
+    """Returns the ConvNet in Flax's own layers, and any other model as it is."""
     if not isinstance(model.module, ConvNet):
         return model
     module = OrdinaryConvNet()
@@ -313,7 +351,12 @@ def _replace_our_layers(model: Model) -> Model:
 
 
 def jax_privacy(problem: Problem, models: int = 0) -> Engine:
-    """Builds jax_privacy's clipped_grad and Gaussian noise, mapped over so many models (0: the fastest)."""
+    """Builds DP-SGD by jax_privacy's clipped_grad and Gaussian noise, mapped over several models.
+
+    Args:
+      problem: What is trained.
+      models: At once; 0: the number that is fastest.
+    """
     placement = ensemble.Placement.local()
     devices = len(jax.local_devices())
     fields = problem.setting.mechanism
@@ -323,19 +366,21 @@ def jax_privacy(problem: Problem, models: int = 0) -> Engine:
     theta_0, batches = placement.everywhere((problem.theta_0, problem.batches))
     key = jax.random.key(0)
     first_batch = batches[:1]
-    stepped = jax.jit(train)(theta_0, key, first_batch, data, 1.0, 0.0)
+    stepped = jax.jit(train)(theta_0, key, first_batch, data, rate=1.0, sigma=0.0)
     distance = float(np.linalg.norm(stepped - problem.stepped))
 
     mapped_axes = (0, 0, None, None, None, None)  # theta and key are a model's own
     train_models = placement.over_runs(train, mapped_axes, donated=(0,))
 
     def build_run(models: int) -> Run:
+        """Returns a function that trains so many models, by a block of mini-batches each time."""
         thetas = placement.by_run(jnp.tile(theta_0, (models, 1)))
         gradient_floats = models // devices * fields.batch_size * theta_0.size
         blocks = _cycle_blocks(jnp.asarray(batches), gradient_floats)
         keys = _draw_keys(placement, models)
 
         def run() -> int:
+            """Takes the next block's steps; returns how many model-steps that were."""
             nonlocal thetas
             block = next(blocks)
             thetas = train_models(
@@ -359,7 +404,7 @@ def jax_privacy(problem: Problem, models: int = 0) -> Engine:
 
 
 def _make_jax_privacy_training(problem: Problem) -> Callable[..., Array]:
-    """Returns the training of one model by jax_privacy.
+    """Returns a function that trains one model by jax_privacy.
 
     Returns:
       (theta, key, batches, data, learning rate, sigma) -> theta after a step on each of the mini-batches.
@@ -385,11 +430,16 @@ def _make_jax_privacy_training(problem: Problem) -> Callable[..., Array]:
         rate: Array,
         sigma: Array,
     ) -> Array:
+        """Trains a model theta (p,) on mini-batches, indices (steps, B)."""
         features, labels = data
         deviation = sigma * norm / batch_size
         noise = noise_addition.gaussian_privatizer(stddev=deviation, prng_key=key)
 
         def take_step(carry: Any, indices: Array) -> tuple[Any, None]:
+            """Takes a step: the mean clipped gradient of a mini-batch, plus noise of deviation sigma C / B.
+
+            `carry` is (theta (p,), the noise's state), `indices` the mini-batch (B,).
+            """
             theta, noise_state = carry
             batch = separate(theta, (features[indices], labels[indices]))
             gradient = clipped_gradient(theta, batch)
@@ -405,13 +455,15 @@ def _make_jax_privacy_training(problem: Problem) -> Callable[..., Array]:
 
 
 def _draw_keys(placement: ensemble.Placement, models: int) -> Iterator[Any]:
-    """Yields the models' keys for one call after the other."""
+    """Yields keys (models,), spread over the devices, for one call after the other without end."""
     for call in itertools.count():
         yield placement.by_run(jax.random.split(jax.random.key(call), models))
 
 
 def _cycle_blocks(batches: Array, floats: int) -> Iterator[Array]:
-    """Yields blocks of mini-batches, over and over; the last, where it would be shorter, is left out.
+    """Yields blocks of mini-batches, (steps of a block, B), over and over.
+
+    The last block is left out where it would be shorter.
 
     Args:
       batches: (steps, B) indices of examples.
@@ -425,7 +477,7 @@ def _cycle_blocks(batches: Array, floats: int) -> Iterator[Array]:
 
 
 def gemm(_: Problem | FederatedProblem) -> Engine:
-    """Builds float32 products of square matrices, on all cores or the GPU; a "model-step" is a product."""
+    """Builds float32 products of square matrices, on all cores or the GPU; a product is a model-step."""
     shape = (2, engines.GEMM_SIZE, engines.GEMM_SIZE)
     left, right = jax.random.normal(jax.random.key(0), shape)
     multiply = jax.jit(functools.partial(jnp.matmul, precision="float32"))
@@ -438,7 +490,13 @@ def gemm(_: Problem | FederatedProblem) -> Engine:
 
 
 def _make_engine(run: Run, models: int, distance: float) -> Engine:
-    """Returns an engine on JAX's first device."""
+    """Returns an engine on JAX's first device.
+
+    Args:
+      run: Does some model-steps.
+      models: That it trains at once.
+      distance: Of its noiseless step from ours.
+    """
     device = jax.local_devices()[0]
     about = engines.About(models, _find_platform(), device.device_kind, distance)
     if about.platform == "cpu":

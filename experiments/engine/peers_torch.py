@@ -7,6 +7,7 @@ import copy
 import itertools
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import numpy as np
 import torch
@@ -39,7 +40,12 @@ def _synchronize() -> None:
 
 
 def _make_convolutional(channels: int, flat: int) -> nn.Module:
-    """Returns the ConvNet (3 channels) or LeNet (1); `flat` numbers come out of its convolutions."""
+    """Returns a network of two 5x5 convolutions and three dense layers: the ConvNet or LeNet.
+
+    Args:
+      channels: Of an image: 3 for the ConvNet, 1 for LeNet.
+      flat: How many numbers come out of the convolutions.
+    """
     return nn.Sequential(
         nn.Conv2d(channels, 6, 5),
         nn.ReLU(),
@@ -57,7 +63,7 @@ def _make_convolutional(channels: int, flat: int) -> nn.Module:
 
 
 def _make_fcnn() -> nn.Module:
-    """Returns the FCNN."""
+    """Returns `models.dense.FCNN` in PyTorch: 8 -> 6 -> 2 with ReLU."""
     return nn.Sequential(
         nn.Linear(8, 6),
         nn.ReLU(),
@@ -65,20 +71,11 @@ def _make_fcnn() -> nn.Module:
     )
 
 
-def _make_convnet() -> nn.Module:
-    """Returns the ConvNet."""
-    return _make_convolutional(3, 400)
-
-
-def _make_lenet() -> nn.Module:
-    """Returns LeNet."""
-    return _make_convolutional(1, 256)
-
-
 class _Block(nn.Module):
-    """models.convolutional's block."""
+    """The residual block of `models.convolutional`, in PyTorch."""
 
     def __init__(self, channels: int, features: int, stride: int) -> None:
+        """Makes a block from `channels` to `features` channels."""
         super().__init__()
         self.body = nn.Sequential(
             *_make_normed(channels, features, 3, stride),
@@ -97,14 +94,21 @@ class _Block(nn.Module):
 def _make_normed(
     channels: int, features: int, window: int, stride: int
 ) -> tuple[nn.Module, nn.Module]:
-    """Returns a convolution and its group normalisation."""
+    """Returns a square convolution, padded to keep the size at stride 1, and its group normalisation.
+
+    Args:
+      channels: Of the input.
+      features: Channels of the output.
+      window: The side of the square, odd.
+      stride: In pixels.
+    """
     padding = (window - 1) // 2
     convolution = nn.Conv2d(channels, features, window, stride, padding, bias=False)
-    return convolution, nn.GroupNorm(32, features, eps=1e-6)
+    return convolution, nn.GroupNorm(32, features, eps=1e-6)  # Flax's epsilon
 
 
 def _make_resnet18() -> nn.Module:
-    """Returns the ResNet18."""
+    """Returns `models.convolutional.ResNet` in PyTorch, in its form for CIFAR-10."""
     blocks = []
     channels = 64
     for features in (64, 128, 256, 512):
@@ -124,16 +128,17 @@ def _make_resnet18() -> nn.Module:
 
 NETWORKS: dict[str, Callable[[], nn.Module]] = {  # of pixels that are normalised already
     "fcnn": _make_fcnn,
-    "convnet": _make_convnet,
+    "convnet": partial(_make_convolutional, 3, 400),
     "resnet18": _make_resnet18,
-    "lenet": _make_lenet,
+    "lenet": partial(_make_convolutional, 1, 256),
 }
 
 
 def _list_positions(problem: Problem | FederatedProblem) -> list[NDArray[np.int64]]:
-    """Returns the indices of each parameter's numbers in theta, in PyTorch's shapes.
+    """Returns, for each parameter in PyTorch's order, where in theta its numbers stand, in its shape.
 
-    The ConvNets flatten images channels first, as ours.
+    Dense kernels are (out, in) and convolutions' (out, in, height, width) in PyTorch. Both frameworks'
+    networks flatten images channels first.
     """
     positions = []
     for kernel, *bias in problem.layout:  # (height, width, in, out), (in, out) or (out,)
@@ -155,7 +160,7 @@ def _make_network(problem: Problem | FederatedProblem) -> nn.Module:
 
 
 def _measure_distance(problem: Problem | FederatedProblem, parameters: list[Tensor]) -> float:
-    """Returns the distance of the parameters from those after our step."""
+    """Returns the Euclidean distance of a network's parameters from theta after our step."""
     theta = np.empty_like(problem.stepped)
     for parameter, indices in zip(parameters, _list_positions(problem), strict=True):
         theta[indices] = parameter.detach().cpu().numpy()
@@ -163,7 +168,7 @@ def _measure_distance(problem: Problem | FederatedProblem, parameters: list[Tens
 
 
 def _cycle_batches(problem: Problem) -> Iterator[Batch]:
-    """Yields normalised mini-batches from the first on, over and over."""
+    """Yields the problem's mini-batches over and over, with pixels normalised and channels first."""
     features = torch.tensor(problem.features, device=_DEVICE)
     labels = torch.tensor(problem.labels, device=_DEVICE).long()
     mean = torch.tensor(CIFAR10_MEAN, device=_DEVICE).reshape(1, 3, 1, 1)
@@ -179,7 +184,7 @@ def _cycle_batches(problem: Problem) -> Iterator[Batch]:
 
 
 def opacus(problem: Problem) -> Engine:
-    """Builds Opacus's GradSampleModule and DPOptimizer, with one model and one thread."""
+    """Builds DP-SGD by Opacus's GradSampleModule and DPOptimizer, with one model and one thread."""
     from opacus import GradSampleModule
     from opacus.optimizers import DPOptimizer
 
@@ -188,7 +193,12 @@ def opacus(problem: Problem) -> Engine:
     fields = problem.setting.mechanism
 
     def prepare(rate: float, sigma: float) -> tuple[nn.Module, Step]:
-        """Returns a model, and what takes a step of it on a mini-batch."""
+        """Returns a model at theta_0, and what takes a step of it on a mini-batch.
+
+        Args:
+          rate: The learning rate.
+          sigma: The noise multiplier.
+        """
         module = GradSampleModule(_make_network(problem))
         optimizer = DPOptimizer(
             torch.optim.SGD(module.parameters(), rate),
@@ -198,6 +208,7 @@ def opacus(problem: Problem) -> Engine:
         )
 
         def step(batch: Batch) -> None:
+            """Takes a step on a mini-batch."""
             features, labels = batch
             optimizer.zero_grad()
             loss = cross_entropy(module(features), labels)
@@ -206,7 +217,7 @@ def opacus(problem: Problem) -> Engine:
 
         return module, step
 
-    module, noiseless_step = prepare(1.0, 0.0)
+    module, noiseless_step = prepare(rate=1.0, sigma=0.0)
     first_batch = next(_cycle_batches(problem))
     noiseless_step(first_batch)
     distance = _measure_distance(problem, list(module.parameters()))
@@ -223,7 +234,12 @@ def opacus(problem: Problem) -> Engine:
 
 
 def torch_func(problem: Problem, models: int = 0) -> Engine:
-    """Builds per-example gradients by torch.func of so many models at once (0: the fastest), on all cores."""
+    """Builds DP-SGD of several models at once by torch.func's per-example gradients, on all cores.
+
+    Args:
+      problem: What is trained.
+      models: At once; 0: the number that is fastest.
+    """
     network = _make_network(problem)
     theta_0 = list(network.parameters())
     fields = problem.setting.mechanism
@@ -231,7 +247,14 @@ def torch_func(problem: Problem, models: int = 0) -> Engine:
     clipped_sums = torch.func.vmap(clipped_sum, (0, None, None))
 
     def step(thetas: list[Tensor], batch: Batch, rate: float, sigma: float) -> None:
-        """Updates the models' parameters, each with a leading axis of models, in place."""
+        """Takes a step of all models in place.
+
+        Args:
+          thetas: The models' parameters, each with a leading axis of models.
+          batch: The mini-batch.
+          rate: The learning rate.
+          sigma: The noise multiplier.
+        """
         features, labels = batch
         sums = clipped_sums(tuple(thetas), features, labels)
         for theta, total in zip(thetas, sums, strict=True):
@@ -248,6 +271,7 @@ def torch_func(problem: Problem, models: int = 0) -> Engine:
         return copies
 
     def build_run(models: int) -> Run:
+        """Returns a function that takes a step of so many models on the next mini-batch."""
         thetas = start(models)
         batches = _cycle_batches(problem)
 
@@ -260,7 +284,7 @@ def torch_func(problem: Problem, models: int = 0) -> Engine:
 
     stepped = start(1)
     first_batch = next(_cycle_batches(problem))
-    step(stepped, first_batch, 1.0, 0.0)
+    step(stepped, first_batch, rate=1.0, sigma=0.0)
     distance = _measure_distance(problem, [theta[0] for theta in stepped])
 
     counts = [models] if models else problem.models_to_try(_find_platform())
@@ -269,7 +293,12 @@ def torch_func(problem: Problem, models: int = 0) -> Engine:
 
 
 def _make_clipped_sum(network: nn.Module, norm: float) -> Callable[..., list[Tensor]]:
-    """Returns (parameters, features, labels) -> the sum of the examples' clipped gradients, by parameter."""
+    """Returns (parameters, features, labels) -> the sum of the examples' clipped gradients, by parameter.
+
+    Args:
+      network: Whose parameters they are.
+      norm: C.
+    """
     names = [name for name, _ in network.named_parameters()]
 
     def loss(theta: tuple[Tensor, ...], features: Tensor, label: Tensor) -> Tensor:
@@ -293,6 +322,7 @@ class _ClientLoop:
     """DP-FedAvg as a loop over a cohort's clients, each of which trains a copy of the server's model."""
 
     def __init__(self, problem: FederatedProblem) -> None:
+        """Puts the normalised images on the device, beside the server's model at theta_0."""
         self._problem = problem
         self.network = _make_network(problem)
         pixels = torch.tensor(problem.features, device=_DEVICE).float() / 255
@@ -302,7 +332,14 @@ class _ClientLoop:
     def mean_update(
         self, cohort: NDArray[np.int32], batch_size: int, epochs: int, deviation: float
     ) -> list[Tensor]:
-        """Returns the mean of the clients' clipped updates, with noise of this deviation on their sum."""
+        """Returns the mean of the clients' clipped updates, a tensor for each parameter.
+
+        Args:
+          cohort: The clients (W,).
+          batch_size: Of a client's SGD.
+          epochs: Of a client's SGD.
+          deviation: Of the noise on the updates' sum.
+        """
         sums = []
         for parameter in self.network.parameters():
             sums.append(deviation * torch.randn_like(parameter))
@@ -311,7 +348,10 @@ class _ClientLoop:
         return [total / len(cohort) for total in sums]
 
     def _add_update(self, sums: list[Tensor], client: int, batch_size: int, epochs: int) -> None:
-        """Trains a client, and adds its clipped update to the sums in place."""
+        """Trains a client, and adds its clipped update to the sums, a tensor for each parameter, in place.
+
+        The update is the server's model less the client's trained one, clipped to C over all parameters.
+        """
         local = self._train_client(client, batch_size, epochs)
         with torch.no_grad():
             update = []
@@ -324,7 +364,10 @@ class _ClientLoop:
                 total.addcmul_(part, factor)
 
     def _train_client(self, client: int, batch_size: int, epochs: int) -> nn.Module:
-        """Returns a copy of the server's model, trained on the client's examples."""
+        """Returns a copy of the server's model, trained by SGD on the client's examples.
+
+        A client whose examples fit one mini-batch takes them in order, others shuffle them each epoch.
+        """
         local = copy.deepcopy(self.network)
         learning_rate = self._problem.setting.client_learning_rate
         optimizer = torch.optim.SGD(local.parameters(), learning_rate)
@@ -345,7 +388,7 @@ class _ClientLoop:
 
 
 def torch_loop(problem: FederatedProblem) -> Engine:
-    """Builds a loop over clients, with one model and one thread."""
+    """Builds DP-FedAvg as a loop over clients, with one model and one thread."""
     torch.set_num_threads(1)
     setting = problem.setting
     loop = _ClientLoop(problem)
@@ -353,7 +396,7 @@ def torch_loop(problem: FederatedProblem) -> Engine:
 
     # The round by which engines are compared: a client's batch is all of its examples.
     whole = int(problem.counts.max())
-    noiseless = loop.mean_update(problem.cohorts[0], whole, CHECKED_STEPS, 0.0)
+    noiseless = loop.mean_update(problem.cohorts[0], whole, CHECKED_STEPS, deviation=0.0)
     stepped = []
     for parameter, part in zip(parameters, noiseless, strict=True):
         stepped.append(parameter.detach() - part)
@@ -364,8 +407,9 @@ def torch_loop(problem: FederatedProblem) -> Engine:
     deviation = setting.noise_multiplier * setting.clipping_norm
 
     def run() -> int:
+        """Takes a round; returns how many clients took part."""
         cohort = next(cohorts)
-        update = loop.mean_update(cohort, setting.batch_size, 1, deviation)
+        update = loop.mean_update(cohort, setting.batch_size, epochs=1, deviation=deviation)
         for parameter, part in zip(parameters, update, strict=True):
             parameter.grad = part
         server.step()
@@ -384,5 +428,5 @@ def _make_engine(run: Run, models: int, distance: float) -> Engine:
 
 
 def _find_platform() -> str:
-    """Returns "gpu" or "cpu"."""
+    """Returns "gpu" where PyTorch sees one, else "cpu"."""
     return "gpu" if _ON_GPU else "cpu"

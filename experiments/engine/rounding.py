@@ -69,11 +69,15 @@ class _Strategy(NamedTuple):
 
 
 def measure(setting: Setting, dataset: Dataset, examples: int) -> dict[str, list[Effect]]:
-    """Measures every precision's effect on the first examples, at theta_0 and after the setting's training.
+    """Measures each precision's effect on gradients, at theta_0 and after training as the setting says.
+
+    Args:
+      setting: What is trained, in its own precision, and how gradients are clipped.
+      dataset: Its data.
+      examples: How many of the first examples are measured.
 
     Returns:
-      Lists of effects under "at_initialisation" and "after_<steps>_steps"; the setting's own precision is
-      the training's.
+      A list of effects, one for each precision, under "at_initialisation" and "after_<steps>_steps".
 
     Raises:
       InputError: Setting and data do not fit.
@@ -86,6 +90,7 @@ def measure(setting: Setting, dataset: Dataset, examples: int) -> dict[str, list
     batch = (dataset.features[:examples], dataset.labels[:examples])
 
     def measure_effects(theta: Array) -> list[Effect]:
+        """Measures all precisions at one model (p,), against float64."""
         reference = _compute_reference(model, theta, batch, setting.mechanism.clipping_norm)
         effects = []
         for precision, strategy in strategies.items():
@@ -121,7 +126,16 @@ def _measure_effect(
     batch: Batch,
     reference: _Reference,
 ) -> Effect:
-    """Returns a precision's effect at theta."""
+    """Returns a precision's effect on the gradients of a batch at one model.
+
+    Args:
+      precision: Its name.
+      strategy: The clipping strategy in that precision.
+      setting: Has the clipping norm and the noise multiplier.
+      theta: The model (p,).
+      batch: The examples.
+      reference: What float64 gives for them.
+    """
     clipping_norm = setting.mechanism.clipping_norm
     unclipped_norms = _compute_norms(strategy, theta, batch, np.inf)
     divisors = np.where(reference.norms > 0, reference.norms, 1.0)
@@ -149,7 +163,16 @@ def _measure_effect(
 def _compute_reference(
     model: Model, theta: Array, batch: Batch, clipping_norm: float
 ) -> _Reference:
-    """Returns norms and clipped sum by JAX in float64, 50 examples at once."""
+    """Returns the gradients' norms and the clipped sum of a batch in float64, _BLOCK examples at once.
+
+    By JAX's own gradient of each example: none of this project's clipping strategies takes part.
+
+    Args:
+      model: The network.
+      theta: Its parameters (p,).
+      batch: The examples.
+      clipping_norm: C.
+    """
 
     def loss(params: Any, features: Array, label: Array) -> Array:
         logits: Any = model.module.apply({"params": params}, features)
@@ -168,7 +191,7 @@ def _compute_reference(
                 leaves.append(np.asarray(leaf).reshape(len(labels), -1))
             gradients = np.concatenate(leaves, axis=1)  # (examples, p)
             block_norms = np.linalg.norm(gradients, axis=1)
-            factors = np.minimum(1, clipping_norm / np.maximum(block_norms, 1e-300))
+            factors = np.minimum(1, clipping_norm / np.maximum(block_norms, 1e-300))  # 1 at norm 0
             norms.append(block_norms)
             total += factors @ gradients
     return _Reference(np.concatenate(norms), total)
@@ -182,7 +205,10 @@ def _to_float64(leaf: Array) -> Array:
 def _compute_norms(
     strategy: _Strategy, theta: Array, batch: Batch, clipping_norm: float
 ) -> NDArray[np.float64]:
-    """Returns the norms (n,), taken in float64, of what the strategy makes of each example alone."""
+    """Returns the norms (n,) of the examples' gradients as a strategy clips each of them alone.
+
+    Norms are taken in float64. An infinite `clipping_norm` clips nothing.
+    """
     norms = []
     for features, labels in _split_batch(batch):
         clipped = strategy.clip_each(theta, features, labels, np.float32(clipping_norm))
@@ -192,14 +218,14 @@ def _compute_norms(
 
 
 def _split_batch(batch: Batch) -> Iterator[Batch]:
-    """Yields the batch in blocks."""
+    """Yields the batch in blocks of _BLOCK examples, the last of which may be smaller."""
     features, labels = batch
     for i in range(0, len(labels), _BLOCK):
         yield features[i : i + _BLOCK], labels[i : i + _BLOCK]
 
 
 def as_json(effects_by_moment: dict[str, list[Effect]], setting: Setting, examples: int) -> str:
-    """Returns one object: the setting, the number of examples, and a list of effects for each moment."""
+    """Returns a JSON object: the setting, the number of examples, and a list of effects for each moment."""
     content: dict[str, Any] = {"setting": flat(setting), "examples": examples}
     for moment, effects in effects_by_moment.items():
         content[moment] = [dataclasses.asdict(effect) for effect in effects]
@@ -207,7 +233,13 @@ def as_json(effects_by_moment: dict[str, list[Effect]], setting: Setting, exampl
 
 
 def as_text(effects_by_moment: dict[str, list[Effect]], setting: Setting, examples: int) -> str:
-    """Returns a table for each moment, in 80 columns, and how to read the last two columns."""
+    """Returns a table for each moment, in 80 columns, and how to read the last two columns.
+
+    Args:
+      effects_by_moment: Effects of all precisions, by when they were measured.
+      setting: Has the stated noise multiplier.
+      examples: How many were measured.
+    """
     sigma = setting.mechanism.noise_multiplier
     parts = []
     for moment, effects in effects_by_moment.items():
@@ -220,7 +252,13 @@ def as_text(effects_by_moment: dict[str, list[Effect]], setting: Setting, exampl
 
 
 def _make_table(moment: str, effects: list[Effect], sigma: float) -> str:
-    """Returns the table of a moment's effects."""
+    """Returns the table of the effects at one moment, a row for each precision.
+
+    Args:
+      moment: In words.
+      effects: Of all precisions.
+      sigma: The stated noise multiplier.
+    """
     share = effects[0].clipped_share
     title = f"{moment}: {share:.0%} of the gradients are clipped; errors relative to float64"
     columns = (

@@ -30,7 +30,16 @@ LEARNING_RATE = 0.1
 
 
 def train(run: int, present: bool, data: list[torch.Tensor]) -> DirectionsOptimizer:
-    """Trains a model with a run's directions, or rehearses without and without noise."""
+    """Trains a model by Opacus with a run's canaries, or rehearses: without canaries and without noise.
+
+    Args:
+      run: The run's number, from which its directions are drawn.
+      present: Whether it has canaries and noise.
+      data: Features and labels.
+
+    Returns:
+      The optimizer, which knows the directions and how far the model moved.
+    """
     torch.manual_seed(0)  # the same initial model in all runs
     network = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 2))
     model = GradSampleModule(network)
@@ -58,10 +67,10 @@ def main(*page: str) -> None:
     warnings.filterwarnings("ignore", "Full backward hook")  # which Opacus sets itself
     examples = STEPS * BATCH_SIZE
     data = [torch.randn(examples, 64), torch.randint(2, (examples,))]
-    rehearsal = train(0, False, data)  # DIRECTIONS: a rehearsal, once
+    rehearsal = train(0, present=False, data=data)  # DIRECTIONS: a rehearsal, once
     rows = []
     for run in range(RUNS):
-        optimizer = train(run, True, data)
+        optimizer = train(run, present=True, data=data)
         rows.append(optimizer.cosines(rehearsal.movement(), leave_one_out=True))  # DIRECTIONS
     result = audit.bounds(
         audit.cosines(rows, rehearsal.dimension, leave_one_out=True, in_order=True),

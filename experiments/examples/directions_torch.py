@@ -34,7 +34,13 @@ def sum_clipped_gradients(
     features: Tensor,
     labels: Tensor,
 ) -> Tensor:
-    """Returns the sum of clipped gradients of a mini-batch, (dimension,)."""
+    """Returns the sum of a mini-batch's gradients, each clipped to C, (dimension,).
+
+    Args:
+      model: Its parameters are read.
+      features: (B, 64).
+      labels: (B,).
+    """
 
     def loss(weights: dict[str, Tensor], example: Tensor, label: Tensor) -> Tensor:
         logits = functional_call(model, weights, (example[None],))
@@ -54,7 +60,14 @@ def train(
     inserted: Tensor | float,
     sigma: float,
 ) -> Tensor:
-    """Trains a model, and returns how far its parameters moved, (dimension,)."""
+    """Trains a model by DP-SGD, and returns how far its parameters moved, (dimension,): end less start.
+
+    Args:
+      features: Of all examples, in the order of the mini-batches.
+      labels: Theirs.
+      inserted: The canaries' sum, added at every step; 0.0 for none.
+      sigma: The noise multiplier.
+    """
     generator = torch.Generator().manual_seed(0)  # the same initial model in all runs
     model = nn.Sequential(
         nn.Linear(64, 128),
@@ -85,9 +98,8 @@ def main(*page: str) -> None:
 
     cosines = []
     for run in range(RUNS):
-        total = directions.inserted(
-            SEED, run, CANARIES, dimension, CLIPPING_NORM
-        )  # DIRECTIONS: once a run
+        # DIRECTIONS: once a run
+        total = directions.inserted(SEED, run, CANARIES, dimension, CLIPPING_NORM)
         movement = train(features, labels, torch.from_numpy(total).float(), NOISE_MULTIPLIER)
         observation = (drift - movement).numpy()  # DIRECTIONS: steps subtract gradients
         cosines.append(directions.cosines(observation, SEED, run, CANARIES, leave_one_out=True))

@@ -31,7 +31,14 @@ def compute_update(
     features: torch.Tensor,
     labels: torch.Tensor,
 ) -> torch.Tensor:
-    """Returns a client's clipped update, (dimension,): where two steps on its own examples lead."""
+    """Returns a client's update, (dimension,), clipped to C: where two steps of SGD on its examples lead.
+
+    Args:
+      model: Is overwritten.
+      start: The server's parameters (dimension,).
+      features: The client's (8, 100).
+      labels: The client's (8,).
+    """
     nn.utils.vector_to_parameters(start.clone(), model.parameters())
     optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
     for _ in range(2):
@@ -62,9 +69,8 @@ def main(path: str) -> None:
             canary = client - CLIENTS  # below 0 for a client with data
             if canary < 0:
                 total += compute_update(model, weights, features[client], labels[client])
-            elif takes_part[
-                canary
-            ]:  # ONE RUN: its update is a direction as long as the clipping norm
+            elif takes_part[canary]:
+                # ONE RUN: its update is a direction as long as the clipping norm
                 direction = torch.from_numpy(one_run.canary(SEED, canary, dimension)).float()
                 total += CLIPPING_NORM * direction
         weights = weights + total / COHORT

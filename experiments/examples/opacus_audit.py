@@ -27,8 +27,14 @@ NOISE_MULTIPLIER = 2.0
 LEARNING_RATE = 0.1
 
 
-def train(present: bool, features: torch.Tensor, labels: torch.Tensor) -> float:
-    """Trains a model, and returns its score; a higher one means that the canary is in."""
+def train(features: torch.Tensor, labels: torch.Tensor, present: bool) -> float:
+    """Trains a model by Opacus, and returns its score; a higher score means that the canary is in.
+
+    Args:
+      features: Of all examples, (N, 20), in the order of the mini-batches.
+      labels: Theirs, (N,).
+      present: Whether the canary is inserted.
+    """
     torch.manual_seed(0)  # the same initial model in all runs, as the adversary knows it
     network = nn.Sequential(
         nn.Linear(20, 16),
@@ -60,8 +66,8 @@ def main(*page: str) -> None:
     examples = STEPS * BATCH_SIZE
     features = torch.randn(examples, 20)
     labels = torch.randint(2, (examples,))
-    scores_in = [train(True, features, labels) for _ in range(RUNS // 2)]
-    scores_out = [train(False, features, labels) for _ in range(RUNS // 2)]
+    scores_in = [train(features, labels, present=True) for _ in range(RUNS // 2)]
+    scores_out = [train(features, labels, present=False) for _ in range(RUNS // 2)]
     result = audit.bounds(
         scores_in,
         scores_out,

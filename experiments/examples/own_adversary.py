@@ -16,9 +16,8 @@ def constant_direction() -> Adversary:
     """Returns the adversary that inserts C * (1, 1, ..., 1) / sqrt(p) at every step that inserts."""
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> Array:
-        return jnp.full_like(
-            theta_0, clipping_norm / np.sqrt(theta_0.size)
-        )  # the state: any tree of arrays
+        entry = clipping_norm / np.sqrt(theta_0.size)
+        return jnp.full_like(theta_0, entry)  # the state: any tree of arrays
 
     def craft(state: Array, step: Array, theta: Array) -> Array:
         return state[None]  # (canaries, p), of norm C

@@ -36,7 +36,12 @@ _LAW_SECONDS = 0.015  # a step of one of the landscape's cells
 
 
 def norms_cell(setting: Setting, runs: int) -> Cell:
-    """Returns the cell of a setting's norms, over runs each of which draws a canary of its own."""
+    """Returns the cell of work that trains runs of L and stores the norms of their canaries' gradients.
+
+    Args:
+      setting: With L, the adversary of an example with a wrong label.
+      runs: How many; each draws a canary of its own.
+    """
 
     def is_complete(store: Store) -> bool:
         return _read(store, runs) is not None
@@ -50,7 +55,7 @@ def norms_cell(setting: Setting, runs: int) -> Cell:
 
 
 def landscape_cell(grid: Grid) -> Cell:
-    """Returns the cell of a grid's exact laws and simulated audits, and of Algorithm 6."""
+    """Returns the cell of work that solves a grid's exact laws and simulates its audits (Algorithm 6)."""
     study = landscape.study(grid, *Levels())
     marker = {"kind": "landscape_sweep", **dataclasses.asdict(grid)}
 
@@ -77,7 +82,7 @@ def landscape_cell(grid: Grid) -> Cell:
 
 
 def read_norms(held: Holdings, setting: Setting, runs: int) -> Norms | None:
-    """Returns the stored norms (runs, steps), or None where none or fewer are stored."""
+    """Returns the stored norms (runs, steps) of the first runs; None where fewer runs are stored."""
     store = held.open(identity(setting, EXPERIMENT))
     if store is None:
         return None
@@ -91,7 +96,15 @@ def kept_norms(
     runs: int,
     progress: Progress = lambda runs: None,
 ) -> Norms:
-    """Returns the norms (runs, steps) from the store; trains and stores them if it does not hold them."""
+    """Returns the norms (runs, steps) from the store; trains and stores them where it does not hold as many.
+
+    Args:
+      store: Of the setting.
+      setting: With L as its adversary.
+      dataset: Its data.
+      runs: How many.
+      progress: Called with the number of runs that were trained.
+    """
     norms = _read(store, runs)
     if norms is None:
         with store.claim():
@@ -102,7 +115,10 @@ def kept_norms(
 
 
 def _train(setting: Setting, dataset: Dataset, runs: int, progress: Progress) -> Norms:
-    """Trains the runs in chunks of equal size, so that they share one compiled program."""
+    """Trains runs and returns the norms (runs, steps) of their canaries' gradients.
+
+    Chunks are of equal size, so that they share one compiled program; the last is cut to the runs that count.
+    """
     from audit.settings import build
     from audit.training import game
 
@@ -136,6 +152,7 @@ def canary_norms(played: "Game", runs: NDArray[np.int64]) -> Norms:
     from audit.training import game
 
     def norms_of_run(hyper: Hyperparameters, data: Data, schedule: Schedule, run: Array) -> Array:
+        """Trains run number `run`; returns the norm of its canary's gradient at every step, (steps,)."""
         theta_key = jax.random.fold_in(game.root(played.seed, "theta"), run)
         canary_key = jax.random.fold_in(game.root(played.seed, "canary"), run)
         noise_key = jax.random.fold_in(game.root(played.seed, "noise"), run)
@@ -144,11 +161,11 @@ def canary_norms(played: "Game", runs: NDArray[np.int64]) -> Norms:
         canaries = played.insertion().bind(knowledge, jnp.ones(1))
 
         def advance(state: State, now: Schedule) -> tuple[State, Array]:
+            """Takes one step; returns the state after it, and the norm of the canary at the state before."""
             norm = jnp.linalg.norm(canaries.craft(state.step, state.theta)[0])
             this_step = Schedule(now.batches[None], now.mask[None])
-            return played.mechanism.segment(
-                hyper, state, data, this_step, canaries, noise_key
-            ), norm
+            segment = played.mechanism.segment
+            return segment(hyper, state, data, this_step, canaries, noise_key), norm
 
         _, norms = jax.lax.scan(advance, played.mechanism.start(theta_0), schedule)
         return norms
@@ -164,7 +181,10 @@ def canary_norms(played: "Game", runs: NDArray[np.int64]) -> Norms:
 
 
 def _read(store: Store, runs: int) -> Norms | None:
-    """Returns a store's norms of the first runs; reports a damaged file, and sets it aside under a claim."""
+    """Returns a store's norms (runs, steps) of the first runs; None where there are not as many.
+
+    A damaged file is reported, and set aside where this process holds the store's claim.
+    """
     path = store.path / _FILE
     content = files.read(path)
     if content is None:

@@ -57,9 +57,9 @@ def make_landscape(shifts: Array, lipschitz: Array, noise: Array) -> ConvexLands
     """Returns the landscape that attains the bound of a schedule.
 
     Args:
-      shifts: (T,) s_t.
-      lipschitz: (T,) c_t, constants up to 1.
-      noise: (T,) n_t.
+      shifts: (T,) s_t, what each step inserts.
+      lipschitz: (T,) c_t, the steps' Lipschitz constants, up to 1.
+      noise: (T,) n_t, the steps' standard deviations.
 
     Raises:
       InputError: a constant is above 1, so that the loss need not be convex, or `hidden_state_bound` refuses
@@ -75,11 +75,11 @@ def make_landscape(shifts: Array, lipschitz: Array, noise: Array) -> ConvexLands
 
 
 def exact_mu(landscape: ConvexLandscape) -> float:
-    """Returns mu of the last iterate.
+    """Returns mu of the last iterate: the difference of both worlds' means over their common deviation.
 
-    It is what is left of the insertions over the deviation of what is left of the noise, where each step's
-    is multiplied by all slopes after it.
+    What a step inserts, and its noise, reach the last iterate multiplied by all slopes after it.
     """
+    # For each step but the last, the product of the slopes after it.
     later_slopes = np.cumprod(landscape.slopes[:0:-1])[::-1]
     remaining = np.append(later_slopes, 1.0)  # (T,) the share of each step in the last iterate
     signal = remaining @ landscape.shifts
@@ -124,6 +124,7 @@ class ConvexSchedule(NamedTuple):
     def landscape(self) -> ConvexLandscape:
         """Returns the convex landscape that attains this schedule's bound, in units of C."""
         steps = np.arange(INSERTIONS * self.k)
+        # From 0; `insert_step` counts a period's steps from 1.
         place_in_period = insert_step(self.insert, self.k) - 1
         shifts = (steps % self.k == place_in_period).astype(np.float64)
         lipschitz = np.full(len(steps), self.lipschitz)
@@ -131,7 +132,7 @@ class ConvexSchedule(NamedTuple):
         return make_landscape(shifts, lipschitz, noise)
 
     def constant_direction(self) -> float:
-        """Returns what a constant direction reaches: mu if every step shrinks insertions by `lipschitz`."""
+        """Returns mu of a canary along a constant direction: every step shrinks insertions by `lipschitz`."""
         shifts, _, noise = self.landscape()
         slopes = np.full(len(shifts), self.lipschitz)
         return exact_mu(ConvexLandscape(shifts, slopes, noise))
@@ -171,7 +172,15 @@ def schedules() -> list[ConvexSchedule]:
 def audited(
     schedule: ConvexSchedule, runs: int, seed: int, delta: float, confidence: float
 ) -> AuditedSchedule:
-    """Audits a schedule's landscape with simulated runs, half of which insert the canary."""
+    """Audits a schedule's landscape with simulated runs, half of which insert the canary.
+
+    Args:
+      schedule: What is audited.
+      runs: How many, in both worlds together.
+      seed: Of the simulated noise, which differs by schedule.
+      delta: Of every epsilon.
+      confidence: Of the lower bounds.
+    """
     landscape = schedule.landscape()
     bound = hidden_state_bound(landscape.shifts, schedule.lipschitz, NOISE_MULTIPLIER, delta)
     rng = np.random.default_rng([seed, schedules().index(schedule)])
@@ -180,19 +189,24 @@ def audited(
     design = canaries.make_sets(scores[present], scores[~present])
     conclusion = conclude(design, level=Level(delta, confidence))
     return AuditedSchedule(
-        schedule,
-        bound.mu,
-        exact_mu(landscape),
-        schedule.constant_direction(),
-        accounting.mu_upper_bound(NOISE_MULTIPLIER, INSERTIONS),
-        bound.epsilon,
-        conclusion.gaussian.epsilon,
-        conclusion.assumption_free.epsilon,
+        schedule=schedule,
+        mu_bound=bound.mu,
+        mu_exact=exact_mu(landscape),
+        mu_constant=schedule.constant_direction(),
+        mu_composition=accounting.mu_upper_bound(NOISE_MULTIPLIER, INSERTIONS),
+        epsilon_bound=bound.epsilon,
+        if_gaussian=conclusion.gaussian.epsilon,
+        assumption_free=conclusion.assumption_free.epsilon,
     )
 
 
 def table(rows: Sequence[AuditedSchedule], delta: float) -> Table[AuditedSchedule]:
-    """Makes a table with a row for each schedule."""
+    """Makes a table with a row for each schedule: exact mu, bounds on mu, epsilons and audits.
+
+    Args:
+      rows: The schedules' bounds and audits.
+      delta: Of every epsilon.
+    """
     four_decimals = number(".4f")
     columns = [
         Column("k", lambda row: row.schedule.k, "k"),
@@ -218,7 +232,12 @@ def table(rows: Sequence[AuditedSchedule], delta: float) -> Table[AuditedSchedul
 
 
 def figure(rows: Sequence[AuditedSchedule], delta: float) -> Figure:
-    """Draws epsilon against k for each Lipschitz constant, and the slopes that attain the bound."""
+    """Draws epsilon against k, a panel for each Lipschitz constant, and the slopes that attain the bound.
+
+    Args:
+      rows: The schedules' bounds and audits.
+      delta: Of every epsilon.
+    """
     with plt.rc_context(STYLE):
         drawing, axes = plt.subplots(1, 3, figsize=(9.6, 3.6))
         for axis, constant in zip(axes, CONSTANTS, strict=False):
@@ -232,7 +251,7 @@ def figure(rows: Sequence[AuditedSchedule], delta: float) -> Figure:
 
 
 def _draw_epsilons(axis: Axes, rows: Sequence[AuditedSchedule], delta: float) -> None:
-    """Draws the bounds and audits of the schedules with one Lipschitz constant."""
+    """Draws the bounds and the audits of the schedules with one Lipschitz constant over k."""
     for insert, marker, dashes in ((LAST, "o", "-."), (FIRST, "s", ":")):
         own = [row for row in rows if row.schedule.insert == insert]
         k = [row.schedule.k for row in own]

@@ -40,7 +40,7 @@ from experiments.hidden_state.landscape import (
 from experiments.hidden_state.landscape_process import Process, constant
 from experiments.hidden_state.sweep import CLAIMS
 from experiments.sweeps import estimates, points, table
-from experiments.sweeps.panels import add_legend
+from experiments.sweeps.panels import add_legend, draw_heat_map
 from experiments.sweeps.points import Evidence, Spread
 from experiments.sweeps.sweep import Drawn, Row, Seeds, Sweep
 from models.catalogue import task
@@ -53,11 +53,10 @@ _LINE_LOOKS = (
     (PURPLE, (0, (5, 1))),
     (ORANGE, ":"),
 )
-_DARK = 0.55  # values of a heat map below this are written in white
 
 
 def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
-    """Draws a sweep's figures of those cells that the store holds."""
+    """Draws a sweep's figures from those of its cells that the store holds."""
     match sweep.name:
         case "figure_8":
             return _draw_norms(sweep, evidence)
@@ -67,13 +66,20 @@ def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
 
 
 def _draw_audits(sweep: Sweep, evidence: Evidence) -> Drawn:
-    """Draws a figure of audits of trained models."""
+    """Draws a figure of audits of trained models, and makes the rows of its table.
+
+    Three figures have tables of their own instead.
+
+    Args:
+      sweep: The audits, and the figure's name.
+      evidence: What the store holds, and conclusions from it.
+    """
     levels = evidence.levels
     all_points = points.points(sweep.audits(), evidence.audits)
     stored_points = [point for point in all_points if point.conclusions]
     missing = sum(len(point.cells) - len(point.conclusions) for point in all_points)
     if not stored_points:
-        return Drawn([], missing, [])
+        return Drawn(figures=[], missing=missing, rows=[])
 
     own_table = None
     rows = []
@@ -90,11 +96,11 @@ def _draw_audits(sweep: Sweep, evidence: Evidence) -> Drawn:
             figure = estimates.epsilon_figure(sweep.title, sweep.axis, all_points, levels.delta)
     if own_table is None:
         rows = list(table.rows(sweep.name, stored_points, CLAIMS, levels.delta))
-    return Drawn([(sweep.name, figure)], missing, rows, own_table)
+    return Drawn([(sweep.name, figure)], missing, rows, table=own_table)
 
 
 def _draw_norms(sweep: Sweep, evidence: Evidence) -> Drawn:
-    """Draws Figure 8 of the models whose norms are stored."""
+    """Draws Figure 8, the norms of L's canaries, of the models whose norms are stored."""
     norms = {}
     for cell in sweep.cells:
         assert isinstance(cell.request, Setting)
@@ -104,12 +110,17 @@ def _draw_norms(sweep: Sweep, evidence: Evidence) -> Drawn:
             clipping_norm = cell.request.mechanism.clipping_norm
     missing = len(sweep.cells) - len(norms)
     if not norms:
-        return Drawn([], missing, [])
-    return Drawn([(sweep.name, norms_figure(norms, clipping_norm))], missing, [])
+        return Drawn(figures=[], missing=missing, rows=[])
+    return Drawn([(sweep.name, norms_figure(norms, clipping_norm))], missing, rows=[])
 
 
 def norms_figure(norms: Mapping[str, own_cells.Norms], clipping_norm: float) -> Figure:
-    """Draws the mean and 2 standard deviations of norms (runs, steps) by model, of five models at most."""
+    """Draws the mean of norms over the runs, and 2 standard deviations about it, step by step.
+
+    Args:
+      norms: (runs, steps) by the model's label; the first five are drawn.
+      clipping_norm: C, a line.
+    """
     with plt.rc_context(STYLE):
         figure, axis = plt.subplots(figsize=(6, 3.6))
         for (model, values), (color, dash) in zip(norms.items(), _LINE_LOOKS, strict=False):
@@ -170,7 +181,13 @@ def landscape_figures(
 
 
 def landscape_rows(name: str, cells: Sequence[CellResults], runs: int) -> list[Row]:
-    """Makes the table's rows: what the simulated audit bounds at the last step, beside the exact epsilon."""
+    """Makes the common table's rows: bounds of simulated audits at the last step, and the exact epsilon.
+
+    Args:
+      name: Of the sweep.
+      cells: Whose results are shown.
+      runs: The number of simulated runs.
+    """
     rows = []
     for cell, _, exact, simulated in cells:
         series = f"B = {cell.batch_size}"
@@ -195,7 +212,13 @@ def landscape_rows(name: str, cells: Sequence[CellResults], runs: int) -> list[R
 
 
 def _draw_over_time(cells: Sequence[CellResults], sigmas: list[float], runs: int) -> Figure:
-    """Draws epsilon over the steps, with a row for each of the noise multipliers and a column for each B."""
+    """Draws epsilon over the steps, a row for each of the noise multipliers and a column for each B.
+
+    Args:
+      cells: Results of the cells, of which those with these noise multipliers are drawn.
+      sigmas: The noise multipliers.
+      runs: The number of simulated runs.
+    """
     sigmas = list(dict.fromkeys(sigmas))
     sizes = sorted({result.cell.batch_size for result in cells})
     shape = (len(sigmas), len(sizes))
@@ -221,13 +244,19 @@ def _draw_over_time(cells: Sequence[CellResults], sigmas: list[float], runs: int
 
 
 def _simulated_label(runs: int) -> str:
+    """Returns the legend of what the paper's procedure claims from so many simulated runs."""
     return f"Algorithm 4's lower value, {runs:,} simulated runs (no bound)"
 
 
 def _draw_cell_over_time(axis: Axes, results: CellResults, runs: int) -> None:
-    """Draws what is claimed, what is true and an upper bound, step by step.
+    """Draws epsilon step by step: as simulated, by the Gaussian conversion, exact, and the upper bound.
 
-    In Example 1, mu = 1 / sqrt(sigma^2 + (t - 1) (sigma / B)^2).
+    A constant gradient (Example 1) has mu = 1 / sqrt(sigma^2 + (t - 1) (sigma / B)^2).
+
+    Args:
+      axis: The panel.
+      results: Of a cell, a noise multiplier sigma and batch size B.
+      runs: How many the simulation had, for the legend.
     """
     sigma, batch_size, last, delta = results.cell
     exact = results.at_threshold
@@ -255,7 +284,7 @@ def _draw_cell_over_time(axis: Axes, results: CellResults, runs: int) -> None:
 
 
 def _draw_heat_maps(cells: Sequence[CellResults], runs: int) -> Figure:
-    """Draws amplification rates: claimed in the upper row, exact in the lower."""
+    """Draws amplification rates, epsilon (T) / epsilon (1): claimed in the upper row, exact in the lower."""
     steps = cells[0].cell.steps
     delta = cells[0].cell.delta
     simulated: _Ends = []
@@ -294,7 +323,7 @@ def _draw_heat_maps(cells: Sequence[CellResults], runs: int) -> Figure:
 
 
 def _list_exact_ends(cells: Sequence[CellResults], adversary: str) -> _Ends:
-    """Returns the exact epsilon under an adversary at the last step and at the first, by cell."""
+    """Returns (exact epsilon at the last step, at the first) under an adversary, for each cell."""
     ends = []
     for result in cells:
         exact = result.exact[adversary]
@@ -303,9 +332,14 @@ def _list_exact_ends(cells: Sequence[CellResults], adversary: str) -> _Ends:
 
 
 def _draw_heat_map(axis: Axes, cells: Sequence[LandscapeCell], ends: _Ends) -> AxesImage:
-    """Draws last / first epsilon, sigma down and B across.
+    """Draws the ratio of last to first epsilon, sigma down and B across.
 
-    The ratio is written into each cell: "-" where nothing is lost at step 1.
+    The ratio is written into each cell: "-" where nothing leaks at step 1.
+
+    Args:
+      axis: The panel.
+      cells: sigma and B of each entry.
+      ends: Epsilon at the last step and at the first, in the order of `cells`.
     """
     sigmas = sorted({cell.noise_multiplier for cell in cells})
     sizes = sorted({cell.batch_size for cell in cells})
@@ -314,20 +348,18 @@ def _draw_heat_map(axis: Axes, cells: Sequence[LandscapeCell], ends: _Ends) -> A
         if first > 0:
             rates[sigmas.index(cell.noise_multiplier), sizes.index(cell.batch_size)] = last / first
 
-    image = axis.imshow(rates, vmin=0, vmax=1, cmap="cividis", aspect="auto")
-    for (row, column), rate in np.ndenumerate(rates):
-        text = "-" if np.isnan(rate) else f"{rate:.2f}"
-        color = "white" if np.isnan(rate) or rate < _DARK else "black"
-        axis.text(column, row, text, ha="center", va="center", color=color, fontsize=8)
-    axis.set_xticks(range(len(sizes)), [str(size) for size in sizes])
-    axis.set_yticks(range(len(sigmas)), [f"{sigma:g}" for sigma in sigmas])
+    size_labels = [str(size) for size in sizes]
+    sigma_labels = [f"{sigma:g}" for sigma in sigmas]
+    image = draw_heat_map(axis, rates, sigma_labels, size_labels, most=1.0)
     axis.set(xlabel="batch size B", ylabel="noise multiplier sigma")
-    axis.spines[:].set_visible(False)
     return image
 
 
 def _draw_trade_offs(cells: Sequence[CellResults], sigma: float) -> Figure:
-    """Draws Figure 6b: how far the exact and the Gaussian trade-off curves lie above the upper bound's."""
+    """Draws Figure 6b at one noise multiplier, a panel for each B.
+
+    It shows how far the exact and the Gaussian trade-off curves lie above the upper bound's.
+    """
     chosen = [result.cell for result in cells if result.cell.noise_multiplier == sigma]
     figsize = (1.5 * len(chosen) + 0.8, 2.9)
     figure, axes = plt.subplots(1, len(chosen), figsize=figsize, sharey=True, squeeze=False)
@@ -340,7 +372,10 @@ def _draw_trade_offs(cells: Sequence[CellResults], sigma: float) -> Figure:
 
 
 def _draw_trade_off(axis: Axes, cell: LandscapeCell) -> None:
-    """Draws a cell's false-negative rates at h = C / 2, less those of the upper bound."""
+    """Draws a cell's false-negative rates at h = C / 2, exact and Gaussian, less those of the upper bound.
+
+    The exact law is of the last step; the Gaussian curve has its mu at the threshold 1/2.
+    """
     process = Process(cell.noise_multiplier, cell.batch_size, cell.steps)
     pair = law.last_law(process, constant(process, 0.5))
     mu = float(densities.mu_at(pair, 0.5))
@@ -362,7 +397,7 @@ def _draw_trade_off(axis: Axes, cell: LandscapeCell) -> None:
 
 
 def _draw_loss(norm: float) -> Figure:
-    """Draws Figure 10, the crafted loss, at the clipping norm C."""
+    """Draws Figure 10, the crafted loss -C |theta - C / 2|, at the clipping norm C."""
     theta = np.linspace(-2, 3, 501) * norm
     figure, axis = plt.subplots(figsize=(5, 3.2))
     axis.plot(theta, -norm * np.abs(theta - norm / 2), color=BOUND)
@@ -394,12 +429,18 @@ def _draw_loss(norm: float) -> Figure:
 
 
 def _place_above_loss(at: float, norm: float) -> tuple[float, float]:
-    """Returns a point somewhat above the crafted loss, at a place in units of C."""
+    """Returns a place (theta, loss) C^2 / 4 above the crafted loss; `at` is theta in units of C."""
     return at * norm, -(norm**2) * abs(at - 0.5) + 0.25 * norm**2
 
 
 def _draw_threshold_search(searches: Sequence[SearchResults], norm: float, runs: int) -> Figure:
-    """Draws Algorithm 6: claimed and exact epsilon after two steps, over the threshold h."""
+    """Draws Algorithm 6, a panel for each cell: claimed and exact epsilon after two steps, over h.
+
+    Args:
+      searches: Of two cells.
+      norm: C, the unit of thresholds.
+      runs: The number of simulated runs.
+    """
     figsize = (3.5 * len(searches), 3.6)
     figure, axes = plt.subplots(1, len(searches), figsize=figsize, squeeze=False)
     for axis, (cell, thresholds, laws, claimed) in zip(axes[0], searches, strict=True):

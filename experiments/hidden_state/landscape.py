@@ -17,11 +17,8 @@ from audit.storage.index import Holdings
 from audit.storage.store import Store
 from experiments.cells.cell import answer_text, parsed_answer
 
-ADVERSARIES = (
-    "half",
-    "best_constant",
-    "optimal",
-)  # by their names in experiments.hidden_state.landscape_optimal
+# Names of functions of experiments.hidden_state.landscape_optimal.
+ADVERSARIES = ("half", "best_constant", "optimal")
 SEED = 0  # of the sweep
 CLIPPING_NORM = 1.0  # of the sweep
 THRESHOLD = 0.5  # of the sweep: C / 2 in units of C
@@ -115,9 +112,10 @@ class ThresholdSearch(NamedTuple):
         }
 
     def thresholds(self) -> list[float]:
-        """Returns the thresholds to try (Errata H7), in units of C.
+        """Returns the constant thresholds that Algorithm 6 tries (Errata H7), in units of C.
 
-        They are symmetric about C / 2, and reach beyond any threshold that helps.
+        They are symmetric about C / 2, and reach 15% beyond the place where the first step's likelihood ratio
+        is e^epsilon, for the accountant's epsilon: no threshold beyond helps.
         """
         from audit.laws import conversions
 
@@ -187,7 +185,7 @@ class Study(NamedTuple):
     simulation: Simulation
 
     def laws(self, cell: LandscapeCell) -> list[ExactLaw]:
-        """Returns a cell's exact laws: every adversary's, and the simulated threshold's if it is another."""
+        """Returns the requests for a cell's exact laws: every adversary's, and the simulated threshold's."""
         laws = [ExactLaw(cell, adversary) for adversary in ADVERSARIES]
         simulated = ExactLaw(cell, self.simulated_thresholds())
         if simulated not in laws:
@@ -209,7 +207,7 @@ class Study(NamedTuple):
         return [ThresholdSearch(cell, self.simulation) for cell in cells]
 
     def all_laws(self) -> list[ExactLaw]:
-        """Returns every exact law: of the cells, then of all thresholds that Algorithm 6 tries."""
+        """Returns the requests for all exact laws: of the cells, then of all thresholds of Algorithm 6."""
         laws = []
         for cell in self.cells:
             laws += self.laws(cell)
@@ -269,7 +267,13 @@ class StudyResults(NamedTuple):
 
 
 def study(grid: Grid, delta: float, confidence: float) -> Study:
-    """Returns the sweep's study of a grid."""
+    """Returns the study of a grid's cells: their exact laws, simulated audits, and Algorithm 6.
+
+    Args:
+      grid: Noise multipliers, batch sizes, steps and runs.
+      delta: Of every epsilon.
+      confidence: Of the simulated audits' bounds.
+    """
     cells = []
     for sigma, batch_size in itertools.product(grid.noise_multipliers, grid.batch_sizes):
         cells.append(LandscapeCell(sigma, batch_size, grid.steps, delta))
@@ -277,12 +281,15 @@ def study(grid: Grid, delta: float, confidence: float) -> Study:
 
 
 def holdings(out: Path) -> Holdings:
-    """Returns the landscape's holdings under a store's root."""
+    """Lists a store's folder: all settings that it holds, those of the landscape in its subfolder too."""
     return with_cells(index.holdings(out))
 
 
 def with_cells(held: Holdings) -> Holdings:
-    """Returns holdings that also list the results in the root's folder CELLS, before those in the root."""
+    """Returns holdings to which the folder CELLS of their root is added.
+
+    Results under CELLS come before those in the root itself.
+    """
     in_cells = index.holdings(held.root / CELLS).folders
     folders = {}
     for name in {**held.folders, **in_cells}:
@@ -291,7 +298,11 @@ def with_cells(held: Holdings) -> Holdings:
 
 
 def results(held: Holdings, study: Study) -> StudyResults:
-    """Reads all that is stored of a study; raises InputError for a result that can't be read now."""
+    """Reads all that is stored of a study.
+
+    Results of Algorithm 6 are shown side by side in one figure, so that they count only where all are there.
+    Raises InputError for a result that can't be read now.
+    """
     cell_results = [_read_cell(held, study, cell) for cell in study.cells]
     complete_cells = [result for result in cell_results if result is not None]
     missing = len(cell_results) - len(complete_cells)
@@ -299,7 +310,7 @@ def results(held: Holdings, study: Study) -> StudyResults:
     search_results = [_read_search(held, search) for search in study.searches()]
     complete_searches = [result for result in search_results if result is not None]
     if len(complete_searches) < len(search_results):
-        complete_searches = []  # one figure shows them side by side
+        complete_searches = []
     missing += len(search_results) - len(complete_searches)
     return StudyResults(complete_cells, complete_searches, missing)
 
@@ -329,9 +340,13 @@ def is_stored(held: Holdings, request: Request) -> bool:
 
 
 def must_compute(held: Holdings, request: Request) -> bool:
-    """Returns whether a request's result is not stored, or damaged, and so has to be computed.
+    """Returns whether a request's result has to be computed: it is not stored, or damaged.
 
-    Claims the store to set a damaged result aside, and reports it on stderr.
+    A damaged result is reported on stderr and set aside, for which the store is claimed.
+
+    Args:
+      held: The folders under the store's root.
+      request: What may have to be computed.
     """
     store = held.open(request.setting())
     if store is None:
@@ -354,7 +369,7 @@ def text(result: Result) -> str:
 
 
 def _read_cell(held: Holdings, study: Study, cell: LandscapeCell) -> CellResults | None:
-    """Reads a cell's results; returns None where any is missing."""
+    """Reads the results of one cell; returns None unless all of them are stored."""
     results = {law.thresholds: read(held, law, Exact) for law in study.laws(cell)}
     stored = {thresholds: exact for thresholds, exact in results.items() if exact is not None}
     simulated = read(held, study.audit(cell), Simulated)
@@ -365,7 +380,7 @@ def _read_cell(held: Holdings, study: Study, cell: LandscapeCell) -> CellResults
 
 
 def _read_search(held: Holdings, request: ThresholdSearch) -> SearchResults | None:
-    """Reads Algorithm 6's results on a cell; returns None where any is missing."""
+    """Reads the results of Algorithm 6 on one cell; returns None unless all of them are stored."""
     result = read(held, request, Search)
     laws = [read(held, law, Exact) for law in request.laws()]
     stored = [law for law in laws if law is not None]
@@ -390,7 +405,12 @@ def _read(store: Store, kind: type[_Kind]) -> _Kind | None:
 
 
 def _parse(content: bytes, kind: type[_Kind]) -> _Kind:
-    """Returns a result as it is stored; raises one of _DAMAGES for a damaged one."""
+    """Returns the result in a file's bytes; raises one of _DAMAGES unless all fields have their types.
+
+    Args:
+      content: Of the file.
+      kind: The type of the result.
+    """
     result = kind(**parsed_answer(content, unsigned=True))
     for field in dataclasses.fields(kind):
         expected = get_origin(field.type) or field.type

@@ -62,13 +62,14 @@ class Stepper:
         self.process = process
         sigma = process.noise_multiplier
         deviation = process.step_deviation
-        drift = float(process.steps - 1)
+        drift = float(process.steps - 1)  # the furthest that later steps can move theta, 1 each
         self.spacing = min(deviation, sigma / _PER_SIGMA) / per_deviation
         reach = drift + 1 + REACH * np.sqrt(sigma**2 + drift * deviation**2)
         half_width = int(np.ceil(reach / self.spacing))
         require_grid(process, half_width)
         self.points = 0.5 + (np.arange(-half_width, half_width) + 0.5) * self.spacing
 
+        # The kernel of a step upwards: the density of N(1, deviation^2), cut _BAND deviations from 1.
         reach_cells = int(np.ceil(_BAND * round(deviation / self.spacing))) + 1
         centre = round(1 / self.spacing)
         self._offsets = np.arange(centre - reach_cells, centre + reach_cells + 1)
@@ -76,24 +77,29 @@ class Stepper:
         self._toeplitz = _make_toeplitz(taps)
 
     def start(self) -> Array:
-        """Returns the densities of theta_1."""
+        """Returns the densities (2, n) of theta_1: N(0, sigma^2) out, N(1, sigma^2) in."""
         sigma = self.process.noise_multiplier
         out = normal_density(self.points, sigma)
         within = normal_density(self.points - 1, sigma)
         return np.stack([out, within])
 
     def advance(self, pair: Array, threshold: float) -> Array:
-        """Returns the densities after a step with a threshold."""
+        """Returns the densities (2, n) after a step: up by 1 above the threshold, else down."""
         share_up = _compute_share_above(self.points, self.spacing, threshold)
         up = self._move_up(pair * share_up)
+        # What moves down is mirrored about the grid's middle, moved up, and mirrored back.
         mirrored = (pair * (1 - share_up))[:, ::-1]
         down = self._move_up(mirrored)[:, ::-1]
         return np.maximum(up + down, 0.0)
 
     def _move_up(self, pair: Array) -> Array:
-        """Shifts by +1 and convolves with the step's noise: out[i] = sum_d taps[d] in[i - d]."""
+        """Shifts densities (2, n) by +1 and convolves them with the step's noise.
+
+        It is out[i] = sum_d taps[d] in[i - d], computed for _BLOCK outputs at once as a product of a window
+        of inputs with the banded matrix of the taps.
+        """
         count = pair.shape[1]
-        blocks = -(-count // _BLOCK)
+        blocks = -(-count // _BLOCK)  # rounded up
         first = int(self._offsets[0])
         last = int(self._offsets[-1])
         width = _BLOCK + last - first
@@ -109,13 +115,12 @@ class Stepper:
         return outputs.reshape(2, -1)[:, :count]
 
 
-make_stepper = functools.lru_cache(maxsize=8)(
-    Stepper
-)  # searches evolve the same process many times
+# Cached, since searches evolve the same process many times.
+make_stepper = functools.lru_cache(maxsize=8)(Stepper)
 
 
 def evolve(stepper: Stepper, thresholds: Array) -> Iterator[Array]:
-    """Yields the densities (2, n) of theta_1 .. theta_T under thresholds (T - 1,)."""
+    """Yields the densities (2, n) of theta_1, ..., theta_T, out and in, under thresholds (T - 1,)."""
     pair = stepper.start()
     yield pair
     for threshold in thresholds:
@@ -124,7 +129,7 @@ def evolve(stepper: Stepper, thresholds: Array) -> Iterator[Array]:
 
 
 def make_density_pair(points: NDArray[Any], values: Array) -> DensityPair:
-    """Returns densities (2, n) at points (n,) as a pair.
+    """Returns densities (2, n) at points (n,), out and in, as a pair.
 
     Its error is the mass that is missing or too much.
     """
@@ -134,13 +139,18 @@ def make_density_pair(points: NDArray[Any], values: Array) -> DensityPair:
 
 
 def normal_density(x: NDArray[Any], deviation: float) -> Array:
-    """Returns the density of N(0, deviation^2) at x."""
+    """Returns the density of N(0, deviation^2) at x, of any shape."""
     exponential = np.exp(-0.5 * (x / deviation) ** 2)
     return np.asarray(exponential / (deviation * np.sqrt(2 * np.pi)))
 
 
 def require_grid(process: Process, half_width: int) -> None:
-    """Raises InputError where a process's grid, twice `half_width` points, would be too large."""
+    """Raises InputError where a process's grid would be too large.
+
+    Args:
+      process: the process.
+      half_width: half the number of its points.
+    """
     sigma, batch_size, steps = process
     require(
         half_width < _LARGEST_GRID,
@@ -170,9 +180,14 @@ def _compute_share_above(
     spacing: float,
     threshold: float,
 ) -> Array:
-    """Returns weights of the integral above the threshold, to third order.
+    """Returns weights (n,) that integrate a function above the threshold, to third order.
 
-    They are the cut cell's, then Gregory's rule.
+    They are those of the cut cell, then Gregory's rule: 0 below the threshold, 1 from three cells above on.
+
+    Args:
+      points: the grid (n,).
+      spacing: of the grid.
+      threshold: where the integral begins; beyond the grid, it takes all or nothing.
     """
     position = (threshold - points[0]) / spacing
     if not 0 <= position < len(points) - 3:
@@ -222,9 +237,15 @@ def last_law(
     thresholds: Array,
     per_deviation: int = PER_DEVIATION,
 ) -> DensityPair:
-    """Returns the exact law of theta_T alone, which takes less memory.
+    """Returns the exact law of theta_T alone, in both worlds, which takes less memory than all laws.
 
-    Arguments and errors are those of `laws`.
+    Args:
+      process: the process, of T steps.
+      thresholds: (T - 1,) h_1, ..., h_(T-1), in units of the clipping norm C.
+      per_deviation: how many points the grid has in each standard deviation of a step's noise.
+
+    Raises:
+      InputError: the process is out of range, or too long for the grid.
     """
     validate(process)
     if _has_closed_form(process, thresholds):
@@ -241,7 +262,7 @@ def is_separated(process: Process) -> bool:
 
 
 def _has_closed_form(process: Process, thresholds: Array) -> bool:
-    """Returns whether nothing recrosses the threshold and it is the same at every step."""
+    """Returns whether the law has a closed form: nothing recrosses a threshold that never changes."""
     if not is_separated(process):
         return False
     is_constant = np.ptp(thresholds) == 0
@@ -257,6 +278,11 @@ def _compute_closed_form(
     """Returns the law of theta_T where no step recrosses a constant threshold.
 
     theta_1 is cut in two at cell boundaries, and each part is moved by T - 1 and smoothed by the later steps.
+
+    Args:
+      process: the process.
+      thresholds: (T - 1,), all the same.
+      per_deviation: 50 times as many points lie in a sigma.
     """
     sigma = process.noise_multiplier
     if process.steps == 1:
@@ -266,6 +292,7 @@ def _compute_closed_form(
     noise = np.sqrt(drift) * process.step_deviation
     threshold = float(thresholds[0])
     reach = drift + REACH * np.hypot(sigma, noise) + abs(threshold) + 1
+    # The distance of the parts' images, 2 drift, is a whole number of cells.
     spacing = 2 * drift / np.ceil(2 * drift * 50 * per_deviation / sigma)
     half_width = int(np.ceil((reach + drift) / spacing))
     require_grid(process, half_width)
@@ -281,7 +308,11 @@ def _compute_closed_form(
 
 
 def _compute_first_law(sigma: float, per_deviation: int) -> DensityPair:
-    """Returns the law of theta_1: N(0, sigma^2) out and N(1, sigma^2) in."""
+    """Returns the law of theta_1: N(0, sigma^2) out and N(1, sigma^2) in.
+
+    The grid, symmetric about 1/2, reaches REACH standard deviations beyond both means, and has 1,000 *
+    `per_deviation` points on each side: up to 90 * `per_deviation` in each standard deviation.
+    """
     count = 1000 * per_deviation
     points = 0.5 + np.arange(-count, count + 1) * ((sigma * REACH + 1) / count)
     out = normal_density(points, sigma)
@@ -299,8 +330,15 @@ def _compute_cut_normal(
 ) -> Array:
     """Returns the density at x of X + R, X the part of N(mean, s^2) on one side of a cut, R ~ N(0, r^2).
 
-    It is that of N(mean, s^2 + r^2) times the probability that X, given the sum, lies on that side: above
-    the cut (side 1) or below (-1).
+    It is that of N(mean, s^2 + r^2) times the probability that X, given the sum, lies on that side.
+
+    Args:
+      x: (n,).
+      mean: of X.
+      s: the deviation of X.
+      r: the deviation of R.
+      cut: where X is cut.
+      side: 1 for the part above the cut, -1 for the part below.
     """
     variance = s * s + r * r
     centre = (mean * r * r + x * s * s) / variance

@@ -30,7 +30,7 @@ from experiments.hidden_state.landscape_law import PER_DEVIATION, Stepper, is_se
 from experiments.hidden_state.landscape_process import Process, constant, upper_bound, validate
 
 Array = NDArray[np.float64]
-_COARSER = 2  # how many times as coarse the grid is while searching
+_COARSE = PER_DEVIATION // 2  # points a deviation of the grid that searches take
 
 
 class Thresholds(NamedTuple):
@@ -45,30 +45,31 @@ class Thresholds(NamedTuple):
     epsilon: float
 
 
-def half(
-    process: Process,
-    delta: float,
-    per_deviation: int = PER_DEVIATION,
-) -> Thresholds:
-    """Returns the paper's adversary: the threshold C / 2 at every step.
+def half(process: Process, delta: float) -> Thresholds:
+    """Returns the paper's adversary, the threshold C / 2 at every step, and its epsilon.
 
     It is not the best constant threshold (Errata H13).
+
+    Args:
+      process: the process.
+      delta: of epsilon.
     """
-    return _evaluate_constant(process, 0.5, delta, per_deviation)
+    return _evaluate_constant(process, 0.5, delta, PER_DEVIATION)
 
 
-def best_constant(
-    process: Process,
-    delta: float,
-    per_deviation: int = PER_DEVIATION,
-) -> Thresholds:
+def best_constant(process: Process, delta: float) -> Thresholds:
     """Returns the constant threshold of largest epsilon, by a grid and golden section.
 
-    It searches h >= 1/2 alone, since reflection swaps the worlds.
+    It searches h >= 1/2 alone, since reflection swaps the worlds. The grid reaches a quarter beyond the place
+    where the first step's likelihood ratio is e^epsilon.
+
+    Args:
+      process: the process.
+      delta: of epsilon.
     """
 
     def evaluate(threshold: float) -> float:
-        return _evaluate_constant(process, threshold, delta, per_deviation // _COARSER).epsilon
+        return _evaluate_constant(process, threshold, delta, _COARSE).epsilon
 
     top = _cross_at_first_step(process, upper_bound(process, delta))
     grid = np.linspace(0.5, 0.5 + 1.25 * (top - 0.5), 11)
@@ -81,33 +82,33 @@ def best_constant(
         method="bounded",
         options={"xatol": 3e-3 * (high - low)},
     )
-    by_section = _evaluate_constant(process, float(minimum.x), delta, per_deviation)
-    by_grid = _evaluate_constant(process, float(grid[best]), delta, per_deviation)
+    by_section = _evaluate_constant(process, float(minimum.x), delta, PER_DEVIATION)
+    by_grid = _evaluate_constant(process, float(grid[best]), delta, PER_DEVIATION)
     return max(by_section, by_grid, key=lambda thresholds: thresholds.epsilon)
 
 
-def optimal(
-    process: Process,
-    delta: float,
-    per_deviation: int = PER_DEVIATION,
-) -> Thresholds:
+def optimal(process: Process, delta: float) -> Thresholds:
     """Returns the optimal adversary (see the module's docstring).
 
     Its threshold at each step is where the likelihood ratio crosses e^epsilon, for the epsilon that these
     thresholds reach themselves. Where B / sigma is at least 9 the first crossing serves all steps, as nothing
     recrosses it.
+
+    Args:
+      process: the process.
+      delta: of epsilon.
     """
     validate(process)
     conversions.require_delta(delta)
     limit = upper_bound(process, delta)
     if process.steps == 1 or limit == 0:
-        return _evaluate_constant(process, 0.5, delta, per_deviation)
+        return _evaluate_constant(process, 0.5, delta, PER_DEVIATION)
     if is_separated(process):
         threshold = _cross_at_first_step(process, limit)
-        return _evaluate_constant(process, threshold, delta, per_deviation)
+        return _evaluate_constant(process, threshold, delta, PER_DEVIATION)
 
-    fine = law.make_stepper(process, per_deviation)
-    coarse = law.make_stepper(process, per_deviation // _COARSER)
+    fine = law.make_stepper(process, PER_DEVIATION)
+    coarse = law.make_stepper(process, _COARSE)
     epsilon = 0.0
     if _compute_excess(0.0, fine, delta) > 0:
         low, high = _bracket_root(fine, coarse, delta, limit)
@@ -123,7 +124,16 @@ def _evaluate_constant(
     delta: float,
     per_deviation: int,
 ) -> Thresholds:
-    """Returns a constant threshold and its epsilon; a single step is known in closed form."""
+    """Returns the adversary with one threshold at every step, and its exact epsilon.
+
+    A single step has the accountant's epsilon, in closed form.
+
+    Args:
+      process: the process.
+      threshold: in units of C.
+      delta: of epsilon.
+      per_deviation: points of the grid in a standard deviation of a step's noise.
+    """
     thresholds = constant(process, threshold)
     if process.steps == 1:
         epsilon = upper_bound(process, delta)
@@ -133,15 +143,19 @@ def _evaluate_constant(
 
 
 def _cross_at_first_step(process: Process, epsilon: float) -> float:
-    """Returns where the likelihood ratio of theta_1 crosses e^epsilon."""
+    """Returns where the likelihood ratio of theta_1, N(1, sigma^2) to N(0, sigma^2), is e^epsilon."""
     return 0.5 + process.noise_multiplier**2 * epsilon
 
 
 def _compute_excess(epsilon: float, stepper: Stepper, delta: float) -> float:
-    """Returns log(D_T / delta) of the thresholds at the crossings with e^epsilon."""
+    """Returns log(D_T / delta) of the adversary whose thresholds are the crossings with e^epsilon.
+
+    D_T is the integral of (q - e^epsilon p)+ over theta_T: the delta that it reaches at epsilon. The excess
+    falls in epsilon, and is 0 at the optimal adversary's epsilon.
+    """
     pair, _ = _follow_crossings(stepper, epsilon)
     reached = densities.hockey_stick(pair[0], pair[1], stepper.spacing, epsilon)
-    return float(np.log(max(reached, 1e-300)) - np.log(delta))
+    return float(np.log(max(reached, 1e-300)) - np.log(delta))  # finite where nothing is reached
 
 
 def _bracket_root(
@@ -152,9 +166,15 @@ def _bracket_root(
 ) -> tuple[float, float]:
     """Returns an interval with the root of the fine grid's excess.
 
-    It lies close about the coarse grid's root, where that is the fine one's too.
+    It lies within 0.2% of the coarse grid's root, where the fine grid's root does too; else it is [0, high].
+
+    Args:
+      fine: the grid of the result.
+      coarse: a grid that costs less.
+      delta: of epsilon.
+      limit: the accountant's epsilon, which no adversary exceeds.
     """
-    high = 1.01 * limit + 0.01
+    high = 1.01 * limit + 0.01  # past the root, even with the grids' errors
     if _compute_excess(0.0, coarse, delta) > 0:
         root = scipy.optimize.brentq(_compute_excess, 0.0, high, (coarse, delta), xtol=1e-4 * limit)
         below = 0.998 * root
@@ -165,10 +185,14 @@ def _bracket_root(
 
 
 def _follow_crossings(stepper: Stepper, epsilon: float) -> tuple[Array, Array]:
-    """Follows the adversary that splits at the crossing with e^epsilon.
+    """Follows the adversary that splits each step where the likelihood ratio crosses e^epsilon.
+
+    Args:
+      stepper: the process on a grid.
+      epsilon: fixed for all steps.
 
     Returns:
-      The last densities (2, n), and the thresholds (T - 1,).
+      The densities of theta_T in both worlds, (2, n), and the thresholds (T - 1,).
     """
     pair = stepper.start()
     thresholds: list[float] = []
@@ -180,7 +204,15 @@ def _follow_crossings(stepper: Stepper, epsilon: float) -> tuple[Array, Array]:
 
 
 def _find_crossing(points: NDArray[Any], pair: Array, epsilon: float) -> float:
-    """Returns where log(q / p), which increases, crosses epsilon; the grid's end where it doesn't."""
+    """Returns where log(q / p), which increases, crosses epsilon; the grid's end where it does not.
+
+    Interpolates linearly between points; those where a density is 0 in float64 are left out.
+
+    Args:
+      points: the grid (n,).
+      pair: densities p and q at the points, (2, n).
+      epsilon: the level.
+    """
     tiny = 1e-290
     visible = np.flatnonzero((pair[0] > tiny) & (pair[1] > tiny))
     points = points[visible]

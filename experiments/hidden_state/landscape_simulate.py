@@ -21,8 +21,10 @@ def simulate(
 ) -> Array:
     """Simulates runs of one process.
 
+    theta_1 is presence + sigma Z. Each later step adds 1 above its threshold, -1 below, and sigma / B Z.
+
     Args:
-      key: a run's noise at step t is drawn by fold_in(fold_in(key, run), t).
+      key: a run's noise Z at step t is drawn by fold_in(fold_in(key, run), t).
       runs: (R,) numbers of the runs.
       presence: (R,) 1 for in, 0 for out.
       noise_multiplier: sigma.
@@ -35,12 +37,14 @@ def simulate(
     run_keys = jax.vmap(jax.random.fold_in, (None, 0))(key, runs)
 
     def draw_noise(step: Array) -> Array:
+        """Draws a step's standard normal noise for each run, (R,)."""
         step_keys = jax.vmap(jax.random.fold_in, (0, None))(run_keys, step)
         return jax.vmap(jax.random.normal)(step_keys)
 
     first = jnp.float32(presence) + noise_multiplier * draw_noise(jnp.int32(0))
 
     def advance(theta: Array, now: tuple[Array, Array]) -> tuple[Array, Array]:
+        """Takes one step: up by 1 above the threshold, down by 1 below, plus noise of deviation sigma / B."""
         step, threshold = now
         move = jnp.where(theta > threshold, 1.0, -1.0)
         after = theta + move + noise_multiplier / batch_size * draw_noise(step)

@@ -40,20 +40,30 @@ _LARGEST_BATCH = 40_000_000  # thetas that a compiled call returns at most
 
 
 def simulates(held: Holdings, study: Study) -> bool:
-    """Returns whether `keep_simulations` has anything to do, for which the command prepares JAX."""
+    """Returns whether any simulation of a study is missing, for which the command then prepares JAX."""
     return any(not landscape.is_stored(held, request) for request in study.simulations())
 
 
 def keep(out: Path, study: Study, progress: Callable[[], object] = lambda: None) -> None:
-    """Simulates and solves all of a study that the store does not hold."""
+    """Simulates and solves all of a study that the store does not hold, and stores it.
+
+    Args:
+      out: The store's root.
+      study: The study.
+      progress: Called once for each law, stored or solved.
+    """
     keep_simulations(out, study)
     keep_laws(out, study, progress)
 
 
 def keep_simulations(out: Path, study: Study) -> None:
-    """Simulates what the store does not hold.
+    """Simulates what the store does not hold of a study.
 
     Stores each result as soon as it is there, and an audit's scores beside it.
+
+    Args:
+      out: The store's root.
+      study: The study.
 
     Raises:
       InputError: The store can't be written.
@@ -95,9 +105,9 @@ def keep_laws(out: Path, study: Study, progress: Callable[[], object] = lambda: 
 
 
 def solve(request: ExactLaw) -> Exact:
-    """Computes exact epsilon and the Gaussian conversion's claim, step by step.
+    """Computes the exact epsilon of an adversary, and the Gaussian conversion's claim, step by step.
 
-    The claim takes the mu of the threshold that the landscape itself splits at, at T that of the last one.
+    The claim takes the mu of the threshold that the landscape itself splits at, at T that of the last split.
 
     Raises:
       InputError: The cell is out of range.
@@ -116,7 +126,7 @@ def solve(request: ExactLaw) -> Exact:
     for pair in pairs[1:]:
         exact.append(densities.epsilon_at(pair, delta))
 
-    last_threshold = thresholds[-1] if process.steps > 1 else 0.5
+    last_threshold = thresholds[-1] if process.steps > 1 else 0.5  # C / 2, where nothing is split
     gaussian = []
     for pair, threshold in zip(pairs, [*thresholds, last_threshold], strict=True):
         mu = float(densities.mu_at(pair, threshold))
@@ -127,7 +137,10 @@ def solve(request: ExactLaw) -> Exact:
 def simulate(
     requests: Sequence[SimulatedAudit],
 ) -> Iterator[tuple[SimulatedAudit, Scores, Simulated]]:
-    """Simulates audits of cells of one length, in one call where memory allows.
+    """Simulates audits of cells of one length, as many in a compiled call as memory allows.
+
+    Args:
+      requests: Audits of as many steps, with the same simulation.
 
     Yields:
       Each request, its scores at T, and the claims from them.
@@ -148,7 +161,11 @@ def simulate(
 
 
 def search(request: landscape.ThresholdSearch) -> landscape.Search:
-    """Runs Algorithm 6: the claims of its thresholds, from the same random draws."""
+    """Runs Algorithm 6: simulates a cell at each of its thresholds, all from the same random draws.
+
+    Returns:
+      The in-sample epsilon of each threshold.
+    """
     cell = request.cell
     simulation = request.simulation
     present = _compute_presence(simulation)
@@ -161,7 +178,7 @@ def search(request: landscape.ThresholdSearch) -> landscape.Search:
 
 
 def _open_store(held: Holdings, request: landscape.Request) -> Store:
-    """Opens the store of a request, which is made if there is none."""
+    """Returns the store of a request: that which exists, wherever it lies, or one in the folder CELLS."""
     store = held.open(request.setting())
     if store is None:
         return Store(held.root / landscape.CELLS, request.setting())
@@ -176,7 +193,7 @@ def _solve_all(requests: Sequence[ExactLaw]) -> Iterator[tuple[ExactLaw, Exact]]
 def _split_into_batches(
     requests: Sequence[SimulatedAudit],
 ) -> Iterator[Sequence[SimulatedAudit]]:
-    """Yields the requests in batches whose thetas do not exceed `_LARGEST_BATCH`."""
+    """Yields the requests, all of one length, in batches that simulate _LARGEST_BATCH thetas at most."""
     if not requests:
         return
     thetas_per_request = requests[0].cell.steps * requests[0].simulation.runs
@@ -193,7 +210,10 @@ def _compute_presence(simulation: Simulation) -> NDArray[np.bool_]:
 
 
 def _simulate_thetas(requests: Sequence[SimulatedAudit]) -> Array:
-    """Simulates audits of one length and simulation; returns theta (requests, T, runs)."""
+    """Simulates audits of one length and simulation; returns theta_1, ..., theta_T, (requests, T, runs).
+
+    A cell's draws depend on the seed, sigma and B alone, so that all thresholds share them.
+    """
     import jax.numpy as jnp
 
     from audit.training import game
@@ -218,5 +238,12 @@ def _simulate_thetas(requests: Sequence[SimulatedAudit]) -> Array:
 def _in_sample_epsilon(
     scores: Array, present: NDArray[np.bool_], delta: float, confidence: float
 ) -> float:
-    """Returns the in-sample epsilon of scores (runs,), which is no bound."""
+    """Returns the paper's in-sample epsilon of scores (runs,), which is no bound.
+
+    Args:
+      scores: Of all runs.
+      present: (runs,) whether each inserts the canary.
+      delta: Of epsilon.
+      confidence: Of the intervals of both error rates.
+    """
     return estimate.in_sample(scores[present], scores[~present], delta, confidence).epsilon

@@ -30,7 +30,7 @@ from experiments.sweeps.panels import epsilon_panels
 from experiments.sweeps.points import Evidence, Point
 from experiments.sweeps.sweep import OwnTable, Sweep
 
-# numbers of training runs at which bounds are shown
+# Numbers of training runs at which bounds are shown.
 _SHOWN_RUNS = (8, 10, 20, 30, 60, 100, 200, 400, 1000, 2000, 5000)
 _MOST_MARKERS = 20  # on a line of fresh directions, which have a bound after every run
 _LOOKS = {  # of methods: color, marker, line
@@ -72,7 +72,13 @@ class _Row(NamedTuple):
 
 
 def draw(sweep: Sweep, every: Sequence[Point], evidence: Evidence) -> tuple[Figure, OwnTable]:
-    """Draws the figure and makes the table of points of which each has a conclusion."""
+    """Draws the figure and makes its table.
+
+    Args:
+      sweep: What is drawn.
+      every: A point for each model, k and adversary, with the conclusion of its audit.
+      evidence: What the store holds, and the levels of bounds.
+    """
     lines: list[ProvenLine] = []
     for point in every:
         lines += _compute_lines(point, evidence)
@@ -81,7 +87,15 @@ def draw(sweep: Sweep, every: Sequence[Point], evidence: Evidence) -> tuple[Figu
 
 
 def _compute_lines(point: Point, evidence: Evidence) -> Iterator[ProvenLine]:
-    """Yields the bounds of a point's only cell, a line for each method."""
+    """Yields what each method proves of a point's audit after some numbers of its runs, a line a method.
+
+    A point is one audit of a panel. With fresh directions there is a bound after every run; all other methods
+    are computed at _SHOWN_RUNS from the scores of the first runs.
+
+    Args:
+      point: The audit, and the conclusion from all its runs.
+      evidence: Has the scores, and the levels of bounds.
+    """
     (cell,) = point.cells
     (conclusion,) = point.conclusions
     canaries = cell.setting.canaries
@@ -124,6 +138,7 @@ def proven_figure(
     """
 
     def draw_panel(axis: Axes, panel: str) -> None:
+        """Draws the limits and the lines of one panel."""
         _draw_limits(axis, [point for point in every if point.panel == panel], delta)
         for line in lines:
             if line.panel == panel:
@@ -135,7 +150,7 @@ def proven_figure(
 
 
 def _draw_limits(axis: Axes, panel_points: Sequence[Point], delta: float) -> None:
-    """Draws the predicted epsilon of the first point that has one, and the accountant's."""
+    """Draws the accountant's epsilon, and the predicted epsilon of a panel's first point that has one."""
     for point in panel_points:
         predicted = point.predicted(delta)
         if predicted is not None:
@@ -147,7 +162,10 @@ def _draw_limits(axis: Axes, panel_points: Sequence[Point], delta: float) -> Non
 
 
 def _draw_line(axis: Axes, line: ProvenLine) -> None:
-    """Draws what a method proves, in a faded color where the scores refute what it assumes."""
+    """Draws what a method proves: faded where the scores refute what it assumes.
+
+    Fresh directions, with a bound after every run, have no markers where runs are many.
+    """
     color, marker, dash = _LOOKS[line.method.name]
     if line.method.name == EXACT_NULL and len(line.runs) >= _MOST_MARKERS:
         marker = ""
@@ -160,7 +178,14 @@ def _draw_line(axis: Axes, line: ProvenLine) -> None:
 def _make_table(
     sweep: Sweep, every: Sequence[Point], lines: Sequence[ProvenLine], levels: Levels
 ) -> OwnTable:
-    """Makes a table with a row for each method and number of training runs."""
+    """Makes a table with a row for each method and number of training runs, in a section for each panel.
+
+    Args:
+      sweep: Whose title is above it.
+      every: The points of all panels, which have the accountant's epsilon.
+      lines: The lines of all panels.
+      levels: delta and confidence.
+    """
     upper_bounds = {point.panel: point.upper_bound() for point in every}
     rows = []
     for line in lines:

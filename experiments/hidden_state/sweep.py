@@ -67,9 +67,14 @@ class Size(NamedTuple):
     fresh_runs: dict[int, int] = {}  # noqa: RUF012, never written to
 
     def choose_runs(self, adversary: AdversaryFields, periodicity: int) -> tuple[int, int | str]:
-        """Returns the number of runs of a cell and of canaries in each run."""
+        """Returns (the number of runs, the number of canaries in each) of an audit by an adversary.
+
+        Args:
+          adversary: Its fields.
+          periodicity: k, for which the size has the number of runs.
+        """
         if isinstance(adversary, SphereFields):
-            return self.fresh_runs[periodicity], AUTO
+            return self.fresh_runs[periodicity], AUTO  # as many canaries as suit the model
         if self.several_canaries is not None and ADVERSARIES[adversary.name].biased:
             return self.several_canaries.runs[periodicity], self.several_canaries.canaries
         return self.runs[periodicity], 1
@@ -118,7 +123,14 @@ _TINY = Size({1: 4, 5: 4, 25: 4}, insertions=2, batch_size=4, fresh_runs={1: 1, 
 
 
 def _logistic(batch_size: int, canaries: int, runs: int, fresh_runs: int) -> Size:
-    """Returns the size of logistic regression, with the same runs at each periodicity."""
+    """Returns the size of logistic regression, with the same runs at each periodicity.
+
+    Args:
+      batch_size: Of its mini-batches.
+      canaries: In each run, along coordinates.
+      runs: Of each cell, along coordinates.
+      fresh_runs: Of each cell with fresh directions.
+    """
     return Size(
         batch_size=batch_size,
         several_canaries=SeveralCanaries(canaries, dict.fromkeys(_PERIODICITIES, runs)),
@@ -196,7 +208,14 @@ _IMAGE_MODELS = ("convnet", "resnet18")
 def _vary(
     field: str, values: Iterable[float], models: Iterable[str], *every: Series
 ) -> tuple[FigurePlace, ...]:
-    """Returns the places of some series over a field, with a panel for each model."""
+    """Returns the places of some series over a field, with a panel for each model.
+
+    Args:
+      field: Of the setting, on the x axis.
+      values: Of the field.
+      models: Names of models.
+      *every: The series.
+    """
     places = []
     for model, series, value in itertools.product(models, every, values):
         places.append(FigurePlace(task(model).label, series, value, model, {field: value}))
@@ -204,7 +223,7 @@ def _vary(
 
 
 def _on_fcnn(*every: Series) -> tuple[FigurePlace, ...]:
-    """Returns the places of some series on the FCNN, with a panel for each learning rate."""
+    """Returns the places of some series on the FCNN, with a panel for each of the paper's learning rates."""
     places = []
     for rate, series in itertools.product((0.1, 0.01), every):
         panel = f"learning rate {rate:g}"
@@ -215,12 +234,23 @@ def _on_fcnn(*every: Series) -> tuple[FigurePlace, ...]:
 def _with_gc_r(
     label: str, x: float = 1, model: str = "convnet", panel: str = "ConvNet", **fields: Any
 ) -> FigurePlace:
-    """Returns a place of GC-R whose series the figure calls by a label of its own."""
+    """Returns a place of GC-R, of a series that the figure names by what else the setting has.
+
+    Args:
+      label: The name of the series.
+      x: The place on the x axis.
+      model: The model.
+      panel: The panel.
+      **fields: Of the setting.
+    """
     return FigurePlace(panel, Series(label, GcR()), x, model, fields)
 
 
 def _proven() -> tuple[FigurePlace, ...]:
-    """Returns the places of fresh directions beside GC-R, with a panel for each model and k."""
+    """Returns the places of fresh directions beside GC-R, with a panel for each model and k.
+
+    A place is an audit of the figure: its panel, series, x, model and fields.
+    """
     panels = [(task(model).label, model, 1) for model in ("wide_fcnn", "fcnn")]
     for k in (1, 5, 25):
         panels.append((f"{task('convnet').label}, k = {k}", "convnet", k))
@@ -247,7 +277,12 @@ def _bracket(fields_at: Mapping[int, Mapping[str, Any]]) -> tuple[FigurePlace, .
 
 
 def _bracket_figures(periodicities: Iterable[int], insertions: Iterable[int]) -> dict[str, Figure]:
-    """Returns the figures of logistic regression over k, and over the number of steps at k = 5."""
+    """Returns the figures of logistic regression: over k, and over the number of steps at k = 5.
+
+    Args:
+      periodicities: The values of k.
+      insertions: The numbers of insertions, of which each takes 5 steps.
+    """
     at_k = {k: {"periodicity": k} for k in periodicities}
     at_steps = {5 * count: {"periodicity": 5, "insertions": count} for count in insertions}
     return {
@@ -322,7 +357,10 @@ BRACKETS = {
 
 
 def sweeps(scale: str) -> dict[str, Sweep]:
-    """Returns every sweep of a scale, by name."""
+    """Returns every sweep of the paper at a scale, by name: the figures of audits, Figure 8, the landscape.
+
+    The figure `proven` takes a single seed of each place.
+    """
     sizes = SIZES[scale]
     every = {}
     for name, (title, places, axis) in {**FIGURES, **BRACKETS[scale]}.items():
@@ -334,6 +372,7 @@ def sweeps(scale: str) -> dict[str, Sweep]:
             cells += [audit_cell(audited) for audited in audits]
         every[name] = Sweep(name, title, tuple(cells), axis)
 
+    # Figure 8 draws the norms of L's canaries in training, of a model each, instead of audits.
     norms = []
     for model in ("fcnn", *_IMAGE_MODELS):
         (first, *_) = list_audits(sizes[model], FigurePlace("", L, 1, model, {}))
@@ -345,7 +384,12 @@ def sweeps(scale: str) -> dict[str, Sweep]:
 
 
 def list_audits(size: Size, place: FigurePlace) -> list[Audited]:
-    """Returns a place's audits, one for each seed."""
+    """Returns a place's audits, one for each seed.
+
+    Args:
+      size: How much of the place's model is trained.
+      place: The panel, series, model and fields.
+    """
     adversary = place.series.adversary
     runs, canaries = size.choose_runs(adversary, place.fields.get("periodicity", 1))
     values = {

@@ -23,10 +23,11 @@ if TYPE_CHECKING:
 SIGMA_SQUARED = {  # of the paper's epsilons, which are upper bounds by RDP at delta = 1e-5 (Errata L4)
     0.5: 58.8, 1.0: 16.36, 1.5: 7.788, 2.0: 4.62, 3.0: 2.23, 4.0: 1.34, 8.0: 0.4066, 16.0: 0.13135,
 }  # fmt: skip
-# the only method with a threshold from a pilot of the runs that it counts
+# The only method here whose threshold comes from some of the runs that it is given.
 LIFTED = "lifted"
 TUNING_SEED = 1000  # of the runs on which the paper's thresholds are chosen
-_ENTRY_SECONDS = 2e-8  # an entry of a K x K matrix, on one core
+# Measured on one core: seconds of an entry of a run's K x K matrix, of a seed, and of a run.
+_ENTRY_SECONDS = 2e-8
 _SEED_SECONDS = 0.15
 _RUN_SECONDS = 3e-5
 _WORTH_PROCESSES = 8.0  # seconds from which on processes pay
@@ -59,9 +60,8 @@ class MechanismAudit(NamedTuple):
 
     def mechanism(self) -> "GaussianMechanism":
         """Returns the mechanism to simulate."""
-        from experiments.lidp.gaussian_mechanism import (
-            GaussianMechanism,
-        )  # SciPy, which data do without
+        # Needs SciPy, which this module does without.
+        from experiments.lidp.gaussian_mechanism import GaussianMechanism
 
         sigma = float(np.sqrt(SIGMA_SQUARED[self.epsilon]))
         return GaussianMechanism(self.runs, self.canaries, self.dimension, sigma)
@@ -96,11 +96,12 @@ class _SeedFindings(NamedTuple):
 
 
 def mechanism_cell(place: PlacedAudit) -> Cell:
-    """Returns the cell of an audit."""
+    """Returns the cell of work that audits the Gaussian mechanism with each seed, and stores the findings."""
     audit = place.audit
     matrix_seconds = _ENTRY_SECONDS * audit.runs * audit.canaries**2
     seed_seconds = matrix_seconds + _SEED_SECONDS + _RUN_SECONDS * audit.runs
-    seconds = seed_seconds * (audit.seeds + 2) / 2
+    # Thresholds take as long as a seed, on one core; the seeds then share two cores.
+    seconds = seed_seconds * (1 + audit.seeds / 2)
 
     def is_done(held: Holdings, data: DataSets) -> bool:
         return read(held, audit) is not None
@@ -125,7 +126,7 @@ def mechanism_cell(place: PlacedAudit) -> Cell:
 
 
 def read(held: Holdings, audit: MechanismAudit) -> MechanismFindings | None:
-    """Returns the stored findings, or None where there are none or they are damaged."""
+    """Returns the stored findings of an audit; None where there are none, or they are damaged."""
     store = held.open(audit.setting())
     if store is None:
         return None
@@ -136,7 +137,7 @@ def read(held: Holdings, audit: MechanismAudit) -> MechanismFindings | None:
 
 
 def findings(audit: MechanismAudit, processes: int, progress: Progress) -> MechanismFindings:
-    """Audits all seeds, spread over processes.
+    """Audits the mechanism with each seed, at thresholds chosen on runs of their own.
 
     Args:
       audit: The audit.
@@ -168,7 +169,13 @@ def findings(audit: MechanismAudit, processes: int, progress: Progress) -> Mecha
 
 
 def _audit_seed(audit: MechanismAudit, thresholds: dict[int, float], seed: int) -> _SeedFindings:
-    """Audits with one seed, at the threshold of each order."""
+    """Audits with one seed: each order at its threshold, and `lifted`, which chooses its own.
+
+    Args:
+      audit: What is audited.
+      thresholds: By order, 1, 2 or 4.
+      seed: Of the simulated runs.
+    """
     from audit.methods import lifted
     from experiments.lidp.gaussian_mechanism import examine_order, simulate
 

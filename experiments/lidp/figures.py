@@ -68,7 +68,12 @@ _SINGLE_LOOKS = {  # of one canary, in the panel over n
 
 
 def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
-    """Draws a sweep's figure of those cells that the store holds, and makes its table."""
+    """Draws a sweep's figure of those cells that the store holds, and makes its table.
+
+    Args:
+      sweep: Named lidp_table_1, or lidp_figure_3, _4 or _5.
+      evidence: What the store holds, and the levels of bounds.
+    """
     match sweep.name:
         case "lidp_table_1":
             return _draw_gains(sweep, evidence)
@@ -78,7 +83,7 @@ def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
 
 
 def _draw_mechanism(sweep: Sweep, evidence: Evidence) -> Drawn:
-    """Draws Figure 3 or Figure 4.
+    """Draws Figure 3 or Figure 4, by the sweep's name, of audits of the Gaussian mechanism.
 
     Figure 3 shows epsilon over n, K and d; Figure 4 gains, costs and the dependence of bits (Errata L6).
     """
@@ -92,7 +97,7 @@ def _draw_mechanism(sweep: Sweep, evidence: Evidence) -> Drawn:
                 points.append(MechanismPoint(panel, at_levels, findings))
     missing = len(sweep.cells) - len(points)
     if not points:
-        return Drawn([], missing, [])
+        return Drawn(figures=[], missing=missing, rows=[])
 
     if sweep.name == "lidp_figure_3":
         figure = epsilons_figure(points)
@@ -100,7 +105,7 @@ def _draw_mechanism(sweep: Sweep, evidence: Evidence) -> Drawn:
     else:
         figure = correlations_figure(points)
         table = tables.make_correlations_table(sweep.name, points)
-    return Drawn([(sweep.name, figure)], missing, [], table)
+    return Drawn([(sweep.name, figure)], missing, rows=[], table=table)
 
 
 def epsilons_figure(points: Points) -> Figure:
@@ -115,7 +120,10 @@ def epsilons_figure(points: Points) -> Figure:
 
 
 def _draw_epsilons(axis: Axes, panel: str, points: Points) -> None:
-    """Draws a panel of Figure 3."""
+    """Draws a panel of Figure 3: each method's epsilon, the exact one, and the limit of the paper's window.
+
+    Over n, audits with one canary have lines of their own.
+    """
     single = []
     if panel == "over n":
         single = [point for point in points if point.audit.canaries == 1]
@@ -137,7 +145,7 @@ def _draw_epsilons(axis: Axes, panel: str, points: Points) -> None:
 
 
 def correlations_figure(points: Points) -> Figure:
-    """Draws Figure 4: bias, variance and correlation."""
+    """Draws Figure 4: gains over K, and the dependence of bits over K and over d."""
     with plt.rc_context(STYLE):
         figure, axes = plt.subplots(1, 3, figsize=(11, 4.2))
         over_canaries = [point for point in points if point.panel == "over K"]
@@ -150,7 +158,14 @@ def correlations_figure(points: Points) -> Figure:
 
 
 def _draw_means(axis: Axes, points: Points, method: str, look: _Look) -> None:
-    """Draws a method's mean epsilon over x, with the means' standard errors as bars."""
+    """Draws a method's mean epsilon over x, with the means' standard errors as bars.
+
+    Args:
+      axis: The panel.
+      points: Those without the method are left out.
+      method: A key of _LOOKS.
+      look: Of its line.
+    """
     own = [point for point in points if method in point.found.epsilons]
     xs = [point.x() for point in own]
     means = [point.mean(method) for point in own]
@@ -162,7 +177,7 @@ def _draw_means(axis: Axes, points: Points, method: str, look: _Look) -> None:
 
 
 def _set_log_axis(axis: Axes, points: Points) -> None:
-    """Makes x logarithmic, with room beside the points."""
+    """Makes x logarithmic, with room of a factor 1.4 beside the points; leaves it alone without points."""
     if points:
         xs = [point.x() for point in points]
         axis.set_xscale("log")
@@ -170,9 +185,10 @@ def _set_log_axis(axis: Axes, points: Points) -> None:
 
 
 def _draw_gains_in_variance(axis: Axes, points: Points) -> None:
-    """Draws Figure 4, left: bias and gain in variance.
+    """Draws Figure 4, left: bias and gain in variance over K (equation 10).
 
-    Both are against one canary and order 1 (equation 10).
+    The bias is order 1's epsilon with K canaries less that with one; the gain is that of orders 2 and 4 over
+    order 1 with the same canaries.
     """
     single = [point for point in points if point.audit.canaries == 1]
     if single:
@@ -193,7 +209,11 @@ def _draw_gains_in_variance(axis: Axes, points: Points) -> None:
 
 
 def _draw_moments(axis: Axes, panel: str, points: Points) -> None:
-    """Draws the dependence of bits over K or d, beside a slope of -1."""
+    """Draws how far the bits of a run are from independent, over K or d, beside a slope of -1.
+
+    Bits say which canaries are detected. If they were independent, mu_2 - mu_1^2 and mu_4 - mu_2^2 would be
+    0, with mu_m the mean product of m of them.
+    """
     second = [(point.x(), point.found.second) for point in points]
     fourth = [(point.x(), point.found.fourth) for point in points]
     drawn = _plot_present(axis, second, label="|mu_2 - mu_1²|", **_LOOKS["wilson_2"].style())
@@ -211,14 +231,17 @@ def _draw_moments(axis: Axes, panel: str, points: Points) -> None:
 def _plot_present(
     axis: Axes, pairs: Iterable[tuple[int, float | None]], **look: Any
 ) -> list[tuple[int, float]]:
-    """Plots those pairs (x, y) that have a y; returns them."""
+    """Plots those pairs (x, y) that have a y; returns them.
+
+    `look` goes to matplotlib's `plot`.
+    """
     present = [(x, y) for x, y in pairs if y is not None]
     axis.plot([x for x, _ in present], [y for _, y in present], **look)
     return present
 
 
 def _read_scores(sweep: Sweep, evidence: Evidence) -> list[tuple[Audited, Scores | None]]:
-    """Returns a sweep's audits with their scores, None where these are not stored."""
+    """Returns a sweep's audits of trained models with their scores, None where these are not stored."""
     pairs = []
     for audit in sweep.audits():
         scores = evidence.held.scores(identity(audit.setting), audit.runs)
@@ -227,7 +250,7 @@ def _read_scores(sweep: Sweep, evidence: Evidence) -> list[tuple[Audited, Scores
 
 
 def _draw_gains(sweep: Sweep, evidence: Evidence) -> Drawn:
-    """Draws Table 1, of audits with one canary and with several by turns."""
+    """Draws Table 1; a sweep's audits with one canary and with several follow each other by turns."""
     pairs = _read_scores(sweep, evidence)
     missing = sum(scores is None for _, scores in pairs)
     entries = []
@@ -237,15 +260,15 @@ def _draw_gains(sweep: Sweep, evidence: Evidence) -> Drawn:
             entry = gains.compare_with_single(label, single, several, evidence.levels)
             entries.append(entry)
     if not entries:
-        return Drawn([], missing, [])
+        return Drawn(figures=[], missing=missing, rows=[])
 
     table = tables.make_gains_table(sweep.name, sweep.title, entries)
     figure = gains_figure(sweep.title, entries)
-    return Drawn([(sweep.name, figure)], missing, [], table)
+    return Drawn([(sweep.name, figure)], missing, rows=[], table=table)
 
 
 def gains_figure(title: str, entries: Sequence[Gain]) -> Figure:
-    """Draws every entry's gains on a logarithmic axis, and names their harmonic means."""
+    """Draws each entry's gains on a logarithmic axis, with their harmonic means in the legend."""
     with plt.rc_context(STYLE):
         figure, axis = plt.subplots(figsize=(7, 0.3 * len(entries) + 1.8))
         for method, shift in ((ORDER_2, -0.15), (ORDER_4, 0.15)):
@@ -273,17 +296,18 @@ def gains_figure(title: str, entries: Sequence[Gain]) -> Figure:
 
 
 def _draw_lifted(sweep: Sweep, evidence: Evidence) -> Drawn:
-    """Draws Figure 5 of the audits that are stored."""
+    """Draws Figure 5 of the audits that are stored: bounds by attack over the runs and over the canaries."""
     pairs = _read_scores(sweep, evidence)
     stored_audits = []
     by_attack: dict[str, dict[int, Scores]] = {}
     for audit, scores in pairs:
         if scores is not None:
             stored_audits.append(audit)
-            by_attack.setdefault(audit.series, {})[int(audit.x)] = scores
+            canaries = int(audit.x)
+            by_attack.setdefault(audit.series, {})[canaries] = scores
     missing = len(pairs) - len(stored_audits)
     if not stored_audits:
-        return Drawn([], missing, [])
+        return Drawn(figures=[], missing=missing, rows=[])
 
     attacks = []
     for attack, by_canaries in by_attack.items():
@@ -293,7 +317,7 @@ def _draw_lifted(sweep: Sweep, evidence: Evidence) -> Drawn:
     upper = sampled_upper_bound(sigma, insertions, evidence.levels.delta, rate)
     title = f"{first.panel}, upper bound {upper:.2f}, n = {first.runs:,}"
     table = tables.make_lifted_table(sweep.name, title, attacks)
-    return Drawn([(sweep.name, lifted_figure(title, attacks))], missing, [], table)
+    return Drawn([(sweep.name, lifted_figure(title, attacks))], missing, rows=[], table=table)
 
 
 def lifted_figure(title: str, attacks: Sequence[Lifted]) -> Figure:
@@ -315,7 +339,7 @@ def lifted_figure(title: str, attacks: Sequence[Lifted]) -> Figure:
 
 
 def _draw_over_runs(axis: Axes, attack: Lifted) -> None:
-    """Draws an attack's bounds over the runs."""
+    """Draws an attack's bounds over the runs, with one canary and with several."""
     if attack.single is not None:
         axis.plot(attack.runs, attack.single, "x-", color=BLACK, label="one canary, order 1")
     for method, epsilons in attack.several.items():

@@ -83,8 +83,8 @@ def compare_with_single(label: str, single: Scores, several: Scores, levels: Lev
 def compare_canaries(attack: str, by_canaries: Mapping[int, Scores], levels: Levels) -> Lifted:
     """Computes an attack's bounds over the number of canaries and over the runs.
 
-    Over the runs there are two curves: with one canary, and with the number of canaries nearest to the root
-    of all runs.
+    Over the runs there are two curves: with one canary, and with the number of canaries nearest to the square
+    root of the number of all runs.
 
     Args:
       attack: The attack.
@@ -118,7 +118,8 @@ def compare_canaries(attack: str, by_canaries: Mapping[int, Scores], levels: Lev
 def choose_numbers_of_runs(runs: int) -> list[int]:
     """Returns even numbers of runs, evenly spaced in their logarithm, up to half of all.
 
-    A bound is then the mean over many parts, where one audit of all runs has its luck.
+    At half of all runs a bound is the mean over many random parts; a single audit of all runs depends on
+    chance.
     """
     most = max(runs // 2, 2)
     halves = np.geomspace(min(LEAST_RUNS, most), most, _CURVE_POINTS) / 2
@@ -126,7 +127,16 @@ def choose_numbers_of_runs(runs: int) -> list[int]:
 
 
 def compute_curve(method: str, scores: Scores, runs: Sequence[int], levels: Levels) -> list[float]:
-    """Returns the mean of a method's epsilon over random parts of the scores, at each number of runs."""
+    """Returns a method's epsilon at each number of runs, its mean over _PARTS random parts of the scores.
+
+    Where all runs are asked for, there is one part.
+
+    Args:
+      method: A key of METHODS.
+      scores: Of all runs.
+      runs: The numbers of runs.
+      levels: Delta and confidence of the bounds.
+    """
     rng = np.random.default_rng(0)
     bound = lifted.METHODS[method].bound
     curve = []
@@ -160,7 +170,10 @@ def compute_gain(
 
 
 def compute_mean(entries: Sequence[Gain], order: str) -> float | None:
-    """Returns the paper's average of an order's gains, their harmonic mean, or None where there is none."""
+    """Returns the harmonic mean of an order's gains, the paper's average, over those entries that have one.
+
+    It is None where no entry has a gain.
+    """
     gains = [entry.by_order.get(order) for entry in entries]
     present = [gain for gain in gains if gain is not None]
     if not present:
@@ -174,9 +187,14 @@ def _list_usable_methods(canaries: int) -> list[str]:
 
 
 def _draw_part(scores: Scores, count: int, rng: np.random.Generator) -> Design:
-    """Draws a random part of the runs.
+    """Draws a random part of the runs, as evidence.
 
     Where each run has one canary, half of the part is from each world, as a design of two sets.
+
+    Args:
+      scores: Of all runs.
+      count: Runs of the part.
+      rng: Draws them.
     """
     if scores.scores.shape[1] > 1:
         drawn = np.sort(rng.choice(len(scores.scores), count, replace=False))
@@ -189,7 +207,7 @@ def _draw_part(scores: Scores, count: int, rng: np.random.Generator) -> Design:
 
 
 def _interpolate_runs(runs: Sequence[int], epsilons: Sequence[float], level: float) -> float:
-    """Returns the fewest runs at which a curve reaches a level.
+    """Returns the fewest runs at which a curve of epsilons reaches a level, which its maximum does.
 
     The curve is made monotone, and interpolated between its points in the logarithm of the runs.
     """

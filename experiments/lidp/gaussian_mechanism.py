@@ -59,6 +59,10 @@ class OrderFindings(NamedTuple):
 def simulate(setting: GaussianMechanism, seed: int) -> Sets:
     """Simulates both worlds (LiDP paper, Algorithm 1; Errata L5).
 
+    Args:
+      setting: Runs n, canaries K, dimension d and noise.
+      seed: Of all draws.
+
     Returns:
       Scores (n, K) of inserted canaries and, of n further runs with K - 1 canaries, (n, K) of fresh ones.
 
@@ -68,7 +72,7 @@ def simulate(setting: GaussianMechanism, seed: int) -> Sets:
     canaries = setting.canaries
     dimension = setting.dimension
     message = f"`dimension={dimension}`: give at least 2, and as many as canaries"
-    require(2 <= dimension >= canaries, message)
+    require(dimension >= max(2, canaries), message)
     rng = np.random.default_rng(seed)
     block = max(_BLOCK_ENTRIES // canaries**2, 1)
     inserted = []
@@ -79,7 +83,13 @@ def simulate(setting: GaussianMechanism, seed: int) -> Sets:
 
 
 def choose_thresholds(design: Sets, delta: float, confidence: float) -> dict[int, float]:
-    """Returns the best threshold on some runs, of every order that their number of canaries allows."""
+    """Returns the threshold of largest epsilon on some runs, for every order up to the number of canaries.
+
+    Args:
+      design: Scores of runs that no bound counts.
+      delta: Of epsilon.
+      confidence: Of epsilon.
+    """
     canaries = design.inserted.shape[1]
     worlds = design.pooled()
     low = min(np.quantile(world, _QUANTILE) for world in worlds)
@@ -96,7 +106,15 @@ def choose_thresholds(design: Sets, delta: float, confidence: float) -> dict[int
 def examine_order(
     design: Sets, threshold: float, order: int, delta: float, confidence: float
 ) -> OrderFindings:
-    """Computes what an order finds at a threshold."""
+    """Computes what one order of Wilson's intervals finds at a threshold.
+
+    Args:
+      design: Scores (n, K) of inserted and of fresh canaries.
+      threshold: At or above which a canary counts as detected.
+      order: 1, 2 or 4: up to which moments of the bits are used.
+      delta: Of epsilon.
+      confidence: Of epsilon.
+    """
     canaries = design.inserted.shape[1]
     detected = _count_detected(design.inserted, threshold)
     means = lifted.moments(detected, canaries, min(canaries, 4))
@@ -110,17 +128,22 @@ def examine_order(
 
 
 def window_limit(sigma: float, delta: float) -> float:
-    """Returns the epsilon that no number of runs with one canary exceeds.
+    """Returns the largest epsilon that thresholds in the paper's window show with one canary and many runs.
 
-    It is reached at the window's upper end, where the worlds' scores are normal with means 1 and 0 and
-    standard deviation sigma.
+    At the window's upper end, the 90% quantile of the scores with the canary, scores are normal with means 1
+    and 0 and deviation sigma: a tenth of those with the canary are detected.
     """
     end = 1 + sigma * special.ndtri(1 - _QUANTILE)
     return float(np.log((_QUANTILE - delta) / special.ndtr(-end / sigma)))
 
 
 def _draw_inserted_scores(rng: np.random.Generator, setting: GaussianMechanism) -> Array:
-    """Draws scores (n, K) of canaries on releases that hold them."""
+    """Draws scores (n, K) of canaries on releases that hold them.
+
+    In the span of K uniform directions a rotation makes them a lower-triangular K x K matrix: normal below a
+    diagonal of chi with d, d - 1, ... degrees of freedom, its rows then normalised (Bartlett's
+    decomposition).
+    """
     runs, canaries, dimension, sigma = setting
     rows = np.tril(rng.standard_normal((runs, canaries, canaries)), -1)
     diagonal = np.arange(canaries)
@@ -132,7 +155,11 @@ def _draw_inserted_scores(rng: np.random.Generator, setting: GaussianMechanism) 
 
 
 def _draw_fresh_scores(rng: np.random.Generator, setting: GaussianMechanism) -> Array:
-    """Draws scores (n, K) of canaries on releases that hold K - 1 others."""
+    """Draws scores (n, K) of canaries on releases that hold K - 1 others.
+
+    Only a release's length matters. Each further unit vector, at the cosine c to the sum of length r, makes
+    it sqrt(r^2 + 1 + 2 r c); then come sigma times a normal along the sum, and chi with d - 1 degrees across.
+    """
     runs, canaries, dimension, sigma = setting
     length = np.zeros(runs)
     for _ in range(canaries - 1):
@@ -144,7 +171,7 @@ def _draw_fresh_scores(rng: np.random.Generator, setting: GaussianMechanism) -> 
 
 
 def _draw_cosines(rng: np.random.Generator, shape: tuple[int, ...], dimension: int) -> Array:
-    """Draws cosines of the angles between uniform directions in R^dimension."""
+    """Draws cosines, of a shape, of the angles between uniform directions in R^dimension."""
     along = rng.standard_normal(shape)
     across_squared = rng.chisquare(dimension - 1, shape)
     return np.asarray(along / np.sqrt(along**2 + across_squared))
@@ -156,9 +183,17 @@ def _count_detected(scores: Array, threshold: float) -> Array:
 
 
 def _epsilon(design: Sets, threshold: float, order: int, delta: float, confidence: float) -> float:
-    """Returns log((p_1 - delta) / p_0) from Wilson's limits, each at half the error.
+    """Returns log((p_1 - delta) / p_0) from Wilson's limits of an order, each at half the error.
 
-    It is 0 where p_1 is at most delta.
+    p_1 is the least rate at which inserted canaries are detected, p_0 the largest of fresh ones. It is 0
+    where p_1 is at most delta.
+
+    Args:
+      design: Scores (n, K) of inserted and of fresh canaries.
+      threshold: At or above which a canary counts as detected.
+      order: 1, 2 or 4: up to which moments of the bits are used.
+      delta: Of epsilon.
+      confidence: Of epsilon.
     """
     error = (1 - confidence) / 2
     canaries = design.inserted.shape[1]

@@ -117,7 +117,7 @@ GRIDS = {
 GRIDS["paper"] = GRIDS["laptop"]._replace(
     lifted_runs=_RUNS, canaries=tuple(2**i for i in range(11))
 )
-# noise multipliers by sampling rate and steps, then by the epsilon of Renyi DP at delta = 1e-5
+# Noise multipliers by sampling rate and steps, then by the epsilon of Renyi DP at delta = 1e-5.
 NOISE: dict[tuple[float, int], dict[float, float]] = {
     (1 / 600, 18000): {
         1: 1.14911,
@@ -189,7 +189,7 @@ SIZES = {
         epsilon=4,
     ),
 }
-# the adversaries with one canary in each run, and with several
+# The adversaries with one canary in each run, and with several.
 ATTACKS: dict[str, tuple[AdversaryFields, AdversaryFields]] = {
     "poisoned data": (ClipBkd(), _POISONED),
     "random gradients": (CotS(), CotS()),
@@ -213,7 +213,7 @@ CLAIMS: PaperClaims = {  # the paper's words for its figures' panels
 
 
 def sweeps(scale: str) -> dict[str, Sweep]:
-    """Returns every sweep of a scale, by name."""
+    """Returns the sweeps of Figures 3, 4 and 5 and of Table 1 at a scale, by name."""
     size = SIZES[scale]
     places = mechanism_places(GRIDS[scale])
     over_canaries_and_dimension = [place for place in places if place.panel != "over n"]
@@ -234,7 +234,11 @@ def sweeps(scale: str) -> dict[str, Sweep]:
 
 
 def mechanism_places(grid: MechanismGrid) -> list[PlacedAudit]:
-    """Returns a grid's audits: over n with one canary and with sqrt(n), over K, over d."""
+    """Returns a grid's audits: over n with one canary and with sqrt(n), over K, over d.
+
+    The panels over K and d are at the paper's epsilon 4, that over n at epsilon 1; all but that over d are in
+    10,000 dimensions.
+    """
     places = []
 
     def add(panel: str, runs: int, canaries: int, dimension: int, epsilon: float) -> None:

@@ -62,9 +62,10 @@ class MechanismPoint(NamedTuple):
         return self.mean(method) - self.mean("wilson_1")
 
     def limits(self) -> tuple[float, float]:
-        """Returns two epsilons: the mechanism's, and the most that a canary can show.
+        """Returns the mechanism's own epsilon, and the most that one canary shows by any number of runs.
 
-        The second holds for any number of runs, with thresholds in the paper's window.
+        The second is less, as the paper's thresholds lie between the worlds' 10% and 90% quantiles (Errata
+        L2).
         """
         sigma = self.audit.mechanism().sigma
         delta = self.audit.delta
@@ -73,7 +74,7 @@ class MechanismPoint(NamedTuple):
 
 
 def make_epsilons_table(figure: str, points: Sequence[MechanismPoint]) -> OwnTable:
-    """Makes the table of Figure 3's epsilons."""
+    """Makes the table of Figure 3: epsilon of each method, mean and deviation over seeds, at each point."""
 
     def format_epsilons(values: list[float]) -> str:
         return f"{np.mean(values):.3f} ({np.std(values):.3f})"
@@ -87,7 +88,15 @@ def make_epsilons_table(figure: str, points: Sequence[MechanismPoint]) -> OwnTab
 
 
 def make_correlations_table(figure: str, points: Sequence[MechanismPoint]) -> OwnTable:
-    """Makes the table of Figure 4's gains of orders over order 1, and correlations."""
+    """Makes the table of Figure 4: what orders 2 and 4 gain over order 1, and how dependent bits are.
+
+    An order says up to which moments mu_j of a run's bits, "canary detected", Wilson's intervals are used;
+    were the bits independent, mu_2 - mu_1^2 and mu_4 - mu_2^2 would be 0.
+
+    Args:
+      figure: The sweep's name.
+      points: The rows.
+    """
     gain = number(".3f")
     moment = number(".2e")
     columns = [
@@ -101,7 +110,13 @@ def make_correlations_table(figure: str, points: Sequence[MechanismPoint]) -> Ow
 
 
 def make_gains_table(name: str, title: str, entries: Sequence[Gain]) -> OwnTable:
-    """Makes Table 1."""
+    """Makes Table 1: epsilon with one canary and with several, and how many times fewer runs they need.
+
+    Args:
+      name: The sweep's name.
+      title: Above the table.
+      entries: The rows.
+    """
     columns = [
         _label_column("epsilon of", "entry", lambda entry: entry.label),
         _number_column("epsilon_1", "K = 1", lambda entry: entry.single),
@@ -121,7 +136,13 @@ def make_gains_table(name: str, title: str, entries: Sequence[Gain]) -> OwnTable
 
 
 def make_lifted_table(name: str, title: str, attacks: Sequence[Lifted]) -> OwnTable:
-    """Makes the table of Figure 5's panels over K."""
+    """Makes the table of Figure 5's panels over K: epsilon by attack, number of canaries and method.
+
+    Args:
+      name: The sweep's name.
+      title: Above the table.
+      attacks: The rows, one for each attack and number of canaries.
+    """
     columns = [
         _label_column("", None, lambda row: f"{row['attack']}, K = {row['canaries']}"),
         Column("attack", itemgetter("attack")),
@@ -144,7 +165,15 @@ def _make_points_table(
     points: Sequence[MechanismPoint],
     after: list[str],
 ) -> OwnTable:
-    """Makes the table of a figure of the Gaussian mechanism, and its CSV, which has a row for each method."""
+    """Makes the table of a figure of the Gaussian mechanism, and its CSV, which has a row for each method.
+
+    Args:
+      figure: The sweep's name.
+      title: Above the table.
+      columns: Beside n, K and d.
+      points: The rows, in sections by panel.
+      after: Lines below.
+    """
 
     def heading(point: MechanismPoint) -> str:
         exact, window = point.limits()
@@ -194,7 +223,7 @@ def _make_table(
 
 
 def _quote_claim(figure: str, panel: str) -> list[str]:
-    """Returns a line with the paper's words for a panel, or no line where it has none."""
+    """Returns a line with the paper's words for a panel of a figure, or no line where it has none."""
     claim = CLAIMS.get((figure, panel, None))
     if claim is None:
         return []

@@ -7,6 +7,7 @@ From all iterates the estimate fits normal laws to maxima over rounds, which the
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -77,7 +78,7 @@ def simulate_cells(
 
     Args:
       sigmas: The standard deviations of the noise.
-      dimension: The dimension d.
+      dimension: The dimension d; there are sqrt(d) canaries.
       simulations: How many simulations; at least 2.
       delta: The delta of epsilon.
       seed: The seed.
@@ -88,8 +89,9 @@ def simulate_cells(
     drawn = []
     for number in range(simulations):
         rng = np.random.default_rng([seed, dimension, number])
-        rows = cosine_law.rotated(rng, canaries, dimension)
-        drawn.append([cosine_law.released(rng, rows, dimension, sigma) for sigma in sigmas])
+        # The canaries, uniform directions rotated into their own span, and their cosines with a release.
+        rows = cosine_law.draw_canaries(rng, canaries, dimension)
+        drawn.append([cosine_law.draw_cosines(rng, rows, dimension, sigma) for sigma in sigmas])
         progress(1)
     cosines = np.array(drawn)  # (simulations, sigmas, canaries)
 
@@ -105,10 +107,19 @@ def simulate_cells(
 
 
 def floors(numbers: Sequence[int], delta: float) -> list[Floors]:
-    """Computes the floors for each number of canaries, where the null is known."""
+    """Computes what every estimate shows where nothing leaks, for each number of canaries.
+
+    The law of cosines without a leak counts as known, as it is of the final model's.
+
+    Args:
+      numbers: Of canaries.
+      delta: Of epsilon.
+    """
     every = []
     for canaries in numbers:
-        by_method = {name: one_shot.noise_floor(name, canaries, 0, delta) for name in FITTED}
+        by_method = {
+            name: one_shot.noise_floor(name, canaries, unobserved=0, delta=delta) for name in FITTED
+        }
         every.append(Floors(canaries, by_method))
     return every
 
@@ -156,7 +167,7 @@ class FederatedRun(NamedTuple):
 
     @property
     def exceeds(self) -> bool:
-        """Returns whether the estimate from all iterates exceeds the accounted epsilon beyond its error."""
+        """Whether the estimate from all iterates exceeds the accounted epsilon by more than its error."""
         estimate = self.all_iterates.fitted
         return estimate.epsilon - estimate.standard_error > self.accounted
 
@@ -180,7 +191,7 @@ class SplitQuantiles(NamedTuple):
 def read_runs(
     held: Holdings, plan: TrainingPlan, levels: Levels, with_plain: bool = False
 ) -> Iterator[FederatedRun]:
-    """Yields the stored training runs of a plan.
+    """Yields a plan's training runs, of those settings whose scores are stored.
 
     Args:
       held: The store's holdings.
@@ -188,13 +199,14 @@ def read_runs(
       levels: Delta and confidence.
       with_plain: Whether to read the accuracies without canaries too.
     """
+    observe = partial(_observe, dimension=plan.dimension, levels=levels)
     for setting in plan.audit_settings():
         noise = setting.noise_multiplier
-        all_iterates = federated.read(held, setting, 1)
-        final_model = federated.read(held, federated.final(setting), 1)
+        all_iterates = federated.read(held, setting, runs=1)
+        final_model = federated.read(held, federated.final(setting), runs=1)
         plain_accuracy = None
         if with_plain:
-            plain = federated.read(held, plan.without_canaries(noise), 1)
+            plain = federated.read(held, plan.without_canaries(noise), runs=1)
             if plain is not None:
                 plain_accuracy = next(iter(plain.accuracies), None)
         if all_iterates is not None and final_model is not None:
@@ -203,20 +215,26 @@ def read_runs(
                 setting.repetitions,
                 analytical=epsilon_upper_bound(noise, 1, levels.delta),
                 accounted=epsilon_upper_bound(noise, setting.repetitions, levels.delta),
-                all_iterates=_observe(all_iterates.scores, plan.dimension, False, levels),
-                final_model=_observe(final_model.scores, plan.dimension, True, levels),
+                all_iterates=observe(all_iterates.scores, null_is_known=False),
+                final_model=observe(final_model.scores, null_is_known=True),
                 accuracy=next(iter(all_iterates.accuracies), None),
                 plain_accuracy=plain_accuracy,
             )
 
 
 def read_splits(held: Holdings, plan: SplitPlan, delta: float) -> Iterator[SplitQuantiles]:
-    """Yields Figure 4's quantiles, of those noise multipliers both of whose settings are stored."""
+    """Yields Figure 4's quantiles, of those noise multipliers both of whose settings are stored.
+
+    Args:
+      held: The store's holdings.
+      plan: Experiments of one run, against several runs with as many canaries.
+      delta: Of epsilon.
+    """
     for noise in plan.training.noises:
         for is_final in (False, True):
             one_run = plan.one_run(noise)
             several_runs = plan.several_runs(noise)
-            if is_final:
+            if is_final:  # the same training runs, observed by their final models
                 one_run = federated.final(one_run)
                 several_runs = federated.final(several_runs)
             in_one = federated.read(held, one_run, plan.experiments)
@@ -232,7 +250,15 @@ def read_splits(held: Holdings, plan: SplitPlan, delta: float) -> Iterator[Split
 
 
 def _observe(scores: Scores, dimension: int, null_is_known: bool, levels: Levels) -> Observation:
-    """Computes what the cosines of the first run show."""
+    """Computes what the cosines of a setting's first run show.
+
+    Args:
+      scores: The cosines, and who was in.
+      dimension: d.
+      null_is_known: Whether cosines of canaries that are out have the law of uniform directions, as with the
+        final model; else their law is fitted to those that are out.
+      levels: Delta and confidence.
+    """
     values = scores.scores[0]
     presence = scores.presence[0]
     unobserved = None if null_is_known else values[~presence]
@@ -248,7 +274,16 @@ def _observe(scores: Scores, dimension: int, null_is_known: bool, levels: Levels
 def _compute_quantiles(
     scores: Scores, runs: int, dimension: int, null_is_known: bool, delta: float
 ) -> Array:
-    """Returns quantiles (len(QUANTILES),) of the estimates of experiments of so many runs each."""
+    """Returns quantiles (len(QUANTILES),) of the estimates of experiments of several runs each.
+
+    Args:
+      scores: The cosines of all runs, one experiment after the other.
+      runs: Of an experiment.
+      dimension: d.
+      null_is_known: Whether cosines of canaries that are out have the law of uniform directions; else it is
+        fitted to them.
+      delta: Of epsilon.
+    """
     epsilons = []
     for first in range(0, len(scores.scores), runs):
         values = scores.scores[first : first + runs]

@@ -49,20 +49,30 @@ class Panel(NamedTuple):
 
 
 def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
-    """Draws a federated sweep's figure and makes its table, of what the store holds, if it holds any."""
-    missing = sum(not cell.is_done(evidence.held, DataSets({})) for cell in sweep.cells)
+    """Draws a federated sweep's figure and makes its table, if the store holds any of it.
+
+    Args:
+      sweep: Training runs at some noise multipliers, or experiments of one run against several.
+      evidence: What the store holds, and the levels of estimates.
+    """
+    any_data = DataSets({})  # without files of the user's
+    missing = sum(not cell.is_done(evidence.held, any_data) for cell in sweep.cells)
     if isinstance(sweep, SplitSweep):
         drawing = _draw_splits(sweep, evidence)
     else:
         drawing = _draw_repeated(sweep, evidence)
     if drawing is None:
-        return Drawn([], missing, [])
+        return Drawn(figures=[], missing=missing, rows=[])
     figure, table = drawing
-    return Drawn([(sweep.name, figure)], missing, [], table)
+    return Drawn([(sweep.name, figure)], missing, rows=[], table=table)
 
 
 def _draw_repeated(sweep: Sweep, evidence: Evidence) -> tuple[Figure, OwnTable] | None:
-    """Draws a sweep of single training runs; returns None where none is stored."""
+    """Draws a sweep of single training runs and makes its table; returns None where none is stored.
+
+    A sweep of several kinds of clients shows densities; of one kind, with training runs without canaries,
+    histograms; without those, estimates over repetitions.
+    """
     assert isinstance(sweep, RepeatedSweep)
     every = []
     for plan in sweep.plans:
@@ -84,7 +94,12 @@ def _draw_repeated(sweep: Sweep, evidence: Evidence) -> tuple[Figure, OwnTable] 
 
 
 def _draw_splits(sweep: SplitSweep, evidence: Evidence) -> tuple[Figure, OwnTable] | None:
-    """Draws a sweep of one run against several; returns None where none is stored."""
+    """Draws a sweep of one run against several and makes its table; returns None where none is stored.
+
+    Args:
+      sweep: An experiment has its canaries in one run, or spread over several.
+      evidence: What the store holds, and delta.
+    """
     plan = sweep.plan
     delta = evidence.levels.delta
     splits = list(estimates.read_splits(evidence.held, plan, delta))
@@ -97,7 +112,7 @@ def _draw_splits(sweep: SplitSweep, evidence: Evidence) -> tuple[Figure, OwnTabl
 
 
 def simulated_figure(panels: Sequence[Panel]) -> Figure:
-    """Draws a panel for each mechanism: histogram, the exact null, and the normal fit."""
+    """Draws a panel for each simulated mechanism: its cosines, their law without a leak, and a normal fit."""
     with plt.rc_context(style.STYLE):
         size = (3.3 * len(panels), 3.2)
         figure, axes = plt.subplots(1, len(panels), figsize=size, squeeze=False)
@@ -110,7 +125,10 @@ def simulated_figure(panels: Sequence[Panel]) -> Figure:
 
 
 def _draw_simulated(axis: Axes, panel: Panel) -> None:
-    """Draws a mechanism's cosines in units of 1/sqrt(d)."""
+    """Draws a mechanism's cosines in units of 1/sqrt(d), the law without a leak and a normal fit.
+
+    The title has Anderson and Darling's statistic, and its critical value at 5%, the third of five.
+    """
     cosines = panel.cosines * np.sqrt(panel.dimension)
     x = np.linspace(min(-4.0, cosines.min()), max(4.0, cosines.max()), 801)
     mean = cosines.mean()
@@ -198,9 +216,14 @@ def repetitions_figure(planned: PlannedRuns) -> Figure:
 
 
 def quantiles_figure(title: str, splits: Sequence[SplitQuantiles], delta: float) -> Figure:
-    """Draws a panel for each noise multiplier and observation.
+    """Draws a panel for each noise multiplier and observation: estimates of one run beside several.
 
-    It shows quantiles over experiments, of one run beside several.
+    Estimates are shown by their quantiles over experiments.
+
+    Args:
+      title: The figure's title.
+      splits: The quantiles.
+      delta: Of the analytical epsilon in panels' titles.
     """
     with plt.rc_context(style.STYLE):
         size = (2.4 * len(splits) + 0.6, 3.0)
@@ -227,14 +250,14 @@ def quantiles_figure(title: str, splits: Sequence[SplitQuantiles], delta: float)
 
 
 def _draw_histogram(axis: Axes, observation: Observation) -> None:
-    """Draws the cosines of canaries that are in, beside those that are out or the known null."""
+    """Draws the cosines of canaries that are in, beside those that are out or their known law."""
     root = np.sqrt(observation.cosines.dimension)
     observed = observation.cosines.observed * root
     unobserved = observation.cosines.unobserved * root
     null_is_known = not len(unobserved)
     shown = np.concatenate([observed, unobserved])
     if null_is_known:
-        shown = np.concatenate([shown, [-4.0, 4.0]])
+        shown = np.concatenate([shown, [-4.0, 4.0]])  # the known law's deviation is 1
     bins = np.linspace(shown.min(), shown.max(), _BINS).tolist()
     if null_is_known:
         _draw_null(axis, bins[0], bins[-1], observation.cosines.dimension)
@@ -244,10 +267,11 @@ def _draw_histogram(axis: Axes, observation: Observation) -> None:
 
 
 def _draw_densities(axis: Axes, runs: Sequence[FederatedRun]) -> None:
-    """Draws the density of the final model's cosines, a line for each run."""
+    """Draws the density of the final model's cosines, by kernel estimate, a line for each run."""
     dimension = runs[0].final_model.cosines.dimension
     root = np.sqrt(dimension)
     cosines = [run.final_model.cosines.observed * root for run in runs]
+    # In units of 1/sqrt(d) the law without a leak has deviation 1.
     low = min(-4.0, min(min(values) for values in cosines) - 1)
     high = max(4.0, max(max(values) for values in cosines) + 1)
     _draw_null(axis, low, high, dimension)
@@ -258,7 +282,7 @@ def _draw_densities(axis: Axes, runs: Sequence[FederatedRun]) -> None:
 
 
 def _draw_null(axis: Axes, low: float, high: float, dimension: int) -> None:
-    """Draws the density where nothing leaks."""
+    """Draws the density of cosines where nothing leaks, from `low` to `high` in units of 1/sqrt(d)."""
     x = np.linspace(low, high, _CURVE_POINTS)
     axis.plot(x, _null_density(x, dimension), color=BLACK, lw=1, label="nothing leaks")
 
@@ -273,7 +297,13 @@ def _null_density(x: Array, dimension: int) -> Array:
 def _draw_bars(
     axis: Axes, runs: Sequence[FederatedRun], observations: Sequence[Observation]
 ) -> None:
-    """Draws estimates as bars with their standard errors, beside in-sample values and the floor."""
+    """Draws estimates as bars with their standard errors, beside in-sample values and the floor.
+
+    Args:
+      axis: The panel.
+      runs: Named by their numbers of repetitions.
+      observations: Of the same runs, in their order.
+    """
     places = range(len(runs))
     epsilons = [observation.fitted.epsilon for observation in observations]
     errors = [observation.fitted.standard_error for observation in observations]
@@ -309,7 +339,7 @@ def _format_noise(run: FederatedRun) -> str:
 
 
 def _draw_legend(figure: Figure, axes: Sequence[Axes] | NDArray[np.object_]) -> None:
-    """Draws a legend of all axes' labels, each once."""
+    """Draws a legend of all axes' labels, each once, below the figure."""
     legend: dict[str, Artist] = {}
     for axis in axes:
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):

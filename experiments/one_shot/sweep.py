@@ -212,7 +212,7 @@ class SplitSweep(Sweep):
 
 
 def sweeps(scale: str) -> dict[str, Sweep]:
-    """Returns every sweep of a scale, by name."""
+    """Returns the sweeps of the paper's Tables 2 and 5 and Figures 1 to 4 at a scale, by name."""
     images, text, splits = SIZES[scale]
     every = [
         _make_table_sweep("one_shot_table_2", text),
@@ -232,7 +232,12 @@ def sweeps(scale: str) -> dict[str, Sweep]:
 
 
 def _make_table_sweep(name: str, plan: TrainingPlan) -> Sweep:
-    """Returns the sweep of Table 2 or 5: canaries that take part once, and no canaries."""
+    """Returns the sweep of Table 2 or 5: training runs whose canaries take part once, and runs without any.
+
+    Args:
+      name: Of the sweep.
+      plan: The clients, the model and the noise multipliers.
+    """
     once = plan._replace(repetitions=(1,))
     cells = list(_audit_cells(once))
     for noise in plan.noises:
@@ -242,7 +247,10 @@ def _make_table_sweep(name: str, plan: TrainingPlan) -> Sweep:
 
 
 def _make_repeated_sweep(name: str, title: str, *plans: TrainingPlan) -> Sweep:
-    """Returns a sweep over numbers of repetitions."""
+    """Returns a sweep of plans, each over its noise multipliers and numbers of repetitions.
+
+    A repetition is a round in which a canary takes part.
+    """
     cells: list[Cell] = []
     for plan in plans:
         cells += _audit_cells(plan)
@@ -250,7 +258,7 @@ def _make_repeated_sweep(name: str, title: str, *plans: TrainingPlan) -> Sweep:
 
 
 def _make_split_sweep(name: str, plan: SplitPlan) -> Sweep:
-    """Returns the sweep of Figure 4."""
+    """Returns the sweep of Figure 4: canaries in one run, against the same canaries spread over several."""
     training = plan.training
     several = counted(plan.runs, "run")
     cells = []
@@ -269,6 +277,13 @@ def _audit_cells(plan: TrainingPlan) -> Iterator[Cell]:
 
 
 def _make_cell(plan: TrainingPlan, setting: FederatedSetting, words: str, runs: int = 1) -> Cell:
-    """Returns the cell of some runs of a setting; `words` tell it from the plan's others."""
+    """Returns the cell of work of some training runs of a setting.
+
+    Args:
+      plan: To which the setting belongs.
+      setting: What is trained.
+      words: What tells it from the plan's other cells, for people.
+      runs: How many training runs.
+    """
     name = f"{plan.label}, sigma {setting.noise_multiplier:.3g}, {words}"
     return federated_cell(setting, runs, name, plan.seconds)

@@ -27,8 +27,7 @@ from experiments.sweeps.sweep import OwnTable
 
 _METHODS = (ONE_SHOT_EQUAL_VARIANCE, ONE_SHOT_FITTED, one_shot.ONE_SHOT_THRESHOLD)
 _ALLOWED_ERRORS = 3.0  # standard errors between our mean and the paper's
-# between our deviation and the paper's, as a share of the latter
-_ALLOWED_DEVIATION = 0.3
+_ALLOWED_DEVIATION = 0.3  # between our deviation and the paper's, as a share of the latter
 _SIMULATED_NOTE = """\
 mean (deviation) over simulations; neither is a bound. fitted: the estimate as
 the paper prints it. *: the equal variance's mean is beyond three standard
@@ -151,14 +150,21 @@ class _ObservedRun(NamedTuple):
 
 
 def find_printed_cell(cell: TableCell, delta: float) -> PrintedCell | None:
-    """Returns the paper's cell of the same sigma and dimension, or None where its delta is another."""
+    """Returns the cell of the paper's Table 1 with the same sigma and dimension; None where there is none.
+
+    There is none at another delta than the paper's.
+    """
     if delta != DELTA:
         return None
     return TABLE_1.get((cell.sigma, cell.dimension))
 
 
 def agrees(cell: TableCell, printed: PrintedCell, simulations: int) -> bool:
-    """Returns whether the equal-variance estimate is the paper's, as far as both simulations can tell."""
+    """Returns whether the equal-variance estimate is the paper's, as far as both simulations can tell.
+
+    The mean may be off by three standard errors and by the rounding of what is printed: 0.05 from 10 on, else
+    0.005. The deviation may be off by 30%.
+    """
     epsilons = cell.epsilons[ONE_SHOT_EQUAL_VARIANCE]
     rounding = 0.05 if printed.mean >= 10 else 0.005
     allowed = _ALLOWED_ERRORS * printed.deviation / np.sqrt(simulations) + rounding
@@ -170,12 +176,21 @@ def agrees(cell: TableCell, printed: PrintedCell, simulations: int) -> bool:
 def make_cells_table(
     cells: Sequence[TableCell], delta: float, simulations: int
 ) -> Table[TableCell]:
-    """Makes Table 1 with a row for each cell."""
+    """Makes Table 1 with a row for each cell: the exact epsilon, the paper's estimate, and ours.
+
+    A star marks a cell that does not agree with the paper's.
+
+    Args:
+      cells: The simulated cells.
+      delta: Of every epsilon; the paper has cells at one delta alone.
+      simulations: How many each cell has.
+    """
 
     def format_equal_variance(cell: TableCell) -> str:
         return _format_spread(cell.epsilons[ONE_SHOT_EQUAL_VARIANCE])
 
     def format_fitted(cell: TableCell) -> str:
+        """Formats the fitted estimate, after a star where the cell does not agree with the paper's."""
         printed = find_printed_cell(cell, delta)
         mark = " "
         if printed is not None and not agrees(cell, printed, simulations):
@@ -215,7 +230,7 @@ def make_cells_csv(cells: Sequence[TableCell]) -> bytes:
 
 
 def make_page_table(cells: Sequence[TableCell], delta: float) -> Table[TableCell]:
-    """Makes Table 1 with every estimate, for a page."""
+    """Makes Table 1 with every estimate, mean and deviation over simulations, for an HTML page."""
     columns = [
         Column(None, lambda cell: cell.sigma, "sigma", number("g")),
         Column(None, lambda cell: cell.dimension, "dimension", number(",")),
@@ -229,7 +244,7 @@ def make_page_table(cells: Sequence[TableCell], delta: float) -> Table[TableCell
 
 
 def make_floors_table(floors: Sequence[Floors], delta: float) -> Table[Floors]:
-    """Makes a table of noise floors with a row for each number of canaries."""
+    """Makes a table of noise floors: what each estimate shows where nothing leaks, by number of canaries."""
     columns = [Column(None, lambda row: row.canaries, "canaries", number(","), 8)]
     for method in _METHODS:
         columns.append(_method_column(method, lambda row: row.by_method, show_floor, 18))
@@ -238,7 +253,13 @@ def make_floors_table(floors: Sequence[Floors], delta: float) -> Table[Floors]:
 
 
 def make_observations_table(name: str, planned: PlannedRuns, delta: float) -> OwnTable:
-    """Makes a table in the shape of Tables 2, 3 and 5, with the paper's rows below ours."""
+    """Makes a table in the shape of Tables 2, 3 and 5, with the paper's rows below ours.
+
+    Args:
+      name: The sweep's name.
+      planned: The clients and their runs.
+      delta: Of epsilon.
+    """
     lines = []
     for run in planned.runs:
         accuracy = _format_accuracy(run.accuracy)
@@ -262,7 +283,13 @@ def make_observations_table(name: str, planned: PlannedRuns, delta: float) -> Ow
 
 
 def make_repetitions_table(name: str, planned: PlannedRuns, delta: float) -> OwnTable:
-    """Makes a table with a row for each noise multiplier and number of repetitions, as in Figures 2 and 3."""
+    """Makes a table with a row for each noise multiplier and number of repetitions (Figures 2 and 3).
+
+    Args:
+      name: The sweep's name.
+      planned: The clients and their runs.
+      delta: Of epsilon.
+    """
     lines = []
     for run in planned.runs:
         lines.append(_make_run_line(run, f"{run.accounted:.4g}", f"{run.repetitions}"))
@@ -307,7 +334,14 @@ def make_densities_table(name: str, every: Sequence[PlannedRuns]) -> OwnTable:
 def make_splits_table(
     name: str, splits: Sequence[SplitQuantiles], words: str, delta: float
 ) -> OwnTable:
-    """Makes a table of the estimates' quantiles, with all canaries in one run or over several."""
+    """Makes a table of the estimates' quantiles, with all canaries in one run or over several.
+
+    Args:
+      name: The sweep's name.
+      splits: The quantiles, a noise multiplier and observation each.
+      words: What is compared, for the title.
+      delta: Of epsilon.
+    """
 
     def analytical(row: _SplitRow) -> float:
         return epsilon_upper_bound(row.split.noise, 1, delta)
@@ -333,6 +367,7 @@ def make_splits_table(
 
 
 def _get_quantile(place: int, row: _SplitRow) -> float:
+    """Returns the quantile at a place of QUANTILES."""
     return float(row.quantiles[place])
 
 
@@ -408,7 +443,10 @@ def _make_runs_csv(planned: PlannedRuns) -> bytes:
 
 
 def _make_run_line(run: FederatedRun, upper: str, *rest: str) -> _Line:
-    """Makes the line of a run: noise, upper bound, estimates from both observations, and further cells."""
+    """Makes the line of a run: noise, upper bound, estimates from both observations, and further cells.
+
+    A star marks an estimate above the accounted epsilon.
+    """
     mark = "*" if run.exceeds else ""
     cells = (
         f"{run.noise:.3g}",
@@ -423,7 +461,7 @@ def _make_run_line(run: FederatedRun, upper: str, *rest: str) -> _Line:
 
 
 def _make_floor_line(run: FederatedRun) -> _Line:
-    """Makes the line of what the estimates show where nothing leaks."""
+    """Makes the line of what the estimates of a run's observations show where nothing leaks."""
     all_iterates = run.all_iterates.fitted.noise_floor
     final_model = run.final_model.fitted.noise_floor
     cells = (
@@ -456,13 +494,20 @@ def _method_column(
     show: Show,
     width: int = 0,
 ) -> Column:
-    """Returns the column of an estimate."""
+    """Returns the column of an estimate.
+
+    Args:
+      method: Its name, "one_shot_...", whose rest is the head.
+      values: From a row to its values by method.
+      show: Formats a value.
+      width: In characters.
+    """
     head = method.removeprefix("one_shot_").replace("_", " ")
     return Column(None, lambda row: values(row)[method], head, show, width)
 
 
 def _format_printed(cell: TableCell, delta: float) -> str | None:
-    """Formats what the paper prints in a cell; returns None where it has no such cell."""
+    """Formats what the paper prints in a cell of Table 1; returns None where it has no such cell."""
     printed = find_printed_cell(cell, delta)
     if printed is None:
         return None

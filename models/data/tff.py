@@ -118,7 +118,10 @@ def load_stackoverflow(
 
 
 def _read_word_numbers(path: Path) -> dict[str, int]:
-    """Reads the numbers of words from a file of a word and its count a line, the most frequent first."""
+    """Reads the 10,000 most frequent words, and returns each one's number, from 1.
+
+    The file has a word and its count a line, the most frequent first.
+    """
     require(path.is_file(), f"no {path}; {STACKOVERFLOW_PUBLISHED}")
     words = []
     with open(path, encoding="utf-8", errors="replace") as lines:
@@ -133,7 +136,12 @@ def _parse_sentence(
     numbers: Mapping[str, int],
     features: dict[str, Sequence[Any]],
 ) -> tuple[NDArray[np.uint16], NDArray[np.int32]]:
-    """Returns a sentence's words (20,) and the words that follow them (20,), as numbers."""
+    """Returns a sentence's token numbers (20,) and the numbers of the tokens that follow them (20,).
+
+    Args:
+      numbers: of the words that are known.
+      features: of a tf.train.Example, whose "tokens" is the sentence.
+    """
     (text,) = features["tokens"]
     words = bytes(text).decode("utf-8", errors="replace").split()
     sentence = [numbers.get(word, UNKNOWN) for word in words]
@@ -200,6 +208,13 @@ def _read_clients(
     """Reads a split's examples by client; raises ValueError where there is no such split.
 
     Reads client by client, since Stack Overflow's file exceeds any memory.
+
+    Args:
+      database: of TensorFlow Federated, with the tables client_metadata and examples.
+      split: its name.
+      parse: from the features of a tf.train.Example to (features, label).
+      clients: how many to read at most; None for all.
+      examples: how many of a client's to read at most; None for all.
     """
     no_limit = -1  # in SQLite
     most_clients = no_limit if clients is None else clients
@@ -225,7 +240,10 @@ def _read_clients(
 
 
 def parse_example(message: bytes) -> dict[str, Sequence[Any]]:
-    """Returns the features of a serialised tf.train.Example by name; raises ValueError if it is none."""
+    """Returns the features of a serialised tf.train.Example, sequences of values by name.
+
+    Raises ValueError if the message is none.
+    """
     from google.protobuf.message import DecodeError
     from tensorflow_datasets.proto.tf_example_generated_pb2 import Example as Message
 

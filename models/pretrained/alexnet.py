@@ -53,7 +53,11 @@ DENSE = {
 
 
 def make_parameters(arrays: Arrays) -> Any:
-    """Returns kernels and biases of the convolutions and of the dense layers, from torchvision's tensors."""
+    """Returns what `apply` takes: (kernel, bias) of each convolution and of each dense layer.
+
+    Args:
+      arrays: torchvision's tensors by name, whose kernels have the output's axis first.
+    """
     convolutions = []
     for convolution in CONVOLUTIONS:
         name = f"features.{convolution.place}"
@@ -67,9 +71,10 @@ def make_parameters(arrays: Arrays) -> Any:
 
 
 def apply(parameters: Any, images: Array) -> Array:
-    """Computes features (B, 4096) of normalised images (B, S, S, 3).
+    """Computes features (B, 4096) of normalised images (B, S, S, 3): what the last layer takes.
 
-    They are what the last layer takes, without dropout.
+    Dropout is left out, as it is where a network is not trained. `parameters` is what `make_parameters`
+    makes.
     """
     convolutions, dense = parameters
     x = images
@@ -97,7 +102,7 @@ def apply(parameters: Any, images: Array) -> Array:
 def _average_pool(x: Array) -> Array:
     """Computes torch's adaptive average pooling to 6 x 6, (B, H, W, C) -> (B, 6, 6, C).
 
-    It changes nothing at 224 x 224.
+    At 224 x 224, for which AlexNet was made, H and W are 6 and nothing changes.
     """
     _, height, width, _ = x.shape
     return jnp.einsum("ih,jw,bhwc->bijc", _make_averages(height), _make_averages(width), x)

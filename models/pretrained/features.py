@@ -58,11 +58,11 @@ def frozen_features(
     input_size: int | None = None,
     cache_dir: str | None = None,
 ) -> Dataset:
-    """Returns the body's features of the training images, which are computed once.
+    """Returns the outputs of a frozen network for the training images; they are computed once and stored.
 
     Args:
-      body: the frozen network.
-      load_images: gives what it sees; called after the size and the weights have been checked.
+      body: the frozen network, up to its last layer.
+      load_images: gives the images; called after the size and the weights have been checked.
       weights: a weights file; by default the body's own source.
       input_size: side S in pixels to which images are resized (see `normalise_images`); by default the
         body's.
@@ -111,7 +111,14 @@ def normalise_images(images: Array, size: int) -> Array:
 
 
 def _compute_features(body: Body, arrays: Arrays, images: np.ndarray, size: int) -> np.ndarray:
-    """Computes features (N, K) of images (N, H, W, 3), in batches, under a progress bar."""
+    """Computes the features (N, K) of images (N, H, W, 3) of uint8, in batches, under a progress bar.
+
+    Args:
+      body: the frozen network.
+      arrays: its weights.
+      images: all of them.
+      size: side in pixels to which they are resized.
+    """
     parameters = jax.tree.map(jnp.asarray, body.make_parameters(arrays))
 
     @jax.jit
@@ -128,7 +135,16 @@ def _compute_features(body: Body, arrays: Arrays, images: np.ndarray, size: int)
 
 
 def _verify(shape: tuple[int, int], raw: Arrays, source: str) -> LoadedArrays:
-    """Returns features with their checksum; raises InputError unless they are finite floats of a shape."""
+    """Returns features with their checksum.
+
+    Args:
+      shape: that the features are to have, (N, K).
+      raw: an array "features".
+      source: a line that says where they came from.
+
+    Raises:
+      InputError: they are of another shape or type, or not finite.
+    """
     features = raw["features"]
     fits = features.dtype == np.float32 and features.shape == shape
     require(fits, f"its features are {features.dtype} {features.shape}, not float32 {shape}")

@@ -134,12 +134,16 @@ def apply(parameters: Any, images: Array) -> Array:
 
 
 def _fold(arrays: Arrays, layer: _Layer) -> _FoldedLayer:
-    """Folds a batch norm into its convolution."""
+    """Folds a batch norm into its convolution: kernel * scale, and shift - mean * scale as the bias.
+
+    The scale is weight / sqrt(variance + 1e-5), with torch's 1e-5. Axes of length 1 of the kernel are
+    dropped.
+    """
     weight = arrays[f"{layer.norm}.weight"].astype(float)
     shift = arrays[f"{layer.norm}.bias"].astype(float)
     mean = arrays[f"{layer.norm}.running_mean"].astype(float)
     variance = arrays[f"{layer.norm}.running_var"].astype(float)
-    scale = weight / np.sqrt(variance + 1e-5)  # as torch's batch norm
+    scale = weight / np.sqrt(variance + 1e-5)
     bias = shift - mean * scale
     kernel = arrays[f"{layer.convolution}.weight"].transpose(2, 3, 1, 0) * scale
     axes_of_1 = tuple(axis for axis in range(3) if kernel.shape[axis] == 1)
@@ -147,7 +151,13 @@ def _fold(arrays: Arrays, layer: _Layer) -> _FoldedLayer:
 
 
 def _apply_block(block: tuple[_FoldedLayer, ...], x: Array, stride: int) -> Array:
-    """Applies an inverted residual block; x is added where the shape stays."""
+    """Applies an inverted residual block to x (B, H, W, C).
+
+    Args:
+      block: an expansion, if the block widens, a depthwise convolution and a projection.
+      x: the input, which is added to the output where their shapes are the same.
+      stride: of the depthwise convolution.
+    """
     *expansion, depthwise, projection = block
     y = x
     for layer in expansion:
@@ -158,12 +168,12 @@ def _apply_block(block: tuple[_FoldedLayer, ...], x: Array, stride: int) -> Arra
 
 
 def _convolve_pointwise(layer: _FoldedLayer, x: Array) -> Array:
-    """Applies a 1x1 convolution."""
+    """Applies a 1x1 convolution to (B, H, W, C): a dense layer at every pixel."""
     return x @ jnp.asarray(layer.kernel) + jnp.asarray(layer.bias)
 
 
 def _convolve_depthwise(layer: _FoldedLayer, x: Array, stride: int) -> Array:
-    """Applies a 3x3 convolution of each channel, as nine shifted products.
+    """Applies a 3x3 convolution to each channel of x (B, H, W, C), as nine shifted products.
 
     XLA's own depthwise convolution takes seven times as long on a CPU.
     """
@@ -188,7 +198,7 @@ def load(file: str | None = None, cache_dir: str | None = None) -> LoadedArrays:
 
     Args:
       file: a state dict that torch.save wrote, or a .safetensors file.
-      cache_dir: as of `load_arrays`.
+      cache_dir: where fetched weights are stored; by default under $XDG_CACHE_HOME or ~/.cache.
 
     Raises:
       InputError: no source can be used.

@@ -70,7 +70,11 @@ FILES: Mapping[str, Reader] = {
 
 
 def select(arrays: Arrays, shapes: Mapping[str, tuple[int, ...]]) -> Arrays:
-    """Selects the arrays of `shapes`, in its order, as "<f4".
+    """Selects the arrays that a network needs, as little-endian float32.
+
+    Args:
+      arrays: those of a file.
+      shapes: the shape of each that is needed, by name; the result has its order.
 
     Raises:
       InputError: an array is missing, of another shape, or not finite.
@@ -89,7 +93,13 @@ def select(arrays: Arrays, shapes: Mapping[str, tuple[int, ...]]) -> Arrays:
 
 
 def _read_as(read: Reader, content: bytes, format_name: str) -> Arrays:
-    """Reads a file of a format; raises InputError whatever is wrong with it."""
+    """Reads a file of a format; raises InputError whatever is wrong with it.
+
+    Args:
+      read: the format's reader.
+      content: of the file.
+      format_name: in words, for the message.
+    """
     try:
         return read(content)
     except InputError:
@@ -144,7 +154,10 @@ def _read_legacy(content: bytes) -> Arrays:
 
 
 def _rebuild_tensor(storage: Any, offset: Any, shape: Any, *_: Any) -> _Tensor:
-    """Makes a tensor, where a pickle names torch's own function."""
+    """Makes a tensor from the arguments with which a pickle calls torch's _rebuild_tensor_v2.
+
+    Raises InputError for a tensor that is only a part of its storage.
+    """
     is_whole = isinstance(storage, _Storage) and offset == 0 and np.prod(shape) == storage.size
     require(is_whole, f"a tensor is a part of its storage: {CONVERT}")
     return _Tensor(storage, tuple(map(int, shape)))

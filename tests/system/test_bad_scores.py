@@ -179,7 +179,7 @@ BAD_JSON = {
     "cut": (b'{"in": [1', "it is no JSON; give {"),
     "deep": (b"[" * 100_000, "it is no JSON; give {"),
     "list": (b"[1, 2]", "is no JSON object: give {"),
-    "no UTF-8": (b'{"in": "\xff"}', "it is no text in UTF-8"),
+    "no UTF-8": (b'{"in": "\xff"}', "it is not text in UTF-8"),
     "other names": (b'{"a": [1], "b": [2]}', "s.json has columns 'a,b': give score,in"),
     "twice": (
         b'{"in": [1], "in": [2], "out": [3]}',
@@ -272,8 +272,8 @@ FLAGS = [
     *bound((*STEPS, "--delta=1e-100"), "sampling_rate", "--delta=1e-100: with", "0.5"),
     *bound((*STEPS, "--noise_multiplier=1e-5"), "sampling_rate", "from 0.3", "0.5"),
     *bound((*STEPS, "--insertions=1000001"), "sampling_rate", "at most 1,000,000", "0.5"),
-    *bound((), "upper_bound", "--upper_bound={}: give", "nan", "-1.0"),
-    *bound((), "upper_bound", "--upper_bound={}: give a number", "many", ""),
+    *bound((), "claim", "--claim={}: give", "nan", "-1.0"),
+    *bound((), "claim", "--claim={}: give a number", "many", ""),
     *bound(
         (),
         "figure",
@@ -294,9 +294,9 @@ FLAGS = [
         for flag in ("--noise_multiplier=1", STEPS[1])
     ),
     one("--sampling_rate goes with", *BOUND[1:], "--sampling_rate=0.1"),
-    one("goes with none of", *BOUND[1:], "--sampling_rate=0.1", "--upper_bound=3"),
-    one("goes with none of", *BOUND[1:], *STEPS, "--upper_bound=3"),
-    one("go together", *BOUND[1:], "--insertions=1", "--upper_bound=3"),
+    one("goes with none of", *BOUND[1:], "--sampling_rate=0.1", "--claim=3"),
+    one("goes with none of", *BOUND[1:], *STEPS, "--claim=3"),
+    one("go together", *BOUND[1:], "--insertions=1", "--claim=3"),
 ]
 DIMENSION = "--dimension=100"
 ONE_RUN, UNOBSERVED = ("--scores=scores.npz", DIMENSION), npz(observed=COSINES, unobserved=COSINES)
@@ -354,7 +354,7 @@ RUNS = [
     one("drop unobserved", *ONE_RUN, "--leave_one_out", lay=holding(UNOBSERVED, "scores.npz")),
     one("--figure=f.jpg: end it in", *ONE_RUN, "--figure=f.jpg", lay=several),
     one("go together", *ONE_RUN, "--insertions=3", lay=several),
-    one("goes with none of", *ONE_RUN, *STEPS, "--upper_bound=3", lay=several),
+    one("goes with none of", *ONE_RUN, *STEPS, "--claim=3", lay=several),
     one("damaged", "--scores=scores.npz", "--dimension=9", lay=holding(b"no", "scores.npz")),
     one("has no array in, out", "--scores=scores.npz", lay=cosines),
 ]

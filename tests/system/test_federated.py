@@ -149,7 +149,9 @@ def test_bounds_of_many_small_runs_stay_below_the_accounted_epsilon(sigma, obser
     upper, above, most = epsilon_upper_bound(sigma, 1, 1e-5), 0, 0.0
     for values, bits in zip(scores.scores, scores.presence, strict=True):
         evidence = one_run_bounds.weigh_coins(given.coins(values[None], bits[None]).coins)
-        largest = max(bound.epsilon for bound in one_run_bounds.guessed(evidence, 1e-5, 0.95))
+        largest = max(
+            bound.epsilon for bound in one_run_bounds.bound_by_guesses(evidence, 1e-5, 0.95)
+        )
         above, most = above + (largest > upper), max(most, largest)
     assert above == 0
     assert most > 0 or sigma > 1

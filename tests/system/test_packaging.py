@@ -54,7 +54,7 @@ def test_the_program_that_was_started_is_known_by_its_arguments(monkeypatch, arg
     monkeypatch.setattr(sys, "orig_argv", ["python", *argv.split()])
     assert started.program() == program
     assert started.command("report") == f"{program or 'python -m audit'} report"
-    assert ("run.sh" in started.training()) == (program == "./run.sh")
+    assert ("run.sh" in started.training_hint()) == (program == "./run.sh")
 
 
 @pytest.mark.parametrize(

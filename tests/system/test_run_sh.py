@@ -32,7 +32,7 @@ elif arguments[:2] == ["-m", "venv"]:
     folder.mkdir()
     shutil.copy(__file__, folder / "python")
 elif arguments[:4] == ["-P", "-m", "experiments", "help"] and len(arguments) > 4:
-    if arguments[4] not in ("audit", "plan", "test", "lint", "throughput", "compile", "ray"):
+    if arguments[4] not in ("audit", "plan", "check", "test", "lint", "throughput", "compile", "docs", "ray"):
         print("error: no command", repr(arguments[4]), file=sys.stderr)
         sys.exit(2)
 elif arguments[0] != "-Ic":
@@ -131,9 +131,9 @@ def test_help_lists_every_command_in_a_group_with_a_whole_summary():
     audits, papers, tools, others = listed.values()
     assert {"audit", "bound", "check", "claim", "first", "list", "plan", "report"} == set(audits)
     assert {"sweep", "figures", "canife"} <= set(papers) and {"benchmark", "proof"} <= set(tools)
-    assert others == ["python", "test", "lint", "ray", "help"]
+    assert others == ["python", "test", "lint", "docs", "ray", "help"]
     files = (REPOSITORY / "experiments" / "commands").glob("[!_]*.py")
-    commands = {path.stem for path in files} - {"engine_flags"}
+    commands = {path.stem for path in files} - {"engine_flags", "grid_flags"}
     assert commands <= {*audits, *papers, *tools}
     assert "those of audit; nothing at all means first" in closing
 
@@ -285,7 +285,15 @@ EXTRAS = [  # (commands, what is installed, in turn)
     ),
     (
         (["compile"], ["audit"], ["test"], ["compile"]),
-        [".[train,zoo,tpu]", ".[train,zoo,tpu,test]"],
+        [USUAL, ".[train,zoo,test]"],
+    ),
+    (
+        (
+            ["check", "--example=numpy"],
+            ["check", "--example=opacus"],
+            ["check", "--example", "train"],
+        ),
+        [USUAL, ".[train,zoo,opacus]"],
     ),
     ((["audit"], *RAY, ["audit", "--ray_address=auto"]), [USUAL, ".[train,zoo,ray]"]),
     ((["throughput", "--help"],), []),
@@ -297,6 +305,33 @@ def test_an_extra_comes_with_the_first_command_that_wants_it_and_stays(house, co
     for command in commands:
         assert house.run(*command).returncode == 0
     assert installs(house.calls()) == installed
+
+
+def test_libtpu_lies_apart_where_only_compile_and_the_tests_find_it(house):
+    assert house.run("compile").returncode == 0
+    *_, target, compiled = house.calls()
+    folder = str(house.venv / "tpu")
+    assert target["arguments"][-2:] == ["--target", folder]
+    assert compiled["path"] == f"{house.root}:{folder}"
+    (house.venv / "tpu").mkdir()
+    for command, path in (("audit", house.root), ("test", f"{house.root}:{folder}")):
+        assert house.run(command).returncode == 0
+        assert house.calls()[-1]["path"] == str(path)
+
+
+def test_an_example_takes_the_pytorch_that_is_there(ready):
+    (ready.venv / "lib" / "python3.11" / "site-packages" / "opacus").mkdir(parents=True)
+    assert ready.run("check", "--example=opacus").returncode == 0
+    assert installs(ready.calls()) == []
+
+
+@pytest.mark.parametrize("command", ["benchmark", "compile", "proof", "docs", "check"])
+def test_help_changes_nothing_of_an_environment_that_is_there(ready, command):
+    before = (ready.venv / ".run-sh").read_text()
+    assert ready.run(command, "--help").returncode == 0
+    (call,) = ready.calls()
+    assert call["arguments"] == ["-P", "-m", "experiments", command, "--help"]
+    assert (ready.venv / ".run-sh").read_text() == before
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ _TINY = 1e-30
 
 @jax.custom_jvp
 def scale_to_norm(squared_norm: Array, clipping_norm: Array) -> Array:
-    """Returns min(1, C / norm), elementwise in the squared norm."""
+    """Returns min(1, C / norm), elementwise, of squared norms of any shape; 1 for a norm of 0."""
     inverse_norm = jax.lax.rsqrt(jnp.maximum(squared_norm, _TINY))
     return jnp.minimum(1.0, clipping_norm * inverse_norm)
 
@@ -44,9 +44,9 @@ def scale_to_norm(squared_norm: Array, clipping_norm: Array) -> Array:
 def _differentiate_scale(
     values: tuple[Array, Array], changes: tuple[Array, Array]
 ) -> tuple[Array, Array]:
-    """Computes the scale and its change, 0 where nothing is clipped.
+    """Returns (the scale, its change) for changes of the squared norm and of C; 0 where nothing is clipped.
 
-    That of `rsqrt` at a squared norm of 0 would be infinite, and 0 times it no number.
+    Written by hand since the derivative of `rsqrt` at 0 is infinite, and 0 times it no number.
     """
     squared_norm, clipping_norm = values
     norm_change, clipping_change = changes
@@ -73,6 +73,7 @@ def per_example(loss: Loss) -> ClippedSum:
     """Returns the strategy that takes every example's gradient by vmap: for any loss(theta, example)."""
 
     def clipped_sum(theta: Array, batch: Batch, clipping_norm: Array) -> Array:
+        """Returns sum_i g_i min(1, C / ||g_i||), (p,); all gradients (B, p) are in memory."""
         separate_batch = separate(theta, batch)
         gradients = jax.vmap(jax.grad(loss), (None, 0))(theta, separate_batch)
         scales = scale_to_norm(jnp.sum(gradients**2, axis=1), clipping_norm)
@@ -83,7 +84,10 @@ def per_example(loss: Loss) -> ClippedSum:
 
 
 def per_example_dots(loss: Loss) -> ClippedDots:
-    """Returns (theta, batch, C, direction v (p,)) -> (B,), every clipped gradient's dot product with v."""
+    """Returns (theta, batch, C, direction v (p,)) -> (B,), every clipped gradient's dot product with v.
+
+    Takes each example's gradient by vmap, for any loss(theta, example).
+    """
 
     def dots(theta: Array, batch: Batch, clipping_norm: Array, direction: Array) -> Array:
         gradients = jax.vmap(jax.grad(loss), (None, 0))(theta, batch)

@@ -98,18 +98,26 @@ def _require_separate_examples(
     size: tuple[int, ...],
     shape: tuple[int, ...],
 ) -> None:
-    """Raises TypeError unless columns go through the module as one example after the other does."""
+    """Raises TypeError unless columns go through the module as one example after the other does.
+
+    Args:
+      module: of dense layers.
+      unravel: theta (p,) -> its parameters.
+      size: theta's shape (p,); random parameters of it are the probe.
+      shape: of a batch of features, (B, inputs), likewise.
+    """
     rng = np.random.default_rng(0)
 
     def both_outputs(theta: Array, features: Array) -> tuple[Array, Any]:
+        """Returns the logits (B, outputs) of a batch: by columns at once, and example by example."""
         params = unravel(theta)
         logits, _ = _forward(module, params, features.T, _make_taps(params, shape[0]))
         return logits.T, jax.vmap(lambda x: module.apply({"params": params}, x))(features)
 
     try:
-        theta = np.float32(rng.normal(size=size) / 3)
+        theta = np.float32(rng.normal(size=size) / 3)  # small, so that no logit overflows
         features = np.float32(rng.normal(size=shape))
-        # A single program, run while another is traced: op by op a small network would take 60.
+        # Compiled whole: op by op even a small network would compile 60 programs.
         program = jax.jit(both_outputs).lower(theta, features).compile()
         together, alone = program(theta, features)
     except (ValueError, IndexError) as error:
@@ -124,7 +132,10 @@ def _require_separate_examples(
 
 
 def _make_taps(params: Any, count: int) -> dict[str, Array]:
-    """Returns zeros (outputs, B) to add to every dense layer's output: their gradients are its gradients."""
+    """Returns each dense layer's path -> zeros (outputs, B) that are added to its output.
+
+    The gradient of the loss at these zeros is the gradient at the layer's output.
+    """
     taps = {}
     for path, kernel in _dense_kernels(params).items():
         taps[path] = jnp.zeros((kernel.shape[1], count), kernel.dtype)
@@ -132,7 +143,10 @@ def _make_taps(params: Any, count: int) -> dict[str, Array]:
 
 
 def _dense_kernels(params: Any) -> dict[str, Array]:
-    """Returns each dense layer's path -> its kernel; raises TypeError for parameters of other layers."""
+    """Returns each dense layer's path -> its kernel (inputs, outputs).
+
+    Raises TypeError for parameters of other layers, and for dense layers without a bias.
+    """
     kernels: dict[str, Array] = {}
     with_bias = set()
     for path, value in flatten_dict(params).items():
@@ -153,10 +167,18 @@ def _dense_kernels(params: Any) -> dict[str, Array]:
 def _forward(
     module: nn.Module, params: Any, features: Array, taps: dict[str, Array]
 ) -> tuple[Array, dict[str, Array]]:
-    """Returns (logits (outputs, B), every dense layer's input (inputs, B)) of features (inputs, B)."""
+    """Returns (logits (outputs, B), every dense layer's path -> its input (inputs, B)).
+
+    Args:
+      module: of dense layers and elementwise functions.
+      params: its parameters.
+      features: (inputs, B), an example in a column.
+      taps: each dense layer's path -> what is added to its output (outputs, B).
+    """
     inputs: dict[str, Array] = {}
 
     def intercept(call: Any, args: Any, kwargs: Any, context: Any) -> Any:
+        """Computes a dense layer by columns, notes its input and adds its tap; leaves all else to Flax."""
         if not isinstance(context.module, nn.Dense) or context.method_name != "__call__":
             return call(*args, **kwargs)
         path = "/".join(context.module.path)
@@ -176,7 +198,7 @@ def _forward(
 
 
 def _multiply(kernel: Array, columns: Array) -> Array:
-    """Returns kernel.T @ columns."""
+    """Returns kernel.T (outputs, inputs) @ columns (inputs, B), written out as sums for a small kernel."""
     if kernel.size <= _UNROLLED:
         # Sums fuse with what follows, which no GEMM call does.
         return _small_product(kernel, columns)
@@ -190,6 +212,7 @@ def _small_product(kernel: Array, columns: Array) -> Array:
 
 
 def _small_product_forward(kernel: Array, columns: Array) -> tuple[Array, tuple[Array, Array]]:
+    """Returns the product and what its gradient needs."""
     return _small_product(kernel, columns), (kernel, columns)
 
 
@@ -203,7 +226,10 @@ _small_product.defvjp(_small_product_forward, _small_product_backward)
 
 
 def _row_sum(rows: Array) -> Array:
-    """Sums over the first axis, written out where it is short: XLA then keeps the examples in lanes."""
+    """Sums rows (n, B) over the first axis; up to _UNROLLED rows the sum is written out, row + row + ...
+
+    Written out, XLA keeps the examples of the last axis in vector lanes.
+    """
     if len(rows) > _UNROLLED:
         return jnp.sum(rows, axis=0)
     total: Array = functools.reduce(jnp.add, list(rows))
@@ -211,12 +237,13 @@ def _row_sum(rows: Array) -> Array:
 
 
 def _contract(inputs: Array, gradients: Array, shared: bool) -> dict[str, Array]:
-    """Returns a layer's summed gradient.
+    """Returns a dense layer's clipped sum, "kernel" (inputs, outputs) and "bias" (outputs,).
 
     Args:
       inputs: (inputs, B).
       gradients: the scaled output gradients (outputs, B).
-      shared: whether models share the inputs. Those take a row of ones; others would be copied.
+      shared: whether models share the inputs. Then one product gives both, with a row of ones as the bias's
+        input; inputs of a model's own would be copied for that.
     """
     if shared:
         bias_input = jnp.ones((1, inputs.shape[1]), inputs.dtype)

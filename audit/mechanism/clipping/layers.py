@@ -101,7 +101,7 @@ class Call:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """The shape of the output as a matrix: (L, O) or, channels first, (O, L)."""
+        """The output's shape as a matrix of L places and O channels, (L, O), or (O, L) for channels first."""
         if self.channels_last:
             length = self.saved.shape[0]
             return length, self.output.size // length
@@ -109,12 +109,20 @@ class Call:
         return self.output.size // length, length
 
     def add(self, tap: Array) -> Array:
-        """Returns the output plus a tap of that shape."""
+        """Returns the output plus a tap: a matrix of that shape, added to see the gradient at the output."""
         return self.output + tap.reshape(self.output.shape)
 
 
 def call(layer: Any, x: Array) -> Call | None:
-    """Passes one example x through a layer; returns None for a module that is no layer of this file."""
+    """Passes one example x through a layer of one of the kinds that this file can measure.
+
+    Args:
+      layer: a bound Flax module, with its parameters.
+      x: its input, without a batch axis.
+
+    Returns:
+      Output and what `measure` needs; None for a module without parameters or of another kind.
+    """
     params: Any = layer.variables.get("params", {})
     if not params:
         return None
@@ -155,10 +163,10 @@ def measure(names: set[str], made: Call, gradients: Array) -> dict[str, Measure]
 
     Args:
       names: of the parameters, among "bias", "scale" and "kernel".
-      made: the layer's pass over each example, (B, ...).
-      gradients: at its output, (B, ...) in the order of `Call`.
+      made: the layer's pass over each of B examples: `call`, mapped.
+      gradients: of the loss at the layer's output, (B, L, O) or (B, O, L).
     """
-    places = 1 if made.channels_last else 2
+    places = 1 if made.channels_last else 2  # the axis of the L places
     parts: dict[str, Measure] = {}
     if "bias" in names:
         parts["bias"] = _measure_vectors(jnp.sum(gradients, axis=places))
@@ -170,7 +178,7 @@ def measure(names: set[str], made: Call, gradients: Array) -> dict[str, Measure]
 
 
 def _product(layer: Unfolds, kernel: Array, x: Array, columns: Array) -> Array:
-    """Returns kernel.T (O, K) @ columns (K, L), with a gradient at x alone.
+    """Returns kernel.T (O, K) @ columns (K, L), whose derivative is taken with respect to x alone.
 
     The columns are unfolded from x; the kernel's gradient is what book-keeping measures.
 
@@ -197,6 +205,13 @@ def _product(layer: Unfolds, kernel: Array, x: Array, columns: Array) -> Array:
 
     @product.def_vmap
     def _(size: int, are_batched: Any, *factors: Array) -> tuple[Array, bool]:
+        """Computes the product of several examples, and of several models where the kernel is batched too.
+
+        Args:
+          size: of the new leading axis.
+          are_batched: for kernel, x and columns, whether each has that axis.
+          *factors: kernel, x and columns.
+        """
         is_kernel_batched = are_batched[0]
         if not is_kernel_batched:
             return batched(*factors), True
@@ -208,12 +223,15 @@ def _product(layer: Unfolds, kernel: Array, x: Array, columns: Array) -> Array:
 
 
 def _measure_kernel(saved: Array, gradients: Array, rows: bool) -> Measure:
-    """Measures the kernel's gradients in the cheapest form; see the table of this module.
+    """Measures the kernel's gradients in the form of the fewest multiply-adds.
+
+    With one place, an outer product is held as its factors. With L places, K inputs and O outputs, each
+    example's gradient is formed where K O < L (K + O); else the Gram form measures it.
 
     Args:
       saved: the layer's inputs, rows (B, L, K) or columns (B, K, L).
       gradients: at its output, (B, L, O) or (B, O, L).
-      rows: which of the two.
+      rows: whether both are rows.
     """
     if rows:
         _, length, k = saved.shape
@@ -236,7 +254,13 @@ def _measure_factors(inputs: Array, gradients: Array) -> Measure:
 
 
 def _measure_formed(saved: Array, gradients: Array, rows: bool) -> Measure:
-    """Measures by forming each example's gradient; transposed from rows, so that less is copied."""
+    """Measures by forming each example's gradient (B, K, O), from rows its transpose, so that less is copied.
+
+    Args:
+      saved: the layer's inputs, rows (B, L, K) or columns (B, K, L).
+      gradients: at its output, (B, L, O) or (B, O, L).
+      rows: whether both are rows.
+    """
     if not rows:
         by_example = jnp.einsum("bkl,bol->bko", saved, gradients)
         squares = jnp.sum(by_example**2, axis=(1, 2))
@@ -247,7 +271,15 @@ def _measure_formed(saved: Array, gradients: Array, rows: bool) -> Measure:
 
 
 def _measure_gram(saved: Array, gradients: Array, rows: bool) -> Measure:
-    """Measures by the Gram form, without each example's gradient."""
+    """Measures by the Gram form, sum over places l, m of (a_l . a_m)(g_l . g_m).
+
+    No example's gradient is formed.
+
+    Args:
+      saved: the layer's inputs a, rows (B, L, K) or columns (B, K, L).
+      gradients: at its output, g, (B, L, O) or (B, O, L).
+      rows: whether both are rows.
+    """
     squared = "blk,bmk->blm" if rows else "bkl,bkm->blm"
     product = "blk,blo->ko" if rows else "bkl,bol->ko"
     gram = jnp.einsum(squared, saved, saved) * jnp.einsum(squared, gradients, gradients)
@@ -259,7 +291,7 @@ def _measure_gram(saved: Array, gradients: Array, rows: bool) -> Measure:
 
 
 def _measure_vectors(by_example: Array) -> Measure:
-    """Measures gradients (B, n) that are small enough to hold."""
+    """Measures gradients of a bias or a scale (B, n), which are small enough to hold."""
     return Measure(jnp.sum(by_example**2, axis=1), lambda scales: scales @ by_example)
 
 
@@ -285,7 +317,10 @@ def _is_exactly(layer: Any, kind: type[nn.Module]) -> bool:
 
 
 def _is_plain(layer: nn.Conv, x: Array) -> bool:
-    """Returns whether a convolution is over images, neither dilated nor grouped nor masked nor circular."""
+    """Returns whether a convolution is over images (H, W, C), neither dilated, grouped, masked nor circular.
+
+    Only such a convolution has the patches that `_patch_rows` cuts.
+    """
     undilated = (1, (1, 1), None)
     if layer.input_dilation not in undilated or layer.kernel_dilation not in undilated:
         return False
@@ -303,7 +338,10 @@ def _is_by_channel(layer: Any) -> bool:
 
 
 def _patch_rows(layer: nn.Conv, x: Array) -> Array:
-    """Returns patches (H', W', K) of an image (H, W, C), K in the order of the kernel's axes."""
+    """Returns the patches (H', W', K) of an image (H, W, C) that a convolution multiplies with its kernel.
+
+    K counts the window's rows, its columns and the channels, in the order of the kernel's axes.
+    """
     window = _make_pair(layer.kernel_size)
     strides = _make_pair(layer.strides)
     padding = layer.padding
@@ -323,7 +361,7 @@ def _patch_rows(layer: nn.Conv, x: Array) -> Array:
 
 
 def _make_pair(value: Any) -> tuple[Any, Any]:
-    """Returns Flax's number, sequence of one or two, or None (for 1) as a pair."""
+    """Returns a window, stride or padding as a pair: Flax takes a number, a sequence, or None for 1."""
     if value is None:
         return 1, 1
     if isinstance(value, int):

@@ -72,6 +72,7 @@ def unfolded_book_keeping(
     """
 
     def clipped_sum(theta: Array, batch: Batch, clipping_norm: Array) -> Array:
+        """Returns sum_i g_i min(1, C / ||g_i||), (p,), of a batch, block by block."""
         params = unravel(theta)
         shapes, size = _plan_blocks(module, params, batch, block_bytes)
 
@@ -111,14 +112,23 @@ def unfolded_dots(
 
     No gradient an example is formed: the clipped sum is linear in the examples' weights, and the slopes of
     its own dot product with the direction are the examples' dot products.
+
+    Args:
+      module: module.apply({"params": unravel(theta)}, x) gives one example's logits.
+      unravel: theta (p,) -> the module's parameters.
+      criterion: criterion(logits, label) is the loss of one example.
+      block_bytes: bounds what the layers of one model store of a block of examples.
     """
 
     def dots(theta: Array, batch: Batch, clipping_norm: Array, direction: Array) -> Array:
+        """Returns the dot products (B,) of the clipped gradients with a direction (p,)."""
         params = unravel(theta)
         along = unravel(direction)
         shapes, size = _plan_blocks(module, params, batch, block_bytes)
 
         def dots_of_block(block: _Block) -> Array:
+            """Returns the dot products (b,) of a block's examples, as slopes at their weights."""
+
             def dot_of_leaf(along_leaf: Array, summed: Any) -> Array:
                 leaf = summed.sum() if _is_late(summed) else summed
                 return jnp.vdot(leaf, along_leaf)
@@ -139,10 +149,10 @@ def unfolded_dots(
 
 
 def block_bytes(hardware: Hardware | None = None) -> int:
-    """Returns the bytes that a block of one model's examples should take on such devices.
+    """Returns how many bytes a block of one model's examples should take: stored inputs and gradients.
 
     Args:
-      hardware: by default this process's.
+      hardware: the devices that compute; by default this process's.
     """
     devices = hardware or local_hardware()
     return _CPU_BLOCK if devices.is_cpu else _ACCELERATOR_BLOCK
@@ -151,7 +161,14 @@ def block_bytes(hardware: Hardware | None = None) -> int:
 def _plan_blocks(
     module: nn.Module, params: Any, batch: Batch, block_bytes: int
 ) -> tuple[_Shapes, int]:
-    """Returns (the shapes of every layer's output as a matrix, how many examples a block has at most)."""
+    """Returns (every layer's path -> the shape of its output as a matrix, the most examples of a block).
+
+    Args:
+      module: the network.
+      params: its parameters.
+      batch: features (B, ...) and labels; only the shape of the features is read.
+      block_bytes: what the layers of a block may store, or four times the parameters where that is more.
+    """
     features, _ = batch
     _, calls = jax.eval_shape(lambda x: _apply(module, params, x, {}), features[0])
     shapes = {path: call.shape for path, call in calls.items()}
@@ -164,7 +181,7 @@ def _count_bytes(tree: Any) -> int:
 
 
 def _cut_into_blocks(batch: Batch, most: int) -> _Block:
-    """Cuts a batch into blocks (n, b, ...) of at most `most` examples; weight 0 fills the last."""
+    """Cuts a batch into n blocks of equal size b <= `most`, (n, b, ...); zeros of weight 0 fill the last."""
     features, labels = batch
     count = len(labels)
     blocks = math.ceil(count / most)
@@ -186,7 +203,16 @@ def _block_sum(
     block: _Block,
     clipping_norm: Array,
 ) -> Any:
-    """Returns a block's clipped sum: at the parameters' places, arrays of their sizes or `layers.Factors`."""
+    """Returns a block's clipped sum: at the parameters' places, arrays of their sizes or `layers.Factors`.
+
+    Args:
+      module: the network.
+      params: its parameters.
+      criterion: criterion(logits, label) is the loss of one example.
+      shapes: every layer's path -> the shape of its output as a matrix.
+      block: the examples and their weights.
+      clipping_norm: C.
+    """
 
     def loss(x: Array, label: Array, taps: dict[str, Array]) -> _Pass:
         logits, calls = _apply(module, params, x, taps)
@@ -216,18 +242,29 @@ def _block_sum(
 
 
 def _is_late(summed: Any) -> bool:
-    """Returns whether a sum is multiplied for the whole batch at once.
+    """Returns whether a block's sum is `layers.Factors`, to be multiplied for the whole batch at once.
 
-    Multiplied by blocks, each block would read and write it.
+    Multiplied block by block, the kernel's sum would be read and written with each.
     """
     return isinstance(summed, layers.Factors)
 
 
 def _apply(module: nn.Module, params: Any, x: Array, taps: dict[str, Array]) -> _Pass:
-    """Returns one example's logits and every layer's call, with taps added to the layers' outputs, if any."""
+    """Returns one example's logits, and every layer's path -> its call.
+
+    Args:
+      module: the network.
+      params: its parameters.
+      x: the example's features.
+      taps: every layer's path -> a matrix that is added to its output; empty: nothing is added.
+
+    Raises:
+      UnknownLayer: a parameter belongs to no layer that can be measured, or a layer is called twice.
+    """
     calls: dict[str, layers.Call] = {}
 
     def intercept(method: Any, args: Any, kwargs: Any, context: Any) -> Any:
+        """Computes a layer that can be measured, notes its call and adds its tap; leaves all else to Flax."""
         layer = context.module
         call = None
         if context.method_name == "__call__":

@@ -277,7 +277,7 @@ def test_it_tells_a_leak_from_none_and_shows_more_with_less_confidence():
 
 @pytest.mark.parametrize("n", [2, 3, 7, 600, 601, 5000, 123_457])
 def test_every_score_is_in_one_group_and_the_work_is_bounded(n):
-    groups = estimate._groups(n)
+    groups = estimate._cut_into_groups(n)
     assert groups.sum() == n and groups.min() == 1 and len(groups) < 6000
     assert n > 600 or (groups == 1).all()
 

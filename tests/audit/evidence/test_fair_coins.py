@@ -7,7 +7,7 @@ import pytest
 
 from audit.conclusions.concluded import conclude, conclude_each_run
 from audit.errors import InputError
-from audit.evidence import canaries, fair_coins, given
+from audit.evidence import fair_coins, given
 from audit.methods import lifted
 from audit.methods.method import COINS, GAUSSIAN_CURVE, NOTHING
 from audit.report import audit_page, bounds_table, subjects
@@ -109,8 +109,8 @@ def test_the_law_of_kinds_is_that_of_balls_in_bins():
 @pytest.mark.slow
 def test_bounds_of_given_coins_say_that_they_assume_one_probability():
     scores = RNG.normal(size=FAIR.shape) + 2 * FAIR
-    given, drawn = canaries.coins(scores, FAIR), Scores(0, scores, FAIR).design()
-    for design, assumed in ((given, COINS), (drawn, NOTHING)):
+    callers, drawn = given.coins(scores, FAIR), Scores(0, scores, FAIR).design()
+    for design, assumed in ((callers, COINS), (drawn, NOTHING)):
         found = {bound.method: bound for bound in lifted.bounds(design, 1e-5, 0.95)}
         assert found["lifted"].assumes == found["lidp_bernstein_2"].assumes == assumed
         assert found["lifted_gaussian"].assumes == GAUSSIAN_CURVE

@@ -7,7 +7,13 @@ from scipy import special, stats
 
 from audit.errors import InputError
 from audit.laws import cosine_law
-from audit.laws.cosine_law import anderson_darling, critical_values, released, rotated, simulate
+from audit.laws.cosine_law import (
+    anderson_darling,
+    critical_values,
+    draw_canaries,
+    draw_cosines,
+    simulate,
+)
 
 
 @pytest.mark.parametrize(
@@ -124,17 +130,17 @@ def test_large_dimensions_and_rotated_canaries():
     assert found.mean() == pytest.approx(1.0, abs=0.5) and found.std() == pytest.approx(
         1.0, abs=0.3
     )
-    rows = np.array([rotated(rng, 4, 9) for _ in range(4000)])
+    rows = np.array([draw_canaries(rng, 4, 9) for _ in range(4000)])
     assert np.linalg.norm(rows, axis=2) == pytest.approx(np.ones((4000, 4)))
     products = np.einsum("sd,sd->s", rows[:, 1], rows[:, 3])
     assert stats.kstest(products, lambda t: np.exp(cosine_law.log_cdf(t, 9))).pvalue > 1e-4
     found = np.concatenate([simulate(rng, 1, 20, 1e9) for _ in range(4000)])
     assert stats.kstest(found, lambda t: np.exp(cosine_law.log_cdf(t, 20))).pvalue > 1e-4
     with pytest.raises(InputError, match="sigma is -1"):
-        released(np.random.default_rng(0), np.eye(2), 3, -1.0)
+        draw_cosines(np.random.default_rng(0), np.eye(2), 3, -1.0)
 
 
 @pytest.mark.parametrize(("canaries", "dimension"), [(0, 5), (5, 5), (6, 5)])
 def test_too_many_canaries_are_refused(canaries, dimension):
     with pytest.raises(InputError, match="`canaries="):
-        rotated(np.random.default_rng(0), canaries, dimension)
+        draw_canaries(np.random.default_rng(0), canaries, dimension)

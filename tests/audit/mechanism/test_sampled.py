@@ -10,7 +10,7 @@ from scipy import stats
 
 from audit.adversaries import biased, directions
 from audit.claims import accounting
-from audit.evidence.canaries import coins
+from audit.evidence.given import coins
 from audit.mechanism import base, dpsgd
 from audit.mechanism.base import Coordinates, Directions, Examples
 from audit.mechanism.clipping.base import per_example

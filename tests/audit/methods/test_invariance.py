@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from audit.evidence import canaries
+from audit.evidence import canaries, given
 from audit.evidence.canaries import Coins, Fresh
 from audit.methods import estimate, exact_null, lifted
 from tests.cases import mostly_slow
@@ -48,7 +48,7 @@ def worlds(scores):
 
 def coins(scores):
     presence = np.random.default_rng(42).random(scores.shape) < 0.5
-    return canaries.coins(scores + 0.0, presence)
+    return given.coins(scores + 0.0, presence)
 
 
 DESIGNS = {"one canary": (worlds, (150, 1)), "sets": (worlds, (60, 4)), "coins": (coins, (60, 4))}

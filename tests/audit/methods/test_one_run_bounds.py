@@ -12,9 +12,9 @@ from audit.methods import one_run_bounds
 from audit.methods.one_run_bounds import (
     ONE_RUN_GAUSSIAN,
     ONE_RUN_GUESSES,
+    bound_by_guesses,
     epsilon_from_guesses,
     gaussian_refutes,
-    guessed,
     log_p_approximate,
     mu_from_guesses,
     weigh_coins,
@@ -74,26 +74,26 @@ def test_delta_costs_one_run_all_where_hits_are_rarer_than_it():
 @pytest.mark.parametrize(("mu", "least"), [(1.0, (0.9, 1.6)), (2.0, (2.3, 4.0)), (6.0, (4.5, 9.5))])
 def test_guesses_are_below_the_truth_and_near_what_is_possible(mu, least):
     truth = conversions.epsilon_from_mu(mu, DELTA)
-    audits = (guessed(weigh_coins(coined(mu, 1000, s)), DELTA, 0.95) for s in range(6))
+    audits = (bound_by_guesses(weigh_coins(coined(mu, 1000, s)), DELTA, 0.95) for s in range(6))
     found = np.array([[bound.epsilon for bound in bounds] for bounds in audits])
     assert (found <= truth).all() and (np.median(found, 0) > least).all()
 
 
 def test_what_guesses_say_in_any_unit_and_turned():
-    first, second = guessed(weigh_coins(coined(3.0, 400)), DELTA, 0.95)
+    first, second = bound_by_guesses(weigh_coins(coined(3.0, 400)), DELTA, 0.95)
     assert (first.method, second.method) == (ONE_RUN_GUESSES, ONE_RUN_GAUSSIAN)
     assert first.mu is None and second.epsilon == conversions.epsilon_from_mu(second.mu, DELTA)
     assert first.assumes == one_run_bounds.FAIR_COINS and "Gaussian" in second.assumes.text
     assert first.counted.endswith("right of 320")
     design = coined(2.0, 300)
     moved = Coins(1000.0 * design.scores - 7.0, design.presence)
-    found = [guessed(weigh_coins(one), DELTA, 0.95) for one in (design, moved)]
+    found = [bound_by_guesses(weigh_coins(one), DELTA, 0.95) for one in (design, moved)]
     assert [b.epsilon for b in found[0]] == pytest.approx([b.epsilon for b in found[1]])
     design = coined(3.0, 400)
-    found = guessed(weigh_coins(Coins(-design.scores, design.presence)), DELTA, 0.95)
+    found = bound_by_guesses(weigh_coins(Coins(-design.scores, design.presence)), DELTA, 0.95)
     assert [one.epsilon for one in found] == [0, 0]
     with pytest.raises(InputError, match="delta is 1"):
-        guessed(weigh_coins(coined(1.0, 100)), 1.0, 0.95)
+        bound_by_guesses(weigh_coins(coined(1.0, 100)), 1.0, 0.95)
     with pytest.raises(InputError, match="confidence is 0"):
         one_run_bounds.bound_uniform_canaries(uniform(1.0, 50), DELTA, 0.0)
 
@@ -136,7 +136,10 @@ def test_a_sorted_file_proves_no_more():
         rng = np.random.default_rng(seed)
         bits = np.arange(400) < 200
         scores = rng.integers(2, size=400).astype(float)
-        proved += guessed(weigh_coins(Coins(scores[None], bits[None])), DELTA, 0.95)[0].epsilon > 0
+        proved += (
+            bound_by_guesses(weigh_coins(Coins(scores[None], bits[None])), DELTA, 0.95)[0].epsilon
+            > 0
+        )
     assert proved <= 5
 
 

@@ -136,7 +136,7 @@ def test_what_assumes_something_is_light_and_no_number_lies_on_the_upper_bounds_
     axis = panel("bounds", found)
     light = [bar.get_facecolor()[3] == audit_panels._LIGHT for bar in axis.patches]
     assert light[: len(found.bounds)] == [row.assumes != NOTHING for row in found.ranked()]
-    assert "light: assumes a Gaussian curve" + " or many runs" * many in words(axis)
+    assert "light bars assume: Gaussian" + "; many runs" * many in words(axis)
     axis.figure.canvas.draw()
     (line,) = [one for one in axis.lines if one.get_linestyle() == ":"]
     place = axis.transData.transform((upper, upper))[0 if many else 1]

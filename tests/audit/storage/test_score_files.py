@@ -36,6 +36,8 @@ TEXTS = {
     "capitals": lines(" Score , In ", labels=("False", "True")),
     "worlds": lines("score,in", labels=("out", "in")),
     "semicolons": lines("score;in", ";"),
+    "decimal commas": lines("score;in", ";", number=lambda score: repr(score).replace(".", ",")),
+    "members": lines("score,in", labels=("no", "yes")),
     "tabs": lines("score\tin", "\t"),
     "spaces": lines("score in", " "),
     "quoted": lines('"score","in"', labels=('"0"', '"1"')),
@@ -59,6 +61,28 @@ def test_every_csv_gives_the_scores(tmp_path, text):
     scores_in, scores_out = score_files.read_scores(tmp_path / "s.csv").pooled()
     assert scores_in.tolist() == IN and scores_out.tolist() == OUT
     assert scores_in.dtype == scores_out.dtype == np.float64
+
+
+def test_columns_of_other_names_count_alone(tmp_path):
+    text = "in,loss,member\n" + "".join(f"9,{score},{label}\n" for score, label in LABELLED)
+    path = tmp_path / "vendor.csv"
+    path.write_text(text)
+    names = {"score": "Loss", "presence": "member"}
+    scores_in, scores_out = score_files.read_csv(path, names).pooled()
+    assert scores_in.tolist() == IN and scores_out.tolist() == OUT
+    for wrong, message in (
+        ({"score": "loss"}, "`columns=score`: name score,in"),
+        ({"score": "los", "in": "member"}, "has not the columns los,member"),
+    ):
+        with pytest.raises(InputError, match=message):
+            score_files.read_csv(path, wrong)
+
+
+def test_decimal_commas_beside_points_are_refused(tmp_path):
+    path = tmp_path / "mixed.csv"
+    path.write_text("score;in\n1,5;1\n2.5;0\n")
+    with pytest.raises(InputError, match="line 3: some numbers have a comma and others a point"):
+        score_files.read_scores(path)
 
 
 SCORES, PRESENCE = [score for score, _ in LABELLED], [label for _, label in LABELLED]

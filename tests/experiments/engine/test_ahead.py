@@ -4,13 +4,14 @@ import importlib.util
 import re
 import subprocess
 import sys
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import pytest
 
+from audit.runtime import processes
 from experiments.engine import ahead
-from experiments.engine.measurement import in_a_process
 from models.catalogue import FEDERATED_TASKS, TASKS
 
 
@@ -54,10 +55,10 @@ def measure_here(build, chunk):
 @pytest.mark.parametrize("build", [ahead._build_dpsgd, ahead._build_federated])
 def test_a_device_holds_the_data_and_every_models_bytes(build):
     least = {ahead._build_dpsgd: 20_640 * 9 * 4, ahead._build_federated: 60_000 * 28 * 28}[build]
-    one = in_a_process(measure_here, build, 1)
+    one = processes.run_in_own_process(partial(measure_here, build, 1))
     assert one.device >= least + one.model
     if build is ahead._build_dpsgd:
-        many = in_a_process(measure_here, build, 200)
+        many = processes.run_in_own_process(partial(measure_here, build, 200))
         # 68 parameters in float32, beside what a step holds
         assert many.device - one.device > 199 * 68 * 4
         assert many.model >= 68 * 4

@@ -120,7 +120,7 @@ def test_a_file_that_is_damaged_or_of_another_trial_counts_as_missing(tmp_path, 
 @pytest.mark.slow
 def test_an_attempt_yields_its_results_and_leaves_no_process():
     begin = time.monotonic()
-    results, why = processes.attempt(endless, 3.0)
+    results, why = processes.run_with_limit(endless, 3.0)
     assert (results, why) == ([1], "not done after 3 s")
     assert time.monotonic() - begin < 30
 

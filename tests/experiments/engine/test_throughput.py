@@ -2,12 +2,14 @@
 
 import json
 import os
+from functools import partial
 
 import jax
 import numpy as np
 import pytest
 
 from audit.errors import InputError, require
+from audit.runtime import processes
 from audit.settings.federated import FederatedSetting
 from audit.settings.make import setting_of
 from audit.tasks.task import Dataset
@@ -285,9 +287,9 @@ def test_the_line_on_a_missing_library_says_what_installs_it():
 
 
 def test_an_error_comes_out_of_a_process_of_its_own():
-    assert measurement.in_a_process(os.getpid) != os.getpid()
+    assert processes.run_in_own_process(os.getpid) != os.getpid()
     with pytest.raises(InputError, match="nothing at all"):
-        measurement.in_a_process(require, False, "nothing at all")
+        processes.run_in_own_process(partial(require, False, "nothing at all"))
 
 
 def test_the_parent_imports_no_engine():

@@ -5,7 +5,7 @@ from scipy import stats
 from audit.calibration import laws
 from audit.calibration.calibration import KnownMechanism, draw
 from audit.errors import InputError
-from audit.evidence import canaries
+from audit.evidence import canaries, given
 from experiments.sweeps import normal_scores
 
 
@@ -79,9 +79,9 @@ def test_the_limits_over_runs_are_narrower_by_the_root_of_the_canaries_and_keep_
     widths = []
     for count in (1, 64):
         presence = rng.random((200, count)) < 0.5
-        design = canaries.coins(3.0 * presence + rng.standard_normal((200, count)), presence)
+        design = given.coins(3.0 * presence + rng.standard_normal((200, count)), presence)
         low, high = normal_scores.mu_interval_of_runs(design, 0.95)
-        moved = canaries.coins(1e3 + 0.01 * design.scores, presence)
+        moved = given.coins(1e3 + 0.01 * design.scores, presence)
         assert normal_scores.mu_interval_of_runs(moved, 0.95) == pytest.approx(
             (low, high), rel=1e-6
         )

@@ -1,0 +1,154 @@
+"""What `audit --vary` does: audits every combination of some fields' values, as cells that workers share."""
+
+import hashlib
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from absl import flags
+
+from audit.commands import cli
+from audit.errors import InputError, require
+from audit.methods.level import Level
+from audit.report import style
+from audit.settings.make import fields
+from audit.settings.setting import validate
+from audit.storage import files
+from experiments.cells import work
+from experiments.cells.cell import DataSets
+from experiments.cells.work import Workplace
+from experiments.commands import engine_flags
+from experiments.sweeps import grid
+from experiments.sweeps.grid import GridAudit, GridResult
+from models.catalogue import task
+
+# Flags of a single audit, which a grid has no use for.
+_SINGLE = ("looks", "until", "minutes", "lipschitz", "chunk_size", "weights", "input_size")
+
+
+def define_vary() -> None:
+    """Defines the flags of a grid."""
+    flags.DEFINE_multi_string(
+        "vary", [], "A grid: --vary=k=1,5,25 --vary=noise_multiplier=1,4 audits all combinations."
+    )
+    flags.DEFINE_list(
+        "heat_map", None, "With --vary: the fields down and across, by default the first two."
+    )
+
+
+def run(runs: int | None) -> None:
+    """Trains what the store has not of the grid that the flags describe; prints its table.
+
+    Args:
+      runs: models to train for each audit, by default as many as its adversary usually takes.
+    """
+    cli.require_levels()
+    _require_no_flags_of_single_audits()
+    axes = _parse_axes(flags.FLAGS.vary)
+    heat_map = _choose_heat_map(list(axes))
+    audits = [_make_audit(values, runs) for values in grid.combine(axes)]
+    place = Workplace(cli.folder(), _find_data(audits))
+
+    cells = work.distinct([audit.cell() for audit in audits])
+    missing = [cell for cell in cells if not work.is_done(cell, place)]
+    if missing:
+        with engine_flags.engine() as engine:
+            outcome = engine.do_all(missing, place)
+        failed = len(outcome.failed)
+        message = f"{failed} of {len(cells)} audits failed, the others are kept"
+        require(not failed, f"{message}: fix what is reported above, and start again")
+
+    level = Level(flags.FLAGS.delta, flags.FLAGS.confidence)
+    _show([grid.conclude(audit, place, level) for audit in audits], heat_map)
+
+
+def _require_no_flags_of_single_audits() -> None:
+    """Raises InputError where a flag is given that goes with a single audit alone."""
+    for name in _SINGLE:
+        require(
+            not flags.FLAGS[name].present, f"--{name} goes with a single audit: drop --vary or it"
+        )
+
+
+def _parse_axes(texts: Sequence[str]) -> dict[str, list[Any]]:
+    """Returns the values of each varied field, by its flag; raises InputError for what is no grid."""
+    by_flag = {field.flag: field for field in fields().values()}
+    axes: dict[str, list[Any]] = {}
+    for text in texts:
+        flag, _, listed = text.partition("=")
+        example = "write --vary=FIELD=VALUE,VALUE, as --vary=k=1,5,25"
+        require(flag in by_flag, f"--vary={text}: {flag!r} is not a field of an audit: {example}")
+        require(listed, f"--vary={text}: give {flag} values: {example}")
+        require(flag not in axes, f"--vary={text}: {flag} is varied already: join its values")
+        axes[flag] = list(dict.fromkeys(_parse_value(flag, value) for value in listed.split(",")))
+    return axes
+
+
+def _parse_value(flag: str, text: str) -> Any:
+    """Returns a field's value as its flag parses it; raises InputError where the flag takes no such text."""
+    try:
+        return flags.FLAGS[flag].parser.parse(text)
+    except (ValueError, TypeError) as error:
+        raise InputError(f"--vary={flag}: {text!r} is not a value of it: {error}") from None
+
+
+def _choose_heat_map(names: Sequence[str]) -> tuple[str, str] | None:
+    """Returns the fields down and across; None where fewer than two are varied.
+
+    Raises:
+      InputError: --heat_map names anything but two varied fields.
+    """
+    given = flags.FLAGS.heat_map
+    if given is None:
+        return (names[0], names[1]) if len(names) > 1 else None
+    is_pair = len(given) == 2 and given[0] != given[1] and set(given) <= set(names)
+    require(is_pair, f"--heat_map={','.join(given)}: give two varied fields, of {', '.join(names)}")
+    return given[0], given[1]
+
+
+def _make_audit(values: Mapping[str, Any], runs: int | None) -> GridAudit:
+    """Returns the audit of one combination; raises InputError, which names it, where it is impossible."""
+    by_flag = {field.flag: field.name for field in fields().values()}
+    try:
+        setting = cli.setting(**{by_flag[flag]: value for flag, value in values.items()})
+        number = runs or setting.adversary.usual_runs
+        validate(setting, number, task(setting.model).clipping)
+    except InputError as error:
+        raise InputError(f"--vary, {grid.describe(values)}: {error}") from None
+    return GridAudit(values, setting, number)
+
+
+def _find_data(audits: Sequence[GridAudit]) -> DataSets:
+    """Returns the data of all models; --data_file goes with grids of one data set."""
+    sources = cli.sources()
+    data_sets = {task(audit.setting.model).data.file for audit in audits}
+    given = flags.FLAGS.data_file
+    require(
+        given is None or len(data_sets) == 1,
+        f"--data_file={given}: these models have several data sets; drop it",
+    )
+    return DataSets(dict.fromkeys(data_sets, given), sources.tfds_dir)
+
+
+def _show(results: Sequence[GridResult], heat_map: tuple[str, str] | None) -> None:
+    """Prints the grid's table, or JSON; writes it as CSV, and draws its heat map."""
+    table = grid.make_table(results)
+    names = "_".join(results[0].values)
+    identity = json.dumps([str(result.folder) for result in results])
+    digest = hashlib.sha256(identity.encode()).hexdigest()[:8]
+    stem = cli.folder() / "grids" / f"{names}-{digest}"
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    table_path = files.write_whole(stem.with_suffix(".csv"), table.csv())
+    written = [f"table: {table_path}"]
+    if heat_map is not None:
+        from experiments.sweeps.grid_figure import draw_grid
+
+        figure_path = stem.with_suffix(".png")
+        files.write_whole(figure_path, style.png(draw_grid(results, *heat_map)))
+        written.append(f"heat map: {figure_path}")
+    if flags.FLAGS.json:
+        print(json.dumps({"audits": table.json()}))
+        print("\n".join(written), file=sys.stderr)
+    else:
+        print("\n".join([table.text(), "", *written]))

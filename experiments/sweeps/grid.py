@@ -1,0 +1,120 @@
+"""Audits of a grid of settings: every combination of fields' values, as cells, a table and a heat map."""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from audit.conclusions.conclusion import Conclusion
+from audit.errors import require
+from audit.methods.level import Level
+from audit.report import table
+from audit.report.table import Column, Table
+from audit.settings.setting import Setting
+from audit.storage.store import hash_of
+from experiments.cells.auditing import AuditRequest
+from experiments.cells.audits import audit_cell
+from experiments.cells.cell import Audited, Cell
+from experiments.cells.work import Workplace
+
+MOST_AUDITS = 1000
+
+
+class GridAudit(NamedTuple):
+    """An audit of a grid.
+
+    Attributes:
+      values: of the varied fields, by their flags, in the order of the axes.
+      setting: the setting that has these values.
+      runs: how many models it trains.
+    """
+
+    values: Mapping[str, Any]
+    setting: Setting
+    runs: int
+
+    def cell(self) -> Cell:
+        """Returns the work that it takes."""
+        return audit_cell(Audited(describe(self.values), "audit", 0.0, self.setting, self.runs))
+
+
+class GridResult(NamedTuple):
+    """What an audit of a grid shows.
+
+    Attributes:
+      values: of the varied fields, by their flags.
+      conclusion: of the audit.
+      folder: that keeps it.
+    """
+
+    values: Mapping[str, Any]
+    conclusion: Conclusion
+    folder: Path
+
+
+def combine(axes: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    """Returns every combination of the axes' values, by their names; the last axis changes fastest.
+
+    Raises:
+      InputError: There are more than MOST_AUDITS combinations.
+    """
+    combinations = [
+        dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())
+    ]
+    number = len(combinations)
+    require(number <= MOST_AUDITS, f"`vary`: {number:,} audits are more than {MOST_AUDITS:,}")
+    return combinations
+
+
+def describe(values: Mapping[str, Any]) -> str:
+    """Returns values of fields as people read them: "k=5, noise_multiplier=2"."""
+    return ", ".join(f"{name}={show_value(value)}" for name, value in values.items())
+
+
+def show_value(value: Any) -> str:
+    """Returns a field's value as people read it."""
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def conclude(audit: GridAudit, place: Workplace, level: Level) -> GridResult:
+    """Draws what an audit's stored scores show.
+
+    Args:
+      audit: an audit whose cell is done.
+      place: where its scores are.
+      level: of the bounds.
+    """
+    store = audit.cell().open(place.out, place.data)
+    dataset = place.data.load(audit.setting.model)
+    request = AuditRequest(audit.setting, dataset, audit.runs, (), level)
+    return GridResult(audit.values, request.conclude(store, store.load(audit.runs)), store.path)
+
+
+def make_table(results: Sequence[GridResult]) -> Table[GridResult]:
+    """Returns the audits as a table: the varied fields, what is proven, and what is allowed at most."""
+    names = list(results[0].values)
+    columns = [Column(name, partial(_find_value, name), name, show_value) for name in names]
+    columns += [
+        Column("runs", lambda result: result.conclusion.count_runs(), "runs"),
+        Column("epsilon", lambda result: result.conclusion.epsilon, "proven", table.at_least),
+        Column("upper_bound", find_upper_bound, "at most", table.at_most, none="-"),
+        Column("delta", lambda result: result.conclusion.delta),
+        Column("confidence", lambda result: result.conclusion.confidence),
+        Column("setting", lambda result: hash_of(result.folder), "setting", lambda name: name[:8]),
+        Column("folder", lambda result: str(result.folder)),
+    ]
+    level = results[0].conclusion
+    title = f"epsilon at delta {level.delta:g}, confidence {level.confidence:g}"
+    return Table(columns, results, before=[title])
+
+
+def _find_value(name: str, result: GridResult) -> Any:
+    """Returns the value of a varied field."""
+    return result.values[name]
+
+
+def find_upper_bound(result: GridResult) -> float | None:
+    """Returns the smallest epsilon that is guaranteed at most; None where nothing is."""
+    tightest = result.conclusion.tightest
+    return None if tightest is None else tightest.epsilon
