@@ -26,6 +26,17 @@ class TorchStep:
 
     Raises:
       InputError: the model has no parameters that are trained.
+
+    >>> import torch
+    >>> network = torch.nn.Linear(3, 1)
+    >>> optimizer = torch.optim.Adam(network.parameters())
+    >>> def train_batch(x):
+    ...     optimizer.zero_grad()
+    ...     network(x).sum().backward()
+    ...     optimizer.step()
+    >>> step = audit.TorchStep(network, optimizer, train_batch)
+    >>> step(step.params, (torch.ones(4, 3),), seed=0)["bias"]
+    tensor([4.])
     """
 
     def __init__(self, model: Any, optimizer: Any, train_batch: Callable[..., Any]) -> None:
