@@ -182,14 +182,20 @@ def find_lost_signal(
     tried: TriedExamples,
     plateau: float,
 ) -> CheckFinding | None:
-    """Returns the finding of examples that stop at a known fraction of C; None where they do not."""
+    """Returns the finding of examples that stop at a known fraction of C; None where they do not.
+
+    Nor is there one where a layer stops at its share of C, as where each is clipped to C / sqrt(layers).
+    """
     tolerance = _FIT + max(movement.tolerance for movement in tried.movements.values())
     if not 0 < plateau < 1 - 2 * tolerance:
         return None
     rows = len(probe.rows[0])
     mistakes = factors.find_lost_signal(plateau, probe.settings, rows, tolerance)
     is_exact = tolerance < 0.1 * plateau + _FIT
-    if not mistakes or not is_exact or not _stops_suddenly(probe, tried, None):
+    layer_norms = np.array([movement.layer_norms for movement in tried.movements.values()])
+    shares = np.max(layer_norms, axis=0) * np.unique(probe.layer[probe.is_trained]).size ** 0.5
+    has_share = shares.size > 1 and bool(np.any(np.abs(shares - 1) < 0.005))
+    if not mistakes or not is_exact or has_share or not _stops_suddenly(probe, tried, None):
         return None
     why = f"It fits: {'; or '.join(mistakes)}."
     return findings.LOST_SIGNAL.fill(name=mistakes[0], plateau=plateau, why=why)

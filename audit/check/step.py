@@ -265,10 +265,11 @@ def _find_common_factor(trial: StepTrial) -> float:
         factor = max(largest, deviation * (1 - error))
         return factor if agrees and is_shown else 1.0
     plateau = trial.plateau
+    is_shown = plateau > 1 or deviation < 1 - error  # layers clipped apart stop below C too
     is_nearer = abs(np.log(plateau / deviation)) < abs(np.log(deviation)) if plateau else False
     differs = abs(plateau - 1) > 0.003 + 2 * max(tolerances)
     agrees = abs(plateau / deviation - 1) < error
-    return plateau if is_nearer and differs and agrees else 1.0
+    return plateau if is_shown and is_nearer and differs and agrees else 1.0
 
 
 def _judge(

@@ -510,3 +510,25 @@ def test_numbers_that_are_not_trained_do_not_look_like_noise_that_comes_again():
         **draw_step(82, "numpy"), seeds=48
     )  # bfloat16, of which few values are fine
     assert not report.findings, report
+
+
+def test_layers_that_are_clipped_to_their_shares_are_no_step_of_another_size():
+    def step(params, batch, seed):
+        x, y = batch
+        rng = np.random.default_rng(seed)
+        errors = 1 / (1 + np.exp(-np.clip(x @ params["w"] + params["b"], -50, 50))) - y
+        gradients = {"w": errors[:, None] * x, "b": errors[:, None], "c": 0 * x, "d": 0.001 * x}
+        after = {}
+        for name, gradient in gradients.items():
+            norms = np.linalg.norm(gradient, axis=1, keepdims=True)
+            clipped = gradient / np.maximum(1, norms / 0.5)
+            noise = rng.normal(size=params[name].shape)
+            after[name] = params[name] - (clipped.sum(axis=0) + noise) / 32
+        return after
+
+    rng = np.random.default_rng(3)
+    batch = rng.normal(size=(32, 8)), rng.integers(0, 2, 32)
+    params = {"w": np.zeros(8), "b": np.zeros(1), "c": np.zeros(8), "d": np.zeros(8)}
+    stated = {"clipping_norm": 1, "noise_multiplier": 1, "learning_rate": 1, "batch_size": 32}
+    for seeds in range(40, 60):  # whose noise differs from the stated one, by chance
+        assert not audit.check_step(step, params, batch, **stated, seeds=seeds).findings
