@@ -45,6 +45,7 @@ class OwnSettings(TypedDict, total=False):
     lipschitz: "ArrayLike | str | None"
     model: str
     afresh: bool
+    all_in: bool
     canaries: int
     batch_size: int
     clipping: str
@@ -71,6 +72,7 @@ class OwnSettings(TypedDict, total=False):
     poison_scale: float
     precision: str
     repetitions: int
+    sampler: str
     sampling_rate: float
     seed: int
     simulations: int
@@ -174,7 +176,8 @@ def audit(
     require(is_word, f"`lipschitz={measured!r}`: give {lipschitz.MEASURED}, or drop it")
     request = _check_request(runs, out, delta, confidence)
     sources = Sources(_check_file("data_file", data_file), _check_file("tfds_dir", tfds_dir))
-    if "steps" not in settings and "insertions" not in settings:
+    gives_steps = {"steps", "insertions", "sampler"} & set(settings)
+    if not gives_steps:
         settings["insertions"] = make.fields()["insertions"].default
     setting = make.setting_of(model, **settings)
     build.validate(setting, request.runs)

@@ -179,7 +179,8 @@ def _make_setting(own: OwnModel, fields: dict[str, Any]) -> Setting:
     """Returns the setting of a caller's fields, with a usual learning rate and batch size where they miss."""
     given = {name: value for name, value in fields.items() if name != "model"}
     usual = Usual(learning_rate=0.1, batch_size=400, clipping=own.strategies[0])
-    return make_setting(fields.get("model") or own.name, usual, given)
+    examples = len(own.dataset.labels)
+    return make_setting(fields.get("model") or own.name, usual, given, examples)
 
 
 def _write_report(

@@ -71,7 +71,7 @@ class Result:
 
     @property
     def claim_test(self) -> "ClaimTest | None":
-        """Returns the test of the claim: e_value, refuted, runs, seen; None without claim or for one run."""
+        """Returns the test of the claim: e_value, refuted, runs, seen; None where there is none."""
         return self.conclusion.claim_test
 
     @property

@@ -365,43 +365,54 @@ def _make_federated_row(name: str, row: FederatedTask) -> ZooModel:
     return ZooModel(name, None, row, "it trains on clients' examples alone, see ./run.sh federated")
 
 
-def _make_head_row(
-    module: str,
-    label: str,
-    constant: str,
-    width: int,
-    step_seconds: StepSeconds,
-    proven: bool = False,
-) -> ZooModel:
+class _FrozenBody(NamedTuple):
+    """A body whose features of CIFAR-10 a last layer is trained on.
+
+    Attributes:
+      module: of `models.pretrained`.
+      constant: its name in the module.
+      label: its name, on figures.
+      width: how many features it gives.
+      step_seconds: as in `Task`.
+    """
+
+    module: str
+    constant: str
+    label: str
+    width: int
+    step_seconds: StepSeconds
+
+
+_MOBILENET = _FrozenBody("mobilenet", "MOBILENET_V2", "MobileNetV2", 1280, StepSeconds(2e-5, 8e-7))
+_ALEXNET = _FrozenBody("alexnet", "ALEXNET", "AlexNet", 4096, StepSeconds(6e-5, 2.4e-6))
+
+
+def _make_head_row(body: _FrozenBody, proven: bool = False) -> ZooModel:
     """Returns the row of the last layer on a frozen body's features of CIFAR-10.
 
     Args:
-      module: of `models.pretrained`.
-      label: the body's name, on figures.
-      constant: the body's name in the module.
-      width: how many features it gives.
-      step_seconds: as in `Task`.
+      body: the frozen body.
       proven: whether features are shortened, so that steps are proven to be Lipschitz.
     """
 
     def import_body() -> "Body":
-        imported = importlib.import_module(f"models.pretrained.{module}")
-        body: Body = getattr(imported, constant)
-        return body
+        module = importlib.import_module(f"models.pretrained.{body.module}")
+        imported: Body = getattr(module, body.constant)
+        return imported
 
     features = Data(
-        name=f"{module}_features",
+        name=f"{body.module}_features",
         label="CIFAR-10",
         checksum=None,
         load=make_feature_loader(import_body),
         file=CIFAR10.name,
-        examples=DataShape(_CIFAR10_SHAPE.number, (width,), "f4"),
+        examples=DataShape(_CIFAR10_SHAPE.number, (body.width,), "f4"),
     )
     head = "softmax_head" if proven else "head"
     row = Task(
-        name=f"{module}_{head}",
-        label=f"{label}'s softmax head" if proven else f"{label}'s head",
-        description=f"last layer on a frozen {label}'s features of CIFAR-10",
+        name=f"{body.module}_{head}",
+        label=f"{body.label}'s softmax head" if proven else f"{body.label}'s head",
+        description=f"last layer on a frozen {body.label}'s features of CIFAR-10",
         data=features,
         make=_make_lazily(f"dense:{head}", sized=True),
         classes=10,
@@ -409,7 +420,7 @@ def _make_head_row(
         batch_size=128,
         clipping=_LAYER_CLIPPING if proven else ("book_keeping", "per_example"),
         over_parameterised=True,
-        step_seconds=step_seconds,
+        step_seconds=body.step_seconds,
         not_convex=_SOFTMAX,
         curved=_SOFTMAX_CURVATURE if proven else None,
         smooth=True,
@@ -476,36 +487,10 @@ _ROWS = (
         federated_description="ResNet18 on CIFAR-10",
         directions=64,
     ),
-    _make_head_row(
-        module="mobilenet",
-        label="MobileNetV2",
-        constant="MOBILENET_V2",
-        width=1280,
-        step_seconds=StepSeconds(2e-5, 8e-7),
-    ),
-    _make_head_row(
-        module="alexnet",
-        label="AlexNet",
-        constant="ALEXNET",
-        width=4096,
-        step_seconds=StepSeconds(6e-5, 2.4e-6),
-    ),
-    _make_head_row(
-        module="mobilenet",
-        label="MobileNetV2",
-        constant="MOBILENET_V2",
-        width=1280,
-        step_seconds=StepSeconds(2e-5, 8e-7),
-        proven=True,
-    ),
-    _make_head_row(
-        module="alexnet",
-        label="AlexNet",
-        constant="ALEXNET",
-        width=4096,
-        step_seconds=StepSeconds(6e-5, 2.4e-6),
-        proven=True,
-    ),
+    _make_head_row(_MOBILENET),
+    _make_head_row(_ALEXNET),
+    _make_head_row(_MOBILENET, proven=True),
+    _make_head_row(_ALEXNET, proven=True),
     _make_image_row(
         name="linear",
         label="linear model",

@@ -3,6 +3,8 @@
 All have LeCun normal kernels, zero biases and softmax cross entropy; they normalise bytes on the device.
 """
 
+from collections.abc import Callable
+
 import flax.linen as nn
 import jax.numpy as jnp
 from jax import Array
@@ -27,9 +29,17 @@ CELEBA_STD = (0.5, 0.5, 0.5)
 
 
 class ConvNet(nn.Module):
-    """A LeNet-style network for CIFAR-10: images (..., 32, 32, 3) of uint8 -> logits (..., classes)."""
+    """A LeNet-style network for CIFAR-10: images (..., 32, 32, 3) of uint8 -> logits (..., classes).
+
+    Attributes:
+      classes: how many classes.
+      pool: halves the image after a convolution.
+      activate: after each pooling, and after each dense layer but the last.
+    """
 
     classes: int = 10
+    pool: Callable[[Array], Array] = max_pool
+    activate: Callable[[Array], Array] = nn.relu
 
     @nn.compact
     def __call__(self, image: Array) -> Array:
@@ -38,12 +48,12 @@ class ConvNet(nn.Module):
         x = channels_first(pixels)
         for features in (6, 16):
             x = Convolution(features, window=5)(x)
-            x = max_pool(x)
-            x = nn.relu(x)
+            x = self.pool(x)
+            x = self.activate(x)
         x = x.reshape(*x.shape[:-3], -1)
         for width in (120, 84):
             x = nn.Dense(width)(x)
-            x = nn.relu(x)
+            x = self.activate(x)
         return nn.Dense(self.classes)(x)
 
 
@@ -57,31 +67,10 @@ def convnet() -> Model:
     return flat_model(ConvNet(), image, cross_entropy)
 
 
-class GeluConvNet(nn.Module):
-    """The smooth twin of `ConvNet`, with average pooling and GELU."""
-
-    classes: int = 10
-
-    @nn.compact
-    def __call__(self, image: Array) -> Array:
-        """Returns the logits (..., classes) of images (..., 32, 32, 3) of uint8."""
-        pixels = normalised(image, CIFAR10_MEAN, CIFAR10_STD)
-        x = channels_first(pixels)
-        for features in (6, 16):
-            x = Convolution(features, window=5)(x)
-            x = average_pool(x)
-            x = nn.gelu(x)
-        x = x.reshape(*x.shape[:-3], -1)
-        for width in (120, 84):
-            x = nn.Dense(width)(x)
-            x = nn.gelu(x)
-        return nn.Dense(self.classes)(x)
-
-
 def gelu_convnet() -> Model:
-    """Makes the smooth twin of the ConvNet for CIFAR-10, of 62,006 parameters."""
+    """Makes the smooth twin of the ConvNet for CIFAR-10, with average pooling and GELU."""
     image = jnp.zeros((32, 32, 3), jnp.uint8)
-    return flat_model(GeluConvNet(), image, cross_entropy)
+    return flat_model(ConvNet(pool=average_pool, activate=nn.gelu), image, cross_entropy)
 
 
 class LeNet(nn.Module):

@@ -70,6 +70,8 @@ class Adversary(NamedTuple):
       constant: whether craft gives the same at every step.
       draw: where every run has canaries of its own; craft and score then get what it gives for `state`.
       all_in: whether every canary is in in every run.
+      law_is_known: whether scores are cosines of uniform directions, those that every run draws or those that
+        all share, with something that does not depend on a direction whose canary is out.
       draws: M, where a score is the number of a run's M fresh draws below a canary; else 0.
       variant: what tells its functions from those that the same maker gives for other settings.
     """
@@ -83,6 +85,7 @@ class Adversary(NamedTuple):
     constant: bool = False
     draw: Draw | None = None
     all_in: bool = False
+    law_is_known: bool = False
     draws: int = 0
     variant: str = ""
 

@@ -79,19 +79,14 @@ class GcR(AdversaryFields):
     )
 
     @property
-    def least_runs(self) -> int:  # type: ignore[override]
-        """The fewest runs of an audit: a single one where all canaries are in and ranked among the others."""
-        return 1 if self.afresh else AdversaryFields.least_runs
-
-    @property
-    def usual_runs(self) -> int:  # type: ignore[override]
-        """The runs of an audit where none are given: 60 for coordinates drawn afresh."""
-        return 60 if self.afresh else AdversaryFields.usual_runs
-
-    @property
-    def any_time(self) -> bool:  # type: ignore[override]
+    def any_time(self) -> bool:
         """Whether one may stop adding runs at any time: the bound of coordinates drawn afresh holds then."""
         return self.afresh
+
+    @property
+    def usual_runs(self) -> int:
+        """Returns as many runs as fresh directions take, where coordinates are drawn afresh."""
+        return 60 if self.afresh else super().usual_runs
 
 
 def _make_gc_s(fields: GcS, knowledge: Knowledge) -> "Adversary":

@@ -34,6 +34,24 @@ class OneShotCanaries(AdversaryFields):
         default="final",
         choices=("final", "weights", "all"),
     )
+    all_in: bool = described(
+        "one_shot: insert all canaries of a single run, without coins, as the paper does.",
+        default=False,
+    )
+
+    def __post_init__(self) -> None:
+        is_law_known = not self.all_in or self.observe != "all"
+        require(
+            is_law_known, "`all_in` needs cosines whose law is known: drop `all_in`, or `observe`"
+        )
+
+    @property
+    def inserts_all(self) -> bool:
+        return self.all_in
+
+    @property
+    def usual_runs(self) -> int:
+        return 1 if self.all_in else super().usual_runs
 
 
 def _make_cots(fields: CotS, knowledge: Knowledge) -> "Adversary":
@@ -65,9 +83,11 @@ def _make_one_shot(fields: OneShotCanaries, knowledge: Knowledge) -> "Adversary"
     )
     if fields.observe == "all":
         return directions.largest_cosines(canaries)
+    origin = directions.initial_model
     if fields.observe == "weights":
-        return directions.final_cosines(canaries, origin=directions.zero_model)
-    return directions.final_cosines(canaries, origin=directions.initial_model)
+        origin = directions.zero_model
+    adversary = directions.final_cosines(canaries, origin)
+    return adversary._replace(all_in=fields.all_in, law_is_known=True)
 
 
 COTS = AdversaryRow(

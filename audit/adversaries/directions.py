@@ -158,6 +158,7 @@ def final_cosines(
         canaries=canaries,
         constant=True,
         draw=draw if fresh else None,
+        law_is_known=fresh,
     )
 
 

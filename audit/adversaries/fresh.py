@@ -4,7 +4,7 @@ import dataclasses
 from typing import TYPE_CHECKING, ClassVar
 
 from audit.adversaries.knowledge import Knowledge
-from audit.adversaries.row import AdversaryFields, AdversaryRow
+from audit.adversaries.row import AdversaryRow, FreshFields
 from audit.errors import require
 from audit.settings.fields import described
 
@@ -18,17 +18,22 @@ _MOST_INTERFERENCE = 0.01
 
 
 @dataclasses.dataclass(frozen=True)
-class SphereFields(AdversaryFields):
+class SphereFields(FreshFields):
     """The fresh directions' fields."""
 
     name: ClassVar[str] = "sphere"
-    least_runs: ClassVar[int] = 1
-    usual_runs: ClassVar[int] = 60
-    any_time: ClassVar[bool] = True
     coins: bool = described(
         "sphere: each canary in by a coin, which checks the law of those that are out; else all are in.",
         default=False,
     )
+
+    @property
+    def inserts_all(self) -> bool:
+        return not self.coins
+
+    @property
+    def usual_runs(self) -> int:
+        return 60
 
 
 def _make_sphere(fields: SphereFields, knowledge: Knowledge) -> "Adversary":

@@ -4,7 +4,7 @@ import dataclasses
 from typing import TYPE_CHECKING, ClassVar
 
 from audit.adversaries.knowledge import Knowledge
-from audit.adversaries.row import AdversaryFields, AdversaryRow
+from audit.adversaries.row import AdversaryRow, FreshFields
 from audit.settings.fields import described
 
 if TYPE_CHECKING:
@@ -16,13 +16,10 @@ MOST_DRAWS = 10_000_000  # float32 counts them exactly
 
 
 @dataclasses.dataclass(frozen=True)
-class RandomExamples(AdversaryFields):
+class RandomExamples(FreshFields):
     """The random examples' fields."""
 
     name: ClassVar[str] = "examples"
-    least_runs: ClassVar[int] = 1
-    usual_runs: ClassVar[int] = 20
-    any_time: ClassVar[bool] = True
     fresh: int = described(
         "examples: fresh ones, among which every run's canaries are ranked.",
         default=50_000,
@@ -34,6 +31,10 @@ class RandomExamples(AdversaryFields):
         default=LOSS,
         choices=(LOSS, GRADIENT),
     )
+
+    @property
+    def usual_runs(self) -> int:
+        return 20
 
 
 def _make_random_examples(fields: RandomExamples, knowledge: Knowledge) -> "Adversary":

@@ -18,8 +18,8 @@ from jax import Array
 from audit.adversaries.base import Adversary
 from audit.mechanism.base import Coordinates, Examples, Tree
 
-_BLOCK = 512  # fresh examples that are scored at once
-_TINY = 1e-30
+_BLOCK = 512  # fresh examples that are scored at once: memory does not grow with M
+_TINY = 1e-30  # in the place of a gradient's length 0
 
 Loss = Callable[[Array, tuple[Array, Array]], Array]
 Rehearse = Callable[[Array], Array]
@@ -73,7 +73,7 @@ def fresh_examples(
     canaries: int,
     fresh: int,
 ) -> Adversary:
-    """Returns the adversary of K random examples, each ranked among M fresh ones.
+    """Returns the adversary of K random examples, each ranked among M fresh examples.
 
     Each inserts its clipped gradient at the current model, as training on it would.
 
@@ -260,8 +260,9 @@ def fresh_coordinates(canaries: int, parameters: int, rehearse: Rehearse) -> Adv
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> OwnCoordinates:
         values = jnp.full(canaries, clipping_norm, theta_0.dtype)
-        blank = OwnCoordinates(jnp.arange(canaries), values, key, rehearse(theta_0))
-        return draw(blank, key)
+        first_coordinates = jnp.arange(canaries)  # in their place until `draw` draws others
+        undrawn = OwnCoordinates(first_coordinates, values, key, rehearse(theta_0))
+        return draw(undrawn, key)
 
     def draw(state: OwnCoordinates, key: Array) -> OwnCoordinates:
         coordinate_key, tie_key = jax.random.split(key)

@@ -19,20 +19,42 @@ class AdversaryFields:
     Attributes:
       name: a key of `audit.settings.adversaries.ADVERSARIES`.
       group: the group of its flags in --help.
-      least_runs: the fewest runs that it can be audited with.
-      usual_runs: the number of runs where none is given.
-      any_time: whether what is proven holds whenever one stops adding runs.
     """
 
     name: ClassVar[str]
     group: ClassVar[str] = fields.ADVERSARY
-    least_runs: ClassVar[int] = 2  # a run in each world
-    usual_runs: ClassVar[int] = 5000
-    any_time: ClassVar[bool] = False
+
+    @property
+    def any_time(self) -> bool:
+        """Returns whether runs draw canaries of their own: what is proven then holds whenever one stops."""
+        return False
+
+    @property
+    def inserts_all(self) -> bool:
+        """Returns whether every canary is in in every run, without coins."""
+        return self.any_time
+
+    @property
+    def least_runs(self) -> int:
+        """Returns the fewest runs that it can be audited with, one of them in each world if there are two."""
+        return 1 if self.any_time or self.inserts_all else 2
+
+    @property
+    def usual_runs(self) -> int:
+        """Returns the number of runs where none is given."""
+        return 5000
 
     def deciding(self) -> dict[str, Any]:
         """Returns the fields that decide scores, without those at their defaults."""
         return deciding(self)
+
+
+class FreshFields(AdversaryFields):
+    """The fields of an adversary whose canaries every run draws afresh."""
+
+    @property
+    def any_time(self) -> bool:
+        return True
 
 
 class AdversaryRow(NamedTuple):

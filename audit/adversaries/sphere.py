@@ -70,6 +70,7 @@ def fresh_directions(
         constant=True,
         draw=draw,
         all_in=all_in,
+        law_is_known=True,
         variant=variant,
     )
 

@@ -1,7 +1,8 @@
 """Audits of mechanisms whose truth is known: does a method cover, and how tight is it?
 
-A `Law` draws the evidence of an audit, knows its truth and says which methods take such evidence; `laws` has
-them all. `calibrate` is the one loop over audits, whatever the evidence is.
+A `Law` draws the evidence of an audit, knows its truth, and says which methods take such evidence and which
+assumptions of theirs it breaks; `laws` has them all. `calibrate` is the one loop over audits, whatever the
+evidence and whosever the methods are.
 """
 
 import math
@@ -18,7 +19,14 @@ from audit.methods.gaussian_curve import CURVE_LEVEL, CURVE_POWER
 from audit.runtime.processes import in_order
 
 Array = NDArray[np.float64]
-_SLACK = 1e-9  # above the truth by rounding alone is no excess
+_SLACK = 1e-6  # above the truth by rounding alone is no excess
+
+# Assumptions: what a method may need, and a law may break.
+GAUSSIAN_CURVE = "a Gaussian trade-off curve"
+INDEPENDENT = "independent canaries of a run"
+FAIR = "fair coins"
+ENOUGH_RUNS = "many runs"
+LEAST_RUNS = 100  # of several canaries; with fewer, a method for many runs is not held to its level
 
 
 class KnownMechanism(NamedTuple):
@@ -34,6 +42,7 @@ class KnownMechanism(NamedTuple):
       canaries: K, of a run.
       dimension: d, of canaries that are directions.
       stops: numbers of runs after which bounds that hold at any number of runs are read; empty for the end.
+      stream: further words of the seed, for evidence of its own.
     """
 
     law: "Law"
@@ -46,6 +55,14 @@ class KnownMechanism(NamedTuple):
     canaries: int = 1
     dimension: int = 0
     stops: tuple[int, ...] = ()
+    stream: tuple[int, ...] = ()
+
+    def find_broken(self, assumes: frozenset[str]) -> frozenset[str]:
+        """Returns which of a method's assumptions do not hold; if none, it is held to its level."""
+        broken = self.law.breaks
+        if self.canaries > 1 and 1 < self.runs < LEAST_RUNS:
+            broken = broken | {ENOUGH_RUNS}
+        return assumes & broken
 
 
 class Truth(NamedTuple):
@@ -69,6 +86,8 @@ class Value(NamedTuple):
       mu: NaN where the method gives none.
       runs: the number of runs after which it was read; 0 for the end.
       p_value, power: of the test of a Gaussian curve on the audit's scores; NaN where it is not tested.
+      seconds: of a processor, where they are measured.
+      refusal: why the method gave no value, which counts as epsilon = 0; empty where it gave one.
     """
 
     method: str
@@ -77,6 +96,8 @@ class Value(NamedTuple):
     runs: int = 0
     p_value: float = math.nan
     power: float = math.nan
+    seconds: float = 0.0
+    refusal: str = ""
 
 
 class Law(NamedTuple):
@@ -86,15 +107,17 @@ class Law(NamedTuple):
       name: its name.
       draw: (generator, setting) -> the evidence of an audit.
       truth: setting -> the truth.
-      audit: (evidence, setting) -> what every method that takes such evidence gives.
-      require: raises InputError for a setting that the law can't draw from.
+      audit: (evidence, setting) -> what every method that takes such evidence gives; by default nothing.
+      require: raises InputError for a setting that the law can't draw from; by default for none.
+      breaks: the assumptions of methods that do not hold of it.
     """
 
     name: str
     draw: Callable[[np.random.Generator, KnownMechanism], Any]
     truth: Callable[[KnownMechanism], Truth]
-    audit: Callable[[Any, KnownMechanism], list[Value]]
-    require: Callable[[KnownMechanism], None]
+    audit: Callable[[Any, KnownMechanism], list[Value]] = lambda evidence, setting: []
+    require: Callable[[KnownMechanism], None] = lambda setting: None
+    breaks: frozenset[str] = frozenset()
 
 
 class Calibration(NamedTuple):
@@ -114,6 +137,9 @@ class Calibration(NamedTuple):
       fired: where the curve is tested, the share of audits in which its test fired.
       unsure: the share in which it did not fire, but had too little power (CURVE_POWER).
       missed: the share in which neither was so and epsilon exceeded the truth.
+      beyond: by how much the audits above the truth exceed its epsilon, on average; 0 where none is.
+      seconds: of a processor, the median audit, where they are measured.
+      refusals: why audits gave no value, of each that gave none.
     """
 
     method: str
@@ -130,6 +156,9 @@ class Calibration(NamedTuple):
     fired: float | None = None
     unsure: float | None = None
     missed: float | None = None
+    beyond: float = 0.0
+    seconds: float = 0.0
+    refusals: tuple[str, ...] = ()
 
 
 def require_possible(setting: KnownMechanism) -> None:
@@ -178,8 +207,9 @@ def audit_once(task: tuple[KnownMechanism, int]) -> list[Value]:
 
 
 def draw(setting: KnownMechanism, index: int) -> Any:
-    """Draws the evidence of an audit, from the setting's seed and the audit's index alone."""
-    return setting.law.draw(np.random.default_rng([setting.seed, index]), setting)
+    """Draws the evidence of an audit, from the setting's seed, its stream and the audit's index alone."""
+    entropy = [setting.seed, *setting.stream, index]
+    return setting.law.draw(np.random.default_rng(entropy), setting)
 
 
 def allowed_share(claimed: float, audits: int, error: float = 1e-3) -> float:
@@ -213,6 +243,9 @@ def _summarise(setting: KnownMechanism, values: tuple[Value, ...], truth: Truth)
     if gives_mu and truth.mu is not None:
         exceeds = mu > truth.mu + _SLACK
         true_epsilon = conversions.epsilon_from_mu(truth.mu, setting.delta)
+    beyond = 0.0
+    if exceeds.any():
+        beyond = float((epsilon[exceeds] - true_epsilon).mean())
 
     row = Calibration(
         first.method,
@@ -226,6 +259,9 @@ def _summarise(setting: KnownMechanism, values: tuple[Value, ...], truth: Truth)
         true_epsilon=true_epsilon,
         true_mu=truth.mu,
         runs=first.runs,
+        beyond=beyond,
+        seconds=float(np.median([value.seconds for value in values])),
+        refusals=tuple(value.refusal for value in values if value.refusal),
     )
     if math.isnan(first.p_value):
         return row

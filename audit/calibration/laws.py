@@ -41,7 +41,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special, stats
 
-from audit.calibration.calibration import KnownMechanism, Law, Truth, Value
+from audit.calibration.calibration import (
+    GAUSSIAN_CURVE,
+    INDEPENDENT,
+    KnownMechanism,
+    Law,
+    Truth,
+    Value,
+)
 from audit.errors import require
 from audit.evidence.canaries import Coins, Design, Fresh, Sets, single
 from audit.evidence.one_run import Cosines
@@ -57,6 +64,9 @@ MOST_COSINES = 10**7  # of an audit
 _REACH = 5.0  # deviations beyond both worlds' centres, for the supremum over thresholds
 _DIMENSIONS = 100  # the dimension of `cosines`, for each canary
 _REVEALED = 3.0  # times root K: the coins that `leaking` reveals at once
+_NOTHING: frozenset[str] = frozenset()
+_TIED = frozenset([INDEPENDENT])
+_CURVED = frozenset([GAUSSIAN_CURVE])
 
 
 def _values(findings: Iterable[Finding]) -> list[Value]:
@@ -68,7 +78,8 @@ def _values(findings: Iterable[Finding]) -> list[Value]:
     return values
 
 
-def _gaussian_truth(setting: KnownMechanism) -> Truth:
+def gaussian_truth(setting: KnownMechanism) -> Truth:
+    """Returns the truth of a Gaussian mechanism."""
     return Truth(conversions.epsilon_from_mu(setting.mu, setting.delta))
 
 
@@ -83,14 +94,17 @@ def _draw_scores(law: known_laws.ScoreFamily, rng: Generator, setting: KnownMech
     return single(*KnownLaw(law, setting.mu).scores(rng, setting.runs // 2))
 
 
-def _score_truth(law: known_laws.ScoreFamily, setting: KnownMechanism) -> Truth:
+def score_truth(law: known_laws.ScoreFamily, setting: KnownMechanism) -> Truth:
+    """Returns the truth of independent scores of a family."""
     return Truth(KnownLaw(law, setting.mu).epsilon(setting.delta))
 
 
 def _make_score_law(law: known_laws.ScoreFamily) -> Law:
     """Returns a law of `known_laws`, whose parameter is the setting's mu."""
     draw = partial(_draw_scores, law)
-    return Law(law.name, draw, partial(_score_truth, law), _audit_scores, _require_scores)
+    truth = partial(score_truth, law)
+    breaks = _NOTHING if law is known_laws.GAUSSIAN else frozenset([GAUSSIAN_CURVE])
+    return Law(law.name, draw, truth, _audit_scores, _require_scores, breaks)
 
 
 def _require_scores(setting: KnownMechanism) -> None:
@@ -133,11 +147,13 @@ class Tie(NamedTuple):
       name: its name.
       draw_noise: (generator, runs, canaries) -> noise (n, K), of deviation 1.
       failing: runs -> the share of them in which nothing is inserted.
+      breaks: the assumptions of methods that do not hold of it.
     """
 
     name: str
     draw_noise: Callable[[Generator, int, int], Array]
     failing: Callable[[int], float] = _no_run
+    breaks: frozenset[str] = _NOTHING
 
     def draw(self, rng: Generator, setting: KnownMechanism) -> tuple[Array, Array]:
         """Draws runs: (whether each inserts its canaries (n, 1), 1 or 0; the noise of each score (n, K)).
@@ -200,10 +216,6 @@ def _audit_canaries(design: Design, setting: KnownMechanism) -> list[Value]:
     return _values(lifted.bounds(design, setting.delta, setting.confidence))
 
 
-def _require_nothing(setting: KnownMechanism) -> None:
-    """Accepts any setting; `lifted` itself refuses too few runs."""
-
-
 # One run.
 
 
@@ -215,15 +227,11 @@ def _require_one_run(setting: KnownMechanism) -> None:
 
 
 def _audit_coins(coins: Coins, setting: KnownMechanism) -> list[Value]:
-    evidence = one_run_bounds.weigh_coins(coins)
-    return _values(one_run_bounds.bound_by_guesses(evidence, setting.delta, setting.confidence))
-
-
-def _audit_coins_without_curve(coins: Coins, setting: KnownMechanism) -> list[Value]:
-    """Returns what methods give that assume no Gaussian curve."""
+    """Returns what methods give, those aside that assume a Gaussian curve where there is none."""
     evidence = one_run_bounds.weigh_coins(coins)
     bounds = one_run_bounds.bound_by_guesses(evidence, setting.delta, setting.confidence)
-    return _values(bound for bound in bounds if not bound.assumes.gaussian)
+    is_curved = GAUSSIAN_CURVE in setting.law.breaks
+    return _values(bound for bound in bounds if not (is_curved and bound.assumes.gaussian))
 
 
 def _audit_pairs(cosines: Cosines, setting: KnownMechanism) -> list[Value]:
@@ -314,7 +322,7 @@ def _audit_directions(design: Fresh, setting: KnownMechanism) -> list[Value]:
 
     The method that limits mu of any GDP guarantee is left out for laws without a mu to compare it with.
     """
-    has_gdp = setting.law.truth is _gaussian_truth
+    has_gdp = setting.law.truth is gaussian_truth
     values = []
     for method in exact_null.METHODS.values():
         if method.name == exact_null.EXACT_NULL_GDP and not has_gdp:
@@ -339,7 +347,8 @@ def _draw_directions(
 def _make_direction_law(
     name: str,
     draw_cosines: Callable[[Generator, KnownMechanism], Array],
-    truth: Callable[[KnownMechanism], Truth] = _gaussian_truth,
+    *breaks: str,
+    truth: Callable[[KnownMechanism], Truth] = gaussian_truth,
 ) -> Law:
     """Returns a law of the cosines of fresh directions that are all in.
 
@@ -349,7 +358,7 @@ def _make_direction_law(
       truth: setting -> the truth; by default that of a Gaussian mechanism of mu.
     """
     draw = partial(_draw_directions, draw_cosines)
-    return Law(name, draw, truth, _audit_directions, _require_directions)
+    return Law(name, draw, truth, _audit_directions, _require_directions, frozenset(breaks))
 
 
 def _draw_shifted_cosines(
@@ -418,30 +427,32 @@ ONE_CANARY = _by_name(*map(_make_score_law, known_laws.LAWS.values()))
 GAUSSIAN = ONE_CANARY[known_laws.GAUSSIAN.name]
 TIES = (
     Tie("independent", _draw_own_noise),
-    Tie("shifted", _draw_shifted_noise),
-    Tie("equal", _draw_equal_noise),
-    Tie("failing", _draw_own_noise, _three_runs),
+    Tie("shifted", _draw_shifted_noise, breaks=_TIED),
+    Tie("equal", _draw_equal_noise, breaks=_TIED),
+    Tie("failing", _draw_own_noise, _three_runs, breaks=_TIED | _CURVED),
 )
 COINS = _by_name(
-    *(Law(tie.name, tie.draw_coins, tie.truth, _audit_canaries, _require_nothing) for tie in TIES)
+    *(Law(tie.name, tie.draw_coins, tie.truth, _audit_canaries, breaks=tie.breaks) for tie in TIES)
 )
 SETS = _by_name(
-    *(Law(tie.name, tie.draw_sets, tie.truth, _audit_canaries, _require_nothing) for tie in TIES)
+    *(law._replace(draw=tie.draw_sets) for law, tie in zip(COINS.values(), TIES, strict=True))
 )
-_coin_law = partial(Law, truth=_gaussian_truth, audit=_audit_coins, require=_require_one_run)
+_coin_law = partial(Law, truth=gaussian_truth, audit=_audit_coins, require=_require_one_run)
 ONE_RUN = _by_name(
     _coin_law("independent", _draw_independent),
-    _coin_law("overlapping", _draw_overlapping),
-    _coin_law("failing", _draw_failing),
-    _coin_law("leaking", _draw_leaking, truth=_mu_is_epsilon, audit=_audit_coins_without_curve),
+    _coin_law("overlapping", _draw_overlapping, breaks=_TIED),
+    _coin_law("failing", _draw_failing, breaks=_TIED),
+    _coin_law("leaking", _draw_leaking, truth=_mu_is_epsilon, breaks=_CURVED),
     _coin_law("pairs", _draw_pairs, audit=_audit_pairs),
     _coin_law("cosines", _draw_cosines, audit=_audit_cosines),
 )
 DIRECTIONS = _by_name(
     _make_direction_law("gaussian", _draw_shifted_cosines),
-    _make_direction_law("equal", _draw_equal_cosines),
-    _make_direction_law("failing", _draw_failing_cosines),
-    _make_direction_law("laplace", _draw_laplace_cosines, _mu_is_epsilon),
-    _make_direction_law("bound", _draw_on_bound, _mu_is_epsilon),
-    _make_direction_law("bound equal", _draw_equal_on_bound, _mu_is_epsilon),
+    _make_direction_law("equal", _draw_equal_cosines, INDEPENDENT),
+    _make_direction_law("failing", _draw_failing_cosines, INDEPENDENT, GAUSSIAN_CURVE),
+    _make_direction_law("laplace", _draw_laplace_cosines, GAUSSIAN_CURVE, truth=_mu_is_epsilon),
+    _make_direction_law("bound", _draw_on_bound, GAUSSIAN_CURVE, truth=_mu_is_epsilon),
+    _make_direction_law(
+        "bound equal", _draw_equal_on_bound, INDEPENDENT, GAUSSIAN_CURVE, truth=_mu_is_epsilon
+    ),
 )

@@ -7,11 +7,13 @@ from typing import NamedTuple
 import numpy as np
 from scipy import special
 
-from audit.calibration.calibration import KnownMechanism, draw
+from audit.calibration.calibration import KnownMechanism, Value, calibrate
 from audit.errors import require
+from audit.evidence.canaries import Design
 from audit.laws import conversions
-from audit.methods import claimed_curve, estimate, lifted
-from audit.methods.claimed_curve import Exceedances
+from audit.methods import estimate, lifted
+from audit.methods.claimed_curve import THRESHOLDS, Exceedances, examine_claim, gaussian_power
+from audit.methods.departures import draw_shares
 
 LEAST_RUNS, MOST_RUNS = 40, 1_000_000
 _FIRST_TRIED = 1000  # runs
@@ -80,15 +82,15 @@ def runs_needed_of_many(setting: KnownMechanism, tightness: float) -> int | None
     truth = conversions.epsilon_from_mu(setting.mu, setting.delta)
     method = lifted.METHODS[lifted.LIFTED_GAUSSIAN]
 
+    def audit(design: Design, tried: KnownMechanism) -> list[Value]:
+        return [Value(method.name, method.bound(design, tried.delta, tried.confidence).epsilon)]
+
     def compute_share(runs: int) -> float:
         """Returns the mean bound at this number of runs, as a share of the truth."""
         audits = int(np.clip(_RUNS // runs, *_MANY_AUDITS))
-        tried = setting._replace(runs=runs, audits=audits)
-        epsilons = []
-        for index in range(audits):
-            design = draw(tried, index)
-            epsilons.append(method.bound(design, setting.delta, setting.confidence).epsilon)
-        return float(np.mean(epsilons)) / truth
+        law = setting.law._replace(audit=audit)
+        [row] = calibrate(setting._replace(law=law, runs=runs, audits=audits))
+        return row.mean_epsilon / truth
 
     return first_to_reach(tightness, compute_share)
 
@@ -152,7 +154,7 @@ def runs_until_refuted(
     thresholds are counted, and the claim is tested after every run (`claimed_curve`).
 
     Args:
-      mu: the claimed one.
+      mu: that is claimed.
       noise: the real noise as a multiple of the stated one.
       canaries: directions a run.
       confidence: of the test.
@@ -163,19 +165,14 @@ def runs_until_refuted(
     """
     require(0 < noise < math.inf, f"`bug={noise:g}`: give a number above 0, as 0.9")
     rng = np.random.default_rng(seed)
-    thresholds = claimed_curve.THRESHOLDS
-    log_rates = special.log_ndtr(-thresholds)  # of exceeding them without the canary
-    above = special.ndtr(mu / noise - thresholds)  # with it
-    cells = np.maximum(-np.diff(np.concatenate([[1.0], above, [0.0]])), 0.0)
-    target = -math.log1p(-confidence)  # the log capital that refutes: log(1 / error)
+    log_rates = special.log_ndtr(-THRESHOLDS)  # of exceeding them without the canary
+    means = np.full((_BUG_RUNS, 1), mu / noise)
+    power = gaussian_power(mu)
     needed = []
     for _ in range(_BUG_AUDITS):
-        counts = rng.multinomial(canaries, cells / cells.sum(), _BUG_RUNS)
-        shares = 1 - np.cumsum(counts, axis=1)[:, :-1] / canaries
-        counted = Exceedances(shares, log_rates, in_order=True)
-        capital = claimed_curve.compute_log_capital(counted, claimed_curve.gaussian_power(mu))
-        refuting = np.flatnonzero(capital >= target)
-        needed.append(int(refuting[0]) + 1 if len(refuting) else math.inf)
+        shares = draw_shares(means, 1.0, THRESHOLDS, canaries, rng)
+        test = examine_claim(Exceedances(shares, log_rates, in_order=True), power, confidence)
+        needed.append(test.runs if test.refuted else math.inf)
 
     def find_quantile(share: float) -> int | None:
         runs = float(np.quantile(needed, share, method="higher"))

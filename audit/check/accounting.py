@@ -11,6 +11,7 @@ from audit.check import findings
 from audit.check.report import CheckOutcome, CheckReport, make_report
 from audit.claims import accounting
 from audit.claims.accounting import Composition
+from audit.claims.shuffling import LEAST_GRID, compute_least_epsilon, compute_shuffled_epsilon
 from audit.errors import InputError, require
 from audit.laws import conversions
 from audit.values import number, shown
@@ -20,7 +21,6 @@ SHUFFLED = "shuffled"
 FIXED = "fixed"
 _CLOSE = 2e-3  # relative: by how much another accountant may differ
 _LOOSE = 1.02  # times the accounted epsilon: a claim above it is looser than needed
-_BUCKETS = 400  # of the largest sum of an epoch
 _SUM_BUCKETS = 1000  # of a step's sum
 _RATIO = 10**9  # to which a sampling rate is written as a ratio of whole numbers
 _ORDERS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64, 96, 128, 256)  # whole ones are quick
@@ -32,7 +32,6 @@ _RDP_EXCESS = (
 )  # RDP's epsilon is hardly more than so many times the exact one, and so much
 _COARSE = 1e-3  # times the claim: a grid of privacy losses that takes hundredths of a second
 _FINE = 1e-8  # times an upper bound: a grid whose losses fit into memory
-_LEAST_GRID = 1e-4
 _MOST_COMPOSITIONS = 4  # of mistakes on a fine grid
 
 
@@ -163,7 +162,7 @@ def _check_fixed(claimed: float, delta: float, composition: Composition) -> Chec
     epsilon = min(rdp, whole)
     poisson = accounting.participant_upper_bound(composition, delta)
     # Where the other example's gradient is zero, what is seen is what Poisson batches show.
-    grid = max(_LEAST_GRID, _FINE * epsilon)
+    grid = max(LEAST_GRID, _FINE * epsilon)
     least = max(poisson * (1 - _CLOSE), _compute_replaced_epsilon(composition, delta, grid))
     least = min(least, epsilon)
     text = (
@@ -243,7 +242,7 @@ def _compute_replaced_epsilon(composition: Composition, delta: float, grid: floa
 
     inside = compute_log_masses(1.0)
     outside = compute_log_masses(-1.0)
-    return _compute_least_epsilon(inside, outside, steps, delta, grid)
+    return compute_least_epsilon(inside, outside, steps, delta, grid)
 
 
 def _compute_normal_masses(edges: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -401,72 +400,3 @@ def _compute_rdp_epsilon(composition: Composition, delta: float) -> float:
     gaussian = dp_accounting.GaussianDpEvent(sigma)
     step = dp_accounting.PoissonSampledDpEvent(sampling_rate, gaussian)
     return float(accountant.compose(step, steps).get_epsilon(delta))
-
-
-def compute_shuffled_epsilon(
-    noise_multiplier: float,
-    batches: int,
-    epochs: int,
-    delta: float,
-) -> float:
-    """Returns a lower bound on epsilon where the examples are shuffled once an epoch and cut into batches.
-
-    Chua et al. (2024, "How private are DP-SGD implementations?", Section 4): all others' gradients are -C and
-    the example's is C, so that the sum of its batch lies 2 C above the rest, or 1 C where it is zeroed out;
-    the adversary looks at the largest sum. Epochs compose, since each is shuffled afresh (Chua et al., 2024,
-    arXiv 2411.04205). The largest sum is sorted into buckets, and an optimistic grid keeps it a lower bound.
-
-    Args:
-      noise_multiplier: sigma.
-      batches: of an epoch.
-      epochs: of training.
-      delta: at which epsilon is bounded.
-    """
-    sigma = noise_multiplier
-    highest = 2 + sigma * (6 + np.sqrt(2 * np.log(batches)))
-    edges = np.linspace(-2 * sigma, highest, _BUCKETS)
-
-    def compute_log_masses(shift: float) -> NDArray[np.float64]:
-        """Returns the log probability of each bucket, where one sum is shifted."""
-        log_cdf = special.log_ndtr((edges - shift) / sigma)
-        log_cdf += (batches - 1) * special.log_ndtr(edges / sigma)
-        cdf = np.concatenate([[0.0], np.exp(log_cdf), [1.0]])
-        with np.errstate(divide="ignore"):
-            return np.log(np.diff(cdf))
-
-    return _compute_least_epsilon(compute_log_masses(2.0), compute_log_masses(1.0), epochs, delta)
-
-
-def _compute_least_epsilon(
-    inside: NDArray[np.float64],
-    outside: NDArray[np.float64],
-    compositions: int,
-    delta: float,
-    grid: float = _LEAST_GRID,
-) -> float:
-    """Returns a lower bound on epsilon of a mechanism, composed with itself, whose output is a bucket.
-
-    An optimistic grid of privacy losses keeps it a lower bound.
-
-    Args:
-      inside, outside: (buckets,) log probabilities of each bucket with the example and without it.
-      compositions: how often the mechanism runs.
-      delta: at which epsilon is bounded.
-      grid: of privacy losses.
-    """
-    from dp_accounting.pld import privacy_loss_distribution
-
-    common_inside = {}
-    common_outside = {}
-    for bucket in np.flatnonzero(np.isfinite(inside) & np.isfinite(outside)):
-        common_inside[int(bucket)] = float(inside[bucket])
-        common_outside[int(bucket)] = float(outside[bucket])
-    privacy_loss = privacy_loss_distribution.from_two_probability_mass_functions(
-        common_outside,
-        common_inside,
-        pessimistic_estimate=False,
-        value_discretization_interval=grid,
-    )
-    with np.errstate(over="ignore"):
-        epsilon = privacy_loss.self_compose(compositions).get_epsilon_for_delta(delta)
-    return float(max(0.0, epsilon))

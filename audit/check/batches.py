@@ -13,7 +13,6 @@ from audit.check.accounting import (
     FIXED,
     POISSON,
     SHUFFLED,
-    compute_shuffled_epsilon,
     count_batches,
     read_noise_multiplier,
 )
@@ -28,6 +27,7 @@ from audit.check.report import (
     make_report,
 )
 from audit.claims import accounting
+from audit.claims.shuffling import compute_shuffled_epsilon
 from audit.errors import require
 from audit.values import number, shown
 

@@ -212,13 +212,15 @@ LEAKS_MORE = CheckFinding(
     name="shuffled batches leak more than is claimed",
     meaning="Poisson accounting claims epsilon {claimed:.3f}; at least {least:.3f} leaks from some data "
     "(Chua et al., 2024).",
-    fix="draw Poisson batches, or account for every epoch without amplification by sampling",
+    fix="draw Poisson batches, or account for every epoch without amplification by sampling; claim "
+    "(audit.sampler_claims) says what may be claimed for these",
 )
 ANOTHER_KIND = CheckFinding(
     check="every example",
     name="{kind} batches, not {assumed}",
     meaning="The accountant assumes {assumed} batches, these are {kind}. {dropped}",
-    fix="{remedy}account for {kind} batches",
+    fix="{remedy}account for {kind} batches: claim (audit.sampler_claims) says what may be claimed for "
+    "them",
 )
 SAME_BATCHES = CheckFinding(
     check="indices",

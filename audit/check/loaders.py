@@ -134,7 +134,7 @@ def _read_batches(given: Any, most: float) -> DrawnPass:
     """
     require(isinstance(given, Iterable), f"`draw` gave {shown(given)}: return batches of indices")
     if tuple(getattr(given, "shape", ()))[1:] == (1,):  # a single batch, as argwhere gives it
-        given = given[:, 0]  # type: ignore[index]
+        given = given[:, 0]
     batches: list[NDArray[Any]] = []
     is_whole = True
     for batch in given:

@@ -363,7 +363,7 @@ def _choose_parts(tried: TriedExamples, rows: int) -> list[tuple[dict[int, Colum
 
     halves = assign(order[: rows // 2], examples, 0), assign(order[rows // 2 :], examples, 1)
     neighbours = assign([0], examples, 0), assign([1], examples, 1)
-    parts = [halves, neighbours]
+    parts: list[tuple[dict[int, Columns], ...]] = [halves, neighbours]
     if short:
         quarter = max(rows // 4, 1)
         first = assign(order[:quarter], short, 0)

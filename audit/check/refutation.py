@@ -8,6 +8,9 @@ of its batch lies 2 or 1 above those of the rest. Two statistics, both of which 
     the largest sum                 for which only the noise's tail counts
     the log-likelihood ratio S      of Gaussian noise, for which a(c) = E_in[ e^-S 1{S > c} ]
 
+Of noise that is not known to be Gaussian the largest sum alone is looked at, by the exact law of Student's t:
+the direction is drawn afresh for every run, and the noise knows nothing of it.
+
 Where sizes of batches vary, or examples come twice in a pass, all others' gradients are 0 instead, and S is
 the ratio of Poisson sampling. The claim allows a test of false-positive rate a(c) a power of at most m(a(c)),
 and runs bet against that (`audit.methods.claimed_curve`); thresholds are chosen by simulation beforehand.
@@ -28,15 +31,17 @@ from numpy.typing import NDArray
 from scipy import special
 
 from audit.check import loaders
+from audit.check.report import describe_error
 from audit.claims.claim import DpSgd
 from audit.claims.samplers import limit_mean
-from audit.errors import require
+from audit.errors import InputError, require
 from audit.laws import conversions
 from audit.methods import claimed_curve
 from audit.methods.claimed_curve import BETS, NEAR, THRESHOLDS, Exceedances
 from audit.values import number, shown
 
 Array = NDArray[np.float64]
+DrawNoise = Callable[[np.random.Generator], Any]  # the noise of one sum, (d,) in units of C
 
 WORST_CASE = (
     "The records are the worst that a guarantee has to hold for; this is no leak of your data."
@@ -131,27 +136,30 @@ class Refutation:
 
 
 def refute_sampler(
-    draw: Callable[[int], Any],
+    draw: Any,
     examples: int,
     claim: DpSgd,
     *,
     passes: int = 200,
     confidence: float = 0.95,
     seed: int = 0,
+    noise: DrawNoise | None = None,
 ) -> Refutation:
     """Tests whether a loader's batches refute a claim of Poisson sampling, in the worst case; trains nothing.
 
     Args:
       draw: seed -> the batches of one pass over the loader, each the indices, from 0, of its examples; or one
-        batch. Passes are drawn with seeds 0, 1, ...
+        batch. Passes are drawn with seeds 0, 1, ... Or a loader on `audit.Indices`, as `check_batches` takes.
       examples: how many the data set has.
       claim: `DpSgd(noise_multiplier, insertions, sampling_rate)`, insertions being all steps of training.
       passes: runs through all epochs at most; it ends where the claim is refuted.
       confidence: with which a refutation is right.
       seed: of noise and targets.
+      noise: generator -> the noise (d,) of one sum, in units of C, where it is not Gaussian or nobody knows
+        its law; by default Gaussian noise of the claim's noise multiplier.
 
     Raises:
-      InputError: a number is out of range, or `draw` draws no batches.
+      InputError: a number is out of range, `draw` draws no batches, or `noise` is none.
 
     >>> import numpy as np
     >>> def shuffled(seed):
@@ -160,7 +168,8 @@ def refute_sampler(
     >>> audit.refute_sampler(shuffled, 60, claim).refuted
     True
     """
-    require(callable(draw), f"`draw={shown(draw)}` is no function: give seed -> batches of indices")
+    require(noise is None or callable(noise), f"`noise={shown(noise)}` is no function: give one")
+    draw = loaders.make_draw(draw)
     examples = number("examples", examples, int)
     passes = number("passes", passes, int)
     require(2 <= examples <= 10**9, f"`examples={examples}`: give 2 to 1,000,000,000")
@@ -173,7 +182,7 @@ def refute_sampler(
     loader = _iterate_passes(draw, examples, round(1 / claim.sampling_rate))
     rehearsed = [next(loader) for _ in range(_REHEARSED)]
     game = _choose_game(rehearsed, claim)
-    tests = _choose_tests(game, claim)
+    tests = _choose_tests(game, claim, noise is None)
     sizes = _find_sizes(rehearsed[0])
     rng = np.random.default_rng(seed)
     shares: list[Array] = []
@@ -182,8 +191,13 @@ def refute_sampler(
         for _ in range(min(_TOGETHER, passes - len(shares))):
             target = int(rng.integers(examples))
             run = [next(loader) for _ in range(game.epochs)]
-            sums = _play(run, target, sizes, game, rng)
-            shares.append(_look(sums, game, tests))
+            heights = _find_heights(run, target, sizes, game)
+            if heights is None:
+                shares.append(np.zeros(len(tests.thresholds)))
+            elif noise is None:
+                shares.append(_look(heights, game, tests, rng))
+            else:
+                shares.append(_look_at_any_noise(heights, game, tests, noise, rng))
         counted = Exceedances(np.array(shares), tests.log_rates, in_order=True)
         test = claimed_curve.examine_claim(counted, claim.power, confidence)
     return Refutation(test.e_value, test.refuted, test.runs, game.epochs, _claim_epsilon(claim))
@@ -221,14 +235,13 @@ def _choose_game(rehearsed: list[list[NDArray[np.int64]]], claim: DpSgd) -> Wors
     return WorstCase(claim.noise_multiplier, len(sizes), epochs, once)
 
 
-def _play(
+def _find_heights(
     run: list[list[NDArray[np.int64]]],
     target: int,
     sizes: NDArray[np.int64],
     game: WorstCase,
-    rng: np.random.Generator,
 ) -> Array | None:
-    """Returns the noisy sums (epochs, batches) in the world with the target; None where the run is irregular.
+    """Returns the sums (epochs, batches) with the target, without noise; None where the run is irregular.
 
     An irregular run counts as one in which nothing was seen.
     """
@@ -243,16 +256,74 @@ def _play(
     if taken.max() > 1 or (game.once and taken.sum(axis=1).max() > 1):
         return None
     height = 2.0 if game.once else 1.0
-    noise = game.noise_multiplier * rng.standard_normal(taken.shape)
-    return np.asarray(height * taken + noise, np.float64)
+    return height * taken
 
 
-def _look(sums: Array | None, game: WorstCase, tests: _Tests) -> Array:
-    """Returns whether each test (T,) sees the target in a run's sums, as 0 or 1."""
-    if sums is None:
-        return np.zeros(len(tests.thresholds))
+def _look(heights: Array, game: WorstCase, tests: _Tests, rng: np.random.Generator) -> Array:
+    """Returns whether each test (T,) sees the target in a run's sums with Gaussian noise, as 0 or 1."""
+    sums = heights + game.noise_multiplier * rng.standard_normal(heights.shape)
     statistics = np.where(tests.largest, sums.max(), _compute_ratios(sums[None], game)[0])
     return np.asarray(statistics > tests.thresholds, np.float64)
+
+
+def _look_at_any_noise(
+    heights: Array, game: WorstCase, tests: _Tests, noise: DrawNoise, rng: np.random.Generator
+) -> Array:
+    """Returns whether each test (T,) sees the target in a run's sums with a caller's noise, as 0 or 1.
+
+    The records lie along a uniform direction v that the noise Z knows nothing of. Whatever Z is, given its
+    length, <v, Z> is |Z| times a coordinate of a uniform direction, of which the largest sum's rate without
+    the target follows: sqrt(d - 1) <v, Z> / |Z - <v, Z> v| is Student's t with d - 1 degrees.
+    """
+    drawn = [_draw_noise(noise, rng) for _ in range(heights.size)]
+    dimension = len(drawn[0])
+    same = all(len(vector) == dimension for vector in drawn)
+    require(same, "`noise` gave vectors of several lengths: give (d,) of one d")
+    vectors = np.array(drawn)
+    direction = rng.standard_normal(dimension)
+    direction /= np.linalg.norm(direction)
+    lengths = np.linalg.norm(vectors, axis=1).reshape(heights.shape)
+    largest = float((heights + (vectors @ direction).reshape(heights.shape)).max())
+    in_target = 1.0 if game.once else 0.0
+    rate = _bound_rate_of_lengths(largest, lengths, dimension, in_target)
+    return np.asarray(rate <= np.exp(tests.log_rates), np.float64)
+
+
+def _bound_rate_of_lengths(
+    threshold: float, lengths: Array, dimension: int, in_target: float
+) -> float:
+    """Returns a bound on the rate at which the largest of sums exceeds a threshold without the target.
+
+    Args:
+      threshold: of the sums along the direction.
+      lengths: (epochs, batches) of the noise.
+      dimension: d.
+      in_target: the sum without noise of the target's batch, of which each epoch has one.
+    """
+    others = _find_tail(threshold / np.maximum(lengths, 1e-300), dimension).sum()
+    if in_target == 0:
+        return float(others)
+    longest = np.maximum(lengths.max(axis=1), 1e-300)
+    return float(others + _find_tail((threshold - in_target) / longest, dimension).sum())
+
+
+def _find_tail(cosines: Array, dimension: int) -> Array:
+    """Returns the probability that a coordinate of a uniform direction of R^d exceeds cosines."""
+    inside = np.clip(cosines, -1.0, 1.0)
+    with np.errstate(divide="ignore"):
+        students = inside * np.sqrt((dimension - 1) / (1 - inside**2))
+    return np.asarray(special.stdtr(dimension - 1, -students))
+
+
+def _draw_noise(noise: DrawNoise, rng: np.random.Generator) -> Array:
+    """Returns a draw of a caller's noise (d,); raises InputError where it is none."""
+    try:
+        vector = np.asarray(noise(rng), np.float64)
+    except Exception as error:  # of the caller's code
+        raise InputError(f"`noise` failed: {describe_error(error)}") from error
+    is_vector = vector.ndim == 1 and len(vector) >= 2 and bool(np.isfinite(vector).all())
+    require(is_vector, "`noise` gave no vector of finite numbers: return (d,), d at least 2")
+    return vector
 
 
 def _compute_ratios(sums: Array, game: WorstCase) -> Array:
@@ -295,8 +366,11 @@ def _claim_epsilon(claim: DpSgd) -> float:
 
 
 @functools.lru_cache(maxsize=16)
-def _choose_tests(game: WorstCase, claim: DpSgd) -> _Tests:
-    """Returns the tests that grow a capital fastest in simulated runs, against the claim."""
+def _choose_tests(game: WorstCase, claim: DpSgd, is_gaussian: bool = True) -> _Tests:
+    """Returns the tests that grow a capital fastest in simulated runs, against the claim.
+
+    Where noise is not known to be Gaussian, they all look at the largest sum.
+    """
     ratios, largest = _simulate(game)
     levels = np.linspace(0.02, 0.98, _CANDIDATES)
     of_ratio = np.quantile(ratios, levels)
@@ -308,7 +382,10 @@ def _choose_tests(game: WorstCase, claim: DpSgd) -> _Tests:
     powers = 1 - np.concatenate([levels, levels])
     seen = powers * np.log1p(BETS[:, None] * (1 / allowed - 1))
     missed = (1 - powers) * np.log1p(-BETS[:, None])
-    best = np.argsort(-(seen + missed).max(axis=0), kind="stable")
+    growth = (seen + missed).max(axis=0)
+    best = np.argsort(-growth, kind="stable")
+    if not is_gaussian:
+        best = best[best >= _CANDIDATES]
     near = np.resize(best[:_KEPT], len(NEAR))
     far = np.resize(best, len(THRESHOLDS) - len(NEAR))
     chosen = np.concatenate([near, far])

@@ -1,6 +1,5 @@
 """What may be claimed for the batches that are really drawn: a bracket for every sampler, and advice."""
 
-import importlib.util
 import json
 import math
 import textwrap
@@ -8,11 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from numpy.typing import ArrayLike
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
-from audit.check.accounting import compute_shuffled_epsilon, read_noise_multiplier
-from audit.claims import accounting, samplers
+from audit.check.accounting import read_noise_multiplier
+from audit.claims import accounting, brackets, samplers
 from audit.claims.accounting import Composition
+from audit.claims.brackets import EveryModel
 from audit.claims.samplers import MixtureLimit, ShuffledSteps
 from audit.errors import require
 from audit.laws import conversions
@@ -21,6 +22,7 @@ from audit.values import number, shown
 
 ZERO_OUT = "the example replaced by one whose gradient is zero (zero-out)"
 _MOST_STEPS = 10**6
+_TAILS = (1, 2, 5, 10, 20, 50, 100)  # noise-only steps that are tried
 _DECIMALS = 2
 _COLUMNS = 80
 
@@ -48,20 +50,6 @@ class TruncatedPoisson:
         largest = number("largest_batch", self.largest_batch, int)
         require(1 <= examples <= 10**9, f"`examples={examples}`: give 1 to 1,000,000,000")
         require(1 <= largest <= examples, f"`largest_batch={largest}`: give 1 to {examples}")
-
-
-class EveryModel(NamedTuple):
-    """The bracket of epsilon of an adversary who sees every model.
-
-    Attributes:
-      lower: what is leaked at least in the worst case; None where only an upper bound is computed.
-      upper: what is leaked at most; None where it was not computed.
-      accountant: what computed both, or what to install or give.
-    """
-
-    lower: float | None
-    upper: float | None
-    accountant: str
 
 
 class LastModel(NamedTuple):
@@ -171,8 +159,6 @@ def _show_sampler(row: SamplerClaim) -> str:
 def _show_bracket(row: SamplerClaim) -> str:
     """Returns the bracket of a row as people see it."""
     lower, upper, _ = row.every_model
-    if upper is None:
-        return "not computed" if lower is None else f"{at_least(lower, _DECIMALS)} or more"
     if lower is None or at_most(lower, _DECIMALS) == at_most(upper, _DECIMALS):
         return at_most(upper, _DECIMALS)
     return f"{at_least(lower, _DECIMALS)} to {at_most(upper, _DECIMALS)}"
@@ -196,11 +182,20 @@ class _Training(NamedTuple):
     constants: str
 
     @property
+    def epochs_of_batches(self) -> tuple[float, int, int]:
+        """The noise multiplier, the batches of an epoch, and the epochs."""
+        schedule = self.schedule
+        return schedule.noise_multiplier, schedule.batches, schedule.epochs
+
+    @property
     def composition(self) -> Composition:
         """The steps as Poisson sampling has them."""
         return Composition(
             self.schedule.noise_multiplier, self.schedule.insertable, 1 / self.schedule.batches
         )
+
+
+_Bound = Callable[[ShuffledSteps, float], MixtureLimit]  # (steps, delta) -> of the last model
 
 
 class _Sampler(NamedTuple):
@@ -209,12 +204,12 @@ class _Sampler(NamedTuple):
     Attributes:
       bracket: returns what every model leaks.
       bound: returns what the last model leaks at most.
-      advise: returns a sentence, from the training and what every model leaks.
+      advise: returns a sentence, from the training and the bound on the last model, where it is computed.
     """
 
     bracket: Callable[[_Training], EveryModel]
-    bound: Callable[[ShuffledSteps, float], MixtureLimit]
-    advise: Callable[[_Training, EveryModel], str]
+    bound: _Bound
+    advise: Callable[[_Training, float | None], str]
 
 
 def sampler_claims(
@@ -251,98 +246,105 @@ def sampler_claims(
     name = "truncated_poisson" if truncation is not None else sampler
     is_sampler = isinstance(name, str) and name in _SAMPLERS
     require(is_sampler, f"`sampler={shown(sampler)}`: give {', '.join(_SAMPLERS)}")
-    training = _read_training(
-        noise_multiplier, batches, epochs, lipschitz, number("tail", tail, int), delta, truncation
-    )
+    sigma = read_noise_multiplier(noise_multiplier)
+    steps = _read_steps(batches, epochs, tail)
+    level = _read_delta(delta)
+    constants = 1.0 if lipschitz is None else lipschitz
+    schedule = samplers.make_schedule(sigma, steps.batches, steps.epochs, constants)
+    with_tail = samplers.make_schedule(sigma, steps.batches, steps.epochs, constants, steps.tail)
+    words = "if every step is Lipschitz with constant 1, which is not checked"
+    if lipschitz is not None:
+        words = _describe_constants(schedule.lipschitz)
+    training = _Training(schedule, with_tail, level, truncation, words)
     names = dict.fromkeys([str(name), "poisson"])
     rows = tuple(_make_row(row_name, row_name == name, training) for row_name in names)
     return SamplerClaims(rows, training.delta, training.with_tail.tail)
 
 
-def _read_training(
-    noise_multiplier: Any,
-    batches: Any,
-    epochs: Any,
-    lipschitz: ArrayLike | None,
-    tail: int,
-    delta: Any,
-    truncation: TruncatedPoisson | None,
-) -> _Training:
-    """Returns the training that a caller's numbers describe; raises InputError for what is out of range."""
-    sigma = read_noise_multiplier(noise_multiplier)
-    batches = number("batches", batches, int)
-    epochs = number("epochs", epochs, int)
-    delta = number("delta", delta, float)
-    conversions.require_delta(delta)
-    least = accounting.LEAST_SAMPLED_DELTA
-    require(delta >= least, f"`delta={delta:g}`: give at least {least:g}")
-    require(batches >= 2, f"`batches={batches}`: give at least 2 an epoch")
-    require(1 <= epochs <= 10_000, f"`epochs={epochs}`: give 1 to 10,000")
+class _Steps(NamedTuple):
+    """Checked numbers of batches an epoch, of epochs, and of noise-only steps at the end."""
+
+    batches: int
+    epochs: int
+    tail: int
+
+
+def _read_steps(batches: Any, epochs: Any, tail: Any) -> _Steps:
+    """Returns a caller's numbers of steps; raises InputError for what is out of range."""
+    steps = _Steps(
+        number("batches", batches, int), number("epochs", epochs, int), number("tail", tail, int)
+    )
+    require(steps.batches >= 2, f"`batches={batches}`: give at least 2 an epoch")
+    require(1 <= steps.epochs <= 10_000, f"`epochs={epochs}`: give 1 to 10,000")
     require(
-        batches * epochs <= _MOST_STEPS,
+        steps.batches * steps.epochs <= _MOST_STEPS,
         f"`batches={batches}` and `epochs={epochs}`: give at most {_MOST_STEPS:,} steps",
     )
-    require(0 <= tail <= _MOST_STEPS, f"`tail={tail}`: give 0 to {_MOST_STEPS:,}")
-    constants = 1.0 if lipschitz is None else lipschitz
-    schedule = samplers.make_schedule(sigma, batches, epochs, constants)
-    with_tail = samplers.make_schedule(sigma, batches, epochs, constants, tail)
-    words = "if every step is Lipschitz with constant 1, which is not checked"
-    if lipschitz is not None:
-        least_constant = schedule.lipschitz.min()
-        largest_constant = schedule.lipschitz.max()
-        words = f"if steps are Lipschitz with constants {least_constant:g} to {largest_constant:g}"
-        if least_constant == largest_constant:
-            words = f"if every step is Lipschitz with constant {largest_constant:g}"
-    return _Training(schedule, with_tail, delta, truncation, words)
+    require(0 <= steps.tail <= _MOST_STEPS, f"`tail={tail}`: give 0 to {_MOST_STEPS:,}")
+    return steps
+
+
+def _read_delta(delta: Any) -> float:
+    """Returns a caller's delta; raises InputError for one that samplers are not accounted at."""
+    checked = number("delta", delta, float)
+    conversions.require_delta(checked)
+    least = accounting.LEAST_SAMPLED_DELTA
+    require(checked >= least, f"`delta={checked:g}`: give at least {least:g}")
+    return checked
+
+
+def _describe_constants(lipschitz: NDArray[np.float64]) -> str:
+    """Returns on which Lipschitz constants of steps bounds are conditional, in words."""
+    least = lipschitz.min()
+    largest = lipschitz.max()
+    if least == largest:
+        return f"if every step is Lipschitz with constant {largest:g}"
+    return f"if steps are Lipschitz with constants {least:g} to {largest:g}"
 
 
 def _make_row(name: str, yours: bool, training: _Training) -> SamplerClaim:
     """Returns the row of a sampler."""
     sampler = _SAMPLERS[name]
     every_model = sampler.bracket(training)
-    advice = sampler.advise(training, every_model)
     if not yours:
         tail = every_model.upper if training.with_tail.tail else None
-        seen_anyway = LastModel(every_model.upper, tail, "no more than every model leaks")
-        return SamplerClaim(name, yours, every_model, seen_anyway, advice)
+        last_model = LastModel(every_model.upper, tail, "no more than every model leaks")
+        return SamplerClaim(name, yours, every_model, last_model, sampler.advise(training, None))
     limit = sampler.bound(training.schedule, training.delta)
-    upper = _cap(limit.epsilon, every_model.upper)
+    upper = min(limit.epsilon, every_model.upper)
     tail = None
     if training.with_tail.tail:
-        limit = sampler.bound(training.with_tail, training.delta)
-        tail = min(_cap(limit.epsilon, every_model.upper), upper)
+        with_tail = sampler.bound(training.with_tail, training.delta)
+        tail = min(with_tail.epsilon, upper)
     assumes = f"holds {training.constants}, and nobody sees an earlier model or the batches"
     if limit.error:
         assumes = f"{assumes}; simulated from above, too low with probability {limit.error:g}"
     last_model = LastModel(upper, tail, assumes)
-    return SamplerClaim(name, yours, every_model, last_model, advice)
-
-
-def _cap(epsilon: float, every_model: float | None) -> float:
-    """Returns the smaller of a bound on the last model and of that on every model, which holds of it too."""
-    return epsilon if every_model is None else min(epsilon, every_model)
+    return SamplerClaim(name, yours, every_model, last_model, sampler.advise(training, upper))
 
 
 def _account_poisson(training: _Training) -> EveryModel:
     """Returns dp-accounting's epsilon of Poisson batches."""
-    epsilon = accounting.participant_upper_bound(training.composition, training.delta)
-    return EveryModel(None, epsilon, "dp-accounting (PLD)")
+    return brackets.bracket_poisson(training.composition, training.delta)
 
 
 def _account_truncated(training: _Training) -> EveryModel:
-    """Returns dp-accounting's epsilon of truncated Poisson batches."""
-    if training.truncation is None:
-        missing = "dp-accounting needs audit.TruncatedPoisson(examples, largest_batch)"
-        return EveryModel(None, None, missing)
+    """Returns dp-accounting's epsilon of truncated Poisson batches.
+
+    Where their sizes are not known, it is the composition of all steps, each of which moves by 2 C at most.
+    """
+    sigma, steps, rate = training.composition
+    whole = accounting.epsilon_upper_bound(sigma / 2, steps, training.delta)
+    truncation = training.truncation
+    if truncation is None:
+        sizes = "examples and largest_batch (audit.TruncatedPoisson) tighten it, by dp-accounting"
+        return EveryModel(None, whole, f"composition of all steps; {sizes}")
     import dp_accounting
     from dp_accounting.pld import PLDAccountant
 
-    sigma, steps, rate = training.composition
-    truncation = training.truncation
     step = dp_accounting.dp_event.TruncatedSubsampledGaussianDpEvent(
         truncation.examples, rate, truncation.largest_batch, sigma
     )
-    whole = accounting.epsilon_upper_bound(sigma / 2, steps, training.delta)
     grid = max(1e-4, 1e-7 * whole)
     accountant = PLDAccountant(dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE, grid)
     epsilon = float(accountant.compose(step, steps).get_epsilon(training.delta))
@@ -350,74 +352,77 @@ def _account_truncated(training: _Training) -> EveryModel:
 
 
 def _account_allocation(training: _Training) -> EveryModel:
-    """Returns pld-accounting's bracket of one random step in every epoch."""
-    if importlib.util.find_spec("PLD_accounting") is None:
-        install = "pip install 'hidden-state-audit[claim]' adds pld-accounting, which bounds it"
-        return EveryModel(None, _compose_epochs(training), f"composition; {install}")
-    import PLD_accounting
-
-    schedule = training.schedule
-    upper, lower = PLD_accounting.gaussian_allocation_epsilon_range(
-        delta=training.delta,
-        sigma=schedule.noise_multiplier,
-        num_steps=schedule.batches,
-        num_epochs=schedule.epochs,
-    )
-    return EveryModel(float(lower), float(upper), "pld-accounting (Feldman and Shenfeld, 2026)")
+    """Returns the bracket of one random step in every epoch."""
+    return brackets.bracket_allocation(*training.epochs_of_batches, training.delta)
 
 
 def _account_shuffled(training: _Training) -> EveryModel:
-    """Returns what shuffled batches leak at least (Chua et al., 2024), and the composition of epochs."""
-    schedule = training.schedule
-    lower = compute_shuffled_epsilon(
-        schedule.noise_multiplier, schedule.batches, schedule.epochs, training.delta
-    )
-    upper = _compose_epochs(training)
-    return EveryModel(
-        min(lower, upper), upper, "at least Chua et al. (2024), at most composition of epochs"
-    )
+    """Returns the bracket of batches that are shuffled once an epoch."""
+    return brackets.bracket_shuffled(*training.epochs_of_batches, training.delta)
 
 
 def _account_cyclic(training: _Training) -> EveryModel:
     """Returns the composition of epochs, which is exact where the order is known."""
-    epsilon = _compose_epochs(training)
-    return EveryModel(epsilon, epsilon, "composition of epochs, exact")
+    sigma, _, epochs = training.epochs_of_batches
+    return brackets.bracket_fixed_order(sigma, epochs, training.delta)
 
 
-def _compose_epochs(training: _Training) -> float:
-    """Returns epsilon of sqrt(epochs) / sigma-GDP: each epoch has the example in one step."""
-    schedule = training.schedule
-    return accounting.epsilon_upper_bound(
-        schedule.noise_multiplier, schedule.epochs, training.delta
-    )
-
-
-def _advise_poisson(training: _Training, every_model: EveryModel) -> str:
+def _advise_poisson(training: _Training, last_model: float | None) -> str:
     """Returns what Poisson's claim stands on."""
     return (
         "The claim holds if the loader flips a coin for every example: audit.check_batches looks."
     )
 
 
-def _advise_truncated(training: _Training, every_model: EveryModel) -> str:
+def _advise_truncated(training: _Training, last_model: float | None) -> str:
     """Returns what truncation costs."""
     return "Let largest_batch lie well above the expected size, where truncation costs little."
 
 
-def _advise_allocation(training: _Training, every_model: EveryModel) -> str:
+def _advise_allocation(training: _Training, last_model: float | None) -> str:
     """Returns what the bracket of random allocation stands on."""
     return "The claim holds if every example draws its step of each epoch by itself."
 
 
-def _advise_order(training: _Training, every_model: EveryModel) -> str:
-    """Returns how batches that are no Poisson batches may get Poisson's claim."""
+def _advise_shuffled(training: _Training, last_model: float | None) -> str:
+    """Returns how shuffled batches may get Poisson's claim."""
+    return _advise_order(training, last_model, samplers.bound_one_of_each_epoch)
+
+
+def _advise_cyclic(training: _Training, last_model: float | None) -> str:
+    """Returns how batches in a fixed order may get Poisson's claim."""
+    return _advise_order(training, last_model, samplers.bound_fixed_order)
+
+
+def _advise_order(training: _Training, last_model: float | None, bound: _Bound) -> str:
+    """Returns how batches that are no Poisson batches may get Poisson's claim, with computed numbers."""
     poisson = accounting.participant_upper_bound(training.composition, training.delta)
+    claim = at_most_two(poisson)
     mu = conversions.mu_from_epsilon(poisson, training.delta)
-    sigma = math.sqrt(training.schedule.epochs) / mu
-    return (
-        f"Draw Poisson batches to claim {at_most_two(poisson)}, raise the noise multiplier to "
-        f"{at_most_two(sigma)} for that, or release the last model alone after noise-only steps."
-    )
+    sigma = at_most_two(math.sqrt(training.schedule.epochs) / mu)
+    advice = f"To claim {claim}, draw Poisson batches, or raise the noise multiplier to {sigma}"
+    if last_model is None:
+        return f"{advice}."
+    if last_model <= poisson:
+        return f"{advice}, or release the last model alone, if steps are Lipschitz as stated."
+    tail = _find_tail(training, poisson, bound)
+    if tail is None:
+        return f"{advice}; the last model alone may claim {at_most_two(last_model)}."
+    steps = f"{tail} noise-only step{'s' if tail > 1 else ''}"
+    return f"{advice}, or release the last model alone after {steps}, if steps are Lipschitz as stated."
+
+
+def _find_tail(training: _Training, epsilon: float, bound: _Bound) -> int | None:
+    """Returns the noise-only steps that bring the last model to epsilon; None where none tried do."""
+    schedule = training.schedule
+    constants = schedule.lipschitz[: schedule.insertable]
+    for tail in _TAILS:
+        longer = samplers.make_schedule(
+            schedule.noise_multiplier, schedule.batches, schedule.epochs, constants, tail
+        )
+        if bound(longer, training.delta).epsilon <= epsilon:
+            return tail
+    return None
 
 
 _ALLOCATION = _Sampler(_account_allocation, samplers.bound_one_of_each_epoch, _advise_allocation)
@@ -426,7 +431,7 @@ _SAMPLERS = {
     "truncated_poisson": _Sampler(_account_truncated, samplers.bound_poisson, _advise_truncated),
     "balls_in_bins": _ALLOCATION,
     "random_allocation": _ALLOCATION,
-    "shuffled": _Sampler(_account_shuffled, samplers.bound_one_of_each_epoch, _advise_order),
-    "cyclic": _Sampler(_account_cyclic, samplers.bound_fixed_order, _advise_order),
+    "shuffled": _Sampler(_account_shuffled, samplers.bound_one_of_each_epoch, _advise_shuffled),
+    "cyclic": _Sampler(_account_cyclic, samplers.bound_fixed_order, _advise_cyclic),
 }
 SAMPLERS = tuple(_SAMPLERS)

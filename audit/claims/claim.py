@@ -21,7 +21,9 @@ from scipy import special
 
 from audit.claims import accounting
 from audit.claims.accounting import Composition
+from audit.claims.brackets import LEAST_ALLOCATION_NOISE, bracket_allocation
 from audit.claims.hidden_state import LAST, HiddenState, Periods, bound_periods, insert_step
+from audit.claims.random_allocation import account_allocation
 from audit.errors import require
 from audit.evidence import arrays
 from audit.laws import conversions
@@ -241,6 +243,56 @@ class DpSgd:
             return None
         periods = Periods(self.lipschitz, self.k, insert_step(self.insert, self.k))
         return HiddenState(bound_periods(self.composition, periods, delta), periods)
+
+
+@dataclasses.dataclass(frozen=True)
+class RandomAllocation:
+    """The claim of DP-SGD in which each epoch has the example in one random step, which nobody sees.
+
+    So do balls in bins. Neighbours: the example replaced by one whose gradient is zero.
+
+    Args:
+      noise_multiplier: sigma.
+      batches: the steps of an epoch.
+      epochs: of training.
+    """
+
+    noise_multiplier: float
+    batches: int
+    epochs: int
+
+    gaussian_mu = None
+    composition = None
+
+    @property
+    def assumes(self) -> Assumption:
+        """That sums are clipped to C, noise is Gaussian, and batches are secret."""
+        secret = f"{ACCOUNTED.sentence} and batches that the adversary does not know"
+        return ACCOUNTED._replace(sentence=secret)
+
+    def epsilon(self, delta: float) -> float:
+        """Returns epsilon at delta of all models."""
+        return bracket_allocation(self.noise_multiplier, self.batches, self.epochs, delta).upper
+
+    def power(self, alpha: ArrayLike) -> Array:
+        """Returns the least power that the privacy loss, or composition, allows at a grid of epsilon."""
+        rates = _check_rates(alpha)
+        composed = Gdp(accounting.mu_upper_bound(self.noise_multiplier, self.epochs)).power(rates)
+        if self.noise_multiplier < LEAST_ALLOCATION_NOISE:
+            return composed
+        deltas = _allocation_deltas(self)
+        return np.minimum(composed, _power_of_pairs(rates, _EPSILONS, deltas))
+
+    def last_model(self, delta: float) -> None:
+        """Returns None: nothing is known of how steps contract."""
+        return None
+
+
+@functools.lru_cache(maxsize=16)
+def _allocation_deltas(claim: RandomAllocation) -> Array:
+    """Returns delta at each of _EPSILONS of one random step in each epoch."""
+    loss = account_allocation(claim.noise_multiplier, claim.batches, claim.epochs, above=True)
+    return np.asarray(loss.get_delta_for_epsilon(_EPSILONS.tolist()), np.float64)
 
 
 @functools.lru_cache(maxsize=16)

@@ -70,11 +70,13 @@ class MixtureLimit(NamedTuple):
       epsilon: at the delta that was given.
       error: the probability with which simulation made it too low; 0 where it is exact.
       orders: how many were enumerated or simulated.
+      mu: a bound on mu of every order, so that the last model is mu-GDP too.
     """
 
     epsilon: float
     error: float
     orders: int
+    mu: float
 
 
 class StepWeights(NamedTuple):
@@ -228,9 +230,8 @@ def bound_fixed_order(schedule: ShuffledSteps, delta: float) -> MixtureLimit:
     weights = weigh_steps(schedule.lipschitz)
     places = np.arange(schedule.batches)[:, None]
     orders = places + schedule.batches * np.arange(schedule.epochs)
-    mus = compute_order_mus(weights, orders) / schedule.noise_multiplier
-    epsilon = conversions.epsilon_from_mu(float(mus.max()), delta)
-    return MixtureLimit(epsilon, 0.0, len(orders))
+    mu = float(compute_order_mus(weights, orders).max()) / schedule.noise_multiplier
+    return MixtureLimit(conversions.epsilon_from_mu(mu, delta), 0.0, len(orders), mu)
 
 
 def bound_one_of_each_epoch(
@@ -259,7 +260,7 @@ def bound_one_of_each_epoch(
         orders = places + batches * np.arange(epochs)
         mus = compute_order_mus(weights, orders) / schedule.noise_multiplier
         equal = np.full(len(mus), 1 / len(mus))
-        return MixtureLimit(mix_epsilon(mus, equal, delta), 0.0, len(mus))
+        return MixtureLimit(mix_epsilon(mus, equal, delta), 0.0, len(mus), float(mus.max()))
 
     strata = _cut_last_epochs(batches, epochs, min(MOST_STRATA, most_enumerated))
     draws = max(simulated // len(strata.shares), _LEAST_DRAWS)
@@ -278,7 +279,7 @@ def bound_one_of_each_epoch(
     worst = _compute_worst_mus(schedule, weights, strata)
     sigma = schedule.noise_multiplier
     epsilon = _limit_mixture(mus / sigma, worst / sigma, strata.shares, delta)
-    return MixtureLimit(epsilon, ERROR, mus.size)
+    return MixtureLimit(epsilon, ERROR, mus.size, float(worst.max()) / sigma)
 
 
 class _Strata(NamedTuple):
@@ -330,14 +331,26 @@ def _compute_worst_mus(schedule: ShuffledSteps, weights: StepWeights, strata: _S
 
 
 def bound_poisson(
-    schedule: ShuffledSteps, delta: float, seed: int = 0, simulated: int = SIMULATED
+    schedule: ShuffledSteps,
+    delta: float,
+    seed: int = 0,
+    simulated: int = SIMULATED,
+    rate: float | None = None,
 ) -> MixtureLimit:
-    """Returns the bound where each step has the example with probability 1 / batches.
+    """Returns the bound where each step has the example with a probability.
 
     Orders are bounded by the worst of those that hold at most so many participations among the last 1, 2, 4,
     ... steps; others cost a thousandth of delta. Where steps are too few to matter all orders are enumerated.
+
+    Args:
+      schedule: of training.
+      delta: of epsilon.
+      seed: of the simulation.
+      simulated: how many orders are simulated.
+      rate: the probability, by default 1 / batches.
     """
-    rate = 1 / schedule.batches
+    if rate is None:
+        rate = 1 / schedule.batches
     steps = schedule.insertable
     sigma = schedule.noise_multiplier
     weights = weigh_steps(schedule.lipschitz)
@@ -348,7 +361,7 @@ def bound_poisson(
         counts = taken.sum(axis=1)
         mus = compute_order_mus(weights, orders) / sigma
         shares = rate**counts * (1 - rate) ** (steps - counts)
-        return MixtureLimit(mix_epsilon(mus, shares, delta), 0.0, len(orders))
+        return MixtureLimit(mix_epsilon(mus, shares, delta), 0.0, len(orders), float(mus.max()))
 
     latest = _find_latest_steps(steps, rate, _DROPPED * delta)
     highest = np.maximum.accumulate(weights.log_w[:steps])
@@ -363,7 +376,8 @@ def bound_poisson(
     simulated_mus = np.minimum(np.concatenate(drawn), worst)[:, None]
     kept = (1 - _DROPPED) * delta
     epsilon = _limit_mixture(simulated_mus / sigma, worst / sigma, np.ones(1), kept)
-    return MixtureLimit(epsilon, ERROR, len(simulated_mus))
+    everywhere = compute_order_mus(weights, np.arange(steps)[None], highest[None])
+    return MixtureLimit(epsilon, ERROR, len(simulated_mus), float(everywhere[0]) / sigma)
 
 
 def _find_latest_steps(steps: int, rate: float, dropped: float) -> Steps:

@@ -9,9 +9,11 @@
     ./run.sh claim --batches=mine.py:loader --noise_multiplier=1 --epochs=30 --refute
                                                          do its batches refute Poisson's claim?
 
-mine.py holds a function loader(seed) -> the batches of a pass, each the indices of its examples, and beside
-it examples, how many the data set has; where it gives one batch at a time also sampling_rate, with which it
-takes each example. Where the claim is refuted, the exit status is 3.
+mine.py holds a loader on audit.Indices, or a function loader(seed) -> the batches of a pass, each the indices
+of its examples; and beside it examples, how many the data set has. Where it gives one batch at a time it has
+also sampling_rate, with which it takes each example; where noise is not Gaussian, or its law not known, a
+function noise(rng) -> the noise of one sum in units of C, with which --refute plays. Where the claim is
+refuted, the exit status is 3.
 """
 
 import sys
@@ -23,7 +25,8 @@ import numpy as np
 from absl import flags
 
 from audit.check.batches import check_batches
-from audit.check.refutation import refute_sampler
+from audit.check.loaders import make_draw
+from audit.check.refutation import DrawNoise, refute_sampler
 from audit.check.report import describe_error
 from audit.check.sampler_claims import SAMPLERS, TruncatedPoisson, sampler_claims
 from audit.claims.claim import DpSgd
@@ -101,7 +104,9 @@ def _refute() -> None:
     batches = round(1 / loader.rate)
     require(FLAGS.epochs >= 1, f"--epochs={FLAGS.epochs}: give at least 1")
     claim = DpSgd(FLAGS.noise_multiplier, batches * FLAGS.epochs, 1 / batches)
-    refutation = refute_sampler(loader.draw, loader.examples, claim, passes=FLAGS.passes)
+    refutation = refute_sampler(
+        loader.draw, loader.examples, claim, passes=FLAGS.passes, noise=loader.noise
+    )
     print(refutation.to_json() if FLAGS.json else refutation)
     if refutation.refuted:
         sys.stdout.flush()
@@ -127,12 +132,14 @@ class _Definitions(NamedTuple):
       draw: seed -> the batches of a pass.
       examples: how many the data set has.
       rate: the sampling rate that the file states, or 1 / the batches of a pass.
+      noise: generator -> the noise of a sum, where the file has such a function.
     """
 
     file: str
     draw: Callable[[int], Any]
     examples: int
     rate: float
+    noise: DrawNoise | None
 
 
 def _read_loader() -> _Definitions:
@@ -145,14 +152,13 @@ def _read_loader() -> _Definitions:
     definitions = run_file(path)
     missing = [name for name in (function, "examples") if name not in definitions]
     require(not missing, f"{path.name} has no {', '.join(missing)}: define {function}, examples")
-    draw = definitions[function]
-    require(callable(draw), f"{path.name}: {function} is no function of a seed")
+    draw = make_draw(definitions[function])
     rate = definitions.get("sampling_rate")
     if rate is None:
         rate = 1 / _count_batches(path.name, draw)
     rate = number("sampling_rate", rate, float)
     require(0 < rate <= 0.5, f"{path.name}: a sampling rate of {rate:g}: give 0.5 at most")
-    return _Definitions(path.name, draw, definitions["examples"], rate)
+    return _Definitions(path.name, draw, definitions["examples"], rate, definitions.get("noise"))
 
 
 def _count_batches(file: str, draw: Callable[[int], Any]) -> int:

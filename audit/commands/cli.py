@@ -15,6 +15,7 @@ from absl import app, flags
 from audit.commands import interrupts, streams
 from audit.errors import InputError, require
 from audit.runtime import started
+from audit.runtime.machine import cores
 from audit.runtime.machine import prepare_jax as prepare_jax
 from audit.settings.fields import ADVERSARY, AUDITED, AUTO, DP_SGD
 
@@ -69,6 +70,7 @@ _GROUPS = {  # of flags that are no fields of a setting
     "several machines": ("engine", "ray_address", "worker"),
 }
 
+_MOST_PROCESSES = 1024
 _MOST_SHOWN = 1000  # characters of a message
 _LONG_WORD = re.compile(r"(\S{60})\S{240,}")  # longer than most paths
 _OUTPUT_ERRORS = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
@@ -302,10 +304,17 @@ def setting(names: Iterable[str] | None = None, **fixed: Any) -> "Setting":
     from audit.settings.make import setting_of
 
     given = {**values(None, names), **fixed}
-    gives_steps = given.get("steps") is not None
+    gives_steps = given.get("steps") is not None or _counts_epochs(given.get("sampler"))
     if gives_steps and "insertions" in given and not flags.FLAGS["insertions"].present:
         del given["insertions"]  # a default
     return setting_of(**given)
+
+
+def _counts_epochs(sampler: str | None) -> bool:
+    """Returns whether training with a sampler takes whole epochs, unless its steps are given."""
+    from audit.settings.sampler import BY_EPOCHS
+
+    return sampler is not None and sampler.partition(":")[0] in BY_EPOCHS
 
 
 def _select_fields(kind: type | None, names: Iterable[str] | None) -> "list[Field]":
@@ -354,6 +363,20 @@ def require_seed() -> None:
     """Raises InputError unless the seed is in its range."""
     seed = flags.FLAGS.seed
     require(0 <= seed < 2**32, f"--seed={seed}: give 0 to 2^32 - 1")
+
+
+def define_processes() -> None:
+    """Defines the flag of how many processes work, which `processes` reads."""
+    flags.DEFINE_integer("processes", None, "Processes; by default one a core.")
+
+
+def processes() -> int:
+    """Returns the flag's number of processes; raises InputError for one out of range."""
+    number = flags.FLAGS.processes
+    if number is None:
+        return cores()
+    require(1 <= number <= _MOST_PROCESSES, f"--processes={number}: give 1 to {_MOST_PROCESSES:,}")
+    return int(number)
 
 
 def define_json() -> None:

@@ -1,76 +1,156 @@
 """The test of the claim that a conclusion's scores were held against.
 
-Where the law of canaries that are out is known, bets test the claimed curve whole (`claimed_curve`).
-Elsewhere the exact tests of two error rates do, at the threshold of their bound: a claim of mu-GDP is refuted
-where the lower limit on mu exceeds it, which needs no Gaussian curve, and another one where epsilon does.
+Where the law of canaries that are out is known, bets test the claimed curve whole (`claimed_curve`), of one
+run too. Elsewhere a bound tests the claim at a single threshold: mu-GDP is refuted where the lower limit on
+mu exceeds it, which needs no Gaussian curve, and another claim where the lower bound on epsilon does.
 """
 
 import math
 from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
 
 from audit.conclusions.conclusion import Conclusion, find_doubt
-from audit.evidence.canaries import Shape
-from audit.methods import claimed_curve, exact_null
-from audit.methods.claimed_curve import ClaimTest, Power
+from audit.evidence.canaries import Fresh, Shape
+from audit.methods import claimed_curve, exact_null, one_run_bounds
+from audit.methods.claimed_curve import ClaimTest, Departure, LogCapital, Power
+from audit.methods.departures import find_least_departure
+
+
+class _Bets(NamedTuple):
+    """Evidence that tests a claimed curve whole.
+
+    Attributes:
+      design: canaries whose law is known where they are out.
+      compute_log_capital: bets on how many of them exceed thresholds.
+    """
+
+    design: Fresh
+    compute_log_capital: LogCapital
 
 
 def examine_claim(conclusion: Conclusion) -> ClaimTest | None:
-    """Returns the test of the tightest claim; None where nothing is claimed, or nothing can be tested."""
+    """Returns the test of the tightest claim, and which smaller noise it would have refuted.
+
+    Returns:
+      None where nothing is claimed, or nothing can be tested.
+    """
+    test = judge_claim(conclusion)
+    if test is None or not conclusion.bets_on_curve:
+        return test
+    return test._replace(seen=_find_least_departure(conclusion))
+
+
+def judge_claim(conclusion: Conclusion) -> ClaimTest | None:
+    """Returns `examine_claim` without what would have been refuted, which takes a second to simulate."""
     upper = conclusion.tightest
     if upper is None or math.isinf(upper.epsilon) or find_doubt(conclusion):
         return None
-    return _EXAMINE[conclusion.evidence.shape](conclusion)
+    return _JUDGE[conclusion.evidence.shape](conclusion)
 
 
-def _examine_curve(conclusion: Conclusion) -> ClaimTest | None:
-    """Tests the claimed curve whole, by canaries that have a known law where they are out."""
+def _judge_curve(conclusion: Conclusion) -> ClaimTest | None:
+    """Tests the claimed curve whole; None where no curve is claimed, or canaries that are out refute their
+    law."""
     power = _find_power(conclusion)
-    if power is None or not conclusion.assumption_free.holds:
+    is_refuted = conclusion.law_is_known and not conclusion.assumption_free.holds
+    if power is None or is_refuted:
         return None
-    design = conclusion.fresh
-    counted = exact_null.count_exceedances(design)
-    test = claimed_curve.examine_claim(counted, power, conclusion.confidence)
-    summary = exact_null.summarise_design(design)
+    bets = _find_bets(conclusion)
+    counted = exact_null.count_exceedances(bets.design)
+    log_capital = bets.compute_log_capital(counted, power)
+    return claimed_curve.judge_capital(log_capital, counted.in_order, conclusion.confidence)
+
+
+def _find_least_departure(conclusion: Conclusion) -> Departure | None:
+    """Returns the smallest departure that runs like these would have refuted; None where none tried would."""
+    power = _find_power(conclusion)
     upper = conclusion.tightest
-    if upper is not None and upper.mu is not None:  # noise as stated lets canaries show no more
+    assert power is not None and upper is not None
+    bets = _find_bets(conclusion)
+    summary = exact_null.summarise_design(bets.design)
+    if upper.mu is not None:  # noise as stated lets canaries show no more
         summary = summary._replace(mean=min(summary.mean, upper.mu))
-    seen = claimed_curve.find_least_departure(
-        summary, counted.log_rates, power, conclusion.confidence
+    log_rates = exact_null.count_exceedances(bets.design).log_rates
+    return find_least_departure(
+        summary, log_rates, power, conclusion.confidence, bets.compute_log_capital
     )
-    return test._replace(seen=seen)
+
+
+def _find_bets(conclusion: Conclusion) -> _Bets:
+    """Returns the bets on canaries of known law, of several runs or of one."""
+    if not conclusion.is_one_run:
+        return _Bets(conclusion.fresh, claimed_curve.compute_log_capital)
+    cosines = conclusion.one_run.cosines
+    assert cosines is not None
+    design = one_run_bounds.make_design(cosines)
+    return _Bets(design, claimed_curve.compute_log_capital_of_only_run)
 
 
 def _find_power(conclusion: Conclusion) -> Power | None:
-    """Returns what the tightest claim allows a test of a false-positive rate; None of an unknown curve."""
+    """Returns what the tightest claims allow a test of a false-positive rate; None of an unknown curve."""
     upper = conclusion.tightest
     assert upper is not None
-    if upper.mu is not None:
-        return claimed_curve.gaussian_power(upper.mu)
-    if conclusion.claim is None:
-        return None
-    return conclusion.claim.power
+    claim = conclusion.claim
+    if upper.mu is None:
+        return None if claim is None else claim.power
+    gaussian = claimed_curve.gaussian_power(upper.mu)
+    if claim is None or claim.gaussian_mu is not None:
+        return gaussian
+    return lambda rates: np.minimum(gaussian(rates), claim.power(rates))
 
 
-def _examine_rates(conclusion: Conclusion) -> ClaimTest:
-    """Tests the claim at the threshold of a bound, by exact tests of both error rates."""
+def _judge_rates(conclusion: Conclusion) -> ClaimTest:
+    """Tests the claim at the thresholds of two bounds, by exact tests of both error rates.
+
+    A claim of mu-GDP is refuted by either bound. Together they may err twice as often as each in theory; on
+    a Gaussian curve, where the limit on mu is the one that errs, the bound on epsilon adds nothing
+    (`tests/audit/conclusions/test_claim_tests.py`).
+    """
     upper = conclusion.tightest
     assert upper is not None
-    gaussian = conclusion.gaussian
+    limit_on_mu = conclusion.gaussian.mu
     is_refuted = conclusion.assumption_free.epsilon > upper.epsilon
-    if upper.mu is not None and gaussian.mu is not None:
-        is_refuted |= gaussian.mu > upper.mu
+    if upper.mu is not None and limit_on_mu is not None:
+        is_refuted |= limit_on_mu > upper.mu
+    return _judge_by_bound(conclusion, is_refuted)
+
+
+def _judge_one_run(conclusion: Conclusion) -> ClaimTest | None:
+    """Tests the claim by one run: by cosines whose law is known, else by what is guessed of its coins."""
+    if conclusion.bets_on_curve:
+        return _judge_curve(conclusion)
+    return _judge_guesses(conclusion)
+
+
+def _judge_guesses(conclusion: Conclusion) -> ClaimTest | None:
+    """Tests the claim by how many coins of one run are guessed right; None where there are too few coins."""
+    upper = conclusion.tightest
+    assert upper is not None
+    by_method = {bound.method: bound for bound in conclusion.bounds}
+    if one_run_bounds.ONE_RUN_GUESSES not in by_method:
+        return None
+    if upper.mu is None:
+        epsilon = by_method[one_run_bounds.ONE_RUN_GUESSES].epsilon
+        return _judge_by_bound(conclusion, epsilon > upper.epsilon)
+    limit_on_mu = by_method[one_run_bounds.ONE_RUN_GAUSSIAN].mu
+    assert limit_on_mu is not None
+    return _judge_by_bound(conclusion, limit_on_mu > upper.mu)
+
+
+def _judge_by_bound(conclusion: Conclusion, is_refuted: bool) -> ClaimTest:
+    """Returns the test of a claim that a bound refutes at the conclusion's confidence, or does not.
+
+    Its e-value is all or nothing: 1 / (1 - confidence) where the claim is refuted, else 0.
+    """
     e_value = 1 / (1 - conclusion.confidence) if is_refuted else 0.0
     return ClaimTest(e_value, bool(is_refuted), conclusion.count_runs())
 
 
-def _examine_nothing(conclusion: Conclusion) -> None:
-    """Returns None: one run's bounds speak for themselves."""
-    return None
-
-
-_EXAMINE: dict[Shape, Callable[[Conclusion], ClaimTest | None]] = {
-    Shape.ONE_CANARY: _examine_rates,
-    Shape.MANY_CANARIES: _examine_rates,
-    Shape.FRESH_DIRECTIONS: _examine_curve,
-    Shape.ONE_RUN: _examine_nothing,
+_JUDGE: dict[Shape, Callable[[Conclusion], ClaimTest | None]] = {
+    Shape.ONE_CANARY: _judge_rates,
+    Shape.MANY_CANARIES: _judge_rates,
+    Shape.FRESH_DIRECTIONS: _judge_curve,
+    Shape.ONE_RUN: _judge_one_run,
 }

@@ -6,17 +6,19 @@ curve. A conclusion tests the curve when the test is first used, which takes abo
 """
 
 import functools
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from audit.claims.accounting import Composition
-from audit.claims.claim import Claim, DpSgd
+from audit.claims.accounting import Composition, mu_upper_bound
+from audit.claims.brackets import bracket_allocation, bracket_shuffled
+from audit.claims.claim import Claim, DpSgd, RandomAllocation
 from audit.claims.hidden_state import HiddenState
 from audit.claims.linear_losses import expected_epsilon
 from audit.conclusions import claim_tests, conclusion, lipschitz
-from audit.conclusions.conclusion import Conclusion, Look, Looks, Worlds
+from audit.conclusions.conclusion import Conclusion, Look, Looks, SampledBracket, Worlds
 from audit.conclusions.lipschitz import Steps
 from audit.errors import require
 from audit.evidence.canaries import Coins, Fresh, Sets, Shape
@@ -25,10 +27,12 @@ from audit.evidence.given_directions import describe_dimension
 from audit.evidence.one_run import OneRun, check_own_cosines
 from audit.evidence.ranks import describe_draws
 from audit.evidence.repeats import describe_repeats
+from audit.laws.conversions import epsilon_from_mu
 from audit.methods import estimate, exact_null, gaussian_curve, lifted, one_run_bounds, one_shot
 from audit.methods.estimate import Bound, Finding
 from audit.methods.level import USUAL_LEVEL, Level
 from audit.settings.adversaries import adversary_row
+from audit.settings.sampler import BALLS_IN_BINS, EVERY, RANDOM_ALLOCATION, SHUFFLED
 from audit.settings.setting import Setting
 from audit.storage.store import Scores
 from audit.tasks import zoo
@@ -113,8 +117,7 @@ def _find_from_one_run(evidence: OneRun, level: Level) -> Sequence[Finding]:
             one_run_bounds.weigh_coins(evidence.coins), *level
         )
     # With coins, cosines add a bound only where the law of those that are out is known.
-    is_null_known = cosines is not None and not len(cosines.unobserved)
-    if cosines is not None and (evidence.coins is None or is_null_known):
+    if cosines is not None and (evidence.coins is None or evidence.is_null_known):
         findings += one_run_bounds.bounds(cosines, *level)
     return findings
 
@@ -219,7 +222,7 @@ def conclude_setting(
     bad = int(np.count_nonzero(~np.isfinite(scores.scores)))
     damaged = f"{bad} of {scores.scores.size} stored scores are not finite: move them away, and train again"
     require(not bad, damaged)
-    claim = DpSgd(*setting.composition)
+    claim = make_claim(setting)
     mechanism = setting.mechanism
     expected = None
     if setting.adversary.any_time:
@@ -230,10 +233,9 @@ def conclude_setting(
         concluded = conclude(scores.directions(), claim, level)
     else:
         reason = "" if own_model else gaussian_reason(setting)
-        concluded = conclude(scores.design(), claim, level, reason=reason)
+        concluded = conclude(_read_design(scores), claim, level, reason=reason)
         if mechanism.optimizer == "sgd" and mechanism.weight_decay == 0:
-            period = setting.schedule.periodicity
-            expected = _find_expected_epsilon(claim.composition, period, level.delta)
+            expected = _expect_linear_losses(setting, level.delta)
     if looks:
         worlds = {}
         for runs in looks:
@@ -241,13 +243,50 @@ def conclude_setting(
                 worlds[runs] = scores.of_first(runs).worlds()
         concluded = _combine_looks(concluded, worlds, looks)
 
-    concluded = concluded._replace(expected=expected)
+    concluded = concluded._replace(
+        expected=expected, sampled=_bracket_sampler(setting, level.delta)
+    )
     last_model = lipschitz.hidden_state(setting, level.delta, steps, own_model)
     if isinstance(last_model, HiddenState):
         concluded = concluded._replace(hidden_state=last_model)
     else:
         concluded = concluded._replace(uncovered=last_model)
     return _examine_claim(concluded)
+
+
+def make_claim(setting: Setting) -> Claim:
+    """Returns what the mechanism of a setting guarantees of all models."""
+    sampling = setting.sampling
+    if sampling.name in (BALLS_IN_BINS, RANDOM_ALLOCATION) and setting.mechanism.noise_multiplier:
+        sigma = setting.mechanism.noise_multiplier
+        return RandomAllocation(sigma, sampling.batches, setting.insertions)
+    return DpSgd(*setting.composition)
+
+
+def _bracket_sampler(setting: Setting, delta: float) -> SampledBracket | None:
+    """Returns what all models leak with the setting's sampler, where it draws a step of each epoch."""
+    sampling = setting.sampling
+    sigma = setting.mechanism.noise_multiplier
+    if not sampling.batches or not sigma:
+        return None
+    bracket = bracket_allocation
+    if sampling.name == SHUFFLED:
+        bracket = bracket_shuffled
+    every_model = bracket(sigma, sampling.batches, setting.insertions, delta)
+    return SampledBracket(sampling.name, sampling.batches, setting.insertions, every_model)
+
+
+def _expect_linear_losses(setting: Setting, delta: float) -> float | None:
+    """Returns what canaries that come by chance would leak under linear losses; None of others.
+
+    In E of E b steps, of which the last model shows the sum, they have mu = sqrt(E / b) / sigma.
+    """
+    sampling = setting.sampling
+    if sampling.batches:
+        composed = mu_upper_bound(setting.mechanism.noise_multiplier, setting.insertions)
+        return epsilon_from_mu(composed / math.sqrt(sampling.batches), delta)
+    composition = Composition(*setting.composition)
+    return _find_expected_epsilon(composition, setting.schedule.periodicity, delta)
 
 
 def conclude_each_run(
@@ -264,11 +303,23 @@ def conclude_each_run(
     """
     conclusions = []
     for values, presence in zip(scores.scores, scores.presence, strict=True):
-        unobserved = None if law_holds else values[~presence]
-        cosines = check_own_cosines(values[presence], unobserved, dimension)
-        evidence = OneRun(Coins(values[None], presence[None]), cosines)
-        conclusions.append(conclude(evidence, level=level))
+        run = Coins(values[None], presence[None])
+        observed, out = run.pooled()
+        cosines = check_own_cosines(observed, None if law_holds else out, dimension)
+        conclusions.append(conclude(OneRun(run, cosines), level=level))
     return conclusions
+
+
+def _read_design(scores: Scores) -> Evidence:
+    """Returns the evidence of a setting's scores: of a single run of many canaries, all that it shows."""
+    if scores.scores.shape[0] > 1 or scores.scores.shape[1] == 1:
+        return scores.design()
+    if scores.presence.all():
+        return OneRun(None, check_own_cosines(scores.scores[0], None, scores.dimension))
+    coins = scores.design()
+    if not scores.dimension:
+        return OneRun(coins, None)
+    return OneRun(coins, check_own_cosines(*coins.pooled(), scores.dimension))
 
 
 def bound_runs_together(scores: Scores, level: Level = USUAL_LEVEL) -> Bound | None:
@@ -296,7 +347,7 @@ def predicted_mu(setting: Setting) -> float | None:
     mechanism = setting.mechanism
     if mechanism.optimizer != "sgd" or mechanism.noise_multiplier <= 0:
         return None
-    if setting.unknown_initialisation or setting.sampling_rate != 1:
+    if setting.unknown_initialisation or setting.sampling.name != EVERY:
         return None
     if not adversary_row(setting.adversary.name).biased:
         return None

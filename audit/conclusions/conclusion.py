@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audit.claims.accounting import Composition
+from audit.claims.brackets import EveryModel
 from audit.claims.claim import Claim
 from audit.claims.hidden_state import HiddenState
 from audit.errors import require
@@ -115,11 +116,29 @@ class UpperBound(NamedTuple):
     @property
     def name(self) -> str:
         """Returns its name in tables and figures."""
+        if self.assumes == GIVEN:
+            return "claim"
         if not self.hidden:
             return "upper bound"
         if self.assumes.word == "measured":
             return "hidden state, measured"
         return "hidden-state bound"
+
+
+class SampledBracket(NamedTuple):
+    """What all models leak where a sampler draws the steps of canaries.
+
+    Attributes:
+      sampler: its name.
+      batches: the steps of an epoch.
+      epochs: of training.
+      every_model: the bracket of epsilon, and what computed it.
+    """
+
+    sampler: str
+    batches: int
+    epochs: int
+    every_model: EveryModel
 
 
 class Conclusion(NamedTuple):
@@ -147,6 +166,7 @@ class Conclusion(NamedTuple):
       hidden_state: the upper bound on the last model alone, at the delta, where steps are proven Lipschitz.
       uncovered: why they are not, where the setting of the training runs is given; else empty.
       expected: what the last model would leak under linear losses, of sampled canaries; no bound.
+      sampled: what all models leak with the sampler of the canaries' steps, where one draws them.
       claim: what is claimed of the mechanism, where it is known.
       examine: () -> the test of the tightest claim; None where nothing is claimed, or nothing can be tested.
     """
@@ -167,6 +187,7 @@ class Conclusion(NamedTuple):
     hidden_state: HiddenState | None = None
     uncovered: str = ""
     expected: float | None = None
+    sampled: SampledBracket | None = None
     claim: Claim | None = None
     examine: Callable[[], ClaimTest | None] = lambda: None
 
@@ -272,6 +293,14 @@ class Conclusion(NamedTuple):
         return self.evidence.shape is Shape.FRESH_DIRECTIONS
 
     @property
+    def bets_on_curve(self) -> bool:
+        """Returns whether bets test the claimed curve whole, so that the test's e-value says more than its
+        verdict."""
+        if self.is_one_run:
+            return self.one_run.is_null_known
+        return self.law_is_known
+
+    @property
     def has_tied_scores(self) -> bool:
         """Returns whether scores of a single run may depend on each other, and no law of theirs is known."""
         return self.evidence.shape is Shape.MANY_CANARIES
@@ -327,6 +356,13 @@ class Conclusion(NamedTuple):
             return self.assumption_free.epsilon
         epsilons = [bound.epsilon for bound in self.bounds if not bound.assumes.gaussian]
         return max(epsilons, default=0.0)
+
+    @property
+    def epsilon_if_gaussian(self) -> float:
+        """Returns what is proven if the curve is Gaussian: of one run, the largest bound."""
+        if not self.is_one_run:
+            return self.gaussian.epsilon
+        return max((bound.epsilon for bound in self.bounds), default=0.0)
 
     @property
     def most_provable(self) -> float | None:

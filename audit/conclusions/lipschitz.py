@@ -8,6 +8,7 @@ beta the largest eigenvalue of b / B times the sum of x x', and the step is max(
 are at most X long, beta is at most b X^2.
 """
 
+import functools
 import json
 from typing import NamedTuple
 
@@ -15,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from audit.adversaries.cosines import OneShotCanaries
+from audit.claims import samplers
 from audit.claims.hidden_state import (
     HiddenState,
     HiddenStateBound,
@@ -23,6 +25,8 @@ from audit.claims.hidden_state import (
     hidden_state_bound,
 )
 from audit.errors import InputError
+from audit.laws.conversions import epsilon_from_mu
+from audit.settings.sampler import Sampling
 from audit.settings.setting import Setting
 from audit.storage import files
 from audit.storage.store import Store
@@ -32,6 +36,8 @@ from audit.tasks.task import Convex, Curved, Dataset
 _FILE = "lipschitz.json"
 MEASURED = "measured"  # what a user asks for in place of constants
 MARGINS = (2, 10)  # times the measured excess over 1
+_SIMULATED = 100_000  # orders of batches
+_MOST_STRATA = 1000  # of them
 _READS_THETA = ("loss", "poisoned", "clip_bkd", "examples")
 
 
@@ -89,7 +95,7 @@ def hidden_state(
     if given is not None:
         reason = f"{given.reason}; {any_data}: epsilon {state.bound.epsilon:.4g}"
         state = _bound(setting, given._replace(reason=reason), delta)
-    if not np.isfinite(state.bound.mu):
+    if not np.isfinite(state.bound.mu) or setting.sampling.is_hidden:
         return state
     return state._replace(constant=constant_direction(setting))
 
@@ -161,18 +167,61 @@ def kept(store: Store) -> Steps | None:
 
 
 def _bound(setting: Setting, steps: Steps, delta: float) -> HiddenState:
-    """Returns the hidden-state bound for steps with these constants."""
+    """Returns the hidden-state bound for steps with these constants.
+
+    Where the adversary does not know which steps take a canary, epsilon is that of the mixture over orders.
+    """
     schedule = setting.schedule
     sigma = setting.mechanism.noise_multiplier
-    shifts = np.zeros(schedule.steps)
-    shifts[schedule.place - 1 :: schedule.periodicity] = 1
-    if sigma > 0:
-        bound = hidden_state_bound(shifts, steps.constants, sigma, delta)
-    else:
+    shifts = _find_shifts(setting)
+    periods = Periods(steps.constants, schedule.periodicity, schedule.place)
+    if sigma == 0:
         slopes = np.broadcast_to(np.asarray(steps.constants, np.float64), shifts.shape)
         bound = HiddenStateBound(np.inf, np.inf, shifts, slopes)
-    periods = Periods(steps.constants, schedule.periodicity, schedule.place)
-    return HiddenState(bound, periods, steps.reason)
+        return HiddenState(bound, periods, steps.reason)
+    bound = hidden_state_bound(shifts, steps.constants, sigma, delta)
+    if not setting.sampling.is_hidden or schedule.periodicity > 1:
+        return HiddenState(bound, periods, steps.reason)
+    constants = np.broadcast_to(np.asarray(steps.constants, np.float64), schedule.steps)
+    limit = _mix_orders(setting.sampling, sigma, tuple(constants.tolist()), delta)
+    bound = bound._replace(
+        mu=limit.mu, epsilon=min(limit.epsilon, epsilon_from_mu(limit.mu, delta))
+    )
+    reason = f"{steps.reason}; a mixture over orders of batches"
+    if limit.error:
+        reason = f"{reason}, simulated from above, too low with probability {limit.error:g}"
+    return HiddenState(bound, periods, reason)
+
+
+def _find_shifts(setting: Setting) -> NDArray[np.float64]:
+    """Returns (T,) 1 at steps that take a canary, and 0 at others.
+
+    With a sampler that draws a step of each epoch, it is the last one.
+    """
+    schedule = setting.schedule
+    shifts = np.zeros(schedule.steps)
+    batches = setting.sampling.batches
+    if batches:
+        shifts[batches - 1 :: batches] = 1
+    else:
+        shifts[schedule.place - 1 :: schedule.periodicity] = 1
+    return shifts
+
+
+@functools.lru_cache(maxsize=64)
+def _mix_orders(
+    sampler: Sampling, noise_multiplier: float, constants: tuple[float, ...], delta: float
+) -> samplers.MixtureLimit:
+    """Returns the bound on the last model that the mixture over orders gives; simulating takes seconds."""
+    batches = sampler.batches or 1
+    schedule = samplers.make_schedule(
+        noise_multiplier, batches, len(constants) // batches, constants
+    )
+    if sampler.batches:
+        return samplers.bound_one_of_each_epoch(
+            schedule, delta, most_enumerated=_MOST_STRATA, simulated=_SIMULATED
+        )
+    return samplers.bound_poisson(schedule, delta, simulated=_SIMULATED, rate=sampler.rate)
 
 
 def _bound_measured(setting: Setting, steps: Steps, delta: float) -> HiddenState | str:
@@ -198,13 +247,14 @@ def coupling_distances(setting: Setting, constants: ArrayLike) -> NDArray[np.flo
 
     It is what the bound's payments leave: z_(t-1), from z_t = c_t z_(t-1) + s_t - a_t.
     """
-    bound = _bound(setting, Steps(constants, ""), delta=1e-5).bound
+    shifts = _find_shifts(setting)
+    sigma = setting.mechanism.noise_multiplier
     schedule = setting.schedule
+    paid = shifts if sigma == 0 else hidden_state_bound(shifts, constants, sigma, 1e-5).paid
     c = np.broadcast_to(np.asarray(constants, np.float64), schedule.steps)
     before = np.zeros(schedule.steps)
     for t in range(schedule.steps - 1):
-        inserted = t % schedule.periodicity == schedule.place - 1
-        before[t + 1] = max(c[t] * before[t] + inserted - bound.paid[t], 0.0)
+        before[t + 1] = max(c[t] * before[t] + shifts[t] - paid[t], 0.0)
     return before
 
 
@@ -230,7 +280,7 @@ def _why_uncovered(setting: Setting, own_model: bool) -> str:
         return f"a step of {mechanism.optimizer} depends on more than the last model"
     if isinstance(adversary, OneShotCanaries) and adversary.observe == "all":
         return "this adversary sees every model"
-    if setting.repetitions:
+    if setting.sampling.times:
         return "each canary comes at random steps"
     if setting.canaries > 1 and adversary.name in _READS_THETA:
         return "the gradients of the other canaries depend on the model"

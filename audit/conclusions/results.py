@@ -59,17 +59,24 @@ def keep_result(store: Store, conclusion: Conclusion, **more: object) -> str:
 
 
 def result_json(conclusion: Conclusion, **more: object) -> str:
-    """Returns the content of audit.json on a single line: `bounds_json`, with the upper bound on mu."""
-    return bounds_json(conclusion, mu_upper_bound=finite(conclusion.mu_upper_bound), **more)
+    """Returns the content of audit.json on a single line: `bounds_json`, with the upper bound on mu.
+
+    Of one run it is `one_run_fields`, with epsilon.
+    """
+    more = {"mu_upper_bound": finite(conclusion.mu_upper_bound), **more}
+    if conclusion.is_one_run:
+        return json.dumps({**one_run_fields(conclusion), "epsilon": conclusion.epsilon, **more})
+    return bounds_json(conclusion, **more)
 
 
 def bounds_json(conclusion: Conclusion, **more: object) -> str:
     """Returns a conclusion from several runs as a JSON object on a single line.
 
     Its fields are `bounds`, with estimates and noise floors; `notes`, where there are any; `upper_bound`,
-    null if infinite or unknown; `claim_test`, where there is one; `hidden_state` and `expected`, where there
-    are such; `epsilon`, which is proven without an assumption on the curve; `most_provable`, the most that so
-    many runs can prove so; the test of the Gaussian curve and the looks, where there are any; and `more`.
+    null if infinite or unknown; `every_model`, the bracket of a sampler, `claim_test`, `hidden_state` and
+    `expected`, where there are such; `epsilon`, which is proven without an assumption on the curve;
+    `most_provable`, the most that so many runs can prove so; the test of the Gaussian curve and the looks,
+    where there are any; and `more`.
     """
     fields: dict[str, Any] = {
         "bounds": [finding_fields(row) | _make_noise_floor_fields(row) for row in conclusion.rows()]
@@ -78,6 +85,9 @@ def bounds_json(conclusion: Conclusion, **more: object) -> str:
         fields["notes"] = conclusion.notes
     fields["upper_bound"] = finite(conclusion.upper_bound)
     fields |= _make_hidden_state_fields(conclusion)
+    if conclusion.sampled is not None:
+        every_model = conclusion.sampled.every_model._asdict()
+        fields["every_model"] = {"sampler": conclusion.sampled.sampler, **every_model}
     fields |= _make_claim_fields(conclusion)
     if conclusion.expected is not None:
         fields["expected"] = conclusion.expected
@@ -112,8 +122,9 @@ def answer_json(conclusion: Conclusion, verdict: str) -> str:
 def one_run_fields(conclusion: Conclusion) -> dict[str, Any]:
     """Returns a conclusion from a single run as fields for JSON.
 
-    These are `estimates`, `bounds`, `upper_bound`, whether there were `coins`, and the number of `canaries`;
-    of cosines instead their numbers, their dimension and the test whether they are normal.
+    These are `estimates`, `bounds`, `upper_bound`, `claim_test` where a claim is tested, whether there were
+    `coins`, and the number of `canaries`; of cosines instead of the latter their numbers, their dimension and
+    the test whether they are normal.
     """
     estimates = []
     for estimate in conclusion.estimates:
@@ -140,6 +151,7 @@ def one_run_fields(conclusion: Conclusion) -> dict[str, Any]:
         "estimates": estimates,
         "bounds": bounds,
         "upper_bound": finite(conclusion.upper_bound),
+        **_make_claim_fields(conclusion),
         **given,
         "coins": coins is not None,
     }

@@ -16,10 +16,10 @@ from numpy.typing import ArrayLike, NDArray
 from audit.errors import require
 from audit.evidence import canaries, fair_coins, given_directions
 from audit.evidence import one_run as one_run_evidence
-from audit.evidence import ranks as rank_evidence
 from audit.evidence.arrays import floats
 from audit.evidence.canaries import Coins, Fresh, Sets
 from audit.evidence.one_run import OneRun
+from audit.evidence.ranks import ranks as ranks
 from audit.evidence.repeats import require_no_copies
 from audit.values import require_type
 
@@ -99,48 +99,6 @@ def cosines(
     if array.ndim == 2 and len(array) == 1 and not leave_one_out:
         return _cosines_of_one_run(array[0], dimension, presence)
     return given_directions.given(array, dimension, leave_one_out, presence, in_order)
-
-
-def ranks(
-    scores: ArrayLike,
-    fresh: ArrayLike | int,
-    presence: ArrayLike | None = None,
-    initial: tuple[ArrayLike, ArrayLike] | None = None,
-    seed: int = 0,
-    in_order: bool = False,
-) -> Fresh:
-    """Returns the evidence of canaries of any kind, ranked among fresh draws from the same generator.
-
-    Every run draws its K canaries anew, independently of each other, and inserts them; M further draws are
-    made afterwards, and all are scored on the released model by one function, which may not look at which are
-    in. Nothing may be selected after it was drawn.
-
-    Args:
-      scores: (R, K) of inserted canaries, of any kind, higher meaning in; or their ranks from 1, the highest,
-        to M + 1, each among itself and the fresh draws, with ties broken at random. NaN for a run that
-        failed, in `fresh` too.
-      fresh: (R, M) of the fresh draws; with ranks M.
-      presence: of the shape of scores, 1 where the canary was in, by a fair coin; by default all were. Those
-        that were out check the law.
-      initial: (scores, fresh) on the initial model, where a difference of the two laws is refused.
-      seed: of the random order of ties; drawn once, before the scores are seen.
-      in_order: whether rows stand in the order in which runs were begun: the bound is then the largest after
-        any number of them, wherever they stop.
-
-    Raises:
-      InputError: for what fits no audit.
-
-    >>> import numpy as np
-    >>> rng = np.random.default_rng(0)
-    >>> losses_of_canaries = rng.normal(1, 1, (20, 64))
-    >>> losses_of_fresh = rng.normal(4, 1, (20, 10_000))
-    >>> evidence = audit.ranks(-losses_of_canaries, -losses_of_fresh)
-    >>> str(evidence)
-    '20 runs with 64 canaries each, ranked among 10,000 fresh draws, all in'
-    >>> audit.bounds(evidence).epsilon > 5
-    True
-    """
-    return rank_evidence.given(scores, fresh, presence, initial, seed, in_order)
 
 
 def paired_cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension: int) -> OneRun:

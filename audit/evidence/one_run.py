@@ -56,6 +56,11 @@ class OneRun(NamedTuple):
     def shape(self) -> Shape:
         return Shape.ONE_RUN
 
+    @property
+    def is_null_known(self) -> bool:
+        """Returns whether scores are cosines whose law is known where nothing leaks, and not fitted."""
+        return self.cosines is not None and not len(self.cosines.unobserved)
+
     def pooled(self) -> tuple[Array, Array]:
         """Returns the scores of canaries that were in, and of those that were out."""
         if self.coins is not None:

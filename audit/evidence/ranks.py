@@ -15,7 +15,7 @@ threshold of another (`Fresh.plain` is false), and where canaries are out, K of 
 than K M / (K + M) independent ones (`measure_law`).
 
 Nothing here sees canaries that were selected after they were drawn, or fresh draws that are canaries too.
-Fresh draws from another generator show where canaries are out, or on the initial model (`given`).
+Fresh draws from another generator show where canaries are out, or on the initial model (`ranks`).
 """
 
 from typing import Any
@@ -33,12 +33,15 @@ Array = NDArray[np.float64]
 Bits = NDArray[np.bool_]
 LEVEL = 1e-6  # below it two laws differ
 MOST_DRAWS = 10**9
-_BELOW = 1e-9  # by which a rank lies below its place, relatively, so that it exceeds no further threshold
-_MOST_TAIL = 1 - 1e-12  # a rank of M + 1, which is reached always, lies at a finite place
+# By which a rank lies below its place, relatively: rounding must not let it exceed a further threshold.
+_BELOW = 1e-9
+_MOST_TAIL = (
+    1 - 1e-12
+)  # in the place of 1: the rank M + 1, which is always reached, lies at a finite place
 _FIX = "draw both by one generator, and score them by one function"
 
 
-def given(
+def ranks(
     scores: ArrayLike,
     fresh: ArrayLike | int,
     presence: ArrayLike | None = None,
@@ -46,7 +49,37 @@ def given(
     seed: int = 0,
     in_order: bool = False,
 ) -> Fresh:
-    """Returns the checked design of a caller's scores, or ranks; see `audit.evidence.given.ranks`."""
+    """Returns the evidence of canaries of any kind, ranked among fresh draws from the same generator.
+
+    Every run draws its K canaries anew, independently of each other, and inserts them; M further draws are
+    made afterwards, and all are scored on the released model by one function, which may not look at which are
+    in. Nothing may be selected after it was drawn.
+
+    Args:
+      scores: (R, K) of inserted canaries, of any kind, higher meaning in; or their ranks from 1, the highest,
+        to M + 1, each among itself and the fresh draws, with ties broken at random. NaN for a run that
+        failed, in `fresh` too.
+      fresh: (R, M) of the fresh draws; with ranks M.
+      presence: of the shape of scores, 1 where the canary was in, by a fair coin; by default all were. Those
+        that were out check the law.
+      initial: (scores, fresh) on the initial model, where a difference of the two laws is refused.
+      seed: of the random order of ties; drawn once, before the scores are seen.
+      in_order: whether rows stand in the order in which runs were begun: the bound is then the largest after
+        any number of them, wherever they stop.
+
+    Raises:
+      InputError: for what fits no audit.
+
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> losses_of_canaries = rng.normal(1, 1, (20, 64))
+    >>> losses_of_fresh = rng.normal(4, 1, (20, 10_000))
+    >>> evidence = audit.ranks(-losses_of_canaries, -losses_of_fresh)
+    >>> str(evidence)
+    '20 runs with 64 canaries each, ranked among 10,000 fresh draws, all in'
+    >>> audit.bounds(evidence).epsilon > 5
+    True
+    """
     require_type("in_order", in_order, bool)
     seed = number("seed", seed, int)
     require(seed >= 0, f"`seed={seed}`: give a whole number from 0 on")
@@ -54,21 +87,21 @@ def given(
         require(initial is None, "`initial` goes with scores: give (scores, fresh), or drop it")
         draws = int(fresh)
         require(1 <= draws <= MOST_DRAWS, f"`fresh={draws}`: give 1 to {MOST_DRAWS:,} fresh draws")
-        ranks = _check_ranks(scores, draws)
-        failed = ranks == 0
+        own_ranks = _check_ranks(scores, draws)
+        failed = own_ranks == 0
     else:
-        ranks, failed = _rank_runs(scores, fresh, seed)
+        own_ranks, failed = _rank_runs(scores, fresh, seed)
         draws = np.shape(fresh)[1]
         if initial is not None:
             _require_one_law(initial, seed)
     require_few_failed("ranks", int(failed.sum()), failed.size)
 
-    present = np.ones(ranks.shape, bool)
+    present = np.ones(own_ranks.shape, bool)
     if presence is not None:
         from audit.evidence.given_directions import check_bits  # loads SciPy
 
-        present = check_bits(presence, ranks.shape)
-    placed = place(np.where(failed, draws + 1, ranks), draws)
+        present = check_bits(presence, own_ranks.shape)
+    placed = place(np.where(failed, draws + 1, own_ranks), draws)
     cosines = np.where(failed, FAILED, placed)
     design = Fresh(cosines, present, RANK_DIMENSION, given=True, in_order=in_order, draws=draws)
     require_no_copies(design)
@@ -138,30 +171,39 @@ def place(ranks: ArrayLike, draws: int) -> Array:
 def measure_law(ranks: NDArray[np.int64], is_out: Bits, draws: int) -> float:
     """Returns the p-value of canaries that were out and fresh draws having one law.
 
-    A rank is spread uniformly over its probability, by a fixed seed; the deviates are then tested by
-    Kolmogorov and Smirnov, and by the sum of their squares. Both take them for as many independent ones as
-    have a mean of the same variance: of k canaries of a run among M, the mean of any function has k / M more.
+    A rank is spread uniformly over its probability, by a fixed seed, and becomes a normal deviate; these are
+    tested by Kolmogorov and Smirnov, and by the sum of their squares. Ranks of a run share its fresh draws:
+    with k canaries out among M draws the variance of a mean is about 1 + k / M times that of independent
+    ranks. Both tests take the ranks for so many times fewer independent values.
 
     Args:
       ranks: (R, K), from 1 to M + 1.
       is_out: (R, K), which of them count.
       draws: M.
+
+    Returns:
+      Twice the smaller of both tests' p-values; 1 where no canary was out.
     """
     from scipy import special, stats  # most of SciPy's time to load
 
-    by_run = is_out.sum(1)
-    number_out = int(by_run.sum())
-    if not number_out:
+    canaries_out = is_out.sum(1)  # of each run
+    total_out = int(canaries_out.sum())
+    if not total_out:
         return 1.0
-    variance = 1 / number_out + float(by_run @ by_run) / number_out**2 / draws
-    independent = 1 / variance
-    spread = np.random.default_rng(0).random(number_out)
+    # The variance of the mean of any function of variance 1: of the canaries' own values, and of the fresh
+    # draws that those of a run share.
+    own_variance = 1 / total_out
+    shared_variance = float(canaries_out @ canaries_out) / total_out**2 / draws
+    independent = 1 / (own_variance + shared_variance)
+
+    spread = np.random.default_rng(0).random(total_out)
     deviates = -special.ndtri((ranks[is_out] - spread) / (draws + 1))
     squares = independent * float(np.mean(deviates**2))
     tail = min(stats.chi2.cdf(squares, independent), stats.chi2.sf(squares, independent))
+    chi_squared_p = 2 * tail
     distance = stats.kstest(deviates, "norm").statistic
     kolmogorov_p = stats.kstwo.sf(distance, max(int(independent), 1))
-    return float(min(2 * min(kolmogorov_p, 2 * tail), 1.0))
+    return float(min(2 * min(kolmogorov_p, chi_squared_p), 1.0))
 
 
 def describe_draws(design: Fresh) -> str:
@@ -176,7 +218,7 @@ def describe_draws(design: Fresh) -> str:
 
 
 def _require_shapes(scores: Array, fresh: Array) -> None:
-    """Raises InputError unless there are scores (R, K) and fresh ones (R, M)."""
+    """Raises InputError unless there are scores (R, K) of canaries and (R, M) of fresh draws."""
     shapes = f"scores {scores.shape} and fresh scores {fresh.shape}"
     fits = scores.ndim == fresh.ndim == 2 and len(scores) == len(fresh)
     require(fits, f"{shapes}: give (runs, canaries) and (runs, fresh draws)")
@@ -203,11 +245,12 @@ def rank_among(scores: ArrayLike, fresh: ArrayLike, seed: int = 0) -> NDArray[np
     )
 
     ranks = np.empty(canary_scores.shape, np.int64)
-    for run, (of_canaries, of_fresh) in enumerate(zip(canary_scores, fresh_scores, strict=True)):
-        ordered = np.sort(of_fresh)
-        below = np.searchsorted(ordered, of_canaries, side="left")
-        not_above = np.searchsorted(ordered, of_canaries, side="right")
+    for run, run_scores in enumerate(canary_scores):
+        ordered = np.sort(fresh_scores[run])
+        below = np.searchsorted(ordered, run_scores, side="left")
+        not_above = np.searchsorted(ordered, run_scores, side="right")
         above = len(ordered) - not_above
-        rng = np.random.default_rng([seed, run])
-        ranks[run] = 1 + above + rng.integers(0, not_above - below, endpoint=True)
+        tied = not_above - below
+        tied_above = np.random.default_rng([seed, run]).integers(0, tied, endpoint=True)
+        ranks[run] = 1 + above + tied_above
     return ranks

@@ -4,7 +4,6 @@ Everything is written for a single run; `ensemble` maps it over many. A mechanis
 configuration and canaries to insert; it refers to no adversary by name.
 """
 
-import zlib
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
@@ -19,8 +18,6 @@ Tree = Any  # a pytree of arrays, whose structure only its maker knows
 # Features (N, ...), labels (N, ...), and what else a mechanism's data have.
 Data = tuple[Array, ...]
 
-# Folded into a step's key for the coins. Beyond any p, since that key also gives the noise, entry by entry.
-_COINS = zlib.crc32(b"joins")
 # The most entries (K, p) of drawn directions that a segment holds in memory.
 _MOST_STORED_ENTRIES = 1 << 25
 BLOCK = 1 << 12  # coordinates that each key gives, where a direction is drawn in blocks
@@ -117,6 +114,12 @@ class Observe(Protocol):
     def __call__(self, state: Tree, seen: Tree, step: Array, released: Array, /) -> Tree: ...
 
 
+class Join(Protocol):
+    """(presence (K,), the run's key, step) -> which canaries (K,) join the step, 1.0 or 0.0."""
+
+    def __call__(self, presence: Array, run_key: Array, step: Array, /) -> Array: ...
+
+
 # (step, theta): a Craft that has its state already.
 BoundCraft = Callable[[Array, Array], Crafted]
 # (seen, step, released): an Observe, likewise.
@@ -128,18 +131,19 @@ class Canaries(NamedTuple):
 
     Attributes:
       craft: gives the canaries of a step.
-      presence: traced bits (K,), which canaries are in.
+      presence: traced bits (K,), which canaries are in; or what `join` takes.
       observe: called after every step, if there is any; its result goes into State.seen.
       constant: whether craft gives the same at every step and for every theta, so that a segment sums the
         canaries once.
-      sampled: whether presence is the probability with which a canary joins a step, by a coin of that step.
+      join: draws which canaries join a step, where nobody knows their steps beforehand; None where all that
+        are in join all steps of the insertion mask.
     """
 
     craft: BoundCraft
     presence: Array
     observe: BoundObserve | None = None
     constant: bool = False
-    sampled: bool = False
+    join: Join | None = None
 
 
 # (step, theta, mask) -> the clipped sum (p,) of canaries.
@@ -309,17 +313,19 @@ def make_inserter(
 ) -> Inserter:
     """Returns the function that sums the canaries of each step of a segment.
 
-    Constant canaries are summed once for the whole segment; sampled ones join each step by coins.
+    Constant canaries are summed once for the whole segment, unless they join steps by chance.
 
     Args:
       canaries: what is inserted.
       state: the run before the segment's first step.
       clipping_norm: C.
-      run_key: the run's key, from which its coins are drawn.
+      run_key: the run's key, from which is drawn who joins a step.
       clipped_sum: sums clipped gradients of examples; used where canaries are examples.
     """
-    if canaries.sampled:
-        return _make_sampling_inserter(canaries, state, clipping_norm, run_key, clipped_sum)
+    if canaries.join is not None:
+        return _make_joining_inserter(
+            canaries, canaries.join, state, clipping_norm, run_key, clipped_sum
+        )
 
     def insert(step: Array, theta: Array, mask: Array) -> Array:
         """Returns the clipped sum (p,) of the step's canaries, weighted by mask, () or (K,), and presence."""
@@ -338,17 +344,9 @@ def make_inserter(
     return insert_constant
 
 
-def draw_joining(presence: Array, run_key: Array, step: Array) -> Array:
-    """Draws which canaries (K,) join a step, 1.0 or 0.0: canary k with probability presence[k].
-
-    The coins are the run's own at this step. "high" draws more bits, for probabilities below float32's steps.
-    """
-    coins = jax.random.fold_in(jax.random.fold_in(run_key, step), _COINS)
-    return jax.random.bernoulli(coins, presence, mode="high").astype(jnp.float32)
-
-
-def _make_sampling_inserter(
+def _make_joining_inserter(
     canaries: Canaries,
+    join: Join,
     state: State,
     clipping_norm: Array,
     run_key: Array,
@@ -371,7 +369,7 @@ def _make_sampling_inserter(
 
     def insert(step: Array, theta: Array, mask: Array) -> Array:
         """Returns the clipped sum (p,) of the canaries that join the step, weighted by mask, () or (K,)."""
-        weights = mask * draw_joining(canaries.presence, run_key, step)
+        weights = mask * join(canaries.presence, run_key, step)
         if stored is not None:
             return weights @ stored
         crafted = canaries.craft(step, theta)

@@ -374,8 +374,8 @@ def _add_canaries(
       sums: the round's sums over its clients.
     """
     joining = canaries
-    if canaries.sampled:
-        presence = base.draw_joining(canaries.presence, run_key, state.step)
+    if canaries.join is not None:
+        presence = canaries.join(canaries.presence, run_key, state.step)
         joining = canaries._replace(presence=presence)
 
     def loss(theta: Array, example: tuple[Array, Array]) -> Array:

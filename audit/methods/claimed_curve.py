@@ -13,11 +13,14 @@ share c of the capital has, after n runs,
 
 a nonnegative supermartingale from 1 if the claim is true, and so is a mixture over thresholds and bets with
 fixed shares. Its largest value so far is an e-value at any time: it reaches 1 / error with probability at
-most `error` (Ville, 1939), whenever one stops.
+most `error` (Ville, 1939), whenever one stops. A run that no other follows is bet on whole, c = 1: its
+e-value is the mean over thresholds of h(t) / m(a(t)), by Markov's inequality. No threshold may be chosen by
+a part of its canaries, as `exact_null` does: among thresholds that the run itself chooses, the curve allows
+more than m(a(t)).
 
-Three readings. Is the claim refuted? Which mu is too small for *any* Gaussian guarantee: the largest mu whose
-curve is refuted; nothing is assumed of the scores' law. And which smaller noise than stated would have been
-refuted by so many runs (`find_least_departure`).
+Three readings. Is the claim refuted (`examine_claim`)? Which mu is too small for *any* Gaussian guarantee:
+the largest mu whose curve is refuted; nothing is assumed of the scores' law (`find_least_mu`). And which
+smaller noise than stated would have been refuted by so many runs (`audit.methods.departures`)?
 """
 
 from collections.abc import Callable
@@ -30,31 +33,32 @@ from scipy import special
 from audit.laws.bisection import find_largest_refuted
 
 Array = NDArray[np.float64]
-Power = Callable[[Array], Array]
+Power = Callable[
+    [Array], Array
+]  # false-positive rates -> the largest power that a claim allows at them
 
-# Thresholds on the scale of Student's T, or of normal deviates.
+# Thresholds in standard deviations of a score that is out: values of Student's T for cosines, normal deviates
+# for others. Scores of a claim of mu = 4 lie around 4; beyond 7 a canary that is out comes once in 10^12.
 NEAR = np.arange(0.0, 7.01, 0.5)
+# Only scores that leak far more than usual claims come here; up to 37, where the rate is the least float.
 FAR = np.concatenate([np.arange(7.5, 12.1, 0.5), np.arange(13.0, 37.1)])
 THRESHOLDS = np.concatenate([NEAR, FAR])
+_FAR_SHARE = 0.05  # of the capital, which costs the near thresholds a twentieth of what they win
+# c, the shares of a component's capital that it stakes on each run: small ones for small departures, which
+# many runs have to show, large ones for bugs that a run or two show. More of them gain nothing.
 BETS = np.array([0.05, 0.2, 0.5, 0.9])
-_FAR_SHARE = 0.05  # of the capital
-_HALVINGS = 24
-_PATH_STEPS = 128  # values of mu that a path distinguishes
-_MOST_LOG = 700.0  # exp of more overflows
 
-SEEN_PROBABILITY = 0.9
-_SIMULATIONS = 200  # of each departure that is tried, where runs are few
-_LEAST_SIMULATIONS = 20
-_SIMULATED_RUNS = 10_000  # of each departure that is tried
-_FAR_DEVIATIONS = 3.0
-_RATIOS = np.concatenate([np.arange(0.995, 0.9, -0.005), np.arange(0.9, 0.09, -0.01)])
+_HALVINGS = 24  # of an interval of mu, to 1e-7 of it
+_PATH_STEPS = 128  # values of mu that a path distinguishes
+_LEAST_ALLOWED = 1e-300  # of m, in the place of 0
+_LARGEST_LOG = 700.0  # exp of more overflows
 
 
 class Exceedances(NamedTuple):
     """How many canaries exceed thresholds, run by run.
 
     Attributes:
-      shares: (R, T) the share of each run's canaries in that exceed each threshold.
+      shares: (R, T) the share of each run's canaries in that exceed each of the first T THRESHOLDS.
       log_rates: (T,) log of the exact probability that a canary that is out exceeds it.
       in_order: whether rows are in the order in which runs were begun.
     """
@@ -62,6 +66,9 @@ class Exceedances(NamedTuple):
     shares: Array
     log_rates: Array
     in_order: bool
+
+
+LogCapital = Callable[[Exceedances, Power], Array]  # -> log of the capital (R,) after each run
 
 
 class Departure(NamedTuple):
@@ -92,185 +99,6 @@ class ClaimTest(NamedTuple):
     seen: Departure | None = None
 
 
-def compute_log_capital(counted: Exceedances, power: Power) -> Array:
-    """Returns the log capital (R,) against a claim after each run.
-
-    Args:
-      counted: the shares above THRESHOLDS.
-      power: what the claim allows at false-positive rates.
-    """
-    gains = _compute_gains(counted, power)
-    return _mix(gains)
-
-
-def examine_claim(counted: Exceedances, power: Power, confidence: float) -> ClaimTest:
-    """Returns the test of a claim, without what it would have seen."""
-    log_capital = compute_log_capital(counted, power)
-    if not counted.in_order:
-        log_capital = log_capital[-1:]
-    log_capital_needed = -np.log1p(-confidence)
-    refuting = np.flatnonzero(log_capital >= log_capital_needed)
-    runs = len(counted.shares)
-    if counted.in_order and len(refuting):
-        runs = int(refuting[0]) + 1
-    largest = max(float(log_capital.max()), 0.0 if counted.in_order else -np.inf)
-    e_value = float(np.exp(min(largest, _MOST_LOG)))
-    return ClaimTest(e_value, bool(len(refuting)), runs)
-
-
-def find_least_mu(counted: Exceedances, confidence: float) -> float:
-    """Returns the mu below which no Gaussian guarantee can hold; 0 where the runs refute none."""
-    log_capital_needed = -np.log1p(-confidence)
-
-    def is_refuted(mu: float) -> bool:
-        log_capital = compute_log_capital(counted, gaussian_power(mu))
-        if counted.in_order:
-            return bool(log_capital.max() >= log_capital_needed)
-        return bool(log_capital[-1] >= log_capital_needed)
-
-    return find_largest_refuted(is_refuted, 0.0, 1.0, _HALVINGS)
-
-
-def trace_least_mu(counted: Exceedances, confidence: float) -> Array:
-    """Returns `find_least_mu` of the first n runs (R,), to a 128th of the last; empty without an order."""
-    if not counted.in_order:
-        return np.zeros(0)
-    log_capital_needed = -np.log1p(-confidence)
-    path = np.zeros(len(counted.shares))
-    for mu in np.linspace(0.0, find_least_mu(counted, confidence), _PATH_STEPS + 1):
-        log_capital = compute_log_capital(counted, gaussian_power(float(mu)))
-        refuting = np.flatnonzero(log_capital >= log_capital_needed)
-        if len(refuting):
-            path[refuting[0] :] = mu
-    return path
-
-
-def find_main_threshold(counted: Exceedances, power: Power) -> int:
-    """Returns the index of the threshold that most capital is on after all runs."""
-    log_factors = np.log1p(BETS[:, None] * _compute_gains(counted, power)[:, None, :])
-    by_threshold = special.logsumexp(log_factors.sum(axis=0), axis=0) + np.log(_SHARES)
-    return int(by_threshold.argmax())
-
-
-class ScoreSummary(NamedTuple):
-    """What simulations of other noise need of the scores of canaries that are in.
-
-    Attributes:
-      mean: of the scores, on the thresholds' scale.
-      between: the standard deviation of a run's mean beyond what its canaries' own deviation explains.
-      within: the standard deviation of the canaries of a run.
-      runs, canaries: how many runs, and canaries in of each.
-    """
-
-    mean: float
-    between: float
-    within: float
-    runs: int
-    canaries: int
-
-
-def summarise_scores(runs: list[Array]) -> ScoreSummary:
-    """Returns the summary of scores, an array a run."""
-    means = np.array([run.mean() for run in runs])
-    canaries = max(1, round(float(np.mean([len(run) for run in runs]))))
-    deviations = np.concatenate([run - mean for run, mean in zip(runs, means, strict=True)])
-    degrees = len(deviations) - len(runs)
-    within = float(np.sqrt(deviations @ deviations / degrees)) if degrees > 0 else 1.0
-    between = 0.0
-    if len(runs) > 1 and degrees > 0:
-        excess = float(means.var(ddof=1)) - within**2 / canaries
-        between = float(np.sqrt(max(excess, 0.0)))
-    return ScoreSummary(float(means.mean()), between, within, len(runs), canaries)
-
-
-def find_least_departure(
-    scores: ScoreSummary, log_rates: Array, power: Power, confidence: float, seed: int = 0
-) -> Departure | None:
-    """Returns the smallest departure of the noise that runs like these would refute, in 9 of 10 cases.
-
-    With r times the noise, scores have 1 / r times the mean. Scores are simulated as normal, with their
-    observed deviations between and within runs.
-
-    Args:
-      scores: the scores of canaries that are in, with the noise that is stated.
-      log_rates: (T,) the log false-positive rates of THRESHOLDS.
-      power: the largest true-positive rate that the claim allows at a false-positive rate.
-      confidence: the confidence of the test.
-      seed: the seed of the simulations.
-
-    Returns:
-      None where noise of a tenth would not be refuted either.
-    """
-    log_capital_needed = -np.log1p(-confidence)
-    # Capital on far thresholds is left out where scores do not reach them: none is gained by that.
-    thresholds = NEAR if scores.mean < NEAR[-1] - _FAR_DEVIATIONS else THRESHOLDS
-    log_rates = log_rates[: len(thresholds)]
-
-    def estimate_refutation_probability(noise_ratio: float) -> float:
-        """Returns the share of simulated audits, with so many times the noise, that refute the claim."""
-        rng = np.random.default_rng(seed)  # the same draws at every ratio
-        audits = _simulate(scores, noise_ratio, thresholds, rng)
-        n_refuted = 0
-        for shares in audits:
-            exceedances = Exceedances(shares, log_rates, in_order=True)
-            log_capital = compute_log_capital(exceedances, power)
-            if log_capital.max() >= log_capital_needed:
-                n_refuted += 1
-        return n_refuted / len(audits)
-
-    last = len(_RATIOS) - 1
-    if estimate_refutation_probability(_RATIOS[last]) < SEEN_PROBABILITY:
-        return None
-    low = -1
-    high = last
-    while high - low > 1:
-        middle = (low + high) // 2
-        if estimate_refutation_probability(_RATIOS[middle]) >= SEEN_PROBABILITY:
-            high = middle
-        else:
-            low = middle
-    ratio = float(_RATIOS[high])
-    return Departure(round(ratio, 3), estimate_refutation_probability(ratio))
-
-
-def _simulate(
-    scores: ScoreSummary, ratio: float, thresholds: Array, rng: np.random.Generator
-) -> Array:
-    """Returns simulated audits with `ratio` times the stated noise.
-
-    Returns:
-      (S, R, T) for S audits of R runs: the share of a run's canaries whose scores exceed each threshold.
-    """
-    simulations = _SIMULATED_RUNS // scores.runs
-    simulations = min(max(simulations, _LEAST_SIMULATIONS), _SIMULATIONS)
-    size = (simulations, scores.runs, 1)
-    means = scores.mean / ratio + scores.between * rng.standard_normal(size)
-    within = max(scores.within, 1e-9)
-    above = special.ndtr((means - thresholds) / within)  # (S, R, T), which falls along T
-    edges = np.concatenate([np.ones(size), above, np.zeros(size)], axis=-1)
-    cells = np.maximum(-np.diff(edges, axis=-1), 0.0)
-    counts = rng.multinomial(scores.canaries, cells / cells.sum(axis=-1, keepdims=True))
-    below = np.cumsum(counts, axis=-1)[..., :-1]
-    return np.asarray(1 - below / scores.canaries)
-
-
-def _compute_gains(counted: Exceedances, power: Power) -> Array:
-    """Returns h / m - 1 of each run and threshold (R, T)."""
-    allowed = np.asarray(power(np.exp(counted.log_rates)), np.float64)
-    allowed = np.maximum(allowed, 1e-300)
-    return counted.shares / allowed - 1
-
-
-def _mix(gains: Array) -> Array:
-    """Returns the log capital (R,) of the mixture of bets on the first T thresholds, from gains (R, T)."""
-    log_factors = np.log1p(BETS[:, None] * gains[:, None, :])  # (R, bets, T)
-    log_components = np.cumsum(log_factors, axis=0).reshape(len(gains), -1)
-    shares = np.tile(_SHARES[: gains.shape[1]] / len(BETS), len(BETS))
-    largest = log_components.max(axis=1)
-    relative = np.exp(log_components - largest[:, None])
-    return np.asarray(largest + np.log(relative @ shares))
-
-
 def gaussian_power(mu: float) -> Power:
     """Returns the power that mu-GDP allows (Dong, Roth and Su, 2022, Equation 6)."""
 
@@ -278,6 +106,88 @@ def gaussian_power(mu: float) -> Power:
         return np.asarray(special.ndtr(special.ndtri(rates) + mu))
 
     return power
+
+
+def examine_claim(counted: Exceedances, power: Power, confidence: float) -> ClaimTest:
+    """Returns the test of a claim by runs that others may follow, without what it would have seen."""
+    log_capital = compute_log_capital(counted, power)
+    return judge_capital(log_capital, counted.in_order, confidence)
+
+
+def compute_log_capital(counted: Exceedances, power: Power) -> Array:
+    """Returns the log capital (R,) against a claim after each run, of all thresholds and bets together."""
+    gains = _compute_gains(counted, power)
+    log_factors = np.log1p(BETS[:, None] * gains[:, None, :])  # (R, bets, T)
+    log_components = np.cumsum(log_factors, axis=0).reshape(len(gains), -1)  # (R, bets * T)
+    shares = np.tile(_SHARES[: gains.shape[1]] / len(BETS), len(BETS))  # at the start
+    # As scipy.special.logsumexp, in a third of its time, which is that of all tests together.
+    largest = log_components.max(axis=1)
+    relative = np.exp(log_components - largest[:, None])
+    return np.asarray(largest + np.log(relative @ shares))
+
+
+def compute_log_capital_of_only_run(counted: Exceedances, power: Power) -> Array:
+    """Returns the log capital (1,) against a claim after a run that no other follows, all of it staked."""
+    factors = 1 + _compute_gains(counted, power)  # (1, T), h / m
+    capital = factors @ _SHARES[: factors.shape[1]]
+    return np.asarray(np.log(np.maximum(capital, _LEAST_ALLOWED)))
+
+
+def judge_capital(log_capital: Array, in_order: bool, confidence: float) -> ClaimTest:
+    """Returns the test of a claim by the log capital (R,) against it after each run.
+
+    Where rows are not in the order in which runs were begun, the capital after all of them decides alone.
+    """
+    runs = len(log_capital)
+    log_capital_needed = -np.log1p(-confidence)
+    if not in_order:
+        last = float(log_capital[-1])
+        return ClaimTest(_exp(last), last >= log_capital_needed, runs)
+    largest = max(float(log_capital.max()), 0.0)  # 0 before the first run
+    refuting = np.flatnonzero(log_capital >= log_capital_needed)
+    if len(refuting):
+        runs = int(refuting[0]) + 1
+    return ClaimTest(_exp(largest), bool(len(refuting)), runs)
+
+
+def find_least_mu(counted: Exceedances, confidence: float) -> float:
+    """Returns the mu below which no Gaussian guarantee can hold; 0 where the runs refute none."""
+
+    def is_refuted(mu: float) -> bool:
+        return examine_claim(counted, gaussian_power(mu), confidence).refuted
+
+    return find_largest_refuted(is_refuted, 0.0, 1.0, _HALVINGS)
+
+
+def trace_least_mu(counted: Exceedances, least_mu: float, confidence: float) -> Array:
+    """Returns `find_least_mu` of the first n runs (R,), to a 128th of that of all; empty without an order."""
+    if not counted.in_order:
+        return np.zeros(0)
+    path = np.zeros(len(counted.shares))
+    for mu in np.linspace(0.0, least_mu, _PATH_STEPS + 1):
+        test = examine_claim(counted, gaussian_power(float(mu)), confidence)
+        if test.refuted:
+            path[test.runs - 1 :] = mu
+    return path
+
+
+def find_main_threshold(counted: Exceedances, power: Power) -> int:
+    """Returns the index of the threshold that most capital is on after all runs."""
+    gains = _compute_gains(counted, power)
+    log_factors = np.log1p(BETS[:, None] * gains[:, None, :])  # (R, bets, T)
+    log_components = log_factors.sum(axis=0)
+    by_threshold = special.logsumexp(log_components, axis=0) + np.log(_SHARES)
+    return int(by_threshold.argmax())
+
+
+def _compute_gains(counted: Exceedances, power: Power) -> Array:
+    """Returns what a whole bet on each run and threshold gains, h / m - 1, (R, T)."""
+    allowed = np.asarray(power(np.exp(counted.log_rates)), np.float64)
+    return counted.shares / np.maximum(allowed, _LEAST_ALLOWED) - 1
+
+
+def _exp(log_value: float) -> float:
+    return float(np.exp(min(log_value, _LARGEST_LOG)))
 
 
 def _split_capital() -> Array:

@@ -52,7 +52,8 @@ from audit.evidence.canaries import Fresh
 from audit.evidence.ranks import measure_law
 from audit.laws import conversions, cosine_law
 from audit.methods import claimed_curve
-from audit.methods.claimed_curve import Exceedances, ScoreSummary
+from audit.methods.claimed_curve import Exceedances
+from audit.methods.departures import ScoreSummary, summarise_scores
 from audit.methods.estimate import Bound
 from audit.methods.method import FRESH_DIRECTIONS, Assumption, Method
 
@@ -62,24 +63,49 @@ Payoff = Callable[[float], float]  # epsilon -> what a capital of 1 becomes
 EXACT_NULL = FRESH_DIRECTIONS.free
 EXACT_NULL_GDP = "exact_null_gdp"
 LAW_LEVEL = 1e-6  # below it canaries that are out refute the law
-STUDENT = np.concatenate([np.arange(0.5, 9.51, 0.25), np.arange(10.0, 41.0)])  # thresholds
-BETS = np.concatenate([np.geomspace(3e-4, 0.9, 12), [0.97, 0.995]])
+
+# Thresholds on the scale of Student's T: a quarter apart where the usual claims put scores, 1 apart beyond,
+# where only training runs that leak far more have any.
+STUDENT = np.concatenate([np.arange(0.5, 9.51, 0.25), np.arange(10.0, 41.0)])
 _FAR = 10.0  # thresholds from there on
 _FAR_SHARE = 0.05  # of the capital, on those
+# c, the shares of a component's capital that it stakes on each run. The best c falls with the number of runs
+# and rises with the share of cosines that exceed the threshold, so that they spread evenly in logarithms, and
+# half of the capital is on the largest three: a few runs decide most audits.
+BETS = np.concatenate([np.geomspace(3e-4, 0.9, 12), [0.97, 0.995]])
 _BET_SHARES = np.concatenate([np.full(11, 0.5 / 11), [0.1, 0.1, 0.3]])
-_LIKELY = np.arange(1.5, 7.1, 0.5)  # thresholds whose mean the first run's capital is bet on
-_CHOSEN_SHARE = 0.8  # of that, on a chosen threshold where it is allowed
-# shares of the capital, on ramps and bet whole on the first run: of few canaries, of many, of many and plain
-_OF_FEW = (0.5, 0.1)
-_OF_MANY = (0.1, 0.3)
-_OF_PLAIN = (0.1, 0.9)
-_LEAST_PILOT = 20  # canaries
-_ETA = 0.1
-_SHIFTS = np.geomspace(0.5, 12.0, 24)  # nu of the ramps
-_RAMPS_TOP = 20.0
+# nu of the ramps, in deviations of a cosine: from a leak that hardly shows to one far beyond usual claims.
+_SHIFTS = np.geomspace(0.5, 12.0, 24)
+_RAMPS_TOP = 20.0  # where ramps are cut: 20 times the stake refutes at confidence 0.95
+
+_LIKELY = np.arange(1.5, 7.1, 0.5)  # thresholds whose mean is bet whole on the first run
+# Canaries that choose a threshold for others: the least that show where most of them lie.
+_LEAST_PILOT = 20
+_CHOSEN_SHARE = 0.8  # of what is bet whole, on the chosen threshold; the rest on the likely ones
+_ETA = 0.1  # of the module's docstring: the share of m that is delta's
+
 _STEP = 2.0**-6  # of epsilon
 _TINY = 1e-300
 _LARGEST_LOG = 700.0  # exp of more overflows
+
+
+class _Split(NamedTuple):
+    """How the capital is split at the start.
+
+    Attributes:
+      ramps: the share of it that is on ramps.
+      whole: the share of each component's capital that is bet whole on the first run.
+    """
+
+    ramps: float
+    whole: float
+
+
+# A ramp gains by single far cosines, which are what few canaries show; many show shares above thresholds. And
+# many prove much by the first run alone, most of all where it may choose its threshold.
+_SPLIT_OF_FEW = _Split(ramps=0.5, whole=0.1)
+_SPLIT_OF_MANY = _Split(ramps=0.1, whole=0.3)
+_SPLIT_OF_CHOSEN = _Split(ramps=0.1, whole=0.9)
 
 
 class Proof(NamedTuple):
@@ -128,12 +154,11 @@ def prove(design: Fresh, delta: float, confidence: float) -> Proof:
     runs = _select_present(design)
     levels = cosine_of(STUDENT, design.dimension)
     log_rates = compute_log_rates(design, levels)
-    shares = np.stack([_shares(run, levels) for run in runs])
-    many = design.cosines.shape[1] >= 2 * _LEAST_PILOT
+    shares = np.stack([_compute_shares(run, levels) for run in runs])
     if design.in_order or len(runs) == 1:
-        first = _first_bet(runs[0], design, delta, many)
+        first = _make_first_bet(runs[0], design, delta)
     else:
-        first = _no_first_bet(many)
+        first = _make_no_first_bet(design)
 
     growth = _Growth(log_rates, delta, shares, first)
     target = -float(np.log(1 - confidence))
@@ -201,7 +226,7 @@ def bound_directions(design: Fresh, delta: float, confidence: float) -> Bound:
         false_negatives=proof.cosines - proof.hits,
         n_in=proof.cosines,
         n_out=int((~design.presence).sum()),
-        assumes=_assumption(design),
+        assumes=_choose_assumption(design),
         holds=holds,
         false_positive_rate=float(np.exp(proof.log_rate)),
         path=tuple(path.tolist()),
@@ -218,7 +243,7 @@ def count_exceedances(design: Fresh) -> Exceedances:
     runs = _select_present(design)
     levels = cosine_of(claimed_curve.THRESHOLDS, design.dimension)
     log_rates = compute_log_rates(design, levels)
-    shares = np.stack([_shares(run, levels) for run in runs])
+    shares = np.stack([_compute_shares(run, levels) for run in runs])
     return Exceedances(shares, log_rates, design.in_order or len(runs) == 1)
 
 
@@ -228,8 +253,8 @@ def summarise_design(design: Fresh) -> ScoreSummary:
     runs = []
     for run in _select_present(design):
         student = run * root / np.sqrt(np.maximum(1 - run * run, _TINY))
-        runs.append(np.clip(student, -_FAR, None))  # a run that failed has cosines of -1
-    return claimed_curve.summarise_scores(runs)
+        runs.append(np.maximum(student, -_FAR))  # of -1, of a run that failed, it is no number
+    return summarise_scores(runs)
 
 
 def bound_gdp(design: Fresh, delta: float, confidence: float) -> Bound:
@@ -242,7 +267,7 @@ def bound_gdp(design: Fresh, delta: float, confidence: float) -> Bound:
     counted = count_exceedances(design)
     holds = has_law(design)
     mu = claimed_curve.find_least_mu(counted, confidence) if holds else 0.0
-    path = claimed_curve.trace_least_mu(counted, confidence) if holds else np.zeros(0)
+    path = claimed_curve.trace_least_mu(counted, mu, confidence) if holds else np.zeros(0)
     epsilons = [conversions.epsilon_from_mu(float(value), delta) for value in path]
     place = claimed_curve.find_main_threshold(counted, claimed_curve.gaussian_power(mu))
     threshold = float(cosine_of(claimed_curve.THRESHOLDS[place], design.dimension))
@@ -260,7 +285,7 @@ def bound_gdp(design: Fresh, delta: float, confidence: float) -> Bound:
         false_negatives=total - hits,
         n_in=total,
         n_out=int((~design.presence).sum()),
-        assumes=_assume_gdp(_assumption(design)),
+        assumes=_assume_gdp(_choose_assumption(design)),
         holds=holds,
         false_positive_rate=float(np.exp(counted.log_rates[place])),
         path=tuple(epsilons),
@@ -290,7 +315,7 @@ def _show_threshold(design: Fresh, threshold: float, log_rate: float) -> float:
     return float(np.rint(np.exp(log_rate) * (design.draws + 1)))
 
 
-def _assumption(design: Fresh) -> Assumption:
+def _choose_assumption(design: Fresh) -> Assumption:
     """Returns what the bound assumes: nothing where this tool drew the directions and trained all runs."""
     if design.draws:
         if not design.given:
@@ -318,6 +343,7 @@ def law_test(cosines: ArrayLike, dimension: int) -> float:
 
     values = check_cosines(np.atleast_2d(floats("the cosines", cosines)), dimension).ravel()
     log_tails = cosine_law.log_sf(np.abs(values), dimension)
+    # Normal deviates as far out as each cosine is in its law, on the same side.
     deviates = np.copysign(special.ndtri_exp(log_tails), values)
     squares = float(deviates @ deviates)
     tail = min(stats.chi2.cdf(squares, values.size), stats.chi2.sf(squares, values.size))
@@ -388,20 +414,18 @@ class _First(NamedTuple):
     """How the capital begins, and what is bet on the first run.
 
     Attributes:
-      ramps: the share of the capital that is on ramps.
-      whole: the share of each component's capital that is bet whole on the first run.
+      split: of the capital.
       won: epsilon -> what a capital of 1 that is bet whole becomes.
       level: the cosine that was chosen for that bet, if there is one.
     """
 
-    ramps: float
-    whole: float
+    split: _Split
     won: Payoff
     level: float | None = None
 
     def log_won(self, epsilon: float) -> float:
         """Returns log of what the share that is bet whole becomes."""
-        return float(np.log(max(self.whole * self.won(epsilon), 1e-300)))
+        return float(np.log(max(self.split.whole * self.won(epsilon), _TINY)))
 
 
 class _Growth:
@@ -441,23 +465,23 @@ class _Growth:
 
     def log_factors(self, run: int, epsilon: float) -> Array:
         """Returns log of what a run makes of each component's capital of 1."""
-        most = self._most(epsilon)
-        steps = self._steps(epsilon)
+        most = self._compute_most(epsilon)
+        steps = self._make_ramps(epsilon)
         gains = self._shares[run] / most - 1
         bets = np.log1p(BETS * gains[:, None])
-        ramps = np.log1p(steps @ self._shares[run]) - self._expected(steps, most)
+        ramps = np.log1p(steps @ self._shares[run]) - self._compute_expected(steps, most)
         return np.append(bets, ramps)
 
     def log_capital(self, epsilon: float) -> Array:
         """Returns the log capital of each component against epsilon, after all runs that were added.
 
         There is a component for each pair of a threshold t and a bet c, and one for each ramp b. Component j
-        starts with a share s_j of the capital (`_log_shares`), and after runs 0, ..., n - 1 has
+        starts with a share s_j of the capital (`_split_capital`), and after runs 0, ..., n - 1 has
 
             s_j ((1 - w) f_j(0) + w won(epsilon)) prod_{i = 1}^{n - 1} f_j(i),
 
-        where w = `first.whole` of it is bet whole on run 0, which makes won(epsilon) of a capital of 1, and
-        f_j(i) is what run i makes of a capital of 1 (`log_factors`):
+        where w = `first.split.whole` of it is bet whole on run 0, which makes won(epsilon) of a capital of 1,
+        and f_j(i) is what run i makes of a capital of 1 (`log_factors`):
 
             f_j(i) = 1 + c (h_i(t) / m(t) - 1)                                    of a threshold and a bet,
             f_j(i) = (1 + sum_t b_t h_i(t)) / (1 + sum_t b_t min(m(t), 1))        of a ramp.
@@ -472,9 +496,9 @@ class _Growth:
           second, ..., then the ramps.
         """
         first = self._first
-        start = np.append(*_log_shares(first.ramps))
+        start = _split_capital(first.split.ramps)
         # s_j ((1 - w) f_j(0) + w won(epsilon)), in logs.
-        by_components = np.log1p(-first.whole) + self.log_factors(0, epsilon)
+        by_components = np.log1p(-first.split.whole) + self.log_factors(0, epsilon)
         after_first = np.logaddexp(by_components, first.log_won(epsilon)) + start
         thresholds, places = np.nonzero(self._share_counts)
         if not len(thresholds):
@@ -482,31 +506,33 @@ class _Growth:
 
         # Thresholds and bets: log f_j once for each distinct share, times the number of runs that have it.
         # Every threshold has an entry for each of its distinct shares; these are summed by threshold.
-        most = self._most(epsilon)
+        most = self._compute_most(epsilon)
         gains = (self._distinct_shares[places] / most[thresholds] - 1)[:, None]
         log_bets = np.log1p(BETS * gains) * self._share_counts[thresholds, places][:, None]
         starts = np.searchsorted(thresholds, np.arange(len(most)))
         bets = np.add.reduceat(log_bets, starts)
 
         # Ramps: log f_j once for each distinct run, a row of shares (T,), likewise.
-        steps = self._steps(epsilon)
+        steps = self._make_ramps(epsilon)
         added = self._run_counts > 0
-        log_ramps = np.log1p(self._distinct_runs[added] @ steps.T) - self._expected(steps, most)
+        log_ramps = np.log1p(self._distinct_runs[added] @ steps.T) - self._compute_expected(
+            steps, most
+        )
         ramps = self._run_counts[added] @ log_ramps
         return np.asarray(after_first + np.append(bets, ramps))
 
-    def _most(self, epsilon: float) -> Array:
-        """Returns m of each threshold, the most that the mean of its shares is."""
+    def _compute_most(self, epsilon: float) -> Array:
+        """Returns m = e^epsilon a + delta of each threshold (T,), the most that the mean of its shares is."""
         return np.asarray(np.exp(np.minimum(epsilon + self._log_rates, _LARGEST_LOG)) + self._delta)
 
-    def _steps(self, epsilon: float) -> Array:
-        """Returns b of each ramp and threshold (ramps, T)."""
+    def _make_ramps(self, epsilon: float) -> Array:
+        """Returns b of each ramp and threshold (ramps, T), by how much the ramp rises there."""
         exponents = _SHIFTS[:, None] * (STUDENT - _SHIFTS[:, None] / 2) - epsilon
         heights = np.exp(np.clip(exponents, 0.0, np.log(_RAMPS_TOP)))
         return np.diff(heights, axis=1, prepend=1.0)
 
-    def _expected(self, steps: Array, most: Array) -> Array:
-        """Returns log of the most that each ramp's mean is."""
+    def _compute_expected(self, steps: Array, most: Array) -> Array:
+        """Returns log of the most that each ramp's mean is (ramps,); a share is never above 1."""
         return np.asarray(np.log1p(steps @ np.minimum(most, 1.0)))
 
 
@@ -571,30 +597,36 @@ def _leap(growth: _Growth, steps: int, target: float) -> int:
     return steps
 
 
-def _shares(run: Array, levels: Array) -> Array:
-    """Returns the shares (T,) of a run's cosines above each level."""
+def _compute_shares(run: Array, levels: Array) -> Array:
+    """Returns the shares (T,) of a run's cosines (K,) above each level (T,)."""
     not_above = np.searchsorted(np.sort(run), levels, side="right")
     return np.asarray((len(run) - not_above) / max(len(run), 1))
 
 
-def _first_bet(run: Array, design: Fresh, delta: float, many: bool) -> _First:
-    """Returns what is bet whole on the first run.
+def _has_many_canaries(design: Fresh) -> bool:
+    """Returns whether runs have enough canaries for one half of them to choose a threshold for the other."""
+    return design.cosines.shape[1] >= 2 * _LEAST_PILOT
+
+
+def _make_first_bet(run: Array, design: Fresh, delta: float) -> _First:
+    """Returns what is bet whole on the first run, cosines (K,).
 
     That is its mean over likely thresholds; where it is allowed and there are many canaries, most of it goes
     on a threshold that one half of them chooses for the other.
     """
     levels = cosine_of(_LIKELY, design.dimension)
     log_rates = compute_log_rates(design, levels)
-    shares = _shares(run, levels)
+    shares = _compute_shares(run, levels)
 
     def win_on_likely(epsilon: float) -> float:
         most = np.exp(np.minimum(epsilon + log_rates, _LARGEST_LOG)) + delta
         return float(np.mean(shares / most))
 
-    may_choose = design.plain and many and len(run) >= 2 * _LEAST_PILOT
+    has_many = _has_many_canaries(design)
+    may_choose = design.plain and has_many and len(run) >= 2 * _LEAST_PILOT
     if not may_choose:
-        ramps, whole = _OF_MANY if many else _OF_FEW
-        return _First(ramps, whole, win_on_likely)
+        split = _SPLIT_OF_MANY if has_many else _SPLIT_OF_FEW
+        return _First(split, win_on_likely)
 
     pilot_places, rest_places = split_pilot(run, len(run) // 2)
     rest = run[rest_places]
@@ -607,13 +639,13 @@ def _first_bet(run: Array, design: Fresh, delta: float, many: bool) -> _First:
         chosen = share / most
         return float(_CHOSEN_SHARE * chosen + (1 - _CHOSEN_SHARE) * win_on_likely(epsilon))
 
-    return _First(*_OF_PLAIN, win_on_both, level)
+    return _First(_SPLIT_OF_CHOSEN, win_on_both, level)
 
 
-def _no_first_bet(many: bool) -> _First:
-    """Returns shares of the capital of which nothing is bet whole on the first run."""
-    ramps = _OF_MANY[0] if many else _OF_FEW[0]
-    return _First(ramps, 0.0, lambda epsilon: 0.0)
+def _make_no_first_bet(design: Fresh) -> _First:
+    """Returns a start in which nothing is bet whole on the first run."""
+    split = _SPLIT_OF_MANY if _has_many_canaries(design) else _SPLIT_OF_FEW
+    return _First(split._replace(whole=0.0), lambda epsilon: 0.0)
 
 
 def split_pilot(values: Array, size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -644,15 +676,19 @@ def _choose_level(pilot: Array, canaries: int, dimension: int) -> float:
     return float(grid[np.argmax(promised)])
 
 
-def _log_shares(ramps: float) -> tuple[Array, Array]:
-    """Returns log of the capital's shares at the start: (of thresholds and bets, of ramps).
+def _split_capital(ramps: float) -> Array:
+    """Returns log of the share of the capital that each component has at the start.
 
-    ramps: the share of the capital that is on ramps.
+    Args:
+      ramps: the share of all ramps together.
+
+    Returns:
+      (T * C + V,) in the order of `_Growth.log_capital`.
     """
-    near = STUDENT < _FAR
-    near_share = (1 - _FAR_SHARE) / near.sum()
-    far_share = _FAR_SHARE / (~near).sum()
-    of_thresholds = np.where(near, near_share, far_share)
-    on_thresholds = np.log((1 - ramps) * of_thresholds[:, None] * _BET_SHARES)
+    is_near = STUDENT < _FAR
+    near_share = (1 - _FAR_SHARE) / is_near.sum()
+    far_share = _FAR_SHARE / (~is_near).sum()
+    threshold_shares = np.where(is_near, near_share, far_share)
+    on_thresholds = np.log((1 - ramps) * threshold_shares[:, None] * _BET_SHARES)
     on_ramps = np.full(len(_SHIFTS), np.log(ramps / len(_SHIFTS)))
-    return on_thresholds, on_ramps
+    return np.append(on_thresholds, on_ramps)

@@ -141,10 +141,7 @@ def bound_uniform_canaries(cosines: Cosines, delta: float, confidence: float) ->
 
     It is `exact_null` for several runs with fresh directions, of a single run.
     """
-    observed = exact_null.check_cosines(cosines.observed[None], cosines.dimension)
-    present = np.ones(observed.shape, bool)
-    design = Fresh(observed, present, cosines.dimension, plain=True)
-    proof = exact_null.prove(design, delta, confidence)
+    proof = exact_null.prove(make_design(cosines), delta, confidence)
     return Bound(
         method=EXACT_NULL,
         epsilon=proof.epsilon,
@@ -159,6 +156,12 @@ def bound_uniform_canaries(cosines: Cosines, delta: float, confidence: float) ->
         assumes=UNIFORM,
         counted=f"{proof.hits}/{proof.cosines} above {proof.threshold:.3g}",
     )
+
+
+def make_design(cosines: Cosines) -> Fresh:
+    """Returns the observed cosines as a run of fresh directions, all in."""
+    observed = exact_null.check_cosines(cosines.observed[None], cosines.dimension)
+    return Fresh(observed, np.ones(observed.shape, bool), cosines.dimension, plain=True)
 
 
 def weigh_coins(design: Coins) -> CoinEvidence:

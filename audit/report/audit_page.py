@@ -8,7 +8,7 @@ from audit.conclusions.conclusion import Conclusion, assumption_of, method_of
 from audit.methods.estimate import Bound, Finding
 from audit.report import audit_panels, one_run_section, page, verdicts
 from audit.report.bounds_table import (
-    describe_claim,
+    describe_claim_in_sentences,
     describe_curve_test,
     explain_curve_test,
     remarks,
@@ -84,20 +84,35 @@ def summary(subject: Subject) -> Html:
 def _make_index(about: Sequence[Subject]) -> Html:
     """Returns the table of all audits in a page, with links to their sections."""
     rows = []
-    for subject in about:
+    for subject, difference in zip(about, _find_differences(about), strict=True):
         conclusion = subject.conclusion
         link = page.element("a", subject.title, href=f"#{subject.anchor}")
+        name = page.element("span", link, page.element("span", difference, class_="note"))
         verdict = _judge(subject)
         word = page.element("strong", verdict.word, class_=verdict.kind)
-        gaussian = verdicts.at_least(conclusion.gaussian.epsilon)
-        free = verdicts.at_least(conclusion.assumption_free.epsilon)
-        rows.append((link, word, gaussian, free, _show_tightest(conclusion)))
+        gaussian = verdicts.at_least(conclusion.epsilon_if_gaussian)
+        free = verdicts.at_least(conclusion.epsilon)
+        rows.append((name, word, gaussian, free, _show_tightest(conclusion)))
     header = ("audit", "verdict", "epsilon, Gaussian curve", "epsilon, any curve", "upper bound")
     table = page.table("Audits in this report", header, rows)
     most_error = 1 - min(subject.conclusion.confidence for subject in about)
     warning = _CAUTION.format(len(about), f"{most_error * len(about):.2g}")
     caution = page.element("p", warning, class_="note")
     return page.element("nav", table, caution, aria_label="Audits")
+
+
+def _find_differences(about: Sequence[Subject]) -> list[str]:
+    """Returns for each audit the facts in which it differs from others of its title; empty without such."""
+    differences = []
+    for subject in about:
+        others = [other for other in about if other.title == subject.title]
+        differing = []
+        for name, fact in subject.facts.items():
+            if any(other.facts.get(name) != fact for other in others):
+                differing.append(f"{name.lower()}: {fact}")
+        text = "; ".join(differing)
+        differences.append(f" {text}" if text else "")
+    return differences
 
 
 def _make_section(subject: Subject, count: int) -> Html:
@@ -117,7 +132,9 @@ def _make_section(subject: Subject, count: int) -> Html:
     if subject.conclusion.is_one_run:
         below = one_run_section.make_parts_below_bounds(subject)
     else:
-        below = [page.note(sentence) for sentence in _describe_claim(subject.conclusion)]
+        below = [
+            page.note(sentence) for sentence in describe_claim_in_sentences(subject.conclusion)
+        ]
         below += [page.note(remark) for remark in remarks(subject.conclusion)]
     config = []
     if subject.config:
@@ -140,18 +157,6 @@ def _make_section(subject: Subject, count: int) -> Html:
         *config,
         id=subject.anchor,
     )
-
-
-def _describe_claim(conclusion: Conclusion) -> list[str]:
-    """Returns a sentence or two on the test of the claim, in a list; none where there is no test.
-
-    They are the lines of the printed table, "claim:   refuted by 12 training runs" and its continuation.
-    """
-    lines = [line.strip() for line in describe_claim(conclusion)]
-    if not lines:
-        return []
-    sentences = [lines[0].removeprefix("claim:").strip(), *lines[1:]]
-    return ["The claim is " + sentences[0] + ". " + " ".join(sentences[1:]).capitalize()]
 
 
 def _judge(subject: Subject) -> Verdict:

@@ -13,7 +13,6 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
 from audit.conclusions.conclusion import Conclusion, method_of
-from audit.errors import require
 from audit.laws import conversions, cosine_law
 from audit.methods.curves import auc
 from audit.methods.estimate import Bound, Finding
@@ -60,14 +59,18 @@ def audit_drawing(conclusion: Conclusion, audited: str = "") -> Figure:
     Args:
       conclusion: of the audit.
       audited: what was audited, for a line above the panels.
-
-    Raises:
-      InputError: an audit of a single run, whose panels are on its page alone.
     """
-    require(not conclusion.is_one_run, "one run alone has no figure: its report has its panels")
+    panels = _choose_panels(conclusion)
+    columns = min(len(panels), 2)
+    rows = -(-len(panels) // 2)
     with plt.rc_context(STYLE):
-        figure, axes = plt.subplots(2, 2, figsize=(9, 6.6))
-        for axis, draw in zip(axes.flat, _choose_panels(conclusion).values(), strict=True):
+        figure = plt.figure(figsize=(4.5 * columns, 3.3 * rows))
+        if conclusion.is_one_run:  # each panel has a legend above it
+            parts = figure.subfigures(rows, columns, squeeze=False)
+            axes = [part.subplots() for part in parts.flat]
+        else:
+            axes = list(figure.subplots(rows, columns).flat)
+        for axis, draw in zip(axes, panels.values(), strict=True):
             draw(axis, conclusion)
         if audited:
             figure.suptitle(textwrap.fill(audited, 120), fontsize=9)

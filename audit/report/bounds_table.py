@@ -18,9 +18,9 @@ from audit.laws import cosine_law
 from audit.methods import curves, estimate, lifted
 from audit.methods.estimate import Bound, Finding
 from audit.methods.method import Assumption, NoiseFloor
-from audit.methods.one_run_bounds import OF_COINS
+from audit.methods.one_run_bounds import LEAST_COINS, OF_COINS
 from audit.report.table import Column, Table, at_least, at_most, number
-from audit.report.verdicts import describe_what_decides, is_reversed
+from audit.report.verdicts import describe_sampled, describe_what_decides, is_reversed
 
 _COUNTS = ("FP/out", "FN/in")  # the heads of the columns of errors, of a single canary a run
 _RATES = ("FPR", "FNR")  # of several
@@ -109,25 +109,53 @@ def bounds_table(conclusion: Conclusion) -> str:
 
 
 def describe_claim(conclusion: Conclusion) -> list[str]:
-    """Returns lines on the test of the claim, and on what it would have seen; none where there is no test."""
+    """Returns lines on the test of the claim, and on what it would have seen, or why one run tests nothing.
+
+    There are none where nothing is claimed, or several runs say elsewhere why they test nothing.
+    """
+    indent = _NOTE_INDENT * " "
+    lines = []
+    for statement in _make_statements_on_claim(conclusion):
+        first = indent if lines else f"{'claim:':<{_NOTE_INDENT}}"
+        lines += textwrap.wrap(statement, _WIDTH, initial_indent=first, subsequent_indent=indent)
+    return lines
+
+
+def describe_claim_in_sentences(conclusion: Conclusion) -> list[str]:
+    """Returns a paragraph on the claim for a page, in a list; none where `describe_claim` has no lines."""
+    statements = _make_statements_on_claim(conclusion)
+    if not statements:
+        return []
+    result, *seen = statements
+    sentences = [f"The claim is {result}.", *(f"{text.capitalize()}." for text in seen)]
+    return [" ".join(sentences)]
+
+
+def _make_statements_on_claim(conclusion: Conclusion) -> list[str]:
+    """Returns what `describe_claim` says: the result, and where it is known what would have been seen."""
     test = conclusion.claim_test
     if test is None:
-        return []
-    evidence = ""
-    if conclusion.law_is_known:
-        evidence = f" (e-value {show_e_value(test.e_value)})"
+        return _explain_untested_claim(conclusion)
     runs = f"{test.runs:,} training run{'s' if test.runs > 1 else ''}"
     result = f"refuted by {runs}" if test.refuted else f"not refuted by {runs}"
-    lines = [f"{'claim:':<{_NOTE_INDENT}}{result}{evidence}"]
-    if test.seen is not None and not test.refuted:
-        seen = (
-            f"noise of {test.seen.noise:g} of what is stated would have been refuted "
-            f"with probability {math.floor(100 * test.seen.probability) / 100:g}"
-        )
-        lines += textwrap.wrap(
-            seen, _WIDTH, initial_indent=_NOTE_INDENT * " ", subsequent_indent=_NOTE_INDENT * " "
-        )
-    return lines
+    if conclusion.bets_on_curve:
+        result += f" (e-value {show_e_value(test.e_value)})"
+    if test.seen is None or test.refuted:
+        return [result]
+    probability = math.floor(100 * test.seen.probability) / 100
+    seen = (
+        f"noise of {test.seen.noise:g} of what is stated would have been refuted "
+        f"with probability {probability:g}"
+    )
+    return [result, seen]
+
+
+def _explain_untested_claim(conclusion: Conclusion) -> list[str]:
+    """Returns why one run's scores test no claim; nothing where nothing finite is claimed."""
+    upper = conclusion.tightest
+    if not conclusion.is_one_run or upper is None or math.isinf(upper.epsilon):
+        return []
+    return [f"not tested: the null is fitted, and there are no {LEAST_COINS} pairs or coins"]
 
 
 def show_e_value(e_value: float) -> str:
@@ -167,6 +195,8 @@ def _explain_words(conclusion: Conclusion) -> list[str]:
     if conclusion.expected is not None:
         assumptions.append(EXPECTED)
     notes = []
+    if conclusion.sampled is not None:
+        notes.append(_make_note("sampler", describe_sampled(conclusion.sampled)))
     if conclusion.uncovered:
         notes.append(_make_note("last model", f"{_NO_HIDDEN_STATE}: {conclusion.uncovered}"))
     for assumption in sorted(
@@ -396,7 +426,11 @@ def _make_one_run_table(conclusion: Conclusion) -> str:
     for upper in conclusion.upper_bounds:
         given.append(f"{upper.name:<16} {upper.epsilon:>8.3f} {'':<37} {upper.assumes.word}")
     bounds = Table(_BOUND_COLUMNS, conclusion.bounds, after=given, gap=" ", rule=_WIDTH).text()
-    notes = [*_explain_words_of_one_run(conclusion), *remarks(conclusion)]
+    notes = [
+        *describe_claim(conclusion),
+        *_explain_words_of_one_run(conclusion),
+        *remarks(conclusion),
+    ]
     cosines = conclusion.one_run.cosines
     if cosines is None:
         count = sum(conclusion.evidence.canaries)

@@ -6,7 +6,7 @@ import numpy as np
 
 from audit.conclusions.conclusion import Conclusion
 from audit.report import page, verdicts
-from audit.report.bounds_table import remarks
+from audit.report.bounds_table import describe_claim_in_sentences, remarks
 from audit.report.federated_table import collect_over_runs
 from audit.report.page import Html
 from audit.report.subjects import Subject
@@ -41,8 +41,11 @@ def make_bounds_table(subject: Subject) -> Html:
 
 
 def make_parts_below_bounds(subject: Subject) -> list[Html]:
-    """Returns what follows a single run's bounds on a page: estimates, remarks, and means over runs."""
-    parts = []
+    """Returns what follows a single run's bounds on a page.
+
+    It is the test of the claim, estimates, remarks, and means over runs, as far as there are such.
+    """
+    parts = [page.note(sentence) for sentence in describe_claim_in_sentences(subject.conclusion)]
     if subject.conclusion.estimates:
         parts.append(page.element("h3", "Estimates, which are no bounds"))
         parts.append(_make_estimates_table(subject.conclusion))

@@ -8,6 +8,7 @@ import hashlib
 import json
 import platform
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,11 +24,13 @@ from audit.methods.level import USUAL_LEVEL, Level
 from audit.report.federated_table import RESULT, FederatedAudit, Upper, upper_bounds
 from audit.report.listing import find_differences
 from audit.report.table import at_least
+from audit.report.verdicts import describe_sampled
 from audit.runtime import started
 from audit.runtime.progress import counted
 from audit.settings import stored
 from audit.settings.adversaries import adversary_row
 from audit.settings.federated import FINAL, FederatedSetting
+from audit.settings.sampler import POISSON
 from audit.settings.setting import Setting, summary
 from audit.settings.stored import Known
 from audit.storage import files, score_files
@@ -139,7 +142,7 @@ def describe_score_files(name: str, sources: Sequence[Path], conclusion: Conclus
     else:
         checksums = [hashlib.sha256(source.read_bytes()).hexdigest() for source in sources]
         provenance["SHA-256 of the scores' file"] = ", ".join(checksums)
-        provenance["Versions"] = _list_versions()
+        provenance |= _describe_making()
     return subject._replace(provenance=provenance)
 
 
@@ -185,6 +188,12 @@ def _join_flags(command: str, flags: dict[str, Any]) -> str:
     return " ".join(words)
 
 
+def _describe_making() -> dict[str, str]:
+    """Returns by what and when a page on a caller's scores is made."""
+    today = datetime.now(UTC).strftime("%Y-%m-%d")
+    return {"Versions": _list_versions(), "Date of this page": today}
+
+
 def _list_versions() -> str:
     libraries = f"numpy {np.__version__}, scipy {scipy.__version__}"
     return f"audit {__version__}, python {platform.python_version()}, {libraries}"
@@ -213,11 +222,11 @@ def describe_arrays(name: str, conclusion: Conclusion) -> Subject:
         facts["Mechanism, as given"] = mechanism
     elif conclusion.upper_bound is not None:
         upper_bound = f"epsilon = {conclusion.upper_bound:g} at delta = {conclusion.delta:g}"
-        facts["Upper bound, as given"] = upper_bound
+        facts["Claim"] = upper_bound
     scores = conclusion.scores_in.tobytes() + conclusion.scores_out.tobytes()
     provenance = {
         "SHA-256 of the scores, in before out": hashlib.sha256(scores).hexdigest(),
-        "Versions": _list_versions(),
+        **_describe_making(),
     }
     threat = _UNKNOWN_THREAT
     if conclusion.law_is_known:
@@ -228,12 +237,18 @@ def describe_arrays(name: str, conclusion: Conclusion) -> Subject:
 def _describe_one_run(name: str, conclusion: Conclusion) -> Subject:
     """Returns the facts of an audit of the canaries of a caller's run; `name` is of what was audited."""
     facts = {"Audited": name, "Canaries": str(conclusion.evidence)}
+    provenance = _describe_making()
+    threats = [_UNKNOWN_RUN]
+    uppers = _list_uppers(conclusion)
+    return Subject("run", name, facts, threats, conclusion, provenance, uppers=uppers)
+
+
+def _list_uppers(conclusion: Conclusion) -> list[Upper]:
+    """Returns the mechanism's epsilons, as the page of one run shows them."""
     uppers = []
     for upper in conclusion.upper_bounds:
         uppers.append(Upper(upper.name, upper.epsilon, upper.assumes.sentence))
-    provenance = {"Versions": _list_versions()}
-    threats = [_UNKNOWN_RUN]
-    return Subject("run", name, facts, threats, conclusion, provenance, uppers=uppers)
+    return uppers
 
 
 def describe_setting(folder: Path, levels: RequestedLevels, runs: int | None = None) -> Subject:
@@ -286,6 +301,7 @@ def describe_setting(folder: Path, levels: RequestedLevels, runs: int | None = N
         conclusion=conclusion,
         provenance=provenance,
         config=store.text,
+        uppers=_list_uppers(conclusion),
     )
 
 
@@ -324,6 +340,8 @@ def _describe_setting(
     facts["Arithmetic"] = f"{mechanism.precision}, clipped sums by {mechanism.clipping}"
     if conclusion.reason:
         facts["Gaussian curve"] = _REASON
+    if conclusion.sampled is not None:
+        facts["Sampler"] = describe_sampled(conclusion.sampled)
     if conclusion.uncovered:
         facts["Last model"] = f"no bound but composition: {conclusion.uncovered}"
     return facts
@@ -337,8 +355,13 @@ def _describe_insertions(setting: Setting) -> str:
         text = f"{setting.insertions:,}, every {k} steps"
     if setting.schedule.place != k:
         text += f", at step {setting.schedule.place} of each {k}"
-    if setting.sampling_rate != 1:
-        text += f", each with probability {setting.sampling_rate:g} (Poisson sampling)"
+    sampling = setting.sampling
+    if sampling.name == POISSON:
+        text += f", each with probability {sampling.rate:g} (Poisson sampling)"
+    if sampling.batches:
+        text = f"{setting.insertions:,}, at a random step of each epoch of {sampling.batches:,}"
+    if sampling.times:
+        text = f"{sampling.times:,}, at random steps that the adversary knows"
     return text
 
 
@@ -358,6 +381,8 @@ def _describe_looks(looks: Looks, confidence: float) -> str:
 
 
 def _describe_runs(conclusion: Conclusion) -> str:
+    if conclusion.is_one_run:
+        return f"one; its canaries: {conclusion.evidence}"
     if not conclusion.has_one_canary:
         return str(conclusion.evidence)
     return f"{len(conclusion.scores_in):,} with the canary, {len(conclusion.scores_out):,} without"
@@ -378,19 +403,27 @@ def _describe_threats(setting: Setting) -> list[str]:
         adversary_row(setting.adversary.name).description,
     ]
     if setting.canaries > 1:
+        presence = "each in or out by a coin of its own that the adversary does not know"
+        if setting.adversary.inserts_all:
+            presence = "all of them in"
         sentences.append(
-            f"Every run has {setting.canaries} such canaries, each in or out by a coin of its own that the "
-            "adversary does not know. For each canary the others are random data: neighbours differ by one "
-            "of them."
+            f"Every run has {setting.canaries} such canaries, {presence}. For each canary the others are "
+            "random data: neighbours differ by one of them."
         )
     sentences.append(
         "What it inserts is clipped to norm C as an example's gradient is; the worlds differ by it alone "
         "(add or remove one)."
     )
-    if setting.sampling_rate == 1:
+    sampling = setting.sampling
+    if not sampling.is_hidden:
         sentences.append(
             "The upper bound counts the steps with an insertion, and no amplification by sampling, as the "
             "adversary knows the mini-batches."
+        )
+    elif sampling.batches:
+        sentences.append(
+            "Each epoch takes a canary that is in at a random step, which the adversary does not see; the "
+            f"upper bound is that of {sampling.name}."
         )
     else:
         sentences.append(

@@ -4,9 +4,10 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from audit.conclusions.conclusion import Conclusion, UpperBound, find_doubt
+from audit.conclusions.conclusion import Conclusion, SampledBracket, UpperBound, find_doubt
 from audit.methods import curves
 from audit.methods.estimate import Bound
+from audit.methods.method import GIVEN
 from audit.report import table
 
 LEAKS = "leaks"
@@ -75,6 +76,19 @@ def show_percent(confidence: float) -> str:
     return f"{100 * confidence:.10g}%"
 
 
+def describe_sampled(sampled: SampledBracket) -> str:
+    """Returns what all models leak with a sampler, in words."""
+    lower, upper, accountant = sampled.every_model
+    least = "" if lower is None else f"at least {at_least(lower)} and "
+    epochs = (
+        f"{sampled.epochs:,} epoch{'s' if sampled.epochs > 1 else ''} of {sampled.batches:,} steps"
+    )
+    return (
+        f"{sampled.sampler}, {epochs}: in the worst case all models leak "
+        f"{least}at most {at_most(upper)} ({accountant})"
+    )
+
+
 def describe_level(conclusion: Conclusion) -> str:
     """Returns the caption of a table of bounds."""
     level = show_percent(conclusion.confidence)
@@ -138,14 +152,15 @@ def _explain_refutation(conclusion: Conclusion) -> str:
     test = conclusion.claim_test
     assert upper is not None and test is not None
     how = "no test can have the error rates of these scores if it holds"
-    if conclusion.law_is_known:
+    if conclusion.bets_on_curve:
         how = f"bets against its trade-off curve won {test.e_value:.3g} times their stake"
     level = show_percent(conclusion.confidence)
+    runs = "one training run" if test.runs == 1 else f"{test.runs:,} training runs"
     return (
-        f"With {level} confidence the claim, {_name_upper_bound(upper)}, is refuted after {test.runs:,} "
-        f"training runs: {how}, whatever the curve of this training is. There is a bug (in clipping, noise, "
+        f"With {level} confidence the claim, {_name_upper_bound(upper)}, is refuted after {runs}: "
+        f"{how}, whatever the curve of this training is. There is a bug (in clipping, noise, "
         f"randomness or how steps are counted), {_blame_steps(upper)}or the claim is for another training; "
-        f"{_warn_of_chance(conclusion.assumption_free)}{_describe_composition(upper, conclusion)}"
+        f"{_warn_of_chance(conclusion.bounds[0])}{_describe_composition(upper, conclusion)}"
     )
 
 
@@ -202,7 +217,7 @@ def _make_headline(conclusion: Conclusion) -> str:
         return f"Epsilon is between {proven} and {last_model}; composition says {composition}."
     if upper_bound is None or math.isinf(upper_bound):
         return f"Proven: epsilon is at least {proven}."
-    source = "the given bound" if conclusion.composition is None else "accounting"
+    source = "the claim" if conclusion.composition is None else "accounting"
     return f"Proven: epsilon is at least {proven}; {source} allows {at_most(upper_bound)}."
 
 
@@ -281,10 +296,15 @@ def _judge_one_run(conclusion: Conclusion) -> Verdict:
     """Returns the verdict on a single run, from each of its bounds beside the smallest upper bound."""
     bounds = conclusion.bounds
     upper = conclusion.tightest
+    exceeding = []
     if upper is not None:
         exceeding = [bound for bound in bounds if bound.epsilon > upper.epsilon]
-        if exceeding:
-            return _judge_violation_by_one_run(exceeding, upper)
+    needs_gaussian = all(bound.assumes.gaussian for bound in exceeding)
+    test = conclusion.claim_test
+    if needs_gaussian and test is not None and test.refuted:
+        return Verdict(VIOLATED, "violated", _VIOLATED, _explain_refutation(conclusion))
+    if upper is not None and exceeding:
+        return _judge_violation_by_one_run(exceeding, upper)
 
     proven = [bound for bound in bounds if not _is_zero(bound)]
     guarantee = _describe_upper_bounds(conclusion)
@@ -305,9 +325,7 @@ def _judge_one_run(conclusion: Conclusion) -> Verdict:
 
 def _judge_violation_by_one_run(exceeding: Sequence[Bound], upper: UpperBound) -> Verdict:
     """Returns the verdict where some bounds of a single run exceed the smallest upper bound."""
-    source = "The hidden-state bound" if upper.hidden else "Accounting"
-    most = at_most(upper.epsilon)
-    end = f"{source} guarantees at most {most}: there is a bug, or that is for another training."
+    end = f"That is more than {_name_upper_bound(upper)}: there is a bug, or that is for another training."
     sentence = f"{_claim_each(exceeding)} {end}"
     if all(bound.assumes.gaussian for bound in exceeding):
         return Verdict(VIOLATED, "violated, or not Gaussian", _VIOLATED_OR_NOT_GAUSSIAN, sentence)
@@ -324,12 +342,19 @@ def _claim_each(bounds: Sequence[Bound]) -> str:
     return " ".join(claims)
 
 
-def _describe_guarantee(upper: float | None) -> str:
-    """Returns the sentence, after a space, on accounting's upper bound, None where it is not known."""
+def _describe_guarantee(upper: float | None, is_claimed: bool) -> str:
+    """Returns the sentence, after a space, on composition's upper bound.
+
+    Args:
+      upper: on epsilon; None where it is not known.
+      is_claimed: whether somebody claims it, rather than accounting for steps that are known.
+    """
     if upper is None:
         return " No upper bound was given to hold against it."
     if math.isinf(upper):
         return " There is no noise, so that accounting guarantees nothing."
+    if is_claimed:
+        return f" The claim is at most {at_most(upper)}."
     return f" Accounting guarantees at most {at_most(upper)}."
 
 
@@ -337,13 +362,15 @@ def _describe_upper_bounds(conclusion: Conclusion) -> str:
     """Returns the sentence on a conclusion's upper bounds, after a space."""
     tightest = conclusion.tightest
     if tightest is None or not tightest.hidden or math.isinf(tightest.epsilon):
-        return _describe_guarantee(conclusion.upper_bound)
+        return _describe_guarantee(conclusion.upper_bound, conclusion.composition is None)
     most = at_most(tightest.epsilon)
     composition = at_most(conclusion.upper_bound or 0.0)
     return f" The hidden-state bound guarantees at most {most}, and composition {composition}."
 
 
 def _name_upper_bound(upper: UpperBound) -> str:
+    if upper.assumes == GIVEN:
+        return f"the {at_most(upper.epsilon)} that is claimed"
     source = "the hidden-state bound" if upper.hidden else "accounting"
     return f"the {at_most(upper.epsilon)} that {source} guarantees"
 

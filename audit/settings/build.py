@@ -18,7 +18,7 @@ from jax.stages import Wrapped
 from audit.adversaries.base import Adversary
 from audit.adversaries.knowledge import Knowledge
 from audit.errors import require
-from audit.mechanism import base, cohorts, dpsgd, precision, response
+from audit.mechanism import base, cohorts, dpsgd, joining, precision, response
 from audit.mechanism.base import Hyperparameters, Schedule, Trajectory
 from audit.mechanism.clipping import dense, layerwise
 from audit.mechanism.clipping.base import ClippedDots, ClippedSum, per_example, per_example_dots
@@ -26,6 +26,7 @@ from audit.mechanism.ensemble import Programs
 from audit.mechanism.memory import Hardware
 from audit.settings import setting as settings
 from audit.settings.adversaries import OwnAdversary, adversary_row
+from audit.settings.sampler import POISSON, SHUFFLED, Sampling
 from audit.settings.setting import Setting
 from audit.tasks.model import Model
 from audit.tasks.task import Dataset
@@ -118,7 +119,7 @@ class _Program:
     precision: str
     adversary: str
     several_canaries: bool
-    sampled: bool
+    sampler: Hashable
     observes: bool = False
     variant: str = ""
 
@@ -213,6 +214,7 @@ def build_for(
         seed=setting.seed,
         unknown_initialisation=setting.unknown_initialisation,
         program=program,
+        join=_make_join(setting.sampling),
         sampling_rate=setting.sampling_rate,
     )
 
@@ -252,8 +254,19 @@ def _name_program(setting: Setting, trained: Trainee) -> _Program:
         precision=fields.precision,
         adversary=functions,
         several_canaries=setting.canaries > 1,
-        sampled=setting.sampling_rate < 1,
+        sampler=(setting.sampling.name, setting.sampling.batches),
     )
+
+
+def _make_join(sampler: Sampling) -> base.Join | None:
+    """Returns how canaries join steps by chance; None where it is known which steps take them."""
+    if sampler.name == POISSON:
+        return joining.draw_by_coins
+    if sampler.name == SHUFFLED:
+        return joining.draw_by_shuffling(sampler.batches)
+    if sampler.batches:
+        return joining.draw_by_dice(sampler.batches)
+    return None
 
 
 def _make_knowledge(setting: Setting, trained: Trainee, training: _Training) -> Knowledge:
@@ -273,7 +286,7 @@ def _make_knowledge(setting: Setting, trained: Trainee, training: _Training) -> 
         """Returns the final model (p,) without noise, each canary inserted times its mean presence."""
         compiled = _EXPECT.get(training.program, lambda: jax.jit(_make_rehearsal(mechanism, craft)))
         hyper = _trace(training.hyper)
-        presence = jnp.full(setting.canaries, 0.5 * setting.sampling_rate)  # in by a fair coin
+        presence = jnp.full(setting.canaries, 0.5 * setting.sampling.chance)  # in by a fair coin
         theta: Array = compiled(hyper, state, theta_0, training.data, training.schedule, presence)
         return theta
 

@@ -9,6 +9,7 @@ from audit.adversaries.row import AdversaryFields
 from audit.errors import require
 from audit.settings.adversaries import ADVERSARIES, OwnAdversary, adversary_row
 from audit.settings.fields import AUTO, Field, FieldLimits, declared, require_fields
+from audit.settings.sampler import EVERY, KNOWN, POISSON, Sampling, make_known, read_sampler
 from audit.settings.setting import (
     FIRST,
     LAST,
@@ -36,8 +37,8 @@ class Usual(NamedTuple):
 def fields(kind: type = Setting) -> dict[str, Field]:
     """Returns every field that decides a setting of that kind, by name.
 
-    The fields of an audit's setting are those of its parts and of all adversaries, and `insertions`, which is
-    a way to give its steps.
+    The fields of an audit's setting are those of its parts and of all adversaries, and ways to give two of
+    them: `insertions` for its steps, `sampling_rate` and `repetitions` for its sampler.
     """
     if kind is not Setting:
         return declared(kind)
@@ -87,7 +88,26 @@ def _undeclared_fields() -> dict[str, Field]:
         group=ScheduleFields.group,
         limits=FieldLimits(least=1, most=MOST_STEPS),
     )
-    return {"model": model, "adversary": adversary, "insertions": insertions}
+    sampling_rate = Field(
+        name="sampling_rate",
+        flag="sampling_rate",
+        kind=float,
+        default=None,
+        help="The same as --sampler=poisson:RATE.",
+        group=AdversaryFields.group,
+        limits=FieldLimits(above=0, most=1),
+    )
+    repetitions = Field(
+        name="repetitions",
+        flag="repetitions",
+        kind=int,
+        default=None,
+        help="The same as --sampler=known:N, steps that the adversary knows.",
+        group=AdversaryFields.group,
+        limits=FieldLimits(least=0, most=MOST_STEPS),
+    )
+    undeclared = (model, adversary, insertions, sampling_rate, repetitions)
+    return {field.name: field for field in undeclared}
 
 
 def setting_of(model: str, **given: Any) -> Setting:
@@ -110,10 +130,10 @@ def setting_of(model: str, **given: Any) -> Setting:
         draws_directions = given.get("adversary") == SphereFields.name
         given["canaries"] = row.directions if draws_directions else row.canaries
     usual = Usual(row.learning_rate, row.batch_size, row.clipping[0])
-    return make_setting(model, usual, given)
+    return make_setting(model, usual, given, row.data.examples.number)
 
 
-def make_setting(model: str, usual: Usual, given: Mapping[str, Any]) -> Setting:
+def make_setting(model: str, usual: Usual, given: Mapping[str, Any], examples: int = 0) -> Setting:
     """Returns the setting of any model, from values by the names of fields or of their flags.
 
     Args:
@@ -123,6 +143,7 @@ def make_setting(model: str, usual: Usual, given: Mapping[str, Any]) -> Setting:
         `insertions` is an alternative to `steps`: there are insertions * periodicity of these. Of
         adversaries' fields only the chosen adversary's are used; the others are held to their types.
         NumPy's numbers become plain ones.
+      examples: of the data, where they are known: a sampler by name alone has the steps of their epoch.
 
     Raises:
       InputError: a name is of no field, or a value is beyond the field's limits.
@@ -133,7 +154,7 @@ def make_setting(model: str, usual: Usual, given: Mapping[str, Any]) -> Setting:
         given_values["insert"] = str(given_values["insert"])
     _require_field_types(given_values)
 
-    values = _fill_in(given_values, usual)
+    values = _fill_in(given_values, usual, examples)
     fields()["insert"].require(values["insert"])
     values["insert"] = _canonical_insert(values["insert"], values["periodicity"])
 
@@ -160,7 +181,7 @@ def _require_field_types(values: Mapping[str, Any]) -> None:
         require_type(name, value, fields()[name].kind)
 
 
-def _fill_in(given: Mapping[str, Any], usual: Usual) -> dict[str, Any]:
+def _fill_in(given: Mapping[str, Any], usual: Usual, examples: int) -> dict[str, Any]:
     """Returns the values of all fields by name: what is given, else the model's defaults, else the fields'.
 
     Steps follow from insertions where these are given. Raises InputError where both are.
@@ -176,11 +197,39 @@ def _fill_in(given: Mapping[str, Any], usual: Usual) -> dict[str, Any]:
     values |= usual._asdict()
     values |= given
 
+    sampler = _choose_sampler(given, examples // max(values["batch_size"], 1))
+    values["sampler"] = str(sampler)
     if "insertions" in given:
         values["steps"] = _count_steps(values["insertions"], values["periodicity"])
     elif "steps" not in given:
-        values["steps"] = values["insertions"]
+        values["steps"] = _count_usual_steps(values["insertions"], sampler.batches)
     return values
+
+
+def _choose_sampler(given: Mapping[str, Any], batches: int) -> Sampling:
+    """Returns the sampler, which a rate or a number of known steps may stand for.
+
+    Args:
+      given: values by name.
+      batches: of an epoch of the data, where they are known; else 0.
+    """
+    rate = given.get("sampling_rate", 1.0)
+    times = given.get("repetitions", 0)
+    fields()["sampling_rate"].require(rate)
+    fields()["repetitions"].require(times)
+    named = read_sampler(given.get("sampler", EVERY), batches)
+    choices = (named, read_sampler(f"{POISSON}:{rate}"), make_known(times))
+    chosen = [sampler for sampler in choices if sampler.name != EVERY]
+    fix = "`sampler`, `sampling_rate` and `repetitions` say how canaries come: give one of them"
+    require(len(chosen) <= 1, fix)
+    return chosen[0] if chosen else named
+
+
+def _count_usual_steps(usual: int, batches: int) -> int:
+    """Returns the steps where none are given: the usual number, in whole epochs of so many batches."""
+    if not batches:
+        return usual
+    return max(usual // batches, 1) * batches
 
 
 def _select_declared(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -251,6 +300,8 @@ def changed(setting: Setting, **given: Any) -> Setting:
     del values["model"]
     if "insertions" in given:
         del values["steps"]
+    if "sampling_rate" in given or "repetitions" in given:
+        del values["sampler"]
     if isinstance(setting.adversary, OwnAdversary):
         values = {name: value for name, value in values.items() if name in fields()}
         values["adversary"] = setting.adversary
@@ -267,6 +318,10 @@ def from_identity(config: Mapping[str, Any]) -> Setting:
     adversary_fields = dict(config["adversary"])
     adversary_kind = adversary_row(adversary_fields.pop("name")).fields
     fields_of_setting = {name: config[name] for name in declared(Setting) if name in config}
+    if "sampling_rate" in config:
+        fields_of_setting["sampler"] = f"{POISSON}:{config['sampling_rate']!r}"
+    if "repetitions" in config:
+        fields_of_setting["sampler"] = f"{KNOWN}:{config['repetitions']!r}"
     return Setting(
         model=config["model"],
         adversary=adversary_kind(**adversary_fields),

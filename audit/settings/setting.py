@@ -12,6 +12,7 @@ from audit.adversaries.row import AdversaryFields
 from audit.errors import require
 from audit.settings import fields
 from audit.settings.fields import MOST_SEED, deciding, declared, described, require_fields
+from audit.settings.sampler import EVERY, KNOWN, POISSON, Sampling, find_identity, read_sampler
 
 MOST_RUNS = 10**8
 MOST_STEPS = 10**7
@@ -127,27 +128,38 @@ class Setting:
         least=1,
         most=MOST_CANARIES,
     )
-    sampling_rate: float = described(
-        "Probability with which an insertion takes a canary that is in (Poisson).",
-        default=1.0,
+    sampler: str = described(
+        "How canaries come: in every step that inserts; poisson, shuffled, balls_in_bins or "
+        "random_allocation, in one of an epoch's steps, with :N for an epoch of N steps, or poisson:RATE; "
+        "known:N in N random steps that the adversary knows.",
+        default=EVERY,
         group=fields.ADVERSARY,
-        above=0,
-        most=1,
-    )
-    repetitions: int = described(
-        "Steps in which each canary takes part, at random; 0: all steps that insert.",
-        default=0,
-        group=fields.ADVERSARY,
-        least=0,
-        most=MOST_STEPS,
     )
 
     @property
+    def sampling(self) -> Sampling:
+        """How canaries come to steps."""
+        return read_sampler(self.sampler)
+
+    @property
+    def sampling_rate(self) -> float:
+        """The probability with which an insertion takes a canary that is in, by Poisson sampling."""
+        return self.sampling.rate
+
+    @property
+    def repetitions(self) -> int:
+        """The random steps, known to the adversary, in which each canary comes; 0 of other samplers."""
+        return self.sampling.times
+
+    @property
     def insertions(self) -> int:
-        """Returns the number of steps at which a canary is inserted."""
-        if self.repetitions:
-            return self.repetitions
+        """Returns the number of steps at which a canary is inserted; or may be, with Poisson sampling."""
+        sampling = self.sampling
+        if sampling.times:
+            return sampling.times
         schedule = self.schedule
+        if sampling.batches:
+            return schedule.steps // sampling.batches
         # The steps place, place + k, place + 2 k, ... up to the last step.
         return (schedule.steps - schedule.place) // schedule.periodicity + 1
 
@@ -161,11 +173,15 @@ def identity(setting: Setting, experiment: str = "audit") -> dict[str, Any]:
     """Returns what identifies a setting in the store, beside the data's checksum, as a dict for JSON.
 
     It holds the experiment, the model, the mechanism's own fields, the adversary and its own fields, the
-    schedule and the seed, without fields at their defaults.
+    schedule and the seed, without fields at their defaults. Poisson sampling is named by `sampling_rate`, and
+    known steps by `repetitions`.
     """
+    own_fields = deciding(setting)
+    own_fields.pop("sampler", None)
     return {
         "experiment": experiment,
-        **deciding(setting),
+        **own_fields,
+        **find_identity(setting.sampling),
         "mechanism": {"name": setting.mechanism.name, **deciding(setting.mechanism)},
         "adversary": {"name": setting.adversary.name, **setting.adversary.deciding()},
         "schedule": deciding(setting.schedule),
@@ -222,22 +238,55 @@ def validate(setting: Setting, runs: int, strategies: tuple[str, ...]) -> None:
     require(
         steps * batch_size <= MOST_DRAWS, f"{draws}: their product is to be at most {MOST_DRAWS:,}"
     )
-    if setting.repetitions:
-        _validate_repetitions(setting)
-    require_runs(runs, setting.adversary.least_runs)
+    _validate_sampler(setting)
+    _validate_runs(setting, runs)
 
 
-def _validate_repetitions(setting: Setting) -> None:
-    """Raises InputError where canaries cannot take part in `repetitions` random steps each."""
+def _validate_runs(setting: Setting, runs: int) -> None:
+    """Raises InputError for a number of runs that the setting's canaries are too few for, or too many."""
+    adversary = setting.adversary
+    canaries = setting.canaries
+    require_runs(runs, 1 if canaries > 1 else adversary.least_runs)
+    if adversary.any_time:
+        return
+    require(
+        runs == 1 or not adversary.inserts_all,
+        f"`runs={runs}` with `all_in`: there is nothing to compare them with; give 1, or drop `all_in`",
+    )
+    if runs == 1:
+        from audit.methods.one_run_bounds import LEAST_COINS  # loads SciPy
+
+        require(
+            canaries >= LEAST_COINS,
+            f"`canaries={canaries}` of a single run: give at least {LEAST_COINS}, or more runs",
+        )
+
+
+def _validate_sampler(setting: Setting) -> None:
+    """Raises InputError where canaries cannot come to the steps as the sampler says."""
+    sampling = setting.sampling
+    if sampling.name in (EVERY, POISSON):
+        return
+    steps = setting.schedule.steps
+    given = f"`sampler={setting.sampler}`"
+    if sampling.name == KNOWN:
+        given = f"`repetitions={sampling.times}`"
+        require(sampling.times <= steps, f"{given}: give 0 to {steps}, the steps")
+    is_alone = setting.schedule.periodicity == 1
+    require(is_alone, f"{given}: `periodicity` and `insert` choose steps too: drop them")
+    if sampling.name == KNOWN:
+        _validate_known_steps(setting)
+        return
+    whole_epochs = steps // sampling.batches * sampling.batches
+    fix = f"give `steps` {whole_epochs or sampling.batches}, or {whole_epochs + sampling.batches}"
+    require(steps == whole_epochs, f"{given}: {steps} steps are no whole epochs: {fix}")
+
+
+def _validate_known_steps(setting: Setting) -> None:
+    """Raises InputError where canaries cannot take part in so many known steps each."""
     steps = setting.schedule.steps
     canaries = setting.canaries
     repetitions = f"`repetitions={setting.repetitions}`"
-    require(setting.repetitions <= steps, f"{repetitions}: give 0 to {steps}, the steps")
-    nothing_else_chooses_steps = setting.schedule.periodicity == 1 and setting.sampling_rate == 1
-    require(
-        nothing_else_chooses_steps,
-        f"{repetitions}: `periodicity` and `sampling_rate` choose steps too: drop them",
-    )
     require(canaries > 1, f"{repetitions} is for many canaries: raise `canaries`")
     require(
         canaries * steps <= MOST_REPEATED_STEPS,

@@ -66,7 +66,8 @@ def known(config: dict[str, Any]) -> Known | None:
             return None
         setting = from_identity(config)
         require_types(setting)
-        validate(setting, 2, (setting.mechanism.clipping,))  # whatever its runs and clipping
+        # whatever its runs and clipping
+        validate(setting, setting.adversary.least_runs, (setting.mechanism.clipping,))
     except (KeyError, TypeError, AttributeError, ValueError):
         return None
 

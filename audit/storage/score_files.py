@@ -24,6 +24,8 @@ from audit.evidence import given, given_directions
 from audit.evidence.arrays import floats
 from audit.evidence.canaries import Coins, Fresh, Sets
 from audit.evidence.one_run import OneRun
+from audit.evidence.ranks import MOST_DRAWS
+from audit.settings.fields import MOST_SEED
 from audit.storage.files import NOT_AN_ARCHIVE, regular
 
 Array = NDArray[np.float64]
@@ -43,7 +45,7 @@ _LABELS = {
 }
 _NUMERIC_LABELS = {1.0: True, 0.0: False}
 _COSINE_NAMES = ("observed", "unobserved", "in", "out", "scores", "presence")
-_RANK_NAMES = ("scores", "fresh", "ranks", "fresh_draws", "presence")
+_RANK_NAMES = ("scores", "fresh", "ranks", "fresh_draws", "presence", "seed")
 _FORMS = (("score", "in"), ("score", "presence"), ("scores", "presence"), ("in", "out"))
 
 
@@ -68,7 +70,7 @@ def read_scores(*files: Path) -> Scores:
 
     Args:
       files: a .npz holds arrays in, out or scores, presence, or of canaries among fresh draws scores, fresh
-        or ranks, fresh_draws; a .csv has columns score,in or score,presence
+        (and maybe the seed of ties) or ranks, fresh_draws; a .csv has columns score,in or score,presence
         or in,out; a .json is an object of lists of these names; of two .npy files the first is in; STDIN is
         CSV or JSON. Arrays are (runs,) or, with several canaries a run, (runs, canaries).
 
@@ -301,8 +303,8 @@ def _read_npz(path: Path) -> Scores:
     """Returns the scores of a .npz file.
 
     It has arrays `in` and `out`, or `scores` and `presence`, which is true or 1 for in. Of canaries that are
-    ranked among M fresh draws it has `scores` and `fresh`, or `ranks` and `fresh_draws`, M, and may have
-    `presence`.
+    ranked among M fresh draws it has `scores` and `fresh`, and maybe the `seed` by which ties are broken, or
+    `ranks` and `fresh_draws`, M; and it may have `presence`.
     """
     rank_arrays = _read_npz_arrays(path, _RANK_NAMES, flat=False)
     if {"fresh", "ranks", "fresh_draws"} & set(rank_arrays):
@@ -327,16 +329,28 @@ def _make_ranks(path: Path, arrays: dict[str, Array]) -> Fresh:
     if "fresh" in arrays:
         require("scores" in arrays, f"{path} has no array scores: save it beside fresh")
         require("ranks" not in arrays, f"{path} has scores and ranks: save one of them")
+        is_counted = "fresh_draws" in arrays
+        require(not is_counted, f"{path} has fresh and fresh_draws: save the former alone")
+        seed = 0
+        if "seed" in arrays:
+            seed = _read_whole(path, "seed", arrays["seed"], 0, MOST_SEED)
         with _naming(path):
-            return given.ranks(arrays["scores"], arrays["fresh"], presence)
+            return given.ranks(arrays["scores"], arrays["fresh"], presence, seed=seed)
     missing = ", ".join(sorted({"ranks", "fresh_draws"} - set(arrays)))
     require(not missing, f"{path} has no array {missing}: save ranks= and fresh_draws=")
-    draws = arrays["fresh_draws"]
-    is_number = draws.size == 1 and float(draws.flat[0]).is_integer()
-    fix = "save one whole number, how many fresh draws a run has"
-    require(is_number, f"{path}: fresh_draws is no number: {fix}")
+    draws = _read_whole(path, "fresh_draws", arrays["fresh_draws"], 1, MOST_DRAWS)
     with _naming(path):
-        return given.ranks(arrays["ranks"], int(draws.flat[0]), presence)
+        return given.ranks(arrays["ranks"], draws, presence)
+
+
+def _read_whole(path: Path, name: str, array: Array, least: int, most: int) -> int:
+    """Returns the whole number that an array holds; raises InputError where it is another, or none."""
+    fix = f"save one whole number, {least} to {most:,}"
+    require(array.size == 1, f"{path}: {name} holds {array.size} numbers: {fix}")
+    value = float(array.flat[0])
+    is_whole = value.is_integer() and least <= value <= most
+    require(is_whole, f"{path}: {name} is {value:g}: {fix}")
+    return int(value)
 
 
 def _read_npz_arrays(path: Path, names: Sequence[str], flat: bool = True) -> dict[str, Array]:
@@ -380,9 +394,7 @@ def _read_array(path: Path, name: str, file: IO[bytes], flat: bool = True) -> Ar
     version = np.lib.format.read_magic(header)
     shape, _, dtype = readers[version](header)
     is_numeric = dtype.kind in "biuf"  # booleans, integers and floats
-    message = (
-        f"{path}: array {name} holds no plain numbers ({dtype}): save float arrays in= and out="
-    )
+    message = f"{path}: array {name} holds no plain numbers ({dtype}): save floats"
     require(is_numeric, message)
     size = math.prod(shape)
     require(size <= MOST_SCORES, _say_too_many(path, size))

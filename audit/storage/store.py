@@ -46,7 +46,7 @@ class Scores(NamedTuple):
       first: the number of the first run.
       scores: (n, K) float64.
       presence: (n, K) bool, whether a canary was in.
-      dimension: of the space, where scores are cosines of directions that each run drew afresh; else 0.
+      dimension: of the space, where scores are cosines of uniform directions; else 0.
       draws: M, where a score is the number of a run's M fresh draws below a canary; else 0.
     """
 
@@ -563,6 +563,8 @@ def _parse_conclusion(content: bytes) -> Kept:
     free_rows = [row for row in rows if row.get("method") in assumption_free]
     if free_rows:
         epsilon = _parse_number(free_rows[0].get("epsilon"))
+    elif "epsilon" in result:  # of one run
+        epsilon = _parse_number(result["epsilon"])
 
     upper_bound = None
     if "upper_bound" in result:

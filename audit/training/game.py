@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from audit.adversaries.base import Adversary, Shapes, shapes
 from audit.errors import InputError
 from audit.mechanism import ensemble
-from audit.mechanism.base import Data, Hyperparameters, Mechanism, Schedule, State, Tree
+from audit.mechanism.base import Data, Hyperparameters, Join, Mechanism, Schedule, State, Tree
 from audit.mechanism.ensemble import Insertion, Placement, Programs, RunKeys
 from audit.mechanism.memory import Hardware, StepMemory
 from audit.runtime.progress import SegmentProgress
@@ -57,8 +57,8 @@ class Game(NamedTuple):
         draw of the same distribution.
       program: games of an equal `program` must have the same functions (mechanism's, init, adversary's craft,
         score and observer) and then share compiled programs; None: shared with no other.
-      sampling_rate: the probability with which each step with an insertion takes a present canary, which
-        nobody sees.
+      join: draws which canaries that are in join a step, which nobody sees; None where all of them do.
+      sampling_rate: what `join` takes as the presence of a canary that is in.
       segment_steps: progress and checkpoints come this often, or a little more often.
     """
 
@@ -71,6 +71,7 @@ class Game(NamedTuple):
     seed: int
     unknown_initialisation: bool = False
     program: Hashable = None
+    join: Join | None = None
     sampling_rate: float = 1.0
     segment_steps: int = ensemble.SEGMENT_STEPS
 
@@ -78,8 +79,7 @@ class Game(NamedTuple):
         """Returns the adversary's part in training."""
         adversary = self.adversary
         observe = None if adversary.observer is None else adversary.observer.observe
-        is_sampled = self.sampling_rate < 1
-        return Insertion(adversary.craft, observe, adversary.constant, is_sampled, adversary.draw)
+        return Insertion(adversary.craft, observe, adversary.constant, self.join, adversary.draw)
 
     def presence(self, runs: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Returns which canary is in in which run, (R, K).
@@ -103,7 +103,7 @@ class Game(NamedTuple):
         """
         dimension = 0
         draws = self.adversary.draws
-        if self.adversary.draw is not None and not draws:
+        if self.adversary.law_is_known:
             dimension = jax.eval_shape(self.init, jax.random.key(0)).size
         runs = np.arange(first, first + len(scores))
         return Scores(first, scores, self.presence(runs), dimension, draws)

@@ -7,35 +7,43 @@ the next one goes on with the cells that are missing.
 import functools
 import hashlib
 import json
-import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from audit.calibration.calibration import KnownMechanism, calibrate, draw
 from audit.laws import intervals
 from audit.runtime.processes import as_completed
 from audit.storage import files
-from experiments.benchmark import contract, registry
-from experiments.benchmark.contract import CONFIDENCE, AuditScores, Estimator, KnownTruth
+from experiments.benchmark import registry
+from experiments.benchmark.contract import Estimator, shuffle
+from experiments.benchmark.false_claims import ClaimCell, MeasuredClaim
 from experiments.benchmark.mechanisms import MECHANISMS
 
-MOST = 100.0  # larger values of epsilon, infinite ones too, count as this
 LEAST_AUDITS = 1
-_SLACK = 1e-6  # epsilon above the truth by rounding alone is no excess
 _ORDERS = 5  # of one audit's rows, by which the spread is measured
 _SLOW_ORDERS = 2  # of an estimator whose cost is above 1
 
 
 class Scale(NamedTuple):
-    """Audits of a cell, and their n; None stands for all sizes of the mechanism."""
+    """How much is measured.
+
+    Attributes:
+      audits: Of a cell.
+      n: Of its audits; None stands for all sizes of the mechanism.
+      claim_audits: Of a claim that is to be refuted, at each number of runs.
+      most_runs: The most training runs that are tried to refute it.
+    """
 
     audits: int
     n: int | None
+    claim_audits: int = 4
+    most_runs: int = 2000
 
 
-SCALES = {"smoke": Scale(10, 100), "full": Scale(1000, None)}
+SCALES = {"smoke": Scale(10, 100), "full": Scale(1000, None, 40, 20_000)}
 
 
 class AuditedCell(NamedTuple):
@@ -46,6 +54,29 @@ class AuditedCell(NamedTuple):
     n: int
     audits: int
     seed: int
+
+    def measure(self) -> "MeasuredCell":
+        """Makes the cell's audits, and sums them up."""
+        return measure_cell(self)
+
+    def identify(self) -> list[Any]:
+        """Returns what names the cell's file.
+
+        The first audit's scores are part of it, so that no cell is read that was measured before its
+        mechanism changed.
+        """
+        return [
+            *self,
+            registry.find_version(registry.ESTIMATORS[self.estimator]),
+            _hash_first_audit(self.mechanism, self.seed, self.n),
+        ]
+
+    def restore(self, values: dict[str, Any]) -> "MeasuredCell":
+        """Returns the cell as it was measured, by the records as they are now."""
+        estimator = registry.ESTIMATORS[self.estimator]
+        broken = make_setting(self).find_broken(estimator.assumes)
+        measured = MeasuredCell(**values)
+        return measured._replace(level=estimator.level, broken=tuple(sorted(broken)))
 
 
 class MeasuredCell(NamedTuple):
@@ -116,6 +147,20 @@ class MeasuredCell(NamedTuple):
         return bool(limits.lower > allowed)
 
 
+Cell = AuditedCell | ClaimCell
+
+
+def list_claims(estimators: Iterable[str], scale: Scale, seed: int) -> list[ClaimCell]:
+    """Returns the claims that estimators are to refute; those whose package is missing are left out."""
+    cells = []
+    for name in estimators:
+        estimator = registry.ESTIMATORS[name]
+        if registry.is_installed(estimator):
+            audits = max(scale.claim_audits // estimator.cost, min(scale.claim_audits, 10))
+            cells.append(ClaimCell(name, scale.most_runs, audits, seed))
+    return cells
+
+
 def list_cells(
     estimators: Iterable[str], mechanisms: Iterable[str], scale: Scale, seed: int
 ) -> list[AuditedCell]:
@@ -144,67 +189,10 @@ def list_cells(
 def measure_cell(cell: AuditedCell) -> MeasuredCell:
     """Makes a cell's audits, and sums them up."""
     estimator = registry.ESTIMATORS[cell.estimator]
-    mechanism = MECHANISMS[cell.mechanism]
-
-    epsilons = []
-    seconds = []
-    refusals = []
-    for index in range(cell.audits):
-        audit = mechanism.audit(cell.seed, cell.n, index)
-        begin = time.process_time()
-        epsilon, refusal = _estimate_epsilon(estimator, mechanism, audit)
-        seconds.append(time.process_time() - begin)
-        epsilons.append(epsilon)
-        if refusal:
-            refusals.append(refusal)
-
-    spread = _measure_spread(cell, estimator, mechanism)
-    return _summarise(cell, np.array(epsilons), spread, float(np.median(seconds)), refusals)
-
-
-def _measure_spread(cell: AuditedCell, estimator: Estimator, mechanism: KnownTruth) -> float:
-    """Returns the standard deviation of the first audit's epsilon over orders of its runs and canaries."""
-    audit = mechanism.audit(cell.seed, cell.n, 0)
-    rng = np.random.default_rng(cell.seed)
-    orders = _SLOW_ORDERS if estimator.cost > 1 else _ORDERS
-    epsilons = []
-    for _ in range(orders):
-        epsilon, _ = _estimate_epsilon(estimator, mechanism, audit.shuffled(rng))
-        epsilons.append(epsilon)
-    return float(np.std(epsilons))
-
-
-def _estimate_epsilon(
-    estimator: Estimator, mechanism: KnownTruth, audit: AuditScores
-) -> tuple[float, str]:
-    """Returns an audit's epsilon, from 0 to `MOST`, and why it was refused; empty where it was not.
-
-    A package's code may raise anything, which must not end the benchmark.
-    """
-    try:
-        epsilon = float(estimator.epsilon(audit, mechanism.delta, CONFIDENCE))
-    except Exception as error:
-        first_line = f"{type(error).__name__}: {error}".splitlines()[0]
-        return 0.0, first_line[:200]
-    if np.isnan(epsilon):
-        return 0.0, "not a number"
-    return min(max(epsilon, 0.0), MOST), ""
-
-
-def _summarise(
-    cell: AuditedCell, epsilons: contract.Array, spread: float, seconds: float, refusals: list[str]
-) -> MeasuredCell:
-    """Returns what a cell's epsilons come to, beside the truth."""
-    estimator = registry.ESTIMATORS[cell.estimator]
-    mechanism = MECHANISMS[cell.mechanism]
-    truth = mechanism.truth(mechanism.delta)
-    excesses = epsilons[epsilons > truth + _SLACK] - truth
-    beyond = 0.0
-    if len(excesses):
-        beyond = float(excesses.mean())
-    limits = intervals.clopper_pearson(len(excesses), len(epsilons), 0.95)
-    broken = contract.find_broken_assumptions(estimator, mechanism, cell.n)
-
+    setting = make_setting(cell)
+    [row] = calibrate(setting)
+    exceeding = round(row.exceeding * cell.audits)
+    limits = intervals.clopper_pearson(exceeding, cell.audits, 0.95)
     return MeasuredCell(
         estimator=cell.estimator,
         version=registry.find_version(estimator),
@@ -213,31 +201,47 @@ def _summarise(
         n=cell.n,
         audits=cell.audits,
         seed=cell.seed,
-        delta=mechanism.delta,
-        confidence=CONFIDENCE,
-        truth=truth,
-        exceeding=len(excesses),
+        delta=setting.delta,
+        confidence=setting.confidence,
+        truth=row.true_epsilon,
+        exceeding=exceeding,
         low=float(limits.lower),
         high=float(limits.upper),
-        beyond=beyond,
-        mean=float(epsilons.mean()),
-        spread=spread,
-        seconds=seconds,
-        refused=len(refusals),
-        why=refusals[0] if refusals else "",
+        beyond=row.beyond,
+        mean=row.mean_epsilon,
+        spread=_measure_spread(cell, estimator, setting),
+        seconds=row.seconds,
+        refused=len(row.refusals),
+        why=row.refusals[0] if row.refusals else "",
         level=estimator.level,
-        broken=tuple(sorted(broken)),
+        broken=tuple(sorted(setting.find_broken(estimator.assumes))),
     )
+
+
+def make_setting(cell: AuditedCell) -> KnownMechanism:
+    """Returns a cell's mechanism and its audits, by the cell's estimator alone."""
+    setting = MECHANISMS[cell.mechanism].setting(cell.seed, cell.n, cell.audits)
+    estimator = registry.ESTIMATORS[cell.estimator]
+    return setting._replace(law=setting.law._replace(audit=estimator.audit))
+
+
+def _measure_spread(cell: AuditedCell, estimator: Estimator, setting: KnownMechanism) -> float:
+    """Returns the standard deviation of the first audit's epsilon over orders of its runs and canaries."""
+    evidence = draw(setting, 0)
+    rng = np.random.default_rng(cell.seed)
+    orders = _SLOW_ORDERS if estimator.cost > 1 else _ORDERS
+    epsilons = []
+    for _ in range(orders):
+        [value] = estimator.audit(shuffle(evidence, rng), setting)
+        epsilons.append(value.epsilon)
+    return float(np.std(epsilons))
 
 
 @functools.cache
 def _hash_first_audit(mechanism: str, seed: int, n: int) -> str:
-    """Returns a hash of the scores of a mechanism's first audit.
-
-    It is part of a file's name, so that no cell is read that was measured before its mechanism changed.
-    """
-    audit = MECHANISMS[mechanism].audit(seed, n, 0)
-    scores = np.round(audit.scores, 6)
+    """Returns a hash of the scores of a mechanism's first audit."""
+    evidence = draw(MECHANISMS[mechanism].setting(seed, n), 0)
+    scores = np.round(evidence[0], 6)
     return hashlib.sha256(scores.tobytes()).hexdigest()
 
 
@@ -246,46 +250,39 @@ class CellStore(NamedTuple):
 
     folder: Path
 
-    def path(self, cell: AuditedCell) -> Path:
-        """Returns a cell's file.
-
-        Its name is a hash of the cell, the estimator's version and the first audit's scores.
-        """
-        version = registry.find_version(registry.ESTIMATORS[cell.estimator])
-        first_audit = _hash_first_audit(cell.mechanism, cell.seed, cell.n)
-        identity = json.dumps([*cell, version, first_audit])
-        digest = hashlib.sha256(identity.encode()).hexdigest()
+    def path(self, cell: Cell) -> Path:
+        """Returns a cell's file, whose name is a hash of what identifies the cell."""
+        digest = hashlib.sha256(json.dumps(cell.identify()).encode()).hexdigest()
         return self.folder / f"{digest[:16]}.json"
 
-    def load(self, cell: AuditedCell) -> MeasuredCell | None:
+    def load(self, cell: Cell) -> Any:
         """Returns a cell as it was measured, or None; a damaged file counts as missing."""
         content = files.read(self.path(cell))
         if content is None:
             return None
         try:
-            measured = MeasuredCell(**json.loads(content))
+            return cell.restore(json.loads(content))
         except (ValueError, TypeError):
             return None
-        # The records may have changed since.
-        estimator = registry.ESTIMATORS[cell.estimator]
-        mechanism = MECHANISMS[cell.mechanism]
-        broken = contract.find_broken_assumptions(estimator, mechanism, cell.n)
-        return measured._replace(level=estimator.level, broken=tuple(sorted(broken)))
 
-    def save(self, cell: AuditedCell, measured: MeasuredCell) -> None:
+    def save(self, cell: Cell, measured: MeasuredCell | MeasuredClaim) -> None:
         """Writes a cell whole; raises InputError where that can't be done."""
         content = json.dumps(measured._asdict(), indent=1) + "\n"
         files.write_whole(self.path(cell), content.encode())
 
 
-def find_missing(cells: Iterable[AuditedCell], store: CellStore) -> list[AuditedCell]:
+def load_all(cells: Iterable[Cell], store: CellStore) -> list[Any]:
+    """Returns the cells that are stored, as they were measured."""
+    stored = [store.load(cell) for cell in cells]
+    return [measured for measured in stored if measured is not None]
+
+
+def find_missing(cells: Iterable[Cell], store: CellStore) -> list[Cell]:
     """Returns the cells that are not stored."""
     return [cell for cell in cells if store.load(cell) is None]
 
 
-def measure_missing(
-    cells: list[AuditedCell], store: CellStore, processes: int
-) -> Iterator[AuditedCell]:
+def measure_missing(cells: list[Cell], store: CellStore, processes: int) -> Iterator[Cell]:
     """Measures and stores the missing cells, those that take longest first; yields each when it is stored."""
     missing = find_missing(cells, store)
     slowest_first = sorted(missing, key=lambda cell: -registry.ESTIMATORS[cell.estimator].cost)
@@ -294,12 +291,16 @@ def measure_missing(
         yield cell
 
 
+def _measure(cell: Cell) -> MeasuredCell | MeasuredClaim:
+    return cell.measure()
+
+
 def _measure_all(
-    cells: list[AuditedCell], processes: int
-) -> Iterator[tuple[AuditedCell, MeasuredCell]]:
+    cells: list[Cell], processes: int
+) -> Iterator[tuple[Cell, MeasuredCell | MeasuredClaim]]:
     """Yields each cell with its measurement, as soon as it is done."""
     if processes > 1:
-        yield from as_completed(measure_cell, cells, processes)
+        yield from as_completed(_measure, cells, processes)
         return
     for cell in cells:
-        yield cell, measure_cell(cell)
+        yield cell, cell.measure()

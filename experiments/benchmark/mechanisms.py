@@ -6,33 +6,34 @@ product with that canary: all scores together say no more of one canary than mu 
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from audit.calibration import laws
-from audit.calibration.calibration import KnownMechanism
+from audit.calibration.calibration import (
+    FAIR,
+    GAUSSIAN_CURVE,
+    INDEPENDENT,
+    KnownMechanism,
+    Law,
+    Truth,
+)
+from audit.evidence.canaries import Coins, Fresh
 from audit.laws import conversions, cosine_law, known_laws
-from audit.laws.known_laws import KnownLaw, MixturePart, ScoreFamily
+from audit.laws.known_laws import MixturePart, Sampler, ScoreFamily
 from experiments.benchmark import trained
 from experiments.benchmark.contract import (
-    CONFIDENCE,
-    DELTA,
     DIRECTIONS,
-    FAIR,
-    GAUSSIAN,
-    INDEPENDENT,
     ONE_CANARY,
     ONE_RUN,
     SEVERAL,
-    AuditScores,
-    KnownTruth,
+    BenchmarkedMechanism,
 )
 
 Array = NDArray[np.float64]
-Truth = Callable[[float], float]
-Shape = Callable[[int], tuple[int, int]]  # n -> (runs, canaries of a run)
+Generator = np.random.Generator
 
 # The n of a full run, the usual one first: scores a world, runs, coins, directions.
 _WORLD_SIZES = (1000, 50, 250, 5000)
@@ -40,17 +41,14 @@ _RUN_SIZES = (200, 50, 1000)
 _COIN_SIZES = (1000, 100, 5000)
 _DIRECTION_SIZES = (1000, 100)
 
-_CANARIES = 16  # of a run
-_DIMENSION = 100_000  # of directions
 _NO_LEAK_SIGMA = 1e6  # in place of an infinite noise multiplier
 _OPEN_DELTA = 0.01  # of the mechanism that lays bits open
 _OPEN_SCORE = 10.0  # of a canary that is laid open, far from the noise
 _WEAK_MU = 0.5  # of half of the runs of the mixture
-_STRONG_MU = 3.0  # of the other half
-_CURVED = frozenset([GAUSSIAN])  # broken by mechanisms with another trade-off curve
+_CURVED = frozenset([GAUSSIAN_CURVE])  # broken by mechanisms with another trade-off curve
 
 
-def _sample_mixture(rng: np.random.Generator, strong: float, inserted: bool, n: int) -> Array:
+def _sample_mixture(rng: Generator, strong: float, inserted: bool, n: int) -> Array:
     """Draws scores of a world of the mixture, as `ScoreFamily.sample`."""
     centres = np.where(rng.random(n) < 0.5, _WEAK_MU, strong)
     return centres * inserted + rng.standard_normal(n)
@@ -61,28 +59,7 @@ def _mixture_parts(strong: float, inserted: bool) -> list[MixturePart]:
     return [MixturePart(0.5, _WEAK_MU * inserted), MixturePart(0.5, strong * inserted)]
 
 
-class CanaryLaw(NamedTuple):
-    """The law of the scores of canaries that are drawn independently.
-
-    Attributes:
-      sample: (generator, inserted, n) -> scores (n,) of a world.
-      truth: delta -> the true epsilon.
-    """
-
-    sample: Callable[[np.random.Generator, bool, int], Array]
-    truth: Truth
-
-
-def _make_canary_law(law: ScoreFamily, parameter: float) -> CanaryLaw:
-    """Returns a law of `known_laws` at a parameter."""
-
-    def sample(rng: np.random.Generator, inserted: bool, n: int) -> Array:
-        return law.sample(rng, parameter, inserted, n)
-
-    return CanaryLaw(sample, KnownLaw(law, parameter).epsilon)
-
-
-def _sample_open(rng: np.random.Generator, inserted: bool, n: int) -> Array:
+def _sample_open(rng: Generator, mu: float, inserted: bool, n: int) -> Array:
     """Draws scores that are noise alone, but for a few that lay their canary's bit open."""
     is_open = rng.random(n) < _OPEN_DELTA
     noise = rng.standard_normal(n)
@@ -90,176 +67,144 @@ def _sample_open(rng: np.random.Generator, inserted: bool, n: int) -> Array:
     return np.where(is_open, open_score, noise)
 
 
-def _nothing_leaks(delta: float) -> float:
-    """Returns the true epsilon, 0, of mechanisms that spend no more than delta."""
-    return 0.0
-
-
-def _gaussian(mu: float) -> CanaryLaw:
-    """Returns N(mu, 1) against N(0, 1)."""
-    return _make_canary_law(known_laws.GAUSSIAN, mu)
-
-
-_MIXTURE = ScoreFamily("mixture", (_STRONG_MU,), _sample_mixture, known_laws.NORMAL, _mixture_parts)
-LAPLACE = _make_canary_law(known_laws.LAWS["laplace"], 1.0)
-RESPONSE = _make_canary_law(known_laws.LAWS["randomized_response"], 1.0)
-SUBSAMPLED = _make_canary_law(known_laws.LAWS["subsampled"], 0.5)
-MIXTURE = _make_canary_law(_MIXTURE, _STRONG_MU)
-HEAVY = _make_canary_law(known_laws.LAWS["t3"], 2.0)
-OPEN = CanaryLaw(_sample_open, _nothing_leaks)
+_LAPLACE = known_laws.LAWS["laplace"]
+_RESPONSE = known_laws.LAWS["randomized_response"]
+_SUBSAMPLED = known_laws.LAWS["subsampled"]
+_HEAVY = known_laws.LAWS["t3"]
+_MIXTURE = ScoreFamily("mixture", (3.0,), _sample_mixture, known_laws.NORMAL, _mixture_parts)
 
 
 def _draw_worlds(
-    law: CanaryLaw, rng: np.random.Generator, n: int, share_in: float = 0.5
-) -> AuditScores:
-    """Draws 2 n runs of one canary, this share of them in."""
-    runs_in = round(2 * n * share_in)
-    scores_in = law.sample(rng, True, runs_in)
-    scores_out = law.sample(rng, False, 2 * n - runs_in)
+    sample: Sampler, rng: Generator, setting: KnownMechanism, share_in: float = 0.5
+) -> Coins:
+    """Draws runs of one canary, this share of them in."""
+    runs = setting.runs
+    runs_in = round(runs * share_in)
+    scores_in = sample(rng, setting.mu, True, runs_in)
+    scores_out = sample(rng, setting.mu, False, runs - runs_in)
     scores = np.concatenate([scores_in, scores_out])
-    presence = np.arange(2 * n) < runs_in
-    return AuditScores(scores[:, None], presence[:, None])
+    presence = np.arange(runs) < runs_in
+    return Coins(scores[:, None], presence[:, None])
+
+
+def _toss(rng: Generator, setting: KnownMechanism, probability: float = 0.5) -> NDArray[np.bool_]:
+    """Draws which canaries (R, K) are in."""
+    return rng.random((setting.runs, setting.canaries)) < probability
 
 
 def _draw_coins(
-    law: CanaryLaw, shape: Shape, rng: np.random.Generator, n: int, probability: float = 0.5
-) -> AuditScores:
+    sample: Sampler, rng: Generator, setting: KnownMechanism, probability: float = 0.5
+) -> Coins:
     """Draws canaries that are independent of each other, each in with this probability."""
-    presence = rng.random(shape(n)) < probability
-    scores_in = law.sample(rng, True, presence.size).reshape(presence.shape)
-    scores_out = law.sample(rng, False, presence.size).reshape(presence.shape)
-    return AuditScores(np.where(presence, scores_in, scores_out), presence)
+    presence = _toss(rng, setting, probability)
+    scores_in = sample(rng, setting.mu, True, presence.size).reshape(presence.shape)
+    scores_out = sample(rng, setting.mu, False, presence.size).reshape(presence.shape)
+    return Coins(np.where(presence, scores_in, scores_out), presence)
 
 
-def _draw_orthogonal(mu: float, shape: Shape, rng: np.random.Generator, n: int) -> AuditScores:
-    """Draws scores of orthogonal canaries in Gaussian noise."""
-    presence = rng.random(shape(n)) < 0.5
-    noise = rng.standard_normal(presence.shape)
-    return AuditScores(mu * presence + noise, presence)
-
-
-def _draw_failing(mu: float, shape: Shape, rng: np.random.Generator, n: int) -> AuditScores:
+def _draw_failing(rng: Generator, setting: KnownMechanism) -> Coins:
     """Draws scores of orthogonal canaries whose insertion fails, for all at once, in half of the runs."""
-    presence = rng.random(shape(n)) < 0.5
+    presence = _toss(rng, setting)
     works = rng.random((len(presence), 1)) < 0.5
     noise = rng.standard_normal(presence.shape)
-    return AuditScores(mu * (presence & works) + noise, presence)
+    return Coins(setting.mu * (presence & works) + noise, presence)
 
 
-def _draw_tied(mu: float, shape: Shape, rng: np.random.Generator, n: int) -> AuditScores:
+def _draw_tied(rng: Generator, setting: KnownMechanism) -> Coins:
     """Draws scores of canaries any two of which have the inner product 1/2, in Gaussian noise.
 
     A canary is (own direction + a direction that all share) / sqrt(2): so are its signal and its noise.
     """
-    presence = rng.random(shape(n)) < 0.5
-    signal = mu * presence
+    presence = _toss(rng, setting)
+    signal = setting.mu * presence
     own_noise = rng.standard_normal(presence.shape)
     shared_noise = rng.standard_normal((len(presence), 1))
     shared = np.sqrt(0.5) * signal.sum(1, keepdims=True) + shared_noise
     scores = np.sqrt(0.5) * (np.sqrt(0.5) * signal + own_noise + shared)
-    return AuditScores(scores, presence)
+    return Coins(scores, presence)
 
 
-def _draw_opened(rng: np.random.Generator, n: int) -> AuditScores:
+def _draw_opened(rng: Generator, setting: KnownMechanism) -> Coins:
     """Draws noise alone; but each coin is laid open with probability delta, many of them at once."""
-    presence = rng.random((1, n)) < 0.5
+    n = setting.canaries
+    presence = _toss(rng, setting)
     opened_at_once = min(round(3 * np.sqrt(n)), n)
     scores = rng.standard_normal((1, n))
     if rng.random() < _OPEN_DELTA * n / opened_at_once:
         places = rng.permutation(n)[:opened_at_once]
         scores[0, places] = np.where(presence[0, places], _OPEN_SCORE, -_OPEN_SCORE)
-    return AuditScores(scores, presence)
+    return Coins(scores, presence)
 
 
-def _draw_cosines(mu: float, rng: np.random.Generator, n: int) -> AuditScores:
+def _draw_cosines(rng: Generator, setting: KnownMechanism) -> Fresh:
     """Draws cosines of uniform directions, all in, with what one run releases in Gaussian noise."""
-    sigma = 1 / mu if mu else _NO_LEAK_SIGMA
-    cosines = cosine_law.simulate(rng, n, _DIMENSION, sigma)
-    return AuditScores(cosines[None], np.ones((1, n), bool), _DIMENSION)
+    sigma = 1 / setting.mu if setting.mu else _NO_LEAK_SIGMA
+    cosines = cosine_law.simulate(rng, setting.canaries, setting.dimension, sigma)
+    return Fresh(cosines[None], np.ones((1, setting.canaries), bool), setting.dimension)
 
 
-_directions = partial(KnownTruth, design=DIRECTIONS, sizes=_DIRECTION_SIZES)
+def _nothing_leaks(setting: KnownMechanism) -> Truth:
+    """Returns the truth, 0, of mechanisms that spend no more than delta."""
+    return Truth(0.0)
 
 
-def _make_gaussian_directions(mu: float) -> KnownTruth:
-    """Returns the mechanism that inserts directions and releases them in Gaussian noise."""
-    return _directions(
-        f"directions: Gaussian {mu:g}",
-        draw=partial(_draw_cosines, mu),
-        truth=partial(conversions.epsilon_from_mu, mu),
-        description=f"cosines of uniform directions with a release of mu {mu:g}",
-    )
+def _failing_truth(setting: KnownMechanism) -> Truth:
+    """Returns the truth of the mechanism "failing runs".
+
+    A run releases whether it failed. If it did, as half of the runs do, nothing leaks; if not, as much as at
+    mu. So delta is the mean of 0 and of mu's delta at the same epsilon, which is then twice `delta`.
+    """
+    return Truth(conversions.epsilon_from_mu(setting.mu, 2 * setting.delta))
 
 
-def _make_calibrated_directions(law_name: str, *breaks: str) -> KnownTruth:
-    """Returns the mechanism of cosines by a law of `calibrate`, at the parameter 2."""
-    law = laws.DIRECTIONS[law_name]
-
-    def simulate(n: int, delta: float) -> KnownMechanism:
-        return KnownMechanism(law, 2.0, 1, 1, delta, CONFIDENCE, 0, n, _DIMENSION)
-
-    def draw(rng: np.random.Generator, n: int) -> AuditScores:
-        design = law.draw(rng, simulate(n, DELTA))
-        return AuditScores(design.cosines, design.presence, design.dimension)
-
-    def truth(delta: float) -> float:
-        return law.truth(simulate(1, delta)).epsilon
-
-    return _directions(
-        f"directions: {law_name} 2",
-        draw=draw,
-        truth=truth,
-        description=f"cosines of the law {law_name!r} of calibrate, parameter 2",
-        breaks=frozenset(breaks),
-    )
+def _make_law(draw: Callable[..., Coins], family: ScoreFamily, *breaks: str, **changes: Any) -> Law:
+    """Returns the law of independent canaries by a family of scores, as `_draw_worlds` or `_draw_coins`."""
+    truth = partial(laws.score_truth, family)
+    draw_family = partial(draw, family.sample, **changes)
+    return Law(family.name, draw_family, truth, breaks=frozenset(breaks))
 
 
-def _make_worlds(name: str, law: CanaryLaw, description: str, **changes: Any) -> KnownTruth:
-    """Returns the mechanism of one canary a run by a law of its scores."""
-    mechanism = KnownTruth(name, ONE_CANARY, partial(_draw_worlds, law), law.truth, description)
-    return mechanism._replace(**changes)
-
-
-def _make_one_canary_mechanisms() -> list[KnownTruth]:
+def _make_one_canary_mechanisms() -> list[BenchmarkedMechanism]:
     """Returns the mechanisms of one canary a run."""
+    make = partial(BenchmarkedMechanism, ONE_CANARY)
+    gaussian = _make_law(_draw_worlds, known_laws.GAUSSIAN)
+    few_in = _make_law(_draw_worlds, known_laws.GAUSSIAN, share_in=0.1)
+    laplace, response, subsampled, mixture, heavy = (
+        _make_law(_draw_worlds, family, GAUSSIAN_CURVE)
+        for family in (_LAPLACE, _RESPONSE, _SUBSAMPLED, _MIXTURE, _HEAVY)
+    )
+    opened = Law("open", partial(_draw_worlds, _sample_open), _nothing_leaks, breaks=_CURVED)
     mechanisms = []
     for mu in (0.0, 0.5, 1.0, 2.0, 4.0):
-        sizes = _choose_sizes(mu, _WORLD_SIZES)
         description = f"N({mu:g}, 1) against N(0, 1)"
-        mechanisms.append(_make_worlds(f"Gaussian {mu:g}", _gaussian(mu), description, sizes=sizes))
-
-    few_in = _make_worlds(
-        "Gaussian 1, few in",
-        _gaussian(1.0),
-        "N(1, 1) against N(0, 1), a tenth of the runs in",
-        draw=partial(_draw_worlds, _gaussian(1.0), share_in=0.1),
-    )
-    mechanisms.append(few_in)
-
-    curved_laws = (
-        ("Laplace 1", LAPLACE, "Laplace noise of scale 1, shifted by 1"),
-        ("randomised response 1", RESPONSE, "a bit that is right with the odds e, in little noise"),
-        ("Poisson-subsampled", SUBSAMPLED, "noise 0.5, inserted with probability 0.1"),
-        ("mixture of runs", MIXTURE, "half of the runs at mu 0.5, half at mu 3"),
-        ("heavy tails", HEAVY, "Student's t of 3 degrees of freedom, shifted by 2"),
-    )
-    for name, law, description in curved_laws:
-        mechanisms.append(_make_worlds(name, law, description, breaks=_CURVED))
-
-    open_bits = _make_worlds(
-        "(0, delta)",
-        OPEN,
-        "nothing leaks, but a run in a hundred tells its bit; evaluated at delta 0.01",
-        breaks=_CURVED,
-        delta=_OPEN_DELTA,
-    )
-    mechanisms.append(open_bits)
-    return mechanisms
+        sizes = _choose_sizes(mu, _WORLD_SIZES)
+        mechanisms.append(make(f"Gaussian {mu:g}", gaussian, mu, description, sizes))
+    return [
+        *mechanisms,
+        make("Gaussian 1, few in", few_in, 1.0, "N(1, 1) against N(0, 1), a tenth of the runs in"),
+        make("Laplace 1", laplace, 1.0, "Laplace noise of scale 1, shifted by 1"),
+        make(
+            "randomised response 1",
+            response,
+            1.0,
+            "a bit that is right with the odds e, in little noise",
+        ),
+        make("Poisson-subsampled", subsampled, 0.5, "noise 0.5, inserted with probability 0.1"),
+        make("mixture of runs", mixture, 3.0, "half of the runs at mu 0.5, half at mu 3"),
+        make("heavy tails", heavy, 2.0, "Student's t of 3 degrees of freedom, shifted by 2"),
+        make(
+            "(0, delta)",
+            opened,
+            0.0,
+            "nothing leaks, but a run in a hundred tells its bit; evaluated at delta 0.01",
+            delta=_OPEN_DELTA,
+        ),
+    ]
 
 
 def _make_coin_mechanisms(
-    design: str, prefix: str, shape: Shape, sizes: tuple[int, ...]
-) -> list[KnownTruth]:
+    design: str, prefix: str, sizes: tuple[int, ...]
+) -> list[BenchmarkedMechanism]:
     """Returns the mechanisms of canaries with coins, several a run or all in one.
 
     Those that release a run's vector in Gaussian noise come first, then those of canaries that are drawn
@@ -268,61 +213,38 @@ def _make_coin_mechanisms(
     Args:
       design: SEVERAL or ONE_RUN.
       prefix: What their names begin with.
-      shape: n -> (runs, canaries of a run).
       sizes: The n of a full run, the usual one first.
     """
+
+    def make(
+        name: str, law: Law, mu: float, description: str, sizes: tuple[int, ...] = sizes[:1]
+    ) -> BenchmarkedMechanism:
+        return BenchmarkedMechanism(design, f"{prefix}: {name}", law, mu, description, sizes)
+
+    orthogonal = Law("orthogonal", laws.COINS["independent"].draw, laws.gaussian_truth)
+    tied = Law("tied", _draw_tied, laws.gaussian_truth, breaks=frozenset([INDEPENDENT]))
+    failing = Law("failing", _draw_failing, _failing_truth, breaks=_CURVED | {INDEPENDENT})
+    unfair = _make_law(_draw_coins, known_laws.GAUSSIAN, FAIR, probability=0.9)
     mechanisms = []
-
-    def add(
-        name: str,
-        draw: Callable[[np.random.Generator, int], AuditScores],
-        truth: Truth,
-        description: str,
-        *breaks: str,
-        sizes: tuple[int, ...] = sizes[:1],
-    ) -> None:
-        mechanism = KnownTruth(
-            f"{prefix}: {name}", design, draw, truth, description, sizes, frozenset(breaks)
-        )
-        mechanisms.append(mechanism)
-
     for mu in (0.0, 1.0, 2.0, 4.0):
-        add(
-            f"Gaussian {mu:g}",
-            partial(_draw_orthogonal, mu, shape),
-            partial(conversions.epsilon_from_mu, mu),
-            f"orthogonal canaries, each of mu {mu:g}",
-            sizes=_choose_sizes(mu, sizes),
+        description = f"orthogonal canaries, each of mu {mu:g}"
+        mechanisms.append(
+            make(f"Gaussian {mu:g}", orthogonal, mu, description, _choose_sizes(mu, sizes))
         )
-    add(
-        "tied canaries",
-        partial(_draw_tied, 1.0, shape),
-        partial(conversions.epsilon_from_mu, 1.0),
-        "any two canaries have the inner product 1/2; mu 1",
-        INDEPENDENT,
-        sizes=sizes,
+    description = "any two canaries have the inner product 1/2; mu 1"
+    mechanisms.append(make("tied canaries", tied, 1.0, description, sizes))
+    description = "in half of the runs, which is released, nothing is inserted; else mu 2"
+    mechanisms.append(make("failing runs", failing, 2.0, description))
+    curved = (
+        ("Laplace 1", _LAPLACE, 1.0),
+        ("randomised response 1", _RESPONSE, 1.0),
+        ("heavy tails", _HEAVY, 2.0),
     )
-    add(
-        "failing runs",
-        partial(_draw_failing, 2.0, shape),
-        partial(_compute_failing_epsilon, 2.0),
-        "in half of the runs, which is released, nothing is inserted; else mu 2",
-        INDEPENDENT,
-        GAUSSIAN,
-    )
-    curved_laws = {"Laplace 1": LAPLACE, "randomised response 1": RESPONSE, "heavy tails": HEAVY}
-    for name, law in curved_laws.items():
-        description = f"independent canaries, each by {name}"
-        add(name, partial(_draw_coins, law, shape), law.truth, description, GAUSSIAN)
-    law = _gaussian(1.0)
-    add(
-        "nine tenths in",
-        partial(_draw_coins, law, shape, probability=0.9),
-        law.truth,
-        "mu 1, coins that are in with probability 0.9",
-        FAIR,
-    )
-    return mechanisms
+    for name, family, parameter in curved:
+        law = _make_law(_draw_coins, family, GAUSSIAN_CURVE)
+        mechanisms.append(make(name, law, parameter, f"independent canaries, each by {name}"))
+    description = "mu 1, coins that are in with probability 0.9"
+    return [*mechanisms, make("nine tenths in", unfair, 1.0, description)]
 
 
 def _choose_sizes(mu: float, sizes: tuple[int, ...]) -> tuple[int, ...]:
@@ -332,45 +254,41 @@ def _choose_sizes(mu: float, sizes: tuple[int, ...]) -> tuple[int, ...]:
     return sizes[:1]
 
 
-def _compute_failing_epsilon(mu: float, delta: float) -> float:
-    """Returns the true epsilon at delta of the mechanism "failing runs".
+def _make_direction_mechanisms() -> list[BenchmarkedMechanism]:
+    """Returns the mechanisms of one run of uniform directions, by laws of `calibrate` too."""
+    mechanisms = []
 
-    A run releases whether it failed. If it did, as half of the runs do, nothing leaks; if not, as much as at
-    mu. So delta is the mean of 0 and of mu's delta at the same epsilon, which is then twice `delta`.
-    """
-    return conversions.epsilon_from_mu(mu, 2 * delta)
+    def add(name: str, law: Law, mu: float, description: str) -> None:
+        mechanisms.append(
+            BenchmarkedMechanism(
+                DIRECTIONS, f"directions: {name}", law, mu, description, _DIRECTION_SIZES
+            )
+        )
+
+    gaussian = Law("directions", _draw_cosines, laws.gaussian_truth)
+    for mu in (0.0, 1.0, 4.0):
+        description = f"cosines of uniform directions with a release of mu {mu:g}"
+        add(f"Gaussian {mu:g}", gaussian, mu, description)
+    for name in ("equal", "failing", "laplace", "bound"):
+        description = f"cosines of the law {name!r} of calibrate, parameter 2"
+        add(f"{name} 2", laws.DIRECTIONS[name], 2.0, description)
+    return mechanisms
 
 
-def _shape_of_one_run(n: int) -> tuple[int, int]:
-    return 1, n
-
-
-def _shape_of_several_runs(n: int) -> tuple[int, int]:
-    return n, _CANARIES
-
-
-_OPENED_COINS = KnownTruth(
-    name="coins: (0, delta)",
-    design=ONE_RUN,
-    draw=_draw_opened,
-    truth=OPEN.truth,
-    description="nothing leaks, but with probability 0.01 each coin is laid open, many at once; "
-    "evaluated at delta 0.01",
-    breaks=_CURVED,
+_OPENED_COINS = BenchmarkedMechanism(
+    ONE_RUN,
+    "coins: (0, delta)",
+    Law("opened", _draw_opened, _nothing_leaks, breaks=_CURVED),
+    0.0,
+    "nothing leaks, but with probability 0.01 each coin is laid open, many at once; evaluated at delta 0.01",
     delta=_OPEN_DELTA,
 )
 _RECORDS = (
     *_make_one_canary_mechanisms(),
-    *_make_coin_mechanisms(SEVERAL, "runs of 16", _shape_of_several_runs, _RUN_SIZES),
-    *_make_coin_mechanisms(ONE_RUN, "coins", _shape_of_one_run, _COIN_SIZES),
+    *_make_coin_mechanisms(SEVERAL, "runs of 16", _RUN_SIZES),
+    *_make_coin_mechanisms(ONE_RUN, "coins", _COIN_SIZES),
     _OPENED_COINS,
-    _make_gaussian_directions(0.0),
-    _make_gaussian_directions(1.0),
-    _make_gaussian_directions(4.0),
-    _make_calibrated_directions("equal", INDEPENDENT),
-    _make_calibrated_directions("failing", GAUSSIAN, INDEPENDENT),
-    _make_calibrated_directions("laplace", GAUSSIAN),
-    _make_calibrated_directions("bound", GAUSSIAN),
+    *_make_direction_mechanisms(),
     *trained.MECHANISMS,
 )
 MECHANISMS = {record.name: record for record in _RECORDS}

@@ -2,9 +2,18 @@
 
 from functools import partial
 
+from audit.calibration.calibration import ENOUGH_RUNS, FAIR, GAUSSIAN_CURVE
 from audit.errors import InputError
-from audit.evidence import canaries
-from audit.methods import estimate, exact_null, gaussian_curve, lifted, one_run_bounds
+from audit.evidence import canaries, fair_coins
+from audit.evidence.canaries import Coins, Fresh
+from audit.methods import (
+    claimed_curve,
+    estimate,
+    exact_null,
+    gaussian_curve,
+    lifted,
+    one_run_bounds,
+)
 from audit.methods.estimate import ScoreMethod
 from audit.methods.exact_null import DirectionsMethod
 from audit.methods.gaussian_curve import CURVE_LEVEL
@@ -12,14 +21,10 @@ from audit.methods.lifted import CanaryMethod
 from audit.methods.method import NO_BOUND, Assumption
 from experiments.benchmark.contract import (
     DIRECTIONS,
-    ENOUGH_RUNS,
-    FAIR,
-    GAUSSIAN,
     ONE_CANARY,
     ONE_RUN,
     OURS,
     SEVERAL,
-    AuditScores,
     EpsilonFunction,
     Estimator,
 )
@@ -33,12 +38,12 @@ _COINS_ASSUMED = {  # a record of one run's coins does not say it
 }
 
 
-def from_scores(method: ScoreMethod, audit: AuditScores, delta: float, confidence: float) -> float:
+def from_scores(method: ScoreMethod, coins: Coins, delta: float, confidence: float) -> float:
     """Returns epsilon by a method of one canary a run.
 
     What a page marks as refuted, scores that have no Gaussian trade-off curve, is a refusal here.
     """
-    scores_in, scores_out = audit.worlds()
+    scores_in, scores_out = coins.pooled()
     if method.assumes.gaussian:
         curve = gaussian_curve.examine(scores_in, scores_out)
         if curve.p_value < CURVE_LEVEL:
@@ -46,29 +51,34 @@ def from_scores(method: ScoreMethod, audit: AuditScores, delta: float, confidenc
     return method.compute(scores_in, scores_out, delta, confidence).epsilon
 
 
-def from_canaries(
-    method: CanaryMethod, audit: AuditScores, delta: float, confidence: float
-) -> float:
+def from_canaries(method: CanaryMethod, coins: Coins, delta: float, confidence: float) -> float:
     """Returns epsilon by a method of several canaries a run."""
-    return method.bound(
-        canaries.make_coins(audit.scores, audit.presence), delta, confidence
-    ).epsilon
+    fair_coins.require_fair(coins.presence)
+    checked = canaries.make_coins(coins.scores, coins.presence)
+    return method.bound(checked._replace(given=True), delta, confidence).epsilon
 
 
 def from_coins(
-    compute: one_run_bounds.CoinMethod, audit: AuditScores, delta: float, confidence: float
+    compute: one_run_bounds.CoinMethod, coins: Coins, delta: float, confidence: float
 ) -> float:
     """Returns epsilon by a method of the coins of one run."""
-    evidence = one_run_bounds.weigh_coins(canaries.Coins(audit.scores, audit.presence, True))
-    return compute(evidence, delta, confidence).epsilon
+    return compute(one_run_bounds.weigh_coins(coins), delta, confidence).epsilon
 
 
 def from_directions(
-    method: DirectionsMethod, audit: AuditScores, delta: float, confidence: float
+    method: DirectionsMethod, directions: Fresh, delta: float, confidence: float
 ) -> float:
     """Returns epsilon by a method of fresh directions."""
-    design = canaries.Fresh(audit.scores, audit.presence, audit.dimension, True, True)
-    return method.compute(design, delta, confidence).epsilon
+    plain = directions._replace(plain=True, given=True)
+    return method.compute(plain, delta, confidence).epsilon
+
+
+def examine_directions(directions: Fresh, mu: float, confidence: float) -> bool:
+    """Returns whether bets against the claimed curve refute it."""
+    counted = exact_null.count_exceedances(directions)
+    return claimed_curve.examine_claim(
+        counted, claimed_curve.gaussian_power(mu), confidence
+    ).refuted
 
 
 def _make_estimator(
@@ -79,7 +89,7 @@ def _make_estimator(
     if design in (SEVERAL, ONE_RUN):
         assumes.add(FAIR)
     if documented.gaussian or name in _BY_MU:
-        assumes.add(GAUSSIAN)
+        assumes.add(GAUSSIAN_CURVE)
     if "many runs" in documented.text:
         assumes.add(ENOUGH_RUNS)
     return Estimator(
@@ -98,20 +108,20 @@ def _make_estimator(
 def _make_estimators() -> list[Estimator]:
     """Returns a record for each of our estimators, by design."""
     estimators = []
-    epsilon: EpsilonFunction
     for name, score_method in estimate.METHODS.items():
         epsilon = partial(from_scores, score_method)
         estimators.append(_make_estimator(name, ONE_CANARY, score_method.assumes, epsilon))
     for name, canary_method in lifted.METHODS.items():
         epsilon = partial(from_canaries, canary_method)
         estimators.append(_make_estimator(name, SEVERAL, canary_method.assumes, epsilon))
-    for name, coin_method in one_run_bounds.OF_COINS.items():
-        epsilon = partial(from_coins, coin_method)
+    for name, compute in one_run_bounds.OF_COINS.items():
+        epsilon = partial(from_coins, compute)
         assumed = _COINS_ASSUMED.get(name, one_run_bounds.FAIR_COINS)
         estimators.append(_make_estimator(name, ONE_RUN, assumed, epsilon))
     for name, directions_method in exact_null.METHODS.items():
         epsilon = partial(from_directions, directions_method)
-        estimators.append(_make_estimator(name, DIRECTIONS, directions_method.assumes, epsilon))
+        estimator = _make_estimator(name, DIRECTIONS, directions_method.assumes, epsilon)
+        estimators.append(estimator._replace(examine=examine_directions))
     return estimators
 
 

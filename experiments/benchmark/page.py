@@ -17,6 +17,7 @@ from audit.runtime.machine import cores
 from audit.storage import files
 from experiments.benchmark.cells import MeasuredCell
 from experiments.benchmark.contract import DESIGNS, OURS, PAPER, PEER
+from experiments.benchmark.false_claims import MeasuredClaim
 from experiments.benchmark.mechanisms import MECHANISMS
 from experiments.benchmark.registry import ESTIMATORS
 from experiments.benchmark.tables import (
@@ -35,15 +36,23 @@ _TITLE = "How often an estimator claims too much, and how much of the truth it p
 _MOST_SHARE = 1.3  # of the truth; larger shares are drawn here, as arrows
 
 
-def write_files(folder: Path, cells: Sequence[MeasuredCell]) -> list[Path]:
+def write_files(
+    folder: Path, cells: Sequence[MeasuredCell], claims: Sequence[MeasuredClaim] = ()
+) -> list[Path]:
     """Writes the table, the figure, the page, and all cells as CSV and JSON; returns their paths."""
-    content = {"machine": describe_machine(), "cells": [cell._asdict() for cell in cells]}
+    summary = make_summary_table(cells, claims)
+    content = {
+        "machine": describe_machine(),
+        "cells": [cell._asdict() for cell in cells],
+        "claims": [claim._asdict() for claim in claims],
+    }
     contents = {
+        "estimators.csv": summary.csv(),
         "benchmark.csv": make_cell_table(cells).csv(),
         "benchmark.json": (json.dumps(content, indent=1) + "\n").encode(),
-        "benchmark.txt": (make_summary_table(cells).text() + "\n").encode(),
+        "benchmark.txt": (summary.text() + "\n").encode(),
         "benchmark.png": style.png(draw_figure(summarise_estimators(cells))),
-        "benchmark.html": make_page(cells),
+        "benchmark.html": make_page(cells, claims),
     }
     paths = []
     for name, encoded in contents.items():
@@ -160,9 +169,9 @@ def _are_near(first: Point, second: Point, width: float) -> bool:
     return distance_across < width and distance_up < 0.07
 
 
-def make_page(cells: Sequence[MeasuredCell]) -> bytes:
+def make_page(cells: Sequence[MeasuredCell], claims: Sequence[MeasuredClaim] = ()) -> bytes:
     """Returns the page: figure, table, what each estimator and mechanism is, and every cell."""
-    summary = make_summary_table(cells)
+    summary = make_summary_table(cells, claims)
     summary_head = [head.replace("\n", " ").strip() for head in summary.header()]
     cell_table = make_cell_table(cells)
     figure = style.svg(draw_figure(summarise_estimators(cells)))
@@ -195,6 +204,8 @@ def _describe_estimators(cells: Sequence[MeasuredCell]) -> list[list[str]]:
     for name, version in versions.items():
         estimator = ESTIMATORS[name]
         source = f"{estimator.source} {version}"
+        if estimator.remark:
+            source += f"; {estimator.remark}"
         rows.append([name, source, estimator.design, estimator.assumption])
     return rows
 
@@ -204,7 +215,8 @@ def _describe_mechanisms(cells: Sequence[MeasuredCell]) -> list[list[str]]:
     rows = []
     for name in dict.fromkeys(cell.mechanism for cell in cells):
         mechanism = MECHANISMS[name]
-        truth = mechanism.truth(mechanism.delta)
+        setting = mechanism.setting(0, mechanism.sizes[0])
+        truth = setting.law.truth(setting).epsilon
         row = [
             name,
             mechanism.design,

@@ -9,27 +9,26 @@ from typing import Any
 
 import numpy as np
 
+from audit.calibration.calibration import FAIR, GAUSSIAN_CURVE, INDEPENDENT
+from audit.evidence.canaries import Coins
 from experiments.benchmark.contract import (
-    FAIR,
-    GAUSSIAN,
-    INDEPENDENT,
     ONE_CANARY,
     ONE_RUN,
     PEER,
     SEVERAL,
-    AuditScores,
     Estimator,
 )
+from experiments.benchmark.published import count_right_guesses, judge_guesses
 
 _GRID_SIZE = 1_000
 _FIXED_THRESHOLD = 0.5  # chosen without looking at the scores
 
 
-def _make_jax_auditor(audit: AuditScores) -> Any:
+def _make_jax_auditor(coins: Coins) -> Any:
     """Returns jax-privacy's auditor of the scores."""
     from jax_privacy import auditing
 
-    scores_in, scores_out = audit.worlds()
+    scores_in, scores_out = coins.pooled()
     return auditing.CanaryScoreAuditor(scores_in, scores_out)
 
 
@@ -44,33 +43,31 @@ def _make_jax_strategy(name: str) -> Any:
     return getattr(auditing, name)(seed=0)
 
 
-def jax_bound(
-    method: str, strategy: str, audit: AuditScores, delta: float, confidence: float
-) -> float:
+def jax_bound(method: str, strategy: str, coins: Coins, delta: float, confidence: float) -> float:
     """Returns a bound of jax-privacy, by a method that takes a threshold strategy."""
-    bound = getattr(_make_jax_auditor(audit), method)
+    bound = getattr(_make_jax_auditor(coins), method)
     return float(bound(1 - confidence, delta, threshold_strategy=_make_jax_strategy(strategy)))
 
 
-def jax_gdp(audit: AuditScores, delta: float, confidence: float) -> float:
+def jax_gdp(coins: Coins, delta: float, confidence: float) -> float:
     """Returns jax-privacy's bound by a Gaussian trade-off curve."""
-    auditor = _make_jax_auditor(audit)
+    auditor = _make_jax_auditor(coins)
     return float(auditor.epsilon_from_gdp(1 - confidence, delta))
 
 
-def jax_counts(audit: AuditScores, delta: float, confidence: float) -> float:
+def jax_counts(coins: Coins, delta: float, confidence: float) -> float:
     """Returns jax-privacy's estimate from counts, which has no level."""
-    auditor = _make_jax_auditor(audit)
+    auditor = _make_jax_auditor(coins)
     return float(auditor.epsilon_raw_counts(delta=delta))
 
 
-def _make_opake_audit(audit: AuditScores) -> Any:
+def _make_opake_audit(coins: Coins) -> Any:
     """Returns opake-auditing's audit of one run."""
     from opake import auditing
     from opake.auditing.types import CoinFlip
 
-    scores = audit.scores[0]
-    presence = audit.presence[0]
+    scores = coins.scores[0]
+    presence = coins.presence[0]
     indices = np.arange(len(scores))
     coin_flip = CoinFlip(
         len(scores), indices, presence, indices[presence], indices[~presence], len(scores)
@@ -79,19 +76,42 @@ def _make_opake_audit(audit: AuditScores) -> Any:
     return auditing.one_run(canary_scores, coin_flip=coin_flip)
 
 
-def opake_gdp(audit: AuditScores, delta: float, confidence: float) -> float:
+def opake_gdp(coins: Coins, delta: float, confidence: float) -> float:
     """Returns the bound of opake-auditing's default method.
 
     It runs on the coarsest grid that its documentation allows: the default grid takes ten times as long.
     """
-    bound = _make_opake_audit(audit).gdp(grid_size=_GRID_SIZE)
+    bound = _make_opake_audit(coins).gdp(grid_size=_GRID_SIZE)
     return float(bound.epsilon_at(delta=delta, significance=1 - confidence))
 
 
-def opake_eps_delta(audit: AuditScores, delta: float, confidence: float) -> float:
+def opake_eps_delta(coins: Coins, delta: float, confidence: float) -> float:
     """Returns the bound of opake-auditing's method for any mechanism."""
-    bound = _make_opake_audit(audit).eps_delta()
+    bound = _make_opake_audit(coins).eps_delta()
     return float(bound.epsilon_at(delta=delta, significance=1 - confidence))
+
+
+def privacyguard_fdp(coins: Coins, delta: float, confidence: float) -> float:
+    """Returns what privacyguard-platform's analysis of one run gives, a fifth of the coins guessed."""
+    from privacy_guard.analysis.mia.fdp_analysis_node import FDPAnalysisNode
+
+    is_right = judge_guesses(coins)
+    [(guesses, right)] = count_right_guesses(is_right, best=False)
+    node = FDPAnalysisNode(
+        m=len(is_right), c=right, c_cap=guesses, threshold=1 - confidence, delta=delta
+    )
+    return float(node.run_analysis().eps)
+
+
+def privacyguard_counts(coins: Coins, delta: float, confidence: float) -> float:
+    """Returns privacyguard-platform's epsilon from Clopper-Pearson limits, at 95% whatever the confidence."""
+    import torch
+    from privacy_guard.analysis.mia.mia_results import MIAResults
+
+    scores_in, scores_out = coins.pooled()
+    results = MIAResults(torch.from_numpy(scores_in), torch.from_numpy(scores_out))
+    _, _, epsilon = results.compute_acc_auc_ci_epsilon(delta)
+    return float(epsilon)
 
 
 _jax = partial(
@@ -108,6 +128,9 @@ _opake = partial(
     design=ONE_RUN,
     package="opake-auditing",
     module="opake",
+)
+_privacyguard = partial(
+    Estimator, kind=PEER, package="privacyguard-platform", module="privacy_guard"
 )
 _HELD = "scores of held-in and held-out canaries"
 _HELD_IN_ONE_RUN = f"{_HELD} of a single run"
@@ -142,7 +165,7 @@ def _one_run_fdp(strategy: str) -> Estimator:
         design=ONE_RUN,
         assumption=f"{_HELD_IN_ONE_RUN}; its source: a Gaussian curve",
         epsilon=partial(jax_bound, "epsilon_one_run_fdp", strategy),
-        assumes=frozenset([FAIR, GAUSSIAN]),
+        assumes=frozenset([FAIR, GAUSSIAN_CURVE]),
         cost=10,
     )
 
@@ -153,7 +176,8 @@ ESTIMATORS = (
         design=ONE_CANARY,
         assumption=f"{_HELD}; GDP",
         epsilon=jax_gdp,
-        assumes=frozenset([GAUSSIAN]),
+        assumes=frozenset([GAUSSIAN_CURVE]),
+        remark="fixed in its repository since July 2026, in no release yet",
     ),
     _jax(
         "jax-privacy: epsilon_raw_counts",
@@ -181,7 +205,7 @@ ESTIMATORS = (
         "opake: gdp",
         assumption="fair coins; mu-GDP, its default",
         epsilon=opake_gdp,
-        assumes=frozenset([FAIR, GAUSSIAN]),
+        assumes=frozenset([FAIR, GAUSSIAN_CURVE]),
         cost=20,
     ),
     _opake(
@@ -189,5 +213,23 @@ ESTIMATORS = (
         assumption="fair coins; mechanism-agnostic",
         epsilon=opake_eps_delta,
         assumes=frozenset([FAIR]),
+    ),
+    _privacyguard(
+        "privacyguard: FDPAnalysisNode",
+        source="privacyguard-platform, FDPAnalysisNode",
+        design=ONE_RUN,
+        assumption='"Auditing f-DP in one run", at a probability threshold; its curves are Gaussian',
+        epsilon=privacyguard_fdp,
+        assumes=frozenset([FAIR, GAUSSIAN_CURVE]),
+        cost=100,
+    ),
+    _privacyguard(
+        "privacyguard: eps_cp",
+        source="privacyguard-platform, MIAResults.compute_acc_auc_ci_epsilon",
+        design=ONE_CANARY,
+        assumption='an "empirical epsilon" by Clopper-Pearson limits',
+        epsilon=privacyguard_counts,
+        level=False,
+        cost=50,
     ),
 )

@@ -21,6 +21,7 @@ from audit.claims import accounting
 from audit.conclusions.concluded import conclude_each_run, conclude_setting
 from audit.conclusions.conclusion import assumption_of
 from audit.errors import InputError
+from audit.evidence.canaries import Coins
 from audit.methods.estimate import ASSUMPTION_FREE, IF_GAUSSIAN
 from audit.methods.exact_null import EXACT_NULL
 from audit.methods.level import Level
@@ -35,7 +36,7 @@ from audit.settings.setting import MOST_RUNS, Setting
 from audit.storage.store import Scores
 from audit.tasks.task import Sources
 from experiments.benchmark import peers
-from experiments.benchmark.contract import ONE_RUN, AuditScores, EpsilonFunction, Estimator
+from experiments.benchmark.contract import ONE_RUN, Estimator
 from experiments.engine.engines import TIMED
 from experiments.engine.measurement import Measurement, measure
 from models.catalogue import task
@@ -361,8 +362,9 @@ def _make_peer_curve(
         batches = -(-runs // models_at_once)  # rounded up
         seconds.append(batches * batch_seconds)
         first = scores.of_first(runs)
-        audit = AuditScores(first.scores, first.presence)
-        epsilons.append(_estimate_or_zero(estimator.epsilon, audit, how.delta, how.confidence))
+        coins = Coins(first.scores, first.presence)
+        epsilon, _ = estimator.estimate(coins, how.delta, how.confidence)
+        epsilons.append(epsilon)
     return Curve(
         way=way.name,
         engine=engine.engine,
@@ -372,16 +374,6 @@ def _make_peer_curve(
         trainings=tuple(run_counts),
         epsilons=tuple(epsilons),
     )
-
-
-def _estimate_or_zero(
-    estimator: EpsilonFunction, audit: AuditScores, delta: float, confidence: float
-) -> float:
-    """Returns what an estimator proves; 0 where it refuses, as of few scores or of one world."""
-    try:
-        return estimator(audit, delta, confidence)
-    except Exception:
-        return 0.0
 
 
 def proof_table(how: How, proofs: Proofs) -> Table[Curve]:

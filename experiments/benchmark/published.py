@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from audit.evidence.canaries import Coins
+from audit.calibration.calibration import ENOUGH_RUNS, FAIR, GAUSSIAN_CURVE, INDEPENDENT
+from audit.evidence.canaries import Coins, Fresh
 from audit.evidence.one_run import Cosines
 from audit.laws import conversions
 from audit.laws.bisection import find_largest_refuted
@@ -19,15 +20,10 @@ from audit.methods import exact, lifted, one_run_bounds, one_shot
 from audit.methods.lifted import moments, wilson
 from experiments.benchmark.contract import (
     DIRECTIONS,
-    ENOUGH_RUNS,
-    FAIR,
-    GAUSSIAN,
-    INDEPENDENT,
     ONE_CANARY,
     ONE_RUN,
     PAPER,
     SEVERAL,
-    AuditScores,
     EpsilonFunction,
     Estimator,
 )
@@ -43,14 +39,14 @@ _HALVINGS = 30
 def canife(estimate: Callable[..., rounds.RoundEstimate]) -> EpsilonFunction:
     """Returns CANIFE's estimate (2023), Algorithm 2: by the best threshold on the scores that it counts."""
 
-    def epsilon(audit: AuditScores, delta: float, confidence: float) -> float:
-        scores_in, scores_out = audit.worlds()
+    def epsilon(coins: Coins, delta: float, confidence: float) -> float:
+        scores_in, scores_out = coins.pooled()
         return estimate(scores_in, scores_out, confidence, delta).estimate.epsilon
 
     return epsilon
 
 
-def bootstrapped_gaussian(audit: AuditScores, delta: float, confidence: float) -> float:
+def bootstrapped_gaussian(coins: Coins, delta: float, confidence: float) -> float:
     """Returns dpsgd-auditbench's lower limit.
 
     That is epsilon between two Gaussians with the scores' means and their pooled deviation, at the quantile
@@ -60,7 +56,7 @@ def bootstrapped_gaussian(audit: AuditScores, delta: float, confidence: float) -
     taken, and converted once.
     """
     rng = np.random.default_rng(0)
-    scores_in, scores_out = audit.worlds()
+    scores_in, scores_out = coins.pooled()
     mean_in, variance_in = _bootstrap_moments(rng, scores_in)
     mean_out, variance_out = _bootstrap_moments(rng, scores_out)
 
@@ -77,14 +73,13 @@ def _bootstrap_moments(rng: np.random.Generator, scores: Array) -> tuple[Array, 
     return samples.mean(1), samples.var(1, ddof=1)
 
 
-def lidp_order_4(audit: AuditScores, delta: float, confidence: float) -> float:
+def lidp_order_4(coins: Coins, delta: float, confidence: float) -> float:
     """Returns LiDP's bound by the fourth-order Wilson interval with the variance of its public code.
 
     There the last term of Var(m_2) is h(0) (mu_4 - mu_3^2), with the limit on mu_3, in place of
     h(0) (mu_4 - mu_2^2) (Errata L1).
     """
-    design = Coins(audit.scores, audit.presence)
-    counts = lifted.count(design, exact.approximate_dp(delta), 1 - confidence)
+    counts = lifted.count(coins, exact.approximate_dp(delta), 1 - confidence)
     rest = counts.rest
     error = (1 - confidence) / 2
     false_alarms = 2 * fourth_order_limit(rest.alarms, rest.canaries_in, error)
@@ -136,13 +131,13 @@ def steinke(best: bool) -> EpsilonFunction:
       best: Whether to take, of 20 numbers of guesses, the one that gives most.
     """
 
-    def epsilon(audit: AuditScores, delta: float, confidence: float) -> float:
-        is_right = judge_guesses(audit)
-        coins = len(is_right)
+    def epsilon(coins: Coins, delta: float, confidence: float) -> float:
+        is_right = judge_guesses(coins)
+        number = len(is_right)
         epsilons = []
         for guesses, right in count_right_guesses(is_right, best):
             bound = one_run_bounds.epsilon_from_guesses(
-                coins, guesses, right, delta, 1 - confidence
+                number, guesses, right, delta, 1 - confidence
             )
             epsilons.append(bound)
         return max(epsilons)
@@ -159,12 +154,12 @@ def mahloujifar(best: bool) -> EpsilonFunction:
       best: Whether to take, of 20 numbers of guesses, the one that gives most.
     """
 
-    def epsilon(audit: AuditScores, delta: float, confidence: float) -> float:
-        is_right = judge_guesses(audit)
-        coins = len(is_right)
+    def epsilon(coins: Coins, delta: float, confidence: float) -> float:
+        is_right = judge_guesses(coins)
+        number = len(is_right)
         mu = 0.0
         for guesses, right in count_right_guesses(is_right, best):
-            is_refuted = partial(_is_mu_refuted, coins, guesses, right, 1 - confidence)
+            is_refuted = partial(_is_mu_refuted, number, guesses, right, 1 - confidence)
             mu = find_largest_refuted(is_refuted, mu, max(2 * mu, 1.0), _HALVINGS)
         return conversions.epsilon_from_mu(mu, delta)
 
@@ -191,7 +186,7 @@ def _is_mu_refuted(coins: int, guesses: int, right: int, error: float, mu: float
     return False
 
 
-def judge_guesses(audit: AuditScores) -> NDArray[np.bool_]:
+def judge_guesses(coins: Coins) -> NDArray[np.bool_]:
     """Returns which guesses about the coins of one run are right, the surest first.
 
     The largest score is guessed in, the lowest out, the second largest in, and so on.
@@ -199,8 +194,8 @@ def judge_guesses(audit: AuditScores) -> NDArray[np.bool_]:
     Returns:
       (m,) a value for each of the run's m coins.
     """
-    descending = np.argsort(-audit.scores[0], kind="stable")
-    presence = audit.presence[0][descending]
+    descending = np.argsort(-coins.scores[0], kind="stable")
+    presence = coins.presence[0][descending]
     guessed_in = (len(presence) + 1) // 2
     is_right = np.empty(len(presence), bool)
     is_right[::2] = presence[:guessed_in]
@@ -227,8 +222,8 @@ def count_right_guesses(is_right: NDArray[np.bool_], best: bool) -> list[tuple[i
 def one_shot_fit(name: str) -> EpsilonFunction:
     """Returns an estimate of One-shot (2024): a fit taken for the truth (`one_shot.FITTED`)."""
 
-    def epsilon(audit: AuditScores, delta: float, confidence: float) -> float:
-        fitted = one_shot.fit(audit.scores[0], audit.dimension)
+    def epsilon(directions: Fresh, delta: float, confidence: float) -> float:
+        fitted = one_shot.fit(directions.cosines[0], directions.dimension)
         return float(one_shot.FITTED[name](Gaussian(0.0, 1.0), fitted, delta))
 
     return epsilon
@@ -237,8 +232,8 @@ def one_shot_fit(name: str) -> EpsilonFunction:
 def one_shot_limit(prior: float) -> EpsilonFunction:
     """Returns One-shot's eps_lo (`one_shot.in_sample`)."""
 
-    def epsilon(audit: AuditScores, delta: float, confidence: float) -> float:
-        cosines = Cosines(audit.scores[0], np.empty(0), audit.dimension)
+    def epsilon(directions: Fresh, delta: float, confidence: float) -> float:
+        cosines = Cosines(directions.cosines[0], np.empty(0), directions.dimension)
         return one_shot.in_sample(cosines, delta, 1 - confidence, prior)
 
     return epsilon
@@ -270,7 +265,7 @@ def _make_one_shot_estimators() -> list[Estimator]:
             name,
             assumption="normal cosines; an estimate",
             epsilon=one_shot_fit(name),
-            assumes=frozenset([GAUSSIAN]),
+            assumes=frozenset([GAUSSIAN_CURVE]),
             level=False,
         )
         estimators.append(fit)
@@ -294,7 +289,7 @@ ESTIMATORS = (
         design=ONE_CANARY,
         assumption="normal scores of equal variance; a bootstrap confidence lower bound",
         epsilon=bootstrapped_gaussian,
-        assumes=frozenset([GAUSSIAN]),
+        assumes=frozenset([GAUSSIAN_CURVE]),
         cost=_SLOW,
     ),
     _make(
@@ -323,13 +318,13 @@ ESTIMATORS = (
         "Mahloujifar: a fifth guessed",
         assumption="fair coins; a Gaussian trade-off curve",
         epsilon=mahloujifar(best=False),
-        assumes=frozenset([FAIR, GAUSSIAN]),
+        assumes=frozenset([FAIR, GAUSSIAN_CURVE]),
     ),
     _mahloujifar(
         "Mahloujifar: best number",
         assumption=f"{_BEST}; a Gaussian trade-off curve",
         epsilon=mahloujifar(best=True),
-        assumes=frozenset([FAIR, GAUSSIAN]),
+        assumes=frozenset([FAIR, GAUSSIAN_CURVE]),
         level=False,
         cost=_SLOW,
     ),

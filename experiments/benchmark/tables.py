@@ -10,6 +10,7 @@ import numpy as np
 from audit.report.table import Column, Table, number
 from experiments.benchmark.cells import MeasuredCell
 from experiments.benchmark.contract import CONFIDENCE, DESIGNS
+from experiments.benchmark.false_claims import CLAIMED_MU, NOISE, MeasuredClaim
 from experiments.benchmark.registry import ESTIMATORS
 
 LEVEL = 1 - CONFIDENCE
@@ -18,7 +19,9 @@ _NOTES = (
     "whose mechanism keeps what the estimator assumes; * in some such cell an exact",
     f"test at 1% finds it above {LEVEL:.0%}; - it says no level. else: the share in the worst",
     "other cell, for which nobody is blamed. proven: the mean share of the truth.",
-    "no value: audits that gave none, which count as 0.",
+    "no value: audits that gave none, which count as 0. refutes: training runs",
+    f"after which half of the audits refute a claim of mu {CLAIMED_MU:.2f}, the noise {NOISE}",
+    f"of what is stated; * as many refute a claim that holds, in over {LEVEL:.0%} of audits.",
 )
 
 
@@ -37,6 +40,7 @@ class MeasuredEstimator(NamedTuple):
       proven_share: The mean share of the truth where its assumptions hold; None where all truths are 0.
       refused_share: The share of audits that gave no value.
       seconds: Of a processor, the median audit of the median cell.
+      claim: After how many training runs it refutes a claim; None where that is not measured.
     """
 
     estimator: str
@@ -49,6 +53,7 @@ class MeasuredEstimator(NamedTuple):
     proven_share: float | None
     refused_share: float
     seconds: float
+    claim: MeasuredClaim | None = None
 
     @property
     def kind(self) -> str:
@@ -56,17 +61,21 @@ class MeasuredEstimator(NamedTuple):
         return ESTIMATORS[self.estimator].kind
 
 
-def summarise_estimators(cells: Sequence[MeasuredCell]) -> list[MeasuredEstimator]:
+def summarise_estimators(
+    cells: Sequence[MeasuredCell], claims: Sequence[MeasuredClaim] = ()
+) -> list[MeasuredEstimator]:
     """Returns a row for each estimator, by design and in the order of the records."""
     order = list(ESTIMATORS)
+    claim_by_estimator = {claim.estimator: claim for claim in claims}
 
     def rank(cell: MeasuredCell) -> tuple[int, int]:
         return DESIGNS.index(cell.design), order.index(cell.estimator)
 
     rows = []
     ranked = sorted(cells, key=rank)
-    for _, group in itertools.groupby(ranked, attrgetter("estimator")):
-        rows.append(_summarise_estimator(list(group)))
+    for name, group in itertools.groupby(ranked, attrgetter("estimator")):
+        row = _summarise_estimator(list(group))
+        rows.append(row._replace(claim=claim_by_estimator.get(name)))
     return rows
 
 
@@ -105,29 +114,52 @@ def _summarise_estimator(cells: list[MeasuredCell]) -> MeasuredEstimator:
     )
 
 
-def make_summary_table(cells: Sequence[MeasuredCell]) -> Table[MeasuredEstimator]:
-    """Returns the table for a terminal, a row for each estimator."""
+def make_summary_table(
+    cells: Sequence[MeasuredCell], claims: Sequence[MeasuredClaim] = ()
+) -> Table[MeasuredEstimator]:
+    """Returns the table of a row for each estimator, for people and for files."""
     show_share = "{:.0%}".format
     columns = (
         Column("estimator", attrgetter("estimator"), "estimator", width=40, left=True),
-        Column("cells", attrgetter("cells"), "cells", number("d"), 5),
+        Column("design", attrgetter("design")),
+        Column("level", attrgetter("level")),
+        Column("cells", attrgetter("cells")),
+        Column("too_much", attrgetter("worst_share")),
+        Column("cells_over_level", lambda row: len(row.over_level)),
         Column(None, _show_worst_share, "too\nmuch", width=7),
         Column("elsewhere", attrgetter("worst_share_elsewhere"), "\nelse", show_share, 5),
         Column("proven", attrgetter("proven_share"), "\nproven", show_share, 6),
         Column("refused", attrgetter("refused_share"), "no\nvalue", show_share, 5),
-        Column("seconds", attrgetter("seconds"), "\nms", _show_milliseconds, 5),
+        Column("seconds", attrgetter("seconds"), "\nms", _show_milliseconds, 4),
+        Column(None, attrgetter("claim"), "\nrefutes", str, 7),
+        *_make_claim_columns(),
     )
     most_audits = max((cell.audits for cell in cells), default=0)
     title = f"up to {most_audits:,} audits a cell, of {len(cells):,} cells; level {LEVEL:.0%}"
     return Table(
         columns,
-        summarise_estimators(cells),
+        summarise_estimators(cells, claims),
         section=attrgetter("design"),
         before=(title,),
         after=_NOTES,
         gap=" ",
         rule=80,
     )
+
+
+def _make_claim_columns() -> list[Column]:
+    """Returns the columns, in files alone, of the claim that each estimator is to refute."""
+    names = {
+        "runs_until_refuted": "runs",
+        "most_runs": "most_runs",
+        "claim_audits": "audits",
+        "false_refutations": "false_refutations",
+    }
+
+    def read(field: str) -> Callable[[MeasuredEstimator], Any]:
+        return lambda row: None if row.claim is None else getattr(row.claim, field)
+
+    return [Column(key, read(field)) for key, field in names.items()]
 
 
 def _show_worst_share(row: MeasuredEstimator) -> str | None:

@@ -9,7 +9,7 @@ Each combination of fields is a training run of its own; seeds are averaged.
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from experiments.canife.attacked import STARTS, Attacked
@@ -18,6 +18,7 @@ from experiments.sweeps.sweep import Sweep
 
 ROUND = "round"
 Value = str | int
+Varied = Mapping[str, Sequence[Value]]
 
 
 class FigureSize(NamedTuple):
@@ -61,17 +62,15 @@ _TINY = Attacked(
     mock_rounds=200,
     design_steps=4,
 )
+_LAPTOP_SIZE = FigureSize(
+    _LAPTOP, 0.4, (32, 64, 128, 256, 512), (10, 30, 100, 300, 1000), (16, 32, 64), seeds=3
+)
 SIZES = {
     "smoke": FigureSize(_TINY, 0.5, (6, 8), (2, 4), (4, 8), seeds=1),
-    "laptop": FigureSize(
-        _LAPTOP, 0.4, (32, 64, 128, 256, 512), (10, 30, 100, 300, 1000), (16, 32, 64), seeds=3
-    ),
-    "paper": FigureSize(
-        dataclasses.replace(_LAPTOP, design_steps=2500),
-        0.4,
-        (32, 64, 128, 256, 512),
-        (10, 30, 100, 300, 1000, 3000),
-        (16, 32, 64),
+    "laptop": _LAPTOP_SIZE,
+    "paper": _LAPTOP_SIZE._replace(
+        setting=dataclasses.replace(_LAPTOP, design_steps=2500),
+        design_steps=(*_LAPTOP_SIZE.design_steps, 3000),
         seeds=5,
     ),
 }
@@ -106,44 +105,31 @@ def sweeps(scale: str) -> dict[str, Sweep]:
         design_batch=min(cohorts[-1] // 2, setting.cohort),
     )
     penalties = ("of_the_mean", "as_printed")
-    every = [
-        _make_sweep(
-            "canife_figure_5a", "Canaries by pool", setting, seeds, start=STARTS, pool=pools[1:]
-        ),
-        _make_sweep(
-            "canife_figure_5b",
-            "Canaries by steps of their design",
-            setting,
-            seeds,
-            start=STARTS,
-            design_steps=design_steps,
-        ),
-        _make_sweep(
-            "canife_figure_8a",
-            "Two losses of the design",
-            best,
-            seeds + 2,
-            penalty=penalties,
-            pool=pools[::2],
-        ),
-        _make_sweep("canife_figure_8c", "Clients a round", noisy, seeds, cohort=cohorts),
-    ]
+    by_pool: Varied = {"start": STARTS, "pool": pools[1:]}
+    by_steps: Varied = {"start": STARTS, "design_steps": design_steps}
+    by_loss: Varied = {"penalty": penalties, "pool": pools[::2]}
+    every = (
+        _make_sweep("5a", "Canaries by pool", setting, seeds, by_pool),
+        _make_sweep("5b", "Canaries by steps of their design", setting, seeds, by_steps),
+        _make_sweep("8a", "Two losses of the design", best, seeds + 2, by_loss),
+        _make_sweep("8c", "Clients a round", noisy, seeds, {"cohort": cohorts}),
+    )
     return {sweep.name: sweep for sweep in every}
 
 
 def _make_sweep(
-    name: str, title: str, base: Attacked, seeds: int, **varied: Sequence[Value]
+    number: str, title: str, base: Attacked, seeds: int, varied: Varied
 ) -> AblationSweep:
     """Returns a sweep of every combination of the varied fields' values, each with seeds 0, 1, ...
 
     The first varied field's values are curves, the second is on the x axis; without a second, rounds are.
 
     Args:
-      name: Of the sweep.
+      number: Of the paper's figure.
       title: For people.
       base: The setting that is varied.
       seeds: How many.
-      **varied: Values of fields of the setting.
+      varied: Values of fields of the setting.
     """
     curve, x = (*varied, ROUND)[:2]
     cells = []
@@ -156,4 +142,4 @@ def _make_sweep(
             numbers = numbers[-1:]
         words = ", ".join(str(value) for value in values)
         cells.append(attacked_cell(setting, numbers, f"{setting.model}, {words}, seed {seed}"))
-    return AblationSweep(name, title, tuple(cells), curve=curve, x=x)
+    return AblationSweep(f"canife_figure_{number}", title, tuple(cells), curve=curve, x=x)

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from audit.conclusions import lipschitz, results
+from audit.conclusions.claim_tests import judge_claim
 from audit.conclusions.concluded import conclude_setting
 from audit.conclusions.conclusion import Conclusion
 from audit.laws import conversions
 from audit.methods.exact_null import EXACT_NULL_GDP
+from audit.methods.level import Level
 from audit.runtime import progress
 from audit.settings import stored
 from audit.settings.setting import Setting, flat, summary
@@ -19,7 +21,6 @@ from audit.storage import files
 from audit.storage.store import FIGURE, RESULT, Kept, Scores, Store
 from audit.tasks.task import Dataset
 from experiments.cells.audits import concluded_runs, recipe
-from experiments.cells.cell import Levels
 from experiments.cells.work import RunsRequest, Trainer, TrainingEngine
 
 if TYPE_CHECKING:
@@ -30,13 +31,12 @@ if TYPE_CHECKING:
 _LOOK_SECONDS = 3.0  # between two conclusions while training, each of which takes a while
 
 
-Until = Callable[
-    [Conclusion], int | None
-]  # -> the first number of runs that is enough; None where none is
+# A conclusion -> the first number of runs that proves enough; None where they do not yet.
+Until = Callable[[Conclusion], int | None]
 
 
 def until_epsilon(epsilon: float) -> Until:
-    """Returns what asks for a proven epsilon."""
+    """Returns the request to train until so large an epsilon is proven, with nothing assumed."""
 
     def find_first(conclusion: Conclusion) -> int | None:
         return _find_first_above(conclusion.path, epsilon)
@@ -45,7 +45,10 @@ def until_epsilon(epsilon: float) -> Until:
 
 
 def until_multiple(multiple: float) -> Until:
-    """Returns what asks for a multiple of the claim: of mu by any GDP guarantee's limit, where it has one."""
+    """Returns the request to train until so large a part of the claim is proven.
+
+    Of a claim of mu-GDP it is the part of mu below which no GDP guarantee can hold, else that of epsilon.
+    """
 
     def find_first(conclusion: Conclusion) -> int | None:
         mu = conclusion.tightest_mu
@@ -61,9 +64,11 @@ def until_multiple(multiple: float) -> Until:
 
 
 def until_refuted(conclusion: Conclusion) -> int | None:
-    """Returns after how many runs the claim was refuted."""
-    test = conclusion.claim_test
-    return test.runs if test is not None and test.refuted else None
+    """Returns after how many runs the claim was refuted; None where it is not."""
+    test = judge_claim(conclusion)
+    if test is None or not test.refuted:
+        return None
+    return test.runs
 
 
 def _find_first_above(path: Sequence[float], epsilon: float) -> int | None:
@@ -93,7 +98,7 @@ class AuditRequest(NamedTuple):
     dataset: Dataset
     runs: int
     looks: Sequence[int]
-    levels: Levels
+    levels: Level
     chunk_size: int = 0
     until: Until | None = None
     minutes: float | None = None

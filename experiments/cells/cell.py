@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from audit.errors import InputError, require
-from audit.methods.level import Level
 from audit.runtime.progress import Progress
 from audit.settings.federated import FederatedTraining
 from audit.settings.setting import Setting
@@ -26,9 +25,6 @@ if TYPE_CHECKING:
 
 _ANSWER = "answer.json"
 _CHECKSUM = "sha256"  # a field of that file
-
-
-Levels = Level
 
 
 class Audited(NamedTuple):

@@ -20,6 +20,7 @@ from absl import flags
 from audit.adversaries.cosines import OneShotCanaries
 from audit.commands import cli
 from audit.errors import InputError, require
+from audit.methods.level import Level
 from audit.settings.setting import MOST_RUNS, Setting, validate
 from experiments.commands import engine_flags, grid_flags
 from models.catalogue import task
@@ -175,9 +176,8 @@ def _make_request(setting: Setting, runs: int | None, until: "Until | None") -> 
     if setting.mechanism.clipping == "per_example":
         print("clipping by per-example gradients: any model, but slow", file=sys.stderr)
     from experiments.cells.auditing import AuditRequest
-    from experiments.cells.cell import Levels
 
-    levels = Levels(FLAGS.delta, FLAGS.confidence)
+    levels = Level(FLAGS.delta, FLAGS.confidence)
     return AuditRequest(
         setting,
         dataset,
@@ -233,7 +233,7 @@ def _each_run_alone(finished: "FinishedAudit") -> str:
 
     setting, dataset, *_ = finished.request
     adversary = setting.adversary
-    if not isinstance(adversary, OneShotCanaries):
+    if not isinstance(adversary, OneShotCanaries) or adversary.all_in:
         return ""
     dimension = build.trainee(setting.model, dataset).model.n_parameters
     sees_final_model = adversary.observe != "all"

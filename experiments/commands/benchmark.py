@@ -19,16 +19,17 @@ from tqdm import tqdm
 from audit.commands import cli
 from audit.errors import require
 from audit.runtime import installed
-from audit.runtime.machine import cores
 from experiments.benchmark import registry, tables
 from experiments.benchmark.cells import (
     SCALES,
     AuditedCell,
+    Cell,
     CellStore,
-    MeasuredCell,
     Scale,
     find_missing,
     list_cells,
+    list_claims,
+    load_all,
     measure_missing,
 )
 from experiments.benchmark.mechanisms import MECHANISMS
@@ -43,11 +44,10 @@ flags.DEFINE_integer(
 )
 flags.DEFINE_list("estimators", None, "Parts of estimators' names; by default all.")
 flags.DEFINE_list("mechanisms", None, "Parts of mechanisms' names; by default all.")
-flags.DEFINE_integer("processes", None, "Processes; by default one a core.")
+cli.define_processes()
 cli.define_seed("Seed of the scores.")
 cli.define_out("Folder for results; the table goes into its folder benchmark.")
 
-MOST_PROCESSES = 1024
 MOST_AUDITS = 10**6
 LEAST_N = 50
 MOST_N = 5_000
@@ -55,39 +55,33 @@ MOST_N = 5_000
 
 def main() -> None:
     """Parses flags, measures what is missing, prints the table and writes all files."""
-    processes = _parse_processes()
+    processes = cli.processes()
     folder = cli.folder() / "benchmark"
-    cells = _choose_cells()
-    store = CellStore(folder / "cells")
-
-    missing = len(find_missing(cells, store))
-    with tqdm(total=missing, unit="cell", desc="benchmark", disable=not missing) as bar:
-        for _ in measure_missing(cells, store, processes):
-            bar.update()
-
-    measured = _load_all(cells, store)
-    from experiments.benchmark import page
-
-    paths = page.write_files(folder, measured)
-    print(tables.make_summary_table(measured).text())
-    print("\n" + "\n".join(map(os.fspath, paths)))
-
-
-def _load_all(cells: Sequence[AuditedCell], store: CellStore) -> list[MeasuredCell]:
-    """Returns the results of those cells that the store has, in the cells' order."""
-    measured = []
-    for cell in cells:
-        stored = store.load(cell)
-        if stored is not None:
-            measured.append(stored)
-    return measured
-
-
-def _choose_cells() -> list[AuditedCell]:
-    """Returns the cells that the flags ask for; says on stderr which packages are missing."""
     scale = _parse_scale()
     cli.require_seed()
     estimators = registry.choose_names("estimators", FLAGS.estimators, registry.ESTIMATORS)
+    cells = _choose_cells(estimators, scale)
+    measured_estimators = list(dict.fromkeys(cell.estimator for cell in cells))
+    claims = list_claims(measured_estimators, scale, FLAGS.seed)
+    store = CellStore(folder / "cells")
+
+    everything: list[Cell] = [*cells, *claims]
+    missing = len(find_missing(everything, store))
+    with tqdm(total=missing, unit="cell", desc="benchmark", disable=not missing) as bar:
+        for _ in measure_missing(everything, store, processes):
+            bar.update()
+
+    from experiments.benchmark import page
+
+    measured = load_all(cells, store)
+    measured_claims = load_all(claims, store)
+    paths = page.write_files(folder, measured, measured_claims)
+    print(tables.make_summary_table(measured, measured_claims).text())
+    print("\n" + "\n".join(map(os.fspath, paths)))
+
+
+def _choose_cells(estimators: list[str], scale: Scale) -> list[AuditedCell]:
+    """Returns the cells of these estimators; says on stderr which packages are missing."""
     mechanisms = registry.choose_names("mechanisms", FLAGS.mechanisms, MECHANISMS)
     cells = list_cells(estimators, mechanisms, scale, FLAGS.seed)
     require(
@@ -128,15 +122,6 @@ def _find_missing_packages(estimators: Sequence[str]) -> list[str]:
         if not registry.is_installed(estimator) and estimator.package not in packages:
             packages.append(estimator.package)
     return packages
-
-
-def _parse_processes() -> int:
-    """Returns the flag's number of processes, by default one for each core."""
-    processes = cores() if FLAGS.processes is None else FLAGS.processes
-    require(
-        1 <= processes <= MOST_PROCESSES, f"--processes={processes}: give 1 to {MOST_PROCESSES:,}"
-    )
-    return processes
 
 
 if __name__ == "__main__":

@@ -24,7 +24,6 @@ from audit.laws import known_laws
 from audit.methods import one_run_bounds
 from audit.methods.gaussian_curve import CURVE_LEVEL, CURVE_POWER
 from audit.report.table import Column, Show, Table, number
-from audit.runtime.machine import cores
 from audit.settings.setting import require_runs
 
 FLAGS = flags.FLAGS
@@ -50,10 +49,9 @@ flags.DEFINE_integer("dimension", 62_006, "Dimension of the directions.")
 flags.DEFINE_integer("audits", 2000, "Audits a mechanism.")
 cli.define_levels()
 cli.define_seed("Seed of the scores.")
-flags.DEFINE_integer("processes", None, "Processes; by default one a core.")
+cli.define_processes()
 cli.define_json()
 
-MOST_PROCESSES = 1024
 _DIRECTION_STOPS: tuple[int, ...] = (
     1,
     10,
@@ -84,12 +82,7 @@ class _Study(NamedTuple):
 
 def main() -> None:
     """Parses the flags, simulates audits of the mechanisms, and prints how often each estimator exceeds."""
-    processes = FLAGS.processes
-    if processes is None:
-        processes = cores()
-    require(
-        1 <= processes <= MOST_PROCESSES, f"--processes={processes}: give 1 to {MOST_PROCESSES:,}"
-    )
+    processes = cli.processes()
     require(1 <= FLAGS.audits <= 10**7, f"--audits={FLAGS.audits}: give 1 to 10,000,000")
     runs = cli.whole_numbers("runs")
     require(runs, "--runs is empty: give whole numbers, comma-separated")

@@ -20,12 +20,13 @@ from absl import flags
 
 from audit.commands import cli
 from audit.errors import require
+from audit.methods.level import Level
 from audit.runtime.progress import counted
 from audit.settings import stored
 from audit.settings.setting import identity
 from audit.storage import files
 from audit.storage.index import Holdings
-from experiments.cells.cell import Audited, Cell, DataSets, Levels
+from experiments.cells.cell import Audited, Cell, DataSets
 from experiments.sweeps import registry
 from experiments.sweeps.sweep import Row, Sweep
 
@@ -64,7 +65,7 @@ def main() -> None:
     from audit.laws import conversions
     from experiments.sweeps import points, table
 
-    levels = Levels(FLAGS.delta, FLAGS.confidence)
+    levels = Level(FLAGS.delta, FLAGS.confidence)
     conversions.require_delta(levels.delta)
     conversions.require_confidence(levels.confidence)
     held = stored.holdings(cli.folder())

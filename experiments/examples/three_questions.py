@@ -1,4 +1,4 @@
-"""The picture of the first page: a step checked, what is proven of training runs, and the bracket.
+"""The picture of the first page: a step checked, what training runs prove and refute, and the bracket.
 
     ./run.sh python experiments/examples/three_questions.py
 
@@ -16,6 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 import audit
+from audit.methods.exact_null import EXACT_NULL, EXACT_NULL_GDP
 from audit.report import style
 from audit.storage import files
 
@@ -31,6 +32,10 @@ STATED: dict[str, Any] = {
     "batch_size": BATCH_SIZE,
 }
 PERIODS = (1, 2, 5, 10, 25)
+STATED_NOISE_MULTIPLIER = 4.0  # of an audit, in so many insertions
+INSERTIONS = 250
+PLANTED_NOISE = (0.9, 0.5)  # as multiples of what is stated
+MOST_PLANTED_RUNS = 60
 
 
 def sum_clipped(gradients: Any) -> Any:
@@ -122,27 +127,50 @@ def draw_steps(axes: Axes) -> None:
 
 
 def draw_proof(axes: Axes, runs: int) -> None:
-    """Draws the epsilon that fresh directions prove after 1, 2, ..., `runs` training runs."""
+    """Draws what fresh directions prove after 1, 2, ..., `runs` training runs, and when less noise shows."""
     result = audit.audit("wide_fcnn", adversary="sphere", canaries="auto", runs=runs)
-    path = result.conclusion.path
+    curves = {
+        "proven, nothing assumed": (EXACT_NULL, style.FREE),
+        "no GDP guarantee below": (EXACT_NULL_GDP, style.BLUE),
+    }
+    for label, (method, color) in curves.items():
+        path = result.conclusion.bound(method).path
+        axes.step(range(1, len(path) + 1), path, where="post", color=color, label=label)
     upper_bound = result.upper_bound or 0
-    axes.step(
-        range(1, len(path) + 1),
-        path,
-        where="post",
-        color=style.FREE,
-        label="proven, nothing assumed",
-    )
-    axes.axhline(upper_bound, color=style.UPPER, ls=":", label="upper bound (accounting)")
+    axes.axhline(upper_bound, color=style.UPPER, ls=":", label="claimed (accounting)")
+
+    for noise in PLANTED_NOISE:
+        needed = count_runs_until_refuted(noise, min(runs, MOST_PLANTED_RUNS))
+        if needed is None:
+            continue
+        axes.plot(needed, upper_bound, "x", color=style.VERMILION, ms=8, mew=2, clip_on=False)
+        axes.text(needed, upper_bound + 1, f"noise of {noise:g}\nrefuted", ha="center", fontsize=8)
     axes.set(
         xscale="log",
-        xlabel="trainings of 2,689 parameters",
-        ylim=(0, 26),
-        title="What does it leak?",
+        xlabel="training runs of 2,689 parameters",
+        ylim=(0, 34),
+        title="What does it leak? Is the claim true?",
     )
     axes.set_xticks([1, 10, 100], ["1", "10", "100"])
     axes.set_ylabel("epsilon at delta 1e-05")
     axes.legend(loc="lower right", fontsize=8)
+
+
+def count_runs_until_refuted(noise: float, runs: int) -> int | None:
+    """Returns how many training runs refute the claim if there is so much of the stated noise.
+
+    Returns:
+      None where so many runs do not refute it.
+    """
+    planted = noise * STATED_NOISE_MULTIPLIER
+    less_noisy = audit.audit(
+        "wide_fcnn", adversary="sphere", canaries="auto", runs=runs, noise_multiplier=planted
+    )
+    claim = audit.DpSgd(noise_multiplier=STATED_NOISE_MULTIPLIER, insertions=INSERTIONS)
+    test = audit.bounds(less_noisy.conclusion.evidence, claim=claim).claim_test
+    if test is None or not test.refuted:
+        return None
+    return test.runs
 
 
 def draw_bracket(axes: Axes, runs: int) -> None:

@@ -9,9 +9,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from audit.methods.level import Level
 from audit.report.style import BLUE, BOUND, FREE, PREDICTED, UPPER
 from audit.report.table import Column, Table, at_least, at_most
-from experiments.cells.cell import Levels
 from experiments.sweeps.panels import epsilon_panels
 from experiments.sweeps.points import Point
 from experiments.sweeps.sweep import Axis, OwnTable, Sweep
@@ -26,7 +26,7 @@ Gaussian: if the curve is Gaussian, by coordinates; interval: two-sided, by them
 constant: what a constant direction reaches; hidden: the hidden-state bound"""
 
 
-def draw(sweep: Sweep, every: Sequence[Point], levels: Levels) -> tuple[Figure, OwnTable]:
+def draw(sweep: Sweep, every: Sequence[Point], levels: Level) -> tuple[Figure, OwnTable]:
     """Draws the figure and makes the table of points of which each has a conclusion."""
     axis = sweep.axis or Axis("k", "k")
     figure = bracket_figure(sweep.title, axis, every, levels.delta)
@@ -122,7 +122,7 @@ def _format_interval(point: Point) -> str:
     return f"{low:.2f} to {high:.2f}"
 
 
-def _make_table(sweep: Sweep, x_axis: Axis, every: Sequence[Point], levels: Levels) -> OwnTable:
+def _make_table(sweep: Sweep, x_axis: Axis, every: Sequence[Point], levels: Level) -> OwnTable:
     """Makes a table with a row for each place: what is proven there, and the upper bounds."""
     coordinates = []
     proven_epsilons = {}

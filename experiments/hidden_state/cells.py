@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from audit.methods.level import Level
 from audit.runtime.progress import Progress
 from audit.settings.setting import Setting, identity
 from audit.storage import files
@@ -22,7 +23,7 @@ from audit.storage.index import Holdings
 from audit.storage.store import Store
 from audit.tasks.task import Dataset
 from experiments.cells.audits import setting_cell
-from experiments.cells.cell import Cell, DataSets, Levels
+from experiments.cells.cell import Cell, DataSets
 from experiments.hidden_state import landscape
 from experiments.hidden_state.landscape import Grid
 
@@ -56,7 +57,7 @@ def norms_cell(setting: Setting, runs: int) -> Cell:
 
 def landscape_cell(grid: Grid) -> Cell:
     """Returns the cell of work that solves a grid's exact laws and simulates its audits (Algorithm 6)."""
-    study = landscape.study(grid, *Levels())
+    study = landscape.study(grid, *Level())
     marker = {"kind": "landscape_sweep", **dataclasses.asdict(grid)}
 
     def is_done(held: Holdings, data: DataSets) -> bool:

@@ -12,6 +12,7 @@ from audit.conclusions.conclusion import Conclusion, method_of
 from audit.errors import InputError
 from audit.methods.estimate import ASSUMPTION_FREE, IF_GAUSSIAN
 from audit.methods.exact_null import EXACT_NULL
+from audit.methods.level import Level
 from audit.methods.lifted import CLUSTERED, LIFTED, LIFTED_GAUSSIAN
 from audit.methods.method import Method
 from audit.report.style import (
@@ -25,7 +26,6 @@ from audit.report.style import (
 )
 from audit.report.table import Column, Table, at_least, at_most, number
 from audit.settings.setting import identity
-from experiments.cells.cell import Levels
 from experiments.sweeps.panels import epsilon_panels
 from experiments.sweeps.points import Evidence, Point
 from experiments.sweeps.sweep import OwnTable, Sweep
@@ -176,7 +176,7 @@ def _draw_line(axis: Axes, line: ProvenLine) -> None:
 
 
 def _make_table(
-    sweep: Sweep, every: Sequence[Point], lines: Sequence[ProvenLine], levels: Levels
+    sweep: Sweep, every: Sequence[Point], lines: Sequence[ProvenLine], levels: Level
 ) -> OwnTable:
     """Makes a table with a row for each method and number of training runs, in a section for each panel.
 

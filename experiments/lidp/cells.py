@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from audit.methods.level import Level
 from audit.runtime.machine import cores
 from audit.runtime.processes import in_order
 from audit.runtime.progress import Progress
 from audit.storage.index import Holdings
 from audit.storage.store import Store
-from experiments.cells.cell import Cell, DataSets, Levels, read_answer, write_answer
+from experiments.cells.cell import Cell, DataSets, read_answer, write_answer
 
 if TYPE_CHECKING:
     from experiments.lidp.gaussian_mechanism import GaussianMechanism, OrderFindings
@@ -179,7 +180,7 @@ def _audit_seed(audit: MechanismAudit, thresholds: dict[int, float], seed: int) 
     from audit.methods import lifted
     from experiments.lidp.gaussian_mechanism import examine_order, simulate
 
-    levels = Levels(audit.delta, audit.confidence)
+    levels = Level(audit.delta, audit.confidence)
     design = simulate(audit.mechanism(), seed)
     by_order = {}
     for order, threshold in thresholds.items():

@@ -9,8 +9,8 @@ import numpy as np
 
 from audit.evidence.canaries import Design, make_sets
 from audit.methods import lifted
+from audit.methods.level import Level
 from audit.storage.store import Scores
-from experiments.cells.cell import Levels
 
 SINGLE = "lidp_wilson_1"
 ORDER_2 = "lidp_wilson_2"
@@ -59,7 +59,7 @@ class Lifted(NamedTuple):
     several: Mapping[str, Sequence[float]]
 
 
-def compare_with_single(label: str, single: Scores, several: Scores, levels: Levels) -> Gain:
+def compare_with_single(label: str, single: Scores, several: Scores, levels: Level) -> Gain:
     """Computes an entry of Table 1.
 
     Args:
@@ -80,7 +80,7 @@ def compare_with_single(label: str, single: Scores, several: Scores, levels: Lev
     return Gain(label, max(single_curve), highest, gains)
 
 
-def compare_canaries(attack: str, by_canaries: Mapping[int, Scores], levels: Levels) -> Lifted:
+def compare_canaries(attack: str, by_canaries: Mapping[int, Scores], levels: Level) -> Lifted:
     """Computes an attack's bounds over the number of canaries and over the runs.
 
     Over the runs there are two curves: with one canary, and with the number of canaries nearest to the square
@@ -126,7 +126,7 @@ def choose_numbers_of_runs(runs: int) -> list[int]:
     return sorted({2 * round(half) for half in halves})
 
 
-def compute_curve(method: str, scores: Scores, runs: Sequence[int], levels: Levels) -> list[float]:
+def compute_curve(method: str, scores: Scores, runs: Sequence[int], levels: Level) -> list[float]:
     """Returns a method's epsilon at each number of runs, its mean over _PARTS random parts of the scores.
 
     Where all runs are asked for, there is one part.

@@ -23,9 +23,10 @@ from typing import NamedTuple
 from audit.adversaries.cosines import CotS
 from audit.adversaries.losses import ClipBkd, Poisoned
 from audit.adversaries.row import AdversaryFields
+from audit.methods.level import Level
 from audit.settings.make import setting_of
 from experiments.cells.audits import audit_cell
-from experiments.cells.cell import Audited, Levels
+from experiments.cells.cell import Audited
 from experiments.lidp.cells import MechanismAudit, PlacedAudit, mechanism_cell
 from experiments.sweeps.sweep import Axis, PaperClaims, Statement, Sweep
 from models.catalogue import task
@@ -242,7 +243,7 @@ def mechanism_places(grid: MechanismGrid) -> list[PlacedAudit]:
     places = []
 
     def add(panel: str, runs: int, canaries: int, dimension: int, epsilon: float) -> None:
-        audit = MechanismAudit(runs, canaries, dimension, epsilon, grid.seeds, *Levels())
+        audit = MechanismAudit(runs, canaries, dimension, epsilon, grid.seeds, *Level())
         places.append(PlacedAudit(panel, audit))
 
     for runs in grid.single_runs:

@@ -22,6 +22,7 @@ from audit.laws.cosine_law import AndersonDarling
 from audit.laws.gaussians import Gaussian
 from audit.methods import one_shot
 from audit.methods.estimate import Estimate
+from audit.methods.level import Level
 from audit.methods.method import NoiseFloor
 from audit.methods.one_shot import (
     FITTED,
@@ -29,7 +30,6 @@ from audit.methods.one_shot import (
 from audit.storage.index import Holdings
 from audit.storage.store import Scores
 from experiments.cells import federated
-from experiments.cells.cell import Levels
 from experiments.one_shot.sweep import SplitPlan, TrainingPlan
 
 QUANTILES = (0.1, 0.3, 0.5, 0.7, 0.9)
@@ -189,7 +189,7 @@ class SplitQuantiles(NamedTuple):
 
 
 def read_runs(
-    held: Holdings, plan: TrainingPlan, levels: Levels, with_plain: bool = False
+    held: Holdings, plan: TrainingPlan, levels: Level, with_plain: bool = False
 ) -> Iterator[FederatedRun]:
     """Yields a plan's training runs, of those settings whose scores are stored.
 
@@ -249,7 +249,7 @@ def read_splits(held: Holdings, plan: SplitPlan, delta: float) -> Iterator[Split
                 )
 
 
-def _observe(scores: Scores, dimension: int, null_is_known: bool, levels: Levels) -> Observation:
+def _observe(scores: Scores, dimension: int, null_is_known: bool, levels: Level) -> Observation:
     """Computes what the cosines of a setting's first run show.
 
     Args:

@@ -1,11 +1,12 @@
 """A page on a sweep: its figures, and a section for every cell that is done."""
 
 from audit.errors import InputError, require
+from audit.methods.level import Level
 from audit.report import audit_page, page, style, subjects
 from audit.report.subjects import RequestedLevels, Subject
 from audit.settings.setting import identity
 from audit.storage.index import Holdings
-from experiments.cells.cell import Audited, Levels
+from experiments.cells.cell import Audited
 from experiments.sweeps import points, registry
 from experiments.sweeps.sweep import Sweep
 
@@ -46,8 +47,8 @@ def sweep_page(
         hint = messages[0]
     require(about, f"{nothing}: {hint}")
 
-    usual = Levels()
-    levels = Levels(requested.delta or usual.delta, requested.confidence or usual.confidence)
+    usual = Level()
+    levels = Level(requested.delta or usual.delta, requested.confidence or usual.confidence)
     drawn = registry.draw(sweep, points.evidence(held, finished, levels))
     alternative = f"{sweep.title}. The numbers are in the table of audits."
     figures = []

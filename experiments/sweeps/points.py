@@ -14,10 +14,11 @@ from audit.evidence.canaries import Design
 from audit.laws import conversions
 from audit.methods import lifted
 from audit.methods.estimate import ASSUMPTION_FREE, Bound
+from audit.methods.level import Level
 from audit.methods.method import FRESH_DIRECTIONS
 from audit.settings.setting import Setting, identity
 from audit.storage.index import Holdings
-from experiments.cells.cell import Audited, Levels
+from experiments.cells.cell import Audited
 from experiments.sweeps import normal_scores
 
 Audits = dict[tuple[Setting, int], Conclusion]  # by setting and runs
@@ -28,7 +29,7 @@ class Evidence(NamedTuple):
 
     held: Holdings
     audits: Audits
-    levels: Levels
+    levels: Level
 
 
 class Spread(NamedTuple):
@@ -141,7 +142,7 @@ def _method_for(conclusion: Conclusion, method: str) -> str:
     return counterpart.name
 
 
-def evidence(held: Holdings, cells: Iterable[Audited], levels: Levels) -> Evidence:
+def evidence(held: Holdings, cells: Iterable[Audited], levels: Level) -> Evidence:
     """Returns the conclusions from the stored scores of the cells, for their figures.
 
     Each is computed once however many figures show it. Scores that can't be read, or that nothing can be

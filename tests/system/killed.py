@@ -9,6 +9,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from audit.conclusions.concluded import conclude_setting
+from audit.conclusions.results import bounds_json
+from audit.settings.make import from_identity
 from audit.storage.store import Store
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -16,8 +19,14 @@ SECONDS = 900.0  # in which a command ends, on a busy machine too
 CONTEXT = multiprocessing.get_context("forkserver")  # a process begins with all imported
 CONTEXT.set_forkserver_preload(["audit.settings.build", "orbax.checkpoint"])
 
-# Every draw is used: the optimizer has a state, each run its own theta_0. Text, since a module of tests has
-# no name that another process could import.
+# The fields of a setting that uses every draw: the optimizer has a state, each run its own theta_0.
+EVERY_DRAW = {
+    "adversary": "gc_r",
+    "optimizer": "adam",
+    "periodicity": 25,
+    "unknown_initialisation": True,
+}
+# Text, since a module of tests has no name that another process could import.
 BEGIN = """
 import itertools, os, signal, sys, threading
 import jax
@@ -39,8 +48,7 @@ jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 tqdm.set_lock(threading.RLock())  # its own would be left behind
 features = np.random.default_rng(0).normal(size=(40, 8)).astype(np.float32)
 data = Dataset(features, (features[:, 0] > 0).astype(np.int32), "made up", "0" * 64)
-named = dict(adversary="gc_r", batch_size=10, steps=steps, optimizer="adam", periodicity=25)
-setting = setting_of("fcnn", unknown_initialisation=True, **named)
+setting = setting_of("fcnn", batch_size=10, steps=steps, **fields)
 """
 END = """
 store = stored.open_store(out, setting, data)
@@ -48,8 +56,10 @@ training.train(build.build(setting, data), store, runs, chunk, checkpoint_second
 """
 
 
-def start(program, out, **names):
-    process = CONTEXT.Process(target=exec, args=(BEGIN + program + END, {"out": out, **names}))
+def start(program, out, fields=EVERY_DRAW, **names):
+    """Starts a process that trains what an audit of a setting with these fields lacks."""
+    variables = {"out": out, "fields": fields, **names}
+    process = CONTEXT.Process(target=exec, args=(BEGIN + program + END, variables))
     process.start()
     return process
 
@@ -101,6 +111,14 @@ def scores(out, runs):
     """The scores of a finished audit."""
     (folder,) = (path for path in out.iterdir() if path.is_dir())
     return Store(out, json.loads((folder / "config.json").read_text())).load(runs).scores
+
+
+def conclusion(out, runs):
+    """The JSON of what follows from the scores of a finished audit."""
+    (folder,) = (path for path in out.iterdir() if path.is_dir())
+    config = json.loads((folder / "config.json").read_text())
+    loaded = Store(out, config).load(runs)
+    return bounds_json(conclude_setting(loaded, from_identity(config)))
 
 
 def log(out):

@@ -18,6 +18,8 @@ AUDIT = (
     "audit",
     "--data_file=nowhere.csv",
 )  # what is out of range is said before the data are looked for
+AFRESH = (*AUDIT, "--adversary=sphere")
+UNTIL = "--until={}: give an epsilon above 0, a multiple of the claim as 0.9x, or refuted"
 POISONED = "audit --data_file=nowhere.csv --adversary=poisoned"
 COUNTS = (  # flags of whole numbers that are no fields, after their command
     "bound k; "
@@ -141,6 +143,16 @@ SIZES = [
     *rows((*AUDIT, "--steps=9"), "repetitions", "--repetitions={}: give 0 to 9, the steps", 10),
     *rows((*AUDIT, "--canaries=8", "--k=2"), "repetitions", "choose steps too: drop them", 3),
     *rows(AUDIT, "repetitions", "--repetitions={} is for many canaries: raise --canaries", 3),
+    *rows(
+        AUDIT, "sampler", "--sampler={}: give every, poisson:RATE", "random", "poisson:2", "known"
+    ),
+    *rows(AUDIT, "sampler", "--sampler={}: give at least 2 batches", "shuffled:1"),
+    *rows((*AUDIT, "--steps=9"), "sampler", "no whole epochs: give --steps 8, or 12", "shuffled:4"),
+    *rows((*AUDIT, "--k=2"), "sampler", "choose steps too: drop them", "shuffled:4"),
+    *lines(
+        "--sampler, --sampling_rate and --repetitions say how canaries come: give one of them",
+        "audit --data_file=nowhere.csv --sampler=shuffled:5 --sampling_rate=0.5",
+    ),
     *lines(
         "--steps=20 and --insertions=3 say the same: drop one",
         "audit --data_file=nowhere.csv --steps=20 --insertions=3",
@@ -247,6 +259,22 @@ SIZES = [
         ["accelerator"], "minutes", "--minutes={}: give 0.01 to 1,440", "nan", "inf", "0.0", "-1.0"
     ),
     *rows(["proof"], "minutes", "--minutes={}: give 0.01 to 1,440", "nan", "inf", "0.0", "-1.0"),
+    *rows(AFRESH, "minutes", "--minutes={}: give a number above 0", "nan", "inf", "0.0", "-1.0"),
+    *rows(AFRESH, "until", UNTIL, "", "0", "-1", "nan", "inf", "1e400", "10 %"),
+    *rows(AFRESH, "until", r"--until=\udcff: give an epsilon", "\udcff"),
+    *rows(AFRESH, "until", UNTIL, "x", "0x", "-1x", "nanx", "0.9xx", "0,9x", "Refuted", "refute"),
+    *lines(
+        "--until goes with --adversary=sphere, examples or --afresh: drop it",
+        "audit --data_file=nowhere.csv --until=refuted",
+        "audit --data_file=nowhere.csv --adversary=gc_r --until=3",
+    ),
+    *lines(
+        "hold at any number of runs: drop --looks",
+        "audit --data_file=nowhere.csv --adversary=examples --looks=5,6",
+        "audit --data_file=nowhere.csv --adversary=gc_r --afresh --looks=5,6",
+    ),
+    *rows(["plan"], "bug", "--bug={}: give a number above 0, as 0.9", "0", "-1", "nan", "inf"),
+    *rows(["plan"], "bug", "--bug={}: give numbers above 0", "half", "0.9x"),
     *rows(
         ["throughput"],
         "seconds",
@@ -533,7 +561,27 @@ FEDERATED = [
 ]
 
 
-CORPUS = [*PARSED, *SIZES, *CHECK, *CANIFE, *CHOICES, *TOGETHER, *FEDERATED, *SHORTENED]
+CLAIM = ("claim", "--sampler=shuffled", "--batches=4", "--epochs=2", "--noise_multiplier=1")
+CLAIMS = [
+    *rows(CLAIM, "sampler", "--sampler={}: give poisson", "random"),
+    *rows(
+        CLAIM, "batches", "--batches={}: give a whole number, or mine.py:loader", "x", "2.5", "-1"
+    ),
+    *rows(CLAIM, "batches", "--batches={}: give at least 2 an epoch", 1),
+    *rows(CLAIM, "batches", "--sampler does not go with a loader", "nowhere.py:loader"),
+    *rows(CLAIM, "epochs", "--epochs={}: give 1 to 10,000", 0, 10_001),
+    *rows(CLAIM, "noise_multiplier", "--noise_multiplier={}: give", 0, -1, "nan"),
+    *rows(CLAIM, "tail", "--tail={}: give 0 to 1,000,000", -1),
+    *rows(CLAIM, "delta", "delta is", 0, 2, "nan"),
+    *rows(CLAIM, "lipschitz", "--lipschitz", "", "x", "-1", "1,1"),
+    *rows(CLAIM, "largest_batch", "--examples and --largest_batch go together", 5),
+    *lines("--refute needs a loader", " ".join((*CLAIM, "--refute"))),
+    *lines(
+        "there is no file nowhere.py",
+        "claim --batches=nowhere.py:loader --epochs=2 --noise_multiplier=1 --refute",
+    ),
+]
+CORPUS = [*PARSED, *SIZES, *CHECK, *CLAIMS, *CANIFE, *CHOICES, *TOGETHER, *FEDERATED, *SHORTENED]
 
 
 @pytest.mark.parametrize("case", CORPUS)

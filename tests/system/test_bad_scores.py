@@ -48,7 +48,7 @@ BAD_CSV = {
     "a label NaN": (b"score,in\n1,nan\n", "line 2: 'nan'"),
     "a score of words": (b"score,in\n1,0\nhigh,1\n", "line 3: score 'high'"),
     "no score": (b"score,in\n,1\n", "line 2: score ''"),
-    "a decimal comma": (b"score;in\n0,5;1\n", "line 2: score '0,5'"),
+    "commas of thousands": (b"score;in\n1,000,5;1\n", "line 2: score '1.000.5'"),
     "a gap in a column": (b"in,out\n1,2\n,3\n4,5\n", "line 4"),
     "a gap in the other": (b"in,out\n1,\n2,3\n", "line 3"),
     "words in a column": (b"in,out\n1,x\n", "line 2: score 'x'"),
@@ -213,6 +213,76 @@ BAD_JSON = {
 }
 
 
+RANKED = np.random.default_rng(2)
+HIGH, FRESH = RANKED.normal(2, 1, (6, 4)), RANKED.normal(0, 1, (6, 50))
+PLACES = RANKED.integers(1, 20, (6, 4))
+SHAPES = "give (runs, canaries) and (runs, fresh draws)"
+NO_RANKS = "values are no ranks: give whole numbers from 1, the highest score, to 51"
+NO_DRAWS = "save one whole number, 1 to 1,000,000,000"
+NO_SEED = "save one whole number, 0 to 4,294,967,295"
+
+
+def ranked(says, **changes):
+    """A file of scores and fresh ones with changes, of which None leaves an array out; and what is said."""
+    return {"scores": HIGH, "fresh": FRESH, **changes}, says
+
+
+def placed(says, **changes):
+    """A file of ranks and how many draws there were, likewise."""
+    return {"ranks": PLACES, "fresh_draws": 50, **changes}, says
+
+
+BAD_RANKS = {
+    "one run flat": ranked(SHAPES, scores=HIGH[0], fresh=FRESH[0]),
+    "three axes": ranked(SHAPES, scores=HIGH[None]),
+    "other runs": ranked(SHAPES, fresh=FRESH[:5]),
+    "no draws": ranked("give at least one of each", fresh=FRESH[:, :0]),
+    "no canaries": ranked("give at least one of each", scores=HIGH[:, :0]),
+    "too many draws": ranked("more than 5,000,000", fresh=np.zeros((6, 10**6), np.int8)),
+    "NaN here and there": ranked(
+        "are NaN: score canaries", scores=np.where(HIGH > 2, np.nan, HIGH)
+    ),
+    "NaN of fresh draws": ranked(
+        "are NaN: score canaries", fresh=np.where(FRESH > 2, np.nan, FRESH)
+    ),
+    "all runs failed": ranked("24 of 24 ranks are NaN", scores=np.nan * HIGH, fresh=np.nan * FRESH),
+    "words": ranked("array fresh holds no plain numbers", fresh=np.array([["a"] * 9] * 6)),
+    "fresh alone": ranked("has no array scores: save it beside fresh", scores=None),
+    "scores and ranks": ranked("has scores and ranks: save one of them", ranks=PLACES),
+    "fresh counted too": ranked("save the former alone", fresh_draws=7),
+    "bits of one run": ranked("presence has shape", presence=np.ones(4)),
+    "bits of 2": ranked("presence must be 1 (in) or 0 (out)", presence=2 * np.ones((6, 4))),
+    "bits NaN": ranked("presence must be 1 (in) or 0 (out)", presence=np.nan * HIGH),
+    "all out": ranked("presence puts all canaries out", presence=np.zeros((6, 4))),
+    "a seed below 0": ranked(f"seed is -1: {NO_SEED}", seed=-1),
+    "half a seed": ranked(f"seed is 0.5: {NO_SEED}", seed=0.5),
+    "a large seed": ranked(f"seed is 1e+30: {NO_SEED}", seed=1e30),
+    "a seed NaN": ranked(f"seed is nan: {NO_SEED}", seed=np.nan),
+    "two seeds": ranked(f"seed holds 2 numbers: {NO_SEED}", seed=[1, 2]),
+    "no seed in it": ranked(f"seed holds 0 numbers: {NO_SEED}", seed=[]),
+    "ranks alone": placed("has no array fresh_draws: save ranks=", fresh_draws=None),
+    "draws alone": placed("has no array ranks: save ranks=", ranks=None),
+    "rank 0": placed(NO_RANKS, ranks=PLACES - PLACES.min()),
+    "ranks below 0": placed(NO_RANKS, ranks=-PLACES),
+    "half ranks": placed(NO_RANKS, ranks=PLACES + 0.5),
+    "ranks above M + 1": placed(NO_RANKS, ranks=PLACES + 51),
+    "infinite ranks": placed(NO_RANKS, ranks=np.where(PLACES > 9, np.inf, PLACES)),
+    "ranks NaN": placed("24 of 24 ranks are NaN", ranks=np.nan * PLACES),
+    "flat ranks": placed("the ranks have shape (4,): give (runs, canaries)", ranks=PLACES[0]),
+    "0 draws": placed(f"fresh_draws is 0: {NO_DRAWS}", fresh_draws=0),
+    "-1 draws": placed(f"fresh_draws is -1: {NO_DRAWS}", fresh_draws=-1),
+    "half a draw": placed(f"fresh_draws is 0.5: {NO_DRAWS}", fresh_draws=0.5),
+    "NaN draws": placed(f"fresh_draws is nan: {NO_DRAWS}", fresh_draws=np.nan),
+    "infinitely many draws": placed(f"fresh_draws is inf: {NO_DRAWS}", fresh_draws=np.inf),
+    "two counts of draws": placed(f"fresh_draws holds 2 numbers: {NO_DRAWS}", fresh_draws=[50, 50]),
+}
+
+
+def archive_of(arrays):
+    """Returns the bytes of a .npz of those arrays that are not None."""
+    return npz(**{name: values for name, values in arrays.items() if values is not None})
+
+
 def pairs(folder):
     contents = {
         "out": npy(FORTY),
@@ -249,6 +319,7 @@ FILES = [
     *files("json", BAD_JSON),
     one("standard input is empty: give score,in lines, or JSON", "--scores=-"),
     *files("npz", {n: (npz(**{"in": x, "out": y}), says) for n, (x, y, says) in WORTHLESS.items()}),
+    *files("npz", {n: (archive_of(arrays), says) for n, (arrays, says) in BAD_RANKS.items()}),
     *(one(says, f"--scores={names}", lay=pairs) for names, says in BAD_PAIRS.items()),
     *(one(says, f"--scores={place}", lay=odd_places) for place, says in BAD_PLACES.items()),
     one("--scores is missing"),
@@ -315,7 +386,6 @@ RUNS = [
         HUGE,
         lay=cosines,
     ),
-    one("one run alone has no figure", *ONE_RUN, "--figure=f.png", lay=cosines),
     one("--looks does not go with --dimension", *ONE_RUN, "--looks=10", lay=cosines),
     one("name another file with --report", *ONE_RUN, "--report=scores.npz/p.html", lay=cosines),
     *rows(

@@ -163,7 +163,7 @@ def test_the_hidden_state_bound_is_the_one_that_is_held_against(bound, tmp_path)
 
 def test_without_an_upper_bound_nothing_can_be_violated(bound):
     ended = bound("--fail_if_violated")
-    assert ended.status == 2 and "--fail_if_violated goes with an upper bound" in ended.stderr
+    assert ended.status == 2 and "--fail_if_violated goes with a claim" in ended.stderr
     assert ended.stderr.count("\n") == 1
 
 

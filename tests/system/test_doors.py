@@ -170,6 +170,26 @@ STORES = {
     "coins of several runs": lambda root: store_runs(
         root, COINS, BITS, adversary="cots", canaries=COINS.shape[1]
     ),
+    "coins of one run, any scores": lambda root: store_runs(
+        root, LOSSES, ONE_RUN_BITS, adversary="loss", canaries=LOSSES.size
+    ),
+    "cosines of one run": lambda root: store_runs(
+        root,
+        ONE_RUN,
+        np.ones(ONE_RUN.shape, bool),
+        DIMENSION,
+        adversary="one_shot",
+        all_in=True,
+        canaries=ONE_RUN.size,
+    ),
+    "cosines of one run by coins": lambda root: store_runs(
+        root,
+        ONE_RUN_COINS,
+        ONE_RUN_BITS,
+        DIMENSION,
+        adversary="one_shot",
+        canaries=ONE_RUN_COINS.size,
+    ),
     "cosines in the order of runs": lambda root: store_runs(
         root,
         COSINES,
@@ -187,7 +207,6 @@ STORES = {
         fresh=2_000,
         canaries=RANKS.shape[1],
     ),
-    "cosines of one run by coins": store_federated,
 }
 
 
@@ -205,20 +224,28 @@ def conclude_ours(form):
 def test_a_stored_audit_gives_the_same_table(form, tmp_path):
     """Beside the scores a store knows the mechanism, which adds lines on its upper bounds."""
     folder = STORES[form](tmp_path)
-    describe = describe_federated_folder if "one run" in form else describe_setting
-    kept = describe(folder, RequestedLevels()).conclusion
-    ours = conclude_ours(form)
-    nothing_claimed = {name: getattr(ours, name) for name in CLAIMED}
-    shown = bounds_table(kept._replace(**nothing_claimed))
-    assert shown == bounds_table(ours)
+    kept = describe_setting(folder, RequestedLevels()).conclusion
+    assert show_without_claim(kept) == bounds_table(conclude_ours(form))
 
 
-@pytest.mark.parametrize("form", [form for form in STORES if "one run" not in form])
+def test_a_federated_audit_gives_the_same_table(tmp_path):
+    kept = describe_federated_folder(store_federated(tmp_path), RequestedLevels()).conclusion
+    assert show_without_claim(kept) == bounds_table(conclude_ours("cosines of one run by coins"))
+
+
+def show_without_claim(kept):
+    """Returns the table of a kept conclusion as if nothing were claimed of its mechanism."""
+    unclaimed = audit.bounds(SCORES_IN, SCORES_OUT).conclusion
+    return bounds_table(kept._replace(**{name: getattr(unclaimed, name) for name in CLAIMED}))
+
+
+@pytest.mark.parametrize("form", STORES)
 def test_list_and_report_say_what_is_concluded_from_the_scores(form, tmp_path, run_command):
     folder = STORES[form](tmp_path / "results")
     kept = describe_setting(folder, RequestedLevels()).conclusion
     keep_result(Store.at(folder), kept, runs=Store.at(folder).runs_held())
     epsilon = conclude_ours(form).epsilon
+    assert epsilon > 0
     (row,) = json.loads(run_command("list", "--json", folder=tmp_path).stdout)
     assert row["epsilon"] == epsilon
     ended = run_command("report", folder=tmp_path)
@@ -252,3 +279,47 @@ def test_what_no_door_takes_is_one_line():
         InputError, match="`scores_out` goes with scores of runs with the canary: drop it"
     ):
         audit.bounds(audit.coins(COINS, BITS), SCORES_OUT)
+
+
+def audit_one_run(root, **fields):
+    """Trains a single run of 64 canaries, which five steps with little noise give away."""
+    given = {"insertions": 5, "noise_multiplier": 0.1, "canaries": 64, "runs": 1, "out": root}
+    return audit.audit("fcnn", **{**given, **fields})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("fields", "methods"),
+    [
+        ({"adversary": "loss"}, {"one_run_guesses", "one_run_gaussian"}),
+        ({"adversary": "one_shot"}, {"one_run_guesses", "one_run_gaussian"}),
+        ({"adversary": "one_shot", "all_in": True}, {"exact_null"}),
+    ],
+)
+def test_a_single_run_is_trained_stored_and_concluded(fields, methods, tmp_path):
+    result = audit_one_run(tmp_path, **fields)
+    assert set(result.bounds) == methods
+    (folder,) = tmp_path.iterdir()
+    kept = describe_setting(folder, RequestedLevels()).conclusion
+    assert bounds_table(kept) == str(result)
+    assert Store.at(folder).result().epsilon == result.epsilon
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        (
+            {"adversary": "one_shot", "all_in": True, "runs": 2},
+            "`runs=2` with `all_in`: there is no",
+        ),
+        (
+            {"adversary": "one_shot", "all_in": True, "observe": "all"},
+            "`all_in` needs cosines whose",
+        ),
+        ({"adversary": "loss", "canaries": 39}, "`canaries=39` of a single run: give at least 40"),
+        ({"adversary": "loss", "canaries": 1}, "`runs=1`: give at least 2, half of them in each"),
+    ],
+)
+def test_a_single_run_that_shows_nothing_is_refused_before_it_is_trained(fields, message, tmp_path):
+    with pytest.raises(InputError, match=message):
+        audit_one_run(tmp_path, **fields)

@@ -1,10 +1,11 @@
 """Audits that are killed and started again, against one that is left alone. Every other kill strikes at a
-random moment; the rest, with something written and not yet in its place. And `./run.sh canife`, killed
+random moment; the rest, with something written and not yet in its place. What follows from the scores is
+compared too, which of canaries that are drawn afresh has the test of the claim. And `./run.sh canife`, killed
 wherever it leaves a file.
 
     ./run.sh test --slow tests/system/test_kills.py --kills=100 --kills_out=/shared/folder -rP
 
-kills 100 times, on a disk that others share, and says what the kills left behind.
+kills audits of each adversary 100 times, on a disk that others share, and says what the kills left behind.
 """
 
 import shutil
@@ -17,10 +18,17 @@ import numpy as np
 import pytest
 
 from tests.system import killed
-from tests.system.killed import contents, log, said, scores
+from tests.system.killed import conclusion, contents, log, said, scores
 
 RUNS, CHUNK = 24, 8
 RENAMES = 19  # that an audit makes
+FRESH = {"canaries": 8, "noise_multiplier": 2.0}
+ADVERSARIES = {  # the fields of their settings
+    "every draw": killed.EVERY_DRAW,
+    "directions": {"adversary": "sphere", **FRESH},
+    "ranked examples": {"adversary": "examples", "fresh": 700, "periodicity": 5, **FRESH},
+    "ranked coordinates": {"adversary": "gc_r", "afresh": True, **FRESH},
+}
 SECONDS = 600.0  # in which an audit that is left alone ends, on a busy machine too
 
 # Six segments a chunk, with a checkpoint after each. Kills itself at its rename of that number, if any.
@@ -36,6 +44,13 @@ os.replace = replaced
 """
 
 
+class Left(NamedTuple):
+    """What an audit leaves: its scores, and the JSON of what follows from them."""
+
+    scores: np.ndarray
+    conclusion: str
+
+
 class Survived(NamedTuple):
     """Kills, the audits that they were spread over, and the kills that left a checkpoint to go on from,
     and something half written."""
@@ -47,64 +62,69 @@ class Survived(NamedTuple):
 
 
 @pytest.mark.slow
-def test_audits_killed_at_random_moments_end_with_the_same_bits(tmp_path, pytestconfig):
+@pytest.mark.parametrize("adversary", ADVERSARIES)
+def test_audits_killed_at_random_moments_end_with_the_same_bits(tmp_path, pytestconfig, adversary):
     kills, out = pytestconfig.getoption("kills"), pytestconfig.getoption("kills_out")
-    folder = Path(out) if out else tmp_path / "kills"
+    folder = Path(out) / adversary if out else tmp_path / "kills"
     assert not folder.exists() or not list(folder.iterdir()), (
         f"{folder} holds something: name an empty one"
     )
-    done = survive(folder, kills, seed=1)
+    done = survive(folder, ADVERSARIES[adversary], kills, seed=1)
     shutil.rmtree(folder)
     print(done)
     assert done.kills == kills and done.audits >= 1
     assert kills < 10 or (done.checkpoints and done.half_written)  # they struck where it matters
 
 
-def survive(folder: Path, kills: int, seed: int) -> Survived:
-    """Kills audits in `folder` with SIGKILL until as many have struck, in turn uniformly over an audit's life
-    and uniformly over its renames.
+def survive(folder: Path, fields: dict, kills: int, seed: int) -> Survived:
+    """Kills audits of a setting in `folder` with SIGKILL until as many have struck, in turn uniformly over an
+    audit's life and uniformly over its renames.
 
     An audit that ends between two kills is compared with one left alone, and another is begun.
     """
     rng = np.random.default_rng(seed)
-    leave_alone(folder / "alone")  # with nothing compiled
-    life, expected = leave_alone(folder / "again"), scores(folder / "alone", RUNS)
-    np.testing.assert_array_equal(scores(folder / "again", RUNS), expected)
+    leave_alone(folder / "alone", fields)  # with nothing compiled
+    life = leave_alone(folder / "again", fields)
+    expected = Left(scores(folder / "alone", RUNS), conclusion(folder / "alone", RUNS))
+    np.testing.assert_array_equal(scores(folder / "again", RUNS), expected.scores)
     out, counts = folder / "killed", Survived()
     while counts.kills < kills:
-        by_chance = counts.kills % 2 == 1
-        if strike_at(out, rng.uniform(0, life)) if by_chance else strike_renaming(out, rng):
+        if counts.kills % 2 == 1:
+            is_killed = strike_at(out, fields, rng.uniform(0, life))
+        else:
+            is_killed = strike_renaming(out, fields, rng)
+        if is_killed:
             checkpoint, half = left_behind(out)
             found = counts.checkpoints + checkpoint, counts.half_written + half
             counts = Survived(counts.kills + 1, counts.audits, *found)
         else:
             assert_unharmed(out, expected)
             counts = counts._replace(audits=counts.audits + 1)
-    leave_alone(out)
+    leave_alone(out, fields)
     assert_unharmed(out, expected)
     return counts._replace(audits=counts.audits + 1)
 
 
-def leave_alone(out: Path) -> float:
+def leave_alone(out: Path, fields: dict) -> float:
     """Trains to the end; returns the seconds that it took."""
     begin = time.perf_counter()
-    with audit(out) as (process,):
+    with audit(out, fields) as (process,):
         process.join(SECONDS)
         assert process.exitcode == 0, said(out)
     return time.perf_counter() - begin
 
 
-def strike_renaming(out: Path, rng: np.random.Generator) -> bool:
+def strike_renaming(out: Path, fields: dict, rng: np.random.Generator) -> bool:
     """Whether an audit was killed at one of its renames; else it had ended before."""
-    with audit(out, int(rng.integers(1, RENAMES + 1))) as (process,):
+    with audit(out, fields, int(rng.integers(1, RENAMES + 1))) as (process,):
         process.join(SECONDS)
         assert process.exitcode in (0, -signal.SIGKILL), said(out)
         return process.exitcode != 0
 
 
-def strike_at(out: Path, seconds: float) -> bool:
+def strike_at(out: Path, fields: dict, seconds: float) -> bool:
     """Whether an audit was killed after so many seconds; else it had ended."""
-    with audit(out) as (process,):
+    with audit(out, fields) as (process,):
         process.join(seconds)
         if process.exitcode is None:
             process.kill()
@@ -114,15 +134,16 @@ def strike_at(out: Path, seconds: float) -> bool:
     return False
 
 
-def audit(out: Path, rename: int = 0):
+def audit(out: Path, fields: dict, rename: int = 0):
     """A process that trains what is missing, or up to its rename of that number; none is left."""
     names = {"steps": 1500, "runs": RUNS, "chunk": CHUNK, "seconds": 0, "rename": rename}
-    return killed.ended([killed.start(PROGRAM, out, **names)])
+    return killed.ended([killed.start(PROGRAM, out, fields, **names)])
 
 
-def assert_unharmed(out: Path, expected: np.ndarray) -> None:
+def assert_unharmed(out: Path, expected: Left) -> None:
     assert "damaged" not in said(out)
-    np.testing.assert_array_equal(scores(out, RUNS), expected)
+    np.testing.assert_array_equal(scores(out, RUNS), expected.scores)
+    assert conclusion(out, RUNS) == expected.conclusion
     shutil.rmtree(out)
     log(out).unlink()
 

@@ -22,7 +22,7 @@ from audit.settings.make import setting_of
 from audit.settings.setting import identity
 from audit.storage.store import Scores, Store
 from experiments.cells.audits import audit_cell
-from experiments.cells.cell import Audited, Levels
+from experiments.cells.cell import Audited
 from experiments.hidden_state import figures
 from experiments.sweeps import estimates, points, table
 from experiments.sweeps.sweep import Sweep
@@ -151,7 +151,7 @@ def test_it_is_in_a_sweeps_figure_and_table(record, tmp_path):
         store = Store(tmp_path, {**identity(cell.setting), "data_sha256": "0" * 64})
         store.save(Scores(0, rng.normal(size=shape) + 2 * present, present))
     sweep = Sweep("made_up", "Made up", tuple(map(audit_cell, cells)))
-    drawn = figures.draw(sweep, points.evidence(stored.holdings(tmp_path), cells, Levels(*LEVELS)))
+    drawn = figures.draw(sweep, points.evidence(stored.holdings(tmp_path), cells, Level(*LEVELS)))
     ((_, figure),) = drawn.figures
     (legend,) = figure.legends
     assert record.legend in [text.get_text() for text in legend.get_texts()]

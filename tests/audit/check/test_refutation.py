@@ -79,20 +79,110 @@ def test_shuffled_batches_refute_the_claim_of_poisson_sampling(draw, examples, r
     assert json.loads(result.to_json())["passes"] == result.passes
 
 
+def opacus_poisson(seed):
+    """Opacus's own Poisson loader."""
+    torch = pytest.importorskip("torch")
+    samplers = pytest.importorskip("opacus.utils.uniform_sampler")
+    coins = torch.Generator().manual_seed(seed)
+    sampler = samplers.UniformWithReplacementSampler(
+        num_samples=EXAMPLES, sample_rate=1 / BATCHES, generator=coins, steps=BATCHES
+    )
+    return [np.array(batch, np.int64) for batch in sampler]
+
+
+def opacus_without_poisson(seed):
+    """The loader that Opacus's engine makes with poisson_sampling=False."""
+    torch = pytest.importorskip("torch")
+    opacus = pytest.importorskip("opacus")
+    torch.manual_seed(seed)
+    model = torch.nn.Linear(1, 1)
+    indices = torch.utils.data.TensorDataset(torch.arange(EXAMPLES))
+    *_, loader = opacus.PrivacyEngine().make_private(
+        module=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        data_loader=torch.utils.data.DataLoader(indices, batch_size=3, shuffle=True),
+        noise_multiplier=1.0,
+        max_grad_norm=1.0,
+        poisson_sampling=False,
+    )
+    return [batch.numpy() for (batch,) in loader]
+
+
+def torch_shuffled(seed):
+    """torch's DataLoader with shuffle=True."""
+    torch = pytest.importorskip("torch")
+    coins = torch.Generator().manual_seed(seed)
+    loader = torch.utils.data.DataLoader(
+        audit.Indices(EXAMPLES), batch_size=3, shuffle=True, generator=coins
+    )
+    return [batch.numpy() for batch in loader]
+
+
+def torch_distributed(seed):
+    """The first of two ranks of torch's DistributedSampler."""
+    torch = pytest.importorskip("torch")
+    sampler = torch.utils.data.distributed.DistributedSampler(
+        audit.Indices(2 * EXAMPLES), num_replicas=2, rank=0, shuffle=True
+    )
+    sampler.set_epoch(seed)
+    order = np.array(list(sampler))
+    return order.reshape(BATCHES, 3)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("draw", [poisson, balls_in_bins])
-def test_batches_by_coins_seldom_refute(draw):
+@pytest.mark.parametrize(
+    ("draw", "examples", "rate"),
+    [
+        (opacus_without_poisson, EXAMPLES, 1 / BATCHES),
+        (torch_shuffled, EXAMPLES, 1 / BATCHES),
+        (torch_distributed, 2 * EXAMPLES, 0.5 / BATCHES),
+    ],
+)
+def test_loaders_in_use_refute_the_claim_of_poisson_sampling(draw, examples, rate):
+    claim = audit.DpSgd(noise_multiplier=0.5, insertions=BATCHES, sampling_rate=rate)
+    assert audit.refute_sampler(draw, examples, claim, passes=200).refuted
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("draw", [poisson, balls_in_bins, opacus_poisson])
+def test_of_1000_audits_of_batches_by_coins_at_most_5_percent_refute(draw):
     refuted = 0
-    for audit_seed in range(30):
+    for audit_seed in range(1000):
         result = audit.refute_sampler(
             lambda seed, first=audit_seed: draw(1000 * first + seed),
             EXAMPLES,
             SHORT,
-            passes=12,
+            passes=24,
             seed=audit_seed,
         )
         refuted += result.refuted
-    assert refuted <= 4  # 1.5 at most are expected
+    assert refuted <= 50
+
+
+# (sigma, batches of an epoch, epochs, passes of the method's note).
+NOTED = [(0.5, 1000, 1, 5), (0.8, 100, 3, 11), (1.0, 100, 10, 11), (1.0, 100, 30, 4)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("sigma", "batches", "epochs", "noted"), NOTED)
+def test_few_passes_of_shuffled_batches_are_enough(sigma, batches, epochs, noted):
+    claim = audit.DpSgd(sigma, batches * epochs, 1 / batches)
+
+    def draw(seed):
+        order = np.random.default_rng(seed).permutation(2 * batches)
+        return order.reshape(batches, 2)
+
+    passes = []
+    for audit_seed in range(20):
+        result = audit.refute_sampler(
+            lambda seed, first=audit_seed: draw(10_000 * first + seed),
+            2 * batches,
+            claim,
+            seed=audit_seed,
+        )
+        assert result.refuted
+        passes.append(result.passes)
+    assert np.median(passes) <= 2 * noted
 
 
 def test_batches_that_come_one_by_one_make_passes():
@@ -118,6 +208,44 @@ def test_limits_of_rates_lie_above_simulated_ones_and_near_them(once):
         assert by_largest or np.exp(log_rate) <= 1.3 * rate + spread
 
 
+def draw_laplace(rng):
+    """Noise with Laplace's tails, of deviation 0.5 a coordinate."""
+    return rng.laplace(scale=0.5 / np.sqrt(2), size=300)
+
+
+def draw_of_random_scale(rng):
+    """Noise along a line and of a random scale, of which no coordinate is normal."""
+    line = np.linspace(-1, 1, 50)
+    return rng.standard_cauchy() * line + 0.3 * rng.standard_normal(50)
+
+
+def test_noise_of_any_law_can_be_refuted():
+    result = audit.refute_sampler(shuffled, EXAMPLES, SHORT, passes=200, noise=draw_laplace)
+    assert result.refuted
+
+
+@pytest.mark.parametrize("noise", [draw_laplace, draw_of_random_scale])
+@pytest.mark.parametrize("in_target", [0.0, 1.0])
+def test_rates_without_the_target_hold_for_any_noise(noise, in_target):
+    rng = np.random.default_rng(3)
+    rates = []
+    for _ in range(1500):
+        vectors = np.array([noise(rng) for _ in range(6)])
+        direction = rng.standard_normal(vectors.shape[1])
+        sums = (vectors @ (direction / np.linalg.norm(direction))).reshape(2, 3)
+        sums[:, 0] += in_target
+        lengths = np.linalg.norm(vectors, axis=1).reshape(2, 3)
+        rates.append(
+            refutation._bound_rate_of_lengths(
+                float(sums.max()), lengths, vectors.shape[1], in_target
+            )
+        )
+    for level in (0.3, 0.1, 0.02):
+        spread = 4 * np.sqrt(level * (1 - level) / len(rates))
+        assert np.mean(np.array(rates) <= level) <= level + spread
+        assert in_target or np.mean(np.array(rates) <= level) > level / 2
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -131,6 +259,11 @@ def test_limits_of_rates_lie_above_simulated_ones_and_near_them(once):
         ({"claim": audit.DpSgd(1.0, 20)}, "`claim="),
         ({"passes": 0}, "`passes=0`"),
         ({"confidence": 1.0}, "confidence"),
+        ({"noise": 1.0}, "`noise=1.0`"),
+        ({"noise": lambda rng: 1.0}, "`noise` gave no vector"),
+        ({"noise": lambda rng: [np.nan, 1.0]}, "`noise` gave no vector"),
+        ({"noise": lambda rng: 1 // 0}, "`noise` failed"),
+        ({"noise": lambda rng: np.ones(rng.integers(2, 9))}, "several lengths"),
     ],
 )
 def test_a_wrong_argument_is_named(given, message):

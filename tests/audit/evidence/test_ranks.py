@@ -95,9 +95,8 @@ def is_ever_refuted(design, epsilon, delta):
     """Returns whether the capital against a true epsilon reaches 1 / ERROR after any run."""
     levels = exact_null.cosine_of(STUDENT, design.dimension)
     log_rates = exact_null.compute_log_rates(design, levels)
-    shares = np.stack([exact_null._shares(run, levels) for run in design.cosines])
-    many = design.cosines.shape[1] >= 2 * exact_null._LEAST_PILOT
-    first = exact_null._first_bet(design.cosines[0], design, delta, many)
+    shares = np.stack([exact_null._compute_shares(run, levels) for run in design.cosines])
+    first = exact_null._make_first_bet(design.cosines[0], design, delta)
     growth = exact_null._Growth(log_rates, delta, shares, first)
     capital = growth.log_capital(epsilon)
     largest = special.logsumexp(capital)

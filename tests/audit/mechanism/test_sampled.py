@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from audit.adversaries import biased, directions
+from audit.adversaries import biased
 from audit.claims import accounting
 from audit.evidence.given import coins
-from audit.mechanism import base, dpsgd
+from audit.mechanism import base, dpsgd, joining
 from audit.mechanism.base import Coordinates, Directions, Examples
 from audit.mechanism.clipping.base import per_example
 from audit.methods import betting, exact, lifted
@@ -26,7 +26,7 @@ RUN_KEYS = jax.vmap(jax.random.fold_in, (None, 0))(
 
 def _joins(presence, steps):
     """(runs, steps, K)"""
-    by_step = jax.vmap(base.draw_joining, (None, None, 0))
+    by_step = jax.vmap(joining.draw_by_coins, (None, None, 0))
     return np.asarray(
         jax.vmap(by_step, (None, 0, None))(jnp.float32(presence), RUN_KEYS, jnp.arange(steps))
     )
@@ -46,17 +46,19 @@ def test_joins_are_independent_coins_of_each_run_step_and_canary():
     assert np.abs(np.corrcoef(flat.T) - np.eye(3)).max() < 5 / np.sqrt(len(flat))
     assert np.abs(np.corrcoef(sampled[..., 0].T) - np.eye(40)).max() < 6 / np.sqrt(300)
     key = RUN_KEYS[0]
-    joining = base.draw_joining(jnp.full(64, 0.5), key, 3)
-    assert not np.array_equal(joining, base.draw_joining(jnp.full(64, 0.5), key, 4))
+    drawn = joining.draw_by_coins(jnp.full(64, 0.5), key, 3)
+    assert not np.array_equal(drawn, joining.draw_by_coins(jnp.full(64, 0.5), key, 4))
     noise = np.asarray(jax.random.bernoulli(jax.random.fold_in(key, 3), 0.5, (64,)))
-    assert not np.array_equal(joining, noise)
+    assert not np.array_equal(drawn, noise)
 
 
 def _end(choices, craft, data, theta, *, sampled, constant, presence):
     schedule = base.Schedule(
         base.fixed_shuffle(jax.random.key(3), 200, 50, 6), base.insertion_mask(6, 2)
     )
-    canaries = base.Canaries(craft, presence, constant=constant, sampled=sampled)
+    canaries = base.Canaries(
+        craft, presence, constant=constant, join=joining.draw_by_coins if sampled else None
+    )
     trained = dpsgd.mechanism(choices)
     return trained.segment(HYPER, trained.start(theta), data, schedule, canaries, RUN_KEYS[7]).theta
 
@@ -90,7 +92,7 @@ def test_what_joins_is_what_moves_the_model(silent_choices, model, data, kind, c
         _end, trained, lambda step, theta: KINDS[kind], data, theta, constant=constant
     )
     steps = [1, 3, 5]
-    counts = sum(np.asarray(base.draw_joining(presence, RUN_KEYS[7], step)) for step in steps)
+    counts = sum(np.asarray(joining.draw_by_coins(presence, RUN_KEYS[7], step)) for step in steps)
     each = [np.asarray(end(sampled=False, presence=row)) / len(steps) for row in jnp.eye(3)]
     np.testing.assert_allclose(
         end(sampled=True, presence=presence), counts @ np.array(each), atol=1e-6
@@ -101,16 +103,47 @@ def _game(model, mechanism, data, adversary, rate, steps=10):
     batches = base.fixed_shuffle(jax.random.key(3), len(data[1]), 50, steps)
     schedule = base.Schedule(batches, base.insertion_mask(steps, 1))
     hyper = base.Hyperparameters(0.3, NORM, 1.0)
-    return game.Game(
-        mechanism, adversary, model.init, data, hyper, schedule, seed=2, sampling_rate=rate
-    )
+    played = game.Game(mechanism, adversary, model.init, data, hyper, schedule, seed=2)
+    if rate == 1.0:
+        return played
+    return played._replace(join=joining.draw_by_coins, sampling_rate=rate)
 
 
-def test_at_rate_one_nothing_changes(model, mechanism, data):
-    played = _game(model, mechanism, data, directions.random_direction(), 1.0)
-    assert (
-        not played.insertion().sampled and played._replace(sampling_rate=0.999).insertion().sampled
+@pytest.mark.parametrize("make_join", [joining.draw_by_dice, joining.draw_by_shuffling])
+@pytest.mark.parametrize("canaries", [1, 7])
+def test_each_epoch_has_a_canary_in_one_step_each_as_often(make_join, canaries):
+    batches, epochs = 5, 3
+    by_step = jax.vmap(make_join(batches), (None, None, 0))
+    presence = jnp.ones(canaries)
+    found = np.asarray(
+        jax.vmap(by_step, (None, 0, None))(presence, RUN_KEYS, jnp.arange(batches * epochs))
     )
+    by_epoch = found.reshape(len(RUN_KEYS), epochs, batches, canaries)
+    assert (by_epoch.sum(axis=2) == 1).all()
+    counts = by_epoch.sum(axis=(0, 1))  # of places and canaries
+    for of_canary in counts.T:
+        assert stats.chisquare(of_canary).pvalue > 1e-4
+    first, second = (by_epoch[:, epoch, :, 0].argmax(axis=1) for epoch in (0, 1))
+    table = np.histogram2d(first, second, bins=batches)[0]
+    assert stats.chi2_contingency(table).pvalue > 1e-4
+
+
+def test_shuffled_canaries_are_dealt_evenly_and_dice_fall_as_they_like():
+    steps = jnp.arange(5)
+    presence = jnp.ones(10)
+    sizes = {}
+    for make_join in (joining.draw_by_shuffling, joining.draw_by_dice):
+        by_step = jax.vmap(make_join(5), (None, None, 0))
+        joined = jax.vmap(by_step, (None, 0, None))(presence, RUN_KEYS, steps)
+        sizes[make_join] = np.asarray(joined).sum(axis=2)
+    assert (sizes[joining.draw_by_shuffling] == 2).all()
+    assert sizes[joining.draw_by_dice].min() == 0 and sizes[joining.draw_by_dice].max() > 4
+
+
+def test_a_canary_that_is_out_joins_no_step():
+    for make_join in (joining.draw_by_shuffling, joining.draw_by_dice):
+        for step in range(4):
+            assert not make_join(4)(jnp.zeros(3), RUN_KEYS[0], step).any()
 
 
 @pytest.mark.slow

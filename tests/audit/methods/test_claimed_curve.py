@@ -69,6 +69,21 @@ def test_a_true_claim_is_refuted_in_at_most_a_twentieth_of_1000_audits(claim, le
     assert share_refuted(claim, audits=1000, runs=100, seed=2, leaks=leaks) <= LEVEL
 
 
+@pytest.mark.parametrize("leaks", [1.0, 0.5])
+@pytest.mark.parametrize("claim", CLAIMS.values(), ids=CLAIMS)
+def test_a_true_claim_is_refuted_by_a_twentieth_of_1000_single_runs_at_most(claim, leaks):
+    """All canaries of the run are equal; all capital is staked on it."""
+    rng = np.random.default_rng(3)
+    scores = draw_on_curve(claim, 1000, rng)
+    scores = np.where(rng.random(1000) < leaks, scores, rng.standard_normal(1000))
+    refuted = 0
+    for score in scores:
+        counted = Exceedances((score > THRESHOLDS)[None] * 1.0, LOG_RATES, in_order=True)
+        log_capital = claimed_curve.compute_log_capital_of_only_run(counted, claim.power)
+        refuted += claimed_curve.judge_capital(log_capital, True, 1 - LEVEL).refuted
+    assert refuted <= 1000 * LEVEL
+
+
 @pytest.mark.parametrize(
     ("mu", "runs", "canaries", "expected"),
     [(3.953, 63, 128, 3.866), (3.953, 10, 1024, 3.70), (1.768, 100, 256, 1.726)],
@@ -97,7 +112,8 @@ def test_noise_below_the_stated_one_is_refuted_after_a_few_runs(ratio, fewest, m
 def test_a_path_never_falls_and_ends_at_the_limit():
     scores = np.random.default_rng(3).normal(2.0, 1.0, (20, 64))
     counted = shares_of(scores)
-    path = claimed_curve.trace_least_mu(counted, 1 - LEVEL)
+    least = claimed_curve.find_least_mu(counted, 1 - LEVEL)
+    path = claimed_curve.trace_least_mu(counted, least, 1 - LEVEL)
     assert (np.diff(path) >= 0).all()
     assert path[-1] == pytest.approx(claimed_curve.find_least_mu(counted, 1 - LEVEL), rel=0.005)
 
@@ -110,23 +126,4 @@ def test_without_an_order_only_the_capital_after_all_runs_counts():
     first = claimed_curve.examine_claim(forwards, power, 1 - LEVEL)
     second = claimed_curve.examine_claim(backwards, power, 1 - LEVEL)
     assert first.e_value == pytest.approx(second.e_value, rel=1e-9)
-    assert claimed_curve.trace_least_mu(forwards, 1 - LEVEL).size == 0
-
-
-def test_the_departure_that_would_be_seen_is_seen_so_often():
-    claim = Gdp(3.953)
-    scores = claimed_curve.ScoreSummary(mean=3.953, between=0.0, within=1.0, runs=20, canaries=64)
-    departure = claimed_curve.find_least_departure(scores, LOG_RATES, claim.power, 1 - LEVEL)
-    refuted = 0
-    for seed in range(100):
-        drawn = np.random.default_rng(seed).normal(claim.mu / departure.noise, 1.0, (20, 64))
-        test = claimed_curve.examine_claim(shares_of(drawn), claim.power, 1 - LEVEL)
-        refuted += test.refuted
-    assert departure.probability >= 0.9
-    assert refuted / 100 >= 0.8
-    assert 0.85 < departure.noise < 1
-
-
-def test_scores_that_tell_nothing_would_have_seen_nothing():
-    scores = claimed_curve.ScoreSummary(mean=0.0, between=0.0, within=1.0, runs=20, canaries=64)
-    assert claimed_curve.find_least_departure(scores, LOG_RATES, Gdp(1.0).power, 0.95) is None
+    assert claimed_curve.trace_least_mu(forwards, 1.0, 1 - LEVEL).size == 0

@@ -103,7 +103,7 @@ def test_the_capital_is_the_product_over_runs(canaries, runs):
         for nu in exact_null._SHIFTS
     ]
     design = Fresh(cosines, np.ones(cosines.shape, bool), WIDE)
-    first = exact_null._first_bet(cosines[0], design, DELTA, canaries >= 40)
+    first = exact_null._make_first_bet(cosines[0], design, DELTA)
     for place, run in enumerate(cosines):
         hit = (run[:, None] > levels).mean(0)
         capital *= 1 + BETS * (hit / most - 1)[:, None]
@@ -113,20 +113,21 @@ def test_the_capital_is_the_product_over_runs(canaries, runs):
             expected = 1 + np.diff(height, prepend=1.0) @ np.minimum(most, 1.0)
             ramps[i] *= seen / expected
         if place == 0:
-            won = first.whole * first.won(epsilon)
-            capital, ramps = (1 - first.whole) * capital + won, (1 - first.whole) * ramps + won
-    of_thresholds, of_ramps = map(np.exp, exact_null._log_shares(first.ramps))
-    assert of_thresholds.sum() + of_ramps.sum() == pytest.approx(1)
+            whole = first.split.whole
+            won = whole * first.won(epsilon)
+            capital, ramps = (1 - whole) * capital + won, (1 - whole) * ramps + won
+    start = np.exp(exact_null._split_capital(first.split.ramps))
+    assert start.sum() == pytest.approx(1)
     growth = exact_null._Growth(
         cosine_law.log_sf(levels, WIDE),
         DELTA,
-        np.stack([exact_null._shares(run, levels) for run in cosines]),
+        np.stack([exact_null._compute_shares(run, levels) for run in cosines]),
         first,
     )
     for run in range(1, runs):
         growth.add_run(run)
     found = np.exp(growth.log_capital(epsilon))
-    expected = np.append(capital * of_thresholds, ramps * of_ramps)
+    expected = start * np.append(capital, ramps)
     assert found == pytest.approx(expected, rel=1e-8, abs=1e-300)
 
 

@@ -125,9 +125,9 @@ def test_otherwise_nothing_is(mu, runs):
         (
             (np.full(100, 2.0), np.zeros(100)),
             1.0,
-            "assumption_free exceeds the upper bound: the guarantee",
+            "assumption_free exceeds the claim: the guarantee",
         ),
-        ((NORMAL[::-1] + 3, NORMAL), 9.0, "if_gaussian exceeds the upper bound: violated, or the"),
+        ((NORMAL[::-1] + 3, NORMAL), 9.0, "if_gaussian exceeds the claim: violated, or the"),
         ((NORMAL[::-1] + 3, NORMAL), 90.0, ""),
         ((stats.t.ppf(GRID, 1) + 9, stats.t.ppf(GRID, 1)), 9.0, ""),  # its curve is refuted
     ],
@@ -137,7 +137,7 @@ def test_the_table_says_where_a_bound_exceeds_the_upper_one(worlds, upper, line)
     lines = [
         row
         for row in bounds_table.bounds_table(conclusion).splitlines()
-        if "exceeds the upper" in row
+        if "exceeds the claim" in row
     ]
     assert len(lines) == (line != "")
     assert all(row.startswith(line) and len(row) <= 80 for row in lines)

@@ -101,7 +101,7 @@ def test_every_case_has_its_words(gaussian, free, upper, kind, phrases):
             "or the trade-off curve is not Gaussian.",
             "more than the 8.68 that the hidden-state bound",
         ),
-        (30.0, 25.0, "The guarantee is violated.", "more than the 24 that accounting guarantees"),
+        (30.0, 25.0, "The guarantee is violated.", "more than the 24 that is claimed"),
     ],
 )
 def test_two_upper_bounds_are_a_bracket(gaussian, free, headline, phrase):

@@ -122,10 +122,11 @@ CHANGES = {
         "unknown_initialisation": True,
         "sampling_rate": 0.5,
         "repetitions": 2,
+        "sampler": "shuffled:5",
         "observe": "all",
         "coins": True,
     },
-    **{"afresh": True, "fresh": 1000, "examples_score": "gradient"},
+    **{"afresh": True, "all_in": True, "fresh": 1000, "examples_score": "gradient"},
 }
 
 
@@ -139,6 +140,7 @@ def test_every_field_that_decides_is_part_of_it(field):
         "loss_score": "loss",
         "coins": "sphere",
         "afresh": "gc_r",
+        "all_in": "one_shot",
         "fresh": "examples",
         "examples_score": "examples",
     }
@@ -159,6 +161,48 @@ def test_every_field_has_a_flag_and_is_tried_above():
     assert all(field.help.endswith(".") for field in found.values())
     assert all(name == row.name for name, row in TASKS.items())
     assert all(name == row.fields.name for name, row in ADVERSARIES.items())
+
+
+@pytest.mark.parametrize(
+    ("given", "sampler", "named"),
+    [
+        ({}, "every", {}),
+        ({"sampler": "poisson:1"}, "every", {}),
+        ({"repetitions": 0, "sampling_rate": 1.0}, "every", {}),
+        ({"sampling_rate": 0.1}, "poisson:0.1", {"sampling_rate": 0.1}),
+        ({"sampler": "poisson:0.1"}, "poisson:0.1", {"sampling_rate": 0.1}),
+        ({"repetitions": 3}, "known:3", {"repetitions": 3}),
+        ({"sampler": "shuffled:5"}, "shuffled:5", {"sampler": "shuffled:5"}),
+        ({"sampler": "balls_in_bins"}, "balls_in_bins:51", {"sampler": "balls_in_bins:51"}),
+    ],
+)
+def test_a_sampler_has_one_text_and_the_name_that_stores_have(given, sampler, named):
+    setting = setting_of("fcnn", **given)
+    name = identity(setting)
+    assert setting.sampler == sampler
+    chosen = {"sampler", "sampling_rate", "repetitions"}
+    assert {field: name[field] for field in chosen & set(name)} == named
+    assert from_identity(json.loads(json.dumps(name))) == setting
+    assert changed(setting, seed=1).sampler == sampler
+    assert changed(setting, sampling_rate=0.5).sampler == "poisson:0.5"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "random", "every:2", "poisson:0", "poisson:2", "poisson:nan", "poisson:x", "known"]
+)
+def test_a_text_that_describes_no_sampler_is_refused(text):
+    with pytest.raises(InputError, match="^`sampler="):
+        setting_of("fcnn", sampler=text)
+
+
+def test_steps_with_a_sampler_are_whole_epochs():
+    assert setting_of("fcnn", sampler="shuffled:40").schedule.steps == 240
+    assert setting_of("fcnn", sampler="shuffled:400").schedule.steps == 400
+    setting = setting_of("fcnn", sampler="shuffled:40", steps=100)
+    with pytest.raises(InputError, match="100 steps are no whole epochs: give `steps` 80, or 120"):
+        validate(setting, 2, ("book_keeping",))
+    with pytest.raises(InputError, match="say how canaries come: give one of them"):
+        setting_of("fcnn", sampler="shuffled:40", sampling_rate=0.5)
 
 
 @pytest.mark.parametrize("adversary", ADVERSARIES)
@@ -239,6 +283,9 @@ SCHEDULE, MECHANISM = AUDIT["schedule"], AUDIT["mechanism"]
         ),
         *({"experiment": []}, {"experiment": None}, {"schedule": SCHEDULE | {"more": 1}}),
         {"adversary": {"name": "gc_s", "simulations": 10**9}},
+        *({"sampling_rate": rate} for rate in (0, 2, "x", None, True)),
+        *({"repetitions": times} for times in (-1, "x", 1.5, [])),
+        *({"sampler": sampler} for sampler in (3, None, "x", "shuffled:7")),
     ],
 )
 def test_a_foreign_config_is_no_audit(foreign):

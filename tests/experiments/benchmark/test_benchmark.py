@@ -7,31 +7,33 @@ import json
 import numpy as np
 import pytest
 
+from audit.calibration.calibration import FAIR, GAUSSIAN_CURVE, draw
 from audit.claims import accounting
 from audit.laws import conversions
 from audit.methods import lifted, one_run_bounds
 from audit.report import style
-from experiments.benchmark import cells as benchmark_cells
 from experiments.benchmark import page, peers, published, registry, tables
 from experiments.benchmark.cells import (
     AuditedCell,
     CellStore,
     Scale,
     list_cells,
+    list_claims,
+    load_all,
     measure_cell,
     measure_missing,
 )
 from experiments.benchmark.contract import (
     DESIGNS,
     DIRECTIONS,
-    FAIR,
-    GAUSSIAN,
+    MOST,
     ONE_CANARY,
     OURS,
     SEVERAL,
     Estimator,
-    find_broken_assumptions,
+    shuffle,
 )
+from experiments.benchmark.false_claims import ClaimCell
 from experiments.benchmark.mechanisms import MECHANISMS
 from experiments.benchmark.registry import ESTIMATORS
 from tests.audit.methods.test_exchangeable import CANARIES
@@ -41,12 +43,19 @@ CONFIDENCE = 0.95
 WITHOUT_PACKAGE = [estimator for estimator in ESTIMATORS.values() if not estimator.package]
 
 
-def find_gaussian(design):
-    """Returns the mechanism of a design with Gaussian scores of mu 1."""
+def draw_gaussian(design):
+    """Draws an audit's evidence of a design with Gaussian scores of mu 1."""
     for mechanism in MECHANISMS.values():
         if mechanism.design == design and "Gaussian 1" in mechanism.name:
-            return mechanism
+            return draw(mechanism.setting(0, 60), 0)
     raise LookupError(design)
+
+
+def find_truth(name):
+    """Returns the true epsilon of a mechanism."""
+    mechanism = MECHANISMS[name]
+    setting = mechanism.setting(0, mechanism.sizes[0])
+    return setting.law.truth(setting).epsilon
 
 
 def name_of(record):
@@ -65,13 +74,13 @@ def mark_slow_mechanisms():
 
 @pytest.mark.parametrize("estimator", WITHOUT_PACKAGE, ids=name_of)
 def test_an_estimator_takes_the_scores_of_its_design(estimator):
-    audit = find_gaussian(estimator.design).audit(0, 60, 0)
-    epsilon = estimator.epsilon(audit, DELTA, CONFIDENCE)
-    assert 0 <= epsilon < benchmark_cells.MOST
+    evidence = draw_gaussian(estimator.design)
+    epsilon = estimator.epsilon(evidence, DELTA, CONFIDENCE)
+    assert 0 <= epsilon < MOST
     assert estimator.assumption
     assert estimator.source
     if estimator.kind == OURS and estimator.design in (ONE_CANARY, SEVERAL):  # rows have no order
-        shuffled = audit.shuffled(np.random.default_rng(0))
+        shuffled = shuffle(evidence, np.random.default_rng(0))
         assert estimator.epsilon(shuffled, DELTA, CONFIDENCE) == epsilon
 
 
@@ -79,8 +88,8 @@ def test_an_estimator_takes_the_scores_of_its_design(estimator):
 @pytest.mark.parametrize("estimator", peers.ESTIMATORS, ids=name_of)
 def test_a_packages_estimator_takes_the_scores_of_its_design(estimator):
     pytest.importorskip(estimator.module)
-    audit = find_gaussian(estimator.design).audit(0, 60, 0)
-    assert 0 <= estimator.epsilon(audit, DELTA, CONFIDENCE) < benchmark_cells.MOST
+    evidence = draw_gaussian(estimator.design)
+    assert 0 <= estimator.epsilon(evidence, DELTA, CONFIDENCE) < MOST
 
 
 def test_there_are_as_many_as_a_benchmark_needs():
@@ -94,19 +103,18 @@ def test_there_are_as_many_as_a_benchmark_needs():
 
 @pytest.mark.parametrize("mechanism", mark_slow_mechanisms(), ids=name_of)
 def test_an_audits_scores_are_of_its_design_and_the_same_each_time(mechanism):
-    audit = mechanism.audit(3, 40, 0)
-    again = mechanism.audit(3, 40, 0)
-    other = mechanism.audit(3, 40, 1)
-    assert audit.scores.shape == audit.presence.shape
-    assert np.array_equal(audit.scores, again.scores)
-    assert not np.array_equal(audit.scores, other.scores)
-    assert (audit.scores.shape[1] == 1) == (mechanism.design == ONE_CANARY)
-    assert audit.presence.all() == (mechanism.design == DIRECTIONS)
-    assert mechanism.truth(mechanism.delta) >= 0
+    setting = mechanism.setting(3, 40)
+    scores, presence, *_ = draw(setting, 0)
+    assert scores.shape == presence.shape == (setting.runs, setting.canaries)
+    assert np.array_equal(scores, draw(setting, 0)[0])
+    assert not np.array_equal(scores, draw(setting, 1)[0])
+    assert (scores.shape[1] == 1) == (mechanism.design == ONE_CANARY)
+    assert presence.all() == (mechanism.design == DIRECTIONS)
+    assert setting.law.truth(setting).epsilon >= 0
 
 
 def test_truths_are_those_of_other_accountants():
-    truth = {name: mechanism.truth(DELTA) for name, mechanism in MECHANISMS.items()}
+    truth = {name: find_truth(name) for name in MECHANISMS}
     subsampled = accounting.sampled_upper_bound(0.5, 1, DELTA, 0.1)
     assert truth["Poisson-subsampled"] == pytest.approx(subsampled, abs=2e-3)
     assert truth["Gaussian 1"] == pytest.approx(accounting.epsilon_upper_bound(1.0, 1, DELTA))
@@ -118,7 +126,7 @@ def test_truths_are_those_of_other_accountants():
 
 def test_tied_canaries_are_tied_and_tell_what_mu_says():
     """The covariance of their scores is that of inner products 1/2, given which are in."""
-    audit = MECHANISMS["runs of 16: tied canaries"].audit(0, 4000, 0)
+    audit = draw(MECHANISMS["runs of 16: tied canaries"].setting(0, 4000), 0)
     present = audit.presence.astype(float)
     centred = audit.scores - 0.5 * present - 0.5 * present.sum(1, keepdims=True)
     covariance = np.cov(centred.T)
@@ -145,8 +153,7 @@ def test_the_printed_recursion_refutes_what_ours_does(right):
     presence[:wrong] = False
     presence[coins - wrong :] = True
     scores = -np.arange(coins, dtype=float)
-    audit = find_gaussian("one run").audit(0, 60, 0)
-    audit = audit._replace(scores=scores[None], presence=presence[None])
+    audit = draw_gaussian("one run")._replace(scores=scores[None], presence=presence[None])
 
     is_right = published.judge_guesses(audit)
     assert published.count_right_guesses(is_right, False) == [(guesses, right)]
@@ -174,7 +181,7 @@ def planted(monkeypatch):
     """Plants estimators that claim too much, and too little, and nothing."""
     functions = {"too much": claim_share(1.01), "little": claim_share(0.5), "none": refuse}
     for name, function in functions.items():
-        assumes = frozenset([GAUSSIAN])
+        assumes = frozenset([GAUSSIAN_CURVE])
         estimator = Estimator(name, OURS, "here", ONE_CANARY, "a Gaussian curve", function, assumes)
         monkeypatch.setitem(ESTIMATORS, name, estimator)
 
@@ -192,7 +199,7 @@ def test_a_cell_says_how_often_and_by_how_much(planted):
     blameless = measure_cell(AuditedCell("too much", "Laplace 1", 50, 20, 0))
     assert blameless.exceeds_level
     assert not blameless.is_held_to_level
-    assert blameless.broken == (GAUSSIAN,)
+    assert blameless.broken == (GAUSSIAN_CURVE,)
 
     assert not measure_cell(AuditedCell("little", "Gaussian 1", 50, 20, 0)).exceeds_level
 
@@ -225,14 +232,14 @@ def test_what_is_not_installed_is_left_out(monkeypatch):
 
 
 def test_few_runs_and_unfair_coins_are_marked():
-    clustered = ESTIMATORS["ours: clustered"]
-    lidp = ESTIMATORS["LiDP: order 4 as printed"]
+    clustered = ESTIMATORS["ours: clustered"].assumes
+    lidp = ESTIMATORS["LiDP: order 4 as printed"].assumes
     plain = MECHANISMS["runs of 16: Gaussian 1"]
     unfair = MECHANISMS["runs of 16: nine tenths in"]
-    assert not find_broken_assumptions(clustered, plain, 200)
-    assert find_broken_assumptions(clustered, plain, 50)
-    assert find_broken_assumptions(lidp, plain, 50)
-    assert find_broken_assumptions(lidp, unfair, 200) == {FAIR}
+    assert not plain.setting(0, 200).find_broken(clustered)
+    assert plain.setting(0, 50).find_broken(clustered)
+    assert plain.setting(0, 50).find_broken(lidp)
+    assert unfair.setting(0, 200).find_broken(lidp) == {FAIR}
 
 
 def test_table_figure_page_and_files_come_from_the_same_cells(planted, tmp_path):
@@ -257,3 +264,59 @@ def test_table_figure_page_and_files_come_from_the_same_cells(planted, tmp_path)
         assert text in html
     assert written["benchmark.png"].startswith(b"\x89PNG")
     assert style
+
+
+def claim_from(runs):
+    """Returns an estimator that proves more than is claimed of at least so many runs."""
+
+    def epsilon(coins, delta, confidence):
+        return 99.0 if len(coins.scores) >= runs else 0.0
+
+    return epsilon
+
+
+@pytest.fixture
+def doubting(monkeypatch):
+    """Plants estimators that prove much of many runs, whatever the scores are."""
+    for name, runs in {"of 300": 300, "of 9,000": 9000}.items():
+        estimator = Estimator(name, OURS, "here", ONE_CANARY, "nothing", claim_from(runs))
+        monkeypatch.setitem(ESTIMATORS, name, estimator)
+
+
+def test_the_runs_that_refute_a_claim_are_found_and_false_ones_marked(doubting):
+    found = ClaimCell("of 300", 5000, 10, 0).measure()
+    assert 300 <= found.runs <= 330
+    assert (found.audits, found.false_refutations) == (10, 10)
+    assert str(found) == f"{found.runs}*"
+    never = ClaimCell("of 9,000", 5000, 10, 0).measure()
+    assert (never.runs, never.false_refutations, str(never)) == (None, 0, ">5,000")
+
+
+def test_the_test_of_a_curve_refutes_less_noise_in_a_few_runs_and_no_claim_that_holds():
+    cell = ClaimCell("ours: exact_null", 100, 20, 0)
+    measured = cell.measure()
+    assert 1 < measured.runs <= 10
+    assert not measured.accuses_falsely
+    assert cell.find_share(2 * measured.runs, 0.9) >= 0.9
+    single = ClaimCell("Steinke: a fifth guessed", 100, 4, 0).measure()
+    assert (single.runs, single.most_runs) == (None, 1)
+
+
+def test_claims_are_in_every_file_and_in_80_columns(planted, doubting, tmp_path):
+    cells = [
+        measure_cell(cell) for cell in list_cells(["of 300"], ["Gaussian 1"], Scale(4, 200), 0)
+    ]
+    claims = list_claims(["of 300"], Scale(4, 200, claim_audits=4, most_runs=1000), 0)
+    store = CellStore(tmp_path / "cells")
+    assert list(measure_missing(claims, store, 1)) == claims
+    assert not list(measure_missing(claims, store, 1))
+    [claim] = load_all(claims, store)
+
+    text = tables.make_summary_table(cells, [claim]).text()
+    assert max(len(line) for line in text.splitlines()) <= 80
+    assert f"{claim.runs}*" in text
+    page.write_files(tmp_path, cells, [claim])
+    [row] = csv.DictReader((tmp_path / "estimators.csv").open())
+    assert row["runs_until_refuted"] == str(claim.runs)
+    assert json.loads((tmp_path / "benchmark.json").read_text())["claims"] == [claim._asdict()]
+    assert f"{claim.runs}*" in (tmp_path / "benchmark.html").read_text()

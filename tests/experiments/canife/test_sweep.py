@@ -5,13 +5,14 @@ import dataclasses
 import numpy as np
 import pytest
 
+from audit.methods.level import Level
 from audit.report import style
 from audit.settings import stored
 from experiments.canife import curves, figures, sweep
 from experiments.canife import measured as stored_rounds
 from experiments.canife.attacked import fit_to_clients
 from experiments.canife.curves import QUANTITIES, TOTALS, Average, AveragedPoint, Curves
-from experiments.cells.cell import DataSets, Levels
+from experiments.cells.cell import DataSets
 from experiments.cells.work import Workplace, do_all
 from experiments.sweeps.points import Evidence
 
@@ -46,7 +47,7 @@ def trained(image_file, tmp_path_factory):
     for ablation in (POOLS, COHORTS):
         outcome = do_all(list(ablation.cells), Workplace(folder, data))
         assert len(outcome.here) == len(ablation.cells)
-    return Evidence(stored.holdings(folder), {}, Levels())
+    return Evidence(stored.holdings(folder), {}, Level())
 
 
 @pytest.mark.slow
@@ -58,7 +59,7 @@ def test_what_is_stored_is_not_trained_again_and_all_of_it_is_drawn(trained):
         ((name, figure),) = drawn.figures
         assert (name, drawn.missing) == (ablation.name, 0)
         assert style.png(figure).startswith(b"\x89PNG")
-    nothing = Evidence(stored.holdings(trained.held.root / "none"), {}, Levels())
+    nothing = Evidence(stored.holdings(trained.held.root / "none"), {}, Level())
     assert figures.draw(POOLS, nothing).missing == len(POOLS.cells)
 
 

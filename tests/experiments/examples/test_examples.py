@@ -110,7 +110,8 @@ def test_the_first_pages_picture_is_drawn(monkeypatch, tmp_path):
     except InputError as error:
         pytest.skip(str(error))
     _, proof, bracket = figure.axes
-    proven = proof.lines[0].get_ydata()
-    assert len(proven) == 8 and 0 < proven[-1] < proof.lines[1].get_ydata()[0] < 24
+    proven, no_gdp, upper, *refuted = (line.get_ydata() for line in proof.lines)
+    assert len(proven) == 8 and 0 < proven[-1] < no_gdp[-1] < upper[0] < 24
+    assert len(refuted) == 1  # noise of 0.5; eight runs are too few to see 0.9
     composed, possible, proven = (line.get_ydata() for line in bracket.lines)
     assert all(proven < possible) and possible[1] < composed[1] == composed[0]

@@ -9,11 +9,12 @@ from scipy import special, stats
 
 from audit.claims import accounting
 from audit.errors import InputError
+from audit.methods.level import Level
 from audit.report import style
 from audit.settings import build
 from audit.storage import index
 from audit.storage.store import Scores
-from experiments.cells.cell import DataSets, Levels
+from experiments.cells.cell import DataSets
 from experiments.cells.work import Workplace, do_all, is_done
 from experiments.lidp import cells, figures, gains, sweep, tables
 from experiments.lidp.cells import MechanismAudit, PlacedAudit, findings, mechanism_cell
@@ -29,7 +30,7 @@ from experiments.sweeps import registry
 from experiments.sweeps.points import Evidence
 from tests.cases import mostly_slow
 
-LEVELS = Levels()
+LEVELS = Level()
 FIGURES = ("lidp_figure_3", "lidp_figure_4")
 SMALL = MechanismAudit(64, 4, 100, 4.0, 2, *LEVELS)
 
@@ -55,7 +56,7 @@ def place(tmp_path_factory):
 def test_every_cell_is_done_and_at_other_levels_none_is(place):
     figure_3 = sweep.sweeps("smoke")["lidp_figure_3"]
     assert all(is_done(cell, place) for cell in figure_3.cells)
-    drawn = figures.draw(figure_3, evidence(place.out, Levels(1e-6, 0.95)))
+    drawn = figures.draw(figure_3, evidence(place.out, Level(1e-6, 0.95)))
     assert drawn.missing == len(figure_3.cells)
     assert not drawn.figures
     assert drawn.table is None

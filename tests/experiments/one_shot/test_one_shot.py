@@ -13,13 +13,14 @@ from audit.errors import InputError
 from audit.evidence import one_run as one_run_evidence
 from audit.laws import conversions, cosine_law
 from audit.methods import one_shot
+from audit.methods.level import Level
 from audit.methods.one_shot import ONE_SHOT_EQUAL_VARIANCE, ONE_SHOT_FITTED, ONE_SHOT_THRESHOLD
 from audit.settings import stored
 from audit.settings.federated import federated_identity, validate_federated
 from audit.storage.store import Scores, Store
 from experiments.canife import rounds
 from experiments.cells import federated as cells
-from experiments.cells.cell import DataSets, Levels
+from experiments.cells.cell import DataSets
 from experiments.cells.work import Workplace, do_all
 from experiments.one_shot import estimates, figures, sweep, tables
 from experiments.sweeps import points
@@ -185,7 +186,7 @@ def test_momentum_alone_takes_the_estimate_down_to_that_of_table_6():
         assert abs(np.mean(values) - mean) < 2.5 * deviation
 
 
-LEVELS = Levels()
+LEVELS = Level()
 IMAGES, TEXT, SPLITS = sweep.SIZES["smoke"]
 
 

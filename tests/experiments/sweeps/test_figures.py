@@ -12,13 +12,14 @@ from audit.claims.claim import DpSgd
 from audit.conclusions import concluded
 from audit.evidence.canaries import single
 from audit.methods import estimate
+from audit.methods.level import Level
 from audit.settings import stored
 from audit.settings.make import setting_of
 from audit.settings.setting import identity
 from audit.storage import index
 from audit.storage.store import Scores, Store
 from experiments.cells.audits import audit_cell
-from experiments.cells.cell import Audited, Levels
+from experiments.cells.cell import Audited
 from experiments.hidden_state import cells as norm_cells
 from experiments.hidden_state import figures
 from experiments.hidden_state import sweep as sweeps
@@ -27,7 +28,7 @@ from experiments.sweeps import estimates, points, registry, table
 from experiments.sweeps.sweep import Sweep
 from tests.forks import python
 
-LEVELS = Levels(1e-5, 0.95)
+LEVELS = Level(1e-5, 0.95)
 NOWHERE = index.Holdings(Path("nowhere"), {})
 
 

@@ -1,0 +1,62 @@
+"""What all models of a training run leak at least and at most, by how its batches are drawn."""
+
+from typing import NamedTuple
+
+from audit.claims import accounting
+from audit.claims.accounting import Composition
+from audit.claims.random_allocation import account_allocation
+from audit.claims.shuffling import compute_shuffled_epsilon
+
+LEAST_ALLOCATION_NOISE = 0.1  # noise multiplier from which on random allocation is accounted for
+
+
+class EveryModel(NamedTuple):
+    """The bracket of epsilon of an adversary who sees every model.
+
+    Attributes:
+      lower: what is leaked at least in the worst case; None where only an upper bound is computed.
+      upper: what is leaked at most.
+      accountant: what computed both.
+    """
+
+    lower: float | None
+    upper: float
+    accountant: str
+
+
+def bracket_poisson(composition: Composition, delta: float) -> EveryModel:
+    """Returns dp-accounting's epsilon of Poisson batches."""
+    epsilon = accounting.participant_upper_bound(composition, delta)
+    return EveryModel(None, epsilon, "dp-accounting (PLD)")
+
+
+def bracket_allocation(
+    noise_multiplier: float, batches: int, epochs: int, delta: float
+) -> EveryModel:
+    """Returns the bracket of one random step of so many in every epoch, as balls in bins have it."""
+    composed = accounting.epsilon_upper_bound(noise_multiplier, epochs, delta)
+    if noise_multiplier < LEAST_ALLOCATION_NOISE:
+        return EveryModel(None, composed, "composition of epochs: noise is below 0.1")
+    below = account_allocation(noise_multiplier, batches, epochs, above=False)
+    above = account_allocation(noise_multiplier, batches, epochs, above=True)
+    lower = float(below.get_epsilon_for_delta(delta))
+    upper = min(float(above.get_epsilon_for_delta(delta)), composed)
+    return EveryModel(
+        min(lower, upper), upper, "ours (convex order), within pld-accounting's bracket"
+    )
+
+
+def bracket_shuffled(
+    noise_multiplier: float, batches: int, epochs: int, delta: float
+) -> EveryModel:
+    """Returns what shuffled batches leak at least (Chua et al., 2024), and the composition of epochs."""
+    lower = compute_shuffled_epsilon(noise_multiplier, batches, epochs, delta)
+    upper = accounting.epsilon_upper_bound(noise_multiplier, epochs, delta)
+    accountant = "at least Chua et al. (2024), at most composition of epochs"
+    return EveryModel(min(lower, upper), upper, accountant)
+
+
+def bracket_fixed_order(noise_multiplier: float, epochs: int, delta: float) -> EveryModel:
+    """Returns the composition of epochs, which is exact where the adversary knows the order."""
+    epsilon = accounting.epsilon_upper_bound(noise_multiplier, epochs, delta)
+    return EveryModel(epsilon, epsilon, "composition of epochs, exact")

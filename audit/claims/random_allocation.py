@@ -1,0 +1,208 @@
+"""What training leaks where each epoch has an example in one step, drawn by a die of the example's own.
+
+So do balls in bins and random allocation. All models together show an epoch's b noisy sums; the example is in
+one of them, nobody knows in which. The ratio of their density with the example to that without it is
+
+    X = (1 / b) sum_i exp((2 z_i - 1) / (2 sigma^2)),   z_i ~ N(0, sigma^2) without the example,
+
+of mean 1; delta(epsilon) is E[(X - e^epsilon)+] where the example joins, and E[(1 - e^epsilon X)+] where it
+leaves. Both are means of a convex function of X, and so of each factor of a product of such ratios, which is
+what several epochs have, and of each term of a sum. Hence a law may be replaced by one whose mass is spread
+about its mean, which raises delta, or drawn together at its mean, which lowers it. Each sum of two terms is
+put on a grid in one of these ways, and the error is of second order in the grid's width.
+
+Source: the ratio is that of Chua et al., "Balls-and-Bins Sampling for DP-SGD" (2024, arXiv 2412.16802), who
+simulate it, and of Feldman and Shenfeld, "Efficient Privacy Loss Accounting for Subsampling and Random
+Allocation" (2026, arXiv 2602.17284), whose package pld-accounting bounds it in another way.
+"""
+
+import functools
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+if TYPE_CHECKING:
+    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+
+Array = NDArray[np.float64]
+
+_CELLS = 1500  # of a law's grid
+_FAR = 8.0  # deviations of a term's logarithm that its grid reaches beyond both means
+_LEAST_MASS = (
+    1e-8  # at each end of both terms, below which the grid of a sum need not tell values apart
+)
+_LOSS_ERROR = 5e-3  # of all epochs' losses that are rounded, in a lower bound
+_MOST_LOSSES = 2**17  # of an epoch
+_COARSEST = 1e-3  # the widest grid of losses
+
+
+class _Law(NamedTuple):
+    """A law of the ratio X, as atoms.
+
+    Attributes:
+      values: (n,) ascending, at least 0.
+      masses: (n,) their probabilities without the example.
+      beyond: the mean of what exceeds the last value, which no atom holds.
+    """
+
+    values: Array
+    masses: Array
+    beyond: float
+
+
+@functools.lru_cache(maxsize=32)
+def account_allocation(
+    noise_multiplier: float, batches: int, epochs: int, above: bool, cells: int = _CELLS
+) -> "PrivacyLossDistribution":
+    """Returns a bound on the privacy loss of all models of training.
+
+    Args:
+      noise_multiplier: sigma.
+      batches: b, the steps of an epoch.
+      epochs: of training.
+      above: whether it bounds delta from above, or else from below.
+      cells: of the grid; more of them are slower and tighter.
+    """
+    power = _discretise_term(noise_multiplier, above, cells)
+    power_terms = 1
+    law = None
+    terms = 0
+    while True:
+        if batches & power_terms:
+            law = power if law is None else _add(law, terms, power, power_terms, above, cells)
+            terms += power_terms
+        if 2 * power_terms > batches:
+            break
+        power = _add(power, power_terms, power, power_terms, above, cells)
+        power_terms *= 2
+    assert law is not None
+    return _find_losses(law, epochs, above).self_compose(epochs)
+
+
+def _discretise_term(sigma: float, above: bool, cells: int) -> _Law:
+    """Returns the law of one term, exp of N(-1 / (2 sigma^2), 1 / sigma^2), on a grid."""
+    mean = 1 / (2 * sigma**2)  # of the logarithm with the example; without it, minus that
+    reach = mean + _FAR / sigma
+    logs = np.linspace(-reach, reach, cells + 1)
+    edges = np.exp(logs)
+    ends = np.concatenate([[-np.inf], logs, [np.inf]])
+    masses = _find_normal_masses((ends + mean) * sigma)
+    means = _find_normal_masses((ends - mean) * sigma)  # mass times value
+    if not above:
+        kept = (masses > 0) & (means > 0)
+        return _Law(means[kept] / masses[kept], masses[kept], 0.0)
+    lower = np.append(0.0, edges)
+    widths = np.diff(lower)
+    shares = np.clip((means[:-1] - lower[:-1] * masses[:-1]) / widths, 0.0, masses[:-1])
+    atoms = np.append(masses[:-1] - shares, 0.0)
+    atoms[1:] += shares
+    atoms[-1] += masses[-1]
+    return _Law(lower, atoms, float(means[-1] - masses[-1] * edges[-1]))
+
+
+def _find_normal_masses(ends: Array) -> Array:
+    """Returns the probabilities of N(0, 1) between ends (n,), as exact in both tails (n - 1,)."""
+    from_below = np.diff(special.ndtr(ends))
+    from_above = -np.diff(special.ndtr(-ends))
+    return np.asarray(np.where(ends[:-1] > 0, from_above, from_below), np.float64)
+
+
+def _add(
+    first: _Law, first_terms: int, second: _Law, second_terms: int, above: bool, cells: int
+) -> _Law:
+    """Returns the law of the mean of all terms of two independent means of so many terms each, on a grid."""
+    share = first_terms / (first_terms + second_terms)
+    values = (share * first.values)[:, None] + (1 - share) * second.values
+    masses = first.masses[:, None] * second.masses
+    beyond = share * first.beyond + (1 - share) * second.beyond
+    low = share * _find_low(first) + (1 - share) * _find_low(second)
+    high = share * _find_high(first) + (1 - share) * _find_high(second)
+    edges = np.geomspace(low, max(high, 1.001 * low), cells + 1)
+    width = math.log(edges[1] / edges[0])
+    values = values.ravel()
+    masses = masses.ravel()
+    with np.errstate(divide="ignore"):
+        places = np.floor(np.log(values / low) / width)
+    places = np.clip(places, -1, cells).astype(np.intp) + 1  # 0 below the grid, cells + 1 above it
+    if not above:
+        total = _sum_by_place(places, masses, cells + 2)
+        means = _sum_by_place(places, masses * values, cells + 2)
+        kept = total > 0
+        return _Law(means[kept] / total[kept], total[kept], 0.0)
+    return _spread(values, masses, places, np.append(0.0, edges), beyond)
+
+
+def _spread(
+    values: Array, masses: Array, places: NDArray[np.intp], grid: Array, beyond: float
+) -> _Law:
+    """Returns atoms (n,) split between the points of a grid beside them, so that their mean stays.
+
+    Args:
+      values, masses: (n,) the atoms.
+      places: (n,) the index of the point below each, which rounding may miss by one.
+      grid: (m,) ascending from 0.
+      beyond: the mean of what exceeds all atoms.
+    """
+    last = len(grid) - 1
+    below = np.clip(places, 0, last - 1)
+    below -= values < grid[below]
+    below = np.clip(below, 0, last - 1)
+    below += (values >= grid[below + 1]) & (below < last - 1)
+    shares = (values - grid[below]) / (grid[below + 1] - grid[below])
+    upper = masses * np.clip(shares, 0.0, 1.0)
+    atoms = _sum_by_place(below, masses - upper, last + 1)
+    atoms += _sum_by_place(below + 1, upper, last + 1)
+    excess = float(np.maximum(values - grid[-1], 0.0) @ masses)
+    return _Law(grid, atoms, beyond + excess)
+
+
+def _sum_by_place(places: NDArray[np.intp], weights: Array, size: int) -> Array:
+    """Returns the sums (size,) of the weights (n,) at each place."""
+    return np.asarray(np.bincount(places, weights, size), np.float64)
+
+
+def _find_low(law: _Law) -> float:
+    """Returns a value above 0 below which the law has next to no mass."""
+    place = int(np.searchsorted(np.cumsum(law.masses), _LEAST_MASS))
+    first_positive = int(np.flatnonzero(law.values > 0)[0])
+    return float(law.values[max(min(place, len(law.values) - 1), first_positive)])
+
+
+def _find_high(law: _Law) -> float:
+    """Returns a value above which the law has next to nothing of its mean."""
+    means_from_above = np.cumsum((law.values * law.masses)[::-1])
+    place = int(np.searchsorted(means_from_above, _LEAST_MASS**2))
+    return float(law.values[::-1][min(place, len(law.values) - 1)])
+
+
+def _find_losses(law: _Law, epochs: int, above: bool) -> "PrivacyLossDistribution":
+    """Returns the privacy loss of an epoch on a grid of losses, for dp-accounting to compose."""
+    from dp_accounting.pld import pld_pmf
+    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+
+    positive = law.values > 0
+    logs = np.log(law.values[positive])
+    masses = law.masses[positive]
+    grid = max(min(_COARSEST, _LOSS_ERROR / epochs), float(np.ptp(logs)) / _MOST_LOSSES)
+    first = math.floor(logs[0] / grid) - 1
+    size = math.ceil(logs[-1] / grid) + 2 - first
+    below = np.clip(np.floor(logs / grid).astype(np.intp) - first, 0, size - 2)
+    if not above:
+        rounded_down = _sum_by_place(below, masses * np.exp(logs), size)
+        rounded_up = _sum_by_place(below + 1, masses, size)
+        surely_in = surely_out = 0.0
+    else:
+        points = np.exp(grid * (first + np.arange(size)))
+        shares = (np.exp(logs) - points[below]) / (points[below + 1] - points[below])
+        upper = masses * np.clip(shares, 0.0, 1.0)
+        rounded_up = _sum_by_place(below, masses - upper, size)
+        rounded_up += _sum_by_place(below + 1, upper, size)
+        rounded_down = rounded_up * points
+        surely_in = max(1.0 - float(rounded_down.sum()), law.beyond)
+        surely_out = float(law.masses[~positive].sum())
+    joins = pld_pmf.DensePLDPmf(grid, first, rounded_down, surely_in, above)
+    leaves = pld_pmf.DensePLDPmf(grid, -(first + size - 1), rounded_up[::-1], surely_out, above)
+    return PrivacyLossDistribution(joins, leaves)

@@ -1,0 +1,58 @@
+"""How canaries that are in join the steps of a run: functions under the contract `audit.mechanism.base.Join`.
+
+Each draws from the run's key and the step alone, so that the draws depend on neither chunks nor segments.
+"""
+
+import zlib
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from audit.mechanism.base import Join
+
+# Folded into a step's key. Beyond any p, since that key also gives the noise, entry by entry.
+_COINS = zlib.crc32(b"joins")
+_PLACES = zlib.crc32(b"places")
+
+
+def draw_by_coins(presence: Array, run_key: Array, step: Array) -> Array:
+    """Draws which canaries (K,) join a step, 1.0 or 0.0: each with its presence (K,), by a coin of the step.
+
+    This is Poisson sampling, where presence is the sampling rate of a canary that is in. "high" draws more
+    bits, for probabilities below float32's steps.
+    """
+    coins = jax.random.fold_in(jax.random.fold_in(run_key, step), _COINS)
+    return jax.random.bernoulli(coins, presence, mode="high").astype(jnp.float32)
+
+
+def draw_by_dice(batches: int) -> Join:
+    """Returns balls in bins: each canary joins one step of each epoch of so many, by a die of its own."""
+
+    def join(presence: Array, run_key: Array, step: Array) -> Array:
+        """Returns which canaries (K,) that are in, by their presence (K,), join a step."""
+        key = _make_epoch_key(run_key, step, batches)
+        places = jax.random.randint(key, presence.shape, 0, batches)
+        return presence * (places == step % batches)
+
+    return join
+
+
+def draw_by_shuffling(batches: int) -> Join:
+    """Returns a shuffle: all canaries are permuted in each epoch, and dealt evenly to its steps."""
+
+    def join(presence: Array, run_key: Array, step: Array) -> Array:
+        """Returns which canaries (K,) that are in, by their presence (K,), join a step."""
+        (canaries,) = presence.shape
+        slots = batches * -(-canaries // batches)
+        key = _make_epoch_key(run_key, step, batches)
+        places = jax.random.permutation(key, slots)[:canaries] % batches
+        return presence * (places == step % batches)
+
+    return join
+
+
+def _make_epoch_key(run_key: Array, step: Array, batches: int) -> Array:
+    """Returns the key of an epoch's draws, which all of its steps share."""
+    first_step = step // batches * batches
+    return jax.random.fold_in(jax.random.fold_in(run_key, first_step), _PLACES)

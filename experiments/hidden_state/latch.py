@@ -1,0 +1,180 @@
+"""The latch: a crafted landscape whose last iterate shows the largest sum of a shuffled training run.
+
+All others' gradients are -C along a direction v, the target's is C where it takes part and zero where it is
+replaced. The sum of the target's batch then lies 2 C or 1 C above those of other batches, and theta, in units
+of C and beside the known push of all others, is that height and noise. The others cancel theta, so that each
+step begins at 0, unless theta exceeds a threshold c. Then they push it on, further in every step than noise
+brings it back. The last iterate exceeds c if any sum did: the max test of an adversary who sees all models.
+
+Losses with such gradients exist. Along v their slope is -C (1 - eta) and what cancels or pushes on, which B
+examples share and which is at most eta C of each; it is periodic with the period B C (1 - eta) that a step
+goes, so that the push leaves no trace. Heights are then 2 - eta and 1 - eta, and eta is as small as 1 / B.
+
+Such a landscape is not Lipschitz with constant 1: it tears models at c apart. "The last model alone" hides
+nothing of a shuffled training run in general, and only where steps are Lipschitz is there a bound for it.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import scipy
+from numpy.typing import NDArray
+
+from audit.claims import accounting
+from audit.claims.accounting import Composition
+from audit.report.table import Column, Table, number
+
+Array = NDArray[np.float64]
+
+SIMULATED = 20_000  # runs, half of them with the target
+_HEIGHT_IN, _HEIGHT_OUT = 2.0, 1.0
+_PUSH = 40.0  # deviations of the noise that the others push on by
+
+
+class Latch(NamedTuple):
+    """A latch.
+
+    Attributes:
+      noise_multiplier: sigma.
+      batches: of an epoch.
+      epochs: of training.
+      threshold: c, in units of C.
+    """
+
+    noise_multiplier: float
+    batches: int
+    epochs: int
+    threshold: float
+
+
+class Rates(NamedTuple):
+    """How often the last iterate exceeds the threshold: with the target, and without it."""
+
+    true_positive: float
+    false_positive: float
+
+
+class LatchRow(NamedTuple):
+    """A latch beside what is claimed.
+
+    Attributes:
+      latch: the latch.
+      exact: its rates in closed form.
+      simulated: its rates in simulated runs.
+      epsilon: what the last iterate leaks at least, with the threshold that proves most.
+      poisson: epsilon that Poisson sampling would claim.
+    """
+
+    latch: Latch
+    exact: Rates
+    simulated: Rates
+    epsilon: float
+    poisson: float
+
+
+TRAININGS = ((0.7, 500, 1), (0.5, 1000, 1), (0.8, 100, 3), (1.0, 100, 10))  # sigma, batches, epochs
+
+
+def compute_rates(latch: Latch) -> Rates:
+    """Returns the closed form: 1 - (Phi((c - h) / sigma) Phi(c / sigma)^(b - 1))^E for the height h."""
+    sigma, batches, epochs, threshold = latch
+
+    def compute_rate(height: float) -> float:
+        log_unlatched = scipy.special.log_ndtr((threshold - height) / sigma)
+        log_unlatched += (batches - 1) * scipy.special.log_ndtr(threshold / sigma)
+        return float(-np.expm1(epochs * log_unlatched))
+
+    return Rates(compute_rate(_HEIGHT_IN), compute_rate(_HEIGHT_OUT))
+
+
+def simulate(latch: Latch, has_target: bool, runs: int, rng: np.random.Generator) -> Array:
+    """Returns the last iterates (R,) of runs, step by step, in units of C."""
+    sigma, batches, epochs, threshold = latch
+    height = _HEIGHT_IN if has_target else _HEIGHT_OUT
+    theta = np.zeros(runs)
+    for _ in range(epochs):
+        places = rng.integers(0, batches, runs)
+        for step in range(batches):
+            others = np.where(theta > threshold, _PUSH * sigma, -theta)
+            theta += others + height * (places == step) + sigma * rng.standard_normal(runs)
+    return theta
+
+
+def simulate_rates(latch: Latch, runs: int, seed: int) -> Rates:
+    """Returns how often the last iterate exceeds the threshold in so many runs, half of each kind."""
+    rng = np.random.default_rng(seed)
+    rates = []
+    for has_target in (True, False):
+        latched = simulate(latch, has_target, runs // 2, rng) > latch.threshold
+        rates.append(float(latched.mean()))
+    return Rates(*rates)
+
+
+def find_epsilon(noise_multiplier: float, batches: int, epochs: int, delta: float) -> float:
+    """Returns the largest epsilon that a last iterate proves, over thresholds in hundredths of C."""
+    epsilons = []
+    for threshold in np.arange(0.0, 2 + 8 * noise_multiplier, 0.01):
+        rates = compute_rates(Latch(noise_multiplier, batches, epochs, float(threshold)))
+        epsilons.append(_compute_epsilon(rates, delta))
+    return max(epsilons)
+
+
+def find_usual_threshold(noise_multiplier: float, batches: int, epochs: int) -> float:
+    """Returns the threshold, in hundredths of C, at which one run in sixty latches without the target."""
+    thresholds = np.arange(0.0, 2 + 8 * noise_multiplier, 0.01)
+    rates = []
+    for threshold in thresholds:
+        latch = Latch(noise_multiplier, batches, epochs, float(threshold))
+        rates.append(compute_rates(latch).false_positive)
+    return float(thresholds[int(np.argmin(np.abs(np.array(rates) - 1 / 60)))])
+
+
+def _compute_epsilon(rates: Rates, delta: float) -> float:
+    """Returns the epsilon that rates prove at delta: log of (true positives - delta) / false positives."""
+    excess = rates.true_positive - delta
+    if excess <= 0 or rates.false_positive <= 0:
+        return 0.0
+    return max(math.log(excess / rates.false_positive), 0.0)
+
+
+def make_rows(delta: float, seed: int, runs: int = SIMULATED) -> list[LatchRow]:
+    """Returns a row for each training run of the study."""
+    rows = []
+    for sigma, batches, epochs in TRAININGS:
+        latch = Latch(sigma, batches, epochs, find_usual_threshold(sigma, batches, epochs))
+        claimed = Composition(sigma, batches * epochs, 1 / batches)
+        rows.append(
+            LatchRow(
+                latch,
+                compute_rates(latch),
+                simulate_rates(latch, runs, seed),
+                find_epsilon(sigma, batches, epochs, delta),
+                accounting.participant_upper_bound(claimed, delta),
+            )
+        )
+    return rows
+
+
+def make_table(rows: Sequence[LatchRow], delta: float) -> Table[LatchRow]:
+    """Returns a table with a row for each latch."""
+    rate = number(".4g")
+    columns = [
+        Column("sigma", lambda row: row.latch.noise_multiplier, "sigma", number("g")),
+        Column("batches", lambda row: row.latch.batches, "b"),
+        Column("epochs", lambda row: row.latch.epochs, "E"),
+        Column("threshold", lambda row: row.latch.threshold, "c", number(".2f")),
+        Column("true_positive", lambda row: row.exact.true_positive, "TPR", rate),
+        Column("simulated_true", lambda row: row.simulated.true_positive, "simulated", rate),
+        Column("false_positive", lambda row: row.exact.false_positive, "FPR", rate),
+        Column("simulated_false", lambda row: row.simulated.false_positive, "simulated", rate),
+        Column("epsilon", lambda row: row.epsilon, "epsilon", number(".2f")),
+        Column("poisson", lambda row: row.poisson, "Poisson's", number(".2f")),
+    ]
+    before = [
+        f"the latch: the last iterate of a shuffled training run, at delta {delta:g}",
+        "epsilon is leaked at least, with the best threshold in place of c; Poisson's is what",
+        "Poisson sampling would claim",
+    ]
+    return Table(columns, rows, before=before)

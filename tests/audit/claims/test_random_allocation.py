@@ -1,0 +1,77 @@
+"""Tests of what random allocation leaks, from both sides."""
+
+import numpy as np
+import pytest
+
+from audit.claims import accounting
+from audit.claims.brackets import bracket_allocation
+from audit.claims.random_allocation import account_allocation
+
+# (sigma, batches, epochs, delta, lower, upper) as pld-accounting 2.0 brackets epsilon.
+PUBLISHED = [
+    (1.0, 6, 3, 1e-5, 4.22101, 4.28806),
+    (2.0, 20, 5, 1e-5, 0.97757, 1.02227),
+    pytest.param(0.5, 10_000, 1, 1e-6, 1.92917, 1.95699, marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize(("sigma", "batches", "epochs", "delta", "low", "high"), PUBLISHED)
+def test_the_bracket_lies_within_that_of_pld_accounting(sigma, batches, epochs, delta, low, high):
+    lower, upper, _ = bracket_allocation(sigma, batches, epochs, delta)
+    assert low < lower <= upper < high
+    assert upper <= 1.003 * lower
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("sigma", "batches", "epochs"), [(1.0, 6, 3), (2.0, 20, 5)])
+def test_the_bracket_lies_within_that_of_pld_accounting_where_it_is_installed(
+    sigma, batches, epochs
+):
+    peer = pytest.importorskip("PLD_accounting")
+    high, low = peer.gaussian_allocation_epsilon_range(
+        delta=1e-5, sigma=sigma, num_steps=batches, num_epochs=epochs
+    )
+    lower, upper, _ = bracket_allocation(sigma, batches, epochs, 1e-5)
+    assert low < lower <= upper < high
+
+
+@pytest.mark.parametrize(("sigma", "epochs"), [(1.0, 1), (2.0, 4), (0.5, 2)])
+def test_with_one_batch_it_is_the_gaussian_mechanism(sigma, epochs):
+    exact = accounting.epsilon_upper_bound(sigma, epochs, 1e-5)
+    below = account_allocation(sigma, 1, epochs, above=False).get_epsilon_for_delta(1e-5)
+    above = account_allocation(sigma, 1, epochs, above=True).get_epsilon_for_delta(1e-5)
+    assert 0.99 * exact < below <= exact <= above < 1.01 * exact
+
+
+@pytest.mark.parametrize("epsilon", [0.2, 1.0, 2.0])
+def test_two_batches_have_the_delta_of_quadrature(epsilon):
+    sigma = 1.0
+    points = np.linspace(-9, 9, 1501)
+    width = points[1] - points[0]
+    masses = np.exp(-(points**2) / 2) / np.sqrt(2 * np.pi) * width
+    terms = np.exp(points - 0.5)
+    ratio = (terms[:, None] + terms) / 2
+    law = masses[:, None] * masses
+    joins = float((law * np.maximum(ratio - np.exp(epsilon), 0)).sum())
+    leaves = float((law * np.maximum(1 - np.exp(epsilon) * ratio, 0)).sum())
+    exact = max(joins, leaves)
+    below = account_allocation(sigma, 2, 1, above=False).get_delta_for_epsilon(epsilon)
+    above = account_allocation(sigma, 2, 1, above=True).get_delta_for_epsilon(epsilon)
+    assert below <= 1.0005 * exact
+    assert above >= 0.9995 * exact
+    assert above - below < 0.02 * exact
+
+
+def test_more_cells_bring_both_ends_together():
+    gaps = []
+    for cells in (100, 400):
+        below = account_allocation(1.0, 10, 2, above=False, cells=cells)
+        above = account_allocation(1.0, 10, 2, above=True, cells=cells)
+        gaps.append(above.get_epsilon_for_delta(1e-5) - below.get_epsilon_for_delta(1e-5))
+    assert 0 < gaps[1] < gaps[0] / 2
+
+
+def test_hundreds_of_batches_leak_less_than_few():
+    uppers = [bracket_allocation(1.0, batches, 2, 1e-5).upper for batches in (2, 20, 200)]
+    assert uppers[0] > uppers[1] > uppers[2]
+    assert uppers[0] < accounting.epsilon_upper_bound(1.0, 2, 1e-5)

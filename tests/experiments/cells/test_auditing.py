@@ -1,0 +1,50 @@
+"""When an audit has trained enough: at an epsilon, at a part of the claim, or where the claim is refuted."""
+
+import numpy as np
+import pytest
+
+import audit
+from audit.conclusions.concluded import conclude
+from audit.evidence.canaries import Fresh
+from experiments.cells import auditing
+
+DIMENSION = 10_000
+CLAIM = audit.DpSgd(noise_multiplier=4, insertions=250)  # mu 3.953
+SAMPLED = audit.DpSgd(noise_multiplier=1, insertions=100, sampling_rate=0.05)
+
+
+def conclude_runs(mu, runs, claim):
+    """Returns the conclusion from runs of 64 fresh directions in their order."""
+    scores = np.random.default_rng(0).normal(mu, 1.0, (runs, 64))
+    cosines = scores / DIMENSION**0.5
+    return conclude(Fresh(cosines, np.ones(cosines.shape, bool), DIMENSION), claim)
+
+
+def test_training_stops_at_the_run_that_refutes_the_claim():
+    enough = auditing.until_refuted(conclude_runs(4.6, 20, CLAIM))
+    assert 1 < enough < 20
+    assert auditing.until_refuted(conclude_runs(4.6, enough, CLAIM)) == enough
+    assert auditing.until_refuted(conclude_runs(4.6, enough - 1, CLAIM)) is None
+    assert auditing.until_refuted(conclude_runs(3.9, 20, CLAIM)) is None
+    assert auditing.until_refuted(conclude_runs(3.9, 20, None)) is None
+
+
+def test_training_stops_at_the_run_that_proves_a_part_of_the_claimed_mu():
+    concluded = conclude_runs(3.953, 20, CLAIM)
+    enough = auditing.until_multiple(0.9)(concluded)
+    assert 1 < enough <= 20
+    shorter = conclude_runs(3.953, enough, CLAIM).bound("exact_null_gdp")
+    assert shorter.mu >= 0.89 * 3.953
+    assert auditing.until_multiple(1.1)(concluded) is None
+    assert auditing.until_multiple(0.9)(conclude_runs(3.953, 20, None)) is None
+
+
+@pytest.mark.slow
+def test_a_part_of_a_claim_that_has_no_mu_is_that_of_its_epsilon():
+    concluded = conclude_runs(0.9, 40, SAMPLED)
+    assert concluded.tightest_mu is None
+    part = 0.9 * concluded.epsilon / concluded.upper_bound
+    enough = auditing.until_multiple(part)(concluded)
+    assert concluded.path[enough - 1] >= 0.9 * concluded.epsilon
+    assert enough == auditing.until_epsilon(0.9 * concluded.epsilon)(concluded)
+    assert auditing.until_epsilon(2 * concluded.epsilon)(concluded) is None
