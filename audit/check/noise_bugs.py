@@ -155,6 +155,7 @@ def _list_names(drawn: DrawnNoise, indices: list[int]) -> str:
 
 
 def _have_one_deviation(drawn: DrawnNoise, layers: list[int]) -> bool:
+    """Returns whether the noise of some layers may have one deviation."""
     return _are_equal(drawn.given.deviations[layers], drawn.given.freedom[layers])
 
 

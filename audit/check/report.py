@@ -172,10 +172,12 @@ def _drop_controls(line: str) -> str:
 
 
 def _to_dicts(records: Sequence[Check] | Sequence[CheckFinding]) -> list[dict[str, Any]]:
+    """Returns checks or findings as dicts, ready for JSON."""
     return [record._asdict() for record in records]
 
 
 def _indent(text: str) -> list[str]:
+    """Returns the lines of a text below a finding."""
     return textwrap.wrap(text, _COLUMNS, initial_indent="  ", subsequent_indent="  ")
 
 

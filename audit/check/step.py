@@ -478,7 +478,7 @@ def _describe_unseen_interactions(probe: StepProbe, tried: TriedExamples) -> str
 def _choose_seeds(
     probe: StepProbe,
     tolerance: float,
-    wanted: float,
+    enough: float,
     seconds: float,
 ) -> range:
     """Returns seeds over whose mean the tolerance becomes small enough; a single one where none can do that.
@@ -486,14 +486,14 @@ def _choose_seeds(
     Args:
       probe: the step.
       tolerance: with one seed.
-      wanted: the tolerance that is small enough.
+      enough: the tolerance that is small enough.
       seconds: that all calls with one seed take.
     """
     deviation = probe.settings.unit * probe.settings.noise_multiplier
     rounding = trees.compute_ulp(probe.base, probe.spacings)
     least = probe.get_least_tolerance()
     most = min(_MOST_SEEDS, 1 + _SECONDS / seconds)
-    needed = 1.5 * ((tolerance - least) / max(wanted - least, 1e-9)) ** 2
+    needed = 1.5 * ((tolerance - least) / max(enough - least, 1e-9)) ** 2
     # rounding errors are independent only beside noise that exceeds the distance of two numbers
     if np.median(rounding) > deviation or needed > most:
         return range(1)
