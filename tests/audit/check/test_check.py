@@ -65,7 +65,10 @@ def test_a_planted_bug_is_found_by_the_check_that_names_it(example, old, new, ch
 )
 def test_what_a_report_says_of_a_planted_bug(engine, old, new, says):
     pytest.importorskip(NEEDS.get(engine, "numpy"))
-    report = audit.check_step(**plant_bug(engine, old, new))
+    options = (
+        {"seeds": 2000} if engine == "numpy" else {}
+    )  # whose power a busy machine would lessen
+    report = audit.check_step(**plant_bug(engine, old, new), **options)
     assert not report.passed and says in flatten(report), report
 
 
