@@ -11,6 +11,7 @@
     audit.audit("fcnn", runs=5000, adversary="gc_r", k=5)                   a model of the repository
     audit.hidden_state_epsilon(noise_multiplier=4.0, insertions=250, k=5, lipschitz=1.0)    an upper bound
     audit.check_step(step, params, batch, clipping_norm=1, ...)             is one step of DP-SGD right?
+    audit.TorchStep(model, optimizer, train_batch)                          such a step of a run with torch
     audit.check_batches(draw, examples, sampling_rate)                      are its batches?
     audit.Indices(examples)                                                 in place of the loader's data
     audit.check_accounting(epsilon, delta, ...)                             is its epsilon?
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from audit.check.refutation import refute_sampler
     from audit.check.sampler_claims import TruncatedPoisson, sampler_claims
     from audit.check.step import check_step
+    from audit.check.torch_step import TorchStep
     from audit.claims.claim import DpSgd, EpsilonDelta, Gdp
     from audit.evidence.given import coins, cosines, ranks
 
@@ -48,6 +50,7 @@ _ROOMS = {
     "EpsilonDelta": "audit.claims.claim",
     "Gdp": "audit.claims.claim",
     "Indices": "audit.check.loaders",
+    "TorchStep": "audit.check.torch_step",
     "TruncatedPoisson": "audit.check.sampler_claims",
     "coins": "audit.evidence.given",
     "cosines": "audit.evidence.given",
@@ -66,6 +69,7 @@ __all__ = [
     "Indices",
     "InputError",
     "Result",
+    "TorchStep",
     "TruncatedPoisson",
     "__version__",
     "audit",

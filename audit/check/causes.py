@@ -7,15 +7,16 @@ import numpy as np
 
 from audit.check import factors, findings, noise, trees
 from audit.check.findings import CheckFinding
-from audit.check.movements import TriedExamples
+from audit.check.movements import TriedExamples, compute_enclosing_radius
 from audit.check.noise import DrawnNoise
 from audit.check.probe import Movement, RefusedError, StepProbe
 from audit.check.trees import Vector
 
 _REACHED = 0.985  # of C, from which clipping is taken to be what stops an example
-_REACHED_BY_HALVES = 0.9  # the same of two examples in place of each other
+_REACHED_BY_REPLACING = 0.9  # the same of the ball that holds what examples do in place of a row
 _PLATEAU = 3e-3  # relative, within which examples stop at the same norm
 _FIT = 3e-3  # relative, of a plateau to a mistake's factor
+_SAME_DIRECTION = 0.99  # absolute cosine, from which two movements count as one
 _SIGN_SPREAD = 1.15  # of the numbers' movements by Adam's first step, weight decay included
 
 
@@ -56,17 +57,24 @@ def find_violations(tried: TriedExamples) -> dict[str, Movement]:
     return dict(ranked)
 
 
+def stay_below_clipping(tried: TriedExamples) -> bool:
+    """Returns whether no example moves the step by about C."""
+    least = _REACHED if tried.were_added else _REACHED_BY_REPLACING
+    return max(list_finite_norms(tried.list_all()), default=0.0) < least
+
+
 def is_clipping_reached(probe: StepProbe, tried: TriedExamples, plateau: float) -> bool:
     """Returns whether clipping, rather than the gradients' own size, stops the examples tried.
 
-    It does where they come to C, or where they stop suddenly as their features grow. Two examples that
-    replace each other come to C only where they are opposites, so that nine tenths are enough there.
+    It does where they come to C, or where they stop suddenly as their features grow. The ball around what
+    examples do in place of a row has the radius C only where they point to all sides, so that nine tenths
+    are enough there.
     """
     largest = max(list_finite_norms(tried.list_all()), default=0.0)
-    if largest >= (_REACHED if tried.were_added else _REACHED_BY_HALVES):
-        return True
     if not tried.were_added:
-        return False
+        return max(largest, compute_enclosing_radius(tried)) >= _REACHED_BY_REPLACING
+    if largest >= _REACHED:
+        return True
     if plateau > 0 and _stops_suddenly(probe, tried, None):
         return True
     return any(_stops_suddenly(probe, tried, layer) for layer in _find_stopped_layers(tried))
@@ -89,18 +97,19 @@ def _stops_suddenly(probe: StepProbe, tried: TriedExamples, layer: int | None) -
     A clipped movement grows in proportion to the features until it stops. Where features are squashed it
     slows down long before.
     """
-    for name, example in tried.examples.items():
-        if trees.is_scaled(name) or example[0].dtype.kind != "f":
+    for example in tried.examples.values():
+        columns = example.columns
+        if example.is_scaled or columns[0].dtype.kind != "f":
             continue
 
-        def measure(scale: float, example: trees.Columns = example) -> float:
-            batch = trees.join(probe.rows, trees.scale_features(example, scale, probe.rows))
+        def measure(scale: float, columns: trees.Columns = columns) -> float:
+            batch = trees.join(probe.rows, trees.scale_features(columns, scale, probe.rows))
             difference = probe.run(batch, 0) - probe.base
             movement = probe.measure(difference, probe.base, len(batch[0]))
             return movement.norm if layer is None else float(movement.layer_norms[layer])
 
         least = measure(0)
-        most = measure(trees.SCALES[0])
+        most = measure(trees.LARGEST_SCALE)
         if most < least * 1.02:
             continue
         half = _find_scale(measure, least + 0.5 * (most - least))
@@ -113,7 +122,7 @@ def _stops_suddenly(probe: StepProbe, tried: TriedExamples, layer: int | None) -
 def _find_scale(measure: Callable[[float], float], level: float) -> float:
     """Returns the scale of features at which a movement comes to a level, by bisection."""
     low = -3.0
-    high = float(np.log10(trees.SCALES[0]))
+    high = float(np.log10(trees.LARGEST_SCALE))
     for _ in range(12):
         middle = (low + high) / 2
         if measure(10**middle) < level:
@@ -173,14 +182,20 @@ def find_lost_signal(
     tried: TriedExamples,
     plateau: float,
 ) -> CheckFinding | None:
-    """Returns the finding of examples that stop at a known fraction of C; None where they do not."""
+    """Returns the finding of examples that stop at a known fraction of C; None where they do not.
+
+    Nor is there one where a layer stops at its share of C, as where each is clipped to C / sqrt(layers).
+    """
     tolerance = _FIT + max(movement.tolerance for movement in tried.movements.values())
     if not 0 < plateau < 1 - 2 * tolerance:
         return None
     rows = len(probe.rows[0])
     mistakes = factors.find_lost_signal(plateau, probe.settings, rows, tolerance)
     is_exact = tolerance < 0.1 * plateau + _FIT
-    if not mistakes or not is_exact or not _stops_suddenly(probe, tried, None):
+    layer_norms = np.array([movement.layer_norms for movement in tried.movements.values()])
+    shares = np.max(layer_norms, axis=0) * np.unique(probe.layer[probe.is_trained]).size ** 0.5
+    has_share = shares.size > 1 and bool(np.any(np.abs(shares - 1) < 0.005))
+    if not mistakes or not is_exact or has_share or not _stops_suddenly(probe, tried, None):
         return None
     why = f"It fits: {'; or '.join(mistakes)}."
     return findings.LOST_SIGNAL.fill(name=mistakes[0], plateau=plateau, why=why)
@@ -214,11 +229,18 @@ def find_cause(
     sizes = largest.sizes[largest.sizes > 1e-3]
     if sizes.size > 3 and np.max(sizes) < 1.02 and np.mean(sizes > 0.98) > 0.5:
         return BugCause("clipped number by number", "No number moves by more than C.")
-    layer_cause = _find_layer_cause(probe, movements)
+    if _are_scaled_up(tried):
+        return BugCause(
+            "gradients scaled up to C, not down",
+            "Short ones come to C, longer ones are left as they are: min where max is meant, or max for min?",
+        )
+    layer_cause = _find_layer_cause(probe, tried)
     if layer_cause:
         return layer_cause
 
     plateau = find_plateau(tried)
+    if not _stop_in_several_directions(tried, plateau):
+        plateau = 0.0  # one gradient that came several times; its norm is by no clipping
     special = {
         "an example that counts twice": 2.0,
         "divided by another batch size": probe.settings.batch_size / len(probe.rows[0]),
@@ -226,7 +248,7 @@ def find_cause(
     mistakes = factors.find_mistakes(probe.settings, plateau, 5e-3, special)
     if mistakes:
         return BugCause(mistakes[0], f"All extreme examples move it by {plateau:.4g}.")
-    if largest.norm > 3 and _grows_with_features(movements):
+    if largest.norm > 3 and _grows_with_features(tried):
         return BugCause("no clipping of single examples", "")
     if examples_interact and _is_sum_bounded(probe):
         return BugCause("the batch is clipped, not its examples", "All batches come to one norm.")
@@ -239,18 +261,37 @@ def find_cause(
     )
 
 
+def _stop_in_several_directions(tried: TriedExamples, plateau: float) -> bool:
+    """Returns whether examples that stop at a plateau move the step in more than one direction.
+
+    Saturated features make examples of one gradient, which are as loud as each other without any clipping.
+    """
+    if plateau == 0:
+        return False
+    vectors = []
+    for movement in tried.movements.values():
+        if abs(movement.norm - plateau) < 1e-3 * plateau + movement.tolerance:
+            vectors.append(movement.vector / np.linalg.norm(movement.vector))
+    if len(vectors) < 2:
+        return False
+    cosines = np.abs(np.array(vectors) @ vectors[0])
+    return bool(np.min(cosines) < _SAME_DIRECTION)
+
+
 def _describe_excess(
     probe: StepProbe,
     movements: Mapping[str, Movement],
     largest: Movement,
 ) -> str:
     """Returns a sentence on movements by more than C that no bug explains alone."""
-    norms = np.sort([movement.layer_norms for movement in movements.values()], axis=0)
-    if len(norms) > 3:
-        stops = np.all(np.abs(norms[-3:] - 1) < 0.005, axis=0)
-        names = ", ".join(probe.layer_names[i] for i in np.flatnonzero(stops))
-        if names:
-            return f"{names} stops at C by itself: are layers clipped one by one?"
+    layer_norms = np.array([movement.layer_norms for movement in movements.values()])
+    if np.all(np.isfinite(layer_norms)) and len(probe.layer_names) > 1:
+        loudest = np.argsort(-np.max(layer_norms, axis=0))[: len(probe.layer_names) // 2]
+        for count in range(1, len(loudest) + 1):
+            rest = np.delete(layer_norms, loudest[:count], axis=1)
+            if np.max(np.linalg.norm(rest, axis=1)) <= 1 + largest.tolerance:
+                names = ", ".join(probe.layer_names[i] for i in loudest[:count][:6])
+                return f"All but {names} stay within C: is their gradient clipped too?"
     if largest.norm < 1.1:
         return "Is a number added to the norm or the factor, or are numbers left out of the norm?"
     return "They do not stop at any norm: is there any clipping?"
@@ -265,8 +306,9 @@ def _describe_places(tried: TriedExamples, rows: list[int]) -> BugCause:
     return BugCause("rows of the batch that are not clipped", why)
 
 
-def _find_layer_cause(probe: StepProbe, movements: Mapping[str, Movement]) -> BugCause | None:
+def _find_layer_cause(probe: StepProbe, tried: TriedExamples) -> BugCause | None:
     """Returns the bug of layers that are clipped by themselves or left out; None where neither fits."""
+    movements = tried.movements
     layer_norms = np.array([movement.layer_norms for movement in movements.values()])
     if not np.all(np.isfinite(layer_norms)):
         return None
@@ -281,15 +323,39 @@ def _find_layer_cause(probe: StepProbe, movements: Mapping[str, Movement]) -> Bu
 
     unclipped = _find_unclipped_layers(layer_norms, np.array(probe.dimensions), allowed)
     if not unclipped:
-        return None
+        return _find_layers_clipped_apart(probe, layer_norms)
     names = ", ".join(probe.layer_names[i] for i in unclipped[:6])
-    is_scaled = [trees.is_scaled_by_1000(name) for name in movements]
-    peak_of_scaled = np.max(layer_norms[is_scaled][:, unclipped], initial=0.0)
+    is_largest = [tried.examples[name].is_largest for name in movements]
+    peak_of_largest = np.max(layer_norms[is_largest][:, unclipped], initial=0.0)
     # Layers that only the norm leaves out are still multiplied by the clipping factor, which is tiny for an
     # example with features this large. So where they move far, clipping leaves them out altogether.
-    if peak_of_scaled > 0.1 * np.max(peaks[unclipped]):
+    if peak_of_largest > 0.1 * np.max(peaks[unclipped]):
         return BugCause(f"{names} left out of clipping", "The others stop at C.")
     return BugCause(f"{names} left out of the clipping norm", "The others stop at C.")
+
+
+def _are_scaled_up(tried: TriedExamples) -> bool:
+    """Returns whether many examples move the step by just C, in several directions, and none by less."""
+    norms = np.array([norm for norm in list_finite_norms(tried.movements) if norm > 0])
+    is_at_c = np.abs(norms - 1) < _PLATEAU
+    at_c = int(np.count_nonzero(is_at_c))
+    is_least = bool(np.all(norms > 1 - _PLATEAU))
+    return is_least and 4 <= at_c < len(norms) - 4 and _stop_in_several_directions(tried, 1.0)
+
+
+def _find_layers_clipped_apart(probe: StepProbe, layer_norms: Vector) -> BugCause | None:
+    """Returns the cause of layers that stop at C while others move too; None where there are none.
+
+    Whether the others are clipped by themselves, or not at all, is not known.
+    """
+    loudest = np.sort(layer_norms, axis=0)[-3:]
+    exceeds = np.linalg.norm(layer_norms, axis=1) > 1.05
+    at_c = np.abs(layer_norms - 1) < 0.005
+    stops = np.all(np.abs(loudest - 1) < 0.005, axis=0) & np.any(at_c[exceeds], axis=0)
+    if len(loudest) < 3 or not np.any(stops):
+        return None
+    names = ", ".join(probe.layer_names[i] for i in np.flatnonzero(stops)[:6])
+    return BugCause(f"{names} clipped apart from other layers", "Are layers clipped one by one?")
 
 
 def _find_unclipped_layers(layer_norms: Vector, dimensions: Vector, allowed: float) -> list[int]:
@@ -327,14 +393,15 @@ def _shrinks_with_batch(drawn: DrawnNoise) -> bool:
     return bool(abs(4 * ratio - 1) < 0.15)
 
 
-def _grows_with_features(movements: Mapping[str, Movement]) -> bool:
+def _grows_with_features(tried: TriedExamples) -> bool:
     """Returns whether examples with numbers 1000 times as large move the step much further than others."""
     largest_scaled = 0.0
     largest_unscaled = 0.0
-    for name, movement in movements.items():
-        if trees.is_scaled_by_1000(name):
+    for name, movement in tried.movements.items():
+        example = tried.examples[name]
+        if example.is_largest:
             largest_scaled = max(largest_scaled, movement.norm)
-        if not trees.is_scaled(name):
+        if not example.is_scaled:
             largest_unscaled = max(largest_unscaled, movement.norm)
     return largest_scaled > 5 * largest_unscaled
 

@@ -68,6 +68,7 @@ def explain_noise(
         ** -0.5,
         "sigma C is squared: a variance taken for a deviation": sigma * settings.clipping_norm,
         "shared out among layers": layers**-0.5,
+        f"made for C sqrt({layers}), of {layers} layers each clipped to C": layers**0.5,
         "sensitivity 2 C (one replaced)": 2.0,
     }
     for k in range(2, _MOST_WORKERS + 1):

@@ -46,7 +46,8 @@ STATEFUL = CheckFinding(
     name="a step that keeps state between calls",
     meaning="Two calls with the same seed and batch differ by {distance:.3g} eta C / B, which the noise "
     "alone does not explain.",
-    fix="restore parameters, optimizer and generators before each call, and leave out dropout",
+    fix="restore parameters, optimizer and generators before each call; with Adam return the private "
+    "gradient, `p.grad` after clipping and noise, with learning_rate=1",
 )
 MOVING_NOISE = CheckFinding(
     check="sensitivity",

@@ -1,5 +1,6 @@
 """Batches of any loader, read as indices of the data set."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -103,7 +104,7 @@ def count_examples(loader: Any, examples: int | None) -> int:
     return examples
 
 
-def draw_pass(draw: Draw, seed: int, examples: int, most: int) -> DrawnPass:
+def draw_pass(draw: Draw, seed: int, examples: int, most: float = math.inf) -> DrawnPass:
     """Returns the batches of a pass, at most `most` of them.
 
     Raises:
@@ -125,13 +126,15 @@ def draw_pass(draw: Draw, seed: int, examples: int, most: int) -> DrawnPass:
     return drawn
 
 
-def _read_batches(given: Any, most: int) -> DrawnPass:
+def _read_batches(given: Any, most: float) -> DrawnPass:
     """Returns the batches that the caller's function gave: several, or a single one.
 
     Raises:
       InputError: they are no whole numbers.
     """
     require(isinstance(given, Iterable), f"`draw` gave {shown(given)}: return batches of indices")
+    if tuple(getattr(given, "shape", ()))[1:] == (1,):  # a single batch, as argwhere gives it
+        given = given[:, 0]
     batches: list[NDArray[Any]] = []
     is_whole = True
     for batch in given:
@@ -166,6 +169,10 @@ def _to_array(batch: Any) -> NDArray[Any]:
     if hasattr(batch, "numpy"):  # of torch or TensorFlow
         batch = batch.numpy()
     try:
-        return np.asarray(batch)
+        indices = np.asarray(batch)
     except ValueError as error:  # rows of unequal length
         raise InputError(f"`draw` gave ragged batches: {_ADVICE}") from error
+    is_column = (
+        indices.ndim == 2 and indices.shape[1] == 1
+    )  # as of argwhere and of TensorFlow's where
+    return indices[:, 0] if is_column else indices

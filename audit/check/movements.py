@@ -11,10 +11,9 @@ import numpy as np
 
 from audit.check import trees
 from audit.check.probe import Movement, RefusedError, StepProbe
-from audit.check.trees import Columns
+from audit.check.trees import Columns, Example
 
 _REDRAWN = "another size of batch changes its noise"
-_REPLACED = ", in place of the first"
 _LOUDEST = 3
 _MOST_PLACES = 64
 _SECONDS = 6.0  # for all places
@@ -34,13 +33,13 @@ class TriedExamples(NamedTuple):
 
     Attributes:
       examples: the examples by name.
-      movements: how far each moves the step, by its name and where it was put.
+      movements: how far each moves the step, by its name.
       places: by row of the batch, how far two opposite examples in its place differ, halved.
       refusal: why no example was added, empty where examples were.
       redraws_noise: whether every added example changes all numbers as another draw of the noise does.
     """
 
-    examples: dict[str, Columns]
+    examples: dict[str, Example]
     movements: dict[str, Movement]
     places: dict[int, Movement]
     refusal: str
@@ -53,13 +52,15 @@ class TriedExamples(NamedTuple):
 
     def list_all(self) -> dict[str, Movement]:
         """Returns the movements of examples and of places, by what was done."""
-        result = dict(self.movements)
+        result = {}
+        for name, movement in self.movements.items():
+            result[name if self.were_added else f"{name}, in place of the first"] = movement
         for row, movement in self.places.items():
             result[f"two examples in place of row {row}"] = movement
         return result
 
 
-def try_examples(probe: StepProbe, examples: dict[str, Columns], seconds: float) -> TriedExamples:
+def try_examples(probe: StepProbe, examples: dict[str, Example], seconds: float) -> TriedExamples:
     """Measures how far examples move the step.
 
     Where the step refuses a larger batch, ignores one more example, or draws another noise then, examples
@@ -70,7 +71,7 @@ def try_examples(probe: StepProbe, examples: dict[str, Columns], seconds: float)
       examples: by name.
       seconds: that a call of the step takes.
     """
-    movements, error = _try_each(probe, examples, probe.rows, "", 1.0)
+    movements, error = _add_each(probe, examples)
     if error:
         refusal = f"the step refused a batch with one more example: {error}"
     elif not is_any_moved(movements):
@@ -86,7 +87,7 @@ def try_examples(probe: StepProbe, examples: dict[str, Columns], seconds: float)
 
 def replace_examples(
     probe: StepProbe,
-    examples: dict[str, Columns],
+    examples: dict[str, Example],
     refusal: str,
     seconds: float,
 ) -> TriedExamples:
@@ -98,8 +99,7 @@ def replace_examples(
       refusal: why examples are not added.
       seconds: that a call of the step takes.
     """
-    without_first = trees.take(probe.rows, slice(1, None))
-    movements, error = _try_each(probe, examples, without_first, _REPLACED, 0.5)
+    movements, error = _replace_first(probe, examples)
     if error:
         refusal = f"the step refused a batch with another example: {error}"
     tried = TriedExamples(examples, movements, {}, refusal, redraws_noise=False)
@@ -121,32 +121,39 @@ def _try_places(probe: StepProbe, tried: TriedExamples, seconds: float) -> Tried
     return tried._replace(places=places)
 
 
-def _try_each(
-    probe: StepProbe,
-    examples: dict[str, Columns],
-    rows: Columns,
-    suffix: str,
-    scale: float,
-) -> tuple[dict[str, Movement], str]:
-    """Measures how far each example, before these rows or after them, moves the step from the batch as given.
-
-    Args:
-      probe: the step.
-      examples: by name.
-      rows: the others of the batch.
-      suffix: of the names that movements get; where there is one, examples come first.
-      scale: by which movements are multiplied.
+def _add_each(probe: StepProbe, examples: Mapping[str, Example]) -> tuple[dict[str, Movement], str]:
+    """Measures how far each example moves the step that is added at the end of the batch.
 
     Returns:
-      Movements by name, and the last error of examples that the step refused.
+      Movements by name, and the last error of a batch that the step refused, empty where it refused none.
     """
     movements = {}
     last_error = ""
     for name, example in examples.items():
-        batch = trees.join(example, rows) if suffix else trees.join(rows, example)
+        batch = trees.join(probe.rows, example.columns)
         try:
-            difference = scale * (probe.run(batch, 0) - probe.base)
-            movements[name + suffix] = probe.measure(difference, probe.base, len(batch[0]))
+            difference = probe.run(batch, 0) - probe.base
+            movements[name] = probe.measure(difference, probe.base, len(batch[0]))
+        except RefusedError as error:
+            last_error = str(error)
+    return movements, last_error
+
+
+def _replace_first(
+    probe: StepProbe, examples: Mapping[str, Example]
+) -> tuple[dict[str, Movement], str]:
+    """Measures half of how far each example moves the step that takes the place of the batch's first row.
+
+    Returns:
+      As `_add_each` does.
+    """
+    movements = {}
+    last_error = ""
+    for name, example in examples.items():
+        batch = replace_rows(probe.rows, {0: example.columns})
+        try:
+            difference = (probe.run(batch, 0) - probe.base) / 2
+            movements[name] = probe.measure(difference, probe.base, len(batch[0]))
         except RefusedError as error:
             last_error = str(error)
     return movements, last_error
@@ -182,7 +189,7 @@ def find_opposites(tried: TriedExamples) -> ExamplePair:
     vectors = []
     for name, movement in tried.movements.items():
         if np.isfinite(movement.norm):
-            names.append(name.removesuffix(_REPLACED))
+            names.append(name)
             vectors.append(movement.vector)
     matrix = np.array(vectors)
     products = matrix @ matrix.T
@@ -190,6 +197,42 @@ def find_opposites(tried: TriedExamples) -> ExamplePair:
     distances = squares[:, None] + squares - 2 * products
     first, second = np.unravel_index(int(np.argmax(distances)), distances.shape)
     return ExamplePair(names[first], names[second])
+
+
+def compute_enclosing_radius(tried: TriedExamples) -> float:
+    """Returns the radius of the smallest ball that holds what the examples do in place of the first row.
+
+    Clipped gradients lie in a ball of radius C around zero. Where the first row's own gradient is not known,
+    neither is the ball's centre among the movements, but its radius is. Half of the largest distance says
+    less: of three gradients 120 degrees apart it is 0.87 C.
+
+    Returns:
+      The radius in units of eta C / B, or a little less: the largest value of the dual problem that 2,000
+      Frank-Wolfe steps come to.
+    """
+    finite = [
+        movement.vector for movement in tried.movements.values() if np.isfinite(movement.norm)
+    ]
+    if not finite:
+        return 0.0
+    first_row = np.zeros_like(finite[0])
+    points = 2 * np.array([first_row, *finite])  # movements count by half
+    points -= points.mean(axis=0)
+    products = points @ points.T
+    squares = np.diag(products)
+    weights = np.full(len(points), 1 / len(points))
+    for _ in range(2000):
+        distances = (
+            squares - 2 * products @ weights
+        )  # squared, from the ball's centre, up to a constant
+        direction = -weights
+        direction[np.argmax(distances)] += 1
+        slope = distances @ direction
+        curvature = direction @ products @ direction
+        if slope <= 1e-9 or curvature <= 0:
+            break
+        weights = weights + min(1, slope / (2 * curvature)) * direction
+    return float(np.sqrt(max(squares @ weights - weights @ products @ weights, 0)))
 
 
 def _choose_places(rows: int, most: int) -> list[int]:
@@ -212,8 +255,12 @@ def measure_place(
     Raises:
       RefusedError: the step fails.
     """
-    with_first = probe.run(replace_rows(probe.rows, {row: tried.examples[pair.first]}), seed)
-    with_second = probe.run(replace_rows(probe.rows, {row: tried.examples[pair.second]}), seed)
+    with_first = probe.run(
+        replace_rows(probe.rows, {row: tried.examples[pair.first].columns}), seed
+    )
+    with_second = probe.run(
+        replace_rows(probe.rows, {row: tried.examples[pair.second].columns}), seed
+    )
     return probe.measure((with_first - with_second) / 2, with_first, len(probe.rows[0]))
 
 
@@ -238,7 +285,7 @@ def refine_movements(probe: StepProbe, tried: TriedExamples, seeds: range) -> Tr
     base = probe.run_mean(probe.rows, seeds)
     movements = {}
     for name in loudest:
-        example = tried.examples[name.removesuffix(_REPLACED)]
+        example = tried.examples[name].columns
         if tried.were_added:
             batch = trees.join(probe.rows, example)
             scale = 1.0
@@ -267,7 +314,7 @@ def measure_interactions(
     Returns:
       Movements, 0 in a correct step; or why there is none.
     """
-    examples = list(tried.examples.values())
+    examples = [example.columns for example in tried.examples.values()]
     results = []
     error = tried.refusal
     if tried.were_added:
@@ -282,26 +329,47 @@ def measure_interactions(
             error = f"the step refused a larger batch: {refused}"
 
     try:
-        for chosen, others in _choose_parts(len(probe.rows[0])):
-            first_rows = {row: examples[row % len(examples)] for row in chosen}
-            second_rows = {row: examples[(row + 1) % len(examples)] for row in others}
+        for first_rows, second_rows in _choose_parts(tried, len(probe.rows[0])):
             both = replace_rows(probe.rows, first_rows | second_rows)
             first = replace_rows(probe.rows, first_rows)
             second = replace_rows(probe.rows, second_rows)
             results.append(_measure_interaction(probe, both, first, second, seeds))
     except RefusedError as refused:
         error = f"the step refused a batch with other rows: {refused}"
-    return results or error or "a batch of one row has no two parts"
+    return results or error
 
 
-def _choose_parts(rows: int) -> list[tuple[list[int], list[int]]]:
-    """Returns pairs of parts of a batch: every row at random in one of two, and two neighbours."""
+def _choose_parts(tried: TriedExamples, rows: int) -> list[tuple[dict[int, Columns], ...]]:
+    """Chooses pairs of parts of a batch, and the examples that replace their rows.
+
+    Args:
+      tried: what examples did.
+      rows: of the batch.
+
+    Returns:
+      For each pair, two dicts from rows to examples: every row at random in one of two, two neighbours, and
+      where there are short examples, these in two quarters of the rows, as what they do to a mean over all
+      tokens of a batch is seen in the other half.
+    """
     if rows < 2:
         return []
-    order = np.random.default_rng(_SEED).permutation(rows)
-    first = order[: rows // 2].tolist()
-    second = order[rows // 2 :].tolist()
-    return [(first, second), ([0], [1])]
+    examples = [example.columns for example in tried.examples.values()]
+    short = [example.columns for example in tried.examples.values() if example.is_short]
+    order = np.random.default_rng(_SEED).permutation(rows).tolist()
+
+    def assign(chosen: list[int], replacements: list[Columns], shift: int) -> dict[int, Columns]:
+        """Returns an example for each chosen row."""
+        return {row: replacements[(row + shift) % len(replacements)] for row in chosen}
+
+    halves = assign(order[: rows // 2], examples, 0), assign(order[rows // 2 :], examples, 1)
+    neighbours = assign([0], examples, 0), assign([1], examples, 1)
+    parts: list[tuple[dict[int, Columns], ...]] = [halves, neighbours]
+    if short:
+        quarter = max(rows // 4, 1)
+        first = assign(order[:quarter], short, 0)
+        second = assign(order[quarter : 2 * quarter], short, 0)
+        parts.append((first, second))
+    return parts
 
 
 def _measure_interaction(
@@ -336,11 +404,10 @@ def measure_seed_effect(probe: StepProbe, tried: TriedExamples) -> Movement | No
         return None
     movements = tried.movements
     ranked = sorted(movements, key=lambda name: movements[name].norm)
-    names = [name.removesuffix(_REPLACED) for name in ranked]
-    quiet = ExamplePair(names[len(names) // 2], names[0])  # unclipped, where any is
+    quiet = ExamplePair(ranked[len(ranked) // 2], ranked[0])  # unclipped, where any is
     results = []
     for pair in (find_opposites(tried), quiet):
-        rows = [replace_rows(probe.rows, {0: tried.examples[name]}) for name in pair]
+        rows = [replace_rows(probe.rows, {0: tried.examples[name].columns}) for name in pair]
         try:
             outcomes = [probe.run(batch, seed) for batch in rows for seed in (0, 1)]
         except RefusedError:

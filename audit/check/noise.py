@@ -28,6 +28,7 @@ ALL_LAYERS = "all layers together"
 CONSECUTIVE = "consecutive seeds"
 
 _UNEQUAL = 2.5  # times the spread of numbers' variances that chance gives, from which they differ
+_REACH = 6  # deviations from the mean, within which practically all draws lie
 _TAILS = (3.0, 3.5, 4.0)  # deviations beyond which draws are counted
 _LEAST_IN_TAIL = 16.0  # draws that are expected there
 
@@ -269,7 +270,11 @@ def _measure_noise(
 
     rounding = trees.compute_ulp(draws, probe.spacings[is_sampled]) / deviation
     coarsest = np.max(rounding, axis=0)
-    is_visible = coarsest <= np.maximum(1, noise.std(axis=0))
+    # Numbers are chosen by what they can round to, not by what they did: those that drew far values, which
+    # round more coarsely, would be left out, and the tails with them.
+    reach = np.abs(draws.mean(axis=0)) + _REACH * deviation
+    reached = trees.compute_ulp(reach, probe.spacings[is_sampled]) / deviation
+    is_visible = reached <= max(1.0, float(np.median(noise.std(axis=0))))
     rounding_squares = freedom_each / 12 * np.mean(rounding**2, axis=0)  # Sheppard's correction
     squares = np.sum(noise**2, axis=0) - rounding_squares
     layer_squares = np.bincount(layer, np.where(is_visible, squares, 0))
@@ -280,7 +285,7 @@ def _measure_noise(
         values=np.where(is_visible, noise, 0),
         mean=mean,
         layer=layer,
-        exact=32 * coarsest <= 1,
+        exact=32 * reached <= 1,
         deviations=np.sqrt(np.maximum(layer_squares, 0) / np.maximum(freedom, 1)),
         freedom=freedom,
         tolerance=tolerance,

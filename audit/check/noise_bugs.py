@@ -155,6 +155,7 @@ def _list_names(drawn: DrawnNoise, indices: list[int]) -> str:
 
 
 def _have_one_deviation(drawn: DrawnNoise, layers: list[int]) -> bool:
+    """Returns whether the noise of some layers may have one deviation."""
     return _are_equal(drawn.given.deviations[layers], drawn.given.freedom[layers])
 
 
@@ -168,12 +169,15 @@ def _are_equal(deviations: Vector, freedom: NDArray[np.float64]) -> bool:
 def count_repeats(drawn: DrawnNoise) -> int:
     """Returns how many seeds give exactly the noise of another; 0 where that can be chance."""
     given = drawn.given
-    exact_values = given.values[:, given.exact]
+    varies = given.values.std(axis=0) > 0
+    is_telling = (
+        given.exact & varies if np.any(varies) else given.exact
+    )  # frozen numbers tell nothing
     is_coarse = np.max(given.tolerance) > 1e-6
     least = 16 if is_coarse else 4  # numbers that do not repeat by chance
-    if np.sum(given.exact) < least:
+    if np.sum(is_telling) < least:
         return 0
-    distinct = {draw.tobytes() for draw in exact_values}
+    distinct = {draw.tobytes() for draw in given.values[:, is_telling]}
     return len(given.values) - len(distinct)
 
 

@@ -254,13 +254,17 @@ class StepProbe:
           seeds: over which steps are averaged. That makes the result's rounding smaller, which noise makes
             independent, but not the sum's, to which noise is added later.
         """
-        update_spacings = np.maximum(
-            self.spacings, 2.0**-23
-        )  # updates are rounded to float32 at best
-        update = trees.compute_ulp(after - self.start, update_spacings)
+        update = after - self.start
+        squares_after = np.bincount(self.layer, after**2)
+        is_gradient = squares_after < np.bincount(self.layer, update**2)  # what the step returned
+        update = np.where(is_gradient[self.layer], after, update)
+        update_spacings = np.maximum(self.spacings, 2.0**-23)  # rounded to float32 at best
+        update = trees.compute_ulp(update, update_spacings)
         result = trees.compute_ulp(after, self.spacings)
         rounding = np.sqrt(result**2 / seeds + (4 + examples) * update**2)
         rounding = rounding / self.settings.unit
+        is_frozen = np.bincount(self.layer, self.is_trained | (after != self.start)) == 0
+        rounding = np.where(is_frozen[self.layer], 0, rounding)
         if not self.settings.noise_multiplier:
             rounding = np.where(after == self.start, 0, rounding)
         return np.asarray(rounding)

@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from audit.check.loaders import make_draw
+from audit.check import loaders
 from audit.check.report import describe_error
 from audit.claims.claim import DpSgd
 from audit.claims.samplers import limit_mean
@@ -169,7 +169,7 @@ def refute_sampler(
     True
     """
     require(noise is None or callable(noise), f"`noise={shown(noise)}` is no function: give one")
-    draw = make_draw(draw)
+    draw = loaders.make_draw(draw)
     examples = number("examples", examples, int)
     passes = number("passes", passes, int)
     require(2 <= examples <= 10**9, f"`examples={examples}`: give 2 to 1,000,000,000")
@@ -209,33 +209,13 @@ def _iterate_passes(
     """Yields pass after pass of the loader; batches that come one by one make passes of `batches`."""
     seed = 0
     while True:
-        first = _draw_pass(draw, seed, examples)
+        first = loaders.draw_pass(draw, seed, examples).batches
         seed += 1
         while len(first) == 1 and batches > 1:
-            rest = [_draw_pass(draw, seed + i, examples)[0] for i in range(batches - 1)]
+            for i in range(batches - 1):
+                first += loaders.draw_pass(draw, seed + i, examples).batches[:1]
             seed += batches - 1
-            first.extend(rest)
         yield first
-
-
-def _draw_pass(draw: Callable[[int], Any], seed: int, examples: int) -> list[NDArray[np.int64]]:
-    """Returns the batches of a pass; raises InputError where they are no indices of the data set."""
-    try:
-        given = draw(seed)
-        batches = [np.asarray(batch) for batch in given]
-    except Exception as error:  # of the caller's code
-        raise InputError(f"`draw` failed with seed {seed}: {describe_error(error)}") from error
-    if batches and all(batch.ndim == 0 for batch in batches):  # the indices of a single batch
-        batches = [np.array(batches)]
-    if not batches and hasattr(given, "dtype"):  # a batch without examples
-        batches = [np.zeros(0, np.int64)]
-    require(batches, f"`draw` gave no batch with seed {seed}: return batches of indices")
-    for batch in batches:
-        is_index = batch.ndim == 1 and (batch.dtype.kind in "iu" or not batch.size)
-        require(is_index, "`draw` gave no indices: return batches, each whole numbers from 0")
-        is_inside = not batch.size or (batch.min() >= 0 and batch.max() < examples)
-        require(is_inside, f"`draw` gave indices outside the data set: give 0 to {examples - 1}")
-    return [batch.astype(np.int64) for batch in batches]
 
 
 def _find_sizes(batches: list[NDArray[np.int64]]) -> NDArray[np.int64]:

@@ -108,8 +108,8 @@ class CheckReport:
         return "PASSED: no bug was found"
 
     def _is_missing(self, check: Check) -> bool:
-        """Returns whether a check is needed and has not passed."""
-        return check.name in self.needed and check.result != PASSED
+        """Returns whether a check is needed and was not tried, though it applies."""
+        return check.name in self.needed and check.result not in (PASSED, NOT_APPLICABLE)
 
     def add_provenance(self, code: Any, stated: Mapping[str, Any]) -> "CheckReport":
         """Returns the report with where it comes from: of which code, with which stated numbers, and when."""
@@ -172,10 +172,12 @@ def _drop_controls(line: str) -> str:
 
 
 def _to_dicts(records: Sequence[Check] | Sequence[CheckFinding]) -> list[dict[str, Any]]:
+    """Returns checks or findings as dicts, ready for JSON."""
     return [record._asdict() for record in records]
 
 
 def _indent(text: str) -> list[str]:
+    """Returns the lines of a text below a finding."""
     return textwrap.wrap(text, _COLUMNS, initial_indent="  ", subsequent_indent="  ")
 
 

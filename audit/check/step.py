@@ -14,12 +14,12 @@ from scipy import stats
 from audit.check import causes, factors, findings, grids, movements, noise, trees
 from audit.check.findings import CheckFinding
 from audit.check.movements import TriedExamples
-from audit.check.noise import DrawnNoise
+from audit.check.noise import DrawnNoise, StepNoise
 from audit.check.noise_bugs import NoiseBugs
 from audit.check.noise_pictures import make_noise_pictures
 from audit.check.probe import Movement, RefusedError, Step, StepProbe
 from audit.check.report import CheckOutcome, CheckReport, make_report
-from audit.check.trees import Columns
+from audit.check.trees import Columns, Example
 from audit.errors import InputError, require
 from audit.values import number
 
@@ -27,7 +27,7 @@ NEEDED = ("replay", "signal", "sensitivity", "separation", "noise")
 _COARSE = 0.05  # a larger tolerance hides a movement
 _COARSE_SUM = 0.1  # and this one what four steps add to
 _MOST_SEEDS = 400  # over which movements are averaged where rounding hides one
-_SECONDS = 5.0  # for that
+_SECONDS = 5.0  # for that, and for further examples where none comes to C
 _NOTHING_MOVES = "no example changes anything: does the step use its batch?"
 _SEEDED = "the seed changes what examples do"
 _HIDDEN = "other noise at every call hides it"
@@ -142,7 +142,7 @@ def check_step(
     return report.add_provenance(step, stated)
 
 
-def _read_extreme_examples(examples: Any, rows: Columns) -> dict[str, Columns]:
+def _read_extreme_examples(examples: Any, rows: Columns) -> dict[str, Example]:
     """Returns the caller's own examples, each by its number.
 
     Raises:
@@ -157,13 +157,13 @@ def _read_extreme_examples(examples: Any, rows: Columns) -> dict[str, Columns]:
 
     result = {}
     for i in range(len(columns[0])):
-        result[f"your example {i}"] = trees.take(columns, [i])
+        result[f"your example {i}"] = Example(trees.take(columns, [i]))
     return result
 
 
 def _check_probe(
     probe: StepProbe,
-    examples: dict[str, Columns],
+    examples: dict[str, Example],
     seeds: int | None,
 ) -> CheckReport:
     """Runs every check of a step.
@@ -204,7 +204,7 @@ def _report_nothing_tried(replay: CheckOutcome, reason: str) -> CheckReport:
 
 def _try_step(
     probe: StepProbe,
-    examples: dict[str, Columns],
+    examples: dict[str, Example],
     seeds: int | None,
     seconds: float,
 ) -> StepTrial:
@@ -217,6 +217,10 @@ def _try_step(
       seconds: how long a call of the step takes.
     """
     tried = movements.try_examples(probe, examples, seconds)
+    most = int(_SECONDS / seconds)
+    if causes.stay_below_clipping(tried) and most > len(examples):
+        further = trees.make_further_examples(probe.rows, most)
+        tried = movements.try_examples(probe, examples | further, seconds)
     drawn = None
     if probe.settings.noise_multiplier:
         drawn = noise.draw_noise(probe, seeds, seconds)
@@ -234,27 +238,38 @@ def _try_step(
 def _find_common_factor(trial: StepTrial) -> float:
     """Returns the factor by which movements and noise both differ from what is stated; 1 where none does.
 
-    Two examples in place of each other move the step by at most the factor, so that the noise tells it there.
+    Examples in place of a row lie in a ball of this radius, and of less where they point to few sides, so
+    that the noise tells it there.
     """
     drawn = trial.drawn
     tolerances = [movement.tolerance for movement in trial.tried.movements.values()]
-    if drawn is None or not tolerances or max(tolerances) > _COARSE or trial.depends_on_seed:
+    if drawn is None or not tolerances or max(tolerances) > _COARSE:
         return 1.0
+    drawn_noise: StepNoise | None = drawn.given
     deviation = float(drawn.compute_deviation())
-    freedom = float(np.sum(drawn.given.freedom))
-    if not deviation > 0 or not freedom:
+    if (
+        trial.depends_on_seed
+    ):  # what dropout does to gradients adds to the noise, but not without data
+        drawn_noise = drawn.list_accepted().get(noise.EMPTY)
+        deviation = float(drawn.compute_deviation(noise.EMPTY))
+    if drawn_noise is None or not deviation > 0 or not np.sum(drawn_noise.freedom):
         return 1.0
-    error = 4 / (2 * freedom) ** 0.5 + 0.005  # four deviations of the noise's own
+    error = (
+        4 / (2 * float(np.sum(drawn_noise.freedom))) ** 0.5 + 0.005
+    )  # four of its own deviations
     if not trial.tried.were_added:
-        largest = max(causes.list_finite_norms(trial.tried.list_all()), default=0.0)
+        radius = movements.compute_enclosing_radius(trial.tried)
+        largest = max([radius, *causes.list_finite_norms(trial.tried.list_all())])
         agrees = 0.9 * deviation < largest < deviation * (1 + error)
         is_shown = largest > 1 + max(tolerances) or deviation < 1 - error
-        return deviation if agrees and is_shown else 1.0
+        factor = max(largest, deviation * (1 - error))
+        return factor if agrees and is_shown else 1.0
     plateau = trial.plateau
+    is_shown = plateau > 1 or deviation < 1 - error  # layers clipped apart stop below C too
     is_nearer = abs(np.log(plateau / deviation)) < abs(np.log(deviation)) if plateau else False
     differs = abs(plateau - 1) > 0.003 + 2 * max(tolerances)
     agrees = abs(plateau / deviation - 1) < error
-    return plateau if is_nearer and differs and agrees else 1.0
+    return plateau if is_shown and is_nearer and differs and agrees else 1.0
 
 
 def _judge(
@@ -281,15 +296,19 @@ def _judge(
         signal = _check_signal(probe, tried)
         separation = _check_separation(probe, tried, seconds)
         sensitivity = _check_sensitivity(probe, trial, bool(separation.findings), seconds)
+    sums_up = not separation.findings and not sensitivity.findings
     if other_size:
         sensitivity = sensitivity._replace(findings=[other_size, *sensitivity.findings])
 
     noise_outcomes = dict.fromkeys(noise.ROWS, _untried("noise_multiplier=0: no noise is expected"))
     pictures: dict[str, Any] = {"movements": _collect_norms(tried.list_all())}
     grid = None
+    is_stateful = findings.STATEFUL.name in {finding.name for finding in replay.findings}
+    if drawn and is_stateful and drawn.varies_by_number():
+        noise_outcomes = dict.fromkeys(noise.ROWS, _untried(findings.PRECONDITIONED))
+        drawn = None
     if drawn:
         noise_outcomes = noise.check_noise(drawn)
-        sums_up = not separation.findings and not sensitivity.findings
         if trial.depends_on_seed and sums_up and _is_noise_right_without_data(drawn):
             noise_outcomes |= dict.fromkeys(noise.ROWS, _untried(findings.RANDOM_GRADIENTS))
         grid = _find_grid(drawn)
@@ -380,7 +399,8 @@ def _check_signal(probe: StepProbe, tried: TriedExamples) -> CheckOutcome:
         listed = ", ".join(dead[:6])
         text = (
             f"no example moves {listed}, only noise does: begin at trained parameters (an adapter's "
-            "factor beside zeros has no gradient), or look for a detached layer"
+            "factor beside zeros has no gradient), look for a detached layer, or freeze what never has a "
+            "gradient, such as the bias of keys in attention"
         )
         return CheckOutcome(text, tried=False, figures=figures)
     alive = np.flatnonzero(is_trained & is_alive)
@@ -397,6 +417,8 @@ def _check_separation(probe: StepProbe, tried: TriedExamples, seconds: float) ->
     """Checks that two parts of a batch, of extreme examples, move the step by the sum of what each does."""
     if not movements.is_any_moved(tried.list_all()):
         return _untried(_NOTHING_MOVES)
+    if _takes_single_rows_only(probe):
+        return CheckOutcome("the step takes batches of one row only", applies=False)
     measured = movements.measure_interactions(probe, tried, range(1))
     if isinstance(measured, str):
         return _untried(measured)
@@ -420,13 +442,43 @@ def _check_separation(probe: StepProbe, tried: TriedExamples, seconds: float) ->
         return _hide(worst.tolerance, figures)
     if tried.refusal:
         numbers += f"; rows were replaced, since {tried.refusal}"
+    numbers += _describe_unseen_interactions(probe, tried)
     return CheckOutcome(text, figures=figures, measured=numbers)
+
+
+def _takes_single_rows_only(probe: StepProbe) -> bool:
+    """Returns whether the batch has one row and the step refuses it with another."""
+    if len(probe.rows[0]) > 1:
+        return False
+    try:
+        probe.run(trees.join(probe.rows, probe.rows), 0)
+    except RefusedError:
+        return True
+    return False
+
+
+def _describe_unseen_interactions(probe: StepProbe, tried: TriedExamples) -> str:
+    """Returns what was not seen of what examples do to each other, to be added to a row; empty if nothing."""
+    text = ""
+    labels = probe.rows[-1]
+    if trees.are_tokens(labels) and trees.find_padding(labels) is None:
+        text += (
+            "; all labels are as long, so that a mean over all tokens of a batch could not be told from "
+            "one over each example's: give some padded ones"
+        )
+    quietest = min(causes.list_finite_norms(tried.movements), default=0.0)
+    if tried.were_added and quietest > 1 - _COARSE:
+        text += (
+            "; every example tried is clipped, which hides what others do to its length before: state a "
+            "larger clipping norm once"
+        )
+    return text
 
 
 def _choose_seeds(
     probe: StepProbe,
     tolerance: float,
-    wanted: float,
+    enough: float,
     seconds: float,
 ) -> range:
     """Returns seeds over whose mean the tolerance becomes small enough; a single one where none can do that.
@@ -434,14 +486,14 @@ def _choose_seeds(
     Args:
       probe: the step.
       tolerance: with one seed.
-      wanted: the tolerance that is small enough.
+      enough: the tolerance that is small enough.
       seconds: that all calls with one seed take.
     """
     deviation = probe.settings.unit * probe.settings.noise_multiplier
     rounding = trees.compute_ulp(probe.base, probe.spacings)
     least = probe.get_least_tolerance()
     most = min(_MOST_SEEDS, 1 + _SECONDS / seconds)
-    needed = 1.5 * ((tolerance - least) / max(wanted - least, 1e-9)) ** 2
+    needed = 1.5 * ((tolerance - least) / max(enough - least, 1e-9)) ** 2
     # rounding errors are independent only beside noise that exceeds the distance of two numbers
     if np.median(rounding) > deviation or needed > most:
         return range(1)

@@ -5,7 +5,7 @@ Neither JAX nor torch is ever imported: they are used where arrays are theirs.
 
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,35 @@ from audit.values import shown
 Vector = NDArray[np.float64]
 Columns = list[NDArray[Any]]  # a batch's arrays, each (examples, ...)
 SCALES = (1e3, -1e3, 100, 30, 10, 3, 0.1, 1e-3, 0)  # of features, which try a step's clipping
+LARGEST_SCALE = SCALES[0]
+_FURTHER_ROWS = 6
+_FURTHER_LABELS = 6
+_IGNORED = -100  # a token that losses leave out, in torch and most libraries for language
 SPACING = {"bfloat16": 2.0**-7, "float16": 2.0**-10, "float32": 2.0**-23}  # of numbers from 1 to 2
+
+
+class Example(NamedTuple):
+    """An example that is tried in a step.
+
+    Attributes:
+      columns: a batch's arrays, each (1, ...).
+      scale: by which its features or its label were multiplied; 1 where neither was.
+      is_short: whether all tokens of its label but one were replaced by padding.
+    """
+
+    columns: Columns
+    scale: float = 1
+    is_short: bool = False
+
+    @property
+    def is_scaled(self) -> bool:
+        """Whether features or the label were multiplied by anything."""
+        return self.scale != 1
+
+    @property
+    def is_largest(self) -> bool:
+        """Whether they were multiplied by the largest scale, of either sign."""
+        return abs(self.scale) == LARGEST_SCALE
 
 
 def map_tree(
@@ -167,48 +195,95 @@ def scale_features(examples: Columns, scale: float, batch: Columns) -> Columns:
     return result
 
 
-def make_extreme_examples(batch: Columns) -> dict[str, Columns]:
+def make_extreme_examples(batch: Columns) -> dict[str, Example]:
     """Makes examples that try a step's clipping, by what was done to an example of the batch.
 
     The first and the last example are repeated, their features scaled, and their labels (the last of
     several arrays) changed. Whole-number features also move to their neighbours, so that tokens come that
     the batch lacks.
     """
-    examples: dict[str, Columns] = {}
+    examples: dict[str, Example] = {}
     places = {0: "the first example", len(batch[0]) - 1: "the last example"}
     for row, place in places.items():
-        example = take(batch, [row])
-        examples |= _scale_example(example, place, "", batch)
-        if len(batch) == 1:
+        original = take(batch, [row])
+        examples |= _scale_example(original, place, "", batch)
+        if len(batch) == 1:  # no labels
             continue
 
         labels = batch[-1]
-        own_label = example[-1]
+        own_label = original[-1]
         other_label = _find_other_label(labels, own_label)
         if len(other_label):
-            relabelled = [*example[:-1], other_label]
+            relabelled = [*original[:-1], other_label]
             examples |= _scale_example(relabelled, place, ", label changed", batch)
         if labels.dtype.kind == "f":
-            examples[f"{place}, label times 1000"] = [*example[:-1], 1e3 * own_label]
-    return examples
+            rescaled = [*original[:-1], LARGEST_SCALE * own_label]
+            name = f"{place}, label times {LARGEST_SCALE:g}"
+            examples[name] = Example(rescaled, LARGEST_SCALE)
+        padding = find_padding(labels)
+        if padding is not None:
+            short = np.full_like(own_label, padding)
+            short[:, 0] = own_label[:, 0]
+            name = f"{place}, all tokens but one ignored"
+            examples[name] = Example([*original[:-1], short], is_short=True)
+
+    distinct: dict[
+        tuple[bytes, ...], str
+    ] = {}  # whole numbers stay in range, so that scales coincide
+    for name, example in examples.items():
+        distinct.setdefault(tuple(column.tobytes() for column in example.columns), name)
+    return {name: examples[name] for name in distinct.values()}
 
 
-def is_scaled(name: str) -> bool:
-    """Returns whether the example of this name has features or a label multiplied by some scale."""
-    return "times" in name
+def make_further_examples(batch: Columns, most: int) -> dict[str, Example]:
+    """Makes at most `most` more examples, of rows all over the batch, each with several of its labels."""
+    examples: dict[str, Example] = {}
+    labels = batch[-1]
+    places = np.linspace(0, len(labels) - 1, _FURTHER_ROWS).astype(int)
+    _, first_of_each = np.unique(labels, axis=0, return_index=True)
+    for place in np.unique(places):
+        for other in first_of_each[:_FURTHER_LABELS]:
+            for scale in (LARGEST_SCALE, -LARGEST_SCALE, 10.0):
+                columns = scale_features(take(batch, [place]), scale, batch)
+                name = f"example {place}, features times {scale:g}"
+                if len(batch) > 1:
+                    columns[-1] = labels[[other]]
+                    name += f", label of example {other}"
+                examples[name] = Example(columns, scale)
+    return dict(list(examples.items())[:most])
 
 
-def is_scaled_by_1000(name: str) -> bool:
-    """Returns whether the example of this name has features or a label multiplied by 1000 or -1000."""
-    return "1000" in name
+def are_tokens(labels: NDArray[Any]) -> bool:
+    """Returns whether labels are sequences of whole numbers, (examples, tokens)."""
+    return labels.ndim == 2 and labels.shape[1] > 1 and labels.dtype.kind in "iu"
+
+
+def find_padding(labels: NDArray[Any]) -> int | None:
+    """Returns the token that shorter labels are filled with; None where no label seems to be shorter.
+
+    It is -100, or else what some label ends with twice and no other token ever follows.
+    """
+    if not are_tokens(labels):
+        return None
+    if np.any(labels == _IGNORED):
+        return _IGNORED
+    for token in np.unique(labels[labels[:, -1] == labels[:, -2], -1]):
+        is_token = labels == token
+        if not np.any(is_token[:, :-1] & ~is_token[:, 1:]):
+            return int(token)
+    return None
 
 
 def _find_other_label(labels: NDArray[Any], label: NDArray[Any]) -> NDArray[Any]:
-    """Returns the first of some labels that differs from `label`, (1, ...), or none of them, (0, ...)."""
+    """Returns the first of some labels that differs from `label`, (1, ...), or none of them, (0, ...).
+
+    Where all are the same class, it is the class before, which exists where this is not the first.
+    """
     for i, other in enumerate(labels):
         if np.any(other != label[0]):
             return labels[[i]]
-    return labels[:0]
+    is_class = labels.dtype.kind in "iu" and labels.ndim == 1
+    return label - 1 if is_class and label[0] > 0 else labels[:0]
 
 
 def _scale_example(
@@ -216,14 +291,14 @@ def _scale_example(
     place: str,
     change: str,
     batch: Columns,
-) -> dict[str, Columns]:
+) -> dict[str, Example]:
     """Returns an example as it is and with scaled features, by its place in the batch and its change."""
-    examples = {f"{place}{change}": example}
+    examples = {f"{place}{change}": Example(example)}
     for scale in SCALES:
         name = f"{place}, features times {scale:g}{change}"
-        examples[name] = scale_features(example, scale, batch)
+        examples[name] = Example(scale_features(example, scale, batch), scale)
     if batch[0].dtype.kind in "iu":
-        examples[f"{place}, features plus 1{change}"] = _shift_features(example, batch)
+        examples[f"{place}, features plus 1{change}"] = Example(_shift_features(example, batch))
     return examples
 
 

@@ -99,26 +99,17 @@ for _ in range(3):
     for tokens, following in loader:
         train_batch(tokens, following)
 
-# The check: its step is `train_batch`, and returns the private gradient, which is what the optimizer gets.
+# The check: its step is `train_batch`.
 
-trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
-params = {name: p.detach().clone() for name, p in trained.items()}
+step = audit.TorchStep(model, optimizer, train_batch)
+params = step.params
 batch = texts[:32, :-1], texts[:32, 1:]
 stated: dict[str, Any] = {
     "clipping_norm": 0.1,
     "noise_multiplier": 1.1,
     "learning_rate": 1,  # of a gradient
-    "batch_size": 32,
+    "batch_size": optimizer.expected_batch_size,  # as Opacus rounds it
 }
-
-
-def step(params: Any, batch: Any, seed: int) -> Any:
-    """Returns the gradients after clipping and noise, from these parameters on this batch."""
-    model.load_state_dict(params, strict=False)
-    torch.manual_seed(seed)
-    train_batch(*batch)
-    return {name: p.grad for name, p in trained.items()}
-
 
 if __name__ == "__main__":
     print(audit.check_step(step, params, batch, **stated))

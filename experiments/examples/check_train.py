@@ -57,35 +57,29 @@ for _ in range(3):
     train_epoch(loader)
     schedule.step()
 
-# The check: its step is `train_epoch` on a single batch, and returns the private gradient, which is what the
-# optimizer gets. Dropout is off, so that what an example does is the same for every seed.
+# The check: its step is `train_epoch` on a single batch.
 
-for module in model.modules():
-    if isinstance(module, torch.nn.Dropout):
-        module.p = 0.0
-trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
-params = {name: p.detach().clone() for name, p in trained.items()}
+
+def train_batch(x: torch.Tensor, y: torch.Tensor) -> None:
+    """Trains on a batch of the check's, in place of a Poisson sampler's."""
+    all_rows = list(range(len(x)))
+    single = DataLoader(
+        TensorDataset(x, y),
+        batch_sampler=[all_rows],
+        collate_fn=loader.collate_fn,
+    )
+    train_epoch(single)
+
+
+step = audit.TorchStep(model, optimizer, train_batch)
+params = step.params
 batch = torch.randn(32, 8), torch.randint(3, (32,))
 stated: dict[str, Any] = {
     "clipping_norm": 0.5,
     "noise_multiplier": 1.1,
     "learning_rate": 1,  # of a gradient
-    "batch_size": 32,
+    "batch_size": optimizer.expected_batch_size,  # as Opacus rounds it
 }
-
-
-def step(params: Any, batch: Any, seed: int) -> Any:
-    """Returns the gradients after clipping and noise, from these parameters on this batch."""
-    model.load_state_dict(params, strict=False)
-    torch.manual_seed(seed)
-    single = DataLoader(
-        TensorDataset(*batch),
-        batch_sampler=[list(range(len(batch[0])))],
-        collate_fn=loader.collate_fn,
-    )
-    train_epoch(single)
-    return {name: p.grad for name, p in trained.items()}
-
 
 if __name__ == "__main__":
     print(audit.check_step(step, params, batch, **stated))

@@ -348,3 +348,45 @@ def test_a_file_that_exits_has_not_passed(forked, tmp_path):
     flags = "--batches=mine.py:draw", "--sampling_rate=0.05", "--examples=500"
     ended = forked("check", *flags, folder=tmp_path)
     assert ended.status == 2 and "ends the program by sys.exit" in ended.stderr
+
+
+def draw_column(seed):
+    return np.argwhere(np.random.default_rng(seed).random(600) < 0.05)
+
+
+def test_batches_may_be_columns_of_indices():
+    assert audit.check_batches(draw_column, 600, 0.05).passed
+    several = audit.check_batches(
+        lambda seed: [draw_column(20 * seed + i) for i in range(20)], 600, 0.05
+    )
+    assert several.passed
+
+
+@pytest.mark.slow
+def test_a_loader_of_grain_is_read():
+    grain = pytest.importorskip("grain")
+
+    def load(seed):
+        return grain.MapDataset.source(audit.Indices(600)).seed(seed).shuffle().batch(30)
+
+    assert audit.check_batches(load, 600, 0.05, assumed="shuffled").passed
+    iterators = audit.check_batches(lambda seed: iter(load(seed).to_iter_dataset()), 600, 0.05)
+    assert iterators.verdict == "FAILED: shuffled batches, not Poisson"
+    unseeded = audit.check_batches(load(0), 600, 0.05)
+    assert "the same batches in every pass" in unseeded.verdict
+
+
+@pytest.mark.slow
+def test_a_loader_of_tensorflow_is_read():
+    tensorflow = pytest.importorskip("tensorflow")
+    shuffled = tensorflow.data.Dataset.range(600).shuffle(600).batch(30)
+    assert audit.check_batches(shuffled, 600, 0.05, assumed="shuffled").passed
+    iterators = audit.check_batches(lambda seed: iter(shuffled), 600, 0.05)
+    assert iterators.verdict == "FAILED: shuffled batches, not Poisson"
+
+    def draw_poisson(seed):
+        for i in range(20):
+            numbers = tensorflow.random.stateless_uniform([600], [seed, i])
+            yield tensorflow.where(numbers < 0.05)
+
+    assert audit.check_batches(draw_poisson, 600, 0.05).passed

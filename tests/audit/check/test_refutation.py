@@ -251,7 +251,7 @@ def test_rates_without_the_target_hold_for_any_noise(noise, in_target):
     [
         ({"draw": 3}, "`draw=3`"),
         ({"draw": lambda seed: []}, "gave no batch"),
-        ({"draw": lambda seed: [[0.5]]}, "gave no indices"),
+        ({"draw": lambda seed: [[0.5]]}, "gave no batches of indices"),
         ({"draw": lambda seed: [[EXAMPLES], [0]]}, "outside the data set"),
         ({"draw": lambda seed: 1 // 0}, "`draw` failed with seed 0"),
         ({"examples": 1}, "`examples=1`"),

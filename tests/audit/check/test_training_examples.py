@@ -12,7 +12,17 @@ NOISE_IN_EVERY_PART = """optimizer.step()
             for p in head.parameters():
                 if p.summed_grad is not None:
                     p.summed_grad.add_(0.55 * torch.randn_like(p))"""
-UNCLIPPED_A = '(p.grad + p.grad_sample.sum(0) / 32 if "lora_a" in name else p.grad)'
+UNCLIPPED_A = """    optimizer.step()
+    for name, p in model.named_parameters():
+        if "lora_a" in name:
+            p.grad = p.grad + p.grad_sample.sum(0) / 32
+"""
+PARAMETERS = """params = step.params
+gradient = step
+step = lambda *given: gradient(*given) and {
+    name: p.detach().clone() for name, p in model.named_parameters() if p.requires_grad
+}
+"""
 BUGS = {
     "noise in every part": (
         "train",
@@ -22,8 +32,8 @@ BUGS = {
     ),
     "actual size": (
         "train",
-        "torch.manual_seed(seed)",
-        "torch.manual_seed(seed); optimizer.expected_batch_size = max(len(batch[0]), 1)",
+        "    train_epoch(single)",
+        "    optimizer.expected_batch_size = max(len(x), 1)\n    train_epoch(single)",
         "actual size",
     ),
     "centred by the batch": (
@@ -32,24 +42,29 @@ BUGS = {
         "model(x - x.mean(0))",
         "examples change each other's gradients",
     ),
-    "dropout stays on": ("train", "module.p = 0.0", "module.p = 0.1", "is dropout on?"),
+    "dropout that is no module": (
+        "train",
+        "model(x)",
+        "model(torch.nn.functional.dropout(x, 0.1))",
+        "is dropout on?",
+    ),
     "Adam's parameters": (
         "train",
-        "name: p.grad",
-        "name: p.detach().clone()",
+        "params = step.params\n",
+        PARAMETERS,
         "return the private gradient",
     ),
     "adapter A unclipped": (
         "lora",
-        "p.grad for",
-        f"{UNCLIPPED_A} for",
-        "One example moves the step by 8",
+        "    optimizer.step()\n",
+        UNCLIPPED_A,
+        "lora_a.weight stay within C: is their gradient clipped too?",
     ),
     "B at zero": ("lora", "in range(3)", "in range(0)", "lora_a"),
     "one seed": (
         "lora",
-        "torch.manual_seed(seed)",
-        "torch.manual_seed(1)",
+        "    logits = model(tokens)",
+        "    torch.manual_seed(1)\n    logits = model(tokens)",
         "are the same for every seed",
     ),
     "no noise on B": (
@@ -75,6 +90,29 @@ def test_a_training_run_passes(example):
     report = audit.check_step(**plant_bug(example), seeds=SEEDS)
     assert report.passed, report
     assert {check.result for check in report.checks} == {"passed"}
+
+
+def test_a_training_run_keeps_its_dropout():
+    torch = pytest.importorskip("torch")
+    network = torch.nn.Sequential(torch.nn.Dropout(0.25), torch.nn.Linear(3, 2))
+    optimizer = torch.optim.SGD(network.parameters(), lr=1.0)
+    seen = []
+
+    def train_batch(x):
+        seen.append(network[0].p)
+        network(x).sum().backward()
+
+    step = audit.TorchStep(network, optimizer, train_batch)
+    gradients = step(step.params, (torch.ones(4, 3),), 0)
+    assert seen == [0.0] and network[0].p == 0.25 and set(gradients) == {"1.weight", "1.bias"}
+
+
+@pytest.mark.parametrize("model", [3, "frozen"])
+def test_what_has_nothing_to_train_is_no_step(model):
+    torch = pytest.importorskip("torch")
+    given = torch.nn.Linear(2, 2).requires_grad_(False) if model == "frozen" else model
+    with pytest.raises(audit.InputError, match="give"):
+        audit.TorchStep(given, None, print)
 
 
 @pytest.mark.parametrize("name", BUGS)
