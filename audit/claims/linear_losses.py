@@ -88,18 +88,21 @@ def _compute_epsilon(
         return float(special.logsumexp(log_law + counts * (x - counts / 2) / deviation**2))
 
     def compute_log_excess(x: float) -> float:
-        """Returns log(P(event) - e^epsilon Q(event)): e^epsilon is the ratio at x, or its inverse."""
+        """Returns the log of what the better world's probability of an event exceeds by.
+
+        P is the law with the canary, Q that without, and r the ratio of their densities at x. With sign 1 it
+        is log(P(above x) - r Q(above x)), with sign -1 log(Q(below x) - P(below x) / r); -inf where nothing
+        is exceeded.
+        """
         log_ratio = compute_log_ratio(x)
         log_inserted = float(
             special.logsumexp(log_law + special.log_ndtr(sign * (counts - x) / deviation))
         )
-        # Times the ratio of densities at x. For the reverse direction both are divided by it again
-        # below.
-        log_plain = float(special.log_ndtr(-sign * x / deviation)) + log_ratio
+        log_plain = float(special.log_ndtr(-sign * x / deviation))
         more = log_inserted
-        less = log_plain
+        less = log_plain + log_ratio
         if sign == -1:
-            more = log_plain - log_ratio
+            more = log_plain
             less = log_inserted - log_ratio
         if less >= more:
             return -math.inf
@@ -109,7 +112,8 @@ def _compute_epsilon(
         # Finite, for the search of the root.
         return max(compute_log_excess(x), -1e6) - math.log(delta)
 
-    # Where both densities are equal, epsilon is 0.
+    # Where both densities are equal, epsilon is 0. Each term of the ratio, exp(c (x - c / 2) / deviation^2),
+    # is at most 1 at the first end and at least 1 at the last.
     equal = scipy.optimize.brentq(
         compute_log_ratio, counts[0] / 2 - deviation, counts[-1] / 2 + deviation
     )

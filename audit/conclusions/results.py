@@ -112,6 +112,9 @@ def _make_claim_fields(conclusion: Conclusion) -> dict[str, Any]:
 def answer_json(conclusion: Conclusion, verdict: str) -> str:
     """Returns what `bound --json` prints, a JSON object on a single line.
 
+    Of several runs these are the fields of `bounds_json`, the verdict, and the attack's AUC and rates; of a
+    single run those of `one_run_fields` alone, whose readers take the verdict from the page.
+
     Args:
       conclusion: from a caller's scores.
       verdict: in one to four words.
@@ -198,7 +201,11 @@ def _make_hidden_state_fields(conclusion: Conclusion) -> dict[str, Any]:
 
 
 def last_model_fields(hidden_state: HiddenState) -> dict[str, Any]:
-    """Returns the upper bound on the last model for JSON, with what it would be if steps expanded more."""
+    """Returns the upper bound on the last model for JSON, with what it would be if steps expanded more.
+
+    `margins` has, for each factor by which c - 1 is multiplied in every step's Lipschitz constant c, the
+    epsilon of the bound that follows.
+    """
     margins = {}
     for factor, bound in hidden_state.margins.items():
         margins[str(factor)] = finite(bound.epsilon)

@@ -101,6 +101,7 @@ def mechanism(choices: FedAvg) -> base.Mechanism:
     """
 
     def start(theta_0: Array) -> base.State:
+        # Its first state does not depend on the learning rate, which `step` supplies.
         optimizer = choices.optimizer(jnp.float32(0))
         server = Server(optimizer.init(theta_0), jnp.float32(1))
         return base.State(theta_0, server, jnp.int32(0))
@@ -136,7 +137,10 @@ def mechanism(choices: FedAvg) -> base.Mechanism:
         return final
 
     def memory(theta_0: Array, data: base.Data, batch_size: int) -> StepMemory:
-        """Returns the memory of a round: of as many clients as are trained at once, and of the models."""
+        """Returns the memory of a round: of as many clients as are trained at once, and of the models.
+
+        `batch_size` is the contract's name for W, the clients of a round.
+        """
         client = client_memory(choices, jax.typeof(theta_0), data)
         at_once = min(choices.block, batch_size)
         return client.times(at_once, _THETAS_IN_MEMORY * theta_0.nbytes)

@@ -282,12 +282,13 @@ def describe_setting(folder: Path, levels: RequestedLevels, runs: int | None = N
     looks = declared.schedule if declared else ()
     setting = audited.setting
     is_own_model = audited.model is not None
-    steps = lipschitz.kept(store)
+    step_constants = lipschitz.kept(store)
     scores = store.load(runs)
-    conclusion = conclude_setting(scores, setting, level, looks, is_own_model, steps)
+    conclusion = conclude_setting(scores, setting, level, looks, is_own_model, step_constants)
 
     provenance = _describe_provenance(folder.name, audited, last_result.provenance)
     if not is_own_model:
+        # A package that is installed alone has no tasks: its reader needs a clone for this command.
         where = "Command" if zoo.tasks() else "Command, in a clone of the repository"
         provenance = {
             where: _make_audit_command(setting, runs, level, looks),

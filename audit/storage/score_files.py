@@ -230,6 +230,7 @@ def _arrange_by_run(arrays: dict[str, Array]) -> tuple[Array, Array | None, bool
         if presence is not None:
             presence = np.atleast_2d(presence)
         cosines = cosines[:, None] if name == "in" else cosines[None]
+    # `in` means several runs, even where there is but one; a wrong number of axes is refused with theirs.
     are_several_runs = cosines.ndim != 2 or len(cosines) > 1 or name == "in"
     return cosines, presence, are_several_runs
 

@@ -137,7 +137,12 @@ _HELD_IN_ONE_RUN = f"{_HELD} of a single run"
 
 
 def _clopper_pearson(strategy: str, cost: int = 1) -> Estimator:
-    """Returns jax-privacy's Clopper-Pearson bound of one canary a run."""
+    """Returns the benchmark's record of jax-privacy's Clopper-Pearson bound of one canary a run.
+
+    Args:
+      strategy: How it chooses a threshold, a name that `_make_jax_strategy` takes.
+      cost: How many times as long as usual an audit takes, by which the number of audits is divided.
+    """
     return _jax(
         f"jax-privacy: clopper_pearson, {strategy}",
         design=ONE_CANARY,

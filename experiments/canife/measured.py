@@ -76,7 +76,10 @@ def open_store(setting: Attacked, checksum: str, out: Path) -> Store:
 
 
 def read(held: Holdings, setting: Attacked, numbers: Sequence[int]) -> list[Measured]:
-    """Returns those of a setting's measured rounds that are stored, whatever the checksum of their clients.
+    """Returns those of a setting's measured rounds that are stored.
+
+    A store is named by the setting and by the checksum of its clients' data. Here no data are loaded, so that
+    it is found by the setting alone, and a setting that is there on two data sets is an error.
 
     Args:
       held: What lies in the folder of all stores.

@@ -162,7 +162,10 @@ class RunsJob:
         self.preparation = Preparation(0, 0, {})
 
     def start(self, node: Node | None) -> StartedTask | None:
-        """Starts the task that prepares, later a piece each time, of several chunks where they are short."""
+        """Starts the task that compiles first, and then a piece of the missing runs at each call.
+
+        A piece has as many chunks as fill a task's seconds. None where no piece waits.
+        """
         if not self._is_prepared:
             self._is_prepared = True
             sizes = (self._request.most_trained, self._request.chunk)
@@ -170,7 +173,7 @@ class RunsJob:
         if not self._waiting:
             return None
         if not self._is_training:
-            self._request.progress(0)
+            self._request.progress(0)  # the bar's clock begins after compilation
         self._is_training = True
         piece = self._take_piece()
         task = self._cluster.start(node, train, *self._shared, piece)

@@ -44,10 +44,11 @@ _LEAST_BLOCK = 5  # steps of a call
 def make_problem(
     model: str, steps: int, batch_size: int | None, sources: Sources
 ) -> tuple[Problem, int]:
-    """Returns a problem of DP-SGD, and the floating-point operations of a model-step.
+    """Returns a problem of DP-SGD, and the floating-point operations of one step of one model.
 
-    It is what `audit` trains by default on the model's data, but for so many steps and with GC-R, whose
-    steps cost the same and need no simulation.
+    It is what `audit` trains by default on the model's data, but for the number of steps and the adversary.
+    That is GC-R, a gradient along a random coordinate: its steps cost what those of the default, GC-S, do,
+    and no training is simulated beforehand to choose the coordinate.
 
     Args:
       model: Its name.
@@ -324,11 +325,11 @@ class OrdinaryConvNet(nn.Module):
         """Returns the logits (10,) of an image (32, 32, 3)."""
         x = normalised(image, CIFAR10_MEAN, CIFAR10_STD)
         for i, features in enumerate((6, 16)):
-            name = f"Convolution_{i}"
+            name = f"Convolution_{i}"  # as ConvNet's, so that a vector of parameters fits both
             x = nn.Conv(features, (5, 5), padding="VALID", name=name)(x)
             x = nn.relu(x)
             x = nn.max_pool(x, (2, 2), (2, 2))
-        x = jnp.moveaxis(x, -1, -3)
+        x = jnp.moveaxis(x, -1, -3)  # ConvNet's dense layers read channels first
         x = x.reshape(*x.shape[:-3], -1)
         for features in (120, 84):
             x = nn.Dense(features)(x)

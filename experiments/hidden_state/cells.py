@@ -52,7 +52,7 @@ def norms_cell(setting: Setting, runs: int) -> Cell:
 
     name = f"norms of L's canary, {setting.model}"
     cell = setting_cell(name, setting, runs, is_complete, do, EXPERIMENT)
-    return cell._replace(request=setting)
+    return cell._replace(request=setting)  # by which the table of norms finds its cells
 
 
 def landscape_cell(grid: Grid) -> Cell:

@@ -108,6 +108,10 @@ def examine_order(
 ) -> OrderFindings:
     """Computes what one order of Wilson's intervals finds at a threshold.
 
+    A canary's bit is whether it is detected. With mu_j the probability that j distinct inserted canaries of a
+    run are all detected, |mu_2 - mu_1^2| and |mu_4 - mu_2^2| say how correlated the bits are: the less, the
+    narrower the intervals of orders 2 and 4 (Pillutla et al., 2023, Section 4).
+
     Args:
       design: Scores (n, K) of inserted and of fresh canaries.
       threshold: At or above which a canary counts as detected.
@@ -118,13 +122,14 @@ def examine_order(
     canaries = design.inserted.shape[1]
     detected = _count_detected(design.inserted, threshold)
     means = lifted.moments(detected, canaries, min(canaries, 4))
-    second = None
+    second_gap = None
     if canaries >= 2:
-        second = abs(means[2] - means[1] ** 2)
-    fourth = None
+        second_gap = abs(means[2] - means[1] ** 2)
+    fourth_gap = None
     if canaries >= 4:
-        fourth = abs(means[4] - means[2] ** 2)
-    return OrderFindings(_epsilon(design, threshold, order, delta, confidence), second, fourth)
+        fourth_gap = abs(means[4] - means[2] ** 2)
+    epsilon = _epsilon(design, threshold, order, delta, confidence)
+    return OrderFindings(epsilon, second_gap, fourth_gap)
 
 
 def window_limit(sigma: float, delta: float) -> float:
