@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from audit.adversaries.base import Adversary, shapes
 from audit.adversaries.losses import Loss
-from audit.claims.hidden_state import MEASURED
+from audit.claims.measured import MEASURED
 from audit.conclusions import lipschitz, measuring, rehearsals, results
 from audit.conclusions.concluded import conclude_setting
 from audit.conclusions.conclusion import Conclusion

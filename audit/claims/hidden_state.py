@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from audit import values
 from audit.claims import accounting
 from audit.claims.accounting import Composition
+from audit.claims.measured import MEASURED
 from audit.errors import InputError, require
 from audit.evidence import arrays
 from audit.evidence.arrays import Array
@@ -30,9 +31,6 @@ MOST_STEPS = 10**7
 LEAST, MOST = 1e-50, 1e50  # of shifts, constants and noise that are not 0
 MOST_MU = 1e12  # beyond it mu does not convert to epsilon
 _ATTAINED = 0.999  # the share of the bound's mu from which on it counts as attained
-MEASURED = (
-    "measured"  # of constants that are no proof: the word in tables, and what a user asks for
-)
 _TIMES = {2: "twice", 10: "ten times"}  # how much larger the constants of margins are
 
 

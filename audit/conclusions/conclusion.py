@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from audit.claims.accounting import Composition
 from audit.claims.brackets import EveryModel
 from audit.claims.claim import Claim
-from audit.claims.hidden_state import MEASURED, HiddenState
+from audit.claims.hidden_state import HiddenState
+from audit.claims.measured import MEASURED
 from audit.errors import require
 from audit.evidence.canaries import Coins, Fresh, Sets, Shape
 from audit.evidence.given import Evidence

@@ -3,7 +3,7 @@
 Importing this starts no JAX; `audit.conclusions.measuring` measures.
 """
 
-from audit.claims.hidden_state import MEASURED
+from audit.claims.measured import MEASURED, UNMEASURED
 from audit.conclusions import lipschitz
 from audit.conclusions.lipschitz import Steps
 from audit.errors import InputError, require
@@ -12,7 +12,6 @@ from audit.storage.store import Store
 from audit.tasks import zoo
 from audit.version import __version__
 
-UNMEASURED = "none"  # what a user asks for where nothing is to be measured
 USUAL = 0  # rehearsals: as many as are usual for the model's size
 FEWEST = 2  # rehearsals, one of them in each world
 

@@ -54,7 +54,7 @@ class Expansion(NamedTuple):
     direction: NDArray[np.float64]
 
 
-class Search(NamedTuple):
+class SecantSearch(NamedTuple):
     """A search for the displacement that a step stretches most.
 
     Attributes:
@@ -250,7 +250,7 @@ def largest_secant(
     step: StepMap,
     theta: Array,
     batch: Batch,
-    search: Search,
+    search: SecantSearch,
     directions: NDArray[np.float64] | None = None,
 ) -> float:
     """Returns the largest |phi(theta + u) - phi(theta)| / |u| that a search finds.

@@ -219,7 +219,7 @@ def search_secants(
     secants = []
     for number, moment in enumerate(rehearsal.moments):
         distance = distances[moment.step] or float(distances.max())
-        search = expansion.Search(distance * unit, effort.starts, seed=number)
+        search = expansion.SecantSearch(distance * unit, effort.starts, seed=number)
         constant = expansion.largest_secant(
             step_map,
             jnp.asarray(moment.theta),

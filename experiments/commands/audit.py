@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING
 from absl import flags
 
 from audit.adversaries.cosines import OneShotCanaries
-from audit.claims.hidden_state import MEASURED
+from audit.claims.measured import MEASURED, UNMEASURED
 from audit.commands import cli
-from audit.conclusions.rehearsals import UNMEASURED, count_rehearsals
 from audit.errors import InputError, require
 from audit.methods.level import Level
 from audit.settings.setting import MOST_RUNS, Setting, validate
@@ -170,6 +169,8 @@ def _make_request(setting: Setting, runs: int | None, until: "Until | None") -> 
         f"--chunk_size={FLAGS.chunk_size}: give 1 to {MOST_RUNS:,}, or 0: as many as fit"
     )
     require(0 <= FLAGS.chunk_size <= MOST_RUNS, chunk_message)
+
+    from audit.conclusions.rehearsals import count_rehearsals  # loads SciPy
 
     runs_rehearsed = count_rehearsals(setting, FLAGS.lipschitz, FLAGS.rehearsals)
 

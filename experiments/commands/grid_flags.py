@@ -4,14 +4,13 @@ import hashlib
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
 from audit.commands import cli
 from audit.errors import InputError, require
 from audit.methods.level import Level
-from audit.report import style
 from audit.settings.make import fields
 from audit.settings.setting import validate
 from audit.storage import files
@@ -19,9 +18,10 @@ from experiments.cells import work
 from experiments.cells.cell import DataSets
 from experiments.cells.work import Workplace
 from experiments.commands import engine_flags
-from experiments.sweeps import grid
-from experiments.sweeps.grid import GridAudit, GridResult
 from models.catalogue import task
+
+if TYPE_CHECKING:
+    from experiments.sweeps.grid import GridAudit, GridResult
 
 # Flags of a single audit, which a grid has no use for.
 _SINGLE = ("looks", "until", "minutes", "lipschitz", "chunk_size", "weights", "input_size")
@@ -43,6 +43,8 @@ def run(runs: int | None) -> None:
     Args:
       runs: models to train for each audit, by default as many as its adversary usually takes.
     """
+    from experiments.sweeps import grid  # which loads SciPy, and a help does not
+
     cli.require_levels()
     _require_no_flags_of_single_audits()
     axes = _parse_axes(flags.FLAGS.vary)
@@ -107,8 +109,10 @@ def _choose_heat_map(names: Sequence[str]) -> tuple[str, str] | None:
     return given[0], given[1]
 
 
-def _make_audit(values: Mapping[str, Any], runs: int | None) -> GridAudit:
+def _make_audit(values: Mapping[str, Any], runs: int | None) -> "GridAudit":
     """Returns the audit of one combination; raises InputError, which names it, where it is impossible."""
+    from experiments.sweeps import grid
+
     by_flag = {field.flag: field.name for field in fields().values()}
     try:
         setting = cli.setting(**{by_flag[flag]: value for flag, value in values.items()})
@@ -116,10 +120,10 @@ def _make_audit(values: Mapping[str, Any], runs: int | None) -> GridAudit:
         validate(setting, number, task(setting.model).clipping)
     except InputError as error:
         raise InputError(f"--vary, {grid.describe(values)}: {error}") from None
-    return GridAudit(values, setting, number)
+    return grid.GridAudit(values, setting, number)
 
 
-def _find_data(audits: Sequence[GridAudit]) -> DataSets:
+def _find_data(audits: "Sequence[GridAudit]") -> DataSets:
     """Returns the data of all models; --data_file goes with grids of one data set."""
     sources = cli.sources()
     data_sets = {task(audit.setting.model).data.file for audit in audits}
@@ -131,8 +135,10 @@ def _find_data(audits: Sequence[GridAudit]) -> DataSets:
     return DataSets(dict.fromkeys(data_sets, given), sources.tfds_dir)
 
 
-def _show(results: Sequence[GridResult], heat_map: tuple[str, str] | None) -> None:
+def _show(results: "Sequence[GridResult]", heat_map: tuple[str, str] | None) -> None:
     """Prints the grid's table, or JSON; writes it as CSV, and draws its heat map."""
+    from experiments.sweeps import grid
+
     table = grid.make_table(results)
     names = "_".join(results[0].values)
     identity = json.dumps([str(result.folder) for result in results])
@@ -142,6 +148,7 @@ def _show(results: Sequence[GridResult], heat_map: tuple[str, str] | None) -> No
     table_path = files.write_whole(stem.with_suffix(".csv"), table.csv())
     written = [f"table: {table_path}"]
     if heat_map is not None:
+        from audit.report import style
         from experiments.sweeps.grid_figure import draw_grid
 
         figure_path = stem.with_suffix(".png")

@@ -1,4 +1,4 @@
-"""Solve and simulate the crafted loss landscape, a convex one, and a latch.
+"""Solve and simulate crafted loss landscapes, and audits of them.
 
 ./run.sh landscape                              sigma 1..8, B 1, 2, 4, 8, 16, 25 steps
 ./run.sh landscape --sigmas=4 --steps=50        other cells; --runs=1000000 simulates more

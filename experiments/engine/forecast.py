@@ -100,7 +100,7 @@ class Expected(NamedTuple):
         ]
 
 
-class LastModel(NamedTuple):
+class LastModelForecast(NamedTuple):
     """What the last model alone can leak where canaries come in one of k > 1 steps.
 
     Attributes:
@@ -144,7 +144,7 @@ class Forecast(NamedTuple):
     many: ManyForecast | None = None
     workers: int | None = None
     expected: Expected | None = None
-    last_model: LastModel | None = None
+    last_model: LastModelForecast | None = None
 
     def seconds(self, runs: int) -> float:
         """Returns the seconds that so many runs take, compilation included.
@@ -242,7 +242,7 @@ def _describe_many(forecast: Forecast, many: ManyForecast) -> list[str]:
     ]
 
 
-def _describe_last_model(last: LastModel) -> list[str]:
+def _describe_last_model(last: LastModelForecast) -> list[str]:
     """Returns lines on what bounds the last model alone, and on what an audit can reach."""
     lines = [
         f"the last model alone, a canary in one of {last.k} steps, leaks at most",
@@ -318,7 +318,7 @@ def as_json(forecast: Forecast) -> str:
     return json.dumps(content)
 
 
-def _last_model_json(last: LastModel) -> dict[str, Any]:
+def _last_model_json(last: LastModelForecast) -> dict[str, Any]:
     """Returns what the last model alone can leak, its bound in the form of an audit's JSON."""
     content: dict[str, Any] = {"composition": finite(last.composition), "reach": last.reach}
     if isinstance(last.state, str):
@@ -429,7 +429,9 @@ def expected(setting: Setting, dataset: Dataset, probed: Probe, patient: bool) -
     return Expected(np.asarray(mu_of_score, np.float64))
 
 
-def last_model(setting: Setting, dataset: Dataset, probed: Probe, delta: float) -> LastModel | None:
+def last_model(
+    setting: Setting, dataset: Dataset, probed: Probe, delta: float
+) -> LastModelForecast | None:
     """Returns what the last model alone can leak; None at k = 1.
 
     Steps of a smooth network are measured, along two runs, where that takes less than a minute.
@@ -443,7 +445,7 @@ def last_model(setting: Setting, dataset: Dataset, probed: Probe, delta: float) 
     reach = None
     if setting.mechanism.optimizer == "sgd" and setting.mechanism.noise_multiplier > 0:
         reach = conversions.epsilon_from_mu(lipschitz.constant_direction(setting), delta)
-    return LastModel(k, composition, _find_state(setting, dataset, probed, delta), reach)
+    return LastModelForecast(k, composition, _find_state(setting, dataset, probed, delta), reach)
 
 
 def _find_state(

@@ -31,7 +31,7 @@ at most: upper bound on the last model, and why; x10: if steps expand ten times 
 estimate: steps have kinks, so that derivatives do not bound them"""
 
 
-class Upper(NamedTuple):
+class UpperPoint(NamedTuple):
     """An upper bound on the last model's epsilon, or an estimate of it.
 
     Attributes:
@@ -63,7 +63,7 @@ class BracketRow(NamedTuple):
     panel: str
     x: float
     composition: float
-    upper: Upper | None
+    upper: UpperPoint | None
     proven: float | None
     gdp_limit: float | None
     interval: tuple[float, float] | None
@@ -116,12 +116,12 @@ def make_rows(every: Sequence[Point], evidence: Evidence) -> list[BracketRow]:
     return rows
 
 
-def _find_upper(point: Point, evidence: Evidence) -> Upper | None:
+def _find_upper(point: Point, evidence: Evidence) -> UpperPoint | None:
     """Returns the upper bound on the last model at a place; None where it was not measured yet."""
     setting = point.cells[0].setting
     composition = point.upper_bound()
     if setting.schedule.periodicity == 1:
-        return Upper(composition, COMPOSITION, composition, None)
+        return UpperPoint(composition, COMPOSITION, composition, None)
     delta = evidence.levels.delta
     state = lipschitz.hidden_state(setting, delta)
     if isinstance(state, HiddenState):
@@ -142,9 +142,9 @@ def _bound_regardless_of_kinks(
     return state
 
 
-def _describe(state: HiddenState, word: str) -> Upper:
+def _describe(state: HiddenState, word: str) -> UpperPoint:
     """Returns a bound as the figure shows it."""
-    return Upper(
+    return UpperPoint(
         epsilon=state.bound.epsilon,
         word=word,
         margin=state.margins[_MARGIN].epsilon,

@@ -7,13 +7,11 @@ nothing is proven of them. The measurement is of the recommended coordinate's se
 
 import dataclasses
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from audit.adversaries.coordinates import GcS
 from audit.adversaries.fresh import SphereFields
 from audit.adversaries.row import AdversaryFields
-from audit.conclusions import lipschitz
-from audit.conclusions.lipschitz import Steps
 from audit.runtime.progress import Progress
 from audit.settings.fields import AUTO
 from audit.settings.make import setting_of
@@ -26,6 +24,9 @@ from experiments.cells.cell import Audited, Cell
 from experiments.sweeps.sweep import Axis, Sweep
 from models.catalogue import task
 
+if TYPE_CHECKING:
+    from audit.conclusions.lipschitz import Steps
+
 EXPERIMENT = "expansion"
 FRESH = "fresh directions"
 COORDINATE = "coordinate"
@@ -35,12 +36,12 @@ _SMOKE_RATES = (0.1, 1.0)
 _LINEAR_RESPONSE = GcS("linear_response")
 _LEAST_MOVED = GcS()  # of networks with too many parameters for linear response
 # How long a measurement takes: to compile, and in training steps of a large model, of which 20 are measured.
-_COMPILING_SECONDS = 30.0
+_COMPILING_SECONDS = 25.0
 _MEASURED_STEPS = 20
 _TRAINING_STEPS_A_MEASURED_ONE = 400
 
 
-class Coordinates(NamedTuple):
+class CoordinateAudits(NamedTuple):
     """Audits along a coordinate: how it is chosen, and how many canaries and runs."""
 
     adversary: AdversaryFields
@@ -58,7 +59,7 @@ class Amount(NamedTuple):
       insertions: How often a run inserts its canaries.
     """
 
-    coordinates: Coordinates
+    coordinates: CoordinateAudits
     fresh_runs: Mapping[int, int]
     batch_size: int
     insertions: int = 250
@@ -69,7 +70,7 @@ class Amount(NamedTuple):
         return self.fresh_runs.keys()
 
 
-class Place(NamedTuple):
+class BracketPlace(NamedTuple):
     """Where a panel's audits stand: the panel, the x axis, the model and the setting's fields there."""
 
     panel: str
@@ -84,22 +85,22 @@ def _at_each(runs: int) -> dict[int, int]:
 
 
 _SMALL = Amount(
-    Coordinates(_LINEAR_RESPONSE, 1, {**_at_each(2000), 25: 1000}),
+    CoordinateAudits(_LINEAR_RESPONSE, 1, {**_at_each(2000), 25: 1000}),
     {**_at_each(1000), 25: 500},
     batch_size=400,
 )
 _WIDE = Amount(
-    Coordinates(_LEAST_MOVED, 64, {1: 100, 2: 100, 5: 60, 10: 40, 25: 20}),
+    CoordinateAudits(_LEAST_MOVED, 64, {1: 100, 2: 100, 5: 60, 10: 40, 25: 20}),
     {1: 60, 2: 60, 5: 40, 10: 30, 25: 20},
     batch_size=400,
 )
 _CONVNET = Amount(
-    Coordinates(_LEAST_MOVED, 256, {1: 10, 5: 5, 10: 3, 25: 2}),
+    CoordinateAudits(_LEAST_MOVED, 256, {1: 10, 5: 5, 10: 3, 25: 2}),
     {1: 6, 5: 4, 10: 3, 25: 2},
     batch_size=128,
 )
 _HEAD = Amount(
-    Coordinates(_LEAST_MOVED, 256, {1: 60, 2: 60, 5: 40, 10: 30, 25: 20}),
+    CoordinateAudits(_LEAST_MOVED, 256, {1: 60, 2: 60, 5: 40, 10: 30, 25: 20}),
     {1: 20, 2: 20, 5: 20, 10: 20, 25: 20},
     batch_size=128,
 )
@@ -140,14 +141,14 @@ def sweeps(scale: str) -> dict[str, Sweep]:
     over_k = []
     for model, amount in amounts.items():
         for k in amount.periodicities:
-            over_k.append(Place(task(model).label, k, model, {"periodicity": k}))
+            over_k.append(BracketPlace(task(model).label, k, model, {"periodicity": k}))
     over_rates = []
     for k in (5, 25):
         if k not in amounts["tanh_fcnn"].periodicities:
             continue
         for rate in _SMOKE_RATES if scale == "smoke" else _RATES:
             fields = {"periodicity": k, "learning_rate": rate}
-            over_rates.append(Place(f"tanh FCNN, k = {k}", rate, "tanh_fcnn", fields))
+            over_rates.append(BracketPlace(f"tanh FCNN, k = {k}", rate, "tanh_fcnn", fields))
     return {
         "bracket": Sweep(
             "bracket",
@@ -164,7 +165,7 @@ def sweeps(scale: str) -> dict[str, Sweep]:
     }
 
 
-def _list_cells(places: Iterable[Place], amounts: Mapping[str, Amount]) -> Iterable[Cell]:
+def _list_cells(places: Iterable[BracketPlace], amounts: Mapping[str, Amount]) -> Iterable[Cell]:
     """Yields the cells of all places: two audits, and a measurement where nothing is proven of steps."""
     for place in places:
         amount = amounts[place.model]
@@ -179,7 +180,7 @@ def _list_cells(places: Iterable[Place], amounts: Mapping[str, Amount]) -> Itera
 
 
 def _make_setting(
-    place: Place, amount: Amount, adversary: AdversaryFields, canaries: int | str
+    place: BracketPlace, amount: Amount, adversary: AdversaryFields, canaries: int | str
 ) -> Setting:
     """Returns the setting of an adversary at a place."""
     values = {
@@ -197,6 +198,8 @@ def expansion_cell(setting: Setting) -> Cell:
     """Returns the cell that measures how much a setting's steps stretch distances."""
 
     def is_complete(store: Store) -> bool:
+        from audit.conclusions import lipschitz  # loads SciPy
+
         return lipschitz.kept(store) is not None
 
     def do(store: Store, dataset: Dataset, progress: Progress) -> None:
@@ -214,7 +217,9 @@ def expansion_cell(setting: Setting) -> Cell:
     return cell._replace(seconds=seconds, request=setting)
 
 
-def read_expansion(held: Holdings, setting: Setting) -> Steps | None:
+def read_expansion(held: Holdings, setting: Setting) -> "Steps | None":
     """Returns the measured steps of a setting; None where they are not in the store."""
+    from audit.conclusions import lipschitz  # loads SciPy
+
     store = held.open(identity(setting, EXPERIMENT))
     return None if store is None else lipschitz.kept(store)

@@ -433,5 +433,5 @@ def test_the_example_in_its_docstring_gives_what_it_says(name, tmp_path):
 
 def test_every_field_of_a_setting_completes_by_its_name():
     names = {*make.fields(), *(field.flag for field in make.fields().values())}
-    of_the_audit = {"delta", "confidence", "lipschitz"}
+    of_the_audit = {"delta", "confidence", "lipschitz", "rehearsals"}
     assert {*OwnSettings.__annotations__} == (names | of_the_audit) - {"adversary"}

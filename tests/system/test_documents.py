@@ -120,7 +120,7 @@ READMES = [
 FENCED = re.compile(r"^```bash\n(.*?)^```", re.DOTALL | re.MULTILINE)
 INLINE = re.compile(r"`(\./run\.sh[^`]*)`")
 ON_SCORES = ("bound", "report")
-OF_RUN_SH = ("help", "lint", "python", "ray", "test")  # tests/system/test_run_sh.py
+OF_RUN_SH = ("docs", "help", "lint", "python", "ray", "test")  # tests/system/test_run_sh.py
 PARSE = """
 import importlib, sys
 from absl import flags
@@ -213,6 +213,7 @@ SHOWN = {  # (page, how its block begins): the command that prints it
     ("experiments/README.md", _BOUNDS): "audit --canaries=24 --runs=400",
 }
 NOT_RUN = {  # why nothing compares a page's other blocks
+    "audit/check/README.md": "a quarter of a minute of accounting and simulation",
     "audit/mechanism/README.md": "timings of one machine, and compilations of minutes",
     "audit/methods/README.md": "three minutes",
     "experiments/README.md": "a line for a cluster",

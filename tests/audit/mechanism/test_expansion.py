@@ -8,7 +8,7 @@ import pytest
 from audit.mechanism import expansion
 from audit.mechanism.base import Hyperparameters
 from audit.mechanism.clipping.base import per_example
-from audit.mechanism.expansion import Search
+from audit.mechanism.expansion import SecantSearch
 from audit.settings.build import CLIPPING
 from models.dense import fcnn, tanh_fcnn, wide_fcnn
 
@@ -81,7 +81,7 @@ def test_secants_of_a_smooth_network_are_what_its_derivative_says():
     for scale in (1, 3, 30):
         length = scale * RATE / BATCH
         secant = expansion.largest_secant(
-            step, theta, batch(), Search(length), derivative.direction[None]
+            step, theta, batch(), SecantSearch(length), derivative.direction[None]
         )
         excess = derivative.constant - 1
         assert secant - 1 == pytest.approx(excess, rel=0.1, abs=1e-4)
@@ -119,7 +119,7 @@ def test_secants_find_folds_beside_a_model_that_derivatives_do_not_see(folded):
         derivative = expansion.largest_expansion(folded, theta, labelled)
         directions = derivative.direction[None]
         secant = expansion.largest_secant(
-            folded, theta, labelled, Search(LENGTH, seed=seed), directions
+            folded, theta, labelled, SecantSearch(LENGTH, seed=seed), directions
         )
         assert derivative.constant < 1.1
         assert secant > 1.5
@@ -131,6 +131,6 @@ def test_secants_miss_a_fold_that_no_random_start_comes_near(folded):
     normal = jnp.zeros(theta.size).at[5].set(1.0)
     x, labels = batch()
     labelled = ((x, (theta, normal, jnp.float32(0.85 * LENGTH))), labels)
-    assert expansion.largest_secant(folded, theta, labelled, Search(LENGTH)) < 1.1
+    assert expansion.largest_secant(folded, theta, labelled, SecantSearch(LENGTH)) < 1.1
     towards = np.asarray(normal)[None]
-    assert expansion.largest_secant(folded, theta, labelled, Search(LENGTH), towards) > 1.5
+    assert expansion.largest_secant(folded, theta, labelled, SecantSearch(LENGTH), towards) > 1.5

@@ -93,7 +93,7 @@ def test_scores_of_the_wrong_sign_are_remarked(mu, runs, tmp_path):
     conclusion = concluded(mu, runs)
     (line,) = remarks(conclusion)
     assert "lower with the canary (AUC 0." in line and "minus the score" in line and len(line) <= 80
-    assert bounds_table.bounds_table(conclusion).splitlines()[-1] == line
+    assert bounds_table.bounds_table(conclusion).splitlines()[-2] == line
     (tmp_path / "s.npz").touch()
     about = subjects.describe_score_files("s", [tmp_path / "s.npz"], conclusion)
     assert line[1:].encode() in audit_page.report("Audit", [about])
@@ -149,8 +149,8 @@ def test_the_table_says_where_a_bound_exceeds_the_upper_one(worlds, upper, line)
 )
 def test_the_table_and_the_verdict_say_what_decides(upper, decides):
     conclusion = conclude(single(NORMAL[::-2] + 3, NORMAL[::2]), EpsilonDelta(upper, 1e-5))
-    *_, last = bounds_table.bounds_table(conclusion).splitlines()
-    assert last.startswith(f"to decide: more runs{decides}") and len(last) <= 80
+    *_, last_remark, _ = bounds_table.bounds_table(conclusion).splitlines()
+    assert last_remark.startswith(f"to decide: more runs{decides}") and len(last_remark) <= 80
     assert f" To decide: more runs{decides}" in verdicts.verdict(conclusion).sentence
 
 

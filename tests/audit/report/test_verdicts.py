@@ -107,7 +107,7 @@ def test_every_case_has_its_words(gaussian, free, upper, kind, phrases):
 def test_two_upper_bounds_are_a_bracket(gaussian, free, headline, phrase):
     periods = Periods(1.0, 5, 5)
     state = HiddenState(
-        bound_periods(Composition(4.0, 250), periods, 1e-5)._replace(epsilon=8.68), periods
+        bound_periods(Composition(4.0, 250), periods, 1e-5)._replace(epsilon=8.68), periods, {}
     )
     bracket = conclusion(gaussian, free, 24.0)
     bracket = bracket._replace(hidden_state=state, composition=Composition(4.0, 250))

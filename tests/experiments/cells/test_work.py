@@ -35,7 +35,7 @@ from models.data.tables import HOUSING
 
 ROOT = Path(__file__).resolve().parents[3]
 FIGURES = ("1a", "1b", "1c", "2a", "2b", "4", "5", "6a", "7", "8", "11", "12", "13")
-OURS = ("proven", "bracket_k", "bracket_steps")  # which no paper has
+OURS = ("proven", "bracket_k", "bracket_steps", "bracket", "bracket_rates")  # which no paper has
 FCNN = ("figure_1c", "figure_4", "figure_7")
 IMAGES = "figure_2a,figure_12"  # every kind of image cell; a ResNet takes half a minute to compile
 
@@ -90,7 +90,7 @@ def test_a_cell_of_several_figures_is_done_once_with_the_most_runs():
     assert found[0].runs == 9000 and {cell.runs for cell in found[1:]} == {5000}
 
 
-LABELS = {"L": Loss, "CotS": CotS, "fresh directions": SphereFields}
+LABELS = {"coordinate": GcS, "L": Loss, "CotS": CotS, "fresh directions": SphereFields}
 
 
 @pytest.mark.parametrize("scale", sweeps.SCALES)

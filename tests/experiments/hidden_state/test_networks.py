@@ -5,16 +5,16 @@ import pytest
 
 from audit.conclusions import lipschitz
 from audit.conclusions.lipschitz import Steps
+from audit.methods.level import Level
 from audit.settings import stored
 from audit.storage import index
 from audit.storage.store import Scores
 from audit.tasks.task import Dataset
-from experiments.cells.cell import Levels
 from experiments.hidden_state import network_bracket, networks
 from experiments.sweeps import points
 from models.catalogue import task
 
-LEVELS = Levels()
+LEVELS = Level()
 DATA = Dataset(np.zeros((4, 8), np.float32), np.zeros(4, np.int32), "made up", "0" * 64)
 
 
