@@ -101,7 +101,7 @@ def lower_bound(family: Family, counted: Counted, error: float) -> float:
       error: The probability with which the limit may exceed the truth.
     """
     target = float(-np.log(error))
-    if counted.rest.paired:
+    if counted.rest.paired:  # misses and false alarms are of the same runs
         find_least_capital = _bet_on_coins(family, counted, target)
     else:
         find_least_capital = _bet_on_sets(family, counted, target)
@@ -109,6 +109,7 @@ def lower_bound(family: Family, counted: Counted, error: float) -> float:
     def is_rejected(parameter: float) -> bool:
         return find_least_capital(parameter) >= target
 
+    # Errors that count twice, as those of coins do, may give rates above 1.
     fpr, fnr = counted.rest.smoothed()
     observed = float(family.parameter(min(fpr, 1.0), min(fnr, 1.0)))
     if not observed > 0:

@@ -499,6 +499,7 @@ def _test_splits(
         threshold = float(ordered.values[int(place)])
         results.append((counts, threshold))
 
+    # The whole error: the function itself takes 11/21 of it for each test.
     parameter, deciding = exact.lower_bound(family, tests, _REJECTING, 1 - confidence)
     counts, threshold = results[deciding]
     return parameter, counts, threshold
