@@ -146,7 +146,7 @@ class Estimate(_Counted):
 
     caveat: str
     standard_error: float = math.nan
-    false_positive_rate: ClassVar[None] = None
+    false_positive_rate: ClassVar[None] = None  # as of a bound that counts it: never known exactly
     noise_floor: NoiseFloor = NOT_SIMULATED
 
     def __str__(self) -> str:
