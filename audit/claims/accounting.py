@@ -166,7 +166,7 @@ def mu_upper_bound(noise_multiplier: float, insertions: int) -> float:
 
     Source: Dong, Roth and Su (2022), Corollary 3.3. Infinite without noise, 0 without insertions.
     """
-    _require_steps(noise_multiplier, insertions, delta=0.5)  # any delta: mu needs none
+    _require_steps(noise_multiplier, insertions, 0.5)  # any delta: mu needs none
     if insertions == 0:
         return 0.0
     if noise_multiplier == 0:
