@@ -84,6 +84,7 @@ def gaussian_truth(setting: KnownMechanism) -> Truth:
 
 
 def _mu_is_epsilon(setting: KnownMechanism) -> Truth:
+    """Returns the truth of a law whose parameter, which stands in the place of mu, is epsilon."""
     return Truth(setting.mu)
 
 
@@ -133,10 +134,12 @@ def audit_scores_and_curve(design: Sets, setting: KnownMechanism) -> list[Value]
 
 
 def _no_run(runs: int) -> float:
+    """Returns the share of runs in which nothing is inserted, where all of them work."""
     return 0.0
 
 
 def _three_runs(runs: int) -> float:
+    """Returns the share of runs in which nothing is inserted, where three of them fail on average."""
     return min(3 / runs, 1.0)
 
 
