@@ -84,6 +84,7 @@ def gaussian_truth(setting: KnownMechanism) -> Truth:
 
 
 def _mu_is_epsilon(setting: KnownMechanism) -> Truth:
+    """Returns the truth of a law whose parameter, which stands in the place of mu, is epsilon."""
     return Truth(setting.mu)
 
 
@@ -133,10 +134,12 @@ def audit_scores_and_curve(design: Sets, setting: KnownMechanism) -> list[Value]
 
 
 def _no_run(runs: int) -> float:
+    """Returns the share of runs in which nothing is inserted, where all of them work."""
     return 0.0
 
 
 def _three_runs(runs: int) -> float:
+    """Returns the share of runs in which nothing is inserted, where three of them fail on average."""
     return min(3 / runs, 1.0)
 
 
@@ -278,6 +281,7 @@ def _draw_leaking(rng: Generator, setting: KnownMechanism) -> Coins:
     canaries = setting.canaries
     bits = _draw_bits(rng, setting)
     is_right = rng.random(bits.shape) < special.expit(setting.mu)
+    # A score is positive where a canary is in and guessed right, or out and guessed wrong.
     scores = np.where(bits == is_right, 1.0, -1.0) + 0.1 * rng.random(bits.shape)
 
     revealed = min(round(_REVEALED * np.sqrt(canaries)), canaries)
@@ -288,6 +292,7 @@ def _draw_leaking(rng: Generator, setting: KnownMechanism) -> Coins:
 
 
 def _draw_pairs(rng: Generator, setting: KnownMechanism) -> Cosines:
+    # Scores in place of cosines, of any dimension: guesses look at their differences alone.
     observed = setting.mu + rng.standard_normal(setting.canaries)
     return Cosines(observed, rng.standard_normal(setting.canaries), 2)
 
@@ -395,6 +400,7 @@ def _draw_failing_cosines(rng: Generator, setting: KnownMechanism) -> Array:
 
 
 def _draw_laplace_cosines(rng: Generator, setting: KnownMechanism) -> Array:
+    # A canary that is out exceeds the cosine with the probability that the noise exceeds `along`.
     along = setting.mu + rng.laplace(size=(setting.runs, setting.canaries))
     return -cosine_law.quantile(stats.laplace.sf(along), setting.dimension)
 

@@ -117,6 +117,7 @@ def first_to_reach(target: float, compute_share: Callable[[int], float]) -> int 
             enough = runs
         else:
             too_few = runs
+        # A simulated share may reach 1, and more.
         predicted = runs * ((1 - min(share, 0.99)) / (1 - target)) ** 2
         # At least 2% inside the bracket, so that it shrinks; without a bracket, at least twice as
         # many.

@@ -85,6 +85,7 @@ def sampled_upper_bound(
     if sampling_rate == 1 or not np.isfinite(unsampled) or insertions == 0:
         return unsampled
     _require_grid(noise_multiplier, insertions, delta)
+    # A grid in proportion to the bound without sampling; where that gives less, a finer one.
     steps = Composition(noise_multiplier, insertions, sampling_rate)
     coarse_grid = max(_GRID, 1e-7 * unsampled)
     epsilon = _compute_pld_epsilon(steps, delta, coarse_grid)
@@ -165,7 +166,7 @@ def mu_upper_bound(noise_multiplier: float, insertions: int) -> float:
 
     Source: Dong, Roth and Su (2022), Corollary 3.3. Infinite without noise, 0 without insertions.
     """
-    _require_steps(noise_multiplier, insertions, 0.5)
+    _require_steps(noise_multiplier, insertions, 0.5)  # any delta: mu needs none
     if insertions == 0:
         return 0.0
     if noise_multiplier == 0:

@@ -41,6 +41,7 @@ def bracket_allocation(
     above = account_allocation(noise_multiplier, batches, epochs, above=True)
     lower = float(below.get_epsilon_for_delta(delta))
     upper = min(float(above.get_epsilon_for_delta(delta)), composed)
+    # Both bound the same epsilon, so that only rounding puts the lower one above the other.
     return EveryModel(
         min(lower, upper), upper, "ours (convex order), within pld-accounting's bracket"
     )
@@ -53,6 +54,7 @@ def bracket_shuffled(
     lower = compute_shuffled_epsilon(noise_multiplier, batches, epochs, delta)
     upper = accounting.epsilon_upper_bound(noise_multiplier, epochs, delta)
     accountant = "at least Chua et al. (2024), at most composition of epochs"
+    # As in `bracket_allocation`, the lower one is above the other by rounding alone.
     return EveryModel(min(lower, upper), upper, accountant)
 
 

@@ -195,8 +195,8 @@ class DpSgd:
         require(0 < rate <= 1, f"`sampling_rate={rate}`: give a number above 0, at most 1")
         k = number("k", self.k, int)
         place = insert_step(plain(self.insert), k)
-        alone = self.lipschitz is not None or (k, self.insert) == (1, LAST)
-        require(alone, "`k` and `insert` go with `lipschitz`: give it, or drop them")
+        fits = self.lipschitz is not None or (k, self.insert) == (1, LAST)
+        require(fits, "`k` and `insert` go with `lipschitz`: give it, or drop them")
         if self.lipschitz is not None:
             arrays.floats("values of `lipschitz`", self.lipschitz)
         checked = {

@@ -6,7 +6,7 @@ trajectories no further from each other, that hides a part of it: privacy amplif
 
 Source: Bok, Su and Altschuler, "Shifted Interpolation for Differential Privacy" (2024, arXiv 2403.00278).
 Their closed forms are for a single constant and regular schedules; here schedule, step sizes and constants
-are arbitrary, and the best shifts are computed exactly. README.md of this folder derives it.
+are arbitrary, and the best shifts are computed exactly. audit/methods/README.md derives it.
 """
 
 import math
@@ -214,7 +214,7 @@ def bound_periods(
     )
     eta = spread_over_steps("step_sizes", step_sizes, steps)
     shifts = np.where(np.arange(steps) % k == insert - 1, eta, 0.0)
-    if math.isinf(composed_mu):
+    if math.isinf(composed_mu):  # epsilon is infinite too, and nothing hides a shift
         constants = spread_over_steps("lipschitz", periods.lipschitz, steps)
         return HiddenStateBound(composed_mu, composed_mu, shifts, constants)
     return hidden_state_bound(shifts, periods.lipschitz, eta * sigma, delta)
@@ -316,7 +316,7 @@ def _compute_payments(s: Array, c: Array, n: Array) -> tuple[Array, Array]:
 
         x = sum W_t s_t / sum (W_t n_t)^2,    a_t / n_t = W_t n_t x,
 
-    and the linear maps of slope c_t x_(t-1) / x_t attain it (README.md of this folder). Since W_t goes over
+    and the linear maps of slope c_t x_(t-1) / x_t attain it (audit/methods/README.md). Since W_t goes over
     thousands of orders of magnitude, blocks are found in logarithms, and within a block W_t n_t is divided by
     its largest value.
 

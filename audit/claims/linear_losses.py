@@ -53,7 +53,7 @@ def expected_epsilon(composition: Composition, k: int, delta: float) -> float:
     require(k >= 1, f"`k={k}`: give at least 1")
     conversions.require_delta(delta)
     if mu == 0 or math.isinf(mu):
-        return mu
+        return mu  # epsilon is 0, or infinite, as well
     law = stats.binom(n, rate)
     fewest = law.ppf(_DROPPED * delta)
     most = max(law.isf(_DROPPED * delta), 1.0)

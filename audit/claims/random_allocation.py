@@ -66,7 +66,8 @@ def account_allocation(
       above: whether it bounds delta from above, or else from below.
       cells: of the grid; more of them are slower and tighter.
     """
-    power = _discretise_term(noise_multiplier, above, cells)
+    # Means of 1, 2, 4, ... terms are found by doubling; b's binary digits say which of them make up b.
+    power = _discretise_term(noise_multiplier, above, cells)  # of `power_terms` terms
     power_terms = 1
     law = None
     terms = 0
@@ -94,6 +95,7 @@ def _discretise_term(sigma: float, above: bool, cells: int) -> _Law:
     if not above:
         kept = (masses > 0) & (means > 0)
         return _Law(means[kept] / masses[kept], masses[kept], 0.0)
+    # Each cell's mass goes to its two ends, so that its mean stays; that beyond the grid to the last point.
     lower = np.append(0.0, edges)
     widths = np.diff(lower)
     shares = np.clip((means[:-1] - lower[:-1] * masses[:-1]) / widths, 0.0, masses[:-1])
@@ -179,7 +181,11 @@ def _find_high(law: _Law) -> float:
 
 
 def _find_losses(law: _Law, epochs: int, above: bool) -> "PrivacyLossDistribution":
-    """Returns the privacy loss of an epoch on a grid of losses, for dp-accounting to compose."""
+    """Returns the privacy loss of an epoch on a grid of losses, for dp-accounting to compose.
+
+    The loss is log X where the example joins, by X's law with the example, which is X times that without; it
+    is -log X where the example leaves, by the law without. Rounding down either loss makes a lower bound.
+    """
     from dp_accounting.pld import pld_pmf
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
@@ -191,18 +197,19 @@ def _find_losses(law: _Law, epochs: int, above: bool) -> "PrivacyLossDistributio
     size = math.ceil(logs[-1] / grid) + 2 - first
     below = np.clip(np.floor(logs / grid).astype(np.intp) - first, 0, size - 2)
     if not above:
-        rounded_down = _sum_by_place(below, masses * np.exp(logs), size)
-        rounded_up = _sum_by_place(below + 1, masses, size)
+        masses_in = _sum_by_place(below, masses * np.exp(logs), size)
+        masses_out = _sum_by_place(below + 1, masses, size)  # further up, where -log X is less
         surely_in = surely_out = 0.0
     else:
         points = np.exp(grid * (first + np.arange(size)))
         shares = (np.exp(logs) - points[below]) / (points[below + 1] - points[below])
         upper = masses * np.clip(shares, 0.0, 1.0)
-        rounded_up = _sum_by_place(below, masses - upper, size)
-        rounded_up += _sum_by_place(below + 1, upper, size)
-        rounded_down = rounded_up * points
-        surely_in = max(1.0 - float(rounded_down.sum()), law.beyond)
+        masses_out = _sum_by_place(below, masses - upper, size)
+        masses_out += _sum_by_place(below + 1, upper, size)
+        masses_in = masses_out * points
+        # The masses of infinite losses: what no atom holds, and X = 0.
+        surely_in = max(1.0 - float(masses_in.sum()), law.beyond)
         surely_out = float(law.masses[~positive].sum())
-    joins = pld_pmf.DensePLDPmf(grid, first, rounded_down, surely_in, above)
-    leaves = pld_pmf.DensePLDPmf(grid, -(first + size - 1), rounded_up[::-1], surely_out, above)
+    joins = pld_pmf.DensePLDPmf(grid, first, masses_in, surely_in, above)
+    leaves = pld_pmf.DensePLDPmf(grid, -(first + size - 1), masses_out[::-1], surely_out, above)
     return PrivacyLossDistribution(joins, leaves)

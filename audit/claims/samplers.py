@@ -145,10 +145,16 @@ def compute_order_mus(
 
 
 def _compute_mus(weights: StepWeights, orders: Steps, log_shifts: Array | None) -> Array:
-    """Returns `compute_order_mus` of a chunk."""
+    """Returns `compute_order_mus` of a chunk.
+
+    Each order has a stack of blocks, as pooling adjacent violators has it (`hidden_state`): `depths` are the
+    numbers of blocks, `block_sums` and `block_noises` (K + 1, N) logs of each block's sums of W s and of W^2.
+    A participation begins a block, which absorbs those before it whose slope, the ratio of both sums, is not
+    below its own. Then mu^2 is the sum over blocks of (sum of W s)^2 / sum of W^2.
+    """
     steps = len(weights.log_w)
     ends = np.minimum(orders, steps)
-    counts = (ends < steps) & (ends >= weights.first)
+    matters = (ends < steps) & (ends >= weights.first)
     inside = np.minimum(ends, steps - 1)
     log_sums = weights.log_w[inside] if log_shifts is None else log_shifts
     log_noises = _log_gaps(weights, ends)
@@ -159,7 +165,7 @@ def _compute_mus(weights: StepWeights, orders: Steps, log_shifts: Array | None) 
     block_sums = np.zeros((most + 1, size))
     block_noises = np.zeros((most + 1, size))
     for i in range(most):
-        present = rows[counts[:, i]]
+        present = rows[matters[:, i]]
         block_sums[depths[present], present] = log_sums[present, i]
         block_noises[depths[present], present] = log_noises[present, i]
         pending = present[depths[present] > 0]
@@ -221,6 +227,7 @@ def mix_epsilon(mus: Array, shares: Array, delta: float) -> float:
     highest = conversions.epsilon_from_mu(float(mus.max()), delta)
     if not exceeds(np.zeros(1))[0]:
         return 0.0
+    # An array of one interval: `bisect_all` gives its upper end too, so that epsilon rounds up.
     _, high = bisect_all(exceeds, [0.0], [highest], _HALVINGS)
     return float(high[0])
 
@@ -298,9 +305,11 @@ class _Strata(NamedTuple):
 def _cut_last_epochs(batches: int, epochs: int, most: int) -> _Strata:
     """Returns at most `most` strata; places near an epoch's end, which matter most, are told apart."""
     cells = min(batches, _POSITIONS, most)
+    # The last epochs whose places are known: as many as so many strata allow, up to rounding.
     known = min(int(math.log(most) / math.log(max(cells, 2)) + 1e-9), epochs)
+    # Edges are distances from the epoch's end, plus 1, since a geometric grid cannot begin at 0.
     edges = np.unique(np.geomspace(1, batches + 1, cells + 1).round().astype(np.int64))
-    if batches == cells:
+    if batches == cells:  # every place is a cell, of which rounding would merge some
         edges = np.arange(1, batches + 2)
     lows = np.sort(batches + 1 - edges[1:])
     highs = np.sort(batches + 1 - edges[:-1])
@@ -369,6 +378,7 @@ def bound_poisson(
     rng = np.random.default_rng(seed)
     drawn: list[Array] = []
     while sum(map(len, drawn)) < simulated:
+        # No order with more participations is among those that are kept.
         gaps = rng.geometric(rate, (_CHUNK, len(latest)))
         orders = np.cumsum(gaps, axis=1) - 1
         beyond = len(schedule.lipschitz)
@@ -381,10 +391,19 @@ def bound_poisson(
 
 
 def _find_latest_steps(steps: int, rate: float, dropped: float) -> Steps:
-    """Returns the latest steps, ascending, that participations have but with probability `dropped`."""
+    """Returns steps of participations, ascending, that come no earlier than those of nearly all orders.
+
+    Among the last 1, 2, 4, ... of all steps an order has at most so many participations, except with
+    probability `dropped` in all; the steps are the latest that keep within these limits.
+
+    Args:
+      steps: of training.
+      rate: the probability with which each has the example.
+      dropped: the probability of the orders that are left out.
+    """
     lengths = np.unique(np.append(2 ** np.arange(int(math.log2(steps)) + 1), steps))
     most = stats.binom.isf(dropped / len(lengths), lengths, rate).astype(np.int64)
-    distances: list[int] = []
+    distances: list[int] = []  # from the last step
     taken = 0
     for shorter, limit in zip(np.append(0, lengths[:-1]), most, strict=True):
         fresh = max(int(limit) - taken, 0)
@@ -408,6 +427,7 @@ def _limit_mixture(mus: Array, worst: Array, shares: Array, delta: float) -> flo
     """
     highest = conversions.epsilon_from_mu(float(worst.max()), delta)
     grid = np.linspace(0.0, highest, _EPSILONS + 1)
+    # Both of its limits (`limit_mean`) at each of the epsilons may err: an equal share of the error each.
     log_error = math.log(2 * _EPSILONS / ERROR)
 
     def is_bounded(epsilon: float) -> bool:
@@ -429,8 +449,8 @@ def _limit_mixture(mus: Array, worst: Array, shares: Array, delta: float) -> flo
 def limit_mean(values: Array, most: float, log_error: float) -> float:
     """Returns an upper limit of the mean of independent values (R,) from 0 to `most`.
 
-    It is the lower of two limits, each below the mean with a probability of at most 2 e^-log_error and
-    e^-log_error: empirical Bernstein (Maurer and Pontil, 2009, Theorem 11), and Hoeffding's (1963).
+    It is the lower of two limits, each below the mean with a probability of at most e^-log_error: empirical
+    Bernstein (Maurer and Pontil, 2009, Theorem 11), and Hoeffding's (1963).
     """
     if most == 0:
         return 0.0

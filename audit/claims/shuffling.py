@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 LEAST_GRID = 1e-4  # of privacy losses
-_BUCKETS = 400  # of the largest sum of an epoch
+_BUCKETS = 400  # of the largest sum of an epoch, by their edges
 
 
 def compute_shuffled_epsilon(
@@ -27,6 +27,7 @@ def compute_shuffled_epsilon(
       epochs: of training.
       delta: at which epsilon is bounded.
     """
+    # In units of C, above the rest: the largest noise of b sums is about sigma sqrt(2 log b).
     sigma = noise_multiplier
     highest = 2 + sigma * (6 + np.sqrt(2 * np.log(batches)))
     edges = np.linspace(-2 * sigma, highest, _BUCKETS)
@@ -51,7 +52,8 @@ def compute_least_epsilon(
 ) -> float:
     """Returns a lower bound on epsilon of a mechanism, composed with itself, whose output is a bucket.
 
-    An optimistic grid of privacy losses keeps it a lower bound.
+    An optimistic grid of privacy losses keeps it a lower bound. So does it to leave out buckets that only one
+    world has, and to look at the direction alone in which the example is added.
 
     Args:
       inside, outside: (buckets,) log probabilities of each bucket with the example and without it.

@@ -243,6 +243,7 @@ def conclude_setting(
                 worlds[runs] = scores.of_first(runs).worlds()
         concluded = _combine_looks(concluded, worlds, looks)
 
+    # In place of the claim's own expectation, which knows neither the optimizer nor the schedule.
     concluded = concluded._replace(
         expected=expected, sampled=_bracket_sampler(setting, level.delta)
     )
@@ -251,7 +252,7 @@ def conclude_setting(
         concluded = concluded._replace(hidden_state=last_model)
     else:
         concluded = concluded._replace(uncovered=last_model)
-    return _examine_claim(concluded)
+    return _examine_claim(concluded)  # anew: the tightest upper bound may be another
 
 
 def make_claim(setting: Setting) -> Claim:

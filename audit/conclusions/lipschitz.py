@@ -36,6 +36,7 @@ from audit.tasks.task import Convex, Curved, Dataset
 _FILE = "lipschitz.json"
 _SIMULATED = 100_000  # orders of batches
 _MOST_STRATA = 1000  # of them
+# Adversaries whose canaries are examples, whose gradients depend on the model.
 _READS_THETA = ("loss", "poisoned", "clip_bkd", "examples")
 
 
@@ -129,6 +130,7 @@ def of_data(store: Store, setting: Setting, dataset: Dataset) -> Steps | None:
         return None
     if row.convex is None:
         return kept(store)
+    # With smoothness 0, of a flat loss, the constant is the least that any data give.
     if _constant_of_any_data(setting, row.convex) <= _constant(setting, 0.0):
         return None
     steps = kept(store)
@@ -267,7 +269,7 @@ def coupling_distances(setting: Setting, constants: ArrayLike) -> NDArray[np.flo
     It is what the bound's payments leave: z_(t-1), from z_t = c_t z_(t-1) + s_t - a_t.
     """
     shifts = _find_shifts(setting)
-    paid = _bound_for(setting, constants, delta=1e-5).paid
+    paid = _bound_for(setting, constants, delta=1e-5).paid  # which no delta changes
     schedule = setting.schedule
     c = np.broadcast_to(np.asarray(constants, np.float64), schedule.steps)
     before = np.zeros(schedule.steps)

@@ -61,6 +61,7 @@ def require_rehearsals(requested: object, rehearsals: int | None) -> None:
 
 def require_measurable(setting: Setting) -> None:
     """Raises InputError for a setting whose last model has no bound, whatever is measured."""
+    # Whether there is a bound does not depend on delta, nor on what the constants are.
     reason = lipschitz.hidden_state(setting, 1e-5, Steps(1.0, ""))
     if isinstance(reason, str):
         message = f"`lipschitz={MEASURED}` bounds what the last model leaks, and {reason}: drop it"
@@ -72,6 +73,7 @@ def find_measured(store: Store, rehearsals: int) -> Steps | None:
     steps = lipschitz.kept(store)
     if steps is None or steps.version != __version__:
         return None
+    # `USUAL` is 0: any measurement will do.
     return steps if steps.runs >= max(rehearsals, FEWEST) else None
 
 
@@ -85,5 +87,5 @@ def _is_measured_unasked(setting: Setting) -> bool:
     """Returns whether a setting's steps are measured although nobody requests it."""
     if not zoo.task(setting.model).smooth or setting.schedule.periodicity == 1:
         return False
-    state = lipschitz.hidden_state(setting, 1e-5, Steps(1.0, ""))
+    state = lipschitz.hidden_state(setting, 1e-5, Steps(1.0, ""))  # any delta and constants
     return not isinstance(state, str)

@@ -135,7 +135,7 @@ def one_run_fields(conclusion: Conclusion) -> dict[str, Any]:
     for estimate in conclusion.estimates:
         values = {name: getattr(estimate, name) for name in _ESTIMATE_FIELDS}
         floor = estimate.noise_floor._asdict()
-        del floor["exceeding"]
+        del floor["exceeding"]  # not counted of these estimates: always None
         values["noise_floor"] = floor
         estimates.append({**values, "canaries": estimate.n_in, "caveat": estimate.caveat})
     bounds = []

@@ -82,6 +82,7 @@ def rank_all(*worlds: Array) -> tuple[Array, ...]:
     lowest = float(finite.min(initial=np.inf)) if finite.size else 0.0
     highest = float(finite.max(initial=-np.inf)) if finite.size else 0.0
     require_squares(max(abs(lowest), abs(highest)))
+    # Large beside the scores, so that rounding does not put the replacements among them.
     gap = max(highest - lowest, abs(lowest), abs(highest), 1.0) / 4
     return tuple(
         np.nan_to_num(world, nan=lowest - 2 * gap, neginf=lowest - gap, posinf=highest + gap)

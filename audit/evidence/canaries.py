@@ -269,7 +269,10 @@ class Coins(NamedTuple):
         return CoinLimits(float(low), float(high), error - spent)
 
     def _select(self, places: Places) -> "Coins":
-        """Returns the scores and bits at places (runs, K), which index the flattened arrays."""
+        """Returns the scores and bits at places (runs, K), which index the flattened arrays.
+
+        Failed scores are not counted anew: only notes on all runs tell their number.
+        """
         return Coins(self.scores.flat[places], self.presence.flat[places], self.given)
 
 

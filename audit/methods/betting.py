@@ -52,7 +52,8 @@ STAKES = np.concatenate([[0.0], np.geomspace(0.02, 64.0, 36)])
 _NEIGHBOURS = np.array([-12, -8, -5, -3, -2, -1, 1, 2, 3, 5])
 
 _BEST_SHARE = 0.7  # of the capital, on the bet that the pilot recommends
-_ALONE_SHARE = 0.1  # of the capital, on bets on a single error rate
+# Of the capital, on bets on a single error rate: at the ends of a curve no others gain as much.
+_ALONE_SHARE = 0.1
 _MOST_PARAMETER = 16.0  # epsilon or mu, at most, that is predicted from a pilot
 _HALVINGS = 24  # of an interval of the parameter, for the bound
 _COARSE_HALVINGS = 12  # for the choice of bets
@@ -101,7 +102,7 @@ def lower_bound(family: Family, counted: Counted, error: float) -> float:
       error: The probability with which the limit may exceed the truth.
     """
     target = float(-np.log(error))
-    if counted.rest.paired:
+    if counted.rest.paired:  # misses and false alarms are of the same runs
         find_least_capital = _bet_on_coins(family, counted, target)
     else:
         find_least_capital = _bet_on_sets(family, counted, target)
@@ -109,6 +110,7 @@ def lower_bound(family: Family, counted: Counted, error: float) -> float:
     def is_rejected(parameter: float) -> bool:
         return find_least_capital(parameter) >= target
 
+    # Errors that count twice, as those of coins do, may give rates above 1.
     fpr, fnr = counted.rest.smoothed()
     observed = float(family.parameter(min(fpr, 1.0), min(fnr, 1.0)))
     if not observed > 0:
@@ -223,6 +225,7 @@ def _choose_pairs(family: Family, growth_out: Array, growth_in: Array, target: f
         return bool(find_sufficient(parameter).any())
 
     promised = bisect(is_promised, 0.0, _MOST_PARAMETER, _COARSE_HALVINGS)
+    # The first pair that suffices; where none does, not even at 0, the pair of stakes 0.
     best_out, best_in = np.unravel_index(int(find_sufficient(promised).argmax()), (size, size))
     neighbours_out = np.clip(best_out + _NEIGHBOURS, 1, size - 1)
     neighbours_in = np.clip(best_in + _NEIGHBOURS, 1, size - 1)

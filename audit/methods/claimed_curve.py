@@ -166,6 +166,7 @@ def trace_least_mu(counted: Exceedances, least_mu: float, confidence: float) -> 
     path = np.zeros(len(counted.shares))
     for mu in np.linspace(0.0, least_mu, _PATH_STEPS + 1):
         test = examine_claim(counted, gaussian_power(float(mu)), confidence)
+        # A larger mu is refuted no sooner: from its run on it takes the place of smaller ones.
         if test.refuted:
             path[test.runs - 1 :] = mu
     return path

@@ -242,7 +242,10 @@ def _find_true_positive_rate(s_in: Array, s_out: Array, rate: float) -> Rate | N
 
 
 def _find_limits_of_rate(value: float, guesses: int, confidence: float = 0.95) -> Rate:
-    """Returns a share of guesses with its two-sided Clopper-Pearson limits."""
+    """Returns a share of guesses with its two-sided Clopper-Pearson limits.
+
+    The number of right guesses is rounded: a guess at a tie counts as half a right one.
+    """
     limits = intervals.clopper_pearson(round(value * guesses), guesses, confidence)
     return Rate(value, float(limits.lower), float(limits.upper))
 
@@ -316,7 +319,8 @@ def find_local_level(trials: int, ranks: Ranks, error: float) -> float:
         coverage = max(compute_coverage(trials, ranks, float(np.exp(log_local))), 1e-300)
         return float(np.log(-np.log(coverage)) - target)
 
-    # A local level is at least Bonferroni's, and less than the error of all limits together.
+    # A local level is at least Bonferroni's, and at most the error of all limits together; of a single
+    # rank it is both, so that each end has some slack.
     least = np.log(error / (len(ranks) + 1))
     most = 0.99 * np.log(error)
     return float(np.exp(scipy.optimize.brentq(compute_excess, least, most, xtol=_TOLERANCE)))

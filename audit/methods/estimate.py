@@ -146,7 +146,7 @@ class Estimate(_Counted):
 
     caveat: str
     standard_error: float = math.nan
-    false_positive_rate: ClassVar[None] = None
+    false_positive_rate: ClassVar[None] = None  # as of a bound that counts it: never known exactly
     noise_floor: NoiseFloor = NOT_SIMULATED
 
     def __str__(self) -> str:
@@ -499,6 +499,7 @@ def _test_splits(
         threshold = float(ordered.values[int(place)])
         results.append((counts, threshold))
 
+    # The whole error: the function itself takes 11/21 of it for each test.
     parameter, deciding = exact.lower_bound(family, tests, _REJECTING, 1 - confidence)
     counts, threshold = results[deciding]
     return parameter, counts, threshold

@@ -67,7 +67,10 @@ def approximate_dp(delta: float) -> Family:
 
 
 class Counts(NamedTuple):
-    """The errors at a threshold that is a score of the near world, the rank-th from its far end.
+    """The errors at a threshold that is a score of one world, called near.
+
+    Its rank is counted from the end where its errors lie, called far: from the lowest score in, or from the
+    highest score out.
 
     Attributes:
       rank: r; rank - 1 scores of the near world are errors.

@@ -183,8 +183,8 @@ def prove(design: Fresh, delta: float, confidence: float) -> Proof:
 def compute_log_rates(design: Fresh, levels: ArrayLike) -> Array:
     """Returns log of the probability with which a canary that is out exceeds each level, of cosines.
 
-    Ranks exceed a level less often than cosines, since their probabilities are multiples of 1 / (M + 1); it
-    is never taken for less than that.
+    Ranks among M fresh draws (`design.draws`) exceed a level less often than cosines, since their
+    probabilities are multiples of 1 / (M + 1); it is never taken for less than that.
     """
     log_rates = cosine_law.log_sf(levels, design.dimension)
     if not design.draws:
@@ -670,6 +670,7 @@ def _choose_level(pilot: Array, canaries: int, dimension: int) -> float:
     grid = units[units < root] / root
     spread = max(float(pilot.std()), 1e-12)
     share = special.ndtr((pilot.mean() - grid) / spread)
+    # Two standard deviations less than expected of so many canaries, so that few of them do not decide.
     sure_share = np.maximum(share - 2 * np.sqrt(share / canaries), 0.0)
     with np.errstate(divide="ignore"):
         log_odds = np.log(sure_share) - cosine_law.log_sf(grid, dimension)

@@ -47,7 +47,8 @@ _SCORING_STEPS = 8  # of Fisher scoring, from parameters near by
 _MOST_MU = 12.0  # |mu| of worlds without overlap, which fit any larger one as well
 _TINY = 1e-300  # in place of 0, by which is divided
 _TABLES = 199  # drawn from the fit, and from each reference
-_LEVEL_SHARES = np.array([0.2, 0.2, 0.6])  # of the level, for cells, spread and tails
+# Of the level, for cells, spread and tails: most for tails, where an epsilon from mu exceeds the truth.
+_LEVEL_SHARES = np.array([0.2, 0.2, 0.6])
 # The reference that is hardest to tell from a Gaussian curve comes first: often it alone decides.
 _REFERENCES = tuple(
     known_laws.LAWS[name] for name in ("logistic", "laplace", "t3", "randomized_response")

@@ -111,6 +111,7 @@ def count(design: Design, family: Family, error: float) -> Counted:
       error: of the bound that will be computed.
     """
     pilot, rest = design.split()
+    # Of the errors only the numbers of runs and canaries are used, which any threshold gives.
     threshold = _choose_threshold(pilot, rest.errors(0.0), family, error)
     return Counted(threshold, pilot.errors(threshold), rest.errors(threshold))
 
@@ -150,7 +151,10 @@ def lidp(order: int, interval: Interval, assumes: Assumption) -> CanaryMethod:
     """
 
     def bound_rate(scale: float, sums: Array, canaries: int, error: float) -> float:
-        """Returns the upper limit of an error rate from each run's errors (n,) among its canaries."""
+        """Returns the upper limit of an error rate from each run's errors (n,) among its canaries.
+
+        The mean share of errors, times the scale, is the rate (`RunErrors`).
+        """
         _, upper = exchangeable_limits(sums, canaries, order, error, interval)
         return min(scale * upper, 1.0)
 
@@ -426,6 +430,7 @@ def _conclude(
         proven = method.prove(widened, delta, 1 - limits.error)
         if assumes == NOTHING:
             assumes = COINS
+    # Over the scale: where coins decide, about half of a run's canaries are in, and half are out.
     guesses_in, guesses_out = counted.rest.guesses()
     return Bound(
         method=method.name,

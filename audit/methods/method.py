@@ -63,7 +63,7 @@ class Mark(NamedTuple):
       size: in points.
       place: orders the marks at one point of the axis, from left to right.
       filled: whether the marker is.
-      outline: by its name in the palette; empty for the marker's own colour.
+      outline: a colour of matplotlib's; empty for the marker's own.
       line: the width of lines, in points.
     """
 

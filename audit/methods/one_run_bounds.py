@@ -243,7 +243,11 @@ def _bound(
     confidence: float,
     assumed: Assumption,
 ) -> Bound:
-    """Returns the record of a bound from guesses; mu is None where the method gives epsilon directly."""
+    """Returns the record of a bound from guesses; mu is None where the method gives epsilon directly.
+
+    Guesses are right or wrong, whichever world they name: all of them stand under "in", and the wrong ones
+    under false negatives.
+    """
     return Bound(
         method=method,
         epsilon=epsilon,

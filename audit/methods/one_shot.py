@@ -306,6 +306,7 @@ def _estimate_in_sample(run: Cosines, delta: float, confidence: float) -> list[E
     """
     error = 1 - confidence
     canaries = _Canaries(len(run.observed), len(run.unobserved), run.dimension)
+    # With dimension 1 the unit is 1: these are laws of the cosines themselves.
     seen = fit(run.observed, 1)
     null = Gaussian(0.0, 1 / np.sqrt(run.dimension))
     if canaries.unobserved:
