@@ -28,7 +28,7 @@ class BugCause(NamedTuple):
 
 
 def find_plateau(tried: TriedExamples) -> float:
-    """Returns the norm at which the most extreme added examples stop, 0 where they do not."""
+    """Returns the norm at which the four loudest added examples stop, 0 where they do not stop at one."""
     if not tried.were_added:
         return 0.0
     norms = sorted(list_finite_norms(tried.movements), reverse=True)
@@ -114,7 +114,7 @@ def _stops_suddenly(probe: StepProbe, tried: TriedExamples, layer: int | None) -
             continue
         half = _find_scale(measure, least + 0.5 * (most - least))
         full = _find_scale(measure, least + 0.998 * (most - least))
-        if full < 3.5 * half:
+        if full < 3.5 * half:  # growth in proportion takes twice the scale from half to full
             return True
     return False
 

@@ -36,6 +36,7 @@ def find_mistakes(
     errors = {}
     for mistake, mistaken_factor in factors.items():
         has_effect = abs(mistaken_factor - 1) > 0.02
+        # Rounded, so that mistakes that fit as well as each other stay in their order.
         error = round(abs(factor / mistaken_factor - 1), 3)
         if has_effect and error < tolerance:
             errors[mistake] = error

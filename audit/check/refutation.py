@@ -330,6 +330,7 @@ def _compute_ratios(sums: Array, game: WorstCase) -> Array:
     """Returns the log-likelihood ratio (R,) of runs' sums (R, epochs, batches)."""
     variance = game.noise_multiplier**2
     if game.once:
+        # A sum around 2, or 1, over one around 0; the target's batch may be any of an epoch's.
         inside = special.logsumexp((2 * sums - 2) / variance, axis=-1)
         outside = special.logsumexp((sums - 0.5) / variance, axis=-1)
         return np.asarray((inside - outside).sum(axis=-1))
@@ -386,6 +387,7 @@ def _choose_tests(game: WorstCase, claim: DpSgd, is_gaussian: bool = True) -> _T
     best = np.argsort(-growth, kind="stable")
     if not is_gaussian:
         best = best[best >= _CANDIDATES]
+    # Most of the capital is on the near thresholds: the best few tests take all of these places in turn.
     near = np.resize(best[:_KEPT], len(NEAR))
     far = np.resize(best, len(THRESHOLDS) - len(NEAR))
     chosen = np.concatenate([near, far])

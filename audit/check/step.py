@@ -238,8 +238,8 @@ def _try_step(
 def _find_common_factor(trial: StepTrial) -> float:
     """Returns the factor by which movements and noise both differ from what is stated; 1 where none does.
 
-    Examples in place of a row lie in a ball of this radius, and of less where they point to few sides, so
-    that the noise tells it there.
+    Clipped examples in place of a row lie in a ball whose radius is this factor. The measured radius is less
+    where they point to few sides, so that the noise tells the factor there.
     """
     drawn = trial.drawn
     tolerances = [movement.tolerance for movement in trial.tried.movements.values()]
@@ -529,7 +529,7 @@ def _check_sensitivity(
         seeds = _choose_seeds(probe, tolerance, _COARSE, 4 * seconds)
         if len(seeds) > 1:
             tried = movements.refine_movements(probe, tried, seeds)
-            plateau = 0.0
+            plateau = 0.0  # the few examples that are measured again are too few to show one
 
     violations = causes.find_violations(tried)
     everything = violations or tried.movements

@@ -389,9 +389,9 @@ def _draw_path(axis: Axes, conclusion: Conclusion) -> None:
     runs = range(last + 1 - len(path), last + 1)
     marker = "o" if len(path) < 4 else ""
     axis.step(runs, path, where="post", color=BOUND, marker=marker, label="proven")
-    limits = conclusion.bound(EXACT_NULL_GDP).path
-    if limits:
-        axis.step(runs, limits, where="post", color=FREE, ls="--", label="any GDP guarantee")
+    path_of_gdp = conclusion.bound(EXACT_NULL_GDP).path
+    if path_of_gdp:
+        axis.step(runs, path_of_gdp, where="post", color=FREE, ls="--", label="any GDP guarantee")
     test = conclusion.claim_test
     if test is not None and test.refuted and test.runs <= last:
         axis.axvline(test.runs, color=BOUND, lw=0.8, ls=":", label=f"claim refuted: {test.runs}")

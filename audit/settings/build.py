@@ -88,6 +88,7 @@ CLIPPING: dict[str, Strategy] = {
     "unfolded": _clip_unfolded,
     "per_example": _clip_per_example,
 }
+# Every clipped gradient's product with a direction; book_keeping computes none itself.
 DOTS: dict[str, Callable[[Model], ClippedDots]] = {
     "book_keeping": _dots_per_example,
     "unfolded": _dots_unfolded,
@@ -399,7 +400,7 @@ def _make_insertion_mask(setting: Setting) -> Array:
     if not setting.repetitions:
         return base.insertion_mask(schedule.steps, schedule.periodicity, schedule.place)
     shuffle = game.root(setting.seed, "batches")
-    key = jax.random.fold_in(shuffle, zlib.crc32(b"canaries"))  # beyond any epoch
+    key = jax.random.fold_in(shuffle, zlib.crc32(b"canaries"))  # epochs fold in less
     mask = cohorts.repeated(key, setting.canaries, schedule.steps, setting.repetitions)
     return jnp.asarray(mask)
 

@@ -541,6 +541,7 @@ def _parse_conclusion(content: bytes) -> Kept:
       ValueError: the content is no conclusion; OverflowError and RecursionError mean the same.
     """
     result = json.loads(content)
+    # Nobody sees these messages: `Store.result` has one of its own.
     require(isinstance(result, dict), "an object")
     runs = result.get("runs")
     require(runs is None or (type(runs) is int and runs >= 1), "a number of runs")
