@@ -285,7 +285,7 @@ def _check_shuffled(
 def _check_delta(delta: float, examples: int) -> CheckOutcome:
     """Checks that delta is too small to release an example whole."""
     released = delta * examples
-    least = 0.1 / examples
+    advised = 0.1 / examples  # well below 1 / n, where an example may be released whole
     text = f"delta {delta:g} is {released:.2g} / n of {examples:,} examples"
     bugs = []
     if released >= 1 - 1e-9:
@@ -293,13 +293,11 @@ def _check_delta(delta: float, examples: int) -> CheckOutcome:
             delta=delta,
             examples=examples,
             released=released,
-            least=least,
+            least=advised,
         )
         bugs.append(finding)
     elif released > 0.1:
-        text += (
-            f": it allows to release {released:.2g} examples whole on average; claim at {least:.1g}"
-        )
+        text += f": it allows to release {released:.2g} examples whole on average; claim at {advised:.1g}"
     return CheckOutcome(text, findings=bugs, figures={"delta times examples": released})
 
 

@@ -468,6 +468,8 @@ def _test_poisson(sample: BatchSample) -> dict[str, float]:
     members = sample.members
     examples = sample.examples
     batches = len(sizes)
+    # The total is held against the stated rate, spreads against the actual one, so that a wrong rate alone
+    # does not fail them.
     rate = sample.actual_rate
     size_law = stats.binom(examples, rate)
     total = int(sizes.sum())

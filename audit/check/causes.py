@@ -44,7 +44,7 @@ def list_finite_norms(movements: Mapping[str, Movement]) -> list[float]:
 
 def is_violation(movement: Movement) -> bool:
     """Returns whether a movement is by more than C, whatever rounding did."""
-    return not movement.norm <= 1 + movement.tolerance
+    return not movement.norm <= 1 + movement.tolerance  # of NaN too
 
 
 def find_violations(tried: TriedExamples) -> dict[str, Movement]:

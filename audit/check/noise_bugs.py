@@ -173,7 +173,7 @@ def count_repeats(drawn: DrawnNoise) -> int:
     is_telling = (
         given.exact & varies if np.any(varies) else given.exact
     )  # frozen numbers tell nothing
-    is_coarse = np.max(given.tolerance) > 1e-6
+    is_coarse = np.max(given.tolerance) > 1e-6  # of types of 16 bits
     least = 16 if is_coarse else 4  # numbers that do not repeat by chance
     if np.sum(is_telling) < least:
         return 0

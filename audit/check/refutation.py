@@ -178,6 +178,7 @@ def refute_sampler(
     require(is_sampled, f"`claim={shown(claim)}`: give audit.DpSgd with noise and a sampling_rate")
     conversions.require_confidence(confidence)
 
+    # Without Lipschitz constants, which bound the last model alone: here every sum is seen.
     claim = DpSgd(*claim.composition)
     loader = _iterate_passes(draw, examples, round(1 / claim.sampling_rate))
     rehearsed = [next(loader) for _ in range(_REHEARSED)]

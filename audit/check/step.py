@@ -266,6 +266,7 @@ def _find_common_factor(trial: StepTrial) -> float:
         return factor if agrees and is_shown else 1.0
     plateau = trial.plateau
     is_shown = plateau > 1 or deviation < 1 - error  # layers clipped apart stop below C too
+    # Whether the noise is nearer to the plateau than to what is stated.
     is_nearer = abs(np.log(plateau / deviation)) < abs(np.log(deviation)) if plateau else False
     differs = abs(plateau - 1) > 0.003 + 2 * max(tolerances)
     agrees = abs(plateau / deviation - 1) < error

@@ -192,6 +192,7 @@ def build(setting: FederatedSetting, clients: Clients, participation: Participat
     )
     chosen = choices(setting, clients)
     data = tuple(map(jnp.asarray, clients.arrays))
+    # Neighbours, who train in one block, then take equally many steps.
     batches = cohorts.by_size(participation.clients, clients.counts)
     schedule = Schedule(jnp.asarray(batches), jnp.asarray(participation.canaries))
 

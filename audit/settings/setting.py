@@ -250,9 +250,7 @@ def _validate_runs(setting: Setting, runs: int) -> None:
     adversary = setting.adversary
     canaries = setting.canaries
     require_runs(runs, 1 if canaries > 1 else adversary.least_runs)
-    if (
-        adversary.any_time
-    ):  # runs draw canaries of their own, and any number of them proves something
+    if adversary.any_time:  # any number of runs proves something then
         return
     require(
         runs == 1 or not adversary.inserts_all,

@@ -270,7 +270,7 @@ class Store:
         if missing:
             first, stop = missing[0]
             raise InputError(f"{self.path} lacks runs {first} to {stop - 1}: train them")
-        if not chunks:
+        if not chunks:  # and none are missing: `runs` is 0
             return Scores(0, np.empty((runs, 1)), np.empty((runs, 1), bool))
 
         shape = (runs, chunks[0].scores.shape[1])
