@@ -620,7 +620,7 @@ def _recognise_kind(sample: BatchSample) -> str:
     sizes = sample.sizes
     rate = sample.actual_rate
     windows = _split_into_passes(sample)
-    log_likelihood = 0.0
+    log_at_most_once = 0.0  # of the probability that no example comes twice in Poisson batches
     most_often = 0
     for window in windows:
         batches = len(window)
@@ -628,8 +628,8 @@ def _recognise_kind(sample: BatchSample) -> str:
         most_often = max(most_often, int(counts.max(initial=0)))
         log_never = batches * math.log1p(-rate)
         log_once = math.log(batches * rate) + (batches - 1) * math.log1p(-rate)
-        log_likelihood += window.shape[1] * np.logaddexp(log_never, log_once)
-    if windows and most_often <= 1 and log_likelihood < math.log(_CERTAIN):
+        log_at_most_once += window.shape[1] * np.logaddexp(log_never, log_once)
+    if windows and most_often <= 1 and log_at_most_once < math.log(_CERTAIN):
         # Shuffled batches have one size but for the last of a pass, or sizes that differ by 1.
         varies = np.ptp(sizes[sizes > 0]) > 1 and len(np.unique(sizes)) > 2
         return BALLS_IN_BINS if varies else SHUFFLED

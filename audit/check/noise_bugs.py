@@ -140,6 +140,7 @@ class NoiseBugs(NamedTuple):
             why = f"It differs by layer.{more}"
             return findings.WRONG_NOISE.fill(figure=figure, where=where, why=why)
         deviation = np.average(deviations**2, weights=freedom) ** 0.5
+        # 1%, and four deviations of a measured deviation.
         tolerance = min(0.01 + 4 / (2 * sum(freedom)) ** 0.5, 0.05)
         fits = factors.explain_noise(deviation, self.settings, layers, tolerance)
         why = f"{fits}{more}"

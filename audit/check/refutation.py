@@ -287,6 +287,7 @@ def _look_at_any_noise(
     largest = float((heights + (vectors @ direction).reshape(heights.shape)).max())
     in_target = 1.0 if game.once else 0.0
     rate = _bound_rate_of_lengths(largest, lengths, dimension, in_target)
+    # A test sees the target where so large a sum is no likelier without it than the test's rate allows.
     return np.asarray(rate <= np.exp(tests.log_rates), np.float64)
 
 

@@ -335,6 +335,7 @@ def _is_noise_right_without_data(drawn: DrawnNoise) -> bool:
     empty = drawn.list_accepted().get(noise.EMPTY)
     if empty is None:
         return bool(0.98 < drawn.compute_deviation() < 1.5)
+    # Four deviations of a measured deviation, and 1%.
     error = 4 / (2 * max(float(np.sum(empty.freedom)), 1)) ** 0.5 + 0.01
     at_empty = abs(drawn.compute_deviation(noise.EMPTY) - 1) < error
     return bool(at_empty and drawn.compute_deviation() > 1 - error)
@@ -425,6 +426,7 @@ def _check_separation(probe: StepProbe, tried: TriedExamples, seconds: float) ->
         return _untried(measured)
     tolerance = max(movement.tolerance for movement in measured)
     if tolerance > _COARSE_SUM:
+        # Mostly there are three interactions, of four calls each.
         seeds = _choose_seeds(probe, tolerance, _COARSE_SUM, 12 * seconds)
         averaged = movements.measure_interactions(probe, tried, seeds) if len(seeds) > 1 else ""
         if not isinstance(averaged, str):
@@ -527,6 +529,7 @@ def _check_sensitivity(
         return _untried(_NOTHING_MOVES)
     tolerance = max(movement.tolerance for movement in tried.movements.values())
     if tolerance > _COARSE:
+        # The batch as given, and with each of the three loudest examples.
         seeds = _choose_seeds(probe, tolerance, _COARSE, 4 * seconds)
         if len(seeds) > 1:
             tried = movements.refine_movements(probe, tried, seeds)

@@ -112,7 +112,17 @@ class Trainee(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class _Program:
-    """The key of a compiled function: names of all that it computes; equal keys mean the same function."""
+    """The key of a compiled function: names of all that it computes; equal keys mean the same function.
+
+    Attributes:
+      model: the trainee's name.
+      clipping, optimizer, precision: the mechanism's, by name.
+      adversary: the name of its functions, or the hash of what a caller's own compute.
+      several_canaries: whether a run has more than one.
+      sampler: its name, and the steps of its epoch.
+      observes: whether the adversary has an observer of the models in between.
+      variant: which functions the adversary's maker gave, where settings decide that.
+    """
 
     model: Hashable
     clipping: str
