@@ -1,4 +1,7 @@
-"""Mistakes that multiply a movement, the noise, or both by a factor: which of them fit what was measured."""
+"""Mistakes that multiply a movement, the noise, or both by a factor: which of them fit what was measured.
+
+C, sigma, eta and B are the clipping norm, noise multiplier, learning rate and batch size of `StepSettings`.
+"""
 
 from collections.abc import Mapping
 

@@ -410,7 +410,8 @@ def _make_insertion_mask(setting: Setting) -> Array:
     if not setting.repetitions:
         return base.insertion_mask(schedule.steps, schedule.periodicity, schedule.place)
     shuffle = game.root(setting.seed, "batches")
-    key = jax.random.fold_in(shuffle, zlib.crc32(b"canaries"))  # epochs fold in less
+    # A number beyond any epoch's, which `base.fixed_shuffle` folds into the same key.
+    key = jax.random.fold_in(shuffle, zlib.crc32(b"canaries"))
     mask = cohorts.repeated(key, setting.canaries, schedule.steps, setting.repetitions)
     return jnp.asarray(mask)
 
