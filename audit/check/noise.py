@@ -224,6 +224,7 @@ def _draw_at(
         return str(error)
     tolerance = 4 * probe.spacings[np.flatnonzero(place_in_layer == 0)]
     deviation = probe.settings.unit * probe.settings.noise_multiplier
+    # Of numbers that round more coarsely it is not told whether they have noise.
     is_fine = trees.compute_ulp(first, probe.spacings) <= 0.25 * deviation
     silent = np.bincount(probe.layer, is_fine & ~differs)
     return _measure_noise(probe, np.array(draws), is_sampled, tolerance, silent)

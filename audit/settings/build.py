@@ -302,6 +302,7 @@ def _make_knowledge(setting: Setting, trained: Trainee, training: _Training) -> 
         return theta
 
     def respond(theta_0: Array) -> Array:
+        """Returns the mus (p,) of scores that project on a coordinate, as linear response forecasts them."""
         return _forecast_by_coordinate(training, theta_0)[0]
 
     return Knowledge(
