@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from audit.claims.claim import DpSgd, EpsilonDelta, Gdp
     from audit.evidence.given import coins, cosines, ranks
 
+# The modules of the public names that are imported when they are first used.
 _ROOMS = {
     "DpSgd": "audit.claims.claim",
     "EpsilonDelta": "audit.claims.claim",

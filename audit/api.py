@@ -187,6 +187,7 @@ def audit(
     with jax.default_matmul_precision("float32"):
         game = build.build(setting, dataset)
         store = stored.open_store(request.out, setting, dataset)
+        # This call takes no looks: it is refused where looks were declared.
         results.require_declared(store, [])
         with progress.bar(training.count_missing(store, request.runs)) as line:
             trained = training.train(game, store, request.runs, progress=line)

@@ -157,6 +157,7 @@ class DirectionsOptimizer(_InsertingOptimizer):
         Raises:
           InputError: as `audit.directions.cosines`.
         """
+        # Steps subtract gradients: the canaries push against the movement.
         displacement = np.asarray(drift, np.float64) - self.movement()
         return directions.cosines(
             displacement, self._seed, self._run, self._count, leave_one_out=leave_one_out

@@ -232,6 +232,7 @@ def _require_covered(
     """
     if request.constants is None:
         return
+    # Nothing is measured yet: any constant shows whether a bound would follow.
     steps = Steps(1.0, "") if request.is_measured else _vouched_steps(request)
     bound = lipschitz.hidden_state(setting, delta, steps, own_model=True)
     reason = bound if isinstance(bound, str) else ""
@@ -264,7 +265,7 @@ def _find_steps(
         steps = _vouched_steps(request)
     else:
         kept = lipschitz.kept(store)
-        if kept is not None and kept.runs:
+        if kept is not None and kept.runs:  # 0 where they were vouched for
             steps = kept
     lipschitz.keep(store, steps)
     return steps
@@ -341,7 +342,8 @@ def _adversary_field(adversary: str | Adversary, model: Model) -> str | OwnAdver
 def _fingerprint_adversary(adversary: Adversary, model: Model) -> str:
     """Returns SHA-256, in hex, of what an adversary's functions compute on a model's shapes.
 
-    Its functions are traced for abstract arguments, nothing is computed.
+    Its functions are traced for abstract arguments, nothing is computed. The key is of the type that games
+    use, whatever JAX's default is.
     """
     theta = jax.ShapeDtypeStruct((model.n_parameters,), jnp.float32)
     norm = jax.ShapeDtypeStruct((), jnp.float32)

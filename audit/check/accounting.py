@@ -178,6 +178,7 @@ def _check_fixed(claimed: float, delta: float, composition: Composition) -> Chec
         text += f", so that {claimed:.4g} is neither proven nor refuted: claim {epsilon:.4g}"
         return CheckOutcome(text, tried=False, figures=figures)
 
+    # 2 sigma over a movement of 2 C is sigma over one of C, as the mistake has it.
     whole_noise = composition._replace(noise_multiplier=2 * composition.noise_multiplier)
     rdp_of_c = _compute_fixed_rdp_epsilon(whole_noise, delta)
     exact_of_c = _compute_whole_epsilon(whole_noise, delta)
@@ -227,7 +228,13 @@ def _compute_replaced_epsilon(composition: Composition, delta: float, grid: floa
     """Returns a lower bound on epsilon where an example is replaced in batches without replacement.
 
     All others' gradients are zero, the example's is C, its replacement's is -C: each step shows a mixture of
-    N(0, sigma) and of N(C, sigma) or N(-C, sigma). Sums are sorted into buckets.
+    N(0, sigma) and of N(C, sigma) or N(-C, sigma), sigma being a deviation in units of C. Sums are sorted
+    into buckets.
+
+    Args:
+      composition: the steps.
+      delta: of epsilon.
+      grid: the distance of neighbouring privacy losses.
     """
     sigma, steps, sampling_rate = composition
     highest = 1 + 9 * sigma
@@ -249,6 +256,7 @@ def _compute_normal_masses(edges: NDArray[np.float64]) -> NDArray[np.float64]:
     """Returns the normal law's probabilities between edges, and beyond the first and the last."""
     below = np.concatenate([[0.0], special.ndtr(edges), [1.0]])
     above = np.concatenate([[1.0], special.ndtr(-edges), [0.0]])
+    # Differences of probabilities near 1 would lose digits: each is taken from the nearer tail.
     is_low = np.concatenate([edges, [np.inf]]) <= 0
     return np.where(is_low, np.diff(below), -np.diff(above))
 
@@ -277,7 +285,7 @@ def _check_shuffled(
 def _check_delta(delta: float, examples: int) -> CheckOutcome:
     """Checks that delta is too small to release an example whole."""
     released = delta * examples
-    least = 0.1 / examples
+    advised = 0.1 / examples  # well below 1 / n, where an example may be released whole
     text = f"delta {delta:g} is {released:.2g} / n of {examples:,} examples"
     bugs = []
     if released >= 1 - 1e-9:
@@ -285,13 +293,11 @@ def _check_delta(delta: float, examples: int) -> CheckOutcome:
             delta=delta,
             examples=examples,
             released=released,
-            least=least,
+            least=advised,
         )
         bugs.append(finding)
     elif released > 0.1:
-        text += (
-            f": it allows to release {released:.2g} examples whole on average; claim at {least:.1g}"
-        )
+        text += f": it allows to release {released:.2g} examples whole on average; claim at {advised:.1g}"
     return CheckOutcome(text, findings=bugs, figures={"delta times examples": released})
 
 

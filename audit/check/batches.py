@@ -452,6 +452,7 @@ def _needs_more(passes: int, batches: int, drawn: int, absent: int) -> bool:
     """
     if passes < 2:
         return True
+    # That is drawn / (1 - rate) >= _LEAST_DRAWN, as 1 - rate is absent / (drawn + absent).
     is_precise = drawn * (drawn + absent) >= _LEAST_DRAWN * absent
     is_enough = passes >= _LEAST_PASSES and batches >= _LEAST_BATCHES and is_precise
     return not is_enough and batches < _MOST_BATCHES
@@ -467,6 +468,8 @@ def _test_poisson(sample: BatchSample) -> dict[str, float]:
     members = sample.members
     examples = sample.examples
     batches = len(sizes)
+    # The total is held against the stated rate, spreads against the actual one, so that a wrong rate alone
+    # does not fail them.
     rate = sample.actual_rate
     size_law = stats.binom(examples, rate)
     total = int(sizes.sum())
@@ -573,7 +576,10 @@ def _compute_together_p_value(sample: BatchSample) -> float:
 
 
 def _judge_sizes(sample: BatchSample) -> dict[str, float]:
-    """Returns 1 or 0 in place of p-values, by whether sizes of batches that are not Poisson are right."""
+    """Returns 1 or 0 in place of p-values, by whether sizes of batches that are not Poisson are right.
+
+    Rows that only Poisson batches are held to get 1.
+    """
     sizes = sample.sizes
     usual = round(sample.expected_size)
     last = usual  # the size of the last batch of a pass
@@ -614,7 +620,7 @@ def _recognise_kind(sample: BatchSample) -> str:
     sizes = sample.sizes
     rate = sample.actual_rate
     windows = _split_into_passes(sample)
-    log_likelihood = 0.0
+    log_at_most_once = 0.0  # of the probability that no example comes twice in Poisson batches
     most_often = 0
     for window in windows:
         batches = len(window)
@@ -622,8 +628,9 @@ def _recognise_kind(sample: BatchSample) -> str:
         most_often = max(most_often, int(counts.max(initial=0)))
         log_never = batches * math.log1p(-rate)
         log_once = math.log(batches * rate) + (batches - 1) * math.log1p(-rate)
-        log_likelihood += window.shape[1] * np.logaddexp(log_never, log_once)
-    if windows and most_often <= 1 and log_likelihood < math.log(_CERTAIN):
+        log_at_most_once += window.shape[1] * np.logaddexp(log_never, log_once)
+    if windows and most_often <= 1 and log_at_most_once < math.log(_CERTAIN):
+        # Shuffled batches have one size but for the last of a pass, or sizes that differ by 1.
         varies = np.ptp(sizes[sizes > 0]) > 1 and len(np.unique(sizes)) > 2
         return BALLS_IN_BINS if varies else SHUFFLED
 
@@ -635,7 +642,10 @@ def _recognise_kind(sample: BatchSample) -> str:
 
 
 def _split_into_passes(sample: BatchSample) -> list[NDArray[np.bool_]]:
-    """Returns the members of each pass; of batches that came one by one, of as many as a pass should have."""
+    """Returns the members of each pass; of batches that came one by one, of as many as a pass should have.
+
+    Of batches that came one by one and vary in size there are none.
+    """
     batches_per_pass = count_batches(sample.sampling_rate)
     if len(sample.passes) > 1:
         return [batch_pass.members[:batches_per_pass] for batch_pass in sample.passes]

@@ -1,4 +1,7 @@
-"""The bugs that movements of a step amount to, by name, and what shows that clipping was reached."""
+"""The bugs that movements of a step amount to, by name, and what shows that clipping was reached.
+
+Movements are in units of eta C / B, as far as one example may move a step: a norm of 1 is called C.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
@@ -28,7 +31,7 @@ class BugCause(NamedTuple):
 
 
 def find_plateau(tried: TriedExamples) -> float:
-    """Returns the norm at which the most extreme added examples stop, 0 where they do not."""
+    """Returns the norm at which the four loudest added examples stop, 0 where they do not stop at one."""
     if not tried.were_added:
         return 0.0
     norms = sorted(list_finite_norms(tried.movements), reverse=True)
@@ -44,7 +47,7 @@ def list_finite_norms(movements: Mapping[str, Movement]) -> list[float]:
 
 def is_violation(movement: Movement) -> bool:
     """Returns whether a movement is by more than C, whatever rounding did."""
-    return not movement.norm <= 1 + movement.tolerance
+    return not movement.norm <= 1 + movement.tolerance  # of NaN too
 
 
 def find_violations(tried: TriedExamples) -> dict[str, Movement]:
@@ -114,7 +117,7 @@ def _stops_suddenly(probe: StepProbe, tried: TriedExamples, layer: int | None) -
             continue
         half = _find_scale(measure, least + 0.5 * (most - least))
         full = _find_scale(measure, least + 0.998 * (most - least))
-        if full < 3.5 * half:
+        if full < 3.5 * half:  # growth in proportion takes twice the scale from half to full
             return True
     return False
 

@@ -1,4 +1,7 @@
-"""Mistakes that multiply a movement, the noise, or both by a factor: which of them fit what was measured."""
+"""Mistakes that multiply a movement, the noise, or both by a factor: which of them fit what was measured.
+
+C, sigma, eta and B are the clipping norm, noise multiplier, learning rate and batch size of `StepSettings`.
+"""
 
 from collections.abc import Mapping
 
@@ -36,6 +39,7 @@ def find_mistakes(
     errors = {}
     for mistake, mistaken_factor in factors.items():
         has_effect = abs(mistaken_factor - 1) > 0.02
+        # Rounded, so that mistakes that fit as well as each other stay in their order.
         error = round(abs(factor / mistaken_factor - 1), 3)
         if has_effect and error < tolerance:
             errors[mistake] = error

@@ -1,5 +1,6 @@
 """The bugs that a check names, in engineers' words: what each means and how to fix it.
 
+C, sigma, eta and B are the clipping norm, noise multiplier, learning rate and batch size that are stated.
 Braces are filled with what was measured. Where `check` itself is in braces, several checks can find the bug.
 """
 

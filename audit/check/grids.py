@@ -12,7 +12,7 @@ import numpy as np
 from audit.check.noise import StepNoise
 from audit.check.trees import Vector
 
-_DENSITY = 0.2821  # of the difference of two normal draws at 0, over sqrt(2): that two draws agree
+_DENSITY = 0.2821  # at 0, of the difference of two standard normal draws: 1 / sqrt(4 pi)
 _FLOAT32 = 2.0**-22  # how often two draws of a float32 generator agree
 _MOST_PAIRS = 2e8
 _LEAST = 30  # agreements beyond those expected that make a grid
@@ -64,6 +64,7 @@ def find_grid(given: StepNoise, other: StepNoise | None) -> NoiseGrid | None:
         return None
     draws = np.sort(given.draws[:, columns], axis=0)
     tolerances = 1.5 * given.rounding[columns] + 1e-12 * np.max(np.abs(draws), axis=0)
+    # Without each value's agreement with itself; each pair was counted twice.
     agreements = _count_agreements(draws, draws, tolerances) - draws.size
     agreements = agreements // 2
     deviations = given.deviations[given.layer[columns]]

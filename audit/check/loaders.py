@@ -138,7 +138,7 @@ def _read_batches(given: Any, most: float) -> DrawnPass:
     batches: list[NDArray[Any]] = []
     is_whole = True
     for batch in given:
-        if len(batches) >= most and batches[0].ndim:
+        if len(batches) >= most and batches[0].ndim:  # the indices of a single batch are not cut
             is_whole = False
             break
         batches.append(_to_array(batch))

@@ -206,7 +206,7 @@ def _draw_at(
 ) -> StepNoise | str:
     """Draws `count` steps at a batch and measures their noise; returns why not, where the step fails.
 
-    Looks at the first numbers of each layer, as many as memory allows.
+    Looks at the first numbers of each layer, as many as memory allows. `stream` is that of `_choose_seeds`.
     """
     place_in_layer = np.arange(probe.start.size) - np.searchsorted(probe.layer, probe.layer)
     is_sampled = place_in_layer < max(_MOST_NUMBERS // len(probe.layer_names), 256)
@@ -224,6 +224,7 @@ def _draw_at(
         return str(error)
     tolerance = 4 * probe.spacings[np.flatnonzero(place_in_layer == 0)]
     deviation = probe.settings.unit * probe.settings.noise_multiplier
+    # Of numbers that round more coarsely it is not told whether they have noise.
     is_fine = trees.compute_ulp(first, probe.spacings) <= 0.25 * deviation
     silent = np.bincount(probe.layer, is_fine & ~differs)
     return _measure_noise(probe, np.array(draws), is_sampled, tolerance, silent)
@@ -233,7 +234,13 @@ def _choose_seeds(probe: StepProbe, stream: int, count: int) -> NDArray[np.int64
     """Returns pairs of consecutive seeds that are this step's own.
 
     With the same seeds for all steps, chance correlations of a generator's first seeds would be found in
-    every step.
+    every step. Another stream has other seeds, so that the noise at two batches is independent, as the
+    F-test of `_test_batch` takes it.
+
+    Args:
+      probe: the step.
+      stream: 0 for the batch as given, 1 for all others.
+      count: of the seeds.
     """
     text = repr(probe.settings).replace(
         "StepSettings", "Stated"
@@ -264,6 +271,7 @@ def _measure_noise(
     deviation = probe.settings.unit * probe.settings.noise_multiplier
     freedom_each = len(draws) - 1
     layer = probe.layer[is_sampled]
+    # Less the first draw, so that a number that never changes is exactly 0 below.
     noise = (draws - draws[0]) / deviation
     noise = noise - noise.mean(axis=0)
     mean = (draws.mean(axis=0) - probe.start[is_sampled]) / deviation

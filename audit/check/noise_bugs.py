@@ -140,6 +140,7 @@ class NoiseBugs(NamedTuple):
             why = f"It differs by layer.{more}"
             return findings.WRONG_NOISE.fill(figure=figure, where=where, why=why)
         deviation = np.average(deviations**2, weights=freedom) ** 0.5
+        # 1%, and four deviations of a measured deviation.
         tolerance = min(0.01 + 4 / (2 * sum(freedom)) ** 0.5, 0.05)
         fits = factors.explain_noise(deviation, self.settings, layers, tolerance)
         why = f"{fits}{more}"
@@ -173,7 +174,7 @@ def count_repeats(drawn: DrawnNoise) -> int:
     is_telling = (
         given.exact & varies if np.any(varies) else given.exact
     )  # frozen numbers tell nothing
-    is_coarse = np.max(given.tolerance) > 1e-6
+    is_coarse = np.max(given.tolerance) > 1e-6  # of types of 16 bits
     least = 16 if is_coarse else 4  # numbers that do not repeat by chance
     if np.sum(is_telling) < least:
         return 0

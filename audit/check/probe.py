@@ -265,7 +265,7 @@ class StepProbe:
         rounding = rounding / self.settings.unit
         is_frozen = np.bincount(self.layer, self.is_trained | (after != self.start)) == 0
         rounding = np.where(is_frozen[self.layer], 0, rounding)
-        if not self.settings.noise_multiplier:
+        if not self.settings.noise_multiplier:  # what did not move then was not rounded
             rounding = np.where(after == self.start, 0, rounding)
         return np.asarray(rounding)
 

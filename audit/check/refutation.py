@@ -178,6 +178,7 @@ def refute_sampler(
     require(is_sampled, f"`claim={shown(claim)}`: give audit.DpSgd with noise and a sampling_rate")
     conversions.require_confidence(confidence)
 
+    # Without Lipschitz constants, which bound the last model alone: here every sum is seen.
     claim = DpSgd(*claim.composition)
     loader = _iterate_passes(draw, examples, round(1 / claim.sampling_rate))
     rehearsed = [next(loader) for _ in range(_REHEARSED)]
@@ -286,6 +287,7 @@ def _look_at_any_noise(
     largest = float((heights + (vectors @ direction).reshape(heights.shape)).max())
     in_target = 1.0 if game.once else 0.0
     rate = _bound_rate_of_lengths(largest, lengths, dimension, in_target)
+    # A test sees the target where so large a sum is no likelier without it than the test's rate allows.
     return np.asarray(rate <= np.exp(tests.log_rates), np.float64)
 
 
@@ -330,6 +332,7 @@ def _compute_ratios(sums: Array, game: WorstCase) -> Array:
     """Returns the log-likelihood ratio (R,) of runs' sums (R, epochs, batches)."""
     variance = game.noise_multiplier**2
     if game.once:
+        # A sum around 2, or 1, over one around 0; the target's batch may be any of an epoch's.
         inside = special.logsumexp((2 * sums - 2) / variance, axis=-1)
         outside = special.logsumexp((sums - 0.5) / variance, axis=-1)
         return np.asarray((inside - outside).sum(axis=-1))
@@ -386,6 +389,7 @@ def _choose_tests(game: WorstCase, claim: DpSgd, is_gaussian: bool = True) -> _T
     best = np.argsort(-growth, kind="stable")
     if not is_gaussian:
         best = best[best >= _CANDIDATES]
+    # Most of the capital is on the near thresholds: the best few tests take all of these places in turn.
     near = np.resize(best[:_KEPT], len(NEAR))
     far = np.resize(best, len(THRESHOLDS) - len(NEAR))
     chosen = np.concatenate([near, far])

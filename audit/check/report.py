@@ -16,7 +16,7 @@ UNTRIED = "could not be tried"
 NOT_APPLICABLE = "does not apply"
 LEVEL = 0.001  # of all statistical tests of a report together, by Holm's method
 _COLUMNS = 80
-_INDENT = 35
+_INDENT = 35  # columns before what was seen
 
 
 class Check(NamedTuple):
@@ -24,7 +24,7 @@ class Check(NamedTuple):
 
     Attributes:
       name: the check's.
-      result: passed, failed or could not be tried.
+      result: PASSED, FAILED, UNTRIED or NOT_APPLICABLE.
       seen: what was seen.
     """
 

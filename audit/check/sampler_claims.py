@@ -345,7 +345,7 @@ def _account_truncated(training: _Training) -> EveryModel:
     step = dp_accounting.dp_event.TruncatedSubsampledGaussianDpEvent(
         truncation.examples, rate, truncation.largest_batch, sigma
     )
-    grid = max(1e-4, 1e-7 * whole)
+    grid = max(1e-4, 1e-7 * whole)  # of privacy losses; coarser where epsilon is large
     accountant = PLDAccountant(dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE, grid)
     epsilon = float(accountant.compose(step, steps).get_epsilon(training.delta))
     return EveryModel(None, min(epsilon, whole), "dp-accounting (truncated PLD)")
@@ -398,6 +398,7 @@ def _advise_order(training: _Training, last_model: float | None, bound: _Bound) 
     """Returns how batches that are no Poisson batches may get Poisson's claim, with computed numbers."""
     poisson = accounting.participant_upper_bound(training.composition, training.delta)
     claim = at_most_two(poisson)
+    # Without amplification an example takes part once an epoch: mu = sqrt(epochs) / sigma.
     mu = conversions.mu_from_epsilon(poisson, training.delta)
     sigma = at_most_two(math.sqrt(training.schedule.epochs) / mu)
     advice = f"To claim {claim}, draw Poisson batches, or raise the noise multiplier to {sigma}"

@@ -238,8 +238,8 @@ def _try_step(
 def _find_common_factor(trial: StepTrial) -> float:
     """Returns the factor by which movements and noise both differ from what is stated; 1 where none does.
 
-    Examples in place of a row lie in a ball of this radius, and of less where they point to few sides, so
-    that the noise tells it there.
+    Clipped examples in place of a row lie in a ball whose radius is this factor. The measured radius is less
+    where they point to few sides, so that the noise tells the factor there.
     """
     drawn = trial.drawn
     tolerances = [movement.tolerance for movement in trial.tried.movements.values()]
@@ -266,6 +266,7 @@ def _find_common_factor(trial: StepTrial) -> float:
         return factor if agrees and is_shown else 1.0
     plateau = trial.plateau
     is_shown = plateau > 1 or deviation < 1 - error  # layers clipped apart stop below C too
+    # Whether the noise is nearer to the plateau than to what is stated.
     is_nearer = abs(np.log(plateau / deviation)) < abs(np.log(deviation)) if plateau else False
     differs = abs(plateau - 1) > 0.003 + 2 * max(tolerances)
     agrees = abs(plateau / deviation - 1) < error
@@ -334,6 +335,7 @@ def _is_noise_right_without_data(drawn: DrawnNoise) -> bool:
     empty = drawn.list_accepted().get(noise.EMPTY)
     if empty is None:
         return bool(0.98 < drawn.compute_deviation() < 1.5)
+    # Four deviations of a measured deviation, and 1%.
     error = 4 / (2 * max(float(np.sum(empty.freedom)), 1)) ** 0.5 + 0.01
     at_empty = abs(drawn.compute_deviation(noise.EMPTY) - 1) < error
     return bool(at_empty and drawn.compute_deviation() > 1 - error)
@@ -424,6 +426,7 @@ def _check_separation(probe: StepProbe, tried: TriedExamples, seconds: float) ->
         return _untried(measured)
     tolerance = max(movement.tolerance for movement in measured)
     if tolerance > _COARSE_SUM:
+        # Mostly there are three interactions, of four calls each.
         seeds = _choose_seeds(probe, tolerance, _COARSE_SUM, 12 * seconds)
         averaged = movements.measure_interactions(probe, tried, seeds) if len(seeds) > 1 else ""
         if not isinstance(averaged, str):
@@ -526,10 +529,11 @@ def _check_sensitivity(
         return _untried(_NOTHING_MOVES)
     tolerance = max(movement.tolerance for movement in tried.movements.values())
     if tolerance > _COARSE:
+        # The batch as given, and with each of the three loudest examples.
         seeds = _choose_seeds(probe, tolerance, _COARSE, 4 * seconds)
         if len(seeds) > 1:
             tried = movements.refine_movements(probe, tried, seeds)
-            plateau = 0.0
+            plateau = 0.0  # the few examples that are measured again are too few to show one
 
     violations = causes.find_violations(tried)
     everything = violations or tried.movements

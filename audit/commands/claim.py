@@ -157,6 +157,7 @@ def _read_loader() -> _Definitions:
     if rate is None:
         rate = 1 / _count_batches(path.name, draw)
     rate = number("sampling_rate", rate, float)
+    # An epoch has at least two batches, as in `sampler_claims`.
     require(0 < rate <= 0.5, f"{path.name}: a sampling rate of {rate:g}: give 0.5 at most")
     return _Definitions(path.name, draw, definitions["examples"], rate, definitions.get("noise"))
 

@@ -154,6 +154,7 @@ def _format_help() -> str:
 def _find_command_flags() -> list[flags.Flag[Any]]:
     """Returns the flags that this repository defines, without those of libraries."""
     command_flags = []
+    # absl files the flags of the module that is run under argv[0].
     for module, module_flags in flags.FLAGS.flags_by_module_dict().items():
         if module == sys.argv[0] or module.startswith(("experiments.", "audit.")):
             command_flags.extend(module_flags)
@@ -217,6 +218,7 @@ def _report_unprinted(error: OSError) -> int:
 
     Nothing is reported where stdout's reader left, as `head` does. Any other error is raised again.
     """
+    # An error that names a file is of that file, not of stdout.
     if error.filename is not None or error.errno not in _OUTPUT_ERRORS:
         raise error
     nowhere = os.open(os.devnull, os.O_WRONLY)

@@ -169,4 +169,5 @@ def _print_whole(text: str) -> None:
     with contextlib.suppress(BrokenPipeError):
         print(text, flush=True)
         return
+    # Python flushes stdout once more at its end, which would fail again.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -29,7 +29,8 @@ _IS_OVER = threading.Event()  # the time in which interrupts matter
 def install() -> None:
     """Has this process handle SIGINT and SIGTERM from now on, except those that it was started to ignore.
 
-    A thread gets the number of each signal through a pipe, even while the main thread runs compiled code.
+    A thread gets the number of each signal through a pipe, even while the main thread runs compiled code. A
+    second call changes nothing.
     """
     handled = [s for s in _SIGNALS if signal.getsignal(s) not in (signal.SIG_IGN, _interrupt)]
     if not handled:

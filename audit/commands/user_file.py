@@ -24,6 +24,7 @@ def run_file(path: Path) -> dict[str, Any]:
     if mentions_jax and importlib.util.find_spec("jax") is not None:
         prepare_jax()
     try:
+        # By another name than __main__, so that what a file does as a program is left out.
         return runpy.run_path(str(path), run_name="check")
     except InputError:
         raise

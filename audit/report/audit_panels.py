@@ -372,6 +372,7 @@ def _draw_profile(axis: Axes, conclusion: Conclusion) -> None:
         fontsize=8,
         color="0.4",
     )
+    # Above 1 is room for the legend.
     axis.set(xlabel="epsilon", ylabel="delta", yscale="log", ylim=(1e-10, 1e3))
     _set_title(axis, "Privacy profile")
     axis.set_yticks([1e-10, 1e-8, 1e-6, 1e-4, 1e-2, 1])
@@ -389,9 +390,9 @@ def _draw_path(axis: Axes, conclusion: Conclusion) -> None:
     runs = range(last + 1 - len(path), last + 1)
     marker = "o" if len(path) < 4 else ""
     axis.step(runs, path, where="post", color=BOUND, marker=marker, label="proven")
-    limits = conclusion.bound(EXACT_NULL_GDP).path
-    if limits:
-        axis.step(runs, limits, where="post", color=FREE, ls="--", label="any GDP guarantee")
+    path_of_gdp = conclusion.bound(EXACT_NULL_GDP).path
+    if path_of_gdp:
+        axis.step(runs, path_of_gdp, where="post", color=FREE, ls="--", label="any GDP guarantee")
     test = conclusion.claim_test
     if test is not None and test.refuted and test.runs <= last:
         axis.axvline(test.runs, color=BOUND, lw=0.8, ls=":", label=f"claim refuted: {test.runs}")
@@ -495,6 +496,7 @@ def _draw_epsilons(axis: Axes, conclusion: Conclusion) -> None:
     if upper is not None and np.isfinite(upper):
         axis.axvline(upper, color=UPPER, ls=":", label="upper bound")
     axis.set_yticks(range(len(names)), [name.removeprefix("one_shot_") for name in names])
+    # From top to bottom, as the tables are.
     axis.set(xlabel=r"$\varepsilon$", ylim=(len(names) - 0.4, -0.6))
     axis.set_xlim(left=0)
     _set_legend_above(axis)

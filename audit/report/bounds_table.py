@@ -458,6 +458,7 @@ def _make_one_run_table(conclusion: Conclusion) -> str:
     title = f"one run: epsilon at delta {conclusion.delta:g}, confidence {conclusion.confidence:g}"
     given = []
     for upper in conclusion.upper_bounds:
+        # 37 columns: those of mu and counts, which are empty.
         given.append(f"{upper.name:<16} {at_most(upper.epsilon):>8} {'':<37} {upper.assumes.word}")
     bounds = Table(_BOUND_COLUMNS, conclusion.bounds, after=given, gap=" ", rule=_WIDTH).text()
     notes = [

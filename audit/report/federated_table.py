@@ -95,8 +95,8 @@ class Upper(NamedTuple):
 def upper_bounds(audit: FederatedAudit) -> list[Upper]:
     """Returns the mechanism's epsilons at the audit's delta.
 
-    They are the accountant's of a canary and of a client, and the paper's analytical one, which counts a
-    single round and is no bound.
+    They are the accountant's of a canary, the first, and of a client, and the analytical one of the one-shot
+    paper (Andrew et al., ICLR 2024), which counts a single round and is no bound.
     """
     delta = audit.runs[0].delta
     rows = []

@@ -128,7 +128,7 @@ def _show_differences(differences: dict[str, Any]) -> str:
 
 def as_json(rows: Sequence[Listed]) -> list[dict[str, Any]]:
     """Returns the rows for json.dumps; what is infinite or unknown is None."""
-    return _make_table(rows, 0.0).json()
+    return _make_table(rows, 0.0).json()  # ages are for people alone
 
 
 def as_csv(rows: Sequence[Listed]) -> bytes:

@@ -518,7 +518,7 @@ def describe_federated(
         "It knows neither the noise nor who else took part in a round.",
         "The upper bound counts the rounds that a canary takes part in; neighbours differ by one client.",
     ]
-    uppers = upper_bounds(audit)
+    uppers = upper_bounds(audit)  # the first is the accountant's of a canary
     return Subject(
         anchor=f"s{folder}",
         title=f"federated {setting.model}, {setting.observe}, seed {setting.seed}",
@@ -551,7 +551,7 @@ def describe_federated_folder(folder: Path, levels: RequestedLevels) -> Subject:
     try:
         values: dict[str, Any] = json.loads(content or b"")
         setting = _read_federated_setting(values["setting"])
-        canary = Composition(*values["compositions"][0])
+        canary = Composition(*values["compositions"][0])  # in the order of `federated_json`
         client = Composition(*values["compositions"][1])
         dimension = int(values["runs"][0]["dimension"])
         count = len(values["runs"])
@@ -561,7 +561,7 @@ def describe_federated_folder(folder: Path, levels: RequestedLevels) -> Subject:
     except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError):
         raise InputError(f"{folder / RESULT} cannot be read, or is an older one: {fix}") from None
     scores = store.load(count)
-    law_holds = setting.observe in FINAL
+    law_holds = setting.observe in FINAL  # of a cosine with a final model the law is exact
     runs = conclude_each_run(scores, dimension, law_holds, level)
     together = bound_runs_together(scores, level)
     audit = FederatedAudit(runs, canary, client, accuracies, together)

@@ -88,6 +88,7 @@ CLIPPING: dict[str, Strategy] = {
     "unfolded": _clip_unfolded,
     "per_example": _clip_per_example,
 }
+# Every clipped gradient's product with a direction; book_keeping computes none itself.
 DOTS: dict[str, Callable[[Model], ClippedDots]] = {
     "book_keeping": _dots_per_example,
     "unfolded": _dots_unfolded,
@@ -111,7 +112,17 @@ class Trainee(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class _Program:
-    """The key of a compiled function: names of all that it computes; equal keys mean the same function."""
+    """The key of a compiled function: names of all that it computes; equal keys mean the same function.
+
+    Attributes:
+      model: the trainee's name.
+      clipping, optimizer, precision: the mechanism's, by name.
+      adversary: the name of its functions, or the hash of what a caller's own compute.
+      several_canaries: whether a run has more than one.
+      sampler: its name, and the steps of its epoch.
+      observes: whether the adversary has an observer of the models in between.
+      variant: which functions the adversary's maker gave, where settings decide that.
+    """
 
     model: Hashable
     clipping: str
@@ -291,6 +302,7 @@ def _make_knowledge(setting: Setting, trained: Trainee, training: _Training) -> 
         return theta
 
     def respond(theta_0: Array) -> Array:
+        """Returns the mus (p,) of scores that project on a coordinate, as linear response forecasts them."""
         return _forecast_by_coordinate(training, theta_0)[0]
 
     return Knowledge(
@@ -399,7 +411,8 @@ def _make_insertion_mask(setting: Setting) -> Array:
     if not setting.repetitions:
         return base.insertion_mask(schedule.steps, schedule.periodicity, schedule.place)
     shuffle = game.root(setting.seed, "batches")
-    key = jax.random.fold_in(shuffle, zlib.crc32(b"canaries"))  # beyond any epoch
+    # A number beyond any epoch's, which `base.fixed_shuffle` folds into the same key.
+    key = jax.random.fold_in(shuffle, zlib.crc32(b"canaries"))
     mask = cohorts.repeated(key, setting.canaries, schedule.steps, setting.repetitions)
     return jnp.asarray(mask)
 

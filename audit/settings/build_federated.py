@@ -192,6 +192,7 @@ def build(setting: FederatedSetting, clients: Clients, participation: Participat
     )
     chosen = choices(setting, clients)
     data = tuple(map(jnp.asarray, clients.arrays))
+    # Neighbours, who train in one block, then take equally many steps.
     batches = cohorts.by_size(participation.clients, clients.counts)
     schedule = Schedule(jnp.asarray(batches), jnp.asarray(participation.canaries))
 
@@ -239,8 +240,8 @@ def choices(
 ) -> fedavg.FedAvg:
     """Returns DP-FedAvg's functions and sizes for a setting.
 
-    A block is the number of clients that train at once: a few on a CPU, on other devices as many as memory
-    takes.
+    A block is the number of clients that train at once: on a CPU a few, or one of a model whose clients train
+    fastest in turn (`by_batch`); on other devices as many as memory takes.
 
     Args:
       setting: the setting.
@@ -272,6 +273,7 @@ def choices(
     theta = jax.ShapeDtypeStruct((model.n_parameters,), jnp.float32)
     data_types = tuple(map(jax.typeof, clients.arrays))
     memory = fedavg.client_memory(chosen, theta, data_types)
+    # A block is trained by one device, which has its own share of the cohort.
     block = ensemble.chunk_size(setting.cohort, memory, devices._replace(number=1))
     return chosen._replace(block=block)
 

@@ -185,7 +185,7 @@ def deciding(part: Any) -> dict[str, Any]:
         name = field.name
         value = getattr(part, name)
         is_always_in = name in described_fields and described_fields[name].always
-        if is_always_in or value != field.default:
+        if is_always_in or value != field.default:  # MISSING where a field has none
             identity[name] = value
     return identity
 

@@ -197,6 +197,7 @@ def _fill_in(given: Mapping[str, Any], usual: Usual, examples: int) -> dict[str,
     values |= usual._asdict()
     values |= given
 
+    # The batch size is not held to its limits yet: it may be 0.
     sampler = _choose_sampler(given, examples // max(values["batch_size"], 1))
     values["sampler"] = str(sampler)
     if "insertions" in given:
@@ -219,6 +220,7 @@ def _choose_sampler(given: Mapping[str, Any], batches: int) -> Sampling:
     fields()["repetitions"].require(times)
     named = read_sampler(given.get("sampler", EVERY), batches)
     choices = (named, read_sampler(f"{POISSON}:{rate}"), make_known(times))
+    # A rate of 1, and 0 times, stand for every step too.
     chosen = [sampler for sampler in choices if sampler.name != EVERY]
     fix = "`sampler`, `sampling_rate` and `repetitions` say how canaries come: give one of them"
     require(len(chosen) <= 1, fix)

@@ -153,7 +153,10 @@ class Setting:
 
     @property
     def insertions(self) -> int:
-        """Returns the number of steps at which a canary is inserted; or may be, with Poisson sampling."""
+        """Returns the number of steps at which a canary is inserted; or may be, with Poisson sampling.
+
+        Of a sampler by epochs it is one in each epoch.
+        """
         sampling = self.sampling
         if sampling.times:
             return sampling.times
@@ -247,7 +250,7 @@ def _validate_runs(setting: Setting, runs: int) -> None:
     adversary = setting.adversary
     canaries = setting.canaries
     require_runs(runs, 1 if canaries > 1 else adversary.least_runs)
-    if adversary.any_time:
+    if adversary.any_time:  # any number of runs proves something then
         return
     require(
         runs == 1 or not adversary.inserts_all,

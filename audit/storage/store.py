@@ -270,7 +270,7 @@ class Store:
         if missing:
             first, stop = missing[0]
             raise InputError(f"{self.path} lacks runs {first} to {stop - 1}: train them")
-        if not chunks:
+        if not chunks:  # and none are missing: `runs` is 0
             return Scores(0, np.empty((runs, 1)), np.empty((runs, 1), bool))
 
         shape = (runs, chunks[0].scores.shape[1])
@@ -541,6 +541,7 @@ def _parse_conclusion(content: bytes) -> Kept:
       ValueError: the content is no conclusion; OverflowError and RecursionError mean the same.
     """
     result = json.loads(content)
+    # Nobody sees these messages: `Store.result` has one of its own.
     require(isinstance(result, dict), "an object")
     runs = result.get("runs")
     require(runs is None or (type(runs) is int and runs >= 1), "a number of runs")
