@@ -15,7 +15,7 @@ from jax import Array
 from audit.adversaries.base import Adversary, Expect, Observer
 from audit.mechanism.base import Craft, Directions, Tree, draw_unit_direction
 
-_TINY = 1e-30
+_TINY = 1e-30  # in the place of a length of 0
 # The entries (K, p) of directions that stay in memory, 1 GiB; more are drawn each time they are needed.
 _MOST_KEPT = 1 << 28
 

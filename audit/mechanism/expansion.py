@@ -33,10 +33,11 @@ from audit.mechanism.base import Hyperparameters
 from audit.mechanism.clipping.base import Batch, ClippedSum
 from audit.mechanism.ensemble import Programs
 
-_KRYLOV_VECTORS = 12
+_KRYLOV_VECTORS = 12  # that Lanczos iterations keep: `eigsh`'s ncv
 _TOLERANCE = 0.02  # relative, of the eigenvalue m
-MOST_WHOLE = 24  # parameters, of which Lanczos iterations need more than they build
-ROUNDS = 12
+# Parameters up to which the whole matrix is built, by a product each: Lanczos iterations need as many.
+MOST_WHOLE = 24
+ROUNDS = 12  # of a search, by default
 _STARTS_AT_ONCE = 16
 _LARGE = 10_000  # parameters from which on programs for several starts at once take long to compile
 _STEP_LENGTHS = (1.0, 10.0, 100.0)  # tried in each round, the best is taken
@@ -183,6 +184,7 @@ def _make_functions(clipped_sum: ClippedSum, rounds: int) -> _Functions:
             there = place(u)
             displacement, change = moved(there)
             _, pull = jax.vjp(lambda theta: descend(scale, theta, batch), there)
+            # J'(u + change) - u, so that a step of length 1 is one of the power method.
             uphill = change - scale.rate * pull(displacement + change)[0]
             candidates = jnp.stack([displacement + step * uphill for step in _STEP_LENGTHS])
             gains = jax.lax.map(measure, candidates)

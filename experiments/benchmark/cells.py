@@ -142,7 +142,7 @@ class MeasuredCell(NamedTuple):
     @property
     def exceeds_level(self) -> bool:
         """Returns whether the exact test at 1% finds more audits above the truth than the level allows."""
-        limits = intervals.clopper_pearson(self.exceeding, self.audits, 0.98)
+        limits = intervals.clopper_pearson(self.exceeding, self.audits, 0.98)  # 1% at either end
         allowed = 1 - self.confidence + 1e-12
         return bool(limits.lower > allowed)
 

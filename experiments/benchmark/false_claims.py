@@ -168,6 +168,7 @@ class MeasuredClaim(NamedTuple):
     @property
     def accuses_falsely(self) -> bool:
         """Returns whether the exact test at 1% finds more refutations of a claim that holds than allowed."""
+        # 1% at either end.
         limits = intervals.clopper_pearson(self.false_refutations, self.audits, 0.98)
         return bool(limits.lower > 1 - self.confidence)
 

@@ -130,6 +130,7 @@ def _draw_opened(rng: Generator, setting: KnownMechanism) -> Coins:
     presence = _toss(rng, setting)
     opened_at_once = min(round(3 * np.sqrt(n)), n)
     scores = rng.standard_normal((1, n))
+    # Many at once, but so rarely that each coin is among them with probability delta.
     if rng.random() < _OPEN_DELTA * n / opened_at_once:
         places = rng.permutation(n)[:opened_at_once]
         scores[0, places] = np.where(presence[0, places], _OPEN_SCORE, -_OPEN_SCORE)
