@@ -156,6 +156,7 @@ def list_claims(estimators: Iterable[str], scale: Scale, seed: int) -> list[Clai
     for name in estimators:
         estimator = registry.ESTIMATORS[name]
         if registry.is_installed(estimator):
+            # At least 10 whatever they cost, or as many as the scale has: half of them decide.
             audits = max(scale.claim_audits // estimator.cost, min(scale.claim_audits, 10))
             cells.append(ClaimCell(name, scale.most_runs, audits, seed))
     return cells

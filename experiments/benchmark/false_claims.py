@@ -196,7 +196,7 @@ def _count_canaries(design: str) -> int:
     return {ONE_CANARY: 1, SEVERAL: CANARIES}.get(design, _LARGE)
 
 
-_LAWS = {
+_LAWS = {  # which draw at any mu, not at 1 alone
     ONE_CANARY: MECHANISMS["Gaussian 1"].law,
     SEVERAL: MECHANISMS["runs of 16: Gaussian 1"].law,
     ONE_RUN: MECHANISMS["coins: Gaussian 1"].law,

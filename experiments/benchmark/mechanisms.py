@@ -159,7 +159,14 @@ def _failing_truth(setting: KnownMechanism) -> Truth:
 
 
 def _make_law(draw: Callable[..., Coins], family: ScoreFamily, *breaks: str, **changes: Any) -> Law:
-    """Returns the law of independent canaries by a family of scores, as `_draw_worlds` or `_draw_coins`."""
+    """Returns the law of independent canaries by a family of scores.
+
+    Args:
+      draw: `_draw_worlds` or `_draw_coins`.
+      family: The scores' laws in both worlds.
+      *breaks: The assumptions of estimators that do not hold of it.
+      **changes: What `draw` takes beyond a sampler, the randomness and the setting.
+    """
     truth = partial(laws.score_truth, family)
     draw_family = partial(draw, family.sample, **changes)
     return Law(family.name, draw_family, truth, breaks=frozenset(breaks))

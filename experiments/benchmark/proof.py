@@ -222,6 +222,7 @@ def _train_on_clock(how: How, way: Way, rate: float, start: float) -> ClockedSco
 
     setting = how.setting(way)
     dataset = task(how.model).data.load(how.sources)
+    # MOST_RUNS, since nobody knows how many there will be: the number is checked, and decides nothing else.
     trainer = LocalTrainer(recipe(setting, MOST_RUNS, dataset), dataset)
     stage_size = 1
     if way.shown:

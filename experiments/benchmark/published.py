@@ -112,7 +112,8 @@ def fourth_order_limit(sums: Array, canaries: int, error: float) -> float:
     h_1 = 4 * (canaries - 2) / pairs
     h_2 = 2 / pairs
 
-    # The limit of mu_2 is the larger root x of (x - mean)^2 = cut * variance(x).
+    # The limit of mu_2 is the larger root x of (x - mean)^2 = cut * variance(x), where variance(x) is
+    # h_2 x + constant - (1 - h_0) x^2.
     cut = special.ndtri(1 - level) ** 2 / n
     constant = h_1 * mu_3 + h_0 * (mu_4 - mu_3**2)
     a = 1 + cut * (1 - h_0)

@@ -115,6 +115,7 @@ def do(devices: int, cell: Cell, data: DataSets) -> dict[str, bytes]:
         cell.do(cell.open(out, data), data, lambda runs: None)
         contents = {}
         for path in sorted(out.rglob("*")):
+            # A lease is this process's claim on its own store, which nobody else needs.
             if path.is_file() and path.suffix != ".lease":
                 contents[path.relative_to(out).as_posix()] = path.read_bytes()
         return contents
