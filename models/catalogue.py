@@ -147,6 +147,7 @@ def _make_dealer(load: LoadImages) -> Callable[[Dealing, Sources], Federation]:
     def load_and_deal(setting: Dealing, sources: Sources) -> Federation:
         images = load(file=sources.data_file, tfds_dir=sources.tfds_dir)
         dataset = _take_training_images(images)
+        # 0 clients stands for a client for each example.
         if setting.clients:
             clients = dirichlet(dataset, setting.clients, setting.alpha, setting.seed)
         else:

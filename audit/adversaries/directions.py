@@ -83,6 +83,7 @@ def random_directions(canaries: int, expect: Expect) -> Adversary:
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> RandomDirections:
         keys = jax.random.split(key, canaries)
+        # `_craft_many` does not read the origin, so that this state is enough to train with.
         blank = RandomDirections(keys, clipping_norm, jnp.zeros_like(theta_0))
         return blank._replace(origin=expect(_craft_many, blank, theta_0))
 

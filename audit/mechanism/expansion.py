@@ -142,6 +142,7 @@ def _make_functions(clipped_sum: ClippedSum, rounds: int) -> _Functions:
         return clipped_sum(theta, batch, scale.norm) / len(batch[1]) + scale.decay * theta
 
     def stretch(scale: _Scale, theta: Array, batch: Batch, v: Array) -> Array:
+        """Returns (J'J - I) v / eta, (p,), as eta H'H v - H v - H'v."""
         _, pull = jax.vjp(lambda theta: descend(scale, theta, batch), theta)
 
         def pull_back(w: Array) -> Array:
@@ -180,6 +181,10 @@ def _make_functions(clipped_sum: ClippedSum, rounds: int) -> _Functions:
             return gain / (jnp.sqrt(1 + gain) + 1)
 
         def climb(carry: tuple[Array, Array], now: None) -> tuple[tuple[Array, Array], None]:
+            """Takes the best of the step lengths, unless it stretches less than the direction (p,) does now.
+
+            `carry` is (the direction u, its stretch less 1).
+            """
             u, best = carry
             there = place(u)
             displacement, change = moved(there)

@@ -142,6 +142,7 @@ def respond(
         shifts = rotation.T @ jnp.concatenate([carry.shifts, now.mask * inserted])
         return _Carry(after, factor, shifts), None
 
+    # Before the first step nothing is noisy, and nothing shifted.
     size = start.size
     initial = _Carry(start, jnp.zeros((size, size)), jnp.zeros((size, len(canaries))))
     steps = _Step(schedule.batches, jnp.arange(len(schedule.mask)), schedule.mask)

@@ -101,6 +101,7 @@ class _Recorder:
         self._step = step
         self._interval = interval
         self._progress = progress
+        # By the run's place in the chunk: what its last measured step stretched most.
         self._directions: dict[int, NDArray[np.float64]] = {}
         self.values: dict[int, float] = {}
         self.moments: list[Moment] = []

@@ -160,7 +160,7 @@ class RunsJob:
         self._left = 1  # runs that are not stored; more than 0 until they are counted
         self._chunk_seconds = math.inf
         self.trained = 0
-        self.preparation = Preparation(0, 0, {})
+        self.preparation = Preparation(0, 0, {})  # until a worker has found it out
 
     def start(self, node: Node | None) -> StartedTask | None:
         """Starts the task that compiles first, and then a piece of the missing runs at each call.
