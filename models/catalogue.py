@@ -147,6 +147,7 @@ def _make_dealer(load: LoadImages) -> Callable[[Dealing, Sources], Federation]:
     def load_and_deal(setting: Dealing, sources: Sources) -> Federation:
         images = load(file=sources.data_file, tfds_dir=sources.tfds_dir)
         dataset = _take_training_images(images)
+        # 0 clients stands for a client for each example.
         if setting.clients:
             clients = dirichlet(dataset, setting.clients, setting.alpha, setting.seed)
         else:
@@ -237,14 +238,16 @@ _SOFTMAX = "the clipped gradient of a softmax of many classes is not that of a c
 
 _SMOOTH = "a smooth network's constants are measured, by `lipschitz=measured`, not proven"
 
-# The Hessian of softmax cross entropy in the logits is at most 1/2, and features have a squared norm of 1/2.
+# The Hessian of softmax cross entropy in the logits is at most 1/2, its gradient at most sqrt(2) long, and
+# features have a squared norm of 1/2.
 _SOFTMAX_CURVATURE = Curved(
     least=0.0,
     most=0.25,
     gradient=1.0,
     reason="softmax without clipping, on features that the model shortens",
 )
-# A fixed second layer of +-1 over sqrt(h), |x| <= 1, and tanh, whose second derivative is at most 0.77.
+# A fixed second layer of +-1 over sqrt(h), |x| <= 1, and tanh, whose second derivative is at most 0.77. The
+# logit's gradient is at most 1 long; the logistic loss has in it a slope of at most 1, and curves by 1/4.
 _TWO_LAYER_LEAST = 0.7699 / 64**0.5
 _TWO_LAYER_CURVATURE = Curved(
     least=_TWO_LAYER_LEAST,
@@ -623,6 +626,7 @@ _ROWS = (
             load=_load_shakespeare_roles,
             make=partial(_make_lazily("recurrent:character_lstm"), ()),
             file="shakespeare",
+            # A typical number: it is read only to compile for 600 clients (`experiments.engine.ahead`).
             examples=DataShape(18_000, (80,), "u1"),
             padding=0,
         ),
@@ -634,6 +638,7 @@ _ROWS = (
             load=_load_emnist_writers,
             make=partial(_make_lazily("convolutional:emnist_cnn"), ()),
             file="emnist",
+            # For 600 clients, as above.
             examples=DataShape(60_000, (28, 28), "f4"),
         ),
     ),
@@ -644,6 +649,7 @@ _ROWS = (
             load=_load_stackoverflow_users,
             make=partial(_make_lazily("recurrent:word_lstm"), ()),
             file="stackoverflow",
+            # For 600 clients, as above.
             examples=DataShape(76_800, (20,), "u2"),
             padding=0,
         ),

@@ -24,7 +24,7 @@ from models.layers import (
 )
 
 CELEBA_CLASSES = 2
-CELEBA_MEAN = (0.5, 0.5, 0.5)
+CELEBA_MEAN = (0.5, 0.5, 0.5)  # with the deviation below: pixels on [-1, 1]
 CELEBA_STD = (0.5, 0.5, 0.5)
 
 

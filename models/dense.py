@@ -33,7 +33,8 @@ class FCNN(nn.Module):
     @nn.compact
     def __call__(self, x: Array) -> Array:
         """Returns two logits (2,) of features (8,)."""
-        # Flax numbers layers as they are made, and draws their weights by number: the output comes first.
+        # Flax numbers layers as they are made, and draws their weights by number: the output comes first,
+        # as it did where scores were recorded (tests/system/golden).
         output_layer = nn.Dense(self.outputs)
         hidden_layer = nn.Dense(self.hidden)
         x = hidden_layer(x)

@@ -36,7 +36,7 @@ _LINEAR_RESPONSE = "linear_response"  # a variant beyond the paper's, which simu
 
 @dataclasses.dataclass(frozen=True)
 class GcS(AdversaryFields):
-    """GC-S's fields."""
+    """The fields of GC-S, the simulated biased dimension (hidden-state paper, Algorithm 3)."""
 
     name: ClassVar[str] = "gc_s"
     gc_s: str = described(
@@ -70,7 +70,7 @@ class GcFixed(AdversaryFields):
 
 @dataclasses.dataclass(frozen=True)
 class GcR(AdversaryFields):
-    """GC-R's fields."""
+    """The fields of GC-R, the random biased dimension (hidden-state paper, Algorithm 2)."""
 
     name: ClassVar[str] = "gc_r"
     afresh: bool = described(

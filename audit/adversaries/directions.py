@@ -15,7 +15,7 @@ from jax import Array
 from audit.adversaries.base import Adversary, Expect, Observer
 from audit.mechanism.base import Craft, Directions, Tree, draw_unit_direction
 
-_TINY = 1e-30
+_TINY = 1e-30  # in the place of a length of 0
 # The entries (K, p) of directions that stay in memory, 1 GiB; more are drawn each time they are needed.
 _MOST_KEPT = 1 << 28
 
@@ -83,6 +83,7 @@ def random_directions(canaries: int, expect: Expect) -> Adversary:
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> RandomDirections:
         keys = jax.random.split(key, canaries)
+        # `_craft_many` does not read the origin, so that this state is enough to train with.
         blank = RandomDirections(keys, clipping_norm, jnp.zeros_like(theta_0))
         return blank._replace(origin=expect(_craft_many, blank, theta_0))
 

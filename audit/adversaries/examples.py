@@ -52,6 +52,7 @@ def inserted_examples(loss: Loss, init: Init, canaries: int, expect: Expect) -> 
 
     def begin(key: Array, theta_0: Array, clipping_norm: Array) -> ScoredExamples:
         """Makes the examples, and computes their losses on the expected model."""
+        # `_craft` does not read the losses, so that this state is enough to train with.
         blank = ScoredExamples(init(key, theta_0, clipping_norm), jnp.zeros(canaries))
         if expect is plain:
             return blank

@@ -68,7 +68,7 @@ class Knowledge(NamedTuple):
         return self.classes
 
     def expect_of_several(self) -> "Expect | None":
-        """Returns `expect` where canaries are several; None for a single one, which expects nothing."""
+        """Returns `expect` for several canaries; None for a single one, whose scores it would shift alike."""
         return self.expect if self.canaries > 1 else None
 
     def require_coordinates(self) -> None:

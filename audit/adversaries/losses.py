@@ -46,7 +46,7 @@ class Loss(_LossFields):
 
 @dataclasses.dataclass(frozen=True)
 class Poisoned(_LossFields):
-    """Data poisoning's fields."""
+    """Data poisoning's fields, by default those of the LiDP paper's code, for 784 pixels (Errata L10)."""
 
     name: ClassVar[str] = "poisoned"
     first_direction: int = described(

@@ -266,6 +266,7 @@ def fresh_coordinates(canaries: int, parameters: int, rehearse: Rehearse) -> Adv
 
     def draw(state: OwnCoordinates, key: Array) -> OwnCoordinates:
         coordinate_key, tie_key = jax.random.split(key)
+        # Read off the state: games of one program share this function.
         number = len(state.dimensions)
         dimensions = jax.random.choice(coordinate_key, parameters, (number,), replace=False)
         return state._replace(dimensions=dimensions, ties=tie_key)

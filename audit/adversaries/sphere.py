@@ -21,7 +21,7 @@ from jax import Array
 from audit.adversaries.base import Adversary
 from audit.mechanism.base import BLOCK, Directions, Tree, draw_block
 
-_TINY = 1e-30
+_TINY = 1e-30  # in the place of a length of 0
 _INVERSION_ERROR = 1e-8  # at which Newton's iteration ends
 _LEAST_EDGE = 0.2  # of the least eigenvalue in the limit
 

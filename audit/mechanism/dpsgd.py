@@ -40,6 +40,7 @@ def mechanism(choices: DPSGD) -> base.Mechanism:
     """Returns DP-SGD under the contract of `audit.mechanism.base`."""
 
     def start(theta_0: Array) -> base.State:
+        # Its first state does not depend on the learning rate, which `step` supplies.
         optimizer = choices.optimizer(jnp.float32(0))
         return base.State(theta_0, optimizer.init(theta_0), jnp.int32(0))
 

@@ -33,10 +33,11 @@ from audit.mechanism.base import Hyperparameters
 from audit.mechanism.clipping.base import Batch, ClippedSum
 from audit.mechanism.ensemble import Programs
 
-_KRYLOV_VECTORS = 12
+_KRYLOV_VECTORS = 12  # that Lanczos iterations keep: `eigsh`'s ncv
 _TOLERANCE = 0.02  # relative, of the eigenvalue m
-MOST_WHOLE = 24  # parameters, of which Lanczos iterations need more than they build
-ROUNDS = 12
+# Parameters up to which the whole matrix is built, by a product each: Lanczos iterations need as many.
+MOST_WHOLE = 24
+ROUNDS = 12  # of a search, by default
 _STARTS_AT_ONCE = 16
 _LARGE = 10_000  # parameters from which on programs for several starts at once take long to compile
 _STEP_LENGTHS = (1.0, 10.0, 100.0)  # tried in each round, the best is taken
@@ -141,6 +142,7 @@ def _make_functions(clipped_sum: ClippedSum, rounds: int) -> _Functions:
         return clipped_sum(theta, batch, scale.norm) / len(batch[1]) + scale.decay * theta
 
     def stretch(scale: _Scale, theta: Array, batch: Batch, v: Array) -> Array:
+        """Returns (J'J - I) v / eta, (p,), as eta H'H v - H v - H'v."""
         _, pull = jax.vjp(lambda theta: descend(scale, theta, batch), theta)
 
         def pull_back(w: Array) -> Array:
@@ -179,10 +181,15 @@ def _make_functions(clipped_sum: ClippedSum, rounds: int) -> _Functions:
             return gain / (jnp.sqrt(1 + gain) + 1)
 
         def climb(carry: tuple[Array, Array], now: None) -> tuple[tuple[Array, Array], None]:
+            """Takes the best of the step lengths, unless it stretches less than the direction (p,) does now.
+
+            `carry` is (the direction u, its stretch less 1).
+            """
             u, best = carry
             there = place(u)
             displacement, change = moved(there)
             _, pull = jax.vjp(lambda theta: descend(scale, theta, batch), there)
+            # J'(u + change) - u, so that a step of length 1 is one of the power method.
             uphill = change - scale.rate * pull(displacement + change)[0]
             candidates = jnp.stack([displacement + step * uphill for step in _STEP_LENGTHS])
             gains = jax.lax.map(measure, candidates)

@@ -42,7 +42,10 @@ class Response(NamedTuple):
     optimal: Array
 
     def projected(self, canaries: Array) -> Array:
-        """Returns mu (D,) of the scores <v, theta_0 - theta_T> of canaries v (D, p), as GC-R's and GC-S's."""
+        """Returns mu (D,) of the scores <v, theta_0 - theta_T> of canaries v (D, p).
+
+        Such are the scores of GC-R and GC-S (`audit.adversaries.biased`), whose canaries have one coordinate.
+        """
         variances = jnp.einsum("dp,pq,dq->d", canaries, self.covariance, canaries)
         return -jnp.sum(canaries * self.shifts, axis=1) / jnp.sqrt(variances)
 
@@ -95,6 +98,7 @@ def respond(
     first = mechanism.start(theta_0)
     p = theta_0.size
     start, unravel = ravel_pytree((first.theta, first.optimizer))
+    # Of the greatest length that clipping leaves alone; a step is linear in what is inserted.
     units = hyper.clipping_norm * jnp.eye(p, dtype=theta_0.dtype)
     # In standard deviations of a step's noise, coordinate by coordinate: what an insertion adds to P.
     inserted = canaries.T / (hyper.noise_multiplier * hyper.clipping_norm)
@@ -138,6 +142,7 @@ def respond(
         shifts = rotation.T @ jnp.concatenate([carry.shifts, now.mask * inserted])
         return _Carry(after, factor, shifts), None
 
+    # Before the first step nothing is noisy, and nothing shifted.
     size = start.size
     initial = _Carry(start, jnp.zeros((size, size)), jnp.zeros((size, len(canaries))))
     steps = _Step(schedule.batches, jnp.arange(len(schedule.mask)), schedule.mask)

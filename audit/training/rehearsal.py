@@ -36,7 +36,7 @@ class Effort(NamedTuple):
       runs: Half of them with the canary.
       steps: Measured of each run, at most.
       searched: Steps of each run at which secants are searched.
-      starts: Of each search.
+      starts: How many directions each search climbs from.
       rounds: In which a search climbs from each start.
     """
 
@@ -101,6 +101,7 @@ class _Recorder:
         self._step = step
         self._interval = interval
         self._progress = progress
+        # By the run's place in the chunk: what its last measured step stretched most.
         self._directions: dict[int, NDArray[np.float64]] = {}
         self.values: dict[int, float] = {}
         self.moments: list[Moment] = []
@@ -111,6 +112,7 @@ class _Recorder:
         A run's search starts from the direction of its step before, which is close.
         """
         batch = _take_batch(self._game, step)
+        # The middle one of each interval.
         is_kept = len(self.values) % self._interval == self._interval // 2
         largest = 0.0
         for run, theta in enumerate(np.asarray(thetas)):
@@ -209,8 +211,9 @@ def search_secants(
       game: That was rehearsed.
       clipped_sum: Its clipping strategy.
       rehearsal: Of the game.
-      distances: (T,) how far the coupled processes are apart before each step, in units of eta C / B; where
-        that is 0, the largest is searched.
+      distances: (T,) how far apart the two processes are that the bound on the last model couples, before
+        each step, in units of eta C / B (`audit.conclusions.lipschitz`); where that is 0, the largest is
+        searched.
       effort: How much to search.
     """
     step_map = expansion.make_step_map(clipped_sum, game.hyper, effort.rounds, game.program)

@@ -142,7 +142,7 @@ class MeasuredCell(NamedTuple):
     @property
     def exceeds_level(self) -> bool:
         """Returns whether the exact test at 1% finds more audits above the truth than the level allows."""
-        limits = intervals.clopper_pearson(self.exceeding, self.audits, 0.98)
+        limits = intervals.clopper_pearson(self.exceeding, self.audits, 0.98)  # 1% at either end
         allowed = 1 - self.confidence + 1e-12
         return bool(limits.lower > allowed)
 
@@ -156,6 +156,7 @@ def list_claims(estimators: Iterable[str], scale: Scale, seed: int) -> list[Clai
     for name in estimators:
         estimator = registry.ESTIMATORS[name]
         if registry.is_installed(estimator):
+            # At least 10 whatever they cost, or as many as the scale has: half of them decide.
             audits = max(scale.claim_audits // estimator.cost, min(scale.claim_audits, 10))
             cells.append(ClaimCell(name, scale.most_runs, audits, seed))
     return cells

@@ -139,6 +139,7 @@ def shape(law: Law, design: str, n: int, mu: float) -> KnownMechanism:
     """Returns a mechanism with so many runs and canaries as a design has at n."""
     runs, canaries = {ONE_CANARY: (2 * n, 1), SEVERAL: (n, CANARIES)}.get(design, (1, n))
     dimension = _DIMENSION if design == DIRECTIONS else 0
+    # One audit at seed 0: who calls this replaces both.
     return KnownMechanism(law, mu, runs, 1, DELTA, CONFIDENCE, 0, canaries, dimension)
 
 

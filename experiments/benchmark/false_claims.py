@@ -168,6 +168,7 @@ class MeasuredClaim(NamedTuple):
     @property
     def accuses_falsely(self) -> bool:
         """Returns whether the exact test at 1% finds more refutations of a claim that holds than allowed."""
+        # 1% at either end.
         limits = intervals.clopper_pearson(self.false_refutations, self.audits, 0.98)
         return bool(limits.lower > 1 - self.confidence)
 
@@ -195,7 +196,7 @@ def _count_canaries(design: str) -> int:
     return {ONE_CANARY: 1, SEVERAL: CANARIES}.get(design, _LARGE)
 
 
-_LAWS = {
+_LAWS = {  # which draw at any mu, not at 1 alone
     ONE_CANARY: MECHANISMS["Gaussian 1"].law,
     SEVERAL: MECHANISMS["runs of 16: Gaussian 1"].law,
     ONE_RUN: MECHANISMS["coins: Gaussian 1"].law,

@@ -130,6 +130,7 @@ def _draw_opened(rng: Generator, setting: KnownMechanism) -> Coins:
     presence = _toss(rng, setting)
     opened_at_once = min(round(3 * np.sqrt(n)), n)
     scores = rng.standard_normal((1, n))
+    # Many at once, but so rarely that each coin is among them with probability delta.
     if rng.random() < _OPEN_DELTA * n / opened_at_once:
         places = rng.permutation(n)[:opened_at_once]
         scores[0, places] = np.where(presence[0, places], _OPEN_SCORE, -_OPEN_SCORE)
@@ -158,7 +159,14 @@ def _failing_truth(setting: KnownMechanism) -> Truth:
 
 
 def _make_law(draw: Callable[..., Coins], family: ScoreFamily, *breaks: str, **changes: Any) -> Law:
-    """Returns the law of independent canaries by a family of scores, as `_draw_worlds` or `_draw_coins`."""
+    """Returns the law of independent canaries by a family of scores.
+
+    Args:
+      draw: `_draw_worlds` or `_draw_coins`.
+      family: The scores' laws in both worlds.
+      *breaks: The assumptions of estimators that do not hold of it.
+      **changes: What `draw` takes beyond a sampler, the randomness and the setting.
+    """
     truth = partial(laws.score_truth, family)
     draw_family = partial(draw, family.sample, **changes)
     return Law(family.name, draw_family, truth, breaks=frozenset(breaks))

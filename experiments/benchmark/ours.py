@@ -52,7 +52,10 @@ def from_scores(method: ScoreMethod, coins: Coins, delta: float, confidence: flo
 
 
 def from_canaries(method: CanaryMethod, coins: Coins, delta: float, confidence: float) -> float:
-    """Returns epsilon by a method of several canaries a run."""
+    """Returns epsilon by a method of several canaries a run.
+
+    Coins count as a caller's (`given`): the bound pays for limits of the probability with which they are in.
+    """
     fair_coins.require_fair(coins.presence)
     checked = canaries.make_coins(coins.scores, coins.presence)
     return method.bound(checked._replace(given=True), delta, confidence).epsilon
@@ -68,7 +71,10 @@ def from_coins(
 def from_directions(
     method: DirectionsMethod, directions: Fresh, delta: float, confidence: float
 ) -> float:
-    """Returns epsilon by a method of fresh directions."""
+    """Returns epsilon by a method of fresh directions.
+
+    No cosine uses other canaries' directions (`plain`), and none is of this library's training (`given`).
+    """
     plain = directions._replace(plain=True, given=True)
     return method.compute(plain, delta, confidence).epsilon
 

@@ -222,10 +222,12 @@ def _train_on_clock(how: How, way: Way, rate: float, start: float) -> ClockedSco
 
     setting = how.setting(way)
     dataset = task(how.model).data.load(how.sources)
+    # MOST_RUNS, since nobody knows how many there will be: the number is checked, and decides nothing else.
     trainer = LocalTrainer(recipe(setting, MOST_RUNS, dataset), dataset)
     stage_size = 1
     if way.shown:
         runs = int(_STAGE_SECONDS * rate / setting.schedule.steps)
+        # A multiple of the cores, so that none of them waits.
         whole_rounds = runs // cores() * cores()
         stage_size = trainer.stage(max(whole_rounds, cores()))
     parameters = build.trainee(how.model, dataset).model.n_parameters
@@ -293,6 +295,7 @@ def make_our_curves(how: How, way: Way, clocked: ClockedScores) -> Iterator[Curv
 
 def make_one_run_curves(how: How, clocked: ClockedScores) -> Iterator[Curve]:
     """Yields a curve of one point for each of our bounds of a single run."""
+    # False: the null is fitted to the canaries that are out, so that bounds are of the coins alone.
     (conclusion,) = conclude_each_run(
         clocked.scores, clocked.parameters, False, Level(how.delta, how.confidence)
     )

@@ -82,6 +82,7 @@ def lidp_order_4(coins: Coins, delta: float, confidence: float) -> float:
     counts = lifted.count(coins, exact.approximate_dp(delta), 1 - confidence)
     rest = counts.rest
     error = (1 - confidence) / 2
+    # A canary is in, or out, in half of the runs: errors count twice.
     false_alarms = 2 * fourth_order_limit(rest.alarms, rest.canaries_in, error)
     misses = 2 * fourth_order_limit(rest.misses, rest.canaries_in, error)
     epsilon = conversions.epsilon_from_rates(min(false_alarms, 1.0), min(misses, 1.0), delta)
@@ -89,7 +90,10 @@ def lidp_order_4(coins: Coins, delta: float, confidence: float) -> float:
 
 
 def fourth_order_limit(sums: Array, canaries: int, error: float) -> float:
-    """Returns LiDP's upper limit of mu_1 as its public code has it; 1 where its variance leaves no root.
+    """Returns LiDP's upper limit of mu_1 as its public code has it.
+
+    mu_l is the probability that l canaries of a run are all counted (`lifted.moments`). Where the variance of
+    mu_2's estimate leaves no root, mu_2 is taken to be 1.
 
     Args:
       sums: (n,) how many canaries of each run were counted.
@@ -108,7 +112,8 @@ def fourth_order_limit(sums: Array, canaries: int, error: float) -> float:
     h_1 = 4 * (canaries - 2) / pairs
     h_2 = 2 / pairs
 
-    # The limit of mu_2 is the larger root x of (x - mean)^2 = cut * variance(x).
+    # The limit of mu_2 is the larger root x of (x - mean)^2 = cut * variance(x), where variance(x) is
+    # h_2 x + constant - (1 - h_0) x^2.
     cut = special.ndtri(1 - level) ** 2 / n
     constant = h_1 * mu_3 + h_0 * (mu_4 - mu_3**2)
     a = 1 + cut * (1 - h_0)
@@ -159,6 +164,7 @@ def mahloujifar(best: bool) -> EpsilonFunction:
         number = len(is_right)
         mu = 0.0
         for guesses, right in count_right_guesses(is_right, best):
+            # Searched from the largest mu so far, which stays where these guesses do not refute it.
             is_refuted = partial(_is_mu_refuted, number, guesses, right, 1 - confidence)
             mu = find_largest_refuted(is_refuted, mu, max(2 * mu, 1.0), _HALVINGS)
         return conversions.epsilon_from_mu(mu, delta)
@@ -224,6 +230,7 @@ def one_shot_fit(name: str) -> EpsilonFunction:
 
     def epsilon(directions: Fresh, delta: float, confidence: float) -> float:
         fitted = one_shot.fit(directions.cosines[0], directions.dimension)
+        # Without its canary a cosine has the law N(0, 1), in units of 1/sqrt(d), as the fit is.
         return float(one_shot.FITTED[name](Gaussian(0.0, 1.0), fitted, delta))
 
     return epsilon

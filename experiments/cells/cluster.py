@@ -71,6 +71,7 @@ class Cluster:
         """Starts a task that calls function(devices, *arguments), on that node while it is alive."""
         if function not in self._remote_functions:
             requested = {f"num_{name}s": count for name, count in self.needs.resources.items()}
+            # By max_calls=0 a worker goes on, with what it has compiled: Ray would end it after a GPU's task.
             remote = self._ray.remote(max_retries=_RETRIES, max_calls=0, **requested)
             self._remote_functions[function] = remote(function)
         task = self._remote_functions[function]

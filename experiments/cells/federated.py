@@ -60,7 +60,10 @@ def final(setting: FederatedSetting) -> FederatedSetting:
 
 
 def make_identity(setting: FederatedSetting) -> dict[str, Any]:
-    """Returns what identifies a setting in the store, but for its clients' checksum."""
+    """Returns what identifies a setting in the store, but for its clients' checksum.
+
+    Rounds are drawn and not listed by a user: there is no checksum of theirs.
+    """
     return federated_identity(setting, "", None)
 
 

@@ -115,6 +115,7 @@ def do(devices: int, cell: Cell, data: DataSets) -> dict[str, bytes]:
         cell.do(cell.open(out, data), data, lambda runs: None)
         contents = {}
         for path in sorted(out.rglob("*")):
+            # A lease is this process's claim on its own store, which nobody else needs.
             if path.is_file() and path.suffix != ".lease":
                 contents[path.relative_to(out).as_posix()] = path.read_bytes()
         return contents
@@ -159,7 +160,7 @@ class RunsJob:
         self._left = 1  # runs that are not stored; more than 0 until they are counted
         self._chunk_seconds = math.inf
         self.trained = 0
-        self.preparation = Preparation(0, 0, {})
+        self.preparation = Preparation(0, 0, {})  # until a worker has found it out
 
     def start(self, node: Node | None) -> StartedTask | None:
         """Starts the task that compiles first, and then a piece of the missing runs at each call.

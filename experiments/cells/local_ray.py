@@ -12,7 +12,7 @@ from pathlib import Path
 
 from audit.errors import InputError, require
 
-HEAD_PORT = "6379"
+HEAD_PORT = "6379"  # Ray's own default
 _ANSWER_SECONDS = 5.0
 _SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -80,6 +80,7 @@ def start_arguments(arguments: Sequence[str]) -> list[str]:
     if "--head" in flags:
         ports.setdefault("--port", HEAD_PORT)
     for name, value in ports.items():
+        # --min-worker-port and --max-worker-port: only ports between them are used, as they are free.
         is_range_end = "worker-port" in name
         if value.isdecimal() and not is_range_end:
             _require_free(name, int(value))

@@ -151,6 +151,7 @@ class SweepProgress:
             if rate >= 10:
                 shown_rate = f"{rate:.0f}"
             self._bar.set_postfix_str(f"{shown_rate} runs/s", False)
+            # The bar goes no further than the cell's estimate, which `end` then completes.
             left_of_cell = self._seconds_done + cell.seconds - self._bar.n
             self._bar.update(min(runs * seconds_per_run, left_of_cell))
 
