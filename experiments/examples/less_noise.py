@@ -50,6 +50,7 @@ def examine(dataset: Dataset, noise: float, seed: int) -> ClaimTest:
     parts = []
     for part in game.play(planted, [(0, RUNS)], RUNS_AT_ONCE):
         parts.append(part)
+        # All runs so far, as one record.
         scores = parts[0]._replace(
             scores=np.concatenate([part.scores for part in parts]),
             presence=np.concatenate([part.presence for part in parts]),

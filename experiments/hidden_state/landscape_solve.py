@@ -240,6 +240,8 @@ def _in_sample_epsilon(
 ) -> float:
     """Returns the paper's in-sample epsilon of scores (runs,), which is no bound.
 
+    Its threshold is chosen on the scores that it counts.
+
     Args:
       scores: Of all runs.
       present: (runs,) whether each inserts the canary.
