@@ -57,7 +57,7 @@ def norms_cell(setting: Setting, runs: int) -> Cell:
 
 
 def landscape_cell(grid: Grid) -> Cell:
-    """Returns the cell of work that solves a grid's exact laws and simulates its audits (Algorithm 6)."""
+    """Returns the cell of work that solves a grid's exact laws, simulates its audits and runs Algorithm 6."""
     study = landscape.study(grid, *Level())
     # Names a store that is only claimed: each result has a store of its own beside it.
     marker = {"kind": "landscape_sweep", **dataclasses.asdict(grid)}

@@ -173,7 +173,7 @@ def landscape_figures(
     cells = results.cells
     if cells:
         sigmas = sorted({result.cell.noise_multiplier for result in cells})
-        below_middle = max(len(sigmas) // 2 - 1, 0)
+        below_middle = max(len(sigmas) // 2 - 1, 0)  # of the usual 1, 2, ..., 8 that is 4
         with plt.rc_context(STYLE):
             yield "figure_3a", _draw_over_time(cells, [sigmas[0], sigmas[-1]], runs)
             yield "figure_14", _draw_over_time(cells, sigmas, runs)
@@ -228,7 +228,7 @@ def _draw_over_time(cells: Sequence[CellResults], sigmas: list[float], runs: int
       sigmas: The noise multipliers.
       runs: The number of simulated runs.
     """
-    sigmas = list(dict.fromkeys(sigmas))
+    sigmas = list(dict.fromkeys(sigmas))  # the least and the largest may be one
     sizes = sorted({result.cell.batch_size for result in cells})
     shape = (len(sigmas), len(sizes))
     figsize = (1.35 * len(sizes) + 0.4, 1.05 * len(sigmas) + 1.1)

@@ -203,7 +203,7 @@ class Study(NamedTuple):
         return "half" if self.threshold == 0.5 else self.threshold
 
     def searches(self) -> list[ThresholdSearch]:
-        """Returns the requests for Algorithm 6, on two cells of two steps."""
+        """Returns the requests for Algorithm 6, on two cells of two steps (Errata H13)."""
         delta = self.cells[0].delta
         cells = (LandscapeCell(4.0, 4, 2, delta), LandscapeCell(1.0, 1, 2, delta))
         return [ThresholdSearch(cell, self.simulation) for cell in cells]
@@ -290,7 +290,7 @@ def holdings(out: Path) -> Holdings:
 def with_cells(held: Holdings) -> Holdings:
     """Returns holdings to which the folder CELLS of their root is added.
 
-    Results under CELLS come before those in the root itself.
+    Some stores have results in the root itself: those under CELLS come before them.
     """
     in_cells = index.holdings(held.root / CELLS).folders
     folders = {}

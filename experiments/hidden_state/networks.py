@@ -213,6 +213,7 @@ def expansion_cell(setting: Setting) -> Cell:
     steps = min(setting.schedule.steps, _MEASURED_STEPS)
     trained = runs * (setting.schedule.steps + _TRAINING_STEPS_A_MEASURED_ONE * steps)
     seconds = _COMPILING_SECONDS + trained * step_seconds(setting)
+    # `network_bracket` finds the measurement by its request; training alone is not all that takes seconds.
     return cell._replace(seconds=seconds, request=setting)
 
 

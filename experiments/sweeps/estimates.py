@@ -141,7 +141,10 @@ def trade_off_figure(title: str, points: Sequence[Point]) -> Figure:
 
 
 def profile_figure(title: str, points: Sequence[Point], delta: float) -> Figure:
-    """Draws delta(epsilon) at `if_gaussian`'s mean mu, its prediction and the upper bound (Figure 11)."""
+    """Draws delta(epsilon) at `if_gaussian`'s mean mu, its prediction and the upper bound (Figure 11).
+
+    There are colors for four points; further ones are left out.
+    """
     drawn = _with_conclusions(points)
     # 0.05 keeps the axis from being empty where the accountant's mu is unknown, or 0.
     largest_mu = max(point.conclusions[0].mu_upper_bound or 0.05 for point in drawn)
