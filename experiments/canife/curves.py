@@ -51,7 +51,8 @@ class RoundValues(NamedTuple):
     Attributes:
       measured: What is stored of it.
       published: The published estimate, at delta 1/n.
-      former: The estimate at the threshold of the largest accuracy, as the public code had it until 2023.
+      former: The estimate at the threshold of the largest accuracy, as the public code had it until 2023; at
+        delta 1e-5.
       accuracy: The attack's accuracy.
       perfect: The exact epsilon of a perfect canary, at the training run's delta.
       perfect_then: The exact epsilon of a perfect canary, at delta 1/n.

@@ -86,7 +86,7 @@ class _Carry(NamedTuple):
 def health(first: Array | float, last: Array | float) -> float:
     """Returns (first - last) / first of a design's first and last penalty: the health of its canary.
 
-    It is 0 where the first penalty is 0.
+    It is 0 where the first penalty is 0, and below 0 where the design ends with a larger one.
     """
     return float((first - last) / first) if float(first) else 0.0
 

@@ -97,6 +97,7 @@ def sweeps(scale: str) -> dict[str, Sweep]:
       scale: A key of SIZES.
     """
     setting, noise_multiplier, pools, design_steps, cohorts, seeds = SIZES[scale]
+    # With the losses of Figure 8a a design can end at a gradient of norm 0, which has no direction.
     best = dataclasses.replace(setting, keep_best=True)
     # Figure 8c is over rounds, and has a measured round more between the others. The minibatch of a
     # design must not vary with the cohort, whose sizes are the curves.

@@ -207,7 +207,7 @@ def expansion_cell(setting: Setting) -> Cell:
         measuring.measure_zoo(store, setting, dataset)
         progress(runs)
 
-    runs = 2  # of large models; small ones, which take less long, are rehearsed more often
+    runs = 2  # of large models; smaller ones, which take less time, are rehearsed more often
     name = f"expansion of {setting.model}'s steps, k = {setting.schedule.periodicity}"
     cell = setting_cell(name, setting, runs, is_complete, do, EXPERIMENT)
     steps = min(setting.schedule.steps, _MEASURED_STEPS)
