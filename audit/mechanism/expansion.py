@@ -244,7 +244,8 @@ def largest_expansion(
     try:
         values, vectors = find(ncv=_KRYLOV_VECTORS, v0=start)
     except ArpackNoConvergence:
-        values, vectors = find(ncv=4 * _KRYLOV_VECTORS)
+        # From a random start; more vectors than the matrix has rows are refused.
+        values, vectors = find(ncv=min(4 * _KRYLOV_VECTORS, p))
     return _make_expansion(step, values[-1], vectors[:, -1])
 
 

@@ -118,7 +118,7 @@ class _Program:
       model: the trainee's name.
       clipping, optimizer, precision: the mechanism's, by name.
       adversary: the name of its functions, or the hash of what a caller's own compute.
-      several_canaries: whether a run has more than one.
+      canaries: of a run: some adversaries' functions hold their number.
       sampler: its name, and the steps of its epoch.
       observes: whether the adversary has an observer of the models in between.
       variant: which functions the adversary's maker gave, where settings decide that.
@@ -129,7 +129,7 @@ class _Program:
     optimizer: str
     precision: str
     adversary: str
-    several_canaries: bool
+    canaries: int
     sampler: Hashable
     observes: bool = False
     variant: str = ""
@@ -264,7 +264,7 @@ def _name_program(setting: Setting, trained: Trainee) -> _Program:
         optimizer=fields.optimizer,
         precision=fields.precision,
         adversary=functions,
-        several_canaries=setting.canaries > 1,
+        canaries=setting.canaries,
         sampler=(setting.sampling.name, setting.sampling.batches),
     )
 

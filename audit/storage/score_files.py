@@ -606,7 +606,7 @@ def _read_rows(
         line = reader.line_num + 1  # after the header
         first = row[first_index].strip() if first_index < len(row) else ""
         second = row[second_index].strip() if second_index < len(row) else ""
-        marks |= {mark for mark in ",." if mark in first}
+        marks |= {mark for mark in ",." if mark in first or mark in second}
         mixed = f"{path} line {line}: some numbers have a comma and others a point: write all with points"
         require(len(marks) < 2, mixed)
         if separator != ",":

@@ -51,7 +51,8 @@ class RoundValues(NamedTuple):
     Attributes:
       measured: What is stored of it.
       published: The published estimate, at delta 1/n.
-      former: The estimate at the threshold of the largest accuracy.
+      former: The estimate at the threshold of the largest accuracy, as the public code had it until 2023; at
+        delta 1e-5.
       accuracy: The attack's accuracy.
       perfect: The exact epsilon of a perfect canary, at the training run's delta.
       perfect_then: The exact epsilon of a perfect canary, at delta 1/n.
@@ -214,8 +215,9 @@ def _clients_deviation(setting: Attacked, row: RoundValues) -> float:
     return float(compute_cohort_deviation(row.measured.known, setting.cohort))
 
 
-# What a round shows. attack: the largest share of scores on the right side of a threshold. law, law_then: the
-# exact epsilon at the training run's delta and at 1/n. test: the model's accuracy.
+# What a round shows. attack: the largest share of scores on the right side of a threshold. health: the
+# share of the first sample's penalty that the design removed. law, law_then: the exact epsilon at the
+# training run's delta and at 1/n. test: the model's accuracy.
 QUANTITIES: dict[str, Callable[[Attacked, RoundValues], float]] = {
     "deviation": _score_deviation,
     "clients": _clients_deviation,
@@ -283,7 +285,7 @@ def average_over_seeds(
             totals = list(zip(composed.published, composed.accountant, strict=True))
         for row, total in zip(rows, totals, strict=True):
             round_number = row.measured.number
-            place = getattr(setting, x, round_number)
+            place = getattr(setting, x, round_number)  # no field is named `round`
             values = [compute(setting, row) for compute in QUANTITIES.values()]
             key = (getattr(setting, curve), place, round_number)
             values_at.setdefault(key, []).append([*values, *total])

@@ -2,13 +2,14 @@
 updates: gradient descent over the sample, through second derivatives of the loss.
 
 A sample is a pytree of numbers, such as pixels and a label's log-probabilities; `SampleLoss` turns it into a
-loss of the model. A penalty reads the sample's gradient g and a minibatch of mock updates u_i, clipped to C:
+loss of the model. A penalty reads the sample's gradient g in R^p, p the number of the model's parameters, and
+a minibatch of n mock updates u_i, clipped to C. It pushes |g| above C or above k, a constant of the design:
 
     as_run        p max(k - |g|, 0)^2 + p mean_i <C g / |g|, u_i>^2, as the public code (Errata C3)
     as_printed    max(C - |g|, 0)^2 + sum_i <u_i, g>^2, the paper's Equation 2
     of_the_mean   max(C - |g|, 0)^2 + <mean_i u_i, g>^2, "loss 1" of its Appendix A
 
-"Loss 2" of that appendix is the printed sum: n g' S g with the updates' uncentred covariance S.
+"Loss 2" of that appendix is the printed sum: n g^T S g with the updates' uncentred covariance S.
 
 The pool's updates are computed once. A pool that memory cannot hold comes in blocks, each of which serves
 some iterations before the next takes its place.
@@ -85,7 +86,7 @@ class _Carry(NamedTuple):
 def health(first: Array | float, last: Array | float) -> float:
     """Returns (first - last) / first of a design's first and last penalty: the health of its canary.
 
-    It is 0 where the first penalty is 0.
+    It is 0 where the first penalty is 0, and below 0 where the design ends with a larger one.
     """
     return float((first - last) / first) if float(first) else 0.0
 

@@ -33,6 +33,7 @@ _HEADROOM = 1.35  # of a panel, for its legend
 _LOGARITHMIC_CLIENTS = 30  # in a bar, from which on its axis is logarithmic
 _LOGARITHMIC_RATIO = 8  # of the largest x to the smallest; from there on x is logarithmic
 _COHORT_TICKS = (2, 5, 10, 20, 50, 100, 200, 500, 1000)
+# Of curves, of which sweeps have three at most.
 _COLORS = (style.BLUE, style.VERMILION, style.GREEN)
 _TITLES = {
     "deviation": "scores' deviation with noise\n(dashed: clients alone)",

@@ -30,16 +30,17 @@ class Measured(NamedTuple):
       number: The round, from 1.
       clients: The number of clients that cohorts are drawn from.
       accuracy: The frozen model's accuracy on the test set.
-      health: The canary's health, over the whole pool.
+      health: The canary's health, over the whole pool: the share of the first sample's penalty that the
+        design removed.
       norm: The norm of the canary's gradient.
       own: The canary's dot product with its own direction, over C.
       known: The clients' dot products (M,) with that direction, over C.
-      scores_in: Scores of mock rounds with the canary, as published.
-      scores_out: Scores of mock rounds without it, as published.
+      scores_in: Scores of the mock rounds with the canary from which the published estimate is made, over C.
+      scores_out: Scores of those without it, likewise.
       exact: epsilon of the score's law at the training run's delta.
       exact_then: epsilon of the score's law at delta 1/n.
-      proven: A lower bound from mock rounds, without an assumption.
-      proven_if_gaussian: A lower bound from mock rounds if the trade-off curve is Gaussian.
+      proven: A lower bound from many more mock rounds, without an assumption.
+      proven_if_gaussian: A lower bound from the same if the trade-off curve is Gaussian.
       canary: The canary's normalised pixels, or its text.
       label: The probabilities of its label.
       descent: The design's penalties on its minibatches.

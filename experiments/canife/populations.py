@@ -447,7 +447,7 @@ def _make_trainer(
             cohort = draw_clients(setting, f"cohort {number}", train_clients, setting.cohort)
             cohorts.append(cohort)
         batches = jnp.asarray(np.stack(cohorts), jnp.int32)
-        schedule = base.Schedule(batches, jnp.zeros(rounds))
+        schedule = base.Schedule(batches, jnp.zeros(rounds))  # no round inserts a canary
         after: base.State = segment(state, training.data, schedule)
         return after
 
@@ -468,6 +468,7 @@ def _make_updates(
       data: The clients' features, labels, starts and counts.
     """
     norm = jnp.float32(setting.clipping_norm)
+    # Training has another key: its shuffles are others.
     key = root(setting.seed, "guess")
 
     @jax.jit

@@ -38,7 +38,7 @@ OLD_DELTA = 1e-5
 # Opacus' orders.
 ORDERS: tuple[float, ...] = (*(np.arange(11, 110) / 10).tolist(), *np.arange(12.0, 64.0).tolist())
 LEAST_EPSILON = 0.15  # below it the public code's search for a noise multiplier gives up
-LEAST_LOWER = 0.2
+LEAST_LOWER = 0.2  # which it composes in place of a smaller lower end
 _LEAST_SIGMA = 1e-3  # the range in which `renyi_noise` searches
 _MOST_SIGMA = 1e4
 _LEAST_NOISY_EPSILON = 0.01

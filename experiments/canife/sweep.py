@@ -27,7 +27,8 @@ class FigureSize(NamedTuple):
     Attributes:
       setting: The setting, in whose measured rounds canaries are designed.
       noise_multiplier: That of Figure 8c; the others are without noise.
-      pools: Sizes of the pool of Figure 5a; Figure 8a has every other.
+      pools: Sizes of the pool of mock clients: Figure 5a has all but the first, Figure 8a every other one
+        from the first on.
       design_steps: Steps of the design of Figure 5b.
       cohorts: Clients a round of Figure 8c.
       seeds: Seeds, of which Figure 8a has two more.
@@ -96,8 +97,10 @@ def sweeps(scale: str) -> dict[str, Sweep]:
       scale: A key of SIZES.
     """
     setting, noise_multiplier, pools, design_steps, cohorts, seeds = SIZES[scale]
+    # With the losses of Figure 8a a design can end at a gradient of norm 0, which has no direction.
     best = dataclasses.replace(setting, keep_best=True)
-    # The minibatch of a design must not vary with the cohort, which is on an axis.
+    # Figure 8c is over rounds, and has a measured round more between the others. The minibatch of a
+    # design must not vary with the cohort, whose sizes are the curves.
     noisy = dataclasses.replace(
         setting,
         noise_multiplier=noise_multiplier,

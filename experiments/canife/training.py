@@ -285,6 +285,7 @@ def _score_mock_rounds(setting: Attacked, dots: Floats, own: float, number: int)
     else:
         half = setting.scores // 2
         scores_in, scores_out = round_game.mock_scores(rng, dots, cohort, own, sigma, half)
+    # Bounds are of the accountant's neighbours: the canary is added, and takes no client's place.
     many_in, many_out = round_game.mock_scores(rng, dots, cohort, own, sigma, setting.mock_rounds)
     free = estimate.assumption_free(many_in, many_out, setting.delta, CONFIDENCE)
     gaussian = estimate.if_gaussian(many_in, many_out, setting.delta, CONFIDENCE)

@@ -195,18 +195,19 @@ def do_all(cells: list[Cell], place: Workplace) -> Outcome:
     progress = SweepProgress(cells)
     outcome = Outcome([], [], [])
     waiting = cells
+    is_first_pass = True
     try:
         while waiting:
             left = []
             for cell in waiting:
                 if not _attempt(cell, place, progress, outcome, helps=False):
                     left.append(cell)
-            is_first_pass = len(waiting) == len(cells)
             if left and is_first_pass:
                 cells_are = f"{len(left)} cells are"
                 if len(left) == 1:
                     cells_are = "1 cell is"
                 progress.say(f"{cells_are} with other workers: helping, or waiting")
+            is_first_pass = False
             if len(left) == len(waiting):  # all are with others
                 left = _help(left, place, progress, outcome)
             waiting = left

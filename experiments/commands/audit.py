@@ -229,7 +229,10 @@ def _show_look(conclusion: "Conclusion", number: int) -> None:
 
 
 def _each_run_alone(finished: "FinishedAudit") -> str:
-    """Returns a table of what each run shows by itself, for the one-shot adversary; "" for all others."""
+    """Returns a table of what each run shows by itself, for the one-shot adversary; "" for all others.
+
+    With all canaries in there is a single run, which the table of bounds shows already.
+    """
     from audit.conclusions.concluded import conclude_each_run
     from audit.report import federated_table
     from audit.settings import build

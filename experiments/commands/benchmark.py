@@ -54,7 +54,10 @@ MOST_N = 5_000
 
 
 def main() -> None:
-    """Parses flags, measures what is missing, prints the table and writes all files."""
+    """Parses flags, measures what is missing, prints the table and writes all files.
+
+    Cells are audits in which estimators bound epsilon; claims are those that they are to refute.
+    """
     processes = cli.processes()
     folder = cli.folder() / "benchmark"
     scale = _parse_scale()

@@ -206,6 +206,7 @@ def _make_direction_study(runs: list[int]) -> _Study:
             stops=stops,
         )
         settings.append(setting)
+    # They have one shape; mu, in which they differ, is in range.
     calibration.require_possible(settings[0])
 
     columns = (

@@ -69,10 +69,10 @@ def main() -> None:
         written.append(files.write_whole(folder / f"{name}.png", style.png(figure)))
     from experiments.hidden_state import convex_landscape, latch
 
-    levels = (FLAGS.runs, FLAGS.seed, FLAGS.delta, FLAGS.confidence)
+    audit_flags = (FLAGS.runs, FLAGS.seed, FLAGS.delta, FLAGS.confidence)
     schedules = []
     for schedule in convex_landscape.schedules():
-        schedules.append(convex_landscape.audited(schedule, *levels))
+        schedules.append(convex_landscape.audited(schedule, *audit_flags))
     convex = convex_landscape.table(schedules, FLAGS.delta)
     written.append(files.write_whole(folder / "convex.csv", header + convex.csv()))
     convex_figure = convex_landscape.figure(schedules, FLAGS.delta)
@@ -128,6 +128,7 @@ def _checked_cells() -> tuple[LandscapeCell, ...]:
         for size in batch_sizes:
             cells.append(LandscapeCell(sigma, size, FLAGS.steps, FLAGS.delta))
     require(cells, "--sigmas or --batch_sizes is empty: give numbers, comma-separated")
+    # sigmas and sizes are in range, and steps are those of every cell.
     process.validate(
         process.Process(cells[0].noise_multiplier, cells[0].batch_size, cells[0].steps)
     )

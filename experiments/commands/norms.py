@@ -40,6 +40,7 @@ def main() -> None:
     require(FLAGS.models, "--models is empty: name models, comma-separated")
     for model in FLAGS.models:
         require(model in TASKS, f"--models: {model!r} is unknown: choose of {', '.join(TASKS)}")
+    # L inserts the gradient of an example with a wrong label.
     settings = [cli.setting(FIELDS, model=model, adversary="loss") for model in FLAGS.models]
     out = cli.folder()
     cli.prepare_jax()

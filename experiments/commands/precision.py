@@ -26,6 +26,7 @@ cli.define_json()
 
 def main() -> None:
     """Parses the flags, measures how far gradients are off at each precision, and prints that."""
+    # Any adversary does, as no canary is inserted.
     setting = cli.setting(FIELDS, steps=FLAGS.steps, adversary="gc_r")
     cli.prepare_jax()
     from audit.settings import build

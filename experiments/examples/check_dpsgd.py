@@ -34,7 +34,7 @@ def loss(theta: Any, example: Any) -> Any:
 
 
 mechanism = dpsgd.mechanism(dpsgd.DPSGD(per_example(loss)))
-hyper = base.Hyperparameters(0.5, 1.5, 1.1)
+hyper = base.Hyperparameters(0.5, 1.5, 1.1)  # learning rate, clipping norm, noise multiplier
 
 
 @jax.jit
@@ -45,6 +45,7 @@ def step(params: Any, batch: Any, seed: int) -> Any:
     if count:
         examples = base.Examples(*batch)
         canaries = base.Canaries(lambda *_: examples, jnp.ones(count))
+    # One step, on all rows of the data, at which canaries are inserted.
     schedule = base.Schedule(jnp.arange(32)[None], jnp.ones(1))
     state = mechanism.start(params)
     key = jax.random.key(seed)

@@ -30,7 +30,8 @@ def losses(theta: Any, examples: Any) -> Any:
 
 
 choices = fedavg.FedAvg(losses, lambda theta: theta, batch_size=5, epochs=2, most_examples=5)
-federated = fedavg.Federated(0.5, denominator=16.0)
+federated = fedavg.Federated(0.5, denominator=16.0)  # the clients' learning rate, and their number
+# The server's learning rate, clipping norm, noise multiplier.
 hyper = base.Hyperparameters(1.0, 0.5, 1.1, own=federated)
 mechanism = fedavg.mechanism(choices)
 
@@ -47,7 +48,7 @@ def step(params: Any, batch: Any, seed: int) -> Any:
     starts = 5 * jnp.arange(clients + 1)
     sizes = jnp.full(clients + 1, 5)
     data = features.reshape(-1, 8), labels.ravel(), starts, sizes
-    cohort = jnp.append(jnp.arange(clients), -1)
+    cohort = jnp.append(jnp.arange(clients), -1)  # -1: no client
     schedule = base.Schedule(cohort[None], jnp.ones(1))
     state = mechanism.start(params)
     key = jax.random.key(seed)

@@ -45,7 +45,7 @@ def step(params: Any, batch: Any, seed: int) -> Any:
     loader = DataLoader(
         TensorDataset(*batch),
         batch_sampler=[all_rows],
-        collate_fn=poisson.collate_fn,
+        collate_fn=poisson.collate_fn,  # Opacus', which also makes a batch of no examples
     )
     manager = BatchMemoryManager(
         data_loader=loader,

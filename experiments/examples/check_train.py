@@ -66,7 +66,7 @@ def train_batch(x: torch.Tensor, y: torch.Tensor) -> None:
     single = DataLoader(
         TensorDataset(x, y),
         batch_sampler=[all_rows],
-        collate_fn=loader.collate_fn,
+        collate_fn=loader.collate_fn,  # Opacus', which also makes a batch of no examples
     )
     train_epoch(single)
 

@@ -48,8 +48,9 @@ def examine(dataset: Dataset, noise: float, seed: int) -> ClaimTest:
     planted = honest._replace(hyper=honest.hyper._replace(noise_multiplier=sigma))
 
     parts = []
-    for part in game.play(planted, [(0, RUNS)], RUNS_AT_ONCE):
+    for part in game.play(planted, [(0, RUNS)], RUNS_AT_ONCE):  # of runs 0 to RUNS - 1
         parts.append(part)
+        # All runs so far, as one record.
         scores = parts[0]._replace(
             scores=np.concatenate([part.scores for part in parts]),
             presence=np.concatenate([part.presence for part in parts]),

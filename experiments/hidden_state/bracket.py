@@ -1,6 +1,8 @@
 """The range between what audits of a convex model prove and what accounting allows.
 
-Draws the hidden-state bound beside composition, and audits of logistic regression that lie below both.
+Draws the hidden-state bound beside composition, and audits of logistic regression that lie below both. An
+audit's canaries lie along coordinates, or are fresh directions, of which the law of the scores is known. Each
+place has one seed, so that a point has one conclusion.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,8 @@
 """The hidden-state paper's own cells, beside its audits.
 
 One kind holds the gradient norms of L's canary before clipping (Figure 8), which are trained once and stored.
-The other is the crafted landscape: one pool of processes solves all of its laws, under one claim.
+L is the adversary that inserts the gradient of a training example with a wrong label. The other kind is the
+crafted landscape: one pool of processes solves all of its laws, under one claim.
 """
 
 import contextlib
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 Norms = NDArray[np.float64]
 EXPERIMENT = "canary_norms"
 _FILE = "norms.npz"
-_LAW_SECONDS = 0.015  # a step of one of the landscape's cells
+_LAW_SECONDS = 0.015  # for each step of each of the landscape's cells
 
 
 def norms_cell(setting: Setting, runs: int) -> Cell:
@@ -56,8 +57,9 @@ def norms_cell(setting: Setting, runs: int) -> Cell:
 
 
 def landscape_cell(grid: Grid) -> Cell:
-    """Returns the cell of work that solves a grid's exact laws and simulates its audits (Algorithm 6)."""
+    """Returns the cell of work that solves a grid's exact laws, simulates its audits and runs Algorithm 6."""
     study = landscape.study(grid, *Level())
+    # Names a store that is only claimed: each result has a store of its own beside it.
     marker = {"kind": "landscape_sweep", **dataclasses.asdict(grid)}
 
     def is_done(held: Holdings, data: DataSets) -> bool:
@@ -174,6 +176,7 @@ def canary_norms(played: "Game", runs: NDArray[np.int64]) -> Norms:
     placement = Placement.local()
     hyper = jax.tree.map(jnp.float32, played.hyper)
     shared = placement.everywhere((hyper, played.data, played.schedule))
+    # Devices take as many runs each: some are repeated, and cut off below.
     padded_runs = np.resize(runs, placement.round_up(len(runs)))
     placed_runs = placement.by_run(jnp.asarray(padded_runs, jnp.uint32))
     compute = placement.over_runs(norms_of_run, (None, None, None, 0))

@@ -103,7 +103,10 @@ def _draw_audits(sweep: Sweep, evidence: Evidence) -> Drawn:
 
 
 def _draw_norms(sweep: Sweep, evidence: Evidence) -> Drawn:
-    """Draws Figure 8, the norms of L's canaries, of the models whose norms are stored."""
+    """Draws Figure 8, the norms of L's canaries, of the models whose norms are stored.
+
+    L is the adversary that inserts the gradient of an example with a wrong label.
+    """
     norms = {}
     for cell in sweep.cells:
         assert isinstance(cell.request, Setting)
@@ -170,7 +173,7 @@ def landscape_figures(
     cells = results.cells
     if cells:
         sigmas = sorted({result.cell.noise_multiplier for result in cells})
-        below_middle = max(len(sigmas) // 2 - 1, 0)
+        below_middle = max(len(sigmas) // 2 - 1, 0)  # of the usual 1, 2, ..., 8 that is 4
         with plt.rc_context(STYLE):
             yield "figure_3a", _draw_over_time(cells, [sigmas[0], sigmas[-1]], runs)
             yield "figure_14", _draw_over_time(cells, sigmas, runs)
@@ -185,6 +188,9 @@ def landscape_figures(
 
 def landscape_rows(name: str, cells: Sequence[CellResults], runs: int) -> list[Row]:
     """Makes the common table's rows: bounds of simulated audits at the last step, and the exact epsilon.
+
+    The exact epsilon, at the simulated threshold, stands in the column of predictions. A cell has a single
+    simulation, so that its epsilons have no range.
 
     Args:
       name: Of the sweep.
@@ -222,7 +228,7 @@ def _draw_over_time(cells: Sequence[CellResults], sigmas: list[float], runs: int
       sigmas: The noise multipliers.
       runs: The number of simulated runs.
     """
-    sigmas = list(dict.fromkeys(sigmas))
+    sigmas = list(dict.fromkeys(sigmas))  # the least and the largest may be one
     sizes = sorted({result.cell.batch_size for result in cells})
     shape = (len(sigmas), len(sizes))
     figsize = (1.35 * len(sizes) + 0.4, 1.05 * len(sigmas) + 1.1)
@@ -291,6 +297,7 @@ def _draw_heat_maps(cells: Sequence[CellResults], runs: int) -> Figure:
     steps = cells[0].cell.steps
     delta = cells[0].cell.delta
     simulated: _Ends = []
+    # Step 1 is a Gaussian release, whose exact epsilon is the accountant's.
     gaussian: _Ends = []
     for result in cells:
         in_sample = result.simulated.in_sample
@@ -326,7 +333,10 @@ def _draw_heat_maps(cells: Sequence[CellResults], runs: int) -> Figure:
 
 
 def _list_exact_ends(cells: Sequence[CellResults], adversary: str) -> _Ends:
-    """Returns (exact epsilon at the last step, at the first) under an adversary, for each cell."""
+    """Returns (exact epsilon at the last step, at the first) under an adversary, for each cell.
+
+    The first step is a Gaussian release, whose exact epsilon is the accountant's.
+    """
     ends = []
     for result in cells:
         exact = result.exact[adversary]

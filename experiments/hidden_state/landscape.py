@@ -97,7 +97,7 @@ class SimulatedAudit(NamedTuple):
 
 
 class ThresholdSearch(NamedTuple):
-    """A request for `Search`: Algorithm 6 on a cell."""
+    """A request for `Search`: Algorithm 6, which looks for the threshold that leaks most, on a cell."""
 
     cell: LandscapeCell
     simulation: Simulation
@@ -135,7 +135,8 @@ class Exact:
     Attributes:
       thresholds: The adversary's thresholds in units of C, one for each step after the first.
       epsilon_exact: The exact epsilon by step (T,).
-      epsilon_gaussian: The epsilon that the Gaussian conversion claims, by step (T,).
+      epsilon_gaussian: The epsilon to which mu at the threshold is converted, as if the trade-off curve were
+        Gaussian, by step (T,).
       epsilon_upper: The accountant's epsilon.
     """
 
@@ -150,9 +151,10 @@ class Simulated:
     """The claims of a simulated audit.
 
     Attributes:
-      in_sample: The in-sample epsilon by step (T,).
-      first: Every bound at step 1.
-      last: Every bound at step T.
+      in_sample: The paper's estimate of epsilon by step (T,): no bound, as its threshold is chosen on the
+        scores that it counts.
+      first: Every bound at step 1, each as its fields by name.
+      last: Every bound at step T, likewise.
     """
 
     in_sample: list[float]
@@ -162,7 +164,7 @@ class Simulated:
 
 @dataclasses.dataclass(frozen=True)
 class Search:
-    """Algorithm 6 on one cell: the in-sample epsilon at T of each constant threshold."""
+    """Algorithm 6 on one cell: the in-sample epsilon at T (see `Simulated`) of each constant threshold."""
 
     claimed: list[float]
 
@@ -197,11 +199,11 @@ class Study(NamedTuple):
         return SimulatedAudit(cell, self.threshold, self.simulation)
 
     def simulated_thresholds(self) -> str | float:
-        """Returns the simulated threshold as `ExactLaw` names it."""
+        """Returns the simulated threshold as `ExactLaw` names it; C / 2 is the adversary "half"."""
         return "half" if self.threshold == 0.5 else self.threshold
 
     def searches(self) -> list[ThresholdSearch]:
-        """Returns the requests for Algorithm 6, on two cells of two steps."""
+        """Returns the requests for Algorithm 6, on two cells of two steps (Errata H13)."""
         delta = self.cells[0].delta
         cells = (LandscapeCell(4.0, 4, 2, delta), LandscapeCell(1.0, 1, 2, delta))
         return [ThresholdSearch(cell, self.simulation) for cell in cells]
@@ -288,7 +290,7 @@ def holdings(out: Path) -> Holdings:
 def with_cells(held: Holdings) -> Holdings:
     """Returns holdings to which the folder CELLS of their root is added.
 
-    Results under CELLS come before those in the root itself.
+    Some stores have results in the root itself: those under CELLS come before them.
     """
     in_cells = index.holdings(held.root / CELLS).folders
     folders = {}
@@ -406,6 +408,8 @@ def _read(store: Store, kind: type[_Kind]) -> _Kind | None:
 
 def _parse(content: bytes, kind: type[_Kind]) -> _Kind:
     """Returns the result in a file's bytes; raises one of _DAMAGES unless all fields have their types.
+
+    A result without a checksum is taken as it is.
 
     Args:
       content: Of the file.

@@ -33,8 +33,8 @@ PER_DEVIATION = 8  # points a standard deviation of one step's noise
 REACH = 11.0  # standard deviations that the grid reaches beyond the drift
 _PER_SIGMA = 4  # times PER_DEVIATION points a sigma, at least
 _BAND = 14.0  # standard deviations that the kernel reaches
-_BLOCK = 256
-_LARGEST_GRID = 4_000_000
+_BLOCK = 256  # points of a density that one product of matrices computes
+_LARGEST_GRID = 4_000_000  # half the number of points, at most
 _SEPARATED = 9.0  # B / sigma from which no step recrosses the threshold
 
 
@@ -90,6 +90,7 @@ class Stepper:
         # What moves down is mirrored about the grid's middle, moved up, and mirrored back.
         mirrored = (pair * (1 - share_up))[:, ::-1]
         down = self._move_up(mirrored)[:, ::-1]
+        # The weights of the cut exceed 1 at a point, whose other part is below 0.
         return np.maximum(up + down, 0.0)
 
     def _move_up(self, pair: Array) -> Array:

@@ -104,12 +104,13 @@ def optimal(process: Process, delta: float) -> Thresholds:
     if process.steps == 1 or limit == 0:
         return _evaluate_constant(process, 0.5, delta, PER_DEVIATION)
     if is_separated(process):
+        # On which side theta_1 lay is never lost, so that its whole epsilon remains.
         threshold = _cross_at_first_step(process, limit)
         return _evaluate_constant(process, threshold, delta, PER_DEVIATION)
 
     fine = law.make_stepper(process, PER_DEVIATION)
     coarse = law.make_stepper(process, _COARSE)
-    epsilon = 0.0
+    epsilon = 0.0  # where not even epsilon = 0 leaves more than delta
     if _compute_excess(0.0, fine, delta) > 0:
         low, high = _bracket_root(fine, coarse, delta, limit)
         root = scipy.optimize.brentq(_compute_excess, low, high, (fine, delta), xtol=1e-6 * limit)

@@ -156,6 +156,7 @@ def simulate(
                 findings = estimate.findings(step[present], step[~present], delta, confidence)
                 bounds.append([finding_fields(finding) for finding in findings])
             first, last = bounds
+            # Those of theta_T, from run 0 on, with one canary a run.
             scores = Scores(0, thetas[-1][:, None], present[:, None])
             yield request, scores, Simulated(in_sample, first, last)
 
@@ -239,6 +240,8 @@ def _in_sample_epsilon(
     scores: Array, present: NDArray[np.bool_], delta: float, confidence: float
 ) -> float:
     """Returns the paper's in-sample epsilon of scores (runs,), which is no bound.
+
+    Its threshold is chosen on the scores that it counts.
 
     Args:
       scores: Of all runs.

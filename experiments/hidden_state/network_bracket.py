@@ -1,6 +1,7 @@
 """What the last model of a neural network leaks at most, and what audits find: figure and table.
 
-An upper bound is proven, or it stands on measured constants; where steps have kinks it is an estimate.
+An upper bound is proven, or it stands on measured constants; where steps have kinks it is an estimate. Each
+place has one seed, so that a point has one conclusion.
 """
 
 from collections.abc import Sequence
@@ -120,11 +121,12 @@ def _find_upper(point: Point, evidence: Evidence) -> UpperPoint | None:
     """Returns the upper bound on the last model at a place; None where it was not measured yet."""
     setting = point.cells[0].setting
     composition = point.upper_bound()
+    # Every step inserts: nothing is measured there, and composition stands alone.
     if setting.schedule.periodicity == 1:
         return UpperPoint(composition, COMPOSITION, composition, None)
     delta = evidence.levels.delta
     state = lipschitz.hidden_state(setting, delta)
-    if isinstance(state, HiddenState):
+    if isinstance(state, HiddenState):  # proven, without a measurement
         return _describe(state, state.assumes.word)
     steps = networks.read_expansion(evidence.held, setting)
     if steps is None:
@@ -137,6 +139,7 @@ def _bound_regardless_of_kinks(
     setting: Setting, steps: lipschitz.Steps, delta: float
 ) -> HiddenState:
     """Returns the bound that derivatives give, an estimate where steps have kinks."""
+    # With a kink it would be a reason in words, in place of a bound.
     state = lipschitz.hidden_state(setting, delta, steps._replace(kink=""))
     assert isinstance(state, HiddenState)
     return state

@@ -35,7 +35,8 @@ _RATES = (0.01, 0.1, 0.3, 1.0, 2.0, 4.0, 8.0)
 _SMOKE_RATES = (0.1, 1.0)
 _LINEAR_RESPONSE = GcS("linear_response")
 _LEAST_MOVED = GcS()  # of networks with too many parameters for linear response
-# How long a measurement takes: to compile, and in training steps of a large model, of which 20 are measured.
+# How long a measurement takes: it compiles, trains its runs, and measures up to 20 steps of each, one of
+# which takes as long as 400 training steps of a large model.
 _COMPILING_SECONDS = 25.0
 _MEASURED_STEPS = 20
 _TRAINING_STEPS_A_MEASURED_ONE = 400
@@ -54,7 +55,7 @@ class Amount(NamedTuple):
 
     Attributes:
       coordinates: Audits along a coordinate, with their number of runs by periodicity.
-      fresh_runs: The number of runs of fresh directions by periodicity.
+      fresh_runs: The number of runs of fresh directions by periodicity k, the steps for each insertion.
       batch_size: Of mini-batches.
       insertions: How often a run inserts its canaries.
     """
@@ -175,6 +176,7 @@ def _list_cells(places: Iterable[BracketPlace], amounts: Mapping[str, Amount]) -
         setting = _make_setting(place, amount, coordinates.adversary, coordinates.canaries)
         yield audit_cell(Audited(place.panel, FRESH, place.x, fresh, amount.fresh_runs[k]))
         yield audit_cell(Audited(place.panel, COORDINATE, place.x, setting, coordinates.runs[k]))
+        # Of models with `curved`, a bound on their curvature is proven.
         if k > 1 and task(place.model).curved is None:
             yield expansion_cell(setting)
 
@@ -208,12 +210,13 @@ def expansion_cell(setting: Setting) -> Cell:
         measuring.measure_zoo(store, setting, dataset)
         progress(runs)
 
-    runs = 2
+    runs = 2  # of large models; smaller ones, which take less time, are rehearsed more often
     name = f"expansion of {setting.model}'s steps, k = {setting.schedule.periodicity}"
     cell = setting_cell(name, setting, runs, is_complete, do, EXPERIMENT)
     steps = min(setting.schedule.steps, _MEASURED_STEPS)
     trained = runs * (setting.schedule.steps + _TRAINING_STEPS_A_MEASURED_ONE * steps)
     seconds = _COMPILING_SECONDS + trained * step_seconds(setting)
+    # `network_bracket` finds the measurement by its request; training alone is not all that takes seconds.
     return cell._replace(seconds=seconds, request=setting)
 
 

@@ -1,4 +1,7 @@
-"""What each method proves of the paper's models after so many training runs: fresh directions beside GC-R."""
+"""What each method proves of the paper's models after so many training runs: fresh directions beside GC-R.
+
+GC-R is the paper's adversary whose canary is a gradient along a random coordinate.
+"""
 
 import contextlib
 from collections.abc import Iterator, Sequence
@@ -99,7 +102,7 @@ def _compute_lines(point: Point, evidence: Evidence) -> Iterator[ProvenLine]:
     (cell,) = point.cells
     (conclusion,) = point.conclusions
     canaries = cell.setting.canaries
-    if conclusion.law_is_known:
+    if conclusion.law_is_known:  # of fresh directions
         (bound,) = conclusion.bounds
         path = conclusion.path
         runs = tuple(range(1, len(path) + 1))

@@ -50,7 +50,7 @@ class Size(NamedTuple):
     """How much of a model is trained at a scale.
 
     Attributes:
-      runs: A cell's number of runs by periodicity, with one canary in each.
+      runs: A cell's number of runs by periodicity k, the steps for each insertion, with one canary in each.
       seeds: How many seeds.
       insertions: How often a run inserts the canary.
       batch_size: The size of mini-batches.
@@ -77,6 +77,7 @@ class Size(NamedTuple):
         """
         if isinstance(adversary, SphereFields):
             return self.fresh_runs[periodicity], AUTO  # as many canaries as suit the model
+        # Biased adversaries insert gradients along coordinates.
         if self.several_canaries is not None and ADVERSARIES[adversary.name].biased:
             return self.several_canaries.runs[periodicity], self.several_canaries.canaries
         return self.runs[periodicity], 1
@@ -196,6 +197,9 @@ GRIDS = {
     "paper": _WHOLE_GRID,
 }
 
+# The paper's adversaries: L inserts the gradient of an example with a wrong label, CotS one along a
+# random direction, scored by a cosine, GC-R one along a random coordinate, and GC-S one along the
+# coordinate that simulated training moves least.
 L = Series("L", Loss())
 GC_R = Series("GC-R", GcR())
 COTS = Series("CotS", CotS())

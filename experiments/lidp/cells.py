@@ -71,8 +71,12 @@ class MechanismAudit(NamedTuple):
 class MechanismFindings(NamedTuple):
     """What an audit of the Gaussian mechanism finds.
 
+    An order, 1, 2 or 4, says up to which moments of a run's detections Wilson's intervals use. mu_j is the
+    probability that j canaries of a run are all detected.
+
     Attributes:
-      epsilons: Epsilons by method (wilson_1, wilson_2, wilson_4, `lifted`), with an entry for each seed.
+      epsilons: Epsilons by method (`lifted`, and wilson_1, wilson_2, wilson_4 of these orders), with an entry
+        for each seed.
       second: The mean |mu_2 - mu_1^2| at order 2's threshold; None for too few canaries.
       fourth: The mean |mu_4 - mu_2^2| at order 2's threshold; None for too few canaries.
     """

@@ -1,4 +1,8 @@
-"""How many runs a bound needs, from stored scores: any number of runs is a random part of all of them."""
+"""How many runs a bound needs, from stored scores: any number of runs is a random part of all of them.
+
+An order, 1, 2 or 4, says up to which moments of a run's detected canaries Wilson's intervals use; order 4
+needs four canaries a run.
+"""
 
 import math
 import statistics
@@ -18,7 +22,7 @@ ORDER_4 = "lidp_wilson_4"
 LIFTED = "lifted"
 METHODS = {SINGLE: "order 1", ORDER_2: "order 2", ORDER_4: "order 4", LIFTED: "lifted"}
 LEAST_RUNS = 40  # of a curve, where so many are stored
-_CURVE_POINTS = 7
+_CURVE_POINTS = 7  # numbers of runs of a curve
 _PARTS = 8  # random parts of the runs, over which a bound is averaged
 _LEAST_CANARIES = {ORDER_2: 2, ORDER_4: 4}
 
@@ -29,8 +33,8 @@ class Gain(NamedTuple):
     Attributes:
       label: The entry's name.
       single: The largest mean epsilon with one canary and order 1.
-      several: The largest mean epsilon of each order with several canaries.
-      by_order: Each order's gain; None where one side proves nothing.
+      several: The largest mean epsilon with several canaries, by method: ORDER_2, ORDER_4.
+      by_order: The gain by method, as `compute_gain` has it; None where one side proves nothing.
     """
 
     label: str

@@ -11,7 +11,8 @@ its length matters. A sum of length r and one more unit vector at the angle t ha
 r^2 + 1 + 2 r cos t: O(n K).
 
 The audit's thresholds are chosen on runs of their own, which no bound counts, from 500 between the least
-10% quantile and the largest 90% quantile of the two worlds' scores, one for each order. That window caps the
+10% quantile and the largest 90% quantile of the two worlds' scores, one for each order. (An order, 1, 2 or 4,
+says up to which moments of a run's bits, "canary detected", Wilson's intervals use.) That window caps the
 curves (Errata L2). epsilon is the inequality's first direction alone (Errata L3), below 0 where the limits
 say so.
 """
@@ -43,7 +44,7 @@ class GaussianMechanism(NamedTuple):
 
 
 class OrderFindings(NamedTuple):
-    """What an order finds at its threshold.
+    """What an order finds at its threshold; `examine_order` says what mu_j and the bits are.
 
     Attributes:
       epsilon: The order's epsilon.

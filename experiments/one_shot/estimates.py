@@ -178,8 +178,8 @@ class SplitQuantiles(NamedTuple):
     Attributes:
       noise: The noise multiplier.
       observe: What the observer sees, as the setting names it.
-      one_run: The quantiles with all canaries in one run.
-      several_runs: The quantiles with the canaries spread over several runs.
+      one_run: The quantiles (len(QUANTILES),) with all canaries in one run.
+      several_runs: The quantiles with the canaries spread over several runs, likewise.
     """
 
     noise: float

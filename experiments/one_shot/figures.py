@@ -267,7 +267,7 @@ def _draw_histogram(axis: Axes, observation: Observation) -> None:
 
 
 def _draw_densities(axis: Axes, runs: Sequence[FederatedRun]) -> None:
-    """Draws the density of the final model's cosines, by kernel estimate, a line for each run."""
+    """Draws the density of the final model's cosines, by kernel estimate, a line for each run, up to five."""
     dimension = runs[0].final_model.cosines.dimension
     root = np.sqrt(dimension)
     cosines = [run.final_model.cosines.observed * root for run in runs]

@@ -82,6 +82,12 @@ def epsilon_figure(title: str, x: Axis | None, points: Sequence[Point], delta: f
 
     At each x the series are side by side: every estimator's bounds with their range over the seeds, the upper
     bound, and the prediction where there is one.
+
+    Args:
+      title: The figure's title.
+      x: The horizontal axis; None where x means nothing.
+      points: The points of all panels.
+      delta: The delta at which epsilon is drawn.
     """
     drawn = _with_conclusions(points)
     by_panel: dict[str, list[Point]] = {}
@@ -135,8 +141,12 @@ def trade_off_figure(title: str, points: Sequence[Point]) -> Figure:
 
 
 def profile_figure(title: str, points: Sequence[Point], delta: float) -> Figure:
-    """Draws delta(epsilon) at `if_gaussian`'s mean mu, its prediction and the upper bound (Figure 11)."""
+    """Draws delta(epsilon) at `if_gaussian`'s mean mu, its prediction and the upper bound (Figure 11).
+
+    There are colors for four points; further ones are left out.
+    """
     drawn = _with_conclusions(points)
+    # 0.05 keeps the axis from being empty where the accountant's mu is unknown, or 0.
     largest_mu = max(point.conclusions[0].mu_upper_bound or 0.05 for point in drawn)
     epsilons = np.linspace(0, conversions.epsilon_from_mu(largest_mu, 1e-8), 400)
     with plt.rc_context(STYLE):
@@ -240,7 +250,7 @@ def _draw_point(axis: Axes, place: Place, delta: float) -> None:
 
 
 def _draw_lines(axis: Axes, places: Sequence[Place]) -> None:
-    """Draws a thin line through each series that has several points."""
+    """Draws a thin line through the means of `if_gaussian` of each series that has several points."""
     offset = looks()[IF_GAUSSIAN].offset
     by_series: dict[str, list[Place]] = {}
     for place in places:

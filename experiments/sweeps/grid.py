@@ -35,7 +35,7 @@ class GridAudit(NamedTuple):
     runs: int
 
     def cell(self) -> Cell:
-        """Returns the work that it takes."""
+        """Returns the work that it takes; as it is in no figure, panel and series only name it."""
         return audit_cell(Audited(describe(self.values), "audit", 0.0, self.setting, self.runs))
 
 

@@ -39,6 +39,7 @@ def draw_grid(results: Sequence[GridResult], down: str, across: str) -> Figure:
         figure, axes = plt.subplots(1, len(panels), figsize=figure_size, squeeze=False, sharey=True)
         for axis, fixed in zip(axes[0], panels, strict=True):
             chosen = [result for result in results if _has_values(result, fixed)]
+            # Where nothing is proven, colours still need a scale.
             image = _draw_panel(axis, chosen, axes_of_grid, (down, across), max(most, 1e-3))
             axis.set(title=describe(fixed), xlabel=across)
         axes[0, 0].set_ylabel(down)

@@ -53,6 +53,7 @@ def mu_interval_of_runs(design: Design, confidence: float) -> Interval:
     conversions.require_confidence(confidence)
     groups = design.by_run()
     runs = min(len(group.scores) for group in groups)
+    # Sums of squares about it lose no digits; the distance is the same about any.
     centre = np.concatenate(design.pooled()).mean()
     sums = [_sum_by_run(group.scores - centre, group.presence) for group in groups]
     total = np.sum([group.sum(0) for group in sums], axis=0)
@@ -98,5 +99,6 @@ def _find_noncentrality(statistic: float, freedom: int, level: float) -> float:
             probability = float(noncentrality < statistic)
         return float(probability - level)
 
+    # About ten standard deviations of the statistic, or more, either way of it.
     width = 10 + 10 * abs(statistic) / np.sqrt(2 * freedom)
     return float(scipy.optimize.brentq(compute_excess, statistic - width, statistic + width))

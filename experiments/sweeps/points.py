@@ -25,7 +25,7 @@ Audits = dict[tuple[Setting, int], Conclusion]  # by setting and runs
 
 
 class Evidence(NamedTuple):
-    """A store's holdings, and the conclusions from its audits at some levels."""
+    """A store's holdings, and the conclusions from its audits, by setting and runs, at some levels."""
 
     held: Holdings
     audits: Audits

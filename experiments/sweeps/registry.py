@@ -36,6 +36,7 @@ def sweeps(scale: str) -> dict[str, Sweep]:
 
 def draw(sweep: Sweep, evidence: "Evidence") -> Drawn:
     """Draws a sweep's figures of the cells that are in the store, by its paper's `figures.draw`."""
+    # Sweeps have the same names at every scale.
     (module,) = [name for name, paper in FIGURES.items() if sweep.name in paper.sweeps(SMOKE)]
     drawn: Drawn = importlib.import_module(module).draw(sweep, evidence)
     return drawn

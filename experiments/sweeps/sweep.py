@@ -33,6 +33,7 @@ class Statement(NamedTuple):
     section: str
 
 
+# By the sweep's name, the series (of LiDP's figures the panel), and x, None for a claim at every x.
 PaperClaims = Mapping[tuple[str, str, float | None], Statement]
 
 
@@ -63,7 +64,7 @@ class Row(NamedTuple):
       seeds: How much data the row rests on.
       epsilons: Each method's epsilons over the seeds.
       interval: The ends of the two-sided interval where scores are normal; None with several seeds.
-      predicted: The predicted epsilon; None where there is no prediction.
+      predicted: The predicted epsilon, of the crafted landscape the exact one; None where there is neither.
       upper_bound: The accountant's epsilon.
       claim: What the paper says; None where it says nothing.
     """

@@ -77,6 +77,7 @@ def as_csv(all_rows: Sequence[Row]) -> bytes:
         Column("epsilon_high", _interval_high),
     ]
     other_methods = [method for name, method in estimate.METHODS.items() if name != IF_GAUSSIAN]
+    # What is no bound comes last.
     for method in sorted(other_methods, key=lambda method: method.assumes.word == NO_BOUND):
         columns += _method_columns(method)
     columns += [
@@ -160,7 +161,7 @@ def _panel_lines(own: list[Row], axis: Axis | None) -> list[str]:
     for row in own:
         label = row.series
         if axis:
-            series = row.series.split(",")[0]
+            series = row.series.split(",")[0]  # without GC-S's variant, for which there is no room
             label = f"{series}, {axis.symbol} = {row.x:g}"
         paper_says = ""
         if row.claim:
