@@ -144,10 +144,10 @@ def draw_proof(axes: Axes, runs: int) -> None:
         if needed is None:
             continue
         axes.plot(needed, upper_bound, "x", color=style.VERMILION, ms=8, mew=2, clip_on=False)
-        axes.text(needed, upper_bound + 1, f"noise of {noise:g}\nrefuted", ha="center", fontsize=8)
+        axes.text(needed, upper_bound + 1, f"noise of {noise:g}\nrefuted", ha="left", fontsize=8)
     axes.set(
         xscale="log",
-        xlabel="training runs of 2,689 parameters",
+        xlabel="training runs of a network with 2,689 parameters",
         ylim=(0, 34),
         title="What does it leak? Is the claim true?",
     )
