@@ -141,7 +141,8 @@ def final_cosines(
       origin: theta_0 (p,) -> the model (p,) from which the displacement of the final model is measured.
         `initial_model`: the cosines are those with what training changed. `zero_model`: those with the final
         weights, as in the paper; the initial weights dilute them.
-      fresh: whether every run draws directions of its own.
+      fresh: whether every run draws directions of its own. Only then is the law of cosines of canaries that
+        are out the same in every run and independent between runs, as bounds on fresh directions need it.
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> RandomDirections:

@@ -39,7 +39,8 @@ class SphereFields(FreshFields):
 def _make_sphere(fields: SphereFields, knowledge: Knowledge) -> "Adversary":
     """Makes the adversary whose directions every run draws afresh.
 
-    Raises InputError for more canaries than half the parameters, and for coins of a single canary.
+    Raises InputError for coins of a single canary, and for more canaries than half the parameters: a score
+    that leaves the other directions out has but the dimensions that these leave.
     """
     from audit.adversaries import sphere
 
@@ -60,7 +61,7 @@ def _make_sphere(fields: SphereFields, knowledge: Knowledge) -> "Adversary":
     interferes = interference > _MOST_INTERFERENCE * parameters * knowledge.steps * sigma**2
     return sphere.fresh_directions(
         canaries,
-        knowledge.rehearsal(),
+        knowledge.rehearsal(),  # gives how a run moves without noise, which scores take out
         leave_one_out=is_several and interferes,
         all_in=not fields.coins,
     )

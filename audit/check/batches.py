@@ -224,7 +224,14 @@ def _describe_rate(sample: BatchSample) -> str:
 
 
 def _check_indices(sample: BatchSample, kind: str) -> CheckOutcome:
-    """Checks that no batch holds an example twice, and that batches do not come again."""
+    """Checks that no batch holds an example twice, and that batches do not come again.
+
+    Repeats are judged as those of Poisson batches: batches of another kind repeat each other as rarely.
+
+    Args:
+      sample: the batches.
+      kind: what they are recognised as; empty if nothing.
+    """
     passes = sample.passes
     bugs = []
     if sample.repeating:

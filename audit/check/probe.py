@@ -251,12 +251,13 @@ class StepProbe:
         Args:
           after: (p,) the numbers after the step.
           examples: in its batch, each of which adds a rounding.
-          seeds: over which steps are averaged. That makes the result's rounding smaller, which noise makes
-            independent, but not the sum's, to which noise is added later.
+          seeds: of the steps that are averaged. The rounding of their results differs by the noise and
+            averages out; that of the sum, before noise is added, is the same in each and stays.
         """
         update = after - self.start
         squares_after = np.bincount(self.layer, after**2)
-        is_gradient = squares_after < np.bincount(self.layer, update**2)  # what the step returned
+        # A layer nearer to 0 than to where it started is a private gradient, not parameters.
+        is_gradient = squares_after < np.bincount(self.layer, update**2)
         update = np.where(is_gradient[self.layer], after, update)
         update_spacings = np.maximum(self.spacings, 2.0**-23)  # rounded to float32 at best
         update = trees.compute_ulp(update, update_spacings)

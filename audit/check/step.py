@@ -469,8 +469,10 @@ def _describe_unseen_interactions(probe: StepProbe, tried: TriedExamples) -> str
             "; all labels are as long, so that a mean over all tokens of a batch could not be told from "
             "one over each example's: give some padded ones"
         )
-    quietest = min(causes.list_finite_norms(tried.movements), default=0.0)
-    if tried.were_added and quietest > 1 - _COARSE:
+    # An added example moves the step by at most 1, in units of C; one in another's place by up to 2, so that
+    # such norms do not show which examples were clipped.
+    least_norm = min(causes.list_finite_norms(tried.movements), default=0.0)
+    if tried.were_added and least_norm > 1 - _COARSE:
         text += (
             "; every example tried is clipped, which hides what others do to its length before: state a "
             "larger clipping norm once"

@@ -256,8 +256,10 @@ def _make_looks_fields(conclusion: Conclusion) -> dict[str, Any]:
 def finding_fields(finding: Finding) -> dict[str, Any]:
     """Returns a bound's or an estimate's fields for JSON.
 
-    In `assumes` a bound has what it assumes, an estimate why it is no bound. Fields that say nothing are left
-    out: a count in words where there is none, rates and paths of methods without, floors not simulated.
+    In `assumes` a bound has what it assumes, an estimate why it is no bound. Left out are `counted`, the
+    counts in words, where it is empty; `false_positive_rate` and `path`, what was proven after each run, of
+    methods that know no such rate; and `noise_floor` and `standard_error` of an estimate whose floor was not
+    simulated.
     """
     fields = dataclasses.asdict(finding)
     if not fields.get("counted"):

@@ -363,7 +363,8 @@ METHODS = {record.name: record for record in _RECORDS}
 def check_scores(scores_in: ArrayLike, scores_out: ArrayLike) -> tuple[Array, Array]:
     """Returns a caller's scores as flat float64 arrays (in, out), all finite.
 
-    Infinite scores, and NaN of runs that failed, are replaced by numbers of the rank that they should have.
+    Infinite scores become numbers beyond all finite ones, and NaN of runs that failed, in either world,
+    numbers below all others; finite scores stay as they are.
 
     Raises:
       InputError: for what no estimator can use: an empty world, scores that are all equal, and too many runs

@@ -68,10 +68,14 @@ class ClaimCell(NamedTuple):
         return MeasuredClaim(**values)
 
     def find_limits(self) -> RunLimits:
-        """Returns the numbers of runs that are tried; 1 of estimators that take a single run."""
+        """Returns the numbers of runs that are tried; 1 of estimators that take a single run.
+
+        Estimators with an `examine` are those of fresh directions. They decide after a few runs, each of
+        which takes as long to draw as a thousand of one canary.
+        """
         estimator = registry.ESTIMATORS[self.estimator]
         if estimator.design in (ONE_CANARY, SEVERAL):
-            return RunLimits(10, self.most_runs)
+            return RunLimits(10, self.most_runs)  # of fewer scores a world nothing follows
         if estimator.examine is not None:
             return RunLimits(1, min(self.most_runs, _MOST_RUNS_OF_DIRECTIONS))
         return RunLimits(1, 1)

@@ -78,6 +78,8 @@ def _draw_audits(sweep: Sweep, evidence: Evidence) -> Drawn:
     all_points = points.points(sweep.audits(), evidence.audits)
     stored_points = [point for point in all_points if point.conclusions]
     missing = sum(len(point.cells) - len(point.conclusions) for point in all_points)
+    if sweep.name in ("bracket", "bracket_rates"):
+        missing += network_bracket.count_unmeasured(sweep, evidence)
     if not stored_points:
         return Drawn(figures=[], missing=missing, rows=[])
 
@@ -90,7 +92,6 @@ def _draw_audits(sweep: Sweep, evidence: Evidence) -> Drawn:
             figure, own_table = bracket.draw(sweep, stored_points, levels)
         case "bracket" | "bracket_rates":
             figure, own_table = network_bracket.draw(sweep, stored_points, evidence)
-            missing += network_bracket.count_unmeasured(sweep, evidence)
         case "figure_6a":
             figure = estimates.trade_off_figure(sweep.title, all_points)
         case "figure_11":

@@ -81,7 +81,8 @@ def test_a_model_of_ours_gets_our_scores_and_its_report(dataset, tmp_path, plain
     setting = setting_of("fcnn", **{name: value for name, value in SMALL.items() if name != "runs"})
     part = dataset._replace(features=dataset.features[:60], labels=dataset.labels[:60])
     scores = play(build.build(setting, part), [(0, 20)], 20)
-    for ours, theirs in zip(scores.worlds(), audit.conclusion[:2], strict=True):
+    worlds = audit.conclusion.scores_in, audit.conclusion.scores_out
+    for ours, theirs in zip(scores.worlds(), worlds, strict=True):
         np.testing.assert_array_equal(ours, theirs)
     config = json.loads((audit.folder / "config.json").read_text())
     assert config["mechanism"]["clipping"] == "book_keeping" and config["model"] == "FCNN"

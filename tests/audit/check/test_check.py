@@ -22,7 +22,11 @@ from tests.audit.check.bugs import BUGS, EXAMPLES, plant_bug
 from tests.audit.check.correct import ENGINES, draw_step
 from tests.audit.check.named_bugs import NAMED_BUGS
 
-NEEDS = {"torch": "torch", "torch_func": "torch", "opacus": "opacus", "jax_privacy": "jax_privacy"}
+NEEDS = {
+    **dict.fromkeys(("torch", "torch_func"), "torch"),
+    **dict.fromkeys(("opacus", "lora", "train"), "opacus"),
+    "jax_privacy": "jax_privacy",
+}
 SLOW = ("opacus", "jax_privacy", "torch", "torch_func", "jax", "dpsgd", "fedavg")
 NAMES = sorted(path.stem.removeprefix("check_") for path in EXAMPLES.glob("check_*.py"))
 
