@@ -104,9 +104,7 @@ def read_csv(path: Path, columns: Mapping[str, str]) -> Scores:
     renamed = {name.strip().lower(): ours for ours, name in columns.items()}
     if path == STDIN:
         with _reading(_STANDARD_INPUT):
-            content = sys.stdin.buffer.read(MOST_BYTES + 1)
-            file = io.StringIO(content.decode("utf-8-sig"), newline="")
-            return _parse_csv(_STANDARD_INPUT, file, renamed)
+            return _parse_csv(_STANDARD_INPUT, _open_stdin(), renamed)
     return _read_csv(path, renamed)
 
 
@@ -453,17 +451,21 @@ def _read_stdin(path: Path) -> Scores:
     `path` is STDIN, as for all readers of files. Raises InputError for input that is empty, or above 1 GiB.
     """
     with _reading(_STANDARD_INPUT):
-        content = sys.stdin.buffer.read(MOST_BYTES + 1)
-        require(content.strip(), f"{_STANDARD_INPUT} is empty: give score,in lines, or JSON")
-        too_large = (
-            f"{_STANDARD_INPUT} is larger than {MOST_BYTES / 2**30:g} GiB: keep a random part of it"
-        )
-        require(len(content) <= MOST_BYTES, too_large)
-        text = content.decode("utf-8-sig")
-        file = io.StringIO(text, newline="")
-        if text.lstrip()[:1] in ("{", "["):
+        file = _open_stdin()
+        if file.getvalue().lstrip()[:1] in ("{", "["):
             return _parse_json(_STANDARD_INPUT, file)
         return _parse_csv(_STANDARD_INPUT, file)
+
+
+def _open_stdin() -> io.StringIO:
+    """Returns standard input as text; raises InputError where it is empty, or above 1 GiB."""
+    content = sys.stdin.buffer.read(MOST_BYTES + 1)
+    require(content.strip(), f"{_STANDARD_INPUT} is empty: give score,in lines, or JSON")
+    too_large = (
+        f"{_STANDARD_INPUT} is larger than {MOST_BYTES / 2**30:g} GiB: keep a random part of it"
+    )
+    require(len(content) <= MOST_BYTES, too_large)
+    return io.StringIO(content.decode("utf-8-sig"), newline="")
 
 
 def _read_json(path: Path) -> Scores:

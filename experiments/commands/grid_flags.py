@@ -11,6 +11,7 @@ from absl import flags
 from audit.commands import cli
 from audit.errors import InputError, require
 from audit.methods.level import Level
+from audit.settings import stored
 from audit.settings.make import fields
 from audit.settings.setting import validate
 from audit.storage import files
@@ -53,7 +54,8 @@ def run(runs: int | None) -> None:
     place = Workplace(cli.folder(), _find_data(audits))
 
     cells = work.distinct([audit.cell() for audit in audits])
-    missing = [cell for cell in cells if not work.is_done(cell, place)]
+    held = stored.holdings(place.out)
+    missing = [cell for cell in cells if not cell.is_done(held, place.data)]
     if missing:
         with engine_flags.engine() as engine:
             outcome = engine.do_all(missing, place)

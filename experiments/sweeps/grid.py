@@ -12,7 +12,7 @@ from audit.methods.level import Level
 from audit.report import table
 from audit.report.table import Column, Table
 from audit.settings.setting import Setting
-from audit.storage.store import hash_of
+from audit.storage.store import finite, hash_of
 from experiments.cells.auditing import AuditRequest
 from experiments.cells.audits import audit_cell
 from experiments.cells.cell import Audited, Cell
@@ -98,7 +98,8 @@ def make_table(results: Sequence[GridResult]) -> Table[GridResult]:
     columns += [
         Column("runs", lambda result: result.conclusion.count_runs(), "runs"),
         Column("epsilon", lambda result: result.conclusion.epsilon, "proven", table.at_least),
-        Column("upper_bound", find_upper_bound, "at most", table.at_most, none="-"),
+        Column("upper_bound", lambda result: finite(find_upper_bound(result))),
+        Column(None, find_upper_bound, "at most", table.at_most, none="-"),
         Column("delta", lambda result: result.conclusion.delta),
         Column("confidence", lambda result: result.conclusion.confidence),
         Column("setting", lambda result: hash_of(result.folder), "setting", lambda name: name[:8]),

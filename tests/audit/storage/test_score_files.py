@@ -78,6 +78,12 @@ def test_columns_of_other_names_count_alone(tmp_path):
             score_files.read_csv(path, wrong)
 
 
+def test_columns_of_an_empty_standard_input_are_refused_as_without_names(monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b" \n")))
+    with pytest.raises(InputError, match="standard input is empty"):
+        score_files.read_csv(score_files.STDIN, {"score": "loss", "in": "member"})
+
+
 def test_decimal_commas_beside_points_are_refused(tmp_path):
     path = tmp_path / "mixed.csv"
     path.write_text("score;in\n1,5;1\n2.5;0\n")
