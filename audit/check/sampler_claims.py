@@ -240,7 +240,7 @@ def sampler_claims(
 
     >>> claims = audit.sampler_claims("cyclic", noise_multiplier=1.0, batches=4, epochs=2)
     >>> round(claims.rows[0].every_model.upper, 2), round(claims.rows[0].last_model.upper, 2)
-    (6.58, 4.99)
+    (6.57, 4.98)
     """
     truncation = sampler if type(sampler) is TruncatedPoisson else None
     name = "truncated_poisson" if truncation is not None else sampler

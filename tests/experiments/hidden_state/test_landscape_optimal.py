@@ -36,9 +36,11 @@ def test_rates_at_sigma_4_and_25_steps(size, gaussian, half, best, most):
     ("sigma", "size", "delta"), [(0.3, 1, 1e-9), (1.0, 4, 1e-7), (100.0, 7, 1e-5)]
 )
 @pytest.mark.parametrize("find", [optimal.half, optimal.best_constant, optimal.optimal])
-def test_a_grid_twice_as_fine_finds_the_same_epsilon(find, sigma, size, delta):
+def test_a_grid_twice_as_fine_finds_the_same_epsilon(find, sigma, size, delta, monkeypatch):
     process = Process(sigma, size, 12)
-    coarse, fine = find(process, delta), find(process, delta, per_deviation=16)
+    coarse = find(process, delta)
+    monkeypatch.setattr(optimal, "PER_DEVIATION", 2 * optimal.PER_DEVIATION)
+    fine = find(process, delta)
     assert coarse.epsilon != fine.epsilon and coarse.epsilon == pytest.approx(
         fine.epsilon, rel=1e-3
     )
