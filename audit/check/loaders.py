@@ -60,8 +60,8 @@ def make_draw(loader: Any) -> Draw:
     """Returns seed -> the batches of one pass over a loader.
 
     Args:
-      loader: such a function already; a loader with a batch sampler, as torch's and Opacus's have, of which
-        the batch sampler alone is asked; or what yields batches of indices whenever it is iterated.
+      loader: such a function already; a loader whose batch sampler gives the indices, as torch's and
+        Opacus's do; or whatever yields batches of indices when iterated.
 
     Raises:
       InputError: it is none of these.
@@ -127,7 +127,7 @@ def draw_pass(draw: Draw, seed: int, examples: int, most: float = math.inf) -> D
 
 
 def _read_batches(given: Any, most: float) -> DrawnPass:
-    """Returns the batches that the caller's function gave: several, or a single one.
+    """Returns the batches that the caller's function gave: a single batch, or several.
 
     Raises:
       InputError: they are no whole numbers.

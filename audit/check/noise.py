@@ -150,7 +150,7 @@ def draw_noise(probe: StepProbe, seeds: int | None, seconds: float) -> DrawnNois
     Args:
       probe: the step.
       seeds: how many to draw, by default as many as layers need and time allows.
-      seconds: that one draw takes.
+      seconds: that a draw takes.
 
     Raises:
       RefusedError: the step fails at the batch as given.
@@ -233,7 +233,7 @@ def _draw_at(
 def _choose_seeds(probe: StepProbe, stream: int, count: int) -> NDArray[np.int64]:
     """Returns pairs of consecutive seeds that are this step's own.
 
-    With the same seeds for all steps, chance correlations of a generator's first seeds would be found in
+    With the same seeds for all steps, chance correlations of a generator's first seeds would be reported for
     every step. Another stream has other seeds, so that the noise at two batches is independent, as the
     F-test of `_test_batch` takes it.
 
@@ -371,7 +371,7 @@ def compute_power(drawn: DrawnNoise, ratio: float, level: float) -> float:
 
     Args:
       drawn: the noise.
-      ratio: its deviation over the stated one.
+      ratio: its deviation over the stated deviation.
       level: of the test.
     """
     freedom = float(np.sum(drawn.given.freedom))
@@ -408,7 +408,7 @@ def _run_tests(drawn: DrawnNoise) -> Iterator[NoiseTest]:
 def _compute_least_deviation(drawn: DrawnNoise) -> float:
     """Returns the deviation up to which a number or a layer counts as without noise.
 
-    It is 1% of the measured deviation or of the stated one, whichever is less.
+    It is 1% of the measured deviation or of the stated deviation, whichever is less.
     """
     measured = max(drawn.compute_deviation(), 0)
     stated = 1

@@ -66,7 +66,7 @@ class RefusedError(Exception):
 class StepProbe:
     """The caller's step as a function from a batch's columns and a seed to the parameters after the step.
 
-    The parameters are one float64 vector (p,): those of all layers, end to end. A layer is a floating-point
+    The parameters are a float64 vector (p,): those of all layers, end to end. A layer is a floating-point
     array among the parameters.
 
     Attributes:

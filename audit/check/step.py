@@ -86,7 +86,7 @@ def check_step(
     Nothing is trained, and JAX is not needed.
 
     Args:
-      step: (params, batch, seed) -> params, one step of plain SGD, or the first of one with momentum; all its
+      step: (params, batch, seed) -> params, a step of plain SGD, or the first step with momentum; all its
         randomness follows from the whole number `seed`. For another optimizer let it return the private
         gradient in place of parameters, with learning_rate=1.
       params: arrays or tensors in dicts, lists or tuples, at which the step begins. Copies are handed over.
@@ -450,7 +450,7 @@ def _check_separation(probe: StepProbe, tried: TriedExamples, seconds: float) ->
 
 
 def _takes_single_rows_only(probe: StepProbe) -> bool:
-    """Returns whether the batch has one row and the step refuses it with another."""
+    """Returns whether the batch has a single row and the step refuses it with a second row."""
     if len(probe.rows[0]) > 1:
         return False
     try:
@@ -486,7 +486,7 @@ def _choose_seeds(
     enough: float,
     seconds: float,
 ) -> range:
-    """Returns seeds over whose mean the tolerance becomes small enough; a single one where none can do that.
+    """Returns seeds over whose mean the tolerance becomes small enough; a single seed if no number does that.
 
     Args:
       probe: the step.

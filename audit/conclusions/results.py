@@ -74,7 +74,7 @@ def bounds_json(conclusion: Conclusion, **more: object) -> str:
     """Returns a conclusion from several runs as a JSON object on a single line.
 
     Its fields are `bounds`, with estimates and noise floors; `notes`, where there are any; `upper_bound`,
-    null if infinite or unknown; `every_model`, the bracket of a sampler, `claim_test`, where there is one;
+    null if infinite or unknown; `every_model`, the bracket of a sampler, and `claim_test`, if any;
     `hidden_state`, `last_model` and
     `expected`, where there are such; `epsilon`, which is proven without an assumption on the curve;
     `most_provable`, the most that so many runs can prove so; the test of the Gaussian curve and the looks,
@@ -314,8 +314,8 @@ def is_up_to_date(store: Store, made_from: str, names: Iterable[str]) -> bool:
       names: the files' names.
     """
     try:
-        kept = json.loads(files.read(store.path / _MADE) or b"{}")
-        return bool(kept == _make_record(store, made_from, names))
+        record = json.loads(files.read(store.path / _MADE) or b"{}")
+        return bool(record == _make_record(store, made_from, names))
     except (ValueError, RecursionError):  # InputError too, of what can't be read
         return False
 
