@@ -57,7 +57,7 @@ class Draws(NamedTuple):
       examples: the K canaries.
       fresh: the key of the fresh draws.
       ties: the key by which ties are broken.
-      reference: the model (p,) that the final one is compared with, of all runs.
+      reference: the model (p,) that all runs' final models are compared with.
     """
 
     examples: Examples
@@ -80,7 +80,7 @@ def fresh_examples(
     Args:
       generate: draws canaries and fresh examples alike.
       score_examples: of any examples; it may depend on the models, not on which examples are in.
-      refer: theta_0 (p,) -> the model (p,) that the final one is compared with.
+      refer: theta_0 (p,) -> the model (p,) that the final model is compared with.
       canaries: K, all in.
       fresh: M.
     """
