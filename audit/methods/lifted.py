@@ -481,9 +481,9 @@ def _choose_threshold(pilot: Design, rest: RunErrors, family: Family, error: flo
     normal distributions wins, unless the pilot's counts, even when raised by their error, predict more
     elsewhere. Where normal distributions predict nothing, the score of the fewest errors takes their place.
 
-    The raised counts elsewhere are compared with the plain counts at the usual score: the largest of many
-    predictions may be large by chance alone, so that only one that its error does not explain moves the
-    threshold.
+    The raised counts elsewhere are compared with the plain counts at the usual score. The largest of many
+    predictions may be large by chance alone, so that it moves the threshold only if its error does not
+    explain it.
 
     Args:
       pilot: the scores of the pilot's runs.
