@@ -52,7 +52,7 @@ def shortened(text: str, width: int) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """Returns a number with its noun, in the plural where it needs one: "1 cell", "2 cells"."""
+    """Returns a number with its noun, in the plural unless it is 1: "1 cell", "2 cells"."""
     if number == 1:
         return f"{number} {noun}"
     return f"{number} {noun}s"

@@ -118,7 +118,7 @@ def setting_of(model: str, **given: Any) -> Setting:
 
     Args:
       model: the model's name.
-      **given: values as in `make_setting`; `canaries="auto"` stands for the model's number.
+      **given: values as in `make_setting`; `canaries="auto"` means the model's number.
 
     Raises:
       InputError: as `make_setting`, and for an unknown model.

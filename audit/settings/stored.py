@@ -1,4 +1,4 @@
-"""Settings in a store: how they are named there, and how they are found again."""
+"""Settings in a store: their names there, and how to read them back."""
 
 import contextlib
 import re
@@ -49,7 +49,7 @@ class Audits(NamedTuple):
     refused: dict[Path, str]
 
     def left_out(self) -> list[str]:
-        """Returns a line on the folders of other results, and one for each that can't be read."""
+        """Returns a line on the folders of other results, and a line for each that can't be read."""
         lines = []
         if self.others:
             folders = "1 folder holds" if self.others == 1 else f"{self.others} folders hold"
