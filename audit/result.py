@@ -83,12 +83,12 @@ class Result:
 
     @property
     def upper_bound(self) -> float | None:
-        """Returns the epsilon at delta that accounting guarantees; None where the mechanism is not known."""
+        """Returns the epsilon at delta that accounting guarantees; None where the mechanism is unknown."""
         return self.conclusion.upper_bound
 
     @property
     def hidden_state_bound(self) -> float | None:
-        """Returns the last model's epsilon at delta; None where no Lipschitz constants are known."""
+        """Returns the last model's epsilon at delta; None without Lipschitz constants."""
         hidden_state = self.conclusion.hidden_state
         return None if hidden_state is None else hidden_state.bound.epsilon
 

@@ -143,7 +143,7 @@ class _Definitions(NamedTuple):
 
 
 def _read_loader() -> _Definitions:
-    """Returns the loader that --batches names; raises InputError where its file lacks something."""
+    """Returns the loader that --batches names; raises InputError if its file has not all definitions."""
     file, _, function = FLAGS.batches.rpartition(":")
     path = Path(file)
     flag = f"--batches={FLAGS.batches}"

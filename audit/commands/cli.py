@@ -264,7 +264,7 @@ def _replace_fields_by_flags(message: str) -> str:
     from audit.settings.make import fields
 
     def name_flag(match: re.Match[str]) -> str:
-        """Returns the flag, with its value if there is one, of a match's (field, "=value" or "")."""
+        """Returns the flag, with its value if any, of a match's (field, "=value" or "")."""
         name, value = match.groups()
         field = fields().get(name)
         if field is None:
@@ -373,7 +373,7 @@ def define_processes() -> None:
 
 
 def processes() -> int:
-    """Returns the flag's number of processes; raises InputError for one out of range."""
+    """Returns the flag's number of processes; raises InputError if it is out of range."""
     number = flags.FLAGS.processes
     if number is None:
         return cores()

@@ -53,7 +53,7 @@ class Subject(NamedTuple):
       config: the setting's file, or None where there is none.
       proves: whether the audit is large enough for a verdict.
       runs: each run's conclusion, where runs are each concluded alone: the first is `conclusion`.
-      uppers: of such runs, the mechanism's epsilons; empty where they are not known.
+      uppers: of such runs, the mechanism's epsilons; empty where they are unknown.
     """
 
     anchor: str
@@ -200,7 +200,7 @@ def _list_versions() -> str:
 
 
 def describe_arrays(name: str, conclusion: Conclusion) -> Subject:
-    """Returns the facts of an audit of a caller's scores, of which nothing but the claim is known.
+    """Returns the facts of an audit of a caller's scores, which come with nothing but the claim.
 
     Args:
       name: of what was audited.
@@ -314,7 +314,7 @@ def _describe_setting(
     Args:
       setting: of the audit.
       conclusion: of it.
-      is_own_model: whether the model is a caller's, of which only the name is known.
+      is_own_model: whether the model is a caller's, of which the store has only the name.
     """
     mechanism = setting.mechanism
     model = setting.model
