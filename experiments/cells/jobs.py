@@ -2,7 +2,7 @@
 
 A task is some chunks of runs, or a whole cell. It requests one GPU where the cluster has any, or else as many
 cores as the smallest node has, and a worker trains with as many devices: on nodes that are alike, scores are
-those of one alone, to the bit. Where a worker or a node died, Ray does its tasks again. A driver that is
+those of a single node, to the bit. Where a worker or a node died, Ray does its tasks again. A driver that is
 killed has stored every chunk that came back, and its successor trains the rest.
 """
 
@@ -185,7 +185,7 @@ class RunsJob:
         return not self._left
 
     def _cut(self, preparation: Preparation) -> None:
-        """Makes pieces of the missing runs, once the size of chunks is known."""
+        """Cuts the missing runs into pieces, once the preparation has told the size of chunks."""
         missing = self._request.store.missing(self._request.runs)
         self.preparation = preparation
         self._left = shares.count_runs(missing)
@@ -219,7 +219,7 @@ class RunsJob:
 
 
 class CellJob:
-    """A job: a whole cell, as one task."""
+    """A job: a whole cell, as a single task."""
 
     def __init__(self, cluster: Cluster, cell: Cell, place: Workplace) -> None:
         self._cluster = cluster
@@ -318,7 +318,7 @@ class _Scheduler(Generic[AnyJob]):
         return bool(self.running)
 
     def _give_task(self, node: Node | None) -> bool:
-        """Gives a node a task, and returns whether there was one.
+        """Gives a node a task, and returns whether there was a task.
 
         It is of a job at home there, else of a job without a home, else of the next job, else of another
         node's.
@@ -334,7 +334,7 @@ class _Scheduler(Generic[AnyJob]):
         return any(self._start_task(job, node) for job in reversed(self.homes))
 
     def _start_task(self, job: AnyJob, node: Node | None) -> bool:
-        """Starts a job's next task on a node, and returns whether there was one that could start."""
+        """Starts a job's next task on a node, and returns whether a task could start."""
         started = job.start(node)
         if started is None:
             return False

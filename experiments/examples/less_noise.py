@@ -36,7 +36,7 @@ def examine(dataset: Dataset, noise: float, seed: int) -> ClaimTest:
 
     Args:
       dataset: what the model trains on.
-      noise: the real noise, as a multiple of the stated one.
+      noise: the real noise, as a multiple of the stated noise.
       seed: of the audit.
     """
     setting = setting_of(
