@@ -618,11 +618,11 @@ def _compute_spread_p_value(values: NDArray[np.int64], distribution: Any) -> flo
 
 
 def _recognise_kind(sample: BatchSample) -> str:
-    """Returns the kind of batches that these are if it is seen at once, else nothing.
+    """Returns the sampler that batches clearly come from, if it is not Poisson; else nothing.
 
-    They are shuffled, or balls in bins where their sizes vary, where no example comes twice in a pass, or in
-    as many consecutive batches as a pass has; and fixed where all sizes are equal: each where Poisson batches
-    would certainly not look so.
+    If no example comes twice in a pass, batches are shuffled, or balls in bins where their sizes vary. If all
+    sizes are equal, batches are fixed. Either answer needs that Poisson batches would almost never look so.
+    Where passes are not told from each other, as many consecutive batches as a pass has take their place.
     """
     sizes = sample.sizes
     rate = sample.actual_rate
@@ -637,7 +637,7 @@ def _recognise_kind(sample: BatchSample) -> str:
         log_once = math.log(batches * rate) + (batches - 1) * math.log1p(-rate)
         log_at_most_once += window.shape[1] * np.logaddexp(log_never, log_once)
     if windows and most_often <= 1 and log_at_most_once < math.log(_CERTAIN):
-        # Shuffled batches have one size but for the last of a pass, or sizes that differ by 1.
+        # Shuffled batches are of equal size except for the last of a pass, or differ in size by 1.
         varies = np.ptp(sizes[sizes > 0]) > 1 and len(np.unique(sizes)) > 2
         return BALLS_IN_BINS if varies else SHUFFLED
 

@@ -80,9 +80,13 @@ def make_draw(loader: Any) -> Draw:
     )
 
     def iterate(seed: int) -> Iterator[Any]:
-        for place in (loader, sampler, getattr(sampler, "sampler", None)):
-            set_epoch = getattr(place, "set_epoch", None)
-            if callable(set_epoch):  # of a DistributedSampler, as its users call it in every epoch
+        """Iterates over a pass; `seed` is the epoch for samplers that shuffle by `set_epoch`.
+
+        Among these is torch's DistributedSampler, which repeats its order where nobody sets the epoch.
+        """
+        for part in (loader, sampler, getattr(sampler, "sampler", None)):
+            set_epoch = getattr(part, "set_epoch", None)
+            if callable(set_epoch):
                 set_epoch(seed)
         return iter(sampler)
 

@@ -204,9 +204,18 @@ def _draw_at(
     stream: int,
     count: int,
 ) -> StepNoise | str:
-    """Draws `count` steps at a batch and measures their noise; returns why not, where the step fails.
+    """Takes `count` steps at a batch with different seeds, and measures the noise that they differ by.
 
-    Looks at the first numbers of each layer, as many as memory allows. `stream` is that of `_choose_seeds`.
+    It looks at the first numbers of each layer, as many as memory allows.
+
+    Args:
+      probe: the step.
+      rows: the batch.
+      stream: which seeds, as in `_choose_seeds`.
+      count: how many steps.
+
+    Returns:
+      The noise; or, if the step refuses the batch, its error as text.
     """
     place_in_layer = np.arange(probe.start.size) - np.searchsorted(probe.layer, probe.layer)
     is_sampled = place_in_layer < max(_MOST_NUMBERS // len(probe.layer_names), 256)
@@ -224,7 +233,7 @@ def _draw_at(
         return str(error)
     tolerance = 4 * probe.spacings[np.flatnonzero(place_in_layer == 0)]
     deviation = probe.settings.unit * probe.settings.noise_multiplier
-    # Of numbers that round more coarsely it is not told whether they have noise.
+    # Where rounding is coarser than that, equal numbers do not show that there is no noise.
     is_fine = trees.compute_ulp(first, probe.spacings) <= 0.25 * deviation
     silent = np.bincount(probe.layer, is_fine & ~differs)
     return _measure_noise(probe, np.array(draws), is_sampled, tolerance, silent)
@@ -544,7 +553,8 @@ def _test_independence(noise: Vector, layer: NDArray[np.int64]) -> Iterator[Nois
     """
     seeds, numbers = noise.shape
     correlation = np.mean(noise[: seeds - 1 : 2] * noise[1::2])
-    correlation += 1 / (seeds - 1)  # which the mean's removal takes away
+    # The mean over seeds was subtracted, which alone correlates two seeds by -1 / (seeds - 1).
+    correlation += 1 / (seeds - 1)
     terms = (seeds // 2 - 1) * numbers
     yield NoiseTest(
         "independence", CONSECUTIVE, _compute_correlation_p_value(abs(correlation), terms)
@@ -553,7 +563,8 @@ def _test_independence(noise: Vector, layer: NDArray[np.int64]) -> Iterator[Nois
     layers = [noise[:, layer == index] for index in np.unique(layer)[:40]]
     yield from _test_distances(noise)
     for part in layers:
-        is_small = 8 * part.shape[1] <= numbers  # what it shares is lost among all numbers
+        # Repetitions within a small layer are too few to show among all numbers.
+        is_small = 8 * part.shape[1] <= numbers
         if is_small:
             yield from _test_distances(part)
 
