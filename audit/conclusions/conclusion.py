@@ -266,22 +266,22 @@ class Conclusion(NamedTuple):
 
     @property
     def gaussian(self) -> Bound:
-        """Returns the bound that represents those that assume a Gaussian curve, by its method's name.
+        """Returns the bound that assumes a Gaussian curve and on which the verdict rests.
 
-        Of fresh directions none assumes it, and the bound that assumes no curve takes its place.
+        For fresh directions no bound assumes it, and this is the bound that assumes no curve.
         """
         return self.bound(self._pair.gaussian)
 
     @property
     def assumption_free(self) -> Bound:
-        """Returns the bound that represents those that assume nothing."""
+        """Returns the bound that assumes nothing and on which the verdict rests."""
         return self.bound(self._pair.free)
 
     @property
     def _pair(self) -> Pair:
         """Returns the names of the two methods on which verdicts rest: if the curve is Gaussian, and always.
 
-        Of a single run there are none: a KeyError.
+        Raises KeyError for a single run, whose verdict rests on all its bounds.
         """
         return _PAIRS[self.evidence.shape]
 

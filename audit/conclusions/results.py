@@ -62,7 +62,7 @@ def keep_result(store: Store, conclusion: Conclusion, **more: object) -> str:
 def result_json(conclusion: Conclusion, **more: object) -> str:
     """Returns the content of audit.json on a single line: `bounds_json`, with the upper bound on mu.
 
-    Of one run it is `one_run_fields`, with epsilon.
+    For one run it is `one_run_fields`, with epsilon.
     """
     more = {"mu_upper_bound": finite(conclusion.mu_upper_bound), **more}
     if conclusion.is_one_run:
@@ -112,8 +112,8 @@ def _make_claim_fields(conclusion: Conclusion) -> dict[str, Any]:
 def answer_json(conclusion: Conclusion, verdict: str) -> str:
     """Returns what `bound --json` prints, a JSON object on a single line.
 
-    Of several runs these are the fields of `bounds_json`, the verdict, and the attack's AUC and rates; of a
-    single run those of `one_run_fields` alone, whose readers take the verdict from the page.
+    For several runs it has the fields of `bounds_json`, the verdict, and the attack's AUC and rates. For a
+    single run it has only those of `one_run_fields`, without a verdict: that is on the page.
 
     Args:
       conclusion: from a caller's scores.

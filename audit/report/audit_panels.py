@@ -198,7 +198,7 @@ class _Limit(NamedTuple):
 def _find_limits(conclusion: Conclusion) -> list[_Limit]:
     """Returns the lines to draw at the finite upper bounds on epsilon, the smallest first.
 
-    Of two upper bounds that are close the first has its name before its line; of two that are equal a
+    If two upper bounds are close, the first has its name before its line; if they are equal, a
     single line is left.
     """
     uppers = [upper for upper in conclusion.upper_bounds if math.isfinite(upper.epsilon)]

@@ -78,7 +78,7 @@ def bounds_table(conclusion: Conclusion) -> str:
     """Returns the table of a conclusion's bounds, and remarks below it.
 
     The rows are lower bounds, that on which a verdict rests first; upper bounds; and values that are no
-    bounds. Lower bounds are rounded down, upper bounds up. Of a single run estimates come first.
+    bounds. Lower bounds are rounded down, upper bounds up. For a single run estimates come first.
     """
     if conclusion.is_one_run:
         return _make_one_run_table(conclusion)
@@ -377,9 +377,9 @@ def _show_rate(count: int, scores: int) -> str:
 def remarks(conclusion: Conclusion) -> list[str]:
     """Returns a sentence for each thing that a reader has to know beside the table; mostly there is none.
 
-    Of a single run these are cosines of the wrong sign, no bound, and whether cosines are normal. Of
-    several runs these are declared looks, scores that are all equal, scores of the wrong sign, too few to
-    prove much, and methods that need more canaries a run.
+    For a single run they are about cosines of the wrong sign, no bound, and whether cosines are normal. For
+    several runs they are about declared looks, scores that are all equal, scores of the wrong sign, too few
+    scores to prove much, and methods that need more canaries a run.
     """
     if conclusion.is_one_run:
         return _remark_on_one_run(conclusion)
@@ -511,8 +511,11 @@ def _remark_on_one_run(conclusion: Conclusion) -> list[str]:
     cosines = conclusion.one_run.cosines
     if cosines is not None and _count_deviations(cosines) < -_CLEARLY:
         lines.append("cosines are lower than the null's: did you mean minus the displacement?")
-    if not conclusion.bounds:
-        lines.append("no bound: save coins (scores, presence), or 40 and more pairs of both kinds")
+    if cosines is not None and not conclusion.bounds:
+        lines.append(
+            f"no bound: save coins (scores with presence), or at least {LEAST_COINS} observed cosines "
+            f"and as many unobserved (here {len(cosines.observed)} and {len(cosines.unobserved)})"
+        )
     if cosines is not None:
         test = cosine_law.anderson_darling(cosines.observed)
         level = "not rejected"
