@@ -43,7 +43,7 @@ class Result:
         """Returns lower bounds on epsilon by the name of their method, in the table's order.
 
         Each holds at its confidence under what it assumes; where its `holds` is false, the scores refute
-        that. Of several runs the names "assumption_free" and, except for fresh directions, "if_gaussian" are
+        that. For several runs the names "assumption_free" and, except for fresh directions, "if_gaussian" are
         always there: with several canaries a run they are of the bounds that take their place.
         """
         ranked = self.conclusion.ranked()
@@ -60,7 +60,7 @@ class Result:
     def epsilon(self) -> float:
         """Returns the epsilon that is proven whatever the trade-off curve, on which the verdict relies.
 
-        Of a single run it is the largest of the bounds that assume no Gaussian curve, 0 where there is none.
+        For a single run it is the largest of the bounds that assume no Gaussian curve, 0 where there is none.
         """
         return self.conclusion.epsilon
 

@@ -138,8 +138,8 @@ class _Counts(NamedTuple):
 def break_ties(key: Array, below: Array, tied: Array) -> Array:
     """Returns how many fresh draws are below each canary (K,), each tie above or below it at random.
 
-    Of t draws that score as the canary does, uniformly 0 to t are taken to be below it: so the canary's rank
-    among them is uniform.
+    If t draws score as the canary does, a uniform number of them, 0 to t, are taken to be below it, so that
+    the canary's rank among them is uniform.
 
     Args:
       key: of the draws.

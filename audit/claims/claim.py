@@ -236,7 +236,7 @@ class DpSgd:
     def power(self, alpha: ArrayLike) -> Array:
         """Returns the largest power of a test of false-positive rate alpha, of alpha's shape.
 
-        It is that of the Gaussian curve. Of sampled steps it is the least that the privacy profile by
+        It is that of the Gaussian curve. For sampled steps it is the least that the privacy profile by
         dp-accounting allows at a grid of epsilon, which is the curve's or above it.
         """
         rates = _check_rates(alpha)

@@ -8,8 +8,8 @@ last model does not show the order, and the hockey-stick divergence is jointly c
 
 whatever the other examples are. Neighbouring relation: replace the example by an example of gradient zero.
 
-Orders that can be enumerated are. Of others the mean is bounded by simulation, from above: the last epochs'
-steps, which matter most, are enumerated, and the rest of a mean of orders is bounded by the empirical
+If orders are few, all are enumerated. Otherwise simulation bounds their mean from above: the last epochs'
+steps, which matter most, are enumerated, and the mean over the rest is bounded by the empirical
 Bernstein inequality (Maurer and Pontil, 2009) or by Hoeffding's (1963) relative entropy, whichever is less.
 """
 

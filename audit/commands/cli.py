@@ -177,7 +177,7 @@ def _find_groups() -> dict[str, str]:
 def _fold(paragraph: str) -> str:
     """Folds a paragraph of a docstring to the help's width.
 
-    Of a paragraph of examples, which begin with the program, each stays a line "command  comment", with
+    In a paragraph of examples, which begin with the program, each stays a line "command  comment", with
     comments in a column, or each below its command where they would not fit.
     """
     program = started.program() or started.MODULE

@@ -115,7 +115,7 @@ def make_from_counts(below: Array, presence: Bits, draws: int) -> Fresh:
 
 
 def _rank_runs(scores: ArrayLike, fresh: ArrayLike, seed: int) -> tuple[NDArray[np.int64], Bits]:
-    """Returns ranks (R, K), and which of them are of runs that failed: NaN is every score of these."""
+    """Returns ranks (R, K), and bits (R, K) that are true in a failed run, all of whose scores are NaN."""
     canary_scores = floats("the canaries' scores", scores)
     fresh_scores = floats("the fresh scores", fresh)
     _require_shapes(canary_scores, fresh_scores)

@@ -43,7 +43,7 @@ def bar(
 def shortened(text: str, width: int) -> str:
     """Returns a text of at most `width` characters: the text, or its first words and an ellipsis.
 
-    Of a single word that is too long it is the beginning.
+    A single word that is too long is cut to its beginning.
     """
     words = textwrap.shorten(text, width, placeholder=" ...")
     if words == "...":

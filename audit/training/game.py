@@ -92,10 +92,10 @@ class Game(NamedTuple):
         return presence(runs, self.adversary.canaries, self.seed)
 
     def describe_scores(self, first: int, scores: NDArray[np.float64]) -> Scores:
-        """Returns scores with which canaries are in, and what gives the law of a score whose canary is out.
+        """Adds to scores what an audit needs beside them: which canaries are in, and the law of the others.
 
-        Where each run draws canaries of its own, that is the dimension of the directions, or the number of
-        fresh draws that a canary was ranked among; both are 0 elsewhere.
+        That law follows from the dimension of the directions, or from the number of fresh draws that a canary
+        was ranked among. Both are 0 unless each run draws canaries of its own.
 
         Args:
           first: the index of the first of these runs, which follow each other.
