@@ -47,7 +47,7 @@ def until_epsilon(epsilon: float) -> Until:
 def until_multiple(multiple: float) -> Until:
     """Returns the request to train until so large a part of the claim is proven.
 
-    Of a claim of mu-GDP it is the part of mu below which no GDP guarantee can hold, else that of epsilon.
+    For a claim of mu-GDP it is the part of mu below which no GDP guarantee can hold, else that of epsilon.
     """
 
     def find_first(conclusion: Conclusion) -> int | None:

@@ -384,7 +384,10 @@ class _ClusterTrainer:
 
 
 def do_all(cluster: Cluster, cells: list[Cell], place: Workplace) -> Outcome:
-    """Does what the store does not have, as `work.do_all`; for cells that others hold it waits to the end."""
+    """Trains all that the store does not have of some cells, on a cluster; `work.do_all` does so without.
+
+    Cells that other drivers hold are left for another pass, until the store has them.
+    """
     progress = SweepProgress(cells)
     outcome = Outcome([], [], [])
     waiting = cells
@@ -430,7 +433,7 @@ class _SweepPass:
         self.left: list[Cell] = []
 
     def open_jobs(self, cells: list[Cell]) -> Iterator[Job]:
-        """Yields the cells' jobs, each opened when it is taken."""
+        """Yields a job for each cell that is not done, and claims the cell only when its job is taken."""
         for cell in cells:
             try:
                 if work.is_done(cell, self._place):
@@ -438,7 +441,7 @@ class _SweepPass:
                     self._progress.end(cell)
                     continue
                 job = self._open_job(cell)
-                if job is None:
+                if job is None:  # another worker holds the cell
                     self.left.append(cell)
                 else:
                     yield job

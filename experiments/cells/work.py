@@ -184,10 +184,10 @@ def distinct(cells: Iterable[Cell]) -> list[Cell]:
 
 
 def do_all(cells: list[Cell], place: Workplace) -> Outcome:
-    """Does what the store does not have; a cell that fails is reported in a line, and the others go on.
+    """Trains all that the store does not have of some cells; reports in a line each cell that fails.
 
-    Of workers that share the store each takes cells that no other holds. At the end it helps with those of
-    others that can be shared, and waits for the rest: a worker that dies gives its cell back.
+    Workers that share the store each take cells that no other holds. At the end a worker helps with those
+    of others that can be shared, and waits for the rest: a worker that dies gives its cell back.
 
     Raises:
       InputError: Where the store can't be written.

@@ -488,7 +488,7 @@ def _find_obstacle(setting: Setting, dataset: Dataset, probed: Probe, patient: b
 
 
 def probe_elsewhere(devices: int, setting: Setting, dataset: Dataset, runs: int) -> Probe:
-    """Times steps of an audit in a process that has not touched JAX.
+    """Starts JAX in this process and times steps of an audit, to be called in a process of its own.
 
     Args:
       devices: How many devices are made of the process's CPU.

@@ -252,7 +252,7 @@ def figure(rows: Sequence[AuditedSchedule], delta: float) -> Figure:
 
 
 def _draw_epsilons(axis: Axes, rows: Sequence[AuditedSchedule], delta: float) -> None:
-    """Draws the bounds and the audits of the schedules with one Lipschitz constant over k."""
+    """Draws bounds and audits over k, of the schedules whose steps all have the same Lipschitz constant."""
     for insert, marker, dashes in ((LAST, "o", "-."), (FIRST, "s", ":")):
         own = [row for row in rows if row.schedule.insert == insert]
         k = [row.schedule.k for row in own]

