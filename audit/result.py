@@ -213,7 +213,7 @@ def _describe_row(result: Result) -> dict[str, Any]:
     if result.folder is None:
         return row
     row["folder"] = str(result.folder)
-    audited = stored.known(Store.at(result.folder).config())
+    audited = stored.parse_config(Store.at(result.folder).config())
     if audited is not None:
         row |= flat(audited.setting)
     return row

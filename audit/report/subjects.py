@@ -32,7 +32,7 @@ from audit.settings.adversaries import adversary_row
 from audit.settings.federated import FINAL, FederatedSetting
 from audit.settings.sampler import POISSON
 from audit.settings.setting import Setting, summary
-from audit.settings.stored import Known
+from audit.settings.stored import StoredConfig
 from audit.storage import files, score_files
 from audit.storage.score_files import STDIN
 from audit.storage.store import Kept, Store
@@ -264,7 +264,7 @@ def describe_setting(folder: Path, levels: RequestedLevels, runs: int | None = N
       InputError: where the folder has no such audit.
     """
     store = Store.at(folder)
-    audited = stored.known(store.config())
+    audited = stored.parse_config(store.config())
     if audited is None:
         raise InputError(f"{folder} is no audit of trained models: name another `setting`")
     last_result = store.result() or Kept()
@@ -450,7 +450,7 @@ def _make_audit_command(setting: Setting, runs: int, level: Level, looks: Sequen
     return _join_flags(f"{started.RUN_SH} audit", flags)
 
 
-def _describe_provenance(name: str, audited: Known, notes: dict[str, str]) -> dict[str, str]:
+def _describe_provenance(name: str, audited: StoredConfig, notes: dict[str, str]) -> dict[str, str]:
     """Returns where an audit comes from.
 
     Args:
