@@ -230,7 +230,7 @@ def _require_one_run(setting: KnownMechanism) -> None:
 
 
 def _audit_coins(coins: Coins, setting: KnownMechanism) -> list[Value]:
-    """Returns what methods give, those aside that assume a Gaussian curve where there is none."""
+    """Returns what methods give, without those that assume a Gaussian curve if the law has none."""
     evidence = one_run_bounds.weigh_coins(coins)
     bounds = one_run_bounds.bound_by_guesses(evidence, setting.delta, setting.confidence)
     is_curved = GAUSSIAN_CURVE in setting.law.breaks

@@ -302,17 +302,17 @@ def measure_interactions(
     tried: TriedExamples,
     seeds: range,
 ) -> list[Movement] | str:
-    """Measures how far what two parts of a batch do together differs from what each does.
+    """Measures whether two parts of a batch interact: what both do, less the sum of what each does alone.
 
-    Parts are added where examples can be; beside that, rows of the batch are replaced.
+    One pair of parts is added to the batch, if the step takes larger batches; others replace rows of it.
 
     Args:
       probe: the step.
       tried: what examples did.
-      seeds: over which steps are averaged.
+      seeds: whose steps are averaged.
 
     Returns:
-      Movements, 0 in a correct step; or why there is none.
+      A movement for each pair of parts, 0 in a correct step; or, if the step refuses every pair, why.
     """
     examples = [example.columns for example in tried.examples.values()]
     results = []
@@ -379,7 +379,7 @@ def _measure_interaction(
     second: Columns,
     seeds: range,
 ) -> Movement:
-    """Measures what two parts together do beyond the sum of what each does.
+    """Measures what two parts together do beyond the sum of what each does alone.
 
     Args:
       probe: the step.

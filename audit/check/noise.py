@@ -399,7 +399,7 @@ def row_of(batch: str) -> str:
 
 
 def _run_tests(drawn: DrawnNoise) -> Iterator[NoiseTest]:
-    """Yields each statistical test of the noise; where there is none, of its deviations alone."""
+    """Yields each statistical test of the noise; if there is no noise, only the tests of deviations."""
     yield from _test_deviations(drawn)
 
     given = drawn.given

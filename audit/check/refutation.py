@@ -318,7 +318,7 @@ def _find_tail(cosines: Array, dimension: int) -> Array:
 
 
 def _draw_noise(noise: DrawNoise, rng: np.random.Generator) -> Array:
-    """Returns a draw of a caller's noise (d,); raises InputError where it is none."""
+    """Returns a draw of a caller's noise (d,); raises InputError unless it is a finite vector."""
     try:
         vector = np.asarray(noise(rng), np.float64)
     except Exception as error:  # of the caller's code

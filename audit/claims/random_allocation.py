@@ -140,7 +140,7 @@ def _add(
 def _spread(
     values: Array, masses: Array, places: NDArray[np.intp], grid: Array, beyond: float
 ) -> _Law:
-    """Returns atoms (n,) split between the points of a grid beside them, so that their mean stays.
+    """Returns the law of atoms (n,) on a grid: each is split between the points next to it, at the same mean.
 
     Args:
       values, masses: (n,) the atoms.

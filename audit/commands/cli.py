@@ -435,7 +435,7 @@ def numbers(flag: str) -> list[float]:
 
 
 def whole_numbers(flag: str) -> list[int]:
-    """Returns a list flag's whole numbers; raises InputError for a part that is none."""
+    """Returns a list flag's whole numbers; raises InputError for a part that is no whole number."""
     return [_parse_whole_number(flag, text) for text in flags.FLAGS[flag].value or []]
 
 

@@ -43,7 +43,10 @@ def examine_claim(conclusion: Conclusion) -> ClaimTest | None:
 
 
 def judge_claim(conclusion: Conclusion) -> ClaimTest | None:
-    """Returns `examine_claim` without what would have been refuted, which takes a second to simulate."""
+    """Tests the claim like `examine_claim`, but does not simulate what noise it would have refuted.
+
+    The simulation takes a second.
+    """
     upper = conclusion.tightest
     if upper is None or math.isinf(upper.epsilon) or find_doubt(conclusion):
         return None
@@ -51,8 +54,11 @@ def judge_claim(conclusion: Conclusion) -> ClaimTest | None:
 
 
 def _judge_curve(conclusion: Conclusion) -> ClaimTest | None:
-    """Tests the claimed curve whole; None where no curve is claimed, or canaries that are out refute their
-    law."""
+    """Tests the whole claimed curve.
+
+    Returns:
+      None where no curve is claimed, or where the canaries that are out refute their law.
+    """
     power = _find_power(conclusion)
     is_refuted = conclusion.law_is_known and not conclusion.assumption_free.holds
     if power is None or is_refuted:

@@ -212,7 +212,7 @@ def _find_mixture(
 
 
 def _describe_mixture(limit: samplers.MixtureLimit | None) -> str:
-    """Returns what a reason says of a mixture over orders, after a semicolon; empty where there is none."""
+    """Returns the words for a bound by a mixture over orders, after a semicolon; empty without a mixture."""
     if limit is None:
         return ""
     words = "; a mixture over orders of batches"

@@ -135,10 +135,10 @@ def find_block(rows: Places) -> RepeatedBlock | None:
 
 
 def count_copies(rows: Places) -> int:
-    """Returns the number of copies of which every row has a multiple, as where a whole file was pasted again.
+    """Returns how many copies of a file were pasted together, if each row comes a multiple of so many times.
 
-    It is 1 unless independent rows would all come a multiple of times with a probability below REFUSED_BELOW,
-    for which 3 sqrt(n) 2^-J of J different rows among n is a bound (see the module).
+    It is 1 if that may be chance: if independent rows would come so with a probability above REFUSED_BELOW.
+    The probability is at most 3 sqrt(n) 2^-J for J different rows among n (see the module).
 
     Args:
       rows: (n,) a number for each row, equal for equal rows.

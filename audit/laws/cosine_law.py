@@ -191,8 +191,7 @@ def draw_cosines(rng: np.random.Generator, canaries: Array, dimension: int, sigm
       InputError: A sigma that is negative or not finite.
     """
     require(0 <= sigma < np.inf, f"sigma is {sigma}: give a finite number, at least 0")
-    # The part of the release in the canaries' span, and the squared length of the noise outside of
-    # it.
+    # The part of the release in the canaries' span, and the squared length of the noise outside it.
     release = canaries.sum(0) + sigma * rng.standard_normal(len(canaries))
     square_outside = sigma**2 * rng.chisquare(dimension - len(canaries))
     return np.asarray(canaries @ release / np.sqrt(release @ release + square_outside))

@@ -306,7 +306,7 @@ def _simulate_mus(
       audits: how many are simulated.
       error: of each rate's upper limit.
     """
-    # mu at a threshold is the sum of both, at its numbers of errors.
+    # mu at a threshold is z_in at its number of false negatives plus z_out at its number of false positives.
     z_in = -special.ndtri(intervals.upper_limits(n_in, error))
     z_out = -special.ndtri(intervals.upper_limits(n_out, error))
     rng = np.random.default_rng(0)

@@ -381,7 +381,7 @@ def _make_in_order(assumption: Assumption) -> Assumption:
 
 
 def _assume_gdp(drawn: Assumption) -> Assumption:
-    """Returns the assumption of epsilon from a limit on mu, beside that of how canaries were drawn."""
+    """Returns the assumption of an epsilon that follows from a limit on mu: a GDP guarantee, and `drawn`."""
     text = "a GDP guarantee" if drawn.word == "nothing" else f"{drawn.text}; a GDP guarantee"
     return Assumption(
         text,

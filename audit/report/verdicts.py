@@ -98,7 +98,7 @@ def describe_level(conclusion: Conclusion) -> str:
 def verdict(conclusion: Conclusion) -> Verdict:
     """Returns the verdict on a conclusion's lower bounds beside its upper bound, if any.
 
-    It rests on `if_gaussian` and `assumption_free`, or what takes their place; of a single run on every
+    It rests on `if_gaussian` and `assumption_free`, or what takes their place; for a single run, on every
     bound.
     """
     if conclusion.is_one_run:

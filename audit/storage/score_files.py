@@ -584,7 +584,7 @@ def _find_form(path: object, names: Sequence[str]) -> tuple[str, str] | None:
 def _read_rows(
     path: Path, file: IO[str], indices: tuple[int, int], separator: str
 ) -> Iterator[_Cells]:
-    """Yields the two cells of scores of each row of a CSV, below its header, that is not empty.
+    """Yields the two cells with scores of each row of a CSV below its header; skips empty rows.
 
     Decimal commas become points.
 

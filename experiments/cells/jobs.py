@@ -301,10 +301,16 @@ class _Scheduler(Generic[AnyJob]):
         self.running: dict[Any, _RunningTask[AnyJob]] = {}
 
     def fill(self) -> bool:
-        """Gives every node as many tasks as it should have; returns whether any are running."""
+        """Gives each node _AHEAD tasks for each of its workers, as long as there are tasks.
+
+        A job whose node is gone has no home afterwards, so that another node may take it.
+
+        Returns:
+          Whether any task is running.
+        """
         nodes: list[Node | None] = [*self._cluster.nodes()]
         if not nodes:
-            nodes = [None]  # Ray waits for one
+            nodes = [None]  # Ray then starts the task on the first node that joins
         for job, home in self.homes.items():
             if home not in nodes:
                 self.homes[job] = None
@@ -320,8 +326,8 @@ class _Scheduler(Generic[AnyJob]):
     def _give_task(self, node: Node | None) -> bool:
         """Gives a node a task, and returns whether there was a task.
 
-        It is of a job at home there, else of a job without a home, else of the next job, else of another
-        node's.
+        Jobs whose program the node has compiled come first, then jobs without a home, then jobs that are not
+        yet open, then the jobs of other nodes.
         """
         for home in (node, None):
             for job in list(self.homes):

@@ -451,7 +451,7 @@ def last_model(
 def _find_state(
     setting: Setting, dataset: Dataset, probed: Probe, delta: float
 ) -> HiddenState | str:
-    """Returns the bound on the last model of a setting, measured where it has to be, or why there is none."""
+    """Returns the bound on a setting's last model, measured if it must be; or a text on why there is none."""
     if rehearsals.count_rehearsals(setting) is None:
         return lipschitz.hidden_state(setting, delta)
     effort = _QUICK

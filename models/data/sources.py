@@ -341,9 +341,9 @@ def _run_client(package: Package, folder: str) -> None:
 
 
 def _find_reason(stderr: bytes) -> str:
-    """Finds the line of a client's stderr that says why it failed; empty where there is none.
+    """Finds the line of a client's stderr that says why it failed; empty if no line does.
 
-    It is the last line that is no warning, or npm's error code, which comes before advice and a trace.
+    It is npm's error code, or else the last line that is no warning.
     """
     noise = ("warning", "[notice]", "npm warn", "w: ")
     lines = []
@@ -357,7 +357,7 @@ def _find_reason(stderr: bytes) -> str:
 
 
 def _read_cache(verify: Callable[[Arrays, str], LoadedArrays], path: Path) -> LoadedArrays | None:
-    """Reads a cache file; returns None where there is none, or none that is whole, which is set aside.
+    """Reads a cache file; returns None if it is missing, or is damaged and set aside.
 
     Args:
       verify: from the file's arrays and source; raises InputError if they are not whole.
