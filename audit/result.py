@@ -44,7 +44,7 @@ class Result:
 
         Each holds at its confidence under what it assumes; where its `holds` is false, the scores refute
         that. For several runs the names "assumption_free" and, except for fresh directions, "if_gaussian" are
-        always there: with several canaries a run they are of the bounds that take their place.
+        always there: with several canaries a run they are the bounds that take these bounds' place.
         """
         ranked = self.conclusion.ranked()
         bounds: dict[str, Bound] = {}

@@ -68,7 +68,7 @@ def run(runs: int | None) -> None:
 
 
 def _require_no_flags_of_single_audits() -> None:
-    """Raises InputError where a flag is given that goes with a single audit alone."""
+    """Raises InputError if a flag is given that makes sense only for a single audit."""
     for name in _SINGLE:
         require(
             not flags.FLAGS[name].present, f"--{name} goes with a single audit: drop --vary or it"
