@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Columns(Protocol):
-    """A table of named columns, as a DataFrame of pandas or Polars."""
+    """A table whose columns have names, as a DataFrame of pandas or Polars."""
 
     @property
     def columns(self) -> Any:
@@ -96,7 +96,7 @@ def bounds(
     Args:
       scores_in: (n,) of independent runs with the canary, higher meaning in; or (n, K) of K canaries a run.
         Alone: a table, as a DataFrame of pandas, with columns score,in (1 or 0) or in,out; or the evidence
-        of `audit.coins`, `audit.cosines` or `audit.ranks`. Every run that was begun counts: one that failed
+        of `audit.coins`, `audit.cosines` or `audit.ranks`. Every run that was begun counts: a failed run
         scores NaN.
       scores_out: (m,) of runs without the canary, or (m, M).
       claim: what is claimed of the mechanism, as `audit.DpSgd(noise_multiplier=4, insertions=250)`; the upper
@@ -222,7 +222,7 @@ def audit_model(
     Args:
       module: takes an example, features[i], without a batch axis; trained parameters only, no randomness.
       criterion: (the module's output, labels[i]) -> scalar loss of an example.
-      features: (N, ...), kept as float32 or as whole numbers.
+      features: (N, ...), stored as float32 or as whole numbers.
       labels: (N, ...); the adversary "loss" needs classes, whole numbers from 0.
       runs: models to train; those that `out` has already are not trained again.
       adversary: a name of `audit.settings.adversaries.ADVERSARIES`, as "gc_r", or an
@@ -230,11 +230,12 @@ def audit_model(
       out: folder of the store; figure and page are written there too.
       settings: delta=1e-5 and confidence=0.95 of the bounds, and what describes the training, as steps=100,
         noise_multiplier=2, k=5. `model` names the model in the report, and `clipping` is by default the
-        fastest strategy that takes it, or one by which `out` has all runs. `lipschitz` is the constant, or
-        one a step, of the map from a model to the next without canary and noise, learning rate, clipping and
-        weight decay included, where you can vouch for it: what the last model leaks then has a smaller upper
-        bound (`audit.hidden_state_epsilon`). "measured" measures them along rehearsed runs, an assumption;
-        `rehearsals` is the number of these runs. What was measured stays in `out` for later calls.
+        fastest strategy that takes it, or a strategy by which `out` has all runs. `lipschitz` is the
+        constant, or a list with a constant for each step, of the map from a model to the next without canary
+        and noise, learning rate, clipping and weight decay included, where you can vouch for it: what the
+        last model leaks then has a smaller upper bound (`audit.hidden_state_epsilon`). "measured" measures
+        them along rehearsed runs, an assumption; `rehearsals` is the number of these runs. What was measured
+        stays in `out` for later calls.
 
     Where `out` has all runs nothing is trained, and where scores, levels and version are those of the last
     call nothing is drawn.

@@ -11,12 +11,12 @@ runs prove much (`exact_null` of audit/methods):
     rows.append(directions.cosines(u, seed, run, count))               # after the run
     audit.bounds(audit.cosines(rows, dimension, in_order=True))
 
-Every run that was begun is a row, in the order of beginning: one that failed is a row of NaN.
+Every run that was begun is a row, in the order of beginning; a run that failed is a row of NaN.
 u points to where the canaries push, turned: theta_T - theta_0 - drift where steps add updates. drift is how
 one rehearsed training moves without noise and without canaries, theta_T - theta_0 of it; it says nothing of
 the directions, so that it may be anything, 0 too, but less of u is then the canaries'. Where count is more
-than a percent of dimension, leave_one_out=True takes the other canaries' part out of u, and audit.cosines has
-to be told so too, by its leave_one_out=True. Parameters that are not trained do not count.
+than a percent of dimension, leave_one_out=True takes the other canaries' part out of u, and audit.cosines
+needs its leave_one_out=True as well. Parameters that are not trained do not count.
 
 Coordinates depend on (seed, run, index, place) alone, in one version of NumPy. They are drawn in blocks, so
 that count times dimension numbers are never in memory. The seed is a secret of the auditor's: beside what is

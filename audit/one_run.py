@@ -10,7 +10,7 @@ Train once with many of them, score the final model, and hand the cosines to `bo
     numpy.savez("run.npz", scores=scores[None], presence=bits[None])
 
 Without coins, where all canaries take part, save observed=scores instead. Coins give bounds that hold
-however the canaries are tied together; without them one bound holds, which is looser where little leaks.
+however the canaries are tied together; without coins a bound holds that is looser where little leaks.
 
 The displacement theta_T - theta_0 keeps the initial weights, which say nothing, out of the length (Errata
 O9). Parameters that are not trained do not count in d. Numbers depend on (seed, index, d) alone, in one
@@ -132,7 +132,7 @@ def check_whole_number(name: str, value: int, least: int, most: int) -> int:
 
 
 def join_to_unit_vector(blocks: Iterable[Array], size: int) -> Array:
-    """Joins blocks of normal coordinates into one vector (size,), and divides it by its length.
+    """Joins blocks of normal coordinates into a vector (size,), and divides it by its length.
 
     Raises InputError where the vector does not fit into memory.
     """

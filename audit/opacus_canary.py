@@ -5,7 +5,7 @@
     ...                                                     # train as before, with noise of its own
     score = optimizer.score()
 
-or, with many canaries in every run, all in, of whose cosines the law without them is known:
+or, with many canaries in every run, all in, whose cosines have a known law without them:
 
     optimizer = DirectionsOptimizer(optimizer, seed=SECRET, run=run, count=200)
     ...                                                     # train as before, with noise of its own

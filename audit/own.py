@@ -264,9 +264,9 @@ def _find_steps(
     if request.constants is not None:
         steps = _vouched_steps(request)
     else:
-        kept = lipschitz.kept(store)
-        if kept is not None and kept.runs:  # 0 where they were vouched for
-            steps = kept
+        stored_steps = lipschitz.kept(store)
+        if stored_steps is not None and stored_steps.runs:  # 0 where they were vouched for
+            steps = stored_steps
     lipschitz.keep(store, steps)
     return steps
 
@@ -325,7 +325,7 @@ def _train(audit: _Audit, requested: Setting, is_chosen: bool, runs: int) -> tup
 def _adversary_field(adversary: str | Adversary, model: Model) -> str | OwnAdversary:
     """Returns an adversary as a setting's field keeps it.
 
-    That is its name for one of the library's. For a caller's own it is what its function is called, and a
+    For the library's adversaries that is the name. For a caller's own it is the name of its function and a
     hash of what it computes, after its functions were tried on the model's shapes.
     """
     if not isinstance(adversary, Adversary):

@@ -43,8 +43,8 @@ class Result:
         """Returns lower bounds on epsilon by the name of their method, in the table's order.
 
         Each holds at its confidence under what it assumes; where its `holds` is false, the scores refute
-        that. Of several runs the names "assumption_free" and, except for fresh directions, "if_gaussian" are
-        always there: with several canaries a run they are of the bounds that take their place.
+        that. For several runs the names "assumption_free" and, except for fresh directions, "if_gaussian" are
+        always there: with several canaries a run they are the bounds that take these bounds' place.
         """
         ranked = self.conclusion.ranked()
         bounds: dict[str, Bound] = {}
@@ -60,7 +60,7 @@ class Result:
     def epsilon(self) -> float:
         """Returns the epsilon that is proven whatever the trade-off curve, on which the verdict relies.
 
-        Of a single run it is the largest of the bounds that assume no Gaussian curve, 0 where there is none.
+        For a single run it is the largest of the bounds that assume no Gaussian curve, 0 where there is none.
         """
         return self.conclusion.epsilon
 
@@ -83,12 +83,12 @@ class Result:
 
     @property
     def upper_bound(self) -> float | None:
-        """Returns the epsilon at delta that accounting guarantees; None where the mechanism is not known."""
+        """Returns the epsilon at delta that accounting guarantees; None where the mechanism is unknown."""
         return self.conclusion.upper_bound
 
     @property
     def hidden_state_bound(self) -> float | None:
-        """Returns the last model's epsilon at delta; None where no Lipschitz constants are known."""
+        """Returns the last model's epsilon at delta; None without Lipschitz constants."""
         hidden_state = self.conclusion.hidden_state
         return None if hidden_state is None else hidden_state.bound.epsilon
 
@@ -213,7 +213,7 @@ def _describe_row(result: Result) -> dict[str, Any]:
     if result.folder is None:
         return row
     row["folder"] = str(result.folder)
-    audited = stored.known(Store.at(result.folder).config())
+    audited = stored.parse_config(Store.at(result.folder).config())
     if audited is not None:
         row |= flat(audited.setting)
     return row

@@ -187,9 +187,9 @@ def _shift_kernel(kernel: Array) -> Array:
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _cut_windows(side: int, x: Array) -> Array:
-    """Cuts square windows, two pixels apart: (C, H, W, B) -> (side * side * C, rows, columns, B).
+    """Cuts square windows, at every second pixel: (C, H, W, B) -> (side * side * C, rows, columns, B).
 
-    Each of the first axis's planes holds one pixel of all windows.
+    Each plane of the first axis holds a pixel of all windows.
     """
     pixels = _materialise(x)
     height = x.shape[1] - side + 1
@@ -298,8 +298,7 @@ _rectified_maxima.defvjp(_rectified_forward, _rectified_backward)
 def max_pool(x: Array) -> Array:
     """Computes maxima of 2 x 2 pixels, (..., C, H, W) -> (..., C, H / 2, W / 2).
 
-    The gradient goes to the upper and left one of equals, and is written where it belongs instead of
-    scattered.
+    The gradient goes to the upper left of equal pixels, and is written where it belongs instead of scattered.
     """
     maxima: Array = jax.lax.platform_dependent(x, cpu=_pool_in_halves, default=_pool)
     return maxima
@@ -333,7 +332,7 @@ def _max_pool_forward(x: Array) -> tuple[Array, Array]:
 def _max_pool_backward(x: Array, gradient: Array) -> tuple[Array]:
     """Returns the gradient at the pixels x (..., C, H, W), from that at the maxima.
 
-    A CPU takes two passes: in one, the ConvNet's step would take half as long again there.
+    A CPU takes two passes: in a single pass, the ConvNet's step would take half as long again there.
     """
     at_pixels: Array = jax.lax.platform_dependent(
         x, gradient, cpu=_place_in_two_passes, default=_place_at_once
@@ -344,7 +343,7 @@ def _max_pool_backward(x: Array, gradient: Array) -> tuple[Array]:
 def _place_in_two_passes(x: Array, gradient: Array) -> Array:
     """Writes the gradients of the maxima at their pixels x, first by column, then by row.
 
-    Of equal pixels the left one, then the upper one, gets the gradient.
+    Of equal pixels the left, then the upper, gets the gradient.
     """
     upper = x[..., 0::2, :]
     lower = x[..., 1::2, :]
@@ -356,10 +355,10 @@ def _place_in_two_passes(x: Array, gradient: Array) -> Array:
 
 
 def _place_at_once(x: Array, gradient: Array) -> Array:
-    """Writes the gradients of the maxima at their pixels x in one expression, square by square.
+    """Writes the gradients of the maxima at their pixels x in a single expression, square by square.
 
     A pixel is chosen where it is the first of its row if the row's first is the larger, else the second;
-    likewise by column. Of equal pixels the left one, then the upper one, is chosen.
+    likewise by column. Of equal pixels the left, then the upper, is chosen.
     """
     *leading_axes, height, width = x.shape
     squares = x.reshape(*leading_axes, height // 2, 2, width // 2, 2)

@@ -35,7 +35,7 @@ def random_biased_dimension(canaries: int = 1, expect: Expect | None = None) -> 
 
     Args:
       canaries: K.
-      expect: what several canaries expect of the final model; None for a single one.
+      expect: what several canaries expect of the final model; None for a single canary.
     """
 
     def choose_alone(key: Array, theta_0: Array) -> Array:
@@ -71,7 +71,7 @@ def simulated_biased_dimension(
       per_step: whether movement is the sum of squared updates, whose root ranks alike; else the distance of
         the final model from theta_0 (Errata H4).
       canaries: K.
-      expect: what several canaries expect of the final model; None for a single one.
+      expect: what several canaries expect of the final model; None for a single canary.
     """
 
     def rank(key: Array, theta_0: Array) -> Array:
@@ -88,7 +88,7 @@ def responsive_biased_dimension(
     Args:
       respond: theta_0 (p,) -> the mu (p,) that linear response forecasts for each coordinate.
       canaries: K.
-      expect: what several canaries expect of the final model; None for a single one.
+      expect: what several canaries expect of the final model; None for a single canary.
     """
     return _least(lambda key, theta_0: -respond(theta_0), canaries, expect)
 
@@ -101,7 +101,7 @@ def _least(
     Args:
       rank: (key, theta_0) -> (p,); the coordinates of the least values are chosen.
       canaries: K.
-      expect: what several canaries expect of the final model; None for a single one.
+      expect: what several canaries expect of the final model; None for a single canary.
     """
     if expect is None:
         return _biased(lambda key, theta_0: jnp.argmin(rank(key, theta_0)))

@@ -49,7 +49,7 @@ class GcS(AdversaryFields):
     )
 
     def deciding(self) -> dict[str, Any]:
-        """Returns the fields that decide scores, without the number of simulations where at most one is run.
+        """Returns the fields that decide scores, without the number of simulations if that is at most 1.
 
         Noiseless simulations are all the same, and linear response takes none.
         """
@@ -80,7 +80,7 @@ class GcR(AdversaryFields):
 
     @property
     def any_time(self) -> bool:
-        """Whether one may stop adding runs at any time: the bound of coordinates drawn afresh holds then."""
+        """Whether the audit may stop at any run: the bound of coordinates drawn afresh holds then."""
         return self.afresh
 
     @property

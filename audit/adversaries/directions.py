@@ -168,7 +168,7 @@ def largest_cosines(canaries: int, momentum: float = 0.0, most_kept: int = _MOST
     """Returns one-shot canaries, each scored by the largest of its cosines with theta_{t-1} - theta_t.
 
     The largest is over all steps t; it is -1 before the first. That is what the authors' code does. Their
-    Algorithm 3 takes the step's noisy mean, which is the move less `momentum` times the one before, for a
+    Algorithm 3 takes the step's noisy mean, which is the move less `momentum` times the move before, for a
     server that takes Optax's SGD with this momentum.
 
     Args:

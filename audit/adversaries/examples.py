@@ -42,8 +42,8 @@ def inserted_examples(loss: Loss, init: Init, canaries: int, expect: Expect) -> 
       loss: (theta, (features, label)) -> the loss of one example.
       init: (key, theta_0, C) -> the examples.
       canaries: K.
-      expect: (craft, state, theta_0) -> the model that is expected without noise; `plain` stands for losses
-        of 0, so that scores are minus the final losses.
+      expect: (craft, state, theta_0) -> the model that is expected without noise; with `plain` its losses
+        count as 0, so that scores are minus the final losses.
     """
 
     def losses(theta: Array, examples: Examples) -> Array:
@@ -189,7 +189,7 @@ def principal(examples: NDArray[np.float32]) -> Principal:
 def poisoned_examples(
     loss: Loss, data: Callable[[], Principal], tail: Tail, canaries: int, expect: Expect
 ) -> Adversary:
-    """Returns ClipBKD lifted: K examples of one label along directions drawn from a range with replacement.
+    """Returns ClipBKD lifted: K examples of the same label along directions drawn with replacement.
 
     Args:
       loss: (theta, (features, label)) -> the loss of one example.

@@ -40,7 +40,7 @@ def _make_sphere(fields: SphereFields, knowledge: Knowledge) -> "Adversary":
     """Makes the adversary whose directions every run draws afresh.
 
     Raises InputError for coins of a single canary, and for more canaries than half the parameters: a score
-    that leaves the other directions out has but the dimensions that these leave.
+    that leaves out the other canaries' directions is computed in the dimensions that remain.
     """
     from audit.adversaries import sphere
 

@@ -68,7 +68,7 @@ class Knowledge(NamedTuple):
         return self.classes
 
     def expect_of_several(self) -> "Expect | None":
-        """Returns `expect` for several canaries; None for a single one, whose scores it would shift alike."""
+        """Returns `expect` for several canaries; None for one, whose scores would shift alike."""
         return self.expect if self.canaries > 1 else None
 
     def require_coordinates(self) -> None:

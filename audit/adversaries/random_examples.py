@@ -1,4 +1,4 @@
-"""Random examples ranked among fresh ones: their fields, words and factory. Importing it starts no JAX."""
+"""Random examples ranked among fresh draws: their fields, words and factory. Importing it starts no JAX."""
 
 import dataclasses
 from typing import TYPE_CHECKING, ClassVar
@@ -40,7 +40,7 @@ class RandomExamples(FreshFields):
 def _make_random_examples(fields: RandomExamples, knowledge: Knowledge) -> "Adversary":
     """Makes the adversary whose random examples every run draws afresh, ranked among `fields.fresh` more.
 
-    Its `variant` names the score and the generator: adversaries of one variant share compiled programs.
+    Its `variant` names the score and the generator: adversaries of the same variant share compiled programs.
     """
     from audit.adversaries import ranked
 

@@ -57,7 +57,7 @@ class Draws(NamedTuple):
       examples: the K canaries.
       fresh: the key of the fresh draws.
       ties: the key by which ties are broken.
-      reference: the model (p,) that the final one is compared with, of all runs.
+      reference: the model (p,) that all runs' final models are compared with.
     """
 
     examples: Examples
@@ -80,7 +80,7 @@ def fresh_examples(
     Args:
       generate: draws canaries and fresh examples alike.
       score_examples: of any examples; it may depend on the models, not on which examples are in.
-      refer: theta_0 (p,) -> the model (p,) that the final one is compared with.
+      refer: theta_0 (p,) -> the model (p,) that the final model is compared with.
       canaries: K, all in.
       fresh: M.
     """
@@ -138,8 +138,8 @@ class _Counts(NamedTuple):
 def break_ties(key: Array, below: Array, tied: Array) -> Array:
     """Returns how many fresh draws are below each canary (K,), each tie above or below it at random.
 
-    Of t draws that score as the canary does, uniformly 0 to t are taken to be below it: so the canary's rank
-    among them is uniform.
+    If t draws score as the canary does, a uniform number of them, 0 to t, are taken to be below it, so that
+    the canary's rank among them is uniform.
 
     Args:
       key: of the draws.

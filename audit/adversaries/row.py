@@ -26,7 +26,7 @@ class AdversaryFields:
 
     @property
     def any_time(self) -> bool:
-        """Returns whether runs draw canaries of their own: what is proven then holds whenever one stops."""
+        """Returns whether runs draw canaries of their own: bounds then hold wherever the audit stops."""
         return False
 
     @property
@@ -36,7 +36,7 @@ class AdversaryFields:
 
     @property
     def least_runs(self) -> int:
-        """Returns the fewest runs that it can be audited with, one of them in each world if there are two."""
+        """Returns the fewest runs that it can be audited with, one in each world if there are two."""
         return 1 if self.any_time or self.inserts_all else 2
 
     @property

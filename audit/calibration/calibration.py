@@ -1,8 +1,8 @@
-"""Audits of mechanisms whose truth is known: does a method cover, and how tight is it?
+"""Audits of mechanisms whose leak is known exactly: does a method cover, and how tight is it?
 
 A `Law` draws the evidence of an audit, knows its truth, and says which methods take such evidence and which
-assumptions of theirs it breaks; `laws` has them all. `calibrate` is the one loop over audits, whatever the
-evidence and whosever the methods are.
+of their assumptions it breaks; `laws` has them all. `calibrate` is the only loop over audits, whatever the
+evidence and the methods are.
 """
 
 import math
@@ -30,7 +30,7 @@ LEAST_RUNS = 100  # of several canaries; with fewer, a method for many runs is n
 
 
 class KnownMechanism(NamedTuple):
-    """A mechanism whose truth is known, and how it is audited.
+    """A mechanism whose leak is known exactly, and how it is audited.
 
     Attributes:
       law: of the evidence.
@@ -87,7 +87,7 @@ class Value(NamedTuple):
       runs: the number of runs after which it was read; 0 for the end.
       p_value, power: of the test of a Gaussian curve on the audit's scores; NaN where it is not tested.
       seconds: of a processor, where they are measured.
-      refusal: why the method gave no value, which counts as epsilon = 0; empty where it gave one.
+      refusal: why the method gave no value, which counts as epsilon = 0; empty if it gave a value.
     """
 
     method: str
@@ -101,7 +101,7 @@ class Value(NamedTuple):
 
 
 class Law(NamedTuple):
-    """A law of evidence whose truth is known.
+    """A law that draws evidence and knows how much its mechanism leaks.
 
     Attributes:
       name: its name.

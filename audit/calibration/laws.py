@@ -1,14 +1,14 @@
-"""The laws of known truth by which methods are calibrated, by the evidence that they draw.
+"""The laws, of exact truth, by which methods are calibrated, by the evidence that they draw.
 
 ONE_CANARY: independent scores in and out, of a law of `known_laws` at the parameter mu.
 
 COINS and SETS: runs of K canaries, whose scores are signal * mu * presence + noise, of one law for every
 canary, tied within a run. The truth is the supremum over thresholds of the parameter through the average
-error rates: no smaller one is compatible with them, and a bound may reach it.
+error rates: no smaller value is compatible with them, and a bound may reach it.
 
     independent    noise of its own for every canary
     shifted        half of the noise's variance is common to the canaries of a run
-    equal          one noise for all canaries of a run
+    equal          the same noise for all canaries of a run
     failing        in 3 / n of n runs nothing is inserted: what a test of n runs sees least of
 
 ONE_RUN: one run of K canaries. All but `leaking` are Gaussian mechanisms of the same mu, so that their truth
@@ -19,13 +19,13 @@ is mu whatever ties the canaries together.
     failing        in half of the runs nothing is inserted
     leaking        a score gives each coin right with the odds e^mu, and with probability delta it reveals
                    the coin, of many canaries at once: (mu, delta)-DP and no better
-    pairs          of two orthogonal canaries each, one is inserted
+    pairs          of every two orthogonal canaries, one is inserted
     cosines        uniform canaries that are all inserted (`cosine_law.simulate`)
 
 DIRECTIONS: the cosines of R runs with K canaries in, in R^d, each of the exact law in the world without.
 
     gaussian     a Gaussian mechanism of mu, leave-one-out scores
-    equal        the same, but the canaries of a run all have one cosine
+    equal        likewise, but the canaries of a run all have the same cosine
     failing      the same, but in half of the runs nothing is inserted
     laplace      mu is epsilon: what is seen along the direction has Laplace noise
     bound        mu is epsilon: at every t, P_in(cosine > t) = min(e^epsilon a(t) + delta, 1), all that
@@ -84,7 +84,7 @@ def gaussian_truth(setting: KnownMechanism) -> Truth:
 
 
 def _mu_is_epsilon(setting: KnownMechanism) -> Truth:
-    """Returns the truth of a law whose parameter, which stands in the place of mu, is epsilon."""
+    """Returns the truth of a law whose parameter, in the place of mu, is epsilon."""
     return Truth(setting.mu)
 
 
@@ -176,7 +176,7 @@ class Tie(NamedTuple):
         return Coins(signal * setting.mu * present + noise, present)
 
     def draw_sets(self, rng: Generator, setting: KnownMechanism) -> Sets:
-        """Draws a set of runs whose canaries are in, and one whose canaries are out."""
+        """Draws a set of runs whose canaries are in, and a set whose canaries are out."""
         signal, noise_in = self.draw(rng, setting)
         _, noise_out = self.draw(rng, setting)
         return Sets(signal * setting.mu + noise_in, noise_out)
@@ -230,7 +230,7 @@ def _require_one_run(setting: KnownMechanism) -> None:
 
 
 def _audit_coins(coins: Coins, setting: KnownMechanism) -> list[Value]:
-    """Returns what methods give, those aside that assume a Gaussian curve where there is none."""
+    """Returns what methods give, without those that assume a Gaussian curve if the law has none."""
     evidence = one_run_bounds.weigh_coins(coins)
     bounds = one_run_bounds.bound_by_guesses(evidence, setting.delta, setting.confidence)
     is_curved = GAUSSIAN_CURVE in setting.law.breaks

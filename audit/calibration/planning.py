@@ -99,7 +99,7 @@ def first_to_reach(target: float, compute_share: Callable[[int], float]) -> int 
     """Returns the least runs, to two digits, at which a share that grows with them reaches a target.
 
     The distance of the share from 1 falls about as 1 / sqrt(runs), which predicts where to look next between
-    too few and enough, until they are 5% apart.
+    too few and enough, until they differ by 5%.
 
     Args:
       target: the share that is to be reached, between 0 and 1.
@@ -156,7 +156,7 @@ def runs_until_refuted(
 
     Args:
       mu: that is claimed.
-      noise: the real noise as a multiple of the stated one.
+      noise: the real noise as a multiple of the stated noise.
       canaries: directions a run.
       confidence: of the test.
       seed: of the simulations.

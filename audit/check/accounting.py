@@ -63,8 +63,8 @@ def check_accounting(
       steps: all steps of training.
       sampling_rate: the probability with which each step takes each example.
       batches: "poisson"; "fixed", as many examples each time, drawn without replacement, for which RDP gives
-        an upper bound and the worst pair known a lower one; or "shuffled" once an epoch of 1 / sampling_rate
-        steps, for which only a lower bound on epsilon is known.
+        an upper bound and the worst known pair a lower bound; or "shuffled" once an epoch of
+        1 / sampling_rate steps, for which there is only a lower bound on epsilon.
       examples: how many there are, to judge delta, and to find batches that an epoch cuts.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Are batches what the accountant assumes? Their sizes, how often examples come, and who comes together."""
+"""Are batches what the accountant assumes? Their sizes, how often examples come, and which come together."""
 
 import math
 from functools import partial
@@ -82,7 +82,7 @@ class BatchSample(NamedTuple):
     """The batches that were drawn, and what they should be.
 
     Attributes:
-      passes: the batches; batches that come one by one are a single pass.
+      passes: the batches; a loader that yields a batch at a time gives a single pass.
       repeating: how many batches hold an example twice.
       examples: of the data set.
       sampling_rate: with which the accountant lets each batch take each example.
@@ -131,8 +131,8 @@ def check_batches(
     Args:
       draw: seed -> the batches of one pass over the loader, each the indices, from 0, of its examples;
         or one batch. Passes are drawn with seeds 0, 1, ...: ignore the seed where yours follow each other.
-        Or a loader: torch's or Opacus's, whose batch sampler is asked, a batch sampler, or whatever yields
-        batches of indices each time it is iterated; `audit.Indices` makes loaders yield indices.
+        Or a loader of torch or Opacus, whose batch sampler then gives the indices; a batch sampler; or
+        whatever yields batches of indices when iterated. `audit.Indices` makes loaders yield indices.
       examples: how many the data set has; by default as many as the loader's own data set.
       sampling_rate: with which the accountant lets each batch take each example.
       assumed: "poisson", "fixed" (as many of all each time, without replacement), "shuffled" (a permutation
@@ -183,7 +183,7 @@ class _Leaks(NamedTuple):
 
 
 def _check_sample(sample: BatchSample, leak: _Leaks | None) -> CheckReport:
-    """Runs every check of batches; what is known of leaks becomes the last row."""
+    """Runs every check of batches; the last row says what the batches leak, where `leak` can say it."""
     sizes = sample.sizes
     p_values = _test_poisson(sample)
     kind = _recognise_kind(sample)
@@ -214,7 +214,7 @@ def _check_sample(sample: BatchSample, leak: _Leaks | None) -> CheckReport:
 
 
 def _describe_rate(sample: BatchSample) -> str:
-    """Returns the rate of the batches, and which other one they would have shown."""
+    """Returns the rate of the batches, and which other rate they would have shown."""
     drawn = sample.examples * len(sample.sizes) * sample.sampling_rate
     level = LEVEL / _TESTS
     deviations = stats.norm.isf(level / 2) + stats.norm.ppf(_SEEN)
@@ -338,7 +338,7 @@ def _name_pair(sample: BatchSample) -> CheckFinding:
 
 
 def _name_cut(sample: BatchSample) -> CheckFinding:
-    """Returns the finding of sizes that stop at a largest or a least one."""
+    """Returns the finding of batch sizes that are cut at a maximum or a minimum."""
     sizes = sample.sizes
     distribution = stats.binom(sample.examples, sample.actual_rate)
     largest_p_value, _ = _compute_edge_p_values(sizes, distribution)
@@ -523,7 +523,7 @@ def _simulate_p_values(members: NDArray[np.bool_], rate: float) -> dict[str, flo
     """Returns the p-values of `_approximate_p_values`, by simulations of Poisson batches.
 
     Args:
-      members: (batches, examples) of all examples but an odd last one.
+      members: (batches, examples) of all examples; without the last if their number is odd.
       rate: at which batches take examples.
     """
     observed = _measure_spreads(members[None])
@@ -618,11 +618,11 @@ def _compute_spread_p_value(values: NDArray[np.int64], distribution: Any) -> flo
 
 
 def _recognise_kind(sample: BatchSample) -> str:
-    """Returns the kind of batches that these are if it is seen at once, else nothing.
+    """Returns the sampler that batches clearly come from, if it is not Poisson; else nothing.
 
-    They are shuffled, or balls in bins where their sizes vary, where no example comes twice in a pass, or in
-    as many consecutive batches as a pass has; and fixed where all sizes are equal: each where Poisson batches
-    would certainly not look so.
+    If no example comes twice in a pass, batches are shuffled, or balls in bins where their sizes vary. If all
+    sizes are equal, batches are fixed. Either answer needs that Poisson batches would almost never look so.
+    Where passes are not told from each other, as many consecutive batches as a pass has take their place.
     """
     sizes = sample.sizes
     rate = sample.actual_rate
@@ -637,7 +637,7 @@ def _recognise_kind(sample: BatchSample) -> str:
         log_once = math.log(batches * rate) + (batches - 1) * math.log1p(-rate)
         log_at_most_once += window.shape[1] * np.logaddexp(log_never, log_once)
     if windows and most_often <= 1 and log_at_most_once < math.log(_CERTAIN):
-        # Shuffled batches have one size but for the last of a pass, or sizes that differ by 1.
+        # Shuffled batches are of equal size except for the last of a pass, or differ in size by 1.
         varies = np.ptp(sizes[sizes > 0]) > 1 and len(np.unique(sizes)) > 2
         return BALLS_IN_BINS if varies else SHUFFLED
 
@@ -649,9 +649,10 @@ def _recognise_kind(sample: BatchSample) -> str:
 
 
 def _split_into_passes(sample: BatchSample) -> list[NDArray[np.bool_]]:
-    """Returns the members of each pass; of batches that came one by one, of as many as a pass should have.
+    """Returns the members of each pass.
 
-    Of batches that came one by one and vary in size there are none.
+    Batches that came singly are cut into passes of as many as a pass should have, or, where their sizes
+    vary, give no pass.
     """
     batches_per_pass = count_batches(sample.sampling_rate)
     if len(sample.passes) > 1:

@@ -31,7 +31,7 @@ class BugCause(NamedTuple):
 
 
 def find_plateau(tried: TriedExamples) -> float:
-    """Returns the norm at which the four loudest added examples stop, 0 where they do not stop at one."""
+    """Returns the norm at which the four loudest added examples stop, 0 where they do not stop together."""
     if not tried.were_added:
         return 0.0
     norms = sorted(list_finite_norms(tried.movements), reverse=True)
@@ -84,7 +84,7 @@ def is_clipping_reached(probe: StepProbe, tried: TriedExamples, plateau: float) 
 
 
 def _find_stopped_layers(tried: TriedExamples) -> list[int]:
-    """Returns layers in which several examples come to one norm, as where each is clipped to its share."""
+    """Returns layers in which several examples have the same norm, as where each is clipped to its share."""
     norms = np.sort([movement.layer_norms for movement in tried.movements.values()], axis=0)
     if len(norms) < 4 or not np.all(np.isfinite(norms)):
         return []
@@ -162,8 +162,8 @@ def is_sign_step(probe: StepProbe) -> bool:
 def is_preconditioned(tried: TriedExamples, drawn: DrawnNoise) -> bool:
     """Returns whether movements and noise are scaled alike, number by number, as by Adam's running means.
 
-    Divided by each number's own noise, extreme examples then stop at C, and two opposite ones in place of a
-    row come near it.
+    Divided by each number's own noise, extreme examples then stop at C, and two opposite examples in place of
+    a row come near it.
     """
     if not drawn.varies_by_number():
         return False
@@ -185,9 +185,9 @@ def find_lost_signal(
     tried: TriedExamples,
     plateau: float,
 ) -> CheckFinding | None:
-    """Returns the finding of examples that stop at a known fraction of C; None where they do not.
+    """Returns the finding of examples that stop at a telling fraction of C; None where they do not.
 
-    Nor is there one where a layer stops at its share of C, as where each is clipped to C / sqrt(layers).
+    It is None too where a layer stops at its share of C, as where each is clipped to C / sqrt(layers).
     """
     tolerance = _FIT + max(movement.tolerance for movement in tried.movements.values())
     if not 0 < plateau < 1 - 2 * tolerance:
@@ -212,7 +212,7 @@ def find_cause(
 ) -> BugCause:
     """Returns the bug that movements by more than C amount to.
 
-    A bug is named where its name is the only one that fits; otherwise the cause says what was seen.
+    The cause names a bug if no other bug fits; otherwise it says what was seen.
 
     Args:
       probe: the step.
@@ -267,7 +267,7 @@ def find_cause(
 def _stop_in_several_directions(tried: TriedExamples, plateau: float) -> bool:
     """Returns whether examples that stop at a plateau move the step in more than one direction.
 
-    Saturated features make examples of one gradient, which are as loud as each other without any clipping.
+    Saturated features make examples of equal gradients, which are as loud as each other without any clipping.
     """
     if plateau == 0:
         return False
@@ -349,7 +349,7 @@ def _are_scaled_up(tried: TriedExamples) -> bool:
 def _find_layers_clipped_apart(probe: StepProbe, layer_norms: Vector) -> BugCause | None:
     """Returns the cause of layers that stop at C while others move too; None where there are none.
 
-    Whether the others are clipped by themselves, or not at all, is not known.
+    Whether the others are clipped by themselves, or not at all, remains open.
     """
     loudest = np.sort(layer_norms, axis=0)[-3:]
     exceeds = np.linalg.norm(layer_norms, axis=1) > 1.05

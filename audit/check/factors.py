@@ -110,7 +110,7 @@ def find_lost_signal(
 def explain_step_size(factor: float, settings: StepSettings, layers: int) -> str:
     """Returns a sentence on why a whole step, examples' movements and noise, is a factor too large.
 
-    It lists the values of B, C and eta other than the stated ones that give such a step, and the mistakes
+    It lists the values of B, C and eta, other than those stated, that give such a step, and the mistakes
     that multiply a whole step by the factor.
 
     Args:

@@ -11,7 +11,7 @@ class CheckFinding(NamedTuple):
     """A bug.
 
     Attributes:
-      check: the check that found it, a row of the report.
+      check: the check that reports it, a row of the report.
       name: what engineers call it.
       meaning: what it means.
       fix: what to do about it.

@@ -1,8 +1,8 @@
 """Noise of few values: whether a step's noise lies on a grid that its sum of gradients does not lie on.
 
 The noise of two seeds then agrees to the bit in many numbers, at one batch. Steps at another batch never
-agree with those, since its sum lies between the grid's points: one step tells the two apart. Where the sum is
-rounded to the grid too, they agree as often, and nothing is told.
+agree with those, since its sum lies between the grid's points. So a single step shows whether only the noise
+lies on a grid. Where the sum is rounded to the grid too, they agree as often, and nothing is shown.
 """
 
 from typing import NamedTuple
@@ -23,7 +23,7 @@ class NoiseGrid(NamedTuple):
 
     Attributes:
       spacing: the commonest distance of neighbouring values, in stated deviations.
-      is_even: whether all values are multiples of the spacing, as rounded ones are and floats are not.
+      is_even: whether all values are multiples of the spacing, as rounded values are and floats are not.
       agreements: how many pairs of seeds agree in a number.
       expected: how many would in exact arithmetic.
       shared: how many pairs of steps at two batches agree in a number, None where none could be drawn.
@@ -50,7 +50,7 @@ def find_grid(given: StepNoise, other: StepNoise | None) -> NoiseGrid | None:
 
     Args:
       given: the noise at the batch as given.
-      other: the noise at another batch, where there is one.
+      other: the noise at another batch, if there is any.
 
     Returns:
       The grid, or None where draws agree no more often than chance and rounding let them.
@@ -89,7 +89,7 @@ def _count_agreements(first: Vector, second: Vector, tolerances: Vector) -> int:
 
     Args:
       first, second: (n, k) and (m, k) values, sorted within each number.
-      tolerances: (k,) how far two equal values may be apart.
+      tolerances: (k,) how far two equal values may differ.
     """
     total = 0
     for i, tolerance in enumerate(tolerances):
@@ -104,7 +104,7 @@ def _measure_spacing(draws: Vector, tolerances: Vector) -> tuple[float, bool]:
 
     Args:
       draws: (n, k) sorted within each number.
-      tolerances: (k,) how far two equal values may be apart.
+      tolerances: (k,) how far two equal values may differ.
     """
     gaps = np.diff(draws, axis=0)
     distinct = gaps[gaps > tolerances]

@@ -60,8 +60,8 @@ def make_draw(loader: Any) -> Draw:
     """Returns seed -> the batches of one pass over a loader.
 
     Args:
-      loader: such a function already; a loader with a batch sampler, as torch's and Opacus's have, of which
-        the batch sampler alone is asked; or what yields batches of indices whenever it is iterated.
+      loader: such a function already; a loader whose batch sampler gives the indices, as torch's and
+        Opacus's do; or whatever yields batches of indices when iterated.
 
     Raises:
       InputError: it is none of these.
@@ -80,9 +80,13 @@ def make_draw(loader: Any) -> Draw:
     )
 
     def iterate(seed: int) -> Iterator[Any]:
-        for place in (loader, sampler, getattr(sampler, "sampler", None)):
-            set_epoch = getattr(place, "set_epoch", None)
-            if callable(set_epoch):  # of a DistributedSampler, as its users call it in every epoch
+        """Iterates over a pass; `seed` is the epoch for samplers that shuffle by `set_epoch`.
+
+        Among these is torch's DistributedSampler, which repeats its order where nobody sets the epoch.
+        """
+        for part in (loader, sampler, getattr(sampler, "sampler", None)):
+            set_epoch = getattr(part, "set_epoch", None)
+            if callable(set_epoch):
                 set_epoch(seed)
         return iter(sampler)
 
@@ -127,7 +131,7 @@ def draw_pass(draw: Draw, seed: int, examples: int, most: float = math.inf) -> D
 
 
 def _read_batches(given: Any, most: float) -> DrawnPass:
-    """Returns the batches that the caller's function gave: several, or a single one.
+    """Returns the batches that the caller's function gave: a single batch, or several.
 
     Raises:
       InputError: they are no whole numbers.

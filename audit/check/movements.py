@@ -1,7 +1,7 @@
 """How far examples move a step: added to its batch, in place of its rows, and several of them together.
 
 Movements are in units of eta C / B. A replaced row counts by half of what two examples differ in its place,
-since one leaves while the other comes.
+since an example leaves while another comes.
 """
 
 from collections.abc import Mapping
@@ -167,8 +167,8 @@ def is_any_moved(movements: Mapping[str, Movement]) -> bool:
 def _is_noise_redrawn(movements: Mapping[str, Movement], noise_multiplier: float) -> bool:
     """Returns whether added examples share a movement that is the difference of two draws of the noise.
 
-    All batches with one more example then share a draw, so that movements are far from zero but near each
-    other, as they would not be for one number and little noise.
+    All batches with an added example then share a draw, so that movements are far from zero but near each
+    other, as they would not be for a single parameter and little noise.
     """
     vectors = [movement.vector for movement in movements.values() if np.isfinite(movement.norm)]
     if len(vectors) < 2:
@@ -202,9 +202,9 @@ def find_opposites(tried: TriedExamples) -> ExamplePair:
 def compute_enclosing_radius(tried: TriedExamples) -> float:
     """Returns the radius of the smallest ball that holds what the examples do in place of the first row.
 
-    Clipped gradients lie in a ball of radius C around zero. Where the first row's own gradient is not known,
-    neither is the ball's centre among the movements, but its radius is. Half of the largest distance says
-    less: of three gradients 120 degrees apart it is 0.87 C.
+    Clipped gradients lie in a ball of radius C around zero. The first row's own gradient, and so the ball's
+    centre among the movements, may be unknown; its radius is not. Half of the largest distance says less:
+    of three gradients at angles of 120 degrees it is 0.87 C.
 
     Returns:
       The radius in units of eta C / B, or a little less: the largest value of the dual problem that 2,000
@@ -236,7 +236,7 @@ def compute_enclosing_radius(tried: TriedExamples) -> float:
 
 
 def _choose_places(rows: int, most: int) -> list[int]:
-    """Returns rows of a batch to be replaced: its ends, its middle, its first ones, others at random."""
+    """Returns rows of a batch to be replaced: its ends, its middle, its first rows, others at random."""
     first = [0, rows - 1, rows // 2, *range(1, _RESIDUES)]
     others = np.random.default_rng(_SEED).permutation(rows).tolist()
     places = dict.fromkeys([*first, *others])
@@ -265,7 +265,7 @@ def measure_place(
 
 
 def replace_rows(rows: Columns, examples: Mapping[int, Columns]) -> Columns:
-    """Returns a batch with examples, each of one row, in place of some of its rows."""
+    """Returns a batch with examples, of a single row each, in place of some of its rows."""
     result = []
     for i, column in enumerate(rows):
         replaced = column.copy()
@@ -302,17 +302,17 @@ def measure_interactions(
     tried: TriedExamples,
     seeds: range,
 ) -> list[Movement] | str:
-    """Measures how far what two parts of a batch do together differs from what each does.
+    """Measures whether two parts of a batch interact: what both do, less the sum of what each does alone.
 
-    Parts are added where examples can be; beside that, rows of the batch are replaced.
+    One pair of parts is added to the batch, if the step takes larger batches; others replace rows of it.
 
     Args:
       probe: the step.
       tried: what examples did.
-      seeds: over which steps are averaged.
+      seeds: whose steps are averaged.
 
     Returns:
-      Movements, 0 in a correct step; or why there is none.
+      A movement for each pair of parts, 0 in a correct step; or, if the step refuses every pair, why.
     """
     examples = [example.columns for example in tried.examples.values()]
     results = []
@@ -379,7 +379,7 @@ def _measure_interaction(
     second: Columns,
     seeds: range,
 ) -> Movement:
-    """Measures what two parts together do beyond the sum of what each does.
+    """Measures what two parts together do beyond the sum of what each does alone.
 
     Args:
       probe: the step.

@@ -150,7 +150,7 @@ def draw_noise(probe: StepProbe, seeds: int | None, seconds: float) -> DrawnNois
     Args:
       probe: the step.
       seeds: how many to draw, by default as many as layers need and time allows.
-      seconds: that one draw takes.
+      seconds: that a draw takes.
 
     Raises:
       RefusedError: the step fails at the batch as given.
@@ -204,9 +204,18 @@ def _draw_at(
     stream: int,
     count: int,
 ) -> StepNoise | str:
-    """Draws `count` steps at a batch and measures their noise; returns why not, where the step fails.
+    """Takes `count` steps at a batch with different seeds, and measures the noise that they differ by.
 
-    Looks at the first numbers of each layer, as many as memory allows. `stream` is that of `_choose_seeds`.
+    It looks at the first numbers of each layer, as many as memory allows.
+
+    Args:
+      probe: the step.
+      rows: the batch.
+      stream: which seeds, as in `_choose_seeds`.
+      count: how many steps.
+
+    Returns:
+      The noise; or, if the step refuses the batch, its error as text.
     """
     place_in_layer = np.arange(probe.start.size) - np.searchsorted(probe.layer, probe.layer)
     is_sampled = place_in_layer < max(_MOST_NUMBERS // len(probe.layer_names), 256)
@@ -224,7 +233,7 @@ def _draw_at(
         return str(error)
     tolerance = 4 * probe.spacings[np.flatnonzero(place_in_layer == 0)]
     deviation = probe.settings.unit * probe.settings.noise_multiplier
-    # Of numbers that round more coarsely it is not told whether they have noise.
+    # Where rounding is coarser than that, equal numbers do not show that there is no noise.
     is_fine = trees.compute_ulp(first, probe.spacings) <= 0.25 * deviation
     silent = np.bincount(probe.layer, is_fine & ~differs)
     return _measure_noise(probe, np.array(draws), is_sampled, tolerance, silent)
@@ -233,7 +242,7 @@ def _draw_at(
 def _choose_seeds(probe: StepProbe, stream: int, count: int) -> NDArray[np.int64]:
     """Returns pairs of consecutive seeds that are this step's own.
 
-    With the same seeds for all steps, chance correlations of a generator's first seeds would be found in
+    With the same seeds for all steps, chance correlations of a generator's first seeds would be reported for
     every step. Another stream has other seeds, so that the noise at two batches is independent, as the
     F-test of `_test_batch` takes it.
 
@@ -371,7 +380,7 @@ def compute_power(drawn: DrawnNoise, ratio: float, level: float) -> float:
 
     Args:
       drawn: the noise.
-      ratio: its deviation over the stated one.
+      ratio: its deviation over the stated deviation.
       level: of the test.
     """
     freedom = float(np.sum(drawn.given.freedom))
@@ -390,7 +399,7 @@ def row_of(batch: str) -> str:
 
 
 def _run_tests(drawn: DrawnNoise) -> Iterator[NoiseTest]:
-    """Yields each statistical test of the noise; where there is none, of its deviations alone."""
+    """Yields each statistical test of the noise; if there is no noise, only the tests of deviations."""
     yield from _test_deviations(drawn)
 
     given = drawn.given
@@ -408,7 +417,7 @@ def _run_tests(drawn: DrawnNoise) -> Iterator[NoiseTest]:
 def _compute_least_deviation(drawn: DrawnNoise) -> float:
     """Returns the deviation up to which a number or a layer counts as without noise.
 
-    It is 1% of the measured deviation or of the stated one, whichever is less.
+    It is 1% of the measured deviation or of the stated deviation, whichever is less.
     """
     measured = max(drawn.compute_deviation(), 0)
     stated = 1
@@ -544,7 +553,8 @@ def _test_independence(noise: Vector, layer: NDArray[np.int64]) -> Iterator[Nois
     """
     seeds, numbers = noise.shape
     correlation = np.mean(noise[: seeds - 1 : 2] * noise[1::2])
-    correlation += 1 / (seeds - 1)  # which the mean's removal takes away
+    # The mean over seeds was subtracted, which alone correlates two seeds by -1 / (seeds - 1).
+    correlation += 1 / (seeds - 1)
     terms = (seeds // 2 - 1) * numbers
     yield NoiseTest(
         "independence", CONSECUTIVE, _compute_correlation_p_value(abs(correlation), terms)
@@ -553,7 +563,8 @@ def _test_independence(noise: Vector, layer: NDArray[np.int64]) -> Iterator[Nois
     layers = [noise[:, layer == index] for index in np.unique(layer)[:40]]
     yield from _test_distances(noise)
     for part in layers:
-        is_small = 8 * part.shape[1] <= numbers  # what it shares is lost among all numbers
+        # Repetitions within a small layer are too few to show among all numbers.
+        is_small = 8 * part.shape[1] <= numbers
         if is_small:
             yield from _test_distances(part)
 

@@ -28,7 +28,7 @@ class NoiseBugs(NamedTuple):
     Attributes:
       settings: what the caller states.
       drawn: the noise.
-      grid: on which the noise lies, where there is one.
+      grid: on which the noise lies, if it lies on a grid.
       depends_on_example: whether the seed changes what examples do.
     """
 
@@ -148,7 +148,7 @@ class NoiseBugs(NamedTuple):
 
 
 def _list_names(drawn: DrawnNoise, indices: list[int]) -> str:
-    """Returns the names of layers, of many the first ones."""
+    """Returns the names of layers, or of the first four of many."""
     names = ", ".join(drawn.layer_names[i] for i in indices[:4])
     if len(indices) > 4:
         names += f" and {len(indices) - 4} more"
@@ -156,7 +156,7 @@ def _list_names(drawn: DrawnNoise, indices: list[int]) -> str:
 
 
 def _have_one_deviation(drawn: DrawnNoise, layers: list[int]) -> bool:
-    """Returns whether the noise of some layers may have one deviation."""
+    """Returns whether the noise of some layers may have the same deviation."""
     return _are_equal(drawn.given.deviations[layers], drawn.given.freedom[layers])
 
 

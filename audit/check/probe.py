@@ -66,7 +66,7 @@ class RefusedError(Exception):
 class StepProbe:
     """The caller's step as a function from a batch's columns and a seed to the parameters after the step.
 
-    The parameters are one float64 vector (p,): those of all layers, end to end. A layer is a floating-point
+    The parameters are a float64 vector (p,): those of all layers, end to end. A layer is a floating-point
     array among the parameters.
 
     Attributes:
@@ -262,6 +262,7 @@ class StepProbe:
         update_spacings = np.maximum(self.spacings, 2.0**-23)  # rounded to float32 at best
         update = trees.compute_ulp(update, update_spacings)
         result = trees.compute_ulp(after, self.spacings)
+        # Roundings are taken as independent: one for each example, and four more.
         rounding = np.sqrt(result**2 / seeds + (4 + examples) * update**2)
         rounding = rounding / self.settings.unit
         is_frozen = np.bincount(self.layer, self.is_trained | (after != self.start)) == 0

@@ -8,7 +8,7 @@ of its batch lies 2 or 1 above those of the rest. Two statistics, both of which 
     the largest sum                 for which only the noise's tail counts
     the log-likelihood ratio S      of Gaussian noise, for which a(c) = E_in[ e^-S 1{S > c} ]
 
-Of noise that is not known to be Gaussian the largest sum alone is looked at, by the exact law of Student's t:
+Where noise may not be Gaussian, the largest sum alone is looked at, by the exact law of Student's t:
 the direction is drawn afresh for every run, and the noise knows nothing of it.
 
 Where sizes of batches vary, or examples come twice in a pass, all others' gradients are 0 instead, and S is
@@ -127,7 +127,7 @@ class Refutation:
         return json.dumps(fields, indent=2)
 
     def __str__(self) -> str:
-        """Returns the verdict and what it stands on."""
+        """Returns the verdict and its evidence."""
         counted = f"e-value {self.e_value:.3g} after {self.passes} runs of {self.epochs} epochs"
         lines = []
         for text in (self.verdict, counted, WORST_CASE):
@@ -207,7 +207,7 @@ def refute_sampler(
 def _iterate_passes(
     draw: Callable[[int], Any], examples: int, batches: int
 ) -> Iterator[list[NDArray[np.int64]]]:
-    """Yields pass after pass of the loader; batches that come one by one make passes of `batches`."""
+    """Yields pass after pass of the loader; batches that come singly make passes of `batches`."""
     seed = 0
     while True:
         first = loaders.draw_pass(draw, seed, examples).batches
@@ -244,7 +244,7 @@ def _find_heights(
 ) -> Array | None:
     """Returns the sums (epochs, batches) with the target, without noise; None where the run is irregular.
 
-    An irregular run counts as one in which nothing was seen.
+    An irregular run counts as if nothing had been seen in it.
     """
     taken = np.zeros((game.epochs, game.batches))
     for epoch, batches in enumerate(run):
@@ -300,7 +300,7 @@ def _bound_rate_of_lengths(
       threshold: of the sums along the direction.
       lengths: (epochs, batches) of the noise.
       dimension: d.
-      in_target: the sum without noise of the target's batch, of which each epoch has one.
+      in_target: the sum without noise of the target's batch, which comes once an epoch.
     """
     others = _find_tail(threshold / np.maximum(lengths, 1e-300), dimension).sum()
     if in_target == 0:
@@ -318,7 +318,7 @@ def _find_tail(cosines: Array, dimension: int) -> Array:
 
 
 def _draw_noise(noise: DrawNoise, rng: np.random.Generator) -> Array:
-    """Returns a draw of a caller's noise (d,); raises InputError where it is none."""
+    """Returns a draw of a caller's noise (d,); raises InputError unless it is a finite vector."""
     try:
         vector = np.asarray(noise(rng), np.float64)
     except Exception as error:  # of the caller's code
@@ -372,7 +372,7 @@ def _claim_epsilon(claim: DpSgd) -> float:
 def _choose_tests(game: WorstCase, claim: DpSgd, is_gaussian: bool = True) -> _Tests:
     """Returns the tests that grow a capital fastest in simulated runs, against the claim.
 
-    Where noise is not known to be Gaussian, they all look at the largest sum.
+    Where noise may not be Gaussian, they all look at the largest sum.
     """
     ratios, largest = _simulate(game)
     levels = np.linspace(0.02, 0.98, _CANDIDATES)

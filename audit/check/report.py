@@ -248,7 +248,7 @@ def _label(row: str, what: str) -> str:
 
 
 def _sort_findings(findings: Sequence[CheckFinding], rows: list[str]) -> list[CheckFinding]:
-    """Returns findings in the order of the table's rows, equal ones once."""
+    """Returns findings in the order of the table's rows, without repetitions."""
     unique = dict.fromkeys(findings)
     return sorted(unique, key=lambda finding: rows.index(finding.check))
 

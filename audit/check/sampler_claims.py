@@ -29,7 +29,7 @@ _COLUMNS = 80
 
 @dataclass(frozen=True)
 class TruncatedPoisson:
-    """Poisson batches of which no more than `largest_batch` examples are kept, drawn at random.
+    """Poisson batches cut to at most `largest_batch` examples, drawn at random.
 
     Args:
       examples: of the data set.
@@ -53,7 +53,7 @@ class TruncatedPoisson:
 
 
 class LastModel(NamedTuple):
-    """Upper bounds on epsilon of an adversary who sees the last model alone.
+    """Upper bounds on epsilon where an adversary sees the last model alone.
 
     Attributes:
       upper: without noise-only steps at the end; None where there is no bound.
@@ -71,7 +71,7 @@ class SamplerClaim(NamedTuple):
 
     Attributes:
       sampler: its name.
-      yours: whether it is the sampler that was asked about; others are there to compare with.
+      yours: whether it is the caller's sampler; the others are there to compare with.
       every_model: the bracket for all models.
       last_model: upper bounds for the last model.
       advice: a sentence on what to change, or what makes the claim hold.
@@ -99,7 +99,7 @@ class SamplerClaims:
     """What may be claimed for a sampler, beside what Poisson sampling would allow; printed, a table.
 
     Attributes:
-      rows: the claims; the first is of the sampler that was asked about.
+      rows: the claims; the first is of the caller's sampler.
       delta: of all epsilons.
       tail: noise-only steps at the end.
     """
@@ -150,7 +150,7 @@ def at_most_two(value: float) -> str:
 
 
 def _show_sampler(row: SamplerClaim) -> str:
-    """Returns a sampler's name, marked where it is the one that was asked about."""
+    """Returns a sampler's name, marked if it is the caller's."""
     if row.yours:
         return f"{row.sampler} (yours)"
     return row.sampler
@@ -226,7 +226,7 @@ def sampler_claims(
 
     Args:
       sampler: "poisson", "balls_in_bins", "random_allocation", "shuffled", "cyclic", "truncated_poisson" or,
-        where its batches are known, `TruncatedPoisson(examples, largest_batch)`.
+        with known numbers, `TruncatedPoisson(examples, largest_batch)`.
       noise_multiplier: sigma.
       batches: of an epoch; a step takes an example with probability 1 / batches.
       epochs: of training.
@@ -285,7 +285,7 @@ def _read_steps(batches: Any, epochs: Any, tail: Any) -> _Steps:
 
 
 def _read_delta(delta: Any) -> float:
-    """Returns a caller's delta; raises InputError for one that samplers are not accounted at."""
+    """Returns a caller's delta; raises InputError if samplers are not accounted at it."""
     checked = number("delta", delta, float)
     conversions.require_delta(checked)
     least = accounting.LEAST_SAMPLED_DELTA
@@ -331,7 +331,7 @@ def _account_poisson(training: _Training) -> EveryModel:
 def _account_truncated(training: _Training) -> EveryModel:
     """Returns dp-accounting's epsilon of truncated Poisson batches.
 
-    Where their sizes are not known, it is the composition of all steps, each of which moves by 2 C at most.
+    Without their sizes, it is the composition of all steps, each of which moves by 2 C at most.
     """
     sigma, steps, rate = training.composition
     whole = accounting.epsilon_upper_bound(sigma / 2, steps, training.delta)
@@ -352,7 +352,7 @@ def _account_truncated(training: _Training) -> EveryModel:
 
 
 def _account_allocation(training: _Training) -> EveryModel:
-    """Returns the bracket of one random step in every epoch."""
+    """Returns the bracket of a random step in every epoch."""
     return brackets.bracket_allocation(*training.epochs_of_batches, training.delta)
 
 
@@ -362,13 +362,13 @@ def _account_shuffled(training: _Training) -> EveryModel:
 
 
 def _account_cyclic(training: _Training) -> EveryModel:
-    """Returns the composition of epochs, which is exact where the order is known."""
+    """Returns the composition of epochs, which is exact where the adversary knows the order."""
     sigma, _, epochs = training.epochs_of_batches
     return brackets.bracket_fixed_order(sigma, epochs, training.delta)
 
 
 def _advise_poisson(training: _Training, last_model: float | None) -> str:
-    """Returns what Poisson's claim stands on."""
+    """Returns the condition under which Poisson's claim holds."""
     return (
         "The claim holds if the loader flips a coin for every example: audit.check_batches looks."
     )
@@ -380,7 +380,7 @@ def _advise_truncated(training: _Training, last_model: float | None) -> str:
 
 
 def _advise_allocation(training: _Training, last_model: float | None) -> str:
-    """Returns what the bracket of random allocation stands on."""
+    """Returns the condition under which the bracket of random allocation holds."""
     return "The claim holds if every example draws its step of each epoch by itself."
 
 

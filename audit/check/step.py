@@ -86,7 +86,7 @@ def check_step(
     Nothing is trained, and JAX is not needed.
 
     Args:
-      step: (params, batch, seed) -> params, one step of plain SGD, or the first of one with momentum; all its
+      step: (params, batch, seed) -> params, a step of plain SGD, or the first step with momentum; all its
         randomness follows from the whole number `seed`. For another optimizer let it return the private
         gradient in place of parameters, with learning_rate=1.
       params: arrays or tensors in dicts, lists or tuples, at which the step begins. Copies are handed over.
@@ -416,7 +416,10 @@ def _check_signal(probe: StepProbe, tried: TriedExamples) -> CheckOutcome:
 
 
 def _check_separation(probe: StepProbe, tried: TriedExamples, seconds: float) -> CheckOutcome:
-    """Checks that two parts of a batch, of extreme examples, move the step by the sum of what each does."""
+    """Checks that two parts of a batch together move the step by the sum of what each does alone.
+
+    The parts are extreme examples. If the sum differs, examples change each other's gradients.
+    """
     if not movements.is_any_moved(tried.list_all()):
         return _untried(_NOTHING_MOVES)
     if _takes_single_rows_only(probe):
@@ -426,11 +429,12 @@ def _check_separation(probe: StepProbe, tried: TriedExamples, seconds: float) ->
         return _untried(measured)
     tolerance = max(movement.tolerance for movement in measured)
     if tolerance > _COARSE_SUM:
-        # Mostly there are three interactions, of four calls each.
+        # A seed takes 12 calls: mostly three interactions are measured, by four calls each.
         seeds = _choose_seeds(probe, tolerance, _COARSE_SUM, 12 * seconds)
-        averaged = movements.measure_interactions(probe, tried, seeds) if len(seeds) > 1 else ""
-        if not isinstance(averaged, str):
-            measured = averaged
+        if len(seeds) > 1:
+            averaged = movements.measure_interactions(probe, tried, seeds)
+            if not isinstance(averaged, str):
+                measured = averaged
     worst = max(measured, key=lambda movement: movement.norm - movement.tolerance)
     if not np.isfinite(worst.norm):
         return _untried("the step is not finite")
@@ -445,12 +449,12 @@ def _check_separation(probe: StepProbe, tried: TriedExamples, seconds: float) ->
         return _hide(worst.tolerance, figures)
     if tried.refusal:
         numbers += f"; rows were replaced, since {tried.refusal}"
-    numbers += _describe_unseen_interactions(probe, tried)
+    numbers += _describe_blind_spots(probe, tried)
     return CheckOutcome(text, figures=figures, measured=numbers)
 
 
 def _takes_single_rows_only(probe: StepProbe) -> bool:
-    """Returns whether the batch has one row and the step refuses it with another."""
+    """Returns whether the batch has a single row and the step refuses it with a second row."""
     if len(probe.rows[0]) > 1:
         return False
     try:
@@ -460,22 +464,25 @@ def _takes_single_rows_only(probe: StepProbe) -> bool:
     return False
 
 
-def _describe_unseen_interactions(probe: StepProbe, tried: TriedExamples) -> str:
-    """Returns what was not seen of what examples do to each other, to be added to a row; empty if nothing."""
+def _describe_blind_spots(probe: StepProbe, tried: TriedExamples) -> str:
+    """Returns which interactions of examples this batch cannot show; empty if it can show all.
+
+    The text is added to the check's row. It names what to change to see them.
+    """
     text = ""
     labels = probe.rows[-1]
     if trees.are_tokens(labels) and trees.find_padding(labels) is None:
         text += (
-            "; all labels are as long, so that a mean over all tokens of a batch could not be told from "
-            "one over each example's: give some padded ones"
+            "; all labels are equally long, and then a mean over all tokens of the batch looks like a mean "
+            "of each example's own mean: pad some labels"
         )
     # An added example moves the step by at most 1, in units of C; one in another's place by up to 2, so that
     # such norms do not show which examples were clipped.
     least_norm = min(causes.list_finite_norms(tried.movements), default=0.0)
     if tried.were_added and least_norm > 1 - _COARSE:
         text += (
-            "; every example tried is clipped, which hides what others do to its length before: state a "
-            "larger clipping norm once"
+            "; every example that was tried is clipped, so that it does not show whether others change the "
+            "length of its gradient before: check once more with a larger clipping norm"
         )
     return text
 
@@ -486,7 +493,7 @@ def _choose_seeds(
     enough: float,
     seconds: float,
 ) -> range:
-    """Returns seeds over whose mean the tolerance becomes small enough; a single one where none can do that.
+    """Returns seeds over whose mean the tolerance becomes small enough; a single seed if no number does that.
 
     Args:
       probe: the step.

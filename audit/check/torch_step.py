@@ -97,16 +97,16 @@ def _forget_failed_call(model: Any, optimizer: Any) -> None:
 @contextmanager
 def _without_dropout(model: Any) -> Iterator[None]:
     """Sets the probabilities of a module's dropout to 0 for a while; eval() would stop Opacus's hooks."""
-    kept = []
+    probabilities = []
     for module in model.modules():
         for attribute in ("p", "dropout"):  # of Dropout, and of recurrent layers and attention
             is_dropout = attribute == "dropout" or "Dropout" in type(module).__name__
             value = getattr(module, attribute, None)
             if is_dropout and isinstance(value, float):
-                kept.append((module, attribute, value))
+                probabilities.append((module, attribute, value))
                 setattr(module, attribute, 0.0)
     try:
         yield
     finally:
-        for module, attribute, value in kept:
+        for module, attribute, value in probabilities:
             setattr(module, attribute, value)

@@ -1,6 +1,6 @@
 """Anyone's arrays as NumPy's and back, and batches row by row.
 
-Neither JAX nor torch is ever imported: they are used where arrays are theirs.
+Neither JAX nor torch is ever imported: each is used where the caller's arrays come from it.
 """
 
 import sys
@@ -29,7 +29,7 @@ class Example(NamedTuple):
     Attributes:
       columns: a batch's arrays, each (1, ...).
       scale: by which its features or its label were multiplied; 1 where neither was.
-      is_short: whether all tokens of its label but one were replaced by padding.
+      is_short: whether all tokens of its label except the first were replaced by padding.
     """
 
     columns: Columns
@@ -200,7 +200,7 @@ def make_extreme_examples(batch: Columns) -> dict[str, Example]:
 
     The first and the last example are repeated, their features scaled, and their labels (the last of
     several arrays) changed. Whole-number features also move to their neighbours, so that tokens come that
-    the batch lacks.
+    are not in the batch.
     """
     examples: dict[str, Example] = {}
     places = {0: "the first example", len(batch[0]) - 1: "the last example"}
@@ -303,7 +303,7 @@ def _scale_example(
 
 
 def _shift_features(example: Columns, batch: Columns) -> Columns:
-    """Returns an example whose whole-number features are one larger, within their range in the batch."""
+    """Returns an example whose whole-number features are larger by 1, within their range in the batch."""
     result = list(example)
     for i in range(max(len(batch) - 1, 1)):
         column = example[i]

@@ -1,7 +1,7 @@
 """Upper bounds on epsilon, through Google's dp-accounting.
 
-Only the steps at which the canary is inserted count: the others are post-processing to an adversary who knows
-the batches (hidden-state paper, Sections 5.1 and 5.3).
+Only the steps at which the canary is inserted count: to an adversary with the batches, the others are
+post-processing (hidden-state paper, Sections 5.1 and 5.3).
 """
 
 from typing import TYPE_CHECKING, NamedTuple
@@ -42,7 +42,7 @@ def epsilon_upper_bound(noise_multiplier: float, insertions: int, delta: float) 
 
     The steps have sensitivity C and noise of deviation noise_multiplier * C. Their composition is a Gaussian
     mechanism with a noise multiplier smaller by sqrt(insertions), for which dp-accounting has the exact value
-    (Balle and Wang, 2018). Neighbouring relation: add or remove one.
+    (Balle and Wang, 2018). Neighbouring relation: add or remove an example.
 
     Raises:
       InputError: Values out of range.
@@ -65,8 +65,8 @@ def sampled_upper_bound(
     """Returns epsilon at delta of Gaussian steps that take an example by Poisson sampling.
 
     It is the smaller of the bound without sampling and dp-accounting's by privacy loss distributions, and
-    holds for an adversary who doesn't know the batches. Privacy losses are rounded up to a grid whose steps
-    are about 1e-5 of epsilon, found from a coarser grid, but at least 1e-4.
+    holds as long as the adversary doesn't know the batches. Privacy losses are rounded up to a grid whose
+    steps are about 1e-5 of epsilon, estimated on a coarser grid, but at least 1e-4.
 
     Args:
       noise_multiplier: the noise's standard deviation over the clipping norm.

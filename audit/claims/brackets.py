@@ -11,7 +11,7 @@ LEAST_ALLOCATION_NOISE = 0.1  # noise multiplier from which on random allocation
 
 
 class EveryModel(NamedTuple):
-    """The bracket of epsilon of an adversary who sees every model.
+    """The bracket of epsilon where an adversary sees every model.
 
     Attributes:
       lower: what is leaked at least in the worst case; None where only an upper bound is computed.
@@ -33,7 +33,7 @@ def bracket_poisson(composition: Composition, delta: float) -> EveryModel:
 def bracket_allocation(
     noise_multiplier: float, batches: int, epochs: int, delta: float
 ) -> EveryModel:
-    """Returns the bracket of one random step of so many in every epoch, as balls in bins have it."""
+    """Returns the bracket of a random step of so many in every epoch, as balls in bins have it."""
     composed = accounting.epsilon_upper_bound(noise_multiplier, epochs, delta)
     if noise_multiplier < LEAST_ALLOCATION_NOISE:
         return EveryModel(None, composed, "composition of epochs: noise is below 0.1")

@@ -3,7 +3,7 @@
 A claim is a trade-off curve. For any test of false-positive rate alpha it allows a true-positive rate of at
 most `power(alpha)` = 1 - f(alpha), and it says epsilon at any delta. Three kinds are enough:
 
-    DpSgd(noise_multiplier=4, insertions=250)   Gaussian steps, of which the mechanism is known
+    DpSgd(noise_multiplier=4, insertions=250)   Gaussian steps, the mechanism itself
     Gdp(mu=3.95)                                the curve of N(0, 1) against N(mu, 1)
     EpsilonDelta(epsilon=3, delta=1e-5)         a pair from any accountant
 
@@ -52,7 +52,7 @@ class Claim(Protocol):
 
     @property
     def composition(self) -> Composition | None:
-        """Returns the mechanism's steps; None where the mechanism is not known."""
+        """Returns the mechanism's steps; None where the mechanism is unknown."""
 
     @property
     def gaussian_mu(self) -> float | None:
@@ -104,7 +104,7 @@ class Gdp:
         return np.asarray(special.ndtr(special.ndtri(_check_rates(alpha)) + self.mu))
 
     def last_model(self, delta: float) -> None:
-        """Returns None: nothing is known of the steps."""
+        """Returns None: the steps are unknown."""
         return None
 
 
@@ -155,7 +155,7 @@ class EpsilonDelta:
         )
 
     def last_model(self, delta: float) -> None:
-        """Returns None: nothing is known of the steps."""
+        """Returns None: the steps are unknown."""
         return None
 
 
@@ -166,7 +166,7 @@ class DpSgd:
     Args:
       noise_multiplier: sigma; 0 guarantees nothing.
       insertions: how many steps take the canary.
-      sampling_rate: with which each of these takes it (Poisson), 1 where the batches are known.
+      sampling_rate: with which each of these takes it (Poisson), 1 if the adversary knows the batches.
       k: the canary comes in one of each k steps; with `lipschitz`.
       insert: at which of them: "last", "first", or a number from 1 to k; with `lipschitz`.
       lipschitz: the constant, or one a step, of the map from a model to the next without canary and noise;
@@ -236,7 +236,7 @@ class DpSgd:
     def power(self, alpha: ArrayLike) -> Array:
         """Returns the largest power of a test of false-positive rate alpha, of alpha's shape.
 
-        It is that of the Gaussian curve. Of sampled steps it is the least that the privacy profile by
+        It is that of the Gaussian curve. For sampled steps it is the least that the privacy profile by
         dp-accounting allows at a grid of epsilon, which is the curve's or above it.
         """
         rates = _check_rates(alpha)
@@ -261,7 +261,7 @@ class DpSgd:
 class RandomAllocation:
     """The claim of DP-SGD in which each epoch has the example in one random step, which nobody sees.
 
-    So do balls in bins. Neighbours: the example replaced by one whose gradient is zero.
+    So do balls in bins. Neighbours: the example replaced by an example of gradient zero.
 
     Args:
       noise_multiplier: sigma.
@@ -296,13 +296,13 @@ class RandomAllocation:
         return np.minimum(composed, _power_of_pairs(rates, _EPSILONS, deltas))
 
     def last_model(self, delta: float) -> None:
-        """Returns None: nothing is known of how steps contract."""
+        """Returns None: how steps contract is unknown."""
         return None
 
 
 @functools.lru_cache(maxsize=16)
 def _allocation_deltas(claim: RandomAllocation) -> Array:
-    """Returns delta at each of _EPSILONS of one random step in each epoch."""
+    """Returns delta at each of _EPSILONS of a random step in each epoch."""
     loss = account_allocation(claim.noise_multiplier, claim.batches, claim.epochs, above=True)
     return np.asarray(loss.get_delta_for_epsilon(_EPSILONS.tolist()), np.float64)
 

@@ -58,8 +58,8 @@ class Periods(NamedTuple):
     """When the canary is inserted, and how steps contract.
 
     Attributes:
-      lipschitz: The Lipschitz constant of a step (the update without canary and noise): a number, or one for
-        each step.
+      lipschitz: The Lipschitz constant of a step (the update without canary and noise): a number for all
+        steps, or for each.
       k: The number of steps in a period, in which the canary is inserted once.
       insert: The step of the period, 1 to k, in which it is inserted.
     """
@@ -77,7 +77,7 @@ class HiddenState(NamedTuple):
       periods: The schedule, and how Lipschitz its steps are.
       margins: The bounds were the constants' excess over 1 so many times as large, by these numbers.
       reason: Why the steps are that Lipschitz.
-      constant: mu of an adversary who inserts along a direction in which nothing else happens; None where it
+      constant: mu where the adversary inserts along a direction in which nothing else happens; None where it
         was not computed.
       runs: How many training runs the constants were measured along, in both worlds, which is an assumption
         and no proof; 0 where they are proven or vouched for.
@@ -294,7 +294,7 @@ def spread_over_steps(name: str, given: ArrayLike, steps: int) -> Array:
 def _find_first_relevant_step(shifts: Array, lipschitz: Array) -> int:
     """Returns the index of the first step whose shift reaches the last iterate; T if there is none.
 
-    A step of Lipschitz constant 0 maps all models to the same one and so erases the shifts before it. Its own
+    A step of Lipschitz constant 0 maps all models to one point and so erases the shifts before it. Its own
     shift is added after the map, and remains.
 
     Args:
@@ -317,8 +317,8 @@ def _compute_payments(s: Array, c: Array, n: Array) -> tuple[Array, Array]:
         x = sum W_t s_t / sum (W_t n_t)^2,    a_t / n_t = W_t n_t x,
 
     and the linear maps of slope c_t x_(t-1) / x_t attain it (audit/methods/README.md). Since W_t goes over
-    thousands of orders of magnitude, blocks are found in logarithms, and within a block W_t n_t is divided by
-    its largest value.
+    thousands of orders of magnitude, blocks are sought in logarithms, and within a block W_t n_t is divided
+    by its largest value.
 
     Args:
       s: (T,) shifts, the first above 0.

@@ -1,19 +1,19 @@
 """What training leaks where each epoch has an example in one step, drawn by a die of the example's own.
 
 So do balls in bins and random allocation. All models together show an epoch's b noisy sums; the example is in
-one of them, nobody knows in which. The ratio of their density with the example to that without it is
+one of these, nobody knows in which. The ratio of their density with the example to that without it is
 
     X = (1 / b) sum_i exp((2 z_i - 1) / (2 sigma^2)),   z_i ~ N(0, sigma^2) without the example,
 
 of mean 1; delta(epsilon) is E[(X - e^epsilon)+] where the example joins, and E[(1 - e^epsilon X)+] where it
 leaves. Both are means of a convex function of X, and so of each factor of a product of such ratios, which is
-what several epochs have, and of each term of a sum. Hence a law may be replaced by one whose mass is spread
-about its mean, which raises delta, or drawn together at its mean, which lowers it. Each sum of two terms is
-put on a grid in one of these ways, and the error is of second order in the grid's width.
+what several epochs have, and of each term of a sum. Hence spreading a law's mass about its mean raises
+delta, and drawing it together at its mean lowers it. Each sum of two terms is put on a grid in either way,
+and the error is of second order in the grid's width.
 
-Source: the ratio is that of Chua et al., "Balls-and-Bins Sampling for DP-SGD" (2024, arXiv 2412.16802), who
-simulate it, and of Feldman and Shenfeld, "Efficient Privacy Loss Accounting for Subsampling and Random
-Allocation" (2026, arXiv 2602.17284), whose package pld-accounting bounds it in another way.
+Source: Chua et al., "Balls-and-Bins Sampling for DP-SGD" (2024, arXiv 2412.16802), simulate this ratio;
+Feldman and Shenfeld, "Efficient Privacy Loss Accounting for Subsampling and Random Allocation" (2026, arXiv
+2602.17284), bound it in another way in their package pld-accounting.
 """
 
 import functools
@@ -93,8 +93,8 @@ def _discretise_term(sigma: float, above: bool, cells: int) -> _Law:
     masses = _find_normal_masses((ends + mean) * sigma)
     means = _find_normal_masses((ends - mean) * sigma)  # mass times value
     if not above:
-        kept = (masses > 0) & (means > 0)
-        return _Law(means[kept] / masses[kept], masses[kept], 0.0)
+        is_possible = (masses > 0) & (means > 0)
+        return _Law(means[is_possible] / masses[is_possible], masses[is_possible], 0.0)
     # Each cell's mass goes to its two ends, so that its mean stays; that beyond the grid to the last point.
     lower = np.append(0.0, edges)
     widths = np.diff(lower)
@@ -132,19 +132,19 @@ def _add(
     if not above:
         total = _sum_by_place(places, masses, cells + 2)
         means = _sum_by_place(places, masses * values, cells + 2)
-        kept = total > 0
-        return _Law(means[kept] / total[kept], total[kept], 0.0)
+        is_possible = total > 0
+        return _Law(means[is_possible] / total[is_possible], total[is_possible], 0.0)
     return _spread(values, masses, places, np.append(0.0, edges), beyond)
 
 
 def _spread(
     values: Array, masses: Array, places: NDArray[np.intp], grid: Array, beyond: float
 ) -> _Law:
-    """Returns atoms (n,) split between the points of a grid beside them, so that their mean stays.
+    """Returns the law of atoms (n,) on a grid: each is split between the points next to it, at the same mean.
 
     Args:
       values, masses: (n,) the atoms.
-      places: (n,) the index of the point below each, which rounding may miss by one.
+      places: (n,) the index of the point below each, which rounding may miss by 1.
       grid: (m,) ascending from 0.
       beyond: the mean of what exceeds all atoms.
     """

@@ -6,10 +6,10 @@ last model does not show the order, and the hockey-stick divergence is jointly c
 
     delta(epsilon) <= E_pi [ delta of mu(pi)-GDP at epsilon ],
 
-whatever the other examples are. Neighbouring relation: the example is replaced by one whose gradient is zero.
+whatever the other examples are. Neighbouring relation: replace the example by an example of gradient zero.
 
-Orders that can be enumerated are. Of others the mean is bounded by simulation, from above: the last epochs'
-steps, which matter most, are enumerated, and the rest of a mean of orders is bounded by the empirical
+If orders are few, all are enumerated. Otherwise simulation bounds their mean from above: the last epochs'
+steps, which matter most, are enumerated, and the mean over the rest is bounded by the empirical
 Bernstein inequality (Maurer and Pontil, 2009) or by Hoeffding's (1963) relative entropy, whichever is less.
 """
 
@@ -88,7 +88,7 @@ class StepWeights(NamedTuple):
       log_w: (T,) of W_t.
       log_before: (T + 1,) of the sum of W^2 over the steps before t.
       log_after: (T + 1,) of the sum of W^2 over step t and those after it.
-      first: the first step that no later one forgets.
+      first: the first step that no later step forgets.
     """
 
     log_w: Array
@@ -192,7 +192,8 @@ def _compute_mus(weights: StepWeights, orders: Steps, log_shifts: Array | None) 
 def _log_gaps(weights: StepWeights, ends: Steps) -> Array:
     """Returns log of the sum of W^2 from each participation's step to the next one's (N, K).
 
-    Of both differences that give it the one of smaller terms is exact; a gap holds its first step at least.
+    Two differences give that sum, of which the difference of the smaller terms is exact. A gap contains at
+    least its first step.
     """
     steps = len(weights.log_w)
     following = np.column_stack([ends[:, 1:], np.full(len(ends), steps)])
@@ -233,7 +234,7 @@ def mix_epsilon(mus: Array, shares: Array, delta: float) -> float:
 
 
 def bound_fixed_order(schedule: ShuffledSteps, delta: float) -> MixtureLimit:
-    """Returns the bound for batches in one known order, cyclic ones: that of the worst place in it."""
+    """Returns the bound for batches in a fixed order, the same in every epoch: that of its worst place."""
     weights = weigh_steps(schedule.lipschitz)
     places = np.arange(schedule.batches)[:, None]
     orders = places + schedule.batches * np.arange(schedule.epochs)
@@ -277,9 +278,10 @@ def bound_one_of_each_epoch(
     for start in range(0, draws, together):
         rows = mus[start : start + together]
         places = rng.integers(0, batches, (*rows.shape, epochs))
-        known = strata.lows.shape[1]
-        known_shape = (*rows.shape, known)
-        places[..., epochs - known :] = rng.integers(strata.lows, strata.highs, known_shape)
+        last_epochs = strata.lows.shape[1]
+        last_shape = (*rows.shape, last_epochs)
+        last_places = rng.integers(strata.lows, strata.highs, last_shape)
+        places[..., epochs - last_epochs :] = last_places
         orders = places + batches * np.arange(epochs)
         rows[:] = compute_order_mus(weights, orders.reshape(-1, epochs)).reshape(rows.shape)
 
@@ -293,7 +295,7 @@ class _Strata(NamedTuple):
     """Intervals of the places of an example in the last epochs' batches.
 
     Attributes:
-      lows, highs: (S, L) the first place of each interval, and the one after its last, of the last L epochs.
+      lows, highs: (S, L) each interval's first place, and the place after its last, of the last L epochs.
       shares: (S,) the probability of each stratum.
     """
 
@@ -303,18 +305,21 @@ class _Strata(NamedTuple):
 
 
 def _cut_last_epochs(batches: int, epochs: int, most: int) -> _Strata:
-    """Returns at most `most` strata; places near an epoch's end, which matter most, are told apart."""
+    """Cuts the places in the last epochs into at most `most` strata, finest near the end of an epoch.
+
+    Places near the end matter most: fewer steps come after them.
+    """
     cells = min(batches, _POSITIONS, most)
-    # The last epochs whose places are known: as many as so many strata allow, up to rounding.
-    known = min(int(math.log(most) / math.log(max(cells, 2)) + 1e-9), epochs)
+    # The number of last epochs that are cut into cells: as many as `most` strata allow, up to rounding.
+    last_epochs = min(int(math.log(most) / math.log(max(cells, 2)) + 1e-9), epochs)
     # Edges are distances from the epoch's end, plus 1, since a geometric grid cannot begin at 0.
     edges = np.unique(np.geomspace(1, batches + 1, cells + 1).round().astype(np.int64))
     if batches == cells:  # every place is a cell, of which rounding would merge some
         edges = np.arange(1, batches + 2)
     lows = np.sort(batches + 1 - edges[1:])
     highs = np.sort(batches + 1 - edges[:-1])
-    cells_of_strata = np.array(list(itertools.product(range(len(lows)), repeat=known)), np.intp)
-    cells_of_strata = cells_of_strata.reshape(len(lows) ** known, known)
+    combinations = list(itertools.product(range(len(lows)), repeat=last_epochs))
+    cells_of_strata = np.array(combinations, np.intp).reshape(len(combinations), last_epochs)
     shares = ((highs - lows) / batches)[cells_of_strata].prod(axis=1)
     return _Strata(lows[cells_of_strata], highs[cells_of_strata], shares)
 
@@ -331,8 +336,8 @@ def _compute_worst_mus(schedule: ShuffledSteps, weights: StepWeights, strata: _S
     log_w = weights.log_w[: schedule.insertable].reshape(epochs, batches)
     orders = np.tile(ends, (len(strata.shares), 1))
     log_shifts = np.tile(log_w.max(axis=1), (len(strata.shares), 1))
-    known = strata.lows.shape[1]
-    for i in range(1, known + 1):
+    last_epochs = strata.lows.shape[1]
+    for i in range(1, last_epochs + 1):
         orders[:, -i] = batches * (epochs - i) + strata.highs[:, -i] - 1
         highest = np.maximum.accumulate(log_w[epochs - i])
         log_shifts[:, -i] = highest[strata.highs[:, -i] - 1]
@@ -378,14 +383,14 @@ def bound_poisson(
     rng = np.random.default_rng(seed)
     drawn: list[Array] = []
     while sum(map(len, drawn)) < simulated:
-        # No order with more participations is among those that are kept.
+        # Orders with more participations are left out; _DROPPED * delta pays for them.
         gaps = rng.geometric(rate, (_CHUNK, len(latest)))
         orders = np.cumsum(gaps, axis=1) - 1
         beyond = len(schedule.lipschitz)
         drawn.append(compute_order_mus(weights, np.where(orders < steps, orders, beyond)))
     simulated_mus = np.minimum(np.concatenate(drawn), worst)[:, None]
-    kept = (1 - _DROPPED) * delta
-    epsilon = _limit_mixture(simulated_mus / sigma, worst / sigma, np.ones(1), kept)
+    remaining_delta = (1 - _DROPPED) * delta
+    epsilon = _limit_mixture(simulated_mus / sigma, worst / sigma, np.ones(1), remaining_delta)
     everywhere = compute_order_mus(weights, np.arange(steps)[None], highest[None])
     return MixtureLimit(epsilon, ERROR, len(simulated_mus), float(everywhere[0]) / sigma)
 
@@ -420,7 +425,7 @@ def _limit_mixture(mus: Array, worst: Array, shares: Array, delta: float) -> flo
     epsilons.
 
     Args:
-      mus: (R, S) of the orders, one of each stratum a row.
+      mus: (R, S) of the orders, a row for each draw of an order from every stratum.
       worst: (S,) bounds on mu in each stratum.
       shares: (S,) the probabilities of strata.
       delta: of epsilon.

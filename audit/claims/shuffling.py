@@ -33,7 +33,7 @@ def compute_shuffled_epsilon(
     edges = np.linspace(-2 * sigma, highest, _BUCKETS)
 
     def compute_log_masses(shift: float) -> NDArray[np.float64]:
-        """Returns the log probability of each bucket, where one sum is shifted."""
+        """Returns the log probability of each bucket, where a single sum is shifted."""
         log_cdf = special.log_ndtr((edges - shift) / sigma)
         log_cdf += (batches - 1) * special.log_ndtr(edges / sigma)
         cdf = np.concatenate([[0.0], np.exp(log_cdf), [1.0]])
@@ -52,8 +52,8 @@ def compute_least_epsilon(
 ) -> float:
     """Returns a lower bound on epsilon of a mechanism, composed with itself, whose output is a bucket.
 
-    An optimistic grid of privacy losses keeps it a lower bound. So does it to leave out buckets that only one
-    world has, and to look at the direction alone in which the example is added.
+    An optimistic grid of privacy losses makes it a lower bound. So do leaving out buckets that only one world
+    has, and looking only along the direction in which the example is added.
 
     Args:
       inside, outside: (buckets,) log probabilities of each bucket with the example and without it.

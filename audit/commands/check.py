@@ -45,7 +45,7 @@ cli.define_json()
 
 
 def main() -> None:
-    """Checks what the flags name; ends with 3 where a bug is found, 4 where too little was tried."""
+    """Checks what the flags name; ends with 3 after a bug, with 4 where too little was tried."""
     exactly_one = (FLAGS.step is None) != (FLAGS.batches is None)
     require(exactly_one, "give one of --step=mine.py:step, --batches=mine.py:loader")
     if FLAGS.step is not None:
@@ -58,14 +58,14 @@ def main() -> None:
 def check(path: Path, function: str) -> None:
     """Checks a function of a file as the flags say, and prints the report.
 
-    Exits with status 3 where a bug is found, and with 4 where a check that is needed could not be tried.
+    Exits with status 3 after a bug, and with 4 where a check that is needed could not be tried.
 
     Args:
       path: of the file, which also defines params, batch and, unless flags replace it, stated.
       function: its name.
 
     Raises:
-      InputError: the file fails, or lacks a definition.
+      InputError: the file fails, or has not all definitions.
     """
     require(FLAGS.report != "", "--report=: name an HTML file")
     definitions = run_file(path)

@@ -143,12 +143,12 @@ class _Definitions(NamedTuple):
 
 
 def _read_loader() -> _Definitions:
-    """Returns the loader that --batches names; raises InputError where its file lacks something."""
+    """Returns the loader that --batches names; raises InputError if its file has not all definitions."""
     file, _, function = FLAGS.batches.rpartition(":")
     path = Path(file)
-    named = f"--batches={FLAGS.batches}"
-    require(file and function, f"{named}: name a file and its function, mine.py:loader")
-    require(path.is_file(), f"{named}: there is no file {file}")
+    flag = f"--batches={FLAGS.batches}"
+    require(file and function, f"{flag}: name a file and its function, mine.py:loader")
+    require(path.is_file(), f"{flag}: there is no file {file}")
     definitions = run_file(path)
     missing = [name for name in (function, "examples") if name not in definitions]
     require(not missing, f"{path.name} has no {', '.join(missing)}: define {function}, examples")

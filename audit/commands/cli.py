@@ -177,7 +177,7 @@ def _find_groups() -> dict[str, str]:
 def _fold(paragraph: str) -> str:
     """Folds a paragraph of a docstring to the help's width.
 
-    Of a paragraph of examples, which begin with the program, each stays a line "command  comment", with
+    In a paragraph of examples, which begin with the program, each stays a line "command  comment", with
     comments in a column, or each below its command where they would not fit.
     """
     program = started.program() or started.MODULE
@@ -264,7 +264,7 @@ def _replace_fields_by_flags(message: str) -> str:
     from audit.settings.make import fields
 
     def name_flag(match: re.Match[str]) -> str:
-        """Returns the flag, with its value if there is one, of a match's (field, "=value" or "")."""
+        """Returns the flag, with its value if any, of a match's (field, "=value" or "")."""
         name, value = match.groups()
         field = fields().get(name)
         if field is None:
@@ -373,7 +373,7 @@ def define_processes() -> None:
 
 
 def processes() -> int:
-    """Returns the flag's number of processes; raises InputError for one out of range."""
+    """Returns the flag's number of processes; raises InputError if it is out of range."""
     number = flags.FLAGS.processes
     if number is None:
         return cores()
@@ -435,7 +435,7 @@ def numbers(flag: str) -> list[float]:
 
 
 def whole_numbers(flag: str) -> list[int]:
-    """Returns a list flag's whole numbers; raises InputError for a part that is none."""
+    """Returns a list flag's whole numbers; raises InputError for a part that is no whole number."""
     return [_parse_whole_number(flag, text) for text in flags.FLAGS[flag].value or []]
 
 

@@ -1,4 +1,4 @@
-"""Every command of some packages under one name: python -m audit bound, ./run.sh audit."""
+"""Every command of some packages under a common name: python -m audit bound, ./run.sh audit."""
 
 import ast
 import contextlib
@@ -41,7 +41,7 @@ class Program(NamedTuple):
 
     Attributes:
       call: how the user calls it.
-      packages: whose modules are commands; of two of one name the first package's counts.
+      packages: whose modules are commands; of two of the same name the first package's counts.
       alone: the command that it runs without arguments.
       usual: the command that flags alone are for; empty where there is none.
       groups: the names of commands by their group in the help; commands of none are in "audit".
@@ -137,7 +137,7 @@ _HELP = Command("help", "", "List the commands, or say what one does: help bound
 def commands(packages: Sequence[str]) -> Iterator[Command]:
     """Yields the modules of packages that can be run as commands, in the order of their names.
 
-    Of two modules of one name that of the first package counts. Modules are parsed and not imported, which
+    Of two modules of equal name that of the first package counts. Modules are parsed and not imported, which
     would take seconds.
     """
     module_and_path: dict[str, tuple[str, Path]] = {}

@@ -1,8 +1,8 @@
 """The test of the claim that a conclusion's scores were held against.
 
-Where the law of canaries that are out is known, bets test the claimed curve whole (`claimed_curve`), of one
-run too. Elsewhere a bound tests the claim at a single threshold: mu-GDP is refuted where the lower limit on
-mu exceeds it, which needs no Gaussian curve, and another claim where the lower bound on epsilon does.
+Where the law of canaries that are out is known, bets test the whole claimed curve (`claimed_curve`), even of
+a single run. Elsewhere a bound tests the claim at a single threshold: mu-GDP is refuted where the lower limit
+on mu exceeds it, which needs no Gaussian curve, and another claim where the lower bound on epsilon does.
 """
 
 import math
@@ -43,7 +43,10 @@ def examine_claim(conclusion: Conclusion) -> ClaimTest | None:
 
 
 def judge_claim(conclusion: Conclusion) -> ClaimTest | None:
-    """Returns `examine_claim` without what would have been refuted, which takes a second to simulate."""
+    """Tests the claim like `examine_claim`, but does not simulate what noise it would have refuted.
+
+    The simulation takes a second.
+    """
     upper = conclusion.tightest
     if upper is None or math.isinf(upper.epsilon) or find_doubt(conclusion):
         return None
@@ -51,8 +54,11 @@ def judge_claim(conclusion: Conclusion) -> ClaimTest | None:
 
 
 def _judge_curve(conclusion: Conclusion) -> ClaimTest | None:
-    """Tests the claimed curve whole; None where no curve is claimed, or canaries that are out refute their
-    law."""
+    """Tests the whole claimed curve.
+
+    Returns:
+      None where no curve is claimed, or where the canaries that are out refute their law.
+    """
     power = _find_power(conclusion)
     is_refuted = conclusion.law_is_known and not conclusion.assumption_free.holds
     if power is None or is_refuted:
@@ -79,7 +85,7 @@ def _find_least_departure(conclusion: Conclusion) -> Departure | None:
 
 
 def _find_bets(conclusion: Conclusion) -> _Bets:
-    """Returns the bets on canaries of known law, of several runs or of one."""
+    """Returns the bets on canaries of known law, of one run or more."""
     if not conclusion.is_one_run:
         return _Bets(conclusion.fresh, claimed_curve.compute_log_capital)
     cosines = conclusion.one_run.cosines
@@ -105,7 +111,7 @@ def _judge_rates(conclusion: Conclusion) -> ClaimTest:
     """Tests the claim at the thresholds of two bounds, by exact tests of both error rates.
 
     A claim of mu-GDP is refuted by either bound. Together they may err twice as often as each in theory; on
-    a Gaussian curve, where the limit on mu is the one that errs, the bound on epsilon adds nothing
+    a Gaussian curve, where the limit on mu errs, the bound on epsilon adds nothing
     (`tests/audit/conclusions/test_claim_tests.py`).
     """
     upper = conclusion.tightest
@@ -118,7 +124,7 @@ def _judge_rates(conclusion: Conclusion) -> ClaimTest:
 
 
 def _judge_one_run(conclusion: Conclusion) -> ClaimTest | None:
-    """Tests the claim by one run: by cosines whose law is known, else by what is guessed of its coins."""
+    """Tests the claim by one run: by cosines of known law, else by what is guessed of its coins."""
     if conclusion.bets_on_curve:
         return _judge_curve(conclusion)
     return _judge_guesses(conclusion)

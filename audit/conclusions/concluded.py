@@ -49,7 +49,7 @@ def conclude(
 
     Args:
       evidence: the scores.
-      claim: what is claimed of the mechanism, where it is known.
+      claim: what is claimed of the mechanism, if anything.
       level: of the bounds.
       looks: the declared numbers of scores, where these are the scores of one of them; of a single canary
         a run.
@@ -150,7 +150,7 @@ def _find_expected_epsilon(composition: Composition | None, k: int, delta: float
     """Returns the epsilon at delta that sampled canaries would leak under linear losses; None of others.
 
     Args:
-      composition: of the steps with the canary, None where they are not known.
+      composition: of the steps with the canary; None where these are unknown.
       k: steps for each insertion.
       delta: of epsilon.
     """
@@ -213,7 +213,7 @@ def conclude_setting(
       setting: of the runs.
       level: of the bounds.
       looks: the declared numbers of runs; the conclusion is then from those that the scores reach.
-      own_model: whether the model is a caller's, of which nothing but its name is known.
+      own_model: whether the model is a caller's, of which only the name is known.
       steps: how Lipschitz steps are, where the data show it or a caller vouches for it.
 
     Raises:
@@ -342,8 +342,8 @@ def predicted_mu(setting: Setting) -> float | None:
     w_t = (1 - eta lambda)^(T - t), so that mu = sum of w_t over insertions / (sigma |w|), without decay
     sqrt(insertions / k) / sigma (derived in experiments/hidden_state/README.md).
 
-    It is None where that is not known: of small models, other adversaries or optimizers, sampled insertions,
-    and an unknown initialisation (Errata H14).
+    It is None where nothing predicts that: for small models, other adversaries or optimizers, sampled
+    insertions, and an unknown initialisation (Errata H14).
     """
     mechanism = setting.mechanism
     if mechanism.optimizer != "sgd" or mechanism.noise_multiplier <= 0:

@@ -3,9 +3,9 @@
 Runs may be added and looked at several times, at numbers of runs that were declared beforehand. The best
 bound of five looks has five chances to exceed the truth. Here each of L looks gets an equal
 share of the error, (1 - confidence) / L, so that by the union bound all of a method's looks hold at once at
-the confidence, and so does the best of them, whenever one stops. It holds for numbers of runs that no score
-has decided. Shares by the number of runs, or half of the error for the last look, raise the mean of the best
-of five bounds on mu by less than 1%, and equal shares are the same at every look.
+the confidence, and so does the best of them, whenever the audit stops. It holds for numbers of runs that no
+score has decided. Shares by the number of runs, or half of the error for the last look, raise the mean of
+the best of five bounds on mu by less than 1%, and equal shares are the same at every look.
 """
 
 import dataclasses
@@ -104,10 +104,9 @@ class UpperBound(NamedTuple):
 
     Attributes:
       epsilon: at the conclusion's delta.
-      mu: None where the curve is not Gaussian, or nothing is known of it.
+      mu: None where the curve is not Gaussian or is unknown.
       assumes: what the bound assumes.
-      hidden: whether it is one on the last model alone, of steps that are Lipschitz; else it is one on all
-        models.
+      hidden: whether it bounds the last model alone, of Lipschitz steps, and not all models.
     """
 
     epsilon: float
@@ -151,7 +150,7 @@ class SampledBracket(NamedTuple):
 
 
 class Conclusion(NamedTuple):
-    """What an audit's scores show, at one level.
+    """What an audit's scores show, at a given level.
 
     Attributes:
       evidence: the scores by run and canary, whose shape decides what is concluded and shown.
@@ -175,8 +174,8 @@ class Conclusion(NamedTuple):
       hidden_state: the upper bound on the last model alone, at the delta, where steps are proven Lipschitz.
       uncovered: why they are not, where the setting of the training runs is given; else empty.
       expected: what the last model would leak under linear losses, of sampled canaries; no bound.
-      sampled: what all models leak with the sampler of the canaries' steps, where one draws them.
-      claim: what is claimed of the mechanism, where it is known.
+      sampled: what all models leak with the sampler of the canaries' steps, if there is a sampler.
+      claim: what is claimed of the mechanism, if anything.
       examine: () -> the test of the tightest claim; None where nothing is claimed, or nothing can be tested.
     """
 
@@ -217,7 +216,7 @@ class Conclusion(NamedTuple):
 
     @property
     def upper_bounds(self) -> tuple[UpperBound, ...]:
-        """Returns all upper bounds, the smallest first: a verdict compares what is proven with that one."""
+        """Returns all upper bounds, the smallest first, with which a verdict compares what is proven."""
         upper_bounds = []
         if self.hidden_state is not None:
             bound = self.hidden_state.bound
@@ -267,22 +266,22 @@ class Conclusion(NamedTuple):
 
     @property
     def gaussian(self) -> Bound:
-        """Returns the bound that represents those that assume a Gaussian curve, by its method's name.
+        """Returns the bound that assumes a Gaussian curve and on which the verdict rests.
 
-        Of fresh directions none assumes it, and the bound that assumes no curve takes its place.
+        For fresh directions no bound assumes it, and this is the bound that assumes no curve.
         """
         return self.bound(self._pair.gaussian)
 
     @property
     def assumption_free(self) -> Bound:
-        """Returns the bound that represents those that assume nothing."""
+        """Returns the bound that assumes nothing and on which the verdict rests."""
         return self.bound(self._pair.free)
 
     @property
     def _pair(self) -> Pair:
         """Returns the names of the two methods on which verdicts rest: if the curve is Gaussian, and always.
 
-        Of a single run there are none: a KeyError.
+        Raises KeyError for a single run, whose verdict rests on all its bounds.
         """
         return _PAIRS[self.evidence.shape]
 
@@ -311,7 +310,7 @@ class Conclusion(NamedTuple):
 
     @property
     def has_tied_scores(self) -> bool:
-        """Returns whether scores of a single run may depend on each other, and no law of theirs is known."""
+        """Returns whether scores of a single run may depend on each other and have no known law."""
         return self.evidence.shape is Shape.MANY_CANARIES
 
     @property
@@ -332,7 +331,7 @@ class Conclusion(NamedTuple):
     def ranked(self) -> tuple[Bound, ...]:
         """Returns the bounds in the order in which tables show them, whatever their values.
 
-        First comes the assumption-free one (after a limit on mu where the claim is one of GDP), then the one
+        The assumption-free bound comes first (after a limit on mu where the claim is GDP), then the bound
         that assumes a Gaussian curve, then the others as computed. Bounds that the scores refute are marked.
         """
         if self.is_one_run:

@@ -2,7 +2,7 @@
 
 A step without the canary and noise is theta -> theta - eta (mean of clipped gradients + lambda theta). Of a
 loss l(w'x, y), convex in w'x with l'' at most b, clipping a gradient clips l' alone, and leaves the gradient
-of another convex loss, a Huberised one, that is b |x|^2-smooth. So the mean of a batch is beta-smooth, with
+of the Huberised loss, which is convex too and b |x|^2-smooth. So the mean of a batch is beta-smooth, with
 beta the largest eigenvalue of b / B times the sum of x x', and the step is max(|1 - eta lambda|, |1 - eta
 (lambda + beta)|)-Lipschitz (Bok, Su and Altschuler 2024, arXiv 2403.00278). Where the rows of any data set
 are at most X long, beta is at most b X^2.
@@ -47,7 +47,7 @@ class Steps(NamedTuple):
       constants: a number or (T,).
       reason: why they hold.
       runs: how many training runs they were measured along; 0 where they are proven or vouched for.
-      kink: why derivatives do not say how far steps move models apart; empty where they do.
+      kink: why derivatives do not say how far steps separate models; empty where they do.
       version: of the library that measured them; empty where they were not measured.
     """
 
@@ -212,7 +212,7 @@ def _find_mixture(
 
 
 def _describe_mixture(limit: samplers.MixtureLimit | None) -> str:
-    """Returns what a reason says of a mixture over orders, after a semicolon; empty where there is none."""
+    """Returns the words for a bound by a mixture over orders, after a semicolon; empty without a mixture."""
     if limit is None:
         return ""
     words = "; a mixture over orders of batches"
@@ -224,7 +224,7 @@ def _describe_mixture(limit: samplers.MixtureLimit | None) -> str:
 def _find_shifts(setting: Setting) -> NDArray[np.float64]:
     """Returns (T,) 1 at steps that take a canary, and 0 at others.
 
-    With a sampler that draws a step of each epoch, it is the last one.
+    With a sampler that draws a step of each epoch, it is the last step.
     """
     schedule = setting.schedule
     shifts = np.zeros(schedule.steps)
@@ -264,7 +264,7 @@ def _bound_measured(setting: Setting, steps: Steps, delta: float) -> HiddenState
 
 
 def coupling_distances(setting: Setting, constants: ArrayLike) -> NDArray[np.float64]:
-    """Returns (T,) how far the coupled processes are apart before each step, in units of eta C / B.
+    """Returns (T,) the distance of the coupled processes before each step, in units of eta C / B.
 
     It is what the bound's payments leave: z_(t-1), from z_t = c_t z_(t-1) + s_t - a_t.
     """
@@ -281,8 +281,8 @@ def coupling_distances(setting: Setting, constants: ArrayLike) -> NDArray[np.flo
 def _constant_of_curved(setting: Setting, curved: Curved) -> float:
     """Returns the Lipschitz constant of steps whose loss has bounded curvature, on any data.
 
-    Clipping is a projection, so that clipped gradients are no further apart, but they need not be those of
-    any loss: their derivative is then bounded by its size alone.
+    Clipping is a projection and so never increases the distance of two gradients. But clipped gradients need
+    not be those of any loss: their derivative is then bounded by its size alone.
     """
     mechanism = setting.mechanism
     rate = mechanism.learning_rate

@@ -64,7 +64,7 @@ def measure(
       game: The audit's.
       clipped_sum: Its clipping strategy.
       runs: To rehearse.
-      kinks: Whether the model is known to have kinks, whatever secants show.
+      kinks: Whether the model has kinks for certain, whatever secants show.
     """
     with store.turn("lipschitz"):
         steps = find_measured(store, runs)
@@ -88,7 +88,7 @@ def measure_steps(
       game: The audit's.
       clipped_sum: Its clipping strategy.
       effort: How much to measure.
-      kinks: Whether the model is known to have kinks, whatever secants show.
+      kinks: Whether the model has kinks for certain, whatever secants show.
     """
     begun = time.monotonic()
     count = rehearsal.count_measured(setting.schedule.steps, effort)
@@ -110,7 +110,7 @@ def measure_steps(
 
 
 def _describe_kink(secant: float, derivative: float, kinks: bool) -> str:
-    """Returns why derivatives do not say how far steps move models apart; empty where they do."""
+    """Returns why derivatives do not say how far steps separate models; empty where they do."""
     if secant - 1 > (1 + _RELATIVE) * (derivative - 1) + _ABSOLUTE:
         return (
             f"steps have kinks: a displacement is stretched {secant:.4g} times "

@@ -62,7 +62,7 @@ def keep_result(store: Store, conclusion: Conclusion, **more: object) -> str:
 def result_json(conclusion: Conclusion, **more: object) -> str:
     """Returns the content of audit.json on a single line: `bounds_json`, with the upper bound on mu.
 
-    Of one run it is `one_run_fields`, with epsilon.
+    For one run it is `one_run_fields`, with epsilon.
     """
     more = {"mu_upper_bound": finite(conclusion.mu_upper_bound), **more}
     if conclusion.is_one_run:
@@ -74,7 +74,7 @@ def bounds_json(conclusion: Conclusion, **more: object) -> str:
     """Returns a conclusion from several runs as a JSON object on a single line.
 
     Its fields are `bounds`, with estimates and noise floors; `notes`, where there are any; `upper_bound`,
-    null if infinite or unknown; `every_model`, the bracket of a sampler, `claim_test`, where there is one;
+    null if infinite or unknown; `every_model`, the bracket of a sampler, and `claim_test`, if any;
     `hidden_state`, `last_model` and
     `expected`, where there are such; `epsilon`, which is proven without an assumption on the curve;
     `most_provable`, the most that so many runs can prove so; the test of the Gaussian curve and the looks,
@@ -112,8 +112,8 @@ def _make_claim_fields(conclusion: Conclusion) -> dict[str, Any]:
 def answer_json(conclusion: Conclusion, verdict: str) -> str:
     """Returns what `bound --json` prints, a JSON object on a single line.
 
-    Of several runs these are the fields of `bounds_json`, the verdict, and the attack's AUC and rates; of a
-    single run those of `one_run_fields` alone, whose readers take the verdict from the page.
+    For several runs it has the fields of `bounds_json`, the verdict, and the attack's AUC and rates. For a
+    single run it has only those of `one_run_fields`, without a verdict: that is on the page.
 
     Args:
       conclusion: from a caller's scores.
@@ -314,8 +314,8 @@ def is_up_to_date(store: Store, made_from: str, names: Iterable[str]) -> bool:
       names: the files' names.
     """
     try:
-        kept = json.loads(files.read(store.path / _MADE) or b"{}")
-        return bool(kept == _make_record(store, made_from, names))
+        record = json.loads(files.read(store.path / _MADE) or b"{}")
+        return bool(record == _make_record(store, made_from, names))
     except (ValueError, RecursionError):  # InputError too, of what can't be read
         return False
 

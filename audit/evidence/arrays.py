@@ -53,7 +53,7 @@ def real(name: str, values: ArrayLike) -> NDArray[np.generic]:
 def floats(name: str, values: ArrayLike) -> Array:
     """Returns a caller's values as float64; raises InputError for values that are no real numbers.
 
-    `name` is theirs, as a message's first words, a plural: "the scores".
+    `name` names the values in the plural, as a message's first words: "the scores".
     """
     with np.errstate(over="ignore"):  # of longer floats, which are infinite then
         return np.asarray(real(name, values), np.float64)
@@ -62,12 +62,12 @@ def floats(name: str, values: ArrayLike) -> Array:
 def rank_all(*worlds: Array) -> tuple[Array, ...]:
     """Replaces infinite scores and NaN by finite numbers that rank as they should among all scores.
 
-    An infinite score ranks beyond all finite ones. NaN is the score of a run that failed: it ranks below all
+    An infinite score ranks beyond all finite scores. NaN is the score of a failed run: it ranks below all
     others, in both worlds alike, so that failing is an outcome like any other. Every run that was begun
     counts: to leave out those that failed would condition the others on not failing, and make bounds wrong.
 
     Args:
-      worlds: arrays of scores of any shapes, ranked together: those in and out, or one array of all.
+      worlds: arrays of scores of any shapes, ranked together: those in and out, or a single array of all.
 
     Returns:
       The arrays, in the same order and shapes.

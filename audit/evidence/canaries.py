@@ -1,11 +1,11 @@
 """Scores of many canaries a run, and the errors of a threshold, run by run.
 
-Two designs. In both the training runs are independent, each with K canaries drawn from one distribution,
-and a threshold's guess on a canary looks at that canary alone.
+Two designs. In both the training runs are independent, each with K canaries drawn from the same
+distribution, and a threshold's guess on a canary looks at that canary alone.
 
 Sets (LiDP paper, Section 3): K canaries are inserted in the runs of one set; runs of another, with K - 1 of
-    them, score canaries that were never inserted. A run of the first gives misses, one of the second false
-    alarms. By exchangeability the left-out canary, given the others, is a fresh draw.
+    them, score canaries that were never inserted. Runs of the first set give misses, runs of the second
+    false alarms. By exchangeability the left-out canary, given the others, is a fresh draw.
 
 Coins: every canary of every run is in with probability 1/2, independently, so that every run gives both. Fix
     a canary k and condition on all other coins: the run with k in and the run with k out are neighbours, and
@@ -14,7 +14,7 @@ Coins: every canary of every run is in with probability 1/2, independently, so t
     the canaries of a run together. The share of misses among those that happened to be in has not: it divides
     by a number that the run's other coins change.
 
-Coins that a caller gives may be fair by every test and not in truth: for one probability p of all coins the
+Coins that a caller gives may be fair by every test and not in truth: if all coins have the probability p, the
     factors are 1 / p and 1 / (1 - p) in place of 2. With exact limits of p from all coins they are 1 / p_low
     and 1 / (1 - p_high), so that both rates are overestimated, and the limits take a tenth of the error.
 
@@ -149,7 +149,7 @@ class Design(Protocol):
         """Returns how many scores there are, in words."""
 
     def rows(self) -> list[Rows]:
-        """Returns the rows of scores, those of each world apart where the worlds are different runs."""
+        """Returns the rows of scores, a table for each world if the worlds are different runs."""
 
     def __str__(self) -> str:
         """Returns its runs and canaries in words, "400 runs with 64 canaries each"."""
@@ -386,7 +386,7 @@ class Fresh(NamedTuple):
         return f"{self.cosines.size:,} {self.unit}"
 
     def rows(self) -> list[Rows]:
-        """Returns the cosines or ranks as one table, a row a run."""
+        """Returns the cosines or ranks as a single table, a row a run."""
         return [Rows(f"the {self.unit}", "row", self.cosines)]
 
     def __str__(self) -> str:
@@ -574,7 +574,7 @@ def _describe_shape(scores: Array) -> str:
 def _matrix(name: str, values: ArrayLike) -> Array:
     """Returns scores (runs, canaries) as float64; raises InputError for another shape.
 
-    `name` stands before "scores" in messages: "in ", "out " or nothing.
+    `name` comes before "scores" in messages: "in ", "out " or nothing.
     """
     array = floats(f"the {name}scores", values)
     fits = array.ndim == 2 and array.size > 0

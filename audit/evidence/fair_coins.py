@@ -1,15 +1,15 @@
 """Tests that refuse coins which are not fair and independent, before a bound rests on a caller's coins.
 
 Bounds of one run hold where each canary is in by a fair coin of its own; those of several runs where all
-coins have one probability, of which limits are read off the coins (`canaries.Coins.limits`). Coins of several
-shares, one draw for all runs, or canaries sorted by world look alike in a file, and the bounds are wrong
-then: a caller's coins have to pass for fair ones. Each test here is exact or conservative for fair coins
-(R, K), and all of them together refuse such with probability ERROR at most:
+coins have the same probability, whose limits are computed from the coins (`canaries.Coins.limits`). Coins of
+several probabilities, a single draw for all runs, or canaries sorted by world look alike in a file, and the
+bounds are wrong then: a caller's coins have to look fair. Each test here is exact or conservative for fair
+coins (R, K), and all of them together refuse such coins with probability ERROR at most:
 
     totals       all, each row's and each column's: Binomial(n, 1/2), two-sided
-    lags         how many bits differ from the one L places on, for L = 1, 2, ..: for each L the differences
+    lags         how many bits differ from the bit L places on, for L = 1, 2, ..: for each L the differences
                  form paths without a circle, so that they are fair coins themselves
-    copies       the most frequent row, up to its complement: of R rows, c are one with probability
+    copies       the most frequent row, up to its complement: of R rows, c are equal with probability
                  C(R, c) 2^-((c - 1)(K - 1)) at most, by the union over c rows
     kinds        the number of different rows, up to complement: R balls in 2^(K - 1) bins
     dispersion   sum_r (2 S_r - K)^2 of the rows' totals S_r: Chernoff's bound by the exact law of one
@@ -67,9 +67,9 @@ _CANARY = _RowWords("canary", "canaries")
 def require_fair(presence: Bits) -> None:
     """Raises InputError for bits (R, K) that fair independent coins hardly give.
 
-    Fair coins are refused with probability ERROR at most, by Bonferroni over all tests. The message is that
-    of the test that is plainest to a reader: one that counts coins before one of their order, then the
-    smallest p-value.
+    Fair coins are refused with probability ERROR at most, by Bonferroni over all tests. The message comes
+    from the failed test that readers understand best: a test that counts coins before a test of their order,
+    and of several the test with the smallest p-value.
     """
     tests = list(_tests(presence))
     threshold = np.log(ERROR / len(tests))
@@ -230,7 +230,7 @@ def _test_kinds(bits: Bits, row: _RowWords) -> _Test:
 def _law_of_kinds(balls: int, bins: float) -> Array:
     """Returns the probabilities (balls + 1,) that 0, 1, ..., `balls` bins hold a ball.
 
-    Balls are thrown in turn, each into one of equally likely bins.
+    Balls are thrown in turn, each into a bin at random.
     """
     law = np.zeros(balls + 1)
     law[0] = 1.0

@@ -1,6 +1,6 @@
 """What a caller's cosines of fresh directions must be, as far as the cosines alone show it.
 
-`exact_null` stands on directions that are uniform in R^d and drawn afresh for every run. Refused are:
+`exact_null` assumes directions that are uniform in R^d and drawn afresh for every run. Refused are:
 
 - a spread beyond 1/sqrt(d), as where d counts parameters that are not trained: of canaries that are in, about
   their run's mean (of one canary a run, about the mean of all), since a canary shifts its cosine and does not
@@ -17,13 +17,13 @@ freedom a run, so that the spread is held against Fisher's F with these degrees 
 chi-squared (measured: it refuses at most as often as it says, for K/d up to 1). No cosine says whether
 leave-one-out was used, so that all are tested so; where K is small beside d it is the same test.
 
-Nothing here sees coordinates, or another law's directions, passed off as uniform ones while all canaries are
-in; one seed for all runs where leave-one-out took the other canaries away and a rehearsal the drift, or where
-canaries are few for the dimension (K mu^2 / d of a percent); directions that training knew; a sign or a run
-that was chosen by its score; a dimension that is too large by less than `describe_dimension` says.
+Nothing here sees coordinates, or another law's directions, passed off as uniform while all canaries are in;
+the same seed for all runs where leave-one-out took the other canaries away and a rehearsal the drift, or
+where canaries are few for the dimension (K mu^2 / d of a percent); directions that training knew; a sign or a
+run that was chosen by its score; a dimension that is too large by less than `describe_dimension` says.
 
 A run that failed gives NaN for its cosines. In the world without the canary a run fails, or not, without
-knowing the direction, so that P(cosine > t) is at most a(t) whatever fixed value stands for a failure: here
+knowing the direction, so that P(cosine > t) is at most a(t) whatever fixed value a failure gets: here
 -1, below all others. The tests above leave failures out, which only decides what is refused.
 """
 

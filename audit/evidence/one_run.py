@@ -58,7 +58,7 @@ class OneRun(NamedTuple):
 
     @property
     def is_null_known(self) -> bool:
-        """Returns whether scores are cosines whose law is known where nothing leaks, and not fitted."""
+        """Returns whether scores are cosines whose law, where nothing leaks, is exact and not fitted."""
         return self.cosines is not None and not len(self.cosines.unobserved)
 
     def pooled(self) -> tuple[Array, Array]:
@@ -83,8 +83,8 @@ def cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension: int) -
     """Returns a caller's cosines of a single run, checked.
 
     Where there are no unobserved cosines, the law of a uniform direction takes their place, and the observed
-    ones must not spread more than it: each has that law, shifted by what its canary leaves behind, which is
-    the same for canaries that take part equally often.
+    cosines must not spread more: each has that law, shifted by what its canary leaves behind, which is the
+    same for canaries that take part equally often.
 
     Args:
       observed: (K,) cosines of canaries that took part.

@@ -1,8 +1,8 @@
 """Ranks of canaries among fresh draws, whose law is known exactly where a canary is out.
 
-K canaries are drawn independently from a generator and inserted; M further ones are drawn afterwards from the
-same generator, and all are scored on the released model by one function. Without canary k, it and the M fresh
-draws are exchangeable given the model, so that with ties broken at random
+K canaries are drawn independently from a generator and inserted. M fresh examples are drawn afterwards from
+the same generator, and all are scored on the released model by the same function. Without canary k, it and
+the M fresh draws are exchangeable given the model, so that with ties broken at random
 
     P_out(rank of canary k among itself and the fresh draws <= r) = r / (M + 1)    exactly,
 
@@ -12,7 +12,7 @@ that is placed above it is no more likely where the canary is out than a cosine 
 
 The ranks of a run share its fresh draws, and are not independent. So no canary's rank may choose the
 threshold of another (`Fresh.plain` is false), and where canaries are out, K of them tell no more of the law
-than K M / (K + M) independent ones (`measure_law`).
+than K M / (K + M) independent canaries (`measure_law`).
 
 Nothing here sees canaries that were selected after they were drawn, or fresh draws that are canaries too.
 Fresh draws from another generator show where canaries are out, or on the initial model (`ranks`).
@@ -52,7 +52,7 @@ def ranks(
     """Returns the evidence of canaries of any kind, ranked among fresh draws from the same generator.
 
     Every run draws its K canaries anew, independently of each other, and inserts them; M further draws are
-    made afterwards, and all are scored on the released model by one function, which may not look at which are
+    made afterwards, and all are scored on the released model by a function that may not look at which are
     in. Nothing may be selected after it was drawn.
 
     Args:
@@ -115,7 +115,7 @@ def make_from_counts(below: Array, presence: Bits, draws: int) -> Fresh:
 
 
 def _rank_runs(scores: ArrayLike, fresh: ArrayLike, seed: int) -> tuple[NDArray[np.int64], Bits]:
-    """Returns ranks (R, K), and which of them are of runs that failed: NaN is every score of these."""
+    """Returns ranks (R, K), and bits (R, K) that are true in a failed run, all of whose scores are NaN."""
     canary_scores = floats("the canaries' scores", scores)
     fresh_scores = floats("the fresh scores", fresh)
     _require_shapes(canary_scores, fresh_scores)
@@ -169,7 +169,7 @@ def place(ranks: ArrayLike, draws: int) -> Array:
 
 
 def measure_law(ranks: NDArray[np.int64], is_out: Bits, draws: int) -> float:
-    """Returns the p-value of canaries that were out and fresh draws having one law.
+    """Returns the p-value of canaries that were out and fresh draws having the same law.
 
     A rank is spread uniformly over its probability, by a fixed seed, and becomes a normal deviate; these are
     tested by Kolmogorov and Smirnov, and by the sum of their squares. Ranks of a run share its fresh draws:
@@ -207,7 +207,7 @@ def measure_law(ranks: NDArray[np.int64], is_out: Bits, draws: int) -> float:
 
 
 def describe_draws(design: Fresh) -> str:
-    """Returns what is known of a caller's fresh draws, as a line below a table."""
+    """Describes a caller's fresh draws, in a line below a table."""
     least = f"the highest rank has a probability of 1 / {design.draws + 1:,}"
     number_out = int(design.is_out().sum())
     if number_out:

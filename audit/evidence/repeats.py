@@ -1,25 +1,25 @@
 """Runs that stand in a file twice: a block of rows that was pasted again, or a whole file.
 
-Bounds take runs for independent training runs, and a run that is counted twice is not one: a bound that
-counts it so exceeds the truth more often than it says, 8% for pairs, 28% for fives. Yet equal scores are no
+Bounds take runs for independent training runs, which a run that is counted twice is not: the bound then
+exceeds the truth more often than it says, 8% for pairs, 28% for fives. Yet equal scores are no
 sign of it. Rounded scores, shares of votes and scores of runs that failed are equal by nature, and a rule
 that drops a score because of its value conditions the bound on what is left. So nothing is dropped. A file is
 refused where independent runs would look like it with a probability below REFUSED_BELOW, whatever the law of
 their scores and however the file was sorted:
 
     a block    rows i, i + 1, ... are equal to rows j, j + 1, ... . With p_v the share of value v in the file,
-               independent rows repeat given ones with probability prod p_v. A file may be sorted, which makes
-               long stretches of one value, so that only the first row of each stretch counts. By Ville's
+               independent rows repeat given rows with probability prod p_v. A file may be sorted, which makes
+               long stretches of a value, so that only the first row of each stretch counts. By Ville's
                inequality, along each of the n^2 / 2 pairs (i, j), the probability that any block reaches a
                product of q is at most n^2 q / 2.
     copies     every value comes an even number of times, or a multiple of 3, 5, ... times. For J different
                values and n independent rows the probability is at most 3 sqrt(n) 2^-J: for a Poisson number
                of rows the counts are independent, and E[2^J 1{all even}] = prod (e^-l + (1 - e^-l)^2) <= 1.
-    a row      of several scores a run, one row comes again whole. Canaries of a run may be tied, so that each
+    a row      of several scores a run, a row comes again whole. Canaries of a run may be tied, so that each
                different value of a row counts once: n^2 / 2 times the product of their shares.
 
 What is less than that is described beneath the table and changes no digit. Scores of few values that were
-sorted and then dealt out in turns look like pasted ones too.
+sorted and then dealt out in turns look like pasted scores too.
 """
 
 from typing import NamedTuple
@@ -83,7 +83,7 @@ def describe_repeats(design: Design | Fresh) -> list[str]:
     """Returns a sentence for each world in which many rows repeat each other, as rounded scores do.
 
     Those are at least 10 rows and a twentieth of all. Worlds with few different rows, less than a quarter,
-    are left out: theirs repeat by nature. Mostly the list is empty.
+    are left out: their rows repeat by nature. Mostly the list is empty.
     """
     lines = []
     for table in tables_of(design):
@@ -103,7 +103,7 @@ def describe_repeats(design: Design | Fresh) -> list[str]:
 
 
 def tables_of(design: Design | Fresh) -> list[RowTable]:
-    """Returns the numbered rows of an audit's scores, each world's apart where these are different runs."""
+    """Returns the numbered rows of an audit's scores, a table for each world if they are different runs."""
     tables = []
     for rows in design.rows():
         scores = rows.scores
@@ -118,7 +118,7 @@ def tables_of(design: Design | Fresh) -> list[RowTable]:
 def find_block(rows: Places) -> RepeatedBlock | None:
     """Returns a block of rows that comes again later, or None.
 
-    A block counts only if independent rows would repeat one like it with a probability below REFUSED_BELOW. A
+    A block counts only if independent rows would repeat it with a probability below REFUSED_BELOW. A
     stretch of equal rows, as sorting makes it, counts as its first row alone, whose evidence is -log of its
     value's share of all rows.
 
@@ -135,10 +135,10 @@ def find_block(rows: Places) -> RepeatedBlock | None:
 
 
 def count_copies(rows: Places) -> int:
-    """Returns the number of copies of which every row has a multiple, as where a whole file was pasted again.
+    """Returns how many copies of a file were pasted together, if each row comes a multiple of so many times.
 
-    It is 1 unless independent rows would all come a multiple of times with a probability below REFUSED_BELOW,
-    for which 3 sqrt(n) 2^-J of J different rows among n is a bound (see the module).
+    It is 1 if that may be chance: if independent rows would come so with a probability above REFUSED_BELOW.
+    The probability is at most 3 sqrt(n) 2^-J for J different rows among n (see the module).
 
     Args:
       rows: (n,) a number for each row, equal for equal rows.
@@ -260,7 +260,7 @@ def _most_evidence(symbols: Places, total: Array, shift: int) -> tuple[int, int]
     Args:
       symbols: (s,) of the stretches, equal for equal stretches.
       total: (s + 1,) the evidence of all stretches before each.
-      shift: the distance between part and copy, in stretches, at which there is at least one copy.
+      shift: the distance between part and copy, in stretches, at which there is a copy or more.
     """
     # Where each maximal stretch of matches begins and ends.
     equal = np.concatenate([[False], symbols[:-shift] == symbols[shift:], [False]])
@@ -275,7 +275,7 @@ def _find_row(table: RowTable) -> RepeatedBlock | None:
     """Returns the first row of several scores that comes again, with the rows after it that do so too.
 
     None where independent scores would repeat a row like it with a probability above REFUSED_BELOW, and where
-    rows have one score each.
+    each row is a single score.
     """
     scores = table.scores
     rows = table.rows

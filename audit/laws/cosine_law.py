@@ -1,4 +1,4 @@
-"""The law of the cosine between a fixed direction and a uniformly random one in R^d.
+"""The law of the cosine between a fixed direction and a uniformly random direction in R^d.
 
 Its density is proportional to (1 - t^2)^((d - 3) / 2) on [-1, 1]: its square is Beta(1/2, (d - 1) / 2), its
 variance 1 / d, and sqrt(d) t tends to N(0, 1). A canary that took no part in a training run is independent of
@@ -122,7 +122,7 @@ def anderson_darling(values: ArrayLike) -> AndersonDarling:
     statistics z_1 <= ... <= z_n (Stephens, 1974).
 
     Raises:
-      InputError: Fewer than 8 values, or equal ones.
+      InputError: Fewer than 8 values, or all are equal.
     """
     x = np.sort(np.asarray(values, np.float64))
     n = len(x)
@@ -191,8 +191,7 @@ def draw_cosines(rng: np.random.Generator, canaries: Array, dimension: int, sigm
       InputError: A sigma that is negative or not finite.
     """
     require(0 <= sigma < np.inf, f"sigma is {sigma}: give a finite number, at least 0")
-    # The part of the release in the canaries' span, and the squared length of the noise outside of
-    # it.
+    # The part of the release in the canaries' span, and the squared length of the noise outside it.
     release = canaries.sum(0) + sigma * rng.standard_normal(len(canaries))
     square_outside = sigma**2 * rng.chisquare(dimension - len(canaries))
     return np.asarray(canaries @ release / np.sqrt(release @ release + square_outside))

@@ -99,7 +99,7 @@ def _compute_directed_log_delta(m: Array, s: Array, eps: Array) -> Array:
 
     The event is where the privacy loss log(P(x) / Q(x)) = a x^2 + b x + c exceeds epsilon. The roots of
     a x^2 + b x + c - epsilon are its ends: it lies outside them where the parabola opens upwards (a > 0), and
-    between them where it opens downwards (a < 0). Where a = 0 one of them is infinite, and it lies outside.
+    between them where it opens downwards (a < 0). Where a = 0 a root is infinite, and it lies outside.
 
     Args:
       m: the mean of Q, any shape.

@@ -1,4 +1,4 @@
-"""Pairs of score distributions whose true epsilon is known, most of them with no Gaussian trade-off curve.
+"""Pairs of score distributions of exact epsilon, most of them with no Gaussian trade-off curve.
 
 Converting mu to epsilon by a Gaussian curve claims too much where far scores reveal less than under it
 (Laplace, randomised response, logistic, Student t), and too little where they reveal more (subsampled

@@ -19,7 +19,7 @@ Mask = NDArray[np.float32]
 
 
 def shuffled(key: Array, clients: int, rounds: int, cohort: int) -> Indices:
-    """Draws cohorts (rounds, cohort) of client indices, cut in turn from one repeated permutation.
+    """Draws cohorts (rounds, cohort) of client indices, cut in turn from a repeated permutation.
 
     A client joins at most ceil(rounds * cohort / clients) rounds. Raises InputError for a cohort that is
     empty or larger than the population.
@@ -53,7 +53,7 @@ def sampled(key: Array, clients: int, rounds: int, cohort: int) -> Indices:
 
 
 def listed(rounds: Sequence[NDArray[np.integer]], clients: int) -> Indices:
-    """Returns the cohorts that a user lists as one array (rounds, the largest cohort), padded with ABSENT.
+    """Returns the cohorts that a user lists as an array (rounds, the largest cohort), padded with ABSENT.
 
     Args:
       rounds: the clients of each round, indices from 0.

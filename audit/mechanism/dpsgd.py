@@ -93,7 +93,7 @@ def step(
     extra: Array,
     noise_key: Array,
 ) -> base.State:
-    """Takes one step on one mini-batch; the formulas stand at the head of this module.
+    """Takes a step on a mini-batch; the formulas are at the head of this module.
 
     Args:
       choices: the clipping strategy and the optimizer.

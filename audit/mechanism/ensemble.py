@@ -58,7 +58,7 @@ class Programs(Generic[T]):
 
 @dataclass(frozen=True)
 class _Recipe(Generic[T]):
-    """A key, and how to make the program that it stands for; equal to any other of the same key."""
+    """A key, and how to make its program; equal to any other recipe of the same key."""
 
     key: Hashable
     make: Callable[[], T] = field(compare=False)
@@ -263,7 +263,7 @@ def compiled_for(
 
 
 def segments(schedule: base.Schedule, longest: int = SEGMENT_STEPS) -> list[base.Schedule]:
-    """Cuts a schedule into segments of one length, at most `longest` steps; the last may be shorter."""
+    """Cuts a schedule into segments of equal length, at most `longest` steps; the last may be shorter."""
     steps = len(schedule.mask)
     length = math.ceil(steps / math.ceil(steps / longest))
     cut = []

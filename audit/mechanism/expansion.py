@@ -76,7 +76,7 @@ class StepMap(NamedTuple):
       stretch: (theta (p,), batch, v (p,)) -> (J'J - I) v / eta, (p,).
       matrix: (theta (p,), batch) -> (J'J - I) / eta, (p, p).
       search: (theta (p,), batch, starts (n, p), length ()) -> the largest |phi(theta + u) - phi(theta)| / |u|
-        less 1 that is found from each start, (n,), over u of that length.
+        less 1 that a climb from each start reaches, (n,), over u of that length.
       learning_rate: eta.
     """
 
@@ -87,7 +87,7 @@ class StepMap(NamedTuple):
 
 
 class _Scale(NamedTuple):
-    """What steps of one program differ in: eta, lambda and C, traced."""
+    """What steps that share a program differ in: eta, lambda and C, traced."""
 
     rate: Array
     decay: Array
@@ -117,8 +117,8 @@ def make_step_map(
       clipped_sum: The strategy.
       hyper: The hyperparameters.
       rounds: How often a search for the largest secant climbs from each start.
-      program: Strategies of one program must be the same function, and then share what is compiled; None:
-        shared with no other.
+      program: Strategies with the same `program` must be the same function, and then share what is compiled;
+        None: shared with no other.
     """
     rate = float(hyper.learning_rate)
     decay = float(hyper.weight_decay or 0.0)
@@ -162,7 +162,7 @@ def _make_functions(clipped_sum: ClippedSum, rounds: int) -> _Functions:
     def search_from(
         scale: _Scale, theta: Array, batch: Batch, start: Array, length: Array
     ) -> Array:
-        """Climbs from one start, along the gradient of |phi(theta + u) - phi(theta)|^2 on the sphere."""
+        """Climbs from a start, along the gradient of |phi(theta + u) - phi(theta)|^2 on the sphere."""
         descent = descend(scale, theta, batch)
 
         def place(u: Array) -> Array:
@@ -270,7 +270,7 @@ def largest_secant(
       theta: The model (p,) before the step.
       batch: The mini-batch of the step.
       search: Over which u, and from how many starts.
-      directions: (n, p) starts in place of random ones, both ways, as the direction that the derivative
+      directions: (n, p) starts in place of random starts, both ways, as the direction that the derivative
         stretches most.
     """
     starts = np.random.default_rng(search.seed).normal(size=(search.starts, theta.size))

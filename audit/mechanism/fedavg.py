@@ -62,8 +62,8 @@ class FedAvg(NamedTuple):
       batch_size: of the clients' SGD.
       epochs: of the clients' SGD.
       most_examples: the largest number of examples of any client.
-      block: how many clients are trained at once, mapped; blocks follow each other, and with blocks of one
-        client so do runs.
+      block: how many clients are trained at once, mapped; blocks follow each other, and with blocks of a
+        single client so do runs.
       optimizer: the server's, learning rate -> Optax optimizer.
       spreads: whether a round's clients are divided over devices.
     """
@@ -346,7 +346,7 @@ def _draw_orders(choices: FedAvg, key: Array, count: Array) -> Array:
     """Draws an order of a client's examples for each epoch, (epochs, most_examples).
 
     The client's own 0 .. count - 1 come first, shuffled; places beyond its count follow and are not read.
-    Where every client's examples fit one mini-batch, their order decides nothing and none is drawn.
+    Where every client's examples fit into a mini-batch, their order decides nothing and none is drawn.
     """
     shape = (choices.epochs, choices.most_examples)
     if choices.most_examples <= choices.batch_size:

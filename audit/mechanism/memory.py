@@ -10,7 +10,7 @@ from jax.extend.core import Jaxpr, jaxpr_as_fun
 
 
 class Hardware(NamedTuple):
-    """Devices of one kind that programs are made for.
+    """Devices of a kind that programs are made for.
 
     Attributes:
       is_cpu: whether they are cores, whose caches decide what is fast.

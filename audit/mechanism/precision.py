@@ -72,7 +72,7 @@ def _evaluate(program: ClosedJaxpr, arguments: Sequence[Any], operands: Operands
 
 
 def _apply(equation: Any, inputs: list[Any], operands: Operands) -> Sequence[Any]:
-    """Applies one equation of a program to its inputs, with operands rounded where it is a float32 product.
+    """Applies an equation of a program to its inputs, with operands rounded if it is a float32 product.
 
     A program that is called (`jit`, `custom_jvp`) is evaluated in its place; those of loops and branches are
     rewritten, and the loop or branch applied.

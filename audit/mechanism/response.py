@@ -1,4 +1,4 @@
-"""Linear response: what one rehearsed training run says of how canaries and noise move the final model.
+"""Linear response: what a rehearsed training run says of how canaries and noise move the final model.
 
 A training run without noise carries along the covariance of theta_t and how far a canary has shifted theta_t.
 In place of a step's derivatives these take its differences over the distances that the noise spans (Norgaard,
@@ -116,7 +116,7 @@ def respond(
     def advance(carry: _Carry, now: _Step) -> tuple[_Carry, None]:
         """Takes one step and carries the factors of covariance and shifts through it.
 
-        How noise and state move the next state is found by differences of whole steps; a QR decomposition of
+        Differences of whole steps show how noise and state move the next state; a QR decomposition of
         the stacked differences gives the next factor.
         """
         after = take_step(carry.flat, now, jnp.zeros(p))

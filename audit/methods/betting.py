@@ -267,7 +267,7 @@ class _CoinBets(NamedTuple):
 def _bet_on_coins(family: Family, counted: Counted, target: float) -> Callable[[float], float]:
     """Returns a function: parameter -> the least log capital on its curve, where each run gives both rates.
 
-    Bets are on z = part * FN + (1 - part) * FP, whose mean at a point of the curve is known. As in
+    Bets are on z = part * FN + (1 - part) * FP, whose mean at a point of the curve follows. As in
     `_find_corners`, each cell of the curve is represented by the corner where the capital is least.
 
     Args:
@@ -329,7 +329,7 @@ def _choose_coin_bets(family: Family, counted: Counted, target: float) -> _CoinB
     critical_means = np.array([find_critical_means(part, stakes, _BEST_SHARE) for part in _PARTS])
 
     def find_margins(parameter: float) -> Array:
-        """Returns how far the least mean of z on the curve is above the critical one (parts, stakes)."""
+        """Returns how far the least mean of z on the curve exceeds the critical mean (parts, stakes)."""
         fpr = _COARSE_LEVELS[:-1]
         fnr = family.trade_off(parameter, _COARSE_LEVELS[1:])
         remaining = (fpr < critical_rate_out) & (fnr < critical_rate_in)

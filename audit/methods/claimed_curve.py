@@ -13,7 +13,7 @@ share c of the capital has, after n runs,
 
 a nonnegative supermartingale from 1 if the claim is true, and so is a mixture over thresholds and bets with
 fixed shares. Its largest value so far is an e-value at any time: it reaches 1 / error with probability at
-most `error` (Ville, 1939), whenever one stops. A run that no other follows is bet on whole, c = 1: its
+most `error` (Ville, 1939), wherever the audit stops. A run that no other follows is bet on whole, c = 1: its
 e-value is the mean over thresholds of h(t) / m(a(t)), by Markov's inequality. No threshold may be chosen by
 a part of its canaries, as `exact_null` does: among thresholds that the run itself chooses, the curve allows
 more than m(a(t)).

@@ -244,7 +244,7 @@ def _find_true_positive_rate(s_in: Array, s_out: Array, rate: float) -> Rate | N
 def _find_limits_of_rate(value: float, guesses: int, confidence: float = 0.95) -> Rate:
     """Returns a share of guesses with its two-sided Clopper-Pearson limits.
 
-    The number of right guesses is rounded: a guess at a tie counts as half a right one.
+    The number of right guesses is rounded: a guess at a tie counts as half right.
     """
     limits = intervals.clopper_pearson(round(value * guesses), guesses, confidence)
     return Rate(value, float(limits.lower), float(limits.upper))
@@ -384,7 +384,7 @@ def _choose_ranks(trials: int) -> Ranks:
 def _compute_lower_limits(trials: int, ranks: Ranks, local: float) -> Array:
     """Returns the lower limits (m,) of F at order statistics: quantiles of Beta(rank, trials + 1 - rank).
 
-    `local` is the error of both limits of a rank. The upper limits mirror the lower ones.
+    `local` is the error of both limits of a rank. The upper limits mirror the lower limits.
     """
     return np.asarray(special.betaincinv(ranks, trials + 1 - ranks, local / 2))
 

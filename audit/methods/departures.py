@@ -2,7 +2,7 @@
 
 A test that refutes nothing says something only beside what it would have refuted. With r times the noise,
 scores have 1 / r times the mean. Here such scores are simulated, with the deviations between and within runs
-that were observed, and are tested as the real ones are (`audit.methods.claimed_curve`). The result says how
+that were observed, and are tested as the real scores are (`audit.methods.claimed_curve`). The result says how
 sharp the test is; it is no confidence bound.
 """
 

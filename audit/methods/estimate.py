@@ -117,7 +117,7 @@ class Bound(_Counted):
       assumes: what it assumes.
       holds: whether the scores did not refute that; a bound that does not hold proves nothing.
       counted: in words, what it counted, where that is no threshold's errors.
-      false_positive_rate: the exact rate at the threshold, where it is known and not counted.
+      false_positive_rate: the exact rate at the threshold, where a law gives it and no count does.
       path: (R,) the bound after each run, where it holds at any number of runs; else empty.
     """
 
@@ -259,7 +259,7 @@ def noise_floor(n_in: int, n_out: int, delta: float, confidence: float) -> Noise
     """Returns `in_sample`'s values on n_in and n_out scores where nothing leaks, by the same draws each time.
 
     Scores of a mechanism that leaks nothing are exchangeable: every order of the two worlds is as likely. An
-    estimate that looks at ranks alone then has one law, whatever the scores' distribution, and random orders
+    estimate that looks at ranks alone then has the same law for any distribution of scores, and random orders
     draw from it. Ties take thresholds away, so that with ties it shows less.
 
     Every threshold of up to 600 scores is tried; of more, only every few in the middle. 1,000 audits of few
@@ -279,8 +279,8 @@ def noise_floor(n_in: int, n_out: int, delta: float, confidence: float) -> Noise
 def _cut_into_groups(n: int) -> NDArray[np.int64]:
     """Cuts n ordered scores into groups, between which thresholds are tried, and returns the groups' sizes.
 
-    A group has a 300th (_FINENESS) of the scores between it and the nearer end, and at least one. Of 2,000
-    scores, groups from either end have one score up to 600, two up to 900, then three: 1,568 groups.
+    A group has a 300th (_FINENESS) of the scores between it and the nearer end, and at least 1. Of 2,000
+    scores, groups from either end have 1 score up to 600, 2 up to 900, then 3: 1,568 groups.
     """
     half = n // 2
     lower_groups = []
@@ -306,7 +306,7 @@ def _simulate_mus(
       audits: how many are simulated.
       error: of each rate's upper limit.
     """
-    # mu at a threshold is the sum of both, at its numbers of errors.
+    # mu at a threshold is z_in at its number of false negatives plus z_out at its number of false positives.
     z_in = -special.ndtri(intervals.upper_limits(n_in, error))
     z_out = -special.ndtri(intervals.upper_limits(n_out, error))
     rng = np.random.default_rng(0)
@@ -363,7 +363,7 @@ METHODS = {record.name: record for record in _RECORDS}
 def check_scores(scores_in: ArrayLike, scores_out: ArrayLike) -> tuple[Array, Array]:
     """Returns a caller's scores as flat float64 arrays (in, out), all finite.
 
-    Infinite scores become numbers beyond all finite ones, and NaN of runs that failed, in either world,
+    Infinite scores become numbers beyond all finite scores, and NaN of runs that failed, in either world,
     numbers below all others; finite scores stay as they are.
 
     Raises:

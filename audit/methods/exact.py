@@ -67,7 +67,7 @@ def approximate_dp(delta: float) -> Family:
 
 
 class Counts(NamedTuple):
-    """The errors at a threshold that is a score of one world, called near.
+    """The errors at a threshold that is a score of a world, called near.
 
     Its rank is counted from the end where its errors lie, called far: from the lowest score in, or from the
     highest score out.

@@ -12,7 +12,7 @@ neighbour of canary j is the training run with the other K - 1, and the inequali
 too: h_i(t), the share of run i's cosines above t, has a mean of at most m(t) = e^epsilon a(t) + delta given
 the runs before it, however the canaries of a run depend on each other.
 
-A gambler who doubts epsilon may bet the share c of his capital on h(t) in every run, or bet on a ramp: for
+A gambler against epsilon may bet the share c of his capital on h(t) in every run, or bet on a ramp: for
 f(x) = 1 + sum_t b_t 1{x > t} with any b >= 0, the mean of f over a run's cosines is on average at most
 1 + sum_t b_t m(t). After n runs he has
 
@@ -20,10 +20,11 @@ f(x) = 1 + sum_t b_t 1{x > t} with any b >= 0, the mean of f over a run's cosine
 
 nonnegative supermartingales from 1 if epsilon is true. So is a mixture of such bets with fixed shares, and by
 Ville's inequality it ever reaches 1 / error with probability at most `error`: the bound holds at all numbers
-of runs at once, whenever one stops. It is the least epsilon of a grid that was never refuted, less one step.
+of runs at once, wherever the audit stops. It is the least epsilon of a grid that was never refuted, less a
+step.
 
-"Ever" is along the order in which runs were begun. Rows of a file come in any order, sorted ones among them,
-and the largest capital along a sorted file proves nothing. The capital after all rows is a product, the same
+"Ever" is along the order in which runs were begun. Rows of a file come in any order, even sorted, and the
+largest capital along a sorted file proves nothing. The capital after all rows is a product, the same
 in every order: where the order is not vouched for, that alone decides.
 
 Thresholds lie on the scale of Student's T, x. Ramps are likelihood ratios of N(nu, 1) and N(0, 1) over
@@ -32,8 +33,8 @@ run a part of the capital is bet whole on the mean of likely thresholds, as Mark
 on in the mixture with what it won; where the order is not vouched for, only if there is no other run.
 
 One run alone pays the logarithm of the number of thresholds. Where a cosine uses nothing of other canaries'
-directions (`plain`: no leave-one-out), one half of the first run's canaries chooses a threshold for the
-other: given the former, the law of each of the latter is what it was. As P_in(t chosen, hit) <= e^epsilon
+directions (`plain`: no leave-one-out), half of the first run's canaries chooses a threshold for the other
+half: given the former, the law of each of the latter is what it was. As P_in(t chosen, hit) <= e^epsilon
 P_out(t chosen) a(t) + d(t), where the d(t) sum to delta at most, the share of hits over max(e^epsilon a(t) /
 (1 - eta), delta / eta) has a mean of at most (1 - eta) + eta = 1.
 """
@@ -336,7 +337,7 @@ def law_test(cosines: ArrayLike, dimension: int) -> float:
     They must be independent: those of different directions with one vector a run that depends on none of
     them, as the movement does, or what is left of it off the canaries that were in. Normal deviates of the
     law's probabilities are tested by Kolmogorov and Smirnov, and by the sum of their squares, chi-squared;
-    the p-value is twice the smaller one. At LAW_LEVEL it sees in 9 of 10 audits that d was given 1.2 times
+    the p-value is twice the smaller. At LAW_LEVEL it sees in 9 of 10 audits that d was given 1.2 times
     too large or too small with 2,600 cosines, 1.5 times with 520, twice with 210.
     """
     from scipy import stats  # most of SciPy's time to load
@@ -380,7 +381,7 @@ def _make_in_order(assumption: Assumption) -> Assumption:
 
 
 def _assume_gdp(drawn: Assumption) -> Assumption:
-    """Returns the assumption of epsilon from a limit on mu, beside that of how canaries were drawn."""
+    """Returns the assumption of an epsilon that follows from a limit on mu: a GDP guarantee, and `drawn`."""
     text = "a GDP guarantee" if drawn.word == "nothing" else f"{drawn.text}; a GDP guarantee"
     return Assumption(
         text,
@@ -416,7 +417,7 @@ class _First(NamedTuple):
     Attributes:
       split: of the capital.
       won: epsilon -> what a capital of 1 that is bet whole becomes.
-      level: the cosine that was chosen for that bet, if there is one.
+      level: the cosine that was chosen for that bet, if any.
     """
 
     split: _Split
@@ -458,7 +459,7 @@ class _Growth:
         self._run_counts = np.zeros(len(self._distinct_runs))  # of the runs after the first
 
     def add_run(self, run: int) -> None:
-        """Counts one run more, after the first."""
+        """Counts another run, after the first."""
         self._run_counts[self._run_places[run]] += 1
         thresholds = np.arange(len(self._share_counts))
         self._share_counts[thresholds, self._share_places[run]] += 1
@@ -604,7 +605,7 @@ def _compute_shares(run: Array, levels: Array) -> Array:
 
 
 def _has_many_canaries(design: Fresh) -> bool:
-    """Returns whether runs have enough canaries for one half of them to choose a threshold for the other."""
+    """Returns whether runs have enough canaries for half of them to choose a threshold for the others."""
     canaries: int = design.cosines.shape[1]
     return canaries >= 2 * _LEAST_PILOT
 

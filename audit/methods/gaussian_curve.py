@@ -22,7 +22,7 @@ bit, of the mu that was fitted. A bound that assumes a Gaussian curve counts onl
 number of scores. Where no test can tell, the report says so.
 
 All this is necessary, not sufficient: nothing seen at rates above 1/n tells what happens at delta. A small
-p-value refutes the assumption, a large one does not prove it.
+p-value refutes the assumption; a large p-value does not prove it.
 """
 
 import functools
@@ -214,7 +214,7 @@ def _compute_statistics(tables: Array, fits: Fit) -> Array:
 
 
 def _compute_p_values(statistics: Array, drawn: Array) -> Array:
-    """Returns the p-value (..., 3) of each of the statistics cells, spread and tails among drawn ones.
+    """Returns the p-value (..., 3) of each of the statistics cells, spread and tails among drawn statistics.
 
     It is the tail of a smooth law with the mean and variance of those drawn, at least the share of those that
     reach the statistic. Cells and spread are about chi-squared (here: a gamma law), tails is about normal.

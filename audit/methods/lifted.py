@@ -409,7 +409,7 @@ def bounds(design: Design, delta: float, confidence: float) -> list[Bound]:
 def _conclude(
     method: CanaryMethod, design: Design, counted: Counted, delta: float, confidence: float
 ) -> Bound:
-    """Returns a method's bound as a record, lower where a caller's coins may not be quite fair.
+    """Returns the record of a method's bound; the bound is lower if a caller's coins may be slightly unfair.
 
     Limits of the coins' probability widen only the counted runs' errors, not the pilot's: they come from all
     coins, those of the counted runs too, and so must not change what the pilot chose.
@@ -430,7 +430,8 @@ def _conclude(
         proven = method.prove(widened, delta, 1 - limits.error)
         if assumes == NOTHING:
             assumes = COINS
-    # Over the scale: where coins decide, about half of a run's canaries are in, and half are out.
+    # With coins, a guess on each canary counts for both worlds with a scale of about 2: about half of a run's
+    # canaries are in, and half are out.
     guesses_in, guesses_out = counted.rest.guesses()
     return Bound(
         method=method.name,
@@ -481,9 +482,9 @@ def _choose_threshold(pilot: Design, rest: RunErrors, family: Family, error: flo
     normal distributions wins, unless the pilot's counts, even when raised by their error, predict more
     elsewhere. Where normal distributions predict nothing, the score of the fewest errors takes their place.
 
-    The raised counts elsewhere are compared with the plain counts at the usual score: the largest of many
-    predictions may be large by chance alone, so that only one that its error does not explain moves the
-    threshold.
+    The raised counts elsewhere are compared with the plain counts at the usual score. The largest of many
+    predictions may be large by chance alone, so that it moves the threshold only if its error does not
+    explain it.
 
     Args:
       pilot: the scores of the pilot's runs.

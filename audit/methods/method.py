@@ -1,7 +1,7 @@
 """The record of a method: all that tables, figures, pages and JSON know of a bound or an estimate.
 
-A method is a function and its record, one below the other in one file: `estimate.METHODS` has those of one
-canary a run, `lifted.METHODS` those of several. Whoever shows, counts or calibrates methods reads these;
+A method is a function and its record, side by side in a file: `estimate.METHODS` has the methods of a single
+canary a run, `lifted.METHODS` those of several. Whatever shows, counts or calibrates methods reads these;
 functions of one run alone are in `one_run_bounds.OF_COINS`, and in one_shot's FITTED and LIMITS.
 Importing this loads no SciPy.
 """
@@ -80,8 +80,8 @@ class Mark(NamedTuple):
 class Method:
     """The words and looks of a method; records add the functions that compute it.
 
-    label: its name in figures and on pages. legend: its name with what it assumes. counterpart: the method of
-    one canary a run whose place it takes where runs have several. noise_floor: (n_in, n_out, delta,
+    label: its name in figures and on pages. legend: its name with what it assumes. counterpart: the method
+    for a single canary a run whose place it takes where runs have several. noise_floor: (n_in, n_out, delta,
     confidence) -> an estimate's values where nothing leaks. mark: None for what sweeps' figures leave out.
     """
 

@@ -31,9 +31,9 @@ and coins. So
 whose right side grows with q_(j+1) and S_(j+1). If q_v were as large as the error, q_0 would be at least what
 this gives; beyond 1 that is a contradiction.
 
-Pairs. Of two canaries drawn alike, one is observed (inserted) and one is not: which of them is a fair coin,
-whose flip replaces a canary. A mechanism that is (epsilon, delta)-DP or mu-GDP for adding one is, for
-replacing it, (2 epsilon, (1 + e^epsilon) delta)-DP or 2 mu-GDP.
+Pairs. Of two canaries drawn alike, one is observed (inserted) and the other is not: which of them is a fair
+coin, whose flip replaces a canary. A mechanism that is (epsilon, delta)-DP or mu-GDP for adding a canary is,
+for replacing it, (2 epsilon, (1 + e^epsilon) delta)-DP or 2 mu-GDP.
 """
 
 from collections.abc import Callable
@@ -137,7 +137,7 @@ def bounds(cosines: Cosines, delta: float, confidence: float) -> list[Bound]:
 
 
 def bound_uniform_canaries(cosines: Cosines, delta: float, confidence: float) -> Bound:
-    """Returns the bound from observed cosines (K,), which have a known law where nothing leaks.
+    """Returns the bound from observed cosines (K,), whose law is exact where nothing leaks.
 
     It is `exact_null` for several runs with fresh directions, of a single run.
     """
@@ -245,8 +245,8 @@ def _bound(
 ) -> Bound:
     """Returns the record of a bound from guesses; mu is None where the method gives epsilon directly.
 
-    Guesses are right or wrong, whichever world they name: all of them stand under "in", and the wrong ones
-    under false negatives.
+    Guesses are right or wrong, whichever world they name: the record counts them all as "in", and wrong
+    guesses as false negatives.
     """
     return Bound(
         method=method,
@@ -288,7 +288,7 @@ class _OrderedCoins(NamedTuple):
     expected_shares: Array
 
     def count_guesses(self, choice: int) -> Guesses:
-        """Returns the guesses made, and the right ones, if this choice of their number is taken."""
+        """Returns the numbers of guesses and of right guesses, if this choice of their number is taken."""
         number = int(self.numbers[choice])
         return Guesses(self.coins, number, int(self.right[number - 1]))
 
@@ -484,7 +484,7 @@ def _best_for_mu(
 ) -> int:
     """Returns the index of the number of guesses that should refute the largest mu.
 
-    Looks for each number's largest mu in a coarse grid, then in a fine one from there.
+    Looks for each number's largest mu in a coarse grid, then in a fine grid from there.
 
     Args:
       coins: how many coins there are.

@@ -105,7 +105,7 @@ def threshold(null: Gaussian, seen: Gaussian, delta: float) -> Array:
 
 
 def threshold_exact(dimension: int, seen: Gaussian, delta: float) -> Array:
-    """Returns epsilon as `threshold` does, but against the exact law of a cosine, not a normal one.
+    """Returns epsilon as `threshold` does, but against the exact law of a cosine, not a normal law.
 
     The paper's code does so for dimensions below 1,000.
 

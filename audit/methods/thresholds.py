@@ -195,7 +195,7 @@ def _judge_ranks(
 def _estimate_separation(pilot_in: Array, pilot_out: Array) -> float:
     """Returns the distance, in standard deviations, of two normal laws with the pilot's AUC.
 
-    The AUC of N(mu, 1) against N(0, 1) is Phi(mu / sqrt(2)). To the pairs of a score in and one out a pair
+    The AUC of N(mu, 1) against N(0, 1) is Phi(mu / sqrt(2)). To the pairs of scores in and out a pair
     is added that counts half, so that the estimate is never 0 or 1.
 
     Args:

@@ -237,10 +237,10 @@ def _make_cells(finding: Finding) -> tuple[str, ...]:
 
 
 def _describe_assumption(finding: Finding, conclusion: Conclusion) -> str:
-    """Returns the last cell of a row: what a bound assumes, or why an estimate is none.
+    """Returns the last cell of a row: what a bound assumes, or why an estimate is no bound.
 
-    To an assumption of a Gaussian curve the result of the curve's test is added, to an estimate its values
-    where nothing leaks.
+    The result of the curve's test follows the assumption of a Gaussian curve; an estimate's values where
+    nothing leaks follow an estimate.
     """
     assumption = assumption_of(finding)
     noise_floor = method_of(finding).noise_floor

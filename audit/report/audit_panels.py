@@ -100,7 +100,7 @@ def audit_panels(conclusion: Conclusion) -> dict[str, bytes]:
 
 
 def _set_title(axis: Axes, title: str, subtitle: str = "") -> None:
-    """Sets a panel's title, on one height in all panels, and a line in small print below it."""
+    """Sets a panel's title, at the same height in all panels, and a line in small print below it."""
     axis.set_title(title, pad=16)
     axis.text(0.5, 1.02, subtitle, transform=axis.transAxes, ha="center", va="bottom", fontsize=8)
 
@@ -198,7 +198,7 @@ class _Limit(NamedTuple):
 def _find_limits(conclusion: Conclusion) -> list[_Limit]:
     """Returns the lines to draw at the finite upper bounds on epsilon, the smallest first.
 
-    Of two upper bounds that are close the first has its name before its line; of two that are equal a
+    If two upper bounds are close, the first has its name before its line; if they are equal, a
     single line is left.
     """
     uppers = [upper for upper in conclusion.upper_bounds if math.isfinite(upper.epsilon)]
@@ -381,7 +381,7 @@ def _draw_profile(axis: Axes, conclusion: Conclusion) -> None:
 
 
 def _draw_path(axis: Axes, conclusion: Conclusion) -> None:
-    """Draws the epsilon that was proven after each run, or by all runs if their order is not known.
+    """Draws the epsilon that was proven after each run, or by all runs if their order is unknown.
 
     Lines show the upper bounds, and where the claim was refuted.
     """

@@ -78,7 +78,7 @@ def bounds_table(conclusion: Conclusion) -> str:
     """Returns the table of a conclusion's bounds, and remarks below it.
 
     The rows are lower bounds, that on which a verdict rests first; upper bounds; and values that are no
-    bounds. Lower bounds are rounded down, upper bounds up. Of a single run estimates come first.
+    bounds. Lower bounds are rounded down, upper bounds up. For a single run estimates come first.
     """
     if conclusion.is_one_run:
         return _make_one_run_table(conclusion)
@@ -138,14 +138,18 @@ def _describe_margin(conclusion: Conclusion) -> str:
 
 
 def _choose_aside(margin: str) -> Callable[[tuple[str, ...]], str]:
-    """Returns what stands behind each row of the bounds' table: a margin behind a measured bound."""
-    return lambda row: margin if row[0] == MEASURED_LABEL else ""
+    """Returns the function that gives the remark beside a table's row: the margin of a measured bound."""
+
+    def choose(row: tuple[str, ...]) -> str:
+        return margin if row[0] == MEASURED_LABEL else ""
+
+    return choose
 
 
 def describe_claim(conclusion: Conclusion) -> list[str]:
-    """Returns lines on the test of the claim, and on what it would have seen, or why one run tests nothing.
+    """Returns lines on the test of the claim and what it would have seen, or on why a run tests nothing.
 
-    There are none where nothing is claimed, or several runs say elsewhere why they test nothing.
+    The list is empty where nothing is claimed, or where another line says why several runs test nothing.
     """
     indent = _NOTE_INDENT * " "
     lines: list[str] = []
@@ -166,7 +170,7 @@ def describe_claim_in_sentences(conclusion: Conclusion) -> list[str]:
 
 
 def _make_statements_on_claim(conclusion: Conclusion) -> list[str]:
-    """Returns what `describe_claim` says: the result, and where it is known what would have been seen."""
+    """Returns what `describe_claim` says: the result and, if known, how likely it refutes less noise."""
     test = conclusion.claim_test
     if test is None:
         return _explain_untested_claim(conclusion)
@@ -185,7 +189,7 @@ def _make_statements_on_claim(conclusion: Conclusion) -> list[str]:
 
 
 def _explain_untested_claim(conclusion: Conclusion) -> list[str]:
-    """Returns why one run's scores test no claim; nothing where nothing finite is claimed."""
+    """Returns why a single run's scores test no claim; nothing where nothing finite is claimed."""
     upper = conclusion.tightest
     if not conclusion.is_one_run or upper is None or math.isinf(upper.epsilon):
         return []
@@ -297,8 +301,8 @@ def explain_curve_test(conclusion: Conclusion) -> str:
 def _compare_with_upper_bounds(conclusion: Conclusion) -> list[str]:
     """Returns lines on lower bounds beside upper bounds, for below the table.
 
-    They say that a lower bound exceeds an upper one, or the claim is refuted, and what that means; else that
-    these runs could not prove as much as the upper bound, if so. Mostly there are none.
+    They say that a lower bound exceeds an upper bound, or the claim is refuted, and what that means; else, if
+    so, that these runs could not prove as much as the upper bound. Mostly the list is empty.
     """
     if find_doubt(conclusion):
         return []
@@ -373,9 +377,9 @@ def _show_rate(count: int, scores: int) -> str:
 def remarks(conclusion: Conclusion) -> list[str]:
     """Returns a sentence for each thing that a reader has to know beside the table; mostly there is none.
 
-    Of a single run these are cosines of the wrong sign, no bound, and whether cosines are normal. Of
-    several runs these are declared looks, scores that are all equal, scores of the wrong sign, too few to
-    prove much, and methods that need more canaries a run.
+    For a single run they are about cosines of the wrong sign, no bound, and whether cosines are normal. For
+    several runs they are about declared looks, scores that are all equal, scores of the wrong sign, too few
+    scores to prove much, and methods that need more canaries a run.
     """
     if conclusion.is_one_run:
         return _remark_on_one_run(conclusion)
@@ -401,7 +405,7 @@ def _describe_looks(looks: Looks, confidence: float) -> str:
     """Returns a sentence on declared looks, conclusions at numbers of runs that were fixed beforehand.
 
     Args:
-      looks: the declared ones, and those taken; each has a confidence of its own.
+      looks: those declared, and those taken; each has a confidence of its own.
       confidence: at which the bounds of all looks hold at once.
     """
     count = len(looks.schedule)
@@ -412,9 +416,9 @@ def _describe_looks(looks: Looks, confidence: float) -> str:
 
 
 def _explain_zeros(conclusion: Conclusion) -> list[str]:
-    """Returns a sentence on why bounds may be 0 for another reason than privacy, if there is one.
+    """Returns a sentence, or none, on why bounds may be 0 for another reason than privacy.
 
-    These are scores of the wrong sign, a law that canaries out do not have, too few scores, and too few
+    Reasons are scores of the wrong sign, a law that canaries out do not have, too few scores, and too few
     canaries a run.
     """
     if is_reversed(conclusion):
@@ -507,8 +511,11 @@ def _remark_on_one_run(conclusion: Conclusion) -> list[str]:
     cosines = conclusion.one_run.cosines
     if cosines is not None and _count_deviations(cosines) < -_CLEARLY:
         lines.append("cosines are lower than the null's: did you mean minus the displacement?")
-    if not conclusion.bounds:
-        lines.append("no bound: save coins (scores, presence), or 40 and more pairs of both kinds")
+    if cosines is not None and not conclusion.bounds:
+        lines.append(
+            f"no bound: save coins (scores with presence), or at least {LEAST_COINS} observed cosines "
+            f"and as many unobserved (here {len(cosines.observed)} and {len(cosines.unobserved)})"
+        )
     if cosines is not None:
         test = cosine_law.anderson_darling(cosines.observed)
         level = "not rejected"

@@ -106,7 +106,7 @@ def _draw_figure(
 
     Args:
       draw: draws into the figure's axes.
-      caption: also the text for readers who cannot see it.
+      caption: also the text in place of a figure that cannot be seen.
       height: in inches.
     """
     with plt.rc_context(style.STYLE):

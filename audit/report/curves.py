@@ -65,7 +65,7 @@ def find_mark(finding: Finding, conclusion: Conclusion) -> str:
 def draw_trade_off(
     axis: Axes, conclusion: Conclusion, grid: Array, predicted_mu: float | None = None
 ) -> None:
-    """Draws the empirical curve in its band, and Gaussian curves where their mu is known.
+    """Draws the empirical curve in its band, and a Gaussian curve for every mu that is not None.
 
     These are at the mu of `if_gaussian`, at the predicted mu, and at that of the tightest upper bound.
 
@@ -123,7 +123,7 @@ def draw_on_deviates(axis: Axes, conclusion: Conclusion, predicted_mu: float | N
 def _make_ticks(least: float) -> tuple[list[float], list[str]]:
     """Returns ticks of an axis of normal deviates: rates from `least` to 1 - `least`, and their labels.
 
-    They are 1/2, powers of 10, and 1 less these; of more than four decades every second one.
+    They are 1/2, powers of 10, and 1 less these; of more than four decades every second power.
     """
     count = int(np.floor(-np.log10(least)))
     step = 1 if count <= _MOST_DECADES else 2

@@ -115,7 +115,7 @@ def upper_bounds(audit: FederatedAudit) -> list[Upper]:
 def federated_table(audit: FederatedAudit) -> str:
     """Returns an audit's text tables: of its run, or of means over its runs; and of the mechanism's epsilons.
 
-    Below come what all runs prove together, and the models' accuracy, where they are known.
+    Below come what all runs prove together, and the models' accuracy, if measured.
     """
     first = audit.runs[0]
     columns = (

@@ -47,7 +47,7 @@ class Listed(NamedTuple):
 def listed(folder: Path) -> Listed:
     """Reads what `list` shows of an audit from its folder; raises InputError where that can't be read."""
     store = Store.at(folder)
-    audited = stored.known(store.config())
+    audited = stored.parse_config(store.config())
     if audited is None:
         raise InputError(f"{folder} is no audit of trained models")
     nanoseconds = newest_scores(folder) or 0

@@ -169,7 +169,7 @@ def figure(image: bytes, alternative: str, caption: str, kind: str = "") -> Html
 
     Args:
       image: an SVG file, which takes the page's colours, or a PNG file.
-      alternative: the text for readers who cannot see the image.
+      alternative: the text in place of an image that cannot be seen.
       caption: the text below the image.
       kind: the figure's class in the page's style, if it has any.
     """
@@ -192,7 +192,7 @@ def _embed_svg(image: bytes, alternative: str) -> Html:
 
     Args:
       image: the file.
-      alternative: the text for readers who cannot see it.
+      alternative: the text in place of an image that cannot be seen.
     """
     text = image.decode(errors="replace")
     text = text[max(text.find("<svg"), 0) :]  # without the XML declaration

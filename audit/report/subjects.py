@@ -32,7 +32,7 @@ from audit.settings.adversaries import adversary_row
 from audit.settings.federated import FINAL, FederatedSetting
 from audit.settings.sampler import POISSON
 from audit.settings.setting import Setting, summary
-from audit.settings.stored import Known
+from audit.settings.stored import StoredConfig
 from audit.storage import files, score_files
 from audit.storage.score_files import STDIN
 from audit.storage.store import Kept, Store
@@ -53,7 +53,7 @@ class Subject(NamedTuple):
       config: the setting's file, or None where there is none.
       proves: whether the audit is large enough for a verdict.
       runs: each run's conclusion, where runs are each concluded alone: the first is `conclusion`.
-      uppers: of such runs, the mechanism's epsilons; empty where they are not known.
+      uppers: of such runs, the mechanism's epsilons; empty where they are unknown.
     """
 
     anchor: str
@@ -200,7 +200,7 @@ def _list_versions() -> str:
 
 
 def describe_arrays(name: str, conclusion: Conclusion) -> Subject:
-    """Returns the facts of an audit of a caller's scores, of which nothing but the claim is known.
+    """Returns the facts of an audit of a caller's scores, which come with nothing but the claim.
 
     Args:
       name: of what was audited.
@@ -264,7 +264,7 @@ def describe_setting(folder: Path, levels: RequestedLevels, runs: int | None = N
       InputError: where the folder has no such audit.
     """
     store = Store.at(folder)
-    audited = stored.known(store.config())
+    audited = stored.parse_config(store.config())
     if audited is None:
         raise InputError(f"{folder} is no audit of trained models: name another `setting`")
     last_result = store.result() or Kept()
@@ -314,7 +314,7 @@ def _describe_setting(
     Args:
       setting: of the audit.
       conclusion: of it.
-      is_own_model: whether the model is a caller's, of which only the name is known.
+      is_own_model: whether the model is a caller's, of which the store has only the name.
     """
     mechanism = setting.mechanism
     model = setting.model
@@ -450,7 +450,7 @@ def _make_audit_command(setting: Setting, runs: int, level: Level, looks: Sequen
     return _join_flags(f"{started.RUN_SH} audit", flags)
 
 
-def _describe_provenance(name: str, audited: Known, notes: dict[str, str]) -> dict[str, str]:
+def _describe_provenance(name: str, audited: StoredConfig, notes: dict[str, str]) -> dict[str, str]:
     """Returns where an audit comes from.
 
     Args:

@@ -1,4 +1,4 @@
-"""Tables that are described by their columns: one object gives text for a terminal, CSV, HTML rows and JSON.
+"""Tables that are described by their columns, and shown as text for a terminal, CSV, HTML rows and JSON.
 
 A column says which value a row has in it, and how people see that value. `at_least` and `at_most` round so
 that no number claims more than is proven: lower bounds down, upper bounds up.

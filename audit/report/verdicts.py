@@ -96,9 +96,9 @@ def describe_level(conclusion: Conclusion) -> str:
 
 
 def verdict(conclusion: Conclusion) -> Verdict:
-    """Returns the verdict on a conclusion's lower bounds beside its upper bound, if it is known.
+    """Returns the verdict on a conclusion's lower bounds beside its upper bound, if any.
 
-    It rests on `if_gaussian` and `assumption_free`, or what takes their place; of a single run on every
+    It rests on `if_gaussian` and `assumption_free`, or what takes their place; for a single run, on every
     bound.
     """
     if conclusion.is_one_run:
@@ -203,7 +203,7 @@ def _make_headline(conclusion: Conclusion) -> str:
     """Returns the headline of a leak: the proven lower bound on epsilon beside its upper bound.
 
     The upper bound on the last model alone is shown if it is finite and the tightest; else that of all
-    iterates, by composition or as the user gives it, if there is one.
+    iterates, by composition or as the user gives it, if any.
     """
     proven = at_least(conclusion.epsilon)
     upper_bound = conclusion.upper_bound
@@ -346,8 +346,8 @@ def _describe_guarantee(upper: float | None, is_claimed: bool) -> str:
     """Returns the sentence, after a space, on composition's upper bound.
 
     Args:
-      upper: on epsilon; None where it is not known.
-      is_claimed: whether somebody claims it, rather than accounting for steps that are known.
+      upper: on epsilon; None where it is unknown.
+      is_claimed: whether somebody claims it, rather than accounting for the steps themselves.
     """
     if upper is None:
         return " No upper bound was given to hold against it."

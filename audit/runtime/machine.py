@@ -92,8 +92,8 @@ def _has_google_device() -> bool:
 def _cache_programs() -> None:
     """Has JAX keep compiled programs on disk, in a folder of the user's cache.
 
-    Programs that took less than 0.2 s to compile are left out. A folder that can't be made is said on stderr.
-    JAX itself reads the variable JAX_COMPILATION_CACHE_DIR, which names another place.
+    Programs that took less than 0.2 s to compile are left out. A folder that can't be made is reported on
+    stderr. JAX itself reads the variable JAX_COMPILATION_CACHE_DIR, which names another place.
     """
     if os.environ.get("JAX_COMPILATION_CACHE_DIR"):
         return

@@ -1,4 +1,4 @@
-"""Processes that work for this one: they leave Ctrl-C to it, and end when it ends, however it ends.
+"""Worker processes: they leave Ctrl-C to their parent, and end when it ends, however it ends.
 
 A terminal sends Ctrl-C to each process of its group, and a killed process cannot stop its own. So they ignore
 Ctrl-C, and watch the process that began them. Importing this starts nothing.
@@ -176,7 +176,7 @@ def _attach_to_parent() -> None:
 
 
 def _end_with_parent() -> None:
-    """Waits until the process that began this one ends, and ends this one."""
+    """Waits until the parent process ends, and then ends this process."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     connection.wait([parent.sentinel])

@@ -43,7 +43,7 @@ def bar(
 def shortened(text: str, width: int) -> str:
     """Returns a text of at most `width` characters: the text, or its first words and an ellipsis.
 
-    Of a single word that is too long it is the beginning.
+    A single word that is too long is cut to its beginning.
     """
     words = textwrap.shorten(text, width, placeholder=" ...")
     if words == "...":
@@ -52,7 +52,7 @@ def shortened(text: str, width: int) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """Returns a number with its noun, in the plural where it needs one: "1 cell", "2 cells"."""
+    """Returns a number with its noun, in the plural unless it is 1: "1 cell", "2 cells"."""
     if number == 1:
         return f"{number} {noun}"
     return f"{number} {noun}s"

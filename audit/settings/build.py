@@ -270,7 +270,7 @@ def _name_program(setting: Setting, trained: Trainee) -> _Program:
 
 
 def _make_join(sampler: Sampling) -> base.Join | None:
-    """Returns how canaries join steps by chance; None where it is known which steps take them."""
+    """Returns how canaries join steps by chance; None where the schedule fixes which steps take them."""
     if sampler.name == POISSON:
         return joining.draw_by_coins
     if sampler.name == SHUFFLED:
@@ -285,7 +285,7 @@ def _make_knowledge(setting: Setting, trained: Trainee, training: _Training) -> 
     mechanism = training.mechanism
 
     def simulate(hyper: Hyperparameters, key: Array, theta_0: Array) -> Trajectory:
-        """Simulates a training run; all settings of one program share what was compiled."""
+        """Simulates a training run; all settings of the same program share what was compiled."""
         compiled = _SIMULATE.get(
             training.program, lambda: jax.jit(partial(base.simulate, mechanism))
         )

@@ -133,7 +133,7 @@ def with_rounds(setting: FederatedSetting, listed: list[NDArray[np.int64]]) -> F
 def rounds(
     setting: FederatedSetting, clients: Clients, listed: list[NDArray[np.int64]] | None
 ) -> Participation:
-    """Draws who takes part in which round, from the setting's seed, or takes the clients from a list.
+    """Draws which clients take part in which round, from the setting's seed, or takes them from a list.
 
     Args:
       setting: with participation, cohort and rounds, and with the canaries.
@@ -175,7 +175,7 @@ def build(setting: FederatedSetting, clients: Clients, participation: Participat
     Args:
       setting: the setting.
       clients: the clients' data.
-      participation: who takes part in which round.
+      participation: which clients take part in which round.
     """
     split = noise(setting)
     hyper = Hyperparameters(
@@ -197,7 +197,7 @@ def build(setting: FederatedSetting, clients: Clients, participation: Participat
     schedule = Schedule(jnp.asarray(batches), jnp.asarray(participation.canaries))
 
     def rehearse(theta_0: Array) -> Array:
-        """Returns the final model (p,) from theta_0 (p,), without noise and canaries, on one device."""
+        """Returns the final model (p,) from theta_0 (p,), without noise and canaries, on a single device."""
         unspread = fedavg.mechanism(chosen._replace(spreads=False))
         without_canaries = schedule._replace(mask=jnp.zeros(len(batches)))
         train = jax.jit(partial(base.rehearse, unspread, canaries=base.no_canaries()))
@@ -322,7 +322,7 @@ def accuracy(
 
 
 def require_clients(clients: Clients) -> None:
-    """Raises InputError where there are no clients, or one without examples."""
+    """Raises InputError where there are no clients, or a client has no examples."""
     if not clients.number:
         raise InputError("there are no clients: name data that have some")
     empty = np.flatnonzero(clients.counts < 1)

@@ -21,7 +21,7 @@ MOST_SEED = 2**32 - 1
 
 
 class FieldLimits(NamedTuple):
-    """The values that a field may have: one of some texts, or a number between bounds.
+    """The values that a field may have: some texts, or a number between bounds.
 
     Attributes:
       least: the smallest number, itself allowed.
@@ -88,7 +88,7 @@ class Field(NamedTuple):
       name: its keyword.
       flag: its flag, without the dashes.
       kind: the type of its values.
-      default: its value where none is given; None stands for the model's own.
+      default: its value where none is given; None means the model's own.
       help: its line in --help.
       group: the group in --help that it belongs to.
       limits: the values that it may have.

@@ -118,7 +118,7 @@ def setting_of(model: str, **given: Any) -> Setting:
 
     Args:
       model: the model's name.
-      **given: values as in `make_setting`; `canaries="auto"` stands for the model's number.
+      **given: values as in `make_setting`; `canaries="auto"` means the model's number.
 
     Raises:
       InputError: as `make_setting`, and for an unknown model.
@@ -142,8 +142,8 @@ def make_setting(model: str, usual: Usual, given: Mapping[str, Any], examples: i
       given: values by name. None means: as usual. `adversary` is a name, or fields of an adversary.
         `insertions` is an alternative to `steps`: there are insertions * periodicity of these. Of
         adversaries' fields only the chosen adversary's are used; the others are held to their types.
-        NumPy's numbers become plain ones.
-      examples: of the data, where they are known: a sampler by name alone has the steps of their epoch.
+        NumPy's numbers become Python's.
+      examples: how many the data have, if that is known: it gives the epoch of a sampler without a number.
 
     Raises:
       InputError: a name is of no field, or a value is beyond the field's limits.
@@ -208,23 +208,23 @@ def _fill_in(given: Mapping[str, Any], usual: Usual, examples: int) -> dict[str,
 
 
 def _choose_sampler(given: Mapping[str, Any], batches: int) -> Sampling:
-    """Returns the sampler, which a rate or a number of known steps may stand for.
+    """Returns the sampler; a rate, or a number of steps drawn beforehand, may be given in its place.
 
     Args:
       given: values by name.
-      batches: of an epoch of the data, where they are known; else 0.
+      batches: of an epoch of the data; 0 where that is unknown.
     """
     rate = given.get("sampling_rate", 1.0)
     times = given.get("repetitions", 0)
     fields()["sampling_rate"].require(rate)
     fields()["repetitions"].require(times)
-    named = read_sampler(given.get("sampler", EVERY), batches)
-    choices = (named, read_sampler(f"{POISSON}:{rate}"), make_known(times))
+    sampler = read_sampler(given.get("sampler", EVERY), batches)
+    choices = (sampler, read_sampler(f"{POISSON}:{rate}"), make_known(times))
     # A rate of 1, and 0 times, stand for every step too.
-    chosen = [sampler for sampler in choices if sampler.name != EVERY]
+    chosen = [choice for choice in choices if choice.name != EVERY]
     fix = "`sampler`, `sampling_rate` and `repetitions` say how canaries come: give one of them"
     require(len(chosen) <= 1, fix)
-    return chosen[0] if chosen else named
+    return chosen[0] if chosen else sampler
 
 
 def _count_usual_steps(usual: int, batches: int) -> int:

@@ -1,8 +1,8 @@
-"""How canaries come to the steps of a training run: one field of a setting, `sampler`, in one text.
+"""How canaries come to the steps of a training run, as the text of a setting's field `sampler`.
 
     every               all steps of the schedule that insert take all canaries that are in
     poisson:0.01        each of these steps takes each canary with probability 0.01, by a coin
-    shuffled:98         canaries are shuffled in every epoch of 98 steps, and each comes in one of them
+    shuffled:98         canaries are shuffled in every epoch of 98 steps, and each comes in one of these
     balls_in_bins:98    each canary comes in one step of every epoch of 98, by a die of its own
     random_allocation:98  the same
     known:30            each canary comes in 30 steps drawn beforehand, the same in all runs
@@ -65,7 +65,7 @@ def read_sampler(text: str, batches: int = 0) -> Sampling:
 
     Args:
       text: a name, mostly with a number.
-      batches: of an epoch of the data, where they are known: what a name without a number stands for.
+      batches: of an epoch of the data, if known: the number for a name without a number.
 
     Raises:
       InputError: the text describes no sampler.
@@ -107,7 +107,7 @@ def _make_poisson(rate: float) -> Sampling:
 
 
 def make_known(times: int) -> Sampling:
-    """Returns the sampler of so many known steps; 0 stands for all steps."""
+    """Returns the sampler of so many steps that are drawn beforehand; 0 means all steps."""
     return Sampling(KNOWN, times=times) if times else Sampling()
 
 

@@ -71,7 +71,7 @@ class DpSgdFields:
 
 @dataclasses.dataclass(frozen=True)
 class ScheduleFields:
-    """The steps of a training run, and those of them that insert the canary: one in each period of k."""
+    """The steps of a training run, and those of them that insert the canary: a step in each period of k."""
 
     group: ClassVar[str] = fields.AUDITED
     steps: int = described("Training steps, instead of --insertions.", least=1, most=MOST_STEPS)
@@ -105,7 +105,7 @@ class Setting:
 
     Attributes:
       model: the name of a task, or any name of a caller's own model.
-      adversary: who attacks the model, with its own fields.
+      adversary: what attacks the model, with its own fields.
       mechanism: how the model is trained.
       schedule: in which steps.
     """
@@ -155,7 +155,7 @@ class Setting:
     def insertions(self) -> int:
         """Returns the number of steps at which a canary is inserted; or may be, with Poisson sampling.
 
-        Of a sampler by epochs it is one in each epoch.
+        With a sampler by epochs it is the number of epochs.
         """
         sampling = self.sampling
         if sampling.times:
@@ -176,8 +176,8 @@ def identity(setting: Setting, experiment: str = "audit") -> dict[str, Any]:
     """Returns what identifies a setting in the store, beside the data's checksum, as a dict for JSON.
 
     It holds the experiment, the model, the mechanism's own fields, the adversary and its own fields, the
-    schedule and the seed, without fields at their defaults. Poisson sampling is named by `sampling_rate`, and
-    known steps by `repetitions`.
+    schedule and the seed, without fields at their defaults. Poisson sampling is the key `sampling_rate`, and
+    steps drawn beforehand are the key `repetitions`.
     """
     own_fields = deciding(setting)
     own_fields.pop("sampler", None)
@@ -286,7 +286,7 @@ def _validate_sampler(setting: Setting) -> None:
 
 
 def _validate_known_steps(setting: Setting) -> None:
-    """Raises InputError where canaries cannot take part in so many known steps each."""
+    """Raises InputError where canaries cannot take part in so many steps each, drawn beforehand."""
     steps = setting.schedule.steps
     canaries = setting.canaries
     repetitions = f"`repetitions={setting.repetitions}`"

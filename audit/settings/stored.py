@@ -1,4 +1,4 @@
-"""Settings in a store: how they are named there, and how they are found again."""
+"""Settings in a store: their names there, and how to read them back."""
 
 import contextlib
 import re
@@ -21,7 +21,7 @@ _MODEL = "model_sha256"
 _MODEL_WIDTH = 24  # characters of a model's name in a folder's name
 
 
-class Known(NamedTuple):
+class StoredConfig(NamedTuple):
     """What the config of a stored audit holds.
 
     Attributes:
@@ -49,7 +49,7 @@ class Audits(NamedTuple):
     refused: dict[Path, str]
 
     def left_out(self) -> list[str]:
-        """Returns a line on the folders of other results, and one for each that can't be read."""
+        """Returns a line on the folders of other results, and a line for each that can't be read."""
         lines = []
         if self.others:
             folders = "1 folder holds" if self.others == 1 else f"{self.others} folders hold"
@@ -59,7 +59,7 @@ class Audits(NamedTuple):
         return lines
 
 
-def known(config: dict[str, Any]) -> Known | None:
+def parse_config(config: dict[str, Any]) -> StoredConfig | None:
     """Parses a config.json; returns None where it is not that of an audit of a trained model."""
     try:
         if config["experiment"] != "audit":
@@ -75,7 +75,7 @@ def known(config: dict[str, Any]) -> Known | None:
     model = config.get(_MODEL)
     if not isinstance(data, str | None) or not isinstance(model, str | None):
         return None
-    return Known(setting, data, model)
+    return StoredConfig(setting, data, model)
 
 
 def audits(root: Path) -> Audits:
@@ -89,7 +89,7 @@ def audits(root: Path) -> Audits:
         except InputError as error:
             refused[folder] = str(error)
             continue
-        if known(config) is None:
+        if parse_config(config) is None:
             others += 1
         else:
             folders.append(folder)

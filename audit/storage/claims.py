@@ -70,7 +70,7 @@ def turn(folder: Path, part: str) -> Iterator[None]:
 
 
 def holder(folder: Path, part: str = "claim") -> str:
-    """Returns who holds a part of a folder, in words: "host, process 123".
+    """Returns the holder of a part of a folder, in words: "host, process 123".
 
     Where the claim is dated in the future, which keeps it from being taken over, a remark follows.
     """
@@ -139,7 +139,7 @@ def _remove_abandoned(lease: filelock.SoftFileLease, stale: float) -> bool:
     """Removes a lease that its holder has abandoned, and returns whether to try to acquire it now.
 
     The race: two processes open the same abandoned file, the first removes it and a successor makes a lease
-    of the same name; the second must not remove that one. So each locks the file that it opened and, before
+    of the same name; the second must not remove that lease. So each locks the file that it opened and, before
     it removes anything, compares it with the file that now has the name.
 
     Returns:

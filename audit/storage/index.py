@@ -1,4 +1,4 @@
-"""What a store holds, found by settings in plain text, without the data and without JAX."""
+"""What a store holds, looked up by settings in plain text, without the data and without JAX."""
 
 import contextlib
 import json

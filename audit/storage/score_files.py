@@ -163,7 +163,7 @@ def read_cosines(
     Args:
       path: a .npz or a .json that holds `observed`, (K,) of a single run or (runs, K), and of a single
         run maybe `unobserved`; or `in`, (runs,) or (runs, K); or `scores` and `presence` of these shapes,
-        (K,) of a single run. A .npy is one matrix.
+        (K,) of a single run. A .npy holds a matrix.
       dimension: of the directions.
       leave_one_out: whether cosines used other canaries' directions; a single run then is evidence of the
         same kind as several.
@@ -408,8 +408,7 @@ def _read_array(path: Path, name: str, file: IO[bytes], flat: bool = True) -> Ar
 def _split_by_presence(path: object, scores: Array, presence: Array) -> Scores:
     """Returns the evidence of scores and bits of the same shape, 1 where the canary was in.
 
-    Flat ones, (runs,), are of a single canary a run and are split into two worlds; (runs, canaries) are
-    coins.
+    A flat array (runs,) has a single canary a run and is split into two worlds; (runs, canaries) are coins.
 
     Args:
       path: of the file or table, for messages.
@@ -516,7 +515,7 @@ def _parse_csv(path: Path, file: IO[str], renamed: Mapping[str, str] | None = No
     Args:
       path: of the file, for messages.
       file: at its first line.
-      renamed: {a column's name in the file, in lower case: the name that it stands for}, if any is renamed.
+      renamed: {a column's name in the file, in lower case: its name here}, if any is renamed.
     """
     header = file.readline(_HEADER_BYTES).lstrip("# ")  # as NumPy writes it
     form, indices, separator = _parse_header(path, header, renamed)
@@ -552,8 +551,8 @@ def _parse_header(
             indices = (names.index(form[0]), names.index(form[1]))
             return form, indices, separator
     if renamed is not None:
-        wanted = ",".join(renamed)
-        raise InputError(f"{path}: its first line has not the columns {wanted}: check `columns`")
+        columns = ",".join(renamed)
+        raise InputError(f"{path}: its first line has not the columns {columns}: check `columns`")
     raise InputError(
         f"{path}: its first line must be score,in (1 or 0), or in,out (a column a world); or name its "
         "columns: `columns=score:loss,presence:member`"
@@ -585,7 +584,7 @@ def _find_form(path: object, names: Sequence[str]) -> tuple[str, str] | None:
 def _read_rows(
     path: Path, file: IO[str], indices: tuple[int, int], separator: str
 ) -> Iterator[_Cells]:
-    """Yields the two cells of scores of each row of a CSV, below its header, that is not empty.
+    """Yields the two cells with scores of each row of a CSV below its header; skips empty rows.
 
     Decimal commas become points.
 
@@ -672,7 +671,7 @@ def _add_pair(path: Path, cells: _Cells, worlds: dict[bool, list[float]]) -> Non
       worlds: scores by whether the canary was in; both are appended to.
 
     Raises:
-      InputError: a score stands below an empty cell, or is no number.
+      InputError: a score comes below an empty cell, or is no number.
     """
     for present, text in ((True, cells.first), (False, cells.second)):
         if not text:
@@ -693,6 +692,6 @@ def _parse_score(path: Path, line: int, text: str) -> float:
 
 
 def _quote(text: str) -> str:
-    """Returns a text, or the beginning of a long one, in quotes."""
+    """Returns a text in quotes, cut after 40 characters."""
     shortened = text if len(text) <= 40 else f"{text[:40]}..."
     return repr(shortened)

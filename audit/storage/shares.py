@@ -1,4 +1,4 @@
-"""Chunks of one setting's runs, shared by workers that come and go: a worker holds the lease of its chunk.
+"""Chunks of a setting's runs, shared by workers that come and go: a worker holds the lease of its chunk.
 
 A lease lies beside the scores as runs_<first>_<stop>.lease (`audit.storage.claims`). Workers that cut the
 runs into chunks of other sizes share them too: nobody trains a chunk that overlaps with another's.
@@ -105,7 +105,7 @@ class _Patience:
         self._has_reported = False
 
     def wait(self, store: Store) -> None:
-        """Waits a moment; after a while it names, once, a process that this one waits for."""
+        """Waits a moment; after a while it names, once, a process that it waits for."""
         waited = time.monotonic() - self._begin
         if waited > _PATIENCE_SECONDS and not self._has_reported:
             self._report(store)
@@ -132,7 +132,7 @@ def _hold(store: Store, chunk: Range, stored: dict[str, Range]) -> Iterator[bool
     Args:
       store: of the runs.
       chunk: the runs [start, stop).
-      stored: runs by file, as far as they are known already.
+      stored: runs by file, as far as they were read already.
     """
     with _claim(store, chunk) as mine:
         if not mine or _overlaps_leased(store, chunk):

@@ -1,4 +1,4 @@
-"""Scores on disk: one directory a setting, one file a finished chunk.
+"""Scores on disk: a directory for each setting, with a file for each finished chunk.
 
 A setting is a dict of what decides a run's score, identified by the SHA-256 of its canonical JSON. Its
 folder's name ends in the beginning of that hash; the words before it, if any, are for people and identify
@@ -105,7 +105,7 @@ class Kept(NamedTuple):
 
 
 class Store:
-    """The folder of one setting.
+    """The folder of a setting.
 
     Attributes:
       path: the folder.
@@ -118,7 +118,7 @@ class Store:
         Args:
           root: the folder of all stores.
           setting: the setting.
-          words: what stands before the hash in the name of a folder that is made.
+          words: what comes before the hash in the name of a folder that is made.
 
         Raises:
           InputError: the folder can't be written, or its config is of another setting.
@@ -426,7 +426,7 @@ def gaps(held: Iterable[tuple[int, int]], runs: int) -> list[tuple[int, int]]:
 
 
 def finite(value: float | None) -> float | None:
-    """Returns a number as JSON can hold it: None for one that is not finite, and for None."""
+    """Returns a number as JSON can hold it: None unless it is finite."""
     if value is None or not math.isfinite(value):
         return None
     return value
@@ -479,7 +479,7 @@ def _is_there(path: Path) -> bool:
 
 
 def _describe_misnamed(config: Path) -> str:
-    """Returns the message on a config that is not the one that its folder is named after."""
+    """Returns the message on a config whose hash is not in its folder's name."""
     return f"{config} is not the setting that its folder is named after: move it away"
 
 
@@ -491,8 +491,8 @@ def _runs_of(chunk: Scores) -> tuple[int, int]:
 def _compute_checksum(chunk: Scores) -> str:
     """Returns SHA-256, in hex, of a chunk's first run, scores and presence.
 
-    It covers their shape where a run has several canaries, and the dimension or the number of fresh draws
-    where there is one.
+    It covers their shape where a run has several canaries, and the dimension or the number of fresh draws, if
+    any.
     """
     digest = hashlib.sha256(str(chunk.first).encode())
     if chunk.scores.size > len(chunk.scores):
@@ -530,7 +530,7 @@ def _parse_chunk(content: bytes, first: int) -> Scores | None:
 
 
 def _as_columns(array: NDArray[Any]) -> NDArray[Any]:
-    """Returns an array (n,) as (n, 1), and one of more axes as it is."""
+    """Returns an array (n,) as (n, 1), and an array of more axes as it is."""
     return np.atleast_2d(array.T).T
 
 

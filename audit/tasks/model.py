@@ -48,7 +48,7 @@ def flat_model(
     criterion: Callable[[Array, Array], Array],
     inputs: Callable[[Array], Array] = identity,
 ) -> Model:
-    """Wraps a Flax module as a Model, whose parameters are one flat vector theta (p,).
+    """Wraps a Flax module as a Model, whose parameters are a flat vector theta (p,).
 
     Args:
       module: takes one example, without a batch axis, and returns logits.

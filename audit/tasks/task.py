@@ -69,7 +69,7 @@ class Clients(NamedTuple):
 
 
 def checksum_of(arrays: Mapping[str, NDArray[np.generic]]) -> str:
-    """Returns the SHA-256, in hex, of named arrays: each one's name, dtype, shape and little-endian bytes."""
+    """Returns the SHA-256, in hex, of arrays: of the name, dtype, shape and little-endian bytes of each."""
     digest = hashlib.sha256()
     for name, array in arrays.items():
         little_endian = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
@@ -111,7 +111,7 @@ class Data(NamedTuple):
       checksum: of the arrays that every source gives; None where they are computed, and so not the same to
         the bit everywhere.
       load: reads it.
-      file: the data set that `data_file` stands in for.
+      file: the data set that `data_file` replaces.
       examples: what a loader gives without a file of the user's own.
     """
 
@@ -182,14 +182,14 @@ class Task(NamedTuple):
       batch_size: its default.
       clipping: the strategies that it can take, the fastest first.
       over_parameterised: whether genuine gradients leave a crafted coordinate alone, so that its score's law
-        is known (Errata H16).
+        has a formula (Errata H16).
       step_seconds: how long a model-step takes.
       canaries: how many a run `auto` takes, so that they hardly disturb each other (README, "Many canaries a
         run").
       directions: how many fresh directions a run, a power of 2 of at most an eighth of the parameters, until
         drawing them takes as long as training.
       convex: what makes its steps Lipschitz.
-      not_convex: where there is no `convex`, why no Lipschitz constant is known of its steps.
+      not_convex: where there is no `convex`, why its steps have no known Lipschitz constant.
       curved: of a model that is not convex in a scalar, what bounds its curvature.
       smooth: whether its loss has no kinks, so that constants may be measured along training runs.
     """
@@ -242,7 +242,7 @@ class FederatedTask(NamedTuple):
       description: for a report.
       load: reads the data and deals them to clients.
       make: builds the model.
-      file: the data set that `data_file` stands in for.
+      file: the data set that `data_file` replaces.
       examples: of all clients.
       padding: of text, the label that means none.
       by_batch: whether its module takes a mini-batch at once (`audit.tasks.model.losses_of_batch`), and

@@ -1,6 +1,6 @@
 """The distinguishing game: R runs of K canaries, each in or out, become scores.
 
-Randomness. Everything hangs on named roots under one seed:
+Randomness. Everything is drawn from roots under the seed, each with a name:
 
     theta    the shared initialisation, or run i's own from fold_in(., i)
     batches  the fixed shuffle
@@ -92,10 +92,10 @@ class Game(NamedTuple):
         return presence(runs, self.adversary.canaries, self.seed)
 
     def describe_scores(self, first: int, scores: NDArray[np.float64]) -> Scores:
-        """Returns scores with what is known of them: who is in, and the law of a score whose canary is out.
+        """Adds to scores what an audit needs beside them: which canaries are in, and the law of the others.
 
-        That law is known where each run draws canaries of its own: by the dimension of the directions, or by
-        the number of fresh draws that a canary was ranked among; both are 0 elsewhere.
+        That law follows from the dimension of the directions, or from the number of fresh draws that a canary
+        was ranked among. Both are 0 unless each run draws canaries of its own.
 
         Args:
           first: the index of the first of these runs, which follow each other.
@@ -163,7 +163,7 @@ class _Attack(NamedTuple):
 
 
 def root(seed: int, name: str) -> Array:
-    """Returns the named root of a seed's randomness, a typed threefry key."""
+    """Returns the root of a seed's randomness that has this name, a typed threefry key."""
     key = jax.random.key(seed, impl="threefry2x32")
     return jax.random.fold_in(key, zlib.crc32(name.encode()))
 
@@ -289,7 +289,7 @@ def final_scores(game: Game, thetas: Array, first: int) -> Scores:
 class _ChunkPlayer:
     """Plays a game's chunks, with its compiled programs and the arrays that runs share on the devices.
 
-    Chunks are padded to one width: one program serves all, on all devices.
+    Chunks are padded to the same width, so that one program serves all, on all devices.
     """
 
     def __init__(self, game: Game, chunk: int) -> None:
@@ -359,7 +359,7 @@ class _ChunkPlayer:
         """Maps a function of one run over a chunk's, compiled once for games that share programs.
 
         Args:
-          name: tells the functions of one game from each other.
+          name: tells the functions of a game from each other.
           function: of one run.
           axes: 0 for each argument with a leading axis of runs, None for each that all runs share.
         """
@@ -403,7 +403,7 @@ class _ChunkPlayer:
 
         Args:
           runs: the chunk's runs, indices (R,).
-          states: theirs before the segment.
+          states: the runs' states before the segment.
           segment: the steps to take.
         """
         game = self._game
@@ -416,7 +416,7 @@ class _ChunkPlayer:
     def _resume(
         self, checkpoints: Checkpoints | None, name: str, states: State
     ) -> tuple[int, State]:
-        """Returns (segments that are done, states after them), from a chunk's checkpoint where there is one.
+        """Returns (segments that are done, states after them), from a chunk's checkpoint if it has any.
 
         Args:
           checkpoints: where to look; None: nowhere.

@@ -1,8 +1,8 @@
 """How much steps stretch distances, along runs of a game that nobody audits.
 
 The runs are trained as the game's own, in both worlds, with the adversary's canaries and without, and with
-noise of their own. Of small models every step is measured, of large ones a grid of steps, where every step in
-between takes the larger of its neighbours. For each step the largest value over all runs counts.
+noise of their own. Of small models every step is measured, of large models a grid of steps, where every step
+in between takes the larger of its neighbours. For each step the largest value over all runs counts.
 """
 
 import math
@@ -48,7 +48,7 @@ class Effort(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """A run before one of its steps, at which secants can be searched.
+    """A run before a step, at which secants can be searched.
 
     Attributes:
       step: The step's number from 0.
@@ -66,7 +66,7 @@ class Secant(NamedTuple):
 
     Attributes:
       step: Its number from 0.
-      constant: The largest stretch that was found.
+      constant: The largest stretch that the search reached.
     """
 
     step: int
@@ -93,7 +93,7 @@ class _Recorder:
 
     Attributes:
       values: The largest singular value over runs, by the step's number from 0.
-      moments: The runs at one in `interval` of the measured steps.
+      moments: The runs at every `interval`-th of the measured steps.
     """
 
     def __init__(self, game: Game, step: StepMap, interval: int, progress: Progress) -> None:
@@ -126,7 +126,7 @@ class _Recorder:
         self._progress(1.0)
 
     def watch(self, midway: Midway) -> None:
-        """Measures the step that comes next, if there is one."""
+        """Measures the next step, if any."""
         if midway.steps < len(self._game.schedule.mask):
             self.measure(midway.steps, midway.thetas)
 
@@ -147,7 +147,7 @@ def usual_effort(parameters: int) -> Effort:
 
 
 def count_measured(steps: int, effort: Effort) -> int:
-    """Returns how many of a run's steps are measured: the first, and then one in so many."""
+    """Returns how many of a run's steps are measured: the first, and every so many steps after it."""
     return math.ceil(steps / _choose_interval(steps, effort))
 
 
@@ -167,7 +167,7 @@ def rehearse(
     Args:
       game: What is audited, by plain SGD.
       clipped_sum: The game's clipping strategy.
-      effort: How much to measure; at least 2 runs, of which every other one is with the canary.
+      effort: How much to measure; at least 2 runs, of which every other run has the canary.
       progress: Called with 1.0 after each measured step.
     """
     runs = effort.runs
@@ -211,7 +211,7 @@ def search_secants(
       game: That was rehearsed.
       clipped_sum: Its clipping strategy.
       rehearsal: Of the game.
-      distances: (T,) how far apart the two processes are that the bound on the last model couples, before
+      distances: (T,) the distance between the two processes that the bound on the last model couples, before
         each step, in units of eta C / B (`audit.conclusions.lipschitz`); where that is 0, the largest is
         searched.
       effort: How much to search.

@@ -46,7 +46,7 @@ def train(
 ) -> Trained:
     """Trains the runs that the store misses, chunk by chunk, and reads the scores of all runs back.
 
-    Processes that call this on one store share the chunks, may begin and end at any moment, and each return
+    Processes that call this on a store share the chunks, may begin and end at any moment, and each return
     when all runs are there (`audit.storage.shares`). Where memory runs out the chunk is halved, with a line
     on stderr, and training goes on.
 
@@ -100,7 +100,7 @@ def train(
 
 
 def merge(parts: Sequence[Trained]) -> Trained:
-    """Merges what consecutive calls of `train` on one store returned: sums what they spent.
+    """Merges what consecutive calls of `train` on a store returned: sums what they spent.
 
     The last call's scores include those of all earlier calls.
     """
@@ -126,7 +126,7 @@ def chunk_size(played: Game, runs: int, chunk: int) -> int:
 
 
 class ChunkTrainer:
-    """Trains chunks of one game on request; its program and data stay on the devices."""
+    """Trains chunks of a game on request; its program and data stay on the devices."""
 
     def __init__(self, played: Game, size: int) -> None:
         """Takes a game, and how many runs the largest chunk has, for which the program is compiled."""

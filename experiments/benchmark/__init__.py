@@ -1,1 +1,1 @@
-"""Every estimator of epsilon, ours and others', on the same scores of mechanisms whose truth is known."""
+"""Every estimator of epsilon, ours and others', on the same scores of mechanisms of exact epsilon."""

@@ -1,7 +1,7 @@
 """A cell of the benchmark: an estimator's audits of one mechanism, measured once and stored.
 
 Cells are measured in processes of their own and written as soon as they are done: whatever ends the command,
-the next one goes on with the cells that are missing.
+the next command goes on with the cells that are missing.
 """
 
 import functools
@@ -32,7 +32,7 @@ class Scale(NamedTuple):
 
     Attributes:
       audits: Of a cell.
-      n: Of its audits; None stands for all sizes of the mechanism.
+      n: Of its audits; None means all sizes of the mechanism.
       claim_audits: Of a claim that is to be refuted, at each number of runs.
       most_runs: The most training runs that are tried to refute it.
     """

@@ -59,7 +59,7 @@ class Estimator(NamedTuple):
       module: What Python imports it by; empty likewise.
       cost: A cell has the scale's number of audits divided by this.
       remark: What a reader of its numbers has to know of the package; mostly nothing.
-      examine: Its test of a claimed curve; None where its epsilon is compared with the claimed one.
+      examine: Its test of a claimed curve; None where its epsilon is compared with the claimed epsilon.
     """
 
     name: str
@@ -99,7 +99,7 @@ class Estimator(NamedTuple):
 
 
 class BenchmarkedMechanism(NamedTuple):
-    """A mechanism whose true epsilon is known exactly.
+    """A mechanism with its exact epsilon.
 
     Attributes:
       design: One of DESIGNS.

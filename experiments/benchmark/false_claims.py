@@ -1,9 +1,9 @@
 """How many training runs an estimator takes to refute a claim whose noise is smaller than stated.
 
-The mechanism is Gaussian, its noise 0.9 of what is stated, so that the claimed mu is 0.9 of the real one. An
-estimator refutes the claim where its epsilon exceeds the claimed one; where it has a test of the claimed
-curve, that decides. Sought is the number of runs at which half of the audits refute it. Beside that stands
-how often as many runs refute a claim that holds: who refutes every claim finds no bug.
+The mechanism is Gaussian, its noise 0.9 of what is stated, so that the claimed mu is 0.9 of the real mu. An
+estimator refutes the claim where its epsilon exceeds the claimed epsilon; where it has a test of the claimed
+curve, that decides. Sought is the number of runs at which half of the audits refute the claim. Beside it is
+shown how often as many runs refute a claim that holds: to refute every claim finds no bug.
 """
 
 import math
@@ -71,7 +71,7 @@ class ClaimCell(NamedTuple):
         """Returns the numbers of runs that are tried; 1 of estimators that take a single run.
 
         Estimators with an `examine` are those of fresh directions. They decide after a few runs, each of
-        which takes as long to draw as a thousand of one canary.
+        which takes as long to draw as a thousand runs of a single canary.
         """
         estimator = registry.ESTIMATORS[self.estimator]
         if estimator.design in (ONE_CANARY, SEVERAL):
@@ -106,7 +106,7 @@ class ClaimCell(NamedTuple):
 
         Args:
           runs: Of an audit.
-          noise: The real noise as a multiple of the stated one.
+          noise: The real noise as a multiple of the stated noise.
         """
         setting = self.make_setting(runs, noise)
         [row] = calibrate(setting)
@@ -147,10 +147,10 @@ class MeasuredClaim(NamedTuple):
     Attributes:
       estimator, audits, seed: As in `ClaimCell`.
       version: Of the estimator's package.
-      mu: The claimed one.
-      noise: The real noise as a multiple of the stated one.
+      mu: Of the claim.
+      noise: The real noise as a multiple of the stated noise.
       canaries: Of a run.
-      delta, confidence: At which epsilon is compared with the claimed one.
+      delta, confidence: At which epsilon is compared with the claimed epsilon.
       runs: After so many training runs half of the audits refute it; None beyond the most.
       most_runs: The most that were tried.
       false_refutations: How many audits of `runs` runs refute a claim that holds.

@@ -1,7 +1,7 @@
-"""Mechanisms whose epsilon is known exactly, with how an audit's scores are drawn.
+"""Mechanisms of exact epsilon, with how an audit's scores are drawn.
 
-Where one run has several canaries, what is released is a vector, and every canary's score is its inner
-product with that canary: all scores together say no more of one canary than mu does, however they are tied.
+Where a run has several canaries, what is released is a vector, and every canary's score is its inner
+product with that canary: all scores together say no more of a canary than mu does, however they are tied.
 """
 
 from collections.abc import Callable
@@ -213,7 +213,7 @@ def _make_one_canary_mechanisms() -> list[BenchmarkedMechanism]:
 def _make_coin_mechanisms(
     design: str, prefix: str, sizes: tuple[int, ...]
 ) -> list[BenchmarkedMechanism]:
-    """Returns the mechanisms of canaries with coins, several a run or all in one.
+    """Returns the mechanisms of canaries with coins, several a run or all in a single run.
 
     Those that release a run's vector in Gaussian noise come first, then those of canaries that are drawn
     independently.
@@ -221,7 +221,7 @@ def _make_coin_mechanisms(
     Args:
       design: SEVERAL or ONE_RUN.
       prefix: What their names begin with.
-      sizes: The n of a full run, the usual one first.
+      sizes: The n of a full run, the usual n first.
     """
 
     def make(
@@ -256,7 +256,7 @@ def _make_coin_mechanisms(
 
 
 def _choose_sizes(mu: float, sizes: tuple[int, ...]) -> tuple[int, ...]:
-    """Returns all sizes where nothing leaks or mu is 1; the usual one alone at other mu."""
+    """Returns all sizes where nothing leaks or mu is 1, and only the usual size at other mu."""
     if mu in (0.0, 1.0):
         return sizes
     return sizes[:1]

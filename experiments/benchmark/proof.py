@@ -1,4 +1,4 @@
-"""The epsilon that ways of auditing prove of one mechanism, against the seconds that they take."""
+"""The epsilon that ways of auditing prove of the same mechanism, against the seconds that they take."""
 
 import json
 import sys
@@ -474,7 +474,7 @@ def _find_gemm_rate(proofs: Proofs) -> float:
 
 
 def as_json(how: How, proofs: Proofs) -> str:
-    """Returns one object: what was audited, the curves, the engines, the parts of fresh directions' time."""
+    """Returns a JSON object: what was audited, curves, engines, and the parts of fresh directions' time."""
     content: dict[str, Any] = {
         "model": how.model,
         "seed": how.seed,

@@ -133,7 +133,7 @@ def steinke(best: bool) -> EpsilonFunction:
     The largest scores are guessed in, as many of the lowest guessed out.
 
     Args:
-      best: Whether to take, of 20 numbers of guesses, the one that gives most.
+      best: Whether to try 20 numbers of guesses and take the largest result.
     """
 
     def epsilon(coins: Coins, delta: float, confidence: float) -> float:
@@ -156,7 +156,7 @@ def mahloujifar(best: bool) -> EpsilonFunction:
     The trade-off curves are Gaussian.
 
     Args:
-      best: Whether to take, of 20 numbers of guesses, the one that gives most.
+      best: Whether to try 20 numbers of guesses and take the largest result.
     """
 
     def epsilon(coins: Coins, delta: float, confidence: float) -> float:

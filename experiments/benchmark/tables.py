@@ -80,7 +80,7 @@ def summarise_estimators(
 
 
 def _summarise_estimator(cells: list[MeasuredCell]) -> MeasuredEstimator:
-    """Returns the row of one estimator's cells."""
+    """Returns the row of an estimator's cells."""
     shares = []
     shares_elsewhere = []
     proven_shares = []

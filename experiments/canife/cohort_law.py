@@ -213,7 +213,7 @@ def _compute_moments(summed: _Sum) -> tuple[float, float]:
 
 
 def _choose_tilts(summed: _Sum, points: Array, deviation: float) -> list[float]:
-    """Returns tilts whose laws have their means _TILT_DISTANCE deviations apart, over the whole grid.
+    """Returns tilts whose laws' means are at distances of _TILT_DISTANCE deviations, over the whole grid.
 
     Args:
       summed: The sum before noise.

@@ -115,8 +115,8 @@ def row(setting: Attacked, measured: Measured) -> RoundValues:
 def compose(setting: Attacked, rows: Sequence[RoundValues], backward: bool) -> Global:
     """Composes what the measured rounds show to the epsilon of the training run.
 
-    Each round's epsilon is converted to the noise multiplier of a round that leaks as much. The rounds that
-    a measured one represents are charged that noise, and composed by Renyi DP.
+    Each round's epsilon is converted to the noise multiplier of a round that leaks as much. All rounds that
+    a measured round represents are charged that noise, and composed by Renyi DP.
 
     Args:
       setting: The setting.
@@ -197,7 +197,7 @@ def compute_cohort_deviation(dots: Floats, size: Floats | int) -> Floats:
 
 
 class Average(NamedTuple):
-    """A mean over seeds, infinite where one of them is, and its deviation; nan where there is none."""
+    """A mean over seeds, infinite if the value of a seed is, and its deviation; nan without seeds."""
 
     mean: float
     deviation: float
@@ -363,7 +363,7 @@ def _format_norm(norm: float) -> str:
 
 
 def _total_column(key: str, reading: str) -> Column:
-    """Returns the CSV's column of one field of `Global`, under the key `key`."""
+    """Returns the CSV's column of a field of `Global`, under the key `key`."""
     place = Global._fields.index(reading)
     return Column(key, lambda row: row.total[place])
 

@@ -46,7 +46,7 @@ class SampleDesign(NamedTuple):
       penalty: what is minimised.
       optimizer: of the sample.
       minibatch: updates a step, drawn without replacement from a block where it has more.
-      project: sample -> the nearest one that is allowed.
+      project: sample -> the nearest sample that is allowed.
     """
 
     loss: SampleLoss
@@ -86,7 +86,7 @@ class _Carry(NamedTuple):
 def health(first: Array | float, last: Array | float) -> float:
     """Returns (first - last) / first of a design's first and last penalty: the health of its canary.
 
-    It is 0 where the first penalty is 0, and below 0 where the design ends with a larger one.
+    It is 0 where the first penalty is 0, and below 0 where the design ends with a larger penalty.
     """
     return float((first - last) / first) if float(first) else 0.0
 
@@ -129,11 +129,11 @@ def _with_norm(clipping_norm: float, penalise: Callable[[Array], Array]) -> Pena
 
 
 def designer(design: SampleDesign) -> Designer:
-    """Returns the function that designs a sample, compiled once for all models of one shape.
+    """Returns the function that designs a sample, compiled once for all models of the same shape.
 
-    Its blocks are functions that return a block of clipped updates (b, p) each, all of one shape; steps are
-    divided among them, and no two are in memory at once. It raises InputError for no blocks, no steps, or a
-    penalty that is not finite.
+    Its blocks are functions that each return a block of clipped updates (b, p), all of the same shape; steps
+    are divided among them, and no two are in memory at once. It raises InputError for no blocks, no steps, or
+    a penalty that is not finite.
     """
     objective = _make_objective(design)
 
@@ -159,7 +159,7 @@ def designer(design: SampleDesign) -> Designer:
     def take_steps(
         theta: Array, updates: Array, carry: _Carry, keys: Array
     ) -> tuple[_Carry, Array]:
-        """Takes a step for each key, all on one block of updates (b, p); returns the steps' penalties."""
+        """Takes a step for each key, all on a single block of updates (b, p); returns the penalties."""
 
         def advance(carry: _Carry, key: Array) -> tuple[_Carry, Array]:
             return step(theta, updates, carry, key)
@@ -216,7 +216,7 @@ def designer(design: SampleDesign) -> Designer:
 
 
 def in_blocks(pool: int, parameters: int, budget: int) -> list[range]:
-    """Cuts a pool of clients 0, 1, ... into blocks of one size whose updates fit into memory.
+    """Cuts a pool of clients 0, 1, ... into blocks of equal size whose updates fit into memory.
 
     The clients that are left over, fewer than there are blocks, serve nowhere. Raises InputError where one
     update does not fit.
@@ -237,7 +237,7 @@ def in_blocks(pool: int, parameters: int, budget: int) -> list[range]:
 
 
 def _select(condition: Array, if_true: Tree, if_false: Tree) -> Tree:
-    """Returns one of two pytrees, by a traced condition."""
+    """Selects between two pytrees by a traced condition."""
     return jax.tree.map(lambda x, y: jnp.where(condition, x, y), if_true, if_false)
 
 

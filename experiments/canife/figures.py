@@ -59,7 +59,7 @@ def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
     A cell counts as missing unless all its rounds are stored; where all are missing, nothing is drawn.
 
     Args:
-      sweep: Cells that each measure rounds of one setting.
+      sweep: Cells that each measure rounds of a setting.
       evidence: What the store holds.
     """
     assert isinstance(sweep, AblationSweep)
@@ -407,7 +407,7 @@ def _draw_dashed(axes: Axes, drawn: Curves, name: str) -> None:
 
 
 def _find_means(curve: _CurvePoints, name: str) -> tuple[list[int], np.ndarray]:
-    """Returns a curve's x and the means of a quantity there, NaN where one is infinite."""
+    """Returns a curve's x and the means of a quantity there, NaN in place of infinite means."""
     means = np.array([point.averages[name].mean for point in curve.points])
     return [point.x for point in curve.points], np.where(np.isfinite(means), means, np.nan)
 

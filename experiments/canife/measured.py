@@ -79,8 +79,8 @@ def open_store(setting: Attacked, checksum: str, out: Path) -> Store:
 def read(held: Holdings, setting: Attacked, numbers: Sequence[int]) -> list[Measured]:
     """Returns those of a setting's measured rounds that are stored.
 
-    A store is named by the setting and by the checksum of its clients' data. Here no data are loaded, so that
-    it is found by the setting alone, and a setting that is there on two data sets is an error.
+    A store's name depends on the setting and on the checksum of its clients' data. Here no data are loaded:
+    the store is looked up by the setting alone, and a setting that is there on two data sets is an error.
 
     Args:
       held: What lies in the folder of all stores.
@@ -96,7 +96,7 @@ def read(held: Holdings, setting: Attacked, numbers: Sequence[int]) -> list[Meas
 def read_rounds(store: Store, numbers: Sequence[int]) -> list[Measured]:
     """Returns those of the measured rounds of these numbers that a store holds, a file each.
 
-    A damaged file, or one of another setting, counts as missing; it is reported on stderr.
+    A file that is damaged or of another setting counts as missing; it is reported on stderr.
     """
     measured = []
     for number in numbers:

@@ -66,7 +66,7 @@ class ModelRow(NamedTuple):
       split: (setting, data sets) -> the clients.
       make: () -> the model.
       form: The form of its examples.
-      padding: The label that stands for none.
+      padding: The label that means none.
     """
 
     split: Callable[[Attacked, DataSets], Split]
@@ -263,7 +263,7 @@ def _cut_examples(clients: Clients, most: int) -> Clients:
 def make_population(setting: Attacked, split: Split) -> Population:
     """Returns a setting's model, its clients and how they train, as functions of theta.
 
-    Images of which each client has one are trained by DP-SGD, whose step is a round; all else by DP-FedAvg.
+    Clients with a single image each are trained by DP-SGD, whose step is a round; all others by DP-FedAvg.
 
     Args:
       setting: The setting.
@@ -310,7 +310,7 @@ def _make_accuracy(
         return jnp.sum(jax.vmap(is_right, (None, 0, 0))(theta, features, labels))
 
     def compute_accuracy(theta: Array) -> float:
-        """Counts right labels block by block, so that memory holds one block's logits."""
+        """Counts right labels block by block, so that memory holds the logits of a single block."""
         counts = []
         for start in range(0, len(labels), _TEST_BLOCK):
             block = slice(start, start + _TEST_BLOCK)
@@ -328,12 +328,12 @@ def draw_clients(setting: Attacked, purpose: str, clients: int, size: int) -> In
 
 
 def make_generator(setting: Attacked, purpose: str) -> np.random.Generator:
-    """Returns the generator of a setting's seed for one purpose, a word that gives it draws of its own."""
+    """Returns the generator of a setting's seed for a purpose, a word that gives it draws of its own."""
     return np.random.default_rng([setting.seed, *purpose.encode()])
 
 
 def _train_by_dpsgd(setting: Attacked, model: Model, split: Split) -> ClientTraining:
-    """Returns the training of clients with one example each, who send clipped gradients.
+    """Returns the training of clients with one example each, which send clipped gradients.
 
     A round is a step of DP-SGD on the cohort.
 
@@ -381,7 +381,7 @@ def _train_by_dpsgd(setting: Attacked, model: Model, split: Split) -> ClientTrai
 
 
 def _train_by_fedavg(setting: Attacked, model: Model, split: Split) -> ClientTraining:
-    """Returns the training of clients with several examples, who send clipped updates of local SGD.
+    """Returns the training of clients with several examples, which send clipped updates of local SGD.
 
     Args:
       setting: Has the clients' batch size, epochs and learning rate, and the cohort.

@@ -2,7 +2,7 @@
 
 A round's score is the noisy sum's dot product with the canary's unit gradient, over the clipping norm. The
 sum is linear, so that with every client's dot product computed, mock rounds are sums of these numbers and
-one normal draw.
+a normal draw.
 """
 
 from collections.abc import Callable
@@ -138,7 +138,7 @@ def published_scores(
       cohort: its size, and how it is drawn.
       canary: the canary's own dot product.
       sigma: the noise multiplier.
-      rounds: how many in all; the odd one has the canary.
+      rounds: how many in all; of an odd number the round left over has the canary.
 
     Returns:
       (in, out): the scores of the rounds with the canary, and without.

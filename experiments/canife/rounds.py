@@ -219,8 +219,8 @@ def renyi_charge(epsilon: float, delta: float, true_noise: float) -> float:
 def gaussian_charge(epsilon: float, delta: float, true_noise: float) -> float:
     """Returns the noise multiplier that a round is charged by the exact Gaussian curve (`gaussian_noise`).
 
-    As by `renyi_charge`, an estimate below 0.15 is raised to that, and an infinite one is charged the true
-    noise.
+    As by `renyi_charge`, an estimate below 0.15 is raised to that, and an infinite estimate is charged the
+    true noise.
     """
     if np.isinf(epsilon):
         return true_noise
@@ -274,8 +274,8 @@ def forward(measured: Sequence[int], total: int) -> list[int]:
 def backward(measured: Sequence[int], total: int) -> list[int]:
     """Returns how many rounds each measured round represents, as the public code charges them.
 
-    A measured round represents itself and those since the one before; rounds after the last are free (Errata
-    C8).
+    A measured round represents itself and the rounds since the measured round before; rounds after the last
+    are free (Errata C8).
     """
     _require_measured(measured, total)
     return [int(n) for n in np.diff([0, *measured])]

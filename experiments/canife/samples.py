@@ -150,7 +150,7 @@ def text_samples(model: Model, form: TextForm, soft_label: bool) -> Samples:
     Args:
       model: The model.
       form: The form of its texts.
-      soft_label: Whether the label, if there is one, is a mixture.
+      soft_label: Whether the label, if any, is a mixture.
     """
     tokens = jnp.arange(len(form.alphabet)) + form.first
 

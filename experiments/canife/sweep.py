@@ -27,7 +27,7 @@ class FigureSize(NamedTuple):
     Attributes:
       setting: The setting, in whose measured rounds canaries are designed.
       noise_multiplier: That of Figure 8c; the others are without noise.
-      pools: Sizes of the pool of mock clients: Figure 5a has all but the first, Figure 8a every other one
+      pools: Sizes of the pool of mock clients: Figure 5a has all but the first, Figure 8a every other size
         from the first on.
       design_steps: Steps of the design of Figure 5b.
       cohorts: Clients a round of Figure 8c.

@@ -47,7 +47,7 @@ def until_epsilon(epsilon: float) -> Until:
 def until_multiple(multiple: float) -> Until:
     """Returns the request to train until so large a part of the claim is proven.
 
-    Of a claim of mu-GDP it is the part of mu below which no GDP guarantee can hold, else that of epsilon.
+    For a claim of mu-GDP it is the part of mu below which no GDP guarantee can hold, else that of epsilon.
     """
 
     def find_first(conclusion: Conclusion) -> int | None:
@@ -125,7 +125,7 @@ class FinishedAudit(NamedTuple):
 
     Attributes:
       request: What was audited, with as many runs as there are.
-      store: Where its scores are kept.
+      store: Of its scores.
       scores: All of them.
       provenance: The versions and devices that trained them.
       trained: The training of those that the store had not yet, if there was any.
@@ -261,7 +261,7 @@ def _train(request: AuditRequest, store: Store, trainer: Trainer, most_trained: 
 def _train_to_looks(
     request: AuditRequest, store: Store, trainer: Trainer, show_look: ShowLook
 ) -> "Trained":
-    """Trains from one declared look to the next; keeps the result of each and shows it."""
+    """Trains from each declared look to the next; keeps the result of each and shows it."""
     from audit.training import training
 
     parts = []

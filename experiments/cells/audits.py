@@ -89,7 +89,7 @@ def step_seconds(setting: Setting) -> float:
 
 
 def compiling_seconds(cells: Sequence[Cell]) -> float:
-    """Estimates the seconds of compiling for all cells; cells whose programs have one shape share them."""
+    """Estimates the seconds of compiling for all cells; cells whose programs have equal shapes share them."""
     programs = {_program_shape(cell) for cell in cells}
     return _COMPILING_SECONDS * len(programs)
 

@@ -92,7 +92,7 @@ class DataSets:
         return self._federations[key]
 
     def require_files(self) -> None:
-        """Loads the files in place of published data sets; raises InputError where one can't be used."""
+        """Loads the files in place of published data sets; raises InputError if a file can't be used."""
         for model, task in TASKS.items():
             if self._is_replaced_by_a_file(task.data):
                 self.load(model)
@@ -128,8 +128,8 @@ class Cell(NamedTuple):
 
     Attributes:
       name: A name for people.
-      identity: A text that is equal for cells that are one piece of work; of those, the one with the most
-        runs is done.
+      identity: A text that is equal for cells that are the same piece of work; of those, the cell with the
+        most runs is done.
       runs: Its runs.
       seconds: An estimate of how long it takes on two cores.
       is_done: (holdings, data sets) -> whether the store has all of it; takes neither JAX nor data for which
@@ -138,7 +138,7 @@ class Cell(NamedTuple):
       do: (store, data sets, progress) -> anything; does all that is missing.
       shared: Whether several workers can do it at once, each a part.
       request: What it computes, in its own kind's terms, for its paper's figures.
-      audited: The audit, where it is one; processes without a store can train its runs too.
+      audited: The audit, if it is an audit; processes without a store can train its runs too.
     """
 
     name: str
@@ -159,7 +159,7 @@ def write_answer(store: Store, values: dict[str, Any]) -> None:
 
 
 def read_answer(store: Store) -> dict[str, Any] | None:
-    """Returns a store's answer; None where there is none, or a damaged one (see `Store.distrust`)."""
+    """Returns a store's answer; None if it is missing or damaged (see `Store.distrust`)."""
     content = files.read(store.path / _ANSWER)
     if content is None:
         return None
@@ -176,7 +176,7 @@ def answer_text(values: dict[str, Any]) -> str:
 
 
 def parsed_answer(content: bytes, unsigned: bool = False) -> dict[str, Any]:
-    """Returns a written answer; `unsigned` allows one without a checksum.
+    """Returns a written answer; `unsigned` allows an answer without a checksum.
 
     Raises:
       ValueError, RecursionError: Where it is torn or altered, or its checksum is missing.

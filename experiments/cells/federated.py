@@ -35,7 +35,7 @@ def federated_cell(setting: FederatedSetting, runs: int, name: str, seconds: flo
     """Returns the cell of so many runs of a federated training.
 
     Where every iterate is observed, the cosines with the final model are stored too, as those of the setting
-    that observes it alone: one training gives both.
+    that observes it alone: the same training run gives both.
     """
 
     def is_done(held: Holdings, data: DataSets) -> bool:
@@ -62,7 +62,7 @@ def final(setting: FederatedSetting) -> FederatedSetting:
 def make_identity(setting: FederatedSetting) -> dict[str, Any]:
     """Returns what identifies a setting in the store, but for its clients' checksum.
 
-    Rounds are drawn and not listed by a user: there is no checksum of theirs.
+    Rounds are drawn and not listed by a user, and so have no checksum.
     """
     return federated_identity(setting, "", None)
 
@@ -118,7 +118,7 @@ def keep_lost_accuracies(game: "Game", store: Store, runs: int, watch: "Watch") 
 
 
 def _observed_settings(setting: FederatedSetting) -> list[FederatedSetting]:
-    """Returns the settings whose scores one training gives: of every iterate, also the final model's."""
+    """Returns the settings whose scores a training run gives: of every iterate, also the final model's."""
     if setting.observe in FINAL:
         return [setting]
     return [setting, final(setting)]
@@ -132,7 +132,7 @@ def _make_store(out: Path, setting: FederatedSetting, checksum: str) -> Store:
 def _train(
     setting: FederatedSetting, runs: int, store: Store, federation: Federation, progress: Progress
 ) -> None:
-    """Trains what is missing, all observations together; then those runs that only the first one had."""
+    """Trains what is missing, all observations together; then the runs that only the first of them had."""
     from audit.settings import build_federated
     from audit.training import training
 

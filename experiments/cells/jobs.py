@@ -2,7 +2,7 @@
 
 A task is some chunks of runs, or a whole cell. It requests one GPU where the cluster has any, or else as many
 cores as the smallest node has, and a worker trains with as many devices: on nodes that are alike, scores are
-those of one alone, to the bit. Where a worker or a node died, Ray does its tasks again. A driver that is
+those of a single node, to the bit. Where a worker or a node died, Ray does its tasks again. A driver that is
 killed has stored every chunk that came back, and its successor trains the rest.
 """
 
@@ -185,7 +185,7 @@ class RunsJob:
         return not self._left
 
     def _cut(self, preparation: Preparation) -> None:
-        """Makes pieces of the missing runs, once the size of chunks is known."""
+        """Cuts the missing runs into pieces, once the preparation has told the size of chunks."""
         missing = self._request.store.missing(self._request.runs)
         self.preparation = preparation
         self._left = shares.count_runs(missing)
@@ -219,7 +219,7 @@ class RunsJob:
 
 
 class CellJob:
-    """A job: a whole cell, as one task."""
+    """A job: a whole cell, as a single task."""
 
     def __init__(self, cluster: Cluster, cell: Cell, place: Workplace) -> None:
         self._cluster = cluster
@@ -301,10 +301,16 @@ class _Scheduler(Generic[AnyJob]):
         self.running: dict[Any, _RunningTask[AnyJob]] = {}
 
     def fill(self) -> bool:
-        """Gives every node as many tasks as it should have; returns whether any are running."""
+        """Gives each node _AHEAD tasks for each of its workers, as long as there are tasks.
+
+        A job whose node is gone has no home afterwards, so that another node may take it.
+
+        Returns:
+          Whether any task is running.
+        """
         nodes: list[Node | None] = [*self._cluster.nodes()]
         if not nodes:
-            nodes = [None]  # Ray waits for one
+            nodes = [None]  # Ray then starts the task on the first node that joins
         for job, home in self.homes.items():
             if home not in nodes:
                 self.homes[job] = None
@@ -318,10 +324,10 @@ class _Scheduler(Generic[AnyJob]):
         return bool(self.running)
 
     def _give_task(self, node: Node | None) -> bool:
-        """Gives a node a task, and returns whether there was one.
+        """Gives a node a task, and returns whether there was a task.
 
-        It is of a job at home there, else of a job without a home, else of the next job, else of another
-        node's.
+        Jobs whose program the node has compiled come first, then jobs without a home, then jobs that are not
+        yet open, then the jobs of other nodes.
         """
         for home in (node, None):
             for job in list(self.homes):
@@ -334,7 +340,7 @@ class _Scheduler(Generic[AnyJob]):
         return any(self._start_task(job, node) for job in reversed(self.homes))
 
     def _start_task(self, job: AnyJob, node: Node | None) -> bool:
-        """Starts a job's next task on a node, and returns whether there was one that could start."""
+        """Starts a job's next task on a node, and returns whether a task could start."""
         started = job.start(node)
         if started is None:
             return False
@@ -384,7 +390,10 @@ class _ClusterTrainer:
 
 
 def do_all(cluster: Cluster, cells: list[Cell], place: Workplace) -> Outcome:
-    """Does what the store does not have, as `work.do_all`; for cells that others hold it waits to the end."""
+    """Trains all that the store does not have of some cells, on a cluster; `work.do_all` does so without.
+
+    Cells that other drivers hold are left for another pass, until the store has them.
+    """
     progress = SweepProgress(cells)
     outcome = Outcome([], [], [])
     waiting = cells
@@ -430,7 +439,7 @@ class _SweepPass:
         self.left: list[Cell] = []
 
     def open_jobs(self, cells: list[Cell]) -> Iterator[Job]:
-        """Yields the cells' jobs, each opened when it is taken."""
+        """Yields a job for each cell that is not done, and claims the cell only when its job is taken."""
         for cell in cells:
             try:
                 if work.is_done(cell, self._place):
@@ -438,7 +447,7 @@ class _SweepPass:
                     self._progress.end(cell)
                     continue
                 job = self._open_job(cell)
-                if job is None:
+                if job is None:  # another worker holds the cell
                     self.left.append(cell)
                 else:
                     yield job

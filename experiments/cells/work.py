@@ -1,4 +1,4 @@
-"""A sweep's cells as work, shared by any number of workers on one store, whichever engine trains.
+"""A sweep's cells as work, shared by any number of workers on a store, whichever engine trains.
 
 What is done is read off the store alone, so that neither data nor JAX are needed to see that a sweep is
 finished.
@@ -67,7 +67,7 @@ class RunsRequest(NamedTuple):
 
 
 class Trainer(Protocol):
-    """What trains one game."""
+    """What trains a game."""
 
     def train(self, request: RunsRequest, /) -> "Trained":
         """Trains the runs that the store does not have, and returns the scores of all."""
@@ -134,7 +134,7 @@ class SweepProgress:
         self._begin = time.perf_counter()
 
     def begin(self, cell: Cell) -> Progress:
-        """Shows a cell as the current one, and returns what is to be called with its runs."""
+        """Shows a cell as the current cell, and returns what is to be called with its runs."""
         self._bar.set_description_str(f"{self._n_done}/{self._n_cells} {shortened(cell.name, 32)}:")
         self._bar.set_postfix_str("compiling")
         self._runs = 0.0
@@ -174,7 +174,7 @@ class SweepProgress:
 
 
 def distinct(cells: Iterable[Cell]) -> list[Cell]:
-    """Returns one cell for each identity, that with the most runs, in the order in which they come."""
+    """Returns a cell for each identity, that with the most runs, in the order in which they come."""
     by_identity: dict[str, Cell] = {}
     for cell in cells:
         other = by_identity.get(cell.identity)
@@ -184,10 +184,10 @@ def distinct(cells: Iterable[Cell]) -> list[Cell]:
 
 
 def do_all(cells: list[Cell], place: Workplace) -> Outcome:
-    """Does what the store does not have; a cell that fails is reported in a line, and the others go on.
+    """Trains all that the store does not have of some cells; reports in a line each cell that fails.
 
-    Of workers that share the store each takes cells that no other holds. At the end it helps with those of
-    others that can be shared, and waits for the rest: a worker that dies gives its cell back.
+    Workers that share the store each take cells that no other holds. At the end a worker helps with those
+    of others that can be shared, and waits for the rest: a worker that dies gives its cell back.
 
     Raises:
       InputError: Where the store can't be written.
@@ -230,7 +230,7 @@ def _attempt(
       cell: The cell.
       place: Its store and data.
       progress: Shows the cell while it is done.
-      outcome: Gets the cell's name in one of its lists, once the cell has ended.
+      outcome: Gets the cell's name in the list that fits, once the cell has ended.
       helps: Whether to do a part of the cell even where another worker holds it.
 
     Returns:

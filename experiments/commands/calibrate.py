@@ -137,7 +137,7 @@ def _checked_mus() -> list[float]:
 
 
 def _make_setting(law: calibration.Law, mu: float, runs: int, **shape: Any) -> KnownMechanism:
-    """Returns audits of a law of known truth, with the levels and the seed of the flags.
+    """Returns audits of a calibration law, with the levels and the seed of the flags.
 
     Args:
       law: How scores are drawn.

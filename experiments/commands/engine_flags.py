@@ -51,7 +51,7 @@ def _start(name: str, address: str | None) -> "Iterator[TrainingEngine]":
 
     Args:
       name: "local" or "ray".
-      address: Of the cluster, host:port or auto; None: one of this machine alone, which is started.
+      address: Of the cluster, host:port or auto; None: a cluster of this machine alone, which is started.
     """
     if name == "ray":
         from experiments.cells import cluster, jobs

@@ -117,7 +117,7 @@ def _audit(audited: _AuditedFederation, game: "Game", store: "Store") -> None:
     Args:
       audited: What is audited.
       game: How a run is trained and its canaries scored.
-      store: Where scores and accuracies are kept.
+      store: Of scores and accuracies.
     """
     from audit.report import federated_table
     from audit.training import training

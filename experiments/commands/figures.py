@@ -101,7 +101,7 @@ def main() -> None:
 def _draw_sweep(
     sweep: Sweep, evidence: "Evidence", scale: str, folder: Path, drawing: _Drawing
 ) -> None:
-    """Draws a sweep's figures and prints its own table, if it has one; adds what was written to the drawing.
+    """Draws a sweep's figures and prints its own table, if any; adds what was written to the drawing.
 
     Args:
       sweep: What is drawn.

@@ -16,7 +16,7 @@ _PAPER_TITLE = "\nThe hidden-state paper's adversary in its network, 68 paramete
 
 
 def main() -> None:
-    """Does both audits and prints one below the other.
+    """Does both audits and prints them below each other.
 
     The first stops once 18.5 is proven, of the 24 that accounting allows: after some 60 of at most 400 runs.
     """

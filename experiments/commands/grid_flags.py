@@ -68,7 +68,7 @@ def run(runs: int | None) -> None:
 
 
 def _require_no_flags_of_single_audits() -> None:
-    """Raises InputError where a flag is given that goes with a single audit alone."""
+    """Raises InputError if a flag is given that makes sense only for a single audit."""
     for name in _SINGLE:
         require(
             not flags.FLAGS[name].present, f"--{name} goes with a single audit: drop --vary or it"
@@ -112,7 +112,7 @@ def _choose_heat_map(names: Sequence[str]) -> tuple[str, str] | None:
 
 
 def _make_audit(values: Mapping[str, Any], runs: int | None) -> "GridAudit":
-    """Returns the audit of one combination; raises InputError, which names it, where it is impossible."""
+    """Returns the audit of a combination; raises InputError, which names it, where it is impossible."""
     from experiments.sweeps import grid
 
     by_flag = {field.flag: field.name for field in fields().values()}
@@ -126,7 +126,7 @@ def _make_audit(values: Mapping[str, Any], runs: int | None) -> "GridAudit":
 
 
 def _find_data(audits: "Sequence[GridAudit]") -> DataSets:
-    """Returns the data of all models; --data_file goes with grids of one data set."""
+    """Returns the data of all models; --data_file goes with grids of a single data set."""
     sources = cli.sources()
     data_sets = {task(audit.setting.model).data.file for audit in audits}
     given = flags.FLAGS.data_file

@@ -104,7 +104,7 @@ def _parse_sigmas() -> list[float]:
 
 
 def _parse_whole_numbers(flag: str, least: int, most: int) -> list[int]:
-    """Returns the whole numbers of a list flag; raises InputError for none, or for one out of range."""
+    """Returns the whole numbers of a list flag; raises InputError if it is empty or any is out of range."""
     numbers = cli.whole_numbers(flag)
     require(numbers, f"--{flag} is empty: give whole numbers, comma-separated")
     for number in numbers:

@@ -1,4 +1,4 @@
-"""What is compared: one mechanism, how much each method may spend on it, and the methods that train it.
+"""What is compared: a mechanism, how much each method may spend on it, and the methods that train it.
 
 A method is data: its setting of the mechanism, and its training as a cell. Importing this starts no JAX.
 """

@@ -216,7 +216,7 @@ def _compose_published(
     Args:
       attacked: The setting.
       values: What was measured, a round each.
-      counts: How many rounds each of them stands for.
+      counts: How many rounds each of them represents.
     """
     estimate_delta = 1 / attacked.scores  # at which the paper's estimates are
     charges = []
@@ -235,7 +235,7 @@ def _compose_exact(
     Args:
       attacked: The setting.
       values: What was measured, a round each; its exact epsilon becomes the mu of a Gaussian curve.
-      counts: How many rounds each of them stands for; their mu^2 add up.
+      counts: How many rounds each of them represents; their mu^2 add up.
     """
     mus = []
     for value in values:

@@ -54,7 +54,7 @@ class CompiledRow(NamedTuple):
 
 
 def compile_for_tpu(mechanism: str, model: str) -> CompiledRow:
-    """Compiles one model's training program for a TPU v5e, in a process of its own.
+    """Compiles a model's training program for a TPU v5e, in a process of its own.
 
     Whatever befalls that process is a row of the table too.
 
@@ -71,7 +71,7 @@ def compile_for_tpu(mechanism: str, model: str) -> CompiledRow:
 def _compile_here(mechanism: str, model: str) -> CompiledRow:
     """Compiles a training program in this process, which must not have touched JAX's devices.
 
-    JAX itself runs on the CPU; the TPU is one that only its compiler knows.
+    JAX itself runs on the CPU; the TPU exists only for its compiler.
     """
     os.environ["JAX_PLATFORMS"] = "cpu"
     prepare_jax(1)
@@ -95,12 +95,12 @@ def _compile_here(mechanism: str, model: str) -> CompiledRow:
 
 
 def measure_memory(played: "Game", chunk: int, devices: "Sequence[jax.Device]") -> ProgramMemory:
-    """Compiles the training of one chunk, and returns its memory; raises what the compiler raises.
+    """Compiles the training of a chunk, and returns its memory; raises what the compiler raises.
 
     Args:
       played: What is trained.
       chunk: Runs at once, on all devices together.
-      devices: Of this machine, or described ones.
+      devices: Of this machine, or only described.
     """
     from audit.mechanism.ensemble import Placement
     from audit.training import game

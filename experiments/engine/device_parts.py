@@ -49,7 +49,7 @@ _COUNTED_RUNS = (1, 2, 5, 10, 20, 40, 60)  # after which it is looked at what fr
 class Trial(NamedTuple):
     """How large the parts are, and their data.
 
-    A file that is not named is looked for in the cache, and replaced by random numbers where it is not there
+    A file that is None is looked for in the cache, and replaced by random numbers where it is not there
     either: nothing is fetched.
 
     Attributes:
@@ -72,7 +72,7 @@ class Trial(NamedTuple):
         return max(round(math.sqrt(self.scale) * whole), least)
 
     def dataset(self, model: str) -> Dataset:
-        """Returns a model's data, or what stands in for them, as `source` says."""
+        """Returns a model's data, or random numbers in their place, as `source` says."""
         data = task(model).data
         files = {"california_housing": self.california_housing, "cifar10": self.cifar10}
         file = files[data.file]
@@ -119,10 +119,10 @@ class Part(NamedTuple):
 
 
 def tell(name: str, trial: Trial) -> Rows:
-    """Yields the rows of a part, after one that describes the device.
+    """Yields a row that describes the device, then the rows of a part.
 
     Args:
-      name: Of one of PARTS.
+      name: Of a part in PARTS.
       trial: How large the part is, and its data.
     """
     part = next(part for part in PARTS if part.name == name)
@@ -214,7 +214,7 @@ def _tell_golden(trial: Trial) -> Rows:
 
 
 def scored_again(fields: dict[str, Any], runs: int) -> np.ndarray:
-    """Returns the scores (runs,) of one recorded setting, computed here from the data made up for it.
+    """Returns the scores (runs,) of a recorded setting, computed here from the data made up for it.
 
     Args:
       fields: The setting's, as scores.json has them.
@@ -412,7 +412,7 @@ def _play_chunks(played: "Game", runs: int, size: int) -> "tuple[list[Scores], l
 
 
 def _count_operations(setting: Setting, dataset: Dataset) -> int:
-    """Returns the floating-point operations of a model-step: one model's step on one mini-batch."""
+    """Returns the floating-point operations of a model-step, the step of one model on a mini-batch."""
     from audit.settings import build
     from experiments.engine import peers_jax
 

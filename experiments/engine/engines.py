@@ -30,7 +30,7 @@ Run = Callable[[], int]  # does some model-steps or client-updates; returns thei
 
 
 class Problem(NamedTuple):
-    """DP-SGD on one model and fixed mini-batches.
+    """DP-SGD on a model and fixed mini-batches.
 
     Attributes:
       setting: Of the training run.
@@ -65,7 +65,7 @@ class Problem(NamedTuple):
 
 
 class FederatedProblem(NamedTuple):
-    """DP-FedAvg on one model with fixed cohorts of clients.
+    """DP-FedAvg on a model with fixed cohorts of clients.
 
     Attributes:
       setting: Of the training run.
@@ -161,7 +161,7 @@ class Kind(NamedTuple):
       load: Imports its libraries; returns what builds it.
       needs: The library that may be missing.
       one_thread: Whether it takes a process for each core.
-      chooses: Whether it tries several numbers of models at once, unless it is given one.
+      chooses: Whether it tries several numbers of models at once, unless a number is given.
     """
 
     name: str

@@ -108,7 +108,7 @@ class LastModelForecast(NamedTuple):
       composition: The accountant's epsilon, of all models.
       state: The upper bound on the last model alone, or why there is none but composition.
       reach: Epsilon of a canary along a direction in which genuine gradients do not interfere; None where
-        that is not known.
+        that is unknown.
     """
 
     k: int
@@ -159,7 +159,7 @@ class Forecast(NamedTuple):
 
 
 def as_text(forecast: Forecast) -> str:
-    """Returns the forecast as text of 80 columns: bounds, time, and what else was asked for."""
+    """Returns the forecast as text of 80 columns: bounds, time, and whatever else the forecast holds."""
     audits = forecast.bounds[0].setting
     truth = forecast.bounds[0].true_epsilon
     lines = [
@@ -285,7 +285,7 @@ def _describe_expected(expected: Expected, delta: float) -> list[str]:
 
 
 def _show_coordinate(row: ExpectedLeak) -> str:
-    """Returns which coordinate it is, with its index where it has one."""
+    """Returns which coordinate it is, with its index if any."""
     if row.coordinate is None:
         return row.name
     return f"{row.name} ({row.coordinate})"
@@ -451,7 +451,7 @@ def last_model(
 def _find_state(
     setting: Setting, dataset: Dataset, probed: Probe, delta: float
 ) -> HiddenState | str:
-    """Returns the bound on the last model of a setting, measured where it has to be, or why there is none."""
+    """Returns the bound on a setting's last model, measured if it must be; or a text on why there is none."""
     if rehearsals.count_rehearsals(setting) is None:
         return lipschitz.hidden_state(setting, delta)
     effort = _QUICK
@@ -488,7 +488,7 @@ def _find_obstacle(setting: Setting, dataset: Dataset, probed: Probe, patient: b
 
 
 def probe_elsewhere(devices: int, setting: Setting, dataset: Dataset, runs: int) -> Probe:
-    """Times steps of an audit in a process that has not touched JAX.
+    """Starts JAX in this process and times steps of an audit, to be called in a process of its own.
 
     Args:
       devices: How many devices are made of the process's CPU.

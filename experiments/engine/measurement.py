@@ -267,7 +267,7 @@ def _serve(connection: Connection, load: Callable[[], Build], problem: Path, *mo
       connection: To the process that asks.
       load: Imports the engine's libraries, and returns what builds it.
       problem: The file that has the problem.
-      *models: How many to train at once, where the engine is told so.
+      *models: How many to train at once, if the engine takes a number.
     """
     try:
         build = load()
@@ -289,7 +289,7 @@ def _serve(connection: Connection, load: Callable[[], Build], problem: Path, *mo
 def _peak_memory() -> int:
     """Returns the peak resident bytes of this process.
 
-    Linux's own count is taken where there is one: ru_maxrss begins with that of the process that forked.
+    Linux's own count is taken if it exists: ru_maxrss begins with that of the process that forked.
     """
     try:
         lines = Path("/proc/self/status").read_text().splitlines()
@@ -333,7 +333,7 @@ def as_table(measurements: list[Measurement]) -> str:
 
 
 def _make_block(unit: str, measurements: list[Measurement]) -> str:
-    """Returns the table, for people alone, of the measurements of one unit.
+    """Returns the table, for people alone, of the measurements of a unit.
 
     Args:
       unit: "model-steps" or "client-updates".

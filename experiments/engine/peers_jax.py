@@ -44,7 +44,7 @@ _LEAST_BLOCK = 5  # steps of a call
 def make_problem(
     model: str, steps: int, batch_size: int | None, sources: Sources
 ) -> tuple[Problem, int]:
-    """Returns a problem of DP-SGD, and the floating-point operations of one step of one model.
+    """Returns a problem of DP-SGD, and the floating-point operations of a step of one model.
 
     It is what `audit` trains by default on the model's data, but for the number of steps and the adversary.
     That is GC-R, a gradient along a random coordinate: its steps cost what those of the default, GC-S, do,
@@ -405,7 +405,7 @@ def jax_privacy(problem: Problem, models: int = 0) -> Engine:
 
 
 def _make_jax_privacy_training(problem: Problem) -> Callable[..., Array]:
-    """Returns a function that trains one model by jax_privacy.
+    """Returns a function that trains a model by jax_privacy.
 
     Returns:
       (theta, key, batches, data, learning rate, sigma) -> theta after a step on each of the mini-batches.

@@ -1,6 +1,6 @@
 """The engines that `throughput` times in PyTorch.
 
-They are Opacus, one vectorised step with torch.func, and a loop over clients.
+They are Opacus, a vectorised step with torch.func, and a loop over clients.
 """
 
 import copy
@@ -350,7 +350,7 @@ class _ClientLoop:
     def _add_update(self, sums: list[Tensor], client: int, batch_size: int, epochs: int) -> None:
         """Trains a client, and adds its clipped update to the sums, a tensor for each parameter, in place.
 
-        The update is the server's model less the client's trained one, clipped to C over all parameters.
+        The update is the server's model less the client's trained model, clipped to C over all parameters.
         """
         local = self._train_client(client, batch_size, epochs)
         with torch.no_grad():
@@ -366,7 +366,7 @@ class _ClientLoop:
     def _train_client(self, client: int, batch_size: int, epochs: int) -> nn.Module:
         """Returns a copy of the server's model, trained by SGD on the client's examples.
 
-        A client whose examples fit one mini-batch takes them in order, others shuffle them each epoch.
+        A client whose examples fit into a mini-batch takes them in order, others shuffle them each epoch.
         """
         local = copy.deepcopy(self.network)
         learning_rate = self._problem.setting.client_learning_rate
@@ -428,5 +428,5 @@ def _make_engine(run: Run, models: int, distance: float) -> Engine:
 
 
 def _find_platform() -> str:
-    """Returns "gpu" where PyTorch sees one, else "cpu"."""
+    """Returns "gpu" where PyTorch sees a GPU, else "cpu"."""
     return "gpu" if _ON_GPU else "cpu"

@@ -57,7 +57,7 @@ class _Reference(NamedTuple):
 
 
 class _Strategy(NamedTuple):
-    """A clipping strategy in one precision, compiled: (theta, batch, C) -> sums.
+    """A clipping strategy in a given precision, compiled: (theta, batch, C) -> sums.
 
     Attributes:
       clip_each: The clipped gradient of each example alone, (n, p).
@@ -90,7 +90,7 @@ def measure(setting: Setting, dataset: Dataset, examples: int) -> dict[str, list
     batch = (dataset.features[:examples], dataset.labels[:examples])
 
     def measure_effects(theta: Array) -> list[Effect]:
-        """Measures all precisions at one model (p,), against float64."""
+        """Measures all precisions at a model (p,), against float64."""
         reference = _compute_reference(model, theta, batch, setting.mechanism.clipping_norm)
         effects = []
         for precision, strategy in strategies.items():
@@ -126,7 +126,7 @@ def _measure_effect(
     batch: Batch,
     reference: _Reference,
 ) -> Effect:
-    """Returns a precision's effect on the gradients of a batch at one model.
+    """Returns a precision's effect on the gradients of a batch at a given model.
 
     Args:
       precision: Its name.
@@ -252,7 +252,7 @@ def as_text(effects_by_moment: dict[str, list[Effect]], setting: Setting, exampl
 
 
 def _make_table(moment: str, effects: list[Effect], sigma: float) -> str:
-    """Returns the table of the effects at one moment, a row for each precision.
+    """Returns the table of the effects at a moment, a row for each precision.
 
     Args:
       moment: In words.

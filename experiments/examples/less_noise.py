@@ -32,12 +32,15 @@ CONFIDENCE = 0.95
 
 
 def examine(dataset: Dataset, noise: float, seed: int) -> ClaimTest:
-    """Returns the test of an audit's claim, by as many runs as refute it, or RUNS.
+    """Audits a claim with less noise than it states, until a run refutes the claim or RUNS are done.
 
     Args:
       dataset: what the model trains on.
-      noise: the real noise, as a multiple of the stated one.
+      noise: the real noise, as a multiple of the stated noise.
       seed: of the audit.
+
+    Returns:
+      The test of the claim after the last run.
     """
     setting = setting_of(
         MODEL, adversary="sphere", canaries=CANARIES, batch_size=BATCH_SIZE, seed=seed

@@ -1,8 +1,8 @@
 """The range between what audits of a convex model prove and what accounting allows.
 
 Draws the hidden-state bound beside composition, and audits of logistic regression that lie below both. An
-audit's canaries lie along coordinates, or are fresh directions, of which the law of the scores is known. Each
-place has one seed, so that a point has one conclusion.
+audit's canaries lie along coordinates, or are fresh directions, whose scores have a known law. Each
+place has a single seed, so that a point has a single conclusion.
 """
 
 from collections.abc import Sequence
@@ -60,7 +60,7 @@ def bracket_figure(title: str, x_axis: Axis, every: Sequence[Point], delta: floa
 
 
 def _draw_panel(axis: Axes, own: Sequence[Point], delta: float) -> None:
-    """Draws the bounds and audits at one weight decay; audits at the same x share their bounds."""
+    """Draws the bounds and audits at a weight decay; audits at the same x share their bounds."""
     point_at = {point.x: point for point in own}
     xs = sorted(point_at)
     composition = [point_at[x].upper_bound() for x in xs]
@@ -108,7 +108,7 @@ def _draw_interval(axis: Axes, point: Point) -> None:
 
 
 def _hidden_state_epsilon(point: Point) -> float:
-    """Returns the hidden-state bound on epsilon; the models of these figures have one."""
+    """Returns the hidden-state bound on epsilon; the models of these figures have it."""
     hidden_state = point.conclusions[0].hidden_state
     assert hidden_state is not None
     return hidden_state.bound.epsilon

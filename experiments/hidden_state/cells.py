@@ -2,7 +2,7 @@
 
 One kind holds the gradient norms of L's canary before clipping (Figure 8), which are trained once and stored.
 L is the adversary that inserts the gradient of a training example with a wrong label. The other kind is the
-crafted landscape: one pool of processes solves all of its laws, under one claim.
+crafted landscape: a single pool of processes solves all of its laws, under a single claim.
 """
 
 import contextlib
@@ -69,7 +69,7 @@ def landscape_cell(grid: Grid) -> Cell:
         return Store(out / landscape.CELLS, marker)
 
     def do(store: Store, data: DataSets, progress: Progress) -> None:
-        """Simulates and solves what the store lacks of the grid."""
+        """Simulates and solves what the store does not have of the grid."""
         from experiments.hidden_state import landscape_solve
 
         # Progress is counted in runs: the grid's are spread evenly over its laws.
@@ -120,7 +120,7 @@ def kept_norms(
 def _train(setting: Setting, dataset: Dataset, runs: int, progress: Progress) -> Norms:
     """Trains runs and returns the norms (runs, steps) of their canaries' gradients.
 
-    Chunks are of equal size, so that they share one compiled program; the last is cut to the runs that count.
+    Chunks are of equal size, so that they share a compiled program; the last is cut to the runs that count.
     """
     from audit.settings import build
     from audit.training import game

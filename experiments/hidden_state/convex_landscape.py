@@ -1,8 +1,8 @@
 """The convex crafted landscape: gradient descent on a quadratic whose curvature changes in time.
 
 Steps theta_t = c'_t theta_(t-1) + s_t b + n_t z_t in one dimension, b = 1 in the world with the canary and
-z_t ~ N(0, 1), are the noisy gradient steps of a convex quadratic as long as 0 <= c'_t <= 1, and of one that
-is smooth and strongly convex as long as c'_t is at most c_t, the Lipschitz constant of such a step. The last
+z_t ~ N(0, 1), are the noisy gradient steps of a convex quadratic as long as 0 <= c'_t <= 1. The quadratic is
+smooth and strongly convex as long as c'_t is at most c_t, the Lipschitz constant of such a step. The last
 iterate is Gaussian in both worlds. With the slopes c'_t of the accountant's certificate
 (`HiddenStateBound.attained_by`) it leaks all that `hidden_state_bound` allows: no better bound holds of all
 losses with these constants. It is curved where that sheds more noise than signal, as just before the last
@@ -252,7 +252,7 @@ def figure(rows: Sequence[AuditedSchedule], delta: float) -> Figure:
 
 
 def _draw_epsilons(axis: Axes, rows: Sequence[AuditedSchedule], delta: float) -> None:
-    """Draws the bounds and the audits of the schedules with one Lipschitz constant over k."""
+    """Draws bounds and audits over k, of the schedules whose steps all have the same Lipschitz constant."""
     for insert, marker, dashes in ((LAST, "o", "-."), (FIRST, "s", ":")):
         own = [row for row in rows if row.schedule.insert == insert]
         k = [row.schedule.k for row in own]

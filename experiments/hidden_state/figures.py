@@ -190,7 +190,7 @@ def landscape_figures(
 def landscape_rows(name: str, cells: Sequence[CellResults], runs: int) -> list[Row]:
     """Makes the common table's rows: bounds of simulated audits at the last step, and the exact epsilon.
 
-    The exact epsilon, at the simulated threshold, stands in the column of predictions. A cell has a single
+    The exact epsilon, at the simulated threshold, is in the column of predictions. A cell has a single
     simulation, so that its epsilons have no range.
 
     Args:

@@ -180,7 +180,7 @@ _KINDS: dict[type, type[Result]] = {
 
 
 class Study(NamedTuple):
-    """Cells of one length under a constant threshold in units of C, and Algorithm 6 at the same delta."""
+    """Cells of equal length under a constant threshold in units of C, and Algorithm 6 at the same delta."""
 
     cells: tuple[LandscapeCell, ...]
     threshold: float
@@ -302,7 +302,7 @@ def with_cells(held: Holdings) -> Holdings:
 def results(held: Holdings, study: Study) -> StudyResults:
     """Reads all that is stored of a study.
 
-    Results of Algorithm 6 are shown side by side in one figure, so that they count only where all are there.
+    Results of Algorithm 6 are shown side by side in a figure, so that they count only where all are there.
     Raises InputError for a result that can't be read now.
     """
     cell_results = [_read_cell(held, study, cell) for cell in study.cells]
@@ -337,7 +337,7 @@ def read(held: Holdings, request: Request, kind: type[_Kind]) -> _Kind | None:
 
 
 def is_stored(held: Holdings, request: Request) -> bool:
-    """Returns whether a request's result is stored and undamaged; reports a damaged one as `read` does."""
+    """Returns whether a request's result is stored and undamaged; reports a damaged result as `read` does."""
     return read(held, request, _KINDS[type(request)]) is not None
 
 
@@ -392,7 +392,7 @@ def _read_search(held: Holdings, request: ThresholdSearch) -> SearchResults | No
 
 
 def _read(store: Store, kind: type[_Kind]) -> _Kind | None:
-    """Returns a store's result; None if it has none, or a damaged one.
+    """Returns a store's result; None if it is missing or damaged.
 
     Reports a damaged result on stderr, and sets it aside if the caller has claimed the store.
     """
@@ -407,7 +407,7 @@ def _read(store: Store, kind: type[_Kind]) -> _Kind | None:
 
 
 def _parse(content: bytes, kind: type[_Kind]) -> _Kind:
-    """Returns the result in a file's bytes; raises one of _DAMAGES unless all fields have their types.
+    """Returns the result in a file's bytes; raises an error of _DAMAGES unless all fields have their types.
 
     A result without a checksum is taken as it is.
 

@@ -6,7 +6,7 @@ The optimal adversary. For a fixed epsilon the adversary wants the largest D_T =
     Proven, among landscapes for which x -> x + s_t(x) increases at every step. D_T is the integral of
     g_1(x) V_1(x), where V_t(x) is the probability that the final test says "in" after theta_t = x. An
     increasing map and Gaussian noise (a totally positive kernel) keep an increasing likelihood ratio,
-    and theta_1 has one, so the best final test is a threshold: V_T increases, and with it every V_t
+    and theta_1 has such a ratio, so the best final test is a threshold: V_T increases, and with it every V_t
     before it. Hence, whatever increasing maps come later, mass is worth more the higher it is: the
     best first step moves up where g_1 > 0 and down where g_1 < 0, a threshold at the crossing of
     q_1 / p_1 with e^epsilon, which is itself increasing. That fixes g_2, and the same holds of the
@@ -125,7 +125,7 @@ def _evaluate_constant(
     delta: float,
     per_deviation: int,
 ) -> Thresholds:
-    """Returns the adversary with one threshold at every step, and its exact epsilon.
+    """Returns the adversary with the same threshold at every step, and its exact epsilon.
 
     A single step has the accountant's epsilon, in closed form.
 

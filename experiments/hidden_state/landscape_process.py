@@ -48,7 +48,7 @@ def validate(process: Process) -> None:
 
 
 def constant(process: Process, threshold: float) -> Array:
-    """Returns one threshold, in units of C, for every step after the first, (T - 1,); the paper's is 1/2."""
+    """Repeats a threshold, in units of C, for every step after the first, (T - 1,); the paper's is 1/2."""
     validate(process)
     return np.full(process.steps - 1, float(threshold))
 

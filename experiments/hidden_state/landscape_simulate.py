@@ -1,6 +1,6 @@
-"""The crafted loss landscape, simulated: the adversary crafts the first gradient and all later ones.
+"""The crafted loss landscape, simulated: the adversary crafts all gradients, the first and every later one.
 
-Hidden-state paper, Section 6 and Appendix F, with the sign that pushes the two worlds apart (Errata
+Hidden-state paper, Section 6 and Appendix F, with the sign that separates the two worlds (Errata
 H5). It controls the whole process, so it is no `Adversary` that is inserted into training:
 it is a process of its own, one parameter wide, whose exact law is in `landscape_law`.
 Lengths are in units of C; the score is theta_t.

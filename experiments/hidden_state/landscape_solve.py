@@ -137,7 +137,7 @@ def solve(request: ExactLaw) -> Exact:
 def simulate(
     requests: Sequence[SimulatedAudit],
 ) -> Iterator[tuple[SimulatedAudit, Scores, Simulated]]:
-    """Simulates audits of cells of one length, as many in a compiled call as memory allows.
+    """Simulates audits of cells of equal length, as many in a compiled call as memory allows.
 
     Args:
       requests: Audits of as many steps, with the same simulation.
@@ -179,7 +179,7 @@ def search(request: landscape.ThresholdSearch) -> landscape.Search:
 
 
 def _open_store(held: Holdings, request: landscape.Request) -> Store:
-    """Returns the store of a request: that which exists, wherever it lies, or one in the folder CELLS."""
+    """Returns the store of a request: where it exists, or else in the folder CELLS."""
     store = held.open(request.setting())
     if store is None:
         return Store(held.root / landscape.CELLS, request.setting())
@@ -194,7 +194,7 @@ def _solve_all(requests: Sequence[ExactLaw]) -> Iterator[tuple[ExactLaw, Exact]]
 def _split_into_batches(
     requests: Sequence[SimulatedAudit],
 ) -> Iterator[Sequence[SimulatedAudit]]:
-    """Yields the requests, all of one length, in batches that simulate _LARGEST_BATCH thetas at most."""
+    """Yields the requests, all of equal length, in batches that simulate _LARGEST_BATCH thetas at most."""
     if not requests:
         return
     thetas_per_request = requests[0].cell.steps * requests[0].simulation.runs
@@ -211,7 +211,7 @@ def _compute_presence(simulation: Simulation) -> NDArray[np.bool_]:
 
 
 def _simulate_thetas(requests: Sequence[SimulatedAudit]) -> Array:
-    """Simulates audits of one length and simulation; returns theta_1, ..., theta_T, (requests, T, runs).
+    """Simulates audits of equal length and simulation; returns theta_1, ..., theta_T, (requests, T, runs).
 
     A cell's draws depend on the seed, sigma and B alone, so that all thresholds share them.
     """

@@ -2,7 +2,7 @@
 
 All others' gradients are -C along a direction v, the target's is C where it takes part and zero where it is
 replaced. The sum of the target's batch then lies 2 C or 1 C above those of other batches, and theta, in units
-of C and beside the known push of all others, is that height and noise. The others cancel theta, so that each
+of C and less the push of all others, is that height and noise. The others cancel theta, so that each
 step begins at 0, unless theta exceeds a threshold c. Then they push it on, further in every step than noise
 brings it back. The last iterate exceeds c if any sum did: the max test of an adversary who sees all models.
 
@@ -10,7 +10,7 @@ Losses with such gradients exist. Along v their slope is -C (1 - eta) and what c
 examples share and which is at most eta C of each; it is periodic with the period B C (1 - eta) that a step
 goes, so that the push leaves no trace. Heights are then 2 - eta and 1 - eta, and eta is as small as 1 / B.
 
-Such a landscape is not Lipschitz with constant 1: it tears models at c apart. "The last model alone" hides
+Such a landscape is not Lipschitz with constant 1: it separates models at c. "The last model alone" hides
 nothing of a shuffled training run in general, and only where steps are Lipschitz is there a bound for it.
 """
 

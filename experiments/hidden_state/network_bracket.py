@@ -1,7 +1,7 @@
 """What the last model of a neural network leaks at most, and what audits find: figure and table.
 
-An upper bound is proven, or it stands on measured constants; where steps have kinks it is an estimate. Each
-place has one seed, so that a point has one conclusion.
+An upper bound is proven, or it rests on measured constants; where steps have kinks it is an estimate. Each
+place has a single seed, so that a point has a single conclusion.
 """
 
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ class UpperPoint(NamedTuple):
       epsilon: At the levels' delta.
       word: What it assumes, or `ESTIMATE`.
       margin: Were steps to expand ten times as much.
-      expansion: The mean Lipschitz constant of steps; None where composition stands alone.
+      expansion: The mean Lipschitz constant of steps; None where there is only composition.
     """
 
     epsilon: float
@@ -171,7 +171,7 @@ def _draw_figure(title: str, x_axis: Axis, rows: Sequence[BracketRow], delta: fl
 
 
 def _draw_panel(axis: Axes, rows: Sequence[BracketRow]) -> None:
-    """Draws the places of one panel."""
+    """Draws the places of a panel."""
     xs = [row.x for row in rows]
     axis.plot(xs, [row.composition for row in rows], color=UPPER, ls=":", label="composition")
     _draw_upper(axis, rows)

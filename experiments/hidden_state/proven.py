@@ -67,7 +67,7 @@ class ProvenLine(NamedTuple):
 
 
 class _Row(NamedTuple):
-    """A row of the table: a line at one number of training runs."""
+    """A row of the table: a line at a number of training runs."""
 
     line: ProvenLine
     runs: int
@@ -141,7 +141,7 @@ def proven_figure(
     """
 
     def draw_panel(axis: Axes, panel: str) -> None:
-        """Draws the limits and the lines of one panel."""
+        """Draws the limits and the lines of a panel."""
         _draw_limits(axis, [point for point in every if point.panel == panel], delta)
         for line in lines:
             if line.panel == panel:
@@ -153,7 +153,7 @@ def proven_figure(
 
 
 def _draw_limits(axis: Axes, panel_points: Sequence[Point], delta: float) -> None:
-    """Draws the accountant's epsilon, and the predicted epsilon of a panel's first point that has one."""
+    """Draws the accountant's epsilon, and the first predicted epsilon among a panel's points."""
     for point in panel_points:
         predicted = point.predicted(delta)
         if predicted is not None:

@@ -120,7 +120,7 @@ def epsilons_figure(points: Points) -> Figure:
 
 
 def _draw_epsilons(axis: Axes, panel: str, points: Points) -> None:
-    """Draws a panel of Figure 3: each method's epsilon, the exact one, and the limit of the paper's window.
+    """Draws a panel of Figure 3: methods' epsilons, the exact epsilon, and the limit of the paper's window.
 
     Over n, audits with one canary have lines of their own.
     """
@@ -166,12 +166,12 @@ def _draw_means(axis: Axes, points: Points, method: str, look: _Look) -> None:
       method: A key of _LOOKS.
       look: Of its line.
     """
-    own = [point for point in points if method in point.found.epsilons]
+    own = [point for point in points if method in point.findings.epsilons]
     xs = [point.x() for point in own]
     means = [point.mean(method) for point in own]
     errors = []
     for point in own:
-        epsilons = point.found.epsilons[method]
+        epsilons = point.findings.epsilons[method]
         errors.append(float(np.std(epsilons) / np.sqrt(len(epsilons))))
     axis.errorbar(xs, means, errors, label=look.label, **look.style())
 
@@ -214,8 +214,8 @@ def _draw_moments(axis: Axes, panel: str, points: Points) -> None:
     Bits say which canaries are detected. If they were independent, mu_2 - mu_1^2 and mu_4 - mu_2^2 would be
     0, with mu_m the mean product of m of them.
     """
-    second = [(point.x(), point.found.second) for point in points]
-    fourth = [(point.x(), point.found.fourth) for point in points]
+    second = [(point.x(), point.findings.second) for point in points]
+    fourth = [(point.x(), point.findings.fourth) for point in points]
     drawn = _plot_present(axis, second, label="|mu_2 - mu_1²|", **_LOOKS["wilson_2"].style())
     _plot_present(axis, fourth, label="|mu_4 - mu_2²|", **_LOOKS["wilson_4"].style())
     if drawn:

@@ -34,7 +34,7 @@ class Gain(NamedTuple):
       label: The entry's name.
       single: The largest mean epsilon with one canary and order 1.
       several: The largest mean epsilon with several canaries, by method: ORDER_2, ORDER_4.
-      by_order: The gain by method, as `compute_gain` has it; None where one side proves nothing.
+      by_order: The gain by method, as `compute_gain` has it; None where a side proves nothing.
     """
 
     label: str
@@ -133,7 +133,7 @@ def choose_numbers_of_runs(runs: int) -> list[int]:
 def compute_curve(method: str, scores: Scores, runs: Sequence[int], levels: Level) -> list[float]:
     """Returns a method's epsilon at each number of runs, its mean over _PARTS random parts of the scores.
 
-    Where all runs are asked for, there is one part.
+    The number of all runs has a single part.
 
     Args:
       method: A key of METHODS.
@@ -174,7 +174,7 @@ def compute_gain(
 
 
 def compute_mean(entries: Sequence[Gain], order: str) -> float | None:
-    """Returns the harmonic mean of an order's gains, the paper's average, over those entries that have one.
+    """Returns the harmonic mean of an order's gains, the paper's average, over the entries that have a gain.
 
     It is None where no entry has a gain.
     """

@@ -65,7 +65,7 @@ def simulate(setting: GaussianMechanism, seed: int) -> Sets:
       seed: Of all draws.
 
     Returns:
-      Scores (n, K) of inserted canaries and, of n further runs with K - 1 canaries, (n, K) of fresh ones.
+      Scores (n, K) of inserted canaries and, of n further runs with K - 1 canaries, (n, K) of fresh canaries.
 
     Raises:
       InputError: K > d, or d < 2.
@@ -107,7 +107,7 @@ def choose_thresholds(design: Sets, delta: float, confidence: float) -> dict[int
 def examine_order(
     design: Sets, threshold: float, order: int, delta: float, confidence: float
 ) -> OrderFindings:
-    """Computes what one order of Wilson's intervals finds at a threshold.
+    """Computes what an order of Wilson's intervals shows at a threshold.
 
     A canary's bit is whether it is detected. With mu_j the probability that j distinct inserted canaries of a
     run are all detected, |mu_2 - mu_1^2| and |mu_4 - mu_2^2| say how correlated the bits are: the less, the
@@ -191,8 +191,8 @@ def _count_detected(scores: Array, threshold: float) -> Array:
 def _epsilon(design: Sets, threshold: float, order: int, delta: float, confidence: float) -> float:
     """Returns log((p_1 - delta) / p_0) from Wilson's limits of an order, each at half the error.
 
-    p_1 is the least rate at which inserted canaries are detected, p_0 the largest of fresh ones. It is 0
-    where p_1 is at most delta.
+    p_1 is the least rate at which inserted canaries are detected, p_0 the largest rate of fresh canaries. It
+    is 0 where p_1 is at most delta.
 
     Args:
       design: Scores (n, K) of inserted and of fresh canaries.

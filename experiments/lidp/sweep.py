@@ -4,7 +4,7 @@ They audit the Gaussian mechanism (Section 4, Appendix E) and trained models (Se
 
     smoke    seconds: a few runs of a few steps, to see that all is in its place
     laptop   the mechanism: the paper's seeds, its sizes as far as they take seconds, up to 4,096 runs of 64
-             canaries. Models: the linear one alone. Canaries join a step with probability 1/60 in 600 steps,
+             canaries. Models: only the linear model. Canaries join a step with probability 1/60 in 600 steps,
              as in ten epochs of a tenth of the data; each step's genuine examples are others, as in one epoch
              of all
     paper    the mechanism: Appendix E's grid, as far as its rule goes: n K at most 1e8, K d at most 1e9.
@@ -83,7 +83,7 @@ class Workload(NamedTuple):
       trainings: The models and how they are trained; the figure shows the first.
       epsilons: The epsilons of the table.
       runs: Runs of each cell.
-      canaries: Canaries in each run of the table, beside one.
+      canaries: Canaries in each run of the table, beside a single canary.
       series: The numbers of canaries of the figure.
       epsilon: The epsilon of the figure.
     """

@@ -32,11 +32,11 @@ mean: harmonic, of entries in which both sides prove something"""
 
 
 class MechanismPoint(NamedTuple):
-    """An audit of the Gaussian mechanism, its panel and what it found."""
+    """An audit of the Gaussian mechanism, its panel and its findings."""
 
     panel: str
     audit: MechanismAudit
-    found: MechanismFindings
+    findings: MechanismFindings
 
     def x(self) -> int:
         """Returns its place in its panel."""
@@ -49,15 +49,15 @@ class MechanismPoint(NamedTuple):
 
     def epsilons(self, method: str) -> list[float] | None:
         """Returns a method's epsilons, a seed each; None without that method."""
-        return self.found.epsilons.get(method)
+        return self.findings.epsilons.get(method)
 
     def mean(self, method: str) -> float:
         """Returns a method's mean epsilon over the seeds."""
-        return float(np.mean(self.found.epsilons[method]))
+        return float(np.mean(self.findings.epsilons[method]))
 
     def gain(self, method: str) -> float | None:
         """Returns how far a method's mean epsilon is above order 1's, or None without that method."""
-        if method not in self.found.epsilons:
+        if method not in self.findings.epsilons:
             return None
         return self.mean(method) - self.mean("wilson_1")
 
@@ -102,8 +102,8 @@ def make_correlations_table(figure: str, points: Sequence[MechanismPoint]) -> Ow
     columns = [
         Column(None, lambda point: point.gain("wilson_2"), "gain, order 2", gain, 14),
         Column(None, lambda point: point.gain("wilson_4"), "gain, order 4", gain, 14),
-        Column(None, lambda point: point.found.second, "|mu_2-mu_1^2|", moment, 14),
-        Column(None, lambda point: point.found.fourth, "|mu_4-mu_2^2|", moment, 14),
+        Column(None, lambda point: point.findings.second, "|mu_2-mu_1^2|", moment, 14),
+        Column(None, lambda point: point.findings.fourth, "|mu_4-mu_2^2|", moment, 14),
     ]
     after = [_RULE, *_quote_claim(figure, "gains")]
     return _make_points_table(figure, "bias, variance and correlation", columns, points, after)
@@ -201,15 +201,15 @@ def _make_points_csv(points: Sequence[MechanismPoint]) -> bytes:
     for point in points:
         # as texts: a float's own digits, not the six of a table
         audit = {name: str(value) for name, value in point.audit._asdict().items()}
-        for method, epsilons in point.found.epsilons.items():
+        for method, epsilons in point.findings.epsilons.items():
             row = {
                 "panel": point.panel,
                 **audit,
                 "method": method,
                 "mean": np.mean(epsilons),
                 "deviation": np.std(epsilons),
-                "second": point.found.second,
-                "fourth": point.found.fourth,
+                "second": point.findings.second,
+                "fourth": point.findings.fourth,
             }
             rows.append(row)
     columns = [Column(key, itemgetter(key)) for key in rows[0]] if rows else []

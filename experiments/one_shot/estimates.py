@@ -109,7 +109,7 @@ def simulate_cells(
 def floors(numbers: Sequence[int], delta: float) -> list[Floors]:
     """Computes what every estimate shows where nothing leaks, for each number of canaries.
 
-    The law of cosines without a leak counts as known, as it is of the final model's.
+    The law of cosines without a leak is taken to be exact, as it is for the final model.
 
     Args:
       numbers: Of canaries.
@@ -130,7 +130,7 @@ class Observation(NamedTuple):
     Attributes:
       cosines: Their cosines.
       fitted: The estimate as printed in the paper.
-      equal_variance: The estimate with one deviation for both worlds.
+      equal_variance: The estimate with the same deviation for both worlds.
       in_sample: The paper's lower value, which is in-sample and no bound.
       normality: The test of normality of the cosines that are in.
     """
@@ -253,7 +253,7 @@ def _observe(scores: Scores, dimension: int, null_is_known: bool, levels: Level)
     """Computes what the cosines of a setting's first run show.
 
     Args:
-      scores: The cosines, and who was in.
+      scores: The cosines, and which canaries were in.
       dimension: d.
       null_is_known: Whether cosines of canaries that are out have the law of uniform directions, as with the
         final model; else their law is fitted to those that are out.

@@ -70,8 +70,8 @@ def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
 def _draw_repeated(sweep: Sweep, evidence: Evidence) -> tuple[Figure, OwnTable] | None:
     """Draws a sweep of single training runs and makes its table; returns None where none is stored.
 
-    A sweep of several kinds of clients shows densities; of one kind, with training runs without canaries,
-    histograms; without those, estimates over repetitions.
+    A sweep of several kinds of clients shows densities. A sweep of a single kind shows histograms if it has
+    training runs without canaries, else estimates over repetitions.
     """
     assert isinstance(sweep, RepeatedSweep)
     every = []
@@ -250,7 +250,7 @@ def quantiles_figure(title: str, splits: Sequence[SplitQuantiles], delta: float)
 
 
 def _draw_histogram(axis: Axes, observation: Observation) -> None:
-    """Draws the cosines of canaries that are in, beside those that are out or their known law."""
+    """Draws the cosines of canaries that are in, beside those that are out or their exact law."""
     root = np.sqrt(observation.cosines.dimension)
     observed = observation.cosines.observed * root
     unobserved = observation.cosines.unobserved * root

@@ -7,7 +7,7 @@
              --stackoverflow name, with adaptive clipping
 
 Noise multipliers have the paper's analytical epsilons (infinite, 300, 100, 30) at delta = 1e-5; at paper
-scale they are the paper's. Each canary is in by its own coin, and those that are out are the unobserved ones.
+scale they are the paper's. Each canary is in by its own coin, and canaries that are out are the unobserved.
 One training run gives the cosines of all iterates and those of the final model.
 """
 
@@ -58,7 +58,7 @@ class TrainingPlan(NamedTuple):
     def without_canaries(self, noise: float) -> FederatedSetting:
         """Returns the setting of a training run without canaries, with a noise multiplier.
 
-        One canary is kept, since run 0 leaves a single canary out. The server divides a round's sum by the
+        One canary remains, since run 0 leaves a single canary out. The server divides a round's sum by the
         number of clients that it expects, canaries among them:
 
             cohort + canaries / (2 rounds),

@@ -142,7 +142,7 @@ class _SplitRow(NamedTuple):
 
 
 class _ObservedRun(NamedTuple):
-    """A run with one of its observations."""
+    """A run with an observation of it."""
 
     run: FederatedRun
     observed: str
@@ -379,7 +379,7 @@ def _make_runs_table(
     heads: Sequence[str],
     lines: Sequence[_Line],
 ) -> OwnTable:
-    """Makes the table of one kind of clients, and its CSV.
+    """Makes the table of a kind of clients, and its CSV.
 
     Args:
       name: The sweep's name.

@@ -81,7 +81,7 @@ def epsilon_figure(title: str, x: Axis | None, points: Sequence[Point], delta: f
     """Draws a panel for each `panel` of the points.
 
     At each x the series are side by side: every estimator's bounds with their range over the seeds, the upper
-    bound, and the prediction where there is one.
+    bound, and the prediction, if any.
 
     Args:
       title: The figure's title.
@@ -120,7 +120,7 @@ def epsilon_figure(title: str, x: Axis | None, points: Sequence[Point], delta: f
 
 
 def trade_off_figure(title: str, points: Sequence[Point]) -> Figure:
-    """Draws the empirical trade-off curve in its band beside Gaussian ones, a row for each conclusion.
+    """Draws the empirical trade-off curve in its band beside Gaussian curves, a row for each conclusion.
 
     The axes are rates at the left, and normal deviates at the right (hidden-state paper, Figure 6a).
     """
@@ -143,7 +143,7 @@ def trade_off_figure(title: str, points: Sequence[Point]) -> Figure:
 def profile_figure(title: str, points: Sequence[Point], delta: float) -> Figure:
     """Draws delta(epsilon) at `if_gaussian`'s mean mu, its prediction and the upper bound (Figure 11).
 
-    There are colors for four points; further ones are left out.
+    There are colors for four points; further points are left out.
     """
     drawn = _with_conclusions(points)
     # 0.05 keeps the axis from being empty where the accountant's mu is unknown, or 0.
@@ -174,7 +174,7 @@ def _with_conclusions(points: Sequence[Point]) -> list[Point]:
 def _draw_profile(
     axis: Axes, point: Point, epsilons: NDArray[np.float64], color: str, dash: Any
 ) -> None:
-    """Draws a point's delta(epsilon) at its mean mu and, paler, at the predicted one."""
+    """Draws a point's delta(epsilon) at its mean mu and, paler, at the predicted mu."""
     mus = [bound.mu or 0.0 for bound in point.bounds(IF_GAUSSIAN)]
     mu = float(np.mean(mus or [0.0]))
     proven = "nothing proven"
@@ -196,7 +196,7 @@ def _draw_profile(
 
 
 def _place_points(points: Sequence[Point]) -> list[Place]:
-    """Places points from left to right: by x, with a gap between two x, and side by side at one x."""
+    """Places points from left to right: by x, with a gap between two x, and side by side at the same x."""
     places: list[Place] = []
     for point in sorted(points, key=attrgetter("x")):
         at = 0.0

@@ -47,7 +47,7 @@ def mu_interval_of_runs(design: Design, confidence: float) -> Interval:
 
     Canaries of a run need not be independent: each set of runs is jackknifed, by leaving out a run at a time,
     and Student's quantile has as many degrees of freedom as there are runs in the smaller set, minus 1. It
-    holds for many runs, for any shape of scores; that the distance is mu holds for normal ones of the same
+    holds for many runs, for any shape of scores; that the distance is mu holds for normal scores of the same
     spread. With fewer than two runs of a kind the interval is [0, inf).
     """
     conversions.require_confidence(confidence)

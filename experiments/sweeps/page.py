@@ -20,7 +20,7 @@ def sweep_page(
       sweep: A sweep of audits.
       scale: Its scale.
       held: What the store holds.
-      requested: The levels of the bounds; those that are None are the usual ones.
+      requested: The levels of the bounds; None means the usual level.
 
     Raises:
       InputError: Where the sweep has no audits of trained models, or none is finished and whole.

@@ -1,4 +1,4 @@
-"""What figures with several panels have in common: the panels' grid, and one legend for all of them."""
+"""What figures with several panels have in common: the panels' grid, and a legend for all of them."""
 
 from collections.abc import Callable, Iterable, Sequence
 
@@ -32,7 +32,7 @@ def epsilon_panels(
       draw_panel: Draws into an axis the panel of a name.
       delta: The delta of epsilon.
       height: The height of a row of panels, in inches.
-      share_y: Whether all panels have one vertical axis.
+      share_y: Whether all panels share the vertical axis.
     """
     columns = min(len(names), _MOST_ACROSS)
     rows = -(-len(names) // columns)
@@ -77,7 +77,7 @@ def draw_heat_map(
       row_labels: At the left, from the top.
       column_labels: Below.
       most: The value of the brightest colour.
-      show: Returns the number that stands in a cell.
+      show: Returns the number that is shown in a cell.
     """
     image = axis.imshow(values, vmin=0, vmax=most, cmap="cividis", aspect="auto")
     for (row, column), value in np.ndenumerate(values):

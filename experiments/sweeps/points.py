@@ -58,7 +58,7 @@ class Point(NamedTuple):
     conclusions: tuple[Conclusion, ...]
 
     def bounds(self, method: str) -> list[Bound]:
-        """Returns the bounds by a method for a single canary, for each stored seed that has one.
+        """Returns the bounds by a method for a single canary, for each stored seed that has such a bound.
 
         Where runs have many canaries, the bound is that of the method's counterpart for many.
         """
@@ -72,7 +72,7 @@ class Point(NamedTuple):
     def epsilons(self, method: str) -> list[float]:
         """Returns the epsilons by a method for a single canary, for each stored seed.
 
-        Where runs have many canaries, it is that of the method's counterpart for many, NaN without one.
+        Where runs have many canaries, it is that of the method's counterpart for many, NaN if it has none.
         """
         epsilons = []
         for conclusion in self.conclusions:
@@ -84,12 +84,12 @@ class Point(NamedTuple):
         return epsilons
 
     def spread(self, method: str) -> Spread:
-        """Returns the spread of a method's epsilons over the seeds, of which one at least is in the store."""
+        """Returns the spread of a method's epsilons over the seeds, of which at least one is stored."""
         values = self.epsilons(method)
         return Spread(float(np.mean(values)), min(values), max(values))
 
     def interval(self) -> tuple[float, float]:
-        """Returns a two-sided interval for epsilon where scores are normal with one spread.
+        """Returns a two-sided interval for epsilon where scores are normal with the same spread.
 
         It is at the bounds' delta and confidence, its limits averaged over the seeds.
         """

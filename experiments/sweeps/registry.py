@@ -56,7 +56,7 @@ def chosen(scale: str, names: list[str]) -> list[Sweep]:
 
 
 def largest(finished: Callable[[Cell], bool], names: list[str]) -> str:
-    """Returns the largest scale with a finished cell that no smaller scale has; laptop where none has one."""
+    """Returns the largest scale with a finished cell that no smaller scale has; laptop without any."""
     smaller: set[tuple[str, int]] = set()
     largest_scale = "laptop"
     for scale in SCALES:

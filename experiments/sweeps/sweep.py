@@ -64,7 +64,7 @@ class Row(NamedTuple):
       seeds: How much data the row rests on.
       epsilons: Each method's epsilons over the seeds.
       interval: The ends of the two-sided interval where scores are normal; None with several seeds.
-      predicted: The predicted epsilon, of the crafted landscape the exact one; None where there is neither.
+      predicted: The predicted epsilon, of the crafted landscape the exact epsilon; None without either.
       upper_bound: The accountant's epsilon.
       claim: What the paper says; None where it says nothing.
     """

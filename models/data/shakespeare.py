@@ -60,7 +60,7 @@ def load_shakespeare(
       stderr.
 
     Raises:
-      InputError: what is named cannot be used, no source gives the text, or no role says so much.
+      InputError: the given file cannot be used, no source gives the text, or no role says so much.
     """
     require(
         tfds_dir is None, "`tfds_dir` has no roles of Shakespeare's: name the text with `data_file`"

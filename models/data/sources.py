@@ -110,7 +110,7 @@ def load_arrays(
       cache_dir: where fetched arrays are stored; by default under $XDG_CACHE_HOME or ~/.cache.
 
     Returns:
-      The published arrays, or what the caller named; `source` then says where it differs.
+      The published arrays, or the caller's file; `source` then says where it differs.
 
     Raises:
       InputError: what the caller names cannot be used, or no source gives the data.
@@ -129,7 +129,7 @@ def load_arrays(
 
 
 def cache_folder(cache_dir: str | None = None) -> Path:
-    """Returns where arrays are cached: the given folder, else one under $XDG_CACHE_HOME or ~/.cache."""
+    """Returns where arrays are cached: the given folder, else a folder in $XDG_CACHE_HOME or ~/.cache."""
     if not cache_dir:
         root = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
         cache_dir = os.path.join(root, "hidden-state-audit/data")
@@ -282,7 +282,7 @@ def _read_tfds(recipe: Recipe, folder: str) -> Arrays:
 
 
 def _read_split(name: str, folder: str, split: str) -> Arrays:
-    """Reads a TFDS split, as one array for each column, by name."""
+    """Reads a TFDS split, as an array for each column, by name."""
     import tensorflow_datasets as tfds
 
     rows = list(tfds.data_source(name, split=split, data_dir=folder, download=False))
@@ -341,9 +341,9 @@ def _run_client(package: Package, folder: str) -> None:
 
 
 def _find_reason(stderr: bytes) -> str:
-    """Finds the line of a client's stderr that says why it failed; empty where there is none.
+    """Finds the line of a client's stderr that says why it failed; empty if no line does.
 
-    It is the last line that is no warning, or npm's error code, which comes before advice and a trace.
+    It is npm's error code, or else the last line that is no warning.
     """
     noise = ("warning", "[notice]", "npm warn", "w: ")
     lines = []
@@ -357,7 +357,7 @@ def _find_reason(stderr: bytes) -> str:
 
 
 def _read_cache(verify: Callable[[Arrays, str], LoadedArrays], path: Path) -> LoadedArrays | None:
-    """Reads a cache file; returns None where there is none, or none that is whole, which is set aside.
+    """Reads a cache file; returns None if it is missing, or is damaged and set aside.
 
     Args:
       verify: from the file's arrays and source; raises InputError if they are not whole.

@@ -61,7 +61,7 @@ def load_housing(
       Standardised features (20640, 8) float32 in scikit-learn's column order and labels (20640,) int32.
 
     Raises:
-      InputError: what is named cannot be used, or no source gives the data.
+      InputError: the given file cannot be used, or no source gives the data.
     """
     loaded = load_arrays(HOUSING, file=file, tfds_dir=tfds_dir, cache_dir=cache_dir)
     features = _standardise_features(loaded.arrays)
@@ -92,7 +92,7 @@ def load_prices(
       so that no row is longer than 1; labels (20640,) are float32.
 
     Raises:
-      InputError: what is named cannot be used, or no source gives the data.
+      InputError: the given file cannot be used, or no source gives the data.
     """
     loaded = load_arrays(HOUSING, file=file, tfds_dir=tfds_dir, cache_dir=cache_dir)
     features = _standardise_features(loaded.arrays).astype(np.float64)
@@ -139,7 +139,7 @@ def _make_canonical_column(name: str, raw: Arrays) -> np.ndarray:
 
     Raises:
       InputError: the column is missing, or holds what can't be standardised: no numbers, fewer than two,
-        a NaN or a huge value, or one value alone.
+        a NaN or a huge value, or a single value throughout.
     """
     require(name in raw, f"column {name} is missing; it has {list(raw)}"[:300])
     column = np.asarray(raw[name])

@@ -118,7 +118,7 @@ def load_stackoverflow(
 
 
 def _read_word_numbers(path: Path) -> dict[str, int]:
-    """Reads the 10,000 most frequent words, and returns each one's number, from 1.
+    """Reads the 10,000 most frequent words, and returns the number of each, from 1.
 
     The file has a word and its count a line, the most frequent first.
     """
@@ -139,7 +139,7 @@ def _parse_sentence(
     """Returns a sentence's token numbers (20,) and the numbers of the tokens that follow them (20,).
 
     Args:
-      numbers: of the words that are known.
+      numbers: of the 10,000 words.
       features: of a tf.train.Example, whose "tokens" is the sentence.
     """
     (text,) = features["tokens"]

@@ -183,7 +183,7 @@ class _Unpickler(pickle.Unpickler):
         self.storages: dict[str, _Storage] = {}
 
     def find_class(self, module: str, name: str) -> Any:
-        """Finds what a name stands for; raises InputError for a name that is not permitted."""
+        """Returns what a pickle's name refers to; raises InputError for a name that is not permitted."""
         require(
             (module, name) in _NAMES,
             f"it names {module}.{name}, which is not read here: {CONVERT}",

@@ -39,7 +39,9 @@ images.load_arrays = lambda recipe, **named: load(recipe, **named | {"file": "im
 sys.argv = ["hidden-state-audit", "compare", *sys.argv[1:]]
 main.main()
 """
-CIRCUMSTANCES_OF_PAGES = r"audit \d\S+, python .*|\d{4}-\d\d-\d\dT[\d:+]+"
+CIRCUMSTANCES_OF_PAGES = (
+    r"audit \d\S+, python .*|\d{4}-\d\d-\d\dT[\d:+]+|(?<=Date of this page\n)\d{4}-\d\d-\d\d"
+)
 CIRCUMSTANCES = {"provenance", "seconds", "time", "out", "data", "age", "folder"}  # fields of JSON
 
 

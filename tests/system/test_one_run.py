@@ -74,6 +74,7 @@ def test_unobserved_cosines_make_the_null_and_pairs(bound):
     assert 0.3 < bounds["one_run_guesses"] < bounds["one_run_gaussian"]
     unequal = bound(observed=pairs["observed"], unobserved=pairs["unobserved"][:60])
     assert unequal.status == 0 and "no bound: save coins" in unequal.stdout
+    assert "(here 80 and 60)" in unequal.stdout
 
 
 @pytest.mark.slow

@@ -242,8 +242,8 @@ def _contract(inputs: Array, gradients: Array, shared: bool) -> dict[str, Array]
     Args:
       inputs: (inputs, B).
       gradients: the scaled output gradients (outputs, B).
-      shared: whether models share the inputs. Then one product gives both, with a row of ones as the bias's
-        input; inputs of a model's own would be copied for that.
+      shared: whether models share the inputs. Then a single product gives both, with 1 as the bias's input;
+        inputs of a model's own would be copied for that.
     """
     if shared:
         bias_input = jnp.ones((1, inputs.shape[1]), inputs.dtype)

@@ -254,12 +254,14 @@ def _measure_factors(inputs: Array, gradients: Array) -> Measure:
 
 
 def _measure_formed(saved: Array, gradients: Array, rows: bool) -> Measure:
-    """Measures by forming each example's gradient (B, K, O), from rows its transpose, so that less is copied.
+    """Measures by forming each example's gradient, (B, K, O).
+
+    If places are rows, its transpose (B, O, K) is formed instead, which copies less memory.
 
     Args:
       saved: the layer's inputs, rows (B, L, K) or columns (B, K, L).
       gradients: at its output, (B, L, O) or (B, O, L).
-      rows: whether both are rows.
+      rows: whether the places L are rows of both.
     """
     if not rows:
         by_example = jnp.einsum("bkl,bol->bko", saved, gradients)

@@ -36,7 +36,7 @@ _BLOCK_BY_PARAMETERS = 4  # a block's least size, by that of the parameters
 
 
 class UnknownLayer(TypeError):
-    """A parameter that belongs to no layer of `layers`, or to one that is called twice."""
+    """A parameter that belongs to no layer of `layers`, or to a layer that is called twice."""
 
 
 _Shapes = dict[str, tuple[int, int]]
@@ -63,7 +63,7 @@ def unfolded_book_keeping(
       module: module.apply({"params": unravel(theta)}, x) gives one example's logits.
       unravel: theta (p,) -> the module's parameters.
       criterion: criterion(logits, label) is the loss of one example.
-      block_bytes: bounds what the layers of one model store of a block of examples: their inputs, unfolded,
+      block_bytes: bounds what a model's layers store of a block of examples: their inputs, unfolded,
         and their output gradients; but a block takes at least four times what the parameters take, which it
         reads and writes several times.
 
@@ -117,7 +117,7 @@ def unfolded_dots(
       module: module.apply({"params": unravel(theta)}, x) gives one example's logits.
       unravel: theta (p,) -> the module's parameters.
       criterion: criterion(logits, label) is the loss of one example.
-      block_bytes: bounds what the layers of one model store of a block of examples.
+      block_bytes: bounds what a model's layers store of a block of examples.
     """
 
     def dots(theta: Array, batch: Batch, clipping_norm: Array, direction: Array) -> Array:
@@ -149,7 +149,7 @@ def unfolded_dots(
 
 
 def block_bytes(hardware: Hardware | None = None) -> int:
-    """Returns how many bytes a block of one model's examples should take: stored inputs and gradients.
+    """Returns how many bytes a block of a model's examples should take: stored inputs and gradients.
 
     Args:
       hardware: the devices that compute; by default this process's.

@@ -247,9 +247,9 @@ def test_what_is_no_audit_is_left_alone_and_looking_for_a_store_makes_none(tmp_p
     assert stored.find_store(tmp_path / "out", setting_of("fcnn"), DATA) is None
     assert not list(tmp_path.iterdir())
     for config in ({}, {"kind": "landscape_exact", "steps": 3}, {"model": "fcnn"}):
-        assert stored.known(config) is None
-    assert stored.known({**AUDIT, "adversary": {"name": "unheard of"}}) is None
-    assert stored.known(identity(setting_of("fcnn"), "canary_norms")) is None
+        assert stored.parse_config(config) is None
+    assert stored.parse_config({**AUDIT, "adversary": {"name": "unheard of"}}) is None
+    assert stored.parse_config(identity(setting_of("fcnn"), "canary_norms")) is None
 
 
 AUDIT = identity(setting_of("fcnn"))
@@ -289,7 +289,9 @@ SCHEDULE, MECHANISM = AUDIT["schedule"], AUDIT["mechanism"]
     ],
 )
 def test_a_foreign_config_is_no_audit(foreign):
-    assert stored.known(AUDIT) is not None and stored.known({**AUDIT, **foreign}) is None
+    assert (
+        stored.parse_config(AUDIT) is not None and stored.parse_config({**AUDIT, **foreign}) is None
+    )
 
 
 def test_audits_are_told_from_what_lies_beside_them(tmp_path):
