@@ -36,6 +36,7 @@ from audit.tasks.task import Convex, Curved, Dataset
 _FILE = "lipschitz.json"
 _SIMULATED = 100_000  # orders of batches
 _MOST_STRATA = 1000  # of them
+_ROUNDING = 1e-6  # of distances, in units of what an insertion shifts
 # Adversaries whose canaries are examples, whose gradients depend on the model.
 _READS_THETA = ("loss", "poisoned", "clip_bkd", "examples")
 
@@ -274,7 +275,9 @@ def coupling_distances(setting: Setting, constants: ArrayLike) -> NDArray[np.flo
     c = np.broadcast_to(np.asarray(constants, np.float64), schedule.steps)
     before = np.zeros(schedule.steps)
     for t in range(schedule.steps - 1):
-        before[t + 1] = max(c[t] * before[t] + shifts[t] - paid[t], 0.0)
+        distance = c[t] * before[t] + shifts[t] - paid[t]
+        # What rounding leaves of 0 would grow with every step that stretches it.
+        before[t + 1] = distance if distance > _ROUNDING else 0.0
     return before
 
 

@@ -21,13 +21,8 @@ from audit.tasks import zoo
 from audit.tasks.task import Dataset
 from audit.training import rehearsal
 from audit.training.game import Game
-from audit.training.rehearsal import Effort
+from audit.training.rehearsal import Effort, Secant
 from audit.version import __version__
-
-# By how much of its excess over 1, and by how much beside, a secant may exceed the derivative's stretch:
-# rounding to float32, and third derivatives.
-_RELATIVE = 0.1
-_ABSOLUTE = 5e-4
 
 
 def measure_zoo(store: Store, setting: Setting, dataset: Dataset, runs: int = USUAL) -> None:
@@ -96,25 +91,28 @@ def measure_steps(
         jax.default_matmul_precision("float32"),
         progress.bar(count, lambda: "measuring", unit="steps") as line,
     ):
-        measured = rehearsal.rehearse(game, clipped_sum, effort, line)
+        unexpanded = lipschitz.coupling_distances(setting, 1.0)
+        measured = rehearsal.rehearse(game, clipped_sum, effort, unexpanded, line)
         constants = measured.constants
         distances = lipschitz.coupling_distances(setting, constants)
-        secants = rehearsal.search_secants(game, clipped_sum, measured, distances, effort)
+        climbed = rehearsal.search_secants(game, clipped_sum, measured, distances, effort)
 
-    worst = max(secants, key=lambda secant: secant.constant - constants[secant.step])
-    kink = _describe_kink(worst.constant, float(constants[worst.step]), kinks)
+    secants = [*measured.secants, *climbed]
+    worst = max(secants, key=lambda secant: secant.excess)
+    kink = _describe_kink(worst, kinks)
     seconds = math.ceil(time.monotonic() - begun)
     grid = f"{count:,} of {setting.schedule.steps:,} steps"
     reason = f"measured at {grid}, mean {np.mean(constants):.6g}, in {seconds} s"
     return Steps(constants, reason, measured.runs, kink, __version__)
 
 
-def _describe_kink(secant: float, derivative: float, kinks: bool) -> str:
+def _describe_kink(worst: Secant, kinks: bool) -> str:
     """Returns why derivatives do not say how far steps separate models; empty where they do."""
-    if secant - 1 > (1 + _RELATIVE) * (derivative - 1) + _ABSOLUTE:
+    if worst.excess > 0:
+        stretch = worst.stretch
         return (
-            f"steps have kinks: a displacement is stretched {secant:.4g} times "
-            f"where derivatives say {derivative:.4g}"
+            f"steps have kinks: a displacement is stretched {stretch.secant:.4g} times "
+            f"where derivatives say {stretch.derivative:.4g}"
         )
     if kinks:
         return "steps have kinks where ReLU or max-pooling switches"

@@ -14,7 +14,8 @@ with H' pull a vector back through the clipped sum, whatever its strategy; those
 layers with a backward pass of their own cannot be differentiated forwards.
 
 A derivative at a point misses what jumps beside it. `largest_secant` searches for displacements u of a given
-length for which |phi(theta + u) - phi(theta)| / |u| is largest.
+length for which |phi(theta + u) - phi(theta)| / |u| is largest. `worst_on_lines` takes secants of that
+length end to end along lines through theta, so that no jump between their ends is passed over.
 """
 
 import math
@@ -26,7 +27,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 
 from audit.mechanism.base import Hyperparameters
@@ -40,6 +41,13 @@ MOST_WHOLE = 24
 ROUNDS = 12  # of a search, by default
 _STARTS_AT_ONCE = 16
 _LARGE = 10_000  # parameters from which on programs for several starts at once take long to compile
+# By how much of its excess over 1, and by how much beside, a secant may exceed the derivative's stretch:
+# rounding to float32, and third derivatives.
+_RELATIVE = 0.1
+_ABSOLUTE = 5e-4
+# Derivatives beside models count up to so many times their excess over 1 at models, a bound's largest margin.
+MOST_MARGIN = 10
+_SLOPES_A_SECANT = 4  # places along a secant at which derivatives are computed, but for its end
 _STEP_LENGTHS = (1.0, 10.0, 100.0)  # tried in each round, the best is taken
 
 
@@ -47,7 +55,7 @@ class Expansion(NamedTuple):
     """How much a step stretches distances at most.
 
     Attributes:
-      constant: The largest singular value of the step's Jacobian.
+      constant: The largest singular value of the step's Jacobian, or the largest secant's stretch.
       direction: (p,) the displacement that is stretched so much, of length 1.
     """
 
@@ -69,20 +77,56 @@ class SecantSearch(NamedTuple):
     seed: int = 0
 
 
+class Line(NamedTuple):
+    """Secants end to end on a line through a model.
+
+    Attributes:
+      length: Of each secant.
+      reach: How many there are to either side of the model.
+      derivative: How much the step stretches displacements at models, by its derivative.
+      most: The same over all steps so far; what derivatives beside the models say counts up to `MOST_MARGIN`
+        times its excess over 1.
+    """
+
+    length: float
+    reach: int
+    derivative: float
+    most: float
+
+
+class Stretch(NamedTuple):
+    """How much a step stretches a displacement.
+
+    Attributes:
+      secant: |phi(x + u) - phi(x)| / |u|.
+      derivative: What derivatives there say at most.
+    """
+
+    secant: float
+    derivative: float
+
+
 class StepMap(NamedTuple):
     """The compiled functions of a step theta -> phi(theta) without canaries and noise.
 
     Attributes:
+      descend: (theta (p,), batch) -> d(theta), (p,).
       stretch: (theta (p,), batch, v (p,)) -> (J'J - I) v / eta, (p,).
       matrix: (theta (p,), batch) -> (J'J - I) / eta, (p, p).
       search: (theta (p,), batch, starts (n, p), length ()) -> the largest |phi(theta + u) - phi(theta)| / |u|
-        less 1 that a climb from each start reaches, (n,), over u of that length.
+        less 1 that a climb from each start reaches, (n,), over u of that length, and these u, (n, p).
+      walk: (theta (p,), batch, directions (n, p), positions (m,)) -> the stretch less 1 between neighbouring
+        positions on the line through theta along each direction, (n, m - 1).
+      slopes: The same for the derivative along each direction, at each position, (n, m).
       learning_rate: eta.
     """
 
+    descend: Callable[[Array, Batch], Array]
     stretch: Callable[[Array, Batch, Array], Array]
     matrix: Callable[[Array, Batch], Array]
-    search: Callable[[Array, Batch, Array, Array], Array]
+    search: Callable[[Array, Batch, Array, Array], tuple[Array, Array]]
+    walk: Callable[[Array, Batch, Array, Array], Array]
+    slopes: Callable[[Array, Batch, Array, Array], Array]
     learning_rate: float
 
 
@@ -94,12 +138,20 @@ class _Scale(NamedTuple):
     norm: Array
 
 
+_Descend = Callable[[_Scale, Array, Batch], Array]  # d(theta), (p,)
+_Walk = Callable[[_Scale, Array, Batch, Array, Array], Array]
+_Search = Callable[[_Scale, Array, Batch, Array, Array], tuple[Array, Array]]
+
+
 class _Functions(NamedTuple):
     """The functions of a `StepMap`, compiled for any `_Scale`, which is their first argument."""
 
+    descend: _Descend
     stretch: Callable[[_Scale, Array, Batch, Array], Array]
     matrix: Callable[[_Scale, Array, Batch], Array]
-    search: Callable[[_Scale, Array, Batch, Array, Array], Array]
+    search: _Search
+    walk: _Walk
+    slopes: _Walk
 
 
 _COMPILED: Programs[_Functions] = Programs()
@@ -127,9 +179,12 @@ def make_step_map(
     key = None if program is None else (program, rounds)
     functions = _COMPILED.get(key, lambda: _make_functions(clipped_sum, rounds))
     return StepMap(
+        descend=partial(functions.descend, scale),
         stretch=partial(functions.stretch, scale),
         matrix=partial(functions.matrix, scale),
         search=partial(functions.search, scale),
+        walk=partial(functions.walk, scale),
+        slopes=partial(functions.slopes, scale),
         learning_rate=rate,
     )
 
@@ -159,9 +214,22 @@ def _make_functions(clipped_sum: ClippedSum, rounds: int) -> _Functions:
         products = jax.vmap(lambda unit: stretch(scale, theta, batch, unit))(units)
         return (products + products.T) / 2
 
+    return _Functions(
+        descend=jax.jit(descend),
+        stretch=jax.jit(stretch),
+        matrix=jax.jit(matrix),
+        search=jax.jit(_make_search(descend, rounds)),
+        walk=jax.jit(_make_walk(descend)),
+        slopes=jax.jit(_make_slopes(descend)),
+    )
+
+
+def _make_search(descend: _Descend, rounds: int) -> _Search:
+    """Returns the function that climbs from each of several starts, for a step that descends along d."""
+
     def search_from(
         scale: _Scale, theta: Array, batch: Batch, start: Array, length: Array
-    ) -> Array:
+    ) -> tuple[Array, Array]:
         """Climbs from a start, along the gradient of |phi(theta + u) - phi(theta)|^2 on the sphere."""
         descent = descend(scale, theta, batch)
 
@@ -175,10 +243,7 @@ def _make_functions(clipped_sum: ClippedSum, rounds: int) -> _Functions:
 
         def measure(u: Array) -> Array:
             """Returns the stretch less 1, which does not cancel."""
-            displacement, change = moved(place(u))
-            squared = displacement @ displacement
-            gain = (2 * displacement @ change + change @ change) / squared
-            return gain / (jnp.sqrt(1 + gain) + 1)
+            return _measure_stretch(*moved(place(u)))
 
         def climb(carry: tuple[Array, Array], now: None) -> tuple[tuple[Array, Array], None]:
             """Takes the best of the step lengths, unless it stretches less than the direction (p,) does now.
@@ -198,19 +263,90 @@ def _make_functions(clipped_sum: ClippedSum, rounds: int) -> _Functions:
             u = jnp.where(improves, candidates[highest], u)
             return (u, jnp.maximum(gains[highest], best)), None
 
-        (_, best), _ = jax.lax.scan(climb, (start, measure(start)), None, rounds)
-        return best
+        (highest, best), _ = jax.lax.scan(climb, (start, measure(start)), None, rounds)
+        return best, highest
 
-    def search(scale: _Scale, theta: Array, batch: Batch, starts: Array, length: Array) -> Array:
+    def search(
+        scale: _Scale, theta: Array, batch: Batch, starts: Array, length: Array
+    ) -> tuple[Array, Array]:
         at_once = _STARTS_AT_ONCE if theta.size < _LARGE else None
 
-        def search_one(start: Array) -> Array:
+        def search_one(start: Array) -> tuple[Array, Array]:
             return search_from(scale, theta, batch, start, length)
 
-        gains: Array = jax.lax.map(search_one, starts, batch_size=at_once)
+        climbed: tuple[Array, Array] = jax.lax.map(search_one, starts, batch_size=at_once)
+        return climbed
+
+    return search
+
+
+def _make_walk(descend: _Descend) -> _Walk:
+    """Returns the function that measures secants end to end on lines, for a step that descends along d."""
+
+    def walk_along(
+        scale: _Scale, theta: Array, batch: Batch, unit: Array, positions: Array
+    ) -> Array:
+        first = theta + positions[0] * unit
+
+        def go_on(carry: tuple[Array, Array], position: Array) -> tuple[tuple[Array, Array], Array]:
+            """Goes on to a position; `carry` is (the place before, d there)."""
+            place, descent = carry
+            there = theta + position * unit
+            descent_there = descend(scale, there, batch)
+            change = scale.rate * (descent - descent_there)
+            return (there, descent_there), _measure_stretch(there - place, change)
+
+        _, gains = jax.lax.scan(go_on, (first, descend(scale, first, batch)), positions[1:])
         return gains
 
-    return _Functions(jax.jit(stretch), jax.jit(matrix), jax.jit(search))
+    return _map_over_directions(walk_along)
+
+
+def _make_slopes(descend: _Descend) -> _Walk:
+    """Returns the function that measures derivatives along lines, for a step that descends along d."""
+
+    def slopes_along(
+        scale: _Scale, theta: Array, batch: Batch, unit: Array, positions: Array
+    ) -> Array:
+        def measure(position: Array) -> Array:
+            there = theta + position * unit
+            _, pull = jax.vjp(lambda theta: descend(scale, theta, batch), there)
+            _, transpose = jax.vjp(lambda w: pull(w)[0], jnp.zeros_like(theta))
+            return _measure_stretch(unit, -scale.rate * transpose(unit)[0])
+
+        gains: Array = jax.lax.map(measure, positions)
+        return gains
+
+    return _map_over_directions(slopes_along)
+
+
+def _map_over_directions(measure_along: _Walk) -> _Walk:
+    """Returns a function of directions (n, p), of any length, from that of a unit vector (p,)."""
+
+    def measure(
+        scale: _Scale, theta: Array, batch: Batch, directions: Array, positions: Array
+    ) -> Array:
+        at_once = _STARTS_AT_ONCE if theta.size < _LARGE else None
+
+        def measure_on_line(direction: Array) -> Array:
+            norm = jnp.linalg.norm(direction)
+            unit = direction / jnp.where(norm > 0, norm, 1.0)
+            return measure_along(scale, theta, batch, unit, positions)
+
+        gains: Array = jax.lax.map(measure_on_line, directions, batch_size=at_once)
+        return gains
+
+    return measure
+
+
+def _measure_stretch(displacement: Array, change: Array) -> Array:
+    """Returns |u + change| / |u| - 1 of a displacement u (p,), which does not cancel; 0 where u is 0."""
+    squared = displacement @ displacement
+    is_apart = squared > 0
+    gained = 2 * displacement @ change + change @ change
+    gain = jnp.where(is_apart, gained / jnp.where(is_apart, squared, 1.0), 0.0)
+    gain = jnp.maximum(gain, -1.0)  # rounding may leave less
+    return gain / (jnp.sqrt(1 + gain) + 1)
 
 
 def largest_expansion(
@@ -241,6 +377,8 @@ def largest_expansion(
 
     operator = LinearOperator((p, p), matvec=multiply, dtype=np.float64)
     find = partial(eigsh, operator, k=1, which="LA", tol=_TOLERANCE)
+    if not multiply(start).any():
+        return Expansion(1.0, start / np.linalg.norm(start))
     try:
         values, vectors = find(ncv=_KRYLOV_VECTORS, v0=start)
     except ArpackNoConvergence:
@@ -260,8 +398,8 @@ def largest_secant(
     batch: Batch,
     search: SecantSearch,
     directions: NDArray[np.float64] | None = None,
-) -> float:
-    """Returns the largest |phi(theta + u) - phi(theta)| / |u| that a search finds.
+) -> Expansion:
+    """Returns the largest |phi(theta + u) - phi(theta)| / |u| that a search finds, and its direction.
 
     It is a lower limit: a jump in a direction that no start comes near stays unseen.
 
@@ -277,5 +415,61 @@ def largest_secant(
     if directions is not None:
         starts[: 2 * len(directions)] = np.concatenate([directions, -directions])
     length = jnp.float32(search.length)
-    gains = step.search(theta, batch, jnp.asarray(starts, jnp.float32), length)
-    return 1 + float(jnp.max(gains))
+    gains, displacements = step.search(theta, batch, jnp.asarray(starts, jnp.float32), length)
+    highest = jnp.argmax(gains)
+    direction = np.asarray(displacements[highest], np.float64)
+    return Expansion(1 + float(gains[highest]), direction / np.linalg.norm(direction))
+
+
+def worst_on_lines(
+    step: StepMap,
+    theta: Array,
+    batch: Batch,
+    directions: NDArray[np.float64],
+    line: Line,
+) -> Stretch:
+    """Returns the secant that most exceeds derivatives, of those end to end on lines through theta.
+
+    No jump that one of these lines crosses is missed: at least half of it falls within a single secant. What
+    jumps beside the lines stays unseen. Derivatives along secants are computed where these stretch more than
+    derivatives at theta do.
+
+    Args:
+      step: The step's functions.
+      theta: The model (p,) before the step.
+      batch: The mini-batch of the step.
+      directions: (n, p), of the lines; those of length 0 are left out.
+      line: The secants of each line.
+    """
+    along = jnp.asarray(directions, jnp.float32)
+    places = jnp.arange(-line.reach, line.reach + 1, dtype=jnp.float32)
+    positions = line.length * places
+    secants = 1 + np.asarray(step.walk(theta, batch, along, positions), np.float64)
+    derivatives = np.full(secants.shape, line.derivative)
+    if (compute_excess(secants, derivatives) > 0).any():
+        slopes = _find_slopes(step, theta, batch, along, line)
+        explained = np.minimum(slopes, 1 + MOST_MARGIN * max(line.most - 1, 0))
+        derivatives = np.maximum(derivatives, explained)
+    worst = np.argmax(compute_excess(secants, derivatives))
+    return Stretch(float(secants.flat[worst]), float(derivatives.flat[worst]))
+
+
+def _find_slopes(
+    step: StepMap, theta: Array, batch: Batch, directions: Array, line: Line
+) -> NDArray[np.float64]:
+    """Returns what derivatives say at most along each of m secants of n lines, (n, m)."""
+    count = 2 * line.reach
+    places = jnp.arange(count * _SLOPES_A_SECANT + 1, dtype=jnp.float32)
+    positions = line.length * (places / _SLOPES_A_SECANT - line.reach)
+    slopes = 1 + np.asarray(step.slopes(theta, batch, directions, positions), np.float64)
+    starts = slopes[:, :-1].reshape(-1, count, _SLOPES_A_SECANT)
+    ends = slopes[:, _SLOPES_A_SECANT::_SLOPES_A_SECANT]
+    largest: NDArray[np.float64] = np.maximum(starts.max(axis=2), ends)
+    return largest
+
+
+def compute_excess(secant: ArrayLike, derivative: ArrayLike) -> NDArray[np.float64]:
+    """Returns by how much secants stretch more than smooth steps would; 0 or less: no more."""
+    allowed = (1 + _RELATIVE) * (np.asarray(derivative, np.float64) - 1) + _ABSOLUTE
+    excess: NDArray[np.float64] = np.asarray(secant, np.float64) - 1 - allowed
+    return excess

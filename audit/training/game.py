@@ -108,6 +108,17 @@ class Game(NamedTuple):
         runs = np.arange(first, first + len(scores))
         return Scores(first, scores, self.presence(runs), dimension, draws)
 
+    def craft(self, state: Tree, theta: Array, step: Array, own_keys: tuple[Array, ...]) -> Tree:
+        """Returns the canaries that a step may insert into a single run.
+
+        Args:
+          state: the adversary's state, which runs share.
+          theta: the model (p,) before the step.
+          step: its number, from 0.
+          own_keys: the run's own key, where each run draws canaries of its own; else ().
+        """
+        return self.adversary.craft(self.adversary.draw_for_run(state, own_keys), step, theta)
+
     def own_keys(self, runs: NDArray[np.int64]) -> tuple[Array, ...]:
         """Returns the runs' own keys, ((R,),), where each draws canaries of its own; else ()."""
         if self.adversary.draw is None:
@@ -143,12 +154,14 @@ class Midway(NamedTuple):
       steps: how many steps are done.
       thetas: its models (R, p).
       scores: () -> their scores now, (R, K).
+      craft: () -> the canaries that the next step may insert, with a leading axis (R,).
     """
 
     first: int
     steps: int
     thetas: Array
     scores: Callable[[], Array]
+    craft: Callable[[], Tree]
 
 
 Watch = Callable[[Midway], object]  # looks at a chunk after each segment
@@ -304,6 +317,7 @@ class _ChunkPlayer:
         self._hyper, self._attack, self._data, self._segments = self._placement.everywhere(shared)
         self._begin = self._map_over_runs("begin", _first_state(game), (0, None, None, None))
         self._score = self._map_over_runs("score", game.score, (None, 0, 0, None, 0))
+        self._craft = self._map_over_runs("craft", game.craft, (None, 0, 0, 0))
         self._compiled = self._compile_segments()
 
     def play(
@@ -335,6 +349,11 @@ class _ChunkPlayer:
             )
             return scores[:size]
 
+        def craft(states: State) -> Tree:
+            """Returns the canaries that the next step may insert, with a leading axis (size,)."""
+            crafted = self._craft(self._attack.state, states.theta, states.step, own_keys)
+            return jax.tree.map(lambda part: part[:size], crafted)
+
         done, states = self._resume(checkpoints, name, self._first_states(runs))
         for number, segment in enumerate(self._segments[done:], done + 1):
             steps = len(segment.mask)
@@ -344,7 +363,8 @@ class _ChunkPlayer:
             if watch is not None:
                 done_steps = int(states.step[0])
                 thetas = states.theta[:size]
-                watch(Midway(first, done_steps, thetas, partial(score, states)))
+                crafted = partial(craft, states)
+                watch(Midway(first, done_steps, thetas, partial(score, states), crafted))
             if checkpoints is not None and number < len(self._segments):
                 checkpoints.offer(name, number, states)
         return np.asarray(score(states), np.float64)

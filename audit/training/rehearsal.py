@@ -1,22 +1,29 @@
 """How much steps stretch distances, along runs of a game that nobody audits.
 
 The runs are trained as the game's own, in both worlds, with the adversary's canaries and without, and with
-noise of their own. Of small models every step is measured, of large models a grid of steps, where every step
-in between takes the larger of its neighbours. For each step the largest value over all runs counts.
+noise of their own. Of small models every step is measured, of large models a grid of steps, where every
+step in between takes the larger of its neighbours. For each step the largest value over all runs counts.
+
+What jumps beside a model, which its derivative does not show, is looked for by secants: end to end on lines
+through models of all runs, and climbed from many starts at a few of them. Lines go where a training run's own
+noise, its gradient and its canaries take the models, so that other runs may well come by.
 """
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
 from audit.errors import require
-from audit.mechanism import expansion
+from audit.mechanism import base, expansion
+from audit.mechanism.base import Tree
 from audit.mechanism.clipping.base import Batch, ClippedSum
-from audit.mechanism.expansion import Expansion, StepMap
+from audit.mechanism.expansion import Expansion, Stretch
 from audit.runtime.progress import Progress
 from audit.settings.setting import MOST_RUNS
 from audit.training import game as games
@@ -26,6 +33,7 @@ from audit.training.game import Game, Midway
 _PARAMETERS_TIMES_STEPS = 1_250_000
 _MOST_MEASURED = 1250
 _FEWEST_MEASURED = 20
+_LEAST_SHARE = 0.01  # of the largest distance: processes that are nearer are together
 _LARGE = 10_000  # parameters from which on measuring a step takes seconds
 
 
@@ -35,6 +43,8 @@ class Effort(NamedTuple):
     Attributes:
       runs: Half of them with the canary.
       steps: Measured of each run, at most.
+      walked: Steps of each run from whose models secants go along lines, at most.
+      reach: How many secants a line has to either side.
       searched: Steps of each run at which secants are searched.
       starts: How many directions each search climbs from.
       rounds: In which a search climbs from each start.
@@ -42,6 +52,8 @@ class Effort(NamedTuple):
 
     runs: int
     steps: int
+    walked: int
+    reach: int
     searched: int
     starts: int
     rounds: int
@@ -66,11 +78,16 @@ class Secant(NamedTuple):
 
     Attributes:
       step: Its number from 0.
-      constant: The largest stretch that the search reached.
+      stretch: The one furthest beyond what derivatives say.
     """
 
     step: int
-    constant: float
+    stretch: Stretch
+
+    @property
+    def excess(self) -> float:
+        """By how much it stretches more than a smooth step would; 0 or less: no more."""
+        return float(expansion.compute_excess(*self.stretch))
 
 
 class Rehearsal(NamedTuple):
@@ -79,11 +96,13 @@ class Rehearsal(NamedTuple):
     Attributes:
       constants: (T,) for each step the largest singular value of its Jacobian, over runs and neighbours on
         the grid.
+      secants: The worst secant on lines of each run, at the steps at which there were lines.
       runs: How many runs were measured.
       moments: Where secants can be searched.
     """
 
     constants: NDArray[np.float64]
+    secants: tuple[Secant, ...]
     runs: int
     moments: tuple[Moment, ...]
 
@@ -93,42 +112,114 @@ class _Recorder:
 
     Attributes:
       values: The largest singular value over runs, by the step's number from 0.
-      moments: The runs at every `interval`-th of the measured steps.
+      secants: The worst secant on lines of each run, at the steps at which there are lines.
+      moments: The runs at every few of the measured steps.
     """
 
-    def __init__(self, game: Game, step: StepMap, interval: int, progress: Progress) -> None:
+    def __init__(
+        self,
+        game: Game,
+        clipped_sum: ClippedSum,
+        distances: NDArray[np.float64],
+        effort: Effort,
+        progress: Progress,
+    ) -> None:
+        """Makes a recorder that has measured nothing.
+
+        Args:
+          game: That is rehearsed.
+          clipped_sum: Its clipping strategy.
+          distances: (T,) as in `search_secants`, how long secants on lines are.
+          effort: How much to measure.
+          progress: Called with 1.0 after each measured step.
+        """
         self._game = game
-        self._step = step
-        self._interval = interval
+        self._step = expansion.make_step_map(clipped_sum, game.hyper, program=game.program)
+        self._insert = _make_inserter(game, clipped_sum)
+        self._lengths = _choose_lengths(game, distances)
+        self._reach = effort.reach
+        self._with_lines = _choose_steps_with_lines(distances, effort)
         self._progress = progress
+        count = count_measured(len(game.schedule.mask), effort)
+        self._search_interval = max(count // effort.searched, 1)
         # By the run's place in the chunk: what its last measured step stretched most.
         self._directions: dict[int, NDArray[np.float64]] = {}
         self.values: dict[int, float] = {}
+        self.secants: list[Secant] = []
         self.moments: list[Moment] = []
 
-    def measure(self, step: int, thetas: Array) -> None:
-        """Measures a step, from 0, at the models (R, p) before it.
+    def measure(self, step: int, thetas: Array, inserted: NDArray[np.float32]) -> None:
+        """Measures a step.
 
         A run's search starts from the direction of its step before, which is close.
+
+        Args:
+          step: From 0.
+          thetas: The models (R, p) before it.
+          inserted: (R, p) what a canary adds to the step of each run.
         """
         batch = _take_batch(self._game, step)
+        number = len(self.values)
         # The middle one of each interval.
-        is_kept = len(self.values) % self._interval == self._interval // 2
-        largest = 0.0
+        is_kept = number % self._search_interval == self._search_interval // 2
+        measurements = []
         for run, theta in enumerate(np.asarray(thetas)):
             start = self._directions.get(run)
             measured = expansion.largest_expansion(self._step, jnp.asarray(theta), batch, start)
             self._directions[run] = measured.direction
-            largest = max(largest, measured.constant)
+            measurements.append(measured)
             if is_kept:
                 self.moments.append(Moment(step, theta, measured))
-        self.values[step] = largest
+        self.values[step] = max(measured.constant for measured in measurements)
+        if step in self._with_lines:
+            directions = np.stack([measured.direction for measured in measurements])
+            self._walk(step, np.asarray(thetas), np.stack([directions, inserted], axis=1))
         self._progress(1.0)
+
+    def _walk(self, step: int, models: NDArray[np.float32], towards: NDArray[np.float64]) -> None:
+        """Finds the worst secant on lines through the models (R, p) before a step.
+
+        They go along directions (R, n, p), to the model of another world, along the gradient and at random.
+        """
+        batch = _take_batch(self._game, step)
+        line = expansion.Line(
+            length=float(self._lengths[step]),
+            reach=self._reach,
+            derivative=self.values[step],
+            most=max(self.values.values()),
+        )
+        at_random = np.random.default_rng(step).normal(size=models.shape)
+        others = np.roll(models, -1, axis=0)
+        for run, theta in enumerate(models):
+            model = jnp.asarray(theta)
+            descent = np.asarray(self._step.descend(model, batch))
+            directions = np.stack([*towards[run], others[run] - theta, descent, at_random[run]])
+            stretch = expansion.worst_on_lines(self._step, model, batch, directions, line)
+            self.secants.append(Secant(step, stretch))
 
     def watch(self, midway: Midway) -> None:
         """Measures the next step, if any."""
         if midway.steps < len(self._game.schedule.mask):
-            self.measure(midway.steps, midway.thetas)
+            inserted = np.asarray(self._insert(midway.craft(), midway.thetas, midway.steps))
+            self.measure(midway.steps, midway.thetas, inserted)
+
+
+def _make_inserter(game: Game, clipped_sum: ClippedSum) -> Callable[[Tree, Array, int], Array]:
+    """Returns the function that computes what a canary adds to a step of each run.
+
+    It takes the canaries that the step may insert, with a leading axis (R,), the models (R, p) before it and
+    the step's number from 0, and returns (R, p). Of several canaries it takes each in turn, step by step.
+    """
+    canaries = game.adversary.canaries
+    norm = jnp.float32(game.hyper.clipping_norm)
+
+    def insert(crafted: Tree, theta: Array, step: Array) -> Array:
+        chosen = jnp.float32(jnp.arange(canaries) == step % canaries)
+        inserted = base.Canaries(lambda step, theta: crafted, chosen)
+        return base.sum_canaries(inserted, step, theta, norm, jnp.float32(1), clipped_sum)
+
+    mapped: Callable[[Tree, Array, int], Array] = jax.jit(jax.vmap(insert, (0, 0, None)))
+    return mapped
 
 
 def _take_batch(game: Game, step: int) -> Batch:
@@ -142,8 +233,9 @@ def usual_effort(parameters: int) -> Effort:
     """Returns what takes a minute or two on two cores, for a model of so many parameters."""
     steps = min(max(_PARAMETERS_TIMES_STEPS // parameters, _FEWEST_MEASURED), _MOST_MEASURED)
     if parameters < _LARGE:
-        return Effort(runs=4, steps=steps, searched=8, starts=64, rounds=12)
-    return Effort(runs=2, steps=steps, searched=1, starts=16, rounds=1)
+        lines = {"walked": 200, "reach": 16}
+        return Effort(runs=4, steps=steps, searched=8, starts=64, rounds=12, **lines)
+    return Effort(runs=2, steps=steps, walked=20, reach=1, searched=1, starts=16, rounds=1)
 
 
 def count_measured(steps: int, effort: Effort) -> int:
@@ -160,6 +252,7 @@ def rehearse(
     game: Game,
     clipped_sum: ClippedSum,
     effort: Effort,
+    distances: NDArray[np.float64],
     progress: Progress = lambda steps: None,
 ) -> Rehearsal:
     """Trains runs of a game that are in no audit, and measures their steps on the way.
@@ -168,6 +261,7 @@ def rehearse(
       game: What is audited, by plain SGD.
       clipped_sum: The game's clipping strategy.
       effort: How much to measure; at least 2 runs, of which every other run has the canary.
+      distances: (T,) how long the secants on lines are, as in `search_secants`.
       progress: Called with 1.0 after each measured step.
     """
     runs = effort.runs
@@ -175,17 +269,43 @@ def rehearse(
     steps = len(game.schedule.mask)
     rehearsed = game._replace(segment_steps=_choose_interval(steps, effort))
     first = MOST_RUNS + MOST_RUNS % 2  # an even run, beyond those of any audit
-    step_map = expansion.make_step_map(clipped_sum, game.hyper, program=game.program)
-    search_interval = max(count_measured(steps, effort) // effort.searched, 1)
-    recorder = _Recorder(game, step_map, search_interval, progress)
+    recorder = _Recorder(game, clipped_sum, distances, effort, progress)
 
-    recorder.measure(0, games.initial_models(game, np.arange(first, first + runs)))
+    thetas = games.initial_models(game, np.arange(first, first + runs))
+    # Nothing is inserted before the first step, and what it inserts matters to later ones alone.
+    recorder.measure(0, thetas, np.zeros(thetas.shape, np.float32))
     for _ in games.play(rehearsed, [(first, first + runs)], runs, watch=recorder.watch):
         pass
 
     measured = np.array(sorted(recorder.values))
     values = np.array([recorder.values[step] for step in measured])
-    return Rehearsal(_spread(measured, values, steps), runs, tuple(recorder.moments))
+    constants = _spread(measured, values, steps)
+    return Rehearsal(constants, tuple(recorder.secants), runs, tuple(recorder.moments))
+
+
+def _choose_steps_with_lines(distances: NDArray[np.float64], effort: Effort) -> set[int]:
+    """Returns the measured steps from whose models secants go along lines: where processes are apart."""
+    steps = len(distances)
+    measured = np.arange(0, steps, _choose_interval(steps, effort))
+    apart = measured[_are_apart(distances)[measured]]
+    chosen = apart if apart.size else measured
+    return set(chosen[:: math.ceil(len(chosen) / effort.walked)].tolist())
+
+
+def _choose_lengths(game: Game, distances: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Returns (T,) how long secants are, of distances in units of eta C / B.
+
+    Where processes are together, the largest distance counts: so short a secant would show rounding alone.
+    """
+    batch_size = game.schedule.batches.shape[1]
+    unit = float(game.hyper.learning_rate) * float(game.hyper.clipping_norm) / batch_size
+    return np.where(_are_apart(distances), distances, distances.max()) * unit
+
+
+def _are_apart(distances: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Returns (T,) whether distances are more than a small share of the largest."""
+    apart: NDArray[np.bool_] = distances > _LEAST_SHARE * distances.max()
+    return apart
 
 
 def _spread(
@@ -205,30 +325,32 @@ def search_secants(
     distances: NDArray[np.float64],
     effort: Effort,
 ) -> list[Secant]:
-    """Returns the largest stretch of displacements at each of the rehearsed moments.
+    """Returns the secant on which a search ends, at each of the rehearsed moments.
 
     Args:
       game: That was rehearsed.
       clipped_sum: Its clipping strategy.
       rehearsal: Of the game.
-      distances: (T,) the distance between the two processes that the bound on the last model couples, before
-        each step, in units of eta C / B (`audit.conclusions.lipschitz`); where that is 0, the largest is
-        searched.
+      distances: (T,) how far apart the two processes are that the bound on the last model couples, before
+        each step, in units of eta C / B (`audit.conclusions.lipschitz`); where they are together, the
+        largest distance is searched.
       effort: How much to search.
     """
     step_map = expansion.make_step_map(clipped_sum, game.hyper, effort.rounds, game.program)
-    batch_size = game.schedule.batches.shape[1]
-    unit = float(game.hyper.learning_rate) * float(game.hyper.clipping_norm) / batch_size
+    lengths = _choose_lengths(game, distances)
+    constants = rehearsal.constants
     secants = []
     for number, moment in enumerate(rehearsal.moments):
-        distance = distances[moment.step] or float(distances.max())
-        search = expansion.SecantSearch(distance * unit, effort.starts, seed=number)
-        constant = expansion.largest_secant(
-            step_map,
-            jnp.asarray(moment.theta),
-            _take_batch(game, moment.step),
-            search,
-            moment.expansion.direction[None],
+        length = float(lengths[moment.step])
+        search = expansion.SecantSearch(length, effort.starts, seed=number)
+        theta = jnp.asarray(moment.theta)
+        batch = _take_batch(game, moment.step)
+        stretched = moment.expansion.direction[None]
+        climbed = expansion.largest_secant(step_map, theta, batch, search, stretched)
+        line = expansion.Line(
+            length=length, reach=1, derivative=constants[moment.step], most=constants.max()
         )
-        secants.append(Secant(moment.step, constant))
+        towards = climbed.direction[None]
+        stretch = expansion.worst_on_lines(step_map, theta, batch, towards, line)
+        secants.append(Secant(moment.step, stretch))
     return secants

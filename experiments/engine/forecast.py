@@ -35,7 +35,8 @@ _MOST_STEPS = 250  # of a run in a chunk that is measured
 _PATIENCE = 60.0  # seconds for linear response, unless it is asked for
 _FLOPS = 1e10  # of a core, a second
 _ENDLESS = 2**31  # runs, of which a probe plays as many as it has time for
-_QUICK = Effort(runs=2, steps=25, searched=1, starts=16, rounds=4)  # of measuring how steps expand
+# Of measuring how steps expand.
+_QUICK = Effort(runs=2, steps=25, walked=25, reach=4, searched=1, starts=16, rounds=4)
 _SUMS_OF_AN_EXPANSION = 400  # training steps that take as long as measuring one
 
 

@@ -8,7 +8,7 @@ import pytest
 from audit.mechanism import expansion
 from audit.mechanism.base import Hyperparameters
 from audit.mechanism.clipping.base import per_example
-from audit.mechanism.expansion import SecantSearch
+from audit.mechanism.expansion import Line, SecantSearch
 from audit.settings.build import CLIPPING
 from models.dense import fcnn, tanh_fcnn, wide_fcnn
 
@@ -84,7 +84,7 @@ def test_secants_of_a_smooth_network_are_what_its_derivative_says():
             step, theta, batch(), SecantSearch(length), derivative.direction[None]
         )
         excess = derivative.constant - 1
-        assert secant - 1 == pytest.approx(excess, rel=0.1, abs=1e-4)
+        assert secant.constant - 1 == pytest.approx(excess, rel=0.1, abs=1e-4)
 
 
 LENGTH = 0.8 * RATE / BATCH  # of displacements: how far the coupled processes are apart
@@ -122,7 +122,51 @@ def test_secants_find_folds_beside_a_model_that_derivatives_do_not_see(folded):
             folded, theta, labelled, SecantSearch(LENGTH, seed=seed), directions
         )
         assert derivative.constant < 1.1
-        assert secant > 1.5
+        assert secant.constant > 1.5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", [-12.3, 0.4, 1.0, 12.3])
+def test_secants_on_lines_meet_a_fold_within_their_reach(folded, place):
+    x, labels = batch()
+    for seed in range(5):
+        theta = tanh_fcnn().init(jax.random.key(seed))
+        normal = np.random.default_rng(seed).normal(size=theta.size)
+        normal /= np.linalg.norm(normal)
+        offset = jnp.float32(place * LENGTH)
+        labelled = ((x, (theta, jnp.asarray(normal, jnp.float32), offset)), labels)
+        constant = expansion.largest_expansion(folded, theta, labelled).constant
+        line = Line(LENGTH, 16, derivative=constant, most=constant)
+        along = np.stack([np.zeros(theta.size), normal])
+        stretch = expansion.worst_on_lines(folded, theta, labelled, along, line)
+        assert expansion.compute_excess(*stretch) > 0.4
+        across = np.eye(theta.size)[:2] - normal[:2, None] * normal
+        stretch = expansion.worst_on_lines(folded, theta, labelled, across, line)
+        assert (expansion.compute_excess(*stretch) > 0) == (0 <= place <= 0.1)
+
+
+def test_a_flat_step_moves_nothing_apart():
+    def clipped_sum(theta, labelled, norm):
+        return jnp.zeros_like(theta)
+
+    step = expansion.make_step_map(clipped_sum, HYPER)
+    found = expansion.largest_expansion(step, jnp.ones(100), batch())
+    assert found.constant == 1
+    line = Line(LENGTH, 2, derivative=1.0, most=1.0)
+    assert expansion.worst_on_lines(step, jnp.ones(100), batch(), np.eye(100), line).secant == 1
+
+
+def test_what_bends_a_step_beside_a_model_is_no_jump():
+    """The derivative is 1 at the model, and grows to twice that within ten secants."""
+
+    def clipped_sum(theta, labelled, norm):
+        return -BATCH / RATE * theta**2 * jnp.sign(theta) / (20 * LENGTH)
+
+    step = expansion.make_step_map(clipped_sum, HYPER)
+    for most, is_smooth in ((1.2, True), (1.001, False)):
+        line = Line(LENGTH, 10, derivative=1.0, most=most)
+        stretch = expansion.worst_on_lines(step, jnp.zeros(3), batch(), np.eye(3), line)
+        assert (expansion.compute_excess(*stretch) <= 0) == is_smooth
 
 
 @pytest.mark.slow
@@ -131,6 +175,8 @@ def test_secants_miss_a_fold_that_no_random_start_comes_near(folded):
     normal = jnp.zeros(theta.size).at[5].set(1.0)
     x, labels = batch()
     labelled = ((x, (theta, normal, jnp.float32(0.85 * LENGTH))), labels)
-    assert expansion.largest_secant(folded, theta, labelled, SecantSearch(LENGTH)) < 1.1
+    missed = expansion.largest_secant(folded, theta, labelled, SecantSearch(LENGTH))
+    assert missed.constant < 1.1
     towards = np.asarray(normal)[None]
-    assert expansion.largest_secant(folded, theta, labelled, SecantSearch(LENGTH), towards) > 1.5
+    found = expansion.largest_secant(folded, theta, labelled, SecantSearch(LENGTH), towards)
+    assert found.constant > 1.5
