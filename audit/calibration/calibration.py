@@ -100,6 +100,18 @@ class Value(NamedTuple):
     refusal: str = ""
 
 
+# Functions with names, since processes are sent laws by pickle, which cannot send a lambda.
+
+
+def _give_nothing(evidence: Any, setting: KnownMechanism) -> list[Value]:
+    """Returns the values of no method."""
+    return []
+
+
+def _take_any(setting: KnownMechanism) -> None:
+    """Takes every setting."""
+
+
 class Law(NamedTuple):
     """A law that draws evidence and knows how much its mechanism leaks.
 
@@ -115,8 +127,8 @@ class Law(NamedTuple):
     name: str
     draw: Callable[[np.random.Generator, KnownMechanism], Any]
     truth: Callable[[KnownMechanism], Truth]
-    audit: Callable[[Any, KnownMechanism], list[Value]] = lambda evidence, setting: []
-    require: Callable[[KnownMechanism], None] = lambda setting: None
+    audit: Callable[[Any, KnownMechanism], list[Value]] = _give_nothing
+    require: Callable[[KnownMechanism], None] = _take_any
     breaks: frozenset[str] = frozenset()
 
 

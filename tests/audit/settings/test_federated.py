@@ -149,12 +149,13 @@ def test_runs_that_draw_canaries_of_their_own_prove_together(clients, tmp_path):
     assert concluded.bound_runs_together(alone) is None
     together = concluded.bound_runs_together(scores)
     each = concluded.conclude_each_run(scores, scores.dimension, True)
-    best = max(row.epsilon for run in each for row in run.bounds if not row.gaussian)
+    rows = [row for run in each for row in run.bounds]
+    best = max(row.epsilon for row in rows if not row.assumes.gaussian)
     assert together.holds and best < together.epsilon < upper
     again = training.train(played, Store(tmp_path / "again", {}), 1).scores
     np.testing.assert_array_equal(again.scores, alone.scores)
     first, second = (
-        played.adversary.of_run(
+        played.adversary.draw_for_run(
             played.adversary.init(jax.random.key(0), jnp.zeros(7850), 1.0), (key,)
         ).keys
         for key in played.own_keys(np.arange(2))[0]
