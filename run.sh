@@ -118,7 +118,7 @@ asks_help='' # help installs nothing; python, ray, test and lint hand it to othe
 if [[ " $* " =~ \ --?(h|help|helpshort|helpfull)\  && (! -s $stamp || ! ${1-} =~ ^(python|ray|test|lint)$) ]]; then
   asks_help=yes
 fi
-if [[ $asks_help || ${1-} == help ]]; then
+if [[ $asks_help || ${1-} =~ ^(help|--version)$ ]]; then
   if [[ -s $stamp ]]; then python=$venv/bin/python; fi
   exec "$python" -P -m experiments "$@"
 fi

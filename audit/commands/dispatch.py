@@ -14,9 +14,11 @@ from typing import NamedTuple
 from audit.commands import interrupts, streams
 from audit.runtime import started
 from audit.runtime.progress import shortened
+from audit.version import __version__
 
 _MARK = '\nif __name__ == "__main__":'  # a module with it is a command
 _HELP_COMMANDS = ("help", "-h", "--help")
+_VERSION = "--version"
 _HELP_FLAGS = {"-h", "-help", "--help", "--helpshort", "--helpfull"}
 _USAGE_ERROR = 2
 _FIRST_GROUP = "audit"
@@ -77,6 +79,9 @@ def _run(program: Program) -> None:
     modules = {name: module for name, module, _ in commands(program.packages)}
     is_help = command in _HELP_COMMANDS
     asks_for_flags = not _HELP_FLAGS.isdisjoint(flags)
+    if command == _VERSION and not flags:
+        _print_whole(f"{started.INSTALLED} {__version__}")
+        return
     if is_help and not flags:
         _print_whole(_format_usage(program))
     elif is_help and flags[0] in modules:
@@ -102,7 +107,7 @@ def split_arguments(program: Program, arguments: list[str]) -> tuple[str, list[s
     if not arguments:
         return program.alone, []
     first = arguments[0]
-    is_flag = first.startswith("-") and first not in _HELP_COMMANDS
+    is_flag = first.startswith("-") and first not in (*_HELP_COMMANDS, _VERSION)
     if is_flag and program.usual:
         return program.usual, arguments
     return first, arguments[1:]

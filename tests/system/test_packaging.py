@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -189,11 +190,15 @@ def installed(tmp_path_factory):
     copy.mkdir()
     for name in ("audit", "models", "experiments"):
         shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, copy)
+    (copy / "docs").mkdir()
+    files = ("setup.py", "setup.cfg", "pyproject.toml", "README.md", "LICENSE", "docs/installed.md")
+    for name in files:
+        shutil.copy(ROOT / name, copy / name)
+    before = sorted(copy.rglob("*"))
     pip = ("-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation", "--no-index")
     done = python(*pip, f"--target={folder / 'site'}", str(copy))
     assert done.returncode == 0, done.stderr
+    assert sorted(copy.rglob("*")) == before, "pip left files in the tree"
     return folder / "site"
 
 
@@ -206,6 +211,53 @@ def test_one_package_is_installed_whole(installed):
     for path in (ROOT / "audit").rglob("*.py"):
         assert (installed / path.relative_to(ROOT)).exists()
     assert (installed / "audit" / "py.typed").exists()
+
+
+SDIST = "from setuptools import build_meta\nprint(build_meta.build_sdist({folder!r}))\n"
+
+
+@pytest.mark.slow
+def test_a_source_distribution_holds_what_it_is_built_from(tmp_path):
+    tree = tmp_path / "tree"
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True)
+    if tracked.returncode:
+        pytest.skip("no clone")
+    for name in tracked.stdout.splitlines():
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, tree / name)
+    done = python("-c", SDIST.format(folder=str(tmp_path)), cwd=tree)
+    assert done.returncode == 0, done.stderr
+    with tarfile.open(next(tmp_path.glob("*.tar.gz"))) as archive:
+        names = {member.name.partition("/")[2] for member in archive.getmembers()}
+    beside = {
+        "setup.py",
+        "setup.cfg",
+        "pyproject.toml",
+        "README.md",
+        "LICENSE",
+        "docs/installed.md",
+    }
+    assert beside <= names
+    tops = {name.partition("/")[0] for name in names}
+    assert tops.isdisjoint({"models", "experiments", "tests"})
+    for path in (ROOT / "audit").rglob("*.py"):
+        assert str(path.relative_to(ROOT)) in names
+
+
+def test_the_package_index_shows_a_page_that_stands_alone():
+    page = (ROOT / "docs" / "installed.md").read_text()
+    assert "long_description = file: docs/installed.md" in (ROOT / "setup.cfg").read_text()
+    assert not re.findall(r"\]\((?!http)", page), "an index does not resolve a link to a file"
+    commands = re.findall(r"^\| `(\w+) ", page, re.MULTILINE)
+    assert commands[:4] == ["check", "check", "claim", "bound"]
+    for name in re.findall(r"`audit\.(\w+)", page):
+        assert name in audit.__all__
+
+
+@pytest.mark.parametrize("module", ["audit", "experiments"])
+def test_the_version_is_told_by_every_program(module, tmp_path):
+    told = python("-m", module, "--version", cwd=tmp_path)
+    assert told.stdout == f"hidden-state-audit {audit.__version__}\n"
 
 
 @pytest.mark.slow

@@ -112,7 +112,9 @@ def assert_one_line(result, *parts):
     )
 
 
-@pytest.mark.parametrize("typed", [["help"], ["-h"], ["--help"], ["audit", "--help"]])
+@pytest.mark.parametrize(
+    "typed", [["help"], ["-h"], ["--help"], ["--version"], ["audit", "--help"]]
+)
 def test_help_needs_no_environment(house, typed):
     assert house.run(*typed).returncode == 0
     (call,) = house.calls()
