@@ -13,8 +13,10 @@ from matplotlib.figure import Figure
 from audit.claims.hidden_state import HiddenState
 from audit.conclusions import lipschitz
 from audit.methods.exact_null import EXACT_NULL_GDP
+from audit.methods.level import Level
 from audit.report.style import BLUE, BOUND, FREE, GREEN, UPPER
 from audit.report.table import Column, Table, at_least, at_most, number
+from audit.report.verdicts import show_percent
 from audit.settings.setting import Setting
 from experiments.hidden_state import networks
 from experiments.sweeps.panels import epsilon_panels
@@ -74,7 +76,7 @@ def draw(sweep: Sweep, every: Sequence[Point], evidence: Evidence) -> tuple[Figu
     """Draws the figure and makes the table of points of which each has a conclusion."""
     axis = sweep.axis or Axis("k", "k")
     rows = make_rows(every, evidence)
-    figure = _draw_figure(sweep.title, axis, rows, evidence.levels.delta)
+    figure = _draw_figure(sweep.title, axis, rows, evidence.levels)
     return figure, _make_table(sweep, axis, rows, evidence)
 
 
@@ -155,22 +157,22 @@ def _describe(state: HiddenState, word: str) -> UpperPoint:
     )
 
 
-def _draw_figure(title: str, x_axis: Axis, rows: Sequence[BracketRow], delta: float) -> Figure:
+def _draw_figure(title: str, x_axis: Axis, rows: Sequence[BracketRow], levels: Level) -> Figure:
     """Draws a panel for each model: upper bounds as lines over x, audits as marks and intervals."""
     places = sorted({row.x for row in rows})
     labels = [f"{place:g}" for place in places]
 
     def draw_panel(axis: Axes, panel: str) -> None:
-        _draw_panel(axis, [row for row in rows if row.panel == panel])
+        _draw_panel(axis, [row for row in rows if row.panel == panel], levels.confidence)
         axis.set(xscale="log", xlabel=x_axis.name, ylim=(0, None))
         axis.set_xticks(places, labels)
         axis.minorticks_off()
 
     panels = list(dict.fromkeys(row.panel for row in rows))
-    return epsilon_panels(title, panels, draw_panel, delta, height=2.7, share_y=True)
+    return epsilon_panels(title, panels, draw_panel, levels.delta, height=2.7, share_y=True)
 
 
-def _draw_panel(axis: Axes, rows: Sequence[BracketRow]) -> None:
+def _draw_panel(axis: Axes, rows: Sequence[BracketRow], confidence: float) -> None:
     """Draws the places of a panel."""
     xs = [row.x for row in rows]
     axis.plot(xs, [row.composition for row in rows], color=UPPER, ls=":", label="composition")
@@ -183,7 +185,7 @@ def _draw_panel(axis: Axes, rows: Sequence[BracketRow]) -> None:
             label = "below it no GDP guarantee holds, fresh directions"
             axis.plot(row.x, row.gdp_limit, "^", color=GREEN, ms=4, label=label)
         if row.interval is not None:
-            _draw_interval(axis, row.x, row.interval)
+            _draw_interval(axis, row.x, row.interval, confidence)
 
 
 def _draw_upper(axis: Axes, rows: Sequence[BracketRow]) -> None:
@@ -205,8 +207,8 @@ def _draw_upper(axis: Axes, rows: Sequence[BracketRow]) -> None:
     axis.fill_between(xs, epsilons, margins, color=BOUND, alpha=0.15, lw=0, label=label)
 
 
-def _draw_interval(axis: Axes, x: float, interval: tuple[float, float]) -> None:
-    """Draws an audit's interval as a bar around its middle; an infinite end is cut off."""
+def _draw_interval(axis: Axes, x: float, interval: tuple[float, float], confidence: float) -> None:
+    """Draws an audit's interval of a confidence as a bar around its middle; an infinite end is cut off."""
     low = interval[0]
     high = min(interval[1], _LARGEST_EPSILON)
     middle = (low + high) / 2
@@ -214,7 +216,7 @@ def _draw_interval(axis: Axes, x: float, interval: tuple[float, float]) -> None:
         [x],
         [middle],
         [[middle - low], [high - middle]],
-        label="audit's 95% interval, recommended coordinate",
+        label=f"audit's {show_percent(confidence)} interval, recommended coordinate",
         color=BLUE,
         ls="none",
         capsize=3,

@@ -58,12 +58,14 @@ class Amount(NamedTuple):
       fresh_runs: The number of runs of fresh directions by periodicity k, the steps for each insertion.
       batch_size: Of mini-batches.
       insertions: How often a run inserts its canaries.
+      rehearsals: Along how many runs steps are measured; half of them have the canary.
     """
 
     coordinates: CoordinateAudits
     fresh_runs: Mapping[int, int]
     batch_size: int
     insertions: int = 250
+    rehearsals: int = 4
 
     @property
     def periodicities(self) -> Iterable[int]:
@@ -99,6 +101,7 @@ _CONVNET = Amount(
     CoordinateAudits(_LEAST_MOVED, 256, {1: 10, 5: 5, 10: 3, 25: 2}),
     {1: 6, 5: 4, 10: 3, 25: 2},
     batch_size=128,
+    rehearsals=2,
 )
 _HEAD = Amount(
     CoordinateAudits(_LEAST_MOVED, 256, {1: 60, 2: 60, 5: 40, 10: 30, 25: 20}),
@@ -178,7 +181,7 @@ def _list_cells(places: Iterable[BracketPlace], amounts: Mapping[str, Amount]) -
         yield audit_cell(Audited(place.panel, COORDINATE, place.x, setting, coordinates.runs[k]))
         # Of models with `curved`, a bound on their curvature is proven.
         if k > 1 and task(place.model).curved is None:
-            yield expansion_cell(setting)
+            yield expansion_cell(setting, amount.rehearsals)
 
 
 def _make_setting(
@@ -196,8 +199,8 @@ def _make_setting(
     return setting_of(place.model, **values)
 
 
-def expansion_cell(setting: Setting) -> Cell:
-    """Returns the cell that measures how much a setting's steps stretch distances."""
+def expansion_cell(setting: Setting, runs: int) -> Cell:
+    """Returns the cell that measures along a number of runs how much a setting's steps stretch distances."""
 
     def is_complete(store: Store) -> bool:
         from audit.conclusions import lipschitz  # loads SciPy
@@ -207,10 +210,9 @@ def expansion_cell(setting: Setting) -> Cell:
     def do(store: Store, dataset: Dataset, progress: Progress) -> None:
         from audit.conclusions import measuring
 
-        measuring.measure_zoo(store, setting, dataset)
+        measuring.measure_zoo(store, setting, dataset, runs)
         progress(runs)
 
-    runs = 2  # of large models; smaller ones, which take less time, are rehearsed more often
     name = f"expansion of {setting.model}'s steps, k = {setting.schedule.periodicity}"
     cell = setting_cell(name, setting, runs, is_complete, do, EXPERIMENT)
     steps = min(setting.schedule.steps, _MEASURED_STEPS)

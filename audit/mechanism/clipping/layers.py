@@ -178,9 +178,10 @@ def measure(names: set[str], made: Call, gradients: Array) -> dict[str, Measure]
 
 
 def _product(layer: Unfolds, kernel: Array, x: Array, columns: Array) -> Array:
-    """Returns kernel.T (O, K) @ columns (K, L), whose derivative is taken with respect to x alone.
+    """Returns kernel.T (O, K) @ columns (K, L), whose derivative is taken with respect to kernel and x.
 
-    The columns are unfolded from x; the kernel's gradient is what book-keeping measures.
+    The columns are unfolded from x, so that they have no derivative of their own. Book-keeping measures the
+    kernel's gradient by itself; what is computed here serves those who differentiate the clipped sum.
 
     Mapped over examples, without which it has no gradient, it is a batched product: one large product would
     have the columns of few channels copied into another order. Each of its factors' rows are whole pieces of
@@ -193,12 +194,15 @@ def _product(layer: Unfolds, kernel: Array, x: Array, columns: Array) -> Array:
         product: Array = rows @ columns
         return product
 
-    def forward(kernel: Array, x: Array, columns: Array) -> tuple[Array, tuple[Array, Array]]:
-        return batched(kernel, x, columns), (kernel, x)
+    def forward(
+        kernel: Array, x: Array, columns: Array
+    ) -> tuple[Array, tuple[Array, Array, Array]]:
+        return batched(kernel, x, columns), (kernel, x, columns)
 
-    def backward(saved: tuple[Array, Array], gradient: Array) -> tuple[None, Array, None]:
-        kernel, x = saved
-        return None, layer.fold(kernel, gradient, x), None
+    def backward(saved: tuple[Array, Array, Array], gradient: Array) -> tuple[Array, Array, None]:
+        kernel, x, columns = saved
+        at_kernel = jnp.einsum("...kl,...ol->ko", columns, gradient)
+        return at_kernel, layer.fold(kernel, gradient, x), None
 
     batched.defvjp(forward, backward)
     product = jax.custom_batching.custom_vmap(batched)

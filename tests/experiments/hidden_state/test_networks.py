@@ -10,6 +10,7 @@ from audit.settings import stored
 from audit.storage import index
 from audit.storage.store import Scores
 from audit.tasks.task import Dataset
+from audit.training import rehearsal
 from experiments.hidden_state import network_bracket, networks
 from experiments.sweeps import points
 from models.catalogue import task
@@ -29,6 +30,15 @@ def test_each_place_has_two_audits_and_a_measurement_where_nothing_is_proven(sca
                 assert (setting in measured) == is_open
         series = [audited.series for audited in sweep.audits()]
         assert series.count(networks.FRESH) == series.count(networks.COORDINATE)
+
+
+@pytest.mark.parametrize("scale", ["laptop", "paper"])
+def test_a_measurement_s_runs_are_those_that_the_library_rehearses(scale):
+    for cell in networks.sweeps(scale)["bracket"].cells:
+        if cell.audited is None:
+            is_large = task(cell.request.model).label.endswith("ConvNet")
+            parameters = 62_006 if is_large else 2_689
+            assert cell.runs == rehearsal.usual_effort(parameters).runs
 
 
 def test_the_laptop_s_brackets_take_an_hour_at_most():

@@ -127,6 +127,26 @@ def test_layers(module):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "module", [*LAYERS.values(), ChannelsFirst(3)], ids=[*LAYERS, "channels first"]
+)
+def test_derivatives_of_the_clipped_sum_by_the_parameters(module):
+    """Measured Lipschitz constants are read off them, both ways."""
+    model = of(module)
+    batch = pictures()
+    theta = model.init(jax.random.key(0)) + 0.1
+    w = jax.random.normal(jax.random.key(1), theta.shape)
+
+    def differentiate(clipped_sum):
+        _, pull = jax.vjp(lambda theta: clipped_sum(theta, batch, jnp.float32(1)), theta)
+        _, push = jax.vjp(lambda w: pull(w)[0], jnp.zeros_like(theta))
+        return np.stack([pull(w)[0], push(w)[0]])
+
+    expected = differentiate(per_example(model.loss))
+    measured = differentiate(strategy(model, block_bytes=1 << 14))
+    np.testing.assert_allclose(measured, expected, atol=1e-4 * np.abs(expected).max())
+
+
 @pytest.mark.parametrize("block_bytes", [1, 40_000, 1 << 20], ids=["single", "uneven", "whole"])
 def test_blocks_of_any_size(block_bytes):
     check(of(ChannelsFirst(2)), pictures(), (0.3,), block_bytes)
