@@ -38,6 +38,16 @@ add_extra() { if [[ $extras != *$1* ]]; then extras+=,$1; fi; }
 
 is_installed() { compgen -G "$venv/lib/python*/site-packages/$1" >/dev/null; }
 
+hands_over() { # whether this command is a program with a help of its own, which is there
+  case $1 in
+    python) ;;
+    ray) is_installed ray ;;
+    test) is_installed pytest ;;
+    lint) is_installed ruff ;;
+    *) return 1 ;;
+  esac
+}
+
 find_extras() { # sets extras: what the command needs, and what is installed already
   if [[ -s $stamp ]]; then IFS= read -r extras <"$stamp"; fi
   case $1 in
@@ -114,8 +124,8 @@ set_up() ( # one start at a time: the lock on the folder goes with this subshell
 ) 9<"$venv"
 
 if [[ -n ${PYTHON:-} || ! -s $stamp ]] || ! version=$(version_of "$venv/bin/python"); then find_python; fi
-asks_help='' # help installs nothing; python, ray, test and lint hand it to other programs, where they can
-if [[ " $* " =~ \ --?(h|help|helpshort|helpfull)\  && (! -s $stamp || ! ${1-} =~ ^(python|ray|test|lint)$) ]]; then
+asks_help='' # help installs nothing; python, ray, test and lint hand it to other programs, where these are installed
+if [[ " $* " =~ \ --?(h|help|helpshort|helpfull)\  ]] && ! { [[ -s $stamp ]] && hands_over "${1-}"; }; then
   asks_help=yes
 fi
 if [[ $asks_help || ${1-} =~ ^(help|--version)$ ]]; then

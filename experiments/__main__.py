@@ -1,5 +1,6 @@
 """Every command: python -m experiments audit --k=5, which is what ./run.sh audit --k=5 starts."""
 
+import importlib.util
 import os
 import runpy
 import subprocess
@@ -28,6 +29,9 @@ def main() -> None:
     if command in _SPREADING:
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+    if command in _OTHERS and _lacks_help(_OTHERS[command], arguments):
+        print(_OTHERS[command].summary)
+        return
     if command in _OTHERS:
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
         sys.exit(_OTHERS[command].run(arguments))
@@ -127,18 +131,34 @@ def _run_module(name: str, *arguments: str) -> int:
 
 
 class _Other(NamedTuple):
-    """A command that is no module with flags: a line of the help, and a function of its arguments."""
+    """A command that is no module with flags.
+
+    Attributes:
+      summary: its line of the help.
+      run: the function that runs it on its arguments and returns an exit status.
+      program: the module that answers --help; empty where there is none.
+    """
 
     summary: str
     run: Callable[[Sequence[str]], int]
+    program: str = ""
+
+
+def _lacks_help(other: _Other, arguments: Sequence[str]) -> bool:
+    """Returns whether the first argument asks for help, which no installed program gives."""
+    if not arguments or arguments[0] not in dispatch.HELP_FLAGS:
+        return False
+    return not other.program or importlib.util.find_spec(other.program) is None
 
 
 _OTHERS = {
     "python": _Other("Run a script of yours: ./run.sh python mine.py", _script),
-    "test": _Other("Run the quick tests, with --slow all; the rest goes to pytest.", _tests),
-    "lint": _Other("Run ruff and mypy; arguments go to ruff check.", _linters),
-    "docs": _Other("Build the manual into docs/_build, a site to read offline.", _docs),
-    "ray": _Other("Ray's own commands: ./run.sh ray start --head", _ray),
+    "test": _Other(
+        "Run the quick tests, with --slow all; the rest goes to pytest.", _tests, "pytest"
+    ),
+    "lint": _Other("Run ruff and mypy; arguments go to ruff check.", _linters, "ruff"),
+    "docs": _Other("Build the manual into docs/_build, a site to read offline.", _docs, "sphinx"),
+    "ray": _Other("Ray's own commands: ./run.sh ray start --head", _ray, "ray"),
 }
 _PAPERS = ("canife", "federated", "figures", "landscape", "norms", "one_shot", "sweep")
 _MEASURING = (

@@ -38,8 +38,9 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import special, stats
+from scipy import special
 
 from audit.calibration.calibration import (
     GAUSSIAN_CURVE,
@@ -402,7 +403,7 @@ def _draw_failing_cosines(rng: Generator, setting: KnownMechanism) -> Array:
 def _draw_laplace_cosines(rng: Generator, setting: KnownMechanism) -> Array:
     # A canary that is out exceeds the cosine with the probability that the noise exceeds `along`.
     along = setting.mu + rng.laplace(size=(setting.runs, setting.canaries))
-    return -cosine_law.quantile(stats.laplace.sf(along), setting.dimension)
+    return -cosine_law.quantile(scipy.stats.laplace.sf(along), setting.dimension)
 
 
 def _draw_on_bound(rng: Generator, setting: KnownMechanism, columns: int | None = None) -> Array:

@@ -5,8 +5,8 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import stats
 
 from audit.check import findings, loaders
 from audit.check.accounting import (
@@ -217,7 +217,7 @@ def _describe_rate(sample: BatchSample) -> str:
     """Returns the rate of the batches, and which other rate they would have shown."""
     drawn = sample.examples * len(sample.sizes) * sample.sampling_rate
     level = LEVEL / _TESTS
-    deviations = stats.norm.isf(level / 2) + stats.norm.ppf(_SEEN)
+    deviations = scipy.stats.norm.isf(level / 2) + scipy.stats.norm.ppf(_SEEN)
     visible = 100 * deviations * math.sqrt((1 - sample.sampling_rate) / drawn)
     rate = f"{sample.sizes.mean():.4g} examples on average, {sample.expected_size:.4g} expected"
     return f"{rate}; a rate {visible:.2g}% off would be seen with probability {_SEEN}"
@@ -340,7 +340,7 @@ def _name_pair(sample: BatchSample) -> CheckFinding:
 def _name_cut(sample: BatchSample) -> CheckFinding:
     """Returns the finding of batch sizes that are cut at a maximum or a minimum."""
     sizes = sample.sizes
-    distribution = stats.binom(sample.examples, sample.actual_rate)
+    distribution = scipy.stats.binom(sample.examples, sample.actual_rate)
     largest_p_value, _ = _compute_edge_p_values(sizes, distribution)
     is_cut_above = largest_p_value < LEVEL
     edge = sizes.max() if is_cut_above else sizes.min()
@@ -478,13 +478,13 @@ def _test_poisson(sample: BatchSample) -> dict[str, float]:
     # The total is held against the stated rate, spreads against the actual one, so that a wrong rate alone
     # does not fail them.
     rate = sample.actual_rate
-    size_law = stats.binom(examples, rate)
+    size_law = scipy.stats.binom(examples, rate)
     total = int(sizes.sum())
     empty = int(np.sum(sizes == 0))
     empty_probability = (1 - sample.sampling_rate) ** examples
 
     p_values = {}
-    total_test = stats.binomtest(total, examples * batches, sample.sampling_rate)
+    total_test = scipy.stats.binomtest(total, examples * batches, sample.sampling_rate)
     p_values["batch size"] = float(total_test.pvalue)
     if examples <= _FEW_EXAMPLES and examples == members.shape[1]:
         simulated = _simulate_p_values(members, rate)
@@ -492,7 +492,7 @@ def _test_poisson(sample: BatchSample) -> dict[str, float]:
         simulated = _approximate_p_values(sample, size_law)
     p_values["spread of sizes"] = simulated["spread of sizes"]
     p_values["largest batch"] = min(2 * min(_compute_edge_p_values(sizes, size_law)), 1.0)
-    empty_test = stats.binomtest(empty, batches, empty_probability)
+    empty_test = scipy.stats.binomtest(empty, batches, empty_probability)
     p_values["empty batches"] = float(empty_test.pvalue)
     p_values["every example"] = simulated["every example"]
     p_values["order"] = simulated["order"]
@@ -505,8 +505,8 @@ def _approximate_p_values(sample: BatchSample, size_law: Any) -> dict[str, float
     members = sample.members
     rate = sample.actual_rate
     counts = members.sum(axis=0)
-    every_example = _compute_spread_p_value(counts, stats.binom(len(members), rate))
-    order = _compute_spread_p_value(_count_neighbours(members).ravel(), stats.binom(2, rate))
+    every_example = _compute_spread_p_value(counts, scipy.stats.binom(len(members), rate))
+    order = _compute_spread_p_value(_count_neighbours(members).ravel(), scipy.stats.binom(2, rate))
     return {
         "spread of sizes": compute_fit_p_value(sample.sizes, size_law),
         "every example": every_example,
@@ -578,7 +578,7 @@ def _compute_together_p_value(sample: BatchSample) -> float:
     """Returns the p-value of the two examples that come together most often, over all pairs."""
     together, _ = _count_together(sample)
     pairs = math.comb(len(together), 2)
-    law = stats.binom(len(sample.sizes), sample.actual_rate**2)
+    law = scipy.stats.binom(len(sample.sizes), sample.actual_rate**2)
     return float(min(1.0, pairs * law.sf(together.max() - 1)))
 
 
@@ -614,7 +614,7 @@ def _compute_spread_p_value(values: NDArray[np.int64], distribution: Any) -> flo
     freedom = 2 * (len(values) - 1) / (2 + excess_kurtosis)
     squares = np.sum((values - mean) ** 2)
     ratio = squares / (len(values) - 1) / variance
-    return float(compute_two_sided_p_value(stats.chi2(freedom), ratio * freedom))
+    return float(compute_two_sided_p_value(scipy.stats.chi2(freedom), ratio * freedom))
 
 
 def _recognise_kind(sample: BatchSample) -> str:
@@ -641,7 +641,7 @@ def _recognise_kind(sample: BatchSample) -> str:
         varies = np.ptp(sizes[sizes > 0]) > 1 and len(np.unique(sizes)) > 2
         return BALLS_IN_BINS if varies else SHUFFLED
 
-    size_law = stats.binom(sample.examples, rate)
+    size_law = scipy.stats.binom(sample.examples, rate)
     log_most_likely = float(size_law.logpmf(int(sizes[0])))
     if np.ptp(sizes) == 0 and len(sizes) * log_most_likely < math.log(_CERTAIN):
         return FIXED

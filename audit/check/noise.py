@@ -11,8 +11,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import fft, stats
+from scipy import fft
 
 from audit.check import trees
 from audit.check.probe import RefusedError, StepProbe
@@ -387,7 +388,7 @@ def compute_power(drawn: DrawnNoise, ratio: float, level: float) -> float:
     if freedom == 0:
         return 0.0
     tolerance = float(np.max(drawn.given.tolerance))
-    chi2 = stats.chi2(freedom)
+    chi2 = scipy.stats.chi2(freedom)
     low = chi2.ppf(level / 2) * (1 - tolerance) ** 2
     high = chi2.isf(level / 2) * (1 + tolerance) ** 2
     return float(chi2.cdf(low / ratio**2) + chi2.sf(high / ratio**2))
@@ -455,7 +456,7 @@ def _test_batch(drawn: DrawnNoise, batch: str) -> Iterator[NoiseTest]:
     slack = (
         1 + given.tolerance + other.tolerance
     ) ** 2  # by which rounding may change the quotient
-    fisher = stats.f(given.freedom, other.freedom)
+    fisher = scipy.stats.f(given.freedom, other.freedom)
     p_values = compute_two_sided_p_value(fisher, quotient / slack, quotient * slack)
     compared = p_values[is_comparable]
     if compared.size:
@@ -473,7 +474,7 @@ def _compute_deviation_p_values(freedom: Any, squares: Any, tolerance: Any) -> A
     """
     above = squares / (1 + tolerance) ** 2
     below = squares / (1 - tolerance) ** 2
-    return compute_two_sided_p_value(stats.chi2(freedom), above, below)
+    return compute_two_sided_p_value(scipy.stats.chi2(freedom), above, below)
 
 
 def standardise(drawn: DrawnNoise) -> Vector:
@@ -491,12 +492,12 @@ def _test_shape(values: Vector) -> Iterator[NoiseTest]:
     """Yields tests of a normal law: of all numbers, and of those beyond some deviations."""
     if values.size < 200:
         return
-    yield NoiseTest("shape", "distribution", compute_fit_p_value(values, stats.norm()))
-    tails = 2 * stats.norm.sf(_TAILS)
+    yield NoiseTest("shape", "distribution", compute_fit_p_value(values, scipy.stats.norm()))
+    tails = 2 * scipy.stats.norm.sf(_TAILS)
     for cut, tail in zip(_TAILS, tails, strict=True):
         if values.size * tail >= _LEAST_IN_TAIL:
             beyond = np.count_nonzero(np.abs(values) > cut)
-            law = stats.binom(values.size, tail)
+            law = scipy.stats.binom(values.size, tail)
             p_value = 2 * min(law.cdf(beyond), law.sf(beyond - 1))
             yield NoiseTest("shape", f"beyond {cut:g} deviations", min(1.0, float(p_value)))
 
@@ -506,7 +507,7 @@ def _find_reach(drawn: DrawnNoise) -> float:
     size = standardise(drawn).size
     reached = [2.5]
     for cut in _TAILS:
-        if size * 2 * stats.norm.sf(cut) >= _LEAST_IN_TAIL:
+        if size * 2 * scipy.stats.norm.sf(cut) >= _LEAST_IN_TAIL:
             reached.append(cut)
     return max(reached)
 
@@ -535,13 +536,13 @@ def compute_fit_p_value(values: NDArray[Any], distribution: Any) -> float:
     Numbers are counted in intervals as likely as half deviations of a normal law. It is conservative where
     few numbers are expected.
     """
-    levels = stats.norm.cdf(np.arange(-3, 3.1, 0.5))
+    levels = scipy.stats.norm.cdf(np.arange(-3, 3.1, 0.5))
     levels = levels[len(values) * np.minimum(levels, 1 - levels) > 10]
     edges = np.unique(distribution.ppf(levels))
     expected = np.diff([0.0, *distribution.cdf(edges), 1.0]) * len(values)
     counts = np.bincount(np.searchsorted(edges, values), minlength=len(expected))
     statistic = np.sum((counts - expected) ** 2 / np.maximum(expected, 5))
-    return float(stats.chi2.sf(statistic, len(edges)))
+    return float(scipy.stats.chi2.sf(statistic, len(edges)))
 
 
 def _test_independence(noise: Vector, layer: NDArray[np.int64]) -> Iterator[NoiseTest]:
@@ -616,4 +617,4 @@ def _compute_correlation_p_value(correlation: Any, terms: int) -> float:
     """
     student = correlation * np.sqrt(terms / max(1 - correlation**2, 1e-12))
     freedom = terms / 2  # each number is in two pairs
-    return float(2 * stats.t.sf(student, freedom))
+    return float(2 * scipy.stats.t.sf(student, freedom))

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import stats
+import scipy
 
 from audit.check import causes, factors, findings, grids, movements, noise, trees
 from audit.check.findings import CheckFinding
@@ -375,7 +375,7 @@ def _check_replay(probe: StepProbe) -> CheckOutcome:
 
     # Two draws of the noise differ by sqrt(2) deviations in every number.
     deviation = max(probe.settings.noise_multiplier, 1e-300) * 2**0.5
-    quantile = stats.chi2.cdf((distance / deviation) ** 2, base.size)
+    quantile = scipy.stats.chi2.cdf((distance / deviation) ** 2, base.size)
     bug = findings.STATEFUL.fill(distance=distance)
     if 1e-3 < quantile < 0.999:
         bug = findings.UNSEEDED

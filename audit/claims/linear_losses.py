@@ -12,7 +12,7 @@ import math
 
 import numpy as np
 import scipy
-from scipy import special, stats
+from scipy import special
 
 from audit.claims import accounting
 from audit.claims.accounting import Composition
@@ -54,7 +54,7 @@ def expected_epsilon(composition: Composition, k: int, delta: float) -> float:
     conversions.require_delta(delta)
     if mu == 0 or math.isinf(mu):
         return mu  # epsilon is 0, or infinite, as well
-    law = stats.binom(n, rate)
+    law = scipy.stats.binom(n, rate)
     fewest = law.ppf(_DROPPED * delta)
     most = max(law.isf(_DROPPED * delta), 1.0)
     counts = np.arange(fewest, most + 1)

@@ -18,8 +18,9 @@ import math
 from typing import NamedTuple
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy import special, stats
+from scipy import special
 
 from audit.claims.hidden_state import spread_over_steps
 from audit.laws import conversions
@@ -407,7 +408,7 @@ def _find_latest_steps(steps: int, rate: float, dropped: float) -> Steps:
       dropped: the probability of the orders that are left out.
     """
     lengths = np.unique(np.append(2 ** np.arange(int(math.log2(steps)) + 1), steps))
-    most = stats.binom.isf(dropped / len(lengths), lengths, rate).astype(np.int64)
+    most = scipy.stats.binom.isf(dropped / len(lengths), lengths, rate).astype(np.int64)
     distances: list[int] = []  # from the last step
     taken = 0
     for shorter, limit in zip(np.append(0, lengths[:-1]), most, strict=True):

@@ -19,7 +19,7 @@ from audit.version import __version__
 _MARK = '\nif __name__ == "__main__":'  # a module with it is a command
 _HELP_COMMANDS = ("help", "-h", "--help")
 _VERSION = "--version"
-_HELP_FLAGS = {"-h", "-help", "--help", "--helpshort", "--helpfull"}
+HELP_FLAGS = {"-h", "-help", "--help", "--helpshort", "--helpfull"}
 _USAGE_ERROR = 2
 _FIRST_GROUP = "audit"
 
@@ -78,7 +78,7 @@ def _run(program: Program) -> None:
     command, flags = split_arguments(program, sys.argv[1:])
     modules = {name: module for name, module, _ in commands(program.packages)}
     is_help = command in _HELP_COMMANDS
-    asks_for_flags = not _HELP_FLAGS.isdisjoint(flags)
+    asks_for_flags = not HELP_FLAGS.isdisjoint(flags)
     if command == _VERSION and not flags:
         _print_whole(f"{started.INSTALLED} {__version__}")
         return

@@ -6,8 +6,8 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
+import scipy
 from matplotlib.axes import Axes
-from scipy import stats
 
 from audit.report import page, style
 from audit.report.page import Html
@@ -166,7 +166,7 @@ def _draw_noise(axes: Axes, sample: Any) -> None:
     edges = np.linspace(-5, 5, 61)
     clipped = np.clip(sample, -5, 5)
     axes.hist(clipped, list(edges), density=True, color=style.OUT)
-    axes.plot(edges, stats.norm.pdf(edges), color=style.BLACK)
+    axes.plot(edges, scipy.stats.norm.pdf(edges), color=style.BLACK)
     axes.set_xlabel("stated deviations")
     axes.set_ylabel("density")
 

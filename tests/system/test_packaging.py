@@ -26,6 +26,20 @@ def test_bound_needs_no_jax(tmp_path):
     )
 
 
+@pytest.mark.parametrize(
+    ("module", "command"),
+    [
+        *[("audit", command) for command in ("bound", "check", "claim")],
+        *[("experiments", command) for command in ("benchmark", "calibrate", "one_shot", "plan")],
+    ],
+)
+def test_help_loads_nothing_that_takes_a_second(module, command, tmp_path):
+    told = python("-X", "importtime", "-m", module, command, "--help", cwd=tmp_path)
+    loaded = set(re.findall(r"\| +([\w.]+)$", told.stderr, re.MULTILINE))
+    assert told.returncode == 0 and "absl.flags" in loaded
+    assert loaded.isdisjoint({"jax", "matplotlib.pyplot", "pandas", "scipy.stats", "torch"})
+
+
 def test_the_version_is_said_once_and_cited():
     assert re.fullmatch(r"\d+\.\d+\.\d+", audit.__version__)
     assert "version = attr: audit.version.__version__\n" in (ROOT / "setup.cfg").read_text()

@@ -327,13 +327,21 @@ def test_an_example_takes_the_pytorch_that_is_there(ready):
     assert installs(ready.calls()) == []
 
 
-@pytest.mark.parametrize("command", ["benchmark", "compile", "proof", "docs", "check"])
+@pytest.mark.parametrize("command", ["benchmark", "compile", "docs", "check", "ray", "lint"])
 def test_help_changes_nothing_of_an_environment_that_is_there(ready, command):
     before = (ready.venv / ".run-sh").read_text()
     assert ready.run(command, "--help").returncode == 0
     (call,) = ready.calls()
     assert call["arguments"] == ["-P", "-m", "experiments", command, "--help"]
     assert (ready.venv / ".run-sh").read_text() == before
+
+
+@pytest.mark.parametrize("command", ["python", "ray", "docs"])
+def test_a_program_that_is_not_there_has_a_line_of_help(command, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["experiments", command, "--help"])
+    monkeypatch.setattr(main.importlib.util, "find_spec", lambda name: None)
+    main.main()
+    assert capsys.readouterr().out == main._OTHERS[command].summary + "\n"
 
 
 @pytest.mark.parametrize(
