@@ -22,7 +22,7 @@ FIXED = "fixed"
 _CLOSE = 2e-3  # relative: by how much another accountant may differ
 _LOOSE = 1.02  # times the accounted epsilon: a claim above it is looser than needed
 _SUM_BUCKETS = 1000  # of a step's sum
-_RATIO = 10**9  # to which a sampling rate is written as a ratio of whole numbers
+_NOMINAL_EXAMPLES = 10**9  # of a data set; only the share that a batch takes matters
 _ORDERS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64, 96, 128, 256)  # whole ones are quick
 _PARTS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 64)  # workers, or parts of a batch
 _FITS = 0.02  # relative: how near a mistake's epsilon comes to the claim
@@ -206,8 +206,8 @@ def _compute_whole_epsilon(composition: Composition, delta: float) -> float:
 def _compute_fixed_rdp_epsilon(composition: Composition, delta: float) -> float:
     """Returns an upper bound on epsilon where an example is replaced in batches without replacement.
 
-    It is dp-accounting's RDP of Wang et al. (2019, Theorem 27), whose relation is the replacement of one
-    example; its noise multiplier is relative to what that moves, 2 C.
+    It is dp-accounting's RDP of Wang et al. (2019, Theorem 27). Replacing an example moves the sum by up to
+    2 C, so that the noise multiplier relative to it is sigma / 2.
     """
     import dp_accounting
     from dp_accounting.rdp import RdpAccountant
@@ -217,9 +217,9 @@ def _compute_fixed_rdp_epsilon(composition: Composition, delta: float) -> float:
         neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE,
     )
     event = dp_accounting.SampledWithoutReplacementDpEvent(
-        _RATIO,
-        max(round(sampling_rate * _RATIO), 1),
-        dp_accounting.GaussianDpEvent(sigma / 2),
+        source_dataset_size=_NOMINAL_EXAMPLES,
+        sample_size=max(round(sampling_rate * _NOMINAL_EXAMPLES), 1),
+        event=dp_accounting.GaussianDpEvent(sigma / 2),
     )
     return float(accountant.compose(event, steps).get_epsilon(delta))
 

@@ -368,10 +368,10 @@ def compute_coverage(trials: int, ranks: Ranks, local: float) -> float:
 
 
 def _choose_ranks(trials: int) -> Ranks:
-    """Returns the ranks, among 1 to `trials`, of the draws that get limits, symmetric about the median.
+    """Returns the ranks at which the band limits the distribution function, symmetric about the median.
 
-    That are all of up to 300 draws; of more, about 300 ranks at evenly spaced normal quantiles, which are
-    dense in the tails and hold both ends.
+    Up to 300 draws: every rank. More: about 300 ranks at evenly spaced normal quantiles, which are dense in
+    the tails and include both ends.
     """
     if trials <= _MOST_RANKS:
         return np.arange(1, trials + 1)

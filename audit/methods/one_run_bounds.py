@@ -295,10 +295,11 @@ class _OrderedCoins(NamedTuple):
 
 def _split_and_order(evidence: CoinEvidence) -> _OrderedCoins:
     """Splits off a random pilot of coins, and orders at most 20,000 others, the surest guess first."""
-    certainty = np.abs(evidence.signed)  # what is seen without the coins
+    # Known before the coins are: to order by it favours no right guess.
+    certainty = np.abs(evidence.signed)
     pilot_size = max(round(_PILOT_SHARE * len(certainty)), _LEAST_PILOT)
     pilot, rest = exact_null.split_pilot(certainty, pilot_size)
-    rest = rest[:MOST_COINS]
+    rest = rest[:MOST_COINS]  # a random subset, since `split_pilot` shuffles
     surest_first = rest[np.argsort(-certainty[rest], kind="stable")]
     right = np.cumsum(evidence.signed[surest_first] > 0, dtype=np.int64)
     numbers, expected_shares = _predict_right_shares(evidence.signed[pilot], len(rest))

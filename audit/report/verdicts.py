@@ -112,10 +112,11 @@ def verdict(conclusion: Conclusion) -> Verdict:
     free = conclusion.assumption_free
     broken = conclusion.exceeded(free.epsilon)
     if broken is not None:
+        chance = _warn_of_chance(conclusion.confidence)
         full = (
             f"{_claim(free, _WHATEVER)}, more than {_name_upper_bound(broken)}. There is a bug (in clipping, "
             f"noise, randomness or how steps are counted), {_blame_steps(broken)}or the upper bound is for "
-            f"another training; {_warn_of_chance(free)}{_describe_composition(broken, conclusion)}"
+            f"another training; {chance}{_describe_composition(broken, conclusion)}"
         )
         return Verdict(VIOLATED, "violated", _VIOLATED, full)
     test = conclusion.claim_test
@@ -151,16 +152,16 @@ def _explain_refutation(conclusion: Conclusion) -> str:
     upper = conclusion.tightest
     test = conclusion.claim_test
     assert upper is not None and test is not None
-    how = "no test can have the error rates of these scores if it holds"
+    why_refuted = "no test can have the error rates of these scores if it holds"
     if conclusion.bets_on_curve:
-        how = f"bets against its trade-off curve won {test.e_value:.3g} times their stake"
+        why_refuted = f"bets against its trade-off curve won {test.e_value:.3g} times their stake"
     level = show_percent(conclusion.confidence)
     runs = "one training run" if test.runs == 1 else f"{test.runs:,} training runs"
     return (
         f"With {level} confidence the claim, {_name_upper_bound(upper)}, is refuted after {runs}: "
-        f"{how}, whatever the curve of this training is. There is a bug (in clipping, noise, "
+        f"{why_refuted}, whatever the curve of this training is. There is a bug (in clipping, noise, "
         f"randomness or how steps are counted), {_blame_steps(upper)}or the claim is for another training; "
-        f"{_warn_of_chance(conclusion.bounds[0])}{_describe_composition(upper, conclusion)}"
+        f"{_warn_of_chance(conclusion.confidence)}{_describe_composition(upper, conclusion)}"
     )
 
 
@@ -343,14 +344,16 @@ def _claim_each(bounds: Sequence[Bound]) -> str:
 
 
 def _describe_guarantee(upper: float | None, is_claimed: bool) -> str:
-    """Returns the sentence, after a space, on composition's upper bound.
+    """Returns the sentence, after a space, on the upper bound of all steps, claimed or accounted for.
 
     Args:
-      upper: on epsilon; None where it is unknown.
+      upper: on epsilon; None where it is unknown, infinite where nothing is guaranteed at this delta.
       is_claimed: whether somebody claims it, rather than accounting for the steps themselves.
     """
     if upper is None:
         return " No upper bound was given to hold against it."
+    if math.isinf(upper) and is_claimed:
+        return " The claim says nothing at this delta."
     if math.isinf(upper):
         return " There is no noise, so that accounting guarantees nothing."
     if is_claimed:
@@ -404,8 +407,8 @@ def _explain_violation_if_gaussian(gaussian: Bound, free: Bound, upper: UpperBou
     return (
         f"{_claim(gaussian, _IF_GAUSSIAN)}, more than {_name_upper_bound(upper)}. Either the curve is not "
         f"Gaussian, or there is a bug, {_blame_steps(upper)}or the upper bound is for another training; "
-        f"{_warn_of_chance(gaussian)} Without any assumption on the curve these runs prove {proven}, which "
-        "contradicts nothing."
+        f"{_warn_of_chance(gaussian.confidence)} Without any assumption on the curve these runs prove "
+        f"{proven}, which contradicts nothing."
     )
 
 
@@ -418,6 +421,7 @@ def describe_what_decides(conclusion: Conclusion) -> str:
     return f"more runs, or fewer insertions until the upper bound is below {at_least(most)}"
 
 
-def _warn_of_chance(bound: Bound) -> str:
-    share = show_percent(1 - bound.confidence)
+def _warn_of_chance(confidence: float) -> str:
+    """Returns the words on how often a sound training run is accused at this confidence."""
+    share = show_percent(1 - confidence)
     return f"chance alone brings a sound training here in at most {share} of audits."

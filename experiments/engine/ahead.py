@@ -111,9 +111,12 @@ def measure_memory(played: "Game", chunk: int, devices: "Sequence[jax.Device]") 
     memory = game.traced_for(played, placement, chunk).lower().compile().memory_analysis()
     # Outputs that take the place of arguments, as the runs' states do, need no memory of their own.
     own_outputs = memory.output_size_in_bytes - memory.alias_size_in_bytes
-    temporary = own_outputs + memory.temp_size_in_bytes
-    models_a_device = max(chunk // len(devices), 1)
-    return ProgramMemory(memory.argument_size_in_bytes + temporary, temporary // models_a_device)
+    of_models = own_outputs + memory.temp_size_in_bytes
+    # All models of a device share its arguments, the data among them.
+    models_a_device = placement.round_up(chunk) // placement.mesh.shape["runs"]
+    return ProgramMemory(
+        device=memory.argument_size_in_bytes + of_models, model=of_models // models_a_device
+    )
 
 
 def _build_dpsgd(name: str, hardware: "Hardware") -> "Game":

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import audit
 from audit.claims.accounting import Composition
 from audit.claims.claim import DpSgd
 from audit.claims.hidden_state import HiddenState, Periods, bound_periods
@@ -59,7 +60,7 @@ def conclusion(gaussian, free, upper):
         (1.0, 1.5, 3.0, verdicts.LEAKS, ["whatever the trade-off curve", "epsilon = 1.5 "]),
         (0.0, 0.0, 3.0, verdicts.NOTHING, ["prove no leakage", "no proof of privacy", "most 3."]),
         (0.0004, 0.0, None, verdicts.NOTHING, ["No upper bound was given"]),
-        (2.0, 1.0, np.inf, verdicts.LEAKS, ["accounting guarantees nothing"]),
+        (2.0, 1.0, np.inf, verdicts.LEAKS, ["The claim says nothing at this delta"]),
         (
             4.0,
             3.5,
@@ -292,3 +293,13 @@ def test_what_so_many_runs_can_prove_at_most_is_said_where_it_is_below_the_upper
     lines = bounds_table(many).splitlines()
     assert any(line.startswith("300,060 runs prove at most") for line in lines)
     assert max(map(len, lines)) <= 80
+
+
+def test_a_claim_of_another_delta_is_not_called_a_lack_of_noise():
+    """(epsilon, delta)-DP says nothing below its delta, however much noise there is."""
+    scores_in, scores_out = np.random.default_rng(0).normal(size=(2, 300))
+    claim = audit.EpsilonDelta(2.0, 1e-3)
+    concluded = audit.bounds(scores_in + 2, scores_out, claim, delta=1e-5).conclusion
+    sentence = verdicts.verdict(concluded).sentence
+    assert sentence.endswith("The claim says nothing at this delta.")
+    assert "noise" not in sentence
