@@ -32,7 +32,10 @@ from audit.storage import files
 from audit.storage.store import Store
 from audit.tasks import zoo
 from audit.tasks.task import Convex, Curved, Dataset
+from audit.version import __version__
 
+# How steps are measured. Raise the number where equal steps give other constants: stores measure again then.
+MEASUREMENT = f"{__version__}, measurement 2"
 _FILE = "lipschitz.json"
 _SIMULATED = 100_000  # orders of batches
 _MOST_STRATA = 1000  # of them
@@ -49,7 +52,7 @@ class Steps(NamedTuple):
       reason: why they hold.
       runs: how many training runs they were measured along; 0 where they are proven or vouched for.
       kink: why derivatives do not say how far steps separate models; empty where they do.
-      version: of the library that measured them; empty where they were not measured.
+      version: `MEASUREMENT` of the library that measured them; empty where they were not measured.
     """
 
     constants: ArrayLike

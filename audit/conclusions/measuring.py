@@ -22,7 +22,6 @@ from audit.tasks.task import Dataset
 from audit.training import rehearsal
 from audit.training.game import Game
 from audit.training.rehearsal import Effort, Secant
-from audit.version import __version__
 
 
 def measure_zoo(store: Store, setting: Setting, dataset: Dataset, runs: int = USUAL) -> None:
@@ -103,7 +102,7 @@ def measure_steps(
     seconds = math.ceil(time.monotonic() - begun)
     grid = f"{count:,} of {setting.schedule.steps:,} steps"
     reason = f"measured at {grid}, mean {np.mean(constants):.6g}, in {seconds} s"
-    return Steps(constants, reason, measured.runs, kink, __version__)
+    return Steps(constants, reason, measured.runs, kink, lipschitz.MEASUREMENT)
 
 
 def _describe_kink(worst: Secant, kinks: bool) -> str:

@@ -10,7 +10,6 @@ from audit.errors import InputError, require
 from audit.settings.setting import Setting
 from audit.storage.store import Store
 from audit.tasks import zoo
-from audit.version import __version__
 
 USUAL = 0  # rehearsals: as many as are usual for the model's size
 FEWEST = 2  # rehearsals, one of them in each world
@@ -71,7 +70,7 @@ def require_measurable(setting: Setting) -> None:
 def find_measured(store: Store, rehearsals: int) -> Steps | None:
     """Returns the measured steps of a store; None where they are along fewer runs, or another version's."""
     steps = lipschitz.kept(store)
-    if steps is None or steps.version != __version__:
+    if steps is None or steps.version != lipschitz.MEASUREMENT:
         return None
     # `USUAL` is 0: any measurement will do.
     return steps if steps.runs >= max(rehearsals, FEWEST) else None

@@ -19,7 +19,6 @@ from audit.errors import InputError
 from audit.report.bounds_table import bounds_table
 from audit.settings.make import setting_of
 from audit.storage.store import Scores, Store
-from audit.version import __version__
 from models import catalogue
 from models.dense import softmax_head, two_layer_tanh
 
@@ -178,9 +177,9 @@ def make_store(tmp_path) -> Store:
 @pytest.mark.parametrize(
     ("kept", "requested", "is_measured_again"),
     [
-        (Steps(1.01, "", 4, version=__version__), 0, False),
-        (Steps(1.01, "", 4, version=__version__), 4, False),
-        (Steps(1.01, "", 4, version=__version__), 6, True),
+        (Steps(1.01, "", 4, version=lipschitz.MEASUREMENT), 0, False),
+        (Steps(1.01, "", 4, version=lipschitz.MEASUREMENT), 4, False),
+        (Steps(1.01, "", 4, version=lipschitz.MEASUREMENT), 6, True),
         (Steps(1.01, "", 4, version="0.0.1"), 0, True),
         (Steps(1.01, "as its author vouches"), 0, True),
     ],
