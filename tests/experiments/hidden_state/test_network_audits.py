@@ -19,7 +19,7 @@ from audit.training import game as games
 from audit.training.rehearsal import Effort
 from models.catalogue import task
 
-EFFORT = Effort(runs=2, steps=25, searched=1, starts=8, rounds=2)
+EFFORT = Effort(runs=2, steps=25, searched=1, starts=8, rounds=2, walked=5, reach=1)
 AUDITS = {"tanh_fcnn": 40, "two_layer_tanh": 40, "mobilenet_softmax_head": 40, "gelu_convnet": 2}
 BATCH = 20
 
@@ -78,9 +78,9 @@ def test_no_gdp_limit_is_above_the_bound_on_the_last_model(model, k):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("k", "share"), [(5, 0.9), (25, 0.4)])
+@pytest.mark.parametrize(("k", "share"), [(5, 0.8), (25, 0.4)])
 def test_the_best_audit_of_the_fcnn_is_near_the_bound(k, share):
-    """Over 250 steps, k = 25, expansions multiply: there the bound is twice what the audit shows."""
+    """Steps on made-up labels stretch more than on data with something to learn, where k = 5 comes to 0.97."""
     dataset = make_data("tanh_fcnn")
     setting = make_setting("tanh_fcnn", k, 0, GcS("linear_response"))
     mu = bound_last_model(setting, dataset)
