@@ -80,7 +80,7 @@ def test_no_gdp_limit_is_above_the_bound_on_the_last_model(model, k):
 @pytest.mark.slow
 @pytest.mark.parametrize(("k", "share"), [(5, 0.8), (25, 0.4)])
 def test_the_best_audit_of_the_fcnn_is_near_the_bound(k, share):
-    """Steps on made-up labels stretch more than on data with something to learn, where k = 5 comes to 0.97."""
+    """Made-up labels let steps stretch more than labels that can be learnt, where k = 5 comes to 0.97."""
     dataset = make_data("tanh_fcnn")
     setting = make_setting("tanh_fcnn", k, 0, GcS("linear_response"))
     mu = bound_last_model(setting, dataset)
