@@ -63,7 +63,7 @@ def test_a_page_tells_bounds_from_estimates_and_asks_for_nothing():
         (50.0, 3.0, "nothing", "That is no proof of privacy. The claim is at most 3."),
         (0.1, 100.0, "leaks", "The claim is at most 100."),
         (0.1, 1.0, "violated", "there is a bug"),
-        (0.1, np.inf, "leaks", "There is no noise"),
+        (0.1, np.inf, "leaks", "The claim says nothing at this delta."),
     ],
 )
 def test_the_verdict_claims_what_is_proven(sigma, upper, kind, says):
