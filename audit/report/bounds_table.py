@@ -358,7 +358,7 @@ def _make_row(finding: Finding, show_share: Callable[[int, int], str]) -> tuple[
         finding.method,
         at_least(finding.epsilon),
         mu,
-        f"{finding.threshold:.4g}",
+        f"{finding.threshold:z.4g}",
         false_positives,
         show_share(finding.false_negatives, finding.n_in),
         assumption,

@@ -1,5 +1,6 @@
 """Reads scores of any framework: a .npz, .csv or .json file, two .npy files, standard input, or a table."""
 
+import codecs
 import contextlib
 import csv
 import io
@@ -35,6 +36,7 @@ STDIN = Path("-")
 MOST_SCORES = 5_000_000
 MOST_BYTES = 1 << 30
 _HEADER_BYTES = 1 << 16  # of a CSV's first line, or of a .npy's header, at most
+_MOST_COMMENTS = 100  # lines above a CSV's first
 _STANDARD_INPUT = Path("standard input")
 _PARSER_ERRORS = (ArithmeticError, csv.Error, struct.error, lzma.LZMAError)
 _UNREADABLE: tuple[type[Exception], ...] = (*NOT_AN_ARCHIVE, *_PARSER_ERRORS)
@@ -94,7 +96,7 @@ def read_csv(path: Path, columns: Mapping[str, str]) -> Scores:
     Raises:
       InputError: as `read_scores`, and for a name that is of no column.
     """
-    is_csv = path == STDIN or path.suffix.lower() == ".csv"
+    is_csv = path == STDIN or path.suffix.lower() in (".csv", ".tsv")
     require(is_csv, f"`scores={path}`: `columns` goes with a .csv file, or with -")
     forms = " or ".join(",".join(form) for form in _FORMS)
     given_names = ",".join(columns)
@@ -118,6 +120,7 @@ def _choose_reader(files: tuple[Path, ...]) -> Callable[..., Scores]:
     readers: dict[tuple[str, ...], Callable[..., Scores]] = {
         (".npz",): _read_npz,
         (".csv",): _read_csv,
+        (".tsv",): _read_csv,
         (".json",): _read_json,
         (".npy", ".npy"): _read_npy_pair,
     }
@@ -464,7 +467,7 @@ def _open_stdin() -> io.StringIO:
         f"{_STANDARD_INPUT} is larger than {MOST_BYTES / 2**30:g} GiB: keep a random part of it"
     )
     require(len(content) <= MOST_BYTES, too_large)
-    return io.StringIO(content.decode("utf-8-sig"), newline="")
+    return io.StringIO(content.decode(_find_encoding(content)), newline="")
 
 
 def _read_json(path: Path) -> Scores:
@@ -502,26 +505,36 @@ def _load_pairs(path: Path, file: IO[str]) -> tuple[tuple[str, Any], ...]:
 
 
 def _read_csv(path: Path, renamed: Mapping[str, str] | None = None) -> Scores:
-    with _reading(path), open(path, newline="", encoding="utf-8-sig") as file:
-        return _parse_csv(path, file, renamed)
+    with _reading(path):
+        with open(path, "rb") as raw:
+            encoding = _find_encoding(raw.read(4))
+        with open(path, newline="", encoding=encoding) as file:
+            return _parse_csv(path, file, renamed)
+
+
+def _find_encoding(start: bytes) -> str:
+    """Returns a text's encoding: UTF-16 where its first bytes say so, as spreadsheets write it, or UTF-8."""
+    if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "utf-16"
+    return "utf-8-sig"
 
 
 def _parse_csv(path: Path, file: IO[str], renamed: Mapping[str, str] | None = None) -> Scores:
     """Returns the scores of a CSV with columns score,in or score,presence (1 or 0), or in,out.
 
     Commas, semicolons, tabs or spaces separate the columns; other columns are ignored. Where no comma does,
-    numbers may have a decimal comma.
+    numbers may have a decimal comma. Lines above the names that begin with # are comments.
 
     Args:
       path: of the file, for messages.
       file: at its first line.
       renamed: {a column's name in the file, in lower case: its name here}, if any is renamed.
     """
-    header = file.readline(_HEADER_BYTES).lstrip("# ")  # as NumPy writes it
-    form, indices, separator = _parse_header(path, header, renamed)
+    header = _read_header(path, file, renamed)
+    form = header.form
     worlds: dict[bool, list[float]] = {True: [], False: []}
     add = _add_pair if form == ("in", "out") else _add_labelled
-    for cells in _read_rows(path, file, indices, separator):
+    for cells in _read_rows(path, file, header):
         add(path, cells, worlds)
         size = len(worlds[True]) + len(worlds[False])
         require(size <= MOST_SCORES, _say_too_many(path, size))
@@ -530,17 +543,50 @@ def _parse_csv(path: Path, file: IO[str], renamed: Mapping[str, str] | None = No
     return _make_sets(path, scores_in, scores_out)
 
 
-def _parse_header(
-    path: Path, line: str, renamed: Mapping[str, str] | None
-) -> tuple[tuple[str, str], tuple[int, int], str]:
-    """Finds the columns of scores in a CSV's first line, under the names that `_parse_csv` describes.
+class _Header(NamedTuple):
+    """What a CSV says above its rows.
 
-    Returns:
-      (the names of two columns, as in _FORMS; their indices; the separator of columns).
+    Attributes:
+      form: the names of the two columns of scores, as in _FORMS.
+      indices: of these columns.
+      separator: of columns.
+      lines: how many there are above the first row, with those of comments.
+    """
+
+    form: tuple[str, str]
+    indices: tuple[int, int]
+    separator: str
+    lines: int
+
+
+def _read_header(path: Path, file: IO[str], renamed: Mapping[str, str] | None) -> _Header:
+    """Reads a CSV up to the line that names its columns, as `_parse_csv` describes them.
+
+    Lines above it are comments, which begin with #; so does the line of names where NumPy writes it.
 
     Raises:
       InputError: by no separator are there two such columns.
     """
+    for lines in range(1, _MOST_COMMENTS + 2):
+        line = file.readline(_HEADER_BYTES)
+        header = _parse_header(path, line.lstrip("# "), renamed, lines)
+        if header is not None:
+            return header
+        if not line.startswith("#"):
+            break
+    if renamed is not None:
+        wanted = ",".join(renamed)
+        raise InputError(f"{path}: its first line has not the columns {wanted}: check `columns`")
+    raise InputError(
+        f"{path}: its first line must be score,in (1 or 0), or in,out (a column a world); or name its "
+        "columns: `columns=score:loss,presence:member`"
+    )
+
+
+def _parse_header(
+    path: Path, line: str, renamed: Mapping[str, str] | None, lines: int
+) -> _Header | None:
+    """Returns the columns of scores that a line of a CSV names, or None where it names none."""
     for separator in "\t;, ":
         fields = next(csv.reader([line], delimiter=separator), [])
         names = [name.strip().lower() for name in fields]
@@ -549,14 +595,8 @@ def _parse_header(
         form = _find_form(path, names)
         if form is not None:
             indices = (names.index(form[0]), names.index(form[1]))
-            return form, indices, separator
-    if renamed is not None:
-        columns = ",".join(renamed)
-        raise InputError(f"{path}: its first line has not the columns {columns}: check `columns`")
-    raise InputError(
-        f"{path}: its first line must be score,in (1 or 0), or in,out (a column a world); or name its "
-        "columns: `columns=score:loss,presence:member`"
-    )
+            return _Header(form, indices, separator, lines)
+    return None
 
 
 def _find_form(path: object, names: Sequence[str]) -> tuple[str, str] | None:
@@ -581,36 +621,33 @@ def _find_form(path: object, names: Sequence[str]) -> tuple[str, str] | None:
     return form
 
 
-def _read_rows(
-    path: Path, file: IO[str], indices: tuple[int, int], separator: str
-) -> Iterator[_Cells]:
+def _read_rows(path: Path, file: IO[str], header: _Header) -> Iterator[_Cells]:
     """Yields the two cells with scores of each row of a CSV below its header; skips empty rows.
 
     Decimal commas become points.
 
     Args:
       path: of the file, for messages.
-      file: after its first line.
-      indices: of the two columns.
-      separator: of columns.
+      file: after its header.
+      header: what it says there.
 
     Raises:
       InputError: some numbers have commas and others points: either may be a separator of thousands.
     """
-    reader = csv.reader(file, delimiter=separator)
-    first_index, second_index = indices
+    reader = csv.reader(file, delimiter=header.separator)
+    first_index, second_index = header.indices
     place = 0
     marks = set()  # of decimals
     for row in reader:
         if not row:
             continue
-        line = reader.line_num + 1  # after the header
+        line = reader.line_num + header.lines
         first = row[first_index].strip() if first_index < len(row) else ""
         second = row[second_index].strip() if second_index < len(row) else ""
         marks |= {mark for mark in ",." if mark in first or mark in second}
         mixed = f"{path} line {line}: some numbers have a comma and others a point: write all with points"
         require(len(marks) < 2, mixed)
-        if separator != ",":
+        if header.separator != ",":
             first = first.replace(",", ".")
             second = second.replace(",", ".")
         yield _Cells(place, line, first, second)

@@ -34,7 +34,7 @@ BITS = (np.random.default_rng(0).random((60, 8)) < 0.5).astype(int)
 BAD_CSV = {
     "empty": (b"", "score,in"), "blank": (b"\n\n\n", "score,in"),
     "no header": (b"1.5,1\n0.5,0\n", "score,in"), "another header": (b"a,b\n1,2\n", "score,in"),
-    "one column": (b"score\n1\n", "score,in"), "UTF-16": ("score,in\n1,1\n".encode("utf-16"), "UTF-8"),
+    "one column": (b"score\n1\n", "score,in"), "torn UTF-16": ("score,in\n1".encode("utf-16")[:-1], "UTF-8"),
     "UTF-16 without a mark": ("score,in\n1,1\n".encode("utf-16-le"), "score,in"),
     "Latin-1": ("score,in,who\n1,1,Zoë\n".encode("latin-1"), "UTF-8"),
     "binary": (bytes(range(256)) * 64, "UTF-8"), "zeros": (bytes(4096), "score,in"),
@@ -47,6 +47,8 @@ BAD_CSV = {
     "a label of 2": (b"score,in\n1,1\n1,2\n", "line 3: '2'"), "no label": (b"score,in\n1\n", "line 2: ''"),
     "a label NaN": (b"score,in\n1,nan\n", "line 2: 'nan'"),
     "a score of words": (b"score,in\n1,0\nhigh,1\n", "line 3: score 'high'"),
+    "comments alone": (b"# score\n" * 200, "score,in"),
+    "words below comments": (b"# a\n# b\nscore,in\nhigh,1\n", "line 4: score 'high'"),
     "no score": (b"score,in\n,1\n", "line 2: score ''"),
     "commas of thousands": (b"score;in\n1,000,5;1\n", "line 2: score '1.000.5'"),
     "a gap in a column": (b"in,out\n1,2\n,3\n4,5\n", "line 4"),

@@ -47,6 +47,7 @@ TEXTS = {
     + "".join(f"{i},{x},{label}\n" for i, (x, label) in enumerate(LABELLED)),
     "other columns, turned": "seed,in,score\n"
     + "".join(f"x,{label},{x}\n" for x, label in LABELLED),
+    "comments above": "# attack of 3 March\n#\n" + lines("score,in"),
     "savetxt": saved_by_numpy(delimiter=",", header="score,in", comments=""),
     "savetxt's comment": saved_by_numpy(delimiter=",", header="score,in"),
     "savetxt's own separator": saved_by_numpy(header="score in"),
@@ -61,6 +62,16 @@ def test_every_csv_gives_the_scores(tmp_path, text):
     scores_in, scores_out = score_files.read_scores(tmp_path / "s.csv").pooled()
     assert scores_in.tolist() == IN and scores_out.tolist() == OUT
     assert scores_in.dtype == scores_out.dtype == np.float64
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+def test_a_spreadsheets_text_with_tabs_is_read(tmp_path, monkeypatch, encoding):
+    text = ("\ufeff" + lines("score\tin", "\t")).encode(encoding)
+    (tmp_path / "s.tsv").write_bytes(text)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
+    for path in (tmp_path / "s.tsv", score_files.STDIN):
+        scores_in, scores_out = score_files.read_scores(path).pooled()
+        assert scores_in.tolist() == IN and scores_out.tolist() == OUT
 
 
 def test_columns_of_other_names_count_alone(tmp_path):
