@@ -261,7 +261,7 @@ _one_shot = partial(_make, source=_ONE_SHOT, design=DIRECTIONS)
 _steinke = partial(_make, source=_STEINKE, design=ONE_RUN)
 _mahloujifar = partial(_make, source=_MAHLOUJIFAR, design=ONE_RUN)
 _canife = partial(
-    _make, source=_CANIFE, design=ONE_CANARY, assumption="an empirical estimate", level=False
+    _make, source=_CANIFE, design=ONE_CANARY, assumption="an empirical estimate", claims_level=False
 )
 
 
@@ -274,7 +274,7 @@ def _make_one_shot_estimators() -> list[Estimator]:
             assumption="normal cosines; an estimate",
             epsilon=one_shot_fit(name),
             assumes=frozenset([GAUSSIAN_CURVE]),
-            level=False,
+            claims_level=False,
         )
         estimators.append(fit)
     for name, prior in one_shot.LIMITS.items():
@@ -319,7 +319,7 @@ ESTIMATORS = (
         assumption=_BEST,
         epsilon=steinke(best=True),
         assumes=frozenset([FAIR]),
-        level=False,
+        claims_level=False,
         cost=_SLOW,
     ),
     _mahloujifar(
@@ -333,7 +333,7 @@ ESTIMATORS = (
         assumption=f"{_BEST}; a Gaussian trade-off curve",
         epsilon=mahloujifar(best=True),
         assumes=frozenset([FAIR, GAUSSIAN_CURVE]),
-        level=False,
+        claims_level=False,
         cost=_SLOW,
     ),
     *_make_one_shot_estimators(),
