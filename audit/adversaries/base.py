@@ -67,7 +67,7 @@ class Adversary(NamedTuple):
       observer: None where only the final model is seen; score then gets () for `seen`.
       reads_theta: whether craft looks at theta, as a real training example's gradient must. An adversary
         that crafts gradients in the hidden-state model may not (hidden-state paper, Section 4).
-      constant: whether craft gives the same at every step.
+      crafts_constant: whether craft gives the same at every step.
       draw: where every run has canaries of its own; craft and score then get what it gives for `state`.
       all_in: whether every canary is in in every run.
       law_is_known: whether scores are cosines of uniform directions, those that every run draws or those that
@@ -82,7 +82,7 @@ class Adversary(NamedTuple):
     canaries: int = 1
     observer: Observer | None = None
     reads_theta: bool = False
-    constant: bool = False
+    crafts_constant: bool = False
     draw: Draw | None = None
     all_in: bool = False
     law_is_known: bool = False

@@ -87,7 +87,7 @@ def random_directions(canaries: int, expect: Expect) -> Adversary:
         blank = RandomDirections(keys, clipping_norm, jnp.zeros_like(theta_0))
         return blank._replace(origin=expect(_craft_many, blank, theta_0))
 
-    return Adversary(init, _craft_many, _score_many, canaries=canaries, constant=True)
+    return Adversary(init, _craft_many, _score_many, canaries=canaries, crafts_constant=True)
 
 
 def weights(craft: Craft, state: Tree, theta_0: Array) -> Array:
@@ -158,7 +158,7 @@ def final_cosines(
         _craft_unclipped,
         _score_many,
         canaries=canaries,
-        constant=True,
+        crafts_constant=True,
         draw=draw if fresh else None,
         law_is_known=fresh,
     )
@@ -167,9 +167,9 @@ def final_cosines(
 def largest_cosines(canaries: int, momentum: float = 0.0, most_kept: int = _MOST_KEPT) -> Adversary:
     """Returns one-shot canaries, each scored by the largest of its cosines with theta_{t-1} - theta_t.
 
-    The largest is over all steps t; it is -1 before the first. That is what the authors' code does. Their
-    Algorithm 3 takes the step's noisy mean, which is the move less `momentum` times the move before, for a
-    server that takes Optax's SGD with this momentum.
+    The largest is over all steps t; it is -1 before the first. That is what the public code of Andrew et al.
+    (2024) does. Algorithm 3 of that paper takes the step's noisy mean, which is the move less `momentum`
+    times the move before, for a server that takes Optax's SGD with this momentum.
 
     Args:
       canaries: K.
@@ -195,7 +195,7 @@ def largest_cosines(canaries: int, momentum: float = 0.0, most_kept: int = _MOST
 
     observer = Observer(begin, _observe)
     return Adversary(
-        init, _craft_unclipped, score, canaries=canaries, observer=observer, constant=True
+        init, _craft_unclipped, score, canaries=canaries, observer=observer, crafts_constant=True
     )
 
 

@@ -291,7 +291,7 @@ def fresh_coordinates(canaries: int, parameters: int, rehearse: Rehearse) -> Adv
         craft,
         score,
         canaries,
-        constant=True,
+        crafts_constant=True,
         draw=draw,
         all_in=True,
         draws=parameters - canaries,

@@ -67,7 +67,7 @@ def fresh_directions(
         _craft,
         score,
         canaries,
-        constant=True,
+        crafts_constant=True,
         draw=draw,
         all_in=all_in,
         law_is_known=True,

@@ -17,7 +17,7 @@ _REDRAWN = "another size of batch changes its noise"
 _LOUDEST = 3
 _MOST_PLACES = 64
 _SECONDS = 6.0  # for all places
-_RESIDUES = 16  # first rows that are tried, so that all residues of moduli up to 16 are
+_FIRST_ROWS = 16  # that are tried: a bug at every m-th row, m <= 16, meets one of them
 _SEED = 20_240_101  # of the rows that are replaced together
 
 
@@ -236,8 +236,12 @@ def compute_enclosing_radius(tried: TriedExamples) -> float:
 
 
 def _choose_places(rows: int, most: int) -> list[int]:
-    """Returns rows of a batch to be replaced: its ends, its middle, its first rows, others at random."""
-    first = [0, rows - 1, rows // 2, *range(1, _RESIDUES)]
+    """Returns rows of a batch to be replaced, at most `most`, the most telling first.
+
+    They are the batch's ends, its middle, its first rows (a bug at every m-th row, m <= 16, meets one of
+    them), and others at random.
+    """
+    first = [0, rows - 1, rows // 2, *range(1, _FIRST_ROWS)]
     others = np.random.default_rng(_SEED).permutation(rows).tolist()
     places = dict.fromkeys([*first, *others])
     return [row for row in places if row < rows][:most]

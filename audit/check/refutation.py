@@ -242,9 +242,9 @@ def _find_heights(
     sizes: NDArray[np.int64],
     game: WorstCase,
 ) -> Array | None:
-    """Returns the sums (epochs, batches) with the target, without noise; None where the run is irregular.
+    """Returns by how much each batch's sum (epochs, batches) lies above those without the target, over C.
 
-    An irregular run counts as if nothing had been seen in it.
+    None where the run is irregular, which counts as if nothing had been seen in it.
     """
     taken = np.zeros((game.epochs, game.batches))
     for epoch, batches in enumerate(run):
@@ -253,9 +253,11 @@ def _find_heights(
         if game.once and not np.array_equal(_find_sizes(batches), sizes):
             return None
         steps = np.repeat(np.arange(game.batches), _find_sizes(batches))
-        taken[epoch] = np.bincount(steps[np.concatenate(batches) == target], None, game.batches)
+        steps_with_target = steps[np.concatenate(batches) == target]
+        taken[epoch] = np.bincount(steps_with_target, minlength=game.batches)
     if taken.max() > 1 or (game.once and taken.sum(axis=1).max() > 1):
         return None
+    # The target's C takes the place of another example's -C where batches have known sizes, of 0 otherwise.
     height = 2.0 if game.once else 1.0
     return height * taken
 

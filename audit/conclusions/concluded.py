@@ -75,7 +75,7 @@ def conclude(
     )
     if has_one_canary:
         examine = functools.partial(gaussian_curve.examine_with_power, *worlds)
-        decide = functools.partial(gaussian_curve.deciding_runs, *worlds)
+        decide = functools.partial(gaussian_curve.count_deciding_scores, *worlds)
         concluded = concluded._replace(
             test=functools.cache(examine), deciding=functools.cache(decide)
         )

@@ -133,8 +133,8 @@ class Canaries(NamedTuple):
       craft: gives the canaries of a step.
       presence: traced bits (K,), which canaries are in; or what `join` takes.
       observe: called after every step, if there is any; its result goes into State.seen.
-      constant: whether craft gives the same at every step and for every theta, so that a segment sums the
-        canaries once.
+      crafts_constant: whether craft gives the same at every step and for every theta, so that a segment sums
+        the canaries once.
       join: draws which canaries join a step, where nobody knows their steps beforehand; None where all that
         are in join all steps of the insertion mask.
     """
@@ -142,7 +142,7 @@ class Canaries(NamedTuple):
     craft: BoundCraft
     presence: Array
     observe: BoundObserve | None = None
-    constant: bool = False
+    crafts_constant: bool = False
     join: Join | None = None
 
 
@@ -331,7 +331,7 @@ def make_inserter(
         """Returns the clipped sum (p,) of the step's canaries, weighted by mask, () or (K,), and presence."""
         return sum_canaries(canaries, step, theta, clipping_norm, mask, clipped_sum)
 
-    if not canaries.constant:
+    if not canaries.crafts_constant:
         return insert
     total = insert(state.step, state.theta, jnp.float32(1))
 
@@ -364,7 +364,7 @@ def _make_joining_inserter(
       clipped_sum: sums clipped gradients of examples; used where canaries are examples.
     """
     stored = None
-    if canaries.constant:
+    if canaries.crafts_constant:
         stored = _store_directions(canaries, state, clipping_norm)
 
     def insert(step: Array, theta: Array, mask: Array) -> Array:

@@ -162,14 +162,14 @@ class Insertion(NamedTuple):
       craft: gives the canaries of a step.
       observe: what the adversary remembers of every iterate; None where it sees the last iterate
         only.
-      constant: whether craft gives the same at every step and for every theta.
+      crafts_constant: whether craft gives the same at every step and for every theta.
       join: draws which canaries join a step; None where all that are in join those of the mask.
       draw: (state, the run's own key) -> its state in that run, where each run draws its own canaries.
     """
 
     craft: base.Craft
     observe: base.Observe | None = None
-    constant: bool = False
+    crafts_constant: bool = False
     join: base.Join | None = None
     draw: Callable[[base.Tree, Array], base.Tree] | None = None
 
@@ -189,7 +189,7 @@ class Insertion(NamedTuple):
         observe = None
         if self.observe is not None:
             observe = functools.partial(self.observe, state)
-        return base.Canaries(craft, presence, observe, self.constant, self.join)
+        return base.Canaries(craft, presence, observe, self.crafts_constant, self.join)
 
 
 class RunKeys(NamedTuple):

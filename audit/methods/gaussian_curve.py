@@ -53,7 +53,7 @@ _LEVEL_SHARES = np.array([0.2, 0.2, 0.6])
 _REFERENCES = tuple(
     known_laws.LAWS[name] for name in ("logistic", "laplace", "t3", "randomized_response")
 )
-_FACTORS = (1.5, 2, 3, 5, 10, 20)  # times the scores, among which `deciding_runs` looks
+_FACTORS = (1.5, 2, 3, 5, 10, 20)  # times the scores, among which `count_deciding_scores` looks
 _MOST_PARAMETER = 30.0  # of a reference
 
 
@@ -141,7 +141,7 @@ def examine_with_power(scores_in: ArrayLike, scores_out: ArrayLike) -> tuple[Cur
     return _test(null), _compute_power(null)
 
 
-def deciding_runs(scores_in: ArrayLike, scores_out: ArrayLike) -> int | None:
+def count_deciding_scores(scores_in: ArrayLike, scores_out: ArrayLike) -> int | None:
     """Returns how many scores in all would give the test `examine` a power of 95%, if they are like these.
 
     Tries 1.5 to 20 times as many as there are; None where not even these suffice, or nothing can be tested.
@@ -150,6 +150,8 @@ def deciding_runs(scores_in: ArrayLike, scores_out: ArrayLike) -> int | None:
     if not null.is_testable:
         return None
     for factor in _FACTORS:
+        # Of a factor 1.5 a size may end in a half. It does no harm: tables are drawn of the size rounded
+        # down, and the result is a forecast.
         sizes = null.table.sum(1) * factor
         tables = draw_tables(sizes, compute_shares(null.fit), _TABLES)
         larger = _Null(null.table * factor, null.fit, _refit(tables, null.fit))

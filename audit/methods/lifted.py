@@ -59,20 +59,20 @@ GAUSSIAN_AND_MANY_RUNS = Assumption(
 )
 
 
-class _Variance(NamedTuple):
+class VarianceBound(NamedTuple):
     """An upper bound on the variance of a moment whose mean is x: linear * x + constant - x^2."""
 
     linear: float
     constant: float
 
-    def mirror(self) -> "_Variance":
+    def mirror(self) -> "VarianceBound":
         """Returns the same bound as a function of 1 - x."""
-        return _Variance(2 - self.linear, self.linear + self.constant - 1)
+        return VarianceBound(2 - self.linear, self.linear + self.constant - 1)
 
 
-_VARIANCE_OF_BIT = _Variance(1.0, 0.0)
+_VARIANCE_OF_BIT = VarianceBound(1.0, 0.0)
 Limits = tuple[float, float]
-Interval = Callable[[float, int, float, _Variance], Limits]
+Interval = Callable[[float, int, float, VarianceBound], Limits]
 
 
 class Proven(NamedTuple):
@@ -176,7 +176,7 @@ def lidp(order: int, interval: Interval, assumes: Assumption) -> CanaryMethod:
     )
 
 
-def wilson(mean: float, n: int, error: float, variance: _Variance = _VARIANCE_OF_BIT) -> Limits:
+def wilson(mean: float, n: int, error: float, variance: VarianceBound = _VARIANCE_OF_BIT) -> Limits:
     """Returns Wilson's limits of the mean of n values in [0, 1].
 
     They are the x that a one-sided normal test at level `error` does not reject,
@@ -206,7 +206,9 @@ def wilson(mean: float, n: int, error: float, variance: _Variance = _VARIANCE_OF
     return float(lower), float(upper)
 
 
-def bernstein(mean: float, n: int, error: float, variance: _Variance = _VARIANCE_OF_BIT) -> Limits:
+def bernstein(
+    mean: float, n: int, error: float, variance: VarianceBound = _VARIANCE_OF_BIT
+) -> Limits:
     """Returns limits by Bernstein's inequality, each missed with probability at most `error` for every n.
 
     They are the x with |x - mean| = sqrt(2 L / n * variance(x)) + 2 L / (3 n), L = log(1 / error).
@@ -227,7 +229,7 @@ def bernstein(mean: float, n: int, error: float, variance: _Variance = _VARIANCE
     return lower, upper
 
 
-def _compute_bernstein_upper(mean: float, depth: float, variance: _Variance) -> float:
+def _compute_bernstein_upper(mean: float, depth: float, variance: VarianceBound) -> float:
     """Returns Bernstein's upper limit of a mean: the larger root of its quadratic in x.
 
     Args:
@@ -307,7 +309,7 @@ def moments(sums: Array, canaries: int, order: int) -> list[float]:
     return means
 
 
-def _variance(j: int, canaries: int, upper: dict[int, float]) -> _Variance:
+def _variance(j: int, canaries: int, upper: dict[int, float]) -> VarianceBound:
     """Returns the bound on Var(m_j) = sum_i h_j(i) mu_(2j - i) - mu_j^2 as a function of x = mu_j.
 
     h_j(i) is the probability that two random j-subsets of the canaries share i (LiDP paper, Appendix). The
@@ -320,7 +322,7 @@ def _variance(j: int, canaries: int, upper: dict[int, float]) -> _Variance:
     """
     overlaps = _overlaps(j, canaries)
     terms = [overlaps[i] * upper[2 * j - i] for i in range(j) if overlaps[i]]
-    return _Variance(overlaps[j], sum(terms))
+    return VarianceBound(overlaps[j], sum(terms))
 
 
 def _overlaps(size: int, canaries: int) -> list[float]:

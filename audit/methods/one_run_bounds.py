@@ -203,7 +203,7 @@ def from_guesses(evidence: CoinEvidence, delta: float, confidence: float) -> Bou
     conversions.require_levels(delta, confidence)
     error = 1 - confidence
     coins = _split_and_order(evidence)
-    best = _best_for_epsilon(coins.numbers, coins.expected_shares, error)
+    best = _best_for_epsilon(coins.guess_counts, coins.expected_shares, error)
     guesses = coins.count_guesses(best)
     epsilon = epsilon_from_guesses(*guesses, delta, error, evidence.steps)
     return _bound(ONE_RUN_GUESSES, guesses, epsilon, None, delta, confidence, evidence.assumes)
@@ -218,7 +218,7 @@ def gaussian_from_guesses(evidence: CoinEvidence, delta: float, confidence: floa
     conversions.require_levels(delta, confidence)
     error = 1 - confidence
     coins = _split_and_order(evidence)
-    best = _best_for_mu(coins.coins, coins.numbers, coins.expected_shares, error)
+    best = _best_for_mu(coins.coins, coins.guess_counts, coins.expected_shares, error)
     guesses = coins.count_guesses(best)
     mu = mu_from_guesses(*guesses, error) / evidence.steps
     epsilon = conversions.epsilon_from_mu(mu, delta)
@@ -278,18 +278,18 @@ class _OrderedCoins(NamedTuple):
     Attributes:
       coins: how many there are.
       right: (coins,) how many of the surest 1, 2, ... guesses are right.
-      numbers: (choices,) the numbers of guesses to choose from.
+      guess_counts: (choices,) the numbers of guesses to choose from.
       expected_shares: (choices,) the share of right guesses that the pilot leads to expect of each number.
     """
 
     coins: int
     right: NDArray[np.int64]
-    numbers: NDArray[np.int64]
+    guess_counts: NDArray[np.int64]
     expected_shares: Array
 
     def count_guesses(self, choice: int) -> Guesses:
         """Returns the numbers of guesses and of right guesses, if this choice of their number is taken."""
-        number = int(self.numbers[choice])
+        number = int(self.guess_counts[choice])
         return Guesses(self.coins, number, int(self.right[number - 1]))
 
 
@@ -302,8 +302,8 @@ def _split_and_order(evidence: CoinEvidence) -> _OrderedCoins:
     rest = rest[:MOST_COINS]  # a random subset, since `split_pilot` shuffles
     surest_first = rest[np.argsort(-certainty[rest], kind="stable")]
     right = np.cumsum(evidence.signed[surest_first] > 0, dtype=np.int64)
-    numbers, expected_shares = _predict_right_shares(evidence.signed[pilot], len(rest))
-    return _OrderedCoins(len(rest), right, numbers, expected_shares)
+    guess_counts, expected_shares = _predict_right_shares(evidence.signed[pilot], len(rest))
+    return _OrderedCoins(len(rest), right, guess_counts, expected_shares)
 
 
 def epsilon_from_guesses(
@@ -445,12 +445,12 @@ def _predict_right_shares(pilot: Array, coins: int) -> tuple[NDArray[np.int64], 
       pilot: the signed evidence on the pilot's coins.
       coins: how many coins can be guessed.
     """
-    numbers = np.maximum(np.round(_GUESSED_SHARES * coins).astype(np.int64), 1)
+    guess_counts = np.maximum(np.round(_GUESSED_SHARES * coins).astype(np.int64), 1)
     centre = float(pilot.mean())
     spread = float(pilot.std())
     if not spread > 0:
         always_right = float(centre > 0)
-        return numbers, np.full(len(numbers), always_right)
+        return guess_counts, np.full(len(guess_counts), always_right)
 
     # A coin is guessed where the evidence lies beyond a level: rightly on one side, wrongly on the
     # other. At 2,001 levels, to 6 deviations beyond the mean, the share that is guessed is compared
@@ -460,28 +460,28 @@ def _predict_right_shares(pilot: Array, coins: int) -> tuple[NDArray[np.int64], 
     wrong = special.ndtr((-centre - levels) / spread)
     guessed_shares = right + wrong
     nearest = np.argmin(np.abs(guessed_shares[:, None] - _GUESSED_SHARES), 0)
-    return numbers, (right / guessed_shares)[nearest]
+    return guess_counts, (right / guessed_shares)[nearest]
 
 
-def _best_for_epsilon(numbers: NDArray[np.int64], expected_shares: Array, error: float) -> int:
+def _best_for_epsilon(guess_counts: NDArray[np.int64], expected_shares: Array, error: float) -> int:
     """Returns the index of the number of guesses that should prove the largest epsilon.
 
     That is where the share of wrong guesses, as expected, has the least Clopper-Pearson upper limit.
 
     Args:
-      numbers: (choices,) the numbers of guesses to choose from.
+      guess_counts: (choices,) the numbers of guesses to choose from.
       expected_shares: (choices,) the share of each that is expected to be right.
       error: of the bound.
     """
-    expected_wrong = np.ceil(numbers * (1 - expected_shares))
+    expected_wrong = np.ceil(guess_counts * (1 - expected_shares))
     wrong_limits = []
-    for wrong, number in zip(expected_wrong, numbers, strict=True):
+    for wrong, number in zip(expected_wrong, guess_counts, strict=True):
         wrong_limits.append(float(intervals.clopper_pearson_upper(wrong, int(number), error)))
     return int(np.argmin(wrong_limits))
 
 
 def _best_for_mu(
-    coins: int, numbers: NDArray[np.int64], expected_shares: Array, error: float
+    coins: int, guess_counts: NDArray[np.int64], expected_shares: Array, error: float
 ) -> int:
     """Returns the index of the number of guesses that should refute the largest mu.
 
@@ -489,21 +489,23 @@ def _best_for_mu(
 
     Args:
       coins: how many coins there are.
-      numbers: (choices,) the numbers of guesses to choose from.
+      guess_counts: (choices,) the numbers of guesses to choose from.
       expected_shares: (choices,) the share of each that is expected to be right.
       error: of the bound.
     """
-    expected_right = np.floor(numbers * expected_shares)
+    expected_right = np.floor(guess_counts * expected_shares)
 
     def find_last_refuted(grids: Array) -> NDArray[np.int64]:
         """Returns, for each number's row of ascending mus (numbers, mus), the last index refuted, or 0."""
-        refuted = gaussian_refutes(coins, numbers[:, None], expected_right[:, None], grids, error)
+        refuted = gaussian_refutes(
+            coins, guess_counts[:, None], expected_right[:, None], grids, error
+        )
         last = refuted.shape[1] - 1 - refuted[:, ::-1].argmax(1)
         return np.where(refuted.any(1), last, 0)
 
     mus = np.linspace(0.0, _FIRST_MU, _SECTIONS + 1)
-    coarse_grids = np.tile(mus, (len(numbers), 1))
+    coarse_grids = np.tile(mus, (len(guess_counts), 1))
     coarse = mus[find_last_refuted(coarse_grids)]
     fine_grids = coarse[:, None] + np.linspace(0.0, mus[1], _SECTIONS + 1)
-    largest_mus = fine_grids[np.arange(len(numbers)), find_last_refuted(fine_grids)]
+    largest_mus = fine_grids[np.arange(len(guess_counts)), find_last_refuted(fine_grids)]
     return int(np.argmax(largest_mus))

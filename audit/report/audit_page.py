@@ -218,7 +218,7 @@ def _make_cells(finding: Finding) -> tuple[str, ...]:
 
     A bound's values have an inequality sign, an estimate's have none.
     """
-    show = verdicts.show_lower_bound if isinstance(finding, Bound) else verdicts.at_least
+    show = verdicts.show_lower_bound if isinstance(finding, Bound) else _round_down
     if finding.false_positive_rate is not None:
         false_positives = f"{finding.false_positive_rate:.1e}, known"
     else:
@@ -234,6 +234,11 @@ def _make_cells(finding: Finding) -> tuple[str, ...]:
         false_positives,
         f"{finding.false_negatives:,} of {finding.n_in:,}",
     )
+
+
+def _round_down(value: float) -> str:
+    """Returns an estimate rounded down, as bounds are, so that equal values look equal beside each other."""
+    return verdicts.at_least(value)
 
 
 def _describe_assumption(finding: Finding, conclusion: Conclusion) -> str:

@@ -157,12 +157,14 @@ def _explain_refutation(conclusion: Conclusion) -> str:
         why_refuted = f"bets against its trade-off curve won {test.e_value:.3g} times their stake"
     level = show_percent(conclusion.confidence)
     runs = "one training run" if test.runs == 1 else f"{test.runs:,} training runs"
-    return (
+    sentences = [
         f"With {level} confidence the claim, {_name_upper_bound(upper)}, is refuted after {runs}: "
-        f"{why_refuted}, whatever the curve of this training is. There is a bug (in clipping, noise, "
-        f"randomness or how steps are counted), {_blame_steps(upper)}or the claim is for another training; "
-        f"{_warn_of_chance(conclusion.confidence)}{_describe_composition(upper, conclusion)}"
-    )
+        f"{why_refuted}, whatever the curve of this training is.",
+        "There is a bug (in clipping, noise, randomness or how steps are counted), "
+        f"{_blame_steps(upper)}or the claim is for another training; "
+        f"{_warn_of_chance(conclusion.confidence)}",
+    ]
+    return " ".join(sentences) + _describe_composition(upper, conclusion)
 
 
 def _explain_doubt(doubt: str) -> str:

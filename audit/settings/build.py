@@ -380,11 +380,15 @@ def _forecast_by_coordinate(training: _Training, theta_0: Array) -> tuple[Array,
 
     The first are of the score that projects on the coordinate, the second of the best linear score.
 
+    Where each of several canaries has steps of its own, the mean of their masks stands for each. The response
+    is linear in the mask, so that it gives their mean shift, and with it the mean of the first mus; the
+    second, lengths of the mean shift, are at most the mean of theirs.
+
     Args:
       training: the training run.
       theta_0: (p,) its initial model.
     """
-    # Alone, since a compiled function keeps alive all that it refers to.
+    # A local name, so that the cached program does not keep the whole training run, with its data, alive.
     mechanism = training.mechanism
 
     def forecast(
@@ -396,7 +400,7 @@ def _forecast_by_coordinate(training: _Training, theta_0: Array) -> tuple[Array,
         return forecasts.projected(canaries), forecasts.optimal
 
     mask = training.schedule.mask
-    if mask.ndim > 1:  # each canary has steps of its own: their mean
+    if mask.ndim > 1:  # each canary has steps of its own
         mask = jnp.mean(mask, axis=1)
     schedule = training.schedule._replace(mask=mask)
     compiled = _RESPOND.get(training.program, lambda: jax.jit(forecast))

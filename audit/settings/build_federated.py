@@ -240,7 +240,7 @@ def choices(
 ) -> fedavg.FedAvg:
     """Returns DP-FedAvg's functions and sizes for a setting.
 
-    A block is the number of clients that train at once: on a CPU a few, or one of a model whose clients train
+    A block is the number of clients that train at once: on a CPU 4, or 1 of a model whose clients train
     fastest in turn (`by_batch`); on other devices as many as memory takes.
 
     Args:
@@ -273,7 +273,7 @@ def choices(
     theta = jax.ShapeDtypeStruct((model.n_parameters,), jnp.float32)
     data_types = tuple(map(jax.typeof, clients.arrays))
     memory = fedavg.client_memory(chosen, theta, data_types)
-    # A block is trained by one device, which has its own share of the cohort.
+    # What one device's memory takes; a device whose share of the cohort is smaller cuts the block to it.
     block = ensemble.chunk_size(setting.cohort, memory, devices._replace(number=1))
     return chosen._replace(block=block)
 

@@ -79,7 +79,9 @@ class Game(NamedTuple):
         """Returns the adversary's part in training."""
         adversary = self.adversary
         observe = None if adversary.observer is None else adversary.observer.observe
-        return Insertion(adversary.craft, observe, adversary.constant, self.join, adversary.draw)
+        return Insertion(
+            adversary.craft, observe, adversary.crafts_constant, self.join, adversary.draw
+        )
 
     def presence(self, runs: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Returns which canary is in in which run, (R, K).

@@ -230,11 +230,14 @@ def _take_batch(game: Game, step: int) -> Batch:
 
 
 def usual_effort(parameters: int) -> Effort:
-    """Returns what takes a minute or two on two cores, for a model of so many parameters."""
+    """Returns how much of the rehearsals is measured: what takes a minute or two on two cores.
+
+    Args:
+      parameters: The number of the model's parameters.
+    """
     steps = min(max(_PARAMETERS_TIMES_STEPS // parameters, _FEWEST_MEASURED), _MOST_MEASURED)
     if parameters < _LARGE:
-        lines = {"walked": 200, "reach": 16}
-        return Effort(runs=4, steps=steps, searched=8, starts=64, rounds=12, **lines)
+        return Effort(runs=4, steps=steps, walked=200, reach=16, searched=8, starts=64, rounds=12)
     return Effort(runs=2, steps=steps, walked=20, reach=1, searched=1, starts=16, rounds=1)
 
 

@@ -76,7 +76,7 @@ class AuditedCell(NamedTuple):
         estimator = registry.ESTIMATORS[self.estimator]
         broken = make_setting(self).find_broken(estimator.assumes)
         measured = MeasuredCell(**values)
-        return measured._replace(level=estimator.level, broken=tuple(sorted(broken)))
+        return measured._replace(level=estimator.claims_level, broken=tuple(sorted(broken)))
 
 
 class MeasuredCell(NamedTuple):
@@ -214,7 +214,7 @@ def measure_cell(cell: AuditedCell) -> MeasuredCell:
         seconds=row.seconds,
         refused=len(row.refusals),
         why=row.refusals[0] if row.refusals else "",
-        level=estimator.level,
+        level=estimator.claims_level,
         broken=tuple(sorted(setting.find_broken(estimator.assumes))),
     )
 

@@ -54,7 +54,7 @@ class Estimator(NamedTuple):
         refusal.
       assumes: The same as some of the assumptions of `audit.calibration`. Where a mechanism breaks one of
         these, the cell is marked, and the estimator is not held to its level there.
-      level: Whether it claims that the bound holds at the confidence.
+      claims_level: Whether it claims that the bound holds at the confidence.
       package: What pip installs it by; empty for ours and for papers' formulas.
       module: What Python imports it by; empty likewise.
       cost: A cell has the scale's number of audits divided by this.
@@ -69,7 +69,7 @@ class Estimator(NamedTuple):
     assumption: str
     epsilon: EpsilonFunction
     assumes: frozenset[str] = frozenset()
-    level: bool = True
+    claims_level: bool = True
     package: str = ""
     module: str = ""
     cost: int = 1

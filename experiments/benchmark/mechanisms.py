@@ -43,6 +43,9 @@ _DIRECTION_SIZES = (1000, 100)
 
 _NO_LEAK_SIGMA = 1e6  # in place of an infinite noise multiplier
 _OPEN_DELTA = 0.01  # of the mechanism that lays bits open
+# Coins opened at once, over sqrt(n). Half of them would be guessed right anyway: 1.5 sqrt(n) right guesses
+# more are three deviations, sqrt(n) / 2 each, of the count by chance.
+_OPENED_ROOTS = 3
 _OPEN_SCORE = 10.0  # of a canary that is laid open, far from the noise
 _WEAK_MU = 0.5  # of half of the runs of the mixture
 _CURVED = frozenset([GAUSSIAN_CURVE])  # broken by mechanisms with another trade-off curve
@@ -125,10 +128,13 @@ def _draw_tied(rng: Generator, setting: KnownMechanism) -> Coins:
 
 
 def _draw_opened(rng: Generator, setting: KnownMechanism) -> Coins:
-    """Draws noise alone; but each coin is laid open with probability delta, many of them at once."""
+    """Draws noise alone; but each coin is laid open with probability delta, many of them at once.
+
+    It is a trap for bounds that take coins for independent.
+    """
     n = setting.canaries
     presence = _toss(rng, setting)
-    opened_at_once = min(round(3 * np.sqrt(n)), n)
+    opened_at_once = min(round(_OPENED_ROOTS * np.sqrt(n)), n)
     scores = rng.standard_normal((1, n))
     # Many at once, but so rarely that each coin is among them with probability delta.
     if rng.random() < _OPEN_DELTA * n / opened_at_once:

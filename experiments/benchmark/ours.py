@@ -106,7 +106,7 @@ def _make_estimator(
         assumption=documented.sentence or documented.text,
         epsilon=epsilon,
         assumes=frozenset(assumes),
-        level=documented.word != NO_BOUND,
+        claims_level=documented.word != NO_BOUND,
         cost=_COSTS.get(name, 1),
     )
 

@@ -111,11 +111,12 @@ def _draw_panel(axis: Axes, design: str, estimators: list[MeasuredEstimator]) ->
     points = []
     names = []
     for place, row in enumerate(estimators, start=1):
+        # A share is None where no cell shows it: the point lies at 0.
         x = min(row.proven_share or 0.0, _MOST_SHARE)
         y = row.worst_share or 0.0
         marker = "o" if x < _MOST_SHARE else ">"
         color = _COLORS[row.kind]
-        fill = color if row.level else "white"
+        fill = color if row.claims_level else "white"
         axis.plot(x, y, marker, color=color, mfc=fill, clip_on=False, zorder=3)
         points.append((x, y))
         names.append(f"{place}  {row.estimator}")

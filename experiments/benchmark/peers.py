@@ -189,7 +189,7 @@ ESTIMATORS = (
         design=ONE_CANARY,
         assumption=f"{_HELD}; an estimate",
         epsilon=jax_counts,
-        level=False,
+        claims_level=False,
     ),
     _clopper_pearson("Bonferroni"),
     _clopper_pearson("Split"),
@@ -234,7 +234,7 @@ ESTIMATORS = (
         design=ONE_CANARY,
         assumption='an "empirical epsilon" by Clopper-Pearson limits',
         epsilon=privacyguard_counts,
-        level=False,
+        claims_level=False,
         cost=50,
     ),
 )

@@ -115,6 +115,7 @@ def fourth_order_limit(sums: Array, canaries: int, error: float) -> float:
     # The limit of mu_2 is the larger root x of (x - mean)^2 = cut * variance(x), where variance(x) is
     # h_2 x + constant - (1 - h_0) x^2.
     cut = special.ndtri(1 - level) ** 2 / n
+    # mu_3^2 stands where mu_2^2 belongs: so the public code has it (Errata L1).
     constant = h_1 * mu_3 + h_0 * (mu_4 - mu_3**2)
     a = 1 + cut * (1 - h_0)
     b = means[2] + cut * h_2 / 2
@@ -123,7 +124,7 @@ def fourth_order_limit(sums: Array, canaries: int, error: float) -> float:
     if discriminant >= 0:
         mu_2 = min((b + np.sqrt(discriminant)) / a, 1.0)
 
-    variance = lifted._Variance(1 / canaries, (1 - 1 / canaries) * mu_2)
+    variance = lifted.VarianceBound(1 / canaries, (1 - 1 / canaries) * mu_2)
     return wilson(means[1], n, level, variance)[1]
 
 
@@ -260,7 +261,7 @@ _one_shot = partial(_make, source=_ONE_SHOT, design=DIRECTIONS)
 _steinke = partial(_make, source=_STEINKE, design=ONE_RUN)
 _mahloujifar = partial(_make, source=_MAHLOUJIFAR, design=ONE_RUN)
 _canife = partial(
-    _make, source=_CANIFE, design=ONE_CANARY, assumption="an empirical estimate", level=False
+    _make, source=_CANIFE, design=ONE_CANARY, assumption="an empirical estimate", claims_level=False
 )
 
 
@@ -273,7 +274,7 @@ def _make_one_shot_estimators() -> list[Estimator]:
             assumption="normal cosines; an estimate",
             epsilon=one_shot_fit(name),
             assumes=frozenset([GAUSSIAN_CURVE]),
-            level=False,
+            claims_level=False,
         )
         estimators.append(fit)
     for name, prior in one_shot.LIMITS.items():
@@ -318,7 +319,7 @@ ESTIMATORS = (
         assumption=_BEST,
         epsilon=steinke(best=True),
         assumes=frozenset([FAIR]),
-        level=False,
+        claims_level=False,
         cost=_SLOW,
     ),
     _mahloujifar(
@@ -332,7 +333,7 @@ ESTIMATORS = (
         assumption=f"{_BEST}; a Gaussian trade-off curve",
         epsilon=mahloujifar(best=True),
         assumes=frozenset([FAIR, GAUSSIAN_CURVE]),
-        level=False,
+        claims_level=False,
         cost=_SLOW,
     ),
     *_make_one_shot_estimators(),

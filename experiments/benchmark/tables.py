@@ -31,7 +31,7 @@ class MeasuredEstimator(NamedTuple):
     Attributes:
       estimator: Its name.
       design: One of `contract.DESIGNS`.
-      level: Whether it claims that its bound holds at the confidence.
+      claims_level: Whether it claims that its bound holds at the confidence.
       cells: How many there are.
       worst_share: The largest share of audits above the truth in a cell whose mechanism keeps what the
         estimator assumes; None where there is no such cell.
@@ -45,7 +45,7 @@ class MeasuredEstimator(NamedTuple):
 
     estimator: str
     design: str
-    level: bool
+    claims_level: bool
     cells: int
     worst_share: float | None
     over_level: tuple[MeasuredCell, ...]
@@ -103,7 +103,7 @@ def _summarise_estimator(cells: list[MeasuredCell]) -> MeasuredEstimator:
     return MeasuredEstimator(
         estimator=cells[0].estimator,
         design=cells[0].design,
-        level=cells[0].level,
+        claims_level=cells[0].level,
         cells=len(cells),
         worst_share=max(shares, default=None),
         over_level=tuple(over_level),
@@ -122,7 +122,7 @@ def make_summary_table(
     columns = (
         Column("estimator", attrgetter("estimator"), "estimator", width=40, left=True),
         Column("design", attrgetter("design")),
-        Column("level", attrgetter("level")),
+        Column("level", attrgetter("claims_level")),
         Column("cells", attrgetter("cells")),
         Column("too_much", attrgetter("worst_share")),
         Column("cells_over_level", lambda row: len(row.over_level)),
@@ -166,7 +166,7 @@ def _show_worst_share(row: MeasuredEstimator) -> str | None:
     """Returns the worst share with a mark: - where no level is claimed, * where the level is exceeded."""
     if row.worst_share is None:
         return None
-    if not row.level:
+    if not row.claims_level:
         mark = "-"
     elif row.over_level:
         mark = "*"

@@ -61,8 +61,8 @@ class ScoreLaw(NamedTuple):
     error: float
 
 
-class _Sum(NamedTuple):
-    """The sum of a round before noise.
+class _Round(NamedTuple):
+    """A round: its clients, how their cohort is drawn, and the noise.
 
     Attributes:
       dots: (M,) the clients' dot products.
@@ -91,25 +91,25 @@ def score_law(
     Raises:
       InputError: Values out of range, or a law whose computation would take hours.
     """
-    summed = _Sum(_check_dots(dots, cohort, sigma), cohort, sigma)
-    mean, deviation = _compute_moments(summed)
+    round_ = _Round(_check_dots(dots, cohort, sigma), cohort, sigma)
+    mean, deviation = _compute_moments(round_)
     low = mean - _DEVIATIONS * deviation + reach[0]
     high = mean + _DEVIATIONS * deviation + reach[1]
     points = np.linspace(low, high, int(np.ceil((high - low) / sigma * _POINTS_PER_DEVIATION)) + 1)
     # Where all clients take part, only the noise is random.
-    if cohort.size == len(summed.dots):
+    if cohort.size == len(round_.dots):
         log_density = -(((points - mean) / sigma) ** 2) / 2 - np.log(sigma * np.sqrt(2 * np.pi))
         return ScoreLaw(points, log_density, 0.0)
 
     # Each point takes the tilt whose law has the nearest mean; the second nearest shows the error.
-    tilts = _choose_tilts(summed, points, deviation)
-    centres = np.array([_compute_tilted_mean(summed, tilt) for tilt in tilts])
+    tilts = _choose_tilts(round_, points, deviation)
+    centres = np.array([_compute_tilted_mean(round_, tilt) for tilt in tilts])
     tilts_by_distance = np.argsort(np.abs(points[None] - centres[:, None]), axis=0)
     log_densities = np.full((2, len(points)), -np.inf)
     for i, tilt in enumerate(tilts):
         for rank in (0, 1):
             is_own = tilts_by_distance[rank] == i
-            log_densities[rank, is_own] = _invert_along(summed, tilt, points[is_own])
+            log_densities[rank, is_own] = _invert_along(round_, tilt, points[is_own])
     log_density, by_second_tilt = log_densities
     mass = float(np.exp(log_density).sum() * (points[1] - points[0]))
     visible = log_density > np.max(log_density) - 2 * _CUT
@@ -195,85 +195,89 @@ def _check_dots(dots: ArrayLike, cohort: Cohort, sigma: float) -> Array:
     return array
 
 
-def _compute_moments(summed: _Sum) -> tuple[float, float]:
+def _compute_moments(round_: _Round) -> tuple[float, float]:
     """Returns the mean and the deviation of the score: a cohort's sum of dot products, plus the noise.
 
     The variance of a sum of `size` of M numbers without replacement is size (1 - size / M) times their sample
     variance.
     """
-    dots = summed.dots
-    size = summed.cohort.size
+    dots = round_.dots
+    size = round_.cohort.size
     clients = len(dots)
     share = size / clients
-    if summed.cohort.poisson:
+    if round_.cohort.poisson:
         variance = share * (1 - share) * float(np.sum(dots**2))
     else:
         variance = size * (1 - share) * float(np.var(dots)) * clients / max(clients - 1, 1)
-    return size * float(dots.mean()), float(np.sqrt(variance + summed.sigma**2))
+    return size * float(dots.mean()), float(np.sqrt(variance + round_.sigma**2))
 
 
-def _choose_tilts(summed: _Sum, points: Array, deviation: float) -> list[float]:
+def _choose_tilts(round_: _Round, points: Array, deviation: float) -> list[float]:
     """Returns tilts whose laws' means are at distances of _TILT_DISTANCE deviations, over the whole grid.
 
     Args:
-      summed: The sum before noise.
+      round_: Its clients, cohort and noise.
       points: The grid.
       deviation: Of the score.
     """
     width = points[-1] - points[0]
     count = int(np.ceil(width / (_TILT_DISTANCE * deviation)))
-    most = width / summed.sigma**2  # a tilt s moves the mean of the noise by sigma^2 s
+    # The mean grows by at least sigma^2 per unit of tilt, the noise's share: [-most, most] reaches the grid.
+    most = width / round_.sigma**2
     tilts = []
     for mean in np.linspace(points[0], points[-1], count + 1):
-        tilts.append(_find_tilt(summed, mean, most))
+        tilts.append(_find_tilt(round_, mean, most))
     return tilts
 
 
-def _find_tilt(summed: _Sum, mean: float, most: float) -> float:
-    """Returns the tilt whose law has a given mean: the saddle point of x = mean.
+def _find_tilt(round_: _Round, mean: float, most: float) -> float:
+    """Returns the tilt s at which the score's tilted law, of density e^(s x) p(x) normalised, has a mean.
+
+    That law includes the noise. The tilt is the saddle point of x = mean.
 
     Args:
-      summed: The sum before noise.
+      round_: Its clients, cohort and noise.
       mean: That the tilted law is to have.
-      most: The largest size of a tilt: noise alone would move its mean over the whole grid.
+      most: Such that the tilt is in [-most, most]. The mean grows by at least sigma^2 per unit of tilt, so
+        that the bracket reaches every point of the grid.
     """
 
     def compute_excess(tilt: float) -> float:
-        return _compute_tilted_mean(summed, tilt) - mean
+        return _compute_tilted_mean(round_, tilt) - mean
 
     return float(scipy.optimize.brentq(compute_excess, -most, most, xtol=1e-6))
 
 
-def _find_log_odds(summed: _Sum, tilt: float) -> float:
+def _find_log_odds(round_: _Round, tilt: float) -> float:
     """Returns the log odds of joining that all clients share, before each is tilted by its own dot product.
 
     They are those of Poisson sampling, or for a fixed size those with which the tilted cohort has that size
     on average.
 
     Args:
-      summed: The sum before noise.
+      round_: Its clients, cohort and noise.
       tilt: s; a client joins with the odds e^(log odds + s a_i).
     """
-    size = summed.cohort.size
-    untilted = float(special.logit(size / len(summed.dots)))
-    if summed.cohort.poisson:
+    size = round_.cohort.size
+    untilted = float(special.logit(size / len(round_.dots)))
+    if round_.cohort.poisson:
         return untilted
     # The tilt moves no client's log odds by more than this, so that the root lies within.
-    reach = abs(tilt) * float(np.max(np.abs(summed.dots))) + 1
+    reach = abs(tilt) * float(np.max(np.abs(round_.dots))) + 1
 
     def compute_excess(log_odds: float) -> float:
-        return float(np.sum(special.expit(log_odds + tilt * summed.dots)) - size)
+        return float(np.sum(special.expit(log_odds + tilt * round_.dots)) - size)
 
     return float(scipy.optimize.brentq(compute_excess, untilted - reach, untilted + reach))
 
 
-def _compute_tilted_mean(summed: _Sum, tilt: float) -> float:
+def _compute_tilted_mean(round_: _Round, tilt: float) -> float:
     """Returns the mean of the score under the tilted law, whose density is proportional to e^(s x) p(x)."""
-    joins = special.expit(_find_log_odds(summed, tilt) + tilt * summed.dots)
-    return float(joins @ summed.dots) + summed.sigma**2 * tilt
+    joins = special.expit(_find_log_odds(round_, tilt) + tilt * round_.dots)
+    return float(joins @ round_.dots) + round_.sigma**2 * tilt
 
 
-def _invert_along(summed: _Sum, tilt: float, points: Array) -> Array:
+def _invert_along(round_: _Round, tilt: float, points: Array) -> Array:
     """Returns the log density of the score at points (n,), by the inverse transform along the line of a tilt
     s.
 
@@ -281,45 +285,45 @@ def _invert_along(summed: _Sum, tilt: float, points: Array) -> Array:
     density below _VALLEY of the most that the integral could be is raised to that.
 
     Args:
-      summed: The sum before noise.
+      round_: Its clients, cohort and noise.
       tilt: s, at which the integrand hardly oscillates for these points.
       points: Where the density is computed.
     """
-    log_odds = _find_log_odds(summed, tilt)
-    joins: Array = special.expit(log_odds + tilt * summed.dots)  # r_j, tilted
-    variance = float(np.sum(joins * (1 - joins) * summed.dots**2)) + summed.sigma**2
+    log_odds = _find_log_odds(round_, tilt)
+    joins: Array = special.expit(log_odds + tilt * round_.dots)  # r_j, tilted
+    variance = float(np.sum(joins * (1 - joins) * round_.dots**2)) + round_.sigma**2
     step = 2 * np.pi / (_PERIOD * float(np.sqrt(variance)))
-    count = int(np.ceil(np.sqrt(2 * _CUT) / summed.sigma / step)) + 1
+    count = int(np.ceil(np.sqrt(2 * _CUT) / round_.sigma / step)) + 1
     times: Array = np.linspace(0.0, step * (count - 1), count)
 
     # M(s + i t) / M(s): the clients' part, times that of the noise.
-    ratio = _compute_ratios(summed, times, joins) * np.exp(-((summed.sigma * times) ** 2) / 2)
-    ratio *= np.exp(1j * times * summed.sigma**2 * tilt)
+    ratio = _compute_ratios(round_, times, joins) * np.exp(-((round_.sigma * times) ** 2) / 2)
+    ratio *= np.exp(1j * times * round_.sigma**2 * tilt)
 
     # Trapezoids over t >= 0, which is half the line: the other half is its conjugate.
     weights = np.where(times == 0, 0.5, 1.0) * ratio
     integral = 2 * np.real(np.exp(-1j * np.outer(points, times)) @ weights) * step / (2 * np.pi)
     least = _VALLEY * step / np.pi * float(np.sum(np.abs(weights)))
     log_integral = np.log(np.maximum(integral, least))
-    log_mass = _compute_log_mass(summed, log_odds, tilt)
-    return np.asarray(log_integral - tilt * points) + log_mass + (summed.sigma * tilt) ** 2 / 2
+    log_mass = _compute_log_mass(round_, log_odds, tilt)
+    return np.asarray(log_integral - tilt * points) + log_mass + (round_.sigma * tilt) ** 2 / 2
 
 
-def _compute_log_mass(summed: _Sum, log_odds: float, tilt: float) -> float:
+def _compute_log_mass(round_: _Round, log_odds: float, tilt: float) -> float:
     """Returns log M(s), the log of the sum's moment generating function at a real tilt s, without noise.
 
     For a cohort of fixed size, without the factor that `_compute_ratios` has at t = 0: the chance that the
     tilted cohort has that size.
 
     Args:
-      summed: The sum before noise.
+      round_: Its clients, cohort and noise.
       log_odds: Of joining, that all clients share.
       tilt: s.
     """
-    clients = len(summed.dots)
-    size = summed.cohort.size
-    log_product = float(np.sum(np.logaddexp(0.0, log_odds + tilt * summed.dots)))
-    if summed.cohort.poisson:
+    clients = len(round_.dots)
+    size = round_.cohort.size
+    log_product = float(np.sum(np.logaddexp(0.0, log_odds + tilt * round_.dots)))
+    if round_.cohort.poisson:
         return log_product - clients * float(np.logaddexp(0.0, log_odds))
     log_cohorts = (
         special.gammaln(clients + 1)
@@ -329,7 +333,7 @@ def _compute_log_mass(summed: _Sum, log_odds: float, tilt: float) -> float:
     return log_product - size * log_odds - float(log_cohorts)
 
 
-def _compute_ratios(summed: _Sum, times: Array, joins: Array) -> Complex:
+def _compute_ratios(round_: _Round, times: Array, joins: Array) -> Complex:
     """Returns M(s + i t) / M(s) of the sum at times (T,); for a fixed size its part with that many clients.
 
     The part with `size` clients is a Fourier coefficient, over angles, of the product over clients. Dot
@@ -337,16 +341,16 @@ def _compute_ratios(summed: _Sum, times: Array, joins: Array) -> Complex:
     out.
 
     Args:
-      summed: The sum before noise.
+      round_: Its clients, cohort and noise.
       times: (T,) t.
       joins: (M,) the clients' probabilities of joining under the tilt s.
     """
-    if summed.cohort.poisson:
-        return _multiply_clients(summed.dots, joins, times, np.zeros(1))[:, 0]
-    size = summed.cohort.size
+    if round_.cohort.poisson:
+        return _multiply_clients(round_.dots, joins, times, np.zeros(1))[:, 0]
+    size = round_.cohort.size
     variances = joins * (1 - joins)
     spread = float(np.sqrt(variances.sum()))  # of the number of clients
-    centre = float(variances @ summed.dots) / max(spread**2, 1e-300)
+    centre = float(variances @ round_.dots) / max(spread**2, 1e-300)
     # The coefficients of numbers of clients a period apart add up: nine deviations either side, and some
     # for few clients, hold all that counts.
     period = int(np.ceil(2 * _DEVIATIONS * spread + 8))
@@ -354,7 +358,7 @@ def _compute_ratios(summed: _Sum, times: Array, joins: Array) -> Complex:
     # Beyond, the product is below exp(-_CUT), with 30% to spare for its not being Gaussian.
     is_near = np.abs(turns) * 2 * np.pi / period <= 1.3 * np.sqrt(2 * _CUT) / max(spread, 1e-9)
     angles = 2 * np.pi / period * turns[is_near]
-    products = _multiply_clients(summed.dots - centre, joins, times, angles)
+    products = _multiply_clients(round_.dots - centre, joins, times, angles)
     of_size: Complex = products @ np.exp(-1j * size * angles) / period
     return np.asarray(of_size * np.exp(1j * times * size * centre))
 

@@ -1,6 +1,6 @@
 """CANIFE's estimates from a frozen round's scores, and what they become over a training run.
 
-    new      the threshold of the largest epsilon, at delta = 1/n
+    new      the threshold of the largest epsilon, at delta = 1/n for n scores in all
     old      the threshold of the largest accuracy, at delta = 1e-5 (the public code until February 2023)
 
 Neither is a confidence bound: the threshold is chosen on the scores that it then counts, and the most that n
@@ -105,7 +105,7 @@ def best_epsilon(
 ) -> RoundEstimate:
     """Returns the published estimate: the largest epsilon over thresholds at which both errors occur.
 
-    Worlds that a threshold separates give infinity; where no threshold has both errors, 0.
+    Infinite where a threshold separates the worlds; otherwise 0 where no threshold has both errors.
 
     Args:
       scores_in: (n,) scores with the canary.
@@ -119,8 +119,8 @@ def best_epsilon(
     errors = _count_errors(*check_finite_scores(scores_in, scores_out))
     if delta is None:
         delta = 1 / (errors.n_in + errors.n_out)
-    ranked = _compute_epsilons(errors, delta)
-    return _estimate_at_best("canife", errors, ranked, delta, confidence)
+    epsilons = _compute_epsilons(errors, delta)
+    return _estimate_at_best("canife", errors, epsilons, delta, confidence)
 
 
 def best_accuracy(

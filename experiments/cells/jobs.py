@@ -22,6 +22,7 @@ import jax
 from audit.errors import InputError, require
 from audit.mechanism.ensemble import Programs
 from audit.runtime.machine import prepare_jax
+from audit.runtime.progress import Progress
 from audit.storage import files, shares
 from audit.storage.store import Scores, Store
 from audit.tasks.task import Dataset
@@ -419,6 +420,27 @@ class _CellUnderWay(NamedTuple):
     claim: ExitStack
 
 
+class _LateProgress:
+    """The progress of a cell, which is shown as the current cell at the first call and not before."""
+
+    def __init__(self, sweep_progress: SweepProgress, cell: Cell) -> None:
+        """Shows nothing yet.
+
+        Args:
+          sweep_progress: Where the cell is shown.
+          cell: The cell.
+        """
+        self._sweep_progress = sweep_progress
+        self._cell = cell
+        self._progress: Progress | None = None
+
+    def __call__(self, runs: float) -> None:
+        """Takes in that so many runs were trained; 0 once all is compiled."""
+        if self._progress is None:
+            self._progress = self._sweep_progress.begin(self._cell)
+        self._progress(runs)
+
+
 class _SweepPass:
     """One pass over cells, which leaves those that other workers hold.
 
@@ -470,12 +492,8 @@ class _SweepPass:
     def _open_job(self, cell: Cell) -> Job | None:
         """Claims a cell and returns its job; None where another worker holds it."""
         store = cell.open(self._place.out, self._place.data)
-        claim = self.claims.enter_context(ExitStack())
-        is_mine = claim.enter_context(store.claim())
-        if is_mine:
-            is_mine = claim.enter_context(shares.all_below(store, cell.runs))
-        if not is_mine:
-            claim.close()
+        claim = self._claim(cell, store)
+        if claim is None:
             return None
         if cell.audited is None:
             cell_job = CellJob(self._cluster, cell, self._place)
@@ -486,14 +504,28 @@ class _SweepPass:
         data = self._place.data.load(setting.model)
         recipe = audits.recipe(setting, cell.runs, data)
         shared = (recipe, self._cluster.share(data))
-        begin = functools.cache(
-            lambda: self._progress.begin(cell)
-        )  # with the cell's first progress
-        request = RunsRequest(store, cell.runs, cell.runs, 0, lambda runs: begin()(runs))
+        request = RunsRequest(
+            store,
+            runs=cell.runs,
+            most_trained=cell.runs,
+            chunk=0,
+            progress=_LateProgress(self._progress, cell),
+        )
         job = RunsJob(self._cluster, shared, request)
         conclude = partial(self._conclude, cell.audited, store, job)
         self._under_way[job] = _CellUnderWay(cell, conclude, claim)
         return job
+
+    def _claim(self, cell: Cell, store: Store) -> ExitStack | None:
+        """Claims a cell's store and all of its runs; None where another worker holds any of them."""
+        claim = self.claims.enter_context(ExitStack())
+        is_mine = claim.enter_context(store.claim())
+        if is_mine:
+            is_mine = claim.enter_context(shares.all_below(store, cell.runs))
+        if is_mine:
+            return claim
+        claim.close()
+        return None
 
     def _conclude(self, audited: Audited, store: Store, job: RunsJob) -> None:
         audits.conclude(audited, store, job.preparation.about)

@@ -45,7 +45,7 @@ def main() -> None:
     charge_is_known = FLAGS.charge in ("forward", "backward")
     require(charge_is_known, f"--charge={FLAGS.charge}: choose one of forward, backward")
     setting = attacked.resolve_setting(values, given)
-    data = _name_data(setting.model)
+    data = _make_data_sets(setting.model)
     out = cli.folder()
     cli.prepare_jax()
     from audit.report import style
@@ -78,19 +78,22 @@ def main() -> None:
     print("\n" + "\n".join(os.fspath(path) for path in written))
 
 
-def _name_data(model: str) -> DataSets:
-    """Returns the data sets that the flags name, for a model.
+def _make_data_sets(model: str) -> DataSets:
+    """Returns a model's data sets, from where the flags --leaf, --data_file and --tfds_dir say.
 
-    Raises InputError for flags that the model has no use for: --leaf, or --data_file and --tfds_dir.
+    Raises:
+      InputError: A flag that the model has no use for: --data_file or --tfds_dir of a model on LEAF's data,
+        --leaf of another.
     """
     if model in LEAF_MODELS:
         other = FLAGS.data_file or FLAGS.tfds_dir
         message = f"`model={model}` reads LEAF's folder: name it with `leaf`, not {other}"
         require(other is None, message)
         return DataSets({"leaf": FLAGS.leaf})
-    drop = f"`leaf={FLAGS.leaf}` is for {', '.join(LEAF_MODELS)}: drop it"
-    require(FLAGS.leaf is None, drop)
-    return DataSets({federated_task(model).file: FLAGS.data_file}, FLAGS.tfds_dir)
+    message = f"`leaf={FLAGS.leaf}` is for {', '.join(LEAF_MODELS)}: drop it"
+    require(FLAGS.leaf is None, message)
+    data_set = federated_task(model).file  # the name of the data set that --data_file replaces
+    return DataSets({data_set: FLAGS.data_file}, FLAGS.tfds_dir)
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from models.catalogue import FEDERATED_TASKS, TASKS
 if TYPE_CHECKING:
     import jax
 
+    from audit.mechanism.ensemble import Placement
     from audit.mechanism.memory import Hardware
     from audit.training.game import Game
 
@@ -31,7 +32,13 @@ _CLIENTS = 600  # among whom the examples of a federated program are dealt evenl
 
 
 class ProgramMemory(NamedTuple):
-    """Bytes that a compiled program takes on a device: in all, and for each of its models."""
+    """Bytes that a compiled program takes on a device.
+
+    Attributes:
+      device: In all: its arguments, its outputs, and what its steps hold on the way.
+      model: For each of its models: the outputs and what steps hold. Arguments are left out: their bulk are
+        the data, which all models share.
+    """
 
     device: int
     model: int
@@ -112,11 +119,25 @@ def measure_memory(played: "Game", chunk: int, devices: "Sequence[jax.Device]") 
     # Outputs that take the place of arguments, as the runs' states do, need no memory of their own.
     own_outputs = memory.output_size_in_bytes - memory.alias_size_in_bytes
     of_models = own_outputs + memory.temp_size_in_bytes
-    # All models of a device share its arguments, the data among them.
-    models_a_device = placement.round_up(chunk) // placement.mesh.shape["runs"]
+    models_a_device = count_models_a_device(placement, chunk)
     return ProgramMemory(
-        device=memory.argument_size_in_bytes + of_models, model=of_models // models_a_device
+        device=memory.argument_size_in_bytes + of_models,
+        model=of_models // models_a_device,
     )
+
+
+def count_models_a_device(placement: "Placement", chunk: int) -> int:
+    """Returns how many models of a chunk a device holds, or a share of, where several devices share a model.
+
+    A program trains as many runs as go evenly over its devices: five runs on two devices are three models on
+    each.
+
+    Args:
+      placement: The devices, and which of them share a run.
+      chunk: Runs at once.
+    """
+    rows: int = placement.mesh.shape["runs"]
+    return placement.round_up(chunk) // rows
 
 
 def _build_dpsgd(name: str, hardware: "Hardware") -> "Game":

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from audit.errors import require
 from experiments.engine.engines import (
     CHECKED_STEPS,
     About,
@@ -168,13 +169,22 @@ def _measure_distance(problem: Problem | FederatedProblem, parameters: list[Tens
 
 
 def _cycle_batches(problem: Problem) -> Iterator[Batch]:
-    """Yields the problem's mini-batches over and over, with pixels normalised and channels first."""
+    """Yields the problem's mini-batches over and over.
+
+    Features in uint8 are taken for pixels of CIFAR-10: they are normalised by its mean and deviation, with
+    channels first. Other features stay as they are.
+
+    Raises:
+      InputError: Images that do not have CIFAR-10's three channels.
+    """
     features = torch.tensor(problem.features, device=_DEVICE)
     labels = torch.tensor(problem.labels, device=_DEVICE).long()
     mean = torch.tensor(CIFAR10_MEAN, device=_DEVICE).reshape(1, 3, 1, 1)
     deviation = torch.tensor(CIFAR10_STD, device=_DEVICE).reshape(1, 3, 1, 1)
     are_images = features.dtype == torch.uint8
     if are_images:
+        channels = features.shape[-1]
+        require(channels == 3, f"images of {channels} channels: give CIFAR-10's, which have 3")
         features = features.permute(0, 3, 1, 2).contiguous()
     for indices in itertools.cycle(torch.tensor(problem.batches, device=_DEVICE)):
         batch = features[indices]

@@ -148,7 +148,7 @@ class Exact:
 
 @dataclasses.dataclass(frozen=True)
 class Simulated:
-    """The claims of a simulated audit.
+    """The estimates and the bounds of a simulated audit.
 
     Attributes:
       in_sample: The paper's estimate of epsilon by step (T,): no bound, as its threshold is chosen on the

@@ -143,22 +143,25 @@ def simulate(
       requests: Audits of as many steps, with the same simulation.
 
     Yields:
-      Each request, its scores at T, and the claims from them.
+      Each request, its scores at step T (theta_T itself), and its estimates: in-sample at every step, all
+        bounds at steps 1 and T.
     """
     for batch in _split_into_batches(requests):
         present = _compute_presence(batch[0].simulation)
-        for request, thetas in zip(batch, _simulate_thetas(batch), strict=True):
+        for request, scores_by_step in zip(batch, _simulate_thetas(batch), strict=True):
             delta = request.cell.delta
             confidence = request.simulation.confidence
-            in_sample = [_in_sample_epsilon(step, present, delta, confidence) for step in thetas]
+            in_sample = []
+            for scores in scores_by_step:
+                in_sample.append(_in_sample_epsilon(scores, present, delta, confidence))
             bounds = []
-            for step in thetas[[0, -1]]:
-                findings = estimate.findings(step[present], step[~present], delta, confidence)
+            for scores in scores_by_step[[0, -1]]:
+                findings = estimate.findings(scores[present], scores[~present], delta, confidence)
                 bounds.append([finding_fields(finding) for finding in findings])
             first, last = bounds
-            # Those of theta_T, from run 0 on, with one canary a run.
-            scores = Scores(0, thetas[-1][:, None], present[:, None])
-            yield request, scores, Simulated(in_sample, first, last)
+            # From run 0 on, with one canary a run.
+            final_scores = Scores(0, scores_by_step[-1][:, None], present[:, None])
+            yield request, final_scores, Simulated(in_sample, first, last)
 
 
 def search(request: landscape.ThresholdSearch) -> landscape.Search:

@@ -72,10 +72,10 @@ class BracketRow(NamedTuple):
     interval: tuple[float, float] | None
 
 
-def draw(sweep: Sweep, every: Sequence[Point], evidence: Evidence) -> tuple[Figure, OwnTable]:
+def draw(sweep: Sweep, points: Sequence[Point], evidence: Evidence) -> tuple[Figure, OwnTable]:
     """Draws the figure and makes the table of points of which each has a conclusion."""
     axis = sweep.axis or Axis("k", "k")
-    rows = make_rows(every, evidence)
+    rows = make_rows(points, evidence)
     figure = _draw_figure(sweep.title, axis, rows, evidence.levels)
     return figure, _make_table(sweep, axis, rows, evidence)
 
@@ -89,16 +89,20 @@ def count_unmeasured(sweep: Sweep, evidence: Evidence) -> int:
     return count
 
 
-def make_rows(every: Sequence[Point], evidence: Evidence) -> list[BracketRow]:
-    """Returns a row for each place at which anything was audited, in the order of the points."""
+def make_rows(points: Sequence[Point], evidence: Evidence) -> list[BracketRow]:
+    """Returns a row for each place at which anything was audited, in the order of the points.
+
+    Each point has a single conclusion, as each place has a single seed; all series of a place train in the
+    same way but for the adversary, so that they share the composition.
+    """
     places: dict[tuple[str, float], dict[str, Point]] = {}
-    for point in every:
+    for point in points:
         places.setdefault((point.panel, point.x), {})[point.series] = point
     rows = []
     for (panel, x), by_series in places.items():
         fresh = by_series.get(networks.FRESH)
         coordinate = by_series.get(networks.COORDINATE)
-        first = next(iter(by_series.values()))
+        any_point = next(iter(by_series.values()))
         proven = None
         gdp_limit = None
         if fresh is not None:
@@ -109,7 +113,7 @@ def make_rows(every: Sequence[Point], evidence: Evidence) -> list[BracketRow]:
             BracketRow(
                 panel=panel,
                 x=x,
-                composition=first.upper_bound(),
+                composition=any_point.upper_bound(),
                 upper=None if coordinate is None else _find_upper(coordinate, evidence),
                 proven=proven,
                 gdp_limit=gdp_limit,

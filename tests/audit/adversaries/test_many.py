@@ -145,7 +145,7 @@ def test_a_constant_canary_is_summed_once_a_segment_to_the_same_training(
     state = adversary.init(jax.random.key(1), theta, jnp.float32(NORM))
     presence, schedule, key = jnp.asarray([1.0, 0, 1, 1, 0, 0]), _schedule(data), jax.random.key(4)
     craft = functools.partial(adversary.craft, state)
-    both = (base.Canaries(craft, presence, constant=constant) for constant in (True, False))
+    both = (base.Canaries(craft, presence, crafts_constant=constant) for constant in (True, False))
     start = mechanism.start(theta)
     ends = [mechanism.segment(HYPER, start, data, schedule, one, key).theta for one in both]
     np.testing.assert_allclose(ends[0], ends[1], atol=1e-6)

@@ -57,7 +57,7 @@ def _end(choices, craft, data, theta, *, sampled, constant, presence):
         base.fixed_shuffle(jax.random.key(3), 200, 50, 6), base.insertion_mask(6, 2)
     )
     canaries = base.Canaries(
-        craft, presence, constant=constant, join=joining.draw_by_coins if sampled else None
+        craft, presence, crafts_constant=constant, join=joining.draw_by_coins if sampled else None
     )
     trained = dpsgd.mechanism(choices)
     return trained.segment(HYPER, trained.start(theta), data, schedule, canaries, RUN_KEYS[7]).theta

@@ -48,8 +48,8 @@ def order_4(sums, interval, wrong):
     if wrong:
         second = _second_of_the_code(means[2], n, level, interval, third, fourth)
     else:
-        second = interval(means[2], n, level, lifted._Variance(scale, spread))[1]
-    return interval(means[1], n, level, lifted._Variance(1 / k, (k - 1) / k * second))
+        second = interval(means[2], n, level, lifted.VarianceBound(scale, spread))[1]
+    return interval(means[1], n, level, lifted.VarianceBound(1 / k, (k - 1) / k * second))
 
 
 def _second_of_the_code(mean, n, level, interval, third, fourth):

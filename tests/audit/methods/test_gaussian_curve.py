@@ -198,7 +198,7 @@ def test_so_many_scores_as_would_decide_have_the_power(mu, n):
     """The power of as many fresh scores is CURVE_POWER, but for its standard error, and these have less."""
     rng = np.random.default_rng(3)
     scores = rng.normal(mu, 1, n), rng.normal(0, 1, n)
-    runs = gaussian_curve.deciding_runs(*scores)
+    runs = gaussian_curve.count_deciding_scores(*scores)
     assert 3 * n <= runs <= 40 * n and gaussian_curve.power(*scores) < gaussian_curve.CURVE_POWER
     powers = [
         gaussian_curve.power(rng.normal(mu, 1, runs // 2), rng.normal(0, 1, runs // 2))
@@ -208,5 +208,5 @@ def test_so_many_scores_as_would_decide_have_the_power(mu, n):
 
 
 def test_no_number_decides_where_nothing_can_be_tested():
-    assert gaussian_curve.deciding_runs([2.0, 3.0] * 20, [0.0, 1.0] * 20) is None
-    assert gaussian_curve.deciding_runs([1.0], [0.0]) is None
+    assert gaussian_curve.count_deciding_scores([2.0, 3.0] * 20, [0.0, 1.0] * 20) is None
+    assert gaussian_curve.count_deciding_scores([1.0], [0.0]) is None

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from audit.mechanism.ensemble import Placement
 from audit.runtime import processes
 from experiments.engine import ahead
 from models.catalogue import FEDERATED_TASKS, TASKS
@@ -49,6 +50,14 @@ def measure_here(build, chunk):
     prepare_jax(1)
     name = "fcnn" if build is ahead._build_dpsgd else "lenet"
     return ahead.measure_memory(build(name, local_hardware()), chunk, jax.local_devices())
+
+
+@pytest.mark.parametrize(
+    ("rows", "chunk", "models"), [(1, 5, 5), (2, 4, 2), (2, 5, 3), (4, 1, 1), (4, 9, 3)]
+)
+def test_a_device_holds_its_share_of_a_chunk_that_is_rounded_up(rows, chunk, models):
+    placement = Placement(jax.sharding.AbstractMesh((rows,), ("runs",)))
+    assert ahead.count_models_a_device(placement, chunk) == models
 
 
 @pytest.mark.slow

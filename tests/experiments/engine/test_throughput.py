@@ -341,6 +341,28 @@ def test_models_that_are_timed_are_models_and_others_are_refused():
             engines.require_timed(model)
 
 
+@pytest.mark.parametrize("channels", [1, 3])
+def test_pixels_in_bytes_are_taken_for_cifar_10s_and_others_are_refused(channels):
+    pytest.importorskip("torch")
+    from experiments.engine import peers_torch
+
+    problem = engines.Problem(
+        setting=None,
+        features=np.zeros((4, 2, 2, channels), np.uint8),
+        labels=np.zeros(4, np.int32),
+        batches=np.arange(4, dtype=np.int32)[None],
+        theta_0=None,
+        stepped=None,
+        layout=None,
+    )
+    batches = peers_torch._cycle_batches(problem)
+    if channels == 3:
+        assert next(batches)[0].shape == (4, 3, 2, 2)
+        return
+    with pytest.raises(InputError, match="images of 1 channels: give CIFAR-10's, which have 3"):
+        next(batches)
+
+
 def test_timed_models_have_networks_in_pytorch():
     pytest.importorskip("torch")
     from experiments.engine import peers_torch
