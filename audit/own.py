@@ -264,7 +264,7 @@ def _find_steps(
     if request.constants is not None:
         steps = _vouched_steps(request)
     else:
-        stored_steps = lipschitz.kept(store)
+        stored_steps = lipschitz.find_current(store)
         if stored_steps is not None and stored_steps.runs:  # 0 where they were vouched for
             steps = stored_steps
     lipschitz.keep(store, steps)

@@ -133,7 +133,7 @@ def of_data(store: Store, setting: Setting, dataset: Dataset) -> Steps | None:
     if row is None or row.curved is not None:
         return None
     if row.convex is None:
-        return kept(store)
+        return find_current(store)
     # With smoothness 0, of a flat loss, the constant is the least that any data give.
     if _constant_of_any_data(setting, row.convex) <= _constant(setting, 0.0):
         return None
@@ -170,6 +170,14 @@ def kept(store: Store) -> Steps | None:
         return Steps(**json.loads(content))
     except (ValueError, TypeError, RecursionError):
         raise InputError(f"{store.path / _FILE} is damaged: move it away") from None
+
+
+def find_current(store: Store) -> Steps | None:
+    """Returns the constants in a store, as `kept`; None where another version measured them."""
+    steps = kept(store)
+    if steps is not None and steps.runs and steps.version != MEASUREMENT:
+        return None
+    return steps
 
 
 def _bound(setting: Setting, steps: Steps, delta: float) -> HiddenState:

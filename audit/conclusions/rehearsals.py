@@ -69,8 +69,8 @@ def require_measurable(setting: Setting) -> None:
 
 def find_measured(store: Store, rehearsals: int) -> Steps | None:
     """Returns the measured steps of a store; None where they are along fewer runs, or another version's."""
-    steps = lipschitz.kept(store)
-    if steps is None or steps.version != lipschitz.MEASUREMENT:
+    steps = lipschitz.find_current(store)
+    if steps is None:
         return None
     # `USUAL` is 0: any measurement will do.
     return steps if steps.runs >= max(rehearsals, FEWEST) else None

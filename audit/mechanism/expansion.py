@@ -198,16 +198,9 @@ def _make_functions(clipped_sum: ClippedSum, rounds: int) -> _Functions:
 
     def stretch(scale: _Scale, theta: Array, batch: Batch, v: Array) -> Array:
         """Returns (J'J - I) v / eta, (p,), as eta H'H v - H v - H'v."""
-        _, pull = jax.vjp(lambda theta: descend(scale, theta, batch), theta)
-
-        def pull_back(w: Array) -> Array:
-            """Returns H'w."""
-            pulled: Array = pull(w)[0]
-            return pulled
-
-        _, transpose = jax.vjp(pull_back, jnp.zeros_like(theta))
-        pushed: Array = transpose(v)[0]  # H v
-        return scale.rate * pull_back(pushed) - pushed - pull_back(v)
+        products = _make_products(descend, scale, theta, batch)
+        pushed = products.push_forward(v)
+        return scale.rate * products.pull_back(pushed) - pushed - products.pull_back(v)
 
     def matrix(scale: _Scale, theta: Array, batch: Batch) -> Array:
         units = jnp.eye(theta.size, dtype=theta.dtype)
@@ -222,6 +215,30 @@ def _make_functions(clipped_sum: ClippedSum, rounds: int) -> _Functions:
         walk=jax.jit(_make_walk(descend)),
         slopes=jax.jit(_make_slopes(descend)),
     )
+
+
+class _Products(NamedTuple):
+    """Products with H, the derivative of d at a model: v (p,) -> H v, and w (p,) -> H'w."""
+
+    push_forward: Callable[[Array], Array]
+    pull_back: Callable[[Array], Array]
+
+
+def _make_products(descend: _Descend, scale: _Scale, theta: Array, batch: Batch) -> _Products:
+    """Returns the products with H at theta; H v transposes the pull-back, which is linear."""
+    _, pull = jax.vjp(lambda theta: descend(scale, theta, batch), theta)
+
+    def pull_back(w: Array) -> Array:
+        pulled: Array = pull(w)[0]
+        return pulled
+
+    _, transpose = jax.vjp(pull_back, jnp.zeros_like(theta))
+
+    def push_forward(v: Array) -> Array:
+        pushed: Array = transpose(v)[0]
+        return pushed
+
+    return _Products(push_forward, pull_back)
 
 
 def _make_search(descend: _Descend, rounds: int) -> _Search:
@@ -269,12 +286,12 @@ def _make_search(descend: _Descend, rounds: int) -> _Search:
     def search(
         scale: _Scale, theta: Array, batch: Batch, starts: Array, length: Array
     ) -> tuple[Array, Array]:
-        at_once = _STARTS_AT_ONCE if theta.size < _LARGE else None
-
         def search_one(start: Array) -> tuple[Array, Array]:
             return search_from(scale, theta, batch, start, length)
 
-        climbed: tuple[Array, Array] = jax.lax.map(search_one, starts, batch_size=at_once)
+        climbed: tuple[Array, Array] = jax.lax.map(
+            search_one, starts, batch_size=_count_at_once(theta)
+        )
         return climbed
 
     return search
@@ -310,9 +327,8 @@ def _make_slopes(descend: _Descend) -> _Walk:
     ) -> Array:
         def measure(position: Array) -> Array:
             there = theta + position * unit
-            _, pull = jax.vjp(lambda theta: descend(scale, theta, batch), there)
-            _, transpose = jax.vjp(lambda w: pull(w)[0], jnp.zeros_like(theta))
-            return _measure_stretch(unit, -scale.rate * transpose(unit)[0])
+            products = _make_products(descend, scale, there, batch)
+            return _measure_stretch(unit, -scale.rate * products.push_forward(unit))
 
         gains: Array = jax.lax.map(measure, positions)
         return gains
@@ -326,17 +342,20 @@ def _map_over_directions(measure_along: _Walk) -> _Walk:
     def measure(
         scale: _Scale, theta: Array, batch: Batch, directions: Array, positions: Array
     ) -> Array:
-        at_once = _STARTS_AT_ONCE if theta.size < _LARGE else None
-
         def measure_on_line(direction: Array) -> Array:
             norm = jnp.linalg.norm(direction)
             unit = direction / jnp.where(norm > 0, norm, 1.0)
             return measure_along(scale, theta, batch, unit, positions)
 
-        gains: Array = jax.lax.map(measure_on_line, directions, batch_size=at_once)
+        gains: Array = jax.lax.map(measure_on_line, directions, batch_size=_count_at_once(theta))
         return gains
 
     return measure
+
+
+def _count_at_once(theta: Array) -> int | None:
+    """Returns how many starts or lines a program takes at once; None: each alone."""
+    return _STARTS_AT_ONCE if theta.size < _LARGE else None
 
 
 def _measure_stretch(displacement: Array, change: Array) -> Array:

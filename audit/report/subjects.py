@@ -282,7 +282,7 @@ def describe_setting(folder: Path, levels: RequestedLevels, runs: int | None = N
     looks = declared.schedule if declared else ()
     setting = audited.setting
     is_own_model = audited.model is not None
-    step_constants = lipschitz.kept(store)
+    step_constants = lipschitz.find_current(store)
     scores = store.load(runs)
     conclusion = conclude_setting(scores, setting, level, looks, is_own_model, step_constants)
 

@@ -163,7 +163,8 @@ class _Recorder:
         # The middle one of each interval.
         is_kept = number % self._search_interval == self._search_interval // 2
         measurements = []
-        for run, theta in enumerate(np.asarray(thetas)):
+        models = np.asarray(thetas)
+        for run, theta in enumerate(models):
             start = self._directions.get(run)
             measured = expansion.largest_expansion(self._step, jnp.asarray(theta), batch, start)
             self._directions[run] = measured.direction
@@ -173,15 +174,26 @@ class _Recorder:
         self.values[step] = max(measured.constant for measured in measurements)
         if step in self._with_lines:
             directions = np.stack([measured.direction for measured in measurements])
-            self._walk(step, np.asarray(thetas), np.stack([directions, inserted], axis=1))
+            self._walk(step, batch, models, np.stack([directions, inserted], axis=1))
         self._progress(1.0)
 
-    def _walk(self, step: int, models: NDArray[np.float32], towards: NDArray[np.float64]) -> None:
-        """Finds the worst secant on lines through the models (R, p) before a step.
+    def _walk(
+        self,
+        step: int,
+        batch: Batch,
+        models: NDArray[np.float32],
+        towards: NDArray[np.float64],
+    ) -> None:
+        """Finds the worst secant on lines through the models before a step.
 
-        They go along directions (R, n, p), to the model of another world, along the gradient and at random.
+        They go along given directions, to the model of another world, along the gradient and at random.
+
+        Args:
+          step: From 0.
+          batch: The step's mini-batch.
+          models: (R, p) before it.
+          towards: (R, n, p) the given directions.
         """
-        batch = _take_batch(self._game, step)
         line = expansion.Line(
             length=float(self._lengths[step]),
             reach=self._reach,

@@ -203,9 +203,9 @@ def expansion_cell(setting: Setting, runs: int) -> Cell:
     """Returns the cell that measures along a number of runs how much a setting's steps stretch distances."""
 
     def is_complete(store: Store) -> bool:
-        from audit.conclusions import lipschitz  # loads SciPy
+        from audit.conclusions import rehearsals  # loads SciPy
 
-        return lipschitz.kept(store) is not None
+        return rehearsals.find_measured(store, runs) is not None
 
     def do(store: Store, dataset: Dataset, progress: Progress) -> None:
         from audit.conclusions import measuring
@@ -227,4 +227,4 @@ def read_expansion(held: Holdings, setting: Setting) -> "Steps | None":
     from audit.conclusions import lipschitz  # loads SciPy
 
     store = held.open(identity(setting, EXPERIMENT))
-    return None if store is None else lipschitz.kept(store)
+    return None if store is None else lipschitz.find_current(store)

@@ -192,6 +192,8 @@ def test_steps_are_measured_again_along_more_runs_or_by_another_version(
     lipschitz.keep(store, kept)
     assert lipschitz.kept(store) == kept
     assert (rehearsals.find_measured(store, requested) is None) == is_measured_again
+    is_of_another_version = kept.runs > 0 and kept.version != lipschitz.MEASUREMENT
+    assert (lipschitz.find_current(store) is None) == is_of_another_version
 
 
 @pytest.mark.parametrize(

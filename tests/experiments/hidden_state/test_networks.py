@@ -73,7 +73,8 @@ def test_rows_show_audits_between_bounds_and_say_what_these_are(model, kink, wor
         if cell.audited is None:
             store = stored.open_store(tmp_path, cell.request, DATA, networks.EXPERIMENT)
             own_kink = kink if task(cell.request.model).label == model else ""
-            lipschitz.keep(store, Steps(1.02, "measured", 4, own_kink, "1"))
+            measured = Steps(1.02, "measured", 4, own_kink, lipschitz.MEASUREMENT)
+            lipschitz.keep(store, measured)
 
     held = index.holdings(tmp_path)
     evidence = points.evidence(held, sweep.audits(), LEVELS)
