@@ -1,7 +1,8 @@
 """No audit of a network is above the bound on its last model, and the best audits are near it.
 
 40 audits of small models and 2 of the ConvNet, of 10 insertions at the noise multiplier at which composition
-is that of 250 insertions at 4; on made-up data, since the bounds hold for any.
+is that of 250 insertions at 4; the best audits, of 250 insertions at 4. All on made-up data, since the bounds
+hold for any.
 """
 
 import numpy as np
@@ -78,13 +79,17 @@ def test_no_gdp_limit_is_above_the_bound_on_the_last_model(model, k):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("k", "share"), [(5, 0.8), (25, 0.4)])
+@pytest.mark.parametrize(("k", "share"), [(5, 0.9), (25, 0.7)])
 def test_the_best_audit_of_the_fcnn_is_near_the_bound(k, share):
-    """Made-up labels let steps stretch more than labels that can be learnt, where k = 5 comes to 0.97."""
+    """Of few insertions the last, which nothing hides, is a large part of the bound: 250 are made here.
+
+    At k = 25 the recommended coordinate shows 0.72 of the bound.
+    """
     dataset = make_data("tanh_fcnn")
-    setting = make_setting("tanh_fcnn", k, 0, GcS("linear_response"))
+    adversary = GcS("linear_response")
+    setting = make_setting("tanh_fcnn", k, 0, adversary, insertions=250, noise_multiplier=4.0)
     mu = bound_last_model(setting, dataset)
-    runs = 8000
+    runs = 4000
     scores = play(setting, dataset, runs)
     world_in, world_out = scores.worlds()
     deviation = np.sqrt((world_in.var() + world_out.var()) / 2)
