@@ -107,7 +107,9 @@ set_up() ( # one start at a time: the lock on the folder goes with this subshell
   if is_ready; then return; fi
   [[ -e $stamp || -z $(ls -A "$venv") ]] ||
     die "$venv was not made by run.sh; move it away, or name another folder in AUDIT_VENV"
-  if [[ -s $stamp ]]; then
+  if [[ -s $stamp && $extras == "$(head -n 1 "$stamp")" ]]; then
+    echo "bringing ${venv##*/} up to date (setup.cfg, pyproject.toml, requirements.lock or the folder changed)" >&2
+  elif [[ -s $stamp ]]; then
     echo "installing what '${1-audit}' needs besides in ${venv##*/} ($extras; first time only)" >&2
   else
     echo "setting up ${venv##*/} (first run only; a few minutes)" >&2

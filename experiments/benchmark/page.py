@@ -1,10 +1,12 @@
 """The benchmark's figure and page, and all files of a run."""
 
 import json
+import math
 import platform
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
+from typing import NamedTuple
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -33,6 +35,9 @@ Point = tuple[float, float]  # in the figure's data coordinates
 _COLORS = {OURS: BLUE, PEER: VERMILION, PAPER: GREEN}
 _LABELS = {OURS: "ours", PEER: "a package's", PAPER: "a paper's"}
 _TITLE = "How often an estimator claims too much, and how much of the truth it proves"
+_PANEL = (257.0, 157.0)  # a panel's width and height, in points of typography
+_MARKER = 7.0
+_LABEL_SIZE = 7
 _MOST_SHARE = 1.3  # of the truth; larger shares are drawn here, as arrows
 
 
@@ -137,9 +142,9 @@ def _scale_root(y: np.ndarray) -> np.ndarray:
 
 
 def _number_points(axis: Axes, points: Sequence[Point]) -> None:
-    """Writes their numbers above points.
+    """Writes their numbers beside points, where they cover no point, no axis and no line.
 
-    Points that nearly coincide share a label; labels of neighbours are put at different heights.
+    Points that nearly coincide share a label.
     """
     labels: dict[Point, list[int]] = {}
     numbered = enumerate(points, start=1)
@@ -151,16 +156,70 @@ def _number_points(axis: Axes, points: Sequence[Point]) -> None:
                 break
         labels.setdefault(at, []).append(place)
 
-    heights: dict[Point, int] = {}
+    covered = [_Box(*_to_points(point), _MARKER, _MARKER) for point in points]
+    covered.append(_Box(_PANEL[0] / 2, _to_points((0, LEVEL))[1], _PANEL[0], 1))
+    covered.append(_Box(_PANEL[0] / 2, -8, 2 * _PANEL[0], 16))  # the axis with its ticks
+    all_places = [_to_points(at) for at in labels]
     for at, places in labels.items():
-        taken = {heights[other] for other in heights if _are_near(at, other, 0.13)}
-        height = 0
-        while height in taken:
-            height += 1
-        heights[at] = height
         text = ", ".join(map(str, places))
-        offset = (0, 5 + 8 * height)
-        axis.annotate(text, at, offset, textcoords="offset points", ha="center", fontsize=7)
+        x, y = _to_points(at)
+        offsets = _list_offsets(len(text))
+        boxes = [_Box(x + dx, y + dy, *_measure(text)) for dx, dy in offsets]
+        costs = []
+        for box in boxes:
+            overlapped = sum(box.overlaps(other) for other in covered)
+            nearer = sum(box.distance(place) < box.distance((x, y)) for place in all_places)
+            costs.append(overlapped + nearer)
+        best = int(np.argmin(costs))  # the first of those that mislead least
+        covered.append(boxes[best])
+        axis.annotate(
+            text,
+            at,
+            offsets[best],
+            textcoords="offset points",
+            ha="center",
+            va="center",
+            fontsize=_LABEL_SIZE,
+        )
+
+
+class _Box(NamedTuple):
+    """A rectangle around (x, y), in points of typography."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+
+    def overlaps(self, other: "_Box") -> bool:
+        """Returns whether two rectangles share a part."""
+        across = abs(self.x - other.x) < (self.width + other.width) / 2
+        return across and abs(self.y - other.y) < (self.height + other.height) / 2
+
+    def distance(self, place: Point) -> float:
+        """Returns how far a place is from the rectangle; 0 inside."""
+        across = max(abs(self.x - place[0]) - self.width / 2, 0)
+        up = max(abs(self.y - place[1]) - self.height / 2, 0)
+        return math.hypot(across, up)
+
+
+def _to_points(point: Point) -> Point:
+    """Returns where a panel shows a point, in points of typography from its lower left corner."""
+    return point[0] / _MOST_SHARE * _PANEL[0], point[1] ** 0.5 * _PANEL[1]
+
+
+def _measure(text: str) -> Point:
+    """Returns about how wide and high a label is, in points of typography."""
+    return 0.62 * _LABEL_SIZE * len(text), float(_LABEL_SIZE)
+
+
+def _list_offsets(letters: int) -> list[Point]:
+    """Returns where a label's middle may lie from its point: above first, then beside, below, farther."""
+    beside = 0.31 * _LABEL_SIZE * letters + 6
+    near = [(0, 9), (beside, 0), (-beside, 0), (0, -9)]
+    diagonal = [(beside, 7), (-beside, 7), (beside, -7), (-beside, -7)]
+    far = [(0, 17), (beside, 14), (-beside, 14), (0, 25), (0, -17)]
+    return [*near, *diagonal, *far]
 
 
 def _are_near(first: Point, second: Point, width: float) -> bool:

@@ -146,7 +146,7 @@ def proven_figure(
         for line in lines:
             if line.panel == panel:
                 _draw_line(axis, line)
-        axis.set(xscale="log", xlabel="trainings", ylim=(0, None))
+        axis.set(xscale="log", xlabel="training runs", ylim=(0, None))
 
     panels = list(dict.fromkeys(point.panel for point in every))
     return epsilon_panels(title, panels, draw_panel, delta, height=2.7)

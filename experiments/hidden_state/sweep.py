@@ -352,7 +352,7 @@ FIGURES = {
             for model in ("mobilenet_head", "convnet")
         ),
     ),
-    "proven": Figure("What is proven after so many trainings", _proven()),
+    "proven": Figure("What so many training runs prove", _proven()),
 }
 _BRACKETS = _bracket_figures(_PERIODICITIES, (25, 50, 100, 250, 500, 1000))
 BRACKETS = {

@@ -363,7 +363,7 @@ def _describe_data(points: Sequence[Point]) -> str:
         description += f" to {max(all_runs):,}"
     description += " runs each"
     if canaries > 1:
-        description += f", {canaries} canaries each where gradients are crafted"
+        description += f", {canaries} canaries each if crafted"
     if missing:
         description += f"; {counted(missing, 'cell')} missing"
     return description
