@@ -74,7 +74,8 @@ def run(environment, housing_file):
             sys.executable,
             "-P",
             "-m",
-            f"experiments.{command}",
+            "experiments",
+            command,
             f"{data}={housing_file}",
             *flags,
         ]
