@@ -241,18 +241,18 @@ _SMOOTH = "a smooth network's constants are measured, by `lipschitz=measured`, n
 # The Hessian of softmax cross entropy in the logits is at most 1/2, its gradient at most sqrt(2) long, and
 # features have a squared norm of 1/2.
 _SOFTMAX_CURVATURE = Curved(
-    least=0.0,
-    most=0.25,
-    gradient=1.0,
+    largest_negative=0.0,
+    largest_positive=0.25,
+    largest_gradient=1.0,
     reason="softmax without clipping, on features that the model shortens",
 )
 # A fixed second layer of +-1 over sqrt(h), |x| <= 1, and tanh, whose second derivative is at most 0.77. The
 # logit's gradient is at most 1 long; the logistic loss has in it a slope of at most 1, and curves by 1/4.
 _TWO_LAYER_LEAST = 0.7699 / 64**0.5
 _TWO_LAYER_CURVATURE = Curved(
-    least=_TWO_LAYER_LEAST,
-    most=0.25 + _TWO_LAYER_LEAST,
-    gradient=1.0,
+    largest_negative=_TWO_LAYER_LEAST,
+    largest_positive=0.25 + _TWO_LAYER_LEAST,
+    largest_gradient=1.0,
     reason="two layers, the second fixed, any data with |x| <= 1",
 )
 

@@ -49,7 +49,7 @@ class Knowledge(NamedTuple):
         """Returns the shape and dtype of an example as the model's first layer sees it.
 
         Raises:
-          InputError: the first layer sees no floats, so that no example can be crafted along a direction.
+          InputError: the first layer does not take floats, so that no example can be crafted along a direction.
         """
         import jax
         import jax.numpy as jnp
@@ -57,8 +57,10 @@ class Knowledge(NamedTuple):
         example = jax.ShapeDtypeStruct(self.data[0].shape[1:], self.data[0].dtype)
         first_input: jax.ShapeDtypeStruct = jax.eval_shape(self.model.inputs, example)
         is_float = jnp.issubdtype(first_input.dtype, jnp.floating)
-        whole = "this model takes whole numbers: choose another `adversary`"
-        require(is_float, f"poisoned examples are floats, and {whole}")
+        require(
+            is_float,
+            "poisoned examples are floats, and this model takes whole numbers: choose another `adversary`",
+        )
         return first_input
 
     def labels(self) -> int:

@@ -17,12 +17,13 @@ from audit.methods.departures import draw_shares
 
 LEAST_RUNS, MOST_RUNS = 40, 1_000_000
 _FIRST_TRIED = 1000  # runs
-# For each number of runs that is tried: the scores of all simulated audits together, and the
-# (fewest, most) audits that share them.
-_SCORES = 200_000
+# For each number of runs that is tried, so many audits are simulated that they have about this many runs in
+# all, but at least the first number of audits and at most the second.
+_ALL_RUNS = 200_000
 _AUDITS = (8, 40)
-_RUNS = 4_000  # likewise, the runs of several canaries of all simulated audits together
-_MANY_AUDITS = (2, 12)
+# Likewise where each run has several canaries, of which an audit takes longer.
+_ALL_RUNS_OF_SEVERAL = 4_000
+_AUDITS_OF_SEVERAL = (2, 12)
 _BUG_AUDITS = 40  # simulated, of a claim whose noise is smaller than stated
 _BUG_RUNS = 1000  # of each of these audits
 
@@ -67,7 +68,7 @@ def runs_needed(setting: KnownMechanism, tightness: float) -> int | None:
 
     def compute_share(runs: int) -> float:
         """Returns the mean bound at this number of runs, as a share of the truth."""
-        audits = int(np.clip(_SCORES // runs, *_AUDITS))
+        audits = int(np.clip(_ALL_RUNS // runs, *_AUDITS))
         return mean_if_gaussian(setting._replace(runs=runs, audits=audits)) / truth
 
     return first_to_reach(tightness, compute_share)
@@ -82,13 +83,13 @@ def runs_needed_of_many(setting: KnownMechanism, tightness: float) -> int | None
     truth = conversions.epsilon_from_mu(setting.mu, setting.delta)
     method = lifted.METHODS[lifted.LIFTED_GAUSSIAN]
 
-    def audit(design: Design, tried: KnownMechanism) -> list[Value]:
+    def bound_epsilon(design: Design, tried: KnownMechanism) -> list[Value]:
         return [Value(method.name, method.bound(design, tried.delta, tried.confidence).epsilon)]
 
     def compute_share(runs: int) -> float:
         """Returns the mean bound at this number of runs, as a share of the truth."""
-        audits = int(np.clip(_RUNS // runs, *_MANY_AUDITS))
-        law = setting.law._replace(audit=audit)
+        audits = int(np.clip(_ALL_RUNS_OF_SEVERAL // runs, *_AUDITS_OF_SEVERAL))
+        law = setting.law._replace(audit=bound_epsilon)
         [row] = calibrate(setting._replace(law=law, runs=runs, audits=audits))
         return row.mean_epsilon / truth
 

@@ -501,7 +501,7 @@ def _test_poisson(sample: BatchSample) -> dict[str, float]:
 
 
 def _approximate_p_values(sample: BatchSample, size_law: Any) -> dict[str, float]:
-    """Returns p-values of sizes, of how often examples come, and of neighbours, by approximations."""
+    """Returns p-values of the sizes' spread, of how often each example comes, and of its two neighbours."""
     members = sample.members
     rate = sample.actual_rate
     counts = members.sum(axis=0)

@@ -20,6 +20,7 @@ _REACHED_BY_REPLACING = 0.9  # the same of the ball that holds what examples do 
 _PLATEAU = 3e-3  # relative, within which examples stop at the same norm
 _FIT = 3e-3  # relative, of a plateau to a mistake's factor
 _SAME_DIRECTION = 0.99  # absolute cosine, from which two movements count as one
+_EQUALLY_FAR = 0.02  # relative, within which two distances count as equal
 _SIGN_SPREAD = 1.15  # of the numbers' movements by Adam's first step, weight decay included
 
 
@@ -253,7 +254,7 @@ def find_cause(
         return BugCause(mistakes[0], f"All extreme examples move it by {plateau:.4g}.")
     if largest.norm > 3 and _grows_with_features(tried):
         return BugCause("no clipping of single examples", "")
-    if examples_interact and _is_sum_bounded(probe):
+    if examples_interact and _clips_whole_batch(probe):
         return BugCause("the batch is clipped, not its examples", "All batches come to one norm.")
     if plateau > 0:
         return BugCause(
@@ -409,13 +410,19 @@ def _grows_with_features(tried: TriedExamples) -> bool:
     return largest_scaled > 5 * largest_unscaled
 
 
-def _is_sum_bounded(probe: StepProbe) -> bool:
-    """Returns whether batches of other sizes and features all move the step equally far."""
+def _clips_whole_batch(probe: StepProbe) -> bool:
+    """Returns whether the batch's sum of gradients seems to be clipped, in place of each example's gradient.
+
+    Then a batch four times as long and one with features 1000 times as large move the parameters equally far
+    from where an empty batch leaves them.
+    """
+    seed = 0  # of all three, so that they have the same noise
     try:
-        empty = probe.run(trees.take(probe.rows, slice(0, 0)), 0)
-        fourfold = probe.run(trees.join(*[probe.rows] * 4), 0)
-        large = probe.run(trees.scale_features(probe.rows, 1e3, probe.rows), 0)
+        empty = probe.run(trees.take(probe.rows, slice(0, 0)), seed)
+        fourfold = probe.run(trees.join(*[probe.rows] * 4), seed)
+        scaled = probe.run(trees.scale_features(probe.rows, 1e3, probe.rows), seed)
     except RefusedError:
         return False
-    norms = [np.linalg.norm(after - empty) for after in (fourfold, large)]
-    return bool(norms[1] > 0 and abs(norms[0] / norms[1] - 1) < 0.02)
+    distance = np.linalg.norm(fourfold - empty)
+    scaled_distance = np.linalg.norm(scaled - empty)
+    return bool(scaled_distance > 0 and abs(distance / scaled_distance - 1) < _EQUALLY_FAR)

@@ -254,7 +254,7 @@ def _sort_findings(findings: Sequence[CheckFinding], rows: list[str]) -> list[Ch
 
 
 def find_rejected_tests(p_values: Mapping[str, float]) -> set[str]:
-    """Returns the tests that Holm's method rejects at the level of all together."""
+    """Returns the tests that Holm's method rejects at LEVEL for all of them together."""
     rejected = set()
     ranked = sorted(p_values.items(), key=lambda item: item[1])
     for rank, (name, p_value) in enumerate(ranked):

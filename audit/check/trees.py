@@ -196,11 +196,11 @@ def scale_features(examples: Columns, scale: float, batch: Columns) -> Columns:
 
 
 def make_extreme_examples(batch: Columns) -> dict[str, Example]:
-    """Makes examples that try a step's clipping, by what was done to an example of the batch.
+    """Makes examples that try a step's clipping, by a description of each.
 
-    The first and the last example are repeated, their features scaled, and their labels (the last of
-    several arrays) changed. Whole-number features also move to their neighbours, so that tokens come that
-    are not in the batch.
+    They are the first and the last example of the batch, as they are, with their features scaled, and with
+    their labels (the last of several arrays) changed. Whole-number features also move to their neighbours,
+    so that tokens come that are not in the batch.
     """
     examples: dict[str, Example] = {}
     places = {0: "the first example", len(batch[0]) - 1: "the last example"}
@@ -222,14 +222,13 @@ def make_extreme_examples(batch: Columns) -> dict[str, Example]:
             examples[name] = Example(rescaled, LARGEST_SCALE)
         padding = find_padding(labels)
         if padding is not None:
-            short = np.full_like(own_label, padding)
-            short[:, 0] = own_label[:, 0]
+            padded_label = np.full_like(own_label, padding)
+            padded_label[:, 0] = own_label[:, 0]
             name = f"{place}, all tokens but one ignored"
-            examples[name] = Example([*original[:-1], short], is_short=True)
+            examples[name] = Example([*original[:-1], padded_label], is_short=True)
 
-    distinct: dict[
-        tuple[bytes, ...], str
-    ] = {}  # whole numbers stay in range, so that scales coincide
+    # Whole numbers stay in their range, so that several scales may give the same example.
+    distinct: dict[tuple[bytes, ...], str] = {}
     for name, example in examples.items():
         distinct.setdefault(tuple(column.tobytes() for column in example.columns), name)
     return {name: examples[name] for name in distinct.values()}

@@ -141,53 +141,79 @@ def compute_order_mus(
     for start in range(0, len(orders), _CHUNK):
         part = slice(start, start + _CHUNK)
         shifts = None if log_shifts is None else log_shifts[part]
-        mus.append(_compute_mus(weights, orders[part], shifts))
+        mus.append(_compute_chunk_mus(weights, orders[part], shifts))
     return np.concatenate(mus)
 
 
-def _compute_mus(weights: StepWeights, orders: Steps, log_shifts: Array | None) -> Array:
-    """Returns `compute_order_mus` of a chunk.
+def _compute_chunk_mus(weights: StepWeights, orders: Steps, log_shifts: Array | None) -> Array:
+    """Returns mu (N,) of a chunk of the orders of `compute_order_mus`, whose arguments it takes.
 
-    Each order has a stack of blocks, as pooling adjacent violators has it (`hidden_state`): `depths` are the
-    numbers of blocks, `block_sums` and `block_noises` (K + 1, N) logs of each block's sums of W s and of W^2.
-    A participation begins a block, which absorbs those before it whose slope, the ratio of both sums, is not
-    below its own. Then mu^2 is the sum over blocks of (sum of W s)^2 / sum of W^2.
+    A participation at step t counts W_t s_t, of its shift s_t, and has the noise sum of W^2 from t to the
+    next participation. Participations are pooled into blocks until the slopes of an order's blocks,
+    sum of W s / sum of W^2, grow from each to the next (`_pool`). Then mu^2 is the sum over blocks of
+    (sum of W s)^2 / sum of W^2.
     """
     steps = len(weights.log_w)
     ends = np.minimum(orders, steps)
-    matters = (ends < steps) & (ends >= weights.first)
-    inside = np.minimum(ends, steps - 1)
-    log_sums = weights.log_w[inside] if log_shifts is None else log_shifts
-    log_noises = _log_gaps(weights, ends)
-    size, most = ends.shape
-
-    rows = np.arange(size)
-    depths = np.zeros(size, np.intp)
-    block_sums = np.zeros((most + 1, size))
-    block_noises = np.zeros((most + 1, size))
-    for i in range(most):
-        present = rows[matters[:, i]]
-        block_sums[depths[present], present] = log_sums[present, i]
-        block_noises[depths[present], present] = log_noises[present, i]
-        pending = present[depths[present] > 0]
-        while len(pending):
-            tops = depths[pending]
-            own = block_sums[tops, pending] - block_noises[tops, pending]
-            last = block_sums[tops - 1, pending] - block_noises[tops - 1, pending]
-            pending = pending[last >= own]
-            tops = depths[pending]
-            for blocks in (block_sums, block_noises):
-                blocks[tops - 1, pending] = np.logaddexp(
-                    blocks[tops - 1, pending], blocks[tops, pending]
-                )
-            depths[pending] -= 1
-            pending = pending[depths[pending] > 0]
-        depths[present] += 1
-
-    is_block = np.arange(most + 1)[:, None] < depths
+    reaches_last_model = (ends < steps) & (ends >= weights.first)
+    log_shifted = log_shifts
+    if log_shifted is None:
+        indices = np.minimum(ends, steps - 1)  # what is read where there is none is left out below
+        log_shifted = weights.log_w[indices]
+    blocks = _pool(log_shifted, _log_gaps(weights, ends), reaches_last_model)
+    is_block = np.arange(len(blocks.log_sums))[:, None] < blocks.counts
     with np.errstate(over="ignore"):
-        squares = np.where(is_block, np.exp(2 * block_sums - block_noises), 0.0)
+        squares = np.where(is_block, np.exp(2 * blocks.log_sums - blocks.log_noises), 0.0)
     return np.asarray(np.sqrt(squares.sum(axis=0)))
+
+
+class _Blocks(NamedTuple):
+    """The blocks of N orders of at most K participations each.
+
+    Attributes:
+      counts: (N,) how many blocks an order has; what the other arrays hold beyond them is not read.
+      log_sums: (K, N) log of each block's sum of W s.
+      log_noises: (K, N) log of each block's sum of W^2.
+    """
+
+    counts: NDArray[np.intp]
+    log_sums: Array
+    log_noises: Array
+
+
+def _pool(log_shifted: Array, log_noises: Array, counts_in: NDArray[np.bool_]) -> _Blocks:
+    """Returns the blocks of orders by pooling adjacent violators, of all orders at once.
+
+    Each participation begins a block on top of its order's stack. The top absorbs the block below it as long
+    as that has at least its slope.
+
+    Args:
+      log_shifted: (N, K) log of W s of each participation.
+      log_noises: (N, K) log of the sum of W^2 from it to the next.
+      counts_in: (N, K) whether it takes part.
+    """
+    size, participations = log_shifted.shape
+    counts = np.zeros(size, np.intp)
+    sums = np.zeros((participations, size))
+    noises = np.zeros((participations, size))
+    for i in range(participations):
+        begins = np.flatnonzero(counts_in[:, i])
+        sums[counts[begins], begins] = log_shifted[begins, i]
+        noises[counts[begins], begins] = log_noises[begins, i]
+        counts[begins] += 1
+        merging = begins[counts[begins] > 1]
+        while len(merging):
+            top = counts[merging] - 1
+            top_slope = sums[top, merging] - noises[top, merging]
+            slope_below = sums[top - 1, merging] - noises[top - 1, merging]
+            merging = merging[slope_below >= top_slope]
+            top = counts[merging] - 1
+            for totals in (sums, noises):
+                merged = np.logaddexp(totals[top - 1, merging], totals[top, merging])
+                totals[top - 1, merging] = merged
+            counts[merging] -= 1
+            merging = merging[counts[merging] > 1]
+    return _Blocks(counts, sums, noises)
 
 
 def _log_gaps(weights: StepWeights, ends: Steps) -> Array:

@@ -247,7 +247,8 @@ def _make_claim() -> Claim | None:
 
 
 def _make_files(paths: Sequence[Path], conclusion: Conclusion) -> dict[str, tuple[Path, bytes]]:
-    """Returns the requested figure and report by their flags: where each goes, and its bytes."""
+    """Returns the path and the bytes of the requested figure and report, by their flags."""
+    # Matplotlib takes a second to load, which other calls do without.
     contents = {}
     if FLAGS.figure is not None:
         from audit.report import audit_panels, style

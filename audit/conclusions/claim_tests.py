@@ -31,7 +31,7 @@ class _Bets(NamedTuple):
 
 
 def examine_claim(conclusion: Conclusion) -> ClaimTest | None:
-    """Returns the test of the tightest claim, and which smaller noise it would have refuted.
+    """Returns the test of the tightest claim; if it tests a curve whole, with the noise it would refute.
 
     Returns:
       None where nothing is claimed, or nothing can be tested.

@@ -265,16 +265,20 @@ def make_claim(setting: Setting) -> Claim:
 
 
 def _bracket_sampler(setting: Setting, delta: float) -> SampledBracket | None:
-    """Returns what all models leak with the setting's sampler, where it draws a step of each epoch."""
+    """Returns the lower and the upper bound on epsilon of an adversary who sees the model after every step.
+
+    None unless the setting's sampler draws one step of each epoch for a canary, or where there is no noise.
+    """
     sampling = setting.sampling
     sigma = setting.mechanism.noise_multiplier
     if not sampling.batches or not sigma:
         return None
-    bracket = bracket_allocation
+    epochs = setting.insertions  # one in each epoch
+    compute_bracket = bracket_allocation
     if sampling.name == SHUFFLED:
-        bracket = bracket_shuffled
-    every_model = bracket(sigma, sampling.batches, setting.insertions, delta)
-    return SampledBracket(sampling.name, sampling.batches, setting.insertions, every_model)
+        compute_bracket = bracket_shuffled
+    every_model = compute_bracket(sigma, sampling.batches, epochs, delta)
+    return SampledBracket(sampling.name, sampling.batches, epochs, every_model)
 
 
 def _expect_linear_losses(setting: Setting, delta: float) -> float | None:
@@ -355,7 +359,7 @@ def predicted_mu(setting: Setting) -> float | None:
     task = zoo.tasks().get(setting.model)
     if task is None or not task.over_parameterised:
         return None
-    return lipschitz.constant_direction(setting)
+    return lipschitz.compute_mu_along_one_direction(setting)
 
 
 def gaussian_reason(setting: Setting) -> str:

@@ -87,7 +87,7 @@ def hidden_state(
             return "nobody vouches for how Lipschitz its steps are"
         return _bound_measured(setting, given, delta)
     if row.curved is not None:
-        constants = _constant_of_curved(setting, row.curved)
+        constants = _compute_constant_of_curved(setting, row.curved)
         return _bound(setting, Steps(constants, row.curved.reason), delta)
     if row.convex is None:
         if given is None:
@@ -102,10 +102,10 @@ def hidden_state(
         state = _bound(setting, given._replace(reason=reason), delta)
     if not np.isfinite(state.bound.mu) or setting.sampling.is_hidden:
         return state
-    return state._replace(constant=constant_direction(setting))
+    return state._replace(constant=compute_mu_along_one_direction(setting))
 
 
-def constant_direction(setting: Setting) -> float:
+def compute_mu_along_one_direction(setting: Setting) -> float:
     """Returns mu of an adversary that inserts along one direction in which the data never vary.
 
     What is inserted at step t, and its noise, shrink by w_t = (1 - eta lambda)^(T - t), so mu = sum of w_t
@@ -292,18 +292,23 @@ def coupling_distances(setting: Setting, constants: ArrayLike) -> NDArray[np.flo
     return before
 
 
-def _constant_of_curved(setting: Setting, curved: Curved) -> float:
-    """Returns the Lipschitz constant of steps whose loss has bounded curvature, on any data.
+def _compute_constant_of_curved(setting: Setting, curved: Curved) -> float:
+    """Returns the Lipschitz constant of steps theta - eta (g + lambda theta) on any data.
 
-    Clipping is a projection and so never increases the distance of two gradients. But clipped gradients need
-    not be those of any loss: their derivative is then bounded by its size alone.
+    The eigenvalues of the loss's Hessian lie between -m and L. Where clipping never acts, the Hessian is the
+    derivative of g, so that the eigenvalues of the step's Jacobian lie between 1 - eta (lambda + L) and
+    1 - eta (lambda - m). Where it may act, that derivative need not be symmetric. Its norm is at most
+    max(m, L) still, since clipping is a projection, which moves no two gradients apart.
     """
     mechanism = setting.mechanism
     rate = mechanism.learning_rate
     decay = mechanism.weight_decay
-    if mechanism.clipping_norm < curved.gradient:
-        return abs(1 - rate * decay) + rate * max(curved.least, curved.most)
-    return max(abs(1 - rate * (decay - curved.least)), abs(1 - rate * (decay + curved.most)))
+    if mechanism.clipping_norm < curved.largest_gradient:
+        return abs(1 - rate * decay) + rate * max(curved.largest_negative, curved.largest_positive)
+    return max(
+        abs(1 - rate * (decay - curved.largest_negative)),
+        abs(1 - rate * (decay + curved.largest_positive)),
+    )
 
 
 def _why_uncovered(setting: Setting, own_model: bool) -> str:

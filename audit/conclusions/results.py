@@ -73,12 +73,19 @@ def result_json(conclusion: Conclusion, **more: object) -> str:
 def bounds_json(conclusion: Conclusion, **more: object) -> str:
     """Returns a conclusion from several runs as a JSON object on a single line.
 
-    Its fields are `bounds`, with estimates and noise floors; `notes`, where there are any; `upper_bound`,
-    null if infinite or unknown; `every_model`, the bracket of a sampler, and `claim_test`, if any;
-    `hidden_state`, `last_model` and
-    `expected`, where there are such; `epsilon`, which is proven without an assumption on the curve;
-    `most_provable`, the most that so many runs can prove so; the test of the Gaussian curve and the looks,
-    where there are any; and `more`.
+    Its fields are these, of which those marked * are left out where there is nothing to say:
+
+      bounds: A list of bounds and estimates, with their noise floors.
+      notes*: Remarks for people.
+      upper_bound: Epsilon of the claim; null if infinite or unknown.
+      hidden_state*, last_model*: The bound on the last model alone, or why there is none.
+      every_model*: The bracket of a sampler, for an adversary who sees every model.
+      claim_test*: The test of the claimed curve.
+      expected*: Epsilon under linear losses.
+      epsilon: The lower bound that needs no assumption on the curve.
+      most_provable: The largest such bound that this many runs can prove.
+
+    Then come the test of the Gaussian curve*, the looks*, and `more`.
     """
     fields: dict[str, Any] = {
         "bounds": [finding_fields(row) | _make_noise_floor_fields(row) for row in conclusion.rows()]

@@ -550,7 +550,7 @@ def _require_no_presence(scores_in: Array, scores_out: Array, is_bits: bool) -> 
 
 
 def _count_failed(*worlds: Array) -> int:
-    """Counts the NaN in both worlds' scores; raises InputError where they are more than half."""
+    """Counts the NaN in all of these scores; raises InputError where they are more than half."""
     failed = sum(int(np.isnan(world).sum()) for world in worlds)
     total = sum(world.size for world in worlds)
     require_few_failed("scores", failed, total)

@@ -30,7 +30,7 @@ def two_worlds(scores_in: ArrayLike, scores_out: ArrayLike) -> Sets:
     """Returns the evidence of runs with the canary, (n,) or (n, K), and of runs without, (m,) or (m, M).
 
     Scores are higher where the canary is in, and NaN for a run that failed. Raises InputError for values that
-    are no scores, bits of presence in the place of scores out, or rows that were pasted twice.
+    are not scores, for bits of presence in place of the scores out, and for runs that appear twice.
     """
     design = canaries.make_sets(scores_in, scores_out)
     require_no_copies(design)

@@ -80,11 +80,12 @@ class OneRun(NamedTuple):
 
 
 def cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension: int) -> Cosines:
-    """Returns a caller's cosines of a single run, checked.
+    """Returns a caller's cosines of a single run, after checks of each number and of their spread.
 
-    Where there are no unobserved cosines, the law of a uniform direction takes their place, and the observed
-    cosines must not spread more: each has that law, shifted by what its canary leaves behind, which is the
-    same for canaries that take part equally often.
+    Without unobserved cosines, the null is the exact law of a uniform direction's cosine, whose deviation is
+    1/sqrt(dimension). Canaries that take part equally often shift that law alike, so that observed cosines
+    spread around their mean as the law does. If they spread more, the dimension is too large, or some
+    canaries take part more often than others.
 
     Args:
       observed: (K,) cosines of canaries that took part.
@@ -92,7 +93,8 @@ def cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension: int) -
       dimension: The number of trained parameters.
 
     Raises:
-      InputError: Shapes, values or numbers that fit no audit.
+      InputError: An array of another shape, a number that is no cosine, a dimension out of range, or
+        observed cosines that spread too much.
     """
     checked = check_own_cosines(observed, unobserved, dimension)
     if not len(checked.unobserved):

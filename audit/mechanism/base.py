@@ -365,7 +365,7 @@ def _make_joining_inserter(
     """
     stored = None
     if canaries.crafts_constant:
-        stored = _store_directions(canaries, state, clipping_norm)
+        stored = _draw_directions_once(canaries, state, clipping_norm)
 
     def insert(step: Array, theta: Array, mask: Array) -> Array:
         """Returns the clipped sum (p,) of the canaries that join the step, weighted by mask, () or (K,)."""
@@ -378,10 +378,11 @@ def _make_joining_inserter(
     return insert
 
 
-def _store_directions(canaries: Canaries, state: State, clipping_norm: Array) -> Array | None:
-    """Returns directions (K, p), drawn and clipped to C, for a whole segment.
+def _draw_directions_once(canaries: Canaries, state: State, clipping_norm: Array) -> Array | None:
+    """Returns all directions (K, p), clipped to C, which every step of a segment then uses again.
 
-    None where canaries are no directions, or more than _MOST_STORED_ENTRIES numbers.
+    None where canaries are not directions, or where keys times parameters are more than _MOST_STORED_ENTRIES:
+    large directions have several keys each, and their array would be in memory for every run.
     """
     crafted = canaries.craft(state.step, state.theta)
     if not isinstance(crafted, Directions):

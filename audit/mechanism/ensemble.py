@@ -25,11 +25,11 @@ T = TypeVar("T")
 
 SEGMENT_STEPS = 250
 
-# What a chunk's step may write on a core; larger chunks fall out of cache.
-_CPU_BYTES = 32 << 20
+# What a chunk's step may write on a CPU's core; larger chunks fall out of cache.
+_CACHE_BYTES = 32 << 20
 _MEMORY_SHARE = 0.25  # of the memory, at most, for a chunk's step
-# The share of VMEM for a chunk before it is fused: larger ones move up to ten times the bytes.
-_VMEM_SHARE = 2
+# Times the VMEM that a chunk's step may hold before it is fused: larger ones move ten times the bytes.
+_VMEM_FACTOR = 2
 # The least chunk, where memory allows: models of a chunk share what depends on the data alone.
 _LEAST_CHUNK = 4
 _LARGEST_CHUNK = 8192
@@ -274,10 +274,12 @@ def segments(schedule: base.Schedule, longest: int = SEGMENT_STEPS) -> list[base
 
 
 def chunk_size(runs: int, step: StepMemory, hardware: Hardware | None = None) -> int:
-    """Returns how many runs a chunk has, in chunks of equal size.
+    """Returns how many runs to train at once, so that all chunks have about the same size.
 
-    On every device there are as many as write into a cache (CPU, but at least _LEAST_CHUNK) or are held by a
-    memory (GPU) or by VMEM (TPU).
+    Every device takes as many runs as its budget allows, at least 1 and at most _LARGEST_CHUNK. What a step
+    of them holds or writes takes at most _MEMORY_SHARE of the memory. On a CPU, what they write also fits
+    into the cache, unless these are fewer than _LEAST_CHUNK runs; on a TPU, what they hold also takes at
+    most _VMEM_FACTOR times the VMEM.
 
     Args:
       runs: how many runs there are in all.
@@ -289,9 +291,9 @@ def chunk_size(runs: int, step: StepMemory, hardware: Hardware | None = None) ->
     budget = _MEMORY_SHARE * devices.memory
     if devices.is_cpu:
         bytes_per_run = step.written
-        budget = min(max(_CPU_BYTES, _LEAST_CHUNK * bytes_per_run), budget)
+        budget = min(max(_CACHE_BYTES, _LEAST_CHUNK * bytes_per_run), budget)
     elif devices.scratch:
-        budget = min(_VMEM_SHARE * devices.scratch, budget)
+        budget = min(_VMEM_FACTOR * devices.scratch, budget)
     per_device = int(min(max(budget // max(bytes_per_run, 1), 1), _LARGEST_CHUNK))
     chunks = math.ceil(runs / (per_device * devices.number))
     return math.ceil(runs / chunks)

@@ -386,15 +386,15 @@ def check_scores(scores_in: ArrayLike, scores_out: ArrayLike) -> tuple[Array, Ar
 def check_finite_scores(scores_in: ArrayLike, scores_out: ArrayLike) -> tuple[Array, Array]:
     """Returns a caller's scores as flat float64 arrays (in, out); raises InputError unless all are finite.
 
-    It is for methods that look at more than ranks, which can make nothing of infinite scores and NaN.
+    It is for methods that compute with the scores themselves, and not only with their order.
     """
-    ranked_in, ranked_out = check_scores(scores_in, scores_out)
+    checked_in, checked_out = check_scores(scores_in, scores_out)
     for name, scores in (("in", scores_in), ("out", scores_out)):
         values = floats(f"the {name} scores", scores)
         bad = int(np.count_nonzero(~np.isfinite(values)))
         failed = f"{bad} of {values.size} {name} scores are not finite: a run failed"
         require(not bad, f"{failed}, and this method looks at more than ranks")
-    return ranked_in, ranked_out
+    return checked_in, checked_out
 
 
 class _OrderedScores(NamedTuple):

@@ -494,20 +494,21 @@ def compute_likelihood_ratio(table: Array, fit: Fit) -> Array:
 
 
 def compute_rao_scores(table: Array, fit: Fit) -> Array:
-    """Returns Rao's scores (..., 2) for two terms in the log-likelihood ratio, in standard units.
+    """Returns Rao's score statistics (..., 2) against two terms in the log-likelihood ratio.
 
-    The terms are a quadratic, and a cubic against the sign of mu. A score is the derivative of the log
-    likelihood by the term's coefficient at 0, over the root of the information that the fitted parameters
-    leave of it. About standard normal where cells hold many scores of both worlds.
+    The terms are a quadratic, and a cubic of the opposite sign of mu. A term f tilts the fitted law of the
+    world "in" by exp(c f) and leaves that of the world "out" as it is. Its statistic is the derivative of the
+    log likelihood by c at c = 0, in units of the deviation that this derivative has once cuts and mu are
+    fitted. Both are about standard normal where the fit holds and cells contain many scores of both worlds.
 
     Args:
       table: (..., 2, cells) counts.
-      fit: of these tables.
+      fit: The fit to these tables.
     """
     edges = _compute_edges(fit)
     shares = _compute_normal_mass(edges)
     jacobian = _compute_jacobian(edges)
-    weights = table.sum(-1, keepdims=True) / shares
+    inverse_variances = table.sum(-1, keepdims=True) / shares
 
     # Scores about the middle between both means, where the log-likelihood ratio is 0.
     centres = _compute_cell_centres(edges) - fit.mu[..., None] / 2
@@ -515,15 +516,20 @@ def compute_rao_scores(table: Array, fit: Fit) -> Array:
     terms = np.stack([centres**2, direction * centres**3], -1)
     shares_in = shares[..., 1, :, None]
     means = (shares_in * terms).sum(-2, keepdims=True)
-    derivatives = np.zeros((*shares.shape, 2))  # of shares by the terms' coefficients
+    # Of shares by c: a tilt changes those of the world "in" alone, and leaves their sum 1.
+    derivatives = np.zeros((*shares.shape, 2))
     derivatives[..., 1, :, :] = shares_in * (terms - means)
 
     score = np.einsum("...wcp,...wc->...p", derivatives, table / shares)
-    # Information of the terms, less what the fitted parameters explain of it (w: world, c: cell).
-    cross = np.einsum("...wcp,...wc,...wcq->...pq", jacobian, weights, derivatives, optimize=True)
-    own = np.einsum("...wcp,...wc->...p", derivatives**2, weights)
-    solved = np.linalg.solve(_compute_information(jacobian, weights), cross)
-    remaining = np.maximum(own - (cross * solved).sum(-2), 1e-9 * own)
+    # The information of c, less what cuts and mu explain of it; w: world, c: cell, p and q: parameters.
+    information = np.einsum("...wcp,...wc->...p", derivatives**2, inverse_variances)
+    shared_information = np.einsum(
+        "...wcp,...wc,...wcq->...pq", jacobian, inverse_variances, derivatives, optimize=True
+    )
+    of_fitted = _compute_information(jacobian, inverse_variances)
+    explained = (shared_information * np.linalg.solve(of_fitted, shared_information)).sum(-2)
+    # Rounding may leave less than 0.
+    remaining = np.maximum(information - explained, 1e-9 * information)
     return np.asarray(score / np.sqrt(np.maximum(remaining, _TINY)))
 
 

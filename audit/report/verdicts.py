@@ -152,6 +152,7 @@ def _explain_refutation(conclusion: Conclusion) -> str:
     upper = conclusion.tightest
     test = conclusion.claim_test
     assert upper is not None and test is not None
+    other_causes = _blame_steps(upper)  # ends in a space, or is empty
     why_refuted = "no test can have the error rates of these scores if it holds"
     if conclusion.bets_on_curve:
         why_refuted = f"bets against its trade-off curve won {test.e_value:.3g} times their stake"
@@ -161,7 +162,7 @@ def _explain_refutation(conclusion: Conclusion) -> str:
         f"With {level} confidence the claim, {_name_upper_bound(upper)}, is refuted after {runs}: "
         f"{why_refuted}, whatever the curve of this training is.",
         "There is a bug (in clipping, noise, randomness or how steps are counted), "
-        f"{_blame_steps(upper)}or the claim is for another training; "
+        f"{other_causes}or the claim is for another training; "
         f"{_warn_of_chance(conclusion.confidence)}",
     ]
     return " ".join(sentences) + _describe_composition(upper, conclusion)

@@ -134,16 +134,19 @@ class RoundNoise(NamedTuple):
 
 
 def noise(setting: FederatedSetting) -> RoundNoise:
-    """Returns a round's noise; where the clipping norm adapts, it is split between sum and count."""
+    """Returns a round's noise.
+
+    Where the clipping norm adapts, it is divided between the sum of updates and the count of those within C.
+    """
     if not setting.quantile:
-        return RoundNoise(setting.noise_multiplier, 0.0, 0.0)
+        return RoundNoise(setting.noise_multiplier, on_count=0.0, quantile_rate=0.0)
     from audit.claims.accounting import noise_beside_count  # loads SciPy, which sweeps do without
 
     on_count = 0.0
     if setting.noise_multiplier:
         on_count = _COUNT_SHARE * setting.cohort
     multiplier = noise_beside_count(setting.noise_multiplier, on_count)
-    return RoundNoise(multiplier, on_count, _QUANTILE_RATE)
+    return RoundNoise(multiplier, on_count, quantile_rate=_QUANTILE_RATE)
 
 
 class Leaks(NamedTuple):

@@ -156,15 +156,15 @@ class Curved(NamedTuple):
     """A model whose loss of one example has bounded curvature, whatever the data and the parameters.
 
     Attributes:
-      least: m, where no eigenvalue of the Hessian is below -m.
-      most: L, the largest eigenvalue of the Hessian.
-      gradient: the largest norm of a gradient, so that a clipping norm of as much never clips.
+      largest_negative: m, where no eigenvalue of the Hessian is below -m.
+      largest_positive: L, where none is above L.
+      largest_gradient: the largest norm of a gradient, so that a clipping norm of as much never clips.
       reason: why, in a few words.
     """
 
-    least: float
-    most: float
-    gradient: float
+    largest_negative: float
+    largest_positive: float
+    largest_gradient: float
     reason: str
 
 

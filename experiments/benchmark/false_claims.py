@@ -31,6 +31,7 @@ from experiments.benchmark.mechanisms import MECHANISMS
 CLAIMED_MU = math.sqrt(250) / 4  # 250 steps of noise multiplier 4
 NOISE = 0.9  # of what is stated
 _LARGE = 1000  # canaries of a run, where there is a single one, and directions
+_LEAST_RUNS = 10  # five in each world: fewer refute nothing
 _MOST_RUNS_OF_DIRECTIONS = 100
 _SEARCHED_TO = 1.1  # too few runs and enough runs differ by at most this factor
 
@@ -68,14 +69,14 @@ class ClaimCell(NamedTuple):
         return MeasuredClaim(**values)
 
     def find_limits(self) -> RunLimits:
-        """Returns the numbers of runs that are tried; 1 of estimators that take a single run.
+        """Returns the fewest and the most runs that are tried; both are 1 where estimators take one run.
 
         Estimators with an `examine` are those of fresh directions. They decide after a few runs, each of
         which takes as long to draw as a thousand runs of a single canary.
         """
         estimator = registry.ESTIMATORS[self.estimator]
         if estimator.design in (ONE_CANARY, SEVERAL):
-            return RunLimits(10, self.most_runs)  # of fewer scores a world nothing follows
+            return RunLimits(_LEAST_RUNS, self.most_runs)
         if estimator.examine is not None:
             return RunLimits(1, min(self.most_runs, _MOST_RUNS_OF_DIRECTIONS))
         return RunLimits(1, 1)

@@ -126,7 +126,7 @@ def _make_audit(values: Mapping[str, Any], runs: int | None) -> "GridAudit":
 
 
 def _find_data(audits: "Sequence[GridAudit]") -> DataSets:
-    """Returns the data of all models; --data_file goes with grids of a single data set."""
+    """Returns the data of all models; raises InputError for --data_file if they have several data sets."""
     sources = cli.sources()
     data_sets = {task(audit.setting.model).data.file for audit in audits}
     given = flags.FLAGS.data_file

@@ -82,7 +82,7 @@ def main() -> None:
         cli.prepare_jax()  # not before Ray has started its processes
     with tqdm(desc="forecasting by linear response", bar_format="{desc} ...", leave=False):
         expected = forecast.expected(setting, dataset, probe, FLAGS.linear_response)
-    last_model = forecast.last_model(setting, dataset, probe, FLAGS.delta)
+    last_model = forecast.forecast_last_model(setting, dataset, probe, FLAGS.delta)
 
     mu = conversions.mu_from_epsilon(truth, FLAGS.delta)
     mechanism = calibration.KnownMechanism(

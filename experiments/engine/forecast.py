@@ -107,9 +107,9 @@ class LastModelForecast(NamedTuple):
     Attributes:
       k: How many steps are in a period.
       composition: The accountant's epsilon, of all models.
-      state: The upper bound on the last model alone, or why there is none but composition.
+      state: The upper bound on the last model alone, or a text on why composition is the only one.
       reach: Epsilon of a canary along a direction in which genuine gradients do not interfere; None where
-        that is unknown.
+        no formula gives it.
     """
 
     k: int
@@ -430,12 +430,12 @@ def expected(setting: Setting, dataset: Dataset, probed: Probe, patient: bool) -
     return Expected(np.asarray(mu_of_score, np.float64))
 
 
-def last_model(
+def forecast_last_model(
     setting: Setting, dataset: Dataset, probed: Probe, delta: float
 ) -> LastModelForecast | None:
-    """Returns what the last model alone can leak; None at k = 1.
+    """Returns what an adversary can learn who sees the last model alone; None at k = 1.
 
-    Steps of a smooth network are measured, along two runs, where that takes less than a minute.
+    At k = 1 the canary comes in every step, and no step hides anything.
     """
     k = setting.schedule.periodicity
     if k == 1:
@@ -443,16 +443,23 @@ def last_model(
     composition = accounting.epsilon_upper_bound(
         setting.mechanism.noise_multiplier, setting.insertions, delta
     )
+    state = _find_state(setting, dataset, probed, delta)
+    # The formula is that of plain SGD, and divides by the noise.
     reach = None
     if setting.mechanism.optimizer == "sgd" and setting.mechanism.noise_multiplier > 0:
-        reach = conversions.epsilon_from_mu(lipschitz.constant_direction(setting), delta)
-    return LastModelForecast(k, composition, _find_state(setting, dataset, probed, delta), reach)
+        mu = lipschitz.compute_mu_along_one_direction(setting)
+        reach = conversions.epsilon_from_mu(mu, delta)
+    return LastModelForecast(k, composition, state, reach)
 
 
 def _find_state(
     setting: Setting, dataset: Dataset, probed: Probe, delta: float
 ) -> HiddenState | str:
-    """Returns the bound on a setting's last model, measured if it must be; or a text on why there is none."""
+    """Returns the bound on a setting's last model, or a text on why there is none.
+
+    Where nothing is proven of a smooth network's steps, they are measured along two runs, unless that takes
+    more than a minute.
+    """
     if rehearsals.count_rehearsals(setting) is None:
         return lipschitz.hidden_state(setting, delta)
     effort = _QUICK

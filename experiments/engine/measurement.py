@@ -99,22 +99,23 @@ class Measurement(NamedTuple):
 def measure(
     model: str, kinds: Sequence[Kind], rounds: int, seconds: float, sources: Sources
 ) -> list[Measurement]:
-    """Times every engine on a model, and the GEMM, in turn; a bar on stderr shows them.
+    """Times every engine on a model, and a product of matrices, in turn, under a progress bar.
 
     Args:
       model: One of `TIMED`.
       kinds: The engines.
       rounds: In each of which every engine is timed once.
-      seconds: Of an engine in a round, at least.
+      seconds: For how long an engine is timed in a round, at least.
       sources: Where the data come from.
 
     Raises:
-      InputError: The data can't be had, or an engine fails or takes another step than ours.
+      InputError: The data can't be had, an engine fails, or its step differs from ours.
     """
     bar = tqdm(total=1 + len(kinds) * (1 + rounds), desc=f"{model}: data", leave=False)
     with tempfile.TemporaryDirectory() as folder, bar:
         problem = Path(folder, "problem.pickle")
         flops = processes.run_in_own_process(partial(_write_problem, model, sources, problem))
+        bar.update()
         product = Team(GEMM, problem)
         teams = []
         for kind in kinds:

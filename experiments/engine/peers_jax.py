@@ -495,8 +495,8 @@ def _make_engine(run: Run, models: int, distance: float) -> Engine:
 
     Args:
       run: Does some model-steps.
-      models: That it trains at once.
-      distance: Of its noiseless step from ours; 0 for our own engines and for the product of matrices.
+      models: How many it trains at once.
+      distance: How far its noiseless step is from ours; 0 for our engines and the product of matrices.
     """
     device = jax.local_devices()[0]
     about = engines.About(models, _find_platform(), device.device_kind, distance)

@@ -99,7 +99,7 @@ def _draw_audits(sweep: Sweep, evidence: Evidence) -> Drawn:
         case _:
             figure = estimates.epsilon_figure(sweep.title, sweep.axis, all_points, levels.delta)
     if own_table is None:
-        rows = list(table.rows(sweep.name, stored_points, CLAIMS, levels.delta))
+        rows = list(table.make_rows(sweep.name, stored_points, CLAIMS, levels.delta))
     return Drawn([(sweep.name, figure)], missing, rows, table=own_table)
 
 

@@ -26,17 +26,20 @@ pred.:    mu = sqrt(insertions / k) / sigma, where gradients do not interfere;
 tight:    as high as the upper bound; the paper's text prints no epsilons"""
 
 
-def rows(figure: str, points: Iterable[Point], claims: PaperClaims, delta: float) -> Iterator[Row]:
-    """Yields a row for each point that has conclusions."""
+def make_rows(
+    figure: str, points: Iterable[Point], claims: PaperClaims, delta: float
+) -> Iterator[Row]:
+    """Yields a row for each point, of which each must have a conclusion."""
     for point in points:
         cells = point.cells
-        n_seeds = len(point.conclusions)
+        stored = len(point.conclusions)
         seeds = Seeds(
             runs=cells[0].runs,
-            stored=n_seeds,
-            missing=len(cells) - n_seeds,
+            stored=stored,
+            missing=len(cells) - stored,
             canaries=cells[0].setting.canaries,
         )
+        # An interval is of one audit; of several seeds the row has the range.
         interval = None
         if len(cells) == 1:
             interval = point.interval()

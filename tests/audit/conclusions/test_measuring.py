@@ -127,9 +127,9 @@ def test_no_hessian_is_beyond_the_proven_curvature(make, name, classes):
         x = jnp.asarray(rng.choice([0.3, 3, 30], (500, 1)) * rng.normal(size=(500, 3)), jnp.float32)
         labels = jnp.asarray(rng.integers(0, classes, 500), jnp.int32)
         largest = np.maximum(largest, np.max(extremes(theta, (x, labels)), axis=0))
-    limits = np.array([curved.least, curved.most, curved.gradient])
+    limits = np.array([curved.largest_negative, curved.largest_positive, curved.largest_gradient])
     assert (largest <= limits + 1e-5).all()
-    assert largest[1] > 0.5 * curved.most and largest[2] > 0.6 * curved.gradient
+    assert largest[1] > 0.5 * curved.largest_positive and largest[2] > 0.6 * curved.largest_gradient
 
 
 @pytest.mark.slow
@@ -165,7 +165,7 @@ def test_no_search_finds_a_hessian_beyond_the_proven_curvature(make, name, class
         values = np.asarray(climb(theta, x, labels))
         begun.append(values[:, 0].max())
         largest.append(values.max())
-    limits = np.array([curved.least, curved.most, curved.gradient])
+    limits = np.array([curved.largest_negative, curved.largest_positive, curved.largest_gradient])
     assert (np.array(largest) <= limits + 1e-5).all()
     assert largest[1] > begun[1] or largest[0] > begun[0]  # the search climbs
 

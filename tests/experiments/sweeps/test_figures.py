@@ -271,7 +271,9 @@ def test_the_table_holds_the_bounds_and_80_columns(found):
         rows = []
         for sweep in every:
             cells = sweep.audits()
-            rows += table.rows(sweep.name, points.points(cells, found(cells)), CLAIMS, LEVELS.delta)
+            rows += table.make_rows(
+                sweep.name, points.points(cells, found(cells)), CLAIMS, LEVELS.delta
+            )
         text = table.as_text(every, rows, *LEVELS)
         assert max(map(len, text.splitlines())) <= 80
         entries = list(csv.DictReader(table.as_csv(rows).decode().splitlines()))
