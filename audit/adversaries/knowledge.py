@@ -49,7 +49,7 @@ class Knowledge(NamedTuple):
         """Returns the shape and dtype of an example as the model's first layer sees it.
 
         Raises:
-          InputError: the first layer does not take floats, so that no example can be crafted along a direction.
+          InputError: the first layer does not take floats, so that no example follows a direction.
         """
         import jax
         import jax.numpy as jnp
