@@ -35,11 +35,11 @@ _RATES = (0.01, 0.1, 0.3, 1.0, 2.0, 4.0, 8.0)
 _SMOKE_RATES = (0.1, 1.0)
 _LINEAR_RESPONSE = GcS("linear_response")
 _LEAST_MOVED = GcS()  # of networks with too many parameters for linear response
-# How long a measurement takes: it compiles, trains its runs, and measures up to 20 steps of each, one of
-# which takes as long as 400 training steps of a large model.
+# How long a measurement takes: it compiles, trains its runs, and measures steps of each, one of which takes
+# as long as 400 training steps of a large model, and at least a while.
 _COMPILING_SECONDS = 25.0
-_MEASURED_STEPS = 20
 _TRAINING_STEPS_A_MEASURED_ONE = 400
+_LEAST_SECONDS_A_MEASURED_STEP = 0.015
 
 
 class CoordinateAudits(NamedTuple):
@@ -59,6 +59,8 @@ class Amount(NamedTuple):
       batch_size: Of mini-batches.
       insertions: How often a run inserts its canaries.
       rehearsals: Along how many runs steps are measured; half of them have the canary.
+      most_measured: How many steps of each of these runs are measured at most (`usual_effort` in
+        `audit.training.rehearsal`), which decides how long it takes.
     """
 
     coordinates: CoordinateAudits
@@ -66,6 +68,7 @@ class Amount(NamedTuple):
     batch_size: int
     insertions: int = 250
     rehearsals: int = 4
+    most_measured: int = 1250
 
     @property
     def periodicities(self) -> Iterable[int]:
@@ -96,12 +99,14 @@ _WIDE = Amount(
     CoordinateAudits(_LEAST_MOVED, 64, {1: 100, 2: 100, 5: 60, 10: 40, 25: 20}),
     {1: 60, 2: 60, 5: 40, 10: 30, 25: 20},
     batch_size=400,
+    most_measured=464,
 )
 _CONVNET = Amount(
     CoordinateAudits(_LEAST_MOVED, 256, {1: 10, 5: 5, 10: 3, 25: 2}),
     {1: 6, 5: 4, 10: 3, 25: 2},
     batch_size=128,
     rehearsals=2,
+    most_measured=20,
 )
 _HEAD = Amount(
     CoordinateAudits(_LEAST_MOVED, 256, {1: 60, 2: 60, 5: 40, 10: 30, 25: 20}),
@@ -181,7 +186,7 @@ def _list_cells(places: Iterable[BracketPlace], amounts: Mapping[str, Amount]) -
         yield audit_cell(Audited(place.panel, COORDINATE, place.x, setting, coordinates.runs[k]))
         # Of models with `curved`, a bound on their curvature is proven.
         if k > 1 and task(place.model).curved is None:
-            yield expansion_cell(setting, amount.rehearsals)
+            yield expansion_cell(setting, amount)
 
 
 def _make_setting(
@@ -199,8 +204,9 @@ def _make_setting(
     return setting_of(place.model, **values)
 
 
-def expansion_cell(setting: Setting, runs: int) -> Cell:
-    """Returns the cell that measures along a number of runs how much a setting's steps stretch distances."""
+def expansion_cell(setting: Setting, amount: Amount) -> Cell:
+    """Returns the cell that measures how much a setting's steps stretch distances, along rehearsed runs."""
+    runs = amount.rehearsals
 
     def is_complete(store: Store) -> bool:
         from audit.conclusions import rehearsals  # loads SciPy
@@ -215,11 +221,20 @@ def expansion_cell(setting: Setting, runs: int) -> Cell:
 
     name = f"expansion of {setting.model}'s steps, k = {setting.schedule.periodicity}"
     cell = setting_cell(name, setting, runs, is_complete, do, EXPERIMENT)
-    steps = min(setting.schedule.steps, _MEASURED_STEPS)
-    trained = runs * (setting.schedule.steps + _TRAINING_STEPS_A_MEASURED_ONE * steps)
-    seconds = _COMPILING_SECONDS + trained * step_seconds(setting)
+    seconds = _estimate_expansion_seconds(setting, amount.rehearsals, amount.most_measured)
     # `network_bracket` finds the measurement by its request; training alone is not all that takes seconds.
     return cell._replace(seconds=seconds, request=setting)
+
+
+def _estimate_expansion_seconds(setting: Setting, rehearsals: int, most_measured: int) -> float:
+    """Returns about how long it takes to measure a setting's steps along a number of runs."""
+    steps = setting.schedule.steps
+    training_step = step_seconds(setting)
+    measured_step = max(
+        _TRAINING_STEPS_A_MEASURED_ONE * training_step, _LEAST_SECONDS_A_MEASURED_STEP
+    )
+    measured = min(steps, most_measured)
+    return _COMPILING_SECONDS + rehearsals * (steps * training_step + measured * measured_step)
 
 
 def read_expansion(held: Holdings, setting: Setting) -> "Steps | None":
