@@ -243,24 +243,28 @@ def figure(rows: Sequence[AuditedSchedule], delta: float) -> Figure:
         drawing, axes = plt.subplots(1, 3, figsize=(9.6, 3.6))
         for axis, constant in zip(axes, CONSTANTS, strict=False):
             _draw_epsilons(axis, [row for row in rows if row.schedule.lipschitz == constant], delta)
-            axis.set_title(f"c = {constant:g}")
+            axis.set_title(f"steps Lipschitz {constant:g}")
         axes[0].set_ylabel(f"epsilon at delta {delta:g}")
         _draw_slopes(axes[2])
 
-        add_legend(drawing, axes, 5, size=7)
+        add_legend(drawing, axes, 3, size=7)
         return drawing
 
 
 def _draw_epsilons(axis: Axes, rows: Sequence[AuditedSchedule], delta: float) -> None:
     """Draws bounds and audits over k, of the schedules whose steps all have the same Lipschitz constant."""
+    methods = (
+        ("if_gaussian", "lower, Gaussian curve", BOUND),
+        ("assumption_free", "lower, nothing assumed", FREE),
+    )
     for insert, marker, dashes in ((LAST, "o", "-."), (FIRST, "s", ":")):
         own = [row for row in rows if row.schedule.insert == insert]
         k = [row.schedule.k for row in own]
         bounds = [row.epsilon_bound for row in own]
-        axis.plot(k, bounds, color=UPPER, ls=dashes, label=f"bound, {insert}")
-        for method, color in (("if_gaussian", BOUND), ("assumption_free", FREE)):
+        axis.plot(k, bounds, color=UPPER, ls=dashes, label=f"upper, insert {insert}")
+        for method, words, color in methods:
             epsilons = [getattr(row, method) for row in own]
-            axis.plot(k, epsilons, marker, color=color, ms=4, label=f"{method}, {insert}")
+            axis.plot(k, epsilons, marker, color=color, ms=4, label=f"{words}, insert {insert}")
     composition = conversions.epsilon_from_mu(rows[0].mu_composition, delta)
     axis.axhline(composition, color="0.6", lw=1, label="composition")
     axis.set(xscale="log", xlabel="k", ylim=(0, 1.1 * composition))
@@ -273,9 +277,11 @@ def _draw_slopes(axis: Axes) -> None:
     for color, insert in ((OUT, LAST), (BOUND, FIRST)):
         slopes = ConvexSchedule(5, insert, 0.99).landscape().slopes[-_DRAWN_STEPS:]
         steps = np.arange(-len(slopes) + 1, 1)
-        axis.plot(steps, slopes, color=color, drawstyle="steps-mid", label=f"slope, {insert}")
+        axis.plot(
+            steps, slopes, color=color, drawstyle="steps-mid", label=f"slope, insert {insert}"
+        )
     axis.set(
-        title="k = 5, c = 0.99",
+        title="k = 5, steps Lipschitz 0.99",
         xlabel="steps before the end",
         ylabel="slope",
         ylim=(0, 1.1),
