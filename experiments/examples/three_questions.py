@@ -2,7 +2,8 @@
 
     ./run.sh python experiments/examples/three_questions.py
 
-It takes two minutes on two cores. Audits are kept in results/; the picture is results/three_questions.png.
+It takes half an hour on two cores, and two minutes once `./run.sh sweep --name=bracket` has trained the
+third panel's network. Audits are kept in results/; the picture is results/three_questions.png.
 """
 
 from collections.abc import Callable
@@ -17,8 +18,15 @@ from matplotlib.figure import Figure
 
 import audit
 from audit.methods.exact_null import EXACT_NULL, EXACT_NULL_GDP
+from audit.methods.level import USUAL_LEVEL
 from audit.report import style
+from audit.settings.stored import holdings
 from audit.storage import files
+from experiments.cells.cell import DataSets
+from experiments.cells.work import Workplace, do_all, is_done
+from experiments.hidden_state import network_bracket, networks
+from experiments.hidden_state.network_bracket import BracketRow
+from experiments.sweeps import points
 
 CLIPPING_NORM = 1.5
 NOISE_MULTIPLIER = 1.1
@@ -31,7 +39,7 @@ STATED: dict[str, Any] = {
     "learning_rate": LEARNING_RATE,
     "batch_size": BATCH_SIZE,
 }
-PERIODS = (1, 2, 5, 10, 25)
+RESULTS = Path("results")
 STATED_NOISE_MULTIPLIER = 4.0  # of an audit, in so many insertions
 INSERTIONS = 250
 PLANTED_NOISE = (0.9, 0.5)  # as multiples of what is stated
@@ -173,46 +181,74 @@ def count_runs_until_refuted(noise: float, runs: int) -> int | None:
     return test.runs
 
 
-def draw_bracket(axes: Axes, runs: int) -> None:
-    """Draws what the last model of logistic regression leaks: between what is proven and what is possible.
+def train_bracket(scale: str, model: str) -> list[BracketRow]:
+    """Returns what the last model of a network leaks at each k, of the sweep `bracket`.
 
-    Over k, the steps for each insertion; composition bounds what all models leak, the hidden-state bound the
+    What the sweep left in the folder `results` is read; the rest is trained and measured, and kept there.
+
+    Args:
+      scale: Of the sweep.
+      model: The label of its panel.
+    """
+    audits = []
+    cells = []
+    settings = set()
+    sweep = networks.sweeps(scale)["bracket"]
+    for cell in sweep.cells:
+        if cell.audited is not None and cell.audited.panel == model:
+            audits.append(cell.audited)
+            cells.append(cell)
+            settings.add(cell.audited.setting)
+    # Measurements of steps are those of an audit's setting.
+    cells += [cell for cell in sweep.cells if cell.audited is None and cell.request in settings]
+
+    place = Workplace(RESULTS, DataSets({}))
+    missing = [cell for cell in cells if not is_done(cell, place)]
+    if missing:
+        do_all(missing, place)
+    evidence = points.evidence(holdings(RESULTS), audits, USUAL_LEVEL)
+    return network_bracket.make_rows(points.points(audits, evidence.audits), evidence)
+
+
+def draw_bracket(axes: Axes, rows: list[BracketRow]) -> None:
+    """Draws what the last model of a network leaks: between what is proven and what is possible.
+
+    Over k, the steps for each insertion. Composition bounds what all models leak, the hidden-state bound the
     last model alone.
     """
-    proven = []
-    possible = []
-    composed = []
-    for k in PERIODS:
-        result = audit.audit("logistic", k=k, adversary="sphere", canaries="auto", runs=runs)
-        proven.append(result.epsilon)
-        possible.append(result.hidden_state_bound or 0)
-        composed.append(result.upper_bound or 0)
-
-    axes.plot(PERIODS, composed, ":", color=style.UPPER, label="upper bound, every model seen")
-    axes.plot(PERIODS, possible, "--", color=style.UPPER, label="upper bound, last model alone")
-    axes.plot(PERIODS, proven, "o-", color=style.FREE, label="proven, nothing assumed")
-    axes.fill_between(PERIODS, proven, possible, color=style.FREE, alpha=0.2, lw=0)
+    k = [row.x for row in rows]
+    composed = [row.composition for row in rows]
+    possible = [row.upper.epsilon for row in rows if row.upper is not None]
+    not_gdp = [row.gdp_limit or 0 for row in rows]
+    proven = [row.proven or 0 for row in rows]
+    axes.plot(k, composed, ":", color=style.UPPER, label="upper bound, every model seen")
+    axes.plot(k, possible, "--", color=style.UPPER, label="upper bound, last model (measured)")
+    axes.plot(k, not_gdp, "^-", color=style.BLUE, label="no GDP guarantee below")
+    axes.plot(k, proven, "o-", color=style.FREE, label="proven, nothing assumed")
+    axes.fill_between(k, proven, possible, color=style.FREE, alpha=0.2, lw=0)
     axes.set(xscale="log", ylim=(0, 34), title="What could it leak at most?")
-    axes.set_xticks(PERIODS, [str(k) for k in PERIODS])
+    axes.set_xticks(k, [f"{place:g}" for place in k])
     axes.minorticks_off()
-    axes.set_xlabel("a canary in every k-th step")
+    axes.set_xlabel("a ConvNet, a canary in every k-th step")
     axes.legend(loc="upper right", fontsize=8)
 
 
-def picture(runs: int = 200) -> Figure:
+def picture(runs: int = 400, scale: str = "laptop", model: str = "GELU ConvNet") -> Figure:
     """Returns the three panels beside each other.
 
     Args:
-      runs: Training runs of each audit of the bracket; the proof has twice as many.
+      runs: Training runs of the proof.
+      scale: Of the sweep that the third panel takes its cells from.
+      model: The label of that panel's model.
     """
     with plt.rc_context(style.STYLE):
         figure, axes = plt.subplots(1, 3, figsize=(11, 3.6))
         draw_steps(axes[0])
-        draw_proof(axes[1], 2 * runs)
-        draw_bracket(axes[2], runs)
+        draw_proof(axes[1], runs)
+        draw_bracket(axes[2], train_bracket(scale, model))
         return figure
 
 
 if __name__ == "__main__":
-    path = Path("results") / "three_questions.png"
+    path = RESULTS / "three_questions.png"
     print(files.write_whole(path, style.png(picture())))

@@ -39,7 +39,7 @@ _LEAST_MOVED = GcS()  # of networks with too many parameters for linear response
 # as long as 400 training steps of a large model, and at least a while.
 _COMPILING_SECONDS = 25.0
 _TRAINING_STEPS_A_MEASURED_ONE = 400
-_LEAST_SECONDS_A_MEASURED_STEP = 0.015
+_LEAST_SECONDS_A_MEASURED_STEP = 0.01
 
 
 class CoordinateAudits(NamedTuple):
