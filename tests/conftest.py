@@ -65,6 +65,7 @@ def pytest_addoption(parser):
     parser.addoption(
         "--ray_kills", type=int, default=1, help="of each kind of process in test_on_ray"
     )
+    parser.addoption("--convnet_audits", type=int, default=2, help="of each k")
     parser.addoption(
         "--kills_out", help="an empty folder for its audits; by default a temporary one"
     )
