@@ -85,6 +85,9 @@ def measure_steps(
       kinks: Whether the model has kinks for certain, whatever secants show.
     """
     begun = time.monotonic()
+    if kinks:
+        # What secants find changes no bound: that there is none is known.
+        effort = effort._replace(walked=1, searched=1)
     count = rehearsal.count_measured(setting.schedule.steps, effort)
     with (
         jax.default_matmul_precision("float32"),
