@@ -5,6 +5,7 @@ import pytest
 
 import audit
 from audit.errors import InputError
+from tests.cases import mostly_slow
 
 SIZE = 600
 RATE = 0.05
@@ -138,7 +139,7 @@ RIGHT = {
 }
 
 
-@pytest.mark.parametrize("assumed", RIGHT)
+@pytest.mark.parametrize("assumed", mostly_slow(RIGHT, quick=2))
 def test_each_kind_of_batches_passes_under_its_own_assumption_alone(assumed):
     for kind, draw in RIGHT.items():
         report = audit.check_batches(draw, SIZE, RATE, assumed=assumed)

@@ -8,6 +8,7 @@ import pytest
 import audit
 from audit.check import refutation
 from audit.check.refutation import WorstCase
+from tests.cases import mostly_slow
 
 BATCHES = 20
 EXAMPLES = 60
@@ -191,7 +192,7 @@ def test_batches_that_come_one_by_one_make_passes():
     assert result.refuted and result.epochs == 1
 
 
-@pytest.mark.parametrize("once", [True, False])
+@pytest.mark.parametrize("once", mostly_slow([False, True]))
 def test_limits_of_rates_lie_above_simulated_ones_and_near_them(once):
     game = WorstCase(noise_multiplier=1.0, batches=10, epochs=2, once=once)
     tests = refutation._choose_tests(game, audit.DpSgd(1.0, 20, 0.1))

@@ -8,6 +8,7 @@ from audit.evidence import given_directions
 from audit.evidence.given_directions import LEVEL, columns_p_value, given
 from audit.laws import cosine_law
 from audit.methods import exact_null
+from tests.cases import mostly_slow
 
 SAME = "directions look the same in every run: draw them afresh"
 
@@ -44,7 +45,7 @@ def test_what_fits_is_taken_however_often(shape, mu, apart):
         assert 0.25 < np.mean(p_values) < 0.75 and np.mean(np.array(p_values) < 0.05) < 0.17
 
 
-@pytest.mark.parametrize("runs, canaries", [(5, 40), (20, 12), (3, 300)])
+@pytest.mark.parametrize("runs, canaries", mostly_slow([(5, 40), (20, 12), (3, 300)]))
 def test_the_level_of_both_tests_is_kept_at_the_law(runs, canaries):
     """A test's p-values at the law are uniform; the F-test's also where runs leak unequally."""
     rng = np.random.default_rng(1)

@@ -55,7 +55,17 @@ def fired(sample, n_in, n_out, audits, change=lambda scores: scores, seed=(5,)):
 
 @pytest.mark.parametrize(
     "mu, n_in, n_out",
-    [(0, 100, 100), (1, 100, 400), (-1, 800, 200), (4, 400, 400), (6, 200, 200), (5, 1600, 400)],
+    mostly_slow(
+        [
+            (0, 100, 100),
+            (1, 100, 400),
+            (6, 200, 200),
+            (-1, 800, 200),
+            (4, 400, 400),
+            (5, 1600, 400),
+        ],
+        quick=3,
+    ),
 )
 def test_a_gaussian_curve_passes(mu, n_in, n_out):
     assert fired(gaussian(mu), n_in, n_out, 20) <= allowed_share(LEVEL, 20)
@@ -68,7 +78,8 @@ def test_ties_pass_where_the_curve_is_gaussian(unit):
 
 
 @pytest.mark.parametrize(
-    "sample", [laplace(1.0), laplace(3.0), bit(1.0), bit(3.0), student(2.0), wide(1.5)]
+    "sample",
+    mostly_slow([laplace(1.0), bit(1.0), student(2.0), laplace(3.0), bit(3.0), wide(1.5)], quick=3),
 )
 def test_another_curve_is_refuted(sample):
     assert fired(sample, 600, 600, 10) >= 0.9 and fired(sample, 500, 2000, 10) >= 0.9

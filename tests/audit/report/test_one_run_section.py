@@ -136,6 +136,7 @@ def test_an_older_or_damaged_result_is_one_line(tmp_path, changes):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_panels_are_the_same_bits_each_time_and_say_what_is_drawn():
     panels = audit_panels.audit_panels(observed(0.3, 5.0))
     assert audit_panels.audit_panels(observed(0.3, 5.0)) == panels

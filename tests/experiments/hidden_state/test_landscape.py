@@ -22,6 +22,7 @@ from experiments.hidden_state.landscape import (
     Simulation,
 )
 from experiments.hidden_state.landscape_process import Process
+from tests.cases import mostly_slow
 
 ROOT = Path(__file__).resolve().parents[3]
 CELL = LandscapeCell(4.0, 2, 3, 1e-5)
@@ -146,7 +147,7 @@ DAMAGES += [
 ]
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("damage", mostly_slow(DAMAGES, quick=2))
 def test_a_damaged_result_is_missing_for_readers_and_computed_again(
     tmp_path, capsys, monkeypatch, damage
 ):
