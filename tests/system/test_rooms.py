@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import audit
+from tests.cases import mostly_slow
 from tests.forks import python
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -164,7 +165,9 @@ def test_no_layer_imports_what_it_must_not_know(room, forbidden):
     assert list((ROOT / room).rglob("*.py")) and not trespasses(ROOT / room, forbidden)
 
 
-@pytest.mark.parametrize("room, known, forbidden", LOADED, ids=[room for room, *_ in LOADED])
+@pytest.mark.parametrize(
+    "room, known, forbidden", mostly_slow(LOADED), ids=[room for room, *_ in LOADED]
+)
 def test_importing_a_room_loads_nothing_that_it_must_not(room, known, forbidden):
     names = [f"{room}.{path.stem}" for path in (ROOT / room.replace(".", "/")).glob("[!_]*.py")]
     done = python("-c", LOAD, *(TRAINING if room == "training" else names))

@@ -63,7 +63,7 @@ def balls_in_bins(seed):
 @pytest.mark.parametrize(
     ("draw", "examples", "rate"),
     [
-        (shuffled, EXAMPLES, 1 / BATCHES),
+        pytest.param(shuffled, EXAMPLES, 1 / BATCHES, marks=pytest.mark.slow),
         pytest.param(shuffled_in_a_buffer, EXAMPLES, 1 / BATCHES, marks=pytest.mark.slow),
         pytest.param(shuffled_once, EXAMPLES, 1 / BATCHES, marks=pytest.mark.slow),
         pytest.param(without_the_last, EXAMPLES + 1, 1 / BATCHES, marks=pytest.mark.slow),

@@ -31,7 +31,8 @@ def trained(rng, runs, canaries, dimension, mu, *, fresh=True, apart=False, drif
 
 
 @pytest.mark.parametrize(
-    ("shape", "mu"), [((6, 20), 3.0), ((4, 12), 0.0), ((30, 1), 2.0), ((3, 200), 3.0)]
+    ("shape", "mu"),
+    mostly_slow([((6, 20), 3.0), ((4, 12), 0.0), ((30, 1), 2.0), ((3, 200), 3.0)], quick=2),
 )
 @pytest.mark.parametrize("apart", [False, True])
 def test_what_fits_is_taken_however_often(shape, mu, apart):

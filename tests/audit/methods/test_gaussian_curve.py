@@ -161,7 +161,9 @@ def test_nothing_to_test_is_a_pass(scores_in, scores_out):
     )
 
 
-@pytest.mark.parametrize("sample", mostly_slow([laplace(6.0), logistic(6.0), student(2.0)]))
+@pytest.mark.parametrize(
+    "sample", mostly_slow([laplace(6.0), logistic(6.0), student(2.0)], quick=0)
+)
 def test_the_power_is_how_often_the_test_fires(sample):
     """The least of four, so at most that of the law itself; here logistic noise is the hardest."""
     said = np.mean([gaussian_curve.power(*sample(RNG([6, i]), 800, 1200)) for i in range(4)])

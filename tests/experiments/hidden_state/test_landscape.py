@@ -277,6 +277,7 @@ def test_cells_have_a_folder_of_their_own_and_older_ones_are_used_where_they_are
     assert roots == [tmp_path]
 
 
+@pytest.mark.slow
 def test_laws_are_solved_by_processes_as_they_are_here(tmp_path):
     laws = [ExactLaw(LandscapeCell(1.0, 16, 3, 1e-5), name) for name in ("half", "best_constant")]
     assert dict(landscape_solve._solve_all(laws)) == {
