@@ -1,6 +1,7 @@
 """Which room may import which (WORKSPACE.md: one way, no back and forth)."""
 
 import ast
+import functools
 import inspect
 from pathlib import Path
 
@@ -136,10 +137,17 @@ def messages(source):
             yield from (part.value for part in constants if isinstance(part.value, str))
 
 
+@functools.cache
+def _find_imports(source):
+    """Returns the imports of a source, which several tests read."""
+    kinds = (ast.Import, ast.ImportFrom)
+    return [node for node in ast.walk(ast.parse(source)) if isinstance(node, kinds)]
+
+
 def imported_names(source, known=()):
     """Every module or name that a file imports, wherever in it; `from a import b` gives a.b, and a, but where
     all that it takes from it are known modules."""
-    for node in ast.walk(ast.parse(source)):
+    for node in _find_imports(source):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):

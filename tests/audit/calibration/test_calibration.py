@@ -103,6 +103,7 @@ def test_a_law_that_is_gaussian_is_audited_as_mu_is():
         assert other.fired <= allowed_share(0.05, 6)
 
 
+@pytest.mark.slow
 def test_where_the_curve_is_not_gaussian_mu_exceeds_and_the_curve_test_fires():
     results = by_method(SETTING._replace(audits=10, runs=1600, law=with_curve("laplace")))
     assert all(results[method].exceeding == 1 for method in ("in_sample", "if_gaussian"))

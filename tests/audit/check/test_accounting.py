@@ -86,6 +86,7 @@ class TestFixedSizes:
         training = {"noise_multiplier": sigma, "steps": steps, "sampling_rate": rate}
         return audit.check_accounting(claimed, DELTA, **training, batches="fixed")
 
+    @pytest.mark.slow
     def test_a_claim_is_held_between_a_lower_and_an_upper_bound(self):
         figures = self.check(5).figures
         least = figures["at least"]

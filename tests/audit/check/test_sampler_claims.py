@@ -65,7 +65,7 @@ def test_the_advised_noise_and_noise_only_steps_are_enough():
     assert reached <= poisson.every_model.upper
 
 
-@pytest.mark.parametrize("sampler", mostly_slow(SAMPLERS, quick=3))
+@pytest.mark.parametrize("sampler", mostly_slow(SAMPLERS, quick=2))
 def test_every_sampler_has_a_complete_row(sampler):
     claims = audit.sampler_claims(sampler, noise_multiplier=1.0, batches=4, epochs=2, tail=1)
     rows = json.loads(claims.to_json())["rows"]

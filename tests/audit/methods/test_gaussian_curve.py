@@ -206,7 +206,7 @@ def test_a_curve_that_is_not_gaussian_is_refuted_or_in_doubt(sample, n, assert_c
     )
 
 
-@pytest.mark.parametrize(("mu", "n"), mostly_slow([(2.0, 100), (1.0, 150), (0.5, 200)]))
+@pytest.mark.parametrize(("mu", "n"), mostly_slow([(2.0, 100), (1.0, 150), (0.5, 200)], quick=0))
 def test_so_many_scores_as_would_decide_have_the_power(mu, n):
     """The power of as many fresh scores is CURVE_POWER, but for its standard error, and these have less."""
     rng = np.random.default_rng(3)

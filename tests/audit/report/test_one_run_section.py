@@ -72,6 +72,7 @@ def test_the_verdict_claims_what_is_proven(sigma, upper, kind, says):
     assert says in verdict.sentence
 
 
+@pytest.mark.slow
 def test_a_bound_on_a_gaussian_curve_alone_is_told_as_that():
     scores = Scores(0, *coins(0.25))
     (conclusion,) = concluded.conclude_each_run(scores, D, False)

@@ -175,6 +175,7 @@ def test_a_damaged_result_is_missing_for_readers_and_computed_again(
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.slow
 def test_results_without_a_checksum_are_read_as_they_were_written(tmp_path):
     for request, store in fill(tmp_path, STUDY).items():
         values = dataclasses.asdict(make_result(request))
