@@ -125,9 +125,9 @@ def make_up(curve, x, places, infinite=False):
     "drawn",
     mostly_slow(
         [
-            make_up("penalty", "pool", [512, 64, 128], infinite=True),
-            make_up("penalty", "design_steps", [10, 1000]),
-            make_up("penalty", "round", [1, 41]),
+            (make_up("penalty", "pool", [512, 64, 128], infinite=True),),
+            (make_up("penalty", "design_steps", [10, 1000]),),
+            (make_up("penalty", "round", [1, 41]),),
         ]
     ),
 )
