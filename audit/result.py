@@ -149,8 +149,8 @@ class Result:
         from audit.report import audit_page
         from audit.storage import files
 
-        content = audit_page.make_audits_page([self.subject()])
-        return files.write_whole(values.path("path", path), content)
+        place = values.path("path", path)
+        return files.write_whole(place, audit_page.make_audits_page([self.subject()]))
 
     def __repr__(self) -> str:
         return str(self)

@@ -10,6 +10,7 @@ from audit.mechanism.clipping import base, dense, layerwise
 from audit.tasks.model import flat_model
 from models.data.images import FASHION_MNIST_MEAN, FASHION_MNIST_STD
 from models.dense import FCNN, fcnn, least_squares, linear, logistic, mlp, two_logit_cross_entropy
+from tests.cases import mostly_slow
 
 EXAMPLES = 9
 PIXELS = np.random.default_rng(0).integers(0, 256, (EXAMPLES, 28, 28), np.uint8)
@@ -67,7 +68,9 @@ def test_the_loss_is_the_model_in_numpy(net):
         np.testing.assert_allclose(losses, expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("strategy", ["book_keeping", "unfolded", "unfolded, flat", "per_example"])
+@pytest.mark.parametrize(
+    "strategy", mostly_slow(["book_keeping", "unfolded", "unfolded, flat", "per_example"], quick=2)
+)
 def test_clipped_sums_are_those_of_a_loop_over_gradients(net, gradients, strategy):
     parts = (net.module, net.unravel, net.criterion)
     block_bytes = 4 * 784 * 4  # of a few examples

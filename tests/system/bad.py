@@ -1,6 +1,7 @@
 """What the corpora of bad inputs share: a case, and the check that it is refused."""
 
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -13,6 +14,9 @@ COUNTED = (
 )
 HUGE = 10**30
 FORTY = np.random.default_rng(0).normal(size=40)
+FILLED_IN = re.compile(
+    r"--\w+(=\S*)?|'[^']*'|\d\S*"
+)  # a flag and its value, a quoted word, a number
 
 
 def nothing(folder):
@@ -43,6 +47,23 @@ def rows(argv, flag, says, *values, lay=nothing):
 def lines(says, *texts, lay=nothing):
     """A case a command line, in words."""
     return [named(Bad(tuple(text.split()), says, lay)) for text in texts]
+
+
+def firsts_of_a_kind(corpus):
+    """Returns the cases, of which the first of each command and the first of each kind of fault are quick.
+
+    Faults are of one kind where their lines differ by flags, quoted words and numbers alone: that the
+    others are refused likewise, the slow tests show.
+    """
+    seen = set()
+    cases = []
+    for case in corpus:
+        (bad,) = case.values
+        novel = {("command", bad.argv[0]), ("kind", FILLED_IN.sub("", bad.says))} - seen
+        seen |= novel
+        marks = [*case.marks, *([] if novel else [pytest.mark.slow])]
+        cases.append(pytest.param(bad, id=case.id, marks=marks))
+    return cases
 
 
 def two_worlds(folder):

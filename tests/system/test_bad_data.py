@@ -14,6 +14,7 @@ from tests.system.bad import (
     HUGE,
     Bad,
     assert_refused,
+    firsts_of_a_kind,
     holding,
     lines,
     looping,
@@ -193,6 +194,6 @@ OWN = [  # a script's mistakes, in the words of a command line
 ]
 
 
-@pytest.mark.parametrize("case", [*DATA, *OWN])
+@pytest.mark.parametrize("case", firsts_of_a_kind([*DATA, *OWN]))
 def test_bad_data_are_one_line_and_nothing_else_happens(forked, homes, tmp_path, case):
     assert_refused(case, forked, homes, tmp_path)

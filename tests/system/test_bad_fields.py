@@ -17,7 +17,8 @@ from audit.settings.setting import Setting
 from experiments.canife.attacked import Attacked
 from experiments.commands import norms, plan, precision
 from experiments.compare.compared import Compared
-from tests.system.bad import HUGE, Bad, assert_refused, named
+from tests.cases import mostly_slow
+from tests.system.bad import HUGE, Bad, assert_refused, firsts_of_a_kind, named
 
 WRONG_TEXTS = {int: ("", "1.5", "many"), float: ("", "many"), bool: ("maybe", ""), str: ()}
 WRONG_VALUES = {
@@ -98,7 +99,7 @@ def on_command_lines():
 CORPUS = list(on_command_lines())
 
 
-@pytest.mark.parametrize("case", CORPUS)
+@pytest.mark.parametrize("case", firsts_of_a_kind(CORPUS))
 def test_a_bad_value_of_a_flag_is_one_line_and_nothing_else_happens(forked, homes, tmp_path, case):
     assert_refused(case, forked, homes, tmp_path)
 
@@ -118,7 +119,7 @@ def own(**given):
     )
 
 
-@pytest.mark.parametrize("entry", [built_in, own])
+@pytest.mark.parametrize("entry", mostly_slow([built_in, own]))
 @pytest.mark.parametrize("name", fields())
 def test_a_bad_keyword_is_one_line(tmp_path, monkeypatch, entry, name):
     monkeypatch.chdir(tmp_path)

@@ -6,7 +6,17 @@ import itertools
 import numpy as np
 import pytest
 
-from tests.system.bad import HUGE, Bad, assert_refused, lines, named, nothing, rows, two_worlds
+from tests.system.bad import (
+    HUGE,
+    Bad,
+    assert_refused,
+    firsts_of_a_kind,
+    lines,
+    named,
+    nothing,
+    rows,
+    two_worlds,
+)
 
 COMMANDS = (
     "accelerator", "audit", "benchmark", "bound", "calibrate", "canife", "check", "compare", "compile",
@@ -584,7 +594,7 @@ CLAIMS = [
 CORPUS = [*PARSED, *SIZES, *CHECK, *CLAIMS, *CANIFE, *CHOICES, *TOGETHER, *FEDERATED, *SHORTENED]
 
 
-@pytest.mark.parametrize("case", CORPUS)
+@pytest.mark.parametrize("case", firsts_of_a_kind(CORPUS))
 def test_a_bad_command_line_is_one_line_and_nothing_else_happens(forked, homes, tmp_path, case):
     assert_refused(case, forked, homes, tmp_path)
 

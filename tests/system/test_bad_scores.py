@@ -8,6 +8,7 @@ from tests.system.bad import (
     HUGE,
     Bad,
     assert_refused,
+    firsts_of_a_kind,
     holding,
     named,
     odd_places,
@@ -432,6 +433,6 @@ RUNS = [
 ]
 
 
-@pytest.mark.parametrize("case", [*FILES, *FLAGS, *RUNS])
+@pytest.mark.parametrize("case", firsts_of_a_kind([*FILES, *FLAGS, *RUNS]))
 def test_bad_scores_are_one_line_and_nothing_else_happens(forked, homes, tmp_path, case):
     assert_refused(case, forked, homes, tmp_path)

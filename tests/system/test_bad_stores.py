@@ -22,6 +22,7 @@ from tests.system.bad import (
     FORTY,
     Bad,
     assert_refused,
+    firsts_of_a_kind,
     lines,
     looping,
     named,
@@ -307,6 +308,6 @@ SWEEPS = [
 ]
 
 
-@pytest.mark.parametrize("case", [*STORES, *SWEEPS])
+@pytest.mark.parametrize("case", firsts_of_a_kind([*STORES, *SWEEPS]))
 def test_a_bad_store_is_one_line_and_nothing_else_happens(forked, homes, tmp_path, case):
     assert_refused(case, forked, homes, tmp_path)

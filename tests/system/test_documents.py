@@ -177,12 +177,24 @@ def parsed(line):
     return ("audit", words) if words[0].startswith("-") else (words[0], words[1:])
 
 
+def firsts_of_their_flags(lines):
+    """Returns the lines; of those with the same command and flags all but the first are slow."""
+    seen = set()
+    cases = []
+    for line in lines:
+        command, argv = parsed(line)
+        kind = (command, *(word.partition("=")[0] for word in argv if word.startswith("-")))
+        cases.append(pytest.param(line, marks=[pytest.mark.slow] * (kind in seen)))
+        seen.add(kind)
+    return cases
+
+
 def test_there_are_pages_and_commands():
     assert len(READMES) >= 8 and len(said()) >= 40
     assert len((ROOT / "README.md").read_text().splitlines()) <= 150
 
 
-@pytest.mark.parametrize("line", said())
+@pytest.mark.parametrize("line", firsts_of_their_flags(said()))
 def test_a_command_of_a_page_is_understood(line, forked, tmp_path):
     command, argv = parsed(line)
     if command in OF_RUN_SH or argv == ["..."]:

@@ -3,6 +3,7 @@
 The doors are Python, `bound`, and the audit of a store that holds the same scores.
 """
 
+import functools
 import html
 import json
 
@@ -23,6 +24,7 @@ from audit.settings.federated import FederatedSetting, federated_identity
 from audit.settings.make import setting_of
 from audit.settings.setting import identity
 from audit.storage.store import Scores, Store
+from tests.cases import mostly_slow
 
 RNG = np.random.default_rng(51)
 DIMENSION = 10_000
@@ -56,6 +58,8 @@ RANKS = rank_among(RANKED, FRESH)
 def cosines(values, **more):
     return audit.cosines(values, DIMENSION, **more)
 
+
+STEPS = ("--noise_multiplier=4", "--insertions=250")
 
 # name -> (arrays of a file, flags beside --scores, what Python calls)
 FORMS = {
@@ -111,12 +115,19 @@ FORMS = {
     ),
 }
 
+
+@functools.cache
+def call_python(form):
+    """Returns the result that Python gives of a form."""
+    return FORMS[form][2]()
+
+
 IN_JSON = [("json", form) for form in FORMS if not {"fresh", "ranks"} & set(FORMS[form][0])]
 
 
-@pytest.mark.parametrize(("kind", "form"), [("npz", form) for form in FORMS] + IN_JSON)
+@pytest.mark.parametrize(("kind", "form"), [("npz", form) for form in FORMS] + mostly_slow(IN_JSON))
 def test_a_file_and_arrays_give_the_same_table(form, kind, tmp_path, run_command):
-    arrays, flags, call = FORMS[form]
+    arrays, flags, _ = FORMS[form]
     if kind == "npz":
         np.savez(tmp_path / "scores.npz", **arrays)
     else:
@@ -124,12 +135,12 @@ def test_a_file_and_arrays_give_the_same_table(form, kind, tmp_path, run_command
         (tmp_path / "scores.json").write_text(json.dumps(lists))
     ended = run_command("bound", f"--scores=scores.{kind}", *flags, folder=tmp_path)
     assert (ended.status, ended.stderr) == (0, "")
-    assert ended.stdout == f"{call()}\n"
+    assert ended.stdout == f"{call_python(form)}\n"
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_result_says_the_same_in_every_way(form):
-    result = FORMS[form][2]()
+    result = call_python(form)
     values = result.to_dict()
     rows = {row["method"]: row["epsilon"] for row in values["bounds"]}
     assert rows and all(rows[bound.method] == bound.epsilon for bound in result.bounds.values())
@@ -215,12 +226,12 @@ def conclude_ours(form):
 
     Its cosines of fresh directions leave the other canaries out.
     """
-    evidence = FORMS[form][2]().conclusion.evidence
+    evidence = call_python(form).conclusion.evidence
     facts = {name: False for name in ("given", "plain") if hasattr(evidence, name)}
     return conclude(evidence._replace(**facts))
 
 
-@pytest.mark.parametrize("form", STORES)
+@pytest.mark.parametrize("form", mostly_slow(STORES, quick=3))
 def test_a_stored_audit_gives_the_same_table(form, tmp_path):
     """Beside the scores a store knows the mechanism, which adds lines on its upper bounds."""
     folder = STORES[form](tmp_path)
@@ -235,11 +246,11 @@ def test_a_federated_audit_gives_the_same_table(tmp_path):
 
 def show_without_claim(kept):
     """Returns the table of a kept conclusion as if nothing were claimed of its mechanism."""
-    unclaimed = audit.bounds(SCORES_IN, SCORES_OUT).conclusion
+    unclaimed = call_python("two worlds").conclusion
     return bounds_table(kept._replace(**{name: getattr(unclaimed, name) for name in CLAIMED}))
 
 
-@pytest.mark.parametrize("form", STORES)
+@pytest.mark.parametrize("form", mostly_slow(STORES))
 def test_list_and_report_say_what_is_concluded_from_the_scores(form, tmp_path, run_command):
     folder = STORES[form](tmp_path / "results")
     kept = describe_setting(folder, RequestedLevels()).conclusion
@@ -254,22 +265,24 @@ def test_list_and_report_say_what_is_concluded_from_the_scores(form, tmp_path, r
     assert verdicts.show_lower_bound(epsilon) in page
 
 
-def test_a_claim_is_the_same_through_both_doors(tmp_path, run_command):
+@pytest.mark.parametrize(
+    ("given", "claim"),
+    mostly_slow(
+        [
+            (STEPS, audit.DpSgd(4, 250)),
+            ((*STEPS, "--k=5", "--lipschitz=1"), audit.DpSgd(4, 250, k=5, lipschitz=1.0)),
+            (("--upper_bound=3",), audit.EpsilonDelta(3, 1e-5)),
+        ]
+    ),
+)
+def test_a_claim_is_the_same_through_both_doors(tmp_path, run_command, given, claim):
     np.savez(tmp_path / "scores.npz", **{"in": SCORES_IN, "out": SCORES_OUT})
-    flags = ["--noise_multiplier=4", "--insertions=250", "--k=5", "--lipschitz=1"]
-    claims = {
-        tuple(flags[:2]): audit.DpSgd(4, 250),
-        tuple(flags): audit.DpSgd(4, 250, k=5, lipschitz=1.0),
-        ("--upper_bound=3",): audit.EpsilonDelta(3, 1e-5),
-    }
     np.savez(tmp_path / "run.npz", scores=LOSSES, presence=ONE_RUN_BITS)
-    for given, claim in claims.items():
-        ended = run_command("bound", "--scores=scores.npz", *given, folder=tmp_path)
-        assert ended.stdout == f"{audit.bounds(SCORES_IN, SCORES_OUT, claim)}\n"
-        of_one_run = audit.bounds(audit.coins(LOSSES, ONE_RUN_BITS), claim=claim)
-        assert run_command("bound", "--scores=run.npz", *given, folder=tmp_path).stdout == (
-            f"{of_one_run}\n"
-        )
+    ended = run_command("bound", "--scores=scores.npz", *given, folder=tmp_path)
+    assert ended.stdout == f"{audit.bounds(SCORES_IN, SCORES_OUT, claim)}\n"
+    of_one_run = audit.bounds(audit.coins(LOSSES, ONE_RUN_BITS), claim=claim)
+    ended = run_command("bound", "--scores=run.npz", *given, folder=tmp_path)
+    assert ended.stdout == f"{of_one_run}\n"
 
 
 def test_what_no_door_takes_is_one_line():

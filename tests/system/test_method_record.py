@@ -67,15 +67,16 @@ FAMILY = lifted.METHODS["lifted"].family
 MANY = CanaryMethod(family=FAMILY, prove=of_many, assumes=LUCK, **NAMES)
 
 
-@pytest.fixture(params=[BOUND, ESTIMATE, MANY], ids=lambda record: record.name)
-def record(request, monkeypatch):
+@pytest.fixture(params=[BOUND, ESTIMATE, MANY], ids=lambda record: record.name, scope="module")
+def record(request):
     """A planted record; the other design's beside that of many canaries, which takes its place."""
-    for one in (BOUND, MANY) if request.param is MANY else (request.param,):
-        monkeypatch.setitem((lifted if one is MANY else estimate).METHODS, one.name, one)
-    return request.param
+    with pytest.MonkeyPatch.context() as patch:
+        for one in (BOUND, MANY) if request.param is MANY else (request.param,):
+            patch.setitem((lifted if one is MANY else estimate).METHODS, one.name, one)
+        yield request.param
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def concluded(record):
     rng = np.random.default_rng(0)
     if record is MANY:

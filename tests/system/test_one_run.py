@@ -46,6 +46,7 @@ def test_observed_cosines_have_estimates_and_a_bound_below_the_truth(bound):
     assert 20 < bounds["exact_null"] < conversions.epsilon_from_mu(10, 1e-5) and len(estimates) == 5
 
 
+@pytest.mark.slow
 def test_coins_have_bounds_below_the_truth_in_either_shape(bound):
     rng = np.random.default_rng(0)
     bits = rng.random(300) < 0.5

@@ -28,10 +28,16 @@ def test_bound_needs_no_jax(tmp_path):
 
 @pytest.mark.parametrize(
     ("module", "command"),
-    [
-        *[("audit", command) for command in ("bound", "check", "claim")],
-        *[("experiments", command) for command in ("benchmark", "calibrate", "one_shot", "plan")],
-    ],
+    mostly_slow(
+        [
+            *[("audit", command) for command in ("bound", "check", "claim")],
+            *[
+                ("experiments", command)
+                for command in ("benchmark", "calibrate", "one_shot", "plan")
+            ],
+        ],
+        quick=2,
+    ),
 )
 def test_help_loads_nothing_that_takes_a_second(module, command, tmp_path):
     told = python("-X", "importtime", "-m", module, command, "--help", cwd=tmp_path)
@@ -85,7 +91,7 @@ def test_the_program_that_was_started_is_known_by_its_arguments(monkeypatch, arg
             "list",
             "report",
         ],
-        quick=3,
+        quick=2,
     ),
 )
 def test_whoever_started_the_package_is_told_of_no_script_of_the_repository(tmp_path, words):

@@ -1,12 +1,14 @@
 """Which room may import which (WORKSPACE.md: one way, no back and forth)."""
 
 import ast
+import functools
 import inspect
 from pathlib import Path
 
 import pytest
 
 import audit
+from tests.cases import mostly_slow
 from tests.forks import python
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -135,10 +137,17 @@ def messages(source):
             yield from (part.value for part in constants if isinstance(part.value, str))
 
 
+@functools.cache
+def _find_imports(source):
+    """Returns the imports of a source, which several tests read."""
+    kinds = (ast.Import, ast.ImportFrom)
+    return [node for node in ast.walk(ast.parse(source)) if isinstance(node, kinds)]
+
+
 def imported_names(source, known=()):
     """Every module or name that a file imports, wherever in it; `from a import b` gives a.b, and a, but where
     all that it takes from it are known modules."""
-    for node in ast.walk(ast.parse(source)):
+    for node in _find_imports(source):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -164,7 +173,9 @@ def test_no_layer_imports_what_it_must_not_know(room, forbidden):
     assert list((ROOT / room).rglob("*.py")) and not trespasses(ROOT / room, forbidden)
 
 
-@pytest.mark.parametrize("room, known, forbidden", LOADED, ids=[room for room, *_ in LOADED])
+@pytest.mark.parametrize(
+    "room, known, forbidden", mostly_slow(LOADED), ids=[room for room, *_ in LOADED]
+)
 def test_importing_a_room_loads_nothing_that_it_must_not(room, known, forbidden):
     names = [f"{room}.{path.stem}" for path in (ROOT / room.replace(".", "/")).glob("[!_]*.py")]
     done = python("-c", LOAD, *(TRAINING if room == "training" else names))

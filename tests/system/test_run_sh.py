@@ -15,6 +15,7 @@ import pytest
 
 from audit.commands import dispatch
 from experiments import __main__ as main
+from tests.cases import mostly_slow
 
 REPOSITORY = pathlib.Path(__file__).parents[2]
 USUAL = ".[train,zoo]"  # of this project, what every command asks pip for
@@ -302,7 +303,7 @@ EXTRAS = [  # (commands, what is installed, in turn)
 ]
 
 
-@pytest.mark.parametrize(("commands", "installed"), EXTRAS)
+@pytest.mark.parametrize(("commands", "installed"), mostly_slow(EXTRAS, quick=2))
 def test_an_extra_comes_with_the_first_command_that_wants_it_and_stays(house, commands, installed):
     for command in commands:
         assert house.run(*command).returncode == 0
@@ -327,7 +328,9 @@ def test_an_example_takes_the_pytorch_that_is_there(ready):
     assert installs(ready.calls()) == []
 
 
-@pytest.mark.parametrize("command", ["benchmark", "compile", "docs", "check", "ray", "lint"])
+@pytest.mark.parametrize(
+    "command", mostly_slow(["docs", "ray", "benchmark", "compile", "check", "lint"], quick=2)
+)
 def test_help_changes_nothing_of_an_environment_that_is_there(ready, command):
     before = (ready.venv / ".run-sh").read_text()
     assert ready.run(command, "--help").returncode == 0
@@ -400,7 +403,7 @@ def test_the_lock_has_all_that_is_asked_for_and_a_hash_of_each():
             assert re.fullmatch(r" +--hash=sha256:[0-9a-f]{64}( \\)?", following), line
 
 
-@pytest.mark.parametrize("name", FILES[1:])
+@pytest.mark.parametrize("name", mostly_slow(FILES[1:]))
 def test_a_changed_file_installs_again(ready, name):
     with open(ready.root / name, "a") as file:
         file.write("# changed\n")

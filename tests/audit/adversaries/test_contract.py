@@ -17,6 +17,7 @@ from audit.settings import build
 from audit.settings.adversaries import ADVERSARIES
 from audit.settings.make import setting_of
 from audit.tasks.task import Dataset
+from tests.cases import mostly_slow
 
 NORM = 2.0
 HYPER = base.Hyperparameters(0.3, NORM, 1.5)
@@ -191,7 +192,7 @@ def built(name, canaries):
         return None
 
 
-@pytest.mark.parametrize("name", ADVERSARIES)
+@pytest.mark.parametrize("name", mostly_slow(ADVERSARIES, quick=5))
 def test_every_adversary_of_the_registry_inserts_at_most_c_and_scores_each_canary(name, model):
     games = [played for canaries in (1, 4) if (played := built(name, canaries))]
     assert games

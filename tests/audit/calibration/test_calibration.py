@@ -57,6 +57,7 @@ def test_confidence_bounds_cover_and_are_tight(mu, assert_covers):
     assert assert_covers(draw, 400) * LEAST_MEAN_MU.get(mu, 0.0) <= np.sum(means)
 
 
+@pytest.mark.slow
 def test_in_sample_does_not_cover(monkeypatch):
     monkeypatch.setattr(estimate, "METHODS", {"in_sample": estimate.METHODS["in_sample"]})
     [excess] = calibrate(SETTING._replace(audits=800))
@@ -102,6 +103,7 @@ def test_a_law_that_is_gaussian_is_audited_as_mu_is():
         assert other.fired <= allowed_share(0.05, 6)
 
 
+@pytest.mark.slow
 def test_where_the_curve_is_not_gaussian_mu_exceeds_and_the_curve_test_fires():
     results = by_method(SETTING._replace(audits=10, runs=1600, law=with_curve("laplace")))
     assert all(results[method].exceeding == 1 for method in ("in_sample", "if_gaussian"))
@@ -174,6 +176,7 @@ def test_quadrature_finds_the_gaussian_epsilon(mu, delta):
     assert known.epsilon(delta) == truth
 
 
+@pytest.mark.slow
 def test_epsilon_of_logistic_is_the_best_threshold_and_all_grow_with_the_parameter():
     """The likelihood ratio increases, so that sets above a threshold are the best ones."""
     x = np.linspace(-40, 40, 800_001)

@@ -60,6 +60,7 @@ def test_one_over_the_length_of_the_loader_is_named():
     assert "the rate is 1 / len(loader) = 1 / 16 = 0.0625" in explain(report)
 
 
+@pytest.mark.slow
 def test_sampling_is_counted_where_noise_is_small():
     """dp-accounting's PLD gives 9.02 where ten steps without sampling give 105.1."""
     training = {"noise_multiplier": 0.29, "steps": 10, "sampling_rate": 0.001}
@@ -85,6 +86,7 @@ class TestFixedSizes:
         training = {"noise_multiplier": sigma, "steps": steps, "sampling_rate": rate}
         return audit.check_accounting(claimed, DELTA, **training, batches="fixed")
 
+    @pytest.mark.slow
     def test_a_claim_is_held_between_a_lower_and_an_upper_bound(self):
         figures = self.check(5).figures
         least = figures["at least"]
@@ -95,6 +97,7 @@ class TestFixedSizes:
         assert between.verdict.startswith("INCOMPLETE") and "neither proven nor" in explain(between)
         assert self.check(0.98 * least).findings[0].name == "a claim that is too low"
 
+    @pytest.mark.slow
     def test_the_mistakes_of_fixed_sizes_are_named(self):
         assert "as Poisson" in explain(self.check(account(2.0, 1000, 0.01)))
         claimed = account(1.0, 1, 1.0)

@@ -5,6 +5,7 @@ import pytest
 
 import audit
 from audit.errors import InputError
+from tests.cases import mostly_slow
 
 SIZE = 600
 RATE = 0.05
@@ -122,7 +123,7 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("name", WRONG)
+@pytest.mark.parametrize("name", mostly_slow(WRONG, quick=10))
 def test_batches_that_the_accountant_does_not_assume_are_named(name):
     draw, rate, expected = WRONG[name]
     examples = 2000 if name == "len(loader)" else SIZE
@@ -138,7 +139,7 @@ RIGHT = {
 }
 
 
-@pytest.mark.parametrize("assumed", RIGHT)
+@pytest.mark.parametrize("assumed", mostly_slow(RIGHT, quick=2))
 def test_each_kind_of_batches_passes_under_its_own_assumption_alone(assumed):
     for kind, draw in RIGHT.items():
         report = audit.check_batches(draw, SIZE, RATE, assumed=assumed)
@@ -190,6 +191,7 @@ def test_a_dropped_last_batch_is_told_only_where_it_is_seen():
     assert "drop_last" not in explain(audit.check_batches(take_first_steps, SIZE, RATE))
 
 
+@pytest.mark.slow
 def test_what_shuffling_leaks_is_judged_for_shuffled_batches_alone():
     for draw, result in ((draw_shuffled, "failed"), (draw_poisson, "does not apply")):
         report = audit.check_batches(draw, SIZE, RATE, noise_multiplier=1.0, epochs=2)

@@ -8,6 +8,7 @@ import pytest
 import audit
 from audit.check import refutation
 from audit.check.refutation import WorstCase
+from tests.cases import mostly_slow
 
 BATCHES = 20
 EXAMPLES = 60
@@ -62,7 +63,7 @@ def balls_in_bins(seed):
 @pytest.mark.parametrize(
     ("draw", "examples", "rate"),
     [
-        (shuffled, EXAMPLES, 1 / BATCHES),
+        pytest.param(shuffled, EXAMPLES, 1 / BATCHES, marks=pytest.mark.slow),
         pytest.param(shuffled_in_a_buffer, EXAMPLES, 1 / BATCHES, marks=pytest.mark.slow),
         pytest.param(shuffled_once, EXAMPLES, 1 / BATCHES, marks=pytest.mark.slow),
         pytest.param(without_the_last, EXAMPLES + 1, 1 / BATCHES, marks=pytest.mark.slow),
@@ -191,7 +192,7 @@ def test_batches_that_come_one_by_one_make_passes():
     assert result.refuted and result.epochs == 1
 
 
-@pytest.mark.parametrize("once", [True, False])
+@pytest.mark.parametrize("once", mostly_slow([False, True]))
 def test_limits_of_rates_lie_above_simulated_ones_and_near_them(once):
     game = WorstCase(noise_multiplier=1.0, batches=10, epochs=2, once=once)
     tests = refutation._choose_tests(game, audit.DpSgd(1.0, 20, 0.1))

@@ -9,6 +9,7 @@ import audit
 from audit.check.accounting import compute_shuffled_epsilon
 from audit.check.sampler_claims import SAMPLERS
 from audit.claims import accounting, samplers
+from tests.cases import mostly_slow
 from tests.forks import python
 
 SMALL = {"noise_multiplier": 1.0, "batches": 6, "epochs": 3}
@@ -64,7 +65,7 @@ def test_the_advised_noise_and_noise_only_steps_are_enough():
     assert reached <= poisson.every_model.upper
 
 
-@pytest.mark.parametrize("sampler", SAMPLERS)
+@pytest.mark.parametrize("sampler", mostly_slow(SAMPLERS, quick=2))
 def test_every_sampler_has_a_complete_row(sampler):
     claims = audit.sampler_claims(sampler, noise_multiplier=1.0, batches=4, epochs=2, tail=1)
     rows = json.loads(claims.to_json())["rows"]
@@ -90,6 +91,7 @@ def test_poisson_batches_have_the_claim_of_dp_accounting():
     assert row.last_model.upper <= row.every_model.upper
 
 
+@pytest.mark.slow
 def test_truncated_poisson_batches_leak_more_the_more_they_are_truncated():
     training = {"noise_multiplier": 1.0, "batches": 4, "epochs": 2}
     loose = audit.sampler_claims(audit.TruncatedPoisson(1000, 400), **training).rows
@@ -101,6 +103,7 @@ def test_truncated_poisson_batches_leak_more_the_more_they_are_truncated():
     assert without.upper > tight[0].every_model.upper and "TruncatedPoisson" in without.accountant
 
 
+@pytest.mark.slow
 def test_constants_of_every_step_are_taken():
     constants = np.full(18, 0.5)
     listed = audit.sampler_claims("shuffled", **SMALL, lipschitz=constants).rows[0].last_model

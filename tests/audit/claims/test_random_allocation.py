@@ -71,6 +71,7 @@ def test_more_cells_bring_both_ends_together():
     assert 0 < gaps[1] < gaps[0] / 2
 
 
+@pytest.mark.slow
 def test_hundreds_of_batches_leak_less_than_few():
     uppers = [bracket_allocation(1.0, batches, 2, 1e-5).upper for batches in (2, 20, 200)]
     assert uppers[0] > uppers[1] > uppers[2]

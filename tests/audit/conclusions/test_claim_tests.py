@@ -8,6 +8,7 @@ import audit
 from audit.conclusions.concluded import conclude
 from audit.evidence import given
 from audit.report import bounds_table, verdicts
+from tests.cases import mostly_slow
 
 DIMENSION = 10_000
 CLAIM = audit.DpSgd(noise_multiplier=4, insertions=250)  # mu 3.953
@@ -53,7 +54,7 @@ def test_one_runs_cosines_say_which_noise_would_have_been_seen():
     assert f"noise of {seen.noise:g} of what is stated" in shown
 
 
-@pytest.mark.parametrize("draw", [draw_coins, draw_pairs])
+@pytest.mark.parametrize("draw", mostly_slow([draw_coins, draw_pairs]))
 def test_guesses_of_one_runs_coins_refute_a_false_claim_and_no_true_one(draw):
     claim = audit.Gdp(1.0)
     assert not conclude(draw(1.0), claim).claim_test.refuted
@@ -73,6 +74,7 @@ def test_a_refuted_claim_of_one_run_is_a_violation_without_a_gaussian_curve():
     assert "is refuted after one training run: no test can have" in verdict.sentence
 
 
+@pytest.mark.slow
 def test_cosines_with_a_fitted_null_and_no_pairs_test_no_claim():
     concluded = conclude(draw_pairs(5.0, unobserved=300), CLAIM)
     assert concluded.claim_test is None

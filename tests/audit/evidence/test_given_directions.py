@@ -8,6 +8,7 @@ from audit.evidence import given_directions
 from audit.evidence.given_directions import LEVEL, columns_p_value, given
 from audit.laws import cosine_law
 from audit.methods import exact_null
+from tests.cases import mostly_slow
 
 SAME = "directions look the same in every run: draw them afresh"
 
@@ -30,7 +31,8 @@ def trained(rng, runs, canaries, dimension, mu, *, fresh=True, apart=False, drif
 
 
 @pytest.mark.parametrize(
-    ("shape", "mu"), [((6, 20), 3.0), ((4, 12), 0.0), ((30, 1), 2.0), ((3, 200), 3.0)]
+    ("shape", "mu"),
+    mostly_slow([((6, 20), 3.0), ((4, 12), 0.0), ((30, 1), 2.0), ((3, 200), 3.0)], quick=2),
 )
 @pytest.mark.parametrize("apart", [False, True])
 def test_what_fits_is_taken_however_often(shape, mu, apart):
@@ -44,7 +46,7 @@ def test_what_fits_is_taken_however_often(shape, mu, apart):
         assert 0.25 < np.mean(p_values) < 0.75 and np.mean(np.array(p_values) < 0.05) < 0.17
 
 
-@pytest.mark.parametrize("runs, canaries", [(5, 40), (20, 12), (3, 300)])
+@pytest.mark.parametrize("runs, canaries", mostly_slow([(5, 40), (20, 12), (3, 300)]))
 def test_the_level_of_both_tests_is_kept_at_the_law(runs, canaries):
     """A test's p-values at the law are uniform; the F-test's also where runs leak unequally."""
     rng = np.random.default_rng(1)

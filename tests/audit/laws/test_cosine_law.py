@@ -14,6 +14,7 @@ from audit.laws.cosine_law import (
     draw_cosines,
     simulate,
 )
+from tests.cases import mostly_slow
 
 
 @pytest.mark.parametrize(
@@ -107,7 +108,8 @@ def directly(rng, canaries, dimension, sigma):
 
 
 @pytest.mark.parametrize(
-    ("canaries", "dimension", "sigma"), [(2, 3, 0.5), (5, 12, 0.3), (20, 200, 1.5), (30, 31, 0.0)]
+    ("canaries", "dimension", "sigma"),
+    mostly_slow([(2, 3, 0.5), (5, 12, 0.3), (20, 200, 1.5), (30, 31, 0.0)], quick=2),
 )
 def test_both_ways_have_one_law(canaries, dimension, sigma):
     rng, audits = np.random.default_rng(0), 1500

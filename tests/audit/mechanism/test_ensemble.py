@@ -131,6 +131,7 @@ def test_a_small_machine_keeps_memory_free(monkeypatch):
     assert ensemble.chunk_size(1000, StepMemory(1 << 10, 1)) * (1 << 10) <= 1 << 20
 
 
+@pytest.mark.slow
 def test_bytes_of_a_run_grow_with_the_batch(data, model, choices, mechanism):
     theta = jnp.zeros(model.n_parameters)
     for one in (mechanism, dpsgd.mechanism(choices._replace(clipped_sum=per_example(model.loss)))):

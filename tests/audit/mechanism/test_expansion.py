@@ -1,5 +1,7 @@
 """How far steps stretch is what a full decomposition says, and what jumps beside a model is found."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,6 +13,7 @@ from audit.mechanism.clipping.base import per_example
 from audit.mechanism.expansion import Line, SecantSearch
 from audit.settings.build import CLIPPING
 from models.dense import fcnn, tanh_fcnn, wide_fcnn
+from tests.cases import mostly_slow
 
 RATE = 0.1
 HYPER = Hyperparameters(RATE, 1.0, 4.0)
@@ -30,8 +33,10 @@ def singular_value(clipped_sum, theta, labelled):
     return np.linalg.svd(whole, compute_uv=False)[0]
 
 
-@pytest.mark.parametrize("clipping", ["book_keeping", "unfolded", "per_example"])
-@pytest.mark.parametrize("make", [fcnn, tanh_fcnn])
+@pytest.mark.parametrize(
+    ("make", "clipping"),
+    mostly_slow(itertools.product([fcnn, tanh_fcnn], ["per_example", "book_keeping", "unfolded"])),
+)
 def test_lanczos_iterations_find_the_largest_singular_value_from_below(make, clipping):
     model = make()
     clipped_sum = CLIPPING[clipping](model)

@@ -7,6 +7,7 @@ from scipy import special
 from audit.claims.claim import DpSgd, EpsilonDelta, Gdp
 from audit.methods import claimed_curve
 from audit.methods.claimed_curve import THRESHOLDS, Exceedances
+from tests.cases import mostly_slow
 
 LOG_RATES = special.log_ndtr(-THRESHOLDS)
 LEVEL = 0.05
@@ -57,7 +58,7 @@ CLAIMS = {
 }
 
 
-@pytest.mark.parametrize("claim", CLAIMS.values(), ids=CLAIMS)
+@pytest.mark.parametrize("claim", mostly_slow(CLAIMS.values(), quick=3), ids=CLAIMS)
 def test_a_true_claim_is_rarely_refuted_where_canaries_of_a_run_are_equal(claim):
     assert share_refuted(claim, audits=100, runs=60, seed=1) <= 0.1
 

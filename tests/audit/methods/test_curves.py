@@ -11,6 +11,7 @@ from audit.errors import InputError
 from audit.laws import conversions
 from audit.laws.intervals import Interval
 from audit.methods import curves
+from tests.cases import mostly_slow
 
 MU = 1.0
 SIMULATIONS = 400
@@ -165,7 +166,7 @@ def test_worlds_apart_and_ties():
         curves.auc([1.0], [])
 
 
-@pytest.mark.parametrize(("n_in", "n_out"), [(1, 1), (3, 3), (20, 50)])
+@pytest.mark.parametrize(("n_in", "n_out"), mostly_slow([(1, 1), (3, 3), (20, 50)]))
 def test_the_standard_error_is_that_of_scores_that_tell_nothing(n_in, n_out):
     found = [curves.auc(RNG.normal(size=n_in), RNG.normal(size=n_out)) for _ in range(4000)]
     deviations = np.array([one.deviations for one in found])

@@ -8,6 +8,7 @@ from scipy import special, stats
 
 from audit.methods import exact
 from audit.methods.exact import Counts, lower_bound, p_value
+from tests.cases import mostly_slow
 
 ERROR = 0.05
 FAMILIES = {"gaussian": exact.GAUSSIAN, "approximate_dp": exact.approximate_dp(0.01)}
@@ -59,7 +60,7 @@ def worst_excess(family, bounds, rank, of, trials, slack=0.0):
 
 
 @FAMILY
-@pytest.mark.parametrize("sizes", SIZES)
+@pytest.mark.parametrize("sizes", mostly_slow([(size,) for size in SIZES], quick=3))
 def test_the_bound_exceeds_the_truth_at_most_as_often_as_said(name, sizes):
     bounds = kept_bounds(name, *sizes)
     assert worst_excess(FAMILIES[name], bounds, *sizes) <= ERROR
@@ -120,7 +121,7 @@ def strictly_fewer(monkeypatch):
 
 
 @FAMILY
-@pytest.mark.parametrize("breakage", [lower_ends, no_spread, strictly_fewer])
+@pytest.mark.parametrize("breakage", mostly_slow([lower_ends, no_spread, strictly_fewer], quick=2))
 def test_the_enumeration_catches_a_broken_test(monkeypatch, name, breakage):
     breakage(monkeypatch)
     sizes = (2, 60, 60)

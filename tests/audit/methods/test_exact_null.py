@@ -13,6 +13,7 @@ from audit.evidence.canaries import Fresh
 from audit.laws import cosine_law
 from audit.methods import exact_null
 from audit.methods.exact_null import BETS, LAW_LEVEL, STUDENT, law_test, prove
+from tests.cases import mostly_slow
 
 DELTA, WIDE = 1e-5, 62_006
 LOGS = [  # (d, cosine, log of its tail), from mpmath at 40 to 60 digits
@@ -180,7 +181,7 @@ COVERED = [
     ("bound", 2.0, 1e-3, 1, 200),
     ("bound", 0.0, 1e-2, 64, 10),
 ]
-FAST = {("bound", 0.0), ("bound equal", 0.0), ("gaussian", 0.0)}
+FAST = {("bound", 0.0)}
 
 
 @pytest.mark.parametrize(
@@ -232,7 +233,7 @@ def test_calibrated_rows_have_numbers_of_runs_and_do_not_depend_on_processes(nam
     )
 
 
-@pytest.mark.parametrize("dimension", [2, 40, 11_000_000])
+@pytest.mark.parametrize("dimension", mostly_slow([2, 40, 11_000_000]))
 def test_the_laws_test_keeps_its_level(dimension):
     rng = np.random.default_rng(0)
     found = np.array(

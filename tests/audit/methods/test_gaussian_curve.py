@@ -55,7 +55,17 @@ def fired(sample, n_in, n_out, audits, change=lambda scores: scores, seed=(5,)):
 
 @pytest.mark.parametrize(
     "mu, n_in, n_out",
-    [(0, 100, 100), (1, 100, 400), (-1, 800, 200), (4, 400, 400), (6, 200, 200), (5, 1600, 400)],
+    mostly_slow(
+        [
+            (0, 100, 100),
+            (1, 100, 400),
+            (6, 200, 200),
+            (-1, 800, 200),
+            (4, 400, 400),
+            (5, 1600, 400),
+        ],
+        quick=3,
+    ),
 )
 def test_a_gaussian_curve_passes(mu, n_in, n_out):
     assert fired(gaussian(mu), n_in, n_out, 20) <= allowed_share(LEVEL, 20)
@@ -68,7 +78,8 @@ def test_ties_pass_where_the_curve_is_gaussian(unit):
 
 
 @pytest.mark.parametrize(
-    "sample", [laplace(1.0), laplace(3.0), bit(1.0), bit(3.0), student(2.0), wide(1.5)]
+    "sample",
+    mostly_slow([laplace(1.0), bit(1.0), student(2.0), laplace(3.0), bit(3.0), wide(1.5)], quick=3),
 )
 def test_another_curve_is_refuted(sample):
     assert fired(sample, 600, 600, 10) >= 0.9 and fired(sample, 500, 2000, 10) >= 0.9
@@ -150,7 +161,9 @@ def test_nothing_to_test_is_a_pass(scores_in, scores_out):
     )
 
 
-@pytest.mark.parametrize("sample", mostly_slow([laplace(6.0), logistic(6.0), student(2.0)]))
+@pytest.mark.parametrize(
+    "sample", mostly_slow([laplace(6.0), logistic(6.0), student(2.0)], quick=0)
+)
 def test_the_power_is_how_often_the_test_fires(sample):
     """The least of four, so at most that of the law itself; here logistic noise is the hardest."""
     said = np.mean([gaussian_curve.power(*sample(RNG([6, i]), 800, 1200)) for i in range(4)])
@@ -193,7 +206,7 @@ def test_a_curve_that_is_not_gaussian_is_refuted_or_in_doubt(sample, n, assert_c
     )
 
 
-@pytest.mark.parametrize(("mu", "n"), mostly_slow([(2.0, 100), (1.0, 150), (0.5, 200)]))
+@pytest.mark.parametrize(("mu", "n"), mostly_slow([(2.0, 100), (1.0, 150), (0.5, 200)], quick=0))
 def test_so_many_scores_as_would_decide_have_the_power(mu, n):
     """The power of as many fresh scores is CURVE_POWER, but for its standard error, and these have less."""
     rng = np.random.default_rng(3)

@@ -186,7 +186,7 @@ def test_it_is_jax_privacys(coins, number, right, delta):
         assert found == pytest.approx(expected, abs=1e-12)
 
 
-@pytest.mark.parametrize(("coins", "number", "right"), mostly_slow(CASES[:5], quick=3))
+@pytest.mark.parametrize(("coins", "number", "right"), mostly_slow(CASES[:5], quick=2))
 def test_the_recursion_is_jax_privacys(coins, number, right):
     auditing = pytest.importorskip("jax_privacy.auditing")
     mu = largest(lambda mu: gaussian_refutes(coins, number, right, mu, 0.05))

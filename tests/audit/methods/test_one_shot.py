@@ -107,6 +107,7 @@ def test_no_estimate_is_a_bound_and_each_says_so():
     assert all(np.isfinite([row.epsilon, row.noise_floor.quantile_95]).all() for row in rows)
 
 
+@pytest.mark.slow
 def test_with_unobserved_canaries_units_do_not_matter():
     rng = np.random.default_rng(0)
     seen, unseen = rng.normal(0.3, 0.1, 200), rng.normal(0.1, 0.05, 100)

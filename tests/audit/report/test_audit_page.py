@@ -111,6 +111,7 @@ def test_an_attribute_cannot_be_left():
         }
 
 
+@pytest.mark.slow
 def test_the_images_are_the_same_bits_each_time_take_the_pages_colours_and_share_no_id():
     rng = np.random.default_rng(0)
     found = conclude(single(rng.normal(size=60) + 1, rng.normal(size=60)))
@@ -173,7 +174,7 @@ def test_the_command_writes_the_newest_and_names_what_it_lacks(tmp_path, run_com
     assert new.name in run_command("report", f"--out={tmp_path}", "--setting=nowhere").stderr
 
 
-@pytest.mark.parametrize("flags", mostly_slow([((),), (("--setting=all",),)]))
+@pytest.mark.parametrize("flags", mostly_slow([((),), (("--setting=all",),)], quick=0))
 def test_what_is_no_audit_is_skipped_and_counted(tmp_path, flags, run_command):
     stored(tmp_path, audited=False)
     for name in ("landscape_simulated", "landscape_search"):

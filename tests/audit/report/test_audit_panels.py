@@ -126,7 +126,7 @@ COINS = np.random.default_rng(0).random((60, 24)) < 0.5
 MATRIX = np.random.default_rng(1).normal(size=COINS.shape) + 4 * COINS
 
 
-@pytest.mark.parametrize("upper", mostly_slow([3.5, 12.0, 2.0, 4.7, 7.0, 16.0, 23.0], quick=2))
+@pytest.mark.parametrize("upper", mostly_slow([3.5, 12.0, 2.0, 4.7, 7.0, 16.0, 23.0]))
 @pytest.mark.parametrize("many", [False, True])
 def test_what_assumes_something_is_light_and_no_number_lies_on_the_upper_bounds_line(
     panel, upper, many
@@ -202,7 +202,7 @@ EDGES = {
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("name", mostly_slow(EDGES, quick=3))
+@pytest.mark.parametrize("name", mostly_slow(EDGES))
 def test_any_scores_are_drawn_without_a_warning(name):
     found = concluded(*EDGES[name], DpSgd(1e-3, 100))
     assert all(b"</svg>" in panel for panel in audit_panels.audit_panels(found).values())

@@ -72,6 +72,7 @@ def test_the_verdict_claims_what_is_proven(sigma, upper, kind, says):
     assert says in verdict.sentence
 
 
+@pytest.mark.slow
 def test_a_bound_on_a_gaussian_curve_alone_is_told_as_that():
     scores = Scores(0, *coins(0.25))
     (conclusion,) = concluded.conclude_each_run(scores, D, False)
@@ -136,6 +137,7 @@ def test_an_older_or_damaged_result_is_one_line(tmp_path, changes):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_panels_are_the_same_bits_each_time_and_say_what_is_drawn():
     panels = audit_panels.audit_panels(observed(0.3, 5.0))
     assert audit_panels.audit_panels(observed(0.3, 5.0)) == panels

@@ -215,6 +215,7 @@ def test_too_few_runs_to_test_the_curve_lead_with_what_needs_no_assumption():
     assert "not confirmed by so few runs (p = " in never and "decide" not in never
 
 
+@pytest.mark.slow
 def test_table_and_json_say_what_the_test_found():
     rng = np.random.default_rng(0)
     refuted = _conclude(rng.laplace(1, 1, 2500), rng.laplace(0, 1, 2500), None)

@@ -113,6 +113,7 @@ def test_an_audits_scores_are_of_its_design_and_the_same_each_time(mechanism):
     assert setting.law.truth(setting).epsilon >= 0
 
 
+@pytest.mark.slow
 def test_truths_are_those_of_other_accountants():
     truth = {name: find_truth(name) for name in MECHANISMS}
     subsampled = accounting.sampled_upper_bound(0.5, 1, DELTA, 0.1)

@@ -15,6 +15,7 @@ from experiments.canife.curves import QUANTITIES, TOTALS, Average, AveragedPoint
 from experiments.cells.cell import DataSets
 from experiments.cells.work import Workplace, do_all
 from experiments.sweeps.points import Evidence
+from tests.cases import mostly_slow
 
 SMOKE = sweep.sweeps("smoke")
 POOLS = SMOKE["canife_figure_5a"]
@@ -122,11 +123,13 @@ def make_up(curve, x, places, infinite=False):
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(
     "drawn",
-    [
-        make_up("penalty", "pool", [512, 64, 128], infinite=True),
-        make_up("penalty", "design_steps", [10, 1000]),
-        make_up("penalty", "round", [1, 41]),
-    ],
+    mostly_slow(
+        [
+            (make_up("penalty", "pool", [512, 64, 128], infinite=True),),
+            (make_up("penalty", "design_steps", [10, 1000]),),
+            (make_up("penalty", "round", [1, 41]),),
+        ]
+    ),
 )
 def test_tables_fit_and_figures_are_drawn(drawn):
     table = curves.make_curves_table("canife_figure_8a: Two losses of the design", drawn)

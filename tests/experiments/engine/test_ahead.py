@@ -83,6 +83,7 @@ def test_a_training_compiles_for_a_tpu(mechanism, model):
     assert 4 * 44_000 < row.bytes < ahead._CHIP_BYTES
 
 
+@pytest.mark.slow
 def test_what_a_compiler_raises_is_reported_in_a_line():
     row = ahead.compile_for_tpu("DP-SGD", "nobody")
     assert re.match(r"\w*Error: ", row.failure)

@@ -90,6 +90,7 @@ def test_what_fails_hangs_or_dies_is_said_and_the_rest_goes_on(tmp_path):
     assert not re.search(r"<script|https?://", text)
 
 
+@pytest.mark.slow
 def test_a_second_start_goes_on_where_the_first_was_and_tries_again_what_failed_last(tmp_path):
     work(tmp_path, "broken", "good")
     first = read_parts(tmp_path)

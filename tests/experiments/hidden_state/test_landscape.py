@@ -22,6 +22,7 @@ from experiments.hidden_state.landscape import (
     Simulation,
 )
 from experiments.hidden_state.landscape_process import Process
+from tests.cases import mostly_slow
 
 ROOT = Path(__file__).resolve().parents[3]
 CELL = LandscapeCell(4.0, 2, 3, 1e-5)
@@ -146,7 +147,7 @@ DAMAGES += [
 ]
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("damage", mostly_slow(DAMAGES, quick=2))
 def test_a_damaged_result_is_missing_for_readers_and_computed_again(
     tmp_path, capsys, monkeypatch, damage
 ):
@@ -174,6 +175,7 @@ def test_a_damaged_result_is_missing_for_readers_and_computed_again(
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.slow
 def test_results_without_a_checksum_are_read_as_they_were_written(tmp_path):
     for request, store in fill(tmp_path, STUDY).items():
         values = dataclasses.asdict(make_result(request))
@@ -276,6 +278,7 @@ def test_cells_have_a_folder_of_their_own_and_older_ones_are_used_where_they_are
     assert roots == [tmp_path]
 
 
+@pytest.mark.slow
 def test_laws_are_solved_by_processes_as_they_are_here(tmp_path):
     laws = [ExactLaw(LandscapeCell(1.0, 16, 3, 1e-5), name) for name in ("half", "best_constant")]
     assert dict(landscape_solve._solve_all(laws)) == {

@@ -8,6 +8,7 @@ from audit.laws import conversions, densities
 from experiments.hidden_state import landscape_law as law
 from experiments.hidden_state import landscape_optimal as optimal
 from experiments.hidden_state.landscape_process import Process, upper_bound
+from tests.cases import mostly_slow
 
 DELTA = 1e-5
 
@@ -19,7 +20,7 @@ def normal(x, deviation):
 RATES = [(1, 0.46, 0.23, 0.29, 0.455), (2, 0.86, 0.38, 0.68, 0.855), (8, 1.00, 0.84, 1.00, 1.000)]
 
 
-@pytest.mark.parametrize(("size", "gaussian", "half", "best", "most"), RATES)
+@pytest.mark.parametrize(("size", "gaussian", "half", "best", "most"), mostly_slow(RATES))
 def test_rates_at_sigma_4_and_25_steps(size, gaussian, half, best, most):
     process = Process(4.0, size, 25)
     upper = upper_bound(process, DELTA)

@@ -206,6 +206,7 @@ def test_means_variances_and_correlations_follow_the_closed_forms(canaries, dime
     assert np.cov(fresh.T)[pairs].mean() == pytest.approx(0, abs=5 * noise)
 
 
+@pytest.mark.slow
 def test_the_second_moment_exceeds_the_square_as_one_over_d():
     """mu_2 - mu_1^2 is about (phi((tau - 1) / s) / s)^2 / d: 0.0011 for d = 100, K = 8, sigma^2 = 1.34."""
     inserted = simulate(GaussianMechanism(400_000, 8, 100, np.sqrt(1.34)), 0).inserted
@@ -233,7 +234,7 @@ def test_more_canaries_than_dimensions_are_refused(canaries, dimension):
         simulate(GaussianMechanism(10, canaries, dimension, 1.0), 0)
 
 
-@pytest.mark.parametrize(("rate", "steps"), mostly_slow(sweep.NOISE))
+@pytest.mark.parametrize(("rate", "steps"), mostly_slow(sweep.NOISE, quick=0))
 def test_noise_is_the_accountant_s(rate, steps):
     table = sweep.NOISE[rate, steps]
     orders = [1.25, 1.5, 1.75, *np.arange(2, 5, 0.5), 2.25, *range(5, 64), 128, 256, 512]  # LiDP's

@@ -12,6 +12,7 @@ from audit.settings.adversaries import ADVERSARIES
 from audit.settings.fields import ADVERSARY, MOST_SEED, FieldLimits, described
 from audit.settings.make import fields, from_identity, setting_of
 from audit.settings.setting import flat, identity
+from tests.cases import mostly_slow
 from tests.forks import python
 
 SAID = {
@@ -90,7 +91,9 @@ print(*sorted({{"scipy", "jax", "matplotlib", "dp_accounting"}} & set(sys.module
 """
 
 
-@pytest.mark.parametrize("command", ["audit", "federated", "canife", "compare", "precision"])
+@pytest.mark.parametrize(
+    "command", mostly_slow(["audit", "federated", "canife", "compare", "precision"])
+)
 def test_help_loads_no_statistics(command):
     done = python("-c", HELP.format(f"experiments.commands.{command}"))
     assert (done.returncode, done.stdout, done.stderr) == (0, "\n", "")

@@ -26,6 +26,7 @@ from experiments.hidden_state import sweep as sweeps
 from experiments.hidden_state.sweep import CLAIMS
 from experiments.sweeps import estimates, points, registry, table
 from experiments.sweeps.sweep import Sweep
+from tests.cases import mostly_slow
 from tests.forks import python
 
 LEVELS = Level(1e-5, 0.95)
@@ -152,7 +153,7 @@ def test_the_landscape_is_drawn_from_the_store_alone(run, tmp_path):
     assert " missing" in run(f"--out={tmp_path}", "--scale=smoke", "--name=landscape").stderr
 
 
-@pytest.mark.parametrize("scale", sweeps.SCALES)
+@pytest.mark.parametrize("scale", mostly_slow(sorted(sweeps.SCALES, key=len)))
 def test_every_point_has_a_place_of_its_own(scale, found):
     for sweep in sweeps.sweeps(scale).values():
         if sweep.name not in OWN_DRAWINGS:

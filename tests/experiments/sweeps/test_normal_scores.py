@@ -7,6 +7,7 @@ from audit.calibration.calibration import KnownMechanism, draw
 from audit.errors import InputError
 from audit.evidence import canaries, given
 from experiments.sweeps import normal_scores
+from tests.cases import mostly_slow
 
 
 def interval(mu, runs, confidence=0.95, seed=0):
@@ -19,7 +20,9 @@ def interval(mu, runs, confidence=0.95, seed=0):
     )
 
 
-@pytest.mark.parametrize(("mu", "runs"), [(1.0, 3), (4.0, 8), (0.5, 200), (4.0, 2500)])
+@pytest.mark.parametrize(
+    ("mu", "runs"), mostly_slow([(1.0, 3), (4.0, 8), (0.5, 200), (4.0, 2500)], quick=2)
+)
 def test_the_limits_miss_as_often_as_they_say_on_each_side(mu, runs):
     audits = 600
     found = np.array([interval(mu, runs, 0.9, seed)[0] for seed in range(audits)])
@@ -64,7 +67,7 @@ def test_what_can_not_be_used_is_refused(scores_in, confidence, word):
 
 @pytest.mark.parametrize("tie", ["independent", "shifted", "equal"])
 @pytest.mark.parametrize("coins", [True, False])
-@pytest.mark.parametrize("runs", [12, 60])
+@pytest.mark.parametrize("runs", mostly_slow([12, 60]))
 def test_the_limits_over_runs_miss_as_often_as_they_say_however_canaries_are_tied(tie, coins, runs):
     audits, mu = 400, 2.0
     law = (laws.COINS if coins else laws.SETS)[tie]
