@@ -415,6 +415,7 @@ class Conclusion(NamedTuple):
 
     @property
     def delta(self) -> float:
+        """Returns the delta of every epsilon."""
         return self.level.delta
 
     @property

@@ -237,6 +237,7 @@ class Coins(NamedTuple):
         return f"{self.scores.size:,} scores"
 
     def rows(self) -> list[Rows]:
+        """Returns a single table with a row for each run; for a single run, with a row for each canary."""
         if len(self.scores) == 1:
             return [Rows("the run", "canary", self.scores.T, self.presence.T)]
         return [Rows("the scores", "row", self.scores, self.presence)]
@@ -252,9 +253,11 @@ class Coins(NamedTuple):
         return self._select(pilot), self._select(rest)
 
     def pooled(self) -> tuple[Array, Array]:
+        """Returns (scores in, scores out), flat."""
         return self.scores[self.presence], self.scores[~self.presence]
 
     def by_run(self) -> "list[Coins]":
+        """Returns the only set of runs: each run has canaries in and canaries out."""
         return [self]
 
     def errors(self, threshold: float) -> RunErrors:
@@ -314,6 +317,7 @@ class Sets(NamedTuple):
         return f"{self.inserted.size + self.fresh.size:,} scores"
 
     def rows(self) -> list[Rows]:
+        """Returns a table of the runs with the canaries, and one of the runs without."""
         return [
             Rows("the scores in", "row", self.inserted),
             Rows("the scores out", "row", self.fresh),
@@ -342,19 +346,26 @@ class Sets(NamedTuple):
         return pilot, rest
 
     def pooled(self) -> tuple[Array, Array]:
+        """Returns (scores in, scores out), flat."""
         return self.inserted.ravel(), self.fresh.ravel()
 
     def by_run(self) -> list[Coins]:
+        """Returns the scores and presence of the runs with all canaries in, then of those with all out."""
         inserted = Coins(self.inserted, np.ones(self.inserted.shape, bool))
         fresh = Coins(self.fresh, np.zeros(self.fresh.shape, bool))
         return [inserted, fresh]
 
     def errors(self, threshold: float) -> RunErrors:
+        """Returns each run's errors of guessing that a canary is in if its score is above a threshold.
+
+        Runs with the canaries give the misses, other runs the false alarms.
+        """
         misses = (self.inserted <= threshold).sum(1).astype(np.float64)
         alarms = (self.fresh > threshold).sum(1).astype(np.float64)
         return RunErrors(misses, alarms, *self.canaries, scale_in=1.0, scale_out=1.0, paired=False)
 
     def limits(self, error: float) -> None:
+        """Returns None: no coins decide which canaries are in."""
         return None
 
 

@@ -64,7 +64,7 @@ def audit_drawing(conclusion: Conclusion, audited: str = "") -> Figure:
     """
     panels = _choose_panels(conclusion)
     columns = min(len(panels), 2)
-    rows = -(-len(panels) // 2)
+    rows = -(-len(panels) // 2)  # rounded up
     with plt.rc_context(STYLE):
         figure = plt.figure(figsize=(4.5 * columns, 3.3 * rows))
         if conclusion.is_one_run:  # each panel has a legend above it
@@ -350,6 +350,7 @@ def _draw_profile(axis: Axes, conclusion: Conclusion) -> None:
         if upper.mu is not None and np.isfinite(upper.mu):
             uppers.append((upper, upper.mu))
     largest = max(mu, 0.05, *(upper_mu for _, upper_mu in uppers))
+    # The epsilons reach to where the widest profile leaves the panel, at delta = 1e-10.
     grid = np.linspace(0, conversions.epsilon_from_mu(largest, 1e-10), 400)
     status = describe_curve(conclusion)
     with np.errstate(over="ignore"):
@@ -391,7 +392,7 @@ def _draw_path(axis: Axes, conclusion: Conclusion) -> None:
     path = conclusion.path or (conclusion.epsilon,)
     last = len(conclusion.fresh.cosines)
     runs = range(last + 1 - len(path), last + 1)  # 1 to `last`, or `last` alone
-    marker = "o" if len(path) < 4 else ""
+    marker = "o" if len(path) < 4 else ""  # a path of a few runs is hard to see as a line alone
     axis.step(runs, path, where="post", color=BOUND, marker=marker, label="proven")
     path_of_gdp = conclusion.bound(EXACT_NULL_GDP).path
     if path_of_gdp:

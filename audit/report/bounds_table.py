@@ -383,6 +383,7 @@ def _make_row(finding: Finding, show_share: Callable[[int, int], str]) -> tuple[
 
 
 def _show_counts(count: int, scores: int) -> str:
+    """Returns a number of errors and the number of scores: "3/100"."""
     return f"{count}/{scores}"
 
 

@@ -210,6 +210,7 @@ def _show_name(setting: Setting) -> str:
 
 
 def _show_lower_bound(epsilon: float) -> str:
+    """Returns a lower bound rounded down to three decimals, without zeros at its end."""
     return table.short(table.at_least(epsilon))
 
 

@@ -283,6 +283,7 @@ def describe_setting(folder: Path, levels: RequestedLevels, runs: int | None = N
     require(runs >= 1, f"{folder} has no finished runs: {started.training_hint()}")
     require(runs <= runs_held, f"{folder} lacks runs {runs_held} to {runs - 1}: train them")
 
+    # Levels that nobody requests are those of the last audit.
     last_delta = last_result.delta or USUAL_LEVEL.delta
     last_confidence = last_result.confidence or USUAL_LEVEL.confidence
     level = levels.complete(last_delta, last_confidence)
@@ -389,6 +390,7 @@ def _describe_looks(looks: Looks, confidence: float) -> str:
 
 
 def _describe_runs(conclusion: Conclusion) -> str:
+    """Returns how many runs and canaries there were, in words: "100 with the canary, 100 without"."""
     if conclusion.is_one_run:
         return f"one; its canaries: {conclusion.evidence}"
     if not conclusion.has_one_canary:
@@ -442,7 +444,7 @@ def _describe_threats(setting: Setting) -> list[str]:
 
 
 def _make_audit_command(setting: Setting, runs: int, level: Level, looks: Sequence[int]) -> str:
-    """Returns the command line of `audit` that repeats an audit; it has --looks if there are any, or --runs."""
+    """Returns the command line of `audit` that repeats an audit; with declared looks it has no --runs."""
     flags = {
         "model": setting.model,
         "adversary": setting.adversary.name,
