@@ -85,7 +85,7 @@ def hidden_state(
     if reason := _why_uncovered(setting, own_model):
         return reason
     row = None if own_model else zoo.tasks().get(setting.model)
-    if row is None:
+    if row is None:  # a caller's model
         if given is None:
             return "nobody vouches for how Lipschitz its steps are"
         return _bound_measured(setting, given, delta)
@@ -121,7 +121,7 @@ def compute_mu_along_one_direction(setting: Setting) -> float:
     schedule = setting.schedule
     mechanism = setting.mechanism
     decay = mechanism.learning_rate * mechanism.weight_decay
-    steps_after = np.arange(schedule.steps - 1, -1, -1.0)
+    steps_after = np.arange(schedule.steps - 1, -1, -1.0)  # T - t for each step t
     # A common factor of the weights cancels: take one that leaves no weight above 1 in size.
     exponents = steps_after if decay <= 2 else steps_after - schedule.steps
     weights = (1 - decay) ** exponents
@@ -216,6 +216,7 @@ def _bound_for(setting: Setting, constants: ArrayLike, delta: float) -> HiddenSt
     limit = _find_mixture(setting, constants, delta)
     if limit is None:
         return bound
+    # Both hold: the mixture's epsilon, and that of its bound on mu over all orders.
     epsilon = min(limit.epsilon, epsilon_from_mu(limit.mu, delta))
     return bound._replace(mu=limit.mu, epsilon=epsilon)
 

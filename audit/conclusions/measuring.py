@@ -66,6 +66,7 @@ def measure(
     with store.turn("lipschitz"):
         steps = find_measured(store, runs)
         if steps is None:
+            # The usual effort depends on the number of parameters alone: no model is made.
             theta_0 = jax.eval_shape(game.init, jax.random.key(0))
             effort = rehearsal.usual_effort(theta_0.size)
             if runs != USUAL:

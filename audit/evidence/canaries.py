@@ -635,14 +635,14 @@ def _draw_pilot(places: Places, rng: np.random.Generator) -> tuple[Places, Place
     """Draws the pilot, a twentieth of the runs but at least 4, on which a threshold is chosen.
 
     Args:
-      places: (R, K), indices into the flattened scores, a row a run.
-      rng: the randomness.
+      places: (R, K), indices into the flattened scores, with a row for each run.
+      rng: the generator that draws the runs.
 
     Returns:
-      (places of the pilot's runs, places of the other runs).
+      The pair (places of the pilot's runs, places of the other runs).
 
     Raises:
-      InputError: fewer than 8 runs.
+      InputError: if there are fewer than 8 runs.
     """
     runs = len(places)
     require(

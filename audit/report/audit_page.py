@@ -95,8 +95,9 @@ def _make_index(about: Sequence[Subject]) -> Html:
         rows.append((name, word, gaussian, free, _show_tightest(conclusion)))
     header = ("audit", "verdict", "epsilon, Gaussian curve", "epsilon, any curve", "upper bound")
     table = page.table("Audits in this report", header, rows)
-    most_error = 1 - min(subject.conclusion.confidence for subject in about)
-    warning = _CAUTION.format(len(about), f"{most_error * len(about):.2g}")
+    most_error = 1 - min(subject.conclusion.confidence for subject in about)  # of one audit
+    expected_errors = most_error * len(about)  # at most
+    warning = _CAUTION.format(len(about), f"{expected_errors:.2g}")
     caution = page.element("p", warning, class_="note")
     return page.element("nav", table, caution, aria_label="Audits")
 

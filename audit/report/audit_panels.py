@@ -113,8 +113,8 @@ def _draw_scores(axis: Axes, conclusion: Conclusion) -> None:
     scores_out = conclusion.scores_out
     unit = "runs" if conclusion.has_one_canary else "scores"
     all_scores = np.concatenate([scores_in, scores_out])
-    most_bins = min(math.isqrt(len(all_scores)) + 1, 60)
-    bins = np.histogram_bin_edges(all_scores, most_bins).tolist()
+    bin_count = min(math.isqrt(len(all_scores)) + 1, 60)
+    bins = np.histogram_bin_edges(all_scores, bin_count).tolist()
     out_label = "out (the known law)"
     if not conclusion.law_is_known:
         out_label = f"out ({len(scores_out)} {unit})"
