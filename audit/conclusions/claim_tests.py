@@ -19,11 +19,12 @@ from audit.methods.departures import find_least_departure
 
 
 class _Bets(NamedTuple):
-    """Evidence that tests a claimed curve whole.
+    """Evidence and bets that test a whole claimed trade-off curve.
 
     Attributes:
-      design: canaries whose law is known where they are out.
-      compute_log_capital: bets on how many of them exceed thresholds.
+      design: the scores of canaries whose law is known where they are out.
+      compute_log_capital: returns the log of the capital that bets have won after each run, given how many
+        scores exceed each threshold.
     """
 
     design: Fresh
@@ -31,7 +32,9 @@ class _Bets(NamedTuple):
 
 
 def examine_claim(conclusion: Conclusion) -> ClaimTest | None:
-    """Returns the test of the tightest claim; if it tests a curve whole, with the noise it would refute.
+    """Returns the test of the tightest claim, with the noise that it would have refuted.
+
+    That noise, in `seen`, is simulated only where the test is of a whole curve; else `seen` is None.
 
     Returns:
       None where nothing is claimed, or nothing can be tested.
@@ -43,9 +46,9 @@ def examine_claim(conclusion: Conclusion) -> ClaimTest | None:
 
 
 def judge_claim(conclusion: Conclusion) -> ClaimTest | None:
-    """Tests the claim like `examine_claim`, but does not simulate what noise it would have refuted.
+    """Returns the test of the tightest claim, without the noise that it would have refuted (`seen` is None).
 
-    The simulation takes a second.
+    That saves a simulation of a second. None where nothing is claimed, or nothing can be tested.
     """
     upper = conclusion.tightest
     if upper is None or math.isinf(upper.epsilon) or find_doubt(conclusion):
@@ -54,14 +57,14 @@ def judge_claim(conclusion: Conclusion) -> ClaimTest | None:
 
 
 def _judge_curve(conclusion: Conclusion) -> ClaimTest | None:
-    """Tests the whole claimed curve.
+    """Returns the test of the whole claimed curve, by bets.
 
     Returns:
-      None where no curve is claimed, or where the canaries that are out refute their law.
+      None where no curve is claimed, and where the scores of canaries that are out refute their known law.
     """
     power = _find_power(conclusion)
-    is_refuted = conclusion.law_is_known and not conclusion.assumption_free.holds
-    if power is None or is_refuted:
+    is_law_refuted = conclusion.law_is_known and not conclusion.assumption_free.holds
+    if power is None or is_law_refuted:
         return None
     bets = _find_bets(conclusion)
     counted = exact_null.count_exceedances(bets.design)
@@ -70,13 +73,16 @@ def _judge_curve(conclusion: Conclusion) -> ClaimTest | None:
 
 
 def _find_least_departure(conclusion: Conclusion) -> Departure | None:
-    """Returns the smallest departure that runs like these would have refuted; None where none tried would."""
+    """Returns the smallest departure from the claim, less noise than stated, that such runs would refute.
+
+    None where no departure that was tried would be refuted.
+    """
     power = _find_power(conclusion)
     upper = conclusion.tightest
     assert power is not None and upper is not None
     bets = _find_bets(conclusion)
     summary = exact_null.summarise_design(bets.design)
-    if upper.mu is not None:  # noise as stated lets canaries show no more
+    if upper.mu is not None:  # with the stated noise scores can have no larger mean
         summary = summary._replace(mean=min(summary.mean, upper.mu))
     log_rates = exact_null.count_exceedances(bets.design).log_rates
     return find_least_departure(
@@ -85,7 +91,7 @@ def _find_least_departure(conclusion: Conclusion) -> Departure | None:
 
 
 def _find_bets(conclusion: Conclusion) -> _Bets:
-    """Returns the bets on canaries of known law, of one run or more."""
+    """Returns the scores of known law, of one run or of several, and how bets are made on them."""
     if not conclusion.is_one_run:
         return _Bets(conclusion.fresh, claimed_curve.compute_log_capital)
     cosines = conclusion.one_run.cosines
@@ -95,7 +101,11 @@ def _find_bets(conclusion: Conclusion) -> _Bets:
 
 
 def _find_power(conclusion: Conclusion) -> Power | None:
-    """Returns what the tightest claims allow a test of a false-positive rate; None of an unknown curve."""
+    """Returns the largest true-positive rate that the claims allow, as a function of false-positive rates.
+
+    It is the smaller of two limits where both are known: that of the tightest upper bound, if it is one on
+    mu, and that of the claim. None where neither has a known curve.
+    """
     upper = conclusion.tightest
     assert upper is not None
     claim = conclusion.claim
@@ -108,10 +118,11 @@ def _find_power(conclusion: Conclusion) -> Power | None:
 
 
 def _judge_rates(conclusion: Conclusion) -> ClaimTest:
-    """Tests the claim at the thresholds of two bounds, by exact tests of both error rates.
+    """Returns the test of the claim by two lower bounds, each from exact tests at its own threshold.
 
-    A claim of mu-GDP is refuted by either bound. Together they may err twice as often as each in theory; on
-    a Gaussian curve, where the limit on mu errs, the bound on epsilon adds nothing
+    The claim is refuted if the assumption-free bound exceeds its epsilon. A claim of mu-GDP is refuted also
+    if the lower limit on mu exceeds its mu. In theory either bound may err, which doubles the error. But on a
+    Gaussian curve, where the limit on mu errs, the bound on epsilon adds no errors
     (`tests/audit/conclusions/test_claim_tests.py`).
     """
     upper = conclusion.tightest
@@ -124,14 +135,18 @@ def _judge_rates(conclusion: Conclusion) -> ClaimTest:
 
 
 def _judge_one_run(conclusion: Conclusion) -> ClaimTest | None:
-    """Tests the claim by one run: by cosines of known law, else by what is guessed of its coins."""
+    """Returns the test of the claim by one run: by bets on cosines of known law, else by guesses of coins."""
     if conclusion.bets_on_curve:
         return _judge_curve(conclusion)
     return _judge_guesses(conclusion)
 
 
 def _judge_guesses(conclusion: Conclusion) -> ClaimTest | None:
-    """Tests the claim by how many coins of one run are guessed right; None where there are too few coins."""
+    """Returns the test of the claim by how many coins of one run are guessed right.
+
+    The claim is refuted if the bound that rests on these guesses exceeds it: that on mu if the claim has a
+    mu, else that on epsilon. None where there are too few coins for a bound.
+    """
     upper = conclusion.tightest
     assert upper is not None
     by_method = {bound.method: bound for bound in conclusion.bounds}
@@ -146,9 +161,9 @@ def _judge_guesses(conclusion: Conclusion) -> ClaimTest | None:
 
 
 def _judge_by_bound(conclusion: Conclusion, is_refuted: bool) -> ClaimTest:
-    """Returns the test of a claim that a bound refutes at the conclusion's confidence, or does not.
+    """Returns the record of a test by bounds at the conclusion's confidence, given whether they refute.
 
-    Its e-value is all or nothing: 1 / (1 - confidence) where the claim is refuted, else 0.
+    The e-value is 1 / (1 - confidence) where the claim is refuted, else 0.
     """
     e_value = 1 / (1 - conclusion.confidence) if is_refuted else 0.0
     return ClaimTest(e_value, bool(is_refuted), conclusion.count_runs())

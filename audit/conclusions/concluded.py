@@ -49,14 +49,14 @@ def conclude(
 
     Args:
       evidence: the scores.
-      claim: what is claimed of the mechanism, if anything.
-      level: of the bounds.
-      looks: the declared numbers of scores, where these are the scores of one of them; of a single canary
-        a run.
-      reason: why the trade-off curve should be Gaussian, if the mechanism is a reason.
+      claim: the claim on the mechanism; None where nothing is claimed.
+      level: delta and confidence of the bounds.
+      looks: the declared numbers of runs at which scores are looked at, one of which this evidence has; None
+        without declared looks. For one canary a run only.
+      reason: why the trade-off curve should be Gaussian; empty where the mechanism gives no reason.
 
     Raises:
-      InputError: for scores or values that nothing can be concluded from.
+      InputError: for scores from which nothing can be concluded, and for looks that do not fit them.
     """
     shape = evidence.shape
     has_one_canary = shape is Shape.ONE_CANARY
@@ -86,28 +86,28 @@ def conclude(
 
 
 def _examine_claim(concluded: Conclusion) -> Conclusion:
-    """Returns a conclusion whose `examine` tests its claim at the first call, and remembers the result."""
+    """Returns the conclusion with an `examine` that tests the claim at its first call, then remembers it."""
     examine = functools.partial(claim_tests.examine_claim, concluded)
     return concluded._replace(examine=functools.cache(examine))
 
 
 def _find_from_scores(evidence: Sets | Coins, level: Level) -> Sequence[Finding]:
-    """Returns the findings from one canary a run, whose scores are independent."""
+    """Returns the bounds and estimates from runs with one canary each, whose scores are independent."""
     return estimate.findings(*evidence.pooled(), *level)
 
 
 def _find_from_canaries(evidence: Sets | Coins, level: Level) -> Sequence[Finding]:
-    """Returns the findings from several canaries a run."""
+    """Returns the bounds from several runs with several canaries each, whose scores may be dependent."""
     return lifted.bounds(evidence, *level)
 
 
 def _find_from_directions(evidence: Fresh, level: Level) -> Sequence[Finding]:
-    """Returns the findings from fresh directions, or from ranks among fresh draws."""
+    """Returns the bounds from cosines with fresh directions, or from ranks among fresh draws."""
     return [method.compute(evidence, *level) for method in exact_null.METHODS.values()]
 
 
 def _find_from_one_run(evidence: OneRun, level: Level) -> Sequence[Finding]:
-    """Returns the findings from a single run: estimates of cosines, bounds of coins, cosines or both."""
+    """Returns the findings from a single run: estimates from cosines, then bounds from coins and cosines."""
     findings: list[Finding] = []
     cosines = evidence.cosines
     if cosines is not None:
@@ -116,7 +116,7 @@ def _find_from_one_run(evidence: OneRun, level: Level) -> Sequence[Finding]:
         findings += one_run_bounds.bound_by_guesses(
             one_run_bounds.weigh_coins(evidence.coins), *level
         )
-    # With coins, cosines add a bound only where the law of those that are out is known.
+    # With coins, cosines add bounds only if their null law is known.
     if cosines is not None and (evidence.coins is None or evidence.is_null_known):
         findings += one_run_bounds.bounds(cosines, *level)
     return findings
@@ -131,7 +131,10 @@ _FIND: dict[Shape, Callable[[Any, Level], Sequence[Finding]]] = {
 
 
 def _make_claimed_fields(claim: Claim | None, delta: float) -> dict[str, Any]:
-    """Returns the fields of a `Conclusion`, by name, that follow from a claim; none without a claim."""
+    """Returns the fields of a `Conclusion` that follow from a claim, by name; empty without a claim.
+
+    `delta` is the delta of all epsilons.
+    """
     if claim is None:
         return {}
     last_model = claim.last_model(delta)
@@ -147,12 +150,14 @@ def _make_claimed_fields(claim: Claim | None, delta: float) -> dict[str, Any]:
 
 
 def _find_expected_epsilon(composition: Composition | None, k: int, delta: float) -> float | None:
-    """Returns the epsilon at delta that sampled canaries would leak under linear losses; None of others.
+    """Returns the epsilon that sampled canaries would leak at `delta` if losses were linear.
+
+    None where canaries are not sampled, but inserted with certainty, or where the composition is unknown.
 
     Args:
-      composition: of the steps with the canary; None where these are unknown.
-      k: steps for each insertion.
-      delta: of epsilon.
+      composition: the composition of the steps with the canary; None where these are unknown.
+      k: the number of steps for each insertion.
+      delta: the delta of epsilon.
     """
     if composition is None or composition.sampling_rate == 1:
         return None
@@ -160,14 +165,14 @@ def _find_expected_epsilon(composition: Composition | None, k: int, delta: float
 
 
 def _describe_scores(evidence: Sets | Coins) -> list[str]:
-    """Returns lines on a caller's runs that failed, and on scores that equal others."""
+    """Returns lines, for below a table, on runs that failed and on rows that repeat earlier ones."""
     return [*_describe_failed(evidence), *describe_repeats(evidence)]
 
 
 def _describe_directions(evidence: Fresh) -> list[str]:
-    """Returns lines, for below a table, on a caller's cosines or ranks; none of the library's own.
+    """Returns lines, for below a table, on a caller's cosines or ranks; empty for the library's own.
 
-    They are on runs that failed, on repeated rows, on what was tested of the law, and on the order of rows.
+    They report runs that failed, repeated rows, how well the law was tested, and whether rows are in order.
     """
     if not evidence.given:
         return []
@@ -183,7 +188,7 @@ def _describe_directions(evidence: Fresh) -> list[str]:
 
 
 def _describe_failed(design: Sets | Coins | Fresh) -> list[str]:
-    """Returns a line on a caller's runs that failed, if there are any."""
+    """Returns a line, in a list, on how many scores are of failed runs; empty where no run failed."""
     if not design.failed:
         return []
     share = f"{design.failed:,} of {design.count_scores()}"
@@ -209,12 +214,13 @@ def conclude_setting(
     """Returns the conclusion from the scores of a setting's first runs.
 
     Args:
-      scores: of the runs.
-      setting: of the runs.
-      level: of the bounds.
-      looks: the declared numbers of runs; the conclusion is then from those that the scores reach.
+      scores: the scores of the runs.
+      setting: the setting of the training runs.
+      level: delta and confidence of the bounds.
+      looks: the declared numbers of runs at which scores are looked at. The conclusion combines the looks
+        that these runs reach. Empty without declared looks.
       own_model: whether the model is a caller's, of which only the name is known.
-      steps: how Lipschitz steps are, where the data show it or a caller vouches for it.
+      steps: the Lipschitz constants of the steps, where the data show them or a caller vouches for them.
 
     Raises:
       InputError: as `conclude` does, and for stored scores that are not finite.
@@ -256,7 +262,7 @@ def conclude_setting(
 
 
 def make_claim(setting: Setting) -> Claim:
-    """Returns what the mechanism of a setting guarantees of all models."""
+    """Returns the claim that follows from a setting's mechanism, for an adversary who sees all models."""
     sampling = setting.sampling
     if sampling.name in (BALLS_IN_BINS, RANDOM_ALLOCATION) and setting.mechanism.noise_multiplier:
         sigma = setting.mechanism.noise_multiplier
@@ -265,9 +271,9 @@ def make_claim(setting: Setting) -> Claim:
 
 
 def _bracket_sampler(setting: Setting, delta: float) -> SampledBracket | None:
-    """Returns the lower and the upper bound on epsilon of an adversary who sees the model after every step.
+    """Returns the lower and the upper bound on epsilon for an adversary who sees the model after every step.
 
-    None unless the setting's sampler draws one step of each epoch for a canary, or where there is no noise.
+    None where there is no noise, and unless the setting's sampler draws one step of each epoch for a canary.
     """
     sampling = setting.sampling
     sigma = setting.mechanism.noise_multiplier
@@ -282,14 +288,18 @@ def _bracket_sampler(setting: Setting, delta: float) -> SampledBracket | None:
 
 
 def _expect_linear_losses(setting: Setting, delta: float) -> float | None:
-    """Returns what canaries that come by chance would leak under linear losses; None of others.
+    """Returns the epsilon that sampled canaries would leak at `delta` if losses were linear.
 
-    In E of E b steps, of which the last model shows the sum, they have mu = sqrt(E / b) / sigma.
+    None where canaries are inserted at fixed steps, with certainty. A sampler may draw one step of each of E
+    epochs of b steps. Under linear losses the last model shows only the sum of all E b steps, in which E
+    insertions have mu = sqrt(E / b) / sigma.
     """
     sampling = setting.sampling
     if sampling.batches:
-        composed = mu_upper_bound(setting.mechanism.noise_multiplier, setting.insertions)
-        return epsilon_from_mu(composed / math.sqrt(sampling.batches), delta)
+        mu_without_other_steps = mu_upper_bound(
+            setting.mechanism.noise_multiplier, setting.insertions
+        )
+        return epsilon_from_mu(mu_without_other_steps / math.sqrt(sampling.batches), delta)
     composition = Composition(*setting.composition)
     return _find_expected_epsilon(composition, setting.schedule.periodicity, delta)
 
@@ -297,14 +307,14 @@ def _expect_linear_losses(setting: Setting, delta: float) -> float | None:
 def conclude_each_run(
     scores: Scores, dimension: int, law_holds: bool, level: Level = USUAL_LEVEL
 ) -> list[Conclusion]:
-    """Returns each run's conclusion from cosines.
+    """Returns a conclusion for each run alone, from its canaries' cosines.
 
     Args:
-      scores: cosines (runs, canaries).
-      dimension: d, of the directions.
-      law_holds: whether a cosine of a canary that is out has its exact law, as in final models; else the null
-        is fitted to the canaries that are out.
-      level: of the bounds.
+      scores: the cosines (runs, canaries), and which canaries were in.
+      dimension: d, the dimension of the directions.
+      law_holds: whether cosines of canaries that are out have their exact law, as cosines with final models
+        do; else the null is fitted to these cosines.
+      level: delta and confidence of the bounds.
     """
     conclusions = []
     for values, presence in zip(scores.scores, scores.presence, strict=True):
@@ -316,7 +326,11 @@ def conclude_each_run(
 
 
 def _read_design(scores: Scores) -> Evidence:
-    """Returns the evidence of a setting's scores: of a single run of many canaries, all that it shows."""
+    """Returns the evidence of a setting's scores.
+
+    For a single run with several canaries it is a `OneRun`: with coins unless all canaries are in, and with
+    cosines if the scores are cosines (whose dimension is not 0). For other runs it is their design.
+    """
     if scores.scores.shape[0] > 1 or scores.scores.shape[1] == 1:
         return scores.design()
     if scores.presence.all():
@@ -328,9 +342,9 @@ def _read_design(scores: Scores) -> Evidence:
 
 
 def bound_runs_together(scores: Scores, level: Level = USUAL_LEVEL) -> Bound | None:
-    """Returns the bound that several runs of fresh directions prove together; None of a single run.
+    """Returns the bound that several runs with fresh directions prove together.
 
-    None too of canaries that are no directions, whose dimension is 0.
+    None for a single run, and where canaries are not directions (then `scores.dimension` is 0).
     """
     if not scores.dimension or len(scores.scores) == 1:
         return None
@@ -340,14 +354,16 @@ def bound_runs_together(scores: Scores, level: Level = USUAL_LEVEL) -> Bound | N
 
 
 def predicted_mu(setting: Setting) -> float | None:
-    """Returns mu of the biased dimension's score where genuine gradients do not interfere.
+    """Returns mu of the score along the biased dimension, where genuine gradients leave it alone.
 
-    Insertions add up and all steps' noise does, each shrunk by weight decay in the steps after it,
-    w_t = (1 - eta lambda)^(T - t), so that mu = sum of w_t over insertions / (sigma |w|), without decay
-    sqrt(insertions / k) / sigma (derived in experiments/hidden_state/README.md).
+    The last model shows the sum of all insertions and of all steps' noise. With learning rate eta and weight
+    decay lambda, what step t of T adds shrinks by w_t = (1 - eta lambda)^(T - t) in the steps after it. So
+    mu = (sum of w_t over steps with an insertion) / (sigma |w|), with the norm |w| over all steps. Without
+    decay, with an insertion every k steps, it is sqrt(insertions / k) / sigma. Derived in
+    experiments/hidden_state/README.md.
 
-    It is None where nothing predicts that: for small models, other adversaries or optimizers, sampled
-    insertions, and an unknown initialisation (Errata H14).
+    It is None where there is no such prediction: for small models, other adversaries or optimizers, no noise,
+    sampled insertions, and an unknown initialisation (Errata H14).
     """
     mechanism = setting.mechanism
     if mechanism.optimizer != "sgd" or mechanism.noise_multiplier <= 0:
@@ -363,7 +379,7 @@ def predicted_mu(setting: Setting) -> float | None:
 
 
 def gaussian_reason(setting: Setting) -> str:
-    """Returns why the setting's trade-off curve should be Gaussian, in words of a table's width, or ""."""
+    """Returns why the setting's trade-off curve should be Gaussian, in one line; "" without a reason."""
     if predicted_mu(setting) is None:
         return ""
     return "it has a reason: Gaussian noise on one crafted coordinate"
@@ -372,15 +388,18 @@ def gaussian_reason(setting: Setting) -> str:
 def _combine_looks(
     last: Conclusion, worlds: Mapping[int, Worlds], schedule: Sequence[int]
 ) -> Conclusion:
-    """Returns the conclusion from the looks that were taken of a declared schedule.
+    """Returns the conclusion from the looks that were taken: each method's bound is the best of all looks.
 
-    Each of L looks gets an L-th of the error, so that the best bound of all looks holds at the confidence
-    whenever looking stops.
+    Each of L declared looks gets an L-th of the error, so that the best bound of all looks holds at the
+    confidence, whenever looking stops.
 
     Args:
-      last: the conclusion from the last look's scores, with its estimates and its test of the curve.
-      worlds: (scores in, scores out) of each look by its number of runs.
+      last: the conclusion from the last look's scores. Its estimates and its test of the curve stay.
+      worlds: (scores in, scores out) of each look that was taken, by its number of runs.
       schedule: the declared numbers of runs.
+
+    Raises:
+      InputError: for a schedule that does not ascend, and for a look that it does not name.
     """
     conclusion.require_schedule(schedule)
     for runs in worlds:

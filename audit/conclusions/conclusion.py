@@ -48,8 +48,8 @@ REFUTED = "refuted"
 UNTESTED = "not tested"
 MEASURED_LABEL = f"hidden state, {MEASURED}"  # a bound's name in tables
 _LEAST_P_VALUE = 1e-6  # smaller ones rest on the tail of an approximation
-_FEWEST_EQUAL = 5  # scores of a world that are all equal, or all shifted alike, by no chance
-_PAIRS = {
+_FEWEST_EQUAL = 5  # so many scores are not all equal, or all shifted by the same, by chance
+_PAIRS = {  # the two methods on which a verdict rests: if the curve is Gaussian, and always
     Shape.ONE_CANARY: ONE_CANARY,
     Shape.MANY_CANARIES: MANY_CANARIES,
     Shape.FRESH_DIRECTIONS: FRESH_DIRECTIONS,
@@ -57,24 +57,24 @@ _PAIRS = {
 
 
 def method_of(finding: Finding) -> Method:
-    """Returns the record of the method that a finding is by."""
+    """Returns the record of the method that computed a bound or an estimate."""
     methods: dict[str, Method] = {**estimate.METHODS, **lifted.METHODS, **exact_null.METHODS}
     return methods[finding.method]
 
 
 def assumption_of(finding: Finding) -> Assumption:
-    """Returns what a bound says that it assumes, or why an estimate is no bound."""
+    """Returns what a bound assumes, as it states itself, or why an estimate is no bound."""
     if isinstance(finding, Bound):
         return finding.assumes
     return method_of(finding).assumes
 
 
 class Look(NamedTuple):
-    """A look at the scores.
+    """A look at the scores, at a number of runs that was declared beforehand.
 
     Attributes:
-      runs: the number of runs that it is at.
-      bounds: the bounds from them, at the look's own confidence.
+      runs: the number of runs.
+      bounds: the bounds from these runs, at the look's own confidence.
     """
 
     runs: int
@@ -82,11 +82,11 @@ class Look(NamedTuple):
 
 
 class Looks(NamedTuple):
-    """The looks of an audit that declared them.
+    """The declared looks of an audit.
 
     Attributes:
-      schedule: the declared numbers of runs.
-      confidence: of each look.
+      schedule: the declared numbers of runs, ascending.
+      confidence: the confidence of each look's bounds.
       taken: the looks that were taken, in order.
     """
 
@@ -106,7 +106,8 @@ class UpperBound(NamedTuple):
       epsilon: at the conclusion's delta.
       mu: None where the curve is not Gaussian or is unknown.
       assumes: what the bound assumes.
-      hidden: whether it bounds the last model alone, of Lipschitz steps, and not all models.
+      hidden: whether it is the hidden-state bound, for an adversary who sees only the last model, and not a
+        bound on all models.
     """
 
     epsilon: float
@@ -116,7 +117,7 @@ class UpperBound(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Returns its name in sentences and figures."""
+        """Returns the bound's name in sentences and figures."""
         if self.assumes == GIVEN:
             return "claim"
         if not self.hidden:
@@ -127,20 +128,20 @@ class UpperBound(NamedTuple):
 
     @property
     def label(self) -> str:
-        """Returns its name in tables."""
+        """Returns the bound's name in tables."""
         if self.hidden and self.assumes.word == MEASURED:
             return MEASURED_LABEL
         return self.name
 
 
 class SampledBracket(NamedTuple):
-    """What all models leak where a sampler draws the steps of canaries.
+    """Bounds on what all models leak where a sampler draws one step of each epoch for a canary.
 
     Attributes:
-      sampler: its name.
-      batches: the steps of an epoch.
-      epochs: of training.
-      every_model: the bracket of epsilon, and what computed it.
+      sampler: the sampler's name.
+      batches: the number of steps of an epoch.
+      epochs: the number of epochs of training.
+      every_model: the lower and the upper bound on epsilon, and the accountant that computed them.
     """
 
     sampler: str
@@ -153,30 +154,35 @@ class Conclusion(NamedTuple):
     """What an audit's scores show, at a given level.
 
     Attributes:
-      evidence: the scores by run and canary, whose shape decides what is concluded and shown.
-      worlds: (scores in (n_in,), scores out (n_out,)), of all canaries.
-      level: of the bounds, and of the formulas of estimates.
-      estimates: values that are no bounds.
-      bounds: the lower bounds as they were computed; `ranked`, `rows`, `bound` and `finding` mark what the
-        scores refute.
-      upper_bound: composition's on epsilon: infinite without noise, None of a mechanism that is not claimed.
-      mu_upper_bound: composition's on mu; None also where steps are sampled, or the bound on epsilon was
-        given.
-      test: () -> the test of the Gaussian curve that bounds on mu assume, and its least power against the
-        curves of other mechanisms; None where runs have several canaries, since it counts independent scores.
-      deciding: () -> how many runs would give the test enough power; None where no number tried would.
-      composition: the mechanism's.
-      reason: why the curve should be Gaussian, where the mechanism's own law is a reason; else empty.
-      looks: the declared looks where there were some: the bounds are then the best of those taken, and hold
-        at the confidence together with all others.
-      notes: lines beneath the table of the scores themselves: on runs that failed, on scores that equal
-        others, on what was tested of a caller's directions.
-      hidden_state: the upper bound on the last model alone, at the delta, where steps are proven Lipschitz.
-      uncovered: why they are not, where the setting of the training runs is given; else empty.
-      expected: what the last model would leak under linear losses, of sampled canaries; no bound.
-      sampled: what all models leak with the sampler of the canaries' steps, if there is a sampler.
-      claim: what is claimed of the mechanism, if anything.
-      examine: () -> the test of the tightest claim; None where nothing is claimed, or nothing can be tested.
+      evidence: the scores by run and canary; their shape decides what is concluded and shown.
+      worlds: (scores in (n_in,), scores out (n_out,)) of all canaries.
+      level: delta and confidence of the bounds, which the formulas of estimates use too.
+      estimates: values of epsilon that are no bounds.
+      bounds: the lower bounds as they were computed; `ranked`, `rows`, `bound` and `finding` mark those whose
+        assumption the scores refute.
+      upper_bound: the claimed upper bound on epsilon for all models; infinite without noise, None where
+        nothing is claimed.
+      mu_upper_bound: the claimed upper bound on mu; None where nothing is claimed, where steps are sampled,
+        or where the claim gives only epsilon.
+      test: function of no arguments that returns the test of the Gaussian curve, which bounds on mu assume,
+        and its least power against the curves of other mechanisms. It returns None where runs have several
+        canaries, since the test needs independent scores.
+      deciding: function of no arguments that returns how many runs would give the test enough power; None
+        where no number that was tried would.
+      composition: the composition of the mechanism's steps with a canary; None where it is unknown.
+      reason: why the curve should be Gaussian; empty where the mechanism gives no reason.
+      looks: the declared looks; None without. The bounds are then the best of the looks taken, and all looks
+        together hold at the confidence.
+      notes: lines below the table about the scores themselves: runs that failed, rows that repeat others, and
+        what was tested of a caller's directions.
+      hidden_state: the upper bound on the last model alone, at the level's delta; None where steps are not
+        known to be Lipschitz.
+      uncovered: why there is no `hidden_state`, if the setting of the training runs is known; else empty.
+      expected: the epsilon of the last model if losses were linear, for sampled canaries; no bound.
+      sampled: bounds on what all models leak where a sampler draws the canaries' steps; None without.
+      claim: the claim on the mechanism; None where nothing is claimed.
+      examine: function of no arguments that returns the test of the tightest claim; None where nothing is
+        claimed, or nothing can be tested.
     """
 
     evidence: Evidence
@@ -216,7 +222,7 @@ class Conclusion(NamedTuple):
 
     @property
     def upper_bounds(self) -> tuple[UpperBound, ...]:
-        """Returns all upper bounds, the smallest first, with which a verdict compares what is proven."""
+        """Returns the upper bounds, the smallest epsilon first: on the last model alone, and as claimed."""
         upper_bounds = []
         if self.hidden_state is not None:
             bound = self.hidden_state.bound
@@ -258,7 +264,7 @@ class Conclusion(NamedTuple):
 
     @property
     def curve_power(self) -> float:
-        """Returns the test's power, 0 where there is no test."""
+        """Returns the power of the test of the Gaussian curve; 0 where there is no test."""
         test_and_power = self.test()
         if test_and_power is None:
             return 0.0
@@ -266,22 +272,22 @@ class Conclusion(NamedTuple):
 
     @property
     def gaussian(self) -> Bound:
-        """Returns the bound that assumes a Gaussian curve and on which the verdict rests.
+        """Returns the bound on which the verdict rests if the curve is Gaussian.
 
-        For fresh directions no bound assumes it, and this is the bound that assumes no curve.
+        For fresh directions no bound assumes a Gaussian curve; this is then a bound that assumes no curve.
         """
         return self.bound(self._pair.gaussian)
 
     @property
     def assumption_free(self) -> Bound:
-        """Returns the bound that assumes nothing and on which the verdict rests."""
+        """Returns the bound on which the verdict rests whatever the curve."""
         return self.bound(self._pair.free)
 
     @property
     def _pair(self) -> Pair:
         """Returns the names of the two methods on which verdicts rest: if the curve is Gaussian, and always.
 
-        Raises KeyError for a single run, whose verdict rests on all its bounds.
+        Raises KeyError for a single run: its verdict rests on all its bounds.
         """
         return _PAIRS[self.evidence.shape]
 
@@ -297,13 +303,15 @@ class Conclusion(NamedTuple):
 
     @property
     def law_is_known(self) -> bool:
-        """Returns whether canaries are fresh directions, which have an exact law where they are out."""
+        """Returns whether scores of canaries that are out have a known law (fresh directions, or ranks)."""
         return self.evidence.shape is Shape.FRESH_DIRECTIONS
 
     @property
     def bets_on_curve(self) -> bool:
-        """Returns whether bets test the claimed curve whole, so that the test's e-value says more than its
-        verdict."""
+        """Returns whether the claim's test bets against the whole claimed curve.
+
+        Its e-value then measures the evidence. Other tests of the claim have an e-value of all or nothing.
+        """
         if self.is_one_run:
             return self.one_run.is_null_known
         return self.law_is_known
@@ -325,7 +333,7 @@ class Conclusion(NamedTuple):
 
     @property
     def path(self) -> tuple[float, ...]:
-        """Returns what was proven after each run, of fresh directions; else nothing."""
+        """Returns the epsilon proven after each run, for fresh directions in order; else an empty tuple."""
         return self.assumption_free.path
 
     def ranked(self) -> tuple[Bound, ...]:
@@ -347,7 +355,7 @@ class Conclusion(NamedTuple):
         return tuple(self.bound(method) for method in methods)
 
     def _mark_refuted(self, bound: Bound) -> Bound:
-        """Returns a bound, with `holds` false if it assumes a Gaussian curve and the scores refute that."""
+        """Returns a bound, with `holds` false if it assumes a Gaussian curve that the scores refute."""
         refuted = assumption_of(bound).gaussian and self.refutes_gaussian
         if refuted:
             return dataclasses.replace(bound, holds=False)
@@ -355,10 +363,10 @@ class Conclusion(NamedTuple):
 
     @property
     def epsilon(self) -> float:
-        """Returns what is proven whatever the curve, on which every verdict relies.
+        """Returns the epsilon that is proven whatever the curve, which every verdict relies on.
 
-        It is that of `assumption_free`, and of a single run the largest that assumes no Gaussian curve, 0
-        where there is none.
+        For several runs it is that of `assumption_free`. For a single run it is the largest of all bounds
+        that assume no Gaussian curve, or 0 without such a bound.
         """
         if not self.is_one_run:
             return self.assumption_free.epsilon
@@ -367,16 +375,16 @@ class Conclusion(NamedTuple):
 
     @property
     def epsilon_if_gaussian(self) -> float:
-        """Returns what is proven if the curve is Gaussian: of one run, the largest bound."""
+        """Returns the epsilon that is proven if the curve is Gaussian; for one run, of its largest bound."""
         if not self.is_one_run:
             return self.gaussian.epsilon
         return max((bound.epsilon for bound in self.bounds), default=0.0)
 
     @property
     def most_provable(self) -> float | None:
-        """Returns the epsilon that this number of runs can prove at most, if no guess is wrong.
+        """Returns the largest epsilon that so many runs can prove whatever the curve, if no guess is wrong.
 
-        It is that of the bound that assumes no curve; None of several canaries a run.
+        None where runs have several canaries.
         """
         if not self.has_one_canary:
             return None
@@ -384,7 +392,7 @@ class Conclusion(NamedTuple):
         return estimate.most_provable(*sizes, self.delta, self.assumption_free.confidence)
 
     def count_runs(self) -> int:
-        """Returns how many training runs the scores are of."""
+        """Returns how many training runs the scores come from."""
         if self.is_one_run:
             return 1
         several = cast("Sets | Coins | Fresh", self.evidence)
@@ -394,7 +402,8 @@ class Conclusion(NamedTuple):
     def curve_status(self) -> str:
         """Returns what the scores say of a Gaussian curve.
 
-        CONFIRMED as far as they can, NOT_CONFIRMED, or REFUTED; UNTESTED of several canaries a run.
+        It is REFUTED, NOT_CONFIRMED if the test has too little power, CONFIRMED if it has enough, or UNTESTED
+        where runs have several canaries.
         """
         if self.curve is None:
             return UNTESTED
@@ -406,11 +415,12 @@ class Conclusion(NamedTuple):
 
     @property
     def delta(self) -> float:
+        """Returns the delta of every epsilon."""
         return self.level.delta
 
     @property
     def confidence(self) -> float:
-        """Returns the confidence of every bound, which is the level that estimates use."""
+        """Returns the confidence of every bound, which the formulas of estimates use too."""
         return self.level.confidence
 
     @property
@@ -420,7 +430,7 @@ class Conclusion(NamedTuple):
 
     @property
     def doubts_gaussian(self) -> bool:
-        """Returns whether a test did not refute the curve, by too few scores to tell it from others."""
+        """Returns whether the test did not refute a Gaussian curve but has too little power to confirm it."""
         if self.curve is None or self.refutes_gaussian:
             return False
         return self.curve_power < CURVE_POWER
@@ -435,17 +445,17 @@ class Conclusion(NamedTuple):
         return f"p = {p_value:.2g}"
 
     def rows(self) -> tuple[Finding, ...]:
-        """Returns estimates and bounds in the order of tables."""
+        """Returns the estimates, then the bounds as computed, with refuted ones marked."""
         bounds = [self._mark_refuted(bound) for bound in self.bounds]
         return (*self.estimates, *bounds)
 
     def bound(self, method: str) -> Bound:
-        """Returns a method's bound; raises KeyError for an estimate's or an unknown name."""
+        """Returns a method's bound, marked if refuted; raises KeyError for an estimate or an unknown name."""
         by_method = {bound.method: bound for bound in self.bounds}
         return self._mark_refuted(by_method[method])
 
     def finding(self, method: str) -> Finding:
-        """Returns a method's bound or estimate; raises KeyError for an unknown name."""
+        """Returns a method's bound, marked if refuted, or estimate; raises KeyError for an unknown name."""
         by_method = {row.method: row for row in self.rows()}
         return by_method[method]
 
@@ -453,10 +463,10 @@ class Conclusion(NamedTuple):
 def find_doubt(conclusion: Conclusion) -> str:
     """Returns why scores cannot be those of independent training runs with noise, or an empty string.
 
-    The scores of a world are all equal while the others vary where all runs shared a seed, or where a
-    score was never filled in. Every score in is the score out of its row plus a constant where both runs
-    of a row shared a seed. A value that most scores of the other world have too, as of runs that failed,
-    is no reason.
+    There are two reasons. All scores of one world are equal while those of the other vary, as where all runs
+    shared a seed, or scores were never filled in; but not if half of the other world's scores have the same
+    value, as where many runs failed. Or every score in is the score out of its row plus one constant, as
+    where the two runs of a row shared a seed.
     """
     if conclusion.law_is_known or conclusion.is_one_run:
         return ""
@@ -477,7 +487,7 @@ def find_doubt(conclusion: Conclusion) -> str:
 
 
 def require_schedule(schedule: Sequence[int]) -> None:
-    """Raises InputError unless the numbers of runs ascend, and the first has a run for each world."""
+    """Raises InputError unless numbers of runs ascend, from at least 2: a run for each world."""
     given = f"`looks={','.join(map(str, schedule))}`"
     require(schedule, f"{given}: give the numbers of runs at which to look, comma-separated")
     require(schedule[0] >= 2, f"{given}: give at least 2 runs, half of them in each world")
@@ -486,14 +496,16 @@ def require_schedule(schedule: Sequence[int]) -> None:
 
 
 def confidence_of_each(confidence: float, looks: int) -> float:
-    """Returns the confidence of each of a number of looks, at which all hold at once at `confidence`."""
+    """Returns the confidence of each look such that all looks hold at once at `confidence` (union bound)."""
     return 1 - (1 - confidence) / looks
 
 
 def best_of_looks(taken: Sequence[Look], confidence: float) -> tuple[Bound, ...]:
-    """Returns each method's largest bound over the looks, at the confidence at which all looks hold at once.
+    """Returns each method's largest bound over the looks.
 
-    Every look has the bounds of the same methods, in the same order.
+    Args:
+      taken: the looks, with the bounds of the same methods in the same order.
+      confidence: the confidence at which all looks hold at once, which these bounds get.
     """
     best = []
     for bounds_of_method in zip(*(look.bounds for look in taken), strict=True):

@@ -1,11 +1,11 @@
-"""How Lipschitz an audit's steps are: what the accountant of hidden states needs of a training run.
+"""The Lipschitz constants of an audit's steps, which the accountant of hidden states needs.
 
-A step without the canary and noise is theta -> theta - eta (mean of clipped gradients + lambda theta). Of a
-loss l(w'x, y), convex in w'x with l'' at most b, clipping a gradient clips l' alone, and leaves the gradient
-of the Huberised loss, which is convex too and b |x|^2-smooth. So the mean of a batch is beta-smooth, with
-beta the largest eigenvalue of b / B times the sum of x x', and the step is max(|1 - eta lambda|, |1 - eta
-(lambda + beta)|)-Lipschitz (Bok, Su and Altschuler 2024, arXiv 2403.00278). Where the rows of any data set
-are at most X long, beta is at most b X^2.
+A step without the canary and noise is theta -> theta - eta (mean of clipped gradients + lambda theta), with
+learning rate eta and weight decay lambda. Take a loss l(w'x, y), convex in w'x with l'' at most b. Clipping
+its gradient clips l' alone, and leaves the gradient of the Huberised loss, which is convex too and
+b |x|^2-smooth. So the mean over a batch of B examples is beta-smooth, with beta the largest eigenvalue of
+b / B times the sum of x x', and the step is max(|1 - eta lambda|, |1 - eta (lambda + beta)|)-Lipschitz (Bok,
+Su and Altschuler 2024, arXiv 2403.00278). If no row of any data set is longer than X, beta is at most b X^2.
 """
 
 import functools
@@ -37,21 +37,23 @@ from audit.version import __version__
 # How steps are measured. Raise the number where equal steps give other constants: stores measure again then.
 MEASUREMENT = f"{__version__}, measurement 2"
 _FILE = "lipschitz.json"
-_SIMULATED = 100_000  # orders of batches
-_MOST_STRATA = 1000  # of them
-_ROUNDING = 1e-6  # of distances, in units of what an insertion shifts
-# Adversaries whose canaries are examples, whose gradients depend on the model.
+_SIMULATED = 100_000  # orders of batches that are simulated
+_MOST_STRATA = (
+    1000  # up to so many orders are enumerated; more are simulated, in so many strata at most
+)
+_ROUNDING = 1e-6  # a distance below this is rounding, in units of the shift by an insertion
+# Adversaries whose canaries are examples: the canaries' gradients depend on the model.
 _READS_THETA = ("loss", "poisoned", "clip_bkd", "examples")
 
 
 class Steps(NamedTuple):
-    """The Lipschitz constants of an audit's steps, a number or (T,), and why they hold.
+    """The Lipschitz constants of an audit's T steps, and why they hold.
 
     Attributes:
-      constants: a number or (T,).
-      reason: why they hold.
+      constants: (T,), a constant for each step, or one number for all.
+      reason: why the constants hold.
       runs: how many training runs they were measured along; 0 where they are proven or vouched for.
-      kink: why derivatives do not say how far steps separate models; empty where they do.
+      kink: why measured derivatives do not bound how far a step separates two models; empty where they do.
       version: `MEASUREMENT` of the library that measured them; empty where they were not measured.
     """
 
@@ -65,24 +67,25 @@ class Steps(NamedTuple):
 def hidden_state(
     setting: Setting, delta: float, given: Steps | None = None, own_model: bool = False
 ) -> HiddenState | str:
-    """Returns the upper bound on the last model of a setting, infinite without noise.
+    """Returns the upper bound on what the last model of a setting leaks, or why there is none.
 
-    Where there is no bound but that of composition, returns the reason instead.
+    The bound is infinite without noise. A reason, a string, is returned where only composition bounds the
+    last model.
 
     Args:
-      setting: of the audit.
-      delta: of (epsilon, delta).
-      given: the steps of a caller's own model, or those of a model of the zoo on its data, where there are
-        any.
+      setting: the setting of the audit.
+      delta: the delta of the bound's epsilon.
+      given: the Lipschitz constants of a caller's own model, or of a model of the zoo on its data; None where
+        these are unknown.
       own_model: whether the model is a caller's own.
 
     Raises:
-      InputError: constants are out of range.
+      InputError: if the constants are out of range.
     """
     if reason := _why_uncovered(setting, own_model):
         return reason
     row = None if own_model else zoo.tasks().get(setting.model)
-    if row is None:
+    if row is None:  # a caller's model
         if given is None:
             return "nobody vouches for how Lipschitz its steps are"
         return _bound_measured(setting, given, delta)
@@ -95,8 +98,10 @@ def hidden_state(
         return _bound_measured(setting, given, delta)
 
     any_data = f"any data with |x| <= {row.convex.norm:g}"
-    steps_of_any = Steps(_constant_of_any_data(setting, row.convex), f"convex loss, {any_data}")
-    state = _bound(setting, steps_of_any, delta)
+    steps_on_any_data = Steps(
+        _constant_of_any_data(setting, row.convex), f"convex loss, {any_data}"
+    )
+    state = _bound(setting, steps_on_any_data, delta)
     if given is not None:
         reason = f"{given.reason}; {any_data}: epsilon {state.bound.epsilon:.4g}"
         state = _bound(setting, given._replace(reason=reason), delta)
@@ -108,15 +113,16 @@ def hidden_state(
 def compute_mu_along_one_direction(setting: Setting) -> float:
     """Returns mu of an adversary that inserts along one direction in which the data never vary.
 
-    What is inserted at step t, and its noise, shrink by w_t = (1 - eta lambda)^(T - t), so mu = sum of w_t
-    over insertions / (sigma |w|). Where the canary comes first in its period this is the hidden-state bound
-    itself.
+    With learning rate eta and weight decay lambda, the insertion and the noise of step t of T shrink by
+    w_t = (1 - eta lambda)^(T - t) in the steps after it. So mu = (sum of w_t over steps with an insertion) /
+    (sigma |w|), with the norm |w| over all steps. Where the canary comes first in its period of steps, this
+    is the hidden-state bound itself.
     """
     schedule = setting.schedule
     mechanism = setting.mechanism
     decay = mechanism.learning_rate * mechanism.weight_decay
-    steps_after = np.arange(schedule.steps - 1, -1, -1.0)
-    # Weights count up to a common factor: take a factor that leaves no weight above 1 in size.
+    steps_after = np.arange(schedule.steps - 1, -1, -1.0)  # T - t for each step t
+    # A common factor of the weights cancels: take one that leaves no weight above 1 in size.
     exponents = steps_after if decay <= 2 else steps_after - schedule.steps
     weights = (1 - decay) ** exponents
     inserted = weights[schedule.place - 1 :: schedule.periodicity]
@@ -125,9 +131,11 @@ def compute_mu_along_one_direction(setting: Setting) -> float:
 
 
 def of_data(store: Store, setting: Setting, dataset: Dataset) -> Steps | None:
-    """Returns the steps of a model of the zoo on its data, and keeps them in the store.
+    """Returns the Lipschitz constants of a zoo model's steps on its data, from the store if it has them.
 
-    None where they cannot be less Lipschitz than on any data.
+    For a convex loss they are computed from the batches, and written to the store; None where they cannot be
+    smaller than on any data. For a model of which nothing is proven they are those that this version
+    measured earlier, or None. None for a curved model, and for a model that is not in the zoo.
     """
     row = zoo.tasks().get(setting.model)
     if row is None or row.curved is not None:
@@ -148,7 +156,7 @@ def of_data(store: Store, setting: Setting, dataset: Dataset) -> Steps | None:
 
 
 def keep(store: Store, steps: Steps | None) -> None:
-    """Stores the constants of a setting's steps, or that there are none, beside its scores."""
+    """Writes the constants of a setting's steps to the store's lipschitz.json; None deletes that file."""
     if steps is None:
         (store.path / _FILE).unlink(missing_ok=True)
         return
@@ -159,9 +167,9 @@ def keep(store: Store, steps: Steps | None) -> None:
 
 
 def kept(store: Store) -> Steps | None:
-    """Returns the constants in a store; None where there are none.
+    """Returns the constants of the steps that a store holds; None where it holds none.
 
-    Raises InputError where they are damaged.
+    Raises InputError if their file is damaged.
     """
     content = files.read(store.path / _FILE)
     if content is None:
@@ -173,7 +181,7 @@ def kept(store: Store) -> Steps | None:
 
 
 def find_current(store: Store) -> Steps | None:
-    """Returns the constants in a store, as `kept`; None where another version measured them."""
+    """Returns the constants that a store holds; None where it holds none or another version measured them."""
     steps = kept(store)
     if steps is not None and steps.runs and steps.version != MEASUREMENT:
         return None
@@ -181,13 +189,14 @@ def find_current(store: Store) -> Steps | None:
 
 
 def _bound(setting: Setting, steps: Steps, delta: float) -> HiddenState:
-    """Returns the hidden-state bound for steps with these constants.
+    """Returns the hidden-state bound for steps with these Lipschitz constants, with its reason and margins.
 
-    Where the adversary does not know which steps take a canary, epsilon is that of the mixture over orders.
+    Where the adversary does not know which steps take a canary, the bound is that of the mixture over orders.
     """
     schedule = setting.schedule
 
     def compute(constants: ArrayLike) -> HiddenStateBound:
+        """Returns the bound for other constants, as `make_hidden_state` needs it for the margins."""
         return _bound_for(setting, constants, delta)
 
     periods = Periods(steps.constants, schedule.periodicity, schedule.place)
@@ -197,7 +206,7 @@ def _bound(setting: Setting, steps: Steps, delta: float) -> HiddenState:
 
 
 def _bound_for(setting: Setting, constants: ArrayLike, delta: float) -> HiddenStateBound:
-    """Returns the hidden-state bound for constants, a number or (T,); infinite without noise."""
+    """Returns the hidden-state bound for Lipschitz constants, a number or (T,); infinite without noise."""
     sigma = setting.mechanism.noise_multiplier
     shifts = _find_shifts(setting)
     if sigma == 0:
@@ -207,6 +216,7 @@ def _bound_for(setting: Setting, constants: ArrayLike, delta: float) -> HiddenSt
     limit = _find_mixture(setting, constants, delta)
     if limit is None:
         return bound
+    # Both hold: the mixture's epsilon, and that of its bound on mu over all orders.
     epsilon = min(limit.epsilon, epsilon_from_mu(limit.mu, delta))
     return bound._replace(mu=limit.mu, epsilon=epsilon)
 
@@ -214,7 +224,11 @@ def _bound_for(setting: Setting, constants: ArrayLike, delta: float) -> HiddenSt
 def _find_mixture(
     setting: Setting, constants: ArrayLike, delta: float
 ) -> samplers.MixtureLimit | None:
-    """Returns the bound of the mixture over orders; None where the adversary knows the canary's steps."""
+    """Returns the bound on the last model by the mixture over the orders in which canaries may come.
+
+    None where the adversary knows the canary's steps, where not every step may take a canary (k > 1), and
+    without noise.
+    """
     schedule = setting.schedule
     sigma = setting.mechanism.noise_multiplier
     if not setting.sampling.is_hidden or schedule.periodicity > 1 or sigma == 0:
@@ -224,7 +238,7 @@ def _find_mixture(
 
 
 def _describe_mixture(limit: samplers.MixtureLimit | None) -> str:
-    """Returns the words for a bound by a mixture over orders, after a semicolon; empty without a mixture."""
+    """Returns words, after a semicolon, that say a bound is by a mixture over orders; empty without one."""
     if limit is None:
         return ""
     words = "; a mixture over orders of batches"
@@ -234,9 +248,9 @@ def _describe_mixture(limit: samplers.MixtureLimit | None) -> str:
 
 
 def _find_shifts(setting: Setting) -> NDArray[np.float64]:
-    """Returns (T,) 1 at steps that take a canary, and 0 at others.
+    """Returns the shift by the canary at each of T steps (T,): 1 where it is inserted, else 0.
 
-    With a sampler that draws a step of each epoch, it is the last step.
+    A sampler that draws one step of each epoch is taken to insert it at the epoch's last step.
     """
     schedule = setting.schedule
     shifts = np.zeros(schedule.steps)
@@ -252,7 +266,14 @@ def _find_shifts(setting: Setting) -> NDArray[np.float64]:
 def _mix_orders(
     sampler: Sampling, noise_multiplier: float, constants: tuple[float, ...], delta: float
 ) -> samplers.MixtureLimit:
-    """Returns the bound on the last model that the mixture over orders gives; simulating takes seconds."""
+    """Returns the bound on the last model by the mixture over orders of batches; simulating takes seconds.
+
+    Args:
+      sampler: how canaries' steps are drawn: one of each epoch, or by Poisson sampling.
+      noise_multiplier: standard deviation of the noise over the clipping norm.
+      constants: (T,), the Lipschitz constants of the steps.
+      delta: the delta of the bound's epsilon.
+    """
     batches = sampler.batches or 1
     schedule = samplers.make_schedule(
         noise_multiplier, batches, len(constants) // batches, constants
@@ -265,9 +286,10 @@ def _mix_orders(
 
 
 def _bound_measured(setting: Setting, steps: Steps, delta: float) -> HiddenState | str:
-    """Returns the bound for constants that may be measured.
+    """Returns the bound for constants that may be measured, or why they give none.
 
-    Where displacements are stretched more than derivatives say, returns that instead, with an estimate.
+    A reason, a string, is returned where steps have kinks: derivatives then do not bound how far
+    displacements are stretched. It states the epsilon that they would give, as an estimate.
     """
     state = _bound(setting, steps, delta)
     if steps.kink:
@@ -276,9 +298,11 @@ def _bound_measured(setting: Setting, steps: Steps, delta: float) -> HiddenState
 
 
 def coupling_distances(setting: Setting, constants: ArrayLike) -> NDArray[np.float64]:
-    """Returns (T,) the distance of the coupled processes before each step, in units of eta C / B.
+    """Returns the distance (T,) of the two worlds' coupled models before each step, in units of eta C / B.
 
-    It is what the bound's payments leave: z_(t-1), from z_t = c_t z_(t-1) + s_t - a_t.
+    It is z_(t-1) of the hidden-state bound, with z_0 = 0 and z_t = c_t z_(t-1) + s_t - a_t. Here c_t is the
+    Lipschitz constant of step t, s_t its shift by the canary, and a_t the part of the distance that its noise
+    pays for. The unit is the learning rate times the clipping norm over the batch size.
     """
     shifts = _find_shifts(setting)
     paid = _bound_for(setting, constants, delta=1e-5).paid  # which no delta changes
@@ -287,18 +311,20 @@ def coupling_distances(setting: Setting, constants: ArrayLike) -> NDArray[np.flo
     before = np.zeros(schedule.steps)
     for t in range(schedule.steps - 1):
         distance = c[t] * before[t] + shifts[t] - paid[t]
-        # What rounding leaves of 0 would grow with every step that stretches it.
+        # A remainder of rounding in place of 0 would grow with every step that stretches it.
         before[t + 1] = distance if distance > _ROUNDING else 0.0
     return before
 
 
 def _compute_constant_of_curved(setting: Setting, curved: Curved) -> float:
-    """Returns the Lipschitz constant of steps theta - eta (g + lambda theta) on any data.
+    """Returns the Lipschitz constant, on any data, of the steps of a model with bounded curvature.
 
-    The eigenvalues of the loss's Hessian lie between -m and L. Where clipping never acts, the Hessian is the
-    derivative of g, so that the eigenvalues of the step's Jacobian lie between 1 - eta (lambda + L) and
-    1 - eta (lambda - m). Where it may act, that derivative need not be symmetric. Its norm is at most
-    max(m, L) still, since clipping is a projection, which moves no two gradients apart.
+    A step is theta - eta (g + lambda theta), with learning rate eta, weight decay lambda, and the mean g of
+    clipped gradients. The eigenvalues of the loss's Hessian lie between -m and L. If no gradient is long
+    enough to be clipped, the Hessian is the derivative of g, so that the eigenvalues of the step's Jacobian
+    lie between 1 - eta (lambda + L) and 1 - eta (lambda - m). If clipping may act, the derivative of g need
+    not be symmetric. But its norm is still at most max(m, L), since clipping is a projection, which moves no
+    two gradients apart.
     """
     mechanism = setting.mechanism
     rate = mechanism.learning_rate
@@ -312,7 +338,7 @@ def _compute_constant_of_curved(setting: Setting, curved: Curved) -> float:
 
 
 def _why_uncovered(setting: Setting, own_model: bool) -> str:
-    """Returns why the last model has no bound but composition, whatever is trained; else an empty string."""
+    """Returns why only composition can bound the last model, whatever the model; else an empty string."""
     mechanism = setting.mechanism
     adversary = setting.adversary
     if mechanism.optimizer != "sgd":
@@ -334,23 +360,26 @@ def _steps_of_batches(
     features: NDArray[np.float32],
     batches: NDArray[np.int32],
 ) -> Steps:
-    """Returns the steps on some features.
+    """Returns the Lipschitz constants of the steps of a convex loss on a data set's batches.
 
-    A batch's largest eigenvalue is computed only where its trace does not decide already.
+    The smoothness of a batch's mean loss is the curvature times the largest eigenvalue of X'X / B, for the
+    batch's features X (B, p). That eigenvalue is computed only where its upper limit, the trace, does not
+    show already that the constant is the least possible.
 
     Args:
-      setting: of the audit.
-      convex: the model's loss.
-      features: (N, p).
-      batches: indices (T, B).
+      setting: the setting of the audit.
+      convex: the curvature of the model's loss.
+      features: (N, p), the features of all examples.
+      batches: (T, B), indices of the examples of each step's batch.
     """
-    least = _constant(setting, 0.0)
+    least = _constant(setting, 0.0)  # as of a flat loss
     constants = np.full(len(batches), least)
     squared_lengths = (features.astype(np.float64) ** 2).sum(axis=1)
     traces = squared_lengths[batches].mean(axis=1)
     undecided = _constant(setting, convex.curvature * traces) > least
     for t in np.flatnonzero(undecided):
         rows = features[batches[t]].astype(np.float64)
+        # Both products have the same largest eigenvalue: take the smaller matrix.
         gram = rows @ rows.T if len(rows) < rows.shape[1] else rows.T @ rows
         largest = np.linalg.eigvalsh(gram)[-1]
         constants[t] = _constant(setting, convex.curvature * largest / len(rows))
@@ -360,7 +389,7 @@ def _steps_of_batches(
 
 
 def _constant_of_any_data(setting: Setting, convex: Convex) -> float:
-    """Returns the Lipschitz constant of steps on any data whose rows the loader bounds."""
+    """Returns the Lipschitz constant of steps on any data whose rows are at most `convex.norm` long."""
     return float(_constant(setting, convex.curvature * convex.norm**2))
 
 
@@ -368,8 +397,8 @@ def _constant(setting: Setting, smoothness: ArrayLike) -> NDArray[np.float64]:
     """Returns the Lipschitz constant of one gradient step: max(|1 - eta lambda|, |1 - eta (lambda + beta)|).
 
     Args:
-      setting: with the learning rate eta and the weight decay lambda.
-      smoothness: beta, of the mean loss; of any shape, which the result has too.
+      setting: the setting, whose mechanism has the learning rate eta and the weight decay lambda.
+      smoothness: beta, the smoothness of a batch's mean loss, of any shape; the result has the same shape.
     """
     rate = setting.mechanism.learning_rate
     decay = setting.mechanism.weight_decay

@@ -25,13 +25,15 @@ from audit.training.rehearsal import Effort, Secant
 
 
 def measure_zoo(store: Store, setting: Setting, dataset: Dataset, runs: int = USUAL) -> None:
-    """Measures the steps of a model of the zoo of which nothing is proven, and keeps them.
+    """Measures the Lipschitz constants of a zoo model's steps, and keeps them in the store.
+
+    For models of which no constants are proven. Nothing is measured again if the store has enough.
 
     Args:
-      store: Of the setting.
-      setting: Of the audit.
-      dataset: The model's.
-      runs: To rehearse.
+      store: the store of the setting.
+      setting: the setting of the audit.
+      dataset: the data set of the model.
+      runs: the number of training runs to rehearse, or `USUAL` for as many as are usual.
     """
     model = build.trainee(setting.model, dataset).model
     game = build.build(setting, dataset)
@@ -48,21 +50,23 @@ def measure(
     runs: int = USUAL,
     kinks: bool = False,
 ) -> Steps:
-    """Returns the steps that the store has, or measures them along rehearsed runs and keeps them.
+    """Returns measured Lipschitz constants of the steps, from the store or from rehearsed runs.
 
-    They are measured again where they were along fewer runs, or by another version.
+    The store's constants are used if they were measured along enough runs, by this version. Others are
+    measured now and kept in the store.
 
     Args:
-      store: Of the setting.
-      setting: Of the audit.
-      game: The audit's.
-      clipped_sum: Its clipping strategy.
-      runs: To rehearse.
-      kinks: Whether the model has kinks for certain, whatever secants show.
+      store: the store of the setting.
+      setting: the setting of the audit.
+      game: the audit's mechanism and adversary, whose training is rehearsed.
+      clipped_sum: the mechanism's clipping strategy.
+      runs: the number of training runs to rehearse, or `USUAL` for as many as are usual.
+      kinks: whether the model is known to have kinks, whatever the secants show.
     """
     with store.turn("lipschitz"):
         steps = find_measured(store, runs)
         if steps is None:
+            # The usual effort depends on the number of parameters alone: no model is made.
             theta_0 = jax.eval_shape(game.init, jax.random.key(0))
             effort = rehearsal.usual_effort(theta_0.size)
             if runs != USUAL:
@@ -75,14 +79,17 @@ def measure(
 def measure_steps(
     setting: Setting, game: Game, clipped_sum: ClippedSum, effort: Effort, kinks: bool = False
 ) -> Steps:
-    """Returns the steps of a setting, measured along rehearsed runs under a progress bar.
+    """Returns Lipschitz constants of a setting's steps, measured along rehearsed runs; shows a progress bar.
+
+    A constant is the largest singular value of the step's Jacobian. Secants then show whether steps stretch
+    displacements further than that: if so, they have kinks.
 
     Args:
-      setting: Of the audit.
-      game: The audit's.
-      clipped_sum: Its clipping strategy.
-      effort: How much to measure.
-      kinks: Whether the model has kinks for certain, whatever secants show.
+      setting: the setting of the audit.
+      game: the audit's mechanism and adversary, whose training is rehearsed.
+      clipped_sum: the mechanism's clipping strategy.
+      effort: how many runs, steps and secants to measure.
+      kinks: whether the model is known to have kinks, whatever the secants show.
     """
     begun = time.monotonic()
     if kinks:
@@ -93,13 +100,15 @@ def measure_steps(
         jax.default_matmul_precision("float32"),
         progress.bar(count, lambda: "measuring", unit="steps") as line,
     ):
-        unexpanded = lipschitz.coupling_distances(setting, 1.0)
-        measured = rehearsal.rehearse(game, clipped_sum, effort, unexpanded, line)
+        # Secants are as long as the distance of both worlds' models. While constants are unknown,
+        # that is the distance if steps stretched nothing.
+        distances_unstretched = lipschitz.coupling_distances(setting, 1.0)
+        measured = rehearsal.rehearse(game, clipped_sum, effort, distances_unstretched, line)
         constants = measured.constants
         distances = lipschitz.coupling_distances(setting, constants)
-        climbed = rehearsal.search_secants(game, clipped_sum, measured, distances, effort)
+        searched_secants = rehearsal.search_secants(game, clipped_sum, measured, distances, effort)
 
-    secants = [*measured.secants, *climbed]
+    secants = [*measured.secants, *searched_secants]
     worst = max(secants, key=lambda secant: secant.excess)
     kink = _describe_kink(worst, kinks)
     seconds = math.ceil(time.monotonic() - begun)
@@ -109,7 +118,12 @@ def measure_steps(
 
 
 def _describe_kink(worst: Secant, kinks: bool) -> str:
-    """Returns why derivatives do not say how far steps separate models; empty where they do."""
+    """Returns why derivatives do not bound how far steps separate models; empty where they seem to.
+
+    Args:
+      worst: the secant that is stretched most beyond what derivatives say.
+      kinks: whether the model is known to have kinks.
+    """
     if worst.excess > 0:
         stretch = worst.stretch
         return (

@@ -18,19 +18,19 @@ FEWEST = 2  # rehearsals, one of them in each world
 def count_rehearsals(
     setting: Setting, requested: str | None = None, rehearsals: int | None = None
 ) -> int | None:
-    """Returns along how many runs to measure the steps of a model of the zoo, or `USUAL`.
+    """Returns the number of runs along which to measure a zoo model's steps, or `USUAL`; None for not at all.
 
-    None says not to measure. Without a request, smooth models of which nothing is proven are measured where
-    canaries come at every k-th step alone and the adversary sees the last model alone.
+    Models of which constants are proven are not measured. Without a request, others are measured if the model
+    is smooth, canaries come only at every k-th step, with k > 1, and the last model can have a bound.
 
     Args:
-      setting: Of the audit.
-      requested: "measured" or "none", where a caller requests either.
-      rehearsals: The number of runs that a caller requests.
+      setting: the setting of the audit.
+      requested: what a caller requests, "measured" or "none"; None without a request.
+      rehearsals: the number of runs that a caller requests; None for the usual number.
 
     Raises:
-      InputError: For other words, for too few runs, and for a setting whose last model has no bound, whatever
-        is measured.
+      InputError: for other words, for too few runs, and for a request to measure where the last model can
+        have no bound, whatever is measured.
     """
     is_word = requested is None or isinstance(requested, str)
     require(
@@ -47,7 +47,7 @@ def count_rehearsals(
 
 
 def require_rehearsals(requested: object, rehearsals: int | None) -> None:
-    """Raises InputError for a number of rehearsals that is too small, or that nothing is measured along."""
+    """Raises InputError for a number of rehearsals below 2, or one without `lipschitz=measured`."""
     if rehearsals is None:
         return
     is_measured = isinstance(requested, str) and requested == MEASURED
@@ -60,7 +60,7 @@ def require_rehearsals(requested: object, rehearsals: int | None) -> None:
 
 def require_measurable(setting: Setting) -> None:
     """Raises InputError for a setting whose last model has no bound, whatever is measured."""
-    # Whether there is a bound does not depend on delta, nor on what the constants are.
+    # Any delta and constants will do: whether there is a bound does not depend on them.
     reason = lipschitz.hidden_state(setting, 1e-5, Steps(1.0, ""))
     if isinstance(reason, str):
         message = f"`lipschitz={MEASURED}` bounds what the last model leaks, and {reason}: drop it"
@@ -68,7 +68,10 @@ def require_measurable(setting: Setting) -> None:
 
 
 def find_measured(store: Store, rehearsals: int) -> Steps | None:
-    """Returns the measured steps of a store; None where they are along fewer runs, or another version's."""
+    """Returns the constants of the steps that were measured along at least `rehearsals` runs.
+
+    None where the store has none of them, or another version measured them. `USUAL` asks for any number.
+    """
     steps = lipschitz.find_current(store)
     if steps is None:
         return None
@@ -77,13 +80,16 @@ def find_measured(store: Store, rehearsals: int) -> Steps | None:
 
 
 def _is_proven(setting: Setting) -> bool:
-    """Returns whether it is proven how Lipschitz a setting's steps are."""
+    """Returns whether Lipschitz constants of a setting's steps are proven for its model."""
     row = zoo.task(setting.model)
     return row.convex is not None or row.curved is not None
 
 
 def _is_measured_unasked(setting: Setting) -> bool:
-    """Returns whether a setting's steps are measured although nobody requests it."""
+    """Returns whether a setting's steps are to be measured although nobody requests it.
+
+    They are if the model is smooth, not every step takes a canary, and the last model can have a bound.
+    """
     if not zoo.task(setting.model).smooth or setting.schedule.periodicity == 1:
         return False
     state = lipschitz.hidden_state(setting, 1e-5, Steps(1.0, ""))  # any delta and constants

@@ -33,19 +33,19 @@ _BOUND_FIELDS = ("method", "epsilon", "mu", "delta", "confidence", "assumes", "c
 
 
 def keep(store: Store, conclusion: Conclusion, figure: bytes, **more: object) -> tuple[str, Path]:
-    """Writes audit.json and audit.png.
+    """Writes an audit's conclusion and figure to its store, as audit.json and audit.png.
 
     Args:
-      store: whose folder they are written to.
-      conclusion: of the audit.
-      figure: the bytes of audit.png.
+      store: the store of the setting.
+      conclusion: the conclusion of the audit.
+      figure: the content of audit.png.
       more: further fields of audit.json.
 
     Returns:
-      The JSON on a single line and the figure's path.
+      The JSON on a single line, and the figure's path.
 
     Raises:
-      InputError: where they can't be written.
+      InputError: if a file can't be written.
     """
     result = keep_result(store, conclusion, **more)
     path = store.write_bytes(FIGURE, figure)
@@ -60,9 +60,10 @@ def keep_result(store: Store, conclusion: Conclusion, **more: object) -> str:
 
 
 def result_json(conclusion: Conclusion, **more: object) -> str:
-    """Returns the content of audit.json on a single line: `bounds_json`, with the upper bound on mu.
+    """Returns the content of audit.json on a single line.
 
-    For one run it is `one_run_fields`, with epsilon.
+    It is `bounds_json`, or for a single run `one_run_fields` with the proven epsilon, and in both cases the
+    upper bound on mu and the fields `more`.
     """
     more = {"mu_upper_bound": finite(conclusion.mu_upper_bound), **more}
     if conclusion.is_one_run:
@@ -73,17 +74,17 @@ def result_json(conclusion: Conclusion, **more: object) -> str:
 def bounds_json(conclusion: Conclusion, **more: object) -> str:
     """Returns a conclusion from several runs as a JSON object on a single line.
 
-    Its fields are these, of which those marked * are left out where there is nothing to say:
+    These are its fields. Those marked * are left out where there is nothing to say:
 
-      bounds: A list of bounds and estimates, with their noise floors.
-      notes*: Remarks for people.
-      upper_bound: Epsilon of the claim; null if infinite or unknown.
-      hidden_state*, last_model*: The bound on the last model alone, or why there is none.
-      every_model*: The bracket of a sampler, for an adversary who sees every model.
-      claim_test*: The test of the claimed curve.
-      expected*: Epsilon under linear losses.
-      epsilon: The lower bound that needs no assumption on the curve.
-      most_provable: The largest such bound that this many runs can prove.
+      bounds: a list of the estimates, with their noise floors, and the lower bounds.
+      notes*: remarks for people.
+      upper_bound: the claimed epsilon; null if infinite or unknown.
+      hidden_state*, last_model*: the upper bound on the last model alone, or why there is none.
+      every_model*: lower and upper bound on epsilon with a sampler, for an adversary who sees every model.
+      claim_test*: the test of the claim.
+      expected*: the epsilon of the last model if losses were linear.
+      epsilon: the lower bound that needs no assumption on the curve.
+      most_provable: the largest such bound that this many runs can prove; null with several canaries a run.
 
     Then come the test of the Gaussian curve*, the looks*, and `more`.
     """
@@ -120,11 +121,11 @@ def answer_json(conclusion: Conclusion, verdict: str) -> str:
     """Returns what `bound --json` prints, a JSON object on a single line.
 
     For several runs it has the fields of `bounds_json`, the verdict, and the attack's AUC and rates. For a
-    single run it has only those of `one_run_fields`, without a verdict: that is on the page.
+    single run it has the fields of `one_run_fields` and no verdict.
 
     Args:
-      conclusion: from a caller's scores.
-      verdict: in one to four words.
+      conclusion: the conclusion from a caller's scores.
+      verdict: the verdict in one to four words.
     """
     if conclusion.is_one_run:
         return json.dumps(one_run_fields(conclusion))
@@ -134,15 +135,15 @@ def answer_json(conclusion: Conclusion, verdict: str) -> str:
 def one_run_fields(conclusion: Conclusion) -> dict[str, Any]:
     """Returns a conclusion from a single run as fields for JSON.
 
-    These are `estimates`, `bounds`, `upper_bound`, `claim_test` where a claim is tested, whether there were
-    `coins`, and the number of `canaries`; of cosines instead of the latter their numbers, their dimension and
-    the test whether they are normal.
+    These are `estimates`, `bounds`, `upper_bound`, `claim_test` where a claim is tested, and `coins`, whether
+    there were any. Without cosines there is the number of `canaries`. With cosines there are the numbers of
+    `observed` and `unobserved` ones, their `dimension`, and the test of their `normality`.
     """
     estimates = []
     for estimate in conclusion.estimates:
         values = {name: getattr(estimate, name) for name in _ESTIMATE_FIELDS}
         floor = estimate.noise_floor._asdict()
-        del floor["exceeding"]  # not counted of these estimates: always None
+        del floor["exceeding"]  # None for all of these estimates: their floors do not count it
         values["noise_floor"] = floor
         estimates.append({**values, "canaries": estimate.n_in, "caveat": estimate.caveat})
     bounds = []
@@ -170,7 +171,12 @@ def one_run_fields(conclusion: Conclusion) -> dict[str, Any]:
 
 
 def _make_attack_fields(conclusion: Conclusion) -> dict[str, Any]:
-    """Returns fields for JSON: the attack's AUC, accuracy and true-positive rates, none of them a bound."""
+    """Returns fields for JSON on how well the attack distinguishes both worlds, none of them a bound.
+
+    They are `auc`; `true_positive_rates`, by false-positive rate; and `attack`, the 95% intervals of the
+    accuracy and of the true-positive rates at 1% and 0.1% false positives. A rate's interval is None where
+    there are too few scores out to allow a false positive.
+    """
     scores_in = conclusion.scores_in
     scores_out = conclusion.scores_out
     rates = {}
@@ -189,7 +195,8 @@ def _make_attack_fields(conclusion: Conclusion) -> dict[str, Any]:
 def _make_hidden_state_fields(conclusion: Conclusion) -> dict[str, Any]:
     """Returns fields for JSON on the last model alone: its upper bound, or why there is none.
 
-    `last_model` has what the report shows, `hidden_state` the bound with its assumption and constants.
+    `last_model` has the bound and its margins, or `why_not`; `hidden_state` has the bound, its assumption and
+    the range of the steps' Lipschitz constants. Empty where neither a bound nor a reason is known.
     """
     hidden_state = conclusion.hidden_state
     if hidden_state is None:
@@ -208,10 +215,10 @@ def _make_hidden_state_fields(conclusion: Conclusion) -> dict[str, Any]:
 
 
 def last_model_fields(hidden_state: HiddenState) -> dict[str, Any]:
-    """Returns the upper bound on the last model for JSON, with what it would be if steps expanded more.
+    """Returns the upper bound on the last model for JSON, and what it would be if steps expanded more.
 
-    `margins` has, for each factor by which c - 1 is multiplied in every step's Lipschitz constant c, the
-    epsilon of the bound that follows.
+    `margins` has an epsilon for each of some factors: that of the bound if the excess c - 1 of every step's
+    Lipschitz constant c were larger by this factor.
     """
     margins = {}
     for factor, bound in hidden_state.margins.items():
@@ -225,7 +232,7 @@ def last_model_fields(hidden_state: HiddenState) -> dict[str, Any]:
 
 
 def _make_curve_fields(conclusion: Conclusion) -> dict[str, Any]:
-    """Returns the field `gaussian_curve` of a conclusion's JSON, the test; none where there is no test."""
+    """Returns the field `gaussian_curve` of a conclusion's JSON: the curve's test; empty without a test."""
     if conclusion.curve is None:
         return {}
     deciding_runs = conclusion.deciding() if conclusion.doubts_gaussian else None
@@ -263,10 +270,10 @@ def _make_looks_fields(conclusion: Conclusion) -> dict[str, Any]:
 def finding_fields(finding: Finding) -> dict[str, Any]:
     """Returns a bound's or an estimate's fields for JSON.
 
-    In `assumes` a bound has what it assumes, an estimate why it is no bound. Left out are `counted`, the
-    counts in words, where it is empty; `false_positive_rate` and `path`, what was proven after each run, of
-    methods that know no such rate; and `noise_floor` and `standard_error` of an estimate whose floor was not
-    simulated.
+    `assumes` is what a bound assumes, or why an estimate is no bound. Some fields may be left out: `counted`
+    (the counts in words) where it is empty; `false_positive_rate` and `path` (what was proven after each run)
+    where the method knows no false-positive rate; `noise_floor` and `standard_error` of an estimate whose
+    floor was not simulated.
     """
     fields = dataclasses.asdict(finding)
     if not fields.get("counted"):
@@ -288,7 +295,7 @@ def finding_fields(finding: Finding) -> dict[str, Any]:
 
 
 def _make_noise_floor_fields(finding: Finding) -> dict[str, Any]:
-    """Returns the field `noise_floor` of an estimate's JSON; none where its method has no floor."""
+    """Returns the field `noise_floor` of an estimate's JSON; empty where its method has no floor."""
     noise_floor = method_of(finding).noise_floor
     if noise_floor is None:
         return {}
@@ -297,9 +304,10 @@ def _make_noise_floor_fields(finding: Finding) -> dict[str, Any]:
 
 
 def source(store: Store, conclusion: Conclusion) -> str:
-    """Returns SHA-256, in hex, of all that a conclusion's files depend on.
+    """Returns the SHA-256, in hex, of what the files of a conclusion are made from.
 
-    That is this version, the setting, levels, scores, looks, and the upper bound on the last model.
+    It is of the version of this package, the setting, delta, confidence, the scores, the looks, and the upper
+    bound on the last model with its reason.
     """
     facts: list[object] = [__version__, store.text, conclusion.delta, conclusion.confidence]
     if conclusion.hidden_state is not None:
@@ -313,31 +321,31 @@ def source(store: Store, conclusion: Conclusion) -> str:
 
 
 def is_up_to_date(store: Store, made_from: str, names: Iterable[str]) -> bool:
-    """Returns whether a store's files were made from a source, and are unchanged since.
+    """Returns whether a store's files were made from the given source and are unchanged since.
 
     Args:
-      store: of the files.
-      made_from: the hash of all that they depend on now, as `source` returns it.
+      store: the store with the files.
+      made_from: the hash of all that the files depend on now, as `source` returns it.
       names: the files' names.
     """
     try:
         record = json.loads(files.read(store.path / _MADE) or b"{}")
         return bool(record == _make_record(store, made_from, names))
-    except (ValueError, RecursionError):  # InputError too, of what can't be read
+    except (ValueError, RecursionError):  # ValueError includes InputError: made.json can't be read
         return False
 
 
 def mark(store: Store, made_from: str, names: Iterable[str]) -> None:
-    """Writes into a store's made.json that its files of these names were made from a source.
+    """Writes a store's made.json, which records that its files of these names were made from a source.
 
-    Raises InputError where that can't be written.
+    Raises InputError if it can't be written.
     """
     record = _make_record(store, made_from, names)
     store.write_text(_MADE, json.dumps(record, indent=2) + "\n")
 
 
 def _make_record(store: Store, made_from: str, names: Iterable[str]) -> dict[str, object]:
-    """Returns the content of made.json: the source, and each file's SHA-256 now, None where it is missing."""
+    """Returns the content of made.json: the source, and each file's SHA-256, None for a missing file."""
     checksums = {}
     for name in names:
         content = files.read(store.path / name)
@@ -346,10 +354,10 @@ def _make_record(store: Store, made_from: str, names: Iterable[str]) -> dict[str
 
 
 class Declared(NamedTuple):
-    """Declared looks.
+    """The declared looks of a store.
 
     Attributes:
-      schedule: the numbers of runs at which to look.
+      schedule: the declared numbers of runs at which to look.
       taken: how many of these looks were taken, at least one.
     """
 
@@ -362,7 +370,7 @@ class Declared(NamedTuple):
 
 
 def declared_looks(store: Store) -> Declared | None:
-    """Returns the looks of a store, or None; raises InputError where they can't be read."""
+    """Returns the declared looks of a store; None without. Raises InputError if they can't be read."""
     path = store.path / _LOOKS
     content = files.read(path)
     if content is None:
@@ -376,11 +384,11 @@ def declared_looks(store: Store) -> Declared | None:
 
 
 def require_declared(store: Store, schedule: Sequence[int]) -> None:
-    """Raises InputError where a look was taken under another schedule, or under none.
+    """Raises InputError if the store's results were seen under another schedule than the requested one.
 
     Args:
-      store: whose looks are compared.
-      schedule: the requested looks, empty for none.
+      store: the store of the setting.
+      schedule: the requested numbers of runs at which to look, empty for no declared looks.
     """
     declared = declared_looks(store)
     requested = ",".join(str(runs) for runs in schedule)
@@ -402,20 +410,20 @@ def require_declared(store: Store, schedule: Sequence[int]) -> None:
 
 
 def take_looks(store: Store, schedule: Sequence[int], taken: int) -> bool:
-    """Writes into a store that declared looks were taken, before anyone sees their results.
+    """Records in a store that declared looks are taken; to be called before anyone sees their results.
 
-    A look is a conclusion from the runs so far; what numbers of runs to look at is fixed before the first.
+    A look is a conclusion from the runs so far. At which numbers of runs to look is fixed before the first.
 
     Args:
-      store: whose scores are looked at.
+      store: the store whose scores are looked at.
       schedule: the declared numbers of runs.
       taken: how many of these looks are taken by now.
 
     Returns:
-      Whether this takes looks that were not taken before.
+      Whether some of these looks were not taken before.
 
     Raises:
-      InputError: where the looks can't be read or written.
+      InputError: if the looks can't be read or written.
     """
     with store.turn("looks"):
         declared = declared_looks(store)
@@ -426,10 +434,10 @@ def take_looks(store: Store, schedule: Sequence[int], taken: int) -> bool:
 
 
 def _parse_looks(content: bytes) -> Declared:
-    """Returns the looks that the content of looks.json holds.
+    """Returns the looks in the content of looks.json.
 
     Raises:
-      ValueError, TypeError, KeyError, RecursionError: for a file that holds none.
+      ValueError, TypeError, KeyError, RecursionError: if the content holds no declared looks.
     """
     values = json.loads(content)
     schedule = tuple(values["schedule"])

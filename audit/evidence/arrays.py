@@ -1,5 +1,7 @@
-"""Checks that a caller's arrays hold real numbers: masks, imaginary parts, dates and records are refused,
-which NumPy would convert or drop without a word."""
+"""Checks that a caller's arrays hold real numbers.
+
+Masks, imaginary parts, dates and records are refused: NumPy would convert or drop them without a word.
+"""
 
 import hashlib
 
@@ -9,9 +11,9 @@ from numpy.typing import ArrayLike, NDArray
 from audit.errors import InputError, require
 
 Array = NDArray[np.float64]
-MOST_FAILED = 0.5  # share of scores of runs that failed, beyond which nothing is concluded
+MOST_FAILED = 0.5  # nothing is concluded if a larger share of scores is NaN
 MOST = 1e100  # squares of larger scores overflow
-_KINDS = {
+_KINDS = {  # words for the kinds of NumPy's types that are refused
     "O": "objects",
     "c": "complex",
     "M": "dates",
@@ -26,14 +28,14 @@ _KINDS = {
 def real(name: str, values: ArrayLike) -> NDArray[np.generic]:
     """Returns a caller's values as an array of real numbers, of their own type and shape.
 
-    Booleans, bfloat16 and JAX's arrays are numbers.
+    Booleans, bfloat16 and JAX's arrays count as numbers.
 
     Args:
-      name: of the values, as a message's first words, a plural: "the scores".
+      name: the plural noun for the values with which messages begin: "the scores".
       values: an array, or lists of numbers.
 
     Raises:
-      InputError: for anything else, masked entries and rows of several lengths among them.
+      InputError: for values that are not real numbers, for masked entries, and for rows of unequal lengths.
     """
     masked = f"{name} have masked entries, which would count: drop them, with .compressed()"
     require(not _has_mask(values), masked)
@@ -53,21 +55,21 @@ def real(name: str, values: ArrayLike) -> NDArray[np.generic]:
 def floats(name: str, values: ArrayLike) -> Array:
     """Returns a caller's values as float64; raises InputError for values that are no real numbers.
 
-    `name` names the values in the plural, as a message's first words: "the scores".
+    `name` is the plural noun for the values with which messages begin: "the scores".
     """
-    with np.errstate(over="ignore"):  # of longer floats, which are infinite then
+    with np.errstate(over="ignore"):  # longer floats beyond the range of float64 become infinite
         return np.asarray(real(name, values), np.float64)
 
 
 def rank_all(*worlds: Array) -> tuple[Array, ...]:
-    """Replaces infinite scores and NaN by finite numbers that rank as they should among all scores.
+    """Returns the scores with finite numbers in place of infinities and NaN, such that ranks are right.
 
-    An infinite score ranks beyond all finite scores. NaN is the score of a failed run: it ranks below all
-    others, in both worlds alike, so that failing is an outcome like any other. Every run that was begun
-    counts: to leave out those that failed would condition the others on not failing, and make bounds wrong.
+    An infinite score ranks beyond all finite scores. NaN is the score of a failed run. It ranks below all
+    other scores, in both worlds alike, so that failing is an outcome like any other. Every run that was begun
+    counts: leaving out failed runs would condition the others on not failing, and make bounds wrong.
 
     Args:
-      worlds: arrays of scores of any shapes, ranked together: those in and out, or a single array of all.
+      worlds: arrays of scores of any shapes, ranked together: scores in and scores out, or one array of all.
 
     Returns:
       The arrays, in the same order and shapes.
@@ -93,19 +95,19 @@ def rank_all(*worlds: Array) -> tuple[Array, ...]:
 def hash_ranks(*worlds: NDArray[np.int64]) -> int:
     """Returns a hash of arrays of ranks, as the seed of a random split.
 
-    Any increasing map of the scores, such as another unit, leaves ranks and hence the split as they are.
+    An increasing map of the scores, such as a change of unit, changes neither their ranks nor the split.
     """
     content = b"/".join(ranks.astype("<i8").tobytes() for ranks in worlds)
     return int.from_bytes(hashlib.sha256(content).digest(), "big")
 
 
 def require_few_failed(name: str, failed: int, total: int) -> None:
-    """Raises InputError where more than half of all scores are those of runs that failed.
+    """Raises InputError if more than half of all scores are NaN, the scores of failed runs.
 
     Args:
-      name: what is counted, as "scores".
-      failed: how many of them are NaN.
-      total: how many there are.
+      name: the plural noun for what is counted: "scores", "cosines" or "ranks".
+      failed: the number of NaN.
+      total: the number of all scores, failed ones included.
     """
     few = failed <= MOST_FAILED * total
     share = (
@@ -118,7 +120,7 @@ def require_few_failed(name: str, failed: int, total: int) -> None:
 
 
 def require_apart(scores: Array) -> None:
-    """Raises InputError for finite scores that are all equal, or so large that their squares overflow."""
+    """Raises InputError if finite scores are all equal, or if one exceeds 1e100 in size: squares overflow."""
     require_squares(float(np.abs(scores).max()))
     first = scores.flat[0]
     require(
@@ -127,7 +129,7 @@ def require_apart(scores: Array) -> None:
 
 
 def require_squares(largest: float) -> None:
-    """Raises InputError where the largest absolute value of scores is above 1e100: squares overflow."""
+    """Raises InputError if `largest`, the largest absolute score, is above 1e100: its square may overflow."""
     too_large = (
         f"scores reach {largest:.3g}: divide all by one number, so that none is beyond {MOST:g}"
     )

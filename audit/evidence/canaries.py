@@ -35,40 +35,41 @@ from audit.evidence.arrays import floats, hash_ranks, rank_all, require_apart, r
 
 Array = NDArray[np.float64]
 Places = NDArray[np.int64]
-_PILOT_SHARE = 0.05  # of the runs of a set
-_LEAST_PILOT = 4  # runs
-_LIMITS_SHARE = 0.1  # of the error, for the limits of a caller's coins
-_LEAST_QUANTILES = 1_000
+_PILOT_SHARE = 0.05  # share of a set's runs on which the threshold is chosen
+_LEAST_PILOT = 4  # runs on which the threshold is chosen, at least
+_LIMITS_SHARE = 0.1  # share of a bound's error that the limits of a caller's coins may take
+_LEAST_QUANTILES = 1_000  # of a known law, in place of scores out
 _MOST_QUANTILES = 20_000
-_TINY = 1e-12  # in place of a probability of 0, by which is divided
-FAILED = -1.0  # the cosine of a run that failed: it ranks below all others
+_TINY = 1e-12  # in place of a probability of 0 in a denominator
+FAILED = -1.0  # the cosine that stands for a failed run: it ranks below all others
 RANK_DIMENSION = 10**12  # sqrt(d) times a cosine there is normal to 1e-11, up to 9 deviations
 
 
 class Shape(enum.Enum):
     """The shape of evidence, which decides what follows from it and how it is shown."""
 
-    ONE_CANARY = enum.auto()  # a run: scores are independent
-    MANY_CANARIES = enum.auto()  # a run: scores of a single run may depend on each other
-    FRESH_DIRECTIONS = enum.auto()  # whose cosines have a known law where they are out
-    ONE_RUN = enum.auto()  # with many canaries
+    ONE_CANARY = enum.auto()  # several runs with one canary each: scores are independent
+    MANY_CANARIES = enum.auto()  # several runs with several each: a run's scores may be dependent
+    FRESH_DIRECTIONS = enum.auto()  # canaries drawn anew in each run: scores out have a known law
+    ONE_RUN = enum.auto()  # a single run with many canaries
 
 
 def _find_shape(canaries: tuple[int, int]) -> Shape:
-    """Returns the shape of several runs' scores, of a run's number of canaries (in, out)."""
+    """Returns the shape of evidence from several runs, given how many canaries a run scores (in, out)."""
     return Shape.ONE_CANARY if canaries == (1, 1) else Shape.MANY_CANARIES
 
 
 class RunErrors(NamedTuple):
-    """The errors of a threshold, run by run.
+    """The errors of guessing that a canary is in if its score is above a threshold, run by run.
 
     Attributes:
-      misses: (n,) how many canaries of each run were in and below the threshold.
-      alarms: (m,) how many canaries of each run were out and above it.
-      canaries_in, canaries_out: how many canaries a run has that can be missed, or give a false alarm.
-      scale_in: the mean of scale_in * misses / canaries_in is the average false-negative rate, or above it.
-      scale_out: that of scale_out * alarms / canaries_out is the average false-positive rate, or above it.
-      paired: whether misses and alarms are of the same runs; else they are independent of each other.
+      misses: (n,) number of canaries of each run that were in and not above the threshold.
+      alarms: (m,) number of canaries of each run that were out and above the threshold.
+      canaries_in, canaries_out: numbers of canaries of a run that can be missed, and give a false alarm.
+      scale_in: factor for which scale_in * misses / canaries_in has a mean of at least the average
+        false-negative rate (equal to it where the chance of being in is known).
+      scale_out: likewise the factor of alarms / canaries_out, for the average false-positive rate.
+      paired: whether misses and alarms come from the same runs (m = n); else they are independent.
     """
 
     misses: Array
@@ -80,22 +81,23 @@ class RunErrors(NamedTuple):
     paired: bool
 
     def rates(self) -> tuple[Array, Array]:
-        """Returns each run's unbiased (false-positive rate (m,), false-negative rate (n,)).
+        """Returns each run's estimates of the (false-positive rate (m,), false-negative rate (n,)).
 
-        Each is at most the scale.
+        They are unbiased, or too high on average (see `scale_in`). An estimate may be above 1: it reaches
+        the scale where all guesses are wrong.
         """
         false_positive_rates = self.scale_out * self.alarms / self.canaries_out
         false_negative_rates = self.scale_in * self.misses / self.canaries_in
         return false_positive_rates, false_negative_rates
 
     def guesses(self) -> tuple[int, int]:
-        """Returns how many guesses could be (a miss, a false alarm): canaries over all runs."""
+        """Returns how many guesses, over the canaries of all runs, could be (a miss, a false alarm)."""
         return len(self.misses) * self.canaries_in, len(self.alarms) * self.canaries_out
 
     def smoothed(self) -> list[float]:
-        """Returns the average [false-positive rate, false-negative rate], never 0.
+        """Returns the average [false-positive rate, false-negative rate] over all runs, never 0.
 
-        Each counts half an error more, and one guess more, than there are (Jeffreys' prior).
+        Half an error and one guess are added to the counts (Jeffreys' prior).
         """
         guesses_in, guesses_out = self.guesses()
         false_positive_rate = (self.scale_out * self.alarms.sum() + 0.5) / (guesses_out + 1)
@@ -104,7 +106,13 @@ class RunErrors(NamedTuple):
 
 
 class Counted(NamedTuple):
-    """The errors of a threshold in the pilot that it was chosen on, and in the runs that are counted."""
+    """A threshold and its errors.
+
+    Attributes:
+      threshold: the score above which a canary is guessed to be in.
+      pilot: its errors in the runs on which it was chosen.
+      rest: its errors in the other runs, on which a bound rests.
+    """
 
     threshold: float
     pilot: RunErrors
@@ -112,13 +120,13 @@ class Counted(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Rows of scores as a file has them.
+    """Rows of scores as they stand in a file, for the checks of repeated rows.
 
     Attributes:
-      name: of all rows together, as in messages: "the scores in".
-      row: the word for a row: "row", or "canary" where each is a canary of a single run.
-      scores: (n, K).
-      presence: (n, K) or None, the bits that belong to a row.
+      name: the words for all rows in messages: "the scores in".
+      row: the word for a row: "row", or "canary" where each row is a canary of a single run.
+      scores: (n, K), K scores in each of n rows.
+      presence: (n, K), whether the canary of each score was in; None where the file has no such bits.
     """
 
     name: str
@@ -128,12 +136,12 @@ class Rows(NamedTuple):
 
 
 class Design(Protocol):
-    """The scores of an audit with many canaries a run, in either design.
+    """The scores of an audit of several runs, in either of the module's two designs.
 
     Attributes:
-      canaries: how many canaries a run scores that are in, at most, and how many that are out.
-      shape: of the evidence.
-      failed: how many scores are those of runs that failed.
+      canaries: the largest numbers of canaries that a run scores (in, out).
+      shape: the shape of the evidence.
+      failed: the number of scores of failed runs.
     """
 
     @property
@@ -149,40 +157,42 @@ class Design(Protocol):
         """Returns how many scores there are, in words."""
 
     def rows(self) -> list[Rows]:
-        """Returns the rows of scores, a table for each world if the worlds are different runs."""
+        """Returns the rows of scores: one table, or one for each world if the worlds are different runs."""
 
     def __str__(self) -> str:
-        """Returns its runs and canaries in words, "400 runs with 64 canaries each"."""
+        """Returns the numbers of runs and canaries in words: "400 runs with 64 canaries each"."""
 
     def split(self) -> tuple["Design", "Design"]:
-        """Returns (pilot, rest), disjoint runs; raises InputError for too few runs.
+        """Returns (pilot, rest), a random split into disjoint runs; raises InputError for too few runs.
 
-        They are drawn by a hash of the ranks, so that the order of runs, that of the canaries of a run and an
-        increasing map of scores change nothing.
+        The seed is a hash of the scores' ranks. So the split depends neither on the order of the runs, nor on
+        the order of the canaries in a run, nor on the scale of the scores.
         """
 
     def pooled(self) -> tuple[Array, Array]:
         """Returns (scores in, scores out), flat."""
 
     def by_run(self) -> "list[Coins]":
-        """Returns scores and presence (runs, canaries) of each set of runs."""
+        """Returns the scores and presence (runs, canaries) of each set of runs."""
 
     def errors(self, threshold: float) -> RunErrors:
-        """Returns the errors of guessing that a canary is in where its score is above a threshold."""
+        """Returns the errors of guessing that a canary is in if its score is above a threshold."""
 
     def limits(self, error: float) -> "CoinLimits | None":
-        """Returns limits of the probability that a caller's coin is in, which miss with a part of `error`.
+        """Returns confidence limits of the probability that a canary is in; None if it is known.
 
-        None where the probability is certain.
+        Args:
+          error: the probability with which a bound may fail. The limits use up a part of it, and return what
+            is left.
         """
 
 
 class CoinLimits(NamedTuple):
-    """Limits of the probability that a coin is in.
+    """Confidence limits of the probability that a canary is in.
 
     Attributes:
       low, high: the limits.
-      error: what is left, after the limits' own error, of the error that a bound is allowed.
+      error: the part of a bound's error that is left to it after the limits' own error.
     """
 
     low: float
@@ -190,9 +200,10 @@ class CoinLimits(NamedTuple):
     error: float
 
     def widened(self, errors: RunErrors) -> RunErrors:
-        """Returns errors whose rates are on average at least the true rates, if the limits hold.
+        """Returns the errors with scales at which the rates are on average at least the true rates.
 
-        With a probability p of being in, the unbiased scales are 1 / p and 1 / (1 - p).
+        This holds if the limits do. A probability p of being in has the unbiased scales 1 / p and
+        1 / (1 - p); the smallest p of the limits is taken for the first, the largest for the second.
         """
         scale_in = 1 / max(self.low, _TINY)
         scale_out = 1 / max(1 - self.high, _TINY)
@@ -200,13 +211,13 @@ class CoinLimits(NamedTuple):
 
 
 class Coins(NamedTuple):
-    """The scores of runs in which each canary is in with probability 1/2.
+    """The scores of runs in which a fair coin decides whether each canary is in.
 
     Attributes:
-      scores: (R, K) float64.
-      presence: (R, K) bool.
-      given: whether only a caller says that the coins are fair.
-      failed: how many scores are those of runs that failed.
+      scores: (R, K) float64, the scores of K canaries in each of R runs.
+      presence: (R, K) bool, whether the canary was in.
+      given: whether the coins are a caller's, so that their fairness is not certain.
+      failed: the number of scores of failed runs.
     """
 
     scores: Array
@@ -226,6 +237,7 @@ class Coins(NamedTuple):
         return f"{self.scores.size:,} scores"
 
     def rows(self) -> list[Rows]:
+        """Returns a single table with a row for each run; for a single run, with a row for each canary."""
         if len(self.scores) == 1:
             return [Rows("the run", "canary", self.scores.T, self.presence.T)]
         return [Rows("the scores", "row", self.scores, self.presence)]
@@ -234,55 +246,59 @@ class Coins(NamedTuple):
         return f"{_describe_shape(self.scores)} each, in by a coin of its own"
 
     def split(self) -> tuple["Coins", "Coins"]:
-        """Returns (pilot, rest): runs drawn at random, by a hash of the ranks, and the others."""
+        """Returns (pilot, rest): runs drawn at random, seeded by a hash of the ranks, and the others."""
         keys = 2 * _ranks(self.scores) + self.presence  # a number for each pair of rank and bit
         places = _canonical_places(keys)
         pilot, rest = _draw_pilot(places, np.random.default_rng(hash_ranks(keys.flat[places])))
         return self._select(pilot), self._select(rest)
 
     def pooled(self) -> tuple[Array, Array]:
+        """Returns (scores in, scores out), flat."""
         return self.scores[self.presence], self.scores[~self.presence]
 
     def by_run(self) -> "list[Coins]":
+        """Returns the only set of runs: each run has canaries in and canaries out."""
         return [self]
 
     def errors(self, threshold: float) -> RunErrors:
-        """Returns each run's errors of guessing that a canary is in where its score is above a threshold."""
-        guessed = self.scores > threshold
-        misses = (self.presence & ~guessed).sum(1).astype(np.float64)
-        alarms = (~self.presence & guessed).sum(1).astype(np.float64)
-        # A canary is in, or out, in half of the runs: errors count twice.
+        """Returns each run's errors of guessing that a canary is in if its score is above a threshold."""
+        guessed_in = self.scores > threshold
+        misses = (self.presence & ~guessed_in).sum(1).astype(np.float64)
+        alarms = (~self.presence & guessed_in).sum(1).astype(np.float64)
+        # A canary can be missed only in the half of all runs in which it is in: a miss counts twice
+        # as a share of all runs. So does a false alarm.
         return RunErrors(misses, alarms, *self.canaries, scale_in=2.0, scale_out=2.0, paired=True)
 
     def limits(self, error: float) -> CoinLimits | None:
-        """Returns Clopper-Pearson limits of the probability that a coin is in; None for the game's own coins.
+        """Returns Clopper-Pearson limits of the probability that a canary is in.
 
-        The limits take a tenth of the error that a bound is allowed.
+        None for the library's own coins, which are fair. The limits use up a tenth of `error`, the
+        probability with which a bound may fail.
         """
         from audit.laws import intervals  # loads SciPy
 
         if not self.given:
             return None
         spent = _LIMITS_SHARE * error
-        total = int(self.presence.sum())
-        low, high = intervals.clopper_pearson(total, self.presence.size, 1 - spent)
+        total_in = int(self.presence.sum())
+        low, high = intervals.clopper_pearson(total_in, self.presence.size, 1 - spent)
         return CoinLimits(float(low), float(high), error - spent)
 
     def _select(self, places: Places) -> "Coins":
-        """Returns the scores and bits at places (runs, K), which index the flattened arrays.
+        """Returns the scores and bits at places (runs, K), indices into the flattened arrays.
 
-        Failed scores are not counted anew: only notes on all runs tell their number.
+        Its `failed` is 0: only notes on the scores of all runs report that number.
         """
         return Coins(self.scores.flat[places], self.presence.flat[places], self.given)
 
 
 class Sets(NamedTuple):
-    """The scores of two sets of runs.
+    """The scores of two sets of runs: with and without the canaries.
 
     Attributes:
-      inserted: (n, K), of canaries that are in.
-      fresh: (m, M), of canaries that were never inserted, in other runs.
-      failed: how many scores are those of runs that failed.
+      inserted: (n, K), the scores of K inserted canaries in each of n runs.
+      fresh: (m, M), the scores of M canaries that were not inserted in each of m other runs.
+      failed: the number of scores of failed runs.
     """
 
     inserted: Array
@@ -301,6 +317,7 @@ class Sets(NamedTuple):
         return f"{self.inserted.size + self.fresh.size:,} scores"
 
     def rows(self) -> list[Rows]:
+        """Returns a table of the runs with the canaries, and one of the runs without."""
         return [
             Rows("the scores in", "row", self.inserted),
             Rows("the scores out", "row", self.fresh),
@@ -310,7 +327,10 @@ class Sets(NamedTuple):
         return f"{_describe_shape(self.inserted)} inserted, {_describe_shape(self.fresh)} left out"
 
     def split(self) -> tuple["Sets", "Sets"]:
-        """Returns (pilot, rest): runs of each world drawn at random, by a hash of ranks, and the others."""
+        """Returns (pilot, rest): runs of each world drawn at random, and the others of each world.
+
+        The seed is a hash of the ranks.
+        """
         # Scores are ranked among those of both worlds; each world's runs get a canonical order.
         ranks = _ranks(np.concatenate(self.pooled()))
         keys_in = ranks[: self.inserted.size].reshape(self.inserted.shape)
@@ -326,38 +346,45 @@ class Sets(NamedTuple):
         return pilot, rest
 
     def pooled(self) -> tuple[Array, Array]:
+        """Returns (scores in, scores out), flat."""
         return self.inserted.ravel(), self.fresh.ravel()
 
     def by_run(self) -> list[Coins]:
+        """Returns the scores and presence of the runs with all canaries in, then of those with all out."""
         inserted = Coins(self.inserted, np.ones(self.inserted.shape, bool))
         fresh = Coins(self.fresh, np.zeros(self.fresh.shape, bool))
         return [inserted, fresh]
 
     def errors(self, threshold: float) -> RunErrors:
+        """Returns each run's errors of guessing that a canary is in if its score is above a threshold.
+
+        Runs with the canaries give the misses, other runs the false alarms.
+        """
         misses = (self.inserted <= threshold).sum(1).astype(np.float64)
         alarms = (self.fresh > threshold).sum(1).astype(np.float64)
         return RunErrors(misses, alarms, *self.canaries, scale_in=1.0, scale_out=1.0, paired=False)
 
     def limits(self, error: float) -> None:
+        """Returns None: no coins decide which canaries are in."""
         return None
 
 
 class Fresh(NamedTuple):
-    """Scores of canaries that every run drew afresh, whose law is known where they are out.
+    """Scores of canaries that every run drew afresh. The law of the scores of canaries out is known.
 
-    They are cosines of uniform directions; or they stand for ranks among fresh draws
-    (`audit.evidence.ranks`), each as the cosine in RANK_DIMENSION dimensions that is exceeded as often as the
-    rank is reached.
+    The scores are cosines with uniform directions, or ranks among fresh draws (`audit.evidence.ranks`). A
+    rank is stored as a cosine in RANK_DIMENSION dimensions: the one that a random direction exceeds with the
+    probability that a canary that is out has this rank or a better one.
 
     Attributes:
-      cosines: (R, K), a row a run.
-      presence: (R, K), mostly true everywhere.
-      dimension: d, of the directions.
-      plain: whether no cosine uses anything of the other canaries' directions. Ranks do: those of a run share
-        its fresh draws.
-      given: whether scores and directions are a caller's, and not of this library's own training runs.
+      cosines: (R, K), the cosines of K canaries in each of R runs; FAILED for a failed run.
+      presence: (R, K), whether the canary was in; mostly true everywhere.
+      dimension: d, the dimension of the directions.
+      plain: whether a canary's score depends on no other canary's direction. False for ranks: the ranks of a
+        run share its fresh draws.
+      given: whether scores and directions are a caller's, rather than from the library's own training runs.
       in_order: whether rows are in the order in which runs were begun.
-      draws: M, the fresh draws among which a run's canaries are ranked; 0 where scores are cosines.
+      draws: M, the number of fresh draws among which a run's canaries are ranked; 0 for cosines.
     """
 
     cosines: Array
@@ -378,7 +405,7 @@ class Fresh(NamedTuple):
 
     @property
     def unit(self) -> str:
-        """Returns the word for its scores, "cosines" or "ranks"."""
+        """Returns the word for the scores, "cosines" or "ranks"."""
         return "ranks" if self.draws else "cosines"
 
     def count_scores(self) -> str:
@@ -390,7 +417,7 @@ class Fresh(NamedTuple):
         return [Rows(f"the {self.unit}", "row", self.cosines)]
 
     def __str__(self) -> str:
-        """Returns its runs and canaries in words, "10 runs with 256 fresh directions each, all in"."""
+        """Returns the numbers of runs and canaries: "10 runs with 256 fresh directions each, all in"."""
         runs, canaries = self.cosines.shape
         run_word = "run" if runs == 1 else "runs"
         world = "all in" if self.presence.all() else "in by coins"
@@ -413,7 +440,7 @@ class Fresh(NamedTuple):
     def ranks(self) -> Places:
         """Returns the ranks (R, K) that the cosines stand for, from 1, the highest score, to M + 1.
 
-        Rank r is stored as the cosine that is exceeded with probability r / (M + 1).
+        Rank r is stored as the cosine that a random direction exceeds with probability r / (M + 1).
         """
         from audit.laws import cosine_law  # loads SciPy
 
@@ -423,22 +450,23 @@ class Fresh(NamedTuple):
 
     @property
     def failed(self) -> int:
-        """Returns how many of a caller's cosines are those of runs that failed."""
+        """Returns how many of a caller's scores are of failed runs; 0 for the library's own runs."""
         if not self.given:
             return 0
         return int(np.count_nonzero(self.cosines == FAILED))
 
     def pooled(self) -> tuple[Array, Array]:
-        """Returns (scores in, scores out), flat: cosines of canaries in, and quantiles of the law without.
+        """Returns (scores in, scores out), flat, for figures and rates.
 
-        There are as many quantiles as cosines, but at least 1,000 and at most 20,000. Of ranks both are
-        normal deviates of the middle of each rank's probability.
+        Scores in are the cosines of canaries that were in. Scores out are evenly spaced quantiles of the
+        known law: as many as there are cosines, but at least 1,000 and at most 20,000. Ranks, observed ones
+        and quantiles alike, are shown as normal deviates (`_deviates`).
         """
         from audit.laws import cosine_law  # loads SciPy
 
         cosines_in = self.cosines[self.presence]
-        number = min(max(cosines_in.size, _LEAST_QUANTILES), _MOST_QUANTILES)
-        levels = (np.arange(number) + 0.5) / number
+        quantiles = min(max(cosines_in.size, _LEAST_QUANTILES), _MOST_QUANTILES)
+        levels = (np.arange(quantiles) + 0.5) / quantiles
         if self.draws:
             ranks_in = self.ranks()[self.presence]
             # The rank of a canary that is out is uniform; deviates ascend as ranks fall.
@@ -447,9 +475,10 @@ class Fresh(NamedTuple):
         return cosines_in, cosine_law.quantile(levels, self.dimension)
 
     def _deviates(self, ranks: Places) -> Array:
-        """Returns normal deviates that are exceeded as often as a rank is bettered, half of equal ranks too.
+        """Returns the normal deviate of each rank, in the shape of `ranks`.
 
-        That is with probability (rank - 1/2) / (M + 1), of the shape of `ranks`.
+        It is the deviate that is exceeded with probability (rank - 1/2) / (M + 1), which is the probability
+        that a canary out has a better rank, plus half of that of the same rank.
         """
         from scipy import special
 
@@ -457,14 +486,15 @@ class Fresh(NamedTuple):
 
 
 def make_coins(scores: ArrayLike, presence: ArrayLike) -> Coins:
-    """Returns scores and coins, checked except for the coins' fairness.
+    """Returns a caller's scores and coins after all checks but that of the coins' fairness.
 
     Args:
-      scores: (R, K), NaN for a run that failed.
-      presence: (R, K), 1 where the canary was in.
+      scores: (R, K), K canaries in each of R runs; NaN for a run that failed.
+      presence: (R, K), 1 where the canary was in, else 0.
 
     Raises:
-      InputError: shapes that differ, bits that are none, or scores that are all equal or mostly NaN.
+      InputError: for shapes that differ, for bits other than 0 and 1 or all alike, and for scores that are
+        all equal or mostly NaN.
     """
     values = _matrix("", scores)
     bits = floats("the bits of presence", presence)
@@ -483,15 +513,15 @@ def make_coins(scores: ArrayLike, presence: ArrayLike) -> Coins:
 
 
 def make_sets(scores_in: ArrayLike, scores_out: ArrayLike) -> Sets:
-    """Returns a caller's scores by world, checked.
+    """Returns a caller's scores by world, after checks.
 
     Args:
-      scores_in: (n,) or (n, K), of runs with the canary; NaN for a run that failed.
-      scores_out: (m,) or (m, M), of runs without it.
+      scores_in: (n,) or (n, K), the scores of n runs with the canary; NaN for a run that failed.
+      scores_out: (m,) or (m, M), the scores of m runs without it.
 
     Raises:
-      InputError: no array of scores, bits of presence in the place of the scores out, more than half of the
-        scores NaN, or, of several canaries a run, scores that are all equal.
+      InputError: for values that are no array of scores, for bits of presence in place of the scores out, if
+        more than half of all scores are NaN, or, with several canaries a run, if all scores are equal.
     """
     array_in = _array("in", scores_in)
     array_out = _array("out", scores_out)
@@ -531,12 +561,12 @@ def _array(world: str, values: ArrayLike) -> Array:
 
 
 def _require_no_presence(scores_in: Array, scores_out: Array, is_bits: bool) -> None:
-    """Raises InputError where the scores out are bits of presence, which say which scores are in.
+    """Raises InputError if a caller gave bits of presence (1 for a canary in) in place of the scores out.
 
     Args:
       scores_in: what the caller gave as scores in, of any shape.
       scores_out: what the caller gave as scores out.
-      is_bits: whether only the scores out had the type bool.
+      is_bits: whether the scores out had the type bool and the scores in had not.
     """
     bits_alone = (
         np.array_equal(np.unique(scores_out), (0, 1)) and scores_in.shape == scores_out.shape
@@ -550,7 +580,7 @@ def _require_no_presence(scores_in: Array, scores_out: Array, is_bits: bool) -> 
 
 
 def _count_failed(*worlds: Array) -> int:
-    """Counts the NaN in all of these scores; raises InputError where they are more than half."""
+    """Returns the number of NaN in all of these scores; raises InputError if that is more than half."""
     failed = sum(int(np.isnan(world).sum()) for world in worlds)
     total = sum(world.size for world in worlds)
     require_few_failed("scores", failed, total)
@@ -558,14 +588,14 @@ def _count_failed(*worlds: Array) -> int:
 
 
 def single(scores_in: ArrayLike, scores_out: ArrayLike) -> Sets:
-    """Returns scores of a single canary a run, (n,) in and (m,) out, as columns, without checks."""
+    """Returns unchecked scores of runs with one canary each, (n,) in and (m,) out, as `Sets`."""
     return Sets(
         np.asarray(scores_in, np.float64)[:, None], np.asarray(scores_out, np.float64)[:, None]
     )
 
 
 def _describe_shape(scores: Array) -> str:
-    """Returns how many runs and canaries scores (runs, canaries) are of, in words."""
+    """Returns the shape of scores (runs, canaries) in words: "400 runs with 64 canaries"."""
     runs, canaries = scores.shape
     canary_word = "canary" if canaries == 1 else "canaries"
     return f"{runs:,} runs with {canaries:,} {canary_word}"
@@ -574,7 +604,7 @@ def _describe_shape(scores: Array) -> str:
 def _matrix(name: str, values: ArrayLike) -> Array:
     """Returns scores (runs, canaries) as float64; raises InputError for another shape.
 
-    `name` comes before "scores" in messages: "in ", "out " or nothing.
+    `name` comes before "scores" in messages: "in ", "out " or the empty string.
     """
     array = floats(f"the {name}scores", values)
     fits = array.ndim == 2 and array.size > 0
@@ -591,12 +621,12 @@ def _ranks(scores: Array) -> Places:
 def _canonical_places(keys: Places) -> Places:
     """Returns places (R, K), indices into the flattened keys, that put keys (R, K) into a canonical order.
 
-    It does not depend on the order of runs, or of the canaries of a run: each row's keys ascend, and rows are
-    in lexicographic order.
+    In that order each row's keys ascend, and rows are in lexicographic order. So it does not depend on the
+    order of the runs, or of the canaries in a run.
     """
     columns = np.argsort(keys, axis=1, kind="stable")
     sorted_rows = np.take_along_axis(keys, columns, axis=1)
-    rows = np.lexsort(sorted_rows.T[::-1])  # whose last key is the first to sort by
+    rows = np.lexsort(sorted_rows.T[::-1])  # lexsort sorts by its last key first
     # Row r and column c are at r K + c of the flattened keys.
     return np.asarray(rows[:, None] * keys.shape[1] + columns[rows])
 
@@ -605,14 +635,14 @@ def _draw_pilot(places: Places, rng: np.random.Generator) -> tuple[Places, Place
     """Draws the pilot, a twentieth of the runs but at least 4, on which a threshold is chosen.
 
     Args:
-      places: (R, K), indices into the flattened scores, a row a run.
-      rng: the randomness.
+      places: (R, K), indices into the flattened scores, with a row for each run.
+      rng: the generator that draws the runs.
 
     Returns:
-      (places of the pilot's runs, places of the other runs).
+      The pair (places of the pilot's runs, places of the other runs).
 
     Raises:
-      InputError: fewer than 8 runs.
+      InputError: if there are fewer than 8 runs.
     """
     runs = len(places)
     require(

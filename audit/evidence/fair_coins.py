@@ -30,12 +30,12 @@ Bits = NDArray[np.bool_]
 Array = NDArray[np.float64]
 
 ERROR = 1e-6  # with at most this probability fair coins are refused
-_MOST_LAGS = 64
-_MOST_KINDS = 4000  # rows, beyond which the exact law takes too long
+_MOST_LAGS = 64  # the largest distance between two coins that are compared
+_MOST_KINDS = 4000  # with more rows the exact law of different rows takes too long
 # The t of Chernoff's bound on a chi-squared-like sum, whose E[exp(t X)] is finite below t = 1/2.
 _TILTS = np.concatenate([-np.geomspace(100.0, 1e-4, 100), np.geomspace(1e-4, 0.45, 100)])
-_FAR = 40  # standard deviations of a total, beyond which nothing counts at these tilts
-_MOST_LOG2_BINS = 1000  # 2^1000 still is a float64
+_FAR = 40  # totals further from their mean, in standard deviations, add nothing at these tilts
+_MOST_LOG2_BINS = 1000  # 2^1000 is still finite as a float64
 _REMEDY = "presence has to be drawn by fair independent coins"
 
 
@@ -43,9 +43,9 @@ class _Test(NamedTuple):
     """The result of one test.
 
     Attributes:
-      log_p: log of the p-value.
+      log_p: natural logarithm of the p-value.
       message: what is wrong if the p-value is small.
-      of_order: whether that is the order of the coins alone.
+      of_order: whether the test looks at the order of the coins rather than at their numbers.
     """
 
     log_p: float
@@ -54,7 +54,7 @@ class _Test(NamedTuple):
 
 
 class _RowWords(NamedTuple):
-    """What the rows of a table of coins are called in messages."""
+    """The words for the rows of a table of coins in messages."""
 
     singular: str
     plural: str
@@ -65,11 +65,11 @@ _CANARY = _RowWords("canary", "canaries")
 
 
 def require_fair(presence: Bits) -> None:
-    """Raises InputError for bits (R, K) that fair independent coins hardly give.
+    """Raises InputError if bits (R, K) are very unlikely for fair independent coins.
 
-    Fair coins are refused with probability ERROR at most, by Bonferroni over all tests. The message comes
-    from the failed test that readers understand best: a test that counts coins before a test of their order,
-    and of several the test with the smallest p-value.
+    Fair coins are refused with probability at most ERROR, by Bonferroni over all tests. The message is that
+    of the failed test that readers understand best: tests that count coins come before tests of their order,
+    then the test with the smallest p-value comes first.
     """
     tests = list(_tests(presence))
     threshold = np.log(ERROR / len(tests))
@@ -80,7 +80,7 @@ def require_fair(presence: Bits) -> None:
 
 
 def _tests(presence: Bits) -> Iterator[_Test]:
-    """Yields the results of tests of coins (R, K): of their total, and of the rows, by run and by canary."""
+    """Yields the results of all tests of coins (R, K): on their total, by run and by canary."""
     total = int(presence.sum())
     message = f"{total:,} of {presence.size:,} canaries are in: {_describe_expected(presence.size)}"
     yield _Test(float(_log_binomial(np.array(total), presence.size)), message)
@@ -91,14 +91,14 @@ def _tests(presence: Bits) -> Iterator[_Test]:
 def _test_rows(bits: Bits, row: _RowWords, column: _RowWords) -> Iterator[_Test]:
     """Yields the results of the tests of a table's rows, as many as its shape allows.
 
-    These are: the rows' totals, always; copies of rows, the number of different rows and the dispersion of
-    totals, where there are several rows and columns; and lags, bits a few columns from each other, where
-    there are several columns.
+    The rows' totals are always tested. With several rows and columns, so are copies of rows, the number of
+    different rows, and the dispersion of totals. With several columns, so are pairs of bits a few columns
+    apart.
 
     Args:
-      bits: the coins, a row a run or a row a canary.
-      row: what a row is called.
-      column: what a column is called.
+      bits: (rows, columns), the coins; each row is a run and each column a canary, or the other way round.
+      row: the words for a row.
+      column: the words for a column.
     """
     totals = bits.sum(1)
     rows, width = bits.shape
@@ -112,18 +112,20 @@ def _test_rows(bits: Bits, row: _RowWords, column: _RowWords) -> Iterator[_Test]
 
 
 def _describe_expected(coins: int) -> str:
-    """Returns how many of a number of fair coins are in, in words: "fair coins would give 50 +- 5"."""
+    """Returns the expected number of heads among fair coins, in words: "fair coins would give 50 +- 5"."""
     deviation = np.sqrt(coins) / 2
     rounded = f"{deviation:,.0f}" if deviation >= 10 else f"{deviation:.2g}"
     return f"fair coins would give {coins / 2:,.10g} +- {rounded}"
 
 
 def _log_binomial(counts: NDArray[np.int64], coins: int) -> Array:
-    """Returns logs of the two-sided p-values, at most 0, of counts of heads among fair coins.
+    """Returns natural logs of the two-sided binomial p-values of counts of heads among fair coins.
+
+    A p-value is twice the probability of the smaller tail, and at most 1.
 
     Args:
-      counts: how many coins are in, any shape.
-      coins: of how many each.
+      counts: numbers of heads, of any shape.
+      coins: the number of coins behind each count.
     """
     tail = special.bdtr(np.minimum(counts, coins - counts), coins, 0.5)
     with np.errstate(divide="ignore"):
@@ -131,7 +133,7 @@ def _log_binomial(counts: NDArray[np.int64], coins: int) -> Array:
 
 
 def _log_binomial_coefficients(number: int, chosen: ArrayLike) -> Array:
-    """Returns logs of the binomial coefficients C(number, chosen), of the shape of `chosen`."""
+    """Returns natural logs of the binomial coefficients C(number, chosen), in the shape of `chosen`."""
     chosen = np.asarray(chosen)
     log_orders = special.gammaln(chosen + 1)  # log chosen!
     log_orders_of_rest = special.gammaln(number - chosen + 1)
@@ -139,12 +141,12 @@ def _log_binomial_coefficients(number: int, chosen: ArrayLike) -> Array:
 
 
 def _test_totals(totals: NDArray[np.int64], coins: int, row: _RowWords) -> _Test:
-    """Tests the most extreme of the rows' totals, by Bonferroni over rows.
+    """Tests whether a row has too many or too few heads, by the most extreme row and Bonferroni over rows.
 
     Args:
-      totals: (rows,) how many coins of each row are in.
-      coins: how many coins a row has.
-      row: what a row is called.
+      totals: (rows,) number of heads in each row.
+      coins: number of coins in a row.
+      row: the words for a row.
     """
     log_ps = _log_binomial(totals, coins)
     worst = int(np.argmin(log_ps))
@@ -154,10 +156,10 @@ def _test_totals(totals: NDArray[np.int64], coins: int, row: _RowWords) -> _Test
 
 
 def _test_lags(bits: Bits, column: _RowWords) -> _Test:
-    """Tests whether bits (rows, columns) a few columns from each other are equal, or different, too often.
+    """Tests whether bits (rows, columns) a few columns apart are equal, or different, too often.
 
-    For each lag of 1 to 64 columns the differences of fair coins are fair coins themselves; the most extreme
-    lag is reported, by Bonferroni over lags.
+    Lags are 1 to 64 columns, at most half of the row. At each lag, whether two fair coins differ is a fair
+    coin itself. The most extreme lag is reported, by Bonferroni over lags.
     """
     most_lags = min(_MOST_LAGS, bits.shape[1] // 2)
     changes = []
@@ -180,9 +182,9 @@ def _test_lags(bits: Bits, column: _RowWords) -> _Test:
 
 
 def _count_equal_rows(bits: Bits) -> NDArray[np.int64]:
-    """Counts, for each different row of bits, the rows that equal it or its complement."""
-    without_complements = bits ^ bits[:, :1]  # a row whose first bit is 1 is flipped
-    # Each row as one value of bytes, which NumPy can sort.
+    """Returns, for each different row of bits up to complement, how many rows equal it or its complement."""
+    without_complements = bits ^ bits[:, :1]  # flips each row whose first bit is 1
+    # Each row becomes one value of bytes, which NumPy can sort.
     packed = np.ascontiguousarray(np.packbits(without_complements, axis=1))
     rows = packed.view(np.dtype((np.void, packed.shape[1]))).ravel()
     return np.unique(rows, return_counts=True)[1]
@@ -191,8 +193,8 @@ def _count_equal_rows(bits: Bits) -> NDArray[np.int64]:
 def _test_copies(bits: Bits, row: _RowWords) -> _Test:
     """Tests whether the most frequent row of bits, up to complement, occurs too often.
 
-    The p-value is a union bound over all choices of that many rows: of c given rows, the other c - 1 equal
-    the first up to complement with probability 2^-((c - 1)(width - 1)).
+    For c copies among rows of `width` coins, c - 1 given rows all equal a first one up to complement with
+    probability 2^-((c - 1)(width - 1)). The p-value is a union bound over all choices of c rows.
     """
     rows, width = bits.shape
     copies = int(_count_equal_rows(bits).max())
@@ -207,8 +209,8 @@ def _test_copies(bits: Bits, row: _RowWords) -> _Test:
 def _test_kinds(bits: Bits, row: _RowWords) -> _Test:
     """Tests whether too few rows of bits are different, up to complement.
 
-    Uses the exact law of the number of different rows, or, where there are many rows, Chernoff's bound on the
-    number of repeats by a Poisson law with their mean.
+    The p-value is exact for up to 4000 rows. For more it is Chernoff's bound on the number of repeated rows,
+    by the Poisson law of the same mean.
     """
     rows, width = bits.shape
     kinds = len(_count_equal_rows(bits))
@@ -219,7 +221,7 @@ def _test_kinds(bits: Bits, row: _RowWords) -> _Test:
         with np.errstate(divide="ignore"):
             return _Test(float(np.log(probability)), message)
 
-    # A row repeats an earlier one with at most the probability that its bin was taken before.
+    # Row i repeats an earlier row with probability at most (i - 1) / bins. `mean` is the sum over rows.
     mean = rows * (rows - 1) / 2 / bins
     repeats = rows - kinds
     if repeats <= mean:
@@ -228,15 +230,15 @@ def _test_kinds(bits: Bits, row: _RowWords) -> _Test:
 
 
 def _law_of_kinds(balls: int, bins: float) -> Array:
-    """Returns the probabilities (balls + 1,) that 0, 1, ..., `balls` bins hold a ball.
+    """Returns the law of the number of occupied bins: probabilities (balls + 1,) of 0, 1, ..., `balls` bins.
 
-    Balls are thrown in turn, each into a bin at random.
+    Balls are thrown in turn, each into one of `bins` bins at random.
     """
     law = np.zeros(balls + 1)
     law[0] = 1.0
     taken_shares = np.arange(balls + 1) / bins
     for _ in range(balls):
-        # A ball falls into an empty bin, or into one that has a ball already.
+        # A ball falls into an empty bin, or into one that is occupied already.
         into_empty_bin = np.maximum(1 - taken_shares[:-1], 0.0) * law[:-1]
         law *= np.minimum(taken_shares, 1.0)
         law[1:] += into_empty_bin
@@ -246,21 +248,22 @@ def _law_of_kinds(balls: int, bins: float) -> Array:
 def _test_dispersion(totals: NDArray[np.int64], width: int, row: _RowWords) -> _Test:
     """Tests whether the rows' totals differ too much, or too little.
 
-    Chernoff's bound on either side, min over t of exp(-t x) E[exp(t X)], of the sum X of (2 S_r - K)^2 / K
-    over the rows' totals S_r, by the exact binomial law of a total.
+    The statistic X is the sum over rows of (2 S_r - K)^2 / K, where S_r is a row's total. Its p-value is
+    twice Chernoff's bound, the minimum over t of exp(-t x) E[exp(t X)], where x is the observed X. Positive t
+    bound the upper tail, negative t the lower. The moments come from the exact binomial law of a total.
 
     Args:
-      totals: S_r, (rows,) how many coins of each row are in.
-      width: K, how many coins a row has.
-      row: what a row is called.
+      totals: S_r, (rows,) number of heads in each row.
+      width: K, number of coins in a row.
+      row: the words for a row.
     """
     middle = width // 2
     reach = int(_FAR * np.sqrt(width) / 2) + 1
-    values = np.arange(max(middle - reach, 0), min(middle + reach, width) + 1)
+    values = np.arange(max(middle - reach, 0), min(middle + reach, width) + 1)  # of a total
     log_choices = _log_binomial_coefficients(width, values)
     log_law = log_choices - width * np.log(2)
     squares = (2 * values - width) ** 2 / width
-    log_moments = special.logsumexp(log_law + _TILTS[:, None] * squares, axis=1)
+    log_moments = special.logsumexp(log_law + _TILTS[:, None] * squares, axis=1)  # of one row
 
     observed = ((2 * totals - width) ** 2 / width).sum()
     log_p = float((len(totals) * log_moments - _TILTS * observed).min()) + np.log(2)  # two sides

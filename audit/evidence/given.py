@@ -27,10 +27,16 @@ Evidence = Sets | Coins | Fresh | OneRun
 
 
 def two_worlds(scores_in: ArrayLike, scores_out: ArrayLike) -> Sets:
-    """Returns the evidence of runs with the canary, (n,) or (n, K), and of runs without, (m,) or (m, M).
+    """Returns the evidence of runs with the canaries and of other runs without them.
 
-    Scores are higher where the canary is in, and NaN for a run that failed. Raises InputError for values that
-    are not scores, for bits of presence in place of the scores out, and for runs that appear twice.
+    Args:
+      scores_in: (n,) or (n, K), the scores of n runs with the canary or canaries; higher means in, and NaN
+        stands for a run that failed.
+      scores_out: (m,) or (m, M), the scores of m runs without.
+
+    Raises:
+      InputError: for values that are not scores, for bits of presence in place of the scores out, and for
+        runs that appear twice.
     """
     design = canaries.make_sets(scores_in, scores_out)
     require_no_copies(design)
@@ -38,15 +44,15 @@ def two_worlds(scores_in: ArrayLike, scores_out: ArrayLike) -> Sets:
 
 
 def coins(scores: ArrayLike, presence: ArrayLike) -> Coins | OneRun:
-    """Returns the evidence of canaries that were each in by a fair coin of its own.
+    """Returns the evidence of canaries that were each in or out by a fair coin of its own.
 
     Args:
-      scores: (R, K), of any kind, higher meaning in; (1, K) are the canaries of a single run. NaN for a
-        run that failed.
-      presence: (R, K), 1 where the canary was in.
+      scores: (R, K), scores of any kind for K canaries in each of R runs, or (1, K) for a single run; higher
+        means in, and NaN stands for a run that failed.
+      presence: (R, K), 1 where the canary was in, else 0.
 
     Raises:
-      InputError: for shapes or values that fit no audit, and for bits that fair coins do not give.
+      InputError: for shapes or values that fit no audit, and for bits that are very unlikely for fair coins.
 
     >>> import numpy as np
     >>> rng = np.random.default_rng(0)
@@ -61,7 +67,9 @@ def coins(scores: ArrayLike, presence: ArrayLike) -> Coins | OneRun:
     )
     require(values.ndim == 2 and values.size > 0, shape)
     drawn = canaries.make_coins(values, presence)
-    require_no_copies(drawn)  # says more of pasted rows than the coins' own tests do
+    require_no_copies(
+        drawn
+    )  # first: its message on pasted rows is clearer than that on unfair coins
     fair_coins.require_fair(drawn.presence)
     checked = drawn._replace(given=True)
     return OneRun(checked, None) if len(values) == 1 else checked
@@ -77,16 +85,17 @@ def cosines(
     """Returns the evidence of cosines with uniform directions, which every run drew afresh and inserted.
 
     Args:
-      values: (R, K), or (R,) of a single canary a run; (1, K) are the canaries of a single run. NaN for a
-        run that failed.
+      values: (R, K), cosines of K canaries in each of R runs; (R,) with one canary a run; (1, K) for a single
+        run. NaN for a run that failed.
       dimension: d, the number of trained parameters.
-      presence: of the shape of values, 1 where the canary was in, by a fair coin; by default all were.
+      presence: 1 where a fair coin put the canary in, else 0, in the shape of `values`; None where all were
+        in.
       leave_one_out: whether a cosine used the other canaries' directions (`audit.directions.cosines`).
-      in_order: whether rows stand in the order in which runs were begun: the bound is then the largest after
-        any number of them, wherever they stop.
+      in_order: whether rows are in the order in which runs were begun. The bound is then the largest that was
+        reached after any number of runs, and holds wherever they stop.
 
     Raises:
-      InputError: for what fits no audit.
+      InputError: for shapes or values that fit no audit.
 
     >>> import numpy as np
     >>> values = np.random.default_rng(0).normal(4, 1, (10, 256)) / 62_006**0.5
@@ -106,8 +115,8 @@ def paired_cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension:
 
     Args:
       observed: (K,) cosines of canaries that were inserted.
-      unobserved: (M,) cosines of others from the same distribution, or None; the exact law of a uniform
-        direction then takes their place.
+      unobserved: (M,) cosines of canaries from the same distribution that were not inserted; None to use the
+        exact law of a uniform direction's cosine instead.
       dimension: d, the number of trained parameters.
     """
     size = given_directions.require_dimension(dimension)
@@ -125,7 +134,7 @@ def _cosines_of_one_run(
       presence: (K,) or (1, K), 1 where a fair coin put the canary in; None where all were in.
 
     Raises:
-      InputError: for what fits no audit, and for bits that fair coins do not give.
+      InputError: for shapes or values that fit no audit, and for bits that are very unlikely for fair coins.
     """
     if presence is None:
         return paired_cosines(values, None, dimension)

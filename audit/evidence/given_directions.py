@@ -41,10 +41,10 @@ from audit.values import number, require_type
 
 Array = NDArray[np.float64]
 Bits = NDArray[np.bool_]
-LEVEL = 1e-6
-LEAST = 10  # canaries or cosines
+LEVEL = 1e-6  # the error of each test
+LEAST = 10  # canaries of a run, or cosines in all, with which a test is made
 MOST_DIMENSION = 10**13
-_SLACK = 1e-6  # of cosines in float32
+_SLACK = 1e-6  # by which a cosine in float32 may exceed 1, from rounding
 _ALIKE = 1e-12  # cosines of a run that differ by less are equal
 _POWER = 0.9  # at which the least detectable dimension is stated
 _FIX = "count trained parameters alone, or leave out some canaries by coins if they take part unequally"
@@ -53,12 +53,12 @@ _SAME = f"directions look the same in every run: draw them afresh, or {_SHUFFLE}
 
 
 class CosineSpread(NamedTuple):
-    """The spread of cosines of canaries that are in.
+    """The spread of the cosines of canaries that are in.
 
     Attributes:
-      squares: the sum of squared deviations from means, which is freedom / d on average.
-      freedom: how many independent deviations there are.
-      numerator, denominator: degrees of freedom of the F law that squares d / freedom is held against.
+      squares: sum of the cosines' squared deviations from means; freedom / d on average in d dimensions.
+      freedom: number of independent deviations.
+      numerator, denominator: degrees of freedom of the F law with which squares * d / freedom is compared.
     """
 
     squares: float
@@ -74,17 +74,17 @@ def given(
     presence: ArrayLike | None = None,
     in_order: bool = False,
 ) -> Fresh:
-    """Returns a caller's cosines of fresh directions, checked.
+    """Returns a caller's cosines with fresh directions as evidence, after all checks.
 
     Args:
-      cosines: (runs, canaries), or (runs,) of a single canary a run; NaN for a run that failed.
+      cosines: (runs, canaries), or (runs,) with one canary a run; NaN for a run that failed.
       dimension: d, the number of trained parameters.
       leave_one_out: whether a cosine used the other canaries' directions.
-      presence: of the cosines' shape, 1 where the canary was in; by default all were.
-      in_order: whether rows stand in the order in which runs were begun.
+      presence: 1 where the canary was in, else 0, in the cosines' shape; None where all were in.
+      in_order: whether rows are in the order in which runs were begun.
 
     Raises:
-      InputError: for what fits no audit.
+      InputError: for values that fit no audit, and for cosines that the declared directions hardly give.
     """
     require_type("leave_one_out", leave_one_out, bool)
     require_type("in_order", in_order, bool)
@@ -102,7 +102,7 @@ def given(
 
 
 def require_dimension(dimension: Any) -> int:
-    """Returns a caller's dimension as Python's int; raises InputError for another type, or out of range."""
+    """Returns a caller's dimension as an int; raises InputError for another type or a value out of range."""
     size = number("dimension", dimension, int)
     fits = 2 <= size <= MOST_DIMENSION
     require(
@@ -112,14 +112,14 @@ def require_dimension(dimension: Any) -> int:
 
 
 def columns_p_value(cosines: Array, presence: Bits) -> float:
-    """Returns the p-value of the F-test that all canaries have the same mean over runs.
+    """Returns the p-value of an F-test (analysis of variance) that all canaries have the same mean over runs.
 
-    Small where canary k of every run had one direction. Each run's own mean is subtracted first. 1 where
-    runs are fewer than 3, or canaries than 10.
+    It is small if canary k had the same direction in every run, as with one seed for all runs. Each run's
+    own mean is subtracted first. The p-value is 1 with fewer than 3 runs or 10 canaries.
 
     Args:
-      cosines: (R, K).
-      presence: (R, K), which cosines count.
+      cosines: (R, K), the cosines of K canaries in each of R runs.
+      presence: (R, K), whether a cosine counts.
     """
     if len(cosines) < 3 or cosines.shape[1] < LEAST:
         return 1.0
@@ -127,18 +127,19 @@ def columns_p_value(cosines: Array, presence: Bits) -> float:
     counts = presence.sum(0)
     groups = np.count_nonzero(counts)  # canaries that are in, in any run
     total = float(np.square(deviations).sum())
+    # A degree of freedom goes to each run's mean, and one to each canary's but the last.
     freedom = presence.sum() - np.count_nonzero(presence.any(1)) - (groups - 1)
     between = float((deviations.sum(0) ** 2 / np.maximum(counts, 1)).sum())
     if groups < 2 or freedom < 1 or total <= _ALIKE**2 * presence.sum():
         return 1.0
-    within = max(total - between, 1e-12 * total) / freedom
+    within = max(total - between, 1e-12 * total) / freedom  # above 0 despite rounding
     return float(special.fdtrc(groups - 1, freedom, between / (groups - 1) / within))
 
 
 def describe_dimension(design: Fresh) -> str:
-    """Returns a sentence, for below a table, on how well cosines tested the dimension that a caller declared.
+    """Returns a sentence, for the notes below a table, on how well cosines tested a caller's dimension.
 
-    It states the factor by which the dimension would have to be too large to be refused with probability 0.9.
+    It states how many times too large a dimension would have been refused with probability 0.9.
     """
     declared = f"dimension {design.dimension:,}"
     untested = (
@@ -167,11 +168,12 @@ def describe_dimension(design: Fresh) -> str:
 
 
 def measure_spread(design: Fresh) -> CosineSpread:
-    """Returns how much cosines of canaries that are in spread about their run's mean, failed runs left out.
+    """Returns how much the cosines of canaries that are in spread about their run's mean.
 
-    Of a single canary a run they spread about the mean of all runs. Leave-one-out cosines of a run depend on
-    each other: their squares spread as if a share 1 - K/d of them were independent, over a denominator of
-    d - K degrees of freedom a run, which the F law takes into account.
+    With one canary a run, they spread about the mean of all runs. Failed runs are left out. The F law allows
+    for leave-one-out cosines, which depend on each other within a run: their squares vary as if a share
+    1 - K/d of them were independent, over a denominator with d - K degrees of freedom for each run, where K
+    is the number of canaries in a run and d the dimension.
     """
     cosines = design.cosines
     presence = design.presence & (cosines != FAILED)
@@ -184,28 +186,29 @@ def measure_spread(design: Fresh) -> CosineSpread:
     else:
         deviations = _about_means(cosines, presence)
         freedom = int(presence.sum()) - runs
-    independent = max(1 - canaries / design.dimension, 1 / design.dimension)
-    numerator = max(freedom * independent, 1.0)
+    independent_share = max(1 - canaries / design.dimension, 1 / design.dimension)
+    numerator = max(freedom * independent_share, 1.0)
     denominator = float(max(runs * (design.dimension - canaries), 1))
     return CosineSpread(float(np.square(deviations).sum()), freedom, numerator, denominator)
 
 
 def _least_of_law_test(cosines: int) -> float:
-    """Returns the least factor of a too large dimension at which the test of the law refuses it surely.
+    """Returns the factor at which the test of the law refuses a too large dimension with probability 0.9.
 
-    That is with probability _POWER (0.9), by the sum of the squared cosines alone, which is chi-squared.
+    The factor is the declared dimension over the true one. It is computed for the sum of squared cosines
+    alone: times the true dimension, that sum is chi-squared.
 
     Args:
-      cosines: how many cosines of canaries that are out are tested.
+      cosines: number of tested cosines, of canaries that are out.
     """
     tail = LEVEL / 4  # of the test's error, 1e-6, on four tails: two statistics, two sides
     return float(special.chdtri(cosines, tail) / special.chdtri(cosines, _POWER))
 
 
 def _check_cosines(cosines: ArrayLike) -> Array:
-    """Returns a caller's cosines as (runs, canaries) in [-1, 1], with FAILED for those that are not finite.
+    """Returns a caller's cosines as (runs, canaries) in [-1, 1], with FAILED in place of those not finite.
 
-    Raises InputError for tables, other shapes, values beyond 1, and where more than half failed.
+    Raises InputError for tables, for other shapes, for values beyond 1, and if more than half are not finite.
     """
     require(
         not hasattr(cosines, "columns"), "`dimension` goes with an array of cosines: give no table"
@@ -226,11 +229,11 @@ def check_bits(presence: ArrayLike, shape: tuple[int, ...]) -> Bits:
     """Returns a caller's presence as bool (runs, canaries).
 
     Args:
-      presence: (runs, canaries), or (runs,) of a single canary a run, 1 where the canary was in.
-      shape: that of the cosines.
+      presence: (runs, canaries), or (runs,) with one canary a run; 1 where the canary was in, else 0.
+      shape: the shape (runs, canaries) of the scores.
 
     Raises:
-      InputError: another shape, other values than 0 and 1, or no canary in.
+      InputError: for another shape, for values other than 0 and 1, and if no canary is in.
     """
     bits = floats("the bits of presence", presence)
     bits = bits[:, None] if bits.ndim == 1 else bits
@@ -243,7 +246,7 @@ def check_bits(presence: ArrayLike, shape: tuple[int, ...]) -> Bits:
 
 
 def _about_means(cosines: Array, presence: Bits) -> Array:
-    """Returns cosines (R, K) less the mean of those of their run that are in; 0 where presence is false."""
+    """Returns cosines (R, K) less their run's mean over canaries that are in; 0 where `presence` is false."""
     means = (cosines * presence).sum(1, keepdims=True) / np.maximum(
         presence.sum(1, keepdims=True), 1
     )
@@ -251,11 +254,11 @@ def _about_means(cosines: Array, presence: Bits) -> Array:
 
 
 def _require_spread(design: Fresh) -> None:
-    """Raises InputError where cosines of canaries that are in spread beyond the law's 1/sqrt(d).
+    """Raises InputError if cosines of canaries that are in spread significantly more than 1/sqrt(d).
 
-    The test's error is LEVEL, 1e-6. It is left to the test of the law where 10 cosines or more are of
-    canaries that are out. Less spread is no sign of a wrong dimension, as canaries may be tied, and a
-    bound in too few dimensions holds.
+    The test's error is LEVEL, 1e-6. With 10 or more cosines of canaries that are out, nothing is tested
+    here: the test of their law sees more. A smaller spread is not refused. Canaries may depend on each other,
+    and bounds hold with too small a dimension.
     """
     if len(design.out()) >= LEAST:
         return

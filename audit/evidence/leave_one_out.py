@@ -18,49 +18,53 @@ _LEAST_OUTSIDE = 1e-9
 
 
 def cosines(gram: ArrayLike, products: ArrayLike, squared_length: float, dimension: int) -> Array:
-    """Returns cos(v_j, u_j) for all K directions v_j at once, (K,), in [-1, 1].
+    """Returns the leave-one-out cosines cos(v_j, u_j) (K,) of all K directions v_j, in [-1, 1].
 
-    u_j is the movement u projected off all directions but v_j. With w = G^-1 V u and rr = |u|^2 - (V u)' w,
-    the squared length of u outside of all directions, cos_j = (w_j / g_j) / sqrt(rr + w_j^2 / g_j) for the
-    diagonal g of G^-1.
+    u is the movement of the parameters. u_j is u less its projection on the span of the other K - 1
+    directions. Let w = G^-1 V u, let g be the diagonal of G^-1, and let r = |u|^2 - (V u)' w, which is the
+    squared length of the part of u outside the span of all directions. Then
+
+        cos(v_j, u_j) = (w_j / g_j) / sqrt(r + w_j^2 / g_j).
 
     Args:
-      gram: G = V V' (K, K), for the directions as rows of V, of unit length.
-      products: V u (K,).
+      gram: G = V V' (K, K), the Gram matrix of the directions, which are the rows of V and of unit length.
+      products: V u (K,), the inner products of directions and movement.
       squared_length: |u|^2.
-      dimension: d.
+      dimension: d, the length of u.
 
     Raises:
-      InputError: Shapes that do not fit, u = 0, K >= d, or a direction in the span of the others.
+      InputError: for shapes that do not fit, u = 0, K >= d, or a direction in the span of the others.
     """
-    g = floats("the Gram matrix", gram)
+    gram_matrix = floats("the Gram matrix", gram)
     vu = floats("the products", products)
     canaries = vu.size
-    fits = vu.ndim == 1 and canaries > 0 and g.shape == (canaries, canaries)
+    fits = vu.ndim == 1 and canaries > 0 and gram_matrix.shape == (canaries, canaries)
     require(
         fits,
-        f"the Gram matrix {g.shape} and the products {vu.shape} must be (K, K) and (K,)",
+        f"the Gram matrix {gram_matrix.shape} and the products {vu.shape} must be (K, K) and (K,)",
     )
-    finite = bool(np.isfinite(g).all() and np.isfinite(vu).all() and np.isfinite(squared_length))
+    finite = bool(
+        np.isfinite(gram_matrix).all() and np.isfinite(vu).all() and np.isfinite(squared_length)
+    )
     require(finite, "the Gram matrix, the products or the squared length are not finite")
     require(squared_length > 0, f"the squared length is {squared_length:g}: nothing moved")
     require(
         canaries < dimension,
         f"{canaries} canaries in {dimension} dimensions: give fewer canaries than dimensions",
     )
-    inverse = _invert(g)
+    inverse = _invert(gram_matrix)
     w = inverse @ vu
-    diagonal = np.diag(inverse)
-    outside = max(float(squared_length - vu @ w), 0.0)
-    with np.errstate(invalid="ignore"):
-        ratios = (w / diagonal) / np.sqrt(outside + w**2 / diagonal)
+    g = np.diag(inverse)
+    r = max(float(squared_length - vu @ w), 0.0)  # rounding may make it negative
+    with np.errstate(invalid="ignore"):  # 0 / 0 where w_j = 0 and r = 0: replaced by 0 below
+        ratios = (w / g) / np.sqrt(r + w**2 / g)
     return np.where(w == 0, 0.0, np.clip(ratios, -1.0, 1.0))
 
 
 def _invert(gram: Array) -> Array:
-    """Returns the inverse of a Gram matrix (K, K) of directions, by Cholesky.
+    """Returns the inverse of a Gram matrix (K, K) of directions, by Cholesky decomposition.
 
-    Raises InputError where directions depend on each other linearly, up to rounding.
+    Raises InputError if directions are linearly dependent, up to rounding.
     """
     dependent = "canaries' directions depend on each other linearly: draw each by a key of its own"
     try:

@@ -26,7 +26,7 @@ class Cosines(NamedTuple):
     Attributes:
       observed: (K,) cosines of canaries that took part.
       unobserved: (M,) cosines of canaries that did not; may be empty.
-      dimension: d, of the space that the canaries are drawn from.
+      dimension: d, the dimension of the space from which the canaries are drawn.
     """
 
     observed: Array
@@ -35,12 +35,12 @@ class Cosines(NamedTuple):
 
 
 class OneRun(NamedTuple):
-    """Scores of a single run's canaries.
+    """The scores of a single run's canaries: with coins, as cosines, or both.
 
     Attributes:
-      coins: scores (1, K) and presence (1, K) where each canary was in by a fair coin; else None.
-      cosines: observed (K,) and unobserved (M,) cosines of uniform directions; None where scores are others,
-        as losses.
+      coins: scores (1, K) and presence (1, K), where a fair coin put each canary in or out; else None.
+      cosines: observed (K,) and unobserved (M,) cosines with uniform directions; None where scores are
+        others, such as losses.
     """
 
     coins: Coins | None
@@ -58,7 +58,7 @@ class OneRun(NamedTuple):
 
     @property
     def is_null_known(self) -> bool:
-        """Returns whether scores are cosines whose law, where nothing leaks, is exact and not fitted."""
+        """Returns whether scores are cosines with a null law that is exact, not fitted to unobserved ones."""
         return self.cosines is not None and not len(self.cosines.unobserved)
 
     def pooled(self) -> tuple[Array, Array]:
@@ -69,7 +69,7 @@ class OneRun(NamedTuple):
         return self.cosines.observed, self.cosines.unobserved
 
     def __str__(self) -> str:
-        """Returns how many canaries there are, and what their scores are compared with, in words."""
+        """Returns how many canaries there are and what their scores are compared with, in words."""
         if self.cosines is None:
             return f"{sum(self.canaries):,}, each in or out by a fair coin of its own"
         observed, unobserved, dimension = self.cosines
@@ -82,18 +82,18 @@ class OneRun(NamedTuple):
 def cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension: int) -> Cosines:
     """Returns a caller's cosines of a single run, after checks of each number and of their spread.
 
-    Without unobserved cosines, the null is the exact law of a uniform direction's cosine, whose deviation is
-    1/sqrt(dimension). Canaries that take part equally often shift that law alike, so that observed cosines
-    spread around their mean as the law does. If they spread more, the dimension is too large, or some
-    canaries take part more often than others.
+    The spread is checked where there are no unobserved cosines. The null is then the exact law of a uniform
+    direction's cosine, with standard deviation 1/sqrt(dimension). Canaries that take part equally often shift
+    that law by the same amount, so that observed cosines spread around their mean as the law does. If they
+    spread more, the dimension is too large, or some canaries take part more often than others.
 
     Args:
       observed: (K,) cosines of canaries that took part.
       unobserved: (M,) cosines of canaries that did not, or None.
-      dimension: The number of trained parameters.
+      dimension: d, the number of trained parameters.
 
     Raises:
-      InputError: An array of another shape, a number that is no cosine, a dimension out of range, or
+      InputError: for an array of another shape, a number that is no cosine, a dimension out of range, or
         observed cosines that spread too much.
     """
     checked = check_own_cosines(observed, unobserved, dimension)
@@ -104,14 +104,17 @@ def cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension: int) -
 
 
 def check_own_cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension: int) -> Cosines:
-    """Returns cosines of a single run that are checked as `cosines` checks them, except for their spread.
+    """Returns cosines of a single run, after the checks of `cosines` except that of their spread.
 
-    For audits whose dimension is certain, and whose canaries may take part unequally often.
+    For audits where the dimension is certain, and canaries may take part unequally often.
 
     Args:
       observed: (K,) cosines of canaries that took part.
       unobserved: (M,) cosines of canaries that did not, or None.
       dimension: d, the number of trained parameters.
+
+    Raises:
+      InputError: for an array of another shape, a number that is no cosine, or a dimension out of range.
     """
     cosine_law.require_dimension(dimension)
     checked = _check_cosines("observed", observed)
@@ -121,16 +124,16 @@ def check_own_cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimensi
 
 
 def require_spread(squares: float, freedom: int, dimension: int, fix: str) -> None:
-    """Raises InputError where cosines spread more than uniform directions do in this dimension.
+    """Raises InputError if cosines spread significantly more than those of uniform directions.
 
-    The limit is a quantile of chi-square. A smaller spread is no sign of a wrong dimension, as canaries may
-    be tied, and with too small a dimension the bound holds.
+    It is a chi-squared test with error 1e-6. A smaller spread is not refused. Canaries may depend on each
+    other, and bounds hold with too small a dimension.
 
     Args:
-      squares: The sum of squared deviations of the cosines from their mean.
-      freedom: Its degrees of freedom.
-      dimension: d; the deviation of a cosine is 1/sqrt(d).
-      fix: What the message tells the caller to do.
+      squares: sum of the cosines' squared deviations from their mean.
+      freedom: degrees of freedom of `squares`.
+      dimension: d; a cosine's standard deviation is 1/sqrt(d).
+      fix: advice for the caller, with which the message ends.
     """
     if special.chdtrc(freedom, squares * dimension) < _SPREAD_ERROR:
         spread = np.sqrt(squares * dimension / freedom)
@@ -149,7 +152,7 @@ def _check_cosines(name: str, values: ArrayLike) -> Array:
       values: the caller's cosines.
 
     Raises:
-      InputError: no vector of at least 10, values that are not finite or no cosines, or all equal.
+      InputError: unless it is a vector of at least 10 finite values in [-1, 1], not all equal.
     """
     array = floats(f"the {name} cosines", values)
     require(

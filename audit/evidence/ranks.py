@@ -33,11 +33,10 @@ Array = NDArray[np.float64]
 Bits = NDArray[np.bool_]
 LEVEL = 1e-6  # below it two laws differ
 MOST_DRAWS = 10**9
-# By which a rank lies below its place, relatively: rounding must not let it exceed a further threshold.
+# Share of itself by which a rank's cosine is lowered: rounding must not lift it above a threshold.
 _BELOW = 1e-9
-_MOST_TAIL = (
-    1 - 1e-12
-)  # in the place of 1: the rank M + 1, which is always reached, lies at a finite place
+# In place of the tail probability 1 of the last rank M + 1: its cosine would be -1, as of a failed run.
+_MOST_TAIL = 1 - 1e-12
 _FIX = "draw both by one generator, and score them by one function"
 
 
@@ -51,24 +50,25 @@ def ranks(
 ) -> Fresh:
     """Returns the evidence of canaries of any kind, ranked among fresh draws from the same generator.
 
-    Every run draws its K canaries anew, independently of each other, and inserts them; M further draws are
-    made afterwards, and all are scored on the released model by a function that may not look at which are
-    in. Nothing may be selected after it was drawn.
+    Every run draws its K canaries anew, independently of each other, and inserts them. Afterwards M fresh
+    examples are drawn. One function scores all of them on the released model; it may not know which are in.
+    Nothing may be selected after it was drawn.
 
     Args:
-      scores: (R, K) of inserted canaries, of any kind, higher meaning in; or their ranks from 1, the highest,
-        to M + 1, each among itself and the fresh draws, with ties broken at random. NaN for a run that
-        failed, in `fresh` too.
-      fresh: (R, M) of the fresh draws; with ranks M.
-      presence: of the shape of scores, 1 where the canary was in, by a fair coin; by default all were. Those
-        that were out check the law.
-      initial: (scores, fresh) on the initial model, where a difference of the two laws is refused.
-      seed: of the random order of ties; drawn once, before the scores are seen.
-      in_order: whether rows stand in the order in which runs were begun: the bound is then the largest after
-        any number of them, wherever they stop.
+      scores: (R, K) scores of the canaries of R runs, of any kind; higher means in. Or the ranks of each
+        canary among itself and the fresh draws, from 1, the highest score, to M + 1, with ties broken at
+        random. NaN for a run that failed, in `fresh` too.
+      fresh: (R, M) scores of the fresh draws; the number M if `scores` are ranks.
+      presence: 1 where a fair coin put the canary in, else 0, in the shape of `scores`; None where all were
+        in. Canaries that were out serve to check the law of ranks.
+      initial: (scores, fresh) on the initial model, to check that both come from one generator: a difference
+        of the two laws is refused.
+      seed: seed of the random order of ties, to be drawn once, before the scores are seen.
+      in_order: whether rows are in the order in which runs were begun. The bound is then the largest that was
+        reached after any number of runs, and holds wherever they stop.
 
     Raises:
-      InputError: for what fits no audit.
+      InputError: for shapes or values that fit no audit.
 
     >>> import numpy as np
     >>> rng = np.random.default_rng(0)
@@ -109,13 +109,30 @@ def ranks(
 
 
 def make_from_counts(below: Array, presence: Bits, draws: int) -> Fresh:
-    """Returns the design of the game's own runs, from how many fresh draws are below each canary (R, K)."""
+    """Returns the evidence of the library's own runs.
+
+    Args:
+      below: (R, K), how many fresh draws score below each canary.
+      presence: (R, K), whether the canary was in.
+      draws: M, the number of fresh draws in each run.
+    """
     ranks = draws + 1 - np.rint(below).astype(np.int64)
     return Fresh(place(ranks, draws), presence, RANK_DIMENSION, draws=draws)
 
 
 def _rank_runs(scores: ArrayLike, fresh: ArrayLike, seed: int) -> tuple[NDArray[np.int64], Bits]:
-    """Returns ranks (R, K), and bits (R, K) that are true in a failed run, all of whose scores are NaN."""
+    """Returns canaries' ranks (R, K) among fresh draws, and bits (R, K) that are true in failed runs.
+
+    A failed run is one whose scores are all NaN, those of fresh draws too; its ranks mean nothing.
+
+    Args:
+      scores: (R, K) scores of canaries.
+      fresh: (R, M) scores of fresh draws.
+      seed: seed of the random order of ties.
+
+    Raises:
+      InputError: for other shapes, and for NaN in a run that did not fail.
+    """
     canary_scores = floats("the canaries' scores", scores)
     fresh_scores = floats("the fresh scores", fresh)
     _require_shapes(canary_scores, fresh_scores)
@@ -128,7 +145,10 @@ def _rank_runs(scores: ArrayLike, fresh: ArrayLike, seed: int) -> tuple[NDArray[
 
 
 def _check_ranks(values: ArrayLike, draws: int) -> NDArray[np.int64]:
-    """Returns a caller's ranks (R, K), 0 in runs that failed; raises InputError for what are none."""
+    """Returns a caller's ranks (R, K), with 0 in place of NaN, the rank of a failed run.
+
+    Raises InputError for another shape, and for values that are not whole numbers from 1 to draws + 1.
+    """
     ranks = floats("the ranks", values)
     fits = ranks.ndim == 2 and ranks.size > 0
     require(fits, f"the ranks have shape {ranks.shape}: give (runs, canaries)")
@@ -141,7 +161,12 @@ def _check_ranks(values: ArrayLike, draws: int) -> NDArray[np.int64]:
 
 
 def _require_one_law(initial: Any, seed: int) -> None:
-    """Raises InputError where canaries and fresh draws have other laws on the initial model."""
+    """Raises InputError if canaries and fresh draws score differently on the initial model.
+
+    Args:
+      initial: the pair (scores (R, K), fresh scores (R, M)) on the initial model.
+      seed: seed of the random order of ties.
+    """
     is_pair = isinstance(initial, tuple | list) and len(initial) == 2
     require(is_pair, "`initial`: give (scores, fresh) on the initial model")
     scores, fresh = initial
@@ -156,10 +181,12 @@ def _require_one_law(initial: Any, seed: int) -> None:
 
 
 def place(ranks: ArrayLike, draws: int) -> Array:
-    """Returns the cosine in RANK_DIMENSION dimensions that is exceeded as often as each rank is reached.
+    """Returns the cosine in RANK_DIMENSION dimensions that stands for each rank, in the shape of `ranks`.
 
-    It is a little smaller, so that for any threshold t the ranks that are placed above t have together a
-    probability of at most that of a cosine above t: floor((M + 1) a(t)) of M + 1 ranks have.
+    It is the cosine that a random direction exceeds with probability rank / (M + 1), where M = draws: that is
+    the probability that a canary that is out has this rank or a better one. The cosine is lowered a little.
+    So at any threshold t at most floor((M + 1) a(t)) of the M + 1 ranks lie above t, where a(t) is the
+    probability of a cosine above t.
     """
     from audit.laws import cosine_law  # loads SciPy
 
@@ -169,20 +196,21 @@ def place(ranks: ArrayLike, draws: int) -> Array:
 
 
 def measure_law(ranks: NDArray[np.int64], is_out: Bits, draws: int) -> float:
-    """Returns the p-value of canaries that were out and fresh draws having the same law.
+    """Tests whether canaries that were out and fresh draws have the same law, and returns the p-value.
 
-    A rank is spread uniformly over its probability, by a fixed seed, and becomes a normal deviate; these are
-    tested by Kolmogorov and Smirnov, and by the sum of their squares. Ranks of a run share its fresh draws:
-    with k canaries out among M draws the variance of a mean is about 1 + k / M times that of independent
-    ranks. Both tests take the ranks for so many times fewer independent values.
+    Rank r becomes a normal deviate with a tail probability drawn uniformly from (r - 1) / (M + 1) to
+    r / (M + 1), by a fixed seed. The deviates are tested for the normal law by the Kolmogorov-Smirnov test,
+    and by the sum of their squares. Ranks of a run share its fresh draws. With k canaries out among M draws
+    this makes the variance of a mean about 1 + k / M times that of independent ranks, so both tests count
+    that many times fewer values.
 
     Args:
       ranks: (R, K), from 1 to M + 1.
-      is_out: (R, K), which of them count.
-      draws: M.
+      is_out: (R, K), whether a rank counts.
+      draws: M, the number of fresh draws in each run.
 
     Returns:
-      Twice the smaller of both tests' p-values; 1 where no canary was out.
+      Twice the smaller of both tests' p-values, at most 1; 1 where no canary was out.
     """
     from scipy import special, stats  # most of SciPy's time to load
 
@@ -190,11 +218,11 @@ def measure_law(ranks: NDArray[np.int64], is_out: Bits, draws: int) -> float:
     total_out = int(canaries_out.sum())
     if not total_out:
         return 1.0
-    # The variance of the mean of any function of variance 1: of the canaries' own values, and of the fresh
-    # draws that those of a run share.
+    # The variance of a mean over all ranks, of values with variance 1, has two parts: from the
+    # canaries' own scores, and from the fresh draws that the canaries of a run share.
     own_variance = 1 / total_out
     shared_variance = float(canaries_out @ canaries_out) / total_out**2 / draws
-    independent = 1 / (own_variance + shared_variance)
+    independent = 1 / (own_variance + shared_variance)  # effective number of independent ranks
 
     spread = np.random.default_rng(0).random(total_out)
     deviates = -special.ndtri((ranks[is_out] - spread) / (draws + 1))
@@ -207,7 +235,7 @@ def measure_law(ranks: NDArray[np.int64], is_out: Bits, draws: int) -> float:
 
 
 def describe_draws(design: Fresh) -> str:
-    """Describes a caller's fresh draws, in a line below a table."""
+    """Returns the line below a table on a caller's fresh draws: their number, and what was tested."""
     least = f"the highest rank has a probability of 1 / {design.draws + 1:,}"
     number_out = int(design.is_out().sum())
     if number_out:
@@ -218,7 +246,7 @@ def describe_draws(design: Fresh) -> str:
 
 
 def _require_shapes(scores: Array, fresh: Array) -> None:
-    """Raises InputError unless there are scores (R, K) of canaries and (R, M) of fresh draws."""
+    """Raises InputError unless canaries' scores are (R, K) and fresh draws' scores (R, M), not empty."""
     shapes = f"scores {scores.shape} and fresh scores {fresh.shape}"
     fits = scores.ndim == fresh.ndim == 2 and len(scores) == len(fresh)
     require(fits, f"{shapes}: give (runs, canaries) and (runs, fresh draws)")
@@ -226,15 +254,15 @@ def _require_shapes(scores: Array, fresh: Array) -> None:
 
 
 def rank_among(scores: ArrayLike, fresh: ArrayLike, seed: int = 0) -> NDArray[np.int64]:
-    """Returns the rank of each canary among itself and its run's fresh draws, from 1, the highest score.
+    """Returns the rank (R, K) of each canary among itself and its run's fresh draws; 1 is the highest score.
 
     Args:
-      scores: (R, K) of canaries; higher means in.
-      fresh: (R, M) of fresh draws on the same models.
-      seed: of the random order of ties; a run's depends on the seed and its row alone.
+      scores: (R, K) scores of canaries; higher means in.
+      fresh: (R, M) scores of fresh draws on the same models.
+      seed: seed of the random order of ties. The order in a run depends only on the seed and the run's row.
 
     Raises:
-      InputError: the shapes do not fit, or a value is NaN.
+      InputError: if the shapes do not fit, or a value is NaN.
     """
     canary_scores = floats("the canaries' scores", scores)
     fresh_scores = floats("the fresh scores", fresh)

@@ -32,21 +32,22 @@ from audit.evidence.canaries import Design, Fresh
 
 Array = NDArray[np.float64]
 Places = NDArray[np.int64]
-REFUSED_BELOW = 1e-9
+REFUSED_BELOW = 1e-9  # a file is refused if independent runs look like it with less probability
 _LEAST_SHOWN = 10  # repeated rows that are worth a line
-_SHARE_SHOWN = 0.05  # of the rows, likewise
-_MOST_SHIFTS = 20  # distances between a window and its copy that are tried, the most frequent ones
-_LEAST_DIFFERENT = 0.25  # share of different rows: fewer repeat by nature
+_SHARE_SHOWN = 0.05  # share of repeated rows that is worth a line
+_MOST_SHIFTS = 20  # the most frequent distances between a window and its copy: these are tried
+_LEAST_DIFFERENT = 0.25  # share of different rows; with fewer, rows repeat by nature
 
 
 class RowTable(NamedTuple):
-    """The rows of scores of a world, or of both.
+    """The rows of scores of one world, or of both.
 
     Attributes:
-      name: of all rows together, as in messages: "the scores in".
+      name: the words for all rows in messages: "the scores in".
       row: the word for a row, "row" or "canary".
-      scores: (n, K).
-      rows: (n,) a number for each row, equal for rows that are equal, their canaries' bits included.
+      scores: (n, K), K scores in each of n rows.
+      rows: (n,), a number for each row. Rows have the same number if their scores, and bits of presence if
+        there are any, are equal.
     """
 
     name: str
@@ -56,7 +57,13 @@ class RowTable(NamedTuple):
 
 
 class RepeatedBlock(NamedTuple):
-    """Rows first .. first + length - 1, which come again from `again` on (counted from 0)."""
+    """A block of rows that comes again later.
+
+    Attributes:
+      first: the first row of the block, counted from 0.
+      again: the first row of its copy.
+      length: the number of rows in the block.
+    """
 
     first: int
     again: int
@@ -64,7 +71,7 @@ class RepeatedBlock(NamedTuple):
 
 
 def require_no_copies(design: Design | Fresh) -> None:
-    """Raises InputError, which names the rows, for a file that holds runs twice."""
+    """Raises InputError if rows of scores come twice, beyond chance; the message names the rows."""
     for table in tables_of(design):
         if len(table.rows) < 2:
             continue
@@ -80,10 +87,10 @@ def require_no_copies(design: Design | Fresh) -> None:
 
 
 def describe_repeats(design: Design | Fresh) -> list[str]:
-    """Returns a sentence for each world in which many rows repeat each other, as rounded scores do.
+    """Returns a sentence for each world in which many rows repeat an earlier row, as rounded scores do.
 
-    Those are at least 10 rows and a twentieth of all. Worlds with few different rows, less than a quarter,
-    are left out: their rows repeat by nature. Mostly the list is empty.
+    Many are at least 10 rows and at least a twentieth of all. There is no sentence on a world in which less
+    than a quarter of rows are different: they repeat by nature. Mostly the list is empty.
     """
     lines = []
     for table in tables_of(design):
@@ -103,7 +110,10 @@ def describe_repeats(design: Design | Fresh) -> list[str]:
 
 
 def tables_of(design: Design | Fresh) -> list[RowTable]:
-    """Returns the numbered rows of an audit's scores, a table for each world if they are different runs."""
+    """Returns the rows of an audit's scores, numbered so that equal rows have the same number.
+
+    There is one table, or one for each world if the worlds are different runs.
+    """
     tables = []
     for rows in design.rows():
         scores = rows.scores
@@ -116,17 +126,17 @@ def tables_of(design: Design | Fresh) -> list[RowTable]:
 
 
 def find_block(rows: Places) -> RepeatedBlock | None:
-    """Returns a block of rows that comes again later, or None.
+    """Returns a block of rows that comes again later; None where repetition may be chance.
 
-    A block counts only if independent rows would repeat it with a probability below REFUSED_BELOW. A
-    stretch of equal rows, as sorting makes it, counts as its first row alone, whose evidence is -log of its
-    value's share of all rows.
+    A block is returned only if independent rows would repeat one like it with a probability below
+    REFUSED_BELOW. A block's evidence is -log of its probability: the sum of -log(share of all rows) over its
+    rows. Of a stretch of equal rows only the first counts, since sorting makes long stretches.
 
     Args:
-      rows: (n,) a number for each row, equal for equal rows.
+      rows: (n,), a number for each row, the same for equal rows.
     """
     stretches = _find_stretches(rows)
-    shares = np.bincount(rows) / len(rows)
+    shares = np.bincount(rows) / len(rows)  # of each number among the rows
     evidence = -np.log(shares[rows[stretches.starts]])  # of each stretch
     least = _least_evidence(len(rows))
     if evidence.sum() < least:
@@ -135,13 +145,14 @@ def find_block(rows: Places) -> RepeatedBlock | None:
 
 
 def count_copies(rows: Places) -> int:
-    """Returns how many copies of a file were pasted together, if each row comes a multiple of so many times.
+    """Returns how many copies of a file were pasted together: every row occurs a multiple of that many times.
 
-    It is 1 if that may be chance: if independent rows would come so with a probability above REFUSED_BELOW.
-    The probability is at most 3 sqrt(n) 2^-J for J different rows among n (see the module).
+    It is 1 if no number above 1 divides all counts, or if that may be chance. The probability that one
+    divides all counts of n independent rows, J of them different, is at most 3 sqrt(n) 2^-J (see the module);
+    it is chance where this limit is REFUSED_BELOW or more.
 
     Args:
-      rows: (n,) a number for each row, equal for equal rows.
+      rows: (n,), a number for each row, the same for equal rows.
     """
     counts = np.unique(rows, return_counts=True)[1]
     log_probability = np.log(3) + np.log(len(rows)) / 2 - len(counts) * np.log(2)
@@ -151,12 +162,12 @@ def count_copies(rows: Places) -> int:
 
 
 class _Stretches(NamedTuple):
-    """Stretches of equal rows, in order.
+    """The stretches of equal rows in a table, in order.
 
     Attributes:
-      starts: (s,) the first row of each.
-      lengths: (s,) how many rows each has.
-      symbols: (s,) a number for its value and length together, equal for equal stretches.
+      starts: (s,), the first row of each stretch.
+      lengths: (s,), the number of rows of each stretch.
+      symbols: (s,), a number for each stretch's value and length, the same for equal stretches.
     """
 
     starts: Places
@@ -165,7 +176,7 @@ class _Stretches(NamedTuple):
 
 
 def _find_stretches(rows: Places) -> _Stretches:
-    """Returns the stretches of equal rows, of numbers (n,) that are equal for equal rows."""
+    """Returns the stretches of equal rows, given a number for each row (n,), the same for equal rows."""
     changes = np.flatnonzero(np.diff(rows)) + 1
     starts = np.concatenate([[0], changes]).astype(np.int64)
     lengths = np.diff(np.append(starts, len(rows)))
@@ -178,22 +189,22 @@ def _find_stretches(rows: Places) -> _Stretches:
 def _find_repeated_window(
     stretches: _Stretches, evidence: Array, least: float
 ) -> RepeatedBlock | None:
-    """Returns a sequence of stretches that comes again with evidence of at least `least`, or None.
+    """Returns the repeated sequence of stretches with most evidence; None if it is below `least`.
 
-    Windows of 1, 2, 4, ... stretches are numbered by their content (Karp, Miller and Rosenberg, 1972); those
-    that come once are dropped. The longest windows that are left tell by how many stretches copies are
-    shifted; at each of the most frequent shifts the copied sequence with most evidence is taken.
+    Windows of 1, 2, 4, ... stretches are numbered by their content, the same for equal windows (Karp, Miller
+    and Rosenberg, 1972), and windows that occur once are dropped. The longest windows that are left show by
+    how many stretches copies are shifted. Only the most frequent of these shifts are tried.
 
     Args:
-      stretches: of the rows, in order.
-      evidence: (s,) of each stretch: -log of the probability that a row has its value.
+      stretches: the stretches of equal rows, in order.
+      evidence: (s,), -log of the probability that a row has the stretch's value, for each stretch.
       least: the evidence below which a repetition may be chance.
     """
-    total = np.concatenate([[0.0], np.cumsum(evidence)])
+    total = np.concatenate([[0.0], np.cumsum(evidence)])  # the evidence before each stretch
     symbols = stretches.symbols
     size = len(symbols)
 
-    # `numbers` are those of the windows of `length` stretches that start at `places`.
+    # Invariant: numbers[i] is the number of the window of `length` stretches that starts at places[i].
     numbers = symbols.copy()
     places = np.arange(size)
     length = 1
@@ -221,7 +232,7 @@ def _find_repeated_window(
         if reached < most:
             continue
         most = reached
-        # A file that was pasted three times matches beyond its first copy.
+        # A file that was pasted three times matches beyond its first copy: the block ends there.
         end = min(high, low + shift)
         rows = int(stretches.lengths[low:end].sum())
         best = RepeatedBlock(int(stretches.starts[low]), int(stretches.starts[low + shift]), rows)
@@ -229,7 +240,7 @@ def _find_repeated_window(
 
 
 def _keep_repeated(places: Places, numbers: Places) -> tuple[Places, Places]:
-    """Returns the places whose numbers come more than once, and these numbers, counted from 0."""
+    """Returns the places whose numbers occur more than once, and their numbers, renumbered from 0."""
     _, renumbered, counts = np.unique(numbers, return_inverse=True, return_counts=True)
     repeated = counts[renumbered] > 1
     return places[repeated], renumbered[repeated].astype(np.int64)
@@ -239,8 +250,8 @@ def _find_shifts(places: Places, numbers: Places) -> Places:
     """Returns the distances from each place to the next place with the same number.
 
     Args:
-      places: (n,) where windows start.
-      numbers: (n,) of the windows there, equal for equal windows.
+      places: (n,), where windows start.
+      numbers: (n,), a number for each of these windows, the same for equal windows.
     """
     order = np.lexsort((places, numbers))
     equal = numbers[order[1:]] == numbers[order[:-1]]
@@ -248,21 +259,21 @@ def _find_shifts(places: Places, numbers: Places) -> Places:
 
 
 def _common_shifts(shifts: Places) -> list[int]:
-    """Returns the most frequent shifts, _MOST_SHIFTS of them at most."""
+    """Returns the most frequent shifts, at most 20, the most frequent first."""
     different, counts = np.unique(shifts, return_counts=True)
     order = np.argsort(-counts, kind="stable")[:_MOST_SHIFTS]
     return [int(shift) for shift in different[order]]
 
 
 def _most_evidence(symbols: Places, total: Array, shift: int) -> tuple[int, int]:
-    """Returns (low, high) of the part symbols[low:high] with most evidence that comes again `shift` later.
+    """Returns (low, high) such that symbols[low:high] comes again `shift` places later, with most evidence.
 
     Args:
-      symbols: (s,) of the stretches, equal for equal stretches.
-      total: (s + 1,) the evidence of all stretches before each.
-      shift: the distance between part and copy, in stretches, at which there is a copy or more.
+      symbols: (s,), a number for each stretch, the same for equal stretches.
+      total: (s + 1,), the evidence of all stretches before each, and of all stretches.
+      shift: distance in stretches at which at least one stretch comes again.
     """
-    # Where each maximal stretch of matches begins and ends.
+    # Maximal sequences of matches begin at `lows` and end before `highs`.
     equal = np.concatenate([[False], symbols[:-shift] == symbols[shift:], [False]])
     edges = np.flatnonzero(np.diff(equal.astype(np.int8)))
     lows = edges[0::2]
@@ -274,16 +285,16 @@ def _most_evidence(symbols: Places, total: Array, shift: int) -> tuple[int, int]
 def _find_row(table: RowTable) -> RepeatedBlock | None:
     """Returns the first row of several scores that comes again, with the rows after it that do so too.
 
-    None where independent scores would repeat a row like it with a probability above REFUSED_BELOW, and where
-    each row is a single score.
+    None where rows are single scores, and where the repetition of any row may be chance: where independent
+    rows would repeat one like it with a probability above REFUSED_BELOW.
     """
     scores = table.scores
     rows = table.rows
     if scores.shape[1] == 1:
         return None
 
-    # A value's evidence is -log of its share of all scores; a row's is the sum over its different
-    # values, -log of a bound on the probability that an independent row equals it.
+    # A value's evidence is -log of its share of all scores. A row's evidence is the sum over its
+    # different values: canaries of a run may be tied, so that equal values of a row count once.
     first, counts = np.unique(rows, return_index=True, return_counts=True)[1:]
     values, times = np.unique(scores, return_counts=True)
     evidence_of_value = -np.log(times / scores.size)
@@ -298,29 +309,29 @@ def _find_row(table: RowTable) -> RepeatedBlock | None:
         length = 1
         while again + length < len(rows) and rows[row + length] == rows[again + length]:
             length += 1
-        # It ends before its copy begins: they must not overlap.
+        # The block must end before its copy begins.
         return RepeatedBlock(int(row), again, min(length, again - int(row)))
     return None
 
 
 def _least_evidence(rows: int) -> float:
-    """Returns the evidence, -log of a probability, from which on a repeated block is no chance.
+    """Returns the least evidence, -log of a block's probability, at which its repetition is no chance.
 
-    With n rows there are fewer than n^2 / 2 pairs of places for a block and its copy, whose probabilities add
-    up to REFUSED_BELOW at most.
+    With n rows there are fewer than n^2 / 2 pairs of places for a block and its copy. The probabilities of
+    all pairs together are to be REFUSED_BELOW at most.
     """
     return float(2 * np.log(rows) - np.log(2) - np.log(REFUSED_BELOW))
 
 
 def _row_numbers(scores: Array) -> Places:
-    """Returns a number (n,) for each row of scores (n, K), equal for equal rows."""
+    """Returns a number (n,) for each row of scores (n, K), the same for equal rows."""
     if scores.shape[1] == 1:  # much faster than comparing rows
         return np.unique(scores[:, 0], return_inverse=True)[1].astype(np.int64)
     return np.unique(scores, axis=0, return_inverse=True)[1].ravel().astype(np.int64)
 
 
 def _describe_block(table: RowTable, block: RepeatedBlock) -> str:
-    """Returns the message on a block of rows that comes again; rows are counted from 1 in it."""
+    """Returns the message on a block of rows that comes again; it counts rows from 1."""
     where = f"of {table.name}, "
     if block.length == 1:
         rows = f"{where}{table.row} {block.first + 1:,} comes again as {block.again + 1:,}"

@@ -49,12 +49,12 @@ _MEANINGS = (
 
 
 def report(title: str, about: Sequence[Subject], *before: Html) -> bytes:
-    """Returns a page on audits.
+    """Returns an HTML page on audits, in UTF-8.
 
     Args:
-      title: of the page.
-      about: the audits, a section each; several have an index.
-      before: what comes before the index.
+      title: the title of the page.
+      about: the audits, which get a section each, and an index if there are several.
+      before: markup that comes before the index.
     """
     content = [page.element("h1", title), *before]
     are_of_one_run = all(subject.conclusion.is_one_run for subject in about)
@@ -68,7 +68,7 @@ def report(title: str, about: Sequence[Subject], *before: Html) -> bytes:
 
 
 def make_audits_page(about: Sequence[Subject]) -> bytes:
-    """Returns the page of audits, under a title that names the audit or their number."""
+    """Returns the HTML page of audits, whose title is the name of the only audit or the number of audits."""
     if len(about) == 1:
         return report(f"Audit: {about[0].title}", about)
     kind = "federated audits" if about[0].runs else "audits"
@@ -76,7 +76,7 @@ def make_audits_page(about: Sequence[Subject]) -> bytes:
 
 
 def summary(subject: Subject) -> Html:
-    """Returns an audit's verdict and bounds, for a notebook."""
+    """Returns an audit's verdict and table of bounds as HTML, for a notebook."""
     verdict = _show_verdict(_judge(subject))
     return page.element("div", verdict, _make_bounds_table(subject))
 
@@ -95,14 +95,18 @@ def _make_index(about: Sequence[Subject]) -> Html:
         rows.append((name, word, gaussian, free, _show_tightest(conclusion)))
     header = ("audit", "verdict", "epsilon, Gaussian curve", "epsilon, any curve", "upper bound")
     table = page.table("Audits in this report", header, rows)
-    most_error = 1 - min(subject.conclusion.confidence for subject in about)
-    warning = _CAUTION.format(len(about), f"{most_error * len(about):.2g}")
+    most_error = 1 - min(subject.conclusion.confidence for subject in about)  # of one audit
+    expected_errors = most_error * len(about)  # at most
+    warning = _CAUTION.format(len(about), f"{expected_errors:.2g}")
     caution = page.element("p", warning, class_="note")
     return page.element("nav", table, caution, aria_label="Audits")
 
 
 def _find_differences(about: Sequence[Subject]) -> list[str]:
-    """Returns for each audit the facts in which it differs from others of its title; empty without such."""
+    """Returns, for each audit, text on the facts in which it differs from other audits of the same title.
+
+    The text is empty where there is no such fact.
+    """
     differences = []
     for subject in about:
         others = [other for other in about if other.title == subject.title]
@@ -120,7 +124,7 @@ def _make_section(subject: Subject, count: int) -> Html:
 
     Args:
       subject: the audit.
-      count: how many audits the page has; with more than 12 panels are left out.
+      count: number of audits in the page; with more than 12, figures are left out.
     """
     if count <= _MOST_DRAWN:
         panels = page.element("div", *_draw_figures(subject.conclusion), class_="figures")
@@ -160,9 +164,9 @@ def _make_section(subject: Subject, count: int) -> Html:
 
 
 def _judge(subject: Subject) -> Verdict:
-    """Returns an audit's verdict; of several federated runs that on the first.
+    """Returns an audit's verdict, or `verdicts.SMOKE` for an audit too small to prove anything.
 
-    An audit that is too small gets a verdict that says so.
+    For several federated runs it is the verdict on the first, and says so.
     """
     if not subject.proves:
         return verdicts.SMOKE
@@ -173,15 +177,16 @@ def _judge(subject: Subject) -> Verdict:
 
 
 def _show_verdict(verdict: Verdict) -> Html:
+    """Returns the paragraph with a verdict: its headline in bold, then its explanation."""
     text = page.join([page.element("strong", verdict.headline), " ", verdict.sentence])
     return page.element("p", text, class_=f"verdict {verdict.kind}")
 
 
 def _make_bounds_table(subject: Subject) -> Html:
-    """Returns the page's table of bounds, with the rows of the printed table in its order.
+    """Returns the page's table of bounds, with the same rows and order as the table for a terminal.
 
     These are the lower bounds, the upper bounds, and two kinds of values that are no bounds: the
-    estimates, and what the last model would leak under linear losses.
+    estimates, and what the last model would leak if losses were linear.
     """
     conclusion = subject.conclusion
     if conclusion.is_one_run:
@@ -237,15 +242,15 @@ def _make_cells(finding: Finding) -> tuple[str, ...]:
 
 
 def _round_down(value: float) -> str:
-    """Returns an estimate rounded down, as bounds are, so that equal values look equal beside each other."""
+    """Returns an estimate as text, rounded down like lower bounds, so that equal values look equal."""
     return verdicts.at_least(value)
 
 
 def _describe_assumption(finding: Finding, conclusion: Conclusion) -> str:
     """Returns the last cell of a row: what a bound assumes, or why an estimate is no bound.
 
-    The result of the curve's test follows the assumption of a Gaussian curve; an estimate's values where
-    nothing leaks follow an estimate.
+    If a bound assumes a Gaussian curve, the result of the curve's test follows. For an estimate with a known
+    noise floor, its values where nothing leaks follow.
     """
     assumption = assumption_of(finding)
     noise_floor = method_of(finding).noise_floor
@@ -268,6 +273,7 @@ def _describe_assumption(finding: Finding, conclusion: Conclusion) -> str:
 
 
 def _show_tightest(conclusion: Conclusion) -> str:
+    """Returns the smallest upper bound on epsilon, rounded up, or "not given"."""
     upper = conclusion.tightest
     if upper is None:
         return "not given"
@@ -275,7 +281,7 @@ def _show_tightest(conclusion: Conclusion) -> str:
 
 
 def _draw_figures(conclusion: Conclusion) -> list[Html]:
-    """Returns the panels of an audit as figures, with their alternative texts and captions."""
+    """Returns the panels of an audit as HTML figures, with their alternative texts and captions."""
     describe = {
         "path": _describe_path,
         "scores": _describe_scores,
@@ -294,7 +300,7 @@ def _draw_figures(conclusion: Conclusion) -> list[Html]:
 
 
 def _describe_path(conclusion: Conclusion) -> tuple[str, str]:
-    """Returns the alternative text and the caption of the panel of epsilon proven after each run."""
+    """Returns the alternative text and the caption of the panel that shows epsilon proven after each run."""
     when = "by all training runs, in whatever order they stand"
     stops = ""
     if conclusion.path:
@@ -305,7 +311,7 @@ def _describe_path(conclusion: Conclusion) -> tuple[str, str]:
 
 
 def _describe_scores(conclusion: Conclusion) -> tuple[str, str]:
-    """Returns the alternative text and the caption of the scores' panel."""
+    """Returns the alternative text and the caption of the panel with both worlds' scores."""
     worlds = []
     for name, scores in (("in", conclusion.scores_in), ("out", conclusion.scores_out)):
         worlds.append(f"{name}: mean {scores.mean():.4g}, deviation {scores.std():.3g}")
@@ -367,7 +373,7 @@ def _describe_profile(conclusion: Conclusion) -> tuple[str, str]:
 
 
 def _describe_expansion(conclusion: Conclusion) -> tuple[str, str]:
-    """Returns the alternative text and the caption of the panel of how steps stretch distances."""
+    """Returns the alternative text and the caption of the panel that shows how steps stretch distances."""
     state = conclusion.hidden_state
     assert state is not None
     least, most = (100 * (constant - 1) for constant in state.range)
@@ -381,16 +387,16 @@ def _describe_expansion(conclusion: Conclusion) -> tuple[str, str]:
 
 
 def _list_upper_bounds(conclusion: Conclusion) -> str:
-    """Returns text on all upper bounds on epsilon, each after a semicolon: "; upper bound 3.1"."""
+    """Returns text on all upper bounds on epsilon, a semicolon before each: "; upper bound 3.1"."""
     return "".join(
         f"; {upper.name} {verdicts.at_most(upper.epsilon)}" for upper in conclusion.upper_bounds
     )
 
 
 def _explain_mark(conclusion: Conclusion) -> str:
-    """Returns the sentence, after a space, on the mark of bounds that assume a Gaussian curve in figures.
+    """Returns a sentence, with a space before it, that explains how figures mark Gaussian bounds.
 
-    Empty where nothing speaks against the curve.
+    These are the bounds that assume a Gaussian curve. Empty where nothing speaks against the curve.
     """
     mark = describe_curve(conclusion).mark
     if not mark:

@@ -24,17 +24,17 @@ from audit.report.style import BOUND, FADED, FREE, IN, OUT, STYLE, UPPER
 from audit.report.table import at_least, at_most
 
 _BINS = 40  # of a histogram of cosines
-_POINTS = 401  # of their law
-_FAR = 4.0  # the least end of the cosines' axis, in units of 1/sqrt(d)
-_BOX = {"facecolor": "white", "edgecolor": "none", "pad": 1.5}
-_HEADROOM = 1.35  # of the scores' panel, for its legend
-_ESTIMATES_GAP = 0.4  # between lower bounds and estimates, in bars
-_LIGHT = 0.3  # opacity of what assumes something
-_NUMBER_WIDTH = 0.16  # of a printed number, as a share of a horizontal axis, at most
-_NUMBER_HEIGHT = 0.06  # half of a printed number's height, as a share of a vertical axis, at most
-_CLOSE = 0.2  # between two upper bounds, as a share of the smaller: less than a name is wide
-_PATH_HEADROOM = 1.5  # of the path's panel, for its legend
-_MOST_UPRIGHT = 5  # bars beside each other; more bars lie, each above the next
+_POINTS = 401  # at which the cosines' law is drawn
+_FAR = 4.0  # the cosines' axis reaches at least so far, in units of 1/sqrt(d)
+_BOX = {"facecolor": "white", "edgecolor": "none", "pad": 1.5}  # behind printed numbers
+_HEADROOM = 1.35  # factor on the height of the scores' axis, to leave room for the legend
+_ESTIMATES_GAP = 0.4  # between lower bounds and estimates, in distances of bars
+_LIGHT = 0.3  # opacity of the bar of a bound that assumes something
+_NUMBER_WIDTH = 0.16  # the largest width of a printed number, as a share of a horizontal axis
+_NUMBER_HEIGHT = 0.06  # half of a printed number's largest height, as a share of a vertical axis
+_CLOSE = 0.2  # upper bounds that differ by a smaller share leave no room for a name between them
+_PATH_HEADROOM = 1.5  # factor on the height of the path's axis, to leave room for the legend
+_MOST_UPRIGHT = 5  # upright bars; more bars lie, each above the next
 
 _Draw = Callable[[Axes, Conclusion], None]
 
@@ -42,27 +42,29 @@ _Draw = Callable[[Axes, Conclusion], None]
 def audit_figure(
     conclusion: Conclusion, audited: str = "", encode: Callable[[Figure], bytes] = style.png
 ) -> bytes:
-    """Returns a file with all panels of an audit.
+    """Returns an image file with all panels of an audit.
 
     Args:
-      conclusion: of the audit.
-      audited: what was audited, for a line above the panels.
-      encode: one of `style.FORMATS`.
+      conclusion: the conclusion of the audit.
+      audited: what was audited, for a line above the panels; empty for no line.
+      encode: the function that writes the file, one of `style.FORMATS`.
     """
     with plt.rc_context(STYLE):
         return encode(audit_drawing(conclusion, audited))
 
 
 def audit_drawing(conclusion: Conclusion, audited: str = "") -> Figure:
-    """Returns all panels of an audit as a figure that pyplot does not hold, so that it is shown but once.
+    """Returns a figure with all panels of an audit.
+
+    pyplot does not keep the figure, so that a notebook shows it only once.
 
     Args:
-      conclusion: of the audit.
-      audited: what was audited, for a line above the panels.
+      conclusion: the conclusion of the audit.
+      audited: what was audited, for a line above the panels; empty for no line.
     """
     panels = _choose_panels(conclusion)
     columns = min(len(panels), 2)
-    rows = -(-len(panels) // 2)
+    rows = -(-len(panels) // 2)  # rounded up
     with plt.rc_context(STYLE):
         figure = plt.figure(figsize=(4.5 * columns, 3.3 * rows))
         if conclusion.is_one_run:  # each panel has a legend above it
@@ -80,11 +82,11 @@ def audit_drawing(conclusion: Conclusion, audited: str = "") -> Figure:
 
 
 def audit_panels(conclusion: Conclusion) -> dict[str, bytes]:
-    """Returns an SVG file for each panel of an audit.
+    """Returns an SVG file for each panel of an audit, by the panel's name.
 
-    They are "scores", "trade_off", "bounds", and "profile", or "path" where directions are fresh; of a
-    single run "cosines", where it has any, and "epsilons"; and "expansion" where it was measured how steps
-    stretch distances.
+    For several runs the panels are "scores", "trade_off", "bounds", and "profile" (with fresh directions
+    "path" instead). For a single run they are "cosines", where it has any, and "epsilons". If it was measured
+    how much steps stretch distances, "expansion" comes last.
     """
     draws = _choose_panels(conclusion)
     state = conclusion.hidden_state
@@ -100,7 +102,7 @@ def audit_panels(conclusion: Conclusion) -> dict[str, bytes]:
 
 
 def _set_title(axis: Axes, title: str, subtitle: str = "") -> None:
-    """Sets a panel's title, at the same height in all panels, and a line in small print below it."""
+    """Sets a panel's title, at the same height in all panels, and below it a subtitle in small print."""
     axis.set_title(title, pad=16)
     axis.text(0.5, 1.02, subtitle, transform=axis.transAxes, ha="center", va="bottom", fontsize=8)
 
@@ -111,8 +113,8 @@ def _draw_scores(axis: Axes, conclusion: Conclusion) -> None:
     scores_out = conclusion.scores_out
     unit = "runs" if conclusion.has_one_canary else "scores"
     all_scores = np.concatenate([scores_in, scores_out])
-    most_bins = min(math.isqrt(len(all_scores)) + 1, 60)
-    bins = np.histogram_bin_edges(all_scores, most_bins).tolist()
+    bin_count = min(math.isqrt(len(all_scores)) + 1, 60)
+    bins = np.histogram_bin_edges(all_scores, bin_count).tolist()
     out_label = "out (the known law)"
     if not conclusion.law_is_known:
         out_label = f"out ({len(scores_out)} {unit})"
@@ -137,7 +139,7 @@ def _draw_scores(axis: Axes, conclusion: Conclusion) -> None:
 
 
 def _draw_trade_off(axis: Axes, conclusion: Conclusion) -> None:
-    """Draws trade-off curves, and the legend where no curve is."""
+    """Draws trade-off curves, with the legend in a corner without curves."""
     curves.draw_on_deviates(axis, conclusion)
     axis.set_title("Trade-off curve", pad=16)
     is_reversed = auc(conclusion.scores_in, conclusion.scores_out).value < 0.5
@@ -148,7 +150,8 @@ def _draw_trade_off(axis: Axes, conclusion: Conclusion) -> None:
 def _draw_bounds(axis: Axes, conclusion: Conclusion) -> None:
     """Draws a bar for each lower bound and estimate, and a line at each upper bound.
 
-    A bar is light where its bound assumes something, faded where that is refuted, hatched for an estimate.
+    The bar of a bound with assumptions is light, that of a refuted bound is grey and crossed out, and that of
+    an estimate is hatched.
     """
     # In the order of the printed table.
     rows: tuple[Finding, ...] = (*conclusion.ranked(), *conclusion.estimates)
@@ -180,13 +183,13 @@ def _draw_bounds(axis: Axes, conclusion: Conclusion) -> None:
 
 
 class _Limit(NamedTuple):
-    """An upper bound's line.
+    """The line that a figure draws at an upper bound.
 
     Attributes:
-      epsilon: where it is.
-      name: with the bound's value.
+      epsilon: the line's place, the value of the bound.
+      name: the text beside the line, the bound's name and value.
       dashes: the line's style.
-      is_name_before: whether the name has to be before the line, since another line follows too soon.
+      is_name_before: whether the text must stand before the line, since another line follows closely.
     """
 
     epsilon: float
@@ -198,8 +201,8 @@ class _Limit(NamedTuple):
 def _find_limits(conclusion: Conclusion) -> list[_Limit]:
     """Returns the lines to draw at the finite upper bounds on epsilon, the smallest first.
 
-    If two upper bounds are close, the first has its name before its line; if they are equal, a
-    single line is left.
+    If two upper bounds are close, the name of the smaller one stands before its line. Equal upper bounds have
+    a single line.
     """
     uppers = [upper for upper in conclusion.upper_bounds if math.isfinite(upper.epsilon)]
     are_close = len(uppers) == 2 and uppers[1].epsilon < (1 + _CLOSE) * uppers[0].epsilon
@@ -222,16 +225,16 @@ def _find_end(epsilons: list[float], limits: list[_Limit]) -> float:
 def _draw_horizontal_bars(
     axis: Axes, conclusion: Conclusion, labels: list[str], epsilons: list[float]
 ) -> BarContainer:
-    """Draws bars from the left with their numbers at their ends, and lines at the upper bounds.
+    """Draws horizontal bars with a number at each bar's end, and lines at the upper bounds.
 
     Args:
-      axis: to draw into.
-      conclusion: of the audit.
-      labels: (n,) the bars' names, from top to bottom.
-      epsilons: (n,) their lengths.
+      axis: the panel to draw into.
+      conclusion: the conclusion of the audit.
+      labels: (n,), the bars' names, from top to bottom.
+      epsilons: (n,), the bars' lengths.
 
     Returns:
-      The bars, whose colours the caller sets.
+      The bars, all of one colour; the caller sets others.
     """
     bars = axis.barh(labels, epsilons, color=BOUND, alpha=0.8, height=0.7)
     limits = _find_limits(conclusion)
@@ -281,16 +284,16 @@ def _draw_horizontal_bars(
 def _draw_upright_bars(
     axis: Axes, conclusion: Conclusion, labels: list[str], epsilons: list[float]
 ) -> BarContainer:
-    """Draws bars from below with their numbers inside, and lines at the upper bounds.
+    """Draws upright bars with a number inside each bar, and lines at the upper bounds.
 
     Args:
-      axis: to draw into.
-      conclusion: of the audit.
-      labels: (n,) the bars' names, from left to right, lower bounds before estimates.
-      epsilons: (n,) their heights.
+      axis: the panel to draw into.
+      conclusion: the conclusion of the audit.
+      labels: (n,), the bars' names, from left to right, lower bounds before estimates.
+      epsilons: (n,), the bars' heights.
 
     Returns:
-      The bars, whose colours the caller sets.
+      The bars, all of one colour; the caller sets others.
     """
     limits = _find_limits(conclusion)
     places = []
@@ -326,11 +329,11 @@ def _draw_upright_bars(
 
 
 def _place_number(value: float, limits: list[_Limit], space: float) -> float:
-    """Returns the height of an upright bar's number, off the upper bounds' lines if possible.
+    """Returns the height at which to print an upright bar's number, off the upper bounds' lines if possible.
 
     Args:
       value: the bar's height.
-      limits: the lines.
+      limits: the lines at the upper bounds.
       space: the distance that a number needs from a line.
     """
     for height in (value / 2, value / 4, value * 3 / 4):
@@ -347,6 +350,7 @@ def _draw_profile(axis: Axes, conclusion: Conclusion) -> None:
         if upper.mu is not None and np.isfinite(upper.mu):
             uppers.append((upper, upper.mu))
     largest = max(mu, 0.05, *(upper_mu for _, upper_mu in uppers))
+    # The epsilons reach to where the widest profile leaves the panel, at delta = 1e-10.
     grid = np.linspace(0, conversions.epsilon_from_mu(largest, 1e-10), 400)
     status = describe_curve(conclusion)
     with np.errstate(over="ignore"):
@@ -372,7 +376,7 @@ def _draw_profile(axis: Axes, conclusion: Conclusion) -> None:
         fontsize=8,
         color="0.4",
     )
-    # Above 1 is room for the legend.
+    # The space above delta = 1 is for the legend.
     axis.set(xlabel="epsilon", ylabel="delta", yscale="log", ylim=(1e-10, 1e3))
     _set_title(axis, "Privacy profile")
     axis.set_yticks([1e-10, 1e-8, 1e-6, 1e-4, 1e-2, 1])
@@ -383,12 +387,12 @@ def _draw_profile(axis: Axes, conclusion: Conclusion) -> None:
 def _draw_path(axis: Axes, conclusion: Conclusion) -> None:
     """Draws the epsilon that was proven after each run, or by all runs if their order is unknown.
 
-    Lines show the upper bounds, and where the claim was refuted.
+    Horizontal lines show the upper bounds. A vertical line shows after how many runs the claim was refuted.
     """
     path = conclusion.path or (conclusion.epsilon,)
     last = len(conclusion.fresh.cosines)
-    runs = range(last + 1 - len(path), last + 1)
-    marker = "o" if len(path) < 4 else ""
+    runs = range(last + 1 - len(path), last + 1)  # 1 to `last`, or `last` alone
+    marker = "o" if len(path) < 4 else ""  # a path of a few runs is hard to see as a line alone
     axis.step(runs, path, where="post", color=BOUND, marker=marker, label="proven")
     path_of_gdp = conclusion.bound(EXACT_NULL_GDP).path
     if path_of_gdp:
@@ -409,7 +413,7 @@ def _draw_path(axis: Axes, conclusion: Conclusion) -> None:
 
 
 def _draw_expansion(axis: Axes, conclusion: Conclusion) -> None:
-    """Draws by how much each step was measured to stretch distances, in percent."""
+    """Draws by how many percent each step was measured to stretch distances at most."""
     state = conclusion.hidden_state
     assert state is not None
     constants = np.atleast_1d(np.asarray(state.periods.lipschitz, np.float64))
@@ -426,9 +430,9 @@ def _draw_expansion(axis: Axes, conclusion: Conclusion) -> None:
 
 
 def _draw_cosines(axis: Axes, conclusion: Conclusion) -> None:
-    """Draws histograms of a single run's cosines in units of 1/sqrt(d).
+    """Draws the histogram of a single run's observed cosines in units of 1/sqrt(d), d being the dimension.
 
-    Beside observed cosines are unobserved cosines, or else the exact law where nothing leaks.
+    Beside it is the histogram of the unobserved cosines; without any, the exact law where nothing leaks.
     """
     cosines = conclusion.one_run.cosines
     assert cosines is not None
@@ -467,7 +471,7 @@ def _draw_epsilons(axis: Axes, conclusion: Conclusion) -> None:
     quantile of what they show where nothing leaks.
     """
     names = []
-    # Labels are of the first of each kind alone, so that the legend has them once.
+    # Only the first of each kind has a label, so that the legend lists each label once.
     floor_label: str | None = "no leak: up to 95%"
     estimate_label: str | None = "estimate, 2 errors"
     for place, estimate in enumerate(conclusion.estimates):
@@ -496,21 +500,22 @@ def _draw_epsilons(axis: Axes, conclusion: Conclusion) -> None:
     if upper is not None and np.isfinite(upper):
         axis.axvline(upper, color=UPPER, ls=":", label="upper bound")
     axis.set_yticks(range(len(names)), [name.removeprefix("one_shot_") for name in names])
-    # From top to bottom, as the tables are.
+    # The first name on top, as in the tables.
     axis.set(xlabel=r"$\varepsilon$", ylim=(len(names) - 0.4, -0.6))
     axis.set_xlim(left=0)
     _set_legend_above(axis)
 
 
 def _set_legend_above(axis: Axes) -> None:
-    """Puts a panel's legend above it, in a figure of its own."""
+    """Puts a panel's legend above the panel; the panel must be alone in its figure or subfigure."""
     axis.figure.legend(loc="outside upper center", ncols=2, fontsize=8)
 
 
 def _choose_panels(conclusion: Conclusion) -> dict[str, _Draw]:
-    """Returns the functions that draw an audit's panels, by name, in order.
+    """Returns the functions that draw an audit's panels, by the panels' names, in order.
 
-    Fresh directions assume no curve: a path of what was proven takes the Gaussian privacy profile's place.
+    For fresh directions no Gaussian curve is assumed: the path of what was proven after each run takes the
+    place of the Gaussian privacy profile.
     """
     if conclusion.is_one_run:
         if conclusion.one_run.cosines is None:

@@ -1,7 +1,7 @@
 """The table of an audit's bounds for a terminal of 80 columns, and remarks on them.
 
-Remarks say which looks bounds are the best of, and whether they may be 0 for a reason that has nothing to do
-with privacy.
+Remarks say, for instance, how many looks the bounds are the best of, and whether bounds may be 0 for a reason
+that has nothing to do with privacy.
 """
 
 import math
@@ -28,22 +28,22 @@ from audit.methods.one_run_bounds import LEAST_COINS, OF_COINS
 from audit.report.table import Column, Table, at_least, at_most, number
 from audit.report.verdicts import describe_sampled, describe_what_decides, is_reversed, verdict
 
-_COUNTS = ("FP/out", "FN/in")  # the heads of the columns of errors, of a single canary a run
-_RATES = ("FPR", "FNR")  # of several
+_COUNTS = ("FP/out", "FN/in")  # the heads of the columns of errors, with one canary a run
+_RATES = ("FPR", "FNR")  # the same heads with several canaries a run
 _UNTESTED = "            (not tested here: scores of one run may depend on each other)"
 _WITHDRAWN = "withdrawn: canaries that were out have not the law of {} (p < 1e-06)"
 _NO_HIDDEN_STATE = "no bound but composition"
-_FEW = 100  # scores of a world, below which a remark says what they can prove at most
-_WIDTH = 80  # columns
-_NOTE_INDENT = 12  # columns
-_SHOWN = 0.0005  # three decimals show 0 below it
-_CLEARLY = 4  # standard errors below the null
+_FEW = 100  # with fewer scores in a world, a remark says what they can prove at most
+_WIDTH = 80  # columns of a terminal
+_NOTE_INDENT = 12  # columns before the text of a note, for its first word
+_SHOWN = 0.0005  # smaller values of epsilon show as 0 with three decimals
+_CLEARLY = 4  # standard errors by which cosines of the wrong sign lie below the null's
 _ESTIMATES = """\
 estimates are no bounds; error: standard error if canaries are independent;
 floor: mean (95% quantile) where nothing leaks"""
-_MARGIN = 10  # times a measured excess over 1, in the row of the bound that it gives
-_LARGEST_E_VALUE = 1e6  # beyond both an e-value is shown as "above" or "below"
-_LEAST_E_VALUE = 0.01
+_MARGIN = 10  # factor on measured constants' excess over 1, to show what the bound would then be
+_LARGEST_E_VALUE = 1e6  # larger e-values are shown as "above" it
+_LEAST_E_VALUE = 0.01  # smaller e-values are shown as "below" it
 _GAUSSIAN = "Gaussian: and a Gaussian trade-off curve"
 
 
@@ -75,10 +75,10 @@ _BOUND_COLUMNS = (
 
 
 def bounds_table(conclusion: Conclusion) -> str:
-    """Returns the table of a conclusion's bounds, and remarks below it.
+    """Returns the text table of a conclusion's bounds, with notes and the verdict below it.
 
-    The rows are lower bounds, that on which a verdict rests first; upper bounds; and values that are no
-    bounds. Lower bounds are rounded down, upper bounds up. For a single run estimates come first.
+    The rows are lower bounds, beginning with those on which the verdict rests; upper bounds; and values that
+    are no bounds. Lower bounds are rounded down, upper bounds up. For a single run estimates come first.
     """
     if conclusion.is_one_run:
         return _make_one_run_table(conclusion)
@@ -96,7 +96,7 @@ def bounds_table(conclusion: Conclusion) -> str:
     margin = _describe_margin(conclusion)
     for upper in conclusion.upper_bounds:
         mu = at_most(upper.mu or 0.0) if upper.hidden else ""
-        # A measured bound says so in its name: in place of what it assumes is how much room there is.
+        # A measured bound's name says what it assumes: the margin takes the place of that cell.
         assumes = "" if upper.hidden and margin else upper.assumes.word
         rows.append((upper.label, at_most(upper.epsilon), mu, "", "", "", assumes))
     rows += [_make_row(estimate, show_share) for estimate in conclusion.estimates]
@@ -121,7 +121,7 @@ def bounds_table(conclusion: Conclusion) -> str:
 
 
 def _show_verdict(conclusion: Conclusion) -> str:
-    """Returns the last line below a table, the verdict's headline, as on the page."""
+    """Returns the last line below a table: the verdict's headline."""
     headline = verdict(conclusion).headline
     indent = _NOTE_INDENT * " "
     return textwrap.fill(
@@ -130,7 +130,10 @@ def _show_verdict(conclusion: Conclusion) -> str:
 
 
 def _describe_margin(conclusion: Conclusion) -> str:
-    """Returns what a measured bound on the last model would be with a margin; empty without such a bound."""
+    """Returns what a measured bound on the last model would be if steps expanded 10 times as much.
+
+    Empty without a measured bound.
+    """
     state = conclusion.hidden_state
     if state is None or not state.runs:
         return ""
@@ -138,7 +141,7 @@ def _describe_margin(conclusion: Conclusion) -> str:
 
 
 def _choose_aside(margin: str) -> Callable[[tuple[str, ...]], str]:
-    """Returns the function that gives the remark beside a table's row: the margin of a measured bound."""
+    """Returns a function that gives the text beside a table's row: the margin for a measured bound."""
 
     def choose(row: tuple[str, ...]) -> str:
         return margin if row[0] == MEASURED_LABEL else ""
@@ -147,9 +150,10 @@ def _choose_aside(margin: str) -> Callable[[tuple[str, ...]], str]:
 
 
 def describe_claim(conclusion: Conclusion) -> list[str]:
-    """Returns lines on the test of the claim and what it would have seen, or on why a run tests nothing.
+    """Returns lines on the test of the claim and the noise that it would have refuted.
 
-    The list is empty where nothing is claimed, or where another line says why several runs test nothing.
+    For a single run that tests nothing, the lines say why. The list is empty where nothing is claimed, and
+    where several runs test nothing.
     """
     indent = _NOTE_INDENT * " "
     lines: list[str] = []
@@ -160,7 +164,7 @@ def describe_claim(conclusion: Conclusion) -> list[str]:
 
 
 def describe_claim_in_sentences(conclusion: Conclusion) -> list[str]:
-    """Returns a paragraph on the claim for a page, in a list; none where `describe_claim` has no lines."""
+    """Returns a paragraph on the test of the claim, in a list; empty where `describe_claim` has no lines."""
     statements = _make_statements_on_claim(conclusion)
     if not statements:
         return []
@@ -170,7 +174,11 @@ def describe_claim_in_sentences(conclusion: Conclusion) -> list[str]:
 
 
 def _make_statements_on_claim(conclusion: Conclusion) -> list[str]:
-    """Returns what `describe_claim` says: the result and, if known, how likely it refutes less noise."""
+    """Returns clauses on the test of the claim: its result, then how surely less noise would be refuted.
+
+    The second clause is left out where that is unknown or the claim is refuted. For a single run that tests
+    nothing, the only clause says why.
+    """
     test = conclusion.claim_test
     if test is None:
         return _explain_untested_claim(conclusion)
@@ -180,7 +188,7 @@ def _make_statements_on_claim(conclusion: Conclusion) -> list[str]:
         result += f" (e-value {show_e_value(test.e_value)})"
     if test.seen is None or test.refuted:
         return [result]
-    probability = math.floor(100 * test.seen.probability) / 100
+    probability = math.floor(100 * test.seen.probability) / 100  # rounded down
     seen = (
         f"noise of {test.seen.noise:g} of what is stated would have been refuted "
         f"with probability {probability:g}"
@@ -189,7 +197,10 @@ def _make_statements_on_claim(conclusion: Conclusion) -> list[str]:
 
 
 def _explain_untested_claim(conclusion: Conclusion) -> list[str]:
-    """Returns why a single run's scores test no claim; nothing where nothing finite is claimed."""
+    """Returns, in a list, why a single run's scores test no claim.
+
+    The list is empty for several runs, and where nothing finite is claimed.
+    """
     upper = conclusion.tightest
     if not conclusion.is_one_run or upper is None or math.isinf(upper.epsilon):
         return []
@@ -197,18 +208,21 @@ def _explain_untested_claim(conclusion: Conclusion) -> list[str]:
 
 
 def show_e_value(e_value: float) -> str:
-    """Returns an e-value rounded down to two digits, "above 1e+06" or "below 0.01" beyond these."""
+    """Returns an e-value rounded down to two significant digits, or "above 1e+06", or "below 0.01"."""
     if e_value > _LARGEST_E_VALUE:
         return f"above {_LARGEST_E_VALUE:g}"
     if e_value < _LEAST_E_VALUE:
         return f"below {_LEAST_E_VALUE:g}"
     digits = 1 - math.floor(math.log10(e_value))  # decimals that show two significant digits
-    scaled = math.floor(e_value * 10**digits + 1e-9)  # a whole product may be a rounding error less
+    scaled = math.floor(e_value * 10**digits + 1e-9)  # rounding may lower a whole product
     return f"{scaled / 10**digits:g}"
 
 
 def _describe_attack(conclusion: Conclusion) -> list[str]:
-    """Returns lines on the attack's accuracy, and its true-positive rates at 1% and 0.1% false positives."""
+    """Returns lines on the attack's accuracy, and its true-positive rates at 1% and 0.1% false positives.
+
+    A rate is left out where there are too few scores out for a false positive.
+    """
     accuracy, *true_positive_rates = curves.attack(conclusion.scores_in, conclusion.scores_out)
     lines = [f"{'attack:':<12}guesses right in {_show_interval(accuracy)}"]
     for rate, allowed in zip(true_positive_rates, ("1%", "0.1%"), strict=True):
@@ -220,13 +234,14 @@ def _describe_attack(conclusion: Conclusion) -> list[str]:
 
 
 def _show_interval(rate: curves.Rate) -> str:
+    """Returns a rate with its confidence limits in words: "61.0% (55.0% to 67.0%)"."""
     return f"{rate.value:.1%} ({rate.lower:.1%} to {rate.upper:.1%})"
 
 
 def _explain_words(conclusion: Conclusion) -> list[str]:
-    """Returns lines on what the words in the table's last column mean.
+    """Returns lines that explain the words in the table's last column.
 
-    The Gaussian curve comes last, since its test is described below it.
+    The Gaussian curve comes last, since the lines on its test follow.
     """
     assumptions: list[Assumption] = [assumption_of(row) for row in conclusion.rows()]
     assumptions += [bound.assumes for bound in conclusion.upper_bounds]
@@ -248,12 +263,13 @@ def _explain_words(conclusion: Conclusion) -> list[str]:
 
 
 def _make_note(word: str, note: str) -> str:
+    """Returns a note below the table: a word, then its explanation, indented and wrapped."""
     text = f"{word + ':':<{_NOTE_INDENT}}{note}"
     return textwrap.fill(text, _WIDTH, subsequent_indent=_NOTE_INDENT * " ")
 
 
 def look_rows(conclusion: Conclusion) -> str:
-    """Returns the last look's bounds as a row of text, below a header where it is the first look taken."""
+    """Returns the last look's bounds as a row of text; if it is the first look, a header comes before it."""
     looks = conclusion.looks
     assert looks is not None
     last = looks.taken[-1]
@@ -270,7 +286,7 @@ def look_rows(conclusion: Conclusion) -> str:
 
 
 def _describe_curve(conclusion: Conclusion) -> list[str]:
-    """Returns lines on the test of the Gaussian curve, and why the curve should be Gaussian."""
+    """Returns lines on the Gaussian curve's test, and on why the curve should be Gaussian; empty untested."""
     if conclusion.curve is None:
         return []
     lines = [f"{describe_curve_test(conclusion)}: {explain_curve_test(conclusion)}"]
@@ -280,7 +296,7 @@ def _describe_curve(conclusion: Conclusion) -> list[str]:
 
 
 def describe_curve_test(conclusion: Conclusion) -> str:
-    """Returns the result of the test of the Gaussian curve, such as "refuted (p < 1e-06)"."""
+    """Returns the result of the Gaussian curve's test in words: "refuted (p < 1e-06)"."""
     if conclusion.refutes_gaussian:
         return f"{conclusion.curve_status} ({conclusion.p_value()})"
     return f"{conclusion.curve_status} ({conclusion.p_value()}, power {conclusion.curve_power:.0%})"
@@ -299,10 +315,11 @@ def explain_curve_test(conclusion: Conclusion) -> str:
 
 
 def _compare_with_upper_bounds(conclusion: Conclusion) -> list[str]:
-    """Returns lines on lower bounds beside upper bounds, for below the table.
+    """Returns lines, for below the table, that compare lower bounds with upper bounds.
 
-    They say that a lower bound exceeds an upper bound, or the claim is refuted, and what that means; else, if
-    so, that these runs could not prove as much as the upper bound. Mostly the list is empty.
+    They say that a lower bound exceeds an upper bound, or that the claim is refuted, and what that means. If
+    neither is so, they may say that these runs cannot prove as much as the upper bound, so that no result
+    could contradict it. Mostly the list is empty.
     """
     if find_doubt(conclusion):
         return []
@@ -342,7 +359,7 @@ def _make_row(finding: Finding, show_share: Callable[[int, int], str]) -> tuple[
 
     Args:
       finding: the bound or estimate.
-      show_share: (errors, scores) -> text.
+      show_share: returns a cell's text, given a number of errors and the number of scores.
     """
     if finding.false_positive_rate is not None:
         false_positives = f"{finding.false_positive_rate:.1e}"
@@ -366,20 +383,24 @@ def _make_row(finding: Finding, show_share: Callable[[int, int], str]) -> tuple[
 
 
 def _show_counts(count: int, scores: int) -> str:
+    """Returns a number of errors and the number of scores: "3/100"."""
     return f"{count}/{scores}"
 
 
 def _show_rate(count: int, scores: int) -> str:
-    """Returns a share in percent, at most 100: an average over coins can lie above."""
+    """Returns errors over scores in percent, at most 100%.
+
+    With coins, half of all canaries count as the scores of a world, so that errors can exceed them.
+    """
     return f"{min(count / scores, 1):.2%}"
 
 
 def remarks(conclusion: Conclusion) -> list[str]:
-    """Returns a sentence for each thing that a reader has to know beside the table; mostly there is none.
+    """Returns sentences on what a reader has to know beside the table; often there are none.
 
-    For a single run they are about cosines of the wrong sign, no bound, and whether cosines are normal. For
-    several runs they are about declared looks, scores that are all equal, scores of the wrong sign, too few
-    scores to prove much, and methods that need more canaries a run.
+    For a single run they report cosines of the wrong sign, that there is no bound, and whether cosines are
+    normal. For several runs they report declared looks, scores that are all equal, scores of the wrong sign,
+    too few scores to prove much, methods that need more canaries a run, and the conclusion's own notes.
     """
     if conclusion.is_one_run:
         return _remark_on_one_run(conclusion)
@@ -402,11 +423,13 @@ def remarks(conclusion: Conclusion) -> list[str]:
 
 
 def _describe_looks(looks: Looks, confidence: float) -> str:
-    """Returns a sentence on declared looks, conclusions at numbers of runs that were fixed beforehand.
+    """Returns a sentence on which of the declared looks were taken, and at which confidence they hold.
+
+    A look is a conclusion at a number of runs that was declared beforehand.
 
     Args:
-      looks: those declared, and those taken; each has a confidence of its own.
-      confidence: at which the bounds of all looks hold at once.
+      looks: the declared looks, those that were taken, and the confidence of each.
+      confidence: the confidence at which the bounds of all looks hold at once.
     """
     count = len(looks.schedule)
     words = f"the best of {len(looks.taken)} of {count} declared looks"
@@ -416,10 +439,10 @@ def _describe_looks(looks: Looks, confidence: float) -> str:
 
 
 def _explain_zeros(conclusion: Conclusion) -> list[str]:
-    """Returns a sentence, or none, on why bounds may be 0 for another reason than privacy.
+    """Returns a sentence, in a list, on a reason other than privacy for bounds of 0; empty without one.
 
-    Reasons are scores of the wrong sign, a law that canaries out do not have, too few scores, and too few
-    canaries a run.
+    Reasons are scores of the wrong sign, canaries out whose scores do not have the law that they should have,
+    too few scores, and too few canaries a run.
     """
     if is_reversed(conclusion):
         area = curves.auc(conclusion.scores_in, conclusion.scores_out)
@@ -458,11 +481,11 @@ def _name_methods_of_more_canaries(fewest: int) -> list[str]:
 
 
 def _make_one_run_table(conclusion: Conclusion) -> str:
-    """Returns the tables of a single run: estimates, if its scores are cosines; bounds; and notes on both."""
+    """Returns the text tables of a single run: estimates, if it has cosines; bounds; and notes on both."""
     title = f"one run: epsilon at delta {conclusion.delta:g}, confidence {conclusion.confidence:g}"
     given = []
     for upper in conclusion.upper_bounds:
-        # 37 columns: those of mu and counts, which are empty.
+        # 37 blanks in place of the columns of mu (6) and counts (30) and the gap between them.
         given.append(f"{upper.name:<16} {at_most(upper.epsilon):>8} {'':<37} {upper.assumes.word}")
     bounds = Table(_BOUND_COLUMNS, conclusion.bounds, after=given, gap=" ", rule=_WIDTH).text()
     notes = [
@@ -491,9 +514,9 @@ def _make_one_run_table(conclusion: Conclusion) -> str:
 
 
 def _explain_words_of_one_run(conclusion: Conclusion) -> list[str]:
-    """Returns lines on what the words in the last column of a single run's table mean.
+    """Returns lines that explain the words in the last column of a single run's table.
 
-    Those of bounds by coins come after others, and the Gaussian curve last.
+    The words of bounds from cosines come first, then those of bounds from coins, then the Gaussian curve.
     """
     ranked = sorted(conclusion.bounds, key=lambda bound: bound.method in OF_COINS)
     notes = []
@@ -527,9 +550,10 @@ def _remark_on_one_run(conclusion: Conclusion) -> list[str]:
 
 
 def _count_deviations(cosines: Cosines) -> float:
-    """Returns by how many standard errors the observed cosines' mean is above the null's.
+    """Returns by how many standard errors the observed cosines' mean is above the mean where nothing leaks.
 
-    The null's mean is 0 and a cosine's deviation 1 / sqrt(d), unless there are unobserved cosines.
+    With unobserved cosines, both means and their errors are estimated. Without any, the mean of the law where
+    nothing leaks is 0 and its standard deviation 1 / sqrt(d), d being the dimension.
     """
     observed, unobserved, dimension = cosines
     if not len(unobserved):

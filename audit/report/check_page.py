@@ -12,17 +12,17 @@ from matplotlib.axes import Axes
 from audit.report import page, style
 from audit.report.page import Html
 
-_MOST_BARS = 24  # of a figure, the largest
-_LONGEST_NAME = 48  # characters beside a bar
-_LEAST_SIZE = 1e-3  # of a bar, which a logarithmic axis needs
+_MOST_BARS = 24  # in a figure; the largest are drawn
+_LONGEST_NAME = 48  # characters of the name beside a bar
+_LEAST_SIZE = 1e-3  # length of the shortest bar: a logarithmic axis has no 0
 
 
 def check_page(report: Mapping[str, Any], pictures: Mapping[str, Any]) -> bytes:
-    """Returns the page in HTML.
+    """Returns the HTML page of a check of DP-SGD, in UTF-8.
 
     Args:
-      report: a report's `to_dict`.
-      pictures: the report's `pictures`.
+      report: the fields of a check's report, as its `to_dict` returns them.
+      pictures: the measured numbers and arrays to draw, the report's `pictures`.
     """
     subject = report["subject"]
     if subject == "step":
@@ -45,7 +45,7 @@ def check_page(report: Mapping[str, Any], pictures: Mapping[str, Any]) -> bytes:
 
 
 def _describe_finding(finding: Mapping[str, str]) -> Html:
-    """Returns a finding's heading, meaning and fix."""
+    """Returns HTML with a finding's heading, meaning and fix."""
     heading = page.element("h3", f"{finding['check']}: {finding['name']}")
     meaning = page.element("p", finding["meaning"])
     fix = page.element("p", f"Fix: {finding['fix']}")
@@ -55,7 +55,9 @@ def _describe_finding(finding: Mapping[str, str]) -> Html:
 def _make_p_value_table(p_values: Mapping[str, float], level: float) -> Html:
     """Returns the page's table of all statistical tests, the smallest p-value first.
 
-    `p_values` are by the test's name; `level` is that of all tests together, by Holm's procedure.
+    Args:
+      p_values: the p-values by the tests' names.
+      level: the level of all tests together, by Holm's procedure.
     """
     caption = f"All statistical tests together are at level {level:g} (Holm)."
     ranked = sorted(p_values.items(), key=lambda item: item[1])
@@ -67,8 +69,9 @@ def _draw_figures(pictures: Mapping[str, Any]) -> list[Html]:
     """Returns figures of what a check measured.
 
     Args:
-      pictures: those there are of: movements, by example; sample, of the noise; layers and batches,
-        deviations of the noise by name; sizes and expected, of batches.
+      pictures: some or all of these. "movements": how far each example moves the step, by the example's name.
+        "sample": draws of the noise. "layers", "batches": the noise's deviation over the stated one, by the
+        part's name. "sizes": the sizes of batches. "expected": their expected size.
     """
     figures = []
     if pictures.get("movements"):
@@ -105,9 +108,9 @@ def _draw_figure(
     """Returns a figure of the page, with its caption.
 
     Args:
-      draw: draws into the figure's axes.
-      caption: also the text in place of a figure that cannot be seen.
-      height: in inches.
+      draw: function that draws into the figure's axes.
+      caption: text below the figure, which is also its alternative text.
+      height: height of the figure in inches.
     """
     with plt.rc_context(style.STYLE):
         figure, axes = plt.subplots(figsize=(5.2, height))
@@ -116,14 +119,17 @@ def _draw_figure(
 
 
 def _draw_movements(axes: Axes, movements: Mapping[str, float]) -> None:
-    """Draws how far each example moves the step, over eta C / B; more than 1 (2% of rounding) is in red."""
-    _draw_bars(axes, movements, is_right=lambda size: size <= 1.02)
+    """Draws how far each example moves the step, in units of eta C / B; bars above 1 are red.
+
+    The unit is the learning rate times the clipping norm over the batch size, the largest allowed movement.
+    """
+    _draw_bars(axes, movements, is_right=lambda size: size <= 1.02)  # 2% for rounding
     axes.set_xscale("log")
     axes.set_xlabel("eta C / B")
 
 
 def _draw_deviations(axes: Axes, deviations: Mapping[str, float]) -> None:
-    """Draws deviations of the noise over the stated deviation, in red those that are not within 10% of it."""
+    """Draws the noise's deviations over the stated deviation; bars not within 10% of 1 are red."""
     _draw_bars(axes, deviations, is_right=lambda size: abs(size - 1) < 0.1)
     axes.set_xscale("linear")
     axes.set_xlabel("stated deviations")
@@ -137,9 +143,9 @@ def _draw_bars(
     """Draws the 24 largest values as horizontal bars beside their names, and a line at 1.
 
     Args:
-      axes: to draw into.
-      values: by name; those that are not finite are drawn as 0.
-      is_right: whether a value is as it should be; others are red.
+      axes: the axes to draw into.
+      values: the values by name. Values that are not finite are drawn as 0.
+      is_right: function that says whether a value is as it should be. Others are red.
     """
     sizes = {}
     for name, value in values.items():
@@ -162,7 +168,7 @@ def _draw_bars(
 
 
 def _draw_noise(axes: Axes, sample: Any) -> None:
-    """Draws a histogram of the noise, in stated deviations cut at 5, beside the normal density."""
+    """Draws a histogram of the noise, in stated deviations clipped to [-5, 5], beside the normal density."""
     edges = np.linspace(-5, 5, 61)
     clipped = np.clip(sample, -5, 5)
     axes.hist(clipped, list(edges), density=True, color=style.OUT)
@@ -172,7 +178,7 @@ def _draw_noise(axes: Axes, sample: Any) -> None:
 
 
 def _draw_sizes(axes: Axes, pictures: Mapping[str, Any]) -> None:
-    """Draws a histogram of the sizes of batches beside the expected size."""
+    """Draws a histogram of the batches' sizes, and a line at the expected size."""
     axes.hist(pictures["sizes"], 30, color=style.OUT)
     axes.axvline(pictures["expected"], color=style.BLACK)
     axes.set_xlabel("examples in a batch")

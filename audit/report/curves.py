@@ -16,19 +16,19 @@ from audit.report.table import at_least, at_most
 
 Array = NDArray[np.float64]
 
-_POINTS = 801  # of a grid
-_LONGEST_LABEL = 3  # decades below 1 that a label writes out, as 0.001
-_MOST_DECADES = 4  # that all have a tick; of more, every second one has
+_POINTS = 801  # false-positive rates at which a curve is drawn
+_LONGEST_LABEL = 3  # decades below 1 down to which a label is written out, as 0.001
+_MOST_DECADES = 4  # with more decades, only every second one has a tick
 
 
 class CurveStatus(NamedTuple):
-    """What the test says of a Gaussian curve.
+    """How figures show the result of the test of a Gaussian curve.
 
     Attributes:
-      message: for people; empty where no test was made.
-      color: of the message.
-      mark: for what assumes a Gaussian curve; empty where nothing speaks against the assumption.
-      faded: whether what assumes a Gaussian curve is drawn faded.
+      message: the result in words; empty where no test was made.
+      color: the message's colour.
+      mark: the words added to bounds that assume a Gaussian curve; empty where nothing speaks against it.
+      faded: whether such bounds and curves are drawn in grey.
     """
 
     message: str
@@ -38,7 +38,7 @@ class CurveStatus(NamedTuple):
 
 
 def describe_curve(conclusion: Conclusion) -> CurveStatus:
-    """Returns the result of the test of a Gaussian curve, as figures show it."""
+    """Returns how figures show the result of the test of a conclusion's Gaussian curve."""
     if conclusion.curve is None:
         return CurveStatus("", BLACK, "")
     p_value = conclusion.p_value()
@@ -46,16 +46,17 @@ def describe_curve(conclusion: Conclusion) -> CurveStatus:
         return CurveStatus(f"Gaussian curve refuted, {p_value}", VERMILION, "(refuted)", faded=True)
     result = f"{p_value}, power {conclusion.curve_power:.0%}"
     if conclusion.doubts_gaussian:
-        # Nothing needs a mark where the mechanism itself is a reason for a Gaussian curve.
+        # No mark is needed where the mechanism itself is a reason for a Gaussian curve.
         mark = "" if conclusion.reason else "(not confirmed)"
         return CurveStatus(f"Gaussian curve not confirmed, {result}", BLACK, mark)
     return CurveStatus(f"no evidence against Gaussian, {result}", BLACK, "")
 
 
 def find_mark(finding: Finding, conclusion: Conclusion) -> str:
-    """Returns what a figure adds to a bound's name if it assumes a Gaussian curve: "(refuted)", say.
+    """Returns the mark of a bound or estimate that assumes a Gaussian curve, such as "(refuted)".
 
-    Empty for other bounds and estimates, and where nothing speaks against the curve.
+    Figures print it after the name. Empty for other bounds and estimates, and where nothing speaks against
+    the curve.
     """
     if not assumption_of(finding).gaussian:
         return ""
@@ -65,15 +66,16 @@ def find_mark(finding: Finding, conclusion: Conclusion) -> str:
 def draw_trade_off(
     axis: Axes, conclusion: Conclusion, grid: Array, predicted_mu: float | None = None
 ) -> None:
-    """Draws the empirical curve in its band, and a Gaussian curve for every mu that is not None.
+    """Draws the empirical trade-off curve with its band, and up to three Gaussian trade-off curves.
 
-    These are at the mu of `if_gaussian`, at the predicted mu, and at that of the tightest upper bound.
+    The Gaussian curves have the lower bound on mu, the predicted mu and the smallest upper bound on mu, as
+    far as these are known.
 
     Args:
-      axis: to draw into.
-      conclusion: whose scores, bounds and curve are drawn.
-      grid: false-positive rates (n,) at which curves are drawn.
-      predicted_mu: mu as theory predicts it, if it does.
+      axis: the panel to draw into.
+      conclusion: the conclusion with the scores and the bounds on mu.
+      grid: (n,), ascending false-positive rates at which curves are drawn.
+      predicted_mu: mu as theory predicts it; None without a prediction.
     """
     _draw_empirical(axis, conclusion, grid)
     status = describe_curve(conclusion)
@@ -94,16 +96,16 @@ def draw_trade_off(
 def draw_on_deviates(axis: Axes, conclusion: Conclusion, predicted_mu: float | None = None) -> None:
     """Draws trade-off curves on axes of normal deviates, where Gaussian curves are lines of slope -1.
 
-    The axes reach from half a run's rate to its mirror image. What the test of the Gaussian curve says is
-    written above the panel.
+    The axes reach from the rate of half an error (at most 0.1) to 1 minus that. The result of the Gaussian
+    curve's test is written above the panel.
 
     Args:
-      axis: to draw into.
-      conclusion: whose scores, bounds and curve are drawn.
-      predicted_mu: mu as theory predicts it, if it does.
+      axis: the panel to draw into.
+      conclusion: the conclusion with the scores and the bounds on mu.
+      predicted_mu: mu as theory predicts it; None without a prediction.
     """
-    most_runs = max(len(conclusion.scores_in), len(conclusion.scores_out))
-    least = min(0.5 / most_runs, 0.1)
+    most_scores = max(len(conclusion.scores_in), len(conclusion.scores_out))
+    least = min(0.5 / most_scores, 0.1)
     end = special.ndtri(least)
     grid = special.ndtr(np.linspace(end, -end, _POINTS))
     draw_trade_off(axis, conclusion, grid, predicted_mu)
@@ -121,9 +123,10 @@ def draw_on_deviates(axis: Axes, conclusion: Conclusion, predicted_mu: float | N
 
 
 def _make_ticks(least: float) -> tuple[list[float], list[str]]:
-    """Returns ticks of an axis of normal deviates: rates from `least` to 1 - `least`, and their labels.
+    """Returns the ticks of an axis of normal deviates, rates from `least` to 1 - `least`, and their labels.
 
-    They are 1/2, powers of 10, and 1 less these; of more than four decades every second power.
+    Ticks are at 1/2, at powers of 10, and at 1 minus these powers. Over more than four decades only every
+    second power has ticks.
     """
     count = int(np.floor(-np.log10(least)))
     step = 1 if count <= _MOST_DECADES else 2
@@ -140,20 +143,20 @@ def _make_ticks(least: float) -> tuple[list[float], list[str]]:
 
 
 def _draw_empirical(axis: Axes, conclusion: Conclusion, grid: Array) -> None:
-    """Draws the scores' empirical trade-off curve, in a band at the confidence.
+    """Draws the scores' empirical trade-off curve, with a band at the conclusion's confidence.
 
-    Rates are clipped to half a run from 0 and 1, which the axes of deviates cannot show. There is no band
-    where runs have several canaries.
+    Rates are clipped to at least half an error from 0 and 1, which axes of normal deviates cannot show. There
+    is no band where runs have several canaries.
 
     Args:
-      axis: to draw into.
-      conclusion: whose scores are drawn.
-      grid: false-positive rates (n,), ascending, at which the band is drawn.
+      axis: the panel to draw into.
+      conclusion: the conclusion with the scores.
+      grid: (n,), ascending false-positive rates at which the band is drawn.
     """
     curve = curves.trade_off_curve(
         conclusion.scores_in, conclusion.scores_out, conclusion.confidence
     )
-    if conclusion.has_one_canary:  # the band counts on independent scores
+    if conclusion.has_one_canary:  # the band is for independent scores
         band = curve.band(grid)
         low = np.clip(band.lower, grid[0] / 2, None)
         high = np.clip(band.upper, None, 1 - grid[0] / 2)
@@ -166,11 +169,14 @@ def _draw_empirical(axis: Axes, conclusion: Conclusion, grid: Array) -> None:
     )
 
 
-def _clip_rates(rates: Array, runs: int) -> Array:
-    """Returns rates clipped to at least half a run from 0 and 1."""
-    return np.clip(rates, 0.5 / runs, 1 - 0.5 / runs)
+def _clip_rates(rates: Array, scores: int) -> Array:
+    """Returns error rates among a number of scores, clipped to at least half an error from 0 and 1."""
+    return np.clip(rates, 0.5 / scores, 1 - 0.5 / scores)
 
 
 def _draw_gaussian(axis: Axes, name: str, mu: float, grid: Array, **look: Any) -> None:
-    """Draws a Gaussian curve over false-positive rates."""
+    """Draws the Gaussian trade-off curve of mu over a grid of false-positive rates.
+
+    `name` goes into the legend, and `look` to matplotlib's `plot`.
+    """
     axis.plot(grid, conversions.gaussian_trade_off(mu, grid), label=f"Gaussian, {name}", **look)

@@ -21,9 +21,10 @@ class OverRuns(NamedTuple):
     """A method's epsilons over runs that are each concluded alone.
 
     Attributes:
-      method: its name.
-      epsilons: of each run.
-      floor: what an estimate shows where nothing leaks, of the first run; empty of a bound.
+      method: the method's name.
+      epsilons: the epsilon of each run.
+      floor: for an estimate, the values that it shows where nothing leaks, as text, for the first run; empty
+        for a bound.
     """
 
     method: str
@@ -32,7 +33,7 @@ class OverRuns(NamedTuple):
 
 
 def collect_over_runs(runs: Sequence[Conclusion]) -> list[OverRuns]:
-    """Returns each method's epsilons over runs, estimates first; all runs have the same methods."""
+    """Returns each method's epsilons over runs, which all have the same methods; estimates come first."""
     rows = []
     for place, estimate in enumerate(runs[0].estimates):
         epsilons = [run.estimates[place].epsilon for run in runs]
@@ -44,7 +45,7 @@ def collect_over_runs(runs: Sequence[Conclusion]) -> list[OverRuns]:
 
 
 def over_runs(runs: Sequence[Conclusion]) -> str:
-    """Returns a text table: each estimate's and bound's mean epsilon over runs, and standard deviation."""
+    """Returns a text table of each estimate's and bound's mean epsilon and standard deviation over runs."""
     columns = (
         Column(None, lambda row: row.method, "estimate or bound", width=24, left=True),
         Column(None, lambda row: np.mean(row.epsilons), "mean", number(".3f"), 9),
@@ -62,11 +63,11 @@ class FederatedAudit(NamedTuple):
     """An audit of federated runs.
 
     Attributes:
-      runs: what each run's canaries say.
-      canary: the steps that a canary takes part in.
-      client: the steps that any client takes part in.
-      accuracies: of the final models, where they were measured.
-      together: what all runs prove together, where their directions are fresh.
+      runs: the conclusion from each run's canaries.
+      canary: the composition of the rounds in which a canary takes part.
+      client: the composition of the rounds in which a client takes part.
+      accuracies: the accuracies of the final models; empty where they were not measured.
+      together: the bound that all runs prove together; None unless every run draws fresh directions.
     """
 
     runs: list[Conclusion]
@@ -77,13 +78,13 @@ class FederatedAudit(NamedTuple):
 
 
 class Upper(NamedTuple):
-    """An epsilon of the mechanism.
+    """An epsilon that follows from the mechanism alone.
 
     Attributes:
-      name: of the epsilon.
-      epsilon: at the audit's delta.
-      reason: what it rests on.
-      is_bound: whether it is an upper bound.
+      name: the name of this epsilon in tables.
+      epsilon: its value at the audit's delta.
+      reason: what it rests on, in words.
+      is_bound: whether it is an upper bound on what the mechanism leaks.
     """
 
     name: str
@@ -95,8 +96,8 @@ class Upper(NamedTuple):
 def upper_bounds(audit: FederatedAudit) -> list[Upper]:
     """Returns the mechanism's epsilons at the audit's delta.
 
-    They are the accountant's of a canary, the first, and of a client, and the analytical one of the one-shot
-    paper (Andrew et al., ICLR 2024), which counts a single round and is no bound.
+    First come the accountant's upper bounds for a canary and for a client. Last comes the one-shot paper's
+    analytical epsilon (Andrew et al., ICLR 2024), which counts a single round and is no upper bound.
     """
     delta = audit.runs[0].delta
     rows = []
@@ -113,9 +114,9 @@ def upper_bounds(audit: FederatedAudit) -> list[Upper]:
 
 
 def federated_table(audit: FederatedAudit) -> str:
-    """Returns an audit's text tables: of its run, or of means over its runs; and of the mechanism's epsilons.
+    """Returns an audit's text tables: of its only run or of means over runs, and of the mechanism's epsilons.
 
-    Below come what all runs prove together, and the models' accuracy, if measured.
+    What all runs prove together stands between the tables, and the models' accuracy at the end, if known.
     """
     first = audit.runs[0]
     columns = (
@@ -142,7 +143,7 @@ def federated_table(audit: FederatedAudit) -> str:
 
 
 def federated_json(audit: FederatedAudit, about: dict[str, Any]) -> str:
-    """Returns an audit as a JSON object on a single line; the fields `about` come first."""
+    """Returns an audit as a JSON object on a single line; the given fields `about` come first."""
     first = audit.runs[0]
     fields = {
         **about,

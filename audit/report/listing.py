@@ -18,22 +18,21 @@ from audit.storage.store import Kept, Store, finite, hash_of, newest_scores
 from audit.tasks import zoo
 
 _COLUMNS = 80  # of a terminal
-_INDENT = 10  # of the lines below a row
-_NAME_WIDTH = 34  # of the column of models and adversaries
-# Of ages, each in seconds.
-_UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"))
+_INDENT = 10  # blanks before the lines below a row
+_NAME_WIDTH = 34  # of the column with model and adversary
+_UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"))  # units of ages, with their length in seconds
 
 
 class Listed(NamedTuple):
     """An audit in a store.
 
     Attributes:
-      folder: that keeps it.
-      setting: that it audits.
-      differs: the fields that differ from the defaults, by their flags.
+      folder: the audit's folder.
+      setting: the audited setting.
+      differs: the setting's fields that differ from the defaults, by their flags.
       runs: how many runs the store has.
-      last_result: what was concluded last, empty where nothing was.
-      time: when its newest scores were written, in seconds since 1970.
+      last_result: the last conclusion; all its fields are None without one.
+      time: when the newest scores were written, in seconds since 1970.
     """
 
     folder: Path
@@ -45,7 +44,7 @@ class Listed(NamedTuple):
 
 
 def listed(folder: Path) -> Listed:
-    """Reads what `list` shows of an audit from its folder; raises InputError where that can't be read."""
+    """Returns the audit in a folder as `list` shows it; raises InputError if the folder can't be read."""
     store = Store.at(folder)
     audited = stored.parse_config(store.config())
     if audited is None:
@@ -63,9 +62,9 @@ def listed(folder: Path) -> Listed:
 
 
 def find_differences(setting: Setting) -> dict[str, Any]:
-    """Returns the fields of a setting that differ from the defaults of its model and adversary, by flags.
+    """Returns a setting's fields that differ from the defaults of its model and adversary, by their flags.
 
-    `insertions` takes the place of the steps where these are a whole number of periods.
+    If the steps are a whole number of periods, `insertions` takes their place.
     """
     defaults = _find_defaults(setting)
     values = flat(setting)
@@ -85,7 +84,10 @@ def find_differences(setting: Setting) -> dict[str, Any]:
 
 
 def _find_defaults(setting: Setting) -> dict[str, Any]:
-    """Returns the fields, by name, of an audit of a setting's model and adversary with nothing else given."""
+    """Returns the fields, by name, that an audit has if only the setting's model and adversary are given.
+
+    `insertions` is among them.
+    """
     if setting.model in zoo.tasks():
         defaults = flat(setting_of(setting.model, adversary=setting.adversary.name))
     else:  # a caller's own model, whose other fields have no defaults
@@ -99,11 +101,11 @@ def _find_defaults(setting: Setting) -> dict[str, Any]:
 
 
 def as_table(rows: Sequence[Listed], now: float) -> str:
-    """Returns audits as a text table of 80 columns, each row with its differences on lines below it.
+    """Returns audits as a text table of 80 columns; differences from the defaults stand below each row.
 
     Args:
       rows: the audits.
-      now: in seconds since 1970, for their ages.
+      now: the time in seconds since 1970, for the audits' ages.
     """
     header, rule, *row_lines = _make_table(rows, now).text().split("\n")
     indent = " " * _INDENT
@@ -127,12 +129,12 @@ def _show_differences(differences: dict[str, Any]) -> str:
 
 
 def as_json(rows: Sequence[Listed]) -> list[dict[str, Any]]:
-    """Returns the rows for json.dumps; what is infinite or unknown is None."""
+    """Returns audits as dictionaries for json.dumps; infinite and unknown values are None."""
     return _make_table(rows, 0.0).json()  # ages are for people alone
 
 
 def as_csv(rows: Sequence[Listed]) -> bytes:
-    """Returns the rows as CSV, with a column for every field of a setting; what is unknown is empty."""
+    """Returns audits as CSV, with a column for every field of a setting; unknown values are empty."""
     names: dict[str, None] = {}
     for row in rows:
         names |= dict.fromkeys(flat(row.setting))
@@ -152,9 +154,10 @@ def _find_value(name: str, row: Listed) -> Any:
 
 
 def _make_table(rows: Sequence[Listed], now: float) -> Table[Listed]:
-    """Returns the table of audits; columns without a head are for JSON alone, those without a key for people.
+    """Returns the table of audits, for people and for programs.
 
-    `now` is in seconds since 1970, for the audits' ages.
+    Columns without a head are only in JSON and CSV, columns without a key only in the text. `now` is the time
+    in seconds since 1970, for the audits' ages.
     """
     columns = (
         Column(
@@ -200,13 +203,14 @@ def _make_table(rows: Sequence[Listed], now: float) -> Table[Listed]:
 
 
 def _show_name(setting: Setting) -> str:
-    """Returns model and adversary; of a long model's name the beginning."""
+    """Returns the names of model and adversary; a model's name that is too long is shortened."""
     adversary = f", {setting.adversary.name}"
     model = shortened(setting.model, _NAME_WIDTH - 1 - len(adversary))
     return model + adversary
 
 
 def _show_lower_bound(epsilon: float) -> str:
+    """Returns a lower bound rounded down to three decimals, without zeros at its end."""
     return table.short(table.at_least(epsilon))
 
 
@@ -217,7 +221,7 @@ def _show_upper_bound(epsilon: float) -> str:
 
 
 def _show_age(seconds: float) -> str:
-    """Returns an age in the largest unit that it reaches, rounded down."""
+    """Returns an age in words, rounded down to the largest unit that it reaches: "3 h"."""
     for size, unit in _UNITS:
         if seconds >= size:
             return f"{seconds // size:.0f} {unit}"

@@ -26,7 +26,7 @@ MEANINGS = (
 
 
 def make_bounds_table(subject: Subject) -> Html:
-    """Returns a page's table of a single run's lower bounds, and below them the mechanism's epsilons."""
+    """Returns a page's table of a single run's lower bounds, followed by the mechanism's epsilons."""
     conclusion = subject.conclusion
     rows = []
     for bound in conclusion.bounds:
@@ -41,9 +41,9 @@ def make_bounds_table(subject: Subject) -> Html:
 
 
 def make_parts_below_bounds(subject: Subject) -> list[Html]:
-    """Returns what follows a single run's bounds on a page.
+    """Returns what follows the table of a single run's bounds on a page.
 
-    It is the test of the claim, estimates, remarks, and means over runs, as far as there are such.
+    It is the test of the claim, estimates, remarks, and means over runs, as far as there are any.
     """
     parts = [page.note(sentence) for sentence in describe_claim_in_sentences(subject.conclusion)]
     if subject.conclusion.estimates:
@@ -57,7 +57,7 @@ def make_parts_below_bounds(subject: Subject) -> list[Html]:
 
 
 def _make_estimates_table(conclusion: Conclusion) -> Html:
-    """Returns a page's table of a single run's estimates, beside their values where nothing leaks."""
+    """Returns a page's table of a single run's estimates, and of the values they have where nothing leaks."""
     header = (
         "estimate",
         "epsilon",
@@ -80,7 +80,7 @@ def _make_estimates_table(conclusion: Conclusion) -> Html:
 
 
 def _make_runs_table(runs: Sequence[Conclusion]) -> Html:
-    """Returns a page's table of each method's mean epsilon over runs, and standard deviation."""
+    """Returns a page's table of each method's mean epsilon and standard deviation over runs."""
     rows = []
     for row in collect_over_runs(runs):
         kind = "estimate" if row.floor else "bound"

@@ -65,8 +65,8 @@ pre { background: var(--raised); border: 1px solid var(--line); border-radius: .
 }
 """
 
-# What an SVG file has and an SVG element must not: its size, styles for a whole page, and who made
-# it.
+# Parts of an SVG file that an SVG element in a page must not have: its size, styles for a whole page,
+# and who made it.
 _NOT_INLINE = re.compile(
     r'\s(?:width|height)="[\d.]+pt"|<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->',
     re.DOTALL,
@@ -75,16 +75,17 @@ _VOID_TAGS = ("img", "meta", "link", "br")  # which have no end tag
 
 
 class Html(str):
-    """Markup; any other text is escaped where it enters an element."""
+    """Markup, which enters an element as it is. Any other string is escaped."""
 
 
 def element(tag: str, *content: str, **attributes: str) -> Html:
     """Returns an HTML element.
 
     Args:
-      tag: its name.
-      content: markup, or text that is escaped.
-      attributes: by their names, with underscores for hyphens; a trailing underscore is dropped.
+      tag: the element's name.
+      content: the pieces of the element's content: markup, or text that is escaped.
+      attributes: the values of attributes by their names. A name has underscores in place of hyphens; a
+        trailing underscore is dropped, as in `class_`.
     """
     start = f"<{tag}"
     for name, value in attributes.items():
@@ -96,7 +97,7 @@ def element(tag: str, *content: str, **attributes: str) -> Html:
 
 
 def join(content: Iterable[str]) -> Html:
-    """Returns pieces in turn as markup: those of type Html as they are, other text escaped."""
+    """Returns the pieces one after the other as markup: those of type Html as they are, others escaped."""
     pieces: list[str] = []
     for piece in content:
         if not isinstance(piece, Html):
@@ -106,7 +107,12 @@ def join(content: Iterable[str]) -> Html:
 
 
 def document(title: str, *content: str) -> bytes:
-    """Returns the whole page in UTF-8; what UTF-8 has no code for becomes a question mark."""
+    """Returns a whole page in UTF-8, with question marks for characters that UTF-8 cannot encode.
+
+    Args:
+      title: the page's title.
+      content: the pieces of the page's content: markup, or text that is escaped.
+    """
     head = element(
         "head",
         element("meta", charset="utf-8"),
@@ -125,9 +131,9 @@ def table(caption: str, header: Sequence[str], rows: Iterable[Sequence[str]]) ->
     """Returns a table; on narrow screens the page's style shows each row as a card.
 
     Args:
-      caption: above the table.
+      caption: the text above the table.
       header: the columns' names.
-      rows: of cells, of which the first is the row's header.
+      rows: the cells of each row; a row's first cell is its header.
     """
     head = [element("th", name, scope="col") for name in header]
     body = []
@@ -146,7 +152,7 @@ def table(caption: str, header: Sequence[str], rows: Iterable[Sequence[str]]) ->
 
 
 def terms(facts: dict[str, str]) -> Html:
-    """Returns a list of terms and their descriptions."""
+    """Returns an HTML list of terms and their descriptions."""
     entries = []
     for name, text in facts.items():
         entries += [element("dt", name), element("dd", text)]
@@ -154,12 +160,12 @@ def terms(facts: dict[str, str]) -> Html:
 
 
 def note(text: str) -> Html:
-    """Returns a note, a paragraph that begins with a capital."""
+    """Returns a note, a paragraph in small print; its first letter becomes a capital."""
     return element("p", f"{text[0].upper()}{text[1:]}", class_="note")
 
 
 def points(sentences: Iterable[str]) -> Html:
-    """Returns a list of sentences."""
+    """Returns an HTML list with a point for each sentence."""
     items = [element("li", sentence) for sentence in sentences]
     return element("ul", *items)
 
@@ -185,13 +191,13 @@ def figure(image: bytes, alternative: str, caption: str, kind: str = "") -> Html
 
 
 def _embed_svg(image: bytes, alternative: str) -> Html:
-    """Returns an SVG file of matplotlib's as an element of the page.
+    """Returns an SVG file written by matplotlib as an element of the page.
 
-    White and black become the page's ground and ink, and ids get a prefix of their own, since those of two
-    figures of a page would be the same.
+    White and black become the page's background and text colours. All ids get a prefix that differs from
+    figure to figure, since matplotlib uses the same ids in each file.
 
     Args:
-      image: the file.
+      image: the content of the SVG file.
       alternative: the text in place of an image that cannot be seen.
     """
     text = image.decode(errors="replace")

@@ -20,15 +20,15 @@ from matplotlib.figure import Figure  # noqa: E402
 from matplotlib.text import Text  # noqa: E402
 from matplotlib.ticker import FixedFormatter  # noqa: E402
 
-# Okabe and Ito's colours, which colour-blind readers can distinguish; in grey, hatches and dashes
-# differ.
+# Okabe and Ito's colours, which colour-blind readers can distinguish. In black and white, hatches
+# and dashes distinguish what colours do.
 BLUE = "#0072B2"
 VERMILION = "#D55E00"
 GREEN = "#009E73"
 BLACK = "#000000"
 PURPLE = "#CC79A7"
 ORANGE = "#E69F00"
-PALETTE = {  # by the names that a method's mark gives
+PALETTE = {  # colours by the names that methods' marks use
     "blue": BLUE,
     "vermilion": VERMILION,
     "green": GREEN,
@@ -42,7 +42,7 @@ BOUND = GREEN
 UPPER = BLACK
 PREDICTED = PURPLE
 FREE = ORANGE
-FADED = "0.55"  # of what does not hold
+FADED = "0.55"  # grey, for bounds that do not hold
 STYLE: dict[Any, Any] = {
     "font.size": 9,
     "axes.spines.top": False,
@@ -55,14 +55,14 @@ _GREEK = re.compile(r"(?<![\w\\$])(epsilon|delta|mu|sigma)(?!\w)")
 
 
 def insert_symbols(text: str) -> str:
-    """Returns a figure's text with the papers' symbols: "epsilon at delta 1e-05" gets Greek letters."""
+    """Returns a figure's text with symbols in place of names, in TeX: Greek letters, "10^-5" for "1e-05"."""
     text = re.sub(r"\bdelta (?=\d)", "delta = ", text)
     text = _GREEK.sub(_make_letter, text)
     return re.sub(r"(?<![\w.])1e-0?(\d+)\b", r"$10^{-\1}$", text)
 
 
 def _make_letter(match: re.Match[str]) -> str:
-    """Returns the TeX of a letter's name."""
+    """Returns the TeX of the Greek letter that a match of `_GREEK` names."""
     name = match[1]
     if name == "epsilon":
         return r"$\varepsilon$"
@@ -70,7 +70,7 @@ def _make_letter(match: re.Match[str]) -> str:
 
 
 def set_symbols(figure: Figure) -> None:
-    """Replaces names of quantities, as epsilon, by symbols in all texts and tick labels of a figure."""
+    """Replaces names of quantities, such as "epsilon", by symbols in a figure's texts and tick labels."""
     for text in figure.findobj(Text):
         assert isinstance(text, Text)
         content = insert_symbols(text.get_text())
@@ -101,7 +101,10 @@ def pdf(figure: Figure) -> bytes:
 
 
 def _encode(figure: Figure, **options: Any) -> bytes:
-    """Returns a figure as `Figure.savefig` writes it, with symbols, and closes it."""
+    """Returns the bytes that `Figure.savefig` writes with these options, and closes the figure.
+
+    Names of quantities are replaced by symbols before.
+    """
     set_symbols(figure)
     buffer = io.BytesIO()
     figure.savefig(buffer, **options)

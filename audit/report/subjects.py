@@ -1,4 +1,4 @@
-"""An audit's facts for a report, from its folder in a store or from a file of scores.
+"""The facts of an audit for a report, from its folder in a store or from a file of scores.
 
 Nothing here imports a library that trains.
 """
@@ -44,16 +44,18 @@ class Subject(NamedTuple):
     """An audit and the facts of its section in a report.
 
     Attributes:
-      anchor: the section's name in the page.
+      anchor: the section's name in links of the page.
       title: the section's heading.
-      facts: what was audited, by what it is of.
+      facts: texts on what was audited, by their terms, such as "Model".
       threats: sentences on the threat model.
-      conclusion: of the audit.
-      provenance: where the conclusion comes from, by what it is of.
-      config: the setting's file, or None where there is none.
+      conclusion: the conclusion of the audit.
+      provenance: texts on where the conclusion comes from, by their terms, such as "Seed".
+      config: the content of the setting's file; None where there is none.
       proves: whether the audit is large enough for a verdict.
-      runs: each run's conclusion, where runs are each concluded alone: the first is `conclusion`.
-      uppers: of such runs, the mechanism's epsilons; empty where they are unknown.
+      runs: each run's conclusion, where each run is concluded alone; `conclusion` is that of the first. Else
+        empty.
+      uppers: the mechanism's epsilons, which the page of a single run or of `runs` shows; empty where they
+        are unknown.
     """
 
     anchor: str
@@ -69,18 +71,18 @@ class Subject(NamedTuple):
 
 
 class RequestedLevels(NamedTuple):
-    """The requested levels of the bounds.
+    """The levels that a caller requests of the bounds.
 
     Attributes:
-      delta: None for that of the last audit in the store, or else 1e-5.
-      confidence: None for that of the last audit in the store, or else 0.95.
+      delta: the requested delta; None for that of the last audit in the store, or 1e-5 without one.
+      confidence: the requested confidence; None for that of the last audit in the store, or 0.95 without one.
     """
 
     delta: float | None = None
     confidence: float | None = None
 
     def complete(self, delta: float, confidence: float) -> Level:
-        """Returns the level of the bounds: what is requested, and the given values where nothing is."""
+        """Returns the level of the bounds: the requested values, or else these defaults."""
         if self.delta is not None:
             delta = self.delta
         if self.confidence is not None:
@@ -124,12 +126,12 @@ _SEEN = {
 
 
 def describe_score_files(name: str, sources: Sequence[Path], conclusion: Conclusion) -> Subject:
-    """Returns the facts of an audit of score files.
+    """Returns an audit of score files, with its facts for a report.
 
     Args:
-      name: of what was audited.
+      name: the name of what was audited.
       sources: the files, or STDIN.
-      conclusion: from their scores.
+      conclusion: the conclusion from their scores.
     """
     subject = describe_arrays(name, conclusion)
     provenance = {}
@@ -147,11 +149,11 @@ def describe_score_files(name: str, sources: Sequence[Path], conclusion: Conclus
 
 
 def _make_bound_command(names: str, conclusion: Conclusion) -> str:
-    """Returns the command line of `bound` that gives this conclusion again.
+    """Returns the command line of `bound` that gives a conclusion again.
 
     Args:
-      names: of the score files, comma-separated.
-      conclusion: from their scores.
+      names: the names of the score files, comma-separated.
+      conclusion: the conclusion from their scores.
     """
     flags = {
         "scores": names,
@@ -181,7 +183,7 @@ def _make_bound_command(names: str, conclusion: Conclusion) -> str:
 
 
 def _join_flags(command: str, flags: dict[str, Any]) -> str:
-    """Returns a command line: a command with flags, by their names, as --name=value."""
+    """Returns a command line: a command followed by its flags as --name=value."""
     words = [command]
     for name, value in flags.items():
         words.append(f"--{name}={value}")
@@ -189,7 +191,7 @@ def _join_flags(command: str, flags: dict[str, Any]) -> str:
 
 
 def _describe_making() -> dict[str, str]:
-    """Returns by what and when a page on a caller's scores is made."""
+    """Returns the versions that make a page on a caller's scores, and today's date, by their terms."""
     today = datetime.now(UTC).strftime("%Y-%m-%d")
     return {"Versions": _list_versions(), "Date of this page": today}
 
@@ -200,11 +202,11 @@ def _list_versions() -> str:
 
 
 def describe_arrays(name: str, conclusion: Conclusion) -> Subject:
-    """Returns the facts of an audit of a caller's scores, which come with nothing but the claim.
+    """Returns an audit of a caller's scores, with its facts for a report: nothing but the claim is known.
 
     Args:
-      name: of what was audited.
-      conclusion: from the scores.
+      name: the name of what was audited.
+      conclusion: the conclusion from the scores.
     """
     if conclusion.is_one_run:
         return _describe_one_run(name, conclusion)
@@ -235,7 +237,12 @@ def describe_arrays(name: str, conclusion: Conclusion) -> Subject:
 
 
 def _describe_one_run(name: str, conclusion: Conclusion) -> Subject:
-    """Returns the facts of an audit of the canaries of a caller's run; `name` is of what was audited."""
+    """Returns an audit of a caller's single run, with its facts for a report.
+
+    Args:
+      name: the name of what was audited.
+      conclusion: the conclusion from the run's canaries.
+    """
     facts = {"Audited": name, "Canaries": str(conclusion.evidence)}
     provenance = _describe_making()
     threats = [_UNKNOWN_RUN]
@@ -244,7 +251,7 @@ def _describe_one_run(name: str, conclusion: Conclusion) -> Subject:
 
 
 def _list_uppers(conclusion: Conclusion) -> list[Upper]:
-    """Returns the mechanism's epsilons, as the page of one run shows them."""
+    """Returns a conclusion's upper bounds in the form in which the page of one run shows them."""
     uppers = []
     for upper in conclusion.upper_bounds:
         uppers.append(Upper(upper.name, upper.epsilon, upper.assumes.sentence))
@@ -252,16 +259,16 @@ def _list_uppers(conclusion: Conclusion) -> list[Upper]:
 
 
 def describe_setting(folder: Path, levels: RequestedLevels, runs: int | None = None) -> Subject:
-    """Concludes from the scores in a setting's folder of a store, and returns the audit's facts.
+    """Returns an audit, concluded anew from the scores in a setting's folder, with its facts for a report.
 
     Args:
-      folder: of the setting.
-      levels: of the bounds.
-      runs: how many to audit; by default those of the declared looks that were taken, or as many as were
-        audited last, or else all in the store.
+      folder: the setting's folder in a store.
+      levels: the requested levels of the bounds.
+      runs: the number of runs to audit. Without it, that of the last declared look that was taken, or the
+        number that was audited last, or the number of all runs in the store: the first of these that exists.
 
     Raises:
-      InputError: where the folder has no such audit.
+      InputError: if the folder holds no audit with so many runs.
     """
     store = Store.at(folder)
     audited = stored.parse_config(store.config())
@@ -276,6 +283,7 @@ def describe_setting(folder: Path, levels: RequestedLevels, runs: int | None = N
     require(runs >= 1, f"{folder} has no finished runs: {started.training_hint()}")
     require(runs <= runs_held, f"{folder} lacks runs {runs_held} to {runs - 1}: train them")
 
+    # Levels that nobody requests are those of the last audit.
     last_delta = last_result.delta or USUAL_LEVEL.delta
     last_confidence = last_result.confidence or USUAL_LEVEL.confidence
     level = levels.complete(last_delta, last_confidence)
@@ -309,11 +317,11 @@ def describe_setting(folder: Path, levels: RequestedLevels, runs: int | None = N
 def _describe_setting(
     setting: Setting, conclusion: Conclusion, is_own_model: bool
 ) -> dict[str, str]:
-    """Returns facts on a setting's model, mechanism and runs, by what they are of.
+    """Returns facts on a setting's model, mechanism and runs, by their terms, such as "Model".
 
     Args:
-      setting: of the audit.
-      conclusion: of it.
+      setting: the setting of the audit.
+      conclusion: the conclusion of the audit.
       is_own_model: whether the model is a caller's, of which the store has only the name.
     """
     mechanism = setting.mechanism
@@ -349,7 +357,7 @@ def _describe_setting(
 
 
 def _describe_insertions(setting: Setting) -> str:
-    """Returns in words how many steps insert canaries, and which: "50, every 5 steps"."""
+    """Returns in words how many steps insert canaries, and which steps these are: "50, every 5 steps"."""
     k = setting.schedule.periodicity
     text = f"{setting.insertions:,}, at every step"
     if k > 1:
@@ -367,7 +375,7 @@ def _describe_insertions(setting: Setting) -> str:
 
 
 def _describe_looks(looks: Looks, confidence: float) -> str:
-    """Returns the declared looks, and why the best of them is a bound at the confidence."""
+    """Returns text on the declared looks, and on why the best of their bounds holds at `confidence`."""
     schedule = ", ".join(f"{runs:,}" for runs in looks.schedule)
     taken = ", ".join(f"{look.runs:,}" for look in looks.taken)
     shown = f"that at {taken}"
@@ -382,6 +390,7 @@ def _describe_looks(looks: Looks, confidence: float) -> str:
 
 
 def _describe_runs(conclusion: Conclusion) -> str:
+    """Returns how many runs and canaries there were, in words: "100 with the canary, 100 without"."""
     if conclusion.is_one_run:
         return f"one; its canaries: {conclusion.evidence}"
     if not conclusion.has_one_canary:
@@ -435,7 +444,7 @@ def _describe_threats(setting: Setting) -> list[str]:
 
 
 def _make_audit_command(setting: Setting, runs: int, level: Level, looks: Sequence[int]) -> str:
-    """Returns the command line of `audit` that repeats an audit; declared looks take the place of --runs."""
+    """Returns the command line of `audit` that repeats an audit; with declared looks it has no --runs."""
     flags = {
         "model": setting.model,
         "adversary": setting.adversary.name,
@@ -451,12 +460,12 @@ def _make_audit_command(setting: Setting, runs: int, level: Level, looks: Sequen
 
 
 def _describe_provenance(name: str, audited: StoredConfig, notes: dict[str, str]) -> dict[str, str]:
-    """Returns where an audit comes from.
+    """Returns texts on where an audit of a setting comes from, by their terms, such as "Seed".
 
     Args:
-      name: of the setting's folder.
-      audited: the setting, and what the store says of data and model.
-      notes: what the last audit wrote down of its machine and libraries.
+      name: the name of the setting's folder.
+      audited: the setting, and the hashes of its data and of a caller's model.
+      notes: what the last audit recorded of its data, time, device and libraries.
     """
     missing = "not kept"
     libraries = ("audit", "python", "jax", "flax", "optax", "numpy")
@@ -478,14 +487,14 @@ def _describe_provenance(name: str, audited: StoredConfig, notes: dict[str, str]
 def describe_federated(
     setting: FederatedSetting, audit: FederatedAudit, data: str, folder: str, config: str
 ) -> Subject:
-    """Returns the facts of an audit of federated runs.
+    """Returns an audit of federated runs, with its facts for a report.
 
     Args:
-      setting: of the runs.
-      audit: what was concluded from them.
-      data: where their clients' examples come from.
-      folder: the name of the folder that keeps them.
-      config: the setting's file.
+      setting: the setting of the runs.
+      audit: the conclusions from the runs.
+      data: the origin of the clients' examples, in words.
+      folder: the name of the setting's folder.
+      config: the content of the setting's file.
     """
     model = setting.model
     if model in zoo.federated_tasks():
@@ -533,16 +542,16 @@ def describe_federated(
 
 
 def describe_federated_folder(folder: Path, levels: RequestedLevels) -> Subject:
-    """Concludes from the scores in a federated setting's folder, and returns the audit's facts.
+    """Returns an audit, concluded anew from the scores in a federated setting's folder, with its facts.
 
-    The setting, its compositions and accuracies are those that the audit wrote into federated.json.
+    The setting, its compositions and accuracies are read from federated.json, which the audit wrote.
 
     Args:
-      folder: of the setting.
-      levels: of the bounds; by default those of the audit.
+      folder: the setting's folder.
+      levels: the requested levels of the bounds; those of the audit are the default.
 
     Raises:
-      InputError: the folder has no such file or scores, or they can't be read.
+      InputError: if federated.json or the scores are missing or can't be read.
     """
     store = Store.at(folder)
     content = files.read(folder / RESULT)
@@ -569,6 +578,6 @@ def describe_federated_folder(folder: Path, levels: RequestedLevels) -> Subject:
 
 
 def _read_federated_setting(values: dict[str, Any]) -> FederatedSetting:
-    """Returns a federated setting from values by name; names that are not those of fields are left out."""
+    """Returns a federated setting from the values of its fields by name; other names are ignored."""
     fields = {field.name for field in dataclasses.fields(FederatedSetting)}
     return FederatedSetting(**{name: values[name] for name in fields & set(values)})

@@ -17,18 +17,18 @@ Show = Callable[[Any], str]
 
 
 def at_least(value: float, decimals: int = 3) -> str:
-    """Returns a lower bound as text, rounded down."""
+    """Returns a lower bound as text, rounded down to some decimals, with zeros at its end."""
     rounded = math.floor(value * 10**decimals) / 10**decimals
     return f"{rounded:.{decimals}f}"
 
 
 def short(number: str) -> str:
-    """Returns a number without the zeros at its end."""
+    """Returns a number's text without the zeros at its end; the text must have a decimal point."""
     return number.rstrip("0").rstrip(".")
 
 
 def at_most(value: float, decimals: int = 3) -> str:
-    """Returns an upper bound as text, rounded up, or "inf" where it is infinite."""
+    """Returns an upper bound as text, rounded up to some decimals, or "inf"."""
     if math.isinf(value):
         return "inf"
     rounded = math.ceil(value * 10**decimals) / 10**decimals
@@ -36,7 +36,10 @@ def at_most(value: float, decimals: int = 3) -> str:
 
 
 def number(spec: str) -> Show:
-    """Returns how to show a number that claims nothing, by its format specification: number(".2f")."""
+    """Returns a function that formats numbers by a format specification, as in number(".2f").
+
+    For numbers that are no bounds: these need `at_least` or `at_most`.
+    """
     return lambda value: format(value, spec)
 
 
@@ -44,13 +47,13 @@ class Column(NamedTuple):
     """A column of a table.
 
     Attributes:
-      key: its name in CSV and JSON, or None if it is in neither.
-      value: returns what a row has in the column; None is an empty cell in CSV.
-      head: its name for people, of a line or several, or None if they do not see it.
-      show: returns the text that people see of a value other than None.
-      width: in characters; 0 for the width of its widest cell.
-      left: whether its cells are aligned to the left.
-      none: the text that people see in the place of None.
+      key: the column's name in CSV and JSON; None if it is in neither.
+      value: function from a row to its value in the column; None is an empty cell in CSV.
+      head: the column's name in text and HTML, in one line or several; None if it is in neither.
+      show: function from a value other than None to the cell's text.
+      width: the column's width in characters; 0 for the width of its widest cell.
+      left: whether cells are aligned to the left, rather than to the right.
+      none: the cell's text for the value None.
     """
 
     key: str | None
@@ -64,20 +67,21 @@ class Column(NamedTuple):
 
 @dataclass(frozen=True)
 class Table(Generic[R]):
-    """Rows under columns.
+    """A table: rows, and the columns that show them.
 
     Attributes:
-      columns: from left to right.
-      rows: objects that the columns take their values from.
-      section: returns a row's heading, which is printed where it differs from that of the row before; an
-        empty heading is a rule alone. None for a table without headings.
-      before: lines above the header.
-      after: lines below the rows.
-      gap: text between two columns.
-      rule: the length of a line of dashes; 0 for the length of the longest row.
-      digits: significant digits of a float in CSV.
-      closing: returns the lines below a section, from the section's last row.
-      aside: returns text that follows a row's last cell, for a terminal, however wide the columns are.
+      columns: the columns from left to right.
+      rows: the objects from which columns take their values.
+      section: function from a row to the heading of its section. Consecutive rows with the same heading are
+        one section; a rule is printed above each, and then the heading unless it is empty. None for a table
+        without sections.
+      before: the lines above the header.
+      after: the lines below the rows.
+      gap: the text between two columns.
+      rule: the length of a rule, a line of dashes; 0 for the length of the longest row.
+      digits: the number of significant digits of a float in CSV.
+      closing: function from the last row of a section to the lines below the section.
+      aside: function from a row to text after its last cell, which does not widen the columns.
     """
 
     columns: Sequence[Column]
@@ -109,7 +113,7 @@ class Table(Generic[R]):
         return "\n".join([*self.before, *header, *body, *self.after])
 
     def cells(self) -> list[list[str]]:
-        """Returns the rows as people see them, for HTML too; `header` names their columns."""
+        """Returns the texts of each row's cells, for text and HTML; `header` names their columns."""
         rows = []
         for row in self.rows:
             texts = []
@@ -123,11 +127,11 @@ class Table(Generic[R]):
         return rows
 
     def header(self) -> list[str]:
-        """Returns the names of the columns that people see."""
+        """Returns the names of the columns in text and HTML."""
         return [column.head for column in self.columns if column.head is not None]
 
     def csv(self) -> bytes:
-        """Returns all rows under the columns' keys, in UTF-8."""
+        """Returns the table as CSV in UTF-8: a line with the columns' keys, then the rows' values."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow([column.key for column in self.columns if column.key is not None])
@@ -141,7 +145,7 @@ class Table(Generic[R]):
         return text.getvalue().encode()
 
     def json(self) -> list[dict[str, Any]]:
-        """Returns a dictionary for each row, for json.dumps."""
+        """Returns each row's values by the columns' keys, for json.dumps."""
         columns = [column for column in self.columns if column.key is not None]
         return [{str(column.key): column.value(row) for column in columns} for row in self.rows]
 
@@ -149,7 +153,10 @@ class Table(Generic[R]):
         return [column for column in self.columns if column.head is not None]
 
     def _split_header(self) -> list[tuple[str, ...]]:
-        """Returns the header's rows of cells; names of fewer lines get empty lines above."""
+        """Returns the header as rows of cells, one for each line of the longest name.
+
+        Shorter names get empty cells above.
+        """
         names = [name.split("\n") for name in self.header()]
         height = max(len(lines) for lines in names)
         padded_names = []
@@ -159,7 +166,7 @@ class Table(Generic[R]):
         return list(zip(*padded_names, strict=True))
 
     def _find_widths(self, cells: Sequence[Sequence[str]]) -> list[int]:
-        """Returns each visible column's width, its own or else that of its widest cell."""
+        """Returns each visible column's width: the declared one, or else that of its widest cell."""
         widths = []
         columns_of_cells = zip(*cells, strict=True)
         for column, column_cells in zip(self._visible_columns(), columns_of_cells, strict=True):
@@ -168,7 +175,7 @@ class Table(Generic[R]):
         return widths
 
     def _align(self, cells: Sequence[str], widths: Sequence[int]) -> str:
-        """Returns a row's line, each cell at its column's left or right end."""
+        """Returns a row as a line of text, each cell padded to its column's width."""
         aligned = []
         for column, cell, width in zip(self._visible_columns(), cells, widths, strict=True):
             if column.left:
@@ -178,10 +185,10 @@ class Table(Generic[R]):
         return self.gap.join(aligned).rstrip()
 
     def _insert_headings(self, lines: Sequence[str], rule: str) -> Iterator[str]:
-        """Yields the lines of rows, with rule and heading above each section and its closing lines below.
+        """Yields the rows' lines, with a rule and a heading above each section and its closing lines below.
 
         Args:
-          lines: the rows as text, in order.
+          lines: the rows as lines of text, in order.
           rule: a line of dashes.
         """
         section = self.section

@@ -20,7 +20,7 @@ _VIOLATED = "The guarantee is violated."
 _VIOLATED_OR_NOT_GAUSSIAN = "The guarantee is violated, or the trade-off curve is not Gaussian."
 _WHATEVER = "whatever the trade-off curve"
 _IF_GAUSSIAN = "if the trade-off curve is Gaussian"
-# Standard errors of the AUC below 1/2: three such audits in 100,000 where nothing leaks.
+# An AUC this many standard errors below 1/2 is reversed: three audits in 100,000 where nothing leaks.
 _CLEARLY = 4
 _UNTESTED = " Whether it is was not tested: scores of one run may depend on each other."
 
@@ -30,9 +30,9 @@ class Verdict(NamedTuple):
 
     Attributes:
       kind: LEAKS, NOTHING or VIOLATED.
-      word: one to four words, for tables.
-      headline: a short sentence.
-      sentence: the rest, in full sentences.
+      word: the verdict in one to four words, for tables.
+      headline: the verdict in a short sentence.
+      sentence: the explanation that follows the headline, in full sentences.
     """
 
     kind: str
@@ -62,12 +62,12 @@ def at_most(value: float) -> str:
 
 
 def show_lower_bound(value: float) -> str:
-    """Returns a lower bound with its sign: ≥ 1.2."""
+    """Returns a lower bound with its inequality sign: ≥ 1.2."""
     return f"≥\N{NO-BREAK SPACE}{at_least(value)}"
 
 
 def show_upper_bound(value: float) -> str:
-    """Returns an upper bound with its sign: ≤ 1.3."""
+    """Returns an upper bound with its inequality sign: ≤ 1.3."""
     return f"≤\N{NO-BREAK SPACE}{at_most(value)}"
 
 
@@ -77,7 +77,7 @@ def show_percent(confidence: float) -> str:
 
 
 def describe_sampled(sampled: SampledBracket) -> str:
-    """Returns what all models leak with a sampler, in words."""
+    """Returns in words the bounds on what all models leak where a sampler draws the canaries' steps."""
     lower, upper, accountant = sampled.every_model
     least = "" if lower is None else f"at least {at_least(lower)} and "
     epochs = (
@@ -90,16 +90,17 @@ def describe_sampled(sampled: SampledBracket) -> str:
 
 
 def describe_level(conclusion: Conclusion) -> str:
-    """Returns the caption of a table of bounds."""
+    """Returns the caption of a table of bounds: their delta and confidence."""
     level = show_percent(conclusion.confidence)
     return f"Epsilon at delta = {conclusion.delta:g}; lower bounds at {level} confidence"
 
 
 def verdict(conclusion: Conclusion) -> Verdict:
-    """Returns the verdict on a conclusion's lower bounds beside its upper bound, if any.
+    """Returns the verdict on a conclusion: whether a leak is proven, and whether a guarantee is violated.
 
-    It rests on `if_gaussian` and `assumption_free`, or what takes their place; for a single run, on every
-    bound.
+    For several runs it compares two lower bounds with the upper bounds: the one that assumes a Gaussian
+    trade-off curve (`conclusion.gaussian`), and the one that holds whatever the curve
+    (`conclusion.assumption_free`). For a single run it compares all lower bounds.
     """
     if conclusion.is_one_run:
         return _judge_one_run(conclusion)
@@ -113,12 +114,12 @@ def verdict(conclusion: Conclusion) -> Verdict:
     broken = conclusion.exceeded(free.epsilon)
     if broken is not None:
         chance = _warn_of_chance(conclusion.confidence)
-        full = (
+        explanation = (
             f"{_claim(free, _WHATEVER)}, more than {_name_upper_bound(broken)}. There is a bug (in clipping, "
             f"noise, randomness or how steps are counted), {_blame_steps(broken)}or the upper bound is for "
             f"another training; {chance}{_describe_composition(broken, conclusion)}"
         )
-        return Verdict(VIOLATED, "violated", _VIOLATED, full)
+        return Verdict(VIOLATED, "violated", _VIOLATED, explanation)
     test = conclusion.claim_test
     if test is not None and test.refuted:
         return Verdict(VIOLATED, "violated", _VIOLATED, _explain_refutation(conclusion))
@@ -130,25 +131,27 @@ def verdict(conclusion: Conclusion) -> Verdict:
 
     broken_if_gaussian = conclusion.exceeded(gaussian.epsilon)
     if broken_if_gaussian is not None:
-        full = (
+        explanation = (
             f"{_explain_violation_if_gaussian(gaussian, free, broken_if_gaussian)}"
             f"{_describe_curve_test(conclusion)} To decide: {describe_what_decides(conclusion)}."
             f"{_describe_composition(broken_if_gaussian, conclusion)}"
         )
-        return Verdict(VIOLATED, "violated, or not Gaussian", _VIOLATED_OR_NOT_GAUSSIAN, full)
+        return Verdict(
+            VIOLATED, "violated, or not Gaussian", _VIOLATED_OR_NOT_GAUSSIAN, explanation
+        )
     if _is_zero(gaussian) and _is_zero(free):
-        full = _explain_nothing_proven(conclusion) + _describe_upper_bounds(conclusion)
-        return Verdict(NOTHING, "nothing proven", _NOTHING, full)
+        explanation = _explain_nothing_proven(conclusion) + _describe_upper_bounds(conclusion)
+        return Verdict(NOTHING, "nothing proven", _NOTHING, explanation)
 
     leak = _describe_leak(gaussian, free)
-    full = f"{leak}{_describe_curve_test(conclusion)}{_describe_upper_bounds(conclusion)}"
+    explanation = f"{leak}{_describe_curve_test(conclusion)}{_describe_upper_bounds(conclusion)}"
     if _is_zero(free):
-        return Verdict(LEAKS, "leaks, if Gaussian", _LEAKS_IF_GAUSSIAN, full)
-    return Verdict(LEAKS, "leaks", _make_headline(conclusion), full)
+        return Verdict(LEAKS, "leaks, if Gaussian", _LEAKS_IF_GAUSSIAN, explanation)
+    return Verdict(LEAKS, "leaks", _make_headline(conclusion), explanation)
 
 
 def _explain_refutation(conclusion: Conclusion) -> str:
-    """Returns the sentences on a claim that its test refutes, though no lower bound exceeds it."""
+    """Returns the sentences on a claim that is refuted by its test though no lower bound exceeds it."""
     upper = conclusion.tightest
     test = conclusion.claim_test
     assert upper is not None and test is not None
@@ -169,7 +172,7 @@ def _explain_refutation(conclusion: Conclusion) -> str:
 
 
 def _explain_doubt(doubt: str) -> str:
-    """Returns the sentences on scores that cannot be of independent runs, for the given reason."""
+    """Returns the sentences on scores that cannot come from independent runs; `doubt` is the reason."""
     return (
         f"{doubt[0].upper()}{doubt[1:]}, which independent training runs with noise do not give. Bounds "
         "hold for independent runs alone, so that they say nothing of this training, neither that it leaks "
@@ -179,13 +182,11 @@ def _explain_doubt(doubt: str) -> str:
 
 
 def _judge_without_gaussian(conclusion: Conclusion, free: Bound) -> Verdict:
-    """Returns the verdict where the scores refute a Gaussian curve.
-
-    It rests on the bound that holds whatever the curve, which does not exceed an upper bound.
+    """Returns the verdict where the scores refute a Gaussian curve, and no guarantee is violated.
 
     Args:
-      conclusion: of the audit.
-      free: that bound.
+      conclusion: the conclusion of the audit.
+      free: the lower bound that holds whatever the curve, on which the verdict rests.
     """
     p_value = conclusion.p_value()
     refuted = (
@@ -193,21 +194,21 @@ def _judge_without_gaussian(conclusion: Conclusion, free: Bound) -> Verdict:
     )
     guarantee = _describe_upper_bounds(conclusion)
     if _is_zero(free):
-        full = (
+        explanation = (
             f"With {show_percent(free.confidence)} confidence, and {_WHATEVER}, these runs prove no leakage "
             f"at delta = {free.delta:g}. That is no proof of privacy: a stronger adversary or more runs may "
             f"find some.{refuted}{guarantee}"
         )
-        return Verdict(NOTHING, "nothing proven", _NOTHING, full)
-    full = f"{_claim(free, _WHATEVER)}.{refuted}{guarantee}"
-    return Verdict(LEAKS, "leaks", _make_headline(conclusion), full)
+        return Verdict(NOTHING, "nothing proven", _NOTHING, explanation)
+    explanation = f"{_claim(free, _WHATEVER)}.{refuted}{guarantee}"
+    return Verdict(LEAKS, "leaks", _make_headline(conclusion), explanation)
 
 
 def _make_headline(conclusion: Conclusion) -> str:
-    """Returns the headline of a leak: the proven lower bound on epsilon beside its upper bound.
+    """Returns the headline on a proven leak: the lower bound on epsilon beside an upper bound.
 
-    The upper bound on the last model alone is shown if it is finite and the tightest; else that of all
-    iterates, by composition or as the user gives it, if any.
+    If the upper bound on the last model alone is finite and the tightest, it is shown beside composition's
+    bound. Else the upper bound on all models, accounted or claimed, is shown, if there is a finite one.
     """
     proven = at_least(conclusion.epsilon)
     upper_bound = conclusion.upper_bound
@@ -226,10 +227,10 @@ def _make_headline(conclusion: Conclusion) -> str:
 
 
 def is_reversed(conclusion: Conclusion) -> bool:
-    """Returns whether scores are clearly lower with the canary than without, as where the sign is wrong.
+    """Returns whether scores are clearly lower with the canary than without, as with the wrong sign.
 
-    That is an AUC more than 4 standard errors below 1/2. Errors grow by the root of a run's canaries, whose
-    scores may all be equal.
+    They are if the AUC is more than 4 standard errors below 1/2. The scores of a run's K canaries may all be
+    equal, so that the standard error for independent scores is multiplied by sqrt(K).
     """
     most_canaries = max(conclusion.evidence.canaries)
     area = curves.auc(conclusion.scores_in, conclusion.scores_out)
@@ -237,7 +238,7 @@ def is_reversed(conclusion: Conclusion) -> bool:
 
 
 def _explain_reversal(conclusion: Conclusion) -> str:
-    """Returns the sentences on scores that are lower with the canary, and the upper bounds."""
+    """Returns the sentences on scores that are lower with the canary, and on the upper bounds."""
     area = curves.auc(conclusion.scores_in, conclusion.scores_out)
     guarantee = _describe_upper_bounds(conclusion)
     return (
@@ -247,7 +248,10 @@ def _explain_reversal(conclusion: Conclusion) -> str:
 
 
 def _describe_curve_test(conclusion: Conclusion) -> str:
-    """Returns the sentence, after a space, on the test of a Gaussian curve that does not refute it."""
+    """Returns the sentence, with a space before it, on a test that does not refute a Gaussian curve.
+
+    For several canaries a run it says that nothing was tested. It is empty for other untested curves.
+    """
     if conclusion.curve is None:
         has_many_canaries = conclusion.has_tied_scores
         return _UNTESTED if has_many_canaries else ""
@@ -262,11 +266,12 @@ def _describe_curve_test(conclusion: Conclusion) -> str:
 
 
 def _is_zero(bound: Bound) -> bool:
-    """Returns whether a bound on epsilon is shown as 0, rounded down to three decimals."""
+    """Returns whether a lower bound on epsilon is 0 when rounded down to three decimals."""
     return at_least(bound.epsilon) == "0"
 
 
 def _claim(bound: Bound, proviso: str) -> str:
+    """Returns the clause that states a lower bound, with the proviso under which it holds."""
     return (
         f"With {show_percent(bound.confidence)} confidence, and {proviso}, this training leaks at least "
         f"epsilon = {at_least(bound.epsilon)} at delta = {bound.delta:g}"
@@ -274,7 +279,12 @@ def _claim(bound: Bound, proviso: str) -> str:
 
 
 def _describe_leak(gaussian: Bound, free: Bound) -> str:
-    """Returns the sentence on the leak proven if the curve is Gaussian, and whatever it is."""
+    """Returns the sentence on the leak that is proven whatever the curve, and if it is Gaussian.
+
+    Args:
+      gaussian: the lower bound that holds if the curve is Gaussian.
+      free: the lower bound that always holds.
+    """
     if free.epsilon >= gaussian.epsilon:
         return f"{_claim(free, _WHATEVER)}."
     if _is_zero(free):
@@ -297,7 +307,7 @@ def _explain_nothing_proven(conclusion: Conclusion) -> str:
 
 
 def _judge_one_run(conclusion: Conclusion) -> Verdict:
-    """Returns the verdict on a single run, from each of its bounds beside the smallest upper bound."""
+    """Returns the verdict on a single run, comparing each of its bounds with the smallest upper bound."""
     bounds = conclusion.bounds
     upper = conclusion.tightest
     exceeding = []
@@ -328,7 +338,12 @@ def _judge_one_run(conclusion: Conclusion) -> Verdict:
 
 
 def _judge_violation_by_one_run(exceeding: Sequence[Bound], upper: UpperBound) -> Verdict:
-    """Returns the verdict where some bounds of a single run exceed the smallest upper bound."""
+    """Returns the verdict where lower bounds of a single run exceed the smallest upper bound.
+
+    Args:
+      exceeding: the lower bounds that exceed it.
+      upper: the smallest upper bound.
+    """
     end = f"That is more than {_name_upper_bound(upper)}: there is a bug, or that is for another training."
     sentence = f"{_claim_each(exceeding)} {end}"
     if all(bound.assumes.gaussian for bound in exceeding):
@@ -337,7 +352,7 @@ def _judge_violation_by_one_run(exceeding: Sequence[Bound], upper: UpperBound) -
 
 
 def _claim_each(bounds: Sequence[Bound]) -> str:
-    """Returns a sentence for each bound of a single run: level, proviso and epsilon."""
+    """Returns a sentence for each of some bounds of a single run: confidence, proviso and epsilon."""
     claims = []
     for bound in bounds:
         level = f"With {show_percent(bound.confidence)} confidence, {bound.assumes.proviso}"
@@ -347,11 +362,12 @@ def _claim_each(bounds: Sequence[Bound]) -> str:
 
 
 def _describe_guarantee(upper: float | None, is_claimed: bool) -> str:
-    """Returns the sentence, after a space, on the upper bound of all steps, claimed or accounted for.
+    """Returns the sentence, with a space before it, on the upper bound for all models.
 
     Args:
-      upper: on epsilon; None where it is unknown, infinite where nothing is guaranteed at this delta.
-      is_claimed: whether somebody claims it, rather than accounting for the steps themselves.
+      upper: the upper bound on epsilon; None where it is unknown, infinite where nothing is guaranteed at
+        this delta.
+      is_claimed: whether the bound is somebody's claim, rather than computed from the steps.
     """
     if upper is None:
         return " No upper bound was given to hold against it."
@@ -365,7 +381,7 @@ def _describe_guarantee(upper: float | None, is_claimed: bool) -> str:
 
 
 def _describe_upper_bounds(conclusion: Conclusion) -> str:
-    """Returns the sentence on a conclusion's upper bounds, after a space."""
+    """Returns the sentence, with a space before it, on a conclusion's upper bounds."""
     tightest = conclusion.tightest
     if tightest is None or not tightest.hidden or math.isinf(tightest.epsilon):
         return _describe_guarantee(conclusion.upper_bound, conclusion.composition is None)
@@ -375,6 +391,7 @@ def _describe_upper_bounds(conclusion: Conclusion) -> str:
 
 
 def _name_upper_bound(upper: UpperBound) -> str:
+    """Returns an upper bound's value and source: "the 3.1 that accounting guarantees"."""
     if upper.assumes == GIVEN:
         return f"the {at_most(upper.epsilon)} that is claimed"
     source = "the hidden-state bound" if upper.hidden else "accounting"
@@ -382,14 +399,14 @@ def _name_upper_bound(upper: UpperBound) -> str:
 
 
 def _blame_steps(broken: UpperBound) -> str:
-    """Returns words on steps that are less Lipschitz than assumed, if the bound exceeded rests on that."""
+    """Returns words that name wrong Lipschitz constants as a cause, if the broken bound rests on them."""
     if not broken.hidden:
         return ""
     return "steps are less Lipschitz than was said, "
 
 
 def _describe_composition(broken: UpperBound, conclusion: Conclusion) -> str:
-    """Returns the sentence on composition, where the hidden-state bound alone is exceeded."""
+    """Returns the sentence on composition's bound if the broken bound is the hidden-state bound; else ""."""
     if not broken.hidden:
         return ""
     composition = at_most(conclusion.upper_bound or 0.0)
@@ -400,9 +417,9 @@ def _explain_violation_if_gaussian(gaussian: Bound, free: Bound, upper: UpperBou
     """Returns the sentences on an upper bound that is exceeded only if the curve is Gaussian.
 
     Args:
-      gaussian: the lower bound that holds if it is.
-      free: the lower bound that always holds.
-      upper: the upper bound.
+      gaussian: the lower bound that holds if the curve is Gaussian, which exceeds `upper`.
+      free: the lower bound that always holds, which does not.
+      upper: the exceeded upper bound.
     """
     proven = f"at least {at_least(free.epsilon)}"
     if _is_zero(free):
@@ -425,6 +442,6 @@ def describe_what_decides(conclusion: Conclusion) -> str:
 
 
 def _warn_of_chance(confidence: float) -> str:
-    """Returns the words on how often a sound training run is accused at this confidence."""
+    """Returns the words on how often, at this confidence, chance accuses a training run without a bug."""
     share = show_percent(1 - confidence)
     return f"chance alone brings a sound training here in at most {share} of audits."
