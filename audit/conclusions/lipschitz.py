@@ -383,9 +383,10 @@ def _steps_of_batches(
         gram = rows @ rows.T if len(rows) < rows.shape[1] else rows.T @ rows
         largest = np.linalg.eigvalsh(gram)[-1]
         constants[t] = _constant(setting, convex.curvature * largest / len(rows))
-    differ = np.ptp(constants) != 0
     reason = "convex loss, this data set's batches"
-    return Steps(constants if differ else float(least), reason)
+    if np.ptp(constants) == 0:
+        return Steps(float(constants[0]), reason)
+    return Steps(constants, reason)
 
 
 def _constant_of_any_data(setting: Setting, convex: Convex) -> float:

@@ -307,11 +307,13 @@ def source(store: Store, conclusion: Conclusion) -> str:
     """Returns the SHA-256, in hex, of what the files of a conclusion are made from.
 
     It is of the version of this package, the setting, delta, confidence, the scores, the looks, and the upper
-    bound on the last model with its reason.
+    bound on the last model with its reason, or why there is none.
     """
     facts: list[object] = [__version__, store.text, conclusion.delta, conclusion.confidence]
     if conclusion.hidden_state is not None:
         facts += [conclusion.hidden_state.bound.mu, conclusion.hidden_state.reason]
+    if conclusion.uncovered:
+        facts.append(conclusion.uncovered)
     if conclusion.looks is not None:
         facts += [conclusion.looks.schedule, [look.runs for look in conclusion.looks.taken]]
     digest = hashlib.sha256(json.dumps(facts).encode())

@@ -140,6 +140,12 @@ def test_a_step_is_as_lipschitz_as_its_batch_says(model, curvature, rate, decay)
     assert (np.ndim(steps.constants) == 1) == bool(np.ptp(expected))
     assert expected.max() <= lipschitz._constant_of_any_data(setting, row.convex) * (1 + 1e-12)
 
+    # Of full batches, all steps are the same, and no less Lipschitz for that.
+    same = np.repeat(batches[:1], 3, axis=0)
+    alike = lipschitz._steps_of_batches(setting, row.convex, ROWS, same)
+    assert np.ndim(alike.constants) == 0
+    assert alike.constants == pytest.approx(expected[0], rel=1e-9)
+
     def after(theta, t):
         now = game.schedule._replace(batches=game.schedule.batches[t][None], mask=jnp.zeros(1))
         state, canaries = game.mechanism.start(theta), no_canaries()
