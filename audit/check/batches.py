@@ -41,14 +41,10 @@ _TITLES = {
 _ONCE_A_PASS = (SHUFFLED, BALLS_IN_BINS)
 _LEAST_PASSES = 8
 _LEAST_BATCHES = 320
-_LEAST_DRAWN = (
-    40_000  # examples over all batches, divided by 1 - rate: shows a rate that is 2.5% off
-)
+_LEAST_DRAWN = 40_000  # examples over all batches, over 1 - rate: then a rate 2.5% off is seen
 _MOST_BATCHES = 2000
 _MOST_EXAMPLES = 1500  # at most so many are observed: the batches that hold them are recorded
-_CERTAIN = (
-    1e-9  # what Poisson batches show with a smaller probability than this proves another kind
-)
+_CERTAIN = 1e-9  # batches as unlikely under Poisson sampling as this, or more, are of another kind
 _FEW_EXAMPLES = 200  # for at most so many the null distributions are simulated
 _SIMULATIONS = (1000, 40_000)  # the second number is used where the first leaves a small p-value
 _SUSPECT = 0.02  # a p-value up to which the second number of simulations is used
@@ -270,9 +266,8 @@ def _log_probability_of_repeats(sample: BatchSample) -> float:
     It is a union bound over all pairs of batches, if they were Poisson batches of the measured rate.
     """
     rate = sample.actual_rate
-    log_same_choice = math.log(
-        rate**2 + (1 - rate) ** 2
-    )  # two batches both take an example, or neither
+    # Two batches agree on an example if both take it or neither does.
+    log_same_choice = math.log(rate**2 + (1 - rate) ** 2)
     pairs = len(sample.sizes) ** 2 / 2
     return sample.examples * log_same_choice + math.log(pairs)
 
