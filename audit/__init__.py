@@ -93,9 +93,9 @@ __all__ = [
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
-        """Imports a public name's module when the name is first used; returns the name's object.
+        """Returns a public name's object; imports the name's module when the name is first used.
 
-        That is the module itself for a name, as `directions`, that its module does not define.
+        Where the module defines no such name (`directions`), the object is the module itself.
         """
         if name not in _ROOMS:
             raise AttributeError(f"module 'audit' has no attribute {name!r}")

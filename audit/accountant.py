@@ -18,21 +18,22 @@ def hidden_state_epsilon(
     step_sizes: "ArrayLike" = 1.0,
     delta: float = 1e-5,
 ) -> float:
-    """Returns an upper bound on the epsilon of DP-SGD's last model, where nobody sees those before; no JAX.
+    """Returns an upper bound on the epsilon of DP-SGD's last model, if nobody sees an earlier one; no JAX.
 
     Args:
       noise_multiplier: the noise's standard deviation over the clipping norm.
-      insertions: how many steps insert the canary.
-      lipschitz: constant of a step without the canary and noise, a number or one for each of insertions * k
-        steps: 1 for a convex loss and a step of at most 2 / smoothness, 1 - learning rate * weight decay with
-        an L2 penalty (`audit/methods/README.md` says of which models). Not for momentum or Adam.
-      k: steps from one insertion to the next.
+      insertions: the number of steps that insert the canary.
+      lipschitz: the Lipschitz constant of the map from a model to the next, without canary and noise: a
+        number, or one for each of the insertions * k steps. It is 1 for a convex loss and a step of at most
+        2 / smoothness, and 1 - learning rate * weight decay with an L2 penalty (`audit/methods/README.md`
+        says for which models). Not for momentum or Adam.
+      k: the number of steps from one insertion to the next.
       insert: which of every k steps inserts the canary, "last", "first" or 1 to k.
-      step_sizes: learning rates, a number or one for each step; their ratios count.
-      delta: of epsilon.
+      step_sizes: the learning rate, a number or one for each step; only their ratios count.
+      delta: the delta at which epsilon is bounded.
 
-    Never above composition, and no better bound holds of all losses with these constants. Raises InputError
-    for values out of range.
+    The bound is never above composition's. No smaller bound holds for every loss with these constants. Raises
+    InputError for values out of range.
 
     >>> round(audit.hidden_state_epsilon(noise_multiplier=4.0, insertions=250, k=5, lipschitz=1.0), 2)
     8.68

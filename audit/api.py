@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 
 class Columns(Protocol):
-    """A table whose columns have names, as a DataFrame of pandas or Polars."""
+    """A table with named columns, such as a DataFrame of pandas or Polars."""
 
     @property
     def columns(self) -> Any:
         """The columns' names."""
 
     def __getitem__(self, name: Any, /) -> Any:
-        """Returns the column of a name."""
+        """Returns the column with this name."""
 
 
 class OwnSettings(TypedDict, total=False):
@@ -94,20 +94,21 @@ def bounds(
     """Returns lower bounds on epsilon from scores; loads no JAX.
 
     Args:
-      scores_in: (n,) of independent runs with the canary, higher meaning in; or (n, K) of K canaries a run.
-        Alone: a table, as a DataFrame of pandas, with columns score,in (1 or 0) or in,out; or the evidence
-        of `audit.coins`, `audit.cosines` or `audit.ranks`. Every run that was begun counts: a failed run
-        scores NaN.
-      scores_out: (m,) of runs without the canary, or (m, M).
-      claim: what is claimed of the mechanism, as `audit.DpSgd(noise_multiplier=4, insertions=250)`; the upper
-        bound follows from it.
-      delta: of each bound.
-      confidence: of each bound.
-      looks: the declared numbers of scores, where these are the scores of one of them.
-      name: of what was audited, for the page.
+      scores_in: scores (n,) of independent runs with the canary, higher meaning in; or (n, K) for K
+        canaries a run. Without scores_out: a table, such as a DataFrame of pandas, with columns score,in
+        (1 or 0) or in,out; or the evidence that `audit.coins`, `audit.cosines` or `audit.ranks` returns.
+        Every run that was begun counts: a failed run scores NaN.
+      scores_out: scores (m,) of runs without the canary, or (m, M) for M canaries a run.
+      claim: what is claimed of the mechanism, such as `audit.DpSgd(noise_multiplier=4, insertions=250)`;
+        the upper bound follows from it.
+      delta: the delta at which epsilon is bounded.
+      confidence: the probability with which each bound holds.
+      looks: where the audit is repeated as scores arrive, the numbers of scores that were declared in advance
+        for it; these scores must be as many as one of them.
+      name: a name for what was audited, which the page shows.
 
     Raises:
-      InputError: for what nothing can be concluded from.
+      InputError: nothing can be concluded from the scores, or an argument is out of range.
 
     >>> import numpy as np
     >>> rng = np.random.default_rng(0)
@@ -147,17 +148,19 @@ def audit(
 
     Args:
       model: "fcnn", "convnet" or another of `models.catalogue.TASKS`.
-      runs: models to train, half with the canary; those that `out` has are not trained again.
-      out: folder of the store.
-      delta: of the bounds.
-      confidence: of the bounds.
-      data_file, tfds_dir: the data, instead of fetching them.
-      settings: that command's other flags that describe the setting, as adversary="gc_r", k=5, seed=1, and
-        lipschitz="measured", which measures along rehearsed runs how much steps stretch distances, of smooth
-        models at k > 1 without a request, unless it is "none"; `rehearsals` is the number of these runs.
+      runs: the number of models to train, half of them with the canary; those already in `out` are not
+        trained again.
+      out: the folder of the store.
+      delta: the delta at which epsilon is bounded.
+      confidence: the probability with which each bound holds.
+      data_file, tfds_dir: where the data lie, instead of fetching them.
+      settings: the command's other flags that describe the setting, such as adversary="gc_r", k=5, seed=1.
+        lipschitz="measured" measures along rehearsed runs how much steps stretch distances between models;
+        smooth models at k > 1 are measured by default, and "none" switches it off. `rehearsals` is the number
+        of these runs.
 
     Raises:
-      InputError: for what cannot be audited.
+      InputError: the setting cannot be audited.
 
     >>> audit.audit("fcnn", runs=40, insertions=2, out=folder).upper_bound  # doctest: +ELLIPSIS
     1.356...
@@ -220,28 +223,30 @@ def audit_model(
     """Trains a Flax Linen module, half of the runs with a canary, and bounds what their last iterates leak.
 
     Args:
-      module: takes an example, features[i], without a batch axis; trained parameters only, no randomness.
-      criterion: (the module's output, labels[i]) -> scalar loss of an example.
-      features: (N, ...), stored as float32 or as whole numbers.
+      module: a module that takes one example, features[i], without a batch axis; it has trained parameters
+        only, and draws no randomness.
+      criterion: (the module's output, labels[i]) -> the scalar loss of one example.
+      features: (N, ...), one row an example; stored as float32 or as whole numbers.
       labels: (N, ...); the adversary "loss" needs classes, whole numbers from 0.
-      runs: models to train; those that `out` has already are not trained again.
-      adversary: a name of `audit.settings.adversaries.ADVERSARIES`, as "gc_r", or an
+      runs: the number of models to train; those already in `out` are not trained again.
+      adversary: a name in `audit.settings.adversaries.ADVERSARIES`, such as "gc_r", or an
         `audit.adversaries.base.Adversary` of your own.
-      out: folder of the store; figure and page are written there too.
-      settings: delta=1e-5 and confidence=0.95 of the bounds, and what describes the training, as steps=100,
-        noise_multiplier=2, k=5. `model` names the model in the report, and `clipping` is by default the
-        fastest strategy that takes it, or a strategy by which `out` has all runs. `lipschitz` is the
-        constant, or a list with a constant for each step, of the map from a model to the next without canary
-        and noise, learning rate, clipping and weight decay included, where you can vouch for it: what the
-        last model leaks then has a smaller upper bound (`audit.hidden_state_epsilon`). "measured" measures
-        them along rehearsed runs, an assumption; `rehearsals` is the number of these runs. What was measured
+      out: the folder of the store; figure and page are written there too.
+      settings: delta=1e-5 and confidence=0.95 of the bounds, and what describes the training, such as
+        steps=100, noise_multiplier=2, k=5. `model` names the model in the report. `clipping` is by default
+        the fastest strategy that takes the model, or one with which `out` already holds all runs.
+        `lipschitz` is the Lipschitz constant, or a list with one for each step, of the map from a model to
+        the next: without canary and noise, with learning rate, clipping and weight decay. Give it where you
+        can vouch for it: the upper bound on what the last model leaks then is smaller
+        (`audit.hidden_state_epsilon`). lipschitz="measured" measures the constants along rehearsed runs; that
+        they hold for all runs is an assumption. `rehearsals` is the number of these runs. What was measured
         stays in `out` for later calls.
 
-    Where `out` has all runs nothing is trained, and where scores, levels and version are those of the last
-    call nothing is drawn.
+    Where `out` has all runs, nothing is trained. Where scores, levels and version are also those of the last
+    call, figure and page are not drawn again.
 
     Raises:
-      InputError: for what cannot be audited.
+      InputError: the model, data or setting cannot be audited.
 
     >>> import flax.linen as nn, numpy as np, optax
     >>> features, labels = np.eye(8, dtype=np.float32), np.arange(8) % 2
@@ -271,17 +276,21 @@ def audit_loss(
     out: str | Path = "results",
     **settings: "Unpack[OwnSettings]",
 ) -> Result:
-    """Trains and audits any JAX model as `audit_model` does: Flax NNX, Equinox and Haiku have such losses.
+    """Trains and audits any JAX model that is given by its loss, as `audit_model` does a Linen module.
+
+    A model of Flax NNX, Equinox or Haiku can be given so. Gradients are taken example by example, which is
+    slower than what a Linen module allows.
 
     Args:
-      loss: (params, (features[i], labels[i])) -> scalar loss of an example, without a batch axis; no
-        randomness.
+      loss: (params, (features[i], labels[i])) -> the scalar loss of one example, without a batch axis; it
+        draws no randomness.
       params: a tree of float arrays, at which every run begins.
-      runs, adversary, out, settings: see `audit_model`. Gradients are taken
-        example by example, which is slower than what a Linen module allows.
+      features: (N, ...), one row an example.
+      labels: (N, ...), one row an example.
+      runs, adversary, out, settings: see `audit_model`.
 
     Raises:
-      InputError: for what cannot be audited.
+      InputError: the loss, data or setting cannot be audited.
 
     >>> import jax.numpy as jnp, numpy as np
     >>> def loss(params, labelled):
@@ -313,11 +322,12 @@ def require_claim(claim: Any) -> None:
 
 
 def _read_evidence(scores_in: Any, scores_out: Any) -> "Evidence":
-    """Returns the checked evidence of a caller's scores.
+    """Returns the checked evidence of a caller's scores, which `bounds` was given.
 
     Args:
-      scores_in: scores with the canary, (n,) or (n, K); alone, a table of scores, or evidence already.
-      scores_out: scores without it, (m,) or (m, M), or None.
+      scores_in: scores with the canary, (n,) or (n, K). Where scores_out is None: a table of scores, or
+        evidence already.
+      scores_out: scores without the canary, (m,) or (m, M), or None.
 
     Raises:
       InputError: the two do not go together, or are no scores.
@@ -344,8 +354,8 @@ class _Request(NamedTuple):
     """A checked request for an audit that trains.
 
     Attributes:
-      runs: models to train.
-      out: folder of the store.
+      runs: the number of models to train.
+      out: the folder of the store.
       level: delta and confidence of the bounds.
     """
 
@@ -372,7 +382,7 @@ def _take_request(runs: int, out: str | Path, fields: dict[str, Any]) -> _Reques
 
 
 def _take_rehearsals(fields: dict[str, Any]) -> int | None:
-    """Takes the number of runs to rehearse out of a caller's settings; None where it is not given."""
+    """Takes the number of runs to rehearse out of a caller's settings, in place; None where it is missing."""
     from audit.values import number
 
     runs = fields.pop("rehearsals", None)
@@ -403,10 +413,11 @@ def _audit_own(
     """Trains and audits a caller's own model, with matrix products in float32 whatever JAX is set to.
 
     Args:
-      model: the checked model on its data.
+      model: the checked model with its data.
       request: runs, folder and level.
-      adversary: the name of one of the library's, or the caller's own.
-      fields: the caller's settings by name, without delta and confidence; `lipschitz` is taken out.
+      adversary: the name of an adversary of the library, or the caller's own adversary.
+      fields: the caller's settings by name, without delta and confidence; `lipschitz` and `rehearsals` are
+        taken out, in place.
     """
     import jax
 
@@ -422,9 +433,9 @@ def _make_result(conclusion: "Conclusion", folder: Path, request: _Request) -> R
     """Returns the result of an audit whose scores a store keeps.
 
     Args:
-      conclusion: of the audit.
-      folder: of the store, from which the page's facts are read when a page is made.
-      request: what the caller requested.
+      conclusion: the audit's conclusion.
+      folder: the store's folder, from which the page's facts are read when a page is made.
+      request: the caller's checked request.
     """
     from audit.report import subjects
 

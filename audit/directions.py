@@ -50,16 +50,16 @@ from audit.one_run import (
 from audit.values import number, require_type
 
 Array = NDArray[np.float64]
-MOST_COUNT = 20_000  # whose Gram matrix has 3 GB
-_ROOT = 2  # of the random stream under a seed; `audit.one_run` has 0 and 1
-_BLOCK = 1 << 13  # coordinates of every canary that are in memory at once
+MOST_COUNT = 20_000  # the Gram matrix of so many canaries takes 3 GB
+_ROOT = 2  # tells this random stream from those of `audit.one_run` under the same seed, 0 and 1
+_BLOCK = 1 << 13  # how many coordinates of each canary are in memory at once
 
 
 def canaries(seed: int, run: int, count: int, dimension: int) -> Iterator[Array]:
-    """Draws a run's canaries, `count` uniform unit vectors (dimension,), in turn.
+    """Returns an iterator over a run's canaries: `count` uniform unit vectors (dimension,).
 
     Args:
-      seed: of all runs' canaries, 0 to 2^63 - 1.
+      seed: the seed of all runs' canaries, 0 to 2^63 - 1.
       run: the run's index, from 0.
       count: how many canaries the run has.
       dimension: the number of trained parameters.
@@ -74,12 +74,12 @@ def canaries(seed: int, run: int, count: int, dimension: int) -> Iterator[Array]
 
 
 def inserted(seed: int, run: int, count: int, dimension: int, norm: float) -> Array:
-    """Returns what a run's canaries add to a sum of clipped gradients, (dimension,).
+    """Returns the vector (dimension,) that a run's canaries add to the sum of clipped gradients.
 
-    That is the sum of their directions, each as long as the clipping norm.
+    It is the sum of their directions, each scaled to the clipping norm.
 
     Args:
-      seed: of all runs' canaries, 0 to 2^63 - 1.
+      seed: the seed of all runs' canaries, 0 to 2^63 - 1.
       run: the run's index, from 0.
       count: how many canaries the run has.
       dimension: the number of trained parameters.
@@ -95,17 +95,20 @@ def inserted(seed: int, run: int, count: int, dimension: int, norm: float) -> Ar
 def cosines(
     displacement: ArrayLike, seed: int, run: int, count: int, leave_one_out: bool = False
 ) -> Array:
-    """Returns the cosines (count,) of a run's directions with a displacement: larger, if they took part.
+    """Returns each of a run's directions' cosine (count,) with the displacement, larger if it was inserted.
 
-    Memory is count times 64 kB, and with leave-one-out a few matrices (count, count) beside.
+    Memory is count times 64 kB; leave-one-out takes a few matrices (count, count) more.
 
     Args:
-      displacement: (dimension,) how far training moved the parameters, to where the canaries push.
-      seed: of all runs' canaries, 0 to 2^63 - 1.
+      displacement: (dimension,) the parameters' movement, signed so that an inserted direction raises its
+        cosine: theta_0 - theta_T + drift where steps subtract gradients, theta_T - theta_0 - drift where they
+        add updates. drift is how a rehearsal without noise and canaries moves, theta_T - theta_0 of it; 0 is
+        allowed.
+      seed: the seed of all runs' canaries, 0 to 2^63 - 1.
       run: the run's index, from 0.
       count: how many canaries the run has.
-      leave_one_out: whether each direction's cosine is with the displacement's part that is orthogonal to all
-        other directions, which must be fewer than coordinates (`audit.evidence.leave_one_out`).
+      leave_one_out: if True, the other directions are projected out of the displacement before each cosine
+        (`audit.evidence.leave_one_out`); needs count < dimension.
 
     Raises:
       InputError: the displacement is no finite vector, or is 0.
@@ -124,9 +127,9 @@ def cosines(
     products = np.zeros(count)
     squares = np.zeros(count)
     gram = np.zeros((count, count) if leave_one_out else (0, 0))
-    canaries_blocks = [_draw_blocks(seed, run, index, size) for index in range(count)]
+    block_streams = [_draw_blocks(seed, run, index, size) for index in range(count)]
     for start in range(0, size, _BLOCK):
-        directions = np.stack([next(blocks) for blocks in canaries_blocks])
+        directions = np.stack([next(blocks) for blocks in block_streams])
         block = np.asarray(displacement[start : start + _BLOCK], np.float64)
         products += directions @ (block / length)
         if leave_one_out:
@@ -134,22 +137,24 @@ def cosines(
         else:
             squares += np.square(directions).sum(1)
 
-    # The directions above were normal vectors: products and Gram matrix are divided by their
-    # lengths.
+    # The rows of `directions` are normal vectors, not yet of length 1: their products and Gram matrix
+    # are divided by their lengths.
     if not leave_one_out:
         return products / np.sqrt(squares)
-    from audit.evidence import leave_one_out as statistics  # loads SciPy
+    from audit.evidence import leave_one_out as projection  # loads SciPy
 
     lengths = np.sqrt(np.diagonal(gram))
     # The displacement was divided by its length: its squared length is 1.
-    return statistics.cosines(gram / np.outer(lengths, lengths), products / lengths, 1.0, size)
+    return projection.cosines(gram / np.outer(lengths, lengths), products / lengths, 1.0, size)
 
 
 def _draw_blocks(seed: int, run: int, index: int, size: int) -> Iterator[Array]:
-    """Yields a direction's normal coordinates, not yet of length 1, in blocks of _BLOCK at most.
+    """Yields a direction's normal coordinates, not yet scaled to length 1, in blocks of _BLOCK at most.
 
     Args:
-      seed, run, index: of all runs, of the run, and of the direction within the run.
+      seed: the seed of all runs' canaries.
+      run: the run's index.
+      index: the direction's index within the run.
       size: how many coordinates a direction has.
     """
     for place, start in enumerate(range(0, size, _BLOCK)):

@@ -2,7 +2,7 @@
 
 
 class InputError(ValueError):
-    """A mistake of the user's: its message is one line that names the value and the fix."""
+    """Raised for a user's mistake; its message is one line that names the value and the fix."""
 
 
 def require(condition: object, message: str) -> None:

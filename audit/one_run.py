@@ -27,20 +27,20 @@ from audit.evidence import arrays
 from audit.values import number, shown
 
 Array = NDArray[np.float64]
-MOST_COUNT = 5_000_000  # scores that `bound` takes
-MOST_DIMENSION = 10**10  # 80 GB
-_CANARIES = 0  # root of the stream of canaries under a seed
-_COINS = 1  # root of the stream of coins under a seed
+MOST_COUNT = 5_000_000  # as many scores as `bound` takes
+MOST_DIMENSION = 10**10  # a canary of so many coordinates takes 80 GB
+_CANARIES = 0  # tells the random stream of canaries from that of coins under the same seed
+_COINS = 1
 MOST_SEED = 2**63 - 1
-_BLOCK = 1 << 18  # coordinates in memory at once
+_BLOCK = 1 << 18  # how many coordinates are in memory at once
 
 
 def canary(seed: int, index: int, dimension: int) -> Array:
-    """Returns a canary, a uniform unit vector (dimension,).
+    """Returns a canary, a unit vector (dimension,) of uniform direction.
 
     Args:
-      seed: of all canaries, 0 to 2^63 - 1, a secret of the auditor's.
-      index: which canary, from 0.
+      seed: the seed of all canaries, 0 to 2^63 - 1, a secret of the auditor.
+      index: the canary's index, from 0.
       dimension: the number of trained parameters.
 
     Raises:
@@ -53,28 +53,37 @@ def canary(seed: int, index: int, dimension: int) -> Array:
 
 
 def coins(seed: int, count: int) -> NDArray[np.bool_]:
-    """Returns fair, independent coins (count,), which do not depend on the canaries' directions."""
+    """Returns fair coins (count,), True where a canary takes part, independent of the canaries' directions.
+
+    Args:
+      seed: the seed of the canaries, 0 to 2^63 - 1; coins and directions are different streams under it.
+      count: the number of canaries.
+
+    Raises:
+      InputError: numbers out of range.
+    """
     size = check_whole_number("count", count, 1, MOST_COUNT)
     rng = np.random.default_rng([_COINS, check_seed(seed)])
     return rng.random(size) < 0.5
 
 
 def cosines(displacement: ArrayLike, seed: int, count: int, first: int = 0) -> Array:
-    """Returns cosines of canaries with a displacement, which are larger if the canaries took part.
+    """Returns each canary's cosine (count,) with the displacement, larger if the canary took part.
 
     Memory is two megabytes beside the displacement, time about a second for 10^8 coordinates of all canaries.
 
     Args:
-      displacement: (d,), from the initial to the final trained parameters.
-      seed: of the canaries.
-      count: of the cosines.
-      first: the index of the first canary.
+      displacement: (d,), the final trained parameters minus the initial ones; turn the sign where the
+        training subtracts what canaries send.
+      seed: the seed of the canaries.
+      count: the number of canaries to score.
+      first: the index of the first of them.
 
     Returns:
       Cosines (count,) of canaries first, first + 1, ...
 
     Raises:
-      InputError: for a displacement that is no finite vector, or is 0, and for numbers out of range.
+      InputError: the displacement is no finite vector, or is 0, or a number is out of range.
     """
     vector, length = check_displacement(arrays.real("the displacement's entries", displacement))
     seed = check_seed(seed)
@@ -85,12 +94,12 @@ def cosines(displacement: ArrayLike, seed: int, count: int, first: int = 0) -> A
 
 
 def check_displacement(displacement: NDArray[np.generic]) -> tuple[NDArray[np.generic], float]:
-    """Returns a displacement as it is, and its length.
+    """Checks a displacement; returns it unchanged, with its Euclidean length.
 
-    The length is summed up in blocks, so that no copy in float64 is in memory.
+    The length is computed block by block, so that no copy in float64 is in memory.
 
     Raises:
-      InputError: it is no vector of at least 2 entries, not finite, or 0.
+      InputError: the displacement is no vector of at least 2 entries, is not finite, or is 0.
     """
     shape = displacement.shape
     require(
@@ -99,7 +108,7 @@ def check_displacement(displacement: NDArray[np.generic]) -> tuple[NDArray[np.ge
     size = len(displacement)
     require(size >= 2, f"the displacement has {size} entries: give at least 2")
     blocks = -(-size // _BLOCK)  # rounded up
-    with np.errstate(over="ignore"):  # what is too large is infinite, and refused
+    with np.errstate(over="ignore"):  # an overflow gives an infinite length, refused below
         lengths = [np.linalg.norm(_get_block(displacement, place)) for place in range(blocks)]
         length = float(np.linalg.norm(lengths))
     require(
@@ -118,12 +127,12 @@ def check_whole_number(name: str, value: int, least: int, most: int) -> int:
     """Returns a caller's whole number as an int.
 
     Args:
-      name: of the parameter, as the message repeats it.
-      value: what the caller gave.
+      name: the parameter's name, which the message repeats.
+      value: the caller's value.
       least, most: the range, ends included.
 
     Raises:
-      InputError: anything else than a whole number in this range.
+      InputError: the value is no whole number in this range.
     """
     checked = number(name, value, int)
     end = f"{most:,}" if most < MOST_SEED else "2^63 - 1"
@@ -132,7 +141,7 @@ def check_whole_number(name: str, value: int, least: int, most: int) -> int:
 
 
 def join_to_unit_vector(blocks: Iterable[Array], size: int) -> Array:
-    """Joins blocks of normal coordinates into a vector (size,), and divides it by its length.
+    """Returns blocks of normal coordinates joined into one vector (size,), divided by its length.
 
     Raises InputError where the vector does not fit into memory.
     """
@@ -152,7 +161,7 @@ def join_to_unit_vector(blocks: Iterable[Array], size: int) -> Array:
 
 
 def _draw_blocks(seed: int, index: int, dimension: int) -> Iterator[Array]:
-    """Yields a canary's normal coordinates, not yet of length 1, in blocks of _BLOCK at most."""
+    """Yields a canary's normal coordinates, not yet scaled to length 1, in blocks of _BLOCK at most."""
     rng = np.random.default_rng([_CANARIES, seed, index])
     for start in range(0, dimension, _BLOCK):
         yield rng.standard_normal(min(_BLOCK, dimension - start))
@@ -161,7 +170,8 @@ def _draw_blocks(seed: int, index: int, dimension: int) -> Iterator[Array]:
 def _project(displacement: NDArray[np.generic], seed: int, index: int) -> float:
     """Returns the inner product of a displacement (d,) and a canary, a vector of length 1.
 
-    The canary is drawn in blocks, and never in memory as a whole: both product and length are summed up.
+    The canary is drawn block by block, never held in memory as a whole: its product and its squared length
+    are summed over the blocks, and it is scaled to length 1 at the end.
     """
     product = 0.0
     squared_norm = 0.0
@@ -172,4 +182,5 @@ def _project(displacement: NDArray[np.generic], seed: int, index: int) -> float:
 
 
 def _get_block(displacement: NDArray[np.generic], place: int) -> Array:
+    """Returns block number `place` of a displacement in float64, _BLOCK entries at most."""
     return np.asarray(displacement[place * _BLOCK : (place + 1) * _BLOCK], np.float64)

@@ -26,13 +26,14 @@ from audit.values import number
 
 
 class _InsertingOptimizer(DPOptimizer):
-    """A copy of an optimizer of Opacus, with flat clipping, that continues in its place.
+    """A copy of an Opacus optimizer with flat clipping, to be used in its place.
 
-    Raises InputError for another kind of optimizer, whose clipping this would replace.
+    Subclasses insert canaries into its sum of clipped gradients. Raises InputError for another kind of
+    optimizer, whose own clipping would be lost.
     """
 
     def __init__(self, optimizer: DPOptimizer) -> None:
-        """Copies an optimizer's settings; a subclass, whose clipping would be lost, is refused."""
+        """Copies an optimizer's settings; refuses a subclass of DPOptimizer, whose clipping would be lost."""
         kind = type(optimizer).__name__
         require(
             type(optimizer) is DPOptimizer,
@@ -47,23 +48,24 @@ class _InsertingOptimizer(DPOptimizer):
             generator=optimizer.generator,
             secure_mode=optimizer.secure_mode,
         )
-        self.step_hook = optimizer.step_hook  # the engine's accountant
+        self.step_hook = optimizer.step_hook  # so that the engine's accountant counts these steps
 
 
 class CanaryOptimizer(_InsertingOptimizer):
-    """An optimizer of Opacus that inserts a canary into the sum of gradients and adds noise as before.
+    """An Opacus optimizer that inserts a canary into the sum of clipped gradients, then adds noise as usual.
 
-    The canary is a further gradient, of norm C along the first parameter's first number. It is inserted once
-    a step, however many physical batches that has.
+    The canary is one more gradient: of length C, the clipping norm, along the first entry of the first
+    parameter. It is inserted once a step, however many physical batches the step has.
 
     Args:
-      optimizer: a `DPOptimizer` with flat clipping, as `PrivacyEngine.make_private` makes it.
-      present: whether the canary is inserted.
-      sampling_rate: the probability with which each step takes it, by a coin of its own.
-      seed: of the coins, which the adversary must not know; by default the system's entropy.
+      optimizer: a `DPOptimizer` with flat clipping, as `PrivacyEngine.make_private` returns it.
+      present: whether the run is one with the canary.
+      sampling_rate: the probability with which each step of such a run inserts it, by a coin of its own.
+      seed: the seed of these coins, which the adversary must not know; by default the system's entropy.
 
     Raises:
-      InputError: for another kind of optimizer, whose clipping this would replace, or a bad rate.
+      InputError: the optimizer is of another kind, whose clipping would be lost, or the rate is no number
+        above 0 and at most 1.
     """
 
     def __init__(
@@ -90,29 +92,29 @@ class CanaryOptimizer(_InsertingOptimizer):
         super().add_noise()
 
     def score(self) -> float:
-        """Returns how far training has moved the canary's number against its gradient: higher means in."""
+        """Returns how far training has moved the canary's entry against its gradient: higher means in."""
         return self._start - self._read_number()
 
     def _read_number(self) -> float:
-        """Returns the number along which the canary's gradient is."""
+        """Returns the first entry of the first parameter, which the canary's gradient moves."""
         return float(self.params[0].detach().view(-1)[0].item())
 
 
 class DirectionsOptimizer(_InsertingOptimizer):
-    """An optimizer of Opacus that inserts fresh directions into the sum of gradients, as `audit.directions`.
+    """An Opacus optimizer that inserts the fresh directions of `audit.directions` into the sum of gradients.
 
-    Each is a further gradient of norm C, over all trained parameters together. They are inserted once a step,
-    however many physical batches that has.
+    Each direction is one more gradient, of length C, the clipping norm, over all trained parameters together.
+    They are inserted once a step, however many physical batches the step has.
 
     Args:
-      optimizer: a `DPOptimizer` with flat clipping, as `PrivacyEngine.make_private` makes it.
-      seed: of all runs' directions, a secret of the auditor's.
-      run: which run this is; every run has directions of its own.
-      count: how many directions.
-      present: whether they are inserted: not in the rehearsal, which has no noise either.
+      optimizer: a `DPOptimizer` with flat clipping, as `PrivacyEngine.make_private` returns it.
+      seed: the seed of all runs' directions, a secret of the auditor.
+      run: the run's index; every run has directions of its own.
+      count: the number of directions.
+      present: whether they are inserted; False for the rehearsal, which has no noise either.
 
     Raises:
-      InputError: for another kind of optimizer, or numbers out of range.
+      InputError: the optimizer is of another kind, or a number is out of range.
     """
 
     def __init__(
@@ -143,19 +145,19 @@ class DirectionsOptimizer(_InsertingOptimizer):
         super().add_noise()
 
     def movement(self) -> NDArray[np.float64]:
-        """Returns how far training has moved the parameters, (dimension,)."""
+        """Returns the trained parameters now minus those at the start, (dimension,)."""
         return self._read_parameters() - self._start
 
     def cosines(self, drift: ArrayLike = 0.0, leave_one_out: bool = False) -> NDArray[np.float64]:
         """Returns the directions' cosines (count,): higher means in.
 
         Args:
-          drift: (dimension,) the movement of a rehearsal, without noise and directions; 0 is allowed too.
-          leave_one_out: whether the other directions' part is projected out of the movement first, as it
-            should be where they are more than a percent of the dimension; pass it on to `audit.cosines`.
+          drift: (dimension,) the movement of a rehearsal without noise and directions; 0 is allowed.
+          leave_one_out: if True, the other directions are projected out of the movement before each cosine;
+            do so where they are more than a percent of the dimension, and pass it on to `audit.cosines`.
 
         Raises:
-          InputError: as `audit.directions.cosines`.
+          InputError: nothing moved, the parameters are not finite, or leave-one-out has too many directions.
         """
         # Steps subtract gradients: the canaries push against the movement.
         displacement = np.asarray(drift, np.float64) - self.movement()

@@ -48,20 +48,21 @@ TreeLoss = Callable[[Any, tuple[Array, Array]], Array]
 _PAGE = "report.html"
 _FILES = (RESULT, FIGURE, _PAGE)
 _PROBE = 4  # examples on which a strategy must agree with per-example gradients
-_TOLERANCE = 1e-3  # of C, a coordinate: a hundred times rounding
-_REASON_CHARACTERS = 200  # of an outsider's error
+_TOLERANCE = 1e-3  # in each coordinate, at clipping norm 1: a hundred times the rounding error
+_REASON_CHARACTERS = 200  # shown of an error that a caller's code raised
 
 
 class OwnModel(NamedTuple):
-    """A caller's model on its data.
+    """A caller's model with its data.
 
     Attributes:
-      model: the model.
-      dataset: its data.
-      name: in reports.
-      computes: SHA-256, in hex, of what its functions compute, which tells its scores from another model's.
-      strategies: how its gradients can be clipped, the fastest first.
-      draws: whether it draws initialisations of its own.
+      model: the model, over a flat vector of parameters.
+      dataset: the data.
+      name: the model's name in reports, where the caller gives none.
+      computes: the model's fingerprint: SHA-256, in hex, of what its functions compute. It tells the model's
+        stored scores from another model's.
+      strategies: the names of the clipping strategies that may fit it, the fastest first.
+      draws: whether its initialisation is random; if not, every run begins at the caller's parameters.
     """
 
     model: Model
@@ -73,11 +74,12 @@ class OwnModel(NamedTuple):
 
 
 class StepsRequest(NamedTuple):
-    """What a caller requests of how Lipschitz steps are.
+    """A caller's request for the Lipschitz constants of the steps.
 
     Attributes:
-      constants: of the steps, for which the caller vouches; "measured" to measure them.
-      rehearsals: how many runs to measure them along; None for as many as usual.
+      constants: the constants, for which the caller vouches, or "measured" to measure them; None without a
+        request.
+      rehearsals: the number of runs to measure them along; None for the usual number.
     """
 
     constants: ArrayLike | str | None = None
@@ -85,7 +87,7 @@ class StepsRequest(NamedTuple):
 
     @property
     def is_measured(self) -> bool:
-        """Whether steps are to be measured."""
+        """Whether the constants are to be measured."""
         return isinstance(self.constants, str) and self.constants == MEASURED
 
 
@@ -100,16 +102,16 @@ class _Audit(NamedTuple):
 def wrap_module(
     module: nn.Module, criterion: Criterion, features: ArrayLike, labels: ArrayLike
 ) -> OwnModel:
-    """Returns a caller's Flax Linen module with its data, checked, as a model to be audited.
+    """Returns a caller's Flax Linen module and data, checked, as a model to be audited.
 
     Args:
-      module: takes an example, without a batch axis.
-      criterion: (the module's output, a label) -> scalar loss.
-      features: (N, ...).
-      labels: (N, ...).
+      module: a module that takes one example, without a batch axis.
+      criterion: (the module's output, a label) -> the scalar loss of one example.
+      features: (N, ...), one row an example.
+      labels: (N, ...), one row an example.
 
     Raises:
-      InputError: they cannot be audited.
+      InputError: the module does not fit the criterion or the data, or training cannot take them.
     """
     dataset = _dataset(features, labels)
     model = _model(module, criterion, dataset)
@@ -118,18 +120,18 @@ def wrap_module(
 
 
 def wrap_loss(loss: TreeLoss, params: Any, features: ArrayLike, labels: ArrayLike) -> OwnModel:
-    """Returns a caller's loss over a tree of parameters with its data, checked, as a model to be audited.
+    """Returns a caller's loss over a tree of parameters and its data, checked, as a model to be audited.
 
     Its gradients can only be clipped example by example, the last and slowest of STRATEGIES.
 
     Args:
-      loss: (params, (feature, label)) -> scalar loss of an example.
-      params: the tree, of floats, at which every run begins.
-      features: (N, ...).
-      labels: (N, ...).
+      loss: (params, (feature, label)) -> the scalar loss of one example.
+      params: the tree of float arrays at which every run begins.
+      features: (N, ...), one row an example.
+      labels: (N, ...), one row an example.
 
     Raises:
-      InputError: they cannot be audited.
+      InputError: the loss does not fit params or data, or training cannot take them.
     """
     dataset = _dataset(features, labels)
     model = _model_of_loss(loss, params, dataset)
@@ -147,22 +149,25 @@ def audited(
     level: Level,
     steps_request: StepsRequest,
 ) -> tuple[Conclusion, Path]:
-    """Trains the runs that `out` misses, concludes, and writes figure and page where they are not up to date.
+    """Audits a caller's model: trains the missing runs, concludes, and writes figure and page.
+
+    Where `out` already has all runs, nothing is trained; where figure and page are up to date, they are not
+    drawn again.
 
     Args:
-      own: the model.
-      fields: of the setting, by their names.
-      adversary: a name, or the caller's own.
-      runs: how many to have in all.
+      own: the model with its data.
+      fields: the caller's settings, by the names of the setting's fields.
+      adversary: the name of an adversary of the library, or the caller's own adversary.
+      runs: the number of runs to have in all.
       out: the folder of the stores.
-      level: of the bounds.
-      steps_request: what the caller says of its steps.
+      level: delta and confidence of the bounds.
+      steps_request: the caller's request for the Lipschitz constants of the steps.
 
     Returns:
-      (the conclusion, the setting's folder).
+      (the conclusion, the folder of the setting's store).
 
     Raises:
-      InputError: something does not fit.
+      InputError: the setting, the adversary or the requested constants do not fit the model or each other.
     """
     own_adversary = adversary if isinstance(adversary, Adversary) else None
     fields = {**fields, "adversary": _adversary_field(adversary, own.model)}
@@ -189,7 +194,10 @@ def audited(
 
 
 def _make_setting(own: OwnModel, fields: dict[str, Any]) -> Setting:
-    """Returns the setting of a caller's fields, with a usual learning rate and batch size where they miss."""
+    """Returns the setting that a caller's fields describe, with defaults for fields that are missing.
+
+    A missing name is the model's own, and missing clipping is the model's fastest strategy.
+    """
     given = {name: value for name, value in fields.items() if name != "model"}
     usual = Usual(learning_rate=0.1, batch_size=400, clipping=own.strategies[0])
     examples = len(own.dataset.labels)
@@ -202,11 +210,11 @@ def _write_report(
     """Writes a conclusion's JSON, figure and page into the store, unless they are there and up to date.
 
     Args:
-      own: the model, for the data's provenance.
-      setting: of the audit.
-      store: of its scores.
-      conclusion: from them.
-      runs: how many there are.
+      own: the model with its data, whose provenance the JSON states.
+      setting: the audit's setting.
+      store: the store of the audit's scores.
+      conclusion: the conclusion from these scores.
+      runs: the number of runs.
     """
     made_from = results.source(store, conclusion)
     if results.is_up_to_date(store, made_from, _FILES):
@@ -222,13 +230,13 @@ def _write_report(
 def _require_covered(
     setting: Setting, request: StepsRequest, own_adversary: Adversary | None, delta: float
 ) -> None:
-    """Raises InputError where constants that a caller requests bound nothing, or are out of range.
+    """Raises InputError where the constants that a caller requests are out of range, or would bound nothing.
 
     Args:
-      setting: of the audit.
-      request: the caller's.
-      own_adversary: the caller's own, if any.
-      delta: of the bound that would follow.
+      setting: the audit's setting.
+      request: the caller's request; without constants there is nothing to check.
+      own_adversary: the caller's own adversary, if any; an observer that sees every model rules a bound out.
+      delta: the delta of the bound that would follow.
     """
     if request.constants is None:
         return
@@ -242,7 +250,7 @@ def _require_covered(
 
 
 def _vouched_steps(request: StepsRequest) -> Steps:
-    """Returns the steps for which a caller vouches."""
+    """Returns the constants of the steps for which a caller vouches, with that as their reason."""
     assert request.constants is not None
     return Steps(request.constants, "as its author vouches")
 
@@ -250,9 +258,11 @@ def _vouched_steps(request: StepsRequest) -> Steps:
 def _find_steps(
     audit: _Audit, setting: Setting, store: Store, request: StepsRequest
 ) -> Steps | None:
-    """Returns the steps that a caller requests, measured or vouched for, and keeps them in the store.
+    """Returns the Lipschitz constants of the steps, as requested, and keeps them in the store.
 
-    Without a request they are those that were measured before, if any; nobody vouches for others any more.
+    They are measured where the request says so; else they are those for which the caller vouches. Without a
+    request they are those that an earlier call of this version measured; None where there are none. What the
+    store had otherwise, such as constants that an earlier call vouched for, is then deleted.
     """
     if request.is_measured:
         own = audit.own
@@ -274,25 +284,26 @@ def _find_steps(
 def _make_trainee(own: OwnModel, setting: Setting) -> Trainee:
     """Returns a caller's model with its fingerprint and its number of classes, from which a game is built.
 
-    Classes are counted only for the adversary that flips labels; the number is 0 for all others.
+    The number of classes is 0 unless the adversary is `Loss`, the only one that needs it: it flips labels.
     """
     classes = 0
     if setting.adversary.name == Loss.name:
         classes = _count_classes(own.dataset.labels)
-    return Trainee(own.model, own.computes, classes)
+    fingerprint = own.computes
+    return Trainee(own.model, fingerprint, classes)
 
 
 def _find_stored(
     audit: _Audit, requested: Setting, is_chosen: bool, runs: int
 ) -> tuple[Setting, Store] | None:
-    """Returns a setting and its store that has all runs already; None where there is no such store.
+    """Returns a store that already has all runs, after its setting; None where there is no such store.
 
     Args:
       audit: the model, its adversary and the folder of the stores.
       requested: the caller's setting.
-      is_chosen: whether the caller chose its clipping strategy; else runs by any strategy of the model count,
-        since all of them compute the same sum.
-      runs: how many runs there must be.
+      is_chosen: whether the caller chose the clipping strategy. If not, a store of runs with any of the
+        model's strategies will do, since all of them compute the same sum.
+      runs: the number of runs that there must be.
     """
     own = audit.own
     strategies = (requested.mechanism.clipping,) if is_chosen else own.strategies
@@ -310,8 +321,8 @@ def _train(audit: _Audit, requested: Setting, is_chosen: bool, runs: int) -> tup
     Args:
       audit: the model, its adversary and the folder of the stores.
       requested: the caller's setting.
-      is_chosen: whether the caller chose its clipping strategy; else the fastest that fits is used.
-      runs: how many runs to have in all.
+      is_chosen: whether the caller chose the clipping strategy; if not, the fastest that fits is used.
+      runs: the number of runs to have in all.
     """
     own = audit.own
     setting = _with_strategy(requested, is_chosen, own.model, own.dataset)
@@ -325,8 +336,8 @@ def _train(audit: _Audit, requested: Setting, is_chosen: bool, runs: int) -> tup
 def _adversary_field(adversary: str | Adversary, model: Model) -> str | OwnAdversary:
     """Returns an adversary as a setting's field keeps it.
 
-    For the library's adversaries that is the name. For a caller's own it is the name of its function and a
-    hash of what it computes, after its functions were tried on the model's shapes.
+    An adversary of the library is kept by its name. A caller's own is kept by the name of its `init` and a
+    hash of what its functions compute. Raises InputError where these fail on the model's shapes.
     """
     if not isinstance(adversary, Adversary):
         return adversary
@@ -342,7 +353,7 @@ def _adversary_field(adversary: str | Adversary, model: Model) -> str | OwnAdver
 def _fingerprint_adversary(adversary: Adversary, model: Model) -> str:
     """Returns SHA-256, in hex, of what an adversary's functions compute on a model's shapes.
 
-    Its functions are traced for abstract arguments, nothing is computed. The key is of the type that games
+    The functions are traced with abstract arguments; nothing is computed. The key is of the type that games
     use, whatever JAX's default is.
     """
     theta = jax.ShapeDtypeStruct((model.n_parameters,), jnp.float32)
@@ -359,7 +370,7 @@ def _fingerprint_adversary(adversary: Adversary, model: Model) -> str:
 
 
 def _fingerprint(model: Model, dataset: Dataset) -> str:
-    """Returns SHA-256, in hex, of a model's initialisation, and of its loss with gradient, as traced."""
+    """Returns SHA-256, in hex, of what a model's initialisation and its loss with gradient compute."""
     theta = jax.ShapeDtypeStruct((model.n_parameters,), jnp.float32)
     init = jax.jit(model.init).trace(jax.random.key(0, impl="threefry2x32"))
     loss = jax.jit(jax.value_and_grad(model.loss)).trace(theta, _first_example(dataset))
@@ -367,12 +378,16 @@ def _fingerprint(model: Model, dataset: Dataset) -> str:
 
 
 def _digest(traced: list[Any]) -> str:
-    """Returns SHA-256, in hex, of functions that jax.jit traced, lowered to text for one platform."""
+    """Returns SHA-256, in hex, of the programs of functions that jax.jit traced.
+
+    They are lowered for the CPU on every machine, so that the hash is the same on all.
+    """
     texts = [function.lower(lowering_platforms=("cpu",)).as_text() for function in traced]
     return hashlib.sha256("\n".join(texts).encode()).hexdigest()
 
 
 def _first_example(dataset: Dataset) -> tuple[Array, Array]:
+    """Returns the features and the label of a data set's first example, without a batch axis."""
     return jnp.asarray(dataset.features[0]), jnp.asarray(dataset.labels[0])
 
 
@@ -401,11 +416,11 @@ def _canonical(name: str, values: ArrayLike) -> NDArray[Any]:
     Bytes stay bytes, other whole numbers become int32, and floats become float32.
 
     Args:
-      name: of the array, in messages.
-      values: of any shape.
+      name: the array's name in messages.
+      values: an array of any shape.
 
     Raises:
-      InputError: values that are no numbers, not finite, or do not fit these types.
+      InputError: the values are no numbers, are not finite, or do not fit these types.
     """
     array = arrays.real(name, values)
     if array.dtype == np.uint8:
@@ -423,8 +438,8 @@ def _canonical(name: str, values: ArrayLike) -> NDArray[Any]:
 def _model(module: nn.Module, criterion: Criterion, dataset: Dataset) -> Model:
     """Returns a module as a model over a flat vector of parameters, after a trial on an example's shape.
 
-    Raises InputError where module and criterion do not fit the example: the module keeps more than
-    parameters, draws randomness, fails, or the loss is no scalar.
+    Raises InputError where the module has variables other than parameters or draws randomness, where module
+    or criterion fails on the example, or where the loss is no scalar.
     """
     _require_module(module)
     example = _first_example(dataset)
@@ -467,7 +482,7 @@ def _require_module(module: Any) -> None:
 
 
 def _require_parameters_alone(collections: set[str]) -> None:
-    """Raises InputError for a module whose variables are not parameters alone."""
+    """Raises InputError unless "params" is the only one of a module's collections of variables."""
     others = sorted(collections - {"params"})
     problem = f"the module keeps {', '.join(others) or 'nothing to train'}"
     hint = "DP-SGD trains parameters alone (GroupNorm for BatchNorm)"
@@ -475,16 +490,16 @@ def _require_parameters_alone(collections: set[str]) -> None:
 
 
 class _NoModule(nn.Module):
-    """The module of a model that is a loss alone."""
+    """Stands for the module in a `Model` that is made from a loss, and so has none."""
 
 
 def _model_of_loss(loss: TreeLoss, params: Any, dataset: Dataset) -> Model:
-    """Returns a loss over a tree as a model over a flat vector, after a trial on an example's shape.
+    """Returns a loss over a tree of parameters as a model over a flat vector, after a trial on a shape.
 
     Args:
-      loss: (params, (feature, label)) -> scalar.
-      params: the tree, where every run begins.
-      dataset: of which the first example is tried.
+      loss: (params, (feature, label)) -> the scalar loss of one example.
+      params: the tree at which every run begins.
+      dataset: the data; the loss is tried on the shape of the first example.
 
     Raises:
       InputError: params hold anything but floats, or the loss fails or is no scalar.
@@ -494,6 +509,7 @@ def _model_of_loss(loss: TreeLoss, params: Any, dataset: Dataset) -> Model:
     start, unravel = ravel_pytree(jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), params))
 
     def flat_loss(theta: Array, labelled: tuple[Array, Array]) -> Array:
+        """Returns the caller's loss at a flat vector of parameters."""
         return loss(unravel(theta), labelled)
 
     try:
@@ -520,12 +536,12 @@ def _model_of_loss(loss: TreeLoss, params: Any, dataset: Dataset) -> Model:
 
 
 def _short_reason(error: Exception) -> str:
-    """Returns the beginning of an error that a caller's code raised, on a single line."""
+    """Returns the message of an error that a caller's code raised: on one line, cut after 200 characters."""
     return " ".join(str(error).split())[:_REASON_CHARACTERS]
 
 
 def _require_floats(params: Any) -> None:
-    """Raises InputError for a tree of parameters that has no leaves, or a leaf of another type than float."""
+    """Raises InputError unless a tree of parameters has leaves, and all are floats or arrays of floats."""
     leaves = jax.tree.leaves(params)
     hint = "give float arrays alone (of a whole model: nnx.split, eqx.partition)"
     require(leaves, f"params hold nothing to train: {hint}")
@@ -538,24 +554,26 @@ def _require_floats(params: Any) -> None:
 
 
 def _wrong_leaf(kind: object, hint: str) -> str:
+    """Returns the message about a leaf of the wrong type."""
     return f"params hold a leaf of type {kind}: {hint}"
 
 
 def _no_criterion(logits: Array, label: Array) -> Array:
+    """Stands for the criterion of a model that is made from a loss; it must not be called."""
     raise TypeError("this model is a loss: it has no criterion")
 
 
 def _with_strategy(setting: Setting, is_chosen: bool, model: Model, dataset: Dataset) -> Setting:
-    """Returns the setting with a clipping strategy whose sums are right for a model.
+    """Returns the setting with a clipping strategy that computes a model's clipped sums correctly.
 
-    Strategies are tried on a few examples, the fastest first; the last, a gradient per example, is always
-    right, and a line to stderr warns that it is slow.
+    Strategies are tried on a few examples, the fastest first. The last, one gradient per example, is always
+    correct; a line to stderr then warns that it is slow.
 
     Args:
-      setting: the caller's.
+      setting: the caller's setting.
       is_chosen: whether the caller chose the setting's strategy, which then is the only candidate.
       model: the caller's model.
-      dataset: of which the first examples are used.
+      dataset: the data, whose first examples are used.
 
     Raises:
       InputError: the chosen strategy does not take the model.
@@ -580,8 +598,8 @@ def _with_strategy(setting: Setting, is_chosen: bool, model: Model, dataset: Dat
 def _why_unfit(name: str, model: Model, batch: Batch) -> str:
     """Returns why a clipping strategy is wrong for a model; empty where it is right.
 
-    Its sum of clipped gradients on a batch, at clipping norm 1, must be that of per-example gradients to
-    1e-3 in each coordinate, a hundred times rounding.
+    On the batch, at clipping norm 1, its sum of clipped gradients must agree with the sum from per-example
+    gradients within 1e-3 in each coordinate, a hundred times the rounding error.
     """
     features, _ = batch
     if name == "book_keeping" and features.ndim != 2:
@@ -599,9 +617,9 @@ def _why_unfit(name: str, model: Model, batch: Batch) -> str:
 
 
 def _count_classes(labels: NDArray[Any]) -> int:
-    """Counts the classes of labels (N,); raises InputError unless they are whole numbers from 0 to 1 or more.
+    """Returns the number of classes of labels (N,), the largest label plus 1.
 
-    There is one class more than the largest label.
+    Raises InputError unless the labels are whole numbers from 0, with at least two classes.
     """
     is_whole = labels.ndim == 1 and labels.dtype.kind in "iu"
     fits = is_whole and labels.min() >= 0 and labels.max() >= 1

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """An audit, which prints as the table of its bounds; a notebook shows its verdict and bounds.
+    """The result of an audit. It prints as the table of its bounds; a notebook shows verdict and bounds.
 
     Attributes:
-      conclusion: of the audit.
-      subject: gathers the facts of its page.
-      folder: that keeps it, or None.
+      conclusion: the audit's conclusion: its bounds, estimates and scores.
+      subject: a function that gathers the facts of the audit's page.
+      folder: the folder of the store that keeps the audit; None where it came from given scores.
 
     >>> import numpy as np
     >>> scores_in, scores_out = np.random.default_rng(0).normal(size=(2, 80))
@@ -42,9 +42,9 @@ class Result:
     def bounds(self) -> "dict[str, Bound]":
         """Returns lower bounds on epsilon by the name of their method, in the table's order.
 
-        Each holds at its confidence under what it assumes; where its `holds` is false, the scores refute
-        that. For several runs the names "assumption_free" and, except for fresh directions, "if_gaussian" are
-        always there: with several canaries a run they are the bounds that take these bounds' place.
+        Each bound holds at its confidence under what it assumes. Where its `holds` is false, the scores
+        refute the assumption. For several runs the names "assumption_free" and, except for fresh directions,
+        "if_gaussian" always exist: with several canaries a run they name the bounds that replace those two.
         """
         ranked = self.conclusion.ranked()
         bounds: dict[str, Bound] = {}
@@ -58,9 +58,10 @@ class Result:
 
     @property
     def epsilon(self) -> float:
-        """Returns the epsilon that is proven whatever the trade-off curve, on which the verdict relies.
+        """Returns the lower bound on epsilon that is proven whatever the trade-off curve.
 
-        For a single run it is the largest of the bounds that assume no Gaussian curve, 0 where there is none.
+        The verdict relies on it. For a single run it is the largest of the bounds that assume no Gaussian
+        curve, 0 where there is none.
         """
         return self.conclusion.epsilon
 
@@ -73,12 +74,12 @@ class Result:
 
     @property
     def claim_test(self) -> "ClaimTest | None":
-        """Returns the test of the claim: e_value, refuted, runs, seen; None where there is none."""
+        """Returns the test of the claim (e_value, refuted, runs, seen); None where no claim was tested."""
         return self.conclusion.claim_test
 
     @property
     def estimates(self) -> "dict[str, Estimate]":
-        """Returns estimates of epsilon, which are no bounds, by the name of their method."""
+        """Returns estimates of epsilon, which prove nothing, by the name of their method."""
         return {estimate.method: estimate for estimate in self.conclusion.estimates}
 
     @property
@@ -88,7 +89,7 @@ class Result:
 
     @property
     def hidden_state_bound(self) -> float | None:
-        """Returns the last model's epsilon at delta; None without Lipschitz constants."""
+        """Returns an upper bound on the epsilon of the last model alone; None without Lipschitz constants."""
         hidden_state = self.conclusion.hidden_state
         return None if hidden_state is None else hidden_state.bound.epsilon
 
@@ -100,10 +101,10 @@ class Result:
         return curves.auc(self.conclusion.scores_in, self.conclusion.scores_out)
 
     def true_positive_rate(self, false_positive_rate: float) -> float:
-        """Returns the largest true-positive rate of a threshold at a false-positive rate.
+        """Returns the largest true-positive rate of any threshold with at most this false-positive rate.
 
         Args:
-          false_positive_rate: the share of scores without the canary, at most, that exceed the threshold.
+          false_positive_rate: the largest share of scores without the canary that may exceed the threshold.
         """
         from audit.methods import curves
         from audit.values import number
@@ -121,13 +122,13 @@ class Result:
         return values
 
     def figure(self, path: str | Path | None = None) -> "Figure":
-        """Draws scores, trade-off curve, bounds and privacy profile.
+        """Returns a matplotlib figure of the scores, the trade-off curve, the bounds and the privacy profile.
 
         Args:
-          path: a .png, .pdf or .svg file to write the figure to as well.
+          path: a .png, .pdf or .svg file to which the figure is written too; None to write none.
 
-        Returns:
-          The figure of matplotlib, to be shown in a notebook.
+        Raises:
+          InputError: the path has another suffix, or is no path.
         """
         from audit import values
         from audit.errors import require
@@ -144,7 +145,7 @@ class Result:
         return audit_panels.audit_drawing(self.conclusion, title)
 
     def report(self, path: str | Path) -> Path:
-        """Writes the report, an HTML page; returns its path."""
+        """Writes the report, an HTML page, to a path; returns the path."""
         from audit import values
         from audit.report import audit_page
         from audit.storage import files
@@ -167,16 +168,16 @@ class Result:
 
 
 def table(results: Iterable[Result]) -> list[dict[str, Any]]:
-    """Returns results as rows, one a result, as `pandas.DataFrame` and `csv.DictWriter` take them.
+    """Returns one row for each result, as `pandas.DataFrame` and `csv.DictWriter` take them.
 
-    A row has the name, the verdict, how many runs there are, what is proven and what is allowed at most, and
-    of an audit that trained every setting.
+    A row holds the name, the verdict, the number of runs, the proven epsilon and the upper bounds, delta and
+    confidence. The row of an audit that trained also holds its folder and all fields of its setting.
 
     Args:
-      results: of any functions that return a `Result`, in the order of the rows.
+      results: results of audits and of `bounds`, in the order of the rows.
 
     Raises:
-      InputError: Something else is among the results.
+      InputError: one of them is no `Result`.
 
     >>> rows = audit.table(
     ...     audit.bounds([2.0 + 0.1 * i for i in range(40)], [0.1 * i for i in range(40)], audit.Gdp(mu))

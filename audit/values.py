@@ -8,14 +8,14 @@ from audit.errors import require
 
 N = TypeVar("N", int, float)
 _SHOWN = 200  # characters
-_LARGEST_INTEGER = 2**1000  # that is sure to fit a float
+_LARGEST_INTEGER = 2**1000  # a float holds numbers up to about 2^1024
 
 
 def shown(value: object) -> str:
     """Returns a value as text for an error message: on a single line, cut after 200 characters."""
     try:
         text = value if isinstance(value, str) else repr(value)
-    except ValueError:  # raised for whole numbers with thousands of digits
+    except ValueError:  # Python's limit on the digits of a whole number in text
         text = f"a {type(value).__name__} too long to show"
     text = " ".join(text.split())
     if len(text) <= _SHOWN:
@@ -24,12 +24,14 @@ def shown(value: object) -> str:
 
 
 def require_type(name: str, value: object, kind: type) -> None:
-    """Raises InputError unless a value is of a type; an int passes for a float, but a bool for no number.
+    """Raises InputError unless a value has the required type.
+
+    An int counts as a float. A bool counts neither as an int nor as a float.
 
     Args:
-      name: of the field or parameter, as the message repeats it.
-      value: what the caller gave.
-      kind: the type that it must have.
+      name: the name of the field or parameter, which the message repeats.
+      value: the caller's value.
+      kind: the required type.
     """
     is_whole_float = kind is float and type(value) is int
     is_allowed_bool = kind is bool or type(value) is not bool
@@ -40,7 +42,7 @@ def require_type(name: str, value: object, kind: type) -> None:
 
 
 def plain(value: Any) -> Any:
-    """Returns a scalar of NumPy or JAX as Python's bool, int or float; anything else as it is."""
+    """Returns a scalar of NumPy or JAX as Python's bool, int or float, and anything else unchanged."""
     is_scalar = getattr(value, "ndim", None) == 0 and hasattr(value, "item")
     return value.item() if is_scalar else value
 
@@ -49,12 +51,12 @@ def number(name: str, value: Any, kind: type[N]) -> N:
     """Returns a caller's number as Python's int or float.
 
     Args:
-      name: of the parameter, as messages repeat it.
+      name: the parameter's name, which messages repeat.
       value: a number of Python, NumPy or JAX.
       kind: int or float.
 
     Raises:
-      InputError: a value of another type, or a whole number beyond 2^1000, which might not fit a float.
+      InputError: the value has another type, or is a whole number beyond 2^1000, which might not fit a float.
     """
     python_value = plain(value)
     require_type(name, python_value, kind)
@@ -64,7 +66,10 @@ def number(name: str, value: Any, kind: type[N]) -> N:
 
 
 def path(name: str, value: Any) -> Path:
-    """Returns a caller's path; raises InputError for anything but a string or path that is not empty."""
+    """Returns a caller's path as a Path.
+
+    Raises InputError unless it is a string or path that is neither empty nor holds a null character.
+    """
     is_path = isinstance(value, str | os.PathLike)
     fits = is_path and str(value) and "\0" not in str(value)
     require(fits, f"`{name}={shown(value)}` is no path: name one")

@@ -19,24 +19,21 @@ from audit.values import number, shown
 POISSON = "poisson"
 SHUFFLED = "shuffled"
 FIXED = "fixed"
-_CLOSE = 2e-3  # relative: by how much another accountant may differ
-_LOOSE = 1.02  # times the accounted epsilon: a claim above it is looser than needed
-_SUM_BUCKETS = 1000  # of a step's sum
-_NOMINAL_EXAMPLES = 10**9  # of a data set; only the share that a batch takes matters
+_CLOSE = 2e-3  # the relative difference that another accountant may make
+_LOOSE = 1.02  # a claim above so many times the accounted epsilon is looser than needed
+_SUM_BUCKETS = 1000  # edges of the buckets into which a step's sum is sorted
+_NOMINAL_EXAMPLES = 10**9  # a data set's assumed size; only the share that a batch takes matters
 _ORDERS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64, 96, 128, 256)  # whole ones are quick
 _PARTS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 64)  # workers, or parts of a batch
-_FITS = 0.02  # relative: how near a mistake's epsilon comes to the claim
-_RDP_EXCESS = (
-    1.6,
-    1.0,
-)  # RDP's epsilon is hardly more than so many times the exact one, and so much
+_FITS = 0.02  # the relative difference up to which a mistake's epsilon fits the claim
+_RDP_EXCESS = (1.6, 1.0)  # (a, b): RDP's epsilon is hardly ever above a * (the exact epsilon) + b
 _COARSE = 1e-3  # times the claim: a grid of privacy losses that takes hundredths of a second
 _FINE = 1e-8  # times an upper bound: a grid whose losses fit into memory
-_MOST_COMPOSITIONS = 4  # of mistakes on a fine grid
+_MOST_COMPOSITIONS = 4  # mistakes that are accounted for on a fine grid
 
 
 class _Mistake(NamedTuple):
-    """A mistake in accounting, and what it accounts for."""
+    """A mistake in accounting, in words, and the composition that it accounts for instead of the true one."""
 
     name: str
     composition: Composition
@@ -54,18 +51,20 @@ def check_accounting(
 ) -> CheckReport:
     """Checks whether DP-SGD of these steps is (epsilon, delta)-private, by dp-accounting.
 
-    Neighbouring data sets differ by an example that is added or removed; for fixed-size batches, by an
-    example that is replaced, which moves a clipped sum by up to 2 C.
+    Neighbouring data sets differ by one example that is added or removed. For fixed-size batches they differ
+    by one example that is replaced, which moves a clipped sum by up to 2 C, C being the clipping norm.
 
     Args:
-      epsilon, delta: what is claimed.
-      noise_multiplier: sigma.
-      steps: all steps of training.
+      epsilon, delta: the claimed privacy.
+      noise_multiplier: sigma, the noise's standard deviation over the clipping norm.
+      steps: the number of all steps of training.
       sampling_rate: the probability with which each step takes each example.
-      batches: "poisson"; "fixed", as many examples each time, drawn without replacement, for which RDP gives
-        an upper bound and the worst known pair a lower bound; or "shuffled" once an epoch of
-        1 / sampling_rate steps, for which there is only a lower bound on epsilon.
-      examples: how many there are, to judge delta, and to find batches that an epoch cuts.
+      batches: the kind of batches. "poisson"; "fixed", always the same number of examples, drawn without
+        replacement, for which RDP gives an upper bound and the worst known pair of data sets a lower bound;
+        or "shuffled" once an epoch of 1 / sampling_rate steps, for which only a lower bound on epsilon is
+        known.
+      examples: the number of examples of the data set, to judge delta and to find mistakes in the sampling
+        rate; None if unknown.
 
     Returns:
       The report: a table of checks, and the bugs by name.
@@ -115,14 +114,14 @@ def check_accounting(
 
 
 def read_noise_multiplier(noise_multiplier: Any) -> float:
-    """Returns sigma; raises InputError for what is no number, or out of range."""
+    """Returns a caller's noise multiplier; raises InputError unless it is a number from 0.05 to 10,000."""
     sigma = number("noise_multiplier", noise_multiplier, float)
     require(0.05 <= sigma <= 1e4, f"`noise_multiplier={sigma:g}`: give 0.05 to 10,000")
     return sigma
 
 
 def count_batches(sampling_rate: float) -> int:
-    """Returns how many batches an epoch has."""
+    """Returns the number of batches of an epoch, 1 / sampling_rate rounded, at least 1."""
     return max(round(1 / sampling_rate), 1)
 
 
@@ -132,7 +131,7 @@ def _check_poisson(
     composition: Composition,
     examples: int | None,
 ) -> CheckOutcome:
-    """Checks a claimed epsilon of Poisson batches against the accountant's."""
+    """Checks a claimed epsilon for Poisson batches against dp-accounting's."""
     epsilon = accounting.participant_upper_bound(composition, delta)
     bugs = []
     if claimed < epsilon * (1 - _CLOSE):
@@ -155,13 +154,16 @@ def _check_poisson(
 
 
 def _check_fixed(claimed: float, delta: float, composition: Composition) -> CheckOutcome:
-    """Checks a claimed epsilon of fixed-size batches, of which an example is replaced."""
+    """Checks a claimed epsilon for fixed-size batches, between data sets that differ by a replaced example.
+
+    A claim below the lower bound is refuted. A claim between the bounds is neither proven nor refuted.
+    """
     rdp = _compute_fixed_rdp_epsilon(composition, delta)
     whole = _compute_whole_epsilon(composition, delta)
     accountant = "RDP" if rdp < whole else "exact, without sampling"
     epsilon = min(rdp, whole)
     poisson = accounting.participant_upper_bound(composition, delta)
-    # Where the other example's gradient is zero, what is seen is what Poisson batches show.
+    # If one of the two examples has gradient zero, the pair is that of Poisson batches.
     grid = max(LEAST_GRID, _FINE * epsilon)
     least = max(poisson * (1 - _CLOSE), _compute_replaced_epsilon(composition, delta, grid))
     least = min(least, epsilon)
@@ -178,7 +180,8 @@ def _check_fixed(claimed: float, delta: float, composition: Composition) -> Chec
         text += f", so that {claimed:.4g} is neither proven nor refuted: claim {epsilon:.4g}"
         return CheckOutcome(text, tried=False, figures=figures)
 
-    # 2 sigma over a movement of 2 C is sigma over one of C, as the mistake has it.
+    # The functions below take a movement of 2 C. Doubling sigma gives the epsilon of the mistake, a movement
+    # of C.
     whole_noise = composition._replace(noise_multiplier=2 * composition.noise_multiplier)
     rdp_of_c = _compute_fixed_rdp_epsilon(whole_noise, delta)
     exact_of_c = _compute_whole_epsilon(whole_noise, delta)
@@ -198,15 +201,15 @@ def _check_fixed(claimed: float, delta: float, composition: Composition) -> Chec
 
 
 def _compute_whole_epsilon(composition: Composition, delta: float) -> float:
-    """Returns epsilon where an example is replaced in every step, which moves the sum by 2 C."""
+    """Returns epsilon without amplification: one replaced example moves every step's sum by 2 C."""
     sigma, steps, _ = composition
     return accounting.epsilon_upper_bound(sigma / 2, steps, delta)
 
 
 def _compute_fixed_rdp_epsilon(composition: Composition, delta: float) -> float:
-    """Returns an upper bound on epsilon where an example is replaced in batches without replacement.
+    """Returns an upper bound on epsilon for batches drawn without replacement, where an example is replaced.
 
-    It is dp-accounting's RDP of Wang et al. (2019, Theorem 27). Replacing an example moves the sum by up to
+    It is dp-accounting's RDP by Wang et al. (2019, Theorem 27). Replacing an example moves the sum by up to
     2 C, so that the noise multiplier relative to it is sigma / 2.
     """
     import dp_accounting
@@ -225,16 +228,16 @@ def _compute_fixed_rdp_epsilon(composition: Composition, delta: float) -> float:
 
 
 def _compute_replaced_epsilon(composition: Composition, delta: float, grid: float) -> float:
-    """Returns a lower bound on epsilon where an example is replaced in batches without replacement.
+    """Returns a lower bound on epsilon for batches drawn without replacement, where an example is replaced.
 
-    All others' gradients are zero, the example's is C, its replacement's is -C: each step shows a mixture of
-    N(0, sigma) and of N(C, sigma) or N(-C, sigma), sigma being a deviation in units of C. Sums are sorted
-    into buckets.
+    It is the epsilon of one pair of data sets: the example's gradient is C, its replacement's -C, and all
+    others are zero. In units of C, each step then shows N(0, sigma^2) with probability 1 - sampling_rate, and
+    else N(1, sigma^2) or N(-1, sigma^2). Sorting the sums into buckets can only lower epsilon.
 
     Args:
       composition: the steps.
-      delta: of epsilon.
-      grid: the distance of neighbouring privacy losses.
+      delta: the delta at which epsilon is bounded.
+      grid: the distance between neighbouring privacy losses.
     """
     sigma, steps, sampling_rate = composition
     highest = 1 + 9 * sigma
@@ -253,7 +256,11 @@ def _compute_replaced_epsilon(composition: Composition, delta: float, grid: floa
 
 
 def _compute_normal_masses(edges: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Returns the normal law's probabilities between edges, and beyond the first and the last."""
+    """Returns a standard normal variable's probabilities of the buckets between edges, and of both tails.
+
+    Args:
+      edges: (n,) increasing; the result is (n + 1,).
+    """
     below = np.concatenate([[0.0], special.ndtr(edges), [1.0]])
     above = np.concatenate([[1.0], special.ndtr(-edges), [0.0]])
     # Differences of probabilities near 1 would lose digits: each is taken from the nearer tail.
@@ -266,7 +273,11 @@ def _check_shuffled(
     delta: float,
     composition: Composition,
 ) -> CheckOutcome:
-    """Checks a claimed epsilon of shuffled batches against what they leak at least."""
+    """Checks a claimed epsilon for shuffled batches against a lower bound.
+
+    No upper bound is known, so that a claim above the lower bound counts as untried. Raises InputError for
+    less than an epoch.
+    """
     sigma, steps, sampling_rate = composition
     batches = count_batches(sampling_rate)
     require(
@@ -283,9 +294,9 @@ def _check_shuffled(
 
 
 def _check_delta(delta: float, examples: int) -> CheckOutcome:
-    """Checks that delta is too small to release an example whole."""
+    """Checks that delta is below 1 / n for n examples, so that releasing one example whole is excluded."""
     released = delta * examples
-    advised = 0.1 / examples  # well below 1 / n, where an example may be released whole
+    advised = 0.1 / examples  # well below 1 / n, at which an example may be released whole
     text = f"delta {delta:g} is {released:.2g} / n of {examples:,} examples"
     bugs = []
     if released >= 1 - 1e-9:
@@ -310,8 +321,15 @@ def _explain_claim(
 ) -> str:
     """Returns a sentence on the mistakes that would give the claim; empty where there is none.
 
-    RDP and a coarse grid, which are quick and never below the exact epsilon, leave a few of them for a fine
-    grid.
+    RDP and a coarse grid are quick, and never below the exact epsilon. They leave a few mistakes, whose
+    epsilon is then computed on a fine grid.
+
+    Args:
+      claimed: the claimed epsilon.
+      delta: the claimed delta.
+      composition: the steps as they are.
+      accounted: the epsilon that accounting gives for these steps.
+      examples: the number of examples of the data set; None if unknown.
     """
     if claimed == 0:
         return ""
@@ -327,12 +345,13 @@ def _explain_claim(
             candidates.append((coarse, mistake))
     candidates.sort(key=lambda candidate: candidate[0])
 
-    close = min(_FITS, abs(claimed / accounted - 1) / 2)  # nearer to the claim than what is right
+    # A mistake must come nearer to the claim than the right epsilon does.
+    close = min(_FITS, abs(claimed / accounted - 1) / 2)
     fitting = []
     for _, mistake in candidates[:_MOST_COMPOSITIONS]:
         try:
             epsilon = accounting.participant_upper_bound(mistake.composition, delta)
-        except InputError:  # out of the accountant's range
+        except InputError:  # the mistake is out of the accountant's range
             continue
         if abs(claimed / max(epsilon, 1e-12) - 1) < close:
             fitting.append(mistake.name)
@@ -340,7 +359,13 @@ def _explain_claim(
 
 
 def _compute_coarse_epsilon(composition: Composition, delta: float, claimed: float) -> float:
-    """Returns an upper bound on epsilon, by privacy losses on a grid that is coarse beside the claim."""
+    """Returns an upper bound on epsilon for Poisson batches, on a coarse grid of privacy losses.
+
+    Args:
+      composition: the steps.
+      delta: the delta at which epsilon is bounded.
+      claimed: the claimed epsilon, to which the grid is fitted: 1e-3 of it, from 1e-3 to 1.
+    """
     grid = min(max(_COARSE * claimed, _COARSE), 1.0)
     epsilon = accounting.account_sampled(composition, grid).get_epsilon(delta)
     whole = accounting.epsilon_upper_bound(
@@ -359,7 +384,12 @@ def _say_fitting(names: list[str]) -> str:
 
 
 def _list_mistakes(composition: Composition, examples: int | None) -> list[_Mistake]:
-    """Returns mistakes in accounting, without those that change nothing."""
+    """Returns common mistakes in accounting for these steps, without those that change nothing.
+
+    Args:
+      composition: the steps as they are.
+      examples: the number of examples of the data set; None if unknown.
+    """
     sigma, steps, sampling_rate = composition
     batches = count_batches(sampling_rate)
     epochs = max(round(steps / batches), 1)
@@ -396,7 +426,7 @@ def _list_mistakes(composition: Composition, examples: int | None) -> list[_Mist
 
 
 def _compute_rdp_epsilon(composition: Composition, delta: float) -> float:
-    """Returns an upper bound on epsilon of Poisson batches, by dp-accounting's RDP of a few orders."""
+    """Returns an upper bound on epsilon for Poisson batches, by dp-accounting's RDP at a few Renyi orders."""
     import dp_accounting
     from dp_accounting.rdp import RdpAccountant
 

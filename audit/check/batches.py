@@ -41,17 +41,17 @@ _TITLES = {
 _ONCE_A_PASS = (SHUFFLED, BALLS_IN_BINS)
 _LEAST_PASSES = 8
 _LEAST_BATCHES = 320
-_LEAST_DRAWN = 40_000  # examples, over all batches and 1 - rate: a rate 2.5% off is then seen
+_LEAST_DRAWN = 40_000  # examples over all batches, over 1 - rate: then a rate 2.5% off is seen
 _MOST_BATCHES = 2000
-_MOST_EXAMPLES = 1500  # whose batches are looked at
-_CERTAIN = 1e-9  # what is less likely of Poisson batches is certain not to be one of them
-_FEW_EXAMPLES = 200  # for so many the law of every test is simulated
-_SIMULATIONS = (1000, 40_000)  # the second number where the first ones make a test suspect
-_SUSPECT = 0.02
-_AT_ONCE = 20_000_000  # simulated bits
-_SEEN = 0.9  # probability of the stated power
-_TESTS = 7  # of a report
-_ODDITIES = {  # by row, what batches have that fail its test
+_MOST_EXAMPLES = 1500  # at most so many are observed: the batches that hold them are recorded
+_CERTAIN = 1e-9  # batches as unlikely under Poisson sampling as this, or more, are of another kind
+_FEW_EXAMPLES = 200  # for at most so many the null distributions are simulated
+_SIMULATIONS = (1000, 40_000)  # the second number is used where the first leaves a small p-value
+_SUSPECT = 0.02  # a p-value up to which the second number of simulations is used
+_AT_ONCE = 20_000_000  # simulated bits in memory at once
+_SEEN = 0.9  # the power at which the report states the smallest visible error of the rate
+_TESTS = 7  # statistical tests in a report
+_ODDITIES = {  # by row, the name of what batches do that fail the row's test
     "batch size": findings.ANOTHER_RATE.name,
     "spread of sizes": "sizes that vary otherwise",
     "largest batch": findings.CUT_BATCHES.name,
@@ -66,9 +66,10 @@ class BatchPass(NamedTuple):
     """The batches of one pass over the data set.
 
     Attributes:
-      sizes: (batches,) how many examples each holds.
-      members: (batches, some examples) whether it holds each of those that are looked at.
-      repeated: how many batches hold just the examples of another.
+      sizes: (batches,) how many examples each batch holds.
+      members: (batches, observed) whether a batch holds each of the observed examples, which are those of
+        `_choose_observed`: pairs of neighbours in the data's order.
+      repeated: how many batches hold exactly the examples of another batch of the pass.
       is_whole: whether these are all batches of the pass.
     """
 
@@ -79,14 +80,15 @@ class BatchPass(NamedTuple):
 
 
 class BatchSample(NamedTuple):
-    """The batches that were drawn, and what they should be.
+    """The batches that were drawn, and what the accountant assumes of them.
 
     Attributes:
-      passes: the batches; a loader that yields a batch at a time gives a single pass.
+      passes: the batches by pass; those of a loader that yields one batch at a time are a single pass.
       repeating: how many batches hold an example twice.
-      examples: of the data set.
-      sampling_rate: with which the accountant lets each batch take each example.
-      assumed: "poisson", "fixed", "shuffled" or "balls_in_bins".
+      examples: the number of examples of the data set.
+      sampling_rate: the probability, assumed by the accountant, with which a batch takes an example.
+      assumed: the kind of batches that the accountant assumes: "poisson", "fixed", "shuffled" or
+        "balls_in_bins".
     """
 
     passes: list[BatchPass]
@@ -102,17 +104,20 @@ class BatchSample(NamedTuple):
 
     @property
     def members(self) -> NDArray[np.bool_]:
-        """The members of all batches, (batches, some examples)."""
+        """Whether each of all batches holds each observed example, (batches, observed)."""
         return _merge_passes(self.passes).members
 
     @property
     def expected_size(self) -> float:
-        """The size of a batch on average."""
+        """The mean size of a batch at the assumed sampling rate."""
         return self.examples * self.sampling_rate
 
     @property
     def actual_rate(self) -> float:
-        """The rate at which the batches that were drawn take an example."""
+        """The measured sampling rate: the mean size of the batches over the number of examples.
+
+        It is kept between 1e-12 and 1 - 1e-12.
+        """
         return float(np.clip(self.sizes.mean() / self.examples, 1e-12, 1 - 1e-12))
 
 
@@ -129,16 +134,18 @@ def check_batches(
     """Checks whether a loader's batches are those that the accountant assumes.
 
     Args:
-      draw: seed -> the batches of one pass over the loader, each the indices, from 0, of its examples;
-        or one batch. Passes are drawn with seeds 0, 1, ...: ignore the seed where yours follow each other.
-        Or a loader of torch or Opacus, whose batch sampler then gives the indices; a batch sampler; or
-        whatever yields batches of indices when iterated. `audit.Indices` makes loaders yield indices.
-      examples: how many the data set has; by default as many as the loader's own data set.
-      sampling_rate: with which the accountant lets each batch take each example.
-      assumed: "poisson", "fixed" (as many of all each time, without replacement), "shuffled" (a permutation
-        a pass), or "balls_in_bins" (every example in one batch of each pass, by a coin of its own).
-      noise_multiplier, epochs, delta: with these, what shuffled batches leak at least beside what Poisson
-        accounting claims.
+      draw: a function from a seed to the batches of one pass over the loader, or to a single batch; a batch
+        is the indices, from 0, of its examples. Passes are drawn with seeds 0, 1, ...; a loader that goes on
+        where it stopped may ignore them. Or a loader of torch or Opacus, whose batch sampler gives the
+        indices; a batch sampler; or whatever yields batches of indices when iterated. `audit.Indices` makes
+        loaders yield indices.
+      examples: the number of examples of the data set; by default that of the loader's own data set.
+      sampling_rate: the probability, assumed by the accountant, with which a batch takes an example.
+      assumed: the kind of batches that the accountant assumes: "poisson", "fixed" (always the same number of
+        examples, without replacement), "shuffled" (a permutation of the data in each pass, cut into batches),
+        or "balls_in_bins" (every example in one batch of each pass, drawn independently).
+      noise_multiplier, epochs, delta: sigma, the epochs of training and delta. Where sigma is given, the
+        report compares what Poisson accounting claims with what shuffled batches leak at least.
 
     Returns:
       The report: a table of checks, and the bugs by name.
@@ -176,14 +183,19 @@ def check_batches(
 
 
 class _Leaks(NamedTuple):
-    """Epsilon as Poisson accounting claims it, and as shuffled batches leak at least."""
+    """Epsilon two ways: as Poisson accounting claims it, and a lower bound for shuffled batches."""
 
     claimed: float
     shuffled: float
 
 
 def _check_sample(sample: BatchSample, leak: _Leaks | None) -> CheckReport:
-    """Runs every check of batches; the last row says what the batches leak, where `leak` can say it."""
+    """Runs every check of batches; returns the report.
+
+    Args:
+      sample: the batches.
+      leak: epsilon two ways, for the report's last row; None for no such row.
+    """
     sizes = sample.sizes
     p_values = _test_poisson(sample)
     kind = _recognise_kind(sample)
@@ -214,8 +226,8 @@ def _check_sample(sample: BatchSample, leak: _Leaks | None) -> CheckReport:
 
 
 def _describe_rate(sample: BatchSample) -> str:
-    """Returns the rate of the batches, and which other rate they would have shown."""
-    drawn = sample.examples * len(sample.sizes) * sample.sampling_rate
+    """Returns the batches' mean size in words, and how wrong a rate would have to be to be seen."""
+    drawn = sample.examples * len(sample.sizes) * sample.sampling_rate  # expected, over all batches
     level = LEVEL / _TESTS
     deviations = scipy.stats.norm.isf(level / 2) + scipy.stats.norm.ppf(_SEEN)
     visible = 100 * deviations * math.sqrt((1 - sample.sampling_rate) / drawn)
@@ -226,11 +238,12 @@ def _describe_rate(sample: BatchSample) -> str:
 def _check_indices(sample: BatchSample, kind: str) -> CheckOutcome:
     """Checks that no batch holds an example twice, and that batches do not come again.
 
-    Repeats are judged as those of Poisson batches: batches of another kind repeat each other as rarely.
+    A repeated batch is a bug if Poisson batches would almost never repeat; batches of another kind repeat as
+    rarely.
 
     Args:
       sample: the batches.
-      kind: what they are recognised as; empty if nothing.
+      kind: the kind of batches that they are recognised as; empty if none.
     """
     passes = sample.passes
     bugs = []
@@ -248,11 +261,15 @@ def _check_indices(sample: BatchSample, kind: str) -> CheckOutcome:
 
 
 def _log_probability_of_repeats(sample: BatchSample) -> float:
-    """Returns log of a limit on the probability that any two Poisson batches are the same."""
+    """Returns the log of an upper bound on the probability that any two of the batches are the same.
+
+    It is a union bound over all pairs of batches, if they were Poisson batches of the measured rate.
+    """
     rate = sample.actual_rate
-    same_bit = math.log(rate**2 + (1 - rate) ** 2)
+    # Two batches agree on an example if both take it or neither does.
+    log_same_choice = math.log(rate**2 + (1 - rate) ** 2)
     pairs = len(sample.sizes) ** 2 / 2
-    return sample.examples * same_bit + math.log(pairs)
+    return sample.examples * log_same_choice + math.log(pairs)
 
 
 def _name_findings(
@@ -265,9 +282,9 @@ def _name_findings(
 
     Args:
       sample: the batches.
-      kind: that they are recognised as, or nothing.
-      certain: findings without a test.
-      rejected: what the rejected tests of each row are of.
+      kind: the kind of batches that they are recognised as; empty if none.
+      certain: the findings that need no test.
+      rejected: by row of the report, what its rejected tests are of.
     """
     result = list(certain)
     odd_rows = [row for row in _ODDITIES if rejected.get(row)]
@@ -310,9 +327,12 @@ def _name_other_rate(sample: BatchSample) -> CheckFinding:
 
 
 def _explain_rate(sample: BatchSample, rate: float) -> str:
-    """Returns a sentence on where a rate comes from; empty where nothing simple fits."""
-    deviation = math.sqrt(rate * (1 - rate) / (sample.examples * len(sample.sizes)))
-    close = 4 * deviation + 1e-3 * rate
+    """Returns a sentence on the mistake that gives a measured rate; empty where nothing simple fits.
+
+    Tries one over the loader's length, and the stated rate divided or multiplied by a whole number up to 64.
+    """
+    deviation = math.sqrt(rate * (1 - rate) / (sample.examples * len(sample.sizes)))  # of the rate
+    close = 4 * deviation + 1e-3 * rate  # the difference up to which a mistake's rate fits
     batches = len(sample.passes[0].sizes)
     if len(sample.passes) > 1 and sample.passes[0].is_whole and abs(1 / batches - rate) < close:
         return f"It is 1 / {batches} = {1 / batches:.4g}, one over the loader's length."
@@ -325,7 +345,7 @@ def _explain_rate(sample: BatchSample, rate: float) -> str:
 
 
 def _name_pair(sample: BatchSample) -> CheckFinding:
-    """Returns the finding of two examples that come together too often."""
+    """Returns the finding of the two observed examples that come together most often."""
     together, expected = _count_together(sample)
     first, second = np.unravel_index(int(together.argmax()), together.shape)
     observed = _choose_observed(sample.examples)
@@ -368,7 +388,10 @@ def _name_other_kind(sample: BatchSample, kind: str) -> CheckFinding:
 
 
 def _drops_last_batch(sample: BatchSample) -> bool:
-    """Returns whether whole passes of equal batches leave out what does not fill another batch."""
+    """Returns whether every pass is whole, has batches of one size, and leaves out less than a batch.
+
+    False for fewer than two passes.
+    """
     if len(sample.passes) < 2:
         return False
     for batch_pass in sample.passes:
@@ -381,21 +404,21 @@ def _drops_last_batch(sample: BatchSample) -> bool:
 
 
 def _draw_passes(draw: Draw, examples: int) -> tuple[list[BatchPass], int]:
-    """Draws passes of batches.
+    """Draws passes of batches until there are enough for the tests.
 
     Args:
-      draw: seed -> the batches of a pass.
-      examples: of the data set, of which some pairs of neighbours are looked at.
+      draw: a function from a seed to the batches of a pass.
+      examples: the number of examples of the data set.
 
     Returns:
-      The passes, and how many batches hold an example twice.
+      The passes, merged into one where each has a single batch; and how many batches hold an example twice.
     """
     observed = _choose_observed(examples)
     passes: list[BatchPass] = []
     repeating = 0
-    total = 0
-    drawn = 0
-    absent = 0
+    total = 0  # batches
+    drawn = 0  # examples in all batches, an example in two of them twice
+    absent = 0  # examples out of all batches, an example out of two of them twice
     while _needs_more(len(passes), total, drawn, absent):
         batches, is_whole = loaders.draw_pass(draw, len(passes), examples, _MOST_BATCHES)
         sizes = []
@@ -421,13 +444,13 @@ def _draw_passes(draw: Draw, examples: int) -> tuple[list[BatchPass], int]:
 
 
 def _choose_observed(examples: int) -> NDArray[np.int64]:
-    """Returns the indices of the examples whose batches are looked at, at most _MOST_EXAMPLES.
+    """Returns the indices of the examples to observe, at most _MOST_EXAMPLES.
 
     They are pairs of neighbours (2 k, 2 k + 1), with k spread evenly over the data set, and so also show
     whether neighbours come together.
 
     Args:
-      examples: how many the data set has.
+      examples: the number of examples of the data set.
     """
     most_pairs = min(examples, _MOST_EXAMPLES) // 2
     last_pair = examples // 2 - 1
@@ -453,9 +476,9 @@ def _needs_more(passes: int, batches: int, drawn: int, absent: int) -> bool:
     """Returns whether to draw another pass.
 
     Args:
-      passes, batches: how many were drawn.
-      drawn: how many examples are in all batches.
-      absent: how many are out of them.
+      passes, batches: how many were drawn so far.
+      drawn: the sizes of all batches, summed.
+      absent: the numbers of examples that are not in a batch, summed over all batches.
     """
     if passes < 2:
         return True
@@ -466,17 +489,18 @@ def _needs_more(passes: int, batches: int, drawn: int, absent: int) -> bool:
 
 
 def _test_poisson(sample: BatchSample) -> dict[str, float]:
-    """Returns p-values of Poisson batches.
+    """Returns, by row of the report, the p-value of the null hypothesis of Poisson batches.
 
-    Tests their sizes, how often each example comes, and whether examples come together. Where examples are
-    few the law of the sums of squares is simulated, since their approximations are not good there.
+    The rows test the sizes, how often each example comes, and whether examples come together. Where the data
+    set has few examples, the null distributions of the variances are simulated, since their approximations
+    are poor there.
     """
     sizes = sample.sizes
     members = sample.members
     examples = sample.examples
     batches = len(sizes)
-    # The total is held against the stated rate, spreads against the actual one, so that a wrong rate alone
-    # does not fail them.
+    # The total and the empty batches are compared with the stated rate, all else with the measured rate, so
+    # that a wrong rate alone does not fail it.
     rate = sample.actual_rate
     size_law = scipy.stats.binom(examples, rate)
     total = int(sizes.sum())
@@ -501,7 +525,16 @@ def _test_poisson(sample: BatchSample) -> dict[str, float]:
 
 
 def _approximate_p_values(sample: BatchSample, size_law: Any) -> dict[str, float]:
-    """Returns p-values of the sizes' spread, of how often each example comes, and of its two neighbours."""
+    """Returns p-values of three spreads under Poisson sampling, by row of the report.
+
+    "spread of sizes" tests the batches' sizes. "every example" tests how many batches hold each example.
+    "order" tests how many examples of a pair of neighbours a batch holds: binomial(2, rate) for Poisson
+    batches, while examples that are drawn as blocks of neighbours make 0 and 2 more frequent.
+
+    Args:
+      sample: the batches.
+      size_law: the binomial distribution of a Poisson batch's size, of scipy.stats.
+    """
     members = sample.members
     rate = sample.actual_rate
     counts = members.sum(axis=0)
@@ -515,16 +548,20 @@ def _approximate_p_values(sample: BatchSample, size_law: Any) -> dict[str, float
 
 
 def _count_neighbours(members: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Returns how many of each two neighbours a batch holds (..., batches, pairs)."""
+    """Returns how many examples of each pair of neighbours a batch holds: 0, 1 or 2, (..., batches, pairs).
+
+    Args:
+      members: (..., batches, observed) whether a batch holds an example; neighbours are next to each other.
+    """
     return np.asarray(members[..., ::2].astype(np.int64) + members[..., 1::2])
 
 
 def _simulate_p_values(members: NDArray[np.bool_], rate: float) -> dict[str, float]:
-    """Returns the p-values of `_approximate_p_values`, by simulations of Poisson batches.
+    """Returns the p-values of `_approximate_p_values`, two-sided, by simulations of Poisson batches.
 
     Args:
-      members: (batches, examples) of all examples; without the last if their number is odd.
-      rate: at which batches take examples.
+      members: (batches, examples) whether a batch holds an example, of all examples.
+      rate: the measured sampling rate, at which Poisson batches are simulated.
     """
     observed = _measure_spreads(members[None])
     rng = np.random.default_rng(0)
@@ -546,10 +583,13 @@ def _simulate_p_values(members: NDArray[np.bool_], rate: float) -> dict[str, flo
 
 
 def _measure_spreads(members: NDArray[np.bool_]) -> dict[str, NDArray[np.float64]]:
-    """Returns the variances of sizes, of examples' counts and of neighbours' counts.
+    """Returns the variances that three rows of the report test, each (samples,).
+
+    They are of the batches' sizes, of how many batches hold each example, and of how many examples of a pair
+    of neighbours a batch holds.
 
     Args:
-      members: (samples, batches, examples).
+      members: (samples, batches, examples) whether a batch holds an example.
     """
     neighbours = _count_neighbours(members)
     return {
@@ -560,7 +600,14 @@ def _measure_spreads(members: NDArray[np.bool_]) -> dict[str, NDArray[np.float64
 
 
 def _compute_edge_p_values(sizes: NDArray[np.int64], size_law: Any) -> tuple[float, float]:
-    """Returns how likely it is that no batch is larger than the largest, and none smaller than the least."""
+    """Returns one-sided p-values of the largest size, if it is too small, and of the smallest, if too large.
+
+    They are the probabilities that no batch exceeds the largest size, and that none is below the smallest.
+
+    Args:
+      sizes: (batches,) the sizes.
+      size_law: the binomial distribution of a Poisson batch's size, of scipy.stats.
+    """
     batches = len(sizes)
     none_larger = np.exp(batches * size_law.logcdf(sizes.max()))
     none_smaller = np.exp(batches * size_law.logsf(sizes.min() - 1))
@@ -568,14 +615,18 @@ def _compute_edge_p_values(sizes: NDArray[np.int64], size_law: Any) -> tuple[flo
 
 
 def _count_together(sample: BatchSample) -> tuple[NDArray[np.int64], float]:
-    """Returns how many batches hold each two examples, 0 on the diagonal and below, and how many should."""
+    """Returns how many batches hold both examples of each pair, and how many are expected to.
+
+    The counts are (observed, observed), with 0 on the diagonal and below. The expected number is that of
+    Poisson batches, the same for every pair.
+    """
     members = sample.members.astype(np.float32)
     together = np.rint(members.T @ members).astype(np.int64)
     return np.triu(together, 1), len(members) * sample.actual_rate**2
 
 
 def _compute_together_p_value(sample: BatchSample) -> float:
-    """Returns the p-value of the two examples that come together most often, over all pairs."""
+    """Returns the p-value of the pair that comes together most often, with Bonferroni's correction."""
     together, _ = _count_together(sample)
     pairs = math.comb(len(together), 2)
     law = scipy.stats.binom(len(sample.sizes), sample.actual_rate**2)
@@ -583,13 +634,13 @@ def _compute_together_p_value(sample: BatchSample) -> float:
 
 
 def _judge_sizes(sample: BatchSample) -> dict[str, float]:
-    """Returns 1 or 0 in place of p-values, by whether sizes of batches that are not Poisson are right.
+    """Returns, by row of the report, 1 where batches that should not be Poisson are as assumed, else 0.
 
-    Rows that only Poisson batches are held to get 1.
+    These take the place of p-values. Sizes are judged; rows that only concern Poisson batches get 1.
     """
     sizes = sample.sizes
     usual = round(sample.expected_size)
-    last = usual  # the size of the last batch of a pass
+    last = usual  # the expected size of the last batch of a pass
     if sample.assumed == SHUFFLED:
         last = sample.examples % max(usual, 1)
     are_exact = bool(np.all((sizes == usual) | (sizes == last)))
@@ -606,9 +657,14 @@ def _judge_sizes(sample: BatchSample) -> dict[str, float]:
 
 
 def _compute_spread_p_value(values: NDArray[np.int64], distribution: Any) -> float:
-    """Returns the p-value of the spread of numbers of a distribution around its mean.
+    """Returns the two-sided p-value of the null hypothesis that values spread as a distribution does.
 
-    The statistic is chi-square, with degrees of freedom by the distribution's kurtosis.
+    The statistic is the sum of squared distances from the distribution's mean. It is scaled to a chi-square
+    variable, whose degrees of freedom follow from the distribution's kurtosis.
+
+    Args:
+      values: (n,) the values.
+      distribution: a distribution of scipy.stats.
     """
     mean, variance, excess_kurtosis = distribution.stats("mvk")
     freedom = 2 * (len(values) - 1) / (2 + excess_kurtosis)
@@ -618,16 +674,17 @@ def _compute_spread_p_value(values: NDArray[np.int64], distribution: Any) -> flo
 
 
 def _recognise_kind(sample: BatchSample) -> str:
-    """Returns the sampler that batches clearly come from, if it is not Poisson; else nothing.
+    """Returns the kind of batches, if they clearly are not Poisson; else an empty string.
 
-    If no example comes twice in a pass, batches are shuffled, or balls in bins where their sizes vary. If all
-    sizes are equal, batches are fixed. Either answer needs that Poisson batches would almost never look so.
-    Where passes are not told from each other, as many consecutive batches as a pass has take their place.
+    If no observed example comes twice in a pass, batches are shuffled, or balls in bins where their sizes
+    vary. If all sizes are equal, batches are fixed. Either answer is given only if Poisson batches would look
+    so with a probability below _CERTAIN. For a loader that yields one batch at a time, as many consecutive
+    batches as a pass should have count as a pass.
     """
     sizes = sample.sizes
     rate = sample.actual_rate
     windows = _split_into_passes(sample)
-    log_at_most_once = 0.0  # of the probability that no example comes twice in Poisson batches
+    log_at_most_once = 0.0  # log of the probability that no example comes twice in Poisson batches
     most_often = 0
     for window in windows:
         batches = len(window)
@@ -635,7 +692,8 @@ def _recognise_kind(sample: BatchSample) -> str:
         most_often = max(most_often, int(counts.max(initial=0)))
         log_never = batches * math.log1p(-rate)
         log_once = math.log(batches * rate) + (batches - 1) * math.log1p(-rate)
-        log_at_most_once += window.shape[1] * np.logaddexp(log_never, log_once)
+        observed = window.shape[1]
+        log_at_most_once += observed * np.logaddexp(log_never, log_once)
     if windows and most_often <= 1 and log_at_most_once < math.log(_CERTAIN):
         # Shuffled batches are of equal size except for the last of a pass, or differ in size by 1.
         varies = np.ptp(sizes[sizes > 0]) > 1 and len(np.unique(sizes)) > 2
@@ -649,10 +707,10 @@ def _recognise_kind(sample: BatchSample) -> str:
 
 
 def _split_into_passes(sample: BatchSample) -> list[NDArray[np.bool_]]:
-    """Returns the members of each pass.
+    """Returns each pass's members, (batches, observed): whether a batch holds an observed example.
 
-    Batches that came singly are cut into passes of as many as a pass should have, or, where their sizes
-    vary, give no pass.
+    The batches of a loader that yields one at a time are cut into passes of as many as a pass should have; if
+    their sizes vary, there are no passes to return.
     """
     batches_per_pass = count_batches(sample.sampling_rate)
     if len(sample.passes) > 1:
@@ -661,11 +719,15 @@ def _split_into_passes(sample: BatchSample) -> list[NDArray[np.bool_]]:
     if np.ptp(only.sizes[:-1]) > 0:
         return []
     ends = range(batches_per_pass, len(only.sizes), batches_per_pass)
-    return np.split(only.members, ends)[:-1]  # the last may be cut short
+    return np.split(only.members, ends)[:-1]  # without the last, which may be cut short
 
 
 def _are_same_batches(first: NDArray[np.bool_], second: NDArray[np.bool_]) -> bool:
-    """Returns whether all batches of a pass come again in another, by their (batches, examples) members."""
+    """Returns whether every batch of one pass comes again in another.
+
+    Args:
+      first, second: (batches, observed) whether each pass's batches hold each observed example.
+    """
     sizes = first.sum(axis=1)
     overlaps = first.astype(np.float32) @ second.T  # (batches, batches)
     comes_again = np.max(overlaps, axis=1) == sizes
@@ -673,7 +735,10 @@ def _are_same_batches(first: NDArray[np.bool_], second: NDArray[np.bool_]) -> bo
 
 
 def _compute_leaks(noise_multiplier: Any, sampling_rate: float, epochs: Any, delta: Any) -> _Leaks:
-    """Returns what Poisson accounting claims, and what shuffled batches leak at least."""
+    """Returns epsilon as Poisson accounting claims it, and a lower bound for shuffled batches.
+
+    Raises InputError for a number out of range.
+    """
     noise_multiplier = read_noise_multiplier(noise_multiplier)
     epochs = number("epochs", epochs, int)
     delta = number("delta", delta, float)
@@ -686,7 +751,14 @@ def _compute_leaks(noise_multiplier: Any, sampling_rate: float, epochs: Any, del
 
 
 def _check_leak(leak: _Leaks, kind: str) -> CheckOutcome:
-    """Compares what Poisson accounting claims with what shuffled batches leak, where these are such."""
+    """Checks that shuffled batches leak no more than Poisson accounting claims, as far as is known.
+
+    The check does not apply to batches of another kind.
+
+    Args:
+      leak: epsilon two ways.
+      kind: the kind of batches that they are recognised as; empty if none.
+    """
     compared = (
         f"Poisson accounting: epsilon {leak.claimed:.3f}; shuffled batches: at least "
         f"{leak.shuffled:.3f}"

@@ -15,24 +15,29 @@ from audit.check.noise import DrawnNoise
 from audit.check.probe import Movement, RefusedError, StepProbe
 from audit.check.trees import Vector
 
-_REACHED = 0.985  # of C, from which clipping is taken to be what stops an example
-_REACHED_BY_REPLACING = 0.9  # the same of the ball that holds what examples do in place of a row
-_PLATEAU = 3e-3  # relative, within which examples stop at the same norm
-_FIT = 3e-3  # relative, of a plateau to a mistake's factor
-_SAME_DIRECTION = 0.99  # absolute cosine, from which two movements count as one
-_EQUALLY_FAR = 0.02  # relative, within which two distances count as equal
-_SIGN_SPREAD = 1.15  # of the numbers' movements by Adam's first step, weight decay included
+_REACHED = 0.985  # of C: an added example that moves the step as far counts as stopped by clipping
+_REACHED_BY_REPLACING = 0.9  # of C: the same for examples in place of a row, or their ball's radius
+_PLATEAU = 3e-3  # the relative difference up to which norms count as the same
+_FIT = 3e-3  # the relative difference up to which a plateau fits a mistake's factor
+_SAME_DIRECTION = 0.99  # the absolute cosine from which two movements count as one direction
+_EQUALLY_FAR = 0.02  # the relative difference up to which two distances count as equal
+_SIGN_SPREAD = 1.15  # largest over smallest movement of a number by Adam's first step, at most
 
 
 class BugCause(NamedTuple):
-    """The name of a bug that movements amount to, and a sentence on what shows it."""
+    """Why examples move a step too far.
+
+    Attributes:
+      name: the name of the bug, as engineers call it.
+      why: a sentence on what shows it; empty where the name says all.
+    """
 
     name: str
     why: str
 
 
 def find_plateau(tried: TriedExamples) -> float:
-    """Returns the norm at which the four loudest added examples stop, 0 where they do not stop together."""
+    """Returns the norm at which the four largest movements of added examples stop; 0 if they differ."""
     if not tried.were_added:
         return 0.0
     norms = sorted(list_finite_norms(tried.movements), reverse=True)
@@ -42,17 +47,17 @@ def find_plateau(tried: TriedExamples) -> float:
 
 
 def list_finite_norms(movements: Mapping[str, Movement]) -> list[float]:
-    """Returns the norms of movements that are finite."""
+    """Returns the finite ones among the norms of movements."""
     return [movement.norm for movement in movements.values() if np.isfinite(movement.norm)]
 
 
 def is_violation(movement: Movement) -> bool:
-    """Returns whether a movement is by more than C, whatever rounding did."""
-    return not movement.norm <= 1 + movement.tolerance  # of NaN too
+    """Returns whether a movement exceeds C by more than rounding explains; True for NaN."""
+    return not movement.norm <= 1 + movement.tolerance
 
 
 def find_violations(tried: TriedExamples) -> dict[str, Movement]:
-    """Returns the movements by more than C, the largest first."""
+    """Returns all movements that exceed C, by a description of what was done, the largest first."""
     violations = {}
     for name, movement in tried.list_all().items():
         if is_violation(movement):
@@ -62,7 +67,7 @@ def find_violations(tried: TriedExamples) -> dict[str, Movement]:
 
 
 def stay_below_clipping(tried: TriedExamples) -> bool:
-    """Returns whether no example moves the step by about C."""
+    """Returns whether no example moves the step by nearly C, so that clipping was not seen."""
     least = _REACHED if tried.were_added else _REACHED_BY_REPLACING
     return max(list_finite_norms(tried.list_all()), default=0.0) < least
 
@@ -70,9 +75,14 @@ def stay_below_clipping(tried: TriedExamples) -> bool:
 def is_clipping_reached(probe: StepProbe, tried: TriedExamples, plateau: float) -> bool:
     """Returns whether clipping, rather than the gradients' own size, stops the examples tried.
 
-    It does where they come to C, or where they stop suddenly as their features grow. The ball around what
-    examples do in place of a row has the radius C only where they point to all sides, so that nine tenths
-    are enough there.
+    It does where they reach C, or where they stop suddenly as their features grow. For examples in place of a
+    row, the radius of the ball that holds their contributions counts too. It is C only where they point in
+    all directions, so that 0.9 C is enough there.
+
+    Args:
+      probe: the step.
+      tried: how far examples move the step.
+      plateau: the norm at which several examples stop; 0 if there is none.
     """
     largest = max(list_finite_norms(tried.list_all()), default=0.0)
     if not tried.were_added:
@@ -85,7 +95,10 @@ def is_clipping_reached(probe: StepProbe, tried: TriedExamples, plateau: float) 
 
 
 def _find_stopped_layers(tried: TriedExamples) -> list[int]:
-    """Returns layers in which several examples have the same norm, as where each is clipped to its share."""
+    """Returns at most three layers in which the four largest norms are the same, the largest first.
+
+    They are the same where each layer is clipped to a share of C.
+    """
     norms = np.sort([movement.layer_norms for movement in tried.movements.values()], axis=0)
     if len(norms) < 4 or not np.all(np.isfinite(norms)):
         return []
@@ -96,10 +109,15 @@ def _find_stopped_layers(tried: TriedExamples) -> list[int]:
 
 
 def _stops_suddenly(probe: StepProbe, tried: TriedExamples, layer: int | None) -> bool:
-    """Returns whether an example's movement, in a layer or all, stops growing with its features at once.
+    """Returns whether some example's movement grows with its features and then stops suddenly, by clipping.
 
-    A clipped movement grows in proportion to the features until it stops. Where features are squashed it
-    slows down long before.
+    A clipped movement grows in proportion to the features until it stops. A movement that is bounded for
+    another reason, such as features that the model squashes, slows down long before.
+
+    Args:
+      probe: the step.
+      tried: the examples; those with floating-point features that are not scaled are used.
+      layer: the index of the layer whose norm is measured; None for the norm over all layers.
     """
     for example in tried.examples.values():
         columns = example.columns
@@ -107,6 +125,7 @@ def _stops_suddenly(probe: StepProbe, tried: TriedExamples, layer: int | None) -
             continue
 
         def measure(scale: float, columns: trees.Columns = columns) -> float:
+            """Returns how far the example with scaled features moves the step when added to its batch."""
             batch = trees.join(probe.rows, trees.scale_features(columns, scale, probe.rows))
             difference = probe.run(batch, 0) - probe.base
             movement = probe.measure(difference, probe.base, len(batch[0]))
@@ -118,13 +137,19 @@ def _stops_suddenly(probe: StepProbe, tried: TriedExamples, layer: int | None) -
             continue
         half = _find_scale(measure, least + 0.5 * (most - least))
         full = _find_scale(measure, least + 0.998 * (most - least))
-        if full < 3.5 * half:  # growth in proportion takes twice the scale from half to full
+        # In proportion, it takes twice the scale from half of the movement to nearly all of it.
+        if full < 3.5 * half:
             return True
     return False
 
 
 def _find_scale(measure: Callable[[float], float], level: float) -> float:
-    """Returns the scale of features at which a movement comes to a level, by bisection."""
+    """Returns the scale of features at which a movement's norm reaches a level, by bisection of its log.
+
+    Args:
+      measure: the function from a scale to a norm, taken to be increasing.
+      level: the norm to reach.
+    """
     low = -3.0
     high = float(np.log10(trees.LARGEST_SCALE))
     for _ in range(12):
@@ -137,7 +162,7 @@ def _find_scale(measure: Callable[[float], float], level: float) -> float:
 
 
 def is_sign_step(probe: StepProbe) -> bool:
-    """Returns whether a step moves every number equally far, whatever the batch, as Adam's first does."""
+    """Returns whether a step moves every parameter equally far on any batch, as Adam's first step does."""
     batches = [
         (probe.rows, 1),
         (trees.take(probe.rows, slice(0, max(1, len(probe.rows[0]) // 4))), 0),
@@ -152,6 +177,7 @@ def is_sign_step(probe: StepProbe) -> bool:
             continue
     after = np.array(results)[:, probe.is_trained]
     distances = np.abs(after - probe.start[probe.is_trained])
+    # Distances that rounding may have changed by more than 2% are left out.
     is_exact = distances > 50 * trees.compute_ulp(after, probe.spacings[probe.is_trained])
     distances = distances[np.isfinite(distances) & is_exact]
     if len(results) < 4 or distances.size < 16:
@@ -161,10 +187,10 @@ def is_sign_step(probe: StepProbe) -> bool:
 
 
 def is_preconditioned(tried: TriedExamples, drawn: DrawnNoise) -> bool:
-    """Returns whether movements and noise are scaled alike, number by number, as by Adam's running means.
+    """Returns whether movements and noise are rescaled number by number, as by Adam's running means.
 
-    Divided by each number's own noise, extreme examples then stop at C, and two opposite examples in place of
-    a row come near it.
+    The noise's deviation then differs between parameters. When each parameter's movement is divided by its
+    own noise, extreme examples stop at the same norm; it must be from 0.8 to 1.1 for the four largest.
     """
     if not drawn.varies_by_number():
         return False
@@ -186,9 +212,14 @@ def find_lost_signal(
     tried: TriedExamples,
     plateau: float,
 ) -> CheckFinding | None:
-    """Returns the finding of examples that stop at a telling fraction of C; None where they do not.
+    """Returns the finding of examples that stop at a fraction of C which a mistake explains; None otherwise.
 
-    It is None too where a layer stops at its share of C, as where each is clipped to C / sqrt(layers).
+    None, too, where a layer stops at C / sqrt(layers): each layer is then clipped to its share of C.
+
+    Args:
+      probe: the step.
+      tried: how far examples move the step.
+      plateau: the norm at which several examples stop; 0 if there is none.
     """
     tolerance = _FIT + max(movement.tolerance for movement in tried.movements.values())
     if not 0 < plateau < 1 - 2 * tolerance:
@@ -211,15 +242,16 @@ def find_cause(
     drawn: DrawnNoise | None,
     examples_interact: bool,
 ) -> BugCause:
-    """Returns the bug that movements by more than C amount to.
+    """Returns the most likely bug behind movements of more than C.
 
-    The cause names a bug if no other bug fits; otherwise it says what was seen.
+    The bugs are tried one after the other, and the first that fits is returned. Where none fits, the cause
+    says what was seen.
 
     Args:
       probe: the step.
-      tried: what examples did, at least one of them too much.
+      tried: how far examples move the step, at least one of them by more than C.
       drawn: the noise, where there is any.
-      examples_interact: whether examples change what others do.
+      examples_interact: whether examples change how far others move the step.
     """
     violations = find_violations(tried)
     largest = next(iter(violations.values()))
@@ -244,7 +276,7 @@ def find_cause(
 
     plateau = find_plateau(tried)
     if not _stop_in_several_directions(tried, plateau):
-        plateau = 0.0  # one gradient that came several times; its norm is by no clipping
+        plateau = 0.0  # the same gradient several times: its norm does not come from clipping
     special = {
         "an example that counts twice": 2.0,
         "divided by another batch size": probe.settings.batch_size / len(probe.rows[0]),
@@ -266,9 +298,14 @@ def find_cause(
 
 
 def _stop_in_several_directions(tried: TriedExamples, plateau: float) -> bool:
-    """Returns whether examples that stop at a plateau move the step in more than one direction.
+    """Returns whether the examples whose movements stop at a norm move the step in more than one direction.
 
-    Saturated features make examples of equal gradients, which are as loud as each other without any clipping.
+    If they do not, clipping need not be what stops them: examples with saturated features have equal
+    gradients, and so equal norms.
+
+    Args:
+      tried: how far examples move the step.
+      plateau: the norm; 0 if there is none.
     """
     if plateau == 0:
         return False
@@ -287,7 +324,13 @@ def _describe_excess(
     movements: Mapping[str, Movement],
     largest: Movement,
 ) -> str:
-    """Returns a sentence on movements by more than C that no bug explains alone."""
+    """Returns a sentence that narrows down movements of more than C which no known bug explains.
+
+    Args:
+      probe: the step.
+      movements: the movements by example.
+      largest: the largest of them.
+    """
     layer_norms = np.array([movement.layer_norms for movement in movements.values()])
     if np.all(np.isfinite(layer_norms)) and len(probe.layer_names) > 1:
         loudest = np.argsort(-np.max(layer_norms, axis=0))[: len(probe.layer_names) // 2]
@@ -302,7 +345,12 @@ def _describe_excess(
 
 
 def _describe_places(tried: TriedExamples, rows: list[int]) -> BugCause:
-    """Returns the cause of rows of the batch in which examples move the step too far."""
+    """Returns the cause that some rows of the batch are not clipped, with their indices.
+
+    Args:
+      tried: the rows that were tried.
+      rows: the indices of those in which examples move the step by more than C.
+    """
     listed = ", ".join(str(row) for row in sorted(rows)[:8])
     if len(rows) > 8:
         listed += " ..."
@@ -311,7 +359,7 @@ def _describe_places(tried: TriedExamples, rows: list[int]) -> BugCause:
 
 
 def _find_layer_cause(probe: StepProbe, tried: TriedExamples) -> BugCause | None:
-    """Returns the bug of layers that are clipped by themselves or left out; None where neither fits."""
+    """Returns the bug of layers that are clipped one by one or left out of clipping; None if neither fits."""
     movements = tried.movements
     layer_norms = np.array([movement.layer_norms for movement in movements.values()])
     if not np.all(np.isfinite(layer_norms)):
@@ -331,15 +379,18 @@ def _find_layer_cause(probe: StepProbe, tried: TriedExamples) -> BugCause | None
     names = ", ".join(probe.layer_names[i] for i in unclipped[:6])
     is_largest = [tried.examples[name].is_largest for name in movements]
     peak_of_largest = np.max(layer_norms[is_largest][:, unclipped], initial=0.0)
-    # Layers that only the norm leaves out are still multiplied by the clipping factor, which is tiny for an
-    # example with features this large. So where they move far, clipping leaves them out altogether.
+    # A layer that is left out of the norm alone is still multiplied by the clipping factor, which is tiny for
+    # examples with the largest features. If it moves far with these, it is not clipped at all.
     if peak_of_largest > 0.1 * np.max(peaks[unclipped]):
         return BugCause(f"{names} left out of clipping", "The others stop at C.")
     return BugCause(f"{names} left out of the clipping norm", "The others stop at C.")
 
 
 def _are_scaled_up(tried: TriedExamples) -> bool:
-    """Returns whether many examples move the step by just C, in several directions, and none by less."""
+    """Returns whether short gradients are scaled up to C: several movements are just C, and none is less.
+
+    At least four must be C, in more than one direction, and more than four must exceed it.
+    """
     norms = np.array([norm for norm in list_finite_norms(tried.movements) if norm > 0])
     is_at_c = np.abs(norms - 1) < _PLATEAU
     at_c = int(np.count_nonzero(is_at_c))
@@ -348,9 +399,13 @@ def _are_scaled_up(tried: TriedExamples) -> bool:
 
 
 def _find_layers_clipped_apart(probe: StepProbe, layer_norms: Vector) -> BugCause | None:
-    """Returns the cause of layers that stop at C while others move too; None where there are none.
+    """Returns the cause that some layers alone stop at C while the whole movement exceeds C; None otherwise.
 
-    Whether the others are clipped by themselves, or not at all, remains open.
+    Whether the other layers are clipped by themselves, or not at all, remains open.
+
+    Args:
+      probe: the step.
+      layer_norms: (examples, layers) the movements' norms within each layer.
     """
     loudest = np.sort(layer_norms, axis=0)[-3:]
     exceeds = np.linalg.norm(layer_norms, axis=1) > 1.05
@@ -365,15 +420,16 @@ def _find_layers_clipped_apart(probe: StepProbe, layer_norms: Vector) -> BugCaus
 def _find_unclipped_layers(layer_norms: Vector, dimensions: Vector, allowed: float) -> list[int]:
     """Finds the layers that clipping, or its norm, leaves out.
 
-    Tries each layer, all vectors (biases), and the layers that move most, up to half of all.
+    Tries each layer, all vectors (biases), and the 2, 3, ... layers that move most, up to half of all.
 
     Args:
-      layer_norms: (examples, layers) movements within each layer.
-      dimensions: (layers,) axes of each layer's array.
-      allowed: as far as examples may move the step.
+      layer_norms: (examples, layers) the movements' norms within each layer.
+      dimensions: (layers,) the number of axes of each layer's array.
+      allowed: C and the tolerance: as far as examples may move the step.
 
     Returns:
-      Indices of the fewest layers without which several examples stop at C; empty where there are none.
+      The indices of the first layers tried without which no example exceeds `allowed` and two at least come
+      near C; empty if there are none.
     """
     layers = layer_norms.shape[1]
     candidates = [[layer] for layer in range(layers)]
@@ -398,7 +454,7 @@ def _shrinks_with_batch(drawn: DrawnNoise) -> bool:
 
 
 def _grows_with_features(tried: TriedExamples) -> bool:
-    """Returns whether examples with numbers 1000 times as large move the step much further than others."""
+    """Returns whether scaling features or labels by 1000 makes movements more than 5 times as large."""
     largest_scaled = 0.0
     largest_unscaled = 0.0
     for name, movement in tried.movements.items():
@@ -413,10 +469,10 @@ def _grows_with_features(tried: TriedExamples) -> bool:
 def _clips_whole_batch(probe: StepProbe) -> bool:
     """Returns whether the batch's sum of gradients seems to be clipped, in place of each example's gradient.
 
-    Then a batch four times as long and one with features 1000 times as large move the parameters equally far
-    from where an empty batch leaves them.
+    A batch four times as long and one with features 1000 times as large then both have a sum of norm C, and
+    move the parameters equally far from where an empty batch leaves them. False where the step refuses one.
     """
-    seed = 0  # of all three, so that they have the same noise
+    seed = 0  # the same for all three batches, so that they have the same noise
     try:
         empty = probe.run(trees.take(probe.rows, slice(0, 0)), seed)
         fourfold = probe.run(trees.join(*[probe.rows] * 4), seed)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from audit.check.probe import StepSettings
 
 _MOST_WORKERS = 16
-_LOSS_SCALES = range(5, 25)  # powers of two
+_LOSS_SCALES = range(5, 25)  # exponents of two
 _LARGEST_BATCH = 100_000  # a larger batch's size is not named: rounding hides it
 _NEAR_INTEGER = 2e-3  # the relative distance up to which a measured number counts as a whole number
 
@@ -19,13 +19,13 @@ def find_mistakes(
     tolerance: float,
     special: Mapping[str, float],
 ) -> list[str]:
-    """Returns the mistakes that multiply a movement or the noise by this factor, the best fit first.
+    """Returns the mistakes, in words, that multiply a movement or the noise by a factor; best fit first.
 
     Args:
       settings: what the caller states.
-      factor: the movement or the noise over what it should be.
+      factor: the measured movement or noise over what it should be.
       tolerance: the relative difference up to which a mistake's factor fits.
-      special: further mistakes that can be behind the factor, each with its own factor.
+      special: by further mistakes that can be behind the factor, the factor that each gives.
     """
     factors = {
         **special,
@@ -38,7 +38,7 @@ def find_mistakes(
     }
     errors = {}
     for mistake, mistaken_factor in factors.items():
-        has_effect = abs(mistaken_factor - 1) > 0.02
+        has_effect = abs(mistaken_factor - 1) > 0.02  # C left out explains nothing where C is 1
         # Rounded, so that mistakes that fit as well as each other stay in their order.
         error = round(abs(factor / mistaken_factor - 1), 3)
         if has_effect and error < tolerance:

@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 
 
 class CheckFinding(NamedTuple):
-    """A bug.
+    """A bug, in words.
 
     Attributes:
-      check: the check that reports it, a row of the report.
-      name: what engineers call it.
-      meaning: what it means.
-      fix: what to do about it.
+      check: the row of the report that shows it.
+      name: its name, as engineers call it.
+      meaning: a sentence on what was seen and what it means for privacy.
+      fix: an instruction on what to do about it.
     """
 
     check: str
@@ -23,7 +23,11 @@ class CheckFinding(NamedTuple):
     fix: str
 
     def fill(self, **measurements: Any) -> "CheckFinding":
-        """Returns the finding with its braces filled."""
+        """Returns the finding with the measurements in place of the braces of its texts.
+
+        Args:
+          **measurements: the values by the names in braces; each name in braces needs one.
+        """
         return CheckFinding(*(part.format(**measurements).strip() for part in self))
 
 

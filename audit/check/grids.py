@@ -12,22 +12,24 @@ import numpy as np
 from audit.check.noise import StepNoise
 from audit.check.trees import Vector
 
-_DENSITY = 0.2821  # at 0, of the difference of two standard normal draws: 1 / sqrt(4 pi)
+_DENSITY = 0.2821  # 1 / sqrt(4 pi), the density at 0 of the difference of two standard normal draws
 _FLOAT32 = 2.0**-22  # how often two draws of a float32 generator agree
-_MOST_PAIRS = 2e8
-_LEAST = 30  # agreements beyond those expected that make a grid
+_MOST_PAIRS = 2e8  # pairs of draws, over all parameters, that are compared
+_LEAST = 30  # agreements, beyond three times those expected, that show a grid
 
 
 class NoiseGrid(NamedTuple):
     """A grid on which the noise lies.
 
     Attributes:
-      spacing: the commonest distance of neighbouring values, in stated deviations.
-      is_even: whether all values are multiples of the spacing, as rounded values are and floats are not.
-      agreements: how many pairs of seeds agree in a number.
-      expected: how many would in exact arithmetic.
-      shared: how many pairs of steps at two batches agree in a number, None where none could be drawn.
-      shared_if_rounded: how many would if the sum lay on the grid too.
+      spacing: the distance of neighbouring grid points, in stated deviations.
+      is_even: whether all values are multiples of the spacing, as rounded values are and floats of few digits
+        are not.
+      agreements: how many pairs of seeds agree in a parameter, summed over the parameters compared.
+      expected: how many would agree by chance and the parameters' own rounding.
+      shared: how many pairs of a step at the batch as given and one at another batch agree in a parameter;
+        None where the other batch could not be drawn.
+      shared_if_rounded: how many of these would agree if the sum of gradients lay on the grid too.
     """
 
     spacing: float
@@ -39,7 +41,7 @@ class NoiseGrid(NamedTuple):
 
     @property
     def tells_batches_apart(self) -> bool:
-        """Whether the sum lies off the grid, or may do, as far as was seen."""
+        """Whether the sum of gradients lies off the grid; True, too, where no other batch could be drawn."""
         if self.shared is None:
             return True
         return self.shared < 0.3 * self.shared_if_rounded
@@ -64,10 +66,11 @@ def find_grid(given: StepNoise, other: StepNoise | None) -> NoiseGrid | None:
         return None
     draws = np.sort(given.draws[:, columns], axis=0)
     tolerances = 1.5 * given.rounding[columns] + 1e-12 * np.max(np.abs(draws), axis=0)
-    # Without each value's agreement with itself; each pair was counted twice.
+    # Each value's agreement with itself is taken away; each pair was counted twice.
     agreements = _count_agreements(draws, draws, tolerances) - draws.size
     agreements = agreements // 2
     deviations = given.deviations[given.layer[columns]]
+    # The probability that a pair agrees: the difference of two draws is within the tolerance.
     rates = 2 * tolerances * _DENSITY / deviations + _FLOAT32
     expected = float(np.sum(pairs_each * np.minimum(rates, 1)))
     if agreements < 3 * expected + _LEAST:
@@ -85,11 +88,11 @@ def find_grid(given: StepNoise, other: StepNoise | None) -> NoiseGrid | None:
 
 
 def _count_agreements(first: Vector, second: Vector, tolerances: Vector) -> int:
-    """Counts pairs of values of the same number that are as good as equal.
+    """Counts the pairs of values in `first` and `second`, of the same parameter, that agree.
 
     Args:
-      first, second: (n, k) and (m, k) values, sorted within each number.
-      tolerances: (k,) how far two equal values may differ.
+      first, second: (n, k) and (m, k) values of k parameters, sorted within each parameter.
+      tolerances: (k,) how far two values that agree may differ.
     """
     total = 0
     for i, tolerance in enumerate(tolerances):
@@ -100,11 +103,14 @@ def _count_agreements(first: Vector, second: Vector, tolerances: Vector) -> int:
 
 
 def _measure_spacing(draws: Vector, tolerances: Vector) -> tuple[float, bool]:
-    """Returns the commonest distance of neighbouring values, and whether all are multiples of it.
+    """Returns the spacing of the grid on which values lie, and whether all distances are multiples of it.
+
+    The spacing is the 10% quantile of the distances between neighbouring different values; "all" are 95%. It
+    is 0 where no two values differ.
 
     Args:
-      draws: (n, k) sorted within each number.
-      tolerances: (k,) how far two equal values may differ.
+      draws: (n, k) values of k parameters, sorted within each parameter.
+      tolerances: (k,) how far two values that agree may differ.
     """
     gaps = np.diff(draws, axis=0)
     distinct = gaps[gaps > tolerances]

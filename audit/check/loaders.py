@@ -18,27 +18,29 @@ _ADVICE = "build the loader on audit.Indices(n) in place of the data, so that it
 class Indices:
     """A data set whose examples are their own indices, from 0.
 
-    A loader that is built on it, in place of the data, yields the indices of the examples that it would
-    yield: torch's DataLoader, Opacus's, Grain's MapDataset. In TensorFlow `tf.data.Dataset.range(n)` does.
+    Build a loader on it in place of the data (torch's DataLoader, Opacus's, Grain's MapDataset): it then
+    yields the indices of the examples that it would yield. In TensorFlow use `tf.data.Dataset.range(n)`
+    instead.
 
     Args:
-      number_of_examples: of the data set.
+      number_of_examples: the number of examples of the data set.
 
     Raises:
-      InputError: this is no whole number.
+      InputError: the number is no whole number.
 
     >>> len(audit.Indices(500)), audit.Indices(500)[7]
     (500, 7)
     """
 
     def __init__(self, number_of_examples: int) -> None:
+        """Stores the number of examples; see the class."""
         self._number = number("number_of_examples", number_of_examples, int)
 
     def __len__(self) -> int:
         return self._number
 
     def __getitem__(self, index: int) -> int:
-        """Returns the index; raises IndexError outside the data set, which ends plain loops."""
+        """Returns the index itself; raises IndexError outside the data set, where a plain `for` loop ends."""
         if not 0 <= index < self._number:
             raise IndexError(index)
         return int(index)
@@ -57,14 +59,14 @@ class DrawnPass(NamedTuple):
 
 
 def make_draw(loader: Any) -> Draw:
-    """Returns seed -> the batches of one pass over a loader.
+    """Returns a function from a seed to the batches of one pass over a loader.
 
     Args:
       loader: such a function already; a loader whose batch sampler gives the indices, as torch's and
-        Opacus's do; or whatever yields batches of indices when iterated.
+        Opacus's do; or whatever yields batches of indices when iterated, more than once.
 
     Raises:
-      InputError: it is none of these.
+      InputError: the loader is none of these.
     """
     if not isinstance(loader, Iterable):
         message = f"`draw={shown(loader)}`: give seed -> batches of indices, or a loader"
@@ -80,9 +82,10 @@ def make_draw(loader: Any) -> Draw:
     )
 
     def iterate(seed: int) -> Iterator[Any]:
-        """Iterates over a pass; `seed` is the epoch for samplers that shuffle by `set_epoch`.
+        """Returns an iterator over the batches of one pass.
 
-        Among these is torch's DistributedSampler, which repeats its order where nobody sets the epoch.
+        The seed is given as the epoch to samplers that have `set_epoch`. Among these is torch's
+        DistributedSampler, which repeats its order unless the epoch is set.
         """
         for part in (loader, sampler, getattr(sampler, "sampler", None)):
             set_epoch = getattr(part, "set_epoch", None)
@@ -94,10 +97,14 @@ def make_draw(loader: Any) -> Draw:
 
 
 def count_examples(loader: Any, examples: int | None) -> int:
-    """Returns how many examples the data set has: as stated, or as a loader's own data set says.
+    """Returns the number of examples of the data set: as stated, or else that of the loader's own data set.
+
+    Args:
+      loader: the loader; its attribute `dataset` is used where `examples` is None.
+      examples: the stated number.
 
     Raises:
-      InputError: neither says it, or the number is out of range.
+      InputError: neither gives the number, or it is out of range.
     """
     if examples is None:
         dataset = getattr(loader, "dataset", None)
@@ -109,7 +116,13 @@ def count_examples(loader: Any, examples: int | None) -> int:
 
 
 def draw_pass(draw: Draw, seed: int, examples: int, most: float = math.inf) -> DrawnPass:
-    """Returns the batches of a pass, at most `most` of them.
+    """Returns the batches of one pass, at most `most` of them.
+
+    Args:
+      draw: the function from a seed to the batches of a pass.
+      seed: the seed of the pass.
+      examples: the number of examples of the data set.
+      most: the largest number of batches to read.
 
     Raises:
       InputError: `draw` fails, or gives something else than indices of the data set.
@@ -131,10 +144,14 @@ def draw_pass(draw: Draw, seed: int, examples: int, most: float = math.inf) -> D
 
 
 def _read_batches(given: Any, most: float) -> DrawnPass:
-    """Returns the batches that the caller's function gave: a single batch, or several.
+    """Returns the batches that the caller's function gave, as arrays of indices.
+
+    Args:
+      given: an iterable of batches, or a single batch of indices.
+      most: the largest number of batches to read.
 
     Raises:
-      InputError: they are no whole numbers.
+      InputError: they are no batches of whole numbers.
     """
     require(isinstance(given, Iterable), f"`draw` gave {shown(given)}: return batches of indices")
     if tuple(getattr(given, "shape", ()))[1:] == (1,):  # a single batch, as argwhere gives it
@@ -160,7 +177,10 @@ def _read_batches(given: Any, most: float) -> DrawnPass:
 
 
 def _to_array(batch: Any) -> NDArray[Any]:
-    """Returns a batch as an array; raises InputError for a batch of several columns."""
+    """Returns a batch of any library as an array, a single column of it as a vector.
+
+    Raises InputError for a batch of several columns, or of rows of unequal length.
+    """
     require(not isinstance(batch, dict), f"`draw` gave dictionaries: {_ADVICE}")
     if isinstance(batch, tuple | list) and len(batch) and hasattr(batch[0], "shape"):
         is_column = len(batch) == 1
@@ -176,7 +196,6 @@ def _to_array(batch: Any) -> NDArray[Any]:
         indices = np.asarray(batch)
     except ValueError as error:  # rows of unequal length
         raise InputError(f"`draw` gave ragged batches: {_ADVICE}") from error
-    is_column = (
-        indices.ndim == 2 and indices.shape[1] == 1
-    )  # as of argwhere and of TensorFlow's where
+    # The form in which argwhere and TensorFlow's `where` return indices.
+    is_column = indices.ndim == 2 and indices.shape[1] == 1
     return indices[:, 0] if is_column else indices

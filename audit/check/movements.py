@@ -14,29 +14,31 @@ from audit.check.probe import Movement, RefusedError, StepProbe
 from audit.check.trees import Columns, Example
 
 _REDRAWN = "another size of batch changes its noise"
-_LOUDEST = 3
-_MOST_PLACES = 64
-_SECONDS = 6.0  # for all places
-_FIRST_ROWS = 16  # that are tried: a bug at every m-th row, m <= 16, meets one of them
-_SEED = 20_240_101  # of the rows that are replaced together
+_LOUDEST = 3  # examples, those with the largest movements, that are measured again over seeds
+_MOST_PLACES = 64  # rows of the batch in which examples are tried
+_SECONDS = 6.0  # for trying all these rows
+_FIRST_ROWS = 16  # first rows that are tried: a bug at every m-th row, m <= 16, meets one of them
+_SEED = 20_240_101  # of the random choice of rows
 
 
 class ExamplePair(NamedTuple):
-    """Two examples, by name, that move the step as differently as any two do."""
+    """The names of the two examples whose movements differ most."""
 
     first: str
     second: str
 
 
 class TriedExamples(NamedTuple):
-    """What examples do to a step.
+    """How far examples move a step.
 
     Attributes:
       examples: the examples by name.
-      movements: how far each moves the step, by its name.
-      places: by row of the batch, how far two opposite examples in its place differ, halved.
-      refusal: why no example was added, empty where examples were.
-      redraws_noise: whether every added example changes all numbers as another draw of the noise does.
+      movements: by the example's name, how far it moves the step: added to the batch, or in place of its
+        first row (then halved).
+      places: by row of the batch, half of how far the step moves when one of the two most different examples
+        in this row's place is exchanged for the other.
+      refusal: why examples replaced the first row; empty where they were added.
+      redraws_noise: whether a batch with an added example gets another draw of the noise.
     """
 
     examples: dict[str, Example]
@@ -47,11 +49,11 @@ class TriedExamples(NamedTuple):
 
     @property
     def were_added(self) -> bool:
-        """Whether movements are those of added examples."""
+        """Whether examples were added to the batch; if not, they replaced its first row."""
         return not self.refusal
 
     def list_all(self) -> dict[str, Movement]:
-        """Returns the movements of examples and of places, by what was done."""
+        """Returns all movements, of single examples and of places, by a description of what was done."""
         result = {}
         for name, movement in self.movements.items():
             result[name if self.were_added else f"{name}, in place of the first"] = movement
@@ -61,15 +63,15 @@ class TriedExamples(NamedTuple):
 
 
 def try_examples(probe: StepProbe, examples: dict[str, Example], seconds: float) -> TriedExamples:
-    """Measures how far examples move the step.
+    """Measures how far examples move the step when they are added to its batch.
 
-    Where the step refuses a larger batch, ignores one more example, or draws another noise then, examples
-    take the place of the first row.
+    Where the step refuses a larger batch, ignores one more example, or draws its noise anew for a larger
+    batch, each example replaces the batch's first row instead.
 
     Args:
       probe: the step.
-      examples: by name.
-      seconds: that a call of the step takes.
+      examples: the examples by name.
+      seconds: how long a call of the step takes.
     """
     movements, error = _add_each(probe, examples)
     if error:
@@ -91,13 +93,15 @@ def replace_examples(
     refusal: str,
     seconds: float,
 ) -> TriedExamples:
-    """Measures half of how far examples move the step that take the place of its first row.
+    """Puts each example in place of the batch's first row, and measures half of how far that moves the step.
+
+    Half, since one example leaves and another comes: together they may move the step twice as far as one.
 
     Args:
       probe: the step.
-      examples: by name.
+      examples: the examples by name.
       refusal: why examples are not added.
-      seconds: that a call of the step takes.
+      seconds: how long a call of the step takes.
     """
     movements, error = _replace_first(probe, examples)
     if error:
@@ -107,12 +111,21 @@ def replace_examples(
 
 
 def _try_places(probe: StepProbe, tried: TriedExamples, seconds: float) -> TriedExamples:
-    """Returns what examples do, with what the most different two of them do in place of several rows."""
+    """Tries the two most different examples in several rows; returns `tried` with these `places`.
+
+    Stops at the first row where the step refuses the batch.
+
+    Args:
+      probe: the step.
+      tried: the movements of single examples.
+      seconds: how long a call of the step takes.
+    """
     if not is_any_moved(tried.movements):
         return tried
     places: dict[int, Movement] = {}
     pair = find_opposites(tried)
-    most = int(np.clip(_SECONDS / (2 * seconds), 4, _MOST_PLACES))
+    seconds_a_row = 2 * seconds  # a call for each of the two examples
+    most = int(np.clip(_SECONDS / seconds_a_row, 4, _MOST_PLACES))
     for row in _choose_places(len(probe.rows[0]), most):
         try:
             places[row] = measure_place(probe, tried, pair, row)
@@ -122,10 +135,11 @@ def _try_places(probe: StepProbe, tried: TriedExamples, seconds: float) -> Tried
 
 
 def _add_each(probe: StepProbe, examples: Mapping[str, Example]) -> tuple[dict[str, Movement], str]:
-    """Measures how far each example moves the step that is added at the end of the batch.
+    """Adds each example at the end of the batch, and measures how far that moves the step.
 
     Returns:
-      Movements by name, and the last error of a batch that the step refused, empty where it refused none.
+      The movements by the examples' names, without those whose batch the step refused; and the last of these
+      refusals' messages, empty where there was none.
     """
     movements = {}
     last_error = ""
@@ -142,10 +156,13 @@ def _add_each(probe: StepProbe, examples: Mapping[str, Example]) -> tuple[dict[s
 def _replace_first(
     probe: StepProbe, examples: Mapping[str, Example]
 ) -> tuple[dict[str, Movement], str]:
-    """Measures half of how far each example moves the step that takes the place of the batch's first row.
+    """Puts each example in place of the batch's first row, and measures half of how far that moves the step.
+
+    Half, since one example leaves and another comes: together they may move the step twice as far as one.
 
     Returns:
-      As `_add_each` does.
+      The movements by the examples' names, without those whose batch the step refused; and the last of these
+      refusals' messages, empty where there was none.
     """
     movements = {}
     last_error = ""
@@ -160,31 +177,38 @@ def _replace_first(
 
 
 def is_any_moved(movements: Mapping[str, Movement]) -> bool:
-    """Returns whether an example changes any number, by however little."""
+    """Returns whether any example changes any parameter, by however little."""
     return any(np.any(movement.vector != 0) for movement in movements.values())
 
 
 def _is_noise_redrawn(movements: Mapping[str, Movement], noise_multiplier: float) -> bool:
-    """Returns whether added examples share a movement that is the difference of two draws of the noise.
+    """Returns whether added examples share a movement that looks like the difference of two draws of noise.
 
-    All batches with an added example then share a draw, so that movements are far from zero but near each
-    other, as they would not be for a single parameter and little noise.
+    A step that draws its noise anew for a larger batch takes the same new draw for every batch with one added
+    example. The movements then lie far from zero, but near each other: they share a vector with about normal
+    entries of variance 2 sigma^2. This shows only with at least four parameters and not too little noise.
+
+    Args:
+      movements: the movements of added examples, by name.
+      noise_multiplier: sigma.
     """
     vectors = [movement.vector for movement in movements.values() if np.isfinite(movement.norm)]
     if len(vectors) < 2:
         return False
     shared = np.mean(vectors, axis=0)
-    typical_square = float(np.median(shared**2) / 0.455)  # a normal law's median square
+    # 0.455 is the median of a squared standard normal variable.
+    typical_square = float(np.median(shared**2) / 0.455)
     variance = 2 * noise_multiplier**2
     least = min(np.linalg.norm(vector) for vector in vectors)
     spread = max(np.linalg.norm(vector - shared) for vector in vectors)
     is_like_noise = shared.size >= 4 and 0.25 * variance < typical_square < 4 * variance
-    # an example of a correct step moves it by 1 at most, so that a shared movement has at most that length
+    # One example moves a correct step by at most 1, so that without redrawn noise a shared movement is no
+    # longer than that.
     return bool(is_like_noise and least > 1.05 and np.linalg.norm(shared) > 1.05 * spread)
 
 
 def find_opposites(tried: TriedExamples) -> ExamplePair:
-    """Returns the two examples whose movements differ most."""
+    """Returns the names of the two examples whose movements differ most, in Euclidean distance."""
     names = []
     vectors = []
     for name, movement in tried.movements.items():
@@ -194,21 +218,22 @@ def find_opposites(tried: TriedExamples) -> ExamplePair:
     matrix = np.array(vectors)
     products = matrix @ matrix.T
     squares = np.diag(products)
-    distances = squares[:, None] + squares - 2 * products
-    first, second = np.unravel_index(int(np.argmax(distances)), distances.shape)
+    squared_distances = squares[:, None] + squares - 2 * products
+    first, second = np.unravel_index(int(np.argmax(squared_distances)), squared_distances.shape)
     return ExamplePair(names[first], names[second])
 
 
 def compute_enclosing_radius(tried: TriedExamples) -> float:
-    """Returns the radius of the smallest ball that holds what the examples do in place of the first row.
+    """Returns the radius of the smallest ball around the examples' contributions in place of the first row.
 
-    Clipped gradients lie in a ball of radius C around zero. The first row's own gradient, and so the ball's
-    centre among the movements, may be unknown; its radius is not. Half of the largest distance says less:
-    of three gradients at angles of 120 degrees it is 0.87 C.
+    Clipped gradients lie in a ball of radius C around zero. Movements are differences from the first row's
+    own gradient, which is unknown, so that the ball's centre among them is unknown too; its radius is not.
+    Half of the largest distance would say less: of three gradients of norm C at angles of 120 degrees it is
+    0.87 C.
 
     Returns:
-      The radius in units of eta C / B, or a little less: the largest value of the dual problem that 2,000
-      Frank-Wolfe steps come to.
+      The radius in units of eta C / B, or a little less: 2,000 Frank-Wolfe steps on the dual problem, whose
+      values are all lower bounds on the squared radius. 0 where no movement is finite.
     """
     finite = [
         movement.vector for movement in tried.movements.values() if np.isfinite(movement.norm)
@@ -222,12 +247,12 @@ def compute_enclosing_radius(tried: TriedExamples) -> float:
     squares = np.diag(products)
     weights = np.full(len(points), 1 / len(points))
     for _ in range(2000):
-        distances = (
-            squares - 2 * products @ weights
-        )  # squared, from the ball's centre, up to a constant
+        # The squared distances from the ball's centre, the points' weighted mean, up to a constant; also the
+        # gradient of the dual objective.
+        squared_distances = squares - 2 * products @ weights
         direction = -weights
-        direction[np.argmax(distances)] += 1
-        slope = distances @ direction
+        direction[np.argmax(squared_distances)] += 1
+        slope = squared_distances @ direction
         curvature = direction @ products @ direction
         if slope <= 1e-9 or curvature <= 0:
             break
@@ -236,10 +261,14 @@ def compute_enclosing_radius(tried: TriedExamples) -> float:
 
 
 def _choose_places(rows: int, most: int) -> list[int]:
-    """Returns rows of a batch to be replaced, at most `most`, the most telling first.
+    """Returns the indices of at most `most` rows of a batch to try examples in, the most telling first.
 
     They are the batch's ends, its middle, its first rows (a bug at every m-th row, m <= 16, meets one of
     them), and others at random.
+
+    Args:
+      rows: the number of rows of the batch.
+      most: the largest number of rows to return.
     """
     first = [0, rows - 1, rows // 2, *range(1, _FIRST_ROWS)]
     others = np.random.default_rng(_SEED).permutation(rows).tolist()
@@ -254,7 +283,16 @@ def measure_place(
     row: int,
     seed: int = 0,
 ) -> Movement:
-    """Returns half of what two examples differ in place of a row of the batch.
+    """Returns half of how far the step moves when one example in a row's place is exchanged for another.
+
+    Half, since one example leaves and another comes: together they may move the step twice as far as one.
+
+    Args:
+      probe: the step.
+      tried: holds the examples by name.
+      pair: the names of the two examples.
+      row: the index of the row of the batch that they take in turn.
+      seed: the seed of both calls of the step.
 
     Raises:
       RefusedError: the step fails.
@@ -269,7 +307,12 @@ def measure_place(
 
 
 def replace_rows(rows: Columns, examples: Mapping[int, Columns]) -> Columns:
-    """Returns a batch with examples, of a single row each, in place of some of its rows."""
+    """Returns a copy of a batch with other examples in some of its rows.
+
+    Args:
+      rows: the batch's columns.
+      examples: by the index of the row to replace, the columns of one example.
+    """
     result = []
     for i, column in enumerate(rows):
         replaced = column.copy()
@@ -280,10 +323,15 @@ def replace_rows(rows: Columns, examples: Mapping[int, Columns]) -> Columns:
 
 
 def refine_movements(probe: StepProbe, tried: TriedExamples, seeds: range) -> TriedExamples:
-    """Returns the movements of the loudest examples alone, as means over seeds.
+    """Measures the examples with the largest movements again, as means over seeds; returns these alone.
 
-    Beside noise that exceeds the distance of two numbers, rounding errors of different seeds are independent,
-    so that their mean is smaller than each.
+    Where the noise exceeds the spacing of floating-point numbers, the rounding errors at different seeds are
+    independent, so that their mean is smaller than each of them.
+
+    Args:
+      probe: the step.
+      tried: the movements at a single seed.
+      seeds: the seeds to average over.
     """
     loudest = sorted(tried.movements, key=lambda name: -tried.movements[name].norm)[:_LOUDEST]
     base = probe.run_mean(probe.rows, seeds)
@@ -306,23 +354,26 @@ def measure_interactions(
     tried: TriedExamples,
     seeds: range,
 ) -> list[Movement] | str:
-    """Measures whether two parts of a batch interact: what both do, less the sum of what each does alone.
+    """Measures whether two parts of a batch interact.
 
-    One pair of parts is added to the batch, if the step takes larger batches; others replace rows of it.
+    The interaction is how far both parts together move the step, less the sum of how far each moves it alone.
+    One pair of parts is added to the batch, if the step takes larger batches. Further pairs replace rows of
+    the batch.
 
     Args:
       probe: the step.
-      tried: what examples did.
-      seeds: whose steps are averaged.
+      tried: the examples that the parts are made of, and whether the step takes larger batches.
+      seeds: the seeds to average over.
 
     Returns:
-      A movement for each pair of parts, 0 in a correct step; or, if the step refuses every pair, why.
+      The interaction of each pair of parts, 0 in a correct step; or, if the step refuses every pair, the
+      reason as text.
     """
     examples = [example.columns for example in tried.examples.values()]
     results = []
     error = tried.refusal
     if tried.were_added:
-        half = len(examples) // 2 | 1  # odd, so that examples that are clipped in pairs show
+        half = len(examples) // 2 | 1  # odd, so that it shows where examples are clipped in pairs
         first = trees.join(*examples[:half])
         second = trees.join(*examples[half:])
         both = trees.join(probe.rows, first, second)
@@ -346,14 +397,17 @@ def measure_interactions(
 def _choose_parts(tried: TriedExamples, rows: int) -> list[tuple[dict[int, Columns], ...]]:
     """Chooses pairs of parts of a batch, and the examples that replace their rows.
 
+    The pairs are two random halves of the rows; the first two rows; and, where there are examples with short
+    labels, two random quarters of the rows, filled with these. The other half of the rows keeps its tokens: a
+    mean over all tokens of the batch changes how much these count.
+
     Args:
-      tried: what examples did.
-      rows: of the batch.
+      tried: the examples.
+      rows: the number of rows of the batch.
 
     Returns:
-      For each pair, two dicts from rows to examples: every row at random in one of two, two neighbours, and
-      where there are short examples, these in two quarters of the rows, as what they do to a mean over all
-      tokens of a batch is seen in the other half.
+      For each pair, its two parts: dicts from the index of a row to the columns of its example. Empty for a
+      batch of one row.
     """
     if rows < 2:
         return []
@@ -362,7 +416,7 @@ def _choose_parts(tried: TriedExamples, rows: int) -> list[tuple[dict[int, Colum
     order = np.random.default_rng(_SEED).permutation(rows).tolist()
 
     def assign(chosen: list[int], replacements: list[Columns], shift: int) -> dict[int, Columns]:
-        """Returns an example for each chosen row."""
+        """Returns, for each chosen row, the replacement with index row + shift, modulo their number."""
         return {row: replacements[(row + shift) % len(replacements)] for row in chosen}
 
     halves = assign(order[: rows // 2], examples, 0), assign(order[rows // 2 :], examples, 1)
@@ -383,12 +437,13 @@ def _measure_interaction(
     second: Columns,
     seeds: range,
 ) -> Movement:
-    """Measures what two parts together do beyond the sum of what each does alone.
+    """Measures how far two parts together move the step, less the sum of how far each moves it alone.
 
     Args:
       probe: the step.
-      both, first, second: the batch with both parts and with each.
-      seeds: over which steps are averaged.
+      both: the batch with both parts.
+      first, second: the batch with one part each.
+      seeds: the seeds to average over.
     """
     after_first = probe.run_mean(first, seeds)
     neither = probe.run_mean(probe.rows, seeds)
@@ -397,18 +452,21 @@ def _measure_interaction(
 
 
 def measure_seed_effect(probe: StepProbe, tried: TriedExamples) -> Movement | None:
-    """Measures how far the seed changes what examples in place of the first row do.
+    """Measures how far the seed changes what exchanging two examples in the first row does to the step.
 
-    Noise alone does not change it; dropout, augmentation and noise before the gradient do.
+    Noise alone does not change it, since it cancels in the difference at each seed. Dropout, augmentation and
+    noise before the gradient do.
 
     Returns:
-      The largest difference between two seeds, 0 in a correct step; None where it cannot be measured.
+      The change between seeds 0 and 1, 0 in a correct step: of two pairs of examples, that which exceeds its
+      tolerance more. None where it cannot be measured.
     """
     if 0 not in tried.places:
         return None
     movements = tried.movements
     ranked = sorted(movements, key=lambda name: movements[name].norm)
-    quiet = ExamplePair(ranked[len(ranked) // 2], ranked[0])  # unclipped, where any is
+    # The second pair has small movements, so that clipping does not hide what the seed changes.
+    quiet = ExamplePair(ranked[len(ranked) // 2], ranked[0])
     results = []
     for pair in (find_opposites(tried), quiet):
         rows = [replace_rows(probe.rows, {0: tried.examples[name].columns}) for name in pair]
@@ -416,6 +474,7 @@ def measure_seed_effect(probe: StepProbe, tried: TriedExamples) -> Movement | No
             outcomes = [probe.run(batch, seed) for batch in rows for seed in (0, 1)]
         except RefusedError:
             return None
+        # (first example at seed 0 - at seed 1) - (second example at seed 0 - at seed 1)
         difference = outcomes[0] - outcomes[1] - outcomes[2] + outcomes[3]
         size = len(probe.rows[0])
         results.append(probe.measure(difference, outcomes[0], size, steps=4))

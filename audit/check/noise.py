@@ -28,33 +28,34 @@ ROWS = ("noise", "independence", "shape", "noise and data", "empty batch")
 ALL_LAYERS = "all layers together"
 CONSECUTIVE = "consecutive seeds"
 
-_UNEQUAL = 2.5  # times the spread of numbers' variances that chance gives, from which they differ
+_UNEQUAL = 2.5  # variances of numbers differ if they spread so many times as much as by chance
 _REACH = 6  # deviations from the mean, within which practically all draws lie
+_EXACT = 32  # a deviation so many times as large as the rounding, or more, hides it in the shape
 _TAILS = (3.0, 3.5, 4.0)  # deviations beyond which draws are counted
-_LEAST_IN_TAIL = 16.0  # draws that are expected there
+_LEAST_IN_TAIL = 16.0  # draws that must be expected there for a test
 
-_FREEDOM = 320  # degrees of freedom to reach in the smallest layer, where a few seconds allow
-_NUMBERS = 20_000  # to draw over all layers and seeds, where a few seconds allow
-_MOST_NUMBERS = 60_000  # of a draw that are looked at
+_FREEDOM = 320  # degrees of freedom to reach in the smallest layer, in at most _MOST_SECONDS
+_NUMBERS = 20_000  # to draw over all layers and seeds, in at most _FEW_SECONDS
+_MOST_NUMBERS = 60_000  # that are kept of a draw, about
 _FEW_SECONDS = 3.0
-_MOST_SECONDS = 20.0  # for _FREEDOM
-_SLOW_SECONDS = 40.0  # after which other batches are drawn four times only
+_MOST_SECONDS = 20.0
+_SLOW_SECONDS = 40.0  # a batch as given that takes longer leaves four draws for other batches
 
 
 class StepNoise(NamedTuple):
-    """The noise of n seeds at one batch, of k numbers in some layers, in stated deviations.
+    """The noise of n seeds at one batch, in k of the parameters, in units of the stated deviation.
 
     Attributes:
-      draws: (n, k) the numbers after the step, less those before it.
-      rounding: (k,) the coarsest distance between two numbers that the type can hold.
+      draws: (n, k) the parameters after the step, less those before it.
+      rounding: (k,) the largest spacing of floating-point numbers at any of the n draws.
       values: (n, k) the noise, less its mean over seeds; 0 where rounding hides it.
-      mean: (k,) how far the mean over seeds is from the start.
-      layer: (k,) index of each number's layer.
-      exact: (k,) where rounding is too fine to show in the shape of the noise.
-      deviations: (layers,) each layer's deviation, without what rounding adds.
-      freedom: (layers,) degrees of freedom of the deviations.
-      tolerance: (layers,) how far deviations may be wrong, relative.
-      silent: (layers,) how many numbers, of all, are the same for every seed.
+      mean: (k,) the mean over seeds, less the parameters before the step.
+      layer: (k,) the index of each parameter's layer.
+      exact: (k,) whether rounding is too fine to show in the shape of the noise.
+      deviations: (layers,) the noise's standard deviation in each layer, without what rounding adds.
+      freedom: (layers,) the degrees of freedom of these deviations.
+      tolerance: (layers,) by how much deviations may be wrong, relative.
+      silent: (layers,) how many of all the layer's parameters are the same for every seed.
     """
 
     draws: Vector
@@ -73,10 +74,10 @@ class DrawnNoise(NamedTuple):
     """The noise at the batch as given and at others.
 
     Attributes:
-      layer_names: (layers,) as in the probe.
-      layer_sizes: (layers,) how many numbers each layer has.
-      given: the noise at the batch as given, with no freedom in layers that are not trained.
-      others: by the batch's name the noise there, or why there is none.
+      layer_names: (layers,) the layers' names, as in the probe.
+      layer_sizes: (layers,) how many parameters each layer has.
+      given: the noise at the batch as given; layers that are not trained have 0 degrees of freedom.
+      others: by the name of another batch, the noise there, or the step's error if it refused the batch.
     """
 
     layer_names: list[str]
@@ -93,10 +94,12 @@ class DrawnNoise(NamedTuple):
         return accepted
 
     def compute_deviation(self, batch: str = "") -> Any:
-        """Returns the deviation over all trained layers; NaN where it cannot be seen.
+        """Returns the noise's deviation over all trained layers, in stated deviations.
+
+        NaN where there is no noise at the batch, or no layer in which it can be seen.
 
         Args:
-          batch: a name in `others`, or nothing for the batch as given.
+          batch: a name in `others`; empty for the batch as given.
         """
         noise: StepNoise | str = self.given
         if batch:
@@ -107,7 +110,11 @@ class DrawnNoise(NamedTuple):
         return np.sqrt(np.sum(freedom * noise.deviations**2) / np.sum(freedom))
 
     def varies_by_number(self) -> bool:
-        """Returns whether the noise has another deviation in every number, within layers."""
+        """Returns whether the noise's deviation differs between parameters of the same layer.
+
+        It does if the variances, relative to their layer's, spread much more than by chance. False if fewer
+        than 8 parameters have noise.
+        """
         given = self.given
         seeds = len(given.values)
         is_seen = given.values.std(axis=0) > 0
@@ -119,9 +126,10 @@ class DrawnNoise(NamedTuple):
         return bool(np.std(ratios) > _UNEQUAL * spread_by_chance)
 
     def is_constant(self) -> bool:
-        """Returns whether all seeds give the same noise.
+        """Returns whether all seeds give the same noise, of about the stated deviation.
 
-        A gradient moves a step four times as far at four times the batch; the same noise does not.
+        A step with gradients' part g and constant noise z gives g + z at the batch as given, and 4 g + z at
+        four times the batch. z is solved from both.
         """
         fourfold = self.others[FOURFOLD]
         if isinstance(fourfold, str) or np.any(self.given.values):
@@ -135,9 +143,9 @@ class NoiseTest(NamedTuple):
     """A statistical test of the noise.
 
     Attributes:
-      row: the row of the report that shows it, of ROWS.
+      row: the row of the report that shows it, one of ROWS.
       what: what was tested, in words: a layer, a batch or a kind of correlation.
-      p_value: how likely noise as stated looks at least so wrong.
+      p_value: the probability that noise as stated looks at least so wrong.
     """
 
     row: str
@@ -150,8 +158,8 @@ def draw_noise(probe: StepProbe, seeds: int | None, seconds: float) -> DrawnNois
 
     Args:
       probe: the step.
-      seeds: how many to draw, by default as many as layers need and time allows.
-      seconds: that a draw takes.
+      seeds: the number of draws; None for as many as layers need and time allows.
+      seconds: how long a draw takes.
 
     Raises:
       RefusedError: the step fails at the batch as given.
@@ -176,7 +184,12 @@ def draw_noise(probe: StepProbe, seeds: int | None, seconds: float) -> DrawnNois
 
 
 def _choose_count(probe: StepProbe, seconds: float) -> int:
-    """Returns how many seeds the trained layers need, as far as time allows, at least 12."""
+    """Returns how many seeds to draw: as many as the trained layers need and time allows, at least 12.
+
+    Args:
+      probe: the step.
+      seconds: how long a draw takes.
+    """
     trained_layers = np.unique(probe.layer[probe.is_trained])
     sizes = np.bincount(probe.layer)[trained_layers].tolist() or [_FREEDOM]
     needed = int(np.clip(_FREEDOM / min(sizes), 64, _FREEDOM))
@@ -187,7 +200,7 @@ def _choose_count(probe: StepProbe, seconds: float) -> int:
 
 
 def _make_other_batches(rows: Columns) -> dict[str, Columns]:
-    """Makes batches of other sizes and features, by name."""
+    """Returns batches of other sizes, and one with larger features, by their names in the report."""
     batches = {}
     examples = len(rows[0])
     quarter = max(1, examples // 4)
@@ -205,15 +218,15 @@ def _draw_at(
     stream: int,
     count: int,
 ) -> StepNoise | str:
-    """Takes `count` steps at a batch with different seeds, and measures the noise that they differ by.
+    """Takes `count` steps at a batch with different seeds, and measures the noise by which they differ.
 
-    It looks at the first numbers of each layer, as many as memory allows.
+    Of each layer only the first parameters are kept: an equal share of _MOST_NUMBERS, or 256 if that is more.
 
     Args:
       probe: the step.
-      rows: the batch.
-      stream: which seeds, as in `_choose_seeds`.
-      count: how many steps.
+      rows: the batch's columns.
+      stream: 0 for the batch as given, 1 for all others; they have different seeds.
+      count: the number of steps.
 
     Returns:
       The noise; or, if the step refuses the batch, its error as text.
@@ -234,27 +247,27 @@ def _draw_at(
         return str(error)
     tolerance = 4 * probe.spacings[np.flatnonzero(place_in_layer == 0)]
     deviation = probe.settings.unit * probe.settings.noise_multiplier
-    # Where rounding is coarser than that, equal numbers do not show that there is no noise.
+    # Where rounding is coarser than a quarter of the deviation, a parameter may be the same for every seed
+    # in spite of noise.
     is_fine = trees.compute_ulp(first, probe.spacings) <= 0.25 * deviation
     silent = np.bincount(probe.layer, is_fine & ~differs)
     return _measure_noise(probe, np.array(draws), is_sampled, tolerance, silent)
 
 
 def _choose_seeds(probe: StepProbe, stream: int, count: int) -> NDArray[np.int64]:
-    """Returns pairs of consecutive seeds that are this step's own.
+    """Returns `count` seeds, in pairs of consecutive numbers, that depend on the step.
 
-    With the same seeds for all steps, chance correlations of a generator's first seeds would be reported for
-    every step. Another stream has other seeds, so that the noise at two batches is independent, as the
-    F-test of `_test_batch` takes it.
+    If all steps had the same seeds, chance correlations of a generator at these seeds would be reported for
+    every step. The two streams have different seeds, so that the noise at two batches is independent, as the
+    F-test of `_test_batch` assumes.
 
     Args:
       probe: the step.
       stream: 0 for the batch as given, 1 for all others.
-      count: of the seeds.
+      count: the number of seeds.
     """
-    text = repr(probe.settings).replace(
-        "StepSettings", "Stated"
-    )  # another word would change all seeds
+    # The word is fixed, so that the class's name does not decide the seeds.
+    text = repr(probe.settings).replace("StepSettings", "Stated")
     step_seed = zlib.crc32(text.encode() + probe.start.tobytes())
     pairs = -(-count // 2)
     rng = np.random.default_rng([step_seed, stream])
@@ -269,50 +282,54 @@ def _measure_noise(
     tolerance: Vector,
     silent: NDArray[Any],
 ) -> StepNoise:
-    """Measures the noise of draws.
+    """Returns the noise of n steps at one batch with different seeds.
+
+    Parameters whose rounding is coarser than their noise are left out of the deviations; the variance that
+    rounding adds to the others is subtracted.
 
     Args:
       probe: the step.
-      draws: (n, k) numbers after the step.
-      is_sampled: (p,) which k of all numbers these are.
-      tolerance: (layers,) how far deviations may be wrong.
-      silent: (layers,) how many numbers are the same for every seed.
+      draws: (n, k) the parameters after each step.
+      is_sampled: (p,) whether a parameter is one of these k.
+      tolerance: (layers,) by how much deviations may be wrong, relative.
+      silent: (layers,) how many of all the layer's parameters are the same for every seed.
     """
     deviation = probe.settings.unit * probe.settings.noise_multiplier
-    freedom_each = len(draws) - 1
+    freedom_of_number = len(draws) - 1  # the mean over n seeds is subtracted
     layer = probe.layer[is_sampled]
-    # Less the first draw, so that a number that never changes is exactly 0 below.
+    # The first draw is subtracted, so that a parameter that never changes is exactly 0 below.
     noise = (draws - draws[0]) / deviation
     noise = noise - noise.mean(axis=0)
     mean = (draws.mean(axis=0) - probe.start[is_sampled]) / deviation
 
-    rounding = trees.compute_ulp(draws, probe.spacings[is_sampled]) / deviation
-    coarsest = np.max(rounding, axis=0)
-    # Numbers are chosen by what they can round to, not by what they did: those that drew far values, which
-    # round more coarsely, would be left out, and the tails with them.
-    reach = np.abs(draws.mean(axis=0)) + _REACH * deviation
-    reached = trees.compute_ulp(reach, probe.spacings[is_sampled]) / deviation
-    is_visible = reached <= max(1.0, float(np.median(noise.std(axis=0))))
-    rounding_squares = freedom_each / 12 * np.mean(rounding**2, axis=0)  # Sheppard's correction
+    spacing = trees.compute_ulp(draws, probe.spacings[is_sampled]) / deviation  # (n, k)
+    # Larger values round more coarsely. Parameters are kept or left out by the rounding at the farthest value
+    # that they can draw, not at the values that they drew: else those that drew far values would be left out,
+    # and the tails of the noise with them.
+    farthest = np.abs(draws.mean(axis=0)) + _REACH * deviation
+    farthest_spacing = trees.compute_ulp(farthest, probe.spacings[is_sampled]) / deviation
+    is_visible = farthest_spacing <= max(1.0, float(np.median(noise.std(axis=0))))
+    # Sheppard's correction: rounding to a spacing h adds a variance of h^2 / 12.
+    rounding_squares = freedom_of_number / 12 * np.mean(spacing**2, axis=0)
     squares = np.sum(noise**2, axis=0) - rounding_squares
     layer_squares = np.bincount(layer, np.where(is_visible, squares, 0))
-    freedom = freedom_each * np.bincount(layer, is_visible)
+    layer_freedom = freedom_of_number * np.bincount(layer, is_visible)
     return StepNoise(
         draws=(draws - probe.start[is_sampled]) / deviation,
-        rounding=coarsest,
+        rounding=np.max(spacing, axis=0),
         values=np.where(is_visible, noise, 0),
         mean=mean,
         layer=layer,
-        exact=32 * reached <= 1,
-        deviations=np.sqrt(np.maximum(layer_squares, 0) / np.maximum(freedom, 1)),
-        freedom=freedom,
+        exact=_EXACT * farthest_spacing <= 1,
+        deviations=np.sqrt(np.maximum(layer_squares, 0) / np.maximum(layer_freedom, 1)),
+        freedom=layer_freedom,
         tolerance=tolerance,
         silent=silent,
     )
 
 
 def check_noise(drawn: DrawnNoise) -> dict[str, CheckOutcome]:
-    """Returns the outcomes of the noise's rows, with every statistical test of it."""
+    """Runs every statistical test of the noise; returns the outcome of each row of ROWS."""
     p_values: dict[str, dict[str, float]] = {row: {} for row in ROWS}
     for test in _run_tests(drawn):
         p_values[test.row][test.what] = test.p_value
@@ -354,7 +371,12 @@ def check_noise(drawn: DrawnNoise) -> dict[str, CheckOutcome]:
 def _describe_rows(
     drawn: DrawnNoise, p_values: Mapping[str, Mapping[str, float]]
 ) -> dict[str, str]:
-    """Returns what was measured in each of the noise's rows, in words."""
+    """Returns, by row of ROWS, what was measured, in words.
+
+    Args:
+      drawn: the noise.
+      p_values: by row, the p-values of its tests by what was tested.
+    """
     seeds = len(drawn.given.values)
     tests = sum(len(tested) for tested in p_values.values())
     power = compute_power(drawn, 0.99, LEVEL / max(tests, 1))
@@ -377,12 +399,12 @@ def _describe_rows(
 
 
 def compute_power(drawn: DrawnNoise, ratio: float, level: float) -> float:
-    """Returns the probability that noise of another deviation fails the test of all layers together.
+    """Returns the power of the deviation's test, over all layers together, against another deviation.
 
     Args:
-      drawn: the noise.
-      ratio: its deviation over the stated deviation.
-      level: of the test.
+      drawn: the noise, whose degrees of freedom and tolerance decide the power.
+      ratio: the other deviation over the stated one.
+      level: the level of the test.
     """
     freedom = float(np.sum(drawn.given.freedom))
     if freedom == 0:
@@ -400,7 +422,7 @@ def row_of(batch: str) -> str:
 
 
 def _run_tests(drawn: DrawnNoise) -> Iterator[NoiseTest]:
-    """Yields each statistical test of the noise; if there is no noise, only the tests of deviations."""
+    """Yields every statistical test of the noise; if there is no noise, only those of its deviations."""
     yield from _test_deviations(drawn)
 
     given = drawn.given
@@ -416,9 +438,9 @@ def _run_tests(drawn: DrawnNoise) -> Iterator[NoiseTest]:
 
 
 def _compute_least_deviation(drawn: DrawnNoise) -> float:
-    """Returns the deviation up to which a number or a layer counts as without noise.
+    """Returns the deviation up to which a parameter or a layer counts as without noise.
 
-    It is 1% of the measured deviation or of the stated deviation, whichever is less.
+    It is 1% of the measured deviation or of the stated deviation, whichever is less; in stated deviations.
     """
     measured = max(drawn.compute_deviation(), 0)
     stated = 1
@@ -440,9 +462,10 @@ def _test_deviations(drawn: DrawnNoise) -> Iterator[NoiseTest]:
 
 
 def _test_batch(drawn: DrawnNoise, batch: str) -> Iterator[NoiseTest]:
-    """Yields an F-test that the noise is as large at another batch, if there is a layer to compare.
+    """Yields a test that the noise is as large at another batch as at the batch as given.
 
-    It compares each layer, and takes the smallest p-value with Bonferroni's correction.
+    An F-test compares each layer. The smallest of their p-values counts, with Bonferroni's correction. Yields
+    nothing if there is no layer to compare.
 
     Args:
       drawn: the noise.
@@ -453,9 +476,7 @@ def _test_batch(drawn: DrawnNoise, batch: str) -> Iterator[NoiseTest]:
     is_noisy = (given.freedom > 0) & (given.deviations > _compute_least_deviation(drawn))
     is_comparable = is_noisy & (other.freedom > 0)
     quotient = (given.deviations / other.deviations) ** 2
-    slack = (
-        1 + given.tolerance + other.tolerance
-    ) ** 2  # by which rounding may change the quotient
+    slack = (1 + given.tolerance + other.tolerance) ** 2  # how far rounding may change the quotient
     fisher = scipy.stats.f(given.freedom, other.freedom)
     p_values = compute_two_sided_p_value(fisher, quotient / slack, quotient * slack)
     compared = p_values[is_comparable]
@@ -465,12 +486,12 @@ def _test_batch(drawn: DrawnNoise, batch: str) -> Iterator[NoiseTest]:
 
 
 def _compute_deviation_p_values(freedom: Any, squares: Any, tolerance: Any) -> Any:
-    """Returns two-sided p-values of sums of squares of noise whose stated deviation is 1.
+    """Returns two-sided p-values of the null hypothesis that the noise's deviation is 1, as stated.
 
     Args:
-      freedom: degrees of freedom of each sum.
-      squares: the sums.
-      tolerance: how far the measured deviations may be wrong, relative.
+      freedom: the degrees of freedom of each sum of squares.
+      squares: the sums of squares, chi-square with this freedom under the null hypothesis.
+      tolerance: by how much the measured deviations may be wrong, relative.
     """
     above = squares / (1 + tolerance) ** 2
     below = squares / (1 - tolerance) ** 2
@@ -478,18 +499,25 @@ def _compute_deviation_p_values(freedom: Any, squares: Any, tolerance: Any) -> A
 
 
 def standardise(drawn: DrawnNoise) -> Vector:
-    """Returns the noise that rounding does not show in, each layer's in its own deviations, flat."""
+    """Returns the noise that rounding does not distort, divided by its layer's deviation, as one vector.
+
+    Parameters without noise are left out.
+    """
     given = drawn.given
     seeds = len(given.values)
     is_noisy = given.values.std(axis=0) > _compute_least_deviation(drawn)
     is_usable = is_noisy & given.exact
     values = given.values[:, is_usable] / given.deviations[given.layer[is_usable]]
-    values = values * np.sqrt(seeds / (seeds - 1))  # which the mean's removal takes away
+    # Subtracting the mean over seeds has shrunk the values.
+    values = values * np.sqrt(seeds / (seeds - 1))
     return np.asarray(values.ravel())
 
 
 def _test_shape(values: Vector) -> Iterator[NoiseTest]:
-    """Yields tests of a normal law: of all numbers, and of those beyond some deviations."""
+    """Yields tests that standardised noise is normal: by a chi-square fit, and by counts in the tails.
+
+    Yields nothing for fewer than 200 values. A tail is tested where enough draws are expected there.
+    """
     if values.size < 200:
         return
     yield NoiseTest("shape", "distribution", compute_fit_p_value(values, scipy.stats.norm()))
@@ -503,7 +531,10 @@ def _test_shape(values: Vector) -> Iterator[NoiseTest]:
 
 
 def _find_reach(drawn: DrawnNoise) -> float:
-    """Returns how many deviations from the mean the shape of the noise is tested."""
+    """Returns up to how many deviations from the mean the shape of the noise is tested.
+
+    That is the farthest tail that is tested, or else 2.5.
+    """
     size = standardise(drawn).size
     reached = [2.5]
     for cut in _TAILS:
@@ -517,12 +548,13 @@ def compute_two_sided_p_value(
     above: Any,
     below: Any = None,
 ) -> Any:
-    """Returns two-sided p-values of statistics of a distribution of SciPy.
+    """Returns two-sided p-values: twice the smaller tail probability, at most 1.
 
     Args:
-      distribution: of the statistics where nothing is wrong.
-      above: the statistics, as they are held against the upper tail.
-      below: the same as they are held against the lower tail, larger where they are uncertain.
+      distribution: the statistics' distribution under the null hypothesis, of scipy.stats.
+      above: the statistics that are compared with the upper tail.
+      below: the statistics that are compared with the lower tail, by default the same. Uncertain statistics
+        are given at their smallest in `above` and at their largest in `below`.
     """
     if below is None:
         below = above
@@ -531,10 +563,15 @@ def compute_two_sided_p_value(
 
 
 def compute_fit_p_value(values: NDArray[Any], distribution: Any) -> float:
-    """Returns the p-value of numbers of a distribution, by a chi-square test.
+    """Returns the p-value of a chi-square test that values come from a distribution.
 
-    Numbers are counted in intervals as likely as half deviations of a normal law. It is conservative where
-    few numbers are expected.
+    Values are counted in intervals that are as likely as those of a normal law between multiples of half a
+    deviation, from -3 to 3; edges beyond which 10 values or fewer are expected are left out. The test is
+    conservative where few values are expected in an interval.
+
+    Args:
+      values: (n,) the values.
+      distribution: a distribution of scipy.stats.
     """
     levels = scipy.stats.norm.cdf(np.arange(-3, 3.1, 0.5))
     levels = levels[len(values) * np.minimum(levels, 1 - levels) > 10]
@@ -546,11 +583,11 @@ def compute_fit_p_value(values: NDArray[Any], distribution: Any) -> float:
 
 
 def _test_independence(noise: Vector, layer: NDArray[np.int64]) -> Iterator[NoiseTest]:
-    """Yields tests of no correlation between seeds, between numbers and between layers.
+    """Yields tests that noise is uncorrelated between consecutive seeds, parameters and layers.
 
     Args:
-      noise: (n, k) standardised noise of n seeds.
-      layer: (k,) index of each number's layer.
+      noise: (n, k) standardised noise of n seeds in k parameters.
+      layer: (k,) the index of each parameter's layer.
     """
     seeds, numbers = noise.shape
     correlation = np.mean(noise[: seeds - 1 : 2] * noise[1::2])
@@ -561,7 +598,7 @@ def _test_independence(noise: Vector, layer: NDArray[np.int64]) -> Iterator[Nois
         "independence", CONSECUTIVE, _compute_correlation_p_value(abs(correlation), terms)
     )
 
-    layers = [noise[:, layer == index] for index in np.unique(layer)[:40]]
+    layers = [noise[:, layer == index] for index in np.unique(layer)[:40]]  # the first 40 at most
     yield from _test_distances(noise)
     for part in layers:
         # Repetitions within a small layer are too few to show among all numbers.
@@ -575,31 +612,30 @@ def _test_independence(noise: Vector, layer: NDArray[np.int64]) -> Iterator[Nois
         correlation = np.mean(first[:, :size] * second[:, :size])
         p_values.append(_compute_correlation_p_value(abs(correlation), (seeds - 1) * size))
     if p_values:
-        # layers are related where they draw from the same key
+        # Layers are correlated where they draw from the same key.
         yield NoiseTest("independence", "layers", min(1.0, len(p_values) * min(p_values)))
 
 
 def _test_distances(noise: Vector) -> Iterator[NoiseTest]:
-    """Yields a test that no two numbers of a draw are correlated, at whatever distance from each other.
+    """Yields a test that parameters' noise is uncorrelated at every distance in the flat vector.
 
     Rows that share a draw, or workers that share a generator, repeat numbers at some distance. The largest
-    correlation of all distances is tested, with Bonferroni's correction; a single number has none.
+    correlation over all distances is tested, with Bonferroni's correction. Yields nothing for one parameter.
 
     Args:
-      noise: (n, k) standardised noise of n seeds.
+      noise: (n, k) standardised noise of n seeds in k parameters.
     """
     seeds, numbers = noise.shape
     if numbers < 2:
         return
-    # The autocorrelation is the inverse transform of the power spectrum. It goes round a circle, whose size
-    # is odd, so that no distance is its own opposite.
+    # The autocorrelation is the inverse Fourier transform of the power spectrum. It is circular; the circle's
+    # size is odd, so that no distance is its own opposite, whose pairs would count twice.
     size = numbers | 1
     spectrum = np.zeros(size // 2 + 1)
     for draw in noise:
         spectrum += np.abs(fft.rfft(draw, size)) ** 2
-    products = fft.irfft(spectrum, size)[
-        1 : size // 2 + 1
-    ]  # summed over pairs, for distances from 1
+    # The sums of products of all pairs at distances 1, 2, ...
+    products = fft.irfft(spectrum, size)[1 : size // 2 + 1]
     correlations = np.abs(products) / noise.size
     largest = np.max(correlations)
     distance = np.argmax(correlations) + 1
@@ -609,14 +645,14 @@ def _test_distances(noise: Vector) -> Iterator[NoiseTest]:
 
 
 def _compute_correlation_p_value(correlation: Any, terms: int) -> float:
-    """Returns a two-sided p-value of no correlation, by Student's t.
+    """Returns the two-sided p-value of the null hypothesis of no correlation, by Student's t.
 
-    A t with half as many degrees of freedom as products is taken. That is right where each number is in two
-    products; elsewhere its tails are heavier than they need be, so that correct noise passes more often.
+    The t has half as many degrees of freedom as there are products. That is right where each number is in two
+    products. Elsewhere its tails are heavier than they need be, so that correct noise passes more often.
 
     Args:
       correlation: the absolute value of the measured correlation, a mean of products of two numbers.
-      terms: how many products it is the mean of.
+      terms: the number of these products.
     """
     student = correlation * np.sqrt(terms / max(1 - correlation**2, 1e-12))
     return float(2 * scipy.stats.t.sf(student, df=terms / 2))

@@ -23,13 +23,13 @@ from audit.check.trees import Vector
 
 
 class NoiseBugs(NamedTuple):
-    """What names the bugs of the noise.
+    """The facts from which the bugs of the noise are named.
 
     Attributes:
-      settings: what the caller states.
+      settings: the caller's settings of the step.
       drawn: the noise.
-      grid: on which the noise lies, if it lies on a grid.
-      depends_on_example: whether the seed changes what examples do.
+      grid: the grid on which the noise lies; None if it lies on none.
+      depends_on_example: whether the seed changes how far examples move the step.
     """
 
     settings: StepSettings
@@ -40,16 +40,17 @@ class NoiseBugs(NamedTuple):
     def name(
         self, certain: list[CheckFinding], rejected: dict[str, list[str]]
     ) -> list[CheckFinding]:
-        """Returns the findings that are certain and those that explain the noise.
+        """Returns the findings that are certain, and those that explain the rejected tests of the noise.
 
         Args:
-          certain: findings without a test.
-          rejected: what the rejected tests of each row are of.
+          certain: the findings that need no test.
+          rejected: by row of the report, what its rejected tests are of; every row of the noise has an entry.
         """
         drawn = self.drawn
         has_noise = bool(np.any(drawn.given.values))
         repeats = count_repeats(drawn)
-        shares_numbers = False  # so that fewer numbers are independent than tests assume
+        # Whether seeds or parameters share noise: fewer numbers are then independent than the tests assume.
+        shares_numbers = False
         result = list(certain)
         if repeats and (has_noise or drawn.is_constant()):
             finding = findings.REPEATED_NOISE.fill(
@@ -68,6 +69,7 @@ class NoiseBugs(NamedTuple):
                 result.append(findings.RELATED_STEPS)
 
         result += _find_silent_numbers(drawn)
+        # Tests reject a nearly right deviation where shared noise leaves them fewer independent numbers.
         sharing_explains = shares_numbers and (not has_noise or 0.5 < drawn.compute_deviation() < 2)
         if rejected["noise"] and not sharing_explains:
             result += self._explain_wrong_layers(rejected["noise"])
@@ -80,10 +82,10 @@ class NoiseBugs(NamedTuple):
         return result
 
     def _explain_wrong_layers(self, wrong: list[str]) -> list[CheckFinding]:
-        """Returns the findings of layers whose noise has another deviation than stated.
+        """Returns the findings of layers whose noise has another deviation than stated, or none at all.
 
         Args:
-          wrong: names of those layers, or of all layers together.
+          wrong: the names of these layers; ALL_LAYERS among them for the test of all layers together.
         """
         drawn = self.drawn
         given = drawn.given
@@ -120,12 +122,12 @@ class NoiseBugs(NamedTuple):
         return result
 
     def _explain_deviations(self, indices: list[int], where: str, layers: int) -> CheckFinding:
-        """Returns the finding of wrong deviations, with the mistakes that explain them where they are equal.
+        """Returns the finding of wrong deviations, with the mistakes that explain them if they are equal.
 
         Args:
-          indices: of the wrong layers.
-          where: which layers these are, in the words of the finding.
-          layers: how many layers are trained.
+          indices: the indices of the layers whose deviation is wrong.
+          where: these layers in words, for the finding; empty for all.
+          layers: the number of trained layers.
         """
         given = self.drawn.given
         deviations = given.deviations[indices]
@@ -140,7 +142,7 @@ class NoiseBugs(NamedTuple):
             why = f"It differs by layer.{more}"
             return findings.WRONG_NOISE.fill(figure=figure, where=where, why=why)
         deviation = np.average(deviations**2, weights=freedom) ** 0.5
-        # 1%, and four deviations of a measured deviation.
+        # 1%, and four standard errors of a measured deviation, which are 1 / sqrt(2 freedom) each.
         tolerance = min(0.01 + 4 / (2 * sum(freedom)) ** 0.5, 0.05)
         fits = factors.explain_noise(deviation, self.settings, layers, tolerance)
         why = f"{fits}{more}"
@@ -148,7 +150,7 @@ class NoiseBugs(NamedTuple):
 
 
 def _list_names(drawn: DrawnNoise, indices: list[int]) -> str:
-    """Returns the names of layers, or of the first four of many."""
+    """Returns the names of layers as text: the first four, and how many more there are."""
     names = ", ".join(drawn.layer_names[i] for i in indices[:4])
     if len(indices) > 4:
         names += f" and {len(indices) - 4} more"
@@ -156,26 +158,35 @@ def _list_names(drawn: DrawnNoise, indices: list[int]) -> str:
 
 
 def _have_one_deviation(drawn: DrawnNoise, layers: list[int]) -> bool:
-    """Returns whether the noise of some layers may have the same deviation."""
+    """Returns whether the noise of these layers may have one common deviation."""
     return _are_equal(drawn.given.deviations[layers], drawn.given.freedom[layers])
 
 
 def _are_equal(deviations: Vector, freedom: NDArray[np.float64]) -> bool:
-    """Returns whether layers' deviations may be equal, by their degrees of freedom."""
+    """Returns whether layers' measured deviations may come from equal ones.
+
+    They may if the largest exceeds the smallest by at most 10%, or by eight standard errors of the layer with
+    the fewest degrees of freedom, whichever is more.
+
+    Args:
+      deviations: (layers,) the measured deviations.
+      freedom: (layers,) their degrees of freedom.
+    """
     least = min(deviations)
     most = max(deviations)
     return bool(most <= least * max(1.1, 1 + 8 / (2 * min(freedom)) ** 0.5))
 
 
 def count_repeats(drawn: DrawnNoise) -> int:
-    """Returns how many seeds give exactly the noise of another; 0 where that can be chance."""
+    """Returns how many seeds repeat the noise of another seed exactly; 0 where that can be chance.
+
+    Only parameters without visible rounding are compared, and those without noise only if none has any.
+    """
     given = drawn.given
     varies = given.values.std(axis=0) > 0
-    is_telling = (
-        given.exact & varies if np.any(varies) else given.exact
-    )  # frozen numbers tell nothing
-    is_coarse = np.max(given.tolerance) > 1e-6  # of types of 16 bits
-    least = 16 if is_coarse else 4  # numbers that do not repeat by chance
+    is_telling = given.exact & varies if np.any(varies) else given.exact
+    is_coarse = np.max(given.tolerance) > 1e-6  # a type of 16 bits
+    least = 16 if is_coarse else 4  # so many parameters do not all repeat by chance
     if np.sum(is_telling) < least:
         return 0
     distinct = {draw.tobytes() for draw in given.values[:, is_telling]}
@@ -183,7 +194,7 @@ def count_repeats(drawn: DrawnNoise) -> int:
 
 
 def _find_silent_numbers(drawn: DrawnNoise) -> list[CheckFinding]:
-    """Returns findings of layers with noise in which some numbers have none."""
+    """Returns a finding for each layer in which some parameters have noise and others have none."""
     given = drawn.given
     result = []
     is_partial = (given.silent > 0) & (given.silent < drawn.layer_sizes)
@@ -202,7 +213,12 @@ def _find_silent_numbers(drawn: DrawnNoise) -> list[CheckFinding]:
 def _explain_other_batches(
     drawn: DrawnNoise, rejected: Mapping[str, list[str]]
 ) -> list[CheckFinding]:
-    """Returns the findings of noise that another batch changes."""
+    """Returns the findings of noise that changes with the batch.
+
+    Args:
+      drawn: the noise at the batch as given and at others.
+      rejected: by row of the report, the batches whose test was rejected.
+    """
     deviation = drawn.compute_deviation()
     result = []
     changes: dict[str, list[str]] = {}
@@ -217,8 +233,8 @@ def _explain_other_batches(
         if batch == EMPTY and not np.any(noise.values):
             result.append(findings.SKIPPED)
             continue
-        # Noise / size, with the number of examples that are there for the size, is 4 times as large at a
-        # quarter of them, and a quarter as large at four times as many.
+        # Noise that is divided by the actual number of examples is 4 times as large at a quarter of them, and
+        # a quarter as large at four times as many.
         ratio_of_actual_size = {QUARTER: 4.0, FOURFOLD: 0.25}.get(batch, np.inf)
         if abs(ratio / ratio_of_actual_size - 1) < 0.15:
             figure = f"noise {ratio:.3g} times as large at {batch}"
@@ -232,7 +248,7 @@ def _explain_other_batches(
 
 
 def _describe_grid(grid: NoiseGrid) -> CheckFinding:
-    """Returns the finding of noise on a grid."""
+    """Returns the finding of noise on a grid that the sum of gradients is not on."""
     where = "values of few digits, as of float16, bfloat16 or float8"
     if grid.is_even:
         where = f"multiples of {grid.spacing:.3g} deviations"

@@ -8,7 +8,11 @@ from audit.check.noise import DrawnNoise
 
 
 def make_noise_pictures(drawn: DrawnNoise) -> dict[str, Any]:
-    """Returns what the page draws of the noise: a sample, and its deviations by layer and by batch."""
+    """Returns what the page draws of the noise, in stated deviations.
+
+    "sample" is at most 5,000 of its values, "layers" the deviation of each layer with noise by its name, and
+    "batches" the deviation over all layers by the batch's name, NaN where there is none.
+    """
     values = drawn.given.values.ravel()
     rng = np.random.default_rng(0)
     sample = rng.choice(values, min(5000, values.size), replace=False)

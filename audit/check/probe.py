@@ -16,7 +16,7 @@ from audit.errors import InputError, require
 from audit.values import number, shown
 
 Step = Callable[[Any, Any, int], Any]
-_FLOOR = 5e-4  # of a tolerance
+_FLOOR = 5e-4  # the least tolerance of a movement's norm
 _RETURN = "return the parameters' own tree"
 
 
@@ -30,7 +30,7 @@ class StepSettings(NamedTuple):
 
     @property
     def unit(self) -> float:
-        """eta C / B, as far as one example may move the parameters."""
+        """eta C / B, the farthest that one example may move the parameters."""
         return self.learning_rate * self.clipping_norm / self.batch_size
 
     def rescale(self, factor: float) -> "StepSettings":
@@ -42,10 +42,10 @@ class Movement(NamedTuple):
     """How far an example moves the step, in units of eta C / B.
 
     Attributes:
-      norm: over all numbers, without what rounding adds.
+      norm: the Euclidean norm over all parameters, without what rounding adds.
       tolerance: how far rounding may have changed the norm.
-      layer_norms: (layers,) within each layer.
-      vector: (p,) the movement itself.
+      layer_norms: (layers,) the norms within each layer.
+      vector: (p,) the movement of each parameter.
     """
 
     norm: float
@@ -55,12 +55,12 @@ class Movement(NamedTuple):
 
     @property
     def sizes(self) -> Vector:
-        """(p,) how far each number moves."""
+        """(p,) how far each parameter moves, without sign."""
         return np.abs(self.vector)
 
 
 class RefusedError(Exception):
-    """The step failed on a batch."""
+    """Raised where the step fails on a batch."""
 
 
 class StepProbe:
@@ -158,7 +158,12 @@ class StepProbe:
         return after
 
     def _call(self, rows: Columns, seed: int) -> dict[str, Any]:
-        """Returns what the step returns on a batch, by the paths of its arrays."""
+        """Runs the step on a batch; returns the arrays of the tree that it returns, by their paths.
+
+        Raises:
+          InputError: the step returns something else than the parameters.
+          RefusedError: the step fails on this batch, or ends the program.
+        """
         params = trees.map_tree(self._params, _copy_leaf)
         try:
             with warnings.catch_warnings():
@@ -198,7 +203,10 @@ class StepProbe:
         return np.array(spacings)[self.layer]
 
     def run_mean(self, rows: Columns, seeds: range) -> Vector:
-        """Returns the mean (p,) of steps over seeds, whose noise makes rounding errors independent."""
+        """Returns the parameters (p,) after a step on a batch, averaged over seeds.
+
+        The noise makes the seeds' rounding errors independent, so that their mean is smaller.
+        """
         total = np.zeros(self.start.size)
         for seed in seeds:
             total += self.run(rows, seed)
@@ -212,18 +220,19 @@ class StepProbe:
         steps: int = 2,
         seeds: int = 1,
     ) -> Movement:
-        """Measures a sum or difference of steps, without what rounding adds to its length.
+        """Measures a difference of steps, without what rounding adds to its length.
 
         Args:
-          difference: (p,) the sum or difference.
-          after: (p,) the numbers after a step like those in it.
-          examples: in the batch of such a step.
-          steps: how many are in the difference.
-          seeds: over which each of these is a mean.
+          difference: (p,) the difference of two steps, or the signed sum of four.
+          after: (p,) the parameters after one of these steps, or one like them.
+          examples: the number of examples in the batch of such a step.
+          steps: the number of steps in the difference.
+          seeds: the number of seeds over which each of these steps is averaged.
 
         Returns:
-          The movement. Its tolerance is 6 deviations of what rounding does, around a norm of 1 for two steps
-          and of 0 for more.
+          The movement. Its tolerance is the change of the norm by six standard deviations of its rounding
+          error, and a floor. The error is that of a norm of 1, or of the norm if it is larger, for two steps;
+          and of a norm of 0 for more steps, whose difference is 0 in a correct step.
         """
         vector = difference / self.settings.unit
         squares = vector**2
@@ -231,7 +240,8 @@ class StepProbe:
         if not np.all(np.isfinite(squares)):
             return Movement(np.inf, 0.0, layer_norms, vector)
 
-        variance = steps * self.compute_rounding(after, examples, seeds) ** 2 / 12  # uniform errors
+        # A rounding error is uniform over a spacing h, and so has variance h^2 / 12.
+        variance = steps * self.compute_rounding(after, examples, seeds) ** 2 / 12
         square = np.sum(squares) - np.sum(variance)
         norm = float(np.sqrt(max(square, 0)))
         around = max(norm, 1.0) if steps == 2 else 0.0
@@ -242,21 +252,24 @@ class StepProbe:
         return Movement(norm, float(tolerance), layer_norms, vector)
 
     def get_least_tolerance(self) -> float:
-        """Returns how far a norm may be wrong that was computed in the numbers' own precision."""
+        """Returns how far a norm that the step computes in its parameters' precision may be wrong."""
         return float(4 * max(np.max(self.spacings), self._coarsest))
 
     def compute_rounding(self, after: Vector, examples: int, seeds: int = 1) -> Vector:
-        """Returns (p,) how far rounding may move each number of a step, in units of eta C / B.
+        """Returns the spacing (p,) to which a step effectively rounds each parameter, in eta C / B.
+
+        It combines the spacings of all roundings of a step, as if they were independent.
 
         Args:
-          after: (p,) the numbers after the step.
-          examples: in its batch, each of which adds a rounding.
-          seeds: of the steps that are averaged. The rounding of their results differs by the noise and
-            averages out; that of the sum, before noise is added, is the same in each and stays.
+          after: (p,) the parameters after the step.
+          examples: the number of examples in its batch, each of which adds a rounding.
+          seeds: the number of seeds over which steps are averaged. The rounding of their results differs by
+            the noise and averages out. That of the clipped sum, before noise is added, is the same for every
+            seed and stays.
         """
         update = after - self.start
         squares_after = np.bincount(self.layer, after**2)
-        # A layer nearer to 0 than to where it started is a private gradient, not parameters.
+        # A layer that is nearer to 0 than to where it started holds a private gradient, not parameters.
         is_gradient = squares_after < np.bincount(self.layer, update**2)
         update = np.where(is_gradient[self.layer], after, update)
         update_spacings = np.maximum(self.spacings, 2.0**-23)  # rounded to float32 at best
@@ -267,13 +280,13 @@ class StepProbe:
         rounding = rounding / self.settings.unit
         is_frozen = np.bincount(self.layer, self.is_trained | (after != self.start)) == 0
         rounding = np.where(is_frozen[self.layer], 0, rounding)
-        if not self.settings.noise_multiplier:  # what did not move then was not rounded
+        if not self.settings.noise_multiplier:  # without noise, what did not move was not rounded
             rounding = np.where(after == self.start, 0, rounding)
         return np.asarray(rounding)
 
 
 def _read_settings(stated: Mapping[str, Any]) -> StepSettings:
-    """Returns what the caller states; raises InputError for a number out of range."""
+    """Returns the caller's numbers as settings; raises InputError for a number out of range."""
     numbers = {}
     for name, value in stated.items():
         numbers[name] = number(name, value, float)
@@ -289,7 +302,7 @@ def _read_settings(stated: Mapping[str, Any]) -> StepSettings:
 
 
 def _get_spacing(leaf: Any) -> float:
-    """Returns the distance from 1 of the next number of an array's type."""
+    """Returns the distance from 1 to the next larger number that an array's type can hold."""
     kind = str(leaf.dtype).split(".")[-1]  # "float32" of torch.float32
     return trees.SPACING.get(kind, 2.0**-52)
 

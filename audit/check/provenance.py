@@ -14,11 +14,11 @@ _LIBRARIES = ("jax", "jax_privacy", "torch", "opacus", "tensorflow", "dp_account
 
 
 def collect(code: Any, stated: Mapping[str, Any]) -> dict[str, str]:
-    """Returns what identifies a check, by name, in words.
+    """Returns the facts that identify a check, in words, by name: date, code, stated numbers and versions.
 
     Args:
-      code: the caller's step, or what draws the batches; None for numbers alone.
-      stated: the numbers that the caller states.
+      code: the caller's step, or what draws the batches; None for a check of numbers alone.
+      stated: the numbers that the caller states, by name.
     """
     facts = {"date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")}
     if code is not None:
@@ -36,7 +36,7 @@ def collect(code: Any, stated: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _describe_code(code: Any) -> str:
-    """Returns a function's name and where it is defined, or a loader's type."""
+    """Returns a function's name and the line of its definition, or the type of anything else."""
     source = getattr(code, "__code__", None)
     if source is None:
         return f"{type(code).__module__}.{type(code).__qualname__}"

@@ -47,23 +47,24 @@ WORST_CASE = (
     "The records are the worst that a guarantee has to hold for; this is no leak of your data."
 )
 _COLUMNS = 80
-_REHEARSED = 3  # passes whose batches decide the game
-_SIMULATED = 20_000  # runs, before the first
-_MOST_NORMALS = 3 * 10**7  # of all simulated runs
-_LOG_ERROR = math.log(1e6)  # of each simulated rate
-_CANDIDATES = 40  # thresholds of each statistic
-_KEPT = 3  # the thresholds that most of the capital is on
-_TOGETHER = 4  # runs between two looks
+_REHEARSED = 3  # passes drawn first, whose batches decide the game
+_SIMULATED = 20_000  # simulated runs, from which thresholds are chosen before the first real run
+_MOST_NORMALS = 3 * 10**7  # normal numbers drawn for all simulated runs
+_LOG_INVERSE_ERROR = math.log(1e6)  # log(1 / error) of each limit of a simulated rate
+_CANDIDATES = 40  # thresholds tried of each statistic
+_KEPT = 3  # the number of tests on which most of the capital is
+_TOGETHER = 4  # runs between two evaluations of the e-value
 
 
 class WorstCase(NamedTuple):
-    """The steps of a run, and how the worst case looks in them.
+    """The worst-case game that a loader's batches admit.
 
     Attributes:
-      noise_multiplier: sigma.
-      batches: of a pass.
-      epochs: passes of a run.
-      once: whether batches have known sizes and no example comes twice in a pass.
+      noise_multiplier: sigma, the noise's standard deviation over the clipping norm C.
+      batches: the number of batches of a pass.
+      epochs: the number of passes of a run.
+      once: whether batches have known sizes and no example comes twice in a pass. If so, all other examples'
+        gradients are -C in the game; if not, they are 0.
     """
 
     noise_multiplier: float
@@ -73,12 +74,12 @@ class WorstCase(NamedTuple):
 
 
 class _Tests(NamedTuple):
-    """The tests that runs bet on, one for each of claimed_curve's thresholds.
+    """The tests of the target's presence that runs bet on, one for each of the T THRESHOLDS of claimed_curve.
 
     Attributes:
-      largest: (T,) whether a test looks at the largest sum, or else at the ratio.
-      thresholds: (T,) that the statistic has to exceed.
-      log_rates: (T,) log of upper limits of the false-positive rates.
+      largest: (T,) whether a test's statistic is the largest sum; if not, it is the log-likelihood ratio.
+      thresholds: (T,) the thresholds that the statistic must exceed for the test to see the target.
+      log_rates: (T,) the logs of upper limits of the tests' false-positive rates.
     """
 
     largest: NDArray[np.bool_]
@@ -88,15 +89,15 @@ class _Tests(NamedTuple):
 
 @dataclass(frozen=True)
 class Refutation:
-    """Whether the batches of a loader refute a claim.
+    """Whether the batches of a loader refute a claim of Poisson sampling.
 
     Attributes:
-      e_value: the evidence against the claim; at least 1 / error with a probability of at most error, if the
-        claim is true.
-      refuted: whether it has reached 1 / (1 - confidence).
-      passes: runs through the loader that were needed, or made.
-      epochs: passes of the loader in each.
-      claimed: epsilon of the claim at delta 1e-5.
+      e_value: the evidence against the claim. If the claim is true, it reaches 1 / error with a probability
+        of at most error.
+      refuted: whether the e-value has reached 1 / (1 - confidence).
+      passes: the number of runs until the refutation, or of all runs.
+      epochs: the number of passes over the loader in each run.
+      claimed: the claim's epsilon at delta 1e-5.
     """
 
     e_value: float
@@ -114,7 +115,7 @@ class Refutation:
         return f"NOT REFUTED: {self.passes} runs of these batches do not contradict {claim}"
 
     def to_json(self) -> str:
-        """Returns all of it as text."""
+        """Returns the result as JSON text."""
         fields = {
             "verdict": self.verdict,
             "refuted": self.refuted,
@@ -127,7 +128,7 @@ class Refutation:
         return json.dumps(fields, indent=2)
 
     def __str__(self) -> str:
-        """Returns the verdict and its evidence."""
+        """Returns the verdict and its evidence, at most 80 columns wide."""
         counted = f"e-value {self.e_value:.3g} after {self.passes} runs of {self.epochs} epochs"
         lines = []
         for text in (self.verdict, counted, WORST_CASE):
@@ -148,18 +149,20 @@ def refute_sampler(
     """Tests whether a loader's batches refute a claim of Poisson sampling, in the worst case; trains nothing.
 
     Args:
-      draw: seed -> the batches of one pass over the loader, each the indices, from 0, of its examples; or one
-        batch. Passes are drawn with seeds 0, 1, ... Or a loader on `audit.Indices`, as `check_batches` takes.
-      examples: how many the data set has.
+      draw: a function from a seed to the batches of one pass over the loader, or to a single batch; a batch
+        is the indices, from 0, of its examples. Passes are drawn with seeds 0, 1, ... Or a loader on
+        `audit.Indices`, as `check_batches` takes it.
+      examples: the number of examples of the data set.
       claim: `DpSgd(noise_multiplier, insertions, sampling_rate)`, insertions being all steps of training.
-      passes: runs through all epochs at most; it ends where the claim is refuted.
-      confidence: with which a refutation is right.
-      seed: of noise and targets.
-      noise: generator -> the noise (d,) of one sum, in units of C, where it is not Gaussian or nobody knows
-        its law; by default Gaussian noise of the claim's noise multiplier.
+      passes: the largest number of runs, each through all epochs; the test ends once the claim is refuted.
+      confidence: the confidence of a refutation: a true claim is refuted with probability 1 - confidence at
+        most.
+      seed: the seed of noise and targets.
+      noise: a function from a NumPy generator to the noise (d,) of one sum, in units of C, where the noise is
+        not Gaussian or its law is unknown; by default Gaussian noise of the claim's noise multiplier.
 
     Raises:
-      InputError: a number is out of range, `draw` draws no batches, or `noise` is none.
+      InputError: a number is out of range, `draw` draws no batches, or `noise` gives no vectors.
 
     >>> import numpy as np
     >>> def shuffled(seed):
@@ -178,7 +181,7 @@ def refute_sampler(
     require(is_sampled, f"`claim={shown(claim)}`: give audit.DpSgd with noise and a sampling_rate")
     conversions.require_confidence(confidence)
 
-    # Without Lipschitz constants, which bound the last model alone: here every sum is seen.
+    # Without the claim's Lipschitz constants: they bound the last model alone, but here every sum is seen.
     claim = DpSgd(*claim.composition)
     loader = _iterate_passes(draw, examples, round(1 / claim.sampling_rate))
     rehearsed = [next(loader) for _ in range(_REHEARSED)]
@@ -193,7 +196,7 @@ def refute_sampler(
             target = int(rng.integers(examples))
             run = [next(loader) for _ in range(game.epochs)]
             heights = _find_heights(run, target, sizes, game)
-            if heights is None:
+            if heights is None:  # an irregular run: no test sees the target
                 shares.append(np.zeros(len(tests.thresholds)))
             elif noise is None:
                 shares.append(_look(heights, game, tests, rng))
@@ -207,7 +210,13 @@ def refute_sampler(
 def _iterate_passes(
     draw: Callable[[int], Any], examples: int, batches: int
 ) -> Iterator[list[NDArray[np.int64]]]:
-    """Yields pass after pass of the loader; batches that come singly make passes of `batches`."""
+    """Yields the batches of one pass after another, without end.
+
+    Args:
+      draw: the function from a seed to the batches of a pass.
+      examples: the number of examples of the data set.
+      batches: the number of batches that make a pass, for a loader that yields one batch at a time.
+    """
     seed = 0
     while True:
         first = loaders.draw_pass(draw, seed, examples).batches
@@ -220,12 +229,17 @@ def _iterate_passes(
 
 
 def _find_sizes(batches: list[NDArray[np.int64]]) -> NDArray[np.int64]:
-    """Returns the sizes of a pass's batches."""
+    """Returns how many examples each batch of a pass holds, (batches,)."""
     return np.array([len(batch) for batch in batches])
 
 
 def _choose_game(rehearsed: list[list[NDArray[np.int64]]], claim: DpSgd) -> WorstCase:
-    """Returns the game that the batches of a few passes admit."""
+    """Returns the worst-case game that the batches of a few passes admit.
+
+    Args:
+      rehearsed: the batches of these passes.
+      claim: the claim, whose steps and noise the game has.
+    """
     sizes = _find_sizes(rehearsed[0])
     once = True
     for batches in rehearsed:
@@ -242,9 +256,17 @@ def _find_heights(
     sizes: NDArray[np.int64],
     game: WorstCase,
 ) -> Array | None:
-    """Returns by how much each batch's sum (epochs, batches) lies above those without the target, over C.
+    """Returns how far each batch's sum lies above sums without the target, in units of C, (epochs, batches).
 
-    None where the run is irregular, which counts as if nothing had been seen in it.
+    Args:
+      run: the batches of each epoch's pass.
+      target: the index of the target.
+      sizes: (batches,) the known sizes of a pass's batches.
+      game: the game.
+
+    Returns:
+      The heights, before noise: 2 or 1 for batches with the target, 0 for others. None where the run does not
+      fit the game: another number or other sizes of batches, or the target in a batch, or a pass, too often.
     """
     taken = np.zeros((game.epochs, game.batches))
     for epoch, batches in enumerate(run):
@@ -257,13 +279,20 @@ def _find_heights(
         taken[epoch] = np.bincount(steps_with_target, minlength=game.batches)
     if taken.max() > 1 or (game.once and taken.sum(axis=1).max() > 1):
         return None
-    # The target's C takes the place of another example's -C where batches have known sizes, of 0 otherwise.
+    # The target's C replaces another example's -C where batches have known sizes; else it is added to 0.
     height = 2.0 if game.once else 1.0
     return height * taken
 
 
 def _look(heights: Array, game: WorstCase, tests: _Tests, rng: np.random.Generator) -> Array:
-    """Returns whether each test (T,) sees the target in a run's sums with Gaussian noise, as 0 or 1."""
+    """Adds Gaussian noise to a run's sums; returns whether each test sees the target, (T,) of 0 or 1.
+
+    Args:
+      heights: (epochs, batches) the sums before noise, in units of C.
+      game: the game.
+      tests: the tests.
+      rng: the generator of the noise.
+    """
     sums = heights + game.noise_multiplier * rng.standard_normal(heights.shape)
     statistics = np.where(tests.largest, sums.max(), _compute_ratios(sums[None], game)[0])
     return np.asarray(statistics > tests.thresholds, np.float64)
@@ -272,37 +301,50 @@ def _look(heights: Array, game: WorstCase, tests: _Tests, rng: np.random.Generat
 def _look_at_any_noise(
     heights: Array, game: WorstCase, tests: _Tests, noise: DrawNoise, rng: np.random.Generator
 ) -> Array:
-    """Returns whether each test (T,) sees the target in a run's sums with a caller's noise, as 0 or 1.
+    """Adds a caller's noise to a run's sums; returns whether each test sees the target, (T,) of 0 or 1.
 
-    The records lie along a uniform direction v that the noise Z knows nothing of. Whatever Z is, given its
-    length, <v, Z> is |Z| times a coordinate of a uniform direction, of which the largest sum's rate without
-    the target follows: sqrt(d - 1) <v, Z> / |Z - <v, Z> v| is Student's t with d - 1 degrees.
+    All records lie along a uniform direction v, drawn independently of the noise Z of a sum. Whatever Z is,
+    <v, Z> given |Z| is distributed as |Z| times a coordinate of a uniform direction: sqrt(d - 1) <v, Z> /
+    |Z - <v, Z> v| is Student's t with d - 1 degrees of freedom. A bound on the p-value of the largest sum
+    without the target follows.
+
+    Args:
+      heights: (epochs, batches) the sums along v before noise, in units of C.
+      game: the game.
+      tests: the tests, all of the largest sum.
+      noise: the function from a generator to the noise (d,) of one sum, in units of C.
+      rng: the generator of noise and direction.
     """
     drawn = [_draw_noise(noise, rng) for _ in range(heights.size)]
     dimension = len(drawn[0])
-    same = all(len(vector) == dimension for vector in drawn)
-    require(same, "`noise` gave vectors of several lengths: give (d,) of one d")
+    have_one_length = all(len(vector) == dimension for vector in drawn)
+    require(have_one_length, "`noise` gave vectors of several lengths: give (d,) of one d")
     vectors = np.array(drawn)
     direction = rng.standard_normal(dimension)
     direction /= np.linalg.norm(direction)
     lengths = np.linalg.norm(vectors, axis=1).reshape(heights.shape)
     largest = float((heights + (vectors @ direction).reshape(heights.shape)).max())
+    # In the world without the target its gradient is 0, which lies 1 above the -C that others have.
     in_target = 1.0 if game.once else 0.0
     rate = _bound_rate_of_lengths(largest, lengths, dimension, in_target)
-    # A test sees the target where so large a sum is no likelier without it than the test's rate allows.
+    # A test sees the target if so large a sum has, without it, at most the test's false-positive rate.
     return np.asarray(rate <= np.exp(tests.log_rates), np.float64)
 
 
 def _bound_rate_of_lengths(
     threshold: float, lengths: Array, dimension: int, in_target: float
 ) -> float:
-    """Returns a bound on the rate at which the largest of sums exceeds a threshold without the target.
+    """Returns an upper bound on the probability that any sum exceeds a threshold without the target.
+
+    It is a union bound over all sums, given the lengths of their noise. Which batch of an epoch is the
+    target's is unknown; the bound takes that with the longest noise.
 
     Args:
-      threshold: of the sums along the direction.
-      lengths: (epochs, batches) of the noise.
-      dimension: d.
-      in_target: the sum without noise of the target's batch, which comes once an epoch.
+      threshold: the threshold of the sums along the direction, in units of C.
+      lengths: (epochs, batches) the lengths of the noise vectors.
+      dimension: d, the noise's number of entries.
+      in_target: the sum, before noise, of the batch with the target, one in each epoch; 0 where it is like
+        all other sums.
     """
     others = _find_tail(threshold / np.maximum(lengths, 1e-300), dimension).sum()
     if in_target == 0:
@@ -312,7 +354,7 @@ def _bound_rate_of_lengths(
 
 
 def _find_tail(cosines: Array, dimension: int) -> Array:
-    """Returns the probability that a coordinate of a uniform direction of R^d exceeds cosines."""
+    """Returns the probability that a coordinate of a uniform unit vector of R^d exceeds each cosine."""
     inside = np.clip(cosines, -1.0, 1.0)
     with np.errstate(divide="ignore"):
         students = inside * np.sqrt((dimension - 1) / (1 - inside**2))
@@ -331,10 +373,17 @@ def _draw_noise(noise: DrawNoise, rng: np.random.Generator) -> Array:
 
 
 def _compute_ratios(sums: Array, game: WorstCase) -> Array:
-    """Returns the log-likelihood ratio (R,) of runs' sums (R, epochs, batches)."""
+    """Returns each run's log-likelihood ratio (R,) of the world with the target to that without it.
+
+    Args:
+      sums: (R, epochs, batches) the noisy sums, in units of C.
+      game: the game. With known sizes, the target's batch is uniform over an epoch's batches; else each batch
+        holds the target with probability 1 / batches, as in Poisson sampling.
+    """
     variance = game.noise_multiplier**2
     if game.once:
-        # A sum around 2, or 1, over one around 0; the target's batch may be any of an epoch's.
+        # Log densities of N(2, sigma^2) or N(1, sigma^2) over that of N(0, sigma^2), for each batch that may
+        # be the target's.
         inside = special.logsumexp((2 * sums - 2) / variance, axis=-1)
         outside = special.logsumexp((sums - 0.5) / variance, axis=-1)
         return np.asarray((inside - outside).sum(axis=-1))
@@ -344,7 +393,11 @@ def _compute_ratios(sums: Array, game: WorstCase) -> Array:
 
 
 def _simulate(game: WorstCase) -> tuple[Array, Array]:
-    """Returns the ratio and the largest sum (R,) of runs with the target, as the game's sampler has them."""
+    """Simulates R runs with the target; returns their log-likelihood ratios and largest sums, (R,) each.
+
+    With known sizes, the target is in a uniform batch of each epoch; else it is in each batch with
+    probability 1 / batches.
+    """
     rng = np.random.default_rng(0)
     steps = game.batches * game.epochs
     runs = min(_SIMULATED, max(_MOST_NORMALS // steps, 1000))
@@ -366,15 +419,20 @@ def _simulate(game: WorstCase) -> tuple[Array, Array]:
 
 @functools.lru_cache(maxsize=16)
 def _claim_epsilon(claim: DpSgd) -> float:
-    """Returns epsilon of a claim at delta 1e-5."""
+    """Returns a claim's epsilon at delta 1e-5."""
     return claim.epsilon(1e-5)
 
 
 @functools.lru_cache(maxsize=16)
 def _choose_tests(game: WorstCase, claim: DpSgd, is_gaussian: bool = True) -> _Tests:
-    """Returns the tests that grow a capital fastest in simulated runs, against the claim.
+    """Returns the tests that make a capital against the claim grow fastest in simulated runs.
 
-    Where noise may not be Gaussian, they all look at the largest sum.
+    Candidates are tests of both statistics, with quantiles of the simulated runs as thresholds.
+
+    Args:
+      game: the game.
+      claim: the claim, which allows a test of a false-positive rate a certain power at most.
+      is_gaussian: whether the noise is Gaussian; if not, all tests are of the largest sum.
     """
     ratios, largest = _simulate(game)
     levels = np.linspace(0.02, 0.98, _CANDIDATES)
@@ -384,14 +442,16 @@ def _choose_tests(game: WorstCase, claim: DpSgd, is_gaussian: bool = True) -> _T
     log_rates.extend(_bound_log_rate(game, float(threshold)) for threshold in of_largest)
     all_log_rates = np.array(log_rates)
     allowed = np.maximum(claim.power(np.exp(all_log_rates)), 1e-300)
-    powers = 1 - np.concatenate([levels, levels])
+    powers = 1 - np.concatenate([levels, levels])  # the share of simulated runs above a quantile
+    # A bet c multiplies capital by 1 + c (1 / m - 1) where the test sees the target, else by 1 - c; m is the
+    # power that the claim allows. A test counts with the bet of the largest mean log.
     seen = powers * np.log1p(BETS[:, None] * (1 / allowed - 1))
     missed = (1 - powers) * np.log1p(-BETS[:, None])
     growth = (seen + missed).max(axis=0)
     best = np.argsort(-growth, kind="stable")
     if not is_gaussian:
         best = best[best >= _CANDIDATES]
-    # Most of the capital is on the near thresholds: the best few tests take all of these places in turn.
+    # claimed_curve puts most of the capital on its near thresholds: the best few tests fill these in turn.
     near = np.resize(best[:_KEPT], len(NEAR))
     far = np.resize(best, len(THRESHOLDS) - len(NEAR))
     chosen = np.concatenate([near, far])
@@ -400,16 +460,32 @@ def _choose_tests(game: WorstCase, claim: DpSgd, is_gaussian: bool = True) -> _T
 
 
 def _limit_log_rate(ratios: Array, threshold: float) -> float:
-    """Returns log of an upper limit of the rate at which the ratio exceeds a threshold without the target."""
-    shrunk = np.exp(np.minimum(threshold - ratios, 0.0)) * (ratios > threshold)
-    return min(math.log(limit_mean(shrunk, 1.0, _LOG_ERROR)) - threshold, 0.0)
+    """Returns the log of an upper limit of a test's false-positive rate, by importance sampling.
+
+    Without the target, the ratio S exceeds c with probability E[e^-S 1{S > c}] = e^-c E[e^(c - S) 1{S > c}],
+    where E is over runs with the target. The terms of the last mean lie between 0 and 1.
+
+    Args:
+      ratios: (R,) S of simulated runs with the target.
+      threshold: c.
+    """
+    weights = np.exp(np.minimum(threshold - ratios, 0.0)) * (ratios > threshold)
+    return min(math.log(limit_mean(weights, 1.0, _LOG_INVERSE_ERROR)) - threshold, 0.0)
 
 
 def _bound_log_rate(game: WorstCase, threshold: float) -> float:
-    """Returns log of a bound on the rate at which the largest sum exceeds a threshold without the target."""
+    """Returns the log of an upper bound on the false-positive rate of a test of the largest sum.
+
+    It is a union bound over the Gaussian sums of a run without the target.
+
+    Args:
+      game: the game.
+      threshold: the threshold of the largest sum, in units of C.
+    """
+    # In the world without the target its gradient is 0, which lies 1 above the -C that others have.
     in_target = 1.0 if game.once else 0.0
     sigma = game.noise_multiplier
-    log_tails = np.array(
+    log_tails = np.array(  # of an epoch: the target's batch, and all others
         [
             special.log_ndtr((in_target - threshold) / sigma),
             math.log(max(game.batches - 1, 1)) + special.log_ndtr(-threshold / sigma),

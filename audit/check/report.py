@@ -14,18 +14,18 @@ PASSED = "passed"
 FAILED = "failed"
 UNTRIED = "could not be tried"
 NOT_APPLICABLE = "does not apply"
-LEVEL = 0.001  # of all statistical tests of a report together, by Holm's method
+LEVEL = 0.001  # the level of all statistical tests of a report together, by Holm's method
 _COLUMNS = 80
-_INDENT = 35  # columns before what was seen
+_INDENT = 35  # width of the columns before "what was seen"
 
 
 class Check(NamedTuple):
     """A row of the report.
 
     Attributes:
-      name: the check's.
+      name: the check's name.
       result: PASSED, FAILED, UNTRIED or NOT_APPLICABLE.
-      seen: what was seen.
+      seen: what was seen, in words.
     """
 
     name: str
@@ -34,16 +34,16 @@ class Check(NamedTuple):
 
 
 class CheckOutcome(NamedTuple):
-    """What a check saw, before all checks together are judged.
+    """What a check saw, before all checks are judged together.
 
     Attributes:
-      text: what was seen where nothing is wrong, or why the check could not be tried.
+      text: what was seen, in words, for a check that passes; or why it could not be tried or does not apply.
       tried: whether the check could be tried.
       applies: whether the check concerns what was given at all.
-      findings: what is wrong for certain.
-      p_values: of its statistical tests, by what was tested.
-      figures: what was measured.
-      measured: the row's own numbers in words, shown whatever the result.
+      findings: the bugs that need no statistical test.
+      p_values: the p-values of its statistical tests, by what was tested.
+      figures: what was measured, for the report's JSON.
+      measured: the row's own numbers in words, shown in the table whenever the check applies.
     """
 
     text: str
@@ -59,7 +59,7 @@ NameFindings = Callable[[list[CheckFinding], dict[str, list[str]]], Sequence[Che
 
 
 class FindingsError(AssertionError):
-    """Raised by `raise_for_findings`."""
+    """Raised by `raise_for_findings` for a report that did not pass."""
 
 
 @dataclass(frozen=True)
@@ -72,11 +72,11 @@ class CheckReport:
       subject: "step", "batches" or "accounting".
       checks: the rows of the table.
       findings: the bugs.
-      needed: names of the checks that have to be tried before the subject can pass.
-      p_values: of every statistical test, before Holm's correction.
+      needed: the names of the checks that must be tried for the subject to pass.
+      p_values: by row and test, the p-value of every statistical test, before Holm's correction.
       figures: what was measured.
-      pictures: numbers and arrays that the page draws, by what they are.
-      provenance: the date, the code, versions and stated numbers, in words.
+      pictures: the numbers and arrays that the page draws, by name.
+      provenance: the date, the code, versions and stated numbers, in words, by name.
     """
 
     subject: str
@@ -90,12 +90,12 @@ class CheckReport:
 
     @property
     def passed(self) -> bool:
-        """Whether there is no finding and every check that is needed could be tried."""
+        """Whether there is no finding, and every needed check that applies was tried and passed."""
         return self.verdict.startswith("PASSED")
 
     @property
     def verdict(self) -> str:
-        """The conclusion, in one line."""
+        """The conclusion in one line, which begins with PASSED, FAILED or INCOMPLETE."""
         if self.findings:
             bugs = dict.fromkeys(finding.name for finding in self.findings)  # each once, in order
             return f"FAILED: {'; '.join(bugs)}"
@@ -108,11 +108,16 @@ class CheckReport:
         return "PASSED: no bug was found"
 
     def _is_missing(self, check: Check) -> bool:
-        """Returns whether a check is needed and was not tried, though it applies."""
+        """Returns whether a check is needed and applies, but did not pass."""
         return check.name in self.needed and check.result not in (PASSED, NOT_APPLICABLE)
 
     def add_provenance(self, code: Any, stated: Mapping[str, Any]) -> "CheckReport":
-        """Returns the report with where it comes from: of which code, with which stated numbers, and when."""
+        """Returns the report with its provenance: the date, the code, versions and stated numbers.
+
+        Args:
+          code: the caller's step, or what draws the batches; None for a check of numbers alone.
+          stated: the numbers that the caller states, by name.
+        """
         return replace(self, provenance=provenance.collect(code, stated))
 
     def raise_for_findings(self) -> None:
@@ -121,7 +126,7 @@ class CheckReport:
             raise FindingsError(f"\n{self}")
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns all but the pictures, ready for json.dumps."""
+        """Returns the report without its pictures as nested dicts and lists."""
         return {
             "subject": self.subject,
             "verdict": self.verdict,
@@ -135,11 +140,11 @@ class CheckReport:
         }
 
     def to_json(self) -> str:
-        """Returns `to_dict` as text."""
+        """Returns `to_dict` as JSON text."""
         return json.dumps(self.to_dict(), indent=2, default=float)
 
     def page(self, path: str | Path) -> Path:
-        """Writes the report with pictures as an HTML page, and returns its path."""
+        """Writes the report, with its pictures, as an HTML page to a path; returns the path."""
         from audit import values
         from audit.report import check_page
         from audit.storage import files
@@ -167,7 +172,7 @@ class CheckReport:
 
 
 def _drop_controls(line: str) -> str:
-    """Returns a line without control characters, which a terminal would obey."""
+    """Returns a line with "?" for control characters, which a terminal would obey."""
     return "".join(character if character.isprintable() else "?" for character in line)
 
 
@@ -177,14 +182,14 @@ def _to_dicts(records: Sequence[Check] | Sequence[CheckFinding]) -> list[dict[st
 
 
 def _indent(text: str) -> list[str]:
-    """Returns the lines of a text below a finding."""
+    """Returns a text as lines of at most 80 columns, indented by two."""
     return textwrap.wrap(text, _COLUMNS, initial_indent="  ", subsequent_indent="  ")
 
 
 def keep_certain_findings(
     certain: list[CheckFinding], rejected: dict[str, list[str]]
 ) -> Sequence[CheckFinding]:
-    """Returns the findings that are certain, where rejected tests add none."""
+    """Returns the certain findings alone: the `name_findings` of a report whose rejected tests add none."""
     return certain
 
 
@@ -195,14 +200,15 @@ def make_report(
     name_findings: NameFindings = keep_certain_findings,
     **pictures: Any,
 ) -> CheckReport:
-    """Makes the report of what the checks saw.
+    """Judges what the checks saw, all statistical tests together; returns the report.
 
     Args:
       subject: "step", "batches" or "accounting".
       outcomes: what each check saw, by its row, in the order of the table.
-      needed: rows that have to be tried before the subject can pass.
-      name_findings: (findings that are certain, what the rejected tests of each row are of) -> all findings.
-      **pictures: what the page draws.
+      needed: the rows that must be tried for the subject to pass.
+      name_findings: a function that returns all findings, from those that need no test and, by row, what its
+        rejected tests are of.
+      **pictures: the numbers and arrays that the page draws, by name.
     """
     p_values = {}
     for row, outcome in outcomes.items():
@@ -243,7 +249,7 @@ def make_report(
 
 
 def _label(row: str, what: str) -> str:
-    """Returns the name of a test in the report's p-values."""
+    """Returns the key of a row's test in the report's p-values."""
     return f"{row}: {what}"
 
 
@@ -254,7 +260,7 @@ def _sort_findings(findings: Sequence[CheckFinding], rows: list[str]) -> list[Ch
 
 
 def find_rejected_tests(p_values: Mapping[str, float]) -> set[str]:
-    """Returns the tests that Holm's method rejects at LEVEL for all of them together."""
+    """Returns the names of the tests that Holm's method rejects, at LEVEL for all of them together."""
     rejected = set()
     ranked = sorted(p_values.items(), key=lambda item: item[1])
     for rank, (name, p_value) in enumerate(ranked):
@@ -266,7 +272,7 @@ def find_rejected_tests(p_values: Mapping[str, float]) -> set[str]:
 
 
 def describe_error(error: Exception) -> str:
-    """Returns an error of the caller's code, on one line."""
+    """Returns an error's type and message on one line, the message cut after 120 characters."""
     kind = type(error).__name__
     text = " ".join(str(error).split())
     if not text:

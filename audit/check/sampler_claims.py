@@ -22,18 +22,18 @@ from audit.values import number, shown
 
 ZERO_OUT = "the example replaced by one whose gradient is zero (zero-out)"
 _MOST_STEPS = 10**6
-_TAILS = (1, 2, 5, 10, 20, 50, 100)  # noise-only steps that are tried
+_TAILS = (1, 2, 5, 10, 20, 50, 100)  # the numbers of noise-only steps that are tried for the advice
 _DECIMALS = 2
 _COLUMNS = 80
 
 
 @dataclass(frozen=True)
 class TruncatedPoisson:
-    """Poisson batches cut to at most `largest_batch` examples, drawn at random.
+    """The sampler whose Poisson batches are cut, at random, to at most `largest_batch` examples.
 
     Args:
-      examples: of the data set.
-      largest_batch: how many examples a batch holds at most.
+      examples: the number of examples of the data set.
+      largest_batch: the largest number of examples of a batch.
 
     Raises InputError for values out of range.
 
@@ -53,12 +53,12 @@ class TruncatedPoisson:
 
 
 class LastModel(NamedTuple):
-    """Upper bounds on epsilon where an adversary sees the last model alone.
+    """Upper bounds on epsilon against an adversary who sees the last model alone.
 
     Attributes:
-      upper: without noise-only steps at the end; None where there is no bound.
-      tail: with them; None where there are none.
-      assumes: what both assume, in words.
+      upper: the bound without noise-only steps at the end; None where there is no bound.
+      tail: the bound with these steps; None where there are none.
+      assumes: what both bounds assume, in words.
     """
 
     upper: float | None
@@ -67,14 +67,14 @@ class LastModel(NamedTuple):
 
 
 class SamplerClaim(NamedTuple):
-    """What may be claimed for a sampler.
+    """The epsilon that may be claimed for a sampler.
 
     Attributes:
-      sampler: its name.
-      yours: whether it is the caller's sampler; the others are there to compare with.
-      every_model: the bracket for all models.
-      last_model: upper bounds for the last model.
-      advice: a sentence on what to change, or what makes the claim hold.
+      sampler: the sampler's name.
+      yours: whether it is the caller's sampler; others are there to compare with.
+      every_model: lower and upper bound on epsilon against an adversary who sees every model.
+      last_model: upper bounds on epsilon against an adversary who sees the last model alone.
+      advice: a sentence on what to change, or on what makes the claim hold.
     """
 
     sampler: str
@@ -84,7 +84,7 @@ class SamplerClaim(NamedTuple):
     advice: str
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the row for json.dumps."""
+        """Returns the row as nested dicts, ready for json.dumps."""
         return {
             "sampler": self.sampler,
             "yours": self.yours,
@@ -96,12 +96,12 @@ class SamplerClaim(NamedTuple):
 
 @dataclass(frozen=True)
 class SamplerClaims:
-    """What may be claimed for a sampler, beside what Poisson sampling would allow; printed, a table.
+    """The epsilon that may be claimed for a sampler, beside that of Poisson sampling; it prints as a table.
 
     Attributes:
-      rows: the claims; the first is of the caller's sampler.
-      delta: of all epsilons.
-      tail: noise-only steps at the end.
+      rows: the claims, that of the caller's sampler first.
+      delta: the delta of all epsilons.
+      tail: the number of noise-only steps at the end.
     """
 
     rows: tuple[SamplerClaim, ...]
@@ -109,12 +109,12 @@ class SamplerClaims:
     tail: int
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns all of it for json.dumps."""
+        """Returns the claims as nested dicts and lists, ready for json.dumps."""
         rows = [row.to_dict() for row in self.rows]
         return {"delta": self.delta, "tail": self.tail, "neighbours": ZERO_OUT, "rows": rows}
 
     def to_json(self) -> str:
-        """Returns `to_dict` as text."""
+        """Returns `to_dict` as JSON text."""
         return json.dumps(self.to_dict(), indent=2)
 
     def __str__(self) -> str:
@@ -145,7 +145,7 @@ class SamplerClaims:
 
 
 def at_most_two(value: float) -> str:
-    """Returns an upper bound with two decimals, rounded up."""
+    """Returns an upper bound as text with two decimals, rounded up."""
     return at_most(value, _DECIMALS)
 
 
@@ -157,7 +157,10 @@ def _show_sampler(row: SamplerClaim) -> str:
 
 
 def _show_bracket(row: SamplerClaim) -> str:
-    """Returns the bracket of a row as people see it."""
+    """Returns a row's bounds on epsilon for every model as text: "lower to upper", or the upper one alone.
+
+    The upper one stands alone where there is no lower one, or both round to the same text.
+    """
     lower, upper, _ = row.every_model
     if lower is None or at_most(lower, _DECIMALS) == at_most(upper, _DECIMALS):
         return at_most(upper, _DECIMALS)
@@ -165,14 +168,14 @@ def _show_bracket(row: SamplerClaim) -> str:
 
 
 class _Training(NamedTuple):
-    """The training that claims are made for.
+    """The training run that claims are made for.
 
     Attributes:
-      schedule: its steps, without a tail.
-      with_tail: its steps, with noise-only steps at the end.
-      delta: of epsilon.
-      truncation: of Poisson batches, where they are truncated.
-      constants: how Lipschitz its steps are, in words.
+      schedule: its steps without noise-only steps at the end.
+      with_tail: its steps with the noise-only steps at the end.
+      delta: the delta at which epsilon is bounded.
+      truncation: the numbers of a truncated Poisson sampler; None for another sampler or unknown numbers.
+      constants: the condition on the steps' Lipschitz constants under which bounds hold, in words.
     """
 
     schedule: ShuffledSteps
@@ -183,28 +186,29 @@ class _Training(NamedTuple):
 
     @property
     def epochs_of_batches(self) -> tuple[float, int, int]:
-        """The noise multiplier, the batches of an epoch, and the epochs."""
+        """The noise multiplier, the number of batches of an epoch, and the number of epochs."""
         schedule = self.schedule
         return schedule.noise_multiplier, schedule.batches, schedule.epochs
 
     @property
     def composition(self) -> Composition:
-        """The steps as Poisson sampling has them."""
+        """The steps, without noise-only steps, as if batches were drawn by Poisson sampling."""
         return Composition(
             self.schedule.noise_multiplier, self.schedule.insertable, 1 / self.schedule.batches
         )
 
 
-_Bound = Callable[[ShuffledSteps, float], MixtureLimit]  # (steps, delta) -> of the last model
+_Bound = Callable[[ShuffledSteps, float], MixtureLimit]  # (steps, delta) -> the last model's bound
 
 
 class _Sampler(NamedTuple):
-    """How a sampler is accounted for.
+    """The functions by which a sampler is accounted for.
 
     Attributes:
-      bracket: returns what every model leaks.
-      bound: returns what the last model leaks at most.
-      advise: returns a sentence, from the training and the bound on the last model, where it is computed.
+      bracket: returns lower and upper bound on epsilon where every model is seen.
+      bound: returns an upper bound on the epsilon of the last model alone.
+      advise: returns a sentence of advice, from the training and the upper bound on the last model's epsilon,
+        which is None for samplers that are there to compare with.
     """
 
     bracket: Callable[[_Training], EveryModel]
@@ -222,18 +226,20 @@ def sampler_claims(
     tail: int = 0,
     delta: float = 1e-5,
 ) -> SamplerClaims:
-    """Returns what may be claimed for a sampler, for all models and for the last model alone; trains nothing.
+    """Returns the epsilon that may be claimed for a sampler, if every model is seen or only the last.
+
+    Nothing is trained. The claim of Poisson sampling is added to compare with.
 
     Args:
       sampler: "poisson", "balls_in_bins", "random_allocation", "shuffled", "cyclic", "truncated_poisson" or,
         with known numbers, `TruncatedPoisson(examples, largest_batch)`.
-      noise_multiplier: sigma.
-      batches: of an epoch; a step takes an example with probability 1 / batches.
-      epochs: of training.
-      lipschitz: constant of a step, a number or one for each of batches * epochs steps; by default 1, on
-        which the bounds of the last model are then conditional.
-      tail: noise-only steps at the end.
-      delta: of epsilon.
+      noise_multiplier: sigma, the noise's standard deviation over the clipping norm.
+      batches: the number of batches of an epoch; a step takes an example with probability 1 / batches.
+      epochs: the number of epochs of training.
+      lipschitz: the Lipschitz constant of a step, a number or one for each of the batches * epochs steps. By
+        default 1 is assumed, and the bounds of the last model say so.
+      tail: the number of noise-only steps at the end.
+      delta: the delta at which epsilon is bounded.
 
     Raises:
       InputError: a number is out of range, or there is no such sampler.
@@ -294,7 +300,7 @@ def _read_delta(delta: Any) -> float:
 
 
 def _describe_constants(lipschitz: NDArray[np.float64]) -> str:
-    """Returns on which Lipschitz constants of steps bounds are conditional, in words."""
+    """Returns the condition on the steps' Lipschitz constants under which bounds hold, in words."""
     least = lipschitz.min()
     largest = lipschitz.max()
     if least == largest:
@@ -303,7 +309,15 @@ def _describe_constants(lipschitz: NDArray[np.float64]) -> str:
 
 
 def _make_row(name: str, yours: bool, training: _Training) -> SamplerClaim:
-    """Returns the row of a sampler."""
+    """Returns the claim for a sampler.
+
+    The last model of a sampler that is there to compare with is bounded by what every model leaks.
+
+    Args:
+      name: the sampler's name in _SAMPLERS.
+      yours: whether it is the caller's sampler.
+      training: the training run.
+    """
     sampler = _SAMPLERS[name]
     every_model = sampler.bracket(training)
     if not yours:
@@ -324,14 +338,15 @@ def _make_row(name: str, yours: bool, training: _Training) -> SamplerClaim:
 
 
 def _account_poisson(training: _Training) -> EveryModel:
-    """Returns dp-accounting's epsilon of Poisson batches."""
+    """Returns dp-accounting's upper bound on epsilon for Poisson batches."""
     return brackets.bracket_poisson(training.composition, training.delta)
 
 
 def _account_truncated(training: _Training) -> EveryModel:
-    """Returns dp-accounting's epsilon of truncated Poisson batches.
+    """Returns dp-accounting's upper bound on epsilon for truncated Poisson batches.
 
-    Without their sizes, it is the composition of all steps, each of which moves by 2 C at most.
+    Where the numbers of examples are unknown, it is the composition of all steps without amplification: an
+    example may also push another one out of its batch, which moves the sum by up to 2 C.
     """
     sigma, steps, rate = training.composition
     whole = accounting.epsilon_upper_bound(sigma / 2, steps, training.delta)
@@ -345,57 +360,66 @@ def _account_truncated(training: _Training) -> EveryModel:
     step = dp_accounting.dp_event.TruncatedSubsampledGaussianDpEvent(
         truncation.examples, rate, truncation.largest_batch, sigma
     )
-    grid = max(1e-4, 1e-7 * whole)  # of privacy losses; coarser where epsilon is large
+    grid = max(1e-4, 1e-7 * whole)  # distance of privacy losses; coarser where epsilon is large
     accountant = PLDAccountant(dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE, grid)
     epsilon = float(accountant.compose(step, steps).get_epsilon(training.delta))
     return EveryModel(None, min(epsilon, whole), "dp-accounting (truncated PLD)")
 
 
 def _account_allocation(training: _Training) -> EveryModel:
-    """Returns the bracket of a random step in every epoch."""
+    """Returns bounds on epsilon where every example takes part in one random step of each epoch."""
     return brackets.bracket_allocation(*training.epochs_of_batches, training.delta)
 
 
 def _account_shuffled(training: _Training) -> EveryModel:
-    """Returns the bracket of batches that are shuffled once an epoch."""
+    """Returns bounds on epsilon for batches that are shuffled once an epoch."""
     return brackets.bracket_shuffled(*training.epochs_of_batches, training.delta)
 
 
 def _account_cyclic(training: _Training) -> EveryModel:
-    """Returns the composition of epochs, which is exact where the adversary knows the order."""
+    """Returns epsilon for batches in a fixed order: an example takes a known step of each epoch."""
     sigma, _, epochs = training.epochs_of_batches
     return brackets.bracket_fixed_order(sigma, epochs, training.delta)
 
 
 def _advise_poisson(training: _Training, last_model: float | None) -> str:
-    """Returns the condition under which Poisson's claim holds."""
+    """Returns the condition under which the claim of Poisson sampling holds, in words."""
     return (
         "The claim holds if the loader flips a coin for every example: audit.check_batches looks."
     )
 
 
 def _advise_truncated(training: _Training, last_model: float | None) -> str:
-    """Returns what truncation costs."""
+    """Returns the advice to truncate batches at a size where it costs little."""
     return "Let largest_batch lie well above the expected size, where truncation costs little."
 
 
 def _advise_allocation(training: _Training, last_model: float | None) -> str:
-    """Returns the condition under which the bracket of random allocation holds."""
+    """Returns the condition under which the claim of random allocation holds, in words."""
     return "The claim holds if every example draws its step of each epoch by itself."
 
 
 def _advise_shuffled(training: _Training, last_model: float | None) -> str:
-    """Returns how shuffled batches may get Poisson's claim."""
+    """Returns the advice on how training with shuffled batches may claim Poisson sampling's epsilon."""
     return _advise_order(training, last_model, samplers.bound_one_of_each_epoch)
 
 
 def _advise_cyclic(training: _Training, last_model: float | None) -> str:
-    """Returns how batches in a fixed order may get Poisson's claim."""
+    """Returns the advice on how training with a fixed order may claim Poisson sampling's epsilon."""
     return _advise_order(training, last_model, samplers.bound_fixed_order)
 
 
 def _advise_order(training: _Training, last_model: float | None, bound: _Bound) -> str:
-    """Returns how batches that are no Poisson batches may get Poisson's claim, with computed numbers."""
+    """Returns the advice on how training with another sampler may claim Poisson sampling's epsilon.
+
+    The ways are Poisson batches, more noise, or releasing the last model alone, after noise-only steps if
+    need be.
+
+    Args:
+      training: the training run.
+      last_model: an upper bound on the last model's epsilon; None if it was not computed.
+      bound: the function that computes this bound, for other numbers of noise-only steps.
+    """
     poisson = accounting.participant_upper_bound(training.composition, training.delta)
     claim = at_most_two(poisson)
     # Without amplification an example takes part once an epoch: mu = sqrt(epochs) / sigma.
@@ -414,7 +438,15 @@ def _advise_order(training: _Training, last_model: float | None, bound: _Bound) 
 
 
 def _find_tail(training: _Training, epsilon: float, bound: _Bound) -> int | None:
-    """Returns the noise-only steps that bring the last model to epsilon; None where none tried do."""
+    """Returns how many noise-only steps bring the last model's epsilon low enough; None if no number does.
+
+    It is the least of the numbers in _TAILS that suffices.
+
+    Args:
+      training: the training run.
+      epsilon: the largest epsilon that is low enough.
+      bound: the function that bounds the last model's epsilon.
+    """
     schedule = training.schedule
     constants = schedule.lipschitz[: schedule.insertable]
     for tail in _TAILS:

@@ -24,10 +24,10 @@ from audit.errors import InputError, require
 from audit.values import number
 
 NEEDED = ("replay", "signal", "sensitivity", "separation", "noise")
-_COARSE = 0.05  # a larger tolerance hides a movement
-_COARSE_SUM = 0.1  # and this one what four steps add to
+_COARSE = 0.05  # a larger tolerance hides the movement of one example
+_COARSE_SUM = 0.1  # a larger tolerance hides the interaction of two parts, which four steps measure
 _MOST_SEEDS = 400  # over which movements are averaged where rounding hides one
-_SECONDS = 5.0  # for that, and for further examples where none comes to C
+_SECONDS = 5.0  # for averaging over seeds, and for further examples where none reaches C
 _NOTHING_MOVES = "no example changes anything: does the step use its batch?"
 _SEEDED = "the seed changes what examples do"
 _HIDDEN = "other noise at every call hides it"
@@ -37,11 +37,11 @@ _PRECISE = (
 
 
 class StepOptions(NamedTuple):
-    """How a step is tried.
+    """The options of `check_step`.
 
     Attributes:
       extreme_examples: a batch of further examples to try, beside those that are made of the batch's.
-      seeds: how many draws of the noise, by default as many as layers need and 20 seconds allow.
+      seeds: the number of draws of the noise; None for as many as layers need and 20 seconds allow.
     """
 
     extreme_examples: Any = None
@@ -55,7 +55,8 @@ class StepTrial(NamedTuple):
       tried: how far each example moves the step.
       drawn: draws of the step's noise; None if the caller states that there is none.
       seed_effect: how far another seed changes what an example does; None if it could not be measured.
-      plateau: the norm that several extreme examples reach and none exceeds; 0 if there is no such norm.
+      plateau: the norm, in units of eta C / B, at which the four largest movements stop together; 0 if they
+        do not.
     """
 
     tried: TriedExamples
@@ -86,15 +87,18 @@ def check_step(
     Nothing is trained, and JAX is not needed.
 
     Args:
-      step: (params, batch, seed) -> params, a step of plain SGD, or the first step with momentum; all its
-        randomness follows from the whole number `seed`. For another optimizer let it return the private
-        gradient in place of parameters, with learning_rate=1.
-      params: arrays or tensors in dicts, lists or tuples, at which the step begins. Copies are handed over.
-      batch: such arrays, their rows examples; labels last.
-      clipping_norm, noise_multiplier, learning_rate: C, sigma, eta; noise on the sum has deviation sigma C.
-      batch_size: B, by which the sum is divided: the expected size of a Poisson batch, the same for any data.
+      step: a function (params, batch, seed) -> params that takes a step of plain SGD, or the first step with
+        momentum. All its randomness follows from the whole number `seed`. For another optimizer let it return
+        the private gradient in place of the parameters, with learning_rate=1.
+      params: the parameters at which the step begins: arrays or tensors in dicts, lists or tuples. The step
+        gets copies.
+      batch: arrays or tensors in dicts, lists or tuples, one row an example; labels last.
+      clipping_norm, noise_multiplier, learning_rate: C, sigma and eta as stated; the noise on the sum of
+        clipped gradients has deviation sigma C.
+      batch_size: B, the number by which the sum is divided: the expected size of a Poisson batch, a constant.
       **options: `extreme_examples`, a batch of further examples to try, beside those that are made of the
-        batch's; `seeds`, how many draws of the noise, by default as many as layers need and 20 seconds allow.
+        batch's; `seeds`, the number of draws of the noise, by default as many as layers need and 20 seconds
+        allow.
 
     Returns:
       The report: a table of checks, and the bugs by name.
@@ -143,7 +147,11 @@ def check_step(
 
 
 def _read_extreme_examples(examples: Any, rows: Columns) -> dict[str, Example]:
-    """Returns the caller's own examples, each by its number.
+    """Returns the caller's own examples, one a row, by their names in the report.
+
+    Args:
+      examples: the tree of a batch's arrays, as the caller gives it.
+      rows: the columns of the batch as given, whose shapes the examples must have.
 
     Raises:
       InputError: they are not like the rows of the batch.
@@ -166,10 +174,14 @@ def _check_probe(
     examples: dict[str, Example],
     seeds: int | None,
 ) -> CheckReport:
-    """Runs every check of a step.
+    """Runs every check of a step; returns the report.
+
+    Nothing but the replay is checked of an optimizer that rescales the gradient number by number, as Adam
+    does. Where movements and noise are too large or too small by one common factor, the step is tried again
+    with the stated learning rate times this factor.
 
     Args:
-      probe: the step.
+      probe: the step; its settings are rescaled in place by a common factor.
       examples: the examples to add to the batch, by name.
       seeds: how many draws of the noise to take; if None, as many as the estimate needs.
     """
@@ -196,7 +208,7 @@ def _check_probe(
 
 
 def _report_nothing_tried(replay: CheckOutcome, reason: str) -> CheckReport:
-    """Returns the report of a step of which nothing but the replay could be tried."""
+    """Returns the report of a step of which only the replay could be tried, for the reason given."""
     rows = ["signal", "sensitivity", "separation", *noise.ROWS]
     outcomes = {"replay": replay, **dict.fromkeys(rows, _untried(reason))}
     return make_report("step", outcomes, NEEDED)
@@ -208,7 +220,9 @@ def _try_step(
     seeds: int | None,
     seconds: float,
 ) -> StepTrial:
-    """Measures how far examples move a step, and the noise of the step.
+    """Measures how far examples move a step, how large its noise is, and what the seed changes.
+
+    Further examples are tried where none reaches C and time allows.
 
     Args:
       probe: the step.
@@ -236,10 +250,11 @@ def _try_step(
 
 
 def _find_common_factor(trial: StepTrial) -> float:
-    """Returns the factor by which movements and noise both differ from what is stated; 1 where none does.
+    """Returns the ratio of measured to stated size, if movements and noise share one; else 1.
 
-    Clipped examples in place of a row lie in a ball whose radius is this factor. The measured radius is less
-    where they point to few sides, so that the noise tells the factor there.
+    Where examples were added, the ratio is the plateau at which they stop, if the noise agrees with it. Where
+    they replaced a row, it is the radius of the ball that holds their contributions. That radius is measured
+    too small where the examples point in few directions, so that the noise then gives the ratio.
     """
     drawn = trial.drawn
     tolerances = [movement.tolerance for movement in trial.tried.movements.values()]
@@ -247,16 +262,14 @@ def _find_common_factor(trial: StepTrial) -> float:
         return 1.0
     drawn_noise: StepNoise | None = drawn.given
     deviation = float(drawn.compute_deviation())
-    if (
-        trial.depends_on_seed
-    ):  # what dropout does to gradients adds to the noise, but not without data
+    if trial.depends_on_seed:
+        # What dropout does to gradients adds to the noise; an empty batch has no gradients.
         drawn_noise = drawn.list_accepted().get(noise.EMPTY)
         deviation = float(drawn.compute_deviation(noise.EMPTY))
     if drawn_noise is None or not deviation > 0 or not np.sum(drawn_noise.freedom):
         return 1.0
-    error = (
-        4 / (2 * float(np.sum(drawn_noise.freedom))) ** 0.5 + 0.005
-    )  # four of its own deviations
+    # Four standard errors of a measured deviation, which are 1 / sqrt(2 freedom) each, and a half percent.
+    error = 4 / (2 * float(np.sum(drawn_noise.freedom))) ** 0.5 + 0.005
     if not trial.tried.were_added:
         radius = movements.compute_enclosing_radius(trial.tried)
         largest = max([radius, *causes.list_finite_norms(trial.tried.list_all())])
@@ -265,8 +278,9 @@ def _find_common_factor(trial: StepTrial) -> float:
         factor = max(largest, deviation * (1 - error))
         return factor if agrees and is_shown else 1.0
     plateau = trial.plateau
-    is_shown = plateau > 1 or deviation < 1 - error  # layers clipped apart stop below C too
-    # Whether the noise is nearer to the plateau than to what is stated.
+    # A plateau below C alone shows no factor: layers that are clipped one by one stop below C too.
+    is_shown = plateau > 1 or deviation < 1 - error
+    # Whether the noise is nearer to the plateau than to 1, the stated deviation.
     is_nearer = abs(np.log(plateau / deviation)) < abs(np.log(deviation)) if plateau else False
     differs = abs(plateau - 1) > 0.003 + 2 * max(tolerances)
     agrees = abs(plateau / deviation - 1) < error
@@ -280,14 +294,15 @@ def _judge(
     other_size: CheckFinding | None,
     seconds: float,
 ) -> CheckReport:
-    """Returns the report on what was measured.
+    """Judges what was measured of a step; returns the report.
 
     Args:
       probe: the step.
       trial: what was measured.
       replay: the outcome of the replay.
-      other_size: the finding of a step of another size, by which the trial was rescaled.
-      seconds: that a call of the step takes.
+      other_size: the finding that the whole step is of another size than stated, if it is; the settings of
+        `probe` are then rescaled.
+      seconds: how long a call of the step takes.
     """
     tried = trial.tried
     drawn = trial.drawn
@@ -297,7 +312,7 @@ def _judge(
         signal = _check_signal(probe, tried)
         separation = _check_separation(probe, tried, seconds)
         sensitivity = _check_sensitivity(probe, trial, bool(separation.findings), seconds)
-    sums_up = not separation.findings and not sensitivity.findings
+    examples_are_right = not separation.findings and not sensitivity.findings
     if other_size:
         sensitivity = sensitivity._replace(findings=[other_size, *sensitivity.findings])
 
@@ -310,7 +325,7 @@ def _judge(
         drawn = None
     if drawn:
         noise_outcomes = noise.check_noise(drawn)
-        if trial.depends_on_seed and sums_up and _is_noise_right_without_data(drawn):
+        if trial.depends_on_seed and examples_are_right and _is_noise_right_without_data(drawn):
             noise_outcomes |= dict.fromkeys(noise.ROWS, _untried(findings.RANDOM_GRADIENTS))
         grid = _find_grid(drawn)
         pictures |= make_noise_pictures(drawn)
@@ -328,21 +343,23 @@ def _judge(
 
 
 def _is_noise_right_without_data(drawn: DrawnNoise) -> bool:
-    """Returns whether the noise is as stated at an empty batch, or may be, and only too large with data.
+    """Returns whether noise that looks too large may be right, with random gradients on top.
 
-    What the seed does to gradients, by dropout or augmentation, adds to the noise and vanishes with the data.
+    What the seed does to gradients, by dropout or augmentation, adds to the noise, and vanishes at an empty
+    batch. So the noise must be as stated there, and no smaller at the batch as given. Where the step refuses
+    an empty batch, the noise at the batch as given must be from 0.98 to 1.5 stated deviations.
     """
     empty = drawn.list_accepted().get(noise.EMPTY)
     if empty is None:
         return bool(0.98 < drawn.compute_deviation() < 1.5)
-    # Four deviations of a measured deviation, and 1%.
+    # Four standard errors of a measured deviation, which are 1 / sqrt(2 freedom) each, and 1%.
     error = 4 / (2 * max(float(np.sum(empty.freedom)), 1)) ** 0.5 + 0.01
     at_empty = abs(drawn.compute_deviation(noise.EMPTY) - 1) < error
     return bool(at_empty and drawn.compute_deviation() > 1 - error)
 
 
 def _find_grid(drawn: DrawnNoise) -> grids.NoiseGrid | None:
-    """Returns the grid on which the noise lies, held against the noise at another batch."""
+    """Returns the grid on which the noise lies, compared with another batch's noise; None without one."""
     accepted = drawn.list_accepted()
     other = accepted.get(noise.QUARTER, accepted.get(noise.FEATURES))
     return grids.find_grid(drawn.given, other)
@@ -359,7 +376,7 @@ def _untried(reason: str) -> CheckOutcome:
 
 
 def _check_replay(probe: StepProbe) -> CheckOutcome:
-    """Checks that the step gives the same twice with the same seed."""
+    """Checks that two calls of the step with the same batch and seed give the same, up to rounding."""
     base = probe.base
     if not np.all(np.isfinite(base)):
         bug = findings.NOT_FINITE.fill(check="replay", where="the batch as given")
@@ -383,7 +400,7 @@ def _check_replay(probe: StepProbe) -> CheckOutcome:
 
 
 def _check_signal(probe: StepProbe, tried: TriedExamples) -> CheckOutcome:
-    """Checks that some example moves every trained tensor."""
+    """Checks that every trained tensor is moved by some example."""
     all_movements = tried.list_all().values()
     is_moved = np.zeros(probe.start.size, bool)
     peaks = np.zeros(len(probe.layer_names))
@@ -419,6 +436,11 @@ def _check_separation(probe: StepProbe, tried: TriedExamples, seconds: float) ->
     """Checks that two parts of a batch together move the step by the sum of what each does alone.
 
     The parts are extreme examples. If the sum differs, examples change each other's gradients.
+
+    Args:
+      probe: the step.
+      tried: the examples, and how far they move the step.
+      seconds: how long a call of the step takes.
     """
     if not movements.is_any_moved(tried.list_all()):
         return _untried(_NOTHING_MOVES)
@@ -465,9 +487,9 @@ def _takes_single_rows_only(probe: StepProbe) -> bool:
 
 
 def _describe_blind_spots(probe: StepProbe, tried: TriedExamples) -> str:
-    """Returns which interactions of examples this batch cannot show; empty if it can show all.
+    """Returns a text on the interactions of examples that this batch cannot show; empty if it can show all.
 
-    The text is added to the check's row. It names what to change to see them.
+    The text is added to the check's row. It says what to change to see them.
     """
     text = ""
     labels = probe.rows[-1]
@@ -476,8 +498,8 @@ def _describe_blind_spots(probe: StepProbe, tried: TriedExamples) -> str:
             "; all labels are equally long, and then a mean over all tokens of the batch looks like a mean "
             "of each example's own mean: pad some labels"
         )
-    # An added example moves the step by at most 1, in units of C; one in another's place by up to 2, so that
-    # such norms do not show which examples were clipped.
+    # An added example that is clipped moves the step by 1, in units of C. One in another's place may move it
+    # by up to 2, so that these norms do not show which examples were clipped.
     least_norm = min(causes.list_finite_norms(tried.movements), default=0.0)
     if tried.were_added and least_norm > 1 - _COARSE:
         text += (
@@ -493,27 +515,28 @@ def _choose_seeds(
     enough: float,
     seconds: float,
 ) -> range:
-    """Returns seeds over whose mean the tolerance becomes small enough; a single seed if no number does that.
+    """Returns the seeds to average over for a small enough tolerance; one seed if they are too many.
 
     Args:
       probe: the step.
-      tolerance: with one seed.
-      enough: the tolerance that is small enough.
-      seconds: that all calls with one seed take.
+      tolerance: the tolerance with one seed.
+      enough: the largest tolerance that is small enough.
+      seconds: how long all calls with one seed take.
     """
     deviation = probe.settings.unit * probe.settings.noise_multiplier
     rounding = trees.compute_ulp(probe.base, probe.spacings)
     least = probe.get_least_tolerance()
     most = min(_MOST_SEEDS, 1 + _SECONDS / seconds)
+    # The tolerance above the least falls with the root of the number of seeds; half as many more are margin.
     needed = 1.5 * ((tolerance - least) / max(enough - least, 1e-9)) ** 2
-    # rounding errors are independent only beside noise that exceeds the distance of two numbers
+    # Rounding errors of different seeds are independent only where the noise exceeds the spacing of numbers.
     if np.median(rounding) > deviation or needed > most:
         return range(1)
     return range(int(np.ceil(needed)))
 
 
 def _hide(tolerance: float, figures: Mapping[str, Any]) -> CheckOutcome:
-    """Returns the outcome of a check whose movements rounding hides."""
+    """Returns the outcome of a check that could not be tried, since rounding hides the movements."""
     text = f"rounding hides it (tolerance {tolerance:.2g} C): {_PRECISE}"
     return CheckOutcome(text, tried=False, figures=figures)
 
@@ -529,8 +552,8 @@ def _check_sensitivity(
     Args:
       probe: the step.
       trial: what was measured.
-      examples_interact: whether examples change what others do.
-      seconds: that a call of the step takes.
+      examples_interact: whether examples change how far others move the step.
+      seconds: how long a call of the step takes.
     """
     tried = trial.tried
     plateau = trial.plateau
@@ -538,11 +561,11 @@ def _check_sensitivity(
         return _untried(_NOTHING_MOVES)
     tolerance = max(movement.tolerance for movement in tried.movements.values())
     if tolerance > _COARSE:
-        # The batch as given, and with each of the three loudest examples.
+        # A seed takes 4 calls: the batch as given, and with each of the three loudest examples.
         seeds = _choose_seeds(probe, tolerance, _COARSE, 4 * seconds)
         if len(seeds) > 1:
             tried = movements.refine_movements(probe, tried, seeds)
-            plateau = 0.0  # the few examples that are measured again are too few to show one
+            plateau = 0.0  # a plateau takes four examples; fewer are measured again
 
     violations = causes.find_violations(tried)
     everything = violations or tried.movements

@@ -10,22 +10,22 @@ from audit.values import shown
 
 
 class TorchStep:
-    """A step that returns the private gradient of a training run with torch, whatever its optimizer.
+    """A step for `check_step` that returns the private gradient of a torch training run, for any optimizer.
 
-    Check it with learning_rate=1. Dropout is off in it, since it makes what an example does depend on the
-    seed.
+    Check it with learning_rate=1. Dropout is switched off during the step, since it makes what an example
+    does depend on the seed.
 
     Args:
-      model, optimizer: the module that is trained and its optimizer, with Opacus those that `make_private`
+      model, optimizer: the module that is trained and its optimizer; with Opacus, those that `make_private`
         returned.
-      train_batch: a function of a batch's arrays that takes one step on it, as training does: `zero_grad`,
-        `backward` and the optimizer's `step`, which leaves clipped and noisy gradients in `p.grad`.
+      train_batch: a function of a batch's arrays that takes one training step on them: `zero_grad`,
+        `backward` and the optimizer's `step`, which leaves the clipped and noisy gradient in `p.grad`.
 
     Attributes:
-      params: the parameters that are trained, as they are now, by name: where the check begins.
+      params: copies of the trained parameters at construction, by name; the check begins there.
 
     Raises:
-      InputError: the model has no parameters that are trained.
+      InputError: the model is no module of torch, or no parameter requires a gradient.
 
     >>> import torch
     >>> network = torch.nn.Linear(3, 1)
@@ -40,6 +40,7 @@ class TorchStep:
     """
 
     def __init__(self, model: Any, optimizer: Any, train_batch: Callable[..., Any]) -> None:
+        """Copies the trained parameters; see the class for the arguments."""
         is_module = hasattr(model, "named_parameters")
         require(
             is_module, f"`model={shown(model)}` is no module of torch: give the one that is trained"
@@ -55,7 +56,13 @@ class TorchStep:
         )
 
     def __call__(self, params: Any, batch: Any, seed: int) -> dict[str, Any]:
-        """Returns the gradients after clipping and noise, from these parameters, on this batch."""
+        """Returns the gradient after clipping and noise, by parameter, of one step.
+
+        Args:
+          params: the parameters at which the step begins, by name.
+          batch: the batch's arrays, in the order in which `train_batch` takes them.
+          seed: the seed of all randomness of the step.
+        """
         self._model.load_state_dict(params, strict=False)
         _forget_failed_call(self._model, self._optimizer)
         sys.modules["torch"].manual_seed(seed)
@@ -64,7 +71,7 @@ class TorchStep:
         return {name: parameter.grad for name, parameter in self._list_trained().items()}
 
     def _list_trained(self) -> dict[str, Any]:
-        """Returns the parameters that are trained, by name."""
+        """Returns the parameters that require a gradient, by name."""
         trained = {}
         for name, parameter in self._model.named_parameters():
             if parameter.requires_grad:
@@ -73,10 +80,10 @@ class TorchStep:
 
 
 def _forget_failed_call(model: Any, optimizer: Any) -> None:
-    """Forgets what a call that failed left in a module and an optimizer of Opacus.
+    """Removes what a failed call may have left in a module and an optimizer of Opacus.
 
-    It is the activations of layers that were reached, how often each parameter was used, and the parts of the
-    batch. With them the next call would fail too, or be another step.
+    That is the activations of the layers that were reached, the count of each parameter's uses, and the parts
+    of an unfinished batch. With these the next call would fail too, or take a different step.
     """
     for module in model.modules():
         for attribute in ("activations", "max_batch_len"):
@@ -96,7 +103,10 @@ def _forget_failed_call(model: Any, optimizer: Any) -> None:
 
 @contextmanager
 def _without_dropout(model: Any) -> Iterator[None]:
-    """Sets the probabilities of a module's dropout to 0 for a while; eval() would stop Opacus's hooks."""
+    """Sets all dropout probabilities of a module to 0 inside a `with` block, and restores them after it.
+
+    The module stays in training mode: eval() would stop Opacus's hooks.
+    """
     probabilities = []
     for module in model.modules():
         for attribute in ("p", "dropout"):  # of Dropout, and of recurrent layers and attention

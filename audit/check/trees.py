@@ -17,18 +17,18 @@ Vector = NDArray[np.float64]
 Columns = list[NDArray[Any]]  # a batch's arrays, each (examples, ...)
 SCALES = (1e3, -1e3, 100, 30, 10, 3, 0.1, 1e-3, 0)  # of features, which try a step's clipping
 LARGEST_SCALE = SCALES[0]
-_FURTHER_ROWS = 6
-_FURTHER_LABELS = 6
+_FURTHER_ROWS = 6  # rows of the batch from which further examples are made
+_FURTHER_LABELS = 6  # different labels that each of them takes
 _IGNORED = -100  # a token that losses leave out, in torch and most libraries for language
-SPACING = {"bfloat16": 2.0**-7, "float16": 2.0**-10, "float32": 2.0**-23}  # of numbers from 1 to 2
+SPACING = {"bfloat16": 2.0**-7, "float16": 2.0**-10, "float32": 2.0**-23}  # between 1 and 2
 
 
 class Example(NamedTuple):
     """An example that is tried in a step.
 
     Attributes:
-      columns: a batch's arrays, each (1, ...).
-      scale: by which its features or its label were multiplied; 1 where neither was.
+      columns: the example as a batch of one row: arrays (1, ...).
+      scale: the factor by which its features or its label were multiplied; 1 where neither was.
       is_short: whether all tokens of its label except the first were replaced by padding.
     """
 
@@ -38,7 +38,7 @@ class Example(NamedTuple):
 
     @property
     def is_scaled(self) -> bool:
-        """Whether features or the label were multiplied by anything."""
+        """Whether features or the label were multiplied by a factor other than 1."""
         return self.scale != 1
 
     @property
@@ -56,16 +56,17 @@ def map_tree(
     """Returns a tree with function(path, array) in place of each array.
 
     Args:
-      tree: dicts, lists, tuples and, where JAX is loaded, its other trees.
-      function: what is called with each array and its path.
-      name: what an error calls the tree.
-      path: of this tree within the whole.
+      tree: an array, None, or a tree of dicts, lists, tuples and, where JAX is loaded, its other trees.
+      function: the function of an array's path and the array.
+      name: the tree's name in error messages.
+      path: the path of this tree within the whole.
 
     Raises:
       InputError: the tree holds anything else.
     """
 
     def map_child(key: Any, child: Any) -> Any:
+        """Returns the mapped tree of a child, whose path ends in `key`."""
         child_path = f"{path}.{key}" if path else str(key)
         return map_tree(child, function, name, child_path)
 
@@ -94,6 +95,7 @@ def map_tree(
     )
 
     def map_jax_leaf(jax_path: Any, leaf: Any) -> Any:
+        """Returns the mapped leaf of a tree that only JAX knows, by its path within this tree."""
         key = tree_util.keystr(jax_path).strip(".[]'")
         return map_child(key, leaf)
 
@@ -120,21 +122,27 @@ def to_numpy(leaf: Any) -> NDArray[Any]:
 
 
 def compute_ulp(values: Vector, spacings: Vector | float) -> Vector:
-    """Returns the distance of each number from the next that its type can hold.
+    """Returns the distance from each number to the next that its floating-point type can hold.
 
     Args:
-      values: (p,) the numbers.
-      spacings: that distance for numbers from 1 to 2.
+      values: the numbers.
+      spacings: the distance between neighbouring numbers from 1 to 2 in each number's type.
     """
     exponents = np.frexp(values)[1]
     return np.asarray(np.ldexp(spacings, exponents - 1))
 
 
 def restore_batch(columns: Columns, batch: Any) -> Any:
-    """Returns these columns as a batch of the caller's kind, its arrays of the same types and devices."""
+    """Returns columns as a batch like the caller's: the same tree, array types and devices.
+
+    Args:
+      columns: the arrays of the batch to return, in the order of the tree's arrays.
+      batch: the caller's batch.
+    """
     remaining = iter(columns)
 
     def restore(_: str, leaf: Any) -> Any:
+        """Returns the next column as an array or tensor of the same kind as `leaf`."""
         column = next(remaining)
         if hasattr(leaf, "new_tensor"):  # a tensor of torch
             return leaf.new_tensor(column)
@@ -146,7 +154,11 @@ def restore_batch(columns: Columns, batch: Any) -> Any:
 
 
 def read_columns(name: str, batch: Any) -> Columns:
-    """Returns the arrays of a batch, whose rows are examples.
+    """Returns a copy of a caller's batch as its arrays in NumPy, each (examples, ...).
+
+    Args:
+      name: the batch's name in error messages.
+      batch: the tree of the batch's arrays.
 
     Raises:
       InputError: the batch has no array, no example, or arrays of different lengths.
@@ -168,19 +180,20 @@ def read_columns(name: str, batch: Any) -> Columns:
 
 
 def join(*batches: Columns) -> Columns:
-    """Returns batches one after the other."""
+    """Returns the rows of several batches as one batch, in their order."""
     return [np.concatenate(columns) for columns in zip(*batches, strict=True)]
 
 
 def take(columns: Columns, rows: Any) -> Columns:
-    """Returns some rows of a batch, in this order."""
+    """Returns the rows of a batch that an index, a list of indices or a slice chooses."""
     return [column[rows] for column in columns]
 
 
 def scale_features(examples: Columns, scale: float, batch: Columns) -> Columns:
-    """Returns examples with scaled features, which are all arrays but the last of several.
+    """Returns examples with their features multiplied by a scale.
 
-    Whole numbers, such as pixels, stay within the range that they have in `batch`.
+    The features are all arrays but the last, or the only array. Whole numbers, such as pixels, are clipped to
+    the range that they have in `batch`.
     """
     result = list(examples)
     feature_count = max(len(batch) - 1, 1)
@@ -196,11 +209,11 @@ def scale_features(examples: Columns, scale: float, batch: Columns) -> Columns:
 
 
 def make_extreme_examples(batch: Columns) -> dict[str, Example]:
-    """Makes examples that try a step's clipping, by a description of each.
+    """Returns examples that try a step's clipping, by a description of each.
 
-    They are the first and the last example of the batch, as they are, with their features scaled, and with
-    their labels (the last of several arrays) changed. Whole-number features also move to their neighbours,
-    so that tokens come that are not in the batch.
+    They are the first and the last example of the batch: as they are, with scaled features, and with changed
+    labels (the last of several arrays). Whole-number features are also increased by 1, so that other tokens
+    than in the batch occur.
     """
     examples: dict[str, Example] = {}
     places = {0: "the first example", len(batch[0]) - 1: "the last example"}
@@ -227,7 +240,8 @@ def make_extreme_examples(batch: Columns) -> dict[str, Example]:
             name = f"{place}, all tokens but one ignored"
             examples[name] = Example([*original[:-1], padded_label], is_short=True)
 
-    # Whole numbers stay in their range, so that several scales may give the same example.
+    # Whole numbers are clipped to their range, so that several scales may give the same example: the first
+    # description is kept.
     distinct: dict[tuple[bytes, ...], str] = {}
     for name, example in examples.items():
         distinct.setdefault(tuple(column.tobytes() for column in example.columns), name)
@@ -235,7 +249,10 @@ def make_extreme_examples(batch: Columns) -> dict[str, Example]:
 
 
 def make_further_examples(batch: Columns, most: int) -> dict[str, Example]:
-    """Makes at most `most` more examples, of rows all over the batch, each with several of its labels."""
+    """Returns at most `most` more examples with scaled features, by a description of each.
+
+    They are made of rows spread over the batch, each with several of the batch's labels in turn.
+    """
     examples: dict[str, Example] = {}
     labels = batch[-1]
     places = np.linspace(0, len(labels) - 1, _FURTHER_ROWS).astype(int)
@@ -258,9 +275,10 @@ def are_tokens(labels: NDArray[Any]) -> bool:
 
 
 def find_padding(labels: NDArray[Any]) -> int | None:
-    """Returns the token that shorter labels are filled with; None where no label seems to be shorter.
+    """Returns the token with which shorter labels are padded; None where no label seems to be padded.
 
-    It is -100, or else what some label ends with twice and no other token ever follows.
+    It is -100 where that occurs. Else it is a token that ends some label twice, and that no other token
+    follows in any label.
     """
     if not are_tokens(labels):
         return None
@@ -274,9 +292,10 @@ def find_padding(labels: NDArray[Any]) -> int | None:
 
 
 def _find_other_label(labels: NDArray[Any], label: NDArray[Any]) -> NDArray[Any]:
-    """Returns the first of some labels that differs from `label`, (1, ...), or none of them, (0, ...).
+    """Returns a label (1, ...) that differs from `label`, or an empty array (0, ...) where none is known.
 
-    Where all are the same class, it is the class before, which exists where this is not the first.
+    It is the first of `labels` that differs. If all are the same class, it is the class one below, unless
+    that class is 0.
     """
     for i, other in enumerate(labels):
         if np.any(other != label[0]):
@@ -291,7 +310,14 @@ def _scale_example(
     change: str,
     batch: Columns,
 ) -> dict[str, Example]:
-    """Returns an example as it is and with scaled features, by its place in the batch and its change."""
+    """Returns an example as it is, with scaled features, and with increased tokens, by descriptions.
+
+    Args:
+      example: the columns of the example, each (1, ...).
+      place: the example's place in the batch, in words.
+      change: what was changed of it before, in words; empty if nothing was.
+      batch: the columns of the batch, whose ranges whole-number features keep.
+    """
     examples = {f"{place}{change}": Example(example)}
     for scale in SCALES:
         name = f"{place}, features times {scale:g}{change}"
@@ -302,7 +328,7 @@ def _scale_example(
 
 
 def _shift_features(example: Columns, batch: Columns) -> Columns:
-    """Returns an example whose whole-number features are larger by 1, within their range in the batch."""
+    """Returns an example with whole-number features increased by 1, where below the batch's maximum."""
     result = list(example)
     for i in range(max(len(batch) - 1, 1)):
         column = example[i]
