@@ -30,9 +30,7 @@ from experiments.hidden_state.landscape_law import PER_DEVIATION, Stepper, is_se
 from experiments.hidden_state.landscape_process import Process, constant, upper_bound, validate
 
 Array = NDArray[np.float64]
-_COARSE = (
-    PER_DEVIATION // 2
-)  # grid points per standard deviation, for searches: half the usual number
+_COARSE = PER_DEVIATION // 2  # half the usual number of points, for searches
 
 
 class Thresholds(NamedTuple):
