@@ -29,14 +29,14 @@ from audit.laws.densities import DensityPair
 Array = NDArray[np.float64]
 Complex = NDArray[np.complex128]
 
-_DEVIATIONS = 9.0  # that the grid reaches to either side
+_DEVIATIONS = 9.0  # of the score, by which the grid reaches beyond its mean
 _TILT_DISTANCE = 2.0  # deviations between the means of tilted laws
 _PERIOD = 24.0  # deviations after which a tilted law may repeat
 _CUT = 36.0  # |M(s + it) / M(s)| is cut at exp(-_CUT)
 _VALLEY = 1e-15  # the least density, as a share of what its integral could be at most
 _POINTS_PER_DEVIATION = 200  # of the noise, on the grid
 _BLOCK = 1 << 18  # complex entries in memory at once
-_MOST_WORK = 1 << 32  # factors of a transform, which would take hours beyond
+_MOST_WORK = 1 << 32  # factors of a transform, at most: more would take hours
 
 
 class Cohort(NamedTuple):
@@ -292,9 +292,8 @@ def _find_log_odds(round_: _Round, tilt: float) -> float:
 
 def _compute_tilted_mean(round_: _Round, tilt: float) -> float:
     """Returns the mean of the score under the tilted law, whose density is proportional to e^(s x) p(x)."""
-    joins = special.expit(
-        _find_log_odds(round_, tilt) + tilt * round_.dots
-    )  # probabilities of joining
+    # Each client's probability of joining under the tilt.
+    joins = special.expit(_find_log_odds(round_, tilt) + tilt * round_.dots)
     return float(joins @ round_.dots) + round_.sigma**2 * tilt
 
 

@@ -298,9 +298,8 @@ def average_over_seeds(
             totals = list(zip(composed.published, composed.accountant, strict=True))
         for row, total in zip(rows, totals, strict=True):
             round_number = row.measured.number
-            place = getattr(
-                setting, x, round_number
-            )  # `round` is no field, so that the number is taken
+            # No field is named `round`: where that is x, the round's number is taken.
+            place = getattr(setting, x, round_number)
             values = [compute(setting, row) for compute in QUANTITIES.values()]
             key = (getattr(setting, curve), place, round_number)
             values_at.setdefault(key, []).append([*values, *total])

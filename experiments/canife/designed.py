@@ -223,9 +223,8 @@ def designer(design: SampleDesign) -> Designer:
         )
         infinity = jnp.asarray(jnp.inf, theta.dtype)
         carry = _Carry(sample, design.optimizer.init(sample), sample, infinity)
-        keys = jax.random.split(
-            key, steps + 1
-        )  # one for each step, and one for the last sample's penalty
+        # A key for each step, and one for the penalty of the sample after the last step.
+        keys = jax.random.split(key, steps + 1)
 
         parts = []
         for i, block in enumerate(blocks):

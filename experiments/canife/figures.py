@@ -30,9 +30,7 @@ from experiments.sweeps.points import Evidence
 from experiments.sweeps.sweep import Drawn, OwnTable, Sweep
 
 _HEADROOM = 1.35  # a panel's height with room for its legend, over the height of its data
-_LOGARITHMIC_CLIENTS = (
-    30  # clients in the highest bar from which on a histogram's axis is logarithmic
-)
+_LOGARITHMIC_CLIENTS = 30  # in a histogram's highest bar, from which on its axis is logarithmic
 _LOGARITHMIC_RATIO = 8  # ratio of the largest x to the smallest from which on x is logarithmic
 _COHORT_TICKS = (2, 5, 10, 20, 50, 100, 200, 500, 1000)
 # The curves' colors; a sweep has three curves at most.

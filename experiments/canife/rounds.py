@@ -183,9 +183,8 @@ def renyi_noise(epsilon: float, delta: float) -> float:
     """
     conversions.require_delta(delta)
     least_epsilon = max(_LEAST_NOISY_EPSILON, renyi_epsilon(_MOST_SIGMA, delta))
-    rounded_up = (
-        np.ceil(1000 * least_epsilon) / 1000
-    )  # so that what the message advises is accepted
+    # Rounded up, so that the epsilon that the message advises is accepted.
+    rounded_up = np.ceil(1000 * least_epsilon) / 1000
     require(
         epsilon >= least_epsilon,
         f"epsilon is {epsilon:g}: at delta {delta:g} give at least {rounded_up:g}",

@@ -14,9 +14,7 @@ from experiments.canife.designed import SampleLoss
 from experiments.canife.measured import Canary
 from models import soft
 
-_LABEL_WEIGHT = (
-    4.0  # a mixture's log weight at the label it begins with, which gets 86% of ten classes
-)
+_LABEL_WEIGHT = 4.0  # a mixture's log weight at its first label, which gets 86% of ten classes
 _TOKEN_WEIGHT = 12.0  # a text's log weight at the token that it begins with, as in the public code
 
 

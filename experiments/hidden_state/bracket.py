@@ -69,8 +69,8 @@ def bracket_figure(title: str, x_axis: Axis, every: Sequence[Point], delta: floa
 def _draw_panel(axis: Axes, panel_points: Sequence[Point], delta: float) -> None:
     """Draws the bounds and the audits of a panel, whose models have the same weight decay.
 
-    Two audits stand at each x, one along coordinates and one with fresh directions. Their upper bounds are
-    the same, so that either gives them.
+    An audit along coordinates and one with fresh directions stand at the same x. Their upper bounds are the
+    same, so that either gives them.
 
     Args:
       axis: The panel.

@@ -174,9 +174,8 @@ def landscape_figures(
     cells = results.cells
     if cells:
         sigmas = sorted({result.cell.noise_multiplier for result in cells})
-        below_middle = max(
-            len(sigmas) // 2 - 1, 0
-        )  # the index of sigma = 4 among the usual 1, 2, ..., 8
+        # The index of 4 among the usual noise multipliers 1, 2, ..., 8.
+        below_middle = max(len(sigmas) // 2 - 1, 0)
         with plt.rc_context(STYLE):
             yield "figure_3a", _draw_over_time(cells, [sigmas[0], sigmas[-1]], runs)
             yield "figure_14", _draw_over_time(cells, sigmas, runs)

@@ -24,11 +24,7 @@ CLIPPING_NORM = 1.0  # of the sweep
 THRESHOLD = 0.5  # at which the sweep's simulated audits split, in units of C: the paper's C / 2
 CELLS = Path("landscape", "cells")  # in a store's root
 RESULT = "result.json"  # in a result's folder
-_DAMAGES = (
-    ValueError,
-    TypeError,
-    RecursionError,
-)  # the errors that reading a damaged result raises
+_DAMAGES = (ValueError, TypeError, RecursionError)  # what reading a damaged result raises
 _SEARCH_THRESHOLDS = 49  # how many Algorithm 6 tries
 
 

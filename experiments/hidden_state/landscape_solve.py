@@ -133,9 +133,7 @@ def solve(request: ExactLaw) -> Exact:
     for pair in pairs[1:]:
         exact.append(densities.epsilon_at(pair, delta))
 
-    last_threshold = (
-        thresholds[-1] if process.steps > 1 else 0.5
-    )  # C / 2: a single step has no split
+    last_threshold = thresholds[-1] if process.steps > 1 else 0.5  # C / 2, where nothing is split
     gaussian = []
     for pair, threshold in zip(pairs, [*thresholds, last_threshold], strict=True):
         mu = float(densities.mu_at(pair, threshold))

@@ -94,7 +94,8 @@ def compute_rates(latch: Latch) -> Rates:
     sigma, batches, epochs, threshold = latch
 
     def compute_rate(height: float) -> float:
-        """Returns the probability for a height h; `log_unlatched` is that of an epoch below c throughout."""
+        """Returns the probability for the height h of the target's batch."""
+        # The log probability that theta does not exceed c in an epoch.
         log_unlatched = scipy.special.log_ndtr((threshold - height) / sigma)
         log_unlatched += (batches - 1) * scipy.special.log_ndtr(threshold / sigma)
         return float(-np.expm1(epochs * log_unlatched))

@@ -26,9 +26,7 @@ from experiments.sweeps.sweep import Axis, OwnTable, Sweep
 ESTIMATE = "estimate"
 COMPOSITION = "composition"
 _MARGIN = 10  # by how much the margin multiplies the excess over 1 of measured Lipschitz constants
-_LARGEST_EPSILON = (
-    1e3  # at which an interval's infinite end is cut off, to have a place on the axis
-)
+_LARGEST_EPSILON = 1e3  # at which infinite ends of intervals are cut off
 _NOTES = """\
 proven:  without an assumption, by fresh directions; GDP: below it no GDP guarantee holds, by the same
 audit:   two-sided interval where scores are normal, along the coordinate that a rehearsal recommends

@@ -190,7 +190,7 @@ def sweeps(scale: str) -> dict[str, Sweep]:
 def _list_cells(places: Iterable[BracketPlace], amounts: Mapping[str, Amount]) -> Iterable[Cell]:
     """Yields the cells of all places: two audits each, and a measurement of steps where one is needed.
 
-    Steps are measured how much they stretch distances. That is needed where k > 1 and no bound on it is
+    What is measured is how much steps stretch distances. That is needed where k > 1 and no bound on it is
     proven for the model.
     """
     for place in places:
