@@ -79,7 +79,7 @@ _ZERO_OR_CLIENTS: dict[str, Any] = {"default": 0, "least": 0, "most": 10**7}
 
 @dataclasses.dataclass(frozen=True)
 class Attacked(FederatedTraining):
-    """All that decides a measured round, but for the data."""
+    """The setting of a training run under attack: all that decides a measured round, but for the data."""
 
     model: str = described(
         "two_layer, linear, mlp (Fashion-MNIST), convnet, resnet18 (CIFAR-10), character_lstm (Shakespeare);"
@@ -186,17 +186,18 @@ def require_model(model: str) -> None:
 
 
 def fit_to_clients(setting: Attacked, train_clients: int, mock_clients: int) -> Attacked:
-    """Returns a setting with numbers of clients that suit the data.
+    """Returns a setting whose numbers of clients suit the data.
 
-    Where the setting leaves them open, they are as many as there are, up to 512 and 2,048.
+    A pool of 0 becomes all mock clients, up to 512. A population of 0 becomes all clients to train on, up to
+    2,048.
 
     Args:
-      setting: With 0 for a pool or a population that is left open.
-      train_clients: How many clients there are to train on.
-      mock_clients: How many there are to design canaries on.
+      setting: The setting; its pool or population may be 0.
+      train_clients: The number of clients to train on.
+      mock_clients: The number of mock clients, on whom canaries are designed.
 
     Raises:
-      InputError: A field is out of range, or beyond the clients that there are.
+      InputError: A field is out of range, or larger than the number of clients allows.
     """
     pool = setting.pool or min(512, mock_clients)
     population = setting.population or min(2048, train_clients)
@@ -215,5 +216,5 @@ def fit_to_clients(setting: Attacked, train_clients: int, mock_clients: int) -> 
 
 
 def identity(setting: Attacked) -> dict[str, Any]:
-    """Returns a setting's name in the store, but for the checksum of its data."""
+    """Returns the fields that name a setting's store, but for the checksum of its data."""
     return {"experiment": "canife", **deciding(setting)}

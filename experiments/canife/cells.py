@@ -14,7 +14,7 @@ from experiments.canife import measured
 from experiments.canife.attacked import Attacked, identity
 from experiments.cells.cell import Cell, DataSets
 
-_STEP_SECONDS = 0.006  # of a canary's design, on two cores, compilation included
+_STEP_SECONDS = 0.006  # seconds of a step of a canary's design on two cores, compilation included
 
 
 def attacked_cell(setting: Attacked, numbers: Sequence[int], name: str) -> Cell:

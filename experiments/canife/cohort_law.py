@@ -29,18 +29,23 @@ from audit.laws.densities import DensityPair
 Array = NDArray[np.float64]
 Complex = NDArray[np.complex128]
 
-_DEVIATIONS = 9.0  # reach of the grid
+_DEVIATIONS = 9.0  # of the score, by which the grid reaches beyond its mean
 _TILT_DISTANCE = 2.0  # deviations between the means of tilted laws
 _PERIOD = 24.0  # deviations after which a tilted law may repeat
 _CUT = 36.0  # |M(s + it) / M(s)| is cut at exp(-_CUT)
 _VALLEY = 1e-15  # the least density, as a share of what its integral could be at most
 _POINTS_PER_DEVIATION = 200  # of the noise, on the grid
-_BLOCK = 1 << 18  # complex entries at once
-_MOST_WORK = 1 << 32
+_BLOCK = 1 << 18  # complex entries in memory at once
+_MOST_WORK = 1 << 32  # factors of a transform, at most: more would take hours
 
 
 class Cohort(NamedTuple):
-    """How a round draws clients: `size` without replacement, or each with chance size / clients."""
+    """How a round draws its cohort of clients.
+
+    Attributes:
+      size: The number of clients, drawn without replacement; with Poisson sampling its mean.
+      poisson: Whether each client joins independently, with probability size / (number of clients).
+    """
 
     size: int
     poisson: bool = False
@@ -50,10 +55,10 @@ class ScoreLaw(NamedTuple):
     """The law of a score.
 
     Attributes:
-      points: (n,) evenly spaced.
-      log_density: (n,) at the points.
-      error: The largest relative disagreement of neighbouring tilts, down to e^-72 of the largest density, or
-        of the whole mass with 1.
+      points: (n,) evenly spaced scores.
+      log_density: (n,) the log density at the points.
+      error: The largest relative disagreement of neighbouring tilts, where the density is above e^-72 of the
+        largest, or the deviation of the total mass from 1, whichever is larger.
     """
 
     points: Array
@@ -65,9 +70,9 @@ class _Round(NamedTuple):
     """A round: its clients, how their cohort is drawn, and the noise.
 
     Attributes:
-      dots: (M,) the clients' dot products.
+      dots: (M,) the clients' dot products with the canary's direction, over the clipping norm.
       cohort: How clients are drawn.
-      sigma: The deviation of the noise.
+      sigma: The standard deviation of the noise, over the clipping norm.
     """
 
     dots: Array
@@ -78,15 +83,15 @@ class _Round(NamedTuple):
 def score_law(
     dots: ArrayLike, cohort: Cohort, sigma: float, reach: tuple[float, float]
 ) -> ScoreLaw:
-    """Returns the law of a round's score without the canary, on an even grid.
+    """Returns the law of a round's score without the canary, on an evenly spaced grid.
 
-    The grid reaches from 9 deviations below the mean plus reach[0] to 9 above the mean plus reach[1].
+    The grid begins at mean - 9 deviations + reach[0] and ends at mean + 9 deviations + reach[1].
 
     Args:
       dots: (M,) the clients' dot products with the direction, over the clipping norm.
       cohort: How a round draws clients.
       sigma: The noise multiplier, above 0.
-      reach: Shifts (least, greatest) of the score for which the grid must suffice.
+      reach: The least and the greatest shift of the score that the grid must also cover.
 
     Raises:
       InputError: Values out of range, or a law whose computation would take hours.
@@ -118,34 +123,37 @@ def score_law(
 
 
 def added(dots: ArrayLike, cohort: Cohort, sigma: float, canary: float) -> DensityPair:
-    """Returns the score's densities without the canary and with it, added to the cohort.
+    """Returns the score's densities without the canary, and with the canary added to the cohort.
 
-    These are neighbours as the accountant has them.
+    The two cohorts are neighbours in the accountant's sense.
 
     Args:
       dots: (M,) the clients' dot products with the direction, over the clipping norm.
       cohort: How a round draws clients.
       sigma: The noise multiplier, above 0.
-      canary: The canary's own dot product, likewise.
+      canary: The canary's own dot product with the direction, over the clipping norm.
     """
     law = score_law(dots, cohort, sigma, (min(-canary, 0.0), max(canary, 0.0)))
     return _make_pair(law, law, canary)
 
 
 def replacing(dots: ArrayLike, cohort: Cohort, sigma: float, canary: float) -> DensityPair:
-    """Returns the score's densities without the canary, and where it takes the place of a client (Errata C1).
+    """Returns the score's densities without the canary, and with the canary in place of a client (Errata C1).
 
     Args:
       dots: (M,) the clients' dot products with the direction, over the clipping norm.
-      cohort: Of fixed size, at least 2.
+      cohort: A cohort of fixed size, at least 2.
       sigma: The noise multiplier, above 0.
-      canary: The canary's own dot product, likewise.
+      canary: The canary's own dot product with the direction, over the clipping norm.
+
+    Raises:
+      InputError: The cohort is of Poisson sampling, or of a single client.
     """
     several = cohort.size > 1 and not cohort.poisson
     require(several, "a canary replaces one of several in a cohort of fixed size")
     dots = np.asarray(dots, np.float64)
     others = cohort._replace(size=cohort.size - 1)
-    # By which the score's mean moves; the law of the others is moved by `canary` itself.
+    # How far the canary moves the score's mean; the law of the other clients is moved by `canary` itself.
     shift = canary - float(dots.mean())
     reach = (min(-shift, 0.0) - abs(canary), max(shift, 0.0) + abs(canary))
     law = score_law(dots, cohort, sigma, reach)
@@ -154,14 +162,15 @@ def replacing(dots: ArrayLike, cohort: Cohort, sigma: float, canary: float) -> D
 
 
 def _make_pair(out: ScoreLaw, others: ScoreLaw, canary: float) -> DensityPair:
-    """Returns the densities out and in, on the grid of the law out.
+    """Returns the score's densities without and with the canary, on the grid of `out`.
 
-    The law in is that of the other clients, shifted by the canary's dot product. Log densities are smooth,
-    and a cubic through them is right to the fourth power of the spacing.
+    The law with the canary is that of the clients beside it, shifted by the canary's dot product. It is
+    interpolated between grid points by a cubic spline through the log densities, which are smooth: the error
+    is of the fourth power of the spacing.
 
     Args:
       out: The law of the score without the canary.
-      others: The law of the sum of the canary's companions: that of `out`, or with a client fewer.
+      others: The law of the score of the clients beside the canary: `out` itself, or with a client fewer.
       canary: The canary's dot product.
     """
     spline = scipy.interpolate.CubicSpline(others.points, others.log_density)
@@ -178,7 +187,11 @@ def _make_pair(out: ScoreLaw, others: ScoreLaw, canary: float) -> DensityPair:
 
 
 def _check_dots(dots: ArrayLike, cohort: Cohort, sigma: float) -> Array:
-    """Returns dot products (M,) as float64; raises InputError for values that give no law."""
+    """Returns dot products (M,) as float64.
+
+    Raises:
+      InputError: The dot products, the cohort's size or the noise multiplier are out of range.
+    """
     array = np.asarray(dots, np.float64)
     require(
         array.ndim == 1 and np.isfinite(array).all(),
@@ -196,10 +209,10 @@ def _check_dots(dots: ArrayLike, cohort: Cohort, sigma: float) -> Array:
 
 
 def _compute_moments(round_: _Round) -> tuple[float, float]:
-    """Returns the mean and the deviation of the score: a cohort's sum of dot products, plus the noise.
+    """Returns the mean and the standard deviation of the score: a cohort's sum of dot products, plus noise.
 
-    The variance of a sum of `size` of M numbers without replacement is size (1 - size / M) times their sample
-    variance.
+    The sum of `size` of M numbers drawn without replacement has the variance size (1 - size / M) times their
+    sample variance. With Poisson sampling at rate q it is q (1 - q) times the sum of their squares.
     """
     dots = round_.dots
     size = round_.cohort.size
@@ -213,16 +226,19 @@ def _compute_moments(round_: _Round) -> tuple[float, float]:
 
 
 def _choose_tilts(round_: _Round, points: Array, deviation: float) -> list[float]:
-    """Returns tilts whose laws' means are at distances of _TILT_DISTANCE deviations, over the whole grid.
+    """Returns tilts s whose tilted laws have evenly spaced means over the whole grid.
+
+    The tilted law has the density e^(s x) p(x), normalised. The means are at most _TILT_DISTANCE standard
+    deviations of the score apart.
 
     Args:
-      round_: Its clients, cohort and noise.
+      round_: The round's clients, cohort and noise.
       points: The grid.
-      deviation: Of the score.
+      deviation: The standard deviation of the score.
     """
     width = points[-1] - points[0]
     count = int(np.ceil(width / (_TILT_DISTANCE * deviation)))
-    # The mean grows by at least sigma^2 per unit of tilt, the noise's share: [-most, most] reaches the grid.
+    # The noise alone moves the mean by sigma^2 per unit of tilt, so that tilts in [-most, most] are enough.
     most = width / round_.sigma**2
     tilts = []
     for mean in np.linspace(points[0], points[-1], count + 1):
@@ -231,41 +247,44 @@ def _choose_tilts(round_: _Round, points: Array, deviation: float) -> list[float
 
 
 def _find_tilt(round_: _Round, mean: float, most: float) -> float:
-    """Returns the tilt s at which the score's tilted law, of density e^(s x) p(x) normalised, has a mean.
+    """Returns the tilt s at which the score's tilted law has the given mean.
 
-    That law includes the noise. The tilt is the saddle point of x = mean.
+    The tilted law has the density e^(s x) p(x), normalised, where p is the density of the score with its
+    noise. This s is the saddle point of the inverse transform at x = mean.
 
     Args:
-      round_: Its clients, cohort and noise.
-      mean: That the tilted law is to have.
-      most: Such that the tilt is in [-most, most]. The mean grows by at least sigma^2 per unit of tilt, so
-        that the bracket reaches every point of the grid.
+      round_: The round's clients, cohort and noise.
+      mean: The mean that the tilted law is to have.
+      most: The end of the search interval [-most, most], which must hold the tilt.
     """
 
     def compute_excess(tilt: float) -> float:
+        """Returns how far the mean of the tilted law lies above the mean that is sought."""
         return _compute_tilted_mean(round_, tilt) - mean
 
     return float(scipy.optimize.brentq(compute_excess, -most, most, xtol=1e-6))
 
 
 def _find_log_odds(round_: _Round, tilt: float) -> float:
-    """Returns the log odds of joining that all clients share, before each is tilted by its own dot product.
+    """Returns the part of the log odds of joining that all clients share under a tilt s.
 
-    They are those of Poisson sampling, or for a fixed size those with which the tilted cohort has that size
-    on average.
+    Under the tilt, a client with the dot product a_i joins with odds e^(log odds + s a_i). With Poisson
+    sampling the shared part is the untilted log odds. For a cohort of fixed size, it is chosen so that the
+    tilted clients who join are `size` on average.
 
     Args:
-      round_: Its clients, cohort and noise.
-      tilt: s; a client joins with the odds e^(log odds + s a_i).
+      round_: The round's clients, cohort and noise.
+      tilt: The tilt s.
     """
     size = round_.cohort.size
     untilted = float(special.logit(size / len(round_.dots)))
     if round_.cohort.poisson:
         return untilted
-    # The tilt moves no client's log odds by more than this, so that the root lies within.
+    # The tilt moves no client's log odds by as much, so that the root is less than `reach` away.
     reach = abs(tilt) * float(np.max(np.abs(round_.dots))) + 1
 
     def compute_excess(log_odds: float) -> float:
+        """Returns by how much the mean number of clients who join exceeds the cohort's size."""
         return float(np.sum(special.expit(log_odds + tilt * round_.dots)) - size)
 
     return float(scipy.optimize.brentq(compute_excess, untilted - reach, untilted + reach))
@@ -273,24 +292,26 @@ def _find_log_odds(round_: _Round, tilt: float) -> float:
 
 def _compute_tilted_mean(round_: _Round, tilt: float) -> float:
     """Returns the mean of the score under the tilted law, whose density is proportional to e^(s x) p(x)."""
+    # Each client's probability of joining under the tilt.
     joins = special.expit(_find_log_odds(round_, tilt) + tilt * round_.dots)
     return float(joins @ round_.dots) + round_.sigma**2 * tilt
 
 
 def _invert_along(round_: _Round, tilt: float, points: Array) -> Array:
-    """Returns the log density of the score at points (n,), by the inverse transform along the line of a tilt
-    s.
+    r"""Returns the log density of the score at points (n,), by an inverse transform along the line of a tilt.
 
-    The integral is that of this module's head, by trapezoids, cut where the integrand is below exp(-_CUT). A
-    density below _VALLEY of the most that the integral could be is raised to that.
+    The density is p(x) = e^(-s x) M(s) / (2 pi) \int M(s + i t) / M(s) e^(-i t x) dt, where M is the score's
+    moment generating function and s the tilt. The integral is computed by trapezoids, and cut off where the
+    integrand is below exp(-_CUT). Where it is below _VALLEY times the integral of the integrand's absolute
+    value, it is raised to that.
 
     Args:
-      round_: Its clients, cohort and noise.
-      tilt: s, at which the integrand hardly oscillates for these points.
-      points: Where the density is computed.
+      round_: The round's clients, cohort and noise.
+      tilt: The tilt s, at which the integrand hardly oscillates for these points.
+      points: The scores at which the density is computed.
     """
     log_odds = _find_log_odds(round_, tilt)
-    joins: Array = special.expit(log_odds + tilt * round_.dots)  # r_j, tilted
+    joins: Array = special.expit(log_odds + tilt * round_.dots)  # tilted probabilities of joining
     variance = float(np.sum(joins * (1 - joins) * round_.dots**2)) + round_.sigma**2
     step = 2 * np.pi / (_PERIOD * float(np.sqrt(variance)))
     count = int(np.ceil(np.sqrt(2 * _CUT) / round_.sigma / step)) + 1
@@ -310,15 +331,15 @@ def _invert_along(round_: _Round, tilt: float, points: Array) -> Array:
 
 
 def _compute_log_mass(round_: _Round, log_odds: float, tilt: float) -> float:
-    """Returns log M(s), the log of the sum's moment generating function at a real tilt s, without noise.
+    """Returns log M(s), M the moment generating function of a cohort's sum of dot products, without noise.
 
-    For a cohort of fixed size, without the factor that `_compute_ratios` has at t = 0: the chance that the
-    tilted cohort has that size.
+    For a cohort of fixed size, M(s) lacks a factor: the probability that the tilted clients who join are
+    `size`. `_compute_ratios` has that factor.
 
     Args:
-      round_: Its clients, cohort and noise.
-      log_odds: Of joining, that all clients share.
-      tilt: s.
+      round_: The round's clients, cohort and noise.
+      log_odds: The part of the log odds of joining that all clients share; see `_find_log_odds`.
+      tilt: The tilt s, a real number.
     """
     clients = len(round_.dots)
     size = round_.cohort.size
@@ -334,15 +355,15 @@ def _compute_log_mass(round_: _Round, log_odds: float, tilt: float) -> float:
 
 
 def _compute_ratios(round_: _Round, times: Array, joins: Array) -> Complex:
-    """Returns M(s + i t) / M(s) of the sum at times (T,); for a fixed size its part with that many clients.
+    """Returns M(s + i t) / M(s) at times t (T,), M the moment generating function of a cohort's sum.
 
-    The part with `size` clients is a Fourier coefficient, over angles, of the product over clients. Dot
-    products are centred, so that the product varies slowly along t; angles at which it is negligible are left
-    out.
+    With Poisson sampling it is a product over clients. For a cohort of fixed size it is the part of that
+    product with `size` clients, a Fourier coefficient over angles. Dot products are centred before, so that
+    the product varies slowly along t. Angles at which the product is negligible are left out.
 
     Args:
-      round_: Its clients, cohort and noise.
-      times: (T,) t.
+      round_: The round's clients, cohort and noise.
+      times: (T,) the times t.
       joins: (M,) the clients' probabilities of joining under the tilt s.
     """
     if round_.cohort.poisson:
@@ -351,11 +372,11 @@ def _compute_ratios(round_: _Round, times: Array, joins: Array) -> Complex:
     variances = joins * (1 - joins)
     spread = float(np.sqrt(variances.sum()))  # of the number of clients
     centre = float(variances @ round_.dots) / max(spread**2, 1e-300)
-    # The coefficients of numbers of clients a period apart add up: nine deviations either side, and some
-    # for few clients, hold all that counts.
+    # A discrete transform adds up the coefficients of numbers of clients that are a period apart. With nine
+    # deviations on either side of the mean, and 8 more for few clients, all but one of them are negligible.
     period = int(np.ceil(2 * _DEVIATIONS * spread + 8))
     turns = np.arange(-(period // 2), period - period // 2)
-    # Beyond, the product is below exp(-_CUT), with 30% to spare for its not being Gaussian.
+    # At larger angles a Gaussian product is below exp(-_CUT); 30% more, since it is not quite Gaussian.
     is_near = np.abs(turns) * 2 * np.pi / period <= 1.3 * np.sqrt(2 * _CUT) / max(spread, 1e-9)
     angles = 2 * np.pi / period * turns[is_near]
     products = _multiply_clients(round_.dots - centre, joins, times, angles)
@@ -364,16 +385,16 @@ def _compute_ratios(round_: _Round, times: Array, joins: Array) -> Complex:
 
 
 def _multiply_clients(dots: Array, joins: Array, times: Array, angles: Array) -> Complex:
-    """Returns prod_j (1 - r_j + r_j exp(i (angle + t a_j))), (T, A).
+    """Returns prod_j (1 - r_j + r_j exp(i (angle + t a_j))) over clients j, (T, A).
 
-    It is the tilted sum's characteristic function, in which angles count the clients that join. Clients are
-    multiplied block by block, so that memory holds _BLOCK factors.
+    It is the joint characteristic function of the tilted sum, at the time t, and of the number of clients who
+    join, at the angle. Clients are multiplied block by block, so that memory holds about _BLOCK factors.
 
     Args:
-      dots: (M,) a_j.
+      dots: (M,) a_j, the clients' dot products.
       joins: (M,) r_j, the clients' probabilities of joining.
-      times: (T,) t.
-      angles: (A,).
+      times: (T,) the times t.
+      angles: (A,) the angles.
 
     Raises:
       InputError: The products would take hours.

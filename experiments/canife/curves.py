@@ -46,16 +46,16 @@ _TRAINING_NOTE = "training: epsilon up to there, composed of the published estim
 
 
 class RoundValues(NamedTuple):
-    """One measured round.
+    """What a measured round shows.
 
     Attributes:
-      measured: What is stored of it.
-      published: The published estimate, at delta 1/n.
-      former: The estimate at the threshold of the largest accuracy, as the public code had it until 2023; at
-        delta 1e-5.
-      accuracy: The attack's accuracy.
+      measured: What is stored of the round.
+      published: The published estimate, at the paper's delta 1/n for n scores.
+      former: The estimate at the threshold of the largest accuracy, at delta 1e-5. The public code had it
+        until 2023.
+      accuracy: The attack's accuracy: the largest share of scores on the right side of a threshold.
       perfect: The exact epsilon of a perfect canary, at the training run's delta.
-      perfect_then: The exact epsilon of a perfect canary, at delta 1/n.
+      perfect_at_paper_delta: The exact epsilon of a perfect canary, at the paper's delta 1/n.
     """
 
     measured: Measured
@@ -63,11 +63,11 @@ class RoundValues(NamedTuple):
     former: RoundEstimate
     accuracy: float
     perfect: float
-    perfect_then: float
+    perfect_at_paper_delta: float
 
 
 class Global(NamedTuple):
-    """epsilon of the training run, up to each measured round, from several sources.
+    """Epsilon of the training run up to each measured round, from several sources.
 
     Attributes:
       rounds: The last round that each entry of the other fields covers.
@@ -89,38 +89,40 @@ class Global(NamedTuple):
 
 
 def row(setting: Attacked, measured: Measured) -> RoundValues:
-    """Returns what a measured round shows: estimates, the attack's accuracy, a perfect canary's epsilon.
+    """Summarizes a measured round: estimates, the attack's accuracy, and a perfect canary's epsilon.
 
-    A perfect canary's score is N(1, sigma^2) with it and N(0, sigma^2) without, so that mu = 1 / sigma.
-    "Then" is at delta 1/n, n scores a round, as the paper's estimates are; otherwise at the training's delta.
+    The published estimate is at the paper's delta, 1 / setting.scores. The former estimate is at delta 1e-5,
+    as in the public code until 2023. A perfect canary's score is N(1, sigma^2) with the canary and
+    N(0, sigma^2) without it, so that mu = 1 / sigma. Its epsilon is at the training run's delta, and at the
+    paper's.
 
     Args:
-      setting: The setting.
+      setting: The setting of the training run.
       measured: What is stored of the round.
     """
     scores_in = measured.scores_in
     scores_out = measured.scores_out
-    delta_then = 1 / setting.scores
+    paper_delta = 1 / setting.scores
     mu = 1 / setting.noise_multiplier if setting.noise_multiplier else np.inf
     return RoundValues(
         measured,
-        published=rounds.best_epsilon(scores_in, scores_out, CONFIDENCE, delta_then),
-        former=rounds.best_accuracy(scores_in, scores_out, CONFIDENCE),
+        published=rounds.best_epsilon(scores_in, scores_out, CONFIDENCE, paper_delta),
+        former=rounds.best_accuracy(scores_in, scores_out, CONFIDENCE, rounds.OLD_DELTA),
         accuracy=rounds.largest_accuracy(scores_in, scores_out),
         perfect=conversions.epsilon_from_mu(mu, setting.delta),
-        perfect_then=conversions.epsilon_from_mu(mu, delta_then),
+        perfect_at_paper_delta=conversions.epsilon_from_mu(mu, paper_delta),
     )
 
 
 def compose(setting: Attacked, rows: Sequence[RoundValues], backward: bool) -> Global:
-    """Composes what the measured rounds show to the epsilon of the training run.
+    """Composes the epsilons of measured rounds to those of the training run, by Renyi DP.
 
-    Each round's epsilon is converted to the noise multiplier of a round that leaks as much. All rounds that
-    a measured round represents are charged that noise, and composed by Renyi DP.
+    Each measured round's epsilon is converted to the noise multiplier of a Gaussian round that leaks as much.
+    All rounds that the measured round represents are charged that noise.
 
     Args:
       setting: The setting.
-      rows: Its measured rounds, in order.
+      rows: The setting's measured rounds, in order.
       backward: Whether a measured round also represents the unmeasured rounds before it, as in the public
         code, instead of those after it, as in the paper.
     """
@@ -133,7 +135,7 @@ def compose(setting: Attacked, rows: Sequence[RoundValues], backward: bool) -> G
     delta_of_round = 1 / setting.scores
 
     def accumulate(noises: Sequence[float]) -> list[float]:
-        """Returns epsilon after each measured round, charged with these noise multipliers."""
+        """Returns epsilon up to each measured round, if the rounds are charged these noise multipliers."""
         charges = []
         for noise, count in zip(noises, represented, strict=True):
             charges.append(Charge(noise, sampling_rate, count))
@@ -167,17 +169,18 @@ def compose(setting: Attacked, rows: Sequence[RoundValues], backward: bool) -> G
 def predict_other_cohorts(
     setting: Attacked, measured: Measured
 ) -> tuple[list[int], list[float], list[float]]:
-    """Predicts what a measured round's canary would show among fewer clients in a round, or more.
+    """Predicts what a measured round's canary would show in smaller and larger cohorts.
 
-    The sum of a cohort's dot products, drawn without replacement, has an exact variance, so that no further
-    rounds are played.
+    No further rounds are played: the sum of a cohort's dot products, drawn without replacement, has a known
+    variance.
 
     Args:
-      setting: Has the noise multiplier.
-      measured: Has the clients' dot products and the canary's own.
+      setting: The setting, with the noise multiplier.
+      measured: The measured round, with the clients' dot products and the canary's own.
 
     Returns:
-      Sizes of cohorts, the score's deviations, and the shares of right guesses if the score is normal.
+      Sizes of cohorts; at each, the score's standard deviation, and the share of right guesses if the score
+        is normal.
     """
     clients = len(measured.known)
     sizes = np.unique(np.geomspace(2, max(clients // 2, 2), 24).astype(int))
@@ -189,29 +192,38 @@ def predict_other_cohorts(
 
 
 def compute_cohort_deviation(dots: Floats, size: Floats | int) -> Floats:
-    """Returns the deviation of the sum of `size` of the dot products (M,), drawn without replacement.
+    """Returns the standard deviation of the sum of `size` of M numbers, drawn without replacement.
 
-    With the correction for a finite population: size var (1 - size / M), var the sample variance.
+    The variance is size var (1 - size / M), with the numbers' sample variance var.
+
+    Args:
+      dots: (M,) the numbers: the clients' dot products.
+      size: The size of a cohort, or an array of sizes.
     """
     return np.sqrt(size * np.var(dots, ddof=1) * (1 - size / len(dots)))
 
 
 class Average(NamedTuple):
-    """A mean over seeds, infinite if the value of a seed is, and its deviation; nan without seeds."""
+    """A quantity over seeds.
+
+    Attributes:
+      mean: The mean; infinite if the value of a seed is, NaN where the quantity has no value.
+      deviation: The standard deviation; NaN where a value is not finite or there is a single seed.
+    """
 
     mean: float
     deviation: float
 
 
 def _score_deviation(setting: Attacked, row: RoundValues) -> float:
-    """Returns the mean of both worlds' deviations of scores, noise included."""
+    """Returns the mean of the standard deviations of scores with and without the canary, noise included."""
     deviation_in = float(np.std(row.measured.scores_in))
     deviation_out = float(np.std(row.measured.scores_out))
     return (deviation_in + deviation_out) / 2
 
 
 def _clients_deviation(setting: Attacked, row: RoundValues) -> float:
-    """Returns the exact deviation of the cohort's sum of dot products alone."""
+    """Returns the exact standard deviation of a cohort's sum of dot products, without noise."""
     return float(compute_cohort_deviation(row.measured.known, setting.cohort))
 
 
@@ -228,19 +240,20 @@ QUANTITIES: dict[str, Callable[[Attacked, RoundValues], float]] = {
     "law": lambda setting, row: row.measured.exact,
     "test": lambda setting, row: row.measured.accuracy,
 }
-# epsilon up to there, composed of the estimates, and the accountant's; nan where rounds are no axis
+# Epsilon of the training run up to a measured round: composed of the published estimates, and the
+# accountant's. NaN unless rounds are on the x axis.
 TOTALS = ("training", "accountant")
 
 
 class AveragedPoint(NamedTuple):
-    """A point of a curve.
+    """A point of a curve: averages over training runs that differ in their seeds alone.
 
     Attributes:
-      curve: The curve's value.
+      curve: The value of the curve's field.
       x: The place on the x axis.
-      round: The measured round.
-      trainings: Over how many training runs it is averaged.
-      averages: The averages of `QUANTITIES` and `TOTALS`.
+      round: The number of the measured round.
+      trainings: The number of training runs.
+      averages: The averages of `QUANTITIES` and `TOTALS`, by name.
     """
 
     curve: Value
@@ -254,7 +267,7 @@ class Curves(NamedTuple):
     """Curves of a sweep.
 
     Attributes:
-      curve: The field whose values are curves.
+      curve: The field that has a curve for each of its values.
       x: The field on the x axis, or `round`.
       points: The points of all curves.
     """
@@ -267,15 +280,15 @@ class Curves(NamedTuple):
 def average_over_seeds(
     curve: str, x: str, measured: Sequence[tuple[Attacked, Sequence[RoundValues]]]
 ) -> Curves:
-    """Averages settings that differ in their seeds alone.
+    """Averages what measured rounds show, over settings that differ in their seeds alone.
 
     Args:
-      curve: The field whose values are curves.
-      x: The field on the x axis, or `round`, up to which training runs are then composed.
-      measured: The settings and their measured rounds.
+      curve: The field that has a curve for each of its values.
+      x: The field on the x axis, or `round`.
+      measured: The settings, each with its measured rounds.
 
     Returns:
-      The curves; composed values are NaN where rounds are no axis.
+      The curves. Only over rounds do they have epsilons of the training run (TOTALS); otherwise NaN.
     """
     values_at: dict[tuple[Value, int, int], list[list[float]]] = {}
     for setting, rows in measured:
@@ -285,7 +298,8 @@ def average_over_seeds(
             totals = list(zip(composed.published, composed.accountant, strict=True))
         for row, total in zip(rows, totals, strict=True):
             round_number = row.measured.number
-            place = getattr(setting, x, round_number)  # no field is named `round`
+            # No field is named `round`: where that is x, the round's number is taken.
+            place = getattr(setting, x, round_number)
             values = [compute(setting, row) for compute in QUANTITIES.values()]
             key = (getattr(setting, curve), place, round_number)
             values_at.setdefault(key, []).append([*values, *total])
@@ -301,9 +315,9 @@ def average_over_seeds(
 
 
 def _average(values: Sequence[float]) -> Average:
-    """Returns the mean and the deviation of a quantity over seeds.
+    """Returns the mean and the standard deviation of a quantity over seeds.
 
-    There is no deviation (NaN) of a single value, and of infinite values.
+    The deviation is NaN for a single value, and where a value is not finite.
     """
     deviation = np.nan
     if len(values) > 1 and np.isfinite(values).all():
@@ -312,12 +326,12 @@ def _average(values: Sequence[float]) -> Average:
 
 
 class _TableRow(NamedTuple):
-    """A row of the rounds' table.
+    """A row of the table of measured rounds.
 
     Attributes:
       measured: What is stored of the round.
       values: What the round shows.
-      total: The training run up to there by each of `Global`'s readings.
+      total: The values of `Global`'s fields for the training run up to this round, in the fields' order.
     """
 
     measured: Measured
@@ -332,8 +346,8 @@ def make_rounds_table(
 
     Args:
       setting: The setting.
-      rows: What its measured rounds show.
-      composed: epsilon of the training run up to each of them.
+      rows: What the setting's measured rounds show.
+      composed: Epsilon of the training run up to each measured round.
     """
     at_delta = f"at delta {setting.delta:g}"
     headings = f"{'':>26} {'at delta 1/n':^32}{at_delta:^18}"
@@ -355,16 +369,18 @@ def make_rounds_table(
 
 
 def _format_interval(estimate: RoundEstimate) -> str:
+    """Formats an estimate of epsilon with its interval."""
     return f"{estimate.estimate.epsilon:.2f} [{estimate.lower:.1f}, {estimate.upper:.1f}]"
 
 
 def _format_norm(norm: float) -> str:
+    """Formats a gradient's norm in a few characters."""
     return f"{norm:.0f}" if norm >= 100 else f"{norm:.3g}"
 
 
-def _total_column(key: str, reading: str) -> Column:
-    """Returns the CSV's column of a field of `Global`, under the key `key`."""
-    place = Global._fields.index(reading)
+def _total_column(key: str, field: str) -> Column:
+    """Returns a column with the key `key`, for the CSV alone, of a field of `Global`."""
+    place = Global._fields.index(field)
     return Column(key, lambda row: row.total[place])
 
 
@@ -386,7 +402,7 @@ _ROUND_COLUMNS = (
     Column("law_at_1/n", lambda row: row.measured.exact_then, "law", number(".2f"), 6),
     Column(
         "perfect_at_1/n",
-        lambda row: row.values.perfect_then,
+        lambda row: row.values.perfect_at_paper_delta,
         "perfect",
         number(".2f"),
         7,
@@ -406,7 +422,7 @@ _ROUND_COLUMNS = (
 
 
 def format_canaries(rows: Sequence[RoundValues]) -> str:
-    """Returns the designed texts, as in the paper's Table 1; nothing where canaries are images."""
+    """Returns the designed texts by round, as in the paper's Table 1; empty where canaries are images."""
     lines = []
     for row in rows:
         canary = row.measured.canary
@@ -420,9 +436,9 @@ def format_canaries(rows: Sequence[RoundValues]) -> str:
 
 
 def wrap_escaped(text: str, width: int) -> list[str]:
-    """Returns a text in lines of at most `width` characters, with line breaks and the like escaped.
+    r"""Returns a text in lines of at most `width` characters, with unprintable characters escaped.
 
-    An escape sequence is not broken.
+    A line break is shown as \n, for example. An escape sequence is never split between lines.
     """
     lines = [""]
     for character in text:
@@ -436,15 +452,16 @@ def wrap_escaped(text: str, width: int) -> list[str]:
 def format_totals(
     setting: Attacked, rows: Sequence[RoundValues], composed: Global, backward: bool
 ) -> str:
-    """Returns lines with epsilon of the training run, by the estimates, the exact laws and the accountant.
+    """Returns lines with the training run's epsilon, by the estimates, the exact laws and the accountant.
 
-    A score comes from a mock round of the frozen model; the accountant's last value counts those as rounds
-    that were released (Errata C4). A perfect canary's is the median of 150 simulations (Errata C9).
+    A perfect canary's epsilon is composed of the median estimate of 150 simulations (Errata C9). Each score
+    comes from a mock round of a frozen model: the accountant's second value counts these as rounds that were
+    released too (Errata C4).
 
     Args:
       setting: The setting.
-      rows: Its measured rounds.
-      composed: epsilon of the training run up to each of them.
+      rows: The setting's measured rounds.
+      composed: Epsilon of the training run up to each measured round.
       backward: Whether a measured round was charged for the rounds before it too, rather than those after.
     """
     sampling_rate = setting.cohort / rows[0].measured.clients
@@ -468,11 +485,11 @@ epsilon over {composed.rounds[-1]:,} rounds at delta {setting.delta:g}, charged 
 def make_curves_table(title: str, curves: Curves) -> Table[AveragedPoint]:
     """Makes a table with a row for each point of a sweep's curves.
 
-    People see the means, with deviations over training runs in brackets; the CSV has all averages. A column
-    without a key is for people alone, without a head for the CSV alone.
+    The table shows means, with standard deviations over training runs in brackets. The CSV has the averages
+    of all quantities. A column without a key is in the table alone, a column without a head in the CSV alone.
 
     Args:
-      title: Above the table.
+      title: The title above the table.
       curves: The points, which are over rounds or over a field of the setting.
     """
     trainings = max(point.trainings for point in curves.points)
@@ -508,25 +525,25 @@ def make_curves_table(title: str, curves: Curves) -> Table[AveragedPoint]:
 
 
 def _get_mean(name: str, point: AveragedPoint) -> float | None:
-    """Returns a quantity's mean, or None where there is none."""
+    """Returns a quantity's mean at a point; None where it is NaN."""
     mean = point.averages[name].mean
     return None if np.isnan(mean) else mean
 
 
 def _get_deviation(name: str, point: AveragedPoint) -> float | None:
-    """Returns a quantity's deviation, or None where there is none."""
+    """Returns a quantity's standard deviation at a point; None where it is NaN."""
     deviation = point.averages[name].deviation
     return None if np.isnan(deviation) else deviation
 
 
 def _format_average(name: str, point: AveragedPoint) -> str:
-    """Formats a quantity's mean and, in brackets, its deviation over training runs.
+    """Formats a quantity's mean and, in brackets, its standard deviation over training runs.
 
-    The deviation is left out where there is none, and for quantities of _SHOWN_WITHOUT_DEVIATION.
+    The deviation is left out where it is NaN, and for the quantities in _SHOWN_WITHOUT_DEVIATION.
 
     Args:
-      name: A key of _DECIMALS.
-      point: Has the averages.
+      name: The quantity, a key of _DECIMALS.
+      point: The point, with its averages.
     """
     decimals = _DECIMALS[name]
     mean, deviation = point.averages[name]

@@ -28,7 +28,7 @@ from jax import Array
 from audit.errors import require
 from audit.mechanism.base import Tree
 
-_TINY = 1e-12
+_TINY = 1e-12  # added to a norm, so that its derivative at 0 is finite
 _BYTES_A_NUMBER = 4  # of float32
 
 
@@ -43,10 +43,10 @@ class SampleDesign(NamedTuple):
 
     Attributes:
       loss: the model's loss of a sample.
-      penalty: what is minimised.
-      optimizer: of the sample.
-      minibatch: updates a step, drawn without replacement from a block where it has more.
-      project: sample -> the nearest sample that is allowed.
+      penalty: the function that the design minimises.
+      optimizer: the optimizer that changes the sample.
+      minibatch: the number of updates in a step, drawn without replacement from a block that has more.
+      project: (sample) -> the nearest sample that is allowed.
     """
 
     loss: SampleLoss
@@ -62,7 +62,7 @@ class Designed(NamedTuple):
     Attributes:
       last: the sample after the last step, which the paper takes.
       best: the sample of the smallest penalty on its minibatch.
-      losses: penalties on the minibatches, of first to last sample, (steps + 1,).
+      losses: (steps + 1,) the penalty of each sample, from the first to the last, on its minibatch.
     """
 
     last: Tree
@@ -75,7 +75,14 @@ Designer = Callable[[Array, Tree, Sequence[Callable[[], Array]], int, Array], De
 
 
 class _Carry(NamedTuple):
-    """A design between two steps: the sample, its optimizer's state, the best sample and its penalty."""
+    """A design between two steps.
+
+    Attributes:
+      sample: the sample.
+      optimizer: the optimizer's state.
+      best: the best sample so far.
+      least: the best sample's penalty on its minibatch.
+    """
 
     sample: Tree
     optimizer: Tree
@@ -84,9 +91,10 @@ class _Carry(NamedTuple):
 
 
 def health(first: Array | float, last: Array | float) -> float:
-    """Returns (first - last) / first of a design's first and last penalty: the health of its canary.
+    """Returns a canary's health: the share of its first sample's penalty that the design removed.
 
-    It is 0 where the first penalty is 0, and below 0 where the design ends with a larger penalty.
+    It is (first - last) / first for the first and the last sample's penalty. It is 0 where the first penalty
+    is 0, and negative where the design made the penalty larger.
     """
     return float((first - last) / first) if float(first) else 0.0
 
@@ -94,9 +102,11 @@ def health(first: Array | float, last: Array | float) -> float:
 def as_run(norm_constant: float, clipping_norm: float) -> Penalty:
     """Returns the public code's penalty, p max(k - |g|, 0)^2 + p mean_i <C g / |g|, u_i>^2 (Errata C3).
 
+    Here g is the sample's gradient in R^p, and u_i are the clipped updates of mock clients.
+
     Args:
-      norm_constant: k, 5 in the code's instructions: shorter gradients are penalised.
-      clipping_norm: C.
+      norm_constant: k, the norm below which a gradient is penalised; 5 in the code's instructions.
+      clipping_norm: C, the clipping norm.
     """
 
     def penalty(gradient: Array, updates: Array) -> Array:
@@ -109,17 +119,28 @@ def as_run(norm_constant: float, clipping_norm: float) -> Penalty:
 
 
 def as_printed(clipping_norm: float) -> Penalty:
-    """Returns the penalty of the paper's Equation 2: max(C - |g|, 0)^2 + sum_i <u_i, g>^2."""
+    """Returns the penalty of the paper's Equation 2: max(C - |g|, 0)^2 + sum_i <u_i, g>^2.
+
+    Here g is the sample's gradient, u_i are the clipped updates of mock clients, and C is the clipping norm.
+    """
     return _with_norm(clipping_norm, lambda products: jnp.sum(products**2))
 
 
 def of_the_mean(clipping_norm: float) -> Penalty:
-    """Returns the mean update's penalty, "loss 1" of Appendix A: max(C - |g|, 0)^2 + <mean_i u_i, g>^2."""
+    """Returns the penalty "loss 1" of the paper's Appendix A: max(C - |g|, 0)^2 + <mean_i u_i, g>^2.
+
+    Here g is the sample's gradient, u_i are the clipped updates of mock clients, and C is the clipping norm.
+    """
     return _with_norm(clipping_norm, lambda products: jnp.mean(products) ** 2)
 
 
 def _with_norm(clipping_norm: float, penalise: Callable[[Array], Array]) -> Penalty:
-    """Returns the penalty max(C - |g|, 0)^2 + penalise(g's products with the updates (b,))."""
+    """Returns the penalty max(C - |g|, 0)^2 + penalise(products), of a sample's gradient g.
+
+    Args:
+      clipping_norm: C, the clipping norm.
+      penalise: a function of the dot products (b,) of g with the updates.
+    """
 
     def penalty(gradient: Array, updates: Array) -> Array:
         shortfall = jnp.maximum(clipping_norm - _norm(gradient), 0.0)
@@ -131,9 +152,12 @@ def _with_norm(clipping_norm: float, penalise: Callable[[Array], Array]) -> Pena
 def designer(design: SampleDesign) -> Designer:
     """Returns the function that designs a sample, compiled once for all models of the same shape.
 
-    Its blocks are functions that each return a block of clipped updates (b, p), all of the same shape; steps
-    are divided among them, and no two are in memory at once. It raises InputError for no blocks, no steps, or
-    a penalty that is not finite.
+    Among its arguments are blocks of clipped updates (b, p), all of the same shape. Each comes as a function
+    that returns it, so that not all of them need be in memory at once. The design's steps are divided evenly
+    among the blocks.
+
+    The function raises InputError without blocks, for fewer steps than blocks, and if a penalty is not
+    finite.
     """
     objective = _make_objective(design)
 
@@ -144,7 +168,7 @@ def designer(design: SampleDesign) -> Designer:
           theta: The frozen model (p,).
           updates: A block of clipped updates (b, p).
           carry: The design before the step.
-          key: Of the step's draws.
+          key: The key of the step's random draws.
 
         Returns:
           The design after the step, and the penalty before it.
@@ -159,7 +183,11 @@ def designer(design: SampleDesign) -> Designer:
     def take_steps(
         theta: Array, updates: Array, carry: _Carry, keys: Array
     ) -> tuple[_Carry, Array]:
-        """Takes a step for each key, all on a single block of updates (b, p); returns the penalties."""
+        """Takes a step for each key, all on the same block of updates (b, p).
+
+        Returns:
+          The design after the steps, and the penalty before each.
+        """
 
         def advance(carry: _Carry, key: Array) -> tuple[_Carry, Array]:
             return step(theta, updates, carry, key)
@@ -176,15 +204,17 @@ def designer(design: SampleDesign) -> Designer:
         steps: int,
         key: Array,
     ) -> Designed:
-        """Designs a sample, block by block; the last key measures the sample after the last step.
+        """Designs a sample in steps on one block of updates after the other.
 
         Args:
           theta: The frozen model (p,).
-          sample: That the design begins with.
-          blocks: Each gives a block of clipped updates (b, p); block i serves the steps from i * steps /
-            blocks on.
-          steps: How many in all.
-          key: Of all draws.
+          sample: The sample that the design begins with.
+          blocks: Functions that each return a block of clipped updates (b, p).
+          steps: The number of steps in all.
+          key: The key of all random draws.
+
+        Raises:
+          InputError: There are no blocks, or fewer steps than blocks, or a penalty is not finite.
         """
         least_steps = len(blocks) or 1
         require(
@@ -193,6 +223,7 @@ def designer(design: SampleDesign) -> Designer:
         )
         infinity = jnp.asarray(jnp.inf, theta.dtype)
         carry = _Carry(sample, design.optimizer.init(sample), sample, infinity)
+        # A key for each step, and one for the penalty of the sample after the last step.
         keys = jax.random.split(key, steps + 1)
 
         parts = []
@@ -218,13 +249,15 @@ def designer(design: SampleDesign) -> Designer:
 def in_blocks(pool: int, parameters: int, budget: int) -> list[range]:
     """Cuts a pool of clients 0, 1, ... into blocks of equal size whose updates fit into memory.
 
-    The clients that are left over, fewer than there are blocks, serve nowhere. Raises InputError where one
-    update does not fit.
+    Clients that are left over, fewer than there are blocks, are in no block.
 
     Args:
-      pool: How many clients.
-      parameters: p, of an update.
-      budget: In bytes.
+      pool: The number of clients.
+      parameters: The number of parameters of an update, in float32.
+      budget: The bytes of memory that a block may take.
+
+    Raises:
+      InputError: A single update does not fit.
     """
     most = budget // (_BYTES_A_NUMBER * parameters)
     require(
@@ -257,5 +290,5 @@ def _make_objective(design: SampleDesign) -> Callable[[Tree, Array, Array, Array
 
 
 def _norm(gradient: Array) -> Array:
-    """Returns the norm, in a form that can be differentiated at 0."""
+    """Returns a gradient's Euclidean norm, to which _TINY is added so that it has a derivative at 0."""
     return jnp.sqrt(jnp.sum(gradient**2) + _TINY**2)

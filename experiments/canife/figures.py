@@ -29,11 +29,11 @@ from experiments.canife.sweep import ROUND, AblationSweep, Value
 from experiments.sweeps.points import Evidence
 from experiments.sweeps.sweep import Drawn, OwnTable, Sweep
 
-_HEADROOM = 1.35  # of a panel, for its legend
-_LOGARITHMIC_CLIENTS = 30  # in a bar, from which on its axis is logarithmic
-_LOGARITHMIC_RATIO = 8  # of the largest x to the smallest; from there on x is logarithmic
+_HEADROOM = 1.35  # a panel's height with room for its legend, over the height of its data
+_LOGARITHMIC_CLIENTS = 30  # in a histogram's highest bar, from which on its axis is logarithmic
+_LOGARITHMIC_RATIO = 8  # ratio of the largest x to the smallest from which on x is logarithmic
 _COHORT_TICKS = (2, 5, 10, 20, 50, 100, 200, 500, 1000)
-# Of curves, of which sweeps have three at most.
+# The curves' colors; a sweep has three curves at most.
 _COLORS = (style.BLUE, style.VERMILION, style.GREEN)
 _TITLES = {
     "deviation": "scores' deviation with noise\n(dashed: clients alone)",
@@ -46,7 +46,7 @@ _TITLES = {
 
 
 class _CurvePoints(NamedTuple):
-    """A curve's value, color, and points by x."""
+    """A curve: the value of its field, its color, and its points, sorted by x."""
 
     value: Value
     color: str
@@ -54,12 +54,12 @@ class _CurvePoints(NamedTuple):
 
 
 def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
-    """Draws a sweep's curves and makes their table, of what the store holds.
+    """Draws a sweep's curves from what the store holds, and makes their table.
 
-    A cell counts as missing unless all its rounds are stored; where all are missing, nothing is drawn.
+    A cell counts as missing unless all its rounds are stored. Where all cells are missing, nothing is drawn.
 
     Args:
-      sweep: Cells that each measure rounds of a setting.
+      sweep: An AblationSweep, whose cells each measure rounds of a setting.
       evidence: What the store holds.
     """
     assert isinstance(sweep, AblationSweep)
@@ -68,7 +68,7 @@ def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
     for cell in sweep.cells:
         setting = cell.request
         assert isinstance(setting, Attacked)
-        # A cell has the last of its setting's measured rounds, or all.
+        # A cell measures the last of its setting's measured rounds, or all of them.
         rounds = measured.read(evidence.held, setting, setting.measured()[-cell.runs :])
         if len(rounds) < cell.runs:
             missing += 1
@@ -86,13 +86,14 @@ def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
 def training_figure(setting: Attacked, rows: Sequence[RoundValues], composed: Global) -> Figure:
     """Draws a training run under measurement, in nine panels.
 
-    They show epsilon of the rounds and of the training run, health and accuracies and, of the last round,
-    scores, canary, its design and what other cohorts would make of it.
+    The panels show epsilon of each round and of the training run, the canaries' health and designs, and the
+    accuracies of attack and model. For the last round they also show scores, dot products, the canary, and
+    what it would show in cohorts of other sizes.
 
     Args:
       setting: The setting.
-      rows: What its measured rounds show.
-      composed: epsilon of the training run up to each of them.
+      rows: What the setting's measured rounds show.
+      composed: Epsilon of the training run up to each measured round.
     """
     last = rows[-1]
     with plt.rc_context(style.STYLE):
@@ -117,7 +118,7 @@ def training_figure(setting: Attacked, rows: Sequence[RoundValues], composed: Gl
 
 
 def _draw_legend_above(axes: Axes, columns: int = 2) -> None:
-    """Draws a legend into room above the data: the axis is lengthened by _HEADROOM."""
+    """Draws a legend above the data, for which the vertical axis is lengthened by the factor _HEADROOM."""
     low, high = axes.get_ylim()
     axes.set_ylim(low, low + _HEADROOM * (high - low))
     axes.legend(fontsize=7, ncols=columns, loc="upper center")
@@ -126,8 +127,8 @@ def _draw_legend_above(axes: Axes, columns: int = 2) -> None:
 def _draw_rounds(axes: Axes, rows: Sequence[RoundValues]) -> None:
     """Draws each round's epsilon: as published with its interval, by the exact law, and as proven.
 
-    Infinite values are left out, and intervals end at the top: 1.15 times the largest finite perfect value or
-    lower end.
+    Infinite estimates are left out, and intervals are cut off at the top of the panel. That is 1.15 times the
+    largest finite value among a perfect canary's epsilons and the intervals' lower ends.
     """
     numbers = [row.measured.number for row in rows]
     published = np.array([row.published.estimate.epsilon for row in rows])
@@ -169,8 +170,8 @@ def _draw_rounds(axes: Axes, rows: Sequence[RoundValues]) -> None:
 def _draw_totals(axes: Axes, setting: Attacked, composed: Global) -> None:
     """Draws the training run's epsilon over the rounds: the accountant's, the exact laws', and as published.
 
-    The interval of the published is cut at 1.5 times the larger of the last two, and left out where it is not
-    finite.
+    The published epsilon has an interval, which is cut off at 1.5 times the larger of two last values: the
+    published and the accountant's. It is left out where an upper end is still infinite.
     """
     last_rounds = composed.rounds
     axes.plot(
@@ -248,7 +249,7 @@ def _draw_dots(axes: Axes, row: RoundValues) -> None:
 
 
 def _draw_descent(axes: Axes, rows: Sequence[RoundValues]) -> None:
-    """Draws the penalty over the steps of each round's design, as a share of the first penalty."""
+    """Draws the penalty over the steps of each round's design, divided by the design's first penalty."""
     last = len(rows) - 1
     color_map = plt.get_cmap("viridis")
     for place, row in enumerate(rows):
@@ -284,7 +285,7 @@ def _draw_accuracies(axes: Axes, rows: Sequence[RoundValues]) -> None:
 
 
 def _draw_cohorts(axes: Axes, setting: Attacked, row: RoundValues) -> None:
-    """Draws the scores' deviation and the attack's accuracy that a canary would have in other cohorts."""
+    """Draws the scores' deviation and the attack's accuracy, predicted for cohorts of other sizes."""
     sizes, deviations, accuracies = predict_other_cohorts(setting, row.measured)
     sigma = setting.noise_multiplier
     axes.plot(sizes, deviations, "-", color=style.BLUE, label="scores' deviation")
@@ -324,10 +325,10 @@ def _draw_canary(axes: Axes, row: RoundValues) -> None:
 
 
 def ablation_figure(drawn: Curves) -> Figure:
-    """Draws a sweep's curves, each with a color of its own; bars are deviations over training runs.
+    """Draws a sweep's curves over x; bars are standard deviations over training runs.
 
-    Panels show the deviation, the attack's accuracy, the canary's health and a round's epsilon by x; over
-    rounds, they show the model's accuracy and the training run's epsilon too.
+    Panels show the scores' deviation, the attack's accuracy, the canary's health and a round's epsilon. Where
+    x is the round, two more show the model's accuracy and the training run's epsilon.
     """
     panels = ["deviation", "attack", "health", "published"]
     if drawn.x == ROUND:
@@ -346,7 +347,7 @@ def ablation_figure(drawn: Curves) -> Figure:
 
 
 def _draw_panel(axes: Axes, drawn: Curves, name: str) -> None:
-    """Draws a quantity's curves with marks and bars, beside what they are compared with, dashed.
+    """Draws a quantity's curves with marks and bars, and dashed lines to compare them with.
 
     Args:
       axes: The panel.
@@ -371,15 +372,15 @@ def _draw_panel(axes: Axes, drawn: Curves, name: str) -> None:
 
 
 def _draw_exact(axes: Axes, drawn: Curves, estimate: str, exact: str) -> None:
-    """Draws exact values, dashed, and marks infinite estimates at the upper edge.
+    """Draws a quantity's exact values as dashed lines, and marks infinite estimates at the upper edge.
 
-    Where all is infinite, words say so.
+    Where all estimates and all exact values are infinite, the panel says so in words.
 
     Args:
       axes: The panel.
       drawn: The curves.
-      estimate: The quantity of which infinite means are marked.
-      exact: The quantity that is drawn.
+      estimate: The name of the quantity whose infinite means are marked.
+      exact: The name of the quantity that is drawn.
     """
     _draw_dashed(axes, drawn, exact)
     means = []
@@ -401,13 +402,13 @@ def _draw_exact(axes: Axes, drawn: Curves, estimate: str, exact: str) -> None:
 
 
 def _draw_dashed(axes: Axes, drawn: Curves, name: str) -> None:
-    """Draws a quantity of all curves as dashed lines."""
+    """Draws a quantity's means as a dashed line for each curve."""
     for curve in _split_by_curve(drawn):
         axes.plot(*_find_means(curve, name), "--", color=curve.color, lw=1)
 
 
 def _find_means(curve: _CurvePoints, name: str) -> tuple[list[int], np.ndarray]:
-    """Returns a curve's x and the means of a quantity there, NaN in place of infinite means."""
+    """Returns a curve's values of x, and a quantity's means there; NaN stands for infinite means."""
     means = np.array([point.averages[name].mean for point in curve.points])
     return [point.x for point in curve.points], np.where(np.isfinite(means), means, np.nan)
 
@@ -424,9 +425,10 @@ def _split_by_curve(drawn: Curves) -> list[_CurvePoints]:
 
 
 def _set_x_axis(axes: Axes, drawn: Curves) -> None:
-    """Sets the ticks and the scale of x, the rounds or the values of a field.
+    """Sets the ticks and the scale of x, which is the round or a field of the setting.
 
-    Values are ticks; they stand on a logarithmic scale where they span a factor of _LOGARITHMIC_RATIO.
+    A field has a tick at each of its values. Its scale is logarithmic where the largest value is at least
+    _LOGARITHMIC_RATIO times the smallest.
     """
     if drawn.x == ROUND:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))

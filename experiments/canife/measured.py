@@ -32,18 +32,18 @@ class Measured(NamedTuple):
       accuracy: The frozen model's accuracy on the test set.
       health: The canary's health, over the whole pool: the share of the first sample's penalty that the
         design removed.
-      norm: The norm of the canary's gradient.
-      own: The canary's dot product with its own direction, over C.
+      norm: The norm of the canary's gradient, before clipping.
+      own: The dot product of the canary's update with its own direction, over the clipping norm C.
       known: The clients' dot products (M,) with that direction, over C.
-      scores_in: Scores of the mock rounds with the canary from which the published estimate is made, over C.
-      scores_out: Scores of those without it, likewise.
-      exact: epsilon of the score's law at the training run's delta.
-      exact_then: epsilon of the score's law at delta 1/n.
-      proven: A lower bound from many more mock rounds, without an assumption.
-      proven_if_gaussian: A lower bound from the same if the trade-off curve is Gaussian.
+      scores_in: Scores of the published estimate's mock rounds with the canary, over C.
+      scores_out: Scores of the published estimate's mock rounds without it, over C.
+      exact: The exact epsilon of the score's law, at the training run's delta.
+      exact_then: The exact epsilon of the score's law, at the paper's delta 1/n for n scores.
+      proven: A lower bound on epsilon from many more mock rounds, without an assumption.
+      proven_if_gaussian: A lower bound from the same rounds, if the trade-off curve is Gaussian.
       canary: The canary's normalised pixels, or its text.
       label: The probabilities of its label.
-      descent: The design's penalties on its minibatches.
+      descent: The design's penalties on its minibatches, some of them, in the order of steps.
     """
 
     number: int
@@ -69,7 +69,7 @@ def open_store(setting: Attacked, checksum: str, out: Path) -> Store:
 
     Args:
       setting: The setting.
-      checksum: Of its clients' data.
+      checksum: The checksum of the clients' data.
       out: The folder of all stores.
     """
     config = {**identity(setting), "data_sha256": checksum}
@@ -80,12 +80,15 @@ def read(held: Holdings, setting: Attacked, numbers: Sequence[int]) -> list[Meas
     """Returns those of a setting's measured rounds that are stored.
 
     A store's name depends on the setting and on the checksum of its clients' data. Here no data are loaded:
-    the store is looked up by the setting alone, and a setting that is there on two data sets is an error.
+    the store is looked up by the setting alone.
 
     Args:
-      held: What lies in the folder of all stores.
+      held: What the folder of all stores holds.
       setting: The setting.
       numbers: Numbers of the rounds to read.
+
+    Raises:
+      InputError: The setting is stored for two data sets.
     """
     store = held.open(identity(setting))
     if store is None:
@@ -94,9 +97,10 @@ def read(held: Holdings, setting: Attacked, numbers: Sequence[int]) -> list[Meas
 
 
 def read_rounds(store: Store, numbers: Sequence[int]) -> list[Measured]:
-    """Returns those of the measured rounds of these numbers that a store holds, a file each.
+    """Returns the measured rounds that a store holds, among those with the given numbers.
 
-    A file that is damaged or of another setting counts as missing; it is reported on stderr.
+    Each round has a file. A file that is damaged or of another setting counts as missing, and is reported on
+    stderr.
     """
     measured = []
     for number in numbers:
@@ -120,7 +124,7 @@ def save_round(store: Store, measured: Measured) -> None:
 
 
 def _parse_round(content: bytes) -> Measured | None:
-    """Returns the measured round in a file's bytes; None for other bytes."""
+    """Returns the measured round in a file's bytes; None where the file is damaged."""
     with contextlib.suppress(*files.NOT_AN_ARCHIVE):
         fields = {}
         with np.load(io.BytesIO(content), allow_pickle=False) as archive:

@@ -34,7 +34,7 @@ from models.data.clients import dirichlet, one_each, select
 
 LEAF = "leaf"  # the name of LEAF's folder among files of data
 _TEST_BLOCK = 1000  # examples that are tested at once
-_MOST_TESTED = 10_000  # labels
+_MOST_TESTED = 10_000  # labels that are tested, about
 _MOCK_SHARE = 0.1  # of the roles, as in the paper
 Indices = NDArray[np.int64]
 # (theta (p,), clients (n,)) -> the clipped updates (n, p) that they send
@@ -44,13 +44,13 @@ DotsOf = Callable[[Array, Indices, Array], Array]
 
 
 class Split(NamedTuple):
-    """Clients and examples.
+    """The clients of a training run, the mock clients, and the test set.
 
     Attributes:
       train: The clients to train on.
-      mock: The mock clients, on whom canaries are designed.
-      test: Features and labels to test on.
-      checksum: A name for all of them.
+      mock: The mock clients, on whose updates canaries are designed.
+      test: Features and labels of the test examples.
+      checksum: The checksum of the data that all of these come from.
     """
 
     train: Clients
@@ -60,13 +60,13 @@ class Split(NamedTuple):
 
 
 class ModelRow(NamedTuple):
-    """A model's clients and canaries.
+    """A row of the table of models: how to make a model, its clients and its canaries.
 
     Attributes:
       split: (setting, data sets) -> the clients.
       make: () -> the model.
-      form: The form of its examples.
-      padding: The label that means none.
+      form: The form of the model's examples, which canaries have too.
+      padding: The label that stands for no label.
     """
 
     split: Callable[[Attacked, DataSets], Split]
@@ -76,15 +76,15 @@ class ModelRow(NamedTuple):
 
 
 class ClientTraining(NamedTuple):
-    """How clients train.
+    """How clients train, and what they send.
 
     Attributes:
-      mechanism: The mechanism.
-      own: The mechanism's own hyperparameters.
+      mechanism: The mechanism of the training run.
+      own: The hyperparameters that only this mechanism has.
       data: The data of the clients to train on.
-      rate: The learning rate of a client with several examples; None where a client sends its gradient.
-      train_dots: The dot products of what those clients send.
-      mock_updates: What mock clients send.
+      rate: The learning rate of local SGD; None where a client sends its gradient.
+      train_dots: (theta, clients, direction) -> the dot products of these clients' clipped updates with it.
+      mock_updates: (theta, mock clients) -> the clipped updates that these send.
     """
 
     mechanism: base.Mechanism
@@ -96,13 +96,13 @@ class ClientTraining(NamedTuple):
 
 
 class Population(NamedTuple):
-    """A model and its clients, as functions of theta.
+    """A model and its clients, with functions that train and test it.
 
     Attributes:
       model: The model.
       samples: What its canaries can be.
-      split: Its clients.
-      training: How they train.
+      split: The clients, and the test set.
+      training: How clients train.
       start: () -> the first state.
       train: (state, first round, rounds) -> the state after them.
       accuracy: (theta) -> the accuracy on test examples.
@@ -118,15 +118,15 @@ class Population(NamedTuple):
 
 
 def deal_images(setting: Attacked, data: DataSets) -> Split:
-    """Deals a data set of images to clients: one example each, or by Dirichlet's proportions.
+    """Deals a data set of images to clients: one image each, or by Dirichlet's proportions.
 
-    Training images go to the clients to train on, test images to mock clients, of whom there are as many as
-    gives each as many images.
+    Training images go to the clients to train on, test images to mock clients. The number of mock clients is
+    such that they have as many images on average as the clients to train on.
 
     Args:
-      setting: Has the model, how many clients there are (0: one for each image) and how unevenly images are
-        dealt.
-      data: Names the data.
+      setting: The setting: its model, its number of clients (0: one client for each image), and alpha, by
+        which images are dealt the more unevenly the smaller it is.
+      data: The models' data.
     """
     train, test = data.clients(setting)
     assert test is not None
@@ -134,17 +134,19 @@ def deal_images(setting: Attacked, data: DataSets) -> Split:
     if not setting.clients:
         return Split(train, one_each(test_set), test, train.checksum)
     mock_clients = max(int(setting.clients * (len(test_set.labels) / len(train.labels))), 1)
-    # Another seed, so that mock clients do not prefer the classes of the clients of their numbers.
+    # Another seed: otherwise mock client i would prefer the same classes as client i.
     mock = dirichlet(test_set, mock_clients, setting.alpha, setting.seed + 1)
     return Split(train, mock, test, train.checksum)
 
 
 def split_roles(setting: Attacked, data: DataSets) -> Split:
-    """Splits the roles of Shakespeare's plays: a tenth, drawn by the seed, are mock clients, tested on too.
+    """Splits the roles of Shakespeare's plays into mock clients and clients to train on.
+
+    A tenth of the roles, drawn by the seed, are mock clients. Their examples are the test set too.
 
     Args:
-      setting: Has the seed, and the number of clients to train on; 0: all other roles.
-      data: Names the data.
+      setting: The setting: its seed, and its number of clients to train on (0: all other roles).
+      data: The models' data.
 
     Raises:
       InputError: More clients are to be trained on than there are other roles.
@@ -161,12 +163,14 @@ def split_roles(setting: Attacked, data: DataSets) -> Split:
 
 
 def _split_users(load: Callable[..., Clients], setting: Attacked, data: DataSets) -> Split:
-    """Loads the users of LEAF's training split and, as mock clients, those of its test split.
+    """Loads the users of LEAF's training split to train on and, as mock clients, those of its test split.
+
+    The examples of mock clients are the test set too.
 
     Args:
       load: A loader of `models.data.leaf`.
-      setting: The setting; its `clients` limits the users to train on.
-      data: Names LEAF's folder.
+      setting: The setting; its `clients` limits the number of users to train on.
+      data: The models' data, which include LEAF's folder.
     """
     folder = data.file(LEAF)
     train = load(folder, "train", setting.clients)
@@ -226,7 +230,7 @@ _IMAGE_FORMS = {
 
 
 def get_row(model: str) -> ModelRow:
-    """Returns what belongs to a model: its clients and the form of its canaries.
+    """Returns the row of a model: how to make it, its clients, and the form of its canaries.
 
     Raises:
       InputError: The model is unknown, or reads neither images nor texts.
@@ -240,7 +244,7 @@ def get_row(model: str) -> ModelRow:
 
 
 def split_clients(setting: Attacked, data: DataSets) -> Split:
-    """Returns a setting's clients, cut to its number of examples.
+    """Returns a setting's clients and test set; clients keep at most `setting.examples` examples (0: all).
 
     Raises:
       InputError: They can't be loaded, or do not fit the setting.
@@ -255,22 +259,24 @@ def split_clients(setting: Attacked, data: DataSets) -> Split:
 
 
 def _cut_examples(clients: Clients, most: int) -> Clients:
-    """Returns the clients with so many examples each, at most."""
+    """Returns the clients with at most `most` examples each."""
     counts = np.minimum(clients.counts, most).astype(np.int32)
     return clients._replace(counts=counts)
 
 
 def make_population(setting: Attacked, split: Split) -> Population:
-    """Returns a setting's model, its clients and how they train, as functions of theta.
+    """Returns a setting's model and clients, with functions that train and test the model.
 
-    Clients with a single image each are trained by DP-SGD, whose step is a round; all others by DP-FedAvg.
+    Models on images whose setting has `clients` = 0 have one image for each client. They are trained by
+    DP-SGD, of which a step is a round. All others are trained by DP-FedAvg.
 
     Args:
       setting: The setting.
-      split: Its clients.
+      split: The setting's clients, and the test set.
     """
     row = get_row(setting.model)
     model = row.make()
+    # 0 clients: one for each image.
     if setting.model in settings.IMAGE_MODELS and not setting.clients:
         training = _train_by_dpsgd(setting, model, split)
     else:
@@ -281,6 +287,7 @@ def make_population(setting: Attacked, split: Split) -> Population:
         canaries = samples.text_samples(model, row.form, setting.soft_label)
 
     def start() -> base.State:
+        """Returns the state before the first round, with theta drawn by the setting's seed."""
         theta_0 = jax.jit(model.init)(root(setting.seed, "theta"))
         return training.mechanism.start(theta_0)
 
@@ -292,9 +299,15 @@ def make_population(setting: Attacked, split: Split) -> Population:
 def _make_accuracy(
     model: Model, test: tuple[NDArray[Any], NDArray[Any]], padding: int
 ) -> Callable[[Array], float]:
-    """Returns a function theta (p,) -> the share of labels that the model gets right.
+    """Returns a function theta (p,) -> the model's accuracy on test examples: the share of right labels.
 
-    It tests about _MOST_TESTED labels at most, evenly spread, and none that is padding.
+    Examples are evenly spread over the test set, such that there are about _MOST_TESTED labels at most.
+    Labels that are padding do not count.
+
+    Args:
+      model: The model.
+      test: Features and labels of the test examples; a text may have a label for each character.
+      padding: The label that stands for no label.
     """
     all_features, all_labels = test
     every = -(-all_labels.size // _MOST_TESTED)  # rounded up
@@ -302,11 +315,13 @@ def _make_accuracy(
     labels = all_labels[::every]
 
     def is_right(theta: Array, example: Array, label: Array) -> Array:
+        """Returns whether the model's likeliest class is the label, for each label of an example."""
         logits: Any = model.module.apply({"params": model.unravel(theta)}, example)
         return (jnp.argmax(logits, -1) == label) & (label != padding)
 
     @jax.jit
     def count_right(theta: Array, features: Array, labels: Array) -> Array:
+        """Counts the right labels of a block of examples."""
         return jnp.sum(jax.vmap(is_right, (None, 0, 0))(theta, features, labels))
 
     def compute_accuracy(theta: Array) -> float:
@@ -322,23 +337,26 @@ def _make_accuracy(
 
 
 def draw_clients(setting: Attacked, purpose: str, clients: int, size: int) -> Indices:
-    """Draws `size` of `clients` indices without replacement, by the setting's seed and a purpose."""
+    """Draws indices (size,) of clients from 0, 1, ..., clients - 1 without replacement.
+
+    The setting's seed and the purpose, a word, decide the draws.
+    """
     rng = make_generator(setting, purpose)
     return rng.choice(clients, size, replace=False, shuffle=False)
 
 
 def make_generator(setting: Attacked, purpose: str) -> np.random.Generator:
-    """Returns the generator of a setting's seed for a purpose, a word that gives it draws of its own."""
+    """Returns a random generator for a purpose, a word: each purpose has draws of its own for a seed."""
     return np.random.default_rng([setting.seed, *purpose.encode()])
 
 
 def _train_by_dpsgd(setting: Attacked, model: Model, split: Split) -> ClientTraining:
-    """Returns the training of clients with one example each, which send clipped gradients.
+    """Returns how clients with one example each train: a round is a step of DP-SGD on the cohort.
 
-    A round is a step of DP-SGD on the cohort.
+    What a client sends is the clipped gradient of its example.
 
     Args:
-      setting: Has the clipping norm.
+      setting: The setting, with the clipping norm.
       model: The network.
       split: The clients.
     """
@@ -350,10 +368,12 @@ def _train_by_dpsgd(setting: Attacked, model: Model, split: Split) -> ClientTrai
 
     @jax.jit
     def clipped_gradients(theta: Array, features: Array, labels: Array) -> Array:
+        """Returns the clipped gradients (n, p) of n examples."""
         raw: Array = jax.vmap(jax.grad(model.loss), (None, 0))(theta, (features, labels))
         return raw * scale_to_norm(jnp.sum(raw**2, axis=1), norm)[:, None]
 
     def mock_updates(theta: Array, members: Indices) -> Array:
+        """Returns the clipped gradients (n, p) of mock clients (n,)."""
         features = jnp.asarray(mock.features[members])
         labels = jnp.asarray(mock.labels[members])
         updates: Array = clipped_gradients(theta, features, labels)
@@ -381,10 +401,12 @@ def _train_by_dpsgd(setting: Attacked, model: Model, split: Split) -> ClientTrai
 
 
 def _train_by_fedavg(setting: Attacked, model: Model, split: Split) -> ClientTraining:
-    """Returns the training of clients with several examples, which send clipped updates of local SGD.
+    """Returns how clients with several examples train: by DP-FedAvg.
+
+    What a client sends is its clipped update by local SGD.
 
     Args:
-      setting: Has the clients' batch size, epochs and learning rate, and the cohort.
+      setting: The setting, with the clients' batch size, epochs and learning rate, and the cohort's size.
       model: The network.
       split: The clients.
     """
@@ -404,6 +426,7 @@ def _train_by_fedavg(setting: Attacked, model: Model, split: Split) -> ClientTra
     mock_updates = _make_updates(setting, choices, own, mock_data)
 
     def train_dots(theta: Array, members: Indices, direction: Array) -> Array:
+        """Returns the dot products (n,) of clients' clipped updates with a direction (p,)."""
         return train_updates(theta, members) @ direction
 
     return ClientTraining(
@@ -419,14 +442,14 @@ def _train_by_fedavg(setting: Attacked, model: Model, split: Split) -> ClientTra
 def _make_trainer(
     setting: Attacked, training: ClientTraining, train_clients: int
 ) -> Callable[[base.State, int, int], base.State]:
-    """Returns a function (state, first round, rounds) -> the state after these rounds, without canaries.
+    """Returns (state, first round, rounds) -> the state after this many rounds, without canaries.
 
     A round's cohort depends on the seed and the round's number alone.
 
     Args:
-      setting: Has the hyperparameters, the seed and the size of cohorts.
+      setting: The setting, with the hyperparameters, the seed and the cohort's size.
       training: How clients train.
-      train_clients: How many there are.
+      train_clients: The number of clients to train on.
     """
     key = root(setting.seed, "noise")
     hyper = base.Hyperparameters(
@@ -441,7 +464,7 @@ def _make_trainer(
         return training.mechanism.segment(hyper, state, data, schedule, base.no_canaries(), key)
 
     def train(state: base.State, first: int, rounds: int) -> base.State:
-        """Takes rounds first, first + 1, ..., each with a cohort of its own; `rounds` is how many."""
+        """Returns the state after `rounds` rounds: the first, the next and so on, each with its cohort."""
         cohorts = []
         for number in range(first, first + rounds):
             cohort = draw_clients(setting, f"cohort {number}", train_clients, setting.cohort)
@@ -462,20 +485,21 @@ def _make_updates(
     A client's shuffles of its examples are the same at each call.
 
     Args:
-      setting: Has the clipping norm and the seed.
-      choices: Of DP-FedAvg, compiled in.
-      own: DP-FedAvg's own hyperparameters.
+      setting: The setting, with the clipping norm and the seed.
+      choices: What of DP-FedAvg is compiled in.
+      own: The hyperparameters that only DP-FedAvg has.
       data: The clients' features, labels, starts and counts.
     """
     norm = jnp.float32(setting.clipping_norm)
-    # Training has another key: its shuffles are others.
+    # Training has another key, so that clients shuffle their examples in other orders there.
     key = root(setting.seed, "guess")
 
     @jax.jit
     def compute_updates(theta: Array, members: Array, data: base.Data) -> Array:
-        """Computes a client's update as the sum of a cohort of that client alone, some clients at a time."""
+        """Returns the clipped updates (n, p) of clients (n,), computing `choices.block` of them at a time."""
 
         def compute_update(member: Array) -> Array:
+            """Returns a client's clipped update, as the sum over a cohort of this client alone."""
             sums = fedavg.cohort_sums(choices, own, theta, norm, data, member[None], key)
             return sums.updates
 

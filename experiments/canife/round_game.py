@@ -24,20 +24,26 @@ _ROUNDS = 8192  # mock rounds whose cohorts are in memory at once
 
 
 class Inserted(NamedTuple):
-    """The canary at a frozen model: its unit gradient (p,), and the clipped update (p,) it sends."""
+    """The canary at a frozen model.
+
+    Attributes:
+      direction: (p,) the unit vector along its gradient.
+      update: (p,) the clipped update that its client sends.
+    """
 
     direction: Array
     update: Array
 
 
 def inserted(gradient: Array, learning_rate: float | None, clipping_norm: float) -> Inserted:
-    """Returns the canary of a gradient: its direction, and the update that it sends.
+    """Returns a canary's direction, and the update that its client sends.
 
     Args:
-      gradient: of the canary's sample, (p,).
-      learning_rate: a client of one example sends this times the gradient, clipped. None: it sends the
-        gradient itself, as a round of DP-SGD does and the paper's code everywhere (Errata C2).
-      clipping_norm: C.
+      gradient: (p,) the gradient of the canary's sample.
+      learning_rate: the factor by which the client multiplies the gradient before clipping, as local SGD does
+        with one example. None: it sends the clipped gradient, as in DP-SGD and always in the paper's code
+        (Errata C2).
+      clipping_norm: C, the clipping norm.
 
     Raises:
       InputError: the gradient is 0 or not finite, and has no direction.
@@ -58,14 +64,18 @@ def dots(
     clipping_norm: float,
     block: int = 256,
 ) -> Floats:
-    """Returns every client's dot product with the canary's direction, over the clipping norm, (clients,).
+    """Returns the dot products of all clients' clipped updates with the canary's direction, over C.
 
     Args:
-      projected: gives the dot products of some clients' clipped updates with a vector.
-      clients: how many there are.
-      canary: whose direction it is.
-      clipping_norm: C.
-      block: how many clients are computed at once.
+      projected: a function (clients (n,), vector (p,)) -> the dot products (n,) of their clipped updates with
+        the vector.
+      clients: the number of clients.
+      canary: the canary.
+      clipping_norm: C, the clipping norm.
+      block: the number of clients that are computed at once.
+
+    Returns:
+      (clients,) dot products.
     """
     parts = []
     for start in range(0, clients, block):
@@ -75,18 +85,21 @@ def dots(
 
 
 def own_dot(canary: Inserted, clipping_norm: float) -> float:
-    """Returns the canary's own dot product: 1 where its gradient reaches the clipping norm."""
+    """Returns the dot product of the canary's update with its own direction, over the clipping norm.
+
+    It is 1 where the update was clipped, and smaller where it was too short for that.
+    """
     return float(canary.update @ canary.direction) / clipping_norm
 
 
 def mock_sums(rng: np.random.Generator, client_dots: Floats, cohort: Cohort, rounds: int) -> Floats:
-    """Draws cohorts for mock rounds and sums their clients' dot products, (rounds,).
+    """Returns the sum of a random cohort's dot products for each mock round, (rounds,).
 
     Args:
-      rng: of all draws.
-      client_dots: every client's dot product (clients,).
-      cohort: its size, and how it is drawn.
-      rounds: how many.
+      rng: the generator of the cohorts.
+      client_dots: (clients,) every client's dot product.
+      cohort: the cohort's size, and how it is drawn.
+      rounds: the number of mock rounds.
     """
     parts = [np.zeros(0)]
     for start in range(0, rounds, _ROUNDS):
@@ -102,18 +115,20 @@ def mock_scores(
     sigma: float,
     rounds: int,
 ) -> tuple[Floats, Floats]:
-    """Plays mock rounds, the canary added to the cohort.
+    """Plays mock rounds, half of them with the canary added to the cohort.
+
+    A score is the sum of the cohort's dot products, plus the canary's where it takes part, plus noise.
 
     Args:
-      rng: of all draws.
-      client_dots: every client's dot product (clients,).
-      cohort: its size, and how it is drawn.
+      rng: the generator of cohorts and noise.
+      client_dots: (clients,) every client's dot product.
+      cohort: the cohort's size without the canary, and how it is drawn.
       canary: the canary's own dot product.
       sigma: the noise multiplier.
-      rounds: how many rounds with the canary, and how many without.
+      rounds: the number of rounds with the canary, and the number without.
 
     Returns:
-      (in, out): the scores (rounds,) of either.
+      The scores (rounds,) with the canary, and those without.
     """
     sums = mock_sums(rng, client_dots, cohort, 2 * rounds)
     scores = sums + sigma * rng.standard_normal(2 * rounds)
@@ -128,20 +143,21 @@ def published_scores(
     sigma: float,
     rounds: int,
 ) -> tuple[Floats, Floats]:
-    """Plays mock rounds as the public code does (Errata C1).
-
-    In half of them the canary takes the place of one of the cohort's clients.
+    """Plays mock rounds as the public code does: the canary replaces a client of the cohort (Errata C1).
 
     Args:
-      rng: of all draws.
-      client_dots: every client's dot product (clients,).
-      cohort: its size, and how it is drawn.
+      rng: the generator of cohorts and noise.
+      client_dots: (clients,) every client's dot product.
+      cohort: the cohort's size, canary included, and how it is drawn.
       canary: the canary's own dot product.
       sigma: the noise multiplier.
-      rounds: how many in all; of an odd number the round left over has the canary.
+      rounds: the number of rounds in both worlds together; half have the canary, the larger half if odd.
 
     Returns:
-      (in, out): the scores of the rounds with the canary, and without.
+      The scores of the rounds with the canary, and of those without.
+
+    Raises:
+      InputError: the cohort has a single client.
     """
     require(
         cohort.size > 1,
@@ -157,15 +173,16 @@ def published_scores(
 
 
 def cohorts(rng: np.random.Generator, clients: int, size: int, rounds: int) -> NDArray[np.int64]:
-    """Draws cohorts of clients without replacement, indices (rounds, size).
+    """Draws a cohort of clients for each round without replacement, as indices (rounds, size).
 
-    Drawn column by column: a client that its round has already is drawn again.
+    All indices are drawn at once. Then, column by column, a client that its round already has is drawn again
+    until it is another.
 
     Args:
-      rng: of all draws.
-      clients: how many there are.
-      size: of a cohort.
-      rounds: how many cohorts to draw.
+      rng: the generator of the cohorts.
+      clients: the number of clients.
+      size: the size of a cohort.
+      rounds: the number of cohorts.
     """
     drawn = rng.integers(clients, size=(rounds, size))
     for column in range(1, size):
@@ -182,15 +199,15 @@ def cohorts(rng: np.random.Generator, clients: int, size: int, rounds: int) -> N
 def _draw_sums(
     rng: np.random.Generator, client_dots: Floats, cohort: Cohort, rounds: int
 ) -> Floats:
-    """Draws cohorts and sums their clients' dot products, (rounds,), all rounds at once.
+    """Returns the sum of a random cohort's dot products for each round, (rounds,), drawing all at once.
 
-    A cohort of more than half of the clients is drawn by those that it leaves out, which are fewer.
+    For a cohort of more than half of the clients, the clients that it leaves out are drawn, which are fewer.
 
     Args:
-      rng: of all draws.
-      client_dots: every client's dot product (clients,).
-      cohort: its size, and how it is drawn.
-      rounds: how many.
+      rng: the generator of the cohorts.
+      client_dots: (clients,) every client's dot product.
+      cohort: the cohort's size, and how it is drawn.
+      rounds: the number of rounds.
     """
     count = len(client_dots)
     if cohort.poisson:

@@ -34,15 +34,15 @@ from audit.methods.estimate import Estimate, check_finite_scores
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
-OLD_DELTA = 1e-5
-# Opacus' orders.
+OLD_DELTA = 1e-5  # the delta of the public code until February 2023
+# The orders of Renyi DP that Opacus takes.
 ORDERS: tuple[float, ...] = (*(np.arange(11, 110) / 10).tolist(), *np.arange(12.0, 64.0).tolist())
 LEAST_EPSILON = 0.15  # below it the public code's search for a noise multiplier gives up
-LEAST_LOWER = 0.2  # which it composes in place of a smaller lower end
+LEAST_LOWER = 0.2  # the public code composes it in place of a smaller lower end of an interval
 _LEAST_SIGMA = 1e-3  # the range in which `renyi_noise` searches
 _MOST_SIGMA = 1e4
 _LEAST_NOISY_EPSILON = 0.01
-_REACH = 13.0  # deviations, of a quadrature
+_REACH = 13.0  # standard deviations that a quadrature's grid reaches below 0 and above the order
 _REPETITIONS = 150  # of the procedure, where a perfect canary's estimate is simulated
 _CAVEAT = "threshold chosen on these scores: not a confidence bound"
 
@@ -51,9 +51,9 @@ class RoundEstimate(NamedTuple):
     """A round's estimate, and its interval.
 
     Attributes:
-      estimate: The estimate.
-      lower: The same formula at the upper ends of two-sided Clopper-Pearson intervals of both rates.
-      upper: At their lower ends. The interval makes no correction for the choice of the threshold.
+      estimate: The estimate of epsilon, from the error rates at a threshold.
+      lower: The same formula at the upper ends of both error rates' two-sided Clopper-Pearson intervals.
+      upper: The same formula at the lower ends. The choice of the threshold is not corrected for.
     """
 
     estimate: Estimate
@@ -62,12 +62,12 @@ class RoundEstimate(NamedTuple):
 
 
 class Charge(NamedTuple):
-    """Rounds that are charged in the same way.
+    """Rounds that the composition counts as Poisson-sampled Gaussian releases of the same noise.
 
     Attributes:
-      noise_multiplier: Of each round.
-      sampling_rate: The rate at which clients are sampled.
-      rounds: How many rounds.
+      noise_multiplier: The noise multiplier of each round.
+      sampling_rate: The probability with which a client takes part in a round.
+      rounds: The number of rounds.
     """
 
     noise_multiplier: float
@@ -76,14 +76,14 @@ class Charge(NamedTuple):
 
 
 class _Errors(NamedTuple):
-    """Errors of the guesses "in where score >= threshold", an entry for each threshold.
+    """Errors of guessing "with the canary" where score >= threshold, for each of T thresholds.
 
     Attributes:
-      thresholds: Falling.
-      false_positives: Counts.
-      false_negatives: Counts.
-      n_in: The number of scores in.
-      n_out: The number of scores out.
+      thresholds: (T,) the thresholds, from the largest to the smallest.
+      false_positives: (T,) the numbers of scores without the canary that are guessed wrong.
+      false_negatives: (T,) the numbers of scores with the canary that are guessed wrong.
+      n_in: The number of scores with the canary.
+      n_out: The number of scores without it.
     """
 
     thresholds: Array
@@ -93,7 +93,7 @@ class _Errors(NamedTuple):
     n_out: int
 
     def sum_rates(self) -> Array:
-        """Returns the sum of both error rates at each threshold."""
+        """Returns the sum of both error rates at each threshold, (T,)."""
         return self.false_positives / self.n_out + self.false_negatives / self.n_in
 
 
@@ -105,12 +105,13 @@ def best_epsilon(
 ) -> RoundEstimate:
     """Returns the published estimate: the largest epsilon over thresholds at which both errors occur.
 
-    Infinite where a threshold separates the worlds; otherwise 0 where no threshold has both errors.
+    The estimate is infinite where a threshold separates the two worlds' scores. It is 0 where none does and
+    no threshold has both errors.
 
     Args:
       scores_in: (n,) scores with the canary.
       scores_out: (m,) scores without it.
-      confidence: Of the intervals of both rates.
+      confidence: The confidence of the intervals of both error rates.
       delta: The delta of epsilon; None: 1 / (n + m).
 
     Raises:
@@ -126,15 +127,15 @@ def best_epsilon(
 def best_accuracy(
     scores_in: ArrayLike, scores_out: ArrayLike, confidence: float = 0.95, delta: float = OLD_DELTA
 ) -> RoundEstimate:
-    """Returns the estimate of the public code until February 2023: epsilon at the threshold of best accuracy.
+    """Returns the public code's estimate until February 2023: epsilon at the threshold of best accuracy.
 
-    Only thresholds at which both errors occur are candidates; worlds that a threshold separates give
-    infinity.
+    Only thresholds at which both errors occur are candidates. The estimate is infinite where a threshold
+    separates the two worlds' scores.
 
     Args:
       scores_in: (n,) scores with the canary.
       scores_out: (m,) scores without it.
-      confidence: Of the intervals of both rates.
+      confidence: The confidence of the intervals of both error rates.
       delta: The delta of epsilon.
 
     Raises:
@@ -156,32 +157,33 @@ def largest_estimate(n_in: int, n_out: int, delta: float) -> float:
     """Returns the largest finite value that `best_epsilon` can show: with a single error in each world.
 
     Args:
-      n_in: How many scores there are with the canary.
-      n_out: How many there are without it.
-      delta: Of epsilon.
+      n_in: The number of scores with the canary.
+      n_out: The number of scores without it.
+      delta: The delta of epsilon.
     """
     return float(conversions.epsilon_from_rates(1 / n_out, 1 / n_in, delta))
 
 
 def renyi_epsilon(noise_multiplier: float, delta: float) -> float:
-    """Returns epsilon at delta of one Gaussian release by Renyi DP; infinite without noise.
+    """Returns epsilon at delta of one Gaussian release, by Renyi DP; infinite without noise.
 
-    Its divergence at order a is a / (2 sigma^2). Orders are Opacus', and the conversion to epsilon is that of
-    Balle et al. (2020).
+    The release's Renyi divergence at order a is a / (2 sigma^2). The orders are those of Opacus, and the
+    conversion to epsilon is that of Balle et al. (2020).
     """
     return _convert_divergences(divergences(noise_multiplier, sampling_rate=1.0), delta)
 
 
 def renyi_noise(epsilon: float, delta: float) -> float:
-    """Returns the noise multiplier at which `renyi_epsilon` is this epsilon: its inverse in the noise.
+    """Returns the noise multiplier at which `renyi_epsilon` is this epsilon.
 
-    It is 0 for an infinite epsilon, and for those so large that less noise than 0.001 has them.
+    It is 0 for an infinite epsilon, and for one so large that the noise multiplier would be at most 0.001.
 
     Raises:
       InputError: An epsilon below 0.01, or below what `renyi_epsilon` reaches with any noise.
     """
     conversions.require_delta(delta)
     least_epsilon = max(_LEAST_NOISY_EPSILON, renyi_epsilon(_MOST_SIGMA, delta))
+    # Rounded up, so that the epsilon that the message advises is accepted.
     rounded_up = np.ceil(1000 * least_epsilon) / 1000
     require(
         epsilon >= least_epsilon,
@@ -192,6 +194,7 @@ def renyi_noise(epsilon: float, delta: float) -> float:
         return 0.0
 
     def compute_excess(sigma: float) -> float:
+        """Returns how far epsilon at a noise multiplier lies above the given epsilon."""
         return renyi_epsilon(float(sigma), delta) - epsilon
 
     return float(scipy.optimize.brentq(compute_excess, _LEAST_SIGMA, _MOST_SIGMA, rtol=1e-13))
@@ -208,8 +211,13 @@ def gaussian_noise(epsilon: float, delta: float) -> float:
 def renyi_charge(epsilon: float, delta: float, true_noise: float) -> float:
     """Returns the noise multiplier that the public code charges a round for its estimated epsilon.
 
-    It is the `renyi_noise` of the estimate, or of 0.15 if the estimate is smaller, and the round's true noise
-    multiplier if the estimate is infinite.
+    It is `renyi_noise` of the estimate, or of 0.15 if the estimate is smaller. If the estimate is infinite,
+    it is the round's true noise multiplier.
+
+    Args:
+      epsilon: The round's estimate.
+      delta: The delta of the estimate.
+      true_noise: The round's true noise multiplier.
     """
     if np.isinf(epsilon):
         return true_noise
@@ -217,10 +225,15 @@ def renyi_charge(epsilon: float, delta: float, true_noise: float) -> float:
 
 
 def gaussian_charge(epsilon: float, delta: float, true_noise: float) -> float:
-    """Returns the noise multiplier that a round is charged by the exact Gaussian curve (`gaussian_noise`).
+    """Returns the noise multiplier that a round is charged for its epsilon by the exact Gaussian curve.
 
-    As by `renyi_charge`, an estimate below 0.15 is raised to that, and an infinite estimate is charged the
-    true noise.
+    It is `gaussian_noise` of epsilon, or of 0.15 if epsilon is smaller. If epsilon is infinite, it is the
+    round's true noise multiplier.
+
+    Args:
+      epsilon: The round's epsilon.
+      delta: The delta of epsilon.
+      true_noise: The round's true noise multiplier.
     """
     if np.isinf(epsilon):
         return true_noise
@@ -228,7 +241,7 @@ def gaussian_charge(epsilon: float, delta: float, true_noise: float) -> float:
 
 
 def lower_charged(estimate: RoundEstimate) -> float:
-    """Returns the interval's lower end as the public code composes it: at least 0.2."""
+    """Returns the lower end of a round's interval as the public code composes it: 0.2 if it is smaller."""
     return max(estimate.lower, LEAST_LOWER)
 
 
@@ -236,7 +249,8 @@ def lower_charged(estimate: RoundEstimate) -> float:
 def divergences(noise_multiplier: float, sampling_rate: float) -> Array:
     """Returns the Renyi divergence of a round at each of ORDERS; infinite without noise.
 
-    At order a it is log E[((1 - q) + q e^((2 x - 1) / (2 sigma^2)))^a] / (a - 1) over x ~ N(0, sigma^2)
+    A round is a Poisson-sampled Gaussian release. At sampling rate q, noise multiplier sigma and order a, the
+    divergence is log E[((1 - q) + q e^((2 x - 1) / (2 sigma^2)))^a] / (a - 1) over x ~ N(0, sigma^2)
     (Mironov, Talwar and Zhang, 2019, Theorem 4).
 
     Raises:
@@ -264,8 +278,12 @@ def divergences(noise_multiplier: float, sampling_rate: float) -> Array:
 def forward(measured: Sequence[int], total: int) -> list[int]:
     """Returns how many rounds each measured round represents, as the paper charges them.
 
-    Rounds count from 1. A measured round represents itself and those up to the next, the last measured round
-    those up to the end of training.
+    A measured round represents itself and the rounds after it, up to the next measured round or to the end of
+    training.
+
+    Args:
+      measured: The numbers of the measured rounds, rising; rounds count from 1.
+      total: The number of all rounds.
     """
     _require_measured(measured, total)
     return [int(n) for n in np.diff([*measured, total + 1])]
@@ -274,17 +292,25 @@ def forward(measured: Sequence[int], total: int) -> list[int]:
 def backward(measured: Sequence[int], total: int) -> list[int]:
     """Returns how many rounds each measured round represents, as the public code charges them.
 
-    A measured round represents itself and the rounds since the measured round before; rounds after the last
-    are free (Errata C8).
+    A measured round represents itself and the rounds before it, back to the previous measured round. Rounds
+    after the last measured round are not charged (Errata C8).
+
+    Args:
+      measured: The numbers of the measured rounds, rising; rounds count from 1.
+      total: The number of all rounds.
     """
     _require_measured(measured, total)
     return [int(n) for n in np.diff([0, *measured])]
 
 
 def cumulative(charges: Sequence[Charge], delta: float) -> list[float]:
-    """Returns epsilon at delta after each of these Poisson-sampled Gaussian rounds, by Renyi DP.
+    """Returns epsilon at delta after each charge, of all rounds charged so far, by Renyi DP.
 
-    With Opacus' orders; infinite from the first round on that counts and has no noise.
+    The orders are those of Opacus. Epsilon is infinite from the first charge on that has rounds and no noise.
+
+    Args:
+      charges: Groups of Poisson-sampled Gaussian rounds, in order.
+      delta: The delta of epsilon.
     """
     conversions.require_delta(delta)
     total = np.zeros(len(ORDERS))
@@ -302,19 +328,19 @@ def cumulative(charges: Sequence[Charge], delta: float) -> list[float]:
 
 
 def composed(charges: Sequence[Charge], delta: float) -> float:
-    """Returns epsilon at delta after the last of these rounds (see `cumulative`); 0 for none."""
+    """Returns epsilon at delta of all charged rounds (see `cumulative`); 0 where nothing is charged."""
     if not charges:
         return 0.0
     return cumulative(charges, delta)[-1]
 
 
 class Ideal(NamedTuple):
-    """The estimates of a perfect canary, at delta = 1/n.
+    """The published estimates of a perfect canary over repeated simulations, at delta = 1/n for n scores.
 
     Attributes:
-      mean: Of those that are finite; infinite where none is.
-      deviation: Of those that are finite; NaN where none is.
-      composed: What the median of all becomes over a training run.
+      mean: The mean of the finite estimates; infinite where none is finite.
+      deviation: The standard deviation of the finite estimates; NaN where none is finite.
+      composed: Epsilon of the training run if the median of all estimates is charged to every round.
     """
 
     mean: float
@@ -328,16 +354,16 @@ def ideal(
     delta: float,
     scores: int = 100,
 ) -> Ideal:
-    """Returns what the published procedure shows of a perfect canary.
+    """Simulates what the published procedure shows of a perfect canary (Errata C9).
 
-    Its score is N(1, sigma^2) in and N(0, sigma^2) out, so that the release of the round leaks all that its
-    noise allows (Errata C9).
+    The score of a perfect canary is N(1, sigma^2) with the canary and N(0, sigma^2) without it: it leaks all
+    that the round's noise allows.
 
     Args:
-      rng: Draws the scores.
-      charge: The rounds, and their true noise.
-      delta: The delta of the composition.
-      scores: The number of scores in both worlds together.
+      rng: The generator of the scores.
+      charge: The training run's rounds, with their true noise multiplier sigma.
+      delta: The delta of the training run's epsilon.
+      scores: The number n of scores of an estimate, in both worlds together.
     """
     half = scores // 2
     sigma = charge.noise_multiplier
@@ -356,17 +382,17 @@ def ideal(
 
 
 def _count_errors(s_in: Array, s_out: Array) -> _Errors:
-    """Counts the errors of guessing "in" where score >= threshold, at every distinct score as threshold.
+    """Counts the errors of guessing "with the canary" where score >= threshold, at each distinct score.
 
-    Equal scores fall on the same side. A score out at or above the threshold is a false positive, a score in
-    below it a false negative.
+    Equal scores fall on the same side. A score without the canary at or above the threshold is a false
+    positive, a score with the canary below it a false negative.
 
     Args:
       s_in: (n_in,) scores with the canary.
       s_out: (n_out,) scores without it.
 
     Returns:
-      The counts at thresholds (T,), which fall.
+      The counts at T thresholds, from the largest to the smallest.
     """
     thresholds = np.unique(np.concatenate([s_in, s_out]))[::-1]
     below_in = np.searchsorted(np.sort(s_in), thresholds, side="left")
@@ -381,9 +407,11 @@ def _count_errors(s_in: Array, s_out: Array) -> _Errors:
 
 
 def _compute_epsilons(errors: _Errors, delta: float) -> Array:
-    """Returns epsilon at each threshold, log((1 - delta - fnr) / fpr) or its mirror, of observed error rates.
+    """Returns epsilon at each threshold (T,) from the observed error rates.
 
-    It is -inf where only one error occurs, +inf where neither does.
+    It is the larger of log((1 - delta - fnr) / fpr) and log((1 - delta - fpr) / fnr), with the false-positive
+    rate fpr and the false-negative rate fnr. Where only one kind of error occurs, it is -inf; where neither
+    does, +inf.
     """
     fpr = errors.false_positives / errors.n_out
     fnr = errors.false_negatives / errors.n_in
@@ -396,14 +424,16 @@ def _compute_epsilons(errors: _Errors, delta: float) -> Array:
 def _estimate_at_best(
     method: str, errors: _Errors, ranked: Array, delta: float, confidence: float
 ) -> RoundEstimate:
-    """Returns the estimate at the first threshold of the highest rank; infinite for separated worlds.
+    """Returns the estimate of epsilon at the first threshold with the highest rank, and its interval.
+
+    A threshold that separates the two worlds comes before all others, and gives an infinite estimate.
 
     Args:
       method: The estimator's name.
-      errors: At each threshold.
-      ranked: (T,) a number for each threshold; the threshold of the highest is chosen.
+      errors: The errors at each of T thresholds.
+      ranked: (T,) the rank of each threshold.
       delta: The delta of epsilon.
-      confidence: Of the intervals of both rates.
+      confidence: The confidence of the intervals of both error rates.
     """
     conversions.require_levels(delta, confidence)
     epsilons = _compute_epsilons(errors, delta)
@@ -431,7 +461,7 @@ def _estimate_at_best(
 
 
 def _require_measured(measured: Sequence[int], total: int) -> None:
-    """Raises InputError unless there are measured rounds, which rise within 1 to total."""
+    """Raises InputError unless there are measured rounds, and their numbers rise within 1 to total."""
     rising = bool(np.all(np.diff([0, *measured, total + 1]) > 0))
     require(
         measured and rising,
@@ -440,14 +470,14 @@ def _require_measured(measured: Sequence[int], total: int) -> None:
 
 
 def _convert_divergences(total: Array, delta: float) -> float:
-    """Returns the least epsilon at delta over ORDERS of a composition with these divergences, at least 0.
+    """Returns epsilon at delta for Renyi divergences: the least over ORDERS, and at least 0.
 
     At order a it is divergence + log(1 - 1/a) - (log delta + log a) / (a - 1) (Balle et al., 2020, Theorem
     21).
 
     Args:
-      total: The divergences at ORDERS.
-      delta: Of epsilon.
+      total: The divergences of a composition, at each of ORDERS.
+      delta: The delta of epsilon.
     """
     orders = np.array(ORDERS)
     conversion = np.log1p(-1 / orders) - (np.log(delta) + np.log(orders)) / (orders - 1)
@@ -455,19 +485,19 @@ def _convert_divergences(total: Array, delta: float) -> float:
 
 
 def _integrate_log_moment(sigma: float, rate: float, order: float) -> float:
-    """Returns log E[(1 - q + q likelihood ratio)^order] of a sampled Gaussian release, by trapezoids.
+    """Returns log E[(1 - q + q L(x))^order] over x ~ N(0, sigma^2), for a Poisson-sampled Gaussian release.
 
-    The likelihood ratio is N(1, sigma^2) to N(0, sigma^2), at draws of the latter. Trapezoids are right to
-    rounding on a smooth integrand.
+    L is the likelihood ratio of N(1, sigma^2) to N(0, sigma^2). The integral is computed by trapezoids, whose
+    error is that of rounding on a smooth integrand.
 
     Args:
       sigma: The noise multiplier.
-      rate: q, the sampling rate.
-      order: Of the Renyi divergence.
+      rate: The sampling rate q.
+      order: The order of the Renyi divergence.
     """
     low = -_REACH * sigma
     high = order + _REACH * sigma
-    # The likelihood ratio grows e-fold over sigma^2, which takes finer steps where sigma is small.
+    # The likelihood ratio grows by a factor e over a distance sigma^2: a small sigma needs finer steps.
     step = max(min(sigma / 20, sigma**2 / 4), sigma / 200)
     points = np.linspace(low, high, int(np.ceil((high - low) / step)) + 1)
     log_density = -(points**2) / (2 * sigma**2) - np.log(sigma * np.sqrt(2 * np.pi))

@@ -14,16 +14,17 @@ from experiments.canife.designed import SampleLoss
 from experiments.canife.measured import Canary
 from models import soft
 
-_LABEL_WEIGHT = 4.0  # a mixture's log weight at its first label: 86% of ten
+_LABEL_WEIGHT = 4.0  # a mixture's log weight at its first label, which gets 86% of ten classes
 _TOKEN_WEIGHT = 12.0  # a text's log weight at the token that it begins with, as in the public code
 
 
 class Sample(NamedTuple):
-    """What is designed.
+    """The sample that a canary's client has, as continuous numbers that a design can change.
 
     Attributes:
-      content: An image's normalised pixels (height, width, ...), or a text's log weights (T, alphabet).
-      label: A label's log weights (classes,).
+      content: An image's normalised pixels (height, width, ...), or the log weights (T, alphabet) of each of
+        a text's T characters.
+      label: The label's log weights (classes,).
     """
 
     content: Array
@@ -31,15 +32,15 @@ class Sample(NamedTuple):
 
 
 class Samples(NamedTuple):
-    """The samples of a model, as functions.
+    """What canaries of a model can be, as functions on samples.
 
     Attributes:
-      draw: (rng) -> a random sample.
-      from_example: (features, label) -> a sample that begins as an example.
-      loss: (theta, sample, key) -> the model's loss.
+      draw: (rng) -> a random sample to begin a design with.
+      from_example: (features, label) -> a sample made of an example, to begin a design with.
+      loss: (theta, sample, key) -> the model's loss of the sample.
       project: (sample) -> the nearest sample that is allowed.
-      settle: (sample, key) -> the sample that a client has: of a text, a draw of its characters.
-      show: (settled sample) -> what is stored of it.
+      settle: (sample, key) -> the final sample, as the canary's client has it. A text's characters are drawn.
+      show: (settled sample) -> what is stored of it, pixels or a text.
     """
 
     draw: Callable[[np.random.Generator], Sample]
@@ -54,10 +55,10 @@ class ImageForm(NamedTuple):
     """The form of images.
 
     Attributes:
-      shape: The shape of their pixels.
+      shape: The shape of an image's array of pixels.
       classes: The number of classes.
-      mean: The mean of pixels on [0, 1], of each channel or of all.
-      deviation: Their standard deviation.
+      mean: The mean of pixels on [0, 1], for each channel or for all.
+      deviation: The standard deviation of pixels on [0, 1], for each channel or for all.
     """
 
     shape: tuple[int, ...]
@@ -71,9 +72,9 @@ class TextForm(NamedTuple):
 
     Attributes:
       length: The number of characters.
-      alphabet: The characters, which are tokens first, first + 1, ... of the vocabulary.
+      alphabet: The characters, whose tokens are first, first + 1, ... in this order.
       first: The token of the alphabet's first character.
-      vocabulary: The number of tokens.
+      vocabulary: The number of the model's tokens.
       classes: The number of a label's classes; 0 where each character is the label of those before it.
     """
 
@@ -87,14 +88,14 @@ class TextForm(NamedTuple):
 def image_samples(model: Model, form: ImageForm, soft_label: bool, clamp: bool) -> Samples:
     """Returns the samples of a model on images.
 
-    Some models have a function from an image's bytes to the floats of their first layer; they get pixels
-    normalised and flat. Others get pixels on [0, 255].
+    A model whose `inputs` normalises an image's bytes gets the sample's pixels flat and normalised. Other
+    models get its pixels on [0, 255].
 
     Args:
       model: The model.
-      form: The form of its images.
-      soft_label: Whether the label is a mixture, or fixed.
-      clamp: Whether pixels stay within [0, 1].
+      form: The form of the model's images.
+      soft_label: Whether the label is a mixture of classes that is designed too, rather than one fixed class.
+      clamp: Whether pixels are kept within [0, 1], before normalising.
     """
     mixture_loss = soft.soft_label(model, form.classes)
     mean = jnp.asarray(form.mean, jnp.float32)
@@ -103,6 +104,7 @@ def image_samples(model: Model, form: ImageForm, soft_label: bool, clamp: bool) 
     high = (1 - mean) / deviation
 
     def make_sample(pixels: NDArray[np.floating[Any]], label: int) -> Sample:
+        """Returns the sample of pixels on [0, 1] and a label."""
         content = (jnp.asarray(pixels) - mean) / deviation
         return Sample(content, _label_weights(label, form.classes))
 
@@ -115,13 +117,14 @@ def image_samples(model: Model, form: ImageForm, soft_label: bool, clamp: bool) 
         return make_sample(features.astype(np.float32) / 255, int(label))
 
     def to_features(pixels: Array) -> Array:
+        """Returns what the model reads of normalised pixels."""
         takes_bytes = model.inputs is identity
         if takes_bytes:
             return (pixels * deviation + mean) * 255
         return pixels.reshape(-1)
 
     def loss(theta: Array, sample: Sample, key: Array) -> Array:
-        """Returns the model's loss of a sample, with its label as a mixture or at its likeliest class."""
+        """Returns the model's loss of a sample, whose label is a mixture or its likeliest class."""
         features = to_features(sample.content)
         if soft_label:
             return mixture_loss(theta, (features, jax.nn.softmax(sample.label)))
@@ -145,12 +148,13 @@ def image_samples(model: Model, form: ImageForm, soft_label: bool, clamp: bool) 
 def text_samples(model: Model, form: TextForm, soft_label: bool) -> Samples:
     """Returns the samples of a model on texts.
 
-    Texts are relaxed by Gumbel-softmax over their characters into the model's embedding (Guo et al., 2021).
+    A design needs texts that change continuously. So each character is a mixture over the alphabet, drawn by
+    Gumbel-softmax, and the model reads the mixture of its characters' embeddings (Guo et al., 2021).
 
     Args:
       model: The model.
-      form: The form of its texts.
-      soft_label: Whether the label, if any, is a mixture.
+      form: The form of the model's texts.
+      soft_label: Whether a label, where texts have one, is a mixture of classes that is designed too.
     """
     tokens = jnp.arange(len(form.alphabet)) + form.first
 
@@ -160,9 +164,10 @@ def text_samples(model: Model, form: TextForm, soft_label: bool) -> Samples:
         return Sample(jnp.asarray(content), _label_weights(label, form.classes))
 
     def from_example(features: NDArray[Any], label: Any) -> Sample:
-        """Returns a text whose weights favour the example's tokens.
+        """Returns a sample whose log weights favour an example's tokens.
 
-        Without a label of its own, the text has a last character: the label of the last position.
+        Where each character is the label of those before it, the label of the last position becomes the
+        text's last character, after those of the features.
         """
         if form.classes:
             text = features
@@ -174,7 +179,7 @@ def text_samples(model: Model, form: TextForm, soft_label: bool) -> Samples:
         return Sample(content, weights)
 
     def loss(theta: Array, sample: Sample, key: Array) -> Array:
-        """Returns the model's loss of a text relaxed by a draw of Gumbel-softmax."""
+        """Returns the model's loss of a text whose characters are mixtures, drawn by Gumbel-softmax."""
         mixtures = jnp.zeros((form.length, form.vocabulary))
         mixtures = mixtures.at[:, tokens].set(soft.gumbel_softmax(key, sample.content))
         if not form.classes:
@@ -189,6 +194,7 @@ def text_samples(model: Model, form: TextForm, soft_label: bool) -> Samples:
         return sample
 
     def settle(sample: Sample, key: Array) -> Sample:
+        """Draws the text's characters; all log weight of a position is then on its character."""
         characters = jnp.argmax(soft.gumbel_softmax(key, sample.content), axis=-1)
         is_drawn = jax.nn.one_hot(characters, len(form.alphabet), dtype=bool)
         return sample._replace(content=jnp.where(is_drawn, 0.0, -jnp.inf))
@@ -201,5 +207,5 @@ def text_samples(model: Model, form: TextForm, soft_label: bool) -> Samples:
 
 
 def _label_weights(label: int, classes: int) -> Array:
-    """Returns log weights (classes,) that favour a label: softmax gives it 86% of ten classes."""
+    """Returns log weights (classes,) that favour a label: with ten classes, softmax gives it 86%."""
     return _LABEL_WEIGHT * jax.nn.one_hot(label, classes)

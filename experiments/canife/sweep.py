@@ -22,16 +22,16 @@ Varied = Mapping[str, Sequence[Value]]
 
 
 class FigureSize(NamedTuple):
-    """How much is varied.
+    """The values of the figures' varied fields at a scale.
 
     Attributes:
-      setting: The setting, in whose measured rounds canaries are designed.
-      noise_multiplier: That of Figure 8c; the others are without noise.
-      pools: Sizes of the pool of mock clients: Figure 5a has all but the first, Figure 8a every other size
+      setting: The setting in which the fields are varied.
+      noise_multiplier: The noise multiplier of Figure 8c; the other figures have that of `setting`.
+      pools: Sizes of the pool of mock clients. Figure 5a has all but the first, Figure 8a every other size
         from the first on.
-      design_steps: Steps of the design of Figure 5b.
-      cohorts: Clients a round of Figure 8c.
-      seeds: Seeds, of which Figure 8a has two more.
+      design_steps: Numbers of a design's steps, in Figure 5b.
+      cohorts: Numbers of clients in a round, in Figure 8c.
+      seeds: The number of seeds; Figure 8a has two more.
     """
 
     setting: Attacked
@@ -79,11 +79,12 @@ SIZES = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AblationSweep(Sweep):
-    """Training runs under attack, and the fields in which they differ beside the seed.
+    """A sweep of training runs under attack, which differ in one or two fields and in their seeds.
 
     Attributes:
-      curve: The field whose values are curves.
-      x: The field on the x axis, of the last measured rounds; or `round`, for all of them.
+      curve: The field that has a curve for each of its values.
+      x: The field on the x axis, where the last measured round of each training run is shown; or `round`,
+        where all measured rounds are.
     """
 
     curve: str
@@ -97,10 +98,11 @@ def sweeps(scale: str) -> dict[str, Sweep]:
       scale: A key of SIZES.
     """
     setting, noise_multiplier, pools, design_steps, cohorts, seeds = SIZES[scale]
-    # With the losses of Figure 8a a design can end at a gradient of norm 0, which has no direction.
+    # With the penalties of Figure 8a a design can end at a gradient of norm 0, which has no direction: it
+    # takes the best sample.
     best = dataclasses.replace(setting, keep_best=True)
-    # Figure 8c is over rounds, and has a measured round more between the others. The minibatch of a
-    # design must not vary with the cohort, whose sizes are the curves.
+    # Figure 8c is over rounds, and measures rounds twice as often. Its curves are sizes of the cohort, with
+    # which the minibatch of a design must not vary.
     noisy = dataclasses.replace(
         setting,
         noise_multiplier=noise_multiplier,
@@ -125,15 +127,17 @@ def _make_sweep(
 ) -> AblationSweep:
     """Returns a sweep of every combination of the varied fields' values, each with seeds 0, 1, ...
 
-    The first varied field's values are curves, the second is on the x axis; without a second, rounds are.
+    There is a curve for each value of the first varied field. The second is on the x axis; where there is no
+    second, rounds are.
 
     Args:
-      number: Of the paper's figure.
-      title: For people.
-      base: The setting that is varied.
-      seeds: How many.
-      varied: Values of fields of the setting.
+      number: The number of the paper's figure.
+      title: The sweep's title.
+      base: The setting whose fields are varied.
+      seeds: The number of seeds of each combination.
+      varied: One or two fields of the setting, with the values of each.
     """
+    # ROUND is x unless a second field is varied.
     curve, x = (*varied, ROUND)[:2]
     cells = []
     for *values, seed in itertools.product(*varied.values(), range(seeds)):

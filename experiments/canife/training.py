@@ -36,18 +36,18 @@ from experiments.canife.samples import Sample
 from experiments.cells.cell import DataSets
 
 _BLOCK = 256  # clients whose updates are computed at once
-_DESCENT_POINTS = 200  # of a design's penalties that are stored, about
-_STATES = "rounds"  # the name of checkpoints
+_DESCENT_POINTS = 200  # the number of a design's penalties that are stored, at most
+_STATES = "rounds"  # the checkpoints' name
 
 
 def prepare(setting: Attacked, out: Path, data: DataSets) -> tuple[Attacked, Split, Store]:
     """Loads a setting's clients and opens its store under `out`.
 
     Returns:
-      The setting with its numbers of clients, the clients, and the store.
+      The setting, fitted to the numbers of clients; the clients; and the store.
 
     Raises:
-      InputError: Setting and data do not fit.
+      InputError: The data can't be loaded, or do not fit the setting.
     """
     split = populations.split_clients(setting, data)
     setting = settings.fit_to_clients(setting, split.train.number, split.mock.number)
@@ -57,18 +57,18 @@ def prepare(setting: Attacked, out: Path, data: DataSets) -> tuple[Attacked, Spl
 def measure_missing(
     setting: Attacked, split: Split, store: Store, numbers: Sequence[int]
 ) -> Iterator[Measured]:
-    """Trains up to each round that is not stored, measures and stores it.
+    """Trains up to each requested round that is not stored yet, measures it and stores it.
 
     Training is cut into stretches of `setting.every` rounds, so that one compiled program serves all.
 
     Args:
       setting: The setting.
-      split: Its clients.
-      store: Its store.
-      numbers: Those of the setting's measured rounds to measure.
+      split: The setting's clients.
+      store: The setting's store.
+      numbers: The rounds to measure, some or all of `setting.measured()`.
 
     Yields:
-      Each measured round, when it is on disk.
+      Each newly measured round, once it is on disk.
 
     Raises:
       InputError: The model diverged.
@@ -83,7 +83,7 @@ def measure_missing(
     trained, state = checkpoints.resume(_STATES, population.start())
     if trained >= missing[0]:  # the checkpoint is beyond the first round that is missing
         trained, state = 0, population.start()
-    starts = setting.measured()  # of all stretches; each begins at a measured round
+    starts = setting.measured()  # each stretch begins at a measured round, and ends before the next
     for target in starts:
         if not missing[0] <= target <= missing[-1]:
             continue
@@ -104,12 +104,12 @@ def measure_missing(
 
 
 class RoundMeasurement(NamedTuple):
-    """A training run under measurement, with compiled functions.
+    """A training run under measurement, with the compiled functions that measure its rounds.
 
     Attributes:
       setting: The setting.
       population: The model and its clients.
-      design: Designs a canary; see `designed.designer`.
+      design: The function that designs a canary; see `designed.designer`.
       penalty: (gradient, updates) -> the design's penalty.
       gradient: (theta, sample) -> the sample's gradient.
     """
@@ -122,11 +122,11 @@ class RoundMeasurement(NamedTuple):
 
 
 def compile_measurement(setting: Attacked, population: Population) -> RoundMeasurement:
-    """Returns what measures rounds of a training run: designer, penalty and gradient, compiled.
+    """Compiles the functions that measure rounds of a training run: designer, penalty and gradient.
 
     Args:
-      setting: Has the penalty and the rates of the design.
-      population: Has the loss of a canary's sample.
+      setting: The setting, with the design's penalty, learning rate and minibatch.
+      population: The model and its clients, with the loss of a canary's sample.
     """
     penalties: dict[str, designed.Penalty] = {
         "as_run": designed.as_run(setting.norm_constant, setting.clipping_norm),
@@ -143,9 +143,9 @@ def compile_measurement(setting: Attacked, population: Population) -> RoundMeasu
         population.samples.project,
     )
 
-    # Of settled samples alone, in which nothing is drawn by the key.
     @jax.jit
     def compute_gradient(theta: Array, sample: Sample) -> Array:
+        """Returns the gradient (p,) of a settled sample, whose loss does not depend on the key."""
         gradient: Array = jax.grad(loss)(theta, sample, jax.random.key(0))
         return gradient
 
@@ -156,12 +156,13 @@ def compile_measurement(setting: Attacked, population: Population) -> RoundMeasu
 def measure(measurement: RoundMeasurement, theta: Array, number: int) -> Measured:
     """Measures the round that a frozen model is about to play.
 
-    Designs a canary against the model, computes what every client's update says of it, and plays mock rounds.
+    Designs a canary against the model, computes the dot product of each client's update with the canary's
+    direction, and plays mock rounds.
 
     Args:
       measurement: The training run and its compiled functions.
-      theta: The model (p,).
-      number: The round's, from 1.
+      theta: The frozen model (p,).
+      number: The number of the round, from 1.
     """
     setting = measurement.setting
     population = measurement.population
@@ -175,6 +176,7 @@ def measure(measurement: RoundMeasurement, theta: Array, number: int) -> Measure
     members = populations.draw_clients(setting, "population", clients, setting.population)
 
     def project(places: NDArray[np.int64], direction: Array) -> Array:
+        """Returns the dot products (n,) of the clients at places (n,) of `members` with a direction."""
         return population.training.train_dots(theta, members[places], direction)
 
     dots = round_game.dots(project, setting.population, inserted, norm, _BLOCK)
@@ -199,17 +201,16 @@ def measure(measurement: RoundMeasurement, theta: Array, number: int) -> Measure
 def _design_canary(
     measurement: RoundMeasurement, theta: Array, number: int
 ) -> tuple[Sample, float, NDArray[np.float32]]:
-    """Designs a canary for a round, on updates of the pool of mock clients.
-
-    Health compares two settled samples, the first and the canary.
+    """Designs a round's canary against a frozen model, on the updates of a pool of mock clients.
 
     Args:
       measurement: The training run and its compiled functions.
       theta: The frozen model (p,).
-      number: The round's, from 1.
+      number: The number of the round, from 1.
 
     Returns:
-      The canary as its client has it, its health, and the design's penalties.
+      The canary's settled sample; its health, the share of the settled first sample's penalty that the design
+        removed; and the design's penalties on its minibatches.
     """
     setting = measurement.setting
     population = measurement.population
@@ -223,7 +224,7 @@ def _design_canary(
     else:
         features, labels = mock.of(int(pool[chosen]))
         first = samples.from_example(features[0], labels[0])
-        pool = np.delete(pool, chosen)  # it is designed on all others
+        pool = np.delete(pool, chosen)  # the canary is designed on all other clients of the pool
 
     def compute_updates(places: range) -> Array:
         """Computes the clipped updates of a part of the pool, some clients at a time."""
@@ -245,6 +246,7 @@ def _design_canary(
     canary = samples.settle(last, last_key)
 
     def average_penalty(sample: Sample) -> float:
+        """Returns a settled sample's mean penalty over the blocks of the pool's updates."""
         gradient = measurement.gradient(theta, sample)
         penalties = [float(measurement.penalty(gradient, block())) for block in blocks]
         return float(np.mean(penalties))
@@ -254,7 +256,7 @@ def _design_canary(
 
 
 class _MockScores(NamedTuple):
-    """What mock rounds show; see `Measured`."""
+    """What mock rounds show of a canary; each field is the one of this name of `Measured`."""
 
     scores_in: Floats
     scores_out: Floats
@@ -265,15 +267,16 @@ class _MockScores(NamedTuple):
 
 
 def _score_mock_rounds(setting: Attacked, dots: Floats, own: float, number: int) -> _MockScores:
-    """Plays mock rounds, and returns their scores and what follows: exact epsilons and proven bounds.
+    """Plays mock rounds; returns their scores, bounds from many more rounds, and the exact epsilons.
 
-    Epsilons are at the training run's delta, `exact_then` at that of the published estimate, 1/n.
+    All epsilons are at the training run's delta but `exact_then`, which is at the published estimate's delta
+    1/n, n the number of its scores.
 
     Args:
       setting: The setting.
-      dots: The clients' dot products (M,) with the canary's direction, over C.
-      own: The canary's own.
-      number: The round's, which its draws depend on.
+      dots: (M,) the clients' dot products with the canary's direction, over the clipping norm C.
+      own: The canary's own dot product with its direction, over C.
+      number: The number of the round, by which its draws differ from other rounds'.
     """
     cohort = Cohort(setting.cohort)
     sigma = setting.noise_multiplier
@@ -285,7 +288,7 @@ def _score_mock_rounds(setting: Attacked, dots: Floats, own: float, number: int)
     else:
         half = setting.scores // 2
         scores_in, scores_out = round_game.mock_scores(rng, dots, cohort, own, sigma, half)
-    # Bounds are of the accountant's neighbours: the canary is added, and takes no client's place.
+    # Bounds are about the accountant's neighbours: the canary is added, rather than replacing a client.
     many_in, many_out = round_game.mock_scores(rng, dots, cohort, own, sigma, setting.mock_rounds)
     free = estimate.assumption_free(many_in, many_out, setting.delta, CONFIDENCE)
     gaussian = estimate.if_gaussian(many_in, many_out, setting.delta, CONFIDENCE)

@@ -29,7 +29,13 @@ constant: what a constant direction reaches; hidden: the hidden-state bound"""
 
 
 def draw(sweep: Sweep, every: Sequence[Point], levels: Level) -> tuple[Figure, OwnTable]:
-    """Draws the figure and makes the table of points of which each has a conclusion."""
+    """Draws the figure of audits and both upper bounds, and makes its table.
+
+    Args:
+      sweep: The sweep; its title and x axis are shown.
+      every: The points of all panels; each has a conclusion.
+      levels: The delta of epsilon, and the confidence.
+    """
     axis = sweep.axis or Axis("k", "k")
     figure = bracket_figure(sweep.title, axis, every, levels.delta)
     return figure, _make_table(sweep, axis, every, levels)
@@ -49,6 +55,7 @@ def bracket_figure(title: str, x_axis: Axis, every: Sequence[Point], delta: floa
     rotation = 45 if max(places) > 100 else 0
 
     def draw_panel(axis: Axes, panel: str) -> None:
+        """Draws a panel's points, with logarithmic axes and a tick at every x of the figure."""
         _draw_panel(axis, [point for point in every if point.panel == panel], delta)
         axis.set(xscale="log", yscale="log", xlabel=x_axis.name, ylim=(_LEAST_EPSILON, None))
         axis.set_yticks(_EPSILON_TICKS, [f"{tick:g}" for tick in _EPSILON_TICKS])
@@ -59,9 +66,18 @@ def bracket_figure(title: str, x_axis: Axis, every: Sequence[Point], delta: floa
     return epsilon_panels(title, panels, draw_panel, delta, height=3.1, share_y=True)
 
 
-def _draw_panel(axis: Axes, own: Sequence[Point], delta: float) -> None:
-    """Draws the bounds and audits at a weight decay; audits at the same x share their bounds."""
-    point_at = {point.x: point for point in own}
+def _draw_panel(axis: Axes, panel_points: Sequence[Point], delta: float) -> None:
+    """Draws the bounds and the audits of a panel, whose models have the same weight decay.
+
+    An audit along coordinates and one with fresh directions stand at the same x. Their upper bounds are the
+    same, so that either gives them.
+
+    Args:
+      axis: The panel.
+      panel_points: The audits; each has a conclusion.
+      delta: The delta at which the predicted epsilon is drawn.
+    """
+    point_at = {point.x: point for point in panel_points}
     xs = sorted(point_at)
     composition = [point_at[x].upper_bound() for x in xs]
     hidden = [_hidden_state_epsilon(point_at[x]) for x in xs]
@@ -69,7 +85,7 @@ def _draw_panel(axis: Axes, own: Sequence[Point], delta: float) -> None:
     axis.plot(xs, hidden, color=BOUND, label="hidden-state bound, of any data")
 
     predicted = []
-    for point in own:
+    for point in panel_points:
         epsilon = point.predicted(delta)
         if epsilon is not None:
             predicted.append((point.x, epsilon))
@@ -79,7 +95,7 @@ def _draw_panel(axis: Axes, own: Sequence[Point], delta: float) -> None:
             *zip(*sorted(predicted), strict=True), label=label, color=PREDICTED, lw=5, alpha=0.4
         )
 
-    for point in own:
+    for point in panel_points:
         if point.conclusions[0].law_is_known:
             epsilon = point.conclusions[0].epsilon
             label = "lower bound without an assumption, fresh directions"
@@ -91,7 +107,10 @@ def _draw_panel(axis: Axes, own: Sequence[Point], delta: float) -> None:
 
 
 def _draw_interval(axis: Axes, point: Point) -> None:
-    """Draws a two-sided interval as a bar around its geometric mean."""
+    """Draws an audit's two-sided interval of epsilon as a bar around its geometric mean.
+
+    The vertical axis is logarithmic, so that the geometric mean is its middle. An infinite end is cut off.
+    """
     low, high = np.minimum(point.interval(), _LARGEST_EPSILON)
     middle = (low * high) ** 0.5
     axis.errorbar(
@@ -108,7 +127,7 @@ def _draw_interval(axis: Axes, point: Point) -> None:
 
 
 def _hidden_state_epsilon(point: Point) -> float:
-    """Returns the hidden-state bound on epsilon; the models of these figures have it."""
+    """Returns the hidden-state upper bound on epsilon, which every model of these figures has."""
     hidden_state = point.conclusions[0].hidden_state
     assert hidden_state is not None
     return hidden_state.bound.epsilon
@@ -120,13 +139,21 @@ def _gaussian_epsilon(point: Point) -> float:
 
 
 def _format_interval(point: Point) -> str:
+    """Formats an audit's two-sided interval of epsilon."""
     low, high = point.interval()
     return f"{low:.2f} to {high:.2f}"
 
 
 def _make_table(sweep: Sweep, x_axis: Axis, every: Sequence[Point], levels: Level) -> OwnTable:
-    """Makes a table with a row for each place: what is proven there, and the upper bounds."""
-    coordinates = []
+    """Makes a table with a row for each panel and x: what the two audits prove, and the upper bounds.
+
+    Args:
+      sweep: The sweep, whose title is above the table.
+      x_axis: What x means.
+      every: The points of all panels; each has a conclusion.
+      levels: The delta of epsilon, and the confidence.
+    """
+    coordinates = []  # the audits along coordinates, of which each is a row
     proven_epsilons = {}
     for point in every:
         conclusion = point.conclusions[0]
@@ -136,9 +163,11 @@ def _make_table(sweep: Sweep, x_axis: Axis, every: Sequence[Point], levels: Leve
             proven_epsilons[point.panel, point.x] = conclusion.epsilon
 
     def proven(point: Point) -> float | None:
+        """Returns the epsilon that fresh directions prove at the same panel and x."""
         return proven_epsilons.get((point.panel, point.x))
 
     def constant_direction(point: Point) -> float | None:
+        """Returns the epsilon that a constant direction reaches; None where there is no prediction."""
         return point.predicted(levels.delta)
 
     columns = (

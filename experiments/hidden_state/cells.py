@@ -38,11 +38,11 @@ _LAW_SECONDS = 0.015  # for each step of each of the landscape's cells
 
 
 def norms_cell(setting: Setting, runs: int) -> Cell:
-    """Returns the cell of work that trains runs of L and stores the norms of their canaries' gradients.
+    """Returns the cell of work that trains runs and stores the norms of their canaries' gradients.
 
     Args:
-      setting: With L, the adversary of an example with a wrong label.
-      runs: How many; each draws a canary of its own.
+      setting: The setting; its adversary is L, which inserts the gradient of an example with a wrong label.
+      runs: The number of runs, of which each draws a canary of its own.
     """
 
     def is_complete(store: Store) -> bool:
@@ -59,7 +59,7 @@ def norms_cell(setting: Setting, runs: int) -> Cell:
 def landscape_cell(grid: Grid) -> Cell:
     """Returns the cell of work that solves a grid's exact laws, simulates its audits and runs Algorithm 6."""
     study = landscape.study(grid, *Level())
-    # Names a store that is only claimed: each result has a store of its own beside it.
+    # Names a store that serves as a claim alone: each result has its own store beside it.
     marker = {"kind": "landscape_sweep", **dataclasses.asdict(grid)}
 
     def is_done(held: Holdings, data: DataSets) -> bool:
@@ -69,7 +69,7 @@ def landscape_cell(grid: Grid) -> Cell:
         return Store(out / landscape.CELLS, marker)
 
     def do(store: Store, data: DataSets, progress: Progress) -> None:
-        """Simulates and solves what the store does not have of the grid."""
+        """Simulates and solves the grid's results that the store lacks."""
         from experiments.hidden_state import landscape_solve
 
         # Progress is counted in runs: the grid's are spread evenly over its laws.
@@ -99,14 +99,14 @@ def kept_norms(
     runs: int,
     progress: Progress = lambda runs: None,
 ) -> Norms:
-    """Returns the norms (runs, steps) from the store; trains and stores them where it does not hold as many.
+    """Returns the canaries' gradient norms (runs, steps); trains the runs unless all of them are stored.
 
     Args:
-      store: Of the setting.
-      setting: With L as its adversary.
-      dataset: Its data.
-      runs: How many.
-      progress: Called with the number of runs that were trained.
+      store: The store of the setting's norms; what is trained is written there.
+      setting: The setting; its adversary is L, which inserts the gradient of an example with a wrong label.
+      dataset: The setting's data.
+      runs: The number of runs.
+      progress: A function that is called with the number of runs trained since the call before.
     """
     norms = _read(store, runs)
     if norms is None:
@@ -120,7 +120,8 @@ def kept_norms(
 def _train(setting: Setting, dataset: Dataset, runs: int, progress: Progress) -> Norms:
     """Trains runs and returns the norms (runs, steps) of their canaries' gradients.
 
-    Chunks are of equal size, so that they share a compiled program; the last is cut to the runs that count.
+    Runs are trained in chunks of equal size, which share one compiled program. Of the last chunk, the norms
+    of runs beyond `runs` are dropped.
     """
     from audit.settings import build
     from audit.training import game
@@ -139,12 +140,12 @@ def _train(setting: Setting, dataset: Dataset, runs: int, progress: Progress) ->
 def canary_norms(played: "Game", runs: NDArray[np.int64]) -> Norms:
     """Returns the norms (runs, steps) of the canary's gradient before clipping.
 
-    Each is taken at the model that its step starts from. Every run inserts its canary, and draws its own
-    theta_0, canary and noise (hidden-state paper, Figure 8).
+    Figure 8 of the hidden-state paper shows them. The norm of a step is taken at the model from which the
+    step starts. Every run inserts its canary, and draws its own theta_0, canary and noise.
 
     Args:
       played: The game whose adversary crafts the canary.
-      runs: Numbers (n,) of the runs, which decide their random draws.
+      runs: (n,) the runs' numbers, which decide their random draws.
     """
     import jax
     import jax.numpy as jnp
@@ -176,7 +177,7 @@ def canary_norms(played: "Game", runs: NDArray[np.int64]) -> Norms:
     placement = Placement.local()
     hyper = jax.tree.map(jnp.float32, played.hyper)
     shared = placement.everywhere((hyper, played.data, played.schedule))
-    # Devices take as many runs each: some are repeated, and cut off below.
+    # Every device takes the same number of runs: some runs are repeated, and dropped below.
     padded_runs = np.resize(runs, placement.round_up(len(runs)))
     placed_runs = placement.by_run(jnp.asarray(padded_runs, jnp.uint32))
     compute = placement.over_runs(norms_of_run, (None, None, None, 0))
@@ -185,9 +186,9 @@ def canary_norms(played: "Game", runs: NDArray[np.int64]) -> Norms:
 
 
 def _read(store: Store, runs: int) -> Norms | None:
-    """Returns a store's norms (runs, steps) of the first runs; None where there are not as many.
+    """Returns a store's norms (runs, steps) of the first `runs` runs; None where it holds fewer.
 
-    A damaged file is reported, and set aside where this process holds the store's claim.
+    A damaged file counts as none. It is reported, and set aside if this process has claimed the store.
     """
     path = store.path / _FILE
     content = files.read(path)

@@ -41,7 +41,9 @@ Array = NDArray[np.float64]
 
 
 class ConvexLandscape(NamedTuple):
-    """A convex landscape.
+    """A one-dimensional convex landscape, by its steps theta_t = c'_t theta_(t-1) + s_t b + n_t z_t.
+
+    Here b is 1 in the world with the canary and 0 without it, and z_t ~ N(0, 1).
 
     Attributes:
       shifts: (T,) s_t, what each step inserts in the world with the canary.
@@ -55,10 +57,10 @@ class ConvexLandscape(NamedTuple):
 
 
 def make_landscape(shifts: Array, lipschitz: Array, noise: Array) -> ConvexLandscape:
-    """Returns the landscape that attains the bound of a schedule.
+    """Returns the convex landscape whose last iterate leaks all that the hidden-state bound allows.
 
     Args:
-      shifts: (T,) s_t, what each step inserts.
+      shifts: (T,) s_t, what each step inserts in the world with the canary.
       lipschitz: (T,) c_t, the steps' Lipschitz constants, up to 1.
       noise: (T,) n_t, the steps' standard deviations.
 
@@ -70,15 +72,15 @@ def make_landscape(shifts: Array, lipschitz: Array, noise: Array) -> ConvexLands
     require(
         largest <= 1, f"`lipschitz={largest:g}`: steps of a convex loss have constants of at most 1"
     )
-    delta = 0.5  # any: the slopes are the same for every delta
+    delta = 0.5  # any delta will do: the slopes are the same for all
     bound = hidden_state_bound(shifts, lipschitz, noise, delta)
     return ConvexLandscape(shifts, bound.attained_by, noise)
 
 
 def exact_mu(landscape: ConvexLandscape) -> float:
-    """Returns mu of the last iterate: the difference of both worlds' means over their common deviation.
+    """Returns mu of the last iterate: the distance of the two worlds' means over their common deviation.
 
-    What a step inserts, and its noise, reach the last iterate multiplied by all slopes after it.
+    What a step inserts, and its noise, reach the last iterate multiplied by the slopes of all later steps.
     """
     # For each step but the last, the product of the slopes after it.
     later_slopes = np.cumprod(landscape.slopes[:0:-1])[::-1]
@@ -93,12 +95,12 @@ def simulate(
     presence: NDArray[np.bool_],
     rng: np.random.Generator,
 ) -> Array:
-    """Simulates runs step by step, in float32.
+    """Simulates runs step by step, in float32: theta_t = c'_t theta_(t-1) + s_t b + n_t z_t from theta_0 = 0.
 
     Args:
-      landscape: of T steps.
-      presence: (R,) whether the canary is in each run.
-      rng: draws the noise.
+      landscape: the shifts s_t, slopes c'_t and deviations n_t of T steps.
+      presence: (R,) b, whether the canary is in each run.
+      rng: the generator of the noise z_t.
 
     Returns:
       theta_T of each run, (R,), as float64.
@@ -116,7 +118,13 @@ def simulate(
 
 
 class ConvexSchedule(NamedTuple):
-    """A canary at the first or last of every k steps, each of which is `lipschitz`-Lipschitz."""
+    """A schedule that inserts the canary once in every k steps.
+
+    Attributes:
+      k: The periodicity, in steps.
+      insert: The step of each period that inserts: FIRST or LAST.
+      lipschitz: The Lipschitz constant of every step.
+    """
 
     k: int
     insert: str
@@ -125,7 +133,7 @@ class ConvexSchedule(NamedTuple):
     def landscape(self) -> ConvexLandscape:
         """Returns the convex landscape that attains this schedule's bound, in units of C."""
         steps = np.arange(INSERTIONS * self.k)
-        # From 0; `insert_step` counts a period's steps from 1.
+        # Counted from 0, while `insert_step` counts a period's steps from 1.
         place_in_period = insert_step(self.insert, self.k) - 1
         shifts = (steps % self.k == place_in_period).astype(np.float64)
         lipschitz = np.full(len(steps), self.lipschitz)
@@ -133,7 +141,7 @@ class ConvexSchedule(NamedTuple):
         return make_landscape(shifts, lipschitz, noise)
 
     def constant_direction(self) -> float:
-        """Returns mu of a canary along a constant direction: every step shrinks insertions by `lipschitz`."""
+        """Returns mu of a canary along a constant direction, where every slope is `lipschitz`."""
         shifts, _, noise = self.landscape()
         slopes = np.full(len(shifts), self.lipschitz)
         return exact_mu(ConvexLandscape(shifts, slopes, noise))
@@ -176,11 +184,11 @@ def audited(
     """Audits a schedule's landscape with simulated runs, half of which insert the canary.
 
     Args:
-      schedule: What is audited.
-      runs: How many, in both worlds together.
-      seed: Of the simulated noise, which differs by schedule.
-      delta: Of every epsilon.
-      confidence: Of the lower bounds.
+      schedule: The schedule.
+      runs: The number of runs in both worlds together.
+      seed: The seed of the simulated noise; each schedule has noise of its own.
+      delta: The delta of every epsilon.
+      confidence: The confidence of the lower bounds.
     """
     landscape = schedule.landscape()
     bound = hidden_state_bound(landscape.shifts, schedule.lipschitz, NOISE_MULTIPLIER, delta)
@@ -206,7 +214,7 @@ def table(rows: Sequence[AuditedSchedule], delta: float) -> Table[AuditedSchedul
 
     Args:
       rows: The schedules' bounds and audits.
-      delta: Of every epsilon.
+      delta: The delta of every epsilon.
     """
     four_decimals = number(".4f")
     columns = [
@@ -233,11 +241,11 @@ def table(rows: Sequence[AuditedSchedule], delta: float) -> Table[AuditedSchedul
 
 
 def figure(rows: Sequence[AuditedSchedule], delta: float) -> Figure:
-    """Draws epsilon against k, a panel for each Lipschitz constant, and the slopes that attain the bound.
+    """Draws epsilon against k, in a panel for each Lipschitz constant, and the slopes that attain the bound.
 
     Args:
       rows: The schedules' bounds and audits.
-      delta: Of every epsilon.
+      delta: The delta of every epsilon.
     """
     with plt.rc_context(STYLE):
         drawing, axes = plt.subplots(1, 3, figsize=(9.6, 3.6))
@@ -252,7 +260,13 @@ def figure(rows: Sequence[AuditedSchedule], delta: float) -> Figure:
 
 
 def _draw_epsilons(axis: Axes, rows: Sequence[AuditedSchedule], delta: float) -> None:
-    """Draws bounds and audits over k, of the schedules whose steps all have the same Lipschitz constant."""
+    """Draws upper bounds and audits over k, for schedules with the same Lipschitz constant.
+
+    Args:
+      axis: The panel.
+      rows: The schedules' bounds and audits.
+      delta: The delta at which composition is drawn, which is that of the rows.
+    """
     methods = (
         ("if_gaussian", "lower, Gaussian curve", BOUND),
         ("assumption_free", "lower, nothing assumed", FREE),

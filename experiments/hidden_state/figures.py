@@ -45,7 +45,7 @@ from experiments.sweeps.points import Evidence, Spread
 from experiments.sweeps.sweep import Drawn, Row, Seeds, Sweep
 from models.catalogue import task
 
-_Ends = list[tuple[float, float]]  # epsilon at the last step and at the first, by cell
+_Ends = list[tuple[float, float]]  # for each cell, epsilon at the last step and at the first
 _LINE_LOOKS = (
     (VERMILION, "-"),
     (BLUE, "--"),
@@ -68,7 +68,7 @@ def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
 def _draw_audits(sweep: Sweep, evidence: Evidence) -> Drawn:
     """Draws a figure of audits of trained models, and makes the rows of its table.
 
-    Three figures have tables of their own instead.
+    The figures `proven` and `bracket...` have tables of their own in place of rows.
 
     Args:
       sweep: The audits, and the figure's name.
@@ -104,7 +104,7 @@ def _draw_audits(sweep: Sweep, evidence: Evidence) -> Drawn:
 
 
 def _draw_norms(sweep: Sweep, evidence: Evidence) -> Drawn:
-    """Draws Figure 8, the norms of L's canaries, of the models whose norms are stored.
+    """Draws Figure 8: the norms of L's canaries before clipping, for the models whose norms are stored.
 
     L is the adversary that inserts the gradient of an example with a wrong label.
     """
@@ -125,8 +125,8 @@ def norms_figure(norms: Mapping[str, own_cells.Norms], clipping_norm: float) -> 
     """Draws the mean of norms over the runs, and 2 standard deviations about it, step by step.
 
     Args:
-      norms: (runs, steps) by the model's label; the first five are drawn.
-      clipping_norm: C, a line.
+      norms: Norms (runs, steps) by the model's label; the first five models are drawn.
+      clipping_norm: C, which is drawn as a line.
     """
     with plt.rc_context(STYLE):
         figure, axis = plt.subplots(figsize=(6, 3.6))
@@ -164,7 +164,7 @@ def _draw_landscape(sweep: Sweep, evidence: Evidence) -> Drawn:
 def landscape_figures(
     results: StudyResults, runs: int, norm: float
 ) -> Iterator[tuple[str, Figure]]:
-    """Yields every figure's name and the figure: of the cells, and of Algorithm 6, where they are stored.
+    """Yields each figure's name and the figure: those of the cells, and Algorithm 6's, as far as stored.
 
     Args:
       results: What is stored of a study.
@@ -174,7 +174,8 @@ def landscape_figures(
     cells = results.cells
     if cells:
         sigmas = sorted({result.cell.noise_multiplier for result in cells})
-        below_middle = max(len(sigmas) // 2 - 1, 0)  # of the usual 1, 2, ..., 8 that is 4
+        # The index of 4 among the usual noise multipliers 1, 2, ..., 8.
+        below_middle = max(len(sigmas) // 2 - 1, 0)
         with plt.rc_context(STYLE):
             yield "figure_3a", _draw_over_time(cells, [sigmas[0], sigmas[-1]], runs)
             yield "figure_14", _draw_over_time(cells, sigmas, runs)
@@ -188,14 +189,14 @@ def landscape_figures(
 
 
 def landscape_rows(name: str, cells: Sequence[CellResults], runs: int) -> list[Row]:
-    """Makes the common table's rows: bounds of simulated audits at the last step, and the exact epsilon.
+    """Makes the landscape's rows of the table of all sweeps, one for each cell.
 
-    The exact epsilon, at the simulated threshold, is in the column of predictions. A cell has a single
-    simulation, so that its epsilons have no range.
+    A row has the bounds of the simulated audit at the last step. The exact epsilon at the simulated threshold
+    is in the column of predictions. A cell has a single simulation, so that its epsilons have no range.
 
     Args:
-      name: Of the sweep.
-      cells: Whose results are shown.
+      name: The sweep's name.
+      cells: The results of the cells.
       runs: The number of simulated runs.
     """
     rows = []
@@ -229,7 +230,7 @@ def _draw_over_time(cells: Sequence[CellResults], sigmas: list[float], runs: int
       sigmas: The noise multipliers.
       runs: The number of simulated runs.
     """
-    sigmas = list(dict.fromkeys(sigmas))  # the least and the largest may be one
+    sigmas = list(dict.fromkeys(sigmas))  # the least and the largest may be the same
     sizes = sorted({result.cell.batch_size for result in cells})
     shape = (len(sigmas), len(sizes))
     figsize = (1.35 * len(sizes) + 0.4, 1.05 * len(sigmas) + 1.1)
@@ -254,7 +255,7 @@ def _draw_over_time(cells: Sequence[CellResults], sigmas: list[float], runs: int
 
 
 def _simulated_label(runs: int) -> str:
-    """Returns the legend of what the paper's procedure claims from so many simulated runs."""
+    """Returns the legend's words for what the paper's procedure claims from a number of simulated runs."""
     return f"Algorithm 4's lower value, {runs:,} simulated runs (no bound)"
 
 
@@ -265,8 +266,8 @@ def _draw_cell_over_time(axis: Axes, results: CellResults, runs: int) -> None:
 
     Args:
       axis: The panel.
-      results: Of a cell, a noise multiplier sigma and batch size B.
-      runs: How many the simulation had, for the legend.
+      results: The results of a cell, which has a noise multiplier sigma and a batch size B.
+      runs: The number of simulated runs, for the legend.
     """
     sigma, batch_size, last, delta = results.cell
     exact = results.at_threshold
@@ -294,7 +295,14 @@ def _draw_cell_over_time(axis: Axes, results: CellResults, runs: int) -> None:
 
 
 def _draw_heat_maps(cells: Sequence[CellResults], runs: int) -> Figure:
-    """Draws amplification rates, epsilon (T) / epsilon (1): claimed in the upper row, exact in the lower."""
+    """Draws heat maps of the amplification rate, epsilon at step T over epsilon at step 1.
+
+    The upper row has what the Gaussian conversion claims, the lower row the exact rates.
+
+    Args:
+      cells: The results of the cells, all with the same number of steps T and the same delta.
+      runs: The number of simulated runs.
+    """
     steps = cells[0].cell.steps
     delta = cells[0].cell.delta
     simulated: _Ends = []
@@ -334,7 +342,7 @@ def _draw_heat_maps(cells: Sequence[CellResults], runs: int) -> Figure:
 
 
 def _list_exact_ends(cells: Sequence[CellResults], adversary: str) -> _Ends:
-    """Returns (exact epsilon at the last step, at the first) under an adversary, for each cell.
+    """Returns, for each cell, an adversary's exact epsilon at the last step and at the first.
 
     The first step is a Gaussian release, whose exact epsilon is the accountant's.
     """
@@ -346,13 +354,13 @@ def _list_exact_ends(cells: Sequence[CellResults], adversary: str) -> _Ends:
 
 
 def _draw_heat_map(axis: Axes, cells: Sequence[LandscapeCell], ends: _Ends) -> AxesImage:
-    """Draws the ratio of last to first epsilon, sigma down and B across.
+    """Draws the ratio of the last step's epsilon to the first step's, with sigma down and B across.
 
-    The ratio is written into each cell: "-" where nothing leaks at step 1.
+    The ratio is written into each entry of the map: "-" where nothing leaks at step 1.
 
     Args:
       axis: The panel.
-      cells: sigma and B of each entry.
+      cells: The cells, with sigma and B of each entry.
       ends: Epsilon at the last step and at the first, in the order of `cells`.
     """
     sigmas = sorted({cell.noise_multiplier for cell in cells})
@@ -370,9 +378,9 @@ def _draw_heat_map(axis: Axes, cells: Sequence[LandscapeCell], ends: _Ends) -> A
 
 
 def _draw_trade_offs(cells: Sequence[CellResults], sigma: float) -> Figure:
-    """Draws Figure 6b at one noise multiplier, a panel for each B.
+    """Draws Figure 6b at the noise multiplier sigma, with a panel for each batch size B.
 
-    It shows how far the exact and the Gaussian trade-off curves lie above the upper bound's.
+    It shows how far the exact and the Gaussian trade-off curves lie above that of the upper bound.
     """
     chosen = [result.cell for result in cells if result.cell.noise_multiplier == sigma]
     figsize = (1.5 * len(chosen) + 0.8, 2.9)
@@ -386,9 +394,10 @@ def _draw_trade_offs(cells: Sequence[CellResults], sigma: float) -> Figure:
 
 
 def _draw_trade_off(axis: Axes, cell: LandscapeCell) -> None:
-    """Draws a cell's false-negative rates at h = C / 2, exact and Gaussian, less those of the upper bound.
+    """Draws a cell's false-negative rates, exact and Gaussian, less those of the upper bound.
 
-    The exact law is of the last step; the Gaussian curve has its mu at the threshold 1/2.
+    The exact rates are those of the last iterate where every step splits at h = C / 2. The Gaussian curve
+    agrees with them at one point, the test at the threshold C / 2.
     """
     process = Process(cell.noise_multiplier, cell.batch_size, cell.steps)
     pair = law.last_law(process, constant(process, 0.5))
@@ -448,11 +457,11 @@ def _place_above_loss(at: float, norm: float) -> tuple[float, float]:
 
 
 def _draw_threshold_search(searches: Sequence[SearchResults], norm: float, runs: int) -> Figure:
-    """Draws Algorithm 6, a panel for each cell: claimed and exact epsilon after two steps, over h.
+    """Draws Algorithm 6 in a panel for each cell: claimed and exact epsilon after two steps, over h.
 
     Args:
-      searches: Of two cells.
-      norm: C, the unit of thresholds.
+      searches: The results of the cells, each of two steps.
+      norm: The clipping norm C, the unit of thresholds.
       runs: The number of simulated runs.
     """
     figsize = (3.5 * len(searches), 3.6)

@@ -19,9 +19,9 @@ from experiments.cells.cell import answer_text, parsed_answer
 
 # Names of functions of experiments.hidden_state.landscape_optimal.
 ADVERSARIES = ("half", "best_constant", "optimal")
-SEED = 0  # of the sweep
+SEED = 0  # of the sweep's simulations
 CLIPPING_NORM = 1.0  # of the sweep
-THRESHOLD = 0.5  # of the sweep: C / 2 in units of C
+THRESHOLD = 0.5  # at which the sweep's simulated audits split, in units of C: the paper's C / 2
 CELLS = Path("landscape", "cells")  # in a store's root
 RESULT = "result.json"  # in a result's folder
 _DAMAGES = (ValueError, TypeError, RecursionError)  # what reading a damaged result raises
@@ -46,7 +46,14 @@ class Grid:
 
 
 class LandscapeCell(NamedTuple):
-    """One process and the delta at which it is bounded."""
+    """A crafted landscape's process, and the delta at which its epsilon is computed.
+
+    Attributes:
+      noise_multiplier: sigma.
+      batch_size: B.
+      steps: T.
+      delta: The delta of every epsilon.
+    """
 
     noise_multiplier: float
     batch_size: int
@@ -55,7 +62,13 @@ class LandscapeCell(NamedTuple):
 
 
 class Simulation(NamedTuple):
-    """How a cell is simulated: half of the runs insert the canary; scores are bounded at `confidence`."""
+    """How a cell is simulated.
+
+    Attributes:
+      runs: The number of runs, half of which insert the canary.
+      seed: The seed of the noise.
+      confidence: The confidence of the bounds from the runs' scores.
+    """
 
     runs: int
     seed: int
@@ -97,7 +110,10 @@ class SimulatedAudit(NamedTuple):
 
 
 class ThresholdSearch(NamedTuple):
-    """A request for `Search`: Algorithm 6, which looks for the threshold that leaks most, on a cell."""
+    """A request for `Search`: the hidden-state paper's Algorithm 6 on a cell.
+
+    The algorithm simulates the cell at constant thresholds, and looks for the one that leaks most.
+    """
 
     cell: LandscapeCell
     simulation: Simulation
@@ -114,8 +130,8 @@ class ThresholdSearch(NamedTuple):
     def thresholds(self) -> list[float]:
         """Returns the constant thresholds that Algorithm 6 tries (Errata H7), in units of C.
 
-        They are symmetric about C / 2, and reach 15% beyond the place where the first step's likelihood ratio
-        is e^epsilon, for the accountant's epsilon: no threshold beyond helps.
+        They are symmetric about 1/2. The largest is 15% above the place where the likelihood ratio of theta_1
+        is e^epsilon, for the accountant's epsilon: no threshold beyond leaks more.
         """
         from audit.laws import conversions
 
@@ -130,13 +146,13 @@ class ThresholdSearch(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Exact:
-    """The quadrature's result for an adversary.
+    """An adversary's epsilon after each step, exact by quadrature and by the Gaussian conversion.
 
     Attributes:
       thresholds: The adversary's thresholds in units of C, one for each step after the first.
-      epsilon_exact: The exact epsilon by step (T,).
-      epsilon_gaussian: The epsilon to which mu at the threshold is converted, as if the trade-off curve were
-        Gaussian, by step (T,).
+      epsilon_exact: (T,) the exact epsilon after each step.
+      epsilon_gaussian: (T,) the epsilon to which mu at the threshold is converted after each step, as if the
+        trade-off curve were Gaussian.
       epsilon_upper: The accountant's epsilon.
     """
 
@@ -151,10 +167,10 @@ class Simulated:
     """The estimates and the bounds of a simulated audit.
 
     Attributes:
-      in_sample: The paper's estimate of epsilon by step (T,): no bound, as its threshold is chosen on the
-        scores that it counts.
+      in_sample: (T,) the paper's estimate of epsilon after each step. It is no bound, as its threshold is
+        chosen on the scores that it counts.
       first: Every bound at step 1, each as its fields by name.
-      last: Every bound at step T, likewise.
+      last: Every bound at step T, each as its fields by name.
     """
 
     in_sample: list[float]
@@ -180,7 +196,13 @@ _KINDS: dict[type, type[Result]] = {
 
 
 class Study(NamedTuple):
-    """Cells of equal length under a constant threshold in units of C, and Algorithm 6 at the same delta."""
+    """A study of the crafted landscape: cells under several adversaries, and Algorithm 6 on two more cells.
+
+    Attributes:
+      cells: The cells, all with the same number of steps and the same delta.
+      threshold: The constant threshold of the simulated audits, in units of C.
+      simulation: How cells are simulated.
+    """
 
     cells: tuple[LandscapeCell, ...]
     threshold: float
@@ -218,7 +240,7 @@ class Study(NamedTuple):
         return laws
 
     def simulations(self) -> list[SimulatedAudit | ThresholdSearch]:
-        """Returns the requests that are simulated."""
+        """Returns the requests for all simulations: the audits of the cells, then the threshold searches."""
         return [*(self.audit(cell) for cell in self.cells), *self.searches()]
 
 
@@ -269,12 +291,15 @@ class StudyResults(NamedTuple):
 
 
 def study(grid: Grid, delta: float, confidence: float) -> Study:
-    """Returns the study of a grid's cells: their exact laws, simulated audits, and Algorithm 6.
+    """Returns the study of a grid: a cell for each noise multiplier and batch size.
+
+    The simulated audits split at THRESHOLD, the hidden-state paper's C / 2. The study's requests also include
+    the cells' exact laws and the paper's Algorithm 6 (see `Study`).
 
     Args:
-      grid: Noise multipliers, batch sizes, steps and runs.
-      delta: Of every epsilon.
-      confidence: Of the simulated audits' bounds.
+      grid: The noise multipliers, batch sizes, number of steps and number of runs.
+      delta: The delta of every epsilon.
+      confidence: The confidence of the simulated audits' bounds.
     """
     cells = []
     for sigma, batch_size in itertools.product(grid.noise_multipliers, grid.batch_sizes):
@@ -283,14 +308,14 @@ def study(grid: Grid, delta: float, confidence: float) -> Study:
 
 
 def holdings(out: Path) -> Holdings:
-    """Lists a store's folder: all settings that it holds, those of the landscape in its subfolder too."""
+    """Lists the settings that a store's folder holds, with those of the landscape in its subfolder CELLS."""
     return with_cells(index.holdings(out))
 
 
 def with_cells(held: Holdings) -> Holdings:
-    """Returns holdings to which the folder CELLS of their root is added.
+    """Returns holdings with the settings in the subfolder CELLS added to those in the root.
 
-    Some stores have results in the root itself: those under CELLS come before them.
+    Where a setting is in both, the folder under CELLS comes first.
     """
     in_cells = index.holdings(held.root / CELLS).folders
     folders = {}
@@ -300,10 +325,17 @@ def with_cells(held: Holdings) -> Holdings:
 
 
 def results(held: Holdings, study: Study) -> StudyResults:
-    """Reads all that is stored of a study.
+    """Reads the stored results of a study.
 
-    Results of Algorithm 6 are shown side by side in a figure, so that they count only where all are there.
-    Raises InputError for a result that can't be read now.
+    A cell counts if all of its results are stored. The searches of Algorithm 6 are shown side by side in one
+    figure, so that they count only if all of them are complete.
+
+    Args:
+      held: The folders under the store's root.
+      study: The study.
+
+    Raises:
+      InputError: A result can't be read now.
     """
     cell_results = [_read_cell(held, study, cell) for cell in study.cells]
     complete_cells = [result for result in cell_results if result is not None]
@@ -324,8 +356,9 @@ def read(held: Holdings, request: Request, kind: type[_Kind]) -> _Kind | None:
 
     Args:
       held: The folders under the store's root.
-      request: What to compute.
-      kind: The type of the result: `Exact`, `Search` or `Simulated`, as `_KINDS` gives it for the request.
+      request: The request whose result is read.
+      kind: The type of the request's result: `Exact` for `ExactLaw`, `Simulated` for `SimulatedAudit`,
+        `Search` for `ThresholdSearch`.
 
     Raises:
       InputError: The result can't be read.
@@ -348,7 +381,7 @@ def must_compute(held: Holdings, request: Request) -> bool:
 
     Args:
       held: The folders under the store's root.
-      request: What may have to be computed.
+      request: The request whose result may have to be computed.
     """
     store = held.open(request.setting())
     if store is None:
@@ -395,6 +428,10 @@ def _read(store: Store, kind: type[_Kind]) -> _Kind | None:
     """Returns a store's result; None if it is missing or damaged.
 
     Reports a damaged result on stderr, and sets it aside if the caller has claimed the store.
+
+    Args:
+      store: The store.
+      kind: The type of the result.
     """
     content = files.read(store.path / RESULT)
     if content is None:
@@ -407,13 +444,14 @@ def _read(store: Store, kind: type[_Kind]) -> _Kind | None:
 
 
 def _parse(content: bytes, kind: type[_Kind]) -> _Kind:
-    """Returns the result in a file's bytes; raises an error of _DAMAGES unless all fields have their types.
-
-    A result without a checksum is taken as it is.
+    """Returns the result in a file's bytes; a result without a checksum is taken as it is.
 
     Args:
-      content: Of the file.
+      content: The bytes of the file.
       kind: The type of the result.
+
+    Raises:
+      ValueError, TypeError, RecursionError: The result is damaged, or a field has another type.
     """
     result = kind(**parsed_answer(content, unsigned=True))
     for field in dataclasses.fields(kind):

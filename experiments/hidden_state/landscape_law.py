@@ -69,7 +69,7 @@ class Stepper:
         require_grid(process, half_width)
         self.points = 0.5 + (np.arange(-half_width, half_width) + 0.5) * self.spacing
 
-        # The kernel of a step upwards: the density of N(1, deviation^2), cut _BAND deviations from 1.
+        # The kernel of a step upwards: the density of N(1, deviation^2), cut off _BAND deviations from 1.
         reach_cells = int(np.ceil(_BAND * round(deviation / self.spacing))) + 1
         centre = round(1 / self.spacing)
         self._offsets = np.arange(centre - reach_cells, centre + reach_cells + 1)
@@ -90,14 +90,15 @@ class Stepper:
         # What moves down is mirrored about the grid's middle, moved up, and mirrored back.
         mirrored = (pair * (1 - share_up))[:, ::-1]
         down = self._move_up(mirrored)[:, ::-1]
-        # The weights of the cut exceed 1 at a point, whose other part is below 0.
+        # At one point the weight of the cut is 13/12, so that the other part's weight is negative there.
         return np.maximum(up + down, 0.0)
 
     def _move_up(self, pair: Array) -> Array:
         """Shifts densities (2, n) by +1 and convolves them with the step's noise.
 
-        It is out[i] = sum_d taps[d] in[i - d], computed for _BLOCK outputs at once as a product of a window
-        of inputs with the banded matrix of the taps.
+        With the kernel's values taps[d] at the offsets d, the result is out[i] = sum_d taps[d] in[i - d].
+        _BLOCK outputs are computed at once, as the product of a window of inputs with the banded matrix of
+        the taps.
         """
         count = pair.shape[1]
         blocks = -(-count // _BLOCK)  # rounded up
@@ -116,7 +117,7 @@ class Stepper:
         return outputs.reshape(2, -1)[:, :count]
 
 
-# Cached, since searches evolve the same process many times.
+# Cached, since a search needs the stepper of the same process many times.
 make_stepper = functools.lru_cache(maxsize=8)(Stepper)
 
 
@@ -130,9 +131,9 @@ def evolve(stepper: Stepper, thresholds: Array) -> Iterator[Array]:
 
 
 def make_density_pair(points: NDArray[Any], values: Array) -> DensityPair:
-    """Returns densities (2, n) at points (n,), out and in, as a pair.
+    """Returns densities (2, n) at points (n,), without and with the canary, as a `DensityPair`.
 
-    Its error is the mass that is missing or too much.
+    Its `error` is the larger of the two deviations of the total mass from 1.
     """
     pair = DensityPair(points, values[0], values[1], 0.0)
     mass = values.sum(axis=1) * pair.spacing
@@ -149,8 +150,8 @@ def require_grid(process: Process, half_width: int) -> None:
     """Raises InputError where a process's grid would be too large.
 
     Args:
-      process: the process.
-      half_width: half the number of its points.
+      process: the process, which the message describes.
+      half_width: half the number of the grid's points.
     """
     sigma, batch_size, steps = process
     require(
@@ -181,22 +182,26 @@ def _compute_share_above(
     spacing: float,
     threshold: float,
 ) -> Array:
-    """Returns weights (n,) that integrate a function above the threshold, to third order.
+    """Returns quadrature weights (n,) for the integral of a function from the threshold upwards.
 
-    They are those of the cut cell, then Gregory's rule: 0 below the threshold, 1 from three cells above on.
+    spacing * sum(weights * values) is the integral, to third order in the spacing. The part of the cell from
+    the threshold to the next point is integrated by linear interpolation, the rest by Gregory's rule. So
+    weights are 0 below that cell, and 1 from the third point above the threshold on. For a threshold off the
+    grid or in its last cells, weights are simply 1 above it and 0 elsewhere.
 
     Args:
       points: the grid (n,).
-      spacing: of the grid.
-      threshold: where the integral begins; beyond the grid, it takes all or nothing.
+      spacing: the distance of neighbouring points.
+      threshold: the place where the integral begins.
     """
     position = (threshold - points[0]) / spacing
     if not 0 <= position < len(points) - 3:
         return (points > threshold).astype(np.float64)
     cell = int(position)
-    share = position - cell
+    share = position - cell  # of the cell, below the threshold
     weights = np.zeros(len(points))
     weights[cell] = (1 - share) ** 2 / 2
+    # 5/12 and 13/12 are the end weights of Gregory's rule.
     weights[cell + 1] = 5 / 12 + (1 - share**2) / 2
     weights[cell + 2] = 13 / 12
     weights[cell + 3 :] = 1.0
@@ -258,12 +263,15 @@ def last_law(
 
 
 def is_separated(process: Process) -> bool:
-    """Returns whether no step goes back across the threshold."""
+    """Returns whether steps are so large beside their noise that no iterate recrosses the threshold.
+
+    Where B / sigma is at least 9, a step recrosses it with probability below 2e-19.
+    """
     return process.steps > 1 and process.batch_size / process.noise_multiplier >= _SEPARATED
 
 
 def _has_closed_form(process: Process, thresholds: Array) -> bool:
-    """Returns whether the law has a closed form: nothing recrosses a threshold that never changes."""
+    """Returns whether the law has a closed form: the threshold is constant, and no iterate recrosses it."""
     if not is_separated(process):
         return False
     is_constant = np.ptp(thresholds) == 0
@@ -278,22 +286,23 @@ def _compute_closed_form(
 ) -> DensityPair:
     """Returns the law of theta_T where no step recrosses a constant threshold.
 
-    theta_1 is cut in two at cell boundaries, and each part is moved by T - 1 and smoothed by the later steps.
+    The law of theta_1 is cut in two at the threshold. The T - 1 later steps move the upper part up by T - 1
+    and the lower part down by T - 1, and add their noise to both.
 
     Args:
       process: the process.
-      thresholds: (T - 1,), all the same.
-      per_deviation: 50 times as many points lie in a sigma.
+      thresholds: (T - 1,) thresholds that are all the same.
+      per_deviation: a fiftieth of the number of grid points in each sigma.
     """
     sigma = process.noise_multiplier
     if process.steps == 1:
         return _compute_first_law(sigma, per_deviation)
 
     drift = float(process.steps - 1)
-    noise = np.sqrt(drift) * process.step_deviation
+    noise = np.sqrt(drift) * process.step_deviation  # the deviation of all later steps together
     threshold = float(thresholds[0])
     reach = drift + REACH * np.hypot(sigma, noise) + abs(threshold) + 1
-    # The distance of the parts' images, 2 drift, is a whole number of cells.
+    # The moved parts are 2 drift apart, which is a whole number of cells.
     spacing = 2 * drift / np.ceil(2 * drift * 50 * per_deviation / sigma)
     half_width = int(np.ceil((reach + drift) / spacing))
     require_grid(process, half_width)
@@ -329,19 +338,20 @@ def _compute_cut_normal(
     cut: float,
     side: float,
 ) -> Array:
-    """Returns the density at x of X + R, X the part of N(mean, s^2) on one side of a cut, R ~ N(0, r^2).
+    """Returns the density of X + R at x, counting only those X that lie on one side of a cut.
 
-    It is that of N(mean, s^2 + r^2) times the probability that X, given the sum, lies on that side.
+    X ~ N(mean, s^2) and R ~ N(0, r^2) are independent. The density is that of N(mean, s^2 + r^2), times the
+    probability that X lies on the side given that X + R = x. Its mass is the probability of the side.
 
     Args:
-      x: (n,).
-      mean: of X.
-      s: the deviation of X.
-      r: the deviation of R.
-      cut: where X is cut.
+      x: (n,) the places.
+      mean: the mean of X.
+      s: the standard deviation of X.
+      r: the standard deviation of R.
+      cut: the place of the cut.
       side: 1 for the part above the cut, -1 for the part below.
     """
     variance = s * s + r * r
-    centre = (mean * r * r + x * s * s) / variance
+    centre = (mean * r * r + x * s * s) / variance  # the mean of X given the sum
     probability = special.ndtr(side * (centre - cut) * np.sqrt(variance) / (s * r))
     return np.asarray(normal_density(x - mean, np.sqrt(variance)) * probability)

@@ -30,15 +30,15 @@ from experiments.hidden_state.landscape_law import PER_DEVIATION, Stepper, is_se
 from experiments.hidden_state.landscape_process import Process, constant, upper_bound, validate
 
 Array = NDArray[np.float64]
-_COARSE = PER_DEVIATION // 2  # points a deviation of the grid that searches take
+_COARSE = PER_DEVIATION // 2  # half the usual number of points, for searches
 
 
 class Thresholds(NamedTuple):
-    """An adversary.
+    """An adversary of the crafted landscape, given by its thresholds.
 
     Attributes:
-      values: (T - 1,) a threshold a step, in units of C.
-      epsilon: the exact epsilon that they reach at T.
+      values: (T - 1,) the thresholds of steps 2 to T, in units of the clipping norm C.
+      epsilon: the exact epsilon that the last iterate leaks under these thresholds.
     """
 
     values: Array
@@ -52,23 +52,26 @@ def half(process: Process, delta: float) -> Thresholds:
 
     Args:
       process: the process.
-      delta: of epsilon.
+      delta: the delta at which epsilon is computed.
     """
     return _evaluate_constant(process, 0.5, delta, PER_DEVIATION)
 
 
 def best_constant(process: Process, delta: float) -> Thresholds:
-    """Returns the constant threshold of largest epsilon, by a grid and golden section.
+    """Returns the adversary whose threshold is the same at every step and leaks the largest epsilon.
 
-    It searches h >= 1/2 alone, since reflection swaps the worlds. The grid reaches a quarter beyond the place
-    where the first step's likelihood ratio is e^epsilon.
+    The threshold h is searched on a grid first, then between the best point's neighbours by Brent's bounded
+    method (golden section and parabolas). Only h >= 1/2 is tried, since reflection about 1/2 swaps the two
+    worlds and turns h into 1 - h. The grid ends a quarter further from 1/2 than the place where the
+    likelihood ratio of theta_1 is e^epsilon, for the accountant's epsilon.
 
     Args:
       process: the process.
-      delta: of epsilon.
+      delta: the delta at which epsilon is computed.
     """
 
     def evaluate(threshold: float) -> float:
+        """Returns the epsilon of a constant threshold, on the coarse grid."""
         return _evaluate_constant(process, threshold, delta, _COARSE).epsilon
 
     top = _cross_at_first_step(process, upper_bound(process, delta))
@@ -90,13 +93,13 @@ def best_constant(process: Process, delta: float) -> Thresholds:
 def optimal(process: Process, delta: float) -> Thresholds:
     """Returns the optimal adversary (see the module's docstring).
 
-    Its threshold at each step is where the likelihood ratio crosses e^epsilon, for the epsilon that these
-    thresholds reach themselves. Where B / sigma is at least 9 the first crossing serves all steps, as nothing
-    recrosses it.
+    Its threshold at each step is where the likelihood ratio of the worlds with and without the canary crosses
+    e^epsilon. Epsilon is the one that these thresholds reach themselves, found as a root. Where B / sigma is
+    at least 9, the first step's crossing is the threshold of all steps, as no iterate recrosses it.
 
     Args:
       process: the process.
-      delta: of epsilon.
+      delta: the delta at which epsilon is computed.
     """
     validate(process)
     conversions.require_delta(delta)
@@ -104,7 +107,7 @@ def optimal(process: Process, delta: float) -> Thresholds:
     if process.steps == 1 or limit == 0:
         return _evaluate_constant(process, 0.5, delta, PER_DEVIATION)
     if is_separated(process):
-        # On which side theta_1 lay is never lost, so that its whole epsilon remains.
+        # The side of the threshold on which theta_1 lay is never forgotten: all of its epsilon remains.
         threshold = _cross_at_first_step(process, limit)
         return _evaluate_constant(process, threshold, delta, PER_DEVIATION)
 
@@ -131,9 +134,9 @@ def _evaluate_constant(
 
     Args:
       process: the process.
-      threshold: in units of C.
-      delta: of epsilon.
-      per_deviation: points of the grid in a standard deviation of a step's noise.
+      threshold: the threshold, in units of C.
+      delta: the delta at which epsilon is computed.
+      per_deviation: number of grid points in a standard deviation of a step's noise.
     """
     thresholds = constant(process, threshold)
     if process.steps == 1:
@@ -151,12 +154,18 @@ def _cross_at_first_step(process: Process, epsilon: float) -> float:
 def _compute_excess(epsilon: float, stepper: Stepper, delta: float) -> float:
     """Returns log(D_T / delta) of the adversary whose thresholds are the crossings with e^epsilon.
 
-    D_T is the integral of (q - e^epsilon p)+ over theta_T: the delta that it reaches at epsilon. The excess
-    falls in epsilon, and is 0 at the optimal adversary's epsilon.
+    D_T is the integral of (q - e^epsilon p)+, where p and q are the densities of theta_T without and with the
+    canary: the delta that the adversary reaches at epsilon. The excess falls as epsilon grows, and is 0 at
+    the optimal adversary's epsilon.
+
+    Args:
+      epsilon: the level that the likelihood ratio crosses, as its log.
+      stepper: the process on a grid.
+      delta: the delta that D_T is compared with.
     """
     pair, _ = _follow_crossings(stepper, epsilon)
     reached = densities.hockey_stick(pair[0], pair[1], stepper.spacing, epsilon)
-    return float(np.log(max(reached, 1e-300)) - np.log(delta))  # finite where nothing is reached
+    return float(np.log(max(reached, 1e-300)) - np.log(delta))  # finite even where D_T is 0
 
 
 def _bracket_root(
@@ -165,15 +174,20 @@ def _bracket_root(
     delta: float,
     limit: float,
 ) -> tuple[float, float]:
-    """Returns an interval with the root of the fine grid's excess.
+    """Returns an interval of epsilon that holds the root of `_compute_excess` on the fine grid.
 
-    It lies within 0.2% of the coarse grid's root, where the fine grid's root does too; else it is [0, high].
+    The root is first found on the coarse grid, which costs less. The interval is that root plus or minus 0.2%
+    if the fine grid's excess changes its sign there. Otherwise it is [0, high], where `high` is just above
+    the accountant's epsilon.
 
     Args:
-      fine: the grid of the result.
-      coarse: a grid that costs less.
-      delta: of epsilon.
+      fine: the process on the grid of the final result.
+      coarse: the same process on a coarser grid.
+      delta: the delta at which epsilon is computed.
       limit: the accountant's epsilon, which no adversary exceeds.
+
+    Returns:
+      (low, high)
     """
     high = 1.01 * limit + 0.01  # past the root, even with the grids' errors
     if _compute_excess(0.0, coarse, delta) > 0:
@@ -190,7 +204,7 @@ def _follow_crossings(stepper: Stepper, epsilon: float) -> tuple[Array, Array]:
 
     Args:
       stepper: the process on a grid.
-      epsilon: fixed for all steps.
+      epsilon: the log of the likelihood ratio at every threshold.
 
     Returns:
       The densities of theta_T in both worlds, (2, n), and the thresholds (T - 1,).
@@ -205,25 +219,26 @@ def _follow_crossings(stepper: Stepper, epsilon: float) -> tuple[Array, Array]:
 
 
 def _find_crossing(points: NDArray[Any], pair: Array, epsilon: float) -> float:
-    """Returns where log(q / p), which increases, crosses epsilon; the grid's end where it does not.
+    """Returns the place where log(q / p), which increases along the grid, crosses epsilon.
 
-    Interpolates linearly between points; those where a density is 0 in float64 are left out.
+    Interpolates linearly between points. Points at which p or q is nearly 0 in float64 are left out. Where
+    nothing crosses, returns the first or the last of the remaining points.
 
     Args:
       points: the grid (n,).
-      pair: densities p and q at the points, (2, n).
-      epsilon: the level.
+      pair: the densities p (without the canary) and q (with it) at the points, (2, n).
+      epsilon: the level that log(q / p) crosses.
     """
     tiny = 1e-290
     visible = np.flatnonzero((pair[0] > tiny) & (pair[1] > tiny))
     points = points[visible]
-    ratio = np.log(pair[1, visible]) - np.log(pair[0, visible])
-    above = np.flatnonzero(ratio > epsilon)
+    log_ratio = np.log(pair[1, visible]) - np.log(pair[0, visible])
+    above = np.flatnonzero(log_ratio > epsilon)
     if not above.size:
         return float(points[-1])
     right = int(above[0])
     if right == 0:
         return float(points[0])
     left = right - 1
-    share = (epsilon - ratio[left]) / (ratio[right] - ratio[left])
+    share = (epsilon - log_ratio[left]) / (log_ratio[right] - log_ratio[left])
     return float(points[left] + share * (points[right] - points[left]))

@@ -48,12 +48,20 @@ def validate(process: Process) -> None:
 
 
 def constant(process: Process, threshold: float) -> Array:
-    """Repeats a threshold, in units of C, for every step after the first, (T - 1,); the paper's is 1/2."""
+    """Returns thresholds (T - 1,) that are the same at every step after the first.
+
+    Args:
+      process: The process, of T steps.
+      threshold: The threshold, in units of C; the paper's is 1/2.
+    """
     validate(process)
     return np.full(process.steps - 1, float(threshold))
 
 
 def upper_bound(process: Process, delta: float) -> float:
-    """Returns epsilon of the first step, which post-processing cannot raise: mu = 1 / sigma."""
+    """Returns the accountant's epsilon at delta: that of the first step, where mu = 1 / sigma.
+
+    Later steps see theta_1 alone and not the canary, so that they are post-processing and cannot raise it.
+    """
     validate(process)
     return conversions.epsilon_from_mu(1 / process.noise_multiplier, delta)

@@ -19,25 +19,26 @@ def simulate(
     batch_size: Array,
     thresholds: Array,
 ) -> Array:
-    """Simulates runs of one process.
+    """Returns the iterates of simulated runs of a crafted landscape, in units of the clipping norm C.
 
-    theta_1 is presence + sigma Z. Each later step adds 1 above its threshold, -1 below, and sigma / B Z.
+    theta_1 is presence + sigma Z. Each later step moves theta by +1 where theta is above the step's threshold
+    and by -1 elsewhere, and adds (sigma / B) Z. Every Z is a standard normal draw of its own.
 
     Args:
-      key: a run's noise Z at step t is drawn by fold_in(fold_in(key, run), t).
-      runs: (R,) numbers of the runs.
-      presence: (R,) 1 for in, 0 for out.
-      noise_multiplier: sigma.
-      batch_size: B.
-      thresholds: (T - 1,) h_t.
+      key: the random key; theta_(t + 1) of a run has the noise of the key fold_in(fold_in(key, run), t).
+      runs: (R,) the runs' numbers, which decide their draws.
+      presence: (R,) 1 for runs with the canary, 0 for runs without it.
+      noise_multiplier: sigma, the standard deviation of the first step's noise.
+      batch_size: B, by which the noise of every later step is divided.
+      thresholds: (T - 1,) h_1, ..., h_(T-1), the thresholds of steps 2 to T.
 
     Returns:
-      theta_1 .. theta_T, (T, R).
+      theta_1, ..., theta_T of each run, (T, R).
     """
     run_keys = jax.vmap(jax.random.fold_in, (None, 0))(key, runs)
 
     def draw_noise(step: Array) -> Array:
-        """Draws a step's standard normal noise for each run, (R,)."""
+        """Draws each run's standard normal noise (R,) at a step; steps count from 0."""
         step_keys = jax.vmap(jax.random.fold_in, (0, None))(run_keys, step)
         return jax.vmap(jax.random.normal)(step_keys)
 

@@ -40,26 +40,26 @@ _LARGEST_BATCH = 40_000_000  # thetas that a compiled call returns at most
 
 
 def simulates(held: Holdings, study: Study) -> bool:
-    """Returns whether any simulation of a study is missing, for which the command then prepares JAX."""
+    """Returns whether any simulation of a study is not stored, so that the command has to prepare JAX."""
     return any(not landscape.is_stored(held, request) for request in study.simulations())
 
 
 def keep(out: Path, study: Study, progress: Callable[[], object] = lambda: None) -> None:
-    """Simulates and solves all of a study that the store does not hold, and stores it.
+    """Computes the results of a study that the store lacks, simulations and exact laws, and stores them.
 
     Args:
       out: The store's root.
       study: The study.
-      progress: Called once for each law, stored or solved.
+      progress: A function that is called once for each law, whether it was stored or is solved now.
     """
     keep_simulations(out, study)
     keep_laws(out, study, progress)
 
 
 def keep_simulations(out: Path, study: Study) -> None:
-    """Simulates what the store does not hold of a study.
+    """Simulates the audits and threshold searches of a study that the store lacks.
 
-    Stores each result as soon as it is there, and an audit's scores beside it.
+    Stores each result as soon as it is computed. An audit's scores are stored beside its result.
 
     Args:
       out: The store's root.
@@ -83,12 +83,14 @@ def keep_simulations(out: Path, study: Study) -> None:
 
 
 def keep_laws(out: Path, study: Study, progress: Callable[[], object] = lambda: None) -> None:
-    """Solves the laws that the store does not hold, on all cores; stores each as soon as it is there.
+    """Solves the exact laws of a study that the store lacks, on all cores.
+
+    Stores each law as soon as it is solved.
 
     Args:
       out: The store's root.
       study: The study.
-      progress: Called once for each of `study.all_laws()`, stored or solved.
+      progress: A function that is called once for each of `study.all_laws()`, stored before or solved now.
 
     Raises:
       InputError: A cell is out of range, or the store can't be written.
@@ -105,9 +107,14 @@ def keep_laws(out: Path, study: Study, progress: Callable[[], object] = lambda: 
 
 
 def solve(request: ExactLaw) -> Exact:
-    """Computes the exact epsilon of an adversary, and the Gaussian conversion's claim, step by step.
+    """Returns an adversary's epsilon after each step: the exact one, and what the Gaussian conversion claims.
 
-    The claim takes the mu of the threshold that the landscape itself splits at, at T that of the last split.
+    The conversion takes mu at one threshold of theta_t and treats the whole trade-off curve as Gaussian with
+    that mu. For t < T the threshold is the one at which the landscape splits theta_t. For T, where nothing is
+    split any more, it is the last of these.
+
+    Args:
+      request: The cell, and the adversary or the constant threshold.
 
     Raises:
       InputError: The cell is out of range.
@@ -140,11 +147,11 @@ def simulate(
     """Simulates audits of cells of equal length, as many in a compiled call as memory allows.
 
     Args:
-      requests: Audits of as many steps, with the same simulation.
+      requests: Audits that have the same number of steps T, and the same runs, seed and confidence.
 
     Yields:
-      Each request, its scores at step T (theta_T itself), and its estimates: in-sample at every step, all
-        bounds at steps 1 and T.
+      Each request; its scores at step T, which are theta_T itself; and its findings: the in-sample estimate
+        at every step, and all bounds at steps 1 and T.
     """
     for batch in _split_into_batches(requests):
         present = _compute_presence(batch[0].simulation)
@@ -165,10 +172,12 @@ def simulate(
 
 
 def search(request: landscape.ThresholdSearch) -> landscape.Search:
-    """Runs Algorithm 6: simulates a cell at each of its thresholds, all from the same random draws.
+    """Runs the hidden-state paper's Algorithm 6, which looks for the threshold that leaks most.
+
+    Simulates the cell at each of the request's constant thresholds, all from the same random draws.
 
     Returns:
-      The in-sample epsilon of each threshold.
+      The in-sample epsilon at step T for each threshold.
     """
     cell = request.cell
     simulation = request.simulation
@@ -182,7 +191,7 @@ def search(request: landscape.ThresholdSearch) -> landscape.Search:
 
 
 def _open_store(held: Holdings, request: landscape.Request) -> Store:
-    """Returns the store of a request: where it exists, or else in the folder CELLS."""
+    """Returns the store of a request's result: the existing one, or else a store in the folder CELLS."""
     store = held.open(request.setting())
     if store is None:
         return Store(held.root / landscape.CELLS, request.setting())
@@ -190,7 +199,7 @@ def _open_store(held: Holdings, request: landscape.Request) -> Store:
 
 
 def _solve_all(requests: Sequence[ExactLaw]) -> Iterator[tuple[ExactLaw, Exact]]:
-    """Solves requests in processes; yields each with its result as soon as it is there."""
+    """Solves exact laws in parallel processes; yields each request and its result as soon as it is solved."""
     return as_completed(solve, requests, min(cores(), len(requests)))
 
 
@@ -207,16 +216,19 @@ def _split_into_batches(
 
 
 def _compute_presence(simulation: Simulation) -> NDArray[np.bool_]:
-    """Returns whether each run (runs,) inserts the canary."""
+    """Returns, for each run (runs,), whether it inserts the canary."""
     from audit.training import game
 
     return game.presence(np.arange(simulation.runs))[:, 0]
 
 
 def _simulate_thetas(requests: Sequence[SimulatedAudit]) -> Array:
-    """Simulates audits of equal length and simulation; returns theta_1, ..., theta_T, (requests, T, runs).
+    """Returns the simulated iterates theta_1, ..., theta_T of audits, (requests, T, runs).
 
-    A cell's draws depend on the seed, sigma and B alone, so that all thresholds share them.
+    The draws of a cell depend on the seed, sigma and B alone, so that all thresholds of a cell share them.
+
+    Args:
+      requests: Audits that have the same number of steps T, and the same runs, seed and confidence.
     """
     import jax.numpy as jnp
 
@@ -242,14 +254,14 @@ def _simulate_thetas(requests: Sequence[SimulatedAudit]) -> Array:
 def _in_sample_epsilon(
     scores: Array, present: NDArray[np.bool_], delta: float, confidence: float
 ) -> float:
-    """Returns the paper's in-sample epsilon of scores (runs,), which is no bound.
+    """Returns the paper's in-sample estimate of epsilon, which is not a lower bound.
 
-    Its threshold is chosen on the scores that it counts.
+    Its threshold is chosen on the same scores that it then counts.
 
     Args:
-      scores: Of all runs.
-      present: (runs,) whether each inserts the canary.
-      delta: Of epsilon.
-      confidence: Of the intervals of both error rates.
+      scores: (runs,) the scores of all runs.
+      present: (runs,) whether each run inserts the canary.
+      delta: The delta at which epsilon is estimated.
+      confidence: The confidence of the intervals of both error rates.
     """
     return estimate.in_sample(scores[present], scores[~present], delta, confidence).epsilon

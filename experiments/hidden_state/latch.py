@@ -29,19 +29,20 @@ from audit.report.table import Column, Table, number
 Array = NDArray[np.float64]
 
 SIMULATED = 20_000  # runs, half of them with the target
+# How far the sum of the target's batch lies above other batches' sums, in units of C, with and without it.
 _HEIGHT_IN, _HEIGHT_OUT = 2.0, 1.0
-_GRID = 1e-3  # of privacy losses, of Poisson's claim
-_PUSH = 40.0  # deviations of the noise that the others push on by
+_GRID = 1e-3  # the spacing of privacy losses where Poisson sampling's epsilon is computed
+_PUSH = 40.0  # how far the others push theta on in a step, in standard deviations of the noise
 
 
 class Latch(NamedTuple):
-    """A latch.
+    """A latch: a training run, and the threshold from which on theta is pushed further in every step.
 
     Attributes:
-      noise_multiplier: sigma.
-      batches: b, of an epoch.
-      epochs: E, of training.
-      threshold: c, in units of C.
+      noise_multiplier: sigma, the standard deviation of a step's noise in units of C.
+      batches: b, the number of batches in an epoch.
+      epochs: E, the number of epochs.
+      threshold: c, the threshold in units of C.
     """
 
     noise_multiplier: float
@@ -51,20 +52,25 @@ class Latch(NamedTuple):
 
 
 class Rates(NamedTuple):
-    """How often the last iterate exceeds the threshold: with the target, and without it."""
+    """How often the last iterate exceeds the threshold.
+
+    Attributes:
+      true_positive: The share of runs with the target.
+      false_positive: The share of runs without the target.
+    """
 
     true_positive: float
     false_positive: float
 
 
 class LatchRow(NamedTuple):
-    """A latch beside what is claimed.
+    """What a latch leaks, beside what Poisson sampling would claim.
 
     Attributes:
       latch: the latch, at the threshold of `find_usual_threshold`.
       exact: its rates in closed form.
       simulated: its rates in simulated runs.
-      epsilon: what the last iterate leaks at least, with the threshold that proves most.
+      epsilon: a lower bound on what the last iterate leaks, with the threshold that proves most.
       poisson: epsilon that Poisson sampling would claim.
     """
 
@@ -79,10 +85,17 @@ TRAININGS = ((0.7, 500, 1), (0.5, 1000, 1), (0.8, 100, 3), (1.0, 100, 10))  # si
 
 
 def compute_rates(latch: Latch) -> Rates:
-    """Returns the closed form: 1 - (Phi((c - h) / sigma) Phi(c / sigma)^(b - 1))^E for the height h."""
+    """Returns the probabilities that the last iterate exceeds the threshold c, in closed form.
+
+    The last iterate exceeds c if theta did after any step. Each step starts from 0 until then, and adds noise
+    of deviation sigma, and the height h where its batch is the target's: 2 with the target, 1 without. In E
+    epochs of b batches the probability is 1 - (Phi((c - h) / sigma) Phi(c / sigma)^(b - 1))^E.
+    """
     sigma, batches, epochs, threshold = latch
 
     def compute_rate(height: float) -> float:
+        """Returns the probability for the height h of the target's batch."""
+        # The log probability that theta does not exceed c in an epoch.
         log_unlatched = scipy.special.log_ndtr((threshold - height) / sigma)
         log_unlatched += (batches - 1) * scipy.special.log_ndtr(threshold / sigma)
         return float(-np.expm1(epochs * log_unlatched))
@@ -91,20 +104,28 @@ def compute_rates(latch: Latch) -> Rates:
 
 
 def simulate(latch: Latch, has_target: bool, runs: int, rng: np.random.Generator) -> Array:
-    """Returns the last iterates (R,) of runs, step by step, in units of C."""
+    """Returns the last iterates (R,) of simulated runs, in units of C.
+
+    Args:
+      latch: The latch.
+      has_target: Whether the runs have the target.
+      runs: R, the number of runs.
+      rng: The generator of shuffles and noise.
+    """
     sigma, batches, epochs, threshold = latch
     height = _HEIGHT_IN if has_target else _HEIGHT_OUT
     theta = np.zeros(runs)
     for _ in range(epochs):
-        places = rng.integers(0, batches, runs)  # of the target, among the batches
+        places = rng.integers(0, batches, runs)  # each run's batch that has the target
         for step in range(batches):
+            # All other examples cancel theta, or push it on once it is above the threshold.
             others = np.where(theta > threshold, _PUSH * sigma, -theta)
             theta += others + height * (places == step) + sigma * rng.standard_normal(runs)
     return theta
 
 
 def simulate_rates(latch: Latch, runs: int, seed: int) -> Rates:
-    """Returns how often the last iterate exceeds the threshold in so many runs, half of each kind."""
+    """Returns how often the last iterate exceeds the threshold in simulated runs, half with the target."""
     rng = np.random.default_rng(seed)
     rates = []
     for has_target in (True, False):
@@ -114,7 +135,10 @@ def simulate_rates(latch: Latch, runs: int, seed: int) -> Rates:
 
 
 def find_epsilon(noise_multiplier: float, batches: int, epochs: int, delta: float) -> float:
-    """Returns the largest epsilon that a last iterate proves, over thresholds in hundredths of C."""
+    """Returns the largest epsilon at delta that the last iterate proves over the thresholds c.
+
+    Thresholds are the multiples of 0.01 C below 2 C plus 8 standard deviations of the noise.
+    """
     epsilons = []
     for threshold in np.arange(0.0, 2 + 8 * noise_multiplier, 0.01):
         rates = compute_rates(Latch(noise_multiplier, batches, epochs, float(threshold)))
@@ -123,9 +147,10 @@ def find_epsilon(noise_multiplier: float, batches: int, epochs: int, delta: floa
 
 
 def find_usual_threshold(noise_multiplier: float, batches: int, epochs: int) -> float:
-    """Returns the threshold, in hundredths of C, at which one run in sixty latches without the target.
+    """Returns the threshold, a multiple of 0.01 C, that about one in 60 runs without the target exceeds.
 
-    Simulated runs show that rate. With the threshold that proves most, one run in 10,000 latches at most.
+    Simulated runs can show a rate of 1/60. At the threshold that proves most, one run in 10,000 exceeds it at
+    most, which is too rare for them.
     """
     thresholds = np.arange(0.0, 2 + 8 * noise_multiplier, 0.01)
     rates = []
@@ -136,7 +161,10 @@ def find_usual_threshold(noise_multiplier: float, batches: int, epochs: int) -> 
 
 
 def _compute_epsilon(rates: Rates, delta: float) -> float:
-    """Returns the epsilon that rates prove at delta: log of (true positives - delta) / false positives."""
+    """Returns the epsilon that error rates prove at delta: log((true positives - delta) / false positives).
+
+    It is 0 where that is negative or has no value.
+    """
     excess = rates.true_positive - delta
     if excess <= 0 or rates.false_positive <= 0:
         return 0.0
@@ -144,7 +172,13 @@ def _compute_epsilon(rates: Rates, delta: float) -> float:
 
 
 def make_rows(delta: float, seed: int, runs: int = SIMULATED) -> list[LatchRow]:
-    """Returns a row for each training run of the study."""
+    """Returns a row for each of the study's TRAININGS.
+
+    Args:
+      delta: The delta of every epsilon.
+      seed: The seed of the simulations.
+      runs: The number of simulated runs, half of them with the target.
+    """
     rows = []
     for sigma, batches, epochs in TRAININGS:
         latch = Latch(sigma, batches, epochs, find_usual_threshold(sigma, batches, epochs))

@@ -25,8 +25,8 @@ from experiments.sweeps.sweep import Axis, OwnTable, Sweep
 
 ESTIMATE = "estimate"
 COMPOSITION = "composition"
-_MARGIN = 10  # times the excess over 1 of measured constants
-_LARGEST_EPSILON = 1e3  # of intervals' ends: infinite ends have no place on the axis
+_MARGIN = 10  # by how much the margin multiplies the excess over 1 of measured Lipschitz constants
+_LARGEST_EPSILON = 1e3  # at which infinite ends of intervals are cut off
 _NOTES = """\
 proven:  without an assumption, by fresh directions; GDP: below it no GDP guarantee holds, by the same
 audit:   two-sided interval where scores are normal, along the coordinate that a rehearsal recommends
@@ -38,10 +38,10 @@ class UpperPoint(NamedTuple):
     """An upper bound on the last model's epsilon, or an estimate of it.
 
     Attributes:
-      epsilon: At the levels' delta.
-      word: What it assumes, or `ESTIMATE`.
-      margin: Were steps to expand ten times as much.
-      expansion: The mean Lipschitz constant of steps; None where there is only composition.
+      epsilon: The upper bound, at the levels' delta.
+      word: What the bound assumes, in a word, or `ESTIMATE`.
+      margin: What the upper bound would be if steps expanded ten times as much.
+      expansion: The mean Lipschitz constant of steps; None where composition is the only bound.
     """
 
     epsilon: float
@@ -51,15 +51,15 @@ class UpperPoint(NamedTuple):
 
 
 class BracketRow(NamedTuple):
-    """A place of the figure.
+    """The bounds and audits of a model at a place of the figure.
 
     Attributes:
       panel: The panel.
       x: The value on the x axis.
-      composition: The accountant's epsilon.
+      composition: The accountant's epsilon, for all models of a run together.
       upper: The upper bound on the last model; None where it was not measured yet.
       proven: What fresh directions prove, with no assumption; None where they were not audited yet.
-      gdp_limit: The epsilon below which no GDP guarantee holds; None likewise.
+      gdp_limit: The epsilon below which no GDP guarantee holds; None where fresh directions were not audited.
       interval: The audit's two-sided interval along a coordinate; None where there is none yet.
     """
 
@@ -73,7 +73,13 @@ class BracketRow(NamedTuple):
 
 
 def draw(sweep: Sweep, points: Sequence[Point], evidence: Evidence) -> tuple[Figure, OwnTable]:
-    """Draws the figure and makes the table of points of which each has a conclusion."""
+    """Draws the figure of upper bounds and audits, and makes its table.
+
+    Args:
+      sweep: The sweep; its title and x axis are shown.
+      points: The points of all panels; each has a conclusion.
+      evidence: What the store holds, and the delta and confidence of bounds.
+    """
     axis = sweep.axis or Axis("k", "k")
     rows = make_rows(points, evidence)
     figure = _draw_figure(sweep.title, axis, rows, evidence.levels)
@@ -92,8 +98,12 @@ def count_unmeasured(sweep: Sweep, evidence: Evidence) -> int:
 def make_rows(points: Sequence[Point], evidence: Evidence) -> list[BracketRow]:
     """Returns a row for each place at which anything was audited, in the order of the points.
 
-    Each point has a single conclusion, as each place has a single seed; all series of a place train in the
-    same way but for the adversary, so that they share the composition.
+    Each point has a single conclusion, as each place has a single seed. The audits of a place differ in their
+    adversaries alone, so that all have the same composition.
+
+    Args:
+      points: The points of all panels; each has a conclusion.
+      evidence: What the store holds, and the delta and confidence of bounds.
     """
     places: dict[tuple[str, float], dict[str, Point]] = {}
     for point in points:
@@ -127,7 +137,7 @@ def _find_upper(point: Point, evidence: Evidence) -> UpperPoint | None:
     """Returns the upper bound on the last model at a place; None where it was not measured yet."""
     setting = point.cells[0].setting
     composition = point.upper_bound()
-    # Every step inserts: nothing is measured there, and composition stands alone.
+    # At k = 1 every step inserts. Nothing is measured there, and composition is the only bound.
     if setting.schedule.periodicity == 1:
         return UpperPoint(composition, COMPOSITION, composition, None)
     delta = evidence.levels.delta
@@ -144,15 +154,15 @@ def _find_upper(point: Point, evidence: Evidence) -> UpperPoint | None:
 def _bound_regardless_of_kinks(
     setting: Setting, steps: lipschitz.Steps, delta: float
 ) -> HiddenState:
-    """Returns the bound that derivatives give, an estimate where steps have kinks."""
-    # With a kink it would be a reason in words, in place of a bound.
+    """Returns the bound from the steps' measured derivatives, which is an estimate where steps have kinks."""
+    # With a kink, `hidden_state` would return the reason why there is no bound, in words.
     state = lipschitz.hidden_state(setting, delta, steps._replace(kink=""))
     assert isinstance(state, HiddenState)
     return state
 
 
 def _describe(state: HiddenState, word: str) -> UpperPoint:
-    """Returns a bound as the figure shows it."""
+    """Returns a bound as the figure shows it, with the word for what it assumes."""
     return UpperPoint(
         epsilon=state.bound.epsilon,
         word=word,
@@ -167,6 +177,7 @@ def _draw_figure(title: str, x_axis: Axis, rows: Sequence[BracketRow], levels: L
     labels = [f"{place:g}" for place in places]
 
     def draw_panel(axis: Axes, panel: str) -> None:
+        """Draws a model's rows, with a logarithmic x axis and a tick at every x of the figure."""
         _draw_panel(axis, [row for row in rows if row.panel == panel], levels.confidence)
         axis.set(xscale="log", xlabel=x_axis.name, ylim=(0, None))
         axis.set_xticks(places, labels)
@@ -177,7 +188,13 @@ def _draw_figure(title: str, x_axis: Axis, rows: Sequence[BracketRow], levels: L
 
 
 def _draw_panel(axis: Axes, rows: Sequence[BracketRow], confidence: float) -> None:
-    """Draws the places of a panel."""
+    """Draws a panel's upper bounds over x, and its audits.
+
+    Args:
+      axis: The panel.
+      rows: The panel's rows, in the order of x.
+      confidence: The confidence of the audits' intervals.
+    """
     xs = [row.x for row in rows]
     axis.plot(xs, [row.composition for row in rows], color=UPPER, ls=":", label="composition")
     _draw_upper(axis, rows)
@@ -212,7 +229,14 @@ def _draw_upper(axis: Axes, rows: Sequence[BracketRow]) -> None:
 
 
 def _draw_interval(axis: Axes, x: float, interval: tuple[float, float], confidence: float) -> None:
-    """Draws an audit's interval of a confidence as a bar around its middle; an infinite end is cut off."""
+    """Draws an audit's interval of epsilon as a bar at x; an infinite end is cut off.
+
+    Args:
+      axis: The panel.
+      x: The place of the bar.
+      interval: The lower and the upper end.
+      confidence: The interval's confidence, for the legend.
+    """
     low = interval[0]
     high = min(interval[1], _LARGEST_EPSILON)
     middle = (low + high) / 2
@@ -232,7 +256,14 @@ def _draw_interval(axis: Axes, x: float, interval: tuple[float, float], confiden
 def _make_table(
     sweep: Sweep, x_axis: Axis, rows: Sequence[BracketRow], evidence: Evidence
 ) -> OwnTable:
-    """Makes a table with a row for each place: what is proven there, and the upper bounds."""
+    """Makes a table with a row for each place: what audits prove there, and the upper bounds.
+
+    Args:
+      sweep: The sweep, whose title is above the table.
+      x_axis: What x means.
+      rows: The rows.
+      evidence: The delta and confidence of bounds.
+    """
     columns = (
         Column("panel", lambda row: row.panel),
         Column("x", lambda row: row.x, x_axis.symbol, "{:g}".format, 5, left=True),
@@ -255,6 +286,7 @@ def _make_table(
 
 
 def _show_interval(row: BracketRow) -> str:
+    """Formats the audit's interval of epsilon; "-" where there is none."""
     if row.interval is None:
         return "-"
     low, high = row.interval
@@ -262,21 +294,25 @@ def _show_interval(row: BracketRow) -> str:
 
 
 def _find_epsilon(row: BracketRow) -> float | None:
+    """Returns the upper bound on the last model's epsilon; None where it was not measured yet."""
     return None if row.upper is None else row.upper.epsilon
 
 
 def _find_margin(row: BracketRow) -> float | None:
+    """Returns the upper bound if steps expanded ten times as much; None where it was not measured yet."""
     return None if row.upper is None else row.upper.margin
 
 
 def _find_word(row: BracketRow) -> str | None:
+    """Returns the word for what the upper bound assumes; None where it was not measured yet."""
     return None if row.upper is None else row.upper.word
 
 
 def _find_expansion(row: BracketRow) -> float | None:
+    """Returns the mean Lipschitz constant of steps; None where there is none."""
     return None if row.upper is None else row.upper.expansion
 
 
 def _find_end(row: BracketRow, place: int) -> float | None:
-    """Returns the lower (0) or the upper (1) end of the audit's interval."""
+    """Returns the lower (place 0) or the upper (place 1) end of the audit's interval; None without one."""
     return None if row.interval is None else row.interval[place]

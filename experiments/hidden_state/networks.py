@@ -35,15 +35,21 @@ _RATES = (0.01, 0.1, 0.3, 1.0, 2.0, 4.0, 8.0)
 _SMOKE_RATES = (0.1, 1.0)
 _LINEAR_RESPONSE = GcS("linear_response")
 _LEAST_MOVED = GcS()  # of networks with too many parameters for linear response
-# How long a measurement takes: it compiles, trains its runs, and measures steps of each, one of which takes
-# as long as 400 training steps of a large model, and at least a while.
+# How long a measurement takes. It compiles, trains its runs, and measures some steps of each run. To measure
+# a step takes as long as 400 training steps of a large model, and never less than 0.01 seconds.
 _COMPILING_SECONDS = 25.0
 _TRAINING_STEPS_A_MEASURED_ONE = 400
 _LEAST_SECONDS_A_MEASURED_STEP = 0.01
 
 
 class CoordinateAudits(NamedTuple):
-    """Audits along a coordinate: how it is chosen, and how many canaries and runs."""
+    """Audits along a coordinate.
+
+    Attributes:
+      adversary: The adversary, which chooses the coordinate.
+      canaries: The number of canaries in each run.
+      runs: The number of runs by periodicity k.
+    """
 
     adversary: AdversaryFields
     canaries: int
@@ -77,7 +83,14 @@ class Amount(NamedTuple):
 
 
 class BracketPlace(NamedTuple):
-    """Where a panel's audits stand: the panel, the x axis, the model and the setting's fields there."""
+    """A place of a figure, at which a model is audited.
+
+    Attributes:
+      panel: The panel.
+      x: The value on the x axis.
+      model: The model.
+      fields: The fields of the setting that differ between places, `periodicity` among them.
+    """
 
     panel: str
     x: float
@@ -126,13 +139,13 @@ _MODELS = {
 
 
 def _shrink(amount: Amount) -> Amount:
-    """Returns an amount that takes seconds, at k = 1 and 5."""
+    """Returns a small amount that takes seconds, with audits at k = 1 and 5 alone."""
     coordinates = amount.coordinates._replace(runs={1: 40, 5: 40})
     return Amount(coordinates, {1: 4, 5: 4}, batch_size=20, insertions=2)
 
 
 def _grow(amount: Amount) -> Amount:
-    """Returns an amount of as many runs as the paper has."""
+    """Returns the amount with 5,000 runs along coordinates, as in the paper, and 60 of fresh directions."""
     coordinates = amount.coordinates._replace(runs=_PAPER_RUNS)
     return amount._replace(coordinates=coordinates, fresh_runs=_at_each(60))
 
@@ -175,7 +188,11 @@ def sweeps(scale: str) -> dict[str, Sweep]:
 
 
 def _list_cells(places: Iterable[BracketPlace], amounts: Mapping[str, Amount]) -> Iterable[Cell]:
-    """Yields the cells of all places: two audits, and a measurement where nothing is proven of steps."""
+    """Yields the cells of all places: two audits each, and a measurement of steps where one is needed.
+
+    What is measured is how much steps stretch distances. That is needed where k > 1 and no bound on it is
+    proven for the model.
+    """
     for place in places:
         amount = amounts[place.model]
         k = place.fields["periodicity"]
@@ -184,7 +201,7 @@ def _list_cells(places: Iterable[BracketPlace], amounts: Mapping[str, Amount]) -
         setting = _make_setting(place, amount, coordinates.adversary, coordinates.canaries)
         yield audit_cell(Audited(place.panel, FRESH, place.x, fresh, amount.fresh_runs[k]))
         yield audit_cell(Audited(place.panel, COORDINATE, place.x, setting, coordinates.runs[k]))
-        # Of models with `curved`, a bound on their curvature is proven.
+        # For a model with `curved`, a bound on the curvature of its loss is proven.
         if k > 1 and task(place.model).curved is None:
             yield expansion_cell(setting, amount)
 
@@ -192,7 +209,14 @@ def _list_cells(places: Iterable[BracketPlace], amounts: Mapping[str, Amount]) -
 def _make_setting(
     place: BracketPlace, amount: Amount, adversary: AdversaryFields, canaries: int | str
 ) -> Setting:
-    """Returns the setting of an adversary at a place."""
+    """Returns the setting of an audit at a place.
+
+    Args:
+      place: The place, with its model.
+      amount: How much of the model is audited; its batch size and insertions are taken.
+      adversary: The adversary's fields.
+      canaries: The number of canaries in each run, or AUTO.
+    """
     values = {
         "adversary": adversary.name,
         **dataclasses.asdict(adversary),
@@ -205,7 +229,12 @@ def _make_setting(
 
 
 def expansion_cell(setting: Setting, amount: Amount) -> Cell:
-    """Returns the cell that measures how much a setting's steps stretch distances, along rehearsed runs."""
+    """Returns the cell that measures how much a setting's steps stretch distances, along rehearsed runs.
+
+    Args:
+      setting: The setting of the audit along a coordinate.
+      amount: How many runs are rehearsed, and how many of their steps are measured at most.
+    """
     runs = amount.rehearsals
 
     def is_complete(store: Store) -> bool:
@@ -222,7 +251,8 @@ def expansion_cell(setting: Setting, amount: Amount) -> Cell:
     name = f"expansion of {setting.model}'s steps, k = {setting.schedule.periodicity}"
     cell = setting_cell(name, setting, runs, is_complete, do, EXPERIMENT)
     seconds = _estimate_expansion_seconds(setting, amount.rehearsals, amount.most_measured)
-    # `network_bracket` finds the measurement by its request; training alone is not all that takes seconds.
+    # `network_bracket` finds the measurement by its request. `setting_cell` estimates the seconds of training
+    # alone, to which compiling and measuring are added here.
     return cell._replace(seconds=seconds, request=setting)
 
 
@@ -238,7 +268,7 @@ def _estimate_expansion_seconds(setting: Setting, rehearsals: int, most_measured
 
 
 def read_expansion(held: Holdings, setting: Setting) -> "Steps | None":
-    """Returns the measured steps of a setting; None where they are not in the store."""
+    """Returns what was measured of a setting's steps; None where that is not in the store."""
     from audit.conclusions import lipschitz  # loads SciPy
 
     store = held.open(identity(setting, EXPERIMENT))

@@ -67,7 +67,7 @@ class ProvenLine(NamedTuple):
 
 
 class _Row(NamedTuple):
-    """A row of the table: a line at a number of training runs."""
+    """A row of the table: a method's line, and its lower bound after a number of training runs."""
 
     line: ProvenLine
     runs: int
@@ -80,7 +80,7 @@ def draw(sweep: Sweep, every: Sequence[Point], evidence: Evidence) -> tuple[Figu
     Args:
       sweep: What is drawn.
       every: A point for each model, k and adversary, with the conclusion of its audit.
-      evidence: What the store holds, and the levels of bounds.
+      evidence: What the store holds, and the delta and confidence of bounds.
     """
     lines: list[ProvenLine] = []
     for point in every:
@@ -90,14 +90,14 @@ def draw(sweep: Sweep, every: Sequence[Point], evidence: Evidence) -> tuple[Figu
 
 
 def _compute_lines(point: Point, evidence: Evidence) -> Iterator[ProvenLine]:
-    """Yields what each method proves of a point's audit after some numbers of its runs, a line a method.
+    """Yields a line for each method: the epsilon it proves by the number of training runs of one audit.
 
-    A point is one audit of a panel. With fresh directions there is a bound after every run; all other methods
-    are computed at _SHOWN_RUNS from the scores of the first runs.
+    With fresh directions there is a bound after every run. All other methods are computed from the scores of
+    the first runs, at the numbers of runs _SHOWN_RUNS and from all runs.
 
     Args:
-      point: The audit, and the conclusion from all its runs.
-      evidence: Has the scores, and the levels of bounds.
+      point: One audit of a panel, and the conclusion from all its runs.
+      evidence: The stored scores, and the delta and confidence of bounds.
     """
     (cell,) = point.cells
     (conclusion,) = point.conclusions
@@ -165,9 +165,10 @@ def _draw_limits(axis: Axes, panel_points: Sequence[Point], delta: float) -> Non
 
 
 def _draw_line(axis: Axes, line: ProvenLine) -> None:
-    """Draws what a method proves: faded where the scores refute what it assumes.
+    """Draws what a method proves over the number of training runs.
 
-    Fresh directions, with a bound after every run, have no markers where runs are many.
+    The line is faded where the scores refute what the method assumes. The line of fresh directions, which
+    has a bound after every run, has no markers from _MOST_MARKERS runs on.
     """
     color, marker, dash = _LOOKS[line.method.name]
     if line.method.name == EXACT_NULL and len(line.runs) >= _MOST_MARKERS:
@@ -184,10 +185,10 @@ def _make_table(
     """Makes a table with a row for each method and number of training runs, in a section for each panel.
 
     Args:
-      sweep: Whose title is above it.
+      sweep: The sweep, whose title is above the table.
       every: The points of all panels, which have the accountant's epsilon.
       lines: The lines of all panels.
-      levels: delta and confidence.
+      levels: The delta of epsilon, and the confidence.
     """
     upper_bounds = {point.panel: point.upper_bound() for point in every}
     rows = []
@@ -212,7 +213,7 @@ def _make_table(
 
 
 def _format_assumption(row: _Row) -> str:
-    """Returns what the row's method assumes, in a word or two, or that the scores refute it."""
+    """Returns in a word or two what the row's method assumes; "REFUTED" where the scores refute it."""
     if row.line.holds:
         return row.line.method.assumes.word
     return "REFUTED"

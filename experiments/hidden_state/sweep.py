@@ -40,7 +40,12 @@ SCALES = (SMOKE, "laptop", "paper")  # the smallest first
 
 
 class SeveralCanaries(NamedTuple):
-    """Audits with several canaries in each run: how many, and a cell's number of runs by periodicity."""
+    """Audits with several canaries in each run.
+
+    Attributes:
+      canaries: The number of canaries in each run.
+      runs: A cell's number of runs by periodicity k.
+    """
 
     canaries: int
     runs: dict[int, int]
@@ -51,7 +56,7 @@ class Size(NamedTuple):
 
     Attributes:
       runs: A cell's number of runs by periodicity k, the steps for each insertion, with one canary in each.
-      seeds: How many seeds.
+      seeds: The number of seeds of each place.
       insertions: How often a run inserts the canary.
       batch_size: The size of mini-batches.
       noise_multiplier: The noise multiplier sigma.
@@ -69,11 +74,11 @@ class Size(NamedTuple):
     fresh_runs: dict[int, int] = {}  # noqa: RUF012, never written to
 
     def choose_runs(self, adversary: AdversaryFields, periodicity: int) -> tuple[int, int | str]:
-        """Returns (the number of runs, the number of canaries in each) of an audit by an adversary.
+        """Returns an audit's number of runs, and its number of canaries in each run (AUTO: chosen later).
 
         Args:
-          adversary: Its fields.
-          periodicity: k, for which the size has the number of runs.
+          adversary: The fields of the adversary.
+          periodicity: The number k of steps for each insertion; a key of the size's numbers of runs.
         """
         if isinstance(adversary, SphereFields):
             return self.fresh_runs[periodicity], AUTO  # as many canaries as suit the model
@@ -84,21 +89,21 @@ class Size(NamedTuple):
 
 
 class Series(NamedTuple):
-    """A series of a figure: its label there, and the adversary."""
+    """A series of a figure: its label in the legend, and its adversary's fields."""
 
     label: str
     adversary: AdversaryFields
 
 
 class FigurePlace(NamedTuple):
-    """A place of a figure: audits that differ in their seeds alone.
+    """A place of a figure, at which audits are drawn that differ in their seeds alone.
 
     Attributes:
       panel: The panel.
       series: The series.
       x: The value on the x axis.
       model: The model.
-      fields: The fields of the setting that are neither the series' nor a size's.
+      fields: The fields of the setting that neither the series nor the size decides.
     """
 
     panel: str
@@ -109,7 +114,7 @@ class FigurePlace(NamedTuple):
 
 
 class Figure(NamedTuple):
-    """A figure: its title, its places from the first panel on, and its x axis, if x means something."""
+    """A figure: its title, its places in the order of panels, and its x axis; None where x means nothing."""
 
     title: str
     places: tuple[FigurePlace, ...]
@@ -126,13 +131,13 @@ _TINY = Size({1: 4, 5: 4, 25: 4}, insertions=2, batch_size=4, fresh_runs={1: 1, 
 
 
 def _logistic(batch_size: int, canaries: int, runs: int, fresh_runs: int) -> Size:
-    """Returns the size of logistic regression, with the same runs at each periodicity.
+    """Returns the size of logistic regression, with the same number of runs at each periodicity.
 
     Args:
-      batch_size: Of its mini-batches.
-      canaries: In each run, along coordinates.
-      runs: Of each cell, along coordinates.
-      fresh_runs: Of each cell with fresh directions.
+      batch_size: The size of mini-batches.
+      canaries: The number of canaries in each run of an audit along coordinates.
+      runs: The number of runs of each audit along coordinates.
+      fresh_runs: The number of runs of each audit with fresh directions.
     """
     return Size(
         batch_size=batch_size,
@@ -214,11 +219,11 @@ _IMAGE_MODELS = ("convnet", "resnet18")
 def _vary(
     field: str, values: Iterable[float], models: Iterable[str], *every: Series
 ) -> tuple[FigurePlace, ...]:
-    """Returns the places of some series over a field, with a panel for each model.
+    """Returns the places of some series over the values of a field, with a panel for each model.
 
     Args:
-      field: Of the setting, on the x axis.
-      values: Of the field.
+      field: The field of the setting that is on the x axis.
+      values: The field's values.
       models: Names of models.
       *every: The series.
     """
@@ -240,22 +245,24 @@ def _on_fcnn(*every: Series) -> tuple[FigurePlace, ...]:
 def _with_gc_r(
     label: str, x: float = 1, model: str = "convnet", panel: str = "ConvNet", **fields: Any
 ) -> FigurePlace:
-    """Returns a place of GC-R, of a series that the figure names by what else the setting has.
+    """Returns a place of GC-R, which inserts a gradient along a random coordinate.
+
+    All series of such a figure have this adversary. They are named by what else differs between them.
 
     Args:
       label: The name of the series.
       x: The place on the x axis.
       model: The model.
       panel: The panel.
-      **fields: Of the setting.
+      **fields: Fields of the setting.
     """
     return FigurePlace(panel, Series(label, GcR()), x, model, fields)
 
 
 def _proven() -> tuple[FigurePlace, ...]:
-    """Returns the places of fresh directions beside GC-R, with a panel for each model and k.
+    """Returns the places of fresh directions and of GC-R, with a panel for each model and periodicity k.
 
-    A place is an audit of the figure: its panel, series, x, model and fields.
+    GC-R inserts a gradient along a random coordinate.
     """
     panels = [(task(model).label, model, 1) for model in ("wide_fcnn", "fcnn")]
     for k in (1, 5, 25):
@@ -267,12 +274,12 @@ def _proven() -> tuple[FigurePlace, ...]:
 
 
 def _bracket(fields_at: Mapping[int, Mapping[str, Any]]) -> tuple[FigurePlace, ...]:
-    """Returns the places of coordinates and fresh directions on logistic regression.
+    """Returns the places of audits of logistic regression, with a panel for each weight decay.
 
-    There is a panel for each weight decay.
+    At each x there is an audit along coordinates and one with fresh directions.
 
     Args:
-      fields_at: The fields of a setting by its place x.
+      fields_at: The fields of the setting at each x.
     """
     places = []
     every = (NOISELESS_PER_STEP, FRESH)
@@ -287,7 +294,7 @@ def _bracket_figures(periodicities: Iterable[int], insertions: Iterable[int]) ->
 
     Args:
       periodicities: The values of k.
-      insertions: The numbers of insertions, of which each takes 5 steps.
+      insertions: The numbers of insertions; each insertion takes 5 steps.
     """
     at_k = {k: {"periodicity": k} for k in periodicities}
     at_steps = {5 * count: {"periodicity": 5, "insertions": count} for count in insertions}
@@ -363,9 +370,12 @@ BRACKETS = {
 
 
 def sweeps(scale: str) -> dict[str, Sweep]:
-    """Returns every sweep of the paper at a scale, by name: the figures of audits, Figure 8, the landscape.
+    """Returns every sweep at a scale, by name: the figures of audits, Figure 8, and the landscape.
 
     The figure `proven` takes a single seed of each place.
+
+    Args:
+      scale: One of SCALES.
     """
     sizes = SIZES[scale]
     every = {}
@@ -378,7 +388,7 @@ def sweeps(scale: str) -> dict[str, Sweep]:
             cells += [audit_cell(audited) for audited in audits]
         every[name] = Sweep(name, title, tuple(cells), axis)
 
-    # Figure 8 draws the norms of L's canaries in training, of a model each, instead of audits.
+    # Figure 8 has no audits: it draws the norms of L's canaries in training, in a cell for each model.
     norms = []
     for model in ("fcnn", *_IMAGE_MODELS):
         (first, *_) = list_audits(sizes[model], FigurePlace("", L, 1, model, {}))
@@ -391,11 +401,11 @@ def sweeps(scale: str) -> dict[str, Sweep]:
 
 
 def list_audits(size: Size, place: FigurePlace) -> list[Audited]:
-    """Returns a place's audits, one for each seed.
+    """Returns the audits of a place, one for each seed.
 
     Args:
       size: How much of the place's model is trained.
-      place: The panel, series, model and fields.
+      place: The place, with its panel, series, model and fields.
     """
     adversary = place.series.adversary
     runs, canaries = size.choose_runs(adversary, place.fields.get("periodicity", 1))

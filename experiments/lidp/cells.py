@@ -21,30 +21,31 @@ from experiments.cells.cell import Cell, DataSets, read_answer, write_answer
 if TYPE_CHECKING:
     from experiments.lidp.gaussian_mechanism import GaussianMechanism, OrderFindings
 
-SIGMA_SQUARED = {  # of the paper's epsilons, which are upper bounds by RDP at delta = 1e-5 (Errata L4)
+# sigma^2 for each of the paper's epsilons, which are upper bounds by RDP at delta = 1e-5 (Errata L4).
+SIGMA_SQUARED = {
     0.5: 58.8, 1.0: 16.36, 1.5: 7.788, 2.0: 4.62, 3.0: 2.23, 4.0: 1.34, 8.0: 0.4066, 16.0: 0.13135,
 }  # fmt: skip
-# The only method here whose threshold comes from some of the runs that it is given.
+# The only method here that chooses its threshold on some of the runs that it is given.
 LIFTED = "lifted"
 TUNING_SEED = 1000  # of the runs on which the paper's thresholds are chosen
-# Measured on one core: seconds of an entry of a run's K x K matrix, of a seed, and of a run.
+# Seconds on one core, as measured: for each entry of a run's K x K matrix, for each seed, and for each run.
 _ENTRY_SECONDS = 2e-8
 _SEED_SECONDS = 0.15
 _RUN_SECONDS = 3e-5
-_WORTH_PROCESSES = 8.0  # seconds from which on processes pay
+_WORTH_PROCESSES = 8.0  # seconds from which on it pays to start several processes
 
 
 class MechanismAudit(NamedTuple):
     """An audit of the Gaussian mechanism, repeated with several seeds.
 
     Attributes:
-      runs: Runs n in each world.
-      canaries: Canaries K.
+      runs: The number n of runs in each world.
+      canaries: The number K of canaries in each run.
       dimension: The dimension d.
-      epsilon: One of the paper's epsilons, the keys of SIGMA_SQUARED.
-      seeds: How many seeds.
+      epsilon: One of the paper's epsilons, which decides the noise: a key of SIGMA_SQUARED.
+      seeds: The number of seeds.
       delta: The delta of the bounds.
-      confidence: Their confidence.
+      confidence: The confidence of the bounds.
     """
 
     runs: int
@@ -71,14 +72,14 @@ class MechanismAudit(NamedTuple):
 class MechanismFindings(NamedTuple):
     """What an audit of the Gaussian mechanism finds.
 
-    An order, 1, 2 or 4, says up to which moments of a run's detections Wilson's intervals use. mu_j is the
+    The order of Wilson's intervals, 1, 2 or 4, is the highest moment mu_j that they use. mu_j is the
     probability that j canaries of a run are all detected.
 
     Attributes:
-      epsilons: Epsilons by method (`lifted`, and wilson_1, wilson_2, wilson_4 of these orders), with an entry
-        for each seed.
-      second: The mean |mu_2 - mu_1^2| at order 2's threshold; None for too few canaries.
-      fourth: The mean |mu_4 - mu_2^2| at order 2's threshold; None for too few canaries.
+      epsilons: Lower bounds by method, with an entry for each seed. Methods are `lifted`, and wilson_1,
+        wilson_2 and wilson_4, named by order.
+      second: The mean of |mu_2 - mu_1^2| over seeds, at order 2's threshold; None for a single canary.
+      fourth: The mean of |mu_4 - mu_2^2| over seeds, at order 2's threshold; None for fewer than 4 canaries.
     """
 
     epsilons: dict[str, list[float]]
@@ -94,7 +95,12 @@ class PlacedAudit(NamedTuple):
 
 
 class _SeedFindings(NamedTuple):
-    """What an audit with one seed finds: by order, and the epsilon of `lifted`."""
+    """What an audit with one seed finds.
+
+    Attributes:
+      by_order: What each order of Wilson's intervals finds, at its threshold.
+      lifted: The lower bound of the method `lifted`.
+    """
 
     by_order: dict[int, "OrderFindings"]
     lifted: float
@@ -105,7 +111,7 @@ def mechanism_cell(place: PlacedAudit) -> Cell:
     audit = place.audit
     matrix_seconds = _ENTRY_SECONDS * audit.runs * audit.canaries**2
     seed_seconds = matrix_seconds + _SEED_SECONDS + _RUN_SECONDS * audit.runs
-    # Thresholds take as long as a seed, on one core; the seeds then share two cores.
+    # To choose thresholds takes as long as a seed, on one core. The seeds then share two cores.
     seconds = seed_seconds * (1 + audit.seeds / 2)
 
     def is_done(held: Holdings, data: DataSets) -> bool:
@@ -142,12 +148,12 @@ def read(held: Holdings, audit: MechanismAudit) -> MechanismFindings | None:
 
 
 def findings(audit: MechanismAudit, processes: int, progress: Progress) -> MechanismFindings:
-    """Audits the mechanism with each seed, at thresholds chosen on runs of their own.
+    """Audits the mechanism with each seed; Wilson's intervals have thresholds chosen on other runs.
 
     Args:
       audit: The audit.
-      processes: How many processes to use.
-      progress: Called with the number of runs when a seed is done.
+      processes: The number of processes to use.
+      progress: A function that is called with the number of runs when a seed is done.
 
     Raises:
       InputError: The audit's values are out of range.
@@ -174,12 +180,12 @@ def findings(audit: MechanismAudit, processes: int, progress: Progress) -> Mecha
 
 
 def _audit_seed(audit: MechanismAudit, thresholds: dict[int, float], seed: int) -> _SeedFindings:
-    """Audits with one seed: each order at its threshold, and `lifted`, which chooses its own.
+    """Audits the mechanism with one seed, by each order of Wilson's intervals and by `lifted`.
 
     Args:
-      audit: What is audited.
-      thresholds: By order, 1, 2 or 4.
-      seed: Of the simulated runs.
+      audit: The audit.
+      thresholds: The threshold of each order, 1, 2 or 4; `lifted` chooses its own.
+      seed: The seed of the simulated runs.
     """
     from audit.methods import lifted
     from experiments.lidp.gaussian_mechanism import examine_order, simulate

@@ -36,7 +36,7 @@ from experiments.sweeps.sweep import Drawn, Sweep
 
 
 class _Look(NamedTuple):
-    """A method's label and look."""
+    """A method's label, and the color, marker, dashes and marker size of its lines."""
 
     label: str
     color: str
@@ -45,7 +45,7 @@ class _Look(NamedTuple):
     size: int = 4
 
     def style(self) -> dict[str, Any]:
-        """Returns the look of its lines as matplotlib takes it."""
+        """Returns the keyword arguments of matplotlib's `plot` for the method's lines."""
         return {"color": self.color, "marker": self.marker, "ls": self.dash, "ms": self.size}
 
 
@@ -68,11 +68,11 @@ _SINGLE_LOOKS = {  # of one canary, in the panel over n
 
 
 def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
-    """Draws a sweep's figure of those cells that the store holds, and makes its table.
+    """Draws a sweep's figure from those of its cells that the store holds, and makes its table.
 
     Args:
       sweep: Named lidp_table_1, or lidp_figure_3, _4 or _5.
-      evidence: What the store holds, and the levels of bounds.
+      evidence: What the store holds, and the delta and confidence of bounds.
     """
     match sweep.name:
         case "lidp_table_1":
@@ -83,9 +83,10 @@ def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
 
 
 def _draw_mechanism(sweep: Sweep, evidence: Evidence) -> Drawn:
-    """Draws Figure 3 or Figure 4, by the sweep's name, of audits of the Gaussian mechanism.
+    """Draws Figure 3 or Figure 4, audits of the Gaussian mechanism; the sweep's name says which.
 
-    Figure 3 shows epsilon over n, K and d; Figure 4 gains, costs and the dependence of bits (Errata L6).
+    Figure 3 shows epsilon over n, K and d. Figure 4 shows bias, gain in variance, and how dependent the
+    detections of canaries are (Errata L6).
     """
     points = []
     for cell in sweep.cells:
@@ -109,7 +110,7 @@ def _draw_mechanism(sweep: Sweep, evidence: Evidence) -> Drawn:
 
 
 def epsilons_figure(points: Points) -> Figure:
-    """Draws Figure 3: epsilon over n, K and d, with a panel for each."""
+    """Draws Figure 3: epsilon over runs n, canaries K and dimension d, in a panel each."""
     with plt.rc_context(STYLE):
         figure, axes = plt.subplots(1, 3, figsize=(11, 4.2))
         for axis, panel in zip(axes, _X_LABELS, strict=True):
@@ -122,7 +123,12 @@ def epsilons_figure(points: Points) -> Figure:
 def _draw_epsilons(axis: Axes, panel: str, points: Points) -> None:
     """Draws a panel of Figure 3: methods' epsilons, the exact epsilon, and the limit of the paper's window.
 
-    Over n, audits with one canary have lines of their own.
+    In the panel over n, audits with one canary have separate lines.
+
+    Args:
+      axis: The panel's axes.
+      panel: The panel's name, a key of _X_LABELS.
+      points: The panel's audits.
     """
     single = []
     if panel == "over n":
@@ -145,7 +151,7 @@ def _draw_epsilons(axis: Axes, panel: str, points: Points) -> None:
 
 
 def correlations_figure(points: Points) -> Figure:
-    """Draws Figure 4: gains over K, and the dependence of bits over K and over d."""
+    """Draws Figure 4: gains over canaries K, and the dependence of detections over K and over dimension d."""
     with plt.rc_context(STYLE):
         figure, axes = plt.subplots(1, 3, figsize=(11, 4.2))
         over_canaries = [point for point in points if point.panel == "over K"]
@@ -162,22 +168,22 @@ def _draw_means(axis: Axes, points: Points, method: str, look: _Look) -> None:
 
     Args:
       axis: The panel.
-      points: Those without the method are left out.
-      method: A key of _LOOKS.
-      look: Of its line.
+      points: The audits; those without the method are left out.
+      method: The method, a key of _LOOKS.
+      look: The look of the method's line.
     """
-    own = [point for point in points if method in point.findings.epsilons]
-    xs = [point.x() for point in own]
-    means = [point.mean(method) for point in own]
+    with_method = [point for point in points if method in point.findings.epsilons]
+    xs = [point.x() for point in with_method]
+    means = [point.mean(method) for point in with_method]
     errors = []
-    for point in own:
+    for point in with_method:
         epsilons = point.findings.epsilons[method]
         errors.append(float(np.std(epsilons) / np.sqrt(len(epsilons))))
     axis.errorbar(xs, means, errors, label=look.label, **look.style())
 
 
 def _set_log_axis(axis: Axes, points: Points) -> None:
-    """Makes x logarithmic, with room of a factor 1.4 beside the points; leaves it alone without points."""
+    """Makes x logarithmic, with room by a factor of 1.4 on either side; does nothing without points."""
     if points:
         xs = [point.x() for point in points]
         axis.set_xscale("log")
@@ -185,10 +191,10 @@ def _set_log_axis(axis: Axes, points: Points) -> None:
 
 
 def _draw_gains_in_variance(axis: Axes, points: Points) -> None:
-    """Draws Figure 4, left: bias and gain in variance over K (equation 10).
+    """Draws the left panel of Figure 4: bias and gain in variance over canaries K (equation 10).
 
-    The bias is order 1's epsilon with K canaries less that with one; the gain is that of orders 2 and 4 over
-    order 1 with the same canaries.
+    The bias is order 1's mean epsilon with K canaries less that with one canary. The gain is the mean epsilon
+    of order 2 or 4 less that of order 1, with the same number of canaries.
     """
     single = [point for point in points if point.audit.canaries == 1]
     if single:
@@ -209,10 +215,15 @@ def _draw_gains_in_variance(axis: Axes, points: Points) -> None:
 
 
 def _draw_moments(axis: Axes, panel: str, points: Points) -> None:
-    """Draws how far the bits of a run are from independent, over K or d, beside a slope of -1.
+    """Draws how dependent the detections of a run's canaries are, over K or d, beside a slope of -1.
 
-    Bits say which canaries are detected. If they were independent, mu_2 - mu_1^2 and mu_4 - mu_2^2 would be
-    0, with mu_m the mean product of m of them.
+    mu_m is the probability that m canaries of a run are all detected. If detections were independent,
+    mu_2 - mu_1^2 and mu_4 - mu_2^2 would be 0.
+
+    Args:
+      axis: The panel's axes.
+      panel: The panel's name, "over K" or "over d".
+      points: The panel's audits.
     """
     second = [(point.x(), point.findings.second) for point in points]
     fourth = [(point.x(), point.findings.fourth) for point in points]
@@ -231,9 +242,12 @@ def _draw_moments(axis: Axes, panel: str, points: Points) -> None:
 def _plot_present(
     axis: Axes, pairs: Iterable[tuple[int, float | None]], **look: Any
 ) -> list[tuple[int, float]]:
-    """Plots those pairs (x, y) that have a y; returns them.
+    """Plots the pairs (x, y) whose y is not None, and returns them.
 
-    `look` goes to matplotlib's `plot`.
+    Args:
+      axis: The panel.
+      pairs: The pairs.
+      **look: Keyword arguments of matplotlib's `plot`.
     """
     present = [(x, y) for x, y in pairs if y is not None]
     axis.plot([x for x, _ in present], [y for _, y in present], **look)
@@ -241,7 +255,7 @@ def _plot_present(
 
 
 def _read_scores(sweep: Sweep, evidence: Evidence) -> list[tuple[Audited, Scores | None]]:
-    """Returns a sweep's audits of trained models with their scores, None where these are not stored."""
+    """Returns a sweep's audits of trained models, each with its scores; None where these are not stored."""
     pairs = []
     for audit in sweep.audits():
         scores = evidence.held.scores(identity(audit.setting), audit.runs)
@@ -250,7 +264,10 @@ def _read_scores(sweep: Sweep, evidence: Evidence) -> list[tuple[Audited, Scores
 
 
 def _draw_gains(sweep: Sweep, evidence: Evidence) -> Drawn:
-    """Draws Table 1; a sweep's audits with one canary and with several follow each other by turns."""
+    """Draws Table 1: how many times fewer runs several canaries need than one.
+
+    In the sweep, each audit with one canary is followed by the audit with several that belongs to it.
+    """
     pairs = _read_scores(sweep, evidence)
     missing = sum(scores is None for _, scores in pairs)
     entries = []
@@ -296,7 +313,7 @@ def gains_figure(title: str, entries: Sequence[Gain]) -> Figure:
 
 
 def _draw_lifted(sweep: Sweep, evidence: Evidence) -> Drawn:
-    """Draws Figure 5 of the audits that are stored: bounds by attack over the runs and over the canaries."""
+    """Draws Figure 5 from the stored audits: each attack's bounds over runs and over canaries."""
     pairs = _read_scores(sweep, evidence)
     stored_audits = []
     by_attack: dict[str, dict[int, Scores]] = {}
@@ -321,7 +338,7 @@ def _draw_lifted(sweep: Sweep, evidence: Evidence) -> Drawn:
 
 
 def lifted_figure(title: str, attacks: Sequence[Lifted]) -> Figure:
-    """Draws Figure 5: a row for each attack, epsilon over the runs beside epsilon over K."""
+    """Draws Figure 5: in a row for each attack, epsilon over runs beside epsilon over canaries K."""
     with plt.rc_context(STYLE):
         size = (8, 2.4 * len(attacks) + 0.8)
         figure, rows = plt.subplots(len(attacks), 2, figsize=size, sharey="row", squeeze=False)
@@ -363,5 +380,5 @@ def _set_ticks(axis: Axes, places: Sequence[int]) -> None:
 
 
 def _get_look(method: str) -> _Look:
-    """Returns the look of a method of `gains`, whose names have a prefix."""
+    """Returns the look of a method of `gains`; some of their names have a prefix that _LOOKS does not."""
     return _LOOKS[method.removeprefix("lidp_")]

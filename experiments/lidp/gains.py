@@ -21,20 +21,20 @@ ORDER_2 = "lidp_wilson_2"
 ORDER_4 = "lidp_wilson_4"
 LIFTED = "lifted"
 METHODS = {SINGLE: "order 1", ORDER_2: "order 2", ORDER_4: "order 4", LIFTED: "lifted"}
-LEAST_RUNS = 40  # of a curve, where so many are stored
-_CURVE_POINTS = 7  # numbers of runs of a curve
-_PARTS = 8  # random parts of the runs, over which a bound is averaged
-_LEAST_CANARIES = {ORDER_2: 2, ORDER_4: 4}
+LEAST_RUNS = 40  # the least number of runs on a curve, where twice as many are stored
+_CURVE_POINTS = 7  # the numbers of runs at which a curve is computed, at most
+_PARTS = 8  # random parts of the runs over which a bound is averaged
+_LEAST_CANARIES = {ORDER_2: 2, ORDER_4: 4}  # in each run; other methods need one
 
 
 class Gain(NamedTuple):
-    """An entry of Table 1.
+    """An entry of Table 1: how many times fewer runs several canaries need than one.
 
     Attributes:
       label: The entry's name.
-      single: The largest mean epsilon with one canary and order 1.
+      single: The largest mean epsilon with one canary and order 1, over the numbers of runs.
       several: The largest mean epsilon with several canaries, by method: ORDER_2, ORDER_4.
-      by_order: The gain by method, as `compute_gain` has it; None where a side proves nothing.
+      by_order: The gain by method (see `compute_gain`); None where one of the two curves proves nothing.
     """
 
     label: str
@@ -44,15 +44,15 @@ class Gain(NamedTuple):
 
 
 class Lifted(NamedTuple):
-    """An attack's audits.
+    """An attack's bounds, over the number of canaries and over the number of runs.
 
     Attributes:
       attack: The attack.
-      over_canaries: Epsilon by method at each number of canaries, from all runs.
-      runs: The numbers of runs of the two attributes below.
-      single: Epsilon over the runs with one canary; None where that is not stored.
-      canaries: The number of canaries of `several`; None where only one canary is stored.
-      several: Epsilon over the runs by method, with `canaries` canaries.
+      over_canaries: Epsilon from all runs, by the number of canaries and then by method.
+      runs: The numbers of runs at which `single` and `several` are computed.
+      single: Epsilon at each number of runs with one canary and order 1; None where no such audit is stored.
+      canaries: The number of canaries of `several`; None where audits with one canary alone are stored.
+      several: Epsilon at each number of runs with `canaries` canaries, by method.
     """
 
     attack: str
@@ -87,8 +87,8 @@ def compare_with_single(label: str, single: Scores, several: Scores, levels: Lev
 def compare_canaries(attack: str, by_canaries: Mapping[int, Scores], levels: Level) -> Lifted:
     """Computes an attack's bounds over the number of canaries and over the runs.
 
-    Over the runs there are two curves: with one canary, and with the number of canaries nearest to the square
-    root of the number of all runs.
+    Over the number of runs, bounds are computed with one canary, and with the number of canaries that is
+    nearest to the square root of the number of all runs.
 
     Args:
       attack: The attack.
@@ -120,10 +120,13 @@ def compare_canaries(attack: str, by_canaries: Mapping[int, Scores], levels: Lev
 
 
 def choose_numbers_of_runs(runs: int) -> list[int]:
-    """Returns even numbers of runs, evenly spaced in their logarithm, up to half of all.
+    """Returns about evenly spaced (in their logarithm) even numbers of runs, up to half of all runs.
 
-    At half of all runs a bound is the mean over many random parts; a single audit of all runs depends on
-    chance.
+    The curve ends at half of all runs, where a bound is still the mean over several random parts. All runs
+    have a single part, whose bound depends on chance.
+
+    Args:
+      runs: The number of all runs.
     """
     most = max(runs // 2, 2)
     halves = np.geomspace(min(LEAST_RUNS, most), most, _CURVE_POINTS) / 2
@@ -131,13 +134,13 @@ def choose_numbers_of_runs(runs: int) -> list[int]:
 
 
 def compute_curve(method: str, scores: Scores, runs: Sequence[int], levels: Level) -> list[float]:
-    """Returns a method's epsilon at each number of runs, its mean over _PARTS random parts of the scores.
+    """Returns a method's epsilon at each number of runs: its mean over _PARTS random parts of all runs.
 
-    The number of all runs has a single part.
+    At the number of all runs there is a single part.
 
     Args:
       method: A key of METHODS.
-      scores: Of all runs.
+      scores: The scores of all runs.
       runs: The numbers of runs.
       levels: Delta and confidence of the bounds.
     """
@@ -157,12 +160,14 @@ def compute_curve(method: str, scores: Scores, runs: Sequence[int], levels: Leve
 def compute_gain(
     runs: Sequence[int], single: Sequence[float], several: Sequence[float]
 ) -> float | None:
-    """Returns how many times fewer runs reach the larger bound that both curves reach.
+    """Returns how many times fewer runs several canaries need than one, to prove the same epsilon.
+
+    The epsilon is the largest that both curves reach.
 
     Args:
-      runs: The numbers of runs of both curves.
-      single: Epsilon with one canary.
-      several: Epsilon with several canaries.
+      runs: The numbers of runs at which both curves are computed.
+      single: Epsilon with one canary, at each number of runs.
+      several: Epsilon with several canaries, at each number of runs.
 
     Returns:
       The ratio of runs, above 1 where several canaries need fewer; None where a curve is 0.
@@ -174,9 +179,13 @@ def compute_gain(
 
 
 def compute_mean(entries: Sequence[Gain], order: str) -> float | None:
-    """Returns the harmonic mean of an order's gains, the paper's average, over the entries that have a gain.
+    """Returns the harmonic mean of a method's gains over the entries that have one, as the paper averages.
 
     It is None where no entry has a gain.
+
+    Args:
+      entries: The entries of Table 1.
+      order: The method, ORDER_2 or ORDER_4.
     """
     gains = [entry.by_order.get(order) for entry in entries]
     present = [gain for gain in gains if gain is not None]
@@ -186,19 +195,19 @@ def compute_mean(entries: Sequence[Gain], order: str) -> float | None:
 
 
 def _list_usable_methods(canaries: int) -> list[str]:
-    """Returns the methods that so many canaries in each run allow."""
+    """Returns the methods that can be used with this number of canaries in each run."""
     return [method for method in METHODS if canaries >= _LEAST_CANARIES.get(method, 1)]
 
 
 def _draw_part(scores: Scores, count: int, rng: np.random.Generator) -> Design:
-    """Draws a random part of the runs, as evidence.
+    """Draws a random part of the runs without replacement, as the evidence of an audit.
 
-    Where each run has one canary, half of the part is from each world, as a design of two sets.
+    Where each run has one canary, half of the part's runs insert it and half do not.
 
     Args:
-      scores: Of all runs.
-      count: Runs of the part.
-      rng: Draws them.
+      scores: The scores of all runs.
+      count: The number of runs in the part.
+      rng: The generator of the draw.
     """
     if scores.scores.shape[1] > 1:
         drawn = np.sort(rng.choice(len(scores.scores), count, replace=False))
@@ -211,9 +220,15 @@ def _draw_part(scores: Scores, count: int, rng: np.random.Generator) -> Design:
 
 
 def _interpolate_runs(runs: Sequence[int], epsilons: Sequence[float], level: float) -> float:
-    """Returns the fewest runs at which a curve of epsilons reaches a level, which its maximum does.
+    """Returns the fewest runs at which a curve of epsilons reaches a level.
 
-    The curve is made monotone, and interpolated between its points in the logarithm of the runs.
+    The curve is made monotone by its running maximum, and interpolated in the logarithm of the runs. The
+    result may be a fraction.
+
+    Args:
+      runs: The numbers of runs, rising.
+      epsilons: Epsilon at each number of runs.
+      level: The level, at most the largest epsilon.
     """
     highest = np.maximum.accumulate(epsilons)
     reached = int(np.argmax(highest >= level))

@@ -29,13 +29,20 @@ from audit.methods import lifted
 
 Array = NDArray[np.float64]
 ORDERS = (1, 2, 4)
-_BLOCK_ENTRIES = 4_000_000  # of the matrices of a block of runs
-_THRESHOLDS = 500  # that are tried
-_QUANTILE = 0.1  # at either end of the window of thresholds
+_BLOCK_ENTRIES = 4_000_000  # entries of all K x K matrices of a block of runs, at most
+_THRESHOLDS = 500  # the number of thresholds that are tried
+_QUANTILE = 0.1  # the share of scores beyond either end of the window of thresholds
 
 
 class GaussianMechanism(NamedTuple):
-    """n runs of K canaries in R^d with noise of standard deviation sigma; sensitivity 1."""
+    """Runs of the Gaussian mechanism, which releases the sum of unit vectors plus sigma * N(0, I_d).
+
+    Attributes:
+      runs: n, the number of runs in each world.
+      canaries: K, the number of canaries in each run, which are unit vectors.
+      dimension: d.
+      sigma: The standard deviation of the noise.
+    """
 
     runs: int
     canaries: int
@@ -44,12 +51,14 @@ class GaussianMechanism(NamedTuple):
 
 
 class OrderFindings(NamedTuple):
-    """What an order finds at its threshold; `examine_order` says what mu_j and the bits are.
+    """What an order of Wilson's intervals finds at its threshold.
+
+    mu_j is the probability that j distinct canaries of a run are all detected.
 
     Attributes:
-      epsilon: The order's epsilon.
-      second: |mu_2 - mu_1^2| of the bits; None for fewer than two canaries.
-      fourth: |mu_4 - mu_2^2| of the bits; None for fewer than four canaries.
+      epsilon: The order's lower bound on epsilon.
+      second: |mu_2 - mu_1^2|, near 0 if detections are independent; None for fewer than two canaries.
+      fourth: |mu_4 - mu_2^2|, near 0 if detections are independent; None for fewer than four canaries.
     """
 
     epsilon: float
@@ -58,14 +67,17 @@ class OrderFindings(NamedTuple):
 
 
 def simulate(setting: GaussianMechanism, seed: int) -> Sets:
-    """Simulates both worlds (LiDP paper, Algorithm 1; Errata L5).
+    """Simulates the scores of inserted and of fresh canaries (LiDP paper, Algorithm 1; Errata L5).
+
+    A score is the inner product of a canary with its run's release. Fresh canaries are not in the release.
 
     Args:
-      setting: Runs n, canaries K, dimension d and noise.
-      seed: Of all draws.
+      setting: The number of runs n and of canaries K, the dimension d, and the noise.
+      seed: The seed of all draws.
 
     Returns:
-      Scores (n, K) of inserted canaries and, of n further runs with K - 1 canaries, (n, K) of fresh canaries.
+      The scores (n, K) of canaries that are inserted in n runs, and the scores (n, K) of fresh canaries on
+        n further runs, whose releases hold K - 1 other canaries.
 
     Raises:
       InputError: K > d, or d < 2.
@@ -84,12 +96,15 @@ def simulate(setting: GaussianMechanism, seed: int) -> Sets:
 
 
 def choose_thresholds(design: Sets, delta: float, confidence: float) -> dict[int, float]:
-    """Returns the threshold of largest epsilon on some runs, for every order up to the number of canaries.
+    """Returns, for each order, the threshold with the largest epsilon on the given runs.
+
+    Orders are 1, 2 and 4, up to the number of canaries in a run. Thresholds are tried between the least 10%
+    quantile and the largest 90% quantile of the scores of both worlds.
 
     Args:
-      design: Scores of runs that no bound counts.
-      delta: Of epsilon.
-      confidence: Of epsilon.
+      design: Scores (n, K) of inserted and of fresh canaries, of runs that no bound counts.
+      delta: The delta of epsilon.
+      confidence: The confidence of epsilon.
     """
     canaries = design.inserted.shape[1]
     worlds = design.pooled()
@@ -107,18 +122,19 @@ def choose_thresholds(design: Sets, delta: float, confidence: float) -> dict[int
 def examine_order(
     design: Sets, threshold: float, order: int, delta: float, confidence: float
 ) -> OrderFindings:
-    """Computes what an order of Wilson's intervals shows at a threshold.
+    """Computes an order's epsilon at a threshold, and how correlated the canaries' detections are.
 
-    A canary's bit is whether it is detected. With mu_j the probability that j distinct inserted canaries of a
-    run are all detected, |mu_2 - mu_1^2| and |mu_4 - mu_2^2| say how correlated the bits are: the less, the
-    narrower the intervals of orders 2 and 4 (Pillutla et al., 2023, Section 4).
+    A canary is detected if its score is at least the threshold. mu_j is the probability that j distinct
+    inserted canaries of a run are all detected. |mu_2 - mu_1^2| and |mu_4 - mu_2^2| measure the correlation
+    of detections: the smaller they are, the narrower are the intervals of orders 2 and 4 (Pillutla et al.,
+    2023, Section 4).
 
     Args:
       design: Scores (n, K) of inserted and of fresh canaries.
-      threshold: At or above which a canary counts as detected.
-      order: 1, 2 or 4: up to which moments of the bits are used.
-      delta: Of epsilon.
-      confidence: Of epsilon.
+      threshold: The score from which on a canary counts as detected.
+      order: The highest moment mu_j that Wilson's intervals use: 1, 2 or 4.
+      delta: The delta of epsilon.
+      confidence: The confidence of epsilon.
     """
     canaries = design.inserted.shape[1]
     detected = _count_detected(design.inserted, threshold)
@@ -136,19 +152,24 @@ def examine_order(
 def window_limit(sigma: float, delta: float) -> float:
     """Returns the largest epsilon that thresholds in the paper's window show with one canary and many runs.
 
-    At the window's upper end, the 90% quantile of the scores with the canary, scores are normal with means 1
-    and 0 and deviation sigma: a tenth of those with the canary are detected.
+    Scores are then normal with standard deviation sigma, and with mean 1 with the canary and 0 without it.
+    The limit is the epsilon at the window's upper end, the 90% quantile of the scores with the canary, which
+    a tenth of those scores exceed.
+
+    Args:
+      sigma: The standard deviation of the noise.
+      delta: The delta of epsilon.
     """
     end = 1 + sigma * special.ndtri(1 - _QUANTILE)
     return float(np.log((_QUANTILE - delta) / special.ndtr(-end / sigma)))
 
 
 def _draw_inserted_scores(rng: np.random.Generator, setting: GaussianMechanism) -> Array:
-    """Draws scores (n, K) of canaries on releases that hold them.
+    """Draws scores (n, K) of canaries on releases that hold these canaries.
 
-    In the span of K uniform directions a rotation makes them a lower-triangular K x K matrix: normal below a
-    diagonal of chi with d, d - 1, ... degrees of freedom, its rows then normalised (Bartlett's
-    decomposition).
+    Only the span of the K canaries matters. A rotation of it makes K uniform directions the rows of a
+    lower-triangular K x K matrix. Its entries below the diagonal are normal, those on the diagonal chi with
+    d, d - 1, ... degrees of freedom, and its rows are then normalised (Bartlett's decomposition).
     """
     runs, canaries, dimension, sigma = setting
     rows = np.tril(rng.standard_normal((runs, canaries, canaries)), -1)
@@ -161,10 +182,17 @@ def _draw_inserted_scores(rng: np.random.Generator, setting: GaussianMechanism) 
 
 
 def _draw_fresh_scores(rng: np.random.Generator, setting: GaussianMechanism) -> Array:
-    """Draws scores (n, K) of canaries on releases that hold K - 1 others.
+    """Draws scores (n, K) of fresh canaries on releases that hold K - 1 other canaries.
 
-    Only a release's length matters. Each further unit vector, at the cosine c to the sum of length r, makes
-    it sqrt(r^2 + 1 + 2 r c); then come sigma times a normal along the sum, and chi with d - 1 degrees across.
+    A fresh canary has a uniform direction, so that only the release's length matters:
+
+    1. Add K - 1 unit vectors, one after the other. A unit vector whose angle to the sum has the cosine c
+       turns the sum's length r into sqrt(r^2 + 1 + 2 r c).
+    2. Add the noise along the sum, sigma times a normal draw, to the sum's length.
+    3. Add the noise across the sum, in d - 1 dimensions. Its squared length is sigma^2 times a chi-squared
+       draw with d - 1 degrees of freedom.
+
+    A score is the release's length times the cosine of the angle between release and canary.
     """
     runs, canaries, dimension, sigma = setting
     length = np.zeros(runs)
@@ -177,7 +205,7 @@ def _draw_fresh_scores(rng: np.random.Generator, setting: GaussianMechanism) -> 
 
 
 def _draw_cosines(rng: np.random.Generator, shape: tuple[int, ...], dimension: int) -> Array:
-    """Draws cosines, of a shape, of the angles between uniform directions in R^dimension."""
+    """Draws an array of cosines of the angles between a fixed and a uniform direction in R^dimension."""
     along = rng.standard_normal(shape)
     across_squared = rng.chisquare(dimension - 1, shape)
     return np.asarray(along / np.sqrt(along**2 + across_squared))
@@ -189,19 +217,19 @@ def _count_detected(scores: Array, threshold: float) -> Array:
 
 
 def _epsilon(design: Sets, threshold: float, order: int, delta: float, confidence: float) -> float:
-    """Returns log((p_1 - delta) / p_0) from Wilson's limits of an order, each at half the error.
+    """Returns the epsilon log((p_1 - delta) / p_0) from an order of Wilson's limits; 0 where p_1 <= delta.
 
-    p_1 is the least rate at which inserted canaries are detected, p_0 the largest rate of fresh canaries. It
-    is 0 where p_1 is at most delta.
+    p_1 is a lower limit of the rate at which inserted canaries are detected, p_0 an upper limit of the rate
+    at which fresh canaries are.
 
     Args:
       design: Scores (n, K) of inserted and of fresh canaries.
-      threshold: At or above which a canary counts as detected.
-      order: 1, 2 or 4: up to which moments of the bits are used.
-      delta: Of epsilon.
-      confidence: Of epsilon.
+      threshold: The score from which on a canary counts as detected.
+      order: The highest moment of detections that Wilson's limits use: 1, 2 or 4.
+      delta: The delta of epsilon.
+      confidence: The probability with which both limits are to hold.
     """
-    error = (1 - confidence) / 2
+    error = (1 - confidence) / 2  # of each limit
     canaries = design.inserted.shape[1]
     inserted = _count_detected(design.inserted, threshold)
     fresh = _count_detected(design.fresh, threshold)

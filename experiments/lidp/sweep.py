@@ -33,21 +33,21 @@ from models.catalogue import task
 
 DIMENSIONS = (100, 1000, 10_000, 100_000, 1_000_000)  # of the panel over d
 _DIMENSION = 10_000  # of the other panels
-_EPSILON_OVER_RUNS = 1.0  # the paper's, of the panel over n
-_EPSILON = 4.0  # the paper's, of the other panels
+_EPSILON_OVER_RUNS = 1.0  # the paper's epsilon of the panel over n
+_EPSILON = 4.0  # the paper's epsilon of the other panels
 _BATCH_SIZE = 100  # of trained models
 
 
 class MechanismGrid(NamedTuple):
-    """How much of the mechanism is audited.
+    """The audits of the Gaussian mechanism at a scale.
 
     Attributes:
-      lifted_runs: Runs n in each world of the panel over n, with sqrt(n) canaries.
-      single_runs: Runs n in each world of the panel over n, with one canary.
-      canaries: Canaries K of the panel over K.
-      dimensions: Dimensions d of the panel over d.
-      runs: Runs n in each world of the panels over K and over d.
-      seeds: Seeds of each audit.
+      lifted_runs: The numbers of runs n in each world, in the panel over n, with sqrt(n) canaries.
+      single_runs: The numbers of runs n in each world, in the panel over n, with one canary.
+      canaries: The numbers of canaries K in the panel over K.
+      dimensions: The dimensions d in the panel over d.
+      runs: The number of runs n in each world, in the panels over K and over d.
+      seeds: The number of seeds of each audit.
     """
 
     lifted_runs: tuple[int, ...]
@@ -64,9 +64,9 @@ class Training(NamedTuple):
     Attributes:
       model: The model.
       steps: The number of steps.
-      sampling_rate: The probability with which a canary joins a step, as in `NOISE`.
+      sampling_rate: The probability with which a canary joins a step; with `steps`, a key of `NOISE`.
       learning_rate: The learning rate.
-      clipping_norms: The clipping norm by epsilon (the paper's table).
+      clipping_norms: The clipping norm by epsilon, as in the paper's table.
     """
 
     model: str
@@ -77,15 +77,15 @@ class Training(NamedTuple):
 
 
 class Workload(NamedTuple):
-    """How much is trained.
+    """How many audits of trained models there are at a scale, in Table 1 and in Figure 5.
 
     Attributes:
-      trainings: The models and how they are trained; the figure shows the first.
-      epsilons: The epsilons of the table.
-      runs: Runs of each cell.
-      canaries: Canaries in each run of the table, beside a single canary.
-      series: The numbers of canaries of the figure.
-      epsilon: The epsilon of the figure.
+      trainings: The models and how they are trained. The table has all, the figure the first.
+      epsilons: The table's epsilons.
+      runs: The number of runs of each audit.
+      canaries: The number of canaries in each run, in the table's audits with several canaries.
+      series: The figure's numbers of canaries in each run.
+      epsilon: The figure's epsilon.
     """
 
     trainings: tuple[Training, ...]
@@ -235,14 +235,15 @@ def sweeps(scale: str) -> dict[str, Sweep]:
 
 
 def mechanism_places(grid: MechanismGrid) -> list[PlacedAudit]:
-    """Returns a grid's audits: over n with one canary and with sqrt(n), over K, over d.
+    """Returns a grid's audits, in three panels: over runs n, over canaries K, and over dimension d.
 
-    The panels over K and d are at the paper's epsilon 4, that over n at epsilon 1; all but that over d are in
-    10,000 dimensions.
+    In the panel over n there are audits with one canary and with sqrt(n), at the paper's epsilon 1. The other
+    panels are at epsilon 4. All but the panel over d are in 10,000 dimensions.
     """
     places = []
 
     def add(panel: str, runs: int, canaries: int, dimension: int, epsilon: float) -> None:
+        """Adds an audit to a panel."""
         audit = MechanismAudit(runs, canaries, dimension, epsilon, grid.seeds, *Level())
         places.append(PlacedAudit(panel, audit))
 
@@ -272,7 +273,7 @@ def _make_models_sweep(
       name: The sweep's name.
       title: The sweep's title.
       places: The training, attack, epsilon and number of canaries of each audit.
-      runs: Runs of each audit.
+      runs: The number of runs of each audit.
     """
     cells = []
     for training, attack, epsilon, canaries in places:
@@ -283,13 +284,13 @@ def _make_models_sweep(
 def _make_audit(
     training: Training, attack: str, epsilon: float, canaries: int, runs: int
 ) -> Audited:
-    """Returns the audit of a model that is trained in this way.
+    """Returns the audit of a trained model by an attack.
 
     Args:
-      training: How the model is trained.
+      training: The model, and how it is trained.
       attack: One of ATTACKS.
-      epsilon: One of the paper's epsilons, for which NOISE has the noise multiplier.
-      canaries: Canaries in each run.
+      epsilon: One of the paper's epsilons, which decides the noise multiplier (by NOISE) and clipping norm.
+      canaries: The number of canaries in each run.
       runs: The number of runs.
     """
     with_one_canary, with_several_canaries = ATTACKS[attack]

@@ -16,6 +16,7 @@ from experiments.lidp.sweep import CLAIMS
 from experiments.sweeps.sweep import OwnTable
 
 _RULE = "-" * 80
+# Methods' heads in the tables of the Gaussian mechanism.
 _HEADS = {"wilson_1": "order 1", "wilson_2": "order 2", "wilson_4": "order 4", LIFTED: "lifted"}
 _NOTES = """\
 mean (standard deviation) over seeds of log((p_1 - delta) / p_0) with Wilson's
@@ -39,7 +40,7 @@ class MechanismPoint(NamedTuple):
     findings: MechanismFindings
 
     def x(self) -> int:
-        """Returns its place in its panel."""
+        """Returns the audit's place on its panel's x axis: the runs n, the canaries K, or the dimension d."""
         match self.panel:
             case "over n":
                 return self.audit.runs
@@ -48,7 +49,7 @@ class MechanismPoint(NamedTuple):
         return self.audit.dimension
 
     def epsilons(self, method: str) -> list[float] | None:
-        """Returns a method's epsilons, a seed each; None without that method."""
+        """Returns a method's epsilons, one for each seed; None where the audit lacks the method."""
         return self.findings.epsilons.get(method)
 
     def mean(self, method: str) -> float:
@@ -56,16 +57,16 @@ class MechanismPoint(NamedTuple):
         return float(np.mean(self.findings.epsilons[method]))
 
     def gain(self, method: str) -> float | None:
-        """Returns how far a method's mean epsilon is above order 1's, or None without that method."""
+        """Returns a method's mean epsilon less order 1's; None where the audit lacks the method."""
         if method not in self.findings.epsilons:
             return None
         return self.mean(method) - self.mean("wilson_1")
 
     def limits(self) -> tuple[float, float]:
-        """Returns the mechanism's own epsilon, and the most that one canary shows by any number of runs.
+        """Returns the mechanism's exact epsilon, and the limit of the paper's window of thresholds.
 
-        The second is less, as the paper's thresholds lie between the worlds' 10% and 90% quantiles (Errata
-        L2).
+        The limit is the most that one canary shows from any number of runs. It is less than the exact
+        epsilon, as the paper's thresholds lie between the scores' 10% and 90% quantiles (Errata L2).
         """
         sigma = self.audit.mechanism().sigma
         delta = self.audit.delta
@@ -74,9 +75,15 @@ class MechanismPoint(NamedTuple):
 
 
 def make_epsilons_table(figure: str, points: Sequence[MechanismPoint]) -> OwnTable:
-    """Makes the table of Figure 3: epsilon of each method, mean and deviation over seeds, at each point."""
+    """Makes the table of Figure 3: each method's mean epsilon and its standard deviation over seeds.
+
+    Args:
+      figure: The sweep's name.
+      points: The rows.
+    """
 
     def format_epsilons(values: list[float]) -> str:
+        """Formats the epsilons of all seeds as their mean and, in brackets, their standard deviation."""
         return f"{np.mean(values):.3f} ({np.std(values):.3f})"
 
     columns = []
@@ -88,10 +95,11 @@ def make_epsilons_table(figure: str, points: Sequence[MechanismPoint]) -> OwnTab
 
 
 def make_correlations_table(figure: str, points: Sequence[MechanismPoint]) -> OwnTable:
-    """Makes the table of Figure 4: what orders 2 and 4 gain over order 1, and how dependent bits are.
+    """Makes the table of Figure 4: what orders 2 and 4 gain over order 1, and how dependent detections are.
 
-    An order says up to which moments mu_j of a run's bits, "canary detected", Wilson's intervals are used;
-    were the bits independent, mu_2 - mu_1^2 and mu_4 - mu_2^2 would be 0.
+    The order of Wilson's intervals is the highest moment mu_j that they use; mu_j is the probability that j
+    canaries of a run are all detected. If detections were independent, mu_2 - mu_1^2 and mu_4 - mu_2^2 would
+    be 0.
 
     Args:
       figure: The sweep's name.
@@ -110,11 +118,11 @@ def make_correlations_table(figure: str, points: Sequence[MechanismPoint]) -> Ow
 
 
 def make_gains_table(name: str, title: str, entries: Sequence[Gain]) -> OwnTable:
-    """Makes Table 1: epsilon with one canary and with several, and how many times fewer runs they need.
+    """Makes Table 1: epsilon with one canary and with several, and how many times fewer runs several need.
 
     Args:
       name: The sweep's name.
-      title: Above the table.
+      title: The title above the table.
       entries: The rows.
     """
     columns = [
@@ -140,8 +148,8 @@ def make_lifted_table(name: str, title: str, attacks: Sequence[Lifted]) -> OwnTa
 
     Args:
       name: The sweep's name.
-      title: Above the table.
-      attacks: The rows, one for each attack and number of canaries.
+      title: The title above the table.
+      attacks: The attacks' bounds; each attack and number of canaries is a row.
     """
     columns = [
         _label_column("", None, lambda row: f"{row['attack']}, K = {row['canaries']}"),
@@ -165,17 +173,18 @@ def _make_points_table(
     points: Sequence[MechanismPoint],
     after: list[str],
 ) -> OwnTable:
-    """Makes the table of a figure of the Gaussian mechanism, and its CSV, which has a row for each method.
+    """Makes the table of a figure of the Gaussian mechanism, and a CSV with a row for each audit and method.
 
     Args:
       figure: The sweep's name.
-      title: Above the table.
-      columns: Beside n, K and d.
-      points: The rows, in sections by panel.
-      after: Lines below.
+      title: The title above the table.
+      columns: The table's columns after n, K and d.
+      points: The rows; each panel is a section.
+      after: Lines below the table.
     """
 
     def heading(point: MechanismPoint) -> str:
+        """Returns the heading of a panel's section, from any of its points."""
         exact, window = point.limits()
         by_rdp = f"{point.panel}: epsilon {point.audit.epsilon:g} by RDP"
         return f"{by_rdp}, {exact:.3f} exact, {window:.3f} in the window"
@@ -199,7 +208,7 @@ def _make_points_csv(points: Sequence[MechanismPoint]) -> bytes:
     """Makes the CSV of audits of the Gaussian mechanism, with a row for each audit and method."""
     rows = []
     for point in points:
-        # as texts: a float's own digits, not the six of a table
+        # As text, floats keep all their digits; a table's columns would show six.
         audit = {name: str(value) for name, value in point.audit._asdict().items()}
         for method, epsilons in point.findings.epsilons.items():
             row = {
@@ -219,11 +228,12 @@ def _make_points_csv(points: Sequence[MechanismPoint]) -> bytes:
 def _make_table(
     name: str, title: str, columns: list[Column], rows: Sequence[Any], after: list[str]
 ) -> Table[Any]:
+    """Makes a table, 80 columns wide, with its name and title above and the lines `after` below."""
     return Table(columns, rows, before=[f"{name}: {title}"], after=after, gap="", rule=80)
 
 
 def _quote_claim(figure: str, panel: str) -> list[str]:
-    """Returns a line with the paper's words for a panel of a figure, or no line where it has none."""
+    """Returns a line with what the paper says of a figure's panel; empty where it says nothing."""
     claim = CLAIMS.get((figure, panel, None))
     if claim is None:
         return []
@@ -231,10 +241,10 @@ def _quote_claim(figure: str, panel: str) -> list[str]:
 
 
 def _label_column(head: str, key: str | None, value: Callable[[Any], str]) -> Column:
-    """Returns a column of labels, cut where they are too long for the page."""
+    """Returns a column of labels, cut off after 44 characters."""
     return Column(key, value, head, lambda text: text[:44], 44, left=True)
 
 
 def _number_column(key: str, head: str, value: Callable[[Any], float | None]) -> Column:
-    """Returns a column of numbers with two decimals."""
+    """Returns a column of numbers with two decimals; "-" stands for None."""
     return Column(key, value, head, number(".2f"), 7, none="-")
