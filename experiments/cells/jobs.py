@@ -187,9 +187,8 @@ class RunsJob:
         self._waiting: deque[Piece] = deque()
         self._is_prepared = False  # whether the task that prepares has started
         self._is_training = False
-        self._left = (
-            1  # runs that are not stored yet; not 0 until they are counted, so that the job is open
-        )
+        # Runs that are not stored yet. Until they are counted it is not 0, so that the job is not done.
+        self._left = 1
         self._chunk_seconds = math.inf  # of the fastest chunk so far
         self.trained = 0
         self.preparation = Preparation(0, 0, {})  # replaced by that of a worker

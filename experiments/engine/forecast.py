@@ -405,7 +405,7 @@ def probe(setting: Setting, dataset: Dataset, runs: int) -> Probe:
     chunk = game.chunk_size(one_step, runs)
     first = _time_chunks(one_step, chunk, seconds=0.0)
 
-    # A chunk takes half of the seconds, so that two are timed.
+    # A chunk takes half of the seconds, so that at least two are timed.
     affordable_steps = _SECONDS / 2 / (first.model_step * chunk)
     steps = int(min(max(affordable_steps, 1), setting.schedule.steps, _MOST_STEPS))
     timed = _time_chunks(_build_game(setting, dataset, steps), chunk, _SECONDS)

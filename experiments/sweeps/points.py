@@ -205,9 +205,8 @@ def points(cells: Iterable[Audited], by_setting: Audits) -> list[Point]:
 def _normal_interval(conclusion: Conclusion) -> tuple[float, float]:
     """Returns an audit's two-sided interval (low, high) for epsilon, valid where scores are normal.
 
-    The ends are NaN for fresh directions. Otherwise the interval is that for mu of
-    `normal_scores.mu_interval`, or with several canaries a run of `normal_scores.mu_interval_of_runs`,
-    converted to epsilon.
+    The ends are NaN for fresh directions. Otherwise the interval is that for mu, converted to
+    epsilon: by `normal_scores.mu_interval` with one canary a run, by `mu_interval_of_runs` with several.
     """
     delta = conclusion.delta
     confidence = conclusion.confidence

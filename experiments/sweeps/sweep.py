@@ -40,7 +40,7 @@ class Statement(NamedTuple):
     section: str
 
 
-# Keys are (the sweep's name, the series or, in LiDP's figures, the panel, x); x is None for claims at every x.
+# Keys are (the sweep's name, the series or, in LiDP's figures, the panel, x). x is None: at every x.
 PaperClaims = Mapping[tuple[str, str, float | None], Statement]
 
 
